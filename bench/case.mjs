@@ -1,0 +1,117 @@
+import { existsSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join, resolve } from 'node:path';
+
+const require = createRequire(import.meta.url);
+const ARRAYS = { F32: Float32Array, I64: BigInt64Array, I32: Int32Array };
+
+function readTensor({ file, name, dtype, shape, offset, bytes }) {
+  const Type = ARRAYS[dtype];
+  if (!Type)
+    throw new Error(`${file}: tensor ${name} has dtype ${dtype}; expected one of ${Object.keys(ARRAYS)}`);
+  const copy = Uint8Array.prototype.slice.call(readFileSync(file), offset, offset + bytes);
+  return { shape, data: new Type(copy.buffer) };
+}
+
+const product = (shape) => shape.reduce((all, size) => all * size, 1);
+
+/** What a case directory of the peers holds: the model configuration, the batch in verl's layout, and its geometry. */
+export class Case {
+  constructor(directory) {
+    const { readHeader } = require('../dist/checkpoint/safetensors.js');
+    this.directory = resolve(directory);
+    this.meta = JSON.parse(readFileSync(join(directory, 'case.json'), 'utf8'));
+    this.config = JSON.parse(readFileSync(join(directory, 'model', 'config.json'), 'utf8'));
+    const tensors = readHeader(join(this.directory, 'batch.safetensors')).map((t) => [t.name, readTensor(t)]);
+    this.tensors = Object.fromEntries(tensors);
+    const { attention_mask, responses, response_mask } = this.tensors;
+    const [rows, width] = attention_mask.shape;
+    this.responseLength = responses.shape[1];
+    this.lengths = Array.from({ length: rows }, (_, i) =>
+      attention_mask.data.slice(i * width, (i + 1) * width).reduce((sum, bit) => sum + Number(bit), 0),
+    );
+    this.validTokens = this.lengths.reduce((sum, length) => sum + length, 0);
+    this.responseTokens = response_mask.data.reduce((sum, bit) => sum + Number(bit), 0);
+    this.paddedTokens = product(attention_mask.shape);
+  }
+
+  get modelDirectory() {
+    return join(this.directory, 'model');
+  }
+
+  /** The rows as a ragged Batch with the columns that updates need. */
+  batch(Batch) {
+    const { input_ids, attention_mask, response_mask, ...columns } = this.tensors;
+    return Batch.fromPadded({
+      inputIds: input_ids.data,
+      attentionMask: attention_mask.data,
+      responseLength: this.responseLength,
+      responseMask: response_mask.data,
+      columns: {
+        oldLogProbs: columns.old_log_probs.data,
+        refLogProbs: columns.ref_log_prob.data,
+        advantages: columns.advantages.data,
+        returns: columns.returns.data,
+        values: columns.values.data,
+      },
+    });
+  }
+
+  /**
+   * A token-classification directory beside the case: the same decoder with the case's value head, as two linked shards.
+   */
+  criticDirectory() {
+    const { readHeader } = require('../dist/checkpoint/safetensors.js');
+    const directory = `${this.directory}-critic`;
+    if (existsSync(join(directory, 'config.json'))) return directory;
+    rmSync(directory, { recursive: true, force: true });
+    mkdirSync(directory, { recursive: true });
+    const shards = {
+      'model-00001-of-00002.safetensors': join(this.modelDirectory, 'model.safetensors'),
+      'model-00002-of-00002.safetensors': join(this.directory, 'critic_head.safetensors'),
+    };
+    const weightMap = {};
+    for (const [name, file] of Object.entries(shards)) {
+      symlinkSync(file, join(directory, name));
+      for (const tensor of readHeader(file)) weightMap[tensor.name] = name;
+    }
+    const index = { metadata: {}, weight_map: weightMap };
+    writeFileSync(join(directory, 'model.safetensors.index.json'), JSON.stringify(index));
+    const architectures = this.config.architectures.map((name) =>
+      name.replace('CausalLM', 'TokenClassification'),
+    );
+    writeFileSync(
+      join(directory, 'config.json'),
+      JSON.stringify({ ...this.config, architectures, num_labels: 1 }),
+    );
+    return directory;
+  }
+
+  /**
+   * Useful FLOPs of one operation by the peers' formula: padding and recomputation are not counted.
+   * forward = 2 N_layers T + 2 heads head_dim layers sum(L^2) + 2 H V T_resp (critic: 2 H T_resp); update = 3 forward.
+   */
+  flops(operation) {
+    const c = this.config;
+    const headDim = c.head_dim ?? c.hidden_size / c.num_attention_heads;
+    const attention = c.hidden_size * headDim * (2 * c.num_attention_heads + 2 * c.num_key_value_heads);
+    const layer = attention + 3 * c.hidden_size * c.intermediate_size;
+    const squares = this.lengths.reduce((sum, length) => sum + length * length, 0);
+    const outputs = operation === 'compute_values' || operation === 'update_critic' ? 1 : c.vocab_size;
+    const trunk =
+      c.num_hidden_layers * (layer * this.validTokens + c.num_attention_heads * headDim * squares);
+    const forward = 2 * trunk + 2 * c.hidden_size * outputs * this.responseTokens;
+    return operation.startsWith('update') ? 3 * forward : forward;
+  }
+
+  /** The matrix products of the decoder and the head, MxKxN, for the GEMM rate. */
+  gemmShapes() {
+    const { hidden_size: h, intermediate_size: ffn, vocab_size: vocab } = this.config;
+    const chunk = Math.min(512, this.responseTokens);
+    return [
+      `${this.validTokens}x${h}x${h}`,
+      `${this.validTokens}x${h}x${ffn}`,
+      `${this.validTokens}x${ffn}x${h}`,
+    ].concat([`${chunk}x${h}x${vocab}`, '2048x2048x2048']);
+  }
+}

@@ -1,0 +1,34 @@
+// Tests import the TypeScript sources; worker processes run the compiled dist/worker/main.js.
+// Packages that ship only ES modules are compiled like our own code: Jest's module loader has no require(esm).
+const esmOnly = [
+  'yargs',
+  'yargs-parser',
+  'y18n',
+  'cliui',
+  'string-width',
+  'strip-ansi',
+  'wrap-ansi',
+  'ansi-regex',
+]
+  .concat(['ansi-styles', 'emoji-regex', 'get-east-asian-width', 'get-caller-file'])
+  .concat(['hyparquet', 'hyparquet-writer', 'hysnappy', 'fzstd', '@huggingface/[^/]+']);
+
+const swc = {
+  jsc: { target: 'es2022', parser: { syntax: 'typescript' } },
+  module: { type: 'commonjs' },
+  sourceMaps: 'inline',
+};
+
+/** @type {import('jest').Config} */
+module.exports = {
+  testEnvironment: 'node',
+  testMatch: ['<rootDir>/test/**/*.test.ts'],
+  globalSetup: '<rootDir>/test/jest_setup.js',
+  transform: { '\\.(ts|mjs|js)$': ['@swc/jest', swc] },
+  transformIgnorePatterns: [`/node_modules/(?!(${esmOnly.join('|')})/)`, '<rootDir>/dist/'],
+  moduleFileExtensions: ['ts', 'mjs', 'js', 'json', 'node'],
+  modulePathIgnorePatterns: ['<rootDir>/dist/', '<rootDir>/build', '<rootDir>/runs/', '<rootDir>/.troupe/'],
+  testTimeout: 120_000,
+  // Worker processes compute on every core: tests side by side would only fight for them.
+  maxWorkers: 1,
+};

@@ -1,0 +1,16 @@
+#include "binding/binding.h"
+#include "binding/environment.h"
+
+namespace {
+
+Napi::Object init(Napi::Env env, Napi::Object exports) {
+  troupe::binding::Environment::install(env);
+  troupe::binding::export_info(env, exports);
+  troupe::binding::export_engine(env, exports);
+  troupe::binding::export_losses(env, exports);
+  return exports;
+}
+
+}  // namespace
+
+NODE_API_MODULE(troupe, init)

@@ -1,0 +1,153 @@
+#include "binding/batches.h"
+
+#include <array>
+
+#include "binding/tensors.h"
+#include "core/error.h"
+
+namespace troupe::binding {
+
+namespace {
+
+// Sum of the response lengths R_i = L_i - promptLens_i, each of which must be >= 0.
+int64_t num_response_tokens(const Field& dto, const TokenBatch& batch) {
+  const int32_t* offsets = batch.seq_offsets.const_data_ptr<int32_t>();
+  const int32_t* prompts = batch.prompt_lens.const_data_ptr<int32_t>();
+  int64_t total = 0;
+  for (int64_t i = 0; i < batch.size(); ++i) {
+    const int32_t length = offsets[i + 1] - offsets[i];
+    require(prompts[i] >= 0 && prompts[i] <= length, ErrorCode::kInvalidArgument, dto.path(), ".promptLens[",
+            i, "]: expected 0 to ", length, " (the length of the sequence), got ", prompts[i]);
+    total += length - prompts[i];
+  }
+  return total;
+}
+
+constexpr const char* kPerResponseToken = "one per response token";
+
+at::Tensor read_response(const Field& field, int64_t length) {
+  at::Tensor tensor = read_float32(field);
+  require_length(field, tensor, length, kPerResponseToken);
+  return tensor;
+}
+
+at::Tensor read_response_or_none(const Field& field, int64_t length) {
+  return field.is_null() ? at::Tensor() : read_response(field, length);
+}
+
+at::Tensor read_mask(const Field& field, int64_t length) {
+  at::Tensor tensor = read_uint8(field);
+  require_length(field, tensor, length, kPerResponseToken);
+  return tensor;
+}
+
+TensorSlice read_tensor_slice(const Field& dto) {
+  TensorSlice slice;
+  slice.param = dto["param"].string();
+  slice.row = dto["row"].count();
+  slice.rows = dto["rows"].count();
+  slice.transpose = dto["transpose"].boolean();
+  slice.label = dto["label"].string();
+  slice.offset = dto["offset"].count();
+  slice.dtype = dto["dtype"].string();
+  return slice;
+}
+
+}  // namespace
+
+TokenBatch read_token_batch(const Field& dto) {
+  TokenBatch batch;
+  batch.tokens = read_int32(dto["tokens"]);
+  batch.seq_offsets = read_int32(dto["seqOffsets"]);
+  batch.prompt_lens = read_int32(dto["promptLens"]);
+  require_length(dto["seqOffsets"], batch.seq_offsets, batch.size() + 1, "one more than promptLens");
+  require_offsets(dto["seqOffsets"], batch.seq_offsets, batch.tokens.numel(), "the number of tokens");
+  num_response_tokens(dto, batch);
+  return batch;
+}
+
+PolicyBatch read_policy_batch(const Field& dto) {
+  PolicyBatch batch;
+  batch.tokens = read_token_batch(dto["tokens"]);
+  const int64_t n = num_response_tokens(dto["tokens"], batch.tokens);
+  batch.response_mask = read_mask(dto["responseMask"], n);
+  batch.old_log_probs = read_response(dto["oldLogProbs"], n);
+  batch.advantages = read_response(dto["advantages"], n);
+  batch.ref_log_probs = read_response_or_none(dto["refLogProbs"], n);
+  batch.rollout_is_weights = read_response_or_none(dto["rolloutIsWeights"], n);
+  batch.rollout_log_probs = read_response_or_none(dto["rolloutLogProbs"], n);
+  return batch;
+}
+
+ValueBatch read_value_batch(const Field& dto) {
+  ValueBatch batch;
+  batch.tokens = read_token_batch(dto["tokens"]);
+  const int64_t n = num_response_tokens(dto["tokens"], batch.tokens);
+  batch.response_mask = read_mask(dto["responseMask"], n);
+  batch.values = read_response(dto["values"], n);
+  batch.returns = read_response(dto["returns"], n);
+  return batch;
+}
+
+SftBatch read_sft_batch(const Field& dto) {
+  SftBatch batch;
+  batch.tokens = read_token_batch(dto["tokens"]);
+  batch.loss_mask = read_mask(dto["lossMask"], num_response_tokens(dto["tokens"], batch.tokens));
+  return batch;
+}
+
+MiniBatches read_mini_batches(const Field& dto, int64_t num_sequences) {
+  MiniBatches mini;
+  mini.offsets = dto["offsets"].integers();
+  mini.global_tokens = dto["globalTokens"].numbers();
+  mini.global_sequences = dto["globalSequences"].numbers();
+  mini.epochs = dto["epochs"].count();
+  const size_t count = mini.global_tokens.size();
+  require(mini.offsets.size() == count + 1, ErrorCode::kInvalidArgument, dto.path(), ".offsets: expected ",
+          count + 1, " elements (one more than globalTokens), got ", mini.offsets.size());
+  require(mini.global_sequences.size() == count, ErrorCode::kInvalidArgument, dto.path(),
+          ".globalSequences: expected ", count, " elements (as many as globalTokens), got ",
+          mini.global_sequences.size());
+  int64_t least = 0;
+  for (size_t m = 0; m <= count; ++m) {
+    require(mini.offsets[m] >= least && mini.offsets[m] <= num_sequences, ErrorCode::kInvalidArgument,
+            dto.path(), ".offsets[", m, "]: expected ", least, " to ", num_sequences,
+            " (the number of sequences), got ", mini.offsets[m]);
+    least = mini.offsets[m];
+  }
+  return mini;
+}
+
+PromptBatch read_prompt_batch(const Field& dto) {
+  PromptBatch batch;
+  batch.tokens = read_int32(dto["tokens"]);
+  batch.offsets = read_int32(dto["offsets"]);
+  require_offsets(dto["offsets"], batch.offsets, batch.tokens.numel(), "the number of tokens");
+  batch.n = dto["n"].count();
+  batch.seeds = read_uint64s(dto["seeds"]);
+  const int64_t samples = (batch.offsets.numel() - 1) * batch.n;
+  require(static_cast<int64_t>(batch.seeds.size()) == samples, ErrorCode::kInvalidArgument, dto.path(),
+          ".seeds: expected ", samples, " elements (n per prompt), got ", batch.seeds.size());
+  return batch;
+}
+
+TensorKind read_tensor_kind(const Field& field) {
+  constexpr std::array kKinds = {TensorKind::kParam, TensorKind::kGrad, TensorKind::kExpAvg,
+                                 TensorKind::kExpAvgSq};
+  return kKinds[field.word({"param", "grad", "expAvg", "expAvgSq"})];
+}
+
+std::vector<TensorFile> read_tensor_files(const Field& array) {
+  std::vector<TensorFile> files;
+  for (const Field& dto : array.elements()) {
+    TensorFile file;
+    file.path = dto["path"].string();
+    file.header = read_bytes(dto["header"]);
+    file.size = dto["size"].count();
+    for (const Field& slice : dto["tensors"].elements()) file.tensors.push_back(read_tensor_slice(slice));
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+}  // namespace troupe::binding

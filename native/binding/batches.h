@@ -1,0 +1,21 @@
+#pragma once
+
+#include <vector>
+
+#include "binding/dto.h"
+#include "core/engine.h"
+
+// Data DTOs of ts/native/bridge.ts -> the structs of core/engine.h. Array types, lengths and offsets
+// are checked here, so that the core never reads past an array; the values are the core's business.
+namespace troupe::binding {
+
+TokenBatch read_token_batch(const Field& dto);
+PolicyBatch read_policy_batch(const Field& dto);
+ValueBatch read_value_batch(const Field& dto);
+SftBatch read_sft_batch(const Field& dto);
+MiniBatches read_mini_batches(const Field& dto, int64_t num_sequences);
+PromptBatch read_prompt_batch(const Field& dto);
+TensorKind read_tensor_kind(const Field& field);
+std::vector<TensorFile> read_tensor_files(const Field& array);
+
+}  // namespace troupe::binding

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "binding/setup.h"
+
+// One function per group of exports; the order is that of ts/native/bridge.ts.
+namespace troupe::binding {
+
+void export_info(Napi::Env env, Napi::Object exports);
+void export_engine(Napi::Env env, Napi::Object exports);
+void export_losses(Napi::Env env, Napi::Object exports);
+
+}  // namespace troupe::binding

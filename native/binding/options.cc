@@ -1,0 +1,120 @@
+#include "binding/options.h"
+
+#include <array>
+
+#include "binding/tensors.h"
+
+namespace troupe::binding {
+
+namespace {
+
+ModelConfig read_model(const Field& dto) {
+  constexpr std::array kHeads = {HeadKind::kLm, HeadKind::kValue};
+  constexpr std::array kNorms = {NormKind::kRms, NormKind::kLayer};
+  constexpr std::array kActivations = {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
+                                       Activation::kRelu};
+  constexpr std::array kPositions = {PositionKind::kRope, PositionKind::kLearned};
+  ModelConfig model;
+  model.family = dto["family"].string();
+  model.head = kHeads[dto["head"].word({"lm", "value"})];
+  model.vocab_size = dto["vocabSize"].integer();
+  model.hidden_size = dto["hiddenSize"].integer();
+  model.num_layers = dto["numLayers"].integer();
+  model.num_heads = dto["numHeads"].integer();
+  model.num_kv_heads = dto["numKvHeads"].integer();
+  model.head_dim = dto["headDim"].integer();
+  model.intermediate_size = dto["intermediateSize"].integer();
+  model.max_positions = dto["maxPositions"].integer();
+  model.norm = kNorms[dto["norm"].word({"rms", "layer"})];
+  model.norm_eps = dto["normEps"].number();
+  model.norm_unit_offset = dto["normUnitOffset"].boolean();
+  model.post_norms = dto["postNorms"].boolean();
+  model.qk_norm = dto["qkNorm"].boolean();
+  model.attention_scale = dto["attentionScale"].number();
+  model.attention_softcap = dto["attentionSoftcap"].number();
+  model.final_softcap = dto["finalSoftcap"].number();
+  model.sliding_windows = dto["slidingWindows"].integers();
+  model.qkv_bias = dto["qkvBias"].boolean();
+  model.output_bias = dto["outputBias"].boolean();
+  model.mlp_bias = dto["mlpBias"].boolean();
+  model.gated_mlp = dto["gatedMlp"].boolean();
+  model.activation = kActivations[dto["activation"].word({"silu", "gelu", "gelu_tanh", "relu"})];
+  model.positions = kPositions[dto["positions"].word({"rope", "learned"})];
+  model.rope_inv_freq = read_float64s(dto["ropeInvFreq"]);
+  model.rope_attention_factor = dto["ropeAttentionFactor"].number();
+  model.embedding_scale = dto["embeddingScale"].number();
+  model.tied_embeddings = dto["tiedEmbeddings"].boolean();
+  model.value_bias = dto["valueBias"].boolean();
+  if (const Field moe = dto["moe"]; !moe.is_null()) {
+    model.moe = MoeConfig{moe["numExperts"].integer(), moe["topK"].integer(),
+                          moe["intermediateSize"].integer(), moe["normalizeTopK"].boolean()};
+  }
+  model.moe_layers = dto["moeLayers"].booleans();
+  return model;
+}
+
+AdamWOptions read_optim(const Field& dto) {
+  AdamWOptions optim;
+  optim.lr = dto["lr"].number();
+  optim.beta1 = dto["beta1"].number();
+  optim.beta2 = dto["beta2"].number();
+  optim.eps = dto["eps"].number();
+  optim.weight_decay = dto["weightDecay"].number();
+  optim.grad_clip = dto["gradClip"].number();
+  optim.schedule = dto["schedule"].string();
+  optim.warmup_steps = dto["warmupSteps"].integer();
+  optim.total_steps = dto["totalSteps"].integer();
+  optim.min_lr_ratio = dto["minLrRatio"].number();
+  return optim;
+}
+
+}  // namespace
+
+EngineOptions read_engine_options(const Field& dto) {
+  EngineOptions options;
+  options.model = read_model(dto["model"]);
+  options.device = dto["device"].string();
+  options.dtype = dto["dtype"].string();
+  options.max_tokens = dto["maxTokens"].integer();
+  options.gradient_checkpointing = dto["gradientCheckpointing"].boolean();
+  if (const Field optim = dto["optim"]; !optim.is_null()) options.optim = read_optim(optim);
+  options.seed = static_cast<uint64_t>(dto["seed"].count());
+  options.num_threads = dto["numThreads"].count();
+  return options;
+}
+
+PolicyLossOptions read_policy_loss_options(const Field& dto) {
+  PolicyLossOptions options;
+  options.mode = dto["mode"].string();
+  options.clip_ratio_low = dto["clipRatioLow"].number();
+  options.clip_ratio_high = dto["clipRatioHigh"].number();
+  options.clip_ratio_c = dto["clipRatioC"].number();
+  options.aggregation = dto["aggregation"].string();
+  options.scale_factor = dto["scaleFactor"].number();
+  options.entropy_coeff = dto["entropyCoeff"].number();
+  options.use_kl_loss = dto["useKlLoss"].boolean();
+  options.kl_loss_coef = dto["klLossCoef"].number();
+  options.kl_loss_type = dto["klLossType"].string();
+  for (const auto& [name, field] : dto["extra"].entries()) options.extra[name] = field.number();
+  return options;
+}
+
+ValueLossOptions read_value_loss_options(const Field& dto) {
+  ValueLossOptions options;
+  options.clip_range = dto["clipRange"].number();
+  options.aggregation = dto["aggregation"].string();
+  options.scale_factor = dto["scaleFactor"].number();
+  return options;
+}
+
+SamplingOptions read_sampling_options(const Field& dto) {
+  SamplingOptions options;
+  options.max_new_tokens = dto["maxNewTokens"].integer();
+  options.temperature = dto["temperature"].number();
+  options.top_k = dto["topK"].integer();
+  options.top_p = dto["topP"].number();
+  options.stop_token_ids = dto["stopTokenIds"].integers();
+  return options;
+}
+
+}  // namespace troupe::binding

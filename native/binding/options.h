@@ -1,0 +1,15 @@
+#pragma once
+
+#include "binding/dto.h"
+#include "core/engine.h"
+
+// Option DTOs of ts/native/bridge.ts -> the structs of core/engine.h. Types only: what values make
+// sense is decided by the public TypeScript API, and by the core once more.
+namespace troupe::binding {
+
+EngineOptions read_engine_options(const Field& dto);
+PolicyLossOptions read_policy_loss_options(const Field& dto);
+ValueLossOptions read_value_loss_options(const Field& dto);
+SamplingOptions read_sampling_options(const Field& dto);
+
+}  // namespace troupe::binding

@@ -1,0 +1,63 @@
+#include "binding/results.h"
+
+#include "binding/tensors.h"
+
+namespace troupe::binding {
+
+namespace {
+
+template <typename T, typename Write>
+Napi::Value write_array(Napi::Env env, const std::vector<T>& items, Write write) {
+  auto array = Napi::Array::New(env, items.size());
+  for (size_t i = 0; i < items.size(); ++i) array.Set(static_cast<uint32_t>(i), write(env, items[i]));
+  return array;
+}
+
+}  // namespace
+
+Napi::Value write_nothing(Napi::Env env, Nothing) {
+  return env.Null();
+}
+
+Napi::Value write_number(Napi::Env env, double value) {
+  return Napi::Number::New(env, value);
+}
+
+Napi::Value write_metrics(Napi::Env env, const Metrics& metrics) {
+  auto record = Napi::Object::New(env);
+  for (const auto& [name, value] : metrics) record.Set(name, value);
+  return record;
+}
+
+Napi::Value write_metrics_list(Napi::Env env, const MetricsList& list) {
+  return write_array(env, list, write_metrics);
+}
+
+Napi::Value write_log_probs(Napi::Env env, const LogProbResult& result) {
+  auto dto = Napi::Object::New(env);
+  dto.Set("logProbs", write_float32(env, result.log_probs));
+  dto.Set("entropy", write_float32(env, result.entropy));
+  dto.Set("sumPiSquared", write_float32(env, result.sum_pi_squared));
+  return dto;
+}
+
+Napi::Value write_generated(Napi::Env env, const GenerateResult& result) {
+  auto dto = Napi::Object::New(env);
+  dto.Set("tokens", write_int32(env, result.tokens));
+  dto.Set("offsets", write_int32(env, result.offsets));
+  dto.Set("logProbs", write_float32(env, result.log_probs));
+  return dto;
+}
+
+Napi::Value write_parameters(Napi::Env env, const std::vector<ParameterInfo>& parameters) {
+  return write_array(env, parameters, [](Napi::Env env, const ParameterInfo& info) -> Napi::Value {
+    auto dto = Napi::Object::New(env);
+    dto.Set("name", info.name);
+    dto.Set("shape", write_array(env, info.shape, [](Napi::Env env, int64_t size) -> Napi::Value {
+              return Napi::Number::New(env, static_cast<double>(size));
+            }));
+    return dto;
+  });
+}
+
+}  // namespace troupe::binding

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+
+#include "core/engine.h"
+#include "core/packing.h"
+#include "losses/losses.h"
+#include "model/parameter_store.h"
+#include "model/transformer.h"
+
+namespace troupe {
+
+// A whole model in one process.
+class LocalEngine final : public Engine {
+ public:
+  explicit LocalEngine(const EngineOptions& options);
+
+  std::vector<ParameterInfo> parameters() const override;
+  void import_tensors(TensorKind kind, const std::vector<TensorFile>& files) override;
+  void export_tensors(TensorKind kind, const std::vector<TensorFile>& files) const override;
+  at::Tensor get_tensor(TensorKind kind, const std::string& param) const override;
+
+  LogProbResult compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
+                                 bool sum_pi_squared) override;
+  MetricsList update_policy(const PolicyBatch& batch, const MiniBatches& mini, const PolicyLossOptions& loss,
+                            double temperature) override;
+  at::Tensor compute_values(const TokenBatch& batch) override;
+  MetricsList update_critic(const ValueBatch& batch, const MiniBatches& mini,
+                            const ValueLossOptions& loss) override;
+  MetricsList update_sft(const SftBatch& batch, const MiniBatches& mini) override;
+  GenerateResult generate(const PromptBatch& prompts, const SamplingOptions& options) override;
+
+  int64_t optimizer_steps() const override { return optimizer_steps_; }
+  int64_t schedule_steps() const override { return schedule_steps_; }
+  void set_steps(int64_t optimizer_steps, int64_t schedule_steps) override;
+  double learning_rate() const override;
+  void abort(const std::string& reason) override;
+
+ private:
+  // Forward and backward of one micro-batch of mini-batch `mini`.
+  using MicroStep = std::function<void(int64_t mini, const PackedTokens& packed)>;
+  // The metrics of a finished mini-batch.
+  using Summary = std::function<Metrics(int64_t mini)>;
+  MetricsList run_updates(const TokenBatch& tokens, const BatchLayout& layout, const MiniBatches& mini,
+                          const MicroStep& step, const Summary& summarize);
+  void optimizer_step(Metrics& metrics);
+
+  void require_head(HeadKind head, const char* verb) const;
+  static void check_temperature(double temperature);
+  void prepare();  // before the first use of the weights
+  void check_abort() const;
+
+  EngineOptions options_;
+  at::Device device_;
+  ParameterStore store_;
+  Transformer transformer_;
+  bool prepared_ = false;
+  int64_t optimizer_steps_ = 0;
+  int64_t schedule_steps_ = 0;
+
+  std::atomic<bool> aborted_{false};
+  mutable std::mutex abort_mutex_;
+  std::string abort_reason_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,87 @@
+#include "core/policy_gradient.h"
+
+#include <ATen/ATen.h>
+
+namespace troupe {
+
+namespace {
+
+at::Tensor cut(const at::Tensor& column, int64_t begin, int64_t end) {
+  return column.defined() ? column.narrow(0, begin, end - begin) : column;
+}
+
+// [N] -> [rows], zeros behind.
+void copy_padded(const at::Tensor& source, const at::Tensor& target) {
+  target.narrow(0, 0, source.size(0)).copy_(source);
+  target.narrow(0, source.size(0), target.size(0) - source.size(0)).zero_();
+}
+
+}  // namespace
+
+losses::PolicyInputs PolicyGradient::part(int64_t begin, int64_t end) const {
+  std::vector<int64_t> bounds{0};
+  std::vector<int64_t> sequences;
+  for (size_t s = 0; s + 1 < offsets_.size(); ++s) {
+    const int64_t from = std::max(offsets_[s], begin);
+    const int64_t to = std::min(offsets_[s + 1], end);
+    if (from >= to) continue;
+    sequences.push_back(static_cast<int64_t>(s));
+    bounds.push_back(to - begin);
+  }
+  losses::PolicyInputs piece = inputs_;
+  piece.layout.offsets = at::tensor(bounds, at::kLong);
+  piece.layout.mask = cut(inputs_.layout.mask, begin, end);
+  piece.layout.mask_sums = inputs_.layout.mask_sums.index_select(0, at::tensor(sequences, at::kLong));
+  piece.old_log_probs = cut(inputs_.old_log_probs, begin, end);
+  piece.advantages = cut(inputs_.advantages, begin, end);
+  piece.ref_log_probs = cut(inputs_.ref_log_probs, begin, end);
+  piece.rollout_is_weights = cut(inputs_.rollout_is_weights, begin, end);
+  piece.rollout_log_probs = cut(inputs_.rollout_log_probs, begin, end);
+  return piece;
+}
+
+void PolicyGradient::chunk_gradients(const ops::LogProbRows& rows, int64_t begin, int64_t end,
+                                     const at::Tensor& grad_log_probs, const at::Tensor& grad_entropy) const {
+  const int64_t real_end = std::min(end, offsets_.back());
+  if (begin >= real_end) {
+    grad_log_probs.zero_();
+    if (grad_entropy.defined()) grad_entropy.zero_();
+    return;
+  }
+  losses::PolicyInputs piece = part(begin, real_end);
+  piece.log_probs = cut(rows.log_probs, begin, real_end).cpu();
+  piece.entropy = cut(rows.entropy, begin, real_end).cpu();
+  const losses::PolicyLoss loss = losses::policy_loss(piece, options_);
+  copy_padded(loss.grad_log_probs, grad_log_probs);
+  if (grad_entropy.defined()) copy_padded(loss.grad_entropy, grad_entropy);
+}
+
+void PolicyGradient::run(const ops::LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
+                         const at::Tensor& targets, const at::Tensor& d_hidden, const at::Tensor& d_weight) {
+  const int64_t count = offsets_.back();
+  const auto options = hidden.options().dtype(at::kFloat);
+  const auto make = [&] { return at::empty({hidden.size(0)}, options); };
+  const ops::LogProbRows rows{make(), make(), make(), {}};
+  inputs_.layout.mask_sums = losses::mask_sums(inputs_.layout);
+
+  at::Tensor grad, entropy_grad;  // of all rows; only where the loss needs them at once
+  const bool at_once = !losses::is_token_local(options_.mode);
+  if (at_once) {
+    ops::linear_log_prob_forward(spec, hidden, weight, targets, rows);
+    grad = make();
+    if (options_.entropy_coeff != 0) entropy_grad = make();
+    chunk_gradients(rows, 0, hidden.size(0), grad, entropy_grad);
+  }
+  ops::linear_log_prob_backward(
+      spec, hidden, weight, targets, rows, options_.entropy_coeff != 0,
+      [&](int64_t begin, int64_t end, const at::Tensor& grad_rows, const at::Tensor& entropy_rows) {
+        if (!at_once) return chunk_gradients(rows, begin, end, grad_rows, entropy_rows);
+        grad_rows.copy_(cut(grad, begin, end));
+        if (entropy_rows.defined()) entropy_rows.copy_(cut(entropy_grad, begin, end));
+      },
+      d_hidden, d_weight);
+  log_probs_ = cut(rows.log_probs, 0, count).cpu();
+  entropy_ = cut(rows.entropy, 0, count).cpu();
+}
+
+}  // namespace troupe

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "kernels/attention.h"
+
+// The same attention in plain LibTorch operations, sequence by sequence, on any device and in any
+// floating-point dtype (float64 in tests).
+namespace troupe::ops {
+
+void attention_forward_reference(const AttentionSpec& spec, const at::Tensor& qkv,
+                                 const std::vector<int64_t>& offsets, const at::Tensor& out,
+                                 const at::Tensor& lse);
+void attention_backward_reference(const AttentionSpec& spec, const at::Tensor& qkv, const at::Tensor& out,
+                                  const at::Tensor& lse, const at::Tensor& dout,
+                                  const std::vector<int64_t>& offsets, const at::Tensor& dqkv);
+
+}  // namespace troupe::ops

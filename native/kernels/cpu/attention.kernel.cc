@@ -1,0 +1,99 @@
+#include "kernels/cpu/attention_kernels.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace troupe::kernels::TROUPE_ISA {
+
+namespace {
+
+struct Visible {
+  int64_t begin, end;
+};
+
+// Columns that the query at position q may see.
+inline Visible visible(const ScoreBlock& b, int64_t q) {
+  int64_t begin = b.window > 0 ? q - b.window + 1 - b.k0 : 0;
+  int64_t end = q + 1 - b.k0;
+  if (begin < 0) begin = 0;
+  if (end < 0) end = 0;  // the block begins after the query
+  if (end > b.cols) end = b.cols;
+  if (begin > end) begin = end;
+  return {begin, end};
+}
+
+inline void scale_and_cap(float* row, Visible v, const ScoreBlock& b) {
+  if (b.softcap > 0) {
+    const float inner = b.scale / b.softcap;
+#pragma omp simd
+    for (int64_t j = v.begin; j < v.end; ++j) row[j] = b.softcap * vector_tanh(row[j] * inner);
+  } else {
+#pragma omp simd
+    for (int64_t j = v.begin; j < v.end; ++j) row[j] *= b.scale;
+  }
+}
+
+void clear_outside(float* row, Visible v, int64_t cols) {
+  for (int64_t j = 0; j < v.begin; ++j) row[j] = 0;
+  for (int64_t j = v.end; j < cols; ++j) row[j] = 0;
+}
+
+void softmax(float* scores, const ScoreBlock& b, float* row_max, float* row_sum, float* correction) {
+  for (int64_t r = 0; r < b.groups * b.queries; ++r) {
+    float* row = scores + r * b.ld;
+    const Visible v = visible(b, b.q0 + r % b.queries);
+    scale_and_cap(row, v, b);
+    float top = row_max[r];
+#pragma omp simd reduction(max : top)
+    for (int64_t j = v.begin; j < v.end; ++j) top = row[j] > top ? row[j] : top;
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = v.begin; j < v.end; ++j) {
+      const float p = vector_exp(row[j] - top);
+      row[j] = p;
+      sum += p;
+    }
+    clear_outside(row, v, b.cols);
+    // A row that has seen no key yet has max -inf; exp(-inf - -inf) must not become NaN.
+    const float factor = row_max[r] == top ? 1.0f : vector_exp(row_max[r] - top);
+    correction[r] = factor;
+    row_sum[r] = row_sum[r] * factor + sum;
+    row_max[r] = top;
+  }
+}
+
+void softmax_backward(float* scores, float* dprobs, const ScoreBlock& b, const float* lse,
+                      const float* delta) {
+  for (int64_t r = 0; r < b.groups * b.queries; ++r) {
+    float* row = scores + r * b.ld;
+    float* grad = dprobs + r * b.ld;
+    const Visible v = visible(b, b.q0 + r % b.queries);
+    scale_and_cap(row, v, b);
+    const float row_lse = lse[r];
+    const float row_delta = delta[r];
+    if (b.softcap > 0) {
+      const float inverse = 1.0f / b.softcap;
+#pragma omp simd
+      for (int64_t j = v.begin; j < v.end; ++j) {
+        const float p = vector_exp(row[j] - row_lse);
+        const float t = row[j] * inverse;
+        grad[j] = p * (grad[j] - row_delta) * b.scale * (1.0f - t * t);
+        row[j] = p;
+      }
+    } else {
+#pragma omp simd
+      for (int64_t j = v.begin; j < v.end; ++j) {
+        const float p = vector_exp(row[j] - row_lse);
+        grad[j] = p * (grad[j] - row_delta) * b.scale;
+        row[j] = p;
+      }
+    }
+    clear_outside(row, v, b.cols);
+    clear_outside(grad, v, b.cols);
+  }
+}
+
+}  // namespace
+
+extern const AttentionKernels attention_table;
+const AttentionKernels attention_table = {softmax, softmax_backward};
+
+}  // namespace troupe::kernels::TROUPE_ISA

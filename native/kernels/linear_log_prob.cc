@@ -1,0 +1,212 @@
+#include "kernels/linear_log_prob.h"
+
+#include <ATen/ATen.h>
+
+#include "core/error.h"
+#include "core/parallel.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/linear_log_prob_kernels.h"
+
+TROUPE_DECLARE_TABLES(LinearLogProbKernels, linear_log_prob_table)
+
+namespace troupe::kernels {
+const LinearLogProbKernels& linear_log_prob_kernels() {
+  return TROUPE_PICK_TABLE(linear_log_prob_table);
+}
+}  // namespace troupe::kernels
+
+namespace troupe::ops {
+
+namespace {
+
+constexpr int64_t kVocabBlock = 1024;
+constexpr int64_t kLogitsBudget = int64_t{64} << 20;  // bytes of logits that the backward keeps
+
+at::Tensor as_float(const at::Tensor& t) {
+  return t.scalar_type() == at::kFloat ? t : t.to(at::kFloat);
+}
+
+// The vocabulary in blocks; each (row tile, block) is one GEMM of a fixed shape.
+class BlockedHead {
+ public:
+  BlockedHead(const LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
+              const at::Tensor& targets)
+      : hidden_(hidden),
+        weight_(weight),
+        targets_(targets.data_ptr<int32_t>()),
+        transform_{static_cast<float>(1.0 / spec.temperature), static_cast<float>(spec.softcap)},
+        vocab_(weight.size(0)),
+        blocks_((vocab_ + kVocabBlock - 1) / kVocabBlock) {
+    require(hidden.size(0) % kRowTile == 0, ErrorCode::kInternal, "[linear_log_prob] expected a multiple of ",
+            kRowTile, " rows, got ", hidden.size(0));
+  }
+
+  int64_t vocab() const { return vocab_; }
+  int64_t blocks() const { return blocks_; }
+  int64_t block_begin(int64_t block) const { return block * kVocabBlock; }
+  int64_t block_cols(int64_t block) const { return std::min(kVocabBlock, vocab_ - block_begin(block)); }
+  at::Tensor block_weight(int64_t block) const {
+    return as_float(weight_.narrow(0, block_begin(block), block_cols(block)));
+  }
+  at::Tensor rows(int64_t begin, int64_t count) const { return as_float(hidden_.narrow(0, begin, count)); }
+  const kernels::LogitsTransform& transform() const { return transform_; }
+
+  // Logits of rows [row, row + kRowTile) x one block into `logits` (a [kRowTile, cols] view), their
+  // statistics and, where the target lies in this block, its logit.
+  void forward_block(int64_t row, int64_t block, at::Tensor logits, kernels::BlockStats* stats,
+                     float* target_logits) const {
+    at::mm_out(logits, rows(row, kRowTile), block_weight(block).t());
+    float* data = logits.data_ptr<float>();
+    const int64_t ld = logits.stride(0);
+    const int64_t cols = block_cols(block);
+    kernels::linear_log_prob_kernels().stats(data, kRowTile, cols, ld, transform_, stats);
+    for (int64_t r = 0; r < kRowTile; ++r) {
+      const int64_t column = targets_[row + r] - block_begin(block);
+      if (column >= 0 && column < cols) target_logits[row + r] = data[r * ld + column];
+    }
+  }
+
+  int64_t target_column(int64_t row, int64_t block) const { return targets_[row] - block_begin(block); }
+
+ private:
+  const at::Tensor& hidden_;
+  const at::Tensor& weight_;
+  const int32_t* targets_;
+  kernels::LogitsTransform transform_;
+  int64_t vocab_, blocks_;
+};
+
+// Statistics of every (row, block): combined in block order, in double, so that the result does not
+// depend on which thread did what.
+class StatsTable {
+ public:
+  StatsTable(int64_t rows, int64_t blocks)
+      : rows_(rows),
+        blocks_(blocks),
+        stats_(static_cast<size_t>(rows * blocks)),
+        targets_(static_cast<size_t>(rows)) {}
+
+  kernels::BlockStats* at(int64_t row, int64_t block) {
+    return &stats_[static_cast<size_t>(block * rows_ + row)];
+  }
+  float* target_logits() { return targets_.data(); }
+
+  // Rows [begin, begin + rows) of the outputs from this table's rows.
+  void write(int64_t begin, const LogProbRows& out) {
+    float* log_probs = out.log_probs.data_ptr<float>() + begin;
+    float* lse = out.lse.data_ptr<float>() + begin;
+    float* entropy = out.entropy.defined() ? out.entropy.data_ptr<float>() + begin : nullptr;
+    float* squares = out.sum_pi_squared.defined() ? out.sum_pi_squared.data_ptr<float>() + begin : nullptr;
+    for (int64_t r = 0; r < rows_; ++r) {
+      double top = at(r, 0)->max;
+      for (int64_t b = 1; b < blocks_; ++b) top = std::max<double>(top, at(r, b)->max);
+      double sum = 0, weighted = 0, square_sum = 0;
+      for (int64_t b = 0; b < blocks_; ++b) {
+        const kernels::BlockStats& block = *at(r, b);
+        const double shift = block.max - top;
+        const double factor = std::exp(shift);
+        if (factor == 0) continue;  // its terms, shift included, are all below the smallest double
+        sum += factor * block.sum;
+        weighted += factor * (block.weighted + shift * block.sum);
+        square_sum += factor * factor * block.sum_squares;
+      }
+      const double log_sum = std::log(sum);
+      log_probs[r] = static_cast<float>(targets_[static_cast<size_t>(r)] - top - log_sum);
+      lse[r] = static_cast<float>(top + log_sum);
+      if (entropy != nullptr) entropy[r] = static_cast<float>(log_sum - weighted / sum);
+      if (squares != nullptr) squares[r] = static_cast<float>(square_sum / (sum * sum));
+    }
+  }
+
+ private:
+  int64_t rows_, blocks_;
+  std::vector<kernels::BlockStats> stats_;  // [blocks, rows]
+  std::vector<float> targets_;
+};
+
+}  // namespace
+
+void linear_log_prob_forward(const LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
+                             const at::Tensor& targets, const LogProbRows& out) {
+  if (!hidden.is_cpu()) return linear_log_prob_forward_reference(spec, hidden, weight, targets, out);
+  const BlockedHead head(spec, hidden, weight, targets);
+  const int64_t tiles = hidden.size(0) / kRowTile;
+  StatsTable table(hidden.size(0), head.blocks());
+  // Block by block: one block of the weight serves every row tile while it is in the cache.
+  parallel_items(tiles * head.blocks(), [&](int64_t i) {
+    const int64_t block = i / tiles;
+    const int64_t row = i % tiles * kRowTile;
+    const at::Tensor logits = at::empty({kRowTile, head.block_cols(block)}, at::kFloat);
+    head.forward_block(row, block, logits, table.at(row, block), table.target_logits());
+  });
+  table.write(0, out);
+}
+
+void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
+                              const at::Tensor& targets, const LogProbRows& rows, bool entropy_gradient,
+                              const RowGradients& gradients, const at::Tensor& d_hidden,
+                              const at::Tensor& d_weight) {
+  if (!hidden.is_cpu()) {
+    return linear_log_prob_backward_reference(spec, hidden, weight, targets, rows, entropy_gradient,
+                                              gradients, d_hidden, d_weight);
+  }
+  const BlockedHead head(spec, hidden, weight, targets);
+  const int64_t total = hidden.size(0);
+  const int64_t affordable =
+      kLogitsBudget / static_cast<int64_t>(sizeof(float)) / head.vocab() / kRowTile * kRowTile;
+  const int64_t chunk_rows = std::min(total, std::max(kRowTile, affordable));
+  const int64_t ranges = std::min<int64_t>(at::get_num_threads(), head.blocks());
+  const at::Tensor logits_buffer = at::empty({chunk_rows, head.vocab()}, at::kFloat);
+  const at::Tensor partial = at::empty({ranges, chunk_rows, hidden.size(1)}, at::kFloat);
+  const at::Tensor grad_log_probs = at::empty({chunk_rows}, at::kFloat);
+  const at::Tensor grad_entropy = entropy_gradient ? at::empty({chunk_rows}, at::kFloat) : at::Tensor();
+
+  for (int64_t begin = 0; begin < total; begin += chunk_rows) {
+    const int64_t count = std::min(chunk_rows, total - begin);
+    const int64_t tiles = count / kRowTile;
+    StatsTable table(count, head.blocks());
+    const at::Tensor chunk_targets = targets.narrow(0, begin, count);
+    const at::Tensor chunk_hidden = head.rows(begin, count);
+    const BlockedHead chunk(spec, chunk_hidden, weight, chunk_targets);
+    parallel_items(tiles * head.blocks(), [&](int64_t i) {
+      const int64_t block = i / tiles;
+      const int64_t row = i % tiles * kRowTile;
+      const at::Tensor logits =
+          logits_buffer.narrow(0, row, kRowTile).narrow(1, head.block_begin(block), head.block_cols(block));
+      chunk.forward_block(row, block, logits, table.at(row, block), table.target_logits());
+    });
+    table.write(begin, rows);
+    const at::Tensor chunk_grad = grad_log_probs.narrow(0, 0, count);
+    const at::Tensor chunk_entropy_grad =
+        grad_entropy.defined() ? grad_entropy.narrow(0, 0, count) : grad_entropy;
+    gradients(begin, begin + count, chunk_grad, chunk_entropy_grad);
+
+    const float* lse = rows.lse.data_ptr<float>() + begin;
+    const float* entropy = rows.entropy.defined() ? rows.entropy.data_ptr<float>() + begin : nullptr;
+    parallel_ranges(head.blocks(), ranges, [&](int64_t range, int64_t first, int64_t last) {
+      at::Tensor d_rows = partial.select(0, range).narrow(0, 0, count);
+      std::vector<int64_t> columns(static_cast<size_t>(count));
+      for (int64_t block = first; block < last; ++block) {
+        const at::Tensor logits =
+            logits_buffer.narrow(0, 0, count).narrow(1, head.block_begin(block), head.block_cols(block));
+        for (int64_t r = 0; r < count; ++r) columns[static_cast<size_t>(r)] = chunk.target_column(r, block);
+        kernels::linear_log_prob_kernels().backward(
+            logits.data_ptr<float>(), count, head.block_cols(block), logits.stride(0), head.transform(),
+            columns.data(), lse, entropy, chunk_grad.data_ptr<float>(),
+            chunk_entropy_grad.defined() ? chunk_entropy_grad.data_ptr<float>() : nullptr);
+        at::Tensor d_block = d_weight.narrow(0, head.block_begin(block), head.block_cols(block));
+        at::addmm_out(d_block, d_block, logits.t(), chunk_hidden);
+        if (block == first) {
+          at::mm_out(d_rows, logits, head.block_weight(block));
+        } else {
+          at::addmm_out(d_rows, d_rows, logits, head.block_weight(block));
+        }
+      }
+    });
+    at::Tensor sum = partial.select(0, 0).narrow(0, 0, count);
+    for (int64_t range = 1; range < ranges; ++range) sum.add_(partial.select(0, range).narrow(0, 0, count));
+    d_hidden.narrow(0, begin, count).copy_(sum);
+  }
+}
+
+}  // namespace troupe::ops

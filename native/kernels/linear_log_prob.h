@@ -1,0 +1,57 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+
+// The one path from hidden states to per-token log-probs, in inference and in training. With
+// z = softcap(hidden weight^T) / temperature:
+//   log_prob = z[target] - logsumexp(z),  entropy = -sum p log p,  p = softmax(z).
+// [N, V] never exists: the forward keeps one block of logits per thread; the backward keeps the
+// logits of one chunk of rows (kLogitsBudget bytes), so that nothing is computed twice within it.
+// Legend: N rows (a multiple of kRowTile on a CPU: every GEMM then has the same shape, and a row's
+// result does not depend on N or on its neighbours), H hidden, V vocabulary.
+namespace troupe::ops {
+
+struct LogProbSpec {
+  double temperature = 1;
+  double softcap = 0;  // 0 = off
+};
+
+// Outputs, float32 [N]; undefined ones are not wanted (lse and log_probs always are).
+struct LogProbRows {
+  at::Tensor log_probs;
+  at::Tensor lse;  // log-sum-exp of z
+  at::Tensor entropy;
+  at::Tensor sum_pi_squared;  // sum of p^2 = exp(lse(2z) - 2 lse(z))
+};
+
+void linear_log_prob_forward(const LogProbSpec& spec, const at::Tensor& hidden /*[N,H]*/,
+                             const at::Tensor& weight /*[V,H]*/, const at::Tensor& targets /*[N] int32*/,
+                             const LogProbRows& out);
+
+// Called once per chunk of rows [begin, end), after rows' log_probs (and entropy) have been written,
+// with the bits of the forward: fills the loss gradients of these rows.
+using RowGradients = std::function<void(int64_t begin, int64_t end, const at::Tensor& grad_log_probs,
+                                        const at::Tensor& grad_entropy)>;
+
+// Computes the forward into `rows`, asks `gradients` for d loss / d log_prob (and, when
+// entropy_gradient, d loss / d entropy, which needs rows.entropy), writes d_hidden [N, H] and adds to
+// d_weight [V, H] float32.
+void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
+                              const at::Tensor& targets, const LogProbRows& rows, bool entropy_gradient,
+                              const RowGradients& gradients, const at::Tensor& d_hidden,
+                              const at::Tensor& d_weight);
+
+// The same in plain LibTorch operations, any device and floating-point dtype.
+void linear_log_prob_forward_reference(const LogProbSpec& spec, const at::Tensor& hidden,
+                                       const at::Tensor& weight, const at::Tensor& targets,
+                                       const LogProbRows& out);
+void linear_log_prob_backward_reference(const LogProbSpec& spec, const at::Tensor& hidden,
+                                        const at::Tensor& weight, const at::Tensor& targets,
+                                        const LogProbRows& rows, bool entropy_gradient,
+                                        const RowGradients& gradients, const at::Tensor& d_hidden,
+                                        const at::Tensor& d_weight);
+
+}  // namespace troupe::ops

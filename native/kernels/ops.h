@@ -1,0 +1,69 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "model/model_config.h"
+
+// Row-local operations of the decoder. Each works on rows [n, ...] given by the caller, allocates
+// nothing, never spawns threads (the decoder runs them inside its own row tiles), and treats every
+// row alike whatever its neighbours hold. dtype float32 or bfloat16 (statistics and weight
+// gradients always float32). On a CPU tensor they run the vectorised kernels of kernels/cpu;
+// elsewhere the LibTorch reference of kernels/reference.h.
+//
+// Legend: n rows, H hidden, Q/K query/key heads, D head_dim, I intermediate.
+namespace troupe::ops {
+
+struct NormSpec {
+  NormKind kind = NormKind::kRms;
+  double eps = 1e-6;
+  bool unit_offset = false;  // scale by (1 + weight)
+};
+
+// y = norm(x) * weight (+ bias). Saves rstd [n] float32 (and mean [n] for LayerNorm) when defined.
+// float32 inside whatever the dtype; y may alias x.
+void norm_forward(const NormSpec& spec, const at::Tensor& x /*[n,H]*/, const at::Tensor& weight /*[H]*/,
+                  const at::Tensor& bias /*[H] or undefined*/, const at::Tensor& y /*[n,H]*/,
+                  const at::Tensor& rstd, const at::Tensor& mean);
+
+// dx = (accumulate ? dx : 0) + gradient; dweight [H] and dbias [H] (float32) are added to.
+// dweight/dbias undefined: skipped. dx may alias dy only when accumulate is false.
+void norm_backward(const NormSpec& spec, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                   const at::Tensor& rstd, const at::Tensor& mean, const at::Tensor& dx, bool accumulate,
+                   const at::Tensor& dweight, const at::Tensor& dbias);
+
+// cos/sin tables [max_positions, D/2] float32 are made once by the decoder (rotary halves layout:
+// x1 = x[:D/2], x2 = x[D/2:]; y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin).
+struct RotarySpec {
+  int64_t num_heads = 0;     // Q
+  int64_t num_kv_heads = 0;  // K
+  int64_t head_dim = 0;      // D
+  bool rope = true;
+  bool qk_norm = false;
+  double norm_eps = 1e-6;
+  bool norm_unit_offset = false;
+};
+
+// In place on qkv [n, (Q+2K)*D]: q/k RMSNorm over D (when on; saves qk_rstd [n, Q+K] when defined),
+// then RoPE by positions [n] int32. The v part is left as it is.
+void qk_norm_rotary_forward(const RotarySpec& spec, const at::Tensor& qkv, const at::Tensor& positions,
+                            const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& q_weight /*[D]*/,
+                            const at::Tensor& k_weight /*[D]*/, const at::Tensor& qk_rstd);
+
+// In place on dqkv. `qkv_pre` is what the forward was given, before it changed it in place: needed when
+// qk_norm is on, undefined otherwise. dq_weight, dk_weight [D] float32 are added to.
+void qk_norm_rotary_backward(const RotarySpec& spec, const at::Tensor& dqkv, const at::Tensor& qkv_pre,
+                             const at::Tensor& positions, const at::Tensor& cos, const at::Tensor& sin,
+                             const at::Tensor& q_weight, const at::Tensor& k_weight,
+                             const at::Tensor& qk_rstd, const at::Tensor& dq_weight,
+                             const at::Tensor& dk_weight);
+
+// out [n, I] = act(x[:, :I]) * x[:, I:2I] when gated (x [n, 2I]), else act(x) (x [n, I]).
+void activation_forward(Activation kind, bool gated, const at::Tensor& x, const at::Tensor& out);
+
+// dx from dout and x; additionally recomputes out (the forward's result) when defined. dx may alias x.
+void activation_backward(Activation kind, bool gated, const at::Tensor& dout, const at::Tensor& x,
+                         const at::Tensor& dx, const at::Tensor& out);
+
+}  // namespace troupe::ops

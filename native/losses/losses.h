@@ -1,0 +1,85 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "core/engine.h"
+
+// The losses, written once, on per-token arrays over the whole local part of a mini-batch. They
+// return the value, the gradient by log-prob (and entropy / value) and the metrics; the engine
+// back-propagates those gradients through the head and the decoder.
+namespace troupe::losses {
+
+// Ragged response arrays of one mini-batch: sequence i is [offsets[i], offsets[i+1]).
+struct ResponseLayout {
+  at::Tensor offsets;         // [b+1] int64, on the CPU
+  at::Tensor mask;            // [sum R] uint8
+  double global_tokens;       // divisor of token-mean: sum of the mask over the global mini-batch
+  double global_sequences;    // divisor of seq-mean-*: sequences of the global mini-batch
+  at::Tensor mask_sums = {};  // [b] float64, or undefined: sums of the mask over each whole sequence, where
+                              // this layout holds only parts of them
+};
+
+// [b] float64: valid tokens of each sequence.
+at::Tensor mask_sums(const ResponseLayout& layout);
+
+// Weight [sum R] float32 (double inside) of each token in an aggregation, so that
+// aggregate(x) = sum(x * weight): the masked sum and the division by the global count in one array.
+// token-mean | token-sum | seq-mean-token-sum | seq-mean-token-mean | seq-mean-token-sum-norm.
+// seq-mean-token-mean divides each sequence by (its mask sum + 1e-8). kInvalidArgument for unknown names.
+at::Tensor aggregation_weights(const ResponseLayout& layout, const std::string& aggregation,
+                               double scale_factor);
+
+struct PolicyInputs {
+  ResponseLayout layout;
+  at::Tensor log_probs;           // [sum R] float32, current policy
+  at::Tensor entropy;             // [sum R] float32 or undefined
+  at::Tensor old_log_probs;       // [sum R]
+  at::Tensor advantages;          // [sum R]
+  at::Tensor ref_log_probs;       // [sum R] or undefined
+  at::Tensor rollout_is_weights;  // [sum R] or undefined
+  at::Tensor rollout_log_probs;   // [sum R] or undefined
+};
+
+struct PolicyLoss {
+  double loss = 0;            // pg_loss - entropy_coeff * entropy_loss + kl_loss_coef * kl_loss
+  at::Tensor grad_log_probs;  // [sum R] float32: d loss / d log_prob
+  at::Tensor grad_entropy;    // [sum R] float32, undefined when entropy_coeff is 0
+  Metrics metrics;  // pg_loss, pg_clipfrac, pg_clipfrac_lower, ppo_kl, entropy (token mean), entropy_loss,
+                    // kl_loss, kl_coef, loss
+};
+// Unknown mode: kInvalidArgument listing the known ones.
+PolicyLoss policy_loss(const PolicyInputs& inputs, const PolicyLossOptions& options);
+
+// Whether a mode's loss is a sum of terms of one token each (given counts and mask_sums), so that it can
+// be computed on any part of a sequence.
+bool is_token_local(const std::string& mode);
+
+// kl | k1 | abs | mse | k2 | low_var_kl | k3, each also with "+" (value of the base, gradient of k2).
+// Differentiable by log_probs (LibTorch autograd).
+at::Tensor kl_penalty(const at::Tensor& log_probs, const at::Tensor& ref_log_probs, const std::string& type);
+
+struct ValueInputs {
+  ResponseLayout layout;
+  at::Tensor predictions;  // [sum R] float32
+  at::Tensor values;       // [sum R] old values
+  at::Tensor returns;      // [sum R]
+};
+struct ValueLoss {
+  double loss = 0;
+  at::Tensor grad_predictions;  // [sum R] float32
+  Metrics metrics;              // vf_loss, vf_clipfrac, vpred_mean, loss
+};
+ValueLoss value_loss(const ValueInputs& inputs, const ValueLossOptions& options);
+
+struct SftLoss {
+  double loss = 0;
+  at::Tensor grad_log_probs;  // [sum R] float32
+  Metrics metrics;            // loss, token_accuracy is not known here
+};
+// Token-mean negative log-likelihood over the global number of loss tokens.
+SftLoss sft_loss(const ResponseLayout& layout, const at::Tensor& log_probs);
+
+}  // namespace troupe::losses

@@ -1,0 +1,261 @@
+#include "model/block.h"
+
+#include <ATen/ATen.h>
+
+#include "core/parallel.h"
+
+namespace troupe {
+
+namespace {
+
+at::Tensor rows_of(const at::Tensor& t, int64_t begin, int64_t end) {
+  return t.defined() ? t.narrow(0, begin, end - begin) : t;
+}
+
+}  // namespace
+
+Block::Block(const ParameterStore& store, const ModelConfig& config, int64_t layer)
+    : attention_{config.num_heads,         config.num_kv_heads,
+                 config.head_dim,          config.attention_scale,
+                 config.attention_softcap, config.sliding_windows[static_cast<size_t>(layer)]},
+      rotary_{config.num_heads,       config.num_kv_heads,
+              config.head_dim,        config.positions == PositionKind::kRope,
+              config.qk_norm,         config.norm_eps,
+              config.norm_unit_offset},
+      activation_(config.activation),
+      gated_(config.gated_mlp) {
+  const std::string prefix = "layers." + std::to_string(layer) + ".";
+  attn_norm_ = Norm(store, config, prefix + "attn_norm");
+  mlp_norm_ = Norm(store, config, prefix + "mlp_norm");
+  if (config.post_norms) {
+    attn_post_norm_ = Norm(store, config, prefix + "attn_post_norm");
+    mlp_post_norm_ = Norm(store, config, prefix + "mlp_post_norm");
+  }
+  if (config.qk_norm) {
+    const Parameter& q = store.at(prefix + "attn.q_norm.weight");
+    const Parameter& k = store.at(prefix + "attn.k_norm.weight");
+    q_norm_ = q.compute;
+    k_norm_ = k.compute;
+    q_norm_grad_ = q.grad;
+    k_norm_grad_ = k.grad;
+  }
+  qkv_ = Linear(store, prefix + "attn.qkv");
+  attn_out_ = Linear(store, prefix + "attn.out");
+  if (config.is_moe_layer(layer)) {
+    moe_ = std::make_unique<MoeMlp>(store, config, layer);
+  } else {
+    mlp_in_ = Linear(store, prefix + "mlp.in");
+    mlp_out_ = Linear(store, prefix + "mlp.out");
+  }
+}
+
+void Block::attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
+                             BlockSaved* saved) const {
+  const int64_t total = x.size(0);
+  NormStats stats;
+  if (saved != nullptr) {
+    stats = saved->attn_norm = NormStats::make(attn_norm_, total);
+    if (rotary_.qk_norm) {
+      saved->qkv_pre = at::empty_like(qkv);
+      saved->qk_rstd =
+          at::empty({total, rotary_.num_heads + rotary_.num_kv_heads}, qkv.options().dtype(at::kFloat));
+    }
+  }
+  for_each_row_tile(total, rows.row_tile, x.device(), [&](int64_t begin, int64_t end) {
+    const at::Tensor normed = at::empty({end - begin, x.size(1)}, x.options());
+    norm_forward(attn_norm_, rows_of(x, begin, end), normed, stats.rows(begin, end - begin));
+    const at::Tensor out = rows_of(qkv, begin, end);
+    qkv_.forward(normed, out);
+    if (saved != nullptr && rotary_.qk_norm) rows_of(saved->qkv_pre, begin, end).copy_(out);
+    ops::qk_norm_rotary_forward(rotary_, out, rows_of(rows.positions, begin, end), rows.rotary.cos,
+                                rows.rotary.sin, q_norm_, k_norm_,
+                                saved != nullptr ? rows_of(saved->qk_rstd, begin, end) : at::Tensor());
+  });
+}
+
+void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t row_tile,
+                           const at::Tensor& out, BlockSaved* saved) const {
+  const int64_t total = x.size(0);
+  const bool post = attn_post_norm_.defined();
+  BlockSaved unused;
+  BlockSaved& s = saved != nullptr ? *saved : unused;
+  if (saved != nullptr) {
+    s.mlp_norm = NormStats::make(mlp_norm_, total);
+    s.attn_post_norm = NormStats::make(attn_post_norm_, total);
+    s.mlp_post_norm = NormStats::make(mlp_post_norm_, total);
+    if (post) s.attn_proj = at::empty_like(x);
+    if (post) s.mlp_proj = at::empty_like(x);
+    s.mid = at::empty_like(x);
+    if (!moe_) s.inner = at::empty({total, mlp_in_.out_features()}, x.options());
+  }
+  const at::Tensor moe_mid = moe_ && saved == nullptr ? at::empty_like(x) : s.mid;
+  const at::Tensor moe_normed = moe_ ? at::empty_like(x) : at::Tensor();
+
+  for_each_row_tile(total, row_tile, x.device(), [&](int64_t begin, int64_t end) {
+    const auto tile = [&](const at::Tensor& kept, int64_t cols) {
+      return kept.defined() ? rows_of(kept, begin, end) : at::empty({end - begin, cols}, x.options());
+    };
+    const int64_t hidden = x.size(1);
+    const at::Tensor mid = tile(moe_ ? moe_mid : s.mid, hidden);
+    if (post) {
+      const at::Tensor proj = tile(s.attn_proj, hidden);
+      attn_out_.forward(rows_of(attn, begin, end), proj);
+      norm_forward(attn_post_norm_, proj, mid, s.attn_post_norm.rows(begin, end - begin));
+      mid.add_(rows_of(x, begin, end));
+    } else {
+      attn_out_.forward_add(rows_of(attn, begin, end), rows_of(x, begin, end), mid);
+    }
+    const at::Tensor normed = tile(moe_normed, hidden);
+    norm_forward(mlp_norm_, mid, normed, s.mlp_norm.rows(begin, end - begin));
+    if (moe_) return;
+    const at::Tensor inner = tile(s.inner, mlp_in_.out_features());
+    mlp_in_.forward(normed, inner);
+    const at::Tensor activated = at::empty({end - begin, mlp_out_.weight.size(1)}, x.options());
+    ops::activation_forward(activation_, gated_, inner, activated);
+    const at::Tensor result = rows_of(out, begin, end);
+    if (post) {
+      const at::Tensor proj = tile(s.mlp_proj, hidden);
+      mlp_out_.forward(activated, proj);
+      norm_forward(mlp_post_norm_, proj, result, s.mlp_post_norm.rows(begin, end - begin));
+      result.add_(mid);
+    } else {
+      mlp_out_.forward_add(activated, mid, result);
+    }
+  });
+  if (moe_) {
+    moe_->forward(moe_normed, out, row_tile, saved != nullptr ? &s.moe : nullptr);
+    out.add_(moe_mid);
+  }
+}
+
+at::Tensor Block::forward(const at::Tensor& x, const RowContext& rows, BlockSaved* saved,
+                          const std::function<void(const at::Tensor&)>& qkv_seen) const {
+  const int64_t total = x.size(0);
+  const at::Tensor qkv = at::empty({total, qkv_.out_features()}, x.options());
+  const at::Tensor attn = at::empty({total, attention_.num_heads * attention_.head_dim}, x.options());
+  at::Tensor lse;
+  if (saved != nullptr) {
+    lse = at::empty({attention_.num_heads, total}, x.options().dtype(at::kFloat));
+    saved->x = x;
+    saved->qkv = qkv;
+    saved->attn = attn;
+    saved->lse = lse;
+  }
+  attention_inputs(x, rows, qkv, saved);
+  if (qkv_seen) qkv_seen(qkv);
+  ops::attention_forward(attention_, qkv, rows.offsets, attn, lse);
+  const at::Tensor out = at::empty_like(x);
+  output_and_mlp(x, attn, rows.row_tile, out, saved);
+  return out;
+}
+
+at::Tensor Block::backward(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved) const {
+  const at::Tensor d_attn = at::empty_like(saved.attn);
+  const at::Tensor dx = backward_mlp(dy, rows, saved, d_attn);  // so far: by the attention residual
+  const at::Tensor dqkv = at::empty_like(saved.qkv);
+  ops::attention_backward(attention_, saved.qkv, saved.attn, saved.lse, d_attn, rows.offsets, dqkv);
+  backward_attention_inputs(dqkv, rows, saved, dx);
+  return dx;
+}
+
+at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,
+                               const at::Tensor& d_attn) const {
+  const int64_t total = dy.size(0);
+  const int64_t hidden = dy.size(1);
+  const bool post = attn_post_norm_.defined();
+  const at::Tensor d_mid = at::empty_like(dy);
+  const at::Tensor normed = at::empty_like(dy);
+  const at::Tensor d_proj = post ? at::empty_like(dy) : at::Tensor();  // by the attention projection
+  const at::Tensor d_mlp_proj = post ? at::empty_like(dy) : dy;        // by the MLP projection
+  const at::Tensor d_inner = saved.inner;  // in place: the operation takes its own output as input
+  const at::Tensor activated =
+      moe_ ? at::Tensor() : at::empty({total, mlp_out_.weight.size(1)}, dy.options());
+  const at::Tensor d_moe = moe_ ? at::empty_like(dy) : at::Tensor();
+  NormGradient mlp_norm(mlp_norm_, total, rows.row_tile), attn_post(attn_post_norm_, total, rows.row_tile),
+      mlp_post(mlp_post_norm_, total, rows.row_tile);
+
+  if (moe_) {
+    for_each_row_tile(total, rows.row_tile, dy.device(), [&](int64_t begin, int64_t end) {
+      norm_forward(mlp_norm_, rows_of(saved.mid, begin, end), rows_of(normed, begin, end), {});
+    });
+    moe_->backward(dy, normed, saved.moe, d_moe);
+  }
+  for_each_row_tile(total, rows.row_tile, dy.device(), [&](int64_t begin, int64_t end) {
+    const int64_t count = end - begin;
+    const at::Tensor mid = rows_of(saved.mid, begin, end);
+    const at::Tensor d_out = rows_of(dy, begin, end);
+    at::Tensor d_normed;
+    if (moe_) {
+      d_normed = rows_of(d_moe, begin, end);
+    } else {
+      const at::Tensor d_result = rows_of(d_mlp_proj, begin, end);
+      if (post) {
+        mlp_post.backward(begin, d_out, rows_of(saved.mlp_proj, begin, end),
+                          saved.mlp_post_norm.rows(begin, count), d_result, false);
+      }
+      const at::Tensor d_activated = at::empty({count, activated.size(1)}, dy.options());
+      mlp_out_.backward_input(d_result, d_activated);
+      ops::activation_backward(activation_, gated_, d_activated, rows_of(saved.inner, begin, end),
+                               rows_of(d_inner, begin, end), rows_of(activated, begin, end));
+      d_normed = at::empty({count, hidden}, dy.options());
+      mlp_in_.backward_input(rows_of(d_inner, begin, end), d_normed);
+      norm_forward(mlp_norm_, mid, rows_of(normed, begin, end), {});
+    }
+    const at::Tensor d_residual = rows_of(d_mid, begin, end);
+    d_residual.copy_(d_out);
+    mlp_norm.backward(begin, d_normed, mid, saved.mlp_norm.rows(begin, count), d_residual, true);
+    at::Tensor d_attn_proj = d_residual;
+    if (post) {
+      d_attn_proj = rows_of(d_proj, begin, end);
+      attn_post.backward(begin, d_residual, rows_of(saved.attn_proj, begin, end),
+                         saved.attn_post_norm.rows(begin, count), d_attn_proj, false);
+    }
+    attn_out_.backward_input(d_attn_proj, rows_of(d_attn, begin, end));
+  });
+
+  mlp_norm.finish();
+  if (post) {
+    attn_post.finish();
+    mlp_post.finish();
+  }
+  if (!moe_) {
+    mlp_out_.accumulate_grad(d_mlp_proj, activated);
+    mlp_in_.accumulate_grad(d_inner, normed);
+  }
+  attn_out_.accumulate_grad(post ? d_proj : d_mid, saved.attn);
+  return d_mid;
+}
+
+void Block::backward_attention_inputs(const at::Tensor& dqkv, const RowContext& rows, const BlockSaved& saved,
+                                      const at::Tensor& dx) const {
+  const int64_t total = dqkv.size(0);
+  const at::Tensor normed = at::empty_like(saved.x);
+  NormGradient attn_norm(attn_norm_, total, rows.row_tile);
+  const int64_t tiles = dqkv.is_cpu() ? (total + rows.row_tile - 1) / rows.row_tile : 1;
+  const at::Tensor qk_parts = rotary_.qk_norm
+                                  ? at::zeros({2, tiles, rotary_.head_dim}, dqkv.options().dtype(at::kFloat))
+                                  : at::Tensor();
+  for_each_row_tile(total, rows.row_tile, dqkv.device(), [&](int64_t begin, int64_t end) {
+    const int64_t tile = begin / rows.row_tile;
+    const at::Tensor d_tile = rows_of(dqkv, begin, end);
+    ops::qk_norm_rotary_backward(rotary_, d_tile, rows_of(saved.qkv_pre, begin, end),
+                                 rows_of(rows.positions, begin, end), rows.rotary.cos, rows.rotary.sin,
+                                 q_norm_, k_norm_, rows_of(saved.qk_rstd, begin, end),
+                                 qk_parts.defined() ? qk_parts[0].select(0, tile) : at::Tensor(),
+                                 qk_parts.defined() ? qk_parts[1].select(0, tile) : at::Tensor());
+    const at::Tensor x = rows_of(saved.x, begin, end);
+    norm_forward(attn_norm_, x, rows_of(normed, begin, end), {});
+    const at::Tensor d_normed = at::empty_like(x);
+    qkv_.backward_input(d_tile, d_normed);
+    attn_norm.backward(begin, d_normed, x, saved.attn_norm.rows(begin, end - begin), rows_of(dx, begin, end),
+                       true);
+  });
+  attn_norm.finish();
+  if (qk_parts.defined()) {
+    q_norm_grad_.add_(qk_parts[0].sum(0));
+    k_norm_grad_.add_(qk_parts[1].sum(0));
+  }
+  qkv_.accumulate_grad(dqkv, normed);
+}
+
+}  // namespace troupe

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "model/layers.h"
+#include "model/moe.h"
+
+namespace troupe {
+
+// cos and sin of every position, [P, D/2] float32; grown on demand.
+struct RotaryTables {
+  at::Tensor cos, sin;
+};
+
+// The rows of one micro-batch. T rows, of which the last may belong to no sequence.
+struct RowContext {
+  at::Tensor positions;          // [T] int32
+  std::vector<int64_t> offsets;  // [S+1]
+  RotaryTables rotary;
+  int64_t row_tile;
+};
+
+// What the backward pass of a block reads. With gradient checkpointing only x is kept, and the rest
+// is recomputed.
+struct BlockSaved {
+  at::Tensor x;  // [T, H] the block's input
+  NormStats attn_norm, mlp_norm, attn_post_norm, mlp_post_norm;
+  at::Tensor qkv_pre, qk_rstd;     // before q/k norm; undefined without it
+  at::Tensor qkv, attn, lse;       // after rotary; attention output; [Q, T]
+  at::Tensor attn_proj, mlp_proj;  // inputs of the post norms; undefined without them
+  at::Tensor mid;                  // [T, H] after the attention residual
+  at::Tensor inner;                // [T, 2I or I] input of the activation; undefined for MoE
+  MoeSaved moe;
+};
+
+// One decoder layer. A row passes through it in fixed-size tiles (norm, projections, rotary,
+// activation and residuals of a tile run back to back while it is in the cache); only attention and
+// the experts look beyond a tile.
+class Block {
+ public:
+  Block(const ParameterStore& store, const ModelConfig& config, int64_t layer);
+
+  // Pieces, also used one by one while decoding.
+  void attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
+                        BlockSaved* saved) const;
+  void output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t row_tile, const at::Tensor& out,
+                      BlockSaved* saved) const;
+
+  // y [T, H]. saved may be null. `qkv_seen` is called with the rotated qkv when given.
+  at::Tensor forward(const at::Tensor& x, const RowContext& rows, BlockSaved* saved,
+                     const std::function<void(const at::Tensor&)>& qkv_seen = nullptr) const;
+  // Gradient by the block's input, from dy [T, H]; adds to the parameters' gradients. Consumes `saved`:
+  // the gradient of `inner` takes its place.
+  at::Tensor backward(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved) const;
+
+ private:
+  at::Tensor backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,
+                          const at::Tensor& d_attn) const;
+  void backward_attention_inputs(const at::Tensor& dqkv, const RowContext& rows, const BlockSaved& saved,
+                                 const at::Tensor& dx) const;
+
+  ops::AttentionSpec attention_;
+  ops::RotarySpec rotary_;
+  Activation activation_;
+  bool gated_;
+  Norm attn_norm_, attn_post_norm_, mlp_norm_, mlp_post_norm_;
+  at::Tensor q_norm_, k_norm_, q_norm_grad_, k_norm_grad_;
+  Linear qkv_, attn_out_, mlp_in_, mlp_out_;
+  std::unique_ptr<MoeMlp> moe_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "core/engine.h"
+#include "model/model_config.h"
+
+// The rows-local pieces that the rollout uses; the packed forward/backward of training live beside them.
+// Everything here is inference: no gradient is recorded.
+namespace troupe {
+
+// Sequences packed one behind the other (no padding between them).
+struct PackedSequences {
+  at::Tensor tokens;             // [T] int32 on the device
+  at::Tensor positions;          // [T] int32 on the device, from 0 in each sequence
+  std::vector<int64_t> offsets;  // [S+1] on the host; offsets[S] == T
+};
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  virtual const ModelConfig& config() const = 0;
+  virtual at::Device device() const = 0;
+  virtual at::ScalarType dtype() const = 0;  // compute dtype
+
+  // ---- one step over rows, for decoding with a KV cache: n rows, any sequences, any positions ----
+  // x [n, H] in the compute dtype. Rows run through fixed-size GEMM tiles of `row_tile()` rows, so
+  // n must be a multiple of it for results that do not depend on n (pad with token 0, position 0).
+  virtual int64_t decode_row_tile() const = 0;
+  virtual void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) = 0;
+  // norm, QKV projection, q/k norm, RoPE: qkv [n, (Q+2K)*D], heads laid out q, k, v.
+  virtual void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
+                                const at::Tensor& qkv) = 0;
+  // out = x + Wo attn, then the MLP (or MoE) half of the block. attn [n, Q*D]; out [n, H] may alias x.
+  virtual void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
+                            const at::Tensor& out) = 0;
+  // Final norm and LM head: logits [n, V] float32, final soft cap applied, no temperature.
+  virtual void logits(const at::Tensor& x, const at::Tensor& logits) = 0;
+
+  // ---- whole prompts ----
+  // Runs packed sequences and hands each layer's qkv [T, (Q+2K)*D] (after q/k norm and RoPE) to
+  // `sink` as it is computed; returns the last block's output [T, H] before the final norm. The same row
+  // arithmetic as training, so a prompt's result does not depend on its neighbours.
+  using QkvSink = std::function<void(int64_t layer, const at::Tensor& qkv)>;
+  virtual at::Tensor prefill(const PackedSequences& packed, const QkvSink& sink) = 0;
+};
+
+}  // namespace troupe

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+enum class HeadKind { kLm, kValue };
+enum class NormKind { kRms, kLayer };
+enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
+enum class PositionKind { kRope, kLearned };
+
+struct MoeConfig {
+  int64_t num_experts = 0;
+  int64_t top_k = 0;
+  int64_t intermediate_size = 0;
+  bool normalize_top_k = false;  // divide the k routing weights by their sum
+};
+
+// A decoder, fully resolved: every default of the Hugging Face config.json has been applied by
+// ts/model, which also computes the rotary frequencies (in double), so that JSON and the quirks of
+// config files stay on the TypeScript side and this struct has no optional meaning left.
+struct ModelConfig {
+  std::string family;  // "llama", "qwen2", ...: for messages only
+  HeadKind head = HeadKind::kLm;
+
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t intermediate_size = 0;
+  int64_t max_positions = 0;  // longest sequence the position encoding allows
+
+  NormKind norm = NormKind::kRms;
+  double norm_eps = 1e-6;
+  bool norm_unit_offset = false;  // gemma: scale by (1 + weight)
+  bool post_norms = false;        // gemma 2: a second norm after attention and after the MLP
+  bool qk_norm = false;           // qwen 3: RMSNorm over head_dim on q and k before RoPE
+
+  double attention_scale = 0;            // multiplies q.k
+  double attention_softcap = 0;          // 0 = off
+  double final_softcap = 0;              // on the logits, before the temperature; 0 = off
+  std::vector<int64_t> sliding_windows;  // [num_layers]; key visible iff q - k < window; 0 = full
+
+  bool qkv_bias = false;
+  bool output_bias = false;  // attention output projection
+  bool mlp_bias = false;
+  bool gated_mlp = true;  // down(act(gate(x)) * up(x)), else down(act(up(x)))
+  Activation activation = Activation::kSilu;
+
+  PositionKind positions = PositionKind::kRope;
+  std::vector<double> rope_inv_freq;  // [head_dim / 2]
+  double rope_attention_factor = 1;   // yarn: multiplies cos and sin
+
+  double embedding_scale = 1;  // gemma: sqrt(hidden_size), rounded to the compute dtype
+  bool tied_embeddings = false;
+  bool value_bias = false;  // value head has a bias
+
+  std::optional<MoeConfig> moe;
+  std::vector<bool> moe_layers;  // [num_layers]; empty = none
+
+  int64_t q_size() const { return num_heads * head_dim; }
+  int64_t kv_size() const { return num_kv_heads * head_dim; }
+  int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  bool is_moe_layer(int64_t layer) const {
+    return moe.has_value() && !moe_layers.empty() && moe_layers[static_cast<size_t>(layer)];
+  }
+};
+
+// Throws kInvalidModel naming the field that makes no sense.
+void validate(const ModelConfig& config);
+
+}  // namespace troupe

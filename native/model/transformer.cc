@@ -1,0 +1,194 @@
+#include "model/transformer.h"
+
+#include <ATen/ATen.h>
+
+#include "core/error.h"
+#include "core/parallel.h"
+
+namespace troupe {
+
+namespace {
+
+constexpr int64_t kFirstRotaryPositions = 2048;
+
+int64_t longest(const std::vector<int64_t>& offsets) {
+  int64_t length = 0;
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) length = std::max(length, offsets[s + 1] - offsets[s]);
+  return length;
+}
+
+}  // namespace
+
+Transformer::Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device,
+                         at::ScalarType dtype)
+    : config_(config),
+      device_(device),
+      dtype_(dtype),
+      embedding_scale_(at::scalar_tensor(config.embedding_scale, at::kDouble).to(dtype).item<double>()) {
+  const Parameter& embed = store.at("embed.weight");
+  embed_ = embed.compute;
+  embed_grad_ = embed.grad;
+  if (config.positions == PositionKind::kLearned) {
+    pos_embed_ = store.at("pos_embed.weight").compute;
+    pos_embed_grad_ = store.at("pos_embed.weight").grad;
+  }
+  blocks_.reserve(static_cast<size_t>(config.num_layers));
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) blocks_.emplace_back(store, config, layer);
+  final_norm_ = Norm(store, config, "norm");
+  const Parameter* head = store.find("head.weight");
+  head_weight_ = head != nullptr ? head->compute : embed_;
+  head_weight_grad_ = head != nullptr ? head->grad : embed_grad_;
+  if (const Parameter* bias = store.find("head.bias")) {
+    head_bias_ = bias->compute;
+    head_bias_grad_ = bias->grad;
+  }
+}
+
+void Transformer::ensure_rotary(int64_t positions) {
+  if (config_.positions != PositionKind::kRope) return;
+  if (rotary_.cos.defined() && rotary_.cos.size(0) >= positions) return;
+  int64_t size = rotary_.cos.defined() ? rotary_.cos.size(0) : kFirstRotaryPositions;
+  while (size < positions) size *= 2;
+  const at::Tensor inv_freq = at::tensor(config_.rope_inv_freq, at::kDouble);
+  const at::Tensor angles = at::outer(at::arange(size, at::kDouble), inv_freq);
+  const auto table = [&](const at::Tensor& values) {
+    return (values * config_.rope_attention_factor).to(at::kFloat).to(device_).contiguous();
+  };
+  rotary_ = {table(angles.cos()), table(angles.sin())};
+}
+
+RowContext Transformer::row_context(const at::Tensor& positions, const std::vector<int64_t>& offsets,
+                                    int64_t row_tile) {
+  ensure_rotary(longest(offsets));
+  return {positions.to(device_), offsets, rotary_, row_tile};
+}
+
+void Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) {
+  at::Tensor out = x;
+  at::index_select_out(out, embed_, 0, tokens);
+  if (embedding_scale_ != 1) out.mul_(embedding_scale_);
+  if (pos_embed_.defined()) out.add_(pos_embed_.index_select(0, positions));
+}
+
+at::Tensor Transformer::forward(const PackedTokens& packed, ForwardState* state, bool checkpointing) {
+  const RowContext rows = row_context(packed.positions, packed.offsets, kRowTile);
+  const at::Tensor tokens = packed.tokens.to(device_);
+  const int64_t total = tokens.size(0);
+  at::Tensor x = at::empty({total, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
+  embed(tokens, rows.positions, x);
+  if (state != nullptr) state->blocks.resize(blocks_.size());
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    if (state != nullptr && checkpointing) {
+      state->blocks[layer].x = x;
+      x = blocks_[layer].forward(x, rows, nullptr);
+    } else {
+      x = blocks_[layer].forward(x, rows, state != nullptr ? &state->blocks[layer] : nullptr);
+    }
+  }
+
+  const at::Tensor predict_rows = packed.predict_rows.to(device_);
+  const int64_t predictions = predict_rows.size(0);
+  const int64_t padded = round_up(predictions, kRowTile);
+  at::Tensor inputs = at::zeros({padded, config_.hidden_size}, x.options());
+  at::Tensor filled = inputs.narrow(0, 0, predictions);
+  at::index_select_out(filled, x, 0, predict_rows);
+  const at::Tensor hidden = at::empty_like(inputs);
+  const NormStats stats = state != nullptr ? NormStats::make(final_norm_, padded) : NormStats{};
+  for_each_row_tile(padded, kRowTile, device_, [&](int64_t begin, int64_t end) {
+    norm_forward(final_norm_, inputs.narrow(0, begin, end - begin), hidden.narrow(0, begin, end - begin),
+                 stats.rows(begin, end - begin));
+  });
+  if (state != nullptr) {
+    state->rows = rows;
+    state->tokens = tokens;
+    state->predict_rows = predict_rows;
+    state->predict_inputs = inputs;
+    state->final_norm = stats;
+    state->total_rows = total;
+  }
+  return hidden;
+}
+
+void Transformer::backward(const at::Tensor& d_hidden, ForwardState& state) {
+  const int64_t padded = d_hidden.size(0);
+  const int64_t predictions = state.predict_rows.size(0);
+  const at::Tensor d_inputs = at::empty_like(d_hidden);
+  NormGradient final_norm(final_norm_, padded, kRowTile);
+  for_each_row_tile(padded, kRowTile, device_, [&](int64_t begin, int64_t end) {
+    const int64_t count = end - begin;
+    final_norm.backward(begin, d_hidden.narrow(0, begin, count), state.predict_inputs.narrow(0, begin, count),
+                        state.final_norm.rows(begin, count), d_inputs.narrow(0, begin, count), false);
+  });
+  final_norm.finish();
+
+  // A row predicts at most one response token, so this is a copy, not a sum.
+  at::Tensor dx = at::zeros({state.total_rows, config_.hidden_size}, d_hidden.options());
+  dx.index_copy_(0, state.predict_rows, d_inputs.narrow(0, 0, predictions));
+  for (size_t layer = blocks_.size(); layer-- > 0;) {
+    BlockSaved& saved = state.blocks[layer];
+    if (!saved.qkv.defined()) blocks_[layer].forward(saved.x, state.rows, &saved);  // checkpointed
+    dx = blocks_[layer].backward(dx, state.rows, saved);
+    saved = BlockSaved{};
+  }
+  const at::Tensor d_embed = dx.to(at::kFloat);
+  const int64_t real_rows = state.rows.offsets.back();
+  const at::Tensor used = d_embed.narrow(0, 0, real_rows);
+  if (pos_embed_grad_.defined())
+    pos_embed_grad_.index_add_(0, state.rows.positions.narrow(0, 0, real_rows), used);
+  embed_grad_.index_add_(0, state.tokens.narrow(0, 0, real_rows),
+                         embedding_scale_ == 1 ? used : used * embedding_scale_);
+}
+
+int64_t Transformer::decode_row_tile() const {
+  return kDecodeRowTile;
+}
+
+void Transformer::attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
+                                   const at::Tensor& qkv) {
+  if (config_.positions == PositionKind::kRope && layer == 0) {
+    ensure_rotary(positions.max().item<int64_t>() + 1);
+  }
+  const RowContext rows{positions, {}, rotary_, kDecodeRowTile};
+  blocks_[static_cast<size_t>(layer)].attention_inputs(x, rows, qkv, nullptr);
+}
+
+void Transformer::block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
+                               const at::Tensor& out) {
+  blocks_[static_cast<size_t>(layer)].output_and_mlp(x, attn, kDecodeRowTile, out, nullptr);
+}
+
+void Transformer::logits(const at::Tensor& x, const at::Tensor& logits) {
+  require(config_.head == HeadKind::kLm, ErrorCode::kInvalidArgument,
+          "[generate] expected a causal LM, got a value model");
+  const at::Tensor hidden = at::empty_like(x);
+  // The logits are float32 whatever the compute dtype, as in linear_log_prob.
+  const at::Tensor weight = head_weight_.to(at::kFloat);
+  for_each_row_tile(x.size(0), kDecodeRowTile, device_, [&](int64_t begin, int64_t end) {
+    const at::Tensor tile = hidden.narrow(0, begin, end - begin);
+    norm_forward(final_norm_, x.narrow(0, begin, end - begin), tile, {});
+    at::Tensor out = logits.narrow(0, begin, end - begin);
+    at::mm_out(out, tile.to(at::kFloat), weight.t());
+    if (config_.final_softcap > 0) out.div_(config_.final_softcap).tanh_().mul_(config_.final_softcap);
+  });
+}
+
+at::Tensor Transformer::prefill(const PackedSequences& packed, const QkvSink& sink) {
+  const int64_t total = packed.offsets.back();
+  const int64_t padded = round_up(total, kRowTile);
+  const auto pad = [&](const at::Tensor& values) {
+    const at::Tensor out = at::zeros({padded}, values.options());
+    out.narrow(0, 0, total).copy_(values);
+    return out;
+  };
+  const RowContext rows = row_context(pad(packed.positions), packed.offsets, kRowTile);
+  at::Tensor x = at::empty({padded, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
+  embed(pad(packed.tokens).to(device_), rows.positions, x);
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    x = blocks_[layer].forward(x, rows, nullptr, [&](const at::Tensor& qkv) {
+      sink(static_cast<int64_t>(layer), qkv.narrow(0, 0, total));
+    });
+  }
+  return x.narrow(0, 0, total);
+}
+
+}  // namespace troupe

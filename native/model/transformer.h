@@ -1,0 +1,70 @@
+#pragma once
+
+#include <vector>
+
+#include "core/packing.h"
+#include "model/block.h"
+#include "model/decoder.h"
+#include "model/parameter_store.h"
+
+namespace troupe {
+
+// What a training forward leaves for its backward.
+struct ForwardState {
+  RowContext rows;
+  at::Tensor tokens;               // [T] int32
+  std::vector<BlockSaved> blocks;  // [num_layers]
+  at::Tensor predict_rows;         // [N] int64
+  at::Tensor predict_inputs;       // [N', H] before the final norm, zero rows behind N
+  NormStats final_norm;
+  int64_t total_rows = 0;  // T
+};
+
+// The decoder of every supported family: which parts it has is data (ModelConfig), not a subclass.
+// N' is the number of response-predicting rows rounded up to whole row tiles.
+class Transformer final : public Decoder {
+ public:
+  Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device,
+              at::ScalarType dtype);
+
+  const ModelConfig& config() const override { return config_; }
+  at::Device device() const override { return device_; }
+  at::ScalarType dtype() const override { return dtype_; }
+
+  // Final hidden states [N', H] of the rows that predict response tokens. state may be null
+  // (inference); with checkpointing only the blocks' inputs are kept.
+  at::Tensor forward(const PackedTokens& packed, ForwardState* state, bool checkpointing);
+  // d_hidden [N', H]; adds to every parameter's gradient but the head's.
+  void backward(const at::Tensor& d_hidden, ForwardState& state);
+
+  // [V, H] (LM) or [1, H] (value).
+  const at::Tensor& head_weight() const { return head_weight_; }
+  const at::Tensor& head_weight_grad() const { return head_weight_grad_; }
+  const at::Tensor& head_bias() const { return head_bias_; }
+  const at::Tensor& head_bias_grad() const { return head_bias_grad_; }
+
+  int64_t decode_row_tile() const override;
+  void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) override;
+  void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
+                        const at::Tensor& qkv) override;
+  void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
+                    const at::Tensor& out) override;
+  void logits(const at::Tensor& x, const at::Tensor& logits) override;
+  at::Tensor prefill(const PackedSequences& packed, const QkvSink& sink) override;
+
+ private:
+  RowContext row_context(const at::Tensor& positions, const std::vector<int64_t>& offsets, int64_t row_tile);
+  void ensure_rotary(int64_t positions);
+
+  ModelConfig config_;
+  at::Device device_;
+  at::ScalarType dtype_;
+  double embedding_scale_;  // rounded to the compute dtype, as Hugging Face does
+  at::Tensor embed_, embed_grad_, pos_embed_, pos_embed_grad_;
+  std::vector<Block> blocks_;
+  Norm final_norm_;
+  at::Tensor head_weight_, head_weight_grad_, head_bias_, head_bias_grad_;
+  RotaryTables rotary_;
+};
+
+}  // namespace troupe

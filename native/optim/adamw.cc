@@ -1,0 +1,123 @@
+#include "optim/adamw.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "kernels/cpu_dispatch.h"
+
+namespace troupe {
+
+namespace {
+
+// Elements per unit of work: fixed, so that no result depends on the number of threads.
+constexpr int64_t kBlock = 16384;
+
+constexpr double kPi = 3.14159265358979323846;
+
+template <typename Body>
+void for_each_block(int64_t count, const Body& body) {
+  at::parallel_for(0, (count + kBlock - 1) / kBlock, 1, [&](int64_t first, int64_t last) {
+    for (int64_t block = first; block < last; ++block) {
+      const int64_t begin = block * kBlock;
+      body(block, begin, std::min(count, begin + kBlock));
+    }
+  });
+}
+
+void check_flat(const char* name, const at::Tensor& x, at::ScalarType type, int64_t count) {
+  require(x.defined() && x.numel() == count && x.is_contiguous() && x.scalar_type() == type,
+          ErrorCode::kInternal, "[optim] expected ", name, " contiguous with ", count, " ", type);
+}
+
+double sum_of_squares(const at::Tensor& x) {
+  if (!x.is_cpu()) return at::sum(at::square(x.to(at::kDouble))).item<double>();
+  std::vector<double> parts(static_cast<size_t>((x.numel() + kBlock - 1) / kBlock));
+  const float* data = x.const_data_ptr<float>();
+  for_each_block(x.numel(), [&](int64_t block, int64_t begin, int64_t end) {
+    parts[static_cast<size_t>(block)] =
+        kernels::row_kernels().optim.sum_of_squares(data + begin, end - begin);
+  });
+  double sum = 0;
+  for (const double part : parts) sum += part;
+  return sum;
+}
+
+// The same step in LibTorch operations, for devices without a kernel.
+void adamw_reference(const AdamWBuffers& buffers, const kernels::AdamWConstants& c) {
+  const at::Tensor grad = buffers.grad * c.grad_scale;
+  buffers.exp_avg.lerp_(grad, c.one_minus_beta1);
+  buffers.exp_avg_sq.mul_(c.beta2).addcmul_(grad, grad, c.one_minus_beta2);
+  const at::Tensor denominator = buffers.exp_avg_sq.sqrt().mul_(c.inverse_sqrt_bias_correction2).add_(c.eps);
+  buffers.param.mul_(c.decay).addcdiv_(buffers.exp_avg, denominator, -c.step_size);
+  if (buffers.compute.defined()) buffers.compute.copy_(buffers.param);
+}
+
+}  // namespace
+
+double learning_rate(const AdamWOptions& options, int64_t step) {
+  const bool cosine = options.schedule == "cosine";
+  require(cosine || options.schedule == "constant", ErrorCode::kInvalidArgument,
+          "[optim] unknown learning-rate schedule '", options.schedule, "'; known: constant, cosine");
+  if (step < options.warmup_steps) {
+    return options.lr * static_cast<double>(step) / static_cast<double>(options.warmup_steps);
+  }
+  if (!cosine) return options.lr;
+  require(options.total_steps > 0, ErrorCode::kInvalidArgument,
+          "[optim] the cosine schedule needs the total number of steps but got ", options.total_steps);
+  const int64_t length = std::max<int64_t>(1, options.total_steps - options.warmup_steps);
+  // verl's formula would rise again past the end; it stays at the minimum here.
+  const double progress =
+      std::min(1.0, static_cast<double>(step - options.warmup_steps) / static_cast<double>(length));
+  const double low = options.min_lr_ratio;
+  return options.lr * std::max(low, std::cos(kPi * progress) * (1 - low) / 2 + (1 + low) / 2);
+}
+
+double global_grad_norm(const std::vector<at::Tensor>& grads) {
+  double sum = 0;
+  for (const at::Tensor& grad : grads) {
+    check_flat("gradient", grad, at::kFloat, grad.numel());
+    sum += sum_of_squares(grad);
+  }
+  return std::sqrt(sum);
+}
+
+void adamw_step(const AdamWBuffers& buffers, const AdamWOptions& options, double lr, double grad_scale,
+                int64_t step) {
+  require(step >= 1, ErrorCode::kInternal, "[optim] expected a 1-based step but got ", step);
+  const int64_t count = buffers.param.numel();
+  check_flat("param", buffers.param, at::kFloat, count);
+  check_flat("grad", buffers.grad, at::kFloat, count);
+  check_flat("exp_avg", buffers.exp_avg, at::kFloat, count);
+  check_flat("exp_avg_sq", buffers.exp_avg_sq, at::kFloat, count);
+  if (buffers.compute.defined()) check_flat("compute", buffers.compute, at::kBFloat16, count);
+
+  const double correction1 = 1 - std::pow(options.beta1, static_cast<double>(step));
+  const double correction2 = 1 - std::pow(options.beta2, static_cast<double>(step));
+  kernels::AdamWConstants constants{};
+  constants.grad_scale = static_cast<float>(grad_scale);
+  constants.one_minus_beta1 = static_cast<float>(1 - options.beta1);
+  constants.beta2 = static_cast<float>(options.beta2);
+  constants.one_minus_beta2 = static_cast<float>(1 - options.beta2);
+  constants.decay = static_cast<float>(1 - lr * options.weight_decay);
+  constants.step_size = static_cast<float>(lr / correction1);
+  constants.inverse_sqrt_bias_correction2 = static_cast<float>(1 / std::sqrt(correction2));
+  constants.eps = static_cast<float>(options.eps);
+  if (!buffers.param.is_cpu()) return adamw_reference(buffers, constants);
+
+  float* param = buffers.param.mutable_data_ptr<float>();
+  const float* grad = buffers.grad.const_data_ptr<float>();
+  float* exp_avg = buffers.exp_avg.mutable_data_ptr<float>();
+  float* exp_avg_sq = buffers.exp_avg_sq.mutable_data_ptr<float>();
+  at::BFloat16* compute =
+      buffers.compute.defined() ? buffers.compute.mutable_data_ptr<at::BFloat16>() : nullptr;
+  for_each_block(count, [&](int64_t, int64_t begin, int64_t end) {
+    kernels::row_kernels().optim.adamw(constants, end - begin, param + begin, grad + begin, exp_avg + begin,
+                                       exp_avg_sq + begin, compute != nullptr ? compute + begin : nullptr);
+  });
+}
+
+}  // namespace troupe

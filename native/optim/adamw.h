@@ -1,0 +1,35 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/engine.h"
+
+// AdamW over flat float32 buffers (Loshchilov & Hutter 2019, arXiv:1711.05101; torch.optim.AdamW's
+// arithmetic: decoupled decay first, then the bias-corrected step).
+namespace troupe {
+
+// Learning rate of step `step` (0-based count of steps already taken). constant and cosine with
+// linear warm-up, verl's formulas (utils/torch_functional): see docs/numerics.md.
+double learning_rate(const AdamWOptions& options, int64_t step);
+
+// sqrt(sum of squares) over all buffers, accumulated in double in a fixed order; NaN/inf propagate.
+double global_grad_norm(const std::vector<at::Tensor>& grads);
+
+// One flat buffer (a shard, a parameter group).
+struct AdamWBuffers {
+  at::Tensor param;       // [N] float32
+  at::Tensor grad;        // [N] float32, already summed over ranks
+  at::Tensor exp_avg;     // [N] float32
+  at::Tensor exp_avg_sq;  // [N] float32
+  at::Tensor compute;     // [N] bfloat16 copy to refresh, or undefined
+};
+
+// grad_scale multiplies every gradient first (the clip factor). step is 1-based. One pass over
+// memory, parallel over the buffer, bitwise independent of the number of threads.
+void adamw_step(const AdamWBuffers& buffers, const AdamWOptions& options, double lr, double grad_scale,
+                int64_t step);
+
+}  // namespace troupe

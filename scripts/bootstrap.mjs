@@ -1,0 +1,96 @@
+// Does whatever set-up is missing in a clone and skips what is there: npm packages, the TypeScript build,
+// LibTorch, the native addon (with --tests also the C++ tests). Uses nothing but Node's own modules at first.
+import { spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const require = createRequire(import.meta.url);
+const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
+const started = Date.now();
+const inRoot = (...parts) => path.join(root, ...parts);
+
+function say(line) {
+  const seconds = Math.round((Date.now() - started) / 1000);
+  const elapsed = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, '0')}`;
+  console.log(`[setup ${elapsed}] ${line}`);
+}
+
+/** Ends the program with one message. */
+function stop(message) {
+  console.error(`\ntroupe: ${message}`);
+  process.exit(1);
+}
+
+function run(what, program, args) {
+  const result = spawnSync(program, args, { stdio: 'inherit', cwd: root });
+  if (result.error) stop(`${what} could not start ${program}: ${result.error.message}`);
+  if (result.signal) stop(`${what} was ended by ${result.signal}.`);
+  if (result.status !== 0) stop(`${what} failed with exit code ${result.status}; its messages are above.`);
+}
+
+/** Everything that is missing in one message. What is built already needs no tools to run. */
+function checkTools() {
+  const built = existsSync(inRoot('build', 'Release', 'troupe.node'));
+  const { checkPrerequisites } = require('./prerequisites.js');
+  const needed = (tool) => !tool.ok && !(tool.name === 'python' && process.env.TROUPE_LIBTORCH);
+  const missing = checkPrerequisites(built ? ['node'] : undefined).filter(needed);
+  if (missing.length === 0) return;
+  const lines = missing.map((tool) => `  ${tool.found}\n    ${tool.fix}`);
+  stop(`this machine lacks what Troupe is built with.\n${lines.join('\n')}`);
+}
+
+function installPackages() {
+  const lock = createHash('sha256')
+    .update(readFileSync(inRoot('package-lock.json')))
+    .digest('hex');
+  const stamp = inRoot('node_modules', '.troupe-lock');
+  const installed = inRoot('node_modules', '.package-lock.json');
+  if (
+    existsSync(stamp)
+      ? readFileSync(stamp, 'utf8') === lock
+      : existsSync(installed) && sameVersions(installed)
+  )
+    return;
+  say('Installing npm packages (npm ci) ...');
+  run('npm ci', 'npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund']);
+  writeFileSync(stamp, lock);
+}
+
+/** For packages that someone installed by hand: does npm's own record of node_modules agree with the lock file? */
+function sameVersions(installed) {
+  const versions = (file) => JSON.parse(readFileSync(file, 'utf8')).packages;
+  const [have, want] = [versions(installed), versions(inRoot('package-lock.json'))];
+  return Object.entries(want).every(
+    ([name, entry]) => name === '' || entry.optional || have[name]?.version === entry.version,
+  );
+}
+
+/** The compiler takes a second, so there is nothing to gain from guessing whether it must run. */
+function compileTypeScript() {
+  say('Compiling TypeScript ...');
+  run('The TypeScript build', process.execPath, [
+    inRoot('node_modules/typescript/bin/tsc'),
+    '-p',
+    'tsconfig.build.json',
+  ]);
+}
+
+async function prepareNative(tests) {
+  const { ensureLibTorch } = require('../dist/native/setup.js');
+  const { buildAddon } = require('../dist/native/build.js');
+  const libtorch = await ensureLibTorch({}, say);
+  const { built } = buildAddon({ libtorch, tests, rpath: true, cuda: false, log: say });
+  say(`${built ? 'Built' : 'Up to date:'} native addon for LibTorch ${libtorch.version} (${libtorch.dir})`);
+}
+
+checkTools();
+installPackages();
+compileTypeScript();
+try {
+  await prepareNative(process.argv.includes('--tests'));
+} catch (error) {
+  stop(error.code ? error.message : error.stack);
+}

@@ -1,0 +1,12 @@
+// Removes what is built (not node_modules, and not the LibTorch that was fetched: those are slow to get back).
+// With names as arguments only those of the list.
+import { rmSync } from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
+const built = ['dist', 'build', 'build-cmake', 'coverage'];
+const named = process.argv.slice(2);
+for (const name of built.filter((entry) => named.length === 0 || named.includes(entry))) {
+  rmSync(path.join(root, name), { recursive: true, force: true });
+}

@@ -1,0 +1,58 @@
+// `npm test` after the bootstrap: the C++ tests through ctest, then Jest. Arguments go to Jest, and then only Jest runs.
+import { spawn, spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
+const jestArgs = process.argv.slice(2);
+
+/** Runs ctest with a line per program; each program says itself how many of its cases passed. */
+async function runCppTests() {
+  console.log('\nC++ tests');
+  const args = ['--test-dir', path.join(root, 'build-cmake'), '--verbose', '--timeout', '600'];
+  const child = spawn('ctest', args, { stdio: ['ignore', 'pipe', 'inherit'] });
+  let output = '';
+  child.stdout.setEncoding('utf8');
+  child.stdout.on('data', (text) => {
+    output += text;
+  });
+  const code = await new Promise((resolve) => {
+    child.once('error', () => resolve(127));
+    child.once('close', resolve);
+  });
+  const lines = output.split('\n');
+  const shown = code === 0 ? lines.filter((line) => /^\s*\d+\/\d+ Test +#/.test(line)) : lines;
+  console.log(shown.join('\n'));
+  const counts = [...output.matchAll(/^\d+: (\d+) passed, (\d+) failed/gm)];
+  const sum = (index) => counts.reduce((total, match) => total + Number(match[index]), 0);
+  // A program that crashes counts nothing itself.
+  const broken = /(\d+) tests failed out of/.exec(output)?.[1] ?? '0';
+  const failed = Math.max(sum(2), Number(broken));
+  return { ok: code === 0 && counts.length > 0, line: `C++: ${sum(1)} passed, ${failed} failed` };
+}
+
+function runJest(args) {
+  const report = path.join(root, 'build', 'jest.json');
+  mkdirSync(path.dirname(report), { recursive: true });
+  rmSync(report, { force: true });
+  const jest = path.join(root, 'node_modules', 'jest', 'bin', 'jest.js');
+  const run = spawnSync(process.execPath, [jest, '--json', '--outputFile', report, ...args], {
+    stdio: ['ignore', 'ignore', 'inherit'],
+    cwd: root,
+  });
+  if (!existsSync(report)) return { ok: run.status === 0, line: 'Jest: no report' };
+  const { numPassedTests, numFailedTests, numPendingTests, numRuntimeErrorTestSuites } = JSON.parse(
+    readFileSync(report, 'utf8'),
+  );
+  const failed = numFailedTests + numRuntimeErrorTestSuites;
+  return {
+    ok: run.status === 0,
+    line: `Jest: ${numPassedTests} passed, ${failed} failed, ${numPendingTests} skipped`,
+  };
+}
+
+const results = jestArgs.length > 0 ? [] : [await runCppTests()];
+results.push(runJest(jestArgs));
+console.log(`\n${results.map((result) => result.line).join('\n')}`);
+process.exit(results.every((result) => result.ok) ? 0 : 1);

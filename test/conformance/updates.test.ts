@@ -1,0 +1,172 @@
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import os from 'node:os';
+import path from 'node:path';
+import { Actor } from '../../ts/actor/actor';
+import type { Batch } from '../../ts/batch/batch';
+import { WorkerGroup } from '../../ts/controller/worker_group';
+import { Critic } from '../../ts/critic/critic';
+import { loadModelDirectory } from '../../ts/model/model_dir';
+import { batchOf, CONFORMANCE } from '../helpers/conformance';
+import { floats, readSafetensors, type TestTensor } from '../helpers/safetensors';
+
+// Optimiser steps against verl main's real engine: gradients, metrics and weights after each of three calls.
+const UPDATES = path.join(CONFORMANCE, 'updates');
+
+interface Case {
+  role: 'actor' | 'critic';
+  model: string;
+  config: Record<string, number | string | boolean | null>;
+  num_calls: number;
+  calls: { metrics: Record<string, number>; metrics_single_micro?: Record<string, number> }[];
+}
+const COLUMNS: Record<string, string> = {
+  old_log_probs: 'oldLogProbs',
+  advantages: 'advantages',
+  ref_log_prob: 'refLogProbs',
+  rollout_is_weights: 'rolloutIsWeights',
+  values: 'values',
+  returns: 'returns',
+};
+
+let group: WorkerGroup;
+let scratch: string;
+beforeAll(async () => {
+  group = await WorkerGroup.launch({ worldSize: 1, device: 'cpu' });
+  scratch = mkdtempSync(path.join(os.tmpdir(), 'troupe-updates-'));
+});
+afterAll(async () => {
+  await group.close();
+  rmSync(scratch, { recursive: true, force: true });
+});
+
+function callBatch(tensors: Record<string, TestTensor>, call: number): Batch {
+  const columns: Record<string, ArrayLike<number>> = {};
+  for (const [theirs, ours] of Object.entries(COLUMNS)) {
+    const tensor = tensors[`${call}.${theirs}`];
+    if (tensor !== undefined) columns[ours] = tensor.data as Float32Array;
+  }
+  return batchOf(tensors, `${call}.`, columns).batch;
+}
+
+/** 99.9 % of the entries within 1e-5, all within 2e-4: AdamW turns the rounding of a tiny gradient into a whole step. */
+function expectWeights(actual: Record<string, TestTensor>, expected: Record<string, TestTensor>): void {
+  let entries = 0;
+  let far = 0;
+  for (const name of Object.keys(expected)) {
+    const a = floats(actual, name);
+    const b = floats(expected, name);
+    expect(a.length).toBe(b.length);
+    for (let i = 0; i < a.length; i++) {
+      const difference = Math.abs((a[i] as number) - (b[i] as number));
+      if (!(difference <= 2e-4)) throw new Error(`${name}[${i}]: ${a[i]} against ${b[i]}`);
+      entries++;
+      if (difference > 1e-5) far++;
+    }
+  }
+  expect(far / entries).toBeLessThan(1e-3);
+}
+
+describe.each(readdirSync(UPDATES))('%s', (name) => {
+  const dir = path.join(UPDATES, name);
+  const spec = JSON.parse(readFileSync(path.join(dir, 'case.json'), 'utf8')) as Case;
+  const tensors = readSafetensors(path.join(dir, 'batches.safetensors'));
+  const model = path.join(CONFORMANCE, spec.model);
+  const config = spec.config;
+  const number = (key: string) => config[key] as number;
+  const optim = { lr: number('lr'), weightDecay: number('weight_decay'), gradClip: number('grad_clip') };
+  const common = {
+    aggregation: config['loss_agg_mode'] as 'token-mean',
+    scaleFactor: (config['loss_scale_factor'] as number | null) ?? undefined,
+  };
+
+  const create = (capacity: number) =>
+    (spec.role === 'actor' ? Actor : Critic).create({
+      model,
+      optim,
+      group,
+      maxTokensPerMicroBatch: capacity,
+    });
+  const update = (role: Actor | Critic, batch: Batch, miniBatchSize: number, ppoEpochs: number) =>
+    role instanceof Actor
+      ? role.updatePolicy(batch, {
+          miniBatchSize,
+          ppoEpochs,
+          temperature: number('temperature'),
+          loss: {
+            ...common,
+            mode: config['loss_mode'] as string,
+            clipRatioLow: number('clip_ratio_low'),
+            clipRatioHigh: number('clip_ratio_high'),
+            clipRatioC: number('clip_ratio_c'),
+            entropyCoeff: number('entropy_coeff'),
+            useKlLoss: config['use_kl_loss'] as boolean,
+            klLossCoef: number('kl_loss_coef'),
+            klLossType: config['kl_loss_type'] as string,
+          },
+        })
+      : role.updateCritic(batch, {
+          miniBatchSize,
+          ppoEpochs,
+          clipRangeValue: number('cliprange_value'),
+          ...common,
+        });
+
+  test('gradient of the first mini-batch', async () => {
+    const expected = readSafetensors(path.join(dir, 'grads_call1_mini1.safetensors'));
+    const role = await create(4096);
+    try {
+      const size = number('ppo_mini_batch_size');
+      await update(role, callBatch(tensors, 0).slice(0, size), size, 1);
+      const { mapping } = loadModelDirectory(model, spec.role === 'actor' ? 'lm' : 'value');
+      for (const [hf, { shape }] of Object.entries(expected)) {
+        const slice = mapping.find((m) => m.hf === hf);
+        if (slice === undefined) throw new Error(`no parameter maps to ${hf}`);
+        const [whole] = await group.callAll(role.name, 'getTensor', () => ['grad', slice.param]);
+        const width = (shape.length === 2 ? shape[1] : 1) as number;
+        const ours = (whole as Float32Array).subarray(slice.row * width, (slice.row + slice.rows) * width);
+        const theirs = Array.from(floats(expected, hf));
+        const largest = theirs.reduce((m, v) => Math.max(m, Math.abs(v)), 1e-12);
+        theirs.forEach((value, i) => {
+          if (!(Math.abs(value - (ours[i] as number)) <= 1e-4 * largest))
+            throw new Error(`${hf}[${i}]: ${ours[i]} against ${value}`);
+        });
+      }
+    } finally {
+      await role.close();
+    }
+  });
+
+  // One micro-batch per mini-batch, and several.
+  test.each([4096, 48])('weights and metrics of three calls at capacity %i', async (capacity) => {
+    const role = await create(capacity);
+    try {
+      for (let call = 0; call < spec.num_calls; call++) {
+        const metrics = await update(
+          role,
+          callBatch(tensors, call),
+          number('ppo_mini_batch_size'),
+          number('ppo_epochs'),
+        );
+        const recorded = spec.calls[call];
+        for (const [key, value] of Object.entries({
+          ...recorded?.metrics,
+          ...recorded?.metrics_single_micro,
+        })) {
+          const ours = metrics[key];
+          if (!Number.isFinite(value)) expect(Number.isFinite(ours)).toBe(false);
+          else if (!(Math.abs((ours as number) - value) <= 1e-4 * Math.max(1, Math.abs(value)))) {
+            throw new Error(`call ${call}: ${key} is ${ours}, expected ${value}`);
+          }
+        }
+        const saved = path.join(scratch, `${name}-${capacity}-${call}`);
+        await role.saveModel(saved);
+        expectWeights(
+          readSafetensors(path.join(saved, 'model.safetensors')),
+          readSafetensors(path.join(dir, `weights_after_call${call + 1}.safetensors`)),
+        );
+      }
+    } finally {
+      await role.close();
+    }
+  });
+});

@@ -1,0 +1,295 @@
+import { existsSync, readFileSync, statSync } from 'node:fs';
+import { allGone, Command, type Exit, listTree, onEntry, sleep } from '../helpers/e2e_process';
+import { BATCH, VALIDATION_PROMPTS, Workspace } from '../helpers/e2e_workspace';
+
+// A worker, the trainer or the person in front of it ends a run at some instant. What was running ends with it and says why,
+// and the same command then goes on, to the same numbers bit for bit as a run that nothing happened to.
+
+const TEN_SECONDS = 10_000;
+
+let workspace: Workspace;
+/** Four steps of milliseconds. */
+let quick: Recipe;
+/** Steps of about a second, nearly all of it in update_actor. */
+let long: Recipe;
+/** Rewards that take longer than any test. */
+let patient: Recipe;
+/** A critic, and a KL coefficient that moves; checkpoints after steps 2 and 4 only. */
+let ppo: Recipe;
+/** Supervised fine-tuning. */
+let sft: Recipe;
+
+beforeAll(async () => {
+  workspace = await Workspace.create();
+  quick = new Recipe([]);
+  long = new Recipe(['actor_rollout_ref.actor.ppo_epochs=500', 'trainer.total_training_steps=3']);
+  patient = new Recipe([`reward.custom_reward_function.path=${workspace.file('patient.cjs')}`]);
+  ppo = new Recipe([
+    'algorithm.adv_estimator=gae',
+    'algorithm.use_kl_in_reward=true',
+    'algorithm.kl_ctrl.type=adaptive',
+    'algorithm.kl_ctrl.horizon=100',
+    'actor_rollout_ref.actor.use_kl_loss=false',
+    'critic.ppo_epochs=20',
+    'trainer.save_freq=2',
+  ]);
+  sft = new Recipe([], 'sft');
+});
+afterAll(() => workspace.remove());
+
+/** A way to train, and the metrics of a run of it that nothing happens to. */
+class Recipe {
+  private static runs = 0;
+  private undisturbed: Promise<string> | null = null;
+
+  constructor(
+    private readonly overrides: readonly string[],
+    private readonly program: 'train' | 'sft' = 'train',
+  ) {}
+
+  /** Starts a run, or goes on with it. */
+  start(directory: string): Command {
+    const overrides = [...this.overrides, `trainer.default_local_dir=${directory}`];
+    return new Command([this.program, workspace.file(`${this.program}.yaml`), ...overrides]);
+  }
+
+  newDirectory(): string {
+    return workspace.file(`run_${Recipe.runs++}`);
+  }
+
+  /** Runs to the end and expects metrics.jsonl to be that of an undisturbed run, byte for byte. */
+  async finish(directory: string): Promise<Exit> {
+    this.undisturbed ??= this.runUndisturbed();
+    const expected = await this.undisturbed;
+    const exit = await this.start(directory).exited;
+    expect(exit).toMatchObject({ code: 0, stderr: '' });
+    expect(metrics(directory)).toBe(expected);
+    const leftovers = listTree(directory).filter((path) => /incomplete/.test(path));
+    expect(leftovers).toEqual([]);
+    return exit;
+  }
+
+  async runUndisturbed(): Promise<string> {
+    const directory = this.newDirectory();
+    const exit = await this.start(directory).exited;
+    expect(exit).toMatchObject({ code: 0, stderr: '' });
+    return metrics(directory);
+  }
+}
+
+const metrics = (directory: string): string => readFileSync(`${directory}/metrics.jsonl`, 'utf8');
+const latest = (directory: string): string =>
+  readFileSync(`${directory}/latest_checkpointed_iteration.txt`, 'utf8');
+
+const countMarks = (): number =>
+  existsSync(workspace.file('marks')) ? statSync(workspace.file('marks')).size : 0;
+
+/** Waits until a run that starts from nothing is in update_actor of `step`, when its responses have been scored. */
+async function duringUpdate(run: Command, step: number, marksBefore: number): Promise<void> {
+  const marks = VALIDATION_PROMPTS + step * BATCH.prompts * BATCH.n + (step > 2 ? VALIDATION_PROMPTS : 0);
+  await run.until(`the rewards of step ${step}`, () => countMarks() - marksBefore >= marks);
+  await sleep(150);
+}
+
+async function within<T>(ms: number, promise: Promise<T>): Promise<T> {
+  const start = Date.now();
+  const result = await promise;
+  expect(Date.now() - start).toBeLessThan(ms);
+  return result;
+}
+
+it('nothing happens: a second run writes the same metrics, and a finished run has nothing to do', async () => {
+  const directory = quick.newDirectory();
+  await quick.finish(directory);
+  const before = listTree(directory).map((path) => [path, statSync(`${directory}/${path}`).mtimeMs]);
+  const again = await quick.finish(directory);
+  expect(again.stdout).not.toMatch(/^step \d+\/\d+ \|/m);
+  const after = listTree(directory).map((path) => [path, statSync(`${directory}/${path}`).mtimeMs]);
+  const changed = after.filter(([path, time], i) => before[i]?.[0] !== path || before[i]?.[1] !== time);
+  expect(changed.map(([path]) => path).filter((path) => String(path).startsWith('global_step'))).toEqual([]);
+});
+
+describe('a worker dies', () => {
+  it.each([
+    ['SIGKILL', 'killed by SIGKILL'],
+    ['SIGSEGV', 'crashed in native code with SIGSEGV'],
+  ] as const)('by %s in a step', async (signal, how) => {
+    const directory = long.newDirectory();
+    const marks = countMarks();
+    const run = long.start(directory);
+    await duringUpdate(run, 2, marks);
+    const workers = run.workers();
+    expect(workers).toHaveLength(1);
+    process.kill(workers[0]!, signal);
+    const { code, stderr } = await within(TEN_SECONDS, run.exited);
+    expect(code).toBe(1);
+    expect(stderr).toMatch(/worker rank 0 died in phase (old_log_prob|ref|adv|update_actor) of step 2/);
+    expect(stderr).toContain(how);
+    expect(stderr.match(/troupe: error/g)).toHaveLength(1);
+    expect(stderr).not.toMatch(/^\s+at /m);
+    expect(latest(directory)).toBe('1');
+    await long.finish(directory);
+  });
+
+  it('while the trainer waits for a reward', async () => {
+    const marks = countMarks();
+    const run = patient.start(patient.newDirectory());
+    await run.until('the first reward', () => countMarks() > marks);
+    process.kill(run.workers()[0]!, 'SIGKILL');
+    const { code, stderr } = await within(TEN_SECONDS, run.exited);
+    expect(code).toBe(1);
+    expect(stderr).toContain('worker rank 0 died in phase validation at step 0: killed by SIGKILL');
+  });
+
+  it('before it is ready', async () => {
+    const directory = long.newDirectory();
+    const run = long.start(directory);
+    await run.until('the start of a worker', () => run.workers().length > 0);
+    process.kill(run.workers()[0]!, 'SIGKILL');
+    const { code, stderr } = await within(TEN_SECONDS, run.exited);
+    expect(code).toBe(1);
+    expect(stderr).toContain('worker rank 0 died in phase startup: killed by SIGKILL');
+    expect(listTree(directory)).toEqual([]);
+  });
+});
+
+describe('the trainer dies', () => {
+  it('in a step: its worker ends with it', async () => {
+    const directory = long.newDirectory();
+    const marks = countMarks();
+    const run = long.start(directory);
+    await duringUpdate(run, 2, marks);
+    const workers = run.workers();
+    expect(workers).toHaveLength(1);
+    run.kill('SIGKILL');
+    expect(await run.exited).toMatchObject({ signal: 'SIGKILL' });
+    expect(await allGone(workers, TEN_SECONDS)).toBe(true);
+    await long.finish(directory);
+  });
+
+  it('before its worker is ready', async () => {
+    const run = quick.start(quick.newDirectory());
+    await run.until('the start of a worker', () => run.workers().length > 0);
+    const workers = run.workers();
+    run.kill('SIGKILL');
+    expect(await run.exited).toMatchObject({ signal: 'SIGKILL' });
+    expect(await allGone(workers, TEN_SECONDS)).toBe(true);
+  });
+
+  /** Kills a run in the instant in which something happens to `entry` of its directory. */
+  async function killAt(
+    recipe: Recipe,
+    directory: string,
+    entry: string | RegExp,
+    folder = directory,
+  ): Promise<void> {
+    const run = recipe.start(directory);
+    let workers: number[] = [];
+    await run.until('the run directory', () => existsSync(folder));
+    onEntry(folder, entry, () => {
+      workers = run.workers();
+      run.kill('SIGKILL');
+    });
+    expect(await run.exited).toMatchObject({ signal: 'SIGKILL' });
+    expect(await allGone(workers, TEN_SECONDS)).toBe(true);
+  }
+
+  it('again and again, while it writes something else each time', async () => {
+    const directory = quick.newDirectory();
+    await killAt(quick, directory, 'config.json');
+    await killAt(quick, directory, 'metrics.jsonl');
+    await killAt(quick, directory, '.incomplete_global_step_1');
+    await killAt(quick, directory, 'global_step_2');
+    await killAt(quick, directory, '.incomplete_latest_checkpointed_iteration.txt');
+    await killAt(quick, directory, '.incomplete_global_step_4');
+    await killAt(quick, directory, /^\.incomplete_final_model/);
+    await quick.finish(directory);
+  });
+
+  it('with a critic and an adaptive KL controller, and steps after its last checkpoint', async () => {
+    const directory = ppo.newDirectory();
+    await killAt(ppo, directory, '.incomplete_global_step_2');
+    await killAt(ppo, directory, 'global_step_2');
+    await killAt(ppo, directory, '3.jsonl', `${directory}/samples`);
+    await killAt(ppo, directory, '.incomplete_global_step_4');
+    await ppo.finish(directory);
+    expect(metrics(directory)).toContain('"critic/vf_loss"');
+    const coefficients = metrics(directory).match(/"actor\/reward_kl_penalty_coeff":[^,]+/g);
+    expect(new Set(coefficients).size).toBeGreaterThan(2);
+  });
+
+  it('in supervised fine-tuning', async () => {
+    const directory = sft.newDirectory();
+    await killAt(sft, directory, '.incomplete_global_step_1');
+    await killAt(sft, directory, 'global_step_2');
+    await killAt(sft, directory, '.incomplete_latest_checkpointed_iteration.txt');
+    await sft.finish(directory);
+  });
+});
+
+describe('someone interrupts', () => {
+  it('with Ctrl-C in a step, which is finished and saved', async () => {
+    const directory = long.newDirectory();
+    const marks = countMarks();
+    const run = long.start(directory);
+    await duringUpdate(run, 2, marks);
+    const workers = run.workers();
+    run.killGroup('SIGINT');
+    const { code, stdout } = await run.exited;
+    expect(code).toBe(130);
+    expect(stdout).toContain('step 2');
+    expect(latest(directory)).toBe('2');
+    expect(existsSync(`${directory}/global_step_2/trainer.json`)).toBe(true);
+    expect(await allGone(workers, TEN_SECONDS)).toBe(true);
+    await long.finish(directory);
+  });
+
+  it('supervised fine-tuning', async () => {
+    const directory = sft.newDirectory();
+    const run = sft.start(directory);
+    await run.until('the run directory', () => existsSync(directory));
+    onEntry(directory, 'metrics.jsonl', () => run.killGroup('SIGINT'));
+    expect(await run.exited).toMatchObject({ code: 130 });
+    expect(Number(latest(directory))).toBeGreaterThanOrEqual(1);
+    await sft.finish(directory);
+  });
+
+  it('with a critic, between checkpoints', async () => {
+    const directory = ppo.newDirectory();
+    const run = ppo.start(directory);
+    await run.until('step 1', () => existsSync(`${directory}/samples/1.jsonl`));
+    run.killGroup('SIGINT');
+    const { code } = await run.exited;
+    expect(code).toBe(130);
+    expect(Number(latest(directory))).toBeGreaterThanOrEqual(1);
+    await ppo.finish(directory);
+  });
+
+  it('before the first step: there is nothing to save', async () => {
+    const directory = quick.newDirectory();
+    const run = quick.start(directory);
+    await run.until('the start of a worker', () => run.workers().length > 0);
+    run.killGroup('SIGINT');
+    expect(await run.exited).toMatchObject({ code: 130 });
+    expect(listTree(directory).filter((path) => path.includes('global_step'))).toEqual([]);
+    await quick.finish(directory);
+  });
+
+  it('twice: at once, and the newest checkpoint stays', async () => {
+    const directory = quick.newDirectory();
+    const firstStep = new Recipe(['trainer.total_training_steps=1', 'trainer.test_freq=-1']);
+    expect(await firstStep.start(directory).exited).toMatchObject({ code: 0 });
+    const marks = countMarks();
+    const run = patient.start(directory);
+    await run.until('the first reward of step 2', () => countMarks() > marks);
+    const workers = run.workers();
+    run.kill('SIGINT');
+    await sleep(300); // sooner, it would count as the same request
+    run.kill('SIGINT');
+    expect(await within(5_000, run.exited)).toMatchObject({ code: 130 });
+    expect(workers).toHaveLength(1);
+    expect(await allGone(workers, TEN_SECONDS)).toBe(true);
+    expect(latest(directory)).toBe('1');
+    await quick.finish(directory);
+  });
+});

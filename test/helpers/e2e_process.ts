@@ -1,0 +1,144 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { existsSync, readdirSync, readFileSync, watch } from 'node:fs';
+import { resolve } from 'node:path';
+
+const CLI = resolve(__dirname, '../../dist/cli.js');
+
+export interface Exit {
+  code: number | null;
+  signal: NodeJS.Signals | null;
+  stdout: string;
+  stderr: string;
+}
+
+/** One `troupe` command as a process of its own, in a process group of its own. */
+export class Command {
+  readonly exited: Promise<Exit>;
+  private readonly child: ChildProcess;
+  private output = { stdout: '', stderr: '' };
+
+  /** `prefix`: a program that starts the command, such as a shell that sets a limit first. */
+  constructor(
+    args: readonly string[],
+    options: { env?: Record<string, string>; prefix?: readonly string[] } = {},
+  ) {
+    const [program, ...rest] = [...(options.prefix ?? []), process.execPath, CLI, ...args] as [
+      string,
+      ...string[],
+    ];
+    this.child = spawn(program, rest, {
+      env: { ...process.env, ...options.env },
+      detached: true,
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    for (const name of ['stdout', 'stderr'] as const) {
+      this.child[name]?.setEncoding('utf8').on('data', (text: string) => {
+        this.output[name] += text;
+      });
+    }
+    this.exited = new Promise((done, fail) => {
+      this.child.once('error', fail);
+      this.child.once('close', (code, signal) => done({ code, signal, ...this.output }));
+    });
+  }
+
+  get pid(): number {
+    return this.child.pid as number;
+  }
+
+  /** Process ids of its workers. */
+  workers(): number[] {
+    return workersOf(this.pid);
+  }
+
+  kill(signal: NodeJS.Signals): void {
+    this.child.kill(signal);
+  }
+
+  /** As Ctrl-C does: to the command and to all that it has started. */
+  killGroup(signal: NodeJS.Signals): void {
+    process.kill(-this.pid, signal);
+  }
+
+  /** Waits until `condition` holds; an error with all output when the command ends first. */
+  async until(what: string, condition: () => boolean): Promise<void> {
+    let ended = false;
+    void this.exited.then(() => {
+      ended = true;
+    });
+    while (!condition()) {
+      if (ended) {
+        throw new Error(`the command ended before ${what}:\n${this.output.stdout}\n${this.output.stderr}`);
+      }
+      await sleep(2);
+    }
+  }
+}
+
+export function runCommand(
+  args: readonly string[],
+  options: ConstructorParameters<typeof Command>[1] = {},
+): Promise<Exit> {
+  return new Command(args, options).exited;
+}
+
+export const sleep = (ms: number): Promise<void> => new Promise((done) => setTimeout(done, ms));
+
+/** State letter and parent of a process, from /proc; null when there is no such process. */
+function stat(pid: number | string): { state: string; parent: number } | null {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, 'utf8');
+    const [state, parent] = text.slice(text.lastIndexOf(')') + 2).split(' ') as [string, string];
+    return { state, parent: Number(parent) };
+  } catch {
+    return null;
+  }
+}
+
+/** Arguments, or the title that a process has given itself. */
+function commandLine(pid: number): string {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8');
+  } catch {
+    return '';
+  }
+}
+
+/** Process ids of the workers that a process has started. */
+export function workersOf(pid: number): number[] {
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name) && stat(name)?.parent === pid)
+    .map(Number)
+    .filter((child) => /\bworker\b/.test(commandLine(child)));
+}
+
+/** Also of a process that is not our child; one that has ended but was not reaped does not count. */
+export function isAlive(pid: number): boolean {
+  const found = stat(pid);
+  return found !== null && found.state !== 'Z' && found.state !== 'X';
+}
+
+/** Resolves with true when all processes have ended, with false when one still runs after `ms`. */
+export async function allGone(pids: readonly number[], ms: number): Promise<boolean> {
+  const end = Date.now() + ms;
+  while (pids.some(isAlive)) {
+    if (Date.now() > end) return false;
+    await sleep(20);
+  }
+  return true;
+}
+
+/** Calls `act` once, in the instant in which an entry that matches `name` appears, changes or goes in `directory`. */
+export function onEntry(directory: string, name: string | RegExp, act: () => void): void {
+  const watcher = watch(directory, (_, entry) => {
+    if (entry === null || !(typeof name === 'string' ? entry === name : name.test(entry))) return;
+    watcher.close();
+    act();
+  });
+}
+
+/** Paths of all files and directories below `directory`, sorted; empty when it does not exist. */
+export function listTree(directory: string): string[] {
+  if (!existsSync(directory)) return [];
+  return readdirSync(directory, { recursive: true, encoding: 'utf8' }).sort();
+}

@@ -1,0 +1,70 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { TroupeError } from '../../ts/errors';
+import type { NativeBinding, NativeEngine, NativeEngineOptions } from '../../ts/native/bridge';
+
+interface FakeEngine {
+  options: NativeEngineOptions;
+  calls: string[];
+  abort: AbortController;
+}
+
+const of = (engine: NativeEngine): FakeEngine => engine as unknown as FakeEngine;
+
+/**
+ * A binding without native code. getTensor takes a command instead of a parameter name: 'sleep 50' (ms), 'fail
+ * CODE message', 'exit 7', 'segfault', 'print text' (on stderr); anything else answers with the calls so far, by number.
+ */
+export function createFakeBinding(): NativeBinding {
+  const binding: Partial<NativeBinding> = {
+    buildInfo: () => ({ version: '0.0.0', libtorch: '0.0.0', cuda: false, deviceCount: 0, threads: 1 }),
+    memoryInfo: () => ({ peakRss: process.memoryUsage().rss, allocated: 0, maxAllocated: 0 }),
+    keepFreedMemory: () => {},
+    createEngine: async (options) =>
+      ({ options, calls: [], abort: new AbortController() }) as unknown as NativeEngine,
+    parameters: async (engine) => of(engine).calls.map((name) => ({ name, shape: [] })),
+    computeValues: async (_engine, batch) => Float32Array.from(batch.tokens, (token) => token / 2),
+    generate: async (_engine, prompts) => ({
+      tokens: prompts.tokens,
+      offsets: prompts.offsets,
+      logProbs: Float32Array.from(prompts.seeds, Number),
+    }),
+    getTensor: async (engine, _kind, command) => {
+      of(engine).calls.push(command);
+      return await obey(of(engine), command);
+    },
+    policyLoss: async (inputs) => ({
+      loss: inputs.logProbs.length,
+      gradLogProbs: inputs.logProbs,
+      gradEntropy: null,
+      metrics: { pg_loss: 0.5 },
+    }),
+    abort: (engine, reason) => of(engine).abort.abort(reason),
+    close: async () => null,
+  };
+  return binding as NativeBinding;
+}
+
+async function obey(engine: FakeEngine, command: string): Promise<Float32Array> {
+  const [verb, ...rest] = command.split(' ');
+  switch (verb) {
+    case 'sleep':
+      await sleep(Number(rest[0]), null, { signal: engine.abort.signal }).catch(() => {
+        throw new TroupeError('ABORTED', String(engine.abort.signal.reason));
+      });
+      break;
+    case 'fail': {
+      const error = new Error(rest.slice(1).join(' '));
+      throw Object.assign(error, { troupeCode: rest[0] });
+    }
+    case 'print':
+      process.stderr.write(`${rest.join(' ')}\n`);
+      break;
+    case 'exit':
+      process.exit(Number(rest[0]));
+      break;
+    case 'segfault':
+      process.kill(process.pid, 'SIGSEGV');
+      await sleep(10_000);
+  }
+  return Float32Array.from(engine.calls, (_call, i) => i);
+}

@@ -1,0 +1,120 @@
+import type {
+  NativeAdamWOptions,
+  NativeEngineOptions,
+  NativeMiniBatches,
+  NativeModelConfig,
+  NativePolicyBatch,
+  NativePolicyLossOptions,
+  NativeTokenBatch,
+} from '../../ts/native/bridge';
+
+// A decoder of a few hundred parameters and a batch for it, for tests of what carries them around.
+
+const tinyHeadDim = 4;
+
+export function tinyModel(changes: Partial<NativeModelConfig> = {}): NativeModelConfig {
+  return {
+    family: 'llama',
+    head: 'lm',
+    vocabSize: 16,
+    hiddenSize: 8,
+    numLayers: 1,
+    numHeads: 2,
+    numKvHeads: 1,
+    headDim: tinyHeadDim,
+    intermediateSize: 16,
+    maxPositions: 64,
+    norm: 'rms',
+    normEps: 1e-6,
+    normUnitOffset: false,
+    postNorms: false,
+    qkNorm: false,
+    attentionScale: tinyHeadDim ** -0.5,
+    attentionSoftcap: 0,
+    finalSoftcap: 0,
+    slidingWindows: [0],
+    qkvBias: false,
+    outputBias: false,
+    mlpBias: false,
+    gatedMlp: true,
+    activation: 'silu',
+    positions: 'rope',
+    ropeInvFreq: Float64Array.of(1, 0.01),
+    ropeAttentionFactor: 1,
+    embeddingScale: 1,
+    tiedEmbeddings: false,
+    valueBias: false,
+    moe: null,
+    moeLayers: [],
+    ...changes,
+  };
+}
+
+export const tinyOptim: NativeAdamWOptions = {
+  lr: 0.01,
+  beta1: 0.9,
+  beta2: 0.999,
+  eps: 1e-8,
+  weightDecay: 0,
+  gradClip: 1,
+  schedule: 'constant',
+  warmupSteps: 0,
+  totalSteps: -1,
+  minLrRatio: 0,
+};
+
+export function tinyEngine(changes: Partial<NativeEngineOptions> = {}): NativeEngineOptions {
+  return {
+    model: tinyModel(),
+    device: 'cpu',
+    dtype: 'float32',
+    maxTokens: 64,
+    gradientCheckpointing: false,
+    optim: tinyOptim,
+    seed: 1,
+    numThreads: 1,
+    ...changes,
+  };
+}
+
+/** Two sequences of 5 and 3 tokens with prompts of 2 and 1: 5 response tokens. */
+export function tinyBatch(): NativeTokenBatch {
+  return {
+    tokens: Int32Array.of(1, 2, 3, 4, 5, 6, 7, 8),
+    seqOffsets: Int32Array.of(0, 5, 8),
+    promptLens: Int32Array.of(2, 1),
+  };
+}
+
+export function tinyPolicyBatch(): NativePolicyBatch {
+  return {
+    tokens: tinyBatch(),
+    responseMask: Uint8Array.of(1, 1, 1, 1, 1),
+    oldLogProbs: new Float32Array(5).fill(-2.7),
+    advantages: Float32Array.of(1, 1, 1, -1, -1),
+    refLogProbs: null,
+    rolloutIsWeights: null,
+    rolloutLogProbs: null,
+  };
+}
+
+export const tinyMiniBatches: NativeMiniBatches = {
+  offsets: [0, 2],
+  globalTokens: [5],
+  globalSequences: [2],
+  epochs: 1,
+};
+
+export const tinyPolicyLoss: NativePolicyLossOptions = {
+  mode: 'vanilla',
+  clipRatioLow: 0.2,
+  clipRatioHigh: 0.2,
+  clipRatioC: 3,
+  aggregation: 'token-mean',
+  scaleFactor: 0,
+  entropyCoeff: 0,
+  useKlLoss: false,
+  klLossCoef: 0.001,
+  klLossType: 'low_var_kl',
+  extra: {},
+};

@@ -1,0 +1,318 @@
+#include "losses/losses.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <limits>
+
+#include "check.h"
+
+namespace {
+
+using namespace troupe;
+using namespace troupe::losses;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+at::Tensor floats(std::vector<float> values) {
+  return at::tensor(values, at::kFloat);
+}
+double at_index(const at::Tensor& x, int64_t i) {
+  return x[i].item<double>();
+}
+
+// Four sequences of 3, 0, 2 and 1 tokens; one masked token, the last sequence fully masked.
+ResponseLayout small_layout() {
+  return {at::tensor(std::vector<int64_t>{0, 3, 3, 5, 6}, at::kLong),
+          at::tensor(std::vector<uint8_t>{1, 0, 1, 1, 1, 0}, at::kByte), 4, 4};
+}
+
+// Random inputs over `lengths`, NaN wherever the mask is 0.
+PolicyInputs random_inputs(const std::vector<int64_t>& lengths) {
+  std::vector<int64_t> offsets{0};
+  for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
+  const int64_t total = offsets.back();
+  PolicyInputs in;
+  in.layout.offsets = at::tensor(offsets, at::kLong);
+  in.layout.mask = at::rand({total}).lt(0.8).to(at::kByte);
+  in.layout.global_tokens = in.layout.mask.sum().item<double>();
+  in.layout.global_sequences = static_cast<double>(lengths.size());
+  const auto column = [&](double scale) {
+    return (at::randn({total}) * scale).masked_fill(in.layout.mask.eq(0), kNan);
+  };
+  in.old_log_probs = column(0.5) - 1.5;
+  in.log_probs = in.old_log_probs + column(0.4);
+  in.advantages = column(1);
+  in.ref_log_probs = in.old_log_probs + column(0.3);
+  in.entropy = column(1).abs();
+  in.rollout_is_weights = column(0.2).exp();
+  return in;
+}
+
+PolicyLossOptions options_for(const std::string& mode, const std::string& aggregation = "token-mean") {
+  PolicyLossOptions options;
+  options.mode = mode;
+  options.aggregation = aggregation;
+  options.scale_factor = 7;
+  options.clip_ratio_low = 0.2;
+  options.clip_ratio_high = 0.3;
+  options.extra = {{"dro_beta", 0.3}, {"clip_cov_ratio", 0.2}, {"clip_cov_lb", 0.01}, {"kl_cov_ratio", 0.2}};
+  return options;
+}
+
+const std::vector<std::string> kModes{"vanilla", "gspo",     "cispo",  "gpg",      "sapo", "dppo_tv",
+                                      "dppo_kl", "geo_mean", "kl_cov", "clip_cov", "dro"};
+const std::vector<std::string> kAggregations{"token-mean", "token-sum", "seq-mean-token-sum",
+                                             "seq-mean-token-mean", "seq-mean-token-sum-norm"};
+
+TEST(aggregations_by_hand) {
+  const ResponseLayout layout = small_layout();
+  const auto equals = [&](const std::string& name, std::vector<float> expected) {
+    CHECK(at::allclose(aggregation_weights(layout, name, 10), floats(std::move(expected)), 1e-6, 0));
+  };
+  equals("token-mean", {0.25, 0, 0.25, 0.25, 0.25, 0});
+  equals("token-sum", {1, 0, 1, 1, 1, 0});
+  equals("seq-mean-token-sum", {0.25, 0, 0.25, 0.25, 0.25, 0});
+  equals("seq-mean-token-mean", {0.125, 0, 0.125, 0.125, 0.125, 0});
+  equals("seq-mean-token-sum-norm", {0.025f, 0, 0.025f, 0.025f, 0.025f, 0});
+  CHECK_THROWS(aggregation_weights(layout, "mean", 1), "unknown loss aggregation 'mean'; known: token-mean");
+  CHECK_THROWS(aggregation_weights(layout, "seq-mean-token-sum-norm", 0), "loss scale factor");
+}
+
+TEST(vanilla_by_hand) {
+  PolicyInputs in;
+  in.layout = small_layout();
+  // Ratios: 1 | masked | 2 with A = 1 (clipped at 1.3) | 5 with A = -1 (dual clip at 3) | 0.5 with A = -1
+  // (clipped at 0.8) | masked.
+  in.old_log_probs = at::zeros({6});
+  in.log_probs = floats({0, kNan, std::log(2.0f), std::log(5.0f), std::log(0.5f), kNan});
+  in.advantages = floats({2, kNan, 1, -1, -1, kNan});
+  const PolicyLoss result = policy_loss(in, options_for("vanilla"));
+  CHECK_CLOSE(result.loss, (-2 - 1.3 + 3 + 0.8) / 4, 1e-7);
+  CHECK_CLOSE(result.metrics.at("pg_loss"), result.loss, 0);
+  CHECK_CLOSE(result.metrics.at("pg_clipfrac"), 2.0 / 4, 1e-8);
+  CHECK_CLOSE(result.metrics.at("pg_clipfrac_lower"), 1.0 / 4, 1e-8);
+  CHECK_CLOSE(result.metrics.at("ppo_kl"), -std::log(5.0) / 4, 1e-7);
+  CHECK(at::allclose(result.grad_log_probs, floats({-0.5, 0, 0, 0, 0, 0}), 1e-6, 1e-8));
+  CHECK(!result.grad_entropy.defined());
+}
+
+TEST(equal_policies_have_ratio_exactly_one) {
+  at::manual_seed(1);
+  for (const std::string mode : {"vanilla", "gspo", "cispo"}) {
+    PolicyInputs in = random_inputs({5, 9, 1});
+    in.log_probs = in.old_log_probs;
+    const PolicyLoss result = policy_loss(in, options_for(mode));
+    CHECK(result.metrics.at("ppo_kl") == 0 && result.metrics.at("pg_clipfrac") == 0);
+    CHECK(result.metrics.at("pg_clipfrac_lower") == 0);
+  }
+}
+
+// d loss / d log_prob against central differences, for the modes whose gradient is that of their
+// value (the others hold a factor fixed).
+TEST(gradients_match_finite_differences) {
+  at::manual_seed(2);
+  const double step = 1e-3;  // of float32 log-probs
+  for (const std::string mode : {"vanilla", "gpg", "sapo", "geo_mean", "dro"}) {
+    for (const std::string& aggregation : kAggregations) {
+      const PolicyInputs in = random_inputs({4, 0, 6, 3});
+      PolicyLossOptions options = options_for(mode, aggregation);
+      options.use_kl_loss = true;
+      options.kl_loss_coef = 0.3;
+      options.entropy_coeff = 0.1;
+      const PolicyLoss result = policy_loss(in, options);
+      const auto moved = [&](int64_t i, double by) {
+        PolicyInputs other = in;
+        other.log_probs = in.log_probs.clone();
+        other.log_probs[i] += by;
+        return policy_loss(other, options).loss;
+      };
+      const double scale = result.grad_log_probs.abs().max().item<double>();
+      for (int64_t i = 0; i < in.log_probs.size(0); ++i) {
+        if (in.layout.mask[i].item<int64_t>() == 0) {
+          CHECK(at_index(result.grad_log_probs, i) == 0 && at_index(result.grad_entropy, i) == 0);
+          continue;
+        }
+        const double numeric = (moved(i, step) - moved(i, -step)) / (2 * step);
+        CHECK_CLOSE(at_index(result.grad_log_probs, i), numeric, 2e-3 * scale);
+      }
+    }
+  }
+}
+
+TEST(gspo_spreads_the_sequence_ratio) {
+  PolicyInputs in;
+  in.layout = {at::tensor(std::vector<int64_t>{0, 2, 4}, at::kLong), at::ones({4}, at::kByte), 4, 2};
+  in.old_log_probs = floats({-1, -2, -1, -1});
+  in.log_probs = floats({-0.9f, -1.9f, -1, -3});  // mean log ratios 0.1 and -1
+  in.advantages = floats({1, 2, -1, 1});
+  const PolicyLoss result = policy_loss(in, options_for("gspo", "token-sum"));
+  const double first = std::exp(0.1), second = std::exp(-1.0);
+  // Always seq-mean-token-mean: weight 1/4 each. The third is clipped at 0.8.
+  CHECK_CLOSE(result.loss, (-first - 2 * first + 0.8 - second) / 4, 1e-6);
+  CHECK_CLOSE(at_index(result.grad_log_probs, 1), -2 * first / 4, 1e-6);
+  CHECK_CLOSE(at_index(result.grad_log_probs, 2), 0, 0);
+  CHECK_CLOSE(result.metrics.at("pg_clipfrac"), 0.25, 1e-8);
+}
+
+TEST(cispo_weights_are_constants) {
+  PolicyInputs in;
+  in.layout = {at::tensor(std::vector<int64_t>{0, 2}, at::kLong), at::ones({2}, at::kByte), 2, 1};
+  in.old_log_probs = floats({-1, -1});
+  in.log_probs = floats({-0.5, -1.1f});
+  in.advantages = floats({2, -3});
+  const PolicyLoss result = policy_loss(in, options_for("cispo"));
+  CHECK_CLOSE(at_index(result.grad_log_probs, 0), -1.3 * 2 / 2, 1e-6);
+  CHECK_CLOSE(at_index(result.grad_log_probs, 1), std::exp(-0.1) * 3 / 2, 1e-6);
+}
+
+TEST(splits_add_up) {
+  at::manual_seed(3);
+  const PolicyInputs whole = random_inputs({4, 7, 2, 5, 6});
+  const int64_t cut = 11;  // after two sequences
+  const auto part = [&](int64_t first, int64_t last, int64_t begin, int64_t end) {
+    const auto slice = [&](const at::Tensor& x) { return x.narrow(0, begin, end - begin); };
+    PolicyInputs in = whole;
+    in.layout.offsets = whole.layout.offsets.narrow(0, first, last - first + 1) - begin;
+    in.layout.mask = slice(whole.layout.mask);
+    for (at::Tensor* column : {&in.log_probs, &in.entropy, &in.old_log_probs, &in.advantages,
+                               &in.ref_log_probs, &in.rollout_is_weights}) {
+      *column = slice(*column);
+    }
+    return in;
+  };
+  for (const std::string& mode : kModes) {
+    if (mode == "kl_cov" || mode == "clip_cov") continue;  // they rank the tokens they are given
+    for (const std::string& aggregation : kAggregations) {
+      PolicyLossOptions options = options_for(mode, aggregation);
+      options.use_kl_loss = true;
+      options.entropy_coeff = 0.1;
+      const PolicyLoss all = policy_loss(whole, options);
+      const PolicyLoss left = policy_loss(part(0, 2, 0, cut), options);
+      const PolicyLoss right = policy_loss(part(2, 5, cut, 24), options);
+      CHECK_CLOSE(left.loss + right.loss, all.loss, 1e-12 * (1 + std::abs(all.loss)));
+      CHECK(at::equal(at::cat({left.grad_log_probs, right.grad_log_probs}), all.grad_log_probs));
+      CHECK(at::equal(at::cat({left.grad_entropy, right.grad_entropy}), all.grad_entropy));
+    }
+  }
+}
+
+TEST(every_mode_ignores_masked_positions_and_passes_infinities) {
+  at::manual_seed(4);
+  for (const std::string& mode : kModes) {
+    PolicyInputs in = random_inputs({6, 3, 8});
+    in.layout.mask[0] = 1;
+    for (at::Tensor* column : {&in.log_probs, &in.old_log_probs, &in.advantages, &in.rollout_is_weights,
+                               &in.entropy, &in.ref_log_probs}) {
+      (*column)[0] = 0.5;
+    }
+    const PolicyLoss clean = policy_loss(in, options_for(mode));
+    CHECK(std::isfinite(clean.loss) && clean.grad_log_probs.isfinite().all().item<bool>());
+    in.advantages[0] = std::numeric_limits<float>::infinity();
+    const PolicyLoss broken = policy_loss(in, options_for(mode));
+    CHECK(!broken.grad_log_probs.isfinite().all().item<bool>());
+  }
+}
+
+TEST(an_empty_selection_gives_zero) {
+  PolicyInputs in = random_inputs({3, 2});
+  in.layout.mask.zero_();
+  for (const std::string& mode : kModes) {
+    for (const std::string& aggregation : kAggregations) {
+      const PolicyLoss result = policy_loss(in, options_for(mode, aggregation));
+      CHECK(result.loss == 0 && result.grad_log_probs.eq(0).all().item<bool>());
+    }
+  }
+}
+
+TEST(entropy_and_kl_terms_are_separate) {
+  PolicyInputs in;
+  in.layout = small_layout();
+  in.log_probs = floats({-1, kNan, -2, -1, -1, kNan});
+  in.old_log_probs = in.log_probs.clone();
+  in.advantages = at::ones({6});
+  in.ref_log_probs = floats({-2, kNan, -2, -1, -1, kNan});
+  in.entropy = floats({1, kNan, 2, 3, 4, kNan});
+  PolicyLossOptions options = options_for("vanilla", "seq-mean-token-sum");
+  options.entropy_coeff = 0.5;
+  options.use_kl_loss = true;
+  options.kl_loss_coef = 0.1;
+  options.kl_loss_type = "k1";
+  const PolicyLoss result = policy_loss(in, options);
+  CHECK_CLOSE(result.metrics.at("pg_loss"), -1, 1e-12);
+  CHECK_CLOSE(result.metrics.at("entropy_loss"), 2.5, 1e-12);
+  CHECK_CLOSE(result.metrics.at("entropy"), 2.5, 1e-7);
+  CHECK_CLOSE(result.metrics.at("kl_loss"), 0.25, 1e-12);
+  CHECK_CLOSE(result.metrics.at("kl_coef"), 0.1, 0);
+  CHECK_CLOSE(result.loss, -1 - 0.5 * 2.5 + 0.1 * 0.25, 1e-12);
+  CHECK_CLOSE(at_index(result.grad_entropy, 0), -0.125, 1e-8);
+  CHECK_CLOSE(at_index(result.grad_log_probs, 0), -0.25 + 0.1 * 0.25, 1e-7);
+}
+
+TEST(kl_penalties) {
+  const at::Tensor log_probs = floats({-30, -5, 0, 5, 30, -0.3f});
+  const at::Tensor reference = floats({0, 0, 0, 0, 0, 0.2f});
+  const auto value_of = [&](const std::string& type) { return kl_penalty(log_probs, reference, type); };
+  CHECK(at::allclose(value_of("k3"), floats({10, 10, 0, 4.006738f, 10, std::exp(0.5f) - 1.5f}), 1e-6, 1e-6));
+  CHECK(at::allclose(value_of("low_var_kl"), value_of("k3"), 0, 0));
+  CHECK(at::allclose(value_of("kl"), log_probs - reference, 0, 0));
+  CHECK(at::allclose(value_of("abs"), (log_probs - reference).abs(), 0, 0));
+  CHECK(at::allclose(value_of("mse"), 0.5 * (log_probs - reference).square(), 0, 0));
+  for (const std::string type : {"kl", "k1", "abs", "k2", "k3", "low_var_kl", "mse"}) {
+    const at::Tensor leaf = log_probs.clone().requires_grad_();
+    const at::Tensor straight = kl_penalty(leaf, reference, type + "+");
+    CHECK(at::allclose(straight.detach(), value_of(type), 0, 0));
+    const at::Tensor gradient = torch::autograd::grad({straight.sum()}, {leaf})[0];
+    CHECK(at::allclose(gradient, log_probs - reference, 1e-6, 0));
+  }
+  CHECK_THROWS(value_of("full"), "unknown KL penalty 'full'");
+}
+
+TEST(value_loss_by_hand) {
+  ValueInputs in;
+  in.layout = small_layout();
+  in.predictions = floats({1, kNan, 3, 0, -1, kNan});
+  in.values = floats({1, kNan, 1, 0.2f, 0, kNan});
+  in.returns = floats({2, kNan, 0, 0, 1, kNan});
+  ValueLossOptions options;
+  options.clip_range = 0.5;
+  const ValueLoss result = value_loss(in, options);
+  // Squared errors: 1 | 9 (clipped value 1.5: 2.25) | 0 | 4 (clipped -0.5: 2.25).
+  CHECK_CLOSE(result.loss, 0.5 * (1 + 9 + 0 + 4) / 4, 1e-7);
+  CHECK_CLOSE(result.metrics.at("vf_loss"), result.loss, 0);
+  CHECK_CLOSE(result.metrics.at("vf_clipfrac"), 0, 0);
+  CHECK_CLOSE(result.metrics.at("vpred_mean"), 0.75, 1e-8);
+  CHECK(at::allclose(result.grad_predictions, floats({-0.25, 0, 0.75, 0, -0.5, 0}), 1e-6, 0));
+  in.returns = floats({2, kNan, 3, 0, -1, kNan});
+  const ValueLoss clipped = value_loss(in, options);
+  CHECK_CLOSE(clipped.loss, 0.5 * (1 + 2.25 + 0 + 0.25) / 4, 1e-7);
+  CHECK_CLOSE(clipped.metrics.at("vf_clipfrac"), 0.5, 1e-8);
+  CHECK(at::allclose(clipped.grad_predictions, floats({-0.25, 0, 0, 0, 0, 0}), 1e-6, 0));
+}
+
+TEST(sft_loss_is_the_mean_over_all_ranks) {
+  ResponseLayout layout = small_layout();
+  layout.global_tokens = 10;
+  const SftLoss result = sft_loss(layout, floats({-1, kNan, -2, -3, -4, kNan}));
+  CHECK_CLOSE(result.loss, 1.0, 1e-12);
+  CHECK(at::allclose(result.grad_log_probs, floats({-0.1f, 0, -0.1f, -0.1f, -0.1f, 0}), 1e-6, 0));
+}
+
+TEST(bad_options_are_named) {
+  PolicyInputs in = random_inputs({3});
+  CHECK_THROWS(policy_loss(in, options_for("ppo")), "unknown policy loss 'ppo'; known: vanilla, gspo");
+  PolicyLossOptions options = options_for("vanilla");
+  options.clip_ratio_c = 1;
+  CHECK_THROWS(policy_loss(in, options), "clip_ratio_c expected a value above 1");
+  options = options_for("dro");
+  options.extra.clear();
+  CHECK_THROWS(policy_loss(in, options), "positive dro_beta");
+  options = options_for("vanilla");
+  options.use_kl_loss = true;
+  in.ref_log_probs = at::Tensor();
+  CHECK_THROWS(policy_loss(in, options), "expected ref_log_probs with 3 values");
+}
+
+}  // namespace
+
+TEST_MAIN()

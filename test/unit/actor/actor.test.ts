@@ -1,0 +1,338 @@
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { Actor } from '../../../ts/actor/actor';
+import { Batch } from '../../../ts/batch/batch';
+import { Critic } from '../../../ts/critic/critic';
+import type {
+  NativeMiniBatches,
+  NativePolicyLossOptions,
+  NativeTensorFile,
+  NativeTokenBatch,
+} from '../../../ts/native/bridge';
+import { FakeGroup } from './fake_group';
+
+const model = path.join(__dirname, '../../fixtures/conformance/models/llama_gqa/actor');
+
+const batch = (): Batch =>
+  Batch.fromSequences([[1, 2], [3], [4, 5], [6]], [[7], [8, 9, 10], [11, 12], []], {
+    responseMask: [1, 1, 0, 1, 1, 1],
+    oldLogProbs: [-1, -2, -3, -4, -5, -6],
+    advantages: [1, 1, 1, 1, -1, -1],
+  });
+
+const create = (group: FakeGroup, more: object = {}): Promise<Actor> =>
+  Actor.create({ model, group: group.asGroup(), maxTokensPerMicroBatch: 32, ...more });
+
+describe('create', () => {
+  test('resolves defaults and loads the weights', async () => {
+    const group = new FakeGroup();
+    const actor = await create(group);
+    expect(group.engines.get('actor')).toMatchObject({
+      device: 'cpu',
+      dtype: 'float32',
+      maxTokens: 32,
+      optim: { lr: 1e-6, beta2: 0.999, weightDecay: 0.01, gradClip: 1, schedule: 'constant' },
+    });
+    expect(group.callsOf('importTensors')[0]?.args[0]).toBe('param');
+    await actor.close();
+    await actor.close();
+    expect([group.engines.size, group.closed]).toEqual([0, false]);
+    await expect(actor.computeLogProb(batch())).rejects.toMatchObject({ code: 'CLOSED' });
+  });
+
+  test('the reference and the critic share the workers', async () => {
+    const group = new FakeGroup();
+    await create(group);
+    await create(group, { name: 'ref', optim: null });
+    await Critic.create({ model, group: group.asGroup() });
+    expect([...group.engines.keys()]).toEqual(['actor', 'ref', 'critic']);
+    expect(group.engines.get('ref')).toMatchObject({ optim: null });
+    expect(group.engines.get('critic')).toMatchObject({
+      maxTokens: 4096,
+      optim: { lr: 1e-5 },
+      model: { head: 'value' },
+    });
+    await expect(create(group)).rejects.toThrow(/exists already/);
+    expect(group.engines.has('actor')).toBe(true);
+  });
+
+  test.each<[object, RegExp]>([
+    [{ modle: 'x' }, /unknown option 'modle'; did you mean 'model'/],
+    [{ strategy: 'megatron' }, /strategy 'megatron' is not in this release/],
+    [{ strategy: 'zero' }, /strategy: expected one of fsdp, megatron but got zero/],
+    [{ device: 'cuda' }, /device 'cuda': the native build has no CUDA support/],
+    [{ dtype: 'fp8' }, /dtype: expected one of float32, bfloat16/],
+    [{ optim: { learningRate: 1 } }, /unknown option 'learningRate'/],
+    [{ optim: { schedule: 'cosine' } }, /totalSteps: schedule 'cosine' needs it/],
+    [{ parallel: { tp: 2 } }, /parallel.tp 2: this release runs on one process/],
+    [{ maxTokensPerMicroBatch: 0 }, /maxTokensPerMicroBatch: expected an integer >= 1 but got 0/],
+  ])('refuses %j', async (more, message) => {
+    await expect(create(new FakeGroup(), more)).rejects.toThrow(message);
+  });
+
+  test('worldSize above 1 is one clear error', async () => {
+    await expect(Actor.create({ model, worldSize: 2 })).rejects.toThrow(
+      /worldSize 2: this release runs on one process/,
+    );
+  });
+});
+
+describe('checks before any work', () => {
+  test.each<[string, Batch, RegExp]>([
+    [
+      'vocabulary',
+      Batch.fromSequences([[1], [2]], [[3], [4, 150]]),
+      /sequence 1, position 2: token id 150 is outside .*\(0 to 149\)/,
+    ],
+    [
+      'capacity',
+      Batch.fromSequences([[1], new Int32Array(40)], [[1], [2]]),
+      /sequence 1 has 41 tokens, more than maxTokensPerMicroBatch = 32/,
+    ],
+    [
+      'positions',
+      Batch.fromSequences([new Int32Array(128)], [[2]]),
+      /sequence 0 has 129 tokens, more than the 128 positions/,
+    ],
+  ])('%s', async (_name, b, message) => {
+    const group = new FakeGroup();
+    const actor = await create(group);
+    await expect(actor.computeLogProb(b)).rejects.toThrow(message);
+    expect(group.callsOf('computeLogProb')).toEqual([]);
+  });
+
+  test('updates', async () => {
+    const actor = await create(new FakeGroup());
+    const b = batch();
+    await expect(actor.updatePolicy(b, { miniBatchSize: 3 })).rejects.toThrow(
+      /4 sequences do not divide into mini-batches of 3 \(remainder 1\)/,
+    );
+    await expect(actor.updatePolicy(b.drop('advantages'))).rejects.toThrow(/no column 'advantages'/);
+    await expect(actor.updatePolicy(b, { loss: { useKlLoss: true } })).rejects.toThrow(
+      /no column 'refLogProbs'/,
+    );
+    await expect(actor.updatePolicy(b, { minibatchSize: 2 } as never)).rejects.toThrow(
+      /did you mean 'miniBatchSize'/,
+    );
+    await expect(actor.updatePolicy(b, { loss: { clipRatioHi: 1 } })).rejects.toThrow(
+      /did you mean 'clipRatioHigh'/,
+    );
+    await expect(actor.updatePolicy(b, { loss: { klLossType: 'k9' } })).rejects.toThrow(
+      /klLossType: expected one of kl, /,
+    );
+    await expect(actor.updatePolicy(b.slice(0, 0))).rejects.toThrow(/no sequence/);
+    const inference = await create(new FakeGroup(), { optim: null });
+    await expect(inference.updatePolicy(b)).rejects.toThrow(/optim: null/);
+  });
+});
+
+describe('updatePolicy', () => {
+  test('sends mini-batches with global counts and reduces the metrics', async () => {
+    const records = [
+      { pg_loss: 1, max_ratio: 2, lr: 0.5, update_skipped: 0, entropy: 3, entropy_loss: 3 },
+      { pg_loss: 3, max_ratio: 1, lr: 0.25, update_skipped: 1, entropy: 5, entropy_loss: 5 },
+    ];
+    const group = new FakeGroup({ updatePolicy: () => records });
+    const actor = await create(group, { peakTflops: 1 });
+    const metrics = await actor.updatePolicy(batch(), {
+      miniBatchSize: 2,
+      ppoEpochs: 2,
+      temperature: 0.5,
+      loss: { aggregation: 'seq-mean-token-sum-norm', clipRatioHigh: 0.28, tauPos: 2 },
+    });
+    const [sent, mini, loss, temperature] = group.callsOf('updatePolicy')[0]!.args as [
+      { tokens: NativeTokenBatch; refLogProbs: null },
+      NativeMiniBatches,
+      NativePolicyLossOptions,
+      number,
+    ];
+    expect(mini).toEqual({ offsets: [0, 2, 4], globalTokens: [3, 2], globalSequences: [2, 2], epochs: 2 });
+    expect(loss).toMatchObject({
+      scaleFactor: 3,
+      clipRatioLow: 0.2,
+      clipRatioHigh: 0.28,
+      extra: { tau_pos: 2 },
+    });
+    expect([temperature, sent.refLogProbs]).toEqual([0.5, null]);
+    expect([...sent.tokens.seqOffsets]).toEqual([0, 3, 7, 11, 12]);
+    expect(metrics).toMatchObject({
+      'actor/pg_loss': 2,
+      'actor/max_ratio': 2,
+      'actor/lr': 0.5,
+      'actor/update_skipped': 1,
+      'actor/entropy': 4,
+      'actor/entropy_loss': 4,
+      'perf/max_memory_allocated_gb': 1,
+    });
+    expect(metrics['perf/mfu/actor']).toBeGreaterThan(0);
+  });
+
+  test('one scale factor for all mini-batches, or the one given', async () => {
+    const group = new FakeGroup({ updatePolicy: () => [{}] });
+    const actor = await create(group);
+    await actor.updatePolicy(batch(), { loss: { aggregation: 'seq-mean-token-sum-norm', scaleFactor: 20 } });
+    await actor.updatePolicy(batch());
+    expect(
+      group.callsOf('updatePolicy').map((c) => (c.args[2] as NativePolicyLossOptions).scaleFactor),
+    ).toEqual([20, 0]);
+  });
+});
+
+describe('generate', () => {
+  interface Sent {
+    tokens: Int32Array;
+    n: number;
+    seeds: BigUint64Array;
+  }
+  const sampler = (): FakeGroup =>
+    new FakeGroup({
+      generate: (prompts: Sent & { offsets: Int32Array }) => {
+        const count = (prompts.offsets.length - 1) * prompts.n;
+        return {
+          tokens: Int32Array.from({ length: count }, (_, j) => j),
+          offsets: Int32Array.from({ length: count + 1 }, (_, j) => j),
+          logProbs: new Float32Array(count).fill(-1),
+        };
+      },
+    });
+
+  test('groups samples by prompt', async () => {
+    const group = sampler();
+    const actor = await create(group);
+    const b = await actor.generate([[10], [20, 21]], { maxNewTokens: 4, n: 2 });
+    expect([0, 1, 2, 3].map((i) => [...b.prompt(i), ...b.response(i)])).toEqual([
+      [10, 0],
+      [10, 1],
+      [20, 21, 2],
+      [20, 21, 3],
+    ]);
+    expect([...b.get('rolloutLogProbs')]).toEqual([-1, -1, -1, -1]);
+    expect([...b.get('responseMask')]).toEqual([1, 1, 1, 1]);
+    expect(group.callsOf('generate')[0]?.args[1]).toEqual({
+      maxNewTokens: 4,
+      temperature: 1,
+      topK: 0,
+      topP: 1,
+      stopTokenIds: [149],
+    });
+  });
+
+  test('seeds depend on seed, prompt and how often it came before, not on the batch', async () => {
+    const group = sampler();
+    const actor = await create(group);
+    const seeds = async (prompts: number[][], seed = 0): Promise<bigint[]> => {
+      await actor.generate(prompts, { maxNewTokens: 1, n: 2, seed });
+      return [...(group.callsOf('generate').at(-1)!.args[0] as Sent).seeds];
+    };
+    const [a0, a1, b0, b1] = await seeds([[1], [2]]);
+    expect(new Set([a0, a1, b0, b1]).size).toBe(4);
+    expect(await seeds([[2], [3], [1]])).toEqual(expect.arrayContaining([a0, a1, b0, b1]));
+    expect((await seeds([[2], [1]])).slice(0, 2)).toEqual([b0, b1]);
+    const twice = await seeds([[1], [1]]);
+    expect(twice.slice(0, 2)).toEqual([a0, a1]);
+    expect(new Set(twice).size).toBe(4);
+    expect(await seeds([[1], [2]], 1)).not.toEqual([a0, a1, b0, b1]);
+  });
+
+  test.each<[object, RegExp]>([
+    [{}, /maxNewTokens: expected an integer >= 1/],
+    [{ maxNewTokens: 200 }, /prompt 0 has 1 tokens and maxNewTokens is 200: the model has 128 positions/],
+    [{ maxNewTokens: 1, topP: 0 }, /topP: expected a number > 0 <= 1 but got 0/],
+    [{ maxNewTokens: 1, temperature: -1 }, /temperature: expected a number >= 0/],
+    [{ maxNewTokens: 1, stopTokenIds: [150] }, /stopTokenIds: 150 is outside the vocabulary of 150/],
+    [{ maxNewTokens: 1, top_k: 3 }, /unknown option 'top_k'; did you mean 'topK'/],
+  ])('refuses %j', async (options, message) => {
+    const actor = await create(sampler());
+    await expect(actor.generate([[1]], options as never)).rejects.toThrow(message);
+  });
+});
+
+describe('files', () => {
+  let dir: string;
+  beforeEach(() => {
+    dir = mkdtempSync(path.join(tmpdir(), 'troupe-actor-'));
+  });
+  afterEach(() => rmSync(dir, { recursive: true }));
+
+  /** Writes what the core would write, with zeros for data. */
+  const exporter = (_kind: string, files: NativeTensorFile[]): null => {
+    for (const f of files)
+      writeFileSync(f.path, Buffer.concat([f.header, Buffer.alloc(f.size - f.header.length)]), {
+        flag: 'wx',
+      });
+    return null;
+  };
+
+  test('saveModel', async () => {
+    const actor = await create(new FakeGroup({ exportTensors: exporter }));
+    const target = path.join(dir, 'saved');
+    await actor.saveModel(target, { dtype: 'bfloat16' });
+    expect(readdirSync(target).sort()).toEqual(['config.json', 'model.safetensors']);
+    const config = JSON.parse(readFileSync(path.join(target, 'config.json'), 'utf8'));
+    expect(config).toMatchObject({
+      architectures: ['LlamaForCausalLM'],
+      torch_dtype: 'bfloat16',
+      rope_theta: 10000,
+    });
+    const again = await Actor.create({ model: target, group: new FakeGroup().asGroup() });
+    expect(again.engine.model.dtypes.get('lm_head.weight')).toBe('BF16');
+  });
+
+  test('a critic from a causal LM saves as token classification', async () => {
+    const critic = await Critic.create({
+      model,
+      group: new FakeGroup({ exportTensors: exporter }).asGroup(),
+    });
+    await critic.saveModel(path.join(dir, 'critic'));
+    const again = await Critic.create({ model: path.join(dir, 'critic'), group: new FakeGroup().asGroup() });
+    expect(again.engine.model.freshHead).toBe(false);
+    expect(again.engine.model.raw).toMatchObject({
+      architectures: ['LlamaForTokenClassification'],
+      id2label: { '0': 'LABEL_0' },
+    });
+  });
+
+  test('checkpoints round-trip', async () => {
+    const saved = new FakeGroup({ exportTensors: exporter, optimizerSteps: () => 7, scheduleSteps: () => 9 });
+    const actor = await create(saved);
+    const target = path.join(dir, 'checkpoint');
+    await actor.saveCheckpoint(target);
+    expect(readdirSync(path.join(target, 'optimizer')).sort()).toEqual([
+      'exp_avg.safetensors',
+      'exp_avg_sq.safetensors',
+    ]);
+    const group = new FakeGroup();
+    await (await create(group)).loadCheckpoint(target);
+    expect(group.callsOf('importTensors').map((c) => c.args[0])).toEqual([
+      'param',
+      'param',
+      'expAvg',
+      'expAvgSq',
+    ]);
+    expect(group.callsOf('setSteps').map((c) => c.args)).toEqual([[7, 9]]);
+    const critic = await Critic.create({ model, group: new FakeGroup().asGroup() });
+    await expect(critic.loadCheckpoint(target)).rejects.toThrow(/saved by role 'actor', expected 'critic'/);
+    await expect(actor.loadCheckpoint(model)).rejects.toThrow(/has no engine.json/);
+  });
+
+  test('inference-only checkpoints hold no optimiser state', async () => {
+    const target = path.join(dir, 'checkpoint');
+    await (await create(new FakeGroup({ exportTensors: exporter }), { optim: null })).saveCheckpoint(target);
+    await expect((await create(new FakeGroup())).loadCheckpoint(target)).rejects.toThrow(
+      /holds no optimiser state/,
+    );
+  });
+
+  test('a full disk leaves nothing behind', async () => {
+    const group = new FakeGroup({
+      exportTensors: () => {
+        throw Object.assign(new Error('no space left'), { code: 'ENOSPC' });
+      },
+    });
+    const actor = await create(group);
+    await expect(actor.saveCheckpoint(path.join(dir, 'c'))).rejects.toMatchObject({ code: 'NO_SPACE' });
+    expect(existsSync(path.join(dir, 'c'))).toBe(false);
+    expect(readdirSync(dir)).toEqual([]);
+  });
+});

@@ -1,0 +1,72 @@
+import type { WorkerGroup } from '../../../ts/controller/worker_group';
+
+/** A call that reached the workers. */
+export interface Call {
+  method: string;
+  args: unknown[];
+}
+
+type Answer = (...args: never[]) => unknown;
+
+/** Stands in for the worker processes: answers engine methods from a table and records every call, by rank. */
+export class FakeGroup {
+  readonly calls: Call[] = [];
+  readonly engines = new Map<string, unknown>();
+  closed = false;
+
+  constructor(
+    private readonly answers: Record<string, Answer> = {},
+    readonly worldSize = 1,
+  ) {}
+
+  asGroup(): WorkerGroup {
+    return this as unknown as WorkerGroup;
+  }
+
+  callsOf(method: string): Call[] {
+    return this.calls.filter((call) => call.method === method);
+  }
+
+  buildInfo(): object {
+    return { version: '0', libtorch: '0', cuda: false, deviceCount: 0, threads: 1 };
+  }
+
+  async memoryInfo(): Promise<object[]> {
+    return [{ peakRss: 2 ** 30, allocated: 0, maxAllocated: 0 }];
+  }
+
+  async createEngine(name: string, options: unknown): Promise<void> {
+    if (this.engines.has(name)) throw new Error(`the engine '${name}' exists already`);
+    this.engines.set(name, options);
+  }
+
+  async closeEngine(name: string): Promise<void> {
+    this.engines.delete(name);
+  }
+
+  async callAll(
+    engine: string,
+    method: string,
+    args: unknown[][] | ((rank: number) => unknown[]),
+  ): Promise<unknown[]> {
+    const byRank = Array.from({ length: this.worldSize }, (_, rank) =>
+      typeof args === 'function' ? args(rank) : args[rank],
+    );
+    return Promise.all(byRank.map((rankArgs, rank) => this.callRank(rank, engine, method, rankArgs ?? [])));
+  }
+
+  async callRank(_rank: number, _engine: string, method: string, args: unknown[]): Promise<unknown> {
+    this.calls.push({ method, args });
+    const answer = this.answers[method];
+    if (answer !== undefined) return answer(...(args as never[]));
+    return method === 'parameters' ? [] : null;
+  }
+
+  async callBinding(method: string, args: unknown[]): Promise<unknown> {
+    return this.callRank(0, '', method, args);
+  }
+
+  async close(): Promise<void> {
+    this.closed = true;
+  }
+}

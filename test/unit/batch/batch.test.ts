@@ -1,0 +1,312 @@
+import { readFileSync } from 'node:fs';
+import path from 'node:path';
+import { Batch } from '../../../ts/batch/batch';
+
+const three = (): Batch =>
+  Batch.fromSequences([[1, 2], [3], [4, 5, 6]], [[7], [8, 9], []], {
+    advantages: [0.5, -1, 2],
+    uid: ['a', 'b', 'c'],
+  });
+
+/** A small linear congruential generator: tests must not depend on Math.random. */
+function random(seed: number): () => number {
+  let state = seed >>> 0;
+  return () => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return state / 2 ** 32;
+  };
+}
+
+describe('fromSequences', () => {
+  test('lays sequences end to end', () => {
+    const b = three();
+    expect([b.size, b.numTokens, b.numResponseTokens]).toEqual([3, 9, 3]);
+    expect([...b.get('tokens')]).toEqual([1, 2, 7, 3, 8, 9, 4, 5, 6]);
+    expect([...b.seqOffsets]).toEqual([0, 3, 6, 9]);
+    expect([...b.promptLens]).toEqual([2, 1, 3]);
+    expect([...b.responseOffsets]).toEqual([0, 1, 3, 3]);
+    expect([...b.get('responseMask')]).toEqual([1, 1, 1]);
+    expect([...b.prompt(1)]).toEqual([3]);
+    expect([...b.response(1)]).toEqual([8, 9]);
+    expect([...b.response(-1)]).toEqual([]);
+    expect(b.get('uid')).toEqual(['a', 'b', 'c']);
+    expect(b.row('advantages', 1)).toEqual(Float32Array.of(-1, 2));
+    expect(b.row('uid', 2)).toBe('c');
+  });
+
+  test('copies what it is given', () => {
+    const advantages = Float32Array.of(1, 2);
+    const b = Batch.fromSequences([[1]], [[2, 3]], { advantages });
+    advantages[0] = 9;
+    expect([...b.get('advantages')]).toEqual([1, 2]);
+  });
+
+  test('takes response columns per sequence', () => {
+    const b = Batch.fromSequences([[1], [2]], [[3, 4], [5]], { oldLogProbs: [[-1, -2], [-3]] });
+    expect([...b.get('oldLogProbs')]).toEqual([-1, -2, -3]);
+  });
+
+  test.each<[string, () => unknown, RegExp]>([
+    ['empty prompt', () => Batch.fromSequences([[1], []], [[2], [3]]), /sequence 1.*empty/],
+    ['different counts', () => Batch.fromSequences([[1]], []), /1 prompts but 0 responses/],
+    ['fraction', () => Batch.fromSequences([[1.5]], [[1]]), /prompt 0.*32-bit integer but got 1.5/],
+    [
+      'short column',
+      () => Batch.fromSequences([[1]], [[1, 2]], { values: [1] }),
+      /'values': expected 2 entries/,
+    ],
+    [
+      'bad mask',
+      () => Batch.fromSequences([[1]], [[1, 2]], { responseMask: [1, 2] }),
+      /'responseMask', entry 1: expected 0 or 1/,
+    ],
+    [
+      'unknown length',
+      () => Batch.fromSequences([[1, 9]], [[1, 2]], { mine: [1, 2, 3] }),
+      /'mine': expected 1 .*2 .*4 .*got 3/,
+    ],
+    [
+      'ambiguous',
+      () => Batch.fromSequences([[1], [2]], [[1], [2]], { mine: [1, 2] }),
+      /fits .*granularity: \{ mine/,
+    ],
+    ['not an array', () => Batch.fromSequences([[1]], [[1]], { uid: 'x' }), /'uid': expected an array/],
+  ])('%s is an error', (_name, make, message) => {
+    expect(make).toThrow(message);
+  });
+
+  test('an ambiguous length is settled by the option', () => {
+    const b = Batch.fromSequences(
+      [[1], [2]],
+      [[1], [2]],
+      { mine: [1, 2] },
+      { granularity: { mine: 'sequence' } },
+    );
+    expect(b.granularity('mine')).toBe('sequence');
+    expect(b.repeat(2).get('mine')).toEqual([1, 1, 2, 2]);
+  });
+
+  test('strings are per sequence whatever the length', () => {
+    const b = Batch.fromSequences([[1]], [[1]], { answer: ['x'] });
+    expect(b.granularity('answer')).toBe('sequence');
+  });
+});
+
+describe('fromPadded and toPadded', () => {
+  const padded = {
+    inputIds: Int32Array.of(0, 1, 2, 7, 0, 3, 4, 5, 8, 9),
+    attentionMask: [0, 1, 1, 1, 0, 1, 1, 1, 1, 1],
+    responseLength: 2,
+  };
+
+  test('reads verl’s layout', () => {
+    const b = Batch.fromPadded({
+      ...padded,
+      responseMask: [1, 0, 0, 1],
+      columns: { advantages: [1, 99, 2, 3], score: [0.1, 0.2], mine: [5, 6, 7, 8] },
+    });
+    expect([...b.get('tokens')]).toEqual([1, 2, 7, 3, 4, 5, 8, 9]);
+    expect([...b.promptLens]).toEqual([2, 3]);
+    expect([...b.get('responseMask')]).toEqual([1, 0, 1]);
+    expect([...b.get('advantages')]).toEqual([1, 2, 3]);
+    expect(b.get('score')).toEqual([0.1, 0.2]);
+    expect(b.granularity('mine')).toBe('response');
+    expect([...b.toPadded('advantages')]).toEqual([1, 0, 2, 3]);
+    expect([...b.toPadded('advantages', 3, -7)]).toEqual([1, -7, -7, 2, 3, -7]);
+    expect(() => b.toPadded('advantages', 1)).toThrow(/below the longest response, 2/);
+    expect(() => b.toPadded('uid')).toThrow(/no column 'uid'/);
+    expect(() => b.toPadded('score')).toThrow(/one value per sequence/);
+  });
+
+  test('takes int64 ids and infers the batch size from the mask', () => {
+    const b = Batch.fromPadded({ ...padded, inputIds: BigInt64Array.from([...padded.inputIds], BigInt) });
+    expect(b.size).toBe(2);
+    expect([...b.get('responseMask')]).toEqual([1, 1, 1]);
+  });
+
+  test('an all-ones mask needs the batch size', () => {
+    const full = {
+      inputIds: new Int32Array(12).fill(1),
+      attentionMask: new Uint8Array(12).fill(1),
+      responseLength: 1,
+    };
+    expect(() => Batch.fromPadded(full)).toThrow(/fits batch sizes 6, 4, 3, 2, 1: pass batchSize/);
+    expect(Batch.fromPadded({ ...full, batchSize: 3 }).numResponseTokens).toBe(3);
+  });
+
+  const two = { batchSize: 2, inputIds: Int32Array.from({ length: 8 }, (_, i) => i), responseLength: 2 };
+  test.each<[string, object, RegExp]>([
+    [
+      'mask value',
+      { attentionMask: [1, 1, 2, 0, 1, 1, 1, 1] },
+      /attentionMask, entry 2: expected 0 or 1 but got 2/,
+    ],
+    ['prompt hole', { attentionMask: [1, 0, 1, 0, 1, 1, 1, 1] }, /row 0, column 1: prompts are left-padded/],
+    [
+      'response hole',
+      { attentionMask: [1, 1, 1, 0, 1, 1, 0, 1] },
+      /row 1, column 3: responses are right-padded/,
+    ],
+    ['empty prompt', { attentionMask: [1, 1, 1, 0, 0, 0, 1, 1] }, /row 1: the prompt is empty/],
+    ['ids shorter', { attentionMask: [1] }, /8 entries but attentionMask has 1/],
+    [
+      'mask outside',
+      { attentionMask: [1, 1, 1, 0, 1, 1, 1, 1], responseMask: [1, 1, 1, 1] },
+      /responseMask, row 0, column 1: is 1 where/,
+    ],
+    [
+      'column length',
+      { attentionMask: new Uint8Array(8).fill(1), columns: { values: [1, 2, 3] } },
+      /columns.values: expected 4 entries/,
+    ],
+    [
+      'negative id',
+      { attentionMask: new Uint8Array(8).fill(1), inputIds: new Int32Array(8).fill(-1) },
+      /row 0, column 0: expected a token id but got -1/,
+    ],
+  ])('%s is an error', (_name, more, message) => {
+    expect(() => Batch.fromPadded({ ...two, ...more } as never)).toThrow(message);
+  });
+
+  test('random batches survive the round trip', () => {
+    const rng = random(1);
+    for (let round = 0; round < 50; round++) {
+      const B = 1 + Math.floor(rng() * 6);
+      const P = 1 + Math.floor(rng() * 5);
+      const R = 1 + Math.floor(rng() * 5);
+      const S = P + R;
+      const inputIds = new Int32Array(B * S);
+      const attentionMask = new Uint8Array(B * S);
+      const responseMask = new Uint8Array(B * R);
+      const values = new Float32Array(B * R);
+      for (let b = 0; b < B; b++) {
+        const p = 1 + Math.floor(rng() * P);
+        const r = Math.floor(rng() * (R + 1));
+        for (let c = P - p; c < P + r; c++) {
+          attentionMask[b * S + c] = 1;
+          inputIds[b * S + c] = 1 + Math.floor(rng() * 100);
+        }
+        for (let t = 0; t < r; t++) {
+          responseMask[b * R + t] = rng() < 0.8 ? 1 : 0;
+          values[b * R + t] = rng();
+        }
+      }
+      const b = Batch.fromPadded({
+        inputIds,
+        attentionMask,
+        responseLength: R,
+        responseMask,
+        columns: { values },
+      });
+      expect([...b.toPadded('values', R)]).toEqual([...values]);
+      expect([...b.toPadded('responseMask', R)]).toEqual([...responseMask]);
+      const order = [...Array(B).keys()].sort(() => rng() - 0.5);
+      const inverse = order.map((_, i) => order.indexOf(i));
+      expect(b.reorder(order).reorder(inverse)).toEqual(b);
+      const cut = Math.floor(rng() * (B + 1));
+      expect(Batch.concat([b.slice(0, cut), b.slice(cut)])).toEqual(b);
+      expect(Batch.concat(b.split(2))).toEqual(b);
+      const tokens = [...Array(B).keys()].flatMap((i) => [...b.prompt(i), ...b.response(i)]);
+      expect(tokens).toEqual([...b.get('tokens')]);
+    }
+  });
+});
+
+describe('operations', () => {
+  test('with adds, accepts equal duplicates and refuses others', () => {
+    const b = three().with({ values: [1, Number.NaN, 3] });
+    expect(b.with({ values: [1, Number.NaN, 3], uid: ['a', 'b', 'c'] })).toEqual(b);
+    expect(() => b.with({ values: [1, Number.NaN, 4] })).toThrow(
+      /'values' is there already and differs at entry 2/,
+    );
+    expect(() => b.with({ uid: ['a', 'x', 'c'] })).toThrow(/'uid'.*entry 1 \(b there, x given\)/);
+    expect(
+      b
+        .drop('values')
+        .with({ values: [4, 5, 6] })
+        .get('values'),
+    ).toEqual(Float32Array.of(4, 5, 6));
+    expect(three().has('values')).toBe(false);
+  });
+
+  test('select, drop, pop, rename', () => {
+    const b = three();
+    expect(b.select(['uid']).names.sort()).toEqual(['promptLens', 'responseMask', 'tokens', 'uid']);
+    expect(b.drop(['uid']).has('uid')).toBe(false);
+    expect(() => b.drop('nothing')).toThrow(/no column 'nothing'; this batch has .*advantages/);
+    expect(() => b.drop('tokens')).toThrow(/part of every batch/);
+    const { popped, rest } = b.pop(['uid']);
+    expect([popped.has('uid'), popped.has('advantages'), rest.has('uid')]).toEqual([true, false, false]);
+    expect(b.rename({ uid: 'id' }).get('id')).toEqual(['a', 'b', 'c']);
+    expect(() => b.rename({ uid: 'advantages' })).toThrow(/there is a column 'advantages' already/);
+  });
+
+  test('take, slice, reorder', () => {
+    const b = three();
+    expect(b.take([2, 0, 0]).get('uid')).toEqual(['c', 'a', 'a']);
+    expect([...b.take([2, 0, 0]).get('tokens')]).toEqual([4, 5, 6, 1, 2, 7, 1, 2, 7]);
+    expect([...b.take([2, 0, 0]).get('advantages')]).toEqual([0.5, 0.5]);
+    expect(b.take([-1]).get('uid')).toEqual(['c']);
+    expect(b.take([true, false, true]).get('uid')).toEqual(['a', 'c']);
+    expect(b.slice(-2).get('uid')).toEqual(['b', 'c']);
+    expect(b.slice(1, 1).size).toBe(0);
+    expect(() => b.take([3])).toThrow(/index 3 is outside a batch of 3/);
+    expect(() => b.reorder([0, 0, 1])).toThrow(/sequence 0 appears twice/);
+    expect(() => b.reorder([0, 1])).toThrow(/expected 3 indices/);
+  });
+
+  test('chunk, split, minibatches', () => {
+    const b = three();
+    expect(b.chunk(3).map((x) => x.get('uid'))).toEqual([['a'], ['b'], ['c']]);
+    expect(() => b.chunk(2)).toThrow(/3 sequences do not divide into 2/);
+    expect(b.split(2).map((x) => x.size)).toEqual([2, 1]);
+    expect([...b.minibatches(1, 2)].map((x) => x.get('uid')[0])).toEqual(['a', 'b', 'c', 'a', 'b', 'c']);
+    expect(() => [...b.minibatches(2)]).toThrow(/do not divide into mini-batches of 2/);
+  });
+
+  test('repeat and padding', () => {
+    const b = three();
+    expect(b.repeat(2).get('uid')).toEqual(['a', 'a', 'b', 'b', 'c', 'c']);
+    expect(b.repeat(2, 'tiled').get('uid')).toEqual(['a', 'b', 'c', 'a', 'b', 'c']);
+    const { batch, padSize } = b.padToDivisor(5);
+    expect([batch.get('uid'), padSize]).toEqual([['a', 'b', 'c', 'a', 'b'], 2]);
+    expect(batch.unpad(padSize)).toEqual(b);
+    expect(b.slice(0, 1).padToDivisor(3).batch.get('uid')).toEqual(['a', 'a', 'a']);
+    expect(b.padToDivisor(3)).toEqual({ batch: b, padSize: 0 });
+  });
+
+  test('concat names the column that is missing', () => {
+    const b = three();
+    expect(() => Batch.concat([b, b.drop('uid')])).toThrow(/batch 1 lacks column 'uid'/);
+    expect(() => Batch.concat([b.drop('uid'), b])).toThrow(/batch 0 lacks column 'uid'/);
+    expect(() => Batch.concat([])).toThrow(/at least one/);
+  });
+
+  test('a large batch is quick to reorder', () => {
+    const prompts = Array.from({ length: 4096 }, () => new Int32Array(500).fill(1));
+    const responses = Array.from({ length: 4096 }, () => new Int32Array(500).fill(2));
+    const b = Batch.fromSequences(prompts, responses);
+    const start = performance.now();
+    b.reorder([...Array(4096).keys()].reverse());
+    expect(performance.now() - start).toBeLessThan(2000);
+  });
+});
+
+test('the conformance batches are cut into rows without help', () => {
+  const dir = path.join(__dirname, '../../fixtures/conformance/models/qwen3_headdim');
+  const file = readFileSync(path.join(dir, 'batch.safetensors'));
+  const headerLength = Number(file.readBigUInt64LE(0));
+  const header = JSON.parse(file.subarray(8, 8 + headerLength).toString());
+  const column = (name: string): BigInt64Array => {
+    const [from, to] = header[name].data_offsets;
+    const bytes = new Uint8Array(file.subarray(8 + headerLength + from, 8 + headerLength + to));
+    return new BigInt64Array(bytes.buffer, 0, bytes.length / 8);
+  };
+  const [B, R] = header.responses.shape;
+  const p = { inputIds: column('input_ids'), attentionMask: column('attention_mask'), responseLength: R };
+  const b = Batch.fromPadded(p);
+  expect(b.size).toBe(B);
+  const withMask = Batch.fromPadded({ ...p, responseMask: column('response_mask') });
+  expect([...withMask.get('responseMask')].includes(0)).toBe(true);
+  expect([...withMask.toPadded('responseMask', R)]).toEqual([...column('response_mask')].map(Number));
+});

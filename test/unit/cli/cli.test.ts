@@ -1,0 +1,104 @@
+// The program as people run it; nothing here starts a worker.
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+
+const ROOT = resolve(__dirname, '../../..');
+const directory = mkdtempSync(join(tmpdir(), 'cli-'));
+const config = join(directory, 'run.yaml');
+
+beforeAll(() => {
+  writeFileSync(
+    config,
+    `
+data: { train_files: train.jsonl, val_files: val.jsonl, train_batch_size: 4, max_prompt_length: 8, max_response_length: 8 }
+actor_rollout_ref:
+  model: { path: model }
+  actor: { ppo_mini_batch_size: 2 }
+  rollout: { n: 4, gpu_memory_utilization: 0.5 }
+algorithm: { adv_estimator: grpo }
+trainer: { default_local_dir: ${join(directory, 'run')} }
+`,
+  );
+});
+
+function troupe(...args: string[]) {
+  const run = spawnSync(process.execPath, [join(ROOT, 'dist', 'cli.js'), ...args], {
+    encoding: 'utf8',
+    cwd: directory,
+  });
+  return { code: run.status, stdout: run.stdout, stderr: run.stderr };
+}
+
+const usageErrors: [args: string[], message: RegExp][] = [
+  [[], /Expected a command/],
+  [['bogus'], /Unknown command: bogus/],
+  [['trian', 'run.yaml'], /Did you mean train\?/],
+  [['train'], /Expected a configuration file/],
+  [['train', config, '--fast'], /Unknown argument: fast/],
+  [['generate', '--prompt', 'a'], /Missing required argument: model/],
+  [['generate', '--model', 'm'], /expected --prompt TEXT or --prompts FILE/],
+  [['generate', '--model', 'm', '--prompt', 'a', '--n', 'many'], /n: expected an integer >= 1/],
+  [
+    ['generate', '--model', 'm', '--prompt', 'a', '--temperature', '-1'],
+    /temperature: expected a number >= 0/,
+  ],
+  [['train', config, 'trainer.sedd=3'], /unknown key trainer\.sedd: did you mean trainer\.seed\?/],
+  [['train', config, 'trainer.seed'], /override 'trainer\.seed'/],
+  [['train', config, '--', 'trainer.sedd=3'], /trainer\.sedd/],
+  [['train', config, 'actor_rollout_ref.actor.ppo_mini_batch_size=3'], /ppo_mini_batch_size/],
+  [['validate', 'missing.yaml'], /cannot read the configuration missing\.yaml/],
+];
+
+test.each(usageErrors)('%j: exit code 2 and one message', (args, message) => {
+  const { code, stdout, stderr } = troupe(...args);
+  expect(code).toBe(2);
+  expect(stdout).toBe('');
+  expect(stderr).toMatch(/^troupe: error/);
+  expect(stderr).toMatch(message);
+  expect(stderr.trim().split('\n')).toHaveLength(1);
+});
+
+test('a failure: exit code 1 and one message; with --debug the stack', () => {
+  const args = ['generate', '--model', 'nowhere', '--prompt', 'a'];
+  const { code, stdout, stderr } = troupe(...args);
+  expect({ code, stdout }).toEqual({ code: 1, stdout: '' });
+  expect(stderr).toMatch(/^troupe: error \(INVALID_MODEL\): .*nowhere.*\n$/);
+  expect(troupe(...args, '--debug').stderr).toMatch(/\n +at .*\n/);
+});
+
+test('help and version', () => {
+  for (const args of [['--help'], ['train', '--help'], ['generate', '-h'], ['bench', '--help']]) {
+    const { code, stdout, stderr } = troupe(...args);
+    expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+    expect(stdout).toMatch(/bench|troupe/);
+  }
+  const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as { version: string };
+  expect(troupe('--version').stdout.trim()).toBe(version);
+});
+
+test('validate: YAML that can be used again, sizes and notes as comments', () => {
+  const overrides = ['+trainer.seed=3', 'algorithm.kl_ctrl.kl_coef=-1', 'trainer.project_name="1.0"'];
+  const { code, stdout, stderr } = troupe('validate', config, ...overrides);
+  expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+  expect(stdout).toContain('4 prompts x 4 responses = 16 sequences');
+  expect(stdout).toMatch(/^# {3}actor_rollout_ref\.rollout\.gpu_memory_utilization: /m);
+  expect(stdout).toMatch(/^ {2}seed: 3$/m);
+  expect(stdout).toMatch(/^ {4}kl_coef: -1$/m);
+
+  writeFileSync(join(directory, 'resolved.yaml'), stdout);
+  const again = troupe('validate', 'resolved.yaml');
+  expect(again.stderr).toBe('');
+  const tree = (text: string): string => text.slice(text.indexOf('\n\n'));
+  expect(tree(again.stdout)).toBe(tree(stdout));
+});
+
+test('validate knows the configurations of troupe sft', () => {
+  const sft = join(directory, 'sft.yaml');
+  writeFileSync(sft, 'data: { train_files: a.jsonl, train_batch_size: 4 }\nmodel: { path: model }\n');
+  const { code, stdout } = troupe('validate', sft, 'optim.lr=1e-3');
+  expect(code).toBe(0);
+  expect(stdout).toContain('is a valid configuration of troupe sft');
+  expect(stdout).toMatch(/^ {2}lr: 0\.001$/m);
+});

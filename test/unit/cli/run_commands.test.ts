@@ -1,0 +1,104 @@
+import { run } from '../../../ts/cli/run_commands';
+import type { FitResult } from '../../../ts/trainer/trainer';
+
+const RESULT: FitResult = {
+  step: 3,
+  interrupted: false,
+  stopReason: null,
+  metrics: {},
+  validation: {},
+  runDirectory: '/runs/a',
+  finalModel: '/runs/a/final_model',
+};
+
+/** A trainer that works until it is asked to stop, or until `finish`. */
+function fakeTrainer(end: (reason: string | null) => FitResult) {
+  let finish: (reason: string | null) => void = () => {};
+  const requestStop = jest.fn((reason: string) => finish(reason));
+  const fit = (): Promise<FitResult> =>
+    new Promise((resolve) => {
+      finish = (reason) => resolve(end(reason));
+    });
+  return { fit, requestStop, finish: () => finish(null) };
+}
+
+let written: string[];
+let others: Set<unknown>;
+
+beforeEach(() => {
+  written = [];
+  const write = (text: unknown): boolean => {
+    written.push(String(text).trim());
+    return true;
+  };
+  jest.spyOn(process.stdout, 'write').mockImplementation(write);
+  jest.spyOn(process.stderr, 'write').mockImplementation(write);
+  jest.spyOn(process, 'exit').mockImplementation((code) => {
+    throw new Error(`exit ${code}`);
+  });
+  others = new Set([...process.listeners('SIGINT'), ...process.listeners('SIGTERM')]);
+});
+
+afterEach(() => {
+  jest.restoreAllMocks();
+});
+
+/** Delivers a signal to the handlers of the run alone: Jest has its own. */
+function signal(name: NodeJS.Signals): void {
+  for (const handler of process.listeners(name)) if (!others.has(handler)) handler(name);
+}
+
+test('a run that ends by itself: 0, and no signal handler stays', async () => {
+  const before = process.listenerCount('SIGINT');
+  const trainer = fakeTrainer(() => RESULT);
+  const code = run(trainer);
+  expect(process.listenerCount('SIGINT')).toBe(before + 1);
+  trainer.finish();
+  expect(await code).toBe(0);
+  expect(written).toEqual(['done: 3 steps, model in /runs/a/final_model']);
+  expect(process.listenerCount('SIGINT')).toBe(before);
+});
+
+test.each(['SIGINT', 'SIGTERM'] as const)('%s: asks the trainer to stop, says so, 130', async (name) => {
+  const trainer = fakeTrainer((stopReason) => ({
+    ...RESULT,
+    interrupted: true,
+    stopReason,
+    finalModel: null,
+  }));
+  const code = run(trainer);
+  signal(name);
+  expect(await code).toBe(130);
+  expect(trainer.requestStop).toHaveBeenCalledWith(name);
+  expect(written[0]).toContain(`${name}: saving a checkpoint`);
+  expect(written[1]).toContain(`stopped by ${name} after step 3, which is saved`);
+});
+
+test('a signal in the last step stops nothing: 0', async () => {
+  const trainer = fakeTrainer((stopReason) => ({ ...RESULT, interrupted: true, stopReason }));
+  const code = run(trainer);
+  signal('SIGINT');
+  expect(await code).toBe(0);
+});
+
+test('a second signal leaves at once, unless it is the echo of the first', async () => {
+  const trainer = fakeTrainer(() => RESULT);
+  trainer.requestStop.mockImplementation(() => {});
+  const clock = jest.spyOn(performance, 'now');
+  const code = run(trainer);
+  clock.mockReturnValue(1000);
+  signal('SIGINT');
+  clock.mockReturnValue(1010); // npm passes it on
+  signal('SIGINT');
+  expect(trainer.requestStop).toHaveBeenCalledTimes(1);
+  clock.mockReturnValue(1500);
+  expect(() => signal('SIGINT')).toThrow('exit 130');
+  trainer.finish();
+  await code;
+});
+
+test('a failure passes through', async () => {
+  const failure = new Error('worker died');
+  const trainer = { fit: () => Promise.reject(failure), requestStop: () => {} };
+  await expect(run(trainer)).rejects.toBe(failure);
+});

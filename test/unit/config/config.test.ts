@@ -1,0 +1,324 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import {
+  batchArithmetic,
+  configNotes,
+  describeConfig,
+  loadConfig,
+  loadSftConfig,
+} from '../../../ts/config/config';
+import { documentSchema } from '../../../ts/config/document';
+import { ppoSchema } from '../../../ts/config/ppo_schema';
+import { sftSchema } from '../../../ts/config/sft_schema';
+import { configError, MINIMAL, writeConfig } from './write_config';
+
+const load = (overrides: string[] = [], text = MINIMAL) => loadConfig(writeConfig(text), overrides);
+const failure = (overrides: string[] = [], text = MINIMAL) => configError(() => load(overrides, text));
+
+/** As a configuration writes it. */
+const reference = (key: string): string => `\${${key}}`;
+
+describe('defaults', () => {
+  it("are verl's", () => {
+    const config = load();
+    expect(config.data).toMatchObject({
+      max_prompt_length: 512,
+      max_response_length: 512,
+      prompt_key: 'prompt',
+      reward_fn_key: 'data_source',
+      shuffle: true,
+      truncation: 'error',
+      train_files: ['train.jsonl'],
+      val_files: null,
+    });
+    const { actor, rollout, ref } = config.actor_rollout_ref;
+    expect(actor).toMatchObject({
+      ppo_max_token_len_per_gpu: 16384,
+      ppo_epochs: 1,
+      clip_ratio_c: 3,
+      loss_agg_mode: 'token-mean',
+      kl_loss_type: 'low_var_kl',
+      grad_clip: 1,
+    });
+    expect(actor.optim).toMatchObject({ lr: 1e-6, weight_decay: 0.01, betas: [0.9, 0.999] });
+    expect(rollout).toMatchObject({ n: 1, temperature: 1, top_k: -1, top_p: 1, do_sample: true });
+    expect(rollout.val_kwargs).toEqual({ n: 1, temperature: 0, top_k: -1, top_p: 1, do_sample: false });
+    expect(ref.log_prob_max_token_len_per_gpu).toBe(16384);
+    expect(config.critic.optim.lr).toBe(1e-5);
+    expect(config.critic.cliprange_value).toBe(0.5);
+    expect(config.algorithm.kl_ctrl).toEqual({
+      type: 'fixed',
+      kl_coef: 0.001,
+      target_kl: 0.1,
+      horizon: 10000,
+    });
+    expect(config.trainer.default_local_dir).toBe('checkpoints/troupe/run');
+  });
+
+  it('follow other keys', () => {
+    const config = load([
+      'actor_rollout_ref.actor.clip_ratio=0.1',
+      'actor_rollout_ref.actor.clip_ratio_high=0.28',
+      'actor_rollout_ref.actor.ppo_epochs=3',
+      'data.max_response_length=100',
+    ]);
+    const { actor, model } = config.actor_rollout_ref;
+    expect([actor.clip_ratio_low, actor.clip_ratio_high]).toEqual([0.1, 0.28]);
+    expect(actor.loss_scale_factor).toBe(100);
+    expect(config.critic).toMatchObject({ ppo_epochs: 3, ppo_mini_batch_size: 16 });
+    expect(config.critic.model.path).toBe(model.path);
+  });
+
+  it('are frozen to the leaves', () => {
+    const config = load();
+    expect(Object.isFrozen(config.actor_rollout_ref.actor.optim.betas)).toBe(true);
+    expect(() => Object.assign(config.trainer, { seed: 5 })).toThrow(TypeError);
+  });
+});
+
+describe('overrides', () => {
+  it.each([
+    [
+      'actor_rollout_ref.actor.optim.lr=1e-4',
+      (c: ReturnType<typeof load>) => c.actor_rollout_ref.actor.optim.lr,
+      1e-4,
+    ],
+    ['+trainer.seed=7', (c: ReturnType<typeof load>) => c.trainer.seed, 7],
+    ['++trainer.seed=7', (c: ReturnType<typeof load>) => c.trainer.seed, 7],
+    [
+      'trainer.logger=["console","file"]',
+      (c: ReturnType<typeof load>) => c.trainer.logger,
+      ['console', 'file'],
+    ],
+    ["trainer.experiment_name='7'", (c: ReturnType<typeof load>) => c.trainer.experiment_name, '7'],
+    [
+      'data.val_files=[a.parquet,b.parquet]',
+      (c: ReturnType<typeof load>) => c.data.val_files,
+      ['a.parquet', 'b.parquet'],
+    ],
+    ['trainer.val_before_train=False', (c: ReturnType<typeof load>) => c.trainer.val_before_train, false],
+    ['data.val_batch_size=', (c: ReturnType<typeof load>) => c.data.val_batch_size, null],
+    ['trainer.default_local_dir=a=b', (c: ReturnType<typeof load>) => c.trainer.default_local_dir, 'a=b'],
+  ])('%s', (override, read, expected) => {
+    expect(read(load([override]))).toEqual(expected);
+  });
+
+  it('of what is not a section say so', () => {
+    expect(failure(['data.train_files.first=1']).message).toMatch(
+      /data\.train_files is "train\.jsonl", not a section/,
+    );
+  });
+
+  it.each(['trainer.seed', '=1', 'a..b=1', '.a=1', '~trainer.seed'])('%s is refused', (override) => {
+    expect(failure([override]).message).toContain(`override '${override}'`);
+  });
+});
+
+describe('mistakes', () => {
+  it.each([
+    [
+      'actor_rollout_ref.actor.clip_ration=0.1',
+      'actor_rollout_ref.actor.clip_ration',
+      'actor_rollout_ref.actor.clip_ratio?',
+    ],
+    ['trainer.total_epoch=1', 'trainer.total_epoch', 'trainer.total_epochs?'],
+    ['trainr.seed=1', 'trainr', 'trainer?'],
+    ['actor_rollout_ref.rollout.gamma=1', 'actor_rollout_ref.rollout.gamma', 'algorithm.gamma?'],
+    ['data.lr=1', 'data.lr', 'actor_rollout_ref.actor.optim.lr?'],
+  ])('%s: the nearest key is named', (override, path, hint) => {
+    const error = failure([override]);
+    expect(error.path).toBe(path);
+    expect(error.message).toBe(`unknown key ${path}: did you mean ${hint}`);
+  });
+
+  it('with nothing near name the keys that are there', () => {
+    expect(failure(['algorithm.kl_ctrl.zzzzzzzz=1']).message).toContain('type, kl_coef, target_kl, horizon');
+  });
+
+  it.each([
+    ['data.train_batch_size=abc', 'data.train_batch_size: expected an integer >= 1, got "abc"'],
+    ['data.train_batch_size=1.5', 'data.train_batch_size: expected an integer >= 1, got 1.5'],
+    ['data.shuffle=1', 'data.shuffle: expected true or false, got 1'],
+    ['data.truncation=both', 'data.truncation: expected one of error, left, right, middle, got "both"'],
+    ['data=3', 'data: expected a section with keys, got 3'],
+    [
+      'actor_rollout_ref.actor.fsdp_config.dtype=fp8',
+      'expected float32 (fp32) or bfloat16 (bf16), or null, got "fp8"',
+    ],
+    [
+      'actor_rollout_ref.model.lora_rank=8',
+      'actor_rollout_ref.model.lora_rank: expected 0, got 8: LoRA is not available',
+    ],
+    ['actor_rollout_ref.actor.strategy=megatron', 'expected "fsdp" or "fsdp2", got "megatron"'],
+  ])('%s', (override, message) => {
+    expect(failure([override]).message).toContain(message);
+  });
+
+  it('are all reported at once', () => {
+    const error = failure([], 'data: { shufle: true, train_batch_size: x }');
+    expect(error.message.split('\n')).toHaveLength(4);
+    expect(error.message).toMatch(
+      /data\.train_files: expected a string or a list of strings, but it is not given/,
+    );
+    expect(error.message).toMatch(/actor_rollout_ref\.model\.path: expected a string, but it is not given/);
+  });
+
+  it.each([
+    ['a: [1', /run\.yaml:\d+:\d+: not valid YAML/],
+    ['a: 1\na: 2', /run\.yaml:2:1: not valid YAML: duplicated mapping key/],
+    ['- 1', /expected a mapping of sections, got \[1\]/],
+  ])('in the file itself: %j', (text, message) => {
+    expect(failure([], text).message).toMatch(message);
+  });
+
+  it('a missing file is named', () => {
+    expect(configError(() => loadConfig('no/such.yaml')).message).toMatch(/no\/such\.yaml/);
+  });
+});
+
+describe('contradictions', () => {
+  it.each([
+    [
+      'actor_rollout_ref.actor.ppo_mini_batch_size=128',
+      /128 prompts per mini-batch are more than data\.train_batch_size 64/,
+    ],
+    [
+      'actor_rollout_ref.actor.ppo_mini_batch_size=24',
+      /24 prompts per mini-batch do not divide .* choose one of 1, 2, 4, 8, 16, 32, 64/,
+    ],
+    ['critic.ppo_mini_batch_size=24', /^critic\.ppo_mini_batch_size/],
+    [
+      'actor_rollout_ref.actor.ppo_max_token_len_per_gpu=1000',
+      /cannot hold one sequence .* 512 \+ .* 512 = 1024 tokens/,
+    ],
+    ['actor_rollout_ref.rollout.temperature=0', /training needs sampled responses/],
+    ['actor_rollout_ref.rollout.do_sample=false', /training needs sampled responses/],
+    ['trainer.resume_mode=resume_path', /trainer\.resume_from_path: expected a checkpoint directory/],
+    ['trainer.resume_from_path=x/global_step_1', /set it to resume_path/],
+    ['trainer.val_only=true', /expected data\.val_files/],
+    ['trainer.n_gpus_per_node=8', /expected nnodes x n_gpus_per_node = 1, got 1 x 8 = 8/],
+    ['trainer.logger=[console,wandb]', /trainer\.logger: expected console or file, got "wandb"/],
+    ['algorithm.adv_estimator=grp', /got "grp"; did you mean grpo\?/],
+    ['algorithm.adv_estimator=optimal_token_baseline', /calculate_sum_pi_squared: .* set it to true/],
+    ['actor_rollout_ref.actor.policy_loss.loss_mode=dro', /dro_beta: expected a number > 0/],
+    ['critic.enable=false', /gae needs a critic/],
+  ])('%s', (override, message) => {
+    expect(failure([override]).message).toMatch(message);
+  });
+
+  it('of a critic that does not run are none', () => {
+    expect(() => load(['algorithm.adv_estimator=grpo', 'critic.ppo_mini_batch_size=24'])).not.toThrow();
+  });
+});
+
+describe('keys of verl', () => {
+  it('without effect are noted with the reason', () => {
+    const config = load([
+      'actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4',
+      'actor_rollout_ref.rollout.gpu_memory_utilization=0.6',
+      'actor_rollout_ref.actor.fsdp_config.wrap_policy.min_num_params=0',
+      '+ray_kwargs.ray_init.num_cpus=4',
+    ]);
+    expect(configNotes(config).map(({ path }) => path)).toEqual([
+      'actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu',
+      'actor_rollout_ref.actor.fsdp_config.wrap_policy',
+      'actor_rollout_ref.rollout.gpu_memory_utilization',
+      'ray_kwargs',
+    ]);
+    for (const { reason } of configNotes(config)) expect(reason).not.toBe('');
+  });
+
+  it('that ask for what happens anyway are not worth a note', () => {
+    expect(
+      configNotes(load(['actor_rollout_ref.actor.strategy=fsdp', 'algorithm.use_pf_ppo=false'])),
+    ).toEqual([]);
+  });
+
+  it('with older names go where they belong', () => {
+    const config = load([
+      'custom_reward_function.path=reward.js',
+      'actor_rollout_ref.actor.optim.warmup_style=cosine',
+    ]);
+    expect(config.reward.custom_reward_function.path).toBe('reward.js');
+    expect(config.actor_rollout_ref.actor.optim.lr_scheduler_type).toBe('cosine');
+    expect(configNotes(config).map(({ reason }) => reason)).toContain(
+      'is an older name of reward.custom_reward_function.path',
+    );
+    const both = ['custom_reward_function.path=a.js', 'reward.custom_reward_function.path=b.js'];
+    expect(failure(both).message).toMatch(/older name of .*, and both are given: "a\.js" and "b\.js"/);
+  });
+
+  it('accepts _target_ and references to other keys', () => {
+    const text = `${MINIMAL}trainer:
+  _target_: verl.Something
+  project_name: p
+  experiment_name: \${trainer.project_name}-\${data.train_batch_size}
+algorithm: { gamma: "\${data.train_batch_size}" }
+`;
+    const config = load(['algorithm.gamma=1'], text);
+    expect(config.trainer.experiment_name).toBe('p-64');
+    expect(config.trainer.default_local_dir).toBe('checkpoints/p/p-64');
+    expect(failure([`trainer.project_name=${reference('no.such')}`]).message).toMatch(
+      /cannot resolve \$\{no\.such\}/,
+    );
+    expect(failure([`trainer.project_name=${reference('trainer.project_name')}`]).message).toMatch(
+      /refers to itself/,
+    );
+    expect(failure([`trainer.project_name=${reference('oc.env:HOME')}`]).message).toMatch(
+      /resolvers are not available/,
+    );
+  });
+});
+
+describe('batch arithmetic', () => {
+  it('states every size in its unit', () => {
+    const lines = batchArithmetic(
+      load([
+        'actor_rollout_ref.rollout.n=8',
+        'actor_rollout_ref.actor.ppo_epochs=2',
+        'data.val_files=v.jsonl',
+      ]),
+    ).join('\n');
+    expect(lines).toContain('64 prompts x 8 responses = 512 sequences, 512 per rank (1 rank)');
+    expect(lines).toContain('at most 512 + 512 = 1024 tokens');
+    expect(lines).toContain('actor: mini-batch of 16 prompts = 128 sequences');
+    expect(lines).toContain('4 mini-batches x 2 epochs = 8 optimiser steps per step');
+    expect(lines).toContain('micro-batches of up to 16384 tokens');
+    expect(lines).toContain('critic: mini-batch of 16 prompts');
+    expect(lines).toContain('one epoch is floor(prompts of the training set / 64) steps');
+  });
+
+  it('leaves out a critic that does not run', () => {
+    expect(batchArithmetic(load(['algorithm.adv_estimator=grpo'])).join('\n')).not.toContain('critic');
+  });
+});
+
+describe('sft', () => {
+  const file = () => writeConfig('data: { train_files: a.jsonl }\nmodel: { partial_pretrain: m }\n');
+
+  it('has a tree of its own', () => {
+    const config = loadSftConfig(file(), ['optim.lr=1e-3', 'model.dtype=bf16']);
+    expect(config.model.path).toBe('m');
+    expect(config.model.dtype).toBe('bfloat16');
+    expect(config.data).toMatchObject({ train_batch_size: 256, max_length: 1024, messages_key: null });
+    expect(config.optim).toMatchObject({ lr: 1e-3, lr_scheduler_type: 'cosine', clip_grad: 1 });
+    expect(batchArithmetic(config)[0]).toContain('256 examples = 1 optimiser step');
+  });
+
+  it('names unknown keys', () => {
+    expect(configError(() => loadSftConfig(file(), ['model.pth=m'])).message).toContain(
+      'did you mean model.path?',
+    );
+  });
+});
+
+it('the resolved tree is a configuration itself', () => {
+  const config = load(['trainer.seed=11', 'algorithm.adv_estimator=rloo']);
+  expect(loadConfig(writeConfig(describeConfig(config)))).toEqual(config);
+});
+
+it('docs/config.md lists the keys as they are: else run npm run build && node scripts/config_docs.mjs', () => {
+  const page = readFileSync(join(__dirname, '../../../docs/config.md'), 'utf8');
+  expect(page).toContain(documentSchema(ppoSchema));
+  expect(page).toContain(documentSchema(sftSchema));
+});

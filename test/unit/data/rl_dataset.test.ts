@@ -1,0 +1,196 @@
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { parquetWriteBuffer } from 'hyparquet-writer';
+import { RlDataset, type RlDatasetOptions } from '../../../ts/data/rl_dataset';
+import { Tokenizer } from '../../../ts/data/tokenizer';
+import { id, rlRow, temporaryDirectory, tokenizerDirectory, writeLines } from './fake_tokenizer';
+
+const tokenizer = Tokenizer.load(tokenizerDirectory());
+
+const open = (files: string | string[], options: Partial<RlDatasetOptions> = {}) =>
+  RlDataset.open([files].flat(), tokenizer, {
+    promptKey: 'prompt',
+    dataSourceKey: 'data_source',
+    maxPromptLength: 100,
+    filterOverlongPrompts: false,
+    truncation: 'error',
+    maxSamples: -1,
+    shuffle: false,
+    seed: 1,
+    ...options,
+  });
+
+const chat = (content: string) => [{ role: 'user', content }];
+const text = async (dataset: RlDataset, i: number) =>
+  tokenizer.decode((await dataset.sample(i)).tokens, { skipSpecialTokens: false });
+const texts = (dataset: RlDataset) =>
+  Promise.all(Array.from({ length: dataset.length }, (_, i) => text(dataset, i)));
+
+/** verl's columns, nested as pyarrow writes them. */
+function writeParquet(prompts: readonly string[], rowGroupSize = 1000): string {
+  const text = (name: string) =>
+    ({ name, type: 'BYTE_ARRAY', converted_type: 'UTF8', repetition_type: 'OPTIONAL' }) as const;
+  const group = (name: string, num_children: number) =>
+    ({ name, num_children, repetition_type: 'OPTIONAL' }) as const;
+  const file = join(temporaryDirectory(), 'data.parquet');
+  const buffer = parquetWriteBuffer({
+    schema: [
+      { name: 'root', num_children: 4 },
+      text('data_source'),
+      { ...group('prompt', 1), converted_type: 'LIST' },
+      { name: 'list', num_children: 1, repetition_type: 'REPEATED' },
+      group('element', 2),
+      text('content'),
+      text('role'),
+      group('reward_model', 2),
+      text('ground_truth'),
+      text('style'),
+      group('extra_info', 2),
+      { name: 'index', type: 'INT64', repetition_type: 'OPTIONAL' },
+      text('split'),
+    ],
+    columnData: [
+      { name: 'data_source', data: prompts.map(() => 'sums') },
+      { name: 'prompt', data: prompts.map(chat) },
+      { name: 'reward_model', data: prompts.map((p) => ({ ground_truth: `${p}!`, style: 'rule' })) },
+      { name: 'extra_info', data: prompts.map((_, i) => ({ index: BigInt(i), split: 'train' })) },
+    ],
+    rowGroupSize,
+  });
+  writeFileSync(file, Buffer.from(buffer));
+  return file;
+}
+
+describe('rows', () => {
+  it("have verl's columns", async () => {
+    const dataset = await open(writeLines([rlRow(chat('1+1'), ['2', 'two'])]));
+    expect(dataset.length).toBe(1);
+    expect(await dataset.sample(0)).toMatchObject({
+      dataSource: 'sums',
+      groundTruth: ['2', 'two'],
+      extraInfo: { index: 7 },
+    });
+    expect(await text(dataset, 0)).toBe('<|user|>1+1<eos><|assistant|>');
+  });
+
+  it('may hold prompts as plain text, which get the special tokens of the tokenizer', async () => {
+    const dataset = await open(writeLines([rlRow('ab')]));
+    expect(Array.from((await dataset.sample(0)).tokens)).toEqual([1, id('a'), id('b')]);
+  });
+
+  it('come from JSON, JSONL and several files', async () => {
+    const json = join(temporaryDirectory(), 'a.json');
+    writeFileSync(json, JSON.stringify([rlRow('a'), rlRow('b')]));
+    const dataset = await open([json, writeLines([rlRow('c'), '', rlRow('d')])]);
+    expect(await texts(dataset)).toEqual(['<bos>a', '<bos>b', '<bos>c', '<bos>d']);
+  });
+
+  it('come from parquet, over several row groups, in any order', async () => {
+    const prompts = Array.from({ length: 25 }, (_, i) => `p${i}`);
+    const dataset = await open(writeParquet(prompts, 10));
+    expect(dataset.length).toBe(25);
+    for (const i of [24, 0, 9, 10, 20]) {
+      const sample = await dataset.sample(i);
+      expect(await text(dataset, i)).toBe(`<|user|>p${i}<eos><|assistant|>`);
+      expect(sample).toMatchObject({ groundTruth: `p${i}!`, extraInfo: { index: i, split: 'train' } });
+    }
+  });
+
+  it('beyond maxSamples are left out, by seed when shuffling', async () => {
+    const file = writeLines([...'abcdefgh'].map((c) => rlRow(c)));
+    expect(await texts(await open(file, { maxSamples: 3 }))).toEqual(['<bos>a', '<bos>b', '<bos>c']);
+    const draw = (seed: number) => open(file, { maxSamples: 3, shuffle: true, seed }).then(texts);
+    expect(await draw(1)).toEqual(await draw(1));
+    expect(new Set((await Promise.all([1, 2, 3, 4].map(draw))).map(String)).size).toBeGreaterThan(1);
+  });
+});
+
+describe('long prompts', () => {
+  const file = writeLines([rlRow('abcdefgh'), rlRow('ab')]);
+  const limits = { maxPromptLength: 5 };
+
+  it('are an error that names the row', async () => {
+    const dataset = await open(file, limits);
+    await expect(dataset.sample(0)).rejects.toThrow(
+      `${file}:1: the prompt has 9 tokens, more than data.max_prompt_length 5`,
+    );
+    expect(await text(dataset, 1)).toBe('<bos>ab');
+  });
+
+  it.each([
+    ['left', 'defgh'],
+    ['right', '<bos>abcd'],
+    ['middle', '<bos>afgh'],
+  ] as const)('are cut: %s', async (truncation, expected) => {
+    expect(await text(await open(file, { ...limits, truncation }), 0)).toBe(expected);
+  });
+
+  it('are filtered, and counted', async () => {
+    const dataset = await open(file, { ...limits, filterOverlongPrompts: true });
+    expect([dataset.length, dataset.numFiltered]).toEqual([1, 1]);
+    expect(await texts(dataset)).toEqual(['<bos>ab']);
+  });
+
+  it('alone are an error with the shortest length', async () => {
+    const filtered = open(file, { maxPromptLength: 2, filterOverlongPrompts: true });
+    await expect(filtered).rejects.toThrow(
+      'all 2 prompts are longer than data.max_prompt_length 2; the shortest has 3 tokens',
+    );
+  });
+});
+
+describe('bad files', () => {
+  const expectError = async (file: string, message: string | RegExp, options = {}) => {
+    await expect(open(file, options).then((dataset) => dataset.sample(0))).rejects.toMatchObject({
+      code: expect.stringMatching(/^(INVALID_DATA|IO)$/),
+      message: expect.stringMatching(message instanceof RegExp ? message : new RegExp(message)),
+    });
+  };
+
+  it('name the line that is not JSON', async () => {
+    const file = writeLines([rlRow('a'), '', '{"prompt": ']);
+    await expectError(file, `${file}:3: not valid JSON`);
+    const list = writeLines([rlRow('a'), '[1]']);
+    await expectError(list, /:2: expected a JSON object, got \[1\]/);
+  });
+
+  it('name the column that is missing and those that are there', async () => {
+    await expectError(writeLines([rlRow('a')]), /no column 'question'; the columns are data_source, prompt/, {
+      promptKey: 'question',
+    });
+    await expectError(
+      writeParquet(['a']),
+      /row 0: no column 'question'; the columns are data_source, prompt/,
+      {
+        promptKey: 'question',
+      },
+    );
+    await expectError(writeLines([{ prompt: 'a' }]), /no column 'reward_model'/);
+  });
+
+  it.each([
+    [rlRow(5), /expected a prompt string or a list of \{role, content\}, got 5/],
+    [rlRow([]), /expected a prompt string or a list/],
+    [
+      { ...rlRow('a'), reward_model: '4' },
+      /expected reward_model to be an object with ground_truth, got "4"/,
+    ],
+  ])('name the value that is wrong: %j', async (row, message) => {
+    await expectError(writeLines([row]), message);
+  });
+
+  it.each(['data.jsonl', 'data.json'])('without rows are empty: %s', async (name) => {
+    const file = join(temporaryDirectory(), name);
+    writeFileSync(file, name.endsWith('.json') ? '[]' : '\n');
+    await expectError(file, /the data set is empty/);
+  });
+
+  it('that do not exist, have another type or are damaged are named', async () => {
+    await expectError('no/such.jsonl', /cannot read no\/such\.jsonl/);
+    await expectError('no/such.parquet', /cannot read no\/such\.parquet/);
+    await expectError('data.csv', /data\.csv: expected a \.parquet, \.jsonl or \.json file/);
+    const damaged = join(temporaryDirectory(), 'x.parquet');
+    writeFileSync(damaged, 'PAR1 nonsense');
+    await expectError(damaged, /x\.parquet is not a usable parquet file/);
+  });
+});

@@ -1,0 +1,110 @@
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { checkVocabulary, Tokenizer } from '../../../ts/data/tokenizer';
+import { ALPHABET, id, TEMPLATE, temporaryDirectory, tokenizerDirectory } from './fake_tokenizer';
+
+const user = (content: string) => ({ role: 'user', content });
+
+describe('tokens', () => {
+  const tokenizer = Tokenizer.load(tokenizerDirectory());
+
+  it('go there and back', () => {
+    const tokens = tokenizer.encode('ab+1');
+    expect(Array.from(tokens)).toEqual(['a', 'b', '+', '1'].map(id));
+    expect(tokenizer.decode(tokens, { skipSpecialTokens: true })).toBe('ab+1');
+  });
+
+  it('of the post-processor come when asked for', () => {
+    expect(Array.from(tokenizer.encode('a', true))).toEqual([1, id('a')]);
+  });
+
+  it('that are special can be shown or left out', () => {
+    expect(tokenizer.decode([id('a'), 2], { skipSpecialTokens: true })).toBe('a');
+    expect(tokenizer.decode([id('a'), 2], { skipSpecialTokens: false })).toBe('a<eos>');
+    expect(Array.from(tokenizer.encode('a<eos>'))).toEqual([id('a'), 2]);
+  });
+
+  it('are counted, and known by their roles', () => {
+    expect(tokenizer.vocabSize).toBe(4 + ALPHABET.length);
+    expect([tokenizer.eosId, tokenizer.padId]).toEqual([2, 3]);
+  });
+
+  it('beyond the vocabulary of the model are an error', () => {
+    expect(() => checkVocabulary(tokenizer, tokenizer.vocabSize, 'model')).not.toThrow();
+    expect(() => checkVocabulary(tokenizer, tokenizer.vocabSize - 1, 'model')).toThrow(
+      /produces ids up to \d+, but the model in model has vocab_size \d+/,
+    );
+  });
+});
+
+describe('chat templates', () => {
+  it('come from tokenizer_config.json', () => {
+    const tokenizer = Tokenizer.load(tokenizerDirectory());
+    expect(tokenizer.renderChat([user('1+1')], true)).toBe('<|user|>1+1<eos><|assistant|>');
+  });
+
+  it('come from chat_template.jinja first', () => {
+    const directory = tokenizerDirectory();
+    writeFileSync(join(directory, 'chat_template.jinja'), "{{ bos_token }}{{ messages[0]['content'] }}");
+    expect(Tokenizer.load(directory).renderChat([user('x')], true)).toBe('<bos>x');
+  });
+
+  it('come from the configuration before all', () => {
+    const tokenizer = Tokenizer.load(tokenizerDirectory(), { chatTemplate: '{{ messages|length }}' });
+    expect(tokenizer.renderChat([user('x')], true)).toBe('1');
+  });
+
+  it('may have names', () => {
+    const named = [
+      { name: 'tool_use', template: 'no' },
+      { name: 'default', template: TEMPLATE },
+    ];
+    const tokenizer = Tokenizer.load(tokenizerDirectory({ chat_template: named }));
+    expect(tokenizer.renderChat([user('x')], false)).toBe('<|user|>x<eos>');
+  });
+
+  it.each([
+    ['{{ messages[0]|tojson }}', '{"role": "user", "content": "x"}'],
+    ["{{ strftime_now('%Y')|length }}", '4'],
+    ['{{ greeting }}', 'hello'],
+    ['{% generation %}{{ messages[0].content.strip() }}{% endgeneration %}', 'x'],
+    ['{%- for m in messages -%}\n  {{- m.role }}\n{%- endfor -%}', 'user'],
+    ['{% if tools is defined %}tools{% else %}none{% endif %}', 'none'],
+  ])('do what Hugging Face does: %s', (template, expected) => {
+    const tokenizer = Tokenizer.load(tokenizerDirectory({ chat_template: template }));
+    expect(tokenizer.renderChat([user('x')], true, { greeting: 'hello' })).toBe(expected);
+  });
+
+  it('may refuse a conversation', () => {
+    const template = "{{ raise_exception('roles must alternate') }}";
+    const tokenizer = Tokenizer.load(tokenizerDirectory({ chat_template: template }));
+    expect(() => tokenizer.renderChat([user('x')], true)).toThrow(
+      /the chat template failed: roles must alternate/,
+    );
+  });
+
+  it('that do not parse are named', () => {
+    expect(() => Tokenizer.load(tokenizerDirectory({ chat_template: '{% if %}' }))).toThrow(/does not parse/);
+  });
+
+  it('that are missing are an error when needed', () => {
+    const tokenizer = Tokenizer.load(tokenizerDirectory({}));
+    expect(() => tokenizer.renderChat([user('x')], true)).toThrow(
+      /has no chat template: .*custom_chat_template/,
+    );
+  });
+});
+
+describe('a directory', () => {
+  it('without tokenizer.json is named', () => {
+    const directory = temporaryDirectory();
+    expect(() => Tokenizer.load(directory)).toThrow(`${directory} has no tokenizer.json`);
+  });
+
+  it.each(['{ "model": ', '{}'])('with a broken one is named: %s', (text) => {
+    const directory = join(temporaryDirectory(), 'broken');
+    mkdirSync(directory);
+    writeFileSync(join(directory, 'tokenizer.json'), text);
+    expect(() => Tokenizer.load(directory)).toThrow(/tokenizer\.json is not/);
+  });
+});

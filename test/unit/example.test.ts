@@ -1,0 +1,126 @@
+import { createHash } from 'node:crypto';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { readHeader } from '../../ts/checkpoint/safetensors';
+import { loadModelDirectory } from '../../ts/model/model_dir';
+
+type Row = Record<string, unknown>;
+
+/** A module of the example, untyped. */
+const example = (name: string) => import(`../../examples/arithmetic/${name}.mjs`);
+
+describe('the arithmetic example', () => {
+  let directory: string;
+  beforeEach(() => {
+    directory = mkdtempSync(join(tmpdir(), 'troupe-example-'));
+  });
+  afterEach(() => rmSync(directory, { recursive: true, force: true }));
+  const sizes = { sft: 200, train: 300, val: 50 };
+  const rows = (name: string): Row[] =>
+    readFileSync(join(directory, 'data', `${name}.jsonl`), 'utf8')
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line) as Row);
+  const content = (row: Row): string =>
+    ((row['prompt'] ?? row['messages']) as { content: string }[])[0]!.content;
+
+  it('has held-out problems that are distinct and in no other file', async () => {
+    const { prepare } = await example('prepare');
+    prepare(directory, { sizes });
+    const held = new Set(rows('val').map(content));
+    expect(held.size).toBe(sizes.val);
+    for (const row of [...rows('sft'), ...rows('train')]) expect(held.has(content(row))).toBe(false);
+  });
+
+  it('writes the same bytes for the same seed', async () => {
+    const { prepare } = await example('prepare');
+    const read = () =>
+      ['data/sft.jsonl', 'data/train.jsonl', 'initial_model/model.safetensors'].map((file) =>
+        createHash('sha256')
+          .update(readFileSync(join(directory, file)))
+          .digest('hex'),
+      );
+    prepare(directory, { sizes, seed: 3 });
+    const first = read();
+    prepare(directory, { sizes, seed: 3 });
+    expect(read()).toEqual(first);
+    prepare(directory, { sizes, seed: 4 });
+    expect(read()).not.toEqual(first);
+  });
+
+  it('gives ground truths that the reward accepts, and nothing else', async () => {
+    const { prepare } = await example('prepare');
+    const { compute_score } = await example('reward');
+    prepare(directory, { sizes });
+    for (const row of rows('val')) {
+      const groundTruth = (row['reward_model'] as { ground_truth: string }).ground_truth;
+      const [, left, operator, right] = content(row).match(/^(\d+)([+-])(\d+)=$/) as string[];
+      const value = operator === '+' ? Number(left) + Number(right) : Number(left) - Number(right);
+      expect(groundTruth).toBe([...String(value)].reverse().join(''));
+      expect(compute_score({ response: groundTruth, groundTruth })).toEqual({ score: 1, acc: true });
+      expect(compute_score({ response: `${groundTruth}0`, groundTruth })).toEqual({ score: 0, acc: false });
+    }
+  });
+
+  it('has demonstrations of which some forget to carry', async () => {
+    const { answerText, sloppyAnswerText } = await example('problems');
+    expect(answerText({ left: 47, right: 85, operator: '+' })).toBe('231');
+    expect(sloppyAnswerText({ left: 47, right: 85, operator: '+' })).toBe('22');
+    expect(answerText({ left: 42, right: 17, operator: '-' })).toBe('52');
+    expect(sloppyAnswerText({ left: 42, right: 17, operator: '-' })).toBe('53');
+    expect(sloppyAnswerText({ left: 12, right: 30, operator: '+' })).toBe('24');
+  });
+
+  it('starts from a model directory that the loader accepts', async () => {
+    const { prepare } = await example('prepare');
+    const { parameters } = prepare(directory, { sizes });
+    const model = join(directory, 'initial_model');
+    const stored = readHeader(join(model, 'model.safetensors'));
+    expect(stored.reduce((sum, { shape }) => sum + shape.reduce((a, b) => a * b, 1), 0)).toBe(parameters);
+    expect(parameters).toBeGreaterThan(1e6);
+    const { config, eosTokenIds } = loadModelDirectory(model, 'lm');
+    expect(eosTokenIds).toEqual([1]);
+    expect(config.vocabSize).toBe(15);
+  });
+});
+
+describe('curves', () => {
+  it('places points between round tick marks', async () => {
+    const { ticks, renderCurves } = await example('curves');
+    expect(ticks(0, 1, 5)).toEqual([0, 0.2, 0.4, 0.6, 0.8, 1]);
+    expect(ticks(3, 3, 5).length).toBeGreaterThan(1);
+    expect(ticks(0, 60, 6)).toEqual([0, 10, 20, 30, 40, 50, 60]);
+    const svg = renderCurves('A & B', [
+      {
+        title: 'reward',
+        percent: true,
+        points: [
+          [0, 0.25],
+          [10, 0.75],
+        ],
+      },
+      { title: 'nothing', points: [] },
+    ]);
+    expect(svg).toContain('A &amp; B');
+    expect(svg).toContain('<polyline');
+    expect(svg).not.toContain('nothing');
+    expect(svg).not.toContain('NaN');
+  });
+
+  it('draws a constant series', async () => {
+    const { renderCurves } = await example('curves');
+    expect(
+      renderCurves('t', [
+        {
+          title: 'flat',
+          points: [
+            [1, 2],
+            [2, 2],
+          ],
+        },
+      ]),
+    ).not.toContain('NaN');
+    expect(renderCurves('t', [{ title: 'one', points: [[0, 0]] }])).not.toContain('NaN');
+  });
+});

@@ -1,0 +1,177 @@
+// A run without models: engines whose "weights" are one number that every update changes, prompts that are
+// numbers, and a configuration that fits them.
+import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { SamplingOptions } from '../../ts/actor/sampling';
+import { Batch, type Seqs } from '../../ts/batch/batch';
+import { loadConfig, type ResolvedConfig } from '../../ts/config/config';
+import type { RewardFunction } from '../../ts/reward/types';
+import type { EngineNeeds, Engines } from '../../ts/trainer/engines';
+import type { Prompt } from '../../ts/trainer/rollout';
+import { deriveSeed } from '../../ts/trainer/seed';
+import type { TrainingData } from '../../ts/trainer/training_data';
+
+/** 0 <= x < 1, a pure function of its arguments. */
+const noise = (...parts: (number | string)[]): number => deriveSeed(...parts) / 2 ** 53;
+
+/** One score per response token, from the weights and the token. */
+const perToken = (batch: Batch, weights: number, purpose: string): Float32Array =>
+  Float32Array.from({ length: batch.numResponseTokens }, (_, t) => -noise(purpose, weights * 1e9, t));
+
+export class FakeEngines {
+  /** Names of the calls made, in order. */
+  readonly calls: string[] = [];
+  weights = 0.5;
+  criticWeights = 0.25;
+  updateOptions: unknown = null;
+  closeError: Error | null = null;
+  /** Sees every call before it is made, with its number from 1; may throw. */
+  onCall: (count: number, name: string) => void = () => {};
+
+  failAt(count: number, error: Error): void {
+    this.onCall = (call) => {
+      if (call === count) throw error;
+    };
+  }
+
+  async create(needs: EngineNeeds): Promise<Engines> {
+    return {
+      worldSize: 1,
+      actor: {
+        generate: async (prompts, options) => this.generate(prompts, options),
+        computeLogProb: async (batch) => {
+          this.call('actor.computeLogProb');
+          const entropy = perToken(batch, this.weights, 'entropy').map((x) => -x);
+          return { logProbs: perToken(batch, this.weights, 'actor'), entropy, sumPiSquared: null };
+        },
+        updatePolicy: async (batch, options) => {
+          this.call('updatePolicy');
+          this.updateOptions = options;
+          this.weights += batch.get('advantages').reduce((sum, x, t) => sum + x * 0.001 * (t + 1), 0);
+          return { 'actor/pg_loss': this.weights, 'perf/mfu/actor': performance.now() };
+        },
+        saveModel: async () => this.call('saveModel'),
+        saveCheckpoint: async (dir) => {
+          this.call('actor.saveCheckpoint');
+          this.write(dir, this.weights);
+        },
+        loadCheckpoint: async (dir) => {
+          this.weights = this.read(dir);
+        },
+      },
+      reference: needs.reference
+        ? {
+            computeLogProb: async (batch) => {
+              this.call('ref.computeLogProb');
+              return { logProbs: perToken(batch, 0.5, 'actor'), entropy: null, sumPiSquared: null };
+            },
+          }
+        : null,
+      critic: needs.critic
+        ? {
+            computeValues: async (batch) => {
+              this.call('computeValues');
+              return { values: perToken(batch, this.criticWeights, 'values') };
+            },
+            updateCritic: async (batch) => {
+              this.call('updateCritic');
+              this.criticWeights += batch.get('returns').reduce((sum, x) => sum + x * 0.001, 0);
+              return { 'critic/vf_loss': this.criticWeights };
+            },
+            saveModel: async () => this.call('critic.saveModel'),
+            saveCheckpoint: async (dir) => {
+              this.call('critic.saveCheckpoint');
+              this.write(dir, this.criticWeights);
+            },
+            loadCheckpoint: async (dir) => {
+              this.criticWeights = this.read(dir);
+            },
+          }
+        : null,
+      setPhase: () => {},
+      close: async () => {
+        this.calls.push('close');
+        if (this.closeError) throw this.closeError;
+      },
+    };
+  }
+
+  private call(name: string): void {
+    this.calls.push(name);
+    this.onCall(this.calls.length, name);
+  }
+
+  private generate(prompts: Seqs, options: SamplingOptions): Batch {
+    this.call('generate');
+    const inputs = Array.from(prompts).flatMap(
+      (prompt) => new Array(options.n ?? 1).fill(prompt) as ArrayLike<number>[],
+    );
+    const outputs = inputs.map((prompt, i) => {
+      const key = [options.seed ?? 0, i, prompt[0] as number, this.weights * 1e9] as const;
+      const length = 1 + Math.floor(noise('length', ...key) * options.maxNewTokens);
+      return Array.from({ length }, (_, t) => Math.floor(noise('token', t, ...key) * 10));
+    });
+    const batch = Batch.fromSequences(inputs, outputs);
+    return batch.with({ rolloutLogProbs: perToken(batch, this.weights, 'actor') });
+  }
+
+  private write(dir: string, weights: number): void {
+    mkdirSync(dir, { recursive: true });
+    writeFileSync(join(dir, 'weights'), String(weights));
+  }
+
+  private read(dir: string): number {
+    return Number(readFileSync(join(dir, 'weights'), 'utf8'));
+  }
+}
+
+const prompt = (i: number): Prompt => ({
+  tokens: [i + 1],
+  dataSource: 'fake',
+  groundTruth: String(i),
+  extraInfo: {},
+});
+
+/** Two prompts per batch, three batches per epoch. */
+export function fakeData(): TrainingData {
+  let position = 0;
+  return {
+    train: {
+      batchesPerEpoch: 3,
+      next: async () => {
+        const epoch = Math.floor(position / 3);
+        return { prompts: [prompt(2 * position++), prompt(2 * position)], epoch };
+      },
+      state: () => ({ position }),
+      restore: (state) => {
+        position = (state as { position: number }).position;
+      },
+    },
+    validation: [prompt(100), prompt(101), prompt(102)],
+    decoder: { decode: (tokens) => Array.from(tokens).join(' ') },
+  };
+}
+
+/** Longer answers score more, even first tokens most. */
+export const lengthReward: RewardFunction = ({ responseTokens }) =>
+  responseTokens.length / 4 + ((responseTokens[0] as number) % 2 === 0 ? 1 : 0);
+
+/** Two prompts x four responses per step. */
+export function runConfig(directory: string, overrides: readonly string[]): ResolvedConfig {
+  const file = join(mkdtempSync(join(tmpdir(), 'config-')), 'run.yaml');
+  writeFileSync(
+    file,
+    `
+data: { train_files: none.jsonl, val_files: none.jsonl, train_batch_size: 2, max_prompt_length: 4, max_response_length: 4 }
+actor_rollout_ref:
+  model: { path: none }
+  actor: { ppo_mini_batch_size: 1 }
+  rollout: { n: 4 }
+critic: { model: { path: none }, ppo_mini_batch_size: 1 }
+algorithm: { adv_estimator: grpo }
+trainer: { default_local_dir: ${JSON.stringify(directory)}, total_epochs: 2, logger: [] }
+`,
+  );
+  return loadConfig(file, [...overrides]);
+}

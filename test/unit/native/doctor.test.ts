@@ -1,0 +1,63 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { doctor, runDoctor } from '../../../ts/native/doctor';
+import { checkPrerequisites } from '../../../ts/native/prerequisites';
+
+const environment = { ...process.env };
+afterEach(() => {
+  process.env = { ...environment };
+});
+
+test('the report covers what the native core depends on, and every problem has a fix', async () => {
+  const report = await doctor();
+  const names = report.items.map((item) => item.name);
+  expect(names).toEqual(
+    [
+      'troupe',
+      'node',
+      'npm',
+      'python',
+      'cmake',
+      'compiler',
+      'make',
+      'libc',
+      'cpu',
+      'memory',
+      'libtorch',
+    ].concat(['addon', 'loading', 'gpu']),
+  );
+  for (const item of report.items) {
+    expect(item.found).not.toBe('');
+    if (item.severity === 'problem') expect(item.fix).not.toBeNull();
+  }
+  expect(report.ok).toBe(report.items.every((item) => item.severity !== 'problem'));
+});
+
+test('a wrong TROUPE_LIBTORCH is a problem that names it, and the exit code is 1', async () => {
+  process.env['TROUPE_LIBTORCH'] = '/nonexistent';
+  const lines: string[] = [];
+  expect(await runDoctor({ log: (line) => lines.push(line) })).toBe(1);
+  const at = lines.findIndex((line) => line.startsWith('FAIL  libtorch'));
+  expect(lines[at]).toContain('TROUPE_LIBTORCH is /nonexistent, which does not exist');
+  expect(lines[at + 1]).toContain('-> Run `npx troupe setup`');
+});
+
+test('each missing tool is one message that says what to install', () => {
+  const empty = mkdtempSync(path.join(tmpdir(), 'troupe-path-'));
+  process.env['PATH'] = empty;
+  process.env['CXX'] = '';
+  const found = checkPrerequisites();
+  expect(found.map((tool) => [tool.name, tool.ok])).toEqual([
+    ['node', true],
+    ['python', false],
+    ['cmake', false],
+    ['compiler', false],
+    ['make', false],
+  ]);
+  for (const tool of found.slice(1)) {
+    expect(tool.found).toMatch(/ (is|are) needed/);
+    expect(tool.fix).toMatch(/^Install /);
+  }
+  rmSync(empty, { recursive: true });
+});

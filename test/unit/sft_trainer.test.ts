@@ -1,0 +1,130 @@
+import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { Batch } from '../../ts/batch/batch';
+import type { ResolvedSftConfig } from '../../ts/config/config';
+import type { SftData } from '../../ts/trainer/sft_data';
+import { type SftEngine, SftTrainer } from '../../ts/trainer/sft_trainer';
+
+const runDirectory = (): string => mkdtempSync(join(tmpdir(), 'sft-'));
+
+/** The keys that the trainer reads when engine and data are given. */
+const config = (directory: string, trainer: object = {}): ResolvedSftConfig =>
+  ({
+    data: { train_batch_size: 2 },
+    trainer: {
+      default_local_dir: directory,
+      total_epochs: 2,
+      total_training_steps: null,
+      save_freq: 2,
+      test_freq: 3,
+      resume_mode: 'auto',
+      max_ckpt_to_keep: null,
+      logger: [],
+      ...trainer,
+    },
+  }) as unknown as ResolvedSftConfig;
+
+function fakeEngine(
+  onUpdate: (count: number) => void = () => {},
+): SftEngine & { closed: boolean; seen: number[][] } {
+  let weights = 1;
+  let count = 0;
+  const engine = {
+    closed: false,
+    seen: [] as number[][],
+    updateSft: async (batch: Batch) => {
+      onUpdate(++count);
+      engine.seen.push(Array.from(batch.get('responseMask')));
+      weights = weights * 0.9 + batch.get('tokens').reduce((a, b) => a + b, 0) * 1e-3;
+      return { 'actor/loss': weights, 'actor/lr': 0.1, 'perf/mfu/actor': performance.now() };
+    },
+    computeLogProb: async (batch: Batch) => ({
+      logProbs: new Float32Array(batch.numResponseTokens).fill(-weights),
+      entropy: null,
+      sumPiSquared: null,
+    }),
+    saveModel: async (dir: string) => {
+      mkdirSync(dir, { recursive: true });
+      writeFileSync(join(dir, 'weights'), String(weights));
+    },
+    saveCheckpoint: async (dir: string) => engine.saveModel(dir),
+    loadCheckpoint: async (dir: string) => {
+      weights = Number(readFileSync(join(dir, 'weights'), 'utf8'));
+    },
+    close: async () => {
+      engine.closed = true;
+    },
+  };
+  return engine;
+}
+
+function fakeData(): SftData {
+  let position = 0;
+  const example = (i: number) => ({
+    prompt: Int32Array.of(i + 1),
+    response: Int32Array.of(i, i + 2),
+    lossMask: Uint8Array.of(0, 1),
+  });
+  return {
+    train: {
+      batchesPerEpoch: 3,
+      next: async () => {
+        const at = position++;
+        return { examples: [example(at), example(at + 50)], epoch: Math.floor(at / 3) };
+      },
+      state: () => position,
+      restore: (state) => {
+        position = state as number;
+      },
+    },
+    validation: [example(7), example(8), example(9)],
+  };
+}
+
+const runSft = (directory: string, engine: SftEngine, trainer: object = {}) =>
+  new SftTrainer(config(directory, trainer), {
+    engine: async () => engine,
+    data: async () => fakeData(),
+  }).fit();
+
+test('trains all epochs, validates, saves the model', async () => {
+  const directory = runDirectory();
+  const engine = fakeEngine();
+  const result = await runSft(directory, engine);
+  expect(result).toMatchObject({ step: 6, interrupted: false, finalModel: join(directory, 'final_model') });
+  expect(engine.seen[0]).toEqual([0, 1, 0, 1]);
+  expect(engine.closed).toBe(true);
+  const lines = readFileSync(join(directory, 'metrics.jsonl'), 'utf8').trim().split('\n');
+  expect(lines).toHaveLength(6);
+  expect(lines[2]).toMatch(/"train\/loss".*"val\/loss"/);
+  expect(lines[1]).not.toMatch(/val\/loss|perf\//);
+});
+
+test('killed and resumed equals uninterrupted', async () => {
+  const whole = runDirectory();
+  await runSft(whole, fakeEngine());
+  const directory = runDirectory();
+  const dying = fakeEngine((count) => {
+    if (count === 4) throw new Error('killed');
+  });
+  await expect(runSft(directory, dying)).rejects.toThrow('killed');
+  expect(dying.closed).toBe(true);
+  await runSft(directory, fakeEngine());
+  for (const file of ['metrics.jsonl', 'final_model/weights']) {
+    expect(readFileSync(join(directory, file), 'utf8')).toBe(readFileSync(join(whole, file), 'utf8'));
+  }
+});
+
+test('a stop request saves after the step', async () => {
+  const directory = runDirectory();
+  const engine = fakeEngine((count) => {
+    if (count === 3) trainer.requestStop('SIGINT');
+  });
+  const trainer = new SftTrainer(config(directory), {
+    engine: async () => engine,
+    data: async () => fakeData(),
+  });
+  expect(await trainer.fit()).toMatchObject({ step: 3, interrupted: true, finalModel: null });
+  expect(readFileSync(join(directory, 'latest_checkpointed_iteration.txt'), 'utf8')).toBe('3');
+});

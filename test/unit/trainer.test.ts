@@ -1,0 +1,256 @@
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { WorkerDiedError } from '../../ts/errors';
+import type { CreateEngines } from '../../ts/trainer/engines';
+import { Trainer, type TrainerOptions } from '../../ts/trainer/trainer';
+import { FakeEngines, fakeData, lengthReward, runConfig } from './fake_run';
+
+const runDirectory = (): string => mkdtempSync(join(tmpdir(), 'trainer-'));
+
+const read = (directory: string, name: string): string => readFileSync(join(directory, name), 'utf8');
+
+interface Setup {
+  directory?: string;
+  overrides?: string[];
+  engines?: FakeEngines;
+  options?: TrainerOptions;
+}
+
+function trainer({
+  directory = runDirectory(),
+  overrides = [],
+  engines = new FakeEngines(),
+  options = {},
+}: Setup = {}) {
+  const create: CreateEngines = async (_, needs) => engines.create(needs);
+  const config = runConfig(directory, overrides);
+  return {
+    directory,
+    engines,
+    trainer: new Trainer(config, {
+      reward: lengthReward,
+      engines: create,
+      data: async () => fakeData(),
+      ...options,
+    }),
+  };
+}
+
+const ppo = [
+  'algorithm.adv_estimator=gae',
+  'algorithm.use_kl_in_reward=true',
+  'algorithm.kl_ctrl.type=adaptive',
+];
+
+describe('the recipe', () => {
+  test('grpo: generate, evaluate, update, with validation and saving where due', async () => {
+    const run = trainer({
+      overrides: ['trainer.total_training_steps=2', 'trainer.save_freq=2', 'trainer.test_freq=2'],
+    });
+    const result = await run.trainer.fit();
+    expect(run.engines.calls).toEqual([
+      'generate', // validation before training
+      'generate',
+      'actor.computeLogProb',
+      'updatePolicy',
+      'generate',
+      'actor.computeLogProb',
+      'updatePolicy',
+      'generate', // validation
+      'actor.saveCheckpoint',
+      'saveModel',
+      'close',
+    ]);
+    expect(result).toMatchObject({
+      step: 2,
+      interrupted: false,
+      finalModel: join(run.directory, 'final_model'),
+    });
+    expect(result.validation).toHaveProperty(['val-core/fake/acc/mean@1']);
+    const lines = read(run.directory, 'metrics.jsonl').trim().split('\n');
+    expect(lines).toHaveLength(3);
+    for (const name of [
+      'critic/score/mean',
+      'actor/entropy',
+      'training/rollout_probs_diff_max',
+      'training/global_step',
+    ]) {
+      expect(lines[1]).toContain(`"${name}"`);
+    }
+    expect(lines[1]).not.toMatch(/timing_|perf\//);
+    expect(read(run.directory, 'timings.jsonl')).toMatch(/timing_s\/update_actor.*perf\/throughput/);
+    expect(readdirSync(join(run.directory, 'samples')).sort()).toEqual([
+      '1.jsonl',
+      '2.jsonl',
+      'validation_0.jsonl',
+      'validation_2.jsonl',
+    ]);
+  });
+
+  test('ppo with KL in the reward: reference, values, critic before actor, critic warm-up', async () => {
+    const overrides = [
+      ...ppo,
+      'trainer.total_training_steps=2',
+      'trainer.critic_warmup=2',
+      'trainer.val_before_train=false',
+    ];
+    const run = trainer({ overrides });
+    await run.trainer.fit();
+    const evaluate = [
+      'generate',
+      'actor.computeLogProb',
+      'ref.computeLogProb',
+      'computeValues',
+      'updateCritic',
+    ];
+    expect(run.engines.calls).toEqual([...evaluate, ...evaluate, 'updatePolicy', 'saveModel', 'close']);
+    expect(read(run.directory, 'metrics.jsonl')).toMatch(
+      /"critic\/vf_explained_var".*"actor\/reward_kl_penalty_coeff"|reward_kl_penalty_coeff.*vf_explained_var/,
+    );
+  });
+
+  test('mini-batches count sequences: prompts times n', async () => {
+    const run = trainer({ overrides: ['trainer.total_training_steps=1', 'trainer.val_before_train=false'] });
+    await run.trainer.fit();
+    expect(run.engines.updateOptions).toMatchObject({ miniBatchSize: 4, ppoEpochs: 1, temperature: 1 });
+  });
+
+  test('remax generates greedy answers for its baseline', async () => {
+    const overrides = [
+      'algorithm.adv_estimator=remax',
+      'trainer.total_training_steps=1',
+      'trainer.val_before_train=false',
+    ];
+    const run = trainer({ overrides });
+    await run.trainer.fit();
+    expect(run.engines.calls.slice(0, 3)).toEqual(['generate', 'generate', 'actor.computeLogProb']);
+  });
+
+  test('val_only validates and trains nothing', async () => {
+    const run = trainer({ overrides: ['trainer.val_only=true'] });
+    const result = await run.trainer.fit();
+    expect(run.engines.calls).toEqual(['generate', 'close']);
+    expect(result.finalModel).toBeNull();
+  });
+});
+
+describe('resuming', () => {
+  const overrides = [...ppo, 'trainer.total_training_steps=5', 'trainer.save_freq=2', 'trainer.test_freq=3'];
+
+  test('a run killed before any call is, once resumed, bitwise the uninterrupted run', async () => {
+    const whole = trainer({ overrides });
+    await whole.trainer.fit();
+    const metrics = read(whole.directory, 'metrics.jsonl');
+    const total = whole.engines.calls.length - 1;
+    for (let deadAt = 1; deadAt < total; deadAt += 3) {
+      const directory = runDirectory();
+      const dying = new FakeEngines();
+      dying.failAt(deadAt, new Error('killed'));
+      await expect(trainer({ directory, overrides, engines: dying }).trainer.fit()).rejects.toThrow('killed');
+      const resumed = trainer({ directory, overrides });
+      await resumed.trainer.fit();
+      expect(read(directory, 'metrics.jsonl')).toBe(metrics);
+      expect(resumed.engines.weights).toBe(whole.engines.weights);
+      rmSync(directory, { recursive: true });
+    }
+  });
+
+  test('a stop request saves, and the resumed run equals the uninterrupted one', async () => {
+    const whole = trainer({ overrides });
+    await whole.trainer.fit();
+    const directory = runDirectory();
+    for (const call of [8, 5, 3]) {
+      const part = trainer({ directory, overrides });
+      part.engines.onCall = (count) => {
+        if (count === call) part.trainer.requestStop('SIGINT');
+      };
+      const result = await part.trainer.fit();
+      expect(result).toMatchObject({ interrupted: true, stopReason: 'SIGINT', finalModel: null });
+      if (result.step > 0)
+        expect(read(directory, 'latest_checkpointed_iteration.txt')).toBe(String(result.step));
+    }
+    await trainer({ directory, overrides }).trainer.fit();
+    expect(read(directory, 'metrics.jsonl')).toBe(read(whole.directory, 'metrics.jsonl'));
+  });
+
+  test('disable starts over; resume_path takes a step; another seed is refused', async () => {
+    const first = trainer({ overrides });
+    await first.trainer.fit();
+    const metrics = read(first.directory, 'metrics.jsonl');
+    const again = trainer({
+      directory: first.directory,
+      overrides: [...overrides, 'trainer.resume_mode=disable'],
+    });
+    await again.trainer.fit();
+    expect(read(first.directory, 'metrics.jsonl')).toBe(metrics);
+
+    const from = [
+      'trainer.resume_mode=resume_path',
+      `trainer.resume_from_path=${join(first.directory, 'global_step_4')}`,
+    ];
+    const elsewhere = trainer({ overrides: [...overrides, ...from] });
+    await elsewhere.trainer.fit();
+    const lines = metrics.trim().split('\n');
+    expect(read(elsewhere.directory, 'metrics.jsonl').trim().split('\n')).toEqual(lines.slice(-1));
+
+    const other = trainer({ directory: first.directory, overrides: [...overrides, 'trainer.seed=99'] });
+    await expect(other.trainer.fit()).rejects.toThrow(/trainer\.seed: .* seed/);
+  });
+});
+
+describe('failures', () => {
+  test('gdpo is refused by the configuration', () => {
+    expect(() => trainer({ overrides: ['algorithm.adv_estimator=gdpo'] })).toThrow(
+      /adv_estimator: gdpo is available/,
+    );
+  });
+
+  test('a dead worker: the error passes through and everything is closed', async () => {
+    const engines = new FakeEngines();
+    const death = new WorkerDiedError('rank 0 died', {
+      rank: 0,
+      phase: 'gen',
+      exitCode: null,
+      signal: 'SIGKILL',
+    });
+    engines.failAt(3, death);
+    engines.closeError = new Error('close failed too');
+    await expect(trainer({ engines }).trainer.fit()).rejects.toBe(death);
+    expect(engines.calls.at(-1)).toBe('close');
+  });
+
+  test('a disk that is full while saving: NO_SPACE, the earlier checkpoint stays', async () => {
+    const overrides = [
+      'trainer.total_training_steps=2',
+      'trainer.save_freq=1',
+      'trainer.val_before_train=false',
+    ];
+    const engines = new FakeEngines();
+    let saves = 0;
+    engines.onCall = (_, name) => {
+      if (name === 'actor.saveCheckpoint' && ++saves === 2) {
+        throw Object.assign(new Error('ENOSPC: no space left on device'), { code: 'ENOSPC' });
+      }
+    };
+    const run = trainer({ overrides, engines });
+    await expect(run.trainer.fit()).rejects.toMatchObject({ code: 'NO_SPACE' });
+    expect(read(run.directory, 'latest_checkpointed_iteration.txt')).toBe('1');
+    expect(readdirSync(run.directory).filter((name) => name.includes('global_step'))).toEqual([
+      'global_step_1',
+    ]);
+  });
+
+  test('a reward that is NaN stops the run and names the sample', async () => {
+    const run = trainer({ options: { reward: () => Number.NaN } });
+    await expect(run.trainer.fit()).rejects.toMatchObject({ code: 'REWARD_FAILED' });
+  });
+
+  test('an unwritable run directory is found before any engine starts', async () => {
+    const file = join(runDirectory(), 'file');
+    writeFileSync(file, '');
+    const run = trainer({ directory: join(file, 'run') });
+    await expect(run.trainer.fit()).rejects.toMatchObject({ code: 'IO' });
+    expect(run.engines.calls).toEqual([]);
+  });
+});

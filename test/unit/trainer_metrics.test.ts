@@ -1,0 +1,77 @@
+import { Batch } from '../../ts/batch/batch';
+import {
+  dataMetrics,
+  PhaseTimer,
+  rewardExtraMetrics,
+  rolloutDifference,
+  timingMetrics,
+} from '../../ts/trainer/metrics';
+import { deriveSeed } from '../../ts/trainer/seed';
+
+const batch = Batch.fromSequences([[1, 2], [1], [1]], [[3, 4, 5], [6], []], {
+  responseMask: [1, 0, 1, 1],
+  tokenScores: [0, 0, 1, 0.5],
+  tokenRewards: [0, 0, 0.5, 0.5],
+  advantages: [1, 99, -1, 3],
+  returns: [1, 99, 2, 3],
+  values: [0.5, 99, 2, 2],
+  oldLogProbs: [0.5, 1, 0.25, 0.5].map(Math.log),
+  rolloutLogProbs: [0.5, 0.1, 0.5, 0.25].map(Math.log),
+});
+
+test('dataMetrics', () => {
+  const metrics = dataMetrics(batch, { prompt: 2, response: 3 });
+  expect(metrics).toMatchObject({
+    'critic/score/mean': 0.75,
+    'critic/score/max': 1,
+    'critic/rewards/min': 0.5,
+    'critic/advantages/mean': 1,
+    'critic/returns/max': 3,
+    'critic/values/min': 0.5,
+    'response_length/mean': 4 / 3,
+    'response_length/clip_ratio': 1 / 3,
+    'response_length_non_aborted/mean': 2,
+    'response/aborted_ratio': 1 / 3,
+    'prompt_length/max': 2,
+    'prompt_length/clip_ratio': 1 / 3,
+  });
+  // returns 1, 2, 3 (variance 1), errors 0.5, 0, 1 (variance 0.25)
+  expect(metrics['critic/vf_explained_var']).toBeCloseTo(1 - 0.25 / (1 + 1e-5), 10);
+});
+
+test('rolloutDifference looks at policy tokens only', () => {
+  const metrics = rolloutDifference(batch);
+  expect(metrics['training/rollout_probs_diff_max']).toBeCloseTo(0.25, 6);
+  expect(metrics['training/rollout_probs_diff_mean']).toBeCloseTo(0.5 / 3, 6);
+  expect(metrics['training/rollout_probs_diff_std']).toBeCloseTo(0.25 / Math.sqrt(3), 6);
+  expect(metrics['training/rollout_actor_probs_pearson_corr']).toBeCloseTo(-0.5, 5);
+});
+
+test('an empty batch and extras without numbers give no metric', () => {
+  expect(rewardExtraMetrics({ pred: ['a', 'b'], acc: [true, undefined] })).toEqual({
+    'reward/acc/mean': 1,
+    'reward/acc/max': 1,
+    'reward/acc/min': 1,
+  });
+});
+
+test('timingMetrics', async () => {
+  const timer = new PhaseTimer();
+  await timer.time('step', () => timer.time('gen', () => new Promise((done) => setTimeout(done, 20))));
+  const metrics = timingMetrics(timer, batch, 2);
+  expect(metrics['timing_s/gen']).toBeGreaterThan(0.015);
+  expect(metrics['timing_per_token_ms/gen']).toBeCloseTo(((metrics['timing_s/gen'] as number) * 1000) / 4, 9);
+  expect(metrics['perf/throughput']).toBeCloseTo(8 / (2 * (metrics['timing_s/step'] as number)), 9);
+  expect(metrics['perf/total_num_tokens']).toBe(8);
+});
+
+test('deriveSeed: stable, and different for different parts', () => {
+  const seeds = new Set<number>();
+  for (const purpose of ['rollout', 'validation']) {
+    for (let base = 0; base < 10; base++)
+      for (let step = 0; step < 100; step++) seeds.add(deriveSeed(base, purpose, step));
+  }
+  expect(seeds.size).toBe(2000);
+  expect(deriveSeed(1, 'rollout', 2)).toBe(deriveSeed(1, 'rollout', 2));
+  for (const seed of seeds) expect(Number.isSafeInteger(seed) && seed >= 0).toBe(true);
+});

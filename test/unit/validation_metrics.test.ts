@@ -1,0 +1,37 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { processValidationMetrics, validationMetrics } from '../../ts/trainer/validation_metrics';
+
+const recorded = JSON.parse(
+  readFileSync(join(__dirname, '../fixtures/conformance/misc_head.json'), 'utf8'),
+).val_metrics;
+
+test('equals the recorded metrics, bootstrap included', () => {
+  const { data_sources, uids, infos } = recorded.in;
+  const result = processValidationMetrics(data_sources, uids, infos);
+  for (const [source, variables] of Object.entries(
+    recorded.out as Record<string, Record<string, Record<string, number>>>,
+  )) {
+    expect(Object.keys(result[source] ?? {}).sort()).toEqual(Object.keys(variables).sort());
+    for (const [variable, metrics] of Object.entries(variables)) {
+      expect(Object.keys(result[source]?.[variable] ?? {}).sort()).toEqual(Object.keys(metrics).sort());
+      for (const [name, value] of Object.entries(metrics)) {
+        expect(result[source]?.[variable]?.[name]).toBeCloseTo(value, 12);
+      }
+    }
+  }
+});
+
+test('names: core is acc, or reward where there is none', () => {
+  const metrics = validationMetrics(['a', 'a', 'b', 'b'], [1, 2, 3, 3], {
+    reward: [1, 0, 0.5, 0],
+    acc: [true, false, undefined, undefined],
+    pred: ['x', 'y', 'x', 'x'],
+  });
+  expect(metrics['val-core/a/acc/mean@1']).toBe(0.5);
+  expect(metrics['val-aux/a/reward/mean@1']).toBe(0.5);
+  expect(metrics['val-core/b/reward/mean@2']).toBe(0.25);
+  expect(metrics['val-core/b/reward/best@2/mean']).toBeGreaterThan(0.25);
+  expect(metrics['val-aux/b/reward/worst@2/mean']).toBeLessThan(0.25);
+  expect(metrics).not.toHaveProperty('val-core/b/acc/mean@2');
+});

@@ -1,0 +1,257 @@
+import type { Batch, Seqs } from '../batch/batch';
+import { loadCheckpoint, saveCheckpoint, saveModel } from '../checkpoint/engine_checkpoint';
+import { rankZero, splitCollect } from '../controller/dispatch';
+import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
+import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from './check_options';
+import type { EngineOptions } from './engine_options';
+import { reduceMetrics, type UpdateMetrics } from './metrics';
+import { RoleEngine } from './role_engine';
+import type { SamplingOptions } from './sampling';
+import {
+  joinSamples,
+  promptBatch,
+  promptsBatch,
+  resolveSampling,
+  sampledBatch,
+  sampleSeeds,
+} from './sampling';
+import { joinFloats, planUpdate, shardByRank, tokenBatch, type UpdateShard } from './shards';
+import type { PolicyLossOptions } from './update_options';
+import { resolvePolicyLoss } from './update_options';
+
+export interface LogProbOptions {
+  /** Divides the logits, 1. Use the temperature of the rollout. */
+  temperature?: number;
+  /** Also return entropies. */
+  entropy?: boolean;
+  /** Also return Σπ² of each token's distribution. */
+  sumPiSquared?: boolean;
+}
+
+/** logProbs [ΣR]; entropy and sumPiSquared [ΣR], or null when they were not asked for. */
+export type LogProbResult = NativeLogProbResult;
+
+export interface PolicyUpdateOptions {
+  /** Sequences per optimiser step, over all ranks; default: the whole batch. It must divide the batch. */
+  miniBatchSize?: number;
+  /** Passes over the batch, 1. */
+  ppoEpochs?: number;
+  temperature?: number; // 1
+  loss?: PolicyLossOptions;
+}
+
+/** actor/pg_loss, actor/pg_clipfrac, actor/ppo_kl, actor/entropy, actor/grad_norm, actor/lr, perf/*, ... */
+export type PolicyMetrics = UpdateMetrics;
+
+/**
+ * A causal language model that scores, generates and learns, in worker processes of its own or of a given group. Errors are
+ * TroupeErrors: INVALID_ARGUMENT for what a caller passed, INVALID_MODEL for what lies in the model directory.
+ */
+export class Actor {
+  private constructor(
+    /** The engine below, for scripts that need single parameters or gradients. */
+    readonly engine: RoleEngine,
+  ) {}
+
+  /** Reads and checks the model directory, starts the workers (unless given), and loads the weights. */
+  static async create(o: EngineOptions): Promise<Actor> {
+    return new Actor(await RoleEngine.create(o, 'actor'));
+  }
+
+  /** The model's end-of-sequence ids, `generate`'s default stop ids. */
+  get eosTokenIds(): number[] {
+    return [...this.engine.model.eosTokenIds];
+  }
+
+  /** Log-probability [ΣR] of each response token given all tokens before it, and what else was asked for. */
+  async computeLogProb(b: Batch, o: LogProbOptions = {}): Promise<LogProbResult> {
+    const where = 'computeLogProb';
+    checkOptionNames(where, o, ['temperature', 'entropy', 'sumPiSquared']);
+    const temperature = numberOption(where, 'temperature', o.temperature, 1, { above: 0 });
+    const entropy = flagOption(where, 'entropy', o.entropy, false);
+    const sumPiSquared = flagOption(where, 'sumPiSquared', o.sumPiSquared, false);
+    this.engine.checkSequences(where, b);
+    const empty = (wanted: boolean): Float32Array | null => (wanted ? new Float32Array(0) : null);
+    if (b.numResponseTokens === 0) {
+      return { logProbs: new Float32Array(0), entropy: empty(entropy), sumPiSquared: empty(sumPiSquared) };
+    }
+    const { group, name } = this.engine;
+    const shards = shardByRank(b, group.worldSize).map(
+      (shard): [ReturnType<typeof tokenBatch>, number, boolean, boolean] => [
+        tokenBatch(shard),
+        temperature,
+        entropy,
+        sumPiSquared,
+      ],
+    );
+    return splitCollect(group, name, 'computeLogProb', shards, joinLogProbs);
+  }
+
+  /**
+   * One call is `ppoEpochs` passes over the batch in mini-batches, in order, with one optimiser step each. Needs oldLogProbs and
+   * advantages, refLogProbs with `loss.useKlLoss`; uses rolloutIsWeights when it is there.
+   */
+  async updatePolicy(b: Batch, o: PolicyUpdateOptions = {}): Promise<PolicyMetrics> {
+    const where = 'updatePolicy';
+    checkOptionNames(where, o, ['miniBatchSize', 'ppoEpochs', 'temperature', 'loss']);
+    const epochs = numberOption(where, 'ppoEpochs', o.ppoEpochs, 1, { integer: true, min: 1 });
+    const temperature = numberOption(where, 'temperature', o.temperature, 1, { above: 0 });
+    const longest = b.responseLens.reduce((max, length) => Math.max(max, length), 0);
+    const loss = resolvePolicyLoss(`${where} loss`, o.loss ?? {}, longest);
+    this.engine.checkUpdate(where, b, [
+      'oldLogProbs',
+      'advantages',
+      ...(loss.useKlLoss ? ['refLogProbs'] : []),
+    ]);
+    const { group, name } = this.engine;
+    const shards = planUpdate(where, b, o.miniBatchSize, epochs, group.worldSize);
+    const started = performance.now();
+    const records = await splitCollect(
+      group,
+      name,
+      'updatePolicy',
+      shards.map(({ batch, mini }): [NativePolicyBatch, typeof mini, typeof loss, number] => [
+        policyBatch(batch, loss.useKlLoss),
+        mini,
+        loss,
+        temperature,
+      ]),
+      rankZeroMetrics,
+    );
+    return this.updateMetrics(b, epochs, started, records);
+  }
+
+  /** Supervised: cross-entropy of the response tokens whose responseMask is 1, averaged over each mini-batch. */
+  async updateSft(b: Batch, o: { miniBatchSize?: number; epochs?: number } = {}): Promise<UpdateMetrics> {
+    const where = 'updateSft';
+    checkOptionNames(where, o, ['miniBatchSize', 'epochs']);
+    const epochs = numberOption(where, 'epochs', o.epochs, 1, { integer: true, min: 1 });
+    this.engine.checkUpdate(where, b, []);
+    const { group, name } = this.engine;
+    const shards = planUpdate(where, b, o.miniBatchSize, epochs, group.worldSize);
+    const started = performance.now();
+    const records = await splitCollect(group, name, 'updateSft', shards.map(sftArguments), rankZeroMetrics);
+    return this.updateMetrics(b, epochs, started, records);
+  }
+
+  /**
+   * Samples `n` responses to each prompt; sequence i * n + k of the result is sample k of prompt i. The result has rolloutLogProbs
+   * of the sampled tokens (at the sampling temperature, before topK and topP) and a responseMask of ones. The same seed
+   * gives the same samples of a prompt, whatever else is in the batch.
+   */
+  async generate(prompts: Seqs, o: SamplingOptions): Promise<Batch> {
+    const where = 'generate';
+    const { native, n, seed } = resolveSampling(where, o, this.engine.model.eosTokenIds);
+    const batch = promptsBatch(prompts);
+    this.engine.checkSequences(where, batch);
+    const { vocabSize, maxPositions } = this.engine.model.config;
+    const outside = native.stopTokenIds.find((id) => id >= vocabSize);
+    if (outside !== undefined)
+      throw badOption(where, `stopTokenIds: ${outside} is outside the vocabulary of ${vocabSize}`);
+    for (const [i, length] of batch.promptLens.entries()) {
+      if (length + native.maxNewTokens > maxPositions) {
+        throw badOption(
+          where,
+          `prompt ${i} has ${length} tokens and maxNewTokens is ${native.maxNewTokens}: the model has ${maxPositions} positions`,
+        );
+      }
+    }
+    if (batch.size === 0) return batch.with({ rolloutLogProbs: new Float32Array(0) });
+    const seeds = sampleSeeds(batch, n, seed);
+    const { group, name } = this.engine;
+    let at = 0;
+    const shards = shardByRank(batch, group.worldSize).map(
+      (shard): [ReturnType<typeof promptBatch>, typeof native] => {
+        const own = seeds.slice(at, at + shard.size * n);
+        at += shard.size * n;
+        return [promptBatch(shard, n, own), native];
+      },
+    );
+    const result = await splitCollect(group, name, 'generate', shards, joinSamples);
+    return sampledBatch(batch, n, result);
+  }
+
+  /** Name of the engine in its workers. */
+  get name(): string {
+    return this.engine.name;
+  }
+
+  /** Optimiser steps that changed the weights; one skipped for a non-finite gradient does not count. */
+  async optimizerSteps(): Promise<number> {
+    this.engine.checkOpen();
+    return await rankZero(this.engine.group, this.engine.name, 'optimizerSteps', []);
+  }
+
+  /** Writes a Hugging Face directory: config, tokenizer files and safetensors. Default dtype: each tensor's as loaded. */
+  async saveModel(dir: string, o: { dtype?: 'float32' | 'bfloat16' } = {}): Promise<void> {
+    this.engine.checkOpen();
+    checkOptionNames('saveModel', o, ['dtype']);
+    const dtype =
+      o.dtype === undefined
+        ? null
+        : choiceOption('saveModel', 'dtype', o.dtype, ['float32', 'bfloat16'], 'float32');
+    await saveModel(this.engine, dir, dtype);
+  }
+
+  /** Writes weights (float32, as a Hugging Face directory), optimiser state and step count, all or nothing. */
+  async saveCheckpoint(dir: string): Promise<void> {
+    this.engine.checkOpen();
+    await saveCheckpoint(this.engine, dir);
+  }
+
+  /** Continues from what saveCheckpoint wrote, bitwise as if it had never stopped. */
+  async loadCheckpoint(dir: string): Promise<void> {
+    this.engine.checkOpen();
+    await loadCheckpoint(this.engine, dir);
+  }
+
+  /** Idempotent. */
+  close(): Promise<void> {
+    return this.engine.close();
+  }
+
+  private async updateMetrics(
+    b: Batch,
+    epochs: number,
+    started: number,
+    records: NativeMetrics[],
+  ): Promise<UpdateMetrics> {
+    const seconds = (performance.now() - started) / 1000;
+    return { ...reduceMetrics('actor', records), ...(await this.engine.perfMetrics(b, epochs, seconds)) };
+  }
+}
+
+function policyBatch(b: Batch, useRef: boolean): NativePolicyBatch {
+  return {
+    tokens: tokenBatch(b),
+    responseMask: b.get('responseMask'),
+    oldLogProbs: b.get('oldLogProbs'),
+    advantages: b.get('advantages'),
+    refLogProbs: useRef ? b.get('refLogProbs') : null,
+    rolloutIsWeights: b.has('rolloutIsWeights') ? b.get('rolloutIsWeights') : null,
+    rolloutLogProbs: b.has('rolloutLogProbs') ? b.get('rolloutLogProbs') : null,
+  };
+}
+
+const sftArguments = ({
+  batch,
+  mini,
+}: UpdateShard): [{ tokens: ReturnType<typeof tokenBatch>; lossMask: Uint8Array }, typeof mini] => [
+  { tokens: tokenBatch(batch), lossMask: batch.get('responseMask') },
+  mini,
+];
+
+/** Metrics are of the whole mini-batch, the same on every rank. */
+const rankZeroMetrics = (byRank: NativeMetrics[][]): NativeMetrics[] => byRank[0] ?? [];
+
+function joinLogProbs(parts: NativeLogProbResult[]): NativeLogProbResult {
+  const join = (get: (r: NativeLogProbResult) => Float32Array | null): Float32Array | null => {
+    const arrays = parts.map(get).filter((x) => x !== null);
+    return arrays.length === parts.length ? joinFloats(arrays) : null;
+  };
+  return {
+    logProbs: joinFloats(parts.map((r) => r.logProbs)),
+    entropy: join((r) => r.entropy),
+    sumPiSquared: join((r) => r.sumPiSquared),
+  };
+}

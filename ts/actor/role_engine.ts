@@ -1,0 +1,187 @@
+import type { Batch } from '../batch/batch';
+import { oneToAll, rankZero } from '../controller/dispatch';
+import { WorkerGroup } from '../controller/worker_group';
+import { TroupeError } from '../errors';
+import { type LoadedModel, loadModelDirectory } from '../model/model_dir';
+import type { NativeEngineOptions } from '../native/bridge';
+import { badOption } from './check_options';
+import type { EngineOptions, ResolvedEngineOptions } from './engine_options';
+import { resolveEngineOptions } from './engine_options';
+import { memoryMetrics, trainingFlops, type UpdateMetrics } from './metrics';
+
+export type RoleName = 'actor' | 'critic';
+
+const DEFAULT_LR: Readonly<Record<RoleName, number>> = { actor: 1e-6, critic: 1e-5 };
+const DEFAULT_CAPACITY = { cpu: 4096, cuda: 16384 };
+
+/**
+ * An engine with a head in every worker of a group, and the model it was made from: what an actor and a critic have in
+ * common. It checks what goes in before any work starts; the verbs are theirs.
+ */
+export class RoleEngine {
+  private closing: Promise<void> | null = null;
+
+  private constructor(
+    readonly role: RoleName,
+    readonly name: string,
+    readonly group: WorkerGroup,
+    private readonly ownsGroup: boolean,
+    readonly model: LoadedModel,
+    readonly options: NativeEngineOptions,
+    private readonly peakTflops: number | null,
+  ) {}
+
+  static async create(o: EngineOptions, role: RoleName): Promise<RoleEngine> {
+    const resolved = resolveEngineOptions(o, role, DEFAULT_LR[role]);
+    const model = loadModelDirectory(resolved.model, role === 'actor' ? 'lm' : 'value');
+    const group =
+      o.group ??
+      (await WorkerGroup.launch({
+        worldSize: resolved.worldSize,
+        device: resolved.device ?? 'cpu',
+        ...(resolved.numThreads > 0 ? { numThreads: resolved.numThreads } : {}),
+        ...(o.launcher === undefined ? {} : { launcher: o.launcher }),
+      }));
+    let created = false;
+    try {
+      const options = nativeOptions(group, resolved, model);
+      await group.createEngine(resolved.name, options);
+      created = true;
+      const engine = new RoleEngine(
+        role,
+        resolved.name,
+        group,
+        o.group === undefined,
+        model,
+        options,
+        resolved.peakTflops,
+      );
+      await engine.loadWeights();
+      return engine;
+    } catch (e) {
+      // What went wrong first is what the caller must see, also when cleaning up fails after it.
+      const cleanup =
+        o.group === undefined ? group.close() : created ? group.closeEngine(resolved.name) : null;
+      await cleanup?.catch(() => undefined);
+      throw e;
+    }
+  }
+
+  private async loadWeights(): Promise<void> {
+    const parameters = await rankZero(this.group, this.name, 'parameters', []);
+    const rows = new Map<string, number>();
+    for (const m of this.model.mapping) rows.set(m.param, (rows.get(m.param) ?? 0) + m.rows);
+    for (const { name, shape } of parameters) {
+      if (rows.get(name) !== shape[0]) {
+        throw new TroupeError(
+          'INTERNAL',
+          `[model] parameter ${name} has ${shape[0]} rows in the core but ${rows.get(name)} in the name map`,
+        );
+      }
+    }
+    await oneToAll(this.group, this.name, 'importTensors', ['param', this.model.files]);
+  }
+
+  get device(): 'cpu' | 'cuda' {
+    return this.options.device;
+  }
+
+  /** The verbs call this first. */
+  checkOpen(): void {
+    if (this.closing !== null) throw new TroupeError('CLOSED', `the ${this.role} is closed`);
+  }
+
+  /** Refuses token ids outside the vocabulary and sequences that do not fit, before any work starts. */
+  checkSequences(where: string, batch: Batch): void {
+    this.checkOpen();
+    const { vocabSize, maxPositions } = this.model.config;
+    const capacity = this.options.maxTokens;
+    for (let i = 0; i < batch.size; i++) {
+      const length = (batch.seqOffsets[i + 1] as number) - (batch.seqOffsets[i] as number);
+      if (length > maxPositions) {
+        throw badOption(
+          where,
+          `sequence ${i} has ${length} tokens, more than the ${maxPositions} positions of the model in ${this.model.dir}`,
+        );
+      }
+      if (length > capacity) {
+        throw badOption(
+          where,
+          `sequence ${i} has ${length} tokens, more than maxTokensPerMicroBatch = ${capacity}: create the ${this.role} with a larger one`,
+        );
+      }
+    }
+    const tokens = batch.get('tokens');
+    for (let t = 0; t < tokens.length; t++) {
+      const id = tokens[t] as number;
+      if (id < 0 || id >= vocabSize) {
+        const i = sequenceOf(batch, t);
+        throw badOption(
+          where,
+          `sequence ${i}, position ${t - (batch.seqOffsets[i] as number)}: token id ${id} is outside the model's vocabulary ` +
+            `(0 to ${vocabSize - 1}): does the tokenizer belong to the model?`,
+        );
+      }
+    }
+  }
+
+  /** Refuses an update when the engine has no optimiser, or when columns are missing. */
+  checkUpdate(where: string, batch: Batch, columns: readonly string[]): void {
+    this.checkSequences(where, batch);
+    if (this.options.optim === null)
+      throw badOption(where, `the ${this.role} was created with optim: null, for inference only`);
+    const missing = columns.find((name) => !batch.has(name));
+    if (missing !== undefined) {
+      throw badOption(
+        where,
+        `the batch has no column '${missing}': add it with batch.with({ ${missing}: ... })`,
+      );
+    }
+  }
+
+  /** perf/*: memory, and mfu when the device's peak is known. `seconds` is the time that `passes` over `batch` took. */
+  async perfMetrics(batch: Batch, passes: number, seconds: number): Promise<UpdateMetrics> {
+    const metrics = memoryMetrics(await this.group.memoryInfo(), this.device);
+    if (this.peakTflops !== null) {
+      const flops = trainingFlops(this.model.config, batch.sequenceLens) * passes;
+      metrics[`perf/mfu/${this.role}`] = flops / seconds / (this.peakTflops * 1e12 * this.group.worldSize);
+    }
+    return metrics;
+  }
+
+  /** Idempotent; waits for queued work. Workers that were given are left running. */
+  close(): Promise<void> {
+    this.closing ??= this.ownsGroup ? this.group.close() : this.group.closeEngine(this.name);
+    return this.closing;
+  }
+}
+
+function nativeOptions(
+  group: WorkerGroup,
+  o: ResolvedEngineOptions,
+  model: LoadedModel,
+): NativeEngineOptions {
+  const info = group.buildInfo();
+  const device = o.device ?? (info.cuda && info.deviceCount > 0 ? 'cuda' : 'cpu');
+  if (device === 'cuda' && !(info.cuda && info.deviceCount > 0)) {
+    const why = info.cuda ? 'the worker sees no GPU' : 'the native build has no CUDA support';
+    throw badOption(o.name, `device 'cuda': ${why}; run 'troupe doctor' to see what was found`);
+  }
+  return {
+    model: model.config,
+    device,
+    dtype: o.dtype ?? (device === 'cuda' ? 'bfloat16' : 'float32'),
+    maxTokens: o.maxTokens ?? DEFAULT_CAPACITY[device],
+    gradientCheckpointing: o.gradientCheckpointing,
+    optim: o.optim,
+    seed: o.seed,
+    numThreads: o.numThreads,
+  };
+}
+
+/** The sequence that token t of the concatenation belongs to. */
+function sequenceOf(batch: Batch, t: number): number {
+  let i = 0;
+  while ((batch.seqOffsets[i + 1] as number) <= t) i++;
+  return i;
+}

@@ -1,0 +1,119 @@
+import { createHash } from 'node:crypto';
+import { Batch, type Seqs } from '../batch/batch';
+import { toInt32 } from '../batch/columns';
+import { lengthsOf, offsetsOf } from '../batch/layout';
+import type { NativeGenerateResult, NativePromptBatch, NativeSamplingOptions } from '../native/bridge';
+import { badOption, checkOptionNames, numberOption } from './check_options';
+
+export interface SamplingOptions {
+  maxNewTokens: number;
+  /** Samples per prompt, 1; results are grouped by prompt. */
+  n?: number;
+  /** 1; 0 is greedy. */
+  temperature?: number;
+  /** Sample among the k most likely tokens; off by default, and with 0 or -1. */
+  topK?: number;
+  /** Sample among the most likely tokens that together reach this probability; off by default, and with 1. */
+  topP?: number;
+  /** Ids that end a response and are its last token. Default: the model's eos ids; []: never stop early. */
+  stopTokenIds?: number[];
+  /** Default 0: calls with the same prompts and seed give the same samples. */
+  seed?: number;
+}
+
+const KEYS = ['maxNewTokens', 'n', 'temperature', 'topK', 'topP', 'stopTokenIds', 'seed'];
+
+export interface ResolvedSampling {
+  native: NativeSamplingOptions;
+  n: number;
+  seed: number;
+}
+
+export function resolveSampling(where: string, o: SamplingOptions, eosTokenIds: number[]): ResolvedSampling {
+  checkOptionNames(where, o, KEYS);
+  const topK = numberOption(where, 'topK', o.topK, 0, { integer: true, min: -1 });
+  const stopTokenIds = o.stopTokenIds ?? eosTokenIds;
+  if (!Array.isArray(stopTokenIds) || !stopTokenIds.every((id) => Number.isInteger(id) && id >= 0)) {
+    throw badOption(where, `stopTokenIds: expected an array of token ids but got ${String(stopTokenIds)}`);
+  }
+  return {
+    native: {
+      maxNewTokens: numberOption(where, 'maxNewTokens', o.maxNewTokens ?? null, 0, { integer: true, min: 1 }),
+      temperature: numberOption(where, 'temperature', o.temperature, 1, { min: 0 }),
+      topK: Math.max(topK, 0),
+      topP: numberOption(where, 'topP', o.topP, 1, { above: 0, max: 1 }),
+      stopTokenIds: [...stopTokenIds],
+    },
+    n: numberOption(where, 'n', o.n, 1, { integer: true, min: 1 }),
+    seed: numberOption(where, 'seed', o.seed, 0, { integer: true, min: 0 }),
+  };
+}
+
+/** Prompts as a batch without responses: the form in which they are checked and cut over ranks. */
+export function promptsBatch(prompts: Seqs): Batch {
+  return Batch.fromSequences(
+    prompts,
+    Array.from({ length: prompts.length }, () => new Int32Array(0)),
+  );
+}
+
+/**
+ * One seed per sample, from (seed, tokens of the prompt, how many samples of that same prompt came before). A sample thus
+ * depends neither on the other prompts nor on their order. SHA-256, first 64 bits.
+ */
+export function sampleSeeds(prompts: Batch, n: number, seed: number): BigUint64Array {
+  const seeds = new BigUint64Array(prompts.size * n);
+  const seen = new Map<string, number>();
+  for (let i = 0; i < prompts.size; i++) {
+    const digest = createHash('sha256').update(prompts.prompt(i)).digest('hex');
+    const occurrence = seen.get(digest) ?? 0;
+    seen.set(digest, occurrence + 1);
+    for (let k = 0; k < n; k++) {
+      const sample = createHash('sha256')
+        .update(`${seed}:${digest}:${occurrence * n + k}`)
+        .digest();
+      seeds[i * n + k] = sample.readBigUInt64LE(0);
+    }
+  }
+  return seeds;
+}
+
+export const promptBatch = (prompts: Batch, n: number, seeds: BigUint64Array): NativePromptBatch => ({
+  tokens: prompts.get('tokens'),
+  offsets: prompts.seqOffsets,
+  n,
+  seeds,
+});
+
+/** Prompts and what was sampled after them: n sequences per prompt, with rolloutLogProbs and a response mask of ones. */
+export function sampledBatch(prompts: Batch, n: number, result: NativeGenerateResult): Batch {
+  const responseLens = lengthsOf(result.offsets);
+  const repeated = prompts.repeat(n);
+  const lengths = repeated.promptLens.map((length, j) => length + (responseLens[j] as number));
+  const offsets = offsetsOf(lengths);
+  const tokens = new Int32Array(offsets[lengths.length] as number);
+  const from = repeated.get('tokens');
+  for (let j = 0; j < repeated.size; j++) {
+    const at = offsets[j] as number;
+    tokens.set(from.subarray(repeated.seqOffsets[j], repeated.seqOffsets[j + 1]), at);
+    tokens.set(
+      result.tokens.subarray(result.offsets[j], result.offsets[j + 1]),
+      at + (repeated.promptLens[j] as number),
+    );
+  }
+  const columns = { rolloutLogProbs: result.logProbs };
+  return Batch.fromRagged({ tokens, promptLens: repeated.promptLens, responseLens, columns });
+}
+
+/** Results of contiguous groups of prompts, end to end. */
+export function joinSamples(results: readonly NativeGenerateResult[]): NativeGenerateResult {
+  const first = results[0];
+  if (first !== undefined && results.length === 1) return first;
+  const lengths = results.flatMap((r) => [...lengthsOf(r.offsets)]);
+  const tokens = toInt32(
+    'tokens',
+    results.flatMap((r) => [...r.tokens]),
+  );
+  const logProbs = Float32Array.from(results.flatMap((r) => [...r.logProbs]));
+  return { tokens, offsets: offsetsOf(lengths), logProbs };
+}

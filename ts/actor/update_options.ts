@@ -1,0 +1,108 @@
+import type { NativePolicyLossOptions, NativeValueLossOptions } from '../native/bridge';
+import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from './check_options';
+
+export const AGGREGATIONS = ['token-mean', 'token-sum', 'seq-mean-token-sum', 'seq-mean-token-mean'] as const;
+const ALL_AGGREGATIONS = [...AGGREGATIONS, 'seq-mean-token-sum-norm'] as const;
+export type Aggregation = (typeof ALL_AGGREGATIONS)[number];
+
+export interface PolicyLossOptions {
+  /** vanilla (PPO with dual clip), gspo, cispo, ...; default vanilla. */
+  mode?: string;
+  clipRatioLow?: number; // 0.2
+  clipRatioHigh?: number; // 0.2
+  clipRatioC?: number; // 3
+  /** How per-token losses become one number, over the counts of the whole mini-batch; default token-mean. */
+  aggregation?: Aggregation;
+  /** Divisor of seq-mean-token-sum-norm; default: the longest response of the batch, in tokens. */
+  scaleFactor?: number;
+  entropyCoeff?: number; // 0
+  useKlLoss?: boolean; // false
+  klLossCoef?: number; // 0.001
+  klLossType?: string; // low_var_kl
+  /** The other options of a mode under verl's names, camelCased: tauPos, klCovRatio, droBeta, ... */
+  [extra: string]: unknown;
+}
+
+export interface ValueLossOptions {
+  clipRangeValue?: number; // 0.5
+  aggregation?: Aggregation;
+  scaleFactor?: number;
+}
+
+const POLICY_KEYS = [
+  'mode',
+  'clipRatioLow',
+  'clipRatioHigh',
+  'clipRatioC',
+  'aggregation',
+  'scaleFactor',
+  'entropyCoeff',
+].concat(['useKlLoss', 'klLossCoef', 'klLossType']);
+
+/** Options of single modes, and their names in the core. */
+const EXTRA: Readonly<Record<string, string>> = {
+  tauPos: 'tau_pos',
+  tauNeg: 'tau_neg',
+  clipCovRatio: 'clip_cov_ratio',
+  clipCovLb: 'clip_cov_lb',
+  clipCovUb: 'clip_cov_ub',
+  klCovRatio: 'kl_cov_ratio',
+  ppoKlCoef: 'ppo_kl_coef',
+  droBeta: 'dro_beta',
+};
+
+const KL_TYPES = ['kl', 'k1', 'abs', 'mse', 'k2', 'low_var_kl', 'k3'];
+
+/** `longest`: response tokens of the longest sequence, the default divisor of seq-mean-token-sum-norm. */
+export function resolvePolicyLoss(
+  where: string,
+  o: PolicyLossOptions,
+  longest: number,
+): NativePolicyLossOptions {
+  checkOptionNames(where, o, [...POLICY_KEYS, ...Object.keys(EXTRA)]);
+  const extra: Record<string, number> = {};
+  for (const [key, native] of Object.entries(EXTRA)) {
+    if (o[key] !== undefined) extra[native] = numberOption(where, key, o[key], 0);
+  }
+  const klLossType = choiceOption(
+    where,
+    'klLossType',
+    o.klLossType,
+    KL_TYPES.flatMap((t) => [t, `${t}+`]),
+    'low_var_kl',
+  );
+  if (o.mode !== undefined && typeof o.mode !== 'string')
+    throw badOption(where, `mode: expected a name but got ${String(o.mode)}`);
+  const aggregation = choiceOption(where, 'aggregation', o.aggregation, ALL_AGGREGATIONS, 'token-mean');
+  return {
+    mode: o.mode ?? 'vanilla',
+    clipRatioLow: numberOption(where, 'clipRatioLow', o.clipRatioLow, 0.2, { min: 0 }),
+    clipRatioHigh: numberOption(where, 'clipRatioHigh', o.clipRatioHigh, 0.2, { min: 0 }),
+    clipRatioC: numberOption(where, 'clipRatioC', o.clipRatioC, 3, { above: 1 }),
+    aggregation,
+    scaleFactor: scaleFactor(where, aggregation, o.scaleFactor, longest),
+    entropyCoeff: numberOption(where, 'entropyCoeff', o.entropyCoeff, 0),
+    useKlLoss: flagOption(where, 'useKlLoss', o.useKlLoss, false),
+    klLossCoef: numberOption(where, 'klLossCoef', o.klLossCoef, 0.001),
+    klLossType,
+    extra,
+  };
+}
+
+export function resolveValueLoss(
+  where: string,
+  o: ValueLossOptions,
+  longest: number,
+): NativeValueLossOptions {
+  const aggregation = choiceOption(where, 'aggregation', o.aggregation, ALL_AGGREGATIONS, 'token-mean');
+  return {
+    clipRange: numberOption(where, 'clipRangeValue', o.clipRangeValue, 0.5, { min: 0 }),
+    aggregation,
+    scaleFactor: scaleFactor(where, aggregation, o.scaleFactor, longest),
+  };
+}
+
+function scaleFactor(where: string, aggregation: Aggregation, given: unknown, longest: number): number {
+  const value = numberOption(where, 'scaleFactor', given, Math.max(longest, 1), { above: 0 });
+  return aggregation === 'seq-mean-token-sum-norm' ? value : 0;
+}

@@ -1,0 +1,181 @@
+import type { Batch } from '../batch/batch';
+import { TroupeError } from '../errors';
+import type {
+  AdvantageConfig,
+  AdvantageEstimator,
+  AdvantageInputs,
+  AdvantageResult,
+} from './advantage_types';
+import type { SequenceEstimator } from './group_estimators';
+import * as group from './group_estimators';
+import type { NumberArray } from './ragged';
+import { optimalTokenBaseline, tirOptimalTokenBaseline } from './token_baselines';
+import { gae, reinforcePlusPlus, remax } from './token_estimators';
+
+const sequenceEstimators = new Map<string, SequenceEstimator>([
+  ['grpo', group.grpo],
+  ['grpo_vectorized', group.grpo],
+  ['grpo_passk', group.grpoPassk],
+  ['gdpo', group.gdpo],
+  ['egpo', group.egpo],
+  ['rloo', group.rloo],
+  ['rloo_vectorized', group.rlooVectorized],
+  ['opo', group.opo],
+  ['gpg', group.gpg],
+  ['reinforce_plus_plus_baseline', group.reinforcePlusPlusBaseline],
+]);
+
+const tokenEstimators = new Map<string, AdvantageEstimator>([
+  ['gae', gae],
+  ['reinforce_plus_plus', reinforcePlusPlus],
+  ['remax', remax],
+  ['optimal_token_baseline', optimalTokenBaseline],
+  ['tir_optimal_token_baseline', tirOptimalTokenBaseline],
+]);
+
+/** Names accepted by {@link computeAdvantages}, the user's included. */
+export function advantageEstimatorNames(): string[] {
+  return [...tokenEstimators.keys(), ...sequenceEstimators.keys()];
+}
+
+/**
+ * Makes `name` usable as `algorithm.adv_estimator`.
+ * @throws TroupeError INVALID_ARGUMENT when another function already has the name.
+ */
+export function registerAdvantageEstimator(name: string, estimator: AdvantageEstimator): void {
+  if (sequenceEstimators.has(name) || (tokenEstimators.get(name) ?? estimator) !== estimator) {
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `[advantages] another estimator is already registered as '${name}': choose another name`,
+    );
+  }
+  tokenEstimators.set(name, estimator);
+}
+
+/** `scores` [B] on every policy token, 0 on masked tokens; [ΣR]. */
+function broadcast<T extends Float32Array | Float64Array>(
+  scores: Float64Array,
+  inputs: AdvantageInputs,
+  out: T,
+): T {
+  const { offsets, responseMask } = inputs;
+  for (let i = 0; i < scores.length; i++) {
+    const score = scores[i] as number;
+    const end = offsets[i + 1] as number;
+    for (let t = offsets[i] as number; t < end; t++) if (responseMask[t]) out[t] = score;
+  }
+  return out;
+}
+
+function checkShapes(inputs: AdvantageInputs): number {
+  const rows = inputs.offsets.length - 1;
+  const tokens = inputs.offsets[rows] as number;
+  const perToken = {
+    responseMask: inputs.responseMask,
+    tokenRewards: inputs.tokenRewards,
+    values: inputs.values,
+  };
+  for (const [name, column] of Object.entries(perToken)) {
+    if (column && column.length !== tokens) {
+      throw new TroupeError(
+        'INVALID_ARGUMENT',
+        `[advantages] expected ${tokens} entries in '${name}', one per response token, but got ${column.length}`,
+      );
+    }
+  }
+  return tokens;
+}
+
+function tokenEstimator(name: string): AdvantageEstimator {
+  const estimator = tokenEstimators.get(name);
+  if (!estimator) {
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `[advantages] unknown advantage estimator '${name}': expected one of ${advantageEstimatorNames().join(', ')}`,
+    );
+  }
+  return estimator;
+}
+
+function estimate<T extends Float32Array | Float64Array>(
+  name: string,
+  inputs: AdvantageInputs,
+  config: AdvantageConfig,
+  allocate: (length: number) => T,
+): { advantages: T; returns: T } {
+  const tokens = checkShapes(inputs);
+  const sequence = sequenceEstimators.get(name);
+  if (sequence) {
+    const advantages = broadcast(sequence(inputs, config), inputs, allocate(tokens));
+    return { advantages, returns: advantages };
+  }
+  const result: AdvantageResult = tokenEstimator(name)(inputs, config);
+  const convert = (column: NumberArray, what: string): T => {
+    if (column.length !== tokens) {
+      throw new TroupeError(
+        'INVALID_ARGUMENT',
+        `[advantages] estimator '${name}' returned ${column.length} ${what}, expected one per response token (${tokens})`,
+      );
+    }
+    const out = allocate(tokens);
+    out.set(column);
+    return out;
+  };
+  const advantages = convert(result.advantages, 'advantages');
+  return {
+    advantages,
+    returns: result.returns === result.advantages ? advantages : convert(result.returns, 'returns'),
+  };
+}
+
+/** {@link computeAdvantages} on plain arrays, in double precision throughout. */
+export function computeAdvantagesDouble(
+  name: string,
+  inputs: AdvantageInputs,
+  config: AdvantageConfig = {},
+): { advantages: Float64Array; returns: Float64Array } {
+  return estimate(name, inputs, config, (length) => new Float64Array(length));
+}
+
+const OPTIONAL_COLUMNS = [
+  'values',
+  'oldLogProbs',
+  'sumPiSquared',
+  'rolloutIsWeights',
+  'entropy',
+  'rewardBaselines',
+] as const;
+
+/** The estimator inputs a batch holds. `rewardComponents` [B] of objects becomes one column per reward name. */
+function inputsOf(batch: Batch): AdvantageInputs {
+  const inputs: AdvantageInputs = {
+    offsets: batch.responseOffsets,
+    responseMask: batch.get('responseMask'),
+    tokenRewards: batch.get('tokenRewards'),
+    uid: batch.get('uid'),
+  };
+  for (const name of OPTIONAL_COLUMNS)
+    if (batch.has(name)) Object.assign(inputs, { [name]: batch.get(name) });
+  if (batch.has('rewardComponents')) {
+    const rows = batch.get('rewardComponents') as Record<string, number>[];
+    const names = Object.keys(rows[0] ?? {});
+    inputs.rewardComponents = Object.fromEntries(
+      names.map((name) => [name, rows.map((row) => row[name] ?? Number.NaN)]),
+    );
+  }
+  return inputs;
+}
+
+/**
+ * Advantages and returns of a batch by verl's estimator names; sums in double, results float32 [ΣR].
+ * Reads responseMask, tokenRewards and uid, and what the estimator needs besides (values for gae, ...).
+ * Group estimators return one array as both. Formulas and sources: docs/algorithms.md.
+ * @throws TroupeError INVALID_ARGUMENT for an unknown name or a missing column.
+ */
+export function computeAdvantages(
+  name: string,
+  batch: Batch,
+  config: AdvantageConfig = {},
+): { advantages: Float32Array; returns: Float32Array } {
+  return estimate(name, inputsOf(batch), config, (length) => new Float32Array(length));
+}

@@ -1,0 +1,140 @@
+import type { Batch } from '../batch/batch';
+import { TroupeError } from '../errors';
+import type { NumberArray } from './ragged';
+
+const clamp = (value: number, low: number, high: number): number => Math.max(low, Math.min(high, value));
+
+/** Estimators of KL(π ‖ π_ref) from log-probs of sampled tokens (Schulman, "Approximating KL divergence", 2020). */
+const estimators: Record<string, (logProb: number, refLogProb: number) => number> = {
+  k1: (lp, ref) => lp - ref,
+  abs: (lp, ref) => Math.abs(lp - ref),
+  k2: (lp, ref) => 0.5 * (lp - ref) ** 2,
+  k3: (lp, ref) => {
+    const delta = clamp(ref - lp, -20, 20);
+    return clamp(Math.exp(delta) - delta - 1, -10, 10);
+  },
+};
+const aliases: Record<string, string> = { kl: 'k1', mse: 'k2', low_var_kl: 'k3' };
+
+/** The per-token penalty of a type: (logProb, refLogProb) -> number, in double. */
+export function klEstimator(type: string): (logProb: number, refLogProb: number) => number {
+  // A "+" type has the value of its base and, in a loss, the gradient of k2.
+  const base = type.endsWith('+') ? type.slice(0, -1) : type;
+  const name = Object.hasOwn(aliases, base) ? (aliases[base] as string) : base;
+  if (!Object.hasOwn(estimators, name)) {
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `[kl] unknown KL penalty '${type}': expected kl (k1), abs, mse (k2) or low_var_kl (k3), each with an optional "+"`,
+    );
+  }
+  return estimators[name] as (logProb: number, refLogProb: number) => number;
+}
+
+/**
+ * Per-token KL penalty [ΣR]. Types: kl = k1: lp - ref; abs: |lp - ref|; mse = k2: (lp - ref)²/2;
+ * low_var_kl = k3: e^d - d - 1 with d = ref - lp clamped to ±20, the result to ±10.
+ */
+export function klPenalty(type: string, logProbs: NumberArray, refLogProbs: NumberArray): Float32Array {
+  if (logProbs.length !== refLogProbs.length) {
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `[kl] expected as many reference log-probs as log-probs (${logProbs.length}) but got ${refLogProbs.length}`,
+    );
+  }
+  const estimator = klEstimator(type);
+  const out = new Float32Array(logProbs.length);
+  for (let t = 0; t < out.length; t++) out[t] = estimator(logProbs[t] as number, refLogProbs[t] as number);
+  return out;
+}
+
+/** The coefficient β of the KL penalty in the reward, and how it moves. */
+export interface KlController {
+  readonly value: number;
+  /** `currentKl`: mean KL of the batch; `steps`: its number of sequences. */
+  update(currentKl: number, steps: number): void;
+  /** What a checkpoint keeps. */
+  state(): { value: number };
+  restore(state: { value: number }): void;
+}
+
+export interface KlControllerOptions {
+  type?: 'fixed' | 'adaptive';
+  /** β, or its first value. 0.001 */
+  klCoef?: number;
+  /** adaptive: the KL to steer to. 0.1 */
+  targetKl?: number;
+  /** adaptive: sequences over which β may move by its full factor. 10000 */
+  horizon?: number;
+}
+
+/** Fixed β, or the adaptive controller of Ziegler et al. 2019 (arXiv 1909.08593, §2.2). */
+export function createKlController(options: KlControllerOptions = {}): KlController {
+  const { type = 'fixed', klCoef = 0.001, targetKl = 0.1, horizon = 10000 } = options;
+  if (type !== 'fixed' && type !== 'adaptive') {
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `[kl] expected kl_ctrl.type fixed or adaptive but got '${String(type)}'`,
+    );
+  }
+  if (type === 'adaptive' && !(horizon > 0 && targetKl > 0)) {
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `[kl] an adaptive controller expects horizon > 0 and target_kl > 0 but got ${horizon} and ${targetKl}`,
+    );
+  }
+  let value = klCoef;
+  return {
+    get value() {
+      return value;
+    },
+    update(currentKl, steps) {
+      if (type === 'fixed') return;
+      value *= 1 + (clamp(currentKl / targetKl - 1, -0.2, 0.2) * steps) / horizon;
+    },
+    state: () => ({ value }),
+    restore(state) {
+      value = state.value;
+    },
+  };
+}
+
+/**
+ * KL in the reward: adds the column tokenRewards = tokenScores - β·kl·responseMask from oldLogProbs and
+ * refLogProbs, then updates the controller with the batch's KL (mean over sequences of the mean over tokens).
+ * Metrics: actor/reward_kl_penalty, actor/reward_kl_penalty_coeff (β before the update).
+ */
+export function applyKlPenalty(
+  batch: Batch,
+  controller: KlController,
+  type: string,
+): { batch: Batch; metrics: Record<string, number> } {
+  const scores = batch.get('tokenScores');
+  const mask = batch.get('responseMask');
+  const logProbs = batch.get('oldLogProbs');
+  const refLogProbs = batch.get('refLogProbs');
+  const offsets = batch.responseOffsets;
+  const estimator = klEstimator(type);
+  const beta = controller.value;
+  const rewards = new Float32Array(scores.length);
+  let klOfSequences = 0;
+  for (let i = 0; i < batch.size; i++) {
+    let sum = 0;
+    let count = 0;
+    for (let t = offsets[i] as number; t < (offsets[i + 1] as number); t++) {
+      let penalty = 0;
+      if (mask[t]) {
+        penalty = estimator(logProbs[t] as number, refLogProbs[t] as number);
+        sum += penalty;
+        count++;
+      }
+      rewards[t] = (scores[t] as number) - beta * penalty;
+    }
+    klOfSequences += sum / (count + 1e-8);
+  }
+  const currentKl = batch.size === 0 ? 0 : klOfSequences / batch.size;
+  controller.update(currentKl, batch.size);
+  return {
+    batch: batch.with({ tokenRewards: rewards }),
+    metrics: { 'actor/reward_kl_penalty': currentKl, 'actor/reward_kl_penalty_coeff': beta },
+  };
+}

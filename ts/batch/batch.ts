@@ -1,0 +1,372 @@
+import type { Column, ColumnData, Granularity, KnownColumns } from './columns';
+import { firstDifference, makeColumn, toInt32 } from './columns';
+import { fail } from './fail';
+import { permutation, resolveIndices } from './indices';
+import type { Layout } from './layout';
+import { concatColumns, lengthsOf, makeLayout, offsetsFor, takeColumn, takeLayout } from './layout';
+import type { PaddedInput } from './padded';
+import { unpad } from './padded';
+
+export type Seqs = ArrayLike<ArrayLike<number>>;
+
+export interface ColumnOptions {
+  /** Granularity of columns for which it does not follow from name or length. */
+  granularity?: Record<string, Granularity>;
+}
+
+export interface RaggedInput {
+  tokens: ArrayLike<number>; // [ΣL]
+  promptLens: ArrayLike<number>; // [B]
+  responseLens: ArrayLike<number>; // [B]
+  columns?: Record<string, unknown>;
+}
+
+const FIXED = ['tokens', 'promptLens', 'responseMask'];
+
+/**
+ * B sequences of a prompt and a response, with columns at three granularities: token [ΣL], response token [ΣR] and
+ * sequence [B]. Nothing is padded: per-token columns are concatenated, and `seqOffsets`, `promptLens` and
+ * `responseOffsets` say where each sequence lies.
+ *
+ * A batch never changes: every operation returns a new one. Arrays that it hands out are its own memory, so treat them as
+ * read-only; arrays given to it are copied. Errors are TroupeError INVALID_ARGUMENT.
+ */
+export class Batch {
+  private constructor(
+    private readonly layout: Layout,
+    private readonly columns: ReadonlyMap<string, Column>,
+  ) {
+    Object.freeze(this);
+  }
+
+  /**
+   * From verl's layout: [B, ...] row-major, prompts left-padded, responses right-padded. The prompt is what is attended
+   * among the first P columns, the response what is attended among the last R; response-token columns are read there.
+   * Attended positions whose `responseMask` is 0 (tool output) are kept.
+   */
+  static fromPadded(p: PaddedInput): Batch {
+    const { layout, tokens, responseMask, columns, granularity } = unpad(p);
+    return Batch.build(layout, { tokens, responseMask, ...columns }, { granularity });
+  }
+
+  /** From token ids per sequence. `columns` may hold any column; `responseMask` defaults to all ones. */
+  static fromSequences(
+    prompts: Seqs,
+    responses: Seqs,
+    columns: Record<string, unknown> = {},
+    o: ColumnOptions = {},
+  ): Batch {
+    if (prompts.length !== responses.length) {
+      fail(`fromSequences: got ${prompts.length} prompts but ${responses.length} responses`);
+    }
+    const size = prompts.length;
+    const promptLens = new Int32Array(size);
+    const responseLens = new Int32Array(size);
+    for (let i = 0; i < size; i++) {
+      promptLens[i] = prompts[i]?.length ?? 0;
+      responseLens[i] = responses[i]?.length ?? 0;
+    }
+    const layout = makeLayout(promptLens, responseLens);
+    const tokens = new Int32Array(layout.numTokens);
+    for (let i = 0; i < size; i++) {
+      const start = layout.seqOffsets[i] as number;
+      tokens.set(toInt32(`prompt ${i}`, prompts[i] as ArrayLike<number>), start);
+      tokens.set(
+        toInt32(`response ${i}`, responses[i] as ArrayLike<number>),
+        start + (promptLens[i] as number),
+      );
+    }
+    return Batch.build(layout, { ...columns, tokens }, o);
+  }
+
+  /** From concatenated tokens [ΣL] and the lengths of each sequence's prompt and response. */
+  static fromRagged(r: RaggedInput, o: ColumnOptions = {}): Batch {
+    const layout = makeLayout(toInt32('promptLens', r.promptLens), toInt32('responseLens', r.responseLens));
+    return Batch.build(layout, { ...r.columns, tokens: r.tokens }, o);
+  }
+
+  private static build(layout: Layout, columns: Record<string, unknown>, o: ColumnOptions): Batch {
+    const map = new Map<string, Column>();
+    const given = {
+      tokens: undefined,
+      responseMask: new Uint8Array(layout.numResponseTokens).fill(1),
+      ...columns,
+    };
+    for (const [name, value] of Object.entries(given)) {
+      if (name === 'promptLens')
+        fail(`column 'promptLens' follows from the prompts; leave it out of columns`);
+      map.set(name, makeColumn(name, value, layout, o.granularity?.[name]));
+    }
+    map.set('promptLens', { granularity: 'sequence', data: layout.promptLens });
+    return new Batch(layout, map);
+  }
+
+  /** The sequences of all batches, in order. They must have the same columns. */
+  static concat(batches: readonly Batch[]): Batch {
+    const first = batches[0] ?? fail('concat: expected at least one batch');
+    for (const [i, other] of batches.entries()) {
+      const missing = first.names.find((name) => !other.has(name));
+      const extra = other.names.find((name) => !first.has(name));
+      if (missing !== undefined) fail(`concat: batch ${i} lacks column '${missing}', which batch 0 has`);
+      if (extra !== undefined) fail(`concat: batch 0 lacks column '${extra}', which batch ${i} has`);
+      const other_ = first.names.find(
+        (name) => first.column(name).granularity !== other.column(name).granularity,
+      );
+      if (other_ !== undefined)
+        fail(`concat: column '${other_}' has another granularity in batch ${i} than in batch 0`);
+    }
+    if (batches.length === 1) return first;
+    const columns = new Map<string, Column>();
+    for (const name of first.names) columns.set(name, concatColumns(batches.map((b) => b.column(name))));
+    const promptLens = columns.get('promptLens')?.data as Int32Array;
+    const responseLens = concatColumns(
+      batches.map((b): Column => ({ granularity: 'sequence', data: lengthsOf(b.responseOffsets) })),
+    ).data as Int32Array;
+    return new Batch(makeLayout(promptLens, responseLens), columns);
+  }
+
+  /** B */
+  get size(): number {
+    return this.layout.size;
+  }
+
+  /** ΣL */
+  get numTokens(): number {
+    return this.layout.numTokens;
+  }
+
+  /** ΣR */
+  get numResponseTokens(): number {
+    return this.layout.numResponseTokens;
+  }
+
+  /** [B+1]: sequence i is tokens seqOffsets[i] .. seqOffsets[i+1]. */
+  get seqOffsets(): Int32Array {
+    return this.layout.seqOffsets;
+  }
+
+  /** [B+1]: the response of sequence i is entries responseOffsets[i] .. responseOffsets[i+1] of response-token columns. */
+  get responseOffsets(): Int32Array {
+    return this.layout.responseOffsets;
+  }
+
+  /** [B] */
+  get promptLens(): Int32Array {
+    return this.layout.promptLens;
+  }
+
+  /** [B], prompt and response. */
+  get sequenceLens(): Int32Array {
+    return lengthsOf(this.layout.seqOffsets);
+  }
+
+  /** [B] */
+  get responseLens(): Int32Array {
+    return lengthsOf(this.layout.responseOffsets);
+  }
+
+  get names(): string[] {
+    return [...this.columns.keys()];
+  }
+
+  has(name: string): boolean {
+    return this.columns.has(name);
+  }
+
+  /** A column by name; an absent one is an error that lists what there is. */
+  get<N extends keyof KnownColumns>(name: N): KnownColumns[N];
+  get(name: string): ColumnData;
+  get(name: string): ColumnData {
+    return this.column(name).data;
+  }
+
+  granularity(name: string): Granularity {
+    return this.column(name).granularity;
+  }
+
+  /** The part of a per-token column that belongs to sequence i, or the value of a sequence column. */
+  row(name: string, i: number): unknown {
+    const column = this.column(name);
+    const [index] = resolveIndices([i], this.size);
+    const offsets = offsetsFor(this.layout, column.granularity);
+    if (offsets === null) return column.data[index as number];
+    return column.data.slice(offsets[index as number], offsets[(index as number) + 1]);
+  }
+
+  /** Token ids of prompt i. */
+  prompt(i: number): Int32Array {
+    const [index] = resolveIndices([i], this.size);
+    const start = this.seqOffsets[index as number] as number;
+    return this.get('tokens').slice(start, start + (this.promptLens[index as number] as number));
+  }
+
+  /** Token ids of response i, tool tokens included. */
+  response(i: number): Int32Array {
+    const [index] = resolveIndices([i], this.size);
+    const start = (this.seqOffsets[index as number] as number) + (this.promptLens[index as number] as number);
+    return this.get('tokens').slice(start, this.seqOffsets[(index as number) + 1]);
+  }
+
+  /** A response-token column in verl's layout: [B, R] row-major, right-padded with `padValue`. R: the longest response. */
+  toPadded(name: string, responseLength?: number, padValue = 0): Float32Array {
+    const { granularity, data } = this.column(name);
+    if (granularity !== 'response')
+      fail(`toPadded: '${name}' has one value per ${granularity}, expected a response-token column`);
+    const longest = this.responseLens.reduce((a, b) => Math.max(a, b), 0);
+    const R = responseLength ?? longest;
+    if (!Number.isInteger(R) || R < longest) {
+      fail(`toPadded: responseLength ${R} is below the longest response, ${longest} tokens`);
+    }
+    const out = new Float32Array(this.size * R).fill(padValue);
+    const source = data as Float32Array;
+    for (let i = 0; i < this.size; i++)
+      out.set(source.subarray(this.responseOffsets[i], this.responseOffsets[i + 1]), i * R);
+    return out;
+  }
+
+  /**
+   * Adds columns (verl's union). A column that is there already must be equal (NaN equals NaN); to change one, `drop` it
+   * first. Names not known to Troupe take their granularity from their length.
+   */
+  with(columns: Record<string, unknown>, o: ColumnOptions = {}): Batch {
+    const map = new Map(this.columns);
+    for (const [name, value] of Object.entries(columns)) {
+      const present = map.get(name);
+      const added = makeColumn(name, value, this.layout, o.granularity?.[name] ?? present?.granularity);
+      if (present !== undefined) {
+        const at = firstDifference(present, added);
+        if (at >= 0) {
+          fail(
+            `with: column '${name}' is there already and differs at entry ${at} (${String(present.data[at])} there, ` +
+              `${String(added.data[at])} given): drop('${name}') first to replace it`,
+          );
+        }
+        continue;
+      }
+      map.set(name, added);
+    }
+    return new Batch(this.layout, map);
+  }
+
+  /** Only these columns; tokens, promptLens and responseMask always stay. */
+  select(names: readonly string[]): Batch {
+    const map = new Map<string, Column>();
+    for (const name of [...FIXED, ...names]) map.set(name, this.column(name));
+    return new Batch(this.layout, map);
+  }
+
+  /** Without these columns. */
+  drop(names: string | readonly string[]): Batch {
+    const map = new Map(this.columns);
+    for (const name of typeof names === 'string' ? [names] : names) {
+      this.column(name);
+      if (FIXED.includes(name)) fail(`drop: '${name}' is part of every batch`);
+      map.delete(name);
+    }
+    return new Batch(this.layout, map);
+  }
+
+  /** Splits the columns: those named in `popped`, all others in `rest`. */
+  pop(names: readonly string[]): { popped: Batch; rest: Batch } {
+    return { popped: this.select(names), rest: this.drop(names) };
+  }
+
+  /** New names for columns: { old: new }. */
+  rename(names: Record<string, string>): Batch {
+    const map = new Map(this.columns);
+    for (const [from, to] of Object.entries(names)) {
+      const column = this.column(from);
+      if (FIXED.includes(from)) fail(`rename: '${from}' is part of every batch`);
+      if (map.has(to)) fail(`rename: '${from}' to '${to}': there is a column '${to}' already`);
+      map.delete(from);
+      map.set(to, makeColumn(to, column.data, this.layout, column.granularity));
+    }
+    return new Batch(this.layout, map);
+  }
+
+  /** Sequences start .. end-1, with the rules of Array.slice. */
+  slice(start?: number, end?: number): Batch {
+    return this.gather(Int32Array.from(Array(this.size).keys()).slice(start, end));
+  }
+
+  /** These sequences, in this order, repeats allowed; negative indices count from the end. Also a mask of B booleans. */
+  take(indices: ArrayLike<number> | ArrayLike<boolean>): Batch {
+    return this.gather(resolveIndices(indices, this.size));
+  }
+
+  /** The sequences in another order. */
+  reorder(indices: ArrayLike<number>): Batch {
+    return this.gather(permutation(indices, this.size));
+  }
+
+  /** n parts of equal size, in order; B must divide by n. */
+  chunk(n: number): Batch[] {
+    if (!Number.isInteger(n) || n < 1) fail(`chunk: expected a positive integer but got ${n}`);
+    if (this.size % n !== 0)
+      fail(`chunk: ${this.size} sequences do not divide into ${n} equal parts: use padToDivisor(${n}) first`);
+    return this.size === 0 ? Array.from({ length: n }, () => this) : this.split(this.size / n);
+  }
+
+  /** Parts of `size` sequences, in order; the last may be shorter. */
+  split(size: number): Batch[] {
+    if (!Number.isInteger(size) || size < 1) fail(`split: expected a positive integer but got ${size}`);
+    const parts = [];
+    for (let start = 0; start < this.size; start += size) parts.push(this.slice(start, start + size));
+    return parts;
+  }
+
+  /** Each sequence `times` times: 'interleaved' a a b b (also `true`, verl's `interleave`), 'tiled' a b a b (`false`). */
+  repeat(times: number, order: 'interleaved' | 'tiled' | boolean = 'interleaved'): Batch {
+    if (!Number.isInteger(times) || times < 0)
+      fail(`repeat: expected a non-negative integer but got ${times}`);
+    const interleaved = order === true || order === 'interleaved';
+    if (!interleaved && order !== false && order !== 'tiled')
+      fail(`repeat: expected 'interleaved' or 'tiled' but got '${order}'`);
+    const indices = new Int32Array(this.size * times);
+    for (let j = 0; j < indices.length; j++) indices[j] = interleaved ? Math.floor(j / times) : j % this.size;
+    return this.gather(indices);
+  }
+
+  /** Repeats sequences from the start, as often as needed, until B divides by `divisor`. Undo with `unpad(padSize)`. */
+  padToDivisor(divisor: number): { batch: Batch; padSize: number } {
+    if (!Number.isInteger(divisor) || divisor < 1)
+      fail(`padToDivisor: expected a positive integer but got ${divisor}`);
+    const padSize = (divisor - (this.size % divisor)) % divisor;
+    if (padSize === 0) return { batch: this, padSize };
+    return {
+      batch: this.gather(Int32Array.from({ length: this.size + padSize }, (_, j) => j % this.size)),
+      padSize,
+    };
+  }
+
+  /** Without the last `padSize` sequences. */
+  unpad(padSize: number): Batch {
+    if (!Number.isInteger(padSize) || padSize < 0 || padSize > this.size) {
+      fail(`unpad: expected 0 to ${this.size} but got ${padSize}`);
+    }
+    return padSize === 0 ? this : this.slice(0, this.size - padSize);
+  }
+
+  /** Mini-batches of `size` sequences in order, `epochs` times; B must divide by `size`. */
+  *minibatches(size: number, epochs = 1): Generator<Batch, void> {
+    if (!Number.isInteger(size) || size < 1) fail(`minibatches: expected a positive integer but got ${size}`);
+    if (this.size % size !== 0)
+      fail(`minibatches: ${this.size} sequences do not divide into mini-batches of ${size}`);
+    const parts = this.split(size);
+    for (let epoch = 0; epoch < epochs; epoch++) yield* parts;
+  }
+
+  private column(name: string): Column {
+    return (
+      this.columns.get(name) ?? fail(`there is no column '${name}'; this batch has ${this.names.join(', ')}`)
+    );
+  }
+
+  private gather(indices: Int32Array): Batch {
+    const layout = takeLayout(this.layout, indices);
+    const columns = new Map<string, Column>();
+    for (const [name, column] of this.columns)
+      columns.set(name, takeColumn(column, this.layout, layout, indices));
+    return new Batch(layout, columns);
+  }
+}

@@ -1,0 +1,132 @@
+import { randomBytes } from 'node:crypto';
+import {
+  closeSync,
+  existsSync,
+  fsyncSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
+import path from 'node:path';
+import { TroupeError } from '../errors';
+
+/** Files of a saved model or checkpoint: only a directory of nothing but these is replaced by a new save. */
+const OURS = /\.(safetensors|json|txt|model|jinja)$|^optimizer$/;
+
+/** What is not complete yet has a name that begins so. Nothing else does, so it may be deleted when nobody writes. */
+export const TEMPORARY = '.incomplete_';
+
+/**
+ * Writes a directory so that at any instant it is either absent (or as it was) or complete: `write` fills a temporary
+ * directory beside the target, which is synced to disk and renamed. On failure nothing of it is left.
+ */
+export async function writeDirectory(
+  target: string,
+  write: (temporary: string) => Promise<void>,
+): Promise<void> {
+  const final = path.resolve(target);
+  const parent = path.dirname(final);
+  const temporary = path.join(
+    parent,
+    `${TEMPORARY}${path.basename(final)}_${randomBytes(6).toString('hex')}`,
+  );
+  checkReplaceable(final);
+  try {
+    mkdirSync(parent, { recursive: true });
+    mkdirSync(temporary);
+    await write(temporary);
+    syncTree(temporary);
+    publish(temporary, final);
+    syncPath(parent);
+  } catch (e) {
+    if (existsSync(temporary)) rmSync(temporary, { recursive: true });
+    throw asTroupeError(e, `write ${final}`);
+  }
+}
+
+/** Writes and syncs one small file. */
+export function writeFileSynced(file: string, content: string | Uint8Array): void {
+  try {
+    writeFileSync(file, content, { flush: true });
+  } catch (e) {
+    throw asTroupeError(e, `write ${file}`);
+  }
+}
+
+/** Errors of the file system in our own terms: a full disk is NO_SPACE, all else IO. */
+export function asTroupeError(e: unknown, what: string): TroupeError {
+  if (e instanceof TroupeError) return e;
+  const { code, message } = e as NodeJS.ErrnoException;
+  if (code === 'ENOSPC' || code === 'EDQUOT') {
+    return new TroupeError(
+      'NO_SPACE',
+      `cannot ${what}: the disk is full (${message}); nothing was left behind`,
+      { cause: e },
+    );
+  }
+  const hint =
+    code === 'EACCES' || code === 'EPERM' || code === 'EROFS'
+      ? '; choose a directory that this user may write to'
+      : '';
+  return new TroupeError('IO', `cannot ${what}: ${message ?? String(e)}${hint}`, { cause: e });
+}
+
+function checkReplaceable(final: string): void {
+  if (!existsSync(final)) return;
+  if (!statSync(final).isDirectory()) {
+    throw new TroupeError(
+      'IO',
+      `cannot write ${final}: expected a directory or nothing there, but it is a file`,
+    );
+  }
+  const present = readdirSync(final);
+  if (present.length === 0) return;
+  const foreign = present.includes('config.json') ? present.find((name) => !OURS.test(name)) : present[0];
+  if (foreign !== undefined) {
+    throw new TroupeError(
+      'IO',
+      `cannot write ${final}: it holds '${foreign}', which a save would delete; choose another directory`,
+    );
+  }
+}
+
+/** Renames over the target. An earlier save is moved aside first and removed after. */
+function publish(temporary: string, final: string): void {
+  if (!existsSync(final) || readdirSync(final).length === 0) {
+    renameSync(temporary, final);
+    return;
+  }
+  const old = `${temporary}_old`;
+  renameSync(final, old);
+  try {
+    renameSync(temporary, final);
+  } catch (e) {
+    renameSync(old, final);
+    throw e;
+  }
+  rmSync(old, { recursive: true, force: true });
+}
+
+/** Flushes what is below `dir`, and itself, to the disk: a synced file in an unsynced directory can vanish. */
+export function syncTree(dir: string): void {
+  for (const entry of readdirSync(dir, { withFileTypes: true })) {
+    const at = path.join(dir, entry.name);
+    if (entry.isDirectory()) syncTree(at);
+    else syncPath(at);
+  }
+  syncPath(dir);
+}
+
+/** Flushes a file or the entries of a directory to the disk. */
+export function syncPath(at: string): void {
+  const fd = openSync(at, 'r');
+  try {
+    fsyncSync(fd);
+  } finally {
+    closeSync(fd);
+  }
+}

@@ -1,0 +1,144 @@
+import { existsSync, mkdirSync } from 'node:fs';
+import path from 'node:path';
+import { z } from 'zod';
+import type { RoleEngine } from '../actor/role_engine';
+import { oneToAll, rankZero } from '../controller/dispatch';
+import { TroupeError } from '../errors';
+import { writeJson, writeModelFiles } from '../model/save_files';
+import type { NativeTensorFile, NativeTensorKind } from '../native/bridge';
+import { asTroupeError, writeDirectory } from './atomic_dir';
+import { planLoad } from './load_plan';
+import { parseObject, readTensors, readText } from './safetensors';
+import type { FloatDtype, WritePlan } from './write_plan';
+import { planWrite } from './write_plan';
+
+// A checkpoint is a Hugging Face directory with float32 weights, plus
+//   optimizer/exp_avg.safetensors, optimizer/exp_avg_sq.safetensors   AdamW's moments under the weights' names
+//   engine.json                                                       what else an engine remembers
+// Tensors are found by name and rows, so any later layout of ranks can load it.
+
+const FORMAT = 1;
+const MOMENTS: readonly { kind: NativeTensorKind; base: string }[] = [
+  { kind: 'expAvg', base: 'exp_avg' },
+  { kind: 'expAvgSq', base: 'exp_avg_sq' },
+];
+const DTYPES: Readonly<Record<'float32' | 'bfloat16', FloatDtype>> = { float32: 'F32', bfloat16: 'BF16' };
+
+const stateSchema = z.object({
+  format: z.literal(FORMAT),
+  role: z.string(),
+  /** Steps that changed the weights, and update calls: the position in the learning-rate schedule. */
+  optimizerSteps: z.number().int().min(0),
+  scheduleSteps: z.number().int().min(0),
+  optimizer: z.boolean(),
+});
+
+/** Saves the weights as a Hugging Face directory, in one dtype or (null) each tensor in the dtype it was loaded in. */
+export function saveModel(
+  engine: RoleEngine,
+  dir: string,
+  dtype: 'float32' | 'bfloat16' | null,
+): Promise<void> {
+  return writeDirectory(dir, (temporary) => writeModel(engine, temporary, dtype));
+}
+
+export function saveCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
+  return writeDirectory(dir, async (temporary) => {
+    await writeModel(engine, temporary, 'float32');
+    const optimizer = engine.options.optim !== null;
+    if (optimizer) await writeMoments(engine, path.join(temporary, 'optimizer'));
+    const { group, name, role } = engine;
+    const optimizerSteps = optimizer ? await rankZero(group, name, 'optimizerSteps', []) : 0;
+    const scheduleSteps = optimizer ? await rankZero(group, name, 'scheduleSteps', []) : 0;
+    writeJson(path.join(temporary, 'engine.json'), {
+      format: FORMAT,
+      role,
+      optimizer,
+      optimizerSteps,
+      scheduleSteps,
+    });
+  });
+}
+
+/** Checks all of a checkpoint first and loads it then, so that a bad one leaves the engine as it was. */
+export async function loadCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
+  const file = path.join(dir, 'engine.json');
+  if (!existsSync(file)) {
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[checkpoint] ${dir} has no engine.json: expected a directory that saveCheckpoint wrote`,
+    );
+  }
+  const parsed = stateSchema.safeParse(parseObject(readText(file), file));
+  if (!parsed.success) {
+    const issue = parsed.error.issues[0];
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[checkpoint] ${file}: ${issue?.path.join('.')}: ${issue?.message}`,
+    );
+  }
+  const state = parsed.data;
+  if (state.role !== engine.role) {
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[checkpoint] ${dir} was saved by role '${state.role}', expected '${engine.role}'`,
+    );
+  }
+  const { mapping } = engine.model;
+  const loads: { kind: NativeTensorKind; files: NativeTensorFile[] }[] = [
+    { kind: 'param', files: planLoad(dir, readTensors(dir), mapping).files },
+  ];
+  if (engine.options.optim !== null) {
+    if (!state.optimizer) {
+      throw new TroupeError(
+        'INVALID_MODEL',
+        `[checkpoint] ${dir} holds no optimiser state: start from it with 'model' instead`,
+      );
+    }
+    const at = path.join(dir, 'optimizer');
+    for (const { kind, base } of MOMENTS)
+      loads.push({ kind, files: planLoad(at, readTensors(at, base), mapping).files });
+  }
+  for (const { kind, files } of loads)
+    await oneToAll(engine.group, engine.name, 'importTensors', [kind, files]);
+  if (engine.options.optim !== null) {
+    await oneToAll(engine.group, engine.name, 'setSteps', [state.optimizerSteps, state.scheduleSteps]);
+  }
+}
+
+async function writeModel(
+  engine: RoleEngine,
+  dir: string,
+  dtype: 'float32' | 'bfloat16' | null,
+): Promise<void> {
+  const { model } = engine;
+  // A fresh value head has no dtype of its own: it takes that of its neighbours.
+  const usual = model.dtypes.values().next().value ?? 'F32';
+  const dtypeOf = (hf: string): FloatDtype =>
+    dtype === null ? (model.dtypes.get(hf) ?? usual) : DTYPES[dtype];
+  const plan = planWrite(dir, 'model', model.mapping, dtypeOf);
+  try {
+    writeModelFiles(model, dir, plan, dtype);
+  } catch (e) {
+    throw asTroupeError(e, `write ${dir}`);
+  }
+  await exportFiles(engine, 'param', plan);
+}
+
+async function writeMoments(engine: RoleEngine, dir: string): Promise<void> {
+  mkdirSync(dir);
+  for (const { kind, base } of MOMENTS) {
+    const plan = planWrite(dir, base, engine.model.mapping, () => 'F32');
+    if (plan.index !== null) writeJson(path.join(dir, `${base}.safetensors.index.json`), plan.index);
+    await exportFiles(engine, kind, plan);
+  }
+}
+
+/** Rank 0 writes; the others take part in gathering what it does not hold. */
+async function exportFiles(engine: RoleEngine, kind: NativeTensorKind, plan: WritePlan): Promise<void> {
+  const byRank = Array.from(
+    { length: engine.group.worldSize },
+    (_, rank): [NativeTensorKind, NativeTensorFile[]] => [kind, rank === 0 ? plan.files : []],
+  );
+  await engine.group.callAll(engine.name, 'exportTensors', byRank);
+}

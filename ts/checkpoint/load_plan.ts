@@ -1,0 +1,105 @@
+import { TroupeError } from '../errors';
+import type { TensorMapping } from '../model/names';
+import { isBuffer, withoutPrefix } from '../model/names';
+import type { NativeTensorFile } from '../native/bridge';
+import type { StoredTensor } from './safetensors';
+import { isFloatDtype } from './write_plan';
+
+export interface LoadPlan {
+  files: NativeTensorFile[];
+  /** The tensors to be read, by canonical Hugging Face name. */
+  found: Map<string, StoredTensor>;
+}
+
+export interface LoadRules {
+  /** Names that may be absent: the parameter keeps its initial value. */
+  optional?: (hf: string) => boolean;
+  /** Names that may be there without being used. */
+  ignored?: (hf: string) => boolean;
+}
+
+const SHOWN = 5;
+
+/**
+ * Matches what a checkpoint holds with what a model needs. Missing, misshapen and surplus tensors, and dtypes that are not
+ * floating point, are all reported in one INVALID_MODEL error, five of each with expected and actual shapes.
+ */
+export function planLoad(
+  where: string,
+  stored: ReadonlyMap<string, StoredTensor>,
+  mapping: readonly TensorMapping[],
+  rules: LoadRules = {},
+): LoadPlan {
+  const byShortName = new Map<string, StoredTensor>();
+  for (const tensor of stored.values()) byShortName.set(withoutPrefix(tensor.name), tensor);
+  const found = new Map<string, StoredTensor>();
+  const used = new Set<string>();
+  const missing: string[] = [];
+  const misshapen: string[] = [];
+  const unreadable: string[] = [];
+  for (const m of mapping) {
+    const tensor = stored.get(m.hf) ?? byShortName.get(withoutPrefix(m.hf));
+    if (tensor === undefined) {
+      if (!rules.optional?.(m.hf)) missing.push(`${m.hf} ${show(m.shape)}`);
+      continue;
+    }
+    used.add(tensor.name);
+    if (!sameShape(tensor.shape, m.shape))
+      misshapen.push(`${tensor.name}: expected ${show(m.shape)} but the file has ${show(tensor.shape)}`);
+    else if (!isFloatDtype(tensor.dtype)) unreadable.push(`${tensor.name}: ${tensor.dtype}`);
+    else found.set(m.hf, tensor);
+  }
+  const extra = [...stored.values()]
+    .filter((t) => !used.has(t.name) && !isBuffer(t.name) && !rules.ignored?.(t.name))
+    .map((t) => `${t.name} ${show(t.shape)}`);
+  const problems = [
+    list('missing', missing),
+    list('of the wrong shape', misshapen),
+    list('not expected in this model', extra),
+    list('of an unsupported dtype (supported: F32, F16, BF16)', unreadable),
+  ].filter((line) => line !== '');
+  if (problems.length > 0) {
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[model] the tensors of ${where} do not fit its config.json:\n${problems.join('\n')}`,
+    );
+  }
+  return { files: toFiles(mapping, found), found };
+}
+
+function toFiles(
+  mapping: readonly TensorMapping[],
+  found: ReadonlyMap<string, StoredTensor>,
+): NativeTensorFile[] {
+  const files = new Map<string, NativeTensorFile>();
+  for (const { hf, param, row, rows, transpose } of mapping) {
+    const tensor = found.get(hf);
+    if (tensor === undefined || !isFloatDtype(tensor.dtype)) continue;
+    let file = files.get(tensor.file);
+    if (file === undefined) {
+      file = { path: tensor.file, header: new Uint8Array(0), size: tensor.fileSize, tensors: [] };
+      files.set(tensor.file, file);
+    }
+    file.tensors.push({
+      param,
+      row,
+      rows,
+      transpose,
+      label: tensor.name,
+      offset: tensor.offset,
+      dtype: tensor.dtype,
+    });
+  }
+  return [...files.values()];
+}
+
+const show = (shape: readonly number[]): string => `[${shape.join(', ')}]`;
+
+const sameShape = (a: readonly number[], b: readonly number[]): boolean =>
+  a.length === b.length && a.every((d, i) => d === b[i]);
+
+function list(what: string, lines: string[]): string {
+  if (lines.length === 0) return '';
+  const more = lines.length > SHOWN ? `\n    and ${lines.length - SHOWN} more` : '';
+  return `  ${lines.length} ${what}:\n    ${lines.slice(0, SHOWN).join('\n    ')}${more}`;
+}

@@ -1,0 +1,200 @@
+import { closeSync, existsSync, fstatSync, openSync, readFileSync, readSync } from 'node:fs';
+import path from 'node:path';
+import { z } from 'zod';
+import { TroupeError } from '../errors';
+import { duplicateKey } from './json_keys';
+
+// Reading safetensors headers: u64 little-endian header length, JSON header, then the tensors' bytes without holes.
+// Only headers are read here; the core reads the tensors. Nothing in a file is trusted.
+
+export interface StoredTensor {
+  name: string;
+  file: string; // path
+  dtype: string; // safetensors name
+  shape: number[];
+  offset: number; // absolute, bytes
+  bytes: number;
+  fileSize: number;
+}
+
+const DTYPE_BYTES: Readonly<Record<string, number>> = {
+  F64: 8,
+  I64: 8,
+  U64: 8,
+  F32: 4,
+  I32: 4,
+  U32: 4,
+  F16: 2,
+  BF16: 2,
+  I16: 2,
+  U16: 2,
+  I8: 1,
+  U8: 1,
+  BOOL: 1,
+  F8_E4M3: 1,
+  F8_E5M2: 1,
+};
+
+const MAX_HEADER = 100 * 2 ** 20; // the format's own limit
+
+const entrySchema = z.object({
+  dtype: z.string(),
+  shape: z.array(z.number().int().min(0)),
+  data_offsets: z.tuple([z.number().int().min(0), z.number().int().min(0)]),
+});
+
+const invalid = (message: string): TroupeError =>
+  new TroupeError('INVALID_MODEL', `[safetensors] ${message}`);
+
+/** Every tensor of one file, in file order. Throws INVALID_MODEL for a malformed file, IO when it cannot be read. */
+export function readHeader(file: string): StoredTensor[] {
+  const { text, dataStart, fileSize } = readHeaderText(file);
+  const header = parseObject(text, `${file}: the header`);
+  const repeated = duplicateKey(text);
+  if (repeated !== null) throw invalid(`${file}: tensor '${repeated}' appears twice in the header`);
+  const tensors: StoredTensor[] = [];
+  for (const [name, value] of Object.entries(header)) {
+    if (name !== '__metadata__') tensors.push(parseEntry(file, name, value, dataStart, fileSize));
+  }
+  tensors.sort((a, b) => a.offset - b.offset || a.bytes - b.bytes);
+  checkCoverage(file, tensors, dataStart, fileSize);
+  return tensors;
+}
+
+function readHeaderText(file: string): { text: string; dataStart: number; fileSize: number } {
+  const fd = wrapIo(`open ${file}`, () => openSync(file, 'r'));
+  try {
+    const fileSize = fstatSync(fd).size;
+    const prefix = Buffer.alloc(8);
+    if (wrapIo(`read ${file}`, () => readSync(fd, prefix, 0, 8, 0)) < 8) {
+      throw invalid(`${file}: ${fileSize} bytes, too short for a safetensors file: it looks truncated`);
+    }
+    const length = prefix.readBigUInt64LE(0);
+    if (length > BigInt(Math.min(MAX_HEADER, fileSize - 8))) {
+      throw invalid(
+        `${file}: its header claims ${length} bytes but the file has ${fileSize}: it is truncated or not safetensors`,
+      );
+    }
+    const bytes = Buffer.alloc(Number(length));
+    if (wrapIo(`read ${file}`, () => readSync(fd, bytes, 0, bytes.length, 8)) < bytes.length) {
+      throw invalid(`${file}: ended inside its header: it is truncated`);
+    }
+    return { text: bytes.toString('utf8'), dataStart: 8 + bytes.length, fileSize };
+  } finally {
+    closeSync(fd);
+  }
+}
+
+function parseEntry(
+  file: string,
+  name: string,
+  value: unknown,
+  dataStart: number,
+  fileSize: number,
+): StoredTensor {
+  const parsed = entrySchema.safeParse(value);
+  if (!parsed.success) {
+    const issue = parsed.error.issues[0];
+    throw invalid(`${file}: tensor '${name}': ${issue?.path.join('.')}: ${issue?.message}`);
+  }
+  const { dtype, shape, data_offsets } = parsed.data;
+  const [start, end] = data_offsets;
+  if (end < start) throw invalid(`${file}: tensor '${name}': data_offsets [${start}, ${end}] run backwards`);
+  const width = Object.hasOwn(DTYPE_BYTES, dtype) ? DTYPE_BYTES[dtype] : undefined;
+  const expected = width === undefined ? null : shape.reduce((n, d) => n * d, width);
+  if (expected !== null && expected !== end - start) {
+    throw invalid(
+      `${file}: tensor '${name}': shape [${shape.join(', ')}] of ${dtype} takes ${expected} bytes but data_offsets span ${end - start}`,
+    );
+  }
+  return { name, file, dtype, shape, offset: dataStart + start, bytes: end - start, fileSize };
+}
+
+function checkCoverage(file: string, sorted: StoredTensor[], dataStart: number, fileSize: number): void {
+  let at = dataStart;
+  for (const [i, t] of sorted.entries()) {
+    if (t.offset < at) throw invalid(`${file}: tensor '${t.name}' overlaps '${sorted[i - 1]?.name}'`);
+    if (t.offset > at)
+      throw invalid(`${file}: ${t.offset - at} bytes before tensor '${t.name}' belong to no tensor`);
+    at = t.offset + t.bytes;
+    if (at > fileSize) {
+      throw invalid(
+        `${file}: tensor '${t.name}' ends at byte ${at} but the file has ${fileSize}: it is truncated`,
+      );
+    }
+  }
+  if (at !== fileSize)
+    throw invalid(`${file}: ${fileSize - at} bytes after the last tensor belong to no tensor`);
+}
+
+/**
+ * The tensors of a checkpoint in `dir`: `${base}.safetensors`, or the files named by `${base}.safetensors.index.json`.
+ * A map from name to location. Throws INVALID_MODEL naming the file and tensor at fault.
+ */
+export function readTensors(dir: string, base = 'model'): Map<string, StoredTensor> {
+  const single = path.join(dir, `${base}.safetensors`);
+  if (existsSync(single)) return new Map(readHeader(single).map((t) => [t.name, t]));
+  const index = path.join(dir, `${base}.safetensors.index.json`);
+  if (existsSync(index)) return readShards(dir, index);
+  const pickled =
+    existsSync(path.join(dir, 'pytorch_model.bin')) ||
+    existsSync(path.join(dir, 'pytorch_model.bin.index.json'));
+  throw invalid(
+    `${dir}: expected ${base}.safetensors or ${base}.safetensors.index.json, found neither` +
+      (pickled ? '. pytorch_model.bin is a pickle, which can run code: convert it to safetensors first' : ''),
+  );
+}
+
+function readShards(dir: string, index: string): Map<string, StoredTensor> {
+  const parsed = parseObject(readText(index), index);
+  const weightMap = z.record(z.string(), z.string()).safeParse(parsed.weight_map);
+  if (!weightMap.success) throw invalid(`${index}: expected weight_map to map tensor names to file names`);
+  const shards = new Map<string, Map<string, StoredTensor>>();
+  for (const file of new Set(Object.values(weightMap.data))) {
+    if (path.basename(file) !== file || file === '..' || file === '.') {
+      throw invalid(`${index}: file name '${file}' leads out of the checkpoint directory`);
+    }
+    if (!existsSync(path.join(dir, file))) throw invalid(`${index}: names ${file}, which is not in ${dir}`);
+    shards.set(file, new Map(readHeader(path.join(dir, file)).map((t) => [t.name, t])));
+  }
+  const tensors = new Map<string, StoredTensor>();
+  for (const [name, file] of Object.entries(weightMap.data)) {
+    const tensor = shards.get(file)?.get(name);
+    if (tensor === undefined)
+      throw invalid(`${index}: places tensor '${name}' in ${file}, which does not hold it`);
+    tensors.set(name, tensor);
+  }
+  for (const [file, held] of shards) {
+    for (const name of held.keys()) {
+      if (!tensors.has(name))
+        throw invalid(`${index}: ${file} holds tensor '${name}', which the index does not list`);
+      const owner = weightMap.data[name];
+      if (owner !== file) throw invalid(`${index}: tensor '${name}' is both in ${owner} and in ${file}`);
+    }
+  }
+  return tensors;
+}
+
+export function readText(file: string): string {
+  return wrapIo(`read ${file}`, () => readFileSync(file, 'utf8'));
+}
+
+export function parseObject(text: string, what: string): Record<string, unknown> {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch (e) {
+    throw invalid(`${what} is not valid JSON: ${(e as Error).message}`);
+  }
+  if (typeof value !== 'object' || value === null || Array.isArray(value))
+    throw invalid(`${what} is not a JSON object`);
+  return value as Record<string, unknown>;
+}
+
+function wrapIo<T>(what: string, action: () => T): T {
+  try {
+    return action();
+  } catch (e) {
+    throw new TroupeError('IO', `cannot ${what}: ${(e as Error).message}`, { cause: e });
+  }
+}

@@ -1,0 +1,96 @@
+import path from 'node:path';
+import type { TensorMapping } from '../model/names';
+import type { NativeTensorFile, NativeTensorSlice } from '../native/bridge';
+
+export type FloatDtype = NativeTensorSlice['dtype'];
+
+const FLOAT_BYTES: Readonly<Record<FloatDtype, number>> = { F32: 4, F16: 2, BF16: 2 };
+
+export const isFloatDtype = (dtype: string): dtype is FloatDtype => Object.hasOwn(FLOAT_BYTES, dtype);
+
+export interface WritePlan {
+  files: NativeTensorFile[];
+  /** Content of `${base}.safetensors.index.json`; null when there is one file. */
+  index: { metadata: { total_size: number }; weight_map: Record<string, string> } | null;
+}
+
+interface Item {
+  mapping: TensorMapping;
+  dtype: FloatDtype;
+  bytes: number;
+}
+
+const DEFAULT_SHARD = 5e9;
+
+/**
+ * Which tensor goes where in which file of `dir`: `${base}.safetensors`, or above `maxShardBytes` in all
+ * `${base}-00001-of-0000N.safetensors` with an index. Wider dtypes come first, so that every tensor is aligned.
+ */
+export function planWrite(
+  dir: string,
+  base: string,
+  mapping: readonly TensorMapping[],
+  dtypeOf: (hf: string) => FloatDtype,
+  maxShardBytes = DEFAULT_SHARD,
+): WritePlan {
+  const items = mapping.map((m): Item => {
+    const dtype = dtypeOf(m.hf);
+    return { mapping: m, dtype, bytes: m.shape.reduce((n, d) => n * d, FLOAT_BYTES[dtype]) };
+  });
+  const shards = shard(items, maxShardBytes);
+  const name = (i: number): string =>
+    shards.length === 1
+      ? `${base}.safetensors`
+      : `${base}-${pad5(i + 1)}-of-${pad5(shards.length)}.safetensors`;
+  const files = shards.map((items_, i) => planFile(path.join(dir, name(i)), items_));
+  if (shards.length === 1) return { files, index: null };
+  const weightMap: Record<string, string> = {};
+  for (const [i, part] of shards.entries()) for (const item of part) weightMap[item.mapping.hf] = name(i);
+  const total = items.reduce((n, item) => n + item.bytes, 0);
+  return { files, index: { metadata: { total_size: total }, weight_map: weightMap } };
+}
+
+const pad5 = (n: number): string => String(n).padStart(5, '0');
+
+function shard(items: Item[], maxBytes: number): Item[][] {
+  const shards: Item[][] = [[]];
+  let bytes = 0;
+  for (const item of items) {
+    if (bytes > 0 && bytes + item.bytes > maxBytes) {
+      shards.push([]);
+      bytes = 0;
+    }
+    (shards[shards.length - 1] as Item[]).push(item);
+    bytes += item.bytes;
+  }
+  return shards;
+}
+
+function planFile(file: string, items: Item[]): NativeTensorFile {
+  const sorted = [...items].sort((a, b) => FLOAT_BYTES[b.dtype] - FLOAT_BYTES[a.dtype]);
+  const header: Record<string, unknown> = { __metadata__: { format: 'pt' } };
+  let at = 0;
+  for (const { mapping, dtype, bytes } of sorted) {
+    header[mapping.hf] = { dtype, shape: mapping.shape, data_offsets: [at, at + bytes] };
+    at += bytes;
+  }
+  const prefix = encodeHeader(JSON.stringify(header));
+  let offset = prefix.length;
+  const tensors = sorted.map(({ mapping, dtype, bytes }): NativeTensorSlice => {
+    const { param, row, rows, transpose, hf } = mapping;
+    const slice = { param, row, rows, transpose, label: hf, offset, dtype };
+    offset += bytes;
+    return slice;
+  });
+  return { path: file, header: prefix, size: offset, tensors };
+}
+
+/** Length prefix and JSON, padded with spaces so that the data starts at a multiple of 8. */
+function encodeHeader(json: string): Uint8Array {
+  const text = Buffer.from(json, 'utf8');
+  const length = Math.ceil(text.length / 8) * 8;
+  const out = new Uint8Array(8 + length).fill(0x20);
+  new DataView(out.buffer).setBigUint64(0, BigInt(length), true);
+  out.set(text, 8);
+  return out;
+}

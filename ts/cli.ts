@@ -1,0 +1,25 @@
+#!/usr/bin/env node
+import './cli/warnings';
+import { runCli } from './cli/program';
+import { exitCodeOf, reportError } from './cli/report';
+
+const debug = process.argv.includes('--debug');
+
+function fail(error: unknown): void {
+  reportError(error, debug);
+  process.exit(exitCodeOf(error));
+}
+
+process.on('unhandledRejection', fail);
+process.on('uncaughtException', fail);
+// A reader that has gone (| head) ends the output, not the run.
+for (const stream of [process.stdout, process.stderr]) {
+  stream.on('error', (error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EPIPE') throw error;
+  });
+}
+
+// The exit code is set, not forced: what is still being written goes out first.
+runCli(process.argv.slice(2)).then((code) => {
+  process.exitCode = code;
+}, fail);

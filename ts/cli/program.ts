@@ -1,0 +1,167 @@
+import yargs, { type Argv } from 'yargs';
+import { resolveSampling } from '../actor/sampling';
+import { runDoctor } from '../native/doctor';
+import { packageVersion } from '../native/package_root';
+import { runSetup } from '../native/setup';
+import { bench } from './bench';
+import { type GenerateOptions, generate } from './generate';
+import { UsageError } from './report';
+import { sft, train } from './run_commands';
+import { validate } from './validate';
+
+/** What a command line asks for; resolves to the exit code. */
+type Task = () => Promise<number>;
+
+/**
+ * Runs one command line (without `node` and the script).
+ * Resolves to the exit code; rejects with what went wrong, see {@link exitCodeOf}.
+ */
+export async function runCli(argv: readonly string[]): Promise<number> {
+  // Its arguments are those of another program, --help included.
+  if (argv[0] === 'bench') return await bench(argv.slice(1));
+  const task = await parse(argv);
+  return task === null ? 0 : await task();
+}
+
+/** @returns null when yargs has answered by itself: --help, --version */
+async function parse(argv: readonly string[]): Promise<Task | null> {
+  let task: Task | null = null;
+  const choose = (chosen: Task): void => {
+    task = chosen;
+  };
+  await yargs([...argv])
+    .scriptName('troupe')
+    .locale('en')
+    // Keys have dots and values look like numbers: neither is for yargs to read.
+    .parserConfiguration({ 'dot-notation': false, 'parse-positional-numbers': false })
+    .usage('Reinforcement-learning post-training for language models\n\n$0 <command>')
+    .command('train <config> [overrides..]', 'Train by reinforcement learning', withConfig, (a) =>
+      choose(() => train(a.config, overridesOf(a))),
+    )
+    .command('sft <config> [overrides..]', 'Fine-tune a model on examples', withConfig, (a) =>
+      choose(() => sft(a.config, overridesOf(a))),
+    )
+    .command(
+      'validate <config> [overrides..]',
+      'Check a configuration and print it resolved, with every batch size in its unit',
+      withConfig,
+      (a) => choose(() => validate(a.config, overridesOf(a))),
+    )
+    .command('generate', 'Answer prompts with a model', withSampling, (a) => {
+      const options = generateOptions(a);
+      choose(() => generate(options));
+    })
+    .command('bench', 'Measure the speed of this machine (troupe bench --help)', {}, () =>
+      choose(() => bench([])),
+    )
+    .command('doctor', 'Show what this machine has and lacks', {}, () => choose(() => runDoctor()))
+    .command('setup', 'Fetch LibTorch and build the native addon where they are missing', withSetup, (a) =>
+      choose(() => runSetup({ version: a.libtorch ?? null, force: a.force, rebuild: a.rebuild })),
+    )
+    .option('debug', { type: 'boolean', default: false, describe: 'Show the stack of an error' })
+    .demandCommand(1, 'Expected a command')
+    .strict()
+    .strictCommands()
+    .recommendCommands()
+    .version(packageVersion())
+    .help()
+    .alias('help', 'h')
+    .wrap(110)
+    .exitProcess(false)
+    .fail((message, error) => {
+      const text = message ?? error.message;
+      // The one positional that a command may lack.
+      const missing = text.startsWith('Not enough non-option arguments');
+      throw new UsageError(`${missing ? 'Expected a configuration file' : text}; see troupe --help`);
+    })
+    .parseAsync();
+  return task;
+}
+
+const withConfig = (y: Argv) =>
+  y
+    .positional('config', { type: 'string', demandOption: true, describe: 'YAML file' })
+    .positional('overrides', {
+      type: 'string',
+      array: true,
+      default: [] as string[],
+      describe: 'key=value: replaces a key of the file, e.g. algorithm.adv_estimator=gae',
+    });
+
+/** Also those after a --, which yargs keeps apart. */
+function overridesOf(args: { overrides: string[]; _: (string | number)[] }): string[] {
+  return [...args.overrides, ...args._.slice(1).map(String)];
+}
+
+const withSampling = (y: Argv) =>
+  y
+    .option('model', {
+      type: 'string',
+      demandOption: true,
+      requiresArg: true,
+      describe: 'Hugging Face directory',
+    })
+    .option('prompt', {
+      type: 'string',
+      array: true,
+      nargs: 1,
+      default: [] as string[],
+      defaultDescription: 'none',
+      describe: 'A prompt; may be repeated',
+    })
+    .option('prompts', {
+      type: 'string',
+      requiresArg: true,
+      describe: '.jsonl, .json or .parquet file with prompts',
+    })
+    .option('prompt-key', {
+      type: 'string',
+      default: 'prompt',
+      describe: 'Column of the prompts in that file',
+    })
+    .option('chat', {
+      type: 'boolean',
+      default: false,
+      describe: 'Use the chat template for prompts of plain text',
+    })
+    .option('max-new-tokens', { type: 'number', requiresArg: true, default: 256 })
+    .option('n', { type: 'number', requiresArg: true, default: 1, describe: 'Responses per prompt' })
+    .option('temperature', { type: 'number', requiresArg: true, default: 1, describe: '0: greedy' })
+    .option('top-k', { type: 'number', requiresArg: true, default: -1, describe: '-1: off' })
+    .option('top-p', { type: 'number', requiresArg: true, default: 1, describe: '1: off' })
+    .option('seed', { type: 'number', requiresArg: true, default: 0 })
+    .option('device', { choices: ['cpu', 'cuda'] as const })
+    .option('dtype', { choices: ['float32', 'bfloat16'] as const })
+    .option('json', { type: 'boolean', default: false, describe: 'One JSON object per response' })
+    .check((a) => {
+      if (a.prompt.length > 0 || a.prompts !== undefined) return true;
+      throw new UsageError('generate: expected --prompt TEXT or --prompts FILE');
+    });
+
+/** @throws UsageError naming the option that is out of range */
+function generateOptions(a: Awaited<ReturnType<typeof withSampling>['argv']>): GenerateOptions {
+  const { maxNewTokens, n, temperature, topK, topP, seed } = a;
+  const sampling = { maxNewTokens, n, temperature, topK, topP, seed };
+  try {
+    resolveSampling('generate', sampling, []);
+  } catch (error) {
+    throw new UsageError((error as Error).message);
+  }
+  return {
+    model: a.model,
+    prompt: a.prompt,
+    prompts: a.prompts ?? null,
+    promptKey: a.promptKey,
+    chat: a.chat,
+    json: a.json,
+    device: a.device ?? null,
+    dtype: a.dtype ?? null,
+    sampling,
+  };
+}
+
+const withSetup = (y: Argv) =>
+  y
+    .option('libtorch', { type: 'string', requiresArg: true, describe: 'Version of LibTorch to fetch' })
+    .option('force', { type: 'boolean', default: false, describe: 'Fetch it again' })
+    .option('rebuild', { type: 'boolean', default: false, describe: 'Build the addon from source' });

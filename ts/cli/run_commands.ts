@@ -1,0 +1,73 @@
+import { relative } from 'node:path';
+import {
+  batchArithmetic,
+  configNotes,
+  loadConfig,
+  loadSftConfig,
+  type ResolvedConfig,
+  type ResolvedSftConfig,
+} from '../config/config';
+import { SftTrainer } from '../trainer/sft_trainer';
+import { type FitResult, Trainer } from '../trainer/trainer';
+import { onInterrupt } from './interrupt';
+
+const say = (line: string): void => {
+  process.stdout.write(`${line}\n`);
+};
+
+/** What both trainers look like from here. */
+interface Stoppable {
+  fit(): Promise<FitResult>;
+  requestStop(reason: string): void;
+}
+
+/** `troupe train`. Returns the exit code. */
+export function train(file: string, overrides: readonly string[]): Promise<number> {
+  const config = loadConfig(file, overrides);
+  announce(config);
+  return run(new Trainer(config, { log: say }));
+}
+
+/** `troupe sft`. Returns the exit code. */
+export function sft(file: string, overrides: readonly string[]): Promise<number> {
+  const config = loadSftConfig(file, overrides);
+  announce(config);
+  return run(new SftTrainer(config, { log: say }));
+}
+
+function announce(config: ResolvedConfig | ResolvedSftConfig): void {
+  for (const { path, reason } of configNotes(config)) say(`note: ${path}: ${reason}`);
+  batchArithmetic(config).forEach(say);
+  say(`run directory: ${here(config.trainer.default_local_dir)}`);
+}
+
+/** Runs to the end, or to the checkpoint that a signal asks for. */
+export async function run(trainer: Stoppable): Promise<number> {
+  const restore = onInterrupt((reason) => trainer.requestStop(reason));
+  try {
+    const result = await trainer.fit();
+    // A signal that came when the last step was done has stopped nothing.
+    const stopped = result.interrupted && result.finalModel === null;
+    say(stopped ? stoppedLine(result) : doneLine(result));
+    return stopped ? 130 : 0;
+  } finally {
+    restore();
+  }
+}
+
+function stoppedLine({ step, stopReason }: FitResult): string {
+  if (step === 0) return `stopped by ${stopReason} before the first step was done: there is nothing to save`;
+  return `stopped by ${stopReason} after step ${step}, which is saved; the same command goes on from there`;
+}
+
+function doneLine({ step, finalModel, runDirectory }: FitResult): string {
+  const plural = step === 1 ? '' : 's';
+  if (finalModel === null) return `done: validated after ${step} step${plural}, see ${here(runDirectory)}`;
+  return `done: ${step} step${plural}, model in ${here(finalModel)}`;
+}
+
+/** A path as one would type it from the current directory, unless that is longer. */
+function here(path: string): string {
+  const short = relative(process.cwd(), path) || '.';
+  return short.length < path.length ? short : path;
+}

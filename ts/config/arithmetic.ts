@@ -1,0 +1,65 @@
+import type { ResolvedConfig } from './ppo_schema';
+import { needsCritic } from './roles';
+import type { ResolvedSftConfig } from './sft_schema';
+
+const count = (n: number, noun: string): string => `${n} ${noun}${n === 1 ? '' : 's'}`;
+
+/** Every batch size of a run in its unit, one line each. */
+export function batchArithmetic(config: ResolvedConfig | ResolvedSftConfig): string[] {
+  return 'actor_rollout_ref' in config ? rlArithmetic(config) : sftArithmetic(config);
+}
+
+function rlArithmetic(config: ResolvedConfig): string[] {
+  const { data, actor_rollout_ref: roles, critic, trainer } = config;
+  const { n, val_kwargs } = roles.rollout;
+  const ranks = trainer.nnodes * trainer.n_gpus_per_node;
+  const sequences = data.train_batch_size * n;
+  const lines = [
+    `step: ${count(data.train_batch_size, 'prompt')} x ${count(n, 'response')} = ${count(sequences, 'sequence')}, ` +
+      `${sequences / ranks} per rank (${count(ranks, 'rank')})`,
+    `sequence: at most ${data.max_prompt_length} + ${data.max_response_length} = ` +
+      `${data.max_prompt_length + data.max_response_length} tokens (prompt + response)`,
+    role('actor', roles.actor),
+  ];
+  if (needsCritic(config)) lines.push(role('critic', critic));
+  if (data.val_files !== null) {
+    const batch = data.val_batch_size === null ? 'all prompts' : count(data.val_batch_size, 'prompt');
+    lines.push(`validation: ${batch} per batch x ${count(val_kwargs.n, 'response')}`);
+  }
+  return [...lines, duration(trainer, 'prompt', data.train_batch_size)];
+
+  function role(
+    name: string,
+    keys: { ppo_mini_batch_size: number; ppo_epochs: number; ppo_max_token_len_per_gpu: number },
+  ): string {
+    const miniBatches = data.train_batch_size / keys.ppo_mini_batch_size;
+    const sequencesPerMini = keys.ppo_mini_batch_size * n;
+    return (
+      `${name}: mini-batch of ${count(keys.ppo_mini_batch_size, 'prompt')} = ${count(sequencesPerMini, 'sequence')}, ` +
+      `${sequencesPerMini / ranks} per rank; ${miniBatches} mini-batch${miniBatches === 1 ? '' : 'es'} x ` +
+      `${count(keys.ppo_epochs, 'epoch')} = ${count(miniBatches * keys.ppo_epochs, 'optimiser step')} per step; ` +
+      `micro-batches of up to ${keys.ppo_max_token_len_per_gpu} tokens`
+    );
+  }
+}
+
+function sftArithmetic({ data, trainer }: ResolvedSftConfig): string[] {
+  const ranks = trainer.nnodes * trainer.n_gpus_per_node;
+  return [
+    `step: ${count(data.train_batch_size, 'example')} = 1 optimiser step, ${data.train_batch_size / ranks} per rank ` +
+      `(${count(ranks, 'rank')}); micro-batches of up to ${data.max_token_len_per_gpu} tokens`,
+    `example: at most ${data.max_length} tokens (prompt + response)`,
+    duration(trainer, 'example', data.train_batch_size),
+  ];
+}
+
+function duration(
+  trainer: { total_training_steps: number | null; total_epochs: number },
+  unit: string,
+  batch: number,
+): string {
+  const epoch = `one epoch is floor(${unit}s of the training set / ${batch}) steps`;
+  if (trainer.total_training_steps !== null)
+    return `run: ${count(trainer.total_training_steps, 'step')}; ${epoch}`;
+  return `run: ${count(trainer.total_epochs, 'epoch')}; ${epoch}`;
+}

@@ -1,0 +1,139 @@
+import { advantageEstimatorNames } from '../algorithms/advantages';
+import { ConfigError } from '../errors';
+import { nearestName } from './nearest';
+import type { ResolvedConfig } from './ppo_schema';
+import { needsCritic, needsReference } from './roles';
+
+const LOGGERS = ['console', 'file'];
+
+/** What both programs have in common. */
+export function checkRun({ trainer }: Pick<ResolvedConfig, 'trainer'>): void {
+  for (const name of trainer.logger) {
+    if (LOGGERS.includes(name)) continue;
+    throw new ConfigError(
+      `trainer.logger: expected ${LOGGERS.join(' or ')}, got "${name}": other loggers are not available in this version; ` +
+        'metrics.jsonl in the run directory is always written',
+      'trainer.logger',
+    );
+  }
+  const ranks = trainer.nnodes * trainer.n_gpus_per_node;
+  if (ranks !== 1) {
+    throw new ConfigError(
+      `trainer.n_gpus_per_node: expected nnodes x n_gpus_per_node = 1, got ${trainer.nnodes} x ${trainer.n_gpus_per_node} = ${ranks}: ` +
+        'this version trains in one worker process',
+      'trainer.n_gpus_per_node',
+    );
+  }
+}
+
+/** What no single key can tell: values that contradict each other. */
+export function checkConsistency(config: ResolvedConfig): void {
+  const { data, actor_rollout_ref: roles, critic, algorithm, trainer } = config;
+  checkEstimator(algorithm.adv_estimator, config);
+
+  checkDivides(config, 'actor_rollout_ref.actor.ppo_mini_batch_size', roles.actor.ppo_mini_batch_size);
+  checkFits(
+    config,
+    'actor_rollout_ref.actor.ppo_max_token_len_per_gpu',
+    roles.actor.ppo_max_token_len_per_gpu,
+  );
+  if (needsCritic(config)) {
+    checkDivides(config, 'critic.ppo_mini_batch_size', critic.ppo_mini_batch_size);
+    checkFits(config, 'critic.ppo_max_token_len_per_gpu', critic.ppo_max_token_len_per_gpu);
+  }
+  if (needsReference(config)) {
+    const capacity = roles.ref.log_prob_max_token_len_per_gpu;
+    checkFits(config, 'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu', capacity);
+  }
+
+  const { do_sample, temperature } = roles.rollout;
+  if (!do_sample || temperature === 0) {
+    const key = `actor_rollout_ref.rollout.${do_sample ? 'temperature' : 'do_sample'}`;
+    throw new ConfigError(
+      `${key}: training needs sampled responses (do_sample=true and a temperature > 0: log-probs divide by it); ` +
+        'for greedy validation set actor_rollout_ref.rollout.val_kwargs',
+      key,
+    );
+  }
+  if (trainer.val_only && data.val_files === null) {
+    throw new ConfigError('trainer.val_only: expected data.val_files to be given', 'data.val_files');
+  }
+  if (trainer.resume_mode === 'resume_path' && trainer.resume_from_path === null) {
+    throw new ConfigError(
+      'trainer.resume_from_path: expected a checkpoint directory (.../global_step_N) because trainer.resume_mode is resume_path',
+      'trainer.resume_from_path',
+    );
+  }
+  if (trainer.resume_mode !== 'resume_path' && trainer.resume_from_path !== null) {
+    throw new ConfigError(
+      `trainer.resume_from_path: is given, but trainer.resume_mode is ${trainer.resume_mode}: set it to resume_path`,
+      'trainer.resume_from_path',
+    );
+  }
+  if (roles.actor.policy_loss.loss_mode === 'dro' && roles.actor.policy_loss.dro_beta === null) {
+    throw new ConfigError(
+      'actor_rollout_ref.actor.policy_loss.dro_beta: expected a number > 0 because loss_mode is dro',
+      'actor_rollout_ref.actor.policy_loss.dro_beta',
+    );
+  }
+}
+
+/** Names that `registerAdvantageEstimator` added before the configuration was loaded count, too. */
+function checkEstimator(name: string, config: ResolvedConfig): void {
+  const path = 'algorithm.adv_estimator';
+  const known = advantageEstimatorNames();
+  if (!known.includes(name)) {
+    const nearest = nearestName(known, name);
+    const hint = nearest === null ? '' : `; did you mean ${nearest}?`;
+    throw new ConfigError(`${path}: expected one of ${known.join(', ')}, got "${name}"${hint}`, path);
+  }
+  if (name === 'gdpo') {
+    throw new ConfigError(
+      `${path}: gdpo is available in computeAdvantages only, not in training: choose another estimator`,
+      path,
+    );
+  }
+  if (name === 'gae' && config.critic.enable === false) {
+    throw new ConfigError(
+      'critic.enable: algorithm.adv_estimator gae needs a critic, but it is false',
+      'critic.enable',
+    );
+  }
+  const { n } = config.actor_rollout_ref.rollout;
+  if (name.endsWith('optimal_token_baseline') && !config.actor_rollout_ref.actor.calculate_sum_pi_squared) {
+    const key = 'actor_rollout_ref.actor.calculate_sum_pi_squared';
+    throw new ConfigError(`${key}: algorithm.adv_estimator ${name} needs it: set it to true`, key);
+  }
+  if (name === 'grpo_passk' && n < 2) {
+    const key = 'actor_rollout_ref.rollout.n';
+    throw new ConfigError(
+      `${key}: grpo_passk compares responses to one prompt: expected at least 2, got ${n}`,
+      key,
+    );
+  }
+}
+
+function checkDivides({ data }: ResolvedConfig, path: string, size: number): void {
+  const batch = data.train_batch_size;
+  if (size <= batch && batch % size === 0) return;
+  const how = size > batch ? 'are more than' : 'do not divide';
+  throw new ConfigError(
+    `${path}: ${size} prompts per mini-batch ${how} data.train_batch_size ${batch} prompts: choose one of ${divisors(batch)}`,
+    path,
+  );
+}
+
+function checkFits({ data }: ResolvedConfig, path: string, capacity: number): void {
+  const longest = data.max_prompt_length + data.max_response_length;
+  if (capacity >= longest) return;
+  throw new ConfigError(
+    `${path}: ${capacity} tokens per micro-batch cannot hold one sequence of data.max_prompt_length ${data.max_prompt_length} + ` +
+      `data.max_response_length ${data.max_response_length} = ${longest} tokens`,
+    path,
+  );
+}
+
+function divisors(n: number): string {
+  const all = Array.from({ length: n }, (_, i) => i + 1).filter((d) => n % d === 0);
+  return all.length > 12 ? `${all.slice(0, 6).join(', ')}, ..., ${all.slice(-5).join(', ')}` : all.join(', ');
+}

@@ -1,0 +1,64 @@
+import path from 'node:path';
+import { dump } from 'js-yaml';
+import { checkConsistency, checkRun } from './checks';
+import type { Section } from './field';
+import { ppoSchema, type ResolvedConfig } from './ppo_schema';
+import { readConfigTree } from './read';
+import { type ConfigNote, resolve } from './resolve';
+import { type ResolvedSftConfig, sftSchema } from './sft_schema';
+
+export { batchArithmetic } from './arithmetic';
+export type { ResolvedConfig } from './ppo_schema';
+export type { ConfigNote } from './resolve';
+export type { ResolvedSftConfig } from './sft_schema';
+
+/** Of each configuration loaded here. Kept beside it: the frozen tree holds keys of the file and nothing else. */
+const notesOf = new WeakMap<object, readonly ConfigNote[]>();
+
+/**
+ * Reads `file` (YAML, verl's keys), applies dotted `key=value` overrides, validates, fills in defaults and freezes.
+ * @throws ConfigError naming the keys
+ */
+export function loadConfig(file: string, overrides: readonly string[] = []): ResolvedConfig {
+  const config = load<ResolvedConfig>(ppoSchema, file, overrides);
+  checkConsistency(config);
+  return config;
+}
+
+/** The same for `troupe sft`. */
+export function loadSftConfig(file: string, overrides: readonly string[] = []): ResolvedSftConfig {
+  return load<ResolvedSftConfig>(sftSchema, file, overrides);
+}
+
+/** Keys that were given and are accepted, with the reason why they change nothing here. */
+export function configNotes(config: ResolvedConfig | ResolvedSftConfig): readonly ConfigNote[] {
+  return notesOf.get(config) ?? [];
+}
+
+/** The resolved tree as YAML that `loadConfig` reads again. */
+export function describeConfig(config: ResolvedConfig | ResolvedSftConfig): string {
+  return dump(JSON.parse(JSON.stringify(config)), { lineWidth: 120 });
+}
+
+interface RunKeys {
+  project_name: string;
+  experiment_name: string;
+  default_local_dir: string | null;
+}
+
+function load<T extends { trainer: object }>(schema: Section, file: string, overrides: readonly string[]): T {
+  const { tree, notes } = resolve(schema, readConfigTree(file, overrides));
+  const config = tree as unknown as T;
+  const trainer = config.trainer as unknown as RunKeys;
+  trainer.default_local_dir ??= path.join('checkpoints', trainer.project_name, trainer.experiment_name);
+  checkRun(config as unknown as Parameters<typeof checkRun>[0]);
+  notesOf.set(config, Object.freeze(notes));
+  deepFreeze(config);
+  return config;
+}
+
+function deepFreeze(value: unknown): void {
+  if (typeof value !== 'object' || value === null || Object.isFrozen(value)) return;
+  for (const item of Object.values(value)) deepFreeze(item);
+  Object.freeze(value);
+}

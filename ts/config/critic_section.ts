@@ -1,0 +1,42 @@
+import { bool, choice, derived, field, fixed, ignored, int, num, orNull, str } from './field';
+import { DYNAMIC, NOT_YET } from './reasons';
+import { AGGREGATIONS, fsdpConfig, model, optim, updates } from './role_parts';
+
+export const criticSection = {
+  ...updates,
+  enable: field(orNull(bool), null, 'null: when adv_estimator is gae.'),
+  strategy: fixed(
+    ['fsdp', 'fsdp2'],
+    `strategy megatron ${NOT_YET}; one rank runs the same engine under both fsdp names`,
+  ),
+  model: {
+    path: derived(
+      str,
+      'actor_rollout_ref.model.path',
+      'Hugging Face directory: token classification, or a causal LM that gets a fresh head.',
+    ),
+    ...model,
+    tokenizer_path: ignored('the critic reads the token ids of the policy'),
+    custom_chat_template: ignored('the critic reads the token ids of the policy'),
+    fsdp_config: fsdpConfig,
+  },
+  ppo_mini_batch_size: derived(
+    int(1),
+    'actor_rollout_ref.actor.ppo_mini_batch_size',
+    'Prompts per mini-batch.',
+  ),
+  ppo_epochs: derived(int(1), 'actor_rollout_ref.actor.ppo_epochs', 'Passes over each batch.'),
+  loss_agg_mode: derived(
+    choice(...AGGREGATIONS),
+    'actor_rollout_ref.actor.loss_agg_mode',
+    'Aggregation of the value loss.',
+  ),
+  ppo_max_token_len_per_gpu: field(int(1), 32768, 'Packing capacity: tokens per micro-batch.'),
+  forward_max_token_len_per_gpu: ignored('ppo_max_token_len_per_gpu holds'),
+  forward_micro_batch_size: ignored(DYNAMIC),
+  forward_micro_batch_size_per_gpu: ignored(DYNAMIC),
+  cliprange_value: field(num(0), 0.5, 'Clip range of the value loss.'),
+  optim: optim(1e-5, 'critic'),
+  rollout_n: ignored('actor_rollout_ref.rollout.n holds'),
+  megatron: fixed([null], `strategy megatron ${NOT_YET}`),
+};

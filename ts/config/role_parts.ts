@@ -1,0 +1,131 @@
+// Parts that several roles have in common.
+import {
+  above,
+  betas,
+  bool,
+  choice,
+  derived,
+  dtype,
+  field,
+  fixed,
+  ignored,
+  int,
+  moved,
+  num,
+  orNull,
+  str,
+} from './field';
+import { DYNAMIC, FUSED, NO_LORA, NO_PADDING, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
+
+export const AGGREGATIONS = [
+  'token-mean',
+  'token-sum',
+  'seq-mean-token-sum',
+  'seq-mean-token-mean',
+  'seq-mean-token-sum-norm',
+] as const;
+
+/** Options of AdamW and its schedule; `role`: the section that holds grad_clip. */
+export const optim = (lr: number, role: string) => ({
+  lr: field(num(0), lr, 'Peak learning rate of AdamW.'),
+  betas: field(betas, [0.9, 0.999] as const, 'AdamW betas.'),
+  weight_decay: field(num(0), 0.01, 'Decoupled weight decay, on every parameter.'),
+  lr_scheduler_type: field(
+    choice('constant', 'cosine'),
+    'constant',
+    'Learning-rate schedule; moves once per training step.',
+  ),
+  lr_warmup_steps: field(int(-1), -1, 'Steps of linear warm-up; -1: lr_warmup_steps_ratio of all steps.'),
+  lr_warmup_steps_ratio: field(num(0, 1), 0, 'Warm-up as a share of all steps.'),
+  total_training_steps: field(int(-1), -1, 'End of the schedule; -1: the steps of the run.'),
+  min_lr_ratio: field(num(0, 1), 0, 'Final learning rate of the cosine as a share of lr.'),
+  num_cycles: fixed([0.5], 'the cosine falls once, to min_lr_ratio'),
+  warmup_style: moved('lr_scheduler_type'),
+  optimizer: fixed(['AdamW'], 'AdamW is the optimiser'),
+  optimizer_impl: ignored('the optimiser is our own AdamW'),
+  override_optimizer_config: fixed([null, {}], 'AdamW is the optimiser'),
+  init_lr_ratio: fixed([0], 'warm-up starts from 0'),
+  clip_grad: moved(`${role}.grad_clip`),
+});
+
+/** verl's keys of the sharding engine: of one rank, precision is what is left. */
+export const fsdpConfig = {
+  dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
+  model_dtype: fixed(['fp32', 'float32'], 'master weights are float32 always'),
+  seed: ignored('trainer.seed seeds everything'),
+  param_offload: fixed([false], `offloading ${NOT_YET}`),
+  optimizer_offload: fixed([false], `offloading ${NOT_YET}`),
+  offload_policy: fixed([false], `offloading ${NOT_YET}`),
+  reshard_after_forward: ignored('there is one rank'),
+  fsdp_size: ignored('there is one rank'),
+  forward_prefetch: ignored('there is one rank'),
+  forward_only: ignored('the reference never trains'),
+  full_determinism: ignored('runs are deterministic always'),
+  use_orig_params: ignored(TORCH_ONLY),
+  use_torch_compile: ignored(TORCH_ONLY),
+  wrap_policy: ignored(TORCH_ONLY),
+  mixed_precision: ignored('float32 masters and reductions, compute in fsdp_config.dtype'),
+  ulysses_sequence_parallel_size: fixed([1], `sequence parallelism ${NOT_YET}`),
+  entropy_from_logits_with_chunking: ignored(FUSED),
+  entropy_checkpointing: ignored(FUSED),
+};
+
+const checkpoint = {
+  save_contents: ignored('model, optimiser and trainer state are always saved'),
+  load_contents: ignored('model, optimiser and trainer state are always loaded'),
+  async_save: fixed([false], 'a checkpoint is complete before training goes on'),
+};
+
+/** How a role is updated from a batch. */
+export const updates = {
+  ppo_mini_batch_size: field(
+    int(1),
+    256,
+    'Prompts per mini-batch (one optimiser step each), as in verl; x rollout.n sequences.',
+  ),
+  ppo_micro_batch_size: ignored(DYNAMIC),
+  ppo_micro_batch_size_per_gpu: ignored(DYNAMIC),
+  use_dynamic_bsz: ignored(DYNAMIC),
+  ppo_epochs: field(int(1), 1, 'Passes over each batch.'),
+  shuffle: fixed([false], 'mini-batches are taken in order, so that runs repeat exactly'),
+  data_loader_seed: ignored('mini-batches are taken in order'),
+  grad_clip: field(num(0), 1, 'Global gradient norm at which gradients are clipped; 0: not clipped.'),
+  loss_agg_mode: field(
+    choice(...AGGREGATIONS),
+    'token-mean',
+    'How per-token losses become one number, over the whole mini-batch.',
+  ),
+  loss_scale_factor: derived(above(0), 'data.max_response_length', 'Divisor of seq-mean-token-sum-norm.'),
+  ulysses_sequence_parallel_size: fixed([1], `sequence parallelism ${NOT_YET}`),
+  use_remove_padding: ignored(NO_PADDING),
+  use_fused_kernels: ignored(FUSED),
+  checkpoint,
+  profiler: ignored(NO_PROFILER),
+};
+
+/** What every model directory is asked. */
+export const model = {
+  tokenizer_path: field(orNull(str), null, 'Directory with tokenizer.json; null: the model directory.'),
+  custom_chat_template: field(orNull(str), null, 'Jinja chat template that replaces the tokenizer’s.'),
+  enable_gradient_checkpointing: field(bool, true, 'Recompute activations in the backward pass.'),
+  trust_remote_code: ignored('models are data: no code is run from a model directory'),
+  external_lib: fixed([null], 'no Python is involved'),
+  override_config: fixed([{}], 'edit config.json of the model directory instead'),
+  hf_config_path: fixed([null], 'config.json is read from the model directory'),
+  generation_config: ignored('sampling follows actor_rollout_ref.rollout'),
+  tiled_mlp: ignored('memory is bounded by the packing capacity'),
+  mtp: { enable: fixed([false], `multi-token prediction ${NOT_YET}`) },
+  use_remove_padding: ignored(NO_PADDING),
+  use_fused_kernels: ignored(FUSED),
+  fused_kernel_options: ignored(FUSED),
+  use_liger: ignored(FUSED),
+  use_shm: ignored('weights are read once per worker'),
+  enable_activation_offload: fixed([false], `activation offloading ${NOT_YET}`),
+  lora_rank: fixed([0], `LoRA ${NOT_YET}`),
+  lora_alpha: ignored(NO_LORA),
+  target_modules: ignored(NO_LORA),
+  target_parameters: ignored(NO_LORA),
+  lora: ignored(NO_LORA),
+  exclude_modules: ignored(NO_LORA),
+  lora_adapter_path: fixed([null], `LoRA ${NOT_YET}`),
+};

@@ -1,0 +1,47 @@
+/** How a worker ended: its exit code, or the signal that killed it. */
+export interface WorkerExit {
+  exitCode: number | null;
+  signal: string | null;
+}
+
+/** A started worker process. */
+export interface WorkerProcess {
+  readonly pid: number | null;
+  /** Settles when the process has ended and its output has been read; never rejects. */
+  readonly exited: Promise<WorkerExit>;
+  /** The last lines of its stderr so far, for error messages. */
+  stderrTail(): string;
+  /** SIGKILL, or what comes closest; nothing when it has ended. */
+  kill(): void;
+}
+
+/** What a process needs to become a worker; readWorkerSettings (ts/worker) reads it. */
+export interface WorkerEnvironment {
+  TROUPE_CONTROLLER: string;
+  TROUPE_TOKEN: string;
+  RANK: string;
+  WORLD_SIZE: string;
+  LOCAL_RANK: string;
+}
+
+export interface WorkerSpec {
+  rank: number;
+  worldSize: number;
+  device: 'cpu' | 'cuda';
+  /** Threads to compute with; null: the worker's own choice. */
+  numThreads: number | null;
+  env: WorkerEnvironment;
+}
+
+/** Anything that can start a process with an address and a token. */
+export interface Launcher {
+  /** Returns at once; a process that cannot be started shows as `exited`. */
+  start(spec: WorkerSpec): WorkerProcess;
+}
+
+/** Local child processes, the default. */
+export interface LauncherOptions {
+  type?: 'local';
+  /** Further environment variables of the workers. */
+  env?: Record<string, string>;
+}

@@ -1,0 +1,120 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import path from 'node:path';
+import { createInterface } from 'node:readline';
+import { TroupeError } from '../errors';
+import { locateAddon } from '../native/loader';
+import { packageRoot } from '../native/package_root';
+import type { Launcher, LauncherOptions, WorkerExit, WorkerProcess, WorkerSpec } from './launcher';
+
+const tailLines = 20;
+/** Output may trail the exit, and a grandchild may hold the pipes open for good. */
+const drainMs = 250;
+
+/** Arguments of node that start a worker, and the variables its libraries need. */
+export interface WorkerProgram {
+  args: string[];
+  env: Record<string, string>;
+}
+
+/** dist/worker/main.js, with the LibTorch that the addon needs on the library path before node starts. */
+function builtWorkerProgram(): WorkerProgram {
+  const { libtorch } = locateAddon();
+  const variable = process.platform === 'darwin' ? 'DYLD_LIBRARY_PATH' : 'LD_LIBRARY_PATH';
+  const inherited = process.env[variable];
+  return {
+    args: [path.join(packageRoot, 'dist', 'worker', 'main.js')],
+    env: {
+      TROUPE_LIBTORCH: libtorch.dir,
+      [variable]: inherited ? `${libtorch.libDir}${path.delimiter}${inherited}` : libtorch.libDir,
+    },
+  };
+}
+
+/** Workers as child processes of this one. Throws NATIVE_UNAVAILABLE when there is no addon to run. */
+export function createLocalLauncher(
+  options: LauncherOptions = {},
+  program: WorkerProgram = builtWorkerProgram(),
+): Launcher {
+  return {
+    start(spec) {
+      const child = spawn(process.execPath, program.args, {
+        env: { ...process.env, ...program.env, ...computeEnvironment(spec), ...options.env, ...spec.env },
+        stdio: ['ignore', 'pipe', 'pipe'],
+        // A Ctrl-C goes to the whole process group of the terminal; ours must end in order, not with its workers shot.
+        detached: true,
+      });
+      return new LocalProcess(child, spec.rank);
+    },
+  };
+}
+
+/**
+ * How often an idle OpenMP thread looks for work before it sleeps: about a millisecond. libgomp's default is tens of
+ * milliseconds, which on a shared machine takes the core from the thread that everybody waits for.
+ */
+const SPIN_COUNT = '20000';
+
+function computeEnvironment(spec: WorkerSpec): Record<string, string> {
+  const env: Record<string, string> = { TROUPE_PARENT_PID: String(process.pid) };
+  if (!process.env['OMP_WAIT_POLICY'] && !process.env['GOMP_SPINCOUNT']) env['GOMP_SPINCOUNT'] = SPIN_COUNT;
+  if (spec.numThreads !== null) env['OMP_NUM_THREADS'] = String(spec.numThreads);
+  if (spec.device === 'cuda') env['CUDA_VISIBLE_DEVICES'] = visibleDevice(spec);
+  return env;
+}
+
+/** The one device of a worker: the rank-th of those this process may use. */
+function visibleDevice(spec: WorkerSpec): string {
+  const visible = process.env['CUDA_VISIBLE_DEVICES'];
+  if (visible === undefined) return String(spec.rank);
+  const device = visible.split(',')[spec.rank];
+  if (device) return device;
+  throw new TroupeError(
+    'INVALID_ARGUMENT',
+    `expected at least ${spec.worldSize} devices for worldSize ${spec.worldSize}, but CUDA_VISIBLE_DEVICES is '${visible}'`,
+  );
+}
+
+class LocalProcess implements WorkerProcess {
+  readonly exited: Promise<WorkerExit>;
+  readonly #child: ChildProcess;
+  readonly #tail: string[] = [];
+
+  constructor(child: ChildProcess, rank: number) {
+    this.#child = child;
+    this.exited = new Promise((resolve) => {
+      child.once('error', (error) => {
+        this.#remember(`cannot start ${process.execPath}: ${error.message}`);
+        resolve({ exitCode: null, signal: null });
+      });
+      child.once('close', (exitCode, signal) => resolve({ exitCode, signal }));
+      child.once('exit', (exitCode, signal) => setTimeout(resolve, drainMs, { exitCode, signal }).unref());
+    });
+    for (const [stream, isError] of [
+      [child.stdout, false],
+      [child.stderr, true],
+    ] as const) {
+      if (stream === null) continue;
+      createInterface({ input: stream }).on('line', (line) => {
+        if (isError) this.#remember(line);
+        process.stderr.write(`[worker ${rank}] ${line}\n`);
+      });
+    }
+  }
+
+  get pid(): number | null {
+    return this.#child.pid ?? null;
+  }
+
+  stderrTail(): string {
+    return this.#tail.join('\n');
+  }
+
+  kill(): void {
+    this.#child.kill('SIGKILL');
+  }
+
+  #remember(line: string): void {
+    this.#tail.push(line);
+    if (this.#tail.length > tailLines) this.#tail.shift();
+  }
+}

@@ -1,0 +1,41 @@
+import type { WorkerDiedError } from '../errors';
+import type { NativeBuildInfo } from '../native/bridge';
+import { WorkerClient } from '../worker/client';
+import type { WorkerExit, WorkerProcess } from './launcher';
+import type { WorkerConnection } from './server';
+import { workerDied } from './worker_death';
+
+/** One rank of a group: its process, its stream once it has dialled in, and the requests it owes an answer. */
+export class Member {
+  readonly rank: number;
+  readonly process: WorkerProcess;
+  readonly client: WorkerClient;
+  connection: WorkerConnection | null = null;
+  /** Set when the process has ended. */
+  exit: WorkerExit | null = null;
+  /** Set when the worker is ready. */
+  buildInfo: NativeBuildInfo | null = null;
+
+  constructor(rank: number, process: WorkerProcess) {
+    this.rank = rank;
+    this.process = process;
+    this.client = new WorkerClient(rank, (message) => this.connection?.send(message));
+  }
+
+  /** The error to fail the group with; `reason` says why it counts as dead while its process exists. */
+  death(phase: string | null, reason: string | null = null): WorkerDiedError {
+    const request = this.client.current;
+    return workerDied({
+      rank: this.rank,
+      phase: phase ?? request ?? (this.buildInfo === null ? 'startup' : 'idle'),
+      request,
+      exit: this.exit,
+      reason,
+      stderrTail: this.process.stderrTail(),
+    });
+  }
+
+  kill(): void {
+    if (this.exit === null) this.process.kill();
+  }
+}

@@ -1,0 +1,60 @@
+import { WorkerDiedError } from '../errors';
+import type { WorkerExit } from './launcher';
+
+export interface Death {
+  rank: number;
+  /** Where the trainer was: 'update_actor'; or what the worker was asked last. */
+  phase: string;
+  /** The request being worked on, if any: "updatePolicy of 'actor'". */
+  request: string | null;
+  /** How the process ended; null when it still exists but is lost. */
+  exit: WorkerExit | null;
+  /** Why it counts as dead when `exit` is null: 'sent no heartbeat for 10 s'. */
+  reason: string | null;
+  stderrTail: string;
+}
+
+/** "worker rank 0 died in phase update_actor (updatePolicy of 'actor'): killed by SIGKILL (...)", and its last words. */
+export function workerDied(death: Death): WorkerDiedError {
+  const doing = death.request === null || death.request === death.phase ? '' : ` (${death.request})`;
+  const how = death.exit === null ? (death.reason ?? 'lost') : describeExit(death.exit);
+  const said =
+    death.stderrTail.trim() === ''
+      ? 'It wrote nothing to stderr.'
+      : `Its last lines on stderr:\n${indent(death.stderrTail)}`;
+  return new WorkerDiedError(
+    `worker rank ${death.rank} died in phase ${death.phase}${doing}: ${how}. ${said}`,
+    {
+      rank: death.rank,
+      phase: death.phase,
+      exitCode: death.exit?.exitCode ?? null,
+      signal: death.exit?.signal ?? null,
+    },
+  );
+}
+
+function describeExit(exit: WorkerExit): string {
+  switch (exit.signal) {
+    case null:
+      return exit.exitCode === null
+        ? 'its process could not be started'
+        : `it exited with code ${exit.exitCode}`;
+    case 'SIGKILL':
+      return 'killed by SIGKILL (by someone, or by the kernel for want of memory: see `dmesg`)';
+    case 'SIGSEGV':
+    case 'SIGABRT':
+    case 'SIGBUS':
+    case 'SIGILL':
+    case 'SIGFPE':
+      return `crashed in native code with ${exit.signal}`;
+    default:
+      return `killed by ${exit.signal}`;
+  }
+}
+
+function indent(text: string): string {
+  return text
+    .split('\n')
+    .map((line) => `  ${line}`)
+    .join('\n');
+}

@@ -1,0 +1,318 @@
+import { randomBytes } from 'node:crypto';
+import { availableParallelism } from 'node:os';
+import { TroupeError } from '../errors';
+import type { NativeBuildInfo, NativeEngineOptions, NativeMemoryInfo } from '../native/bridge';
+import type { NewRequest } from '../worker/client';
+import {
+  type BindingArgs,
+  type BindingMethod,
+  type BindingResult,
+  type EngineArgs,
+  type EngineMethod,
+  type EngineResult,
+  fromWireError,
+  type WireError,
+  type WorkerMessage,
+} from '../worker/protocol';
+import { HeartbeatMonitor, heartbeatInterval } from './heartbeat';
+import type { Launcher, LauncherOptions } from './launcher';
+import { createLocalLauncher } from './local_launcher';
+import { Member } from './member';
+import { ControllerServer } from './server';
+import { Startup } from './startup';
+
+export interface WorkerGroupOptions {
+  worldSize: number;
+  device: 'cpu' | 'cuda';
+  /** Threads per worker; default: LibTorch's choice, and with several workers an equal share of the cores. */
+  numThreads?: number;
+  /** Default: local child processes. */
+  launcher?: LauncherOptions | Launcher;
+  /** How long the workers may take until all are ready; default 60 s. */
+  startupTimeoutMs?: number;
+  /** A worker that sends nothing for this long is dead; default 10 s. */
+  deadTimeoutMs?: number;
+  /** How long a worker may take to finish its work and exit when asked; then it is killed. Default 5 s. */
+  closeTimeoutMs?: number;
+  /** Receives a line for each connection that is refused; default: stderr. */
+  log?: (line: string) => void;
+}
+
+type State = 'STARTING' | 'RUNNING' | 'FAILED' | 'CLOSED';
+
+/** A stream that ends is followed by the end of its process, whose exit code says more: wait this long for it. */
+const exitAfterDisconnectMs = 2_000;
+/** The peers of a dead rank may leave their collectives for this long before they are killed. */
+const abortGraceMs = 200;
+
+/**
+ * The worker processes of one run, one per rank, with the engines in them. It works or fails as a whole: when a rank
+ * dies, every pending and later call rejects with the same WorkerDiedError, the first cause, and its peers are killed.
+ */
+export class WorkerGroup {
+  readonly worldSize: number;
+  /** Resolves with the first cause when the group fails, also while no call is pending. */
+  readonly failed: Promise<TroupeError>;
+  readonly #options: WorkerGroupOptions;
+  readonly #deadTimeoutMs: number;
+  readonly #members: Member[] = [];
+  readonly #monitor: HeartbeatMonitor;
+  readonly #startup: Startup;
+  #server: ControllerServer | null = null;
+  #state: State = 'STARTING';
+  #failure: TroupeError | null = null;
+  #announceFailure!: (error: TroupeError) => void;
+  #phase: string | null = null;
+  #closing: Promise<void> | null = null;
+
+  /**
+   * Starts the processes and waits until each has dialled in and loaded the addon.
+   *
+   * Rejects, with no process left behind, with WorkerDiedError when a worker ends or is not ready in time, and with
+   * the worker's own error (NATIVE_UNAVAILABLE, ...) when it cannot load the addon.
+   */
+  static async launch(options: WorkerGroupOptions): Promise<WorkerGroup> {
+    const group = new WorkerGroup(options);
+    try {
+      await group.#start();
+    } catch (error) {
+      await group.close();
+      throw error;
+    }
+    return group;
+  }
+
+  private constructor(options: WorkerGroupOptions) {
+    const { worldSize } = options;
+    if (!Number.isInteger(worldSize) || worldSize < 1) {
+      throw new TroupeError('INVALID_ARGUMENT', `worldSize: expected an integer >= 1, got ${worldSize}`);
+    }
+    this.worldSize = worldSize;
+    this.failed = new Promise((resolve) => {
+      this.#announceFailure = resolve;
+    });
+    this.#options = options;
+    this.#deadTimeoutMs = options.deadTimeoutMs ?? 10_000;
+    this.#monitor = new HeartbeatMonitor(this.#deadTimeoutMs, (rank) => this.#onSilence(this.#member(rank)));
+    this.#startup = new Startup(options.startupTimeoutMs ?? 60_000);
+  }
+
+  /** Named in the error when a worker dies: the part of the step that the trainer is in. */
+  setPhase(phase: string | null): void {
+    this.#phase = phase;
+  }
+
+  /** Makes an engine of this name on every rank. */
+  async createEngine(engine: string, options: NativeEngineOptions): Promise<void> {
+    await this.#requestAll({ type: 'createEngine', engine, options });
+  }
+
+  /** Frees the engine on every rank, behind the work queued for it; nothing when there is none. */
+  async closeEngine(engine: string): Promise<void> {
+    await this.#requestAll({ type: 'closeEngine', engine });
+  }
+
+  /** Calls a binding function of an engine on every rank, each with its own arguments (a tuple); results by rank. */
+  async callAll<M extends EngineMethod, const A extends EngineArgs<M>>(
+    engine: string,
+    method: M,
+    argsByRank: readonly A[] | ((rank: number) => A),
+  ): Promise<EngineResult<M>[]> {
+    const argsOf = typeof argsByRank === 'function' ? argsByRank : (rank: number): A => argsByRank[rank]!;
+    return await Promise.all(
+      this.#members.map(({ rank }) => this.callRank(rank, engine, method, argsOf(rank))),
+    );
+  }
+
+  async callRank<M extends EngineMethod>(
+    rank: number,
+    engine: string,
+    method: M,
+    args: EngineArgs<M>,
+  ): Promise<EngineResult<M>> {
+    const request: NewRequest = { type: 'callEngine', engine, method, args };
+    return (await this.#request(this.#member(rank), request)) as EngineResult<M>;
+  }
+
+  /** Calls a binding function that needs no engine: policyLoss, valueLoss, ... */
+  async callBinding<M extends BindingMethod>(
+    method: M,
+    args: BindingArgs<M>,
+    rank: number = 0,
+  ): Promise<BindingResult<M>> {
+    return (await this.#request(this.#member(rank), {
+      type: 'callBinding',
+      method,
+      args,
+    })) as BindingResult<M>;
+  }
+
+  /** By rank. */
+  memoryInfo(): Promise<NativeMemoryInfo[]> {
+    return Promise.all(this.#members.map(({ rank }) => this.callBinding('memoryInfo', [], rank)));
+  }
+
+  /** Of rank 0, as it was at the start. */
+  buildInfo(): NativeBuildInfo {
+    return this.#members[0]!.buildInfo!;
+  }
+
+  /** Ends the running call of every engine, and all later ones, with ABORTED; overtakes queued work. */
+  abort(reason: string): void {
+    for (const { client } of this.#members) client.send({ type: 'abort', reason });
+  }
+
+  /**
+   * Lets the workers finish what is queued and exit, kills those that take longer than closeTimeoutMs, and frees
+   * the port. Idempotent; also cleans up after a failure.
+   */
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #start(): Promise<void> {
+    const token = randomBytes(32).toString('hex');
+    const { worldSize } = this;
+    const { launcher } = this.#options;
+    const starter = launcher !== undefined && 'start' in launcher ? launcher : createLocalLauncher(launcher);
+    this.#server = await ControllerServer.listen({
+      worldSize,
+      token,
+      log: this.#options.log ?? ((line) => process.stderr.write(`${line}\n`)),
+      onConnect: (connection) => {
+        this.#member(connection.rank).connection = connection;
+        connection.send({ type: 'welcome', heartbeatMs: heartbeatInterval(this.#deadTimeoutMs) });
+      },
+      onActivity: (rank) => this.#monitor.heard(rank),
+      onMessage: (rank, message) => this.#onMessage(this.#member(rank), message),
+      onDisconnect: (rank) => this.#onDisconnect(this.#member(rank)),
+    });
+    for (let rank = 0; rank < worldSize; rank++) {
+      const process = starter.start({
+        rank,
+        worldSize,
+        device: this.#options.device,
+        numThreads: this.#numThreads(),
+        env: {
+          TROUPE_CONTROLLER: this.#server.address,
+          TROUPE_TOKEN: token,
+          RANK: String(rank),
+          WORLD_SIZE: String(worldSize),
+          LOCAL_RANK: String(rank),
+        },
+      });
+      const member = new Member(rank, process);
+      this.#members.push(member);
+      void process.exited.then((exit) => {
+        member.exit = exit;
+        this.#fail(member.death(this.#phase));
+      });
+    }
+    await this.#startup.wait(this.#members);
+    this.#state = 'RUNNING';
+  }
+
+  #numThreads(): number | null {
+    if (this.#options.numThreads) return this.#options.numThreads;
+    return this.worldSize === 1 ? null : Math.max(1, Math.floor(availableParallelism() / this.worldSize));
+  }
+
+  #member(rank: number): Member {
+    const member = this.#members[rank];
+    if (member !== undefined) return member;
+    throw new TroupeError('INVALID_ARGUMENT', `expected a rank from 0 to ${this.worldSize - 1}, got ${rank}`);
+  }
+
+  async #requestAll(request: NewRequest): Promise<void> {
+    await Promise.all(this.#members.map((member) => this.#request(member, request)));
+  }
+
+  #request(member: Member, request: NewRequest): Promise<unknown> {
+    if (this.#state === 'CLOSED' && this.#failure === null) return Promise.reject(groupClosed());
+    return member.client.request(request);
+  }
+
+  #onMessage(member: Member, message: WorkerMessage): void {
+    switch (message.type) {
+      case 'ready':
+        member.buildInfo = message.buildInfo;
+        this.#monitor.watch(member.rank);
+        this.#startup.progress();
+        break;
+      case 'result':
+        member.client.receive(message);
+        break;
+      case 'error':
+        if (message.requestId !== null) member.client.receive(message);
+        else this.#fail(cannotStart(message.error, member.rank));
+        break;
+      default: // hello and heartbeat have said all they have to say by coming
+    }
+  }
+
+  #onSilence(member: Member): void {
+    const seconds = this.#deadTimeoutMs / 1000;
+    this.#fail(
+      member.death(this.#phase, `it has sent nothing for ${seconds} s, although its process exists`),
+    );
+  }
+
+  #onDisconnect(member: Member): void {
+    member.connection = null;
+    this.#monitor.unwatch(member.rank);
+    setTimeout(() => {
+      this.#fail(member.death(this.#phase, 'it closed its connection'));
+    }, exitAfterDisconnectMs).unref();
+  }
+
+  /** The first cause wins; whatever follows from it is not reported. */
+  #fail(error: TroupeError): void {
+    if (this.#state === 'FAILED' || this.#state === 'CLOSED') return;
+    this.#state = 'FAILED';
+    this.#failure = error;
+    this.#monitor.stop();
+    this.abort(error.message);
+    for (const member of this.#members) member.client.fail(error);
+    this.#startup.fail(error);
+    this.#announceFailure(error);
+    setTimeout(() => this.#killAll(), this.worldSize === 1 ? 0 : abortGraceMs);
+  }
+
+  #killAll(): void {
+    for (const member of this.#members) member.kill();
+  }
+
+  async #close(): Promise<void> {
+    const graceful = this.#state === 'RUNNING';
+    this.#state = 'CLOSED';
+    const exited = Promise.all(this.#members.map((member) => member.process.exited));
+    if (graceful) {
+      for (const { client } of this.#members) client.send({ type: 'shutdown' });
+      await within(this.#options.closeTimeoutMs ?? 5_000, exited);
+    }
+    this.#monitor.stop();
+    this.#killAll();
+    await within(exitAfterDisconnectMs, exited);
+    for (const { client } of this.#members) client.fail(groupClosed());
+    this.#server?.close();
+  }
+}
+
+function groupClosed(): TroupeError {
+  return new TroupeError('CLOSED', 'the worker group has been closed');
+}
+
+function cannotStart(wire: WireError, rank: number): TroupeError {
+  return fromWireError({ ...wire, message: `worker rank ${rank} could not start: ${wire.message}` }, rank);
+}
+
+/** Waits for the promise, but no longer than `ms`. */
+async function within(ms: number, promise: Promise<unknown>): Promise<void> {
+  let timer: NodeJS.Timeout | undefined;
+  const timeout = new Promise((resolve) => {
+    timer = setTimeout(resolve, ms);
+  });
+  await Promise.race([promise, timeout]);
+  clearTimeout(timer);
+}

@@ -1,0 +1,61 @@
+/** Stable error codes. Those of the native core keep their names; the others are raised in TypeScript. */
+export type ErrorCode =
+  | 'INVALID_ARGUMENT'
+  | 'INVALID_CONFIG'
+  | 'INVALID_MODEL'
+  | 'INVALID_DATA'
+  | 'IO'
+  | 'NO_SPACE'
+  | 'OUT_OF_MEMORY'
+  | 'NON_FINITE'
+  | 'CLOSED'
+  | 'ABORTED'
+  | 'COMM'
+  | 'WORKER_DIED'
+  | 'NATIVE_UNAVAILABLE'
+  | 'REWARD_FAILED'
+  | 'INTERRUPTED'
+  | 'INTERNAL';
+
+/** Every error that Troupe raises on purpose: `message` says what was expected, what came, where, and what to do. */
+export class TroupeError extends Error {
+  readonly code: ErrorCode;
+
+  constructor(code: ErrorCode, message: string, options?: { cause?: unknown }) {
+    super(message, options);
+    this.name = 'TroupeError';
+    this.code = code;
+  }
+}
+
+/** A key of the configuration that is unknown, mistyped or contradicts another: exit code 2. */
+export class ConfigError extends TroupeError {
+  /** Dotted path of the offending key, when there is one. */
+  readonly path: string | null;
+
+  constructor(message: string, path: string | null = null) {
+    super('INVALID_CONFIG', message);
+    this.name = 'ConfigError';
+    this.path = path;
+  }
+}
+
+/** A worker process ended or stopped answering: the whole group has failed. */
+export class WorkerDiedError extends TroupeError {
+  readonly rank: number;
+  readonly phase: string;
+  readonly exitCode: number | null;
+  readonly signal: string | null;
+
+  constructor(
+    message: string,
+    details: { rank: number; phase: string; exitCode: number | null; signal: string | null },
+  ) {
+    super('WORKER_DIED', message);
+    this.name = 'WorkerDiedError';
+    this.rank = details.rank;
+    this.phase = details.phase;
+    this.exitCode = details.exitCode;
+    this.signal = details.signal;
+  }
+}

@@ -1,0 +1,64 @@
+// The public surface of the package: everything a script may rely on, by name.
+
+export {
+  Actor,
+  type LogProbOptions,
+  type LogProbResult,
+  type PolicyMetrics,
+  type PolicyUpdateOptions,
+} from './actor/actor';
+export type { EngineOptions, OptimOptions } from './actor/engine_options';
+export {
+  type PolicyLossInputs,
+  type PolicyLossResult,
+  policyLoss,
+  type ValueLossInputs,
+  type ValueLossResult,
+  valueLoss,
+} from './actor/losses';
+export type { SamplingOptions } from './actor/sampling';
+export type { Aggregation, PolicyLossOptions, ValueLossOptions } from './actor/update_options';
+export type {
+  AdvantageConfig,
+  AdvantageEstimator,
+  AdvantageInputs,
+  AdvantageResult,
+} from './algorithms/advantage_types';
+export { computeAdvantages, registerAdvantageEstimator } from './algorithms/advantages';
+export {
+  applyKlPenalty,
+  createKlController,
+  type KlController,
+  type KlControllerOptions,
+  klPenalty,
+} from './algorithms/kl';
+export { Batch, type ColumnOptions, type RaggedInput, type Seqs } from './batch/batch';
+export type { ColumnData, Granularity, KnownColumns } from './batch/columns';
+export type { PaddedInput } from './batch/padded';
+export { balanceOrder, karmarkarKarp, sequenceWorkload } from './batch/partition';
+export {
+  batchArithmetic,
+  type ConfigNote,
+  configNotes,
+  describeConfig,
+  loadConfig,
+  loadSftConfig,
+  type ResolvedConfig,
+  type ResolvedSftConfig,
+} from './config/config';
+export type {
+  Launcher,
+  LauncherOptions,
+  WorkerExit,
+  WorkerProcess,
+  WorkerSpec,
+} from './controller/launcher';
+export { WorkerGroup, type WorkerGroupOptions } from './controller/worker_group';
+export { Critic, type CriticMetrics, type CriticUpdateOptions } from './critic/critic';
+export { Tokenizer, type TokenizerOptions } from './data/tokenizer';
+export { ConfigError, type ErrorCode, TroupeError, WorkerDiedError } from './errors';
+export { registerRewardFunction } from './reward/reward';
+export type { RewardFunction, RewardOutcome, RewardSample } from './reward/types';
+export type { Metrics } from './trainer/metrics';
+export { SftTrainer, type SftTrainerOptions } from './trainer/sft_trainer';
+export { type FitResult, Trainer, type TrainerOptions } from './trainer/trainer';

@@ -1,0 +1,324 @@
+import { TroupeError } from '../errors';
+import type { NativeModelConfig } from '../native/bridge';
+import type { DecoderConfig, Family, FamilyConfig } from './hf_schema';
+import { FAMILIES, isFamily, schemas } from './hf_schema';
+import { resolveRope } from './rope';
+
+export type Head = NativeModelConfig['head'];
+
+const ACTIVATIONS: Readonly<Record<string, NativeModelConfig['activation']>> = {
+  silu: 'silu',
+  swish: 'silu',
+  gelu: 'gelu',
+  gelu_new: 'gelu_tanh',
+  gelu_fast: 'gelu_tanh',
+  gelu_pytorch_tanh: 'gelu_tanh',
+  relu: 'relu',
+};
+
+/** Keys that change what a model computes and that no supported family has here; a set one must not be ignored. */
+const REFUSED: Readonly<Record<string, string>> = {
+  quantization_config: 'quantised weights are not supported: use the float32, float16 or bfloat16 checkpoint',
+  attention_sinks: 'attention sinks are not supported',
+};
+
+/** Reads and resolves config.json content; the one place where Hugging Face's defaults and quirks are known. */
+export interface ResolvedModel {
+  family: Family;
+  native: NativeModelConfig;
+  eosTokenIds: number[];
+}
+
+type Raw = Record<string, unknown>;
+
+/**
+ * Resolves a parsed config.json. `where` names the file in messages. `head` chooses the causal LM or the value head (a
+ * token-classification head with one label). Throws INVALID_MODEL naming the key and what is supported.
+ */
+export function resolveModelConfig(raw: unknown, head: Head, where: string): ResolvedModel {
+  const config = asObject(raw, where);
+  const type = config.model_type;
+  if (!isFamily(type)) {
+    throw invalid(
+      where,
+      `model_type ${JSON.stringify(type) ?? '(missing)'} is not supported; supported: ${FAMILIES.join(', ')}`,
+    );
+  }
+  for (const [key, why] of Object.entries(REFUSED)) {
+    if (config[key] !== undefined && config[key] !== null && config[key] !== false)
+      throw invalid(where, `${key}: ${why}`);
+  }
+  const parsed = schemas[type].safeParse(config);
+  if (!parsed.success) {
+    const issue = parsed.error.issues[0];
+    throw invalid(where, `${issue?.path.join('.')}: ${issue?.message}`);
+  }
+  const native = resolveFamily(type, parsed.data, config, where);
+  native.head = head;
+  if (head === 'value') {
+    // Token classification has neither a tied head nor a cap on its output.
+    native.tiedEmbeddings = false;
+    native.finalSoftcap = 0;
+    native.valueBias = true;
+  }
+  checkSizes(native, where);
+  const eos = parsed.data.eos_token_id;
+  return { family: type, native, eosTokenIds: eos === null ? [] : Array.isArray(eos) ? eos : [eos] };
+}
+
+const invalid = (where: string, message: string): TroupeError =>
+  new TroupeError('INVALID_MODEL', `[model] ${where}: ${message}`);
+
+function asObject(raw: unknown, where: string): Raw {
+  if (typeof raw !== 'object' || raw === null || Array.isArray(raw))
+    throw invalid(where, 'expected a JSON object');
+  return raw as Raw;
+}
+
+function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string): NativeModelConfig {
+  switch (family) {
+    case 'llama': {
+      const c = parsed as FamilyConfig<'llama'>;
+      return {
+        ...rmsDecoder(family, c, raw, where),
+        qkvBias: c.attention_bias,
+        outputBias: c.attention_bias,
+        mlpBias: c.mlp_bias,
+      };
+    }
+    case 'mistral': {
+      const c = parsed as FamilyConfig<'mistral'>;
+      if (c.layer_types?.includes('full_attention') && c.sliding_window !== null) {
+        throw invalid(
+          where,
+          `layer_types: model_type 'mistral' has the sliding window on every layer, got a mixture`,
+        );
+      }
+      return { ...rmsDecoder(family, c, raw, where), slidingWindows: everyLayer(c, c.sliding_window) };
+    }
+    case 'qwen2': {
+      const c = parsed as FamilyConfig<'qwen2'>;
+      return { ...rmsDecoder(family, c, raw, where), qkvBias: true, slidingWindows: qwenWindows(c, where) };
+    }
+    case 'qwen3': {
+      const c = parsed as FamilyConfig<'qwen3'>;
+      return {
+        ...rmsDecoder(family, c, raw, where),
+        qkNorm: true,
+        qkvBias: c.attention_bias,
+        outputBias: c.attention_bias,
+        slidingWindows: qwenWindows(c, where),
+      };
+    }
+    case 'gemma2':
+      return gemma2(parsed as FamilyConfig<'gemma2'>, raw, where);
+    case 'mixtral': {
+      const c = parsed as FamilyConfig<'mixtral'>;
+      return {
+        ...rmsDecoder(family, c, raw, where, 1e6),
+        slidingWindows: everyLayer(c, c.sliding_window),
+        moe: {
+          numExperts: c.num_local_experts,
+          topK: c.num_experts_per_tok,
+          intermediateSize: c.intermediate_size,
+          normalizeTopK: true,
+        },
+        moeLayers: new Array(c.num_hidden_layers).fill(true),
+      };
+    }
+    case 'qwen3_moe':
+      return qwen3Moe(parsed as FamilyConfig<'qwen3_moe'>, raw, where);
+    case 'gpt2':
+      return gpt2(parsed as FamilyConfig<'gpt2'>, where);
+  }
+}
+
+/** What the Llama-like families share: RMSNorm, RoPE, a gated MLP, no bias, full attention. */
+function rmsDecoder(
+  family: Family,
+  c: DecoderConfig,
+  raw: Raw,
+  where: string,
+  defaultTheta = 10000,
+): NativeModelConfig {
+  const headDim = c.head_dim ?? Math.floor(c.hidden_size / c.num_attention_heads);
+  const rope = resolveRope({ raw, headDim, maxPositions: c.max_position_embeddings, defaultTheta, where });
+  return {
+    family,
+    head: 'lm',
+    vocabSize: c.vocab_size,
+    hiddenSize: c.hidden_size,
+    numLayers: c.num_hidden_layers,
+    numHeads: c.num_attention_heads,
+    numKvHeads: c.num_key_value_heads ?? c.num_attention_heads,
+    headDim,
+    intermediateSize: c.intermediate_size,
+    maxPositions: rope.maxPositions,
+    norm: 'rms',
+    normEps: c.rms_norm_eps,
+    normUnitOffset: false,
+    postNorms: false,
+    qkNorm: false,
+    attentionScale: headDim ** -0.5,
+    attentionSoftcap: 0,
+    finalSoftcap: 0,
+    slidingWindows: everyLayer(c, null),
+    qkvBias: false,
+    outputBias: false,
+    mlpBias: false,
+    gatedMlp: true,
+    activation: activation(c.hidden_act, 'hidden_act', where),
+    positions: 'rope',
+    ropeInvFreq: rope.invFreq,
+    ropeAttentionFactor: rope.attentionFactor,
+    embeddingScale: 1,
+    tiedEmbeddings: c.tie_word_embeddings,
+    valueBias: false,
+    moe: null,
+    moeLayers: [],
+  };
+}
+
+function gemma2(c: FamilyConfig<'gemma2'>, raw: Raw, where: string): NativeModelConfig {
+  if (c.use_bidirectional_attention)
+    throw invalid(where, 'use_bidirectional_attention: true is not supported; supported: false');
+  const types =
+    c.layer_types ??
+    Array.from({ length: c.num_hidden_layers }, (_, i) =>
+      i % 2 === 0 ? 'sliding_attention' : 'full_attention',
+    );
+  return {
+    ...rmsDecoder('gemma2', c, raw, where),
+    activation: activation(c.hidden_activation, 'hidden_activation', where),
+    normUnitOffset: true,
+    postNorms: true,
+    attentionScale: c.query_pre_attn_scalar ** -0.5,
+    attentionSoftcap: c.attn_logit_softcapping ?? 0,
+    finalSoftcap: c.final_logit_softcapping ?? 0,
+    slidingWindows: typedWindows(types, c.num_hidden_layers, c.sliding_window, where),
+    qkvBias: c.attention_bias,
+    outputBias: c.attention_bias,
+    embeddingScale: Math.sqrt(c.hidden_size),
+  };
+}
+
+function qwen3Moe(c: FamilyConfig<'qwen3_moe'>, raw: Raw, where: string): NativeModelConfig {
+  const sparse = (layer: number): boolean =>
+    !c.mlp_only_layers.includes(layer) && c.num_experts > 0 && (layer + 1) % c.decoder_sparse_step === 0;
+  const moeLayers = Array.from({ length: c.num_hidden_layers }, (_, i) => sparse(i));
+  return {
+    ...rmsDecoder('qwen3_moe', c, raw, where),
+    qkNorm: true,
+    qkvBias: c.attention_bias,
+    outputBias: c.attention_bias,
+    slidingWindows: everyLayer(c, c.use_sliding_window ? c.sliding_window : null),
+    moe: moeLayers.includes(true)
+      ? {
+          numExperts: c.num_experts,
+          topK: c.num_experts_per_tok,
+          intermediateSize: c.moe_intermediate_size,
+          normalizeTopK: c.norm_topk_prob,
+        }
+      : null,
+    moeLayers: moeLayers.includes(true) ? moeLayers : [],
+  };
+}
+
+function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
+  if (c.scale_attn_by_inverse_layer_idx)
+    throw invalid(where, 'scale_attn_by_inverse_layer_idx: true is not supported; supported: false');
+  if (c.add_cross_attention)
+    throw invalid(where, 'add_cross_attention: true is not supported; supported: false');
+  const headDim = Math.floor(c.n_embd / c.n_head);
+  if (headDim * c.n_head !== c.n_embd)
+    throw invalid(where, `n_embd ${c.n_embd} does not divide by n_head ${c.n_head}`);
+  return {
+    family: 'gpt2',
+    head: 'lm',
+    vocabSize: c.vocab_size,
+    hiddenSize: c.n_embd,
+    numLayers: c.n_layer,
+    numHeads: c.n_head,
+    numKvHeads: c.n_head,
+    headDim,
+    intermediateSize: c.n_inner ?? 4 * c.n_embd,
+    maxPositions: c.n_positions,
+    norm: 'layer',
+    normEps: c.layer_norm_epsilon,
+    normUnitOffset: false,
+    postNorms: false,
+    qkNorm: false,
+    attentionScale: c.scale_attn_weights ? headDim ** -0.5 : 1,
+    attentionSoftcap: 0,
+    finalSoftcap: 0,
+    slidingWindows: new Array(c.n_layer).fill(0),
+    qkvBias: true,
+    outputBias: true,
+    mlpBias: true,
+    gatedMlp: false,
+    activation: activation(c.activation_function, 'activation_function', where),
+    positions: 'learned',
+    ropeInvFreq: new Float64Array(0),
+    ropeAttentionFactor: 1,
+    embeddingScale: 1,
+    tiedEmbeddings: c.tie_word_embeddings,
+    valueBias: false,
+    moe: null,
+    moeLayers: [],
+  };
+}
+
+function activation(name: string, key: string, where: string): NativeModelConfig['activation'] {
+  const found = Object.hasOwn(ACTIVATIONS, name) ? ACTIVATIONS[name] : undefined;
+  if (found === undefined)
+    throw invalid(
+      where,
+      `${key} '${name}' is not supported; supported: ${Object.keys(ACTIVATIONS).join(', ')}`,
+    );
+  return found;
+}
+
+const everyLayer = (c: { num_hidden_layers: number }, window: number | null): number[] =>
+  new Array(c.num_hidden_layers).fill(window ?? 0);
+
+/** Qwen: a window only with use_sliding_window, then on the layers from max_window_layers on unless layer_types says which. */
+function qwenWindows(c: FamilyConfig<'qwen2'>, where: string): number[] {
+  const window = c.use_sliding_window ? c.sliding_window : null;
+  if (c.layer_types !== null) return typedWindows(c.layer_types, c.num_hidden_layers, window, where);
+  return Array.from({ length: c.num_hidden_layers }, (_, i) =>
+    i >= c.max_window_layers ? (window ?? 0) : 0,
+  );
+}
+
+function typedWindows(types: string[], layers: number, window: number | null, where: string): number[] {
+  if (types.length !== layers)
+    throw invalid(where, `layer_types has ${types.length} entries but the model has ${layers} layers`);
+  return types.map((type, i) => {
+    if (type === 'full_attention') return 0;
+    if (type !== 'sliding_attention') {
+      throw invalid(
+        where,
+        `layer_types[${i}] '${type}' is not supported; supported: full_attention, sliding_attention`,
+      );
+    }
+    if (window === null)
+      throw invalid(where, `layer_types[${i}] is sliding_attention but no sliding_window is in use`);
+    return window;
+  });
+}
+
+function checkSizes(c: NativeModelConfig, where: string): void {
+  if (c.numHeads % c.numKvHeads !== 0) {
+    throw invalid(
+      where,
+      `num_attention_heads ${c.numHeads} does not divide by num_key_value_heads ${c.numKvHeads}`,
+    );
+  }
+  if (c.headDim < 1)
+    throw invalid(where, `head_dim: hidden_size ${c.hiddenSize} is below num_attention_heads ${c.numHeads}`);
+  if (c.positions === 'rope' && c.headDim % 2 !== 0)
+    throw invalid(where, `head_dim ${c.headDim} is odd, RoPE needs an even one`);
+  if (c.moe !== null && c.moe.topK > c.moe.numExperts) {
+    throw invalid(where, `num_experts_per_tok ${c.moe.topK} exceeds the ${c.moe.numExperts} experts`);
+  }
+}

@@ -1,0 +1,202 @@
+import { z } from 'zod';
+
+// config.json of each supported family, with the defaults of its Hugging Face configuration class (transformers 5.17).
+// Where `null` means "use the default" the default is filled in; where it means "none" it stays null.
+
+const int = (d: number) =>
+  z
+    .number()
+    .int()
+    .positive()
+    .nullish()
+    .transform((v) => v ?? d);
+const real = (d: number) =>
+  z
+    .number()
+    .positive()
+    .nullish()
+    .transform((v) => v ?? d);
+const bool = (d: boolean) =>
+  z
+    .boolean()
+    .nullish()
+    .transform((v) => v ?? d);
+const text = (d: string) =>
+  z
+    .string()
+    .nullish()
+    .transform((v) => v ?? d);
+const maybeInt = z
+  .number()
+  .int()
+  .positive()
+  .nullish()
+  .transform((v) => v ?? null);
+/** Missing: the default; null: none. */
+const orNone = (d: number | null) =>
+  z
+    .number()
+    .positive()
+    .nullable()
+    .optional()
+    .transform((v) => (v === undefined ? d : v));
+const layerTypes = z
+  .array(z.string())
+  .nullish()
+  .transform((v) => v ?? null);
+const tokenIds = z
+  .union([z.number().int(), z.array(z.number().int())])
+  .nullish()
+  .transform((v) => v ?? null);
+
+const decoder = {
+  vocab_size: int(32000),
+  hidden_size: int(4096),
+  intermediate_size: int(11008),
+  num_hidden_layers: int(32),
+  num_attention_heads: int(32),
+  num_key_value_heads: maybeInt,
+  head_dim: maybeInt,
+  hidden_act: text('silu'),
+  max_position_embeddings: int(2048),
+  rms_norm_eps: real(1e-6),
+  tie_word_embeddings: bool(false),
+  eos_token_id: tokenIds,
+};
+
+const qwenWindow = {
+  use_sliding_window: bool(false),
+  sliding_window: orNone(4096),
+};
+
+export const schemas = {
+  llama: z.object({ ...decoder, attention_bias: bool(false), mlp_bias: bool(false) }),
+  mistral: z.object({
+    ...decoder,
+    intermediate_size: int(14336),
+    num_key_value_heads: z
+      .number()
+      .int()
+      .positive()
+      .nullable()
+      .optional()
+      .transform((v) => (v === undefined ? 8 : v)),
+    max_position_embeddings: int(4096 * 32),
+    sliding_window: orNone(4096),
+    layer_types: layerTypes,
+  }),
+  qwen2: z.object({
+    ...decoder,
+    ...qwenWindow,
+    vocab_size: int(151936),
+    intermediate_size: int(22016),
+    max_position_embeddings: int(32768),
+    max_window_layers: z
+      .number()
+      .int()
+      .min(0)
+      .nullish()
+      .transform((v) => v ?? 28),
+    layer_types: layerTypes,
+  }),
+  qwen3: z.object({
+    ...decoder,
+    ...qwenWindow,
+    vocab_size: int(151936),
+    intermediate_size: int(22016),
+    head_dim: int(128),
+    max_position_embeddings: int(32768),
+    max_window_layers: z
+      .number()
+      .int()
+      .min(0)
+      .nullish()
+      .transform((v) => v ?? 28),
+    layer_types: layerTypes,
+    attention_bias: bool(false),
+  }),
+  gemma2: z.object({
+    ...decoder,
+    vocab_size: int(256000),
+    hidden_size: int(2304),
+    intermediate_size: int(9216),
+    num_hidden_layers: int(26),
+    num_attention_heads: int(8),
+    num_key_value_heads: int(4),
+    head_dim: int(256),
+    hidden_activation: text('gelu_pytorch_tanh'),
+    max_position_embeddings: int(8192),
+    tie_word_embeddings: bool(true),
+    attention_bias: bool(false),
+    query_pre_attn_scalar: real(256),
+    sliding_window: orNone(4096),
+    layer_types: layerTypes,
+    final_logit_softcapping: orNone(30),
+    attn_logit_softcapping: orNone(50),
+    use_bidirectional_attention: bool(false),
+  }),
+  mixtral: z.object({
+    ...decoder,
+    intermediate_size: int(14336),
+    num_key_value_heads: z
+      .number()
+      .int()
+      .positive()
+      .nullable()
+      .optional()
+      .transform((v) => (v === undefined ? 8 : v)),
+    max_position_embeddings: int(4096 * 32),
+    rms_norm_eps: real(1e-5),
+    sliding_window: orNone(null),
+    num_experts_per_tok: int(2),
+    num_local_experts: int(8),
+  }),
+  qwen3_moe: z.object({
+    ...decoder,
+    ...qwenWindow,
+    vocab_size: int(151936),
+    hidden_size: int(2048),
+    intermediate_size: int(6144),
+    num_hidden_layers: int(24),
+    num_key_value_heads: int(4),
+    max_position_embeddings: int(32768),
+    attention_bias: bool(false),
+    decoder_sparse_step: int(1),
+    moe_intermediate_size: int(768),
+    num_experts_per_tok: int(8),
+    num_experts: z
+      .number()
+      .int()
+      .min(0)
+      .nullish()
+      .transform((v) => v ?? 128),
+    norm_topk_prob: bool(false),
+    mlp_only_layers: z
+      .array(z.number().int().min(0))
+      .nullish()
+      .transform((v) => v ?? []),
+  }),
+  gpt2: z.object({
+    vocab_size: int(50257),
+    n_positions: int(1024),
+    n_embd: int(768),
+    n_layer: int(12),
+    n_head: int(12),
+    n_inner: maybeInt,
+    activation_function: text('gelu_new'),
+    layer_norm_epsilon: real(1e-5),
+    scale_attn_weights: bool(true),
+    scale_attn_by_inverse_layer_idx: bool(false),
+    add_cross_attention: bool(false),
+    tie_word_embeddings: bool(true),
+    eos_token_id: tokenIds,
+  }),
+};
+
+export type DecoderConfig = z.infer<z.ZodObject<typeof decoder>>;
+export type Family = keyof typeof schemas;
+export type FamilyConfig<F extends Family> = z.infer<(typeof schemas)[F]>;
+export const FAMILIES = Object.keys(schemas) as Family[];
+
+export const isFamily = (value: unknown): value is Family =>
+  typeof value === 'string' && Object.hasOwn(schemas, value);

@@ -1,0 +1,182 @@
+import type { NativeModelConfig } from '../native/bridge';
+import type { Family } from './hf_schema';
+
+/**
+ * One Hugging Face tensor and where it lies in Troupe's parameters (native/model/parameters.h): rows [row, row + rows) of
+ * `param`, stored transposed in the file when `transpose` (GPT-2's Conv1D).
+ */
+export interface TensorMapping {
+  hf: string;
+  shape: number[]; // in the file
+  param: string;
+  row: number;
+  rows: number;
+  transpose: boolean;
+}
+
+interface Slice {
+  hf: string;
+  rows: number;
+}
+
+/** Collects the mapping; `cols` 0 marks a vector. */
+class MappingBuilder {
+  readonly entries: TensorMapping[] = [];
+
+  tensor(hf: string, param: string, rows: number, cols = 0, transpose = false): void {
+    this.fused(param, [{ hf, rows }], cols, transpose);
+  }
+
+  /** Several file tensors stacked by rows in one parameter. */
+  fused(param: string, slices: Slice[], cols = 0, transpose = false): void {
+    let row = 0;
+    for (const { hf, rows } of slices) {
+      const shape = cols === 0 ? [rows] : transpose ? [cols, rows] : [rows, cols];
+      this.entries.push({ hf, shape, param, row, rows, transpose });
+      row += rows;
+    }
+  }
+}
+
+/** Every tensor of a checkpoint of this model, under its hub name, in the order of the parameters. */
+export function tensorMapping(config: NativeModelConfig): TensorMapping[] {
+  const map = new MappingBuilder();
+  if (config.family === 'gpt2') gpt2Mapping(config, map);
+  else llamaLikeMapping(config, map);
+  headMapping(config, map);
+  return map.entries;
+}
+
+function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder): void {
+  map.tensor('model.embed_tokens.weight', 'embed.weight', c.vocabSize, c.hiddenSize);
+  for (let i = 0; i < c.numLayers; i++) {
+    const hf = `model.layers.${i}`;
+    const own = `layers.${i}`;
+    map.tensor(`${hf}.input_layernorm.weight`, `${own}.attn_norm.weight`, c.hiddenSize);
+    attentionMapping(c, map, `${hf}.self_attn`, `${own}.attn`);
+    // Gemma 2 calls the norm after attention what the others call the norm before the MLP.
+    if (c.postNorms)
+      map.tensor(`${hf}.post_attention_layernorm.weight`, `${own}.attn_post_norm.weight`, c.hiddenSize);
+    const mlpNorm = c.postNorms ? 'pre_feedforward_layernorm' : 'post_attention_layernorm';
+    map.tensor(`${hf}.${mlpNorm}.weight`, `${own}.mlp_norm.weight`, c.hiddenSize);
+    if (c.moe !== null && c.moeLayers[i]) moeMapping(c, map, hf, own);
+    else gatedMlpMapping(c, map, `${hf}.mlp`, `${own}.mlp`);
+    if (c.postNorms)
+      map.tensor(`${hf}.post_feedforward_layernorm.weight`, `${own}.mlp_post_norm.weight`, c.hiddenSize);
+  }
+  map.tensor('model.norm.weight', 'norm.weight', c.hiddenSize);
+}
+
+function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
+  const q = c.numHeads * c.headDim;
+  const kv = c.numKvHeads * c.headDim;
+  const slices = (leaf: string): Slice[] => [
+    { hf: `${hf}.q_proj.${leaf}`, rows: q },
+    { hf: `${hf}.k_proj.${leaf}`, rows: kv },
+    { hf: `${hf}.v_proj.${leaf}`, rows: kv },
+  ];
+  map.fused(`${own}.qkv.weight`, slices('weight'), c.hiddenSize);
+  if (c.qkvBias) map.fused(`${own}.qkv.bias`, slices('bias'));
+  if (c.qkNorm) {
+    map.tensor(`${hf}.q_norm.weight`, `${own}.q_norm.weight`, c.headDim);
+    map.tensor(`${hf}.k_norm.weight`, `${own}.k_norm.weight`, c.headDim);
+  }
+  map.tensor(`${hf}.o_proj.weight`, `${own}.out.weight`, c.hiddenSize, q);
+  if (c.outputBias) map.tensor(`${hf}.o_proj.bias`, `${own}.out.bias`, c.hiddenSize);
+}
+
+function gatedMlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
+  const slices = (leaf: string): Slice[] => [
+    { hf: `${hf}.gate_proj.${leaf}`, rows: c.intermediateSize },
+    { hf: `${hf}.up_proj.${leaf}`, rows: c.intermediateSize },
+  ];
+  map.fused(`${own}.in.weight`, slices('weight'), c.hiddenSize);
+  if (c.mlpBias) map.fused(`${own}.in.bias`, slices('bias'));
+  map.tensor(`${hf}.down_proj.weight`, `${own}.out.weight`, c.hiddenSize, c.intermediateSize);
+  if (c.mlpBias) map.tensor(`${hf}.down_proj.bias`, `${own}.out.bias`, c.hiddenSize);
+}
+
+function moeMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
+  const moe = c.moe as NonNullable<NativeModelConfig['moe']>;
+  const mixtral = c.family === 'mixtral';
+  const block = mixtral ? `${hf}.block_sparse_moe` : `${hf}.mlp`;
+  const [gate, up, down] = mixtral ? ['w1', 'w3', 'w2'] : ['gate_proj', 'up_proj', 'down_proj'];
+  map.tensor(`${block}.gate.weight`, `${own}.moe.router.weight`, moe.numExperts, c.hiddenSize);
+  for (let e = 0; e < moe.numExperts; e++) {
+    const expert = `${block}.experts.${e}`;
+    const slices = [
+      { hf: `${expert}.${gate}.weight`, rows: moe.intermediateSize },
+      { hf: `${expert}.${up}.weight`, rows: moe.intermediateSize },
+    ];
+    map.fused(`${own}.moe.experts.${e}.in.weight`, slices, c.hiddenSize);
+    map.tensor(
+      `${expert}.${down}.weight`,
+      `${own}.moe.experts.${e}.out.weight`,
+      c.hiddenSize,
+      moe.intermediateSize,
+    );
+  }
+}
+
+function gpt2Mapping(c: NativeModelConfig, map: MappingBuilder): void {
+  const H = c.hiddenSize;
+  const layerNorm = (hf: string, own: string): void => {
+    map.tensor(`${hf}.weight`, `${own}.weight`, H);
+    map.tensor(`${hf}.bias`, `${own}.bias`, H);
+  };
+  const conv1d = (hf: string, own: string, rows: number, cols: number): void => {
+    map.tensor(`${hf}.weight`, `${own}.weight`, rows, cols, true);
+    map.tensor(`${hf}.bias`, `${own}.bias`, rows);
+  };
+  map.tensor('transformer.wte.weight', 'embed.weight', c.vocabSize, H);
+  map.tensor('transformer.wpe.weight', 'pos_embed.weight', c.maxPositions, H);
+  for (let i = 0; i < c.numLayers; i++) {
+    const hf = `transformer.h.${i}`;
+    const own = `layers.${i}`;
+    layerNorm(`${hf}.ln_1`, `${own}.attn_norm`);
+    conv1d(`${hf}.attn.c_attn`, `${own}.attn.qkv`, 3 * H, H);
+    conv1d(`${hf}.attn.c_proj`, `${own}.attn.out`, H, H);
+    layerNorm(`${hf}.ln_2`, `${own}.mlp_norm`);
+    conv1d(`${hf}.mlp.c_fc`, `${own}.mlp.in`, c.intermediateSize, H);
+    conv1d(`${hf}.mlp.c_proj`, `${own}.mlp.out`, H, c.intermediateSize);
+  }
+  layerNorm('transformer.ln_f', 'norm');
+}
+
+function headMapping(c: NativeModelConfig, map: MappingBuilder): void {
+  if (c.head === 'value') {
+    const hf = valueHeadName(c.family);
+    map.tensor(`${hf}.weight`, 'head.weight', 1, c.hiddenSize);
+    if (c.valueBias) map.tensor(`${hf}.bias`, 'head.bias', 1);
+  } else if (!c.tiedEmbeddings) {
+    map.tensor('lm_head.weight', 'head.weight', c.vocabSize, c.hiddenSize);
+  }
+}
+
+/** Name of the token-classification head in a checkpoint of the family. */
+export const valueHeadName = (family: string): string => (family === 'gpt2' ? 'classifier' : 'score');
+
+const ARCHITECTURES: Readonly<Record<Family, string>> = {
+  llama: 'Llama',
+  mistral: 'Mistral',
+  qwen2: 'Qwen2',
+  qwen3: 'Qwen3',
+  gemma2: 'Gemma2',
+  mixtral: 'Mixtral',
+  qwen3_moe: 'Qwen3Moe',
+  gpt2: 'GPT2',
+};
+
+/** The Hugging Face class that loads such a checkpoint. */
+export function architectureName(config: NativeModelConfig): string {
+  const family = ARCHITECTURES[config.family as Family];
+  if (config.head === 'value') return `${family}ForTokenClassification`;
+  return config.family === 'gpt2' ? 'GPT2LMHeadModel' : `${family}ForCausalLM`;
+}
+
+/** Tensors that some checkpoints carry and that hold no weights: rotary tables and causal masks. */
+export const isBuffer = (hf: string): boolean =>
+  /(^|\.)rotary_emb\.inv_freq$|(^|\.)attn\.(masked_)?bias$/.test(hf);
+
+/** The same name without the wrapper's prefix: hub GPT-2 files, and bare `...Model` checkpoints, leave it out. */
+export const withoutPrefix = (hf: string): string => hf.replace(/^(model|transformer)\./, '');

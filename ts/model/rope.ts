@@ -1,0 +1,173 @@
+import { z } from 'zod';
+import { TroupeError } from '../errors';
+
+/** Rotary embedding, resolved: angle = position * invFreq, cos and sin times attentionFactor. */
+export interface Rope {
+  invFreq: Float64Array; // [headDim / 2]
+  attentionFactor: number;
+  /** How far positions reach beyond max_position_embeddings, which some scalings leave at its original value. */
+  maxPositions: number;
+}
+
+export interface RopeInput {
+  /** The whole config.json. */
+  raw: Record<string, unknown>;
+  headDim: number;
+  maxPositions: number;
+  defaultTheta: number;
+  where: string;
+}
+
+const SUPPORTED = ['default', 'linear', 'llama3', 'yarn'];
+
+const positive = z.number().positive();
+const optional = positive.nullish();
+
+const schema = z.object({
+  rope_theta: optional,
+  factor: optional,
+  original_max_position_embeddings: optional,
+  low_freq_factor: optional,
+  high_freq_factor: optional,
+  beta_fast: optional,
+  beta_slow: optional,
+  attention_factor: optional,
+  mscale: z.number().nullish(),
+  mscale_all_dim: z.number().nullish(),
+  truncate: z.boolean().nullish(),
+  partial_rotary_factor: optional,
+});
+type Parameters = z.infer<typeof schema>;
+
+/**
+ * Reads RoPE in both spellings: `rope_parameters` (transformers 5) and `rope_theta` + `rope_scaling` (the hub), and computes the
+ * frequencies in double precision. Formulas: RoPE (Su et al., 2021), linear (Chen et al., 2023), YaRN (Peng et al., 2023),
+ * llama3 (Llama 3.1 release), as in transformers' modeling_rope_utils.
+ */
+export function resolveRope(input: RopeInput): Rope {
+  const { raw, headDim, where } = input;
+  const key = isFilled(raw.rope_scaling) ? 'rope_scaling' : 'rope_parameters';
+  const given = isFilled(raw[key]) ? (raw[key] as Record<string, unknown>) : {};
+  const type = given.rope_type ?? given.type ?? 'default';
+  if (Object.values(given).some((v) => typeof v === 'object' && v !== null && !Array.isArray(v))) {
+    throw invalid(where, `${key} per layer type is not supported: one set of parameters for all layers is`);
+  }
+  if (typeof type !== 'string' || !SUPPORTED.includes(type)) {
+    throw invalid(
+      where,
+      `${key}.rope_type '${String(type)}' is not supported; supported: ${SUPPORTED.join(', ')}`,
+    );
+  }
+  const parsed = schema.safeParse({ ...pick(raw), ...given, ...originalLength(raw) });
+  if (!parsed.success) {
+    const issue = parsed.error.issues[0];
+    throw invalid(where, `${key}.${issue?.path.join('.')}: ${issue?.message}`);
+  }
+  const p = parsed.data;
+  if ((p.partial_rotary_factor ?? 1) !== 1) {
+    throw invalid(
+      where,
+      `partial_rotary_factor ${p.partial_rotary_factor} is not supported; supported: 1 (all of the head)`,
+    );
+  }
+  const theta = p.rope_theta ?? input.defaultTheta;
+  const base = Float64Array.from({ length: headDim / 2 }, (_, i) => theta ** ((2 * i) / headDim));
+  const original = p.original_max_position_embeddings ?? input.maxPositions;
+  const need = (name: 'factor' | 'low_freq_factor' | 'high_freq_factor'): number => {
+    const value = p[name];
+    if (value === undefined || value === null)
+      throw invalid(where, `${key}.${name} is missing, rope type '${type}' needs it`);
+    return value;
+  };
+  switch (type) {
+    case 'linear': {
+      const factor = need('factor');
+      return {
+        invFreq: base.map((f) => 1 / f / factor),
+        attentionFactor: 1,
+        maxPositions: Math.floor(input.maxPositions * Math.max(factor, 1)),
+      };
+    }
+    case 'llama3':
+      return {
+        invFreq: llama3(base, need('factor'), need('low_freq_factor'), need('high_freq_factor'), original),
+        attentionFactor: 1,
+        maxPositions: input.maxPositions,
+      };
+    case 'yarn': {
+      const factor = p.factor ?? input.maxPositions / original;
+      return {
+        invFreq: yarn(base, headDim, theta, factor, original, p),
+        attentionFactor: p.attention_factor ?? yarnAttentionFactor(factor, p.mscale, p.mscale_all_dim),
+        maxPositions: Math.max(input.maxPositions, Math.floor(original * factor)),
+      };
+    }
+    default:
+      return { invFreq: base.map((f) => 1 / f), attentionFactor: 1, maxPositions: input.maxPositions };
+  }
+}
+
+const invalid = (where: string, message: string): TroupeError =>
+  new TroupeError('INVALID_MODEL', `[model] ${where}: ${message}`);
+
+const isFilled = (value: unknown): boolean =>
+  typeof value === 'object' && value !== null && Object.keys(value).length > 0;
+
+/** Parameters that hub configs keep beside rope_scaling. */
+function pick(raw: Record<string, unknown>): Record<string, unknown> {
+  const { rope_theta, partial_rotary_factor } = raw;
+  return { rope_theta, partial_rotary_factor };
+}
+
+/** Where a config has the pretraining length beside the RoPE parameters, that one counts. */
+function originalLength(raw: Record<string, unknown>): Record<string, unknown> {
+  const value = raw.original_max_position_embeddings;
+  return value === undefined || value === null ? {} : { original_max_position_embeddings: value };
+}
+
+function llama3(
+  base: Float64Array,
+  factor: number,
+  low: number,
+  high: number,
+  original: number,
+): Float64Array {
+  return base.map((f) => {
+    const wavelength = 2 * Math.PI * f;
+    if (wavelength < original / high) return 1 / f;
+    if (wavelength > original / low) return 1 / f / factor;
+    const smooth = (original / wavelength - low) / (high - low);
+    return ((1 - smooth) / factor + smooth) / f;
+  });
+}
+
+function yarn(
+  base: Float64Array,
+  dim: number,
+  theta: number,
+  factor: number,
+  original: number,
+  p: Parameters,
+): Float64Array {
+  // The dimension whose wavelength fits `rotations` times into the original context.
+  const correction = (rotations: number): number =>
+    (dim * Math.log(original / (rotations * 2 * Math.PI))) / (2 * Math.log(theta));
+  let low = correction(p.beta_fast ?? 32);
+  let high = correction(p.beta_slow ?? 1);
+  if (p.truncate ?? true) {
+    low = Math.floor(low);
+    high = Math.ceil(high);
+  }
+  low = Math.max(low, 0);
+  high = Math.min(high, dim - 1);
+  if (low === high) high += 0.001; // the ramp must have a slope
+  return base.map((f, i) => {
+    const interpolate = Math.min(Math.max((i - low) / (high - low), 0), 1);
+    return (interpolate / factor + (1 - interpolate)) / f;
+  });
+}
+
+function yarnAttentionFactor(factor: number, mscale?: number | null, mscaleAllDim?: number | null): number {
+  const scale = (m: number): number => (factor <= 1 ? 1 : 0.1 * m * Math.log(factor) + 1);
+  return mscale && mscaleAllDim ? scale(mscale) / scale(mscaleAllDim) : scale(1);
+}

@@ -1,0 +1,295 @@
+// The functions and data-transfer objects of the native addon: same names, same order as
+// native/core/engine.h and native/binding. Every property is always present; `null` says "none".
+// Internal and unversioned: defaults and validation belong to the public API above it.
+
+export interface NativeMoeConfig {
+  numExperts: number;
+  topK: number;
+  intermediateSize: number;
+  normalizeTopK: boolean;
+}
+
+/** A fully resolved decoder (native/model/model_config.h); made from config.json by ts/model. */
+export interface NativeModelConfig {
+  family: string;
+  head: 'lm' | 'value';
+  vocabSize: number;
+  hiddenSize: number;
+  numLayers: number;
+  numHeads: number;
+  numKvHeads: number;
+  headDim: number;
+  intermediateSize: number;
+  maxPositions: number;
+  norm: 'rms' | 'layer';
+  normEps: number;
+  normUnitOffset: boolean;
+  postNorms: boolean;
+  qkNorm: boolean;
+  attentionScale: number;
+  attentionSoftcap: number;
+  finalSoftcap: number;
+  slidingWindows: number[];
+  qkvBias: boolean;
+  outputBias: boolean;
+  mlpBias: boolean;
+  gatedMlp: boolean;
+  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'relu';
+  positions: 'rope' | 'learned';
+  ropeInvFreq: Float64Array;
+  ropeAttentionFactor: number;
+  embeddingScale: number;
+  tiedEmbeddings: boolean;
+  valueBias: boolean;
+  moe: NativeMoeConfig | null;
+  moeLayers: boolean[];
+}
+
+export interface NativeAdamWOptions {
+  lr: number;
+  beta1: number;
+  beta2: number;
+  eps: number;
+  weightDecay: number;
+  gradClip: number;
+  schedule: 'constant' | 'cosine';
+  warmupSteps: number;
+  totalSteps: number;
+  minLrRatio: number;
+}
+
+export interface NativeEngineOptions {
+  model: NativeModelConfig;
+  device: 'cpu' | 'cuda';
+  dtype: 'float32' | 'bfloat16';
+  maxTokens: number;
+  gradientCheckpointing: boolean;
+  optim: NativeAdamWOptions | null;
+  seed: number;
+  numThreads: number;
+}
+
+export interface NativeTokenBatch {
+  tokens: Int32Array; // [ΣL]
+  seqOffsets: Int32Array; // [B+1]
+  promptLens: Int32Array; // [B]
+}
+
+export interface NativeMiniBatches {
+  offsets: number[]; // [M+1] sequence index
+  globalTokens: number[]; // [M]
+  globalSequences: number[]; // [M]
+  epochs: number;
+}
+
+export interface NativePolicyLossOptions {
+  mode: string;
+  clipRatioLow: number;
+  clipRatioHigh: number;
+  clipRatioC: number;
+  aggregation: string;
+  scaleFactor: number;
+  entropyCoeff: number;
+  useKlLoss: boolean;
+  klLossCoef: number;
+  klLossType: string;
+  /** Further options of a mode, in verl's snake_case: tau_pos, kl_cov_ratio, ... */
+  extra: Record<string, number>;
+}
+
+export interface NativePolicyBatch {
+  tokens: NativeTokenBatch;
+  responseMask: Uint8Array;
+  oldLogProbs: Float32Array;
+  advantages: Float32Array;
+  refLogProbs: Float32Array | null;
+  rolloutIsWeights: Float32Array | null;
+  rolloutLogProbs: Float32Array | null;
+}
+
+export interface NativeValueBatch {
+  tokens: NativeTokenBatch;
+  responseMask: Uint8Array;
+  values: Float32Array;
+  returns: Float32Array;
+}
+
+export interface NativeValueLossOptions {
+  clipRange: number;
+  aggregation: string;
+  scaleFactor: number;
+}
+
+export interface NativeSftBatch {
+  tokens: NativeTokenBatch;
+  lossMask: Uint8Array; // [ΣR]
+}
+
+/** Metric name without the role prefix -> value; one record per mini-batch, in order. */
+export type NativeMetrics = Record<string, number>;
+
+export interface NativeSamplingOptions {
+  maxNewTokens: number;
+  temperature: number;
+  topK: number;
+  topP: number;
+  stopTokenIds: number[];
+}
+
+export interface NativePromptBatch {
+  tokens: Int32Array; // [ΣP]
+  offsets: Int32Array; // [B+1]
+  n: number;
+  seeds: BigUint64Array; // [B*n]
+}
+
+export interface NativeGenerateResult {
+  tokens: Int32Array; // [ΣR]
+  offsets: Int32Array; // [B*n+1]
+  logProbs: Float32Array; // [ΣR]
+}
+
+export interface NativeLogProbResult {
+  logProbs: Float32Array;
+  entropy: Float32Array | null;
+  sumPiSquared: Float32Array | null;
+}
+
+export interface NativeParameterInfo {
+  name: string;
+  shape: number[];
+}
+
+export type NativeTensorKind = 'param' | 'grad' | 'expAvg' | 'expAvgSq';
+
+/** Rows of a parameter as they lie in a safetensors file (native/core/engine.h, TensorSlice). */
+export interface NativeTensorSlice {
+  param: string;
+  row: number;
+  rows: number;
+  transpose: boolean;
+  label: string;
+  offset: number;
+  dtype: 'F32' | 'F16' | 'BF16';
+}
+
+export interface NativeTensorFile {
+  path: string;
+  header: Uint8Array; // empty when reading
+  size: number;
+  tensors: NativeTensorSlice[];
+}
+
+export interface NativePolicyLossInputs {
+  offsets: Int32Array; // [b+1] over response tokens
+  responseMask: Uint8Array;
+  globalTokens: number;
+  globalSequences: number;
+  logProbs: Float32Array;
+  entropy: Float32Array | null;
+  oldLogProbs: Float32Array;
+  advantages: Float32Array;
+  refLogProbs: Float32Array | null;
+  rolloutIsWeights: Float32Array | null;
+  rolloutLogProbs: Float32Array | null;
+}
+
+export interface NativePolicyLossResult {
+  loss: number;
+  gradLogProbs: Float32Array;
+  gradEntropy: Float32Array | null;
+  metrics: NativeMetrics;
+}
+
+export interface NativeValueLossInputs {
+  offsets: Int32Array;
+  responseMask: Uint8Array;
+  globalTokens: number;
+  globalSequences: number;
+  predictions: Float32Array;
+  values: Float32Array;
+  returns: Float32Array;
+}
+
+export interface NativeValueLossResult {
+  loss: number;
+  gradPredictions: Float32Array;
+  metrics: NativeMetrics;
+}
+
+export interface NativeMemoryInfo {
+  /** Peak resident set of the process since start, bytes. */
+  peakRss: number;
+  /** Device memory allocated now / at most, bytes; 0 on CPU. */
+  allocated: number;
+  maxAllocated: number;
+}
+
+export interface NativeBuildInfo {
+  version: string; // of the package
+  libtorch: string; // version compiled against
+  cuda: boolean; // built with USE_CUDA
+  deviceCount: number;
+  threads: number; // LibTorch's intra-op threads now
+}
+
+/** Opaque; a wrong or closed handle is an error, never memory corruption. */
+export type NativeEngine = object & { readonly __engine: unique symbol };
+
+export interface NativeBinding {
+  buildInfo(): NativeBuildInfo;
+  memoryInfo(): NativeMemoryInfo;
+  /** Once per process, before the first engine: keep freed memory in the process (glibc mallopt). */
+  keepFreedMemory(): void;
+
+  createEngine(options: NativeEngineOptions): Promise<NativeEngine>;
+  parameters(engine: NativeEngine): Promise<NativeParameterInfo[]>;
+  importTensors(engine: NativeEngine, kind: NativeTensorKind, files: NativeTensorFile[]): Promise<null>;
+  exportTensors(engine: NativeEngine, kind: NativeTensorKind, files: NativeTensorFile[]): Promise<null>;
+  getTensor(engine: NativeEngine, kind: NativeTensorKind, param: string): Promise<Float32Array>;
+
+  computeLogProb(
+    engine: NativeEngine,
+    batch: NativeTokenBatch,
+    temperature: number,
+    entropy: boolean,
+    sumPiSquared: boolean,
+  ): Promise<NativeLogProbResult>;
+  updatePolicy(
+    engine: NativeEngine,
+    batch: NativePolicyBatch,
+    mini: NativeMiniBatches,
+    loss: NativePolicyLossOptions,
+    temperature: number,
+  ): Promise<NativeMetrics[]>;
+  computeValues(engine: NativeEngine, batch: NativeTokenBatch): Promise<Float32Array>;
+  updateCritic(
+    engine: NativeEngine,
+    batch: NativeValueBatch,
+    mini: NativeMiniBatches,
+    loss: NativeValueLossOptions,
+  ): Promise<NativeMetrics[]>;
+  updateSft(engine: NativeEngine, batch: NativeSftBatch, mini: NativeMiniBatches): Promise<NativeMetrics[]>;
+  generate(
+    engine: NativeEngine,
+    prompts: NativePromptBatch,
+    options: NativeSamplingOptions,
+  ): Promise<NativeGenerateResult>;
+  /** Steps that changed the weights. */
+  optimizerSteps(engine: NativeEngine): Promise<number>;
+  /** Update calls: the position in the learning-rate schedule. */
+  scheduleSteps(engine: NativeEngine): Promise<number>;
+  setSteps(engine: NativeEngine, optimizerSteps: number, scheduleSteps: number): Promise<null>;
+  learningRate(engine: NativeEngine): Promise<number>;
+
+  policyLoss(
+    inputs: NativePolicyLossInputs,
+    options: NativePolicyLossOptions,
+  ): Promise<NativePolicyLossResult>;
+  valueLoss(inputs: NativeValueLossInputs, options: NativeValueLossOptions): Promise<NativeValueLossResult>;
+
+  /** Bypasses the queue; see Engine::abort. */
+  abort(engine: NativeEngine, reason: string): void;
+  /** Waits for queued work of this engine, then frees it. Idempotent. */
+  close(engine: NativeEngine): Promise<null>;
+}

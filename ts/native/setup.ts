@@ -1,0 +1,86 @@
+import { existsSync, rmSync, utimesSync } from 'node:fs';
+import path from 'node:path';
+import { TroupeError } from '../errors';
+import { addonFor, listAddons, localRecord } from './addons';
+import { buildAddon } from './build';
+import { discoverLibTorch } from './discovery';
+import { fetchLibTorch } from './fetch';
+import { type LibTorch, pinnedVersion } from './libtorch';
+import { packageRoot, writableLibtorchCache } from './package_root';
+import { checkPrerequisites } from './prerequisites';
+
+export interface SetupOptions {
+  /** Fetch this version of torch even when another LibTorch is there; null: the pinned one, only when there is none. */
+  version?: string | null;
+  /** Fetch again although a copy is there. */
+  force?: boolean;
+  /** Compile the addon from source although one fits. */
+  rebuild?: boolean;
+  log?: (line: string) => void;
+}
+
+/**
+ * `troupe setup`: makes sure there is a LibTorch and an addon for it. Idempotent.
+ * Returns the exit code; throws TroupeError with what to do when a step fails.
+ */
+export async function runSetup(options: SetupOptions = {}): Promise<number> {
+  const log = options.log ?? ((line: string) => console.log(line));
+  const libtorch = await ensureLibTorch(options, log);
+  log(`LibTorch ${libtorch.version} (${libtorch.variant}) at ${libtorch.dir}`);
+  const addon = options.rebuild ? null : addonFor(listAddons(), libtorch);
+  if (addon !== null) log(`Native addon: ${addon.file}`);
+  else buildFromSource(libtorch, log);
+  return 0;
+}
+
+/** The LibTorch to use, fetched when there is none (or when `options` ask for it). */
+export async function ensureLibTorch(options: SetupOptions, log: (line: string) => void): Promise<LibTorch> {
+  const { found, notes } = discoverLibTorch();
+  const asked = options.version ?? null;
+  const fits = found.find((libtorch) => asked === null || libtorch.version === asked);
+  if (fits && !options.force) {
+    if (asked !== null && fits.source === 'cache') makeFirst(fits);
+    return fits;
+  }
+  if (process.env['TROUPE_LIBTORCH'] && (asked !== null || options.force)) {
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `TROUPE_LIBTORCH is set (${process.env['TROUPE_LIBTORCH']}) and comes before any copy fetched here: unset it first.`,
+    );
+  }
+  requireTools(['python']);
+  for (const note of notes) log(note);
+  return await fetchLibTorch({
+    version: asked ?? pinnedVersion,
+    cache: writableLibtorchCache(),
+    python: process.env['TROUPE_PYTHON'] || 'python3',
+    pipArgs: (process.env['TROUPE_PIP_ARGS'] ?? '').split(/\s+/).filter((arg) => arg !== ''),
+    cuda: existsSync('/proc/driver/nvidia/version'),
+    log,
+  });
+}
+
+/** Discovery takes the copy with the newest date. */
+function makeFirst(libtorch: LibTorch): void {
+  const now = new Date();
+  utimesSync(path.dirname(libtorch.dir), now, now);
+}
+
+function buildFromSource(libtorch: LibTorch, log: (line: string) => void): void {
+  if (!existsSync(path.join(packageRoot, 'CMakeLists.txt'))) {
+    throw new TroupeError(
+      'NATIVE_UNAVAILABLE',
+      `${packageRoot} has neither an addon nor the sources of one: reinstall the package.`,
+    );
+  }
+  requireTools(['cmake', 'compiler', 'make']);
+  rmSync(localRecord, { force: true });
+  const { addon } = buildAddon({ libtorch, tests: false, rpath: true, cuda: false, log });
+  log(`Native addon: ${addon}`);
+}
+
+function requireTools(names: string[]): void {
+  const missing = checkPrerequisites(names).filter((tool) => !tool.ok);
+  if (missing.length === 0) return;
+  throw new TroupeError('NATIVE_UNAVAILABLE', missing.map((tool) => `${tool.found} ${tool.fix}`).join('\n'));
+}

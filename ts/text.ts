@@ -1,0 +1,30 @@
+// Small helpers for messages to people.
+import { types } from 'node:util';
+
+const SHOWN = 60;
+
+/** A value as an error message shows it: JSON, cut short. */
+export function show(value: unknown): string {
+  const text =
+    JSON.stringify(value, (_, item) => (typeof item === 'bigint' ? String(item) : item)) ?? String(value);
+  return text.length > SHOWN ? `${text.slice(0, SHOWN)}...` : text;
+}
+
+/** What went wrong, from whatever was thrown, also by native code or in another realm. */
+export const reasonOf = (thrown: unknown): string =>
+  types.isNativeError(thrown) || thrown instanceof Error ? thrown.message : String(thrown);
+
+/** Levenshtein distance (substitution, insertion and deletion cost 1 each), letter case aside. */
+export function editDistance(first: string, second: string): number {
+  const [a, b] = [first.toLowerCase(), second.toLowerCase()];
+  let previous = Array.from({ length: b.length + 1 }, (_, j) => j);
+  for (let i = 1; i <= a.length; i++) {
+    const current = [i];
+    for (let j = 1; j <= b.length; j++) {
+      const substitute = (previous[j - 1] as number) + (a[i - 1] === b[j - 1] ? 0 : 1);
+      current.push(Math.min(substitute, (previous[j] as number) + 1, (current[j - 1] as number) + 1));
+    }
+    previous = current;
+  }
+  return previous[b.length] as number;
+}

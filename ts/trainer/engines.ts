@@ -1,0 +1,125 @@
+import { Actor } from '../actor/actor';
+import type { EngineOptions, OptimOptions } from '../actor/engine_options';
+import type { ResolvedConfig } from '../config/config';
+import type { Launcher, LauncherOptions } from '../controller/launcher';
+import { WorkerGroup } from '../controller/worker_group';
+import { Critic } from '../critic/critic';
+
+/** The policy being trained, as the trainer uses it. */
+export type PolicyEngine = Pick<
+  Actor,
+  'computeLogProb' | 'updatePolicy' | 'generate' | 'saveModel' | 'saveCheckpoint' | 'loadCheckpoint'
+>;
+/** The frozen policy that KL terms refer to. */
+export type ReferenceEngine = Pick<Actor, 'computeLogProb'>;
+export type ValueEngine = Pick<
+  Critic,
+  'computeValues' | 'updateCritic' | 'saveModel' | 'saveCheckpoint' | 'loadCheckpoint'
+>;
+
+/** The engines of a run. The trainer needs no more than this, so tests run it with fakes. */
+export interface Engines {
+  readonly worldSize: number;
+  readonly actor: PolicyEngine;
+  readonly reference: ReferenceEngine | null;
+  readonly critic: ValueEngine | null;
+  /** Named in the error when a worker dies. */
+  setPhase(phase: string | null): void;
+  /** Resolves with the cause when a worker dies, whatever the trainer is doing then. */
+  readonly failed?: Promise<Error>;
+  close(): Promise<void>;
+}
+
+/** What a configuration asks for. */
+export interface EngineNeeds {
+  reference: boolean;
+  critic: boolean;
+  /** Steps of the whole run: the end of learning-rate schedules, which move once per step. */
+  totalSteps: number;
+  launcher?: LauncherOptions | Launcher;
+}
+
+export type CreateEngines = (config: ResolvedConfig, needs: EngineNeeds) => Promise<Engines>;
+
+/** The keys of an `optim` section that both trainers share. */
+type OptimConfig = Omit<ResolvedConfig['actor_rollout_ref']['actor']['optim'], 'num_cycles'>;
+
+/** `totalSteps`: of the run, when the section does not say where its schedule ends. `gradClip` 0: no clipping. */
+export function optimOptions(optim: OptimConfig, gradClip: number, totalSteps: number): OptimOptions {
+  const total = optim.total_training_steps > 0 ? optim.total_training_steps : totalSteps;
+  const warmup =
+    optim.lr_warmup_steps >= 0 ? optim.lr_warmup_steps : Math.floor(optim.lr_warmup_steps_ratio * total);
+  return {
+    lr: optim.lr,
+    betas: [...optim.betas],
+    weightDecay: optim.weight_decay,
+    gradClip: gradClip === 0 ? Number.MAX_VALUE : gradClip,
+    schedule: optim.lr_scheduler_type,
+    warmupSteps: warmup,
+    totalSteps: total,
+    minLrRatio: optim.min_lr_ratio,
+  };
+}
+
+/**
+ * One worker group with actor, reference and critic in the same processes. The reference starts from the
+ * configured model, whatever checkpoint the actor resumes from.
+ */
+export const createEngines: CreateEngines = async (config, needs) => {
+  const { actor: a, model, ref } = config.actor_rollout_ref;
+  const c = config.critic;
+  const group = await WorkerGroup.launch({
+    worldSize: config.trainer.n_gpus_per_node * config.trainer.nnodes,
+    device: config.trainer.device,
+    numThreads: config.trainer.num_threads ?? undefined,
+    launcher: needs.launcher,
+  });
+  try {
+    const shared = (
+      path: string,
+      dtype: EngineOptions['dtype'] | null,
+      maxTokens: number,
+    ): EngineOptions => ({
+      model: path,
+      group,
+      // Without it an engine takes the GPU that its worker sees.
+      device: config.trainer.device,
+      ...(dtype ? { dtype } : {}),
+      maxTokensPerMicroBatch: maxTokens,
+      seed: config.trainer.seed,
+    });
+    const actor = await Actor.create({
+      ...shared(model.path, a.fsdp_config.dtype, a.ppo_max_token_len_per_gpu),
+      name: 'actor',
+      gradientCheckpointing: model.enable_gradient_checkpointing,
+      optim: optimOptions(a.optim, a.grad_clip, needs.totalSteps),
+    });
+    const reference = needs.reference
+      ? await Actor.create({
+          ...shared(model.path, a.fsdp_config.dtype, ref.log_prob_max_token_len_per_gpu),
+          name: 'ref',
+          optim: null,
+        })
+      : null;
+    const critic = needs.critic
+      ? await Critic.create({
+          ...shared(c.model.path, c.model.fsdp_config.dtype, c.ppo_max_token_len_per_gpu),
+          name: 'critic',
+          gradientCheckpointing: c.model.enable_gradient_checkpointing,
+          optim: optimOptions(c.optim, c.grad_clip, needs.totalSteps),
+        })
+      : null;
+    return {
+      worldSize: group.worldSize,
+      actor,
+      reference,
+      critic,
+      setPhase: (phase) => group.setPhase(phase),
+      failed: group.failed,
+      close: () => group.close(),
+    };
+  } catch (error) {
+    await group.close();
+    throw error;
+  }
+};

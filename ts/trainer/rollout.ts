@@ -1,0 +1,95 @@
+// From prompts to scored responses: what a training step and a validation have in common.
+import type { SamplingOptions } from '../actor/sampling';
+import type { Batch } from '../batch/batch';
+import { computeRewards, type RewardManagerOptions, type Rewards } from '../reward/manager';
+import type { RewardFunction } from '../reward/types';
+import type { PolicyEngine } from './engines';
+import type { DumpRow } from './run_directory';
+
+/** A prompt and what its row of the data set says about it. */
+export interface Prompt {
+  tokens: ArrayLike<number>;
+  dataSource: string;
+  groundTruth: unknown;
+  extraInfo: Record<string, unknown>;
+}
+
+/** Turns token ids back into text. */
+export interface Decoder {
+  decode(tokens: ArrayLike<number>, options: { skipSpecialTokens: boolean }): string;
+}
+
+/**
+ * `n` responses per prompt, grouped by prompt, with the columns uid (equal for responses to one prompt), dataSource,
+ * groundTruth and extraInfo.
+ */
+export async function generateResponses(
+  actor: PolicyEngine,
+  prompts: readonly Prompt[],
+  sampling: SamplingOptions,
+  uidPrefix: string,
+): Promise<Batch> {
+  const batch = await actor.generate(
+    prompts.map((prompt) => prompt.tokens),
+    sampling,
+  );
+  const n = sampling.n ?? 1;
+  const perResponse = <T>(value: (prompt: Prompt, index: number) => T): T[] =>
+    prompts.flatMap((prompt, index) => new Array<T>(n).fill(value(prompt, index)));
+  const columns = {
+    uid: perResponse((_, index) => `${uidPrefix}-${index}`),
+    dataSource: perResponse((prompt) => prompt.dataSource),
+    groundTruth: perResponse((prompt) => prompt.groundTruth),
+    extraInfo: perResponse((prompt) => prompt.extraInfo),
+  };
+  return batch.with(columns, { granularity: { extraInfo: 'sequence' } });
+}
+
+/** Responses with their texts and rewards. */
+export interface Scored {
+  batch: Batch;
+  inputs: string[];
+  outputs: string[];
+  rewards: Rewards;
+}
+
+/** Adds `score` [B] and `tokenScores` [ΣR]: the score on the last token of each response, 0 elsewhere. */
+export async function scoreResponses(
+  batch: Batch,
+  decoder: Decoder,
+  reward: RewardFunction,
+  options: RewardManagerOptions,
+): Promise<Scored> {
+  const rows = Array.from({ length: batch.size }, (_, i) => i);
+  const inputs = rows.map((i) => decoder.decode(batch.prompt(i), { skipSpecialTokens: false }));
+  const outputs = rows.map((i) => decoder.decode(batch.response(i), { skipSpecialTokens: true }));
+  const samples = rows.map((i) => ({
+    prompt: inputs[i] as string,
+    response: outputs[i] as string,
+    responseTokens: batch.response(i),
+    groundTruth: batch.get('groundTruth')[i],
+    dataSource: batch.get('dataSource')[i] as string,
+    extraInfo: batch.get('extraInfo')[i] as Record<string, unknown>,
+  }));
+  const rewards = await computeRewards(reward, samples, options);
+  const tokenScores = new Float32Array(batch.numResponseTokens);
+  for (const i of rows) {
+    const end = batch.responseOffsets[i + 1] as number;
+    // An empty response has no token to carry its score.
+    if (end > (batch.responseOffsets[i] as number)) tokenScores[end - 1] = rewards.scores[i] as number;
+  }
+  return { batch: batch.with({ tokenScores, score: Array.from(rewards.scores) }), inputs, outputs, rewards };
+}
+
+/** One line per response for the dumps. */
+export function dumpRows(step: number, scored: Scored): DumpRow[] {
+  const groundTruths = scored.batch.get('groundTruth');
+  return scored.inputs.map((input, i) => ({
+    step,
+    input,
+    output: scored.outputs[i] as string,
+    gts: groundTruths[i],
+    score: scored.rewards.scores[i] as number,
+    ...Object.fromEntries(Object.entries(scored.rewards.extras).map(([key, column]) => [key, column[i]])),
+  }));
+}

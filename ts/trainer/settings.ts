@@ -1,0 +1,73 @@
+// From the keys of the configuration to the options of engines, estimators and rewards.
+
+import type { SamplingOptions } from '../actor/sampling';
+import type { PolicyLossOptions } from '../actor/update_options';
+import type { AdvantageConfig } from '../algorithms/advantage_types';
+import type { ResolvedConfig } from '../config/config';
+import type { RewardManagerOptions } from '../reward/manager';
+
+interface SamplingKeys {
+  readonly n: number;
+  readonly do_sample: boolean;
+  readonly temperature: number;
+  readonly top_k: number;
+  readonly top_p: number;
+}
+
+function sampling(keys: SamplingKeys, maxNewTokens: number): SamplingOptions {
+  return {
+    maxNewTokens,
+    n: keys.n,
+    temperature: keys.do_sample ? keys.temperature : 0,
+    topK: keys.top_k,
+    topP: keys.top_p,
+  };
+}
+
+export function trainSampling(config: ResolvedConfig): SamplingOptions {
+  return sampling(config.actor_rollout_ref.rollout, config.data.max_response_length);
+}
+
+export function validationSampling(config: ResolvedConfig): SamplingOptions {
+  return sampling(config.actor_rollout_ref.rollout.val_kwargs, config.data.max_response_length);
+}
+
+export function policyLossOptions(config: ResolvedConfig): PolicyLossOptions {
+  const { actor } = config.actor_rollout_ref;
+  const loss = actor.policy_loss;
+  return {
+    mode: loss.loss_mode,
+    clipRatioLow: actor.clip_ratio_low,
+    clipRatioHigh: actor.clip_ratio_high,
+    clipRatioC: actor.clip_ratio_c,
+    aggregation: actor.loss_agg_mode,
+    ...(actor.loss_scale_factor === null ? {} : { scaleFactor: actor.loss_scale_factor }),
+    entropyCoeff: actor.entropy_coeff,
+    useKlLoss: actor.use_kl_loss,
+    klLossCoef: actor.kl_loss_coef,
+    klLossType: actor.kl_loss_type,
+    tauPos: actor.tau_pos,
+    tauNeg: actor.tau_neg,
+    clipCovRatio: loss.clip_cov_ratio,
+    clipCovLb: loss.clip_cov_lb,
+    clipCovUb: loss.clip_cov_ub,
+    klCovRatio: loss.kl_cov_ratio,
+    ppoKlCoef: loss.ppo_kl_coef,
+    ...(loss.dro_beta === null ? {} : { droBeta: loss.dro_beta }),
+  };
+}
+
+export function advantageOptions(config: ResolvedConfig): AdvantageConfig {
+  const { algorithm } = config;
+  return {
+    gamma: algorithm.gamma,
+    lam: algorithm.lam,
+    normAdvByStdInGrpo: algorithm.norm_adv_by_std_in_grpo,
+    egpoLambda: algorithm.egpo_lambda,
+    egpoAlpha: algorithm.egpo_alpha,
+  };
+}
+
+export function rewardOptions(config: ResolvedConfig): RewardManagerOptions {
+  return { timeoutMs: 1000 * config.reward.timeout, onError: config.reward.on_error };
+}

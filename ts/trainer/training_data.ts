@@ -1,0 +1,115 @@
+import type { ResolvedConfig } from '../config/config';
+import { BatchLoader } from '../data/loader';
+import { RlDataset, type RlDatasetOptions } from '../data/rl_dataset';
+import { checkVocabulary, Tokenizer } from '../data/tokenizer';
+import { ConfigError } from '../errors';
+import { loadModelDirectory } from '../model/model_dir';
+import type { Decoder, Prompt } from './rollout';
+
+/** An endless stream of training batches whose position can be kept and restored. */
+export interface PromptSource {
+  readonly batchesPerEpoch: number;
+  /** The next `data.train_batch_size` prompts; `epoch` counts from 0. */
+  next(): Promise<{ prompts: Prompt[]; epoch: number }>;
+  /** JSON of the position after the last batch. */
+  state(): unknown;
+  restore(state: unknown): void;
+}
+
+export interface TrainingData {
+  train: PromptSource;
+  validation: Prompt[];
+  decoder: Decoder;
+  /** Those known without reading all of the data. */
+  dataSources?: ReadonlySet<string>;
+  /** What people should know about the data. */
+  notes?: readonly string[];
+}
+
+export type LoadTrainingData = (config: ResolvedConfig) => Promise<TrainingData>;
+
+/** The tokenizer of a model directory, or of another one, checked against the model's vocabulary. */
+export function loadTokenizer(model: {
+  readonly path: string;
+  readonly tokenizer_path: string | null;
+  readonly custom_chat_template: string | null;
+}): Tokenizer {
+  const { vocabSize } = loadModelDirectory(model.path, 'lm').config;
+  const tokenizer = Tokenizer.load(model.tokenizer_path ?? model.path, {
+    chatTemplate: model.custom_chat_template,
+  });
+  checkVocabulary(tokenizer, vocabSize, model.path);
+  return tokenizer;
+}
+
+/** Sequences that the model has no positions for would fail in the middle of the run. */
+function checkPositions(config: ResolvedConfig): void {
+  const { max_prompt_length: prompt, max_response_length: response } = config.data;
+  const { path } = config.actor_rollout_ref.model;
+  const { maxPositions } = loadModelDirectory(path, 'lm').config;
+  if (prompt + response <= maxPositions) return;
+  throw new ConfigError(
+    `data.max_response_length: data.max_prompt_length ${prompt} + data.max_response_length ${response} = ` +
+      `${prompt + response} tokens are more than the ${maxPositions} positions of the model in ${path}`,
+    'data.max_response_length',
+  );
+}
+
+/** Samples of a data set, by index. */
+function promptsAt(dataset: RlDataset, indices: Iterable<number>): Promise<Prompt[]> {
+  return Promise.all(Array.from(indices, (i) => dataset.sample(i)));
+}
+
+function filterNote(what: string, { numFiltered, length }: RlDataset): string[] {
+  if (numFiltered === 0) return [];
+  return [`data.filter_overlong_prompts left out ${numFiltered} of ${numFiltered + length} ${what} prompts`];
+}
+
+/** The prompts that `data.train_files` and `data.val_files` hold. */
+export const loadTrainingData: LoadTrainingData = async (config) => {
+  const { data, trainer } = config;
+  const tokenizer = loadTokenizer(config.actor_rollout_ref.model);
+  checkPositions(config);
+  const seed = data.seed ?? trainer.seed;
+  const options = (maxSamples: number): RlDatasetOptions => ({
+    promptKey: data.prompt_key,
+    dataSourceKey: data.reward_fn_key,
+    maxPromptLength: data.max_prompt_length,
+    filterOverlongPrompts: data.filter_overlong_prompts,
+    truncation: data.truncation,
+    maxSamples,
+    shuffle: data.shuffle,
+    seed,
+    chatTemplateArguments: data.apply_chat_template_kwargs,
+  });
+  const train = await RlDataset.open(data.train_files, tokenizer, options(data.train_max_samples));
+  const loader = new BatchLoader(train.length, {
+    batchSize: data.train_batch_size,
+    shuffle: data.shuffle,
+    seed,
+  });
+  const notes = filterNote('training', train);
+  const dataSources = new Set(train.dataSources);
+  let validation: Prompt[] = [];
+  if (data.val_files !== null) {
+    const dataset = await RlDataset.open(data.val_files, tokenizer, options(data.val_max_samples));
+    validation = await promptsAt(dataset, Array(dataset.length).keys());
+    for (const source of dataset.dataSources) dataSources.add(source);
+    notes.push(...filterNote('validation', dataset));
+  }
+  return {
+    train: {
+      batchesPerEpoch: loader.batchesPerEpoch,
+      next: async () => {
+        const { indices, epoch } = loader.next();
+        return { prompts: await promptsAt(train, indices), epoch };
+      },
+      state: () => loader.state(),
+      restore: (state) => loader.restore(state),
+    },
+    validation,
+    decoder: tokenizer,
+    dataSources,
+    notes,
+  };
+};

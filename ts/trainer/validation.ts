@@ -1,0 +1,48 @@
+import { Batch } from '../batch/batch';
+import type { ResolvedConfig } from '../config/config';
+import type { RewardFunction } from '../reward/types';
+import type { Engines } from './engines';
+import type { Metrics } from './metrics';
+import { type Decoder, dumpRows, generateResponses, type Prompt, scoreResponses } from './rollout';
+import type { DumpRow } from './run_directory';
+import { deriveSeed } from './seed';
+import { rewardOptions, validationSampling } from './settings';
+import { validationMetrics } from './validation_metrics';
+
+export interface Validation {
+  /** val-core/... and val-aux/...; see {@link validationMetrics}. */
+  metrics: Metrics;
+  rows: DumpRow[];
+}
+
+/** Answers every held-out prompt with `rollout.val_kwargs` (greedy by default) and scores the answers. */
+export async function validate(
+  context: { config: ResolvedConfig; engines: Engines; decoder: Decoder; reward: RewardFunction },
+  prompts: readonly Prompt[],
+  step: number,
+): Promise<Validation> {
+  const { config, engines, decoder, reward } = context;
+  engines.setPhase(`validation at step ${step}`);
+  const sampling = validationSampling(config);
+  const size = config.data.val_batch_size ?? prompts.length;
+  const rows: DumpRow[] = [];
+  const batches: Batch[] = [];
+  for (let start = 0; start < prompts.length; start += size) {
+    const seed = deriveSeed(config.trainer.seed, 'validation', start);
+    const part = prompts.slice(start, start + size);
+    const batch = await generateResponses(engines.actor, part, { ...sampling, seed }, `val-${start}`);
+    const scored = await scoreResponses(batch, decoder, reward, rewardOptions(config));
+    rows.push(...dumpRows(step, scored));
+    batches.push(scored.batch);
+  }
+  engines.setPhase(null);
+  const all = Batch.concat(batches);
+  const extras = new Set(rows.flatMap((row) => Object.keys(row)));
+  for (const key of ['step', 'input', 'output', 'gts', 'score', 'reward']) extras.delete(key);
+  const variables: Record<string, unknown[]> = { reward: [...all.get('score')] };
+  for (const key of extras) variables[key] = rows.map((row) => row[key]);
+  return {
+    metrics: validationMetrics(all.get('dataSource') as string[], all.get('uid') as unknown[], variables),
+    rows,
+  };
+}

@@ -1,0 +1,115 @@
+import { ConfigError, type ErrorCode, TroupeError } from '../errors';
+import type { NativeBinding, NativeBuildInfo, NativeEngine, NativeEngineOptions } from '../native/bridge';
+
+// What a worker process and its controller say to each other. Every frame is one member of a union,
+// discriminated by `type`; TypedArrays travel as they are (see transport.ts).
+
+/** Binding functions that take an engine, apart from those that end its life. */
+export type EngineMethod = Exclude<
+  {
+    [M in keyof NativeBinding]: NativeBinding[M] extends (engine: NativeEngine, ...rest: never[]) => unknown
+      ? M
+      : never;
+  }[keyof NativeBinding],
+  'abort' | 'close' | 'buildInfo' | 'memoryInfo' | 'keepFreedMemory'
+>;
+// A map, because the compiler cannot look into a conditional type over a type parameter.
+type EngineArgsMap = {
+  [M in EngineMethod]: Parameters<NativeBinding[M]> extends [NativeEngine, ...infer Rest] ? Rest : never;
+};
+export type EngineArgs<M extends EngineMethod> = EngineArgsMap[M];
+export type EngineResult<M extends EngineMethod> = Awaited<ReturnType<NativeBinding[M]>>;
+
+/** Binding functions that need no engine. */
+export type BindingMethod = 'buildInfo' | 'memoryInfo' | 'policyLoss' | 'valueLoss';
+export type BindingArgs<M extends BindingMethod> = Parameters<NativeBinding[M]>;
+export type BindingResult<M extends BindingMethod> = Awaited<ReturnType<NativeBinding[M]>>;
+
+// Written as records so that the compiler notices a method that is missing here.
+const engineMethods: Record<EngineMethod, true> = {
+  parameters: true,
+  importTensors: true,
+  exportTensors: true,
+  getTensor: true,
+  computeLogProb: true,
+  updatePolicy: true,
+  computeValues: true,
+  updateCritic: true,
+  updateSft: true,
+  generate: true,
+  optimizerSteps: true,
+  scheduleSteps: true,
+  setSteps: true,
+  learningRate: true,
+};
+const bindingMethods: Record<BindingMethod, true> = {
+  buildInfo: true,
+  memoryInfo: true,
+  policyLoss: true,
+  valueLoss: true,
+};
+
+export function isEngineMethod(name: string): name is EngineMethod {
+  return Object.hasOwn(engineMethods, name);
+}
+
+export function isBindingMethod(name: string): name is BindingMethod {
+  return Object.hasOwn(bindingMethods, name);
+}
+
+/** Work for a worker: each is answered by one `result` or `error` with its requestId, in order. */
+export type WorkRequest =
+  | { type: 'createEngine'; requestId: number; engine: string; options: NativeEngineOptions }
+  | { type: 'callEngine'; requestId: number; engine: string; method: string; args: unknown[] }
+  | { type: 'closeEngine'; requestId: number; engine: string }
+  | { type: 'callBinding'; requestId: number; method: string; args: unknown[] };
+
+/** A part of a message too long for one frame (transport.ts); never seen above the transport. */
+export type Chunk = { type: 'chunk'; bytes: Uint8Array; last: boolean };
+
+export type ControllerMessage =
+  /** Answers `hello`: the worker now loads the native addon. */
+  | { type: 'welcome'; heartbeatMs: number }
+  | WorkRequest
+  /** Overtakes queued work: ends the running call of every engine with ABORTED. */
+  | { type: 'abort'; reason: string }
+  /** Behind queued work: close the engines and exit. */
+  | { type: 'shutdown' };
+
+export type WorkerMessage =
+  /** The first message on a stream. */
+  | { type: 'hello'; rank: number; pid: number }
+  /** The addon is loaded: requests are served from now on. */
+  | { type: 'ready'; buildInfo: NativeBuildInfo }
+  | { type: 'result'; requestId: number; value: unknown }
+  /** requestId null: the worker could not start and exits. */
+  | { type: 'error'; requestId: number | null; error: WireError }
+  | { type: 'heartbeat' };
+
+export interface WireError {
+  code: ErrorCode;
+  message: string;
+  stack: string | null;
+}
+
+/** Takes whatever was thrown, from native code or ours, apart for the wire. */
+export function toWireError(thrown: unknown): WireError {
+  if (typeof thrown !== 'object' || thrown === null) {
+    return { code: 'INTERNAL', message: String(thrown), stack: null };
+  }
+  const error = thrown as { message?: unknown; stack?: unknown; code?: unknown; troupeCode?: unknown };
+  const code = error.troupeCode ?? (thrown instanceof TroupeError ? thrown.code : 'INTERNAL');
+  return {
+    code: code as ErrorCode,
+    message: String(error.message),
+    stack: typeof error.stack === 'string' ? error.stack : null,
+  };
+}
+
+/** The error a caller of the controller gets; the worker's stack is appended to its own. */
+export function fromWireError(wire: WireError, rank: number): TroupeError {
+  const error =
+    wire.code === 'INVALID_CONFIG' ? new ConfigError(wire.message) : new TroupeError(wire.code, wire.message);
+  if (wire.stack !== null) error.stack = `${error.stack}\n  in worker rank ${rank}: ${wire.stack}`;
+  return error;
+}
