@@ -28,6 +28,19 @@ void Call::settle(Napi::Env env) {
 
 void Environment::install(Napi::Env env) {
   env.SetInstanceData(new Environment(env));
+  tear_down_at_exit(env);
+}
+
+// process.exit() runs no cleanup hooks on the main thread: it goes straight to exit(), which destroys LibTorch's
+// static objects. An engine at work would use them while they die, so it is stopped by the event that comes before.
+void Environment::tear_down_at_exit(Napi::Env env) {
+  const Napi::Value process = env.Global().Get("process");
+  if (!process.IsObject()) return;
+  const Napi::Value once = process.As<Napi::Object>().Get("once");
+  if (!once.IsFunction()) return;
+  const auto listener =
+      Napi::Function::New(env, [](const Napi::CallbackInfo& info) { of(info.Env()).tear_down(); });
+  once.As<Napi::Function>().Call(process, {Napi::String::New(env, "exit"), listener});
 }
 
 Environment& Environment::of(Napi::Env env) {

@@ -72,7 +72,8 @@ class Environment {
 
   explicit Environment(Napi::Env env);
   Napi::Promise submit(Napi::Env env, std::unique_ptr<Call> call);
-  void tear_down();
+  static void tear_down_at_exit(Napi::Env env);
+  void tear_down();  // a second time does nothing
 
   Settler settler_;
   size_t pending_ = 0;  // promises not yet settled: while there are any, the process stays alive
