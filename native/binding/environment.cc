@@ -31,8 +31,9 @@ void Environment::install(Napi::Env env) {
   tear_down_at_exit(env);
 }
 
-// process.exit() runs no cleanup hooks on the main thread: it goes straight to exit(), which destroys LibTorch's
-// static objects. An engine at work would use them while they die, so it is stopped by the event that comes before.
+// process.exit() runs no cleanup hooks on the main thread: it goes straight to exit(), which destroys
+// LibTorch's static objects. An engine at work would use them while they die, so it is stopped by the event
+// that comes before.
 void Environment::tear_down_at_exit(Napi::Env env) {
   const Napi::Value process = env.Global().Get("process");
   if (!process.IsObject()) return;

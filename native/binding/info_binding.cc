@@ -60,13 +60,15 @@ Napi::Value memory_info(const Napi::CallbackInfo& info) {
   return dto;
 }
 
-// mallopt(M_MMAP_THRESHOLD / M_TRIM_THRESHOLD): freed blocks stay in the process, so that the next
-// micro-batch does not pay for fresh pages again.
+// Freed blocks stay in the process, so that the next micro-batch does not pay for fresh pages again. All threads share
+// the main arena: glibc gives empty parts of the others back whatever these settings say.
 // keepFreedMemory(): void
 Napi::Value keep_freed_memory(const Napi::CallbackInfo& info) {
 #ifdef __GLIBC__
-  mallopt(M_MMAP_THRESHOLD, std::numeric_limits<int>::max());
-  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  mallopt(M_ARENA_MAX, 1);
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, -1);
+  mallopt(M_TOP_PAD, 1 << 26);
 #endif
   return info.Env().Undefined();
 }

@@ -89,11 +89,10 @@ LogProbResult LocalEngine::compute_log_prob(const TokenBatch& batch, double temp
     return wanted ? at::zeros({layout.num_response_tokens()}) : at::Tensor();
   };
   const LogProbResult all{result(true), result(entropy), result(sum_pi_squared)};
-  for (const MicroBatch& micro : pack(layout.lengths, 0, layout.size(), options_.max_tokens)) {
+  for (const MicroBatch& micro : pack(layout, 0, layout.size(), options_.max_tokens)) {
     check_abort();
     const PackedTokens packed = gather(batch, layout, micro, kRowTile);
     const int64_t count = packed.targets.size(0);
-    if (count == 0) continue;
     const at::Tensor hidden = transformer_.forward(packed, nullptr, false);
     const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
     const auto rows = [&](bool wanted) {
@@ -119,11 +118,10 @@ at::Tensor LocalEngine::compute_values(const TokenBatch& batch) {
   prepare();
   const BatchLayout layout = check_layout(batch, options_.model.vocab_size, options_.model.max_positions);
   const at::Tensor values = at::zeros({layout.num_response_tokens()});
-  for (const MicroBatch& micro : pack(layout.lengths, 0, layout.size(), options_.max_tokens)) {
+  for (const MicroBatch& micro : pack(layout, 0, layout.size(), options_.max_tokens)) {
     check_abort();
     const PackedTokens packed = gather(batch, layout, micro, kRowTile);
     const int64_t count = packed.targets.size(0);
-    if (count == 0) continue;
     const at::Tensor hidden = transformer_.forward(packed, nullptr, false);
     const at::Tensor rows = value_head_forward(hidden, transformer_.head_weight(), transformer_.head_bias());
     values.index_copy_(0, packed.response_index, rows.narrow(0, 0, count).cpu());

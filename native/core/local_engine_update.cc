@@ -73,7 +73,7 @@ MetricsList LocalEngine::run_updates(const TokenBatch& tokens, const BatchLayout
   // All of them first: a sequence that does not fit must not be found after an optimiser step.
   std::vector<std::vector<MicroBatch>> micro_batches;
   for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
-    micro_batches.push_back(pack(layout.lengths, mini.offsets[m], mini.offsets[m + 1], options_.max_tokens));
+    micro_batches.push_back(pack(layout, mini.offsets[m], mini.offsets[m + 1], options_.max_tokens));
   }
   MetricsList all;
   for (int64_t epoch = 0; epoch < mini.epochs; ++epoch) {
@@ -82,7 +82,7 @@ MetricsList LocalEngine::run_updates(const TokenBatch& tokens, const BatchLayout
       for (const MicroBatch& micro : micro_batches[m]) {
         check_abort();
         const PackedTokens packed = gather(tokens, layout, micro, kRowTile);
-        if (packed.targets.size(0) > 0) step(static_cast<int64_t>(m), packed);
+        step(static_cast<int64_t>(m), packed);
       }
       Metrics metrics = summarize(static_cast<int64_t>(m));
       optimizer_step(metrics);

@@ -1,33 +1,61 @@
 #include "core/packing.h"
 
 #include <numeric>
+#include <string_view>
+#include <unordered_map>
 
 #include "core/error.h"
 #include "core/parallel.h"
 
 namespace troupe {
 
-std::vector<MicroBatch> pack(const std::vector<int64_t>& lengths, int64_t begin, int64_t end,
-                             int64_t capacity) {
+namespace {
+
+// Sequences [begin, end) by prompt, longest response first, cut where a group exceeds the capacity.
+std::vector<MicroBatch> prompt_groups(const BatchLayout& layout, int64_t begin, int64_t end,
+                                      int64_t capacity) {
   std::vector<int64_t> order(static_cast<size_t>(end - begin));
   std::iota(order.begin(), order.end(), begin);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return lengths[a] > lengths[b]; });
-
-  std::vector<MicroBatch> packed;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return layout.lengths[a] > layout.lengths[b]; });
+  std::vector<MicroBatch> groups;
+  std::unordered_map<int64_t, size_t> newest;  // of each prompt
   for (const int64_t sequence : order) {
-    const int64_t length = lengths[sequence];
+    const int64_t length = layout.lengths[sequence];
     require(length <= capacity, ErrorCode::kInvalidArgument, "[packing] sequence ", sequence, " has ", length,
             " tokens, more than the micro-batch capacity of ", capacity,
             "; raise maxTokensPerMicroBatch (ppo_max_token_len_per_gpu) or shorten the sequence");
-    auto place = std::find_if(packed.begin(), packed.end(), [&](const MicroBatch& micro) {
-      return micro.num_tokens() + length <= capacity;
+    const int64_t response = layout.response_length(sequence);
+    if (response == 0) continue;  // nothing to compute
+    const auto found = newest.find(layout.same_prompt[sequence]);
+    if (found != newest.end() && groups[found->second].rows + response - 1 <= capacity) {
+      groups[found->second].sequences.push_back(sequence);
+      groups[found->second].rows += response - 1;
+    } else {
+      newest[layout.same_prompt[sequence]] = groups.size();
+      groups.push_back({{sequence}, length - 1});
+    }
+  }
+  return groups;
+}
+
+}  // namespace
+
+std::vector<MicroBatch> pack(const BatchLayout& layout, int64_t begin, int64_t end, int64_t capacity) {
+  std::vector<MicroBatch> groups = prompt_groups(layout, begin, end, capacity);
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const MicroBatch& a, const MicroBatch& b) { return a.rows > b.rows; });
+  std::vector<MicroBatch> packed;
+  for (const MicroBatch& group : groups) {
+    const auto place = std::find_if(packed.begin(), packed.end(), [&](const MicroBatch& micro) {
+      return micro.rows + group.rows <= capacity;
     });
     if (place == packed.end()) {
-      packed.push_back(MicroBatch{{}, {0}});
-      place = std::prev(packed.end());
+      packed.push_back(group);
+    } else {
+      place->sequences.insert(place->sequences.end(), group.sequences.begin(), group.sequences.end());
+      place->rows += group.rows;
     }
-    place->sequences.push_back(sequence);
-    place->offsets.push_back(place->num_tokens() + length);
   }
   return packed;
 }
@@ -44,6 +72,7 @@ BatchLayout check_layout(const TokenBatch& batch, int64_t vocab_size, int64_t ma
           "), got ", offsets[0], " to ", offsets[size]);
 
   BatchLayout layout;
+  std::unordered_map<std::string_view, int64_t> first_of_prompt;
   layout.seq_offsets.push_back(0);
   layout.response_offsets.push_back(0);
   for (int64_t i = 0; i < size; ++i) {
@@ -63,15 +92,19 @@ BatchLayout check_layout(const TokenBatch& batch, int64_t vocab_size, int64_t ma
     layout.lengths.push_back(length);
     layout.seq_offsets.push_back(offsets[i + 1]);
     layout.response_offsets.push_back(layout.response_offsets.back() + length - prompts[i]);
+    const std::string_view prompt(reinterpret_cast<const char*>(tokens + offsets[i]),
+                                  static_cast<size_t>(prompts[i]) * sizeof(int32_t));
+    layout.same_prompt.push_back(first_of_prompt.try_emplace(prompt, i).first->second);
   }
   return layout;
 }
 
 PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro,
                     int64_t row_multiple) {
-  const int64_t rows = round_up(micro.num_tokens(), row_multiple);
+  const std::vector<int64_t>& sequences = micro.sequences;
+  const int64_t rows = round_up(micro.rows, row_multiple);
   int64_t responses = 0;
-  for (const int64_t sequence : micro.sequences) responses += layout.response_length(sequence);
+  for (const int64_t sequence : sequences) responses += layout.response_length(sequence);
 
   PackedTokens packed;
   packed.tokens = at::zeros({rows}, at::kInt);
@@ -79,7 +112,6 @@ PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const Mi
   packed.predict_rows = at::empty({responses}, at::kLong);
   packed.targets = at::empty({responses}, at::kInt);
   packed.response_index = at::empty({responses}, at::kLong);
-  packed.offsets = micro.offsets;
   packed.response_offsets.push_back(0);
 
   const int32_t* source = batch.tokens.data_ptr<int32_t>();
@@ -88,18 +120,41 @@ PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const Mi
   int64_t* predict_rows = packed.predict_rows.data_ptr<int64_t>();
   int32_t* targets = packed.targets.data_ptr<int32_t>();
   int64_t* response_index = packed.response_index.data_ptr<int64_t>();
+  int64_t row = 0;
+  // Positions [from, to) of a sequence as one segment.
+  const auto add_segment = [&](int64_t sequence, int64_t from, int64_t to, int64_t prefix) {
+    if (from == to) return;
+    const int32_t* begin = source + layout.seq_offsets[sequence];
+    std::copy(begin + from, begin + to, tokens + row);
+    std::iota(positions + row, positions + row + to - from, static_cast<int32_t>(from));
+    packed.segments.push_back({row, row + to - from, prefix});
+    row += to - from;
+  };
+  const auto prompt_of = [&](size_t s) {
+    return s < sequences.size() ? layout.same_prompt[sequences[s]] : int64_t{-1};
+  };
   int64_t n = 0;
-  for (size_t s = 0; s < micro.sequences.size(); ++s) {
-    const int64_t sequence = micro.sequences[s];
-    const int64_t length = layout.lengths[sequence];
-    const int64_t row = micro.offsets[s];
-    std::memcpy(tokens + row, source + layout.seq_offsets[sequence],
-                static_cast<size_t>(length) * sizeof(int32_t));
-    std::iota(positions + row, positions + row + length, 0);
-    for (int64_t r = 0; r < layout.response_length(sequence); ++r, ++n) {
-      const int64_t position = layout.prompt_length(sequence) + r;
-      predict_rows[n] = row + position - 1;
-      targets[n] = tokens[row + position];
+  int64_t prefix = -1;     // segment of the shared prompt
+  int64_t prompt_end = 0;  // its last row
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const int64_t sequence = sequences[s];
+    const int64_t prompt = layout.prompt_length(sequence);
+    const int64_t response = layout.response_length(sequence);
+    if (s == 0 || prompt_of(s) != prompt_of(s - 1)) {
+      prefix = -1;
+      if (prompt_of(s) == prompt_of(s + 1)) {
+        prefix = static_cast<int64_t>(packed.segments.size());
+        add_segment(sequence, 0, prompt, -1);
+        prompt_end = row - 1;
+      }
+    }
+    const int64_t first = prefix < 0 ? 0 : prompt;  // position of the first row of its own
+    const int64_t own = row;
+    add_segment(sequence, first, prompt + response - 1, prefix);
+    for (int64_t r = 0; r < response; ++r, ++n) {
+      const int64_t position = prompt + r - 1;  // of the row that predicts
+      predict_rows[n] = position < first ? prompt_end : own + position - first;
+      targets[n] = source[layout.seq_offsets[sequence] + prompt + r];
       response_index[n] = layout.response_offsets[sequence] + r;
     }
     packed.response_offsets.push_back(n);

@@ -4,20 +4,9 @@
 #include <vector>
 
 #include "core/engine.h"
+#include "kernels/attention.h"
 
 namespace troupe {
-
-// One micro-batch: which sequences of the batch it holds, in order, and where each begins.
-struct MicroBatch {
-  std::vector<int64_t> sequences;
-  std::vector<int64_t> offsets;  // [S+1] tokens
-  int64_t num_tokens() const { return offsets.back(); }
-};
-
-// Packs sequences [begin, end) into micro-batches of at most `capacity` tokens, longest first into
-// the first one with room. A sequence longer than the capacity is kInvalidArgument naming it.
-std::vector<MicroBatch> pack(const std::vector<int64_t>& lengths, int64_t begin, int64_t end,
-                             int64_t capacity);
 
 // The ragged layout of a batch, checked once: offsets increasing, prompts of at least one token and no
 // longer than their sequences, ids within the vocabulary.
@@ -25,6 +14,7 @@ struct BatchLayout {
   std::vector<int64_t> lengths;           // [B] tokens
   std::vector<int64_t> seq_offsets;       // [B+1] into the token arrays
   std::vector<int64_t> response_offsets;  // [B+1] into the response arrays
+  std::vector<int64_t> same_prompt;       // [B] the first sequence with the same prompt
   int64_t size() const { return static_cast<int64_t>(lengths.size()); }
   int64_t prompt_length(int64_t i) const { return lengths[i] - response_length(i); }
   int64_t response_length(int64_t i) const { return response_offsets[i + 1] - response_offsets[i]; }
@@ -32,14 +22,26 @@ struct BatchLayout {
 };
 BatchLayout check_layout(const TokenBatch& batch, int64_t vocab_size, int64_t max_positions);
 
-// A micro-batch ready for the decoder. Rows are padded with token 0 to a multiple of `row_multiple`
-// ("tail"); the tail belongs to no sequence and its results are never read.
+// One micro-batch: which sequences of the batch it holds, those with the same prompt side by side.
+struct MicroBatch {
+  std::vector<int64_t> sequences;
+  int64_t rows = 0;  // of the decoder: a prompt once, every response but its last token
+};
+
+// Packs sequences [begin, end) into micro-batches of at most `capacity` rows: the responses to one prompt
+// together where they fit, the largest groups first, each into the first micro-batch with room. A sequence
+// longer than the capacity is kInvalidArgument naming it.
+std::vector<MicroBatch> pack(const BatchLayout& layout, int64_t begin, int64_t end, int64_t capacity);
+
+// A micro-batch ready for the decoder. A prompt that several sequences share is one segment, computed once;
+// the last token of a sequence predicts nothing and has no row. Rows are padded with token 0 to a multiple of
+// `row_multiple` ("tail"); the tail belongs to no segment and its results are never read.
 struct PackedTokens {
-  at::Tensor tokens;             // [T] int32
-  at::Tensor positions;          // [T] int32
-  std::vector<int64_t> offsets;  // [S+1] of the real sequences; offsets[S] <= T
-  // The rows whose outputs predict the response tokens, the tokens they predict, and where those
-  // lie in the batch's response arrays. N response tokens.
+  at::Tensor tokens;       // [T] int32
+  at::Tensor positions;    // [T] int32
+  ops::Segments segments;  // of the real rows
+  // The rows whose outputs predict the response tokens (the last row of a shared prompt several times), the
+  // tokens they predict, and where those lie in the batch's response arrays. N response tokens.
   at::Tensor predict_rows;                // [N] int64
   at::Tensor targets;                     // [N] int32
   at::Tensor response_index;              // [N] int64

@@ -7,8 +7,28 @@
 
 namespace troupe::ops {
 
-// Causal attention over packed sequences, block-diagonal: a query sees the keys of its own sequence
-// at its own position and before, and with a sliding window only those with q - k < window.
+// Consecutive rows of one sequence. A sequence is one segment, or a prefix that it shares with others
+// (their common prompt) and the rows that follow it. Segments lie one behind the other from row 0.
+struct Segment {
+  int64_t begin = 0, end = 0;  // rows
+  int64_t prefix = -1;         // an earlier segment, itself without prefix, that comes before; -1: none
+  int64_t size() const { return end - begin; }
+};
+using Segments = std::vector<Segment>;
+
+// One segment per sequence, from sequence offsets [S+1].
+Segments separate_segments(const std::vector<int64_t>& offsets);
+// Position of a segment's first row in its sequence.
+inline int64_t first_position(const Segments& segments, const Segment& segment) {
+  return segment.prefix < 0 ? 0 : segments[static_cast<size_t>(segment.prefix)].size();
+}
+// Rows that belong to a segment.
+inline int64_t real_rows(const Segments& segments) {
+  return segments.empty() ? 0 : segments.back().end;
+}
+
+// Causal attention over packed segments: a query sees the keys of its own sequence (its segment's and
+// the prefix's) at its own position and before, and with a sliding window only those with q - k < window.
 // Legend: T rows, Q/K query/key heads, D head_dim.
 struct AttentionSpec {
   int64_t num_heads = 0;     // Q
@@ -19,15 +39,16 @@ struct AttentionSpec {
   int64_t window = 0;  // 0 = full
 };
 
-// qkv [T, (Q+2K)*D] (q, k, v after rotary), offsets [S+1] of the sequences (the rows behind the last
-// one belong to none and give zeros). out [T, Q*D]; lse [Q, T] float32 (log-sum-exp of the scaled
-// scores) is written when defined. Work per sequence has shapes that depend on that sequence alone.
-void attention_forward(const AttentionSpec& spec, const at::Tensor& qkv, const std::vector<int64_t>& offsets,
+// qkv [T, (Q+2K)*D] (q, k, v after rotary); the rows behind the last segment belong to none and give
+// zeros. out [T, Q*D]; lse [Q, T] float32 (log-sum-exp of the scaled scores) is written when defined. A
+// row's result depends on the rows it sees and on its position alone, bitwise: not on how long its
+// sequence is, whether the prefix is shared, or what else is packed.
+void attention_forward(const AttentionSpec& spec, const at::Tensor& qkv, const Segments& segments,
                        const at::Tensor& out, const at::Tensor& lse);
 
 // dqkv [T, (Q+2K)*D] is fully overwritten. Recomputes the probabilities from lse.
 void attention_backward(const AttentionSpec& spec, const at::Tensor& qkv, const at::Tensor& out,
-                        const at::Tensor& lse, const at::Tensor& dout, const std::vector<int64_t>& offsets,
+                        const at::Tensor& lse, const at::Tensor& dout, const Segments& segments,
                         const at::Tensor& dqkv);
 
 }  // namespace troupe::ops

@@ -2,15 +2,14 @@
 
 #include "kernels/attention.h"
 
-// The same attention in plain LibTorch operations, sequence by sequence, on any device and in any
+// The same attention in plain LibTorch operations, segment by segment, on any device and in any
 // floating-point dtype (float64 in tests).
 namespace troupe::ops {
 
-void attention_forward_reference(const AttentionSpec& spec, const at::Tensor& qkv,
-                                 const std::vector<int64_t>& offsets, const at::Tensor& out,
-                                 const at::Tensor& lse);
+void attention_forward_reference(const AttentionSpec& spec, const at::Tensor& qkv, const Segments& segments,
+                                 const at::Tensor& out, const at::Tensor& lse);
 void attention_backward_reference(const AttentionSpec& spec, const at::Tensor& qkv, const at::Tensor& out,
-                                  const at::Tensor& lse, const at::Tensor& dout,
-                                  const std::vector<int64_t>& offsets, const at::Tensor& dqkv);
+                                  const at::Tensor& lse, const at::Tensor& dout, const Segments& segments,
+                                  const at::Tensor& dqkv);
 
 }  // namespace troupe::ops

@@ -143,7 +143,7 @@ at::Tensor Block::forward(const at::Tensor& x, const RowContext& rows, BlockSave
   }
   attention_inputs(x, rows, qkv, saved);
   if (qkv_seen) qkv_seen(qkv);
-  ops::attention_forward(attention_, qkv, rows.offsets, attn, lse);
+  ops::attention_forward(attention_, qkv, rows.segments, attn, lse);
   const at::Tensor out = at::empty_like(x);
   output_and_mlp(x, attn, rows.row_tile, out, saved);
   return out;
@@ -153,7 +153,7 @@ at::Tensor Block::backward(const at::Tensor& dy, const RowContext& rows, BlockSa
   const at::Tensor d_attn = at::empty_like(saved.attn);
   const at::Tensor dx = backward_mlp(dy, rows, saved, d_attn);  // so far: by the attention residual
   const at::Tensor dqkv = at::empty_like(saved.qkv);
-  ops::attention_backward(attention_, saved.qkv, saved.attn, saved.lse, d_attn, rows.offsets, dqkv);
+  ops::attention_backward(attention_, saved.qkv, saved.attn, saved.lse, d_attn, rows.segments, dqkv);
   backward_attention_inputs(dqkv, rows, saved, dx);
   return dx;
 }

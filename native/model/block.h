@@ -18,8 +18,8 @@ struct RotaryTables {
 
 // The rows of one micro-batch. T rows, of which the last may belong to no sequence.
 struct RowContext {
-  at::Tensor positions;          // [T] int32
-  std::vector<int64_t> offsets;  // [S+1]
+  at::Tensor positions;  // [T] int32
+  ops::Segments segments;
   RotaryTables rotary;
   int64_t row_tile;
 };

@@ -11,9 +11,10 @@ namespace {
 
 constexpr int64_t kFirstRotaryPositions = 2048;
 
-int64_t longest(const std::vector<int64_t>& offsets) {
+int64_t longest(const ops::Segments& segments) {
   int64_t length = 0;
-  for (size_t s = 0; s + 1 < offsets.size(); ++s) length = std::max(length, offsets[s + 1] - offsets[s]);
+  for (const ops::Segment& segment : segments)
+    length = std::max(length, ops::first_position(segments, segment) + segment.size());
   return length;
 }
 
@@ -57,10 +58,10 @@ void Transformer::ensure_rotary(int64_t positions) {
   rotary_ = {table(angles.cos()), table(angles.sin())};
 }
 
-RowContext Transformer::row_context(const at::Tensor& positions, const std::vector<int64_t>& offsets,
+RowContext Transformer::row_context(const at::Tensor& positions, const ops::Segments& segments,
                                     int64_t row_tile) {
-  ensure_rotary(longest(offsets));
-  return {positions.to(device_), offsets, rotary_, row_tile};
+  ensure_rotary(longest(segments));
+  return {positions.to(device_), segments, rotary_, row_tile};
 }
 
 void Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) {
@@ -71,7 +72,7 @@ void Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions, c
 }
 
 at::Tensor Transformer::forward(const PackedTokens& packed, ForwardState* state, bool checkpointing) {
-  const RowContext rows = row_context(packed.positions, packed.offsets, kRowTile);
+  const RowContext rows = row_context(packed.positions, packed.segments, kRowTile);
   const at::Tensor tokens = packed.tokens.to(device_);
   const int64_t total = tokens.size(0);
   at::Tensor x = at::empty({total, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
@@ -121,9 +122,8 @@ void Transformer::backward(const at::Tensor& d_hidden, ForwardState& state) {
   });
   final_norm.finish();
 
-  // A row predicts at most one response token, so this is a copy, not a sum.
   at::Tensor dx = at::zeros({state.total_rows, config_.hidden_size}, d_hidden.options());
-  dx.index_copy_(0, state.predict_rows, d_inputs.narrow(0, 0, predictions));
+  dx.index_add_(0, state.predict_rows, d_inputs.narrow(0, 0, predictions));
   for (size_t layer = blocks_.size(); layer-- > 0;) {
     BlockSaved& saved = state.blocks[layer];
     if (!saved.qkv.defined()) blocks_[layer].forward(saved.x, state.rows, &saved);  // checkpointed
@@ -131,7 +131,7 @@ void Transformer::backward(const at::Tensor& d_hidden, ForwardState& state) {
     saved = BlockSaved{};
   }
   const at::Tensor d_embed = dx.to(at::kFloat);
-  const int64_t real_rows = state.rows.offsets.back();
+  const int64_t real_rows = ops::real_rows(state.rows.segments);
   const at::Tensor used = d_embed.narrow(0, 0, real_rows);
   if (pos_embed_grad_.defined())
     pos_embed_grad_.index_add_(0, state.rows.positions.narrow(0, 0, real_rows), used);
@@ -180,7 +180,8 @@ at::Tensor Transformer::prefill(const PackedSequences& packed, const QkvSink& si
     out.narrow(0, 0, total).copy_(values);
     return out;
   };
-  const RowContext rows = row_context(pad(packed.positions), packed.offsets, kRowTile);
+  const RowContext rows =
+      row_context(pad(packed.positions), ops::separate_segments(packed.offsets), kRowTile);
   at::Tensor x = at::empty({padded, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
   embed(pad(packed.tokens).to(device_), rows.positions, x);
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {

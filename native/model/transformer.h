@@ -14,7 +14,7 @@ struct ForwardState {
   RowContext rows;
   at::Tensor tokens;               // [T] int32
   std::vector<BlockSaved> blocks;  // [num_layers]
-  at::Tensor predict_rows;         // [N] int64
+  at::Tensor predict_rows;         // [N] int64, a shared row several times
   at::Tensor predict_inputs;       // [N', H] before the final norm, zero rows behind N
   NormStats final_norm;
   int64_t total_rows = 0;  // T
@@ -53,7 +53,7 @@ class Transformer final : public Decoder {
   at::Tensor prefill(const PackedSequences& packed, const QkvSink& sink) override;
 
  private:
-  RowContext row_context(const at::Tensor& positions, const std::vector<int64_t>& offsets, int64_t row_tile);
+  RowContext row_context(const at::Tensor& positions, const ops::Segments& segments, int64_t row_tile);
   void ensure_rotary(int64_t positions);
 
   ModelConfig config_;

@@ -9,28 +9,33 @@ namespace {
 
 struct Problem {
   ops::AttentionSpec spec;
-  std::vector<int64_t> lengths;
+  ops::Segments segments;
   int64_t tail;
 };
 
+ops::Segments segments_of(const std::vector<int64_t>& lengths) {
+  std::vector<int64_t> offsets{0};
+  for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
+  return ops::separate_segments(offsets);
+}
+
 std::vector<Problem> problems() {
-  const std::vector<int64_t> ragged = {1, 7, 130, 33};
+  const ops::Segments ragged = segments_of({1, 7, 130, 33});
   return {
       {{4, 2, 16, 0.25, 0, 0}, ragged, 5},
       {{4, 1, 14, 0.3, 0, 5}, ragged, 0},
       {{3, 3, 24, 0.2, 8.0, 0}, ragged, 1},
-      {{8, 2, 64, 0.125, 0, 0}, {700, 3, 520}, 9},
-      {{2, 1, 32, 0.1, 12.0, 100}, {600, 64}, 0},
+      {{8, 2, 64, 0.125, 0, 0}, segments_of({700, 3, 520}), 9},
+      {{2, 1, 32, 0.1, 12.0, 100}, segments_of({600, 64}), 0},
       // Blocks of keys that begin in the middle of a block of queries.
-      {{7, 1, 32, 0.15, 0, 0}, {600, 1030}, 3},
-      {{4, 2, 16, 0.25, 0, 500}, {1100}, 0},
+      {{7, 1, 32, 0.15, 0, 0}, segments_of({600, 1030}), 3},
+      {{4, 2, 16, 0.25, 0, 500}, segments_of({1100}), 0},
+      // Prefixes: of three, of one, of none; with windows that end inside and behind them.
+      {{4, 2, 16, 0.25, 0, 0}, {{0, 40, -1}, {40, 41, 0}, {41, 170, 0}, {170, 203, 0}, {203, 260, -1}}, 4},
+      {{4, 4, 16, 0.25, 5.0, 0}, {{0, 9, -1}, {9, 29, -1}, {29, 60, 1}, {60, 61, 0}}, 0},
+      {{6, 2, 16, 0.25, 0, 20}, {{0, 64, -1}, {64, 100, 0}, {100, 170, 0}}, 2},
+      {{8, 1, 32, 0.2, 0, 0}, {{0, 530, -1}, {530, 1070, 0}, {1070, 1090, 0}}, 0},
   };
-}
-
-std::vector<int64_t> offsets_of(const std::vector<int64_t>& lengths) {
-  std::vector<int64_t> offsets{0};
-  for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
-  return offsets;
 }
 
 double relative_error(const at::Tensor& actual, const at::Tensor& expected) {
@@ -43,8 +48,9 @@ double relative_error(const at::Tensor& actual, const at::Tensor& expected) {
 TEST(matches_double_reference_forward_and_backward) {
   at::manual_seed(1);
   for (const Problem& p : problems()) {
-    const std::vector<int64_t> offsets = offsets_of(p.lengths);
-    const int64_t rows = offsets.back() + p.tail;
+    const ops::Segments& segments = p.segments;
+    const int64_t real = ops::real_rows(segments);
+    const int64_t rows = real + p.tail;
     const int64_t q_cols = p.spec.num_heads * p.spec.head_dim;
     const int64_t qkv_cols = q_cols + 2 * p.spec.num_kv_heads * p.spec.head_dim;
     const at::Tensor qkv = at::randn({rows, qkv_cols}) * 2;
@@ -53,21 +59,21 @@ TEST(matches_double_reference_forward_and_backward) {
     const at::Tensor out64 = at::empty({rows, q_cols}, fp64),
                      lse64 = at::zeros({p.spec.num_heads, rows}, fp64);
     const at::Tensor dqkv64 = at::empty({rows, qkv_cols}, fp64);
-    ops::attention_forward_reference(p.spec, qkv.to(at::kDouble), offsets, out64, lse64);
+    ops::attention_forward_reference(p.spec, qkv.to(at::kDouble), segments, out64, lse64);
     ops::attention_backward_reference(p.spec, qkv.to(at::kDouble), out64, lse64, dout.to(at::kDouble),
-                                      offsets, dqkv64);
+                                      segments, dqkv64);
 
     const at::Tensor out = at::full({rows, q_cols}, NAN), lse = at::full({p.spec.num_heads, rows}, NAN);
     const at::Tensor dqkv = at::full({rows, qkv_cols}, NAN);
-    ops::attention_forward(p.spec, qkv, offsets, out, lse);
+    ops::attention_forward(p.spec, qkv, segments, out, lse);
     CHECK(relative_error(out, out64) < 2e-6);
-    CHECK(relative_error(lse.narrow(1, 0, offsets.back()), lse64.narrow(1, 0, offsets.back())) < 2e-6);
-    ops::attention_backward(p.spec, qkv, out, lse, dout, offsets, dqkv);
+    CHECK(relative_error(lse.narrow(1, 0, real), lse64.narrow(1, 0, real)) < 2e-6);
+    ops::attention_backward(p.spec, qkv, out, lse, dout, segments, dqkv);
     CHECK(relative_error(dqkv, dqkv64) < 5e-6);
 
     const at::Tensor qkv16 = qkv.to(at::kBFloat16), out16 = at::empty({rows, q_cols}, at::kBFloat16);
-    ops::attention_forward(p.spec, qkv16, offsets, out16, lse);
-    ops::attention_forward_reference(p.spec, qkv16.to(at::kDouble), offsets, out64, lse64);
+    ops::attention_forward(p.spec, qkv16, segments, out16, lse);
+    ops::attention_forward_reference(p.spec, qkv16.to(at::kDouble), segments, out64, lse64);
     CHECK(relative_error(out16, out64) < 5e-3);
   }
 }
@@ -75,20 +81,20 @@ TEST(matches_double_reference_forward_and_backward) {
 TEST(reference_gradient_is_autograd_of_reference_forward) {
   at::manual_seed(2);
   const ops::AttentionSpec spec{4, 2, 6, 0.4, 3.0, 4};
-  const std::vector<int64_t> offsets = {0, 9, 11};
+  const ops::Segments segments = {{0, 5, -1}, {5, 7, 0}, {7, 8, -1}, {8, 11, 0}};
   const auto fp64 = at::TensorOptions().dtype(at::kDouble);
   const at::Tensor qkv = at::randn({11, 48}, fp64), dout = at::randn({11, 24}, fp64);
   const at::Tensor out = at::empty({11, 24}, fp64), lse = at::zeros({4, 11}, fp64),
                    dqkv = at::empty({11, 48}, fp64);
-  ops::attention_forward_reference(spec, qkv, offsets, out, lse);
-  ops::attention_backward_reference(spec, qkv, out, lse, dout, offsets, dqkv);
+  ops::attention_forward_reference(spec, qkv, segments, out, lse);
+  ops::attention_backward_reference(spec, qkv, out, lse, dout, segments, dqkv);
   const double step = 1e-6;
   for (int64_t i = 0; i < qkv.numel(); i += 17) {
     const auto loss = [&](double delta) {
       const at::Tensor moved = qkv.clone();
       moved.view({-1})[i] += delta;
       const at::Tensor result = at::empty({11, 24}, fp64);
-      ops::attention_forward_reference(spec, moved, offsets, result, at::Tensor());
+      ops::attention_forward_reference(spec, moved, segments, result, at::Tensor());
       return (result * dout).sum().item<double>();
     };
     CHECK_CLOSE((loss(step) - loss(-step)) / (2 * step), dqkv.view({-1})[i].item<double>(), 1e-6);
@@ -101,12 +107,42 @@ TEST(a_sequence_does_not_see_its_neighbours_bitwise) {
   const at::Tensor sequence = at::randn({37, 128}), other = at::randn({90, 128});
   const auto run = [&](const at::Tensor& qkv, const std::vector<int64_t>& offsets) {
     const at::Tensor out = at::empty({qkv.size(0), 64});
-    ops::attention_forward(spec, qkv, offsets, out, at::Tensor());
+    ops::attention_forward(spec, qkv, ops::separate_segments(offsets), out, at::Tensor());
     return out;
   };
   const at::Tensor alone = run(sequence, {0, 37});
   CHECK(at::equal(alone, run(at::cat({other, sequence}), {0, 90, 127}).narrow(0, 90, 37)));
   CHECK(at::equal(alone, run(at::cat({sequence, other, other}), {0, 37, 127, 217}).narrow(0, 0, 37)));
+}
+
+TEST(a_shared_prefix_gives_the_bits_of_a_separate_one) {
+  at::manual_seed(4);
+  for (const ops::AttentionSpec& spec :
+       {ops::AttentionSpec{4, 2, 16, 0.25, 0, 0}, ops::AttentionSpec{4, 1, 24, 0.2, 6.0, 37}}) {
+    const int64_t q_cols = spec.num_heads * spec.head_dim;
+    const int64_t cols = q_cols + 2 * spec.num_kv_heads * spec.head_dim;
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const auto run = [&](const at::Tensor& qkv, const ops::Segments& segments) {
+        const at::Tensor out = at::empty({qkv.size(0), q_cols}, qkv.options());
+        const at::Tensor lse = at::zeros({spec.num_heads, qkv.size(0)});
+        ops::attention_forward(spec, qkv, segments, out, lse);
+        return std::pair(out, lse);
+      };
+      for (const int64_t prefix : {1, 31, 32, 100, 515}) {
+        const at::Tensor prompt = at::randn({prefix, cols}).to(dtype);
+        const at::Tensor a = at::randn({70, cols}).to(dtype), b = at::randn({3, cols}).to(dtype);
+        const auto [shared, shared_lse] =
+            run(at::cat({prompt, a, b}),
+                {{0, prefix, -1}, {prefix, prefix + 70, 0}, {prefix + 70, prefix + 73, 0}});
+        const auto [alone, alone_lse] = run(at::cat({prompt, a}), {{0, prefix + 70, -1}});
+        CHECK(at::equal(shared.narrow(0, 0, prefix + 70), alone));
+        CHECK(at::equal(shared_lse.narrow(1, 0, prefix + 70), alone_lse));
+        const auto [other, other_lse] = run(at::cat({prompt, b}), {{0, prefix + 3, -1}});
+        CHECK(at::equal(shared.narrow(0, prefix + 70, 3), other.narrow(0, prefix, 3)));
+        CHECK(at::equal(shared_lse.narrow(1, prefix + 70, 3), other_lse.narrow(1, prefix, 3)));
+      }
+    }
+  }
 }
 
 TEST_MAIN()

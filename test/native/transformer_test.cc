@@ -82,7 +82,7 @@ struct Model {
   at::Tensor log_probs(const TokenBatch& batch, int64_t capacity) {
     const BatchLayout layout = check_layout(batch, config.vocab_size, config.max_positions);
     const at::Tensor all = at::full({layout.num_response_tokens()}, NAN);
-    for (const MicroBatch& micro : pack(layout.lengths, 0, layout.size(), capacity)) {
+    for (const MicroBatch& micro : pack(layout, 0, layout.size(), capacity)) {
       const PackedTokens packed = gather(batch, layout, micro, kRowTile);
       const at::Tensor hidden = transformer.forward(packed, nullptr, false);
       const int64_t padded = hidden.size(0);
@@ -98,7 +98,7 @@ struct Model {
   void backward(const TokenBatch& batch, int64_t capacity, const at::Tensor& weights, bool checkpointing) {
     const BatchLayout layout = check_layout(batch, config.vocab_size, config.max_positions);
     store.zero_grad();
-    for (const MicroBatch& micro : pack(layout.lengths, 0, layout.size(), capacity)) {
+    for (const MicroBatch& micro : pack(layout, 0, layout.size(), capacity)) {
       const PackedTokens packed = gather(batch, layout, micro, kRowTile);
       ForwardState state;
       const at::Tensor hidden = transformer.forward(packed, &state, checkpointing);
@@ -200,8 +200,70 @@ TEST(checkpointing_changes_nothing_and_micro_batches_only_rounding) {
   }
 }
 
+TEST(prompts_shared_by_several_sequences_change_nothing) {
+  at::NoGradGuard no_grad;
+  // Three prompts (the second alone, one response of the third empty), their responses interleaved.
+  struct Row {
+    int64_t prompt, response, seed;
+  };
+  const std::vector<Row> rows = {{12, 9, 1},  {5, 4, 2}, {12, 1, 1}, {1, 6, 3},
+                                 {12, 20, 1}, {1, 0, 3}, {1, 2, 3}};
+  const auto batch_of_rows = [&](size_t begin, size_t end) {
+    std::vector<int32_t> offsets{0}, prompt_lens;
+    std::vector<at::Tensor> tokens;
+    for (size_t i = begin; i < end; ++i) {
+      at::manual_seed(static_cast<uint64_t>(100 * rows[i].seed));
+      tokens.push_back(at::randint(50, {rows[i].prompt}, at::kInt));
+      at::manual_seed(i);
+      tokens.push_back(at::randint(50, {rows[i].response}, at::kInt));
+      offsets.push_back(offsets.back() + static_cast<int32_t>(rows[i].prompt + rows[i].response));
+      prompt_lens.push_back(static_cast<int32_t>(rows[i].prompt));
+    }
+    return TokenBatch{at::cat(tokens), at::tensor(offsets, at::kInt), at::tensor(prompt_lens, at::kInt)};
+  };
+  const TokenBatch together = batch_of_rows(0, rows.size());
+  const BatchLayout layout = check_layout(together, 50, 64);
+  for (const std::string& variant : kVariants) {
+    Model model(variant);
+    at::manual_seed(8);
+    const at::Tensor weights = at::randn({layout.num_response_tokens()});
+    std::vector<at::Tensor> log_probs;
+    at::Tensor grad;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const TokenBatch alone = batch_of_rows(i, i + 1);
+      log_probs.push_back(model.log_probs(alone, 64));
+      const int64_t begin = layout.response_offsets[i];
+      model.backward(alone, 64, weights.narrow(0, begin, layout.response_offsets[i + 1] - begin), false);
+      grad = grad.defined() ? grad + model.flat_grad() : model.flat_grad();
+    }
+    // 64: everything in one micro-batch; 33: groups are cut, one prompt is computed twice.
+    for (const int64_t capacity : {64, 33}) {
+      CHECK(at::equal(model.log_probs(together, capacity), at::cat(log_probs)));
+      model.backward(together, capacity, weights, false);
+      const double scale = grad.abs().max().item<double>();
+      CHECK((grad - model.flat_grad()).abs().max().item<double>() < 2e-5 * scale);
+    }
+  }
+}
+
+TEST(a_shared_prompt_has_rows_once) {
+  const TokenBatch batch{at::tensor({7, 8, 1, 2, 7, 8, 3, 7, 9, 4}, at::kInt),
+                         at::tensor({0, 4, 7, 10}, at::kInt), at::tensor({2, 2, 2}, at::kInt)};
+  const BatchLayout layout = check_layout(batch, 50, 64);
+  const std::vector<MicroBatch> micro = pack(layout, 0, 3, 64);
+  CHECK(micro.size() == 1 && micro[0].rows == 5);
+  const PackedTokens packed = gather(batch, layout, micro[0], 1);
+  CHECK(at::equal(packed.tokens, at::tensor({7, 8, 1, 7, 9}, at::kInt)));
+  CHECK(at::equal(packed.positions, at::tensor({0, 1, 2, 0, 1}, at::kInt)));
+  CHECK(packed.segments.size() == 3 && packed.segments[1].prefix == 0 && packed.segments[2].prefix == -1);
+  CHECK(at::equal(packed.predict_rows, at::tensor({1, 2, 1, 4}, at::kLong)));
+  CHECK(at::equal(packed.targets, at::tensor({1, 2, 3, 4}, at::kInt)));
+  CHECK(pack(layout, 0, 3, 4).size() == 2);  // three rows for the first prompt, two for the second
+}
+
 TEST(impossible_batches_are_refused_by_name) {
-  CHECK_THROWS(pack({5, 90}, 0, 2, 64), "sequence 1 has 90 tokens");
+  CHECK_THROWS(pack(check_layout(batch_of({5, 90}, {1, 1}, 1), 50, 128), 0, 2, 64),
+               "sequence 1 has 90 tokens");
   CHECK_THROWS(check_layout(batch_of({5, 70}, {1, 1}, 1), 50, 64), "sequence 1 has 70 tokens");
   CHECK_THROWS(check_layout(batch_of({5}, {1}, 1), 3, 64), "outside the vocabulary of 3");
 }
