@@ -6,6 +6,7 @@
 #include "core/parallel.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/linear_log_prob_kernels.h"
+#include "kernels/gemm.h"
 
 TROUPE_DECLARE_TABLES(LinearLogProbKernels, linear_log_prob_table)
 
@@ -19,7 +20,8 @@ namespace troupe::ops {
 
 namespace {
 
-constexpr int64_t kVocabBlock = 1024;
+constexpr int64_t kVocabBlock = 768;
+constexpr int64_t kBlockRows = 1024;  // rows per unit of work with one block of the vocabulary
 constexpr int64_t kLogitsBudget = int64_t{64} << 20;  // bytes of logits that the backward keeps
 
 at::Tensor as_float(const at::Tensor& t) {
@@ -51,11 +53,24 @@ class BlockedHead {
   at::Tensor rows(int64_t begin, int64_t count) const { return as_float(hidden_.narrow(0, begin, count)); }
   const kernels::LogitsTransform& transform() const { return transform_; }
 
+  // Runs body(first row, end row, block, packed block of the weight) over all blocks and all rows. A block
+  // of the weight serves many row tiles while it is in the cache.
+  template <typename Body>
+  void for_each_block(Body&& body) const {
+    const int64_t total = hidden_.size(0);
+    const int64_t parts = (total + kBlockRows - 1) / kBlockRows;
+    parallel_items(blocks_ * parts, [&](int64_t i) {
+      const int64_t begin = i % parts * kBlockRows;
+      body(begin, std::min(total, begin + kBlockRows), i / parts,
+           ops::PackedMatrix::of(block_weight(i / parts), true, /*parallel=*/false));
+    });
+  }
+
   // Logits of rows [row, row + kRowTile) x one block into `logits` (a [kRowTile, cols] view), their
   // statistics and, where the target lies in this block, its logit.
-  void forward_block(int64_t row, int64_t block, at::Tensor logits, kernels::BlockStats* stats,
-                     float* target_logits) const {
-    at::mm_out(logits, rows(row, kRowTile), block_weight(block).t());
+  void forward_block(int64_t row, int64_t block, const ops::PackedMatrix& weight, const at::Tensor& logits,
+                     kernels::BlockStats* stats, float* target_logits) const {
+    ops::gemm(rows(row, kRowTile), weight, logits, false);
     float* data = logits.data_ptr<float>();
     const int64_t ld = logits.stride(0);
     const int64_t cols = block_cols(block);
@@ -130,14 +145,12 @@ void linear_log_prob_forward(const LogProbSpec& spec, const at::Tensor& hidden, 
                              const at::Tensor& targets, const LogProbRows& out) {
   if (!hidden.is_cpu()) return linear_log_prob_forward_reference(spec, hidden, weight, targets, out);
   const BlockedHead head(spec, hidden, weight, targets);
-  const int64_t tiles = hidden.size(0) / kRowTile;
   StatsTable table(hidden.size(0), head.blocks());
-  // Block by block: one block of the weight serves every row tile while it is in the cache.
-  parallel_items(tiles * head.blocks(), [&](int64_t i) {
-    const int64_t block = i / tiles;
-    const int64_t row = i % tiles * kRowTile;
+  head.for_each_block([&](int64_t begin, int64_t end, int64_t block, const PackedMatrix& block_weight) {
     const at::Tensor logits = at::empty({kRowTile, head.block_cols(block)}, at::kFloat);
-    head.forward_block(row, block, logits, table.at(row, block), table.target_logits());
+    for (int64_t row = begin; row < end; row += kRowTile) {
+      head.forward_block(row, block, block_weight, logits, table.at(row, block), table.target_logits());
+    }
   });
   table.write(0, out);
 }
@@ -163,17 +176,16 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
 
   for (int64_t begin = 0; begin < total; begin += chunk_rows) {
     const int64_t count = std::min(chunk_rows, total - begin);
-    const int64_t tiles = count / kRowTile;
     StatsTable table(count, head.blocks());
     const at::Tensor chunk_targets = targets.narrow(0, begin, count);
     const at::Tensor chunk_hidden = head.rows(begin, count);
     const BlockedHead chunk(spec, chunk_hidden, weight, chunk_targets);
-    parallel_items(tiles * head.blocks(), [&](int64_t i) {
-      const int64_t block = i / tiles;
-      const int64_t row = i % tiles * kRowTile;
-      const at::Tensor logits =
-          logits_buffer.narrow(0, row, kRowTile).narrow(1, head.block_begin(block), head.block_cols(block));
-      chunk.forward_block(row, block, logits, table.at(row, block), table.target_logits());
+    chunk.for_each_block([&](int64_t first, int64_t last, int64_t block, const PackedMatrix& block_weight) {
+      for (int64_t row = first; row < last; row += kRowTile) {
+        const at::Tensor logits =
+            logits_buffer.narrow(0, row, kRowTile).narrow(1, head.block_begin(block), head.block_cols(block));
+        chunk.forward_block(row, block, block_weight, logits, table.at(row, block), table.target_logits());
+      }
     });
     table.write(begin, rows);
     const at::Tensor chunk_grad = grad_log_probs.narrow(0, 0, count);
@@ -181,6 +193,7 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
         grad_entropy.defined() ? grad_entropy.narrow(0, 0, count) : grad_entropy;
     gradients(begin, begin + count, chunk_grad, chunk_entropy_grad);
 
+    const PackedMatrix packed_hidden = PackedMatrix::of(chunk_hidden, false);
     const float* lse = rows.lse.data_ptr<float>() + begin;
     const float* entropy = rows.entropy.defined() ? rows.entropy.data_ptr<float>() + begin : nullptr;
     parallel_ranges(head.blocks(), ranges, [&](int64_t range, int64_t first, int64_t last) {
@@ -194,13 +207,11 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
             logits.data_ptr<float>(), count, head.block_cols(block), logits.stride(0), head.transform(),
             columns.data(), lse, entropy, chunk_grad.data_ptr<float>(),
             chunk_entropy_grad.defined() ? chunk_entropy_grad.data_ptr<float>() : nullptr);
-        at::Tensor d_block = d_weight.narrow(0, head.block_begin(block), head.block_cols(block));
-        at::addmm_out(d_block, d_block, logits.t(), chunk_hidden);
-        if (block == first) {
-          at::mm_out(d_rows, logits, head.block_weight(block));
-        } else {
-          at::addmm_out(d_rows, d_rows, logits, head.block_weight(block));
-        }
+        gemm_transposed(logits, packed_hidden,
+                        d_weight.narrow(0, head.block_begin(block), head.block_cols(block)),
+                        /*parallel=*/false);
+        gemm(logits, PackedMatrix::of(head.block_weight(block), false, /*parallel=*/false), d_rows,
+             block != first);
       }
     });
     at::Tensor sum = partial.select(0, 0).narrow(0, 0, count);

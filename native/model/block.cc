@@ -50,7 +50,7 @@ Block::Block(const ParameterStore& store, const ModelConfig& config, int64_t lay
 }
 
 void Block::attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
-                             BlockSaved* saved) const {
+                             BlockSaved* saved, const ops::PackedMatrix& qkv_weight) const {
   const int64_t total = x.size(0);
   NormStats stats;
   if (saved != nullptr) {
@@ -65,7 +65,7 @@ void Block::attention_inputs(const at::Tensor& x, const RowContext& rows, const 
     const at::Tensor normed = at::empty({end - begin, x.size(1)}, x.options());
     norm_forward(attn_norm_, rows_of(x, begin, end), normed, stats.rows(begin, end - begin));
     const at::Tensor out = rows_of(qkv, begin, end);
-    qkv_.forward(normed, out);
+    qkv_.forward(normed, out, qkv_weight);
     if (saved != nullptr && rotary_.qk_norm) rows_of(saved->qkv_pre, begin, end).copy_(out);
     ops::qk_norm_rotary_forward(rotary_, out, rows_of(rows.positions, begin, end), rows.rotary.cos,
                                 rows.rotary.sin, q_norm_, k_norm_,
@@ -74,7 +74,7 @@ void Block::attention_inputs(const at::Tensor& x, const RowContext& rows, const 
 }
 
 void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t row_tile,
-                           const at::Tensor& out, BlockSaved* saved) const {
+                           const at::Tensor& out, BlockSaved* saved, const OutputWeights& weights) const {
   const int64_t total = x.size(0);
   const bool post = attn_post_norm_.defined();
   BlockSaved unused;
@@ -99,27 +99,27 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t 
     const at::Tensor mid = tile(moe_ ? moe_mid : s.mid, hidden);
     if (post) {
       const at::Tensor proj = tile(s.attn_proj, hidden);
-      attn_out_.forward(rows_of(attn, begin, end), proj);
+      attn_out_.forward(rows_of(attn, begin, end), proj, weights.attn_out);
       norm_forward(attn_post_norm_, proj, mid, s.attn_post_norm.rows(begin, end - begin));
       mid.add_(rows_of(x, begin, end));
     } else {
-      attn_out_.forward_add(rows_of(attn, begin, end), rows_of(x, begin, end), mid);
+      attn_out_.forward_add(rows_of(attn, begin, end), rows_of(x, begin, end), mid, weights.attn_out);
     }
     const at::Tensor normed = tile(moe_normed, hidden);
     norm_forward(mlp_norm_, mid, normed, s.mlp_norm.rows(begin, end - begin));
     if (moe_) return;
     const at::Tensor inner = tile(s.inner, mlp_in_.out_features());
-    mlp_in_.forward(normed, inner);
+    mlp_in_.forward(normed, inner, weights.mlp_in);
     const at::Tensor activated = at::empty({end - begin, mlp_out_.weight.size(1)}, x.options());
     ops::activation_forward(activation_, gated_, inner, activated);
     const at::Tensor result = rows_of(out, begin, end);
     if (post) {
       const at::Tensor proj = tile(s.mlp_proj, hidden);
-      mlp_out_.forward(activated, proj);
+      mlp_out_.forward(activated, proj, weights.mlp_out);
       norm_forward(mlp_post_norm_, proj, result, s.mlp_post_norm.rows(begin, end - begin));
       result.add_(mid);
     } else {
-      mlp_out_.forward_add(activated, mid, result);
+      mlp_out_.forward_add(activated, mid, result, weights.mlp_out);
     }
   });
   if (moe_) {
@@ -141,11 +141,16 @@ at::Tensor Block::forward(const at::Tensor& x, const RowContext& rows, BlockSave
     saved->attn = attn;
     saved->lse = lse;
   }
-  attention_inputs(x, rows, qkv, saved);
+  attention_inputs(x, rows, qkv, saved, qkv_.pack_forward());
   if (qkv_seen) qkv_seen(qkv);
   ops::attention_forward(attention_, qkv, rows.segments, attn, lse);
   const at::Tensor out = at::empty_like(x);
-  output_and_mlp(x, attn, rows.row_tile, out, saved);
+  OutputWeights weights{attn_out_.pack_forward(), {}, {}};
+  if (!moe_) {
+    weights.mlp_in = mlp_in_.pack_forward();
+    weights.mlp_out = mlp_out_.pack_forward();
+  }
+  output_and_mlp(x, attn, rows.row_tile, out, saved, weights);
   return out;
 }
 
@@ -171,6 +176,9 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
   const at::Tensor activated =
       moe_ ? at::Tensor() : at::empty({total, mlp_out_.weight.size(1)}, dy.options());
   const at::Tensor d_moe = moe_ ? at::empty_like(dy) : at::Tensor();
+  const ops::PackedMatrix attn_out_weight = attn_out_.pack_backward();
+  const ops::PackedMatrix mlp_in_weight = moe_ ? ops::PackedMatrix() : mlp_in_.pack_backward();
+  const ops::PackedMatrix mlp_out_weight = moe_ ? ops::PackedMatrix() : mlp_out_.pack_backward();
   NormGradient mlp_norm(mlp_norm_, total, rows.row_tile), attn_post(attn_post_norm_, total, rows.row_tile),
       mlp_post(mlp_post_norm_, total, rows.row_tile);
 
@@ -194,11 +202,11 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
                           saved.mlp_post_norm.rows(begin, count), d_result, false);
       }
       const at::Tensor d_activated = at::empty({count, activated.size(1)}, dy.options());
-      mlp_out_.backward_input(d_result, d_activated);
+      mlp_out_.backward_input(d_result, d_activated, mlp_out_weight);
       ops::activation_backward(activation_, gated_, d_activated, rows_of(saved.inner, begin, end),
                                rows_of(d_inner, begin, end), rows_of(activated, begin, end));
       d_normed = at::empty({count, hidden}, dy.options());
-      mlp_in_.backward_input(rows_of(d_inner, begin, end), d_normed);
+      mlp_in_.backward_input(rows_of(d_inner, begin, end), d_normed, mlp_in_weight);
       norm_forward(mlp_norm_, mid, rows_of(normed, begin, end), {});
     }
     const at::Tensor d_residual = rows_of(d_mid, begin, end);
@@ -210,7 +218,7 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
       attn_post.backward(begin, d_residual, rows_of(saved.attn_proj, begin, end),
                          saved.attn_post_norm.rows(begin, count), d_attn_proj, false);
     }
-    attn_out_.backward_input(d_attn_proj, rows_of(d_attn, begin, end));
+    attn_out_.backward_input(d_attn_proj, rows_of(d_attn, begin, end), attn_out_weight);
   });
 
   mlp_norm.finish();
@@ -230,6 +238,7 @@ void Block::backward_attention_inputs(const at::Tensor& dqkv, const RowContext& 
                                       const at::Tensor& dx) const {
   const int64_t total = dqkv.size(0);
   const at::Tensor normed = at::empty_like(saved.x);
+  const ops::PackedMatrix qkv_weight = qkv_.pack_backward();
   NormGradient attn_norm(attn_norm_, total, rows.row_tile);
   const int64_t tiles = dqkv.is_cpu() ? (total + rows.row_tile - 1) / rows.row_tile : 1;
   const at::Tensor qk_parts = rotary_.qk_norm
@@ -246,7 +255,7 @@ void Block::backward_attention_inputs(const at::Tensor& dqkv, const RowContext& 
     const at::Tensor x = rows_of(saved.x, begin, end);
     norm_forward(attn_norm_, x, rows_of(normed, begin, end), {});
     const at::Tensor d_normed = at::empty_like(x);
-    qkv_.backward_input(d_tile, d_normed);
+    qkv_.backward_input(d_tile, d_normed, qkv_weight);
     attn_norm.backward(begin, d_normed, x, saved.attn_norm.rows(begin, end - begin), rows_of(dx, begin, end),
                        true);
   });

@@ -44,11 +44,14 @@ class Block {
  public:
   Block(const ParameterStore& store, const ModelConfig& config, int64_t layer);
 
-  // Pieces, also used one by one while decoding.
-  void attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
-                        BlockSaved* saved) const;
+  // Pieces, also used one by one while decoding, where no weight is packed.
+  void attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv, BlockSaved* saved,
+                        const ops::PackedMatrix& qkv_weight = {}) const;
+  struct OutputWeights {
+    ops::PackedMatrix attn_out, mlp_in, mlp_out;
+  };
   void output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t row_tile, const at::Tensor& out,
-                      BlockSaved* saved) const;
+                      BlockSaved* saved, const OutputWeights& weights = {}) const;
 
   // y [T, H]. saved may be null. `qkv_seen` is called with the rotated qkv when given.
   at::Tensor forward(const at::Tensor& x, const RowContext& rows, BlockSaved* saved,

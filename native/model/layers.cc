@@ -14,28 +14,40 @@ Linear::Linear(const ParameterStore& store, const std::string& name) {
   }
 }
 
-void Linear::forward(const at::Tensor& x, at::Tensor y) const {
-  if (bias.defined()) {
-    at::addmm_out(y, bias, x, weight.t());
+void Linear::forward(const at::Tensor& x, const at::Tensor& y, const ops::PackedMatrix& packed) const {
+  at::Tensor out = y;
+  if (bias.defined()) out.copy_(bias.expand_as(out));
+  if (packed.defined()) {
+    ops::gemm(x, packed, out, bias.defined());
+  } else if (bias.defined()) {
+    at::addmm_out(out, out, x, weight.t());
   } else {
-    at::mm_out(y, x, weight.t());
+    at::mm_out(out, x, weight.t());
   }
 }
 
-void Linear::forward_add(const at::Tensor& x, const at::Tensor& residual, at::Tensor y) const {
-  at::addmm_out(y, residual, x, weight.t());
-  if (bias.defined()) y.add_(bias);
+void Linear::forward_add(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& y,
+                         const ops::PackedMatrix& packed) const {
+  at::Tensor out = y;
+  if (packed.defined()) {
+    out.copy_(residual);
+    ops::gemm(x, packed, out, true);
+  } else {
+    at::addmm_out(out, residual, x, weight.t());
+  }
+  if (bias.defined()) out.add_(bias);
 }
 
-void Linear::backward_input(const at::Tensor& dy, at::Tensor dx) const {
-  at::mm_out(dx, dy, weight);
+void Linear::backward_input(const at::Tensor& dy, const at::Tensor& dx,
+                            const ops::PackedMatrix& packed) const {
+  ops::gemm(dy, packed, dx, false);
 }
 
 void Linear::accumulate_grad(const at::Tensor& dy, const at::Tensor& x) const {
-  at::Tensor grad = weight_grad;
   if (dy.scalar_type() == at::kFloat) {
-    at::addmm_out(grad, grad, dy.t(), x);
+    ops::gemm_transposed(dy, ops::PackedMatrix::of(x, false), weight_grad);
   } else {
+    at::Tensor grad = weight_grad;
     grad.add_(at::mm(dy.t(), x));
   }
   if (bias_grad.defined()) bias_grad.add_(dy.sum(0, false, at::kFloat));

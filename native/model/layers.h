@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/gemm.h"
 #include "kernels/ops.h"
 #include "model/parameter_store.h"
 
@@ -21,10 +22,15 @@ struct Linear {
   Linear(const ParameterStore& store, const std::string& name);
 
   int64_t out_features() const { return weight.size(0); }
-  void forward(const at::Tensor& x, at::Tensor y) const;
+  // The weight as the operand of forward and of backward_input, for passes over many tiles of rows.
+  ops::PackedMatrix pack_forward() const { return ops::PackedMatrix::of(weight, true); }
+  ops::PackedMatrix pack_backward() const { return ops::PackedMatrix::of(weight, false); }
+  // `packed` may be undefined: a few rows (one decoding step) read the weight as it lies.
+  void forward(const at::Tensor& x, const at::Tensor& y, const ops::PackedMatrix& packed = {}) const;
   // y = x W^T + b + residual
-  void forward_add(const at::Tensor& x, const at::Tensor& residual, at::Tensor y) const;
-  void backward_input(const at::Tensor& dy, at::Tensor dx) const;
+  void forward_add(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& y,
+                   const ops::PackedMatrix& packed = {}) const;
+  void backward_input(const at::Tensor& dy, const at::Tensor& dx, const ops::PackedMatrix& packed) const;
   // Adds dy^T x to weight_grad and the column sums of dy to bias_grad.
   void accumulate_grad(const at::Tensor& dy, const at::Tensor& x) const;
 };

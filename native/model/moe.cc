@@ -92,14 +92,17 @@ void MoeMlp::backward(const at::Tensor& dout, const at::Tensor& x, const MoeSave
   const at::Tensor d_inner = at::empty_like(saved.inner);
   const at::Tensor activated = at::empty({slots, moe_.intermediate_size}, x.options());
   const at::Tensor d_gathered = at::empty({slots, x.size(1)}, x.options());
+  std::vector<ops::PackedMatrix> in, out;
+  for (const Linear& expert : in_) in.push_back(expert.pack_backward());
+  for (const Linear& expert : out_) out.push_back(expert.pack_backward());
   parallel_items(static_cast<int64_t>(saved.block_expert.size()), [&](int64_t block) {
     const size_t expert = static_cast<size_t>(saved.block_expert[static_cast<size_t>(block)]);
     const auto rows = [&](const at::Tensor& t) { return t.narrow(0, block * kSlotBlock, kSlotBlock); };
     const at::Tensor d_activated = at::empty({kSlotBlock, moe_.intermediate_size}, x.options());
-    out_[expert].backward_input(rows(d_outputs), d_activated);
+    out_[expert].backward_input(rows(d_outputs), d_activated, out[expert]);
     ops::activation_backward(activation_, gated_, d_activated, rows(saved.inner), rows(d_inner),
                              rows(activated));
-    in_[expert].backward_input(rows(d_inner), rows(d_gathered));
+    in_[expert].backward_input(rows(d_inner), rows(d_gathered), in[expert]);
   });
   for (size_t block = 0; block < saved.block_expert.size();) {
     size_t end = block;

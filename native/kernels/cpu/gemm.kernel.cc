@@ -1,0 +1,93 @@
+#include "kernels/cpu/gemm_kernels.h"
+
+namespace troupe::kernels::TROUPE_ISA {
+
+namespace {
+
+// One AVX-512 register of lanes; the compiler splits it on lesser processors.
+typedef float Lanes __attribute__((vector_size(kGemmLanes * sizeof(float)), aligned(4)));
+
+// 8 x 48 accumulators are 24 of AVX-512's 32 registers; three loads of b serve 24 multiply-adds, so that b
+// may stream from the second-level cache.
+template <int kVectors>
+void tile_of(int64_t k, const float* a, const float* b, float* c, int64_t ldc, int64_t rows, bool add) {
+  Lanes sum[kGemmRows][kVectors];
+  for (int r = 0; r < kGemmRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = Lanes{};
+  }
+  for (int64_t i = 0; i < k; ++i) {
+    Lanes row[kVectors];
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) row[v] = *reinterpret_cast<const Lanes*>(b + v * kGemmLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kGemmRows; ++r) {
+      const Lanes value = Lanes{} + a[r];
+#pragma GCC unroll 3
+      for (int v = 0; v < kVectors; ++v) sum[r][v] += value * row[v];
+    }
+    a += kGemmRows;
+    b += kVectors * kGemmLanes;
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kGemmRows; ++r) {
+    if (r == rows) return;
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) {
+      Lanes* out = reinterpret_cast<Lanes*>(c + r * ldc + v * kGemmLanes);
+      *out = add ? *out + sum[r][v] : sum[r][v];
+    }
+  }
+}
+
+void tile(int64_t k, const float* a, const float* b, int64_t vectors, float* c, int64_t ldc, int64_t rows,
+          bool add) {
+  if (vectors == 3) return tile_of<3>(k, a, b, c, ldc, rows, add);
+  if (vectors == 2) return tile_of<2>(k, a, b, c, ldc, rows, add);
+  tile_of<1>(k, a, b, c, ldc, rows, add);
+}
+
+typedef float Half __attribute__((vector_size(32), aligned(4)));
+typedef int HalfIndex __attribute__((vector_size(32)));
+
+// An 8 x 8 transposition in registers.
+inline void transpose(const float* source, int64_t ld, float* target) {
+  Half r[8], t[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) r[i] = *reinterpret_cast<const Half*>(source + i * ld);
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = __builtin_shuffle(r[i], r[i + 1], HalfIndex{0, 8, 1, 9, 4, 12, 5, 13});
+    t[i + 1] = __builtin_shuffle(r[i], r[i + 1], HalfIndex{2, 10, 3, 11, 6, 14, 7, 15});
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4) {
+    r[i] = __builtin_shuffle(t[i], t[i + 2], HalfIndex{0, 1, 8, 9, 4, 5, 12, 13});
+    r[i + 1] = __builtin_shuffle(t[i], t[i + 2], HalfIndex{2, 3, 10, 11, 6, 7, 14, 15});
+    r[i + 2] = __builtin_shuffle(t[i + 1], t[i + 3], HalfIndex{0, 1, 8, 9, 4, 5, 12, 13});
+    r[i + 3] = __builtin_shuffle(t[i + 1], t[i + 3], HalfIndex{2, 3, 10, 11, 6, 7, 14, 15});
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    *reinterpret_cast<Half*>(target + i * 8) =
+        __builtin_shuffle(r[i], r[i + 4], HalfIndex{0, 1, 2, 3, 8, 9, 10, 11});
+    *reinterpret_cast<Half*>(target + (i + 4) * 8) =
+        __builtin_shuffle(r[i], r[i + 4], HalfIndex{4, 5, 6, 7, 12, 13, 14, 15});
+  }
+}
+
+void pack_rows(const float* source, int64_t ld, int64_t rows, int64_t k, float* a) {
+  int64_t i = 0;
+  if (rows == kGemmRows) {
+    for (; i + 8 <= k; i += 8) transpose(source + i, ld, a + i * kGemmRows);
+  }
+  for (; i < k; ++i) {
+    for (int64_t r = 0; r < kGemmRows; ++r) a[i * kGemmRows + r] = r < rows ? source[r * ld + i] : 0;
+  }
+}
+
+}  // namespace
+
+extern const GemmKernels gemm_table;
+const GemmKernels gemm_table = {tile, pack_rows};
+
+}  // namespace troupe::kernels::TROUPE_ISA

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+// Matrix products of the decoder and the head on a CPU. On processors with AVX-512 float32 products run
+// here, on operands packed for the purpose: a weight is packed once per pass and serves every tile of rows,
+// where a BLAS packs it again in every call. Other processors and dtypes take LibTorch's (their BLAS is as
+// fast).
+namespace troupe::ops {
+
+// The right operand B [K, N] of products with many left operands.
+class PackedMatrix {
+ public:
+  PackedMatrix() = default;
+  // From a row-major [K, N], or, transposed, from [N, K] (the layout of a linear layer's weight). The row
+  // stride is free. parallel: over all threads; false inside a parallel region.
+  static PackedMatrix of(const at::Tensor& matrix, bool transposed, bool parallel = true);
+
+  bool defined() const { return cols_ > 0; }
+  int64_t rows() const { return rows_; }
+  int64_t cols() const { return cols_; }
+
+ private:
+  friend void gemm(const at::Tensor&, const PackedMatrix&, const at::Tensor&, bool);
+  friend void gemm_transposed(const at::Tensor&, const PackedMatrix&, const at::Tensor&, bool);
+
+  int64_t rows_ = 0, cols_ = 0;
+  at::Tensor panels_;  // [N rounded up to whole vectors, K], a panel of kGemmCols columns behind the other
+  at::Tensor plain_;   // [K, N], where LibTorch multiplies
+};
+
+// c [M, N] = a [M, K] B, or c += a B. One thread; unit column strides, free row strides. With packed panels a
+// row of c is summed in an order that depends on K alone: the same bits whatever M is and wherever the row
+// lies.
+void gemm(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool accumulate);
+
+// c [M, N] += a^T B for a [K, M]: the gradient of a weight, K being the tokens. Over all threads, with the
+// same bits for any number of them; parallel: false inside a parallel region.
+void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool parallel = true);
+
+}  // namespace troupe::ops
