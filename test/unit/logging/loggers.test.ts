@@ -4,7 +4,7 @@ import { JsonlLogger } from '../../../ts/logging/jsonl_logger';
 import type { MetricLogger } from '../../../ts/logging/logger';
 import { createLoggers, Loggers } from '../../../ts/logging/loggers';
 import { RunDirectory } from '../../../ts/trainer/run_directory';
-import { loggingConfig, temporary } from './logged_run';
+import { loggingConfig, temporary } from '../../helpers/logged_run';
 
 const read = (directory: string, name: string): string => readFileSync(join(directory, name), 'utf8');
 const silent = loggingConfig();

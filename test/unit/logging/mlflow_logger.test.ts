@@ -1,5 +1,12 @@
 import { flatParams, MlflowLogger, mlflowKey } from '../../../ts/logging/mlflow_logger';
-import { loggedRun, type Recorded, type Reply, serve, type TestServer, temporary } from './logged_run';
+import {
+  loggedRun,
+  type Recorded,
+  type Reply,
+  serve,
+  type TestServer,
+  temporary,
+} from '../../helpers/logged_run';
 
 const API = '/api/2.0/mlflow';
 const MISSING = { status: 404, json: { error_code: 'RESOURCE_DOES_NOT_EXIST' } };

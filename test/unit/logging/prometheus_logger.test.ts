@@ -1,7 +1,7 @@
 import { createServer } from 'node:net';
 import { createLoggers } from '../../../ts/logging/loggers';
 import { PrometheusLogger, prometheusName } from '../../../ts/logging/prometheus_logger';
-import { loggedRun, loggingConfig, temporary } from './logged_run';
+import { loggedRun, loggingConfig, temporary } from '../../helpers/logged_run';
 
 test('names', () => {
   expect(['actor/pg_loss', 'val-core/openai/gsm8k/acc/mean@4', 'é'].map(prometheusName)).toEqual([

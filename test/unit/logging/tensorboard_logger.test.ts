@@ -5,7 +5,7 @@ import { buf } from 'crc-32/crc32c';
 import { maskedCrc32c, tfRecord } from '../../../ts/logging/event_file';
 import { createLoggers } from '../../../ts/logging/loggers';
 import { TensorboardLogger } from '../../../ts/logging/tensorboard_logger';
-import { loggedRun, loggingConfig, temporary } from './logged_run';
+import { loggedRun, loggingConfig, temporary } from '../../helpers/logged_run';
 
 const importable = spawnSync('python3', [
   '-c',
@@ -91,6 +91,22 @@ function fields(bytes: Buffer): Fields {
 const one = (all: Fields, field: number): number | Buffer | undefined =>
   all.find((f) => f.field === field)?.value;
 
+/** Scalars, texts and their plugins, as TensorBoard's own reader sees them. */
+function readBack(directory: string) {
+  const script = `
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0, "tensors": 0})
+events.Reload()
+scalars = {tag: [[e.step, repr(e.value)] for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+texts = {tag: [[e.step, e.tensor_proto.string_val[0].decode()] for e in events.Tensors(tag)] for tag in events.Tags()["tensors"]}
+plugin = [events.SummaryMetadata(tag).plugin_data.plugin_name for tag in texts]
+print(json.dumps([scalars, texts, plugin]))`;
+  const python = spawnSync('python3', ['-c', script, directory], { encoding: 'utf8' });
+  expect(python.status === 0 ? '' : python.stderr).toBe('');
+  return JSON.parse(python.stdout);
+}
+
 test('CRC32C of known strings', () => {
   // RFC 3720, B.4
   expect(buf(Buffer.alloc(32)) >>> 0).toBe(0x8a9136aa);
@@ -137,18 +153,7 @@ test('records: a version, the start of the session, then one event per call with
 withTensorboard('TensorBoard reads it; a resumed session replaces the steps that it repeats', async () => {
   const directory = temporary();
   await twoSessions(directory);
-  const script = `
-import json, sys
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-events = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0, "tensors": 0})
-events.Reload()
-scalars = {tag: [[e.step, repr(e.value)] for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-texts = {tag: [[e.step, e.tensor_proto.string_val[0].decode()] for e in events.Tensors(tag)] for tag in events.Tags()["tensors"]}
-plugin = [events.SummaryMetadata(tag).plugin_data.plugin_name for tag in texts]
-print(json.dumps([scalars, texts, plugin]))`;
-  const python = spawnSync('python3', ['-c', script, join(directory, 'tensorboard')], { encoding: 'utf8' });
-  expect(python.status === 0 ? '' : python.stderr).toBe('');
-  const [scalars, texts, plugin] = JSON.parse(python.stdout);
+  const [scalars, texts, plugin] = readBack(join(directory, 'tensorboard'));
   const f32 = (value: number): string => String(Math.fround(value));
   expect(scalars['val-core/sums/acc/mean@1']).toEqual([[0, '0.25']]);
   expect(scalars['actor/pg_loss']).toEqual([
@@ -161,6 +166,12 @@ print(json.dumps([scalars, texts, plugin]))`;
   expect(plugin).toEqual(['text']);
   expect(texts['val/generations']).toEqual([[4, expect.stringContaining('    # 2\n    <b>')]]);
   expect(texts['val/generations'][0][1]).toContain('α');
+
+  // A run that begins anew in the same directory replaces all.
+  new TensorboardLogger(loggedRun({ directory })).log({ 'actor/pg_loss': 5 }, 1);
+  const [anew] = readBack(join(directory, 'tensorboard'));
+  expect(anew['actor/pg_loss']).toEqual([[1, '5.0']]);
+  expect(anew['actor/lr'] ?? []).toEqual([]);
 });
 
 test('goes where it is told: the configuration, the environment, the run directory', () => {

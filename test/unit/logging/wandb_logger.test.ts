@@ -10,7 +10,7 @@ import {
   serve,
   type TestServer,
   temporary,
-} from './logged_run';
+} from '../../helpers/logged_run';
 
 const KEY = 'secret-key-of-forty-characters-0123456789';
 const bucket = (lines = 0): Reply => ({
