@@ -60,8 +60,8 @@ Napi::Value memory_info(const Napi::CallbackInfo& info) {
   return dto;
 }
 
-// Freed blocks stay in the process, so that the next micro-batch does not pay for fresh pages again. All threads share
-// the main arena: glibc gives empty parts of the others back whatever these settings say.
+// Freed blocks stay in the process, so that the next micro-batch does not pay for fresh pages again. All
+// threads share the main arena: glibc gives empty parts of the others back whatever these settings say.
 // keepFreedMemory(): void
 Napi::Value keep_freed_memory(const Napi::CallbackInfo& info) {
 #ifdef __GLIBC__

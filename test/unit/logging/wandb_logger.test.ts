@@ -197,3 +197,35 @@ test.each([
   expect(warned).toEqual([expect.stringMatching(expected)]);
   expect(warned[0]).toMatch(/^warning: \[logging\] wandb is off, the run goes on without it/);
 });
+
+test('a long step is not taken for a dead run: signs of life, while there is nothing else to send', async () => {
+  server = await serve(accept);
+  const keep = [
+    'nextTick',
+    'setImmediate',
+    'clearImmediate',
+    'setTimeout',
+    'clearTimeout',
+    'queueMicrotask',
+  ] as const;
+  jest.useFakeTimers({ doNotFake: [...keep, 'Date', 'performance', 'hrtime'] });
+  try {
+    const { logger } = make();
+    const turn = (): Promise<void> => new Promise((done) => setTimeout(done, 2));
+    logger.log({ a: 1 }, 1);
+    logger.log({ a: 2 }, 2);
+    while (server.to(/file_stream/).length < 1) await turn();
+    // The answer has to arrive before the logger counts as idle.
+    while (server.to(/file_stream/).length < 2) {
+      await turn();
+      jest.advanceTimersByTime(30_000);
+    }
+    await logger.close('finished');
+    const bodies = server.to(/file_stream/).map(({ body }) => body);
+    expect(bodies[1]).toEqual({});
+    expect(bodies.at(-1)).toEqual({ complete: true, exitcode: 0 });
+    expect(history().map(({ _step }) => _step)).toEqual([1, 2]);
+  } finally {
+    jest.useRealTimers();
+  }
+});
