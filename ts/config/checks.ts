@@ -1,21 +1,13 @@
 import { advantageEstimatorNames } from '../algorithms/advantages';
 import { ConfigError } from '../errors';
+import { LOGGER_NAMES, UNAVAILABLE_LOGGERS } from '../logging/names';
 import { nearestName } from './nearest';
 import type { ResolvedConfig } from './ppo_schema';
 import { needsCritic, needsReference } from './roles';
 
-const LOGGERS = ['console', 'file'];
-
 /** What both programs have in common. */
 export function checkRun({ trainer }: Pick<ResolvedConfig, 'trainer'>): void {
-  for (const name of trainer.logger) {
-    if (LOGGERS.includes(name)) continue;
-    throw new ConfigError(
-      `trainer.logger: expected ${LOGGERS.join(' or ')}, got "${name}": other loggers are not available in this version; ` +
-        'metrics.jsonl in the run directory is always written',
-      'trainer.logger',
-    );
-  }
+  for (const name of trainer.logger) checkLogger(name);
   const ranks = trainer.nnodes * trainer.n_gpus_per_node;
   if (ranks !== 1) {
     throw new ConfigError(
@@ -24,6 +16,20 @@ export function checkRun({ trainer }: Pick<ResolvedConfig, 'trainer'>): void {
       'trainer.n_gpus_per_node',
     );
   }
+}
+
+function checkLogger(name: string): void {
+  if (LOGGER_NAMES.includes(name)) return;
+  const nearest = nearestName(LOGGER_NAMES, name);
+  const hint = UNAVAILABLE_LOGGERS.includes(name)
+    ? `${name} is not available in Troupe; metrics.jsonl in the run directory is always written`
+    : nearest === null
+      ? 'metrics.jsonl in the run directory is always written'
+      : `did you mean ${nearest}?`;
+  throw new ConfigError(
+    `trainer.logger: expected some of ${LOGGER_NAMES.join(', ')}, got "${name}": ${hint}`,
+    'trainer.logger',
+  );
 }
 
 /** What no single key can tell: values that contradict each other. */

@@ -3,6 +3,7 @@ import { algorithmSection } from './algorithm_section';
 import { criticSection } from './critic_section';
 import { dataSection } from './data_section';
 import { fixed, ignored, type Resolved, required, str } from './field';
+import { loggingSection } from './logging_section';
 import { NO_PROFILER, NOT_YET } from './reasons';
 import {
   customRewardFunctionSection,
@@ -36,6 +37,7 @@ export const ppoSchema = {
   sandbox_fusion: sandboxSection,
   algorithm: algorithmSection,
   trainer: trainerSection,
+  logging: loggingSection,
   global_profiler: ignored(NO_PROFILER),
   ray_kwargs: ignored('there is no Ray'),
   ray_init: ignored('there is no Ray'),

@@ -18,6 +18,7 @@ import {
   str,
   strings,
 } from './field';
+import { loggingSection } from './logging_section';
 
 /** The configuration tree of `troupe sft`. */
 export const sftSchema = {
@@ -102,7 +103,11 @@ export const sftSchema = {
     total_training_steps: field(orNull(int(1)), null, 'Ends the run earlier or later than total_epochs.'),
     project_name: field(str, 'troupe', 'For loggers and the default directory.'),
     experiment_name: field(str, 'sft', 'For loggers and the default directory.'),
-    logger: field(strings, ['console'] as readonly string[], 'console; metrics.jsonl is always written.'),
+    logger: field(
+      strings,
+      ['console'] as readonly string[],
+      'console, tensorboard, wandb, mlflow, prometheus; file (jsonl) is always written.',
+    ),
     default_local_dir: field(
       orNull(str),
       null,
@@ -126,6 +131,7 @@ export const sftSchema = {
     num_threads: field(orNull(int(1)), null, 'LibTorch threads per worker; null: LibTorch’s choice.'),
     seed: field(int(0), 1, 'Seed of everything random.'),
   },
+  logging: loggingSection,
   defaults: fixed(
     [[], ['_self_']],
     'configuration groups are not composed here: write all keys into one file',

@@ -1,5 +1,6 @@
-import { appendFileSync, existsSync, statSync, truncateSync } from 'node:fs';
 import { join } from 'node:path';
+import { appendWhole } from './append';
+import { jsonNumber } from './json_number';
 import type { MetricLogger, Metrics } from './logger';
 
 /**
@@ -23,14 +24,8 @@ export class JsonlLogger implements MetricLogger {
   log(metrics: Metrics, step: number): void {
     const chosen = Object.entries(metrics).filter(([name]) => this.select(name));
     if (chosen.length === 0) return;
-    const values = chosen.map(([name, value]) => [name, Number.isFinite(value) ? value : String(value)]);
-    const before = existsSync(this.path) ? statSync(this.path).size : 0;
-    try {
-      appendFileSync(this.path, `${JSON.stringify({ step, ...Object.fromEntries(values) })}\n`);
-    } catch (error) {
-      if (existsSync(this.path)) truncateSync(this.path, before);
-      throw error;
-    }
+    const values = chosen.map(([name, value]) => [name, jsonNumber(value)]);
+    appendWhole(this.path, `${JSON.stringify({ step, ...Object.fromEntries(values) })}\n`);
   }
 
   close(): void {}

@@ -1,13 +1,13 @@
-import { types } from 'node:util';
+import { reasonOf } from '../text';
 import { ConsoleLogger } from './console_logger';
 import { JsonlLogger } from './jsonl_logger';
-import type { MetricLogger, Metrics } from './logger';
+import type { Generation, MetricLogger, Metrics, RunOutcome } from './logger';
+import { MlflowLogger } from './mlflow_logger';
 import type { RunLength } from './progress_bar';
-
-/** What the loggers need of a configuration. */
-export interface LoggingConfig {
-  readonly trainer: { readonly logger: readonly string[] };
-}
+import { PrometheusLogger } from './prometheus_logger';
+import type { LoggedRun, LoggingConfig } from './run';
+import { TensorboardLogger } from './tensorboard_logger';
+import { WandbLogger } from './wandb_logger';
 
 const isTiming = (name: string): boolean => /^(timing_s|timing_per_token_ms|perf)\//.test(name);
 
@@ -15,9 +15,11 @@ const isTiming = (name: string): boolean => /^(timing_s|timing_per_token_ms|perf
 export class Loggers {
   private readonly warned = new Set<MetricLogger>();
 
+  /** `generations`: how many answers of a validation are logged (`trainer.log_val_generations`). */
   constructor(
     private readonly loggers: readonly MetricLogger[],
-    private readonly warn: (line: string) => void = (line) => process.stderr.write(`${line}\n`),
+    private readonly warn: (line: string) => void = warnOnStderr,
+    private readonly generations = 0,
   ) {}
 
   /** Hands the metrics of a step to every logger. One that fails is named once; it never ends a run. */
@@ -25,8 +27,21 @@ export class Loggers {
     for (const logger of this.loggers) await this.guarded(logger, () => logger.log(metrics, step));
   }
 
-  async close(): Promise<void> {
-    for (const logger of this.loggers) await this.guarded(logger, () => logger.close());
+  /** Hands a few of the answers of a validation, evenly spread over all, to the loggers that show texts. */
+  async logGenerations(all: readonly Generation[], step: number): Promise<void> {
+    const count = Math.min(this.generations, all.length);
+    if (count === 0) return;
+    const chosen = Array.from(
+      { length: count },
+      (_, i) => all[Math.floor((i * all.length) / count)] as Generation,
+    );
+    for (const logger of this.loggers)
+      await this.guarded(logger, () => logger.logGenerations?.(chosen, step));
+  }
+
+  /** Side by side: each may need its time to flush. */
+  async close(outcome: RunOutcome = 'finished'): Promise<void> {
+    await Promise.all(this.loggers.map((logger) => this.guarded(logger, () => logger.close(outcome))));
   }
 
   private async guarded(logger: MetricLogger, work: () => void | Promise<void>): Promise<void> {
@@ -35,27 +50,68 @@ export class Loggers {
     } catch (error) {
       if (this.warned.has(logger)) return;
       this.warned.add(logger);
-      const reason = types.isNativeError(error) ? error.message : String(error);
       this.warn(
-        `warning: [logging] ${logger.name} failed, the run goes on without what it missed: ${reason}`,
+        `warning: [logging] ${logger.name} failed, the run goes on without what it missed: ${reasonOf(error)}`,
       );
     }
   }
 }
 
+type Make = (run: LoggedRun) => MetricLogger;
+
+const BACKENDS: Readonly<Record<string, Make>> = {
+  console: (run) => new ConsoleLogger(run.length),
+  tensorboard: (run) => new TensorboardLogger(run),
+  wandb: (run) => new WandbLogger(run),
+  mlflow: (run) => new MlflowLogger(run),
+  prometheus: (run) => new PrometheusLogger(run),
+};
+
+export interface LoggersOptions {
+  /** Null when it is not known how many steps there will be. */
+  length?: RunLength | null;
+  /** Receives what is worth a line to people, such as where a run can be watched. Default: nobody. */
+  say?: (line: string) => void;
+  /** Receives warnings. Default: standard error. */
+  warn?: (line: string) => void;
+  /** Where API keys and addresses come from. Default: the environment of this process. */
+  environment?: Readonly<Record<string, string | undefined>>;
+}
+
 /**
  * The loggers of a run: always metrics.jsonl (all that a second run repeats bitwise) and timings.jsonl (wall-clock and
- * memory), appended; and `trainer.logger`: console. Names are checked when the configuration is loaded.
+ * memory), appended; and those that `trainer.logger` names. Names are checked when the configuration is loaded. A logger
+ * that cannot be made is warned of, and the run goes on without it.
  */
 export function createLoggers(
   config: LoggingConfig,
   directory: string,
-  length: RunLength | null = null,
+  options: LoggersOptions = {},
 ): Loggers {
+  const warn = options.warn ?? warnOnStderr;
+  const run: LoggedRun = {
+    config,
+    directory,
+    length: options.length ?? null,
+    say: options.say ?? (() => {}),
+    warn: (line) => warn(`warning: [logging] ${line}`),
+    environment: options.environment ?? process.env,
+  };
   const loggers: MetricLogger[] = [
     new JsonlLogger(directory, 'metrics.jsonl', (name) => !isTiming(name)),
     new JsonlLogger(directory, 'timings.jsonl', isTiming),
   ];
-  if (config.trainer.logger.includes('console')) loggers.push(new ConsoleLogger(length));
-  return new Loggers(loggers);
+  for (const name of new Set(config.trainer.logger)) {
+    try {
+      const logger = BACKENDS[name]?.(run);
+      if (logger) loggers.push(logger);
+    } catch (error) {
+      run.warn(`${name} is off, the run goes on without it: ${reasonOf(error)}`);
+    }
+  }
+  return new Loggers(loggers, warn, config.trainer.log_val_generations ?? 0);
+}
+
+function warnOnStderr(line: string): void {
+  process.stderr.write(`${line}\n`);
 }

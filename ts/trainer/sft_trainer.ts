@@ -91,7 +91,10 @@ export class SftTrainer {
       store.removeLeftovers();
       directory.writeJson('config.json', config);
       for (const log of ['metrics.jsonl', 'timings.jsonl']) directory.rewindLog(log, step);
-      loggers = createLoggers(config, directory.path, { firstStep: step, totalSteps });
+      loggers = createLoggers(config, directory.path, {
+        length: { firstStep: step, totalSteps },
+        say: (line) => options.log?.(line),
+      });
       options.log?.(resumed ? `resuming after step ${step}` : `fine-tuning for ${totalSteps} steps`);
       const state: SftState = { version: 1, step, loader: data.train.state(), config };
       const run: Run = {
@@ -106,7 +109,7 @@ export class SftTrainer {
       };
       const finalModel = await this.run(run, directory, store);
       await engine.close();
-      await loggers.close();
+      await loggers.close(finalModel === null ? 'interrupted' : 'finished');
       return {
         step: run.state.step,
         interrupted: finalModel === null,
@@ -117,7 +120,7 @@ export class SftTrainer {
         finalModel,
       };
     } catch (error) {
-      await Promise.allSettled([engine?.close(), loggers?.close()]);
+      await Promise.allSettled([engine?.close(), loggers?.close('failed')]);
       throw error;
     }
   }

@@ -122,7 +122,10 @@ export class Trainer {
       store.removeLeftovers();
       directory.writeJson('config.json', config);
       for (const log of ['metrics.jsonl', 'timings.jsonl']) directory.rewindLog(log, step);
-      loggers = createLoggers(config, directory.path, { firstStep: step, totalSteps });
+      loggers = createLoggers(config, directory.path, {
+        length: { firstStep: step, totalSteps },
+        say: (line) => this.log(line),
+      });
       const state = trainerState(step, config, data.train.state(), kl.state());
       this.log(
         resumed
@@ -143,11 +146,11 @@ export class Trainer {
       };
       const result = await unlessFailed(this.run(run, directory, store), engines.failed);
       await engines.close();
-      await loggers.close();
+      await loggers.close(result.interrupted ? 'interrupted' : 'finished');
       return result;
     } catch (error) {
       // What went wrong first is what the caller must see, whatever closing says.
-      await Promise.allSettled([engines?.close(), loggers?.close()]);
+      await Promise.allSettled([engines?.close(), loggers?.close('failed')]);
       throw error;
     }
   }
@@ -250,6 +253,7 @@ export class Trainer {
     const context = { config: this.config, engines, decoder: data.decoder, reward };
     const { metrics, rows } = await validate(context, validation, step);
     directory.writeSamples(`validation_${step}`, rows);
+    await run.loggers.logGenerations(rows, step);
     if (this.config.trainer.validation_data_dir)
       writeDump(this.config.trainer.validation_data_dir, String(step), rows);
     run.validation = metrics;

@@ -197,7 +197,11 @@ describe('contradictions', () => {
     ['trainer.resume_from_path=x/global_step_1', /set it to resume_path/],
     ['trainer.val_only=true', /expected data\.val_files/],
     ['trainer.n_gpus_per_node=8', /expected nnodes x n_gpus_per_node = 1, got 1 x 8 = 8/],
-    ['trainer.logger=[console,wandb]', /trainer\.logger: expected console or file, got "wandb"/],
+    [
+      'trainer.logger=[console,clearml]',
+      /trainer\.logger: expected some of console, file, .*mlflow.*, got "clearml": clearml is not available/,
+    ],
+    ['trainer.logger=[tensorbord]', /trainer\.logger: .*got "tensorbord": did you mean tensorboard\?/],
     ['algorithm.adv_estimator=grp', /got "grp"; did you mean grpo\?/],
     ['algorithm.adv_estimator=optimal_token_baseline', /calculate_sum_pi_squared: .* set it to true/],
     ['actor_rollout_ref.actor.policy_loss.loss_mode=dro', /dro_beta: expected a number > 0/],

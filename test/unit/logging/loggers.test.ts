@@ -1,14 +1,13 @@
-import { mkdirSync, mkdtempSync, readFileSync, rmdirSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { mkdirSync, readFileSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { JsonlLogger } from '../../../ts/logging/jsonl_logger';
 import type { MetricLogger } from '../../../ts/logging/logger';
 import { createLoggers, Loggers } from '../../../ts/logging/loggers';
 import { RunDirectory } from '../../../ts/trainer/run_directory';
+import { loggingConfig, temporary } from '../../helpers/logged_run';
 
-const temporary = (): string => mkdtempSync(join(tmpdir(), 'logging-'));
 const read = (directory: string, name: string): string => readFileSync(join(directory, name), 'utf8');
-const silent = { trainer: { logger: [] } };
+const silent = loggingConfig();
 
 describe('metrics.jsonl and timings.jsonl', () => {
   test('hold what is reproducible, and what is not', async () => {
@@ -85,6 +84,33 @@ describe('a logger that fails', () => {
     expect(warnings).toHaveLength(1);
     expect(read(directory, 'm.jsonl')).toBe('{"step":2,"a":2}\n');
   });
+});
+
+describe('answers of a validation', () => {
+  const all = Array.from({ length: 10 }, (_, i) => ({ input: `p${i}`, output: `a${i}`, gts: i, score: 0 }));
+
+  test('reach the loggers that show texts, evenly spread over all', async () => {
+    const seen: string[][] = [];
+    const texts: MetricLogger = {
+      name: 'texts',
+      log: () => {},
+      logGenerations: (chosen) => void seen.push(chosen.map(({ input }) => input)),
+      close: () => {},
+    };
+    const numbers: MetricLogger = { name: 'numbers', log: () => {}, close: () => {} };
+    await new Loggers([numbers, texts], () => {}, 4).logGenerations(all, 1);
+    await new Loggers([numbers, texts], () => {}, 99).logGenerations(all, 1);
+    await new Loggers([numbers, texts], () => {}, 0).logGenerations(all, 1);
+    expect(seen).toEqual([['p0', 'p2', 'p5', 'p7'], all.map(({ input }) => input)]);
+  });
+});
+
+test('loggers hear how the run ended', async () => {
+  const ends: string[] = [];
+  const logger: MetricLogger = { name: 'l', log: () => {}, close: (outcome) => void ends.push(outcome) };
+  await new Loggers([logger]).close('failed');
+  await new Loggers([logger]).close();
+  expect(ends).toEqual(['failed', 'finished']);
 });
 
 function lineOf(line: string): unknown {
