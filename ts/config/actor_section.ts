@@ -60,7 +60,7 @@ export const actorSection = {
   entropy_from_logits_with_chunking: ignored(FUSED),
   entropy_checkpointing: ignored(FUSED),
   use_torch_compile: ignored(TORCH_ONLY),
-  use_prefix_grouper: ignored('prompts are not shared between rows in updates'),
+  use_prefix_grouper: ignored('the prompt of a group is always computed once'),
   freeze_vision_tower: ignored('there is no vision tower'),
   router_replay: ignored('expert routing is deterministic'),
   qat: { enable: fixed([false], `quantisation-aware training ${NOT_YET}`) },
