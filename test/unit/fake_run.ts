@@ -7,9 +7,10 @@ import type { SamplingOptions } from '../../ts/actor/sampling';
 import { Batch, type Seqs } from '../../ts/batch/batch';
 import { loadConfig, type ResolvedConfig } from '../../ts/config/config';
 import type { RewardFunction } from '../../ts/reward/types';
-import type { EngineNeeds, Engines } from '../../ts/trainer/engines';
+import type { CreateEngines, EngineNeeds, Engines } from '../../ts/trainer/engines';
 import type { Prompt } from '../../ts/trainer/rollout';
 import { deriveSeed } from '../../ts/trainer/seed';
+import { Trainer, type TrainerOptions } from '../../ts/trainer/trainer';
 import type { TrainingData } from '../../ts/trainer/training_data';
 
 /** 0 <= x < 1, a pure function of its arguments. */
@@ -25,6 +26,8 @@ export class FakeEngines {
   weights = 0.5;
   criticWeights = 0.25;
   updateOptions: unknown = null;
+  /** The batch of every updatePolicy, in order. */
+  readonly updates: Batch[] = [];
   closeError: Error | null = null;
   /** Sees every call before it is made, with its number from 1; may throw. */
   onCall: (count: number, name: string) => void = () => {};
@@ -48,6 +51,7 @@ export class FakeEngines {
         updatePolicy: async (batch, options) => {
           this.call('updatePolicy');
           this.updateOptions = options;
+          this.updates.push(batch);
           this.weights += batch.get('advantages').reduce((sum, x, t) => sum + x * 0.001 * (t + 1), 0);
           return { 'actor/pg_loss': this.weights, 'perf/mfu/actor': performance.now() };
         },
@@ -174,4 +178,37 @@ trainer: { default_local_dir: ${JSON.stringify(directory)}, total_epochs: 2, log
 `,
   );
   return loadConfig(file, [...overrides]);
+}
+
+/** A new one, empty. */
+export const runDirectory = (): string => mkdtempSync(join(tmpdir(), 'trainer-'));
+
+export const read = (directory: string, name: string): string => readFileSync(join(directory, name), 'utf8');
+
+export interface Setup {
+  directory?: string;
+  overrides?: string[];
+  engines?: FakeEngines;
+  options?: TrainerOptions;
+}
+
+/** A trainer over fakes; `engines` counts and disturbs its calls. */
+export function trainer({
+  directory = runDirectory(),
+  overrides = [],
+  engines = new FakeEngines(),
+  options = {},
+}: Setup = {}) {
+  const create: CreateEngines = async (_, needs) => engines.create(needs);
+  const config = runConfig(directory, overrides);
+  return {
+    directory,
+    engines,
+    trainer: new Trainer(config, {
+      reward: lengthReward,
+      engines: create,
+      data: async () => fakeData(),
+      ...options,
+    }),
+  };
 }

@@ -1,41 +1,7 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { WorkerDiedError } from '../../ts/errors';
-import type { CreateEngines } from '../../ts/trainer/engines';
-import { Trainer, type TrainerOptions } from '../../ts/trainer/trainer';
-import { FakeEngines, fakeData, lengthReward, runConfig } from './fake_run';
-
-const runDirectory = (): string => mkdtempSync(join(tmpdir(), 'trainer-'));
-
-const read = (directory: string, name: string): string => readFileSync(join(directory, name), 'utf8');
-
-interface Setup {
-  directory?: string;
-  overrides?: string[];
-  engines?: FakeEngines;
-  options?: TrainerOptions;
-}
-
-function trainer({
-  directory = runDirectory(),
-  overrides = [],
-  engines = new FakeEngines(),
-  options = {},
-}: Setup = {}) {
-  const create: CreateEngines = async (_, needs) => engines.create(needs);
-  const config = runConfig(directory, overrides);
-  return {
-    directory,
-    engines,
-    trainer: new Trainer(config, {
-      reward: lengthReward,
-      engines: create,
-      data: async () => fakeData(),
-      ...options,
-    }),
-  };
-}
+import { FakeEngines, read, runDirectory, trainer } from './fake_run';
 
 const ppo = [
   'algorithm.adv_estimator=gae',
@@ -200,12 +166,6 @@ describe('resuming', () => {
 });
 
 describe('failures', () => {
-  test('gdpo is refused by the configuration', () => {
-    expect(() => trainer({ overrides: ['algorithm.adv_estimator=gdpo'] })).toThrow(
-      /adv_estimator: gdpo is available/,
-    );
-  });
-
   test('a dead worker: the error passes through and everything is closed', async () => {
     const engines = new FakeEngines();
     const death = new WorkerDiedError('rank 0 died', {

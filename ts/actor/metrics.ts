@@ -1,5 +1,5 @@
 import { freemem, totalmem } from 'node:os';
-import type { NativeMemoryInfo, NativeMetrics, NativeModelConfig } from '../native/bridge';
+import type { NativeMemoryInfo, NativeMetrics } from '../native/bridge';
 
 /** Metric name -> value, under verl's names. */
 export type UpdateMetrics = Record<string, number>;
@@ -40,32 +40,3 @@ export function memoryMetrics(infos: readonly NativeMemoryInfo[], device: 'cpu' 
     'perf/cpu_memory_used_gb': (totalmem() - freemem()) / GIB,
   };
 }
-
-/**
- * Floating-point operations of a forward and backward pass over sequences of these lengths: 6 N Σ L for the matrices that a
- * token meets, plus 6 Σ L² head_dim heads layers for causal attention (half of the full square), verl's estimate. Window
- * and recomputation are left out.
- */
-export function trainingFlops(c: NativeModelConfig, lengths: ArrayLike<number>): number {
-  const qkvo = c.hiddenSize * c.headDim * 2 * (c.numHeads + c.numKvHeads);
-  let matrices = 0;
-  for (let layer = 0; layer < c.numLayers; layer++) {
-    matrices +=
-      qkvo + (c.moe !== null && c.moeLayers[layer] ? moeSize(c, c.moe) : mlpSize(c, c.intermediateSize));
-  }
-  // Embedding and head count once each, as in verl; a value head is small enough to count as nothing.
-  matrices += (c.head === 'lm' ? 2 : 1) * c.vocabSize * c.hiddenSize;
-  let tokens = 0;
-  let squares = 0;
-  for (let i = 0; i < lengths.length; i++) {
-    const length = lengths[i] as number;
-    tokens += length;
-    squares += length * length;
-  }
-  return 6 * matrices * tokens + 6 * squares * c.headDim * c.numHeads * c.numLayers;
-}
-
-const mlpSize = (c: NativeModelConfig, inner: number): number => c.hiddenSize * inner * (c.gatedMlp ? 3 : 2);
-
-const moeSize = (c: NativeModelConfig, moe: NonNullable<NativeModelConfig['moe']>): number =>
-  moe.topK * mlpSize(c, moe.intermediateSize) + c.hiddenSize * moe.numExperts;

@@ -7,7 +7,8 @@ import type { NativeEngineOptions } from '../native/bridge';
 import { badOption } from './check_options';
 import type { EngineOptions, ResolvedEngineOptions } from './engine_options';
 import { resolveEngineOptions } from './engine_options';
-import { memoryMetrics, trainingFlops, type UpdateMetrics } from './metrics';
+import { flopUtilisation } from './flops';
+import { memoryMetrics, type UpdateMetrics } from './metrics';
 
 export type RoleName = 'actor' | 'critic';
 
@@ -142,11 +143,25 @@ export class RoleEngine {
   /** perf/*: memory, and mfu when the device's peak is known. `seconds` is the time that `passes` over `batch` took. */
   async perfMetrics(batch: Batch, passes: number, seconds: number): Promise<UpdateMetrics> {
     const metrics = memoryMetrics(await this.group.memoryInfo(), this.device);
-    if (this.peakTflops !== null) {
-      const flops = trainingFlops(this.model.config, batch.sequenceLens) * passes;
-      metrics[`perf/mfu/${this.role}`] = flops / seconds / (this.peakTflops * 1e12 * this.group.worldSize);
-    }
+    const mfu = this.utilisation(batch, seconds, { passes });
+    if (mfu !== null) metrics[`perf/mfu/${this.role}`] = mfu;
     return metrics;
+  }
+
+  /** Model FLOP utilisation of `seconds` of work over `batch`; null when the device's peak is not known. */
+  utilisation(
+    batch: Batch,
+    seconds: number,
+    o: { passes?: number; forwardOnly?: boolean } = {},
+  ): number | null {
+    if (this.peakTflops === null) return null;
+    const devices = this.group.worldSize;
+    return flopUtilisation(this.model.config, batch.sequenceLens, {
+      seconds,
+      peakTflops: this.peakTflops,
+      devices,
+      ...o,
+    });
   }
 
   /** Idempotent; waits for queued work. Workers that were given are left running. */

@@ -1,4 +1,4 @@
-import { above, bool, choice, field, fixed, ignored, num, str } from './field';
+import { above, bool, choice, field, fixed, ignored, int, num, numbers, orNull, str, strings } from './field';
 import { NOT_YET } from './reasons';
 
 export const KL_KINDS = ['kl', 'k1', 'abs', 'mse', 'k2', 'low_var_kl', 'k3'] as const;
@@ -18,8 +18,15 @@ export const algorithmSection = {
   },
   egpo_lambda: field(num(), 0.4, 'egpo: weight of the entropy term.'),
   egpo_alpha: field(above(0), 2, 'egpo: bound of the entropy term.'),
-  use_pf_ppo: fixed([false], `PF-PPO ${NOT_YET}`),
-  pf_ppo: ignored('PF-PPO is off'),
+  use_pf_ppo: field(bool, false, 'gae: update on a re-weighted resample of the batch (PF-PPO).'),
+  pf_ppo: {
+    reweight_method: field(
+      choice('pow', 'max_min', 'max_random'),
+      'pow',
+      'PF-PPO: weight of a response by its score.',
+    ),
+    weight_pow: field(num(0), 2, 'pow: exponent of the weight.'),
+  },
   rollout_correction: {
     rollout_is: fixed([null], `rollout correction ${NOT_YET}`),
     rollout_is_threshold: ignored('rollout correction is off'),
@@ -30,10 +37,19 @@ export const algorithmSection = {
     loss_type: ignored('rollout correction is off'),
   },
   filter_groups: {
-    enable: fixed([false], `dynamic sampling ${NOT_YET}`),
-    metric: ignored('dynamic sampling is off'),
-    max_num_gen_batches: ignored('dynamic sampling is off'),
+    enable: field(bool, false, 'DAPO dynamic sampling: train on prompts whose responses differ in `metric`.'),
+    metric: field(
+      orNull(choice('acc', 'score', 'seq_reward', 'seq_final_reward')),
+      null,
+      'What must differ: `acc` of the reward function, its score, or the sum of token rewards.',
+    ),
+    max_num_gen_batches: field(int(0), 0, 'Generation batches per step before giving up; 0: no limit.'),
+    max_inflight_gen_batches: ignored('generation batches run one after another'),
   },
-  gdpo_reward_keys: fixed([null], 'gdpo is not available in training'),
-  gdpo_reward_weights: fixed([null], 'gdpo is not available in training'),
+  gdpo_reward_keys: field(
+    orNull(strings),
+    null,
+    'gdpo: names of the rewards, as the reward function returns them.',
+  ),
+  gdpo_reward_weights: field(orNull(numbers), null, 'gdpo: one weight per name; null: 1 each.'),
 };

@@ -10,7 +10,7 @@ export function batchArithmetic(config: ResolvedConfig | ResolvedSftConfig): str
 }
 
 function rlArithmetic(config: ResolvedConfig): string[] {
-  const { data, actor_rollout_ref: roles, critic, trainer } = config;
+  const { data, actor_rollout_ref: roles, critic, trainer, algorithm } = config;
   const { n, val_kwargs } = roles.rollout;
   const ranks = trainer.nnodes * trainer.n_gpus_per_node;
   const sequences = data.train_batch_size * n;
@@ -21,12 +21,19 @@ function rlArithmetic(config: ResolvedConfig): string[] {
       `${data.max_prompt_length + data.max_response_length} tokens (prompt + response)`,
     role('actor', roles.actor),
   ];
+  if (algorithm.filter_groups.enable) {
+    const { metric, max_num_gen_batches: limit } = algorithm.filter_groups;
+    lines.push(
+      `dynamic sampling: generation batches of ${count(data.gen_batch_size, 'prompt')} until ${data.train_batch_size} have responses ` +
+        `that differ in ${metric}, ${limit === 0 ? 'without a limit' : `at most ${limit}`}`,
+    );
+  }
   if (needsCritic(config)) lines.push(role('critic', critic));
   if (data.val_files !== null) {
     const batch = data.val_batch_size === null ? 'all prompts' : count(data.val_batch_size, 'prompt');
     lines.push(`validation: ${batch} per batch x ${count(val_kwargs.n, 'response')}`);
   }
-  return [...lines, duration(trainer, 'prompt', data.train_batch_size)];
+  return [...lines, duration(trainer, 'prompt', data.gen_batch_size)];
 
   function role(
     name: string,

@@ -36,6 +36,7 @@ function checkLogger(name: string): void {
 export function checkConsistency(config: ResolvedConfig): void {
   const { data, actor_rollout_ref: roles, critic, algorithm, trainer } = config;
   checkEstimator(algorithm.adv_estimator, config);
+  checkDynamicSampling(config);
 
   checkDivides(config, 'actor_rollout_ref.actor.ppo_mini_batch_size', roles.actor.ppo_mini_batch_size);
   checkFits(
@@ -93,10 +94,12 @@ function checkEstimator(name: string, config: ResolvedConfig): void {
     const hint = nearest === null ? '' : `; did you mean ${nearest}?`;
     throw new ConfigError(`${path}: expected one of ${known.join(', ')}, got "${name}"${hint}`, path);
   }
-  if (name === 'gdpo') {
+  if (name === 'gdpo') checkGdpo(config);
+  if (config.algorithm.use_pf_ppo && name !== 'gae') {
+    const key = 'algorithm.use_pf_ppo';
     throw new ConfigError(
-      `${path}: gdpo is available in computeAdvantages only, not in training: choose another estimator`,
-      path,
+      `${key}: PF-PPO resamples the batch of adv_estimator gae, but it is ${name}: set it to false`,
+      key,
     );
   }
   if (name === 'gae' && config.critic.enable === false) {
@@ -114,6 +117,59 @@ function checkEstimator(name: string, config: ResolvedConfig): void {
     const key = 'actor_rollout_ref.rollout.n';
     throw new ConfigError(
       `${key}: grpo_passk compares responses to one prompt: expected at least 2, got ${n}`,
+      key,
+    );
+  }
+}
+
+function checkGdpo({ algorithm }: ResolvedConfig): void {
+  const { gdpo_reward_keys: keys, gdpo_reward_weights: weights } = algorithm;
+  if (keys === null || keys.length === 0) {
+    const key = 'algorithm.gdpo_reward_keys';
+    throw new ConfigError(
+      `${key}: adv_estimator gdpo expects the names of the rewards that the reward function returns, such as [acc, format]`,
+      key,
+    );
+  }
+  if (weights !== null && weights.length !== keys.length) {
+    const key = 'algorithm.gdpo_reward_weights';
+    throw new ConfigError(
+      `${key}: expected one weight for each of the ${keys.length} gdpo_reward_keys, got ${weights.length}`,
+      key,
+    );
+  }
+  if (algorithm.use_kl_in_reward) {
+    const key = 'algorithm.use_kl_in_reward';
+    throw new ConfigError(
+      `${key}: adv_estimator gdpo looks at the named rewards only, so that a KL in the reward would be lost: ` +
+        'use actor_rollout_ref.actor.use_kl_loss',
+      key,
+    );
+  }
+}
+
+function checkDynamicSampling({ algorithm, data }: ResolvedConfig): void {
+  const { enable, metric } = algorithm.filter_groups;
+  if (!enable) {
+    if (data.gen_batch_size === data.train_batch_size) return;
+    throw new ConfigError(
+      `data.gen_batch_size: ${data.gen_batch_size} prompts differ from data.train_batch_size ${data.train_batch_size}, which needs ` +
+        'dynamic sampling: set algorithm.filter_groups.enable=true',
+      'data.gen_batch_size',
+    );
+  }
+  if (metric === null) {
+    const key = 'algorithm.filter_groups.metric';
+    throw new ConfigError(
+      `${key}: expected acc, score, seq_reward or seq_final_reward because filter_groups.enable is true`,
+      key,
+    );
+  }
+  if (metric === 'seq_final_reward' && algorithm.use_kl_in_reward) {
+    const key = 'algorithm.filter_groups.metric';
+    throw new ConfigError(
+      `${key}: with use_kl_in_reward the final rewards of any two responses differ, so that no prompt would be left out: ` +
+        'use seq_reward',
       key,
     );
   }

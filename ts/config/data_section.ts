@@ -1,6 +1,7 @@
 import {
   bool,
   choice,
+  derived,
   field,
   fixed,
   ignored,
@@ -13,7 +14,7 @@ import {
   str,
   strings,
 } from './field';
-import { NOT_YET, NOT_YET_PLURAL, SINGLE_TURN } from './reasons';
+import { NOT_YET_PLURAL, SINGLE_TURN } from './reasons';
 
 export const dataSection = {
   train_files: required(strings, 'Training prompts: parquet, JSON or JSONL files.'),
@@ -35,7 +36,11 @@ export const dataSection = {
   return_multi_modal_inputs: ignored('models are text only'),
   image_patch_size: ignored('models are text only'),
   tool_config_path: fixed([null], `tools ${NOT_YET_PLURAL}`),
-  gen_batch_size: fixed([null], `dynamic sampling ${NOT_YET}`),
+  gen_batch_size: derived(
+    int(1),
+    'data.train_batch_size',
+    'Prompts per generation batch of dynamic sampling (algorithm.filter_groups).',
+  ),
   validation_shuffle: fixed([false], 'the order of validation prompts does not matter'),
   dataloader_num_workers: ignored('tokenizing is not a bottleneck'),
   return_raw_input_ids: ignored('prompts travel as token ids'),

@@ -143,6 +143,12 @@ export const strings: ValueType<readonly string[]> = {
   ]),
 };
 
+/** One number, or a list of them; always resolved to a list. */
+export const numbers: ValueType<readonly number[]> = {
+  name: 'a number or a list of numbers',
+  schema: z.union([z.number().transform((value) => [value]), z.array(z.number())]),
+};
+
 export const betas: ValueType<readonly [number, number]> = {
   name: 'two numbers from 0 to 1',
   schema: z.tuple([z.number().min(0).lt(1), z.number().min(0).lt(1)]),

@@ -1,4 +1,4 @@
-import { bool, choice, field, fixed, ignored, int, orNull, str, strings } from './field';
+import { above, bool, choice, field, fixed, ignored, int, orNull, str, strings } from './field';
 import { NO_PROFILER } from './reasons';
 
 export const trainerSection = {
@@ -37,6 +37,11 @@ export const trainerSection = {
   log_val_generations: field(int(0), 0, 'Answers of every validation that loggers show; 0: none.'),
   device: field(choice('cpu', 'cuda'), 'cpu', 'Where the engines run.'),
   num_threads: field(orNull(int(1)), null, 'LibTorch threads per worker; null: LibTorch’s choice.'),
+  peak_tflops: field(
+    orNull(above(0)),
+    null,
+    'Peak TFLOP/s of one device at the compute dtype, for perf/mfu/*; null: no MFU.',
+  ),
   seed: field(int(0), 1, 'Seed of everything random.'),
   balance_batch: ignored('there is one rank'),
   default_hdfs_dir: fixed([null], 'checkpoints are local directories'),

@@ -3,6 +3,8 @@ import { permutation } from './shuffle';
 
 export interface LoaderOptions {
   batchSize: number;
+  /** Key of the configuration that says so, for errors. data.train_batch_size */
+  batchSizeKey?: string;
   shuffle: boolean;
   seed: number;
 }
@@ -30,10 +32,11 @@ export class BatchLoader {
     private readonly size: number,
     private readonly options: LoaderOptions,
   ) {
-    if (options.batchSize > size) {
+    const { batchSize, batchSizeKey = 'data.train_batch_size' } = options;
+    if (batchSize > size) {
       throw new TroupeError(
         'INVALID_DATA',
-        `[data] the training set has ${size} usable samples, fewer than one batch (data.train_batch_size ${options.batchSize})`,
+        `[data] the training set has ${size} usable samples, fewer than one batch (${batchSizeKey} ${batchSize})`,
       );
     }
   }

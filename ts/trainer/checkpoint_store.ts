@@ -8,6 +8,7 @@ import {
   readFileSync,
   renameSync,
   rmSync,
+  statSync,
   writeSync,
 } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
@@ -135,6 +136,25 @@ export class CheckpointStore<State> {
     return join(this.root, `global_step_${step}`);
   }
 
+  /**
+   * Refuses a root with a global_step_N that has no trainer.json: something else wrote it, and saving step N would replace it.
+   * @throws TroupeError IO naming the directory
+   */
+  checkForeign(): void {
+    if (!existsSync(this.root) || !statSync(this.root).isDirectory()) return;
+    for (const name of readdirSync(this.root))
+      if (STEP_DIRECTORY.test(name)) this.checkOwn(join(this.root, name));
+  }
+
+  private checkOwn(directory: string): void {
+    if (!existsSync(directory) || existsSync(join(directory, STATE))) return;
+    throw new TroupeError(
+      'IO',
+      `[checkpoint] ${directory} is not a checkpoint of Troupe (it has no ${STATE}), and a save would replace it: ` +
+        'move it away, or choose another trainer.default_local_dir',
+    );
+  }
+
   /** Steps of the complete checkpoints, ascending. */
   private steps(): number[] {
     return readdirSync(this.root)
@@ -144,6 +164,7 @@ export class CheckpointStore<State> {
   }
 
   private replace(temporary: string, directory: string): void {
+    this.checkOwn(directory);
     if (existsSync(directory)) this.remove(directory);
     renameSync(temporary, directory);
     syncPath(this.root);

@@ -1,5 +1,6 @@
 import { Actor } from '../actor/actor';
 import type { EngineOptions, OptimOptions } from '../actor/engine_options';
+import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { WorkerGroup } from '../controller/worker_group';
@@ -23,6 +24,8 @@ export interface Engines {
   readonly actor: PolicyEngine;
   readonly reference: ReferenceEngine | null;
   readonly critic: ValueEngine | null;
+  /** Model FLOP utilisation of log-probs of `batch` in `seconds`; null (or absent) when the device's peak is not known. */
+  inferenceUtilisation?(batch: Batch, seconds: number): number | null;
   /** Named in the error when a worker dies. */
   setPhase(phase: string | null): void;
   /** Resolves with the cause when a worker dies, whatever the trainer is doing then. */
@@ -86,6 +89,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
       device: config.trainer.device,
       ...(dtype ? { dtype } : {}),
       maxTokensPerMicroBatch: maxTokens,
+      ...(config.trainer.peak_tflops === null ? {} : { peakTflops: config.trainer.peak_tflops }),
       seed: config.trainer.seed,
     });
     const actor = await Actor.create({
@@ -114,6 +118,8 @@ export const createEngines: CreateEngines = async (config, needs) => {
       actor,
       reference,
       critic,
+      inferenceUtilisation: (batch, seconds) =>
+        actor.engine.utilisation(batch, seconds, { forwardOnly: true }),
       setPhase: (phase) => group.setPhase(phase),
       failed: group.failed,
       close: () => group.close(),

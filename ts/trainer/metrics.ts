@@ -37,10 +37,17 @@ function addLengths(metrics: Metrics, name: string, lengths: NumberArray, limit:
   metrics[`${name}/clip_ratio`] = clipped / lengths.length;
 }
 
+/** Sequence columns that conversations with tools have, and the metrics of them. */
+const TURN_COLUMNS = [
+  ['numTurns', 'num_turns'],
+  ['numToolCalls', 'tool_call_counts'],
+] as const;
+
 /**
  * critic/{score,rewards,advantages,returns,values}/*, critic/vf_explained_var, response_length/*, prompt_length/* of a
  * batch with tokenScores, tokenRewards, advantages, returns and, with a critic, values. Scores and rewards leave
- * out aborted (empty) responses; response lengths include tool tokens; clip_ratio is the share at the limit.
+ * out aborted (empty) responses; response lengths include tool tokens; clip_ratio is the share at the limit. num_turns/* and
+ * tool_call_counts/* when the batch has the sequence columns numTurns and numToolCalls.
  */
 export function dataMetrics(batch: Batch, limits: { prompt: number; response: number }): Metrics {
   const metrics: Metrics = {};
@@ -68,6 +75,9 @@ export function dataMetrics(batch: Batch, limits: { prompt: number; response: nu
   metrics['response/aborted_ratio'] =
     lengths.filter((length) => length === 0).length / Math.max(lengths.length, 1);
   addLengths(metrics, 'prompt_length', batch.promptLens, limits.prompt);
+  for (const [column, name] of TURN_COLUMNS) {
+    if (batch.has(column)) addSummary(metrics, name, batch.get(column) as NumberArray);
+  }
   return metrics;
 }
 
@@ -137,12 +147,20 @@ export class PhaseTimer {
 
 const PER_TOKEN_PHASES = ['gen', 'ref', 'values', 'adv', 'update_critic', 'update_actor'];
 
-/** timing_s/*, timing_per_token_ms/* (gen: per response token; others: per token) and perf/* of one step. */
-export function timingMetrics(timer: PhaseTimer, batch: Batch, worldSize: number): Metrics {
+/**
+ * timing_s/*, timing_per_token_ms/* (gen: per generated token, which dynamic sampling makes more than the batch has; others: per
+ * token of the batch) and perf/* of one step.
+ */
+export function timingMetrics(
+  timer: PhaseTimer,
+  batch: Batch,
+  worldSize: number,
+  generatedTokens = batch.numResponseTokens,
+): Metrics {
   const metrics = timer.metrics();
   for (const phase of PER_TOKEN_PHASES) {
     const seconds = timer.get(phase);
-    const tokens = phase === 'gen' ? batch.numResponseTokens : batch.numTokens;
+    const tokens = phase === 'gen' ? generatedTokens : batch.numTokens;
     if (seconds !== undefined && tokens > 0)
       metrics[`timing_per_token_ms/${phase}`] = (1000 * seconds) / tokens;
   }

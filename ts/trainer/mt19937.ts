@@ -37,6 +37,13 @@ export class Mt19937 {
     }
   }
 
+  /** 0 <= x < 1 with 53 random bits, as numpy's `random_sample`. */
+  nextDouble(): number {
+    const high = this.nextUint32() >>> 5;
+    const low = this.nextUint32() >>> 6;
+    return (high * 2 ** 26 + low) / 2 ** 53;
+  }
+
   private refill(): void {
     const { key } = this;
     for (let i = 0; i < SIZE; i++) {

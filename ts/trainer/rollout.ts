@@ -1,6 +1,6 @@
 // From prompts to scored responses: what a training step and a validation have in common.
 import type { SamplingOptions } from '../actor/sampling';
-import type { Batch } from '../batch/batch';
+import { Batch } from '../batch/batch';
 import { computeRewards, type RewardManagerOptions, type Rewards } from '../reward/manager';
 import type { RewardFunction } from '../reward/types';
 import type { PolicyEngine } from './engines';
@@ -79,6 +79,38 @@ export async function scoreResponses(
     if (end > (batch.responseOffsets[i] as number)) tokenScores[end - 1] = rewards.scores[i] as number;
   }
   return { batch: batch.with({ tokenScores, score: Array.from(rewards.scores) }), inputs, outputs, rewards };
+}
+
+/** These responses, in this order. */
+export function takeScored({ batch, inputs, outputs, rewards }: Scored, rows: readonly number[]): Scored {
+  const pick = <T>(column: ArrayLike<T>): T[] => rows.map((row) => column[row] as T);
+  return {
+    batch: batch.take(rows),
+    inputs: pick(inputs),
+    outputs: pick(outputs),
+    rewards: {
+      ...rewards,
+      scores: Float64Array.from(pick(rewards.scores)),
+      extras: Object.fromEntries(Object.entries(rewards.extras).map(([key, column]) => [key, pick(column)])),
+    },
+  };
+}
+
+/** One after another; what the reward function returned for some parts only is undefined in the others. */
+export function concatScored(parts: readonly Scored[]): Scored {
+  const keys = new Set(parts.flatMap(({ rewards }) => Object.keys(rewards.extras)));
+  const column = (key: string): unknown[] =>
+    parts.flatMap(({ rewards, batch }) => rewards.extras[key] ?? new Array(batch.size).fill(undefined));
+  return {
+    batch: Batch.concat(parts.map(({ batch }) => batch)),
+    inputs: parts.flatMap(({ inputs }) => inputs),
+    outputs: parts.flatMap(({ outputs }) => outputs),
+    rewards: {
+      scores: Float64Array.from(parts.flatMap(({ rewards }) => [...rewards.scores])),
+      extras: Object.fromEntries([...keys].map((key) => [key, column(key)])),
+      failures: parts.reduce((sum, { rewards }) => sum + rewards.failures, 0),
+    },
+  };
 }
 
 /** One line per response for the dumps. */

@@ -65,6 +65,10 @@ export function advantageOptions(config: ResolvedConfig): AdvantageConfig {
     normAdvByStdInGrpo: algorithm.norm_adv_by_std_in_grpo,
     egpoLambda: algorithm.egpo_lambda,
     egpoAlpha: algorithm.egpo_alpha,
+    ...(algorithm.gdpo_reward_keys === null ? {} : { gdpoRewardKeys: [...algorithm.gdpo_reward_keys] }),
+    ...(algorithm.gdpo_reward_weights === null
+      ? {}
+      : { gdpoRewardWeights: [...algorithm.gdpo_reward_weights] }),
   };
 }
 

@@ -75,6 +75,7 @@ export class SftTrainer {
     const { config, options } = this;
     const { trainer } = config;
     const store = new CheckpointStore<SftState>(trainer.default_local_dir, trainer.max_ckpt_to_keep);
+    store.checkForeign();
     const resumed = trainer.resume_mode === 'disable' ? null : store.latest();
     const data = await (options.data ?? loadSftData)(config);
     const totalSteps = trainer.total_training_steps ?? data.train.batchesPerEpoch * trainer.total_epochs;

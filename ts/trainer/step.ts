@@ -3,15 +3,25 @@
 import { computeAdvantages } from '../algorithms/advantages';
 import { applyKlPenalty, type KlController } from '../algorithms/kl';
 import { maskedMean } from '../algorithms/masked';
+import { pfPpoResample } from '../algorithms/pf_ppo';
+import { rowSums } from '../algorithms/ragged';
 import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
 import type { RewardManagerOptions } from '../reward/manager';
 import type { RewardFunction } from '../reward/types';
+import { sequenceLengthMetrics, varianceProxyMetrics } from './batch_metrics';
+import { type Generation, type Sampled, sampleGroups } from './dynamic_sampling';
 import type { Engines } from './engines';
 import { dataMetrics, type Metrics, type PhaseTimer, rewardExtraMetrics, rolloutDifference } from './metrics';
+import { Mt19937 } from './mt19937';
+import { rewardComponents } from './reward_columns';
 import { type Decoder, generateResponses, type Prompt, type Scored, scoreResponses } from './rollout';
 import { deriveSeed } from './seed';
 import { advantageOptions, policyLossOptions, rewardOptions, trainSampling } from './settings';
+import type { PromptSource } from './training_data';
+
+/** Where a step takes its prompts from. */
+type StepPrompts = Pick<PromptSource, 'next' | 'batchesPerEpoch'>;
 
 /** What a step works with. */
 export interface StepContext {
@@ -26,29 +36,36 @@ export interface StepContext {
 }
 
 export interface StepResult {
+  /** What was generated and kept for the step. */
   batch: Batch;
   scored: Scored;
   metrics: Metrics;
+  /** Of the last prompts that the step took, counted from 0. */
+  epoch: number;
+  /** Response tokens generated, those of prompts that were left out included. */
+  generatedTokens: number;
 }
 
-/** Generate, score, evaluate, estimate advantages, update critic and actor: step `step` (from 1) on these prompts. */
+/** Runs one phase of a step: named in errors and timed. */
+type Phase = <T>(name: string, work: () => Promise<T> | T) => Promise<T>;
+
+/** Generate, score, evaluate, estimate advantages, update critic and actor: step `step` (from 1) on prompts from `source`. */
 export async function trainStep(
   context: StepContext,
-  prompts: readonly Prompt[],
+  source: StepPrompts,
   step: number,
 ): Promise<StepResult> {
   const { config, engines, timer, pause } = context;
   const metrics: Metrics = {};
-  const phase = <T>(name: string, work: () => Promise<T> | T): Promise<T> => {
+  const phase: Phase = (name, work) => {
     engines.setPhase(`${name} of step ${step}`);
     return timer.time(name, work);
   };
 
-  let batch = await phase('gen', () => rollout(context, prompts, step));
-  pause();
-  const scored = await phase('reward', () => score(context, batch, metrics));
-  batch = scored.batch;
-  pause();
+  const sampled = await sample(context, source, step, phase);
+  const { scored, prompts } = sampled;
+  Object.assign(metrics, sampled.metrics, rewardMetrics(scored));
+  let batch = scored.batch;
   if (config.algorithm.adv_estimator === 'remax') {
     batch = await phase('gen_max', () => greedyBaseline(context, batch, prompts));
     pause();
@@ -63,29 +80,75 @@ export async function trainStep(
     batch = await phase('values', () => values(context, batch));
     pause();
   }
-  batch = await phase('adv', () => advantages(context, batch, metrics));
-  if (engines.critic) await phase('update_critic', () => updateCritic(context, batch, metrics));
+  batch = await phase('adv', () => advantages(context, scored, batch, metrics));
+  const learnt = config.algorithm.use_pf_ppo ? resample(config, batch, step, metrics) : batch;
+  if (engines.critic) await phase('update_critic', () => updateCritic(context, learnt, metrics));
   if (config.trainer.critic_warmup <= step) {
-    await phase('update_actor', () => updateActor(context, batch, metrics));
+    await phase('update_actor', () => updateActor(context, learnt, metrics));
   }
   engines.setPhase(null);
 
   const limits = { prompt: config.data.max_prompt_length, response: config.data.max_response_length };
-  Object.assign(metrics, dataMetrics(batch, limits));
-  return { batch, scored, metrics };
+  Object.assign(
+    metrics,
+    dataMetrics(batch, limits),
+    sequenceLengthMetrics(learnt.sequenceLens, engines.worldSize),
+    varianceProxyMetrics(learnt, metrics['actor/grad_norm']),
+  );
+  return { batch, scored, metrics, epoch: sampled.epoch, generatedTokens: sampled.generatedTokens };
 }
 
-function rollout({ config, engines }: StepContext, prompts: readonly Prompt[], step: number): Promise<Batch> {
-  const seed = deriveSeed(config.trainer.seed, 'rollout', step);
-  return generateResponses(engines.actor, prompts, { ...trainSampling(config), seed }, String(step));
+/** One generation batch, or with dynamic sampling as many as it takes. */
+async function sample(
+  context: StepContext,
+  source: StepPrompts,
+  step: number,
+  phase: Phase,
+): Promise<Sampled> {
+  const { config, pause } = context;
+  const generate = async (index: number): Promise<Generation> => {
+    const { prompts, epoch } = await source.next();
+    const batch = await phase('gen', () => rollout(context, prompts, step, index));
+    pause();
+    const scored = await phase('reward', () => score(context, batch));
+    pause();
+    return { prompts, epoch, scored };
+  };
+  const { enable, metric, max_num_gen_batches } = config.algorithm.filter_groups;
+  if (!enable || metric === null) {
+    const generation = await generate(0);
+    return { ...generation, metrics: {}, generatedTokens: generation.scored.batch.numResponseTokens };
+  }
+  return sampleGroups(generate, {
+    wanted: config.data.train_batch_size,
+    metric,
+    maxGenBatches: max_num_gen_batches,
+    batchesPerEpoch: source.batchesPerEpoch,
+    onError: config.reward.on_error,
+  });
 }
 
-async function score(context: StepContext, batch: Batch, metrics: Metrics): Promise<Scored> {
-  const options: RewardManagerOptions = rewardOptions(context.config);
-  const scored = await scoreResponses(batch, context.decoder, context.reward, options);
-  Object.assign(metrics, rewardExtraMetrics(scored.rewards.extras));
-  if (scored.rewards.failures > 0) metrics['reward/failures'] = scored.rewards.failures;
-  return scored;
+/** `index`: of the generation batch in the step; the first has the seed that it has without dynamic sampling. */
+function rollout(
+  { config, engines }: StepContext,
+  prompts: readonly Prompt[],
+  step: number,
+  index: number,
+): Promise<Batch> {
+  const place = index === 0 ? [step] : [step, index];
+  const seed = deriveSeed(config.trainer.seed, 'rollout', ...place);
+  return generateResponses(engines.actor, prompts, { ...trainSampling(config), seed }, place.join('.'));
+}
+
+function score({ config, decoder, reward }: StepContext, batch: Batch): Promise<Scored> {
+  const options: RewardManagerOptions = rewardOptions(config);
+  return scoreResponses(batch, decoder, reward, options);
+}
+
+function rewardMetrics({ rewards }: Scored): Metrics {
+  const metrics = rewardExtraMetrics(rewards.extras);
+  if (rewards.failures > 0) metrics['reward/failures'] = rewards.failures;
+  return metrics;
 }
 
 /** ReMax's baseline: the reward of the greedy answer to the same prompt, on each of its responses. */
@@ -106,7 +169,10 @@ async function greedyBaseline(
 async function oldLogProbs({ config, engines }: StepContext, batch: Batch, metrics: Metrics): Promise<Batch> {
   const temperature = config.actor_rollout_ref.rollout.temperature;
   const sumPiSquared = config.actor_rollout_ref.actor.calculate_sum_pi_squared;
+  const started = performance.now();
   const result = await engines.actor.computeLogProb(batch, { temperature, entropy: true, sumPiSquared });
+  const mfu = engines.inferenceUtilisation?.(batch, (performance.now() - started) / 1000) ?? null;
+  if (mfu !== null) metrics['perf/mfu/actor_infer'] = mfu;
   const entropy = result.entropy as Float32Array;
   metrics['actor/entropy'] = maskedMean(entropy, batch.get('responseMask'));
   const evaluated = batch.with({
@@ -129,7 +195,7 @@ async function values({ engines }: StepContext, batch: Batch): Promise<Batch> {
 }
 
 /** KL in the reward (or not), then advantages and returns. */
-function advantages({ config, kl }: StepContext, batch: Batch, metrics: Metrics): Batch {
+function advantages({ config, kl }: StepContext, scored: Scored, batch: Batch, metrics: Metrics): Batch {
   const { algorithm } = config;
   let rewarded: Batch;
   if (algorithm.use_kl_in_reward) {
@@ -139,7 +205,25 @@ function advantages({ config, kl }: StepContext, batch: Batch, metrics: Metrics)
   } else {
     rewarded = batch.with({ tokenRewards: batch.get('tokenScores') });
   }
+  if (algorithm.adv_estimator === 'gdpo') {
+    const gdpo = rewardComponents(scored, algorithm.gdpo_reward_keys ?? [], config.reward.on_error);
+    Object.assign(metrics, gdpo.metrics);
+    rewarded = rewarded.with(
+      { rewardComponents: gdpo.components },
+      { granularity: { rewardComponents: 'sequence' } },
+    );
+  }
   return rewarded.with(computeAdvantages(algorithm.adv_estimator, rewarded, advantageOptions(config)));
+}
+
+/** PF-PPO: what critic and actor are updated on. Its random numbers follow from the seed of the run and the step. */
+function resample(config: ResolvedConfig, batch: Batch, step: number, metrics: Metrics): Batch {
+  const { reweight_method: method, weight_pow: weightPow } = config.algorithm.pf_ppo;
+  const random = new Mt19937(deriveSeed(config.trainer.seed, 'pf_ppo', step) % 2 ** 32);
+  const scores = rowSums(batch.get('tokenScores'), batch.responseOffsets);
+  const rows = pfPpoResample(scores, { method, weightPow }, () => random.nextDouble());
+  metrics['pf_ppo/kept_ratio'] = new Set(rows).size / batch.size;
+  return batch.take(rows);
 }
 
 async function updateCritic({ config, engines }: StepContext, batch: Batch, metrics: Metrics): Promise<void> {

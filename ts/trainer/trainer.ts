@@ -91,6 +91,7 @@ export class Trainer {
     const { config, options } = this;
     const { default_local_dir, max_actor_ckpt_to_keep } = config.trainer;
     const store = new CheckpointStore<TrainerState>(default_local_dir, max_actor_ckpt_to_keep);
+    store.checkForeign();
     const resumed = findCheckpoint(config, store);
     const reward = options.reward ?? configuredReward(config);
     const data = await (options.data ?? loadTrainingData)(config);
@@ -188,7 +189,7 @@ export class Trainer {
       if (due(test_freq))
         Object.assign(metrics, await timer.time('testing', () => this.validate(run, directory)));
       // Logged before it is saved: a run killed in between repeats the step, so that no line is lost or doubled.
-      const timings = timingMetrics(timer, done.batch, run.engines.worldSize);
+      const timings = timingMetrics(timer, done.batch, run.engines.worldSize, done.generatedTokens);
       await run.loggers.log({ ...metrics, ...timings }, step);
       run.metrics = { ...metrics, ...timings };
       if (due(save_freq)) await this.save(run, store);
@@ -209,11 +210,7 @@ export class Trainer {
   }
 
   /** One training step; null when a stop request came before it had changed anything. */
-  private async step(
-    run: Run,
-    step: number,
-    timer: PhaseTimer,
-  ): Promise<(StepResult & { epoch: number }) | null> {
+  private async step(run: Run, step: number, timer: PhaseTimer): Promise<StepResult | null> {
     const { config } = this;
     const pause = (): void => {
       if (this.stopReason !== null) throw new StepAbandoned();
@@ -221,8 +218,7 @@ export class Trainer {
     const { engines, reward, kl, data } = run;
     const context = { config, engines, decoder: data.decoder, reward, kl, timer, pause };
     try {
-      const { prompts, epoch } = await data.train.next();
-      return { ...(await timer.time('step', () => trainStep(context, prompts, step))), epoch };
+      return await timer.time('step', () => trainStep(context, data.train, step));
     } catch (error) {
       if (error instanceof StepAbandoned) return null;
       throw error;

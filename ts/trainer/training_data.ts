@@ -9,7 +9,7 @@ import type { Decoder, Prompt } from './rollout';
 /** An endless stream of training batches whose position can be kept and restored. */
 export interface PromptSource {
   readonly batchesPerEpoch: number;
-  /** The next `data.train_batch_size` prompts; `epoch` counts from 0. */
+  /** The next `data.gen_batch_size` (without dynamic sampling: `train_batch_size`) prompts; `epoch` counts from 0. */
   next(): Promise<{ prompts: Prompt[]; epoch: number }>;
   /** JSON of the position after the last batch. */
   state(): unknown;
@@ -84,7 +84,9 @@ export const loadTrainingData: LoadTrainingData = async (config) => {
   });
   const train = await RlDataset.open(data.train_files, tokenizer, options(data.train_max_samples));
   const loader = new BatchLoader(train.length, {
-    batchSize: data.train_batch_size,
+    batchSize: data.gen_batch_size,
+    batchSizeKey:
+      data.gen_batch_size === data.train_batch_size ? 'data.train_batch_size' : 'data.gen_batch_size',
     shuffle: data.shuffle,
     seed,
   });

@@ -1,0 +1,129 @@
+// DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476): a prompt whose responses all earn the same teaches a group
+// estimator nothing, so further prompts take its place.
+import { groupByUid, type NumberArray, rowSums } from '../algorithms/ragged';
+import { TroupeError } from '../errors';
+import type { RewardManagerOptions } from '../reward/manager';
+import type { Metrics } from './metrics';
+import { rewardColumn } from './reward_columns';
+import { concatScored, type Prompt, type Scored, takeScored } from './rollout';
+
+/** Prompts of one generation batch and their scored responses, n per prompt, in the order of the prompts. */
+export interface Generation {
+  prompts: Prompt[];
+  /** Of the data, counted from 0. */
+  epoch: number;
+  scored: Scored;
+}
+
+export interface DynamicSamplingOptions {
+  /** Prompts that the step trains on. */
+  wanted: number;
+  /** `algorithm.filter_groups.metric`. */
+  metric: 'acc' | 'score' | 'seq_reward' | 'seq_final_reward';
+  /** Generation batches before giving up; 0: no limit. */
+  maxGenBatches: number;
+  /** Generation batches of one pass over the data: when so many in a row leave nothing, none ever will. */
+  batchesPerEpoch: number;
+  onError: RewardManagerOptions['onError'];
+}
+
+export interface Sampled extends Generation {
+  /** train/*; see docs/metrics.md. */
+  metrics: Metrics;
+  /** Response tokens of all generation batches. */
+  generatedTokens: number;
+}
+
+/**
+ * Generates until `wanted` prompts have responses that differ in the metric, and keeps the first `wanted` of them. `generate`
+ * makes generation batch 0, 1, ... of the step. A prompt with a single response is always kept, as in verl.
+ * @throws TroupeError INVALID_DATA when `maxGenBatches` batches, or a whole epoch without one such prompt, do not suffice
+ */
+export async function sampleGroups(
+  generate: (index: number) => Promise<Generation>,
+  options: DynamicSamplingOptions,
+): Promise<Sampled> {
+  const { wanted, maxGenBatches, batchesPerEpoch } = options;
+  const kept: { prompts: Prompt[]; scored: Scored }[] = [];
+  const all = { batches: 0, prompts: 0, kept: 0, tokens: 0, responses: 0, score: 0 };
+  let fruitless = 0;
+  let epoch = 0;
+  while (all.kept < wanted) {
+    if (maxGenBatches > 0 && all.batches >= maxGenBatches) throw tooFew(all, options, 'max_num_gen_batches');
+    if (fruitless >= Math.max(batchesPerEpoch, 1)) throw tooFew(all, options, 'a whole epoch');
+    const generation = await generate(all.batches);
+    const { batch, rewards } = generation.scored;
+    const groups = groupsThatDiffer(metricOf(generation.scored, options), batch.get('uid') as unknown[]);
+    fruitless = groups.length === 0 ? fruitless + 1 : 0;
+    kept.push({
+      prompts: groups.map(({ index }) => generation.prompts[index] as Prompt),
+      scored: takeScored(
+        generation.scored,
+        groups.flatMap(({ rows }) => rows),
+      ),
+    });
+    epoch = generation.epoch;
+    all.batches++;
+    all.prompts += generation.prompts.length;
+    all.kept += groups.length;
+    all.tokens += batch.numResponseTokens;
+    all.responses += batch.size;
+    all.score += rewards.scores.reduce((sum, score) => sum + score, 0);
+  }
+  return {
+    ...truncated(kept, wanted),
+    epoch,
+    generatedTokens: all.tokens,
+    metrics: {
+      'train/num_gen_batches': all.batches,
+      'train/num_gen_prompts': all.prompts,
+      'train/kept_prompt_ratio': all.kept / all.prompts,
+      'train/gen_score_mean': all.score / all.responses,
+    },
+  };
+}
+
+/** Responses are compared by value: a standard deviation computed in floating point is not always 0 for equal numbers. */
+export function groupsThatDiffer(
+  values: NumberArray,
+  uid: ArrayLike<unknown>,
+): { index: number; rows: number[] }[] {
+  return groupByUid(uid, values.length)
+    .members.map((rows, index) => ({ index, rows }))
+    .filter(({ rows }) => rows.length === 1 || rows.some((i) => values[i] !== values[rows[0] as number]));
+}
+
+function metricOf(scored: Scored, { metric, onError }: DynamicSamplingOptions): NumberArray {
+  // Without a KL in the reward, which the configuration refuses here, the final rewards are the scores.
+  if (metric === 'seq_reward' || metric === 'seq_final_reward') {
+    return rowSums(scored.batch.get('tokenScores'), scored.batch.responseOffsets);
+  }
+  return rewardColumn(scored, metric, 'algorithm.filter_groups.metric', onError);
+}
+
+function truncated(
+  kept: readonly { prompts: Prompt[]; scored: Scored }[],
+  wanted: number,
+): { prompts: Prompt[]; scored: Scored } {
+  const scored = concatScored(kept.map((part) => part.scored));
+  const groups = groupByUid(scored.batch.get('uid') as unknown[], scored.batch.size).members;
+  const rows = groups.slice(0, wanted).flat();
+  return { prompts: kept.flatMap((part) => part.prompts).slice(0, wanted), scored: takeScored(scored, rows) };
+}
+
+function tooFew(
+  all: { batches: number; prompts: number; kept: number },
+  { wanted, metric, maxGenBatches }: DynamicSamplingOptions,
+  limit: 'max_num_gen_batches' | 'a whole epoch',
+): TroupeError {
+  const reason =
+    limit === 'a whole epoch'
+      ? 'and none of the last pass over the data'
+      : `and algorithm.filter_groups.max_num_gen_batches is ${maxGenBatches}`;
+  return new TroupeError(
+    'INVALID_DATA',
+    `[dynamic sampling] expected ${wanted} prompts whose responses differ in ${metric}, but of ${all.prompts} prompts in ` +
+      `${all.batches} generation batches only ${all.kept} are such, ${reason}: the prompts are too easy or too hard for the policy, ` +
+      'or the reward is constant; use other prompts, more responses (rollout.n), or a larger limit (0: none)',
+  );
+}
