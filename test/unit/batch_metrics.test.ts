@@ -86,7 +86,9 @@ test('num_turns and tool_call_counts where the batch has them', () => {
     returns: [1, 0],
   });
   const limits = { prompt: 1, response: 1 };
-  expect(Object.keys(dataMetrics(batch, limits)).filter((name) => /num_turns|tool_call/.test(name))).toEqual([]);
+  expect(Object.keys(dataMetrics(batch, limits)).filter((name) => /num_turns|tool_call/.test(name))).toEqual(
+    [],
+  );
   const turns = batch.with(
     { numTurns: [2, 6], numToolCalls: [0, 2] },
     { granularity: { numTurns: 'sequence', numToolCalls: 'sequence' } },
