@@ -16,6 +16,8 @@ let long: Recipe;
 let patient: Recipe;
 /** A critic, and a KL coefficient that moves; checkpoints after steps 2 and 4 only. */
 let ppo: Recipe;
+/** Dynamic sampling: some steps take several generation batches. Checkpoints after steps 2 and 4. */
+let dapo: Recipe;
 /** Supervised fine-tuning. */
 let sft: Recipe;
 
@@ -31,6 +33,14 @@ beforeAll(async () => {
     'algorithm.kl_ctrl.horizon=100',
     'actor_rollout_ref.actor.use_kl_loss=false',
     'critic.ppo_epochs=20',
+    'trainer.save_freq=2',
+  ]);
+  dapo = new Recipe([
+    `reward.custom_reward_function.path=${workspace.file('rare.cjs')}`,
+    'algorithm.filter_groups.enable=true',
+    'algorithm.filter_groups.metric=acc',
+    'actor_rollout_ref.actor.clip_ratio_high=0.28',
+    'actor_rollout_ref.actor.use_kl_loss=false',
     'trainer.save_freq=2',
   ]);
   sft = new Recipe([], 'sft');
@@ -194,6 +204,17 @@ describe('the trainer dies', () => {
     expect(await allGone(workers, TEN_SECONDS)).toBe(true);
   }
 
+  /** Kills a run that starts from nothing when it has scored so many generation batches. */
+  async function killAfterRewards(recipe: Recipe, directory: string, batches: number): Promise<void> {
+    const marks = countMarks() + VALIDATION_PROMPTS + batches * BATCH.prompts * BATCH.n;
+    const run = recipe.start(directory);
+    await run.until(`${batches} batches of rewards`, () => countMarks() >= marks);
+    const workers = run.workers();
+    run.kill('SIGKILL');
+    expect(await run.exited).toMatchObject({ signal: 'SIGKILL' });
+    expect(await allGone(workers, TEN_SECONDS)).toBe(true);
+  }
+
   it('again and again, while it writes something else each time', async () => {
     const directory = quick.newDirectory();
     await killAt(quick, directory, 'config.json');
@@ -208,6 +229,7 @@ describe('the trainer dies', () => {
 
   it('with a critic and an adaptive KL controller, and steps after its last checkpoint', async () => {
     const directory = ppo.newDirectory();
+    await killAfterRewards(ppo, directory, 2);
     await killAt(ppo, directory, '.incomplete_global_step_2');
     await killAt(ppo, directory, 'global_step_2');
     await killAt(ppo, directory, '3.jsonl', `${directory}/samples`);
@@ -216,6 +238,19 @@ describe('the trainer dies', () => {
     expect(metrics(directory)).toContain('"critic/vf_loss"');
     const coefficients = metrics(directory).match(/"actor\/reward_kl_penalty_coeff":[^,]+/g);
     expect(new Set(coefficients).size).toBeGreaterThan(2);
+  });
+
+  it('with dynamic sampling: in a step, between a step and its log, inside saves', async () => {
+    const directory = dapo.newDirectory();
+    await killAfterRewards(dapo, directory, 2);
+    await killAt(dapo, directory, '.incomplete_global_step_2');
+    await killAt(dapo, directory, 'global_step_2');
+    await killAt(dapo, directory, '3.jsonl', `${directory}/samples`);
+    await killAt(dapo, directory, '.incomplete_latest_checkpointed_iteration.txt');
+    await dapo.finish(directory);
+    const batches = metrics(directory).match(/"train\/num_gen_batches":\d+/g);
+    expect(batches).toHaveLength(4);
+    expect(new Set(batches).size).toBeGreaterThan(1);
   });
 
   it('in supervised fine-tuning', async () => {

@@ -139,6 +139,11 @@ exports.compute_score = ({ response }) => {
 };
 `;
 
+/** A reward with an accuracy that three of fifteen first characters have: often no response to a prompt has it, or each. */
+const RARE_REWARD = `const quick = require('./reward.cjs').compute_score;
+exports.compute_score = (sample) => ({ score: quick(sample), acc: /^[789]/.test(sample.response) });
+`;
+
 /** A reward that takes its time. */
 const PATIENT_REWARD = `const quick = require('./reward.cjs').compute_score;
 exports.compute_score = (sample) => new Promise((done) => setTimeout(done, 20_000, quick(sample)));
@@ -159,6 +164,7 @@ export class Workspace {
     writeJsonLines(workspace.file('examples.jsonl'), exampleRows(20));
     writeJsonLines(workspace.file('val.jsonl'), promptRows(VALIDATION_PROMPTS));
     writeFileSync(workspace.file('reward.cjs'), REWARD);
+    writeFileSync(workspace.file('rare.cjs'), RARE_REWARD);
     writeFileSync(workspace.file('patient.cjs'), PATIENT_REWARD);
     writeFileSync(workspace.file('train.yaml'), JSON.stringify(workspace.trainConfig(), null, 2));
     writeFileSync(workspace.file('sft.yaml'), JSON.stringify(workspace.sftConfig(), null, 2));
