@@ -1,12 +1,14 @@
 /**
  * Line charts as one SVG, for light and dark viewers alike (the background is white).
- * @typedef {{ title: string, unit?: string, percent?: boolean, points: [number, number][] }} Panel points: [step, value]
+ * @typedef {[number, number][]} Points [step, value]
+ * @typedef {{ title: string, unit?: string, percent?: boolean, lines: Points[] }} Panel one line per run, in the same order everywhere
  */
 
 const PANEL = { width: 380, height: 220, left: 58, right: 14, top: 34, bottom: 40 };
 const COLUMNS = 2;
 const HEADER = 44;
-const COLOR = { line: '#1f5fbf', axis: '#444444', grid: '#e4e4e4', text: '#1a1a1a' };
+const LINES = ['#1f5fbf', '#d1730b', '#2a8c4a', '#9b3fb5'];
+const COLOR = { axis: '#444444', grid: '#e4e4e4', text: '#1a1a1a' };
 
 const escapeXml = (text) =>
   text.replace(/[&<>"]/g, (c) => ({ '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;' })[c]);
@@ -47,8 +49,9 @@ function axes(panel, xTicks, yTicks, toX, toY) {
 }
 
 function renderPanel(panel, x0, y0) {
-  const xs = panel.points.map(([x]) => x);
-  const ys = panel.points.map(([, y]) => y);
+  const points = panel.lines.flat();
+  const xs = points.map(([x]) => x);
+  const ys = points.map(([, y]) => y);
   const xTicks = ticks(Math.min(...xs), Math.max(...xs), 6);
   const yTicks = panel.percent ? ticks(0, 1, 5) : ticks(Math.min(...ys), Math.max(...ys), 5);
   const width = PANEL.width - PANEL.left - PANEL.right;
@@ -57,23 +60,40 @@ function renderPanel(panel, x0, y0) {
   const toX = (value) => round(x0 + PANEL.left + width * scale(xTicks)(value));
   const toY = (value) => round(y0 + PANEL.top + height * (1 - scale(yTicks)(value)));
   const title = panel.unit ? `${panel.title} (${panel.unit})` : panel.title;
-  const path = panel.points.map(([x, y]) => `${toX(x)},${toY(y)}`).join(' ');
-  const dots = panel.points.length <= 40 ? panel.points : [];
+  const line = (run, color) => {
+    const path = run.map(([x, y]) => `${toX(x)},${toY(y)}`).join(' ');
+    const dots = run.length <= 40 ? run : [];
+    return [
+      `<polyline points="${path}" fill="none" stroke="${color}" stroke-width="1.6" stroke-linejoin="round"/>`,
+      ...dots.map(([x, y]) => `<circle cx="${toX(x)}" cy="${toY(y)}" r="2.4" fill="${color}"/>`),
+    ];
+  };
   return [
     text(x0 + PANEL.left, y0 + 20, title, 'font-weight="600" font-size="13"'),
     ...axes(panel, xTicks, yTicks, toX, toY),
-    `<polyline points="${path}" fill="none" stroke="${COLOR.line}" stroke-width="1.6" stroke-linejoin="round"/>`,
-    ...dots.map(([x, y]) => `<circle cx="${toX(x)}" cy="${toY(y)}" r="2.4" fill="${COLOR.line}"/>`),
+    ...panel.lines.flatMap((run, i) => (run.length > 0 ? line(run, LINES[i % LINES.length]) : [])),
   ].join('\n');
+}
+
+/** The names of the runs in their colours, at the right end of the header. */
+function renderLegend(names, width) {
+  const [entry, mark] = [84, 18];
+  return names.flatMap((name, i) => {
+    const x = width - PANEL.right - (names.length - i) * entry;
+    const color = LINES[i % LINES.length];
+    const line = `<line x1="${x}" x2="${x + mark}" y1="24" y2="24" stroke="${color}" stroke-width="2.4"/>`;
+    return [line, text(x + mark + 6, 28, name)];
+  });
 }
 
 /**
  * @param {string} title
  * @param {Panel[]} panels those without a point are left out
+ * @param {string[]} names of the runs; none for a single one
  * @returns {string} an SVG document
  */
-export function renderCurves(title, panels) {
-  const shown = panels.filter((panel) => panel.points.length > 0);
+export function renderCurves(title, panels, names = []) {
+  const shown = panels.filter((panel) => panel.lines.flat().length > 0);
   const width = COLUMNS * PANEL.width;
   const height = HEADER + Math.ceil(shown.length / COLUMNS) * PANEL.height;
   const body = shown.map((panel, i) =>
@@ -84,9 +104,20 @@ export function renderCurves(title, panels) {
     `  font-family="system-ui, sans-serif" font-size="11" fill="${COLOR.text}">`,
     `<rect width="${width}" height="${height}" fill="#ffffff"/>`,
     text(PANEL.left, 28, title, 'font-weight="600" font-size="16"'),
+    ...renderLegend(names, width),
     ...body,
     '</svg>',
   ].join('\n')}\n`;
+}
+
+/** One line per run with the finite values of the first of these metrics that a record has. */
+function series(runs, ...keys) {
+  return runs.map((records) =>
+    records.flatMap((record) => {
+      const key = keys.find((candidate) => Number.isFinite(record[candidate]));
+      return key === undefined ? [] : [[record.step, record[key]]];
+    }),
+  );
 }
 
 /**
@@ -95,16 +126,46 @@ export function renderCurves(title, panels) {
  * @param {string} accuracyKey the metric with the held-out accuracy
  */
 export function trainingCurves(title, records, accuracyKey) {
-  const series = (key) =>
-    records.filter((record) => Number.isFinite(record[key])).map((record) => [record.step, record[key]]);
+  const lines = (...keys) => series([records], ...keys);
   return renderCurves(title, [
-    { title: 'Held-out accuracy', percent: true, points: series(accuracyKey) },
-    { title: 'Mean reward of the samples', percent: true, points: series('critic/score/mean') },
-    { title: 'KL to the warm start', unit: 'nats per token', points: series('actor/kl_loss') },
-    { title: 'Entropy of the policy', unit: 'nats per token', points: series('actor/entropy') },
-    { title: 'Response length', unit: 'tokens', points: series('response_length/mean') },
-    { title: 'Gradient norm of the policy', points: series('actor/grad_norm') },
-    { title: 'Value loss of the critic', points: series('critic/vf_loss') },
-    { title: 'Variance explained by the critic', points: series('critic/vf_explained_var') },
+    { title: 'Held-out accuracy', percent: true, lines: lines(accuracyKey) },
+    { title: 'Mean reward of the samples', percent: true, lines: lines('critic/score/mean') },
+    { title: 'KL to the warm start', unit: 'nats per token', lines: lines('actor/kl_loss') },
+    { title: 'Entropy of the policy', unit: 'nats per token', lines: lines('actor/entropy') },
+    { title: 'Response length', unit: 'tokens', lines: lines('response_length/mean') },
+    { title: 'Gradient norm of the policy', lines: lines('actor/grad_norm') },
+    { title: 'Value loss of the critic', lines: lines('critic/vf_loss') },
+    { title: 'Variance explained by the critic', lines: lines('critic/vf_explained_var') },
   ]);
+}
+
+/**
+ * Several runs in the same panels. The mean reward is that of everything generated, what dynamic sampling left out included.
+ * @param {string} title
+ * @param {{ name: string, records: readonly Record<string, number>[] }[]} runs
+ * @param {string} accuracyKey the metric with the held-out accuracy
+ */
+export function comparisonCurves(title, runs, accuracyKey) {
+  const lines = (...keys) =>
+    series(
+      runs.map(({ records }) => records),
+      ...keys,
+    );
+  const panels = [
+    { title: 'Held-out accuracy', percent: true, lines: lines(accuracyKey) },
+    {
+      title: 'Mean reward of the samples',
+      percent: true,
+      lines: lines('train/gen_score_mean', 'critic/score/mean'),
+    },
+    { title: 'Entropy of the policy', unit: 'nats per token', lines: lines('actor/entropy') },
+    { title: 'Gradient norm of the policy', lines: lines('actor/grad_norm') },
+    { title: 'Response length', unit: 'tokens', lines: lines('response_length/mean') },
+    { title: 'Generation batches per step', lines: lines('train/num_gen_batches') },
+  ];
+  return renderCurves(
+    title,
+    panels,
+    runs.map(({ name }) => name),
+  );
 }

@@ -3,7 +3,7 @@ import { join, relative } from 'node:path';
 import { trainingCurves } from './curves.mjs';
 import { DATA_SOURCE } from './problems.mjs';
 
-const ACCURACY = `val-core/${DATA_SOURCE}/acc/mean@1`;
+export const ACCURACY = `val-core/${DATA_SOURCE}/acc/mean@1`;
 
 /** The records of a JSONL file. */
 export function readJsonLines(file) {

@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Batch } from '../../ts/batch/batch';
 import type { RewardFunction } from '../../ts/reward/types';
@@ -13,6 +14,8 @@ const SIZE = BATCH.prompts * BATCH.n;
 
 let workspace: Workspace;
 let runs = 0;
+/** Names of all metrics of all runs. */
+const seen = new Set<string>();
 beforeAll(async () => {
   workspace = await Workspace.create();
 });
@@ -45,9 +48,15 @@ async function run(...overrides: string[]): Promise<ObservedRun> {
     // A number that is not finite is written as a string.
     for (const [name, value] of Object.entries(line)) expect([name, typeof value]).toEqual([name, 'number']);
   }
-  for (const line of stepsOf(observed)) {
-    expect(line).toMatchObject({ 'actor/ppo_kl': 0, 'actor/pg_clipfrac': 0 });
+  for (const [step, line] of stepsOf(observed).entries()) {
+    const onPolicy = observed.updates[step]?.options.miniBatchSize === SIZE;
+    expect(line['actor/ppo_kl'] === 0).toBe(onPolicy);
+    if (onPolicy) expect(line['actor/pg_clipfrac']).toBe(0);
     expect(line['actor/grad_norm']).toBeGreaterThan(0);
+  }
+  for (const file of ['metrics', 'timings']) {
+    const lines = readLines(`${observed.result.runDirectory}/${file}.jsonl`);
+    for (const name of lines.flatMap((line) => Object.keys(line))) seen.add(name);
   }
   const before = readSafetensors(workspace.file('model/model.safetensors'));
   const after = readSafetensors(join(observed.result.finalModel as string, 'model.safetensors'));
@@ -304,6 +313,39 @@ it('PF-PPO: critic and actor learn from a resample that favours large scores', a
   const first = mean(scoresOf(plain.updates[0]?.batch as Batch).map((s) => s * s));
   expect(ratios[0]).toBeGreaterThan(first);
 });
+
+it('an entropy bonus and a KL loss; actor/entropy stays that of the rollout', async () => {
+  const observed = await run(
+    'actor_rollout_ref.actor.entropy_coeff=0.01',
+    'actor_rollout_ref.actor.use_kl_loss=true',
+    'actor_rollout_ref.actor.ppo_mini_batch_size=2',
+  );
+  stepsOf(observed).forEach((line, step) => {
+    const entropy = mean([...observed.updates[step]!.batch.get('entropy')]);
+    expect(line['actor/entropy']).toBeCloseTo(entropy, 6);
+    expect(line['actor/entropy_loss']).not.toBeCloseTo(entropy, 6);
+  });
+});
+
+it('every metric of these runs is explained in docs/metrics.md', () => {
+  const text = readFileSync(join(__dirname, '../../docs/metrics.md'), 'utf8');
+  const documented = [...text.matchAll(/`([\w-]+\/[^`]+)`/g)].flatMap(([, name]) => expand(name as string));
+  const patterns = documented.map(
+    (name) => new RegExp(`^${name.replace(/<[^>]+>/g, '.+').replace('*', '[^/]+')}$`),
+  );
+  const missing = [...seen].filter((name) => name !== 'step' && !patterns.some((p) => p.test(name)));
+  expect(missing).toEqual([]);
+  expect(seen.size).toBeGreaterThan(60);
+});
+
+/** "a/{b,c}" names a/b and a/c; {data source} without a comma stands for any name, and so does *. */
+function expand(name: string): string[] {
+  const match = /\{([^}]+)\}/.exec(name);
+  if (!match) return [name];
+  const [whole, inside] = match as unknown as [string, string];
+  const choices = inside.includes(',') ? inside.split(',') : [`<${inside}>`];
+  return choices.flatMap((choice) => expand(name.replace(whole, choice)));
+}
 
 /** Token id of the character 7 in the example's tokenizer: <pad>, <eos>, 0, 1, ... */
 const SEVEN = 2 + 7;

@@ -95,12 +95,14 @@ describe('curves', () => {
       {
         title: 'reward',
         percent: true,
-        points: [
-          [0, 0.25],
-          [10, 0.75],
+        lines: [
+          [
+            [0, 0.25],
+            [10, 0.75],
+          ],
         ],
       },
-      { title: 'nothing', points: [] },
+      { title: 'nothing', lines: [[]] },
     ]);
     expect(svg).toContain('A &amp; B');
     expect(svg).toContain('<polyline');
@@ -114,13 +116,42 @@ describe('curves', () => {
       renderCurves('t', [
         {
           title: 'flat',
-          points: [
-            [1, 2],
-            [2, 2],
+          lines: [
+            [
+              [1, 2],
+              [2, 2],
+            ],
           ],
         },
       ]),
     ).not.toContain('NaN');
-    expect(renderCurves('t', [{ title: 'one', points: [[0, 0]] }])).not.toContain('NaN');
+    expect(renderCurves('t', [{ title: 'one', lines: [[[0, 0]]] }])).not.toContain('NaN');
+  });
+
+  it('compares runs, each in a colour of its own, by the reward of all that was generated', async () => {
+    const { comparisonCurves } = await example('curves');
+    const grpo = [
+      { step: 1, 'critic/score/mean': 0.2 },
+      { step: 2, 'critic/score/mean': 0.4 },
+    ];
+    const dapo = [
+      { step: 1, 'critic/score/mean': 0.5, 'train/gen_score_mean': 0.1, 'train/num_gen_batches': 3 },
+      { step: 2, 'critic/score/mean': 0.5, 'train/gen_score_mean': 0.3, 'train/num_gen_batches': 2 },
+    ];
+    const runs = [
+      { name: 'GRPO', records: grpo },
+      { name: 'DAPO', records: dapo },
+    ];
+    const svg: string = comparisonCurves('Two', runs, 'accuracy');
+    expect(svg).not.toContain('Held-out');
+    for (const shown of ['GRPO', 'DAPO', 'Generation batches per step']) expect(svg).toContain(shown);
+    const lines = [...svg.matchAll(/<polyline points="([^"]+)" fill="none" stroke="([^"]+)"/g)];
+    const [first, second, batches] = lines.map(([, points, color]) => ({ points: points as string, color }));
+    expect(lines).toHaveLength(3);
+    expect(first?.color).not.toBe(second?.color);
+    expect(batches?.color).toBe(second?.color);
+    // A larger reward lies higher: at step 1, 0.2 over 0.1.
+    const height = (points = ''): number => Number(points.split(' ')[0]?.split(',')[1]);
+    expect(height(first?.points)).toBeLessThan(height(second?.points));
   });
 });

@@ -246,5 +246,7 @@ async function updateActor({ config, engines }: StepContext, batch: Batch, metri
     temperature: sampling.temperature,
     loss: policyLossOptions(config),
   });
-  Object.assign(metrics, update);
+  // The entropy stays that of the policy that generated, which an entropy bonus would replace by a mean over mini-batches.
+  const { 'actor/entropy': entropy = Number.NaN } = metrics;
+  Object.assign(metrics, update, { 'actor/entropy': entropy });
 }
