@@ -1,7 +1,8 @@
-import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
 import type { Batch } from '../../ts/batch/batch';
 import type { RewardFunction } from '../../ts/reward/types';
+import { runCommand } from '../helpers/e2e_process';
 import { BATCH, Workspace } from '../helpers/e2e_workspace';
 import { type ObservedRun, observeRun, readLines } from '../helpers/observed_run';
 import { readSafetensors } from '../helpers/safetensors';
@@ -312,6 +313,32 @@ it('PF-PPO: critic and actor learn from a resample that favours large scores', a
   const plain = await run('algorithm.adv_estimator=gae');
   const first = mean(scoresOf(plain.updates[0]?.batch as Batch).map((s) => s * s));
   expect(ratios[0]).toBeGreaterThan(first);
+});
+
+it('an estimator that a file registers, through the command line', async () => {
+  const library = workspace.file('estimators.cjs');
+  const troupe = JSON.stringify(resolve(__dirname, '../../dist/index.js'));
+  writeFileSync(
+    library,
+    `const { registerAdvantageEstimator } = require(${troupe});
+registerAdvantageEstimator('constant', ({ tokenRewards }) => {
+  const advantages = new Float64Array(tokenRewards.length).fill(0.75);
+  return { advantages, returns: advantages };
+});`,
+  );
+  const directory = workspace.file('own_estimator');
+  const estimator = ['algorithm.adv_estimator=constant', `trainer.default_local_dir=${directory}`];
+  const command = ['train', workspace.file('train.yaml'), ...ON_POLICY, ...estimator];
+  expect(await runCommand(command)).toMatchObject({
+    code: 2,
+    stderr: expect.stringMatching(/adv_estimator: expected one of gae, .*, got "constant"/),
+  });
+  const exit = await runCommand([...command, `actor_rollout_ref.model.external_lib=${library}`]);
+  expect(exit).toMatchObject({ code: 0, stderr: '' });
+  for (const line of readLines(`${directory}/metrics.jsonl`).slice(1))
+    expect(line).toMatchObject({ 'critic/advantages/min': 0.75, 'critic/advantages/max': 0.75 });
+  const missing = await runCommand([...command, 'actor_rollout_ref.model.external_lib=nowhere.cjs']);
+  expect(missing.stderr).toMatch(/external_lib: there is no file .*nowhere\.cjs/);
 });
 
 it('an entropy bonus and a KL loss; actor/entropy stays that of the rollout', async () => {

@@ -1,5 +1,6 @@
 import path from 'node:path';
 import { dump } from 'js-yaml';
+import { loadUserModule } from '../user_module';
 import { checkConsistency, checkRun } from './checks';
 import type { Section } from './field';
 import { ppoSchema, type ResolvedConfig } from './ppo_schema';
@@ -16,11 +17,15 @@ export type { ResolvedSftConfig } from './sft_schema';
 const notesOf = new WeakMap<object, readonly ConfigNote[]>();
 
 /**
- * Reads `file` (YAML, verl's keys), applies dotted `key=value` overrides, validates, fills in defaults and freezes.
+ * Reads `file` (YAML, verl's keys), applies dotted `key=value` overrides, validates, fills in defaults and freezes; loads the
+ * modules of `actor_rollout_ref.model.external_lib`.
  * @throws ConfigError naming the keys
  */
 export function loadConfig(file: string, overrides: readonly string[] = []): ResolvedConfig {
   const config = load<ResolvedConfig>(ppoSchema, file, overrides);
+  // What they register is a valid name in what is checked next.
+  for (const path of config.actor_rollout_ref.model.external_lib ?? [])
+    loadUserModule(path, 'actor_rollout_ref.model.external_lib');
   checkConsistency(config);
   return config;
 }

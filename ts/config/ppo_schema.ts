@@ -2,7 +2,7 @@ import { actorSection, refSection } from './actor_section';
 import { algorithmSection } from './algorithm_section';
 import { criticSection } from './critic_section';
 import { dataSection } from './data_section';
-import { fixed, ignored, type Resolved, required, str } from './field';
+import { field, fixed, ignored, orNull, type Resolved, required, str, strings } from './field';
 import { loggingSection } from './logging_section';
 import { NO_PROFILER, NOT_YET } from './reasons';
 import {
@@ -25,7 +25,15 @@ export const ppoSchema = {
   actor_rollout_ref: {
     hybrid_engine: ignored('actor, reference and rollout always share their workers'),
     nccl_timeout: ignored('there is one rank'),
-    model: { path: required(str, 'Hugging Face directory of the policy.'), ...model },
+    model: {
+      path: required(str, 'Hugging Face directory of the policy.'),
+      ...model,
+      external_lib: field(
+        orNull(strings),
+        null,
+        'JavaScript files that are loaded first, to register advantage estimators, rewards and the like.',
+      ),
+    },
     actor: actorSection,
     ref: refSection,
     rollout: rolloutSection,
