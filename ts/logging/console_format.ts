@@ -30,6 +30,7 @@ export const SHOWN: readonly Shown[] = [
   { group: 'training', label: 'val_loss', metric: 'val/loss', rank: 2 },
   { group: 'training', label: 'grad_norm', metric: 'train/grad_norm', rank: 5 },
   { group: 'training', label: 'lr', metric: 'train/lr', rank: 6 },
+  { group: 'reward', label: 'gen_batches', metric: 'train/num_gen_batches', rank: 4 },
   { group: 'response', label: 'len', metric: 'response_length/mean', rank: 2 },
   { group: 'response', label: 'clipped', metric: 'response_length/clip_ratio', rank: 14 },
   { group: 'time', label: 's', metric: 'timing_s/step', rank: 6, format: seconds },
