@@ -247,6 +247,6 @@ async function updateActor({ config, engines }: StepContext, batch: Batch, metri
     loss: policyLossOptions(config),
   });
   // The entropy stays that of the policy that generated, which an entropy bonus would replace by a mean over mini-batches.
-  const { 'actor/entropy': entropy = Number.NaN } = metrics;
-  Object.assign(metrics, update, { 'actor/entropy': entropy });
+  const { 'actor/entropy': entropy } = metrics;
+  Object.assign(metrics, update, entropy === undefined ? {} : { 'actor/entropy': entropy });
 }
