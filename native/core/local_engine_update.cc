@@ -123,6 +123,10 @@ MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatch
   check_column(batch.ref_log_probs, "refLogProbs", layout);
   check_column(batch.rollout_is_weights, "rolloutIsWeights", layout);
   check_column(batch.rollout_log_probs, "rolloutLogProbs", layout);
+  const GivenLoss& given = batch.given_loss;
+  check_column(given.values, "givenLoss.values", layout);
+  check_column(given.by_log_prob, "givenLoss.byLogProb", layout);
+  check_column(given.by_entropy, "givenLoss.byEntropy", layout);
   require(!loss.use_kl_loss || batch.ref_log_probs.defined(), ErrorCode::kInvalidArgument,
           "[batch] refLogProbs is missing: the KL loss (use_kl_loss) needs it");
   const at::Tensor log_probs = at::zeros({layout.num_response_tokens()});
@@ -140,7 +144,9 @@ MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatch
                              pick(batch.advantages, index),
                              pick(batch.ref_log_probs, index),
                              pick(batch.rollout_is_weights, index),
-                             pick(batch.rollout_log_probs, index)},
+                             pick(batch.rollout_log_probs, index),
+                             {pick(given.values, index), pick(given.by_log_prob, index),
+                              pick(given.by_entropy, index)}},
                             packed.response_offsets, loss);
     const at::Tensor d_hidden = at::empty_like(hidden);
     gradient.run(spec, hidden, transformer_.head_weight(),
@@ -158,7 +164,8 @@ MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatch
     return losses::policy_loss(
                {mini_layout(layout, batch.response_mask, mini, m), part(log_probs), part(entropy),
                 part(batch.old_log_probs), part(batch.advantages), part(batch.ref_log_probs),
-                part(batch.rollout_is_weights), part(batch.rollout_log_probs)},
+                part(batch.rollout_is_weights), part(batch.rollout_log_probs),
+                {part(given.values), part(given.by_log_prob), part(given.by_entropy)}},
                loss)
         .metrics;
   };
