@@ -25,6 +25,8 @@ export class FakeEngines {
   weights = 0.5;
   criticWeights = 0.25;
   updateOptions: unknown = null;
+  /** The batch of the last policy update. */
+  updated: Batch | null = null;
   closeError: Error | null = null;
   /** Sees every call before it is made, with its number from 1; may throw. */
   onCall: (count: number, name: string) => void = () => {};
@@ -48,6 +50,7 @@ export class FakeEngines {
         updatePolicy: async (batch, options) => {
           this.call('updatePolicy');
           this.updateOptions = options;
+          this.updated = batch;
           this.weights += batch.get('advantages').reduce((sum, x, t) => sum + x * 0.001 * (t + 1), 0);
           return { 'actor/pg_loss': this.weights, 'perf/mfu/actor': performance.now() };
         },

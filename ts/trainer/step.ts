@@ -7,6 +7,7 @@ import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
 import type { RewardManagerOptions } from '../reward/manager';
 import type { RewardFunction } from '../reward/types';
+import { bypassOldLogProbs, correctRollout } from './correction';
 import type { Engines } from './engines';
 import { dataMetrics, type Metrics, type PhaseTimer, rewardExtraMetrics, rolloutDifference } from './metrics';
 import { type Decoder, generateResponses, type Prompt, type Scored, scoreResponses } from './rollout';
@@ -104,6 +105,7 @@ async function greedyBaseline(
 }
 
 async function oldLogProbs({ config, engines }: StepContext, batch: Batch, metrics: Metrics): Promise<Batch> {
+  if (config.algorithm.rollout_correction.bypass_mode) return bypassOldLogProbs(batch);
   const temperature = config.actor_rollout_ref.rollout.temperature;
   const sumPiSquared = config.actor_rollout_ref.actor.calculate_sum_pi_squared;
   const result = await engines.actor.computeLogProb(batch, { temperature, entropy: true, sumPiSquared });
@@ -128,7 +130,7 @@ async function values({ engines }: StepContext, batch: Batch): Promise<Batch> {
   return batch.with({ values: (await engines.critic?.computeValues(batch))?.values });
 }
 
-/** KL in the reward (or not), then advantages and returns. */
+/** KL in the reward (or not), rollout correction, then advantages and returns of the tokens that are left. */
 function advantages({ config, kl }: StepContext, batch: Batch, metrics: Metrics): Batch {
   const { algorithm } = config;
   let rewarded: Batch;
@@ -139,7 +141,8 @@ function advantages({ config, kl }: StepContext, batch: Batch, metrics: Metrics)
   } else {
     rewarded = batch.with({ tokenRewards: batch.get('tokenScores') });
   }
-  return rewarded.with(computeAdvantages(algorithm.adv_estimator, rewarded, advantageOptions(config)));
+  const corrected = correctRollout(config, rewarded, metrics);
+  return corrected.with(computeAdvantages(algorithm.adv_estimator, corrected, advantageOptions(config)));
 }
 
 async function updateCritic({ config, engines }: StepContext, batch: Batch, metrics: Metrics): Promise<void> {

@@ -60,8 +60,9 @@ export function checkPolicyLoss(
       ];
       const expected = slope(returned, (here - below) / step, (above - here) / step, tolerance);
       const error = Math.abs(returned - expected) / Math.max(1, Math.abs(expected));
-      // Written so that NaN is the worst of all.
-      if (!(error <= worst.error)) worst = { by, index, returned, expected, error };
+      // NaN is the worst of all.
+      if (!Number.isNaN(worst.error) && !(error <= worst.error))
+        worst = { by, index, returned, expected, error };
     }
   }
   if (!(worst.error <= tolerance)) {
