@@ -222,11 +222,11 @@ struct Mode {
   const char* name;
   ModeLoss (*loss)(const ModeInputs&);
 };
-constexpr Mode kModes[] = {
-    {"vanilla", vanilla}, {"gspo", gspo},         {"cispo", cispo},     {"gpg", gpg},
-    {"sapo", sapo},       {"dppo_tv", dppo_tv},   {"dppo_kl", dppo_kl}, {"geo_mean", geo_mean},
-    {"kl_cov", kl_cov},   {"clip_cov", clip_cov}, {"dro", dro},         {"reinforce", reinforce},
-    {"linear", linear}};
+constexpr Mode kModes[] = {{"vanilla", vanilla},   {"gspo", gspo},         {"cispo", cispo},
+                           {"gpg", gpg},           {"sapo", sapo},         {"dppo_tv", dppo_tv},
+                           {"dppo_kl", dppo_kl},   {"geo_mean", geo_mean}, {"kl_cov", kl_cov},
+                           {"clip_cov", clip_cov}, {"dro", dro},           {"reinforce", reinforce},
+                           {"linear", linear}};
 
 }  // namespace
 

@@ -199,7 +199,8 @@ TEST(a_given_loss_keeps_its_value_and_gradients) {
     const at::Tensor ratio = (leaf - in.old_log_probs).exp();
     const at::Tensor upper = at::maximum(-in.advantages * ratio, -in.advantages * ratio.clamp(0.8, 1.3));
     const at::Tensor values =
-        at::where(in.advantages.lt(0), at::minimum(-in.advantages * 3.0, upper), upper) * in.rollout_is_weights;
+        at::where(in.advantages.lt(0), at::minimum(-in.advantages * 3.0, upper), upper) *
+        in.rollout_is_weights;
     in.given.values = values.detach();
     in.given.by_log_prob = torch::autograd::grad({values.nansum()}, {leaf})[0];
     in.rollout_is_weights = at::Tensor();
