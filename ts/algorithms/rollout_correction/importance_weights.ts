@@ -1,5 +1,5 @@
 import type { ResolvedCorrection } from './options';
-import { clamp, describeRows, SAFETY_BOUND, type ValidTokens } from './valid_tokens';
+import { clamp, describeRows, each, range, SAFETY_BOUND, type ValidTokens } from './valid_tokens';
 
 type Importance = NonNullable<ResolvedCorrection['importance']>;
 type Numbers = Record<string, number>;
@@ -20,9 +20,9 @@ export function importanceWeights(
 ): { weights: Float64Array; metrics: Numbers } {
   const exponent = (x: number): number => Math.exp(clamp(x, -SAFETY_BOUND, SAFETY_BOUND));
   const sums = tokens.rowSums(logRatio);
-  const raw = level === 'token' ? logRatio.map(exponent) : tokens.spread(sums.map(exponent));
+  const raw = level === 'token' ? each(logRatio, exponent) : tokens.spread(each(sums, exponent));
   const { lower, upper } = bounds;
-  const weights = raw.map((w) =>
+  const weights = each(raw, (w) =>
     lower === null ? clamp(w, Number.NEGATIVE_INFINITY, upper) : w >= lower && w <= upper ? w : 0,
   );
   const low = lower ?? 1 / upper;
@@ -38,7 +38,7 @@ export function importanceWeights(
   const mean = level === 'token' ? tokens.mean(weights) : meanOfSequences(tokens, weights);
   const factor = mean > NORMALISATION_FLOOR ? mean : 1;
   metrics['rollout_is_batch_norm_factor'] = factor;
-  return { weights: weights.map((w) => w / factor), metrics };
+  return { weights: each(weights, (w) => w / factor), metrics };
 }
 
 function tokenRange(
@@ -48,9 +48,10 @@ function tokenRange(
   low: number,
   high: number,
 ): Numbers {
+  const { max, min } = range(weights);
   return {
-    rollout_is_max: weights.reduce((a, b) => Math.max(a, b)),
-    rollout_is_min: weights.reduce((a, b) => Math.min(a, b)),
+    rollout_is_max: max,
+    rollout_is_min: min,
     rollout_is_ratio_fraction_high: tokens.share(raw, (w) => w > high),
     rollout_is_ratio_fraction_low: tokens.share(raw, (w) => w < low),
   };
@@ -70,7 +71,7 @@ function sequenceRange(sums: Float64Array, low: number, high: number): Numbers {
 /** 1 / E (w/E w)²: 1 when all weights are equal; 0 when all of them are 0. */
 function effectiveSampleSize(tokens: ValidTokens, weights: Float64Array): number {
   const mean = tokens.mean(weights) + 1e-8;
-  const square = tokens.mean(weights.map((w) => (w / mean) ** 2));
+  const square = tokens.mean(weights, (w) => (w / mean) ** 2);
   return square === 0 ? 0 : 1 / square;
 }
 

@@ -1,5 +1,5 @@
 import type { Divergence, Rejection } from './thresholds';
-import { clamp, describeRows, SAFETY_BOUND, type ValidTokens } from './valid_tokens';
+import { clamp, describeRows, each, range, SAFETY_BOUND, type ValidTokens } from './valid_tokens';
 
 type Numbers = Record<string, number>;
 
@@ -19,16 +19,16 @@ export function rejectTokens(
   logRatio: Float64Array,
   rejections: readonly Rejection[],
 ): { keep: Uint8Array; metrics: Numbers } {
-  const safe = logRatio.map((lr) => clamp(lr, -SAFETY_BOUND, SAFETY_BOUND));
+  const safe = each(logRatio, (lr) => clamp(lr, -SAFETY_BOUND, SAFETY_BOUND));
   const keep = new Uint8Array(tokens.count).fill(1);
   const metrics: Numbers = {};
   for (const rejection of rejections) {
-    const result = reject(tokens, safe.map(divergences[rejection.divergence]), rejection);
+    const result = reject(tokens, each(safe, divergences[rejection.divergence]), rejection);
     for (let n = 0; n < keep.length; n++) keep[n]! &= result.keep[n] as number;
     Object.assign(metrics, result.metrics);
   }
   const rejected = rejectedRows(tokens, keep);
-  metrics['rollout_rs_masked_fraction'] = tokens.mean(keep.map((kept) => 1 - kept));
+  metrics['rollout_rs_masked_fraction'] = tokens.mean(keep, (kept) => 1 - kept);
   metrics['rollout_rs_seq_masked_fraction'] = rejected / tokens.rows;
   return { keep, metrics };
 }
@@ -47,11 +47,15 @@ function reject(
         : tokens.rowMeans(divergence);
   const statistic = scope === 'token' ? divergence : tokens.spread(perRow);
   // NaN passes no criterion.
-  const keep = Uint8Array.from(statistic, (x) => (x >= lower && x <= upper ? 1 : 0));
+  const keep = new Uint8Array(statistic.length);
+  for (let n = 0; n < keep.length; n++) {
+    const x = statistic[n] as number;
+    keep[n] = x >= lower && x <= upper ? 1 : 0;
+  }
   const rows = perRow.filter((_, i) => (tokens.counts[i] as number) > 0);
   const prefix = `rollout_rs_${rejection.name}`;
   const metrics = statisticMetrics(tokens, statistic, rows, rejection);
-  metrics['masked_fraction'] = tokens.mean(keep.map((kept) => 1 - kept));
+  metrics['masked_fraction'] = tokens.mean(keep, (kept) => 1 - kept);
   metrics['seq_masked_fraction'] = rejectedRows(tokens, keep) / rows.length;
   return {
     keep,
@@ -74,10 +78,11 @@ function statisticMetrics(
     scope === 'token'
       ? (test: (x: number) => boolean): number => tokens.share(statistic, test)
       : sequences.share;
+  const extremes = scope === 'token' ? range(statistic) : sequences;
   return {
     mean: tokens.mean(statistic),
-    max: scope === 'token' ? statistic.reduce((a, b) => Math.max(a, b)) : sequences.max,
-    min: scope === 'token' ? statistic.reduce((a, b) => Math.min(a, b)) : sequences.min,
+    max: extremes.max,
+    min: extremes.min,
     fraction_high: share(tooHigh),
     fraction_low: share(tooLow),
     std: tokens.clampedDeviation(statistic, bounded ? lower : 0, upper),

@@ -4,7 +4,7 @@ import { importanceWeights } from './importance_weights';
 import { offPolicyMetrics } from './off_policy';
 import { correctionError, type RolloutCorrectionOptions, resolveCorrection } from './options';
 import { rejectTokens } from './rejection';
-import { ValidTokens } from './valid_tokens';
+import { each, ValidTokens } from './valid_tokens';
 
 /** B sequences, ragged: response-token arrays [ΣR], cut by `offsets` [B+1]. */
 export interface CorrectionInputs {
@@ -41,7 +41,7 @@ export function rolloutCorrectionDouble(
   }
   const logProbs = tokens.pick(inputs.logProbs);
   const rolloutLogProbs = tokens.pick(inputs.rolloutLogProbs);
-  const logRatio = logProbs.map((lp, n) => lp - (rolloutLogProbs[n] as number));
+  const logRatio = each(logProbs, (lp, n) => lp - (rolloutLogProbs[n] as number));
 
   const metrics: Record<string, number> = {};
   let rolloutIsWeights: Float64Array | null = null;
@@ -52,13 +52,13 @@ export function rolloutCorrectionDouble(
       rolloutIsWeights[tokens.index[n] as number] = weighted.weights[n] as number;
     Object.assign(metrics, weighted.metrics);
   }
-  const mask = Uint8Array.from(responseMask, (bit) => (bit ? 1 : 0));
+  const mask = Uint8Array.from(responseMask);
   if (rejections.length > 0) {
     const rejected = rejectTokens(tokens, logRatio, rejections);
     for (let n = 0; n < tokens.count; n++) mask[tokens.index[n] as number] = rejected.keep[n] as number;
     Object.assign(metrics, rejected.metrics);
   }
-  Object.assign(metrics, offPolicyMetrics(tokens, logProbs, rolloutLogProbs));
+  Object.assign(metrics, offPolicyMetrics(tokens, logProbs, rolloutLogProbs, logRatio));
   return {
     rolloutIsWeights,
     responseMask: mask,
