@@ -32,6 +32,21 @@ export {
   type KlControllerOptions,
   klPenalty,
 } from './algorithms/kl';
+export {
+  checkPolicyLoss,
+  type PolicyLossCheck,
+  type PolicyLossCheckOptions,
+} from './algorithms/policy_losses/check';
+export {
+  type PolicyLossFunction,
+  type PolicyLossFunctionInputs,
+  type PolicyLossFunctionResult,
+  type PolicyLossSettings,
+  registerPolicyLoss,
+} from './algorithms/policy_losses/registry';
+export type { RolloutCorrectionOptions } from './algorithms/rollout_correction/options';
+export { rolloutCorrectionPreset } from './algorithms/rollout_correction/presets';
+export { rolloutCorrection } from './algorithms/rollout_correction/rollout_correction';
 export { Batch, type ColumnOptions, type RaggedInput, type Seqs } from './batch/batch';
 export type { ColumnData, Granularity, KnownColumns } from './batch/columns';
 export type { PaddedInput } from './batch/padded';

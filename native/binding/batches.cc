@@ -66,6 +66,12 @@ TokenBatch read_token_batch(const Field& dto) {
   return batch;
 }
 
+GivenLoss read_given_loss(const Field& dto, int64_t length) {
+  if (dto.is_null()) return {};
+  return {read_response(dto["values"], length), read_response(dto["byLogProb"], length),
+          read_response_or_none(dto["byEntropy"], length)};
+}
+
 PolicyBatch read_policy_batch(const Field& dto) {
   PolicyBatch batch;
   batch.tokens = read_token_batch(dto["tokens"]);
@@ -76,6 +82,7 @@ PolicyBatch read_policy_batch(const Field& dto) {
   batch.ref_log_probs = read_response_or_none(dto["refLogProbs"], n);
   batch.rollout_is_weights = read_response_or_none(dto["rolloutIsWeights"], n);
   batch.rollout_log_probs = read_response_or_none(dto["rolloutLogProbs"], n);
+  batch.given_loss = read_given_loss(dto["givenLoss"], n);
   return batch;
 }
 

@@ -10,6 +10,8 @@
 namespace troupe::binding {
 
 TokenBatch read_token_batch(const Field& dto);
+// null: no given loss. `length`: response tokens.
+GivenLoss read_given_loss(const Field& dto, int64_t length);
 PolicyBatch read_policy_batch(const Field& dto);
 ValueBatch read_value_batch(const Field& dto);
 SftBatch read_sft_batch(const Field& dto);

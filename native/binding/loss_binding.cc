@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "binding/batches.h"
 #include "binding/binding.h"
 #include "binding/environment.h"
 #include "binding/errors.h"
@@ -54,6 +55,7 @@ losses::PolicyInputs read_policy_inputs(const Field& dto) {
   inputs.ref_log_probs = read_per_token_or_none(dto["refLogProbs"], inputs.layout);
   inputs.rollout_is_weights = read_per_token_or_none(dto["rolloutIsWeights"], inputs.layout);
   inputs.rollout_log_probs = read_per_token_or_none(dto["rolloutLogProbs"], inputs.layout);
+  inputs.given = read_given_loss(dto["givenLoss"], inputs.layout.mask.numel());
   return inputs;
 }
 

@@ -78,6 +78,13 @@ struct PolicyLossOptions {
   std::map<std::string, double> extra;  // tau_pos, kl_cov_ratio, dro_beta, ...
 };
 
+// A loss that the caller computed at these log-probs, for the mode "linear".
+struct GivenLoss {
+  at::Tensor values;       // [sum R] float32: per-token loss
+  at::Tensor by_log_prob;  // [sum R] float32: its derivative by the token's log-prob
+  at::Tensor by_entropy;   // [sum R] float32: by the token's entropy, or undefined
+};
+
 struct PolicyBatch {
   TokenBatch tokens;
   at::Tensor response_mask;       // [sum R] uint8
@@ -86,6 +93,7 @@ struct PolicyBatch {
   at::Tensor ref_log_probs;       // [sum R] float32 or undefined
   at::Tensor rollout_is_weights;  // [sum R] float32 or undefined
   at::Tensor rollout_log_probs;   // [sum R] float32 or undefined
+  GivenLoss given_loss;           // undefined but in the mode "linear"
 };
 
 struct ValueBatch {

@@ -123,6 +123,10 @@ MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatch
   check_column(batch.ref_log_probs, "refLogProbs", layout);
   check_column(batch.rollout_is_weights, "rolloutIsWeights", layout);
   check_column(batch.rollout_log_probs, "rolloutLogProbs", layout);
+  const GivenLoss& given = batch.given_loss;
+  check_column(given.values, "givenLoss.values", layout);
+  check_column(given.by_log_prob, "givenLoss.byLogProb", layout);
+  check_column(given.by_entropy, "givenLoss.byEntropy", layout);
   require(!loss.use_kl_loss || batch.ref_log_probs.defined(), ErrorCode::kInvalidArgument,
           "[batch] refLogProbs is missing: the KL loss (use_kl_loss) needs it");
   const at::Tensor log_probs = at::zeros({layout.num_response_tokens()});
@@ -133,15 +137,17 @@ MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatch
     ForwardState state;
     const at::Tensor hidden = transformer_.forward(packed, &state, options_.gradient_checkpointing);
     const at::Tensor& index = packed.response_index;
-    PolicyGradient gradient({micro_layout(packed, batch.response_mask, mini, m),
-                             {},
-                             {},
-                             pick(batch.old_log_probs, index),
-                             pick(batch.advantages, index),
-                             pick(batch.ref_log_probs, index),
-                             pick(batch.rollout_is_weights, index),
-                             pick(batch.rollout_log_probs, index)},
-                            packed.response_offsets, loss);
+    PolicyGradient gradient(
+        {micro_layout(packed, batch.response_mask, mini, m),
+         {},
+         {},
+         pick(batch.old_log_probs, index),
+         pick(batch.advantages, index),
+         pick(batch.ref_log_probs, index),
+         pick(batch.rollout_is_weights, index),
+         pick(batch.rollout_log_probs, index),
+         {pick(given.values, index), pick(given.by_log_prob, index), pick(given.by_entropy, index)}},
+        packed.response_offsets, loss);
     const at::Tensor d_hidden = at::empty_like(hidden);
     gradient.run(spec, hidden, transformer_.head_weight(),
                  pad_rows(packed.targets, hidden.size(0)).to(device_), d_hidden,
@@ -155,11 +161,16 @@ MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatch
     const int64_t end =
         layout.response_offsets[static_cast<size_t>(mini.offsets[static_cast<size_t>(m) + 1])];
     const auto part = [&](const at::Tensor& column) { return range(column, begin, end); };
-    return losses::policy_loss(
-               {mini_layout(layout, batch.response_mask, mini, m), part(log_probs), part(entropy),
-                part(batch.old_log_probs), part(batch.advantages), part(batch.ref_log_probs),
-                part(batch.rollout_is_weights), part(batch.rollout_log_probs)},
-               loss)
+    return losses::policy_loss({mini_layout(layout, batch.response_mask, mini, m),
+                                part(log_probs),
+                                part(entropy),
+                                part(batch.old_log_probs),
+                                part(batch.advantages),
+                                part(batch.ref_log_probs),
+                                part(batch.rollout_is_weights),
+                                part(batch.rollout_log_probs),
+                                {part(given.values), part(given.by_log_prob), part(given.by_entropy)}},
+                               loss)
         .metrics;
   };
   return run_updates(batch.tokens, layout, mini, step, summarize);

@@ -37,6 +37,8 @@ losses::PolicyInputs PolicyGradient::part(int64_t begin, int64_t end) const {
   piece.ref_log_probs = cut(inputs_.ref_log_probs, begin, end);
   piece.rollout_is_weights = cut(inputs_.rollout_is_weights, begin, end);
   piece.rollout_log_probs = cut(inputs_.rollout_log_probs, begin, end);
+  piece.given = {cut(inputs_.given.values, begin, end), cut(inputs_.given.by_log_prob, begin, end),
+                 cut(inputs_.given.by_entropy, begin, end)};
   return piece;
 }
 
@@ -66,14 +68,15 @@ void PolicyGradient::run(const ops::LogProbSpec& spec, const at::Tensor& hidden,
 
   at::Tensor grad, entropy_grad;  // of all rows; only where the loss needs them at once
   const bool at_once = !losses::is_token_local(options_.mode);
+  const bool with_entropy = losses::uses_entropy(options_, inputs_.given);
   if (at_once) {
     ops::linear_log_prob_forward(spec, hidden, weight, targets, rows);
     grad = make();
-    if (options_.entropy_coeff != 0) entropy_grad = make();
+    if (with_entropy) entropy_grad = make();
     chunk_gradients(rows, 0, hidden.size(0), grad, entropy_grad);
   }
   ops::linear_log_prob_backward(
-      spec, hidden, weight, targets, rows, options_.entropy_coeff != 0,
+      spec, hidden, weight, targets, rows, with_entropy,
       [&](int64_t begin, int64_t end, const at::Tensor& grad_rows, const at::Tensor& entropy_rows) {
         if (!at_once) return chunk_gradients(rows, begin, end, grad_rows, entropy_rows);
         grad_rows.copy_(cut(grad, begin, end));

@@ -41,17 +41,21 @@ struct PolicyInputs {
   at::Tensor ref_log_probs;       // [sum R] or undefined
   at::Tensor rollout_is_weights;  // [sum R] or undefined
   at::Tensor rollout_log_probs;   // [sum R] or undefined
+  GivenLoss given;                // [sum R] each, or undefined
 };
 
 struct PolicyLoss {
   double loss = 0;            // pg_loss - entropy_coeff * entropy_loss + kl_loss_coef * kl_loss
   at::Tensor grad_log_probs;  // [sum R] float32: d loss / d log_prob
-  at::Tensor grad_entropy;    // [sum R] float32, undefined when entropy_coeff is 0
+  at::Tensor grad_entropy;    // [sum R] float32, undefined unless uses_entropy
   Metrics metrics;  // pg_loss, pg_clipfrac, pg_clipfrac_lower, ppo_kl, entropy (token mean), entropy_loss,
                     // kl_loss, kl_coef, loss
 };
 // Unknown mode: kInvalidArgument listing the known ones.
 PolicyLoss policy_loss(const PolicyInputs& inputs, const PolicyLossOptions& options);
+
+// Whether the loss has a gradient by the entropies.
+bool uses_entropy(const PolicyLossOptions& options, const GivenLoss& given);
 
 // Whether a mode's loss is a sum of terms of one token each (given counts and mask_sums), so that it can
 // be computed on any part of a sequence.

@@ -8,6 +8,10 @@
 
 namespace troupe::losses {
 
+bool uses_entropy(const PolicyLossOptions& options, const GivenLoss& given) {
+  return options.entropy_coeff != 0 || given.by_entropy.defined();
+}
+
 PolicyLoss policy_loss(const PolicyInputs& inputs, const PolicyLossOptions& options) {
   const at::AutoGradMode with_grad(true);
   const ValidTokens tokens(inputs.layout);
@@ -15,9 +19,14 @@ PolicyLoss policy_loss(const PolicyInputs& inputs, const PolicyLossOptions& opti
   const at::Tensor is_weights = inputs.rollout_is_weights.defined()
                                     ? tokens.pick(inputs.rollout_is_weights, "rollout_is_weights")
                                     : at::Tensor();
+  const auto given = [&](const at::Tensor& column, const char* name) {
+    return column.defined() ? tokens.pick(column, name) : column;
+  };
   const ModeLoss policy = mode_loss(options.mode, {tokens, options, inputs.layout.global_sequences, log_probs,
                                                    tokens.pick(inputs.old_log_probs, "old_log_probs"),
-                                                   tokens.pick(inputs.advantages, "advantages"), is_weights});
+                                                   tokens.pick(inputs.advantages, "advantages"), is_weights,
+                                                   given(inputs.given.values, "given.values"),
+                                                   given(inputs.given.by_log_prob, "given.by_log_prob")});
   PolicyLoss result;
   result.metrics = policy.metrics;
   result.metrics["pg_loss"] = policy.loss.item<double>();
@@ -29,13 +38,17 @@ PolicyLoss policy_loss(const PolicyInputs& inputs, const PolicyLossOptions& opti
     const at::Tensor entropy_loss = (entropy * weights).sum();
     result.metrics["entropy"] = tokens.mean(entropy);
     result.metrics["entropy_loss"] = entropy_loss.item<double>();
-    if (options.entropy_coeff != 0) {
-      loss = loss - options.entropy_coeff * entropy_loss;
-      result.grad_entropy = tokens.spread(weights * -options.entropy_coeff);
+    if (options.entropy_coeff != 0) loss = loss - options.entropy_coeff * entropy_loss;
+    if (uses_entropy(options, inputs.given)) {
+      at::Tensor slope = at::full_like(weights, -options.entropy_coeff);
+      if (inputs.given.by_entropy.defined())
+        slope = slope + tokens.pick(inputs.given.by_entropy, "given.by_entropy");
+      result.grad_entropy = tokens.spread(weights * slope);
     }
   } else {
-    require(options.entropy_coeff == 0, ErrorCode::kInternal,
-            "[losses] expected entropy because entropy_coeff is ", options.entropy_coeff);
+    require(!uses_entropy(options, inputs.given), ErrorCode::kInternal,
+            "[losses] expected entropy because the loss has a gradient by it (entropy_coeff is ",
+            options.entropy_coeff, ")");
   }
   if (options.use_kl_loss) {
     const at::Tensor reference = tokens.pick(inputs.ref_log_probs, "ref_log_probs");

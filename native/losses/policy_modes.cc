@@ -203,14 +203,30 @@ ModeLoss dro(const ModeInputs& in) {
           {{"ppo_kl", in.tokens.mean(-delta)}}};
 }
 
+// REINFORCE (Williams 1992): with importance weights the off-policy policy gradient. verl's bypass mode.
+ModeLoss reinforce(const ModeInputs& in) {
+  return {aggregate(in, -in.advantages * in.log_probs), {{"ppo_kl", in.tokens.mean(-log_ratio(in))}}};
+}
+
+// Value and slope of a loss that was computed at these very log-probs, elsewhere: its first-order
+// expansion there, so that value and gradient are both the caller's. The slope by the entropy is
+// added in policy_loss.
+ModeLoss linear(const ModeInputs& in) {
+  require(in.given_values.defined() && in.given_by_log_prob.defined(), ErrorCode::kInvalidArgument,
+          "[losses] linear needs a given loss: values and their derivatives by log-prob");
+  const at::Tensor zero = in.log_probs - in.log_probs.detach();
+  return {aggregate(in, in.given_values + in.given_by_log_prob * zero), {}};
+}
+
 struct Mode {
   const char* name;
   ModeLoss (*loss)(const ModeInputs&);
 };
-constexpr Mode kModes[] = {
-    {"vanilla", vanilla}, {"gspo", gspo},         {"cispo", cispo},     {"gpg", gpg},
-    {"sapo", sapo},       {"dppo_tv", dppo_tv},   {"dppo_kl", dppo_kl}, {"geo_mean", geo_mean},
-    {"kl_cov", kl_cov},   {"clip_cov", clip_cov}, {"dro", dro}};
+constexpr Mode kModes[] = {{"vanilla", vanilla},   {"gspo", gspo},         {"cispo", cispo},
+                           {"gpg", gpg},           {"sapo", sapo},         {"dppo_tv", dppo_tv},
+                           {"dppo_kl", dppo_kl},   {"geo_mean", geo_mean}, {"kl_cov", kl_cov},
+                           {"clip_cov", clip_cov}, {"dro", dro},           {"reinforce", reinforce},
+                           {"linear", linear}};
 
 }  // namespace
 

@@ -79,6 +79,14 @@ const cases: [string, () => Promise<unknown>, string][] = [
     'updatePolicy.batch.advantages: expected 5 elements (one per response token), got 4',
   ],
   [
+    'part of a given loss',
+    () =>
+      updatePolicy({
+        batch: { givenLoss: { values: new Float32Array(5), byLogProb: null, byEntropy: null } },
+      }),
+    'updatePolicy.batch.givenLoss.byLogProb: expected Float32Array, got null',
+  ],
+  [
     'offsets that do not fit the tokens',
     () => updatePolicy({ tokens: { seqOffsets: Int32Array.of(0, 5, 9) } }),
     'updatePolicy.batch.tokens.seqOffsets: expected the last offset to be 8 (the number of tokens), got 9',

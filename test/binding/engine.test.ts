@@ -159,6 +159,7 @@ test('the losses run on arrays of the caller', async () => {
     refLogProbs: null,
     rolloutIsWeights: null,
     rolloutLogProbs: null,
+    givenLoss: null,
   };
   const result = await binding.policyLoss(inputs, tinyPolicyLoss);
   expect(result.loss).toBeCloseTo(-0.2, 6);

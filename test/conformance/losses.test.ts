@@ -60,6 +60,7 @@ function policyInputs(source: Record<string, Matrix>, p: Params): NativePolicyLo
     refLogProbs: null,
     rolloutIsWeights: p.is_weights ? floats(inputs.is_weights) : null,
     rolloutLogProbs: null,
+    givenLoss: null,
   };
 }
 

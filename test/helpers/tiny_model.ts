@@ -95,6 +95,7 @@ export function tinyPolicyBatch(): NativePolicyBatch {
     refLogProbs: null,
     rolloutIsWeights: null,
     rolloutLogProbs: null,
+    givenLoss: null,
   };
 }
 

@@ -61,7 +61,7 @@ PolicyLossOptions options_for(const std::string& mode, const std::string& aggreg
 }
 
 const std::vector<std::string> kModes{"vanilla", "gspo",     "cispo",  "gpg",      "sapo", "dppo_tv",
-                                      "dppo_kl", "geo_mean", "kl_cov", "clip_cov", "dro"};
+                                      "dppo_kl", "geo_mean", "kl_cov", "clip_cov", "dro",  "reinforce"};
 const std::vector<std::string> kAggregations{"token-mean", "token-sum", "seq-mean-token-sum",
                                              "seq-mean-token-mean", "seq-mean-token-sum-norm"};
 
@@ -113,7 +113,7 @@ TEST(equal_policies_have_ratio_exactly_one) {
 TEST(gradients_match_finite_differences) {
   at::manual_seed(2);
   const double step = 1e-3;  // of float32 log-probs
-  for (const std::string mode : {"vanilla", "gpg", "sapo", "geo_mean", "dro"}) {
+  for (const std::string mode : {"vanilla", "gpg", "sapo", "geo_mean", "dro", "reinforce"}) {
     for (const std::string& aggregation : kAggregations) {
       const PolicyInputs in = random_inputs({4, 0, 6, 3});
       PolicyLossOptions options = options_for(mode, aggregation);
@@ -164,6 +164,58 @@ TEST(cispo_weights_are_constants) {
   const PolicyLoss result = policy_loss(in, options_for("cispo"));
   CHECK_CLOSE(at_index(result.grad_log_probs, 0), -1.3 * 2 / 2, 1e-6);
   CHECK_CLOSE(at_index(result.grad_log_probs, 1), std::exp(-0.1) * 3 / 2, 1e-6);
+}
+
+TEST(reinforce_by_hand) {
+  PolicyInputs in;
+  in.layout = {at::tensor(std::vector<int64_t>{0, 2, 3}, at::kLong),
+               at::tensor(std::vector<uint8_t>{1, 0, 1}, at::kByte), 4, 2};
+  in.log_probs = floats({-1, kNan, -3});
+  in.old_log_probs = floats({-1.5, kNan, -2});
+  in.advantages = floats({2, kNan, -1});
+  in.rollout_is_weights = floats({0.5, kNan, 2});
+  const PolicyLoss result = policy_loss(in, options_for("reinforce"));
+  CHECK_CLOSE(result.loss, (2 * 1 * 0.5 - 3 * 2) / 4, 1e-7);
+  CHECK(at::allclose(result.grad_log_probs, floats({-0.25, 0, 0.5}), 1e-6, 0));
+  CHECK_CLOSE(result.metrics.at("ppo_kl"), (-0.5 + 1) / 2, 1e-7);
+  in.rollout_is_weights = at::Tensor();
+  CHECK_CLOSE(policy_loss(in, options_for("reinforce")).loss, (2 - 3) / 4.0, 1e-7);
+}
+
+// A loss given by its value and slopes at these log-probs has that value and those gradients, beside
+// the entropy bonus and the KL loss.
+TEST(a_given_loss_keeps_its_value_and_gradients) {
+  at::manual_seed(5);
+  for (const std::string& aggregation : kAggregations) {
+    PolicyInputs in = random_inputs({4, 0, 6, 3});
+    PolicyLossOptions options = options_for("vanilla", aggregation);
+    options.use_kl_loss = true;
+    options.entropy_coeff = 0.1;
+    const PolicyLoss whole = policy_loss(in, options);
+    options.mode = "linear";
+    CHECK_THROWS(policy_loss(in, options), "linear needs a given loss");
+    // Vanilla's own value and slope, computed apart.
+    const at::Tensor leaf = in.log_probs.clone().requires_grad_();
+    const at::Tensor ratio = (leaf - in.old_log_probs).exp();
+    const at::Tensor upper = at::maximum(-in.advantages * ratio, -in.advantages * ratio.clamp(0.8, 1.3));
+    const at::Tensor values =
+        at::where(in.advantages.lt(0), at::minimum(-in.advantages * 3.0, upper), upper) *
+        in.rollout_is_weights;
+    in.given.values = values.detach();
+    in.given.by_log_prob = torch::autograd::grad({values.nansum()}, {leaf})[0];
+    in.rollout_is_weights = at::Tensor();
+    const PolicyLoss linear = policy_loss(in, options);
+    CHECK_CLOSE(linear.loss, whole.loss, 1e-6 * (1 + std::abs(whole.loss)));
+    CHECK_CLOSE(linear.metrics.at("pg_loss"), whole.metrics.at("pg_loss"), 1e-6 * (1 + std::abs(whole.loss)));
+    CHECK(at::allclose(linear.grad_log_probs, whole.grad_log_probs, 1e-5, 1e-7));
+    CHECK(at::equal(linear.grad_entropy, whole.grad_entropy));
+    in.given.by_entropy = at::ones_like(in.given.values);
+    options.entropy_coeff = 0;
+    const PolicyLoss sloped = policy_loss(in, options);
+    CHECK(at::allclose(sloped.grad_entropy, aggregation_weights(in.layout, aggregation, 7), 1e-6, 0));
+    in.entropy = at::Tensor();
+    CHECK_THROWS(policy_loss(in, options), "expected entropy because the loss has a gradient by it");
+  }
 }
 
 TEST(splits_add_up) {

@@ -101,6 +101,50 @@ describe('the recipe', () => {
   });
 });
 
+describe('rollout correction', () => {
+  const correction = 'algorithm.rollout_correction';
+  const once = ['trainer.total_training_steps=1', 'trainer.val_before_train=false'];
+  const metricsOf = async (overrides: string[]) => {
+    const run = trainer({ overrides: [...once, ...overrides] });
+    await run.trainer.fit();
+    const [line] = read(run.directory, 'metrics.jsonl').trim().split('\n');
+    return {
+      calls: run.engines.calls,
+      batch: run.engines.updates.at(-1),
+      metrics: JSON.parse(line as string),
+    };
+  };
+
+  test('its metrics are logged when nothing is corrected', async () => {
+    const { metrics, batch } = await metricsOf([]);
+    expect(metrics['rollout_corr/kl']).toBe(0);
+    expect(metrics).not.toHaveProperty(['rollout_corr/rollout_is_mean']);
+    expect(batch?.has('rolloutIsWeights')).toBe(false);
+  });
+
+  test('weights and rejection reach the update', async () => {
+    // The fake engines sample and evaluate by one function of the token's place, from the same weights: ratios of 1.
+    const { metrics, batch } = await metricsOf([`${correction}.preset=decoupled_geo_rs_token_tis`]);
+    expect(metrics['rollout_corr/rollout_is_mean']).toBeCloseTo(1, 6);
+    expect(metrics['rollout_corr/rollout_rs_masked_fraction']).toBe(0);
+    expect(batch?.get('rolloutIsWeights').every((w) => w === 1)).toBe(true);
+    const strict = await metricsOf([
+      `${correction}.rollout_rs=seq_sum_k1`,
+      `${correction}.rollout_rs_threshold="1.5_2.0"`,
+    ]);
+    expect(strict.metrics['rollout_corr/rollout_rs_masked_fraction']).toBeCloseTo(1, 6);
+    expect(strict.batch?.get('responseMask').includes(1)).toBe(false);
+    expect(strict.batch?.get('advantages').every((a) => a === 0)).toBe(true);
+  });
+
+  test('bypass mode takes the rollout’s log-probs instead of a pass over the model', async () => {
+    const { calls, batch, metrics } = await metricsOf([`${correction}.preset=bypass_ppo_clip_k3_rs`]);
+    expect(calls.slice(0, 2)).toEqual(['generate', 'updatePolicy']);
+    expect(batch?.get('oldLogProbs')).toEqual(batch?.get('rolloutLogProbs'));
+    expect(metrics).not.toHaveProperty(['rollout_corr/kl']); // the update's
+  });
+});
+
 describe('resuming', () => {
   const overrides = [...ppo, 'trainer.total_training_steps=5', 'trainer.save_freq=2', 'trainer.test_freq=3'];
 

@@ -5,6 +5,7 @@ import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../n
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from './check_options';
 import type { EngineOptions } from './engine_options';
 import { reduceMetrics, type UpdateMetrics } from './metrics';
+import { policyBatch } from './policy_batch';
 import { RoleEngine } from './role_engine';
 import type { SamplingOptions } from './sampling';
 import {
@@ -16,6 +17,7 @@ import {
   sampleSeeds,
 } from './sampling';
 import { joinFloats, planUpdate, shardByRank, tokenBatch, type UpdateShard } from './shards';
+import { preparationOf, updateStepwise } from './stepwise_update';
 import type { PolicyLossOptions } from './update_options';
 import { resolvePolicyLoss } from './update_options';
 
@@ -89,7 +91,9 @@ export class Actor {
 
   /**
    * One call is `ppoEpochs` passes over the batch in mini-batches, in order, with one optimiser step each. Needs oldLogProbs and
-   * advantages, refLogProbs with `loss.useKlLoss`; uses rolloutIsWeights when it is there.
+   * advantages, refLogProbs with `loss.useKlLoss`; uses rolloutIsWeights when it is there. Mode bypass_mode needs
+   * rolloutLogProbs instead of oldLogProbs. A registered loss that fails ends the call before the step of its mini-batch;
+   * the steps before it are done.
    */
   async updatePolicy(b: Batch, o: PolicyUpdateOptions = {}): Promise<PolicyMetrics> {
     const where = 'updatePolicy';
@@ -98,14 +102,26 @@ export class Actor {
     const temperature = numberOption(where, 'temperature', o.temperature, 1, { above: 0 });
     const longest = b.responseLens.reduce((max, length) => Math.max(max, length), 0);
     const loss = resolvePolicyLoss(`${where} loss`, o.loss ?? {}, longest);
+    const preparation = preparationOf(loss, o.loss?.rolloutCorrection ?? {});
     this.engine.checkUpdate(where, b, [
-      'oldLogProbs',
+      ...(preparation?.columns ?? ['oldLogProbs']),
       'advantages',
       ...(loss.useKlLoss ? ['refLogProbs'] : []),
     ]);
     const { group, name } = this.engine;
     const shards = planUpdate(where, b, o.miniBatchSize, epochs, group.worldSize);
     const started = performance.now();
+    if (preparation !== null) {
+      const miniBatchSize = o.miniBatchSize ?? b.size;
+      const records = await updateStepwise(
+        this.engine,
+        b,
+        { miniBatchSize, epochs, temperature, useRef: loss.useKlLoss },
+        preparation,
+        (mini, entropy) => this.computeLogProb(mini, { temperature, entropy }),
+      );
+      return this.updateMetrics(b, epochs, started, records);
+    }
     const records = await splitCollect(
       group,
       name,
@@ -219,18 +235,6 @@ export class Actor {
     const seconds = (performance.now() - started) / 1000;
     return { ...reduceMetrics('actor', records), ...(await this.engine.perfMetrics(b, epochs, seconds)) };
   }
-}
-
-function policyBatch(b: Batch, useRef: boolean): NativePolicyBatch {
-  return {
-    tokens: tokenBatch(b),
-    responseMask: b.get('responseMask'),
-    oldLogProbs: b.get('oldLogProbs'),
-    advantages: b.get('advantages'),
-    refLogProbs: useRef ? b.get('refLogProbs') : null,
-    rolloutIsWeights: b.has('rolloutIsWeights') ? b.get('rolloutIsWeights') : null,
-    rolloutLogProbs: b.has('rolloutLogProbs') ? b.get('rolloutLogProbs') : null,
-  };
 }
 
 const sftArguments = ({

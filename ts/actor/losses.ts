@@ -1,6 +1,9 @@
+import { BYPASS_MODE, registeredPolicyLoss } from '../algorithms/policy_losses/registry';
+import type { RolloutCorrectionOptions } from '../algorithms/rollout_correction/options';
 import { WorkerGroup } from '../controller/worker_group';
-import type { NativeMetrics } from '../native/bridge';
+import type { NativeMetrics, NativePolicyLossInputs, NativePolicyLossOptions } from '../native/bridge';
 import { badOption, checkOptionNames } from './check_options';
+import { bypassLoss, givenLoss } from './given_loss';
 import type { PolicyLossOptions, ValueLossOptions } from './update_options';
 import { resolvePolicyLoss, resolveValueLoss } from './update_options';
 
@@ -21,7 +24,8 @@ interface LossLayout {
 /** All arrays [ΣR]. */
 export interface PolicyLossInputs extends LossLayout {
   logProbs: ArrayLike<number>;
-  oldLogProbs: ArrayLike<number>;
+  /** bypass_mode takes rolloutLogProbs, and these only without them; every other mode needs them. */
+  oldLogProbs?: ArrayLike<number>;
   advantages: ArrayLike<number>;
   entropy?: ArrayLike<number>;
   refLogProbs?: ArrayLike<number>;
@@ -64,7 +68,8 @@ const POLICY_KEYS = [
 ];
 
 /**
- * A policy loss by mode (vanilla, gspo, ...), its gradient and its metrics. Formulas and sources: docs/algorithms.md.
+ * A policy loss by mode (vanilla, gspo, ..., bypass_mode, or a registered one), its gradient and its metrics. In bypass_mode
+ * globalTokens counts, by default, the tokens that are not rejected. Formulas and sources: docs/algorithms.md.
  * @throws TroupeError INVALID_ARGUMENT naming the option or array
  */
 export async function policyLoss(
@@ -79,18 +84,66 @@ export async function policyLoss(
   const layout = resolveLayout(where, inputs, length);
   const floats = (name: keyof PolicyLossInputs): Float32Array | null =>
     column(where, name, inputs[name], length);
-  const native = {
+  const loss = resolvePolicyLoss(where, { ...options, mode }, longestOf(layout.offsets));
+  const rolloutLogProbs = floats('rolloutLogProbs');
+  const old = floats('oldLogProbs');
+  const native: NativePolicyLossInputs = {
     ...layout,
     logProbs: Float32Array.from(inputs.logProbs),
     entropy: floats('entropy'),
-    oldLogProbs: floats('oldLogProbs') ?? missing(where, 'oldLogProbs'),
+    oldLogProbs: (mode === BYPASS_MODE ? rolloutLogProbs : null) ?? old ?? missing(where, 'oldLogProbs'),
     advantages: floats('advantages') ?? missing(where, 'advantages'),
     refLogProbs: floats('refLogProbs'),
     rolloutIsWeights: floats('rolloutIsWeights'),
-    rolloutLogProbs: floats('rolloutLogProbs'),
+    rolloutLogProbs,
+    givenLoss: null,
   };
-  const loss = resolvePolicyLoss(where, { ...options, mode }, longestOf(layout.offsets));
-  return withGroup(group, (workers) => workers.callBinding('policyLoss', [native, loss]));
+  const prepared = prepare(native, loss, options.rolloutCorrection ?? {}, inputs.globalTokens);
+  const result = await withGroup(group, (workers) =>
+    workers.callBinding('policyLoss', [prepared.inputs, prepared.loss]),
+  );
+  return { ...result, metrics: { ...prepared.metrics, ...result.metrics } };
+}
+
+/** A loss that TypeScript computes or corrects, as the core takes it; the core's own as they are. */
+function prepare(
+  inputs: NativePolicyLossInputs,
+  loss: NativePolicyLossOptions,
+  correction: RolloutCorrectionOptions,
+  globalTokens: number | undefined,
+): { inputs: NativePolicyLossInputs; loss: NativePolicyLossOptions; metrics: NativeMetrics } {
+  if (loss.mode === BYPASS_MODE) {
+    const { mode, responseMask, rolloutIsWeights, metrics } = bypassLoss(
+      { ...inputs, rolloutLogProbs: inputs.oldLogProbs },
+      correction,
+    );
+    const left = responseMask.reduce((n, bit) => n + bit, 0);
+    return {
+      inputs: { ...inputs, responseMask, rolloutIsWeights, globalTokens: globalTokens ?? left },
+      loss: { ...loss, mode },
+      metrics,
+    };
+  }
+  const fn = registeredPolicyLoss(loss.mode);
+  if (fn === null) return { inputs, loss, metrics: {} };
+  const { refLogProbs, rolloutIsWeights, rolloutLogProbs, entropy, givenLoss: _, ...columns } = inputs;
+  const { given, metrics } = givenLoss(
+    loss.mode,
+    fn,
+    {
+      ...columns,
+      entropy: entropy ?? missing('policyLoss', `entropy, which '${loss.mode}' may use,`),
+      ...(refLogProbs === null ? {} : { refLogProbs }),
+      ...(rolloutIsWeights === null ? {} : { rolloutIsWeights }),
+      ...(rolloutLogProbs === null ? {} : { rolloutLogProbs }),
+    },
+    loss,
+  );
+  return {
+    inputs: { ...inputs, rolloutIsWeights: null, givenLoss: given },
+    loss: { ...loss, mode: 'linear' },
+    metrics,
+  };
 }
 
 /** The clipped value loss ½ max((v - R)², (clip(v, V ± clipRangeValue) - R)²), its gradient and its metrics. */

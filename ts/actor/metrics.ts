@@ -8,14 +8,15 @@ const GIB = 2 ** 30;
 
 /**
  * One number per metric from those of each mini-batch and epoch: the mean, or the largest (smallest) for names with 'max'
- * ('min'); the learning rate is that of the first step, and skipped updates are counted.
+ * ('min'); the learning rate is that of the first step, and skipped updates are counted. A name with a slash, such as
+ * rollout_corr/kl, is complete; others get the role's prefix.
  */
 export function reduceMetrics(role: string, records: readonly NativeMetrics[]): UpdateMetrics {
   const names = new Set(records.flatMap((record) => Object.keys(record)));
   const out: UpdateMetrics = {};
   for (const name of names) {
     const values = records.flatMap((record) => (record[name] === undefined ? [] : [record[name]]));
-    out[`${role}/${name}`] = reduce(name, values);
+    out[name.includes('/') ? name : `${role}/${name}`] = reduce(name, values);
   }
   return out;
 }

@@ -1,3 +1,5 @@
+import { BYPASS_MODE, policyLossNames, unknownPolicyLoss } from '../algorithms/policy_losses/registry';
+import { type RolloutCorrectionOptions, resolveCorrection } from '../algorithms/rollout_correction/options';
 import type { NativePolicyLossOptions, NativeValueLossOptions } from '../native/bridge';
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from './check_options';
 
@@ -6,7 +8,7 @@ const ALL_AGGREGATIONS = [...AGGREGATIONS, 'seq-mean-token-sum-norm'] as const;
 export type Aggregation = (typeof ALL_AGGREGATIONS)[number];
 
 export interface PolicyLossOptions {
-  /** vanilla (PPO with dual clip), gspo, cispo, ...; default vanilla. */
+  /** vanilla (PPO with dual clip), gspo, cispo, ..., bypass_mode, or a name from registerPolicyLoss; default vanilla. */
   mode?: string;
   clipRatioLow?: number; // 0.2
   clipRatioHigh?: number; // 0.2
@@ -19,6 +21,8 @@ export interface PolicyLossOptions {
   useKlLoss?: boolean; // false
   klLossCoef?: number; // 0.001
   klLossType?: string; // low_var_kl
+  /** bypass_mode: how the current policy is corrected for the rollout's, and its `lossType`. */
+  rolloutCorrection?: RolloutCorrectionOptions;
   /** The other options of a mode under verl's names, camelCased: tauPos, klCovRatio, droBeta, ... */
   [extra: string]: unknown;
 }
@@ -37,7 +41,7 @@ const POLICY_KEYS = [
   'aggregation',
   'scaleFactor',
   'entropyCoeff',
-].concat(['useKlLoss', 'klLossCoef', 'klLossType']);
+].concat(['useKlLoss', 'klLossCoef', 'klLossType', 'rolloutCorrection']);
 
 /** Options of single modes, and their names in the core. */
 const EXTRA: Readonly<Record<string, string>> = {
@@ -71,11 +75,16 @@ export function resolvePolicyLoss(
     KL_TYPES.flatMap((t) => [t, `${t}+`]),
     'low_var_kl',
   );
-  if (o.mode !== undefined && typeof o.mode !== 'string')
-    throw badOption(where, `mode: expected a name but got ${String(o.mode)}`);
+  const mode = o.mode ?? 'vanilla';
+  if (!policyLossNames().includes(mode)) throw badOption(where, `mode: ${unknownPolicyLoss(String(mode))}`);
+  if (o.rolloutCorrection !== undefined) {
+    if (mode !== BYPASS_MODE)
+      throw badOption(where, `rolloutCorrection: only mode ${BYPASS_MODE} uses it, and the mode is ${mode}`);
+    resolveCorrection(o.rolloutCorrection);
+  }
   const aggregation = choiceOption(where, 'aggregation', o.aggregation, ALL_AGGREGATIONS, 'token-mean');
   return {
-    mode: o.mode ?? 'vanilla',
+    mode,
     clipRatioLow: numberOption(where, 'clipRatioLow', o.clipRatioLow, 0.2, { min: 0 }),
     clipRatioHigh: numberOption(where, 'clipRatioHigh', o.clipRatioHigh, 0.2, { min: 0 }),
     clipRatioC: numberOption(where, 'clipRatioC', o.clipRatioC, 3, { above: 1 }),

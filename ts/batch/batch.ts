@@ -248,6 +248,12 @@ export class Batch {
     return new Batch(this.layout, map);
   }
 
+  /** The same sequences with another responseMask, [ΣR] or per sequence: tokens that it leaves out no longer count. */
+  withResponseMask(mask: unknown): Batch {
+    const map = new Map(this.columns);
+    return new Batch(this.layout, map.set('responseMask', makeColumn('responseMask', mask, this.layout)));
+  }
+
   /** Only these columns; tokens, promptLens and responseMask always stay. */
   select(names: readonly string[]): Batch {
     const map = new Map<string, Column>();

@@ -1,21 +1,7 @@
 import { KL_KINDS } from './algorithm_section';
-import { above, bool, choice, derived, field, fixed, ignored, int, num, orNull } from './field';
+import { above, bool, choice, derived, field, fixed, ignored, int, num, orNull, str } from './field';
 import { DYNAMIC, FUSED, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
 import { fsdpConfig, optim, updates } from './role_parts';
-
-const POLICY_LOSSES = [
-  'vanilla',
-  'gspo',
-  'cispo',
-  'gpg',
-  'sapo',
-  'dppo_tv',
-  'dppo_kl',
-  'geo_mean',
-  'kl_cov',
-  'clip_cov',
-  'dro',
-] as const;
 
 const KL_LOSS_KINDS = [...KL_KINDS, 'kl+', 'k1+', 'abs+', 'mse+', 'k2+', 'low_var_kl+', 'k3+'] as const;
 
@@ -33,7 +19,7 @@ export const actorSection = {
   tau_pos: field(above(0), 1, 'sapo: temperature for positive advantages.'),
   tau_neg: field(above(0), 1.05, 'sapo: temperature for negative advantages.'),
   policy_loss: {
-    loss_mode: field(choice(...POLICY_LOSSES), 'vanilla', 'Policy loss; see docs/algorithms.md.'),
+    loss_mode: field(str, 'vanilla', 'Policy loss, also one of registerPolicyLoss; see docs/algorithms.md.'),
     clip_cov_ratio: field(num(0, 1), 2e-4, 'clip_cov: share of tokens.'),
     clip_cov_lb: field(num(), 1, 'clip_cov: lower covariance bound.'),
     clip_cov_ub: field(num(), 5, 'clip_cov: upper covariance bound.'),
@@ -65,8 +51,8 @@ export const actorSection = {
   router_replay: ignored('expert routing is deterministic'),
   qat: { enable: fixed([false], `quantisation-aware training ${NOT_YET}`) },
   veomni: fixed([null], TORCH_ONLY),
-  rollout_correction: fixed([null, {}], `rollout correction ${NOT_YET}`),
-  recompute_old_log_prob: ignored('old log-probs are always recomputed'),
+  rollout_correction: fixed([null, {}], 'write it under algorithm.rollout_correction'),
+  recompute_old_log_prob: ignored('algorithm.rollout_correction.bypass_mode decides'),
   megatron: fixed([null], `strategy megatron ${NOT_YET}`),
 };
 

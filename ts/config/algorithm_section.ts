@@ -1,4 +1,19 @@
-import { above, bool, choice, field, fixed, ignored, int, num, numbers, orNull, str, strings } from './field';
+import { PRESET_NAMES } from '../algorithms/rollout_correction/presets';
+import {
+  above,
+  bool,
+  choice,
+  field,
+  fixed,
+  ignored,
+  int,
+  num,
+  numbers,
+  numOrStr,
+  orNull,
+  str,
+  strings,
+} from './field';
 import { NOT_YET } from './reasons';
 
 export const KL_KINDS = ['kl', 'k1', 'abs', 'mse', 'k2', 'low_var_kl', 'k3'] as const;
@@ -28,13 +43,35 @@ export const algorithmSection = {
     weight_pow: field(num(0), 2, 'pow: exponent of the weight.'),
   },
   rollout_correction: {
-    rollout_is: fixed([null], `rollout correction ${NOT_YET}`),
-    rollout_is_threshold: ignored('rollout correction is off'),
-    rollout_is_batch_normalize: ignored('rollout correction is off'),
-    rollout_rs: fixed([null], `rollout correction ${NOT_YET}`),
-    rollout_rs_threshold: ignored('rollout correction is off'),
-    bypass_mode: fixed([false], `rollout correction ${NOT_YET}`),
-    loss_type: ignored('rollout correction is off'),
+    preset: field(
+      orNull(choice(...PRESET_NAMES)),
+      null,
+      'Troupe’s own key: a named setting of the keys below; those that are given as well win.',
+    ),
+    rollout_is: field(
+      orNull(choice('token', 'sequence')),
+      null,
+      'Importance weights for the rollout’s policy.',
+    ),
+    rollout_is_threshold: field(
+      numOrStr,
+      2,
+      'A number: weights are cut off there. "lower_upper", in quotes: weights outside become 0.',
+    ),
+    rollout_is_batch_normalize: field(bool, false, 'Divide the weights by their mean over the batch.'),
+    rollout_rs: field(orNull(str), null, 'Rejection criteria, comma-separated; see docs/algorithms.md.'),
+    rollout_rs_threshold: field(
+      orNull(numOrStr),
+      null,
+      'One threshold for all criteria or one each, comma-separated; "lower_upper" for *_k1.',
+    ),
+    bypass_mode: field(
+      bool,
+      false,
+      'Take the rollout’s log-probs as old ones; updates correct against the current policy.',
+    ),
+    loss_type: field(choice('ppo_clip', 'reinforce'), 'ppo_clip', 'Policy loss of bypass_mode.'),
+    debug_rollout_actor_probs: fixed([false], `its extra pass over the model ${NOT_YET}`),
   },
   filter_groups: {
     enable: field(bool, false, 'DAPO dynamic sampling: train on prompts whose responses differ in `metric`.'),

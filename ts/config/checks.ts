@@ -1,6 +1,8 @@
 import { advantageEstimatorNames } from '../algorithms/advantages';
+import { policyLossNames, unknownPolicyLoss } from '../algorithms/policy_losses/registry';
 import { ConfigError } from '../errors';
 import { LOGGER_NAMES, UNAVAILABLE_LOGGERS } from '../logging/names';
+import { checkCorrection } from './correction';
 import { nearestName } from './nearest';
 import type { ResolvedConfig } from './ppo_schema';
 import { needsCritic, needsReference } from './roles';
@@ -77,12 +79,24 @@ export function checkConsistency(config: ResolvedConfig): void {
       'trainer.resume_from_path',
     );
   }
+  checkPolicyLossName(roles.actor.policy_loss.loss_mode);
+  checkCorrection(config);
   if (roles.actor.policy_loss.loss_mode === 'dro' && roles.actor.policy_loss.dro_beta === null) {
     throw new ConfigError(
       'actor_rollout_ref.actor.policy_loss.dro_beta: expected a number > 0 because loss_mode is dro',
       'actor_rollout_ref.actor.policy_loss.dro_beta',
     );
   }
+}
+
+/** Names that `registerPolicyLoss` added before the configuration was loaded count, too. */
+function checkPolicyLossName(name: string): void {
+  const known = policyLossNames();
+  if (known.includes(name)) return;
+  const nearest = nearestName(known, name);
+  const path = 'actor_rollout_ref.actor.policy_loss.loss_mode';
+  const hint = nearest === null ? '' : `; did you mean ${nearest}?`;
+  throw new ConfigError(`${path}: ${unknownPolicyLoss(name)}${hint}`, path);
 }
 
 /** Names that `registerAdvantageEstimator` added before the configuration was loaded count, too. */

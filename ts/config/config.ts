@@ -2,6 +2,7 @@ import path from 'node:path';
 import { dump } from 'js-yaml';
 import { loadUserModule } from '../user_module';
 import { checkConsistency, checkRun } from './checks';
+import { expandPreset } from './correction';
 import type { Section } from './field';
 import { ppoSchema, type ResolvedConfig } from './ppo_schema';
 import { readConfigTree } from './read';
@@ -52,7 +53,7 @@ interface RunKeys {
 }
 
 function load<T extends { trainer: object }>(schema: Section, file: string, overrides: readonly string[]): T {
-  const { tree, notes } = resolve(schema, readConfigTree(file, overrides));
+  const { tree, notes } = resolve(schema, expandPreset(readConfigTree(file, overrides)));
   const config = tree as unknown as T;
   const trainer = config.trainer as unknown as RunKeys;
   trainer.default_local_dir ??= path.join('checkpoints', trainer.project_name, trainer.experiment_name);

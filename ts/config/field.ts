@@ -131,6 +131,11 @@ export function choice<const T extends string>(...values: T[]): ValueType<T> {
   return { name: `one of ${values.join(', ')}`, schema: z.enum(values) as unknown as z.ZodType<T> };
 }
 
+export const numOrStr: ValueType<number | string> = {
+  name: 'a number or a string',
+  schema: z.union([z.number(), z.string()]),
+};
+
 /** One string, or a list of them; always resolved to a list. */
 export const strings: ValueType<readonly string[]> = {
   name: 'a string or a list of strings',

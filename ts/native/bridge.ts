@@ -97,6 +97,13 @@ export interface NativePolicyLossOptions {
   extra: Record<string, number>;
 }
 
+/** A loss that was computed at the current log-probs, for the mode 'linear'; [ΣR] each. */
+export interface NativeGivenLoss {
+  values: Float32Array;
+  byLogProb: Float32Array;
+  byEntropy: Float32Array | null;
+}
+
 export interface NativePolicyBatch {
   tokens: NativeTokenBatch;
   responseMask: Uint8Array;
@@ -105,6 +112,7 @@ export interface NativePolicyBatch {
   refLogProbs: Float32Array | null;
   rolloutIsWeights: Float32Array | null;
   rolloutLogProbs: Float32Array | null;
+  givenLoss: NativeGivenLoss | null;
 }
 
 export interface NativeValueBatch {
@@ -192,6 +200,7 @@ export interface NativePolicyLossInputs {
   refLogProbs: Float32Array | null;
   rolloutIsWeights: Float32Array | null;
   rolloutLogProbs: Float32Array | null;
+  givenLoss: NativeGivenLoss | null;
 }
 
 export interface NativePolicyLossResult {

@@ -4,6 +4,7 @@ import type { SamplingOptions } from '../actor/sampling';
 import type { PolicyLossOptions } from '../actor/update_options';
 import type { AdvantageConfig } from '../algorithms/advantage_types';
 import type { ResolvedConfig } from '../config/config';
+import { correctionOptions } from '../config/correction';
 import type { RewardManagerOptions } from '../reward/manager';
 
 interface SamplingKeys {
@@ -36,7 +37,9 @@ export function policyLossOptions(config: ResolvedConfig): PolicyLossOptions {
   const { actor } = config.actor_rollout_ref;
   const loss = actor.policy_loss;
   return {
-    mode: loss.loss_mode,
+    ...(config.algorithm.rollout_correction.bypass_mode
+      ? { mode: 'bypass_mode', rolloutCorrection: correctionOptions(config) }
+      : { mode: loss.loss_mode }),
     clipRatioLow: actor.clip_ratio_low,
     clipRatioHigh: actor.clip_ratio_high,
     clipRatioC: actor.clip_ratio_c,

@@ -10,6 +10,7 @@ import type { ResolvedConfig } from '../config/config';
 import type { RewardManagerOptions } from '../reward/manager';
 import type { RewardFunction } from '../reward/types';
 import { sequenceLengthMetrics, varianceProxyMetrics } from './batch_metrics';
+import { bypassOldLogProbs, correctRollout } from './correction';
 import { type Generation, type Sampled, sampleGroups } from './dynamic_sampling';
 import type { Engines } from './engines';
 import { dataMetrics, type Metrics, type PhaseTimer, rewardExtraMetrics, rolloutDifference } from './metrics';
@@ -167,6 +168,7 @@ async function greedyBaseline(
 }
 
 async function oldLogProbs({ config, engines }: StepContext, batch: Batch, metrics: Metrics): Promise<Batch> {
+  if (config.algorithm.rollout_correction.bypass_mode) return bypassOldLogProbs(batch);
   const temperature = config.actor_rollout_ref.rollout.temperature;
   const sumPiSquared = config.actor_rollout_ref.actor.calculate_sum_pi_squared;
   const started = performance.now();
@@ -194,7 +196,7 @@ async function values({ engines }: StepContext, batch: Batch): Promise<Batch> {
   return batch.with({ values: (await engines.critic?.computeValues(batch))?.values });
 }
 
-/** KL in the reward (or not), then advantages and returns. */
+/** KL in the reward (or not), rollout correction, then advantages and returns of the tokens that are left. */
 function advantages({ config, kl }: StepContext, scored: Scored, batch: Batch, metrics: Metrics): Batch {
   const { algorithm } = config;
   let rewarded: Batch;
@@ -205,6 +207,7 @@ function advantages({ config, kl }: StepContext, scored: Scored, batch: Batch, m
   } else {
     rewarded = batch.with({ tokenRewards: batch.get('tokenScores') });
   }
+  rewarded = correctRollout(config, rewarded, metrics);
   if (algorithm.adv_estimator === 'gdpo') {
     const gdpo = rewardComponents(scored, algorithm.gdpo_reward_keys ?? [], config.reward.on_error);
     Object.assign(metrics, gdpo.metrics);

@@ -34,6 +34,16 @@ describe('fromSequences', () => {
     expect(b.row('uid', 2)).toBe('c');
   });
 
+  test('takes another mask, and nothing that is none', () => {
+    const b = three();
+    const masked = b.withResponseMask([[1], [0, 1], []]);
+    expect([...masked.get('responseMask')]).toEqual([1, 0, 1]);
+    expect([...b.get('responseMask')]).toEqual([1, 1, 1]);
+    expect(masked.get('advantages')).toBe(b.get('advantages'));
+    expect(() => b.withResponseMask([1, 1])).toThrow(/column 'responseMask': expected 3 entries/);
+    expect(() => b.withResponseMask([1, 2, 1])).toThrow(/expected 0 or 1 but got 2/);
+  });
+
   test('copies what it is given', () => {
     const advantages = Float32Array.of(1, 2);
     const b = Batch.fromSequences([[1]], [[2, 3]], { advantages });

@@ -1,0 +1,203 @@
+import { resolvePolicyLoss } from '../../ts/actor/update_options';
+import { checkPolicyLoss } from '../../ts/algorithms/policy_losses/check';
+import { evaluatePolicyLoss } from '../../ts/algorithms/policy_losses/evaluate';
+import {
+  type PolicyLossFunction,
+  type PolicyLossFunctionInputs,
+  policyLossNames,
+  registeredPolicyLoss,
+  registerPolicyLoss,
+} from '../../ts/algorithms/policy_losses/registry';
+import { vanillaInTypeScript } from '../helpers/policy_losses';
+
+const zeros = (inputs: PolicyLossFunctionInputs): number[] => Array.from(inputs.logProbs, () => 0);
+
+/** (lp − old)² − A lp + A H / 2 */
+const smooth: PolicyLossFunction = ({ logProbs, oldLogProbs, advantages, entropy }) => {
+  const each = (f: (lp: number, old: number, a: number, h: number) => number): number[] =>
+    Array.from(logProbs, (lp, t) =>
+      f(lp, oldLogProbs[t] as number, advantages[t] as number, entropy[t] as number),
+    );
+  return {
+    loss: each((lp, old, a, h) => (lp - old) ** 2 - a * lp + (a * h) / 2),
+    gradLogProbs: each((lp, old, a) => 2 * (lp - old) - a),
+    gradEntropy: each((_lp, _old, a) => a / 2),
+  };
+};
+
+/** A loss through the mean log ratio of each sequence: every log-prob has a part in every token's loss. */
+const coupled: PolicyLossFunction = ({ offsets, responseMask, logProbs, oldLogProbs }) => {
+  const loss = new Float64Array(logProbs.length);
+  const gradLogProbs = new Float64Array(logProbs.length);
+  for (let i = 0; i + 1 < offsets.length; i++) {
+    const tokens = [];
+    for (let t = offsets[i] as number; t < (offsets[i + 1] as number); t++)
+      if (responseMask[t]) tokens.push(t);
+    const mean =
+      tokens.reduce((sum, t) => sum + (logProbs[t] as number) - (oldLogProbs[t] as number), 0) /
+      tokens.length;
+    for (const t of tokens) {
+      loss[t] = Math.exp(mean);
+      gradLogProbs[t] = Math.exp(mean); // n tokens x e^mean / n
+    }
+  }
+  return { loss, gradLogProbs };
+};
+
+describe('checkPolicyLoss', () => {
+  test.each([
+    ['smooth', smooth],
+    ['clipped', vanillaInTypeScript],
+    ['coupled within sequences', coupled],
+  ])('passes right derivatives: %s', (_name, loss) => {
+    expect(checkPolicyLoss(loss).error).toBeLessThan(1e-3);
+  });
+
+  test('passes either side of a kink, and nothing beyond', () => {
+    const at = { offsets: [0, 1], responseMask: [1], logProbs: [-1], oldLogProbs: [-1], entropy: [0] };
+    const kinked =
+      (slope: number): PolicyLossFunction =>
+      ({ logProbs, oldLogProbs }) => ({
+        loss: [Math.abs((logProbs[0] as number) - (oldLogProbs[0] as number))],
+        gradLogProbs: [slope],
+      });
+    for (const slope of [-1, 0, 1]) expect(checkPolicyLoss(kinked(slope), at).error).toBeLessThan(1e-6);
+    expect(() => checkPolicyLoss(kinked(1.1), at)).toThrow(/derivative 1.1/);
+  });
+
+  test('passes losses that are computed in float32', () => {
+    const single: PolicyLossFunction = (inputs) => {
+      const { loss, gradLogProbs } = vanillaInTypeScript(inputs);
+      return { loss: Float32Array.from(loss), gradLogProbs: Float32Array.from(gradLogProbs) };
+    };
+    expect(checkPolicyLoss(single).error).toBeLessThan(1e-3);
+  });
+
+  test('names the worst entry', () => {
+    const wrong: PolicyLossFunction = (inputs) => {
+      const result = smooth(inputs);
+      const gradLogProbs = Array.from(result.gradLogProbs);
+      gradLogProbs[7] = (gradLogProbs[7] as number) + 0.01;
+      gradLogProbs[9] = -(gradLogProbs[9] as number);
+      return { ...result, gradLogProbs };
+    };
+    expect(() => checkPolicyLoss(wrong)).toThrow(
+      /'wrong' returned the derivative .* by logProbs\[9\], but central/,
+    );
+    const forgotten: PolicyLossFunction = (inputs) => ({ ...smooth(inputs), gradEntropy: null });
+    expect(() => checkPolicyLoss(forgotten)).toThrow(/the derivative 0 by entropy\[\d+\]/);
+    expect(checkPolicyLoss(forgotten, {}, { tolerance: 10 })).toMatchObject({ by: 'entropy', returned: 0 });
+    const uneven: PolicyLossFunction = ({ logProbs }) => ({
+      loss: Array.from(logProbs, (lp) => Math.sqrt(lp + 1)),
+      gradLogProbs: Array.from(logProbs, () => 1),
+    });
+    const at = { logProbs: [-1], offsets: [0, 1], responseMask: [1] };
+    expect(() => checkPolicyLoss(uneven, at)).toThrow(/differences give NaN/);
+  });
+});
+
+describe('what a function returns', () => {
+  const inputs: PolicyLossFunctionInputs = {
+    offsets: [0, 2, 2, 4],
+    responseMask: [1, 0, 1, 1],
+    logProbs: [-1, -1, -1, -1],
+    entropy: [1, 1, 1, 1],
+    oldLogProbs: [-1, -1, -1, -1],
+    advantages: [1, 1, 1, 1],
+    globalTokens: 3,
+    globalSequences: 3,
+    options: {
+      clipRatioLow: 0.2,
+      clipRatioHigh: 0.2,
+      clipRatioC: 3,
+      aggregation: 'token-mean',
+      scaleFactor: 0,
+      extra: {},
+    },
+  };
+  const evaluate = (result: unknown) => evaluatePolicyLoss('mine', () => result as never, inputs);
+
+  test('is read under the mask alone', () => {
+    const result = evaluate({ loss: [1, Number.NaN, 2, 3], gradLogProbs: [1, Infinity, 2, 3] });
+    expect([...result.loss]).toEqual([1, 0, 2, 3]);
+    expect([...result.gradLogProbs]).toEqual([1, 0, 2, 3]);
+    expect(result.gradEntropy).toBeNull();
+    expect(result.metrics).toEqual({});
+  });
+
+  test.each<[string, unknown, string, RegExp]>([
+    ['nothing', undefined, 'INVALID_ARGUMENT', /'mine' must return \{ loss, gradLogProbs \} at once/],
+    ['a promise', Promise.resolve({}), 'INVALID_ARGUMENT', /returned a promise/],
+    ['no loss', { gradLogProbs: [] }, 'INVALID_ARGUMENT', /expected loss with 4 entries.*got undefined/],
+    [
+      'wrong length',
+      { loss: [0, 0, 0, 0], gradLogProbs: [0] },
+      'INVALID_ARGUMENT',
+      /expected gradLogProbs with 4 entries, one per response token, but got 1 entries/,
+    ],
+    [
+      'NaN',
+      { loss: [0, 0, 0, 0], gradLogProbs: [0, 0, 0, Number.NaN] },
+      'NON_FINITE',
+      /returned NaN in gradLogProbs\[3\] \(sequence 2 of the mini-batch, response token 1\)/,
+    ],
+    ['beyond float32', { loss: [1e39, 0, 0, 0], gradLogProbs: [] }, 'NON_FINITE', /1e\+39 in loss\[0\]/],
+    [
+      'no number',
+      { loss: [0, 0, 0, 0], gradLogProbs: [0, 0, 0, 0], gradEntropy: ['x', 0, 0, 0] },
+      'NON_FINITE',
+      /gradEntropy\[0\]/,
+    ],
+    [
+      'bad metrics',
+      { loss: [0, 0, 0, 0], gradLogProbs: [0, 0, 0, 0], metrics: { a: '1' } },
+      'INVALID_ARGUMENT',
+      /metrics.a to be a number/,
+    ],
+  ])('%s is refused', (_name, result, code, message) => {
+    expect(() => evaluate(result)).toThrow(
+      expect.objectContaining({ code, message: expect.stringMatching(message) }),
+    );
+    expect(() => evaluate(result)).toThrow(/no step was taken/);
+  });
+
+  test('an exception keeps its cause', () => {
+    const cause = new RangeError('off the map');
+    const failing: PolicyLossFunction = () => {
+      throw cause;
+    };
+    expect(() => evaluatePolicyLoss('mine', failing, inputs)).toThrow(
+      expect.objectContaining({
+        cause,
+        message: expect.stringContaining("'mine' threw: off the map; no step"),
+      }),
+    );
+  });
+});
+
+describe('registry', () => {
+  test('takes a function once per name, and none of the core', () => {
+    const loss: PolicyLossFunction = (inputs) => ({ loss: zeros(inputs), gradLogProbs: zeros(inputs) });
+    registerPolicyLoss('registry test', loss);
+    registerPolicyLoss('registry test', loss);
+    expect(registeredPolicyLoss('registry test')).toBe(loss);
+    expect(policyLossNames()).toContain('registry test');
+    expect(resolvePolicyLoss('x', { mode: 'registry test' }, 1).mode).toBe('registry test');
+    for (const name of ['registry test', 'vanilla', 'bypass_mode', 'linear', ''])
+      expect(() => registerPolicyLoss(name, smooth)).toThrow(/is taken: choose another name than vanilla/);
+    expect(() => registerPolicyLoss('x', 1 as never)).toThrow(/expected a function for 'x'/);
+  });
+
+  test('an unknown mode lists what there is', () => {
+    expect(() => resolvePolicyLoss('x', { mode: 'ppo' }, 1)).toThrow(
+      /mode: expected one of vanilla.*bypass_mode.*got "ppo" \(registerPolicyLoss/,
+    );
+    expect(() => resolvePolicyLoss('x', { mode: 'linear' }, 1)).toThrow(/got "linear"/);
+    expect(() => resolvePolicyLoss('x', { rolloutCorrection: {} }, 1)).toThrow(
+      /only mode bypass_mode uses it/,
+    );
+    expect(() =>
+      resolvePolicyLoss('x', { mode: 'bypass_mode', rolloutCorrection: { rolloutRs: 'token_k2' } }, 1),
+    ).toThrow(/rolloutRsThreshold: rolloutRs token_k2 needs one/);
+  });
+});

@@ -1,0 +1,41 @@
+import type { Batch } from '../batch/batch';
+import type { NativeGivenLoss, NativePolicyBatch } from '../native/bridge';
+import { tokenBatch } from './shards';
+
+// A loss that was computed in TypeScript travels as columns, so that it is cut over ranks like all others.
+const GIVEN = {
+  values: 'givenLoss.values',
+  byLogProb: 'givenLoss.byLogProb',
+  byEntropy: 'givenLoss.byEntropy',
+};
+
+/** The batch with the columns of a given loss, [ΣR] each. */
+export function withGivenLoss(batch: Batch, given: NativeGivenLoss): Batch {
+  const columns: Record<string, Float32Array> = {
+    [GIVEN.values]: given.values,
+    [GIVEN.byLogProb]: given.byLogProb,
+    ...(given.byEntropy === null ? {} : { [GIVEN.byEntropy]: given.byEntropy }),
+  };
+  const granularity = Object.fromEntries(Object.keys(columns).map((name) => [name, 'response' as const]));
+  return batch.with(columns, { granularity });
+}
+
+/** What the core takes of a batch in a policy update. */
+export function policyBatch(b: Batch, useRef: boolean): NativePolicyBatch {
+  const optional = (name: string): Float32Array | null =>
+    b.has(name) ? (b.get(name) as Float32Array) : null;
+  const [values, byLogProb] = [optional(GIVEN.values), optional(GIVEN.byLogProb)];
+  return {
+    tokens: tokenBatch(b),
+    responseMask: b.get('responseMask'),
+    oldLogProbs: b.get('oldLogProbs'),
+    advantages: b.get('advantages'),
+    refLogProbs: useRef ? b.get('refLogProbs') : null,
+    rolloutIsWeights: optional('rolloutIsWeights'),
+    rolloutLogProbs: optional('rolloutLogProbs'),
+    givenLoss:
+      values === null || byLogProb === null
+        ? null
+        : { values, byLogProb, byEntropy: optional(GIVEN.byEntropy) },
+  };
+}

@@ -1,0 +1,118 @@
+import { TroupeError } from '../../errors';
+import type { NumberArray } from '../ragged';
+import { evaluatePolicyLoss } from './evaluate';
+import type { PolicyLossFunction, PolicyLossFunctionInputs } from './registry';
+
+/** The entry where the returned derivative is farthest from the numerical one. */
+export interface PolicyLossCheck {
+  /** By which input the derivative is. */
+  by: 'logProbs' | 'entropy';
+  /** Response token. */
+  index: number;
+  returned: number;
+  expected: number;
+  /** |returned − expected| / max(1, |expected|) */
+  error: number;
+}
+
+export interface PolicyLossCheckOptions {
+  /** Distance of the central differences, 1e-3: large enough for losses computed in float32. */
+  step?: number;
+  /** Largest error that passes, 1e-3. */
+  tolerance?: number;
+}
+
+/**
+ * Compares the derivatives that a policy loss returns with central differences of the sum of its losses under the mask, at
+ * every token of `inputs` (default: three short sequences, ratios from about 0.6 to 1.7, advantages of both signs, masked
+ * tokens). At a kink, such as a clip bound, anything between the two one-sided slopes passes. A loss with stop-gradient
+ * factors has no such derivative: check it with the factor as an argument.
+ * @returns the worst entry
+ * @throws TroupeError INVALID_ARGUMENT naming the worst entry when it is off by more than the tolerance
+ */
+export function checkPolicyLoss(
+  loss: PolicyLossFunction,
+  inputs: Partial<PolicyLossFunctionInputs> = {},
+  { step = 1e-3, tolerance = 1e-3 }: PolicyLossCheckOptions = {},
+): PolicyLossCheck {
+  const name = loss.name === '' ? 'fn' : loss.name;
+  const at: PolicyLossFunctionInputs = { ...exampleInputs(), ...inputs };
+  const given = evaluatePolicyLoss(name, loss, at);
+  const total = (by: 'logProbs' | 'entropy', index: number, move: number): number => {
+    const column = Float64Array.from(at[by]);
+    column[index]! += move;
+    // Not rounded to float32: the differences would drown in it.
+    const losses = loss({ ...at, [by]: column }).loss;
+    let sum = 0;
+    for (let t = 0; t < losses.length; t++) if (at.responseMask[t]) sum += losses[t] as number;
+    return sum;
+  };
+  let worst: PolicyLossCheck = { by: 'logProbs', index: -1, returned: 0, expected: 0, error: -1 };
+  for (const by of ['logProbs', 'entropy'] as const) {
+    const gradient = by === 'logProbs' ? given.gradLogProbs : given.gradEntropy;
+    for (let index = 0; index < at.responseMask.length; index++) {
+      if (!at.responseMask[index]) continue;
+      const returned = gradient?.[index] ?? 0;
+      const [below, here, above] = [-step, 0, step].map((move) => total(by, index, move)) as [
+        number,
+        number,
+        number,
+      ];
+      const expected = slope(returned, (here - below) / step, (above - here) / step, tolerance);
+      const error = Math.abs(returned - expected) / Math.max(1, Math.abs(expected));
+      // NaN is the worst of all.
+      if (!Number.isNaN(worst.error) && !(error <= worst.error))
+        worst = { by, index, returned, expected, error };
+    }
+  }
+  if (!(worst.error <= tolerance)) {
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `[policy loss] '${name}' returned the derivative ${worst.returned} by ${worst.by}[${worst.index}], but central ` +
+        `differences give ${worst.expected} (error ${worst.error.toExponential(1)}, tolerance ${tolerance})`,
+    );
+  }
+  return worst;
+}
+
+/** The central difference; at a kink the slope nearest to the returned one that lies between the one-sided ones. */
+function slope(returned: number, left: number, right: number, tolerance: number): number {
+  const central = (left + right) / 2;
+  if (Math.abs(right - left) <= tolerance * Math.max(1, Math.abs(central))) return central;
+  return Math.min(Math.max(returned, Math.min(left, right)), Math.max(left, right));
+}
+
+/** Quasi-random values in [-1, 1) that differ between columns: fractional parts of multiples of √2, √3, ... */
+const spreadOut = (length: number, irrational: number): Float64Array =>
+  Float64Array.from({ length }, (_, t) => 2 * (((t + 1) * irrational) % 1) - 1);
+
+function exampleInputs(): PolicyLossFunctionInputs {
+  const offsets = [0, 6, 7, 15];
+  const length = 15;
+  const column = (irrational: number, scale: number, centre: number): NumberArray =>
+    spreadOut(length, irrational).map((x) => centre + scale * x);
+  const oldLogProbs = column(Math.SQRT2, 1, -1.5);
+  const moved = spreadOut(length, Math.sqrt(3)).map((x) => 0.5 * x);
+  const responseMask = Uint8Array.from({ length }, (_, t) => (t % 5 === 3 ? 0 : 1));
+  return {
+    offsets,
+    responseMask,
+    logProbs: moved.map((x, t) => (oldLogProbs[t] as number) + x),
+    entropy: column(Math.sqrt(5), 0.8, 1.2),
+    oldLogProbs,
+    advantages: column(Math.sqrt(7), 1.5, 0),
+    refLogProbs: column(Math.sqrt(11), 1, -1.5),
+    rolloutIsWeights: column(Math.sqrt(13), 0.5, 1),
+    rolloutLogProbs: column(Math.sqrt(17), 1, -1.5),
+    globalTokens: responseMask.reduce((sum, bit) => sum + bit, 0),
+    globalSequences: offsets.length - 1,
+    options: {
+      clipRatioLow: 0.2,
+      clipRatioHigh: 0.2,
+      clipRatioC: 3,
+      aggregation: 'token-mean',
+      scaleFactor: 0,
+      extra: {},
+    },
+  };
+}

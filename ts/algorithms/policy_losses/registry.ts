@@ -1,0 +1,109 @@
+import { TroupeError } from '../../errors';
+import type { NumberArray } from '../ragged';
+
+/** The losses of the core (native/losses/policy_modes.h), by name. */
+export const CORE_POLICY_LOSSES = [
+  'vanilla',
+  'gspo',
+  'cispo',
+  'gpg',
+  'sapo',
+  'dppo_tv',
+  'dppo_kl',
+  'geo_mean',
+  'kl_cov',
+  'clip_cov',
+  'dro',
+  'reinforce',
+] as const;
+
+/** A core loss chosen by `lossType`, after a rollout correction against the current policy. */
+export const BYPASS_MODE = 'bypass_mode';
+
+/** The settings of the update, as far as a loss may want them. */
+export interface PolicyLossSettings {
+  readonly clipRatioLow: number;
+  readonly clipRatioHigh: number;
+  readonly clipRatioC: number;
+  readonly aggregation: string;
+  /** Divisor of seq-mean-token-sum-norm; 0 with other aggregations. */
+  readonly scaleFactor: number;
+  /** The further options that were given: tauPos, klCovRatio, ... */
+  readonly extra: Readonly<Record<string, number>>;
+}
+
+/**
+ * One mini-batch as a policy loss sees it: b sequences, ragged. Response-token arrays have length ΣR and are cut by
+ * `offsets` [b+1]. Never write to them.
+ */
+export interface PolicyLossFunctionInputs {
+  offsets: NumberArray;
+  /** 1 = token of the policy, 0 = tool, user or rejected token. */
+  responseMask: NumberArray;
+  /** Under the policy being updated, now. */
+  logProbs: NumberArray;
+  /** Of its distribution at each token. */
+  entropy: NumberArray;
+  oldLogProbs: NumberArray;
+  advantages: NumberArray;
+  refLogProbs?: NumberArray;
+  /** Not applied by the core: multiply them in. */
+  rolloutIsWeights?: NumberArray;
+  rolloutLogProbs?: NumberArray;
+  /** Σ responseMask and number of sequences of the whole mini-batch, over all ranks. */
+  globalTokens: number;
+  globalSequences: number;
+  options: PolicyLossSettings;
+}
+
+/** Per response token, [ΣR]; entries outside the mask are not read. */
+export interface PolicyLossFunctionResult {
+  /** The loss of each token, before aggregation. */
+  loss: NumberArray;
+  /**
+   * Derivative by each token's log-prob. Where the losses of a sequence depend on one log-prob together: of their sum.
+   * Factors that the gradient shall not see (stop-gradient) are constants here.
+   */
+  gradLogProbs: NumberArray;
+  /** The same by each token's entropy; left out or null: 0. */
+  gradEntropy?: NumberArray | null;
+  /** Logged as actor/{name}, or as they are when the name has a slash; averaged over mini-batches. */
+  metrics?: Record<string, number>;
+}
+
+/**
+ * A policy loss: a pure, synchronous function. The core aggregates its per-token losses as configured, adds the entropy
+ * bonus and the KL loss, and back-propagates the given derivatives.
+ */
+export type PolicyLossFunction = (inputs: PolicyLossFunctionInputs) => PolicyLossFunctionResult;
+
+const registered = new Map<string, PolicyLossFunction>();
+
+/** Every usable name: of the core, bypass_mode, and the user's. */
+export const policyLossNames = (): string[] => [...CORE_POLICY_LOSSES, BYPASS_MODE, ...registered.keys()];
+
+/** The function registered as `name`, or null. */
+export const registeredPolicyLoss = (name: string): PolicyLossFunction | null => registered.get(name) ?? null;
+
+/**
+ * Makes `name` usable as `actor.policy_loss.loss_mode` and as `loss.mode` of updatePolicy and policyLoss. Check its
+ * derivatives with checkPolicyLoss first.
+ * @throws TroupeError INVALID_ARGUMENT when another loss already has the name
+ */
+export function registerPolicyLoss(name: string, loss: PolicyLossFunction): void {
+  if (typeof loss !== 'function')
+    throw new TroupeError('INVALID_ARGUMENT', `[policy loss] expected a function for '${name}'`);
+  const taken = policyLossNames().includes(name) && registered.get(name) !== loss;
+  if (taken || name === '' || name === 'linear') {
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `[policy loss] '${name}' is taken: choose another name than ${policyLossNames().join(', ')}, linear`,
+    );
+  }
+  registered.set(name, loss);
+}
+
+/** What to say about a name that does not exist. */
+export const unknownPolicyLoss = (name: string): string =>
+  `expected one of ${policyLossNames().join(', ')}, got "${name}" (registerPolicyLoss(name, fn) adds your own, before ` +
+  'the configuration is loaded)';
