@@ -59,6 +59,7 @@ export { Tokenizer, type TokenizerOptions } from './data/tokenizer';
 export { ConfigError, type ErrorCode, TroupeError, WorkerDiedError } from './errors';
 export { registerRewardFunction } from './reward/reward';
 export type { RewardFunction, RewardOutcome, RewardSample } from './reward/types';
+export { RewardModel, type RewardModelOptions } from './reward_model/reward_model';
 export type { Metrics } from './trainer/metrics';
 export { SftTrainer, type SftTrainerOptions } from './trainer/sft_trainer';
 export { type FitResult, Trainer, type TrainerOptions } from './trainer/trainer';

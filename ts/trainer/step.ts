@@ -82,7 +82,13 @@ function rollout({ config, engines }: StepContext, prompts: readonly Prompt[], s
 
 async function score(context: StepContext, batch: Batch, metrics: Metrics): Promise<Scored> {
   const options: RewardManagerOptions = rewardOptions(context.config);
-  const scored = await scoreResponses(batch, context.decoder, context.reward, options);
+  const scored = await scoreResponses(
+    batch,
+    context.decoder,
+    context.reward,
+    options,
+    context.engines.rewardModel,
+  );
   Object.assign(metrics, rewardExtraMetrics(scored.rewards.extras));
   if (scored.rewards.failures > 0) metrics['reward/failures'] = scored.rewards.failures;
   return scored;
@@ -97,7 +103,13 @@ async function greedyBaseline(
   const { config, engines, decoder, reward } = context;
   const sampling = { maxNewTokens: config.data.max_response_length, temperature: 0 };
   const greedy = await generateResponses(engines.actor, prompts, sampling, 'greedy');
-  const { rewards } = await scoreResponses(greedy, decoder, reward, rewardOptions(config));
+  const { rewards } = await scoreResponses(
+    greedy,
+    decoder,
+    reward,
+    rewardOptions(config),
+    engines.rewardModel,
+  );
   const n = config.actor_rollout_ref.rollout.n;
   const rewardBaselines = Array.from({ length: batch.size }, (_, i) => rewards.scores[Math.floor(i / n)]);
   return batch.with({ rewardBaselines }, { granularity: { rewardBaselines: 'sequence' } });

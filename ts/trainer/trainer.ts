@@ -2,13 +2,14 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { createKlController, type KlController } from '../algorithms/kl';
 import type { ResolvedConfig } from '../config/config';
-import { needsCritic, needsReference } from '../config/roles';
+import { needsCritic, needsReference, needsRewardModel } from '../config/roles';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { TroupeError } from '../errors';
 import { createLoggers, type Loggers } from '../logging/loggers';
 import { loadRewardFunction } from '../reward/load';
 import { rewardByDataSource, rewardFunction } from '../reward/reward';
 import type { RewardFunction } from '../reward/types';
+import { rewardModelScore } from '../reward_model/reward_function';
 import { type Checkpoint, CheckpointStore } from './checkpoint_store';
 import { type CreateEngines, createEngines, type Engines } from './engines';
 import { type Metrics, PhaseTimer, timingMetrics } from './metrics';
@@ -113,6 +114,7 @@ export class Trainer {
       engines = await (options.engines ?? createEngines)(config, {
         reference: needsReference(config),
         critic: needsCritic(config),
+        rewardModel: needsRewardModel(config),
         totalSteps,
         launcher: options.launcher,
       });
@@ -288,7 +290,8 @@ function unlessFailed<T>(work: Promise<T>, failed: Promise<Error> | undefined): 
 
 function configuredReward(config: ResolvedConfig): RewardFunction {
   const { path, name } = config.reward.custom_reward_function;
-  return path === null ? rewardByDataSource : loadRewardFunction(path, name);
+  if (path !== null) return loadRewardFunction(path, name);
+  return needsRewardModel(config) ? rewardModelScore : rewardByDataSource;
 }
 
 function klOptions(config: ResolvedConfig): Parameters<typeof createKlController>[0] {
