@@ -1,8 +1,11 @@
 import { ConfigError } from '../errors';
+import { runCodeUrl } from '../reward/code/sandbox_fusion';
+import { reasonOf } from '../text';
 import type { ResolvedConfig } from './ppo_schema';
 
 /** Values below `reward` that contradict each other or other sections. */
 export function checkReward({ reward, data }: ResolvedConfig): void {
+  checkUrl(reward.sandbox_fusion.url);
   const { enable, model_path, input_tokenizer, truncation, max_length } = reward.reward_model;
   if (!enable) return;
   if (model_path === null) {
@@ -26,5 +29,15 @@ export function checkReward({ reward, data }: ResolvedConfig): void {
         `data.max_response_length ${data.max_response_length} = ${longest} tokens; raise it, or set reward.reward_model.truncation`,
       path,
     );
+  }
+}
+
+function checkUrl(url: string | null): void {
+  if (url === null) return;
+  try {
+    runCodeUrl(url);
+  } catch (error) {
+    const path = 'reward.sandbox_fusion.url';
+    throw new ConfigError(`${path}: ${reasonOf(error)}`, path);
   }
 }

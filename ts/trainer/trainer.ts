@@ -6,11 +6,9 @@ import { needsCritic, needsReference, needsRewardModel } from '../config/roles';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { TroupeError } from '../errors';
 import { createLoggers, type Loggers } from '../logging/loggers';
-import { loadRewardFunction } from '../reward/load';
-import { rewardByDataSource, rewardFunction } from '../reward/reward';
 import type { RewardFunction } from '../reward/types';
-import { rewardModelScore } from '../reward_model/reward_function';
 import { type Checkpoint, CheckpointStore } from './checkpoint_store';
+import { configuredReward } from './configured_reward';
 import { type CreateEngines, createEngines, type Engines } from './engines';
 import { type Metrics, PhaseTimer, timingMetrics } from './metrics';
 import { dumpRows } from './rollout';
@@ -93,11 +91,10 @@ export class Trainer {
     const { default_local_dir, max_actor_ckpt_to_keep } = config.trainer;
     const store = new CheckpointStore<TrainerState>(default_local_dir, max_actor_ckpt_to_keep);
     const resumed = findCheckpoint(config, store);
-    const reward = options.reward ?? configuredReward(config);
+    const { reward, prepare } = configuredReward(config, options.reward);
     const data = await (options.data ?? loadTrainingData)(config);
     for (const note of data.notes ?? []) this.log(note);
-    // One that has no function would show only when the first of its responses is scored.
-    if (reward === rewardByDataSource) for (const source of data.dataSources ?? []) rewardFunction(source);
+    await prepare(data.dataSources ?? []);
     const totalSteps =
       config.trainer.total_training_steps ?? data.train.batchesPerEpoch * config.trainer.total_epochs;
     const kl = createKlController(klOptions(config));
@@ -286,12 +283,6 @@ function unlessFailed<T>(work: Promise<T>, failed: Promise<Error> | undefined): 
     throw error;
   });
   return Promise.race([work, failure]);
-}
-
-function configuredReward(config: ResolvedConfig): RewardFunction {
-  const { path, name } = config.reward.custom_reward_function;
-  if (path !== null) return loadRewardFunction(path, name);
-  return needsRewardModel(config) ? rewardModelScore : rewardByDataSource;
 }
 
 function klOptions(config: ResolvedConfig): Parameters<typeof createKlController>[0] {
