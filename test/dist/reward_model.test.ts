@@ -117,6 +117,23 @@ describe('another tokenizer', () => {
   });
 });
 
+test('where the prompt ends, and who shares it, does not matter', async () => {
+  const texts = [
+    [2, 3, 4, 5, 6],
+    [2, 3, 4, 6, 5, 7],
+    [2, 3, 9],
+  ];
+  const cutAt = (n: number): Batch =>
+    Batch.fromSequences(
+      texts.map((text) => text.slice(0, n)),
+      texts.map((text) => text.slice(n)),
+    );
+  await withModel({}, async (model) => {
+    const scores = await model.score(cutAt(1));
+    for (const n of [2, 3]) expect(await model.score(cutAt(n))).toEqual(scores);
+  });
+});
+
 describe('length', () => {
   test('a sequence that just fits the capacity, and one that does not', async () => {
     await withModel({ maxTokensPerMicroBatch: 6 }, async (model) => {

@@ -27,6 +27,14 @@ export interface RewardModelOptions extends Omit<EngineOptions, 'optim' | 'gradi
 /** Where the rewards of a batch come from besides reward functions; what the trainer needs of a {@link RewardModel}. */
 export type RewardModelEngine = Pick<RewardModel, 'score'>;
 
+interface Sequence {
+  tokens: Int32Array;
+  promptLength: number;
+}
+
+/** Where it does not matter which tokens are the prompt. */
+const whole = (tokens: Int32Array): Sequence => ({ tokens, promptLength: tokens.length });
+
 /**
  * A reward model: a token-classification directory (`score.weight` [1, H], optional bias), for inference only. The score of a
  * sequence is the head's output at its last token, as in verl (up to v0.7.0).
@@ -82,19 +90,23 @@ export class RewardModel {
   async score(b: Batch): Promise<Float32Array> {
     this.engine.checkOpen();
     if (b.size === 0) return new Float32Array(0);
-    const sequences = this.sequences(b).map((tokens, i) => this.fit(tokens, i));
-    // The engine gives the head's output at the token before each response token: all tokens are the prompt, and the one
-    // response token, which no other sees, stands after the last.
+    const sequences = this.sequences(b).map((sequence, i) => this.fit(sequence, i));
+    // The engine gives the head's output at the token before each response token: one more of them, which no other sees,
+    // stands after the last. Prompts stay prompts, because the engine computes one that several responses share once.
     const extended = Batch.fromSequences(
-      sequences,
-      sequences.map(() => [0]),
+      sequences.map(({ tokens, promptLength }) => tokens.subarray(0, promptLength)),
+      sequences.map(({ tokens, promptLength }) => [...tokens.subarray(promptLength), 0]),
     );
     this.engine.checkSequences('reward_model score', extended);
     const { group, name } = this.engine;
     const shards = shardByRank(extended, group.worldSize).map((shard): [NativeTokenBatch] => [
       tokenBatch(shard),
     ]);
-    const scores = await splitCollect(group, name, 'computeValues', shards, joinFloats);
+    const values = await splitCollect(group, name, 'computeValues', shards, joinFloats);
+    const scores = Float32Array.from(
+      sequences,
+      (_, i) => values[(extended.responseOffsets[i + 1] as number) - 1] as number,
+    );
     const bad = scores.findIndex((score) => !Number.isFinite(score));
     if (bad >= 0) {
       throw new TroupeError(
@@ -110,11 +122,14 @@ export class RewardModel {
     return this.engine.close();
   }
 
-  private sequences(b: Batch): Int32Array[] {
+  private sequences(b: Batch): Sequence[] {
     const rows = Array.from({ length: b.size }, (_, i) => i);
     if (this.tokenizers === null) {
       const tokens = b.get('tokens');
-      return rows.map((i) => tokens.slice(b.seqOffsets[i], b.seqOffsets[i + 1]));
+      return rows.map((i) => ({
+        tokens: tokens.slice(b.seqOffsets[i], b.seqOffsets[i + 1]),
+        promptLength: b.promptLens[i] as number,
+      }));
     }
     const { input, own } = this.tokenizers;
     if (!b.has('rawPrompt')) {
@@ -125,16 +140,17 @@ export class RewardModel {
     }
     return rows.map((i) => {
       const response = input.decode(b.response(i), { skipSpecialTokens: true });
-      return retemplated(b.row('rawPrompt', i), response, own, `reward_model, sequence ${i}`);
+      return whole(retemplated(b.row('rawPrompt', i), response, own, `reward_model, sequence ${i}`));
     });
   }
 
-  private fit(tokens: Int32Array, i: number): Int32Array {
+  private fit(sequence: Sequence, i: number): Sequence {
     const limit = this.maxLength;
+    const { tokens } = sequence;
     if (tokens.length === 0) throw badOption('reward_model score', `sequence ${i} has no token`);
-    if (tokens.length <= limit) return tokens;
-    if (this.truncation === 'left') return tokens.slice(tokens.length - limit);
-    if (this.truncation === 'right') return tokens.slice(0, limit);
+    if (tokens.length <= limit) return sequence;
+    if (this.truncation === 'left') return whole(tokens.slice(tokens.length - limit));
+    if (this.truncation === 'right') return whole(tokens.slice(0, limit));
     throw badOption(
       'reward_model score',
       `sequence ${i} has ${tokens.length} tokens, more than the ${limit} that the reward model takes: raise ` +
