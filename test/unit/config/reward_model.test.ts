@@ -1,7 +1,7 @@
 import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { configNotes, loadConfig } from '../../../ts/config/config';
+import { batchArithmetic, configNotes, loadConfig } from '../../../ts/config/config';
 
 const file = join(mkdtempSync(join(tmpdir(), 'config-')), 'run.yaml');
 writeFileSync(
@@ -77,4 +77,5 @@ test('truncation allows a shorter max_length', () => {
   const rm = ['reward.reward_model.enable=true', 'reward.reward_model.model_path=rm'];
   const config = load(...rm, 'reward.reward_model.max_length=15', 'reward.reward_model.truncation=left');
   expect(config.reward.reward_model.max_length).toBe(15);
+  expect(batchArithmetic(config)).toContain('reward model: micro-batches of up to 32768 tokens');
 });
