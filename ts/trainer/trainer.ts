@@ -6,9 +6,10 @@ import { needsCritic, needsReference, needsRewardModel } from '../config/roles';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { TroupeError } from '../errors';
 import { createLoggers, type Loggers } from '../logging/loggers';
+import { loadRewardFunction } from '../reward/load';
 import type { RewardFunction } from '../reward/types';
 import { type Checkpoint, CheckpointStore } from './checkpoint_store';
-import { configuredReward } from './configured_reward';
+import { type DefaultReward, defaultReward } from './default_reward';
 import { type CreateEngines, createEngines, type Engines } from './engines';
 import { type Metrics, PhaseTimer, timingMetrics } from './metrics';
 import { dumpRows } from './rollout';
@@ -91,7 +92,7 @@ export class Trainer {
     const { default_local_dir, max_actor_ckpt_to_keep } = config.trainer;
     const store = new CheckpointStore<TrainerState>(default_local_dir, max_actor_ckpt_to_keep);
     const resumed = findCheckpoint(config, store);
-    const { reward, prepare } = configuredReward(config, options.reward);
+    const { reward, prepare } = chooseReward(config, options.reward);
     const data = await (options.data ?? loadTrainingData)(config);
     for (const note of data.notes ?? []) this.log(note);
     await prepare(data.dataSources ?? []);
@@ -283,6 +284,12 @@ function unlessFailed<T>(work: Promise<T>, failed: Promise<Error> | undefined): 
     throw error;
   });
   return Promise.race([work, failure]);
+}
+
+function chooseReward(config: ResolvedConfig, given: RewardFunction | undefined): DefaultReward {
+  const { path, name } = config.reward.custom_reward_function;
+  const reward = given ?? (path === null ? null : loadRewardFunction(path, name));
+  return reward === null ? defaultReward(config) : { reward, prepare: async () => undefined };
 }
 
 function klOptions(config: ResolvedConfig): Parameters<typeof createKlController>[0] {

@@ -4,13 +4,12 @@ import { CODE_SOURCES, codeReward } from '../reward/code/code_reward';
 import { PythonSandbox } from '../reward/code/python_sandbox';
 import { type CodeRunner, once } from '../reward/code/runner';
 import { SandboxFusion } from '../reward/code/sandbox_fusion';
-import { loadRewardFunction } from '../reward/load';
 import { rewardByDataSource, rewardFunction } from '../reward/reward';
 import type { RewardFunction } from '../reward/types';
 import { rewardModelScore } from '../reward_model/reward_function';
 
-/** What scores the responses of a run. */
-export interface ConfiguredReward {
+/** What scores the responses of a run when no reward function is given. */
+export interface DefaultReward {
   reward: RewardFunction;
   /**
    * Shows before training what would otherwise show at the first response: a data source that nothing scores, a sandbox that
@@ -19,15 +18,9 @@ export interface ConfiguredReward {
   prepare(dataSources: Iterable<string>): Promise<void>;
 }
 
-const ready = async (): Promise<void> => undefined;
-
-/** The function given, or configured; else the reward model's score; else the function of each row's data source. */
-export function configuredReward(config: ResolvedConfig, given?: RewardFunction): ConfiguredReward {
-  if (given) return { reward: given, prepare: ready };
-  const { path, name } = config.reward.custom_reward_function;
-  if (path !== null) return { reward: loadRewardFunction(path, name), prepare: ready };
-  if (needsRewardModel(config)) return { reward: rewardModelScore, prepare: ready };
-
+/** The reward model's score; without one, the function of each row's data source, those of code with `reward.sandbox`. */
+export function defaultReward(config: ResolvedConfig): DefaultReward {
+  if (needsRewardModel(config)) return { reward: rewardModelScore, prepare: async () => undefined };
   const runner = codeRunner(config);
   const code = codeReward(runner, { continuous: config.reward.sandbox.continuous });
   const isCode = (source: string): boolean => CODE_SOURCES.includes(source);
