@@ -72,8 +72,13 @@ export { WorkerGroup, type WorkerGroupOptions } from './controller/worker_group'
 export { Critic, type CriticMetrics, type CriticUpdateOptions } from './critic/critic';
 export { Tokenizer, type TokenizerOptions } from './data/tokenizer';
 export { ConfigError, type ErrorCode, TroupeError, WorkerDiedError } from './errors';
+export { type CodeRewardOptions, codeReward } from './reward/code/code_reward';
+export { PythonSandbox, type PythonSandboxOptions } from './reward/code/python_sandbox';
+export type { CodeRunner, RunRequest, RunResult, RunStatus } from './reward/code/runner';
+export { SandboxFusion, type SandboxFusionOptions } from './reward/code/sandbox_fusion';
 export { registerRewardFunction } from './reward/reward';
 export type { RewardFunction, RewardOutcome, RewardSample } from './reward/types';
+export { RewardModel, type RewardModelOptions } from './reward_model/reward_model';
 export type { Metrics } from './trainer/metrics';
 export { SftTrainer, type SftTrainerOptions } from './trainer/sft_trainer';
 export { type FitResult, Trainer, type TrainerOptions } from './trainer/trainer';

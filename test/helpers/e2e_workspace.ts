@@ -72,6 +72,12 @@ export function modelTensors(): NamedTensor[] {
   });
 }
 
+/** The same decoder with a reward model's head. */
+export function rewardTensors(): NamedTensor[] {
+  const data = Float32Array.from({ length: HIDDEN }, (_, i) => Math.sin(1 + 3 * i));
+  return [...modelTensors(), { name: 'score.weight', shape: [1, HIDDEN], data }];
+}
+
 /** Written without the code under test, so that files may also be wrong. */
 export function writeSafetensors(file: string, tensors: readonly NamedTensor[]): void {
   const header: Record<string, unknown> = {};

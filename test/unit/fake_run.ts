@@ -20,6 +20,10 @@ const noise = (...parts: (number | string)[]): number => deriveSeed(...parts) / 
 const perToken = (batch: Batch, weights: number, purpose: string): Float32Array =>
   Float32Array.from({ length: batch.numResponseTokens }, (_, t) => -noise(purpose, weights * 1e9, t));
 
+/** What the reward model gives: the sum of the response's tokens. */
+export const modelScores = (batch: Batch): Float32Array =>
+  Float32Array.from({ length: batch.size }, (_, i) => batch.response(i).reduce((sum, id) => sum + id, 0));
+
 export class FakeEngines {
   /** Names of the calls made, in order. */
   readonly calls: string[] = [];
@@ -90,6 +94,14 @@ export class FakeEngines {
             },
             loadCheckpoint: async (dir) => {
               this.criticWeights = this.read(dir);
+            },
+          }
+        : null,
+      rewardModel: needs.rewardModel
+        ? {
+            score: async (batch) => {
+              this.call('rewardModel.score');
+              return modelScores(batch);
             },
           }
         : null,

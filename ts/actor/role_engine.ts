@@ -3,6 +3,7 @@ import { oneToAll, rankZero } from '../controller/dispatch';
 import { WorkerGroup } from '../controller/worker_group';
 import { TroupeError } from '../errors';
 import { type LoadedModel, loadModelDirectory } from '../model/model_dir';
+import { valueHeadName } from '../model/names';
 import type { NativeEngineOptions } from '../native/bridge';
 import { badOption } from './check_options';
 import type { EngineOptions, ResolvedEngineOptions } from './engine_options';
@@ -10,9 +11,13 @@ import { resolveEngineOptions } from './engine_options';
 import { flopUtilisation } from './flops';
 import { memoryMetrics, type UpdateMetrics } from './metrics';
 
-export type RoleName = 'actor' | 'critic';
+export type RoleName = 'actor' | 'critic' | 'reward_model';
 
-const DEFAULT_LR: Readonly<Record<RoleName, number>> = { actor: 1e-6, critic: 1e-5 };
+const DEFAULT_LR: Readonly<Record<RoleName, number>> = {
+  actor: 1e-6,
+  critic: 1e-5,
+  reward_model: 0,
+};
 const DEFAULT_CAPACITY = { cpu: 4096, cuda: 16384 };
 
 /**
@@ -35,6 +40,7 @@ export class RoleEngine {
   static async create(o: EngineOptions, role: RoleName): Promise<RoleEngine> {
     const resolved = resolveEngineOptions(o, role, DEFAULT_LR[role]);
     const model = loadModelDirectory(resolved.model, role === 'actor' ? 'lm' : 'value');
+    if (role === 'reward_model') checkRewardModel(model);
     const group =
       o.group ??
       (await WorkerGroup.launch({
@@ -169,6 +175,20 @@ export class RoleEngine {
     this.closing ??= this.ownsGroup ? this.group.close() : this.group.closeEngine(this.name);
     return this.closing;
   }
+}
+
+/** A reward model does not learn: without a trained head its scores would mean nothing. */
+function checkRewardModel(model: LoadedModel): void {
+  if (model.freshHead) {
+    const name = `${valueHeadName(model.config.family)}.weight`;
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[model] ${model.dir} has no ${name} [1, ${model.config.hiddenSize}]: expected a reward model, a token-classification ` +
+        'directory with a trained head of one label (num_labels 1)',
+    );
+  }
+  // The place after the last token, at which nothing is read, needs no position of its own under rotary encoding.
+  if (model.config.positions === 'rope') model.config.maxPositions += 1;
 }
 
 function nativeOptions(

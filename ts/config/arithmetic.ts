@@ -1,5 +1,5 @@
 import type { ResolvedConfig } from './ppo_schema';
-import { needsCritic } from './roles';
+import { needsCritic, needsRewardModel } from './roles';
 import type { ResolvedSftConfig } from './sft_schema';
 
 const count = (n: number, noun: string): string => `${n} ${noun}${n === 1 ? '' : 's'}`;
@@ -29,6 +29,10 @@ function rlArithmetic(config: ResolvedConfig): string[] {
     );
   }
   if (needsCritic(config)) lines.push(role('critic', critic));
+  if (needsRewardModel(config)) {
+    const capacity = config.reward.reward_model.forward_max_token_len_per_gpu;
+    lines.push(`reward model: micro-batches of up to ${capacity} tokens`);
+  }
   if (data.val_files !== null) {
     const batch = data.val_batch_size === null ? 'all prompts' : count(data.val_batch_size, 'prompt');
     lines.push(`validation: ${batch} per batch x ${count(val_kwargs.n, 'response')}`);

@@ -5,6 +5,7 @@ import { LOGGER_NAMES, UNAVAILABLE_LOGGERS } from '../logging/names';
 import { checkCorrection } from './correction';
 import { nearestName } from './nearest';
 import type { ResolvedConfig } from './ppo_schema';
+import { checkReward } from './reward_checks';
 import { needsCritic, needsReference } from './roles';
 
 /** What both programs have in common. */
@@ -54,6 +55,8 @@ export function checkConsistency(config: ResolvedConfig): void {
     const capacity = roles.ref.log_prob_max_token_len_per_gpu;
     checkFits(config, 'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu', capacity);
   }
+
+  checkReward(config);
 
   const { do_sample, temperature } = roles.rollout;
   if (!do_sample || temperature === 0) {

@@ -5,14 +5,10 @@ import { dataSection } from './data_section';
 import { field, fixed, ignored, orNull, type Resolved, required, str, strings } from './field';
 import { loggingSection } from './logging_section';
 import { NO_PROFILER, NOT_YET } from './reasons';
-import {
-  customRewardFunctionSection,
-  rewardModelSection,
-  rewardSection,
-  sandboxSection,
-} from './reward_section';
+import { customRewardFunctionSection, rewardModelSection, rewardSection } from './reward_section';
 import { model } from './role_parts';
 import { rolloutSection } from './rollout_section';
+import { olderSandboxFusionKeys } from './sandbox_section';
 import { trainerSection } from './trainer_section';
 
 // verl's configuration tree (its generated PPO config; main's defaults where versions differ), every key of it with a
@@ -42,7 +38,7 @@ export const ppoSchema = {
   reward: rewardSection,
   custom_reward_function: customRewardFunctionSection,
   reward_model: rewardModelSection,
-  sandbox_fusion: sandboxSection,
+  sandbox_fusion: olderSandboxFusionKeys,
   algorithm: algorithmSection,
   trainer: trainerSection,
   logging: loggingSection,

@@ -1,25 +1,9 @@
 import { above, choice, field, fixed, ignored, moved, orNull, str } from './field';
-import { NOT_YET, NOT_YET_PLURAL } from './reasons';
+import { NOT_YET_PLURAL } from './reasons';
+import { olderRewardModelKeys, rewardModelKeys } from './reward_model_section';
+import { olderSandboxFusionKeys, sandboxFusionKeys, sandboxKeys } from './sandbox_section';
 
 const MANAGERS = `reward managers other than naive ${NOT_YET_PLURAL}`;
-
-const REWARD_MODEL = {
-  enable: fixed([false], `a reward model ${NOT_YET}`),
-  enable_resource_pool: fixed([false], `a reward model ${NOT_YET}`),
-  model: ignored('there is no reward model'),
-  model_path: ignored('there is no reward model'),
-  rollout: ignored('there is no reward model'),
-  strategy: ignored('there is no reward model'),
-  micro_batch_size: ignored('there is no reward model'),
-  micro_batch_size_per_gpu: ignored('there is no reward model'),
-  max_length: ignored('there is no reward model'),
-};
-
-export const sandboxSection = {
-  url: fixed([null], `code execution ${NOT_YET}`),
-  max_concurrent: ignored('there is no sandbox'),
-  memory_limit_mb: ignored('there is no sandbox'),
-};
 
 export const rewardSection = {
   custom_reward_function: {
@@ -40,8 +24,9 @@ export const rewardSection = {
     module: ignored('managers are built in'),
   },
   reward_kwargs: fixed([null, {}], 'write them into the module of the reward function'),
-  reward_model: REWARD_MODEL,
-  sandbox_fusion: sandboxSection,
+  reward_model: rewardModelKeys,
+  sandbox: sandboxKeys,
+  sandbox_fusion: sandboxFusionKeys,
 };
 
 /** Where older versions of verl keep the keys of `reward`. */
@@ -52,7 +37,7 @@ export const customRewardFunctionSection = {
 };
 
 export const rewardModelSection = {
-  ...REWARD_MODEL,
+  ...olderRewardModelKeys,
   reward_manager: fixed(['naive'], MANAGERS),
   reward_kwargs: fixed([null, {}], 'write them into the module of the reward function'),
   reward_loop_source: ignored('managers are built in'),
@@ -61,5 +46,5 @@ export const rewardModelSection = {
   num_workers: ignored('reward functions run in the trainer process'),
   use_reward_loop: ignored('reward functions may be async'),
   launch_reward_fn_async: ignored('reward functions may be async'),
-  sandbox_fusion: sandboxSection,
+  sandbox_fusion: olderSandboxFusionKeys,
 };

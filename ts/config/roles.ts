@@ -9,3 +9,8 @@ export function needsCritic({ critic, algorithm }: ResolvedConfig): boolean {
 export function needsReference({ algorithm, actor_rollout_ref }: ResolvedConfig): boolean {
   return algorithm.use_kl_in_reward || actor_rollout_ref.actor.use_kl_loss;
 }
+
+/** The reward model runs when asked for. */
+export function needsRewardModel({ reward }: ResolvedConfig): boolean {
+  return reward.reward_model.enable;
+}

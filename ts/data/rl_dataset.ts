@@ -11,6 +11,8 @@ export interface RlSample {
   dataSource: string;
   groundTruth: unknown;
   extraInfo: Record<string, unknown>;
+  /** The prompt as the row has it: text, or messages. */
+  rawPrompt: unknown;
 }
 
 export interface RlDatasetOptions {
@@ -101,10 +103,11 @@ export class RlDataset {
 
   async sample(i: number): Promise<RlSample> {
     const { row, where, tokens } = await this.prompt(i);
-    return { tokens: this.truncated(tokens, where), ...this.labels(row, where) };
+    const rawPrompt = row[this.options.promptKey];
+    return { tokens: this.truncated(tokens, where), ...this.labels(row, where), rawPrompt };
   }
 
-  private labels(row: Row, where: string): Omit<RlSample, 'tokens'> {
+  private labels(row: Row, where: string): Omit<RlSample, 'tokens' | 'rawPrompt'> {
     const reward = column(row, 'reward_model', where);
     if (typeof reward !== 'object' || reward === null || !('ground_truth' in reward)) {
       throw new TroupeError(

@@ -1,5 +1,6 @@
 import { TroupeError } from '../errors';
 import { reasonOf } from '../text';
+import { isBounded } from './bounded';
 import type { RewardFunction, RewardOutcome, RewardSample } from './types';
 
 export interface RewardManagerOptions {
@@ -77,7 +78,7 @@ async function scoreOne(
   let outcome: RewardOutcome;
   try {
     const result = fn(sample);
-    outcome = isPromise(result) ? await withTimeout(result, timeoutMs) : result;
+    outcome = isPromise(result) && !isBounded(result) ? await withTimeout(result, timeoutMs) : await result;
   } catch (error) {
     // A function missing from the registry concerns the configuration, not the sample.
     if (error instanceof TroupeError && error.code === 'INVALID_CONFIG') throw error;

@@ -1,12 +1,19 @@
 import { TroupeError } from '../errors';
+import { CODE_SOURCES, codeReward } from './code/code_reward';
+import { PythonSandbox } from './code/python_sandbox';
+import { once } from './code/runner';
 import { exactMatch } from './exact_match';
 import { gsm8k } from './gsm8k';
 import type { RewardFunction } from './types';
+
+const defaultCodeReward = codeReward(once(() => PythonSandbox.create()));
 
 const registry = new Map<string, RewardFunction>([
   ['exact_match', exactMatch],
   ['gsm8k', gsm8k],
   ['openai/gsm8k', gsm8k],
+  // A training run has its own settings; here the sandbox is the default one.
+  ...CODE_SOURCES.map((source) => [source, defaultCodeReward] as const),
 ]);
 
 /**

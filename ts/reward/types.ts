@@ -12,6 +12,8 @@ export interface RewardSample {
   dataSource: string;
   /** `extra_info` of the data row; {} when it has none. */
   extraInfo: Record<string, unknown>;
+  /** With `reward.reward_model.enable`: what the reward model gave the response. */
+  rewardModelScore?: number;
 }
 
 /** A score, or an object with `score` and anything else worth a metric (numbers, booleans) or a dump (any JSON value). */

@@ -5,6 +5,8 @@ import type { ResolvedConfig } from '../config/config';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { WorkerGroup } from '../controller/worker_group';
 import { Critic } from '../critic/critic';
+import { RewardModel, type RewardModelEngine } from '../reward_model/reward_model';
+import { checkSameTokenizer } from '../reward_model/same_tokenizer';
 
 /** The policy being trained, as the trainer uses it. */
 export type PolicyEngine = Pick<
@@ -26,6 +28,7 @@ export interface Engines {
   readonly critic: ValueEngine | null;
   /** Model FLOP utilisation of log-probs of `batch` in `seconds`; null (or absent) when the device's peak is not known. */
   inferenceUtilisation?(batch: Batch, seconds: number): number | null;
+  readonly rewardModel: RewardModelEngine | null;
   /** Named in the error when a worker dies. */
   setPhase(phase: string | null): void;
   /** Resolves with the cause when a worker dies, whatever the trainer is doing then. */
@@ -37,6 +40,7 @@ export interface Engines {
 export interface EngineNeeds {
   reference: boolean;
   critic: boolean;
+  rewardModel: boolean;
   /** Steps of the whole run: the end of learning-rate schedules, which move once per step. */
   totalSteps: number;
   launcher?: LauncherOptions | Launcher;
@@ -65,12 +69,15 @@ export function optimOptions(optim: OptimConfig, gradClip: number, totalSteps: n
 }
 
 /**
- * One worker group with actor, reference and critic in the same processes. The reference starts from the
+ * One worker group with actor, reference, critic and reward model in the same processes. The reference starts from the
  * configured model, whatever checkpoint the actor resumes from.
  */
 export const createEngines: CreateEngines = async (config, needs) => {
   const { actor: a, model, ref } = config.actor_rollout_ref;
   const c = config.critic;
+  const r = config.reward.reward_model;
+  if (needs.rewardModel && r.input_tokenizer === null)
+    checkSameTokenizer(model.tokenizer_path ?? model.path, r.tokenizer_path ?? (r.model_path as string));
   const group = await WorkerGroup.launch({
     worldSize: config.trainer.n_gpus_per_node * config.trainer.nnodes,
     device: config.trainer.device,
@@ -113,6 +120,16 @@ export const createEngines: CreateEngines = async (config, needs) => {
           optim: optimOptions(c.optim, c.grad_clip, needs.totalSteps),
         })
       : null;
+    const rewardModel = needs.rewardModel
+      ? await RewardModel.create({
+          ...shared(r.model_path as string, r.dtype, r.forward_max_token_len_per_gpu),
+          name: 'reward_model',
+          inputTokenizer: r.input_tokenizer,
+          tokenizer: r.tokenizer_path,
+          maxLength: r.max_length,
+          truncation: r.truncation,
+        })
+      : null;
     return {
       worldSize: group.worldSize,
       actor,
@@ -120,6 +137,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
       critic,
       inferenceUtilisation: (batch, seconds) =>
         actor.engine.utilisation(batch, seconds, { forwardOnly: true }),
+      rewardModel,
       setPhase: (phase) => group.setPhase(phase),
       failed: group.failed,
       close: () => group.close(),

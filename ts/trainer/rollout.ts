@@ -3,6 +3,7 @@ import type { SamplingOptions } from '../actor/sampling';
 import { Batch } from '../batch/batch';
 import { computeRewards, type RewardManagerOptions, type Rewards } from '../reward/manager';
 import type { RewardFunction } from '../reward/types';
+import type { RewardModelEngine } from '../reward_model/reward_model';
 import type { PolicyEngine } from './engines';
 import type { DumpRow } from './run_directory';
 
@@ -12,6 +13,8 @@ export interface Prompt {
   dataSource: string;
   groundTruth: unknown;
   extraInfo: Record<string, unknown>;
+  /** The prompt as its row has it: text, or messages. A reward model with a tokenizer of its own needs it. */
+  rawPrompt?: unknown;
 }
 
 /** Turns token ids back into text. */
@@ -21,7 +24,7 @@ export interface Decoder {
 
 /**
  * `n` responses per prompt, grouped by prompt, with the columns uid (equal for responses to one prompt), dataSource,
- * groundTruth and extraInfo.
+ * groundTruth, extraInfo and rawPrompt.
  */
 export async function generateResponses(
   actor: PolicyEngine,
@@ -41,8 +44,9 @@ export async function generateResponses(
     dataSource: perResponse((prompt) => prompt.dataSource),
     groundTruth: perResponse((prompt) => prompt.groundTruth),
     extraInfo: perResponse((prompt) => prompt.extraInfo),
+    rawPrompt: perResponse((prompt) => prompt.rawPrompt),
   };
-  return batch.with(columns, { granularity: { extraInfo: 'sequence' } });
+  return batch.with(columns, { granularity: { extraInfo: 'sequence', rawPrompt: 'sequence' } });
 }
 
 /** Responses with their texts and rewards. */
@@ -53,16 +57,21 @@ export interface Scored {
   rewards: Rewards;
 }
 
-/** Adds `score` [B] and `tokenScores` [ΣR]: the score on the last token of each response, 0 elsewhere. */
+/**
+ * Adds `score` [B] and `tokenScores` [ΣR]: the score on the last token of each response, 0 elsewhere. With a reward model the
+ * reward function is given its score.
+ */
 export async function scoreResponses(
   batch: Batch,
   decoder: Decoder,
   reward: RewardFunction,
   options: RewardManagerOptions,
+  rewardModel: RewardModelEngine | null,
 ): Promise<Scored> {
   const rows = Array.from({ length: batch.size }, (_, i) => i);
   const inputs = rows.map((i) => decoder.decode(batch.prompt(i), { skipSpecialTokens: false }));
   const outputs = rows.map((i) => decoder.decode(batch.response(i), { skipSpecialTokens: true }));
+  const modelScores = await rewardModel?.score(batch);
   const samples = rows.map((i) => ({
     prompt: inputs[i] as string,
     response: outputs[i] as string,
@@ -70,6 +79,7 @@ export async function scoreResponses(
     groundTruth: batch.get('groundTruth')[i],
     dataSource: batch.get('dataSource')[i] as string,
     extraInfo: batch.get('extraInfo')[i] as Record<string, unknown>,
+    ...(modelScores ? { rewardModelScore: modelScores[i] as number } : {}),
   }));
   const rewards = await computeRewards(reward, samples, options);
   const tokenScores = new Float32Array(batch.numResponseTokens);

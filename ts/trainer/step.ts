@@ -141,9 +141,9 @@ function rollout(
   return generateResponses(engines.actor, prompts, { ...trainSampling(config), seed }, place.join('.'));
 }
 
-function score({ config, decoder, reward }: StepContext, batch: Batch): Promise<Scored> {
+function score({ config, engines, decoder, reward }: StepContext, batch: Batch): Promise<Scored> {
   const options: RewardManagerOptions = rewardOptions(config);
-  return scoreResponses(batch, decoder, reward, options);
+  return scoreResponses(batch, decoder, reward, options, engines.rewardModel);
 }
 
 function rewardMetrics({ rewards }: Scored): Metrics {
@@ -161,7 +161,13 @@ async function greedyBaseline(
   const { config, engines, decoder, reward } = context;
   const sampling = { maxNewTokens: config.data.max_response_length, temperature: 0 };
   const greedy = await generateResponses(engines.actor, prompts, sampling, 'greedy');
-  const { rewards } = await scoreResponses(greedy, decoder, reward, rewardOptions(config));
+  const { rewards } = await scoreResponses(
+    greedy,
+    decoder,
+    reward,
+    rewardOptions(config),
+    engines.rewardModel,
+  );
   const n = config.actor_rollout_ref.rollout.n;
   const rewardBaselines = Array.from({ length: batch.size }, (_, i) => rewards.scores[Math.floor(i / n)]);
   return batch.with({ rewardBaselines }, { granularity: { rewardBaselines: 'sequence' } });

@@ -2,14 +2,14 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { createKlController, type KlController } from '../algorithms/kl';
 import type { ResolvedConfig } from '../config/config';
-import { needsCritic, needsReference } from '../config/roles';
+import { needsCritic, needsReference, needsRewardModel } from '../config/roles';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { TroupeError } from '../errors';
 import { createLoggers, type Loggers } from '../logging/loggers';
 import { loadRewardFunction } from '../reward/load';
-import { rewardByDataSource, rewardFunction } from '../reward/reward';
 import type { RewardFunction } from '../reward/types';
 import { type Checkpoint, CheckpointStore } from './checkpoint_store';
+import { type DefaultReward, defaultReward } from './default_reward';
 import { type CreateEngines, createEngines, type Engines } from './engines';
 import { type Metrics, PhaseTimer, timingMetrics } from './metrics';
 import { dumpRows } from './rollout';
@@ -93,11 +93,10 @@ export class Trainer {
     const store = new CheckpointStore<TrainerState>(default_local_dir, max_actor_ckpt_to_keep);
     store.checkForeign();
     const resumed = findCheckpoint(config, store);
-    const reward = options.reward ?? configuredReward(config);
+    const { reward, prepare } = chooseReward(config, options.reward);
     const data = await (options.data ?? loadTrainingData)(config);
     for (const note of data.notes ?? []) this.log(note);
-    // One that has no function would show only when the first of its responses is scored.
-    if (reward === rewardByDataSource) for (const source of data.dataSources ?? []) rewardFunction(source);
+    await prepare(data.dataSources ?? []);
     const totalSteps =
       config.trainer.total_training_steps ?? data.train.batchesPerEpoch * config.trainer.total_epochs;
     const kl = createKlController(klOptions(config));
@@ -114,6 +113,7 @@ export class Trainer {
       engines = await (options.engines ?? createEngines)(config, {
         reference: needsReference(config),
         critic: needsCritic(config),
+        rewardModel: needsRewardModel(config),
         totalSteps,
         launcher: options.launcher,
       });
@@ -282,9 +282,10 @@ function unlessFailed<T>(work: Promise<T>, failed: Promise<Error> | undefined): 
   return Promise.race([work, failure]);
 }
 
-function configuredReward(config: ResolvedConfig): RewardFunction {
+function chooseReward(config: ResolvedConfig, given: RewardFunction | undefined): DefaultReward {
   const { path, name } = config.reward.custom_reward_function;
-  return path === null ? rewardByDataSource : loadRewardFunction(path, name);
+  const reward = given ?? (path === null ? null : loadRewardFunction(path, name));
+  return reward === null ? defaultReward(config) : { reward, prepare: async () => undefined };
 }
 
 function klOptions(config: ResolvedConfig): Parameters<typeof createKlController>[0] {

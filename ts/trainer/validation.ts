@@ -31,7 +31,7 @@ export async function validate(
     const seed = deriveSeed(config.trainer.seed, 'validation', start);
     const part = prompts.slice(start, start + size);
     const batch = await generateResponses(engines.actor, part, { ...sampling, seed }, `val-${start}`);
-    const scored = await scoreResponses(batch, decoder, reward, rewardOptions(config));
+    const scored = await scoreResponses(batch, decoder, reward, rewardOptions(config), engines.rewardModel);
     rows.push(...dumpRows(step, scored));
     batches.push(scored.batch);
   }

@@ -1,0 +1,119 @@
+import { codeReward } from '../../ts/reward/code/code_reward';
+import { extractCode } from '../../ts/reward/code/python_program';
+import { Limiter } from '../../ts/reward/code/runner';
+import { parseTests, sameOutput, sameValue } from '../../ts/reward/code/tests';
+
+// What needs no Python; programs run in test/dist/code_reward.test.ts.
+
+test.each([
+  ['none', 'no code here', null],
+  ['the last python block', 'a\n```python\nx\n```\nb\n```python\ny\n```\nc', '\ny\n'],
+  ['an unfinished block', '```python\nprint(1)', '\nprint(1)'],
+  ['a block of no language', 'see\n```\nprint(1)\n```', '\nprint(1)\n'],
+  ['a block of another language name', '```py\nprint(1)\n```', 'print(1)\n'],
+  ['code on the first line', '```x = 1\nprint(x)```', 'x = 1\nprint(x)'],
+])('extracts %s', (_, response, code) => {
+  expect(extractCode(response)).toBe(code);
+});
+
+test.each<[string, string, boolean]>([
+  ['1 2\n3\n', '1 2\n3', true],
+  ['  1   2 \r\n3\n\n\n', '1 2\n3', true],
+  ['1\n\n2', '1\n2', false],
+  ['1 2', '1\n2', false],
+  ['', '', true],
+  ['', '0', false],
+  ['0.3333333', '0.3333334', true],
+  ['0.33', '0.34', false],
+  ['1', '1.0', true],
+  ['100000000', '100000001', false], // integers are exact
+  ['1e3', '1000', true],
+  ['nan', 'nan', true],
+  ['YES', 'Yes', false],
+])('output %j for %j: %j', (actual, expected, same) => {
+  expect(sameOutput(actual, expected)).toBe(same);
+});
+
+test.each<[unknown, unknown, boolean]>([
+  [3, 3, true],
+  [3, [3], true],
+  [[1, 2], [1, 2], true],
+  [[1, 2], [[1, 2]], true],
+  [1, [1, 2], false],
+  [{ a: [1] }, { a: [1] }, true],
+  [{ a: 1, b: 2 }, { a: 1 }, false],
+  [[], {}, false],
+  [true, 1, false],
+  [null, null, true],
+])('value %j for %j: %j', (actual, expected, same) => {
+  expect(sameValue(actual, expected)).toBe(same);
+});
+
+test('reads the ground truth of stdin problems and of functions', () => {
+  expect(parseTests('{"inputs": ["1\\n", ["2", "3"]], "outputs": ["a", ["b", "c"]]}')).toEqual({
+    fnName: null,
+    cases: [
+      { input: '1\n', output: 'a' },
+      { input: '2\n3', output: 'b\nc' },
+    ],
+  });
+  expect(parseTests({ fn_name: 'f', inputs: ['[1, 2]\n"x"\n', [[1], 2]], outputs: ['3', [4]] })).toEqual({
+    fnName: 'f',
+    cases: [
+      { input: [[1, 2], 'x'], output: 3 },
+      { input: [[1], 2], output: [4] },
+    ],
+  });
+});
+
+test.each([
+  ['not JSON', '{'],
+  ['no object', '3'],
+  ['no outputs', '{"inputs": [""]}'],
+  ['another number of them', '{"inputs": ["", ""], "outputs": [""]}'],
+  ['no test', '{"inputs": [], "outputs": []}'],
+  ['an argument that is no JSON', '{"fn_name": "f", "inputs": ["x"], "outputs": ["1"]}'],
+])('a ground truth with %s names it', (_, groundTruth) => {
+  expect(() => parseTests(groundTruth)).toThrow(
+    expect.objectContaining({
+      code: 'INVALID_DATA',
+      message: expect.stringContaining('ground truth of a code problem'),
+    }),
+  );
+});
+
+test('a response without code, or with more than anyone writes, runs nothing and scores 0', async () => {
+  const reward = codeReward(() => Promise.reject(new Error('asked for a sandbox')));
+  const sample = {
+    prompt: '',
+    responseTokens: new Int32Array(0),
+    groundTruth: { inputs: [''], outputs: [''] },
+    dataSource: 'apps',
+    extraInfo: {},
+  };
+  for (const response of ['nothing', '```python\n```', `\`\`\`python\n${'x'.repeat(300_000)}\`\`\``])
+    await expect(reward({ ...sample, response })).resolves.toMatchObject({
+      score: 0,
+      acc: 0,
+      verdict: 'no_code',
+    });
+  await expect(reward({ ...sample, response: '```python\n1\n```' })).rejects.toThrow('asked for a sandbox');
+});
+
+test('the limiter keeps its limit and its order, also when work fails', async () => {
+  const limiter = new Limiter(2);
+  const started: number[] = [];
+  let running = 0;
+  let most = 0;
+  const work = async (i: number): Promise<void> => {
+    started.push(i);
+    most = Math.max(most, ++running);
+    await new Promise((done) => setImmediate(done));
+    running--;
+    if (i % 3 === 0) throw new Error(String(i));
+  };
+  const results = await Promise.allSettled(Array.from({ length: 9 }, (_, i) => limiter.run(() => work(i))));
+  expect(results.map(({ status }) => status === 'fulfilled')).toEqual(started.map((i) => i % 3 !== 0));
+  expect(started).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8]);
+  expect(most).toBe(2);
+});

@@ -1,0 +1,86 @@
+import { bool, choice, dtype, field, fixed, ignored, int, moved, orNull, str } from './field';
+import { DYNAMIC, FUSED, NO_PADDING, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
+
+const SHARED = 'the reward model shares the workers of the policy';
+const OWN = 'the reward model runs in an engine like the critic’s: no server is started';
+
+/** Keys of verl's releases up to v0.7.0 that do nothing, below `reward_model` and below `reward.reward_model`. */
+const withoutMeaning = {
+  n_gpus_per_node: ignored(SHARED),
+  nnodes: ignored(SHARED),
+  rollout: ignored(OWN),
+  strategy: fixed(['fsdp', 'fsdp2'], `strategy megatron ${NOT_YET}`),
+  micro_batch_size: ignored(DYNAMIC),
+  micro_batch_size_per_gpu: ignored(DYNAMIC),
+  use_dynamic_bsz: ignored(DYNAMIC),
+  ulysses_sequence_parallel_size: fixed([1], `sequence parallelism ${NOT_YET}`),
+  profiler: ignored(NO_PROFILER),
+  megatron: fixed([null], `strategy megatron ${NOT_YET}`),
+};
+
+/** verl's `reward_model.model`, up to v0.7.0. */
+const olderModel = {
+  path: moved('reward.reward_model.model_path'),
+  input_tokenizer: moved('reward.reward_model.input_tokenizer'),
+  trust_remote_code: ignored('models are data: no code is run from a model directory'),
+  external_lib: fixed([null], 'no Python is involved'),
+  override_config: fixed([null, {}], 'edit config.json of the model directory instead'),
+  use_shm: ignored('weights are read once per worker'),
+  use_remove_padding: ignored(NO_PADDING),
+  use_fused_kernels: ignored(FUSED),
+  tiled_mlp: ignored('memory is bounded by the packing capacity'),
+  fsdp_config: {
+    param_offload: fixed([false], `offloading ${NOT_YET}`),
+    reshard_after_forward: ignored('there is one rank'),
+    fsdp_size: ignored('there is one rank'),
+    forward_prefetch: ignored('there is one rank'),
+    wrap_policy: ignored(TORCH_ONLY),
+  },
+};
+
+/** `reward.reward_model`. */
+export const rewardModelKeys = {
+  enable: field(bool, false, 'Score responses with a reward model.'),
+  enable_resource_pool: fixed([false], SHARED),
+  model_path: field(
+    orNull(str),
+    null,
+    'Hugging Face directory of the reward model: token classification with one label.',
+  ),
+  tokenizer_path: field(
+    orNull(str),
+    null,
+    'Tokenizer of the reward model, used with input_tokenizer; null: model_path.',
+  ),
+  input_tokenizer: field(
+    orNull(str),
+    null,
+    'Tokenizer directory of the policy, where the reward model has another one: chats are put through its template anew. ' +
+      'null: the reward model reads the token ids of the policy.',
+  ),
+  max_length: field(
+    orNull(int(1)),
+    null,
+    'Longest sequence, prompt and response, in tokens; null: as model and packing capacity allow.',
+  ),
+  truncation: field(
+    choice('error', 'left', 'right'),
+    'error',
+    'A longer sequence: end the run, or drop tokens at that end.',
+  ),
+  forward_max_token_len_per_gpu: field(int(1), 32768, 'Packing capacity: tokens per micro-batch.'),
+  dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
+  model: olderModel,
+  ...withoutMeaning,
+};
+
+/** `reward_model`: where verl's releases up to v0.7.0 keep the keys. */
+export const olderRewardModelKeys = {
+  enable: moved('reward.reward_model.enable'),
+  enable_resource_pool: fixed([false], SHARED),
+  model_path: moved('reward.reward_model.model_path'),
+  max_length: moved('reward.reward_model.max_length'),
+  forward_max_token_len_per_gpu: moved('reward.reward_model.forward_max_token_len_per_gpu'),
+  model: olderModel,
+  ...withoutMeaning,
+};

@@ -1,0 +1,83 @@
+import { boundsItself } from '../bounded';
+import type { RewardFunction, RewardOutcome, RewardSample } from '../types';
+import { callOf, extractCode, programOf } from './python_program';
+import type { CodeRunner, RunResult, RunStatus } from './runner';
+import { type CodeCase, type CodeTests, parseTests, sameOutput, sameValue } from './tests';
+
+/** Data sources whose ground truth is tests, as in verl. */
+export const CODE_SOURCES: readonly string[] = ['codecontests', 'apps', 'codeforces', 'taco'];
+
+export interface CodeRewardOptions {
+  /** true (verl's way): the share of the first 10 tests that pass. false: 1 when all tests pass, else 0. */
+  continuous?: boolean;
+}
+
+const FIRST_TESTS = 10;
+/** A program that is longer than any solution: not run. */
+const MAX_CODE = 256 * 1024;
+
+/** How the first test that did not pass ended; accepted when all passed. */
+export type Verdict = 'accepted' | 'wrong_answer' | 'no_code' | Exclude<RunStatus, 'finished'>;
+
+/**
+ * Scores responses with Python code by the tests in their ground truth, {inputs, outputs, fn_name?}. Besides the score: acc (1 when
+ * every test that counts passed), tests_passed, tests_total, verdict. After a test that times out no other is run.
+ * `runner`: asked for when the first program is to be run.
+ */
+export function codeReward(
+  runner: () => Promise<CodeRunner>,
+  { continuous = true }: CodeRewardOptions = {},
+): RewardFunction {
+  return (sample) => boundsItself(score(runner, sample, continuous));
+}
+
+async function score(
+  runner: () => Promise<CodeRunner>,
+  { response, groundTruth }: RewardSample,
+  continuous: boolean,
+): Promise<RewardOutcome> {
+  const tests = parseTests(groundTruth);
+  const cases = continuous ? tests.cases.slice(0, FIRST_TESTS) : tests.cases;
+  const code = extractCode(response);
+  if (code === null || code.trim() === '' || code.length > MAX_CODE)
+    return outcome('no_code', 0, cases, continuous);
+  const program = tests.fnName === null ? programOf(code) : callOf(code, tests.fnName);
+  const sandbox = await runner();
+  let passed = 0;
+  let verdict: Verdict = 'accepted';
+  for (const test of cases) {
+    const stdin = tests.fnName === null ? (test.input as string) : JSON.stringify(test.input);
+    const result = judge(tests, test, await sandbox.run({ code: program, stdin }));
+    if (result === 'accepted') passed++;
+    else if (verdict === 'accepted') verdict = result;
+    if (result === 'timeout' || (result !== 'accepted' && !continuous)) break;
+  }
+  return outcome(verdict, passed, cases, continuous);
+}
+
+function judge({ fnName }: CodeTests, { output }: CodeCase, { status, stdout }: RunResult): Verdict {
+  if (status !== 'finished') return status;
+  if (fnName === null) return sameOutput(stdout, output as string) ? 'accepted' : 'wrong_answer';
+  try {
+    return sameValue(JSON.parse(stdout), output) ? 'accepted' : 'wrong_answer';
+  } catch {
+    // NaN and Infinity, which Python writes and JSON does not have.
+    return 'wrong_answer';
+  }
+}
+
+function outcome(
+  verdict: Verdict,
+  passed: number,
+  { length }: { length: number },
+  continuous: boolean,
+): RewardOutcome {
+  const acc = Number(passed === length);
+  return {
+    score: continuous ? passed / length : acc,
+    acc,
+    tests_passed: passed,
+    tests_total: length,
+    verdict,
+  };
+}

@@ -1,0 +1,175 @@
+import { checkOptionNames, numberOption } from '../../actor/check_options';
+import { TroupeError } from '../../errors';
+import { reasonOf, show } from '../../text';
+import { type CodeRunner, Limiter, type RunRequest, type RunResult, type RunStatus } from './runner';
+
+export interface SandboxFusionOptions {
+  /** http(s)://host[:port][/run_code] */
+  url: string;
+  /** Requests at once. 64 */
+  maxConcurrent?: number;
+  /** Memory of one program, MiB. 1024 */
+  memoryLimitMb?: number;
+  /** Seconds that a program may run, and as many to be prepared. 10 */
+  timeout?: number;
+  /** Seconds that the server may need on top of these, for instance in line. 10 */
+  patience?: number;
+  /** Attempts after the first, where the server cannot be reached or says 429, 502, 503 or 504. 3 */
+  retries?: number;
+  /** Before the first of them, milliseconds; doubles. 1000 */
+  retryDelayMs?: number;
+}
+
+const KEYS = ['url', 'maxConcurrent', 'memoryLimitMb', 'timeout', 'patience', 'retries', 'retryDelayMs'];
+const BUSY = new Set([429, 502, 503, 504]);
+const MAX_ANSWER = 64 * 1024 * 1024;
+
+/** An attempt failed in a way that another may not. */
+class Temporary extends Error {}
+
+const failed = (message: string, cause?: unknown): TroupeError =>
+  new TroupeError('SANDBOX_FAILED', `[sandbox_fusion] ${message}`, { cause });
+
+const wait = (ms: number): Promise<void> => new Promise((done) => setTimeout(done, ms));
+
+/** @throws Error saying what a URL must be */
+export function runCodeUrl(given: string): string {
+  const url = URL.canParse(given) ? new URL(given) : null;
+  if (url === null || !/^https?:$/.test(url.protocol))
+    throw new Error(`expected http(s)://host[:port][/run_code], got ${show(given)}`);
+  if (!/\/run_code\/?$/.test(url.pathname)) url.pathname = `${url.pathname.replace(/\/$/, '')}/run_code`;
+  return url.href;
+}
+
+/** Runs Python programs on a Sandbox Fusion server (bytedance/SandboxFusion), POST /run_code. */
+export class SandboxFusion implements CodeRunner {
+  private readonly limiter: Limiter;
+  private readonly url: string;
+  private readonly retries: number;
+  private readonly retryDelayMs: number;
+  private readonly timeout: number;
+  private readonly patience: number;
+  private readonly memoryLimitMb: number;
+
+  constructor(o: SandboxFusionOptions) {
+    const where = 'sandbox_fusion options';
+    checkOptionNames(where, o, KEYS);
+    try {
+      this.url = runCodeUrl(o.url);
+    } catch (error) {
+      throw new TroupeError('INVALID_ARGUMENT', `[${where}] url: ${reasonOf(error)}`);
+    }
+    this.limiter = new Limiter(
+      numberOption(where, 'maxConcurrent', o.maxConcurrent, 64, { integer: true, min: 1 }),
+    );
+    this.memoryLimitMb = numberOption(where, 'memoryLimitMb', o.memoryLimitMb, 1024, {
+      integer: true,
+      min: 1,
+    });
+    this.timeout = numberOption(where, 'timeout', o.timeout, 10, { above: 0 });
+    this.patience = numberOption(where, 'patience', o.patience, 10, { min: 0 });
+    this.retries = numberOption(where, 'retries', o.retries, 3, { integer: true, min: 0 });
+    this.retryDelayMs = numberOption(where, 'retryDelayMs', o.retryDelayMs, 1000, { min: 0 });
+  }
+
+  /** @throws TroupeError SANDBOX_FAILED when the server does not answer, or with something else than a result */
+  run(request: RunRequest): Promise<RunResult> {
+    return this.limiter.run(() => this.attempt(request));
+  }
+
+  private async attempt(request: RunRequest): Promise<RunResult> {
+    for (let retry = 0; ; retry++) {
+      try {
+        return readAnswer(await this.post(request), this.url);
+      } catch (error) {
+        if (!(error instanceof Temporary)) throw error;
+        if (retry >= this.retries)
+          throw failed(`${this.url}: ${error.message} (${retry + 1} attempts): is the server up?`, error);
+        await wait(this.retryDelayMs * 2 ** retry);
+      }
+    }
+  }
+
+  private async post({ code, stdin }: RunRequest): Promise<string> {
+    const body = JSON.stringify({
+      code,
+      language: 'python',
+      stdin,
+      run_timeout: this.timeout,
+      compile_timeout: this.timeout,
+      memory_limit_MB: this.memoryLimitMb,
+    });
+    let status: number;
+    let text: string;
+    try {
+      const answer = await fetch(this.url, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json', accept: 'application/json' },
+        body,
+        signal: AbortSignal.timeout(Math.ceil(1000 * (2 * this.timeout + this.patience))),
+      });
+      status = answer.status;
+      text = await readText(answer);
+    } catch (error) {
+      if (error instanceof TroupeError) throw error;
+      const cause = (error as { cause?: unknown }).cause;
+      throw new Temporary(`no answer (${reasonOf(cause ?? error)})`);
+    }
+    if (BUSY.has(status)) throw new Temporary(`HTTP ${status}`);
+    if (status !== 200) throw failed(`${this.url}: HTTP ${status}: ${show(text)}`);
+    return text;
+  }
+}
+
+async function readText(answer: Response): Promise<string> {
+  const chunks: Uint8Array[] = [];
+  let bytes = 0;
+  for await (const chunk of answer.body ?? []) {
+    bytes += chunk.length;
+    if (bytes > MAX_ANSWER) throw failed(`the answer is longer than ${MAX_ANSWER} bytes`);
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString('utf8');
+}
+
+interface Phase {
+  status?: unknown;
+  return_code?: unknown;
+  stdout?: unknown;
+  stderr?: unknown;
+}
+
+/** From {status: Success | Failed | SandboxError, message, compile_result, run_result}. */
+function readAnswer(text: string, url: string): RunResult {
+  const answer = parseObject(text, url);
+  // Its own trouble, not the program's.
+  if (answer['status'] === 'SandboxError')
+    throw new Temporary(`SandboxError: ${show(answer['message'] ?? null)}`);
+  const compile = (answer['compile_result'] ?? null) as Phase | null;
+  const run = (answer['run_result'] ?? null) as Phase | null;
+  if (compile !== null && (compile.status !== 'Finished' || (compile.return_code ?? 0) !== 0))
+    return { status: statusOf(compile, url), stdout: '', stderr: textOf(compile.stderr) };
+  if (run === null) throw failed(`${url}: the answer has no run_result: ${show(answer)}`);
+  return { status: statusOf(run, url), stdout: textOf(run.stdout), stderr: textOf(run.stderr) };
+}
+
+const textOf = (value: unknown): string => (typeof value === 'string' ? value : '');
+
+function statusOf({ status, return_code: code }: Phase, url: string): RunStatus {
+  if (status === 'TimeLimitExceeded') return 'timeout';
+  if (status === 'Error') return 'error';
+  if (status === 'Finished') return (code ?? 0) === 0 ? 'finished' : 'error';
+  throw failed(`${url}: expected status Finished, TimeLimitExceeded or Error, got ${show(status ?? null)}`);
+}
+
+function parseObject(text: string, url: string): Record<string, unknown> {
+  let parsed: unknown;
+  try {
+    parsed = JSON.parse(text);
+  } catch {
+    throw failed(`${url}: the answer is not JSON: ${show(text)}`);
+  }
+  if (typeof parsed !== 'object' || parsed === null || Array.isArray(parsed))
+    throw failed(`${url}: expected a JSON object, got ${show(parsed)}`);
+  return parsed as Record<string, unknown>;
+}

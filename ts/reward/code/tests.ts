@@ -1,0 +1,116 @@
+import { TroupeError } from '../../errors';
+import { show } from '../../text';
+
+/** Tests of one problem. */
+export interface CodeTests {
+  /** What is called with each input; null: programs read stdin and write stdout. */
+  fnName: string | null;
+  cases: CodeCase[];
+}
+
+/** With a function name: its arguments and its value. Else: stdin and stdout, text. */
+export interface CodeCase {
+  input: unknown;
+  output: unknown;
+}
+
+const invalid = (what: string): TroupeError =>
+  new TroupeError(
+    'INVALID_DATA',
+    `[reward] ground truth of a code problem: ${what}; expected JSON {"inputs": [...], "outputs": [...], "fn_name"?: "..."} ` +
+      'with as many outputs as inputs, at least one',
+  );
+
+/** Text as it is; a list of lines, as some data sets have it, joined. */
+const text = (value: unknown): string =>
+  Array.isArray(value) ? value.map(String).join('\n') : typeof value === 'string' ? value : String(value);
+
+/** APPS and its relatives have arguments as a list, or as text with one JSON value per line. */
+function callArguments(input: unknown): unknown {
+  if (typeof input !== 'string') return Array.isArray(input) ? input : [input];
+  return input
+    .split('\n')
+    .filter((line) => line.trim() !== '')
+    .map((line) => json(line, 'input'));
+}
+
+function json(source: string, what: string): unknown {
+  try {
+    return JSON.parse(source);
+  } catch {
+    throw invalid(`${what} ${show(source)} is not JSON`);
+  }
+}
+
+/** @throws TroupeError INVALID_DATA saying what is wrong with the row */
+export function parseTests(groundTruth: unknown): CodeTests {
+  const parsed = typeof groundTruth === 'string' ? json(groundTruth, 'text') : groundTruth;
+  if (typeof parsed !== 'object' || parsed === null) throw invalid(`got ${show(parsed)}`);
+  const { inputs, outputs, fn_name: name } = parsed as Record<string, unknown>;
+  if (
+    !Array.isArray(inputs) ||
+    !Array.isArray(outputs) ||
+    inputs.length !== outputs.length ||
+    inputs.length === 0
+  )
+    throw invalid(`got ${show(parsed)}`);
+  const fnName = typeof name === 'string' && name !== '' ? name : null;
+  const cases = inputs.map((input, i): CodeCase => {
+    const output: unknown = outputs[i];
+    if (fnName === null) return { input: text(input), output: text(output) };
+    return {
+      input: callArguments(input),
+      output: typeof output === 'string' ? json(output, 'output') : output,
+    };
+  });
+  return { fnName, cases };
+}
+
+const words = (line: string): string[] => line.split(/\s+/).filter((word) => word !== '');
+
+/** Lines of words: white space at the ends, its amount, and empty lines at the end do not count. */
+function lines(output: string): string[][] {
+  const all = output.split('\n').map(words);
+  while (all.length > 0 && all.at(-1)?.length === 0) all.pop();
+  return all;
+}
+
+const DECIMAL = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
+
+/** Equal as text, or as numbers of which one has a fraction, within numpy's allclose (1e-5 relative, 1e-8 absolute). */
+function sameWord(a: string, b: string): boolean {
+  if (a === b) return true;
+  if (!DECIMAL.test(a) || !DECIMAL.test(b) || !/[.e]/i.test(a + b)) return false;
+  return Math.abs(Number(a) - Number(b)) <= 1e-8 + 1e-5 * Math.abs(Number(b));
+}
+
+/** Whether a program printed what was expected. */
+export function sameOutput(actual: string, expected: string): boolean {
+  const [a, b] = [lines(actual), lines(expected)];
+  return (
+    a.length === b.length &&
+    a.every((line, i) => {
+      const other = b[i] as string[];
+      return line.length === other.length && line.every((word, j) => sameWord(word, other[j] as string));
+    })
+  );
+}
+
+/** Equal JSON values; numbers by value, so that 1 equals 1.0. */
+function sameJson(a: unknown, b: unknown): boolean {
+  if (a === b) return true;
+  if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null) return false;
+  if (Array.isArray(a) !== Array.isArray(b)) return false;
+  const keys = Object.keys(a);
+  const [left, right] = [a as Record<string, unknown>, b as Record<string, unknown>];
+  return (
+    keys.length === Object.keys(b).length &&
+    keys.every((key) => Object.hasOwn(right, key) && sameJson(left[key], right[key]))
+  );
+}
+
+/** Whether a function returned what was expected. APPS wraps the value in a list of one. */
+export function sameValue(actual: unknown, expected: unknown): boolean {
+  if (sameJson(actual, expected)) return true;
+  return Array.isArray(expected) && expected.length === 1 && sameJson(actual, expected[0]);
+}

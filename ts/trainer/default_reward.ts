@@ -1,0 +1,59 @@
+import type { ResolvedConfig } from '../config/config';
+import { needsRewardModel } from '../config/roles';
+import { CODE_SOURCES, codeReward } from '../reward/code/code_reward';
+import { PythonSandbox } from '../reward/code/python_sandbox';
+import { type CodeRunner, once } from '../reward/code/runner';
+import { SandboxFusion } from '../reward/code/sandbox_fusion';
+import { rewardByDataSource, rewardFunction } from '../reward/reward';
+import type { RewardFunction } from '../reward/types';
+import { rewardModelScore } from '../reward_model/reward_function';
+
+/** What scores the responses of a run when no reward function is given. */
+export interface DefaultReward {
+  reward: RewardFunction;
+  /**
+   * Shows before training what would otherwise show at the first response: a data source that nothing scores, a sandbox that
+   * does not work here.
+   */
+  prepare(dataSources: Iterable<string>): Promise<void>;
+}
+
+/** The reward model's score; without one, the function of each row's data source, those of code with `reward.sandbox`. */
+export function defaultReward(config: ResolvedConfig): DefaultReward {
+  if (needsRewardModel(config)) return { reward: rewardModelScore, prepare: async () => undefined };
+  const runner = codeRunner(config);
+  const code = codeReward(runner, { continuous: config.reward.sandbox.continuous });
+  const isCode = (source: string): boolean => CODE_SOURCES.includes(source);
+  return {
+    reward: (sample) => (isCode(sample.dataSource) ? code(sample) : rewardByDataSource(sample)),
+    prepare: async (dataSources) => {
+      for (const source of dataSources) {
+        rewardFunction(source);
+        if (isCode(source)) await runner();
+      }
+    },
+  };
+}
+
+/** Sandbox Fusion where there is a server, else child processes here; made when it is first needed. */
+function codeRunner({ reward }: ResolvedConfig): () => Promise<CodeRunner> {
+  const { sandbox, sandbox_fusion: fusion } = reward;
+  const create = async (): Promise<CodeRunner> =>
+    fusion.url === null
+      ? await PythonSandbox.create({
+          isolation: sandbox.isolation,
+          python: sandbox.python,
+          timeout: sandbox.timeout,
+          memoryLimitMb: sandbox.memory_limit_mb,
+          maxProcesses: sandbox.max_processes,
+          maxOutputMb: sandbox.max_output_mb,
+          maxConcurrent: sandbox.max_concurrent,
+        })
+      : new SandboxFusion({
+          url: fusion.url,
+          maxConcurrent: fusion.max_concurrent,
+          memoryLimitMb: fusion.memory_limit_mb,
+          timeout: sandbox.timeout,
+        });
+  return once(create);
+}
