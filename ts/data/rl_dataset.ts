@@ -104,16 +104,17 @@ export class RlDataset {
   }
 
   /**
-   * How many rows `filterOverlongPrompts` leaves: tokenizes every prompt that is not short beyond doubt.
+   * How many rows `filterOverlongPrompts` leaves, or `enough` when they are more: tokenizes prompts that are not short beyond
+   * doubt.
    * @throws TroupeError INVALID_DATA when none is left
    */
-  async countUsable(): Promise<number> {
+  async countUsable(enough = Number.POSITIVE_INFINITY): Promise<number> {
     const { maxPromptLength: limit, filterOverlongPrompts } = this.options;
     if (!filterOverlongPrompts) return this.length;
     const slack = this.tokenizer.encode('', true).length + SLACK;
     let usable = 0;
     let shortest = Number.POSITIVE_INFINITY;
-    for (let i = 0; i < this.length; i++) {
+    for (let i = 0; i < this.length && usable < enough; i++) {
       const { prompt, where } = await this.prompt(i);
       const { chatTemplateArguments = {} } = this.options;
       const text = promptText(prompt, this.tokenizer, where, chatTemplateArguments);

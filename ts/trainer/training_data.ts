@@ -82,6 +82,8 @@ async function batchesPerEpoch(
   if (!data.filter_overlong_prompts) return loader.batchesPerEpoch();
   if (trainer.total_training_steps !== null) {
     notes.push('data.filter_overlong_prompts: long training prompts are left out as they come');
+    // Whether there is a batch at all should show before models are loaded.
+    loader.batchesPerEpoch(await dataset.countUsable(data.train_batch_size));
     return loader.batchesPerEpoch();
   }
   const usable = await dataset.countUsable();
