@@ -22,6 +22,12 @@ const compressors: Compressors = {
   ...(nodeZstd ? { ZSTD: (input: Uint8Array) => nodeZstd(input) } : {}),
 };
 
+/** Values of one page, from a row on. */
+interface Chunk {
+  from: number;
+  data: ArrayLike<unknown>;
+}
+
 /** Columns of a row group, by name; rows are put together when they are asked for. */
 type ColumnChunks = ReadonlyMap<string, ArrayLike<unknown>>;
 
@@ -140,20 +146,11 @@ export class ParquetFile implements RowFile {
   private async read(group: number): Promise<ColumnChunks> {
     const rowStart = this.starts[group] as number;
     const rowEnd = this.starts[group + 1] as number;
-    const parts = new Map<string, { from: number; data: ArrayLike<unknown> }[]>();
-    for (const name of this.columns) parts.set(name, []);
+    const columns = new Map<string, ArrayLike<unknown>>();
     try {
-      await parquetRead({
-        file: this.buffer,
-        metadata: this.metadata,
-        columns: [...this.columns],
-        compressors,
-        rowStart,
-        rowEnd,
-        onChunk: ({ columnName, columnData, rowStart: from }) =>
-          parts.get(columnName)?.push({ from, data: columnData }),
-      });
-      return new Map(Array.from(parts, ([name, chunks]) => [name, joined(chunks, rowEnd - rowStart)]));
+      // One after another: what decoding needs besides the values is of one column at a time.
+      for (const name of this.columns) columns.set(name, await this.column(name, rowStart, rowEnd));
+      return columns;
     } catch (cause) {
       throw new TroupeError(
         'INVALID_DATA',
@@ -162,10 +159,24 @@ export class ParquetFile implements RowFile {
       );
     }
   }
+
+  private async column(name: string, rowStart: number, rowEnd: number): Promise<ArrayLike<unknown>> {
+    const chunks: Chunk[] = [];
+    await parquetRead({
+      file: this.buffer,
+      metadata: this.metadata,
+      columns: [name],
+      compressors,
+      rowStart,
+      rowEnd,
+      onChunk: ({ columnData, rowStart: from }) => chunks.push({ from, data: columnData }),
+    });
+    return joined(chunks, rowEnd - rowStart);
+  }
 }
 
 /** The pages of one column, in order. */
-function joined(chunks: { from: number; data: ArrayLike<unknown> }[], rows: number): ArrayLike<unknown> {
+function joined(chunks: Chunk[], rows: number): ArrayLike<unknown> {
   chunks.sort((a, b) => a.from - b.from);
   const [first] = chunks;
   const column = chunks.length === 1 && first ? first.data : chunks.flatMap(({ data }) => Array.from(data));
