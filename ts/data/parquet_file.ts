@@ -167,6 +167,7 @@ export class ParquetFile implements RowFile {
       metadata: this.metadata,
       columns: [name],
       compressors,
+      parsers: { stringFromBytes: textBytes },
       rowStart,
       rowEnd,
       onChunk: ({ columnData, rowStart: from }) => chunks.push({ from, data: columnData }),
@@ -212,9 +213,18 @@ function checkCodecs(file: string, metadata: FileMetaData, columns: readonly str
 const isPlainObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === 'object' && value !== null && Object.getPrototypeOf(value) === Object.prototype;
 
+/**
+ * Text stays in the bytes of its page until its row is asked for: most of the time of decoding a large row group would go into
+ * moving strings about that no one has read yet.
+ */
+function textBytes(bytes: Uint8Array | undefined): Buffer | undefined {
+  return bytes && Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}
+
 /** int64 arrives as bigint: a number where that is exact. */
 function plain(value: unknown): unknown {
   if (typeof value === 'bigint') return Number.isSafeInteger(Number(value)) ? Number(value) : value;
+  if (Buffer.isBuffer(value)) return value.toString('utf8');
   if (Array.isArray(value)) return value.map(plain);
   if (!isPlainObject(value)) return value;
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, plain(item)]));

@@ -148,6 +148,26 @@ describe('parquet', () => {
     expect(await file.row(60)).toMatchObject({ big: 2n ** 53n + 10n });
   });
 
+  it('keeps text of every script, also where nothing says that it is text, and JSON', async () => {
+    const text = ['ünï 😀', '', '日本語', 'a\u0000b'];
+    const path = write(
+      'text.parquet',
+      Buffer.from(
+        parquetWriteBuffer({
+          columnData: [
+            { name: 'text', data: text, type: 'STRING' },
+            { name: 'bytes', data: text.map((value) => Buffer.from(value)), type: 'BYTE_ARRAY' },
+            { name: 'json', data: text.map((value) => ({ value, n: [1] })), type: 'JSON' },
+          ],
+        }),
+      ),
+    );
+    const rows = await rowsOf(await openRowFile(path));
+    expect(rows.map((row) => row['text'])).toEqual(text);
+    expect(rows.map((row) => row['bytes'])).toEqual(text);
+    expect(rows.map((row) => row['json'])).toEqual(text.map((value) => ({ value, n: [1] })));
+  });
+
   it('reads only the columns that are wanted', async () => {
     const wanted = { required: ['big'], optional: ['maybe', 'absent'] };
     const file = await openRowFile(parquet(), wanted);
