@@ -83,7 +83,7 @@ async function batchesPerEpoch(
   if (trainer.total_training_steps !== null) {
     notes.push('data.filter_overlong_prompts: long training prompts are left out as they come');
     // Whether there is a batch at all should show before models are loaded.
-    loader.batchesPerEpoch(await dataset.countUsable(data.train_batch_size));
+    loader.batchesPerEpoch(await dataset.countUsable(data.gen_batch_size));
     return loader.batchesPerEpoch();
   }
   const usable = await dataset.countUsable();
