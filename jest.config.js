@@ -11,7 +11,14 @@ const esmOnly = [
   'ansi-regex',
 ]
   .concat(['ansi-styles', 'emoji-regex', 'get-east-asian-width', 'get-caller-file'])
-  .concat(['hyparquet', 'hyparquet-writer', 'hysnappy', 'fzstd', '@huggingface/[^/]+']);
+  .concat([
+    'hyparquet',
+    'hyparquet-writer',
+    'hyparquet-compressors',
+    'hysnappy',
+    'fzstd',
+    '@huggingface/[^/]+',
+  ]);
 
 const swc = {
   jsc: { target: 'es2022', parser: { syntax: 'typescript' } },

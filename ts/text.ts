@@ -3,10 +3,13 @@ import { types } from 'node:util';
 
 const SHOWN = 60;
 
+/** JSON of what may hold integers beyond 2^53 (from int64 columns): they become strings of their digits. */
+export const toJson = (value: unknown): string =>
+  JSON.stringify(value, (_, item: unknown) => (typeof item === 'bigint' ? String(item) : item));
+
 /** A value as an error message shows it: JSON, cut short. */
 export function show(value: unknown): string {
-  const text =
-    JSON.stringify(value, (_, item) => (typeof item === 'bigint' ? String(item) : item)) ?? String(value);
+  const text = toJson(value) ?? String(value);
   return text.length > SHOWN ? `${text.slice(0, SHOWN)}...` : text;
 }
 

@@ -79,6 +79,23 @@ describe('CheckpointStore', () => {
 });
 
 describe('RunDirectory', () => {
+  it('writes integers beyond 2^53 of a data set as their digits', () => {
+    const row: DumpRow = {
+      step: 1,
+      input: 'a',
+      output: 'b',
+      gts: 2n ** 60n,
+      score: 1,
+      extra: { id: [2n ** 53n + 1n] },
+    };
+    const dump = join(root(), 'dump');
+    writeDump(dump, '1', [row]);
+    expect(JSON.parse(readFileSync(join(dump, '1.jsonl'), 'utf8'))).toMatchObject({
+      gts: '1152921504606846976',
+      extra: { id: ['9007199254740993'] },
+    });
+  });
+
   test('refuses a path it cannot write to', () => {
     const file = join(root(), 'file');
     writeFileSync(file, '');

@@ -1,8 +1,10 @@
 import { Actor } from '../actor/actor';
 import type { SamplingOptions } from '../actor/sampling';
-import { column, encodePrompt } from '../data/rl_dataset';
+import { encodePrompt } from '../data/prompt';
+import { column } from '../data/row';
 import { openRowFile } from '../data/row_file';
 import { TroupeError } from '../errors';
+import { toJson } from '../text';
 import { loadTokenizer } from '../trainer/training_data';
 
 export interface GenerateOptions {
@@ -59,7 +61,7 @@ export async function generate(
       const response = tokenizer.decode(tokens, { skipSpecialTokens: true });
       const { prompt } = inputs[index] as PromptInput;
       const row = { index, sample, prompt, response, tokens };
-      write(options.json ? `${JSON.stringify(row)}\n` : `${heading(row, batch.size)}${response}\n`);
+      write(options.json ? `${toJson(row)}\n` : `${heading(row, batch.size)}${response}\n`);
     }
   } finally {
     await actor.close();
@@ -77,7 +79,7 @@ function heading(row: { index: number; sample: number }, responses: number): str
 async function readInputs({ prompt, prompts, promptKey }: GenerateOptions): Promise<PromptInput[]> {
   const inputs: PromptInput[] = prompt.map((text, i) => ({ prompt: text, where: `--prompt ${i + 1}` }));
   if (prompts === null) return inputs;
-  const file = await openRowFile(prompts);
+  const file = await openRowFile(prompts, { required: [promptKey], optional: [] });
   if (file.length === 0) throw new TroupeError('INVALID_DATA', `[data] ${prompts}: there are no prompts`);
   for (let i = 0; i < file.length; i++) {
     inputs.push({ prompt: column(await file.row(i), promptKey, file.where(i)), where: file.where(i) });

@@ -5,6 +5,7 @@ import { packageVersion } from '../native/package_root';
 import { runSetup } from '../native/setup';
 import { bench } from './bench';
 import { type GenerateOptions, generate } from './generate';
+import { importVerlCommand } from './import_verl';
 import { UsageError } from './report';
 import { sft, train } from './run_commands';
 import { validate } from './validate';
@@ -47,6 +48,12 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       withConfig,
       (a) => choose(() => validate(a.config, overridesOf(a))),
     )
+    .command(
+      'import-verl <file> [overrides..]',
+      'Translate a configuration of verl: a YAML file, or a script with its launch command',
+      withImport,
+      (a) => choose(async () => importVerlCommand(a.file, overridesOf(a), a.output ?? null)),
+    )
     .command('generate', 'Answer prompts with a model', withSampling, (a) => {
       const options = generateOptions(a);
       choose(() => generate(options));
@@ -86,6 +93,26 @@ const withConfig = (y: Argv) =>
       array: true,
       default: [] as string[],
       describe: 'key=value: replaces a key of the file, e.g. algorithm.adv_estimator=gae',
+    });
+
+const withImport = (y: Argv) =>
+  y
+    .positional('file', {
+      type: 'string',
+      demandOption: true,
+      describe: '.yaml: a composed configuration; anything else: a shell script, or a list of key=value',
+    })
+    .positional('overrides', {
+      type: 'string',
+      array: true,
+      default: [] as string[],
+      describe: 'key=value in the syntax of Hydra, on top of the file',
+    })
+    .option('output', {
+      alias: 'o',
+      type: 'string',
+      requiresArg: true,
+      describe: 'New file for the YAML; without it: stdout, with the report as comments',
     });
 
 /** Also those after a --, which yargs keeps apart. */

@@ -8,6 +8,7 @@ import { ppoSchema, type ResolvedConfig } from './ppo_schema';
 import { readConfigTree } from './read';
 import { type ConfigNote, resolve } from './resolve';
 import { type ResolvedSftConfig, sftSchema } from './sft_schema';
+import type { Tree } from './tree';
 
 export { batchArithmetic } from './arithmetic';
 export type { ResolvedConfig } from './ppo_schema';
@@ -52,8 +53,18 @@ interface RunKeys {
   default_local_dir: string | null;
 }
 
+/** Finds the mistakes of a tree that is not in a file. @throws ConfigError as {@link loadConfig} */
+export function checkTree(tree: Tree, program: 'train' | 'sft'): void {
+  if (program === 'sft') fromTree<ResolvedSftConfig>(sftSchema, tree);
+  else checkConsistency(fromTree<ResolvedConfig>(ppoSchema, tree));
+}
+
 function load<T extends { trainer: object }>(schema: Section, file: string, overrides: readonly string[]): T {
-  const { tree, notes } = resolve(schema, expandPreset(readConfigTree(file, overrides)));
+  return fromTree(schema, readConfigTree(file, overrides));
+}
+
+function fromTree<T extends { trainer: object }>(schema: Section, given: Tree): T {
+  const { tree, notes } = resolve(schema, expandPreset(given));
   const config = tree as unknown as T;
   const trainer = config.trainer as unknown as RunKeys;
   trainer.default_local_dir ??= path.join('checkpoints', trainer.project_name, trainer.experiment_name);

@@ -38,5 +38,8 @@ export const criticSection = {
   cliprange_value: field(num(0), 0.5, 'Clip range of the value loss.'),
   optim: optim(1e-5, 'critic'),
   rollout_n: ignored('actor_rollout_ref.rollout.n holds'),
+  engine: ignored('there is one engine'),
+  load_weight: ignored('weights are always loaded'),
+  nccl_timeout: ignored('there is one rank'),
   megatron: fixed([null], `strategy megatron ${NOT_YET}`),
 };

@@ -44,6 +44,7 @@ export const optim = (lr: number, role: string) => ({
   optimizer: fixed(['AdamW'], 'AdamW is the optimiser'),
   optimizer_impl: ignored('the optimiser is our own AdamW'),
   override_optimizer_config: fixed([null, {}], 'AdamW is the optimiser'),
+  zero_indexed_step: ignored('the first step is step 1 of the schedule'),
   init_lr_ratio: fixed([0], 'warm-up starts from 0'),
   clip_grad: moved(`${role}.grad_clip`),
 });
@@ -55,6 +56,9 @@ export const fsdpConfig = {
   seed: ignored('trainer.seed seeds everything'),
   param_offload: fixed([false], `offloading ${NOT_YET}`),
   optimizer_offload: fixed([false], `offloading ${NOT_YET}`),
+  grad_offload: fixed([false], `offloading ${NOT_YET}`),
+  strategy: ignored('the strategy of the role holds'),
+  qat: ignored('see qat of the actor'),
   offload_policy: fixed([false], `offloading ${NOT_YET}`),
   reshard_after_forward: ignored('there is one rank'),
   fsdp_size: ignored('there is one rank'),
@@ -74,6 +78,7 @@ const checkpoint = {
   save_contents: ignored('model, optimiser and trainer state are always saved'),
   load_contents: ignored('model, optimiser and trainer state are always loaded'),
   async_save: fixed([false], 'a checkpoint is complete before training goes on'),
+  mbridge_config: ignored('concerns Megatron checkpoints'),
 };
 
 /** How a role is updated from a batch. */

@@ -32,6 +32,16 @@ export const sftSchema = {
     ),
     prompt_key: field(str, 'prompt', 'Column of the prompt.'),
     response_key: field(str, 'response', 'Column of the response.'),
+    tools_key: field(
+      orNull(str),
+      'tools',
+      'Column with tool schemas (a list, or JSON of one) for the chat template of a conversation, if there is one.',
+    ),
+    enable_thinking_key: field(
+      orNull(str),
+      'enable_thinking',
+      'Column whose true or false becomes enable_thinking of the chat template, if there is one.',
+    ),
     train_batch_size: field(int(1), 256, 'Examples per optimiser step.'),
     max_length: field(int(1), 1024, 'Tokens per example.'),
     truncation: field(choice('error', 'left', 'right'), 'error', 'What to do with longer examples.'),
@@ -52,9 +62,13 @@ export const sftSchema = {
     multiturn: {
       enable: ignored('data.messages_key selects conversations'),
       messages_key: moved('data.messages_key'),
-      tools_key: fixed([null], 'tools are not available in this version'),
-      enable_thinking_key: fixed([null], 'use data.apply_chat_template_kwargs'),
+      tools_key: moved('data.tools_key'),
+      enable_thinking_key: moved('data.enable_thinking_key'),
     },
+    ignore_input_ids_mismatch: ignored(
+      'turns are tokenized one by one; a template that rewrites them is refused',
+    ),
+    num_workers: ignored('examples are tokenized once, before training'),
     custom_cls: {
       path: fixed([null], 'custom data sets are Python classes'),
       name: ignored('there is no custom data set'),

@@ -11,16 +11,38 @@ export function getPath(tree: unknown, path: string): unknown {
     .reduce<unknown>((node, key) => (isTree(node) && Object.hasOwn(node, key) ? node[key] : undefined), tree);
 }
 
+/** Also for a key such as __proto__, which plain assignment would not make an entry of the tree. */
+function define(tree: Tree, key: string, value: unknown): void {
+  Object.defineProperty(tree, key, { value, enumerable: true, writable: true, configurable: true });
+}
+
+/** Removes a value. Returns whether it was there. */
+export function deletePath(tree: Tree, path: string): boolean {
+  const keys = path.split('.');
+  const last = keys.pop() as string;
+  const parent = keys.length === 0 ? tree : getPath(tree, keys.join('.'));
+  if (!isTree(parent) || !Object.hasOwn(parent, last)) return false;
+  delete parent[last];
+  return true;
+}
+
 /** Sets a value, making the sections above it. Returns null, or the path of a value that is there instead of a section. */
 export function setPath(tree: Tree, path: string, value: unknown): string | null {
   const keys = path.split('.');
   let node = tree;
   for (const [depth, key] of keys.slice(0, -1).entries()) {
-    node[key] ??= {};
+    if (!Object.hasOwn(node, key) || node[key] === null || node[key] === undefined) define(node, key, {});
     const next = node[key];
     if (!isTree(next)) return keys.slice(0, depth + 1).join('.');
     node = next;
   }
-  node[keys.at(-1) as string] = value;
+  define(node, keys.at(-1) as string, value);
   return null;
+}
+
+/** Dotted paths of all values that are not sections, in order. */
+export function leafPaths(tree: Tree, prefix = ''): string[] {
+  return Object.entries(tree).flatMap(([key, value]) =>
+    isTree(value) ? leafPaths(value, `${prefix}${key}.`) : [prefix + key],
+  );
 }

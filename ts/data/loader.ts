@@ -9,7 +9,7 @@ export interface LoaderOptions {
   seed: number;
 }
 
-/** Where a loader stands: `position` samples of epoch `epoch` have been handed out. */
+/** Where a loader stands: `position` samples of the order of epoch `epoch` have been handed out or passed over. */
 export interface LoaderState {
   epoch: number;
   position: number;
@@ -19,45 +19,59 @@ export interface LoaderState {
   shuffle: boolean;
 }
 
+/** Reads samples by index; null for one that is not to be used. */
+export type LoadSamples<T> = (indices: Int32Array) => Promise<readonly (T | null)[]>;
+
 /**
- * Endless batches of sample indices: a new order every epoch, from (seed, epoch) alone; the incomplete batch at the end of
- * an epoch is dropped, as in verl. The position is exact to the sample.
+ * Endless batches: a new order every epoch, from (seed, epoch) alone; the incomplete batch at the end of an epoch is
+ * dropped, as in verl. Samples that are not to be used are passed over, so that the order is the same whether they have been
+ * found out before or not. The position is exact to the sample.
  */
-export class BatchLoader {
+export class BatchLoader<T> {
   private epoch = 0;
   private position = 0;
-  private order: Int32Array | null = null;
+  private order: { epoch: number; indices: Int32Array } | null = null;
 
   constructor(
     private readonly size: number,
+    private readonly load: LoadSamples<T>,
     private readonly options: LoaderOptions,
   ) {
-    const { batchSize, batchSizeKey = 'data.train_batch_size' } = options;
-    if (batchSize > size) {
-      throw new TroupeError(
-        'INVALID_DATA',
-        `[data] the training set has ${size} usable samples, fewer than one batch (${batchSizeKey} ${batchSize})`,
-      );
-    }
+    this.checkEnough(size);
   }
 
-  get batchesPerEpoch(): number {
-    return Math.floor(this.size / this.options.batchSize);
+  /** @param usable samples that are not passed over @throws TroupeError INVALID_DATA when they are fewer than one batch */
+  batchesPerEpoch(usable: number = this.size): number {
+    this.checkEnough(usable);
+    return Math.floor(usable / this.options.batchSize);
   }
 
-  next(): { indices: Int32Array; epoch: number } {
-    const { batchSize, shuffle, seed } = this.options;
-    if (this.position + batchSize > this.size) {
-      this.epoch++;
-      this.position = 0;
-      this.order = null;
+  /** The next batch. When it cannot be read the position stays where it was. */
+  async next(): Promise<{ samples: T[]; epoch: number }> {
+    const { batchSize } = this.options;
+    let { epoch, position } = this;
+    const fromStart = position === 0;
+    for (let turn = 0; ; turn++) {
+      const indices = this.orderOf(epoch);
+      const samples: T[] = [];
+      while (samples.length < batchSize && position + batchSize - samples.length <= this.size) {
+        const end = position + batchSize - samples.length;
+        for (const sample of await this.load(indices.slice(position, end)))
+          if (sample !== null) samples.push(sample);
+        position = end;
+      }
+      if (samples.length === batchSize) {
+        Object.assign(this, { epoch, position });
+        return { samples, epoch };
+      }
+      // A whole epoch without one batch: the next would be like it.
+      if (fromStart || turn > 0) {
+        const rest = await this.load(indices.slice(position));
+        this.checkEnough(samples.length + rest.filter((sample) => sample !== null).length);
+      }
+      epoch++;
+      position = 0;
     }
-    this.order ??= shuffle
-      ? permutation(this.size, seed, this.epoch)
-      : Int32Array.from({ length: this.size }, (_, i) => i);
-    const indices = this.order.slice(this.position, this.position + batchSize);
-    this.position += batchSize;
-    return { indices, epoch: this.epoch };
   }
 
   state(): LoaderState {
@@ -65,6 +79,7 @@ export class BatchLoader {
     return { epoch: this.epoch, position: this.position, size: this.size, seed, shuffle };
   }
 
+  /** @throws TroupeError INVALID_DATA when the state is of another data set or order */
   restore(state: unknown): void {
     const saved = state as LoaderState;
     const here = this.state();
@@ -78,6 +93,25 @@ export class BatchLoader {
     }
     this.epoch = saved.epoch;
     this.position = saved.position;
-    this.order = null;
+  }
+
+  private orderOf(epoch: number): Int32Array {
+    if (this.order?.epoch !== epoch) {
+      const { shuffle, seed } = this.options;
+      const indices = shuffle
+        ? permutation(this.size, seed, epoch)
+        : Int32Array.from({ length: this.size }, (_, i) => i);
+      this.order = { epoch, indices };
+    }
+    return this.order.indices;
+  }
+
+  private checkEnough(samples: number): void {
+    const { batchSize, batchSizeKey = 'data.train_batch_size' } = this.options;
+    if (samples >= batchSize) return;
+    throw new TroupeError(
+      'INVALID_DATA',
+      `[data] the training set has ${samples} usable samples, fewer than one batch (${batchSizeKey} ${batchSize})`,
+    );
   }
 }

@@ -1,7 +1,8 @@
 import { TroupeError } from '../errors';
 import { show } from '../text';
-import type { ChatMessage } from './chat_template';
-import { openRowFile, type Row, type RowFile } from './row_file';
+import { checkPrompt, encodePrompt, promptText, type TemplateVariables } from './prompt';
+import { column, type Row } from './row';
+import { RowFiles } from './row_file';
 import { chooseRows } from './shuffle';
 import type { Tokenizer } from './tokenizer';
 
@@ -27,84 +28,113 @@ export interface RlDatasetOptions {
   maxSamples: number;
   shuffle: boolean;
   seed: number;
-  chatTemplateArguments?: Readonly<Record<string, unknown>>;
+  chatTemplateArguments?: TemplateVariables;
 }
 
-/** Prompts from parquet, JSON or JSONL files in verl's schema: {data_source, prompt, reward_model: {ground_truth}, extra_info}. */
+/** Tokens that a tokenizer may add to a text whatever it is: a prefix space, an end token. */
+const SLACK = 8;
+const isAscii = (text: string): boolean => /^\p{ASCII}*$/u.test(text);
+
+/**
+ * Prompts from parquet, JSON or JSONL files in verl's schema: {data_source, prompt, reward_model: {ground_truth}, extra_info}.
+ * Rows are read and tokenized when they are asked for.
+ */
 export class RlDataset {
   private constructor(
-    private readonly files: readonly RowFile[],
-    /** [file, row] of each sample. */
-    private readonly index: readonly (readonly [number, number])[],
+    private readonly files: RowFiles,
+    /** Numbers of the rows that are used. */
+    private readonly chosen: Int32Array,
     private readonly tokenizer: Tokenizer,
     private readonly options: RlDatasetOptions,
-    /** Rows left out because their prompt was too long. */
-    readonly numFiltered: number,
     /** Of all rows that are in memory, and of the first row of any other file. */
     readonly dataSources: ReadonlySet<string>,
   ) {}
 
+  /** Rows, those that `filterOverlongPrompts` leaves out included: they are met when they are read. */
   get length(): number {
-    return this.index.length;
+    return this.chosen.length;
   }
 
+  /** @throws TroupeError IO or INVALID_DATA naming file and row */
   static async open(
     paths: readonly string[],
     tokenizer: Tokenizer,
     options: RlDatasetOptions,
   ): Promise<RlDataset> {
-    const files = await Promise.all(paths.map(openRowFile));
-    const rows = files.flatMap((file, f) =>
-      Array.from({ length: file.length }, (_, row) => [f, row] as const),
-    );
-    if (rows.length === 0)
-      throw new TroupeError('INVALID_DATA', `[data] ${paths.join(', ')}: the data set is empty`);
-    const chosen = chooseRows(rows.length, options.maxSamples, options.shuffle ? options.seed : null);
-    const index = Array.from(chosen, (i) => rows[i] as readonly [number, number]);
+    const { promptKey, dataSourceKey, maxSamples, shuffle, seed } = options;
+    const required = [promptKey, dataSourceKey, 'reward_model'];
+    const files = await RowFiles.open(paths, { required, optional: ['extra_info'] });
+    const chosen = chooseRows(files.length, maxSamples, shuffle ? seed : null);
     const dataSources = new Set<string>();
-    const unfiltered = new RlDataset(files, index, tokenizer, options, 0, dataSources);
-    await unfiltered.checkColumns(dataSources);
-    return options.filterOverlongPrompts ? await unfiltered.filtered() : unfiltered;
+    const dataset = new RlDataset(files, chosen, tokenizer, options, dataSources);
+    await dataset.checkColumns(dataSources);
+    return dataset;
   }
 
   /** Shows wrong columns before any work starts: in every row that is in memory, in the first one of any other file. */
   private async checkColumns(dataSources: Set<string>): Promise<void> {
-    const seen = new Set<number>();
-    for (const [f, r] of this.index) {
-      const file = this.files[f] as RowFile;
-      if (seen.has(f) && !file.inMemory) continue;
-      seen.add(f);
+    const seen = new Set<unknown>();
+    for (const i of this.chosen) {
+      const { file, row: r } = this.files.locate(i);
+      if (seen.has(file) && !file.inMemory) continue;
+      seen.add(file);
       const row = await file.row(r);
       checkPrompt(column(row, this.options.promptKey, file.where(r)), file.where(r));
       dataSources.add(this.labels(row, file.where(r)).dataSource);
     }
     // The tokenizer and its chat template, too, may not fit the prompts.
-    await this.prompt(0);
+    await this.tokens(0);
   }
 
-  private async filtered(): Promise<RlDataset> {
-    const { maxPromptLength } = this.options;
-    const kept: (readonly [number, number])[] = [];
-    let shortest = Number.POSITIVE_INFINITY;
-    for (let i = 0; i < this.length; i++) {
-      const { tokens } = await this.prompt(i);
-      shortest = Math.min(shortest, tokens.length);
-      if (tokens.length <= maxPromptLength) kept.push(this.index[i] as readonly [number, number]);
-    }
-    if (kept.length === 0) {
-      throw new TroupeError(
-        'INVALID_DATA',
-        `[data] all ${this.length} prompts are longer than data.max_prompt_length ${maxPromptLength}; the shortest has ${shortest} tokens`,
-      );
-    }
-    const { files, tokenizer, options, dataSources } = this;
-    return new RlDataset(files, kept, tokenizer, options, this.length - kept.length, dataSources);
-  }
-
-  async sample(i: number): Promise<RlSample> {
-    const { row, where, tokens } = await this.prompt(i);
+  /** @returns null when `filterOverlongPrompts` leaves the row out */
+  async sample(i: number): Promise<RlSample | null> {
+    const { row, where, tokens } = await this.tokens(i);
+    const { maxPromptLength, filterOverlongPrompts } = this.options;
+    if (filterOverlongPrompts && tokens.length > maxPromptLength) return null;
     const rawPrompt = row[this.options.promptKey];
     return { tokens: this.truncated(tokens, where), ...this.labels(row, where), rawPrompt };
+  }
+
+  /**
+   * Samples in the order of `indices`. They are read in the order of the files, one after another, so that each row group is
+   * read once and no more than the file keeps are in memory.
+   */
+  async samples(indices: ArrayLike<number>): Promise<(RlSample | null)[]> {
+    const out = new Array<RlSample | null>(indices.length).fill(null);
+    const inFileOrder = Array.from(indices, (index, at) => ({ index, at })).sort((a, b) => a.index - b.index);
+    for (const { index, at } of inFileOrder) out[at] = await this.sample(index);
+    return out;
+  }
+
+  /**
+   * How many rows `filterOverlongPrompts` leaves, or `enough` when they are more: tokenizes prompts that are not short beyond
+   * doubt.
+   * @throws TroupeError INVALID_DATA when none is left
+   */
+  async countUsable(enough = Number.POSITIVE_INFINITY): Promise<number> {
+    const { maxPromptLength: limit, filterOverlongPrompts } = this.options;
+    if (!filterOverlongPrompts) return this.length;
+    const slack = this.tokenizer.encode('', true).length + SLACK;
+    let usable = 0;
+    let shortest = Number.POSITIVE_INFINITY;
+    for (let i = 0; i < this.length && usable < enough; i++) {
+      const { prompt, where } = await this.prompt(i);
+      const { chatTemplateArguments = {} } = this.options;
+      const text = promptText(prompt, this.tokenizer, where, chatTemplateArguments);
+      // Every token stands for at least one character; normalisation may lengthen a text, but not ASCII.
+      if (text.length + slack <= limit && isAscii(text)) {
+        usable++;
+        continue;
+      }
+      const { length } = this.tokenizer.encode(text, typeof prompt === 'string');
+      shortest = Math.min(shortest, length);
+      if (length <= limit) usable++;
+    }
+    if (usable > 0) return usable;
+    throw new TroupeError(
+      'INVALID_DATA',
+      `[data] all ${this.length} prompts are longer than data.max_prompt_length ${limit}; the shortest has ${shortest} tokens`,
+    );
   }
 
   private labels(row: Row, where: string): Omit<RlSample, 'tokens' | 'rawPrompt'> {
@@ -115,25 +145,34 @@ export class RlDataset {
         `[data] ${where}: expected reward_model to be an object with ground_truth, got ${show(reward)}`,
       );
     }
+    const extraInfo = row['extra_info'] ?? {};
+    if (typeof extraInfo !== 'object' || Array.isArray(extraInfo)) {
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] ${where}: expected extra_info to be an object, got ${show(extraInfo)}`,
+      );
+    }
     return {
       dataSource: String(column(row, this.options.dataSourceKey, where)),
       groundTruth: reward.ground_truth,
-      extraInfo: (row['extra_info'] ?? {}) as Record<string, unknown>,
+      extraInfo: extraInfo as Record<string, unknown>,
     };
   }
 
-  private async prompt(i: number): Promise<{ row: Row; where: string; tokens: Int32Array }> {
-    const [f, r] = this.index[i] as readonly [number, number];
-    const file = this.files[f] as RowFile;
+  private async prompt(i: number): Promise<{ row: Row; where: string; prompt: unknown }> {
+    const { file, row: r } = this.files.locate(this.chosen[i] as number);
     const where = file.where(r);
     const row = await file.row(r);
-    const tokens = encodePrompt(
-      column(row, this.options.promptKey, where),
-      this.tokenizer,
+    return { row, where, prompt: column(row, this.options.promptKey, where) };
+  }
+
+  private async tokens(i: number): Promise<{ row: Row; where: string; tokens: Int32Array }> {
+    const { row, where, prompt } = await this.prompt(i);
+    return {
+      row,
       where,
-      this.options.chatTemplateArguments,
-    );
-    return { row, where, tokens };
+      tokens: encodePrompt(prompt, this.tokenizer, where, this.options.chatTemplateArguments),
+    };
   }
 
   private truncated(tokens: Int32Array, where: string): Int32Array {
@@ -151,50 +190,4 @@ export class RlDataset {
         'data.filter_overlong_prompts=true or data.truncation=left|right|middle',
     );
   }
-}
-
-/**
- * A string is tokenized with the tokenizer's own special tokens (a leading <s>, ...); a conversation through the chat
- * template, which writes them itself.
- */
-export function encodePrompt(
-  prompt: unknown,
-  tokenizer: Tokenizer,
-  where: string,
-  chatTemplateArguments: Readonly<Record<string, unknown>> = {},
-): Int32Array {
-  checkPrompt(prompt, where);
-  const tokens =
-    typeof prompt === 'string'
-      ? tokenizer.encode(prompt, true)
-      : tokenizer.encode(tokenizer.renderChat(prompt, true, chatTemplateArguments));
-  if (tokens.length === 0) throw new TroupeError('INVALID_DATA', `[data] ${where}: the prompt is empty`);
-  return tokens;
-}
-
-function checkPrompt(value: unknown, where: string): asserts value is string | ChatMessage[] {
-  if (typeof value === 'string' || isConversation(value)) return;
-  throw new TroupeError(
-    'INVALID_DATA',
-    `[data] ${where}: expected a prompt string or a list of {role, content}, got ${show(value)}`,
-  );
-}
-
-export function isConversation(value: unknown): value is ChatMessage[] {
-  return (
-    Array.isArray(value) &&
-    value.length > 0 &&
-    value.every((m) => typeof m === 'object' && m !== null && typeof m.role === 'string')
-  );
-}
-
-/** @throws TroupeError INVALID_DATA naming the column and those that are there */
-export function column(row: Row, name: string, where: string): unknown {
-  if (!(name in row)) {
-    throw new TroupeError(
-      'INVALID_DATA',
-      `[data] ${where}: no column '${name}'; the columns are ${Object.keys(row).join(', ')}`,
-    );
-  }
-  return row[name];
 }

@@ -1,6 +1,7 @@
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { asTroupeError, TEMPORARY } from '../checkpoint/atomic_dir';
+import { toJson } from '../text';
 import { writeFileAtomic } from './checkpoint_store';
 
 /** One generation in a dump: verl's keys, and what the reward function returned. */
@@ -96,7 +97,7 @@ export function writeDump(directory: string, name: string, rows: readonly DumpRo
   const path = join(directory, `${name}.jsonl`);
   try {
     makeDirectories(resolve(directory));
-    writeFileSync(path, rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
+    writeFileSync(path, rows.map((row) => `${toJson(row)}\n`).join(''));
   } catch (error) {
     rmSync(path, { force: true });
     throw asTroupeError(error, `write ${path}`);

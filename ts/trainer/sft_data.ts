@@ -28,6 +28,8 @@ export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
       messagesKey: data.messages_key,
       promptKey: data.prompt_key,
       responseKey: data.response_key,
+      toolsKey: data.tools_key,
+      enableThinkingKey: data.enable_thinking_key,
       maxLength: data.max_length,
       truncation: data.truncation,
       maxSamples,
@@ -36,17 +38,19 @@ export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
       chatTemplateArguments: data.apply_chat_template_kwargs,
     });
   const examples = await read(data.train_files, data.train_max_samples);
-  const loader = new BatchLoader(examples.length, {
+  const load = async (indices: Int32Array): Promise<SftSample[]> =>
+    Array.from(indices, (i) => examples[i] as SftSample);
+  const loader = new BatchLoader(examples.length, load, {
     batchSize: data.train_batch_size,
     shuffle: data.shuffle,
     seed,
   });
   return {
     train: {
-      batchesPerEpoch: loader.batchesPerEpoch,
+      batchesPerEpoch: loader.batchesPerEpoch(),
       next: async () => {
-        const { indices, epoch } = loader.next();
-        return { examples: Array.from(indices, (i) => examples[i] as SftSample), epoch };
+        const { samples, epoch } = await loader.next();
+        return { examples: samples, epoch };
       },
       state: () => loader.state(),
       restore: (state) => loader.restore(state),

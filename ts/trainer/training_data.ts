@@ -55,14 +55,40 @@ function checkPositions(config: ResolvedConfig): void {
   );
 }
 
-/** Samples of a data set, by index. */
-function promptsAt(dataset: RlDataset, indices: Iterable<number>): Promise<Prompt[]> {
-  return Promise.all(Array.from(indices, (i) => dataset.sample(i)));
+const filterNote = (left: number, all: number, what: string): string =>
+  `data.filter_overlong_prompts left out ${left} of ${all} ${what} prompts`;
+
+/** Every prompt of a data set that `data.filter_overlong_prompts` leaves. */
+async function allPrompts(dataset: RlDataset, notes: string[]): Promise<Prompt[]> {
+  const samples = await dataset.samples(Array.from({ length: dataset.length }, (_, i) => i));
+  const prompts = samples.filter((sample) => sample !== null);
+  if (prompts.length === 0) await dataset.countUsable();
+  if (prompts.length < samples.length)
+    notes.push(filterNote(samples.length - prompts.length, samples.length, 'validation'));
+  return prompts;
 }
 
-function filterNote(what: string, { numFiltered, length }: RlDataset): string[] {
-  if (numFiltered === 0) return [];
-  return [`data.filter_overlong_prompts left out ${numFiltered} of ${numFiltered + length} ${what} prompts`];
+/**
+ * Batches of an epoch. Only a run whose length follows from it has to know how many prompts `data.filter_overlong_prompts`
+ * leaves, which takes tokenizing them; another one meets them as it goes, in the same order.
+ */
+async function batchesPerEpoch(
+  config: ResolvedConfig,
+  dataset: RlDataset,
+  loader: BatchLoader<Prompt>,
+  notes: string[],
+): Promise<number> {
+  const { data, trainer } = config;
+  if (!data.filter_overlong_prompts) return loader.batchesPerEpoch();
+  if (trainer.total_training_steps !== null) {
+    notes.push('data.filter_overlong_prompts: long training prompts are left out as they come');
+    // Whether there is a batch at all should show before models are loaded.
+    loader.batchesPerEpoch(await dataset.countUsable(data.gen_batch_size));
+    return loader.batchesPerEpoch();
+  }
+  const usable = await dataset.countUsable();
+  if (usable < dataset.length) notes.push(filterNote(dataset.length - usable, dataset.length, 'training'));
+  return loader.batchesPerEpoch(usable);
 }
 
 /** The prompts that `data.train_files` and `data.val_files` hold. */
@@ -83,28 +109,28 @@ export const loadTrainingData: LoadTrainingData = async (config) => {
     chatTemplateArguments: data.apply_chat_template_kwargs,
   });
   const train = await RlDataset.open(data.train_files, tokenizer, options(data.train_max_samples));
-  const loader = new BatchLoader(train.length, {
+  const loader = new BatchLoader<Prompt>(train.length, (indices) => train.samples(indices), {
     batchSize: data.gen_batch_size,
     batchSizeKey:
       data.gen_batch_size === data.train_batch_size ? 'data.train_batch_size' : 'data.gen_batch_size',
     shuffle: data.shuffle,
     seed,
   });
-  const notes = filterNote('training', train);
+  const notes: string[] = [];
+  const batches = await batchesPerEpoch(config, train, loader, notes);
   const dataSources = new Set(train.dataSources);
   let validation: Prompt[] = [];
   if (data.val_files !== null) {
     const dataset = await RlDataset.open(data.val_files, tokenizer, options(data.val_max_samples));
-    validation = await promptsAt(dataset, Array(dataset.length).keys());
+    validation = await allPrompts(dataset, notes);
     for (const source of dataset.dataSources) dataSources.add(source);
-    notes.push(...filterNote('validation', dataset));
   }
   return {
     train: {
-      batchesPerEpoch: loader.batchesPerEpoch,
+      batchesPerEpoch: batches,
       next: async () => {
-        const { indices, epoch } = loader.next();
-        return { prompts: await promptsAt(train, indices), epoch };
+        const { samples, epoch } = await loader.next();
+        return { prompts: samples, epoch };
       },
       state: () => loader.state(),
       restore: (state) => loader.restore(state),

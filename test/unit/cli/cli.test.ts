@@ -85,6 +85,8 @@ test('validate: YAML that can be used again, sizes and notes as comments', () =>
   expect(stdout).toContain('4 prompts x 4 responses = 16 sequences');
   expect(stdout).toMatch(/^# {3}actor_rollout_ref\.rollout\.gpu_memory_utilization: /m);
   expect(stdout).toMatch(/^ {2}seed: 3$/m);
+  expect(stdout).toMatch(/^# {3}data\.train_files, /m);
+  expect(stdout).toContain('#   algorithm.kl_ctrl.kl_coef: -1 (the file: default)');
   expect(stdout).toMatch(/^ {4}kl_coef: -1$/m);
 
   writeFileSync(join(directory, 'resolved.yaml'), stdout);
@@ -92,6 +94,25 @@ test('validate: YAML that can be used again, sizes and notes as comments', () =>
   expect(again.stderr).toBe('');
   const tree = (text: string): string => text.slice(text.indexOf('\n\n'));
   expect(tree(again.stdout)).toBe(tree(stdout));
+});
+
+test('import-verl: a configuration that validates', () => {
+  const script = join(directory, 'run.sh');
+  const keys = 'data.train_files=a.parquet actor_rollout_ref.model.path=./m trainer.n_gpus_per_node=1';
+  writeFileSync(
+    script,
+    `python3 -m verl.trainer.main_ppo ${keys} \\\n  algorithm.adv_estimator=rloo no.such=1\n`,
+  );
+  const { code, stdout, stderr } = troupe(
+    'import-verl',
+    script,
+    'trainer.total_epochs=2',
+    '-o',
+    join(directory, 'v.yaml'),
+  );
+  expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+  expect(stdout).toMatch(/NOT MAPPED: the run will differ in:\n {2}no: is not known here/);
+  expect(troupe('validate', join(directory, 'v.yaml'))).toMatchObject({ code: 0, stderr: '' });
 });
 
 test('validate knows the configurations of troupe sft', () => {

@@ -268,8 +268,8 @@ algorithm: { gamma: "\${data.train_batch_size}" }
     expect(failure([`trainer.project_name=${reference('trainer.project_name')}`]).message).toMatch(
       /refers to itself/,
     );
-    expect(failure([`trainer.project_name=${reference('oc.env:HOME')}`]).message).toMatch(
-      /resolvers are not available/,
+    expect(failure([`trainer.project_name=${reference('oc.decode:HOME')}`]).message).toMatch(
+      /trainer\.project_name: .*resolvers other than oc\.select and oc\.env are not available/,
     );
   });
 });

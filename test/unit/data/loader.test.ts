@@ -1,18 +1,25 @@
 import { BatchLoader } from '../../../ts/data/loader';
 import { chooseRows, permutation } from '../../../ts/data/shuffle';
 
-const loader = (size = 10, options = {}) =>
-  new BatchLoader(size, { batchSize: 4, shuffle: true, seed: 3, ...options });
-const take = (source: BatchLoader, n: number) =>
-  Array.from({ length: n }, () => {
-    const { indices, epoch } = source.next();
-    return { indices: Array.from(indices), epoch };
-  });
+const loader = (size = 10, options = {}, usable: (index: number) => boolean = () => true) =>
+  new BatchLoader<number>(
+    size,
+    async (indices) => Array.from(indices, (index) => (usable(index) ? index : null)),
+    { batchSize: 4, shuffle: true, seed: 3, ...options },
+  );
+const take = async (source: BatchLoader<number>, n: number) => {
+  const batches: { indices: number[]; epoch: number }[] = [];
+  for (let i = 0; i < n; i++) {
+    const { samples, epoch } = await source.next();
+    batches.push({ indices: samples, epoch });
+  }
+  return batches;
+};
 
 describe('batches', () => {
-  it('drop the rest of an epoch, and never repeat a sample within one', () => {
-    const batches = take(loader(), 6);
-    expect(loader().batchesPerEpoch).toBe(2);
+  it('drop the rest of an epoch, and never repeat a sample within one', async () => {
+    const batches = await take(loader(), 6);
+    expect(loader().batchesPerEpoch()).toBe(2);
     expect(batches.map(({ epoch }) => epoch)).toEqual([0, 0, 1, 1, 2, 2]);
     for (const epoch of [0, 1, 2]) {
       const seen = batches.filter((batch) => batch.epoch === epoch).flatMap(({ indices }) => indices);
@@ -20,15 +27,16 @@ describe('batches', () => {
     }
   });
 
-  it('come in a new order every epoch, the same for the same seed', () => {
-    const [first, , second] = take(loader(), 4);
+  it('come in a new order every epoch, the same for the same seed', async () => {
+    const [first, , second] = await take(loader(), 4);
     expect(first?.indices).not.toEqual(second?.indices);
-    expect(take(loader(), 4)).toEqual(take(loader(), 4));
-    expect(take(loader(10, { seed: 4 }), 2)).not.toEqual(take(loader(), 2));
+    expect(await take(loader(), 4)).toEqual(await take(loader(), 4));
+    expect(await take(loader(10, { seed: 4 }), 2)).not.toEqual(await take(loader(), 2));
   });
 
-  it('keep the order of the file without shuffling', () => {
-    expect(take(loader(9, { shuffle: false }), 3).map(({ indices }) => indices)).toEqual([
+  it('keep the order of the file without shuffling', async () => {
+    const batches = await take(loader(9, { shuffle: false }), 3);
+    expect(batches.map(({ indices }) => indices)).toEqual([
       [0, 1, 2, 3],
       [4, 5, 6, 7],
       [0, 1, 2, 3],
@@ -37,17 +45,61 @@ describe('batches', () => {
 
   it('larger than the data set are an error', () => {
     expect(() => loader(3)).toThrow(/3 usable samples, fewer than one batch \(data\.train_batch_size 4\)/);
+    expect(() => loader().batchesPerEpoch(3)).toThrow(/3 usable samples/);
+  });
+});
+
+describe('samples that are not to be used', () => {
+  const odd = (index: number) => index % 2 === 1;
+
+  it('are passed over, and the others keep their order', async () => {
+    const usable = (await take(loader(11), 2)).flatMap(({ indices }) => indices).filter(odd);
+    const [first] = await take(loader(11, {}, odd), 1);
+    expect(first!.indices).toEqual(usable.slice(0, 4));
+    expect(first!.indices).toHaveLength(4);
+  });
+
+  it.each([8, 9, 10, 17, 24])('leave whole batches of an epoch, of %i samples', async (size) => {
+    const source = loader(size, {}, odd);
+    const batches = await take(source, 7);
+    const perEpoch = source.batchesPerEpoch(Math.floor(size / 2));
+    expect(batches.map(({ epoch }) => epoch)).toEqual(batches.map((_, i) => Math.floor(i / perEpoch)));
+  });
+
+  it('may be all: an error with what is left', async () => {
+    const source = loader(10, {}, (index) => index < 3);
+    await expect(source.next()).rejects.toThrow(/3 usable samples, fewer than one batch/);
+    expect(source.state()).toMatchObject({ epoch: 0, position: 0 });
+  });
+
+  it.each([1, 2, 3, 5])('do not move the position after %i batches', async (n) => {
+    const whole = loader(17, {}, odd);
+    await take(whole, n);
+    const resumed = loader(17, {}, odd);
+    resumed.restore(JSON.parse(JSON.stringify(whole.state())));
+    expect(await take(resumed, 4)).toEqual(await take(whole, 4));
   });
 });
 
 describe('the position', () => {
-  it.each([0, 1, 2, 3, 5])('after %i batches is restored exactly', (n) => {
+  it.each([0, 1, 2, 3, 5])('after %i batches is restored exactly', async (n) => {
     const whole = loader();
-    take(whole, n);
+    await take(whole, n);
     const state = JSON.parse(JSON.stringify(whole.state()));
     const resumed = loader();
     resumed.restore(state);
-    expect(take(resumed, 4)).toEqual(take(whole, 4));
+    expect(await take(resumed, 4)).toEqual(await take(whole, 4));
+  });
+
+  it('stays when a batch cannot be read', async () => {
+    let broken = true;
+    const source = loader(10, {}, () => {
+      if (broken) throw new Error('torn page');
+      return true;
+    });
+    await expect(source.next()).rejects.toThrow('torn page');
+    broken = false;
+    expect(await take(source, 3)).toEqual(await take(loader(), 3));
   });
 
   it.each([

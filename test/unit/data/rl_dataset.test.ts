@@ -22,7 +22,7 @@ const open = (files: string | string[], options: Partial<RlDatasetOptions> = {})
 
 const chat = (content: string) => [{ role: 'user', content }];
 const text = async (dataset: RlDataset, i: number) =>
-  tokenizer.decode((await dataset.sample(i)).tokens, { skipSpecialTokens: false });
+  tokenizer.decode((await dataset.sample(i))!.tokens, { skipSpecialTokens: false });
 const texts = (dataset: RlDataset) =>
   Promise.all(Array.from({ length: dataset.length }, (_, i) => text(dataset, i)));
 
@@ -75,7 +75,7 @@ describe('rows', () => {
 
   it('may hold prompts as plain text, which get the special tokens of the tokenizer', async () => {
     const dataset = await open(writeLines([rlRow('ab')]));
-    expect(Array.from((await dataset.sample(0)).tokens)).toEqual([1, id('a'), id('b')]);
+    expect(Array.from((await dataset.sample(0))!.tokens)).toEqual([1, id('a'), id('b')]);
   });
 
   it('come from JSON, JSONL and several files', async () => {
@@ -127,13 +127,24 @@ describe('long prompts', () => {
 
   it('are filtered, and counted', async () => {
     const dataset = await open(file, { ...limits, filterOverlongPrompts: true });
-    expect([dataset.length, dataset.numFiltered]).toEqual([1, 1]);
-    expect(await texts(dataset)).toEqual(['<bos>ab']);
+    expect([dataset.length, await dataset.countUsable()]).toEqual([2, 1]);
+    expect(await dataset.sample(0)).toBeNull();
+    expect(await text(dataset, 1)).toBe('<bos>ab');
+  });
+
+  it('are counted exactly: also text that normalisation could lengthen, and around the limit', async () => {
+    const rows = Array.from({ length: 40 }, (_, n) => rlRow(n % 2 ? 'a'.repeat(n) : 'é'.repeat(n + 1)));
+    for (const maxPromptLength of [9, 20, 33]) {
+      const dataset = await open(writeLines(rows), { maxPromptLength, filterOverlongPrompts: true });
+      const kept = (await dataset.samples([...rows.keys()])).filter((sample) => sample !== null);
+      expect(kept.length).toBeGreaterThan(0);
+      expect(await dataset.countUsable()).toBe(kept.length);
+    }
   });
 
   it('alone are an error with the shortest length', async () => {
-    const filtered = open(file, { maxPromptLength: 2, filterOverlongPrompts: true });
-    await expect(filtered).rejects.toThrow(
+    const dataset = await open(file, { maxPromptLength: 2, filterOverlongPrompts: true });
+    await expect(dataset.countUsable()).rejects.toThrow(
       'all 2 prompts are longer than data.max_prompt_length 2; the shortest has 3 tokens',
     );
   });
@@ -171,6 +182,8 @@ describe('bad files', () => {
   it.each([
     [rlRow(5), /expected a prompt string or a list of \{role, content\}, got 5/],
     [rlRow([]), /expected a prompt string or a list/],
+    [rlRow(null), /expected a prompt string or a list of \{role, content\}, got null/],
+    [{ ...rlRow('a'), extra_info: 'x' }, /expected extra_info to be an object, got "x"/],
     [
       { ...rlRow('a'), reward_model: '4' },
       /expected reward_model to be an object with ground_truth, got "4"/,

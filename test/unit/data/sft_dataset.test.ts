@@ -1,6 +1,6 @@
 import { readSftDataset, type SftDatasetOptions } from '../../../ts/data/sft_dataset';
 import { Tokenizer } from '../../../ts/data/tokenizer';
-import { tokenizerDirectory, writeLines } from './fake_tokenizer';
+import { TEMPLATE, tokenizerDirectory, writeLines } from './fake_tokenizer';
 
 const tokenizer = Tokenizer.load(tokenizerDirectory());
 const decode = (tokens: ArrayLike<number>) => tokenizer.decode(tokens, { skipSpecialTokens: false });
@@ -10,6 +10,8 @@ const read = (rows: unknown[], options: Partial<SftDatasetOptions> = {}, using =
     messagesKey: null,
     promptKey: 'prompt',
     responseKey: 'response',
+    toolsKey: 'tools',
+    enableThinkingKey: 'enable_thinking',
     maxLength: 200,
     truncation: 'error',
     maxSamples: -1,
@@ -42,12 +44,126 @@ it('a conversation has its loss on the turns of the assistant', async () => {
   expect(decode(trained)).toBe('b<eos>d<eos>');
 });
 
-it('a template that rewrites earlier turns is refused', async () => {
-  const template = "{% for m in messages %}{{ loop.length }}{{ m['content'] }}{% endfor %}";
-  const other = Tokenizer.load(tokenizerDirectory({ chat_template: template }));
-  await expect(read([{ messages: conversation }], { messagesKey: 'messages' }, other)).rejects.toThrow(
-    /the chat template rewrites earlier turns when turn \d is added/,
-  );
+// Written after the shapes that are in use: a default system prompt, roles that must alternate, text trimmed, brackets instead
+// of role names, reasoning that is shown in the last turn only. None has markers of what the assistant writes.
+const CHATML =
+  "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nbe brief<|im_end|>\n{% endif %}" +
+  "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}" +
+  '{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}';
+const LLAMA_LIKE =
+  "{{ bos_token }}{% for m in messages %}<|start|>{{ m['role'] }}<|end|>\n\n{{ m['content'] | trim }}<|eot|>{% endfor %}" +
+  '{% if add_generation_prompt %}<|start|>assistant<|end|>\n\n{% endif %}';
+const ALTERNATING =
+  "{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] + '\n' %}{% set rest = messages[1:] %}" +
+  "{% else %}{% set system = '' %}{% set rest = messages %}{% endif %}{{ bos_token }}{% for m in rest %}" +
+  "{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}" +
+  "{% if m['role'] == 'user' %}<inst>{{ system if loop.first else '' }}{{ m['content'] }}</inst>" +
+  "{% else %}{{ m['content'] }}{{ eos_token }}{% endif %}{% endfor %}" +
+  "{% if rest | length == 0 %}{{ raise_exception('no user') }}{% endif %}";
+const LAST_REASONING =
+  "{% for m in messages %}<|{{ m['role'] }}|>{% if loop.last %}{{ m['content'] }}{% else %}" +
+  "{{ m['content'].split('</think>') | last }}{% endif %}{{ eos_token }}{% endfor %}" +
+  '{% if add_generation_prompt %}<|assistant|>{% endif %}';
+
+const withTemplate = (chat_template: string) => Tokenizer.load(tokenizerDirectory({ chat_template }));
+/** Text before the first assistant's turn, and all pieces with loss and without. */
+async function pieces(
+  template: string,
+  messages: unknown,
+  options: Partial<SftDatasetOptions> = {},
+  row = {},
+) {
+  const all = { messagesKey: 'messages', ...options };
+  const [sample] = await read([{ messages, ...row }], all, withTemplate(template));
+  const runs: { trained: number; tokens: number[] }[] = [];
+  sample!.response.forEach((token, t) => {
+    const trained = sample!.lossMask[t] as number;
+    if (runs.at(-1)?.trained !== trained) runs.push({ trained, tokens: [] });
+    runs.at(-1)!.tokens.push(token);
+  });
+  return [decode(sample!.prompt), ...runs.map(({ trained, tokens }) => `${trained}:${decode(tokens)}`)];
+}
+
+describe('templates without markers', () => {
+  it('ChatML with a default system prompt', async () => {
+    const [, ...dialogue] = conversation;
+    expect(await pieces(CHATML, dialogue)).toEqual([
+      '<|im<unk>start|>system\nbe brief<|im<unk>end|>\n<|im<unk>start|>user\na<|im<unk>end|>\n<|im<unk>start|>assistant\n',
+      '1:b<|im<unk>end|>\n',
+      '0:<|im<unk>start|>user\nc<|im<unk>end|>\n<|im<unk>start|>assistant\n',
+      '1:d<|im<unk>end|>\n',
+    ]);
+  });
+
+  it('with a header and end marks', async () => {
+    expect(await pieces(LLAMA_LIKE, conversation)).toEqual([
+      '<bos><|start|>system<|end|>\n\ns<|eot|><|start|>user<|end|>\n\na<|eot|><|start|>assistant<|end|>\n\n',
+      '1:b<|eot|>',
+      '0:<|start|>user<|end|>\n\nc<|eot|><|start|>assistant<|end|>\n\n',
+      '1:d<|eot|>',
+    ]);
+  });
+
+  it('with roles that must alternate, and no generation prompt', async () => {
+    expect(await pieces(ALTERNATING, conversation)).toEqual([
+      '<bos><inst>s\na</inst>',
+      '1:b<eos>',
+      '0:<inst>c</inst>',
+      '1:d<eos>',
+    ]);
+  });
+
+  it('two turns of the assistant in a row: the opening of the second has no loss', async () => {
+    const messages = [turn('user', 'a'), turn('assistant', 'b'), turn('assistant', 'c'), turn('tool', '5')];
+    expect(await pieces(LLAMA_LIKE, messages)).toEqual([
+      '<bos><|start|>user<|end|>\n\na<|eot|><|start|>assistant<|end|>\n\n',
+      '1:b<|eot|>',
+      '0:<|start|>assistant<|end|>\n\n',
+      '1:c<|eot|>',
+      '0:<|start|>tool<|end|>\n\n5<|eot|>',
+    ]);
+  });
+
+  it('that rewrite earlier turns are refused, with what they change', async () => {
+    const messages = [
+      turn('user', 'a'),
+      turn('assistant', '<think>w</think>b'),
+      turn('user', 'c'),
+      turn('assistant', 'd'),
+    ];
+    const refused = pieces(LAST_REASONING, messages);
+    await expect(refused).rejects.toMatchObject({
+      code: 'INVALID_DATA',
+      message: expect.stringMatching(
+        /:1: the chat template rewrites earlier turns when turn 2 is added \(".*<think>w.*" becomes ".*b<eos>.*model\.custom_chat_template/,
+      ),
+    });
+    // One turn of the assistant is not rewritten.
+    expect(await pieces(LAST_REASONING, messages.slice(0, 2))).toEqual([
+      '<|user|>a<eos><|assistant|>',
+      '1:<think>w</think>b<eos>',
+    ]);
+  });
+
+  it('see the tools and the reasoning switch of the row', async () => {
+    const template =
+      "{% if tools %}<tools>{% for t in tools %}{{ t['name'] }} {% endfor %}{% endif %}{% if enable_thinking %}/think{% endif %}" +
+      TEMPLATE;
+    const messages = [turn('user', 'a'), turn('assistant', 'b')];
+    const prompt = async (row: object, options = {}) => (await pieces(template, messages, options, row))[0];
+    expect(await prompt({})).toBe('<|user|>a<eos><|assistant|>');
+    const tools = [{ name: 'x' }, { name: 'y' }];
+    expect(await prompt({ tools, enable_thinking: true })).toBe(
+      '<tools>x y /think<|user|>a<eos><|assistant|>',
+    );
+    expect(await prompt({ tools: JSON.stringify(tools) })).toBe('<tools>x y <|user|>a<eos><|assistant|>');
+    expect(await prompt({ tools, enable_thinking: true }, { toolsKey: null, enableThinkingKey: null })).toBe(
+      '<|user|>a<eos><|assistant|>',
+    );
+    await expect(prompt({ tools: 'search' })).rejects.toThrow(
+      /expected the tools to be a list of schemas.*"search"/,
+    );
+  });
 });
 
 it.each([
@@ -78,6 +194,21 @@ describe('a long example', () => {
     const [right] = await read(rows, { maxLength: 8, truncation: 'right' });
     expect([decode(right!.prompt), decode(right!.response)]).toEqual(['<bos>abcd', 'efg']);
     expect(right!.lossMask).toHaveLength(3);
+  });
+
+  it('may lose the whole prompt: the first token left is what the others are predicted from', async () => {
+    const [left] = await read(rows, { maxLength: 3, truncation: 'left' });
+    expect([decode(left!.prompt), decode(left!.response), left!.lossMask.length]).toEqual(['g', 'h<eos>', 2]);
+  });
+
+  it('that would keep no token with a loss is an error', async () => {
+    await expect(read(rows, { maxLength: 5, truncation: 'right' })).rejects.toThrow(
+      /the example has 10 tokens \(prompt 5\), and data\.truncation=right to data\.max_length 5 leaves none with a loss/,
+    );
+    const messages = [turn('user', 'a'), turn('assistant', 'b'), turn('user', 'ccc')];
+    await expect(
+      read([{ messages }], { messagesKey: 'messages', maxLength: 4, truncation: 'left' }),
+    ).rejects.toThrow(/leaves none with a loss/);
   });
 });
 

@@ -1,0 +1,211 @@
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { brotliCompressSync, gzipSync } from 'node:zlib';
+import { parquetWriteBuffer } from 'hyparquet-writer';
+import { openJsonFile } from '../../../ts/data/json_file';
+import { ParquetFile } from '../../../ts/data/parquet_file';
+import type { Row, RowFile } from '../../../ts/data/row';
+import { openRowFile, RowFiles } from '../../../ts/data/row_file';
+import { temporaryDirectory } from './fake_tokenizer';
+
+const write = (name: string, content: string | Buffer): string => {
+  const file = join(temporaryDirectory(), name);
+  writeFileSync(file, content);
+  return file;
+};
+const rowsOf = async (file: RowFile): Promise<Row[]> => {
+  const rows: Row[] = [];
+  for (let i = 0; i < file.length; i++) rows.push(await file.row(i));
+  return rows;
+};
+
+describe('JSON', () => {
+  const rows = [
+    { a: 1, text: 'x,]}"\\' },
+    { a: [1, { b: '[{' }], text: 'ünï\u2028 😀' },
+    { a: null, text: '' },
+  ];
+  const lines = `\uFEFF${JSON.stringify(rows[0])}\r\n\n   \n  ${JSON.stringify(rows[1])}  \n${JSON.stringify(rows[2])}`;
+  const array = ` \n${JSON.stringify(rows, null, 2)}\n `;
+
+  // 0: nothing is parsed at once.
+  it.each([Number.POSITIVE_INFINITY, 0])(
+    'lines and arrays are the same rows (parsed up to %d bytes)',
+    async (limit) => {
+      for (const [name, content] of [
+        ['a.jsonl', lines],
+        ['a.json', lines],
+        ['a.json', array],
+        ['a.json', '[]'],
+        ['a.jsonl', '\n \n'],
+      ] as const) {
+        const file = openJsonFile(write(name, content), limit);
+        expect(file.inMemory).toBe(limit > 0);
+        expect(await rowsOf(file)).toEqual(content.includes('x,') ? rows : []);
+      }
+      const file = openJsonFile(write('a.jsonl', lines), limit);
+      expect([0, 1, 2].map((i) => file.where(i))).toEqual([1, 4, 5].map((n) => `${file.path}:${n}`));
+    },
+  );
+
+  it('rows of a large file are found over the borders of what is read at once', async () => {
+    const long = Array.from({ length: 60 }, (_, i) => ({ i, text: `é"${'y'.repeat(200_000 + i)}` }));
+    for (const [name, content] of [
+      ['big.jsonl', long.map((row) => JSON.stringify(row)).join('\n')],
+      ['big.json', JSON.stringify(long)],
+    ] as const) {
+      const file = openJsonFile(write(name, content), 0);
+      expect(file.length).toBe(60);
+      for (const i of [59, 0, 21, 20]) expect(await file.row(i)).toEqual(long[i]);
+    }
+  });
+
+  it('a bad row of a large file is named when it is read', async () => {
+    const file = openJsonFile(write('a.jsonl', '{"a":1}\n{"a":\n[2]\n'), 0);
+    expect(await file.row(0)).toEqual({ a: 1 });
+    await expect(file.row(1)).rejects.toThrow(`${file.path}:2: not valid JSON`);
+    await expect(file.row(2)).rejects.toThrow(`${file.path}:3: expected a JSON object, got [2]`);
+  });
+
+  it.each([0, Number.POSITIVE_INFINITY])('an array that is cut off is an error', (limit) => {
+    const path = write('a.json', '[{"a":1},{"a":');
+    expect(() => openJsonFile(path, limit)).toThrow(/a\.json: not valid JSON/);
+  });
+
+  it('__proto__ in a row is a key like any other', async () => {
+    const file = openJsonFile(write('a.jsonl', '{"__proto__":{"polluted":1},"a":2}'));
+    const row = await file.row(0);
+    expect(Object.keys(row)).toEqual(['__proto__', 'a']);
+    expect(({} as Row)['polluted']).toBeUndefined();
+  });
+});
+
+/** A Zstandard frame of one raw block (RFC 8878), and an LZ4 block of literals. */
+const zstd = (input: Uint8Array): Uint8Array => {
+  const header = Buffer.alloc(4 + 1 + 4 + 3);
+  header.writeUInt32LE(0xfd2fb528, 0);
+  header[4] = 0xa0; // single segment, content size of 4 bytes
+  header.writeUInt32LE(input.length, 5);
+  header.writeUIntLE(1 | (input.length << 3), 9, 3);
+  return Buffer.concat([header, input]);
+};
+const lz4 = (input: Uint8Array): Uint8Array => {
+  const length: number[] = [];
+  let rest = input.length - 15;
+  for (; rest >= 255; rest -= 255) length.push(255);
+  return rest < 0
+    ? Buffer.concat([Buffer.from([input.length << 4]), input])
+    : Buffer.concat([Buffer.from([0xf0, ...length, rest]), input]);
+};
+
+type Codec = NonNullable<Parameters<typeof parquetWriteBuffer>[0]['codec']>;
+
+describe('parquet', () => {
+  const names = Array.from({ length: 100 }, (_, i) => `name ${i} ${'z'.repeat(i)}`);
+  const parquet = (options: object = {}, name = 'a.parquet'): string =>
+    write(
+      name,
+      Buffer.from(
+        parquetWriteBuffer({
+          columnData: [
+            { name: 'name', data: names, type: 'STRING' },
+            { name: 'big', data: names.map((_, i) => 2n ** 53n - 50n + BigInt(i)), type: 'INT64' },
+            { name: 'maybe', data: names.map((_, i) => (i % 3 === 0 ? null : i / 2)), type: 'DOUBLE' },
+          ],
+          ...options,
+        }),
+      ),
+    );
+
+  it.each([
+    ['UNCOMPRESSED', null],
+    ['SNAPPY', null],
+    ['GZIP', (input: Uint8Array) => gzipSync(input)],
+    ['BROTLI', (input: Uint8Array) => brotliCompressSync(input)],
+    ['ZSTD', zstd],
+    ['LZ4_RAW', lz4],
+  ] as const)('is read when compressed with %s', async (codec, compress) => {
+    const options = compress === null ? { codec } : { codec, compressors: { [codec]: compress } };
+    const file = await openRowFile(parquet(options));
+    expect((await rowsOf(file)).map((row) => row['name'])).toEqual(names);
+  });
+
+  it('of a codec that cannot be read is one error, which says what to do', async () => {
+    const codec: Codec = 'LZO';
+    const path = parquet({ codec, compressors: { LZO: (input: Uint8Array) => input } });
+    await expect(openRowFile(path)).rejects.toMatchObject({
+      code: 'INVALID_DATA',
+      message: expect.stringMatching(
+        /a\.parquet: column name is compressed with LZO, expected one of .*ZSTD.*to_parquet/,
+      ),
+    });
+  });
+
+  it('keeps nulls, and integers as numbers where that is exact', async () => {
+    const file = await openRowFile(parquet());
+    expect(await file.row(0)).toMatchObject({ maybe: null, big: 2 ** 53 - 50 });
+    expect(await file.row(49)).toMatchObject({ maybe: 24.5, big: Number.MAX_SAFE_INTEGER });
+    expect(await file.row(60)).toMatchObject({ big: 2n ** 53n + 10n });
+  });
+
+  it('keeps text of every script, also where nothing says that it is text, and JSON', async () => {
+    const text = ['ünï 😀', '', '日本語', 'a\u0000b'];
+    const path = write(
+      'text.parquet',
+      Buffer.from(
+        parquetWriteBuffer({
+          columnData: [
+            { name: 'text', data: text, type: 'STRING' },
+            { name: 'bytes', data: text.map((value) => Buffer.from(value)), type: 'BYTE_ARRAY' },
+            { name: 'json', data: text.map((value) => ({ value, n: [1] })), type: 'JSON' },
+          ],
+        }),
+      ),
+    );
+    const rows = await rowsOf(await openRowFile(path));
+    expect(rows.map((row) => row['text'])).toEqual(text);
+    expect(rows.map((row) => row['bytes'])).toEqual(text);
+    expect(rows.map((row) => row['json'])).toEqual(text.map((value) => ({ value, n: [1] })));
+  });
+
+  it('reads only the columns that are wanted', async () => {
+    const wanted = { required: ['big'], optional: ['maybe', 'absent'] };
+    const file = await openRowFile(parquet(), wanted);
+    expect(Object.keys(await file.row(7))).toEqual(['big', 'maybe']);
+    await expect(openRowFile(parquet(), { required: ['x'], optional: [] })).rejects.toThrow(
+      /a\.parquet, row 0: no column 'x'; the columns are name, big, maybe/,
+    );
+  });
+
+  it('reads every row rightly when almost nothing may be kept', async () => {
+    const file = await ParquetFile.open(parquet({ rowGroupSize: 7 }), null, 1);
+    for (const i of [99, 0, 50, 6, 7, 98]) expect((await file.row(i))['name']).toBe(names[i]);
+    expect(file.length).toBe(100);
+  });
+
+  it('that is damaged inside names the row group', async () => {
+    const bytes = Buffer.from(
+      parquetWriteBuffer({ columnData: [{ name: 'name', data: names, type: 'STRING' }], codec: 'SNAPPY' }),
+    );
+    bytes.fill(0xff, 30, 200);
+    const file = await openRowFile(write('bad.parquet', bytes));
+    await expect(file.row(3)).rejects.toMatchObject({
+      code: 'INVALID_DATA',
+      message: expect.stringMatching(/bad\.parquet, row group 0: .*damaged/),
+    });
+  });
+
+  it('mixes with other files', async () => {
+    const files = await RowFiles.open([
+      write('a.jsonl', '{"name":"first"}'),
+      parquet(),
+      write('b.json', '[{"name":"z"}]'),
+    ]);
+    expect(files.length).toBe(102);
+    const at = async (i: number) => {
+      const { file, row } = files.locate(i);
+      return (await file.row(row))['name'];
+    };
+    expect(await Promise.all([0, 1, 100, 101].map(at))).toEqual(['first', names[0], names[99], 'z']);
+  });
+});

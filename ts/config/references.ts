@@ -1,0 +1,114 @@
+import { parseHydraValue } from './hydra_value';
+import { getPath, isTree, type Tree } from './tree';
+
+// ${...} as OmegaConf resolves it: ${a.b}, relative ${.b} and ${..b}, ${oc.select:a.b,default} and ${oc.env:NAME,default}.
+
+/** Called for a value that cannot be resolved; what it returns takes the value's place. */
+export type Unresolved = (path: string, why: string) => unknown;
+
+/** A copy of the tree with references replaced; a string that is nothing but one takes over the type. */
+export function resolveReferences(tree: Tree, unresolved: Unresolved): Tree {
+  const root = new References(tree);
+  const visit = (value: unknown, path: string): unknown => {
+    if (Array.isArray(value)) return value.map((item) => visit(item, path));
+    if (isTree(value)) {
+      return Object.fromEntries(
+        Object.entries(value).map(([key, item]) => [key, visit(item, path === '' ? key : `${path}.${key}`)]),
+      );
+    }
+    try {
+      return root.resolve(value, path, []);
+    } catch (error) {
+      if (error instanceof ReferenceProblem) return unresolved(path, error.message);
+      throw error;
+    }
+  };
+  return visit(tree, '') as Tree;
+}
+
+class ReferenceProblem extends Error {}
+
+class References {
+  constructor(private readonly tree: Tree) {}
+
+  /** @param path of the key that holds the value; relative references start there */
+  resolve(value: unknown, path: string, seen: readonly string[]): unknown {
+    if (Array.isArray(value)) return value.map((item) => this.resolve(item, path, seen));
+    if (isTree(value)) {
+      return Object.fromEntries(
+        Object.entries(value).map(([key, item]) => [key, this.resolve(item, `${path}.${key}`, seen)]),
+      );
+    }
+    if (typeof value !== 'string' || !value.includes('${')) return value;
+    let out = '';
+    for (let at = 0; at < value.length; ) {
+      const start = value.indexOf('${', at);
+      if (start < 0) return out + value.slice(at);
+      const end = closing(value, start + 2);
+      if (end < 0) throw new ReferenceProblem(`cannot resolve ${value}: a \${ is not closed`);
+      const found = this.lookUp(value.slice(start + 2, end), path, seen);
+      if (start === 0 && end === value.length - 1) return found;
+      out += value.slice(at, start) + asText(found);
+      at = end + 1;
+    }
+    return out;
+  }
+
+  private lookUp(expression: string, path: string, seen: readonly string[]): unknown {
+    // What stands inside may itself hold references.
+    const inner = asText(this.resolve(expression, path, seen));
+    const [, resolver, rest] = /^([\w.]+):([\s\S]*)$/.exec(inner) ?? [];
+    if (resolver === undefined || rest === undefined) return this.key(inner, path, seen);
+    const comma = rest.indexOf(',');
+    const name = (comma < 0 ? rest : rest.slice(0, comma)).trim();
+    const fallback = comma < 0 ? undefined : parseHydraValue(rest.slice(comma + 1), path);
+    if (resolver === 'oc.select') {
+      const given = getPath(this.tree, this.absolute(name, path));
+      if (given === undefined || given === '???') return fallback ?? null;
+      return this.key(name, path, seen);
+    }
+    if (resolver === 'oc.env') {
+      const value = process.env[name] ?? fallback;
+      if (value !== undefined) return value;
+      throw new ReferenceProblem(`cannot resolve \${${inner}}: the environment has no ${name}`);
+    }
+    throw new ReferenceProblem(
+      `expected a dotted key in \${...}, got \${${inner}}: resolvers other than oc.select and oc.env are not available`,
+    );
+  }
+
+  private key(reference: string, path: string, seen: readonly string[]): unknown {
+    const key = this.absolute(reference, path);
+    if (!/^[A-Za-z_]\w*(\.\w+)*$/.test(key)) {
+      throw new ReferenceProblem(`expected a dotted key in \${...}, got \${${reference}}`);
+    }
+    const found = getPath(this.tree, key);
+    if (found === undefined) {
+      throw new ReferenceProblem(`cannot resolve \${${reference}}: ${key} is not given in the file`);
+    }
+    if (seen.includes(key)) {
+      throw new ReferenceProblem(`cannot resolve \${${reference}}: ${key} refers to itself`);
+    }
+    return this.resolve(found, key, [...seen, key]);
+  }
+
+  /** One leading dot is the section of the key itself, each further one the section above. */
+  private absolute(reference: string, path: string): string {
+    const dots = /^\.*/.exec(reference)?.[0].length ?? 0;
+    if (dots === 0) return reference;
+    const sections = path.split('.').slice(0, -dots);
+    return [...sections, reference.slice(dots)].join('.');
+  }
+}
+
+/** Index of the brace that closes the one before `from`; -1: none. */
+function closing(text: string, from: number): number {
+  let depth = 1;
+  for (let i = from; i < text.length; i++) {
+    if (text[i] === '{') depth++;
+    else if (text[i] === '}' && --depth === 0) return i;
+  }
+  return -1;
+}
+
+const asText = (value: unknown): string => (typeof value === 'string' ? value : JSON.stringify(value));

@@ -1,0 +1,200 @@
+import { integerExpression } from './integer_expression';
+
+// The part of the shell's language that launch scripts of training runs are written in: assignments, quotes, ${NAME},
+// ${NAME:-default}, $((...)), line continuations and comments. Nothing is run.
+
+/** A word of a command; `problem`: why its text is not what the shell would make of it. */
+export interface Word {
+  text: string;
+  problem: string | null;
+}
+
+/**
+ * The words of the command that starts verl: those after `verl....` or `main_ppo`; null when the text has no such command.
+ * @param environment what the shell would have had; assignments of the text come on top
+ */
+export function launchWords(
+  text: string,
+  environment: Readonly<Record<string, string | undefined>>,
+): Word[] | null {
+  let launch: Word[] | null = null;
+  for (const words of new ShellReader(text, environment).commands()) {
+    const at = words.findIndex(({ text: word }) => PROGRAM.test(word));
+    if (at >= 0) launch = words.slice(at + 1);
+  }
+  return launch;
+}
+
+/** All words of a text that is a list of key=value and nothing else. */
+export function allWords(text: string, environment: Readonly<Record<string, string | undefined>>): Word[] {
+  return [...new ShellReader(text, environment).commands()].flat();
+}
+
+/** A module of verl or of one of its recipes, or the file of its main program. */
+const PROGRAM = /^(verl|recipe|verl_recipe)(\.\w+)+$|(^|\/)main_\w+(\.py)?$/;
+const ASSIGNMENT = /^([A-Za-z_]\w*)=([\s\S]*)$/;
+const NAME = /^[A-Za-z_]\w*/;
+
+class ShellReader {
+  private at = 0;
+  private readonly variables = new Map<string, Word>();
+
+  constructor(
+    private readonly text: string,
+    environment: Readonly<Record<string, string | undefined>>,
+  ) {
+    for (const [name, value] of Object.entries(environment))
+      if (value !== undefined) this.variables.set(name, { text: value, problem: null });
+  }
+
+  /** Commands that are not assignments alone, in order. */
+  *commands(): Generator<Word[]> {
+    let words: Word[] = [];
+    while (this.at < this.text.length) {
+      const character = this.text[this.at] as string;
+      if (this.text.startsWith('\\\n', this.at)) this.at += 2;
+      else if (character === '#') this.skipLine();
+      else if (/[\n;&|()<>]/.test(character)) {
+        // The 2 of 2>&1.
+        if (character === '>' && /\s\d$/.test(this.text.slice(this.at - 2, this.at))) words.pop();
+        yield* this.finished(words);
+        words = [];
+        this.at++;
+      } else if (/\s/.test(character)) this.at++;
+      else words.push(this.word());
+    }
+    yield* this.finished(words);
+  }
+
+  /** Assignments in front of a command hold for it alone in a shell; here for what follows, which comes to the same. */
+  private *finished(words: readonly Word[]): Generator<Word[]> {
+    const rest = [...words];
+    if (rest[0]?.text === 'export') rest.shift();
+    let assigned = ASSIGNMENT.exec(rest[0]?.text ?? '');
+    while (assigned !== null) {
+      const { problem } = rest.shift() as Word;
+      this.variables.set(assigned[1] as string, { text: assigned[2] as string, problem });
+      assigned = ASSIGNMENT.exec(rest[0]?.text ?? '');
+    }
+    if (rest.length > 0) yield rest;
+  }
+
+  private skipLine(): void {
+    const end = this.text.indexOf('\n', this.at);
+    this.at = end < 0 ? this.text.length : end;
+  }
+
+  private word(): Word {
+    const word: Word = { text: '', problem: null };
+    while (this.at < this.text.length) {
+      const character = this.text[this.at] as string;
+      if (/[\s;&|()<>]/.test(character)) break;
+      if (character === "'") this.singleQuoted(word);
+      else if (character === '"') this.doubleQuoted(word);
+      else if (character === '\\') this.escaped(word);
+      else if (character === '$') this.dollar(word);
+      else if (character === '`') this.substitution(word, '`', '`');
+      else {
+        word.text += character;
+        this.at++;
+      }
+    }
+    return word;
+  }
+
+  private singleQuoted(word: Word): void {
+    const end = this.closing("'", this.at + 1);
+    word.text += this.text.slice(this.at + 1, end);
+    this.at = end + 1;
+  }
+
+  private doubleQuoted(word: Word): void {
+    this.at++;
+    while (this.at < this.text.length && this.text[this.at] !== '"') {
+      const character = this.text[this.at] as string;
+      if (character === '\\' && /["\\$`\n]/.test(this.text[this.at + 1] ?? '')) this.escaped(word);
+      else if (character === '$') this.dollar(word);
+      else if (character === '`') this.substitution(word, '`', '`');
+      else {
+        word.text += character;
+        this.at++;
+      }
+    }
+    this.at++;
+  }
+
+  private escaped(word: Word): void {
+    const next = this.text[this.at + 1] ?? '';
+    if (next !== '\n') word.text += next;
+    this.at += 2;
+  }
+
+  private dollar(word: Word): void {
+    const rest = this.text.slice(this.at + 1);
+    if (rest.startsWith('((')) this.arithmetic(word);
+    else if (rest.startsWith('(')) this.substitution(word, '$(', ')');
+    else if (rest.startsWith('{')) this.braces(word);
+    else {
+      const name = NAME.exec(rest)?.[0] ?? rest.slice(0, 1);
+      this.at += 1 + name.length;
+      if (NAME.test(name)) append(word, this.variable(name));
+      else append(word, { text: '', problem: `holds $${name}, an argument of the script` });
+    }
+  }
+
+  /** ${NAME}, ${NAME:-default}; other forms, references of OmegaConf among them, stay as they are. */
+  private braces(word: Word): void {
+    const end = this.closing('}', this.at + 2);
+    const inside = this.text.slice(this.at + 2, end);
+    const [, name, , fallback] = /^([A-Za-z_]\w*)(:?-([\s\S]*))?$/.exec(inside) ?? [];
+    if (name === undefined) word.text += `\${${inside}}`;
+    else if (fallback !== undefined && !this.variables.has(name)) {
+      append(word, new ShellReader(fallback, this.environment()).word());
+    } else append(word, this.variable(name));
+    this.at = end + 1;
+  }
+
+  private arithmetic(word: Word): void {
+    let depth = 0;
+    let end = this.at + 1;
+    for (; end < this.text.length; end++) {
+      if (this.text[end] === '(') depth++;
+      else if (this.text[end] === ')' && --depth === 0) break;
+    }
+    const expression = this.text.slice(this.at + 3, end - 1);
+    this.at = end + 1;
+    const value = integerExpression(expression, (name) => this.variables.get(name)?.text ?? null);
+    append(
+      word,
+      value === null
+        ? { text: '', problem: `holds $((${expression})), which cannot be computed` }
+        : { text: String(value), problem: null },
+    );
+  }
+
+  private substitution(word: Word, open: string, close: string): void {
+    const end = this.closing(close, this.at + open.length);
+    const program = this.text.slice(this.at, end + 1);
+    this.at = end + 1;
+    append(word, { text: '', problem: `holds the output of a program, ${program}` });
+  }
+
+  private closing(character: string, from: number): number {
+    const end = this.text.indexOf(character, from);
+    return end < 0 ? this.text.length : end;
+  }
+
+  private variable(name: string): Word {
+    const value = this.variables.get(name);
+    return value ?? { text: '', problem: `holds $${name}, which is not set` };
+  }
+
+  private environment(): Record<string, string> {
+    return Object.fromEntries(Array.from(this.variables, ([name, { text }]) => [name, text]));
+  }
+}
+
+function append(word: Word, { text, problem }: Word): void {
+  word.text += text;
+  word.problem ??= problem;
+}

@@ -1,0 +1,139 @@
+import { closeSync, fstatSync, openSync, readFileSync, readSync } from 'node:fs';
+import { TroupeError } from '../errors';
+import { reasonOf, show } from '../text';
+import { type JsonIndex, JsonScanner } from './json_scanner';
+import type { Row, RowFile } from './row';
+
+/** Files up to this size are parsed whole when they are opened, so that a bad row shows before any work starts. */
+const PARSED_AT_ONCE = 32 * 2 ** 20;
+const CHUNK = 4 * 2 ** 20;
+
+/**
+ * A file of one JSON object per line, or of one array of objects: what it begins with decides. A large file is scanned once
+ * for where its rows begin and end; its rows are parsed when they are read.
+ * @throws TroupeError IO, or INVALID_DATA naming file and line
+ */
+export function openJsonFile(path: string, parsedAtOnce = PARSED_AT_ONCE): RowFile {
+  let fd: number;
+  try {
+    fd = openSync(path, 'r');
+  } catch (cause) {
+    throw new TroupeError('IO', `[data] cannot read ${path}: ${reasonOf(cause)}`, { cause });
+  }
+  try {
+    if (fstatSync(fd).size <= parsedAtOnce) {
+      const text = readFileSync(fd, 'utf8').replace(/^\uFEFF/, '');
+      closeSync(fd);
+      return /^\s*\[/.test(text) && path.endsWith('.json') ? parseArray(path, text) : parseLines(path, text);
+    }
+    return new IndexedFile(path, fd, scan(path, fd));
+  } catch (cause) {
+    if (cause instanceof TroupeError) throw cause;
+    throw new TroupeError('IO', `[data] cannot read ${path}: ${reasonOf(cause)}`, { cause });
+  }
+}
+
+const rowOf = (path: string, index: number): string => `${path}, row ${index}`;
+
+/** @throws TroupeError INVALID_DATA */
+function parseRow(text: string, where: string): Row {
+  let row: unknown;
+  try {
+    row = JSON.parse(text);
+  } catch (cause) {
+    throw new TroupeError('INVALID_DATA', `[data] ${where}: not valid JSON: ${reasonOf(cause)}`, { cause });
+  }
+  return checkedRow(row, where);
+}
+
+function checkedRow(value: unknown, where: string): Row {
+  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Row;
+  throw new TroupeError('INVALID_DATA', `[data] ${where}: expected a JSON object, got ${show(value)}`);
+}
+
+function parseLines(path: string, text: string): RowFile {
+  const rows: Row[] = [];
+  const lines: number[] = [];
+  text.split('\n').forEach((line, i) => {
+    if (line.trim() === '') return;
+    rows.push(parseRow(line, `${path}:${i + 1}`));
+    lines.push(i + 1);
+  });
+  return new MemoryFile(path, rows, lines);
+}
+
+function parseArray(path: string, text: string): RowFile {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch (cause) {
+    throw new TroupeError('INVALID_DATA', `[data] ${path}: not valid JSON: ${reasonOf(cause)}`, { cause });
+  }
+  if (!Array.isArray(value)) {
+    throw new TroupeError('INVALID_DATA', `[data] ${path}: expected an array of objects, got ${show(value)}`);
+  }
+  value.forEach((row, i) => {
+    checkedRow(row, rowOf(path, i));
+  });
+  return new MemoryFile(path, value as Row[], null);
+}
+
+function scan(path: string, fd: number): JsonIndex {
+  const scanner = new JsonScanner(path.endsWith('.json'));
+  const chunk = Buffer.allocUnsafe(CHUNK);
+  for (;;) {
+    const length = readSync(fd, chunk, 0, CHUNK, null);
+    if (length === 0) break;
+    scanner.push(chunk.subarray(0, length));
+  }
+  const { index, problem } = scanner.end();
+  if (problem !== null) throw new TroupeError('INVALID_DATA', `[data] ${path}: not valid JSON: ${problem}`);
+  return index;
+}
+
+class MemoryFile implements RowFile {
+  readonly inMemory = true;
+
+  constructor(
+    readonly path: string,
+    private readonly rows: readonly Row[],
+    /** Line of each row; null for files without lines. */
+    private readonly lines: readonly number[] | null,
+  ) {}
+
+  get length(): number {
+    return this.rows.length;
+  }
+  async row(index: number): Promise<Row> {
+    return this.rows[index] as Row;
+  }
+  where(index: number): string {
+    return this.lines === null ? rowOf(this.path, index) : `${this.path}:${this.lines[index]}`;
+  }
+}
+
+/** The descriptor stays open as long as the process: rows are read to the end of the run. */
+class IndexedFile implements RowFile {
+  readonly inMemory = false;
+
+  constructor(
+    readonly path: string,
+    private readonly fd: number,
+    private readonly index: JsonIndex,
+  ) {}
+
+  get length(): number {
+    return this.index.starts.length;
+  }
+  where(i: number): string {
+    return this.index.lines === null ? rowOf(this.path, i) : `${this.path}:${this.index.lines[i]}`;
+  }
+  async row(i: number): Promise<Row> {
+    const start = this.index.starts[i] as number;
+    const bytes = Buffer.allocUnsafe((this.index.ends[i] as number) - start);
+    if (readSync(this.fd, bytes, 0, bytes.length, start) !== bytes.length) {
+      throw new TroupeError('IO', `[data] ${this.where(i)}: the file has become shorter since it was opened`);
+    }
+    return parseRow(bytes.toString('utf8'), this.where(i));
+  }
+}

@@ -1,0 +1,231 @@
+import * as zlib from 'node:zlib';
+import {
+  type AsyncBuffer,
+  asyncBufferFromFile,
+  type Compressors,
+  type FileMetaData,
+  parquetMetadataAsync,
+  parquetRead,
+  parquetSchema,
+} from 'hyparquet';
+import { compressors as pureCompressors } from 'hyparquet-compressors';
+import { TroupeError } from '../errors';
+import { reasonOf } from '../text';
+import { missingColumn, type Projection, type Row, type RowFile } from './row';
+
+/** gzip and brotli (and zstd from Node 22.15 on) come with Node and are faster there. */
+const nodeZstd = (zlib as { zstdDecompressSync?: (input: Uint8Array) => Uint8Array }).zstdDecompressSync;
+const compressors: Compressors = {
+  ...pureCompressors,
+  GZIP: (input) => zlib.gunzipSync(input),
+  BROTLI: (input) => zlib.brotliDecompressSync(input),
+  ...(nodeZstd ? { ZSTD: (input: Uint8Array) => nodeZstd(input) } : {}),
+};
+
+/** Values of one page, from a row on. */
+interface Chunk {
+  from: number;
+  data: ArrayLike<unknown>;
+}
+
+/** Columns of a row group, by name; rows are put together when they are asked for. */
+type ColumnChunks = ReadonlyMap<string, ArrayLike<unknown>>;
+
+/**
+ * Opening reads the footer alone. Row groups are read when a row of them is needed, only the wanted columns of them, and as
+ * many are kept as fit into `keptBytes`.
+ */
+export class ParquetFile implements RowFile {
+  readonly inMemory = false;
+  /** Of uncompressed column data; decoded they take two to four times that. */
+  private static readonly KEPT_BYTES = 256 * 2 ** 20;
+  private readonly groups = new Map<number, Promise<ColumnChunks>>();
+  private readonly starts: number[];
+  private readonly groupBytes: number[];
+
+  private constructor(
+    readonly path: string,
+    private readonly buffer: AsyncBuffer,
+    private readonly metadata: FileMetaData,
+    private readonly columns: readonly string[],
+    private readonly keptBytes: number,
+  ) {
+    this.starts = [0];
+    for (const group of metadata.row_groups)
+      this.starts.push((this.starts.at(-1) as number) + Number(group.num_rows));
+    this.groupBytes = metadata.row_groups.map((group) =>
+      group.columns.reduce((sum, { meta_data: data }) => {
+        const wanted = data !== undefined && columns.includes(data.path_in_schema[0] as string);
+        return wanted ? sum + Number(data.total_uncompressed_size) : sum;
+      }, 0),
+    );
+  }
+
+  /** @throws TroupeError IO, or INVALID_DATA: not a parquet file, a codec that cannot be read, a missing column */
+  static async open(
+    file: string,
+    projection: Projection | null = null,
+    keptBytes = ParquetFile.KEPT_BYTES,
+  ): Promise<ParquetFile> {
+    let buffer: AsyncBuffer;
+    try {
+      buffer = await asyncBufferFromFile(file);
+    } catch (cause) {
+      throw new TroupeError('IO', `[data] cannot read ${file}: ${reasonOf(cause)}`, { cause });
+    }
+    let metadata: FileMetaData;
+    try {
+      metadata = await parquetMetadataAsync(buffer);
+    } catch (cause) {
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] ${file} is not a usable parquet file: ${reasonOf(cause)}`,
+        {
+          cause,
+        },
+      );
+    }
+    const columns = wantedColumns(file, metadata, projection);
+    checkCodecs(file, metadata, columns);
+    return new ParquetFile(file, buffer, metadata, columns, keptBytes);
+  }
+
+  get length(): number {
+    return this.starts.at(-1) as number;
+  }
+
+  where(index: number): string {
+    return `${this.path}, row ${index}`;
+  }
+
+  async row(index: number): Promise<Row> {
+    const group = this.groupOf(index);
+    const columns = await this.rowGroup(group);
+    const at = index - (this.starts[group] as number);
+    return Object.fromEntries(Array.from(columns, ([name, data]) => [name, plain(data[at])]));
+  }
+
+  /** Binary search: there may be thousands of row groups. */
+  private groupOf(index: number): number {
+    let low = 0;
+    let high = this.starts.length - 1;
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if ((this.starts[middle] as number) <= index) low = middle;
+      else high = middle;
+    }
+    return low;
+  }
+
+  private rowGroup(group: number): Promise<ColumnChunks> {
+    const known = this.groups.get(group);
+    if (known !== undefined) {
+      // Most recently used last.
+      this.groups.delete(group);
+      this.groups.set(group, known);
+      return known;
+    }
+    const columns = this.read(group);
+    this.groups.set(group, columns);
+    this.makeRoom();
+    return columns;
+  }
+
+  /** Forgets the groups used longest ago, but never the last one used. */
+  private makeRoom(): void {
+    const bytes = (group: number): number => this.groupBytes[group] as number;
+    let total = 0;
+    for (const group of this.groups.keys()) total += bytes(group);
+    for (const group of this.groups.keys()) {
+      if (total <= this.keptBytes || this.groups.size === 1) return;
+      this.groups.delete(group);
+      total -= bytes(group);
+    }
+  }
+
+  private async read(group: number): Promise<ColumnChunks> {
+    const rowStart = this.starts[group] as number;
+    const rowEnd = this.starts[group + 1] as number;
+    const columns = new Map<string, ArrayLike<unknown>>();
+    try {
+      // One after another: what decoding needs besides the values is of one column at a time.
+      for (const name of this.columns) columns.set(name, await this.column(name, rowStart, rowEnd));
+      return columns;
+    } catch (cause) {
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] ${this.path}, row group ${group}: ${reasonOf(cause)}: the file is damaged or of an unsupported kind`,
+        { cause },
+      );
+    }
+  }
+
+  private async column(name: string, rowStart: number, rowEnd: number): Promise<ArrayLike<unknown>> {
+    const chunks: Chunk[] = [];
+    await parquetRead({
+      file: this.buffer,
+      metadata: this.metadata,
+      columns: [name],
+      compressors,
+      parsers: { stringFromBytes: textBytes },
+      rowStart,
+      rowEnd,
+      onChunk: ({ columnData, rowStart: from }) => chunks.push({ from, data: columnData }),
+    });
+    return joined(chunks, rowEnd - rowStart);
+  }
+}
+
+/** The pages of one column, in order. */
+function joined(chunks: Chunk[], rows: number): ArrayLike<unknown> {
+  chunks.sort((a, b) => a.from - b.from);
+  const [first] = chunks;
+  const column = chunks.length === 1 && first ? first.data : chunks.flatMap(({ data }) => Array.from(data));
+  if (column.length !== rows) throw new Error(`a column has ${column.length} rows, expected ${rows}`);
+  return column;
+}
+
+function wantedColumns(file: string, metadata: FileMetaData, projection: Projection | null): string[] {
+  const all = parquetSchema(metadata).children.map((child) => child.element.name);
+  if (projection === null) return all;
+  for (const name of projection.required)
+    if (!all.includes(name)) throw missingColumn(name, all, `${file}, row 0`);
+  const wanted = new Set([...projection.required, ...projection.optional]);
+  return all.filter((name) => wanted.has(name));
+}
+
+function checkCodecs(file: string, metadata: FileMetaData, columns: readonly string[]): void {
+  for (const group of metadata.row_groups) {
+    for (const { meta_data: data } of group.columns) {
+      if (data === undefined || !columns.includes(data.path_in_schema[0] as string)) continue;
+      const { codec } = data;
+      if (codec === 'UNCOMPRESSED' || compressors[codec] !== undefined) continue;
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] ${file}: column ${data.path_in_schema.join('.')} is compressed with ${codec}, expected one of ` +
+          `${Object.keys(compressors).join(', ')} or none: write the file again, for example in Python with ` +
+          "pandas.read_parquet(old).to_parquet(new, compression='zstd')",
+      );
+    }
+  }
+}
+
+const isPlainObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null && Object.getPrototypeOf(value) === Object.prototype;
+
+/**
+ * Text stays in the bytes of its page until its row is asked for: most of the time of decoding a large row group would go into
+ * moving strings about that no one has read yet.
+ */
+function textBytes(bytes: Uint8Array | undefined): Buffer | undefined {
+  return bytes && Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}
+
+/** int64 arrives as bigint: a number where that is exact. */
+function plain(value: unknown): unknown {
+  if (typeof value === 'bigint') return Number.isSafeInteger(Number(value)) ? Number(value) : value;
+  if (Buffer.isBuffer(value)) return value.toString('utf8');
+  if (Array.isArray(value)) return value.map(plain);
+  if (!isPlainObject(value)) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, plain(item)]));
+}

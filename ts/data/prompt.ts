@@ -1,0 +1,52 @@
+import { TroupeError } from '../errors';
+import { show } from '../text';
+import type { ChatMessage } from './chat_template';
+import type { Tokenizer } from './tokenizer';
+
+/** Variables for the chat template besides the messages. */
+export type TemplateVariables = Readonly<Record<string, unknown>>;
+
+/**
+ * A string is tokenized with the tokenizer's own special tokens (a leading <s>, ...); a conversation through the chat
+ * template, which writes them itself.
+ * @throws TroupeError INVALID_DATA
+ */
+export function encodePrompt(
+  prompt: unknown,
+  tokenizer: Tokenizer,
+  where: string,
+  variables: TemplateVariables = {},
+): Int32Array {
+  const text = promptText(prompt, tokenizer, where, variables);
+  const tokens = tokenizer.encode(text, typeof prompt === 'string');
+  if (tokens.length === 0) throw new TroupeError('INVALID_DATA', `[data] ${where}: the prompt is empty`);
+  return tokens;
+}
+
+/** What is tokenized of a prompt. @throws TroupeError INVALID_DATA */
+export function promptText(
+  prompt: unknown,
+  tokenizer: Tokenizer,
+  where: string,
+  variables: TemplateVariables,
+): string {
+  checkPrompt(prompt, where);
+  return typeof prompt === 'string' ? prompt : tokenizer.renderChat(prompt, true, variables);
+}
+
+/** @throws TroupeError INVALID_DATA */
+export function checkPrompt(value: unknown, where: string): asserts value is string | ChatMessage[] {
+  if (typeof value === 'string' || isConversation(value)) return;
+  throw new TroupeError(
+    'INVALID_DATA',
+    `[data] ${where}: expected a prompt string or a list of {role, content}, got ${show(value)}`,
+  );
+}
+
+export function isConversation(value: unknown): value is ChatMessage[] {
+  return (
+    Array.isArray(value) &&
+    value.length > 0 &&
+    value.every((m) => typeof m === 'object' && m !== null && typeof m.role === 'string')
+  );
+}
