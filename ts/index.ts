@@ -72,8 +72,28 @@ export { WorkerGroup, type WorkerGroupOptions } from './controller/worker_group'
 export { Critic, type CriticMetrics, type CriticUpdateOptions } from './critic/critic';
 export { Tokenizer, type TokenizerOptions } from './data/tokenizer';
 export { ConfigError, type ErrorCode, TroupeError, WorkerDiedError } from './errors';
-export { registerRewardFunction } from './reward/reward';
-export type { RewardFunction, RewardOutcome, RewardSample } from './reward/types';
+export { scoreFunctionCalling } from './reward/function_calling';
+export { type Gsm8kOptions, scoreGsm8k } from './reward/gsm8k';
+export { createRewardManager, registerRewardManager } from './reward/manager';
+export { scoreMath } from './reward/math';
+export { type MathDapoOptions, type MathDapoScore, scoreMathDapo } from './reward/math_dapo';
+export { scorePrimeMath } from './reward/prime_math';
+export { registerRewardFunction, rewardByDataSource } from './reward/reward';
+export { type SearchR1Options, scoreSearchR1 } from './reward/search_r1';
+export type {
+  BatchRewardFunction,
+  Clock,
+  OverlongOptions,
+  RateLimits,
+  RewardFunction,
+  RewardKwargs,
+  RewardManager,
+  RewardManagerFactory,
+  RewardManagerOptions,
+  RewardOutcome,
+  RewardSample,
+  Rewards,
+} from './reward/types';
 export type { Metrics } from './trainer/metrics';
 export { SftTrainer, type SftTrainerOptions } from './trainer/sft_trainer';
 export { type FitResult, Trainer, type TrainerOptions } from './trainer/trainer';

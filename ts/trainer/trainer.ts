@@ -6,10 +6,10 @@ import { needsCritic, needsReference } from '../config/roles';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { TroupeError } from '../errors';
 import { createLoggers, type Loggers } from '../logging/loggers';
-import { loadRewardFunction } from '../reward/load';
-import { rewardByDataSource, rewardFunction } from '../reward/reward';
-import type { RewardFunction } from '../reward/types';
+import { rewardFunction } from '../reward/reward';
+import type { BatchRewardFunction, RewardFunction, RewardManager } from '../reward/types';
 import { type Checkpoint, CheckpointStore } from './checkpoint_store';
+import { configuredReward } from './configured_reward';
 import { type CreateEngines, createEngines, type Engines } from './engines';
 import { type Metrics, PhaseTimer, timingMetrics } from './metrics';
 import { dumpRows } from './rollout';
@@ -22,6 +22,8 @@ import { validate } from './validation';
 export interface TrainerOptions {
   /** Scores responses. Default: `reward.custom_reward_function`, else the function registered for each data source. */
   reward?: RewardFunction;
+  /** The same for the manager `batch`: scores all responses of a batch at once. */
+  batchReward?: BatchRewardFunction;
   /** How worker processes start. Default: on this machine. */
   launcher?: LauncherOptions | Launcher;
   /** Receives what is worth a line to people. Default: none. */
@@ -54,7 +56,7 @@ class StepAbandoned extends Error {}
 interface Run {
   data: TrainingData;
   engines: Engines;
-  reward: RewardFunction;
+  reward: RewardManager;
   kl: KlController;
   loggers: Loggers;
   totalSteps: number;
@@ -93,11 +95,11 @@ export class Trainer {
     const store = new CheckpointStore<TrainerState>(default_local_dir, max_actor_ckpt_to_keep);
     store.checkForeign();
     const resumed = findCheckpoint(config, store);
-    const reward = options.reward ?? configuredReward(config);
+    const { reward, byDataSource } = configuredReward(config, options.reward ?? options.batchReward);
     const data = await (options.data ?? loadTrainingData)(config);
     for (const note of data.notes ?? []) this.log(note);
     // One that has no function would show only when the first of its responses is scored.
-    if (reward === rewardByDataSource) for (const source of data.dataSources ?? []) rewardFunction(source);
+    if (byDataSource) for (const source of data.dataSources ?? []) rewardFunction(source);
     const totalSteps =
       config.trainer.total_training_steps ?? data.train.batchesPerEpoch * config.trainer.total_epochs;
     const kl = createKlController(klOptions(config));
@@ -148,10 +150,11 @@ export class Trainer {
       const result = await unlessFailed(this.run(run, directory, store), engines.failed);
       await engines.close();
       await loggers.close(result.interrupted ? 'interrupted' : 'finished');
+      await reward.close?.();
       return result;
     } catch (error) {
       // What went wrong first is what the caller must see, whatever closing says.
-      await Promise.allSettled([engines?.close(), loggers?.close('failed')]);
+      await Promise.allSettled([engines?.close(), loggers?.close('failed'), reward.close?.()]);
       throw error;
     }
   }
@@ -280,11 +283,6 @@ function unlessFailed<T>(work: Promise<T>, failed: Promise<Error> | undefined): 
     throw error;
   });
   return Promise.race([work, failure]);
-}
-
-function configuredReward(config: ResolvedConfig): RewardFunction {
-  const { path, name } = config.reward.custom_reward_function;
-  return path === null ? rewardByDataSource : loadRewardFunction(path, name);
 }
 
 function klOptions(config: ResolvedConfig): Parameters<typeof createKlController>[0] {
