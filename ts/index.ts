@@ -76,8 +76,28 @@ export { type CodeRewardOptions, codeReward } from './reward/code/code_reward';
 export { PythonSandbox, type PythonSandboxOptions } from './reward/code/python_sandbox';
 export type { CodeRunner, RunRequest, RunResult, RunStatus } from './reward/code/runner';
 export { SandboxFusion, type SandboxFusionOptions } from './reward/code/sandbox_fusion';
-export { registerRewardFunction } from './reward/reward';
-export type { RewardFunction, RewardOutcome, RewardSample } from './reward/types';
+export { scoreFunctionCalling } from './reward/function_calling';
+export { type Gsm8kOptions, scoreGsm8k } from './reward/gsm8k';
+export { createRewardManager, registerRewardManager } from './reward/manager';
+export { scoreMath } from './reward/math';
+export { type MathDapoOptions, type MathDapoScore, scoreMathDapo } from './reward/math_dapo';
+export { scorePrimeMath } from './reward/prime_math';
+export { registerRewardFunction, rewardByDataSource } from './reward/reward';
+export { type SearchR1Options, scoreSearchR1 } from './reward/search_r1';
+export type {
+  BatchRewardFunction,
+  Clock,
+  OverlongOptions,
+  RateLimits,
+  RewardFunction,
+  RewardKwargs,
+  RewardManager,
+  RewardManagerFactory,
+  RewardManagerOptions,
+  RewardOutcome,
+  RewardSample,
+  Rewards,
+} from './reward/types';
 export { RewardModel, type RewardModelOptions } from './reward_model/reward_model';
 export type { Metrics } from './trainer/metrics';
 export { SftTrainer, type SftTrainerOptions } from './trainer/sft_trainer';

@@ -2,7 +2,7 @@ import { createServer } from 'node:net';
 import { codeReward } from '../../ts/reward/code/code_reward';
 import { PythonSandbox } from '../../ts/reward/code/python_sandbox';
 import { SandboxFusion } from '../../ts/reward/code/sandbox_fusion';
-import { computeRewards } from '../../ts/reward/manager';
+import { createRewardManager } from '../../ts/reward/manager';
 import type { RewardOutcome, RewardSample } from '../../ts/reward/types';
 import { FusionServer } from '../helpers/fusion_server';
 import { namespacesPermitted } from '../helpers/namespaces';
@@ -117,15 +117,15 @@ test('waiting in line for the sandbox does not count as time of the reward', asy
   });
   const reward = codeReward(async () => narrow);
   const samples = Array.from({ length: 4 }, () => sample('n = int(input())\nprint(n * n)', SQUARES));
-  const { scores } = await computeRewards(reward, samples, { timeoutMs: 1 });
+  const { scores } = await createRewardManager('naive', reward, { timeoutMs: 1 }).score(samples);
   expect([...scores]).toEqual([1, 1, 1, 1]);
 });
 
 test('a ground truth without tests fails the sample by name', async () => {
-  const rewards = computeRewards(
+  const rewards = createRewardManager(
+    'naive',
     codeReward(async () => sandbox),
-    [sample('1', '42')],
-  );
+  ).score([sample('1', '42')]);
   await expect(rewards).rejects.toMatchObject({
     code: 'REWARD_FAILED',
     message: expect.stringMatching(/ground truth of a code problem: got 42.*data_source "apps"/),

@@ -2,6 +2,7 @@ import { advantageEstimatorNames } from '../algorithms/advantages';
 import { policyLossNames, unknownPolicyLoss } from '../algorithms/policy_losses/registry';
 import { ConfigError } from '../errors';
 import { LOGGER_NAMES, UNAVAILABLE_LOGGERS } from '../logging/names';
+import { rewardManagerNames } from '../reward/manager';
 import { checkCorrection } from './correction';
 import { nearestName } from './nearest';
 import type { ResolvedConfig } from './ppo_schema';
@@ -40,6 +41,7 @@ export function checkConsistency(config: ResolvedConfig): void {
   const { data, actor_rollout_ref: roles, critic, algorithm, trainer } = config;
   checkEstimator(algorithm.adv_estimator, config);
   checkDynamicSampling(config);
+  checkRewardManager(config.reward);
 
   checkDivides(config, 'actor_rollout_ref.actor.ppo_mini_batch_size', roles.actor.ppo_mini_batch_size);
   checkFits(
@@ -100,6 +102,25 @@ function checkPolicyLossName(name: string): void {
   const path = 'actor_rollout_ref.actor.policy_loss.loss_mode';
   const hint = nearest === null ? '' : `; did you mean ${nearest}?`;
   throw new ConfigError(`${path}: ${unknownPolicyLoss(name)}${hint}`, path);
+}
+
+/** Names that `registerRewardManager` added before the configuration was loaded count, too. */
+function checkRewardManager({ reward_manager }: ResolvedConfig['reward']): void {
+  const { source, name, module } = reward_manager;
+  const path = 'reward.reward_manager';
+  const known = rewardManagerNames();
+  if (source === 'register' && !known.includes(name)) {
+    const nearest = nearestName(known, name);
+    const hint = nearest === null ? '' : `; did you mean ${nearest}?`;
+    throw new ConfigError(
+      `${path}.name: expected one of ${known.join(', ')}, got "${name}"${hint}`,
+      `${path}.name`,
+    );
+  }
+  if (source === 'importlib' && module.path === null) {
+    const key = `${path}.module.path`;
+    throw new ConfigError(`${key}: expected a file because source is importlib`, key);
+  }
 }
 
 /** Names that `registerAdvantageEstimator` added before the configuration was loaded count, too. */

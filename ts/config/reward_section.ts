@@ -1,29 +1,45 @@
-import { above, choice, field, fixed, ignored, moved, orNull, str } from './field';
-import { NOT_YET_PLURAL } from './reasons';
+import { above, bool, choice, derived, field, ignored, int, mapping, moved, num, orNull, str } from './field';
 import { olderRewardModelKeys, rewardModelKeys } from './reward_model_section';
 import { olderSandboxFusionKeys, sandboxFusionKeys, sandboxKeys } from './sandbox_section';
-
-const MANAGERS = `reward managers other than naive ${NOT_YET_PLURAL}`;
 
 export const rewardSection = {
   custom_reward_function: {
     path: field(orNull(str), null, 'JavaScript or TypeScript module with the reward function.'),
     name: field(str, 'compute_score', 'Its export.'),
-    reward_kwargs: fixed([null, {}], 'write them into the module of the reward function'),
+    reward_kwargs: field(mapping, {}, 'Its second argument.'),
   },
-  timeout: field(above(0), 60, 'Seconds that the reward of one response may take.'),
+  timeout: field(above(0), 300, 'Seconds that the reward of one response (batch: of a batch) may take.'),
   on_error: field(
-    choice('fail', 'zero'),
-    'fail',
-    'A reward function that throws, hangs or returns no number: end the run, or score 0.',
+    orNull(choice('fail', 'zero')),
+    null,
+    'A reward function that throws, hangs or returns no number: end the run (fail), or score 0 (zero). Default: zero with prime and rate_limited, fail with the others.',
   ),
-  num_workers: ignored('reward functions run in the trainer process'),
+  num_workers: field(int(1), 8, 'prime: processes that score.'),
   reward_manager: {
-    name: fixed(['naive'], MANAGERS),
-    source: ignored('managers are built in'),
-    module: ignored('managers are built in'),
+    source: field(choice('register', 'importlib'), 'register', 'importlib: the manager of `module`.'),
+    name: field(
+      str,
+      'naive',
+      'naive, batch, prime, dapo, rate_limited, or a registered one; see docs/rewards.md.',
+    ),
+    module: {
+      path: field(orNull(str), null, 'JavaScript or TypeScript module with the manager.'),
+      name: field(str, 'custom_reward_manager', 'Its export.'),
+    },
   },
-  reward_kwargs: fixed([null, {}], 'write them into the module of the reward function'),
+  reward_kwargs: {
+    overlong_buffer_cfg: {
+      enable: field(bool, false, 'dapo: penalty for responses near or over the limit.'),
+      len: field(int(1), 512, 'dapo: tokens before the limit in which the penalty grows.'),
+      penalty_factor: field(num(0), 1, 'dapo: penalty at the limit.'),
+      log: field(bool, false, 'dapo: report overlong_reward and overlong.'),
+    },
+    max_resp_len: derived(int(1), 'data.max_response_length', 'dapo: the limit, in tokens.'),
+  },
+  max_concurrent: field(int(1), 1, 'rate_limited: requests at once.'),
+  max_rpm: field(orNull(above(0)), null, 'rate_limited: requests per minute.'),
+  max_tpm: field(orNull(above(0)), null, 'rate_limited: tokens per minute.'),
+  estimated_tokens_per_request: field(int(1), 2000, 'rate_limited: tokens that each request counts for.'),
   reward_model: rewardModelKeys,
   sandbox: sandboxKeys,
   sandbox_fusion: sandboxFusionKeys,
@@ -38,12 +54,18 @@ export const customRewardFunctionSection = {
 
 export const rewardModelSection = {
   ...olderRewardModelKeys,
-  reward_manager: fixed(['naive'], MANAGERS),
-  reward_kwargs: fixed([null, {}], 'write them into the module of the reward function'),
-  reward_loop_source: ignored('managers are built in'),
-  reward_loop_module_path: ignored('managers are built in'),
-  reward_loop_class_name: ignored('managers are built in'),
-  num_workers: ignored('reward functions run in the trainer process'),
+  reward_manager: moved('reward.reward_manager.name'),
+  reward_kwargs: moved('reward.reward_kwargs'),
+  overlong_buffer: moved('reward.reward_kwargs.overlong_buffer_cfg'),
+  max_concurrent: moved('reward.max_concurrent'),
+  max_rpm: moved('reward.max_rpm'),
+  max_tpm: moved('reward.max_tpm'),
+  estimated_tokens_per_request: moved('reward.estimated_tokens_per_request'),
+  timeout: moved('reward.timeout'),
+  reward_loop_source: moved('reward.reward_manager.source'),
+  reward_loop_module_path: moved('reward.reward_manager.module.path'),
+  reward_loop_class_name: moved('reward.reward_manager.module.name'),
+  num_workers: moved('reward.num_workers'),
   use_reward_loop: ignored('reward functions may be async'),
   launch_reward_fn_async: ignored('reward functions may be async'),
   sandbox_fusion: olderSandboxFusionKeys,

@@ -1,4 +1,5 @@
-import type { RewardFunction } from './types';
+import { lastCodePoints } from './python_text';
+import type { RewardSample } from './types';
 
 /** Only the end of an answer is searched: bounded time on megabytes of text. */
 const TAIL = 300;
@@ -8,11 +9,8 @@ export interface Gsm8kOptions {
   method?: 'strict' | 'flexible';
   /** Score of a wrong answer in the right form. 0 */
   formatScore?: number;
-}
-
-/** The last `count` Unicode code points of a text. */
-function lastCodePoints(text: string, count: number): string {
-  return [...text.slice(-2 * count)].slice(-count).join('');
+  /** Score of the right answer. 1 */
+  score?: number;
 }
 
 function strictAnswer(tail: string): string | null {
@@ -26,15 +24,16 @@ function flexibleAnswer(tail: string): string | null {
 }
 
 /**
- * The GSM8K rule score: 1 when the answer equals the ground truth as text, `formatScore` when there is an
+ * The GSM8K rule score: `score` when the answer equals the ground truth as text, `formatScore` when there is an
  * answer but another one, 0 when there is none. Flexible answers keep their thousands commas, as in verl.
  */
 export function scoreGsm8k(response: string, groundTruth: string, options: Gsm8kOptions = {}): number {
   const tail = lastCodePoints(response, TAIL);
   const answer = options.method === 'flexible' ? flexibleAnswer(tail) : strictAnswer(tail);
   if (answer === null) return 0;
-  return answer === groundTruth ? 1 : (options.formatScore ?? 0);
+  return answer === groundTruth ? (options.score ?? 1) : (options.formatScore ?? 0);
 }
 
 /** {@link scoreGsm8k}, strict. */
-export const gsm8k: RewardFunction = ({ response, groundTruth }) => scoreGsm8k(response, String(groundTruth));
+export const gsm8k = ({ response, groundTruth }: RewardSample): number =>
+  scoreGsm8k(response, String(groundTruth));

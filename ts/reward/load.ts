@@ -4,22 +4,25 @@ import { loadUserModule } from '../user_module';
 import { rewardFunction } from './reward';
 import type { RewardFunction } from './types';
 
-const KEY = 'reward.custom_reward_function';
-
 /**
- * The user's function: export `name` of the module at `path` (.js, .cjs, .mjs, and .ts where Node runs TypeScript),
- * relative paths from the working directory. Without a path, the function registered under `name`.
+ * The function that the module at `path` (.js, .cjs, .mjs, and .ts where Node runs TypeScript) exports as `name`,
+ * relative paths from the working directory. `key`: the section of the configuration, for messages.
+ * @throws ConfigError when there is no such file, module or function
  */
+export function loadExport(path: string | null, name: string, key: string): unknown {
+  if (path === null) throw new ConfigError(`[reward] ${key}.path: expected a file, but it is not given`, key);
+  const loaded = loadUserModule(path, `${key}.path`);
+  const fn = loaded[name];
+  if (typeof fn === 'function') return fn;
+  const functions = Object.keys(loaded).filter((other) => typeof loaded[other] === 'function');
+  throw new ConfigError(
+    `[reward] ${key}.name: ${resolve(path)} exports no function '${name}'; it exports: ${functions.join(', ') || 'none'}`,
+    `${key}.name`,
+  );
+}
+
+/** The user's function, see {@link loadExport}. Without a path, the function registered under `name`. */
 export function loadRewardFunction(path: string | null, name: string): RewardFunction {
   if (path === null) return rewardFunction(name);
-  const loaded = loadUserModule(path, `${KEY}.path`);
-  const fn = loaded[name];
-  if (typeof fn !== 'function') {
-    const functions = Object.keys(loaded).filter((key) => typeof loaded[key] === 'function');
-    throw new ConfigError(
-      `[reward] ${KEY}.name: ${resolve(path)} exports no function '${name}'; it exports: ${functions.join(', ') || 'none'}`,
-      `${KEY}.name`,
-    );
-  }
-  return fn as RewardFunction;
+  return loadExport(path, name, 'reward.custom_reward_function') as RewardFunction;
 }

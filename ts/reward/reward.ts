@@ -3,18 +3,41 @@ import { CODE_SOURCES, codeReward } from './code/code_reward';
 import { PythonSandbox } from './code/python_sandbox';
 import { once } from './code/runner';
 import { exactMatch } from './exact_match';
+import { functionCalling } from './function_calling';
 import { gsm8k } from './gsm8k';
+import { math } from './math';
+import { mathDapo } from './math_dapo';
+import { primeMath } from './prime_math';
+import { searchR1, searchR1Substring } from './search_r1';
 import type { RewardFunction } from './types';
 
 const defaultCodeReward = codeReward(once(() => PythonSandbox.create()));
 
+/** By data source, as verl's default_compute_score, and by name. */
 const registry = new Map<string, RewardFunction>([
   ['exact_match', exactMatch],
   ['gsm8k', gsm8k],
   ['openai/gsm8k', gsm8k],
   // A training run has its own settings; here the sandbox is the default one.
   ...CODE_SOURCES.map((source) => [source, defaultCodeReward] as const),
+  ['lighteval/MATH', math],
+  ['DigitalLearningGmbH/MATH-lighteval', math],
+  ['HuggingFaceH4/MATH-500', math],
+  ['math_dapo', mathDapo],
+  ['math', mathDapo],
+  ['math_dapo_reasoning', mathDapo],
+  ['prime_math', primeMath],
+  ['search_r1', searchR1],
+  ['search_r1_subem', searchR1Substring],
+  ['function_calling', functionCalling],
 ]);
+
+/** Families of data sources, by how their names begin; a name of its own in the registry goes first. */
+const families: readonly (readonly [string, RewardFunction])[] = [
+  ['aime', mathDapo],
+  ['numina_', primeMath],
+  ['searchR1_', searchR1],
+];
 
 /**
  * Makes a reward function available to rows whose `data_source` is that name, where neither `Trainer` nor
@@ -31,13 +54,14 @@ export function registerRewardFunction(name: string, fn: RewardFunction): void {
   registry.set(name, fn);
 }
 
-/** The function registered under a name. */
+/** The function registered under a name or for its family. */
 export function rewardFunction(name: string): RewardFunction {
-  const fn = registry.get(name);
+  const fn = registry.get(name) ?? families.find(([prefix]) => name.startsWith(prefix))?.[1];
   if (!fn) {
+    const known = [...registry.keys(), ...families.map(([prefix]) => `${prefix}*`)];
     throw new TroupeError(
       'INVALID_CONFIG',
-      `[reward] no reward function is registered as '${name}'; registered: ${[...registry.keys()].join(', ')}. ` +
+      `[reward] no reward function is registered as '${name}'; registered: ${known.join(', ')}. ` +
         'Set reward.custom_reward_function.path and name, pass `reward` to Trainer, or call registerRewardFunction',
     );
   }
@@ -45,4 +69,5 @@ export function rewardFunction(name: string): RewardFunction {
 }
 
 /** Scores each sample with the function registered under its data source: verl's default_compute_score. */
-export const rewardByDataSource: RewardFunction = (sample) => rewardFunction(sample.dataSource)(sample);
+export const rewardByDataSource: RewardFunction = (sample, kwargs) =>
+  rewardFunction(sample.dataSource)(sample, kwargs);

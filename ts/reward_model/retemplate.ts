@@ -1,4 +1,4 @@
-import { isConversation } from '../data/rl_dataset';
+import { isConversation } from '../data/prompt';
 import type { Tokenizer } from '../data/tokenizer';
 import { TroupeError } from '../errors';
 import { show } from '../text';

@@ -1,11 +1,11 @@
 import { TroupeError } from '../errors';
-import type { RewardManagerOptions } from '../reward/manager';
+import type { RewardManagerOptions } from '../reward/types';
 import type { Metrics } from './metrics';
 import type { Scored } from './rollout';
 
 /**
  * One number per response, [B]: what the reward function returned as `name` (numbers and booleans), or the score itself for
- * `score`. With `onError` zero, a response that has nothing because its reward function failed counts 0, as its score does.
+ * `score`. Unless `onError` is fail, a response that has nothing because its reward function failed counts 0, as its score does.
  * @throws TroupeError REWARD_FAILED naming the response, `name` and `key`, the key of the configuration that asks for it
  */
 export function rewardColumn(
@@ -22,7 +22,7 @@ export function rewardColumn(
     const value = column?.[i];
     const number = typeof value === 'boolean' ? Number(value) : value;
     if (typeof number === 'number' && Number.isFinite(number)) return number;
-    if (onError === 'zero' && returned(i).length === 0) return 0;
+    if (onError !== 'fail' && returned(i).length === 0) return 0;
     const got =
       value === undefined ? `only ${['score', ...returned(i)].join(', ')}` : `${name} = ${String(value)}`;
     throw new TroupeError(

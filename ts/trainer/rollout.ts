@@ -1,8 +1,7 @@
 // From prompts to scored responses: what a training step and a validation have in common.
 import type { SamplingOptions } from '../actor/sampling';
 import { Batch } from '../batch/batch';
-import { computeRewards, type RewardManagerOptions, type Rewards } from '../reward/manager';
-import type { RewardFunction } from '../reward/types';
+import type { RewardManager, Rewards } from '../reward/types';
 import type { RewardModelEngine } from '../reward_model/reward_model';
 import type { PolicyEngine } from './engines';
 import type { DumpRow } from './run_directory';
@@ -64,8 +63,7 @@ export interface Scored {
 export async function scoreResponses(
   batch: Batch,
   decoder: Decoder,
-  reward: RewardFunction,
-  options: RewardManagerOptions,
+  manager: RewardManager,
   rewardModel: RewardModelEngine | null,
 ): Promise<Scored> {
   const rows = Array.from({ length: batch.size }, (_, i) => i);
@@ -81,7 +79,7 @@ export async function scoreResponses(
     extraInfo: batch.get('extraInfo')[i] as Record<string, unknown>,
     ...(modelScores ? { rewardModelScore: modelScores[i] as number } : {}),
   }));
-  const rewards = await computeRewards(reward, samples, options);
+  const rewards = await manager.score(samples);
   const tokenScores = new Float32Array(batch.numResponseTokens);
   for (const i of rows) {
     const end = batch.responseOffsets[i + 1] as number;

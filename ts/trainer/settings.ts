@@ -5,7 +5,7 @@ import type { PolicyLossOptions } from '../actor/update_options';
 import type { AdvantageConfig } from '../algorithms/advantage_types';
 import type { ResolvedConfig } from '../config/config';
 import { correctionOptions } from '../config/correction';
-import type { RewardManagerOptions } from '../reward/manager';
+import type { RewardManagerOptions } from '../reward/types';
 
 interface SamplingKeys {
   readonly n: number;
@@ -76,5 +76,25 @@ export function advantageOptions(config: ResolvedConfig): AdvantageConfig {
 }
 
 export function rewardOptions(config: ResolvedConfig): RewardManagerOptions {
-  return { timeoutMs: 1000 * config.reward.timeout, onError: config.reward.on_error };
+  const { reward } = config;
+  const { overlong_buffer_cfg: overlong, max_resp_len } = reward.reward_kwargs;
+  return {
+    timeoutMs: 1000 * reward.timeout,
+    onError: reward.on_error,
+    kwargs: reward.custom_reward_function.reward_kwargs,
+    numWorkers: reward.num_workers,
+    overlong: {
+      enable: overlong.enable,
+      len: overlong.len,
+      penaltyFactor: overlong.penalty_factor,
+      log: overlong.log,
+      maxRespLen: max_resp_len,
+    },
+    limits: {
+      maxConcurrent: reward.max_concurrent,
+      maxRpm: reward.max_rpm,
+      maxTpm: reward.max_tpm,
+      estimatedTokensPerRequest: reward.estimated_tokens_per_request,
+    },
+  };
 }

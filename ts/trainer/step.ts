@@ -7,8 +7,7 @@ import { pfPpoResample } from '../algorithms/pf_ppo';
 import { rowSums } from '../algorithms/ragged';
 import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
-import type { RewardManagerOptions } from '../reward/manager';
-import type { RewardFunction } from '../reward/types';
+import type { RewardManager } from '../reward/types';
 import { sequenceLengthMetrics, varianceProxyMetrics } from './batch_metrics';
 import { bypassOldLogProbs, correctRollout } from './correction';
 import { type Generation, type Sampled, sampleGroups } from './dynamic_sampling';
@@ -18,7 +17,7 @@ import { Mt19937 } from './mt19937';
 import { rewardComponents } from './reward_columns';
 import { type Decoder, generateResponses, type Prompt, type Scored, scoreResponses } from './rollout';
 import { deriveSeed } from './seed';
-import { advantageOptions, policyLossOptions, rewardOptions, trainSampling } from './settings';
+import { advantageOptions, policyLossOptions, trainSampling } from './settings';
 import type { PromptSource } from './training_data';
 
 /** Where a step takes its prompts from. */
@@ -29,7 +28,7 @@ export interface StepContext {
   config: ResolvedConfig;
   engines: Engines;
   decoder: Decoder;
-  reward: RewardFunction;
+  reward: RewardManager;
   kl: KlController;
   timer: PhaseTimer;
   /** Called between phases up to the first update; throws when the step is to be given up. */
@@ -141,9 +140,8 @@ function rollout(
   return generateResponses(engines.actor, prompts, { ...trainSampling(config), seed }, place.join('.'));
 }
 
-function score({ config, engines, decoder, reward }: StepContext, batch: Batch): Promise<Scored> {
-  const options: RewardManagerOptions = rewardOptions(config);
-  return scoreResponses(batch, decoder, reward, options, engines.rewardModel);
+function score({ engines, decoder, reward }: StepContext, batch: Batch): Promise<Scored> {
+  return scoreResponses(batch, decoder, reward, engines.rewardModel);
 }
 
 function rewardMetrics({ rewards }: Scored): Metrics {
@@ -161,13 +159,7 @@ async function greedyBaseline(
   const { config, engines, decoder, reward } = context;
   const sampling = { maxNewTokens: config.data.max_response_length, temperature: 0 };
   const greedy = await generateResponses(engines.actor, prompts, sampling, 'greedy');
-  const { rewards } = await scoreResponses(
-    greedy,
-    decoder,
-    reward,
-    rewardOptions(config),
-    engines.rewardModel,
-  );
+  const { rewards } = await scoreResponses(greedy, decoder, reward, engines.rewardModel);
   const n = config.actor_rollout_ref.rollout.n;
   const rewardBaselines = Array.from({ length: batch.size }, (_, i) => rewards.scores[Math.floor(i / n)]);
   return batch.with({ rewardBaselines }, { granularity: { rewardBaselines: 'sequence' } });

@@ -6,10 +6,9 @@ import { needsCritic, needsReference, needsRewardModel } from '../config/roles';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { TroupeError } from '../errors';
 import { createLoggers, type Loggers } from '../logging/loggers';
-import { loadRewardFunction } from '../reward/load';
-import type { RewardFunction } from '../reward/types';
+import type { BatchRewardFunction, RewardFunction, RewardManager } from '../reward/types';
 import { type Checkpoint, CheckpointStore } from './checkpoint_store';
-import { type DefaultReward, defaultReward } from './default_reward';
+import { configuredReward } from './configured_reward';
 import { type CreateEngines, createEngines, type Engines } from './engines';
 import { type Metrics, PhaseTimer, timingMetrics } from './metrics';
 import { dumpRows } from './rollout';
@@ -22,6 +21,8 @@ import { validate } from './validation';
 export interface TrainerOptions {
   /** Scores responses. Default: `reward.custom_reward_function`, else the function registered for each data source. */
   reward?: RewardFunction;
+  /** The same for the manager `batch`: scores all responses of a batch at once. */
+  batchReward?: BatchRewardFunction;
   /** How worker processes start. Default: on this machine. */
   launcher?: LauncherOptions | Launcher;
   /** Receives what is worth a line to people. Default: none. */
@@ -54,7 +55,7 @@ class StepAbandoned extends Error {}
 interface Run {
   data: TrainingData;
   engines: Engines;
-  reward: RewardFunction;
+  reward: RewardManager;
   kl: KlController;
   loggers: Loggers;
   totalSteps: number;
@@ -93,7 +94,7 @@ export class Trainer {
     const store = new CheckpointStore<TrainerState>(default_local_dir, max_actor_ckpt_to_keep);
     store.checkForeign();
     const resumed = findCheckpoint(config, store);
-    const { reward, prepare } = chooseReward(config, options.reward);
+    const { reward, prepare } = configuredReward(config, options.reward ?? options.batchReward);
     const data = await (options.data ?? loadTrainingData)(config);
     for (const note of data.notes ?? []) this.log(note);
     await prepare(data.dataSources ?? []);
@@ -148,10 +149,11 @@ export class Trainer {
       const result = await unlessFailed(this.run(run, directory, store), engines.failed);
       await engines.close();
       await loggers.close(result.interrupted ? 'interrupted' : 'finished');
+      await reward.close?.();
       return result;
     } catch (error) {
       // What went wrong first is what the caller must see, whatever closing says.
-      await Promise.allSettled([engines?.close(), loggers?.close('failed')]);
+      await Promise.allSettled([engines?.close(), loggers?.close('failed'), reward.close?.()]);
       throw error;
     }
   }
@@ -280,12 +282,6 @@ function unlessFailed<T>(work: Promise<T>, failed: Promise<Error> | undefined): 
     throw error;
   });
   return Promise.race([work, failure]);
-}
-
-function chooseReward(config: ResolvedConfig, given: RewardFunction | undefined): DefaultReward {
-  const { path, name } = config.reward.custom_reward_function;
-  const reward = given ?? (path === null ? null : loadRewardFunction(path, name));
-  return reward === null ? defaultReward(config) : { reward, prepare: async () => undefined };
 }
 
 function klOptions(config: ResolvedConfig): Parameters<typeof createKlController>[0] {

@@ -1,12 +1,12 @@
 import { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
-import type { RewardFunction } from '../reward/types';
+import type { RewardManager } from '../reward/types';
 import type { Engines } from './engines';
 import type { Metrics } from './metrics';
 import { type Decoder, dumpRows, generateResponses, type Prompt, scoreResponses } from './rollout';
 import type { DumpRow } from './run_directory';
 import { deriveSeed } from './seed';
-import { rewardOptions, validationSampling } from './settings';
+import { validationSampling } from './settings';
 import { validationMetrics } from './validation_metrics';
 
 export interface Validation {
@@ -17,7 +17,7 @@ export interface Validation {
 
 /** Answers every held-out prompt with `rollout.val_kwargs` (greedy by default) and scores the answers. */
 export async function validate(
-  context: { config: ResolvedConfig; engines: Engines; decoder: Decoder; reward: RewardFunction },
+  context: { config: ResolvedConfig; engines: Engines; decoder: Decoder; reward: RewardManager },
   prompts: readonly Prompt[],
   step: number,
 ): Promise<Validation> {
@@ -31,7 +31,7 @@ export async function validate(
     const seed = deriveSeed(config.trainer.seed, 'validation', start);
     const part = prompts.slice(start, start + size);
     const batch = await generateResponses(engines.actor, part, { ...sampling, seed }, `val-${start}`);
-    const scored = await scoreResponses(batch, decoder, reward, rewardOptions(config), engines.rewardModel);
+    const scored = await scoreResponses(batch, decoder, reward, engines.rewardModel);
     rows.push(...dumpRows(step, scored));
     batches.push(scored.batch);
   }

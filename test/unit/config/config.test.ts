@@ -252,6 +252,34 @@ describe('keys of verl', () => {
     expect(failure(both).message).toMatch(/older name of .*, and both are given: "a\.js" and "b\.js"/);
   });
 
+  it('of the reward section of older versions keep their meaning', () => {
+    const { reward } = load([
+      'reward_model.reward_manager=dapo',
+      'reward_model.num_workers=2',
+      '+reward_model.reward_kwargs.overlong_buffer_cfg.enable=True',
+      '+reward_model.reward_kwargs.overlong_buffer_cfg.len=64',
+      'reward_model.max_rpm=30',
+      '+custom_reward_function.reward_kwargs.bonus=0.5',
+    ]);
+    expect(reward.reward_manager.name).toBe('dapo');
+    expect(reward).toMatchObject({ num_workers: 2, max_rpm: 30, max_tpm: null, timeout: 300 });
+    expect(reward.reward_kwargs.overlong_buffer_cfg).toEqual({
+      enable: true,
+      len: 64,
+      penalty_factor: 1,
+      log: false,
+    });
+    expect(reward.reward_kwargs.max_resp_len).toBe(load([]).data.max_response_length);
+    expect(reward.custom_reward_function.reward_kwargs).toEqual({ bonus: 0.5 });
+    expect(load(['reward_model.overlong_buffer.len=8']).reward.reward_kwargs.overlong_buffer_cfg.len).toBe(8);
+    expect(failure(['reward_model.reward_manager=prim']).message).toMatch(
+      /reward\.reward_manager\.name: .*prime.* got "prim"; did you mean prime\?/,
+    );
+    expect(failure(['reward.reward_manager.source=importlib']).message).toMatch(
+      /reward_manager\.module\.path: expected a file/,
+    );
+  });
+
   it('accepts _target_ and references to other keys', () => {
     const text = `${MINIMAL}trainer:
   _target_: verl.Something

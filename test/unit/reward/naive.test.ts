@@ -1,39 +1,18 @@
-import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { exactMatch } from '../../ts/reward/exact_match';
-import { scoreGsm8k } from '../../ts/reward/gsm8k';
-import { loadRewardFunction } from '../../ts/reward/load';
-import { computeRewards } from '../../ts/reward/manager';
-import { registerRewardFunction, rewardByDataSource } from '../../ts/reward/reward';
-import type { RewardFunction, RewardSample } from '../../ts/reward/types';
+import { exactMatch } from '../../../ts/reward/exact_match';
+import { loadRewardFunction } from '../../../ts/reward/load';
+import { createRewardManager, registerRewardManager } from '../../../ts/reward/manager';
+import { registerRewardFunction, rewardByDataSource } from '../../../ts/reward/reward';
+import type { RewardFunction, RewardManagerOptions, Rewards } from '../../../ts/reward/types';
+import { sample } from './sample';
 
-const sample = (response: string, more: Partial<RewardSample> = {}): RewardSample => ({
-  prompt: '1+1=',
-  response,
-  responseTokens: Int32Array.of(1),
-  groundTruth: '2',
-  dataSource: 'sums',
-  extraInfo: {},
-  ...more,
-});
-
-const recorded = JSON.parse(
-  readFileSync(join(__dirname, '../fixtures/conformance/reward_head.json'), 'utf8'),
-);
-
-test.each(recorded.gsm8k as Record<string, string | number>[])('gsm8k $s', (c) => {
-  const [text, truth] = [c['s'] as string, c['gt'] as string];
-  expect(scoreGsm8k(text, truth)).toBe(c['strict']);
-  expect(scoreGsm8k(text, truth, { method: 'flexible' })).toBe(c['flexible']);
-  expect(scoreGsm8k(text, truth, { formatScore: 0.1 })).toBe(c['fmt0.1']);
-});
-
-test('gsm8k takes megabytes in bounded time', () => {
-  const start = Date.now();
-  expect(scoreGsm8k(`${'1,'.repeat(4_000_000)} #### 5`, '5')).toBe(1);
-  expect(Date.now() - start).toBeLessThan(500);
-});
+const computeRewards = (
+  fn: RewardFunction,
+  samples: ReturnType<typeof sample>[],
+  options?: RewardManagerOptions,
+): Promise<Rewards> => createRewardManager('naive', fn, options).score(samples);
 
 test('exact match trims and takes several truths', () => {
   expect(exactMatch(sample(' 2\n'))).toBe(1);
@@ -41,7 +20,7 @@ test('exact match trims and takes several truths', () => {
   expect(exactMatch(sample('b', { groundTruth: ['a', 'b'] }))).toBe(1);
 });
 
-describe('computeRewards', () => {
+describe('naive', () => {
   test('keeps order, splits extras, and counts a boolean as 0 or 1', async () => {
     const fn: RewardFunction = async ({ response }) => {
       await new Promise((done) => setTimeout(done, 20 - 10 * response.length));
@@ -77,6 +56,17 @@ describe('computeRewards', () => {
     expect(rewards.failures).toBe(1);
   });
 
+  test('gives the function its keyword arguments', async () => {
+    const fn: RewardFunction = (_, kwargs) => kwargs?.['bonus'] as number;
+    const rewards = await computeRewards(fn, [sample('x')], { kwargs: { bonus: 0.5 } });
+    expect([...rewards.scores]).toEqual([0.5]);
+  });
+
+  test('names BigInt ground truths in errors', async () => {
+    const run = computeRewards(() => Number.NaN, [sample('x', { groundTruth: 7n })]);
+    await expect(run).rejects.toThrow(/ground truth "\\"7\\""/);
+  });
+
   test('an unknown data source is an error whatever on_error says', async () => {
     const run = computeRewards(rewardByDataSource, [sample('x')], { onError: 'zero' });
     await expect(run).rejects.toThrow(/no reward function is registered as 'sums'.*openai\/gsm8k/);
@@ -91,6 +81,27 @@ describe('computeRewards', () => {
       sample('#### 2', { dataSource: 'openai/gsm8k' }),
     ]);
     expect([...rewards.scores]).toEqual([3, 1]);
+  });
+});
+
+describe('registry', () => {
+  test('takes a manager of the user, once per name', async () => {
+    registerRewardManager('constant', () => ({
+      score: async (samples) => ({
+        scores: new Float64Array(samples.length).fill(7),
+        extras: {},
+        failures: 0,
+      }),
+    }));
+    const manager = createRewardManager('constant', () => 0);
+    expect([...(await manager.score([sample('x')])).scores]).toEqual([7]);
+    expect(() => registerRewardManager('naive', () => manager)).toThrow(/already registered as 'naive'/);
+  });
+
+  test('names what there is', () => {
+    expect(() => createRewardManager('naiv', () => 0)).toThrow(
+      /expected one of naive, batch, prime, dapo, rate_limited.*got "naiv"/,
+    );
   });
 });
 

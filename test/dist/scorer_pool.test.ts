@@ -1,0 +1,200 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { createRewardManager } from '../../ts/reward/manager';
+import { scorePrimeMath } from '../../ts/reward/prime_math';
+import { ScorerPool } from '../../ts/reward/scorer_pool';
+import type { RewardManager, RewardManagerOptions, RewardSample } from '../../ts/reward/types';
+
+const path = join(mkdtempSync(join(tmpdir(), 'scorer-')), 'reward.cjs');
+writeFileSync(
+  path,
+  `
+exports.compute_score = ({ response, responseTokens, groundTruth }, kwargs) => {
+  if (response === 'loop') for (;;);
+  if (response === 'backtrack') return /^(a+)+$/.test('a'.repeat(60) + 'b') ? 1 : 0;
+  if (response === 'never') return new Promise(() => {});
+  if (response === 'memory') { const all = []; for (;;) all.push(new Array(1e6).fill(all.length)); }
+  if (response === 'exit') process.exit(3);
+  if (response === 'throw') throw new Error('boom');
+  if (response === 'function') return { score: 1, f: () => 1 };
+  if (response === 'nan') return NaN;
+  return Promise.resolve({ score: kwargs.bonus + responseTokens.length, truth: groundTruth, pid: process.pid });
+};
+`,
+);
+
+const sample = (response: string): RewardSample => ({
+  prompt: '',
+  response,
+  responseTokens: Int32Array.of(1, 2),
+  groundTruth: 5n,
+  dataSource: 'openai/gsm8k',
+  extraInfo: {},
+});
+
+describe('prime', () => {
+  const managers: RewardManager[] = [];
+  const prime = (options: RewardManagerOptions = {}): RewardManager => {
+    const manager = createRewardManager('prime', () => 0, {
+      module: { path, name: 'compute_score' },
+      kwargs: { bonus: 0.5 },
+      numWorkers: 2,
+      timeoutMs: 20_000,
+      ...options,
+    });
+    managers.push(manager);
+    return manager;
+  };
+  afterEach(() => Promise.all(managers.splice(0).map((manager) => manager.close?.())));
+
+  test('scores in other processes, in order, and keeps them', async () => {
+    const manager = prime();
+    const rewards = await manager.score(['a', 'b', 'c', 'd'].map(sample));
+    expect([...rewards.scores]).toEqual([2.5, 2.5, 2.5, 2.5]);
+    expect(rewards.extras['truth']).toEqual([5n, 5n, 5n, 5n]);
+    const first = new Set(rewards.extras['pid']);
+    expect(first.size).toBeLessThanOrEqual(2);
+    expect(first.has(process.pid)).toBe(false);
+    const again = await manager.score([sample('e')]);
+    expect(first.has(again.extras['pid']?.[0])).toBe(true);
+  });
+
+  test('kills what hangs, survives what dies, and goes on', async () => {
+    const bad = ['loop', 'backtrack', 'never', 'exit', 'throw', 'function', 'nan'];
+    const manager = prime({ timeoutMs: 1000 });
+    const rewards = await manager.score([...bad, 'fine'].map(sample));
+    expect([...rewards.scores]).toEqual([...bad.map(() => 0), 2.5]);
+    expect(rewards.failures).toBe(bad.length);
+    expect([...(await manager.score([sample('x')])).scores]).toEqual([2.5]);
+  });
+
+  test.each([
+    ['loop', /no answer within 1 s.* for response 1 /],
+    ['exit', /its process ended with exit code 3.* for response 1 /],
+    ['throw', /\(boom\) for response 1 /],
+    ['nan', /got NaN for response 1 /],
+  ])('%s ends the run with on_error fail', async (response, message) => {
+    const run = prime({ timeoutMs: 1000, onError: 'fail' }).score([sample('a'), sample(response)]);
+    await expect(run).rejects.toMatchObject({
+      code: 'REWARD_FAILED',
+      message: expect.stringMatching(message),
+    });
+  });
+
+  test('a module or function that is not there ends the run in any case', async () => {
+    const run = prime({ module: { path, name: 'other' } }).score([sample('a')]);
+    await expect(run).rejects.toMatchObject({
+      code: 'INVALID_CONFIG',
+      message: expect.stringMatching(/exports no function 'other'/),
+    });
+  });
+
+  test('without a module it routes by data source', async () => {
+    const manager = prime({ module: null });
+    const samples = [
+      sample('#### 5'),
+      { ...sample('\\boxed{x+x}'), dataSource: 'numina_x', groundTruth: '2x' },
+    ];
+    expect([...(await manager.score(samples)).scores]).toEqual([1, 1]);
+    const run = manager.score([{ ...sample('x'), dataSource: 'nowhere' }]);
+    await expect(run).rejects.toThrow(/no reward function is registered as 'nowhere'/);
+  });
+});
+
+test('a process that runs out of memory takes nothing with it', async () => {
+  const pool = new ScorerPool(
+    1,
+    { kind: 'function', module: { path, name: 'compute_score' }, kwargs: { bonus: 1 } },
+    64,
+  );
+  await expect(pool.run(sample('memory'), 60_000)).rejects.toThrow(/its process ended with SIGABRT/);
+  await expect(pool.run(sample('fine'), 20_000)).resolves.toMatchObject({ score: 3 });
+  const late = pool.run(sample('never'), 20_000);
+  pool.close();
+  await expect(late).rejects.toThrow(/the scorer pool was closed/);
+});
+
+test('a process in a loop ends when its parent is shot', async () => {
+  const directory = mkdtempSync(join(tmpdir(), 'orphan-'));
+  const [program, pidFile] = [join(directory, 'parent.cjs'), join(directory, 'pid')];
+  writeFileSync(
+    join(directory, 'loop.cjs'),
+    `exports.loop = () => { require('node:fs').writeFileSync(${JSON.stringify(pidFile)}, String(process.pid)); for (;;); };`,
+  );
+  writeFileSync(
+    program,
+    `const { ScorerPool } = require(${JSON.stringify(join(__dirname, '../../dist/reward/scorer_pool.js'))});
+     const loop = { path: ${JSON.stringify(join(directory, 'loop.cjs'))}, name: 'loop' };
+     new ScorerPool(1, { kind: 'function', module: loop, kwargs: {} }).run({}, 600_000);`,
+  );
+  const parent = spawn(process.execPath, [program], { stdio: 'inherit' });
+  const exited = once(parent, 'exit');
+  while (!existsSync(pidFile) || readFileSync(pidFile, 'utf8') === '') {
+    expect(parent.exitCode).toBeNull();
+    await sleep(20);
+  }
+  const pid = Number(readFileSync(pidFile, 'utf8'));
+  expect(process.kill(pid, 0)).toBe(true);
+  parent.kill('SIGKILL');
+  await exited;
+  const running = (): boolean => {
+    try {
+      // A zombie that its new parent has not collected is not running.
+      return !/^\d+ \(.*\) Z/.test(readFileSync(`/proc/${pid}/stat`, 'utf8'));
+    } catch {
+      return false;
+    }
+  };
+  for (let i = 0; i < 200 && running(); i++) await sleep(50);
+  expect(running()).toBe(false);
+});
+
+describe('prime_math', () => {
+  test.each([
+    ['2\\sqrt{3}', '\\sqrt{12}', 1],
+    ['(x+1)^2', 'x^2+2x+1', 1],
+    ['\\frac{\\sin x}{\\cos x}', '\\tan x', 1],
+    ['0.75\\pi', '\\frac{3}{4}\\pi', 1],
+    ['1,000', '1000', 1],
+    ['(1, 0.5]', '(1,\\frac12]', 1],
+    ['\\{2,1\\}', '\\{1,2\\}', 1],
+    ['y=2x+1', '2x-y+1=0', 1],
+    ['(-\\infty,2)\\cup(3,\\infty)', '(-\\infty, 2) \\cup (3, \\infty)', 1],
+    ['1.4142', '\\sqrt{2}', 1],
+    ['50\\%', '50', 1],
+    ['10001', '10000', 0],
+    ['\\sqrt{x^2}', 'x', 0],
+    ['(1,2)', '[1,2]', 0],
+    ['(1,2)', '(2,1)', 0],
+    ['x', 'y', 0],
+    ['east', 'seat', 0],
+    ['x+', 'x', 0],
+    ['\\frac{}{}', '0', 0],
+    ['', '0', 0],
+  ])('%s and %s: %d', async (answer, truth, score) => {
+    expect(await scorePrimeMath(`\\boxed{${answer}}`, truth)).toBe(score);
+  });
+
+  // In bounded time and memory; the test's time-out is that of several comparisons.
+  test('hopeless expressions count as not equal', async () => {
+    const hopeless = [
+      '10^{10^{10}}',
+      '9^{9^{9^{9}}}',
+      `${'9'.repeat(300)}!`,
+      '(x+y+z)^{99999}',
+      '\\sum_{n=1}^{10^{12}} n^{-n}',
+      `${'\\sqrt{'.repeat(80)}2${'}'.repeat(80)}`,
+      `${'{'.repeat(200)}1${'}'.repeat(200)}+`,
+      `\\frac${'1'.repeat(495)}`,
+      '\0\x1b\u2028\ud800',
+    ];
+    const scores = await Promise.all(hopeless.map((text) => scorePrimeMath(`\\boxed{${text}}`, '1')));
+    expect(scores).toEqual(hopeless.map(() => 0));
+    expect(await scorePrimeMath(`\\boxed{${'x+'.repeat(300)}x}`, '301x')).toBe(0);
+    expect(await scorePrimeMath('\\boxed{x+x}', '2x')).toBe(1);
+  });
+});

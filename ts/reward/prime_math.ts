@@ -1,0 +1,55 @@
+import { balanced } from './boxed';
+import { isEquivalent } from './math';
+import { strip } from './python_text';
+import { ScorerPool } from './scorer_pool';
+import { SCORER_VARIABLE } from './scorer_protocol';
+import { symbolicallyEqual } from './symbolic_equal';
+import type { RewardSample } from './types';
+
+const TIMEOUT_MS = 10_000;
+const MEMORY_MB = 512;
+const PROCESSES = 2;
+/** Longer answers are compared as texts only. */
+const MAX_LENGTH = 500;
+
+/** Started with the first comparison; shared by all managers, since comparisons do not depend on them. */
+let pool: ScorerPool | null = null;
+
+/** A comparison that takes too long, or too much memory, or fails: not equal. */
+async function isolated(answer: string, truth: string): Promise<boolean> {
+  pool ??= new ScorerPool(PROCESSES, { kind: 'symbolic' }, MEMORY_MB);
+  return pool.run({ answer, truth }, TIMEOUT_MS).then(
+    (equal) => equal === true,
+    () => false,
+  );
+}
+
+/** The last `\boxed{...}` or `\fbox{...}`, else the rest of the line after the last "answer:"; null without either. */
+export function extractAnswer(text: string): string | null {
+  const start = Math.max(text.lastIndexOf('\\boxed{'), text.lastIndexOf('\\fbox{'));
+  const box = start < 0 ? null : balanced(text, start);
+  if (box !== null) return strip(box.slice(box.indexOf('{') + 1, -1));
+  const marked = [...text.matchAll(/answer(?: is)?:[^\S\n]*/gi)].at(-1);
+  if (marked === undefined) return null;
+  return strip(text.slice(marked.index + marked[0].length).split('\n', 1)[0] as string) || null;
+}
+
+/**
+ * Mathematical equality, in the style of verl's prime_math: 1 when the extracted answer equals the ground truth in the
+ * normal form of MATH or symbolically (see {@link symbolicallyEqual}), else 0. The computer algebra runs in processes of
+ * its own with 10 s and 512 MB for each comparison; one that needs more counts as not equal.
+ */
+export async function scorePrimeMath(response: string, groundTruth: string): Promise<number> {
+  const answer = extractAnswer(response);
+  if (answer === null) return 0;
+  if (isEquivalent(answer, groundTruth)) return 1;
+  if (answer.length > MAX_LENGTH || groundTruth.length > MAX_LENGTH) return 0;
+  // A scorer process of the manager prime is killed at its own time-out.
+  const inScorer = process.env[SCORER_VARIABLE] !== undefined;
+  const equal = inScorer ? symbolicallyEqual(answer, groundTruth) : await isolated(answer, groundTruth);
+  return equal ? 1 : 0;
+}
+
+/** {@link scorePrimeMath}. */
+export const primeMath = ({ response, groundTruth }: RewardSample): Promise<number> =>
+  scorePrimeMath(response, String(groundTruth));

@@ -1,0 +1,47 @@
+import { Worker } from 'node:worker_threads';
+import { TroupeError } from '../errors';
+import { reasonOf } from '../text';
+import { loadRewardFunction } from './load';
+import { rewardByDataSource } from './reward';
+import type { Comparison, ScorerReply, ScorerRequest, ScorerSetup } from './scorer_protocol';
+import { symbolicallyEqual } from './symbolic_equal';
+import type { RewardSample } from './types';
+
+// The program of a scorer process (dist/reward/scorer_main.js), started by scorer_pool.ts.
+
+/** Ends a process whose parent is gone, also while its main thread is in a loop without end. */
+const WATCH = `
+const { workerData } = require('node:worker_threads');
+setInterval(() => { if (process.ppid !== workerData) process.kill(process.pid, 'SIGKILL'); }, 500);
+`;
+
+type Work = (job: unknown) => unknown;
+
+function prepare(setup: ScorerSetup): Work {
+  if (setup.kind === 'symbolic') {
+    return (job) => symbolicallyEqual((job as Comparison).answer, (job as Comparison).truth);
+  }
+  const { module, kwargs } = setup;
+  const fn = module === null ? rewardByDataSource : loadRewardFunction(module.path, module.name);
+  return (job) => fn(job as RewardSample, kwargs);
+}
+
+function send(reply: ScorerReply): void {
+  process.send?.(reply);
+}
+
+let work: Work | null = null;
+
+async function answer(request: ScorerRequest): Promise<void> {
+  try {
+    if (request.type === 'setup') work = prepare(request.setup);
+    send({ ok: true, result: request.type === 'setup' ? null : await work?.(request.job) });
+  } catch (error) {
+    const configuration = error instanceof TroupeError && error.code === 'INVALID_CONFIG';
+    send({ ok: false, error: reasonOf(error), configuration });
+  }
+}
+
+new Worker(WATCH, { eval: true, workerData: process.ppid }).unref();
+process.on('disconnect', () => process.exit());
+process.on('message', (request: ScorerRequest) => void answer(request));

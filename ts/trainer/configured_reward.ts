@@ -1,0 +1,77 @@
+import type { ResolvedConfig } from '../config/config';
+import { needsRewardModel } from '../config/roles';
+import { ConfigError } from '../errors';
+import { CODE_SOURCES } from '../reward/code/code_reward';
+import { loadExport, loadRewardFunction } from '../reward/load';
+import { createRewardManager } from '../reward/manager';
+import type {
+  BatchRewardFunction,
+  RewardFunction,
+  RewardManager,
+  RewardManagerFactory,
+} from '../reward/types';
+import { type DefaultReward, defaultReward } from './default_reward';
+import { rewardOptions } from './settings';
+
+export interface ConfiguredReward {
+  reward: RewardManager;
+  /** What can be checked once the data sources are known, before training. */
+  prepare: DefaultReward['prepare'];
+}
+
+/**
+ * The manager of the section `reward`, around `given`, else `reward.custom_reward_function`, else the reward model
+ * or the functions registered by data source.
+ * @throws ConfigError when a module cannot be loaded, or the manager cannot work with the function
+ */
+export function configuredReward(
+  config: ResolvedConfig,
+  given?: RewardFunction | BatchRewardFunction,
+): ConfiguredReward {
+  const { custom_reward_function, reward_manager } = config.reward;
+  const { path, name } = custom_reward_function;
+  const usual = given === undefined && path === null ? defaultReward(config) : null;
+  const fn = given ?? usual?.reward ?? loadRewardFunction(path as string, name);
+  if (usual && reward_manager.source === 'register' && reward_manager.name === 'batch') {
+    const key = 'reward.custom_reward_function.path';
+    throw new ConfigError(
+      `${key}: the manager batch needs a function that scores a batch, and the built-in ones score one response: ` +
+        'give its module, or pass `batchReward` to Trainer',
+      key,
+    );
+  }
+  const source = given !== undefined ? {} : { module: path === null ? null : { path, name } };
+  const options = { ...rewardOptions(config), ...source };
+  const { module } = reward_manager;
+  const prepare = usual?.prepare ?? (async () => undefined);
+  if (usual && reward_manager.source === 'register' && reward_manager.name === 'prime') {
+    if (needsRewardModel(config)) throw notInProcesses('the score of a reward model');
+    return {
+      reward: createRewardManager(reward_manager.name, fn, options),
+      prepare: async (dataSources) => {
+        const sources = [...dataSources];
+        const code = sources.find((source) => CODE_SOURCES.includes(source));
+        if (code !== undefined) throw notInProcesses(`code (data source ${code})`);
+        await prepare(sources);
+      },
+    };
+  }
+  if (reward_manager.source === 'register') {
+    return { reward: createRewardManager(reward_manager.name, fn, options), prepare };
+  }
+  const factory = loadExport(
+    module.path,
+    module.name,
+    'reward.reward_manager.module',
+  ) as RewardManagerFactory;
+  return { reward: factory(fn, options), prepare };
+}
+
+/** The processes of prime have neither the workers nor the settings of the sandbox. */
+function notInProcesses(what: string): ConfigError {
+  const key = 'reward.reward_manager.name';
+  return new ConfigError(
+    `${key}: prime scores in processes of its own, where ${what} cannot be had: use naive or dapo, which bound it as well`,
+    key,
+  );
+}
