@@ -103,12 +103,20 @@ describe('prime', () => {
     const run = manager.score([{ ...sample('x'), dataSource: 'nowhere' }]);
     await expect(run).rejects.toThrow(/no reward function is registered as 'nowhere'/);
   });
+
+  test('libraries register functions in its processes, too', async () => {
+    const library = join(mkdtempSync(join(tmpdir(), 'library-')), 'register.cjs');
+    const index = JSON.stringify(join(__dirname, '../../dist/index.js'));
+    writeFileSync(library, `require(${index}).registerRewardFunction('nowhere', () => 7);`);
+    const manager = prime({ module: null, libraries: [library] });
+    expect([...(await manager.score([{ ...sample('x'), dataSource: 'nowhere' }])).scores]).toEqual([7]);
+  });
 });
 
 test('a process that runs out of memory takes nothing with it', async () => {
   const pool = new ScorerPool(
     1,
-    { kind: 'function', module: { path, name: 'compute_score' }, kwargs: { bonus: 1 } },
+    { kind: 'function', module: { path, name: 'compute_score' }, libraries: [], kwargs: { bonus: 1 } },
     64,
   );
   await expect(pool.run(sample('memory'), 60_000)).rejects.toThrow(/its process ended with SIGABRT/);
@@ -129,7 +137,7 @@ test('a process in a loop ends when its parent is shot', async () => {
     program,
     `const { ScorerPool } = require(${JSON.stringify(join(__dirname, '../../dist/reward/scorer_pool.js'))});
      const loop = { path: ${JSON.stringify(join(directory, 'loop.cjs'))}, name: 'loop' };
-     new ScorerPool(1, { kind: 'function', module: loop, kwargs: {} }).run({}, 600_000);`,
+     new ScorerPool(1, { kind: 'function', module: loop, libraries: [], kwargs: {} }).run({}, 600_000);`,
   );
   const parent = spawn(process.execPath, [program], { stdio: 'inherit' });
   const exited = once(parent, 'exit');

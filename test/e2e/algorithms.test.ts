@@ -214,12 +214,14 @@ it('ReMax: less the reward of the greedy answer', async () => {
   });
 });
 
-it('DAPO: dynamic sampling, clip-higher, no KL', async () => {
+it('DAPO: dynamic sampling, clip-higher, a penalty on long answers, no KL', async () => {
   const observed = await run(
     'algorithm.filter_groups.enable=true',
     'algorithm.filter_groups.metric=acc',
     'algorithm.filter_groups.max_num_gen_batches=50',
     'actor_rollout_ref.actor.clip_ratio_high=0.28',
+    'reward.reward_manager.name=dapo',
+    'reward.reward_kwargs.overlong_buffer_cfg={enable: true, len: 6, penalty_factor: 0.5, log: true}',
   );
   let batches = 0;
   for (const [step, { batch, options }] of observed.updates.entries()) {
@@ -229,6 +231,12 @@ it('DAPO: dynamic sampling, clip-higher, no KL', async () => {
       return first >= SEVEN && first < SEVEN + 3 ? 1 : 0;
     });
     for (const group of groupsOf(batch, accurate)) expect(new Set(group).size).toBe(2);
+    // Half a point at the limit of 8 tokens, falling linearly over the last 6.
+    const penalties = [...batch.responseLens].map((length) => -Math.max((length - 2) / 6, 0) * 0.5);
+    expect(Math.min(...penalties)).toBeLessThan(0);
+    scoresOf(batch).forEach((score, i) => {
+      expect(score).toBeCloseTo(ownScore(batch.response(i)) + (penalties[i] as number), 6);
+    });
     const line = stepsOf(observed)[step] as Record<string, number>;
     batches += line['train/num_gen_batches'] as number;
     expect(line['train/num_gen_prompts']).toBe((line['train/num_gen_batches'] as number) * BATCH.prompts);
@@ -376,3 +384,7 @@ function expand(name: string): string[] {
 
 /** Token id of the character 7 in the example's tokenizer: <pad>, <eos>, 0, 1, ... */
 const SEVEN = 2 + 7;
+
+/** `reward` on token ids: every token but the two special ones is a character. */
+const ownScore = (tokens: Int32Array): number =>
+  tokens.filter((token) => token === SEVEN).length / 8 - tokens.filter((token) => token >= 2).length / 64;

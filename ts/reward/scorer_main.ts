@@ -1,6 +1,7 @@
 import { Worker } from 'node:worker_threads';
 import { TroupeError } from '../errors';
 import { reasonOf } from '../text';
+import { loadUserModule } from '../user_module';
 import { loadRewardFunction } from './load';
 import { rewardByDataSource } from './reward';
 import type { Comparison, ScorerReply, ScorerRequest, ScorerSetup } from './scorer_protocol';
@@ -21,7 +22,8 @@ function prepare(setup: ScorerSetup): Work {
   if (setup.kind === 'symbolic') {
     return (job) => symbolicallyEqual((job as Comparison).answer, (job as Comparison).truth);
   }
-  const { module, kwargs } = setup;
+  const { module, libraries, kwargs } = setup;
+  for (const library of libraries) loadUserModule(library, 'actor_rollout_ref.model.external_lib');
   const fn = module === null ? rewardByDataSource : loadRewardFunction(module.path, module.name);
   return (job) => fn(job as RewardSample, kwargs);
 }

@@ -2,9 +2,17 @@ import type { RewardKwargs } from './types';
 
 // What a scorer pool (scorer_pool.ts) and its processes (scorer_main.ts) tell each other.
 
-/** What a process does, told once. `function`: the user's function, or with `module` null the registered ones. */
+/**
+ * What a process does, told once. `function`: the user's function, or with `module` null the registered ones; `libraries`
+ * are loaded first, because they may register some.
+ */
 export type ScorerSetup =
-  | { kind: 'function'; module: { path: string; name: string } | null; kwargs: RewardKwargs }
+  | {
+      kind: 'function';
+      module: { path: string; name: string } | null;
+      libraries: readonly string[];
+      kwargs: RewardKwargs;
+    }
   | { kind: 'symbolic' };
 
 /** Two LaTeX expressions that a `symbolic` process compares. */

@@ -73,6 +73,8 @@ export interface RewardManagerOptions {
   concurrency?: number;
   /** prime: the module export that is the function; null: the functions registered per data source. */
   module?: { path: string; name: string } | null;
+  /** prime: modules that its processes load first, as this one did; they may register functions. none */
+  libraries?: readonly string[];
   /** prime: processes. 8 */
   numWorkers?: number;
   /** dapo */

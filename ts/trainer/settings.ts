@@ -82,6 +82,7 @@ export function rewardOptions(config: ResolvedConfig): RewardManagerOptions {
     timeoutMs: 1000 * reward.timeout,
     onError: reward.on_error,
     kwargs: reward.custom_reward_function.reward_kwargs,
+    libraries: config.actor_rollout_ref.model.external_lib ?? [],
     numWorkers: reward.num_workers,
     overlong: {
       enable: overlong.enable,

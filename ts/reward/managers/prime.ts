@@ -9,7 +9,7 @@ import type { RewardManagerFactory, RewardOutcome } from '../types';
  * otherwise, and a new process takes the place.
  */
 export const primeManager: RewardManagerFactory = (_, options) => {
-  const { timeoutMs = 300_000, onError, kwargs = {}, module, numWorkers = 8 } = options;
+  const { timeoutMs = 300_000, onError, kwargs = {}, module, libraries = [], numWorkers = 8 } = options;
   if (module === undefined) {
     throw new ConfigError(
       'reward.reward_manager.name: prime runs reward functions in processes of their own, which cannot be given a ' +
@@ -17,7 +17,7 @@ export const primeManager: RewardManagerFactory = (_, options) => {
       'reward.reward_manager.name',
     );
   }
-  const pool = new ScorerPool(numWorkers, { kind: 'function', module, kwargs });
+  const pool = new ScorerPool(numWorkers, { kind: 'function', module, libraries, kwargs });
   return {
     score: (samples) =>
       scoreEach(samples, (sample) => pool.run(sample, timeoutMs) as Promise<RewardOutcome>, {
