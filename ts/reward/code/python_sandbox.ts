@@ -132,7 +132,8 @@ export class PythonSandbox implements CodeRunner {
   }
 
   private refused(stderr: string): TroupeError {
-    const why = stderr.trim().split('\n').at(-1) || 'no answer';
+    // mount adds a line of advice to its reason.
+    const why = stderr.split('\n').find((line) => line.trim() !== '') ?? 'no answer';
     const namespaces =
       'allow namespaces (in a container: CAP_SYS_ADMIN for root, or a seccomp profile that permits unshare and mount), ' +
       'set reward.sandbox_fusion.url, or set reward.sandbox.isolation=process, in which programs reach the network and all ' +

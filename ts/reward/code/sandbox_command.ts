@@ -25,11 +25,14 @@ const PROGRAM = 'solution.py';
 
 // Runs as process 1 of its own process ids: when it ends, for whatever reason, the kernel ends all the others.
 // Everything that was writable becomes read-only. Directories that anyone may write to, and those with other
-// programs' sockets, are covered by empty ones in memory, which go when the last process goes.
+// programs' sockets, are covered by empty ones in memory, which go when the last process goes. A file system mounted where
+// the caller's user cannot go (another user's directory) cannot be changed by that user, nor reached by the program.
 const mounts = (sizeMb: number): string => `
 while read -r _ _ _ _ target options _; do
   case $target in /proc*|/sys*) continue;; esac
-  case $options in rw*) mount -o "remount,bind,ro\${options#rw}" "$(printf %b "$target")";; esac
+  target=$(printf %b "$target")
+  [ -e "$target" ] || continue
+  case $options in rw*) mount -o "remount,bind,ro\${options#rw}" "$target";; esac
 done </proc/self/mountinfo
 for scratch in /tmp /var/tmp /dev/shm /run; do
   if [ -d $scratch ] && [ ! -L $scratch ]; then
