@@ -96,13 +96,16 @@ const TABLE_HEAD = [
   '| --- | --- | --- | --- | --- | --- |',
 ];
 
+const PICTURE =
+  '![Accuracy, reward, entropy, gradient norm and length of the four algorithms](images/learning_curves.svg)';
+
 /** Replaces what stands between the markers of docs/example.md. */
 function publishTable(table) {
   const file = join(ROOT, 'docs', 'example.md');
   const [begin, end] = ['<!-- begin learning curves -->', '<!-- end learning curves -->'];
   const [before, rest] = readFileSync(file, 'utf8').split(begin);
   if (rest === undefined) throw new Error(`docs/example.md has no "${begin}"`);
-  writeFileSync(file, `${before}${begin}\n${table}\n${end}${rest.split(end)[1]}`);
+  writeFileSync(file, `${before}${begin}\n${table}\n\n${PICTURE}\n${end}${rest.split(end)[1]}`);
 }
 
 const { values } = parseArgs({

@@ -184,7 +184,7 @@ describeWithNamespaces('what namespaces keep from a program', () => {
       connect: 'Network is unreachable',
       outside: 'Network is unreachable',
       writable: [],
-      delete: expect.stringMatching(/Read-only file system|Permission denied/),
+      delete: expect.stringMatching(/Read-only file system|Permission denied|No such file/),
     });
   };
 
