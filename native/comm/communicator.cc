@@ -83,6 +83,7 @@ void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, const Colle
   if (size_ == 1) return;
   const at::Tensor flat = tensor.view({-1});
   const int64_t count = flat.numel();
+  if (count == 0) return barrier(label);
   if (count <= kSmall || op != ReduceOp::kSum) {
     const at::Tensor parts = at::empty({size_, count}, flat.options());
     log_.begin("all_reduce", label, static_cast<int64_t>(flat.nbytes()) * (size_ - 1));
