@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -24,6 +25,7 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kTimeoutSlack{1000};
 // How long the ranks wait, once a collective has failed, for the others to say where they are.
 constexpr milliseconds kReportTime{1500};
+constexpr milliseconds kReportPoll{20};
 
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
@@ -60,10 +62,8 @@ class GlooCommunicator final : public Communicator {
 
   void abort(const std::string& reason) override {
     const std::lock_guard lock(mutex_);
-    if (failure_.empty()) {
-      failure_ = "[comm] aborted: " + reason;
-      failure_code_ = ErrorCode::kAborted;
-    }
+    if (!failure_.empty()) return;
+    failure_ = reason;
     aborted_ = true;
     if (running_) {
       const std::lock_guard running(running_->mutex);
@@ -102,7 +102,7 @@ class GlooCommunicator final : public Communicator {
     const auto completion = std::make_shared<Completion>();
     {
       const std::lock_guard lock(mutex_);
-      if (!failure_.empty()) throw Error(failure_code_, failure_);
+      if (!failure_.empty()) fail_again();
       running_ = completion;
     }
     std::string cause;
@@ -130,16 +130,16 @@ class GlooCommunicator final : public Communicator {
   }
 
   [[noreturn]] void give_up(const std::string& cause) {
-    if (!aborted_) {
-      const std::string text = describe_failure(cause);
-      const std::lock_guard lock(mutex_);
-      if (failure_.empty()) {
-        failure_ = text;
-        failure_code_ = ErrorCode::kComm;
-      }
-    }
+    const std::string text = aborted_ ? std::string() : describe_failure(cause);
     const std::lock_guard lock(mutex_);
-    throw Error(failure_code_, failure_);
+    if (failure_.empty()) failure_ = text;
+    fail_again();
+  }
+
+  [[noreturn]] void fail_again() const {
+    require(!aborted_, ErrorCode::kAborted, "[comm] aborted in ", log().describe(log().begun()), ": ",
+            failure_);
+    throw Error(ErrorCode::kComm, failure_);
   }
 
   static std::string key(int64_t rank) { return "troupe/failed/" + std::to_string(rank); }
@@ -164,12 +164,13 @@ class GlooCommunicator final : public Communicator {
       for (int64_t r = 0; r < size(); ++r) {
         if (r == rank()) continue;
         const std::string name = "rank " + std::to_string(r);
-        try {
-          const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
-          store_->wait({key(r)}, std::max(left, milliseconds(1)));
+        while (!store_->check({key(r)}) && Clock::now() < deadline && !aborted_) {
+          std::this_thread::sleep_for(kReportPoll);
+        }
+        if (store_->check({key(r)})) {
           const auto value = store_->get(key(r));
           finished += "; " + name + ": " + std::string(value.begin(), value.end());
-        } catch (const std::exception&) {
+        } else {
           missing += (missing.empty() ? "" : ", ") + name;
           finished += "; " + name + ": unknown";
         }
@@ -188,8 +189,7 @@ class GlooCommunicator final : public Communicator {
 
   std::mutex mutex_;
   std::atomic<bool> aborted_{false};
-  std::string failure_;
-  ErrorCode failure_code_ = ErrorCode::kComm;
+  std::string failure_;  // why nothing works any more
   std::shared_ptr<Completion> running_;
 };
 
