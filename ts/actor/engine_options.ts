@@ -44,7 +44,7 @@ export interface EngineOptions {
     vpp?: number;
     sequenceParallel?: boolean;
     ulysses?: number;
-    /** Ranks that share one copy of the state: -1 (default) or worldSize: all; 1: none, `sharding` no_shard. */
+    /** Ranks that share one copy of the state: -1 (default), worldSize or more: all; 1: none, `sharding` no_shard. */
     fsdpSize?: number;
     /**
      * full_shard (default): parameters are gathered block by block; shard_grad_op: once per call or optimiser step; no_shard: every
@@ -176,10 +176,10 @@ function resolveSharding(where: string, o: EngineOptions, worldSize: number): Sh
         `parallel.${key} ${String(value)}: not in this release, which shards by data only`,
       );
   }
-  if (fsdpSize !== -1 && fsdpSize !== 1 && fsdpSize !== worldSize) {
+  if (fsdpSize !== -1 && fsdpSize !== 1 && !(fsdpSize >= worldSize)) {
     throw badOption(
       where,
-      `parallel.fsdpSize ${String(fsdpSize)}: expected -1, 1 or worldSize = ${worldSize}; copies of shards (hybrid) are not in this release`,
+      `parallel.fsdpSize ${String(fsdpSize)}: expected -1, 1 or at least worldSize = ${worldSize}; copies of shards (hybrid) are not in this release`,
     );
   }
   if (o.offload !== undefined) checkOptionNames(`${where}.offload`, o.offload, ['params', 'optimizer']);

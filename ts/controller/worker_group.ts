@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import { TroupeError } from '../errors';
 import type { NativeBuildInfo, NativeEngineOptions, NativeMemoryInfo } from '../native/bridge';
-import type { NewRequest } from '../worker/client';
+import { describeRequest, type NewRequest } from '../worker/client';
 import {
   type BindingArgs,
   type BindingMethod,
@@ -139,6 +139,7 @@ export class WorkerGroup {
   ): Promise<EngineResult<M>[]> {
     const argsOf = typeof argsByRank === 'function' ? argsByRank : (rank: number): A => argsByRank[rank]!;
     return await this.#together(
+      `${method} of '${engine}'`,
       this.#members.map(({ rank }) => this.callRank(rank, engine, method, argsOf(rank))),
     );
   }
@@ -250,6 +251,7 @@ export class WorkerGroup {
     const timeoutMs = this.#options.collectiveTimeoutMs ?? 600_000;
     const port = await this.callBinding('openRendezvous', []);
     await this.#together(
+      'joinGroup',
       this.#members.map(({ rank }) =>
         this.callBinding('joinGroup', [{ backend, rank, size: worldSize, port, timeoutMs }], rank),
       ),
@@ -257,7 +259,10 @@ export class WorkerGroup {
   }
 
   async #requestAll(request: NewRequest): Promise<void> {
-    await this.#together(this.#members.map((member) => this.#request(member, request)));
+    await this.#together(
+      describeRequest(request),
+      this.#members.map((member) => this.#request(member, request)),
+    );
   }
 
   async #request(member: Member, request: NewRequest): Promise<unknown> {
@@ -272,26 +277,24 @@ export class WorkerGroup {
   }
 
   /**
-   * The results of one call on every rank. Where ranks work together, an error of some leaves the others waiting in a
+   * The results of one call (`what`) on every rank. Where ranks work together, an error of some leaves the others waiting in a
    * collective, and a lost collective leaves all of them useless: both fail the group. An error that every rank runs into, or one
    * that keeps no other from its result, is only thrown.
    */
-  async #together<T>(calls: Promise<T>[]): Promise<T[]> {
+  async #together<T>(what: string, calls: Promise<T>[]): Promise<T[]> {
     try {
       return await Promise.all(calls);
     } catch (error) {
       if (this.#connecting === null || this.#failure !== null) throw error;
-      const outcomes = Promise.allSettled(calls);
-      const settled = await within(settleMs, outcomes);
-      const errors = settled
-        ? (await outcomes).flatMap((o) => (o.status === 'rejected' ? [o.reason as unknown] : []))
-        : [error];
+      const errors = new Map<number, unknown>();
+      const watched = calls.map((call, rank) => call.catch((e: unknown) => errors.set(rank, e)));
+      const settled = await within(settleMs, Promise.all(watched));
       const lost = (e: unknown): boolean => e instanceof TroupeError && e.code === 'COMM';
-      const cause = errors.find((e) => !lost(e)) ?? error;
-      if (settled && !errors.some(lost)) throw cause;
+      const [rank, cause] = [...errors].find(([, e]) => !lost(e)) ?? ([...errors][0] as [number, unknown]);
+      if (settled && ![...errors.values()].some(lost)) throw cause;
       // The death that lost the collective may still be on its way, and says more.
       if (lost(cause)) await within(exitAfterDisconnectMs, this.failed);
-      this.#fail(cause instanceof TroupeError ? cause : new TroupeError('INTERNAL', String(cause)));
+      this.#fail(rankFailed(cause, rank, this.#phase, what));
       throw await this.failed;
     }
   }
@@ -355,7 +358,8 @@ export class WorkerGroup {
 
   #withCollectives(error: TroupeError): TroupeError {
     if (this.#lastCollectives.size === 0) return error;
-    const where = [...this.#lastCollectives].map(([rank, text]) => `rank ${rank}: ${text}`).join('; ');
+    const byRank = [...this.#lastCollectives].sort(([a], [b]) => a - b);
+    const where = byRank.map(([rank, text]) => `rank ${rank}: ${text}`).join('; ');
     error.message += `\nIts peers were in a collective: ${where}.`;
     return error;
   }
@@ -386,6 +390,18 @@ function groupClosed(): TroupeError {
 
 function cannotStart(wire: WireError, rank: number): TroupeError {
   return fromWireError({ ...wire, message: `worker rank ${rank} could not start: ${wire.message}` }, rank);
+}
+
+/** An error of one rank that ends the group, with the place where it came from. */
+function rankFailed(cause: unknown, rank: number, phase: string | null, what: string): TroupeError {
+  const doing = phase === null ? what : `phase ${phase} (${what})`;
+  const code = cause instanceof TroupeError ? cause.code : 'INTERNAL';
+  const error = new TroupeError(
+    code,
+    `worker rank ${rank} failed in ${doing}: ${cause instanceof Error ? cause.message : String(cause)}`,
+  );
+  if (cause instanceof Error && cause.stack !== undefined) error.stack = `${error.stack}\n${cause.stack}`;
+  return error;
 }
 
 /** Waits for the promise, but no longer than `ms`: whether it has settled. */
