@@ -6,6 +6,7 @@ namespace {
 Napi::Object init(Napi::Env env, Napi::Object exports) {
   troupe::binding::Environment::install(env);
   troupe::binding::export_info(env, exports);
+  troupe::binding::export_group(env, exports);
   troupe::binding::export_engine(env, exports);
   troupe::binding::export_losses(env, exports);
   return exports;

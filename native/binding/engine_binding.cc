@@ -5,6 +5,7 @@
 #include "binding/options.h"
 #include "binding/results.h"
 #include "binding/tensors.h"
+#include "core/error.h"
 
 // Above each function: the verb of core/engine.h it calls, and its signature in ts/native/bridge.ts.
 namespace troupe::binding {
@@ -21,15 +22,18 @@ Napi::Promise call_engine(const Napi::CallbackInfo& info, const Field& handle, V
           convert);
 }
 
-// std::unique_ptr<Engine> create_engine(const EngineOptions&)
+// std::unique_ptr<Engine> create_engine(const EngineOptions&, std::shared_ptr<Communicator>)
 // createEngine(options: NativeEngineOptions): Promise<NativeEngine>
 Napi::Value create_engine(const Napi::CallbackInfo& info) {
   const Arguments args(info, "createEngine");
   Environment& environment = Environment::of(info.Env());
   return environment.call(
       info.Env(),
-      [slot = environment.new_slot(), options = read_engine_options(args(0, "options"))] {
-        slot->open(troupe::create_engine(options));
+      [slot = environment.new_slot(), group = environment.group(),
+       alone = args(0, "options")["sharding"].is_null(), options = read_engine_options(args(0, "options"))] {
+        require(alone || group->comm, ErrorCode::kInvalidArgument, "[engine] sharding ", options.sharding,
+                " needs a group: call joinGroup first");
+        slot->open(troupe::create_engine(options, alone ? nullptr : group->comm));
         return slot;
       },
       make_handle);
@@ -81,6 +85,14 @@ Napi::Value get_tensor(const Napi::CallbackInfo& info) {
         return engine.get_tensor(kind, param);
       },
       write_float32);
+}
+
+// StateBytes Engine::state_bytes()
+// stateBytes(engine: NativeEngine): Promise<NativeStateBytes>
+Napi::Value state_bytes(const Napi::CallbackInfo& info) {
+  const Arguments args(info, "stateBytes");
+  return call_engine(
+      info, args(0, "engine"), [](Engine& engine) { return engine.state_bytes(); }, write_state_bytes);
 }
 
 // LogProbResult Engine::compute_log_prob(const TokenBatch&, double temperature, bool entropy,
@@ -236,6 +248,7 @@ void export_engine(Napi::Env env, Napi::Object exports) {
   export_async<import_tensors>(env, exports, "importTensors");
   export_async<export_tensors>(env, exports, "exportTensors");
   export_async<get_tensor>(env, exports, "getTensor");
+  export_async<state_bytes>(env, exports, "stateBytes");
   export_async<compute_log_prob>(env, exports, "computeLogProb");
   export_async<update_policy>(env, exports, "updatePolicy");
   export_async<compute_values>(env, exports, "computeValues");

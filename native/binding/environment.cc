@@ -91,8 +91,10 @@ void Environment::tear_down() {
     if (auto slot = weak.lock()) alive.push_back(std::move(slot));
   }
   for (const auto& slot : alive) slot->abort("the Node environment is shutting down");
-  thread_->stop([&alive] {
+  thread_->stop([&alive, group = group_] {
     for (const auto& slot : alive) slot->destroy();
+    group->comm.reset();
+    group->rendezvous.reset();
   });
 }
 

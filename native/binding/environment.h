@@ -11,6 +11,8 @@
 #include "binding/engine_thread.h"
 #include "binding/errors.h"
 #include "binding/setup.h"
+#include "comm/communicator.h"
+#include "comm/rendezvous.h"
 
 namespace troupe::binding {
 
@@ -33,6 +35,12 @@ class Call {
   std::optional<NativeError> error_;
 };
 
+// The ranks that this process works with; used and freed on the engine thread.
+struct Group {
+  std::unique_ptr<Rendezvous> rendezvous;  // on rank 0
+  std::shared_ptr<Communicator> comm;      // null until the group has been joined
+};
+
 // What the addon keeps for one Node environment (main thread or worker_threads): the engine thread, the
 // way back from it, and the live engines. Every member is used on the JS thread only.
 class Environment {
@@ -50,6 +58,7 @@ class Environment {
   // A slot for an engine about to be created, which teardown knows of.
   std::shared_ptr<EngineSlot> new_slot();
   const std::shared_ptr<EngineThread>& thread() const { return thread_; }
+  const std::shared_ptr<Group>& group() const { return group_; }
 
  private:
   template <typename Work, typename Convert>
@@ -78,6 +87,7 @@ class Environment {
   Settler settler_;
   size_t pending_ = 0;  // promises not yet settled: while there are any, the process stays alive
   std::shared_ptr<EngineThread> thread_ = std::make_shared<EngineThread>();
+  std::shared_ptr<Group> group_ = std::make_shared<Group>();
   std::vector<std::weak_ptr<EngineSlot>> slots_;
 };
 

@@ -33,6 +33,14 @@ Napi::Value write_metrics_list(Napi::Env env, const MetricsList& list) {
   return write_array(env, list, write_metrics);
 }
 
+Napi::Value write_state_bytes(Napi::Env env, const StateBytes& bytes) {
+  auto dto = Napi::Object::New(env);
+  dto.Set("parameters", static_cast<double>(bytes.parameters));
+  dto.Set("gradients", static_cast<double>(bytes.gradients));
+  dto.Set("moments", static_cast<double>(bytes.moments));
+  return dto;
+}
+
 Napi::Value write_log_probs(Napi::Env env, const LogProbResult& result) {
   auto dto = Napi::Object::New(env);
   dto.Set("logProbs", write_float32(env, result.log_probs));

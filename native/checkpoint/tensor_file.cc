@@ -69,28 +69,25 @@ at::ScalarType scalar_type(const TensorSlice& slice) {
        ": expected dtype F32, F16 or BF16, got ", slice.dtype);
 }
 
-// The shape in which a slice lies in the file.
-std::vector<int64_t> file_shape(const at::Tensor& view, bool transpose) {
-  std::vector<int64_t> shape = view.sizes().vec();
-  if (transpose) std::reverse(shape.begin(), shape.end());
-  return shape;
+void check_rows(const TensorSlice& slice, int64_t rows) {
+  require(slice.row >= 0 && slice.rows >= 0 && slice.row + slice.rows <= rows, ErrorCode::kInvalidArgument,
+          "[checkpoint] ", slice.label, ": rows ", slice.row, " to ", slice.row + slice.rows, " are outside ",
+          slice.param, ", which has ", rows);
 }
 
 }  // namespace
 
-at::Tensor slice_of(const at::Tensor& tensor, const TensorSlice& slice) {
-  require(slice.row >= 0 && slice.rows >= 0 && slice.row + slice.rows <= tensor.size(0),
-          ErrorCode::kInvalidArgument, "[checkpoint] ", slice.label, ": rows ", slice.row, " to ",
-          slice.row + slice.rows, " are outside ", slice.param, ", which has ", tensor.size(0));
-  return tensor.narrow(0, slice.row, slice.rows);
-}
-
-void read_tensor_file(const TensorFile& file, const std::function<at::Tensor(const std::string&)>& lookup) {
+void read_tensor_file(const TensorFile& file,
+                      const std::function<std::vector<int64_t>(const std::string& param)>& shape_of,
+                      const std::function<void(const TensorSlice&, const at::Tensor& values)>& store) {
   const Descriptor descriptor(file.path, O_RDONLY);
   if (descriptor.get() < 0) fail_io("cannot open", file.path);
   for (const TensorSlice& slice : file.tensors) {
-    const at::Tensor view = slice_of(lookup(slice.param), slice);
-    const at::Tensor loaded = at::empty(file_shape(view, slice.transpose), scalar_type(slice));
+    std::vector<int64_t> shape = shape_of(slice.param);
+    check_rows(slice, shape[0]);
+    shape[0] = slice.rows;
+    if (slice.transpose) std::reverse(shape.begin(), shape.end());
+    const at::Tensor loaded = at::empty(shape, scalar_type(slice));
     read_all(descriptor.get(), file.path, loaded.data_ptr(), static_cast<int64_t>(loaded.nbytes()),
              slice.offset);
     const at::Tensor values = loaded.to(at::kFloat);
@@ -99,35 +96,48 @@ void read_tensor_file(const TensorFile& file, const std::function<at::Tensor(con
            " holds NaN or infinity in ", at::isfinite(values).logical_not().sum().item<int64_t>(), " of its ",
            values.numel(), " values");
     }
-    view.copy_(slice.transpose ? values.t() : values);
+    store(slice, slice.transpose ? values.t() : values);
   }
 }
 
-void write_tensor_file(const TensorFile& file, const std::function<at::Tensor(const std::string&)>& lookup) {
-  const Descriptor descriptor(file.path, O_WRONLY | O_CREAT | O_EXCL);
-  if (descriptor.get() < 0) fail_io("cannot create", file.path);
-  try {
-    // Reserving the whole size first finds a full disk before any work.
-    if (file.size > 0) {
-      const int error = ::posix_fallocate(descriptor.get(), 0, file.size);
-      if (error != 0 && error != EOPNOTSUPP && error != EINVAL) {
-        errno = error;
-        fail_io("cannot reserve space for", file.path);
-      }
-    }
-    write_all(descriptor.get(), file.path, file.header.data(), static_cast<int64_t>(file.header.size()), 0);
-    for (const TensorSlice& slice : file.tensors) {
-      const at::Tensor view = slice_of(lookup(slice.param), slice);
-      const at::Tensor values =
-          (slice.transpose ? view.t() : view).to(at::kCPU, scalar_type(slice)).contiguous();
-      write_all(descriptor.get(), file.path, values.data_ptr(), static_cast<int64_t>(values.nbytes()),
-                slice.offset);
-    }
-    if (::fsync(descriptor.get()) != 0) fail_io("cannot sync", file.path);
-  } catch (...) {
-    ::unlink(file.path.c_str());
-    throw;
+struct TensorFileWriter::State {
+  explicit State(const std::string& file) : path(file), descriptor(file, O_WRONLY | O_CREAT | O_EXCL) {
+    if (descriptor.get() < 0) fail_io("cannot create", path);
   }
+  ~State() {
+    if (!finished && descriptor.get() >= 0) ::unlink(path.c_str());
+  }
+  std::string path;
+  Descriptor descriptor;
+  bool finished = false;
+};
+
+TensorFileWriter::TensorFileWriter(const TensorFile& file) : state_(std::make_unique<State>(file.path)) {
+  // Reserving the whole size first finds a full disk before any work.
+  if (file.size > 0) {
+    const int error = ::posix_fallocate(state_->descriptor.get(), 0, file.size);
+    if (error != 0 && error != EOPNOTSUPP && error != EINVAL) {
+      errno = error;
+      fail_io("cannot reserve space for", file.path);
+    }
+  }
+  write_all(state_->descriptor.get(), file.path, file.header.data(), static_cast<int64_t>(file.header.size()),
+            0);
+}
+
+TensorFileWriter::~TensorFileWriter() = default;
+
+void TensorFileWriter::write(const TensorSlice& slice, const at::Tensor& tensor) {
+  check_rows(slice, tensor.size(0));
+  const at::Tensor view = tensor.narrow(0, slice.row, slice.rows);
+  const at::Tensor values = (slice.transpose ? view.t() : view).to(at::kCPU, scalar_type(slice)).contiguous();
+  write_all(state_->descriptor.get(), state_->path, values.data_ptr(), static_cast<int64_t>(values.nbytes()),
+            slice.offset);
+}
+
+void TensorFileWriter::finish() {
+  if (::fsync(state_->descriptor.get()) != 0) fail_io("cannot sync", state_->path);
+  state_->finished = true;
 }
 
 }  // namespace troupe

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 
 #include "core/engine.h"
 
@@ -10,15 +11,30 @@
 // worked out in TypeScript (ts/model); here bytes are read, converted, checked and written.
 namespace troupe {
 
-// The [rows, ...] part of a tensor that a slice means.
-at::Tensor slice_of(const at::Tensor& tensor, const TensorSlice& slice);
+// Reads each slice of `file` and hands it to store(slice, values): [rows, ...] float32, as the parameter
+// has it; shape_of(param) is the shape of the whole parameter. kIo for unreadable files, kNonFinite naming a
+// tensor that holds NaN or infinity.
+void read_tensor_file(const TensorFile& file,
+                      const std::function<std::vector<int64_t>(const std::string& param)>& shape_of,
+                      const std::function<void(const TensorSlice&, const at::Tensor& values)>& store);
 
-// Reads each slice of `file` and copies it into lookup(slice.param). kIo for unreadable files,
-// kNonFinite naming a tensor that holds NaN or infinity.
-void read_tensor_file(const TensorFile& file, const std::function<at::Tensor(const std::string&)>& lookup);
+// A file that is filled slice by slice, in any order.
+class TensorFileWriter {
+ public:
+  // Creates the file (it must not exist) and writes its header. kNoSpace when the disk is full.
+  explicit TensorFileWriter(const TensorFile& file);
+  // Removes the file unless finish() has been reached.
+  ~TensorFileWriter();
+  TensorFileWriter(const TensorFileWriter&) = delete;
+  TensorFileWriter& operator=(const TensorFileWriter&) = delete;
 
-// Creates the file (it must not exist), writes header and slices at their offsets, fsyncs.
-// kNoSpace when the disk is full; the partly written file is removed.
-void write_tensor_file(const TensorFile& file, const std::function<at::Tensor(const std::string&)>& lookup);
+  // `tensor` is the whole parameter that the slice belongs to.
+  void write(const TensorSlice& slice, const at::Tensor& tensor);
+  void finish();  // fsyncs
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace troupe

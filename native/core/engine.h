@@ -29,6 +29,8 @@ struct AdamWOptions {
   double min_lr_ratio = 0;
 };
 
+class Communicator;
+
 struct EngineOptions {
   ModelConfig model;
   std::string device = "cpu";     // cpu | cuda
@@ -38,6 +40,9 @@ struct EngineOptions {
   std::optional<AdamWOptions> optim;  // none: inference only, no gradient or optimiser memory
   uint64_t seed = 0;                  // initial values of parameters no checkpoint provides
   int64_t num_threads = 0;            // 0: leave LibTorch's choice
+  // How the model is spread over the ranks of a communicator: full_shard | shard_grad_op | no_shard
+  // (fsdp/sharding.h). Nothing changes in a group of one.
+  std::string sharding = "full_shard";
 };
 
 struct TokenBatch {
@@ -167,6 +172,16 @@ struct TensorFile {
   std::vector<TensorSlice> tensors;
 };
 
+// Bytes that this rank holds for good.
+struct StateBytes {
+  int64_t parameters = 0;  // masters and, in bfloat16, the copy to compute with
+  int64_t gradients = 0;
+  int64_t moments = 0;
+};
+
+// The engine of one rank. In a group of several, every rank makes the same calls in the same order, each
+// with its own share of the data (perhaps none), except where a verb says otherwise: a call is a series of
+// collectives.
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -174,10 +189,12 @@ class Engine {
   virtual std::vector<ParameterInfo> parameters() const = 0;
   // Reads every slice; a NaN or infinity is kNonFinite naming the tensor.
   virtual void import_tensors(TensorKind kind, const std::vector<TensorFile>& files) = 0;
-  // Creates each file (fails if it exists), writes header and slices, fsyncs.
+  // Creates each file (fails if it exists), writes header and slices, fsyncs. Rank 0 writes; the other
+  // ranks pass no files and take part in gathering what it does not hold.
   virtual void export_tensors(TensorKind kind, const std::vector<TensorFile>& files) const = 0;
   // A copy of one whole parameter (or its gradient, or a moment) as float32, for inspection and tests.
   virtual at::Tensor get_tensor(TensorKind kind, const std::string& param) const = 0;
+  virtual StateBytes state_bytes() const = 0;
 
   virtual LogProbResult compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
                                          bool sum_pi_squared) = 0;
@@ -203,6 +220,8 @@ class Engine {
 };
 
 // Throws kInvalidModel / kInvalidArgument. Parameters start from `seed`; import_tensors replaces them.
-std::unique_ptr<Engine> create_engine(const EngineOptions& options);
+// comm: of the ranks that share the model; null is a group of one.
+std::unique_ptr<Engine> create_engine(const EngineOptions& options,
+                                      std::shared_ptr<Communicator> comm = nullptr);
 
 }  // namespace troupe

@@ -36,15 +36,20 @@ const EngineOptions& checked(const EngineOptions& options) {
 
 }  // namespace
 
-std::unique_ptr<Engine> create_engine(const EngineOptions& options) {
-  return std::make_unique<LocalEngine>(options);
+std::unique_ptr<Engine> create_engine(const EngineOptions& options, std::shared_ptr<Communicator> comm) {
+  if (comm && comm->size() == 1) comm = nullptr;
+  return std::make_unique<LocalEngine>(options, std::move(comm));
 }
 
-LocalEngine::LocalEngine(const EngineOptions& options)
+LocalEngine::LocalEngine(const EngineOptions& options, std::shared_ptr<Communicator> comm)
     : options_(checked(options)),
       device_(parse_device(options.device)),
-      store_(options.model, device_, parse_dtype(options.dtype), options.optim.has_value(), options.seed),
-      transformer_(options.model, store_, device_, parse_dtype(options.dtype)) {}
+      store_(options.model, device_, parse_dtype(options.dtype), options.optim.has_value(), options.seed,
+             comm ? shard_slice(parse_sharding_strategy(options.sharding), *comm) : ShardSlice{}),
+      sharding_(comm ? std::make_unique<Sharding>(store_, comm, parse_sharding_strategy(options.sharding))
+                     : nullptr),
+      transformer_(options.model, store_, device_, parse_dtype(options.dtype),
+                   sharding_ ? sharding_->access() : nullptr) {}
 
 std::vector<ParameterInfo> LocalEngine::parameters() const {
   std::vector<ParameterInfo> infos;
@@ -56,10 +61,12 @@ void LocalEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>&
   at::NoGradGuard no_grad;
   for (const TensorFile& file : files) {
     check_abort();
-    read_tensor_file(file, [&](const std::string& name) {
-      if (kind == TensorKind::kParam) store_.mark_imported(name);
-      return store_.tensor(kind, store_.at(name));
-    });
+    read_tensor_file(
+        file, [&](const std::string& name) { return store_.at(name).info.shape; },
+        [&](const TensorSlice& slice, const at::Tensor& values) {
+          if (kind == TensorKind::kParam) store_.mark_imported(slice.param);
+          store_.assign(kind, store_.at(slice.param), slice.row, values);
+        });
   }
   if (kind == TensorKind::kParam && prepared_) store_.refresh_compute();
 }
@@ -67,15 +74,80 @@ void LocalEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>&
 void LocalEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& files) const {
   at::NoGradGuard no_grad;
   const_cast<LocalEngine*>(this)->prepare();
-  for (const TensorFile& file : files) {
-    check_abort();
-    write_tensor_file(file, [&](const std::string& name) { return store_.tensor(kind, store_.at(name)); });
+  if (!sharding_ || sharding_->rank() == 0) {
+    write_files(kind, files);
+  } else if (sharding_->access() != nullptr) {
+    for (size_t group = 0; group < store_.groups().size(); ++group) flat(kind, group);
   }
+}
+
+// Group by group, so that at most one is gathered at a time. A file that cannot be written must not leave
+// the other ranks waiting: the rest is gathered all the same.
+void LocalEngine::write_files(TensorKind kind, const std::vector<TensorFile>& files) const {
+  std::exception_ptr failed;
+  const auto attempt = [&](const auto& body) {
+    if (failed) return;
+    try {
+      body();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+  };
+  std::vector<std::unique_ptr<TensorFileWriter>> writers;
+  attempt([&] {
+    for (const TensorFile& file : files) writers.push_back(std::make_unique<TensorFileWriter>(file));
+  });
+  for (size_t group = 0; group < store_.groups().size(); ++group) {
+    const at::Tensor whole = flat(kind, group);
+    attempt([&] {
+      check_abort();
+      for (size_t f = 0; f < files.size(); ++f) {
+        for (const TensorSlice& slice : files[f].tensors) {
+          const Parameter& parameter = store_.at(slice.param);
+          if (parameter.group == group) writers[f]->write(slice, ParameterStore::view(parameter, whole));
+        }
+      }
+    });
+  }
+  attempt([&] {
+    for (const auto& writer : writers) writer->finish();
+  });
+  if (failed) std::rethrow_exception(failed);
+}
+
+at::Tensor LocalEngine::flat(TensorKind kind, size_t group) const {
+  return sharding_ ? sharding_->gather(kind, group) : store_.owned(kind, group);
 }
 
 at::Tensor LocalEngine::get_tensor(TensorKind kind, const std::string& param) const {
   const_cast<LocalEngine*>(this)->prepare();
-  return store_.tensor(kind, store_.at(param)).to(at::kCPU, at::kFloat).contiguous().clone();
+  const Parameter& parameter = store_.at(param);
+  return ParameterStore::view(parameter, flat(kind, parameter.group))
+      .to(at::kCPU, at::kFloat)
+      .contiguous()
+      .clone();
+}
+
+StateBytes LocalEngine::state_bytes() const {
+  StateBytes bytes;
+  const auto size = [](const at::Tensor& flat) {
+    return flat.defined() ? static_cast<int64_t>(flat.nbytes()) : 0;
+  };
+  for (const ParameterGroup& group : store_.groups()) {
+    const AdamWBuffers& buffers = group.buffers;
+    bytes.parameters += size(buffers.param) + size(buffers.compute);
+    bytes.gradients += size(buffers.grad);
+    bytes.moments += size(buffers.exp_avg) + size(buffers.exp_avg_sq);
+  }
+  return bytes;
+}
+
+std::vector<int64_t> LocalEngine::agree(const std::vector<int64_t>& counts) {
+  return sharding_ ? sharding_->agree(counts) : counts;
+}
+
+void LocalEngine::end_verb() {
+  if (sharding_) sharding_->release_all();
 }
 
 LogProbResult LocalEngine::compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
@@ -89,9 +161,7 @@ LogProbResult LocalEngine::compute_log_prob(const TokenBatch& batch, double temp
     return wanted ? at::zeros({layout.num_response_tokens()}) : at::Tensor();
   };
   const LogProbResult all{result(true), result(entropy), result(sum_pi_squared)};
-  for (const MicroBatch& micro : pack(layout, 0, layout.size(), options_.max_tokens)) {
-    check_abort();
-    const PackedTokens packed = gather(batch, layout, micro, kRowTile);
+  for_each_micro(batch, layout, [&](const PackedTokens& packed) {
     const int64_t count = packed.targets.size(0);
     const at::Tensor hidden = transformer_.forward(packed, nullptr, false);
     const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
@@ -108,8 +178,25 @@ LogProbResult LocalEngine::compute_log_prob(const TokenBatch& batch, double temp
     scatter(all.log_probs, out.log_probs);
     scatter(all.entropy, out.entropy);
     scatter(all.sum_pi_squared, out.sum_pi_squared);
-  }
+  });
   return all;
+}
+
+void LocalEngine::for_each_micro(const TokenBatch& batch, const BatchLayout& layout,
+                                 const std::function<void(const PackedTokens& packed)>& body) {
+  const std::vector<MicroBatch> micros = pack(layout, 0, layout.size(), options_.max_tokens);
+  const int64_t count = static_cast<int64_t>(micros.size());
+  const int64_t rounds = agree({count})[0];
+  for (int64_t i = 0; i < rounds; ++i) {
+    check_abort();
+    if (i < count) {
+      body(gather(batch, layout, micros[static_cast<size_t>(i)], kRowTile));
+      transformer_.end_inference();
+    } else {
+      transformer_.idle_pass(false);
+    }
+  }
+  end_verb();
 }
 
 at::Tensor LocalEngine::compute_values(const TokenBatch& batch) {
@@ -118,14 +205,12 @@ at::Tensor LocalEngine::compute_values(const TokenBatch& batch) {
   prepare();
   const BatchLayout layout = check_layout(batch, options_.model.vocab_size, options_.model.max_positions);
   const at::Tensor values = at::zeros({layout.num_response_tokens()});
-  for (const MicroBatch& micro : pack(layout, 0, layout.size(), options_.max_tokens)) {
-    check_abort();
-    const PackedTokens packed = gather(batch, layout, micro, kRowTile);
+  for_each_micro(batch, layout, [&](const PackedTokens& packed) {
     const int64_t count = packed.targets.size(0);
     const at::Tensor hidden = transformer_.forward(packed, nullptr, false);
     const at::Tensor rows = value_head_forward(hidden, transformer_.head_weight(), transformer_.head_bias());
     values.index_copy_(0, packed.response_index, rows.narrow(0, 0, count).cpu());
-  }
+  });
   return values;
 }
 
@@ -133,7 +218,11 @@ GenerateResult LocalEngine::generate(const PromptBatch& prompts, const SamplingO
   at::NoGradGuard no_grad;
   require_head(HeadKind::kLm, "generate");
   prepare();
-  return troupe::generate(transformer_, prompts, options, [this] { check_abort(); });
+  agree({});
+  if (sharding_) sharding_->acquire_all("generate");
+  GenerateResult result = troupe::generate(transformer_, prompts, options, [this] { check_abort(); });
+  end_verb();
+  return result;
 }
 
 void LocalEngine::set_steps(int64_t optimizer_steps, int64_t schedule_steps) {
@@ -151,6 +240,7 @@ void LocalEngine::abort(const std::string& reason) {
   const std::lock_guard<std::mutex> lock(abort_mutex_);
   if (!aborted_) abort_reason_ = reason;
   aborted_ = true;
+  if (sharding_) sharding_->abort(reason);
 }
 
 void LocalEngine::check_abort() const {

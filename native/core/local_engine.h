@@ -6,21 +6,24 @@
 
 #include "core/engine.h"
 #include "core/packing.h"
+#include "fsdp/sharding.h"
 #include "losses/losses.h"
 #include "model/parameter_store.h"
 #include "model/transformer.h"
 
 namespace troupe {
 
-// A whole model in one process.
+// The one engine: a whole model in one process, or a rank's part of it with a `sharding_` that brings the
+// parts together.
 class LocalEngine final : public Engine {
  public:
-  explicit LocalEngine(const EngineOptions& options);
+  LocalEngine(const EngineOptions& options, std::shared_ptr<Communicator> comm);
 
   std::vector<ParameterInfo> parameters() const override;
   void import_tensors(TensorKind kind, const std::vector<TensorFile>& files) override;
   void export_tensors(TensorKind kind, const std::vector<TensorFile>& files) const override;
   at::Tensor get_tensor(TensorKind kind, const std::string& param) const override;
+  StateBytes state_bytes() const override;
 
   LogProbResult compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
                                  bool sum_pi_squared) override;
@@ -46,6 +49,15 @@ class LocalEngine final : public Engine {
   MetricsList run_updates(const TokenBatch& tokens, const BatchLayout& layout, const MiniBatches& mini,
                           const MicroStep& step, const Summary& summarize);
   void optimizer_step(Metrics& metrics);
+  // How many micro-batches all ranks run for each entry: the most that any of them has.
+  std::vector<int64_t> agree(const std::vector<int64_t>& counts);
+  // Inference over a batch, micro-batch by micro-batch.
+  void for_each_micro(const TokenBatch& batch, const BatchLayout& layout,
+                      const std::function<void(const PackedTokens& packed)>& body);
+  void write_files(TensorKind kind, const std::vector<TensorFile>& files) const;
+  void end_verb();  // drops what was gathered for it
+  // The whole flat buffer of a group.
+  at::Tensor flat(TensorKind kind, size_t group) const;
 
   void require_head(HeadKind head, const char* verb) const;
   static void check_temperature(double temperature);
@@ -55,6 +67,7 @@ class LocalEngine final : public Engine {
   EngineOptions options_;
   at::Device device_;
   ParameterStore store_;
+  std::unique_ptr<Sharding> sharding_;  // null in a group of one
   Transformer transformer_;
   bool prepared_ = false;
   int64_t optimizer_steps_ = 0;

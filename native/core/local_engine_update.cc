@@ -75,29 +75,46 @@ MetricsList LocalEngine::run_updates(const TokenBatch& tokens, const BatchLayout
   for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
     micro_batches.push_back(pack(layout, mini.offsets[m], mini.offsets[m + 1], options_.max_tokens));
   }
+  std::vector<int64_t> counts;
+  for (const std::vector<MicroBatch>& micros : micro_batches) {
+    counts.push_back(static_cast<int64_t>(micros.size()));
+  }
+  const std::vector<int64_t> rounds = agree(counts);
   MetricsList all;
   for (int64_t epoch = 0; epoch < mini.epochs; ++epoch) {
     for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
       store_.zero_grad();
-      for (const MicroBatch& micro : micro_batches[m]) {
+      for (int64_t i = 0; i < rounds[m]; ++i) {
         check_abort();
-        const PackedTokens packed = gather(tokens, layout, micro, kRowTile);
-        step(static_cast<int64_t>(m), packed);
+        if (i < counts[m]) {
+          step(static_cast<int64_t>(m),
+               gather(tokens, layout, micro_batches[m][static_cast<size_t>(i)], kRowTile));
+        } else {
+          transformer_.idle_pass(true);
+        }
       }
-      Metrics metrics = summarize(static_cast<int64_t>(m));
+      // A rank without sequences has nothing to say about them.
+      Metrics metrics = counts[m] > 0 || !sharding_ ? summarize(static_cast<int64_t>(m)) : Metrics();
       optimizer_step(metrics);
       all.push_back(std::move(metrics));
     }
   }
   ++schedule_steps_;
+  end_verb();
   return all;
 }
 
 void LocalEngine::optimizer_step(Metrics& metrics) {
   const AdamWOptions& optim = *options_.optim;
-  std::vector<at::Tensor> grads;
-  for (const ParameterGroup& group : store_.groups()) grads.push_back(group.buffers.grad);
-  const double norm = global_grad_norm(grads);
+  double norm = 0;
+  if (sharding_) {
+    sharding_->sum_gradients();
+    norm = sharding_->grad_norm();
+  } else {
+    std::vector<at::Tensor> grads;
+    for (const ParameterGroup& group : store_.groups()) grads.push_back(group.buffers.grad);
+    norm = global_grad_norm(grads);
+  }
   const double lr = troupe::learning_rate(optim, schedule_steps_);
   metrics["grad_norm"] = norm;
   metrics["lr"] = lr;
@@ -107,6 +124,7 @@ void LocalEngine::optimizer_step(Metrics& metrics) {
   const double scale = optim.grad_clip > 0 ? std::min(1.0, optim.grad_clip / (norm + 1e-6)) : 1.0;
   ++optimizer_steps_;
   for (ParameterGroup& group : store_.groups()) adamw_step(group.buffers, optim, lr, scale, optimizer_steps_);
+  if (sharding_) sharding_->invalidate();
 }
 
 MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatches& mini,

@@ -30,43 +30,54 @@ std::string group_of(const std::string& name) {
 }  // namespace
 
 ParameterStore::ParameterStore(const ModelConfig& config, at::Device device, at::ScalarType compute_dtype,
-                               bool training, uint64_t seed)
-    : config_(config), training_(training), seed_(seed) {
-  std::vector<int64_t> starts;
+                               bool training, uint64_t seed, ShardSlice slice)
+    : config_(config), training_(training), seed_(seed), slice_(slice) {
   std::vector<int64_t> sizes;
   for (ParameterInfo& info : parameter_layout(config)) {
     const std::string group = group_of(info.name);
     if (groups_.empty() || groups_.back().name != group) {
-      groups_.push_back({group, {}});
+      groups_.push_back({group, {}, {}, {}});
       sizes.push_back(0);
     }
-    starts.push_back(sizes.back());
-    sizes.back() = round_up(sizes.back() + element_count(info.shape), kAlignment);
+    const int64_t start = sizes.back();
+    sizes.back() = round_up(start + element_count(info.shape), kAlignment);
     index_[info.name] = parameters_.size();
-    parameters_.push_back({std::move(info), groups_.size() - 1, {}, {}, {}});
+    parameters_.push_back({std::move(info), groups_.size() - 1, start, {}, {}, {}});
   }
 
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
+  const bool sharded = slice.count > 1;
   for (size_t g = 0; g < groups_.size(); ++g) {
+    const int64_t whole = round_up(sizes[g], kAlignment * slice.count);
+    const int64_t own = whole / slice.count;
     AdamWBuffers& buffers = groups_[g].buffers;
-    buffers.param = at::zeros({sizes[g]}, fp32);
-    if (compute_dtype != at::kFloat) buffers.compute = at::zeros({sizes[g]}, fp32.dtype(compute_dtype));
+    buffers.param = at::zeros({own}, fp32);
+    if (compute_dtype != at::kFloat) buffers.compute = at::zeros({own}, fp32.dtype(compute_dtype));
     if (training) {
-      buffers.grad = zero_pages(sizes[g], device);
-      buffers.exp_avg = zero_pages(sizes[g], device);
-      buffers.exp_avg_sq = zero_pages(sizes[g], device);
+      buffers.grad = zero_pages(own, device);
+      buffers.exp_avg = zero_pages(own, device);
+      buffers.exp_avg_sq = zero_pages(own, device);
+    }
+    if (sharded) {
+      groups_[g].full_compute = FlatBuffer(whole, compute_dtype, device);
+      if (training) groups_[g].full_grad = FlatBuffer(whole, at::kFloat, device);
     }
   }
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    Parameter& parameter = parameters_[p];
-    const AdamWBuffers& buffers = groups_[parameter.group].buffers;
-    const int64_t count = element_count(parameter.info.shape);
-    const auto view = [&](const at::Tensor& flat) {
-      return flat.defined() ? flat.narrow(0, starts[p], count).view(parameter.info.shape) : at::Tensor();
-    };
-    parameter.master = view(buffers.param);
-    parameter.grad = view(buffers.grad);
-    parameter.compute = buffers.compute.defined() ? view(buffers.compute) : parameter.master;
+  for (Parameter& parameter : parameters_) {
+    const ParameterGroup& group = groups_[parameter.group];
+    if (sharded) {
+      parameter.compute = view(parameter, group.full_compute.tensor());
+      parameter.grad = view(parameter, group.full_grad.tensor());
+    } else {
+      parameter.master = view(parameter, group.buffers.param);
+      parameter.grad = view(parameter, group.buffers.grad);
+      parameter.compute =
+          group.buffers.compute.defined() ? view(parameter, group.buffers.compute) : parameter.master;
+    }
+  }
+  for (ParameterGroup& group : groups_) {
+    group.full_compute.release();
+    group.full_grad.release();
   }
 }
 
@@ -82,15 +93,32 @@ const Parameter& ParameterStore::at(const std::string& name) const {
   return *parameter;
 }
 
-at::Tensor ParameterStore::tensor(TensorKind kind, const Parameter& parameter) const {
-  if (kind == TensorKind::kParam) return parameter.master;
+const at::Tensor& ParameterStore::owned(TensorKind kind, size_t group) const {
+  const AdamWBuffers& buffers = groups_[group].buffers;
+  if (kind == TensorKind::kParam) return buffers.param;
   require(training_, ErrorCode::kInvalidArgument,
           "[model] an inference-only engine (optim: null) has no gradients ", "or optimiser state");
-  if (kind == TensorKind::kGrad) return parameter.grad;
-  const AdamWBuffers& buffers = groups_[parameter.group].buffers;
-  const at::Tensor& flat = kind == TensorKind::kExpAvg ? buffers.exp_avg : buffers.exp_avg_sq;
-  const int64_t start = parameter.master.storage_offset() - buffers.param.storage_offset();
-  return flat.narrow(0, start, parameter.master.numel()).view(parameter.info.shape);
+  if (kind == TensorKind::kGrad) return buffers.grad;
+  return kind == TensorKind::kExpAvg ? buffers.exp_avg : buffers.exp_avg_sq;
+}
+
+at::Tensor ParameterStore::view(const Parameter& parameter, const at::Tensor& flat) {
+  if (!flat.defined()) return flat;
+  const std::vector<int64_t>& shape = parameter.info.shape;
+  return flat.narrow(0, parameter.start, element_count(shape)).view(shape);
+}
+
+void ParameterStore::assign(TensorKind kind, const Parameter& parameter, int64_t row,
+                            const at::Tensor& values) {
+  const at::Tensor& own = owned(kind, parameter.group);
+  const int64_t own_begin = slice_.index * own.numel();
+  const int64_t row_size = element_count(parameter.info.shape) / parameter.info.shape[0];
+  const int64_t begin = parameter.start + row * row_size;
+  const int64_t from = std::max(begin, own_begin);
+  const int64_t to = std::min(begin + values.numel(), own_begin + own.numel());
+  if (from >= to) return;
+  own.narrow(0, from - own_begin, to - from)
+      .copy_(values.contiguous().view({-1}).narrow(0, from - begin, to - from));
 }
 
 void ParameterStore::initialize_missing() {
@@ -102,9 +130,10 @@ void ParameterStore::initialize_missing() {
     if (parameter.info.shape.size() >= 2) {
       auto generator = at::make_generator<at::CPUGeneratorImpl>(seed_ * 0x9E3779B97F4A7C15ULL + p);
       at::Tensor values = at::empty(parameter.info.shape, at::kFloat);
-      parameter.master.copy_(values.normal_(0, kInitStd, generator));
+      assign(TensorKind::kParam, parameter, 0, values.normal_(0, kInitStd, generator));
     } else if (name.find("norm.weight") != std::string::npos) {
-      parameter.master.fill_(config_.norm_unit_offset ? 0.0 : 1.0);
+      const double identity = config_.norm_unit_offset ? 0 : 1;
+      assign(TensorKind::kParam, parameter, 0, at::full(parameter.info.shape, identity, at::kFloat));
     }
   }
   refresh_compute();

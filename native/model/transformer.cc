@@ -21,11 +21,12 @@ int64_t longest(const ops::Segments& segments) {
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device,
-                         at::ScalarType dtype)
+                         at::ScalarType dtype, ParameterAccess* access)
     : config_(config),
       device_(device),
       dtype_(dtype),
-      embedding_scale_(at::scalar_tensor(config.embedding_scale, at::kDouble).to(dtype).item<double>()) {
+      embedding_scale_(at::scalar_tensor(config.embedding_scale, at::kDouble).to(dtype).item<double>()),
+      access_(access) {
   const Parameter& embed = store.at("embed.weight");
   embed_ = embed.compute;
   embed_grad_ = embed.grad;
@@ -43,6 +44,55 @@ Transformer::Transformer(const ModelConfig& config, const ParameterStore& store,
     head_bias_ = bias->compute;
     head_bias_grad_ = bias->grad;
   }
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    block_groups_.push_back(store.at("layers." + std::to_string(layer) + ".attn_norm.weight").group);
+  }
+  root_groups_ = {embed.group, store.at("norm.weight").group};
+}
+
+void Transformer::acquire_root(bool training) {
+  if (access_ == nullptr) return;
+  for (const size_t group : root_groups_) {
+    access_->acquire(group, "forward");
+    if (training) access_->acquire_gradient(group);
+  }
+}
+
+void Transformer::release_root(bool training) {
+  if (access_ == nullptr) return;
+  for (const size_t group : root_groups_) {
+    if (training) access_->release_gradient(group);
+    access_->release(group);
+  }
+}
+
+void Transformer::acquire_block(size_t layer, const char* phase, bool gradient) {
+  if (access_ == nullptr) return;
+  access_->acquire(block_groups_[layer], phase);
+  if (gradient) access_->acquire_gradient(block_groups_[layer]);
+}
+
+void Transformer::release_block(size_t layer, bool gradient) {
+  if (access_ == nullptr) return;
+  if (gradient) access_->release_gradient(block_groups_[layer]);
+  access_->release(block_groups_[layer]);
+}
+
+void Transformer::end_inference() {
+  release_root(false);
+}
+
+void Transformer::idle_pass(bool training) {
+  acquire_root(training);
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    acquire_block(layer, "forward", false);
+    if (!training || layer + 1 < blocks_.size()) release_block(layer, false);
+  }
+  for (size_t layer = training ? blocks_.size() : 0; layer-- > 0;) {
+    acquire_block(layer, "backward", true);
+    release_block(layer, true);
+  }
+  release_root(training);
 }
 
 void Transformer::ensure_rotary(int64_t positions) {
@@ -76,15 +126,19 @@ at::Tensor Transformer::forward(const PackedTokens& packed, ForwardState* state,
   const at::Tensor tokens = packed.tokens.to(device_);
   const int64_t total = tokens.size(0);
   at::Tensor x = at::empty({total, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
+  acquire_root(state != nullptr);
   embed(tokens, rows.positions, x);
   if (state != nullptr) state->blocks.resize(blocks_.size());
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    acquire_block(layer, "forward", false);
     if (state != nullptr && checkpointing) {
       state->blocks[layer].x = x;
       x = blocks_[layer].forward(x, rows, nullptr);
     } else {
       x = blocks_[layer].forward(x, rows, state != nullptr ? &state->blocks[layer] : nullptr);
     }
+    // The last block's backward comes next.
+    if (state == nullptr || layer + 1 < blocks_.size()) release_block(layer, false);
   }
 
   const at::Tensor predict_rows = packed.predict_rows.to(device_);
@@ -126,9 +180,11 @@ void Transformer::backward(const at::Tensor& d_hidden, ForwardState& state) {
   dx.index_add_(0, state.predict_rows, d_inputs.narrow(0, 0, predictions));
   for (size_t layer = blocks_.size(); layer-- > 0;) {
     BlockSaved& saved = state.blocks[layer];
+    acquire_block(layer, "backward", true);
     if (!saved.qkv.defined()) blocks_[layer].forward(saved.x, state.rows, &saved);  // checkpointed
     dx = blocks_[layer].backward(dx, state.rows, saved);
     saved = BlockSaved{};
+    release_block(layer, true);
   }
   const at::Tensor d_embed = dx.to(at::kFloat);
   const int64_t real_rows = ops::real_rows(state.rows.segments);
@@ -137,6 +193,7 @@ void Transformer::backward(const at::Tensor& d_hidden, ForwardState& state) {
     pos_embed_grad_.index_add_(0, state.rows.positions.narrow(0, 0, real_rows), used);
   embed_grad_.index_add_(0, state.tokens.narrow(0, 0, real_rows),
                          embedding_scale_ == 1 ? used : used * embedding_scale_);
+  release_root(true);
 }
 
 int64_t Transformer::decode_row_tile() const {

@@ -5,6 +5,7 @@
 #include "core/packing.h"
 #include "model/block.h"
 #include "model/decoder.h"
+#include "model/parameter_access.h"
 #include "model/parameter_store.h"
 
 namespace troupe {
@@ -24,8 +25,10 @@ struct ForwardState {
 // N' is the number of response-predicting rows rounded up to whole row tiles.
 class Transformer final : public Decoder {
  public:
-  Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device,
-              at::ScalarType dtype);
+  // access: null when `store` holds all parameters all the time. Otherwise a pass acquires the embeddings
+  // and the head for its whole length and the blocks one by one.
+  Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
+              ParameterAccess* access = nullptr);
 
   const ModelConfig& config() const override { return config_; }
   at::Device device() const override { return device_; }
@@ -34,8 +37,13 @@ class Transformer final : public Decoder {
   // Final hidden states [N', H] of the rows that predict response tokens. state may be null
   // (inference); with checkpointing only the blocks' inputs are kept.
   at::Tensor forward(const PackedTokens& packed, ForwardState* state, bool checkpointing);
-  // d_hidden [N', H]; adds to every parameter's gradient but the head's.
+  // d_hidden [N', H]; adds to every parameter's gradient but the head's. Ends the pass.
   void backward(const at::Tensor& d_hidden, ForwardState& state);
+  // Ends a pass without a backward: the head is no longer needed.
+  void end_inference();
+  // What a pass (with a backward when `training`) asks of the parameters' access, without any rows: for a
+  // rank that has no micro-batch while others have one.
+  void idle_pass(bool training);
 
   // [V, H] (LM) or [1, H] (value).
   const at::Tensor& head_weight() const { return head_weight_; }
@@ -53,6 +61,10 @@ class Transformer final : public Decoder {
   at::Tensor prefill(const PackedSequences& packed, const QkvSink& sink) override;
 
  private:
+  void acquire_root(bool training);
+  void release_root(bool training);
+  void acquire_block(size_t layer, const char* phase, bool gradient);
+  void release_block(size_t layer, bool gradient);
   RowContext row_context(const at::Tensor& positions, const ops::Segments& segments, int64_t row_tile);
   void ensure_rotary(int64_t positions);
 
@@ -65,6 +77,8 @@ class Transformer final : public Decoder {
   Norm final_norm_;
   at::Tensor head_weight_, head_weight_grad_, head_bias_, head_bias_grad_;
   RotaryTables rotary_;
+  ParameterAccess* access_;
+  std::vector<size_t> block_groups_, root_groups_;  // of the store
 };
 
 }  // namespace troupe

@@ -33,19 +33,6 @@ void check_flat(const char* name, const at::Tensor& x, at::ScalarType type, int6
           ErrorCode::kInternal, "[optim] expected ", name, " contiguous with ", count, " ", type);
 }
 
-double sum_of_squares(const at::Tensor& x) {
-  if (!x.is_cpu()) return at::sum(at::square(x.to(at::kDouble))).item<double>();
-  std::vector<double> parts(static_cast<size_t>((x.numel() + kBlock - 1) / kBlock));
-  const float* data = x.const_data_ptr<float>();
-  for_each_block(x.numel(), [&](int64_t block, int64_t begin, int64_t end) {
-    parts[static_cast<size_t>(block)] =
-        kernels::row_kernels().optim.sum_of_squares(data + begin, end - begin);
-  });
-  double sum = 0;
-  for (const double part : parts) sum += part;
-  return sum;
-}
-
 // The same step in LibTorch operations, for devices without a kernel.
 void adamw_reference(const AdamWBuffers& buffers, const kernels::AdamWConstants& c) {
   const at::Tensor grad = buffers.grad * c.grad_scale;
@@ -76,12 +63,23 @@ double learning_rate(const AdamWOptions& options, int64_t step) {
   return options.lr * std::max(low, std::cos(kPi * progress) * (1 - low) / 2 + (1 + low) / 2);
 }
 
+double sum_of_squares(const at::Tensor& flat) {
+  check_flat("gradient", flat, at::kFloat, flat.numel());
+  if (!flat.is_cpu()) return at::sum(at::square(flat.to(at::kDouble))).item<double>();
+  std::vector<double> parts(static_cast<size_t>((flat.numel() + kBlock - 1) / kBlock));
+  const float* data = flat.const_data_ptr<float>();
+  for_each_block(flat.numel(), [&](int64_t block, int64_t begin, int64_t end) {
+    parts[static_cast<size_t>(block)] =
+        kernels::row_kernels().optim.sum_of_squares(data + begin, end - begin);
+  });
+  double sum = 0;
+  for (const double part : parts) sum += part;
+  return sum;
+}
+
 double global_grad_norm(const std::vector<at::Tensor>& grads) {
   double sum = 0;
-  for (const at::Tensor& grad : grads) {
-    check_flat("gradient", grad, at::kFloat, grad.numel());
-    sum += sum_of_squares(grad);
-  }
+  for (const at::Tensor& grad : grads) sum += sum_of_squares(grad);
   return std::sqrt(sum);
 }
 

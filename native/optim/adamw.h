@@ -15,6 +15,9 @@ namespace troupe {
 // linear warm-up, verl's formulas (utils/torch_functional): see docs/numerics.md.
 double learning_rate(const AdamWOptions& options, int64_t step);
 
+// Accumulated in double in a fixed order; NaN/inf propagate.
+double sum_of_squares(const at::Tensor& flat);
+
 // sqrt(sum of squares) over all buffers, accumulated in double in a fixed order; NaN/inf propagate.
 double global_grad_norm(const std::vector<at::Tensor>& grads);
 

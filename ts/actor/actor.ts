@@ -4,7 +4,7 @@ import { rankZero, splitCollect } from '../controller/dispatch';
 import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from './check_options';
 import type { EngineOptions } from './engine_options';
-import { reduceMetrics, type UpdateMetrics } from './metrics';
+import { mergeRanks, reduceMetrics, type UpdateMetrics } from './metrics';
 import { policyBatch } from './policy_batch';
 import { RoleEngine } from './role_engine';
 import type { SamplingOptions } from './sampling';
@@ -16,7 +16,15 @@ import {
   sampledBatch,
   sampleSeeds,
 } from './sampling';
-import { joinFloats, planUpdate, shardByRank, tokenBatch, type UpdateShard } from './shards';
+import {
+  contiguousByRank,
+  joinFloats,
+  planUpdate,
+  type RankShard,
+  shardByRank,
+  tokenBatch,
+  type UpdateShard,
+} from './shards';
 import { preparationOf, updateStepwise } from './stepwise_update';
 import type { PolicyLossOptions } from './update_options';
 import { resolvePolicyLoss } from './update_options';
@@ -78,15 +86,19 @@ export class Actor {
       return { logProbs: new Float32Array(0), entropy: empty(entropy), sumPiSquared: empty(sumPiSquared) };
     }
     const { group, name } = this.engine;
-    const shards = shardByRank(b, group.worldSize).map(
-      (shard): [ReturnType<typeof tokenBatch>, number, boolean, boolean] => [
-        tokenBatch(shard),
+    const shards = shardByRank(b, group.worldSize);
+    return splitCollect(
+      group,
+      name,
+      'computeLogProb',
+      shards.map((shard): [ReturnType<typeof tokenBatch>, number, boolean, boolean] => [
+        tokenBatch(shard.batch),
         temperature,
         entropy,
         sumPiSquared,
-      ],
+      ]),
+      (parts) => joinLogProbs(b, shards, parts),
     );
-    return splitCollect(group, name, 'computeLogProb', shards, joinLogProbs);
   }
 
   /**
@@ -132,7 +144,7 @@ export class Actor {
         loss,
         temperature,
       ]),
-      rankZeroMetrics,
+      (byRank) => mergeRanks(byRank, shards),
     );
     return this.updateMetrics(b, epochs, started, records);
   }
@@ -146,7 +158,9 @@ export class Actor {
     const { group, name } = this.engine;
     const shards = planUpdate(where, b, o.miniBatchSize, epochs, group.worldSize);
     const started = performance.now();
-    const records = await splitCollect(group, name, 'updateSft', shards.map(sftArguments), rankZeroMetrics);
+    const records = await splitCollect(group, name, 'updateSft', shards.map(sftArguments), (byRank) =>
+      mergeRanks(byRank, shards),
+    );
     return this.updateMetrics(b, epochs, started, records);
   }
 
@@ -176,7 +190,7 @@ export class Actor {
     const seeds = sampleSeeds(batch, n, seed);
     const { group, name } = this.engine;
     let at = 0;
-    const shards = shardByRank(batch, group.worldSize).map(
+    const shards = contiguousByRank(batch, group.worldSize).map(
       (shard): [ReturnType<typeof promptBatch>, typeof native] => {
         const own = seeds.slice(at, at + shard.size * n);
         at += shard.size * n;
@@ -245,16 +259,21 @@ const sftArguments = ({
   mini,
 ];
 
-/** Metrics are of the whole mini-batch, the same on every rank. */
-const rankZeroMetrics = (byRank: NativeMetrics[][]): NativeMetrics[] => byRank[0] ?? [];
-
-function joinLogProbs(parts: NativeLogProbResult[]): NativeLogProbResult {
+function joinLogProbs(
+  batch: Batch,
+  shards: readonly RankShard[],
+  parts: NativeLogProbResult[],
+): NativeLogProbResult {
   const join = (get: (r: NativeLogProbResult) => Float32Array | null): Float32Array | null => {
     const arrays = parts.map(get).filter((x) => x !== null);
-    return arrays.length === parts.length ? joinFloats(arrays) : null;
+    return arrays.length === parts.length ? joinFloats(batch, shards, arrays) : null;
   };
   return {
-    logProbs: joinFloats(parts.map((r) => r.logProbs)),
+    logProbs: joinFloats(
+      batch,
+      shards,
+      parts.map((r) => r.logProbs),
+    ),
     entropy: join((r) => r.entropy),
     sumPiSquared: join((r) => r.sumPiSquared),
   };

@@ -1,6 +1,6 @@
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import type { WorkerGroup } from '../controller/worker_group';
-import type { NativeAdamWOptions } from '../native/bridge';
+import type { NativeAdamWOptions, Sharding } from '../native/bridge';
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from './check_options';
 
 /** AdamW. The learning rate moves once per update call (one training step, whatever its mini-batches), as in verl. */
@@ -27,7 +27,8 @@ export interface EngineOptions {
   /** Hugging Face directory: config.json and safetensors. */
   model: string;
   strategy?: 'fsdp' | 'megatron'; // fsdp
-  worldSize?: number; // 1
+  /** Worker processes that share the model and the work, 1; docs/distributed.md. */
+  worldSize?: number;
   /** Default: cuda when the native build has it and there is one, else cpu. */
   device?: 'cpu' | 'cuda';
   /** Compute dtype; master weights are float32 always. Default: bfloat16 on cuda, float32 on cpu. */
@@ -43,7 +44,13 @@ export interface EngineOptions {
     vpp?: number;
     sequenceParallel?: boolean;
     ulysses?: number;
+    /** Ranks that share one copy of the state: -1 (default), worldSize or more: all; 1: none, `sharding` no_shard. */
     fsdpSize?: number;
+    /**
+     * full_shard (default): parameters are gathered block by block; shard_grad_op: once per call or optimiser step; no_shard: every
+     * rank holds everything. The first two shard master weights, gradients and optimiser state.
+     */
+    sharding?: Sharding;
   };
   /** Recompute a block's activations in the backward pass instead of keeping them; default false. */
   gradientCheckpointing?: boolean;
@@ -68,6 +75,8 @@ export interface ResolvedEngineOptions {
   model: string;
   name: string;
   worldSize: number;
+  /** null: one process holds everything. */
+  sharding: Sharding | null;
   device: 'cpu' | 'cuda' | null;
   dtype: 'float32' | 'bfloat16' | null;
   maxTokens: number | null;
@@ -108,7 +117,8 @@ const OPTIM_KEYS = [
   'totalSteps',
   'minLrRatio',
 ];
-const PARALLEL_KEYS = ['tp', 'pp', 'vpp', 'sequenceParallel', 'ulysses', 'fsdpSize'];
+const PARALLEL_KEYS = ['tp', 'pp', 'vpp', 'sequenceParallel', 'ulysses', 'fsdpSize', 'sharding'];
+const SHARDINGS: readonly Sharding[] = ['full_shard', 'shard_grad_op', 'no_shard'];
 
 /** Applies the defaults that need no worker and refuses what this release cannot do. */
 export function resolveEngineOptions(
@@ -125,13 +135,12 @@ export function resolveEngineOptions(
     throw badOption(where, "strategy 'megatron' is not in this release: use 'fsdp'");
   const worldSize =
     o.group?.worldSize ?? numberOption(where, 'worldSize', o.worldSize, 1, { integer: true, min: 1 });
-  if (worldSize > 1)
-    throw badOption(where, `worldSize ${worldSize}: this release runs on one process, use worldSize 1`);
-  refuseParallel(where, o);
+  const sharding = resolveSharding(where, o, worldSize);
   return {
     model: o.model,
     name: o.name ?? role,
     worldSize,
+    sharding,
     device:
       o.device === undefined
         ? null
@@ -156,17 +165,29 @@ export function resolveEngineOptions(
   };
 }
 
-function refuseParallel(where: string, o: EngineOptions): void {
+/** Refuses what this release cannot do. */
+function resolveSharding(where: string, o: EngineOptions, worldSize: number): Sharding | null {
   if (o.parallel !== undefined) checkOptionNames(`${where}.parallel`, o.parallel, PARALLEL_KEYS);
-  for (const [key, value] of Object.entries(o.parallel ?? {})) {
-    const trivial =
-      value === undefined || value === 1 || value === false || (key === 'fsdpSize' && value === -1);
-    if (!trivial)
-      throw badOption(where, `parallel.${key} ${String(value)}: this release runs on one process`);
+  const { fsdpSize = -1, sharding, ...others } = o.parallel ?? {};
+  for (const [key, value] of Object.entries(others)) {
+    if (value !== undefined && value !== 1 && value !== false)
+      throw badOption(
+        where,
+        `parallel.${key} ${String(value)}: not in this release, which shards by data only`,
+      );
+  }
+  if (fsdpSize !== -1 && fsdpSize !== 1 && !(fsdpSize >= worldSize)) {
+    throw badOption(
+      where,
+      `parallel.fsdpSize ${String(fsdpSize)}: expected -1, 1 or at least worldSize = ${worldSize}; copies of shards (hybrid) are not in this release`,
+    );
   }
   if (o.offload !== undefined) checkOptionNames(`${where}.offload`, o.offload, ['params', 'optimizer']);
   if (o.offload?.params || o.offload?.optimizer)
     throw badOption(where, 'offload is not in this release: leave it out');
+  const fallback = fsdpSize === 1 ? 'no_shard' : 'full_shard';
+  const chosen = choiceOption(where, 'parallel.sharding', sharding, SHARDINGS, fallback);
+  return worldSize === 1 ? null : chosen;
 }
 
 function resolveOptim(where: string, o: OptimOptions, defaultLr: number): NativeAdamWOptions {

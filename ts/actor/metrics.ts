@@ -1,10 +1,47 @@
 import { freemem, totalmem } from 'node:os';
 import type { NativeMemoryInfo, NativeMetrics } from '../native/bridge';
+import type { UpdateShard } from './shards';
 
 /** Metric name -> value, under verl's names. */
 export type UpdateMetrics = Record<string, number>;
 
 const GIB = 2 ** 30;
+
+/** Sums of terms that were divided by counts of the whole mini-batch: the sum over ranks is the whole. */
+const SUMS: ReadonlySet<string> = new Set(['loss', 'pg_loss', 'entropy_loss', 'kl_loss', 'vf_loss']);
+/** The same on every rank. */
+const EQUAL: ReadonlySet<string> = new Set(['lr', 'grad_norm', 'update_skipped', 'kl_coef']);
+
+/**
+ * The metrics of each mini-batch and epoch from those of every rank. Losses are summed; what is a mean over a rank's loss tokens
+ * (fractions, KL, entropy) is weighted by their number. A rank without sequences reports none of either.
+ */
+export function mergeRanks(
+  byRank: readonly (readonly NativeMetrics[])[],
+  shards: readonly UpdateShard[],
+): NativeMetrics[] {
+  const first = byRank[0] ?? [];
+  if (byRank.length === 1) return [...first];
+  return first.map((_, step) => {
+    const records = byRank.map((records_) => records_[step] as NativeMetrics);
+    const tokens = shards.map((shard) => shard.tokens[step % shard.tokens.length] as number);
+    const merged: NativeMetrics = {};
+    for (const name of new Set(records.flatMap((record) => Object.keys(record)))) {
+      let sum = 0;
+      let weight = 0;
+      let last = 0;
+      for (const [rank, record] of records.entries()) {
+        const value = record[name];
+        if (value === undefined) continue;
+        last = value;
+        sum += SUMS.has(name) ? value : value * (tokens[rank] as number);
+        weight += tokens[rank] as number;
+      }
+      merged[name] = EQUAL.has(name) ? last : SUMS.has(name) ? sum : weight === 0 ? 0 : sum / weight;
+    }
+    return merged;
+  });
+}
 
 /**
  * One number per metric from those of each mini-batch and epoch: the mean, or the largest (smallest) for names with 'max'

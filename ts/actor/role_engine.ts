@@ -52,6 +52,7 @@ export class RoleEngine {
     let created = false;
     try {
       const options = nativeOptions(group, resolved, model);
+      if (options.sharding !== null) await group.connect();
       await group.createEngine(resolved.name, options);
       created = true;
       const engine = new RoleEngine(
@@ -211,6 +212,7 @@ function nativeOptions(
     optim: o.optim,
     seed: o.seed,
     numThreads: o.numThreads,
+    sharding: o.sharding,
   };
 }
 

@@ -1,5 +1,6 @@
 import type { Batch } from '../batch/batch';
 import { offsetsOf } from '../batch/layout';
+import { karmarkarKarp } from '../batch/partition';
 import type { NativeMiniBatches, NativeTokenBatch } from '../native/bridge';
 import { badOption } from './check_options';
 
@@ -7,6 +8,8 @@ import { badOption } from './check_options';
 export interface UpdateShard {
   batch: Batch;
   mini: NativeMiniBatches;
+  /** Loss tokens of each mini-batch that are this rank's. */
+  tokens: number[];
 }
 
 /** The tokens of a batch as the engine takes them. */
@@ -14,26 +17,54 @@ export function tokenBatch(batch: Batch): NativeTokenBatch {
   return { tokens: batch.get('tokens'), seqOffsets: batch.seqOffsets, promptLens: batch.promptLens };
 }
 
-/** Contiguous parts, one per rank, whose results in rank order are those of the whole. */
-export function shardByRank(batch: Batch, worldSize: number): Batch[] {
-  if (worldSize === 1) return [batch];
-  return Array.from({ length: worldSize }, (_, rank) => {
-    const [start, end] = rankRange(0, batch.size, rank, worldSize);
-    return batch.slice(start, end);
-  });
+/** The sequences that one rank computes, and where they stand in the whole batch. */
+export interface RankShard {
+  batch: Batch;
+  indices: number[];
 }
 
-/** Puts per-response-token results of `shardByRank` together again. */
-export function joinFloats(parts: readonly Float32Array[]): Float32Array {
+/** One part per rank, balanced by tokens; with fewer sequences than ranks some are empty. */
+export function shardByRank(batch: Batch, worldSize: number): RankShard[] {
+  return balanced(batch, 0, batch.size, worldSize).map((indices) => ({
+    batch: worldSize === 1 ? batch : batch.take(indices),
+    indices,
+  }));
+}
+
+/** Contiguous parts of equally many sequences, one per rank, whose results in rank order are those of the whole. */
+export function contiguousByRank(batch: Batch, worldSize: number): Batch[] {
+  if (worldSize === 1) return [batch];
+  const at = (rank: number): number => Math.floor((batch.size * rank) / worldSize);
+  return Array.from({ length: worldSize }, (_, rank) => batch.slice(at(rank), at(rank + 1)));
+}
+
+/** Puts per-response-token results of `shardByRank` back in the order of the batch. */
+export function joinFloats(
+  batch: Batch,
+  shards: readonly RankShard[],
+  parts: readonly Float32Array[],
+): Float32Array {
   const first = parts[0];
   if (parts.length === 1 && first !== undefined) return first;
-  const out = new Float32Array(parts.reduce((n, part) => n + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    out.set(part, at);
-    at += part.length;
+  const out = new Float32Array(batch.numResponseTokens);
+  for (const [rank, { batch: own, indices }] of shards.entries()) {
+    const part = parts[rank] as Float32Array;
+    for (const [i, index] of indices.entries()) {
+      const values = part.subarray(own.responseOffsets[i], own.responseOffsets[i + 1]);
+      out.set(values, batch.responseOffsets[index] as number);
+    }
   }
   return out;
+}
+
+/** Sequences [start, end) in one set per rank, ascending in each. */
+function balanced(batch: Batch, start: number, end: number, worldSize: number): number[][] {
+  const indices = Array.from({ length: end - start }, (_, i) => start + i);
+  if (worldSize === 1) return [indices];
+  if (indices.length <= worldSize)
+    return Array.from({ length: worldSize }, (_, rank) => indices.slice(rank, rank + 1));
+  const lengths = indices.map((i) => batch.sequenceLens[i] as number);
+  return karmarkarKarp(lengths, worldSize, false).map((part) => part.map((i) => start + i));
 }
 
 /**
@@ -60,19 +91,20 @@ export function planUpdate(
   const starts = Array.from({ length: batch.size / miniSize }, (_, m) => m * miniSize);
   const globalTokens = starts.map((start) => maskSum(batch, start, start + miniSize));
   const globalSequences = starts.map(() => miniSize);
+  const parts = starts.map((start) => balanced(batch, start, start + miniSize, worldSize));
   return Array.from({ length: worldSize }, (_, rank) => {
-    const ranges = starts.map((start) => rankRange(start, start + miniSize, rank, worldSize));
-    const indices = ranges.flatMap(([a, b]) => Array.from({ length: b - a }, (_, i) => a + i));
+    const own = parts.map((byRank) => byRank[rank] as number[]);
     return {
-      batch: worldSize === 1 ? batch : batch.take(indices),
-      mini: { offsets: [...offsetsOf(ranges.map(([a, b]) => b - a))], globalTokens, globalSequences, epochs },
+      batch: worldSize === 1 ? batch : batch.take(own.flat()),
+      mini: {
+        offsets: [...offsetsOf(own.map((indices) => indices.length))],
+        globalTokens,
+        globalSequences,
+        epochs,
+      },
+      tokens: own.map((indices) => indices.reduce((sum, i) => sum + maskSum(batch, i, i + 1), 0)),
     };
   });
-}
-
-function rankRange(start: number, end: number, rank: number, worldSize: number): [number, number] {
-  const at = (r: number): number => start + Math.floor(((end - start) * r) / worldSize);
-  return [at(rank), at(rank + 1)];
 }
 
 function maskSum(batch: Batch, start: number, end: number): number {

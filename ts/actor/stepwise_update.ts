@@ -9,6 +9,7 @@ import type { Batch } from '../batch/batch';
 import { oneToAll, rankZero, splitCollect } from '../controller/dispatch';
 import type { NativeMetrics, NativePolicyBatch, NativePolicyLossOptions } from '../native/bridge';
 import { bypassLoss, givenLoss } from './given_loss';
+import { mergeRanks } from './metrics';
 import { policyBatch, withGivenLoss } from './policy_batch';
 import type { RoleEngine } from './role_engine';
 import { planUpdate } from './shards';
@@ -137,7 +138,7 @@ export async function updateStepwise(
         prepared.loss,
         o.temperature,
       ]),
-      (byRank) => byRank[0] ?? [],
+      (byRank) => mergeRanks(byRank, shards),
     );
     records.push({ ...prepared.metrics, ...record });
   }

@@ -7,10 +7,7 @@ const KL_LOSS_KINDS = [...KL_KINDS, 'kl+', 'k1+', 'abs+', 'mse+', 'k2+', 'low_va
 
 export const actorSection = {
   ...updates,
-  strategy: fixed(
-    ['fsdp', 'fsdp2'],
-    `strategy megatron ${NOT_YET}; one rank runs the same engine under both fsdp names`,
-  ),
+  strategy: fixed(['fsdp', 'fsdp2'], `strategy megatron ${NOT_YET}; both fsdp names mean the same engine`),
   ppo_max_token_len_per_gpu: field(int(1), 16384, 'Packing capacity: tokens per micro-batch.'),
   clip_ratio: field(num(0), 0.2, 'PPO clip range.'),
   clip_ratio_low: derived(num(0), 'actor_rollout_ref.actor.clip_ratio', 'Lower clip range.'),

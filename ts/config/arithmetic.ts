@@ -2,6 +2,10 @@ import type { ResolvedConfig } from './ppo_schema';
 import { needsCritic, needsRewardModel } from './roles';
 import type { ResolvedSftConfig } from './sft_schema';
 
+/** The mean over ranks, which share unevenly where it is no whole number. */
+const perRank = (n: number, ranks: number): string =>
+  n % ranks === 0 ? `${n / ranks} per rank` : `about ${(n / ranks).toFixed(1)} per rank`;
+
 const count = (n: number, noun: string): string => `${n} ${noun}${n === 1 ? '' : 's'}`;
 
 /** Every batch size of a run in its unit, one line each. */
@@ -16,7 +20,7 @@ function rlArithmetic(config: ResolvedConfig): string[] {
   const sequences = data.train_batch_size * n;
   const lines = [
     `step: ${count(data.train_batch_size, 'prompt')} x ${count(n, 'response')} = ${count(sequences, 'sequence')}, ` +
-      `${sequences / ranks} per rank (${count(ranks, 'rank')})`,
+      `${perRank(sequences, ranks)} (${count(ranks, 'rank')})`,
     `sequence: at most ${data.max_prompt_length} + ${data.max_response_length} = ` +
       `${data.max_prompt_length + data.max_response_length} tokens (prompt + response)`,
     role('actor', roles.actor),
@@ -47,7 +51,7 @@ function rlArithmetic(config: ResolvedConfig): string[] {
     const sequencesPerMini = keys.ppo_mini_batch_size * n;
     return (
       `${name}: mini-batch of ${count(keys.ppo_mini_batch_size, 'prompt')} = ${count(sequencesPerMini, 'sequence')}, ` +
-      `${sequencesPerMini / ranks} per rank; ${miniBatches} mini-batch${miniBatches === 1 ? '' : 'es'} x ` +
+      `${perRank(sequencesPerMini, ranks)}; ${miniBatches} mini-batch${miniBatches === 1 ? '' : 'es'} x ` +
       `${count(keys.ppo_epochs, 'epoch')} = ${count(miniBatches * keys.ppo_epochs, 'optimiser step')} per step; ` +
       `micro-batches of up to ${keys.ppo_max_token_len_per_gpu} tokens`
     );
@@ -57,7 +61,7 @@ function rlArithmetic(config: ResolvedConfig): string[] {
 function sftArithmetic({ data, trainer }: ResolvedSftConfig): string[] {
   const ranks = trainer.nnodes * trainer.n_gpus_per_node;
   return [
-    `step: ${count(data.train_batch_size, 'example')} = 1 optimiser step, ${data.train_batch_size / ranks} per rank ` +
+    `step: ${count(data.train_batch_size, 'example')} = 1 optimiser step, ${perRank(data.train_batch_size, ranks)} ` +
       `(${count(ranks, 'rank')}); micro-batches of up to ${data.max_token_len_per_gpu} tokens`,
     `example: at most ${data.max_length} tokens (prompt + response)`,
     duration(trainer, 'example', data.train_batch_size),

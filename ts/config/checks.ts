@@ -7,16 +7,21 @@ import { checkCorrection } from './correction';
 import { nearestName } from './nearest';
 import type { ResolvedConfig } from './ppo_schema';
 import { checkReward } from './reward_checks';
-import { needsCritic, needsReference } from './roles';
+import { needsCritic, needsReference, needsRewardModel } from './roles';
 
 /** What both programs have in common. */
 export function checkRun({ trainer }: Pick<ResolvedConfig, 'trainer'>): void {
   for (const name of trainer.logger) checkLogger(name);
-  const ranks = trainer.nnodes * trainer.n_gpus_per_node;
-  if (ranks !== 1) {
+  if (trainer.nnodes !== 1) {
     throw new ConfigError(
-      `trainer.n_gpus_per_node: expected nnodes x n_gpus_per_node = 1, got ${trainer.nnodes} x ${trainer.n_gpus_per_node} = ${ranks}: ` +
-        'this version trains in one worker process',
+      `trainer.nnodes: expected 1, got ${trainer.nnodes}: this version trains on one machine (n_gpus_per_node workers)`,
+      'trainer.nnodes',
+    );
+  }
+  if (trainer.device === 'cuda' && trainer.n_gpus_per_node > 1) {
+    throw new ConfigError(
+      `trainer.n_gpus_per_node: expected 1 with trainer.device=cuda, got ${trainer.n_gpus_per_node}: ` +
+        'several workers need NCCL there, which is not available in this version',
       'trainer.n_gpus_per_node',
     );
   }
@@ -58,6 +63,14 @@ export function checkConsistency(config: ResolvedConfig): void {
     checkFits(config, 'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu', capacity);
   }
 
+  checkFsdpSize(config, 'actor_rollout_ref.actor.fsdp_config', roles.actor.fsdp_config.fsdp_size);
+  if (needsCritic(config)) {
+    checkFsdpSize(config, 'critic.model.fsdp_config', critic.model.fsdp_config.fsdp_size);
+  }
+  if (needsRewardModel(config)) {
+    const section = 'reward.reward_model.model.fsdp_config';
+    checkFsdpSize(config, section, config.reward.reward_model.model.fsdp_config.fsdp_size);
+  }
   checkReward(config);
 
   const { do_sample, temperature } = roles.rollout;
@@ -236,4 +249,14 @@ function checkFits({ data }: ResolvedConfig, path: string, capacity: number): vo
 function divisors(n: number): string {
   const all = Array.from({ length: n }, (_, i) => i + 1).filter((d) => n % d === 0);
   return all.length > 12 ? `${all.slice(0, 6).join(', ')}, ..., ${all.slice(-5).join(', ')}` : all.join(', ');
+}
+
+function checkFsdpSize({ trainer }: ResolvedConfig, section: string, size: number): void {
+  const ranks = trainer.n_gpus_per_node;
+  if (size === -1 || size === 1 || size >= ranks) return;
+  throw new ConfigError(
+    `${section}.fsdp_size: expected -1, 1 or at least the number of workers (${ranks}), got ${size}: ` +
+      'several copies of shards (hybrid) are not available in this version',
+    `${section}.fsdp_size`,
+  );
 }

@@ -5,10 +5,7 @@ import { AGGREGATIONS, fsdpConfig, model, optim, updates } from './role_parts';
 export const criticSection = {
   ...updates,
   enable: field(orNull(bool), null, 'null: when adv_estimator is gae.'),
-  strategy: fixed(
-    ['fsdp', 'fsdp2'],
-    `strategy megatron ${NOT_YET}; one rank runs the same engine under both fsdp names`,
-  ),
+  strategy: fixed(['fsdp', 'fsdp2'], `strategy megatron ${NOT_YET}; both fsdp names mean the same engine`),
   model: {
     path: derived(
       str,
@@ -40,6 +37,6 @@ export const criticSection = {
   rollout_n: ignored('actor_rollout_ref.rollout.n holds'),
   engine: ignored('there is one engine'),
   load_weight: ignored('weights are always loaded'),
-  nccl_timeout: ignored('there is one rank'),
+  nccl_timeout: ignored('actor_rollout_ref.nccl_timeout holds'),
   megatron: fixed([null], `strategy megatron ${NOT_YET}`),
 };

@@ -1,5 +1,6 @@
 import { bool, choice, dtype, field, fixed, ignored, int, moved, orNull, str } from './field';
 import { DYNAMIC, FUSED, NO_PADDING, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
+import { fsdpConfig } from './role_parts';
 
 const SHARED = 'the reward model shares the workers of the policy';
 const OWN = 'the reward model runs in an engine like the critic’s: no server is started';
@@ -31,11 +32,17 @@ const olderModel = {
   tiled_mlp: ignored('memory is bounded by the packing capacity'),
   fsdp_config: {
     param_offload: fixed([false], `offloading ${NOT_YET}`),
-    reshard_after_forward: ignored('there is one rank'),
-    fsdp_size: ignored('there is one rank'),
-    forward_prefetch: ignored('there is one rank'),
+    reshard_after_forward: moved('reward.reward_model.model.fsdp_config.reshard_after_forward'),
+    fsdp_size: moved('reward.reward_model.model.fsdp_config.fsdp_size'),
+    forward_prefetch: fsdpConfig.forward_prefetch,
     wrap_policy: ignored(TORCH_ONLY),
   },
+};
+
+const { reshard_after_forward, fsdp_size } = fsdpConfig;
+const currentModel = {
+  ...olderModel,
+  fsdp_config: { ...olderModel.fsdp_config, reshard_after_forward, fsdp_size },
 };
 
 /** `reward.reward_model`. */
@@ -70,7 +77,7 @@ export const rewardModelKeys = {
   ),
   forward_max_token_len_per_gpu: field(int(1), 32768, 'Packing capacity: tokens per micro-batch.'),
   dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
-  model: olderModel,
+  model: currentModel,
   ...withoutMeaning,
 };
 

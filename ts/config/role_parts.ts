@@ -49,7 +49,7 @@ export const optim = (lr: number, role: string) => ({
   clip_grad: moved(`${role}.grad_clip`),
 });
 
-/** verl's keys of the sharding engine: of one rank, precision is what is left. */
+/** verl's keys of the sharding engine; docs/distributed.md. */
 export const fsdpConfig = {
   dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
   model_dtype: fixed(['fp32', 'float32'], 'master weights are float32 always'),
@@ -60,9 +60,17 @@ export const fsdpConfig = {
   strategy: ignored('the strategy of the role holds'),
   qat: ignored('see qat of the actor'),
   offload_policy: fixed([false], `offloading ${NOT_YET}`),
-  reshard_after_forward: ignored('there is one rank'),
-  fsdp_size: ignored('there is one rank'),
-  forward_prefetch: ignored('there is one rank'),
+  reshard_after_forward: field(
+    bool,
+    true,
+    'true: parameters are gathered block by block (full_shard); false: once per call or optimiser step (shard_grad_op).',
+  ),
+  fsdp_size: field(
+    int(-1),
+    -1,
+    'Ranks that share one copy of the state: -1: all; 1: none, every rank holds everything (no_shard).',
+  ),
+  forward_prefetch: ignored('parameters are gathered when they are needed'),
   forward_only: ignored('the reference never trains'),
   full_determinism: ignored('runs are deterministic always'),
   use_orig_params: ignored(TORCH_ONLY),

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import { TroupeError } from '../errors';
 import type { NativeBuildInfo, NativeEngineOptions, NativeMemoryInfo } from '../native/bridge';
-import type { NewRequest } from '../worker/client';
+import { describeRequest, type NewRequest } from '../worker/client';
 import {
   type BindingArgs,
   type BindingMethod,
@@ -34,6 +34,11 @@ export interface WorkerGroupOptions {
   deadTimeoutMs?: number;
   /** How long a worker may take to finish its work and exit when asked; then it is killed. Default 5 s. */
   closeTimeoutMs?: number;
+  /**
+   * How long one collective between workers may take; default 10 min: a rank with little to do waits in it for the others. A dead
+   * worker is noticed without it.
+   */
+  collectiveTimeoutMs?: number;
   /** Receives a line for each connection that is refused; default: stderr. */
   log?: (line: string) => void;
 }
@@ -44,6 +49,8 @@ type State = 'STARTING' | 'RUNNING' | 'FAILED' | 'CLOSED';
 const exitAfterDisconnectMs = 2_000;
 /** The peers of a dead rank may leave their collectives for this long before they are killed. */
 const abortGraceMs = 200;
+/** When one rank fails in a call, the others may have failed with it, or may be waiting for it: see #together. */
+const settleMs = 2_000;
 
 /**
  * The worker processes of one run, one per rank, with the engines in them. It works or fails as a whole: when a rank
@@ -64,6 +71,9 @@ export class WorkerGroup {
   #announceFailure!: (error: TroupeError) => void;
   #phase: string | null = null;
   #closing: Promise<void> | null = null;
+  #connecting: Promise<void> | null = null;
+  /** After a failure, by rank: where its collectives ended. */
+  readonly #lastCollectives = new Map<number, string>();
 
   /**
    * Starts the processes and waits until each has dialled in and loaded the addon.
@@ -102,6 +112,15 @@ export class WorkerGroup {
     this.#phase = phase;
   }
 
+  /**
+   * Lets the ranks reach each other, for engines with `sharding`: rank 0 opens a meeting point on 127.0.0.1 and all join. Idempotent;
+   * nothing for one rank.
+   */
+  connect(): Promise<void> {
+    this.#connecting ??= this.#connect();
+    return this.#connecting;
+  }
+
   /** Makes an engine of this name on every rank. */
   async createEngine(engine: string, options: NativeEngineOptions): Promise<void> {
     await this.#requestAll({ type: 'createEngine', engine, options });
@@ -119,7 +138,8 @@ export class WorkerGroup {
     argsByRank: readonly A[] | ((rank: number) => A),
   ): Promise<EngineResult<M>[]> {
     const argsOf = typeof argsByRank === 'function' ? argsByRank : (rank: number): A => argsByRank[rank]!;
-    return await Promise.all(
+    return await this.#together(
+      `${method} of '${engine}'`,
       this.#members.map(({ rank }) => this.callRank(rank, engine, method, argsOf(rank))),
     );
   }
@@ -224,13 +244,64 @@ export class WorkerGroup {
     throw new TroupeError('INVALID_ARGUMENT', `expected a rank from 0 to ${this.worldSize - 1}, got ${rank}`);
   }
 
-  async #requestAll(request: NewRequest): Promise<void> {
-    await Promise.all(this.#members.map((member) => this.#request(member, request)));
+  async #connect(): Promise<void> {
+    const { worldSize } = this;
+    if (worldSize === 1) return;
+    const backend = this.#options.device === 'cuda' ? 'nccl' : 'gloo';
+    const timeoutMs = this.#options.collectiveTimeoutMs ?? 600_000;
+    const port = await this.callBinding('openRendezvous', []);
+    await this.#together(
+      'joinGroup',
+      this.#members.map(({ rank }) =>
+        this.callBinding('joinGroup', [{ backend, rank, size: worldSize, port, timeoutMs }], rank),
+      ),
+    );
   }
 
-  #request(member: Member, request: NewRequest): Promise<unknown> {
-    if (this.#state === 'CLOSED' && this.#failure === null) return Promise.reject(groupClosed());
-    return member.client.request(request);
+  async #requestAll(request: NewRequest): Promise<void> {
+    await this.#together(
+      describeRequest(request),
+      this.#members.map((member) => this.#request(member, request)),
+    );
+  }
+
+  async #request(member: Member, request: NewRequest): Promise<unknown> {
+    if (this.#state === 'CLOSED' && this.#failure === null) throw groupClosed();
+    try {
+      return await member.client.request(request);
+    } catch (error) {
+      if (this.#failure === null) throw error;
+      this.#noteCollective(member.rank, error);
+      throw await this.failed;
+    }
+  }
+
+  /**
+   * The results of one call (`what`) on every rank. Where ranks work together, an error of some leaves the others waiting in a
+   * collective, and a lost collective leaves all of them useless: both fail the group. An error that every rank runs into, or one
+   * that keeps no other from its result, is only thrown.
+   */
+  async #together<T>(what: string, calls: Promise<T>[]): Promise<T[]> {
+    try {
+      return await Promise.all(calls);
+    } catch (error) {
+      if (this.#connecting === null || this.#failure !== null) throw error;
+      const errors = new Map<number, unknown>();
+      const watched = calls.map((call, rank) => call.catch((e: unknown) => errors.set(rank, e)));
+      const settled = await within(settleMs, Promise.all(watched));
+      const lost = (e: unknown): boolean => e instanceof TroupeError && e.code === 'COMM';
+      const [rank, cause] = [...errors].find(([, e]) => !lost(e)) ?? ([...errors][0] as [number, unknown]);
+      if (settled && ![...errors.values()].some(lost)) throw cause;
+      // The death that lost the collective may still be on its way, and says more.
+      if (lost(cause)) await within(exitAfterDisconnectMs, this.failed);
+      this.#fail(rankFailed(cause, rank, this.#phase, what));
+      throw await this.failed;
+    }
+  }
+
+  #noteCollective(rank: number, error: unknown): void {
+    const where = /^\[comm\] aborted in (.+?): /.exec(error instanceof Error ? error.message : '')?.[1];
+    if (where !== undefined) this.#lastCollectives.set(rank, where);
   }
 
   #onMessage(member: Member, message: WorkerMessage): void {
@@ -273,10 +344,24 @@ export class WorkerGroup {
     this.#failure = error;
     this.#monitor.stop();
     this.abort(error.message);
-    for (const member of this.#members) member.client.fail(error);
     this.#startup.fail(error);
+    if (this.#connecting === null) this.#announce(error);
+    // The aborted peers still have time to say which collective they were in.
+    else setTimeout(() => this.#announce(this.#withCollectives(error)), abortGraceMs);
+  }
+
+  #announce(error: TroupeError): void {
     this.#announceFailure(error);
+    for (const member of this.#members) member.client.fail(error);
     setTimeout(() => this.#killAll(), this.worldSize === 1 ? 0 : abortGraceMs);
+  }
+
+  #withCollectives(error: TroupeError): TroupeError {
+    if (this.#lastCollectives.size === 0) return error;
+    const byRank = [...this.#lastCollectives].sort(([a], [b]) => a - b);
+    const where = byRank.map(([rank, text]) => `rank ${rank}: ${text}`).join('; ');
+    error.message += `\nIts peers were in a collective: ${where}.`;
+    return error;
   }
 
   #killAll(): void {
@@ -307,12 +392,25 @@ function cannotStart(wire: WireError, rank: number): TroupeError {
   return fromWireError({ ...wire, message: `worker rank ${rank} could not start: ${wire.message}` }, rank);
 }
 
-/** Waits for the promise, but no longer than `ms`. */
-async function within(ms: number, promise: Promise<unknown>): Promise<void> {
+/** An error of one rank that ends the group, with the place where it came from. */
+function rankFailed(cause: unknown, rank: number, phase: string | null, what: string): TroupeError {
+  const doing = phase === null ? what : `phase ${phase} (${what})`;
+  const code = cause instanceof TroupeError ? cause.code : 'INTERNAL';
+  const error = new TroupeError(
+    code,
+    `worker rank ${rank} failed in ${doing}: ${cause instanceof Error ? cause.message : String(cause)}`,
+  );
+  if (cause instanceof Error && cause.stack !== undefined) error.stack = `${error.stack}\n${cause.stack}`;
+  return error;
+}
+
+/** Waits for the promise, but no longer than `ms`: whether it has settled. */
+async function within(ms: number, promise: Promise<unknown>): Promise<boolean> {
   let timer: NodeJS.Timeout | undefined;
-  const timeout = new Promise((resolve) => {
-    timer = setTimeout(resolve, ms);
+  const timeout = new Promise<boolean>((resolve) => {
+    timer = setTimeout(() => resolve(false), ms);
   });
-  await Promise.race([promise, timeout]);
+  const inTime = await Promise.race([promise.then(() => true), timeout]);
   clearTimeout(timer);
+  return inTime;
 }

@@ -1,6 +1,6 @@
 import { checkOptionNames, choiceOption, numberOption } from '../actor/check_options';
 import type { EngineOptions } from '../actor/engine_options';
-import { reduceMetrics, type UpdateMetrics } from '../actor/metrics';
+import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../actor/metrics';
 import { RoleEngine } from '../actor/role_engine';
 import { joinFloats, planUpdate, shardByRank, tokenBatch } from '../actor/shards';
 import type { Aggregation } from '../actor/update_options';
@@ -9,7 +9,6 @@ import type { Batch } from '../batch/batch';
 import { loadCheckpoint, saveCheckpoint, saveModel } from '../checkpoint/engine_checkpoint';
 import { rankZero, splitCollect } from '../controller/dispatch';
 import type {
-  NativeMetrics,
   NativeMiniBatches,
   NativeTokenBatch,
   NativeValueBatch,
@@ -49,8 +48,11 @@ export class Critic {
     this.engine.checkSequences('computeValues', b);
     if (b.numResponseTokens === 0) return { values: new Float32Array(0) };
     const { group, name } = this.engine;
-    const shards = shardByRank(b, group.worldSize).map((shard): [NativeTokenBatch] => [tokenBatch(shard)]);
-    return { values: await splitCollect(group, name, 'computeValues', shards, joinFloats) };
+    const shards = shardByRank(b, group.worldSize);
+    const args = shards.map((shard): [NativeTokenBatch] => [tokenBatch(shard.batch)]);
+    return {
+      values: await splitCollect(group, name, 'computeValues', args, (parts) => joinFloats(b, shards, parts)),
+    };
   }
 
   /** `ppoEpochs` passes over the batch in mini-batches, one optimiser step each. Needs values (the old ones) and returns. */
@@ -68,20 +70,18 @@ export class Critic {
     const loss = resolveValueLoss(where, o, longest);
     this.engine.checkUpdate(where, b, ['values', 'returns']);
     const { group, name } = this.engine;
-    const shards = planUpdate(where, b, o.miniBatchSize, epochs, group.worldSize).map(
-      ({ batch, mini }): [NativeValueBatch, NativeMiniBatches, NativeValueLossOptions] => [
-        valueBatch(batch),
-        mini,
-        loss,
-      ],
-    );
+    const shards = planUpdate(where, b, o.miniBatchSize, epochs, group.worldSize);
     const started = performance.now();
     const records = await splitCollect(
       group,
       name,
       'updateCritic',
-      shards,
-      (byRank): NativeMetrics[] => byRank[0] ?? [],
+      shards.map(({ batch, mini }): [NativeValueBatch, NativeMiniBatches, NativeValueLossOptions] => [
+        valueBatch(batch),
+        mini,
+        loss,
+      ]),
+      (byRank) => mergeRanks(byRank, shards),
     );
     const seconds = (performance.now() - started) / 1000;
     return { ...reduceMetrics('critic', records), ...(await this.engine.perfMetrics(b, epochs, seconds)) };

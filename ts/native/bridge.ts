@@ -67,6 +67,28 @@ export interface NativeEngineOptions {
   optim: NativeAdamWOptions | null;
   seed: number;
   numThreads: number;
+  /** How the model is spread over the group that joinGroup made; null: this process holds a model of its own. */
+  sharding: Sharding | null;
+}
+
+/** native/fsdp/sharding.h */
+export type Sharding = 'full_shard' | 'shard_grad_op' | 'no_shard';
+
+/** A group of ranks and its meeting point on 127.0.0.1 (native/comm/communicator.h). */
+export interface NativeGroupOptions {
+  backend: 'gloo' | 'nccl';
+  rank: number;
+  size: number;
+  port: number;
+  /** How long one collective may take. */
+  timeoutMs: number;
+}
+
+/** Bytes that one rank holds for good. */
+export interface NativeStateBytes {
+  parameters: number;
+  gradients: number;
+  moments: number;
 }
 
 export interface NativeTokenBatch {
@@ -251,11 +273,18 @@ export interface NativeBinding {
   /** Once per process, before the first engine: keep freed memory in the process (glibc mallopt). */
   keepFreedMemory(): void;
 
+  /** Rank 0: serves the meeting point of a group and returns its port. */
+  openRendezvous(): Promise<number>;
+  /** Every rank, at the same time: the group of all engines made with `sharding` from now on. */
+  joinGroup(options: NativeGroupOptions): Promise<null>;
+
   createEngine(options: NativeEngineOptions): Promise<NativeEngine>;
   parameters(engine: NativeEngine): Promise<NativeParameterInfo[]>;
   importTensors(engine: NativeEngine, kind: NativeTensorKind, files: NativeTensorFile[]): Promise<null>;
   exportTensors(engine: NativeEngine, kind: NativeTensorKind, files: NativeTensorFile[]): Promise<null>;
   getTensor(engine: NativeEngine, kind: NativeTensorKind, param: string): Promise<Float32Array>;
+
+  stateBytes(engine: NativeEngine): Promise<NativeStateBytes>;
 
   computeLogProb(
     engine: NativeEngine,

@@ -99,10 +99,11 @@ export class RewardModel {
     );
     this.engine.checkSequences('reward_model score', extended);
     const { group, name } = this.engine;
-    const shards = shardByRank(extended, group.worldSize).map((shard): [NativeTokenBatch] => [
-      tokenBatch(shard),
-    ]);
-    const values = await splitCollect(group, name, 'computeValues', shards, joinFloats);
+    const shards = shardByRank(extended, group.worldSize);
+    const args = shards.map((shard): [NativeTokenBatch] => [tokenBatch(shard.batch)]);
+    const values = await splitCollect(group, name, 'computeValues', args, (parts) =>
+      joinFloats(extended, shards, parts),
+    );
     const scores = Float32Array.from(
       sequences,
       (_, i) => values[(extended.responseOffsets[i + 1] as number) - 1] as number,

@@ -68,6 +68,16 @@ export function optimOptions(optim: OptimConfig, gradClip: number, totalSteps: n
   };
 }
 
+type FsdpConfig = ResolvedConfig['actor_rollout_ref']['actor']['fsdp_config'];
+type SharedFsdpConfig = Pick<FsdpConfig, 'fsdp_size' | 'reshard_after_forward'>;
+type Dtype = FsdpConfig['dtype'];
+
+/** What verl's keys mean for the sharding strategy; fsdp_size 1 is no_shard. */
+function parallelOptions(fsdp: SharedFsdpConfig): NonNullable<EngineOptions['parallel']> {
+  const { fsdp_size: fsdpSize, reshard_after_forward: reshard } = fsdp;
+  return { fsdpSize, ...(fsdpSize === 1 ? {} : { sharding: reshard ? 'full_shard' : 'shard_grad_op' }) };
+}
+
 /**
  * One worker group with actor, reference, critic and reward model in the same processes. The reference starts from the
  * configured model, whatever checkpoint the actor resumes from.
@@ -83,15 +93,18 @@ export const createEngines: CreateEngines = async (config, needs) => {
     device: config.trainer.device,
     numThreads: config.trainer.num_threads ?? undefined,
     launcher: needs.launcher,
+    collectiveTimeoutMs: config.actor_rollout_ref.nccl_timeout * 1000,
   });
   try {
     const shared = (
       path: string,
-      dtype: EngineOptions['dtype'] | null,
+      fsdp: SharedFsdpConfig,
+      dtype: Dtype,
       maxTokens: number,
     ): EngineOptions => ({
       model: path,
       group,
+      parallel: parallelOptions(fsdp),
       // Without it an engine takes the GPU that its worker sees.
       device: config.trainer.device,
       ...(dtype ? { dtype } : {}),
@@ -100,21 +113,26 @@ export const createEngines: CreateEngines = async (config, needs) => {
       seed: config.trainer.seed,
     });
     const actor = await Actor.create({
-      ...shared(model.path, a.fsdp_config.dtype, a.ppo_max_token_len_per_gpu),
+      ...shared(model.path, a.fsdp_config, a.fsdp_config.dtype, a.ppo_max_token_len_per_gpu),
       name: 'actor',
       gradientCheckpointing: model.enable_gradient_checkpointing,
       optim: optimOptions(a.optim, a.grad_clip, needs.totalSteps),
     });
     const reference = needs.reference
       ? await Actor.create({
-          ...shared(model.path, a.fsdp_config.dtype, ref.log_prob_max_token_len_per_gpu),
+          ...shared(model.path, a.fsdp_config, a.fsdp_config.dtype, ref.log_prob_max_token_len_per_gpu),
           name: 'ref',
           optim: null,
         })
       : null;
     const critic = needs.critic
       ? await Critic.create({
-          ...shared(c.model.path, c.model.fsdp_config.dtype, c.ppo_max_token_len_per_gpu),
+          ...shared(
+            c.model.path,
+            c.model.fsdp_config,
+            c.model.fsdp_config.dtype,
+            c.ppo_max_token_len_per_gpu,
+          ),
           name: 'critic',
           gradientCheckpointing: c.model.enable_gradient_checkpointing,
           optim: optimOptions(c.optim, c.grad_clip, needs.totalSteps),
@@ -122,7 +140,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
       : null;
     const rewardModel = needs.rewardModel
       ? await RewardModel.create({
-          ...shared(r.model_path as string, r.dtype, r.forward_max_token_len_per_gpu),
+          ...shared(r.model_path as string, r.model.fsdp_config, r.dtype, r.forward_max_token_len_per_gpu),
           name: 'reward_model',
           inputTokenizer: r.input_tokenizer,
           tokenizer: r.tokenizer_path,

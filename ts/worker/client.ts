@@ -61,7 +61,8 @@ export class WorkerClient {
   }
 }
 
-function describeRequest(request: NewRequest): string {
+/** "updatePolicy of 'actor'" */
+export function describeRequest(request: NewRequest): string {
   switch (request.type) {
     case 'callEngine':
       return `${request.method} of '${request.engine}'`;

@@ -11,7 +11,7 @@ export type EngineMethod = Exclude<
       ? M
       : never;
   }[keyof NativeBinding],
-  'abort' | 'close' | 'buildInfo' | 'memoryInfo' | 'keepFreedMemory'
+  'abort' | 'close' | 'buildInfo' | 'memoryInfo' | 'keepFreedMemory' | 'openRendezvous'
 >;
 // A map, because the compiler cannot look into a conditional type over a type parameter.
 type EngineArgsMap = {
@@ -21,7 +21,13 @@ export type EngineArgs<M extends EngineMethod> = EngineArgsMap[M];
 export type EngineResult<M extends EngineMethod> = Awaited<ReturnType<NativeBinding[M]>>;
 
 /** Binding functions that need no engine. */
-export type BindingMethod = 'buildInfo' | 'memoryInfo' | 'policyLoss' | 'valueLoss';
+export type BindingMethod =
+  | 'buildInfo'
+  | 'memoryInfo'
+  | 'openRendezvous'
+  | 'joinGroup'
+  | 'policyLoss'
+  | 'valueLoss';
 export type BindingArgs<M extends BindingMethod> = Parameters<NativeBinding[M]>;
 export type BindingResult<M extends BindingMethod> = Awaited<ReturnType<NativeBinding[M]>>;
 
@@ -31,6 +37,7 @@ const engineMethods: Record<EngineMethod, true> = {
   importTensors: true,
   exportTensors: true,
   getTensor: true,
+  stateBytes: true,
   computeLogProb: true,
   updatePolicy: true,
   computeValues: true,
@@ -45,6 +52,8 @@ const engineMethods: Record<EngineMethod, true> = {
 const bindingMethods: Record<BindingMethod, true> = {
   buildInfo: true,
   memoryInfo: true,
+  openRendezvous: true,
+  joinGroup: true,
   policyLoss: true,
   valueLoss: true,
 };

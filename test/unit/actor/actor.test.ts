@@ -65,16 +65,12 @@ describe('create', () => {
     [{ dtype: 'fp8' }, /dtype: expected one of float32, bfloat16/],
     [{ optim: { learningRate: 1 } }, /unknown option 'learningRate'/],
     [{ optim: { schedule: 'cosine' } }, /totalSteps: schedule 'cosine' needs it/],
-    [{ parallel: { tp: 2 } }, /parallel.tp 2: this release runs on one process/],
+    [{ parallel: { tp: 2 } }, /parallel.tp 2: not in this release/],
+    [{ parallel: { sharding: 'zero' } }, /parallel.sharding: expected one of full_shard, shard_grad_op/],
+    [{ parallel: { fsdpSize: 0 } }, /parallel.fsdpSize 0: expected -1, 1 or at least worldSize = 1/],
     [{ maxTokensPerMicroBatch: 0 }, /maxTokensPerMicroBatch: expected an integer >= 1 but got 0/],
   ])('refuses %j', async (more, message) => {
     await expect(create(new FakeGroup(), more)).rejects.toThrow(message);
-  });
-
-  test('worldSize above 1 is one clear error', async () => {
-    await expect(Actor.create({ model, worldSize: 2 })).rejects.toThrow(
-      /worldSize 2: this release runs on one process/,
-    );
   });
 });
 

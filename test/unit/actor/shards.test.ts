@@ -1,26 +1,58 @@
-import { joinFloats, planUpdate, shardByRank } from '../../../ts/actor/shards';
+import { mergeRanks } from '../../../ts/actor/metrics';
+import { contiguousByRank, joinFloats, planUpdate, shardByRank } from '../../../ts/actor/shards';
 import { Batch } from '../../../ts/batch/batch';
+import type { NativeMiniBatches } from '../../../ts/native/bridge';
 
 const batch = Batch.fromSequences([[1], [2], [3], [4], [5], [6]], [[1], [1, 1], [1, 1, 1], [], [1], [1, 1]], {
   uid: [0, 1, 2, 3, 4, 5],
   responseMask: [1, 1, 0, 1, 1, 1, 1, 1, 1],
 });
 
-test('each mini-batch is cut over the ranks; counts stay those of the whole', () => {
+test('each mini-batch is cut over the ranks by tokens; counts stay those of the whole', () => {
   const shards = planUpdate('update', batch, 3, 2, 2);
   expect(shards.map((s) => s.batch.get('uid'))).toEqual([
-    [0, 3],
-    [1, 2, 4, 5],
+    [0, 1, 3, 4],
+    [2, 5],
   ]);
   expect(shards.map((s) => s.mini)).toEqual([
-    { offsets: [0, 1, 2], globalTokens: [5, 3], globalSequences: [3, 3], epochs: 2 },
     { offsets: [0, 2, 4], globalTokens: [5, 3], globalSequences: [3, 3], epochs: 2 },
+    { offsets: [0, 1, 2], globalTokens: [5, 3], globalSequences: [3, 3], epochs: 2 },
+  ]);
+  expect(shards.map((s) => s.tokens)).toEqual([
+    [2, 1],
+    [3, 2],
   ]);
 });
 
-test('contiguous shards join to the whole', () => {
-  const parts = shardByRank(batch, 4);
-  expect(parts.map((p) => p.size)).toEqual([1, 2, 1, 2]);
-  expect(Batch.concat(parts)).toEqual(batch);
-  expect([...joinFloats([Float32Array.of(1), Float32Array.of(2, 3)])]).toEqual([1, 2, 3]);
+test('ranks without sequences take part with none', () => {
+  const shards = planUpdate('update', batch, 2, 1, 3);
+  expect(shards.map((s) => [...s.mini.offsets])).toEqual([
+    [0, 1, 2, 3],
+    [0, 1, 2, 3],
+    [0, 0, 0, 0],
+  ]);
+  expect(shards[2]?.batch.size).toBe(0);
+});
+
+test('results of balanced shards go back to the order of the batch', () => {
+  const shards = shardByRank(batch, 4);
+  expect(shards.flatMap((s) => s.indices).sort()).toEqual([0, 1, 2, 3, 4, 5]);
+  const own = shards.map(({ batch: part }) =>
+    Float32Array.from({ length: part.numResponseTokens }, (_, t) => part.get('responseMask')[t] as number),
+  );
+  expect([...joinFloats(batch, shards, own)]).toEqual([1, 1, 0, 1, 1, 1, 1, 1, 1]);
+  expect(Batch.concat(contiguousByRank(batch, 4))).toEqual(batch);
+});
+
+test('metrics of ranks: losses add up, means are weighted by loss tokens, the rest is the same', () => {
+  const shards = [3, 1, 0].map((n) => ({ batch, mini: {} as NativeMiniBatches, tokens: [n] }));
+  const merged = mergeRanks(
+    [
+      [{ pg_loss: 0.5, entropy: 2, grad_norm: 7, lr: 0.1 }],
+      [{ pg_loss: 0.25, entropy: 6, grad_norm: 7, lr: 0.1 }],
+      [{ grad_norm: 7, lr: 0.1 }],
+    ],
+    shards,
+  );
+  expect(merged).toEqual([{ pg_loss: 0.75, entropy: 3, grad_norm: 7, lr: 0.1 }]);
 });

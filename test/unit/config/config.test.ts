@@ -196,7 +196,11 @@ describe('contradictions', () => {
     ['trainer.resume_mode=resume_path', /trainer\.resume_from_path: expected a checkpoint directory/],
     ['trainer.resume_from_path=x/global_step_1', /set it to resume_path/],
     ['trainer.val_only=true', /expected data\.val_files/],
-    ['trainer.n_gpus_per_node=8', /expected nnodes x n_gpus_per_node = 1, got 1 x 8 = 8/],
+    ['trainer.nnodes=2', /trainer\.nnodes: expected 1, got 2: this version trains on one machine/],
+    [
+      'actor_rollout_ref.actor.fsdp_config.fsdp_size=0',
+      /fsdp_size: expected -1, 1 or at least the number of workers \(1\), got 0/,
+    ],
     [
       'trainer.logger=[console,clearml]',
       /trainer\.logger: expected some of console, file, .*mlflow.*, got "clearml": clearml is not available/,

@@ -1,0 +1,135 @@
+#include "comm/communicator.h"
+
+#include <ATen/ATen.h>
+
+#include "core/error.h"
+
+namespace troupe {
+
+namespace {
+
+// Below this many elements an all-reduce sends everything to everybody: one round trip instead of two.
+constexpr int64_t kSmall = 4096;
+
+at::Tensor bytes_of(const at::Tensor& tensor) {
+  return tensor.view({-1}).view(at::kByte);
+}
+
+void check(const at::Tensor& large, const at::Tensor& small, int64_t size, const char* name) {
+  require(large.is_contiguous() && small.is_contiguous() && large.scalar_type() == small.scalar_type() &&
+              large.numel() == small.numel() * size,
+          ErrorCode::kInternal, "[comm] ", name, " expected contiguous tensors of ", size, " * n and n, got ",
+          large.numel(), " and ", small.numel(), " elements");
+}
+
+at::Tensor combine(const at::Tensor& parts, ReduceOp op) {
+  at::Tensor result = parts[0].clone();
+  for (int64_t r = 1; r < parts.size(0); ++r) {
+    if (op == ReduceOp::kSum) {
+      result.add_(parts[r]);
+    } else {
+      at::maximum_out(result, result, parts[r]);
+    }
+  }
+  return result;
+}
+
+class LocalCommunicator final : public Communicator {
+ public:
+  LocalCommunicator() : Communicator(0, 1) {}
+  void abort(const std::string&) override {}
+
+ protected:
+  void move_all_gather(const at::Tensor& output, const at::Tensor& input) override { output.copy_(input); }
+  void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override { output.copy_(input); }
+  void move_broadcast(const at::Tensor&, int64_t) override {}
+};
+
+}  // namespace
+
+void Communicator::all_gather(const at::Tensor& output, const at::Tensor& input,
+                              const CollectiveLabel& label) {
+  check(output, input, size_, "all_gather");
+  log_.begin("all_gather", label, static_cast<int64_t>(input.nbytes()) * (size_ - 1));
+  move_all_gather(bytes_of(output), bytes_of(input));
+  log_.finish();
+}
+
+void Communicator::all_to_all(const at::Tensor& output, const at::Tensor& input,
+                              const CollectiveLabel& label) {
+  check(output, input, 1, "all_to_all");
+  require(input.numel() % size_ == 0, ErrorCode::kInternal, "[comm] all_to_all of ", input.numel(),
+          " elements over ", size_, " ranks");
+  log_.begin("all_to_all", label, static_cast<int64_t>(input.nbytes()) / size_ * (size_ - 1));
+  move_all_to_all(bytes_of(output), bytes_of(input));
+  log_.finish();
+}
+
+void Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                  const CollectiveLabel& label) {
+  check(input, output, size_, "reduce_scatter");
+  log_.begin("reduce_scatter", label, static_cast<int64_t>(output.nbytes()) * (size_ - 1));
+  const at::Tensor parts = at::empty_like(input);
+  move_all_to_all(bytes_of(parts), bytes_of(input));
+  log_.finish();
+  const at::Tensor rows = parts.view({size_, output.numel()});
+  const at::Tensor target = output.view({-1});
+  target.copy_(rows[0]);
+  for (int64_t r = 1; r < size_; ++r) target.add_(rows[r]);
+}
+
+void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveLabel& label) {
+  require(tensor.is_contiguous(), ErrorCode::kInternal, "[comm] all_reduce expected a contiguous tensor");
+  if (size_ == 1) return;
+  const at::Tensor flat = tensor.view({-1});
+  const int64_t count = flat.numel();
+  if (count == 0) return barrier(label);
+  if (count <= kSmall || op != ReduceOp::kSum) {
+    const at::Tensor parts = at::empty({size_, count}, flat.options());
+    log_.begin("all_reduce", label, static_cast<int64_t>(flat.nbytes()) * (size_ - 1));
+    move_all_gather(bytes_of(parts), bytes_of(flat));
+    log_.finish();
+    flat.copy_(combine(parts, op));
+    return;
+  }
+  const int64_t share = (count + size_ - 1) / size_;
+  const bool even = share * size_ == count;
+  const at::Tensor padded = even ? flat : at::zeros({share * size_}, flat.options());
+  if (!even) padded.narrow(0, 0, count).copy_(flat);
+  const at::Tensor own = at::empty({share}, flat.options());
+  reduce_scatter(own, padded, label);
+  all_gather(padded, own, label);
+  if (!even) flat.copy_(padded.narrow(0, 0, count));
+}
+
+void Communicator::broadcast(const at::Tensor& tensor, int64_t root, const CollectiveLabel& label) {
+  require(tensor.is_contiguous() && root >= 0 && root < size_, ErrorCode::kInternal,
+          "[comm] broadcast expected a contiguous tensor and a rank below ", size_, ", got ", root);
+  log_.begin("broadcast", label, root == rank_ ? static_cast<int64_t>(tensor.nbytes()) * (size_ - 1) : 0);
+  move_broadcast(bytes_of(tensor), root);
+  log_.finish();
+}
+
+void Communicator::barrier(const CollectiveLabel& label) {
+  const at::Tensor all = at::empty({size_}, at::kByte);
+  log_.begin("barrier", label, size_ - 1);
+  move_all_gather(all, at::zeros({1}, at::kByte));
+  log_.finish();
+}
+
+std::unique_ptr<Communicator> make_local_communicator() {
+  return std::make_unique<LocalCommunicator>();
+}
+
+std::unique_ptr<Communicator> make_communicator(const CommOptions& options) {
+  require(options.size >= 1 && options.rank >= 0 && options.rank < options.size, ErrorCode::kInvalidArgument,
+          "[comm] expected a rank below the group's size, got rank ", options.rank, " of ", options.size);
+  require(options.timeout.count() > 0, ErrorCode::kInvalidArgument, "[comm] expected a time-out > 0 ms, got ",
+          options.timeout.count());
+  if (options.size == 1) return make_local_communicator();
+  if (options.backend == "gloo") return make_gloo_communicator(options);
+  if (options.backend == "nccl") return make_nccl_communicator(options);
+  fail(ErrorCode::kInvalidArgument, "[comm] expected backend gloo or nccl, got ", options.backend);
+}
+
+}  // namespace troupe

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "comm/collective_log.h"
+
+namespace troupe {
+
+enum class ReduceOp { kSum, kMax };
+
+// Collectives over the ranks of a group. Every rank calls the same ones in the same order, from one thread,
+// with contiguous tensors of the same shapes. Sums run in the order of the ranks, so they are the same in
+// every run and on every rank.
+//
+// kComm when a peer is lost or the time-out passes: the message names the collective, its label, the ranks
+// that did not take part and the last collective that each rank finished. kAborted after abort(). Either
+// way the communicator is of no more use: later calls throw the same error, and tensors that were passed
+// in must not be freed by hand, because the transport may still hold them.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int64_t rank() const { return rank_; }
+  int64_t size() const { return size_; }
+
+  // output [size * n] <- input [n] of every rank, in their order. Any dtype.
+  void all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
+  // Part r of input [size * n] goes to rank r; part r of output came from rank r. Any dtype.
+  void all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
+  // output [n] <- the sum over ranks of part `rank` of input [size * n]. float32 or float64.
+  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
+  // In place, any shape.
+  void all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveLabel& label);
+  // In place: the tensor of rank `root` everywhere.
+  void broadcast(const at::Tensor& tensor, int64_t root, const CollectiveLabel& label);
+  void barrier(const CollectiveLabel& label);
+
+  // The only call allowed from another thread: ends the running collective and all later ones.
+  virtual void abort(const std::string& reason) = 0;
+
+  const CollectiveLog& log() const { return log_; }
+
+ protected:
+  Communicator(int64_t rank, int64_t size) : rank_(rank), size_(size) {}
+
+  // Tensors of bytes.
+  virtual void move_all_gather(const at::Tensor& output, const at::Tensor& input) = 0;
+  virtual void move_all_to_all(const at::Tensor& output, const at::Tensor& input) = 0;
+  virtual void move_broadcast(const at::Tensor& tensor, int64_t root) = 0;
+
+ private:
+  int64_t rank_;
+  int64_t size_;
+  CollectiveLog log_;
+};
+
+struct CommOptions {
+  std::string backend = "gloo";  // gloo | nccl
+  int64_t rank = 0;
+  int64_t size = 1;
+  std::string host = "127.0.0.1";  // of the rendezvous
+  int64_t port = 0;
+  std::chrono::milliseconds timeout{600'000};  // of one collective
+};
+
+// Size 1: nothing moves.
+std::unique_ptr<Communicator> make_local_communicator();
+// Waits until all ranks have joined. kComm when they do not within the time-out.
+std::unique_ptr<Communicator> make_gloo_communicator(const CommOptions& options);
+std::unique_ptr<Communicator> make_nccl_communicator(const CommOptions& options);
+// By size and backend. kInvalidArgument for ranks or backends that make no sense.
+std::unique_ptr<Communicator> make_communicator(const CommOptions& options);
+
+}  // namespace troupe

@@ -1,0 +1,178 @@
+#include <ATen/ATen.h>
+
+#include <thread>
+
+#include "check.h"
+#include "comm/communicator.h"
+#include "comm/rendezvous.h"
+#include "core/error.h"
+
+using namespace troupe;
+
+namespace {
+
+// Runs body(communicator) on `size` ranks, one thread each; what each threw, "" for nothing.
+std::vector<std::string> on_ranks(int64_t size, const std::function<void(Communicator&)>& body,
+                                  int64_t timeout_ms = 20'000) {
+  const auto rendezvous = Rendezvous::open();
+  std::vector<std::string> errors(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        const auto comm = make_communicator(
+            {"gloo", rank, size, "127.0.0.1", rendezvous->port(), std::chrono::milliseconds(timeout_ms)});
+        body(*comm);
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+void check_all(int64_t size, const std::function<void(Communicator&)>& body) {
+  for (const std::string& error : on_ranks(size, body)) CHECK(error == "");
+}
+
+at::Tensor values(int64_t rank, int64_t count) {
+  return at::arange(count, at::kFloat).mul(0.37).sin().add(static_cast<double>(rank) * 1.1);
+}
+
+const CollectiveLabel kLabel{"forward", "layers.0"};
+
+}  // namespace
+
+TEST(collectives_of_one_to_four_ranks) {
+  for (int64_t size = 1; size <= 4; ++size) {
+    for (const int64_t count : {1, 5, 5000}) {
+      check_all(size, [&](Communicator& comm) {
+        const int64_t rank = comm.rank();
+        std::vector<at::Tensor> all;
+        for (int64_t r = 0; r < size; ++r) all.push_back(values(r, count * size));
+        at::Tensor sum = all[0].clone();
+        for (int64_t r = 1; r < size; ++r) sum.add_(all[static_cast<size_t>(r)]);
+        const at::Tensor own = all[static_cast<size_t>(rank)];
+
+        const at::Tensor gathered = at::empty({size * size * count});
+        comm.all_gather(gathered, own, kLabel);
+        CHECK(gathered.equal(at::cat(all)));
+
+        const at::Tensor half = at::empty({size * size * count}, at::kBFloat16);
+        comm.all_gather(half, own.to(at::kBFloat16), kLabel);
+        CHECK(half.equal(at::cat(all).to(at::kBFloat16)));
+
+        const at::Tensor part = at::empty({count});
+        comm.reduce_scatter(part, own, kLabel);
+        CHECK(part.equal(sum.narrow(0, rank * count, count)));
+
+        const at::Tensor reduced = own.clone();
+        comm.all_reduce(reduced, ReduceOp::kSum, kLabel);
+        CHECK(reduced.equal(sum));
+        const at::Tensor odd = own.narrow(0, 0, size * count - (size > 1)).clone();
+        comm.all_reduce(odd, ReduceOp::kSum, kLabel);
+        CHECK(odd.equal(sum.narrow(0, 0, odd.numel())));
+
+        const at::Tensor largest = at::full({3}, static_cast<double>(rank), at::kDouble);
+        comm.all_reduce(largest, ReduceOp::kMax, kLabel);
+        CHECK(largest.eq(static_cast<double>(size - 1)).all().item<bool>());
+
+        const at::Tensor from_last = own.clone();
+        comm.broadcast(from_last, size - 1, kLabel);
+        CHECK(from_last.equal(all.back()));
+
+        const at::Tensor exchanged = at::empty({size * count});
+        comm.all_to_all(exchanged, own, kLabel);
+        for (int64_t r = 0; r < size; ++r) {
+          CHECK(exchanged.narrow(0, r * count, count)
+                    .equal(all[static_cast<size_t>(r)].narrow(0, rank * count, count)));
+        }
+        comm.barrier(kLabel);
+      });
+    }
+  }
+}
+
+TEST(bytes_sent_are_the_theoretical_volume) {
+  check_all(3, [](Communicator& comm) {
+    const at::Tensor full = at::zeros({3000});
+    comm.all_gather(full, at::zeros({1000}), kLabel);
+    comm.reduce_scatter(at::zeros({1000}), full, kLabel);
+    CHECK(comm.log().bytes_sent() == 2 * 2 * 1000 * 4);
+  });
+}
+
+TEST(a_time_out_names_the_collective_the_missing_rank_and_what_was_finished) {
+  const auto errors = on_ranks(
+      3,
+      [](Communicator& comm) {
+        comm.barrier({"start", "group"});
+        if (comm.rank() == 2) {  // busy with something else
+          std::this_thread::sleep_for(std::chrono::seconds(5));
+          return;
+        }
+        comm.all_gather(at::zeros({3}), at::zeros({1}), {"backward", "layers.7"});
+      },
+      1000);
+  for (const std::string& error : {errors[0], errors[1]}) {
+    CHECK(error.find("all_gather #2 of layers.7 (backward)") != std::string::npos);
+    CHECK(error.find("No sign of rank 2") != std::string::npos);
+    CHECK(error.find("rank 0: barrier #1 of group (start)") != std::string::npos);
+    CHECK(error.find("rank 1: barrier #1 of group (start)") != std::string::npos);
+    CHECK(error.find("rank 2: unknown") != std::string::npos);
+  }
+  if (errors[0].find("did not complete within 1 s") == std::string::npos)
+    CHECK(errors[1].find("did not complete within 1 s") != std::string::npos);
+}
+
+TEST(a_lost_peer_fails_the_others_at_once_and_for_good) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto errors = on_ranks(3, [](Communicator& comm) {
+    comm.barrier(kLabel);
+    if (comm.rank() == 1) return;
+    std::string first;
+    try {
+      comm.barrier({"save", "files"});
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kComm);
+      first = error.what();
+    }
+    CHECK(first.find("barrier #2 of files (save)") != std::string::npos);
+    CHECK_THROWS(comm.barrier(kLabel), first);
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(15));
+}
+
+TEST(abort_from_another_thread_ends_a_collective) {
+  const auto errors = on_ranks(2, [](Communicator& comm) {
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      return;
+    }
+    std::thread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      comm.abort("the trainer stops");
+    });
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      comm.barrier(kLabel);
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kAborted);
+      CHECK(std::string(error.what()).find("the trainer stops") != std::string::npos);
+    }
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::milliseconds(450));
+    other.join();
+    CHECK_THROWS(comm.barrier(kLabel), "the trainer stops");
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+}
+
+TEST(bad_options_are_refused) {
+  CHECK_THROWS(make_communicator({"gloo", 2, 2}), "rank 2 of 2");
+  CHECK_THROWS(make_communicator({"mpi", 0, 2}), "expected backend gloo or nccl, got mpi");
+  CHECK_THROWS(make_communicator({"nccl", 0, 2}), "no NCCL communicator");
+}
+
+TEST_MAIN()
