@@ -1,15 +1,19 @@
 // Fills prebuilds/<platform>-<arch>/ with the addon for the LibTorch that discovery finds, named after its minor
 // version and cpu or its CUDA: troupe.libtorch2.13.cpu.node. Run once for each LibTorch to be supported:
 //   TROUPE_LIBTORCH=<dir> npm run prebuilds [-- --cuda]
-import { existsSync } from 'node:fs';
+// Each file is stripped, gets a record of what it was made from (.json), and must not need more of a system than
+// docs/install.md states.
+import { existsSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { inspect, record } from './prebuilt_record.mjs';
 
 const require = createRequire(import.meta.url);
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
 const { findLibTorch } = require('../dist/native/discovery.js');
-const { prebuiltName } = require('../dist/native/addons.js');
+const { prebuiltName, prebuildsDirectory } = require('../dist/native/addons.js');
+const { version } = require('../package.json');
 const prebuildify = require('prebuildify');
 
 const cuda = process.argv.includes('--cuda');
@@ -21,10 +25,31 @@ process.env.TROUPE_LIBTORCH = libtorch.dir;
 const prefix = path.resolve(path.dirname(process.execPath), '..');
 if (existsSync(path.join(prefix, 'include', 'node', 'node.h'))) process.env.npm_config_nodedir ??= prefix;
 
+/** An addon that fails the check is removed: it must not be shipped by accident. */
+function finish() {
+  const directory = prebuildsDirectory(root);
+  const file = path.join(directory, `${name}.node`);
+  const { problems } = inspect(file);
+  if (problems.length > 0) {
+    rmSync(file);
+    throw new Error(`${name}.node cannot be shipped: ${problems.join('; ')}`);
+  }
+  writeFileSync(
+    path.join(directory, `${name}.json`),
+    `${JSON.stringify(record(file, { libtorch, version }), null, 2)}\n`,
+  );
+  for (const entry of readdirSync(directory).sort()) {
+    const size = (statSync(path.join(directory, entry)).size / 2 ** 20).toFixed(2);
+    console.log(`${size.padStart(7)} MB  ${path.relative(root, path.join(directory, entry))}`);
+  }
+}
+
 prebuildify({ cwd: root, name, napi: true, strip: true, targets: [process.version] }, (error) => {
-  if (error) {
-    console.error(`troupe: prebuildify: ${error.message}`);
+  try {
+    if (error) throw error;
+    finish();
+  } catch (failure) {
+    console.error(`troupe: prebuilds: ${failure.message}`);
     process.exit(1);
   }
-  console.log(`prebuilds/${process.platform}-${process.arch}/${name}.node`);
 });

@@ -1,4 +1,5 @@
-// `npm test` after the bootstrap: the C++ tests through ctest, then Jest. Arguments go to Jest, and then only Jest runs.
+// `npm test` after the bootstrap: the C++ tests through ctest, then Jest, then the package as its users install it.
+// Arguments go to Jest, and then only Jest runs.
 import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
 import path from 'node:path';
@@ -52,7 +53,18 @@ function runJest(args) {
   };
 }
 
+/** Prints what scripts/smoke_test.mjs does; its last line is the outcome (passed, skipped and why, FAILED). */
+function runPackageTest() {
+  console.log('\nPackage');
+  const script = path.join(root, 'scripts', 'smoke_test.mjs');
+  const run = spawnSync(process.execPath, [script], { encoding: 'utf8', cwd: root });
+  process.stdout.write(`${run.stdout}${run.stderr}`);
+  const line = /^Package: .*$/m.exec(`${run.stdout}${run.stderr}`)?.[0] ?? 'Package: no outcome';
+  return { ok: run.status === 0, line };
+}
+
 const results = jestArgs.length > 0 ? [] : [await runCppTests()];
 results.push(runJest(jestArgs));
+if (jestArgs.length === 0) results.push(runPackageTest());
 console.log(`\n${results.map((result) => result.line).join('\n')}`);
 process.exit(results.every((result) => result.ok) ? 0 : 1);
