@@ -2,7 +2,9 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { AdvantageConfig, AdvantageInputs } from '../../ts/algorithms/advantage_types';
 import { computeAdvantagesDouble, registerAdvantageEstimator } from '../../ts/algorithms/advantages';
-import { maskedMean, maskedVar, maskedWhiten } from '../../ts/algorithms/masked';
+import { expOfLogProb } from '../../ts/algorithms/exp';
+import { maskedMean } from '../../ts/algorithms/masked';
+import { Moments } from '../../ts/algorithms/moments';
 
 type Matrix = number[][];
 
@@ -93,15 +95,64 @@ describe('masked statistics', () => {
   test('equal the recorded ones', () => {
     const { helpers } = fixture;
     expect(maskedMean(values, mask)).toBeCloseTo(helpers['masked_mean'] as number, 12);
-    expect(maskedVar(values, mask)).toBeCloseTo(helpers['masked_var'] as number, 12);
-    expect(maskedVar(values, mask, false)).toBeCloseTo(helpers['masked_var_biased'] as number, 12);
-    expectClose(maskedWhiten(values, mask), helpers['masked_whiten'] as Matrix, 1e-9);
+    const { mean, scale } = momentsOf(values.filter((_, i) => mask[i])).whitening();
+    const whitened = values.map((value) => (value - mean) * scale);
+    expectClose(whitened, helpers['masked_whiten'] as Matrix, 1e-9);
+    expect(1 / scale ** 2 - 1e-8).toBeCloseTo(helpers['masked_var'] as number, 12);
   });
 
   test('ignore NaN outside the mask and refuse a mask of one', () => {
     expect(maskedMean([1, Number.NaN, 3], [1, 0, 1])).toBeCloseTo(2, 7);
-    expect(() => maskedVar([1, 2], [0, 1])).toThrow(/at least two unmasked/);
+    const inputs = { offsets: [0, 3], tokenRewards: [1, 2, 3], values: [0, Number.NaN, 0], uid: ['p'] };
+    const two = computeAdvantagesDouble('gae', { ...inputs, responseMask: [1, 0, 1] });
+    expect([two.advantages[0], two.advantages[2]]).not.toContain(Number.NaN);
+    const one = () => computeAdvantagesDouble('gae', { ...inputs, responseMask: [0, 0, 1] });
+    expect(one).toThrow(/at least two unmasked/);
   });
+
+  test('do not cancel when the mean is far from 0, however the numbers are divided', () => {
+    const far = [1e9 + 1, 1e9 + 2, 1e9 + 4, 1e9 + 9];
+    // Around their mean, 1e9 + 4, the squares add up to 38; verl's mean divides by n + 1e-8 and is 2.5 lower.
+    const variance = (38 + 4 * 2.5 ** 2) / 3;
+    for (const parts of [[far], [far.slice(0, 1), far.slice(1)], far.map((value) => [value])]) {
+      const { scale } = momentsOf(...parts.map((part) => Float64Array.from(part))).whitening();
+      expect(Math.abs(1 / scale ** 2 / variance - 1)).toBeLessThan(1e-6);
+    }
+  });
+});
+
+/** Moments of numbers that come in parts, each centred on its first. */
+function momentsOf(...parts: Float64Array[]): Moments {
+  const moments = new Moments();
+  for (const part of parts) {
+    const centre = part[0] as number;
+    const centred = part.map((value) => value - centre);
+    moments.add(
+      part.length,
+      centre,
+      centred.reduce((sum, value) => sum + value, 0),
+      centred.reduce((sum, value) => sum + value * value, 0),
+    );
+  }
+  return moments;
+}
+
+test('expOfLogProb equals Math.exp within 2 units in the last place', () => {
+  const bits = new BigInt64Array(1);
+  const double = new Float64Array(bits.buffer);
+  const ulps = (value: number): bigint => {
+    double[0] = value;
+    return bits[0] as bigint;
+  };
+  let worst = 0n;
+  for (let n = 0; n <= 400_000; n++) {
+    const x = -n * 1.0000001e-4; // the whole of the table and its middles, and beyond -40
+    const apart = ulps(expOfLogProb(x)) - ulps(Math.exp(x));
+    if (apart > worst || -apart > worst) worst = apart < 0n ? -apart : apart;
+  }
+  expect(worst).toBeLessThanOrEqual(2n);
+  for (const x of [0, -0, 1e-7, 3, 800, -40, -41, -744, -800, -1e300, Infinity, -Infinity, NaN])
+    expect(expOfLogProb(x)).toBe(Math.exp(x));
 });
 
 describe('rewards on masked tokens', () => {
@@ -124,6 +175,67 @@ describe('rewards on masked tokens', () => {
     expect([...computeAdvantagesDouble('reinforce_plus_plus', inputs).returns]).toEqual([3, 3, 0, 2, 0]);
     const remax = computeAdvantagesDouble('remax', { ...inputs, rewardBaselines: [1] });
     expect([...remax.advantages]).toEqual([2, 2, 3, 1, 2]);
+  });
+});
+
+describe('optimal-token baselines', () => {
+  // Two groups, not adjacent; a tool token in the longest response; a response without policy tokens.
+  const inputs: AdvantageInputs = {
+    offsets: [0, 4, 6, 8, 11, 12],
+    responseMask: [1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0],
+    tokenRewards: [0, 0, 1, 2, 0, 1, 0, 3, 1, 0, -1, 0],
+    uid: ['a', 'b', 'a', 'b', 'a'],
+    oldLogProbs: [-1, -2, -0.5, -3, -0.1, -45, -1.5, -2.5, -0.7, -0.2, -0.9, -1],
+    sumPiSquared: [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.1, 0.2, 0.35, 0.45, 1],
+    rolloutIsWeights: [1, 2, 0.5, 1, 1, 1, 2, 1, 1, 0.5, 1, 1],
+  };
+
+  /** The definition, token by token. */
+  function expected(compact: boolean, handleZeroTail: boolean): number[] {
+    const { offsets, responseMask: m, tokenRewards: r, uid } = inputs;
+    const rows = uid as string[];
+    const tokens = rows.map((_, i) => {
+      const all = Array.from({ length: (offsets[i + 1] as number) - (offsets[i] as number) }, (_, c) => c);
+      const policy = all.filter((c) => m[(offsets[i] as number) + c]);
+      return policy.map((c, k) => {
+        const at = (d: number): number => (offsets[i] as number) + d;
+        const energy = policy.slice(0, k + 1).reduce((sum, d) => {
+          const weight = inputs.rolloutIsWeights?.[at(d)] as number;
+          const proxy =
+            1 -
+            2 * Math.exp(inputs.oldLogProbs?.[at(d)] as number) +
+            (inputs.sumPiSquared?.[at(d)] as number);
+          return sum + proxy * weight * weight;
+        }, 0);
+        const toGo = all.slice(c).reduce((sum, d) => sum + (r[at(d)] as number), 0);
+        return { t: at(c), column: compact ? k : c, energy, toGo };
+      });
+    });
+    const out = new Array<number>(r.length).fill(0);
+    rows.forEach((id, i) => {
+      const group = rows.flatMap((other, j) => (other === id ? [tokens[j] ?? []] : []));
+      const second = group.map((row) => row.length).sort((a, b) => b - a)[1] as number;
+      for (const token of tokens[i] ?? []) {
+        const column = group.flat().filter((other) => other.column === token.column);
+        const weighted = column.reduce((sum, other) => sum + other.toGo * other.energy, 0);
+        const total = column.reduce((sum, other) => sum + other.energy, 0);
+        const alone = (tokens[i] ?? []).length > second && token.column >= second;
+        out[token.t] = token.toGo - (handleZeroTail && alone ? 0 : weighted / (total + 1e-8));
+      }
+    });
+    return out;
+  }
+
+  test.each([
+    ['optimal_token_baseline', false, true],
+    ['optimal_token_baseline', false, false],
+    ['tir_optimal_token_baseline', true, true],
+    ['tir_optimal_token_baseline', true, false],
+  ] as const)('%s over columns of %s compaction, zero tail %s', (name, compact, handleZeroTail) => {
+    const { advantages } = computeAdvantagesDouble(name, inputs, { handleZeroTail });
+    expected(compact, handleZeroTail).forEach((value, t) => {
+      expect(advantages[t]).toBeCloseTo(value, 12);
+    });
   });
 });
 

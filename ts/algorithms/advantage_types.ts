@@ -60,6 +60,16 @@ export interface AdvantageResult {
 /** An advantage estimator: a pure function. Never write to the inputs. */
 export type AdvantageEstimator = (inputs: AdvantageInputs, config: AdvantageConfig) => AdvantageResult;
 
+/** A response-token column [ΣR] to write to, zeros at first. */
+export type TokenColumn = Float32Array | Float64Array;
+
+/** A built-in estimator of one number per token; it fills in `out` and computes in double whatever `out` holds. */
+export type TokenEstimator = (
+  inputs: AdvantageInputs,
+  config: AdvantageConfig,
+  out: { advantages: TokenColumn; returns: TokenColumn },
+) => void;
+
 /** The named column of the inputs, or an error that says which estimator needs it. */
 export function requireColumn<K extends keyof AdvantageInputs>(
   inputs: AdvantageInputs,

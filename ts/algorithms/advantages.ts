@@ -5,6 +5,7 @@ import type {
   AdvantageEstimator,
   AdvantageInputs,
   AdvantageResult,
+  TokenEstimator,
 } from './advantage_types';
 import type { SequenceEstimator } from './group_estimators';
 import * as group from './group_estimators';
@@ -25,7 +26,7 @@ const sequenceEstimators = new Map<string, SequenceEstimator>([
   ['reinforce_plus_plus_baseline', group.reinforcePlusPlusBaseline],
 ]);
 
-const tokenEstimators = new Map<string, AdvantageEstimator>([
+const tokenEstimators = new Map<string, TokenEstimator>([
   ['gae', gae],
   ['reinforce_plus_plus', reinforcePlusPlus],
   ['remax', remax],
@@ -33,9 +34,11 @@ const tokenEstimators = new Map<string, AdvantageEstimator>([
   ['tir_optimal_token_baseline', tirOptimalTokenBaseline],
 ]);
 
+const registeredEstimators = new Map<string, AdvantageEstimator>();
+
 /** Names accepted by {@link computeAdvantages}, the user's included. */
 export function advantageEstimatorNames(): string[] {
-  return [...tokenEstimators.keys(), ...sequenceEstimators.keys()];
+  return [tokenEstimators, sequenceEstimators, registeredEstimators].flatMap((names) => [...names.keys()]);
 }
 
 /**
@@ -43,13 +46,14 @@ export function advantageEstimatorNames(): string[] {
  * @throws TroupeError INVALID_ARGUMENT when another function already has the name.
  */
 export function registerAdvantageEstimator(name: string, estimator: AdvantageEstimator): void {
-  if (sequenceEstimators.has(name) || (tokenEstimators.get(name) ?? estimator) !== estimator) {
+  const taken = sequenceEstimators.has(name) || tokenEstimators.has(name);
+  if (taken || (registeredEstimators.get(name) ?? estimator) !== estimator) {
     throw new TroupeError(
       'INVALID_ARGUMENT',
       `[advantages] another estimator is already registered as '${name}': choose another name`,
     );
   }
-  tokenEstimators.set(name, estimator);
+  registeredEstimators.set(name, estimator);
 }
 
 /** `scores` [B] on every policy token, 0 on masked tokens; [ΣR]. */
@@ -86,8 +90,8 @@ function checkShapes(inputs: AdvantageInputs): number {
   return tokens;
 }
 
-function tokenEstimator(name: string): AdvantageEstimator {
-  const estimator = tokenEstimators.get(name);
+function registeredEstimator(name: string): AdvantageEstimator {
+  const estimator = registeredEstimators.get(name);
   if (!estimator) {
     throw new TroupeError(
       'INVALID_ARGUMENT',
@@ -109,7 +113,13 @@ function estimate<T extends Float32Array | Float64Array>(
     const advantages = broadcast(sequence(inputs, config), inputs, allocate(tokens));
     return { advantages, returns: advantages };
   }
-  const result: AdvantageResult = tokenEstimator(name)(inputs, config);
+  const perToken = tokenEstimators.get(name);
+  if (perToken) {
+    const out = { advantages: allocate(tokens), returns: allocate(tokens) };
+    perToken(inputs, config, out);
+    return out;
+  }
+  const result: AdvantageResult = registeredEstimator(name)(inputs, config);
   const convert = (column: NumberArray, what: string): T => {
     if (column.length !== tokens) {
       throw new TroupeError(

@@ -2,7 +2,7 @@
 // sequences of one prompt). A reward on a masked token counts: the total runs over all response tokens.
 import { TroupeError } from '../errors';
 import { type AdvantageConfig, type AdvantageInputs, requireColumn } from './advantage_types';
-import { whitenSequences } from './masked';
+import { Moments } from './moments';
 import { groupByUid, rowSums } from './ragged';
 
 /** One advantage per sequence, [B]. */
@@ -28,6 +28,17 @@ function statistics(scores: Float64Array, members: number[]): GroupStatistics {
 /** Σ mask per sequence, [B]. */
 function lengths(inputs: AdvantageInputs): Float64Array {
   return rowSums(inputs.responseMask, inputs.offsets);
+}
+
+/** `scores` [B], one number for all tokens of a sequence, whitened over the policy tokens of the batch; [B]. */
+function whitenSequences(scores: Float64Array, inputs: AdvantageInputs): Float64Array {
+  const tokens = lengths(inputs);
+  const moments = new Moments();
+  scores.forEach((score, i) => {
+    moments.add(tokens[i] as number, score, 0, 0);
+  });
+  const { mean, scale } = moments.whitening();
+  return scores.map((score) => (score - mean) * scale);
 }
 
 /** [B]: `visit` fills in the entries of one group after another; `scores` [B] are total rewards. */
@@ -125,7 +136,7 @@ export const gpg: SequenceEstimator = (inputs, config) => {
 /** REINFORCE++-baseline (Hu et al. 2025, arXiv 2501.03262): s - group mean, whitened over the batch's tokens. */
 export const reinforcePlusPlusBaseline: SequenceEstimator = (inputs) => {
   const centred = perGroup(inputs, (members, scores, out) => normalise(members, scores, out, false));
-  return whitenSequences(centred, lengths(inputs));
+  return whitenSequences(centred, inputs);
 };
 
 /**
@@ -179,5 +190,5 @@ export const gdpo: SequenceEstimator = (inputs, config) => {
     for (let i = 0; i < rows; i++)
       total[i] = (total[i] as number) + (weights[k] as number) * (normalised[i] as number);
   });
-  return whitenSequences(total, lengths(inputs));
+  return whitenSequences(total, inputs);
 };

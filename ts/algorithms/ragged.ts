@@ -16,6 +16,14 @@ export function rowSums(values: NumberArray, offsets: NumberArray): Float64Array
   return out;
 }
 
+/** Length of the longest row. */
+export function longestRow(offsets: NumberArray): number {
+  let longest = 0;
+  for (let i = 0; i + 1 < offsets.length; i++)
+    longest = Math.max(longest, (offsets[i + 1] as number) - (offsets[i] as number));
+  return longest;
+}
+
 /** Sequences that share a prompt. `groupOf[i]` is the group of sequence i; `members[g]` lists its sequences in order. */
 export interface Groups {
   groupOf: Int32Array;

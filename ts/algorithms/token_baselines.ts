@@ -1,106 +1,155 @@
-// Optimal-token baselines: per group and response position, the baseline that minimises the variance of the
-// policy gradient, with 1 - 2π(a) + Σπ² (the squared norm of the logit gradient) as variance proxy.
-import {
-  type AdvantageConfig,
-  type AdvantageInputs,
-  type AdvantageResult,
-  requireColumn,
-} from './advantage_types';
-import { groupByUid, type NumberArray } from './ragged';
-import { rewardsToGo } from './token_estimators';
+// Optimal-token baselines: per group and column, the baseline that minimises the variance of the policy
+// gradient, with 1 - 2π(a) + Σπ² (the squared norm of the logit gradient) as variance proxy.
+import { requireColumn, type TokenColumn, type TokenEstimator } from './advantage_types';
+import { expOfLogProb } from './exp';
+import { groupByUid, longestRow, type NumberArray } from './ragged';
 
 const EPSILON = 1e-8;
 
-/** A sequence's tokens as columns of the baseline: `positions[c]` is the token (index in ΣR) in column c. */
-type Columns = Int32Array[];
+/** What the baselines read, and how tokens line up in columns: by response position, or by policy token alone. */
+interface BaselineInputs {
+  offsets: NumberArray;
+  responseMask: NumberArray;
+  tokenRewards: NumberArray;
+  oldLogProbs: NumberArray;
+  sumPiSquared: NumberArray;
+  rolloutIsWeights: NumberArray | undefined;
+  compact: boolean;
+}
 
-/** Cumulated gradient energy of each policy token: W_t = Σ_{s<=t} (1 - 2 e^{old_s} + Σπ²_s) ρ_s²; [ΣR]. */
-function gradientEnergy(inputs: AdvantageInputs, estimator: string): Float64Array {
-  const oldLogProbs = requireColumn(inputs, 'oldLogProbs', estimator);
-  const sumPiSquared = requireColumn(inputs, 'sumPiSquared', estimator);
-  const { offsets, responseMask, rolloutIsWeights } = inputs;
-  const out = new Float64Array(oldLogProbs.length);
-  for (let i = 0; i + 1 < offsets.length; i++) {
-    let cumulated = 0;
-    for (let t = offsets[i] as number; t < (offsets[i + 1] as number); t++) {
-      if (responseMask[t]) {
-        const weight = rolloutIsWeights ? (rolloutIsWeights[t] as number) : 1;
-        const energy = 1 - 2 * Math.exp(oldLogProbs[t] as number) + (sumPiSquared[t] as number);
-        cumulated += energy * weight * weight;
-      }
-      out[t] = cumulated;
-    }
+/**
+ * Room for the columns of a group, in one array because V8 checks the kind of each array at each access: from 0 on Σ G·W per
+ * column and then the baselines, from `totals` on Σ W, from `toGo` on the rewards-to-go G of one sequence.
+ */
+class ColumnScratch {
+  readonly numbers: Float64Array;
+  readonly totals: number;
+  readonly toGo: number;
+
+  constructor(readonly width: number) {
+    this.numbers = new Float64Array(3 * width);
+    this.totals = width;
+    this.toGo = 2 * width;
   }
-  return out;
+
+  clearSums(): void {
+    this.numbers.fill(0, 0, this.toGo);
+  }
+
+  /** B = Σ G·W / (Σ W + 1e-8) of each column. */
+  divide(): void {
+    const { numbers, totals } = this;
+    for (let c = 0; c < this.width; c++)
+      numbers[c] = (numbers[c] as number) / ((numbers[totals + c] as number) + EPSILON);
+  }
+}
+
+/**
+ * Adds a sequence to the sums of its columns and returns its number of policy tokens. W is the cumulated gradient energy of its
+ * policy tokens, W_t = Σ_{s<=t} (1 - 2 e^{old_s} + Σπ²_s) ρ_s².
+ */
+function addSequence(inputs: BaselineInputs, i: number, scratch: ColumnScratch): number {
+  const { offsets, responseMask, tokenRewards, oldLogProbs, sumPiSquared, rolloutIsWeights } = inputs;
+  const { numbers, totals } = scratch;
+  const start = offsets[i] as number;
+  const end = offsets[i + 1] as number;
+  const toGo = scratch.toGo - start;
+  let running = 0;
+  for (let t = end - 1; t >= start; t--) {
+    running += tokenRewards[t] as number;
+    numbers[toGo + t] = running;
+  }
+  const maskedStep = inputs.compact ? 0 : 1;
+  let policyTokens = 0;
+  const weighted = rolloutIsWeights !== undefined;
+  let energy = 0;
+  let column = 0;
+  for (let t = start; t < end; t++) {
+    if (!responseMask[t]) {
+      column += maskedStep;
+      continue;
+    }
+    const weight = weighted ? (rolloutIsWeights[t] as number) : 1;
+    const proxy = 1 - 2 * expOfLogProb(oldLogProbs[t] as number) + (sumPiSquared[t] as number);
+    energy += proxy * weight * weight;
+    numbers[column] = (numbers[column] as number) + (numbers[toGo + t] as number) * energy;
+    numbers[totals + column] = (numbers[totals + column] as number) + energy;
+    column++;
+    policyTokens++;
+  }
+  return policyTokens;
+}
+
+/** Advantages and returns of a sequence; no baseline from column `tail` on. */
+function subtractBaselines(
+  inputs: BaselineInputs,
+  i: number,
+  policyTokens: number,
+  { numbers }: ColumnScratch,
+  tail: number,
+  out: { advantages: TokenColumn; returns: TokenColumn },
+): void {
+  const { offsets, responseMask, tokenRewards } = inputs;
+  const { advantages, returns } = out;
+  const start = offsets[i] as number;
+  const maskedStep = inputs.compact ? 0 : 1;
+  const end = offsets[i + 1] as number;
+  let column = inputs.compact ? policyTokens : end - start;
+  let rewardsToGo = 0;
+  for (let t = end - 1; t >= start; t--) {
+    rewardsToGo += tokenRewards[t] as number;
+    returns[t] = rewardsToGo;
+    if (!responseMask[t]) {
+      column -= maskedStep;
+      continue;
+    }
+    column--;
+    advantages[t] = column < tail ? rewardsToGo - (numbers[column] as number) : rewardsToGo;
+  }
 }
 
 /**
  * The longest sequence of a group, if there is one, and the column from which it is alone: there its "baseline"
- * would be its own return. Lengths count policy tokens.
+ * would be its own return. `lengths` [B] count policy tokens.
  */
-function zeroTail(rows: Columns, responseMask: NumberArray): { row: Int32Array; start: number } | null {
-  const policyTokens = (row: Int32Array): number => row.reduce((n, t) => n + (responseMask[t] ? 1 : 0), 0);
-  const ranked = rows.map((row) => ({ row, length: policyTokens(row) })).sort((a, b) => b.length - a.length);
+function zeroTail(members: number[], lengths: Int32Array): { sequence: number; column: number } | null {
+  const ranked = members
+    .map((sequence) => ({ sequence, length: lengths[sequence] as number }))
+    .sort((a, b) => b.length - a.length);
   const [first, second] = ranked;
   if (!first || !second || first.length === second.length) return null;
-  return { row: first.row, start: second.length };
+  return { sequence: first.sequence, column: second.length };
 }
 
-function subtractBaselines(
-  inputs: AdvantageInputs,
-  config: AdvantageConfig,
-  estimator: string,
-  columns: Columns,
-): AdvantageResult {
-  const energy = gradientEnergy(inputs, estimator);
-  const returns = rewardsToGo(inputs);
-  const { responseMask } = inputs;
-  const handleZeroTail = config.handleZeroTail ?? true;
-  const advantages = new Float64Array(returns.length);
-  for (const members of groupByUid(inputs.uid, columns.length).members) {
-    const rows = members.map((i) => columns[i] as Int32Array);
-    const tail = handleZeroTail ? zeroTail(rows, responseMask) : null;
-    const width = rows.reduce((max, row) => Math.max(max, row.length), 0);
-    for (let c = 0; c < width; c++) {
-      let weighted = 0;
-      let total = 0;
-      for (const row of rows) {
-        const t = row[c];
-        if (t === undefined || !responseMask[t]) continue;
-        weighted += (returns[t] as number) * (energy[t] as number);
-        total += energy[t] as number;
-      }
-      const baseline = rows.length === 1 ? 0 : weighted / (total + EPSILON);
-      for (const row of rows) {
-        const t = row[c];
-        if (t === undefined || !responseMask[t]) continue;
-        const inTail = tail !== null && row === tail.row && c >= tail.start;
-        advantages[t] = (returns[t] as number) - (inTail ? 0 : baseline);
+const tokenBaseline =
+  (name: string, compact: boolean): TokenEstimator =>
+  (inputs, config, out) => {
+    const columns: BaselineInputs = {
+      offsets: inputs.offsets,
+      responseMask: inputs.responseMask,
+      tokenRewards: inputs.tokenRewards,
+      oldLogProbs: requireColumn(inputs, 'oldLogProbs', name),
+      sumPiSquared: requireColumn(inputs, 'sumPiSquared', name),
+      rolloutIsWeights: inputs.rolloutIsWeights,
+      compact,
+    };
+    const scratch = new ColumnScratch(longestRow(inputs.offsets));
+    const lengths = new Int32Array(inputs.offsets.length - 1);
+    for (const members of groupByUid(inputs.uid, lengths.length).members) {
+      scratch.clearSums();
+      for (const i of members) lengths[i] = addSequence(columns, i, scratch);
+      scratch.divide();
+      const tail = (config.handleZeroTail ?? true) ? zeroTail(members, lengths) : null;
+      for (const i of members) {
+        let end = tail?.sequence === i ? tail.column : scratch.width;
+        if (members.length === 1) end = 0; // a group of one has no baseline
+        subtractBaselines(columns, i, lengths[i] as number, scratch, end, out);
       }
     }
-  }
-  return { advantages, returns };
-}
+  };
 
 /** Columns are response positions. */
-export function optimalTokenBaseline(inputs: AdvantageInputs, config: AdvantageConfig): AdvantageResult {
-  const { offsets } = inputs;
-  const columns: Columns = [];
-  for (let i = 0; i + 1 < offsets.length; i++) {
-    const start = offsets[i] as number;
-    columns.push(Int32Array.from({ length: (offsets[i + 1] as number) - start }, (_, c) => start + c));
-  }
-  return subtractBaselines(inputs, config, 'optimal_token_baseline', columns);
-}
+export const optimalTokenBaseline = tokenBaseline('optimal_token_baseline', false);
 
 /** Columns count policy tokens only, so that turns of a tool-using conversation line up. */
-export function tirOptimalTokenBaseline(inputs: AdvantageInputs, config: AdvantageConfig): AdvantageResult {
-  const { offsets, responseMask } = inputs;
-  const columns: Columns = [];
-  for (let i = 0; i + 1 < offsets.length; i++) {
-    const row: number[] = [];
-    for (let t = offsets[i] as number; t < (offsets[i + 1] as number); t++) if (responseMask[t]) row.push(t);
-    columns.push(Int32Array.from(row));
-  }
-  return subtractBaselines(inputs, config, 'tir_optimal_token_baseline', columns);
-}
+export const tirOptimalTokenBaseline = tokenBaseline('tir_optimal_token_baseline', true);
