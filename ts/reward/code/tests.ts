@@ -76,8 +76,7 @@ function sameNumber(a: string, b: string): boolean {
 }
 
 /** The words of an output and the ends of its lines, one by one: it may be megabytes of either. */
-const tokens = (output: string): IterableIterator<RegExpExecArray> =>
-  output.trimEnd().matchAll(/\n|\S+/g);
+const tokens = (output: string): IterableIterator<RegExpExecArray> => output.trimEnd().matchAll(/\n|\S+/g);
 
 /** Whether a program printed what was expected. */
 export function sameOutput(actual: string, expected: string): boolean {
