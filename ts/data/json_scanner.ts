@@ -105,7 +105,8 @@ export class JsonScanner {
   /** At a comma or a closing bracket outside of all others. */
   private endOfRow(byte: number, at: number): void {
     const rows = this.index.starts.length;
-    if (byte !== COMMA && byte !== CLOSE_ARRAY) this.problem = `a bracket closes that was not open, at byte ${at}`;
+    if (byte !== COMMA && byte !== CLOSE_ARRAY)
+      this.problem = `a bracket closes that was not open, at byte ${at}`;
     else if (this.start >= 0) this.finish(at);
     else if (byte === COMMA || rows > 0) this.problem = `row ${rows} is missing, at byte ${at}`;
     if (byte === CLOSE_ARRAY) this.mode = 'closed';
