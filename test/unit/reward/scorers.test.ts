@@ -201,6 +201,11 @@ test.each([
   ['Answer: 3\nThe answer is: $x$\nbye', '$x$'],
   ['\\boxed{1', null],
   ['answer:\n', null],
+  ['answer: .', null],
+  ['So the answer is $42$.', '$42$'],
+  ['The answers are: 1, 2 \nand the final answer is 3.5', '3.5'],
+  ['the answer is 1. Answer: \n', null],
+  ['an answer', null],
   ['nothing', null],
 ])('prime_math reads %j', (text, answer) => {
   expect(extractAnswer(text)).toBe(answer);
