@@ -142,6 +142,16 @@ describe('parquet', () => {
     expect((await rowsOf(file)).map((row) => row['name'])).toEqual(names);
   });
 
+  it('null structs are null, also where LZ4 has compressed a dictionary without entries', async () => {
+    // pyarrow 25: [{a: null}, {a: null}] of struct<b: list<string>>, compression lz4, no statistics, no schema of its own.
+    const bytes =
+      'UEFSMRUEFQAVAkwVABUAEgAAABUAFRoVHCwVBBUQFQYVBhwAAADQAgAAAAQAAgAAAAQAABUEGVw1ABgGc2NoZW1hFQIANQIYAWEVAgA1AhgBYhUCFQZMPAAAADUE' +
+      'GARsaXN0FQIAFQwlAhgHZWxlbWVudCUATBwAAAAWBBkcGRwmABwVDBk1AAYQGUgBYQFiBGxpc3QHZWxlbWVudBUOFgQWXBZgJiYmCCksFQQVABUCABUAFRAVAgA8' +
+      'FgAZJgQAGVYEAAAAAAAAABZcFgQmCBZgACggcGFycXVldC1jcHAtYXJyb3cgdmVyc2lvbiAyNS4wLjEZHBwAAADHAAAAUEFSMQ==';
+    const file = await openRowFile(write('nulls.parquet', Buffer.from(bytes, 'base64')));
+    expect(await rowsOf(file)).toStrictEqual([{ a: null }, { a: null }]);
+  });
+
   it('of a codec that cannot be read is one error, which says what to do', async () => {
     const codec: Codec = 'LZO';
     const path = parquet({ codec, compressors: { LZO: (input: Uint8Array) => input } });
