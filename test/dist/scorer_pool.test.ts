@@ -70,6 +70,7 @@ describe('prime', () => {
     expect([...rewards.scores]).toEqual([...bad.map(() => 0), 2.5]);
     expect(rewards.failures).toBe(bad.length);
     expect([...(await manager.score([sample('x')])).scores]).toEqual([2.5]);
+    expect([...(await prime({ timeoutMs: 1e12 }).score([sample('x')])).scores]).toEqual([2.5]);
   });
 
   test.each([

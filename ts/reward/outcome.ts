@@ -2,6 +2,7 @@
 import { TroupeError } from '../errors';
 import { reasonOf, show, toJson } from '../text';
 import { isBounded } from './bounded';
+import { timerMs } from './timers';
 import type { RewardOutcome, RewardSample, Rewards } from './types';
 
 const EXCERPT = 300;
@@ -32,7 +33,8 @@ const isPromise = <T>(value: T | Promise<T>): value is Promise<T> =>
 async function withTimeout<T>(work: Promise<T>, timeoutMs: number): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const expired = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`no answer within ${timeoutMs / 1000} s`)), timeoutMs);
+    const late = (): void => reject(new Error(`no answer within ${timeoutMs / 1000} s`));
+    timer = setTimeout(late, timerMs(timeoutMs));
   });
   try {
     return await Promise.race([work, expired]);

@@ -96,6 +96,11 @@ describe('naive', () => {
       expect(Object.keys(shared)).toEqual([]);
   });
 
+  test('a time-out longer than timers know is none that is over at once', async () => {
+    const fn: RewardFunction = () => new Promise((done) => setTimeout(() => done(1), 20));
+    expect([...(await computeRewards(fn, [sample('a')], { timeoutMs: 1e12 })).scores]).toEqual([1]);
+  });
+
   test('gives the function its keyword arguments', async () => {
     const fn: RewardFunction = (_, kwargs) => kwargs?.['bonus'] as number;
     const rewards = await computeRewards(fn, [sample('x')], { kwargs: { bonus: 0.5 } });

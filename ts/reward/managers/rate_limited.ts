@@ -1,6 +1,6 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import { Limiter } from '../code/runner';
 import { scoreEach, settle } from '../outcome';
+import { sleep } from '../timers';
 import type {
   Clock,
   RateLimits,
@@ -13,9 +13,7 @@ import { TokenBucket } from './token_bucket';
 
 const realTime: Clock = {
   now: () => performance.now(),
-  sleep: async (milliseconds) => {
-    await sleep(milliseconds);
-  },
+  sleep,
 };
 
 const DEFAULTS: RateLimits = {
