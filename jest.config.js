@@ -31,6 +31,7 @@ module.exports = {
   testEnvironment: 'node',
   testMatch: ['<rootDir>/test/**/*.test.ts'],
   globalSetup: '<rootDir>/test/jest_setup.js',
+  globalTeardown: '<rootDir>/test/jest_teardown.js',
   transform: { '\\.(ts|mjs|js)$': ['@swc/jest', swc] },
   transformIgnorePatterns: [`/node_modules/(?!(${esmOnly.join('|')})/)`, '<rootDir>/dist/'],
   moduleFileExtensions: ['ts', 'mjs', 'js', 'json', 'node'],

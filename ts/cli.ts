@@ -12,12 +12,14 @@ function fail(error: unknown): void {
 
 process.on('unhandledRejection', fail);
 process.on('uncaughtException', fail);
-// A reader that has gone (| head) ends the output, not the run.
-for (const stream of [process.stdout, process.stderr]) {
-  stream.on('error', (error: NodeJS.ErrnoException) => {
-    if (error.code !== 'EPIPE') throw error;
-  });
-}
+// A reader that has gone (| head), or a full disk below a redirected output, ends the output, not the run.
+process.stderr.on('error', () => {});
+let told = false;
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code === 'EPIPE' || told) return;
+  told = true;
+  process.stderr.write(`warning: the output is incomplete: ${error.message}\n`);
+});
 
 // The exit code is set, not forced: what is still being written goes out first.
 runCli(process.argv.slice(2)).then((code) => {

@@ -13,9 +13,15 @@ export function show(value: unknown): string {
   return text.length > SHOWN ? `${text.slice(0, SHOWN)}...` : text;
 }
 
-/** What went wrong, from whatever was thrown, also by native code or in another realm. */
-export const reasonOf = (thrown: unknown): string =>
-  types.isNativeError(thrown) || thrown instanceof Error ? thrown.message : String(thrown);
+/** What went wrong, from whatever was thrown, also by native code or in another realm. Never throws itself. */
+export function reasonOf(thrown: unknown): string {
+  if (types.isNativeError(thrown) || thrown instanceof Error) return thrown.message;
+  try {
+    return String(thrown);
+  } catch {
+    return 'something that has no text';
+  }
+}
 
 /** Levenshtein distance (substitution, insertion and deletion cost 1 each), letter case aside. */
 export function editDistance(first: string, second: string): number {

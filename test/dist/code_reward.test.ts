@@ -213,7 +213,8 @@ describe('Sandbox Fusion', () => {
       setTimeout(() => response.end('{"run_result": {"status": "Finished", "stdout": "late"}}'), 300);
       return true;
     };
-    expect(await client().run(hello)).toMatchObject({ status: 'finished', stdout: 'late' });
+    for (const timeout of [10, 1e9])
+      expect(await client({ timeout }).run(hello)).toMatchObject({ status: 'finished', stdout: 'late' });
     server.misbehave = () => true;
     await expect(client({ timeout: 0.05, patience: 0.1, retries: 1 }).run(hello)).rejects.toThrow(
       /no answer \(.*timeout.*\) \(2 attempts\): is the server up/,

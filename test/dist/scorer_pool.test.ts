@@ -70,6 +70,7 @@ describe('prime', () => {
     expect([...rewards.scores]).toEqual([...bad.map(() => 0), 2.5]);
     expect(rewards.failures).toBe(bad.length);
     expect([...(await manager.score([sample('x')])).scores]).toEqual([2.5]);
+    expect([...(await prime({ timeoutMs: 1e12 }).score([sample('x')])).scores]).toEqual([2.5]);
   });
 
   test.each([
@@ -175,6 +176,20 @@ describe('prime_math', () => {
     ['1.4142', '\\sqrt{2}', 1],
     ['50\\%', '50', 1],
     ['10001', '10000', 0],
+    ['10000000001', '10000000000', 0],
+    ['12345678901234567890', '12345678901234567891', 0],
+    ['+007', '7', 1],
+    ['2^{35}', '34359738368', 1],
+    ['2^{35}', '34359738369', 0],
+    ['\\text{Evelyn}', 'Evelyn', 1],
+    ['\\text{Yes}', '\\text{No}', 0],
+    ['5\\text{ cm}', '5', 1],
+    ['90\\degree', '90', 1],
+    ['−3', '-3', 1],
+    ['3\\frac{1}{2}', '3.5', 1],
+    ['0.\\overline{3}', '\\frac13', 1],
+    ['1{,}000', '1000', 1],
+    ['x<3', 'x>3', 0],
     ['\\sqrt{x^2}', 'x', 0],
     ['(1,2)', '[1,2]', 0],
     ['(1,2)', '(2,1)', 0],

@@ -20,6 +20,12 @@ test.each<[string, string, boolean]>([
   ['1 2\n3\n', '1 2\n3', true],
   ['  1   2 \r\n3\n\n\n', '1 2\n3', true],
   ['1\n\n2', '1\n2', false],
+  ['1\n\n2 ', '1\n \n2\n', true],
+  ['1\n2\n3', '1\n2', false],
+  ['1\n2', '1\n2\n3', false],
+  ['1.', '1.0', true],
+  ['.5', '0.50000001', true],
+  ['1_0.0', '10.0', false],
   ['1 2', '1\n2', false],
   ['', '', true],
   ['', '0', false],
@@ -32,6 +38,19 @@ test.each<[string, string, boolean]>([
   ['YES', 'Yes', false],
 ])('output %j for %j: %j', (actual, expected, same) => {
   expect(sameOutput(actual, expected)).toBe(same);
+});
+
+// Quadratic time on any of these would take hours: the time-out of the test is what bounds it.
+test.each([
+  ['digits and a letter', `${'1'.repeat(4e6)}x`],
+  ['digits and a dot', `1.${'1'.repeat(4e6)}.`],
+  ['an exponent without end', `1e${'1'.repeat(4e6)}e`],
+  ['line ends', `1${'\n'.repeat(16e6)}2`],
+  ['spaces', `1${' '.repeat(16e6)}2`],
+  ['words', '2.5 '.repeat(4e6)],
+])('%s: megabytes of output are compared in linear time', (_, output) => {
+  expect(sameOutput(output, '2.5')).toBe(false);
+  expect(sameOutput(`2.5${' \n'.repeat(8e6)}`, '2.5')).toBe(true);
 });
 
 test.each<[unknown, unknown, boolean]>([

@@ -8,6 +8,8 @@ export interface JsonIndex {
 
 const QUOTE = 0x22;
 const BACKSLASH = 0x5c;
+const COMMA = 0x2c;
+const CLOSE_ARRAY = 0x5d;
 const OPEN = new Set([0x5b, 0x7b]);
 const CLOSE = new Set([0x5d, 0x7d]);
 const isSpace = (byte: number): boolean => byte === 0x20 || (byte >= 0x09 && byte <= 0x0d);
@@ -24,6 +26,8 @@ export class JsonScanner {
   private depth = 0;
   private quoted = false;
   private escaped = false;
+  /** What is wrong with the array; null so far nothing. */
+  private problem: string | null = null;
   private mode: 'unknown' | 'lines' | 'array' | 'closed' = 'unknown';
 
   constructor(private readonly mayBeArray: boolean) {}
@@ -32,16 +36,16 @@ export class JsonScanner {
     let i = 0;
     if (this.mode === 'unknown') i = this.begin(bytes);
     if (this.mode === 'lines') this.pushLines(bytes, i);
-    else if (this.mode === 'array') this.pushArray(bytes, i);
+    else if (this.mode !== 'unknown') this.pushArray(bytes, i);
     this.offset += bytes.length;
   }
 
   end(): { index: JsonIndex; problem: string | null } {
-    if (this.mode === 'array') {
+    if (this.mode === 'array' && this.problem === null) {
       return { index: this.index, problem: `the array ends within row ${this.index.starts.length}` };
     }
     if (this.start >= 0) this.finish(this.last);
-    return { index: this.index, problem: null };
+    return { index: this.index, problem: this.problem };
   }
 
   /** Index of the first byte of the rows: past white space, a byte-order mark, and the bracket of an array. */
@@ -82,7 +86,7 @@ export class JsonScanner {
   }
 
   private pushArray(bytes: Uint8Array, from: number): void {
-    for (let i = from; i < bytes.length && this.mode === 'array'; i++) {
+    for (let i = from; i < bytes.length && this.problem === null; i++) {
       const byte = bytes[i] as number;
       if (this.quoted) {
         if (this.escaped) this.escaped = false;
@@ -92,17 +96,27 @@ export class JsonScanner {
       }
       if (isSpace(byte)) continue;
       const at = this.offset + i;
-      const closing = CLOSE.has(byte);
-      if (this.depth === 0 && (byte === 0x2c || closing)) {
-        if (this.start >= 0) this.finish(at);
-        if (closing) this.mode = 'closed';
-        continue;
-      }
-      if (this.start < 0) this.start = at;
-      if (byte === QUOTE) this.quoted = true;
-      else if (OPEN.has(byte)) this.depth++;
-      else if (closing) this.depth--;
+      if (this.mode === 'closed') this.problem = `something follows the array, at byte ${at}`;
+      else if (this.depth === 0 && (byte === COMMA || CLOSE.has(byte))) this.endOfRow(byte, at);
+      else this.withinRow(byte, at);
     }
+  }
+
+  /** At a comma or a closing bracket outside of all others. */
+  private endOfRow(byte: number, at: number): void {
+    const rows = this.index.starts.length;
+    if (byte !== COMMA && byte !== CLOSE_ARRAY)
+      this.problem = `a bracket closes that was not open, at byte ${at}`;
+    else if (this.start >= 0) this.finish(at);
+    else if (byte === COMMA || rows > 0) this.problem = `row ${rows} is missing, at byte ${at}`;
+    if (byte === CLOSE_ARRAY) this.mode = 'closed';
+  }
+
+  private withinRow(byte: number, at: number): void {
+    if (this.start < 0) this.start = at;
+    if (byte === QUOTE) this.quoted = true;
+    else if (OPEN.has(byte)) this.depth++;
+    else if (CLOSE.has(byte)) this.depth--;
   }
 
   private finish(end: number): void {

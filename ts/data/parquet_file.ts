@@ -15,8 +15,16 @@ import { missingColumn, type Projection, type Row, type RowFile } from './row';
 
 /** gzip and brotli (and zstd from Node 22.15 on) come with Node and are faster there. */
 const nodeZstd = (zlib as { zstdDecompressSync?: (input: Uint8Array) => Uint8Array }).zstdDecompressSync;
+type Decompress = NonNullable<Compressors[keyof Compressors]>;
+/** The block of nothing, as the dictionary of a column without values has it, is more than this decoder can read. */
+const unlessEmpty =
+  (decompress: Decompress | undefined): Decompress | undefined =>
+  (input, length) =>
+    length === 0 ? new Uint8Array(0) : (decompress as Decompress)(input, length);
 const compressors: Compressors = {
   ...pureCompressors,
+  LZ4: unlessEmpty(pureCompressors.LZ4),
+  LZ4_RAW: unlessEmpty(pureCompressors.LZ4_RAW),
   GZIP: (input) => zlib.gunzipSync(input),
   BROTLI: (input) => zlib.brotliDecompressSync(input),
   ...(nodeZstd ? { ZSTD: (input: Uint8Array) => nodeZstd(input) } : {}),
@@ -221,8 +229,9 @@ function textBytes(bytes: Uint8Array | undefined): Buffer | undefined {
   return bytes && Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
-/** int64 arrives as bigint: a number where that is exact. */
+/** int64 arrives as bigint: a number where that is exact. A list or struct that is null arrives as undefined. */
 function plain(value: unknown): unknown {
+  if (value === undefined) return null;
   if (typeof value === 'bigint') return Number.isSafeInteger(Number(value)) ? Number(value) : value;
   if (Buffer.isBuffer(value)) return value.toString('utf8');
   if (Array.isArray(value)) return value.map(plain);

@@ -43,10 +43,15 @@ export function checkPrompt(value: unknown, where: string): asserts value is str
   );
 }
 
+/** At least one message, each with a role and a content: text, or parts of it. Calls of tools may stand for the content. */
 export function isConversation(value: unknown): value is ChatMessage[] {
-  return (
-    Array.isArray(value) &&
-    value.length > 0 &&
-    value.every((m) => typeof m === 'object' && m !== null && typeof m.role === 'string')
-  );
+  return Array.isArray(value) && value.length > 0 && value.every(isMessage);
+}
+
+function isMessage(value: unknown): boolean {
+  if (typeof value !== 'object' || value === null) return false;
+  const { role, content, tool_calls: calls } = value as Record<string, unknown>;
+  if (typeof role !== 'string') return false;
+  if (content === undefined || content === null) return Array.isArray(calls) && calls.length > 0;
+  return typeof content === 'string' || Array.isArray(content);
 }

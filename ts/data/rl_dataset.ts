@@ -152,8 +152,16 @@ export class RlDataset {
         `[data] ${where}: expected extra_info to be an object, got ${show(extraInfo)}`,
       );
     }
+    const { dataSourceKey } = this.options;
+    const dataSource = column(row, dataSourceKey, where);
+    if (typeof dataSource !== 'string' && typeof dataSource !== 'number') {
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] ${where}: expected ${dataSourceKey} to be the name of a data source, got ${show(dataSource)}`,
+      );
+    }
     return {
-      dataSource: String(column(row, this.options.dataSourceKey, where)),
+      dataSource: String(dataSource),
       groundTruth: reward.ground_truth,
       extraInfo: extraInfo as Record<string, unknown>,
     };

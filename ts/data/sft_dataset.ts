@@ -99,6 +99,12 @@ function parsedTools(value: unknown, where: string): unknown[] {
 function cut(sample: SftSample, options: SftDatasetOptions, where: string): SftSample {
   const length = sample.prompt.length + sample.response.length;
   const { maxLength, truncation } = options;
+  if (!sample.lossMask.includes(1)) {
+    throw new TroupeError(
+      'INVALID_DATA',
+      `[data] ${where}: expected a response to learn, but all of them are empty`,
+    );
+  }
   if (length <= maxLength) return sample;
   if (truncation === 'error') {
     throw new TroupeError(

@@ -10,6 +10,24 @@ const DEFAULT_WIDTH = 120;
 type Output = NodeJS.WritableStream & { isTTY?: boolean; columns?: number };
 
 /**
+ * What went wrong with a stream since it was last asked. An error event that nobody listens for ends the process; whoever does
+ * listen, such as the command line, says it himself. A reader that has gone (| head) is nothing wrong.
+ */
+const outputErrors = new WeakMap<Output, { last: Error | null }>();
+
+function watched(out: Output): { last: Error | null } {
+  const known = outputErrors.get(out);
+  if (known !== undefined) return known;
+  const errors: { last: Error | null } = { last: null };
+  outputErrors.set(out, errors);
+  if (out.listenerCount('error') > 0) return errors;
+  out.on('error', (error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EPIPE') errors.last = error;
+  });
+  return errors;
+}
+
+/**
  * On a terminal a table, one row per step, with a progress bar below; elsewhere one compact line per step with the
  * remaining time at its end.
  */
@@ -18,6 +36,7 @@ export class ConsoleLogger implements MetricLogger {
   private readonly remaining: RemainingTime | null;
   private readonly table: ConsoleTable;
   private bar: ProgressBar | null = null;
+  private readonly errors: { last: Error | null };
 
   /** `length`: null when it is not known how many steps there will be. */
   constructor(
@@ -25,6 +44,7 @@ export class ConsoleLogger implements MetricLogger {
     private readonly out: Output = process.stdout,
     private readonly now: () => number = () => performance.now() / 1000,
   ) {
+    this.errors = watched(out);
     this.remaining = length === null ? null : new RemainingTime(length.totalSteps);
     if (length !== null) this.remaining?.stepEnded(length.firstStep, now());
     const digits = String(length?.totalSteps ?? 100_000).length;
@@ -55,6 +75,7 @@ export class ConsoleLogger implements MetricLogger {
   close(): void {
     this.bar?.close();
     this.bar = null;
+    this.check();
   }
 
   private width(): number {
@@ -64,11 +85,19 @@ export class ConsoleLogger implements MetricLogger {
   private print(text: string, step: number): void {
     if (!this.out.isTTY || this.length === null) {
       this.out.write(`${text}\n`);
-      return;
+    } else {
+      // Not before the first line: until then, others have things to say.
+      this.bar ??= new ProgressBar(this.length, this.out, () => this.secondsLeft());
+      this.bar.print(text, step);
     }
-    // Not before the first line: until then, others have things to say.
-    this.bar ??= new ProgressBar(this.length, this.out, () => this.secondsLeft());
-    this.bar.print(text, step);
+    this.check();
+  }
+
+  /** Throws what went wrong with an earlier line: a stream says so only later. */
+  private check(): void {
+    const { last } = this.errors;
+    this.errors.last = null;
+    if (last !== null) throw last;
   }
 
   private secondsLeft(): number | null {

@@ -90,9 +90,12 @@ export interface MathDapoScore extends Record<string, unknown> {
   pred: string | null;
 }
 
+/** The last `\boxed{...}` of what lies within the last 100 characters. */
+const boxAtEnd = (tail: string): string | null => lastBoxed(lastCodePoints(tail, BOX_TAIL));
+
 /**
  * The rule score of DAPO (Yu et al. 2025, arXiv 2503.14476) over the last 300 characters: the line after the last
- * "Answer:", else the last `\boxed{...}`, against the ground truth, both in Minerva's normal form.
+ * "Answer:", else the last `\boxed{...}` of the last 100, against the ground truth, both in Minerva's normal form.
  */
 export function scoreMathDapo(
   response: string,
@@ -101,12 +104,12 @@ export function scoreMathDapo(
 ): MathDapoScore {
   const tail = lastCodePoints(response, TAIL);
   if (options.strictBox) {
-    const pred = lastBoxed(lastCodePoints(tail, BOX_TAIL));
+    const pred = boxAtEnd(tail);
     const acc = pred === groundTruth;
     return { score: acc ? 1 : -1, acc, pred };
   }
-  const answer = [...tail.matchAll(ANSWER)].at(-1)?.[1] ?? lastBoxed(tail) ?? NO_ANSWER;
-  const pred = normalizeFinalAnswer(answer);
+  const marked = normalizeFinalAnswer([...tail.matchAll(ANSWER)].at(-1)?.[1] ?? NO_ANSWER);
+  const pred = marked === NO_ANSWER ? normalizeFinalAnswer(boxAtEnd(tail) ?? NO_ANSWER) : marked;
   const acc = pred === normalizeFinalAnswer(groundTruth);
   return { score: acc ? 1 : -1, acc, pred };
 }

@@ -1,7 +1,8 @@
 // From what reward functions return, or fail to return, to the rewards of a batch.
 import { TroupeError } from '../errors';
-import { reasonOf, toJson } from '../text';
+import { reasonOf, show, toJson } from '../text';
 import { isBounded } from './bounded';
+import { timerMs } from './timers';
 import type { RewardOutcome, RewardSample, Rewards } from './types';
 
 const EXCERPT = 300;
@@ -32,7 +33,8 @@ const isPromise = <T>(value: T | Promise<T>): value is Promise<T> =>
 async function withTimeout<T>(work: Promise<T>, timeoutMs: number): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const expired = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`no answer within ${timeoutMs / 1000} s`)), timeoutMs);
+    const late = (): void => reject(new Error(`no answer within ${timeoutMs / 1000} s`));
+    timer = setTimeout(late, timerMs(timeoutMs));
   });
   try {
     return await Promise.race([work, expired]);
@@ -57,6 +59,10 @@ export function failed(sample: RewardSample, index: number, error: unknown): unk
   return failure(sample, index, `the reward function failed (${reasonOf(error)})`, error);
 }
 
+/** Text between quotes, so that "1" is not taken for 1. */
+const shown = (value: unknown): string =>
+  typeof value === 'object' || typeof value === 'string' ? show(value) : String(value);
+
 function readOutcome(outcome: RewardOutcome): Scored {
   if (typeof outcome === 'number' || typeof outcome === 'boolean') {
     return { score: Number(outcome), extra: { acc: Number(outcome) } };
@@ -68,11 +74,19 @@ function readOutcome(outcome: RewardOutcome): Scored {
   return { score: Number.NaN, extra: {} };
 }
 
-/** @throws TroupeError REWARD_FAILED when there is no finite score */
+/** @throws TroupeError REWARD_FAILED when there is no finite score, or something beside it that no dump can hold */
 export function checkedOutcome(outcome: RewardOutcome, sample: RewardSample, index: number): Scored {
-  const scored = readOutcome(outcome);
+  let scored: Scored;
+  try {
+    scored = readOutcome(outcome);
+    toJson(scored);
+  } catch (error) {
+    const what = `expected JSON values beside the score from the reward function, but got some that are none (${reasonOf(error)})`;
+    throw failure(sample, index, what, error);
+  }
   if (!Number.isFinite(scored.score)) {
-    const got = typeof outcome === 'object' ? `{ score: ${String(scored.score)} }` : String(outcome);
+    const isRecord = typeof outcome === 'object' && outcome !== null && !Array.isArray(outcome);
+    const got = isRecord ? `{ score: ${shown(scored.score)} }` : shown(outcome);
     throw failure(sample, index, `expected a finite number from the reward function but got ${got}`);
   }
   return scored;
@@ -119,14 +133,16 @@ export async function scoreEach(
   return gather(scored, failures);
 }
 
-/** One column per key of the extras. */
+/** One column per key of the extras, whatever the keys are: models may have written them. */
 export function gather(scored: readonly Scored[], failures: number): Rewards {
-  const extras: Record<string, unknown[]> = {};
+  const columns = new Map<string, unknown[]>();
   scored.forEach(({ extra }, i) => {
     for (const [key, value] of Object.entries(extra)) {
-      extras[key] ??= new Array(scored.length).fill(undefined);
-      (extras[key] as unknown[])[i] = value;
+      const column = columns.get(key) ?? new Array<unknown>(scored.length).fill(undefined);
+      columns.set(key, column);
+      column[i] = value;
     }
   });
-  return { scores: Float64Array.from(scored, ({ score }) => score), extras, failures };
+  const scores = Float64Array.from(scored, ({ score }) => score);
+  return { scores, extras: Object.fromEntries(columns), failures };
 }

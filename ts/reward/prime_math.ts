@@ -24,14 +24,21 @@ async function isolated(answer: string, truth: string): Promise<boolean> {
   );
 }
 
-/** The last `\boxed{...}` or `\fbox{...}`, else the rest of the line after the last "answer:"; null without either. */
+const MARK = /answer(?:(?: is| are):?|:)/gi;
+
+/**
+ * The last `\boxed{...}` or `\fbox{...}`, else the rest of the line after the last "answer:", "answer is" or "answer are",
+ * without a period at its end; null without either.
+ */
 export function extractAnswer(text: string): string | null {
   const start = Math.max(text.lastIndexOf('\\boxed{'), text.lastIndexOf('\\fbox{'));
   const box = start < 0 ? null : balanced(text, start);
   if (box !== null) return strip(box.slice(box.indexOf('{') + 1, -1));
-  const marked = [...text.matchAll(/answer(?: is)?:[^\S\n]*/gi)].at(-1);
-  if (marked === undefined) return null;
-  return strip(text.slice(marked.index + marked[0].length).split('\n', 1)[0] as string) || null;
+  let from = -1;
+  for (const { 0: mark, index } of text.matchAll(MARK)) from = index + mark.length;
+  if (from < 0) return null;
+  const line = strip(text.slice(from).split('\n', 1)[0] as string);
+  return strip(line.endsWith('.') ? line.slice(0, -1) : line) || null;
 }
 
 /**

@@ -3,6 +3,7 @@ import path from 'node:path';
 import { ConfigError } from '../errors';
 import { packageRoot } from '../native/package_root';
 import { SCORER_VARIABLE, type ScorerReply, type ScorerRequest, type ScorerSetup } from './scorer_protocol';
+import { timerMs } from './timers';
 
 /** Starting node and loading the user's module. */
 const START_MS = 60_000;
@@ -136,7 +137,8 @@ class ScorerProcess {
   #request(request: ScorerRequest, timeoutMs: number): Promise<unknown> {
     return new Promise((resolve, reject) => {
       if (this.#ended) return reject(this.#ended);
-      const timer = setTimeout(() => this.kill(`no answer within ${timeoutMs / 1000} s`), timeoutMs);
+      const late = (): void => this.kill(`no answer within ${timeoutMs / 1000} s`);
+      const timer = setTimeout(late, timerMs(timeoutMs));
       this.#settle = (reply) => {
         this.#settle = null;
         clearTimeout(timer);

@@ -5,11 +5,16 @@ const [POINTS, NEEDED] = [8, 3];
 /** Relative tolerance between exact expressions, and where one is a decimal number, as in verl. */
 const [EXACT, DECIMAL] = [1e-9, 1e-4];
 
+/** A whole answer in words. */
+const WORDS = /^\\(?:text|mbox|mathrm|textbf)\{([^{}]*)\}$/;
+
 /** Without what changes the looks only: math mode, sizes, spacing, units in `\text{}`, degree, per cent, dollar. */
 function tidy(text: string): string {
   const bare = text
+    .trim()
+    .replace(WORDS, '$1')
     .replace(
-      /\\(?:text|mbox|mathrm)\{[^{}]*\}|\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|\\[,;:!%$ ]|\^\{?\\circ\}?|\$/g,
+      /\\(?:text|mbox|mathrm)\{[^{}]*\}|\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|\\[,;:!%$ ]|\^\{?\\circ\}?|\\degree(?![a-zA-Z])|\$/g,
       ' ',
     )
     .replace(/\\[dt]frac(?![a-zA-Z])/g, '\\frac')
@@ -110,7 +115,14 @@ function valueAt(expression: Expression, point: Record<string, number>): Complex
 
 const defined = ({ re, im }: Complex): boolean => Number.isFinite(re) && Number.isFinite(im);
 
+const INTEGER = /^[-+]?\d+$/;
+/** Below this, what is computed as an integer is one. */
+const EXACT_INTEGERS = 1e12;
+const isInteger = ({ re, im }: Complex): boolean =>
+  im === 0 && Number.isInteger(re) && Math.abs(re) < EXACT_INTEGERS;
+
 function close(a: Complex, b: Complex, tolerance: number, floor: number): boolean {
+  if (isInteger(a) && isInteger(b)) return a.re === b.re;
   const size = Math.max(floor, Math.hypot(a.re, a.im), Math.hypot(b.re, b.im));
   return Math.hypot(a.re - b.re, a.im - b.im) <= tolerance * size;
 }
@@ -118,6 +130,7 @@ function close(a: Complex, b: Complex, tolerance: number, floor: number): boolea
 function equalValues(engine: ComputeEngine, a: string, b: string): boolean {
   // Words are no products of letters.
   if (/^[a-zA-Z]{3,}$/.test(a) || /^[a-zA-Z]{3,}$/.test(b)) return a === b;
+  if (INTEGER.test(a) && INTEGER.test(b)) return BigInt(a) === BigInt(b);
   const [first, second] = [engine.parse(a), engine.parse(b)];
   if (!first.isValid || !second.isValid) return false;
   const names = [...new Set([...first.unknowns, ...second.unknowns])].sort();

@@ -99,6 +99,35 @@ describe('a launch script', () => {
     });
   });
 
+  it('may keep its arguments in arrays', () => {
+    const script = `
+size=$((2 * 32))
+DATA=(
+    # what is read
+    data.train_files="/d/a b.parquet" data.train_batch_size=\${size}
+    data.truncation='left' \\
+    data.max_prompt_length=512  # tokens
+)
+ACTOR=(actor_rollout_ref.actor.optim.lr=2e-6)
+ACTOR+=("actor_rollout_ref.actor.ppo_epochs=2")
+ALL=("\${DATA[@]}" \${ACTOR[*]})
+EMPTY=()
+python3 -m verl.trainer.main_ppo "\${EMPTY[@]}" "\${ALL[@]}" "\${OTHER[@]}" trainer.total_epochs=3
+`;
+    const { config, notMapped } = translate('arrays.sh', script);
+    expect(config).toEqual({
+      data: {
+        train_files: '/d/a b.parquet',
+        train_batch_size: 64,
+        truncation: 'left',
+        max_prompt_length: 512,
+      },
+      actor_rollout_ref: { actor: { optim: { lr: 2e-6 }, ppo_epochs: 2 } },
+      trainer: { total_epochs: 3, device: 'cuda' },
+    });
+    expect(notMapped).toEqual([{ key: 'an argument', why: 'holds the array OTHER, which is not set' }]);
+  });
+
   it('says of every other key why it is not there', () => {
     const { notMapped, withoutEffect, changed } = result;
     expect(why(notMapped, '--config-name=ppo_trainer.yaml')).toMatch(/names a file of verl/);

@@ -183,6 +183,17 @@ describe('bad files', () => {
     [rlRow(5), /expected a prompt string or a list of \{role, content\}, got 5/],
     [rlRow([]), /expected a prompt string or a list/],
     [rlRow(null), /expected a prompt string or a list of \{role, content\}, got null/],
+    [
+      rlRow([{ role: 'user' }]),
+      /expected a prompt string or a list of \{role, content\}, got \[\{"role":"user"\}/,
+    ],
+    [rlRow([{ role: 'user', content: null }]), /expected a prompt string or a list/],
+    [rlRow([{ role: 'user', content: 5 }]), /expected a prompt string or a list/],
+    [{ ...rlRow('a'), data_source: null }, /expected data_source to be the name of a data source, got null/],
+    [
+      { ...rlRow('a'), data_source: ['x'] },
+      /expected data_source to be the name of a data source, got \["x"\]/,
+    ],
     [{ ...rlRow('a'), extra_info: 'x' }, /expected extra_info to be an object, got "x"/],
     [
       { ...rlRow('a'), reward_model: '4' },
@@ -190,6 +201,15 @@ describe('bad files', () => {
     ],
   ])('name the value that is wrong: %j', async (row, message) => {
     await expectError(writeLines([row]), message);
+  });
+
+  it('a message may call tools instead of saying something', async () => {
+    const calls = [{ type: 'function', function: { name: 'f', arguments: {} } }];
+    const called = [...chat('a'), { role: 'assistant', content: null, tool_calls: calls }];
+    const dataset = await open(writeLines([rlRow([...called, { role: 'tool', content: '1' }])]));
+    expect(await text(dataset, 0)).toBe('<|user|>a<eos><|assistant|><eos><|tool|>1<eos><|assistant|>');
+    const none = [...chat('a'), { role: 'assistant', content: null, tool_calls: [] }];
+    await expectError(writeLines([rlRow(none)]), /expected a prompt string or a list/);
   });
 
   it.each(['data.jsonl', 'data.json'])('without rows are empty: %s', async (name) => {

@@ -67,9 +67,21 @@ describe('JSON', () => {
     await expect(file.row(2)).rejects.toThrow(`${file.path}:3: expected a JSON object, got [2]`);
   });
 
-  it.each([0, Number.POSITIVE_INFINITY])('an array that is cut off is an error', (limit) => {
-    const path = write('a.json', '[{"a":1},{"a":');
-    expect(() => openJsonFile(path, limit)).toThrow(/a\.json: not valid JSON/);
+  // What is not an array as a whole has rows that nobody would miss.
+  it.each([
+    ['cut off', '[{"a":1},{"a":', 'the array ends within row 1'],
+    ['cut off between rows', '[{"a":1},', 'the array ends within row 1'],
+    ['followed by another', '[{"a":1}] \n[{"a":2}]', 'something follows the array, at byte 11'],
+    ['followed by a comma', '[{"a":1}],', 'something follows the array, at byte 9'],
+    ['with a comma at its end', '[{"a":1},]', 'row 1 is missing, at byte 9'],
+    ['with a comma in front', '[,{"a":1}]', 'row 0 is missing, at byte 1'],
+    ['with two commas', '[{"a":1},,{"a":2}]', 'row 1 is missing, at byte 9'],
+    ['with a bracket too many', '[{"a":1}},{"a":2}]', 'a bracket closes that was not open, at byte 8'],
+    ['with the wrong bracket', '[{"a":[1}]}]', 'a bracket closes that was not open, at byte 10'],
+  ])('an array that is %s is an error', (_, content, problem) => {
+    const path = write('a.json', content);
+    expect(() => openJsonFile(path, 0)).toThrow(`${path}: not valid JSON: ${problem}`);
+    expect(() => openJsonFile(path)).toThrow(`${path}: not valid JSON`);
   });
 
   it('__proto__ in a row is a key like any other', async () => {
@@ -128,6 +140,16 @@ describe('parquet', () => {
     const options = compress === null ? { codec } : { codec, compressors: { [codec]: compress } };
     const file = await openRowFile(parquet(options));
     expect((await rowsOf(file)).map((row) => row['name'])).toEqual(names);
+  });
+
+  it('null structs are null, also where LZ4 has compressed a dictionary without entries', async () => {
+    // pyarrow 25: [{a: null}, {a: null}] of struct<b: list<string>>, compression lz4, no statistics, no schema of its own.
+    const bytes =
+      'UEFSMRUEFQAVAkwVABUAEgAAABUAFRoVHCwVBBUQFQYVBhwAAADQAgAAAAQAAgAAAAQAABUEGVw1ABgGc2NoZW1hFQIANQIYAWEVAgA1AhgBYhUCFQZMPAAAADUE' +
+      'GARsaXN0FQIAFQwlAhgHZWxlbWVudCUATBwAAAAWBBkcGRwmABwVDBk1AAYQGUgBYQFiBGxpc3QHZWxlbWVudBUOFgQWXBZgJiYmCCksFQQVABUCABUAFRAVAgA8' +
+      'FgAZJgQAGVYEAAAAAAAAABZcFgQmCBZgACggcGFycXVldC1jcHAtYXJyb3cgdmVyc2lvbiAyNS4wLjEZHBwAAADHAAAAUEFSMQ==';
+    const file = await openRowFile(write('nulls.parquet', Buffer.from(bytes, 'base64')));
+    expect(await rowsOf(file)).toStrictEqual([{ a: null }, { a: null }]);
   });
 
   it('of a codec that cannot be read is one error, which says what to do', async () => {

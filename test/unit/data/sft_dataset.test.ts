@@ -171,8 +171,21 @@ it.each([
   [{ prompt: 'a', response: 3 }, {}, /expected the response to be a string, got 3/],
   [{ messages: 'x' }, { messagesKey: 'messages' }, /expected a list of \{role, content\}, got "x"/],
   [{ messages: [turn('user', 'a')] }, { messagesKey: 'messages' }, /expected an assistant turn/],
+  [
+    { messages: [turn('user', 'a'), { role: 'assistant', content: null }] },
+    { messagesKey: 'messages' },
+    /expected a list of \{role, content\}/,
+  ],
 ])('bad row %j', async (row, options, message) => {
   await expect(read([row], options)).rejects.toThrow(message);
+});
+
+it('an example that teaches nothing is an error', async () => {
+  const bare = withTemplate('{% for m in messages %}{{ m.content }}{% endfor %}');
+  const messages = [turn('user', 'a'), turn('assistant', '')];
+  await expect(read([{ messages }], { messagesKey: 'messages' }, bare)).rejects.toThrow(
+    /:1: expected a response to learn, but all of them are empty/,
+  );
 });
 
 it('no rows are an error', async () => {

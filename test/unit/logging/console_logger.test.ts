@@ -1,9 +1,10 @@
-import { PassThrough } from 'node:stream';
+import { PassThrough, Writable } from 'node:stream';
 import { formatMetrics, formatNumber } from '../../../ts/logging/console_format';
 import { ConsoleLogger } from '../../../ts/logging/console_logger';
 import { ConsoleTable } from '../../../ts/logging/console_table';
 import { generationsTable } from '../../../ts/logging/generations_table';
 import type { Metrics } from '../../../ts/logging/logger';
+import { Loggers } from '../../../ts/logging/loggers';
 
 /** Runs a logger against a clock and returns what it wrote. */
 function written(isTTY: boolean, work: (logger: ConsoleLogger, clock: { now: number }) => void): string {
@@ -103,6 +104,33 @@ test('a run of unknown length has neither', () => {
   const out = new PassThrough();
   new ConsoleLogger(null, out).log({ 'train/loss': 2 }, 1);
   expect(String(out.read())).toBe('step 1 | loss 2\n');
+});
+
+test('an output that fails is an error of the next line, a reader that has gone is none', async () => {
+  for (const code of ['ENOSPC', 'EPIPE']) {
+    const lines: string[] = [];
+    const out = new Writable({
+      autoDestroy: false,
+      write: (chunk, _, done) => {
+        lines.push(String(chunk));
+        done(lines.length === 1 ? Object.assign(new Error(`write ${code}`), { code }) : null);
+      },
+    });
+    const warnings: string[] = [];
+    // A second logger of the same stream, as in a second run, listens no more than the first.
+    const logger = [0, 1].map(() => new ConsoleLogger(null, out))[1] as ConsoleLogger;
+    expect(out.listenerCount('error')).toBe(1);
+    const loggers = new Loggers([logger], (line) => warnings.push(line));
+    for (let step = 1; step <= 3; step++) {
+      await loggers.log({ 'train/loss': 2 }, step);
+      await new Promise((resume) => setImmediate(resume));
+    }
+    await loggers.close();
+    const full = [
+      expect.stringContaining('console failed, the run goes on without what it missed: write ENOSPC'),
+    ];
+    expect(warnings).toEqual(code === 'ENOSPC' ? full : []);
+  }
 });
 
 describe('the table of a terminal', () => {

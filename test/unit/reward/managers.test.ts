@@ -147,10 +147,10 @@ describe('rate_limited', () => {
       return response.length;
     };
     const manager = createRewardManager('rate_limited', fn, { limits: limits({ maxConcurrent: 2 }) });
-    const rewards = await manager.score(samples);
+    const [rewards, others] = await Promise.all([manager.score(samples), manager.score(samples)]);
     expect(most).toBe(2);
-    expect([...rewards.scores]).toEqual([1, 0, 3]);
-    expect(rewards.failures).toBe(1);
+    for (const { scores, failures } of [rewards, others])
+      expect({ scores: [...scores], failures }).toEqual({ scores: [1, 0, 3], failures: 1 });
     const strict = createRewardManager('rate_limited', fn, { onError: 'fail' });
     await expect(strict.score(samples)).rejects.toThrow(/failed \(503\) for response 1/);
   });

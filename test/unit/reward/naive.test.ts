@@ -20,6 +20,11 @@ test('exact match trims and takes several truths', () => {
   expect(exactMatch(sample('b', { groundTruth: ['a', 'b'] }))).toBe(1);
 });
 
+const circle: { score: number; self?: unknown } = { score: 1 };
+circle.self = circle;
+let depth: { score: number; inner?: unknown } = { score: 1 };
+for (let i = 0; i < 100_000; i++) depth = { score: 1, inner: depth };
+
 describe('naive', () => {
   test('keeps order, splits extras, and counts a boolean as 0 or 1', async () => {
     const fn: RewardFunction = async ({ response }) => {
@@ -41,6 +46,30 @@ describe('naive', () => {
     ],
     ['NaN', () => Number.NaN, /expected a finite number .* got NaN/],
     ['no score', () => ({ acc: 1 }) as never, /got \{ score: undefined \}/],
+    ['returns text', () => '1' as never, /got \\?"1\\?" for response 1/],
+    ['returns text as score', () => ({ score: '1' }) as never, /got \{ score: "1" \}/],
+    ['returns a list', () => [0.5] as never, /got \[0.5\]/],
+    ['returns null', () => null as never, /got null/],
+    ['returns 1n', () => 1n as never, /expected a finite number .* got 1 for/],
+    ['rejects with nothing', () => Promise.reject(), /failed \(undefined\)/],
+    [
+      'throws what has no text',
+      () => {
+        throw Object.create(null);
+      },
+      /failed \(something that has no text\)/,
+    ],
+    [
+      'has a getter that throws',
+      () => ({
+        get score(): number {
+          throw new Error('gone');
+        },
+      }),
+      /got some that are none \(gone\)/,
+    ],
+    ['returns a circle', () => circle, /expected JSON values beside the score .*circular/],
+    ['returns a depth', () => depth, /expected JSON values beside the score .*Maximum call stack/],
     ['hangs', () => new Promise(() => {}), /no answer within 0.05 s/],
   ])('a function that %s names the sample, or scores 0', async (_, broken, message) => {
     const fn: RewardFunction = (s) => (s.response === 'bad' ? broken(s) : 1);
@@ -54,6 +83,22 @@ describe('naive', () => {
     const rewards = await computeRewards(fn, samples, { timeoutMs: 50, onError: 'zero' });
     expect([...rewards.scores]).toEqual([1, 0, 1]);
     expect(rewards.failures).toBe(1);
+  });
+
+  test('keys of the extras may be any, those of objects included', async () => {
+    const extra = '"__proto__": [6], "constructor": 7, "toString": 8';
+    const fn: RewardFunction = ({ response }) => JSON.parse(`{"score": 1${response}}`);
+    const rewards = await computeRewards(fn, [sample(''), sample(`, ${extra}`)]);
+    expect(JSON.stringify(rewards.extras)).toBe(
+      '{"__proto__":[null,[6]],"constructor":[null,7],"toString":[null,8]}',
+    );
+    for (const shared of [Object.prototype, Object, Object.prototype.toString])
+      expect(Object.keys(shared)).toEqual([]);
+  });
+
+  test('a time-out longer than timers know is none that is over at once', async () => {
+    const fn: RewardFunction = () => new Promise((done) => setTimeout(() => done(1), 20));
+    expect([...(await computeRewards(fn, [sample('a')], { timeoutMs: 1e12 })).scores]).toEqual([1]);
   });
 
   test('gives the function its keyword arguments', async () => {

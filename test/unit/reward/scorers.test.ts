@@ -144,6 +144,17 @@ describe('math_dapo', () => {
     expect(scoreMathDapo(text, '').pred).toBe(pred);
   });
 
+  test.each([
+    [`\\boxed{4}${' '.repeat(91)}`, '4'],
+    [`\\boxed{4}${' '.repeat(92)}`, '[INVALID]'],
+    [`\\boxed{4} \\boxed{ 5 }${'x'.repeat(80)}`, '5'],
+    ['Answer: [INVALID]\n\\boxed{a 4}', '4'],
+    ['\\boxed{}', ''],
+    ['\\boxed{2\\text{ cm}}', '2'],
+  ])('without an answer the box of the last 100 characters counts, in normal form: %j', (text, pred) => {
+    expect(scoreMathDapo(text, pred)).toEqual({ score: 1, acc: true, pred });
+  });
+
   test('strict: the box must lie within the last 100 code points, as text', () => {
     expect(scoreMathDapo(`\\boxed{4}${'😀'.repeat(91)}`, '4', { strictBox: true }).score).toBe(1);
     expect(scoreMathDapo(`\\boxed{4}${'😀'.repeat(92)}`, '4', { strictBox: true }).score).toBe(-1);
@@ -190,6 +201,11 @@ test.each([
   ['Answer: 3\nThe answer is: $x$\nbye', '$x$'],
   ['\\boxed{1', null],
   ['answer:\n', null],
+  ['answer: .', null],
+  ['So the answer is $42$.', '$42$'],
+  ['The answers are: 1, 2 \nand the final answer is 3.5', '3.5'],
+  ['the answer is 1. Answer: \n', null],
+  ['an answer', null],
   ['nothing', null],
 ])('prime_math reads %j', (text, answer) => {
   expect(extractAnswer(text)).toBe(answer);

@@ -1,7 +1,7 @@
 import { integerExpression } from './integer_expression';
 
-// The part of the shell's language that launch scripts of training runs are written in: assignments, quotes, ${NAME},
-// ${NAME:-default}, $((...)), line continuations and comments. Nothing is run.
+// The part of the shell's language that launch scripts of training runs are written in: assignments, arrays, quotes, ${NAME},
+// ${NAME:-default}, "${NAME[@]}", $((...)), line continuations and comments. Nothing is run.
 
 /** A word of a command; `problem`: why its text is not what the shell would make of it. */
 export interface Word {
@@ -34,10 +34,15 @@ export function allWords(text: string, environment: Readonly<Record<string, stri
 const PROGRAM = /^(verl|recipe|verl_recipe)(\.\w+)+$|(^|\/)main_\w+(\.py)?$/;
 const ASSIGNMENT = /^([A-Za-z_]\w*)=([\s\S]*)$/;
 const NAME = /^[A-Za-z_]\w*/;
+/** What stands before the bracket of an array: NAME= or NAME+=. */
+const ARRAY = /^([A-Za-z_]\w*)(\+?)=$/;
+/** A word that is all elements of an array. */
+const ELEMENTS = /("?)\$\{([A-Za-z_]\w*)\[[@*]\]\}\1(?![^\s;&|()<>])/y;
 
 class ShellReader {
   private at = 0;
   private readonly variables = new Map<string, Word>();
+  private readonly arrays = new Map<string, readonly Word[]>();
 
   constructor(
     private readonly text: string,
@@ -54,6 +59,7 @@ class ShellReader {
       const character = this.text[this.at] as string;
       if (this.text.startsWith('\\\n', this.at)) this.at += 2;
       else if (character === '#') this.skipLine();
+      else if (character === '(' && this.isArray(words)) this.array(words.pop() as Word);
       else if (/[\n;&|()<>]/.test(character)) {
         // The 2 of 2>&1.
         if (character === '>' && /\s\d$/.test(this.text.slice(this.at - 2, this.at))) words.pop();
@@ -61,9 +67,38 @@ class ShellReader {
         words = [];
         this.at++;
       } else if (/\s/.test(character)) this.at++;
-      else words.push(this.word());
+      else words.push(...this.words());
     }
     yield* this.finished(words);
+  }
+
+  /** Whether the bracket that comes now opens an array. */
+  private isArray(words: readonly Word[]): boolean {
+    return this.text[this.at - 1] === '=' && ARRAY.test(words.at(-1)?.text ?? '');
+  }
+
+  private array({ text }: Word): void {
+    const [, name, added] = ARRAY.exec(text) as unknown as [string, string, string];
+    const elements = added === '' ? [] : [...(this.arrays.get(name) ?? [])];
+    this.at++;
+    while (this.at < this.text.length && this.text[this.at] !== ')') {
+      const character = this.text[this.at] as string;
+      if (this.text.startsWith('\\\n', this.at)) this.at += 2;
+      else if (character === '#') this.skipLine();
+      else if (/[\s;&|(<>]/.test(character)) this.at++;
+      else elements.push(...this.words());
+    }
+    this.at++;
+    this.arrays.set(name, elements);
+  }
+
+  /** The next word, or the elements of an array that stand for it. */
+  private words(): readonly Word[] {
+    ELEMENTS.lastIndex = this.at;
+    const [whole, , name] = ELEMENTS.exec(this.text) ?? [];
+    if (whole === undefined || name === undefined) return [this.word()];
+    this.at += whole.length;
+    return this.arrays.get(name) ?? [{ text: '', problem: `holds the array ${name}, which is not set` }];
   }
 
   /** Assignments in front of a command hold for it alone in a shell; here for what follows, which comes to the same. */

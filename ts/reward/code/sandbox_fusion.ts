@@ -1,6 +1,7 @@
 import { checkOptionNames, numberOption } from '../../actor/check_options';
 import { TroupeError } from '../../errors';
 import { reasonOf, show } from '../../text';
+import { sleep, timerMs } from '../timers';
 import { type CodeRunner, Limiter, type RunRequest, type RunResult, type RunStatus } from './runner';
 
 export interface SandboxFusionOptions {
@@ -29,8 +30,6 @@ class Temporary extends Error {}
 
 const failed = (message: string, cause?: unknown): TroupeError =>
   new TroupeError('SANDBOX_FAILED', `[sandbox_fusion] ${message}`, { cause });
-
-const wait = (ms: number): Promise<void> => new Promise((done) => setTimeout(done, ms));
 
 /** @throws Error saying what a URL must be */
 export function runCodeUrl(given: string): string {
@@ -85,7 +84,7 @@ export class SandboxFusion implements CodeRunner {
         if (!(error instanceof Temporary)) throw error;
         if (retry >= this.retries)
           throw failed(`${this.url}: ${error.message} (${retry + 1} attempts): is the server up?`, error);
-        await wait(this.retryDelayMs * 2 ** retry);
+        await sleep(this.retryDelayMs * 2 ** retry);
       }
     }
   }
@@ -106,7 +105,7 @@ export class SandboxFusion implements CodeRunner {
         method: 'POST',
         headers: { 'content-type': 'application/json', accept: 'application/json' },
         body,
-        signal: AbortSignal.timeout(Math.ceil(1000 * (2 * this.timeout + this.patience))),
+        signal: AbortSignal.timeout(timerMs(1000 * (2 * this.timeout + this.patience))),
       });
       status = answer.status;
       text = await readText(answer);

@@ -66,34 +66,26 @@ export function parseTests(groundTruth: unknown): CodeTests {
   return { fnName, cases };
 }
 
-const words = (line: string): string[] => line.split(/\s+/).filter((word) => word !== '');
+/** No two parts of it can match the same digits, of which a program may print megabytes. */
+const DECIMAL = /^[-+]?(\d+(\.\d*)?|\.\d+)(e[-+]?\d+)?$/i;
 
-/** Lines of words: white space at the ends, its amount, and empty lines at the end do not count. */
-function lines(output: string): string[][] {
-  const all = output.split('\n').map(words);
-  while (all.length > 0 && all.at(-1)?.length === 0) all.pop();
-  return all;
-}
-
-const DECIMAL = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
-
-/** Equal as text, or as numbers of which one has a fraction, within numpy's allclose (1e-5 relative, 1e-8 absolute). */
-function sameWord(a: string, b: string): boolean {
-  if (a === b) return true;
+/** Whether two words are numbers, one of them with a fraction, within numpy's allclose (1e-5 relative, 1e-8 absolute). */
+function sameNumber(a: string, b: string): boolean {
   if (!DECIMAL.test(a) || !DECIMAL.test(b) || !/[.e]/i.test(a + b)) return false;
   return Math.abs(Number(a) - Number(b)) <= 1e-8 + 1e-5 * Math.abs(Number(b));
 }
 
+/** The words of an output and the ends of its lines, one by one: it may be megabytes of either. */
+const tokens = (output: string): IterableIterator<RegExpExecArray> => output.trimEnd().matchAll(/\n|\S+/g);
+
 /** Whether a program printed what was expected. */
 export function sameOutput(actual: string, expected: string): boolean {
-  const [a, b] = [lines(actual), lines(expected)];
-  return (
-    a.length === b.length &&
-    a.every((line, i) => {
-      const other = b[i] as string[];
-      return line.length === other.length && line.every((word, j) => sameWord(word, other[j] as string));
-    })
-  );
+  const others = tokens(expected);
+  for (const [token] of tokens(actual)) {
+    const other = others.next().value?.[0];
+    if (other === undefined || (token !== other && !sameNumber(token, other))) return false;
+  }
+  return others.next().done === true;
 }
 
 /** Equal JSON values; numbers by value, so that 1 equals 1.0. */

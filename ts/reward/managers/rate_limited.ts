@@ -1,13 +1,19 @@
-import { setTimeout as sleep } from 'node:timers/promises';
+import { Limiter } from '../code/runner';
 import { scoreEach, settle } from '../outcome';
-import type { Clock, RateLimits, RewardFunction, RewardManagerFactory } from '../types';
+import { sleep } from '../timers';
+import type {
+  Clock,
+  RateLimits,
+  RewardFunction,
+  RewardManagerFactory,
+  RewardOutcome,
+  RewardSample,
+} from '../types';
 import { TokenBucket } from './token_bucket';
 
 const realTime: Clock = {
   now: () => performance.now(),
-  sleep: async (milliseconds) => {
-    await sleep(milliseconds);
-  },
+  sleep,
 };
 
 const DEFAULTS: RateLimits = {
@@ -28,16 +34,17 @@ export const rateLimitedManager: RewardManagerFactory = (fn, options) => {
   const clock = limits.clock ?? realTime;
   const requests = limits.maxRpm === null ? null : new TokenBucket(limits.maxRpm, clock);
   const tokens = limits.maxTpm === null ? null : new TokenBucket(limits.maxTpm, clock);
+  const atOnce = new Limiter(limits.maxConcurrent);
+  const request = async (sample: RewardSample): Promise<RewardOutcome> => {
+    await requests?.acquire(1);
+    await tokens?.acquire(limits.estimatedTokensPerRequest);
+    return settle(() => (fn as RewardFunction)(sample, kwargs), timeoutMs);
+  };
   return {
     score: (samples) =>
-      scoreEach(
-        samples,
-        async (sample) => {
-          await requests?.acquire(1);
-          await tokens?.acquire(limits.estimatedTokensPerRequest);
-          return settle(() => (fn as RewardFunction)(sample, kwargs), timeoutMs);
-        },
-        { concurrency: limits.maxConcurrent, onError: onError ?? 'zero' },
-      ),
+      scoreEach(samples, (sample) => atOnce.run(() => request(sample)), {
+        concurrency: limits.maxConcurrent,
+        onError: onError ?? 'zero',
+      }),
   };
 };
