@@ -3,15 +3,19 @@ import { resolveSampling } from '../actor/sampling';
 import { runDoctor } from '../native/doctor';
 import { packageVersion } from '../native/package_root';
 import { runSetup } from '../native/setup';
+import { parseByteSize } from '../planner/byte_size';
 import { bench } from './bench';
 import { type GenerateOptions, generate } from './generate';
 import { importVerlCommand } from './import_verl';
+import { type PlanOptions, plan } from './plan';
 import { UsageError } from './report';
 import { sft, train } from './run_commands';
 import { validate } from './validate';
 
 /** What a command line asks for; resolves to the exit code. */
 type Task = () => Promise<number>;
+
+const MOST_RANKS = 65536;
 
 /**
  * Runs one command line (without `node` and the script).
@@ -47,6 +51,15 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       'Check a configuration and print it resolved, with every batch size in its unit',
       withConfig,
       (a) => choose(() => validate(a.config, overridesOf(a))),
+    )
+    .command(
+      'plan <config> [overrides..]',
+      'Say how much memory every rank will take, before any weight is loaded',
+      withPlan,
+      (a) => {
+        const options = planOptions(a);
+        choose(() => plan(a.config, overridesOf(a), options));
+      },
     )
     .command(
       'import-verl <file> [overrides..]',
@@ -94,6 +107,31 @@ const withConfig = (y: Argv) =>
       default: [] as string[],
       describe: 'key=value: replaces a key of the file, e.g. algorithm.adv_estimator=gae',
     });
+
+const withPlan = (y: Argv) =>
+  withConfig(y)
+    .option('gpus', {
+      type: 'number',
+      requiresArg: true,
+      describe: 'Ranks; default: trainer.nnodes x trainer.n_gpus_per_node',
+    })
+    .option('gpu-memory', {
+      type: 'string',
+      requiresArg: true,
+      describe: 'Memory of one, such as 80GiB: what does not fit is refused (exit code 2)',
+    })
+    .option('json', { type: 'boolean', default: false, describe: 'Numbers in bytes, as JSON' });
+
+/** @throws UsageError naming the option that is out of range */
+function planOptions(a: Awaited<ReturnType<typeof withPlan>['argv']>): PlanOptions {
+  const { gpus, gpuMemory, json } = a;
+  if (gpus !== undefined && !(Number.isInteger(gpus) && gpus >= 1 && gpus <= MOST_RANKS))
+    throw new UsageError(`plan: --gpus: expected an integer from 1 to ${MOST_RANKS}, got ${gpus}`);
+  const memory = gpuMemory === undefined ? null : parseByteSize(gpuMemory);
+  if (gpuMemory !== undefined && memory === null)
+    throw new UsageError(`plan: --gpu-memory: expected a size such as 80GiB, got ${gpuMemory}`);
+  return { gpus: gpus ?? null, gpuMemory: memory, json };
+}
 
 const withImport = (y: Argv) =>
   y

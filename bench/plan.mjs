@@ -1,0 +1,277 @@
+// node bench/plan.mjs [options]: what `troupe plan` predicts against what a worker's resident set reaches. See docs/planning.md.
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { dirname, join, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+
+const require = createRequire(import.meta.url);
+const { Actor, Batch, WorkerGroup } = require('../dist/index.js');
+const { resolveModelConfig } = require('../dist/model/hf_config.js');
+const { tensorMapping } = require('../dist/model/names.js');
+const { planMemory } = require('../dist/planner/plan.js');
+
+const WORK = join(resolve(dirname(fileURLToPath(import.meta.url)), '..'), '.troupe', 'bench', 'plan');
+const MIB = 2 ** 20;
+const USAGE = `usage: node bench/plan.mjs [options]
+  --models a,b        of qwen2-40m, llama-60m, qwen3-30m, mixtral-50m (default all)
+  --capacities a,b    tokens per micro-batch (default 1024,4096)
+  --dtypes a,b        of float32, bfloat16 (default both)
+  --verbs a,b         of compute_log_prob, update, update+checkpointing (default all)
+  --threads N         compute threads of the worker (default 2)
+  --length N          tokens of a sequence, of which three quarters are the response (default 512)
+  --keep-freed        let the worker keep what it frees, as it does by default; without it every large block goes back to the
+                      system, so that the resident set is what is allocated
+  --markdown          a Markdown table at the end`;
+
+/** Shapes that differ in what dominates: layers and head, wide layers, vocabulary and q/k norm, experts. */
+const MODELS = {
+  tiny: {
+    model_type: 'llama',
+    hidden_size: 32,
+    intermediate_size: 64,
+    num_hidden_layers: 2,
+    num_attention_heads: 2,
+    num_key_value_heads: 1,
+    vocab_size: 256,
+  },
+  'qwen2-40m': {
+    model_type: 'qwen2',
+    hidden_size: 512,
+    intermediate_size: 1536,
+    num_hidden_layers: 8,
+    num_attention_heads: 8,
+    num_key_value_heads: 2,
+    vocab_size: 32000,
+    tie_word_embeddings: true,
+  },
+  'llama-60m': {
+    model_type: 'llama',
+    hidden_size: 1024,
+    intermediate_size: 2816,
+    num_hidden_layers: 4,
+    num_attention_heads: 16,
+    num_key_value_heads: 4,
+    vocab_size: 8000,
+    tie_word_embeddings: false,
+  },
+  'qwen3-30m': {
+    model_type: 'qwen3',
+    hidden_size: 256,
+    intermediate_size: 1024,
+    num_hidden_layers: 12,
+    head_dim: 64,
+    num_attention_heads: 8,
+    num_key_value_heads: 4,
+    vocab_size: 64000,
+    tie_word_embeddings: true,
+  },
+  'mixtral-50m': {
+    model_type: 'mixtral',
+    hidden_size: 384,
+    intermediate_size: 768,
+    num_hidden_layers: 6,
+    num_attention_heads: 6,
+    num_key_value_heads: 2,
+    vocab_size: 8000,
+    num_local_experts: 8,
+    num_experts_per_tok: 2,
+  },
+}; // prettier-ignore
+
+function readArguments() {
+  try {
+    const { values } = parseArgs({
+      options: {
+        models: { type: 'string', default: 'qwen2-40m,llama-60m,qwen3-30m,mixtral-50m' },
+        capacities: { type: 'string', default: '1024,4096' },
+        dtypes: { type: 'string', default: 'float32,bfloat16' },
+        verbs: { type: 'string', default: 'compute_log_prob,update,update+checkpointing' },
+        threads: { type: 'string', default: '2' },
+        length: { type: 'string', default: '512' },
+        'keep-freed': { type: 'boolean', default: false },
+        markdown: { type: 'boolean', default: false },
+        help: { type: 'boolean', short: 'h', default: false },
+      },
+    });
+    return values;
+  } catch (error) {
+    console.error(`${error.message}\n${USAGE}`);
+    process.exit(2);
+  }
+}
+
+/** A model directory with random weights, made once. */
+function modelDirectory(name) {
+  const directory = join(WORK, name);
+  if (existsSync(join(directory, 'model.safetensors'))) return directory;
+  mkdirSync(directory, { recursive: true });
+  const raw = { max_position_embeddings: 32768, rms_norm_eps: 1e-6, ...MODELS[name] };
+  writeFileSync(join(directory, 'config.json'), JSON.stringify(raw));
+  const tensors = tensorMapping(resolveModelConfig(raw, 'lm', name).native);
+  const header = {};
+  let offset = 0;
+  for (const { hf, shape } of tensors) {
+    const bytes = 4 * shape.reduce((n, extent) => n * extent, 1);
+    header[hf] = { dtype: 'F32', shape, data_offsets: [offset, offset + bytes] };
+    offset += bytes;
+  }
+  const json = Buffer.from(JSON.stringify(header).padEnd(64, ' '));
+  const file = Buffer.alloc(8 + json.length + offset);
+  file.writeBigUInt64LE(BigInt(json.length));
+  json.copy(file, 8);
+  let state = 1;
+  for (let at = 8 + json.length; at < file.length; at += 4) {
+    state = (Math.imul(state, 1664525) + 1013904223) | 0;
+    file.writeFloatLE((state / 2 ** 31) * 0.03, at);
+  }
+  writeFileSync(join(directory, 'model.safetensors'), file);
+  return directory;
+}
+
+/** Sequences with prompts of their own, for two full micro-batches. */
+function batchOf(capacity, length, vocab) {
+  const count = Math.max(1, 2 * Math.floor(capacity / (length - 1)));
+  const prompt = Math.ceil(length / 4);
+  const token = (i, t) => (i * 7919 + t * 31 + 1) % vocab;
+  const sequence = (i, from, to) => Array.from({ length: to - from }, (_, t) => token(i, from + t));
+  const indices = Array.from({ length: count }, (_, i) => i);
+  const batch = Batch.fromSequences(
+    indices.map((i) => sequence(i, 0, prompt)),
+    indices.map((i) => sequence(i, prompt, length)),
+  );
+  const zeros = new Float32Array(batch.numResponseTokens);
+  return batch.with({ oldLogProbs: zeros, advantages: zeros.map((_, i) => Math.sin(i)) });
+}
+
+/** The worker is the only child of this process. */
+function workerStatus() {
+  for (const pid of readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
+    try {
+      const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
+      if (Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1]) === process.pid)
+        return readFileSync(`/proc/${pid}/status`, 'utf8');
+    } catch {
+      // The process ended while we looked.
+    }
+  }
+  throw new Error('the worker process was not found');
+}
+const statusBytes = (name) =>
+  Number(workerStatus().match(new RegExp(`^${name}:\\s*(\\d+) kB`, 'm'))[1]) * 1024;
+
+async function call(actor, verb, batch) {
+  // Moments take up memory from the first optimiser step on: the second pass has them.
+  if (verb === 'update') await actor.updatePolicy(batch, { ppoEpochs: 2 });
+  else await actor.computeLogProb(batch, { entropy: true });
+}
+
+/** Bytes by which the worker's peak exceeds what it holds after the same calls on a model of a few kilobytes. */
+async function measure({ directory, verb, capacity, dtype, checkpointing, threads, batch }) {
+  const env = args['keep-freed']
+    ? {}
+    : { TROUPE_RETURN_FREED_MEMORY: '1', GLIBC_TUNABLES: 'glibc.malloc.mmap_threshold=65536' };
+  const launcher = { env };
+  const group = await WorkerGroup.launch({ worldSize: 1, device: 'cpu', numThreads: threads, launcher });
+  try {
+    const engine = {
+      group,
+      dtype,
+      gradientCheckpointing: checkpointing,
+      optim: verb === 'update' ? {} : null,
+      numThreads: threads,
+    };
+    const small = await Actor.create({
+      ...engine,
+      model: modelDirectory('tiny'),
+      name: 'tiny',
+      maxTokensPerMicroBatch: 512,
+    });
+    await call(small, verb, batchOf(256, 64, 256));
+    await small.close();
+    const baseline = statusBytes('VmRSS');
+    const actor = await Actor.create({ ...engine, model: directory, maxTokensPerMicroBatch: capacity });
+    await call(actor, verb, batch);
+    return { baseline, measured: statusBytes('VmHWM') - baseline };
+  } finally {
+    await group.close();
+  }
+}
+
+function predict({ config, verb, capacity, dtype, checkpointing, threads, batch, length }) {
+  const load = { sequences: batch.size, longest: length, response: length - Math.ceil(length / 4) };
+  const role = {
+    name: 'actor',
+    model: config,
+    dtype,
+    strategy: 'full_shard',
+    capacity,
+    gradientCheckpointing: checkpointing,
+    inference: verb === 'update' ? null : load,
+    update: verb === 'update' ? load : null,
+    rollouts: [],
+    keys: { capacity: '', dtype: '', gradientCheckpointing: '', sharding: '' },
+  };
+  const { phases } = planMemory({ device: 'cpu', worldSize: 1, threads, memory: null, roles: [role] });
+  const kept = args['keep-freed'];
+  // Where freed memory goes back, there are no holes, and loading is over when gradients and moments come.
+  const counted = phases.filter((phase) => kept || verb !== 'update' || phase.verb !== 'load');
+  const totals = counted.map(({ instant, total, memory }) => ({
+    instant,
+    predicted: total - memory.process - (kept ? 0 : memory.holes),
+  }));
+  return totals.reduce((most, one) => (one.predicted > most.predicted ? one : most));
+}
+
+function* cases(args) {
+  for (const name of args.models.split(','))
+    for (const dtype of args.dtypes.split(','))
+      for (const capacity of args.capacities.split(',').map(Number)) {
+        for (const verb of args.verbs.split(',')) {
+          const [call, option] = verb.split('+');
+          yield { name, dtype, capacity, verb: call, checkpointing: option === 'checkpointing' };
+        }
+      }
+}
+
+const args = readArguments();
+if (args.help) {
+  console.log(USAGE);
+  process.exit(0);
+}
+const [threads, length] = [Number(args.threads), Number(args.length)];
+const rows = [];
+for (const one of cases(args)) {
+  if (MODELS[one.name] === undefined) throw new Error(`unknown model ${one.name}\n${USAGE}`);
+  const directory = modelDirectory(one.name);
+  const raw = JSON.parse(readFileSync(join(directory, 'config.json'), 'utf8'));
+  const config = resolveModelConfig(raw, 'lm', directory).native;
+  const batch = batchOf(one.capacity, length, config.vocabSize);
+  const all = { ...one, directory, config, batch, threads, length };
+  const { predicted, instant } = predict(all);
+  const { measured, baseline } = await measure(all);
+  const row = { ...one, instant, predicted, measured, baseline, ratio: predicted / measured };
+  rows.push(row);
+  console.log(JSON.stringify(row));
+}
+const worst = rows.reduce((most, { ratio }) => Math.max(most, Math.abs(ratio - 1)), 0);
+console.error(`${rows.length} cases, predicted / measured off by at most ${(100 * worst).toFixed(1)} %`);
+if (args.markdown) {
+  console.log(
+    '| model | dtype | capacity | verb | checkpointing | peak at | predicted MiB | measured MiB | ratio |',
+  );
+  console.log('| --- | --- | --- | --- | --- | --- | --- | --- | --- |');
+  for (const r of rows) {
+    const mib = (bytes) => (bytes / MIB).toFixed(0);
+    const cells = [
+      r.name,
+      r.dtype,
+      r.capacity,
+      r.verb,
+      r.verb === 'update' ? (r.checkpointing ? 'yes' : 'no') : '-',
+    ];
+    console.log(
+      `| ${[...cells, r.instant, mib(r.predicted), mib(r.measured), r.ratio.toFixed(2)].join(' | ')} |`,
+    );
+  }
+}

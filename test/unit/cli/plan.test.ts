@@ -1,0 +1,171 @@
+// `troupe plan` as people run it, on model directories that hold config.json alone.
+import { spawnSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import type { Advice } from '../../../ts/planner/advice';
+import type { Plan } from '../../../ts/planner/plan';
+
+const ROOT = resolve(__dirname, '../../..');
+const directory = mkdtempSync(join(tmpdir(), 'plan-'));
+const llama = {
+  model_type: 'llama',
+  hidden_size: 4096,
+  intermediate_size: 11008,
+  num_hidden_layers: 32,
+  num_attention_heads: 32,
+  num_key_value_heads: 32,
+  vocab_size: 32000,
+  max_position_embeddings: 4096,
+  rms_norm_eps: 1e-5,
+  tie_word_embeddings: false,
+};
+
+function file(name: string, text: string): string {
+  const path = join(directory, name);
+  mkdirSync(resolve(path, '..'), { recursive: true });
+  writeFileSync(path, text);
+  return path;
+}
+
+const config = file(
+  'run.yaml',
+  `
+data: { train_files: train.jsonl, train_batch_size: 256, max_prompt_length: 512, max_response_length: 512 }
+actor_rollout_ref:
+  model: { path: model, enable_gradient_checkpointing: false }
+  actor: { ppo_mini_batch_size: 64, use_kl_loss: true }
+  rollout: { n: 4 }
+algorithm: { adv_estimator: grpo }
+`,
+);
+file('model/config.json', JSON.stringify(llama));
+mkdirSync(join(directory, 'empty'));
+
+function troupe(...args: string[]) {
+  const run = spawnSync(process.execPath, [join(ROOT, 'dist', 'cli.js'), 'plan', ...args], {
+    encoding: 'utf8',
+    cwd: directory,
+  });
+  return { code: run.status, stdout: run.stdout, stderr: run.stderr };
+}
+
+type Report = Plan & { worldSize: number; device: string; notes: string[]; advice: Advice | null };
+const report = (...args: string[]): Report => JSON.parse(troupe(...args, '--json').stdout) as Report;
+
+test('a configuration that fits: exit code 0, every role and phase', () => {
+  const { code, stdout, stderr } = troupe(config, '--gpus', '8', '--gpu-memory', '80GiB');
+  expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+  expect(stdout).toMatch(
+    /^note: trainer\.device is not given: planned for cuda\n8 ranks on cuda, 80\.00 GiB each/,
+  );
+  expect(stdout).toMatch(/\nactor +6\.74 B +bfloat16 +full_shard/);
+  expect(stdout).toMatch(/\nreference +6\.74 B/);
+  for (const phase of ['generate', 'compute_log_prob', 'update'])
+    expect(stdout).toContain(`actor: ${phase} `);
+  expect(stdout).toMatch(/\npeak: .* % of 80\.00 GiB: fits/);
+});
+
+test('one that does not: exit code 2, one message, and the bytes that every knob saves', () => {
+  const { code, stdout, stderr } = troupe(config, '--gpus', '4', '--gpu-memory', '40GiB');
+  expect(code).toBe(2);
+  expect(stderr.trim().split('\n')).toHaveLength(1);
+  expect(stderr).toMatch(
+    /^troupe: error \(INVALID_CONFIG\): .*run\.yaml does not fit: update of the actor takes .* GiB per rank, which has 40\.00 GiB; .* would save .* GiB/,
+  );
+  expect(stdout).toMatch(/actor_rollout_ref\.model\.enable_gradient_checkpointing=true +saves [\d.]+ GiB +/);
+  expect(stdout).toMatch(/actor_rollout_ref\.actor\.ppo_max_token_len_per_gpu=\d+ +saves [\d.]+ GiB +/);
+  expect(stdout).toMatch(/--gpus \d+ +saves [\d.]+ GiB +/);
+  expect(stdout).toMatch(/all of these but the reference.*, --gpus \d+ +saves [\d.]+ GiB +fits/);
+});
+
+test('a knob does what it says', () => {
+  const args = [config, '--gpus', '4', '--gpu-memory', '60GiB'];
+  const before = report(...args);
+  expect(before.fits).toBe(false);
+  const knobs = before.advice?.knobs ?? [];
+  const keys = knobs.filter(({ change }) => /^\S+=\S+$/.test(change));
+  expect(keys.map(({ change }) => change.split('=')[0])).toEqual(
+    expect.arrayContaining([
+      'actor_rollout_ref.model.enable_gradient_checkpointing',
+      'actor_rollout_ref.actor.ppo_max_token_len_per_gpu',
+    ]),
+  );
+  for (const { change, saves, fits } of keys) {
+    const after = report(...args, change);
+    expect(before.peak.total - after.peak.total).toBe(saves);
+    expect(after.fits).toBe(fits);
+  }
+  const more = knobs.find(({ change }) => change.startsWith('--gpus')) as (typeof knobs)[number];
+  expect(more.fits).toBe(true);
+  expect(report(config, '--gpu-memory', '60GiB', ...more.change.split(' ')).fits).toBe(true);
+});
+
+test('numbers: a 7B model in one process on a CPU is 16 bytes per parameter', () => {
+  const { roles, peak, fits, device, worldSize } = report(config, 'trainer.device=cpu');
+  expect({ device, worldSize, fits }).toEqual({ device: 'cpu', worldSize: 1, fits: null });
+  const [actor, reference] = roles as [Plan['roles'][number], Plan['roles'][number]];
+  const count = 32 * (4 * 4096 ** 2 + 3 * 4096 * 11008 + 2 * 4096) + 2 * 32000 * 4096 + 4096;
+  expect(actor).toEqual({
+    role: 'actor',
+    count,
+    parameters: 4 * count,
+    gradients: 4 * count,
+    optimizer: 8 * count,
+  });
+  expect(reference).toEqual({ role: 'reference', count, parameters: 4 * count, gradients: 0, optimizer: 0 });
+  expect(peak.memory.parameters).toBe(8 * count);
+});
+
+test('what follows from the configuration: critic, capacity, mini-batch, ranks', () => {
+  const roles = (...overrides: string[]) => report(config, ...overrides).roles.map(({ role }) => role);
+  expect(roles('algorithm.adv_estimator=gae')).toEqual(['actor', 'reference', 'critic']);
+  expect(roles('actor_rollout_ref.actor.use_kl_loss=false')).toEqual(['actor']);
+  const reward = ['reward.reward_model.enable=true', 'reward.reward_model.model_path=model'];
+  expect(roles(...reward)).toEqual(['actor', 'reference', 'reward model']);
+  expect(report(config, 'trainer.n_gpus_per_node=8', 'trainer.nnodes=2').worldSize).toBe(16);
+  expect(report(config, 'trainer.n_gpus_per_node=8', '--gpus', '4').worldSize).toBe(4);
+  // A mini-batch of one sequence cannot fill a micro-batch.
+  const small = ['data.train_batch_size=1', 'actor_rollout_ref.actor.ppo_mini_batch_size=1'];
+  const one = report(config, ...small, 'actor_rollout_ref.rollout.n=1');
+  const update = (plan: Plan) => plan.phases.find(({ verb }) => verb === 'update')?.memory.activations ?? 0;
+  expect(update(one)).toBeLessThan(update(report(config)) / 10);
+});
+
+test('supervised fine-tuning', () => {
+  const sft = file(
+    'sft.yaml',
+    'data: { train_files: a.jsonl, train_batch_size: 64 }\nmodel: { path: model }\n',
+  );
+  const { roles, phases } = report(sft, '--gpus', '2');
+  expect(roles.map(({ role }) => role)).toEqual(['actor']);
+  expect(phases.map(({ verb }) => verb)).toEqual(['update']);
+});
+
+const refused: [args: string[], message: RegExp][] = [
+  [[], /Expected a configuration file/],
+  [[config, '--gpu', '8'], /Unknown argument: gpu/],
+  [[config, '--gpus', '0'], /--gpus: expected an integer from 1 to 65536, got 0/],
+  [[config, '--gpus', 'many'], /--gpus: expected an integer/],
+  [[config, '--gpu-memory', '80'], /--gpu-memory: expected a size such as 80GiB, got 80/],
+  [['missing.yaml'], /cannot read the configuration missing\.yaml/],
+  [[config, 'trainer.sedd=3'], /unknown key trainer\.sedd/],
+  [
+    [config, 'actor_rollout_ref.model.path=empty'],
+    /actor_rollout_ref\.model\.path: expected a Hugging Face model directory with config\.json, got empty/,
+  ],
+];
+
+test.each(refused)('%j: exit code 2 and one message', (args, message) => {
+  const { code, stdout, stderr } = troupe(...args);
+  expect({ code, stdout }).toEqual({ code: 2, stdout: '' });
+  expect(stderr).toMatch(message);
+  expect(stderr.trim().split('\n')).toHaveLength(1);
+});
+
+test('a config.json that no engine would load: exit code 1, naming the key', () => {
+  file('bad/config.json', JSON.stringify({ ...llama, model_type: 'mamba' }));
+  const { code, stderr } = troupe(config, 'actor_rollout_ref.model.path=bad');
+  expect(code).toBe(1);
+  expect(stderr).toMatch(/INVALID_MODEL.*bad\/config\.json: model_type "mamba" is not supported/);
+});

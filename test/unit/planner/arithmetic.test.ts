@@ -1,0 +1,209 @@
+// Numbers worked out by hand for a decoder of 856 parameters, see test/helpers/tiny_model.ts: hidden 8, intermediate 16,
+// vocabulary 16, one layer, 2 query heads and 1 key head of 4.
+
+import { formatBytes, parseByteSize } from '../../../ts/planner/byte_size';
+import { LayerMemory, type Machine } from '../../../ts/planner/decoder_memory';
+import { headBackward, headForward, logitsChunk } from '../../../ts/planner/head_memory';
+import { paddedElements, parameterGroups } from '../../../ts/planner/parameter_groups';
+import { kvCacheBytes, trainingInstants } from '../../../ts/planner/pass_memory';
+import { microBatchShape } from '../../../ts/planner/plan';
+import { type ShardingStrategy, ShardMemory } from '../../../ts/planner/shard_memory';
+import { tinyModel } from '../../helpers/tiny_model';
+
+const cpu: Machine = { device: 'cpu', elementBytes: 4, threads: 1 };
+const half: Machine = { ...cpu, elementBytes: 2 };
+const shape = { rows: 128, predictions: 128, longest: 64 };
+
+describe('parameters', () => {
+  test('groups as the flat buffers: every parameter starts on a multiple of 16 elements', () => {
+    // attn_norm 8 -> 16; qkv 16 x 8 -> 144; out 8 x 8 -> 208; mlp_norm 8 -> 224; in 32 x 8 -> 480; out 8 x 16 -> 608
+    expect(parameterGroups(tinyModel())).toEqual([
+      { name: 'embed', parameters: 128, elements: 128 },
+      { name: 'layers.0', parameters: 592, elements: 608 },
+      { name: 'head', parameters: 136, elements: 144 },
+    ]);
+  });
+
+  test('learned positions lie with the embeddings, a value head with its bias in the last group', () => {
+    const model = tinyModel({
+      family: 'gpt2',
+      norm: 'layer',
+      positions: 'learned',
+      gatedMlp: false,
+      numKvHeads: 2,
+    });
+    const value = {
+      ...model,
+      qkvBias: true,
+      outputBias: true,
+      mlpBias: true,
+      head: 'value',
+      valueBias: true,
+    } as const;
+    const groups = parameterGroups(value);
+    expect(groups.map(({ name }) => name)).toEqual(['embed', 'layers.0', 'head']);
+    expect(groups[0]).toEqual({ name: 'embed', parameters: 16 * 8 + 64 * 8, elements: 640 });
+    expect(groups[2]).toEqual({ name: 'head', parameters: 8 + 8 + 8 + 1, elements: 16 + 16 + 16 + 16 });
+  });
+
+  test.each([
+    [1, 608],
+    [2, 608],
+    [3, 624],
+    [4, 640],
+  ])('%d shards of a buffer of 608 elements: %d with padding', (ways, elements) => {
+    const [, block] = parameterGroups(tinyModel());
+    expect(paddedElements(block as NonNullable<typeof block>, ways)).toBe(elements);
+  });
+
+  test.each([
+    // float32: 4 bytes of master; bfloat16: a copy of 2 more
+    [1, 'full_shard', cpu, true, { parameters: 3520, gradients: 3520, optimizer: 7040 }],
+    [1, 'full_shard', half, true, { parameters: 5280, gradients: 3520, optimizer: 7040 }],
+    [1, 'full_shard', half, false, { parameters: 5280, gradients: 0, optimizer: 0 }],
+    // a third of 144 + 624 + 144
+    [3, 'full_shard', cpu, true, { parameters: 1216, gradients: 1216, optimizer: 2432 }],
+    [3, 'shard_grad_op', cpu, true, { parameters: 1216, gradients: 1216, optimizer: 2432 }],
+    [3, 'no_shard', cpu, true, { parameters: 3520, gradients: 3520, optimizer: 7040 }],
+  ] as const)('state on one of %d ranks, %s', (worldSize, strategy, machine, training, state) => {
+    expect(new ShardMemory(tinyModel(), worldSize, strategy, machine, training).state).toEqual(state);
+  });
+
+  test('what is whole beside the shards: roots 288 elements, the block 624', () => {
+    const of = (strategy: ShardingStrategy) => new ShardMemory(tinyModel(), 3, strategy, cpu, true);
+    const full = of('full_shard');
+    expect(full.gathered('inference block')).toBe((288 + 624) * 4);
+    expect(full.gathered('inference head')).toBe(288 * 4);
+    expect(full.gathered('training forward')).toBe((288 + 624 + 288) * 4);
+    expect(full.gathered('training backward')).toBe(2 * (288 + 624) * 4);
+    // reduce_scatter receives 624 and sums them into 208
+    expect(full.gathered('reducing a block')).toBe((2 * (288 + 624) + 624 + 208) * 4);
+    expect(full.gathered('reducing a root')).toBe((2 * 288 + 144 + 48) * 4);
+    expect(full.gathered('all parameters')).toBe(912 * 4);
+    expect(of('shard_grad_op').gathered('inference head')).toBe(912 * 4);
+    expect(of('no_shard').gathered('training backward')).toBe(0);
+    // all_reduce of 608: what comes in, and a share of a third
+    expect(of('no_shard').gathered('optimizer step')).toBe((608 + 203) * 4);
+    expect(new ShardMemory(tinyModel(), 1, 'full_shard', cpu, true).gathered('training backward')).toBe(0);
+  });
+});
+
+describe('activations', () => {
+  test('what a block keeps for its backward pass', () => {
+    const layer = new LayerMemory(tinyModel(), 0, shape, cpu);
+    expect(layer.input).toBe(128 * 8 * 4);
+    // rstd of two norms, qkv 16 and attn 8 wide, lse of 2 heads, mid, inner 32 wide
+    expect(layer.saved).toBe(128 * (2 * 4 + (16 + 8) * 4 + 2 * 4 + 8 * 4 + 32 * 4));
+  });
+
+  test('bfloat16 halves all but the statistics', () => {
+    const layer = new LayerMemory(tinyModel(), 0, shape, half);
+    expect(layer.saved).toBe(128 * (2 * 4 + (16 + 8) * 2 + 2 * 4 + 8 * 2 + 32 * 2));
+  });
+
+  test('q/k norm keeps qkv before it and its statistics', () => {
+    const plain = new LayerMemory(tinyModel(), 0, shape, cpu);
+    const normed = new LayerMemory(tinyModel({ qkNorm: true }), 0, shape, cpu);
+    expect(normed.saved - plain.saved).toBe(128 * (16 * 4 + 3 * 4));
+  });
+
+  test('experts keep routing and whole blocks of 32 slots per expert', () => {
+    const moe = { numExperts: 4, topK: 2, intermediateSize: 16, normalizeTopK: true };
+    const layer = new LayerMemory(tinyModel({ moe, moeLayers: [true] }), 0, shape, cpu);
+    const dense = new LayerMemory(tinyModel(), 0, shape, cpu);
+    const slots = 256 + 4 * 31;
+    const routing = 128 * (4 * 4 + 2 * (8 + 4 + 8));
+    expect(layer.saved - dense.saved).toBe(routing + slots * (8 + (32 + 8) * 4) - 128 * 32 * 4);
+  });
+
+  test('checkpointing keeps the inputs alone, and one block at a time', () => {
+    const model = tinyModel({ numLayers: 10, slidingWindows: new Array(10).fill(0) });
+    const at = (checkpointing: boolean, name: string): number =>
+      trainingInstants(model, shape, cpu, checkpointing).find((instant) => instant.name === name)
+        ?.activations as number;
+    const { saved } = new LayerMemory(model, 0, shape, cpu);
+    expect(at(false, 'head') - at(true, 'head')).toBe(10 * saved);
+    expect(at(false, 'backward') - at(true, 'backward')).toBeGreaterThanOrEqual(8 * saved);
+  });
+
+  test('a micro-batch: never more rows than the load has, in whole tiles of 128', () => {
+    expect(microBatchShape({ sequences: 100, longest: 64, response: 48 }, 1000)).toEqual({
+      rows: 1024,
+      predictions: 1024,
+      longest: 64,
+    });
+    // 3 sequences of 63 rows, 3 x 48 predictions
+    expect(microBatchShape({ sequences: 3, longest: 64, response: 48 }, 1000)).toEqual({
+      rows: 256,
+      predictions: 256,
+      longest: 64,
+    });
+  });
+});
+
+describe('head', () => {
+  test('the backward keeps the logits of as many rows as 64 MiB hold, at least one tile', () => {
+    expect(logitsChunk(16384, 32_000)).toBe(512); // 524 rows of 128 000 bytes
+    expect(logitsChunk(16384, 151_936)).toBe(128);
+    expect(logitsChunk(256, 32_000)).toBe(256);
+  });
+
+  test('statistics per block of 768 columns in the forward, logits in the backward', () => {
+    const model = tinyModel({ vocabSize: 1600 });
+    const thread = (768 * 8 + 128 * (768 + 512)) * 4;
+    expect(headForward(model, 128, cpu, 3)).toBe(128 * 3 * 4 + 128 * (3 * 16 + 4) + thread);
+    expect(headBackward(model, 128, cpu)).toBe(
+      128 * 3 * 4 + 128 * (1600 + 8 + 8 + 2) * 4 + 128 * (3 * 16 + 4) + thread + 128 * 8,
+    );
+  });
+
+  test('a value head has no logits', () => {
+    expect(headForward(tinyModel({ head: 'value' }), 128, cpu, 1)).toBe(128 * 4 + 128 * 8 * 4);
+  });
+});
+
+describe('KV cache', () => {
+  const page = 1 * 1 * 2 * 4 * 32 * 4; // layers, key heads, K and V, head_dim, positions, bytes
+
+  test('pages of 32 positions: prompts once, every sample its own', () => {
+    const rollout = { verb: 'generate', prompts: 2, n: 2, promptLength: 33, responseLength: 66 } as const;
+    // 2 prompts of 2 pages, 4 samples of 65 positions in 3 pages
+    expect(kvCacheBytes(tinyModel(), rollout, cpu)).toBe((2 * 2 + 4 * 3) * page);
+  });
+
+  test('at most 256 sequences at a time, at most 4 GiB unless one sequence needs more', () => {
+    const many = { verb: 'generate', prompts: 10_000, n: 1, promptLength: 32, responseLength: 33 } as const;
+    expect(kvCacheBytes(tinyModel(), many, cpu)).toBe((257 + 256) * page);
+    const wide = tinyModel({ numLayers: 100, numKvHeads: 64, headDim: 128 });
+    const widePage = 100 * 64 * 2 * 128 * 32 * 4;
+    expect(kvCacheBytes(wide, many, cpu)).toBe(Math.floor(2 ** 32 / widePage) * widePage);
+    const long = { ...many, promptLength: 32 * 100 };
+    expect(kvCacheBytes(wide, long, cpu)).toBe(101 * widePage);
+  });
+});
+
+describe('sizes', () => {
+  test.each([
+    ['80GiB', 80 * 2 ** 30],
+    ['80 GB', 80e9],
+    ['1.5TiB', 1.5 * 2 ** 40],
+    ['512mib', 512 * 2 ** 20],
+    ['1024B', 1024],
+  ])('%s', (text, bytes) => {
+    expect(parseByteSize(text)).toBe(bytes);
+  });
+
+  test.each(['80', '', 'GiB', '-1GiB', '0GiB', '80 gigabytes', '1e3GB'])('%j is refused', (text) => {
+    expect(parseByteSize(text)).toBeNull();
+  });
+
+  test('formatted in the largest unit', () => {
+    expect([0, 1023, 1536, 80 * 2 ** 30, -(2 ** 20)].map(formatBytes)).toEqual([
+      '0 B',
+      '1023 B',
+      '1.50 KiB',
+      '80.00 GiB',
+      '-1.00 MiB',
+    ]);
+  });
+});

@@ -1,0 +1,159 @@
+import { ROW_TILE } from './decoder_memory';
+import { roundUp } from './parameter_groups';
+import { type Plan, type PlanSpec, planMemory, type RoleSpec } from './plan';
+
+/** A change of the configuration that takes less memory. */
+export interface Knob {
+  /** As it is typed: "key=value", or "--gpus 16". */
+  change: string;
+  /** Bytes by which the peak of a rank sinks. */
+  saves: number;
+  /** Whether it is enough by itself. */
+  fits: boolean;
+}
+
+export interface Advice {
+  knobs: Knob[];
+  /** All of them but leaving out the reference, with as few GPUs as that takes; null when there are fewer than two. */
+  together: Knob | null;
+}
+
+interface Change {
+  text: string;
+  spec: PlanSpec;
+}
+
+const MOST_GPUS = 1024;
+
+/** What would make a plan that does not fit take less, the largest saving first; those that suffice before the others. */
+export function advise(spec: PlanSpec, plan: Plan): Advice {
+  const knob = ({ text, spec: changed }: Change): Knob => {
+    const { peak, fits } = planMemory(changed);
+    return { change: text, saves: plan.peak.total - peak.total, fits: fits === true };
+  };
+  const changes = [
+    ...checkpointing(spec),
+    ...capacities(spec),
+    ...halfPrecision(spec),
+    ...sharding(spec),
+    ...noReference(spec),
+  ];
+  const knobs = [...changes, ...moreGpus(spec)]
+    .map(knob)
+    .filter(({ saves }) => saves > 0)
+    .sort((a, b) => Number(b.fits) - Number(a.fits) || b.saves - a.saves);
+  return { knobs, together: changes.length < 2 ? null : knob(together(spec)) };
+}
+
+const withRoles = (spec: PlanSpec, change: (role: RoleSpec) => RoleSpec): PlanSpec => ({
+  ...spec,
+  roles: spec.roles.map(change),
+});
+
+const distinct = <T>(items: readonly T[]): T[] => [...new Set(items)];
+
+function checkpointing(spec: PlanSpec): Change[] {
+  const off = (role: RoleSpec): boolean => role.update !== null && !role.gradientCheckpointing;
+  const keys = spec.roles.filter(off).map((role) => role.keys.gradientCheckpointing as string);
+  return distinct(keys).map((key) => ({
+    text: `${key}=true`,
+    spec: withRoles(spec, (role) =>
+      role.keys.gradientCheckpointing === key ? { ...role, gradientCheckpointing: true } : role,
+    ),
+  }));
+}
+
+/** The largest capacity that fits, in steps of whole row tiles; else the smallest that holds a sequence. */
+function capacities(spec: PlanSpec): Change[] {
+  return distinct(spec.roles.map((role) => role.keys.capacity)).flatMap((key): Change[] => {
+    const sharing = spec.roles.filter((role) => role.keys.capacity === key);
+    const capacity = (sharing[0] as RoleSpec).capacity;
+    const least = Math.min(capacity, roundUp(Math.max(...sharing.map(longestOf)), ROW_TILE));
+    if (least === capacity) return [];
+    const at = (tokens: number): Change => ({
+      text: `${key}=${tokens}`,
+      spec: withRoles(spec, (role) => (role.keys.capacity === key ? { ...role, capacity: tokens } : role)),
+    });
+    let best = least;
+    let [low, high] = [Math.ceil(least / ROW_TILE), Math.floor(capacity / ROW_TILE)];
+    while (low <= high) {
+      const tiles = Math.floor((low + high) / 2);
+      if (planMemory(at(tiles * ROW_TILE).spec).fits === true) {
+        best = Math.max(best, tiles * ROW_TILE);
+        low = tiles + 1;
+      } else {
+        high = tiles - 1;
+      }
+    }
+    return [at(best)];
+  });
+}
+
+const longestOf = (role: RoleSpec): number =>
+  Math.max(role.inference?.longest ?? 0, role.update?.longest ?? 0);
+
+function halfPrecision(spec: PlanSpec): Change[] {
+  const wide = spec.roles.filter((role) => role.dtype === 'float32').map((role) => role.keys.dtype);
+  return distinct(wide).map((key) => ({
+    text: `${key}=bfloat16`,
+    spec: withRoles(spec, (role) => (role.keys.dtype === key ? { ...role, dtype: 'bfloat16' } : role)),
+  }));
+}
+
+function sharding(spec: PlanSpec): Change[] {
+  if (spec.worldSize === 1) return [];
+  const others = spec.roles.filter((role) => role.strategy !== 'full_shard');
+  return distinct(others.map((role) => role.keys.sharding)).map((key) => {
+    const noShard = others.find((role) => role.keys.sharding === key)?.strategy === 'no_shard';
+    return {
+      text: noShard ? `${key}.fsdp_size=-1` : `${key}.reshard_after_forward=true`,
+      spec: withRoles(spec, (role) =>
+        role.keys.sharding === key ? { ...role, strategy: 'full_shard' } : role,
+      ),
+    };
+  });
+}
+
+/** Without a KL term there is no reference model. */
+function noReference(spec: PlanSpec): Change[] {
+  const roles = spec.roles.filter((role) => role.name !== 'reference');
+  if (roles.length === spec.roles.length) return [];
+  return [
+    {
+      text: 'actor_rollout_ref.actor.use_kl_loss=false algorithm.use_kl_in_reward=false (no reference model)',
+      spec: { ...spec, roles },
+    },
+  ];
+}
+
+/** Powers of two times as many GPUs: the first number that fits, else the largest. */
+function moreGpus(spec: PlanSpec): Change[] {
+  const count = enoughGpus(spec) ?? gpuCounts(spec).at(-1);
+  if (count === undefined || count === spec.worldSize) return [];
+  return [{ text: `--gpus ${count}`, spec: { ...spec, worldSize: count } }];
+}
+
+function gpuCounts({ worldSize }: PlanSpec): number[] {
+  const counts = [worldSize];
+  for (let n = 2 * worldSize; n <= MOST_GPUS; n *= 2) counts.push(n);
+  return counts;
+}
+
+const enoughGpus = (spec: PlanSpec): number | undefined =>
+  gpuCounts(spec).find((worldSize) => planMemory({ ...spec, worldSize }).fits === true);
+
+/** The reference is part of the algorithm: it stays. */
+function together(spec: PlanSpec): Change {
+  const roles = spec.roles.map(
+    (role): RoleSpec => ({
+      ...role,
+      gradientCheckpointing: role.update !== null,
+      dtype: 'bfloat16',
+      strategy: 'full_shard',
+      capacity: Math.min(role.capacity, roundUp(longestOf(role), ROW_TILE)),
+    }),
+  );
+  const worldSize = enoughGpus({ ...spec, roles }) ?? spec.worldSize;
+  const gpus = worldSize === spec.worldSize ? '' : `, --gpus ${worldSize}`;
+  return { text: `all of these but the reference${gpus}`, spec: { ...spec, worldSize, roles } };
+}

@@ -1,0 +1,218 @@
+// Bytes that a pass through the decoder holds, from what native/model/block.cc, moe.cc and transformer.cc allocate. The names of
+// the terms are those of the code; docs/planning.md has the formulas in one table.
+import type { NativeModelConfig } from '../native/bridge';
+import { roundUp } from './parameter_groups';
+
+/** Where and in what precision a role computes. */
+export interface Machine {
+  device: 'cpu' | 'cuda';
+  /** Bytes of one value in the compute dtype: 4 or 2. */
+  elementBytes: 2 | 4;
+  /** Compute threads of a worker on a CPU. */
+  threads: number;
+}
+
+/** One micro-batch. */
+export interface MicroBatchShape {
+  /** T, whole row tiles. */
+  rows: number;
+  /** N', rows that predict a response token, whole row tiles. */
+  predictions: number;
+  /** Tokens of the longest sequence. */
+  longest: number;
+}
+
+export const ROW_TILE = 128; // kRowTile of core/parallel.h
+const SLOT_BLOCK = 32; // kSlotBlock of model/moe.cc
+const GEMM_LANES = 16; // kernels/cpu/gemm_kernels.h
+const GEMM_DEPTH = 512; // kDepth of kernels/gemm.cc
+const KEY_BLOCK = 512; // kKeyBlock of kernels/attention.cc
+const SCORE_ROWS = 128; // kScoreRows
+const FLOAT = 4;
+
+/** Bytes of one decoder layer of a model for one micro-batch. */
+export class LayerMemory {
+  private readonly rows: number;
+  private readonly e: number;
+  private readonly hidden: number;
+  private readonly q: number;
+  private readonly qkv: number;
+  private readonly inner: number;
+  private readonly intermediate: number;
+  private readonly moe: NonNullable<NativeModelConfig['moe']> | null;
+
+  constructor(
+    private readonly config: NativeModelConfig,
+    layer: number,
+    private readonly shape: MicroBatchShape,
+    private readonly machine: Machine,
+  ) {
+    this.rows = shape.rows;
+    this.e = machine.elementBytes;
+    this.hidden = config.hiddenSize;
+    this.q = config.numHeads * config.headDim;
+    this.qkv = this.q + 2 * config.numKvHeads * config.headDim;
+    this.moe = config.moe !== null && config.moeLayers[layer] === true ? config.moe : null;
+    this.intermediate = this.moe?.intermediateSize ?? config.intermediateSize;
+    this.inner = (config.gatedMlp ? 2 : 1) * this.intermediate;
+  }
+
+  /** The block's input, the one thing that gradient checkpointing keeps. */
+  get input(): number {
+    return this.rows * this.hidden * this.e;
+  }
+
+  /** BlockSaved but x. */
+  get saved(): number {
+    const { rows, e, hidden, config } = this;
+    const norms = config.postNorms ? 4 : 2;
+    const stats = (config.norm === 'layer' ? 2 : 1) * norms * rows * FLOAT;
+    const attention = rows * (this.qkv + this.q) * e + config.numHeads * rows * FLOAT; // qkv, attn, lse
+    const qkNorm = config.qkNorm
+      ? rows * this.qkv * e + rows * (config.numHeads + config.numKvHeads) * FLOAT // qkv_pre, qk_rstd
+      : 0;
+    const projections = config.postNorms ? 2 * rows * hidden * e : 0; // attn_proj, mlp_proj
+    const mid = rows * hidden * e;
+    const mlp = this.moe === null ? rows * this.inner * e : this.savedByExperts(this.moe);
+    return stats + attention + qkNorm + projections + mid + mlp;
+  }
+
+  /** A forward pass beside the block's input; `keep`: with what `saved` counts already. */
+  forward(keep: boolean): number {
+    const { rows, e, hidden, config } = this;
+    const out = rows * hidden * e;
+    const attention = keep ? 0 : rows * (this.qkv + this.q) * e;
+    const tile = this.tileRows;
+    const tileOfMlp = this.moe === null ? (keep ? 0 : hidden + this.inner) + hidden + this.intermediate : 0;
+    const experts = this.moe === null ? 0 : this.expertForward(this.moe, keep);
+    const packed = this.packed(hidden, this.q) + this.packedMlp();
+    const mlpTime = out + experts + packed + tile * (tileOfMlp + (config.postNorms ? hidden : 0)) * e;
+    const attentionTime = this.packed(this.qkv, hidden) + tile * hidden * e + this.attentionScratch(false);
+    return attention + Math.max(mlpTime, attentionTime) + this.floatTemporaries() + this.gemmScratch();
+  }
+
+  /** A backward pass beside `input` and `saved`: the gradient that comes in included. */
+  backward(): number {
+    const { rows, e, hidden, config } = this;
+    const dy = rows * hidden * e;
+    const dAttention = rows * this.q * e;
+    const dMid = rows * hidden * e;
+    const normed = rows * hidden * e;
+    const partial = Math.ceil(rows / this.tileOf) * hidden * FLOAT; // NormGradient
+    const tile = this.tileRows;
+
+    const mlp =
+      dMid +
+      normed +
+      (config.postNorms ? 2 * rows * hidden * e + 2 * partial : 0) +
+      partial +
+      this.packed(this.q, hidden) +
+      (this.moe === null
+        ? rows * this.intermediate * e + // activated
+          this.packedMlp(true) +
+          tile * (this.intermediate + hidden) * e
+        : rows * hidden * e + this.expertBackward(this.moe)) +
+      this.weightGradient([
+        [this.inner, hidden],
+        [hidden, this.intermediate],
+        [hidden, this.q],
+      ]);
+    const attention = dMid + rows * this.qkv * e; // dqkv
+    const inputs =
+      normed +
+      partial +
+      this.packed(hidden, this.qkv) +
+      tile * hidden * e +
+      this.weightGradient([[this.qkv, hidden]]);
+    const attentionTime = attention + Math.max(this.attentionScratch(true), inputs);
+    return dy + dAttention + Math.max(mlp, attentionTime) + this.floatTemporaries() + this.gemmScratch();
+  }
+
+  /** Rows that row-wise temporaries exist for: a tile per thread on a CPU, all of them on a GPU. */
+  private get tileRows(): number {
+    return this.machine.device === 'cpu' ? Math.min(this.rows, ROW_TILE * this.machine.threads) : this.rows;
+  }
+
+  private get tileOf(): number {
+    return this.machine.device === 'cpu' ? ROW_TILE : this.rows;
+  }
+
+  /** PackedMatrix of a weight [out, in]: a float32 copy on a CPU with AVX-512, nothing elsewhere. */
+  private packed(cols: number, depth: number): number {
+    return this.copies ? roundUp(cols, GEMM_LANES) * depth * FLOAT : 0;
+  }
+
+  private get copies(): boolean {
+    return this.machine.device === 'cpu' && this.e === FLOAT;
+  }
+
+  private packedMlp(backward = false): number {
+    if (this.moe !== null) return 0;
+    return backward
+      ? this.packed(this.hidden, this.inner) + this.packed(this.intermediate, this.hidden)
+      : this.packed(this.inner, this.hidden) + this.packed(this.hidden, this.intermediate);
+  }
+
+  /** Linear::accumulate_grad: float32 packs the input of the layer, bfloat16 makes the whole product first. */
+  private weightGradient(weights: readonly (readonly [out: number, depth: number])[]): number {
+    const of = ([out, depth]: readonly [number, number]): number => {
+      if (this.copies) return this.packed(depth, this.rows);
+      return this.e === FLOAT ? 0 : out * depth * this.e;
+    };
+    return Math.max(...weights.map(of));
+  }
+
+  private gemmScratch(): number {
+    return this.machine.device === 'cpu' ? this.machine.threads * ROW_TILE * GEMM_DEPTH * FLOAT : 0;
+  }
+
+  private attentionScratch(backward: boolean): number {
+    const { config, shape, machine } = this;
+    const { longest } = shape;
+    if (machine.device === 'cuda') {
+      // The reference materialises the scores of one sequence: forward raw, scaled, masked and softmax; backward two more.
+      return (backward ? 6 : 4) * config.numHeads * longest * longest * FLOAT;
+    }
+    const groups = config.numHeads / config.numKvHeads;
+    let block = 32;
+    while (block > 8 && block * groups > SCORE_ROWS) block /= 2;
+    const rows = groups * block;
+    const keys = Math.min(KEY_BLOCK, longest);
+    const floats = backward
+      ? 4 * longest * config.headDim + rows * (4 * config.headDim + 2 * keys + 2)
+      : rows * (2 * config.headDim + keys) + 2 * keys * config.headDim + 3 * rows;
+    return machine.threads * floats * FLOAT;
+  }
+
+  /** On a GPU norms and activations run in LibTorch operations over all rows, in float32. */
+  private floatTemporaries(): number {
+    if (this.machine.device === 'cpu') return 0;
+    return this.rows * Math.max(3 * this.hidden, 5 * this.intermediate) * FLOAT;
+  }
+
+  private slots(moe: { numExperts: number; topK: number }): number {
+    return roundUp(this.rows * moe.topK, SLOT_BLOCK) + moe.numExperts * (SLOT_BLOCK - 1);
+  }
+
+  private savedByExperts(moe: NonNullable<NativeModelConfig['moe']>): number {
+    const routing = this.rows * (moe.numExperts * FLOAT + moe.topK * (8 + FLOAT + 8));
+    return routing + this.slots(moe) * (8 + (this.inner + this.hidden) * this.e);
+  }
+
+  private expertForward(moe: NonNullable<NativeModelConfig['moe']>, keep: boolean): number {
+    const { rows, e, hidden } = this;
+    const slots = this.slots(moe);
+    const own = keep ? 0 : this.savedByExperts(moe) + rows * hidden * e; // and mid
+    const picked = rows * moe.topK * hidden * (e + FLOAT + (e === FLOAT ? 0 : FLOAT));
+    return own + rows * hidden * e + slots * hidden * e + picked + rows * hidden * FLOAT;
+  }
+
+  private expertBackward(moe: NonNullable<NativeModelConfig['moe']>): number {
+    const { rows, e, hidden, inner, intermediate } = this;
+    const slots = this.slots(moe);
+    // dout_slots, d_outputs, gathered, d_gathered; d_inner; activated
+    const slotArrays = slots * (4 * hidden + inner + intermediate) * e;
+    const packs = moe.numExperts * (this.packed(hidden, inner) + this.packed(intermediate, hidden));
+    return slotArrays + packs + rows * moe.topK * hidden * (e + FLOAT);
+  }
+}

@@ -1,0 +1,209 @@
+// What a configuration asks of each rank.
+import { availableParallelism } from 'node:os';
+import { loadConfig, loadSftConfig, type ResolvedConfig, type ResolvedSftConfig } from '../config/config';
+import { readConfigTree } from '../config/read';
+import { needsCritic, needsReference, needsRewardModel } from '../config/roles';
+import { getPath, type Tree } from '../config/tree';
+import { isSftTree } from '../config/verl/source';
+import { readModelShape } from './model_shape';
+import type { Load, PlanSpec, RoleSpec } from './plan';
+import type { ShardingStrategy } from './shard_memory';
+
+export interface PlanRequest {
+  file: string;
+  overrides: readonly string[];
+  /** Ranks; null: trainer.nnodes x trainer.n_gpus_per_node. */
+  gpus: number | null;
+  /** Bytes per rank; null: not known. */
+  memory: number | null;
+}
+
+export interface ConfiguredPlan {
+  spec: PlanSpec;
+  program: 'train' | 'sft';
+  /** Said to the user beside the numbers. */
+  notes: string[];
+}
+
+/** Sequences in a validation batch that is not limited: as many as decode at the same time. */
+const ALL_PROMPTS = 256;
+
+/**
+ * Reads a configuration and the shapes of its models; no weight is read.
+ * @throws ConfigError as loadConfig, or for a model directory without config.json; TroupeError INVALID_MODEL
+ */
+export function planSpecOf({ file, overrides, gpus, memory }: PlanRequest): ConfiguredPlan {
+  const tree = readConfigTree(file, overrides);
+  const given = getPath(tree, 'trainer.device');
+  const device = given === 'cpu' ? 'cpu' : 'cuda';
+  const notes = given === undefined ? ['trainer.device is not given: planned for cuda'] : [];
+  const worldSize = gpus ?? ranksOf(tree);
+  // What this version can start, and where, is not the question here.
+  const asked = [...overrides, 'trainer.nnodes=1', 'trainer.n_gpus_per_node=1'];
+  const common = { device, worldSize, memory } as const;
+  if (isSftTree(tree)) {
+    const config = loadSftConfig(file, asked);
+    const threads = config.trainer.num_threads ?? availableParallelism();
+    return { program: 'sft', notes, spec: { ...common, threads, roles: [sftRole(config, common)] } };
+  }
+  const config = loadConfig(file, asked);
+  const threads = config.trainer.num_threads ?? availableParallelism();
+  return { program: 'train', notes, spec: { ...common, threads, roles: rlRoles(config, common) } };
+}
+
+function ranksOf(tree: Tree): number {
+  const count = (key: string): number => {
+    const value = getPath(tree, key);
+    return typeof value === 'number' && Number.isInteger(value) && value > 0 ? value : 1;
+  };
+  return count('trainer.nnodes') * count('trainer.n_gpus_per_node');
+}
+
+interface Target {
+  device: 'cpu' | 'cuda';
+  worldSize: number;
+}
+
+const dtypeOf = (dtype: 'float32' | 'bfloat16' | null, { device }: Target): 'float32' | 'bfloat16' =>
+  dtype ?? (device === 'cuda' ? 'bfloat16' : 'float32');
+
+function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
+  const { data, actor_rollout_ref: roles, critic, reward } = config;
+  const { actor, rollout, model } = roles;
+  const longest = data.max_prompt_length + data.max_response_length;
+  const perRank = (sequences: number): Load => ({
+    sequences: Math.ceil(sequences / target.worldSize),
+    longest,
+    response: data.max_response_length,
+  });
+  const step = perRank(data.train_batch_size * rollout.n);
+  const lengths = { promptLength: data.max_prompt_length, responseLength: data.max_response_length };
+  const prompts = (count: number): number => Math.ceil(count / target.worldSize);
+  const policy = readModelShape(model.path, 'lm', 'actor_rollout_ref.model.path');
+  const actorKeys = {
+    dtype: 'actor_rollout_ref.actor.fsdp_config.dtype',
+    sharding: 'actor_rollout_ref.actor.fsdp_config',
+  };
+  const shared = {
+    model: policy,
+    dtype: dtypeOf(actor.fsdp_config.dtype, target),
+    strategy: strategyOf(actor.fsdp_config),
+  };
+  const found: RoleSpec[] = [
+    {
+      ...shared,
+      name: 'actor',
+      capacity: actor.ppo_max_token_len_per_gpu,
+      gradientCheckpointing: model.enable_gradient_checkpointing,
+      inference: step,
+      update: perRank(actor.ppo_mini_batch_size * rollout.n),
+      rollouts: [
+        { verb: 'generate', prompts: prompts(data.gen_batch_size), n: rollout.n, ...lengths },
+        ...(data.val_files === null
+          ? []
+          : [
+              {
+                verb: 'validate' as const,
+                prompts: prompts(data.val_batch_size ?? ALL_PROMPTS * target.worldSize),
+                n: rollout.val_kwargs.n,
+                ...lengths,
+              },
+            ]),
+      ],
+      keys: {
+        ...actorKeys,
+        capacity: 'actor_rollout_ref.actor.ppo_max_token_len_per_gpu',
+        gradientCheckpointing: 'actor_rollout_ref.model.enable_gradient_checkpointing',
+      },
+    },
+  ];
+  if (needsReference(config)) {
+    found.push({
+      ...shared,
+      name: 'reference',
+      capacity: roles.ref.log_prob_max_token_len_per_gpu,
+      gradientCheckpointing: false,
+      inference: step,
+      update: null,
+      rollouts: [],
+      keys: {
+        ...actorKeys,
+        capacity: 'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu',
+        gradientCheckpointing: null,
+      },
+    });
+  }
+  if (needsCritic(config)) {
+    found.push({
+      name: 'critic',
+      model: readModelShape(critic.model.path, 'value', 'critic.model.path'),
+      dtype: dtypeOf(critic.model.fsdp_config.dtype, target),
+      strategy: strategyOf(critic.model.fsdp_config),
+      capacity: critic.ppo_max_token_len_per_gpu,
+      gradientCheckpointing: critic.model.enable_gradient_checkpointing,
+      inference: step,
+      update: perRank(critic.ppo_mini_batch_size * rollout.n),
+      rollouts: [],
+      keys: {
+        capacity: 'critic.ppo_max_token_len_per_gpu',
+        dtype: 'critic.model.fsdp_config.dtype',
+        gradientCheckpointing: 'critic.model.enable_gradient_checkpointing',
+        sharding: 'critic.model.fsdp_config',
+      },
+    });
+  }
+  if (needsRewardModel(config)) {
+    const { reward_model: keys } = reward;
+    found.push({
+      name: 'reward model',
+      model: readModelShape(keys.model_path as string, 'value', 'reward.reward_model.model_path'),
+      dtype: dtypeOf(keys.dtype, target),
+      strategy: 'full_shard',
+      // One place more than the tokens: see RewardModel.score.
+      capacity: keys.forward_max_token_len_per_gpu + 1,
+      gradientCheckpointing: false,
+      inference: { ...step, longest: longest + 1, response: step.response + 1 },
+      update: null,
+      rollouts: [],
+      keys: {
+        capacity: 'reward.reward_model.forward_max_token_len_per_gpu',
+        dtype: 'reward.reward_model.dtype',
+        gradientCheckpointing: null,
+        sharding: 'reward.reward_model',
+      },
+    });
+  }
+  return found;
+}
+
+function sftRole({ data, model }: ResolvedSftConfig, target: Target): RoleSpec {
+  const load = {
+    sequences: Math.ceil(data.train_batch_size / target.worldSize),
+    longest: data.max_length,
+    response: data.max_length - 1,
+  };
+  return {
+    name: 'actor',
+    model: readModelShape(model.path, 'lm', 'model.path'),
+    dtype: dtypeOf(model.dtype, target),
+    strategy: 'full_shard',
+    capacity: data.max_token_len_per_gpu,
+    gradientCheckpointing: model.enable_gradient_checkpointing,
+    inference: null,
+    update: load,
+    rollouts: [],
+    keys: {
+      capacity: 'data.max_token_len_per_gpu',
+      dtype: 'model.dtype',
+      gradientCheckpointing: 'model.enable_gradient_checkpointing',
+      sharding: 'model.fsdp_config',
+    },
+  };
+}
+
+/** As trainer/engines.ts reads verl's keys. */
+function strategyOf(section: object): ShardingStrategy {
+  const fsdp = section as { fsdp_size?: number; reshard_after_forward?: boolean };
+  if (fsdp.fsdp_size === 1) return 'no_shard';
+  return fsdp.reshard_after_forward === false ? 'shard_grad_op' : 'full_shard';
+}

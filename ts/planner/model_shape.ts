@@ -1,0 +1,25 @@
+import { existsSync } from 'node:fs';
+import path from 'node:path';
+import { parseObject, readText } from '../checkpoint/safetensors';
+import { ConfigError } from '../errors';
+import { type Head, resolveModelConfig } from '../model/hf_config';
+import { loadModelDirectory } from '../model/model_dir';
+import type { NativeModelConfig } from '../native/bridge';
+
+/**
+ * The shape of the model that an engine would load from `dir`. Reads config.json, and the headers of safetensors files where
+ * there are any; config.json alone is enough.
+ * @throws ConfigError naming `key` when there is no config.json; TroupeError INVALID_MODEL for a model that cannot be loaded
+ */
+export function readModelShape(dir: string, head: Head, key: string): NativeModelConfig {
+  const file = path.join(dir, 'config.json');
+  if (!existsSync(file)) {
+    throw new ConfigError(
+      `${key}: expected a Hugging Face model directory with config.json, got ${dir}, where there is none`,
+      key,
+    );
+  }
+  const weights = ['model.safetensors', 'model.safetensors.index.json'];
+  if (weights.some((name) => existsSync(path.join(dir, name)))) return loadModelDirectory(dir, head).config;
+  return resolveModelConfig(parseObject(readText(file), file), head, file).native;
+}

@@ -1,0 +1,80 @@
+import type { Advice, Knob } from './advice';
+import { formatBytes } from './byte_size';
+import type { Plan, PlanSpec } from './plan';
+
+/** Columns of equal width, the first to the left and the others to the right. */
+export function table(rows: readonly (readonly string[])[]): string[] {
+  const widths = (rows[0] ?? []).map((_, c) => Math.max(...rows.map((row) => (row[c] ?? '').length)));
+  return rows.map((row) =>
+    row
+      .map((cell, c) => (c === 0 ? cell.padEnd(widths[c] as number) : cell.padStart(widths[c] as number)))
+      .join('  ')
+      .trimEnd(),
+  );
+}
+
+/** "6.74 B" parameters. */
+export function formatCount(count: number): string {
+  if (count >= 1e9) return `${(count / 1e9).toFixed(2)} B`;
+  return count >= 1e6 ? `${(count / 1e6).toFixed(2)} M` : String(count);
+}
+
+/** What `troupe plan` prints. */
+export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
+  const of = spec.memory === null ? '' : `, ${formatBytes(spec.memory)} each`;
+  const states = plan.roles.map(({ role, count, parameters, gradients, optimizer }, i) => {
+    const { dtype, strategy } = spec.roles[i] as PlanSpec['roles'][number];
+    const sharding = spec.worldSize === 1 ? '-' : strategy;
+    return [
+      role,
+      formatCount(count),
+      dtype,
+      sharding,
+      ...[parameters, gradients, optimizer].map(formatBytes),
+    ];
+  });
+  const phases = plan.phases.map(({ role, verb, instant, memory, total }) => [
+    `${role}: ${verb}`,
+    instant,
+    ...[memory.gathered, memory.activations + memory.holes, memory.head, memory.kvCache, total].map(
+      formatBytes,
+    ),
+  ]);
+  const { peak } = plan;
+  const resident = peak.memory.parameters + peak.memory.gradients + peak.memory.optimizer;
+  return [
+    `${spec.worldSize} ${spec.worldSize === 1 ? 'rank' : 'ranks'} on ${spec.device}${of}; bytes of one rank`,
+    '',
+    ...table([
+      ['held throughout', 'model', 'dtype', 'sharding', 'parameters', 'gradients', 'optimiser'],
+      ...states,
+    ]),
+    `together ${formatBytes(resident)}, and ${formatBytes(peak.memory.process)} for the process`,
+    '',
+    ...table([
+      ['phase', 'peak at', 'gathered', 'activations', 'head', 'KV cache', 'with all held'],
+      ...phases,
+    ]),
+    '',
+    `peak: ${formatBytes(peak.total)} in ${peak.verb} of the ${peak.role} (${peak.instant})${verdict(plan)}`,
+  ];
+}
+
+function verdict({ peak, memory, fits }: Plan): string {
+  if (memory === null) return '';
+  const share = `${((100 * peak.total) / memory).toFixed(0)} % of ${formatBytes(memory)}`;
+  if (fits !== true) return `, ${share}: does not fit`;
+  return `, ${share}: fits${peak.total > 0.9 * memory ? ', with less than 10 % to spare' : ''}`;
+}
+
+export function renderAdvice({ knobs, together }: Advice): string[] {
+  if (knobs.length === 0) return ['nothing that this configuration leaves open would take less'];
+  const rows = [...knobs, ...(together === null ? [] : [together])].map((knob) => [
+    knob.change,
+    `saves ${formatBytes(knob.saves)}`,
+    outcome(knob),
+  ]);
+  return ['what would help, each by itself:', ...table(rows).map((line) => `  ${line}`)];
+}
+
+const outcome = ({ fits }: Knob): string => (fits ? 'fits' : 'not enough');

@@ -1,0 +1,96 @@
+// Parameters, gradients and optimiser state of one rank, from native/model/parameter_store.cc and native/fsdp/sharding.cc.
+import type { NativeModelConfig } from '../native/bridge';
+import type { Machine } from './decoder_memory';
+import { type ParameterGroup, paddedElements, parameterGroups } from './parameter_groups';
+import type { Gathering } from './pass_memory';
+
+export type ShardingStrategy = 'full_shard' | 'shard_grad_op' | 'no_shard';
+
+/** Bytes that a role holds for good on one rank. */
+export interface StateBytes {
+  /** float32 masters, and the copy in the compute dtype when it is another. */
+  parameters: number;
+  gradients: number;
+  /** Both moments of AdamW. */
+  optimizer: number;
+}
+
+const FLOAT = 4;
+
+const sum = (numbers: readonly number[]): number => numbers.reduce((total, n) => total + n, 0);
+
+/** How the parameters of one model lie on the ranks. */
+export class ShardMemory {
+  readonly groups: readonly ParameterGroup[];
+  /** Ranks that share one copy. */
+  private readonly ways: number;
+
+  constructor(
+    config: NativeModelConfig,
+    private readonly worldSize: number,
+    private readonly strategy: ShardingStrategy,
+    private readonly machine: Machine,
+    private readonly training: boolean,
+  ) {
+    this.groups = parameterGroups(config);
+    this.ways = strategy === 'no_shard' ? 1 : worldSize;
+  }
+
+  get parameters(): number {
+    return sum(this.groups.map((group) => group.parameters));
+  }
+
+  get state(): StateBytes {
+    const own = sum(this.groups.map((group) => this.own(group)));
+    const copy = this.machine.elementBytes === FLOAT ? 0 : this.machine.elementBytes;
+    return {
+      parameters: own * (FLOAT + copy),
+      gradients: this.training ? own * FLOAT : 0,
+      optimizer: this.training ? 2 * own * FLOAT : 0,
+    };
+  }
+
+  /** Bytes beside the state at an instant: whole parameters and gradients, and buffers of collectives. */
+  gathered(when: Gathering): number {
+    if (when === 'optimizer step') return this.optimizerTemporaries();
+    if (when === 'nothing' || this.worldSize === 1 || this.strategy === 'no_shard') return 0;
+    const elements = (groups: readonly ParameterGroup[]): number[] =>
+      groups.map((group) => paddedElements(group, this.ways));
+    const isBlock = ({ name }: ParameterGroup): boolean => name.startsWith('layers.');
+    const block = Math.max(...elements(this.groups.filter(isBlock)));
+    const roots = elements(this.groups.filter((group) => !isBlock(group)));
+    const allRoots = sum(roots);
+    // reduce_scatter receives as much as it sends, and adds it to one shard.
+    const received = (whole: number): number => whole + whole / this.ways;
+    const gradients: Readonly<Record<Exclude<Gathering, 'optimizer step' | 'nothing'>, number>> = {
+      'inference block': 0,
+      'inference head': 0,
+      'all parameters': 0,
+      'training forward': allRoots,
+      'training backward': allRoots + block,
+      'reducing a block': allRoots + block + received(block),
+      'reducing a root': allRoots + received(Math.max(...roots)),
+    };
+    const blockIsWhole = when !== 'inference head' && when !== 'reducing a root';
+    const parameters =
+      when === 'all parameters' || this.strategy === 'shard_grad_op'
+        ? sum(elements(this.groups))
+        : allRoots + (blockIsWhole ? block : 0);
+    return parameters * this.machine.elementBytes + gradients[when] * FLOAT;
+  }
+
+  /** no_shard receives the gradients of the other ranks; a GPU makes copies for the norm and the step (optim/adamw.cc). */
+  private optimizerTemporaries(): number {
+    const own = Math.max(...this.groups.map((group) => this.own(group)));
+    const received =
+      this.strategy === 'no_shard' && this.worldSize > 1
+        ? (own + Math.ceil(own / this.worldSize)) * FLOAT
+        : 0;
+    const norm = this.machine.device === 'cuda' ? own * (8 + 8) : 0;
+    return Math.max(received, norm);
+  }
+
+  private own(group: ParameterGroup): number {
+    return paddedElements(group, this.ways) / this.ways;
+  }
+}
