@@ -8,5 +8,6 @@ namespace troupe::binding {
 void export_info(Napi::Env env, Napi::Object exports);
 void export_engine(Napi::Env env, Napi::Object exports);
 void export_losses(Napi::Env env, Napi::Object exports);
+void export_head(Napi::Env env, Napi::Object exports);
 
 }  // namespace troupe::binding
