@@ -39,6 +39,18 @@ export class Case {
     return join(this.directory, 'model');
   }
 
+  /** The prompts of the groups, once each. */
+  prompts(n) {
+    const { input_ids, attention_mask } = this.tensors;
+    const [rows, width] = attention_mask.shape;
+    const length = width - this.responseLength;
+    return Array.from({ length: rows / n }, (_, group) => {
+      const row = group * n * width;
+      const ids = Array.from(input_ids.data.subarray(row, row + length), Number);
+      return ids.filter((_, i) => attention_mask.data[row + i]);
+    });
+  }
+
   /** The rows as a ragged Batch with the columns that updates need. */
   batch(Batch) {
     const { input_ids, attention_mask, response_mask, ...columns } = this.tensors;
@@ -89,9 +101,11 @@ export class Case {
 
   /**
    * Useful FLOPs of one operation by the peers' formula: padding and recomputation are not counted.
-   * forward = 2 N_layers T + 2 heads head_dim layers sum(L^2) + 2 H V T_resp (critic: 2 H T_resp); update = 3 forward.
+   * null where multiplications are not what it does. forward = 2 N_layers T + 2 heads head_dim layers sum(L^2) + 2 H V T_resp (critic: 2 H T_resp); update = 3 forward.
    */
   flops(operation) {
+    if (operation === 'generate' || operation === 'export_weights' || operation.startsWith('linear'))
+      return null;
     const c = this.config;
     const headDim = c.head_dim ?? c.hidden_size / c.num_attention_heads;
     const attention = c.hidden_size * headDim * (2 * c.num_attention_heads + 2 * c.num_key_value_heads);
@@ -102,6 +116,11 @@ export class Case {
       c.num_hidden_layers * (layer * this.validTokens + c.num_attention_heads * headDim * squares);
     const forward = 2 * trunk + 2 * c.hidden_size * outputs * this.responseTokens;
     return operation.startsWith('update') ? 3 * forward : forward;
+  }
+
+  /** TxHxV of the head on the responses of this case. */
+  headShape() {
+    return `${this.responseTokens}x${this.config.hidden_size}x${this.config.vocab_size}`;
   }
 
   /** The matrix products of the decoder and the head, MxKxN, for the GEMM rate. */

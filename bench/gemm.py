@@ -9,13 +9,15 @@ import torch
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def seconds_of(m, k, n, dtype, repeat):
-    a, b = torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype)
-    out = torch.empty(m, n, dtype=dtype)
+def seconds_of(m, k, n, dtype, device, repeat):
+    a, b = torch.randn(m, k, dtype=dtype, device=device), torch.randn(n, k, dtype=dtype, device=device)
+    out = torch.empty(m, n, dtype=dtype, device=device)
     times = []
     for i in range(repeat + 2):  # two warm-up runs
         start = time.perf_counter()
         torch.mm(a, b.t(), out=out)
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     return statistics.median(times[2:])
 
@@ -25,6 +27,7 @@ def main():
     parser.add_argument("shapes", nargs="+", help="MxKxN: [M, K] times the transpose of [N, K]")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--dtype", default="fp32", choices=list(DTYPES))
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeat", type=int, default=7)
     args = parser.parse_args()
     if args.threads:
@@ -32,7 +35,7 @@ def main():
     torch.manual_seed(0)
     for shape in args.shapes:
         m, k, n = map(int, shape.split("x"))
-        seconds = seconds_of(m, k, n, DTYPES[args.dtype], args.repeat)
+        seconds = seconds_of(m, k, n, DTYPES[args.dtype], args.device, args.repeat)
         print(json.dumps({"shape": shape, "seconds": seconds, "tflops": 2 * m * k * n / seconds / 1e12}), flush=True)
 
 

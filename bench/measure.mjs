@@ -1,14 +1,16 @@
-/** The operations of the peers, in the order in which they run. */
-export const OPERATIONS = [
-  'compute_log_prob',
-  'compute_log_prob_entropy',
-  'update_policy',
-  'compute_values',
-  'update_critic',
-];
+/** The operations of each role, in the order in which they run: what needs optimiser state comes last. */
+export const ROLE_OPERATIONS = {
+  actor: ['compute_log_prob', 'compute_log_prob_entropy', 'generate', 'export_weights', 'update_policy'],
+  critic: ['compute_values', 'update_critic'],
+};
+export const OPERATIONS = Object.values(ROLE_OPERATIONS).flat();
+/** With those of the head alone. */
+export const ALL_OPERATIONS = [...OPERATIONS, 'linear_log_prob', 'linear_log_prob_backward'];
 
 /** The binding function that each operation calls once. */
 export const NATIVE_CALL = {
+  generate: 'generate',
+  export_weights: 'exportTensors',
   compute_log_prob: 'computeLogProb',
   compute_log_prob_entropy: 'computeLogProb',
   update_policy: 'updatePolicy',
@@ -49,7 +51,9 @@ export function combine(lines) {
   for (const record of records.values()) {
     if (record.seconds_all.length === 0) continue;
     record.seconds = median(record.seconds_all);
-    record.valid_tokens_per_s = record.valid_tokens / record.seconds;
+    // Weights that are exported are no tokens.
+    if (record.bytes === undefined)
+      record.tokens_per_s = (record.new_tokens ?? record.valid_tokens) / record.seconds;
     if (record.native_all.length === record.seconds_all.length) {
       record.overhead = median(record.seconds_all.map((total, i) => (total - record.native_all[i]) / total));
     }
@@ -60,20 +64,24 @@ export function combine(lines) {
 /**
  * How each operation of ours compares: with the floor (useful FLOPs over the GEMM rate) and with every peer.
  * @param {ReturnType<typeof combine>} records
- * @param {(operation: string) => number} flops
+ * @param {(operation: string) => number | null} flops
  * @param {number} gemmTflops
+ * @param {number | null} peakTflops of the device, for MFU
  */
-export function compare(records, flops, gemmTflops) {
+export function compare(records, flops, gemmTflops, peakTflops) {
   return records
     .filter((record) => record.side === 'troupe' && record.seconds)
     .map((ours) => {
-      const floor = flops(ours.op) / (gemmTflops * 1e12);
+      const work = flops(ours.op) ?? (ours.tflops === undefined ? null : ours.tflops * 1e12 * ours.seconds);
+      const floor = work === null ? null : work / (gemmTflops * 1e12);
+      const timesFloor = (seconds) => (floor === null ? null : seconds / floor);
       const peers = records.filter((peer) => peer.side !== 'troupe' && peer.op === ours.op && peer.seconds);
       return {
         op: ours.op,
         seconds: ours.seconds,
         floor,
-        timesFloor: ours.seconds / floor,
+        timesFloor: timesFloor(ours.seconds),
+        mfu: work === null || peakTflops === null ? null : work / ours.seconds / peakTflops / 1e12,
         overhead: ours.overhead ?? null,
         peers: peers.map((peer) => ({
           side: peer.side,
@@ -81,7 +89,7 @@ export function compare(records, flops, gemmTflops) {
           memory: ours.peak_gb / peer.peak_gb,
           difference: difference(ours, peer),
           gradNorm: relative(ours.grad_norm, peer.grad_norm)[0] ?? null,
-          timesFloor: peer.seconds / floor,
+          timesFloor: timesFloor(peer.seconds),
         })),
       };
     });
@@ -101,43 +109,4 @@ function difference(a, b) {
     relative(a.entropy_checksum?.mean, b.entropy_checksum?.mean),
   ].flat();
   return differences.length === 0 ? null : Math.max(...differences);
-}
-
-function table(head, rows) {
-  const width = head.map((name, i) => Math.max(name.length, ...rows.map((row) => row[i].length)));
-  const line = (cells) =>
-    cells.map((cell, i) => (i < 2 ? cell.padEnd(width[i]) : cell.padStart(width[i]))).join('  ');
-  return [line(head), line(width.map((size) => '-'.repeat(size))), ...rows.map(line)].join('\n');
-}
-
-/** The measurements and the ratios as two tables of text. */
-export function renderTables(records, comparison) {
-  const measured = records.map((record) =>
-    record.seconds === undefined
-      ? [record.op, record.side, 'error', (record.error ?? '').slice(0, 40), '', '']
-      : [
-          record.op,
-          record.side,
-          record.seconds.toFixed(3),
-          record.valid_tokens_per_s.toFixed(0),
-          record.peak_gb.toFixed(2),
-          record.overhead === undefined ? '' : `${(100 * record.overhead).toFixed(2)} %`,
-        ],
-  );
-  measured.sort((a, b) => OPERATIONS.indexOf(a[0]) - OPERATIONS.indexOf(b[0]));
-  const ratios = comparison.flatMap((ours) => [
-    [ours.op, 'the floor', `${(1 / ours.timesFloor).toFixed(2)}x`, '', '', ''],
-    ...ours.peers.map((peer) => [
-      ours.op,
-      peer.side,
-      `${peer.speedup.toFixed(2)}x`,
-      `${(100 * peer.memory).toFixed(0)} %`,
-      peer.difference === null ? '' : peer.difference.toExponential(1),
-      peer.gradNorm === null ? '' : peer.gradNorm.toExponential(1),
-    ]),
-  ]);
-  return [
-    table(['operation', 'side', 'seconds', 'valid tokens/s', 'peak GB', 'outside native'], measured),
-    table(['troupe', 'against', 'speed', 'memory', 'difference', 'grad norm'], ratios),
-  ].join('\n\n');
 }

@@ -42,14 +42,15 @@ export class Python {
   }
 
   /** Puts the torch of our own LibTorch first where it is a Python package, so that both sides use one library. */
-  async prepare() {
+  async prepare(withPeers) {
     const { findLibTorch } = require('../dist/native/discovery.js');
     const { dir, version } = findLibTorch();
     if (existsSync(join(dir, '__init__.py'))) {
       this.#env.PYTHONPATH = [dirname(dir), this.site].join(delimiter);
     }
     await this.#need('torch', [`torch==${version}`]);
-    await this.#need('transformers, safetensors, numpy', ['transformers', 'safetensors', 'numpy']);
+    if (withPeers)
+      await this.#need('transformers, safetensors, numpy', ['transformers', 'safetensors', 'numpy']);
   }
 
   async #need(modules, packages) {

@@ -1,10 +1,12 @@
 // Our side of a benchmark, one process per run: node bench/subject.mjs CASE [options]. Prints one JSON line per operation with the
 // fields of the peers. bench/run.mjs starts it and adds what the worker says about its native calls.
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { Case } from './case.mjs';
-import { median, OPERATIONS } from './measure.mjs';
+import { median, OPERATIONS, ROLE_OPERATIONS } from './measure.mjs';
 
 const { Actor, Batch, Critic } = createRequire(import.meta.url)('../dist/index.js');
 
@@ -15,6 +17,8 @@ const { values: args, positionals } = parseArgs({
     repeat: { type: 'string', default: '3' },
     warmup: { type: 'string', default: '1' },
     'micro-tokens': { type: 'string', default: '4096' },
+    'new-tokens': { type: 'string', default: '64' },
+    n: { type: 'string', default: '4' },
     dtype: { type: 'string', default: 'fp32' },
     device: { type: 'string', default: 'cpu' },
     'grad-ckpt': { type: 'boolean', default: false },
@@ -57,7 +61,11 @@ function checksum(values, mask) {
   return { mean: sum / count, weighted: weighted / count };
 }
 
-function operations(subject, batch) {
+/** Bytes of the files of a directory. */
+const bytesIn = (directory) =>
+  readdirSync(directory).reduce((sum, name) => sum + statSync(join(directory, name)).size, 0);
+
+function operations(subject, batch, benchCase) {
   const mask = batch.get('responseMask');
   const logProbs = async (entropy) => {
     const out = await subject.computeLogProb(batch, { temperature: 1, entropy });
@@ -67,6 +75,21 @@ function operations(subject, batch) {
   return {
     compute_log_prob: () => logProbs(false),
     compute_log_prob_entropy: () => logProbs(true),
+    generate: async () => {
+      const [n, maxNewTokens] = [Number(args.n), Number(args['new-tokens'])];
+      const prompts = benchCase.prompts(n);
+      const out = await subject.generate(prompts, { n, maxNewTokens, stopTokenIds: [] });
+      return { new_tokens: out.numResponseTokens };
+    },
+    export_weights: async () => {
+      const directory = mkdtempSync(join(tmpdir(), 'troupe-bench-'));
+      try {
+        await subject.saveModel(join(directory, 'model'));
+        return { bytes: bytesIn(join(directory, 'model')) };
+      } finally {
+        rmSync(directory, { recursive: true });
+      }
+    },
     update_policy: async () => {
       const loss = { clipRatioLow: 0.2, clipRatioHigh: 0.2, clipRatioC: 3, aggregation: 'token-mean' };
       const metrics = await subject.updatePolicy(batch, { loss });
@@ -96,6 +119,7 @@ async function measure(run, pid) {
 async function group(create, model, names, benchCase) {
   const wanted = names.filter((name) => args.ops.split(',').includes(name));
   if (wanted.length === 0) return;
+  const started = performance.now();
   const subject = await create({
     model,
     device: args.device,
@@ -105,9 +129,10 @@ async function group(create, model, names, benchCase) {
     numThreads: Number(args.threads),
     optim: { lr: 1e-6, weightDecay: 0.01, gradClip: 1, betas: [0.9, 0.999], eps: 1e-8 },
   });
+  const startup = (performance.now() - started) / 1000;
   try {
     const pid = workerPid();
-    const table = operations(subject, benchCase.batch(Batch));
+    const table = operations(subject, benchCase.batch(Batch), benchCase);
     for (const op of wanted) {
       const result = await measure(table[op], pid);
       const line = {
@@ -118,12 +143,11 @@ async function group(create, model, names, benchCase) {
         dtype: args.dtype,
         threads: Number(args.threads),
         malloc: 'keep',
+        startup,
         ...result,
         valid_tokens: benchCase.validTokens,
         response_tokens: benchCase.responseTokens,
         padded_tokens: benchCase.paddedTokens,
-        valid_tokens_per_s: benchCase.validTokens / result.seconds,
-        tflops: benchCase.flops(op) / result.seconds / 1e12,
       };
       console.log(JSON.stringify(line));
     }
@@ -133,5 +157,5 @@ async function group(create, model, names, benchCase) {
 }
 
 const benchCase = new Case(positionals[0]);
-await group(Actor.create, benchCase.modelDirectory, OPERATIONS.slice(0, 3), benchCase);
-await group(Critic.create, benchCase.criticDirectory(), OPERATIONS.slice(3), benchCase);
+await group(Actor.create, benchCase.modelDirectory, ROLE_OPERATIONS.actor, benchCase);
+await group(Critic.create, benchCase.criticDirectory(), ROLE_OPERATIONS.critic, benchCase);

@@ -264,6 +264,28 @@ export interface NativeBuildInfo {
   threads: number; // LibTorch's intra-op threads now
 }
 
+/** The LM head on N rows of hidden states: log-probs and entropies of softmax(hidden weight^T / temperature). */
+export interface NativeHeadInputs {
+  hidden: Float32Array; // [N * hiddenSize]
+  weight: Float32Array; // [V * hiddenSize]
+  targets: Int32Array; // [N]
+  hiddenSize: number;
+  temperature: number;
+  dtype: 'float32' | 'bfloat16';
+  device: 'cpu' | 'cuda';
+  numThreads: number; // 0: leave LibTorch's choice
+  byLogProb: Float32Array | null; // [N] gradients of a loss by the outputs; null: forward only
+  byEntropy: Float32Array | null;
+}
+
+export interface NativeHeadResult {
+  logProbs: Float32Array; // [N]
+  entropy: Float32Array; // [N]
+  byHidden: Float32Array | null; // [N * hiddenSize]
+  byWeight: Float32Array | null; // [V * hiddenSize]
+  seconds: number; // of the computation, without copies from and to arrays
+}
+
 /** Opaque; a wrong or closed handle is an error, never memory corruption. */
 export type NativeEngine = object & { readonly __engine: unique symbol };
 
@@ -325,6 +347,7 @@ export interface NativeBinding {
     options: NativePolicyLossOptions,
   ): Promise<NativePolicyLossResult>;
   valueLoss(inputs: NativeValueLossInputs, options: NativeValueLossOptions): Promise<NativeValueLossResult>;
+  linearLogProb(inputs: NativeHeadInputs): Promise<NativeHeadResult>;
 
   /** Bypasses the queue; see Engine::abort. */
   abort(engine: NativeEngine, reason: string): void;

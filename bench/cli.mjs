@@ -1,0 +1,85 @@
+import { parseArgs } from 'node:util';
+import { OPERATIONS } from './measure.mjs';
+import { PRESETS } from './presets.mjs';
+
+export const USAGE = `usage: npm run bench -- [options]
+  --peer [DIR]        beside our side run bench/peer/peer_hf.py (or the peer_hf.py of DIR), which needs Python
+  --case NAME|DIR     ${PRESETS.join(', ')};
+                      or a case directory (default cpu-40m)
+  --prompts N  --n N  --prompt-len N  --response-len N
+                      the batch of a named case: N prompts (4), N responses each (4), longest prompt (128) and response (384)
+  --variants a,b      of the peer: padded, packed, compile (default padded,packed)
+  --ops a,b           of ${OPERATIONS.join(', ')},
+                      linear_log_prob (default: all but linear_log_prob)
+  --head TxHxV        rows, hidden size and vocabulary of linear_log_prob (default: of the case)
+  --sweep a,b         instead of one batch: sequences of these lengths, one after the other (2048,4096,8192)
+  --rounds N          how often all sides take turns (default 2)
+  --repeat N          timed runs per side and round (default 3)
+  --warmup N          untimed runs before them (default 1)
+  --threads N         compute threads of every side (default 2)
+  --dtype fp32|bf16   (default fp32)
+  --device cpu|cuda   (default cpu)
+  --micro-tokens N    tokens per micro-batch (default 4096)
+  --new-tokens N      tokens per response in generate (default 64)
+  --peak-tflops X     peak of the device, for MFU = useful FLOPs / seconds / peak
+  --compare FILE      results of an earlier run: what became faster or slower`;
+
+const DEFAULTS = {
+  case: 'cpu-40m',
+  prompts: '4',
+  n: '4',
+  'prompt-len': '128',
+  'response-len': '384',
+  variants: 'padded,packed',
+  ops: OPERATIONS.join(','),
+  rounds: '2',
+  repeat: '3',
+  warmup: '1',
+  threads: '2',
+  dtype: 'fp32',
+  device: 'cpu',
+  'micro-tokens': '4096',
+  'new-tokens': '64',
+};
+const OPTIONAL = ['peer', 'head', 'sweep', 'peak-tflops', 'compare'];
+const COUNTS = [
+  'prompts',
+  'n',
+  'prompt-len',
+  'response-len',
+  'rounds',
+  'repeat',
+  'threads',
+  'micro-tokens',
+  'new-tokens',
+];
+
+/** `--peer` may stand alone: then it is our own. */
+function completePeer(argv) {
+  const at = argv.indexOf('--peer');
+  const alone = at >= 0 && (argv[at + 1] === undefined || argv[at + 1].startsWith('--'));
+  return alone ? argv.toSpliced(at + 1, 0, 'own') : argv;
+}
+
+/** The options as strings, checked. @throws Error that says what was expected */
+export function readArguments(argv) {
+  const strings = [...Object.keys(DEFAULTS), ...OPTIONAL].map((name) => [
+    name,
+    { type: 'string', ...(name in DEFAULTS ? { default: DEFAULTS[name] } : {}) },
+  ]);
+  const options = { ...Object.fromEntries(strings), help: { type: 'boolean', short: 'h', default: false } };
+  const { values } = parseArgs({ args: completePeer(argv), options, allowPositionals: false });
+  for (const name of COUNTS) {
+    if (!/^[1-9]\d*$/.test(values[name]))
+      throw new Error(`--${name}: expected a positive integer but got '${values[name]}'`);
+  }
+  const known = [...OPERATIONS, 'linear_log_prob'];
+  const unknown = values.ops.split(',').find((op) => !known.includes(op));
+  if (unknown !== undefined)
+    throw new Error(`--ops: expected some of ${known.join(', ')} but got '${unknown}'`);
+  if (values.head !== undefined && !/^[1-9]\d*x[1-9]\d*x[1-9]\d*$/.test(values.head))
+    throw new Error(`--head: expected TxHxV but got '${values.head}'`);
+  if (values.sweep !== undefined && !/^[1-9]\d*(,[1-9]\d*)*$/.test(values.sweep))
+    throw new Error(`--sweep: expected lengths with commas between them but got '${values.sweep}'`);
+  return values;
+}

@@ -1,0 +1,121 @@
+/**
+ * Model shapes by name: published ones of Qwen2.5 and Qwen3, and two small ones of the same family for CPUs, of which cpu-100m
+ * has a vocabulary like theirs, so that the head outweighs the decoder.
+ */
+const SHAPES = {
+  'cpu-40m': {
+    family: 'qwen2',
+    hidden: 512,
+    layers: 8,
+    heads: 8,
+    kvHeads: 2,
+    ffn: 1536,
+    vocab: 32000,
+    theta: 1e4,
+  },
+  'cpu-100m': {
+    family: 'qwen2',
+    hidden: 512,
+    layers: 8,
+    heads: 8,
+    kvHeads: 2,
+    ffn: 1536,
+    vocab: 151936,
+    theta: 1e4,
+  },
+  'qwen2.5-0.5b': {
+    family: 'qwen2',
+    hidden: 896,
+    layers: 24,
+    heads: 14,
+    kvHeads: 2,
+    ffn: 4864,
+    vocab: 151936,
+  },
+  'qwen3-0.6b': {
+    family: 'qwen3',
+    hidden: 1024,
+    layers: 28,
+    heads: 16,
+    kvHeads: 8,
+    ffn: 3072,
+    vocab: 151936,
+  },
+  'qwen3-1.7b': {
+    family: 'qwen3',
+    hidden: 2048,
+    layers: 28,
+    heads: 16,
+    kvHeads: 8,
+    ffn: 6144,
+    vocab: 151936,
+  },
+  'qwen3-4b': { family: 'qwen3', hidden: 2560, layers: 36, heads: 32, kvHeads: 8, ffn: 9728, vocab: 151936 },
+  'qwen2.5-7b': {
+    family: 'qwen2',
+    hidden: 3584,
+    layers: 28,
+    heads: 28,
+    kvHeads: 4,
+    ffn: 18944,
+    vocab: 152064,
+    tied: false,
+  },
+};
+
+export const PRESETS = Object.keys(SHAPES);
+
+/** Standard deviation of the random weights. */
+export const INIT_STD = 0.04;
+
+/** config.json of a preset. */
+export function modelConfig(name) {
+  const shape = SHAPES[name];
+  const qwen3 = shape.family === 'qwen3';
+  return {
+    architectures: [qwen3 ? 'Qwen3ForCausalLM' : 'Qwen2ForCausalLM'],
+    model_type: shape.family,
+    hidden_size: shape.hidden,
+    num_hidden_layers: shape.layers,
+    num_attention_heads: shape.heads,
+    num_key_value_heads: shape.kvHeads,
+    head_dim: qwen3 ? 128 : shape.hidden / shape.heads,
+    intermediate_size: shape.ffn,
+    vocab_size: shape.vocab,
+    hidden_act: 'silu',
+    rms_norm_eps: 1e-6,
+    rope_theta: shape.theta ?? 1e6,
+    max_position_embeddings: 131072,
+    tie_word_embeddings: shape.tied ?? true,
+    use_sliding_window: false,
+    initializer_range: INIT_STD,
+    torch_dtype: name.startsWith('cpu-') ? 'float32' : 'bfloat16',
+  };
+}
+
+/** Names and shapes of the tensors of a model, in Hugging Face's layout; a tied head is not stored. */
+export function modelTensors(config) {
+  const { hidden_size: h, intermediate_size: ffn, head_dim: d } = config;
+  const [q, kv] = [config.num_attention_heads * d, config.num_key_value_heads * d];
+  const tensors = [['model.embed_tokens.weight', [config.vocab_size, h]]];
+  for (let layer = 0; layer < config.num_hidden_layers; layer++) {
+    const add = (name, ...shape) => tensors.push([`model.layers.${layer}.${name}`, shape]);
+    add('input_layernorm.weight', h);
+    for (const [name, rows] of [
+      ['q', q],
+      ['k', kv],
+      ['v', kv],
+    ]) {
+      add(`self_attn.${name}_proj.weight`, rows, h);
+      if (config.model_type === 'qwen2') add(`self_attn.${name}_proj.bias`, rows);
+    }
+    if (config.model_type === 'qwen3') for (const name of ['q', 'k']) add(`self_attn.${name}_norm.weight`, d);
+    add('self_attn.o_proj.weight', h, q);
+    add('post_attention_layernorm.weight', h);
+    for (const name of ['gate', 'up']) add(`mlp.${name}_proj.weight`, ffn, h);
+    add('mlp.down_proj.weight', h, ffn);
+  }
+  tensors.push(['model.norm.weight', [h]]);
+  if (!config.tie_word_embeddings) tensors.push(['lm_head.weight', [config.vocab_size, h]]);
+  return tensors;
+}
