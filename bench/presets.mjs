@@ -1,3 +1,7 @@
+import { createRequire } from 'node:module';
+
+const require = createRequire(import.meta.url);
+
 /**
  * Model shapes by name: published ones of Qwen2.5 and Qwen3, and two small ones of the same family for CPUs, of which cpu-100m
  * has a vocabulary like theirs, so that the head outweighs the decoder.
@@ -95,27 +99,8 @@ export function modelConfig(name) {
 
 /** Names and shapes of the tensors of a model, in Hugging Face's layout; a tied head is not stored. */
 export function modelTensors(config) {
-  const { hidden_size: h, intermediate_size: ffn, head_dim: d } = config;
-  const [q, kv] = [config.num_attention_heads * d, config.num_key_value_heads * d];
-  const tensors = [['model.embed_tokens.weight', [config.vocab_size, h]]];
-  for (let layer = 0; layer < config.num_hidden_layers; layer++) {
-    const add = (name, ...shape) => tensors.push([`model.layers.${layer}.${name}`, shape]);
-    add('input_layernorm.weight', h);
-    for (const [name, rows] of [
-      ['q', q],
-      ['k', kv],
-      ['v', kv],
-    ]) {
-      add(`self_attn.${name}_proj.weight`, rows, h);
-      if (config.model_type === 'qwen2') add(`self_attn.${name}_proj.bias`, rows);
-    }
-    if (config.model_type === 'qwen3') for (const name of ['q', 'k']) add(`self_attn.${name}_norm.weight`, d);
-    add('self_attn.o_proj.weight', h, q);
-    add('post_attention_layernorm.weight', h);
-    for (const name of ['gate', 'up']) add(`mlp.${name}_proj.weight`, ffn, h);
-    add('mlp.down_proj.weight', h, ffn);
-  }
-  tensors.push(['model.norm.weight', [h]]);
-  if (!config.tie_word_embeddings) tensors.push(['lm_head.weight', [config.vocab_size, h]]);
-  return tensors;
+  const { resolveModelConfig } = require('../dist/model/hf_config.js');
+  const { tensorMapping } = require('../dist/model/names.js');
+  const { native } = resolveModelConfig(config, 'lm', 'config.json');
+  return tensorMapping(native).map(({ hf, shape }) => [hf, shape]);
 }

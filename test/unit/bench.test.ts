@@ -1,3 +1,8 @@
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { readHeader } from '../../ts/checkpoint/safetensors';
+
 /** The module, untyped. */
 const measure = (name = 'measure') => import(`../../bench/${name}.mjs`);
 
@@ -11,7 +16,7 @@ const line = (peer: string, seconds: number[], extra: object = {}) => ({
   ...extra,
 });
 
-describe('bench/measure.mjs', () => {
+describe('results', () => {
   it('takes the median over all rounds, the largest peak and the first loss', async () => {
     const { combine } = await measure();
     const records = combine([
@@ -24,18 +29,19 @@ describe('bench/measure.mjs', () => {
       seconds: 5,
       peak_gb: 3,
       loss: 0.5,
-      valid_tokens_per_s: 20,
+      tokens_per_s: 20,
     });
   });
 
   it('reports the time outside the native call, the floor, speed and memory', async () => {
-    const { combine, compare, renderTables } = await measure();
+    const { combine, compare } = await measure();
+    const { renderTables } = await measure('report');
     const records = combine([
       line('troupe', [2, 2], { native_all: [1.98, 1.98], loss: 0.5, grad_norm: 2 }),
       line('hf', [8, 8], { loss: 0.5, grad_norm: 2.02 }),
     ]);
-    const [result] = compare(records, () => 1e12, 1);
-    expect(result).toMatchObject({ op: 'update_policy', floor: 1, timesFloor: 2 });
+    const [result] = compare(records, () => 1e12, 1, 4);
+    expect(result).toMatchObject({ op: 'update_policy', floor: 1, timesFloor: 2, mfu: 0.125 });
     expect(result.overhead).toBeCloseTo(0.01);
     expect(result.peers[0]).toMatchObject({ side: 'hf packed', speedup: 4, memory: 0.5, timesFloor: 8 });
     expect(result.peers[0].difference).toBe(0);
@@ -44,13 +50,136 @@ describe('bench/measure.mjs', () => {
   });
 
   it('shows a side that failed', async () => {
-    const { combine, compare, renderTables } = await measure();
+    const { combine, compare } = await measure();
+    const { renderTables } = await measure('report');
     const records = combine([{ peer: 'hf', variant: 'padded', op: 'update_policy', error: 'out of memory' }]);
     expect(
       renderTables(
         records,
-        compare(records, () => 1, 1),
+        compare(records, () => 1, 1, null),
       ),
     ).toContain('out of memory');
   });
+});
+
+describe('comparison with an earlier run', () => {
+  const points = (seconds: number, op = 'update_policy') => [{ records: [{ side: 'troupe', op, seconds }] }];
+
+  it.each([
+    [2, /update_policy +faster +2\.000 +1\.000 +2\.00x/],
+    [1.02, /update_policy +same/],
+    [0.5, /update_policy +slower +0\.500 +1\.000 +0\.50x/],
+  ])('before %d s, now 1 s', async (before, expected) => {
+    const { renderChanges } = await measure('report');
+    expect(renderChanges(points(before), points(1))).toMatch(expected);
+  });
+
+  it('names what is new and what is gone', async () => {
+    const { renderChanges } = await measure('report');
+    const text = renderChanges(points(1, 'generate'), points(1));
+    expect(text).toMatch(/update_policy +new/);
+    expect(text).toMatch(/generate +gone/);
+  });
+});
+
+describe('options', () => {
+  it('--peer may stand alone', async () => {
+    const { readArguments } = await measure('cli');
+    expect(readArguments(['--peer', '--rounds', '1'])).toMatchObject({
+      peer: 'own',
+      rounds: '1',
+      case: 'cpu-40m',
+    });
+    expect(readArguments(['--rounds', '1', '--peer']).peer).toBe('own');
+    expect(readArguments(['--peer', 'somewhere']).peer).toBe('somewhere');
+    expect(readArguments([]).peer).toBeUndefined();
+  });
+
+  it.each([
+    [['--rounds', '0'], /--rounds: expected a positive integer but got '0'/],
+    [['--ops', 'compute_log_prob,nothing'], /--ops: expected some of .* but got 'nothing'/],
+    [['--head', '12'], /--head: expected TxHxV/],
+    [['--sweep', 'a'], /--sweep: expected lengths/],
+    [['--nothing'], /nothing/],
+  ])('refuses %j', async (argv, message) => {
+    const { readArguments } = await measure('cli');
+    expect(() => readArguments(argv)).toThrow(message);
+  });
+});
+
+describe('cases', () => {
+  it('random weights repeat, and bfloat16 rounds to even', async () => {
+    const { Random } = await measure('random');
+    const draw = (seed: number) =>
+      Array.from(
+        { length: 2000 },
+        (
+          (r) => () =>
+            r.normal()
+        )(new Random(seed)),
+      );
+    expect(draw(3)).toEqual(draw(3));
+    expect(draw(3)).not.toEqual(draw(4));
+    const numbers = draw(3);
+    const mean = numbers.reduce((sum, x) => sum + x, 0) / numbers.length;
+    expect(Math.abs(mean)).toBeLessThan(0.1);
+    expect(numbers.reduce((sum, x) => sum + x * x, 0) / numbers.length).toBeCloseTo(1, 0);
+    const { toBfloat16 } = await measure('safetensors_file');
+    // 1 + 2^-8 lies half-way between two bfloat16s, 1 + 3 * 2^-8 as well.
+    expect([...toBfloat16(Float32Array.of(1, 1 + 2 ** -8, 1 + 3 * 2 ** -8, -2))]).toEqual([
+      0x3f80, 0x3f80, 0x3f82, 0xc000,
+    ]);
+  });
+
+  it('writes files that the core reads back', async () => {
+    const directory = mkdtempSync(join(tmpdir(), 'troupe-bench-'));
+    try {
+      const { writeSafetensors } = await measure('safetensors_file');
+      const file = join(directory, 'a.safetensors');
+      const values = Float32Array.of(1, 2, 3, 4, 5, 6);
+      writeSafetensors(file, [
+        ['ids', 'I64', [2], () => BigInt64Array.of(1n, -2n)],
+        ['w', 'F32', [2, 3], () => values],
+      ]);
+      const [ids, w] = readHeader(file);
+      expect(ids).toMatchObject({ name: 'ids', dtype: 'I64', shape: [2] });
+      expect(w).toMatchObject({ name: 'w', dtype: 'F32', shape: [2, 3] });
+      const bytes = Uint8Array.from(readFileSync(file)).slice(w?.offset, (w?.offset ?? 0) + (w?.bytes ?? 0));
+      expect([...new Float32Array(bytes.buffer)]).toEqual([...values]);
+    } finally {
+      rmSync(directory, { recursive: true });
+    }
+  });
+
+  it.each([
+    ['cpu-40m', 40.5e6],
+    ['cpu-100m', 101.9e6],
+    ['qwen2.5-0.5b', 494e6],
+    ['qwen3-0.6b', 596e6],
+    ['qwen3-1.7b', 1.72e9],
+    ['qwen3-4b', 4.02e9],
+    ['qwen2.5-7b', 7.62e9],
+  ])('%s has %d parameters', async (name, expected) => {
+    const { PRESETS, modelConfig, modelTensors } = await measure('presets');
+    expect(PRESETS).toContain(name);
+    const tensors: [string, number[]][] = modelTensors(modelConfig(name));
+    const count = tensors.reduce((sum, [, shape]) => sum + shape.reduce((all, size) => all * size, 1), 0);
+    expect(Math.abs(count / expected - 1)).toBeLessThan(0.005);
+  });
+});
+
+test('a sweep is drawn with every side and operation', async () => {
+  const { sweepPlot } = await measure('plot');
+  const record = (side: string) => ({
+    side,
+    op: 'update_policy',
+    seconds: 1,
+    tokens_per_s: 1500,
+    peak_gb: 2,
+  });
+  const points = [1024, 4096].map((length) => ({ length, records: [record('troupe'), record('hf packed')] }));
+  const svg = sweepPlot(points);
+  expect(svg.match(/<polyline/g)).toHaveLength(4);
+  expect(svg).toContain('update_policy: peak memory (GB)');
+  expect(svg).not.toMatch(/NaN|undefined/);
 });
