@@ -95,6 +95,15 @@ Napi::Value state_bytes(const Napi::CallbackInfo& info) {
       info, args(0, "engine"), [](Engine& engine) { return engine.state_bytes(); }, write_state_bytes);
 }
 
+// int64_t Engine::bytes_sent()
+// bytesSent(engine: NativeEngine): Promise<number>
+Napi::Value bytes_sent(const Napi::CallbackInfo& info) {
+  const Arguments args(info, "bytesSent");
+  return call_engine(
+      info, args(0, "engine"), [](Engine& engine) { return engine.bytes_sent(); },
+      [](Napi::Env env, int64_t bytes) { return write_number(env, static_cast<double>(bytes)); });
+}
+
 // LogProbResult Engine::compute_log_prob(const TokenBatch&, double temperature, bool entropy,
 //                                        bool sum_pi_squared)
 // computeLogProb(engine: NativeEngine, batch: NativeTokenBatch, temperature: number, entropy: boolean,
@@ -249,6 +258,7 @@ void export_engine(Napi::Env env, Napi::Object exports) {
   export_async<export_tensors>(env, exports, "exportTensors");
   export_async<get_tensor>(env, exports, "getTensor");
   export_async<state_bytes>(env, exports, "stateBytes");
+  export_async<bytes_sent>(env, exports, "bytesSent");
   export_async<compute_log_prob>(env, exports, "computeLogProb");
   export_async<update_policy>(env, exports, "updatePolicy");
   export_async<compute_values>(env, exports, "computeValues");

@@ -32,6 +32,7 @@ Napi::Value join_group(const Napi::CallbackInfo& info) {
   options.rank = dto["rank"].count();
   options.size = dto["size"].count();
   options.port = dto["port"].count();
+  options.token = dto["token"].string();
   options.timeout = std::chrono::milliseconds(dto["timeoutMs"].count());
   return environment.call(
       info.Env(),

@@ -80,6 +80,7 @@ EngineOptions read_engine_options(const Field& dto) {
   if (const Field optim = dto["optim"]; !optim.is_null()) options.optim = read_optim(optim);
   options.seed = static_cast<uint64_t>(dto["seed"].count());
   options.num_threads = dto["numThreads"].count();
+  options.shard_size = dto["shardSize"].count();
   if (const Field sharding = dto["sharding"]; !sharding.is_null()) options.sharding = sharding.string();
   return options;
 }

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 
 #include "core/error.h"
 
@@ -79,12 +80,24 @@ void check_rows(const TensorSlice& slice, int64_t rows) {
 
 void read_tensor_file(const TensorFile& file,
                       const std::function<std::vector<int64_t>(const std::string& param)>& shape_of,
+                      const std::function<RowRange(const TensorSlice&)>& rows_of,
                       const std::function<void(const TensorSlice&, const at::Tensor& values)>& store) {
   const Descriptor descriptor(file.path, O_RDONLY);
   if (descriptor.get() < 0) fail_io("cannot open", file.path);
-  for (const TensorSlice& slice : file.tensors) {
-    std::vector<int64_t> shape = shape_of(slice.param);
-    check_rows(slice, shape[0]);
+  for (const TensorSlice& whole : file.tensors) {
+    std::vector<int64_t> shape = shape_of(whole.param);
+    check_rows(whole, shape[0]);
+    const RowRange rows = rows_of(whole);
+    if (rows.begin >= rows.end) continue;
+    TensorSlice slice = whole;
+    if (!whole.transpose) {  // a transposed slice has its rows all over the file: it is read whole
+      const int64_t row_size =
+          std::accumulate(shape.begin() + 1, shape.end(), int64_t{1}, std::multiplies<>());
+      const int64_t bytes = row_size * static_cast<int64_t>(c10::elementSize(scalar_type(whole)));
+      slice.offset += (rows.begin - whole.row) * bytes;
+      slice.row = rows.begin;
+      slice.rows = rows.end - rows.begin;
+    }
     shape[0] = slice.rows;
     if (slice.transpose) std::reverse(shape.begin(), shape.end());
     const at::Tensor loaded = at::empty(shape, scalar_type(slice));

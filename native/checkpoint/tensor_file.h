@@ -6,16 +6,19 @@
 #include <memory>
 
 #include "core/engine.h"
+#include "model/parameter_store.h"
 
 // Moves slices between safetensors files and parameters. Which bytes belong to which slice was
 // worked out in TypeScript (ts/model); here bytes are read, converted, checked and written.
 namespace troupe {
 
-// Reads each slice of `file` and hands it to store(slice, values): [rows, ...] float32, as the parameter
-// has it; shape_of(param) is the shape of the whole parameter. kIo for unreadable files, kNonFinite naming a
-// tensor that holds NaN or infinity.
+// Reads each slice of `file`, as far as rows_of(slice) wants it (rows of the parameter, within the slice),
+// and hands it to store(slice, values): [rows, ...] float32, as the parameter has it, with `slice` narrowed
+// to those rows; shape_of(param) is the shape of the whole parameter. kIo for unreadable files, kNonFinite
+// naming a tensor that holds NaN or infinity.
 void read_tensor_file(const TensorFile& file,
                       const std::function<std::vector<int64_t>(const std::string& param)>& shape_of,
+                      const std::function<RowRange(const TensorSlice&)>& rows_of,
                       const std::function<void(const TensorSlice&, const at::Tensor& values)>& store);
 
 // A file that is filled slice by slice, in any order.

@@ -38,6 +38,9 @@ class LocalCommunicator final : public Communicator {
  public:
   LocalCommunicator() : Communicator(0, 1) {}
   void abort(const std::string&) override {}
+  std::unique_ptr<Communicator> split(const std::string&, const std::vector<int64_t>&) override {
+    return make_local_communicator();
+  }
 
  protected:
   void move_all_gather(const at::Tensor& output, const at::Tensor& input) override { output.copy_(input); }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/collective_log.h"
 
@@ -42,6 +43,10 @@ class Communicator {
   void broadcast(const at::Tensor& tensor, int64_t root, const CollectiveLabel& label);
   void barrier(const CollectiveLabel& label);
 
+  // A communicator of some of the ranks (this one among them), in the order given. All of them call this at
+  // the same time with the same `name`, which no other split of them has had.
+  virtual std::unique_ptr<Communicator> split(const std::string& name, const std::vector<int64_t>& ranks) = 0;
+
   // The only call allowed from another thread: ends the running collective and all later ones.
   virtual void abort(const std::string& reason) = 0;
 
@@ -67,6 +72,7 @@ struct CommOptions {
   int64_t size = 1;
   std::string host = "127.0.0.1";  // of the rendezvous
   int64_t port = 0;
+  std::string token;  // shared by the ranks of a group: strangers at the same rendezvous do not meet them
   std::chrono::milliseconds timeout{600'000};  // of one collective
 };
 

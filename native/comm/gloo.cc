@@ -2,11 +2,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 #include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -40,24 +43,42 @@ struct Completion {
 
 class GlooCommunicator final : public Communicator {
  public:
-  explicit GlooCommunicator(const CommOptions& options)
-      : Communicator(options.rank, options.size), timeout_(options.timeout) {
+  // names: the rank by which each member is known to the outside.
+  GlooCommunicator(const CommOptions& options, c10::intrusive_ptr<c10d::Store> store,
+                   std::vector<int64_t> names)
+      : Communicator(options.rank, options.size),
+        options_(options),
+        timeout_(options.timeout),
+        store_(std::move(store)),
+        names_(std::move(names)) {
     try {
-      c10d::TCPStoreOptions store_options;
-      store_options.port = static_cast<uint16_t>(options.port);
-      store_options.waitWorkers = false;
-      store_options.timeout = timeout_;
-      store_ = c10::make_intrusive<c10d::TCPStore>(options.host, store_options);
       const auto group_options = c10d::ProcessGroupGloo::Options::create(timeout_);
       group_options->threads = 1;
       group_options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(options.host)};
       group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, static_cast<int>(rank()),
                                                            static_cast<int>(size()), group_options);
     } catch (const std::exception& error) {
-      fail(ErrorCode::kComm, "[comm] rank ", rank(), " of ", size(), " could not join its group at ",
-           options.host, ":", options.port, " within ", timeout_.count() / 1000.0,
-           " s: ", first_line(error.what()));
+      fail_to_join(options, error);
     }
+  }
+
+  std::unique_ptr<Communicator> split(const std::string& name, const std::vector<int64_t>& ranks) override {
+    const auto own = std::find(ranks.begin(), ranks.end(), rank());
+    require(own != ranks.end(), ErrorCode::kInternal, "[comm] rank ", rank(), " is not in the split ", name);
+    CommOptions options = options_;
+    options.rank = own - ranks.begin();
+    options.size = static_cast<int64_t>(ranks.size());
+    if (options.size == 1) return make_local_communicator();
+    std::vector<int64_t> names;
+    for (const int64_t r : ranks) names.push_back(names_[static_cast<size_t>(r)]);
+    return std::make_unique<GlooCommunicator>(options, c10::make_intrusive<c10d::PrefixStore>(name, store_),
+                                              std::move(names));
+  }
+
+  [[noreturn]] static void fail_to_join(const CommOptions& options, const std::exception& error) {
+    fail(ErrorCode::kComm, "[comm] rank ", options.rank, " of ", options.size,
+         " could not join its group at ", options.host, ":", options.port, " within ",
+         static_cast<double>(options.timeout.count()) / 1000.0, " s: ", first_line(error.what()));
   }
 
   void abort(const std::string& reason) override {
@@ -147,7 +168,10 @@ class GlooCommunicator final : public Communicator {
   // Tells the others where this rank is and asks where they are.
   std::string describe_failure(const std::string& cause) {
     const bool late = cause.find("imed out") != std::string::npos;
-    std::string text = "[comm] rank " + std::to_string(rank()) + ": " + log().describe(log().begun());
+    const auto name_of = [this](int64_t r) {
+      return "rank " + std::to_string(names_[static_cast<size_t>(r)]);
+    };
+    std::string text = "[comm] " + name_of(rank()) + ": " + log().describe(log().begun());
     if (late) {
       std::ostringstream seconds;
       seconds << static_cast<double>(timeout_.count()) / 1000.0;
@@ -156,14 +180,14 @@ class GlooCommunicator final : public Communicator {
       text += " failed because a peer is gone (" + first_line(cause) + ")";
     }
     const std::string own = log().describe(log().finished());
-    std::string finished = "rank " + std::to_string(rank()) + ": " + own;
+    std::string finished = name_of(rank()) + ": " + own;
     std::string missing;
     try {
       store_->set(key(rank()), std::vector<uint8_t>(own.begin(), own.end()));
       const auto deadline = Clock::now() + std::min(kReportTime, timeout_);
       for (int64_t r = 0; r < size(); ++r) {
         if (r == rank()) continue;
-        const std::string name = "rank " + std::to_string(r);
+        const std::string name = name_of(r);
         while (!store_->check({key(r)}) && Clock::now() < deadline && !aborted_) {
           std::this_thread::sleep_for(kReportPoll);
         }
@@ -176,15 +200,17 @@ class GlooCommunicator final : public Communicator {
         }
       }
     } catch (const std::exception&) {
-      missing = "rank 0";  // it serves the store
+      missing = "rank 0";  // of the whole group: it serves the store
       finished += "; the others: unknown";
     }
     if (!missing.empty()) text += ". No sign of " + missing + ": dead, stopped, or busy with something else";
     return text + ". Last finished: " + finished;
   }
 
+  const CommOptions options_;
   const milliseconds timeout_;
-  c10::intrusive_ptr<c10d::TCPStore> store_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::vector<int64_t> names_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
 
   std::mutex mutex_;
@@ -237,7 +263,20 @@ std::unique_ptr<Rendezvous> Rendezvous::open() {
 }
 
 std::unique_ptr<Communicator> make_gloo_communicator(const CommOptions& options) {
-  return std::make_unique<GlooCommunicator>(options);
+  c10::intrusive_ptr<c10d::Store> store;
+  try {
+    c10d::TCPStoreOptions store_options;
+    store_options.port = static_cast<uint16_t>(options.port);
+    store_options.waitWorkers = false;
+    store_options.timeout = options.timeout;
+    store = c10::make_intrusive<c10d::PrefixStore>(
+        options.token, c10::make_intrusive<c10d::TCPStore>(options.host, store_options));
+  } catch (const std::exception& error) {
+    GlooCommunicator::fail_to_join(options, error);
+  }
+  std::vector<int64_t> names(static_cast<size_t>(options.size));
+  std::iota(names.begin(), names.end(), 0);
+  return std::make_unique<GlooCommunicator>(options, std::move(store), std::move(names));
 }
 
 }  // namespace troupe

@@ -43,6 +43,7 @@ struct EngineOptions {
   // How the model is spread over the ranks of a communicator: full_shard | shard_grad_op | no_shard
   // (fsdp/sharding.h). Nothing changes in a group of one.
   std::string sharding = "full_shard";
+  int64_t shard_size = 0;  // ranks that share one copy of the state; 0: all
 };
 
 struct TokenBatch {
@@ -187,7 +188,7 @@ class Engine {
   virtual ~Engine() = default;
 
   virtual std::vector<ParameterInfo> parameters() const = 0;
-  // Reads every slice; a NaN or infinity is kNonFinite naming the tensor.
+  // Reads what this rank holds of every slice; a NaN or infinity in it is kNonFinite naming the tensor.
   virtual void import_tensors(TensorKind kind, const std::vector<TensorFile>& files) = 0;
   // Creates each file (fails if it exists), writes header and slices, fsyncs. Rank 0 writes; the other
   // ranks pass no files and take part in gathering what it does not hold.
@@ -195,6 +196,8 @@ class Engine {
   // A copy of one whole parameter (or its gradient, or a moment) as float32, for inspection and tests.
   virtual at::Tensor get_tensor(TensorKind kind, const std::string& param) const = 0;
   virtual StateBytes state_bytes() const = 0;
+  // Bytes that this rank has sent in collectives: its group's, which engines share, and its own.
+  virtual int64_t bytes_sent() const = 0;
 
   virtual LogProbResult compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
                                          bool sum_pi_squared) = 0;

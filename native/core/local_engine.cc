@@ -26,6 +26,12 @@ at::ScalarType parse_dtype(const std::string& name) {
   fail(ErrorCode::kInvalidArgument, "[engine] expected dtype float32 or bfloat16, got ", name);
 }
 
+ShardSlice slice_of(const EngineOptions& options, const Communicator* comm) {
+  if (comm == nullptr) return {};
+  const int64_t count = shard_count(parse_sharding_strategy(options.sharding), options.shard_size, *comm);
+  return {comm->rank() % count, count};
+}
+
 const EngineOptions& checked(const EngineOptions& options) {
   validate(options.model);
   require(options.max_tokens > 0, ErrorCode::kInvalidArgument,
@@ -45,8 +51,9 @@ LocalEngine::LocalEngine(const EngineOptions& options, std::shared_ptr<Communica
     : options_(checked(options)),
       device_(parse_device(options.device)),
       store_(options.model, device_, parse_dtype(options.dtype), options.optim.has_value(), options.seed,
-             comm ? shard_slice(parse_sharding_strategy(options.sharding), *comm) : ShardSlice{}),
-      sharding_(comm ? std::make_unique<Sharding>(store_, comm, parse_sharding_strategy(options.sharding))
+             slice_of(options, comm.get())),
+      sharding_(comm ? std::make_unique<Sharding>(store_, comm, parse_sharding_strategy(options.sharding),
+                                                  slice_of(options, comm.get()).count)
                      : nullptr),
       transformer_(options.model, store_, device_, parse_dtype(options.dtype),
                    sharding_ ? sharding_->access() : nullptr) {}
@@ -63,6 +70,9 @@ void LocalEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>&
     check_abort();
     read_tensor_file(
         file, [&](const std::string& name) { return store_.at(name).info.shape; },
+        [&](const TensorSlice& slice) {
+          return store_.owned_rows(kind, store_.at(slice.param), slice.row, slice.rows);
+        },
         [&](const TensorSlice& slice, const at::Tensor& values) {
           if (kind == TensorKind::kParam) store_.mark_imported(slice.param);
           store_.assign(kind, store_.at(slice.param), slice.row, values);

@@ -24,6 +24,7 @@ class LocalEngine final : public Engine {
   void export_tensors(TensorKind kind, const std::vector<TensorFile>& files) const override;
   at::Tensor get_tensor(TensorKind kind, const std::string& param) const override;
   StateBytes state_bytes() const override;
+  int64_t bytes_sent() const override { return sharding_ ? sharding_->bytes_sent() : 0; }
 
   LogProbResult compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
                                  bool sum_pi_squared) override;

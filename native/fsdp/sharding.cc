@@ -14,13 +14,46 @@ ShardingStrategy parse_sharding_strategy(const std::string& name) {
        name);
 }
 
-ShardSlice shard_slice(ShardingStrategy strategy, const Communicator& comm) {
-  if (strategy == ShardingStrategy::kNoShard) return {};
-  return {comm.rank(), comm.size()};
+int64_t shard_count(ShardingStrategy strategy, int64_t shard_size, const Communicator& comm) {
+  if (strategy == ShardingStrategy::kNoShard) return 1;
+  if (shard_size == 0) return comm.size();
+  require(shard_size > 0 && comm.size() % shard_size == 0, ErrorCode::kInvalidArgument,
+          "[fsdp] expected a number of ranks per copy that divides ", comm.size(), " ranks, got ",
+          shard_size);
+  return shard_size;
 }
 
-Sharding::Sharding(ParameterStore& store, std::shared_ptr<Communicator> comm, ShardingStrategy strategy)
-    : store_(store), comm_(std::move(comm)), strategy_(strategy), gathered_(store.groups().size(), false) {}
+Sharding::Sharding(ParameterStore& store, std::shared_ptr<Communicator> comm, ShardingStrategy strategy,
+                   int64_t shard_count)
+    : store_(store), comm_(std::move(comm)), strategy_(strategy), gathered_(store.groups().size(), false) {
+  const int64_t rank = comm_->rank();
+  const int64_t first = rank / shard_count * shard_count;
+  // Every member of a split has the same name for it, and engines are made in the same order on all ranks.
+  const std::string prefix = "engine" + std::to_string(comm_->log().begun()) + "/";
+  const auto part = [&](const char* kind, int64_t start, int64_t count,
+                        int64_t stride) -> std::shared_ptr<Communicator> {
+    if (count == comm_->size()) return comm_;
+    std::vector<int64_t> ranks;
+    for (int64_t i = 0; i < count; ++i) ranks.push_back(start + i * stride);
+    return comm_->split(prefix + kind + std::to_string(start), ranks);
+  };
+  shards_ = part("shards", first, shard_count, 1);
+  copies_ = part("copies", rank - first, comm_->size() / shard_count, shard_count);
+  if (shard_count != 1 && shard_count != comm_->size()) comm_->barrier({"start", "engine"});
+}
+
+int64_t Sharding::bytes_sent() const {
+  int64_t bytes = comm_->log().bytes_sent();
+  if (shards_ != comm_) bytes += shards_->log().bytes_sent();
+  if (copies_ != comm_) bytes += copies_->log().bytes_sent();
+  return bytes;
+}
+
+void Sharding::abort(const std::string& reason) {
+  comm_->abort(reason);
+  shards_->abort(reason);
+  copies_->abort(reason);
+}
 
 CollectiveLabel Sharding::label(const char* phase, size_t group) const {
   return {phase, store_.groups()[group].name};
@@ -30,8 +63,8 @@ void Sharding::acquire(size_t group, const char* phase) {
   if (gathered_[group]) return;
   ParameterGroup& g = store_.groups()[group];
   g.full_compute.allocate();
-  comm_->all_gather(g.full_compute.tensor(),
-                    g.buffers.compute.defined() ? g.buffers.compute : g.buffers.param, label(phase, group));
+  shards_->all_gather(g.full_compute.tensor(),
+                      g.buffers.compute.defined() ? g.buffers.compute : g.buffers.param, label(phase, group));
   gathered_[group] = true;
 }
 
@@ -53,7 +86,7 @@ void Sharding::acquire_gradient(size_t group) {
 void Sharding::release_gradient(size_t group) {
   ParameterGroup& g = store_.groups()[group];
   const at::Tensor sum = at::empty_like(g.buffers.grad);
-  comm_->reduce_scatter(sum, g.full_grad.tensor(), label("backward", group));
+  shards_->reduce_scatter(sum, g.full_grad.tensor(), label("backward", group));
   g.buffers.grad.add_(sum);
   g.full_grad.release();
 }
@@ -73,9 +106,9 @@ void Sharding::invalidate() {
 }
 
 void Sharding::sum_gradients() {
-  if (strategy_ != ShardingStrategy::kNoShard) return;
+  if (copies_->size() == 1) return;
   for (size_t group = 0; group < gathered_.size(); ++group) {
-    comm_->all_reduce(store_.groups()[group].buffers.grad, ReduceOp::kSum, label("backward", group));
+    copies_->all_reduce(store_.groups()[group].buffers.grad, ReduceOp::kSum, label("backward", group));
   }
 }
 
@@ -84,9 +117,7 @@ double Sharding::grad_norm() {
   for (size_t group = 0; group < gathered_.size(); ++group) {
     squares[static_cast<int64_t>(group)] = sum_of_squares(store_.groups()[group].buffers.grad);
   }
-  if (strategy_ != ShardingStrategy::kNoShard) {
-    comm_->all_reduce(squares, ReduceOp::kSum, {"optimizer", "gradient norm"});
-  }
+  shards_->all_reduce(squares, ReduceOp::kSum, {"optimizer", "gradient norm"});
   double sum = 0;
   for (int64_t group = 0; group < squares.numel(); ++group) sum += squares[group].item<double>();
   return std::sqrt(sum);
@@ -102,9 +133,9 @@ std::vector<int64_t> Sharding::agree(const std::vector<int64_t>& counts) {
 
 at::Tensor Sharding::gather(TensorKind kind, size_t group) {
   const at::Tensor& own = store_.owned(kind, group);
-  if (strategy_ == ShardingStrategy::kNoShard) return own;
-  const at::Tensor full = at::empty({own.numel() * comm_->size()}, own.options());
-  comm_->all_gather(full, own, label("gather", group));
+  if (access() == nullptr) return own;
+  const at::Tensor full = at::empty({own.numel() * shards_->size()}, own.options());
+  shards_->all_gather(full, own, label("gather", group));
   return full;
 }
 

@@ -108,6 +108,17 @@ at::Tensor ParameterStore::view(const Parameter& parameter, const at::Tensor& fl
   return flat.narrow(0, parameter.start, element_count(shape)).view(shape);
 }
 
+RowRange ParameterStore::owned_rows(TensorKind kind, const Parameter& parameter, int64_t row,
+                                    int64_t rows) const {
+  const int64_t own = owned(kind, parameter.group).numel();
+  const int64_t row_size = element_count(parameter.info.shape) / parameter.info.shape[0];
+  const int64_t from = slice_.index * own - parameter.start;  // of what is held, in the parameter
+  const int64_t to = from + own;
+  const int64_t begin = std::max(row, std::max<int64_t>(0, from) / row_size);
+  const int64_t end = std::min(row + rows, (std::max<int64_t>(0, to) + row_size - 1) / row_size);
+  return {begin, std::max(begin, end)};
+}
+
 void ParameterStore::assign(TensorKind kind, const Parameter& parameter, int64_t row,
                             const at::Tensor& values) {
   const at::Tensor& own = owned(kind, parameter.group);

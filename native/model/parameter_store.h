@@ -23,6 +23,12 @@ struct Parameter {
   at::Tensor compute;  // compute dtype; the master itself in float32
 };
 
+// Rows [begin, end).
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 // Part `index` of `count` equal parts of every flat buffer.
 struct ShardSlice {
   int64_t index = 0;
@@ -55,6 +61,8 @@ class ParameterStore {
   const at::Tensor& owned(TensorKind kind, size_t group) const;
   // A parameter in the flat buffer of its whole group.
   static at::Tensor view(const Parameter& parameter, const at::Tensor& flat);
+  // The part of rows [row, row + rows) of a parameter that is held here at least in part; may be empty.
+  RowRange owned_rows(TensorKind kind, const Parameter& parameter, int64_t row, int64_t rows) const;
   // Sets rows [row, row + values.size(0)) of a parameter, as far as they are held here.
   void assign(TensorKind kind, const Parameter& parameter, int64_t row, const at::Tensor& values);
 

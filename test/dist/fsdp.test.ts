@@ -4,54 +4,15 @@ import path from 'node:path';
 import { Actor, type LogProbResult } from '../../ts/actor/actor';
 import type { EngineOptions } from '../../ts/actor/engine_options';
 import type { UpdateMetrics } from '../../ts/actor/metrics';
-import { Batch } from '../../ts/batch/batch';
-import type { Launcher, WorkerProcess } from '../../ts/controller/launcher';
-import { createLocalLauncher } from '../../ts/controller/local_launcher';
-import { WorkerGroup } from '../../ts/controller/worker_group';
+import type { Batch } from '../../ts/batch/batch';
 import { Critic } from '../../ts/critic/critic';
-import { WorkerDiedError } from '../../ts/errors';
-import type { NativeStateBytes } from '../../ts/native/bridge';
-import { CONFORMANCE } from '../helpers/conformance';
-import { waitForExit } from '../helpers/fake_group';
+import type { NativeStateBytes, Sharding } from '../../ts/native/bridge';
+import { raggedBatch, SHARDED_CRITIC, SHARDED_MODEL, smallEngine } from '../helpers/sharded';
 
 // One model over several worker processes, with the numbers of one.
-const model = path.join(CONFORMANCE, 'models', 'qwen3_headdim', 'actor');
-const criticModel = path.join(CONFORMANCE, 'models', 'qwen3_headdim', 'critic');
-const VOCABULARY = 160;
 const UPDATES = 10;
-
-/** A small repeatable generator, so that a failure can be replayed. */
-function random(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    return state / 2 ** 32;
-  };
-}
-
-function raggedBatch(size: number, seed: number): Batch {
-  const next = random(seed);
-  const tokens = (n: number) => Array.from({ length: n }, () => 1 + Math.floor(next() * (VOCABULARY - 1)));
-  const prompts = Array.from({ length: size }, () => tokens(1 + Math.floor(next() * 6)));
-  const responses = Array.from({ length: size }, (_, i) =>
-    tokens(i === 0 ? 40 : 1 + Math.floor(next() * 10)),
-  );
-  const mask = responses.flatMap((ids) => ids.map(() => (next() < 0.8 ? 1 : 0)));
-  const batch = Batch.fromSequences(prompts, responses, { responseMask: mask });
-  const column = (low: number, high: number) =>
-    Float32Array.from({ length: batch.numResponseTokens }, () => low + (high - low) * next());
-  return batch.with({
-    oldLogProbs: column(-5.3, -4.8),
-    refLogProbs: column(-5.3, -4.8),
-    advantages: column(-1, 1),
-    values: column(-0.3, 0.3),
-    returns: column(-1, 1),
-  });
-}
-
-const small: Partial<EngineOptions> = { maxTokensPerMicroBatch: 64, numThreads: 1, optim: { lr: 1e-4 } };
-const actorOptions = { ...small, model };
-const criticOptions = { ...small, model: criticModel };
+const actorOptions = { ...smallEngine, model: SHARDED_MODEL };
+const criticOptions = { ...smallEngine, model: SHARDED_CRITIC };
 
 async function withActor<T>(o: Partial<EngineOptions>, body: (actor: Actor) => Promise<T>): Promise<T> {
   const actor = await Actor.create({ ...actorOptions, ...o });
@@ -127,21 +88,24 @@ describe('an actor', () => {
     one = await withActor({}, (actor) => trainActor(actor, batch, UPDATES));
   });
 
-  test.each([
+  const spreads: [number, Sharding, boolean, number?][] = [
     [2, 'full_shard', true],
     [2, 'no_shard', false],
     [3, 'shard_grad_op', false],
-    [4, 'full_shard', false],
-  ] as const)(
+    [4, 'full_shard', false, 2],
+    [8, 'full_shard', true],
+  ];
+  test.each(spreads)(
     'over %d workers with %s (checkpointing: %s) has the numbers of one',
-    async (worldSize, sharding, gradientCheckpointing) => {
-      const o = { worldSize, parallel: { sharding }, gradientCheckpointing };
+    async (worldSize, sharding, gradientCheckpointing, fsdpSize = -1) => {
+      const o = { worldSize, parallel: { sharding, fsdpSize }, gradientCheckpointing };
       const many = await withActor(o, (actor) => trainActor(actor, batch, UPDATES));
       expect(many.before).toEqual(one.before); // bitwise
       expectSameMetrics(many.metrics, one.metrics);
       expect(relative(many.after.logProbs, one.after.logProbs)).toBeLessThan(1e-6);
       expect(many.samples.get('tokens')).toEqual(one.samples.get('tokens'));
-      const share = total(one.bytes[0] as NativeStateBytes) / (sharding === 'no_shard' ? 1 : worldSize);
+      const parts = sharding === 'no_shard' ? 1 : fsdpSize === -1 ? worldSize : fsdpSize;
+      const share = total(one.bytes[0] as NativeStateBytes) / parts;
       for (const bytes of many.bytes) expect(Math.abs(total(bytes) / share - 1)).toBeLessThan(0.1);
     },
   );
@@ -191,8 +155,8 @@ describe('an actor', () => {
 
   test('refuses what is not there yet', async () => {
     const create = (o: Partial<EngineOptions>) => withActor(o, async () => undefined);
-    await expect(create({ worldSize: 4, parallel: { fsdpSize: 2 } })).rejects.toThrow(
-      /fsdpSize 2: expected -1, 1 or at least worldSize = 4/,
+    await expect(create({ worldSize: 4, parallel: { fsdpSize: 3 } })).rejects.toThrow(
+      /fsdpSize 3: expected -1, a divisor of worldSize = 4/,
     );
     await expect(create({ worldSize: 2, parallel: { ulysses: 2 } })).rejects.toThrow(
       /ulysses 2: not in this release/,
@@ -218,73 +182,4 @@ test('a critic over three workers has the numbers of one', async () => {
   expect(many.before).toEqual(one.before);
   expectSameMetrics(many.metrics, one.metrics);
   expect(relative(many.after.values, one.after.values)).toBeLessThan(1e-6);
-});
-
-describe('a group that loses a worker', () => {
-  const batch = raggedBatch(9, 3);
-  let group: WorkerGroup;
-  let processes: WorkerProcess[];
-  beforeEach(async () => {
-    processes = [];
-    const local = createLocalLauncher();
-    const launcher: Launcher = {
-      start(spec) {
-        const worker = local.start(spec);
-        processes.push(worker);
-        return worker;
-      },
-    };
-    group = await WorkerGroup.launch({ worldSize: 3, device: 'cpu', launcher, deadTimeoutMs: 2000 });
-  });
-  afterEach(() => group.close());
-
-  async function deathOf(call: Promise<unknown>): Promise<WorkerDiedError> {
-    const error = await call.then(
-      () => null,
-      (reason: unknown) => reason,
-    );
-    expect(error).toBeInstanceOf(WorkerDiedError);
-    return error as WorkerDiedError;
-  }
-
-  test.each(['SIGKILL', 'SIGSTOP'] as const)(
-    'to %s fails once, by name, and leaves nothing',
-    async (signal) => {
-      const actor = await Actor.create({ ...actorOptions, group });
-      group.setPhase('update_actor');
-      const update = actor.updatePolicy(batch, { ppoEpochs: 100_000 });
-      setTimeout(() => process.kill(processes[1]?.pid as number, signal), 400);
-      const error = await deathOf(update);
-      expect(error).toMatchObject({ rank: 1, phase: 'update_actor' });
-      expect(error.message).toMatch(
-        /Its peers were in a collective: rank [02]: \w+ #\d+ of [\w. -]+ \(\w+\)/,
-      );
-      expect(await deathOf(actor.computeLogProb(batch))).toBe(error);
-      for (const worker of processes) await waitForExit(worker.pid as number, 3000);
-    },
-  );
-
-  test('a rank that throws alone ends the group with its own error', async () => {
-    const actor = await Actor.create({ ...actorOptions, group });
-    group.setPhase('old_log_prob');
-    const tokens = {
-      tokens: Int32Array.of(1, 2),
-      seqOffsets: Int32Array.of(0, 2),
-      promptLens: Int32Array.of(1),
-    };
-    const bad = { ...tokens, tokens: Int32Array.of(1, 100_000) };
-    const call = group.callAll(actor.name, 'computeLogProb', (rank) => [
-      rank === 2 ? bad : tokens,
-      1,
-      false,
-      false,
-    ]);
-    await expect(call).rejects.toMatchObject({
-      code: 'INVALID_ARGUMENT',
-      message: expect.stringMatching(
-        /rank 2 failed in phase old_log_prob \(computeLogProb of 'actor'\): .*100000[\s\S]*Its peers were in a collective: rank 0: \w+ #\d+ of micro-batch counts \(start\)/,
-      ),
-    });
-    for (const worker of processes) await waitForExit(worker.pid as number, 3000);
-  });
 });

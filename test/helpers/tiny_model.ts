@@ -74,6 +74,7 @@ export function tinyEngine(changes: Partial<NativeEngineOptions> = {}): NativeEn
     seed: 1,
     numThreads: 1,
     sharding: null,
+    shardSize: 0,
     ...changes,
   };
 }

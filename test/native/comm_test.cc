@@ -20,8 +20,8 @@ std::vector<std::string> on_ranks(int64_t size, const std::function<void(Communi
   for (int64_t rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        const auto comm = make_communicator(
-            {"gloo", rank, size, "127.0.0.1", rendezvous->port(), std::chrono::milliseconds(timeout_ms)});
+        const auto comm = make_communicator({"gloo", rank, size, "127.0.0.1", rendezvous->port(), "secret",
+                                             std::chrono::milliseconds(timeout_ms)});
         body(*comm);
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(rank)] = error.what();
@@ -92,6 +92,55 @@ TEST(collectives_of_one_to_four_ranks) {
       });
     }
   }
+}
+
+TEST(splits_work_beside_the_whole_group) {
+  check_all(4, [](Communicator& comm) {
+    const int64_t rank = comm.rank();
+    const auto pair = comm.split("pairs" + std::to_string(rank / 2), {rank / 2 * 2, rank / 2 * 2 + 1});
+    const auto stride = comm.split("strides" + std::to_string(rank % 2), {rank % 2, rank % 2 + 2});
+    const auto alone = comm.split("alone" + std::to_string(rank), {rank});
+    CHECK(pair->rank() == rank % 2 && pair->size() == 2 && stride->rank() == rank / 2 && alone->size() == 1);
+    const auto sum = [&](Communicator& group) {
+      const at::Tensor value = at::full({1}, static_cast<double>(rank));
+      group.all_reduce(value, ReduceOp::kSum, kLabel);
+      return value.item<double>();
+    };
+    CHECK(sum(*pair) == static_cast<double>(rank / 2 * 4 + 1));
+    CHECK(sum(comm) == 6);
+    CHECK(sum(*stride) == static_cast<double>(rank % 2 * 2 + 2));
+    CHECK(sum(*alone) == static_cast<double>(rank));
+  });
+}
+
+TEST(a_split_names_the_ranks_of_the_whole_group) {
+  const auto errors = on_ranks(
+      3,
+      [](Communicator& comm) {
+        if (comm.rank() == 0) return;
+        const auto pair = comm.split("pair", {1, 2});
+        pair->barrier(kLabel);
+        if (comm.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::seconds(4));
+          return;
+        }
+        pair->barrier({"backward", "layers.3"});
+      },
+      1000);
+  CHECK(errors[2].find("rank 2: barrier #2 of layers.3 (backward)") != std::string::npos);
+  CHECK(errors[2].find("No sign of rank 1") != std::string::npos);
+}
+
+TEST(ranks_with_another_token_do_not_meet) {
+  const auto rendezvous = Rendezvous::open();
+  const auto join = [&](int64_t rank, const std::string& token) {
+    make_communicator(
+        {"gloo", rank, 2, "127.0.0.1", rendezvous->port(), token, std::chrono::milliseconds(700)});
+  };
+  std::thread stranger(
+      [&] { CHECK_THROWS(join(1, "theirs"), "rank 1 of 2 could not join its group at 127.0.0.1:"); });
+  CHECK_THROWS(join(0, "ours"), "rank 0 of 2 could not join its group at 127.0.0.1:");
+  stranger.join();
 }
 
 TEST(bytes_sent_are_the_theoretical_volume) {

@@ -1,112 +1,64 @@
 #include <ATen/ATen.h>
 
+#include <cstdlib>
+#include <random>
 #include <thread>
 
 #include "check.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
-#include "core/engine.h"
 #include "core/error.h"
+#include "toy_training.h"
 
 using namespace troupe;
+using namespace troupe::test;
 
 namespace {
 
-constexpr int64_t kSequences = 8;
-constexpr int64_t kVocabulary = 50;
+// Where and how a model is spread: `shard_size` ranks share a copy, 0: all.
+struct Spread {
+  int64_t size = 1;
+  std::string sharding = "full_shard";
+  int64_t shard_size = 0;
+  bool delays = false;  // before every collective, of random length, another one on each rank
 
-ModelConfig small(const std::string& variant, HeadKind head) {
-  ModelConfig c;
-  c.family = variant;
-  c.head = head;
-  c.vocab_size = kVocabulary;
-  c.hidden_size = 24;
-  c.num_layers = 2;
-  c.num_heads = 4;
-  c.num_kv_heads = 2;
-  c.head_dim = 8;
-  c.intermediate_size = 40;
-  c.max_positions = 64;
-  c.attention_scale = 0.35;
-  c.sliding_windows = {0, 0};
-  for (int64_t i = 0; i < 4; ++i) c.rope_inv_freq.push_back(std::pow(100.0, -static_cast<double>(i) / 4));
-  if (variant == "gpt2") {
-    c.norm = NormKind::kLayer;
-    c.positions = PositionKind::kLearned;
-    c.rope_inv_freq.clear();
-    c.gated_mlp = false;
-    c.qkv_bias = c.output_bias = c.mlp_bias = true;
-    c.tied_embeddings = true;
-  } else if (variant == "qwen3_moe") {
-    c.qk_norm = true;
-    c.moe = MoeConfig{4, 2, 16, true};
-    c.moe_layers = {false, true};
-  }
-  if (head == HeadKind::kValue) c.value_bias = true;
-  return c;
-}
-
-EngineOptions options_of(const std::string& variant, HeadKind head) {
-  EngineOptions options;
-  options.model = small(variant, head);
-  options.max_tokens = 40;  // several micro-batches per mini-batch
-  options.optim = AdamWOptions{};
-  options.optim->lr = 1e-4;
-  options.seed = 3;
-  options.num_threads = 1;
-  return options;
-}
-
-// Sequence i of the whole batch, whoever computes it.
-struct Sequence {
-  at::Tensor tokens;  // [L]
-  int64_t prompt;
-  at::Tensor a, b;  // [R] two columns
+  int64_t parts() const { return sharding == "no_shard" ? 1 : shard_size == 0 ? size : shard_size; }
 };
 
-Sequence sequence(int64_t i) {
-  const int64_t prompt = 1 + i % 3;
-  const int64_t response = 4 + (i * 7) % 11;
-  const at::Tensor at_ = at::arange(response, at::kFloat).add(static_cast<double>(i) * 1.7);
-  return {at::arange(prompt + response, at::kInt).mul(7 + i).add(3 * i).remainder(kVocabulary), prompt,
-          at_.sin().sub(3.9), at_.mul(1.3).cos()};
-}
+// A communicator that is late for every collective.
+class Delayed final : public Communicator {
+ public:
+  Delayed(std::unique_ptr<Communicator> inner, unsigned seed)
+      : Communicator(inner->rank(), inner->size()), inner_(std::move(inner)), seed_(seed), random_(seed) {}
 
-// The sequences of one rank: `owners[i]` is the rank of sequence i.
-struct Share {
-  TokenBatch tokens;
-  at::Tensor mask, a, b;
-  MiniBatches mini;  // two mini-batches of half of the sequences each
-};
-
-Share share_of(int64_t rank, const std::vector<int64_t>& owners) {
-  Share share;
-  std::vector<at::Tensor> tokens{at::empty({0}, at::kInt)}, a{at::empty({0})}, b{at::empty({0})};
-  std::vector<int32_t> offsets{0}, prompts;
-  share.mini.offsets = {0};
-  share.mini.global_tokens = {0, 0};
-  share.mini.global_sequences = {kSequences / 2.0, kSequences / 2.0};
-  for (int64_t i = 0; i < kSequences; ++i) {
-    const Sequence s = sequence(i);
-    const size_t m = i < kSequences / 2 ? 0 : 1;
-    share.mini.global_tokens[m] += static_cast<double>(s.a.numel());
-    if (owners[static_cast<size_t>(i)] == rank) {
-      tokens.push_back(s.tokens);
-      a.push_back(s.a);
-      b.push_back(s.b);
-      offsets.push_back(offsets.back() + static_cast<int32_t>(s.tokens.numel()));
-      prompts.push_back(static_cast<int32_t>(s.prompt));
-    }
-    if (i + 1 == kSequences / 2 || i + 1 == kSequences) {
-      share.mini.offsets.push_back(static_cast<int64_t>(prompts.size()));
-    }
+  std::unique_ptr<Communicator> split(const std::string& name, const std::vector<int64_t>& ranks) override {
+    return std::make_unique<Delayed>(inner_->split(name, ranks), seed_ + 100);
   }
-  share.tokens = {at::cat(tokens), at::tensor(offsets, at::kInt), at::tensor(prompts, at::kInt)};
-  share.a = at::cat(a);
-  share.b = at::cat(b);
-  share.mask = at::ones({share.a.numel()}, at::kByte);
-  return share;
-}
+  void abort(const std::string& reason) override { inner_->abort(reason); }
+
+ protected:
+  void move_all_gather(const at::Tensor& output, const at::Tensor& input) override {
+    wait();
+    inner_->all_gather(output, input, {});
+  }
+  void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
+    wait();
+    inner_->all_to_all(output, input, {});
+  }
+  void move_broadcast(const at::Tensor& tensor, int64_t root) override {
+    wait();
+    inner_->broadcast(tensor, root, {});
+  }
+
+ private:
+  void wait() {
+    std::this_thread::sleep_for(std::chrono::microseconds(std::uniform_int_distribution<>(0, 3000)(random_)));
+  }
+
+  std::unique_ptr<Communicator> inner_;
+  unsigned seed_;
+  std::mt19937 random_;
+};
 
 struct Outcome {
   at::Tensor before;               // log-probs or values of this rank's sequences before any update
@@ -114,12 +66,14 @@ struct Outcome {
   at::Tensor weights;              // all of them, flat
   double loss = 0;                 // this rank's part of the last mini-batch's
   StateBytes bytes;
+  int64_t bytes_sent = 0;  // by the updates
 };
 
 Outcome train(Engine& engine, HeadKind head, const Share& share, int64_t updates) {
   Outcome outcome;
   outcome.before = head == HeadKind::kLm ? engine.compute_log_prob(share.tokens, 1, false, false).log_probs
                                          : engine.compute_values(share.tokens);
+  const int64_t bytes_sent = engine.bytes_sent();
   for (int64_t update = 0; update < updates; ++update) {
     MetricsList metrics;
     if (head == HeadKind::kLm) {
@@ -136,6 +90,7 @@ Outcome train(Engine& engine, HeadKind head, const Share& share, int64_t updates
     const auto loss = metrics.back().find("loss");
     outcome.loss = loss == metrics.back().end() ? 0 : loss->second;
   }
+  outcome.bytes_sent = engine.bytes_sent() - bytes_sent;
   std::vector<at::Tensor> weights;
   for (const ParameterInfo& info : engine.parameters()) {
     weights.push_back(engine.get_tensor(TensorKind::kParam, info.name).view({-1}));
@@ -145,16 +100,25 @@ Outcome train(Engine& engine, HeadKind head, const Share& share, int64_t updates
   return outcome;
 }
 
-std::vector<Outcome> train_sharded(const EngineOptions& options, const std::vector<int64_t>& owners,
-                                   int64_t size, int64_t updates) {
+std::vector<Outcome> train_sharded(EngineOptions options, const std::vector<int64_t>& owners,
+                                   const Spread& spread, int64_t updates) {
+  const int64_t size = spread.size;
+  options.sharding = spread.sharding;
+  options.shard_size = spread.shard_size;
   const auto rendezvous = Rendezvous::open();
   std::vector<Outcome> outcomes(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int64_t rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        const std::shared_ptr<Communicator> comm = make_communicator(
-            {"gloo", rank, size, "127.0.0.1", rendezvous->port(), std::chrono::milliseconds(60'000)});
+        auto direct = make_communicator({"gloo", rank, size, "127.0.0.1", rendezvous->port(), "secret",
+                                         std::chrono::milliseconds(60'000)});
+        std::shared_ptr<Communicator> comm;
+        if (spread.delays) {
+          comm = std::make_shared<Delayed>(std::move(direct), static_cast<unsigned>(rank));
+        } else {
+          comm = std::move(direct);
+        }
         const auto engine = create_engine(options, comm);
         outcomes[static_cast<size_t>(rank)] =
             train(*engine, options.model.head, share_of(rank, owners), updates);
@@ -172,13 +136,13 @@ double relative(const at::Tensor& a, const at::Tensor& b) {
 }
 
 // The same sequences, spread by `owners`, give what one process gives.
-void compare(EngineOptions options, const std::vector<int64_t>& owners, int64_t size,
-             const std::string& sharding, int64_t updates, double tolerance) {
-  options.sharding = sharding;
+void compare(const EngineOptions& options, const std::vector<int64_t>& owners, const Spread& spread,
+             int64_t updates, double tolerance) {
+  const int64_t size = spread.size;
   const auto whole = create_engine(options);
   const std::vector<int64_t> all_on_one(kSequences, 0);
   const Outcome expected = train(*whole, options.model.head, share_of(0, all_on_one), updates);
-  const std::vector<Outcome> actual = train_sharded(options, owners, size, updates);
+  const std::vector<Outcome> actual = train_sharded(options, owners, spread, updates);
 
   std::vector<int64_t> response_start{0};
   for (int64_t i = 0; i < kSequences; ++i)
@@ -203,7 +167,7 @@ void compare(EngineOptions options, const std::vector<int64_t>& owners, int64_t 
       CHECK_CLOSE(outcome.grad_norms[step] / expected.grad_norms[step], 1.0, 10 * tolerance);
     }
     loss += outcome.loss;
-    const int64_t parts = sharding == "no_shard" ? 1 : size;
+    const int64_t parts = spread.parts();
     for (const auto member : {&StateBytes::parameters, &StateBytes::gradients, &StateBytes::moments}) {
       // Slices are padded by at most a cache line per group.
       const double bytes = static_cast<double>(expected.bytes.*member) / static_cast<double>(parts);
@@ -222,27 +186,100 @@ std::vector<int64_t> round_robin(int64_t size) {
 
 }  // namespace
 
-TEST(ten_updates_of_an_actor_equal_one_process_for_every_size_and_strategy) {
-  for (const int64_t size : {1, 2, 3, 4}) {
-    for (const std::string sharding : {"full_shard", "shard_grad_op", "no_shard"}) {
-      EngineOptions options = options_of("qwen3", HeadKind::kLm);
-      options.gradient_checkpointing = size % 2 == 0;
-      compare(options, round_robin(size), size, sharding, 10, 1e-6);
+namespace {
+
+// All strategies at all sizes, with and without checkpointing and accumulation (several micro-batches in a
+// mini-batch): every combination with TROUPE_TEST_EXHAUSTIVE=1, otherwise every third or so, such that each
+// strategy, size and combination is there.
+void compare_everywhere(HeadKind head) {
+  std::vector<Spread> spreads;
+  for (const int64_t size : {1, 2, 3, 4, 8}) {
+    for (const std::string sharding : {"full_shard", "shard_grad_op", "no_shard"})
+      spreads.push_back({size, sharding});
+  }
+  for (const std::string sharding : {"full_shard", "shard_grad_op"}) {
+    for (const auto& [size, shard_size] : {std::pair{4, 2}, {8, 4}, {8, 2}})
+      spreads.push_back({size, sharding, shard_size});
+  }
+  const bool exhaustive = std::getenv("TROUPE_TEST_EXHAUSTIVE") != nullptr;
+  const size_t start = head == HeadKind::kLm ? 0 : 1;
+  for (size_t i = 0; i < spreads.size(); ++i) {
+    for (size_t combination = 0; combination < 4; ++combination) {
+      if (!exhaustive && (i % 2 != start || combination != i / 2 % 4)) continue;
+      EngineOptions options = options_of("qwen3", head);
+      options.gradient_checkpointing = combination % 2 == 1;
+      options.max_tokens = combination < 2 ? 40 : 400;
+      compare(options, round_robin(spreads[i].size), spreads[i], 10, 1e-6);
     }
   }
 }
 
-TEST(ten_updates_of_a_critic_equal_one_process) {
-  for (const std::string sharding : {"full_shard", "shard_grad_op", "no_shard"}) {
-    EngineOptions options = options_of("qwen3", HeadKind::kValue);
-    options.gradient_checkpointing = sharding == "shard_grad_op";
-    compare(options, round_robin(3), 3, sharding, 10, 1e-6);
+// What a rank sends in two optimiser steps of one update, with `rounds` micro-batches in all.
+int64_t theoretical_bytes(const std::vector<ParameterInfo>& parameters, const Spread& spread,
+                          int64_t rounds) {
+  std::vector<std::pair<std::string, int64_t>> groups;
+  for (const ParameterInfo& info : parameters) {
+    const std::string name = info.name.rfind("layers.", 0) == 0 ? info.name.substr(0, 8)
+                             : info.name == "embed.weight"      ? "embed"
+                                                                : "head";
+    if (groups.empty() || groups.back().first != name) groups.emplace_back(name, 0);
+    int64_t count = 1;
+    for (const int64_t extent : info.shape) count *= extent;
+    groups.back().second += (count + 15) / 16 * 16;
+  }
+  const int64_t peers = spread.size - 1;
+  const int64_t steps = 2;
+  int64_t bytes = steps * 8 * peers;  // the counts of micro-batches, int64
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const int64_t part = (groups[g].second + 16 * spread.size - 1) / (16 * spread.size) * 16;
+    // Embeddings, head and the last block are gathered for forward and backward together.
+    const bool twice = groups[g].first != "embed" && g + 2 < groups.size();
+    const int64_t gathers = spread.sharding == "full_shard" ? rounds * (twice ? 2 : 1) : steps;
+    bytes += (gathers + rounds) * part * 4 * peers;  // gathered parameters, reduced gradients
+    bytes += steps * 8 * peers;                      // squares of the gradients, float64
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST(ten_updates_of_an_actor_equal_one_process_for_every_size_and_strategy) {
+  compare_everywhere(HeadKind::kLm);
+}
+
+TEST(ten_updates_of_a_critic_equal_one_process_for_every_size_and_strategy) {
+  compare_everywhere(HeadKind::kValue);
+}
+
+TEST(delays_before_collectives_change_nothing) {
+  const EngineOptions options = options_of("qwen3", HeadKind::kLm);
+  for (Spread spread : {Spread{3, "full_shard"}, Spread{2, "shard_grad_op"}, Spread{4, "full_shard", 2}}) {
+    const auto owners = round_robin(spread.size);
+    const std::vector<Outcome> prompt = train_sharded(options, owners, spread, 2);
+    spread.delays = true;
+    const std::vector<Outcome> late = train_sharded(options, owners, spread, 2);
+    for (size_t rank = 0; rank < prompt.size(); ++rank) {
+      CHECK(late[rank].before.equal(prompt[rank].before));
+      CHECK(late[rank].weights.equal(prompt[rank].weights));
+      CHECK(late[rank].grad_norms == prompt[rank].grad_norms);
+    }
+  }
+}
+
+TEST(bytes_sent_by_an_update_are_the_theoretical_volume) {
+  EngineOptions options = options_of("qwen3", HeadKind::kLm);
+  options.max_tokens = 400;  // one micro-batch in each of the two mini-batches
+  const std::vector<ParameterInfo> parameters = create_engine(options)->parameters();
+  for (const Spread& spread :
+       {Spread{2, "full_shard"}, Spread{3, "full_shard"}, Spread{3, "shard_grad_op"}}) {
+    for (const Outcome& outcome : train_sharded(options, round_robin(spread.size), spread, 1))
+      CHECK(outcome.bytes_sent == theoretical_bytes(parameters, spread, 2));
   }
 }
 
 TEST(tied_embeddings_and_experts) {
   for (const std::string variant : {"gpt2", "qwen3_moe"}) {
-    compare(options_of(variant, HeadKind::kLm), round_robin(2), 2, "full_shard", 10, 1e-6);
+    compare(options_of(variant, HeadKind::kLm), round_robin(2), {2, "full_shard"}, 10, 1e-6);
   }
 }
 
@@ -250,30 +287,43 @@ TEST(bfloat16_computes_on_gathered_copies_of_float32_masters) {
   for (const std::string sharding : {"full_shard", "no_shard"}) {
     EngineOptions options = options_of("qwen3", HeadKind::kLm);
     options.dtype = "bfloat16";
-    compare(options, round_robin(2), 2, sharding, 3, 1e-4);
+    compare(options, round_robin(2), {2, sharding}, 3, 1e-4);
   }
 }
 
 TEST(unequal_and_empty_shares_do_not_change_the_result) {
   // Rank 2 has nothing at all; rank 0 has one sequence, of the second mini-batch.
   const std::vector<int64_t> owners{1, 1, 1, 1, 1, 1, 0, 1};
-  for (const std::string sharding : {"full_shard", "shard_grad_op", "no_shard"}) {
-    compare(options_of("qwen3", HeadKind::kLm), owners, 3, sharding, 3, 1e-6);
+  for (const HeadKind head : {HeadKind::kLm, HeadKind::kValue}) {
+    for (const std::string sharding : {"full_shard", "shard_grad_op", "no_shard"}) {
+      compare(options_of("qwen3", head), owners, {3, sharding}, 3, 1e-6);
+    }
+    compare(options_of("qwen3", head), owners, {4, "full_shard", 2}, 3, 1e-6);
   }
 }
 
-TEST(unknown_strategies_are_refused) {
-  EngineOptions options = options_of("qwen3", HeadKind::kLm);
-  options.sharding = "zero";
-  const auto rendezvous = Rendezvous::open();
-  std::thread peer([&] {
-    make_communicator({"gloo", 1, 2, "127.0.0.1", rendezvous->port(), std::chrono::milliseconds(20'000)});
-  });
-  const std::shared_ptr<Communicator> comm =
-      make_communicator({"gloo", 0, 2, "127.0.0.1", rendezvous->port(), std::chrono::milliseconds(20'000)});
-  peer.join();
-  CHECK_THROWS(create_engine(options, comm),
-               "expected sharding full_shard, shard_grad_op or no_shard, got zero");
+TEST(strategies_that_make_no_sense_are_refused) {
+  const auto message = [](const std::string& sharding, int64_t shard_size) {
+    EngineOptions options = options_of("qwen3", HeadKind::kLm);
+    options.sharding = sharding;
+    options.shard_size = shard_size;
+    const auto rendezvous = Rendezvous::open();
+    const auto join = [&](int64_t rank) {
+      return make_communicator(
+          {"gloo", rank, 2, "127.0.0.1", rendezvous->port(), "secret", std::chrono::milliseconds(20'000)});
+    };
+    std::thread peer([&] { join(1); });
+    const std::shared_ptr<Communicator> comm = join(0);
+    peer.join();
+    try {
+      create_engine(options, comm);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("(nothing thrown)");
+  };
+  CHECK(message("zero", 0) == "[fsdp] expected sharding full_shard, shard_grad_op or no_shard, got zero");
+  CHECK(message("full_shard", 3) == "[fsdp] expected a number of ranks per copy that divides 2 ranks, got 3");
 }
 
 TEST_MAIN()

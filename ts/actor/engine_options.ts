@@ -44,7 +44,10 @@ export interface EngineOptions {
     vpp?: number;
     sequenceParallel?: boolean;
     ulysses?: number;
-    /** Ranks that share one copy of the state: -1 (default), worldSize or more: all; 1: none, `sharding` no_shard. */
+    /**
+     * Ranks that share one copy of the state: -1 (default), worldSize or more: all; 1: none, `sharding` no_shard; a divisor of
+     * worldSize: neighbours share one, and there are several copies (hybrid).
+     */
     fsdpSize?: number;
     /**
      * full_shard (default): parameters are gathered block by block; shard_grad_op: once per call or optimiser step; no_shard: every
@@ -77,6 +80,8 @@ export interface ResolvedEngineOptions {
   worldSize: number;
   /** null: one process holds everything. */
   sharding: Sharding | null;
+  /** Ranks per copy of the state; 0: all. */
+  shardSize: number;
   device: 'cpu' | 'cuda' | null;
   dtype: 'float32' | 'bfloat16' | null;
   maxTokens: number | null;
@@ -140,7 +145,7 @@ export function resolveEngineOptions(
     model: o.model,
     name: o.name ?? role,
     worldSize,
-    sharding,
+    ...sharding,
     device:
       o.device === undefined
         ? null
@@ -165,8 +170,12 @@ export function resolveEngineOptions(
   };
 }
 
-/** Refuses what this release cannot do. */
-function resolveSharding(where: string, o: EngineOptions, worldSize: number): Sharding | null {
+/** How the model is spread. Refuses what this release cannot do. */
+function resolveSharding(
+  where: string,
+  o: EngineOptions,
+  worldSize: number,
+): Pick<ResolvedEngineOptions, 'sharding' | 'shardSize'> {
   if (o.parallel !== undefined) checkOptionNames(`${where}.parallel`, o.parallel, PARALLEL_KEYS);
   const { fsdpSize = -1, sharding, ...others } = o.parallel ?? {};
   for (const [key, value] of Object.entries(others)) {
@@ -176,10 +185,13 @@ function resolveSharding(where: string, o: EngineOptions, worldSize: number): Sh
         `parallel.${key} ${String(value)}: not in this release, which shards by data only`,
       );
   }
-  if (fsdpSize !== -1 && fsdpSize !== 1 && !(fsdpSize >= worldSize)) {
+  if (
+    !Number.isInteger(fsdpSize) ||
+    !(fsdpSize === -1 || fsdpSize >= worldSize || worldSize % fsdpSize === 0)
+  ) {
     throw badOption(
       where,
-      `parallel.fsdpSize ${String(fsdpSize)}: expected -1, 1 or at least worldSize = ${worldSize}; copies of shards (hybrid) are not in this release`,
+      `parallel.fsdpSize ${String(fsdpSize)}: expected -1, a divisor of worldSize = ${worldSize}, or more than it`,
     );
   }
   if (o.offload !== undefined) checkOptionNames(`${where}.offload`, o.offload, ['params', 'optimizer']);
@@ -187,7 +199,8 @@ function resolveSharding(where: string, o: EngineOptions, worldSize: number): Sh
     throw badOption(where, 'offload is not in this release: leave it out');
   const fallback = fsdpSize === 1 ? 'no_shard' : 'full_shard';
   const chosen = choiceOption(where, 'parallel.sharding', sharding, SHARDINGS, fallback);
-  return worldSize === 1 ? null : chosen;
+  if (worldSize === 1) return { sharding: null, shardSize: 0 };
+  return { sharding: chosen, shardSize: fsdpSize === -1 || fsdpSize >= worldSize ? 0 : fsdpSize };
 }
 
 function resolveOptim(where: string, o: OptimOptions, defaultLr: number): NativeAdamWOptions {

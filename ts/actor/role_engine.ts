@@ -213,6 +213,7 @@ function nativeOptions(
     seed: o.seed,
     numThreads: o.numThreads,
     sharding: o.sharding,
+    shardSize: o.shardSize,
   };
 }
 

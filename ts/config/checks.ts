@@ -253,10 +253,9 @@ function divisors(n: number): string {
 
 function checkFsdpSize({ trainer }: ResolvedConfig, section: string, size: number): void {
   const ranks = trainer.n_gpus_per_node;
-  if (size === -1 || size === 1 || size >= ranks) return;
+  if (size === -1 || size >= ranks || ranks % size === 0) return;
   throw new ConfigError(
-    `${section}.fsdp_size: expected -1, 1 or at least the number of workers (${ranks}), got ${size}: ` +
-      'several copies of shards (hybrid) are not available in this version',
+    `${section}.fsdp_size: expected -1 or a divisor of the number of workers (${ranks}), got ${size}`,
     `${section}.fsdp_size`,
   );
 }

@@ -68,7 +68,7 @@ export const fsdpConfig = {
   fsdp_size: field(
     int(-1),
     -1,
-    'Ranks that share one copy of the state: -1: all; 1: none, every rank holds everything (no_shard).',
+    'Ranks that share one copy of the state: -1: all; 1: none, every rank holds everything (no_shard); else a divisor of the workers.',
   ),
   forward_prefetch: ignored('parameters are gathered when they are needed'),
   forward_only: ignored('the reference never trains'),

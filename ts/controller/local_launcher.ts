@@ -57,6 +57,8 @@ const SPIN_COUNT = '20000';
 function computeEnvironment(spec: WorkerSpec): Record<string, string> {
   const env: Record<string, string> = { TROUPE_PARENT_PID: String(process.pid) };
   if (!process.env['OMP_WAIT_POLICY'] && !process.env['GOMP_SPINCOUNT']) env['GOMP_SPINCOUNT'] = SPIN_COUNT;
+  // c10d warns with a stack trace of every connection that a dead peer has left; the error that follows says it.
+  if (!process.env['TORCH_CPP_LOG_LEVEL']) env['TORCH_CPP_LOG_LEVEL'] = 'ERROR';
   if (spec.numThreads !== null) env['OMP_NUM_THREADS'] = String(spec.numThreads);
   if (spec.device === 'cuda') env['CUDA_VISIBLE_DEVICES'] = visibleDevice(spec);
   return env;

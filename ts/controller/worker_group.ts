@@ -1,4 +1,4 @@
-import { randomBytes } from 'node:crypto';
+import { createHash, randomBytes } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import { TroupeError } from '../errors';
 import type { NativeBuildInfo, NativeEngineOptions, NativeMemoryInfo } from '../native/bridge';
@@ -63,6 +63,8 @@ export class WorkerGroup {
   readonly #options: WorkerGroupOptions;
   readonly #deadTimeoutMs: number;
   readonly #members: Member[] = [];
+  /** Shown by every worker that dials in, and to each other. */
+  readonly #token = randomBytes(32).toString('hex');
   readonly #monitor: HeartbeatMonitor;
   readonly #startup: Startup;
   #server: ControllerServer | null = null;
@@ -192,8 +194,8 @@ export class WorkerGroup {
   }
 
   async #start(): Promise<void> {
-    const token = randomBytes(32).toString('hex');
     const { worldSize } = this;
+    const token = this.#token;
     const { launcher } = this.#options;
     const starter = launcher !== undefined && 'start' in launcher ? launcher : createLocalLauncher(launcher);
     this.#server = await ControllerServer.listen({
@@ -250,10 +252,11 @@ export class WorkerGroup {
     const backend = this.#options.device === 'cuda' ? 'nccl' : 'gloo';
     const timeoutMs = this.#options.collectiveTimeoutMs ?? 600_000;
     const port = await this.callBinding('openRendezvous', []);
+    const token = createHash('sha256').update(`${this.#token}/ranks`).digest('hex');
     await this.#together(
       'joinGroup',
       this.#members.map(({ rank }) =>
-        this.callBinding('joinGroup', [{ backend, rank, size: worldSize, port, timeoutMs }], rank),
+        this.callBinding('joinGroup', [{ backend, rank, size: worldSize, port, token, timeoutMs }], rank),
       ),
     );
   }

@@ -69,6 +69,8 @@ export interface NativeEngineOptions {
   numThreads: number;
   /** How the model is spread over the group that joinGroup made; null: this process holds a model of its own. */
   sharding: Sharding | null;
+  /** Ranks that share one copy of the state; 0: all. */
+  shardSize: number;
 }
 
 /** native/fsdp/sharding.h */
@@ -80,6 +82,8 @@ export interface NativeGroupOptions {
   rank: number;
   size: number;
   port: number;
+  /** Shared by the ranks of a group: strangers at the same meeting point do not meet them. */
+  token: string;
   /** How long one collective may take. */
   timeoutMs: number;
 }
@@ -307,6 +311,8 @@ export interface NativeBinding {
   getTensor(engine: NativeEngine, kind: NativeTensorKind, param: string): Promise<Float32Array>;
 
   stateBytes(engine: NativeEngine): Promise<NativeStateBytes>;
+  /** Bytes that this rank has sent in collectives: its group's, which engines share, and the engine's own. */
+  bytesSent(engine: NativeEngine): Promise<number>;
 
   computeLogProb(
     engine: NativeEngine,

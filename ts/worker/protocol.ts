@@ -38,6 +38,7 @@ const engineMethods: Record<EngineMethod, true> = {
   exportTensors: true,
   getTensor: true,
   stateBytes: true,
+  bytesSent: true,
   computeLogProb: true,
   updatePolicy: true,
   computeValues: true,

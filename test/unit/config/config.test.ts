@@ -199,7 +199,7 @@ describe('contradictions', () => {
     ['trainer.nnodes=2', /trainer\.nnodes: expected 1, got 2: this version trains on one machine/],
     [
       'actor_rollout_ref.actor.fsdp_config.fsdp_size=0',
-      /fsdp_size: expected -1, 1 or at least the number of workers \(1\), got 0/,
+      /fsdp_size: expected -1 or a divisor of the number of workers \(1\), got 0/,
     ],
     [
       'trainer.logger=[console,clearml]',

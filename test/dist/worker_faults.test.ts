@@ -1,0 +1,137 @@
+import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { Actor } from '../../ts/actor/actor';
+import type { Launcher, WorkerProcess } from '../../ts/controller/launcher';
+import { createLocalLauncher } from '../../ts/controller/local_launcher';
+import { WorkerGroup } from '../../ts/controller/worker_group';
+import { WorkerDiedError } from '../../ts/errors';
+import { waitForExit } from '../helpers/fake_group';
+import { raggedBatch, SHARDED_MODEL, smallEngine } from '../helpers/sharded';
+
+// A group of workers that loses one, in whatever it does: one error, in time, and nothing left. Which collective of which phase
+// is lost when is test/native/fsdp_faults_test.cc's.
+
+const DEAD_TIMEOUT_MS = 2000;
+const batch = raggedBatch(9, 3);
+const prompts = Array.from({ length: batch.size }, (_, i) => batch.prompt(i));
+
+let group: WorkerGroup;
+let processes: WorkerProcess[];
+let dir: string;
+beforeEach(async () => {
+  processes = [];
+  dir = mkdtempSync(path.join(tmpdir(), 'troupe-faults-'));
+  const local = createLocalLauncher();
+  const launcher: Launcher = {
+    start(spec) {
+      const worker = local.start(spec);
+      processes.push(worker);
+      return worker;
+    },
+  };
+  group = await WorkerGroup.launch({
+    worldSize: 3,
+    device: 'cpu',
+    launcher,
+    deadTimeoutMs: DEAD_TIMEOUT_MS,
+  });
+});
+afterEach(async () => {
+  await group.close();
+  rmSync(dir, { recursive: true });
+});
+
+const createActor = (): Promise<Actor> => Actor.create({ ...smallEngine, model: SHARDED_MODEL, group });
+
+async function failureOf(call: Promise<unknown>): Promise<Error> {
+  const error = await call.then(
+    () => null,
+    (reason: unknown) => reason,
+  );
+  expect(error).toBeInstanceOf(Error);
+  return error as Error;
+}
+
+async function forever(body: (round: number) => Promise<unknown>): Promise<void> {
+  for (let round = 0; ; round++) await body(round);
+}
+
+/** The phase that the trainer would be in, and work that does not end by itself. */
+const work: Record<string, (actor: Actor) => Promise<unknown>> = {
+  old_log_prob: (actor) => forever(() => actor.computeLogProb(batch)),
+  update_actor: (actor) => actor.updatePolicy(batch, { ppoEpochs: 100_000 }),
+  gen: (actor) =>
+    forever(() => actor.generate(prompts, { maxNewTokens: 40, n: 8, seed: 1, stopTokenIds: [] })),
+  save_checkpoint: (actor) => forever((round) => actor.saveCheckpoint(path.join(dir, `step_${round}`))),
+};
+
+test.each([
+  ['update_actor', 'SIGKILL', 1],
+  ['update_actor', 'SIGSTOP', 1],
+  ['update_actor', 'SIGKILL', 0], // the rank that all others met at
+  ['old_log_prob', 'SIGSTOP', 0],
+  ['gen', 'SIGKILL', 2],
+  ['gen', 'SIGSTOP', 2],
+  ['save_checkpoint', 'SIGKILL', 1],
+  ['save_checkpoint', 'SIGKILL', 0], // the one that writes
+] as const)('%s: %s of rank %d', async (phase, signal, victim) => {
+  const actor = await createActor();
+  group.setPhase(phase);
+  const call = (work[phase] as (actor: Actor) => Promise<unknown>)(actor);
+  let struck = 0;
+  setTimeout(() => {
+    struck = performance.now();
+    process.kill(processes[victim]?.pid as number, signal);
+  }, 300);
+  const error = await failureOf(call);
+  expect(performance.now() - struck).toBeLessThan(DEAD_TIMEOUT_MS + 6000);
+  expect(error).toBeInstanceOf(WorkerDiedError);
+  expect(error).toMatchObject({ rank: victim, phase, signal: signal === 'SIGKILL' ? 'SIGKILL' : null });
+  if (phase === 'update_actor')
+    expect(error.message).toMatch(
+      /Its peers were in a collective: rank \d: \w+ #\d+ of [\w. -]+ \((start|forward|backward|optimizer)\)/,
+    );
+  // The first cause is what every later call hears.
+  expect(await failureOf(actor.computeLogProb(batch))).toBe(error);
+  for (const worker of processes) await waitForExit(worker.pid as number, 3000);
+  // What was being saved is not there, not even in part.
+  for (const entry of readdirSync(dir)) {
+    expect(entry).toMatch(/^step_\d+$/);
+    expect(existsSync(path.join(dir, entry, 'optimizer'))).toBe(true);
+  }
+});
+
+test('a rank that throws alone ends the group with its own error', async () => {
+  const actor = await createActor();
+  group.setPhase('old_log_prob');
+  const tokens = {
+    tokens: Int32Array.of(1, 2),
+    seqOffsets: Int32Array.of(0, 2),
+    promptLens: Int32Array.of(1),
+  };
+  const bad = { ...tokens, tokens: Int32Array.of(1, 100_000) };
+  const call = group.callAll(actor.name, 'computeLogProb', (rank) => [
+    rank === 2 ? bad : tokens,
+    1,
+    false,
+    false,
+  ]);
+  const error = await failureOf(call);
+  expect(error).toMatchObject({ code: 'INVALID_ARGUMENT' });
+  expect(error.message).toMatch(
+    /rank 2 failed in phase old_log_prob \(computeLogProb of 'actor'\): .*100000[\s\S]*Its peers were in a collective: rank 0: \w+ #\d+ of micro-batch counts \(start\)/,
+  );
+  for (const worker of processes) await waitForExit(worker.pid as number, 3000);
+});
+
+test('what fails on every rank is thrown, and the group goes on', async () => {
+  const actor = await createActor();
+  await expect(
+    actor.engine.group.callAll(actor.name, 'getTensor', () => ['param', 'nothing']),
+  ).rejects.toThrow(/no parameter 'nothing'/);
+  await expect(actor.saveCheckpoint(path.join(__filename, 'no', 'directory'))).rejects.toMatchObject({
+    code: 'IO',
+  });
+  expect((await actor.computeLogProb(batch)).logProbs).toHaveLength(batch.numResponseTokens);
+});
