@@ -1,4 +1,5 @@
 import { codeReward } from '../../ts/reward/code/code_reward';
+import { exactJson, parseExactJson } from '../../ts/reward/code/exact_json';
 import { extractCode } from '../../ts/reward/code/python_program';
 import { Limiter } from '../../ts/reward/code/runner';
 import { parseTests, sameOutput, sameValue } from '../../ts/reward/code/tests';
@@ -83,6 +84,35 @@ test('reads the ground truth of stdin problems and of functions', () => {
       { input: [[1], 2], output: [4] },
     ],
   });
+});
+
+test('integers beyond 2^53 stay exact', () => {
+  const truth =
+    '{"fn_name": "f", "inputs": ["1000000000000000003\\n[-9007199254740993, 1.5, \\"9007199254740993\\"]", [12345678901234567890]], "outputs": ["9007199254740993", 2e16]}';
+  const { cases } = parseTests(truth);
+  expect(cases.map(({ input }) => exactJson(input))).toEqual([
+    '[1000000000000000003,[-9007199254740993,1.5,"9007199254740993"]]',
+    '[12345678901234567890]',
+  ]);
+  const returns = (stdout: string, i: number): boolean => sameValue(parseExactJson(stdout), cases[i]?.output);
+  expect(returns('9007199254740993', 0)).toBe(true);
+  expect(returns('9007199254740992', 0)).toBe(false);
+  expect(returns('9007199254740993.0', 0)).toBe(false);
+  expect(returns('20000000000000000', 1)).toBe(true);
+  expect(returns('20000000000000001', 1)).toBe(false);
+  for (const text of [
+    '"',
+    '"\\"'.repeat(4e6),
+    '1'.repeat(4e6),
+    '[',
+    `${'1'.repeat(16)}"${'\\"'.repeat(4e6)}`,
+  ]) {
+    try {
+      parseExactJson(text);
+    } catch (error) {
+      expect(error).toBeInstanceOf(SyntaxError);
+    }
+  }
 });
 
 test.each([

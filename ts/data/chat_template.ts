@@ -1,6 +1,7 @@
 import { Template } from '@huggingface/jinja';
 import { TroupeError } from '../errors';
 import { reasonOf } from '../text';
+import { stripFunctions, usePythonStrip } from './python_strip';
 
 export interface ChatMessage {
   role: string;
@@ -19,6 +20,7 @@ export class ChatTemplate {
   ) {
     try {
       this.template = new Template(source);
+      usePythonStrip(this.template);
     } catch (cause) {
       throw new TroupeError(
         'INVALID_MODEL',
@@ -34,6 +36,7 @@ export class ChatTemplate {
     extra: Readonly<Record<string, unknown>> = {},
   ): string {
     const scope = {
+      ...stripFunctions,
       ...this.specialTokens,
       ...extra,
       messages,

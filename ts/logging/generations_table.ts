@@ -1,4 +1,5 @@
 import Table from 'cli-table3';
+import { toJson } from '../text';
 import type { Generation } from './logger';
 
 const NARROWEST = 60;
@@ -20,7 +21,7 @@ export function generationsTable(generations: readonly Generation[], step: numbe
     style: { head: [], border: [] },
   });
   for (const { input, output, gts, score } of generations) {
-    const shown = typeof gts === 'string' ? gts : (JSON.stringify(gts) ?? '');
+    const shown = typeof gts === 'string' ? gts : (toJson(gts) ?? '');
     table.push([String(Number(score.toPrecision(4))), printable(input), printable(output), printable(shown)]);
   }
   return `validation at step ${step}, ${generations.length} of its answers\n${table.toString()}`;

@@ -1,6 +1,7 @@
 import { readdirSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
+import { toJson } from '../text';
 import { writableDirectory } from '../trainer/run_directory';
 import { EventFile } from './event_file';
 import type { Generation, MetricLogger, Metrics } from './logger';
@@ -51,7 +52,7 @@ function markdown({ input, output, gts, score }: Generation): string {
   // Indented: text of a model must not be taken for Markdown.
   const code = (text: string): string => text.replace(/^/gm, '    ');
   return [
-    `**score ${score}, ground truth:**\n\n${code(JSON.stringify(gts) ?? '')}`,
+    `**score ${score}, ground truth:**\n\n${code(toJson(gts) ?? '')}`,
     `**input**\n\n${code(input)}`,
     `**output**\n\n${code(output)}`,
   ].join('\n\n');

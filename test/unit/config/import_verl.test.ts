@@ -253,10 +253,14 @@ describe('a YAML file', () => {
 });
 
 describe('bad input', () => {
+  const doubled = `A+=("\${A[@]}")\n`;
   it.each([
     ['notes.txt', 'nothing of the kind', /expected a YAML file.*verl\.trainer\.main_ppo/],
     ['list.yaml', '- a\n', /expected a mapping/],
     ['broken.yaml', 'a: [', /not valid YAML/],
+    ['circle.yaml', 'a: &a { b: *a }', /circle\.yaml: .*nested too deeply, or in itself/],
+    ['minus.sh', `verl.trainer.main_ppo a.b=$((${'-'.repeat(100_000)}1))`, /nested too deeply/],
+    ['more.sh', `A=(x=1)\n${doubled.repeat(18)}verl.trainer.main_ppo`, /nested too deeply/],
   ])('%s', (name, text, message) => {
     expect(() => translate(name, text)).toThrow(message);
   });

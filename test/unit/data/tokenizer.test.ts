@@ -70,6 +70,10 @@ describe('chat templates', () => {
     ['{% generation %}{{ messages[0].content.strip() }}{% endgeneration %}', 'x'],
     ['{%- for m in messages -%}\n  {{- m.role }}\n{%- endfor -%}', 'user'],
     ['{% if tools is defined %}tools{% else %}none{% endif %}', 'none'],
+    ["[{{ ' \\n x \\n '.strip() }}][{{ '\\n\\n x\\n \\n'.strip('\\n') }}]", '[x][ x\n ]'],
+    ["[{{ '\\n x \\n'.lstrip('\\n') }}][{{ (' a' + 'xyx ')[:4].rstrip('xy') }}]", '[ x \n][ a]'],
+    ["{{ '<think>\\n a\\n</think>\\n\\n b'.split('</think>')[-1].lstrip('\\n') }}", ' b'],
+    ["{{ 'aba'.strip('b'.strip('c')) ~ 'aba'.strip('a'.strip('\\n')) }}", 'abab'],
   ])('do what Hugging Face does: %s', (template, expected) => {
     const tokenizer = Tokenizer.load(tokenizerDirectory({ chat_template: template }));
     expect(tokenizer.renderChat([user('x')], true, { greeting: 'hello' })).toBe(expected);
@@ -81,6 +85,11 @@ describe('chat templates', () => {
     expect(() => tokenizer.renderChat([user('x')], true)).toThrow(
       /the chat template failed: roles must alternate/,
     );
+  });
+
+  it('may fail', () => {
+    const tokenizer = Tokenizer.load(tokenizerDirectory({ chat_template: "{{ messages.strip('x') }}" }));
+    expect(() => tokenizer.renderChat([user('x')], true)).toThrow(/failed: strip\(\) expects texts/);
   });
 
   it('that do not parse are named', () => {

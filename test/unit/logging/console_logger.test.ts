@@ -192,14 +192,14 @@ describe('the table of generations', () => {
   const row = { input: 'What is 1 + 1?', output: 'It is 2.\n#### 2', gts: '2', score: 1 };
 
   test('fits the width, also with wide characters', () => {
-    const rows = [row, { ...row, output: '答'.repeat(300), gts: { a: [1] }, score: 0.123456 }];
+    const rows = [row, { ...row, output: '答'.repeat(300), gts: { a: [2n ** 54n] }, score: 0.123456 }];
     for (const width of [60, 100, 180]) {
       const [title, ...lines] = generationsTable(rows, 7, width).split('\n');
       expect(title).toBe('validation at step 7, 2 of its answers');
       for (const line of lines) expect(cells(line)).toBeLessThanOrEqual(width);
     }
     const text = generationsTable(rows, 7, 100);
-    for (const part of ['score', 'What is 1 + 1?', '#### 2', '{"a":[1]}', '0.1235'])
+    for (const part of ['score', 'What is 1 + 1?', '#### 2', '{"a":["18', '0.1235'])
       expect(text).toContain(part);
   });
 

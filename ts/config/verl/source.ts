@@ -25,6 +25,22 @@ export function readVerlSource(
   environment: Readonly<Record<string, string | undefined>>,
 ): VerlSource {
   const text = readConfigText(file);
+  try {
+    return sourceOf(file, text, overrides, environment);
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error;
+    throw new ConfigError(
+      `${file}: expected a configuration, got one that is nested too deeply, or in itself`,
+    );
+  }
+}
+
+function sourceOf(
+  file: string,
+  text: string,
+  overrides: readonly string[],
+  environment: Readonly<Record<string, string | undefined>>,
+): VerlSource {
   const source: VerlSource = { tree: {}, unread: [], removed: [] };
   if (/\.ya?ml$/.test(file)) source.tree = parseYamlTree(text, file);
   else addWords(source, launchWords(text, environment) ?? bareWords(file, text, environment));

@@ -1,5 +1,6 @@
 import { boundsItself } from '../bounded';
 import type { RewardFunction, RewardOutcome, RewardSample } from '../types';
+import { exactJson, parseExactJson } from './exact_json';
 import { callOf, extractCode, programOf } from './python_program';
 import type { CodeRunner, RunResult, RunStatus } from './runner';
 import { type CodeCase, type CodeTests, parseTests, sameOutput, sameValue } from './tests';
@@ -46,7 +47,7 @@ async function score(
   let passed = 0;
   let verdict: Verdict = 'accepted';
   for (const test of cases) {
-    const stdin = tests.fnName === null ? (test.input as string) : JSON.stringify(test.input);
+    const stdin = tests.fnName === null ? (test.input as string) : exactJson(test.input);
     const result = judge(tests, test, await sandbox.run({ code: program, stdin }));
     if (result === 'accepted') passed++;
     else if (verdict === 'accepted') verdict = result;
@@ -59,7 +60,7 @@ function judge({ fnName }: CodeTests, { output }: CodeCase, { status, stdout }: 
   if (status !== 'finished') return status;
   if (fnName === null) return sameOutput(stdout, output as string) ? 'accepted' : 'wrong_answer';
   try {
-    return sameValue(JSON.parse(stdout), output) ? 'accepted' : 'wrong_answer';
+    return sameValue(parseExactJson(stdout), output) ? 'accepted' : 'wrong_answer';
   } catch {
     // NaN and Infinity, which Python writes and JSON does not have.
     return 'wrong_answer';

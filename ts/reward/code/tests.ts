@@ -1,5 +1,6 @@
 import { TroupeError } from '../../errors';
 import { show } from '../../text';
+import { parseExactJson } from './exact_json';
 
 /** Tests of one problem. */
 export interface CodeTests {
@@ -36,7 +37,7 @@ function callArguments(input: unknown): unknown {
 
 function json(source: string, what: string): unknown {
   try {
-    return JSON.parse(source);
+    return parseExactJson(source);
   } catch {
     throw invalid(`${what} ${show(source)} is not JSON`);
   }
@@ -91,6 +92,8 @@ export function sameOutput(actual: string, expected: string): boolean {
 /** Equal JSON values; numbers by value, so that 1 equals 1.0. */
 function sameJson(a: unknown, b: unknown): boolean {
   if (a === b) return true;
+  if (typeof a === 'bigint') return typeof b === 'number' && Number.isInteger(b) && BigInt(b) === a;
+  if (typeof b === 'bigint') return sameJson(b, a);
   if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null) return false;
   if (Array.isArray(a) !== Array.isArray(b)) return false;
   const keys = Object.keys(a);
