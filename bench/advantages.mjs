@@ -1,4 +1,5 @@
-// node bench/advantages.mjs [--responses N] [--tokens N]: seconds of every advantage estimator. See docs/benchmarks.md.
+// node bench/advantages.mjs [--responses N] [--tokens N]: milliseconds of every advantage
+// estimator. Processor time is what a machine without other load would take. See docs/benchmarks.md.
 import { createRequire } from 'node:module';
 import { cpus } from 'node:os';
 import { parseArgs } from 'node:util';
@@ -46,14 +47,18 @@ function makeBatch(responses, tokens) {
 const batch = makeBatch(Number(values.responses), Number(values.tokens));
 console.log(`node ${process.version}, ${cpus().length} x ${cpus()[0]?.model.trim()}`);
 console.log(`${values.responses} responses x ${values.tokens} tokens, groups of ${GROUP}: milliseconds`);
-console.log('| estimator | median | slowest |\n|---|---:|---:|');
+console.log('| estimator | processor, least | processor, median | elapsed, median |\n|---|---:|---:|---:|');
 for (const name of advantageEstimatorNames()) {
-  const times = [];
+  const [processor, elapsed] = [[], []];
   for (let i = 0; i < REPEATS; i++) {
-    const start = performance.now();
+    const [start, before] = [performance.now(), process.cpuUsage()];
     computeAdvantages(name, batch);
-    times.push(performance.now() - start);
+    const { user, system } = process.cpuUsage(before);
+    processor.push((user + system) / 1000);
+    elapsed.push(performance.now() - start);
   }
-  times.sort((a, b) => a - b);
-  console.log(`| ${name} | ${times[Math.floor(REPEATS / 2)].toFixed(1)} | ${times.at(-1).toFixed(1)} |`);
+  for (const times of [processor, elapsed]) times.sort((a, b) => a - b);
+  const median = Math.floor(REPEATS / 2);
+  const row = [processor[0], processor[median], elapsed[median]].map((time) => time.toFixed(1));
+  console.log(`| ${name} | ${row.join(' | ')} |`);
 }

@@ -1,10 +1,11 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { AdvantageConfig, AdvantageInputs } from '../../ts/algorithms/advantage_types';
+import type { AdvantageConfig, AdvantageInputs, AdvantageResult } from '../../ts/algorithms/advantage_types';
 import { computeAdvantagesDouble, registerAdvantageEstimator } from '../../ts/algorithms/advantages';
 import { expOfLogProb } from '../../ts/algorithms/exp';
 import { maskedMean } from '../../ts/algorithms/masked';
 import { Moments } from '../../ts/algorithms/moments';
+import { TroupeError } from '../../ts/errors';
 
 type Matrix = number[][];
 
@@ -249,6 +250,45 @@ describe('registry', () => {
     expect([...computeAdvantagesDouble('mine', inputs).advantages]).toEqual([0, 1]);
     expect(() => registerAdvantageEstimator('mine', () => estimator(inputs))).toThrow(/already registered/);
     expect(() => registerAdvantageEstimator('grpo', estimator)).toThrow(/already registered/);
+  });
+
+  test.each<[string, unknown, RegExp]>([
+    ['nothing', undefined, /must return { advantages, returns } at once, but returned undefined/],
+    ['promise', Promise.resolve(), /but returned a promise/],
+    ['no_returns', { advantages: [1, 2] }, /expected returns with 2 entries, .* but got undefined/],
+    ['short', { advantages: [1], returns: [1] }, /expected advantages with 2 entries, .* but got 1 entries/],
+    [
+      'nan',
+      { advantages: [1, Number.NaN], returns: [1, 2] },
+      /NaN in advantages\[1\] \(sequence 0, response/,
+    ],
+  ])('refuses an estimator that returns %s', (name, returned, message) => {
+    registerAdvantageEstimator(name, () => returned as AdvantageResult);
+    expect(() => computeAdvantagesDouble(name, inputs)).toThrow(TroupeError);
+    expect(() => computeAdvantagesDouble(name, inputs)).toThrow(message);
+  });
+
+  test('names the estimator that throws, and refuses what is no function', () => {
+    registerAdvantageEstimator('throws', () => {
+      throw new Error('boom');
+    });
+    expect(() => computeAdvantagesDouble('throws', inputs)).toThrow("estimator 'throws' threw: boom");
+    expect(() => registerAdvantageEstimator('five', 5 as never)).toThrow(/expected a function for 'five'/);
+  });
+
+  test('refuses options that do not exist or are of another kind', () => {
+    const normAdvByStd = { normAdvByStd: false } as AdvantageConfig;
+    expect(() => computeAdvantagesDouble('grpo', inputs, normAdvByStd)).toThrow(/mean 'normAdvByStdInGrpo'/);
+    const gamma = { gamma: 'x' } as unknown as AdvantageConfig;
+    expect(() => computeAdvantagesDouble('gae', inputs, gamma)).toThrow(/gamma: expected a number but got x/);
+  });
+
+  test('refuses rewards that are not finite, naming the sequence', () => {
+    const two = { offsets: [0, 1, 2], responseMask: [1, 1], uid: ['p', 'p'], tokenRewards: [1, Number.NaN] };
+    expect(() => computeAdvantagesDouble('grpo', two)).toThrow(/sequence 1 has none.* add up to NaN/);
+    expect(() => computeAdvantagesDouble('reinforce_plus_plus', two)).toThrow(/their variance is NaN/);
+    const components = { ...two, tokenRewards: [0, 0], rewardComponents: { a: [Number.NaN, 1] } };
+    expect(() => computeAdvantagesDouble('gdpo', components)).toThrow(/sequence 0 has none: 'a' is NaN/);
   });
 
   test('names the estimator or column that is missing', () => {

@@ -1,3 +1,4 @@
+import { policyLoss } from '../../ts/actor/losses';
 import { resolvePolicyLoss } from '../../ts/actor/update_options';
 import { checkPolicyLoss } from '../../ts/algorithms/policy_losses/check';
 import { evaluatePolicyLoss } from '../../ts/algorithms/policy_losses/evaluate';
@@ -186,6 +187,31 @@ describe('registry', () => {
     for (const name of ['registry test', 'vanilla', 'bypass_mode', 'linear', ''])
       expect(() => registerPolicyLoss(name, smooth)).toThrow(/is taken: choose another name than vanilla/);
     expect(() => registerPolicyLoss('x', 1 as never)).toThrow(/expected a function for 'x'/);
+  });
+
+  test.each([
+    ['tauPos', 0, 'a number > 0'],
+    ['tauNeg', -1, 'a number > 0'],
+    ['droBeta', 0, 'a number > 0'],
+    ['clipCovRatio', 5, 'a number >= 0 <= 1'],
+    ['klCovRatio', -1, 'a number >= 0 <= 1'],
+    ['ppoKlCoef', -1, 'a number >= 0'],
+  ])('%s of %s is refused', (name, value, expected) => {
+    expect(() => resolvePolicyLoss('x', { [name]: value }, 1)).toThrow(
+      `[x] ${name}: expected ${expected} but got ${value}`,
+    );
+  });
+
+  test('a term of the loss needs its array, also before any worker starts', async () => {
+    const inputs = { logProbs: [-1], oldLogProbs: [-1], advantages: [1] };
+    await expect(policyLoss('vanilla', inputs, { useKlLoss: true })).rejects.toMatchObject({
+      code: 'INVALID_ARGUMENT',
+      message: expect.stringContaining('refLogProbs'),
+    });
+    await expect(policyLoss('vanilla', inputs, { entropyCoeff: 0.1 })).rejects.toMatchObject({
+      code: 'INVALID_ARGUMENT',
+      message: expect.stringContaining('entropy'),
+    });
   });
 
   test('an unknown mode lists what there is', () => {

@@ -5,6 +5,7 @@ import type { Batch } from '../../ts/batch/batch';
 import type { ResolvedSftConfig } from '../../ts/config/config';
 import type { SftData } from '../../ts/trainer/sft_data';
 import { type SftEngine, SftTrainer } from '../../ts/trainer/sft_trainer';
+import { trainer } from './fake_run';
 
 const runDirectory = (): string => mkdtempSync(join(tmpdir(), 'sft-'));
 
@@ -119,12 +120,23 @@ test('killed and resumed equals uninterrupted', async () => {
 test('a stop request saves after the step', async () => {
   const directory = runDirectory();
   const engine = fakeEngine((count) => {
-    if (count === 3) trainer.requestStop('SIGINT');
+    if (count === 3) stopped.requestStop('SIGINT');
   });
-  const trainer = new SftTrainer(config(directory), {
+  const stopped = new SftTrainer(config(directory), {
     engine: async () => engine,
     data: async () => fakeData(),
   });
-  expect(await trainer.fit()).toMatchObject({ step: 3, interrupted: true, finalModel: null });
+  expect(await stopped.fit()).toMatchObject({ step: 3, interrupted: true, finalModel: null });
   expect(readFileSync(join(directory, 'latest_checkpointed_iteration.txt'), 'utf8')).toBe('3');
+});
+
+test('a checkpoint of the other program is refused', async () => {
+  const directory = runDirectory();
+  await runSft(directory, fakeEngine());
+  const reinforcement = trainer({ directory });
+  await expect(reinforcement.trainer.fit()).rejects.toThrow(/global_step_6 was made by troupe sft/);
+
+  const other = trainer({ overrides: ['trainer.save_freq=1', 'trainer.total_training_steps=1'] });
+  await other.trainer.fit();
+  await expect(runSft(other.directory, fakeEngine())).rejects.toThrow(/made by troupe train/);
 });

@@ -1,6 +1,7 @@
 import { readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { WorkerDiedError } from '../../ts/errors';
+import { createRewardManager, registerRewardManager } from '../../ts/reward/manager';
 import { FakeEngines, lengthReward, read, runDirectory, trainer } from './fake_run';
 
 const ppo = [
@@ -278,6 +279,26 @@ describe('resuming', () => {
 });
 
 describe('failures', () => {
+  test('data that cannot be read: the reward manager is closed', async () => {
+    let closed = 0;
+    registerRewardManager('counts closes', (_, options) => ({
+      ...createRewardManager('naive', lengthReward, options),
+      close: () => {
+        closed++;
+      },
+    }));
+    const { trainer: run } = trainer({
+      overrides: ["reward.reward_manager.name='counts closes'"],
+      options: {
+        data: async () => {
+          throw new Error('no such file');
+        },
+      },
+    });
+    await expect(run.fit()).rejects.toThrow('no such file');
+    expect(closed).toBe(1);
+  });
+
   test('a dead worker: the error passes through and everything is closed', async () => {
     const engines = new FakeEngines();
     const death = new WorkerDiedError('rank 0 died', {

@@ -32,6 +32,9 @@ test('names: core is acc, or reward where there is none', () => {
   expect(metrics['val-aux/a/reward/mean@1']).toBe(0.5);
   expect(metrics['val-core/b/reward/mean@2']).toBe(0.25);
   expect(metrics['val-core/b/reward/best@2/mean']).toBeGreaterThan(0.25);
+  expect(metrics['val-core/b/reward/best@2/std']).toBeGreaterThan(0);
+  expect(metrics['val-core/b/reward/maj@2/std']).toBeGreaterThan(0);
+  expect(metrics['val-aux/b/reward/std@2']).toBe(0.25);
   expect(metrics['val-aux/b/reward/worst@2/mean']).toBeLessThan(0.25);
   expect(metrics).not.toHaveProperty('val-core/b/acc/mean@2');
 });

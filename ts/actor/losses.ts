@@ -90,10 +90,10 @@ export async function policyLoss(
   const native: NativePolicyLossInputs = {
     ...layout,
     logProbs: Float32Array.from(inputs.logProbs),
-    entropy: floats('entropy'),
+    entropy: floats('entropy') ?? (loss.entropyCoeff === 0 ? null : missing(where, 'entropy')),
     oldLogProbs: (mode === BYPASS_MODE ? rolloutLogProbs : null) ?? old ?? missing(where, 'oldLogProbs'),
     advantages: floats('advantages') ?? missing(where, 'advantages'),
-    refLogProbs: floats('refLogProbs'),
+    refLogProbs: floats('refLogProbs') ?? (loss.useKlLoss ? missing(where, 'refLogProbs') : null),
     rolloutIsWeights: floats('rolloutIsWeights'),
     rolloutLogProbs,
     givenLoss: null,

@@ -3,9 +3,14 @@ import { type RolloutCorrectionOptions, resolveCorrection } from '../algorithms/
 import type { NativePolicyLossOptions, NativeValueLossOptions } from '../native/bridge';
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from './check_options';
 
-export const AGGREGATIONS = ['token-mean', 'token-sum', 'seq-mean-token-sum', 'seq-mean-token-mean'] as const;
-const ALL_AGGREGATIONS = [...AGGREGATIONS, 'seq-mean-token-sum-norm'] as const;
-export type Aggregation = (typeof ALL_AGGREGATIONS)[number];
+const AGGREGATIONS = [
+  'token-mean',
+  'token-sum',
+  'seq-mean-token-sum',
+  'seq-mean-token-mean',
+  'seq-mean-token-sum-norm',
+] as const;
+export type Aggregation = (typeof AGGREGATIONS)[number];
 
 export interface PolicyLossOptions {
   /** vanilla (PPO with dual clip), gspo, cispo, ..., bypass_mode, or a name from registerPolicyLoss; default vanilla. */
@@ -43,16 +48,16 @@ const POLICY_KEYS = [
   'entropyCoeff',
 ].concat(['useKlLoss', 'klLossCoef', 'klLossType', 'rolloutCorrection']);
 
-/** Options of single modes, and their names in the core. */
-const EXTRA: Readonly<Record<string, string>> = {
-  tauPos: 'tau_pos',
-  tauNeg: 'tau_neg',
-  clipCovRatio: 'clip_cov_ratio',
-  clipCovLb: 'clip_cov_lb',
-  clipCovUb: 'clip_cov_ub',
-  klCovRatio: 'kl_cov_ratio',
-  ppoKlCoef: 'ppo_kl_coef',
-  droBeta: 'dro_beta',
+/** Options of single modes: their names in the core, and the numbers they may be. */
+const EXTRA: Readonly<Record<string, [string, { min?: number; above?: number; max?: number }]>> = {
+  tauPos: ['tau_pos', { above: 0 }],
+  tauNeg: ['tau_neg', { above: 0 }],
+  clipCovRatio: ['clip_cov_ratio', { min: 0, max: 1 }],
+  clipCovLb: ['clip_cov_lb', {}],
+  clipCovUb: ['clip_cov_ub', {}],
+  klCovRatio: ['kl_cov_ratio', { min: 0, max: 1 }],
+  ppoKlCoef: ['ppo_kl_coef', { min: 0 }],
+  droBeta: ['dro_beta', { above: 0 }],
 };
 
 const KL_TYPES = ['kl', 'k1', 'abs', 'mse', 'k2', 'low_var_kl', 'k3'];
@@ -65,8 +70,8 @@ export function resolvePolicyLoss(
 ): NativePolicyLossOptions {
   checkOptionNames(where, o, [...POLICY_KEYS, ...Object.keys(EXTRA)]);
   const extra: Record<string, number> = {};
-  for (const [key, native] of Object.entries(EXTRA)) {
-    if (o[key] !== undefined) extra[native] = numberOption(where, key, o[key], 0);
+  for (const [key, [native, rule]] of Object.entries(EXTRA)) {
+    if (o[key] !== undefined) extra[native] = numberOption(where, key, o[key], 0, rule);
   }
   const klLossType = choiceOption(
     where,
@@ -82,7 +87,7 @@ export function resolvePolicyLoss(
       throw badOption(where, `rolloutCorrection: only mode ${BYPASS_MODE} uses it, and the mode is ${mode}`);
     resolveCorrection(o.rolloutCorrection);
   }
-  const aggregation = choiceOption(where, 'aggregation', o.aggregation, ALL_AGGREGATIONS, 'token-mean');
+  const aggregation = choiceOption(where, 'aggregation', o.aggregation, AGGREGATIONS, 'token-mean');
   return {
     mode,
     clipRatioLow: numberOption(where, 'clipRatioLow', o.clipRatioLow, 0.2, { min: 0 }),
@@ -103,7 +108,7 @@ export function resolveValueLoss(
   o: ValueLossOptions,
   longest: number,
 ): NativeValueLossOptions {
-  const aggregation = choiceOption(where, 'aggregation', o.aggregation, ALL_AGGREGATIONS, 'token-mean');
+  const aggregation = choiceOption(where, 'aggregation', o.aggregation, AGGREGATIONS, 'token-mean');
   return {
     clipRange: numberOption(where, 'clipRangeValue', o.clipRangeValue, 0.5, { min: 0 }),
     aggregation,

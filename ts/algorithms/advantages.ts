@@ -1,15 +1,10 @@
 import type { Batch } from '../batch/batch';
 import { TroupeError } from '../errors';
-import type {
-  AdvantageConfig,
-  AdvantageEstimator,
-  AdvantageInputs,
-  AdvantageResult,
-  TokenEstimator,
-} from './advantage_types';
+import { checkAdvantageConfig } from './advantage_options';
+import type { AdvantageConfig, AdvantageEstimator, AdvantageInputs, TokenEstimator } from './advantage_types';
 import type { SequenceEstimator } from './group_estimators';
 import * as group from './group_estimators';
-import type { NumberArray } from './ragged';
+import { runRegisteredEstimator } from './registered_estimator';
 import { optimalTokenBaseline, tirOptimalTokenBaseline } from './token_baselines';
 import { gae, reinforcePlusPlus, remax } from './token_estimators';
 
@@ -43,9 +38,11 @@ export function advantageEstimatorNames(): string[] {
 
 /**
  * Makes `name` usable as `algorithm.adv_estimator`.
- * @throws TroupeError INVALID_ARGUMENT when another function already has the name.
+ * @throws TroupeError INVALID_ARGUMENT when another function already has the name, or this is none.
  */
 export function registerAdvantageEstimator(name: string, estimator: AdvantageEstimator): void {
+  if (typeof estimator !== 'function')
+    throw new TroupeError('INVALID_ARGUMENT', `[advantages] expected a function for '${name}'`);
   const taken = sequenceEstimators.has(name) || tokenEstimators.has(name);
   if (taken || (registeredEstimators.get(name) ?? estimator) !== estimator) {
     throw new TroupeError(
@@ -90,17 +87,6 @@ function checkShapes(inputs: AdvantageInputs): number {
   return tokens;
 }
 
-function registeredEstimator(name: string): AdvantageEstimator {
-  const estimator = registeredEstimators.get(name);
-  if (!estimator) {
-    throw new TroupeError(
-      'INVALID_ARGUMENT',
-      `[advantages] unknown advantage estimator '${name}': expected one of ${advantageEstimatorNames().join(', ')}`,
-    );
-  }
-  return estimator;
-}
-
 function estimate<T extends Float32Array | Float64Array>(
   name: string,
   inputs: AdvantageInputs,
@@ -108,6 +94,7 @@ function estimate<T extends Float32Array | Float64Array>(
   allocate: (length: number) => T,
 ): { advantages: T; returns: T } {
   const tokens = checkShapes(inputs);
+  if (!registeredEstimators.has(name)) checkAdvantageConfig(config);
   const sequence = sequenceEstimators.get(name);
   if (sequence) {
     const advantages = broadcast(sequence(inputs, config), inputs, allocate(tokens));
@@ -119,23 +106,12 @@ function estimate<T extends Float32Array | Float64Array>(
     perToken(inputs, config, out);
     return out;
   }
-  const result: AdvantageResult = registeredEstimator(name)(inputs, config);
-  const convert = (column: NumberArray, what: string): T => {
-    if (column.length !== tokens) {
-      throw new TroupeError(
-        'INVALID_ARGUMENT',
-        `[advantages] estimator '${name}' returned ${column.length} ${what}, expected one per response token (${tokens})`,
-      );
-    }
-    const out = allocate(tokens);
-    out.set(column);
-    return out;
-  };
-  const advantages = convert(result.advantages, 'advantages');
-  return {
-    advantages,
-    returns: result.returns === result.advantages ? advantages : convert(result.returns, 'returns'),
-  };
+  const registered = registeredEstimators.get(name);
+  if (registered) return runRegisteredEstimator(name, registered, inputs, config, allocate);
+  throw new TroupeError(
+    'INVALID_ARGUMENT',
+    `[advantages] unknown advantage estimator '${name}': expected one of ${advantageEstimatorNames().join(', ')}`,
+  );
 }
 
 /** {@link computeAdvantages} on plain arrays, in double precision throughout. */
@@ -168,7 +144,7 @@ function inputsOf(batch: Batch): AdvantageInputs {
     if (batch.has(name)) Object.assign(inputs, { [name]: batch.get(name) });
   if (batch.has('rewardComponents')) {
     const rows = batch.get('rewardComponents') as Record<string, number>[];
-    const names = Object.keys(rows[0] ?? {});
+    const names = [...new Set(rows.flatMap((row) => Object.keys(row)))];
     inputs.rewardComponents = Object.fromEntries(
       names.map((name) => [name, rows.map((row) => row[name] ?? Number.NaN)]),
     );
@@ -180,7 +156,8 @@ function inputsOf(batch: Batch): AdvantageInputs {
  * Advantages and returns of a batch by verl's estimator names; sums in double, results float32 [ΣR].
  * Reads responseMask, tokenRewards and uid, and what the estimator needs besides (values for gae, ...).
  * Group estimators return one array as both. Formulas and sources: docs/algorithms.md.
- * @throws TroupeError INVALID_ARGUMENT for an unknown name or a missing column.
+ * @throws TroupeError INVALID_ARGUMENT for an unknown name, option or column; NON_FINITE for rewards or values that are NaN or infinite,
+ * naming the sequence where there is one
  */
 export function computeAdvantages(
   name: string,

@@ -41,12 +41,26 @@ function whitenSequences(scores: Float64Array, inputs: AdvantageInputs): Float64
   return scores.map((score) => (score - mean) * scale);
 }
 
+/** Total reward of each sequence, [B]. One NaN would reach every response of its group, or of the batch. */
+function totalRewards({ tokenRewards, offsets }: AdvantageInputs): Float64Array {
+  return finite(rowSums(tokenRewards, offsets), 'its token rewards add up to');
+}
+
+function finite(scores: Float64Array, what: string): Float64Array {
+  const bad = scores.findIndex((score) => !Number.isFinite(score));
+  if (bad < 0) return scores;
+  throw new TroupeError(
+    'NON_FINITE',
+    `[advantages] expected finite rewards but sequence ${bad} has none: ${what} ${scores[bad]}`,
+  );
+}
+
 /** [B]: `visit` fills in the entries of one group after another; `scores` [B] are total rewards. */
 function perGroup(
   inputs: AdvantageInputs,
   visit: (members: number[], scores: Float64Array, out: Float64Array) => void,
 ): Float64Array {
-  const scores = rowSums(inputs.tokenRewards, inputs.offsets);
+  const scores = totalRewards(inputs);
   const out = new Float64Array(scores.length);
   for (const members of groupByUid(inputs.uid, scores.length).members) visit(members, scores, out);
   return out;
@@ -123,7 +137,7 @@ export const opo: SequenceEstimator = (inputs) => {
 
 /** GPG (Chu et al. 2025, arXiv 2504.02546): α (s - μ) with α = B / number of non-zero rewards, no deviation. */
 export const gpg: SequenceEstimator = (inputs, config) => {
-  const scores = rowSums(inputs.tokenRewards, inputs.offsets);
+  const scores = totalRewards(inputs);
   let nonZero = 0;
   for (const score of scores) if (score !== 0) nonZero++;
   const alpha = scores.length / Math.max(nonZero, 1) / (config.gpgFNorm ?? 1);
@@ -184,7 +198,7 @@ export const gdpo: SequenceEstimator = (inputs, config) => {
         `[advantages] 'gdpo' expects the reward '${key}' but the reward function returned only: ${Object.keys(components).join(', ')}`,
       );
     }
-    const scores = Float64Array.from(column);
+    const scores = finite(Float64Array.from(column), `'${key}' is`);
     const normalised = new Float64Array(rows);
     for (const group of members) normalise(group, scores, normalised, config.normAdvByStdInGrpo ?? true);
     for (let i = 0; i < rows; i++)

@@ -1,5 +1,6 @@
 import type { Batch } from '../batch/batch';
 import { TroupeError } from '../errors';
+import { show } from '../text';
 import type { NumberArray } from './ragged';
 
 const clamp = (value: number, low: number, high: number): number => Math.max(low, Math.min(high, value));
@@ -82,6 +83,8 @@ export function createKlController(options: KlControllerOptions = {}): KlControl
       `[kl] an adaptive controller expects horizon > 0 and target_kl > 0 but got ${horizon} and ${targetKl}`,
     );
   }
+  if (!Number.isFinite(klCoef))
+    throw new TroupeError('INVALID_ARGUMENT', `[kl] expected a finite klCoef but got ${klCoef}`);
   let value = klCoef;
   return {
     get value() {
@@ -93,6 +96,12 @@ export function createKlController(options: KlControllerOptions = {}): KlControl
     },
     state: () => ({ value }),
     restore(state) {
+      if (!Number.isFinite(state?.value)) {
+        throw new TroupeError(
+          'INVALID_ARGUMENT',
+          `[kl] expected a saved coefficient { value } with a finite number but got ${show(state)}`,
+        );
+      }
       value = state.value;
     },
   };

@@ -32,7 +32,7 @@ export class Moments {
 
   /**
    * verl's masked_whiten: mean and unbiased variance with 1e-8 added to the count, (v - mean)/√(var + 1e-8).
-   * @throws TroupeError INVALID_ARGUMENT when there are fewer than two numbers.
+   * @throws TroupeError INVALID_ARGUMENT when there are fewer than two numbers, NON_FINITE when one is NaN or infinite.
    */
   whitening(): Whitening {
     const { count } = this;
@@ -41,6 +41,12 @@ export class Moments {
         'INVALID_ARGUMENT',
         `[algorithms] whitening needs at least two unmasked response tokens but the batch has ${count}: ` +
           'use longer responses or a larger batch',
+      );
+    }
+    if (!Number.isFinite(this.squares)) {
+      throw new TroupeError(
+        'NON_FINITE',
+        `[algorithms] expected finite numbers to whiten but their variance is ${this.squares}: a reward or a value under the mask is NaN or infinite`,
       );
     }
     const mean = (this.mean * count) / (count + MEAN_EPSILON);

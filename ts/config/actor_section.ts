@@ -3,8 +3,6 @@ import { above, bool, choice, derived, field, fixed, ignored, int, num, orNull, 
 import { DYNAMIC, FUSED, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
 import { fsdpConfig, optim, updates } from './role_parts';
 
-const KL_LOSS_KINDS = [...KL_KINDS, 'kl+', 'k1+', 'abs+', 'mse+', 'k2+', 'low_var_kl+', 'k3+'] as const;
-
 export const actorSection = {
   ...updates,
   strategy: fixed(['fsdp', 'fsdp2'], `strategy megatron ${NOT_YET}; both fsdp names mean the same engine`),
@@ -29,7 +27,7 @@ export const actorSection = {
   use_kl_loss: field(bool, false, 'Add the KL to the reference policy to the loss.'),
   kl_loss_coef: field(num(), 0.001, 'Coefficient of the KL loss.'),
   kl_loss_type: field(
-    choice(...KL_LOSS_KINDS),
+    choice(...KL_KINDS),
     'low_var_kl',
     'Estimator; with "+" its value and the gradient of k2, which is unbiased.',
   ),

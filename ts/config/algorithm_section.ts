@@ -16,7 +16,8 @@ import {
 } from './field';
 import { NOT_YET } from './reasons';
 
-export const KL_KINDS = ['kl', 'k1', 'abs', 'mse', 'k2', 'low_var_kl', 'k3'] as const;
+const KL_BASES = ['kl', 'k1', 'abs', 'mse', 'k2', 'low_var_kl', 'k3'] as const;
+export const KL_KINDS = [...KL_BASES, ...KL_BASES.map((base) => `${base}+` as const)] as const;
 
 export const algorithmSection = {
   adv_estimator: field(str, 'gae', 'Advantage estimator; see docs/algorithms.md.'),
@@ -24,11 +25,15 @@ export const algorithmSection = {
   lam: field(num(0, 1), 1, 'GAE lambda.'),
   norm_adv_by_std_in_grpo: field(bool, true, 'false: Dr.GRPO.'),
   use_kl_in_reward: field(bool, false, 'Subtract the KL to the reference policy from the rewards.'),
-  kl_penalty: field(choice(...KL_KINDS), 'kl', 'Estimator of the KL in the rewards.'),
+  kl_penalty: field(
+    choice(...KL_KINDS),
+    'kl',
+    'Estimator of the KL in the rewards; a "+" changes nothing there.',
+  ),
   kl_ctrl: {
     type: field(choice('fixed', 'adaptive'), 'fixed', 'KL controller.'),
     kl_coef: field(num(), 0.001, 'Its (first) coefficient.'),
-    target_kl: field(num(0), 0.1, 'adaptive: the KL aimed at.'),
+    target_kl: field(above(0), 0.1, 'adaptive: the KL aimed at.'),
     horizon: field(above(0), 10000, 'adaptive: samples over which the coefficient moves.'),
   },
   egpo_lambda: field(num(), 0.4, 'egpo: weight of the entropy term.'),

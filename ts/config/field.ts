@@ -124,6 +124,12 @@ export function above(limit: number): ValueType<number> {
   return { name: `a number > ${limit}`, schema: z.number().gt(limit) };
 }
 
+/** A share that is not nothing. */
+export const share: ValueType<number> = {
+  name: 'a number > 0 and <= 1',
+  schema: z.number().gt(0).max(1),
+};
+
 export const bool: ValueType<boolean> = { name: 'true or false', schema: z.boolean() };
 export const str: ValueType<string> = { name: 'a string', schema: z.string().min(1) };
 

@@ -1,11 +1,11 @@
-import { bool, field, fixed, ignored, int, intOrOff, num } from './field';
+import { bool, field, fixed, ignored, int, intOrOff, num, share } from './field';
 import { DYNAMIC, NO_PROFILER, NOT_YET, NOT_YET_PLURAL, ROLLOUT_ENGINE, SINGLE_TURN } from './reasons';
 
 const sampling = {
   do_sample: field(bool, true, 'false: greedy.'),
   temperature: field(num(0), 1, 'Sampling temperature; also divides the logits of log-probs and updates.'),
   top_k: field(intOrOff, -1, 'Sample among the k likeliest tokens; -1: all.'),
-  top_p: field(num(0, 1), 1, 'Sample within the nucleus of this probability.'),
+  top_p: field(share, 1, 'Sample within the nucleus of this probability.'),
   n: field(int(1), 1, 'Responses per prompt.'),
 };
 
@@ -26,7 +26,7 @@ export const rolloutSection = {
     do_sample: field(bool, false, 'false: greedy.'),
     temperature: field(num(0), 0, 'Sampling temperature.'),
     top_k: field(intOrOff, -1, 'Sample among the k likeliest tokens; -1: all.'),
-    top_p: field(num(0, 1), 1, 'Sample within the nucleus of this probability.'),
+    top_p: field(share, 1, 'Sample within the nucleus of this probability.'),
     n: field(int(1), 1, 'Responses per validation prompt.'),
   },
   multi_turn: {

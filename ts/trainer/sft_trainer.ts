@@ -77,6 +77,12 @@ export class SftTrainer {
     const store = new CheckpointStore<SftState>(trainer.default_local_dir, trainer.max_ckpt_to_keep);
     store.checkForeign();
     const resumed = trainer.resume_mode === 'disable' ? null : store.latest();
+    if (resumed && 'klController' in resumed.state) {
+      throw new TroupeError(
+        'IO',
+        `[checkpoint] ${resumed.directory} was made by troupe train: choose another trainer.default_local_dir`,
+      );
+    }
     const data = await (options.data ?? loadSftData)(config);
     const totalSteps = trainer.total_training_steps ?? data.train.batchesPerEpoch * trainer.total_epochs;
     if (resumed) data.train.restore(resumed.state.loader);

@@ -95,22 +95,21 @@ export class Trainer {
     store.checkForeign();
     const resumed = findCheckpoint(config, store);
     const { reward, prepare } = configuredReward(config, options.reward ?? options.batchReward);
-    const data = await (options.data ?? loadTrainingData)(config);
-    for (const note of data.notes ?? []) this.log(note);
-    await prepare(data.dataSources ?? []);
-    const totalSteps =
-      config.trainer.total_training_steps ?? data.train.batchesPerEpoch * config.trainer.total_epochs;
-    const kl = createKlController(klOptions(config));
-    restore(resumed, data, kl);
-    const directory = new RunDirectory(default_local_dir);
-    for (const key of ['rollout_data_dir', 'validation_data_dir'] as const) {
-      const path = config.trainer[key];
-      if (path !== null) writableDirectory(`trainer.${key}`, path);
-    }
-
     let engines: Engines | null = null;
     let loggers: Loggers | null = null;
     try {
+      const data = await (options.data ?? loadTrainingData)(config);
+      for (const note of data.notes ?? []) this.log(note);
+      await prepare(data.dataSources ?? []);
+      const totalSteps =
+        config.trainer.total_training_steps ?? data.train.batchesPerEpoch * config.trainer.total_epochs;
+      const kl = createKlController(klOptions(config));
+      restore(resumed, data, kl);
+      const directory = new RunDirectory(default_local_dir);
+      for (const key of ['rollout_data_dir', 'validation_data_dir'] as const) {
+        const path = config.trainer[key];
+        if (path !== null) writableDirectory(`trainer.${key}`, path);
+      }
       engines = await (options.engines ?? createEngines)(config, {
         reference: needsReference(config),
         critic: needsCritic(config),

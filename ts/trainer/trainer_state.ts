@@ -49,6 +49,13 @@ function checked(
 ): Checkpoint<TrainerState> | null {
   if (!checkpoint) return null;
   const { state, directory } = checkpoint;
+  if (state.klController === undefined) {
+    throw new TroupeError(
+      'IO',
+      `[checkpoint] ${directory} was made by troupe sft: to train from it name its actor directory in ` +
+        'actor_rollout_ref.model.path, and choose another trainer.default_local_dir',
+    );
+  }
   if (state.version !== VERSION || state.step !== checkpoint.step) {
     throw new TroupeError(
       'IO',

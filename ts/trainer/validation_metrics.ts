@@ -114,7 +114,7 @@ export function processValidationMetrics(
 }
 
 /**
- * The same, flat: val-core/{source}/{variable}/{metric} for mean@N, best@N and maj@N (largest N) of the core
+ * The same, flat: val-core/{source}/{variable}/{metric} for mean@N, best@N and maj@N (largest N; /mean and /std) of the core
  * variable, which is `acc`, or `reward` where there is no acc; val-aux/... for all others.
  */
 export function validationMetrics(
@@ -129,9 +129,8 @@ export function validationMetrics(
       const sizes = Object.keys(byMetric).map((metric) => Number(/@(\d+)/.exec(metric)?.[1]));
       const largest = `@${Math.max(...sizes)}`;
       for (const [metric, value] of Object.entries(byMetric)) {
-        const [head = '', tail] = metric.split('/');
-        const important =
-          variable === core && /^(mean|best|maj)@/.test(metric) && head.endsWith(largest) && tail !== 'std';
+        const [head = ''] = metric.split('/');
+        const important = variable === core && /^(mean|best|maj)@/.test(metric) && head.endsWith(largest);
         metrics[`${important ? 'val-core' : 'val-aux'}/${source}/${variable}/${metric}`] = value;
       }
     }

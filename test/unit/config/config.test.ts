@@ -138,6 +138,11 @@ describe('mistakes', () => {
   it.each([
     ['data.train_batch_size=abc', 'data.train_batch_size: expected an integer >= 1, got "abc"'],
     ['data.train_batch_size=1.5', 'data.train_batch_size: expected an integer >= 1, got 1.5'],
+    ['algorithm.kl_ctrl.target_kl=0', 'algorithm.kl_ctrl.target_kl: expected a number > 0, got 0'],
+    [
+      'actor_rollout_ref.rollout.val_kwargs.top_p=0',
+      'actor_rollout_ref.rollout.val_kwargs.top_p: expected a number > 0 and <= 1, got 0',
+    ],
     ['data.shuffle=1', 'data.shuffle: expected true or false, got 1'],
     ['data.truncation=both', 'data.truncation: expected one of error, left, right, middle, got "both"'],
     ['data=3', 'data: expected a section with keys, got 3'],
