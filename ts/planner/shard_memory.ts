@@ -31,9 +31,11 @@ export class ShardMemory {
     private readonly strategy: ShardingStrategy,
     private readonly machine: Machine,
     private readonly training: boolean,
+    /** Ranks that share one copy of the state; null: all. */
+    shardSize: number | null = null,
   ) {
     this.groups = parameterGroups(config);
-    this.ways = strategy === 'no_shard' ? 1 : worldSize;
+    this.ways = strategy === 'no_shard' ? 1 : Math.min(shardSize ?? worldSize, worldSize);
   }
 
   get parameters(): number {
@@ -79,13 +81,11 @@ export class ShardMemory {
     return parameters * this.machine.elementBytes + gradients[when] * FLOAT;
   }
 
-  /** no_shard receives the gradients of the other ranks; a GPU makes copies for the norm and the step (optim/adamw.cc). */
+  /** Replicas receive each other's gradients; a GPU makes copies for the norm and the step (optim/adamw.cc). */
   private optimizerTemporaries(): number {
     const own = Math.max(...this.groups.map((group) => this.own(group)));
-    const received =
-      this.strategy === 'no_shard' && this.worldSize > 1
-        ? (own + Math.ceil(own / this.worldSize)) * FLOAT
-        : 0;
+    const replicas = this.worldSize / this.ways;
+    const received = replicas > 1 ? (own + Math.ceil(own / replicas)) * FLOAT : 0;
     const norm = this.machine.device === 'cuda' ? own * (8 + 8) : 0;
     return Math.max(received, norm);
   }

@@ -86,6 +86,12 @@ describe('parameters', () => {
     expect(of('no_shard').gathered('optimizer step')).toBe((608 + 203) * 4);
     expect(new ShardMemory(tinyModel(), 1, 'full_shard', cpu, true).gathered('training backward')).toBe(0);
   });
+
+  test('copies of shards: 4 ranks in twos hold halves, and the copies exchange gradients', () => {
+    const hybrid = new ShardMemory(tinyModel(), 4, 'full_shard', cpu, true, 2);
+    expect(hybrid.state).toEqual({ parameters: 1792, gradients: 1792, optimizer: 3584 }); // (128 + 608 + 160) / 2
+    expect(hybrid.gathered('optimizer step')).toBe((304 + 152) * 4);
+  });
 });
 
 describe('activations', () => {
