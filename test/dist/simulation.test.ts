@@ -1,6 +1,7 @@
 import { spawnSync } from 'node:child_process';
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
+import { Batch } from '../../ts/batch/batch';
 import type { NativeModelConfig } from '../../ts/native/bridge';
 import { readModelShape } from '../../ts/planner/model_shape';
 import { paddedElements, parameterGroups } from '../../ts/planner/parameter_groups';
@@ -17,7 +18,12 @@ const model = path.join(CONFORMANCE, 'models', 'qwen3_headdim', 'actor');
 function specOf(
   shape: NativeModelConfig,
   worldSize: number,
-  o: { strategy?: ShardingStrategy; dtype?: 'float32' | 'bfloat16'; microBatches?: number } = {},
+  o: {
+    strategy?: ShardingStrategy;
+    shardSize?: number;
+    dtype?: 'float32' | 'bfloat16';
+    microBatches?: number;
+  } = {},
 ): PlanSpec {
   const load = { sequences: o.microBatches ?? 1, longest: 8, response: 4 };
   const role: RoleSpec = {
@@ -25,7 +31,7 @@ function specOf(
     model: shape,
     dtype: o.dtype ?? 'float32',
     strategy: o.strategy ?? 'full_shard',
-    shardSize: null,
+    shardSize: o.shardSize ?? null,
     capacity: 8,
     gradientCheckpointing: false,
     inference: null,
@@ -38,6 +44,34 @@ function specOf(
 
 const simulate = async (spec: PlanSpec): Promise<RoleSimulation> =>
   (await simulateRoles(spec))[0] as RoleSimulation;
+
+test('neighbours share a copy: 4 workers in twos hold what is planned, and send what is simulated', async () => {
+  const shape = readModelShape(model, 'lm', 'model');
+  const machine = { device: 'cpu', elementBytes: 4, threads: 1 } as const;
+  const { parameters } = new ShardMemory(shape, 4, 'full_shard', machine, true, 2).state;
+  const { simulation } = await simulate(specOf(shape, 4, { shardSize: 2 }));
+  expect(simulation.state.parameters).toBe(parameters);
+  const actor = await Actor.create({ model, worldSize: 4, numThreads: 1, parallel: { fsdpSize: 2 } });
+  try {
+    const { group, name } = actor.engine;
+    expect(await group.callAll(name, 'stateBytes', () => [])).toEqual(new Array(4).fill(simulation.state));
+    const before = await group.callAll(name, 'bytesSent', () => []);
+    const indices = Array.from({ length: 4 }, (_, i) => i);
+    const batch = Batch.fromSequences(
+      indices.map((i) => [i + 1, 2]),
+      indices.map((i) => [3, i + 4, 5]),
+    );
+    const column = new Float32Array(batch.numResponseTokens).fill(-5);
+    await actor.updatePolicy(batch.with({ oldLogProbs: column, advantages: column }));
+    const after = await group.callAll(name, 'bytesSent', () => []);
+    const simulated = simulation.collectives.reduce((sum, { bytes }) => sum + bytes, 0);
+    expect(after.map((bytes, rank) => bytes - (before[rank] as number))).toEqual(
+      new Array(4).fill(simulated),
+    );
+  } finally {
+    await actor.close();
+  }
+}, 60_000);
 
 test.each([1, 2, 3, 4])(
   '%d workers hold what is planned and what is simulated',

@@ -192,8 +192,9 @@ class RoleMemory {
   verbs(): { verb: string; instants: Instant[] }[] {
     const { spec, machine } = this;
     const found: { verb: string; instants: Instant[] }[] = [];
+    const owned = (param: string): number => this.shards.owned(param);
     if (machine.device === 'cpu')
-      found.push({ verb: 'load', instants: [loadingInstant(spec.model, machine)] });
+      found.push({ verb: 'load', instants: [loadingInstant(spec.model, machine, owned)] });
     for (const rollout of spec.rollouts)
       found.push({ verb: rollout.verb, instants: generationInstants(spec.model, rollout, machine) });
     if (spec.inference !== null) {

@@ -1,7 +1,7 @@
 // Parameters, gradients and optimiser state of one rank, from native/model/parameter_store.cc and native/fsdp/sharding.cc.
 import type { NativeModelConfig } from '../native/bridge';
 import type { Machine } from './decoder_memory';
-import { type ParameterGroup, paddedElements, parameterGroups } from './parameter_groups';
+import { groupOf, type ParameterGroup, paddedElements, parameterGroups } from './parameter_groups';
 import type { Gathering } from './pass_memory';
 
 export type ShardingStrategy = 'full_shard' | 'shard_grad_op' | 'no_shard';
@@ -88,6 +88,12 @@ export class ShardMemory {
     const received = replicas > 1 ? (own + Math.ceil(own / replicas)) * FLOAT : 0;
     const norm = this.machine.device === 'cuda' ? own * (8 + 8) : 0;
     return Math.max(received, norm);
+  }
+
+  /** Elements of a parameter's group that a rank holds. */
+  owned(param: string): number {
+    const name = groupOf(param);
+    return this.own(this.groups.find((group) => group.name === name) as ParameterGroup);
   }
 
   private own(group: ParameterGroup): number {
