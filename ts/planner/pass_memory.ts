@@ -12,6 +12,7 @@ import { roundUp } from './parameter_groups';
  */
 export type Gathering =
   | 'nothing'
+  | 'gathering a root'
   | 'inference block'
   | 'inference head'
   | 'training forward'
@@ -60,6 +61,7 @@ export function inferenceInstants(
   const forward = Math.max(input + largest(layers, (layer) => layer.forward(false)), input + 2 * hidden);
   const outputs = config.head === 'lm' ? 3 : 1;
   return [
+    { name: 'gather', activations: fixed + input, head: 0, kvCache: 0, gathering: 'gathering a root' },
     { name: 'forward', activations: fixed + forward, head: 0, kvCache: 0, gathering: 'inference block' },
     {
       name: 'head',

@@ -65,6 +65,7 @@ export class ShardMemory {
     // reduce_scatter receives as much as it sends, and adds it to one shard.
     const received = (whole: number): number => whole + whole / this.ways;
     const gradients: Readonly<Record<Exclude<Gathering, 'optimizer step' | 'nothing'>, number>> = {
+      'gathering a root': 0,
       'inference block': 0,
       'inference head': 0,
       'all parameters': 0,
@@ -73,12 +74,15 @@ export class ShardMemory {
       'reducing a block': allRoots + block + received(block),
       'reducing a root': allRoots + received(Math.max(...roots)),
     };
-    const blockIsWhole = when !== 'inference head' && when !== 'reducing a root';
+    const blockIsWhole =
+      when !== 'gathering a root' && when !== 'inference head' && when !== 'reducing a root';
     const parameters =
       when === 'all parameters' || this.strategy === 'shard_grad_op'
         ? sum(elements(this.groups))
         : allRoots + (blockIsWhole ? block : 0);
-    return parameters * this.machine.elementBytes + gradients[when] * FLOAT;
+    // c10d's Gloo gathers into a tensor of its own first.
+    const copied = when === 'gathering a root' && this.machine.device === 'cpu' ? Math.max(...roots) : 0;
+    return (parameters + copied) * this.machine.elementBytes + gradients[when] * FLOAT;
   }
 
   /** Replicas receive each other's gradients; a GPU makes copies for the norm and the step (optim/adamw.cc). */

@@ -72,6 +72,7 @@ describe('parameters', () => {
   test('what is whole beside the shards: roots 288 elements, the block 624', () => {
     const of = (strategy: ShardingStrategy) => new ShardMemory(tinyModel(), 3, strategy, cpu, true);
     const full = of('full_shard');
+    expect(full.gathered('gathering a root')).toBe((288 + 144) * 4); // Gloo's copy
     expect(full.gathered('inference block')).toBe((288 + 624) * 4);
     expect(full.gathered('inference head')).toBe(288 * 4);
     expect(full.gathered('training forward')).toBe((288 + 624 + 288) * 4);
