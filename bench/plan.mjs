@@ -18,7 +18,8 @@ const USAGE = `usage: node bench/plan.mjs [options]
   --capacities a,b    tokens per micro-batch (default 1024,4096)
   --dtypes a,b        of float32, bfloat16 (default both)
   --verbs a,b         of compute_log_prob, update, update+checkpointing (default all)
-  --threads N         compute threads of the worker (default 2)
+  --workers N         ranks that share the model, full_shard (default 1)
+  --threads N         compute threads of a worker (default 2)
   --length N          tokens of a sequence, of which three quarters are the response (default 512)
   --keep-freed        let the worker keep what it frees, as it does by default; without it every large block goes back to the
                       system, so that the resident set is what is allocated
@@ -87,6 +88,7 @@ function readArguments() {
         capacities: { type: 'string', default: '1024,4096' },
         dtypes: { type: 'string', default: 'float32,bfloat16' },
         verbs: { type: 'string', default: 'compute_log_prob,update,update+checkpointing' },
+        workers: { type: 'string', default: '1' },
         threads: { type: 'string', default: '2' },
         length: { type: 'string', default: '512' },
         'keep-freed': { type: 'boolean', default: false },
@@ -129,9 +131,9 @@ function modelDirectory(name) {
   return directory;
 }
 
-/** Sequences with prompts of their own, for two full micro-batches. */
+/** Sequences with prompts of their own, for two full micro-batches per worker. */
 function batchOf(capacity, length, vocab) {
-  const count = Math.max(1, 2 * Math.floor(capacity / (length - 1)));
+  const count = workers * Math.max(1, 2 * Math.floor(capacity / (length - 1)));
   const prompt = Math.ceil(length / 4);
   const token = (i, t) => (i * 7919 + t * 31 + 1) % vocab;
   const sequence = (i, from, to) => Array.from({ length: to - from }, (_, t) => token(i, from + t));
@@ -144,21 +146,22 @@ function batchOf(capacity, length, vocab) {
   return batch.with({ oldLogProbs: zeros, advantages: zeros.map((_, i) => Math.sin(i)) });
 }
 
-/** The worker is the only child of this process. */
-function workerStatus() {
+/** What /proc says about each worker: they are the only children of this process. */
+function workerStatuses() {
+  const found = [];
   for (const pid of readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
     try {
       const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
       if (Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1]) === process.pid)
-        return readFileSync(`/proc/${pid}/status`, 'utf8');
+        found.push(readFileSync(`/proc/${pid}/status`, 'utf8'));
     } catch {
       // The process ended while we looked.
     }
   }
-  throw new Error('the worker process was not found');
+  return found;
 }
 const statusBytes = (name) =>
-  Number(workerStatus().match(new RegExp(`^${name}:\\s*(\\d+) kB`, 'm'))[1]) * 1024;
+  workerStatuses().map((status) => Number(status.match(new RegExp(`^${name}:\\s*(\\d+) kB`, 'm'))[1]) * 1024);
 
 async function call(actor, verb, batch) {
   // Moments take up memory from the first optimiser step on: the second pass has them.
@@ -166,13 +169,18 @@ async function call(actor, verb, batch) {
   else await actor.computeLogProb(batch, { entropy: true });
 }
 
-/** Bytes by which the worker's peak exceeds what it holds after the same calls on a model of a few kilobytes. */
+/** Bytes by which a worker's peak exceeds what it holds after the same calls on a model of a few kilobytes. */
 async function measure({ directory, verb, capacity, dtype, checkpointing, threads, batch }) {
   const env = args['keep-freed']
     ? {}
     : { TROUPE_RETURN_FREED_MEMORY: '1', GLIBC_TUNABLES: 'glibc.malloc.mmap_threshold=65536' };
   const launcher = { env };
-  const group = await WorkerGroup.launch({ worldSize: 1, device: 'cpu', numThreads: threads, launcher });
+  const group = await WorkerGroup.launch({
+    worldSize: workers,
+    device: 'cpu',
+    numThreads: threads,
+    launcher,
+  });
   try {
     const engine = {
       group,
@@ -189,22 +197,24 @@ async function measure({ directory, verb, capacity, dtype, checkpointing, thread
     });
     await call(small, verb, batchOf(256, 64, 256));
     await small.close();
-    const baseline = statusBytes('VmRSS');
+    const baselines = statusBytes('VmRSS');
     const actor = await Actor.create({ ...engine, model: directory, maxTokensPerMicroBatch: capacity });
     await call(actor, verb, batch);
-    return { baseline, measured: statusBytes('VmHWM') - baseline };
+    const growth = statusBytes('VmHWM').map((peak, rank) => peak - baselines[rank]);
+    return { baseline: Math.max(...baselines), measured: Math.max(...growth) };
   } finally {
     await group.close();
   }
 }
 
 function predict({ config, verb, capacity, dtype, checkpointing, threads, batch, length }) {
-  const load = { sequences: batch.size, longest: length, response: length - Math.ceil(length / 4) };
+  const load = { sequences: batch.size / workers, longest: length, response: length - Math.ceil(length / 4) };
   const role = {
     name: 'actor',
     model: config,
     dtype,
     strategy: 'full_shard',
+    shardSize: null,
     capacity,
     gradientCheckpointing: checkpointing,
     inference: verb === 'update' ? null : load,
@@ -212,7 +222,7 @@ function predict({ config, verb, capacity, dtype, checkpointing, threads, batch,
     rollouts: [],
     keys: { capacity: '', dtype: '', gradientCheckpointing: '', sharding: '' },
   };
-  const { phases } = planMemory({ device: 'cpu', worldSize: 1, threads, memory: null, roles: [role] });
+  const { phases } = planMemory({ device: 'cpu', worldSize: workers, threads, memory: null, roles: [role] });
   const kept = args['keep-freed'];
   // Where freed memory goes back, there are no holes, and loading is over when gradients and moments come.
   const counted = phases.filter((phase) => kept || verb !== 'update' || phase.verb !== 'load');
@@ -239,7 +249,7 @@ if (args.help) {
   console.log(USAGE);
   process.exit(0);
 }
-const [threads, length] = [Number(args.threads), Number(args.length)];
+const [threads, length, workers] = [Number(args.threads), Number(args.length), Number(args.workers)];
 const rows = [];
 for (const one of cases(args)) {
   if (MODELS[one.name] === undefined) throw new Error(`unknown model ${one.name}\n${USAGE}`);

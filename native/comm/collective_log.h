@@ -28,6 +28,8 @@ class CollectiveLog {
   void finish() { finished_ = begun_; }
 
   int64_t begun() const { return begun_; }
+  // The collective that begun() counts last; only after a first one.
+  const Entry& latest() const { return ring_[static_cast<size_t>(begun_ % kKept)]; }
   int64_t finished() const { return finished_; }
   int64_t bytes_sent() const { return bytes_sent_; }
   // "all_gather #42 of layers.0 (forward)"; "none" for 0, "#42" when it is too long ago.

@@ -20,18 +20,6 @@ at::Device parse_device(const std::string& name) {
   return at::Device(name);
 }
 
-at::ScalarType parse_dtype(const std::string& name) {
-  if (name == "float32") return at::kFloat;
-  if (name == "bfloat16") return at::kBFloat16;
-  fail(ErrorCode::kInvalidArgument, "[engine] expected dtype float32 or bfloat16, got ", name);
-}
-
-ShardSlice slice_of(const EngineOptions& options, const Communicator* comm) {
-  if (comm == nullptr) return {};
-  const int64_t count = shard_count(parse_sharding_strategy(options.sharding), options.shard_size, *comm);
-  return {comm->rank() % count, count};
-}
-
 const EngineOptions& checked(const EngineOptions& options) {
   validate(options.model);
   require(options.max_tokens > 0, ErrorCode::kInvalidArgument,
@@ -42,6 +30,18 @@ const EngineOptions& checked(const EngineOptions& options) {
 
 }  // namespace
 
+at::ScalarType parse_dtype(const std::string& name) {
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  fail(ErrorCode::kInvalidArgument, "[engine] expected dtype float32 or bfloat16, got ", name);
+}
+
+ShardSlice shard_slice(const EngineOptions& options, const Communicator* comm) {
+  if (comm == nullptr) return {};
+  const int64_t count = shard_count(parse_sharding_strategy(options.sharding), options.shard_size, *comm);
+  return {comm->rank() % count, count};
+}
+
 std::unique_ptr<Engine> create_engine(const EngineOptions& options, std::shared_ptr<Communicator> comm) {
   if (comm && comm->size() == 1) comm = nullptr;
   return std::make_unique<LocalEngine>(options, std::move(comm));
@@ -51,9 +51,9 @@ LocalEngine::LocalEngine(const EngineOptions& options, std::shared_ptr<Communica
     : options_(checked(options)),
       device_(parse_device(options.device)),
       store_(options.model, device_, parse_dtype(options.dtype), options.optim.has_value(), options.seed,
-             slice_of(options, comm.get())),
+             shard_slice(options, comm.get())),
       sharding_(comm ? std::make_unique<Sharding>(store_, comm, parse_sharding_strategy(options.sharding),
-                                                  slice_of(options, comm.get()).count)
+                                                  shard_slice(options, comm.get()).count)
                      : nullptr),
       transformer_(options.model, store_, device_, parse_dtype(options.dtype),
                    sharding_ ? sharding_->access() : nullptr) {}
@@ -139,17 +139,7 @@ at::Tensor LocalEngine::get_tensor(TensorKind kind, const std::string& param) co
 }
 
 StateBytes LocalEngine::state_bytes() const {
-  StateBytes bytes;
-  const auto size = [](const at::Tensor& flat) {
-    return flat.defined() ? static_cast<int64_t>(flat.nbytes()) : 0;
-  };
-  for (const ParameterGroup& group : store_.groups()) {
-    const AdamWBuffers& buffers = group.buffers;
-    bytes.parameters += size(buffers.param) + size(buffers.compute);
-    bytes.gradients += size(buffers.grad);
-    bytes.moments += size(buffers.exp_avg) + size(buffers.exp_avg_sq);
-  }
-  return bytes;
+  return store_.bytes();
 }
 
 std::vector<int64_t> LocalEngine::agree(const std::vector<int64_t>& counts) {

@@ -13,6 +13,11 @@
 
 namespace troupe {
 
+// float32 or bfloat16; kInvalidArgument for other names.
+at::ScalarType parse_dtype(const std::string& name);
+// What a rank holds of every flat buffer; everything without a communicator.
+ShardSlice shard_slice(const EngineOptions& options, const Communicator* comm);
+
 // The one engine: a whole model in one process, or a rank's part of it with a `sharding_` that brings the
 // parts together.
 class LocalEngine final : public Engine {

@@ -162,4 +162,18 @@ void ParameterStore::zero_grad() {
   }
 }
 
+StateBytes ParameterStore::bytes() const {
+  StateBytes bytes;
+  const auto size = [](const at::Tensor& flat) {
+    return flat.defined() ? static_cast<int64_t>(flat.nbytes()) : 0;
+  };
+  for (const ParameterGroup& group : groups_) {
+    const AdamWBuffers& buffers = group.buffers;
+    bytes.parameters += size(buffers.param) + size(buffers.compute);
+    bytes.gradients += size(buffers.grad);
+    bytes.moments += size(buffers.exp_avg) + size(buffers.exp_avg_sq);
+  }
+  return bytes;
+}
+
 }  // namespace troupe

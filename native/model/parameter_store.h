@@ -73,6 +73,8 @@ class ParameterStore {
   // Copies masters to the compute copies (a no-op in float32).
   void refresh_compute();
   void zero_grad();
+  // Of what is held here for good.
+  StateBytes bytes() const;
 
  private:
   ModelConfig config_;

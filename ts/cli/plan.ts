@@ -4,11 +4,15 @@ import { formatBytes } from '../planner/byte_size';
 import { type ConfiguredPlan, planSpecOf } from '../planner/from_config';
 import { type Plan, planMemory } from '../planner/plan';
 import { renderAdvice, renderPlan } from '../planner/render';
+import { collectiveTotals, renderSimulation } from '../planner/render_simulation';
+import { simulateRoles } from '../planner/simulate';
 
 export interface PlanOptions {
   gpus: number | null;
   /** Bytes of one GPU. */
   gpuMemory: number | null;
+  /** Print shards and collectives of the engine instead of the memory. */
+  simulate: boolean;
   json: boolean;
 }
 
@@ -27,6 +31,7 @@ export async function plan(
 ): Promise<number> {
   const { gpus, gpuMemory: memory, json } = options;
   const configured = planSpecOf({ file, overrides, gpus, memory });
+  if (options.simulate) return await simulate(configured, json);
   const result = planMemory(configured.spec);
   const advice = result.fits === false ? advise(configured.spec, result) : null;
   if (json) {
@@ -46,6 +51,19 @@ export async function plan(
     `${file} does not fit: ${peak.verb} of the ${peak.role} takes ${formatBytes(peak.total)} per rank, ` +
       `which has ${formatBytes(memory as number)}${hint}`,
   );
+}
+
+/** `troupe plan --simulate`: one step of the engine's sharding, on shapes alone. */
+async function simulate({ spec, notes }: ConfiguredPlan, json: boolean): Promise<number> {
+  const roles = await simulateRoles(spec);
+  if (json) {
+    const { worldSize } = spec;
+    const totals = roles.map((role) => ({ ...role, totals: collectiveTotals(role) }));
+    say([JSON.stringify({ worldSize, notes, roles: totals }, null, 2)]);
+  } else {
+    say([...notes.map((note) => `note: ${note}`), ...renderSimulation(spec, roles)]);
+  }
+  return 0;
 }
 
 function asJson(

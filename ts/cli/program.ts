@@ -120,17 +120,23 @@ const withPlan = (y: Argv) =>
       requiresArg: true,
       describe: 'Memory of one, such as 80GiB: what does not fit is refused (exit code 2)',
     })
+    .option('simulate', {
+      type: 'boolean',
+      default: false,
+      describe:
+        'Print the shards and the collectives of one optimiser step instead, as the engine makes them',
+    })
     .option('json', { type: 'boolean', default: false, describe: 'Numbers in bytes, as JSON' });
 
 /** @throws UsageError naming the option that is out of range */
 function planOptions(a: Awaited<ReturnType<typeof withPlan>['argv']>): PlanOptions {
-  const { gpus, gpuMemory, json } = a;
+  const { gpus, gpuMemory, simulate, json } = a;
   if (gpus !== undefined && !(Number.isInteger(gpus) && gpus >= 1 && gpus <= MOST_RANKS))
     throw new UsageError(`plan: --gpus: expected an integer from 1 to ${MOST_RANKS}, got ${gpus}`);
   const memory = gpuMemory === undefined ? null : parseByteSize(gpuMemory);
   if (gpuMemory !== undefined && memory === null)
     throw new UsageError(`plan: --gpu-memory: expected a size such as 80GiB, got ${gpuMemory}`);
-  return { gpus: gpus ?? null, gpuMemory: memory, json };
+  return { gpus: gpus ?? null, gpuMemory: memory, simulate, json };
 }
 
 const withImport = (y: Argv) =>

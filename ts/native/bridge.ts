@@ -290,6 +290,15 @@ export interface NativeHeadResult {
   seconds: number; // of the computation, without copies from and to arrays
 }
 
+/** One optimiser step as one rank takes part in it, on tensors without memory (native/core/simulation.h). */
+export interface NativeSimulation {
+  state: NativeStateBytes;
+  /** Elements of each group's flat buffer, with all padding, and of one rank's share of it. */
+  groups: { name: string; whole: number; own: number }[];
+  /** Collectives that move the same thing: how many, and the bytes that this rank sends in all of them. */
+  collectives: { phase: string; name: string; subject: string; count: number; bytes: number }[];
+}
+
 /** Opaque; a wrong or closed handle is an error, never memory corruption. */
 export type NativeEngine = object & { readonly __engine: unique symbol };
 
@@ -305,6 +314,13 @@ export interface NativeBinding {
   joinGroup(options: NativeGroupOptions): Promise<null>;
 
   createEngine(options: NativeEngineOptions): Promise<NativeEngine>;
+  /** Needs no group: the other ranks are not there. */
+  simulateUpdate(
+    options: NativeEngineOptions,
+    rank: number,
+    size: number,
+    microBatches: number,
+  ): Promise<NativeSimulation>;
   parameters(engine: NativeEngine): Promise<NativeParameterInfo[]>;
   importTensors(engine: NativeEngine, kind: NativeTensorKind, files: NativeTensorFile[]): Promise<null>;
   exportTensors(engine: NativeEngine, kind: NativeTensorKind, files: NativeTensorFile[]): Promise<null>;

@@ -14,7 +14,7 @@ export interface Knob {
 
 export interface Advice {
   knobs: Knob[];
-  /** All of them but leaving out the reference, with as few GPUs as that takes; null when there are fewer than two. */
+  /** All of them but leaving out the reference, with as few GPUs as that takes; null when that helps nothing. */
   together: Knob | null;
 }
 
@@ -42,7 +42,8 @@ export function advise(spec: PlanSpec, plan: Plan): Advice {
     .map(knob)
     .filter(({ saves }) => saves > 0)
     .sort((a, b) => Number(b.fits) - Number(a.fits) || b.saves - a.saves);
-  return { knobs, together: changes.length < 2 ? null : knob(together(spec)) };
+  const all = changes.length < 2 ? null : knob(together(spec));
+  return { knobs, together: all !== null && all.saves > 0 ? all : null };
 }
 
 const withRoles = (spec: PlanSpec, change: (role: RoleSpec) => RoleSpec): PlanSpec => ({

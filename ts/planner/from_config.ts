@@ -7,7 +7,6 @@ import { getPath, type Tree } from '../config/tree';
 import { isSftTree } from '../config/verl/source';
 import { readModelShape } from './model_shape';
 import type { Load, PlanSpec, RoleSpec } from './plan';
-import type { ShardingStrategy } from './shard_memory';
 
 export interface PlanRequest {
   file: string;
@@ -39,7 +38,12 @@ export function planSpecOf({ file, overrides, gpus, memory }: PlanRequest): Conf
   const notes = given === undefined ? ['trainer.device is not given: planned for cuda'] : [];
   const worldSize = gpus ?? ranksOf(tree);
   // What this version can start, and where, is not the question here.
-  const asked = [...overrides, 'trainer.nnodes=1', 'trainer.n_gpus_per_node=1'];
+  const asked = [
+    ...overrides,
+    'trainer.nnodes=1',
+    `trainer.n_gpus_per_node=${worldSize}`,
+    'trainer.device=cpu',
+  ];
   const common = { device, worldSize, memory } as const;
   if (isSftTree(tree)) {
     const config = loadSftConfig(file, asked);
@@ -87,7 +91,7 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
   const shared = {
     model: policy,
     dtype: dtypeOf(actor.fsdp_config.dtype, target),
-    strategy: strategyOf(actor.fsdp_config),
+    ...shardingOf(actor.fsdp_config),
   };
   const found: RoleSpec[] = [
     {
@@ -138,7 +142,7 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
       name: 'critic',
       model: readModelShape(critic.model.path, 'value', 'critic.model.path'),
       dtype: dtypeOf(critic.model.fsdp_config.dtype, target),
-      strategy: strategyOf(critic.model.fsdp_config),
+      ...shardingOf(critic.model.fsdp_config),
       capacity: critic.ppo_max_token_len_per_gpu,
       gradientCheckpointing: critic.model.enable_gradient_checkpointing,
       inference: step,
@@ -158,7 +162,7 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
       name: 'reward model',
       model: readModelShape(keys.model_path as string, 'value', 'reward.reward_model.model_path'),
       dtype: dtypeOf(keys.dtype, target),
-      strategy: 'full_shard',
+      ...shardingOf(keys.model.fsdp_config),
       // One place more than the tokens: see RewardModel.score.
       capacity: keys.forward_max_token_len_per_gpu + 1,
       gradientCheckpointing: false,
@@ -169,7 +173,7 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
         capacity: 'reward.reward_model.forward_max_token_len_per_gpu',
         dtype: 'reward.reward_model.dtype',
         gradientCheckpointing: null,
-        sharding: 'reward.reward_model',
+        sharding: 'reward.reward_model.model.fsdp_config',
       },
     });
   }
@@ -187,6 +191,7 @@ function sftRole({ data, model }: ResolvedSftConfig, target: Target): RoleSpec {
     model: readModelShape(model.path, 'lm', 'model.path'),
     dtype: dtypeOf(model.dtype, target),
     strategy: 'full_shard',
+    shardSize: null,
     capacity: data.max_token_len_per_gpu,
     gradientCheckpointing: model.enable_gradient_checkpointing,
     inference: null,
@@ -202,8 +207,13 @@ function sftRole({ data, model }: ResolvedSftConfig, target: Target): RoleSpec {
 }
 
 /** As trainer/engines.ts reads verl's keys. */
-function strategyOf(section: object): ShardingStrategy {
-  const fsdp = section as { fsdp_size?: number; reshard_after_forward?: boolean };
-  if (fsdp.fsdp_size === 1) return 'no_shard';
-  return fsdp.reshard_after_forward === false ? 'shard_grad_op' : 'full_shard';
+function shardingOf(fsdp: {
+  fsdp_size: number;
+  reshard_after_forward: boolean;
+}): Pick<RoleSpec, 'strategy' | 'shardSize'> {
+  if (fsdp.fsdp_size === 1) return { strategy: 'no_shard', shardSize: null };
+  return {
+    strategy: fsdp.reshard_after_forward ? 'full_shard' : 'shard_grad_op',
+    shardSize: fsdp.fsdp_size > 1 ? fsdp.fsdp_size : null,
+  };
 }

@@ -36,7 +36,8 @@ export function parameterGroups(config: NativeModelConfig): ParameterGroup[] {
   return groups;
 }
 
-function groupOf(param: string): string {
+/** Name of the group that a parameter lies in. */
+export function groupOf(param: string): string {
   const layer = /^layers\.\d+/.exec(param);
   if (layer !== null) return layer[0];
   return param.includes('embed') ? 'embed' : 'head';

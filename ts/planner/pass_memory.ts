@@ -12,6 +12,7 @@ import { roundUp } from './parameter_groups';
  */
 export type Gathering =
   | 'nothing'
+  | 'gathering a root'
   | 'inference block'
   | 'inference head'
   | 'training forward'
@@ -60,6 +61,7 @@ export function inferenceInstants(
   const forward = Math.max(input + largest(layers, (layer) => layer.forward(false)), input + 2 * hidden);
   const outputs = config.head === 'lm' ? 3 : 1;
   return [
+    { name: 'gather', activations: fixed + input, head: 0, kvCache: 0, gathering: 'gathering a root' },
     { name: 'forward', activations: fixed + forward, head: 0, kvCache: 0, gathering: 'inference block' },
     {
       name: 'head',
@@ -111,11 +113,21 @@ export function trainingInstants(
 }
 
 /**
- * importTensors on a CPU: the largest tensor in float32 and the temporaries of its check for NaN (checkpoint/tensor_file.cc).
- * A worker keeps what it frees, so this counts against what comes later, too. A GPU never sees them.
+ * importTensors on a CPU: of the largest tensor what this rank owns (`owned`: elements of a parameter's group that are held
+ * here), in float32, and the temporaries of its check for NaN (checkpoint/tensor_file.cc). A worker keeps what it frees, so
+ * this counts against what comes later, too. A GPU never sees them.
  */
-export function loadingInstant(config: NativeModelConfig, machine: Machine): Instant {
-  const elements = tensorMapping(config).map(({ shape }) => shape.reduce((n, extent) => n * extent, 1));
+export function loadingInstant(
+  config: NativeModelConfig,
+  machine: Machine,
+  owned: (param: string) => number,
+): Instant {
+  const elements = tensorMapping(config).map(({ param, shape, transpose }) => {
+    const all = shape.reduce((n, extent) => n * extent, 1);
+    if (transpose) return all; // its rows lie all over the file
+    // Whole rows, two of which may be cut.
+    return Math.min(all, owned(param) + 2 * (all / (shape[0] as number)));
+  });
   const activations = machine.device === 'cpu' ? Math.max(...elements) * (FLOAT + 7) : 0;
   return { name: 'load', activations, head: 0, kvCache: 0, gathering: 'nothing' };
 }

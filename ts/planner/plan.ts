@@ -28,6 +28,8 @@ export interface RoleSpec {
   model: NativeModelConfig;
   dtype: 'float32' | 'bfloat16';
   strategy: ShardingStrategy;
+  /** Ranks that share one copy of the state; null: all. */
+  shardSize: number | null;
   /** Packing capacity: tokens per micro-batch. */
   capacity: number;
   gradientCheckpointing: boolean;
@@ -176,15 +178,23 @@ class RoleMemory {
     { device, worldSize, threads }: PlanSpec,
   ) {
     this.machine = { device, elementBytes: spec.dtype === 'float32' ? 4 : 2, threads };
-    this.shards = new ShardMemory(spec.model, worldSize, spec.strategy, this.machine, spec.update !== null);
+    this.shards = new ShardMemory(
+      spec.model,
+      worldSize,
+      spec.strategy,
+      this.machine,
+      spec.update !== null,
+      spec.shardSize,
+    );
     this.state = this.shards.state;
   }
 
   verbs(): { verb: string; instants: Instant[] }[] {
     const { spec, machine } = this;
     const found: { verb: string; instants: Instant[] }[] = [];
+    const owned = (param: string): number => this.shards.owned(param);
     if (machine.device === 'cpu')
-      found.push({ verb: 'load', instants: [loadingInstant(spec.model, machine)] });
+      found.push({ verb: 'load', instants: [loadingInstant(spec.model, machine, owned)] });
     for (const rollout of spec.rollouts)
       found.push({ verb: rollout.verb, instants: generationInstants(spec.model, rollout, machine) });
     if (spec.inference !== null) {

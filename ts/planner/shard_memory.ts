@@ -1,7 +1,7 @@
 // Parameters, gradients and optimiser state of one rank, from native/model/parameter_store.cc and native/fsdp/sharding.cc.
 import type { NativeModelConfig } from '../native/bridge';
 import type { Machine } from './decoder_memory';
-import { type ParameterGroup, paddedElements, parameterGroups } from './parameter_groups';
+import { groupOf, type ParameterGroup, paddedElements, parameterGroups } from './parameter_groups';
 import type { Gathering } from './pass_memory';
 
 export type ShardingStrategy = 'full_shard' | 'shard_grad_op' | 'no_shard';
@@ -31,9 +31,11 @@ export class ShardMemory {
     private readonly strategy: ShardingStrategy,
     private readonly machine: Machine,
     private readonly training: boolean,
+    /** Ranks that share one copy of the state; null: all. */
+    shardSize: number | null = null,
   ) {
     this.groups = parameterGroups(config);
-    this.ways = strategy === 'no_shard' ? 1 : worldSize;
+    this.ways = strategy === 'no_shard' ? 1 : Math.min(shardSize ?? worldSize, worldSize);
   }
 
   get parameters(): number {
@@ -63,6 +65,7 @@ export class ShardMemory {
     // reduce_scatter receives as much as it sends, and adds it to one shard.
     const received = (whole: number): number => whole + whole / this.ways;
     const gradients: Readonly<Record<Exclude<Gathering, 'optimizer step' | 'nothing'>, number>> = {
+      'gathering a root': 0,
       'inference block': 0,
       'inference head': 0,
       'all parameters': 0,
@@ -71,23 +74,30 @@ export class ShardMemory {
       'reducing a block': allRoots + block + received(block),
       'reducing a root': allRoots + received(Math.max(...roots)),
     };
-    const blockIsWhole = when !== 'inference head' && when !== 'reducing a root';
+    const blockIsWhole =
+      when !== 'gathering a root' && when !== 'inference head' && when !== 'reducing a root';
     const parameters =
       when === 'all parameters' || this.strategy === 'shard_grad_op'
         ? sum(elements(this.groups))
         : allRoots + (blockIsWhole ? block : 0);
-    return parameters * this.machine.elementBytes + gradients[when] * FLOAT;
+    // c10d's Gloo gathers into a tensor of its own first.
+    const copied = when === 'gathering a root' && this.machine.device === 'cpu' ? Math.max(...roots) : 0;
+    return (parameters + copied) * this.machine.elementBytes + gradients[when] * FLOAT;
   }
 
-  /** no_shard receives the gradients of the other ranks; a GPU makes copies for the norm and the step (optim/adamw.cc). */
+  /** Replicas receive each other's gradients; a GPU makes copies for the norm and the step (optim/adamw.cc). */
   private optimizerTemporaries(): number {
     const own = Math.max(...this.groups.map((group) => this.own(group)));
-    const received =
-      this.strategy === 'no_shard' && this.worldSize > 1
-        ? (own + Math.ceil(own / this.worldSize)) * FLOAT
-        : 0;
+    const replicas = this.worldSize / this.ways;
+    const received = replicas > 1 ? (own + Math.ceil(own / replicas)) * FLOAT : 0;
     const norm = this.machine.device === 'cuda' ? own * (8 + 8) : 0;
     return Math.max(received, norm);
+  }
+
+  /** Elements of a parameter's group that a rank holds. */
+  owned(param: string): number {
+    const name = groupOf(param);
+    return this.own(this.groups.find((group) => group.name === name) as ParameterGroup);
   }
 
   private own(group: ParameterGroup): number {

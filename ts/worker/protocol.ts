@@ -26,6 +26,7 @@ export type BindingMethod =
   | 'memoryInfo'
   | 'openRendezvous'
   | 'joinGroup'
+  | 'simulateUpdate'
   | 'policyLoss'
   | 'valueLoss';
 export type BindingArgs<M extends BindingMethod> = Parameters<NativeBinding[M]>;
@@ -55,6 +56,7 @@ const bindingMethods: Record<BindingMethod, true> = {
   memoryInfo: true,
   openRendezvous: true,
   joinGroup: true,
+  simulateUpdate: true,
   policyLoss: true,
   valueLoss: true,
 };

@@ -3,8 +3,9 @@ import { spawnSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
-import type { Advice } from '../../../ts/planner/advice';
-import type { Plan } from '../../../ts/planner/plan';
+import { type Advice, advise } from '../../../ts/planner/advice';
+import { planSpecOf } from '../../../ts/planner/from_config';
+import { type Plan, type PlanSpec, planMemory } from '../../../ts/planner/plan';
 
 const ROOT = resolve(__dirname, '../../..');
 const directory = mkdtempSync(join(tmpdir(), 'plan-'));
@@ -50,8 +51,22 @@ function troupe(...args: string[]) {
   return { code: run.status, stdout: run.stdout, stderr: run.stderr };
 }
 
-type Report = Plan & { worldSize: number; device: string; notes: string[]; advice: Advice | null };
-const report = (...args: string[]): Report => JSON.parse(troupe(...args, '--json').stdout) as Report;
+/** The same in this process. */
+function report(
+  overrides: readonly string[] = [],
+  o: { gpus?: number; memory?: number; file?: string } = {},
+): Plan & { spec: PlanSpec; advice: Advice } {
+  const cwd = process.cwd();
+  process.chdir(directory);
+  try {
+    const request = { file: o.file ?? config, overrides, gpus: o.gpus ?? null, memory: o.memory ?? null };
+    const { spec } = planSpecOf(request);
+    const plan = planMemory(spec);
+    return { ...plan, spec, advice: advise(spec, plan) };
+  } finally {
+    process.chdir(cwd);
+  }
+}
 
 test('a configuration that fits: exit code 0, every role and phase', () => {
   const { code, stdout, stderr } = troupe(config, '--gpus', '8', '--gpu-memory', '80GiB');
@@ -80,10 +95,10 @@ test('one that does not: exit code 2, one message, and the bytes that every knob
 });
 
 test('a knob does what it says', () => {
-  const args = [config, '--gpus', '4', '--gpu-memory', '60GiB'];
-  const before = report(...args);
+  const target = { gpus: 4, memory: 60 * 2 ** 30 };
+  const before = report([], target);
   expect(before.fits).toBe(false);
-  const knobs = before.advice?.knobs ?? [];
+  const { knobs } = before.advice;
   const keys = knobs.filter(({ change }) => /^\S+=\S+$/.test(change));
   expect(keys.map(({ change }) => change.split('=')[0])).toEqual(
     expect.arrayContaining([
@@ -92,18 +107,22 @@ test('a knob does what it says', () => {
     ]),
   );
   for (const { change, saves, fits } of keys) {
-    const after = report(...args, change);
+    const after = report([change], target);
     expect(before.peak.total - after.peak.total).toBe(saves);
     expect(after.fits).toBe(fits);
   }
   const more = knobs.find(({ change }) => change.startsWith('--gpus')) as (typeof knobs)[number];
   expect(more.fits).toBe(true);
-  expect(report(config, '--gpu-memory', '60GiB', ...more.change.split(' ')).fits).toBe(true);
+  expect(report([], { ...target, gpus: Number(more.change.split(' ')[1]) }).fits).toBe(true);
 });
 
 test('numbers: a 7B model in one process on a CPU is 16 bytes per parameter', () => {
-  const { roles, peak, fits, device, worldSize } = report(config, 'trainer.device=cpu');
-  expect({ device, worldSize, fits }).toEqual({ device: 'cpu', worldSize: 1, fits: null });
+  const { roles, peak, fits, spec } = report(['trainer.device=cpu']);
+  expect({ device: spec.device, worldSize: spec.worldSize, fits }).toEqual({
+    device: 'cpu',
+    worldSize: 1,
+    fits: null,
+  });
   const [actor, reference] = roles as [Plan['roles'][number], Plan['roles'][number]];
   const count = 32 * (4 * 4096 ** 2 + 3 * 4096 * 11008 + 2 * 4096) + 2 * 32000 * 4096 + 4096;
   expect(actor).toEqual({
@@ -118,18 +137,31 @@ test('numbers: a 7B model in one process on a CPU is 16 bytes per parameter', ()
 });
 
 test('what follows from the configuration: critic, capacity, mini-batch, ranks', () => {
-  const roles = (...overrides: string[]) => report(config, ...overrides).roles.map(({ role }) => role);
+  const roles = (...overrides: string[]) => report(overrides).roles.map(({ role }) => role);
   expect(roles('algorithm.adv_estimator=gae')).toEqual(['actor', 'reference', 'critic']);
   expect(roles('actor_rollout_ref.actor.use_kl_loss=false')).toEqual(['actor']);
   const reward = ['reward.reward_model.enable=true', 'reward.reward_model.model_path=model'];
   expect(roles(...reward)).toEqual(['actor', 'reference', 'reward model']);
-  expect(report(config, 'trainer.n_gpus_per_node=8', 'trainer.nnodes=2').worldSize).toBe(16);
-  expect(report(config, 'trainer.n_gpus_per_node=8', '--gpus', '4').worldSize).toBe(4);
+  const ranks = ['trainer.n_gpus_per_node=8', 'trainer.nnodes=2'];
+  expect(report(ranks).spec.worldSize).toBe(16);
+  expect(report(ranks, { gpus: 4 }).spec.worldSize).toBe(4);
+  const sharding = (key: string) =>
+    report([`actor_rollout_ref.actor.fsdp_config.${key}`], { gpus: 4 }).spec.roles[0]?.strategy;
+  expect(sharding('fsdp_size=-1')).toBe('full_shard');
+  expect(sharding('fsdp_size=1')).toBe('no_shard');
+  expect(sharding('reshard_after_forward=false')).toBe('shard_grad_op');
   // A mini-batch of one sequence cannot fill a micro-batch.
   const small = ['data.train_batch_size=1', 'actor_rollout_ref.actor.ppo_mini_batch_size=1'];
-  const one = report(config, ...small, 'actor_rollout_ref.rollout.n=1');
+  const one = report([...small, 'actor_rollout_ref.rollout.n=1']);
   const update = (plan: Plan) => plan.phases.find(({ verb }) => verb === 'update')?.memory.activations ?? 0;
-  expect(update(one)).toBeLessThan(update(report(config)) / 10);
+  expect(update(one)).toBeLessThan(update(report()) / 10);
+});
+
+test('--json: the same numbers', () => {
+  const { code, stdout } = troupe(config, '--gpus', '2', '--json');
+  expect(code).toBe(0);
+  const { roles, phases, peak } = report([], { gpus: 2 });
+  expect(JSON.parse(stdout)).toMatchObject({ worldSize: 2, device: 'cuda', fits: null, roles, phases, peak });
 });
 
 test('supervised fine-tuning', () => {
@@ -137,7 +169,7 @@ test('supervised fine-tuning', () => {
     'sft.yaml',
     'data: { train_files: a.jsonl, train_batch_size: 64 }\nmodel: { path: model }\n',
   );
-  const { roles, phases } = report(sft, '--gpus', '2');
+  const { roles, phases } = report([], { file: sft, gpus: 2 });
   expect(roles.map(({ role }) => role)).toEqual(['actor']);
   expect(phases.map(({ verb }) => verb)).toEqual(['update']);
 });

@@ -72,6 +72,7 @@ describe('parameters', () => {
   test('what is whole beside the shards: roots 288 elements, the block 624', () => {
     const of = (strategy: ShardingStrategy) => new ShardMemory(tinyModel(), 3, strategy, cpu, true);
     const full = of('full_shard');
+    expect(full.gathered('gathering a root')).toBe((288 + 144) * 4); // Gloo's copy
     expect(full.gathered('inference block')).toBe((288 + 624) * 4);
     expect(full.gathered('inference head')).toBe(288 * 4);
     expect(full.gathered('training forward')).toBe((288 + 624 + 288) * 4);
@@ -85,6 +86,12 @@ describe('parameters', () => {
     // all_reduce of 608: what comes in, and a share of a third
     expect(of('no_shard').gathered('optimizer step')).toBe((608 + 203) * 4);
     expect(new ShardMemory(tinyModel(), 1, 'full_shard', cpu, true).gathered('training backward')).toBe(0);
+  });
+
+  test('copies of shards: 4 ranks in twos hold halves, and the copies exchange gradients', () => {
+    const hybrid = new ShardMemory(tinyModel(), 4, 'full_shard', cpu, true, 2);
+    expect(hybrid.state).toEqual({ parameters: 1792, gradients: 1792, optimizer: 3584 }); // (128 + 608 + 160) / 2
+    expect(hybrid.gathered('optimizer step')).toBe((304 + 152) * 4);
   });
 });
 

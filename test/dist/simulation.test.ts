@@ -1,0 +1,188 @@
+import { spawnSync } from 'node:child_process';
+import path from 'node:path';
+import { Actor } from '../../ts/actor/actor';
+import { Batch } from '../../ts/batch/batch';
+import type { NativeModelConfig } from '../../ts/native/bridge';
+import { readModelShape } from '../../ts/planner/model_shape';
+import { paddedElements, parameterGroups } from '../../ts/planner/parameter_groups';
+import type { PlanSpec, RoleSpec } from '../../ts/planner/plan';
+import { collectiveTotals } from '../../ts/planner/render_simulation';
+import { type ShardingStrategy, ShardMemory } from '../../ts/planner/shard_memory';
+import { type RoleSimulation, simulateRoles } from '../../ts/planner/simulate';
+import { CONFORMANCE } from '../helpers/conformance';
+
+// What `troupe plan` works out, what the engine makes of the same shapes without memory, and what real workers hold.
+const EXAMPLES = path.resolve(__dirname, '../../examples/plan');
+const model = path.join(CONFORMANCE, 'models', 'qwen3_headdim', 'actor');
+
+function specOf(
+  shape: NativeModelConfig,
+  worldSize: number,
+  o: {
+    strategy?: ShardingStrategy;
+    shardSize?: number;
+    dtype?: 'float32' | 'bfloat16';
+    microBatches?: number;
+  } = {},
+): PlanSpec {
+  const load = { sequences: o.microBatches ?? 1, longest: 8, response: 4 };
+  const role: RoleSpec = {
+    name: 'actor',
+    model: shape,
+    dtype: o.dtype ?? 'float32',
+    strategy: o.strategy ?? 'full_shard',
+    shardSize: o.shardSize ?? null,
+    capacity: 8,
+    gradientCheckpointing: false,
+    inference: null,
+    update: load,
+    rollouts: [],
+    keys: { capacity: '', dtype: '', gradientCheckpointing: '', sharding: '' },
+  };
+  return { device: 'cpu', worldSize, threads: 1, memory: null, roles: [role] };
+}
+
+const simulate = async (spec: PlanSpec): Promise<RoleSimulation> =>
+  (await simulateRoles(spec))[0] as RoleSimulation;
+
+test('neighbours share a copy: 4 workers in twos hold what is planned, and send what is simulated', async () => {
+  const shape = readModelShape(model, 'lm', 'model');
+  const machine = { device: 'cpu', elementBytes: 4, threads: 1 } as const;
+  const { parameters } = new ShardMemory(shape, 4, 'full_shard', machine, true, 2).state;
+  const { simulation } = await simulate(specOf(shape, 4, { shardSize: 2 }));
+  expect(simulation.state.parameters).toBe(parameters);
+  const actor = await Actor.create({ model, worldSize: 4, numThreads: 1, parallel: { fsdpSize: 2 } });
+  try {
+    const { group, name } = actor.engine;
+    expect(await group.callAll(name, 'stateBytes', () => [])).toEqual(new Array(4).fill(simulation.state));
+    const before = await group.callAll(name, 'bytesSent', () => []);
+    const indices = Array.from({ length: 4 }, (_, i) => i);
+    const batch = Batch.fromSequences(
+      indices.map((i) => [i + 1, 2]),
+      indices.map((i) => [3, i + 4, 5]),
+    );
+    const column = new Float32Array(batch.numResponseTokens).fill(-5);
+    await actor.updatePolicy(batch.with({ oldLogProbs: column, advantages: column }));
+    const after = await group.callAll(name, 'bytesSent', () => []);
+    const simulated = simulation.collectives.reduce((sum, { bytes }) => sum + bytes, 0);
+    expect(after.map((bytes, rank) => bytes - (before[rank] as number))).toEqual(
+      new Array(4).fill(simulated),
+    );
+  } finally {
+    await actor.close();
+  }
+}, 60_000);
+
+test.each([1, 2, 3, 4])(
+  '%d workers hold what is planned and what is simulated',
+  async (worldSize) => {
+    const shape = readModelShape(model, 'lm', 'model');
+    for (const strategy of ['full_shard', 'shard_grad_op', 'no_shard'] as const) {
+      const machine = { device: 'cpu', elementBytes: 4, threads: 1 } as const;
+      const planned = new ShardMemory(shape, worldSize, strategy, machine, true).state;
+      const { state } = (await simulate(specOf(shape, worldSize, { strategy }))).simulation;
+      const expected = {
+        parameters: planned.parameters,
+        gradients: planned.gradients,
+        moments: planned.optimizer,
+      };
+      expect(state).toEqual(expected);
+      const actor = await Actor.create({
+        model,
+        worldSize,
+        numThreads: 1,
+        maxTokensPerMicroBatch: 64,
+        ...(worldSize === 1 ? {} : { parallel: { sharding: strategy } }),
+      });
+      try {
+        const held = await actor.engine.group.callAll(actor.engine.name, 'stateBytes', () => []);
+        expect(held).toEqual(new Array(worldSize).fill(expected));
+      } finally {
+        await actor.close();
+      }
+    }
+  },
+  120_000,
+);
+
+test('collectives of one step of full_shard: a block is gathered for its forward and for its backward', async () => {
+  const shape = readModelShape(model, 'lm', 'model');
+  const layers = shape.numLayers;
+  const [micro, ranks] = [3, 4];
+  const simulated = await simulate(specOf(shape, ranks, { microBatches: micro, dtype: 'bfloat16' }));
+  expect(simulated.microBatches).toBe(micro);
+  const groups = parameterGroups(shape);
+  const own = (name: string): number => {
+    const group = groups.find((g) => g.name === name) as (typeof groups)[number];
+    return paddedElements(group, ranks) / ranks;
+  };
+  const totals = collectiveTotals(simulated);
+  const of = (phase: string, name: string, subject: string) =>
+    totals.find((t) => t.phase === phase && t.name === name && t.subject === subject);
+  const others = ranks - 1;
+  // The last block stays whole between its forward and its backward.
+  expect(of('forward', 'all_gather', 'blocks')).toMatchObject({
+    count: micro * layers,
+    bytes: micro * layers * own('layers.0') * 2 * others,
+  });
+  expect(of('backward', 'all_gather', 'blocks')?.count ?? 0).toBe(micro * (layers - 1));
+  expect(of('backward', 'reduce_scatter', 'blocks')).toMatchObject({
+    count: micro * layers,
+    bytes: micro * layers * own('layers.0') * 4 * others,
+  });
+  for (const root of ['embed', 'head']) {
+    expect(of('forward', 'all_gather', root)).toMatchObject({
+      count: micro,
+      bytes: micro * own(root) * 2 * others,
+    });
+    expect(of('backward', 'reduce_scatter', root)).toMatchObject({ count: micro });
+  }
+  expect(of('optimizer', 'all_reduce', 'gradient norm')).toMatchObject({ count: 1 });
+}, 60_000);
+
+test.each(['llama-7b', 'llama-70b', 'llama-405b'])(
+  '%s over up to 1024 ranks',
+  async (name) => {
+    const shape = readModelShape(path.join(EXAMPLES, name), 'lm', 'model');
+    for (const worldSize of [8, 100, 1024]) {
+      const { simulation } = await simulate(specOf(shape, worldSize, { dtype: 'bfloat16' }));
+      expect(simulation.groups).toEqual(
+        parameterGroups(shape).map((group) => {
+          const whole = paddedElements(group, worldSize);
+          return { name: group.name, whole, own: whole / worldSize };
+        }),
+      );
+      const machine = { device: 'cuda', elementBytes: 2, threads: 1 } as const;
+      const { parameters, gradients, optimizer } = new ShardMemory(
+        shape,
+        worldSize,
+        'full_shard',
+        machine,
+        true,
+      ).state;
+      expect(simulation.state).toEqual({ parameters, gradients, moments: optimizer });
+    }
+  },
+  120_000,
+);
+
+test('the command prints shards and collectives of every role', () => {
+  const root = path.resolve(__dirname, '../..');
+  const args = ['plan', 'examples/plan/grpo.yaml', '--simulate', '--gpus', '16'];
+  const run = (...more: string[]) =>
+    spawnSync(process.execPath, ['dist/cli.js', ...args, ...more], { cwd: root, encoding: 'utf8' });
+  const text = run();
+  expect({ code: text.status, stderr: text.stderr }).toEqual({ code: 0, stderr: '' });
+  expect(text.stdout).toMatch(
+    /^actor: full_shard over 16 ranks in bfloat16; an optimiser step of \d+ micro-/,
+  );
+  expect(text.stdout).toMatch(/\nbackward: reduce_scatter +blocks +\d+ +[\d.]+ MiB +[\d.]+ [GT]iB\n/);
+  expect(text.stdout).toMatch(/\nreference: full_shard over 16 ranks/);
+  const { worldSize, roles } = JSON.parse(run('--json').stdout) as {
+    worldSize: number;
+    roles: (RoleSimulation & { totals: unknown[] })[];
+  };
+  expect(worldSize).toBe(16);
+  expect(roles.map(({ role }) => role)).toEqual(['actor', 'reference']);
+  expect(roles.every(({ totals }) => totals.length > 0)).toBe(true);
+}, 60_000);

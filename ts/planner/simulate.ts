@@ -1,0 +1,72 @@
+// The engine's own sharding for world sizes that are not at hand: native/core/simulation.cc in one worker process.
+import { WorkerGroup } from '../controller/worker_group';
+import type { NativeEngineOptions, NativeSimulation } from '../native/bridge';
+import type { PlanSpec, RoleName, RoleSpec } from './plan';
+
+export interface RoleSimulation {
+  role: RoleName;
+  /** Micro-batches per rank in one optimiser step (in one pass, for a role that does not learn). */
+  microBatches: number;
+  simulation: NativeSimulation;
+}
+
+/** AdamW's defaults: they change no shape. */
+const OPTIM: NonNullable<NativeEngineOptions['optim']> = {
+  lr: 1e-6,
+  beta1: 0.9,
+  beta2: 0.999,
+  eps: 1e-8,
+  weightDecay: 0.01,
+  gradClip: 1,
+  schedule: 'constant',
+  warmupSteps: 0,
+  totalSteps: -1,
+  minLrRatio: 0,
+};
+
+/** One optimiser step of every role on rank 0 of `spec.worldSize`: its shards and its collectives. Starts one worker. */
+export async function simulateRoles(spec: PlanSpec): Promise<RoleSimulation[]> {
+  const group = await WorkerGroup.launch({ worldSize: 1, device: 'cpu' });
+  try {
+    const results: RoleSimulation[] = [];
+    for (const role of spec.roles) {
+      const microBatches = microBatchesOf(role);
+      const simulation = await group.callBinding('simulateUpdate', [
+        engineOptions(role, spec.worldSize),
+        0,
+        spec.worldSize,
+        microBatches,
+      ]);
+      results.push({ role: role.name, microBatches, simulation });
+    }
+    return results;
+  } finally {
+    await group.close();
+  }
+}
+
+/** As many as the longest sequences take; the ranks agree on the most that one of them has. */
+export function microBatchesOf({ update, inference, capacity }: RoleSpec): number {
+  const load = update ?? inference;
+  if (load === null) return 1;
+  const perMicroBatch = Math.max(1, Math.floor(capacity / Math.max(1, load.longest - 1)));
+  return Math.ceil(load.sequences / perMicroBatch);
+}
+
+function engineOptions(
+  { model, dtype, strategy, shardSize, capacity, update }: RoleSpec,
+  worldSize: number,
+): NativeEngineOptions {
+  return {
+    model,
+    device: 'cpu',
+    dtype,
+    maxTokens: capacity,
+    gradientCheckpointing: false,
+    optim: update === null ? null : OPTIM,
+    seed: 0,
+    numThreads: 0,
+    sharding: strategy,
+    shardSize: shardSize === null || shardSize >= worldSize ? 0 : shardSize,
+  };
+}
