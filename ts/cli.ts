@@ -21,7 +21,10 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   process.stderr.write(`warning: the output is incomplete: ${error.message}\n`);
 });
 
-// The exit code is set, not forced: what is still being written goes out first.
-runCli(process.argv.slice(2)).then((code) => {
-  process.exitCode = code;
-}, fail);
+// Timers and connections that a reward function leaves behind must not keep a program alive that is done; what is still being
+// written goes out first.
+function leave(code: number): void {
+  process.stdout.write('', () => process.stderr.write('', () => process.exit(code)));
+}
+
+runCli(process.argv.slice(2)).then(leave, fail);
