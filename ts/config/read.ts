@@ -33,8 +33,30 @@ export function parseYamlTree(text: string, file: string): Record<string, unknow
   // Comments alone make an empty document, which the parser refuses.
   const empty = text.split('\n').every((line) => /^\s*(#.*)?$/.test(line));
   const tree = empty ? {} : parse(text, file);
+  checkSize(tree, file);
   if (!isTree(tree)) throw new ConfigError(`${file}: expected a mapping of sections, got ${show(tree)}`);
   return tree;
+}
+
+/** Far more than the whole configuration has. */
+const MAX_VALUES = 100_000;
+
+/** Anchors make small files of trees that are endless, or all but. */
+function checkSize(tree: unknown, file: string): void {
+  let count = 0;
+  const open = new Set<unknown>();
+  const visit = (value: unknown): void => {
+    if (++count > MAX_VALUES)
+      throw new ConfigError(
+        `${file}: expected at most ${MAX_VALUES} values, and there are more when its anchors are expanded`,
+      );
+    if (typeof value !== 'object' || value === null) return;
+    if (open.has(value)) throw new ConfigError(`${file}: an anchor contains itself; write the values out`);
+    open.add(value);
+    for (const child of Object.values(value)) visit(child);
+    open.delete(value);
+  };
+  visit(tree);
 }
 
 function parse(text: string, where: string): unknown {

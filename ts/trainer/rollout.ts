@@ -108,7 +108,11 @@ export function takeScored({ batch, inputs, outputs, rewards }: Scored, rows: re
 export function concatScored(parts: readonly Scored[]): Scored {
   const keys = new Set(parts.flatMap(({ rewards }) => Object.keys(rewards.extras)));
   const column = (key: string): unknown[] =>
-    parts.flatMap(({ rewards, batch }) => rewards.extras[key] ?? new Array(batch.size).fill(undefined));
+    parts.flatMap(({ rewards, batch }) =>
+      Object.hasOwn(rewards.extras, key)
+        ? (rewards.extras[key] as unknown[])
+        : new Array(batch.size).fill(undefined),
+    );
   return {
     batch: Batch.concat(parts.map(({ batch }) => batch)),
     inputs: parts.flatMap(({ inputs }) => inputs),

@@ -169,6 +169,14 @@ describe('mistakes', () => {
   });
 
   it.each([
+    ['a: &a\n  b: *a', /an anchor contains itself/],
+    [
+      Array.from(
+        { length: 9 },
+        (_, i) => `k${i}: &k${i} [${Array(9).fill(i === 0 ? 'x' : `*k${i - 1}`)}]`,
+      ).join('\n'),
+      /expected at most 100000 values/,
+    ],
     ['a: [1', /run\.yaml:\d+:\d+: not valid YAML/],
     ['a: 1\na: 2', /run\.yaml:2:1: not valid YAML: duplicated mapping key/],
     ['- 1', /expected a mapping of sections, got \[1\]/],
