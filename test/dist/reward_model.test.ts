@@ -60,6 +60,18 @@ const batch = Batch.fromSequences(
   ],
 );
 
+test('over three workers, one of which has no sequence, scores are bitwise those of one', async () => {
+  const score = (model: RewardModel) => model.score(batch);
+  const expected = await withModel({}, score);
+  const three = await WorkerGroup.launch({ worldSize: 3, device: 'cpu' });
+  try {
+    for (const sharding of ['full_shard', 'no_shard'] as const)
+      expect(await withModel({ group: three, parallel: { sharding } }, score)).toEqual(expected);
+  } finally {
+    await three.close();
+  }
+});
+
 describe('another tokenizer', () => {
   // "1+2=" and "7": ids of the policy are 2 + digit, + 12, - 13, = 14; those of the other tokenizer 16 minus that.
   const ours = (text: string): number[] => [...text].map((c) => '0123456789+-='.indexOf(c) + 2);
