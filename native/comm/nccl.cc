@@ -1,0 +1,158 @@
+#include <c10/cuda/CUDAFunctions.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "comm/communicator.h"
+#include "core/error.h"
+
+namespace troupe {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A collective is done when the host has seen it end, so that what it wrote can be used on any stream.
+constexpr std::chrono::microseconds kPoll{50};
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+// LibTorch's own watchdogs would end the process on a time-out before anyone could say what hung.
+void leave_failures_to_us() {
+  for (const char* name : {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING"}) {
+    ::setenv(name, "0", /*overwrite=*/0);
+  }
+}
+
+class NcclCommunicator final : public Communicator {
+ public:
+  explicit NcclCommunicator(const CommOptions& options)
+      : Communicator(options.rank, options.size), timeout_(options.timeout) {
+    require(c10::cuda::device_count() > 0, ErrorCode::kComm, "[comm] rank ", rank(),
+            " cannot use NCCL: CUDA sees no GPU; `troupe doctor` says why");
+    leave_failures_to_us();
+    try {
+      c10d::TCPStoreOptions store_options;
+      store_options.port = static_cast<uint16_t>(options.port);
+      store_options.waitWorkers = false;
+      store_options.timeout = timeout_;
+      store_ = c10::make_intrusive<c10d::TCPStore>(options.host, store_options);
+      const auto group_options = c10d::ProcessGroupNCCL::Options::create();
+      group_options->timeout = timeout_;
+      group_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(store_, static_cast<int>(rank()),
+                                                           static_cast<int>(size()), group_options);
+    } catch (const std::exception& error) {
+      fail(ErrorCode::kComm, "[comm] rank ", rank(), " of ", size(), " could not join its group at ",
+           options.host, ":", options.port, " within ", timeout_.count() / 1000.0,
+           " s: ", first_line(error.what()));
+    }
+  }
+
+  void abort(const std::string& reason) override {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.empty()) return;
+    failure_ = reason;
+    aborted_ = true;  // the thread in a collective sees it
+  }
+
+ protected:
+  void move_all_gather(const at::Tensor& output, const at::Tensor& input) override {
+    at::Tensor out = on_device(output), in = on_device(input);
+    finish([&] { return group_->_allgather_base(out, in); });
+    if (!output.is_cuda()) output.copy_(out);
+  }
+
+  void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
+    at::Tensor out = on_device(output), in = on_device(input);
+    finish([&] {
+      std::vector<int64_t> even;
+      return group_->alltoall_base(out, in, even, even);
+    });
+    if (!output.is_cuda()) output.copy_(out);
+  }
+
+  void move_broadcast(const at::Tensor& tensor, int64_t root) override {
+    std::vector<at::Tensor> tensors{on_device(tensor)};
+    finish([&] {
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      return group_->broadcast(tensors, options);
+    });
+    if (!tensor.is_cuda()) tensor.copy_(tensors[0]);
+  }
+
+ private:
+  // NCCL moves device memory only; numbers that live on the host, as those of a barrier, are few.
+  static at::Tensor on_device(const at::Tensor& x) { return x.is_cuda() ? x : x.to(at::kCUDA); }
+
+  template <typename Start>
+  void finish(Start start) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!failure_.empty()) fail_again();
+    }
+    std::string cause;
+    try {
+      const auto work = start();
+      const auto deadline = Clock::now() + timeout_;
+      while (!work->isCompleted()) {
+        if (aborted_ || Clock::now() > deadline) break;
+        std::this_thread::sleep_for(kPoll);
+      }
+      if (work->isCompleted()) {
+        const std::exception_ptr error = work->exception();
+        if (!error) return;
+        std::rethrow_exception(error);
+      }
+    } catch (const std::exception& error) {
+      cause = error.what();
+    }
+    give_up(cause);
+  }
+
+  [[noreturn]] void give_up(const std::string& cause) {
+    // Whatever still runs on the GPU ends; it would wait for its peers for ever.
+    group_->abort();
+    const std::lock_guard lock(mutex_);
+    if (failure_.empty()) {
+      std::ostringstream text;
+      text << "[comm] rank " << rank() << ": " << log().describe(log().begun());
+      if (cause.empty()) {
+        text << " did not complete within " << static_cast<double>(timeout_.count()) / 1000.0 << " s";
+      } else {
+        text << " failed (" << first_line(cause) << ")";
+      }
+      text << ". Last finished: rank " << rank() << ": " << log().describe(log().finished());
+      failure_ = text.str();
+    }
+    fail_again();
+  }
+
+  [[noreturn]] void fail_again() const {
+    require(!aborted_, ErrorCode::kAborted, "[comm] aborted in ", log().describe(log().begun()), ": ",
+            failure_);
+    throw Error(ErrorCode::kComm, failure_);
+  }
+
+  const std::chrono::milliseconds timeout_;
+  c10::intrusive_ptr<c10d::TCPStore> store_;
+  c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
+
+  std::mutex mutex_;
+  std::atomic<bool> aborted_{false};
+  std::string failure_;  // why nothing works any more
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(const CommOptions& options) {
+  return std::make_unique<NcclCommunicator>(options);
+}
+
+}  // namespace troupe
