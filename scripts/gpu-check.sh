@@ -8,11 +8,10 @@
 #   NODE              the Node binary (default: node of the PATH, else .node/bin/node of the checkout)
 #   PYTHON            the Python with torch (default python3)
 #   TROUPE_LIBTORCH   a LibTorch instead of that torch
-#   PEERS             the peers' scripts (default shared/peers of the checkout, else ../shared/peers); none: no benchmark
 set -uo pipefail
 
 usage() {
-  sed -n '2,12s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
   exit 2
 }
 device=cuda
@@ -92,11 +91,6 @@ site=$(dirname "$TROUPE_LIBTORCH")
 for bin in /usr/local/cuda/bin /usr/local/cuda-13*/bin "$site"/nvidia/*/bin; do
   command -v nvcc >/dev/null || { [ -x "$bin/nvcc" ] && PATH="$PATH:$bin"; }
 done
-peers=${PEERS:-}
-for directory in shared/peers ../shared/peers; do
-  [ -z "$peers" ] && [ -f "$directory/make_case.py" ] && peers=$directory
-done
-
 # ---- the steps ----
 step machine 30 bash -c "
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo 'no GPU'
@@ -119,17 +113,18 @@ fi
 step conformance 150 node node_modules/jest/bin/jest.js test/conformance/models.test.ts test/conformance/updates.test.ts
 
 # ---- the benchmark ----
-if [ -z "$peers" ]; then
-  note bench 'skipped: no peers (PEERS names their directory)' 0
-  finish
-fi
+run=(--peer --variants packed --device "$device")
 if [ "$device" = cuda ]; then
-  run=(--preset qwen2.5-0.5b '--make-args=--prompts 16 --n 4 --prompt-len 512 --response-len 1536 --weights yes --device cuda')
-  run+=(--dtype bf16 --micro-tokens 16384 --variants packed --rounds 1 --repeat 3 --warmup 1 --threads 8)
+  run+=(--case qwen2.5-0.5b --prompts 16 --n 4 --prompt-len 512 --response-len 1536 --dtype bf16 --micro-tokens 16384)
+  run+=(--rounds 1 --repeat 3 --warmup 1 --threads 8 --peak-tflops 989)
+  operations=compute_log_prob,compute_log_prob_entropy,update_policy,linear_log_prob
 else
-  run=(--preset cpu-40m '--make-args=--prompts 2 --n 2 --prompt-len 32 --response-len 64')
-  run+=(--dtype fp32 --micro-tokens 1024 --variants packed --rounds 1 --repeat 1 --warmup 0 --threads 2)
+  run+=(--case cpu-40m --prompts 2 --n 2 --prompt-len 32 --response-len 64 --rounds 1 --repeat 1 --warmup 0)
+  operations=compute_log_prob,update_policy
 fi
-step bench 300 node bench/run.mjs --peer "$peers" --case "$out/case" --device "$device" --out "$out/bench.json" "${run[@]}"
+touch "$out/before-bench"
+step bench 300 node bench/run.mjs "${run[@]}" --ops "$operations"
+find runs/bench -name '*.json' -newer "$out/before-bench" -exec cp {} "$out/bench.json" \; 2>/dev/null
+rm -f "$out/before-bench"
 sed -n '/^operation /,$p' "$out/bench.log" >"$out/table.txt"
 finish

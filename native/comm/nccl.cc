@@ -1,9 +1,11 @@
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -32,26 +34,34 @@ void leave_failures_to_us() {
 
 class NcclCommunicator final : public Communicator {
  public:
-  explicit NcclCommunicator(const CommOptions& options)
-      : Communicator(options.rank, options.size), timeout_(options.timeout) {
-    require(c10::cuda::device_count() > 0, ErrorCode::kComm, "[comm] rank ", rank(),
-            " cannot use NCCL: CUDA sees no GPU; `troupe doctor` says why");
-    leave_failures_to_us();
+  // name: the rank by which this member is known to the outside.
+  NcclCommunicator(const CommOptions& options, c10::intrusive_ptr<c10d::Store> store, int64_t name)
+      : Communicator(options.rank, options.size), options_(options), store_(std::move(store)), name_(name) {
     try {
-      c10d::TCPStoreOptions store_options;
-      store_options.port = static_cast<uint16_t>(options.port);
-      store_options.waitWorkers = false;
-      store_options.timeout = timeout_;
-      store_ = c10::make_intrusive<c10d::TCPStore>(options.host, store_options);
       const auto group_options = c10d::ProcessGroupNCCL::Options::create();
-      group_options->timeout = timeout_;
+      group_options->timeout = options.timeout;
       group_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(store_, static_cast<int>(rank()),
                                                            static_cast<int>(size()), group_options);
     } catch (const std::exception& error) {
-      fail(ErrorCode::kComm, "[comm] rank ", rank(), " of ", size(), " could not join its group at ",
-           options.host, ":", options.port, " within ", timeout_.count() / 1000.0,
-           " s: ", first_line(error.what()));
+      fail_to_join(options, error);
     }
+  }
+
+  std::unique_ptr<Communicator> split(const std::string& name, const std::vector<int64_t>& ranks) override {
+    const auto own = std::find(ranks.begin(), ranks.end(), rank());
+    require(own != ranks.end(), ErrorCode::kInternal, "[comm] rank ", rank(), " is not in the split ", name);
+    CommOptions options = options_;
+    options.rank = own - ranks.begin();
+    options.size = static_cast<int64_t>(ranks.size());
+    if (options.size == 1) return make_local_communicator();
+    return std::make_unique<NcclCommunicator>(options, c10::make_intrusive<c10d::PrefixStore>(name, store_),
+                                              name_);
+  }
+
+  [[noreturn]] static void fail_to_join(const CommOptions& options, const std::exception& error) {
+    fail(ErrorCode::kComm, "[comm] rank ", options.rank, " of ", options.size,
+         " could not join its group at ", options.host, ":", options.port, " within ",
+         static_cast<double>(options.timeout.count()) / 1000.0, " s: ", first_line(error.what()));
   }
 
   void abort(const std::string& reason) override {
@@ -100,7 +110,7 @@ class NcclCommunicator final : public Communicator {
     std::string cause;
     try {
       const auto work = start();
-      const auto deadline = Clock::now() + timeout_;
+      const auto deadline = Clock::now() + options_.timeout;
       while (!work->isCompleted()) {
         if (aborted_ || Clock::now() > deadline) break;
         std::this_thread::sleep_for(kPoll);
@@ -122,13 +132,13 @@ class NcclCommunicator final : public Communicator {
     const std::lock_guard lock(mutex_);
     if (failure_.empty()) {
       std::ostringstream text;
-      text << "[comm] rank " << rank() << ": " << log().describe(log().begun());
+      text << "[comm] rank " << name_ << ": " << log().describe(log().begun());
       if (cause.empty()) {
-        text << " did not complete within " << static_cast<double>(timeout_.count()) / 1000.0 << " s";
+        text << " did not complete within " << static_cast<double>(options_.timeout.count()) / 1000.0 << " s";
       } else {
         text << " failed (" << first_line(cause) << ")";
       }
-      text << ". Last finished: rank " << rank() << ": " << log().describe(log().finished());
+      text << ". Last finished: rank " << name_ << ": " << log().describe(log().finished());
       failure_ = text.str();
     }
     fail_again();
@@ -140,9 +150,11 @@ class NcclCommunicator final : public Communicator {
     throw Error(ErrorCode::kComm, failure_);
   }
 
-  const std::chrono::milliseconds timeout_;
-  c10::intrusive_ptr<c10d::TCPStore> store_;
+  const CommOptions options_;
+  c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
+
+  const int64_t name_;
 
   std::mutex mutex_;
   std::atomic<bool> aborted_{false};
@@ -152,7 +164,21 @@ class NcclCommunicator final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_nccl_communicator(const CommOptions& options) {
-  return std::make_unique<NcclCommunicator>(options);
+  require(c10::cuda::device_count() > 0, ErrorCode::kComm, "[comm] rank ", options.rank,
+          " cannot use NCCL: CUDA sees no GPU; `troupe doctor` says why");
+  leave_failures_to_us();
+  c10::intrusive_ptr<c10d::Store> store;
+  try {
+    c10d::TCPStoreOptions store_options;
+    store_options.port = static_cast<uint16_t>(options.port);
+    store_options.waitWorkers = false;
+    store_options.timeout = options.timeout;
+    store = c10::make_intrusive<c10d::PrefixStore>(
+        options.token, c10::make_intrusive<c10d::TCPStore>(options.host, store_options));
+  } catch (const std::exception& error) {
+    NcclCommunicator::fail_to_join(options, error);
+  }
+  return std::make_unique<NcclCommunicator>(options, std::move(store), options.rank);
 }
 
 }  // namespace troupe

@@ -318,7 +318,7 @@ TEST(rows_of_the_head_are_bitwise_independent_of_their_neighbours) {
 TEST(nccl_moves_data_of_the_device_and_of_the_host) {
   const auto rendezvous = Rendezvous::open();
   const auto comm = make_nccl_communicator(
-      {"nccl", 0, 1, "127.0.0.1", rendezvous->port(), std::chrono::milliseconds(20'000)});
+      {"nccl", 0, 1, "127.0.0.1", rendezvous->port(), "token", std::chrono::milliseconds(20'000)});
   const CollectiveLabel label{"test", "nccl"};
   for (const at::Tensor& input :
        {random({1000}, at::kFloat), random({1000}, at::kBFloat16), at::randn({10})}) {
