@@ -21,7 +21,7 @@ target_include_directories(libtorch SYSTEM INTERFACE
 target_link_directories(libtorch INTERFACE "${TROUPE_LIBTORCH}/lib")
 target_link_libraries(libtorch INTERFACE torch_cpu c10 Threads::Threads)
 # ATen's parallel_for is a header template: it runs in OpenMP only when this is compiled with it.
-target_compile_options(libtorch INTERFACE -fopenmp -Wno-unknown-pragmas)
+target_compile_options(libtorch INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-fopenmp;-Wno-unknown-pragmas>")
 target_compile_definitions(libtorch INTERFACE AT_PARALLEL_OPENMP=1 USE_C10D_GLOO
   TROUPE_LIBTORCH_VERSION="${TROUPE_LIBTORCH_MAJOR}.${TROUPE_LIBTORCH_MINOR}.${TROUPE_LIBTORCH_PATCH}")
 # Programs must name an OpenMP runtime: the one that LibTorch brings, never a second one. The addon

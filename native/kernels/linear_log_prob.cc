@@ -6,6 +6,7 @@
 #include "core/parallel.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/linear_log_prob_kernels.h"
+#include "kernels/cuda/device_ops.h"
 #include "kernels/gemm.h"
 
 TROUPE_DECLARE_TABLES(LinearLogProbKernels, linear_log_prob_table)
@@ -143,7 +144,12 @@ class StatsTable {
 
 void linear_log_prob_forward(const LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
                              const at::Tensor& targets, const LogProbRows& out) {
-  if (!hidden.is_cpu()) return linear_log_prob_forward_reference(spec, hidden, weight, targets, out);
+  if (!hidden.is_cpu()) {
+    const kernels::cuda::DeviceOps* device = kernels::cuda::device_ops_for(hidden);
+    const auto forward =
+        device != nullptr ? device->linear_log_prob_forward : linear_log_prob_forward_reference;
+    return forward(spec, hidden, weight, targets, out);
+  }
   const BlockedHead head(spec, hidden, weight, targets);
   StatsTable table(hidden.size(0), head.blocks());
   head.for_each_block([&](int64_t begin, int64_t end, int64_t block, const PackedMatrix& block_weight) {
@@ -160,8 +166,10 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
                               const RowGradients& gradients, const at::Tensor& d_hidden,
                               const at::Tensor& d_weight) {
   if (!hidden.is_cpu()) {
-    return linear_log_prob_backward_reference(spec, hidden, weight, targets, rows, entropy_gradient,
-                                              gradients, d_hidden, d_weight);
+    const kernels::cuda::DeviceOps* device = kernels::cuda::device_ops_for(hidden);
+    const auto backward =
+        device != nullptr ? device->linear_log_prob_backward : linear_log_prob_backward_reference;
+    return backward(spec, hidden, weight, targets, rows, entropy_gradient, gradients, d_hidden, d_weight);
   }
   const BlockedHead head(spec, hidden, weight, targets);
   const int64_t total = hidden.size(0);

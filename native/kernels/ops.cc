@@ -4,62 +4,76 @@
 
 #include "core/error.h"
 #include "kernels/cpu_dispatch.h"
+#include "kernels/cuda/device_ops.h"
 #include "kernels/reference.h"
 
-// Unpacks tensors into the arguments of the CPU kernels; every other device gets the reference.
+// Unpacks tensors into the arguments of the kernels of their device; a device without any gets the reference.
 namespace troupe::ops {
 
 namespace {
 
 using kernels::ConstRows;
 using kernels::Dtype;
-using kernels::row_kernels;
+using kernels::RowKernels;
 using kernels::Rows;
 
-Dtype dtype_of(const char* op, const at::Tensor& x) {
+// An operation and where its arrays must be: for the checks.
+struct Op {
+  const char* name;
+  at::Device device;
+};
+
+// Null where there is only the reference.
+const RowKernels* kernels_for(const at::Tensor& x) {
+  if (x.is_cpu()) return &kernels::row_kernels();
+  const kernels::cuda::DeviceOps* device = kernels::cuda::device_ops_for(x);
+  return device != nullptr ? &device->rows : nullptr;
+}
+
+Dtype dtype_of(const Op& op, const at::Tensor& x) {
   if (x.scalar_type() == at::kFloat) return kernels::kFloat32;
   if (x.scalar_type() == at::kBFloat16) return kernels::kBFloat16;
-  fail(ErrorCode::kInternal, "[ops] ", op, " expected float32 or bfloat16 but got ", x.scalar_type());
+  fail(ErrorCode::kInternal, "[ops] ", op.name, " expected float32 or bfloat16 but got ", x.scalar_type());
 }
 
 // A [rows, cols] array whose columns lie side by side.
-void check_rows(const char* op, const char* name, const at::Tensor& x, at::ScalarType type, int64_t rows,
+void check_rows(const Op& op, const char* name, const at::Tensor& x, at::ScalarType type, int64_t rows,
                 int64_t cols) {
   const bool ok = x.defined() && x.dim() == 2 && x.size(0) == rows && x.size(1) == cols &&
-                  (x.stride(1) == 1 || cols <= 1) && x.scalar_type() == type && x.is_cpu();
+                  (x.stride(1) == 1 || cols <= 1) && x.scalar_type() == type && x.device() == op.device;
   if (ok) return;
-  if (!x.defined()) fail(ErrorCode::kInternal, "[ops] ", op, ": ", name, " is missing");
-  fail(ErrorCode::kInternal, "[ops] ", op, " expected ", name, " [", rows, ", ", cols, "] ", type,
+  if (!x.defined()) fail(ErrorCode::kInternal, "[ops] ", op.name, ": ", name, " is missing");
+  fail(ErrorCode::kInternal, "[ops] ", op.name, " expected ", name, " [", rows, ", ", cols, "] ", type,
        " with adjacent columns but got ", x.sizes(), " ", x.scalar_type(), " with strides ", x.strides());
 }
 
-ConstRows const_rows(const char* op, const char* name, const at::Tensor& x, at::ScalarType type, int64_t rows,
+ConstRows const_rows(const Op& op, const char* name, const at::Tensor& x, at::ScalarType type, int64_t rows,
                      int64_t cols) {
   check_rows(op, name, x, type, rows, cols);
   return {x.const_data_ptr(), x.stride(0)};
 }
 
-Rows mutable_rows(const char* op, const char* name, const at::Tensor& x, at::ScalarType type, int64_t rows,
+Rows mutable_rows(const Op& op, const char* name, const at::Tensor& x, at::ScalarType type, int64_t rows,
                   int64_t cols) {
   check_rows(op, name, x, type, rows, cols);
   return {x.mutable_data_ptr(), x.stride(0)};
 }
 
 // A contiguous array of `count` elements; null when undefined.
-void* vector(const char* op, const char* name, const at::Tensor& x, at::ScalarType type, int64_t count) {
+void* vector(const Op& op, const char* name, const at::Tensor& x, at::ScalarType type, int64_t count) {
   if (!x.defined()) return nullptr;
-  require(x.numel() == count && x.is_contiguous() && x.scalar_type() == type && x.is_cpu(),
-          ErrorCode::kInternal, "[ops] ", op, " expected ", name, " contiguous with ", count, " ", type,
+  require(x.numel() == count && x.is_contiguous() && x.scalar_type() == type && x.device() == op.device,
+          ErrorCode::kInternal, "[ops] ", op.name, " expected ", name, " contiguous with ", count, " ", type,
           " but got ", x.sizes(), " ", x.scalar_type());
   return x.mutable_data_ptr();
 }
 
-float* floats(const char* op, const char* name, const at::Tensor& x, int64_t count) {
+float* floats(const Op& op, const char* name, const at::Tensor& x, int64_t count) {
   return static_cast<float*>(vector(op, name, x, at::kFloat, count));
 }
 
-void* needed(const char* op, const char* name, void* pointer) {
-  require(pointer != nullptr, ErrorCode::kInternal, "[ops] ", op, ": ", name, " is missing");
+void* needed(const Op& op, const char* name, void* pointer) {
+  require(pointer != nullptr, ErrorCode::kInternal, "[ops] ", op.name, ": ", name, " is missing");
   return pointer;
 }
 
@@ -68,7 +82,7 @@ kernels::NormArgs norm_args(const NormSpec& spec, const at::Tensor& x) {
           spec.kind == NormKind::kLayer};
 }
 
-kernels::RotaryArgs rotary_args(const char* op, const RotarySpec& spec, const at::Tensor& qkv,
+kernels::RotaryArgs rotary_args(const Op& op, const RotarySpec& spec, const at::Tensor& qkv,
                                 const at::Tensor& positions, const at::Tensor& cos, const at::Tensor& sin,
                                 const at::Tensor& q_weight, const at::Tensor& k_weight,
                                 const at::Tensor& rstd) {
@@ -82,8 +96,8 @@ kernels::RotaryArgs rotary_args(const char* op, const RotarySpec& spec, const at
   args.eps = static_cast<float>(spec.norm_eps);
   args.weight_offset = spec.norm_unit_offset ? 1.0f : 0.0f;
   if (spec.rope) {
-    require(spec.head_dim % 2 == 0, ErrorCode::kInternal, "[ops] ", op, " expected an even head_dim but got ",
-            spec.head_dim);
+    require(spec.head_dim % 2 == 0, ErrorCode::kInternal, "[ops] ", op.name,
+            " expected an even head_dim but got ", spec.head_dim);
     const int64_t table = cos.size(0) * (spec.head_dim / 2);
     args.positions = static_cast<const int32_t*>(
         needed(op, "positions", vector(op, "positions", positions, at::kInt, args.rows)));
@@ -91,7 +105,7 @@ kernels::RotaryArgs rotary_args(const char* op, const RotarySpec& spec, const at
     args.sin = floats(op, "sin", sin, table);
   }
   if (spec.qk_norm) {
-    require(spec.head_dim <= kernels::kMaxHeadDim, ErrorCode::kInvalidModel, "[ops] ", op,
+    require(spec.head_dim <= kernels::kMaxHeadDim, ErrorCode::kInvalidModel, "[ops] ", op.name,
             " with q/k norm supports head_dim up to ", kernels::kMaxHeadDim, " but got ", spec.head_dim);
     const at::ScalarType type = qkv.scalar_type();
     args.q_weight = needed(op, "q_weight", vector(op, "q_weight", q_weight, type, spec.head_dim));
@@ -118,8 +132,9 @@ kernels::ActivationId activation_id(Activation kind) {
 
 void norm_forward(const NormSpec& spec, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                   const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& mean) {
-  if (!x.is_cpu()) return reference::norm_forward(spec, x, weight, bias, y, rstd, mean);
-  static constexpr const char* op = "norm_forward";
+  const RowKernels* table = kernels_for(x);
+  if (table == nullptr) return reference::norm_forward(spec, x, weight, bias, y, rstd, mean);
+  const Op op{"norm_forward", x.device()};
   const Dtype dtype = dtype_of(op, x);
   const at::ScalarType type = x.scalar_type();
   const kernels::NormArgs norm = norm_args(spec, x);
@@ -131,16 +146,17 @@ void norm_forward(const NormSpec& spec, const at::Tensor& x, const at::Tensor& w
   args.y = mutable_rows(op, "y", y, type, norm.rows, norm.cols);
   args.rstd = floats(op, "rstd", rstd, norm.rows);
   args.mean = floats(op, "mean", mean, norm.rows);
-  row_kernels().norm.forward[dtype](args);
+  table->norm.forward[dtype](args);
 }
 
 void norm_backward(const NormSpec& spec, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                    const at::Tensor& rstd, const at::Tensor& mean, const at::Tensor& dx, bool accumulate,
                    const at::Tensor& dweight, const at::Tensor& dbias) {
-  if (!x.is_cpu()) {
+  const RowKernels* table = kernels_for(x);
+  if (table == nullptr) {
     return reference::norm_backward(spec, dy, x, weight, rstd, mean, dx, accumulate, dweight, dbias);
   }
-  static constexpr const char* op = "norm_backward";
+  const Op op{"norm_backward", x.device()};
   const Dtype dtype = dtype_of(op, x);
   const at::ScalarType type = x.scalar_type();
   const kernels::NormArgs norm = norm_args(spec, x);
@@ -156,23 +172,24 @@ void norm_backward(const NormSpec& spec, const at::Tensor& dy, const at::Tensor&
   args.accumulate = accumulate;
   args.dweight = floats(op, "dweight", dweight, norm.cols);
   args.dbias = floats(op, "dbias", dbias, norm.cols);
-  row_kernels().norm.backward[dtype](args);
+  table->norm.backward[dtype](args);
 }
 
 void qk_norm_rotary_forward(const RotarySpec& spec, const at::Tensor& qkv, const at::Tensor& positions,
                             const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& q_weight,
                             const at::Tensor& k_weight, const at::Tensor& qk_rstd) {
-  if (!qkv.is_cpu()) {
+  const RowKernels* table = kernels_for(qkv);
+  if (table == nullptr) {
     return reference::qk_norm_rotary_forward(spec, qkv, positions, cos, sin, q_weight, k_weight, qk_rstd);
   }
   if (!spec.rope && !spec.qk_norm) return;
-  static constexpr const char* op = "qk_norm_rotary_forward";
+  const Op op{"qk_norm_rotary_forward", qkv.device()};
   kernels::RotaryForward args{};
   args.rotary = rotary_args(op, spec, qkv, positions, cos, sin, q_weight, k_weight, qk_rstd);
   const int64_t width = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim;
   args.qkv = mutable_rows(op, "qkv", qkv, qkv.scalar_type(), qkv.size(0), width);
   if (spec.qk_norm && qk_rstd.defined()) args.rstd = qk_rstd.mutable_data_ptr<float>();
-  row_kernels().rotary.forward[dtype_of(op, qkv)](args);
+  table->rotary.forward[dtype_of(op, qkv)](args);
 }
 
 void qk_norm_rotary_backward(const RotarySpec& spec, const at::Tensor& dqkv, const at::Tensor& qkv_pre,
@@ -180,12 +197,13 @@ void qk_norm_rotary_backward(const RotarySpec& spec, const at::Tensor& dqkv, con
                              const at::Tensor& q_weight, const at::Tensor& k_weight,
                              const at::Tensor& qk_rstd, const at::Tensor& dq_weight,
                              const at::Tensor& dk_weight) {
-  if (!dqkv.is_cpu()) {
+  const RowKernels* table = kernels_for(dqkv);
+  if (table == nullptr) {
     return reference::qk_norm_rotary_backward(spec, dqkv, qkv_pre, positions, cos, sin, q_weight, k_weight,
                                               qk_rstd, dq_weight, dk_weight);
   }
   if (!spec.rope && !spec.qk_norm) return;
-  static constexpr const char* op = "qk_norm_rotary_backward";
+  const Op op{"qk_norm_rotary_backward", dqkv.device()};
   kernels::RotaryBackward args{};
   args.rotary = rotary_args(op, spec, dqkv, positions, cos, sin, q_weight, k_weight, qk_rstd);
   const int64_t width = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim;
@@ -193,17 +211,18 @@ void qk_norm_rotary_backward(const RotarySpec& spec, const at::Tensor& dqkv, con
   args.dqkv = mutable_rows(op, "dqkv", dqkv, type, dqkv.size(0), width);
   if (spec.qk_norm) {
     args.qkv_pre = const_rows(op, "qkv_pre", qkv_pre, type, dqkv.size(0), width);
-    require(qk_rstd.defined(), ErrorCode::kInternal, "[ops] ", op, ": qk_rstd is missing");
+    require(qk_rstd.defined(), ErrorCode::kInternal, "[ops] ", op.name, ": qk_rstd is missing");
     args.rstd = qk_rstd.const_data_ptr<float>();
     args.dq_weight = floats(op, "dq_weight", dq_weight, spec.head_dim);
     args.dk_weight = floats(op, "dk_weight", dk_weight, spec.head_dim);
   }
-  row_kernels().rotary.backward[dtype_of(op, dqkv)](args);
+  table->rotary.backward[dtype_of(op, dqkv)](args);
 }
 
 void activation_forward(Activation kind, bool gated, const at::Tensor& x, const at::Tensor& out) {
-  if (!x.is_cpu()) return reference::activation_forward(kind, gated, x, out);
-  static constexpr const char* op = "activation_forward";
+  const RowKernels* table = kernels_for(x);
+  if (table == nullptr) return reference::activation_forward(kind, gated, x, out);
+  const Op op{"activation_forward", x.device()};
   const Dtype dtype = dtype_of(op, x);
   kernels::ActivationForward args{};
   args.kind = activation_id(kind);
@@ -212,13 +231,14 @@ void activation_forward(Activation kind, bool gated, const at::Tensor& x, const 
   args.cols = out.size(1);
   args.x = const_rows(op, "x", x, x.scalar_type(), args.rows, gated ? 2 * args.cols : args.cols);
   args.out = mutable_rows(op, "out", out, x.scalar_type(), args.rows, args.cols);
-  row_kernels().activation.forward[dtype](args);
+  table->activation.forward[dtype](args);
 }
 
 void activation_backward(Activation kind, bool gated, const at::Tensor& dout, const at::Tensor& x,
                          const at::Tensor& dx, const at::Tensor& out) {
-  if (!x.is_cpu()) return reference::activation_backward(kind, gated, dout, x, dx, out);
-  static constexpr const char* op = "activation_backward";
+  const RowKernels* table = kernels_for(x);
+  if (table == nullptr) return reference::activation_backward(kind, gated, dout, x, dx, out);
+  const Op op{"activation_backward", x.device()};
   const Dtype dtype = dtype_of(op, x);
   const at::ScalarType type = x.scalar_type();
   kernels::ActivationBackward args{};
@@ -231,7 +251,7 @@ void activation_backward(Activation kind, bool gated, const at::Tensor& dout, co
   args.x = const_rows(op, "x", x, type, args.rows, width);
   args.dx = mutable_rows(op, "dx", dx, type, args.rows, width);
   if (out.defined()) args.out = mutable_rows(op, "out", out, type, args.rows, args.cols);
-  row_kernels().activation.backward[dtype](args);
+  table->activation.backward[dtype](args);
 }
 
 }  // namespace troupe::ops

@@ -9,8 +9,8 @@
 // Row-local operations of the decoder. Each works on rows [n, ...] given by the caller, allocates
 // nothing, never spawns threads (the decoder runs them inside its own row tiles), and treats every
 // row alike whatever its neighbours hold. dtype float32 or bfloat16 (statistics and weight
-// gradients always float32). On a CPU tensor they run the vectorised kernels of kernels/cpu;
-// elsewhere the LibTorch reference of kernels/reference.h.
+// gradients always float32). CPU tensors take the vectorised kernels of kernels/cpu, CUDA tensors those
+// of kernels/cuda in a build with CUDA; elsewhere the LibTorch reference of kernels/reference.h.
 //
 // Legend: n rows, H hidden, Q/K query/key heads, D head_dim, I intermediate.
 namespace troupe::ops {

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "kernels/cuda/device_ops.h"
+
 namespace troupe {
 
 Linear::Linear(const ParameterStore& store, const std::string& name) {
@@ -44,7 +46,9 @@ void Linear::backward_input(const at::Tensor& dy, const at::Tensor& dx,
 }
 
 void Linear::accumulate_grad(const at::Tensor& dy, const at::Tensor& x) const {
-  if (dy.scalar_type() == at::kFloat) {
+  if (const auto* device = kernels::cuda::device_ops_for(dy)) {
+    device->gemm(dy.t(), x, weight_grad, /*accumulate=*/true);
+  } else if (dy.scalar_type() == at::kFloat) {
     ops::gemm_transposed(dy, ops::PackedMatrix::of(x, false), weight_grad);
   } else {
     at::Tensor grad = weight_grad;

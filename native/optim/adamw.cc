@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "kernels/cpu_dispatch.h"
+#include "kernels/cuda/device_ops.h"
 
 namespace troupe {
 
@@ -66,6 +67,9 @@ double learning_rate(const AdamWOptions& options, int64_t step) {
 double sum_of_squares(const at::Tensor& flat) {
   if (flat.is_meta()) return 0;  // a simulation: shapes without values
   check_flat("gradient", flat, at::kFloat, flat.numel());
+  if (const auto* device = kernels::cuda::device_ops_for(flat)) {
+    return device->rows.optim.sum_of_squares(flat.const_data_ptr<float>(), flat.numel());
+  }
   if (!flat.is_cpu()) return at::sum(at::square(flat.to(at::kDouble))).item<double>();
   std::vector<double> parts(static_cast<size_t>((flat.numel() + kBlock - 1) / kBlock));
   const float* data = flat.const_data_ptr<float>();
@@ -105,7 +109,8 @@ void adamw_step(const AdamWBuffers& buffers, const AdamWOptions& options, double
   constants.step_size = static_cast<float>(lr / correction1);
   constants.inverse_sqrt_bias_correction2 = static_cast<float>(1 / std::sqrt(correction2));
   constants.eps = static_cast<float>(options.eps);
-  if (!buffers.param.is_cpu()) return adamw_reference(buffers, constants);
+  const auto* device = kernels::cuda::device_ops_for(buffers.param);
+  if (!buffers.param.is_cpu() && device == nullptr) return adamw_reference(buffers, constants);
 
   float* param = buffers.param.mutable_data_ptr<float>();
   const float* grad = buffers.grad.const_data_ptr<float>();
@@ -113,6 +118,9 @@ void adamw_step(const AdamWBuffers& buffers, const AdamWOptions& options, double
   float* exp_avg_sq = buffers.exp_avg_sq.mutable_data_ptr<float>();
   at::BFloat16* compute =
       buffers.compute.defined() ? buffers.compute.mutable_data_ptr<at::BFloat16>() : nullptr;
+  if (device != nullptr) {
+    return device->rows.optim.adamw(constants, count, param, grad, exp_avg, exp_avg_sq, compute);
+  }
   for_each_block(count, [&](int64_t, int64_t begin, int64_t end) {
     kernels::row_kernels().optim.adamw(constants, end - begin, param + begin, grad + begin, exp_avg + begin,
                                        exp_avg_sq + begin, compute != nullptr ? compute + begin : nullptr);

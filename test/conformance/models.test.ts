@@ -3,14 +3,14 @@ import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
 import { WorkerGroup } from '../../ts/controller/worker_group';
 import { Critic } from '../../ts/critic/critic';
-import { batchOf, CONFORMANCE } from '../helpers/conformance';
+import { batchOf, CONFORMANCE, TEST_DEVICE } from '../helpers/conformance';
 import { floats, integers, maxDifference, readSafetensors } from '../helpers/safetensors';
 
 // Forward results of tiny Hugging Face checkpoints against an independent float64 implementation.
 const MODELS = path.join(CONFORMANCE, 'models');
 let group: WorkerGroup;
 beforeAll(async () => {
-  group = await WorkerGroup.launch({ worldSize: 1, device: 'cpu' });
+  group = await WorkerGroup.launch({ worldSize: 1, device: TEST_DEVICE });
 });
 afterAll(() => group.close());
 
@@ -20,7 +20,12 @@ describe.each(readdirSync(MODELS))('%s', (name) => {
   const { batch, responseLength } = batchOf(readSafetensors(path.join(dir, 'batch.safetensors')));
 
   test('log-probs, entropy and greedy continuation', async () => {
-    const actor = await Actor.create({ model: path.join(dir, 'actor'), optim: null, group });
+    const actor = await Actor.create({
+      model: path.join(dir, 'actor'),
+      optim: null,
+      dtype: 'float32',
+      group,
+    });
     try {
       for (const [temperature, tolerance] of [
         ['1.0', 1e-4],
@@ -50,7 +55,12 @@ describe.each(readdirSync(MODELS))('%s', (name) => {
   });
 
   test('values', async () => {
-    const critic = await Critic.create({ model: path.join(dir, 'critic'), optim: null, group });
+    const critic = await Critic.create({
+      model: path.join(dir, 'critic'),
+      optim: null,
+      dtype: 'float32',
+      group,
+    });
     try {
       const { values } = await critic.computeValues(batch);
       const padded = batch.with({ values }).toPadded('values', responseLength);

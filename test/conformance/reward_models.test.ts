@@ -3,7 +3,7 @@ import path from 'node:path';
 import { Batch } from '../../ts/batch/batch';
 import { WorkerGroup } from '../../ts/controller/worker_group';
 import { RewardModel } from '../../ts/reward_model/reward_model';
-import { batchOf, CONFORMANCE } from '../helpers/conformance';
+import { batchOf, CONFORMANCE, TEST_DEVICE } from '../helpers/conformance';
 import { floats, readSafetensors } from '../helpers/safetensors';
 
 // The recorded value of a response token is the head's output at the token before it: so the score of a sequence that
@@ -11,7 +11,7 @@ import { floats, readSafetensors } from '../helpers/safetensors';
 const MODELS = path.join(CONFORMANCE, 'models');
 let group: WorkerGroup;
 beforeAll(async () => {
-  group = await WorkerGroup.launch({ worldSize: 1, device: 'cpu' });
+  group = await WorkerGroup.launch({ worldSize: 1, device: TEST_DEVICE });
 });
 afterAll(() => group.close());
 

@@ -6,7 +6,7 @@ import type { Batch } from '../../ts/batch/batch';
 import { WorkerGroup } from '../../ts/controller/worker_group';
 import { Critic } from '../../ts/critic/critic';
 import { loadModelDirectory } from '../../ts/model/model_dir';
-import { batchOf, CONFORMANCE } from '../helpers/conformance';
+import { batchOf, CONFORMANCE, TEST_DEVICE } from '../helpers/conformance';
 import { floats, readSafetensors, type TestTensor } from '../helpers/safetensors';
 
 // Optimiser steps against verl main's real engine: gradients, metrics and weights after each of three calls.
@@ -31,7 +31,7 @@ const COLUMNS: Record<string, string> = {
 let group: WorkerGroup;
 let scratch: string;
 beforeAll(async () => {
-  group = await WorkerGroup.launch({ worldSize: 1, device: 'cpu' });
+  group = await WorkerGroup.launch({ worldSize: 1, device: TEST_DEVICE });
   scratch = mkdtempSync(path.join(os.tmpdir(), 'troupe-updates-'));
 });
 afterAll(async () => {
@@ -84,6 +84,7 @@ describe.each(readdirSync(UPDATES))('%s', (name) => {
       model,
       optim,
       group,
+      dtype: 'float32',
       maxTokensPerMicroBatch: capacity,
     });
   const update = (role: Actor | Critic, batch: Batch, miniBatchSize: number, ppoEpochs: number) =>

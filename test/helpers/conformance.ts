@@ -2,6 +2,9 @@ import path from 'node:path';
 import { Batch } from '../../ts/batch/batch';
 import { integers, type TestTensor } from './safetensors';
 
+/** Where the conformance tests compute; scripts/gpu-check.sh sets it. Always in float32, also on a GPU. */
+export const TEST_DEVICE = process.env['TROUPE_TEST_DEVICE'] === 'cuda' ? 'cuda' : 'cpu';
+
 export const CONFORMANCE = path.join(__dirname, '..', 'fixtures', 'conformance');
 
 /** A verl-layout batch ([B, P+R], prompts left-padded, responses right-padded) as a Batch. */

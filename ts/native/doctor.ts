@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { availableParallelism, freemem, totalmem } from 'node:os';
 import { listAddons } from './addons';
 import { discoverLibTorch } from './discovery';
@@ -28,6 +28,7 @@ export interface DoctorReport {
 /** Looks at everything that the native core depends on; changes nothing and loads native code only in a child process. */
 export async function doctor(): Promise<DoctorReport> {
   const located = tryLocate();
+  const loaded = probe(located);
   const items: DoctorItem[] = [
     item('troupe', 'info', `${packageVersion()} at ${packageRoot}`),
     ...tools(typeof located !== 'string'),
@@ -36,8 +37,8 @@ export async function doctor(): Promise<DoctorReport> {
     memory(),
     libtorch(),
     addon(located),
-    probe(located),
-    gpu(),
+    loaded.item,
+    device(loaded.info),
   ];
   return { ok: items.every((entry) => entry.severity !== 'problem'), items };
 }
@@ -164,9 +165,17 @@ function addon(located: LocatedAddon | string): DoctorItem {
   return item('addon', 'ok', `${located.addon} (${located.kind}, LibTorch ${located.libtorch.minor})`);
 }
 
+/** What the addon says of itself, as far as the doctor needs it. */
+export interface AddonInfo {
+  libtorch: string;
+  cuda: boolean;
+  deviceCount: number;
+  threads: number;
+}
+
 /** Loads the addon in a child: a driver or a library that crashes takes only the child with it. */
-function probe(located: LocatedAddon | string): DoctorItem {
-  if (typeof located === 'string') return item('loading', 'info', 'not tried');
+function probe(located: LocatedAddon | string): { item: DoctorItem; info: AddonInfo | null } {
+  if (typeof located === 'string') return { item: item('loading', 'info', 'not tried'), info: null };
   const program = 'console.log(JSON.stringify(require(process.argv[1]).buildInfo()))';
   const path = [located.libtorch.libDir, process.env['LD_LIBRARY_PATH']].filter(Boolean).join(':');
   const run = spawnSync(process.execPath, ['-e', program, located.addon], {
@@ -178,23 +187,60 @@ function probe(located: LocatedAddon | string): DoctorItem {
     const reason = run.signal
       ? `it crashed with ${run.signal}`
       : (/Error: (.*)/.exec(run.stderr)?.[1] ?? run.stderr.trim());
-    return item('loading', 'problem', `the addon does not load: ${reason}`, fix);
+    return { item: item('loading', 'problem', `the addon does not load: ${reason}`, fix), info: null };
   }
-  const info = JSON.parse(run.stdout) as {
-    libtorch: string;
-    cuda: boolean;
-    deviceCount: number;
-    threads: number;
-  };
+  const info = JSON.parse(run.stdout) as AddonInfo;
   const found = `built with LibTorch ${info.libtorch}, ${info.cuda ? `CUDA, ${info.deviceCount} GPUs` : 'CPU only'}, ${info.threads} threads`;
-  return item('loading', 'ok', found);
+  return { item: item('loading', 'ok', found), info };
 }
 
-function gpu(): DoctorItem {
+function device(info: AddonInfo | null): DoctorItem {
   const query = ['--query-gpu=name,driver_version,memory.total', '--format=csv,noheader'];
-  const cards = commandOutput('nvidia-smi', query);
-  if (cards) return item('gpu', 'info', cards.split('\n').join('; '));
-  return item('gpu', 'info', 'no NVIDIA GPU (nvidia-smi is absent or sees none); computing on the CPU');
+  return explainDevice(info, {
+    cards: commandOutput('nvidia-smi', query)?.split('\n').join('; ') ?? null,
+    driver: existsSync('/proc/driver/nvidia/version'),
+    visible: process.env['CUDA_VISIBLE_DEVICES'] ?? null,
+  });
+}
+
+/** What the system shows of NVIDIA GPUs. */
+export interface GpuSigns {
+  /** What nvidia-smi lists; null when it is absent or lists nothing. */
+  cards: string | null;
+  /** A kernel driver is loaded. */
+  driver: boolean;
+  /** CUDA_VISIBLE_DEVICES; null when unset. */
+  visible: string | null;
+}
+
+/** Where engines run by default, and why not on a GPU. `info` is null when the addon does not load. */
+export function explainDevice(info: AddonInfo | null, signs: GpuSigns): DoctorItem {
+  const { cards, driver, visible } = signs;
+  if (info?.cuda && info.deviceCount > 0)
+    return item('gpu', 'ok', `GPU: ${cards ?? `${info.deviceCount} that CUDA sees`}`);
+  if (info && !info.cuda && cards) {
+    const found = `CPU, because the addon was built without CUDA; there is ${cards}`;
+    return item(
+      'gpu',
+      'warning',
+      found,
+      'With nvcc and a CUDA LibTorch: npm run build:native -- --cuda (docs/install.md).',
+    );
+  }
+  if (!info?.cuda)
+    return item('gpu', 'info', cards ?? 'CPU: no NVIDIA GPU (nvidia-smi is absent or sees none)');
+  if (visible !== null && (cards || driver)) {
+    const found = `CPU, because CUDA_VISIBLE_DEVICES='${visible}' leaves the addon no GPU`;
+    return item('gpu', 'warning', found, 'Unset it, or name a GPU that nvidia-smi lists.');
+  }
+  if (!driver && !cards)
+    return item('gpu', 'info', 'CPU: the addon has CUDA, but no NVIDIA driver is loaded here');
+  return item(
+    'gpu',
+    'warning',
+    `CPU, because CUDA finds no usable GPU${cards ? ` although there is ${cards}` : ''}`,
+    'The driver may be older than the CUDA of this LibTorch (nvidia-smi shows the newest CUDA it supports).',
+  );
 }
 
 function commandOutput(program: string, args: string[]): string | null {

@@ -1,7 +1,7 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { doctor, runDoctor } from '../../../ts/native/doctor';
+import { doctor, explainDevice, runDoctor } from '../../../ts/native/doctor';
 import { checkPrerequisites } from '../../../ts/native/prerequisites';
 
 const environment = { ...process.env };
@@ -60,4 +60,30 @@ test('each missing tool is one message that says what to install', () => {
     expect(tool.fix).toMatch(/^Install /);
   }
   rmSync(empty, { recursive: true });
+});
+
+describe('why engines run where they run', () => {
+  const nothing = { cards: null, driver: false, visible: null };
+  const h100 = { cards: 'NVIDIA H100, 580.65, 81559 MiB', driver: true, visible: null };
+  const build = (cuda: boolean, deviceCount: number) => ({
+    libtorch: '2.14.1',
+    cuda,
+    deviceCount,
+    threads: 1,
+  });
+
+  it.each([
+    ['a CPU build without a GPU', build(false, 0), nothing, 'info', 'no NVIDIA GPU'],
+    ['a CPU build beside a GPU', build(false, 0), h100, 'warning', 'the addon was built without CUDA'],
+    ['a CUDA build without a driver', build(true, 0), nothing, 'info', 'no NVIDIA driver'],
+    ['a CUDA build and a GPU', build(true, 1), h100, 'ok', 'GPU: NVIDIA H100'],
+    ['a hidden GPU', build(true, 0), { ...h100, visible: '' }, 'warning', "CUDA_VISIBLE_DEVICES=''"],
+    ['a GPU that CUDA cannot use', build(true, 0), h100, 'warning', 'CUDA finds no usable GPU'],
+    ['no addon', null, h100, 'info', 'NVIDIA H100'],
+  ])('%s', (_, info, signs, severity, text) => {
+    const item = explainDevice(info, signs);
+    expect([item.name, item.severity]).toEqual(['gpu', severity]);
+    expect(item.found).toContain(text);
+    expect(item.fix !== null).toBe(severity === 'warning');
+  });
 });

@@ -1,0 +1,17 @@
+#include "kernels/cuda/device_ops.h"
+
+#include "kernels/cuda/linear_log_prob.h"
+
+namespace troupe::kernels::cuda {
+
+const DeviceOps* device_ops() {
+  static const DeviceOps ops{
+      {norm_table, rotary_table, activation_table, optim_table},
+      gemm,
+      linear_log_prob_forward,
+      linear_log_prob_backward,
+  };
+  return &ops;
+}
+
+}  // namespace troupe::kernels::cuda

@@ -1,0 +1,39 @@
+#pragma once
+
+#include "kernels/cpu/row_kernels.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/linear_log_prob.h"
+
+namespace troupe::kernels::cuda {
+
+// What a build with CUDA computes with its own kernels on CUDA tensors. The functions take the arguments of
+// their CPU counterparts, with pointers to device memory, and launch on the current stream of the current
+// device (a worker sees only one); they throw kInternal when a launch is refused. Sums have a fixed order, so
+// results are the same in every run. Scratch memory comes from LibTorch's allocator.
+struct DeviceOps {
+  RowKernels rows;
+  decltype(&cuda::gemm) gemm;
+  decltype(&ops::linear_log_prob_forward) linear_log_prob_forward;
+  decltype(&ops::linear_log_prob_backward) linear_log_prob_backward;
+};
+
+#if TROUPE_CUDA
+const DeviceOps* device_ops();
+
+extern const NormKernels norm_table;
+extern const RotaryKernels rotary_table;
+extern const ActivationKernels activation_table;
+extern const OptimKernels optim_table;
+#else
+// Null in builds without CUDA: LibTorch's operations then do.
+inline const DeviceOps* device_ops() {
+  return nullptr;
+}
+#endif
+
+// Those for x: null where LibTorch's operations have to do.
+inline const DeviceOps* device_ops_for(const at::Tensor& x) {
+  return x.is_cuda() ? device_ops() : nullptr;
+}
+
+}  // namespace troupe::kernels::cuda

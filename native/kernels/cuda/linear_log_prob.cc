@@ -1,0 +1,135 @@
+#include "kernels/cuda/linear_log_prob.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "kernels/cuda/gemm.h"
+
+namespace troupe::kernels::cuda {
+
+namespace {
+
+constexpr int64_t kLogitsBudget = int64_t{512} << 20;  // bytes of logits that exist at a time
+constexpr int64_t kRowMultiple = 128;
+constexpr int64_t kMaxChunk = 2048;
+constexpr int64_t kAlignment = 8;  // floats; the passes read rows from 32-byte boundaries
+
+// The rows in chunks whose length depends on the vocabulary alone, with one buffer for all of them.
+class ChunkedHead {
+ public:
+  ChunkedHead(const ops::LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
+              const at::Tensor& targets)
+      : spec_(spec),
+        hidden_(hidden),
+        weight_(weight),
+        targets_(targets),
+        vocab_(weight.size(0)),
+        stride_((vocab_ + kAlignment - 1) / kAlignment * kAlignment) {
+    const at::ScalarType type = hidden.scalar_type();
+    require((type == at::kBFloat16 || type == at::kFloat) && weight.scalar_type() == type,
+            ErrorCode::kInternal,
+            "[linear_log_prob] expected hidden and weight in one of float32 and bfloat16 but got ", type,
+            " and ", weight.scalar_type());
+    require(targets.scalar_type() == at::kInt && targets.is_contiguous() &&
+                targets.device() == hidden.device() && targets.numel() == hidden.size(0),
+            ErrorCode::kInternal, "[linear_log_prob] expected ", hidden.size(0), " int32 targets on ",
+            hidden.device(), " but got ", targets.sizes(), " ", targets.scalar_type(), " on ",
+            targets.device());
+    const int64_t fitting = kLogitsBudget / (stride_ * static_cast<int64_t>(sizeof(float)));
+    chunk_ = std::clamp(fitting / kRowMultiple * kRowMultiple, kRowMultiple, kMaxChunk);
+    buffer_ = at::empty({chunk_, stride_}, hidden.options().dtype(at::kFloat));
+  }
+
+  int64_t chunk() const { return chunk_; }
+  bool to_bfloat16() const { return hidden_.scalar_type() == at::kBFloat16; }
+  at::Tensor hidden(int64_t begin, int64_t count) const { return hidden_.narrow(0, begin, count); }
+
+  // Raw logits of rows [begin, begin + count) into the buffer, by a GEMM over a whole chunk.
+  LogitRows logits(int64_t begin, int64_t count) {
+    at::Tensor rows = hidden(begin, count);
+    if (count < chunk_) {
+      const at::Tensor padded = at::zeros({chunk_, hidden_.size(1)}, hidden_.options());
+      padded.narrow(0, 0, count).copy_(rows);
+      rows = padded;
+    }
+    gemm(rows, weight_.t(), buffer_.narrow(1, 0, vocab_), false);
+    return {buffer_.mutable_data_ptr<float>(),
+            count,
+            vocab_,
+            stride_,
+            static_cast<float>(1.0 / spec_.temperature),
+            static_cast<float>(spec_.softcap),
+            targets_.const_data_ptr<int32_t>() + begin};
+  }
+
+  // What logit_gradients left in the buffer: [count, V] in the dtype of hidden.
+  at::Tensor gradient(int64_t count) const {
+    const at::Tensor typed = to_bfloat16() ? buffer_.view(at::kBFloat16) : buffer_;
+    return typed.narrow(0, 0, count).narrow(1, 0, vocab_);
+  }
+
+ private:
+  const ops::LogProbSpec& spec_;
+  const at::Tensor& hidden_;
+  const at::Tensor& weight_;
+  const at::Tensor& targets_;
+  int64_t vocab_, stride_, chunk_ = 0;
+  at::Tensor buffer_;
+};
+
+float* floats(const char* name, const at::Tensor& x, int64_t rows, int64_t begin) {
+  if (!x.defined()) return nullptr;
+  require(x.scalar_type() == at::kFloat && x.is_contiguous() && x.is_cuda() && x.numel() == rows,
+          ErrorCode::kInternal, "[linear_log_prob] expected ", name, " [", rows,
+          "] float32 on the device but got ", x.sizes(), " ", x.scalar_type(), " on ", x.device());
+  return x.mutable_data_ptr<float>() + begin;
+}
+
+LogitStats stats_at(const ops::LogProbRows& out, int64_t rows, int64_t begin) {
+  return {floats("log_probs", out.log_probs, rows, begin), floats("lse", out.lse, rows, begin),
+          floats("entropy", out.entropy, rows, begin),
+          floats("sum_pi_squared", out.sum_pi_squared, rows, begin)};
+}
+
+}  // namespace
+
+void linear_log_prob_forward(const ops::LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
+                             const at::Tensor& targets, const ops::LogProbRows& out) {
+  ChunkedHead head(spec, hidden, weight, targets);
+  const int64_t rows = hidden.size(0);
+  for (int64_t begin = 0; begin < rows; begin += head.chunk()) {
+    const int64_t count = std::min(head.chunk(), rows - begin);
+    logit_stats(head.logits(begin, count), stats_at(out, rows, begin));
+  }
+}
+
+void linear_log_prob_backward(const ops::LogProbSpec& spec, const at::Tensor& hidden,
+                              const at::Tensor& weight, const at::Tensor& targets,
+                              const ops::LogProbRows& rows, bool entropy_gradient,
+                              const ops::RowGradients& gradients, const at::Tensor& d_hidden,
+                              const at::Tensor& d_weight) {
+  ChunkedHead head(spec, hidden, weight, targets);
+  const int64_t total = hidden.size(0);
+  const auto options = hidden.options().dtype(at::kFloat);
+  for (int64_t begin = 0; begin < total; begin += head.chunk()) {
+    const int64_t count = std::min(head.chunk(), total - begin);
+    const LogitRows logits = head.logits(begin, count);
+    const LogitStats stats = stats_at(rows, total, begin);
+    logit_stats(logits, stats);
+    const at::Tensor by_log_prob = at::empty({count}, options);
+    const at::Tensor by_entropy = entropy_gradient ? at::empty({count}, options) : at::Tensor();
+    gradients(begin, begin + count, by_log_prob, by_entropy);
+    logit_gradients(logits,
+                    {stats.lse, floats("grad_log_probs", by_log_prob, count, 0), stats.entropy,
+                     floats("grad_entropy", by_entropy, count, 0)},
+                    head.to_bfloat16());
+    const at::Tensor by_logits = head.gradient(count);
+    at::Tensor by_hidden = d_hidden.narrow(0, begin, count);
+    at::mm_out(by_hidden, by_logits, weight);
+    gemm(by_logits.t(), head.hidden(begin, count), d_weight, /*accumulate=*/true);
+  }
+}
+
+}  // namespace troupe::kernels::cuda

@@ -1,0 +1,160 @@
+#include <cfloat>
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/linear_log_prob.h"
+
+// One pass over a row of logits for the maximum, the sums and the target; one more, backwards, that leaves
+// the gradient where the logits were.
+namespace troupe::kernels::cuda {
+
+namespace {
+
+constexpr int kThreads = 512;
+
+// softcap(raw) / temperature; `tanh` for the slope.
+struct Logit {
+  float z, tanh;
+};
+template <bool kSoftcap>
+__device__ Logit transformed(const LogitRows& a, float raw) {
+  if constexpr (kSoftcap) {
+    const float t = tanhf(raw / a.softcap);
+    return {t * a.softcap * a.inv_temperature, t};
+  } else {
+    return {raw * a.inv_temperature, 0};
+  }
+}
+
+// Sums over the logits that a thread has met, relative to the largest of them.
+struct Sums {
+  float top = -FLT_MAX;  // not -inf: differences must not become NaN
+  float sum = 0;         // of exp(z - top)
+  float weighted = 0;    // of (z - top) exp(z - top)
+  float squares = 0;     // of exp(2 (z - top))
+
+  __device__ void rescale(float higher) {
+    if (sum != 0.0f) {
+      const float shift = top - higher;
+      const float factor = __expf(shift);
+      // Below the smallest float nothing is left, whatever the shift: -inf * 0 must not become NaN.
+      weighted = factor > 0.0f ? factor * (weighted + shift * sum) : 0.0f;
+      sum *= factor;
+      squares *= factor * factor;
+    }
+    top = higher;
+  }
+  __device__ void add(float z) {
+    const float shifted = z - top;
+    const float e = __expf(shifted);
+    sum += e;
+    weighted += e > 0.0f ? shifted * e : 0.0f;
+    squares += e * e;
+  }
+};
+
+template <bool kSoftcap>
+__global__ void __launch_bounds__(kThreads) stats_kernel(LogitRows a, LogitStats out) {
+  const int64_t r = blockIdx.x;
+  const float* row = a.data + r * a.stride;
+  Sums sums;
+  for (int64_t j = threadIdx.x * kPack; j < a.vocab; j += kThreads * kPack) {
+    const int64_t left = a.vocab - j;
+    Pack pack = load_pack(row + j, left, true);
+    float top = sums.top;
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) {
+      pack.v[k] = transformed<kSoftcap>(a, pack.v[k]).z;
+      if (k < left) top = fmaxf(top, pack.v[k]);
+    }
+    if (top > sums.top) sums.rescale(top);
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) {
+      if (k < left) sums.add(pack.v[k]);
+    }
+  }
+  const float top = block_reduce(sums.top, [](float x, float y) { return fmaxf(x, y); });
+  // In double from here on: what a row costs does not show.
+  double factor = 0, shift = 0;
+  if (sums.sum != 0.0f) {  // a thread without logits has nothing to add; a NaN must pass
+    shift = static_cast<double>(sums.top) - top;
+    factor = exp(shift);
+  }
+  const double sum = block_sum(factor * sums.sum);
+  const double weighted =
+      block_sum(factor == 0 ? 0.0 : factor * (sums.weighted + shift * static_cast<double>(sums.sum)));
+  const double squares = block_sum(factor * factor * sums.squares);
+  if (threadIdx.x != 0) return;
+  const double log_sum = log(sum);
+  const double target = transformed<kSoftcap>(a, row[a.targets[r]]).z;
+  out.log_probs[r] = static_cast<float>(target - top - log_sum);
+  out.lse[r] = static_cast<float>(top + log_sum);
+  if (out.entropy != nullptr) out.entropy[r] = static_cast<float>(log_sum - weighted / sum);
+  if (out.sum_pi_squared != nullptr) out.sum_pi_squared[r] = static_cast<float>(squares / (sum * sum));
+}
+
+// dz = (g (1[target] - p) - h p (z - lse + H)) / temperature * slope of the softcap.
+template <bool kSoftcap, bool kBFloat16>
+__global__ void __launch_bounds__(kThreads) gradient_kernel(LogitRows a, LogitGradients by) {
+  const int64_t r = blockIdx.x;
+  float* row = a.data + r * a.stride;
+  const float g = by.grad_log_probs[r];
+  const float h = by.grad_entropy != nullptr ? by.grad_entropy[r] : 0.0f;
+  const float entropy = by.grad_entropy != nullptr ? by.entropy[r] : 0.0f;
+  const float lse = by.lse[r];
+  const int64_t target = a.targets[r];
+  // Whole blocks walk together: all threads have read a stretch before its first half is overwritten.
+  for (int64_t begin = 0; begin < a.vocab; begin += kThreads * kPack) {
+    const int64_t j = begin + threadIdx.x * kPack;
+    const int64_t left = a.vocab - j;
+    Pack pack;
+    if (left > 0) {
+      pack = load_pack(row + j, left, true);
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) {
+        const Logit logit = transformed<kSoftcap>(a, pack.v[k]);
+        const float log_p = logit.z - lse;
+        const float p = __expf(log_p);
+        float dz = p == 0.0f ? 0.0f : -p * (g + h * (log_p + entropy));
+        if (j + k == target) dz += g;
+        pack.v[k] = dz * a.inv_temperature * (1.0f - logit.tanh * logit.tanh);
+      }
+    }
+    if constexpr (kBFloat16) {
+      __syncthreads();
+      if (left > 0) store_pack(reinterpret_cast<BFloat16*>(row) + j, pack, left, true);
+    } else {
+      if (left > 0) store_pack(row + j, pack, left, true);
+    }
+  }
+}
+
+}  // namespace
+
+void logit_stats(const LogitRows& logits, const LogitStats& out) {
+  if (logits.rows == 0) return;
+  const auto blocks = static_cast<unsigned>(logits.rows);
+  if (logits.softcap > 0) {
+    stats_kernel<true><<<blocks, kThreads, 0, stream()>>>(logits, out);
+  } else {
+    stats_kernel<false><<<blocks, kThreads, 0, stream()>>>(logits, out);
+  }
+  check_launch("linear_log_prob_forward");
+}
+
+void logit_gradients(const LogitRows& logits, const LogitGradients& by, bool to_bfloat16) {
+  if (logits.rows == 0) return;
+  const auto launch = [&](auto softcap, auto bfloat16) {
+    gradient_kernel<softcap, bfloat16>
+        <<<static_cast<unsigned>(logits.rows), kThreads, 0, stream()>>>(logits, by);
+  };
+  using Yes = std::true_type;
+  using No = std::false_type;
+  if (logits.softcap > 0) {
+    to_bfloat16 ? launch(Yes(), Yes()) : launch(Yes(), No());
+  } else {
+    to_bfloat16 ? launch(No(), Yes()) : launch(No(), No());
+  }
+  check_launch("linear_log_prob_backward");
+}
+
+}  // namespace troupe::kernels::cuda

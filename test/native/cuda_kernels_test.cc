@@ -1,0 +1,349 @@
+#include <ATen/ATen.h>
+
+#include <limits>
+
+#include "check.h"
+#include "comm/communicator.h"
+#include "comm/rendezvous.h"
+#include "core/parallel.h"
+#include "kernels/cuda/device_ops.h"
+#include "kernels/linear_log_prob.h"
+#include "kernels/reference.h"
+#include "optim/adamw.h"
+
+// The CUDA kernels against the references in float64 on the CPU, and NCCL with one rank. Without a GPU, or in
+// a build without CUDA, there is nothing to test: the program says so and ctest counts it as skipped.
+namespace {
+
+using namespace troupe;
+namespace reference = ops::reference;
+
+constexpr double kFloatTolerance = 5e-6;
+constexpr double kBFloat16Tolerance = 1e-2;
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+double tolerance(at::ScalarType type) {
+  return type == at::kFloat ? kFloatTolerance : kBFloat16Tolerance;
+}
+
+at::Tensor on_gpu(const at::Tensor& x) {
+  return x.defined() ? x.to(at::kCUDA) : x;
+}
+at::Tensor wide(const at::Tensor& x) {
+  return x.defined() ? x.to(at::kCPU, at::kDouble) : x;
+}
+at::Tensor random(at::IntArrayRef sizes, at::ScalarType type) {
+  return at::randn(sizes, at::kFloat).to(type).to(at::kCUDA);
+}
+at::Tensor poisoned(at::IntArrayRef sizes, at::ScalarType type) {
+  return at::full(sizes, kNan, at::TensorOptions().dtype(type).device(at::kCUDA));
+}
+// [rows, cols] with `shift` elements before and 3 - shift behind each row: every alignment occurs.
+at::Tensor strided(const at::Tensor& values, int64_t shift) {
+  const at::Tensor frame = poisoned({values.size(0), values.size(1) + 3}, values.scalar_type());
+  at::Tensor view = frame.narrow(1, shift, values.size(1));
+  view.copy_(values);
+  return view;
+}
+
+void check_near(const at::Tensor& got, const at::Tensor& expected, double limit, const std::string& what) {
+  const double scale = std::max(1.0, expected.abs().max().item<double>());
+  const double error = (wide(got) - expected).abs().max().item<double>() / scale;
+  test::report(error <= limit, __FILE__, __LINE__,
+               what + ": error " + std::to_string(error / limit) + " x the limit");
+}
+
+std::string named(const char* what, at::ScalarType type, int64_t rows, int64_t cols) {
+  return std::string(what) + " " + at::toString(type) + " " + std::to_string(rows) + "x" +
+         std::to_string(cols);
+}
+
+template <typename Body>
+void for_each_shape(const Body& body) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t cols : {1, 7, 48, 513, 4096}) {
+      for (const int64_t rows : {1, 3, 640}) body(type, rows, cols);
+    }
+  }
+}
+
+TEST(norms_match_the_float64_reference) {
+  at::manual_seed(1);
+  for_each_shape([](at::ScalarType type, int64_t rows, int64_t cols) {
+    for (const auto& [kind, offset, biased] :
+         {std::tuple(NormKind::kRms, false, false), std::tuple(NormKind::kRms, true, false),
+          std::tuple(NormKind::kLayer, false, true)}) {
+      const std::string what = named("norm", type, rows, cols);
+      const ops::NormSpec spec{kind, cols == 1 ? 0.1 : 1e-5, offset};
+      const bool layer = kind == NormKind::kLayer;
+      const int64_t shift = cols % 8 == 0 ? 0 : 1;
+      const at::Tensor x = strided(random({rows, cols}, type), shift), weight = random({cols}, type);
+      const at::Tensor bias = biased ? random({cols}, type) : at::Tensor();
+      const at::Tensor dy = strided(random({rows, cols}, type), 2);
+      const at::Tensor y = strided(poisoned({rows, cols}, type), 1), rstd = poisoned({rows}, at::kFloat);
+      const at::Tensor mean = layer ? poisoned({rows}, at::kFloat) : at::Tensor();
+      const at::Tensor y64 = at::empty({rows, cols}, at::kDouble), rstd64 = at::empty({rows}, at::kDouble);
+      const at::Tensor mean64 = layer ? at::empty({rows}, at::kDouble) : at::Tensor();
+      ops::norm_forward(spec, x, weight, bias, y, rstd, mean);
+      reference::norm_forward(spec, wide(x), wide(weight), wide(bias), y64, rstd64, mean64);
+      check_near(y, y64, tolerance(type), what + " y");
+      check_near(rstd, rstd64, kFloatTolerance, what + " rstd");
+
+      const at::Tensor dx = poisoned({rows, cols}, type), dweight = on_gpu(at::full({cols}, 0.5, at::kFloat));
+      const at::Tensor dbias = biased ? on_gpu(at::full({cols}, -0.5, at::kFloat)) : at::Tensor();
+      const at::Tensor dx64 = at::empty({rows, cols}, at::kDouble), dweight64 = wide(dweight),
+                       dbias64 = wide(dbias);
+      ops::norm_backward(spec, dy, x, weight, rstd, mean, dx, false, dweight, dbias);
+      reference::norm_backward(spec, wide(dy), wide(x), wide(weight), rstd64, mean64, dx64, false, dweight64,
+                               dbias64);
+      check_near(dx, dx64, tolerance(type), what + " dx");
+      check_near(dweight, dweight64, 10 * kFloatTolerance, what + " dweight");
+      if (biased) check_near(dbias, dbias64, 10 * kFloatTolerance, what + " dbias");
+
+      const at::Tensor start = random({rows, cols}, type);
+      const at::Tensor sum = start.clone(), in_place = dy.clone();
+      ops::norm_backward(spec, dy, x, weight, rstd, mean, sum, true, {}, {});
+      check_near(sum, wide(start) + dx64, tolerance(type), what + " accumulated dx");
+      ops::norm_backward(spec, in_place, x, weight, rstd, mean, in_place, false, {}, {});
+      check_near(in_place, dx64, tolerance(type), what + " dx in place");
+    }
+  });
+}
+
+TEST(rotary_and_qk_norm_match_the_float64_reference) {
+  at::manual_seed(2);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t dim : {14, 24, 64, 128}) {
+      for (const int64_t rows : {1, 3, 640}) {
+        for (const ops::RotarySpec& spec : {ops::RotarySpec{3, 1, dim, true, false, 1e-6, false},
+                                            ops::RotarySpec{4, 2, dim, true, true, 1e-6, false},
+                                            ops::RotarySpec{2, 2, dim, false, true, 1e-5, true}}) {
+          const std::string what = named("rotary", type, rows, dim);
+          const int64_t heads = spec.num_heads + spec.num_kv_heads, width = (heads + spec.num_kv_heads) * dim;
+          const at::Tensor angle = at::outer(at::arange(40, at::kDouble), at::rand({dim / 2}, at::kDouble));
+          const at::Tensor cos = on_gpu(angle.cos().to(at::kFloat)), sin = on_gpu(angle.sin().to(at::kFloat));
+          const at::Tensor positions = on_gpu(at::randint(40, {rows}, at::kInt));
+          const at::Tensor pre = strided(random({rows, width}, type), 1), q = random({dim}, type),
+                           k = random({dim}, type), dout = random({rows, width}, type);
+          const at::Tensor qkv = pre.clone(), rstd = poisoned({rows, heads}, at::kFloat);
+          const at::Tensor qkv64 = wide(pre), rstd64 = at::empty({rows, heads}, at::kDouble);
+          ops::qk_norm_rotary_forward(spec, qkv, positions, cos, sin, q, k, rstd);
+          reference::qk_norm_rotary_forward(spec, qkv64, positions.cpu(), wide(cos), wide(sin), wide(q),
+                                            wide(k), rstd64);
+          check_near(qkv, qkv64, tolerance(type), what + " forward");
+
+          const at::Tensor dqkv = strided(dout, 2), dqkv64 = wide(dout);
+          const at::Tensor dq = on_gpu(at::full({dim}, 0.5, at::kFloat)),
+                           dk = on_gpu(at::full({dim}, -1.0, at::kFloat));
+          const at::Tensor dq64 = wide(dq), dk64 = wide(dk);
+          const at::Tensor saved = spec.qk_norm ? pre : at::Tensor();
+          ops::qk_norm_rotary_backward(spec, dqkv, saved, positions, cos, sin, q, k, rstd, dq, dk);
+          reference::qk_norm_rotary_backward(spec, dqkv64, wide(saved), positions.cpu(), wide(cos), wide(sin),
+                                             wide(q), wide(k), rstd64, dq64, dk64);
+          check_near(dqkv, dqkv64, tolerance(type), what + " backward");
+          check_near(dq, dq64, 20 * kFloatTolerance, what + " dq_weight");
+          check_near(dk, dk64, 20 * kFloatTolerance, what + " dk_weight");
+        }
+      }
+    }
+  }
+}
+
+TEST(activations_match_the_float64_reference) {
+  at::manual_seed(3);
+  for_each_shape([](at::ScalarType type, int64_t rows, int64_t cols) {
+    for (const Activation kind :
+         {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+      for (const bool gated : {true, false}) {
+        const std::string what = named(gated ? "gated activation" : "activation", type, rows, cols);
+        const int64_t width = gated ? 2 * cols : cols;
+        const at::Tensor x = strided(4 * random({rows, width}, type), cols % 8 == 0 ? 0 : 1);
+        const at::Tensor dout = strided(random({rows, cols}, type), 2);
+        const at::Tensor out = poisoned({rows, cols}, type), dx = poisoned({rows, width}, type);
+        const at::Tensor again = poisoned({rows, cols}, type);
+        const at::Tensor out64 = at::empty({rows, cols}, at::kDouble),
+                         dx64 = at::empty({rows, width}, at::kDouble);
+        reference::activation_forward(kind, gated, wide(x), out64);
+        reference::activation_backward(kind, gated, wide(dout), wide(x), dx64, {});
+        ops::activation_forward(kind, gated, x, out);
+        ops::activation_backward(kind, gated, dout, x, dx, again);
+        check_near(out, out64, tolerance(type), what + " forward");
+        check_near(dx, dx64, tolerance(type), what + " backward");
+        CHECK(at::equal(out, again));
+        const at::Tensor in_place = x.clone();
+        ops::activation_backward(kind, gated, dout, in_place, in_place, {});
+        CHECK(at::equal(in_place, dx));
+      }
+    }
+  });
+}
+
+TEST(adamw_and_the_gradient_norm_match_the_cpu) {
+  at::manual_seed(4);
+  for (const int64_t count : {1, 33, 300007}) {
+    AdamWBuffers cpu{at::randn({count}), at::randn({count}), at::zeros({count}), at::zeros({count}),
+                     at::zeros({count}, at::kBFloat16)};
+    const AdamWBuffers gpu{on_gpu(cpu.param), on_gpu(cpu.grad), on_gpu(cpu.exp_avg), on_gpu(cpu.exp_avg_sq),
+                           poisoned({count}, at::kBFloat16)};
+    AdamWOptions options;
+    options.weight_decay = 0.1;
+    for (int64_t step = 1; step <= 5; ++step) {
+      cpu.grad.copy_(at::randn({count}));
+      gpu.grad.copy_(cpu.grad);
+      adamw_step(cpu, options, 1e-2, 0.37, step);
+      adamw_step(gpu, options, 1e-2, 0.37, step);
+    }
+    check_near(gpu.param, wide(cpu.param), 2e-6, "adamw param");
+    check_near(gpu.exp_avg, wide(cpu.exp_avg), 2e-6, "adamw exp_avg");
+    check_near(gpu.exp_avg_sq, wide(cpu.exp_avg_sq), 2e-6, "adamw exp_avg_sq");
+    CHECK(at::equal(gpu.compute, gpu.param.to(at::kBFloat16)));
+    const double norm = global_grad_norm({gpu.grad});
+    CHECK_CLOSE(norm, wide(gpu.grad).norm().item<double>(), 1e-9 * norm);
+    CHECK(norm == global_grad_norm({gpu.grad}));
+    gpu.grad[count - 1] = kNan;
+    CHECK(std::isnan(global_grad_norm({gpu.grad})));
+  }
+}
+
+TEST(gemm_adds_bfloat16_and_float32_products_to_a_float32_matrix) {
+  at::manual_seed(8);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const auto& [m, k, n] :
+         {std::tuple(1, 1, 1), std::tuple(7, 33, 1), std::tuple(130, 1, 65), std::tuple(64, 300, 129)}) {
+      const at::Tensor a = random({m, k}, type), b = random({k, n}, type);
+      const at::Tensor a_t = random({k, m}, type).t(), b_t = random({n, k}, type).t();
+      for (const auto& [left, right] :
+           {std::pair(a, b), std::pair(a_t, b), std::pair(a, b_t), std::pair(a_t, b_t)}) {
+        const at::Tensor out = on_gpu(at::ones({m, n})), fresh = poisoned({m, n}, at::kFloat);
+        const at::Tensor product = at::mm(wide(left), wide(right));
+        kernels::cuda::device_ops()->gemm(left, right, out, true);
+        kernels::cuda::device_ops()->gemm(left, right, fresh, false);
+        check_near(out, product + 1, 1e-5, named("gemm accumulating", type, m, n));
+        check_near(fresh, product, 1e-5, named("gemm", type, m, n));
+      }
+    }
+  }
+}
+
+struct HeadCase {
+  int64_t rows, hidden, vocab;
+  double temperature, softcap, magnitude;
+};
+
+ops::LogProbRows make_rows(int64_t rows, const at::TensorOptions& options) {
+  const auto make = [&] { return at::full({rows}, kNan, options); };
+  return {make(), make(), make(), make()};
+}
+
+void check_head(const HeadCase& c, at::ScalarType type) {
+  const std::string what = named("head", type, c.rows, c.vocab) + " T=" + std::to_string(c.temperature);
+  const at::Tensor hidden = random({c.rows, c.hidden}, type) * c.magnitude,
+                   weight = random({c.vocab, c.hidden}, type);
+  const at::Tensor targets = on_gpu(at::randint(c.vocab, {c.rows}, at::kInt));
+  const at::Tensor g = at::randn({c.rows}), h = at::randn({c.rows});
+  const ops::RowGradients gradients = [&](int64_t begin, int64_t end, const at::Tensor& lp,
+                                          const at::Tensor& ent) {
+    lp.copy_(g.narrow(0, begin, end - begin));
+    ent.copy_(h.narrow(0, begin, end - begin));
+  };
+  const ops::LogProbSpec spec{c.temperature, c.softcap};
+  const ops::LogProbRows rows = make_rows(c.rows, g.options().device(at::kCUDA)),
+                         rows64 = make_rows(c.rows, at::TensorOptions().dtype(at::kDouble));
+  const at::Tensor d_hidden = poisoned({c.rows, c.hidden}, type),
+                   d_weight = on_gpu(at::ones({c.vocab, c.hidden}));
+  const at::Tensor d_hidden64 = at::empty({c.rows, c.hidden}, at::kDouble), d_weight64 = wide(d_weight);
+  ops::linear_log_prob_forward(spec, hidden, weight, targets, rows);
+  const at::Tensor first = rows.log_probs.clone();
+  ops::linear_log_prob_backward(spec, hidden, weight, targets, rows, true, gradients, d_hidden, d_weight);
+  CHECK(at::equal(first, rows.log_probs));
+  ops::linear_log_prob_backward_reference(spec, wide(hidden), wide(weight), targets.cpu(), rows64, true,
+                                          gradients, d_hidden64, d_weight64);
+  const double scale = std::max(1.0, c.magnitude / c.temperature);
+  check_near(rows.log_probs, rows64.log_probs, 4e-6 * scale, what + " log_probs");
+  check_near(rows.entropy, rows64.entropy, 4e-5 * scale, what + " entropy");
+  check_near(rows.sum_pi_squared, rows64.sum_pi_squared, 4e-5 * scale, what + " sum_pi_squared");
+  // The gradient by the logits is rounded to the dtype of the model before the last two GEMMs.
+  const double bound = type == at::kFloat ? 4e-4 : 2e-2;
+  check_near(d_hidden, d_hidden64, bound * scale, what + " d_hidden");
+  check_near(d_weight, d_weight64, bound * scale, what + " d_weight");
+}
+
+TEST(linear_log_prob_matches_the_float64_reference_over_shapes_and_extremes) {
+  at::manual_seed(5);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const HeadCase& c : std::vector<HeadCase>{{128, 16, 5, 1, 0, 1},
+                                                   {1, 64, 1000, 1, 0, 1},
+                                                   {256, 48, 1025, 0.7, 0, 1},
+                                                   {128, 33, 3001, 5, 12, 3},
+                                                   {256, 64, 2048, 0.05, 0, 0.1},
+                                                   {128, 8, 1500, 1, 0, 300},
+                                                   {2304, 64, 32003, 1, 0, 1},
+                                                   {128, 1, 1, 1, 0, 1}}) {
+      check_head(c, type);
+    }
+  }
+}
+
+TEST(logits_of_1e4_give_finite_results) {
+  at::manual_seed(6);
+  const auto options = at::TensorOptions().device(at::kCUDA);
+  const at::Tensor hidden = at::ones({128, 1}, options);
+  const at::Tensor weight = at::linspace(-1e4, 1e4, 3000, options).unsqueeze(1);
+  const at::Tensor targets = at::zeros({128}, options.dtype(at::kInt));
+  const ops::LogProbRows rows = make_rows(128, options);
+  ops::linear_log_prob_forward({1, 0}, hidden, weight, targets, rows);
+  CHECK_CLOSE(rows.log_probs[0].item<double>(), -2e4, 2);
+  CHECK(rows.entropy.isfinite().all().item<bool>() && rows.sum_pi_squared.isfinite().all().item<bool>());
+}
+
+TEST(rows_of_the_head_are_bitwise_independent_of_their_neighbours) {
+  at::manual_seed(7);
+  const int64_t count = 3000;
+  const at::Tensor hidden = random({count, 64}, at::kBFloat16), weight = random({32001, 64}, at::kBFloat16);
+  const at::Tensor targets = on_gpu(at::randint(32001, {count}, at::kInt));
+  const at::Tensor order = on_gpu(at::randperm(count));
+  const auto run = [&](const at::Tensor& x, const at::Tensor& t) {
+    const ops::LogProbRows rows = make_rows(x.size(0), x.options().dtype(at::kFloat));
+    ops::linear_log_prob_forward({1, 0}, x, weight, t, rows);
+    return rows;
+  };
+  const ops::LogProbRows straight = run(hidden, targets);
+  const ops::LogProbRows shuffled = run(hidden.index_select(0, order), targets.index_select(0, order));
+  CHECK(at::equal(straight.log_probs.index_select(0, order), shuffled.log_probs));
+  CHECK(at::equal(straight.entropy.index_select(0, order), shuffled.entropy));
+  const ops::LogProbRows few = run(hidden.narrow(0, 0, 5), targets.narrow(0, 0, 5).contiguous());
+  CHECK(at::equal(straight.log_probs.narrow(0, 0, 5), few.log_probs));
+}
+
+TEST(nccl_moves_data_of_the_device_and_of_the_host) {
+  const auto rendezvous = Rendezvous::open();
+  const auto comm = make_nccl_communicator(
+      {"nccl", 0, 1, "127.0.0.1", rendezvous->port(), "token", std::chrono::milliseconds(20'000)});
+  const CollectiveLabel label{"test", "nccl"};
+  for (const at::Tensor& input :
+       {random({1000}, at::kFloat), random({1000}, at::kBFloat16), at::randn({10})}) {
+    const at::Tensor output = at::zeros_like(input);
+    comm->all_gather(output, input, label);
+    CHECK(output.equal(input));
+    output.zero_();
+    comm->all_to_all(output, input, label);
+    CHECK(output.equal(input));
+    const at::Tensor same = input.clone();
+    comm->broadcast(same, 0, label);
+    CHECK(same.equal(input));
+  }
+  comm->barrier(label);
+  comm->abort("the test ends it");
+  CHECK_THROWS(comm->barrier(label), "the test ends it");
+}
+
+}  // namespace
+
+int main() {
+  if (kernels::cuda::device_ops() == nullptr || !at::hasCUDA()) {
+    std::printf("skipped: %s\n0 passed, 0 failed\n",
+                kernels::cuda::device_ops() == nullptr ? "a build without CUDA" : "no GPU");
+    return 77;  // SKIP_RETURN_CODE in CMakeLists.txt
+  }
+  return test::run_all();
+}
