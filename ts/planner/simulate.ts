@@ -64,6 +64,7 @@ function engineOptions(
     maxTokens: capacity,
     gradientCheckpointing: false,
     optim: update === null ? null : OPTIM,
+    lora: null,
     seed: 0,
     numThreads: 0,
     sharding: strategy,
