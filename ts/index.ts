@@ -8,6 +8,7 @@ export {
   type PolicyUpdateOptions,
 } from './actor/actor';
 export type { EngineOptions, OptimOptions } from './actor/engine_options';
+export type { LoraOptions } from './actor/lora_options';
 export {
   type PolicyLossInputs,
   type PolicyLossResult,

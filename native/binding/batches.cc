@@ -140,8 +140,8 @@ PromptBatch read_prompt_batch(const Field& dto) {
 
 TensorKind read_tensor_kind(const Field& field) {
   constexpr std::array kKinds = {TensorKind::kParam, TensorKind::kGrad, TensorKind::kExpAvg,
-                                 TensorKind::kExpAvgSq};
-  return kKinds[field.word({"param", "grad", "expAvg", "expAvgSq"})];
+                                 TensorKind::kExpAvgSq, TensorKind::kMerged};
+  return kKinds[field.word({"param", "grad", "expAvg", "expAvgSq", "merged"})];
 }
 
 std::vector<TensorFile> read_tensor_files(const Field& array) {

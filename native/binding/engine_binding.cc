@@ -105,16 +105,18 @@ Napi::Value bytes_sent(const Napi::CallbackInfo& info) {
 }
 
 // LogProbResult Engine::compute_log_prob(const TokenBatch&, double temperature, bool entropy,
-//                                        bool sum_pi_squared)
+//                                        bool sum_pi_squared, bool disable_adapters)
 // computeLogProb(engine: NativeEngine, batch: NativeTokenBatch, temperature: number, entropy: boolean,
-//                sumPiSquared: boolean): Promise<NativeLogProbResult>
+//                sumPiSquared: boolean, disableAdapters: boolean): Promise<NativeLogProbResult>
 Napi::Value compute_log_prob(const Napi::CallbackInfo& info) {
   const Arguments args(info, "computeLogProb");
   return call_engine(
       info, args(0, "engine"),
       [batch = read_token_batch(args(1, "batch")), temperature = args(2, "temperature").number(),
-       entropy = args(3, "entropy").boolean(), sum_pi_squared = args(4, "sumPiSquared").boolean()](
-          Engine& engine) { return engine.compute_log_prob(batch, temperature, entropy, sum_pi_squared); },
+       entropy = args(3, "entropy").boolean(), sum_pi_squared = args(4, "sumPiSquared").boolean(),
+       disable_adapters = args(5, "disableAdapters").boolean()](Engine& engine) {
+        return engine.compute_log_prob(batch, temperature, entropy, sum_pi_squared, disable_adapters);
+      },
       write_log_probs);
 }
 

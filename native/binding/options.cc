@@ -68,6 +68,17 @@ AdamWOptions read_optim(const Field& dto) {
   return optim;
 }
 
+LoraOptions read_lora(const Field& dto) {
+  LoraOptions lora;
+  lora.rank = dto["rank"].integer();
+  lora.scale = dto["scale"].number();
+  for (const Field& site : dto["sites"].elements()) {
+    lora.sites.push_back(
+        {site["name"].string(), site["param"].string(), site["row"].integer(), site["rows"].integer()});
+  }
+  return lora;
+}
+
 }  // namespace
 
 EngineOptions read_engine_options(const Field& dto) {
@@ -78,6 +89,7 @@ EngineOptions read_engine_options(const Field& dto) {
   options.max_tokens = dto["maxTokens"].integer();
   options.gradient_checkpointing = dto["gradientCheckpointing"].boolean();
   if (const Field optim = dto["optim"]; !optim.is_null()) options.optim = read_optim(optim);
+  if (const Field lora = dto["lora"]; !lora.is_null()) options.lora = read_lora(lora);
   options.seed = static_cast<uint64_t>(dto["seed"].count());
   options.num_threads = dto["numThreads"].count();
   options.shard_size = dto["shardSize"].count();

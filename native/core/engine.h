@@ -29,6 +29,24 @@ struct AdamWOptions {
   double min_lr_ratio = 0;
 };
 
+// A place for a low-rank adapter: rows [row, row + rows) of the weight `param` of a linear layer. Our weights
+// hold several of Hugging Face's, so one may have several sites. The adapter's parameters are
+// `<name>.lora_a` [r, in] and `<name>.lora_b` [rows, r].
+struct AdapterSite {
+  std::string name;  // layers.{i}. and what follows
+  std::string param;
+  int64_t row = 0;
+  int64_t rows = 0;
+};
+
+// Low-rank adaptation (model/adapter.h). Only the adapters and the head of a value model are trained; all
+// other parameters are frozen and have neither gradients nor moments.
+struct LoraOptions {
+  int64_t rank = 0;
+  double scale = 1;  // alpha / rank
+  std::vector<AdapterSite> sites;
+};
+
 class Communicator;
 
 struct EngineOptions {
@@ -38,6 +56,7 @@ struct EngineOptions {
   int64_t max_tokens = 0;         // packing capacity C, tokens per micro-batch
   bool gradient_checkpointing = false;
   std::optional<AdamWOptions> optim;  // none: inference only, no gradient or optimiser memory
+  std::optional<LoraOptions> lora;    // none: every parameter is trained
   uint64_t seed = 0;                  // initial values of parameters no checkpoint provides
   int64_t num_threads = 0;            // 0: leave LibTorch's choice
   // How the model is spread over the ranks of a communicator: full_shard | shard_grad_op | no_shard
@@ -152,7 +171,9 @@ struct ParameterInfo {
   std::vector<int64_t> shape;
 };
 
-enum class TensorKind { kParam, kGrad, kExpAvg, kExpAvgSq };
+// kMerged, for export alone: parameters of the base model with what the adapters add to them,
+// W + scale B A in float32.
+enum class TensorKind { kParam, kGrad, kExpAvg, kExpAvgSq, kMerged };
 
 // Rows [row, row + rows) of a parameter, as they lie in a file (a Hugging Face tensor may be one of
 // several that Troupe holds fused, or transposed: GPT-2's Conv1D).
@@ -191,7 +212,8 @@ class Engine {
   // Reads what this rank holds of every slice; a NaN or infinity in it is kNonFinite naming the tensor.
   virtual void import_tensors(TensorKind kind, const std::vector<TensorFile>& files) = 0;
   // Creates each file (fails if it exists), writes header and slices, fsyncs. Rank 0 writes; the other
-  // ranks pass no files and take part in gathering what it does not hold.
+  // ranks pass no files and take part in gathering what it does not hold. With adapters what is trained is
+  // exported, and as kMerged the parameters that the model has without them.
   virtual void export_tensors(TensorKind kind, const std::vector<TensorFile>& files) const = 0;
   // A copy of one whole parameter (or its gradient, or a moment) as float32, for inspection and tests.
   virtual at::Tensor get_tensor(TensorKind kind, const std::string& param) const = 0;
@@ -199,8 +221,9 @@ class Engine {
   // Bytes that this rank has sent in collectives: its group's, which engines share, and its own.
   virtual int64_t bytes_sent() const = 0;
 
+  // disable_adapters: of the base model, the reference policy of an engine with adapters.
   virtual LogProbResult compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
-                                         bool sum_pi_squared) = 0;
+                                         bool sum_pi_squared, bool disable_adapters = false) = 0;
   virtual MetricsList update_policy(const PolicyBatch& batch, const MiniBatches& mini,
                                     const PolicyLossOptions& loss, double temperature) = 0;
   virtual at::Tensor compute_values(const TokenBatch& batch) = 0;  // [sum R] float32

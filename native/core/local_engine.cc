@@ -20,6 +20,22 @@ at::Device parse_device(const std::string& name) {
   return at::Device(name);
 }
 
+// The base model alone, for the life of this object.
+class AdaptersOff {
+ public:
+  AdaptersOff(Transformer& transformer, bool off) : transformer_(off ? &transformer : nullptr) {
+    if (transformer_ != nullptr) transformer_->enable_adapters(false);
+  }
+  ~AdaptersOff() {
+    if (transformer_ != nullptr) transformer_->enable_adapters(true);
+  }
+  AdaptersOff(const AdaptersOff&) = delete;
+  AdaptersOff& operator=(const AdaptersOff&) = delete;
+
+ private:
+  Transformer* transformer_;
+};
+
 const EngineOptions& checked(const EngineOptions& options) {
   validate(options.model);
   require(options.max_tokens > 0, ErrorCode::kInvalidArgument,
@@ -51,7 +67,7 @@ LocalEngine::LocalEngine(const EngineOptions& options, std::shared_ptr<Communica
     : options_(checked(options)),
       device_(parse_device(options.device)),
       store_(options.model, device_, parse_dtype(options.dtype), options.optim.has_value(), options.seed,
-             shard_slice(options, comm.get())),
+             shard_slice(options, comm.get()), options.lora),
       sharding_(comm ? std::make_unique<Sharding>(store_, comm, parse_sharding_strategy(options.sharding),
                                                   shard_slice(options, comm.get()).count)
                      : nullptr),
@@ -87,7 +103,9 @@ void LocalEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>&
   if (!sharding_ || sharding_->rank() == 0) {
     write_files(kind, files);
   } else if (sharding_->access() != nullptr) {
-    for (size_t group = 0; group < store_.groups().size(); ++group) flat(kind, group);
+    for (size_t group = 0; group < store_.groups().size(); ++group) {
+      if (store_.exports(kind, group)) flat(kind, group);
+    }
   }
 }
 
@@ -108,6 +126,7 @@ void LocalEngine::write_files(TensorKind kind, const std::vector<TensorFile>& fi
     for (const TensorFile& file : files) writers.push_back(std::make_unique<TensorFileWriter>(file));
   });
   for (size_t group = 0; group < store_.groups().size(); ++group) {
+    if (!store_.exports(kind, group)) continue;
     const at::Tensor whole = flat(kind, group);
     attempt([&] {
       check_abort();
@@ -125,7 +144,14 @@ void LocalEngine::write_files(TensorKind kind, const std::vector<TensorFile>& fi
   if (failed) std::rethrow_exception(failed);
 }
 
+at::Tensor LocalEngine::merged(size_t group) const {
+  const at::Tensor base = flat(TensorKind::kParam, group);
+  const std::optional<size_t> adapters = store_.adapters_of(group);
+  return adapters ? store_.merge(group, base, flat(TensorKind::kParam, *adapters)) : base;
+}
+
 at::Tensor LocalEngine::flat(TensorKind kind, size_t group) const {
+  if (kind == TensorKind::kMerged) return merged(group);
   return sharding_ ? sharding_->gather(kind, group) : store_.owned(kind, group);
 }
 
@@ -151,16 +177,19 @@ void LocalEngine::end_verb() {
 }
 
 LogProbResult LocalEngine::compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
-                                            bool sum_pi_squared) {
+                                            bool sum_pi_squared, bool disable_adapters) {
   at::NoGradGuard no_grad;
   require_head(HeadKind::kLm, "compute_log_prob");
   check_temperature(temperature);
+  require(!disable_adapters || options_.lora, ErrorCode::kInvalidArgument,
+          "[engine] there are no adapters to disable: the engine was created without lora");
   prepare();
   const BatchLayout layout = check_layout(batch, options_.model.vocab_size, options_.model.max_positions);
   const auto result = [&](bool wanted) {
     return wanted ? at::zeros({layout.num_response_tokens()}) : at::Tensor();
   };
   const LogProbResult all{result(true), result(entropy), result(sum_pi_squared)};
+  const AdaptersOff off(transformer_, disable_adapters);
   for_each_micro(batch, layout, [&](const PackedTokens& packed) {
     const int64_t count = packed.targets.size(0);
     const at::Tensor hidden = transformer_.forward(packed, nullptr, false);

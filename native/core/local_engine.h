@@ -32,7 +32,7 @@ class LocalEngine final : public Engine {
   int64_t bytes_sent() const override { return sharding_ ? sharding_->bytes_sent() : 0; }
 
   LogProbResult compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
-                                 bool sum_pi_squared) override;
+                                 bool sum_pi_squared, bool disable_adapters) override;
   MetricsList update_policy(const PolicyBatch& batch, const MiniBatches& mini, const PolicyLossOptions& loss,
                             double temperature) override;
   at::Tensor compute_values(const TokenBatch& batch) override;
@@ -64,6 +64,7 @@ class LocalEngine final : public Engine {
   void end_verb();  // drops what was gathered for it
   // The whole flat buffer of a group.
   at::Tensor flat(TensorKind kind, size_t group) const;
+  at::Tensor merged(size_t group) const;
 
   void require_head(HeadKind head, const char* verb) const;
   static void check_temperature(double temperature);

@@ -112,7 +112,9 @@ void LocalEngine::optimizer_step(Metrics& metrics) {
     norm = sharding_->grad_norm();
   } else {
     std::vector<at::Tensor> grads;
-    for (const ParameterGroup& group : store_.groups()) grads.push_back(group.buffers.grad);
+    for (const ParameterGroup& group : store_.groups()) {
+      if (group.trained()) grads.push_back(group.buffers.grad);
+    }
     norm = global_grad_norm(grads);
   }
   const double lr = troupe::learning_rate(optim, schedule_steps_);
@@ -123,7 +125,9 @@ void LocalEngine::optimizer_step(Metrics& metrics) {
   // torch.nn.utils.clip_grad_norm_'s coefficient.
   const double scale = optim.grad_clip > 0 ? std::min(1.0, optim.grad_clip / (norm + 1e-6)) : 1.0;
   ++optimizer_steps_;
-  for (ParameterGroup& group : store_.groups()) adamw_step(group.buffers, optim, lr, scale, optimizer_steps_);
+  for (ParameterGroup& group : store_.groups()) {
+    if (group.trained()) adamw_step(group.buffers, optim, lr, scale, optimizer_steps_);
+  }
   if (sharding_) sharding_->invalidate();
 }
 

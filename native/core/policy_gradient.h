@@ -19,7 +19,8 @@ class PolicyGradient {
                  const PolicyLossOptions& options)
       : inputs_(inputs), offsets_(response_offsets), options_(options) {}
 
-  // Runs head and loss: log_probs and entropy [N] of the micro-batch, d_hidden [N', H]; adds to d_weight.
+  // Runs head and loss: log_probs and entropy [N] of the micro-batch, d_hidden [N', H]; adds to d_weight
+  // where that is defined.
   void run(const ops::LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
            const at::Tensor& targets, const at::Tensor& d_hidden, const at::Tensor& d_weight);
   const at::Tensor& log_probs() const { return log_probs_; }

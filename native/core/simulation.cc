@@ -43,7 +43,8 @@ Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t s
   const auto calls = std::make_shared<FakeCommunicator::Calls>();
   const auto comm = std::make_shared<FakeCommunicator>(rank, size, calls);
   const ShardSlice slice = shard_slice(options, comm.get());
-  ParameterStore store(options.model, meta, dtype, options.optim.has_value(), options.seed, slice);
+  ParameterStore store(options.model, meta, dtype, options.optim.has_value(), options.seed, slice,
+                       options.lora);
 
   Simulation simulation;
   simulation.state = store.bytes();

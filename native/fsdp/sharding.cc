@@ -79,12 +79,14 @@ void Sharding::free(size_t group) {
 
 void Sharding::acquire_gradient(size_t group) {
   ParameterGroup& g = store_.groups()[group];
+  if (!g.trained()) return;
   g.full_grad.allocate();
   g.full_grad.tensor().zero_();
 }
 
 void Sharding::release_gradient(size_t group) {
   ParameterGroup& g = store_.groups()[group];
+  if (!g.trained()) return;
   const at::Tensor sum = at::empty_like(g.buffers.grad);
   shards_->reduce_scatter(sum, g.full_grad.tensor(), label("backward", group));
   g.buffers.grad.add_(sum);
@@ -108,13 +110,15 @@ void Sharding::invalidate() {
 void Sharding::sum_gradients() {
   if (copies_->size() == 1) return;
   for (size_t group = 0; group < gathered_.size(); ++group) {
+    if (!store_.groups()[group].trained()) continue;
     copies_->all_reduce(store_.groups()[group].buffers.grad, ReduceOp::kSum, label("backward", group));
   }
 }
 
 double Sharding::grad_norm() {
-  at::Tensor squares = at::empty({static_cast<int64_t>(gathered_.size())}, at::kDouble);
+  at::Tensor squares = at::zeros({static_cast<int64_t>(gathered_.size())}, at::kDouble);
   for (size_t group = 0; group < gathered_.size(); ++group) {
+    if (!store_.groups()[group].trained()) continue;
     squares[static_cast<int64_t>(group)] = sum_of_squares(store_.groups()[group].buffers.grad);
   }
   shards_->all_reduce(squares, ReduceOp::kSum, {"optimizer", "gradient norm"});

@@ -161,7 +161,11 @@ void gemm(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool 
 void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool parallel) {
   at::Tensor out = c;
   if (b.plain_.defined()) {
-    at::addmm_out(out, out, a.t(), b.plain_);
+    if (out.scalar_type() == a.scalar_type()) {
+      at::addmm_out(out, out, a.t(), b.plain_);
+    } else {
+      out.add_(at::mm(a.t(), b.plain_));
+    }
     return;
   }
   const int64_t rows = a.size(1), lda = a.stride(0), ldc = c.stride(0);

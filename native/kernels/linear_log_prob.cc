@@ -201,7 +201,8 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
         grad_entropy.defined() ? grad_entropy.narrow(0, 0, count) : grad_entropy;
     gradients(begin, begin + count, chunk_grad, chunk_entropy_grad);
 
-    const PackedMatrix packed_hidden = PackedMatrix::of(chunk_hidden, false);
+    const PackedMatrix packed_hidden =
+        d_weight.defined() ? PackedMatrix::of(chunk_hidden, false) : PackedMatrix();
     const float* lse = rows.lse.data_ptr<float>() + begin;
     const float* entropy = rows.entropy.defined() ? rows.entropy.data_ptr<float>() + begin : nullptr;
     parallel_ranges(head.blocks(), ranges, [&](int64_t range, int64_t first, int64_t last) {
@@ -215,9 +216,11 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
             logits.data_ptr<float>(), count, head.block_cols(block), logits.stride(0), head.transform(),
             columns.data(), lse, entropy, chunk_grad.data_ptr<float>(),
             chunk_entropy_grad.defined() ? chunk_entropy_grad.data_ptr<float>() : nullptr);
-        gemm_transposed(logits, packed_hidden,
-                        d_weight.narrow(0, head.block_begin(block), head.block_cols(block)),
-                        /*parallel=*/false);
+        if (d_weight.defined()) {
+          gemm_transposed(logits, packed_hidden,
+                          d_weight.narrow(0, head.block_begin(block), head.block_cols(block)),
+                          /*parallel=*/false);
+        }
         gemm(logits, PackedMatrix::of(head.block_weight(block), false, /*parallel=*/false), d_rows,
              block != first);
       }

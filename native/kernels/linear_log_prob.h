@@ -38,7 +38,7 @@ using RowGradients = std::function<void(int64_t begin, int64_t end, const at::Te
 
 // Computes the forward into `rows`, asks `gradients` for d loss / d log_prob (and, when
 // entropy_gradient, d loss / d entropy, which needs rows.entropy), writes d_hidden [N, H] and adds to
-// d_weight [V, H] float32.
+// d_weight [V, H] float32, unless that is undefined.
 void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
                               const at::Tensor& targets, const LogProbRows& rows, bool entropy_gradient,
                               const RowGradients& gradients, const at::Tensor& d_hidden,

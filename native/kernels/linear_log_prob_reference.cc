@@ -71,7 +71,7 @@ void linear_log_prob_backward_reference(const LogProbSpec& spec, const at::Tenso
     dz /= spec.temperature;
     if (spec.softcap > 0) dz *= 1 - at::square(capped / spec.softcap);
     d_hidden.narrow(0, begin, count).copy_(at::mm(dz, weight.to(dz.scalar_type())));
-    d_weight.add_(at::mm(dz.t(), chunk.to(dz.scalar_type())));
+    if (d_weight.defined()) d_weight.add_(at::mm(dz.t(), chunk.to(dz.scalar_type())));
   }
 }
 

@@ -49,8 +49,12 @@ Block::Block(const ParameterStore& store, const ModelConfig& config, int64_t lay
   }
 }
 
+void Block::enable_adapters(bool enabled) {
+  for (Linear* linear : {&qkv_, &attn_out_, &mlp_in_, &mlp_out_}) linear->adapters_enabled = enabled;
+}
+
 void Block::attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
-                             BlockSaved* saved, const ops::PackedMatrix& qkv_weight) const {
+                             BlockSaved* saved, const Linear::Packed& qkv_weight) const {
   const int64_t total = x.size(0);
   NormStats stats;
   if (saved != nullptr) {
@@ -176,9 +180,9 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
   const at::Tensor activated =
       moe_ ? at::Tensor() : at::empty({total, mlp_out_.weight.size(1)}, dy.options());
   const at::Tensor d_moe = moe_ ? at::empty_like(dy) : at::Tensor();
-  const ops::PackedMatrix attn_out_weight = attn_out_.pack_backward();
-  const ops::PackedMatrix mlp_in_weight = moe_ ? ops::PackedMatrix() : mlp_in_.pack_backward();
-  const ops::PackedMatrix mlp_out_weight = moe_ ? ops::PackedMatrix() : mlp_out_.pack_backward();
+  const Linear::Packed attn_out_weight = attn_out_.pack_backward();
+  const Linear::Packed mlp_in_weight = moe_ ? Linear::Packed() : mlp_in_.pack_backward();
+  const Linear::Packed mlp_out_weight = moe_ ? Linear::Packed() : mlp_out_.pack_backward();
   NormGradient mlp_norm(mlp_norm_, total, rows.row_tile), attn_post(attn_post_norm_, total, rows.row_tile),
       mlp_post(mlp_post_norm_, total, rows.row_tile);
 
@@ -238,7 +242,7 @@ void Block::backward_attention_inputs(const at::Tensor& dqkv, const RowContext& 
                                       const at::Tensor& dx) const {
   const int64_t total = dqkv.size(0);
   const at::Tensor normed = at::empty_like(saved.x);
-  const ops::PackedMatrix qkv_weight = qkv_.pack_backward();
+  const Linear::Packed qkv_weight = qkv_.pack_backward();
   NormGradient attn_norm(attn_norm_, total, rows.row_tile);
   const int64_t tiles = dqkv.is_cpu() ? (total + rows.row_tile - 1) / rows.row_tile : 1;
   const at::Tensor qk_parts = rotary_.qk_norm
@@ -260,7 +264,7 @@ void Block::backward_attention_inputs(const at::Tensor& dqkv, const RowContext& 
                        true);
   });
   attn_norm.finish();
-  if (qk_parts.defined()) {
+  if (q_norm_grad_.defined()) {
     q_norm_grad_.add_(qk_parts[0].sum(0));
     k_norm_grad_.add_(qk_parts[1].sum(0));
   }

@@ -46,9 +46,9 @@ class Block {
 
   // Pieces, also used one by one while decoding, where no weight is packed.
   void attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv, BlockSaved* saved,
-                        const ops::PackedMatrix& qkv_weight = {}) const;
+                        const Linear::Packed& qkv_weight = {}) const;
   struct OutputWeights {
-    ops::PackedMatrix attn_out, mlp_in, mlp_out;
+    Linear::Packed attn_out, mlp_in, mlp_out;
   };
   void output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t row_tile, const at::Tensor& out,
                       BlockSaved* saved, const OutputWeights& weights = {}) const;
@@ -56,9 +56,11 @@ class Block {
   // y [T, H]. saved may be null. `qkv_seen` is called with the rotated qkv when given.
   at::Tensor forward(const at::Tensor& x, const RowContext& rows, BlockSaved* saved,
                      const std::function<void(const at::Tensor&)>& qkv_seen = nullptr) const;
-  // Gradient by the block's input, from dy [T, H]; adds to the parameters' gradients. Consumes `saved`:
-  // the gradient of `inner` takes its place.
+  // Gradient by the block's input, from dy [T, H]; adds to the gradients of what is trained. Consumes
+  // `saved`: the gradient of `inner` takes its place.
   at::Tensor backward(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved) const;
+
+  void enable_adapters(bool enabled);
 
  private:
   at::Tensor backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,

@@ -14,47 +14,74 @@ Linear::Linear(const ParameterStore& store, const std::string& name) {
     bias = b->compute;
     bias_grad = b->grad;
   }
+  for (const AdapterParameters& site : store.adapters(name + ".weight")) {
+    const Parameter& a = store.at(site.a);
+    const Parameter& b = store.at(site.b);
+    adapters.push_back({a.compute, b.compute, a.grad, b.grad, site.row, b.info.shape[0], site.scale});
+  }
 }
 
-void Linear::forward(const at::Tensor& x, const at::Tensor& y, const ops::PackedMatrix& packed) const {
+Linear::Packed Linear::pack_forward() const {
+  Packed packed{ops::PackedMatrix::of(weight, true), {}};
+  if (adapters_enabled) {
+    for (const Adapter& adapter : adapters) packed.adapters.push_back(adapter.pack_forward());
+  }
+  return packed;
+}
+
+Linear::Packed Linear::pack_backward() const {
+  Packed packed{ops::PackedMatrix::of(weight, false), {}};
+  for (const Adapter& adapter : adapters) packed.adapters.push_back(adapter.pack_backward());
+  return packed;
+}
+
+void Linear::forward(const at::Tensor& x, const at::Tensor& y, const Packed& packed) const {
   at::Tensor out = y;
   if (bias.defined()) out.copy_(bias.expand_as(out));
   if (packed.defined()) {
-    ops::gemm(x, packed, out, bias.defined());
+    ops::gemm(x, packed.weight, out, bias.defined());
   } else if (bias.defined()) {
     at::addmm_out(out, out, x, weight.t());
   } else {
     at::mm_out(out, x, weight.t());
   }
+  forward_adapters(x, y, packed);
 }
 
 void Linear::forward_add(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& y,
-                         const ops::PackedMatrix& packed) const {
+                         const Packed& packed) const {
   at::Tensor out = y;
   if (packed.defined()) {
     out.copy_(residual);
-    ops::gemm(x, packed, out, true);
+    ops::gemm(x, packed.weight, out, true);
   } else {
     at::addmm_out(out, residual, x, weight.t());
   }
   if (bias.defined()) out.add_(bias);
+  forward_adapters(x, y, packed);
 }
 
-void Linear::backward_input(const at::Tensor& dy, const at::Tensor& dx,
-                            const ops::PackedMatrix& packed) const {
-  ops::gemm(dy, packed, dx, false);
+void Linear::forward_adapters(const at::Tensor& x, const at::Tensor& y, const Packed& packed) const {
+  if (!adapters_enabled) return;
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    adapters[i].forward(x, y, packed.defined() ? &packed.adapters[i] : nullptr);
+  }
+}
+
+void Linear::backward_input(const at::Tensor& dy, const at::Tensor& dx, const Packed& packed) const {
+  ops::gemm(dy, packed.weight, dx, false);
+  for (size_t i = 0; i < adapters.size(); ++i) adapters[i].backward_input(dy, dx, packed.adapters[i]);
 }
 
 void Linear::accumulate_grad(const at::Tensor& dy, const at::Tensor& x) const {
-  if (const auto* device = kernels::cuda::device_ops_for(dy)) {
-    device->gemm(dy.t(), x, weight_grad, /*accumulate=*/true);
-  } else if (dy.scalar_type() == at::kFloat) {
-    ops::gemm_transposed(dy, ops::PackedMatrix::of(x, false), weight_grad);
-  } else {
-    at::Tensor grad = weight_grad;
-    grad.add_(at::mm(dy.t(), x));
-  }
   if (bias_grad.defined()) bias_grad.add_(dy.sum(0, false, at::kFloat));
+  const auto* device = kernels::cuda::device_ops_for(dy);
+  if (device != nullptr && weight_grad.defined()) device->gemm(dy.t(), x, weight_grad, /*accumulate=*/true);
+  const bool here = device == nullptr && weight_grad.defined();
+  if (!here && adapters.empty()) return;
+  const ops::PackedMatrix packed_x = ops::PackedMatrix::of(x, false);
+  if (here) ops::gemm_transposed(dy, packed_x, weight_grad);
+  for (const Adapter& adapter : adapters) adapter.accumulate_grad(dy, x, packed_x);
 }
 
 Norm::Norm(const ParameterStore& store, const ModelConfig& config, const std::string& name)
@@ -101,6 +128,7 @@ void NormGradient::backward(int64_t begin, const at::Tensor& dy, const at::Tenso
 }
 
 void NormGradient::finish() {
+  if (!norm_.weight_grad.defined()) return;
   norm_.weight_grad.add_(weight_parts_.sum(0));
   if (bias_parts_.defined()) norm_.bias_grad.add_(bias_parts_.sum(0));
 }

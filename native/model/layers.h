@@ -4,42 +4,56 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/gemm.h"
 #include "kernels/ops.h"
+#include "model/adapter.h"
 #include "model/parameter_store.h"
 
 // The two parametrised layers of a decoder with explicit backward passes: rows-local forward and
 // input gradient, called on row tiles, and weight gradients over all rows at once.
 namespace troupe {
 
-// y = x W^T + b. W [out, in].
+// y = x W^T + b, and what adapters add to it. W [out, in].
 struct Linear {
   at::Tensor weight, bias;            // compute dtype; bias may be undefined
-  at::Tensor weight_grad, bias_grad;  // float32; undefined for inference
+  at::Tensor weight_grad, bias_grad;  // float32; undefined for inference and where adapters alone are trained
+  std::vector<Adapter> adapters;
+  bool adapters_enabled = true;
+
+  // The weights as operands of a pass over many tiles of rows.
+  struct Packed {
+    ops::PackedMatrix weight;
+    std::vector<Adapter::Packed> adapters;  // those that are enabled
+    bool defined() const { return weight.defined(); }
+  };
 
   Linear() = default;
   Linear(const ParameterStore& store, const std::string& name);
 
   int64_t out_features() const { return weight.size(0); }
-  // The weight as the operand of forward and of backward_input, for passes over many tiles of rows.
-  ops::PackedMatrix pack_forward() const { return ops::PackedMatrix::of(weight, true); }
-  ops::PackedMatrix pack_backward() const { return ops::PackedMatrix::of(weight, false); }
-  // `packed` may be undefined: a few rows (one decoding step) read the weight as it lies.
-  void forward(const at::Tensor& x, const at::Tensor& y, const ops::PackedMatrix& packed = {}) const;
+  Packed pack_forward() const;
+  Packed pack_backward() const;
+  // `packed` may be undefined: a few rows (one decoding step) read the weights as they lie.
+  void forward(const at::Tensor& x, const at::Tensor& y, const Packed& packed) const;
   // y = x W^T + b + residual
   void forward_add(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& y,
-                   const ops::PackedMatrix& packed = {}) const;
-  void backward_input(const at::Tensor& dy, const at::Tensor& dx, const ops::PackedMatrix& packed) const;
-  // Adds dy^T x to weight_grad and the column sums of dy to bias_grad.
+                   const Packed& packed) const;
+  void backward_input(const at::Tensor& dy, const at::Tensor& dx, const Packed& packed) const;
+  // Adds dy^T x to weight_grad and the column sums of dy to bias_grad, where there are such, and the
+  // adapters' gradients to theirs.
   void accumulate_grad(const at::Tensor& dy, const at::Tensor& x) const;
+
+ private:
+  void forward_adapters(const at::Tensor& x, const at::Tensor& y, const Packed& packed) const;
 };
 
 // RMSNorm or LayerNorm.
 struct Norm {
   ops::NormSpec spec;
   at::Tensor weight, bias;
-  at::Tensor weight_grad, bias_grad;
+  at::Tensor weight_grad, bias_grad;  // undefined where they are not trained
 
   Norm() = default;
   Norm(const ParameterStore& store, const ModelConfig& config, const std::string& name);

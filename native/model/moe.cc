@@ -32,7 +32,7 @@ void MoeMlp::route(const at::Tensor& x, int64_t row_tile, MoeSaved& saved) const
   const int64_t tokens = x.size(0);
   const at::Tensor logits = at::empty({tokens, moe_.num_experts}, x.options());
   for_each_row_tile(tokens, row_tile, x.device(), [&](int64_t begin, int64_t end) {
-    router_.forward(x.narrow(0, begin, end - begin), logits.narrow(0, begin, end - begin));
+    router_.forward(x.narrow(0, begin, end - begin), logits.narrow(0, begin, end - begin), {});
   });
   saved.probs = at::softmax(logits.to(at::kFloat), -1);
   auto [values, experts] = saved.probs.topk(moe_.top_k, -1);
@@ -70,10 +70,10 @@ void MoeMlp::forward(const at::Tensor& x, const at::Tensor& out, int64_t row_til
   parallel_items(static_cast<int64_t>(state.block_expert.size()), [&](int64_t block) {
     const size_t expert = static_cast<size_t>(state.block_expert[static_cast<size_t>(block)]);
     const at::Tensor inner = state.inner.narrow(0, block * kSlotBlock, kSlotBlock);
-    in_[expert].forward(gathered.narrow(0, block * kSlotBlock, kSlotBlock), inner);
+    in_[expert].forward(gathered.narrow(0, block * kSlotBlock, kSlotBlock), inner, {});
     const at::Tensor activated = at::empty({kSlotBlock, moe_.intermediate_size}, x.options());
     ops::activation_forward(activation_, gated_, inner, activated);
-    out_[expert].forward(activated, state.outputs.narrow(0, block * kSlotBlock, kSlotBlock));
+    out_[expert].forward(activated, state.outputs.narrow(0, block * kSlotBlock, kSlotBlock), {});
   });
   const at::Tensor picked =
       state.outputs.index_select(0, state.slot_of.flatten()).view({x.size(0), moe_.top_k, x.size(1)});
@@ -92,7 +92,7 @@ void MoeMlp::backward(const at::Tensor& dout, const at::Tensor& x, const MoeSave
   const at::Tensor d_inner = at::empty_like(saved.inner);
   const at::Tensor activated = at::empty({slots, moe_.intermediate_size}, x.options());
   const at::Tensor d_gathered = at::empty({slots, x.size(1)}, x.options());
-  std::vector<ops::PackedMatrix> in, out;
+  std::vector<Linear::Packed> in, out;
   for (const Linear& expert : in_) in.push_back(expert.pack_backward());
   for (const Linear& expert : out_) out.push_back(expert.pack_backward());
   parallel_items(static_cast<int64_t>(saved.block_expert.size()), [&](int64_t block) {

@@ -31,7 +31,7 @@ class MoeMlp {
 
   // out [T, H] = moe(x [T, H]); saved may be null.
   void forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved) const;
-  // dx [T, H] is overwritten; weight gradients are added to.
+  // dx [T, H] is overwritten; the gradients of weights that are trained are added to.
   void backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
                 const at::Tensor& dx) const;
 

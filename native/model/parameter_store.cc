@@ -21,46 +21,85 @@ int64_t element_count(const std::vector<int64_t>& shape) {
   return count;
 }
 
+const std::string kAdapters = ".lora";
+
+bool is_adapter(const std::string& name) {
+  return name.find(kAdapters + "_") != std::string::npos;
+}
+
 // "layers.3.attn.out.weight" -> "layers.3"; embeddings -> "embed"; the rest -> "head".
+// Adapters: "layers.3.attn.qkv.q_proj.lora_a" -> "layers.3.lora".
 std::string group_of(const std::string& name) {
-  if (name.rfind("layers.", 0) == 0) return name.substr(0, name.find('.', 7));
+  if (name.rfind("layers.", 0) == 0) {
+    const std::string layer = name.substr(0, name.find('.', 7));
+    return is_adapter(name) ? layer + kAdapters : layer;
+  }
   return name.find("embed") != std::string::npos ? "embed" : "head";
 }
+
+bool is_adapter_group(const std::string& group) {
+  return group.size() > kAdapters.size() &&
+         group.compare(group.size() - kAdapters.size(), kAdapters.size(), kAdapters) == 0;
+}
+
+// What is trained beside the adapters has a group of its own.
+const std::string kValueHead = "value_head";
 
 }  // namespace
 
 ParameterStore::ParameterStore(const ModelConfig& config, at::Device device, at::ScalarType compute_dtype,
-                               bool training, uint64_t seed, ShardSlice slice)
-    : config_(config), training_(training), seed_(seed), slice_(slice) {
+                               bool training, uint64_t seed, ShardSlice slice,
+                               const std::optional<LoraOptions>& lora)
+    : config_(config), training_(training), seed_(seed), slice_(slice), lora_(lora) {
   std::vector<int64_t> sizes;
-  for (ParameterInfo& info : parameter_layout(config)) {
-    const std::string group = group_of(info.name);
-    if (groups_.empty() || groups_.back().name != group) {
-      groups_.push_back({group, {}, {}, {}});
-      sizes.push_back(0);
+  const std::vector<ParameterInfo> base = parameter_layout(config);
+  for (const ParameterInfo& info : base) add(info, sizes);
+  if (lora_) {
+    for (ParameterInfo& info : adapter_layout(base, *lora_)) add(std::move(info), sizes);
+    for (const AdapterSite& site : lora_->sites) {
+      adapters_[site.param].push_back({adapter_a(site), adapter_b(site), site.row, lora_->scale});
     }
-    const int64_t start = sizes.back();
-    sizes.back() = round_up(start + element_count(info.shape), kAlignment);
-    index_[info.name] = parameters_.size();
-    parameters_.push_back({std::move(info), groups_.size() - 1, start, {}, {}, {}});
   }
+  allocate(device, compute_dtype, sizes);
+}
 
+void ParameterStore::add(ParameterInfo info, std::vector<int64_t>& sizes) {
+  const bool trained_head = lora_ && config_.head == HeadKind::kValue && info.name.rfind("head.", 0) == 0;
+  const std::string name = trained_head ? kValueHead : group_of(info.name);
+  const size_t group = find_group(name).value_or(groups_.size());
+  if (group == groups_.size()) {
+    groups_.push_back({name, {}, {}, {}});
+    sizes.push_back(0);
+  }
+  const int64_t start = sizes[group];
+  sizes[group] = round_up(start + element_count(info.shape), kAlignment);
+  index_[info.name] = parameters_.size();
+  parameters_.push_back({std::move(info), group, start, {}, {}, {}});
+}
+
+bool ParameterStore::trains(const std::string& group) const {
+  return training_ && (!lora_ || is_adapter_group(group) || group == kValueHead);
+}
+
+void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
+                              const std::vector<int64_t>& sizes) {
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
-  const bool sharded = slice.count > 1;
+  const bool sharded = slice_.count > 1;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const int64_t whole = round_up(sizes[g], kAlignment * slice.count);
-    const int64_t own = whole / slice.count;
+    const int64_t whole = round_up(sizes[g], kAlignment * slice_.count);
+    const int64_t own = whole / slice_.count;
+    const bool trained = trains(groups_[g].name);
     AdamWBuffers& buffers = groups_[g].buffers;
     buffers.param = at::zeros({own}, fp32);
     if (compute_dtype != at::kFloat) buffers.compute = at::zeros({own}, fp32.dtype(compute_dtype));
-    if (training) {
+    if (trained) {
       buffers.grad = zero_pages(own, device);
       buffers.exp_avg = zero_pages(own, device);
       buffers.exp_avg_sq = zero_pages(own, device);
     }
     if (sharded) {
       groups_[g].full_compute = FlatBuffer(whole, compute_dtype, device);
-      if (training) groups_[g].full_grad = FlatBuffer(whole, at::kFloat, device);
+      if (trained) groups_[g].full_grad = FlatBuffer(whole, at::kFloat, device);
     }
   }
   for (Parameter& parameter : parameters_) {
@@ -81,6 +120,13 @@ ParameterStore::ParameterStore(const ModelConfig& config, at::Device device, at:
   }
 }
 
+std::optional<size_t> ParameterStore::find_group(const std::string& name) const {
+  for (size_t g = groups_.size(); g-- > 0;) {
+    if (groups_[g].name == name) return g;
+  }
+  return std::nullopt;
+}
+
 const Parameter* ParameterStore::find(const std::string& name) const {
   const auto found = index_.find(name);
   return found == index_.end() ? nullptr : &parameters_[found->second];
@@ -93,11 +139,51 @@ const Parameter& ParameterStore::at(const std::string& name) const {
   return *parameter;
 }
 
+const std::vector<AdapterParameters>& ParameterStore::adapters(const std::string& name) const {
+  static const std::vector<AdapterParameters> none;
+  const auto found = adapters_.find(name);
+  return found == adapters_.end() ? none : found->second;
+}
+
+std::vector<size_t> ParameterStore::groups_of_layer(int64_t layer) const {
+  const size_t base = at("layers." + std::to_string(layer) + ".attn_norm.weight").group;
+  const std::optional<size_t> adapters = adapters_of(base);
+  return adapters ? std::vector<size_t>{base, *adapters} : std::vector<size_t>{base};
+}
+
+std::optional<size_t> ParameterStore::adapters_of(size_t group) const {
+  return find_group(groups_[group].name + kAdapters);
+}
+
+bool ParameterStore::exports(TensorKind kind, size_t group) const {
+  const std::string& name = groups_[group].name;
+  if (kind == TensorKind::kMerged) return !is_adapter_group(name);
+  return !lora_ || is_adapter_group(name) || name == kValueHead;
+}
+
+at::Tensor ParameterStore::merge(size_t group, const at::Tensor& base, const at::Tensor& adapters) const {
+  const at::Tensor merged = base.clone();
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.group != group) continue;
+    const at::Tensor weight = view(parameter, merged);
+    for (const AdapterParameters& adapter : this->adapters(parameter.info.name)) {
+      const at::Tensor a = view(at(adapter.a), adapters);
+      const at::Tensor b = view(at(adapter.b), adapters);
+      weight.narrow(0, adapter.row, b.size(0)).add_(at::mm(b, a), adapter.scale);
+    }
+  }
+  return merged;
+}
+
 const at::Tensor& ParameterStore::owned(TensorKind kind, size_t group) const {
   const AdamWBuffers& buffers = groups_[group].buffers;
   if (kind == TensorKind::kParam) return buffers.param;
   require(training_, ErrorCode::kInvalidArgument,
           "[model] an inference-only engine (optim: null) has no gradients ", "or optimiser state");
+  require(groups_[group].trained(), ErrorCode::kInvalidArgument, "[model] the parameters of ",
+          groups_[group].name, " are frozen: only adapters are trained");
+  require(kind != TensorKind::kMerged, ErrorCode::kInvalidArgument,
+          "[model] merged parameters can be exported only");
   if (kind == TensorKind::kGrad) return buffers.grad;
   return kind == TensorKind::kExpAvg ? buffers.exp_avg : buffers.exp_avg_sq;
 }
@@ -139,9 +225,13 @@ void ParameterStore::initialize_missing() {
     if (imported_[name]) continue;
     imported_[name] = true;
     if (parameter.info.shape.size() >= 2) {
+      const bool adapter = is_adapter(name);
+      if (adapter && name.back() == 'b') continue;  // zero as allocated
       auto generator = at::make_generator<at::CPUGeneratorImpl>(seed_ * 0x9E3779B97F4A7C15ULL + p);
       at::Tensor values = at::empty(parameter.info.shape, at::kFloat);
-      assign(TensorKind::kParam, parameter, 0, values.normal_(0, kInitStd, generator));
+      const double bound = 1 / std::sqrt(static_cast<double>(parameter.info.shape[1]));
+      assign(TensorKind::kParam, parameter, 0,
+             adapter ? values.uniform_(-bound, bound, generator) : values.normal_(0, kInitStd, generator));
     } else if (name.find("norm.weight") != std::string::npos) {
       const double identity = config_.norm_unit_offset ? 0 : 1;
       assign(TensorKind::kParam, parameter, 0, at::full(parameter.info.shape, identity, at::kFloat));

@@ -1,5 +1,7 @@
 #include "model/parameters.h"
 
+#include <set>
+
 #include "core/error.h"
 
 namespace troupe {
@@ -74,6 +76,44 @@ void positive(const char* name, int64_t value) {
 
 std::vector<ParameterInfo> parameter_layout(const ModelConfig& config) {
   return Layout(config).build();
+}
+
+std::string adapter_a(const AdapterSite& site) {
+  return site.name + ".lora_a";
+}
+
+std::string adapter_b(const AdapterSite& site) {
+  return site.name + ".lora_b";
+}
+
+std::vector<ParameterInfo> adapter_layout(const std::vector<ParameterInfo>& base, const LoraOptions& lora) {
+  require(lora.rank > 0, ErrorCode::kInvalidArgument, "[lora] expected a rank > 0, got ", lora.rank);
+  require(std::isfinite(lora.scale), ErrorCode::kInvalidArgument, "[lora] expected a finite scale, got ",
+          lora.scale);
+  require(!lora.sites.empty(), ErrorCode::kInvalidArgument, "[lora] expected at least one site");
+  std::map<std::string, const ParameterInfo*> weights;
+  for (const ParameterInfo& info : base) {
+    const bool layer =
+        info.name.find(".attn.") != std::string::npos || info.name.find(".mlp.") != std::string::npos;
+    if (layer && info.shape.size() == 2) weights[info.name] = &info;
+  }
+  std::vector<ParameterInfo> all;
+  std::set<std::string> names;
+  for (const AdapterSite& site : lora.sites) {
+    const auto found = weights.find(site.param);
+    require(found != weights.end(), ErrorCode::kInvalidArgument, "[lora] site ", site.name, ": '", site.param,
+            "' is not the weight of a linear layer of attention or a dense MLP");
+    const std::vector<int64_t>& shape = found->second->shape;
+    require(site.row >= 0 && site.rows > 0 && site.row + site.rows <= shape[0], ErrorCode::kInvalidArgument,
+            "[lora] site ", site.name, ": rows ", site.row, " to ", site.row + site.rows, " are outside ",
+            site.param, ", which has ", shape[0]);
+    require(site.name.rfind("layers.", 0) == 0 && names.insert(site.name).second, ErrorCode::kInvalidArgument,
+            "[lora] expected a name of its own that begins with layers. for each site, got '", site.name,
+            "'");
+    all.push_back({adapter_a(site), {lora.rank, shape[1]}});
+    all.push_back({adapter_b(site), {site.rows, lora.rank}});
+  }
+  return all;
 }
 
 void validate(const ModelConfig& c) {

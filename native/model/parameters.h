@@ -24,9 +24,17 @@
 //   layers.{i}.mlp_post_norm.weight [H]              (post_norms)
 //   norm.{weight,bias} [H]
 //   head.weight [V, H] (untied LM) or [1, H] (value)   head.bias [1]
+//   {site}.lora_a [r, in]   {site}.lora_b [rows, r]  (adapters; core/engine.h)
 namespace troupe {
 
 // The parameters of a decoder in the order in which they lie in the flat buffers.
 std::vector<ParameterInfo> parameter_layout(const ModelConfig& config);
+
+// The parameters of the adapters on `base`. kInvalidArgument naming a site that is not on a linear layer
+// of attention or a dense MLP, or that leads out of it.
+std::vector<ParameterInfo> adapter_layout(const std::vector<ParameterInfo>& base, const LoraOptions& lora);
+
+std::string adapter_a(const AdapterSite& site);  // names
+std::string adapter_b(const AdapterSite& site);
 
 }  // namespace troupe

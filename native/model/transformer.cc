@@ -45,9 +45,10 @@ Transformer::Transformer(const ModelConfig& config, const ParameterStore& store,
     head_bias_grad_ = bias->grad;
   }
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    block_groups_.push_back(store.at("layers." + std::to_string(layer) + ".attn_norm.weight").group);
+    block_groups_.push_back(store.groups_of_layer(layer));
   }
   root_groups_ = {embed.group, store.at("norm.weight").group};
+  if (head != nullptr && head->group != root_groups_.back()) root_groups_.push_back(head->group);
 }
 
 void Transformer::acquire_root(bool training) {
@@ -68,14 +69,22 @@ void Transformer::release_root(bool training) {
 
 void Transformer::acquire_block(size_t layer, const char* phase, bool gradient) {
   if (access_ == nullptr) return;
-  access_->acquire(block_groups_[layer], phase);
-  if (gradient) access_->acquire_gradient(block_groups_[layer]);
+  for (const size_t group : block_groups_[layer]) {
+    access_->acquire(group, phase);
+    if (gradient) access_->acquire_gradient(group);
+  }
 }
 
 void Transformer::release_block(size_t layer, bool gradient) {
   if (access_ == nullptr) return;
-  if (gradient) access_->release_gradient(block_groups_[layer]);
-  access_->release(block_groups_[layer]);
+  for (const size_t group : block_groups_[layer]) {
+    if (gradient) access_->release_gradient(group);
+    access_->release(group);
+  }
+}
+
+void Transformer::enable_adapters(bool enabled) {
+  for (Block& block : blocks_) block.enable_adapters(enabled);
 }
 
 void Transformer::end_inference() {
@@ -186,14 +195,17 @@ void Transformer::backward(const at::Tensor& d_hidden, ForwardState& state) {
     saved = BlockSaved{};
     release_block(layer, true);
   }
-  const at::Tensor d_embed = dx.to(at::kFloat);
+  if (embed_grad_.defined()) accumulate_embeddings(dx, state);
+  release_root(true);
+}
+
+void Transformer::accumulate_embeddings(const at::Tensor& dx, const ForwardState& state) {
   const int64_t real_rows = ops::real_rows(state.rows.segments);
-  const at::Tensor used = d_embed.narrow(0, 0, real_rows);
+  const at::Tensor used = dx.narrow(0, 0, real_rows).to(at::kFloat);
   if (pos_embed_grad_.defined())
     pos_embed_grad_.index_add_(0, state.rows.positions.narrow(0, 0, real_rows), used);
   embed_grad_.index_add_(0, state.tokens.narrow(0, 0, real_rows),
                          embedding_scale_ == 1 ? used : used * embedding_scale_);
-  release_root(true);
 }
 
 int64_t Transformer::decode_row_tile() const {

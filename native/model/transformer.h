@@ -37,15 +37,17 @@ class Transformer final : public Decoder {
   // Final hidden states [N', H] of the rows that predict response tokens. state may be null
   // (inference); with checkpointing only the blocks' inputs are kept.
   at::Tensor forward(const PackedTokens& packed, ForwardState* state, bool checkpointing);
-  // d_hidden [N', H]; adds to every parameter's gradient but the head's. Ends the pass.
+  // d_hidden [N', H]; adds to the gradient of every parameter that is trained but the head's. Ends the pass.
   void backward(const at::Tensor& d_hidden, ForwardState& state);
   // Ends a pass without a backward: the head is no longer needed.
   void end_inference();
   // What a pass (with a backward when `training`) asks of the parameters' access, without any rows: for a
   // rank that has no micro-batch while others have one.
   void idle_pass(bool training);
+  // Without adapters a forward is that of the base model.
+  void enable_adapters(bool enabled);
 
-  // [V, H] (LM) or [1, H] (value).
+  // [V, H] (LM) or [1, H] (value); gradients are undefined where the head is not trained.
   const at::Tensor& head_weight() const { return head_weight_; }
   const at::Tensor& head_weight_grad() const { return head_weight_grad_; }
   const at::Tensor& head_bias() const { return head_bias_; }
@@ -61,6 +63,7 @@ class Transformer final : public Decoder {
   at::Tensor prefill(const PackedSequences& packed, const QkvSink& sink) override;
 
  private:
+  void accumulate_embeddings(const at::Tensor& dx, const ForwardState& state);
   void acquire_root(bool training);
   void release_root(bool training);
   void acquire_block(size_t layer, const char* phase, bool gradient);
@@ -78,7 +81,8 @@ class Transformer final : public Decoder {
   at::Tensor head_weight_, head_weight_grad_, head_bias_, head_bias_grad_;
   RotaryTables rotary_;
   ParameterAccess* access_;
-  std::vector<size_t> block_groups_, root_groups_;  // of the store
+  std::vector<std::vector<size_t>> block_groups_;  // of the store, by block
+  std::vector<size_t> root_groups_;
 };
 
 }  // namespace troupe

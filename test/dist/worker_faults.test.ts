@@ -116,6 +116,7 @@ test('a rank that throws alone ends the group with its own error', async () => {
     1,
     false,
     false,
+    false,
   ]);
   const error = await failureOf(call);
   expect(error).toMatchObject({ code: 'INVALID_ARGUMENT' });

@@ -59,7 +59,7 @@ test('two ranks compute, each on its own engines, and exit when the group is clo
   const workers = await launch(2);
   await workers.createEngine('actor', tinyEngine());
   await workers.createEngine('critic', tinyEngine({ model: tinyModel({ head: 'value' }) }));
-  const [a, b] = await workers.callAll('actor', 'computeLogProb', () => [tinyBatch(), 1, true, false]);
+  const [a, b] = await workers.callAll('actor', 'computeLogProb', () => [tinyBatch(), 1, true, false, false]);
   expect(a!.logProbs).toHaveLength(5);
   expect(b).toEqual(a);
   expect((await workers.callRank(1, 'critic', 'computeValues', [tinyBatch()])).length).toBe(5);

@@ -73,6 +73,7 @@ export function tinyEngine(changes: Partial<NativeEngineOptions> = {}): NativeEn
     optim: tinyOptim,
     seed: 1,
     numThreads: 1,
+    lora: null,
     sharding: null,
     shardSize: 0,
     ...changes,

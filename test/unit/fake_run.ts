@@ -60,6 +60,7 @@ export class FakeEngines {
           return { 'actor/pg_loss': this.weights, 'perf/mfu/actor': performance.now() };
         },
         saveModel: async () => this.call('saveModel'),
+        saveAdapter: async () => this.call('saveAdapter'),
         saveCheckpoint: async (dir) => {
           this.call('actor.saveCheckpoint');
           this.write(dir, this.weights);

@@ -13,6 +13,7 @@ const runDirectory = (): string => mkdtempSync(join(tmpdir(), 'sft-'));
 const config = (directory: string, trainer: object = {}): ResolvedSftConfig =>
   ({
     data: { train_batch_size: 2 },
+    model: { lora_rank: 0, lora_adapter_path: null },
     trainer: {
       default_local_dir: directory,
       total_epochs: 2,
@@ -49,6 +50,7 @@ function fakeEngine(
       mkdirSync(dir, { recursive: true });
       writeFileSync(join(dir, 'weights'), String(weights));
     },
+    saveAdapter: async (dir: string) => engine.saveModel(dir),
     saveCheckpoint: async (dir: string) => engine.saveModel(dir),
     loadCheckpoint: async (dir: string) => {
       weights = Number(readFileSync(join(dir, 'weights'), 'utf8'));

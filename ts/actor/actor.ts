@@ -1,5 +1,5 @@
 import type { Batch, Seqs } from '../batch/batch';
-import { loadCheckpoint, saveCheckpoint, saveModel } from '../checkpoint/engine_checkpoint';
+import { loadCheckpoint, saveAdapter, saveCheckpoint, saveModel } from '../checkpoint/engine_checkpoint';
 import { rankZero, splitCollect } from '../controller/dispatch';
 import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from './check_options';
@@ -36,6 +36,8 @@ export interface LogProbOptions {
   entropy?: boolean;
   /** Also return Σπ² of each token's distribution. */
   sumPiSquared?: boolean;
+  /** Of the model without its adapters (option `lora`): the reference policy. */
+  disableAdapter?: boolean;
 }
 
 /** logProbs [ΣR]; entropy and sumPiSquared [ΣR], or null when they were not asked for. */
@@ -76,10 +78,16 @@ export class Actor {
   /** Log-probability [ΣR] of each response token given all tokens before it, and what else was asked for. */
   async computeLogProb(b: Batch, o: LogProbOptions = {}): Promise<LogProbResult> {
     const where = 'computeLogProb';
-    checkOptionNames(where, o, ['temperature', 'entropy', 'sumPiSquared']);
+    checkOptionNames(where, o, ['temperature', 'entropy', 'sumPiSquared', 'disableAdapter']);
     const temperature = numberOption(where, 'temperature', o.temperature, 1, { above: 0 });
     const entropy = flagOption(where, 'entropy', o.entropy, false);
     const sumPiSquared = flagOption(where, 'sumPiSquared', o.sumPiSquared, false);
+    const disableAdapter = flagOption(where, 'disableAdapter', o.disableAdapter, false);
+    if (disableAdapter && this.engine.lora === null)
+      throw badOption(
+        where,
+        'disableAdapter: the actor was created without the option lora and has no adapter',
+      );
     this.engine.checkSequences(where, b);
     const empty = (wanted: boolean): Float32Array | null => (wanted ? new Float32Array(0) : null);
     if (b.numResponseTokens === 0) {
@@ -91,11 +99,12 @@ export class Actor {
       group,
       name,
       'computeLogProb',
-      shards.map((shard): [ReturnType<typeof tokenBatch>, number, boolean, boolean] => [
+      shards.map((shard): [ReturnType<typeof tokenBatch>, number, boolean, boolean, boolean] => [
         tokenBatch(shard.batch),
         temperature,
         entropy,
         sumPiSquared,
+        disableAdapter,
       ]),
       (parts) => joinLogProbs(b, shards, parts),
     );
@@ -212,7 +221,10 @@ export class Actor {
     return await rankZero(this.engine.group, this.engine.name, 'optimizerSteps', []);
   }
 
-  /** Writes a Hugging Face directory: config, tokenizer files and safetensors. Default dtype: each tensor's as loaded. */
+  /**
+   * Writes a Hugging Face directory: config, tokenizer files and safetensors. Default dtype: each tensor's as loaded. Adapters are
+   * merged into the weights, in float32 before they are rounded to the dtype.
+   */
   async saveModel(dir: string, o: { dtype?: 'float32' | 'bfloat16' } = {}): Promise<void> {
     this.engine.checkOpen();
     checkOptionNames('saveModel', o, ['dtype']);
@@ -223,7 +235,15 @@ export class Actor {
     await saveModel(this.engine, dir, dtype);
   }
 
-  /** Writes weights (float32, as a Hugging Face directory), optimiser state and step count, all or nothing. */
+  /** Writes the adapters as PEFT does: adapter_config.json and adapter_model.safetensors (float32). */
+  async saveAdapter(dir: string): Promise<void> {
+    await saveAdapter(this.engine, dir);
+  }
+
+  /**
+   * Writes weights (float32, as a Hugging Face directory; with `lora` the adapters alone), optimiser state and step count, all or
+   * nothing.
+   */
   async saveCheckpoint(dir: string): Promise<void> {
     this.engine.checkOpen();
     await saveCheckpoint(this.engine, dir);

@@ -2,6 +2,7 @@ import type { Launcher, LauncherOptions } from '../controller/launcher';
 import type { WorkerGroup } from '../controller/worker_group';
 import type { NativeAdamWOptions, Sharding } from '../native/bridge';
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from './check_options';
+import { type LoraOptions, type ResolvedLoraOptions, resolveLoraOptions } from './lora_options';
 
 /** AdamW. The learning rate moves once per update call (one training step, whatever its mini-batches), as in verl. */
 export interface OptimOptions {
@@ -60,7 +61,9 @@ export interface EngineOptions {
   offload?: { params?: boolean; optimizer?: boolean };
   /** null: inference only, no gradient or optimiser memory. */
   optim?: OptimOptions | null;
-  /** Initial values of parameters that the model directory does not hold (a fresh value head); default 0. */
+  /** Train low-rank adapters instead of the model's weights; docs/lora.md. */
+  lora?: LoraOptions;
+  /** Initial values of parameters that the model directory does not hold (a fresh value head, adapters); default 0. */
   seed?: number;
   /** LibTorch's intra-op threads per worker; default: LibTorch's choice. */
   numThreads?: number;
@@ -87,6 +90,7 @@ export interface ResolvedEngineOptions {
   maxTokens: number | null;
   gradientCheckpointing: boolean;
   optim: NativeAdamWOptions | null;
+  lora: ResolvedLoraOptions | null;
   seed: number;
   numThreads: number;
   peakTflops: number | null;
@@ -104,6 +108,7 @@ const KEYS = [
   'gradientCheckpointing',
   'offload',
   'optim',
+  'lora',
   'seed',
   'numThreads',
   'peakTflops',
@@ -163,6 +168,7 @@ export function resolveEngineOptions(
           }),
     gradientCheckpointing: flagOption(where, 'gradientCheckpointing', o.gradientCheckpointing, false),
     optim: o.optim === null ? null : resolveOptim(`${where}.optim`, o.optim ?? {}, defaultLr),
+    lora: o.lora === undefined ? null : resolveLoraOptions(`${where}.lora`, o.lora),
     seed: numberOption(where, 'seed', o.seed, 0, { integer: true, min: 0 }),
     numThreads: numberOption(where, 'numThreads', o.numThreads, 0, { integer: true, min: 0 }),
     peakTflops:

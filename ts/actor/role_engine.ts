@@ -2,6 +2,7 @@ import type { Batch } from '../batch/batch';
 import { oneToAll, rankZero } from '../controller/dispatch';
 import { WorkerGroup } from '../controller/worker_group';
 import { TroupeError } from '../errors';
+import type { Lora } from '../model/adapter_sites';
 import { type LoadedModel, loadModelDirectory } from '../model/model_dir';
 import { valueHeadName } from '../model/names';
 import type { NativeEngineOptions } from '../native/bridge';
@@ -10,6 +11,7 @@ import type { EngineOptions, ResolvedEngineOptions } from './engine_options';
 import { resolveEngineOptions } from './engine_options';
 import { flopUtilisation } from './flops';
 import { memoryMetrics, type UpdateMetrics } from './metrics';
+import { planLora } from './plan_lora';
 
 export type RoleName = 'actor' | 'critic' | 'reward_model';
 
@@ -33,6 +35,8 @@ export class RoleEngine {
     readonly group: WorkerGroup,
     private readonly ownsGroup: boolean,
     readonly model: LoadedModel,
+    /** Its adapters; null: every weight is trained. */
+    readonly lora: Lora | null,
     readonly options: NativeEngineOptions,
     private readonly peakTflops: number | null,
   ) {}
@@ -41,6 +45,7 @@ export class RoleEngine {
     const resolved = resolveEngineOptions(o, role, DEFAULT_LR[role]);
     const model = loadModelDirectory(resolved.model, role === 'actor' ? 'lm' : 'value');
     if (role === 'reward_model') checkRewardModel(model);
+    const lora = resolved.lora === null ? null : planLora(`${role} options.lora`, model, resolved.lora);
     const group =
       o.group ??
       (await WorkerGroup.launch({
@@ -51,7 +56,7 @@ export class RoleEngine {
       }));
     let created = false;
     try {
-      const options = nativeOptions(group, resolved, model);
+      const options = nativeOptions(group, resolved, model, lora);
       if (options.sharding !== null) await group.connect();
       await group.createEngine(resolved.name, options);
       created = true;
@@ -61,6 +66,7 @@ export class RoleEngine {
         group,
         o.group === undefined,
         model,
+        lora,
         options,
         resolved.peakTflops,
       );
@@ -78,7 +84,10 @@ export class RoleEngine {
   private async loadWeights(): Promise<void> {
     const parameters = await rankZero(this.group, this.name, 'parameters', []);
     const rows = new Map<string, number>();
-    for (const m of this.model.mapping) rows.set(m.param, (rows.get(m.param) ?? 0) + m.rows);
+    // The head that is trained beside adapters is in both.
+    const adapters = this.lora?.mapping.filter(({ param }) => !param.startsWith('head.')) ?? [];
+    for (const m of [...this.model.mapping, ...adapters])
+      rows.set(m.param, (rows.get(m.param) ?? 0) + m.rows);
     for (const { name, shape } of parameters) {
       if (rows.get(name) !== shape[0]) {
         throw new TroupeError(
@@ -87,7 +96,8 @@ export class RoleEngine {
         );
       }
     }
-    await oneToAll(this.group, this.name, 'importTensors', ['param', this.model.files]);
+    const files = [...this.model.files, ...(this.lora?.files ?? [])];
+    await oneToAll(this.group, this.name, 'importTensors', ['param', files]);
   }
 
   get device(): 'cpu' | 'cuda' {
@@ -196,6 +206,7 @@ function nativeOptions(
   group: WorkerGroup,
   o: ResolvedEngineOptions,
   model: LoadedModel,
+  lora: Lora | null,
 ): NativeEngineOptions {
   const info = group.buildInfo();
   const device = o.device ?? (info.cuda && info.deviceCount > 0 ? 'cuda' : 'cpu');
@@ -210,6 +221,7 @@ function nativeOptions(
     maxTokens: o.maxTokens ?? DEFAULT_CAPACITY[device],
     gradientCheckpointing: o.gradientCheckpointing,
     optim: o.optim,
+    lora: lora?.native ?? null,
     seed: o.seed,
     numThreads: o.numThreads,
     sharding: o.sharding,

@@ -15,7 +15,10 @@ import path from 'node:path';
 import { TroupeError } from '../errors';
 
 /** Files of a saved model or checkpoint: only a directory of nothing but these is replaced by a new save. */
-const OURS = /\.(safetensors|json|txt|model|jinja)$|^optimizer$/;
+const OURS = /\.(safetensors|json|txt|model|jinja)$|^optimizer$|^lora_adapter$/;
+
+/** One of these is in every such directory: of a model, an adapter, a checkpoint. */
+const MARKS = ['config.json', 'adapter_config.json', 'engine.json'];
 
 /** What is not complete yet has a name that begins so. Nothing else does, so it may be deleted when nobody writes. */
 export const TEMPORARY = '.incomplete_';
@@ -85,7 +88,8 @@ function checkReplaceable(final: string): void {
   }
   const present = readdirSync(final);
   if (present.length === 0) return;
-  const foreign = present.includes('config.json') ? present.find((name) => !OURS.test(name)) : present[0];
+  const saved = MARKS.some((mark) => present.includes(mark));
+  const foreign = saved ? present.find((name) => !OURS.test(name)) : present[0];
   if (foreign !== undefined) {
     throw new TroupeError(
       'IO',

@@ -4,10 +4,13 @@ import { z } from 'zod';
 import type { RoleEngine } from '../actor/role_engine';
 import { oneToAll, rankZero } from '../controller/dispatch';
 import { TroupeError } from '../errors';
+import type { Lora } from '../model/adapter_sites';
+import type { TensorMapping } from '../model/names';
 import { writeJson, writeModelFiles } from '../model/save_files';
 import type { NativeTensorFile, NativeTensorKind } from '../native/bridge';
 import { asTroupeError, writeDirectory } from './atomic_dir';
 import { planLoad } from './load_plan';
+import { planAdapterLoad, writeAdapterFiles } from './peft_adapter';
 import { parseObject, readTensors, readText } from './safetensors';
 import type { FloatDtype, WritePlan } from './write_plan';
 import { planWrite } from './write_plan';
@@ -15,9 +18,11 @@ import { planWrite } from './write_plan';
 // A checkpoint is a Hugging Face directory with float32 weights, plus
 //   optimizer/exp_avg.safetensors, optimizer/exp_avg_sq.safetensors   AdamW's moments under the weights' names
 //   engine.json                                                       what else an engine remembers
+// With adapters there are no full weights but lora_adapter/, as PEFT saves it; the frozen base is the model directory's.
 // Tensors are found by name and rows, so any later layout of ranks can load it.
 
 const FORMAT = 1;
+const ADAPTER = 'lora_adapter';
 const MOMENTS: readonly { kind: NativeTensorKind; base: string }[] = [
   { kind: 'expAvg', base: 'exp_avg' },
   { kind: 'expAvgSq', base: 'exp_avg_sq' },
@@ -31,6 +36,8 @@ const stateSchema = z.object({
   optimizerSteps: z.number().int().min(0),
   scheduleSteps: z.number().int().min(0),
   optimizer: z.boolean(),
+  /** Adapters instead of full weights. */
+  adapter: z.boolean().default(false),
 });
 
 /** Saves the weights as a Hugging Face directory, in one dtype or (null) each tensor in the dtype it was loaded in. */
@@ -42,9 +49,31 @@ export function saveModel(
   return writeDirectory(dir, (temporary) => writeModel(engine, temporary, dtype));
 }
 
+/** Saves the adapters in PEFT's format. */
+export async function saveAdapter(engine: RoleEngine, dir: string): Promise<void> {
+  engine.checkOpen();
+  const { lora, role } = engine;
+  if (lora === null) {
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `[saveAdapter] the ${role} was created without the option lora and has no adapter: use saveModel`,
+    );
+  }
+  await writeDirectory(dir, (temporary) => writeAdapter(engine, lora, temporary));
+}
+
+async function writeAdapter(engine: RoleEngine, lora: Lora, dir: string): Promise<void> {
+  await exportFiles(engine, 'param', writeAdapterFiles(lora, engine.model, dir));
+}
+
 export function saveCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
   return writeDirectory(dir, async (temporary) => {
-    await writeModel(engine, temporary, 'float32');
+    if (engine.lora === null) {
+      await writeModel(engine, temporary, 'float32');
+    } else {
+      mkdirSync(path.join(temporary, ADAPTER));
+      await writeAdapter(engine, engine.lora, path.join(temporary, ADAPTER));
+    }
     const optimizer = engine.options.optim !== null;
     if (optimizer) await writeMoments(engine, path.join(temporary, 'optimizer'));
     const { group, name, role } = engine;
@@ -54,6 +83,7 @@ export function saveCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
       format: FORMAT,
       role,
       optimizer,
+      adapter: engine.lora !== null,
       optimizerSteps,
       scheduleSteps,
     });
@@ -84,9 +114,21 @@ export async function loadCheckpoint(engine: RoleEngine, dir: string): Promise<v
       `[checkpoint] ${dir} was saved by role '${state.role}', expected '${engine.role}'`,
     );
   }
-  const { mapping } = engine.model;
+  if (state.adapter !== (engine.lora !== null)) {
+    const [saved, own] = state.adapter ? ['adapters', 'full weights'] : ['full weights', 'adapters'];
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[checkpoint] ${dir} holds ${saved}, but the ${engine.role} trains ${own}: create it ${state.adapter ? 'with' : 'without'} the option lora`,
+    );
+  }
+  const mapping = trainedMapping(engine);
   const loads: { kind: NativeTensorKind; files: NativeTensorFile[] }[] = [
-    { kind: 'param', files: planLoad(dir, readTensors(dir), mapping).files },
+    {
+      kind: 'param',
+      files: engine.lora
+        ? planAdapterLoad(engine.lora, engine.model, path.join(dir, ADAPTER))
+        : planLoad(dir, readTensors(dir), mapping).files,
+    },
   ];
   if (engine.options.optim !== null) {
     if (!state.optimizer) {
@@ -122,13 +164,16 @@ async function writeModel(
   } catch (e) {
     throw asTroupeError(e, `write ${dir}`);
   }
-  await exportFiles(engine, 'param', plan);
+  await exportFiles(engine, engine.lora === null ? 'param' : 'merged', plan);
 }
+
+/** What the optimiser works on, by its name in files. */
+const trainedMapping = ({ lora, model }: RoleEngine): TensorMapping[] => lora?.mapping ?? model.mapping;
 
 async function writeMoments(engine: RoleEngine, dir: string): Promise<void> {
   mkdirSync(dir);
   for (const { kind, base } of MOMENTS) {
-    const plan = planWrite(dir, base, engine.model.mapping, () => 'F32');
+    const plan = planWrite(dir, base, trainedMapping(engine), () => 'F32');
     if (plan.index !== null) writeJson(path.join(dir, `${base}.safetensors.index.json`), plan.index);
     await exportFiles(engine, kind, plan);
   }

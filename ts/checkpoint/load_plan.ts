@@ -16,6 +16,8 @@ export interface LoadRules {
   optional?: (hf: string) => boolean;
   /** Names that may be there without being used. */
   ignored?: (hf: string) => boolean;
+  /** What is wrong when they do not match; default: do not fit its config.json. */
+  what?: string;
 }
 
 const SHOWN = 5;
@@ -61,7 +63,7 @@ export function planLoad(
   if (problems.length > 0) {
     throw new TroupeError(
       'INVALID_MODEL',
-      `[model] the tensors of ${where} do not fit its config.json:\n${problems.join('\n')}`,
+      `[model] the tensors of ${where} ${rules.what ?? 'do not fit its config.json'}:\n${problems.join('\n')}`,
     );
   }
   return { files: toFiles(mapping, found), found };

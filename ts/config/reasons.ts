@@ -9,4 +9,3 @@ export const NOT_YET = 'is not available in this version';
 export const TORCH_ONLY = 'concerns PyTorch modules; the core has none';
 export const NOT_YET_PLURAL = 'are not available in this version';
 export const SINGLE_TURN = 'responses have one turn';
-export const NO_LORA = 'LoRA is off';

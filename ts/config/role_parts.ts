@@ -15,7 +15,8 @@ import {
   orNull,
   str,
 } from './field';
-import { DYNAMIC, FUSED, NO_LORA, NO_PADDING, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
+import { lora } from './lora_section';
+import { DYNAMIC, FUSED, NO_PADDING, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
 
 export const AGGREGATIONS = [
   'token-mean',
@@ -134,11 +135,5 @@ export const model = {
   use_liger: ignored(FUSED),
   use_shm: ignored('weights are read once per worker'),
   enable_activation_offload: fixed([false], `activation offloading ${NOT_YET}`),
-  lora_rank: fixed([0], `LoRA ${NOT_YET}`),
-  lora_alpha: ignored(NO_LORA),
-  target_modules: ignored(NO_LORA),
-  target_parameters: ignored(NO_LORA),
-  lora: ignored(NO_LORA),
-  exclude_modules: ignored(NO_LORA),
-  lora_adapter_path: fixed([null], `LoRA ${NOT_YET}`),
+  ...lora,
 };

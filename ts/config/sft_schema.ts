@@ -19,6 +19,7 @@ import {
   strings,
 } from './field';
 import { loggingSection } from './logging_section';
+import { lora } from './lora_section';
 
 /** The configuration tree of `troupe sft`. */
 export const sftSchema = {
@@ -87,9 +88,7 @@ export const sftSchema = {
     external_lib: fixed([null], 'no Python is involved'),
     fsdp_config: ignored('the state is fully sharded; the compute dtype is model.dtype'),
     strategy: fixed(['fsdp', 'fsdp2'], 'both fsdp names mean the same engine'),
-    lora_rank: fixed([0], 'LoRA is not available in this version'),
-    lora_alpha: ignored('LoRA is off'),
-    target_modules: ignored('LoRA is off'),
+    ...lora,
     use_liger: ignored('the head is always fused (linear_log_prob)'),
     use_remove_padding: ignored('sequences are always packed without padding'),
     tokenizer_path: field(orNull(str), null, 'Directory with tokenizer.json; null: the model directory.'),

@@ -6,7 +6,7 @@ import { joinFloats, planUpdate, shardByRank, tokenBatch } from '../actor/shards
 import type { Aggregation } from '../actor/update_options';
 import { resolveValueLoss } from '../actor/update_options';
 import type { Batch } from '../batch/batch';
-import { loadCheckpoint, saveCheckpoint, saveModel } from '../checkpoint/engine_checkpoint';
+import { loadCheckpoint, saveAdapter, saveCheckpoint, saveModel } from '../checkpoint/engine_checkpoint';
 import { rankZero, splitCollect } from '../controller/dispatch';
 import type {
   NativeMiniBatches,
@@ -98,7 +98,7 @@ export class Critic {
     return await rankZero(this.engine.group, this.engine.name, 'optimizerSteps', []);
   }
 
-  /** Writes a Hugging Face token-classification directory. Default dtype: each tensor's as loaded. */
+  /** Writes a Hugging Face token-classification directory, adapters merged. Default dtype: each tensor's as loaded. */
   async saveModel(dir: string, o: { dtype?: 'float32' | 'bfloat16' } = {}): Promise<void> {
     this.engine.checkOpen();
     checkOptionNames('saveModel', o, ['dtype']);
@@ -109,7 +109,15 @@ export class Critic {
     await saveModel(this.engine, dir, dtype);
   }
 
-  /** Writes weights (float32, as a Hugging Face directory), optimiser state and step count, all or nothing. */
+  /** Writes the adapters and the head as PEFT does: adapter_config.json and adapter_model.safetensors (float32). */
+  async saveAdapter(dir: string): Promise<void> {
+    await saveAdapter(this.engine, dir);
+  }
+
+  /**
+   * Writes weights (float32, as a Hugging Face directory; with `lora` the adapters and the head alone), optimiser state and step
+   * count, all or nothing.
+   */
   async saveCheckpoint(dir: string): Promise<void> {
     this.engine.checkOpen();
     await saveCheckpoint(this.engine, dir);

@@ -1,5 +1,6 @@
 import { existsSync, statSync } from 'node:fs';
 import path from 'node:path';
+import { markFloats } from '../checkpoint/json_floats';
 import { planLoad } from '../checkpoint/load_plan';
 import type { StoredTensor } from '../checkpoint/safetensors';
 import { parseObject, readTensors, readText } from '../checkpoint/safetensors';
@@ -15,7 +16,7 @@ import { tensorMapping, valueHeadName } from './names';
 /** A Hugging Face directory, read and checked up to, but not including, the tensors' bytes. */
 export interface LoadedModel {
   dir: string;
-  /** config.json as it is. */
+  /** config.json as it is, floats marked (checkpoint/json_floats.ts). */
   raw: Record<string, unknown>;
   config: NativeModelConfig;
   mapping: TensorMapping[];
@@ -47,7 +48,8 @@ export function loadModelDirectory(dir: string, head: Head): LoadedModel {
       `[model] ${dir} has no config.json: expected a Hugging Face model directory`,
     );
   }
-  const raw = parseObject(readText(configFile), configFile);
+  const text = readText(configFile);
+  const raw = parseObject(text, configFile);
   const { native: config, eosTokenIds } = resolveModelConfig(raw, head, configFile);
   const stored = readTensors(dir);
   const scoreName = valueHeadName(config.family);
@@ -62,7 +64,7 @@ export function loadModelDirectory(dir: string, head: Head): LoadedModel {
   });
   return {
     dir,
-    raw,
+    raw: parseObject(markFloats(text), configFile),
     config,
     mapping,
     files,

@@ -1,6 +1,7 @@
 import { copyFileSync, existsSync } from 'node:fs';
 import path from 'node:path';
 import { writeFileSynced } from '../checkpoint/atomic_dir';
+import { restoreFloats } from '../checkpoint/json_floats';
 import type { WritePlan } from '../checkpoint/write_plan';
 import type { LoadedModel } from './model_dir';
 import { architectureName } from './names';
@@ -38,7 +39,7 @@ export function writeModelFiles(
 }
 
 export function writeJson(file: string, value: unknown): void {
-  writeFileSynced(file, `${JSON.stringify(value, null, 2)}\n`);
+  writeFileSynced(file, `${restoreFloats(JSON.stringify(value, null, 2))}\n`);
 }
 
 function savedConfig(model: LoadedModel, dtype: 'float32' | 'bfloat16' | null): Record<string, unknown> {

@@ -58,6 +58,21 @@ export interface NativeAdamWOptions {
   minLrRatio: number;
 }
 
+/** A place for an adapter: rows of the weight `param` (native/core/engine.h, AdapterSite). */
+export interface NativeAdapterSite {
+  name: string;
+  param: string;
+  row: number;
+  rows: number;
+}
+
+export interface NativeLoraOptions {
+  rank: number;
+  /** alpha / rank */
+  scale: number;
+  sites: NativeAdapterSite[];
+}
+
 export interface NativeEngineOptions {
   model: NativeModelConfig;
   device: 'cpu' | 'cuda';
@@ -65,6 +80,8 @@ export interface NativeEngineOptions {
   maxTokens: number;
   gradientCheckpointing: boolean;
   optim: NativeAdamWOptions | null;
+  /** null: every parameter is trained. */
+  lora: NativeLoraOptions | null;
   seed: number;
   numThreads: number;
   /** How the model is spread over the group that joinGroup made; null: this process holds a model of its own. */
@@ -194,7 +211,8 @@ export interface NativeParameterInfo {
   shape: number[];
 }
 
-export type NativeTensorKind = 'param' | 'grad' | 'expAvg' | 'expAvgSq';
+/** merged: for export alone, base weights with what the adapters add to them. */
+export type NativeTensorKind = 'param' | 'grad' | 'expAvg' | 'expAvgSq' | 'merged';
 
 /** Rows of a parameter as they lie in a safetensors file (native/core/engine.h, TensorSlice). */
 export interface NativeTensorSlice {
@@ -336,6 +354,7 @@ export interface NativeBinding {
     temperature: number,
     entropy: boolean,
     sumPiSquared: boolean,
+    disableAdapters: boolean,
   ): Promise<NativeLogProbResult>;
   updatePolicy(
     engine: NativeEngine,

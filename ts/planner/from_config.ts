@@ -1,10 +1,15 @@
 // What a configuration asks of each rank.
 import { availableParallelism } from 'node:os';
+import { resolveLoraOptions } from '../actor/lora_options';
+import { planLora } from '../actor/plan_lora';
 import { loadConfig, loadSftConfig, type ResolvedConfig, type ResolvedSftConfig } from '../config/config';
 import { readConfigTree } from '../config/read';
 import { needsCritic, needsReference, needsRewardModel } from '../config/roles';
 import { getPath, type Tree } from '../config/tree';
 import { isSftTree } from '../config/verl/source';
+import { tensorMapping } from '../model/names';
+import type { NativeModelConfig } from '../native/bridge';
+import { loraOptions, usesLora } from '../trainer/lora';
 import { readModelShape } from './model_shape';
 import type { Load, PlanSpec, RoleSpec } from './plan';
 
@@ -97,6 +102,7 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
     {
       ...shared,
       name: 'actor',
+      ...loraOf(model, policy, 'actor_rollout_ref.model'),
       capacity: actor.ppo_max_token_len_per_gpu,
       gradientCheckpointing: model.enable_gradient_checkpointing,
       inference: step,
@@ -121,7 +127,8 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
       },
     },
   ];
-  if (needsReference(config)) {
+  // With LoRA the reference is the actor without its adapter.
+  if (needsReference(config) && !usesLora(model)) {
     found.push({
       ...shared,
       name: 'reference',
@@ -138,9 +145,11 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
     });
   }
   if (needsCritic(config)) {
+    const shape = readModelShape(critic.model.path, 'value', 'critic.model.path');
     found.push({
       name: 'critic',
-      model: readModelShape(critic.model.path, 'value', 'critic.model.path'),
+      model: shape,
+      ...loraOf(critic.model, shape, 'critic.model'),
       dtype: dtypeOf(critic.model.fsdp_config.dtype, target),
       ...shardingOf(critic.model.fsdp_config),
       capacity: critic.ppo_max_token_len_per_gpu,
@@ -186,9 +195,11 @@ function sftRole({ data, model }: ResolvedSftConfig, target: Target): RoleSpec {
     longest: data.max_length,
     response: data.max_length - 1,
   };
+  const shape = readModelShape(model.path, 'lm', 'model.path');
   return {
     name: 'actor',
-    model: readModelShape(model.path, 'lm', 'model.path'),
+    model: shape,
+    ...loraOf(model, shape, 'model'),
     dtype: dtypeOf(model.dtype, target),
     strategy: 'full_shard',
     shardSize: null,
@@ -204,6 +215,18 @@ function sftRole({ data, model }: ResolvedSftConfig, target: Target): RoleSpec {
       sharding: 'model.fsdp_config',
     },
   };
+}
+
+/** As trainer/engines.ts reads verl's keys, from the shape of the model alone. */
+function loraOf(
+  section: Parameters<typeof loraOptions>[0] & { path: string },
+  config: NativeModelConfig,
+  key: string,
+): Pick<RoleSpec, 'lora'> {
+  const { lora } = loraOptions(section);
+  if (lora === undefined) return {};
+  const model = { dir: section.path, config, mapping: tensorMapping(config) };
+  return { lora: planLora(key, model, resolveLoraOptions(key, lora)) };
 }
 
 /** As trainer/engines.ts reads verl's keys. */

@@ -1,3 +1,4 @@
+import type { Lora } from '../model/adapter_sites';
 import type { NativeModelConfig } from '../native/bridge';
 import { type Machine, type MicroBatchShape, ROW_TILE } from './decoder_memory';
 import { roundUp } from './parameter_groups';
@@ -26,6 +27,8 @@ export type RoleName = 'actor' | 'reference' | 'critic' | 'reward model';
 export interface RoleSpec {
   name: RoleName;
   model: NativeModelConfig;
+  /** Adapters; none: every parameter is trained. */
+  lora?: Pick<Lora, 'mapping' | 'native'>;
   dtype: 'float32' | 'bfloat16';
   strategy: ShardingStrategy;
   /** Ranks that share one copy of the state; null: all. */
@@ -185,6 +188,7 @@ class RoleMemory {
       this.machine,
       spec.update !== null,
       spec.shardSize,
+      spec.lora?.mapping,
     );
     this.state = this.shards.state;
   }

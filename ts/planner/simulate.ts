@@ -54,7 +54,7 @@ export function microBatchesOf({ update, inference, capacity }: RoleSpec): numbe
 }
 
 function engineOptions(
-  { model, dtype, strategy, shardSize, capacity, update }: RoleSpec,
+  { model, lora, dtype, strategy, shardSize, capacity, update }: RoleSpec,
   worldSize: number,
 ): NativeEngineOptions {
   return {
@@ -64,6 +64,7 @@ function engineOptions(
     maxTokens: capacity,
     gradientCheckpointing: false,
     optim: update === null ? null : OPTIM,
+    lora: lora?.native ?? null,
     seed: 0,
     numThreads: 0,
     sharding: strategy,

@@ -7,11 +7,18 @@ import { WorkerGroup } from '../controller/worker_group';
 import { Critic } from '../critic/critic';
 import { RewardModel, type RewardModelEngine } from '../reward_model/reward_model';
 import { checkSameTokenizer } from '../reward_model/same_tokenizer';
+import { loraOptions, usesLora } from './lora';
 
 /** The policy being trained, as the trainer uses it. */
 export type PolicyEngine = Pick<
   Actor,
-  'computeLogProb' | 'updatePolicy' | 'generate' | 'saveModel' | 'saveCheckpoint' | 'loadCheckpoint'
+  | 'computeLogProb'
+  | 'updatePolicy'
+  | 'generate'
+  | 'saveModel'
+  | 'saveAdapter'
+  | 'saveCheckpoint'
+  | 'loadCheckpoint'
 >;
 /** The frozen policy that KL terms refer to. */
 export type ReferenceEngine = Pick<Actor, 'computeLogProb'>;
@@ -78,9 +85,14 @@ function parallelOptions(fsdp: SharedFsdpConfig): NonNullable<EngineOptions['par
   return { fsdpSize, ...(fsdpSize === 1 ? {} : { sharding: reshard ? 'full_shard' : 'shard_grad_op' }) };
 }
 
+/** The base model below an actor's adapter, as verl's ref_in_actor: no second copy of the weights. */
+function withoutAdapter(actor: Actor): ReferenceEngine {
+  return { computeLogProb: (batch, o) => actor.computeLogProb(batch, { ...o, disableAdapter: true }) };
+}
+
 /**
  * One worker group with actor, reference, critic and reward model in the same processes. The reference starts from the
- * configured model, whatever checkpoint the actor resumes from.
+ * configured model, whatever checkpoint the actor resumes from; with LoRA it is the actor without its adapter.
  */
 export const createEngines: CreateEngines = async (config, needs) => {
   const { actor: a, model, ref } = config.actor_rollout_ref;
@@ -117,14 +129,17 @@ export const createEngines: CreateEngines = async (config, needs) => {
       name: 'actor',
       gradientCheckpointing: model.enable_gradient_checkpointing,
       optim: optimOptions(a.optim, a.grad_clip, needs.totalSteps),
+      ...loraOptions(model),
     });
-    const reference = needs.reference
-      ? await Actor.create({
-          ...shared(model.path, a.fsdp_config, a.fsdp_config.dtype, ref.log_prob_max_token_len_per_gpu),
-          name: 'ref',
-          optim: null,
-        })
-      : null;
+    const reference = !needs.reference
+      ? null
+      : usesLora(model)
+        ? withoutAdapter(actor)
+        : await Actor.create({
+            ...shared(model.path, a.fsdp_config, a.fsdp_config.dtype, ref.log_prob_max_token_len_per_gpu),
+            name: 'ref',
+            optim: null,
+          });
     const critic = needs.critic
       ? await Critic.create({
           ...shared(
@@ -136,6 +151,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
           name: 'critic',
           gradientCheckpointing: c.model.enable_gradient_checkpointing,
           optim: optimOptions(c.optim, c.grad_clip, needs.totalSteps),
+          ...loraOptions(c.model),
         })
       : null;
     const rewardModel = needs.rewardModel

@@ -8,6 +8,7 @@ import { TroupeError } from '../errors';
 import { createLoggers, type Loggers } from '../logging/loggers';
 import { CheckpointStore } from './checkpoint_store';
 import { optimOptions } from './engines';
+import { loraOptions, usesLora } from './lora';
 import { type Metrics, PhaseTimer } from './metrics';
 import { RunDirectory } from './run_directory';
 import { loadSftData, type SftData } from './sft_data';
@@ -16,7 +17,7 @@ import type { FitResult } from './trainer';
 /** The model being trained, as the SFT trainer uses it. */
 export type SftEngine = Pick<
   Actor,
-  'updateSft' | 'computeLogProb' | 'saveModel' | 'saveCheckpoint' | 'loadCheckpoint' | 'close'
+  'updateSft' | 'computeLogProb' | 'saveModel' | 'saveAdapter' | 'saveCheckpoint' | 'loadCheckpoint' | 'close'
 >;
 
 export interface SftTrainerOptions {
@@ -162,6 +163,7 @@ export class SftTrainer {
     }
     const finalModel = directory.file('final_model');
     await run.engine.saveModel(finalModel);
+    if (usesLora(this.config.model)) await run.engine.saveAdapter(directory.file('final_adapter'));
     return finalModel;
   }
 
@@ -200,6 +202,7 @@ export class SftTrainer {
       maxTokensPerMicroBatch: data.max_token_len_per_gpu,
       gradientCheckpointing: model.enable_gradient_checkpointing,
       optim: optimOptions(optim, optim.clip_grad, totalSteps),
+      ...loraOptions(model),
       seed: trainer.seed,
       ...(trainer.num_threads ? { numThreads: trainer.num_threads } : {}),
       ...(launcher ? { launcher } : {}),

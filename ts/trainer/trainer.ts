@@ -10,6 +10,7 @@ import type { BatchRewardFunction, RewardFunction, RewardManager } from '../rewa
 import { type Checkpoint, CheckpointStore } from './checkpoint_store';
 import { configuredReward } from './configured_reward';
 import { type CreateEngines, createEngines, type Engines } from './engines';
+import { usesLora } from './lora';
 import { type Metrics, PhaseTimer, timingMetrics } from './metrics';
 import { dumpRows } from './rollout';
 import { RunDirectory, writableDirectory, writeDump } from './run_directory';
@@ -202,6 +203,8 @@ export class Trainer {
     }
     const finalModel = directory.file('final_model');
     await run.engines.actor.saveModel(finalModel);
+    if (usesLora(config.actor_rollout_ref.model))
+      await run.engines.actor.saveAdapter(directory.file('final_adapter'));
     return result(finalModel);
   }
 

@@ -20,6 +20,16 @@ test('writes, and replaces an earlier save', async () => {
   expect(readdirSync(path.dirname(target))).toEqual(['model']);
 });
 
+test.each(['adapter_config.json', 'engine.json'])('replaces a save that is known by its %s', async (mark) => {
+  const target = path.join(dir, 'adapter');
+  for (const text of ['one', 'two'])
+    await writeDirectory(target, async (temporary) => {
+      mkdirSync(path.join(temporary, 'lora_adapter'));
+      writeFileSync(path.join(temporary, mark), text);
+    });
+  expect(readFileSync(path.join(target, mark), 'utf8')).toBe('two');
+});
+
 test('a failure leaves what was there and nothing else', async () => {
   const target = path.join(dir, 'model');
   await writeDirectory(target, fill('one'));

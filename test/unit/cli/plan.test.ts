@@ -81,6 +81,18 @@ test('a configuration that fits: exit code 0, every role and phase', () => {
   expect(stdout).toMatch(/\npeak: .* % of 80\.00 GiB: fits/);
 });
 
+test('LoRA: gradients and moments of adapters alone, and no reference of its own', () => {
+  const lora = report(['actor_rollout_ref.model.lora_rank=16', 'trainer.device=cpu']);
+  const dense = report(['trainer.device=cpu']);
+  const [actor] = lora.roles;
+  expect(lora.roles.map(({ role }) => role)).toEqual(['actor']);
+  expect(dense.roles.map(({ role }) => role)).toEqual(['actor', 'reference']);
+  // 16 (in + out) for q, k, v, o (4096 + 4096) and gate, up, down (4096 + 11008) in each of 32 layers
+  const adapters = 32 * 16 * (4 * 8192 + 3 * 15104);
+  expect(actor).toMatchObject({ gradients: 4 * adapters, optimizer: 8 * adapters });
+  expect(actor?.count).toBe((dense.roles[0]?.count as number) + adapters);
+});
+
 test('one that does not: exit code 2, one message, and the bytes that every knob saves', () => {
   const { code, stdout, stderr } = troupe(config, '--gpus', '4', '--gpu-memory', '40GiB');
   expect(code).toBe(2);

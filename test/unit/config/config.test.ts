@@ -151,8 +151,12 @@ describe('mistakes', () => {
       'expected float32 (fp32) or bfloat16 (bf16), or null, got "fp8"',
     ],
     [
-      'actor_rollout_ref.model.lora_rank=8',
-      'actor_rollout_ref.model.lora_rank: expected 0, got 8: LoRA is not available',
+      'actor_rollout_ref.model.lora_rank=-1',
+      'actor_rollout_ref.model.lora_rank: expected an integer >= 0, got -1',
+    ],
+    [
+      'critic.model.target_parameters=[experts.down_proj]',
+      'adapters on parameters that are no linear layers are not available in this version',
     ],
     ['actor_rollout_ref.actor.strategy=megatron', 'expected "fsdp" or "fsdp2", got "megatron"'],
   ])('%s', (override, message) => {

@@ -69,6 +69,42 @@ describe('parameters', () => {
     expect(new ShardMemory(tinyModel(), worldSize, strategy, machine, training).state).toEqual(state);
   });
 
+  test('adapters: groups of their own, and gradients and moments for nothing else', () => {
+    // Rank 2 on the output projection (8 x 8): A 2 x 8, B 8 x 2, 16 elements each; and a value head of 8 + 1.
+    const matrix = (param: string, shape: number[]) => ({
+      hf: param,
+      shape,
+      param,
+      row: 0,
+      rows: shape[0] as number,
+      transpose: false,
+    });
+    const adapters = [
+      matrix('layers.0.attn.out.o_proj.lora_a', [2, 8]),
+      matrix('layers.0.attn.out.o_proj.lora_b', [8, 2]),
+      matrix('head.weight', [1, 8]),
+      matrix('head.bias', [1]),
+    ];
+    const model = tinyModel({ head: 'value', valueBias: true });
+    const groups = parameterGroups(model, adapters);
+    expect(groups.slice(2)).toEqual([
+      { name: 'head', parameters: 8, elements: 16 },
+      { name: 'value_head', parameters: 9, elements: 32 },
+      { name: 'layers.0.lora', parameters: 32, elements: 32 },
+    ]);
+    const one = new ShardMemory(model, 1, 'full_shard', cpu, true, null, adapters);
+    expect(one.state).toEqual({
+      parameters: (128 + 608 + 16 + 32 + 32) * 4,
+      gradients: 64 * 4,
+      optimizer: 128 * 4,
+    });
+    // Two ranks: whole parameters of roots (128 + 32 + 32) and of the block with its adapters (608 + 32).
+    const two = new ShardMemory(model, 2, 'full_shard', cpu, true, null, adapters);
+    expect(two.gathered('training backward')).toBe((192 + 640 + 32 + 32) * 4);
+    const inference = new ShardMemory(model, 1, 'full_shard', cpu, false, null, adapters);
+    expect(inference.state).toMatchObject({ gradients: 0, optimizer: 0 });
+  });
+
   test('what is whole beside the shards: roots 288 elements, the block 624', () => {
     const of = (strategy: ShardingStrategy) => new ShardMemory(tinyModel(), 3, strategy, cpu, true);
     const full = of('full_shard');

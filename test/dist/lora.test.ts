@@ -1,0 +1,274 @@
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { Actor } from '../../ts/actor/actor';
+import type { EngineOptions } from '../../ts/actor/engine_options';
+import { Batch } from '../../ts/batch/batch';
+import { WorkerGroup } from '../../ts/controller/worker_group';
+import { Critic } from '../../ts/critic/critic';
+import { batchOf, CONFORMANCE } from '../helpers/conformance';
+import { floats, maxDifference, readSafetensors, type TestTensor } from '../helpers/safetensors';
+
+// Adapters trained, saved, loaded, merged and spread over workers.
+const MODELS = path.join(CONFORMANCE, 'models');
+const VOCABULARY = 160;
+const model = path.join(MODELS, 'qwen3_headdim', 'actor');
+const criticModel = path.join(MODELS, 'qwen3_headdim', 'critic');
+
+let group: WorkerGroup;
+let scratch: string;
+beforeAll(async () => {
+  group = await WorkerGroup.launch({ worldSize: 1, device: 'cpu' });
+  scratch = mkdtempSync(path.join(tmpdir(), 'troupe-lora-'));
+});
+afterAll(async () => {
+  await group.close();
+  rmSync(scratch, { recursive: true, force: true });
+});
+
+const small: Partial<EngineOptions> = {
+  maxTokensPerMicroBatch: 64,
+  numThreads: 1,
+  optim: { lr: 1e-2 },
+  lora: { rank: 4, alpha: 8 },
+};
+
+function batch(): Batch {
+  const ids = (n: number, from: number) =>
+    Array.from({ length: n }, (_, i) => 1 + ((from * 37 + i * i * 11) % (VOCABULARY - 1)));
+  const prompts = Array.from({ length: 6 }, (_, i) => ids(1 + (i % 4), i));
+  const responses = Array.from({ length: 6 }, (_, i) => ids(3 + ((i * 5) % 11), i + 50));
+  const tokens = responses.flat().length;
+  const column = (phase: number) =>
+    Float32Array.from({ length: tokens }, (_, t) => Math.sin(phase + 1.3 * t));
+  return Batch.fromSequences(prompts, responses).with({
+    oldLogProbs: column(0).map((x) => x - 5),
+    advantages: column(1),
+    values: column(2),
+    returns: column(3),
+  });
+}
+
+async function withRole<R extends { close(): Promise<void> }, T>(
+  role: Promise<R>,
+  body: (role: R) => Promise<T>,
+): Promise<T> {
+  const open = await role;
+  try {
+    return await body(open);
+  } finally {
+    await open.close();
+  }
+}
+const withActor = <T>(o: Partial<EngineOptions>, body: (actor: Actor) => Promise<T>): Promise<T> =>
+  withRole(Actor.create({ model, ...small, ...(o.worldSize ? {} : { group }), ...o }), body);
+const withCritic = <T>(o: Partial<EngineOptions>, body: (critic: Critic) => Promise<T>): Promise<T> =>
+  withRole(Critic.create({ model: criticModel, ...small, group, ...o }), body);
+
+/** Of one file, or of all shards. */
+const weightsOf = (dir: string): Record<string, TestTensor> =>
+  Object.assign(
+    {},
+    ...readdirSync(dir)
+      .filter((file) => file.endsWith('.safetensors'))
+      .map((file) => readSafetensors(path.join(dir, file))),
+  );
+const adapterOf = (dir: string): Record<string, TestTensor> =>
+  readSafetensors(path.join(dir, 'adapter_model.safetensors'));
+
+describe.each(readdirSync(MODELS))('%s', (name) => {
+  const dir = path.join(MODELS, name);
+  const data = batchOf(readSafetensors(path.join(dir, 'batch.safetensors'))).batch;
+  const prompts = Array.from({ length: data.size }, (_, i) => data.prompt(i));
+  const learn = data.with({
+    oldLogProbs: new Float32Array(data.numResponseTokens).fill(-5),
+    advantages: Float32Array.from({ length: data.numResponseTokens }, (_, t) => Math.sin(t)),
+  });
+  const greedy = { maxNewTokens: 12, temperature: 0, stopTokenIds: [] };
+
+  test('the merged model generates and scores as the adapter does; the reference is the base model', async () => {
+    const merged = path.join(scratch, `merged_${name}`);
+    const base = await withActor({ model: path.join(dir, 'actor'), lora: undefined, optim: null }, (actor) =>
+      actor.computeLogProb(data),
+    );
+    const adapted = await withActor({ model: path.join(dir, 'actor') }, async (actor) => {
+      // B is zero: the first log-probs are those of the base model, to the bit.
+      expect((await actor.computeLogProb(data)).logProbs).toEqual(base.logProbs);
+      for (let i = 0; i < 3; i++) await actor.updatePolicy(learn);
+      const { logProbs } = await actor.computeLogProb(data);
+      expect(maxDifference(logProbs, base.logProbs)).toBeGreaterThan(1e-2);
+      const reference = await actor.computeLogProb(data, { disableAdapter: true });
+      expect(reference.logProbs).toEqual(base.logProbs);
+      await actor.saveModel(merged);
+      return { logProbs, generated: await actor.generate(prompts, greedy) };
+    });
+    await withActor({ model: merged, lora: undefined, optim: null }, async (actor) => {
+      const { logProbs } = await actor.computeLogProb(data);
+      expect(maxDifference(logProbs, adapted.logProbs)).toBeLessThan(2e-4);
+      const generated = await actor.generate(prompts, greedy);
+      expect(generated.get('tokens')).toEqual(adapted.generated.get('tokens'));
+    });
+    const before = weightsOf(path.join(dir, 'actor'));
+    const after = weightsOf(merged);
+    expect(Object.keys(after).sort()).toEqual(Object.keys(before).sort());
+    const changed = Object.keys(before).filter(
+      (key) => maxDifference(floats(before, key), floats(after, key)) > 0,
+    );
+    expect(changed.every((key) => /_proj|c_attn|c_proj|c_fc/.test(key))).toBe(true);
+    expect(changed.length).toBeGreaterThan(0);
+  });
+});
+
+test('what is frozen stays as it is and takes no memory', async () => {
+  const bytes = (actor: Actor) => group.callAll(actor.name, 'stateBytes', () => []);
+  const [dense] = await withActor({ lora: undefined }, bytes);
+  await withActor({}, async (actor) => {
+    const [state] = await bytes(actor);
+    const trained = (actor.engine.lora?.mapping ?? []).reduce(
+      (sum, { shape }) => sum + 4 * shape.reduce((a, b) => a * b, 1),
+      0,
+    );
+    // Each parameter is padded to a cache line.
+    const padding = 64 * (actor.engine.lora?.mapping.length ?? 0);
+    expect(state?.gradients).toBeGreaterThanOrEqual(trained);
+    expect(state?.gradients).toBeLessThan(trained + padding);
+    expect(state?.moments).toBe(2 * (state?.gradients as number));
+    expect(state?.gradients).toBeLessThan(0.25 * (dense?.gradients as number));
+    await actor.updatePolicy(batch());
+    const stored = weightsOf(model);
+    for (const { hf, param, row, rows, shape } of actor.engine.model.mapping) {
+      const [whole] = await group.callAll(actor.name, 'getTensor', () => ['param', param]);
+      const width = shape.length === 2 ? (shape[1] as number) : 1;
+      expect((whole as Float32Array).subarray(row * width, (row + rows) * width)).toEqual(floats(stored, hf));
+    }
+    await expect(
+      group.callAll(actor.name, 'getTensor', () => ['grad', 'layers.0.attn.qkv.weight']),
+    ).rejects.toThrow(/layers\.0 are frozen/);
+  });
+});
+
+test('a checkpoint of the adapter continues to the bit and holds no base weights', async () => {
+  const at = path.join(scratch, 'checkpoint');
+  const straight = await withActor({}, async (actor) => {
+    await actor.updatePolicy(batch());
+    await actor.saveCheckpoint(at);
+    const metrics = await actor.updatePolicy(batch());
+    return { norm: metrics['actor/grad_norm'], after: (await actor.computeLogProb(batch())).logProbs };
+  });
+  expect(readdirSync(at).sort()).toEqual(['engine.json', 'lora_adapter', 'optimizer']);
+  expect(readdirSync(path.join(at, 'lora_adapter')).sort()).toEqual([
+    'adapter_config.json',
+    'adapter_model.safetensors',
+  ]);
+  await withActor({ seed: 5 }, async (actor) => {
+    await actor.loadCheckpoint(at);
+    const metrics = await actor.updatePolicy(batch());
+    expect(metrics['actor/grad_norm']).toBe(straight.norm);
+    expect((await actor.computeLogProb(batch())).logProbs).toEqual(straight.after);
+  });
+  await withActor({ lora: undefined }, async (actor) => {
+    await expect(actor.loadCheckpoint(at)).rejects.toThrow(
+      /holds adapters, but the actor trains full weights/,
+    );
+  });
+  await withActor({ lora: { rank: 2 } }, async (actor) => {
+    await expect(actor.loadCheckpoint(at)).rejects.toThrow(/expected an adapter of rank 2 and alpha 16/);
+  });
+});
+
+test('a saved adapter starts another run, bitwise', async () => {
+  const first = path.join(scratch, 'first');
+  const second = path.join(scratch, 'second');
+  const lora = {
+    rank: 3,
+    alpha: 5,
+    targetModules: ['q_proj', 'down_proj'],
+    excludeModules: ['layers.1.mlp.down_proj'],
+  };
+  const logProbs = await withActor({ lora }, async (actor) => {
+    await actor.updatePolicy(batch());
+    await actor.saveAdapter(first);
+    return (await actor.computeLogProb(batch())).logProbs;
+  });
+  const names = Object.keys(adapterOf(first)).filter((key) => key.includes('lora_A'));
+  expect(names.some((key) => key.includes('layers.0.mlp.down_proj'))).toBe(true);
+  expect(names.some((key) => key.includes('layers.1.mlp.down_proj'))).toBe(false);
+  await withActor({ lora: { adapter: first } }, async (actor) => {
+    expect((await actor.computeLogProb(batch())).logProbs).toEqual(logProbs);
+    await actor.saveAdapter(second);
+  });
+  expect(adapterOf(second)).toEqual(adapterOf(first));
+});
+
+test('a critic trains adapters and its head', async () => {
+  const at = path.join(scratch, 'critic');
+  const merged = path.join(scratch, 'critic_merged');
+  const straight = await withCritic({}, async (critic) => {
+    await critic.updateCritic(batch());
+    await critic.saveCheckpoint(at);
+    await critic.saveModel(merged);
+    const { values } = await critic.computeValues(batch());
+    await critic.updateCritic(batch());
+    return { values, after: (await critic.computeValues(batch())).values };
+  });
+  const adapter = adapterOf(path.join(at, 'lora_adapter'));
+  expect(adapter['base_model.model.score.weight']?.shape).toEqual([1, 48]);
+  const trained = floats(adapter, 'base_model.model.score.weight');
+  expect(trained).not.toEqual(floats(weightsOf(criticModel), 'score.weight'));
+  await withCritic({}, async (critic) => {
+    await critic.loadCheckpoint(at);
+    expect((await critic.computeValues(batch())).values).toEqual(straight.values);
+    await critic.updateCritic(batch());
+    expect((await critic.computeValues(batch())).values).toEqual(straight.after);
+  });
+  await withCritic({ model: merged, lora: undefined, optim: null }, async (critic) => {
+    const { values } = await critic.computeValues(batch());
+    expect(maxDifference(values, straight.values)).toBeLessThan(1e-4);
+  });
+  await withCritic({ lora: { adapter: path.join(at, 'lora_adapter') } }, async (critic) => {
+    expect((await critic.computeValues(batch())).values).toEqual(straight.values);
+  });
+});
+
+test.each(['full_shard', 'no_shard'] as const)(
+  'three workers have the numbers of one: %s',
+  async (sharding) => {
+    const at = (name: string) => path.join(scratch, `${sharding}_${name}`);
+    const train = async (actor: Actor, name: string) => {
+      const before = (await actor.computeLogProb(batch())).logProbs;
+      for (let i = 0; i < 5; i++) await actor.updatePolicy(batch(), { miniBatchSize: 3 });
+      const reference = (await actor.computeLogProb(batch(), { disableAdapter: true })).logProbs;
+      await actor.saveCheckpoint(at(name));
+      await actor.saveModel(at(`${name}_merged`));
+      return {
+        before,
+        reference,
+        generated: await actor.generate([[1, 2], [3]], { maxNewTokens: 6, seed: 1 }),
+      };
+    };
+    const one = await withActor({}, (actor) => train(actor, 'one'));
+    const several = await withActor({ worldSize: 3, parallel: { sharding } }, (actor) =>
+      train(actor, 'several'),
+    );
+    expect(several.before).toEqual(one.before);
+    expect(several.reference).toEqual(one.before);
+    for (const [expected, actual] of [
+      [adapterOf(path.join(at('one'), 'lora_adapter')), adapterOf(path.join(at('several'), 'lora_adapter'))],
+      [weightsOf(at('one_merged')), weightsOf(at('several_merged'))],
+    ] as const) {
+      expect(Object.keys(actual).sort()).toEqual(Object.keys(expected).sort());
+      for (const key of Object.keys(expected)) {
+        const [a, b] = [Array.from(floats(actual, key)), Array.from(floats(expected, key))];
+        const distance = Math.sqrt(a.reduce((sum, x, i) => sum + (x - (b[i] as number)) ** 2, 0));
+        const length = Math.sqrt(b.reduce((sum, x) => sum + x * x, 0));
+        expect(distance).toBeLessThan(1e-4 * length);
+      }
+    }
+    // Saved by three, loaded by one.
+    await withActor({}, async (actor) => {
+      await actor.loadCheckpoint(at('several'));
+      await actor.saveAdapter(at('again'));
+    });
+    expect(adapterOf(at('again'))).toEqual(adapterOf(path.join(at('several'), 'lora_adapter')));
+  },
+);

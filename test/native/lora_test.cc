@@ -1,0 +1,366 @@
+#include <ATen/ATen.h>
+
+#include "check.h"
+#include "core/engine.h"
+#include "core/packing.h"
+#include "core/parallel.h"
+#include "kernels/linear_log_prob.h"
+#include "model/transformer.h"
+#include "model/value_head.h"
+
+using namespace troupe;
+
+namespace {
+
+constexpr int64_t kVocabulary = 50;
+
+ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
+  ModelConfig c;
+  c.family = variant;
+  c.head = head;
+  c.vocab_size = kVocabulary;
+  c.hidden_size = 24;
+  c.num_layers = 2;
+  c.num_heads = 4;
+  c.num_kv_heads = 2;
+  c.head_dim = 8;
+  c.intermediate_size = 40;
+  c.max_positions = 64;
+  c.attention_scale = 0.35;
+  c.sliding_windows = {0, 0};
+  for (int64_t i = 0; i < 4; ++i) c.rope_inv_freq.push_back(std::pow(100.0, -static_cast<double>(i) / 4));
+  c.qk_norm = variant == "qwen3" || variant == "qwen3_moe";
+  c.qkv_bias = variant == "qwen2";
+  c.value_bias = head == HeadKind::kValue;
+  if (variant == "qwen3_moe") {
+    c.moe = MoeConfig{4, 2, 16, true};
+    c.moe_layers = {false, true};
+  } else if (variant == "gpt2") {
+    c.norm = NormKind::kLayer;
+    c.positions = PositionKind::kLearned;
+    c.rope_inv_freq.clear();
+    c.gated_mlp = false;
+    c.activation = Activation::kGeluTanh;
+    c.qkv_bias = c.output_bias = c.mlp_bias = true;
+    c.tied_embeddings = true;
+  } else if (variant == "gemma2") {
+    c.norm_unit_offset = c.post_norms = c.tied_embeddings = true;
+    c.attention_softcap = 5;
+    c.final_softcap = 6;
+    c.sliding_windows = {4, 0};
+  }
+  return c;
+}
+
+const std::vector<std::string> kVariants = {"qwen2", "qwen3", "gpt2", "gemma2", "qwen3_moe"};
+
+// Every linear layer, the fused ones in their parts.
+LoraOptions all_linear(const ModelConfig& c) {
+  LoraOptions lora{4, 2.5, {}};
+  for (int64_t layer = 0; layer < c.num_layers; ++layer) {
+    const std::string prefix = "layers." + std::to_string(layer) + ".";
+    const auto add = [&](const std::string& name, const std::string& param, int64_t row, int64_t rows) {
+      lora.sites.push_back({prefix + name, prefix + param + ".weight", row, rows});
+    };
+    add("attn.qkv.q", "attn.qkv", 0, c.q_size());
+    add("attn.qkv.k", "attn.qkv", c.q_size(), c.kv_size());
+    add("attn.qkv.v", "attn.qkv", c.q_size() + c.kv_size(), c.kv_size());
+    add("attn.out.o", "attn.out", 0, c.hidden_size);
+    if (c.is_moe_layer(layer)) continue;
+    add("mlp.in.gate", "mlp.in", 0, c.intermediate_size);
+    if (c.gated_mlp) add("mlp.in.up", "mlp.in", c.intermediate_size, c.intermediate_size);
+    add("mlp.out.down", "mlp.out", 0, c.hidden_size);
+  }
+  return lora;
+}
+
+TokenBatch batch_of(const std::vector<int64_t>& lengths, const std::vector<int64_t>& prompts) {
+  std::vector<int32_t> offsets{0}, prompt_lens;
+  std::vector<at::Tensor> tokens;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    offsets.push_back(offsets.back() + static_cast<int32_t>(lengths[i]));
+    prompt_lens.push_back(static_cast<int32_t>(prompts[i]));
+    at::manual_seed(static_cast<uint64_t>(lengths[i] * 1000 + prompts[i]));
+    tokens.push_back(at::randint(kVocabulary, {lengths[i]}, at::kInt));
+  }
+  return {at::cat(tokens), at::tensor(offsets, at::kInt), at::tensor(prompt_lens, at::kInt)};
+}
+
+const std::vector<int64_t> kLengths = {9, 3, 30, 17, 1, 22, 5};
+const std::vector<int64_t> kPrompts = {4, 1, 10, 16, 1, 2, 4};
+
+struct Model {
+  ModelConfig config;
+  ParameterStore store;
+  Transformer transformer;
+
+  Model(const ModelConfig& c, const std::optional<LoraOptions>& lora, at::ScalarType dtype = at::kFloat)
+      : config(c),
+        store(config, at::kCPU, dtype, true, 7, {}, lora),
+        transformer(config, store, at::kCPU, dtype) {
+    store.initialize_missing();
+    for (const Parameter& p : store.all()) {  // larger than the usual start, so that every part matters
+      at::Tensor master = p.master;
+      if (p.info.name.find(".lora_b") != std::string::npos) {
+        at::manual_seed(std::hash<std::string>()(p.info.name));
+        master.copy_(at::randn(master.sizes()).mul_(0.1));
+      } else if (p.info.name.find(".lora_a") == std::string::npos) {
+        master.mul_(p.info.shape.size() >= 2 ? 8 : 1).add_(0.01);
+      }
+    }
+    store.refresh_compute();
+  }
+
+  at::Tensor log_probs(const TokenBatch& batch, int64_t capacity = 4096) {
+    const BatchLayout layout = check_layout(batch, config.vocab_size, config.max_positions);
+    const at::Tensor all = at::full({layout.num_response_tokens()}, NAN);
+    for (const MicroBatch& micro : pack(layout, 0, layout.size(), capacity)) {
+      const PackedTokens packed = gather(batch, layout, micro, kRowTile);
+      const at::Tensor hidden = transformer.forward(packed, nullptr, false);
+      const int64_t padded = hidden.size(0);
+      const ops::LogProbRows rows{at::empty({padded}), at::empty({padded}), {}, {}};
+      ops::linear_log_prob_forward({1, config.final_softcap}, hidden, transformer.head_weight(),
+                                   pad_rows(packed.targets, padded), rows);
+      all.index_copy_(0, packed.response_index, rows.log_probs.narrow(0, 0, packed.targets.size(0)));
+    }
+    return all;
+  }
+
+  // Gradients of sum(weights * log_probs).
+  void backward(const TokenBatch& batch, const at::Tensor& weights, bool checkpointing) {
+    const BatchLayout layout = check_layout(batch, config.vocab_size, config.max_positions);
+    store.zero_grad();
+    for (const MicroBatch& micro : pack(layout, 0, layout.size(), 64)) {
+      const PackedTokens packed = gather(batch, layout, micro, kRowTile);
+      ForwardState state;
+      const at::Tensor hidden = transformer.forward(packed, &state, checkpointing);
+      const int64_t padded = hidden.size(0);
+      const at::Tensor grad = pad_rows(weights.index_select(0, packed.response_index), padded);
+      const ops::LogProbRows rows{at::empty({padded}), at::empty({padded}), {}, {}};
+      const at::Tensor d_hidden = at::empty_like(hidden);
+      ops::linear_log_prob_backward(
+          {1, config.final_softcap}, hidden, transformer.head_weight(), pad_rows(packed.targets, padded),
+          rows, false,
+          [&](int64_t begin, int64_t end, const at::Tensor& g, const at::Tensor&) {
+            g.copy_(grad.narrow(0, begin, end - begin));
+          },
+          d_hidden, transformer.head_weight_grad());
+      transformer.backward(d_hidden, state);
+    }
+  }
+};
+
+// The same model without adapters, its weights W + scale B A.
+void merge_into(const Model& adapted, Model& dense) {
+  for (const Parameter& p : dense.store.all()) {
+    const Parameter& source = adapted.store.at(p.info.name);
+    at::Tensor master = p.master;
+    master.copy_(source.master);
+    for (const AdapterParameters& site : adapted.store.adapters(p.info.name)) {
+      const at::Tensor b = adapted.store.at(site.b).master;
+      master.narrow(0, site.row, b.size(0)).add_(at::mm(b, adapted.store.at(site.a).master), site.scale);
+    }
+  }
+  dense.store.refresh_compute();
+}
+
+double relative(const at::Tensor& a, const at::Tensor& b) {
+  return ((a - b).abs().max() / b.abs().max()).item<double>();
+}
+
+at::Tensor weights_for(const TokenBatch& batch) {
+  at::manual_seed(5);
+  return at::randn({check_layout(batch, kVocabulary, 64).num_response_tokens()});
+}
+
+EngineOptions engine_options(const std::string& variant, HeadKind head, bool lora) {
+  EngineOptions options;
+  options.model = small(variant, head);
+  options.max_tokens = 64;
+  options.optim = AdamWOptions{};
+  options.optim->lr = 1e-2;
+  options.seed = 3;
+  if (lora) options.lora = all_linear(options.model);
+  return options;
+}
+
+MiniBatches one_mini_batch(const TokenBatch& batch) {
+  const double tokens = static_cast<double>(weights_for(batch).numel());
+  return {{0, batch.size()}, {tokens}, {static_cast<double>(batch.size())}, 1};
+}
+
+bool is_adapter(const std::string& name) {
+  return name.find(".lora_") != std::string::npos;
+}
+
+}  // namespace
+
+// With W' = W + s B A the chain rule gives dA = s B^T dW' and dB = s dW' A^T: the gradients of the merged
+// dense model decide.
+TEST(log_probs_and_gradients_are_those_of_the_merged_model) {
+  at::NoGradGuard no_grad;
+  const TokenBatch batch = batch_of(kLengths, kPrompts);
+  const at::Tensor weights = weights_for(batch);
+  for (const std::string& variant : kVariants) {
+    const ModelConfig config = small(variant);
+    Model adapted(config, all_linear(config));
+    Model dense(config, std::nullopt);
+    merge_into(adapted, dense);
+    CHECK(relative(adapted.log_probs(batch), dense.log_probs(batch)) < 1e-5);
+    adapted.backward(batch, weights, false);
+    dense.backward(batch, weights, false);
+    int64_t compared = 0;
+    for (const Parameter& p : dense.store.all()) {
+      CHECK(!adapted.store.at(p.info.name).grad.defined());
+      for (const AdapterParameters& site : adapted.store.adapters(p.info.name)) {
+        const Parameter& a = adapted.store.at(site.a);
+        const Parameter& b = adapted.store.at(site.b);
+        const at::Tensor dense_grad = p.grad.narrow(0, site.row, b.master.size(0));
+        CHECK(relative(a.grad, at::mm(b.master.t(), dense_grad) * site.scale) < 2e-5);
+        CHECK(relative(b.grad, at::mm(dense_grad, a.master.t()) * site.scale) < 2e-5);
+        ++compared;
+      }
+    }
+    CHECK(compared == static_cast<int64_t>(all_linear(config).sites.size()));
+  }
+}
+
+TEST(rows_do_not_depend_on_packing_and_checkpointing_changes_nothing) {
+  at::NoGradGuard no_grad;
+  const TokenBatch batch = batch_of(kLengths, kPrompts);
+  const at::Tensor weights = weights_for(batch);
+  for (const std::string& variant : kVariants) {
+    const ModelConfig config = small(variant);
+    Model model(config, all_linear(config));
+    const at::Tensor together = model.log_probs(batch, 4096);
+    CHECK(at::isfinite(together).all().item<bool>());
+    CHECK(at::equal(together, model.log_probs(batch, 30)));
+    const auto gradients = [&](bool checkpointing) {
+      model.backward(batch, weights, checkpointing);
+      std::vector<at::Tensor> flat;
+      for (const ParameterGroup& group : model.store.groups()) {
+        if (group.trained()) flat.push_back(group.buffers.grad);
+      }
+      return at::cat(flat);
+    };
+    CHECK(at::equal(gradients(false), gradients(true)));
+  }
+}
+
+TEST(bfloat16_is_near_float32) {
+  at::NoGradGuard no_grad;
+  const TokenBatch batch = batch_of(kLengths, kPrompts);
+  const at::Tensor weights = weights_for(batch);
+  const ModelConfig config = small("qwen3");
+  Model exact(config, all_linear(config));
+  Model rounded(config, all_linear(config), at::kBFloat16);
+  CHECK(relative(rounded.log_probs(batch), exact.log_probs(batch)) < 0.1);
+  exact.backward(batch, weights, false);
+  rounded.backward(batch, weights, false);
+  for (size_t g = 0; g < exact.store.groups().size(); ++g) {
+    if (!exact.store.groups()[g].trained()) continue;
+    CHECK(relative(rounded.store.groups()[g].buffers.grad, exact.store.groups()[g].buffers.grad) < 0.1);
+  }
+}
+
+TEST(adapters_begin_as_nothing_and_can_be_disabled) {
+  const TokenBatch batch = batch_of(kLengths, kPrompts);
+  const auto base = create_engine(engine_options("qwen3", HeadKind::kLm, false));
+  const auto engine = create_engine(engine_options("qwen3", HeadKind::kLm, true));
+  const at::Tensor reference = base->compute_log_prob(batch, 1, false, false).log_probs;
+  CHECK(at::equal(engine->compute_log_prob(batch, 1, false, false).log_probs, reference));
+
+  const double bound = 1 / std::sqrt(24.0);
+  const at::Tensor q = engine->get_tensor(TensorKind::kParam, "layers.0.attn.qkv.q.lora_a");
+  const at::Tensor k = engine->get_tensor(TensorKind::kParam, "layers.0.attn.qkv.k.lora_a");
+  CHECK(q.sizes() == at::IntArrayRef({4, 24}) && !at::equal(q, k));
+  CHECK(q.abs().max().item<double>() <= bound && q.abs().max().item<double>() > 0.9 * bound);
+  CHECK_CLOSE(q.std().item<double>(), bound / std::sqrt(3.0), 0.15 * bound);
+
+  const at::Tensor mask = at::ones({reference.numel()}, at::kByte);
+  const at::Tensor advantages = weights_for(batch);
+  std::vector<at::Tensor> frozen;
+  for (const ParameterInfo& info : base->parameters())
+    frozen.push_back(engine->get_tensor(TensorKind::kParam, info.name));
+  for (int64_t step = 0; step < 2; ++step) {  // B moves first, then A
+    const MetricsList metrics = engine->update_policy({batch, mask, reference, advantages, {}, {}, {}, {}},
+                                                      one_mini_batch(batch), PolicyLossOptions{}, 1);
+    CHECK(metrics[0].at("grad_norm") > 0);
+  }
+  CHECK(!at::equal(engine->get_tensor(TensorKind::kParam, "layers.0.attn.qkv.q.lora_a"), q));
+  CHECK(!at::allclose(engine->compute_log_prob(batch, 1, false, false).log_probs, reference));
+  CHECK(at::equal(engine->compute_log_prob(batch, 1, false, false, true).log_probs, reference));
+  // The switch holds for one call.
+  CHECK(!at::allclose(engine->compute_log_prob(batch, 1, false, false).log_probs, reference));
+  const std::vector<ParameterInfo> infos = base->parameters();
+  for (size_t i = 0; i < infos.size(); ++i)
+    CHECK(at::equal(engine->get_tensor(TensorKind::kParam, infos[i].name), frozen[i]));
+  CHECK_THROWS(base->compute_log_prob(batch, 1, false, false, true), "no adapters to disable");
+}
+
+TEST(frozen_parameters_have_neither_gradients_nor_moments) {
+  for (const HeadKind head : {HeadKind::kLm, HeadKind::kValue}) {
+    const auto engine = create_engine(engine_options("qwen3", head, true));
+    int64_t trained = 0;
+    for (const ParameterInfo& info : engine->parameters()) {
+      if (!is_adapter(info.name) && (head == HeadKind::kLm || info.name.rfind("head.", 0) != 0)) {
+        CHECK_THROWS(engine->get_tensor(TensorKind::kGrad, info.name), "are frozen");
+        continue;
+      }
+      const int64_t count = engine->get_tensor(TensorKind::kGrad, info.name).numel();
+      trained += (count + 15) / 16 * 16 * 4;
+    }
+    const StateBytes bytes = engine->state_bytes();
+    CHECK(bytes.gradients == trained);
+    CHECK(bytes.moments == 2 * trained);
+  }
+}
+
+TEST(a_value_model_trains_its_head_too) {
+  const TokenBatch batch = batch_of(kLengths, kPrompts);
+  const auto engine = create_engine(engine_options("qwen3", HeadKind::kValue, true));
+  const at::Tensor values = engine->compute_values(batch);
+  const at::Tensor head = engine->get_tensor(TensorKind::kParam, "head.weight");
+  const at::Tensor norm = engine->get_tensor(TensorKind::kParam, "norm.weight");
+  const at::Tensor mask = at::ones({values.numel()}, at::kByte);
+  engine->update_critic({batch, mask, values, weights_for(batch)}, one_mini_batch(batch), ValueLossOptions{});
+  CHECK(!at::equal(engine->get_tensor(TensorKind::kParam, "head.weight"), head));
+  CHECK(at::equal(engine->get_tensor(TensorKind::kParam, "norm.weight"), norm));
+}
+
+TEST(decoding_rows_are_those_of_the_merged_model) {
+  at::NoGradGuard no_grad;
+  const ModelConfig config = small("qwen3");
+  Model adapted(config, all_linear(config));
+  Model dense(config, std::nullopt);
+  merge_into(adapted, dense);
+  const at::Tensor tokens = at::arange(32, at::kInt);
+  const at::Tensor positions = at::arange(32, at::kInt);
+  const auto qkv_of = [&](Model& model) {
+    const at::Tensor x = at::empty({32, config.hidden_size});
+    model.transformer.embed(tokens, positions, x);
+    const at::Tensor qkv = at::empty({32, config.qkv_size()});
+    model.transformer.attention_inputs(0, x, positions, qkv);
+    model.transformer.block_output(0, x, qkv.narrow(1, 0, config.q_size()).contiguous(), x);
+    return at::cat({qkv, x}, 1);
+  };
+  CHECK(relative(qkv_of(adapted), qkv_of(dense)) < 1e-5);
+}
+
+TEST(impossible_sites_are_refused_by_name) {
+  const auto with = [](const AdapterSite& site, int64_t rank = 4) {
+    EngineOptions options = engine_options("qwen3_moe", HeadKind::kLm, false);
+    options.lora = LoraOptions{rank, 1, {site}};
+    return create_engine(options);
+  };
+  CHECK_THROWS(with({"layers.0.x", "layers.0.attn.nothing.weight", 0, 4}),
+               "is not the weight of a linear layer");
+  CHECK_THROWS(with({"layers.0.x", "embed.weight", 0, 4}), "is not the weight of a linear layer");
+  CHECK_THROWS(with({"layers.1.x", "layers.1.moe.router.weight", 0, 4}),
+               "is not the weight of a linear layer");
+  CHECK_THROWS(with({"layers.0.x", "layers.0.attn.out.weight", 20, 8}), "rows 20 to 28 are outside");
+  CHECK_THROWS(with({"x", "layers.0.attn.out.weight", 0, 24}), "begins with layers.");
+  CHECK_THROWS(with({"layers.0.x", "layers.0.attn.out.weight", 0, 24}, 0), "expected a rank > 0, got 0");
+}
+
+TEST_MAIN()

@@ -1,0 +1,10 @@
+import { markFloats, restoreFloats } from '../../../ts/checkpoint/json_floats';
+
+test('floats stay floats through parsing and writing', () => {
+  const json = '{"a":12.0,"b":12,"c":[1.0,-2.0,1e4,1e-06],"d":"1.0 \\" 2.0","e":{"f":0.5},"g":null,"h":true}';
+  const marked = markFloats(json);
+  const value = JSON.parse(marked) as Record<string, unknown>;
+  expect(value).toMatchObject({ b: 12, d: '1.0 " 2.0', e: { f: 0.5 } });
+  // 1e-06 is written as 0.000001: a float in any notation.
+  expect(restoreFloats(JSON.stringify(value))).toBe(json.replace('1e-06', '0.000001'));
+});
