@@ -59,15 +59,21 @@ void parallel_ranges(int64_t count, int64_t num_ranges, Body&& body) {
 // shape whatever the micro-batch holds, and a tile's element-wise work stays in the L2 cache.
 constexpr int64_t kRowTile = 128;
 constexpr int64_t kDecodeRowTile = 32;  // while decoding with a KV cache
+// Rows of which a decoding step has a multiple where weights are packed: those of the GEMM's own tiles.
+constexpr int64_t kDecodeRowMultiple = 8;
 
 constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
 // body(begin, end) over tiles of `tile` rows (the last may be short); one call for everything on a GPU.
+// packed: all products of body have packed operands (kernels/gemm.h). A tile that is alone then runs outside
+// of any region, where its products spread over the threads by columns.
 template <typename Body>
-void for_each_row_tile(int64_t rows, int64_t tile, const at::Device& device, Body&& body) {
-  if (!device.is_cpu()) {
+void for_each_row_tile(int64_t rows, int64_t tile, const at::Device& device, Body&& body,
+                       bool packed = false) {
+  if (!device.is_cpu() || (packed && rows <= tile)) {
+    at::AutoDispatchBelowADInplaceOrView guard;
     body(int64_t{0}, rows);
     return;
   }

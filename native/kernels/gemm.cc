@@ -27,11 +27,7 @@ constexpr int64_t kDepth = 512;     // steps of k per pass: a block of `a` stays
 constexpr int64_t kRowBlock = 128;  // rows of c per unit of work of gemm_transposed
 constexpr int64_t kColBlock = 11;   // panels of columns per unit of work of gemm_transposed
 constexpr int64_t kPackRows = 64;   // rows of a weight per unit of packing
-
-bool packs(const at::Tensor& matrix) {
-  static const bool fast = kernels::best_isa() == kernels::Isa::kAvx512;
-  return fast && matrix.is_cpu() && matrix.scalar_type() == at::kFloat;
-}
+constexpr int64_t kRangesPerThread = 4;  // of columns, in gemm
 
 // `count` values and zeros up to `width`. Whole vectors are copied by code of a known size: a call would cost
 // more.
@@ -94,6 +90,11 @@ int64_t num_panels(int64_t cols) {
 
 }  // namespace
 
+bool packs(const at::Tensor& matrix) {
+  static const bool fast = kernels::best_isa() == kernels::Isa::kAvx512;
+  return fast && matrix.is_cpu() && matrix.scalar_type() == at::kFloat;
+}
+
 PackedMatrix PackedMatrix::of(const at::Tensor& matrix, bool transposed, bool parallel) {
   PackedMatrix packed;
   packed.rows_ = matrix.size(transposed ? 1 : 0);
@@ -148,13 +149,22 @@ void gemm(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool 
       gemm_kernels().pack_rows(source + r * lda + k0, lda, std::min(kGemmRows, rows - r), k, packed + r * k);
     }
     const bool add = accumulate || k0 > 0;
-    for_each_panel(b.cols_, 0, num_panels(b.cols_), [&](int64_t first, int64_t width, int64_t there) {
-      const float* panel = panels + first * b.rows_ + k0 * width;
-      for (int64_t r = 0; r < rows; r += kGemmRows) {
-        tile(k, packed + r * k, panel, width, there, target + r * ldc + first, ldc,
-             std::min(kGemmRows, rows - r), add);
-      }
-    });
+    const auto columns = [&](int64_t begin, int64_t end) {
+      for_each_panel(b.cols_, begin, end, [&](int64_t first, int64_t width, int64_t there) {
+        const float* panel = panels + first * b.rows_ + k0 * width;
+        for (int64_t r = 0; r < rows; r += kGemmRows) {
+          tile(k, packed + r * k, panel, width, there, target + r * ldc + first, ldc,
+               std::min(kGemmRows, rows - r), add);
+        }
+      });
+    };
+    const int64_t count = num_panels(b.cols_);
+    if (omp_in_parallel() || at::get_num_threads() == 1) {
+      columns(0, count);
+    } else {
+      const int64_t ranges = std::min<int64_t>(count, kRangesPerThread * at::get_num_threads());
+      parallel_ranges(count, ranges, [&](int64_t, int64_t begin, int64_t end) { columns(begin, end); });
+    }
   }
 }
 

@@ -10,6 +10,9 @@
 // fast).
 namespace troupe::ops {
 
+// Whether products with this matrix would run here.
+bool packs(const at::Tensor& matrix);
+
 // The right operand B [K, N] of products with many left operands.
 class PackedMatrix {
  public:
@@ -19,6 +22,9 @@ class PackedMatrix {
   static PackedMatrix of(const at::Tensor& matrix, bool transposed, bool parallel = true);
 
   bool defined() const { return cols_ > 0; }
+  // Whether products with this matrix run here, so that their bits do not depend on the shape of the left
+  // operand.
+  bool packed() const { return panels_.defined(); }
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
 
@@ -31,9 +37,9 @@ class PackedMatrix {
   at::Tensor plain_;   // [K, N], where LibTorch multiplies
 };
 
-// c [M, N] = a [M, K] B, or c += a B. One thread; unit column strides, free row strides. With packed panels a
-// row of c is summed in an order that depends on K alone: the same bits whatever M is and wherever the row
-// lies.
+// c [M, N] = a [M, K] B, or c += a B. Unit column strides, free row strides. With packed panels a row of c is
+// summed in an order that depends on K alone: the same bits whatever M is and wherever the row lies. One
+// thread inside a parallel region; outside of one packed panels are spread over all threads.
 void gemm(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool accumulate);
 
 // c [M, N] += a^T B for a [K, M]: the gradient of a weight, K being the tokens. Over all threads, with the

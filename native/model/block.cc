@@ -53,6 +53,23 @@ void Block::enable_adapters(bool enabled) {
   for (Linear* linear : {&qkv_, &attn_out_, &mlp_in_, &mlp_out_}) linear->adapters_enabled = enabled;
 }
 
+Block::OutputWeights Block::pack_output() const {
+  OutputWeights weights{attn_out_.pack_forward(), {}, {}};
+  if (!moe_) {
+    weights.mlp_in = mlp_in_.pack_forward();
+    weights.mlp_out = mlp_out_.pack_forward();
+  }
+  return weights;
+}
+
+Block::PackedWeights Block::pack() const {
+  return {qkv_.pack_forward(), pack_output()};
+}
+
+bool Block::packs() const {
+  return !moe_ && ops::packs(qkv_.weight);
+}
+
 void Block::attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
                              BlockSaved* saved, const Linear::Packed& qkv_weight) const {
   const int64_t total = x.size(0);
@@ -65,16 +82,19 @@ void Block::attention_inputs(const at::Tensor& x, const RowContext& rows, const 
           at::empty({total, rotary_.num_heads + rotary_.num_kv_heads}, qkv.options().dtype(at::kFloat));
     }
   }
-  for_each_row_tile(total, rows.row_tile, x.device(), [&](int64_t begin, int64_t end) {
-    const at::Tensor normed = at::empty({end - begin, x.size(1)}, x.options());
-    norm_forward(attn_norm_, rows_of(x, begin, end), normed, stats.rows(begin, end - begin));
-    const at::Tensor out = rows_of(qkv, begin, end);
-    qkv_.forward(normed, out, qkv_weight);
-    if (saved != nullptr && rotary_.qk_norm) rows_of(saved->qkv_pre, begin, end).copy_(out);
-    ops::qk_norm_rotary_forward(rotary_, out, rows_of(rows.positions, begin, end), rows.rotary.cos,
-                                rows.rotary.sin, q_norm_, k_norm_,
-                                saved != nullptr ? rows_of(saved->qk_rstd, begin, end) : at::Tensor());
-  });
+  for_each_row_tile(
+      total, rows.row_tile, x.device(),
+      [&](int64_t begin, int64_t end) {
+        const at::Tensor normed = at::empty({end - begin, x.size(1)}, x.options());
+        norm_forward(attn_norm_, rows_of(x, begin, end), normed, stats.rows(begin, end - begin));
+        const at::Tensor out = rows_of(qkv, begin, end);
+        qkv_.forward(normed, out, qkv_weight);
+        if (saved != nullptr && rotary_.qk_norm) rows_of(saved->qkv_pre, begin, end).copy_(out);
+        ops::qk_norm_rotary_forward(rotary_, out, rows_of(rows.positions, begin, end), rows.rotary.cos,
+                                    rows.rotary.sin, q_norm_, k_norm_,
+                                    saved != nullptr ? rows_of(saved->qk_rstd, begin, end) : at::Tensor());
+      },
+      qkv_weight.packed());
 }
 
 void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t row_tile,
@@ -95,37 +115,40 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t 
   const at::Tensor moe_mid = moe_ && saved == nullptr ? at::empty_like(x) : s.mid;
   const at::Tensor moe_normed = moe_ ? at::empty_like(x) : at::Tensor();
 
-  for_each_row_tile(total, row_tile, x.device(), [&](int64_t begin, int64_t end) {
-    const auto tile = [&](const at::Tensor& kept, int64_t cols) {
-      return kept.defined() ? rows_of(kept, begin, end) : at::empty({end - begin, cols}, x.options());
-    };
-    const int64_t hidden = x.size(1);
-    const at::Tensor mid = tile(moe_ ? moe_mid : s.mid, hidden);
-    if (post) {
-      const at::Tensor proj = tile(s.attn_proj, hidden);
-      attn_out_.forward(rows_of(attn, begin, end), proj, weights.attn_out);
-      norm_forward(attn_post_norm_, proj, mid, s.attn_post_norm.rows(begin, end - begin));
-      mid.add_(rows_of(x, begin, end));
-    } else {
-      attn_out_.forward_add(rows_of(attn, begin, end), rows_of(x, begin, end), mid, weights.attn_out);
-    }
-    const at::Tensor normed = tile(moe_normed, hidden);
-    norm_forward(mlp_norm_, mid, normed, s.mlp_norm.rows(begin, end - begin));
-    if (moe_) return;
-    const at::Tensor inner = tile(s.inner, mlp_in_.out_features());
-    mlp_in_.forward(normed, inner, weights.mlp_in);
-    const at::Tensor activated = at::empty({end - begin, mlp_out_.weight.size(1)}, x.options());
-    ops::activation_forward(activation_, gated_, inner, activated);
-    const at::Tensor result = rows_of(out, begin, end);
-    if (post) {
-      const at::Tensor proj = tile(s.mlp_proj, hidden);
-      mlp_out_.forward(activated, proj, weights.mlp_out);
-      norm_forward(mlp_post_norm_, proj, result, s.mlp_post_norm.rows(begin, end - begin));
-      result.add_(mid);
-    } else {
-      mlp_out_.forward_add(activated, mid, result, weights.mlp_out);
-    }
-  });
+  for_each_row_tile(
+      total, row_tile, x.device(),
+      [&](int64_t begin, int64_t end) {
+        const auto tile = [&](const at::Tensor& kept, int64_t cols) {
+          return kept.defined() ? rows_of(kept, begin, end) : at::empty({end - begin, cols}, x.options());
+        };
+        const int64_t hidden = x.size(1);
+        const at::Tensor mid = tile(moe_ ? moe_mid : s.mid, hidden);
+        if (post) {
+          const at::Tensor proj = tile(s.attn_proj, hidden);
+          attn_out_.forward(rows_of(attn, begin, end), proj, weights.attn_out);
+          norm_forward(attn_post_norm_, proj, mid, s.attn_post_norm.rows(begin, end - begin));
+          mid.add_(rows_of(x, begin, end));
+        } else {
+          attn_out_.forward_add(rows_of(attn, begin, end), rows_of(x, begin, end), mid, weights.attn_out);
+        }
+        const at::Tensor normed = tile(moe_normed, hidden);
+        norm_forward(mlp_norm_, mid, normed, s.mlp_norm.rows(begin, end - begin));
+        if (moe_) return;
+        const at::Tensor inner = tile(s.inner, mlp_in_.out_features());
+        mlp_in_.forward(normed, inner, weights.mlp_in);
+        const at::Tensor activated = at::empty({end - begin, mlp_out_.weight.size(1)}, x.options());
+        ops::activation_forward(activation_, gated_, inner, activated);
+        const at::Tensor result = rows_of(out, begin, end);
+        if (post) {
+          const at::Tensor proj = tile(s.mlp_proj, hidden);
+          mlp_out_.forward(activated, proj, weights.mlp_out);
+          norm_forward(mlp_post_norm_, proj, result, s.mlp_post_norm.rows(begin, end - begin));
+          result.add_(mid);
+        } else {
+          mlp_out_.forward_add(activated, mid, result, weights.mlp_out);
+        }
+      },
+      !moe_ && weights.attn_out.packed());
   if (moe_) {
     moe_->forward(moe_normed, out, row_tile, saved != nullptr ? &s.moe : nullptr);
     out.add_(moe_mid);
@@ -149,12 +172,7 @@ at::Tensor Block::forward(const at::Tensor& x, const RowContext& rows, BlockSave
   if (qkv_seen) qkv_seen(qkv);
   ops::attention_forward(attention_, qkv, rows.segments, attn, lse);
   const at::Tensor out = at::empty_like(x);
-  OutputWeights weights{attn_out_.pack_forward(), {}, {}};
-  if (!moe_) {
-    weights.mlp_in = mlp_in_.pack_forward();
-    weights.mlp_out = mlp_out_.pack_forward();
-  }
-  output_and_mlp(x, attn, rows.row_tile, out, saved, weights);
+  output_and_mlp(x, attn, rows.row_tile, out, saved, pack_output());
   return out;
 }
 

@@ -44,7 +44,7 @@ class Block {
  public:
   Block(const ParameterStore& store, const ModelConfig& config, int64_t layer);
 
-  // Pieces, also used one by one while decoding, where no weight is packed.
+  // Pieces, also used one by one while decoding.
   void attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv, BlockSaved* saved,
                         const Linear::Packed& qkv_weight = {}) const;
   struct OutputWeights {
@@ -52,6 +52,16 @@ class Block {
   };
   void output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t row_tile, const at::Tensor& out,
                       BlockSaved* saved, const OutputWeights& weights = {}) const;
+
+  // What the pieces take, for many calls with the same weights.
+  struct PackedWeights {
+    Linear::Packed qkv;
+    OutputWeights output;
+  };
+  OutputWeights pack_output() const;
+  PackedWeights pack() const;
+  // Whether the products of every row are of packed operands, so that its bits depend on no other row.
+  bool packs() const;
 
   // y [T, H]. saved may be null. `qkv_seen` is called with the rotated qkv when given.
   at::Tensor forward(const at::Tensor& x, const RowContext& rows, BlockSaved* saved,

@@ -31,6 +31,10 @@ class Decoder {
   // x [n, H] in the compute dtype. Rows run through fixed-size GEMM tiles of `row_tile()` rows, so
   // n must be a multiple of it for results that do not depend on n (pad with token 0, position 0).
   virtual int64_t decode_row_tile() const = 0;
+  // Before the first and after the last step of a generation, during which no weight changes: room for a form
+  // of the weights that serves all steps. decode_row_tile() may differ in between.
+  virtual void begin_decoding() {}
+  virtual void end_decoding() {}
   virtual void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) = 0;
   // norm, QKV projection, q/k norm, RoPE: qkv [n, (Q+2K)*D], heads laid out q, k, v.
   virtual void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,

@@ -27,6 +27,7 @@ struct Linear {
     ops::PackedMatrix weight;
     std::vector<Adapter::Packed> adapters;  // those that are enabled
     bool defined() const { return weight.defined(); }
+    bool packed() const { return weight.packed(); }
   };
 
   Linear() = default;

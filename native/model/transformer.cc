@@ -209,7 +209,19 @@ void Transformer::accumulate_embeddings(const at::Tensor& dx, const ForwardState
 }
 
 int64_t Transformer::decode_row_tile() const {
-  return kDecodeRowTile;
+  return decode_weights_.empty() ? kDecodeRowTile : kDecodeRowMultiple;
+}
+
+void Transformer::begin_decoding() {
+  const auto packs = [](const Block& block) { return block.packs(); };
+  if (config_.head != HeadKind::kLm || !std::all_of(blocks_.begin(), blocks_.end(), packs)) return;
+  for (const Block& block : blocks_) decode_weights_.push_back(block.pack());
+  decode_head_ = ops::PackedMatrix::of(head_weight_, true);
+}
+
+void Transformer::end_decoding() {
+  decode_weights_.clear();
+  decode_head_ = {};
 }
 
 void Transformer::attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
@@ -218,12 +230,16 @@ void Transformer::attention_inputs(int64_t layer, const at::Tensor& x, const at:
     ensure_rotary(positions.max().item<int64_t>() + 1);
   }
   const RowContext rows{positions, {}, rotary_, kDecodeRowTile};
-  blocks_[static_cast<size_t>(layer)].attention_inputs(x, rows, qkv, nullptr);
+  const auto l = static_cast<size_t>(layer);
+  blocks_[l].attention_inputs(x, rows, qkv, nullptr,
+                              decode_weights_.empty() ? Linear::Packed{} : decode_weights_[l].qkv);
 }
 
 void Transformer::block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
                                const at::Tensor& out) {
-  blocks_[static_cast<size_t>(layer)].output_and_mlp(x, attn, kDecodeRowTile, out, nullptr);
+  const auto l = static_cast<size_t>(layer);
+  blocks_[l].output_and_mlp(x, attn, kDecodeRowTile, out, nullptr,
+                            decode_weights_.empty() ? Block::OutputWeights{} : decode_weights_[l].output);
 }
 
 void Transformer::logits(const at::Tensor& x, const at::Tensor& logits) {
@@ -232,13 +248,20 @@ void Transformer::logits(const at::Tensor& x, const at::Tensor& logits) {
   const at::Tensor hidden = at::empty_like(x);
   // The logits are float32 whatever the compute dtype, as in linear_log_prob.
   const at::Tensor weight = head_weight_.to(at::kFloat);
-  for_each_row_tile(x.size(0), kDecodeRowTile, device_, [&](int64_t begin, int64_t end) {
-    const at::Tensor tile = hidden.narrow(0, begin, end - begin);
-    norm_forward(final_norm_, x.narrow(0, begin, end - begin), tile, {});
-    at::Tensor out = logits.narrow(0, begin, end - begin);
-    at::mm_out(out, tile.to(at::kFloat), weight.t());
-    if (config_.final_softcap > 0) out.div_(config_.final_softcap).tanh_().mul_(config_.final_softcap);
-  });
+  for_each_row_tile(
+      x.size(0), kDecodeRowTile, device_,
+      [&](int64_t begin, int64_t end) {
+        const at::Tensor tile = hidden.narrow(0, begin, end - begin);
+        norm_forward(final_norm_, x.narrow(0, begin, end - begin), tile, {});
+        at::Tensor out = logits.narrow(0, begin, end - begin);
+        if (decode_head_.defined()) {
+          ops::gemm(tile, decode_head_, out, false);
+        } else {
+          at::mm_out(out, tile.to(at::kFloat), weight.t());
+        }
+        if (config_.final_softcap > 0) out.div_(config_.final_softcap).tanh_().mul_(config_.final_softcap);
+      },
+      decode_head_.defined());
 }
 
 at::Tensor Transformer::prefill(const PackedSequences& packed, const QkvSink& sink) {

@@ -54,6 +54,8 @@ class Transformer final : public Decoder {
   const at::Tensor& head_bias_grad() const { return head_bias_grad_; }
 
   int64_t decode_row_tile() const override;
+  void begin_decoding() override;
+  void end_decoding() override;
   void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) override;
   void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
                         const at::Tensor& qkv) override;
@@ -78,6 +80,9 @@ class Transformer final : public Decoder {
   at::Tensor embed_, embed_grad_, pos_embed_, pos_embed_grad_;
   std::vector<Block> blocks_;
   Norm final_norm_;
+  // Of a generation on a processor for which weights are packed: a second copy of them, for all its steps.
+  std::vector<Block::PackedWeights> decode_weights_;
+  ops::PackedMatrix decode_head_;
   at::Tensor head_weight_, head_weight_grad_, head_bias_, head_bias_grad_;
   RotaryTables rotary_;
   ParameterAccess* access_;

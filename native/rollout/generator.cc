@@ -337,6 +337,11 @@ GenerateResult generate(Decoder& decoder, const PromptBatch& prompts, const Samp
     return {at::empty({0}, cpu_int()), at::zeros({1}, cpu_int()),
             at::empty({0}, at::TensorOptions().dtype(at::kFloat))};
   }
+  const struct Decoding {
+    explicit Decoding(Decoder& decoder) : decoder(decoder) { decoder.begin_decoding(); }
+    ~Decoding() { decoder.end_decoding(); }
+    Decoder& decoder;
+  } decoding(decoder);
   return Generation(decoder, list, options, limits).run(check_abort);
 }
 

@@ -126,6 +126,43 @@ test('bfloat16 log-probs stay near float32, and a rollout near its log-probs', a
   expect(half.rolloutError).toBeLessThan(0.3);
 });
 
+test.each(['float32', 'bfloat16'] as const)(
+  'a sample does not depend on what else is generated, nor on the number of threads: %s',
+  async (dtype) => {
+    const source = raggedBatch(45, 8);
+    const prompts = Array.from({ length: source.size }, (_, i) => source.prompt(i));
+    const samples = async (numThreads: number, chosen: number[]) => {
+      const actor = await Actor.create({ model, optim: null, dtype, numThreads });
+      try {
+        const options = { maxNewTokens: 9, seed: 4, temperature: 0.8, stopTokenIds: [5] };
+        const out = await actor.generate(
+          chosen.map((i) => prompts[i] as Int32Array),
+          options,
+        );
+        const logProbs = out.get('rolloutLogProbs');
+        return chosen.map((_, k) => ({
+          response: [...out.response(k)],
+          logProbs: [...logProbs.subarray(out.responseOffsets[k], out.responseOffsets[k + 1])],
+        }));
+      } finally {
+        await actor.close();
+      }
+    };
+    const all = await samples(
+      2,
+      prompts.map((_, i) => i),
+    );
+    for (const [threads, chosen] of [
+      [2, [44, 3, 17]],
+      [1, [3]],
+      [1, prompts.map((_, i) => i)],
+    ] as const) {
+      const some = await samples(threads, [...chosen]);
+      for (const [k, i] of chosen.entries()) expect(some[k]).toEqual(all[i]);
+    }
+  },
+);
+
 test('updates agree to 1e-6 for 1, 2 and 7 micro-batches', async () => {
   const plain = raggedBatch(28, 5);
   const next = random(6);

@@ -165,6 +165,18 @@ export function kvCacheBytes(config: NativeModelConfig, rollout: RolloutShape, m
   return Math.min(wanted, Math.max(Math.floor(KV_CACHE_BYTES / page), ofPrompt + ofSample) * page);
 }
 
+/**
+ * The second copy of all weights that are multiplied, which a generation in float32 holds on a processor with AVX-512: counted
+ * for every CPU, because a plan may be made on another machine. Transformer::begin_decoding in native/model.
+ */
+function packedWeights(config: NativeModelConfig, machine: Machine): number {
+  if (machine.device !== 'cpu' || machine.elementBytes !== FLOAT || config.moeLayers.some(Boolean)) return 0;
+  const { hiddenSize: hidden, intermediateSize, headDim, numHeads, numKvHeads } = config;
+  const attention = hidden * headDim * (2 * numHeads + 2 * numKvHeads);
+  const mlp = hidden * intermediateSize * (config.gatedMlp ? 3 : 2);
+  return FLOAT * (config.numLayers * (attention + mlp) + config.vocabSize * hidden);
+}
+
 /** generate */
 export function generationInstants(
   config: NativeModelConfig,
@@ -181,6 +193,7 @@ export function generationInstants(
   const affordable = Math.floor(LOGITS_BYTES / (vocab * FLOAT) / DECODE_TILE) * DECODE_TILE;
   const logits = Math.min(rows, Math.max(DECODE_TILE, affordable)) * vocab * FLOAT;
   const floatWeight = e === FLOAT ? 0 : vocab * hidden * FLOAT;
+  const packed = packedWeights(config, machine);
 
   const prompts = Math.min(rollout.prompts * rollout.promptLength, PREFILL_TOKENS);
   const tokens = roundUp(Math.max(prompts, rollout.promptLength), ROW_TILE);
@@ -191,14 +204,14 @@ export function generationInstants(
   return [
     {
       name: 'prefill',
-      activations: fixed + steps + prefill,
+      activations: fixed + steps + packed + prefill,
       head: logits,
       kvCache,
       gathering: 'all parameters',
     },
     {
       name: 'decode',
-      activations: fixed + steps,
+      activations: fixed + steps + packed,
       head: logits + floatWeight,
       kvCache,
       gathering: 'all parameters',
