@@ -5,6 +5,7 @@ import { createRequire } from 'node:module';
 import { cpus } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { writeSafetensors } from './safetensors_file.mjs';
 
 const require = createRequire(import.meta.url);
 const { Actor, Batch } = require('../dist/index.js');
@@ -22,7 +23,7 @@ const { values, positionals } = parseArgs({
 const workers = Number(values.workers);
 const updates = Number(values.updates);
 
-/** A Qwen2 of 8 layers in zeros: what it computes does not matter here. */
+/** A Qwen2 of 8 layers with made-up weights: what it computes does not matter here. */
 function madeModel() {
   const [hidden, intermediate, layers, heads] = [512, 1536, 8, 8];
   const directory = join('.troupe', 'bench', 'sharding-model');
@@ -36,21 +37,16 @@ function madeModel() {
     for (const name of ['gate', 'up']) shapes[at(`mlp.${name}_proj.weight`)] = [intermediate, hidden];
     shapes[at('mlp.down_proj.weight')] = [hidden, intermediate];
   }
-  const header = {};
-  let end = 0;
-  for (const [name, shape] of Object.entries(shapes)) {
-    const bytes = shape.reduce((all, size) => all * size, 4);
-    header[name] = { dtype: 'F32', shape, data_offsets: [end, end + bytes] };
-    end += bytes;
-  }
-  const json = Buffer.from(JSON.stringify(header));
-  const length = Buffer.alloc(8);
-  length.writeBigUInt64LE(BigInt(json.length));
-  const data = new Float32Array(end / 4).map((_, i) => 0.02 * Math.sin(i * 12.9898));
   mkdirSync(directory, { recursive: true });
-  writeFileSync(
+  const wave = (count) => new Float32Array(count).map((_, i) => 0.02 * Math.sin(i * 12.9898));
+  writeSafetensors(
     join(directory, 'model.safetensors'),
-    Buffer.concat([length, json, Buffer.from(data.buffer)]),
+    Object.entries(shapes).map(([name, shape]) => [
+      name,
+      'F32',
+      shape,
+      () => wave(shape.reduce((all, size) => all * size, 1)),
+    ]),
   );
   const config = {
     architectures: ['Qwen2ForCausalLM'],
