@@ -26,12 +26,12 @@ const DRAIN_MS = 1000;
 /**
  * Runs a sandboxed program to its end, or to the end of its time or output, and kills its whole process group whichever
  * came first. Resolves when nothing more can come from it; rejects only when the command itself cannot be started.
- * `onExit`: called when the command has ended, before its pipes are given up.
+ * `onExit`: called when the command has ended, before its pipes are given up, and waited for.
  */
 export function runChild(
   { program, args }: SandboxCommand,
   request: RunRequest,
-  options: { cwd: string; env: Record<string, string>; limits: ChildLimits; onExit?: () => void },
+  options: { cwd: string; env: Record<string, string>; limits: ChildLimits; onExit?: () => Promise<void> },
 ): Promise<ChildResult> {
   return new ChildRun(program, args, request, options).result;
 }
@@ -45,6 +45,7 @@ class ChildRun {
   private started = false;
   private stopped: 'timeout' | 'output_limit' | null = null;
   private timer: NodeJS.Timeout;
+  private cleanup: Promise<void> = Promise.resolve();
 
   constructor(
     program: string,
@@ -63,7 +64,7 @@ class ChildRun {
       this.child.once('exit', () => this.exited());
       this.child.once('close', (code) => {
         clearTimeout(this.timer);
-        resolve(this.outcome(code));
+        this.cleanup.then(() => resolve(this.outcome(code)), reject);
       });
     });
     this.child.stdout?.on('data', (chunk: Buffer) => {
@@ -107,7 +108,9 @@ class ChildRun {
   private exited(): void {
     clearTimeout(this.timer);
     this.kill();
-    this.options.onExit?.();
+    // Handled where the pipes close; a refusal before that is not yet an error that nobody waits for.
+    this.cleanup = this.options.onExit?.() ?? this.cleanup;
+    this.cleanup.catch(() => undefined);
     this.timer = setTimeout(() => {
       for (const stream of this.child.stdio) stream?.destroy();
     }, DRAIN_MS);

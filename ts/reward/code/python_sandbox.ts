@@ -1,6 +1,6 @@
 import { execFile } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import { chown, mkdtemp, rm } from 'node:fs/promises';
 import { availableParallelism, tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
@@ -17,6 +17,7 @@ import {
   sandboxCommand,
   sandboxEnvironment,
 } from './sandbox_command';
+import { endStrays, ticksSinceBoot } from './strays';
 
 export interface PythonSandboxOptions {
   /**
@@ -51,7 +52,6 @@ const SETUP_MS = 60_000;
 /** User ids that systemd keeps for services that own nothing. */
 const UIDS = { first: 61184, count: 4336 };
 const TOKEN = 'TROUPE_SANDBOX';
-const MAX_PASSES = 100;
 
 const failed = (message: string, cause?: unknown): TroupeError =>
   new TroupeError('SANDBOX_FAILED', `[sandbox] ${message}`, { cause });
@@ -146,7 +146,7 @@ export class PythonSandbox implements CodeRunner {
 
   private async execute(python: string, request: RunRequest): Promise<ChildResult> {
     const uid = process.getuid?.() === 0 ? this.takeUid() : null;
-    const token = randomUUID();
+    const mark = { variable: TOKEN, value: randomUUID(), uid, since: ticksSinceBoot() - 1 };
     let directory: string | null = null;
     try {
       if (this.isolation === 'process') directory = await scratchDirectory(uid);
@@ -158,9 +158,9 @@ export class PythonSandbox implements CodeRunner {
       };
       return await runChild(sandboxCommand(python, this.isolation, this.limits, uid), request, {
         cwd,
-        env: { ...sandboxEnvironment(directory ?? '/tmp'), [TOKEN]: token },
+        env: { ...sandboxEnvironment(directory ?? '/tmp'), [TOKEN]: mark.value },
         limits,
-        onExit: directory === null ? undefined : () => killStrays(token),
+        onExit: directory === null ? undefined : () => endStrays(mark),
       });
     } catch (error) {
       throw failed(
@@ -187,24 +187,6 @@ async function scratchDirectory(uid: number | null): Promise<string> {
   const directory = await mkdtemp(join(tmpdir(), 'troupe-sandbox-'));
   if (uid !== null) await chown(directory, uid, uid);
   return directory;
-}
-
-/** Processes that left the group but kept the environment they were started with. */
-function killStrays(token: string): void {
-  const marked = (pid: string): boolean => {
-    try {
-      if (!readFileSync(`/proc/${pid}/environ`, 'latin1').includes(`${TOKEN}=${token}`)) return false;
-      process.kill(Number(pid), 'SIGKILL');
-      return true;
-    } catch {
-      // Another user's, or gone meanwhile.
-      return false;
-    }
-  };
-  // Again until there is none: they may start others meanwhile.
-  const pass = (): boolean =>
-    readdirSync('/proc').filter((entry) => /^\d+$/.test(entry) && marked(entry)).length > 0;
-  for (let i = 0; i < MAX_PASSES && pass(); i++);
 }
 
 /** Also what a program made unreadable. */
