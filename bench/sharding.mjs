@@ -1,11 +1,9 @@
 // node bench/sharding.mjs [MODEL] [--workers 4] [--updates 1]: memory per rank and bytes sent per update for every strategy, beside
 // the theory, and seconds per update. See docs/benchmarks.md. MODEL: a Hugging Face directory; default: a made one of 30 M.
-import { mkdirSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { cpus } from 'node:os';
-import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { writeSafetensors } from './safetensors_file.mjs';
+import { madeModel, makeBatch } from './sharding_case.mjs';
 
 const require = createRequire(import.meta.url);
 const { Actor, Batch } = require('../dist/index.js');
@@ -14,7 +12,6 @@ const MIB = 2 ** 20;
 const SEQUENCES = 16;
 const TOKENS = 64;
 const CAPACITY = 512;
-const VOCABULARY = 4096;
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -22,61 +19,6 @@ const { values, positionals } = parseArgs({
 });
 const workers = Number(values.workers);
 const updates = Number(values.updates);
-
-/** A Qwen2 of 8 layers with made-up weights: what it computes does not matter here. */
-function madeModel() {
-  const [hidden, intermediate, layers, heads] = [512, 1536, 8, 8];
-  const directory = join('.troupe', 'bench', 'sharding-model');
-  const shapes = { 'model.embed_tokens.weight': [VOCABULARY, hidden], 'model.norm.weight': [hidden] };
-  for (let i = 0; i < layers; i++) {
-    const at = (name) => `model.layers.${i}.${name}`;
-    shapes[at('input_layernorm.weight')] = [hidden];
-    shapes[at('post_attention_layernorm.weight')] = [hidden];
-    for (const name of ['q', 'k', 'v', 'o']) shapes[at(`self_attn.${name}_proj.weight`)] = [hidden, hidden];
-    for (const name of ['q', 'k', 'v']) shapes[at(`self_attn.${name}_proj.bias`)] = [hidden];
-    for (const name of ['gate', 'up']) shapes[at(`mlp.${name}_proj.weight`)] = [intermediate, hidden];
-    shapes[at('mlp.down_proj.weight')] = [hidden, intermediate];
-  }
-  mkdirSync(directory, { recursive: true });
-  const wave = (count) => new Float32Array(count).map((_, i) => 0.02 * Math.sin(i * 12.9898));
-  writeSafetensors(
-    join(directory, 'model.safetensors'),
-    Object.entries(shapes).map(([name, shape]) => [
-      name,
-      'F32',
-      shape,
-      () => wave(shape.reduce((all, size) => all * size, 1)),
-    ]),
-  );
-  const config = {
-    architectures: ['Qwen2ForCausalLM'],
-    model_type: 'qwen2',
-    vocab_size: VOCABULARY,
-    hidden_size: hidden,
-    intermediate_size: intermediate,
-    num_hidden_layers: layers,
-    num_attention_heads: heads,
-    num_key_value_heads: heads,
-    hidden_act: 'silu',
-    max_position_embeddings: 1024,
-    rms_norm_eps: 1e-6,
-    rope_theta: 10000,
-    tie_word_embeddings: true,
-    eos_token_id: 1,
-    torch_dtype: 'float32',
-  };
-  writeFileSync(join(directory, 'config.json'), JSON.stringify(config));
-  return directory;
-}
-
-function makeBatch() {
-  const ids = (i, n) => Int32Array.from({ length: n }, (_, t) => 2 + ((i * 131 + t * 17) % 97));
-  const prompts = Array.from({ length: SEQUENCES }, (_, i) => ids(i, TOKENS / 4));
-  const responses = Array.from({ length: SEQUENCES }, (_, i) => ids(i + 7, (TOKENS * 3) / 4));
-  const batch = Batch.fromSequences(prompts, responses);
-  const column = (f) => Float32Array.from({ length: batch.numResponseTokens }, (_, t) => f(t));
-  return batch.with({ oldLogProbs: column(() => -8), advantages: column((t) => Math.sin(t)) });
-}
 
 /** Elements of every group of parameters that is gathered at once, as the ranks hold them. */
 function groupSizes(parameters, parts) {
@@ -114,7 +56,7 @@ async function measure(model, worldSize, sharding) {
   try {
     const { group } = actor.engine;
     const all = (method) => group.callAll(actor.name, method, () => []);
-    const batch = makeBatch();
+    const batch = makeBatch(Batch, SEQUENCES, TOKENS);
     await actor.updatePolicy(batch);
     const before = await all('bytesSent');
     const started = performance.now();

@@ -3,21 +3,21 @@ import { availableParallelism } from 'node:os';
 import { TroupeError } from '../errors';
 import type { NativeBuildInfo, NativeEngineOptions, NativeMemoryInfo } from '../native/bridge';
 import { describeRequest, type NewRequest } from '../worker/client';
-import {
-  type BindingArgs,
-  type BindingMethod,
-  type BindingResult,
-  type EngineArgs,
-  type EngineMethod,
-  type EngineResult,
-  fromWireError,
-  type WireError,
-  type WorkerMessage,
+import type {
+  BindingArgs,
+  BindingMethod,
+  BindingResult,
+  EngineArgs,
+  EngineMethod,
+  EngineResult,
+  WorkerMessage,
 } from '../worker/protocol';
+import { cannotStart, groupClosed, rankFailed } from './group_errors';
 import { HeartbeatMonitor, heartbeatInterval } from './heartbeat';
 import type { Launcher, LauncherOptions } from './launcher';
 import { createLocalLauncher } from './local_launcher';
 import { Member } from './member';
+import { PeerReports } from './peer_reports';
 import { ControllerServer } from './server';
 import { Startup } from './startup';
 
@@ -47,7 +47,7 @@ type State = 'STARTING' | 'RUNNING' | 'FAILED' | 'CLOSED';
 
 /** A stream that ends is followed by the end of its process, whose exit code says more: wait this long for it. */
 const exitAfterDisconnectMs = 2_000;
-/** The peers of a dead rank may leave their collectives for this long before they are killed. */
+/** The peers of a dead rank may end by themselves for this long before they are killed. */
 const abortGraceMs = 200;
 /** When one rank fails in a call, the others may have failed with it, or may be waiting for it: see #together. */
 const settleMs = 2_000;
@@ -74,8 +74,7 @@ export class WorkerGroup {
   #phase: string | null = null;
   #closing: Promise<void> | null = null;
   #connecting: Promise<void> | null = null;
-  /** After a failure, by rank: where its collectives ended. */
-  readonly #lastCollectives = new Map<number, string>();
+  readonly #reports = new PeerReports();
 
   /**
    * Starts the processes and waits until each has dialled in and loaded the addon.
@@ -274,7 +273,7 @@ export class WorkerGroup {
       return await member.client.request(request);
     } catch (error) {
       if (this.#failure === null) throw error;
-      this.#noteCollective(member.rank, error);
+      this.#reports.note(member.rank, error);
       throw await this.failed;
     }
   }
@@ -300,11 +299,6 @@ export class WorkerGroup {
       this.#fail(rankFailed(cause, rank, this.#phase, what));
       throw await this.failed;
     }
-  }
-
-  #noteCollective(rank: number, error: unknown): void {
-    const where = /^\[comm\] aborted in (.+?): /.exec(error instanceof Error ? error.message : '')?.[1];
-    if (where !== undefined) this.#lastCollectives.set(rank, where);
   }
 
   #onMessage(member: Member, message: WorkerMessage): void {
@@ -349,22 +343,18 @@ export class WorkerGroup {
     this.abort(error.message);
     this.#startup.fail(error);
     if (this.#connecting === null) this.#announce(error);
-    // The aborted peers still have time to say which collective they were in.
-    else setTimeout(() => this.#announce(this.#withCollectives(error)), abortGraceMs);
+    else {
+      void this.#reports.collect(this.#members, error).then(() => {
+        this.#reports.addTo(error);
+        this.#announce(error);
+      });
+    }
   }
 
   #announce(error: TroupeError): void {
     this.#announceFailure(error);
     for (const member of this.#members) member.client.fail(error);
     setTimeout(() => this.#killAll(), this.worldSize === 1 ? 0 : abortGraceMs);
-  }
-
-  #withCollectives(error: TroupeError): TroupeError {
-    if (this.#lastCollectives.size === 0) return error;
-    const byRank = [...this.#lastCollectives].sort(([a], [b]) => a - b);
-    const where = byRank.map(([rank, text]) => `rank ${rank}: ${text}`).join('; ');
-    error.message += `\nIts peers were in a collective: ${where}.`;
-    return error;
   }
 
   #killAll(): void {
@@ -385,26 +375,6 @@ export class WorkerGroup {
     for (const { client } of this.#members) client.fail(groupClosed());
     this.#server?.close();
   }
-}
-
-function groupClosed(): TroupeError {
-  return new TroupeError('CLOSED', 'the worker group has been closed');
-}
-
-function cannotStart(wire: WireError, rank: number): TroupeError {
-  return fromWireError({ ...wire, message: `worker rank ${rank} could not start: ${wire.message}` }, rank);
-}
-
-/** An error of one rank that ends the group, with the place where it came from. */
-function rankFailed(cause: unknown, rank: number, phase: string | null, what: string): TroupeError {
-  const doing = phase === null ? what : `phase ${phase} (${what})`;
-  const code = cause instanceof TroupeError ? cause.code : 'INTERNAL';
-  const error = new TroupeError(
-    code,
-    `worker rank ${rank} failed in ${doing}: ${cause instanceof Error ? cause.message : String(cause)}`,
-  );
-  if (cause instanceof Error && cause.stack !== undefined) error.stack = `${error.stack}\n${cause.stack}`;
-  return error;
 }
 
 /** Waits for the promise, but no longer than `ms`: whether it has settled. */

@@ -1,0 +1,32 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { type TroupeError, WorkerDiedError } from '../errors';
+import type { Member } from './member';
+
+/** The peers of a dead rank may take this long to leave their collectives and to say which these were. */
+const REPORT_MS = 1_000;
+const POLL_MS = 10;
+
+/** After a failure, where the collectives of the other ranks ended: they say so as they are aborted. */
+export class PeerReports {
+  readonly #byRank = new Map<number, string>();
+
+  /** `error`: what the rank's call ended with. */
+  note(rank: number, error: unknown): void {
+    const where = /^\[comm\] aborted in (.+?): /.exec(error instanceof Error ? error.message : '')?.[1];
+    if (where !== undefined) this.#byRank.set(rank, where);
+  }
+
+  /** Waits until the aborted peers of what failed have answered all they were asked. */
+  async collect(members: readonly Member[], cause: TroupeError): Promise<void> {
+    const lost = cause instanceof WorkerDiedError ? cause.rank : null;
+    const busy = ({ rank, client, exit }: Member): boolean =>
+      rank !== lost && exit === null && client.current !== null;
+    for (let waited = 0; waited < REPORT_MS && members.some(busy); waited += POLL_MS) await sleep(POLL_MS);
+  }
+
+  addTo(error: TroupeError): void {
+    if (this.#byRank.size === 0) return;
+    const ranks = [...this.#byRank].sort(([a], [b]) => a - b);
+    error.message += `\nIts peers were in a collective: ${ranks.map(([rank, where]) => `rank ${rank}: ${where}`).join('; ')}.`;
+  }
+}
