@@ -9,6 +9,7 @@
 #include "kernels/attention_reference.h"
 #include "kernels/cpu/attention_kernels.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cuda/device_ops.h"
 
 TROUPE_DECLARE_TABLES(AttentionKernels, attention_table)
 
@@ -384,6 +385,12 @@ void backward_cpu(const AttentionSpec& spec, const at::Tensor& qkv, const at::Te
   dqkv.narrow(0, real_rows(segments), dqkv.size(0) - real_rows(segments)).zero_();
 }
 
+// What a GPU does with its own kernels; null for everything else, and for what they cannot do.
+const kernels::cuda::DeviceOps* flash_attention(const AttentionSpec& spec, const at::Tensor& qkv) {
+  const kernels::cuda::DeviceOps* device = kernels::cuda::device_ops_for(qkv);
+  return device != nullptr && device->attention_fits(spec, qkv) ? device : nullptr;
+}
+
 }  // namespace
 
 Segments separate_segments(const std::vector<int64_t>& offsets) {
@@ -394,6 +401,9 @@ Segments separate_segments(const std::vector<int64_t>& offsets) {
 
 void attention_forward(const AttentionSpec& spec, const at::Tensor& qkv, const Segments& segments,
                        const at::Tensor& out, const at::Tensor& lse) {
+  if (const auto* device = flash_attention(spec, qkv)) {
+    return device->attention_forward(spec, qkv, segments, out, lse);
+  }
   if (!qkv.is_cpu()) return attention_forward_reference(spec, qkv, segments, out, lse);
   if (qkv.scalar_type() == at::kFloat) return forward_cpu<float>(spec, qkv, segments, out, lse);
   forward_cpu<at::BFloat16>(spec, qkv, segments, out, lse);
@@ -402,6 +412,9 @@ void attention_forward(const AttentionSpec& spec, const at::Tensor& qkv, const S
 void attention_backward(const AttentionSpec& spec, const at::Tensor& qkv, const at::Tensor& out,
                         const at::Tensor& lse, const at::Tensor& dout, const Segments& segments,
                         const at::Tensor& dqkv) {
+  if (const auto* device = flash_attention(spec, qkv)) {
+    return device->attention_backward(spec, qkv, out, lse, dout, segments, dqkv);
+  }
   if (!qkv.is_cpu()) return attention_backward_reference(spec, qkv, out, lse, dout, segments, dqkv);
   if (qkv.scalar_type() == at::kFloat) return backward_cpu<float>(spec, qkv, out, lse, dout, segments, dqkv);
   backward_cpu<at::BFloat16>(spec, qkv, out, lse, dout, segments, dqkv);

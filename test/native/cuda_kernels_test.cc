@@ -6,6 +6,7 @@
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
 #include "core/parallel.h"
+#include "kernels/attention_reference.h"
 #include "kernels/cuda/device_ops.h"
 #include "kernels/linear_log_prob.h"
 #include "kernels/reference.h"
@@ -313,6 +314,66 @@ TEST(rows_of_the_head_are_bitwise_independent_of_their_neighbours) {
   CHECK(at::equal(straight.entropy.index_select(0, order), shuffled.entropy));
   const ops::LogProbRows few = run(hidden.narrow(0, 0, 5), targets.narrow(0, 0, 5).contiguous());
   CHECK(at::equal(straight.log_probs.narrow(0, 0, 5), few.log_probs));
+}
+
+// q, k, v of `rows` rows in bfloat16, and a gradient.
+struct AttentionInputs {
+  at::Tensor qkv, dout;
+  AttentionInputs(const ops::AttentionSpec& spec, int64_t rows)
+      : qkv(random({rows, (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim}, at::kBFloat16)),
+        dout(random({rows, spec.num_heads * spec.head_dim}, at::kBFloat16)) {}
+};
+struct AttentionResults {
+  at::Tensor out, lse, dqkv;
+  AttentionResults(const ops::AttentionSpec& spec, const AttentionInputs& x, const ops::Segments& segments)
+      : out(poisoned({x.qkv.size(0), spec.num_heads * spec.head_dim}, at::kBFloat16)),
+        lse(poisoned({spec.num_heads, x.qkv.size(0)}, at::kFloat)),
+        dqkv(poisoned({x.qkv.size(0), x.qkv.size(1)}, at::kBFloat16)) {
+    ops::attention_forward(spec, x.qkv, segments, out, lse);
+    ops::attention_backward(spec, x.qkv, out, lse, x.dout, segments, dqkv);
+  }
+};
+
+TEST(attention_matches_the_float64_reference) {
+  at::manual_seed(8);
+  const ops::Segments ragged = ops::separate_segments({0, 1, 8, 138, 171});
+  const ops::Segments shared{{0, 40, -1}, {40, 41, 0}, {41, 170, 0}, {170, 203, 0}, {203, 260, -1}};
+  const ops::Segments single = ops::separate_segments({0, 1, 2, 3});
+  for (const ops::AttentionSpec& spec :
+       {ops::AttentionSpec{4, 2, 64, 0.125, 0, 0}, ops::AttentionSpec{4, 4, 128, 0.1, 0, 20},
+        ops::AttentionSpec{8, 1, 24, 0.2, 0, 0}, ops::AttentionSpec{4, 2, 64, 0.125, 30, 0},
+        ops::AttentionSpec{4, 2, 14, 0.25, 0, 0}}) {
+    for (const ops::Segments& segments : {ragged, shared, single}) {
+      const int64_t real = ops::real_rows(segments), rows = real + 5;
+      const AttentionInputs x(spec, rows);
+      const AttentionResults got(spec, x, segments);
+      const at::Tensor out = at::empty({rows, got.out.size(1)}, at::kDouble);
+      const at::Tensor lse = at::zeros({spec.num_heads, rows}, at::kDouble);
+      const at::Tensor dqkv = at::empty({rows, x.qkv.size(1)}, at::kDouble);
+      ops::attention_forward_reference(spec, wide(x.qkv), segments, out, lse);
+      ops::attention_backward_reference(spec, wide(x.qkv), out, lse, wide(x.dout), segments, dqkv);
+      const std::string what = "attention, head_dim " + std::to_string(spec.head_dim) + ", " +
+                               std::to_string(segments.size()) + " segments";
+      check_near(got.out, out, kBFloat16Tolerance, what + " out");
+      check_near(got.lse.narrow(1, 0, real), lse.narrow(1, 0, real), 1e-3, what + " lse");
+      check_near(got.dqkv, dqkv, 3 * kBFloat16Tolerance, what + " dqkv");
+      CHECK(got.dqkv.equal(AttentionResults(spec, x, segments).dqkv));
+    }
+  }
+}
+
+TEST(attention_of_a_row_is_bitwise_independent_of_the_packing) {
+  at::manual_seed(9);
+  const ops::AttentionSpec spec{8, 2, 64, 0.125, 0, 0};
+  const ops::Segments shared{{0, 300, -1}, {300, 301, 0}, {301, 700, 0}, {700, 1000, -1}};
+  const AttentionInputs x(spec, 1000);
+  const AttentionResults together(spec, x, shared);
+  // The prompt and its second response as one sequence of their own.
+  AttentionInputs alone(spec, 699);
+  alone.qkv = at::cat({x.qkv.narrow(0, 0, 300), x.qkv.narrow(0, 301, 399)});
+  const AttentionResults sequence(spec, alone, ops::separate_segments({0, 699}));
+  CHECK(sequence.out.narrow(0, 0, 300).equal(together.out.narrow(0, 0, 300)));
+  CHECK(sequence.out.narrow(0, 300, 399).equal(together.out.narrow(0, 301, 399)));
 }
 
 TEST(nccl_moves_data_of_the_device_and_of_the_host) {

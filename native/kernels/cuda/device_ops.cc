@@ -10,6 +10,9 @@ const DeviceOps* device_ops() {
       gemm,
       linear_log_prob_forward,
       linear_log_prob_backward,
+      flash_attention_fits,
+      flash_attention_forward,
+      flash_attention_backward,
   };
   return &ops;
 }

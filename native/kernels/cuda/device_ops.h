@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cpu/row_kernels.h"
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/linear_log_prob.h"
 
@@ -15,6 +16,9 @@ struct DeviceOps {
   decltype(&cuda::gemm) gemm;
   decltype(&ops::linear_log_prob_forward) linear_log_prob_forward;
   decltype(&ops::linear_log_prob_backward) linear_log_prob_backward;
+  decltype(&flash_attention_fits) attention_fits;
+  decltype(&ops::attention_forward) attention_forward;
+  decltype(&ops::attention_backward) attention_backward;
 };
 
 #if TROUPE_CUDA
