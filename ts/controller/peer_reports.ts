@@ -6,13 +6,18 @@ import type { Member } from './member';
 const REPORT_MS = 1_000;
 const POLL_MS = 10;
 
-/** After a failure, where the collectives of the other ranks ended: they say so as they are aborted. */
+/** How a rank says that it was aborted, or that it has found out by itself that a peer is gone. */
+const LOST =
+  /^\[comm\] (?:aborted in (.+?): |rank \d+: (.+?) (?:failed because a peer is gone|did not complete within))/;
+
+/** Around a failure, where the collectives of the other ranks ended. */
 export class PeerReports {
   readonly #byRank = new Map<number, string>();
 
   /** `error`: what the rank's call ended with. */
   note(rank: number, error: unknown): void {
-    const where = /^\[comm\] aborted in (.+?): /.exec(error instanceof Error ? error.message : '')?.[1];
+    const match = LOST.exec(error instanceof Error ? error.message : '');
+    const where = match?.[1] ?? match?.[2];
     if (where !== undefined) this.#byRank.set(rank, where);
   }
 

@@ -272,8 +272,9 @@ export class WorkerGroup {
     try {
       return await member.client.request(request);
     } catch (error) {
-      if (this.#failure === null) throw error;
+      // Noted before there is a failure, too: a peer's loss may be heard of here before the death itself.
       this.#reports.note(member.rank, error);
+      if (this.#failure === null) throw error;
       throw await this.failed;
     }
   }
