@@ -103,3 +103,11 @@ export { RewardModel, type RewardModelOptions } from './reward_model/reward_mode
 export type { Metrics } from './trainer/metrics';
 export { SftTrainer, type SftTrainerOptions } from './trainer/sft_trainer';
 export { type FitResult, Trainer, type TrainerOptions } from './trainer/trainer';
+export type {
+  WeightBucket,
+  WeightDtype,
+  WeightPart,
+  WeightTensor,
+  WeightTransfer,
+} from './weights/weight_bucket';
+export type { WeightExport, WeightExportOptions } from './weights/weight_export';

@@ -90,8 +90,15 @@ export function saveCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
   });
 }
 
-/** Checks all of a checkpoint first and loads it then, so that a bad one leaves the engine as it was. */
-export async function loadCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
+/**
+ * Checks all of a checkpoint first and loads it then, so that one that does not fit leaves the engine as it was. After one whose bytes turn
+ * out bad on the way (NaN, an unreadable disk) the engine refuses work.
+ */
+export function loadCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
+  return engine.replaceWeights('loadCheckpoint', (touch) => replaceByCheckpoint(engine, dir, touch));
+}
+
+async function replaceByCheckpoint(engine: RoleEngine, dir: string, touch: () => void): Promise<void> {
   const file = path.join(dir, 'engine.json');
   if (!existsSync(file)) {
     throw new TroupeError(
@@ -141,6 +148,7 @@ export async function loadCheckpoint(engine: RoleEngine, dir: string): Promise<v
     for (const { kind, base } of MOMENTS)
       loads.push({ kind, files: planLoad(at, readTensors(at, base), mapping).files });
   }
+  touch();
   for (const { kind, files } of loads)
     await oneToAll(engine.group, engine.name, 'importTensors', [kind, files]);
   if (engine.options.optim !== null) {
