@@ -73,6 +73,7 @@ export { WorkerGroup, type WorkerGroupOptions } from './controller/worker_group'
 export { Critic, type CriticMetrics, type CriticUpdateOptions } from './critic/critic';
 export { Tokenizer, type TokenizerOptions } from './data/tokenizer';
 export { ConfigError, type ErrorCode, TroupeError, WorkerDiedError } from './errors';
+export { type ExportOptions, type ExportSummary, exportCheckpoint } from './export/export_checkpoint';
 export { type CodeRewardOptions, codeReward } from './reward/code/code_reward';
 export { PythonSandbox, type PythonSandboxOptions } from './reward/code/python_sandbox';
 export type { CodeRunner, RunRequest, RunResult, RunStatus } from './reward/code/runner';

@@ -13,6 +13,7 @@ import {
 } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 import { asTroupeError, syncPath, syncTree, TEMPORARY } from '../checkpoint/atomic_dir';
+import { makeDirectories } from '../checkpoint/make_directories';
 import { TroupeError } from '../errors';
 import { reasonOf } from '../text';
 
@@ -78,6 +79,11 @@ export class CheckpointStore<State> {
     }
     this.rotate(step);
     return directory;
+  }
+
+  /** Whether a run has saved here. */
+  holdsRun(): boolean {
+    return existsSync(join(this.root, LATEST));
   }
 
   /** The newest complete checkpoint; null when there is none. */
@@ -180,7 +186,7 @@ export class CheckpointStore<State> {
 
   /** Deletes what a killed process left under temporary names. */
   removeLeftovers(): void {
-    mkdirSync(this.root, { recursive: true });
+    makeDirectories(this.root);
     for (const name of readdirSync(this.root)) {
       if (name.startsWith(TEMPORARY)) rmSync(join(this.root, name), { recursive: true, force: true });
     }
