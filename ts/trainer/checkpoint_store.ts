@@ -103,6 +103,21 @@ export class CheckpointStore<State> {
     return step === undefined ? null : this.read(this.directoryOf(step));
   }
 
+  /**
+   * A run starts here from a checkpoint, or (null) from the beginning: whatever an earlier run has saved after that, it is not the newest
+   * any more, also when this run ends before it has saved anything.
+   */
+  beginFrom(checkpoint: Checkpoint<State> | null): void {
+    const pointer = join(this.root, LATEST);
+    if (!existsSync(pointer)) return;
+    if (checkpoint !== null && dirname(checkpoint.directory) === this.root) {
+      writeFileAtomic(pointer, String(checkpoint.step));
+    } else {
+      rmSync(pointer);
+      syncPath(this.root);
+    }
+  }
+
   /** The checkpoint in a directory named global_step_{N}, anywhere. */
   read(directory: string): Checkpoint<State> {
     const path = resolve(directory);
