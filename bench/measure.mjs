@@ -7,10 +7,10 @@ export const OPERATIONS = Object.values(ROLE_OPERATIONS).flat();
 /** With those of the head alone. */
 export const ALL_OPERATIONS = [...OPERATIONS, 'linear_log_prob', 'linear_log_prob_backward'];
 
-/** The binding function that each operation calls once. */
+/** The binding function that each operation calls, once unless its result has `native_calls`. */
 export const NATIVE_CALL = {
   generate: 'generate',
-  export_weights: 'exportTensors',
+  export_weights: 'exportWeights',
   compute_log_prob: 'computeLogProb',
   compute_log_prob_entropy: 'computeLogProb',
   update_policy: 'updatePolicy',

@@ -30,8 +30,13 @@ export async function runOurs(directory, args) {
       },
     });
     for (const line of own) {
-      const calls = (native[NATIVE_CALL[line.op]] ?? []).splice(0, Number(args.warmup) + Number(args.repeat));
-      line.native_all = calls.slice(Number(args.warmup));
+      const each = line.native_calls ?? 1;
+      const runs = Number(args.warmup) + Number(args.repeat);
+      const calls = (native[NATIVE_CALL[line.op]] ?? []).splice(0, runs * each);
+      const sums = Array.from({ length: calls.length / each }, (_, i) =>
+        calls.slice(i * each, (i + 1) * each).reduce((a, b) => a + b),
+      );
+      line.native_all = sums.slice(Number(args.warmup));
     }
     lines.push(...own);
   }

@@ -1,9 +1,7 @@
 // Our side of a benchmark, one process per run: node bench/subject.mjs CASE [options]. Prints one JSON line per operation with the
 // fields of the peers. bench/run.mjs starts it and adds what the worker says about its native calls.
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { Case } from './case.mjs';
 import { median, OPERATIONS, ROLE_OPERATIONS } from './measure.mjs';
@@ -61,10 +59,6 @@ function checksum(values, mask) {
   return { mean: sum / count, weighted: weighted / count };
 }
 
-/** Bytes of the files of a directory. */
-const bytesIn = (directory) =>
-  readdirSync(directory).reduce((sum, name) => sum + statSync(join(directory, name)).size, 0);
-
 function operations(subject, batch, benchCase) {
   const mask = batch.get('responseMask');
   const logProbs = async (entropy) => {
@@ -82,13 +76,9 @@ function operations(subject, batch, benchCase) {
       return { new_tokens: out.numResponseTokens };
     },
     export_weights: async () => {
-      const directory = mkdtempSync(join(tmpdir(), 'troupe-bench-'));
-      try {
-        await subject.saveModel(join(directory, 'model'));
-        return { bytes: bytesIn(join(directory, 'model')) };
-      } finally {
-        rmSync(directory, { recursive: true });
-      }
+      const weights = subject.exportWeights();
+      for await (const bucket of weights) if (bucket.parts.length === 0) throw new Error('an empty bucket');
+      return { bytes: weights.transferred.bytes, native_calls: weights.numBuckets };
     },
     update_policy: async () => {
       const loss = { clipRatioLow: 0.2, clipRatioHigh: 0.2, clipRatioC: 3, aggregation: 'token-mean' };

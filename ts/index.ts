@@ -73,6 +73,7 @@ export { WorkerGroup, type WorkerGroupOptions } from './controller/worker_group'
 export { Critic, type CriticMetrics, type CriticUpdateOptions } from './critic/critic';
 export { Tokenizer, type TokenizerOptions } from './data/tokenizer';
 export { ConfigError, type ErrorCode, TroupeError, WorkerDiedError } from './errors';
+export { type ExportOptions, type ExportSummary, exportCheckpoint } from './export/export_checkpoint';
 export { type CodeRewardOptions, codeReward } from './reward/code/code_reward';
 export { PythonSandbox, type PythonSandboxOptions } from './reward/code/python_sandbox';
 export type { CodeRunner, RunRequest, RunResult, RunStatus } from './reward/code/runner';
@@ -103,3 +104,11 @@ export { RewardModel, type RewardModelOptions } from './reward_model/reward_mode
 export type { Metrics } from './trainer/metrics';
 export { SftTrainer, type SftTrainerOptions } from './trainer/sft_trainer';
 export { type FitResult, Trainer, type TrainerOptions } from './trainer/trainer';
+export type {
+  WeightBucket,
+  WeightDtype,
+  WeightPart,
+  WeightTensor,
+  WeightTransfer,
+} from './weights/weight_bucket';
+export type { WeightExport, WeightExportOptions } from './weights/weight_export';

@@ -157,4 +157,15 @@ std::vector<TensorFile> read_tensor_files(const Field& array) {
   return files;
 }
 
+WeightBucket read_weight_bucket(const Field& dto) {
+  WeightBucket bucket;
+  bucket.dtype = dto["dtype"].string();
+  for (const Field& chunk : dto["chunks"].elements()) {
+    bucket.chunks.push_back({chunk["param"].string(), chunk["row"].count(), chunk["rows"].count(),
+                             chunk["transpose"].boolean(), chunk["label"].string(), chunk["first"].count(),
+                             chunk["count"].count()});
+  }
+  return bucket;
+}
+
 }  // namespace troupe::binding

@@ -75,6 +75,39 @@ Napi::Value export_tensors(const Napi::CallbackInfo& info) {
       write_nothing);
 }
 
+// ExportedWeights Engine::export_weights(TensorKind, const WeightBucket&, std::optional<int64_t> version,
+//                                        bool more)
+// exportWeights(engine: NativeEngine, kind: NativeTensorKind, bucket: NativeWeightBucket, version: number |
+// null,
+//               more: boolean): Promise<NativeExportedWeights>
+Napi::Value export_weights(const Napi::CallbackInfo& info) {
+  const Arguments args(info, "exportWeights");
+  const Field version = args(3, "version");
+  return call_engine(
+      info, args(0, "engine"),
+      [kind = read_tensor_kind(args(1, "kind")), bucket = read_weight_bucket(args(2, "bucket")),
+       version = version.is_null() ? std::optional<int64_t>() : version.count(),
+       more = args(4, "more").boolean()](Engine& engine) {
+        return engine.export_weights(kind, bucket, version, more);
+      },
+      write_exported_weights);
+}
+
+// void Engine::import_weights(const WeightBucket&, const at::Tensor& bytes)
+// importWeights(engine: NativeEngine, bucket: NativeWeightBucket, bytes: Uint8Array | null): Promise<null>
+Napi::Value import_weights(const Napi::CallbackInfo& info) {
+  const Arguments args(info, "importWeights");
+  const Field bytes = args(2, "bytes");
+  return call_engine(
+      info, args(0, "engine"),
+      [bucket = read_weight_bucket(args(1, "bucket")),
+       bytes = bytes.is_null() ? at::Tensor() : read_uint8(bytes)](Engine& engine) {
+        engine.import_weights(bucket, bytes);
+        return Nothing{};
+      },
+      write_nothing);
+}
+
 // at::Tensor Engine::get_tensor(TensorKind, const std::string&)
 // getTensor(engine: NativeEngine, kind: NativeTensorKind, param: string): Promise<Float32Array>
 Napi::Value get_tensor(const Napi::CallbackInfo& info) {
@@ -258,6 +291,8 @@ void export_engine(Napi::Env env, Napi::Object exports) {
   export_async<parameters>(env, exports, "parameters");
   export_async<import_tensors>(env, exports, "importTensors");
   export_async<export_tensors>(env, exports, "exportTensors");
+  export_async<export_weights>(env, exports, "exportWeights");
+  export_async<import_weights>(env, exports, "importWeights");
   export_async<get_tensor>(env, exports, "getTensor");
   export_async<state_bytes>(env, exports, "stateBytes");
   export_async<bytes_sent>(env, exports, "bytesSent");

@@ -41,6 +41,13 @@ Napi::Value write_state_bytes(Napi::Env env, const StateBytes& bytes) {
   return dto;
 }
 
+Napi::Value write_exported_weights(Napi::Env env, const ExportedWeights& weights) {
+  auto dto = Napi::Object::New(env);
+  dto.Set("bytes", write_uint8(env, weights.bytes));
+  dto.Set("version", static_cast<double>(weights.version));
+  return dto;
+}
+
 Napi::Value write_log_probs(Napi::Env env, const LogProbResult& result) {
   auto dto = Napi::Object::New(env);
   dto.Set("logProbs", write_float32(env, result.log_probs));

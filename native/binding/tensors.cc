@@ -101,6 +101,10 @@ Napi::Value write_int32(Napi::Env env, const at::Tensor& tensor) {
   return write<int32_t>(env, tensor, at::kInt);
 }
 
+Napi::Value write_uint8(Napi::Env env, const at::Tensor& tensor) {
+  return write<uint8_t>(env, tensor, at::kByte);
+}
+
 Napi::Value write_float32(Napi::Env env, const at::Tensor& tensor) {
   return write<float>(env, tensor, at::kFloat);
 }

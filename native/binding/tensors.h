@@ -28,6 +28,7 @@ void require_offsets(const Field& field, const at::Tensor& offsets, int64_t end,
 
 // Fresh arrays; an undefined tensor becomes null. Any other dtype, stride or device is a bug of the core.
 Napi::Value write_int32(Napi::Env env, const at::Tensor& tensor);
+Napi::Value write_uint8(Napi::Env env, const at::Tensor& tensor);
 Napi::Value write_float32(Napi::Env env, const at::Tensor& tensor);
 
 }  // namespace troupe::binding

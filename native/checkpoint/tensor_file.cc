@@ -144,6 +144,13 @@ void TensorFileWriter::write(const TensorSlice& slice, const at::Tensor& tensor)
   check_rows(slice, tensor.size(0));
   const at::Tensor view = tensor.narrow(0, slice.row, slice.rows);
   const at::Tensor values = (slice.transpose ? view.t() : view).to(at::kCPU, scalar_type(slice)).contiguous();
+  // float16 ends at 65504; the others have the exponents of float32.
+  if (values.scalar_type() == at::kHalf) {
+    const at::Tensor largest = view.abs().max();
+    require(!at::isinf(values).any().item<bool>() || at::isinf(largest).item<bool>(), ErrorCode::kNonFinite,
+            "[checkpoint] tensor ", slice.label, " has values up to ", largest.item<double>(),
+            ", which float16 (at most 65504) cannot hold: save it as bfloat16 or float32");
+  }
   write_all(state_->descriptor.get(), state_->path, values.data_ptr(), static_cast<int64_t>(values.nbytes()),
             slice.offset);
 }

@@ -194,6 +194,30 @@ struct TensorFile {
   std::vector<TensorSlice> tensors;
 };
 
+// Rows [first, first + count) of a Hugging Face tensor, which is rows [row, row + rows) of a parameter,
+// transposed or not.
+struct WeightChunk {
+  std::string param;
+  int64_t row = 0;
+  int64_t rows = 0;
+  bool transpose = false;
+  std::string label;  // the tensor's name, for messages
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
+// Weights on their way to or from another program: chunks one after the other, without gaps.
+struct WeightBucket {
+  std::string dtype;  // float32 | bfloat16
+  std::vector<WeightChunk> chunks;
+};
+
+struct ExportedWeights {
+  at::Tensor bytes;  // uint8, on rank 0; undefined on the others
+  // Another number whenever the weights have changed: all buckets of an export must have the same.
+  int64_t version = 0;
+};
+
 // Bytes that this rank holds for good.
 struct StateBytes {
   int64_t parameters = 0;  // masters and, in bfloat16, the copy to compute with
@@ -215,6 +239,15 @@ class Engine {
   // ranks pass no files and take part in gathering what it does not hold. With adapters what is trained is
   // exported, and as kMerged the parameters that the model has without them.
   virtual void export_tensors(TensorKind kind, const std::vector<TensorFile>& files) const = 0;
+  // One bucket of an export (kParam or kMerged). Every rank passes the same bucket and gathers one group at
+  // a time; rank 0 gets the bytes. `version`: of the export's first bucket, none for that one;
+  // kInvalidArgument when the weights have changed since. `more`: another bucket follows, which may begin in
+  // the group that this one ends in; it is kept until then, or until another verb begins.
+  virtual ExportedWeights export_weights(TensorKind kind, const WeightBucket& bucket,
+                                         std::optional<int64_t> version, bool more) = 0;
+  // Sets parameters from the bytes of a bucket, which rank 0 has and sends to the others. A NaN or infinity
+  // is kNonFinite naming the tensor; nothing of the bucket has been stored then.
+  virtual void import_weights(const WeightBucket& bucket, const at::Tensor& bytes) = 0;
   // A copy of one whole parameter (or its gradient, or a moment) as float32, for inspection and tests.
   virtual at::Tensor get_tensor(TensorKind kind, const std::string& param) const = 0;
   virtual StateBytes state_bytes() const = 0;

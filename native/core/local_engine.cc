@@ -94,7 +94,9 @@ void LocalEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>&
           store_.assign(kind, store_.at(slice.param), slice.row, values);
         });
   }
-  if (kind == TensorKind::kParam && prepared_) store_.refresh_compute();
+  if (kind != TensorKind::kParam) return;
+  weights_changed();
+  if (prepared_) store_.refresh_compute();
 }
 
 void LocalEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& files) const {
@@ -145,9 +147,12 @@ void LocalEngine::write_files(TensorKind kind, const std::vector<TensorFile>& fi
 }
 
 at::Tensor LocalEngine::merged(size_t group) const {
-  const at::Tensor base = flat(TensorKind::kParam, group);
+  at::Tensor whole = flat(TensorKind::kParam, group);
   const std::optional<size_t> adapters = store_.adapters_of(group);
-  return adapters ? store_.merge(group, base, flat(TensorKind::kParam, *adapters)) : base;
+  if (!adapters) return whole;
+  if (whole.is_same(store_.owned(TensorKind::kParam, group))) whole = whole.clone();
+  store_.merge(group, whole, flat(TensorKind::kParam, *adapters));
+  return whole;
 }
 
 at::Tensor LocalEngine::flat(TensorKind kind, size_t group) const {
@@ -169,6 +174,7 @@ StateBytes LocalEngine::state_bytes() const {
 }
 
 std::vector<int64_t> LocalEngine::agree(const std::vector<int64_t>& counts) {
+  kept_.reset();
   return sharding_ ? sharding_->agree(counts) : counts;
 }
 

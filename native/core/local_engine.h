@@ -27,6 +27,9 @@ class LocalEngine final : public Engine {
   std::vector<ParameterInfo> parameters() const override;
   void import_tensors(TensorKind kind, const std::vector<TensorFile>& files) override;
   void export_tensors(TensorKind kind, const std::vector<TensorFile>& files) const override;
+  ExportedWeights export_weights(TensorKind kind, const WeightBucket& bucket, std::optional<int64_t> version,
+                                 bool more) override;
+  void import_weights(const WeightBucket& bucket, const at::Tensor& bytes) override;
   at::Tensor get_tensor(TensorKind kind, const std::string& param) const override;
   StateBytes state_bytes() const override;
   int64_t bytes_sent() const override { return sharding_ ? sharding_->bytes_sent() : 0; }
@@ -65,6 +68,9 @@ class LocalEngine final : public Engine {
   // The whole flat buffer of a group.
   at::Tensor flat(TensorKind kind, size_t group) const;
   at::Tensor merged(size_t group) const;
+  // The whole flat buffer of a group for an export in buckets; undefined where nobody reads it.
+  const at::Tensor& kept_group(TensorKind kind, size_t group);
+  void weights_changed();
 
   void require_head(HeadKind head, const char* verb) const;
   static void check_temperature(double temperature);
@@ -77,6 +83,14 @@ class LocalEngine final : public Engine {
   std::unique_ptr<Sharding> sharding_;  // null in a group of one
   Transformer transformer_;
   bool prepared_ = false;
+  // The group that an export in buckets gathered last.
+  struct KeptGroup {
+    TensorKind kind;
+    size_t group;
+    at::Tensor whole;
+  };
+  std::optional<KeptGroup> kept_;
+  int64_t weights_version_ = 0;
   int64_t optimizer_steps_ = 0;
   int64_t schedule_steps_ = 0;
 

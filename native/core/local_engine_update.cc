@@ -128,6 +128,7 @@ void LocalEngine::optimizer_step(Metrics& metrics) {
   for (ParameterGroup& group : store_.groups()) {
     if (group.trained()) adamw_step(group.buffers, optim, lr, scale, optimizer_steps_);
   }
+  weights_changed();
   if (sharding_) sharding_->invalidate();
 }
 

@@ -60,6 +60,11 @@ class Sharding final : public ParameterAccess {
   // The whole flat buffer of a kind, float32, on every rank.
   at::Tensor gather(TensorKind kind, size_t group);
 
+  // In place: the tensor of rank 0 on every rank.
+  void broadcast(const at::Tensor& tensor, const CollectiveLabel& label) {
+    comm_->broadcast(tensor, 0, label);
+  }
+
   int64_t rank() const { return comm_->rank(); }
   int64_t bytes_sent() const;
   void abort(const std::string& reason);

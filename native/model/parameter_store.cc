@@ -161,18 +161,16 @@ bool ParameterStore::exports(TensorKind kind, size_t group) const {
   return !lora_ || is_adapter_group(name) || name == kValueHead;
 }
 
-at::Tensor ParameterStore::merge(size_t group, const at::Tensor& base, const at::Tensor& adapters) const {
-  const at::Tensor merged = base.clone();
+void ParameterStore::merge(size_t group, const at::Tensor& flat, const at::Tensor& adapters) const {
   for (const Parameter& parameter : parameters_) {
     if (parameter.group != group) continue;
-    const at::Tensor weight = view(parameter, merged);
+    const at::Tensor weight = view(parameter, flat);
     for (const AdapterParameters& adapter : this->adapters(parameter.info.name)) {
       const at::Tensor a = view(at(adapter.a), adapters);
       const at::Tensor b = view(at(adapter.b), adapters);
       weight.narrow(0, adapter.row, b.size(0)).add_(at::mm(b, a), adapter.scale);
     }
   }
-  return merged;
 }
 
 const at::Tensor& ParameterStore::owned(TensorKind kind, size_t group) const {
@@ -206,16 +204,22 @@ RowRange ParameterStore::owned_rows(TensorKind kind, const Parameter& parameter,
 }
 
 void ParameterStore::assign(TensorKind kind, const Parameter& parameter, int64_t row,
-                            const at::Tensor& values) {
+                            const at::Tensor& values, int64_t column) {
   const at::Tensor& own = owned(kind, parameter.group);
   const int64_t own_begin = slice_.index * own.numel();
   const int64_t row_size = element_count(parameter.info.shape) / parameter.info.shape[0];
-  const int64_t begin = parameter.start + row * row_size;
-  const int64_t from = std::max(begin, own_begin);
-  const int64_t to = std::min(begin + values.numel(), own_begin + own.numel());
-  if (from >= to) return;
-  own.narrow(0, from - own_begin, to - from)
-      .copy_(values.contiguous().view({-1}).narrow(0, from - begin, to - from));
+  const at::Tensor source = values.contiguous().view({-1});
+  const auto put = [&](int64_t begin, int64_t done, int64_t count) {
+    const int64_t from = std::max(begin, own_begin);
+    const int64_t to = std::min(begin + count, own_begin + own.numel());
+    if (from < to)
+      own.narrow(0, from - own_begin, to - from).copy_(source.narrow(0, done + from - begin, to - from));
+  };
+  const int64_t rows = values.size(0);
+  const int64_t width = source.numel() / rows;
+  const int64_t begin = parameter.start + row * row_size + column;
+  if (width == row_size) return put(begin, 0, source.numel());  // whole rows lie together
+  for (int64_t r = 0; r < rows; ++r) put(begin + r * row_size, r * width, width);
 }
 
 void ParameterStore::initialize_missing() {
@@ -241,9 +245,12 @@ void ParameterStore::initialize_missing() {
 }
 
 void ParameterStore::refresh_compute() {
-  for (ParameterGroup& group : groups_) {
-    if (group.buffers.compute.defined()) group.buffers.compute.copy_(group.buffers.param);
-  }
+  for (size_t group = 0; group < groups_.size(); ++group) refresh_compute(group);
+}
+
+void ParameterStore::refresh_compute(size_t group) {
+  const AdamWBuffers& buffers = groups_[group].buffers;
+  if (buffers.compute.defined()) buffers.compute.copy_(buffers.param);
 }
 
 void ParameterStore::zero_grad() {

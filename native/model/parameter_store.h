@@ -77,16 +77,18 @@ class ParameterStore {
   bool exports(TensorKind kind, size_t group) const;
   // The group whose adapters are on weights of `group`, if there is one.
   std::optional<size_t> adapters_of(size_t group) const;
-  // A group's flat float32 parameters with its adapters' merged in: W + scale B A.
-  at::Tensor merge(size_t group, const at::Tensor& base, const at::Tensor& adapters) const;
+  // Adds a group's adapters to its flat float32 parameters, in place: W + scale B A.
+  void merge(size_t group, const at::Tensor& flat, const at::Tensor& adapters) const;
   // The slice of a group's flat buffer that is held here. kInvalidArgument when it has none of this kind.
   const at::Tensor& owned(TensorKind kind, size_t group) const;
   // A parameter in the flat buffer of its whole group.
   static at::Tensor view(const Parameter& parameter, const at::Tensor& flat);
   // The part of rows [row, row + rows) of a parameter that is held here at least in part; may be empty.
   RowRange owned_rows(TensorKind kind, const Parameter& parameter, int64_t row, int64_t rows) const;
-  // Sets rows [row, row + values.size(0)) of a parameter, as far as they are held here.
-  void assign(TensorKind kind, const Parameter& parameter, int64_t row, const at::Tensor& values);
+  // Sets rows [row, row + values.size(0)) of a parameter, as far as they are held here; of a matrix the
+  // columns from `column` on that `values` has.
+  void assign(TensorKind kind, const Parameter& parameter, int64_t row, const at::Tensor& values,
+              int64_t column = 0);
 
   // Fills every parameter that no import has touched: matrices from N(0, 0.02) with a stream per
   // parameter, norms with the identity, biases with 0; adapters as PEFT does, A from
@@ -95,6 +97,7 @@ class ParameterStore {
   void mark_imported(const std::string& name) { imported_[name] = true; }
   // Copies masters to the compute copies (a no-op in float32).
   void refresh_compute();
+  void refresh_compute(size_t group);
   void zero_grad();
   // Of what is held here for good.
   StateBytes bytes() const;

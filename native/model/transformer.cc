@@ -215,8 +215,11 @@ int64_t Transformer::decode_row_tile() const {
 void Transformer::begin_decoding() {
   const auto packs = [](const Block& block) { return block.packs(); };
   if (config_.head != HeadKind::kLm || !std::all_of(blocks_.begin(), blocks_.end(), packs)) return;
-  for (const Block& block : blocks_) decode_weights_.push_back(block.pack());
+  // Kept only when memory has sufficed for all of it.
+  std::vector<Block::PackedWeights> weights;
+  for (const Block& block : blocks_) weights.push_back(block.pack());
   decode_head_ = ops::PackedMatrix::of(head_weight_, true);
+  decode_weights_ = std::move(weights);
 }
 
 void Transformer::end_decoding() {

@@ -5,6 +5,7 @@ import { WorkerGroup } from '../../ts/controller/worker_group';
 import type { NativeMiniBatches, NativePolicyBatch, NativePolicyLossOptions } from '../../ts/native/bridge';
 import { batchOf, CONFORMANCE } from '../helpers/conformance';
 import { floats, maxDifference, readSafetensors } from '../helpers/safetensors';
+import { tinyPolicyLoss } from '../helpers/tiny_model';
 
 // Adapters that PEFT made: log-probs with and without them, and the gradients of their matrices, against PEFT in float64.
 const CASES = path.join(CONFORMANCE, 'lora');
@@ -16,19 +17,7 @@ beforeAll(async () => {
 afterAll(() => group.close());
 
 /** A loss that is linear in the log-probs, so that gradients come out as they are. */
-const LINEAR: NativePolicyLossOptions = {
-  mode: 'linear',
-  clipRatioLow: 0.2,
-  clipRatioHigh: 0.2,
-  clipRatioC: 3,
-  aggregation: 'token-mean',
-  scaleFactor: 0,
-  entropyCoeff: 0,
-  useKlLoss: false,
-  klLossCoef: 0,
-  klLossType: 'kl',
-  extra: {},
-};
+const LINEAR: NativePolicyLossOptions = { ...tinyPolicyLoss, mode: 'linear' };
 
 describe.each(readdirSync(CASES))('%s', (name) => {
   const dir = path.join(CASES, name);

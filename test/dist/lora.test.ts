@@ -6,6 +6,7 @@ import type { EngineOptions } from '../../ts/actor/engine_options';
 import { Batch } from '../../ts/batch/batch';
 import { WorkerGroup } from '../../ts/controller/worker_group';
 import { Critic } from '../../ts/critic/critic';
+import type { Sharding } from '../../ts/native/bridge';
 import { batchOf, CONFORMANCE } from '../helpers/conformance';
 import { floats, maxDifference, readSafetensors, type TestTensor } from '../helpers/safetensors';
 
@@ -230,45 +231,115 @@ test('a critic trains adapters and its head', async () => {
   });
 });
 
-test.each(['full_shard', 'no_shard'] as const)(
-  'three workers have the numbers of one: %s',
-  async (sharding) => {
-    const at = (name: string) => path.join(scratch, `${sharding}_${name}`);
-    const train = async (actor: Actor, name: string) => {
-      const before = (await actor.computeLogProb(batch())).logProbs;
-      for (let i = 0; i < 5; i++) await actor.updatePolicy(batch(), { miniBatchSize: 3 });
-      const reference = (await actor.computeLogProb(batch(), { disableAdapter: true })).logProbs;
-      await actor.saveCheckpoint(at(name));
-      await actor.saveModel(at(`${name}_merged`));
-      return {
-        before,
-        reference,
-        generated: await actor.generate([[1, 2], [3]], { maxNewTokens: 6, seed: 1 }),
-      };
-    };
-    const one = await withActor({}, (actor) => train(actor, 'one'));
-    const several = await withActor({ worldSize: 3, parallel: { sharding } }, (actor) =>
-      train(actor, 'several'),
-    );
-    expect(several.before).toEqual(one.before);
-    expect(several.reference).toEqual(one.before);
-    for (const [expected, actual] of [
-      [adapterOf(path.join(at('one'), 'lora_adapter')), adapterOf(path.join(at('several'), 'lora_adapter'))],
-      [weightsOf(at('one_merged')), weightsOf(at('several_merged'))],
-    ] as const) {
-      expect(Object.keys(actual).sort()).toEqual(Object.keys(expected).sort());
-      for (const key of Object.keys(expected)) {
-        const [a, b] = [Array.from(floats(actual, key)), Array.from(floats(expected, key))];
-        const distance = Math.sqrt(a.reduce((sum, x, i) => sum + (x - (b[i] as number)) ** 2, 0));
-        const length = Math.sqrt(b.reduce((sum, x) => sum + x * x, 0));
-        expect(distance).toBeLessThan(1e-4 * length);
+describe('over several workers', () => {
+  const UPDATES = 5;
+  const learning = { optim: { lr: 1e-3 } };
+  interface Run {
+    before: Float32Array;
+    reference: Float32Array;
+    after: Float32Array;
+    gradients: Map<string, Float32Array>;
+    norms: number[];
+    /** Of the checkpoint, and of the merged model. */
+    adapter: Record<string, TestTensor>;
+    merged: Record<string, TestTensor>;
+    generated: Batch;
+  }
+  const at = (name: string) => path.join(scratch, `workers_${name}`);
+
+  async function train(actor: Actor, name: string): Promise<Run> {
+    const before = (await actor.computeLogProb(batch())).logProbs;
+    const norms: number[] = [];
+    const gradients = new Map<string, Float32Array>();
+    for (let i = 0; i < UPDATES; i++) {
+      const o = i === 0 ? {} : { miniBatchSize: 3 };
+      norms.push((await actor.updatePolicy(batch(), o))['actor/grad_norm'] as number);
+      if (i > 0) continue;
+      for (const { param } of actor.engine.lora?.mapping ?? []) {
+        const byRank = await actor.engine.group.callAll(actor.name, 'getTensor', () => ['grad', param]);
+        gradients.set(param, byRank[0] as Float32Array);
+        for (const other of byRank) expect(other).toEqual(byRank[0]);
       }
     }
-    // Saved by three, loaded by one.
-    await withActor({}, async (actor) => {
-      await actor.loadCheckpoint(at('several'));
-      await actor.saveAdapter(at('again'));
-    });
-    expect(adapterOf(at('again'))).toEqual(adapterOf(path.join(at('several'), 'lora_adapter')));
-  },
-);
+    const reference = (await actor.computeLogProb(batch(), { disableAdapter: true })).logProbs;
+    await actor.saveCheckpoint(at(name));
+    await actor.saveModel(at(`${name}_merged`));
+    return {
+      before,
+      reference,
+      after: (await actor.computeLogProb(batch())).logProbs,
+      gradients,
+      norms,
+      adapter: adapterOf(path.join(at(name), 'lora_adapter')),
+      merged: weightsOf(at(`${name}_merged`)),
+      generated: await actor.generate([[1, 2], [3]], { maxNewTokens: 6, seed: 1 }),
+    };
+  }
+
+  /** |a - b| / |b| */
+  function relative(a: ArrayLike<number>, b: ArrayLike<number>): number {
+    expect(a.length).toBe(b.length);
+    const sum = (f: (i: number) => number) =>
+      Array.from(b).reduce<number>((total, _, i) => total + f(i) ** 2, 0);
+    return Math.sqrt(sum((i) => (a[i] as number) - (b[i] as number)) / sum((i) => b[i] as number));
+  }
+
+  let one: Run;
+  beforeAll(async () => {
+    one = await withActor(learning, (actor) => train(actor, 'one'));
+  });
+
+  const spreads: [number, Sharding, number?][] = [
+    [2, 'full_shard'],
+    [3, 'full_shard'],
+    [2, 'shard_grad_op'],
+    [4, 'shard_grad_op'],
+    [3, 'no_shard'],
+    [4, 'full_shard', 2],
+    [4, 'shard_grad_op', 2],
+  ];
+  const spread = ([worldSize, sharding, fsdpSize = -1]: (typeof spreads)[number]) => ({
+    ...learning,
+    worldSize,
+    parallel: { sharding, fsdpSize },
+  });
+
+  test.each(spreads)('%d with %s have the gradients and updates of one', async (...chosen) => {
+    const name = chosen.join('_');
+    const several = await withActor(spread(chosen), (actor) => train(actor, name));
+    expect(several.before).toEqual(one.before);
+    expect(several.reference).toEqual(one.before);
+    const keys = [...one.gradients.keys()];
+    const all = (run: Run) => keys.flatMap((key) => [...(run.gradients.get(key) as Float32Array)]);
+    expect(relative(all(several), all(one))).toBeLessThan(1e-6);
+    expect(relative(several.norms, one.norms)).toBeLessThan(2e-6);
+    for (const tensors of ['adapter', 'merged'] as const) {
+      expect(Object.keys(several[tensors]).sort()).toEqual(Object.keys(one[tensors]).sort());
+      const whole = (run: Run) => Object.keys(one[tensors]).flatMap((key) => [...floats(run[tensors], key)]);
+      expect(relative(whole(several), whole(one))).toBeLessThan(1e-6);
+    }
+    expect(several.generated.get('tokens')).toEqual(one.generated.get('tokens'));
+  });
+
+  test('what four saved, others load and go on with', async () => {
+    const saved = at('4_shard_grad_op');
+    const goOn = async (actor: Actor, again: string) => {
+      await actor.loadCheckpoint(saved);
+      await actor.saveCheckpoint(at(again));
+      const { logProbs } = await actor.computeLogProb(batch());
+      return { logProbs, norm: (await actor.updatePolicy(batch()))['actor/grad_norm'] as number };
+    };
+    const alone = await withActor(learning, (actor) => goOn(actor, 'again_1'));
+    for (const chosen of [spreads[6], spreads[4], spreads[0]] as (typeof spreads)[number][]) {
+      const again = `again_${chosen.join('_')}`;
+      const { logProbs, norm } = await withActor(spread(chosen), (actor) => goOn(actor, again));
+      expect(logProbs).toEqual(alone.logProbs); // bitwise
+      expect(Math.abs(norm / alone.norm - 1)).toBeLessThan(1e-6);
+      // Adapters and moments to the bit, whoever held them.
+      for (const file of ['lora_adapter/adapter_model', 'optimizer/exp_avg', 'optimizer/exp_avg_sq'])
+        expect(readSafetensors(path.join(at(again), `${file}.safetensors`))).toEqual(
+          readSafetensors(path.join(saved, `${file}.safetensors`)),
+        );
+    }
+  });
+});

@@ -2,11 +2,11 @@ import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
-import type { Launcher, WorkerProcess } from '../../ts/controller/launcher';
-import { createLocalLauncher } from '../../ts/controller/local_launcher';
-import { WorkerGroup } from '../../ts/controller/worker_group';
+import type { WorkerProcess } from '../../ts/controller/launcher';
+import type { WorkerGroup } from '../../ts/controller/worker_group';
 import { WorkerDiedError } from '../../ts/errors';
 import { waitForExit } from '../helpers/fake_group';
+import { observedGroup } from '../helpers/observed_group';
 import { raggedBatch, SHARDED_MODEL, smallEngine } from '../helpers/sharded';
 
 // A group of workers that loses one, in whatever it does: one error, in time, and nothing left. Which collective of which phase
@@ -20,22 +20,9 @@ let group: WorkerGroup;
 let processes: WorkerProcess[];
 let dir: string;
 beforeEach(async () => {
-  processes = [];
   dir = mkdtempSync(path.join(tmpdir(), 'troupe-faults-'));
-  const local = createLocalLauncher();
-  const launcher: Launcher = {
-    start(spec) {
-      const worker = local.start(spec);
-      processes.push(worker);
-      return worker;
-    },
-  };
-  group = await WorkerGroup.launch({
-    worldSize: 3,
-    device: 'cpu',
-    launcher,
-    deadTimeoutMs: DEAD_TIMEOUT_MS,
-  });
+  const o = { worldSize: 3, device: 'cpu' as const, deadTimeoutMs: DEAD_TIMEOUT_MS };
+  ({ group, processes } = await observedGroup(o));
 });
 afterEach(async () => {
   await group.close();

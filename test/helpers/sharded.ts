@@ -25,9 +25,9 @@ function random(seed: number): () => number {
 }
 
 /** `size` sequences of 2 to 16 tokens, the first one of 40 and more, with the columns of every update. */
-export function raggedBatch(size: number, seed: number): Batch {
+export function raggedBatch(size: number, seed: number, vocabulary = VOCABULARY): Batch {
   const next = random(seed);
-  const tokens = (n: number) => Array.from({ length: n }, () => 1 + Math.floor(next() * (VOCABULARY - 1)));
+  const tokens = (n: number) => Array.from({ length: n }, () => 1 + Math.floor(next() * (vocabulary - 1)));
   const prompts = Array.from({ length: size }, () => tokens(1 + Math.floor(next() * 6)));
   const responses = Array.from({ length: size }, (_, i) =>
     tokens(i === 0 ? 40 : 1 + Math.floor(next() * 10)),

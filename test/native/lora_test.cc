@@ -2,55 +2,15 @@
 
 #include "check.h"
 #include "core/engine.h"
-#include "core/packing.h"
-#include "core/parallel.h"
 #include "kernels/linear_log_prob.h"
 #include "model/transformer.h"
 #include "model/value_head.h"
+#include "small_decoder.h"
 
 using namespace troupe;
+using namespace troupe::test;
 
 namespace {
-
-constexpr int64_t kVocabulary = 50;
-
-ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
-  ModelConfig c;
-  c.family = variant;
-  c.head = head;
-  c.vocab_size = kVocabulary;
-  c.hidden_size = 24;
-  c.num_layers = 2;
-  c.num_heads = 4;
-  c.num_kv_heads = 2;
-  c.head_dim = 8;
-  c.intermediate_size = 40;
-  c.max_positions = 64;
-  c.attention_scale = 0.35;
-  c.sliding_windows = {0, 0};
-  for (int64_t i = 0; i < 4; ++i) c.rope_inv_freq.push_back(std::pow(100.0, -static_cast<double>(i) / 4));
-  c.qk_norm = variant == "qwen3" || variant == "qwen3_moe";
-  c.qkv_bias = variant == "qwen2";
-  c.value_bias = head == HeadKind::kValue;
-  if (variant == "qwen3_moe") {
-    c.moe = MoeConfig{4, 2, 16, true};
-    c.moe_layers = {false, true};
-  } else if (variant == "gpt2") {
-    c.norm = NormKind::kLayer;
-    c.positions = PositionKind::kLearned;
-    c.rope_inv_freq.clear();
-    c.gated_mlp = false;
-    c.activation = Activation::kGeluTanh;
-    c.qkv_bias = c.output_bias = c.mlp_bias = true;
-    c.tied_embeddings = true;
-  } else if (variant == "gemma2") {
-    c.norm_unit_offset = c.post_norms = c.tied_embeddings = true;
-    c.attention_softcap = 5;
-    c.final_softcap = 6;
-    c.sliding_windows = {4, 0};
-  }
-  return c;
-}
 
 const std::vector<std::string> kVariants = {"qwen2", "qwen3", "gpt2", "gemma2", "qwen3_moe"};
 
@@ -74,84 +34,8 @@ LoraOptions all_linear(const ModelConfig& c) {
   return lora;
 }
 
-TokenBatch batch_of(const std::vector<int64_t>& lengths, const std::vector<int64_t>& prompts) {
-  std::vector<int32_t> offsets{0}, prompt_lens;
-  std::vector<at::Tensor> tokens;
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    offsets.push_back(offsets.back() + static_cast<int32_t>(lengths[i]));
-    prompt_lens.push_back(static_cast<int32_t>(prompts[i]));
-    at::manual_seed(static_cast<uint64_t>(lengths[i] * 1000 + prompts[i]));
-    tokens.push_back(at::randint(kVocabulary, {lengths[i]}, at::kInt));
-  }
-  return {at::cat(tokens), at::tensor(offsets, at::kInt), at::tensor(prompt_lens, at::kInt)};
-}
-
-const std::vector<int64_t> kLengths = {9, 3, 30, 17, 1, 22, 5};
-const std::vector<int64_t> kPrompts = {4, 1, 10, 16, 1, 2, 4};
-
-struct Model {
-  ModelConfig config;
-  ParameterStore store;
-  Transformer transformer;
-
-  Model(const ModelConfig& c, const std::optional<LoraOptions>& lora, at::ScalarType dtype = at::kFloat)
-      : config(c),
-        store(config, at::kCPU, dtype, true, 7, {}, lora),
-        transformer(config, store, at::kCPU, dtype) {
-    store.initialize_missing();
-    for (const Parameter& p : store.all()) {  // larger than the usual start, so that every part matters
-      at::Tensor master = p.master;
-      if (p.info.name.find(".lora_b") != std::string::npos) {
-        at::manual_seed(std::hash<std::string>()(p.info.name));
-        master.copy_(at::randn(master.sizes()).mul_(0.1));
-      } else if (p.info.name.find(".lora_a") == std::string::npos) {
-        master.mul_(p.info.shape.size() >= 2 ? 8 : 1).add_(0.01);
-      }
-    }
-    store.refresh_compute();
-  }
-
-  at::Tensor log_probs(const TokenBatch& batch, int64_t capacity = 4096) {
-    const BatchLayout layout = check_layout(batch, config.vocab_size, config.max_positions);
-    const at::Tensor all = at::full({layout.num_response_tokens()}, NAN);
-    for (const MicroBatch& micro : pack(layout, 0, layout.size(), capacity)) {
-      const PackedTokens packed = gather(batch, layout, micro, kRowTile);
-      const at::Tensor hidden = transformer.forward(packed, nullptr, false);
-      const int64_t padded = hidden.size(0);
-      const ops::LogProbRows rows{at::empty({padded}), at::empty({padded}), {}, {}};
-      ops::linear_log_prob_forward({1, config.final_softcap}, hidden, transformer.head_weight(),
-                                   pad_rows(packed.targets, padded), rows);
-      all.index_copy_(0, packed.response_index, rows.log_probs.narrow(0, 0, packed.targets.size(0)));
-    }
-    return all;
-  }
-
-  // Gradients of sum(weights * log_probs).
-  void backward(const TokenBatch& batch, const at::Tensor& weights, bool checkpointing) {
-    const BatchLayout layout = check_layout(batch, config.vocab_size, config.max_positions);
-    store.zero_grad();
-    for (const MicroBatch& micro : pack(layout, 0, layout.size(), 64)) {
-      const PackedTokens packed = gather(batch, layout, micro, kRowTile);
-      ForwardState state;
-      const at::Tensor hidden = transformer.forward(packed, &state, checkpointing);
-      const int64_t padded = hidden.size(0);
-      const at::Tensor grad = pad_rows(weights.index_select(0, packed.response_index), padded);
-      const ops::LogProbRows rows{at::empty({padded}), at::empty({padded}), {}, {}};
-      const at::Tensor d_hidden = at::empty_like(hidden);
-      ops::linear_log_prob_backward(
-          {1, config.final_softcap}, hidden, transformer.head_weight(), pad_rows(packed.targets, padded),
-          rows, false,
-          [&](int64_t begin, int64_t end, const at::Tensor& g, const at::Tensor&) {
-            g.copy_(grad.narrow(0, begin, end - begin));
-          },
-          d_hidden, transformer.head_weight_grad());
-      transformer.backward(d_hidden, state);
-    }
-  }
-};
-
 // The same model without adapters, its weights W + scale B A.
-void merge_into(const Model& adapted, Model& dense) {
+void merge_into(const SmallModel& adapted, SmallModel& dense) {
   for (const Parameter& p : dense.store.all()) {
     const Parameter& source = adapted.store.at(p.info.name);
     at::Tensor master = p.master;
@@ -203,12 +87,12 @@ TEST(log_probs_and_gradients_are_those_of_the_merged_model) {
   const at::Tensor weights = weights_for(batch);
   for (const std::string& variant : kVariants) {
     const ModelConfig config = small(variant);
-    Model adapted(config, all_linear(config));
-    Model dense(config, std::nullopt);
+    SmallModel adapted(config, all_linear(config));
+    SmallModel dense(config, std::nullopt);
     merge_into(adapted, dense);
     CHECK(relative(adapted.log_probs(batch), dense.log_probs(batch)) < 1e-5);
-    adapted.backward(batch, weights, false);
-    dense.backward(batch, weights, false);
+    adapted.backward(batch, 64, weights, false);
+    dense.backward(batch, 64, weights, false);
     int64_t compared = 0;
     for (const Parameter& p : dense.store.all()) {
       CHECK(!adapted.store.at(p.info.name).grad.defined());
@@ -231,12 +115,12 @@ TEST(rows_do_not_depend_on_packing_and_checkpointing_changes_nothing) {
   const at::Tensor weights = weights_for(batch);
   for (const std::string& variant : kVariants) {
     const ModelConfig config = small(variant);
-    Model model(config, all_linear(config));
+    SmallModel model(config, all_linear(config));
     const at::Tensor together = model.log_probs(batch, 4096);
     CHECK(at::isfinite(together).all().item<bool>());
     CHECK(at::equal(together, model.log_probs(batch, 30)));
     const auto gradients = [&](bool checkpointing) {
-      model.backward(batch, weights, checkpointing);
+      model.backward(batch, 64, weights, checkpointing);
       std::vector<at::Tensor> flat;
       for (const ParameterGroup& group : model.store.groups()) {
         if (group.trained()) flat.push_back(group.buffers.grad);
@@ -252,11 +136,11 @@ TEST(bfloat16_is_near_float32) {
   const TokenBatch batch = batch_of(kLengths, kPrompts);
   const at::Tensor weights = weights_for(batch);
   const ModelConfig config = small("qwen3");
-  Model exact(config, all_linear(config));
-  Model rounded(config, all_linear(config), at::kBFloat16);
+  SmallModel exact(config, all_linear(config));
+  SmallModel rounded(config, all_linear(config), at::kBFloat16);
   CHECK(relative(rounded.log_probs(batch), exact.log_probs(batch)) < 0.1);
-  exact.backward(batch, weights, false);
-  rounded.backward(batch, weights, false);
+  exact.backward(batch, 64, weights, false);
+  rounded.backward(batch, 64, weights, false);
   for (size_t g = 0; g < exact.store.groups().size(); ++g) {
     if (!exact.store.groups()[g].trained()) continue;
     CHECK(relative(rounded.store.groups()[g].buffers.grad, exact.store.groups()[g].buffers.grad) < 0.1);
@@ -331,12 +215,12 @@ TEST(a_value_model_trains_its_head_too) {
 TEST(decoding_rows_are_those_of_the_merged_model) {
   at::NoGradGuard no_grad;
   const ModelConfig config = small("qwen3");
-  Model adapted(config, all_linear(config));
-  Model dense(config, std::nullopt);
+  SmallModel adapted(config, all_linear(config));
+  SmallModel dense(config, std::nullopt);
   merge_into(adapted, dense);
   const at::Tensor tokens = at::arange(32, at::kInt);
   const at::Tensor positions = at::arange(32, at::kInt);
-  const auto qkv_of = [&](Model& model) {
+  const auto qkv_of = [&](SmallModel& model) {
     const at::Tensor x = at::empty({32, config.hidden_size});
     model.transformer.embed(tokens, positions, x);
     const at::Tensor qkv = at::empty({32, config.qkv_size()});

@@ -7,43 +7,12 @@
 #include <vector>
 
 #include "core/engine.h"
+#include "small_model.h"
 
 // Small models, and a batch of eight sequences that ranks share as they like.
 namespace troupe::test {
 
 constexpr int64_t kSequences = 8;
-constexpr int64_t kVocabulary = 50;
-
-inline ModelConfig small(const std::string& variant, HeadKind head) {
-  ModelConfig c;
-  c.family = variant;
-  c.head = head;
-  c.vocab_size = kVocabulary;
-  c.hidden_size = 24;
-  c.num_layers = 2;
-  c.num_heads = 4;
-  c.num_kv_heads = 2;
-  c.head_dim = 8;
-  c.intermediate_size = 40;
-  c.max_positions = 64;
-  c.attention_scale = 0.35;
-  c.sliding_windows = {0, 0};
-  for (int64_t i = 0; i < 4; ++i) c.rope_inv_freq.push_back(std::pow(100.0, -static_cast<double>(i) / 4));
-  if (variant == "gpt2") {
-    c.norm = NormKind::kLayer;
-    c.positions = PositionKind::kLearned;
-    c.rope_inv_freq.clear();
-    c.gated_mlp = false;
-    c.qkv_bias = c.output_bias = c.mlp_bias = true;
-    c.tied_embeddings = true;
-  } else if (variant == "qwen3_moe") {
-    c.qk_norm = true;
-    c.moe = MoeConfig{4, 2, 16, true};
-    c.moe_layers = {false, true};
-  }
-  if (head == HeadKind::kValue) c.value_bias = true;
-  return c;
-}
 
 inline EngineOptions options_of(const std::string& variant, HeadKind head) {
   EngineOptions options;

@@ -1,138 +1,29 @@
 #include "model/transformer.h"
 
 #include "check.h"
-#include "core/packing.h"
-#include "core/parallel.h"
 #include "kernels/linear_log_prob.h"
 #include "model/value_head.h"
+#include "small_decoder.h"
 
 using namespace troupe;
+using namespace troupe::test;
 
 namespace {
 
-ModelConfig small(const std::string& variant) {
-  ModelConfig c;
-  c.family = variant;
-  c.vocab_size = 50;
-  c.hidden_size = 24;
-  c.num_layers = 2;
-  c.num_heads = 4;
-  c.num_kv_heads = 2;
-  c.head_dim = 8;
-  c.intermediate_size = 40;
-  c.max_positions = 64;
-  c.attention_scale = 0.35;
-  c.sliding_windows = {0, 0};
-  for (int64_t i = 0; i < 4; ++i) c.rope_inv_freq.push_back(std::pow(100.0, -static_cast<double>(i) / 4));
-  if (variant == "gpt2") {
-    c.norm = NormKind::kLayer;
-    c.positions = PositionKind::kLearned;
-    c.rope_inv_freq.clear();
-    c.gated_mlp = false;
-    c.activation = Activation::kGeluTanh;
-    c.qkv_bias = c.output_bias = c.mlp_bias = true;
-    c.tied_embeddings = true;
-  } else if (variant == "gemma2") {
-    c.norm_unit_offset = c.post_norms = c.tied_embeddings = true;
-    c.activation = Activation::kGeluTanh;
-    c.attention_softcap = 5;
-    c.final_softcap = 6;
-    c.sliding_windows = {4, 0};
-    c.embedding_scale = std::sqrt(24.0);
-  } else if (variant == "qwen3_moe") {
-    c.qk_norm = true;
-    c.moe = MoeConfig{4, 2, 16, true};
-    c.moe_layers = {false, true};
-  } else if (variant == "qwen2") {
-    c.qkv_bias = true;
-  }
-  return c;
-}
-
 const std::vector<std::string> kVariants = {"qwen2", "gpt2", "gemma2", "qwen3_moe"};
 
-TokenBatch batch_of(const std::vector<int64_t>& lengths, const std::vector<int64_t>& prompts, int64_t seed) {
-  std::vector<int32_t> offsets{0}, prompt_lens;
-  std::vector<at::Tensor> tokens;
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    offsets.push_back(offsets.back() + static_cast<int32_t>(lengths[i]));
-    prompt_lens.push_back(static_cast<int32_t>(prompts[i]));
-    at::manual_seed(
-        static_cast<uint64_t>(seed + lengths[i] * 1000 + prompts[i]));  // content follows the sequence
-    tokens.push_back(at::randint(50, {lengths[i]}, at::kInt));
-  }
-  return {at::cat(tokens), at::tensor(offsets, at::kInt), at::tensor(prompt_lens, at::kInt)};
+at::Tensor flat_grad(const SmallModel& model) {
+  std::vector<at::Tensor> parts;
+  for (const ParameterGroup& group : model.store.groups()) parts.push_back(group.buffers.grad);
+  return at::cat(parts).clone();
 }
-
-struct Model {
-  ModelConfig config;
-  ParameterStore store;
-  Transformer transformer;
-  explicit Model(const std::string& variant)
-      : config(small(variant)),
-        store(config, at::kCPU, at::kFloat, true, 7),
-        transformer(config, store, at::kCPU, at::kFloat) {
-    store.initialize_missing();
-    for (const Parameter& p : store.all()) {  // larger than the usual start, so that every part matters
-      const_cast<Parameter&>(p).master.mul_(p.info.shape.size() >= 2 ? 8 : 1).add_(0.01);
-    }
-  }
-
-  // log-probs of the whole batch at a capacity, in batch order.
-  at::Tensor log_probs(const TokenBatch& batch, int64_t capacity) {
-    const BatchLayout layout = check_layout(batch, config.vocab_size, config.max_positions);
-    const at::Tensor all = at::full({layout.num_response_tokens()}, NAN);
-    for (const MicroBatch& micro : pack(layout, 0, layout.size(), capacity)) {
-      const PackedTokens packed = gather(batch, layout, micro, kRowTile);
-      const at::Tensor hidden = transformer.forward(packed, nullptr, false);
-      const int64_t padded = hidden.size(0);
-      const ops::LogProbRows rows{at::empty({padded}), at::empty({padded}), {}, {}};
-      ops::linear_log_prob_forward({1, config.final_softcap}, hidden, transformer.head_weight(),
-                                   pad_rows(packed.targets, padded), rows);
-      all.index_copy_(0, packed.response_index, rows.log_probs.narrow(0, 0, packed.targets.size(0)));
-    }
-    return all;
-  }
-
-  // Gradients of sum(weights * log_probs), accumulated over micro-batches.
-  void backward(const TokenBatch& batch, int64_t capacity, const at::Tensor& weights, bool checkpointing) {
-    const BatchLayout layout = check_layout(batch, config.vocab_size, config.max_positions);
-    store.zero_grad();
-    for (const MicroBatch& micro : pack(layout, 0, layout.size(), capacity)) {
-      const PackedTokens packed = gather(batch, layout, micro, kRowTile);
-      ForwardState state;
-      const at::Tensor hidden = transformer.forward(packed, &state, checkpointing);
-      const int64_t padded = hidden.size(0);
-      const at::Tensor grad = pad_rows(weights.index_select(0, packed.response_index), padded);
-      const ops::LogProbRows rows{at::empty({padded}), at::empty({padded}), {}, {}};
-      const at::Tensor d_hidden = at::empty_like(hidden);
-      ops::linear_log_prob_backward(
-          {1, config.final_softcap}, hidden, transformer.head_weight(), pad_rows(packed.targets, padded),
-          rows, false,
-          [&](int64_t begin, int64_t end, const at::Tensor& g, const at::Tensor&) {
-            g.copy_(grad.narrow(0, begin, end - begin));
-          },
-          d_hidden, transformer.head_weight_grad());
-      transformer.backward(d_hidden, state);
-    }
-  }
-
-  at::Tensor flat_grad() {
-    std::vector<at::Tensor> parts;
-    for (const ParameterGroup& group : store.groups()) parts.push_back(group.buffers.grad);
-    return at::cat(parts).clone();
-  }
-};
-
-const std::vector<int64_t> kLengths = {9, 3, 30, 17, 1, 22, 5};
-const std::vector<int64_t> kPrompts = {4, 1, 10, 16, 1, 2, 4};
 
 }  // namespace
 
 TEST(gradients_are_finite_differences) {
   at::NoGradGuard no_grad;
   for (const std::string& variant : kVariants) {
-    Model model(variant);
+    SmallModel model(small(variant));
     const TokenBatch batch = batch_of(kLengths, kPrompts, 1);
     const BatchLayout layout = check_layout(batch, 50, 64);
     at::manual_seed(5);
@@ -166,7 +57,7 @@ TEST(gradients_are_finite_differences) {
 TEST(log_probs_do_not_depend_on_capacity_order_or_neighbours) {
   at::NoGradGuard no_grad;
   for (const std::string& variant : kVariants) {
-    Model model(variant);
+    SmallModel model(small(variant));
     const at::Tensor straight = model.log_probs(batch_of(kLengths, kPrompts, 1), 4096);
     CHECK(at::isfinite(straight).all().item<bool>());
     CHECK(at::equal(straight, model.log_probs(batch_of(kLengths, kPrompts, 1), 30)));
@@ -187,16 +78,16 @@ TEST(log_probs_do_not_depend_on_capacity_order_or_neighbours) {
 TEST(checkpointing_changes_nothing_and_micro_batches_only_rounding) {
   at::NoGradGuard no_grad;
   for (const std::string& variant : kVariants) {
-    Model model(variant);
+    SmallModel model(small(variant));
     const TokenBatch batch = batch_of(kLengths, kPrompts, 1);
     at::manual_seed(6);
     const at::Tensor weights = at::randn({check_layout(batch, 50, 64).num_response_tokens()});
     model.backward(batch, 4096, weights, false);
-    const at::Tensor grad = model.flat_grad();
+    const at::Tensor grad = flat_grad(model);
     model.backward(batch, 4096, weights, true);
-    CHECK(at::equal(grad, model.flat_grad()));
+    CHECK(at::equal(grad, flat_grad(model)));
     model.backward(batch, 30, weights, false);
-    CHECK((grad - model.flat_grad()).abs().max().item<double>() < 2e-5 * grad.abs().max().item<double>());
+    CHECK((grad - flat_grad(model)).abs().max().item<double>() < 2e-5 * grad.abs().max().item<double>());
   }
 }
 
@@ -224,7 +115,7 @@ TEST(prompts_shared_by_several_sequences_change_nothing) {
   const TokenBatch together = batch_of_rows(0, rows.size());
   const BatchLayout layout = check_layout(together, 50, 64);
   for (const std::string& variant : kVariants) {
-    Model model(variant);
+    SmallModel model(small(variant));
     at::manual_seed(8);
     const at::Tensor weights = at::randn({layout.num_response_tokens()});
     std::vector<at::Tensor> log_probs;
@@ -234,14 +125,14 @@ TEST(prompts_shared_by_several_sequences_change_nothing) {
       log_probs.push_back(model.log_probs(alone, 64));
       const int64_t begin = layout.response_offsets[i];
       model.backward(alone, 64, weights.narrow(0, begin, layout.response_offsets[i + 1] - begin), false);
-      grad = grad.defined() ? grad + model.flat_grad() : model.flat_grad();
+      grad = grad.defined() ? grad + flat_grad(model) : flat_grad(model);
     }
     // 64: everything in one micro-batch; 33: groups are cut, one prompt is computed twice.
     for (const int64_t capacity : {64, 33}) {
       CHECK(at::equal(model.log_probs(together, capacity), at::cat(log_probs)));
       model.backward(together, capacity, weights, false);
       const double scale = grad.abs().max().item<double>();
-      CHECK((grad - model.flat_grad()).abs().max().item<double>() < 2e-5 * scale);
+      CHECK((grad - flat_grad(model)).abs().max().item<double>() < 2e-5 * scale);
     }
   }
 }

@@ -1,4 +1,4 @@
-import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Batch } from '../../ts/batch/batch';
@@ -21,6 +21,7 @@ const config = (directory: string, trainer: object = {}): ResolvedSftConfig =>
       save_freq: 2,
       test_freq: 3,
       resume_mode: 'auto',
+      seed: 1,
       max_ckpt_to_keep: null,
       logger: [],
       ...trainer,
@@ -130,6 +131,20 @@ test('a stop request saves after the step', async () => {
   });
   expect(await stopped.fit()).toMatchObject({ step: 3, interrupted: true, finalModel: null });
   expect(readFileSync(join(directory, 'latest_checkpointed_iteration.txt'), 'utf8')).toBe('3');
+});
+
+test('another seed is refused; disable starts over for good', async () => {
+  const directory = runDirectory();
+  await runSft(directory, fakeEngine());
+  await expect(runSft(directory, fakeEngine(), { seed: 5 })).rejects.toThrow(
+    /trainer\.seed: the checkpoint .*global_step_6 was made with seed 1 but the configuration has 5/,
+  );
+  const dying = fakeEngine(() => {
+    throw new Error('killed');
+  });
+  await expect(runSft(directory, dying, { resume_mode: 'disable', seed: 5 })).rejects.toThrow('killed');
+  expect(existsSync(join(directory, 'latest_checkpointed_iteration.txt'))).toBe(false);
+  expect(await runSft(directory, fakeEngine(), { seed: 5 })).toMatchObject({ step: 6 });
 });
 
 test('a checkpoint of the other program is refused', async () => {

@@ -276,6 +276,35 @@ describe('resuming', () => {
     const other = trainer({ directory: first.directory, overrides: [...overrides, 'trainer.seed=99'] });
     await expect(other.trainer.fit()).rejects.toThrow(/trainer\.seed: .* seed/);
   });
+
+  test('what an earlier run saved is not resumed once another has begun in its place', async () => {
+    const whole = trainer({ overrides });
+    await whole.trainer.fit();
+    const metrics = read(whole.directory, 'metrics.jsonl');
+    const dies = async (...more: string[]) => {
+      const run = trainer({ directory: whole.directory, overrides: [...overrides, ...more] });
+      run.engines.onCall = () => {
+        throw new Error('killed');
+      };
+      await expect(run.trainer.fit()).rejects.toThrow('killed');
+    };
+    const resumes = async (after: number) => {
+      const run = trainer({ directory: whole.directory, overrides });
+      await run.trainer.fit();
+      expect(run.engines.updates).toHaveLength(5 - after);
+      expect(read(whole.directory, 'metrics.jsonl')).toBe(metrics);
+    };
+    const step4 = join(whole.directory, 'global_step_4');
+    await dies('trainer.resume_mode=resume_path', `trainer.resume_from_path=${step4}`);
+    await resumes(4);
+    await dies('trainer.resume_mode=disable');
+    await resumes(0);
+    // Looking at it alone changes nothing.
+    const last = read(whole.directory, 'latest_checkpointed_iteration.txt');
+    const only = ['trainer.resume_mode=disable', 'trainer.val_only=true'];
+    await trainer({ directory: whole.directory, overrides: [...overrides, ...only] }).trainer.fit();
+    expect(read(whole.directory, 'latest_checkpointed_iteration.txt')).toBe(last);
+  });
 });
 
 describe('failures', () => {

@@ -2,6 +2,9 @@ import type { Batch, Seqs } from '../batch/batch';
 import { loadCheckpoint, saveAdapter, saveCheckpoint, saveModel } from '../checkpoint/engine_checkpoint';
 import { rankZero, splitCollect } from '../controller/dispatch';
 import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
+import type { WeightBucket, WeightTransfer } from '../weights/weight_bucket';
+import { exportWeights, type WeightExport, type WeightExportOptions } from '../weights/weight_export';
+import { importWeights } from '../weights/weight_import';
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from './check_options';
 import type { EngineOptions } from './engine_options';
 import { mergeRanks, reduceMetrics, type UpdateMetrics } from './metrics';
@@ -251,8 +254,20 @@ export class Actor {
 
   /** Continues from what saveCheckpoint wrote, bitwise as if it had never stopped. */
   async loadCheckpoint(dir: string): Promise<void> {
-    this.engine.checkOpen();
     await loadCheckpoint(this.engine, dir);
+  }
+
+  /**
+   * The weights in buckets, for an inference engine outside: `for await (const { parts } of actor.exportWeights())`. Names, shapes and
+   * bytes are known before the first bucket. Throws INVALID_ARGUMENT for options that make no sense.
+   */
+  exportWeights(o: WeightExportOptions = {}): WeightExport {
+    return exportWeights(this.engine, o);
+  }
+
+  /** Replaces all weights by those of a stream such as exportWeights gives; see {@link importWeights}. */
+  async importWeights(source: AsyncIterable<WeightBucket> | Iterable<WeightBucket>): Promise<WeightTransfer> {
+    return await importWeights(this.engine, source);
   }
 
   /** Idempotent. */

@@ -28,6 +28,9 @@ const DEFAULT_CAPACITY = { cpu: 4096, cuda: 16384 };
  */
 export class RoleEngine {
   private closing: Promise<void> | null = null;
+  private replacing = false;
+  /** Why the weights cannot be used. */
+  private torn: string | null = null;
 
   private constructor(
     readonly role: RoleName,
@@ -104,9 +107,50 @@ export class RoleEngine {
     return this.options.device;
   }
 
+  get isOpen(): boolean {
+    return this.closing === null;
+  }
+
   /** The verbs call this first. */
   checkOpen(): void {
     if (this.closing !== null) throw new TroupeError('CLOSED', `the ${this.role} is closed`);
+    if (this.torn !== null) throw new TroupeError('INVALID_MODEL', `[${this.role}] ${this.torn}`);
+  }
+
+  /**
+   * Runs `replace`, which sets the weights piece by piece and calls `touch` before the first. Until it ends every other verb is refused;
+   * when it fails after `touch`, also from then on, because the model is neither the old one nor the new.
+   */
+  async replaceWeights<T>(what: string, replace: (touch: () => void) => Promise<T>): Promise<T> {
+    if (this.closing !== null) this.checkOpen();
+    if (this.replacing) {
+      throw new TroupeError(
+        'INVALID_ARGUMENT',
+        `[${what}] the weights are being replaced already: wait for it`,
+      );
+    }
+    this.replacing = true;
+    const before = this.torn;
+    let touched = false;
+    this.torn = `${what} is replacing the weights: wait for it`;
+    try {
+      const result = await replace(() => {
+        touched = true;
+      });
+      this.torn = null;
+      return result;
+    } catch (error) {
+      this.torn = before;
+      if (touched) {
+        this.torn = `${what} failed after it had replaced a part of the weights, so they are neither the old ones nor the new`;
+        const remedy = `the ${this.role} refuses all work until importWeights or loadCheckpoint succeeds`;
+        if (error instanceof Error) error.message += `; a part of the weights had been replaced: ${remedy}`;
+        this.torn += `: ${remedy}`;
+      }
+      throw error;
+    } finally {
+      this.replacing = false;
+    }
   }
 
   /** Refuses token ids outside the vocabulary and sequences that do not fit, before any work starts. */

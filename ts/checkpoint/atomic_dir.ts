@@ -13,6 +13,7 @@ import {
 } from 'node:fs';
 import path from 'node:path';
 import { TroupeError } from '../errors';
+import { makeDirectories } from './make_directories';
 
 /** Files of a saved model or checkpoint: only a directory of nothing but these is replaced by a new save. */
 const OURS = /\.(safetensors|json|txt|model|jinja)$|^optimizer$|^lora_adapter$/;
@@ -39,7 +40,7 @@ export async function writeDirectory(
   );
   checkReplaceable(final);
   try {
-    mkdirSync(parent, { recursive: true });
+    makeDirectories(parent);
     mkdirSync(temporary);
     await write(temporary);
     syncTree(temporary);

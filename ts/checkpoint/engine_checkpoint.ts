@@ -13,7 +13,7 @@ import { planLoad } from './load_plan';
 import { planAdapterLoad, writeAdapterFiles } from './peft_adapter';
 import { parseObject, readTensors, readText } from './safetensors';
 import type { FloatDtype, WritePlan } from './write_plan';
-import { planWrite } from './write_plan';
+import { DEFAULT_SHARD_BYTES, planWrite } from './write_plan';
 
 // A checkpoint is a Hugging Face directory with float32 weights, plus
 //   optimizer/exp_avg.safetensors, optimizer/exp_avg_sq.safetensors   AdamW's moments under the weights' names
@@ -45,8 +45,9 @@ export function saveModel(
   engine: RoleEngine,
   dir: string,
   dtype: 'float32' | 'bfloat16' | null,
+  maxShardBytes = DEFAULT_SHARD_BYTES,
 ): Promise<void> {
-  return writeDirectory(dir, (temporary) => writeModel(engine, temporary, dtype));
+  return writeDirectory(dir, (temporary) => writeModel(engine, temporary, dtype, maxShardBytes));
 }
 
 /** Saves the adapters in PEFT's format. */
@@ -69,7 +70,7 @@ async function writeAdapter(engine: RoleEngine, lora: Lora, dir: string): Promis
 export function saveCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
   return writeDirectory(dir, async (temporary) => {
     if (engine.lora === null) {
-      await writeModel(engine, temporary, 'float32');
+      await writeModel(engine, temporary, 'float32', DEFAULT_SHARD_BYTES);
     } else {
       mkdirSync(path.join(temporary, ADAPTER));
       await writeAdapter(engine, engine.lora, path.join(temporary, ADAPTER));
@@ -90,8 +91,15 @@ export function saveCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
   });
 }
 
-/** Checks all of a checkpoint first and loads it then, so that a bad one leaves the engine as it was. */
-export async function loadCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
+/**
+ * Checks all of a checkpoint first and loads it then, so that one that does not fit leaves the engine as it was. After one whose bytes turn
+ * out bad on the way (NaN, an unreadable disk) the engine refuses work.
+ */
+export function loadCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
+  return engine.replaceWeights('loadCheckpoint', (touch) => replaceByCheckpoint(engine, dir, touch));
+}
+
+async function replaceByCheckpoint(engine: RoleEngine, dir: string, touch: () => void): Promise<void> {
   const file = path.join(dir, 'engine.json');
   if (!existsSync(file)) {
     throw new TroupeError(
@@ -141,6 +149,7 @@ export async function loadCheckpoint(engine: RoleEngine, dir: string): Promise<v
     for (const { kind, base } of MOMENTS)
       loads.push({ kind, files: planLoad(at, readTensors(at, base), mapping).files });
   }
+  touch();
   for (const { kind, files } of loads)
     await oneToAll(engine.group, engine.name, 'importTensors', [kind, files]);
   if (engine.options.optim !== null) {
@@ -152,13 +161,14 @@ async function writeModel(
   engine: RoleEngine,
   dir: string,
   dtype: 'float32' | 'bfloat16' | null,
+  maxShardBytes: number,
 ): Promise<void> {
   const { model } = engine;
   // A fresh value head has no dtype of its own: it takes that of its neighbours.
   const usual = model.dtypes.values().next().value ?? 'F32';
   const dtypeOf = (hf: string): FloatDtype =>
     dtype === null ? (model.dtypes.get(hf) ?? usual) : DTYPES[dtype];
-  const plan = planWrite(dir, 'model', model.mapping, dtypeOf);
+  const plan = planWrite(dir, 'model', model.mapping, dtypeOf, maxShardBytes);
   try {
     writeModelFiles(model, dir, plan, dtype);
   } catch (e) {

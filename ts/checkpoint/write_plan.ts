@@ -6,6 +6,9 @@ export type FloatDtype = NativeTensorSlice['dtype'];
 
 const FLOAT_BYTES: Readonly<Record<FloatDtype, number>> = { F32: 4, F16: 2, BF16: 2 };
 
+/** Of one element. */
+export const floatBytes = (dtype: FloatDtype): number => FLOAT_BYTES[dtype];
+
 export const isFloatDtype = (dtype: string): dtype is FloatDtype => Object.hasOwn(FLOAT_BYTES, dtype);
 
 export interface WritePlan {
@@ -20,7 +23,7 @@ interface Item {
   bytes: number;
 }
 
-const DEFAULT_SHARD = 5e9;
+export const DEFAULT_SHARD_BYTES = 5e9;
 
 /**
  * Which tensor goes where in which file of `dir`: `${base}.safetensors`, or above `maxShardBytes` in all
@@ -31,7 +34,7 @@ export function planWrite(
   base: string,
   mapping: readonly TensorMapping[],
   dtypeOf: (hf: string) => FloatDtype,
-  maxShardBytes = DEFAULT_SHARD,
+  maxShardBytes = DEFAULT_SHARD_BYTES,
 ): WritePlan {
   const items = mapping.map((m): Item => {
     const dtype = dtypeOf(m.hf);

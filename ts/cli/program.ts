@@ -1,10 +1,12 @@
 import yargs, { type Argv } from 'yargs';
 import { resolveSampling } from '../actor/sampling';
+import type { ExportOptions } from '../export/export_checkpoint';
 import { runDoctor } from '../native/doctor';
 import { packageVersion } from '../native/package_root';
 import { runSetup } from '../native/setup';
 import { parseByteSize } from '../planner/byte_size';
 import { bench } from './bench';
+import { exportCommand } from './export';
 import { type GenerateOptions, generate } from './generate';
 import { importVerlCommand } from './import_verl';
 import { type PlanOptions, plan } from './plan';
@@ -71,6 +73,15 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       const options = generateOptions(a);
       choose(() => generate(options));
     })
+    .command(
+      'export <checkpoint> <out>',
+      'Write the weights of a checkpoint as a plain Hugging Face directory',
+      withExport,
+      (a) => {
+        const options = exportOptions(a);
+        choose(() => exportCommand(a.checkpoint, a.out, options));
+      },
+    )
     .command('bench', 'Measure the speed of this machine (troupe bench --help)', {}, () =>
       choose(() => bench([])),
     )
@@ -90,9 +101,10 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
     .exitProcess(false)
     .fail((message, error) => {
       const text = message ?? error.message;
-      // The one positional that a command may lack.
-      const missing = text.startsWith('Not enough non-option arguments');
-      throw new UsageError(`${missing ? 'Expected a configuration file' : text}; see troupe --help`);
+      // Of positionals, which yargs only counts.
+      const lacks = text.startsWith('Not enough non-option arguments');
+      const expected = `Expected ${argv[0] === 'export' ? 'a checkpoint and a new directory' : 'a configuration file'}`;
+      throw new UsageError(`${lacks ? expected : text}; see troupe --help`);
     })
     .parseAsync();
   return task;
@@ -228,6 +240,56 @@ function generateOptions(a: Awaited<ReturnType<typeof withSampling>['argv']>): G
     device: a.device ?? null,
     dtype: a.dtype ?? null,
     sampling,
+  };
+}
+
+const withExport = (y: Argv) =>
+  y
+    .positional('checkpoint', {
+      type: 'string',
+      demandOption: true,
+      describe: 'Directory of a run (its newest checkpoint), a global_step_N, a saved model or adapter',
+    })
+    .positional('out', { type: 'string', demandOption: true, describe: 'New directory' })
+    .option('dtype', {
+      choices: ['float32', 'bfloat16'] as const,
+      describe: 'Default: as it is stored (checkpoints: float32)',
+    })
+    .option('role', {
+      choices: ['actor', 'critic'] as const,
+      describe: 'Which model of the checkpoint; default: actor',
+    })
+    .option('merge-lora', {
+      type: 'boolean',
+      default: false,
+      describe: 'Write the whole model with the adapters merged in, not the adapter alone',
+    })
+    .option('base', {
+      type: 'string',
+      requiresArg: true,
+      describe: 'Model that the adapters belong to; default: what adapter_config.json names',
+    })
+    .option('max-shard-size', {
+      type: 'string',
+      requiresArg: true,
+      default: '5GB',
+      describe: 'Above it weights are spread over several files',
+    });
+
+/** @throws UsageError naming the option that is out of range */
+function exportOptions(a: Awaited<ReturnType<typeof withExport>['argv']>): ExportOptions {
+  const { dtype, role, mergeLora, base, maxShardSize } = a;
+  const maxShardBytes = parseByteSize(maxShardSize);
+  if (maxShardBytes === null)
+    throw new UsageError(`export: --max-shard-size: expected a size such as 5GB, got ${maxShardSize}`);
+  if (base !== undefined && !mergeLora)
+    throw new UsageError('export: --base is of use with --merge-lora only');
+  return {
+    mergeLora,
+    maxShardBytes,
+    ...(dtype === undefined ? {} : { dtype }),
+    ...(role === undefined ? {} : { role }),
+    ...(base === undefined ? {} : { base }),
   };
 }
 

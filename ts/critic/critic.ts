@@ -14,6 +14,9 @@ import type {
   NativeValueBatch,
   NativeValueLossOptions,
 } from '../native/bridge';
+import type { WeightBucket, WeightTransfer } from '../weights/weight_bucket';
+import { exportWeights, type WeightExport, type WeightExportOptions } from '../weights/weight_export';
+import { importWeights } from '../weights/weight_import';
 
 export interface CriticUpdateOptions {
   /** Sequences per optimiser step, over all ranks; default: the whole batch. It must divide the batch. */
@@ -125,8 +128,17 @@ export class Critic {
 
   /** Continues from what saveCheckpoint wrote. */
   async loadCheckpoint(dir: string): Promise<void> {
-    this.engine.checkOpen();
     await loadCheckpoint(this.engine, dir);
+  }
+
+  /** The weights in buckets, as {@link Actor.exportWeights}. */
+  exportWeights(o: WeightExportOptions = {}): WeightExport {
+    return exportWeights(this.engine, o);
+  }
+
+  /** Replaces all weights by those of a stream such as exportWeights gives; see {@link importWeights}. */
+  async importWeights(source: AsyncIterable<WeightBucket> | Iterable<WeightBucket>): Promise<WeightTransfer> {
+    return await importWeights(this.engine, source);
   }
 
   /** Idempotent. */

@@ -67,7 +67,11 @@ function parseArray(path: string, text: string): RowFile {
   try {
     value = JSON.parse(text);
   } catch (cause) {
-    throw new TroupeError('INVALID_DATA', `[data] ${path}: not valid JSON: ${reasonOf(cause)}`, { cause });
+    throw new TroupeError(
+      'INVALID_DATA',
+      `[data] ${arrayProblem(path, text) ?? `${path}: not valid JSON: ${reasonOf(cause)}`}`,
+      { cause },
+    );
   }
   if (!Array.isArray(value)) {
     throw new TroupeError('INVALID_DATA', `[data] ${path}: expected an array of objects, got ${show(value)}`);
@@ -78,6 +82,28 @@ function parseArray(path: string, text: string): RowFile {
   return new MemoryFile(path, value as Row[], null);
 }
 
+/** Which row of an array is no JSON, and on which line; null when it is not one of the rows. */
+function arrayProblem(path: string, text: string): string | null {
+  const bytes = Buffer.from(text);
+  const scanner = new JsonScanner(true);
+  scanner.push(bytes);
+  const { index, problem, line } = scanner.end();
+  for (const [i, start] of index.starts.entries()) {
+    const row = bytes.toString('utf8', start, index.ends[i]);
+    try {
+      JSON.parse(row);
+    } catch (cause) {
+      const reason = reasonOf(cause);
+      // V8 names the place in some messages only, and quotes the row in others; without it: the line where the row begins.
+      const within = /at position (\d+)/.exec(reason);
+      const before = bytes.toString('utf8', 0, start) + row.slice(0, within === null ? 0 : Number(within[1]));
+      const why = reason.replace(/ at position .*|, "[\s\S]*" is not valid JSON$/, '');
+      return `${path}:${before.split('\n').length}, row ${i}: not valid JSON: ${why}`;
+    }
+  }
+  return problem === null ? null : `${path}:${line}: not valid JSON: ${problem}`;
+}
+
 function scan(path: string, fd: number): JsonIndex {
   const scanner = new JsonScanner(path.endsWith('.json'));
   const chunk = Buffer.allocUnsafe(CHUNK);
@@ -86,8 +112,9 @@ function scan(path: string, fd: number): JsonIndex {
     if (length === 0) break;
     scanner.push(chunk.subarray(0, length));
   }
-  const { index, problem } = scanner.end();
-  if (problem !== null) throw new TroupeError('INVALID_DATA', `[data] ${path}: not valid JSON: ${problem}`);
+  const { index, problem, line } = scanner.end();
+  if (problem !== null)
+    throw new TroupeError('INVALID_DATA', `[data] ${path}:${line}: not valid JSON: ${problem}`);
   return index;
 }
 

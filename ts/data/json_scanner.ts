@@ -6,6 +6,7 @@ export interface JsonIndex {
   lines: number[] | null;
 }
 
+const NEWLINE = 0x0a;
 const QUOTE = 0x22;
 const BACKSLASH = 0x5c;
 const COMMA = 0x2c;
@@ -40,12 +41,13 @@ export class JsonScanner {
     this.offset += bytes.length;
   }
 
-  end(): { index: JsonIndex; problem: string | null } {
-    if (this.mode === 'array' && this.problem === null) {
-      return { index: this.index, problem: `the array ends within row ${this.index.starts.length}` };
-    }
+  /** `line`: where the scan has ended, which is at the problem when there is one. */
+  end(): { index: JsonIndex; problem: string | null; line: number } {
+    const { index, line } = this;
+    if (this.mode === 'array' && this.problem === null)
+      return { index, problem: `the array ends within row ${index.starts.length}`, line };
     if (this.start >= 0) this.finish(this.last);
-    return { index: this.index, problem: this.problem };
+    return { index, problem: this.problem, line };
   }
 
   /** Index of the first byte of the rows: past white space, a byte-order mark, and the bracket of an array. */
@@ -59,6 +61,7 @@ export class JsonScanner {
     while (i < bytes.length && isSpace(bytes[i] as number)) i++;
     if (i === bytes.length) return i;
     const array = bytes[i] === 0x5b;
+    if (array) this.line += bytes.subarray(first, i).filter((byte) => byte === NEWLINE).length;
     this.mode = array ? 'array' : 'lines';
     if (array) this.index.lines = null;
     return array ? i + 1 : first;
@@ -67,7 +70,7 @@ export class JsonScanner {
   private pushLines(bytes: Uint8Array, from: number): void {
     let i = from;
     while (i < bytes.length) {
-      let newline = bytes.indexOf(0x0a, i);
+      let newline = bytes.indexOf(NEWLINE, i);
       const complete = newline >= 0;
       if (!complete) newline = bytes.length;
       let [start, end] = [i, newline];
@@ -88,6 +91,7 @@ export class JsonScanner {
   private pushArray(bytes: Uint8Array, from: number): void {
     for (let i = from; i < bytes.length && this.problem === null; i++) {
       const byte = bytes[i] as number;
+      if (byte === NEWLINE) this.line++;
       if (this.quoted) {
         if (this.escaped) this.escaped = false;
         else if (byte === BACKSLASH) this.escaped = true;

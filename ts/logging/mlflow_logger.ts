@@ -9,6 +9,8 @@ const API = '/api/2.0/mlflow';
 // Limits of one log-batch request.
 const METRICS_PER_REQUEST = 1000;
 const PARAMS_PER_REQUEST = 100;
+/** After so many names that are refused, and none that is taken, something else is wrong. */
+const MOST_REFUSED = 8;
 const PARAM_LENGTH = 6000;
 const KEY_LENGTH = 250;
 
@@ -39,6 +41,8 @@ export class MlflowLogger implements MetricLogger, Receiver<Entry> {
   private remote: RemoteRun | null = null;
   /** Parameters cannot change: a resumed run has those of its beginning. */
   private paramsSent = false;
+  /** Names that the server has refused. */
+  private readonly refused = new Set<string>();
 
   /** Throws when no server is named, or the address is none. */
   constructor(private readonly run: LoggedRun) {
@@ -95,13 +99,47 @@ export class MlflowLogger implements MetricLogger, Receiver<Entry> {
   }
 
   async send(items: readonly Entry[], signal: AbortSignal): Promise<void> {
-    const metrics = items.filter(({ step }) => step > this.file.sentBefore).flatMap((item) => item.metrics);
+    const metrics = items
+      .filter(({ step }) => step > this.file.sentBefore)
+      .flatMap((item) => item.metrics)
+      .filter(({ key }) => !this.refused.has(key));
     // Sent again after an error, a metric with the same time and step counts once.
     for (let at = 0; at < metrics.length; at += METRICS_PER_REQUEST) {
-      const part = metrics.slice(at, at + METRICS_PER_REQUEST);
-      await this.post('/runs/log-batch', { run_id: this.remote?.runId, metrics: part }, signal);
+      await this.sendMetrics(metrics.slice(at, at + METRICS_PER_REQUEST), signal);
     }
     this.file.sent(Math.max(...items.map(({ step }) => step)));
+  }
+
+  /**
+   * A server refuses a request as a whole for one name that it does not take. Halves of the names are tried until those are found;
+   * they are not sent again.
+   */
+  private async sendMetrics(metrics: readonly Metric[], signal: AbortSignal): Promise<void> {
+    const bad = new Map<string, RefusedError>();
+    let taken = false;
+    const send = async (part: readonly Metric[]): Promise<void> => {
+      try {
+        await this.post('/runs/log-batch', { run_id: this.remote?.runId, metrics: part }, signal);
+        taken = true;
+      } catch (error) {
+        if (!(error instanceof RefusedError && error.status === 400)) throw error;
+        const keys = [...new Set(part.map(({ key }) => key))];
+        if (keys.length === 1) bad.set(keys[0] as string, error);
+        // It is not the names.
+        if (!taken && bad.size === MOST_REFUSED) throw error;
+        if (keys.length === 1) return;
+        const first = new Set(keys.slice(0, keys.length / 2));
+        await send(part.filter(({ key }) => first.has(key)));
+        await send(part.filter(({ key }) => !first.has(key)));
+      }
+    };
+    if (metrics.length > 0) await send(metrics);
+    const [reason] = bad.values();
+    if (!taken && reason !== undefined) throw reason;
+    for (const [key, { message }] of bad) {
+      this.refused.add(key);
+      this.run.warn(`mlflow: the server refuses the metric '${key}', which is not sent any more: ${message}`);
+    }
   }
 
   async finish(outcome: RunOutcome, signal: AbortSignal): Promise<void> {

@@ -22,6 +22,8 @@ export interface LoadedModel {
   mapping: TensorMapping[];
   /** What `importTensors` takes to fill the parameters. */
   files: NativeTensorFile[];
+  /** Where the tensors lie, by Hugging Face name. */
+  stored: ReadonlyMap<string, StoredTensor>;
   /** dtype of each stored tensor, by Hugging Face name. */
   dtypes: Map<string, FloatDtype>;
   /** generation_config.json's eos ids, else config.json's. */
@@ -68,6 +70,7 @@ export function loadModelDirectory(dir: string, head: Head): LoadedModel {
     config,
     mapping,
     files,
+    stored: found,
     dtypes: dtypesOf(found),
     eosTokenIds: generationEos(dir) ?? eosTokenIds,
     freshHead,

@@ -232,6 +232,27 @@ export interface NativeTensorFile {
   tensors: NativeTensorSlice[];
 }
 
+/** Rows of a Hugging Face tensor, which is rows of a parameter (native/core/engine.h, WeightChunk). */
+export interface NativeWeightChunk {
+  param: string;
+  row: number;
+  rows: number;
+  transpose: boolean;
+  label: string;
+  first: number;
+  count: number;
+}
+
+export interface NativeWeightBucket {
+  dtype: 'float32' | 'bfloat16';
+  chunks: NativeWeightChunk[];
+}
+
+export interface NativeExportedWeights {
+  bytes: Uint8Array | null; // of rank 0
+  version: number;
+}
+
 export interface NativePolicyLossInputs {
   offsets: Int32Array; // [b+1] over response tokens
   responseMask: Uint8Array;
@@ -342,6 +363,16 @@ export interface NativeBinding {
   parameters(engine: NativeEngine): Promise<NativeParameterInfo[]>;
   importTensors(engine: NativeEngine, kind: NativeTensorKind, files: NativeTensorFile[]): Promise<null>;
   exportTensors(engine: NativeEngine, kind: NativeTensorKind, files: NativeTensorFile[]): Promise<null>;
+  /** A bucket of an export: `version` is that of its first bucket, null for that one; `more`: another follows. */
+  exportWeights(
+    engine: NativeEngine,
+    kind: NativeTensorKind,
+    bucket: NativeWeightBucket,
+    version: number | null,
+    more: boolean,
+  ): Promise<NativeExportedWeights>;
+  /** bytes: on rank 0, which sends them to the others; null on those. */
+  importWeights(engine: NativeEngine, bucket: NativeWeightBucket, bytes: Uint8Array | null): Promise<null>;
   getTensor(engine: NativeEngine, kind: NativeTensorKind, param: string): Promise<Float32Array>;
 
   stateBytes(engine: NativeEngine): Promise<NativeStateBytes>;

@@ -3,7 +3,6 @@ import { createHash, type Hash } from 'node:crypto';
 import {
   copyFileSync,
   existsSync,
-  mkdirSync,
   readdirSync,
   readFileSync,
   renameSync,
@@ -14,6 +13,7 @@ import {
 import { createRequire } from 'node:module';
 import { availableParallelism, totalmem } from 'node:os';
 import path from 'node:path';
+import { makeDirectories } from '../checkpoint/make_directories';
 import { TroupeError } from '../errors';
 import { type BuildRecord, localAddon, localRecord, readBuildRecord } from './addons';
 import type { LibTorch } from './libtorch';
@@ -108,7 +108,7 @@ function cmakeJs(command: 'configure' | 'build', args: string[]): void {
 
 /** Copy, then rename: a process that has the old addon mapped keeps its old file. */
 function publish(record: BuildRecord): void {
-  mkdirSync(path.dirname(localAddon), { recursive: true });
+  makeDirectories(path.dirname(localAddon));
   const partial = `${localAddon}.${process.pid}.partial`;
   copyFileSync(path.join(buildDirectory, 'Release', 'troupe.node'), partial);
   renameSync(partial, localAddon);

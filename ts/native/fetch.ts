@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import path from 'node:path';
+import { makeDirectories } from '../checkpoint/make_directories';
 import { TroupeError } from '../errors';
 import { inspectLibTorch, type LibTorch, supportedMinors, supportedRange } from './libtorch';
 import { unpackProgram } from './unpack_program';
@@ -28,7 +29,7 @@ const partialPrefix = '.partial-';
  */
 export async function fetchLibTorch(options: FetchOptions): Promise<LibTorch> {
   checkVersion(options.version);
-  mkdirSync(options.cache, { recursive: true });
+  makeDirectories(options.cache);
   removeAbandoned(options.cache);
   const work = mkdtempSync(path.join(options.cache, `${partialPrefix}${process.pid}-`));
   const cleanUp = (): void => rmSync(work, { recursive: true, force: true });

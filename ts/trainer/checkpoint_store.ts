@@ -13,6 +13,7 @@ import {
 } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 import { asTroupeError, syncPath, syncTree, TEMPORARY } from '../checkpoint/atomic_dir';
+import { makeDirectories } from '../checkpoint/make_directories';
 import { TroupeError } from '../errors';
 import { reasonOf } from '../text';
 
@@ -80,6 +81,11 @@ export class CheckpointStore<State> {
     return directory;
   }
 
+  /** Whether a run has saved here. */
+  holdsRun(): boolean {
+    return existsSync(join(this.root, LATEST));
+  }
+
   /** The newest complete checkpoint; null when there is none. */
   latest(): Checkpoint<State> | null {
     const pointer = join(this.root, LATEST);
@@ -95,6 +101,21 @@ export class CheckpointStore<State> {
     // The named directory is missing only if a crash hit while it was being overwritten: an older one serves.
     const step = this.steps().findLast((candidate) => candidate <= named);
     return step === undefined ? null : this.read(this.directoryOf(step));
+  }
+
+  /**
+   * A run starts here from a checkpoint, or (null) from the beginning: whatever an earlier run has saved after that, it is not the newest
+   * any more, also when this run ends before it has saved anything.
+   */
+  beginFrom(checkpoint: Checkpoint<State> | null): void {
+    const pointer = join(this.root, LATEST);
+    if (!existsSync(pointer)) return;
+    if (checkpoint !== null && dirname(checkpoint.directory) === this.root) {
+      writeFileAtomic(pointer, String(checkpoint.step));
+    } else {
+      rmSync(pointer);
+      syncPath(this.root);
+    }
   }
 
   /** The checkpoint in a directory named global_step_{N}, anywhere. */
@@ -180,7 +201,7 @@ export class CheckpointStore<State> {
 
   /** Deletes what a killed process left under temporary names. */
   removeLeftovers(): void {
-    mkdirSync(this.root, { recursive: true });
+    makeDirectories(this.root);
     for (const name of readdirSync(this.root)) {
       if (name.startsWith(TEMPORARY)) rmSync(join(this.root, name), { recursive: true, force: true });
     }

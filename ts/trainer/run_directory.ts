@@ -1,6 +1,7 @@
-import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { dirname, join, resolve } from 'node:path';
+import { existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
 import { asTroupeError, TEMPORARY } from '../checkpoint/atomic_dir';
+import { makeDirectories } from '../checkpoint/make_directories';
 import { toJson } from '../text';
 import { writeFileAtomic } from './checkpoint_store';
 
@@ -14,16 +15,6 @@ export interface DumpRow extends Record<string, unknown> {
 }
 
 const SAMPLES_PER_STEP = 4;
-
-/**
- * `mkdir -p`. Node's own recursive mkdir never returns where a parent refuses children with ENOENT (below /proc, some network
- * file systems).
- */
-function makeDirectories(path: string): void {
-  if (existsSync(path)) return;
-  makeDirectories(dirname(path));
-  mkdirSync(path);
-}
 
 /**
  * Creates a directory and proves that it can be written, before any work starts. Returns its absolute path.

@@ -13,6 +13,7 @@ import { type Metrics, PhaseTimer } from './metrics';
 import { RunDirectory } from './run_directory';
 import { loadSftData, type SftData } from './sft_data';
 import type { FitResult } from './trainer';
+import { checkSeed } from './trainer_state';
 
 /** The model being trained, as the SFT trainer uses it. */
 export type SftEngine = Pick<
@@ -32,6 +33,7 @@ export interface SftTrainerOptions {
 interface SftState {
   version: 1;
   step: number;
+  seed: number;
   loader: unknown;
   config: unknown;
 }
@@ -84,6 +86,7 @@ export class SftTrainer {
         `[checkpoint] ${resumed.directory} was made by troupe train: choose another trainer.default_local_dir`,
       );
     }
+    if (resumed) checkSeed(resumed, trainer.seed);
     const data = await (options.data ?? loadSftData)(config);
     const totalSteps = trainer.total_training_steps ?? data.train.batchesPerEpoch * trainer.total_epochs;
     if (resumed) data.train.restore(resumed.state.loader);
@@ -97,6 +100,7 @@ export class SftTrainer {
       if (resumed) await engine.loadCheckpoint(join(resumed.directory, 'actor'));
       // All that can be wrong with the input has shown itself: only now are files of an earlier run touched.
       store.removeLeftovers();
+      store.beginFrom(resumed);
       directory.writeJson('config.json', config);
       for (const log of ['metrics.jsonl', 'timings.jsonl']) directory.rewindLog(log, step);
       loggers = createLoggers(config, directory.path, {
@@ -104,7 +108,8 @@ export class SftTrainer {
         say: (line) => options.log?.(line),
       });
       options.log?.(resumed ? `resuming after step ${step}` : `fine-tuning for ${totalSteps} steps`);
-      const state: SftState = { version: 1, step, loader: data.train.state(), config };
+      const { seed } = trainer;
+      const state: SftState = { version: 1, step, seed, loader: data.train.state(), config };
       const run: Run = {
         engine,
         data,

@@ -122,6 +122,7 @@ export class Trainer {
       const step = resumed?.step ?? 0;
       // All that can be wrong with the input has shown itself: only now are files of an earlier run touched.
       store.removeLeftovers();
+      if (!config.trainer.val_only) store.beginFrom(resumed);
       directory.writeJson('config.json', config);
       for (const log of ['metrics.jsonl', 'timings.jsonl']) directory.rewindLog(log, step);
       loggers = createLoggers(config, directory.path, {

@@ -63,12 +63,16 @@ function checked(
         `but got version ${state.version} and step ${state.step}`,
     );
   }
-  if (state.seed !== config.trainer.seed) {
-    throw new ConfigError(
-      `trainer.seed: the checkpoint ${directory} was made with seed ${state.seed} but the configuration has ` +
-        `${config.trainer.seed}: use the same seed, or trainer.resume_mode=disable`,
-      'trainer.seed',
-    );
-  }
+  checkSeed(checkpoint, config.trainer.seed);
   return checkpoint;
+}
+
+/** All randomness of a run follows from its seed, so it cannot go on with another. @throws ConfigError */
+export function checkSeed({ directory, state }: Checkpoint<{ seed: number }>, configured: number): void {
+  if (state.seed === configured) return;
+  throw new ConfigError(
+    `trainer.seed: the checkpoint ${directory} was made with seed ${state.seed} but the configuration has ` +
+      `${configured}: use the same seed, or trainer.resume_mode=disable`,
+    'trainer.seed',
+  );
 }

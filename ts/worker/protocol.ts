@@ -37,6 +37,8 @@ const engineMethods: Record<EngineMethod, true> = {
   parameters: true,
   importTensors: true,
   exportTensors: true,
+  exportWeights: true,
+  importWeights: true,
   getTensor: true,
   stateBytes: true,
   bytesSent: true,

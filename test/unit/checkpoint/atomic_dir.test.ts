@@ -20,6 +20,21 @@ test('writes, and replaces an earlier save', async () => {
   expect(readdirSync(path.dirname(target))).toEqual(['model']);
 });
 
+test('where no directory can be made it says so', async () => {
+  const nowhere = '/proc/nowhere/deep/model';
+  await expect(writeDirectory(nowhere, fill('one'))).rejects.toMatchObject({
+    code: 'IO',
+    message: expect.stringMatching(
+      /cannot write \/proc\/nowhere\/deep\/model: ENOENT.*mkdir '\/proc\/nowhere'/,
+    ),
+  });
+  writeFileSync(path.join(dir, 'file'), '');
+  await expect(writeDirectory(path.join(dir, 'file', 'model'), fill('one'))).rejects.toMatchObject({
+    code: 'IO',
+    message: expect.stringMatching(/EEXIST/),
+  });
+});
+
 test.each(['adapter_config.json', 'engine.json'])('replaces a save that is known by its %s', async (mark) => {
   const target = path.join(dir, 'adapter');
   for (const text of ['one', 'two'])

@@ -48,6 +48,9 @@ const usageErrors: [args: string[], message: RegExp][] = [
   [['train', config, 'trainer.seed'], /override 'trainer\.seed'/],
   [['train', config, '--', 'trainer.sedd=3'], /trainer\.sedd/],
   [['train', config, 'actor_rollout_ref.actor.ppo_mini_batch_size=3'], /ppo_mini_batch_size/],
+  [['export', 'run'], /Expected a checkpoint and a new directory/],
+  [['export', 'run', 'out', '--max-shard-size', 'big'], /expected a size such as 5GB, got big/],
+  [['export', 'run', 'out', '--base', 'm'], /--base is of use with --merge-lora only/],
   [['validate', 'missing.yaml'], /cannot read the configuration missing\.yaml/],
 ];
 

@@ -80,8 +80,27 @@ describe('JSON', () => {
     ['with the wrong bracket', '[{"a":[1}]}]', 'a bracket closes that was not open, at byte 10'],
   ])('an array that is %s is an error', (_, content, problem) => {
     const path = write('a.json', content);
-    expect(() => openJsonFile(path, 0)).toThrow(`${path}: not valid JSON: ${problem}`);
-    expect(() => openJsonFile(path)).toThrow(`${path}: not valid JSON`);
+    const line = content.split('\n').length;
+    expect(() => openJsonFile(path, 0)).toThrow(`${path}:${line}: not valid JSON: ${problem}`);
+    expect(() => openJsonFile(path)).toThrow(`${path}:${line}`);
+  });
+
+  it.each([
+    ['a word', '\n[{"a":1},\n {"b":\n oops}, {"c":3}]', /:3, row 1: not valid JSON: Unexpected token 'o'$/],
+    [
+      'a comma',
+      '[\n{"a":1},\n{"a":1,}\n]',
+      /:3, row 1: not valid JSON: Expected double-quoted property name/,
+    ],
+    [
+      'two rows without a comma',
+      '[{"a":1}\n{"b":2}]',
+      /:2, row 0: not valid JSON: Unexpected non-whitespace/,
+    ],
+    ['an end too early', '[\n{"a":1},\n{"a":', /:3: not valid JSON: the array ends within row 1/],
+  ])('an array with %s: line and row', (_, content, problem) => {
+    const path = write('a.json', content);
+    expect(() => openJsonFile(path)).toThrow(problem);
   });
 
   it('__proto__ in a row is a key like any other', async () => {

@@ -147,6 +147,44 @@ test('a configuration that is refused does not keep the metrics back', async () 
   expect(run.warned).toEqual([expect.stringMatching(/the configuration was not taken: .*too long/)]);
 });
 
+test('a metric that is refused does not keep the others back', async () => {
+  const bad = ['odd name', 'm40'];
+  server = await serve((request) => {
+    const found = request.body?.metrics?.find(({ key }: { key: string }) => bad.includes(key));
+    return found ? { status: 400, text: `Invalid metric name: '${found.key}'` } : accept(request);
+  });
+  const { run, logger } = make();
+  const all = Object.fromEntries(Array.from({ length: 100 }, (_, i) => [`m${i}`, i]));
+  for (const step of [1, 2]) logger.log({ ...all, 'odd name': step }, step);
+  logger.log({ ...all, 'odd name': 3 }, 3);
+  await logger.close('finished');
+  const taken = server
+    .to(/log-batch/)
+    .filter(({ body }) => !body.metrics?.some(({ key }: { key: string }) => bad.includes(key)))
+    .flatMap(({ body }) => body.metrics ?? []);
+  const points = (taken as { key: string; step: number }[]).map(({ key, step }) => `${key} ${step}`);
+  const expected = [1, 2, 3].flatMap((step) => Object.keys(all).map((key) => `${key} ${step}`));
+  expect(points.sort()).toEqual(expected.filter((point) => !point.startsWith('m40 ')).sort());
+  expect(run.warned.sort()).toEqual([
+    expect.stringMatching(/^mlflow: the server refuses the metric 'm40'.*Invalid metric name: 'm40'/),
+    expect.stringMatching(/^mlflow: the server refuses the metric 'odd name'/),
+  ]);
+});
+
+test('where every metric is refused, it is not for their names', async () => {
+  server = await serve((request) =>
+    request.body?.metrics ? { status: 400, text: 'run is over' } : accept(request),
+  );
+  const { run, logger } = make();
+  logger.log(Object.fromEntries(Array.from({ length: 100 }, (_, i) => [`m${i}`, i])), 1);
+  await logger.close('finished');
+  expect(server.to(/log-batch/).length).toBeLessThan(40);
+  expect(run.warned).toEqual([
+    expect.stringMatching(/^mlflow failed, the run goes on .*run is over/),
+    expect.stringMatching(/100 of 100 points were not sent/),
+  ]);
+});
+
 test('a wrong password is not shown, nor one in the address', async () => {
   server = await serve(({ headers }) => ({ status: 403, text: `no: ${headers.authorization} pa55word` }));
   const uri = server.url.replace('//', '//ada:pa55word@');

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include "model/model_config.h"
+
+// Models of every kind of block, small enough to be computed in milliseconds.
+namespace troupe::test {
+
+constexpr int64_t kVocabulary = 50;
+
+// qwen2 (biases), qwen3 (norms of q and k), gpt2, gemma2, qwen3_moe (one dense layer and one of experts).
+inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
+  ModelConfig c;
+  c.family = variant;
+  c.head = head;
+  c.vocab_size = kVocabulary;
+  c.hidden_size = 24;
+  c.num_layers = 2;
+  c.num_heads = 4;
+  c.num_kv_heads = 2;
+  c.head_dim = 8;
+  c.intermediate_size = 40;
+  c.max_positions = 64;
+  c.attention_scale = 0.35;
+  c.sliding_windows = {0, 0};
+  for (int64_t i = 0; i < 4; ++i) c.rope_inv_freq.push_back(std::pow(100.0, -static_cast<double>(i) / 4));
+  c.qk_norm = variant == "qwen3" || variant == "qwen3_moe";
+  c.qkv_bias = variant == "qwen2";
+  c.value_bias = head == HeadKind::kValue;
+  if (variant == "qwen3_moe") {
+    c.moe = MoeConfig{4, 2, 16, true};
+    c.moe_layers = {false, true};
+  } else if (variant == "gpt2") {
+    c.norm = NormKind::kLayer;
+    c.positions = PositionKind::kLearned;
+    c.rope_inv_freq.clear();
+    c.gated_mlp = false;
+    c.activation = Activation::kGeluTanh;
+    c.qkv_bias = c.output_bias = c.mlp_bias = true;
+    c.tied_embeddings = true;
+  } else if (variant == "gemma2") {
+    c.norm_unit_offset = c.post_norms = c.tied_embeddings = true;
+    c.activation = Activation::kGeluTanh;
+    c.attention_softcap = 5;
+    c.final_softcap = 6;
+    c.sliding_windows = {4, 0};
+    c.embedding_scale = std::sqrt(24.0);
+  }
+  return c;
+}
+
+}  // namespace troupe::test

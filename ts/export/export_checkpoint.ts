@@ -1,0 +1,154 @@
+import { copyFileSync, existsSync, readdirSync } from 'node:fs';
+import path from 'node:path';
+import { Actor } from '../actor/actor';
+import { checkOptionNames, choiceOption, flagOption, numberOption } from '../actor/check_options';
+import { writeDirectory } from '../checkpoint/atomic_dir';
+import { saveModel } from '../checkpoint/engine_checkpoint';
+import { parseObject, readTensors, readText, type StoredTensor } from '../checkpoint/safetensors';
+import { DEFAULT_SHARD_BYTES, type FloatDtype, isFloatDtype, planWrite } from '../checkpoint/write_plan';
+import { Critic } from '../critic/critic';
+import { TroupeError } from '../errors';
+import { loadModelDirectory } from '../model/model_dir';
+import type { TensorMapping } from '../model/names';
+import { writeModelFiles } from '../model/save_files';
+import { type ExportedRole, type FoundCheckpoint, findCheckpoint } from './find_checkpoint';
+import { streamTensors } from './stream_tensors';
+
+export interface ExportOptions {
+  /** Default: each tensor as it is stored; checkpoints hold float32. */
+  dtype?: 'float32' | 'bfloat16';
+  /** Which model of a checkpoint that has two; default: the actor. */
+  role?: ExportedRole;
+  /** Of a checkpoint with adapters: the whole model with them merged in. Without it the adapter is written, as PEFT has it. */
+  mergeLora?: boolean;
+  /** The model that the adapters belong to; default: what adapter_config.json names. */
+  base?: string;
+  /** Above it weights are spread over several files with an index, 5e9. */
+  maxShardBytes?: number;
+}
+
+export interface ExportSummary {
+  /** What was read. */
+  source: FoundCheckpoint;
+  merged: boolean;
+  files: string[];
+}
+
+const OPTIONS = ['dtype', 'role', 'mergeLora', 'base', 'maxShardBytes'];
+const DTYPES: Readonly<Record<'float32' | 'bfloat16', FloatDtype>> = { float32: 'F32', bfloat16: 'BF16' };
+
+type Resolved = Required<Pick<ExportOptions, 'maxShardBytes'>> & Pick<ExportOptions, 'dtype' | 'base'>;
+
+/**
+ * Writes the weights of any checkpoint, in whatever layout of workers it was saved, as a plain Hugging Face directory: config.json,
+ * tokenizer files, safetensors. `out` must not exist yet; it appears complete or not at all. Tensors are streamed without starting a
+ * worker; merging adapters starts one.
+ *
+ * @throws TroupeError INVALID_MODEL when there is no such checkpoint, IO when `out` exists or cannot be written, NO_SPACE, NON_FINITE naming
+ *   a tensor with NaN, infinity, or a value that the dtype cannot hold
+ */
+export async function exportCheckpoint(
+  checkpoint: string,
+  out: string,
+  o: ExportOptions = {},
+): Promise<ExportSummary> {
+  const where = 'exportCheckpoint';
+  checkOptionNames(where, o, OPTIONS);
+  const dtype = choiceOption(
+    where,
+    'dtype',
+    o.dtype ?? 'stored',
+    ['float32', 'bfloat16', 'stored'],
+    'stored',
+  );
+  const mergeLora = flagOption(where, 'mergeLora', o.mergeLora, false);
+  const resolved: Resolved = {
+    ...(dtype === 'stored' ? {} : { dtype }),
+    ...(o.base === undefined ? {} : { base: o.base }),
+    maxShardBytes: numberOption(where, 'maxShardBytes', o.maxShardBytes, DEFAULT_SHARD_BYTES, { min: 1 }),
+  };
+  const role =
+    o.role === undefined ? null : choiceOption(where, 'role', o.role, ['actor', 'critic'], 'actor');
+  checkAbsent(out);
+  const source = findCheckpoint(checkpoint, role);
+  if (mergeLora && !source.adapter) {
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `[export] ${source.dir} holds a whole model and no adapters: leave --merge-lora out`,
+    );
+  }
+  if (mergeLora) await exportMerged(source, out, resolved);
+  else if (source.adapter) await exportAdapter(source, out, resolved);
+  else await exportModel(source, out, resolved);
+  return { source, merged: mergeLora, files: readdirSync(out).sort() };
+}
+
+function checkAbsent(out: string): void {
+  if (!existsSync(out)) return;
+  throw new TroupeError('IO', `[export] ${out} exists already: choose another directory, or remove it first`);
+}
+
+async function exportModel({ dir, role }: FoundCheckpoint, out: string, o: Resolved): Promise<void> {
+  const model = loadModelDirectory(dir, role === 'actor' ? 'lm' : 'value');
+  if (model.freshHead) {
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[export] ${dir} holds a causal LM and no value head: leave --role critic out`,
+    );
+  }
+  await writeDirectory(out, async (temporary) => {
+    const plan = planWrite(temporary, 'model', model.mapping, dtypesOf(model.stored, o), o.maxShardBytes);
+    writeModelFiles(model, temporary, plan, o.dtype ?? null);
+    streamTensors(plan.files, model.stored);
+  });
+}
+
+/** Adapters stay one file, as PEFT has them. */
+async function exportAdapter({ dir }: FoundCheckpoint, out: string, o: Resolved): Promise<void> {
+  const stored = readTensors(dir, 'adapter_model');
+  const mapping = [...stored.values()].map(({ name, shape, dtype, file }): TensorMapping => {
+    if (!isFloatDtype(dtype))
+      throw new TroupeError(
+        'INVALID_MODEL',
+        `[export] tensor ${name} in ${file}: expected F32, F16 or BF16, got ${dtype}`,
+      );
+    return { hf: name, shape, param: name, row: 0, rows: shape[0] ?? 1, transpose: false };
+  });
+  await writeDirectory(out, async (temporary) => {
+    const plan = planWrite(
+      temporary,
+      'adapter_model',
+      mapping,
+      dtypesOf(stored, o),
+      Number.POSITIVE_INFINITY,
+    );
+    copyFileSync(path.join(dir, 'adapter_config.json'), path.join(temporary, 'adapter_config.json'));
+    streamTensors(plan.files, stored);
+  });
+}
+
+/** W + scale B A is the core's work. */
+async function exportMerged({ dir, role }: FoundCheckpoint, out: string, o: Resolved): Promise<void> {
+  const create = role === 'actor' ? Actor.create : Critic.create;
+  const engine = await create({ model: o.base ?? baseOf(dir), optim: null, lora: { adapter: dir } });
+  try {
+    await saveModel(engine.engine, out, o.dtype ?? null, o.maxShardBytes);
+  } finally {
+    await engine.close();
+  }
+}
+
+function baseOf(dir: string): string {
+  const file = path.join(dir, 'adapter_config.json');
+  const { base_model_name_or_path: base } = parseObject(readText(file), file);
+  if (typeof base === 'string' && existsSync(path.join(base, 'config.json'))) return base;
+  throw new TroupeError(
+    'INVALID_MODEL',
+    `[export] ${file}: base_model_name_or_path is ${JSON.stringify(base)}, and there is no model in that directory: name it with --base`,
+  );
+}
+
+const dtypesOf =
+  (stored: ReadonlyMap<string, StoredTensor>, o: Resolved) =>
+  (name: string): FloatDtype =>
+    o.dtype === undefined ? (stored.get(name)?.dtype as FloatDtype) : DTYPES[o.dtype];

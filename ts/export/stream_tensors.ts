@@ -1,0 +1,72 @@
+import { closeSync, openSync, readSync, writeSync } from 'node:fs';
+import { convertFloats } from '../checkpoint/float_bytes';
+import type { StoredTensor } from '../checkpoint/safetensors';
+import { type FloatDtype, floatBytes } from '../checkpoint/write_plan';
+import { TroupeError } from '../errors';
+import type { NativeTensorFile } from '../native/bridge';
+
+/** What is in memory at a time. */
+const CHUNK_BYTES = 16 * 2 ** 20;
+
+/**
+ * Writes planned safetensors files from stored tensors of the same names, chunk by chunk, in the planned dtypes.
+ *
+ * @throws TroupeError NON_FINITE naming a tensor that holds NaN or infinity, or a value that the dtype cannot hold; IO for a file that ends
+ *   early. Errors of the file system come as they are.
+ */
+export function streamTensors(
+  files: readonly NativeTensorFile[],
+  stored: ReadonlyMap<string, StoredTensor>,
+): void {
+  for (const file of files) {
+    const out = openSync(file.path, 'wx');
+    try {
+      writeAll(out, file.header, 0);
+      for (const { label, offset, dtype } of file.tensors)
+        copyTensor(stored.get(label) as StoredTensor, out, offset, dtype);
+    } finally {
+      closeSync(out);
+    }
+  }
+}
+
+function copyTensor(source: StoredTensor, out: number, offset: number, dtype: FloatDtype): void {
+  const from = source.dtype as FloatDtype;
+  const width = floatBytes(from);
+  const buffer = new Uint8Array(Math.min(CHUNK_BYTES, source.bytes));
+  const fd = openSync(source.file, 'r');
+  try {
+    for (let done = 0, at = offset; done < source.bytes; ) {
+      const chunk = buffer.subarray(0, Math.min(buffer.length, source.bytes - done));
+      readAll(fd, source, chunk, done);
+      const { bytes, bad } = convertFloats(chunk, from, dtype === 'F16' ? 'same' : dtype);
+      if (bad !== null) throw badValue(source, done / width + bad.index, bad.overflow ? dtype : null);
+      writeAll(out, bytes, at);
+      done += chunk.length;
+      at += bytes.length;
+    }
+  } finally {
+    closeSync(fd);
+  }
+}
+
+function badValue({ name, file }: StoredTensor, index: number, dtype: FloatDtype | null): TroupeError {
+  const what =
+    dtype === null
+      ? 'is NaN or infinity: choose an earlier checkpoint'
+      : `does not fit ${dtype}: export it without --dtype`;
+  return new TroupeError('NON_FINITE', `[export] tensor ${name} in ${file}: element ${index} ${what}`);
+}
+
+function readAll(fd: number, { file, offset }: StoredTensor, target: Uint8Array, from: number): void {
+  for (let done = 0; done < target.length; ) {
+    const got = readSync(fd, target, done, target.length - done, offset + from + done);
+    if (got === 0) throw new TroupeError('IO', `[export] ${file} ended early: it was truncated`);
+    done += got;
+  }
+}
+
+function writeAll(fd: number, source: Uint8Array, at: number): void {
+  for (let done = 0; done < source.length; )
+    done += writeSync(fd, source, done, source.length - done, at + done);
+}

@@ -1,0 +1,61 @@
+import { badOption } from '../actor/check_options';
+import type { TensorMapping } from '../model/names';
+import type { NativeWeightChunk } from '../native/bridge';
+import { rowBytes, type WeightDtype, type WeightPart, type WeightTensor } from './weight_bucket';
+
+/** A bucket before its bytes are there. */
+export interface PlannedBucket {
+  parts: Omit<WeightPart, 'data'>[];
+  chunks: NativeWeightChunk[];
+  bytes: number;
+}
+
+/**
+ * Tensors in the order of `mapping`, which is that of the parameter groups, in buckets of at most `bucketBytes`: whole, or by rows
+ * where one alone is larger.
+ */
+export function planBuckets(
+  where: string,
+  mapping: readonly TensorMapping[],
+  dtype: WeightDtype,
+  bucketBytes: number,
+): PlannedBucket[] {
+  const buckets: PlannedBucket[] = [];
+  let bucket: PlannedBucket = { parts: [], chunks: [], bytes: 0 };
+  const flush = (): void => {
+    if (bucket.parts.length > 0) buckets.push(bucket);
+    bucket = { parts: [], chunks: [], bytes: 0 };
+  };
+  for (const m of mapping) {
+    const tensor: WeightTensor = { name: m.hf, dtype, shape: m.shape };
+    const width = rowBytes(tensor);
+    if (width > bucketBytes) {
+      throw badOption(
+        where,
+        `bucketBytes: expected at least ${width}, the bytes of one row of ${m.hf} [${m.shape.join(', ')}], but got ${bucketBytes}`,
+      );
+    }
+    const all = m.shape[0] as number;
+    const atOnce = Math.floor(bucketBytes / width);
+    for (let row = 0; row < all; row += atOnce) {
+      const rows = Math.min(atOnce, all - row);
+      if (bucket.bytes + rows * width > bucketBytes) flush();
+      bucket.parts.push({ ...tensor, row, rows });
+      bucket.chunks.push(chunkOf(m, row, rows));
+      bucket.bytes += rows * width;
+    }
+  }
+  flush();
+  return buckets;
+}
+
+/** Rows [row, row + rows) of a Hugging Face tensor as the core finds them. */
+export const chunkOf = (m: TensorMapping, row: number, rows: number): NativeWeightChunk => ({
+  param: m.param,
+  row: m.row,
+  rows: m.rows,
+  transpose: m.transpose,
+  label: m.hf,
+  first: row,
+  count: rows,
+});

@@ -1,0 +1,132 @@
+import type { RoleEngine } from '../actor/role_engine';
+import { TroupeError } from '../errors';
+import type { TensorMapping } from '../model/names';
+import type { NativeWeightBucket } from '../native/bridge';
+import { chunkOf } from './plan_buckets';
+import {
+  rowBytes,
+  WEIGHT_BYTES,
+  type WeightBucket,
+  type WeightPart,
+  type WeightTransfer,
+} from './weight_bucket';
+
+const SHOWN = 5;
+
+const refused = (message: string): TroupeError =>
+  new TroupeError('INVALID_MODEL', `[importWeights] ${message}`);
+
+/** What has come of a model so far. Parts of a tensor come in the order of its rows. */
+class Intake {
+  private readonly mapping: ReadonlyMap<string, TensorMapping>;
+  private readonly received = new Map<string, number>();
+
+  constructor(mapping: readonly TensorMapping[]) {
+    this.mapping = new Map(mapping.map((m) => [m.hf, m]));
+  }
+
+  /** Checks a bucket as a whole before any of it counts. */
+  accept({ parts }: WeightBucket): NativeWeightBucket {
+    const rows = new Map(this.received);
+    const chunks = parts.map((part) => {
+      const m = this.check(part, rows.get(part.name) ?? 0, parts[0]?.dtype);
+      rows.set(part.name, part.row + part.rows);
+      return chunkOf(m, part.row, part.rows);
+    });
+    for (const [name, row] of rows) this.received.set(name, row);
+    return { dtype: parts[0]?.dtype ?? 'float32', chunks };
+  }
+
+  get complete(): number {
+    return [...this.mapping.values()].filter((m) => this.received.get(m.hf) === m.shape[0]).length;
+  }
+
+  /** @throws INVALID_MODEL listing what has not come, or not all of it */
+  checkComplete(): void {
+    const missing = [...this.mapping.values()].filter((m) => this.received.get(m.hf) !== m.shape[0]);
+    if (missing.length === 0) return;
+    const names = missing.slice(0, SHOWN).map(({ hf, shape }) => {
+      const rows = this.received.get(hf);
+      return rows === undefined ? hf : `${hf} (${rows} of ${shape[0]} rows came)`;
+    });
+    const more = missing.length > SHOWN ? ` and ${missing.length - SHOWN} more` : '';
+    throw refused(
+      `expected all ${this.mapping.size} tensors of the model, but ${missing.length} are missing: ${names.join(', ')}${more}`,
+    );
+  }
+
+  private check(part: WeightPart, expectedRow: number, dtype: string | undefined): TensorMapping {
+    const { name, shape, row, rows, data } = part;
+    const m = this.mapping.get(name);
+    if (m === undefined) {
+      const example = this.mapping.keys().next().value;
+      throw refused(`tensor '${name}' does not belong to this engine, whose names are like '${example}'`);
+    }
+    if (!Object.hasOwn(WEIGHT_BYTES, part.dtype) || part.dtype !== dtype) {
+      throw refused(
+        `tensor '${name}': expected dtype ${dtype === part.dtype ? 'float32 or bfloat16' : `${dtype} as in the rest of the bucket`} but got ${part.dtype}`,
+      );
+    }
+    if (shape.length !== m.shape.length || shape.some((d, i) => d !== m.shape[i])) {
+      throw refused(
+        `tensor '${name}': expected shape [${m.shape.join(', ')}] but got [${Array.from(shape).join(', ')}]`,
+      );
+    }
+    const all = m.shape[0] as number;
+    if (row !== expectedRow || !Number.isInteger(rows) || rows < 1 || row + rows > all) {
+      throw refused(
+        `tensor '${name}': expected rows that begin at ${expectedRow} and end at ${all} or before, but got ${row} to ${row + rows}`,
+      );
+    }
+    const bytes = rows * rowBytes(part);
+    if (data.byteLength !== bytes) {
+      throw refused(`tensor '${name}': expected ${bytes} bytes for ${rows} rows but got ${data.byteLength}`);
+    }
+    return m;
+  }
+}
+
+/**
+ * Replaces the weights with those of a stream such as `exportWeights` gives: all tensors of the model, or of an engine with `lora` all
+ * of the adapter. Optimiser state and steps stay.
+ *
+ * Rejects with INVALID_MODEL for a name, shape, dtype or order that does not fit, or when tensors are missing at the end; with
+ * NON_FINITE for NaN or infinity; with the stream's own error. When a part has been replaced by then, the message says so, and the engine
+ * refuses all work until another import or a loaded checkpoint succeeds.
+ */
+export async function importWeights(
+  engine: RoleEngine,
+  source: AsyncIterable<WeightBucket> | Iterable<WeightBucket>,
+): Promise<WeightTransfer> {
+  const { group, name } = engine;
+  const mapping = engine.lora?.mapping ?? engine.model.mapping;
+  const intake = new Intake(mapping);
+  const moved: WeightTransfer = { bytes: 0, tensors: 0, buckets: 0, seconds: 0 };
+  await engine.replaceWeights('importWeights', async (touch) => {
+    for await (const bucket of source) {
+      const native = intake.accept(bucket);
+      if (native.chunks.length === 0) continue;
+      const bytes = joined(bucket.parts);
+      const started = performance.now();
+      // The core refuses a bucket as a whole.
+      await group.callAll(name, 'importWeights', (rank) => [native, rank === 0 ? bytes : null]);
+      touch();
+      moved.seconds += (performance.now() - started) / 1000;
+      moved.buckets += 1;
+      moved.bytes += bytes.length;
+      moved.tensors = intake.complete;
+    }
+    intake.checkComplete();
+  });
+  return moved;
+}
+
+function joined(parts: readonly WeightPart[]): Uint8Array {
+  const all = new Uint8Array(parts.reduce((sum, { data }) => sum + data.byteLength, 0));
+  let at = 0;
+  for (const { data } of parts) {
+    all.set(data, at);
+    at += data.byteLength;
+  }
+  return all;
+}
