@@ -112,6 +112,15 @@ test('adapters: alone, or merged as the engine itself merges them', async () => 
     stderr: '',
   });
   expectSameFiles(at('lora_merged'), at('merged'));
+
+  const critic = await Critic.create({ ...smallEngine, model: SHARDED_CRITIC, group: three, lora });
+  await critic.updateCritic(batch);
+  await critic.saveCheckpoint(at('lora_critic'));
+  await critic.saveModel(at('merged_critic'));
+  await critic.close();
+  expect(troupe(at('lora_critic'), at('exported_critic'), '--merge-lora').code).toBe(0);
+  expectSameFiles(at('exported_critic'), at('merged_critic'));
+
   const elsewhere = troupe(at('adapter'), at('never'), '--merge-lora', '--base', at('missing'));
   expect(elsewhere.stderr).toMatch(/missing is not a directory/);
   expect(readdirSync(scratch)).not.toContain('never');
