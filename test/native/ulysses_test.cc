@@ -27,6 +27,17 @@ struct LongBatch {
   MiniBatches mini;       // two
 };
 
+int64_t prompt_of(int64_t i) {
+  return i % 4 == 3 ? 11 : 40;
+}
+int64_t response_of(int64_t i) {
+  return 60 + (i * 17) % 41;
+}
+// Rows of sequence i in a micro-batch that has all that share its prompt.
+int64_t own_rows_of(int64_t i) {
+  return response_of(i) - 1 + (i % 4 == 0 || i % 4 == 3 ? prompt_of(i) : 0);
+}
+
 // The sequences of data-parallel group `group`: owners[i] is the group of sequence i.
 LongBatch long_batch(int64_t group, const std::vector<int64_t>& owners) {
   LongBatch batch;
@@ -38,8 +49,8 @@ LongBatch long_batch(int64_t group, const std::vector<int64_t>& owners) {
   batch.mini.global_sequences = {kLongSequences / 2.0, kLongSequences / 2.0};
   for (int64_t i = 0; i < kLongSequences; ++i) {
     const size_t m = i < kLongSequences / 2 ? 0 : 1;
-    const int64_t prompt = i % 4 == 3 ? 11 : 40;  // the first three of a mini-batch share theirs
-    const int64_t response = 60 + (i * 17) % 41;
+    const int64_t prompt = prompt_of(i);  // the first three of a mini-batch share theirs
+    const int64_t response = response_of(i);
     const at::Tensor step = at::arange(response, at::kFloat).add(static_cast<double>(i) * 1.7);
     const at::Tensor counts = at::arange(response).remainder(5 + i).ne(3).to(at::kByte);
     batch.mini.global_tokens[m] += counts.sum().item<double>();
@@ -448,13 +459,46 @@ TEST(bytes_sent_are_the_theoretical_volume) {
       for (int64_t m = 0; m < 2; ++m) {
         int64_t rows = 0, responses = 0;
         for (int64_t i = 4 * m; i < 4 * m + 4; ++i) {
-          const int64_t response = 60 + (i * 17) % 41;
-          rows += response - 1 + (i % 4 == 0 ? 40 : i % 4 == 3 ? 11 : 0);
-          responses += response;
+          rows += own_rows_of(i);
+          responses += response_of(i);
         }
         bytes += exchanged(options, rows, true) + 2 * reduced(responses, size);  // log-probs, entropy
       }
       for (const Outcome& outcome : with) CHECK(outcome.bytes_sent == without[0].bytes_sent + bytes);
+    }
+  }
+}
+
+TEST(what_is_simulated_is_what_ranks_send) {
+  for (const HeadKind head : {HeadKind::kLm, HeadKind::kValue}) {
+    for (const std::string sharding : {"full_shard", "no_shard"}) {
+      EngineOptions options = long_options("qwen3", head);
+      options.max_tokens = 2 * kAtOnce;
+      options.model.num_kv_heads = 1;
+      options.sharding = sharding;
+      options.gradient_checkpointing = head == HeadKind::kLm;
+      options.ulysses = 2;
+      on_ranks(4, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
+        const auto engine = create_engine(options, comm);
+        // All sequences in one mini-batch; the other group has as many rows.
+        LongBatch batch = long_batch(0, std::vector<int64_t>(kLongSequences, 0));
+        batch.mini.offsets = {0, kLongSequences};
+        batch.mini.global_tokens = {2 * batch.mask.sum().item<double>()};
+        batch.mini.global_sequences = {2.0 * kLongSequences};
+        Task task;
+        task.updates = 1;
+        const Outcome outcome = work(*engine, head, batch, task);
+        int64_t rows = 0;
+        for (int64_t i = 0; i < kLongSequences; ++i) rows += own_rows_of(i);
+        const Simulation simulation = simulate_update(options, rank, 4, {1, rows, batch.a.numel()});
+        int64_t bytes = 0, exchanges = 0;
+        for (const SimulatedCollective& c : simulation.collectives) {
+          bytes += c.bytes;
+          if (c.name == "all_to_all" && c.subject == "layers.1 attention") exchanges += c.count;
+        }
+        CHECK(outcome.bytes_sent == bytes);
+        CHECK(exchanges == (options.gradient_checkpointing ? 6 : 4));
+      });
     }
   }
 }
