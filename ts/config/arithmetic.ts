@@ -38,8 +38,7 @@ function rlArithmetic(config: ResolvedConfig): string[] {
         `that differ in ${metric}, ${limit === 0 ? 'without a limit' : `at most ${limit}`}`,
     );
   }
-  if (needsCritic(config))
-    lines.push(role('critic', critic, ulyssesOf(critic, critic.model.fsdp_config)));
+  if (needsCritic(config)) lines.push(role('critic', critic, ulyssesOf(critic, critic.model.fsdp_config)));
   if (needsRewardModel(config)) {
     const { forward_max_token_len_per_gpu: perRank, ulysses_sequence_parallel_size: sharing } =
       config.reward.reward_model;

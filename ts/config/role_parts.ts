@@ -78,7 +78,11 @@ export const fsdpConfig = {
   use_torch_compile: ignored(TORCH_ONLY),
   wrap_policy: ignored(TORCH_ONLY),
   mixed_precision: ignored('float32 masters and reductions, compute in fsdp_config.dtype'),
-  ulysses_sequence_parallel_size: field(int(1), 1, 'The same as that of the role, which holds when it is more than 1.'),
+  ulysses_sequence_parallel_size: field(
+    int(1),
+    1,
+    'The same as that of the role, which holds when it is more than 1.',
+  ),
   entropy_from_logits_with_chunking: ignored(FUSED),
   entropy_checkpointing: ignored(FUSED),
 };

@@ -35,7 +35,10 @@ function checkSame(section: string, role: UpdatedRole, fsdpSection: string, fsdp
   const [a, b] = [role.ulysses_sequence_parallel_size, fsdp.ulysses_sequence_parallel_size];
   if (a === 1 || b === 1 || a === b) return;
   const path = `${fsdpSection}.ulysses_sequence_parallel_size`;
-  throw new ConfigError(`${path}: expected ${a}, as ${section}.ulysses_sequence_parallel_size says, got ${b}`, path);
+  throw new ConfigError(
+    `${path}: expected ${a}, as ${section}.ulysses_sequence_parallel_size says, got ${b}`,
+    path,
+  );
 }
 
 /** `section`: that holds the key; '' for the root. */

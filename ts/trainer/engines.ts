@@ -2,8 +2,8 @@ import { Actor } from '../actor/actor';
 import type { EngineOptions, OptimOptions } from '../actor/engine_options';
 import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
-import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { ulyssesOf } from '../config/ulysses';
+import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { WorkerGroup } from '../controller/worker_group';
 import { Critic } from '../critic/critic';
 import { RewardModel, type RewardModelEngine } from '../reward_model/reward_model';
@@ -85,7 +85,11 @@ type Dtype = FsdpConfig['dtype'];
 /** What verl's keys mean for the sharding strategy; fsdp_size 1 is no_shard. */
 function parallelOptions(fsdp: SharedFsdpConfig, ulysses: number): NonNullable<EngineOptions['parallel']> {
   const { fsdp_size: fsdpSize, reshard_after_forward: reshard } = fsdp;
-  return { ulysses, fsdpSize, ...(fsdpSize === 1 ? {} : { sharding: reshard ? 'full_shard' : 'shard_grad_op' }) };
+  return {
+    ulysses,
+    fsdpSize,
+    ...(fsdpSize === 1 ? {} : { sharding: reshard ? 'full_shard' : 'shard_grad_op' }),
+  };
 }
 
 /** The base model below an actor's adapter, as verl's ref_in_actor: no second copy of the weights. */
