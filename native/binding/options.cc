@@ -93,6 +93,7 @@ EngineOptions read_engine_options(const Field& dto) {
   options.seed = static_cast<uint64_t>(dto["seed"].count());
   options.num_threads = dto["numThreads"].count();
   options.shard_size = dto["shardSize"].count();
+  options.ulysses = dto["ulysses"].count();
   if (const Field sharding = dto["sharding"]; !sharding.is_null()) options.sharding = sharding.string();
   return options;
 }

@@ -35,8 +35,12 @@ Napi::Value write_simulation(Napi::Env env, const Simulation& simulation) {
   return dto;
 }
 
-// Simulation simulate_update(const EngineOptions&, int64_t rank, int64_t size, int64_t micro_batches)
-// simulateUpdate(options: NativeEngineOptions, rank: number, size: number, microBatches: number):
+SimulatedWork read_work(const Field& dto) {
+  return {dto["microBatches"].count(), dto["rows"].count(), dto["responses"].count()};
+}
+
+// Simulation simulate_update(const EngineOptions&, int64_t rank, int64_t size, const SimulatedWork&)
+// simulateUpdate(options: NativeEngineOptions, rank: number, size: number, work: NativeSimulatedWork):
 // Promise<NativeSimulation>
 Napi::Value simulate(const Napi::CallbackInfo& info) {
   const Arguments args(info, "simulateUpdate");
@@ -44,9 +48,8 @@ Napi::Value simulate(const Napi::CallbackInfo& info) {
       .call(
           info.Env(),
           [options = read_engine_options(args(0, "options")), rank = args(1, "rank").count(),
-           size = args(2, "size").count(), micro_batches = args(3, "microBatches").count()] {
-            return simulate_update(options, rank, size, micro_batches);
-          },
+           size = args(2, "size").count(),
+           work = read_work(args(3, "work"))] { return simulate_update(options, rank, size, work); },
           write_simulation);
 }
 

@@ -63,6 +63,9 @@ struct EngineOptions {
   // (fsdp/sharding.h). Nothing changes in a group of one.
   std::string sharding = "full_shard";
   int64_t shard_size = 0;  // ranks that share one copy of the state; 0: all
+  // Neighbouring ranks that share the micro-batches of every verb but generate (ulysses/sequence_group.h):
+  // they are called with the same data, and all of them return the result of the whole.
+  int64_t ulysses = 1;
 };
 
 struct TokenBatch {

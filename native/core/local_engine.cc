@@ -40,8 +40,16 @@ const EngineOptions& checked(const EngineOptions& options) {
   validate(options.model);
   require(options.max_tokens > 0, ErrorCode::kInvalidArgument,
           "[engine] expected a micro-batch capacity (maxTokensPerMicroBatch) > 0, got ", options.max_tokens);
+  require(options.ulysses >= 1, ErrorCode::kInvalidArgument,
+          "[engine] expected a number of ranks per sequence (ulysses) >= 1, got ", options.ulysses);
   if (options.num_threads > 0) at::set_num_threads(static_cast<int>(options.num_threads));
   return options;
+}
+
+std::unique_ptr<SequenceGroup> make_sequence_group(const EngineOptions& options, Communicator* comm) {
+  require(comm != nullptr, ErrorCode::kInvalidArgument,
+          "[ulysses] expected a number of ranks per sequence that divides 1 rank, got ", options.ulysses);
+  return std::make_unique<SequenceGroup>(*comm, options.ulysses, options.model);
 }
 
 }  // namespace
@@ -71,8 +79,9 @@ LocalEngine::LocalEngine(const EngineOptions& options, std::shared_ptr<Communica
       sharding_(comm ? std::make_unique<Sharding>(store_, comm, parse_sharding_strategy(options.sharding),
                                                   shard_slice(options, comm.get()).count)
                      : nullptr),
+      sequence_(options.ulysses > 1 ? make_sequence_group(options, comm.get()) : nullptr),
       transformer_(options.model, store_, device_, parse_dtype(options.dtype),
-                   sharding_ ? sharding_->access() : nullptr) {}
+                   sharding_ ? sharding_->access() : nullptr, sequence_.get()) {}
 
 std::vector<ParameterInfo> LocalEngine::parameters() const {
   std::vector<ParameterInfo> infos;
@@ -194,7 +203,7 @@ LogProbResult LocalEngine::compute_log_prob(const TokenBatch& batch, double temp
   const auto result = [&](bool wanted) {
     return wanted ? at::zeros({layout.num_response_tokens()}) : at::Tensor();
   };
-  const LogProbResult all{result(true), result(entropy), result(sum_pi_squared)};
+  LogProbResult all{result(true), result(entropy), result(sum_pi_squared)};
   const AdaptersOff off(transformer_, disable_adapters);
   for_each_micro(batch, layout, [&](const PackedTokens& packed) {
     const int64_t count = packed.targets.size(0);
@@ -214,7 +223,23 @@ LogProbResult LocalEngine::compute_log_prob(const TokenBatch& batch, double temp
     scatter(all.entropy, out.entropy);
     scatter(all.sum_pi_squared, out.sum_pi_squared);
   });
+  all.log_probs = combined(all.log_probs, "log-probs");
+  all.entropy = combined(all.entropy, "entropy");
+  all.sum_pi_squared = combined(all.sum_pi_squared, "sums of squares");
   return all;
+}
+
+PackedTokens LocalEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout,
+                                      const MicroBatch& micro) const {
+  return gather(batch, layout, micro, kRowTile * options_.ulysses);
+}
+
+PackedTokens LocalEngine::own_part(const PackedTokens& whole) const {
+  return sequence_ ? own_rows(whole, sequence_->rank(), sequence_->size()) : whole;
+}
+
+at::Tensor LocalEngine::combined(const at::Tensor& own, const char* what) const {
+  return sequence_ && own.defined() ? sequence_->combine(own, {"forward", what}) : own;
 }
 
 void LocalEngine::for_each_micro(const TokenBatch& batch, const BatchLayout& layout,
@@ -225,7 +250,7 @@ void LocalEngine::for_each_micro(const TokenBatch& batch, const BatchLayout& lay
   for (int64_t i = 0; i < rounds; ++i) {
     check_abort();
     if (i < count) {
-      body(gather(batch, layout, micros[static_cast<size_t>(i)], kRowTile));
+      body(own_part(gather_rows(batch, layout, micros[static_cast<size_t>(i)])));
       transformer_.end_inference();
     } else {
       transformer_.idle_pass(false);
@@ -246,7 +271,7 @@ at::Tensor LocalEngine::compute_values(const TokenBatch& batch) {
     const at::Tensor rows = value_head_forward(hidden, transformer_.head_weight(), transformer_.head_bias());
     values.index_copy_(0, packed.response_index, rows.narrow(0, 0, count).cpu());
   });
-  return values;
+  return combined(values, "values");
 }
 
 GenerateResult LocalEngine::generate(const PromptBatch& prompts, const SamplingOptions& options) {
@@ -276,6 +301,7 @@ void LocalEngine::abort(const std::string& reason) {
   if (!aborted_) abort_reason_ = reason;
   aborted_ = true;
   if (sharding_) sharding_->abort(reason);
+  if (sequence_) sequence_->abort(reason);
 }
 
 void LocalEngine::check_abort() const {

@@ -10,6 +10,7 @@
 #include "losses/losses.h"
 #include "model/parameter_store.h"
 #include "model/transformer.h"
+#include "ulysses/sequence_group.h"
 
 namespace troupe {
 
@@ -19,7 +20,7 @@ at::ScalarType parse_dtype(const std::string& name);
 ShardSlice shard_slice(const EngineOptions& options, const Communicator* comm);
 
 // The one engine: a whole model in one process, or a rank's part of it with a `sharding_` that brings the
-// parts together.
+// parts together, and, where several ranks share a micro-batch, a `sequence_` group of them.
 class LocalEngine final : public Engine {
  public:
   LocalEngine(const EngineOptions& options, std::shared_ptr<Communicator> comm);
@@ -32,7 +33,9 @@ class LocalEngine final : public Engine {
   void import_weights(const WeightBucket& bucket, const at::Tensor& bytes) override;
   at::Tensor get_tensor(TensorKind kind, const std::string& param) const override;
   StateBytes state_bytes() const override;
-  int64_t bytes_sent() const override { return sharding_ ? sharding_->bytes_sent() : 0; }
+  int64_t bytes_sent() const override {
+    return (sharding_ ? sharding_->bytes_sent() : 0) + (sequence_ ? sequence_->bytes_sent() : 0);
+  }
 
   LogProbResult compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
                                  bool sum_pi_squared, bool disable_adapters) override;
@@ -51,8 +54,8 @@ class LocalEngine final : public Engine {
   void abort(const std::string& reason) override;
 
  private:
-  // Forward and backward of one micro-batch of mini-batch `mini`.
-  using MicroStep = std::function<void(int64_t mini, const PackedTokens& packed)>;
+  // Forward and backward of this rank's part of one micro-batch (`whole`) of mini-batch `mini`.
+  using MicroStep = std::function<void(int64_t mini, const PackedTokens& whole, const PackedTokens& part)>;
   // The metrics of a finished mini-batch.
   using Summary = std::function<Metrics(int64_t mini)>;
   MetricsList run_updates(const TokenBatch& tokens, const BatchLayout& layout, const MiniBatches& mini,
@@ -60,7 +63,12 @@ class LocalEngine final : public Engine {
   void optimizer_step(Metrics& metrics);
   // How many micro-batches all ranks run for each entry: the most that any of them has.
   std::vector<int64_t> agree(const std::vector<int64_t>& counts);
-  // Inference over a batch, micro-batch by micro-batch.
+  // The rows of a micro-batch, which a sequence group shares evenly, and this rank's part of them.
+  PackedTokens gather_rows(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro) const;
+  PackedTokens own_part(const PackedTokens& whole) const;
+  // A response array [sum R] of which each rank of the sequence group has written its part.
+  at::Tensor combined(const at::Tensor& own, const char* what) const;
+  // Inference over a batch, micro-batch by micro-batch: this rank's part of each.
   void for_each_micro(const TokenBatch& batch, const BatchLayout& layout,
                       const std::function<void(const PackedTokens& packed)>& body);
   void write_files(TensorKind kind, const std::vector<TensorFile>& files) const;
@@ -80,7 +88,8 @@ class LocalEngine final : public Engine {
   EngineOptions options_;
   at::Device device_;
   ParameterStore store_;
-  std::unique_ptr<Sharding> sharding_;  // null in a group of one
+  std::unique_ptr<Sharding> sharding_;       // null in a group of one
+  std::unique_ptr<SequenceGroup> sequence_;  // null where each rank has micro-batches of its own
   Transformer transformer_;
   bool prepared_ = false;
   // The group that an export in buckets gathered last.

@@ -34,6 +34,14 @@ losses::ResponseLayout micro_layout(const PackedTokens& packed, const at::Tensor
           mini.global_sequences[static_cast<size_t>(m)]};
 }
 
+// Of the part of a micro-batch that one rank computes.
+losses::ResponseLayout part_layout(const PackedTokens& whole, const PackedTokens& part,
+                                   const at::Tensor& mask, const MiniBatches& mini, int64_t m) {
+  losses::ResponseLayout layout = micro_layout(part, mask, mini, m);
+  layout.mask_sums = losses::mask_sums(micro_layout(whole, mask, mini, m));
+  return layout;
+}
+
 losses::ResponseLayout mini_layout(const BatchLayout& layout, const at::Tensor& mask, const MiniBatches& mini,
                                    int64_t m) {
   const size_t begin = static_cast<size_t>(mini.offsets[static_cast<size_t>(m)]);
@@ -87,8 +95,8 @@ MetricsList LocalEngine::run_updates(const TokenBatch& tokens, const BatchLayout
       for (int64_t i = 0; i < rounds[m]; ++i) {
         check_abort();
         if (i < counts[m]) {
-          step(static_cast<int64_t>(m),
-               gather(tokens, layout, micro_batches[m][static_cast<size_t>(i)], kRowTile));
+          const PackedTokens whole = gather_rows(tokens, layout, micro_batches[m][static_cast<size_t>(i)]);
+          step(static_cast<int64_t>(m), whole, own_part(whole));
         } else {
           transformer_.idle_pass(true);
         }
@@ -156,12 +164,12 @@ MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatch
   const at::Tensor entropy = at::zeros({layout.num_response_tokens()});
   const ops::LogProbSpec spec{temperature, options_.model.final_softcap};
 
-  const MicroStep step = [&](int64_t m, const PackedTokens& packed) {
+  const MicroStep step = [&](int64_t m, const PackedTokens& whole, const PackedTokens& packed) {
     ForwardState state;
     const at::Tensor hidden = transformer_.forward(packed, &state, options_.gradient_checkpointing);
-    const at::Tensor& index = packed.response_index;
+    const at::Tensor& index = whole.response_index;
     PolicyGradient gradient(
-        {micro_layout(packed, batch.response_mask, mini, m),
+        {micro_layout(whole, batch.response_mask, mini, m),
          {},
          {},
          pick(batch.old_log_probs, index),
@@ -170,13 +178,13 @@ MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatch
          pick(batch.rollout_is_weights, index),
          pick(batch.rollout_log_probs, index),
          {pick(given.values, index), pick(given.by_log_prob, index), pick(given.by_entropy, index)}},
-        packed.response_offsets, loss);
+        packed, sequence_.get(), loss);
     const at::Tensor d_hidden = at::empty_like(hidden);
     gradient.run(spec, hidden, transformer_.head_weight(),
                  pad_rows(packed.targets, hidden.size(0)).to(device_), d_hidden,
                  transformer_.head_weight_grad());
-    log_probs.index_copy_(0, index, gradient.log_probs());
-    entropy.index_copy_(0, index, gradient.entropy());
+    log_probs.index_copy_(0, packed.response_index, gradient.log_probs());
+    entropy.index_copy_(0, packed.response_index, gradient.entropy());
     transformer_.backward(d_hidden, state);
   };
   const Summary summarize = [&](int64_t m) {
@@ -185,8 +193,8 @@ MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatch
         layout.response_offsets[static_cast<size_t>(mini.offsets[static_cast<size_t>(m) + 1])];
     const auto part = [&](const at::Tensor& column) { return range(column, begin, end); };
     return losses::policy_loss({mini_layout(layout, batch.response_mask, mini, m),
-                                part(log_probs),
-                                part(entropy),
+                                combined(part(log_probs), "log-probs"),
+                                combined(part(entropy), "entropy"),
                                 part(batch.old_log_probs),
                                 part(batch.advantages),
                                 part(batch.ref_log_probs),
@@ -211,7 +219,7 @@ MetricsList LocalEngine::update_critic(const ValueBatch& batch, const MiniBatche
   check_column(batch.returns, "returns", layout);
   const at::Tensor predictions = at::zeros({layout.num_response_tokens()});
 
-  const MicroStep step = [&](int64_t m, const PackedTokens& packed) {
+  const MicroStep step = [&](int64_t m, const PackedTokens& whole, const PackedTokens& packed) {
     ForwardState state;
     const at::Tensor hidden = transformer_.forward(packed, &state, options_.gradient_checkpointing);
     const int64_t count = packed.targets.size(0);
@@ -220,8 +228,8 @@ MetricsList LocalEngine::update_critic(const ValueBatch& batch, const MiniBatche
                                  .cpu();
     predictions.index_copy_(0, packed.response_index, micro);
     const losses::ValueLoss result = losses::value_loss(
-        {micro_layout(packed, batch.response_mask, mini, m), micro, pick(batch.values, packed.response_index),
-         pick(batch.returns, packed.response_index)},
+        {part_layout(whole, packed, batch.response_mask, mini, m), micro,
+         pick(batch.values, packed.response_index), pick(batch.returns, packed.response_index)},
         loss);
     const at::Tensor grad = pad_rows(result.grad_predictions, hidden.size(0)).to(device_);
     transformer_.backward(value_head_backward(grad, hidden, transformer_.head_weight(),
@@ -232,10 +240,10 @@ MetricsList LocalEngine::update_critic(const ValueBatch& batch, const MiniBatche
     const int64_t begin = layout.response_offsets[static_cast<size_t>(mini.offsets[static_cast<size_t>(m)])];
     const int64_t end =
         layout.response_offsets[static_cast<size_t>(mini.offsets[static_cast<size_t>(m) + 1])];
-    return losses::value_loss(
-               {mini_layout(layout, batch.response_mask, mini, m), range(predictions, begin, end),
-                range(batch.values, begin, end), range(batch.returns, begin, end)},
-               loss)
+    return losses::value_loss({mini_layout(layout, batch.response_mask, mini, m),
+                               combined(range(predictions, begin, end), "values"),
+                               range(batch.values, begin, end), range(batch.returns, begin, end)},
+                              loss)
         .metrics;
   };
   return run_updates(batch.tokens, layout, mini, step, summarize);
@@ -251,12 +259,12 @@ MetricsList LocalEngine::update_sft(const SftBatch& batch, const MiniBatches& mi
   const at::Tensor log_probs = at::zeros({layout.num_response_tokens()});
   const auto rows_options = at::TensorOptions().dtype(at::kFloat).device(device_);
 
-  const MicroStep step = [&](int64_t m, const PackedTokens& packed) {
+  const MicroStep step = [&](int64_t m, const PackedTokens& whole, const PackedTokens& packed) {
     ForwardState state;
     const at::Tensor hidden = transformer_.forward(packed, &state, options_.gradient_checkpointing);
     const int64_t padded = hidden.size(0);
     // The gradient of this loss does not depend on the log-probs: one pass over the head is enough.
-    const losses::ResponseLayout micro = micro_layout(packed, batch.loss_mask, mini, m);
+    const losses::ResponseLayout micro = part_layout(whole, packed, batch.loss_mask, mini, m);
     const at::Tensor grad =
         pad_rows(losses::sft_loss(micro, at::zeros({packed.targets.size(0)})).grad_log_probs, padded)
             .to(device_);
@@ -277,7 +285,8 @@ MetricsList LocalEngine::update_sft(const SftBatch& batch, const MiniBatches& mi
     const int64_t begin = layout.response_offsets[static_cast<size_t>(mini.offsets[static_cast<size_t>(m)])];
     const int64_t end =
         layout.response_offsets[static_cast<size_t>(mini.offsets[static_cast<size_t>(m) + 1])];
-    return losses::sft_loss(mini_layout(layout, batch.loss_mask, mini, m), range(log_probs, begin, end))
+    return losses::sft_loss(mini_layout(layout, batch.loss_mask, mini, m),
+                            combined(range(log_probs, begin, end), "log-probs"))
         .metrics;
   };
   return run_updates(batch.tokens, layout, mini, step, summarize);

@@ -46,8 +46,16 @@ struct PackedTokens {
   at::Tensor targets;                     // [N] int32
   at::Tensor response_index;              // [N] int64
   std::vector<int64_t> response_offsets;  // [S+1] into the N
+  // Of a part of a micro-batch: its first row, and which of the whole's N response tokens are predicted there
+  // (undefined: all).
+  int64_t first_row = 0;
+  at::Tensor predictions;  // [n] int64
 };
 PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro,
                     int64_t row_multiple);
+
+// Part `index` of `count` equal parts of a micro-batch's rows, with the predictions that are made there.
+// Segments stay those of the whole. T must be a multiple of `count`.
+PackedTokens own_rows(const PackedTokens& whole, int64_t index, int64_t count);
 
 }  // namespace troupe

@@ -7,6 +7,7 @@
 #include "comm/fake.h"
 #include "core/error.h"
 #include "core/local_engine.h"
+#include "core/parallel.h"
 #include "model/parameters.h"
 
 namespace troupe {
@@ -30,12 +31,16 @@ std::vector<SimulatedCollective> counted(const std::vector<CollectiveLog::Entry>
 
 }  // namespace
 
-Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t size, int64_t micro_batches) {
+Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t size,
+                           const SimulatedWork& work) {
   validate(options.model);
   require(size >= 1 && rank >= 0 && rank < size, ErrorCode::kInvalidArgument,
           "[simulate] expected a rank below the group's size, got rank ", rank, " of ", size);
-  require(micro_batches >= 1, ErrorCode::kInvalidArgument,
-          "[simulate] expected at least one micro-batch, got ", micro_batches);
+  require(work.micro_batches >= 1 && work.rows >= 0 && work.responses >= 0, ErrorCode::kInvalidArgument,
+          "[simulate] expected at least one micro-batch of no less than 0 rows, and no less than 0 response "
+          "tokens, "
+          "got ",
+          work.micro_batches, ", ", work.rows, " and ", work.responses);
   at::NoGradGuard no_grad;
   const at::Device meta(at::kMeta);
   const at::ScalarType dtype = parse_dtype(options.dtype);
@@ -52,14 +57,26 @@ Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t s
     const int64_t own = group.buffers.param.numel();
     simulation.groups.push_back({group.name, own * slice.count, own});
   }
+  const auto sequence =
+      options.ulysses == 1 ? nullptr : std::make_unique<SequenceGroup>(*comm, options.ulysses, options.model);
   if (size == 1) return simulation;  // an engine alone has no collectives
 
   Sharding sharding(store, comm, strategy, slice.count);
   calls->clear();  // what making an engine takes, once
-  Transformer transformer(options.model, store, meta, dtype, sharding.access());
+  Transformer transformer(options.model, store, meta, dtype, sharding.access(), sequence.get());
   const bool training = options.optim.has_value();
-  sharding.agree({micro_batches});
-  for (int64_t i = 0; i < micro_batches; ++i) transformer.idle_pass(training);
+  sharding.agree({work.micro_batches});
+  const int64_t rows = round_up(work.rows, options.ulysses * kRowTile) / options.ulysses;
+  for (int64_t i = 0; i < work.micro_batches; ++i) {
+    transformer.simulated_pass(training, options.gradient_checkpointing, rows);
+  }
+  if (sequence && work.responses > 0) {
+    const auto combine = [&](const char* what) {
+      sequence->combine(at::empty({work.responses}, at::device(meta).dtype(at::kFloat)), {"forward", what});
+    };
+    combine(options.model.head == HeadKind::kLm ? "log-probs" : "values");
+    if (options.model.head == HeadKind::kLm && training) combine("entropy");
+  }
   if (training) {
     sharding.sum_gradients();
     sharding.grad_norm();

@@ -29,10 +29,19 @@ struct Simulation {
   std::vector<SimulatedCollective> collectives;  // in the order of their first call
 };
 
-// One optimiser step of `micro_batches` micro-batches, as one rank of `size` takes part in it: the store, the
-// sharding and the decoder's order of acquiring and releasing of the engine itself, on meta tensors and a
-// communicator without peers. Nothing is allocated or computed, so the shapes may be those of any model.
-// kInvalidModel / kInvalidArgument as create_engine.
-Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t size, int64_t micro_batches);
+// The work of one rank, or of the sequence group that it is in.
+struct SimulatedWork {
+  int64_t micro_batches = 1;
+  // For sequence groups; elsewhere they move nothing between ranks.
+  int64_t rows = 0;       // of the decoder in each micro-batch
+  int64_t responses = 0;  // response tokens of all micro-batches
+};
+
+// One optimiser step (of a token-local policy loss, or of a critic), as one rank of `size` takes part in it:
+// the store, the sharding, the decoder's order of acquiring and releasing and the exchange around attention
+// of the engine itself, on meta tensors and a communicator without peers. Nothing is allocated or computed,
+// so the shapes may be those of any model. kInvalidModel / kInvalidArgument as create_engine.
+Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t size,
+                           const SimulatedWork& work);
 
 }  // namespace troupe

@@ -31,9 +31,9 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 //
 // [Note: one shape per position] A GEMM may round a row differently when its other dimensions change. In
 // the forward pass the blocks therefore lie at multiples of this size in the sequence's positions, are
-// always full (rows that are not there are zero), and see the keys up to the block's end: which GEMMs a
-// position goes through follows from the position alone. The backward pass has no such promise to keep and
-// leaves out what is not there.
+// always full (rows that are not there are zero, also those of heads that another rank has), and see the
+// keys up to the block's end: which GEMMs a position goes through follows from the position alone. The
+// backward pass has no such promise to keep and leaves out what is not there.
 int64_t query_block_size(int64_t groups) {
   int64_t size = 32;
   while (size > 8 && size * groups > kScoreRows) size /= 2;
@@ -61,14 +61,16 @@ void store_rows(const float* source, int64_t rows, int64_t cols, Scalar* target,
 // The work of one (segment, key head): its G query heads attend to its keys, in blocks of queries.
 struct Shape {
   const AttentionSpec& spec;
-  int64_t groups;       // G = Q / K
-  int64_t query_block;  // positions per block
+  int64_t groups;        // G = Q / K
+  int64_t shape_groups;  // of the forward's blocks, see AttentionSpec
+  int64_t query_block;   // positions per block
   int64_t qkv_ld, out_ld;
 
   explicit Shape(const AttentionSpec& s)
       : spec(s),
         groups(s.num_heads / s.num_kv_heads),
-        query_block(query_block_size(groups)),
+        shape_groups(s.shape_groups > 0 ? s.shape_groups : groups),
+        query_block(query_block_size(shape_groups)),
         qkv_ld((s.num_heads + 2 * s.num_kv_heads) * s.head_dim),
         out_ld(s.num_heads * s.head_dim) {}
 
@@ -78,8 +80,8 @@ struct Shape {
   int64_t first_key(int64_t q0) const {
     return spec.window > 0 ? std::max<int64_t>(0, q0 - spec.window + 1) : 0;
   }
-  kernels::ScoreBlock block(int64_t q0, int64_t queries, int64_t k0, int64_t cols) const {
-    return {groups,
+  kernels::ScoreBlock block(int64_t heads, int64_t q0, int64_t queries, int64_t k0, int64_t cols) const {
+    return {heads,
             queries,
             cols,
             cols,
@@ -129,7 +131,7 @@ void forward_block(const Shape& shape, const Scalar* qkv, const Sequence& sequen
   const int64_t q1 = q0 + queries;
   const int64_t begin = std::max(q0, sequence.split);  // the queries that are there
   const int64_t count = std::min(q1, sequence.length) - begin;
-  const int64_t rows = shape.groups * queries;
+  const int64_t rows = shape.shape_groups * queries;
   const int64_t key_begin = shape.first_key(q0);
   const int64_t key_cols = std::min(kKeyBlock, q1 - key_begin);
   const at::Tensor scratch =
@@ -143,7 +145,7 @@ void forward_block(const Shape& shape, const Scalar* qkv, const Sequence& sequen
   float* row_sum = row_max + rows;
   float* correction = row_sum + rows;
 
-  if (count < queries) std::fill(q, q + rows * dim, 0.0f);
+  if (count < queries || shape.groups < shape.shape_groups) std::fill(q, q + rows * dim, 0.0f);
   for (int64_t g = 0; g < shape.groups; ++g) {
     load_rows(qkv + sequence.row(begin) * shape.qkv_ld + shape.q_column(head, g), shape.qkv_ld, count, dim,
               q + (g * queries + begin - q0) * dim);
@@ -158,8 +160,8 @@ void forward_block(const Shape& shape, const Scalar* qkv, const Sequence& sequen
     load_positions(sequence, qkv + shape.v_column(head), shape.qkv_ld, k0, k0 + cols, dim, v);
     at::Tensor score_matrix = matrix(scores, rows, cols, cols);
     at::mm_out(score_matrix, q_matrix, matrix(k, cols, dim, dim).t());
-    kernels::attention_kernels().softmax(scores, shape.block(q0, queries, k0, cols), row_max, row_sum,
-                                         correction);
+    kernels::attention_kernels().softmax(scores, shape.block(shape.shape_groups, q0, queries, k0, cols),
+                                         row_max, row_sum, correction);
     if (k0 == key_begin) {
       at::mm_out(o_matrix, score_matrix, matrix(v, cols, dim, dim));
     } else {
@@ -285,8 +287,8 @@ class BackwardHead {
       at::Tensor dv_matrix = matrix(dv_ + k0 * dim, cols, dim, dim);
       at::mm_out(score_matrix, q_matrix, k_matrix.t());
       at::mm_out(dprob_matrix, do_matrix, matrix(v_ + k0 * dim, cols, dim, dim).t());
-      kernels::attention_kernels().softmax_backward(scores, dprobs, shape_.block(q0, queries, k0, cols),
-                                                    block_lse, delta);
+      kernels::attention_kernels().softmax_backward(
+          scores, dprobs, shape_.block(shape_.groups, q0, queries, k0, cols), block_lse, delta);
       at::addmm_out(dv_matrix, dv_matrix, score_matrix.t(), do_matrix);
       at::addmm_out(dk_matrix, dk_matrix, dprob_matrix.t(), q_matrix);
       if (k0 == key_begin) {

@@ -37,6 +37,9 @@ struct AttentionSpec {
   double scale = 1;
   double softcap = 0;  // s = cap * tanh(s / cap) on the scaled scores; 0 = off
   int64_t window = 0;  // 0 = full
+  // Query heads per key head in the model of whose heads these are a part: a row's bits are those of the
+  // whole. 0: these are all, Q / K.
+  int64_t shape_groups = 0;
 };
 
 // qkv [T, (Q+2K)*D] (q, k, v after rotary); the rows behind the last segment belong to none and give

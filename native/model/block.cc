@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "core/parallel.h"
+#include "ulysses/sequence_group.h"
 
 namespace troupe {
 
@@ -15,7 +16,8 @@ at::Tensor rows_of(const at::Tensor& t, int64_t begin, int64_t end) {
 }  // namespace
 
 Block::Block(const ParameterStore& store, const ModelConfig& config, int64_t layer)
-    : attention_{config.num_heads,         config.num_kv_heads,
+    : name_("layers." + std::to_string(layer) + " attention"),
+      attention_{config.num_heads,         config.num_kv_heads,
                  config.head_dim,          config.attention_scale,
                  config.attention_softcap, config.sliding_windows[static_cast<size_t>(layer)]},
       rotary_{config.num_heads,       config.num_kv_heads,
@@ -157,20 +159,11 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t 
 
 at::Tensor Block::forward(const at::Tensor& x, const RowContext& rows, BlockSaved* saved,
                           const std::function<void(const at::Tensor&)>& qkv_seen) const {
-  const int64_t total = x.size(0);
-  const at::Tensor qkv = at::empty({total, qkv_.out_features()}, x.options());
-  const at::Tensor attn = at::empty({total, attention_.num_heads * attention_.head_dim}, x.options());
-  at::Tensor lse;
-  if (saved != nullptr) {
-    lse = at::empty({attention_.num_heads, total}, x.options().dtype(at::kFloat));
-    saved->x = x;
-    saved->qkv = qkv;
-    saved->attn = attn;
-    saved->lse = lse;
-  }
+  at::Tensor qkv = at::empty({x.size(0), qkv_size()}, x.options());
+  if (saved != nullptr) saved->x = x;
   attention_inputs(x, rows, qkv, saved, qkv_.pack_forward());
   if (qkv_seen) qkv_seen(qkv);
-  ops::attention_forward(attention_, qkv, rows.segments, attn, lse);
+  const at::Tensor attn = attend(std::move(qkv), rows, saved);
   const at::Tensor out = at::empty_like(x);
   output_and_mlp(x, attn, rows.row_tile, out, saved, pack_output());
   return out;
@@ -179,10 +172,38 @@ at::Tensor Block::forward(const at::Tensor& x, const RowContext& rows, BlockSave
 at::Tensor Block::backward(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved) const {
   const at::Tensor d_attn = at::empty_like(saved.attn);
   const at::Tensor dx = backward_mlp(dy, rows, saved, d_attn);  // so far: by the attention residual
-  const at::Tensor dqkv = at::empty_like(saved.qkv);
-  ops::attention_backward(attention_, saved.qkv, saved.attn, saved.lse, d_attn, rows.segments, dqkv);
-  backward_attention_inputs(dqkv, rows, saved, dx);
+  backward_attention_inputs(attend_backward(d_attn, rows, saved), rows, saved, dx);
   return dx;
+}
+
+at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const {
+  const SequenceGroup* group = rows.sequence;
+  const ops::AttentionSpec spec = group != nullptr ? group->own_heads(attention_) : attention_;
+  if (group != nullptr) qkv = group->gather_rows(attention_, qkv, {rows.phase, name_});
+  const int64_t total = qkv.size(0);
+  const at::Tensor output = at::empty({total, spec.num_heads * spec.head_dim}, qkv.options());
+  const at::Tensor lse =
+      saved != nullptr ? at::empty({spec.num_heads, total}, qkv.options().dtype(at::kFloat)) : at::Tensor();
+  ops::attention_forward(spec, qkv, rows.segments, output, lse);
+  const at::Tensor attn = group != nullptr ? group->gather_query_heads(output, {rows.phase, name_}) : output;
+  if (saved != nullptr) {
+    saved->qkv = qkv;
+    saved->heads_attn = output;
+    saved->lse = lse;
+    saved->attn = attn;
+  }
+  return attn;
+}
+
+at::Tensor Block::attend_backward(const at::Tensor& d_attn, const RowContext& rows,
+                                  const BlockSaved& saved) const {
+  const SequenceGroup* group = rows.sequence;
+  const ops::AttentionSpec spec = group != nullptr ? group->own_heads(attention_) : attention_;
+  const at::Tensor d_output =
+      group != nullptr ? group->gather_query_rows(d_attn, {rows.phase, name_}) : d_attn;
+  const at::Tensor d_input = at::empty_like(saved.qkv);
+  ops::attention_backward(spec, saved.qkv, saved.heads_attn, saved.lse, d_output, rows.segments, d_input);
+  return group != nullptr ? group->gather_heads(attention_, d_input, {rows.phase, name_}) : d_input;
 }
 
 at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,

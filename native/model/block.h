@@ -11,6 +11,8 @@
 
 namespace troupe {
 
+class SequenceGroup;
+
 // cos and sin of every position, [P, D/2] float32; grown on demand.
 struct RotaryTables {
   at::Tensor cos, sin;
@@ -22,6 +24,10 @@ struct RowContext {
   ops::Segments segments;
   RotaryTables rotary;
   int64_t row_tile;
+  // Where a sequence group shares the micro-batch, T is the number of this rank's rows, and segments are
+  // those of all S * T rows.
+  const SequenceGroup* sequence = nullptr;
+  const char* phase = "forward";
 };
 
 // What the backward pass of a block reads. With gradient checkpointing only x is kept, and the rest
@@ -29,11 +35,12 @@ struct RowContext {
 struct BlockSaved {
   at::Tensor x;  // [T, H] the block's input
   NormStats attn_norm, mlp_norm, attn_post_norm, mlp_post_norm;
-  at::Tensor qkv_pre, qk_rstd;     // before q/k norm; undefined without it
-  at::Tensor qkv, attn, lse;       // after rotary; attention output; [Q, T]
-  at::Tensor attn_proj, mlp_proj;  // inputs of the post norms; undefined without them
-  at::Tensor mid;                  // [T, H] after the attention residual
-  at::Tensor inner;                // [T, 2I or I] input of the activation; undefined for MoE
+  at::Tensor qkv_pre, qk_rstd;      // before q/k norm; undefined without it
+  at::Tensor qkv, heads_attn, lse;  // what attention took (after rotary) and gave; [Q, T]
+  at::Tensor attn;                  // its output for the rows at hand: heads_attn itself in a group of one
+  at::Tensor attn_proj, mlp_proj;   // inputs of the post norms; undefined without them
+  at::Tensor mid;                   // [T, H] after the attention residual
+  at::Tensor inner;                 // [T, 2I or I] input of the activation; undefined for MoE
   MoeSaved moe;
 };
 
@@ -72,12 +79,20 @@ class Block {
 
   void enable_adapters(bool enabled);
 
+  // Attention between the row-local halves, and for sequence groups the exchange around it: the output [T,
+  // Q*D] from qkv [T, (Q+2K)*D], and the gradient of qkv from that of the output. The second reads qkv,
+  // heads_attn and lse of `saved`; the first writes them and attn where it is given.
+  at::Tensor attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const;
+  at::Tensor attend_backward(const at::Tensor& d_attn, const RowContext& rows, const BlockSaved& saved) const;
+  int64_t qkv_size() const { return qkv_.out_features(); }
+
  private:
   at::Tensor backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,
                           const at::Tensor& d_attn) const;
   void backward_attention_inputs(const at::Tensor& dqkv, const RowContext& rows, const BlockSaved& saved,
                                  const at::Tensor& dx) const;
 
+  std::string name_;
   ops::AttentionSpec attention_;
   ops::RotarySpec rotary_;
   Activation activation_;

@@ -21,12 +21,13 @@ int64_t longest(const ops::Segments& segments) {
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device,
-                         at::ScalarType dtype, ParameterAccess* access)
+                         at::ScalarType dtype, ParameterAccess* access, const SequenceGroup* sequence)
     : config_(config),
       device_(device),
       dtype_(dtype),
       embedding_scale_(at::scalar_tensor(config.embedding_scale, at::kDouble).to(dtype).item<double>()),
-      access_(access) {
+      access_(access),
+      sequence_(sequence) {
   const Parameter& embed = store.at("embed.weight");
   embed_ = embed.compute;
   embed_grad_ = embed.grad;
@@ -92,13 +93,28 @@ void Transformer::end_inference() {
 }
 
 void Transformer::idle_pass(bool training) {
+  simulated_pass(training, false, 0);
+}
+
+void Transformer::simulated_pass(bool training, bool checkpointing, int64_t rows) {
+  RowContext context;
+  context.sequence = sequence_;
+  BlockSaved saved;
+  const auto attend = [&](const Block& block) {
+    if (rows == 0 || sequence_ == nullptr) return;
+    block.attend(at::empty({rows, block.qkv_size()}, embed_.options()), context, &saved);
+  };
   acquire_root(training);
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     acquire_block(layer, "forward", false);
+    attend(blocks_[layer]);
     if (!training || layer + 1 < blocks_.size()) release_block(layer, false);
   }
+  context.phase = "backward";
   for (size_t layer = training ? blocks_.size() : 0; layer-- > 0;) {
     acquire_block(layer, "backward", true);
+    if (checkpointing) attend(blocks_[layer]);
+    if (saved.attn.defined()) blocks_[layer].attend_backward(at::empty_like(saved.attn), context, saved);
     release_block(layer, true);
   }
   release_root(training);
@@ -131,7 +147,8 @@ void Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions, c
 }
 
 at::Tensor Transformer::forward(const PackedTokens& packed, ForwardState* state, bool checkpointing) {
-  const RowContext rows = row_context(packed.positions, packed.segments, kRowTile);
+  RowContext rows = row_context(packed.positions, packed.segments, kRowTile);
+  rows.sequence = sequence_;
   const at::Tensor tokens = packed.tokens.to(device_);
   const int64_t total = tokens.size(0);
   at::Tensor x = at::empty({total, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
@@ -165,6 +182,7 @@ at::Tensor Transformer::forward(const PackedTokens& packed, ForwardState* state,
   if (state != nullptr) {
     state->rows = rows;
     state->tokens = tokens;
+    state->real_rows = std::clamp<int64_t>(ops::real_rows(packed.segments) - packed.first_row, 0, total);
     state->predict_rows = predict_rows;
     state->predict_inputs = inputs;
     state->final_norm = stats;
@@ -187,6 +205,7 @@ void Transformer::backward(const at::Tensor& d_hidden, ForwardState& state) {
 
   at::Tensor dx = at::zeros({state.total_rows, config_.hidden_size}, d_hidden.options());
   dx.index_add_(0, state.predict_rows, d_inputs.narrow(0, 0, predictions));
+  state.rows.phase = "backward";
   for (size_t layer = blocks_.size(); layer-- > 0;) {
     BlockSaved& saved = state.blocks[layer];
     acquire_block(layer, "backward", true);
@@ -200,7 +219,7 @@ void Transformer::backward(const at::Tensor& d_hidden, ForwardState& state) {
 }
 
 void Transformer::accumulate_embeddings(const at::Tensor& dx, const ForwardState& state) {
-  const int64_t real_rows = ops::real_rows(state.rows.segments);
+  const int64_t real_rows = state.real_rows;
   const at::Tensor used = dx.narrow(0, 0, real_rows).to(at::kFloat);
   if (pos_embed_grad_.defined())
     pos_embed_grad_.index_add_(0, state.rows.positions.narrow(0, 0, real_rows), used);

@@ -14,6 +14,7 @@ namespace troupe {
 struct ForwardState {
   RowContext rows;
   at::Tensor tokens;               // [T] int32
+  int64_t real_rows = 0;           // of the T, those that belong to a sequence
   std::vector<BlockSaved> blocks;  // [num_layers]
   at::Tensor predict_rows;         // [N] int64, a shared row several times
   at::Tensor predict_inputs;       // [N', H] before the final norm, zero rows behind N
@@ -26,15 +27,17 @@ struct ForwardState {
 class Transformer final : public Decoder {
  public:
   // access: null when `store` holds all parameters all the time. Otherwise a pass acquires the embeddings
-  // and the head for its whole length and the blocks one by one.
+  // and the head for its whole length and the blocks one by one. sequence: of the ranks that share the
+  // micro-batches of training and inference (not those of a generation) with this one; null: none.
   Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
-              ParameterAccess* access = nullptr);
+              ParameterAccess* access = nullptr, const SequenceGroup* sequence = nullptr);
 
   const ModelConfig& config() const override { return config_; }
   at::Device device() const override { return device_; }
   at::ScalarType dtype() const override { return dtype_; }
 
-  // Final hidden states [N', H] of the rows that predict response tokens. state may be null
+  // Final hidden states [N', H] of the rows that predict response tokens, in a sequence group of this rank's
+  // part of them (core/packing.h, own_rows). state may be null
   // (inference); with checkpointing only the blocks' inputs are kept.
   at::Tensor forward(const PackedTokens& packed, ForwardState* state, bool checkpointing);
   // d_hidden [N', H]; adds to the gradient of every parameter that is trained but the head's. Ends the pass.
@@ -44,6 +47,9 @@ class Transformer final : public Decoder {
   // What a pass (with a backward when `training`) asks of the parameters' access, without any rows: for a
   // rank that has no micro-batch while others have one.
   void idle_pass(bool training);
+  // The same, and with rows > 0 what a pass over so many rows of this rank asks of the sequence group: on
+  // meta tensors, for simulation.
+  void simulated_pass(bool training, bool checkpointing, int64_t rows);
   // Without adapters a forward is that of the base model.
   void enable_adapters(bool enabled);
 
@@ -86,6 +92,7 @@ class Transformer final : public Decoder {
   at::Tensor head_weight_, head_weight_grad_, head_bias_, head_bias_grad_;
   RotaryTables rotary_;
   ParameterAccess* access_;
+  const SequenceGroup* sequence_;
   std::vector<std::vector<size_t>> block_groups_;  // of the store, by block
   std::vector<size_t> root_groups_;
 };

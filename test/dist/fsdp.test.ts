@@ -9,7 +9,14 @@ import { Critic } from '../../ts/critic/critic';
 import type { NativeStateBytes, Sharding } from '../../ts/native/bridge';
 import { observedGroup } from '../helpers/observed_group';
 import { Pauses } from '../helpers/pauses';
-import { raggedBatch, SHARDED_CRITIC, SHARDED_MODEL, smallEngine } from '../helpers/sharded';
+import {
+  expectSameMetrics,
+  raggedBatch,
+  relative,
+  SHARDED_CRITIC,
+  SHARDED_MODEL,
+  smallEngine,
+} from '../helpers/sharded';
 
 // One model over several worker processes, with the numbers of one.
 const UPDATES = 10;
@@ -52,33 +59,6 @@ async function trainActor(actor: Actor, batch: Batch, updates: number): Promise<
     samples: await actor.generate(prompts, { maxNewTokens: 4, n: 2, seed: 5 }),
     bytes: await actor.engine.group.callAll(actor.name, 'stateBytes', () => []),
   };
-}
-
-/**
- * All within 1e-6, but the gradient's norm: after some updates one process with another capacity, which sums in another order,
- * moves it by up to 3e-6 on this model, too.
- */
-function expectSameMetrics(actual: UpdateMetrics[], expected: UpdateMetrics[], done = 0): void {
-  for (const [step, record] of expected.entries()) {
-    for (const [name, value] of Object.entries(record)) {
-      if (name.startsWith('perf/')) continue;
-      const error = Math.abs((actual[step]?.[name] as number) - value) / Math.max(1, Math.abs(value));
-      const tolerance = name.endsWith('grad_norm') && done + step > 0 ? 5e-6 : 1e-6;
-      if (!(error <= tolerance))
-        throw new Error(`update ${step}, ${name}: ${actual[step]?.[name]} but ${value}`);
-    }
-  }
-  expect(actual).toHaveLength(expected.length);
-}
-
-function relative(actual: Float32Array, expected: Float32Array): number {
-  let difference = 0;
-  let norm = 0;
-  for (const [i, value] of expected.entries()) {
-    difference += ((actual[i] as number) - value) ** 2;
-    norm += value ** 2;
-  }
-  return Math.sqrt(difference / norm);
 }
 
 /** All of them, one after the other. */
@@ -217,9 +197,7 @@ describe('an actor', () => {
     await expect(create({ worldSize: 4, parallel: { fsdpSize: 3 } })).rejects.toThrow(
       /fsdpSize 3: expected -1, a divisor of worldSize = 4/,
     );
-    await expect(create({ worldSize: 2, parallel: { ulysses: 2 } })).rejects.toThrow(
-      /ulysses 2: not in this release/,
-    );
+    await expect(create({ worldSize: 2, parallel: { tp: 2 } })).rejects.toThrow(/tp 2: not in this release/);
   });
 });
 

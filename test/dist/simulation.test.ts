@@ -21,6 +21,7 @@ function specOf(
   o: {
     strategy?: ShardingStrategy;
     shardSize?: number;
+    ulysses?: number;
     dtype?: 'float32' | 'bfloat16';
     microBatches?: number;
   } = {},
@@ -32,6 +33,7 @@ function specOf(
     dtype: o.dtype ?? 'float32',
     strategy: o.strategy ?? 'full_shard',
     shardSize: o.shardSize ?? null,
+    ulysses: o.ulysses ?? 1,
     capacity: 8,
     gradientCheckpointing: false,
     inference: null,
@@ -138,6 +140,31 @@ test('collectives of one step of full_shard: a block is gathered for its forward
     expect(of('backward', 'reduce_scatter', root)).toMatchObject({ count: micro });
   }
   expect(of('optimizer', 'all_reduce', 'gradient norm')).toMatchObject({ count: 1 });
+}, 60_000);
+
+test('ranks that share micro-batches: the exchange around attention, of 8 key heads for 16 ranks', async () => {
+  const shape = readModelShape(path.join(EXAMPLES, 'llama-70b'), 'lm', 'model');
+  const { numLayers: layers, numHeads, numKvHeads, headDim } = shape;
+  expect([numHeads, numKvHeads]).toEqual([64, 8]);
+  const ulysses = 16;
+  const spec = specOf(shape, 64, { dtype: 'bfloat16', ulysses, microBatches: 2 });
+  const [role] = spec.roles as [RoleSpec];
+  const longest = 128 * ulysses * 3 + 1;
+  const load = { sequences: 2, longest, response: 1000 };
+  const simulated = await simulate({
+    ...spec,
+    roles: [{ ...role, capacity: 128 * 3 + 1, gradientCheckpointing: true, update: load }],
+  });
+  expect(simulated.microBatches).toBe(2);
+  const of = (phase: string, name: string, subject: string) =>
+    collectiveTotals(simulated).find((t) => t.phase === phase && t.name === name && t.subject === subject);
+  const rows = 128 * 3; // of a rank
+  const pass = (layers * 2 * rows * (numHeads + ulysses) * headDim * 2 * (ulysses - 1)) / ulysses;
+  expect(of('forward', 'all_to_all', 'attention')).toMatchObject({ count: 2 * layers * 2, bytes: 2 * pass });
+  // Recomputed, and back.
+  expect(of('backward', 'all_to_all', 'attention')).toMatchObject({ count: 2 * layers * 4, bytes: 4 * pass });
+  for (const what of ['log-probs', 'entropy'])
+    expect(of('forward', 'all_reduce', what)).toMatchObject({ count: 1, bytes: 4 * 2000 * (ulysses - 1) });
 }, 60_000);
 
 test.each(['llama-7b', 'llama-70b', 'llama-405b'])(

@@ -54,6 +54,13 @@ it('two and three workers train as one does, and each can go on from what the ot
   expectDone(await start('two', 2).exited);
   expectClose(metrics('two'), metrics('one'));
 
+  // Both of them at the same sequences; the reference follows the actor.
+  const shared = ['actor_rollout_ref.actor', 'critic'].map(
+    (role) => `${role}.ulysses_sequence_parallel_size=2`,
+  );
+  expectDone(await start('shared', 2, ...shared).exited);
+  expectClose(metrics('shared'), metrics('one'));
+
   expectDone(await start('mixed', 3, 'trainer.total_training_steps=1').exited);
   expectDone(await start('mixed', 1, 'trainer.total_training_steps=2').exited);
   expectDone(await start('mixed', 2).exited);

@@ -76,6 +76,7 @@ export function tinyEngine(changes: Partial<NativeEngineOptions> = {}): NativeEn
     lora: null,
     sharding: null,
     shardSize: 0,
+    ulysses: 1,
     ...changes,
   };
 }

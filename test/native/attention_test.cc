@@ -145,4 +145,27 @@ TEST(a_shared_prefix_gives_the_bits_of_a_separate_one) {
   }
 }
 
+TEST(some_of_the_heads_have_the_bits_of_all) {
+  at::manual_seed(5);
+  const ops::Segments segments = segments_of({700, 1, 53, 130});
+  const int64_t rows = 890;
+  for (const auto& [heads, dim] : {std::pair{8, 64}, {8, 16}, {16, 128}, {2, 80}, {7, 64}}) {
+    const ops::AttentionSpec whole{heads, 1, dim, 0.125, 0, 0};
+    const at::Tensor q = at::randn({rows, heads * dim}), kv = at::randn({rows, 2 * dim});
+    const at::Tensor out = at::empty({rows, heads * dim});
+    ops::attention_forward(whole, at::cat({q, kv}, 1), segments, out, at::Tensor());
+    for (int64_t count = 1; count < heads; count *= 2) {
+      ops::AttentionSpec part = whole;
+      part.num_heads = count;
+      part.shape_groups = heads;
+      for (const int64_t first : {int64_t{0}, heads - count}) {
+        const at::Tensor own = q.narrow(1, first * dim, count * dim);
+        const at::Tensor result = at::empty({rows, count * dim});
+        ops::attention_forward(part, at::cat({own, kv}, 1), segments, result, at::Tensor());
+        CHECK(result.equal(out.narrow(1, first * dim, count * dim)));
+      }
+    }
+  }
+}
+
 TEST_MAIN()

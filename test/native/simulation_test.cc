@@ -99,7 +99,7 @@ TEST(what_is_simulated_is_what_ranks_hold_and_send) {
       if (size == 4 && sharding != "no_shard") options.shard_size = 2;
       const std::vector<Measured> measured = measure(options, size);
       for (int64_t rank = 0; rank < size; ++rank) {
-        const Simulation simulation = simulate_update(options, rank, size, kMicroBatches);
+        const Simulation simulation = simulate_update(options, rank, size, {kMicroBatches});
         int64_t collectives = 0, bytes = 0;
         for (const SimulatedCollective& c : simulation.collectives) {
           collectives += c.count;
@@ -130,7 +130,7 @@ TEST(a_model_that_no_machine_holds) {
   c.intermediate_size = 53248;
   c.sliding_windows.assign(126, 0);
   c.rope_inv_freq.assign(64, 1);
-  const Simulation simulation = simulate_update(options, 1023, 1024, 1);
+  const Simulation simulation = simulate_update(options, 1023, 1024, {});
   int64_t parameters = 0;
   for (const SimulatedGroup& group : simulation.groups) {
     CHECK(group.whole == 1024 * group.own);
@@ -143,9 +143,9 @@ TEST(a_model_that_no_machine_holds) {
 }
 
 TEST(a_rank_outside_its_group_is_refused) {
-  CHECK_THROWS(simulate_update(options_of("full_shard", "float32"), 2, 2, 1), "got rank 2 of 2");
-  CHECK_THROWS(simulate_update(options_of("full_shard", "float32"), 0, 2, 0), "at least one micro-batch");
-  CHECK_THROWS(simulate_update(options_of("zero", "float32"), 0, 2, 1), "got zero");
+  CHECK_THROWS(simulate_update(options_of("full_shard", "float32"), 2, 2, {}), "got rank 2 of 2");
+  CHECK_THROWS(simulate_update(options_of("full_shard", "float32"), 0, 2, {0}), "at least one micro-batch");
+  CHECK_THROWS(simulate_update(options_of("zero", "float32"), 0, 2, {}), "got zero");
 }
 
 TEST_MAIN()

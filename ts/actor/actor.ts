@@ -96,11 +96,8 @@ export class Actor {
     if (b.numResponseTokens === 0) {
       return { logProbs: new Float32Array(0), entropy: empty(entropy), sumPiSquared: empty(sumPiSquared) };
     }
-    const { group, name } = this.engine;
-    const shards = shardByRank(b, group.worldSize);
-    return splitCollect(
-      group,
-      name,
+    const shards = shardByRank(b, this.engine.dataParallelSize);
+    return this.engine.splitCollect(
       'computeLogProb',
       shards.map((shard): [ReturnType<typeof tokenBatch>, number, boolean, boolean, boolean] => [
         tokenBatch(shard.batch),
@@ -132,8 +129,7 @@ export class Actor {
       'advantages',
       ...(loss.useKlLoss ? ['refLogProbs'] : []),
     ]);
-    const { group, name } = this.engine;
-    const shards = planUpdate(where, b, o.miniBatchSize, epochs, group.worldSize);
+    const shards = planUpdate(where, b, o.miniBatchSize, epochs, this.engine.dataParallelSize);
     const started = performance.now();
     if (preparation !== null) {
       const miniBatchSize = o.miniBatchSize ?? b.size;
@@ -146,9 +142,7 @@ export class Actor {
       );
       return this.updateMetrics(b, epochs, started, records);
     }
-    const records = await splitCollect(
-      group,
-      name,
+    const records = await this.engine.splitCollect(
       'updatePolicy',
       shards.map(({ batch, mini }): [NativePolicyBatch, typeof mini, typeof loss, number] => [
         policyBatch(batch, loss.useKlLoss),
@@ -167,10 +161,9 @@ export class Actor {
     checkOptionNames(where, o, ['miniBatchSize', 'epochs']);
     const epochs = numberOption(where, 'epochs', o.epochs, 1, { integer: true, min: 1 });
     this.engine.checkUpdate(where, b, []);
-    const { group, name } = this.engine;
-    const shards = planUpdate(where, b, o.miniBatchSize, epochs, group.worldSize);
+    const shards = planUpdate(where, b, o.miniBatchSize, epochs, this.engine.dataParallelSize);
     const started = performance.now();
-    const records = await splitCollect(group, name, 'updateSft', shards.map(sftArguments), (byRank) =>
+    const records = await this.engine.splitCollect('updateSft', shards.map(sftArguments), (byRank) =>
       mergeRanks(byRank, shards),
     );
     return this.updateMetrics(b, epochs, started, records);

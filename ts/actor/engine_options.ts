@@ -35,8 +35,8 @@ export interface EngineOptions {
   /** Compute dtype; master weights are float32 always. Default: bfloat16 on cuda, float32 on cpu. */
   dtype?: 'float32' | 'bfloat16';
   /**
-   * Packing capacity: tokens per micro-batch. Default 4096 on cpu, 16384 on cuda. A longer sequence is an error that says to
-   * raise it. Log-probs are bitwise reproducible at one capacity.
+   * Packing capacity: tokens per micro-batch, with `parallel.ulysses` of all workers that share one. Default 4096 on cpu, 16384
+   * on cuda. A longer sequence is an error that says to raise it. Log-probs are bitwise reproducible at one capacity.
    */
   maxTokensPerMicroBatch?: number;
   parallel?: {
@@ -44,6 +44,10 @@ export interface EngineOptions {
     pp?: number;
     vpp?: number;
     sequenceParallel?: boolean;
+    /**
+     * Neighbouring workers that compute the same micro-batches together, each part of every sequence's tokens (Ulysses sequence
+     * parallelism), 1: a divisor of worldSize and of the model's attention heads. Generation is not shared.
+     */
     ulysses?: number;
     /**
      * Ranks that share one copy of the state: -1 (default), worldSize or more: all; 1: none, `sharding` no_shard; a divisor of
@@ -85,6 +89,8 @@ export interface ResolvedEngineOptions {
   sharding: Sharding | null;
   /** Ranks per copy of the state; 0: all. */
   shardSize: number;
+  /** Ranks per micro-batch. */
+  ulysses: number;
   device: 'cpu' | 'cuda' | null;
   dtype: 'float32' | 'bfloat16' | null;
   maxTokens: number | null;
@@ -181,15 +187,21 @@ function resolveSharding(
   where: string,
   o: EngineOptions,
   worldSize: number,
-): Pick<ResolvedEngineOptions, 'sharding' | 'shardSize'> {
+): Pick<ResolvedEngineOptions, 'sharding' | 'shardSize' | 'ulysses'> {
   if (o.parallel !== undefined) checkOptionNames(`${where}.parallel`, o.parallel, PARALLEL_KEYS);
-  const { fsdpSize = -1, sharding, ...others } = o.parallel ?? {};
+  const { fsdpSize = -1, sharding, ulysses = 1, ...others } = o.parallel ?? {};
   for (const [key, value] of Object.entries(others)) {
     if (value !== undefined && value !== 1 && value !== false)
       throw badOption(
         where,
-        `parallel.${key} ${String(value)}: not in this release, which shards by data only`,
+        `parallel.${key} ${String(value)}: not in this release, which shards by data and by sequence (ulysses) only`,
       );
+  }
+  if (!Number.isInteger(ulysses) || ulysses < 1 || worldSize % ulysses !== 0) {
+    throw badOption(
+      where,
+      `parallel.ulysses ${String(ulysses)}: expected a divisor of worldSize = ${worldSize}`,
+    );
   }
   if (
     !Number.isInteger(fsdpSize) ||
@@ -205,8 +217,8 @@ function resolveSharding(
     throw badOption(where, 'offload is not in this release: leave it out');
   const fallback = fsdpSize === 1 ? 'no_shard' : 'full_shard';
   const chosen = choiceOption(where, 'parallel.sharding', sharding, SHARDINGS, fallback);
-  if (worldSize === 1) return { sharding: null, shardSize: 0 };
-  return { sharding: chosen, shardSize: fsdpSize === -1 || fsdpSize >= worldSize ? 0 : fsdpSize };
+  if (worldSize === 1) return { sharding: null, shardSize: 0, ulysses };
+  return { sharding: chosen, shardSize: fsdpSize === -1 || fsdpSize >= worldSize ? 0 : fsdpSize, ulysses };
 }
 
 function resolveOptim(where: string, o: OptimOptions, defaultLr: number): NativeAdamWOptions {

@@ -1,11 +1,12 @@
 import type { Batch } from '../batch/batch';
-import { oneToAll, rankZero } from '../controller/dispatch';
+import { oneToAll, rankZero, splitCollect } from '../controller/dispatch';
 import { WorkerGroup } from '../controller/worker_group';
 import { TroupeError } from '../errors';
 import type { Lora } from '../model/adapter_sites';
 import { type LoadedModel, loadModelDirectory } from '../model/model_dir';
 import { valueHeadName } from '../model/names';
 import type { NativeEngineOptions } from '../native/bridge';
+import type { EngineArgs, EngineMethod, EngineResult } from '../worker/protocol';
 import { badOption } from './check_options';
 import type { EngineOptions, ResolvedEngineOptions } from './engine_options';
 import { resolveEngineOptions } from './engine_options';
@@ -48,6 +49,7 @@ export class RoleEngine {
     const resolved = resolveEngineOptions(o, role, DEFAULT_LR[role]);
     const model = loadModelDirectory(resolved.model, role === 'actor' ? 'lm' : 'value');
     if (role === 'reward_model') checkRewardModel(model);
+    checkHeads(`${role} options`, resolved.ulysses, model);
     const lora = resolved.lora === null ? null : planLora(`${role} options.lora`, model, resolved.lora);
     const group =
       o.group ??
@@ -101,6 +103,20 @@ export class RoleEngine {
     }
     const files = [...this.model.files, ...(this.lora?.files ?? [])];
     await oneToAll(this.group, this.name, 'importTensors', ['param', files]);
+  }
+
+  /** Groups of ranks that have micro-batches of their own: the number of parts that a batch is split into. */
+  get dataParallelSize(): number {
+    return this.group.worldSize / this.options.ulysses;
+  }
+
+  /** One shard per data-parallel group; `collect` gets the results in the order of the shards. */
+  splitCollect<M extends EngineMethod, R>(
+    method: M,
+    shards: EngineArgs<M>[],
+    collect: (results: EngineResult<M>[]) => R,
+  ): Promise<R> {
+    return splitCollect(this.group, this.name, method, shards, collect, this.options.ulysses);
   }
 
   get device(): 'cpu' | 'cuda' {
@@ -246,6 +262,15 @@ function checkRewardModel(model: LoadedModel): void {
   if (model.config.positions === 'rope') model.config.maxPositions += 1;
 }
 
+/** Each of the ranks that share a micro-batch computes attention for some of the heads. */
+function checkHeads(where: string, ulysses: number, { config, dir }: LoadedModel): void {
+  if (config.numHeads % ulysses === 0) return;
+  throw badOption(
+    where,
+    `parallel.ulysses ${ulysses}: expected a divisor of the ${config.numHeads} attention heads of the model in ${dir}`,
+  );
+}
+
 function nativeOptions(
   group: WorkerGroup,
   o: ResolvedEngineOptions,
@@ -270,6 +295,7 @@ function nativeOptions(
     numThreads: o.numThreads,
     sharding: o.sharding,
     shardSize: o.shardSize,
+    ulysses: o.ulysses,
   };
 }
 

@@ -4,7 +4,7 @@ import { karmarkarKarp } from '../batch/partition';
 import type { NativeMiniBatches, NativeTokenBatch } from '../native/bridge';
 import { badOption } from './check_options';
 
-/** The part of an update that one rank computes. */
+/** The part of an update that one rank computes (with Ulysses: one group of ranks). */
 export interface UpdateShard {
   batch: Batch;
   mini: NativeMiniBatches;
@@ -23,7 +23,7 @@ export interface RankShard {
   indices: number[];
 }
 
-/** One part per rank, balanced by tokens; with fewer sequences than ranks some are empty. */
+/** One part per rank (or group of ranks), balanced by tokens; with fewer sequences than ranks some are empty. */
 export function shardByRank(batch: Batch, worldSize: number): RankShard[] {
   return balanced(batch, 0, batch.size, worldSize).map((indices) => ({
     batch: worldSize === 1 ? batch : batch.take(indices),

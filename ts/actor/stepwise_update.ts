@@ -6,7 +6,7 @@ import {
 } from '../algorithms/policy_losses/registry';
 import type { RolloutCorrectionOptions } from '../algorithms/rollout_correction/options';
 import type { Batch } from '../batch/batch';
-import { oneToAll, rankZero, splitCollect } from '../controller/dispatch';
+import { oneToAll, rankZero } from '../controller/dispatch';
 import type { NativeMetrics, NativePolicyBatch, NativePolicyLossOptions } from '../native/bridge';
 import { bypassLoss, givenLoss } from './given_loss';
 import { mergeRanks } from './metrics';
@@ -127,10 +127,8 @@ export async function updateStepwise(
       const steps = await rankZero(group, name, 'optimizerSteps', []);
       await oneToAll(group, name, 'setSteps', [steps, scheduleSteps]);
     }
-    const shards = planUpdate('updatePolicy', prepared.batch, undefined, 1, group.worldSize);
-    const [record] = await splitCollect(
-      group,
-      name,
+    const shards = planUpdate('updatePolicy', prepared.batch, undefined, 1, engine.dataParallelSize);
+    const [record] = await engine.splitCollect(
       'updatePolicy',
       shards.map((shard): [NativePolicyBatch, typeof shard.mini, NativePolicyLossOptions, number] => [
         policyBatch(shard.batch, o.useRef),

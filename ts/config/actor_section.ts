@@ -72,7 +72,11 @@ export const refSection = {
   megatron: ignored('the settings of the actor hold'),
   fsdp_config: ignored('the settings of the actor hold'),
   use_torch_compile: ignored(TORCH_ONLY),
-  ulysses_sequence_parallel_size: fixed([1], `sequence parallelism ${NOT_YET}`),
+  ulysses_sequence_parallel_size: derived(
+    int(1),
+    'actor_rollout_ref.actor.ulysses_sequence_parallel_size',
+    'Neighbouring workers that share micro-batches of the reference.',
+  ),
   entropy_from_logits_with_chunking: ignored(FUSED),
   entropy_checkpointing: ignored(FUSED),
   profiler: ignored(NO_PROFILER),

@@ -1,12 +1,18 @@
 import type { ResolvedConfig } from './ppo_schema';
 import { needsCritic, needsRewardModel } from './roles';
 import type { ResolvedSftConfig } from './sft_schema';
+import { ulyssesOf } from './ulysses';
 
 /** The mean over ranks, which share unevenly where it is no whole number. */
 const perRank = (n: number, ranks: number): string =>
   n % ranks === 0 ? `${n / ranks} per rank` : `about ${(n / ranks).toFixed(1)} per rank`;
 
 const count = (n: number, noun: string): string => `${n} ${noun}${n === 1 ? '' : 's'}`;
+
+const microBatches = (perRank: number, sharing: number): string =>
+  sharing === 1
+    ? `micro-batches of up to ${perRank} tokens`
+    : `micro-batches of up to ${perRank} x ${sharing} = ${perRank * sharing} tokens, shared by ${sharing} ranks`;
 
 /** Every batch size of a run in its unit, one line each. */
 export function batchArithmetic(config: ResolvedConfig | ResolvedSftConfig): string[] {
@@ -23,7 +29,7 @@ function rlArithmetic(config: ResolvedConfig): string[] {
       `${perRank(sequences, ranks)} (${count(ranks, 'rank')})`,
     `sequence: at most ${data.max_prompt_length} + ${data.max_response_length} = ` +
       `${data.max_prompt_length + data.max_response_length} tokens (prompt + response)`,
-    role('actor', roles.actor),
+    role('actor', roles.actor, ulyssesOf(roles.actor, roles.actor.fsdp_config)),
   ];
   if (algorithm.filter_groups.enable) {
     const { metric, max_num_gen_batches: limit } = algorithm.filter_groups;
@@ -32,10 +38,11 @@ function rlArithmetic(config: ResolvedConfig): string[] {
         `that differ in ${metric}, ${limit === 0 ? 'without a limit' : `at most ${limit}`}`,
     );
   }
-  if (needsCritic(config)) lines.push(role('critic', critic));
+  if (needsCritic(config)) lines.push(role('critic', critic, ulyssesOf(critic, critic.model.fsdp_config)));
   if (needsRewardModel(config)) {
-    const capacity = config.reward.reward_model.forward_max_token_len_per_gpu;
-    lines.push(`reward model: micro-batches of up to ${capacity} tokens`);
+    const { forward_max_token_len_per_gpu: perRank, ulysses_sequence_parallel_size: sharing } =
+      config.reward.reward_model;
+    lines.push(`reward model: ${microBatches(perRank, sharing)}`);
   }
   if (data.val_files !== null) {
     const batch = data.val_batch_size === null ? 'all prompts' : count(data.val_batch_size, 'prompt');
@@ -46,6 +53,7 @@ function rlArithmetic(config: ResolvedConfig): string[] {
   function role(
     name: string,
     keys: { ppo_mini_batch_size: number; ppo_epochs: number; ppo_max_token_len_per_gpu: number },
+    sharing: number,
   ): string {
     const miniBatches = data.train_batch_size / keys.ppo_mini_batch_size;
     const sequencesPerMini = keys.ppo_mini_batch_size * n;
@@ -53,16 +61,20 @@ function rlArithmetic(config: ResolvedConfig): string[] {
       `${name}: mini-batch of ${count(keys.ppo_mini_batch_size, 'prompt')} = ${count(sequencesPerMini, 'sequence')}, ` +
       `${perRank(sequencesPerMini, ranks)}; ${miniBatches} mini-batch${miniBatches === 1 ? '' : 'es'} x ` +
       `${count(keys.ppo_epochs, 'epoch')} = ${count(miniBatches * keys.ppo_epochs, 'optimiser step')} per step; ` +
-      `micro-batches of up to ${keys.ppo_max_token_len_per_gpu} tokens`
+      microBatches(keys.ppo_max_token_len_per_gpu, sharing)
     );
   }
 }
 
-function sftArithmetic({ data, trainer }: ResolvedSftConfig): string[] {
+function sftArithmetic({
+  data,
+  trainer,
+  ulysses_sequence_parallel_size: sharing,
+}: ResolvedSftConfig): string[] {
   const ranks = trainer.nnodes * trainer.n_gpus_per_node;
   return [
     `step: ${count(data.train_batch_size, 'example')} = 1 optimiser step, ${perRank(data.train_batch_size, ranks)} ` +
-      `(${count(ranks, 'rank')}); micro-batches of up to ${data.max_token_len_per_gpu} tokens`,
+      `(${count(ranks, 'rank')}); ${microBatches(data.max_token_len_per_gpu, sharing)}`,
     `example: at most ${data.max_length} tokens (prompt + response)`,
     duration(trainer, 'example', data.train_batch_size),
   ];

@@ -8,6 +8,8 @@ import { nearestName } from './nearest';
 import type { ResolvedConfig } from './ppo_schema';
 import { checkReward } from './reward_checks';
 import { needsCritic, needsReference, needsRewardModel } from './roles';
+import type { ResolvedSftConfig } from './sft_schema';
+import { checkUlysses, checkUlyssesSize, ulyssesOf } from './ulysses';
 
 /** What both programs have in common. */
 export function checkRun({ trainer }: Pick<ResolvedConfig, 'trainer'>): void {
@@ -49,18 +51,22 @@ export function checkConsistency(config: ResolvedConfig): void {
   checkRewardManager(config.reward);
 
   checkDivides(config, 'actor_rollout_ref.actor.ppo_mini_batch_size', roles.actor.ppo_mini_batch_size);
+  checkUlysses(config);
   checkFits(
     config,
     'actor_rollout_ref.actor.ppo_max_token_len_per_gpu',
     roles.actor.ppo_max_token_len_per_gpu,
+    ulyssesOf(roles.actor, roles.actor.fsdp_config),
   );
   if (needsCritic(config)) {
     checkDivides(config, 'critic.ppo_mini_batch_size', critic.ppo_mini_batch_size);
-    checkFits(config, 'critic.ppo_max_token_len_per_gpu', critic.ppo_max_token_len_per_gpu);
+    const ranks = ulyssesOf(critic, critic.model.fsdp_config);
+    checkFits(config, 'critic.ppo_max_token_len_per_gpu', critic.ppo_max_token_len_per_gpu, ranks);
   }
   if (needsReference(config)) {
     const capacity = roles.ref.log_prob_max_token_len_per_gpu;
-    checkFits(config, 'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu', capacity);
+    const ranks = roles.ref.ulysses_sequence_parallel_size;
+    checkFits(config, 'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu', capacity, ranks);
   }
 
   checkFsdpSize(config, 'actor_rollout_ref.actor.fsdp_config', roles.actor.fsdp_config.fsdp_size);
@@ -105,6 +111,11 @@ export function checkConsistency(config: ResolvedConfig): void {
       'actor_rollout_ref.actor.policy_loss.dro_beta',
     );
   }
+}
+
+/** The same of `troupe sft`. */
+export function checkSft({ trainer, ulysses_sequence_parallel_size: ranks }: ResolvedSftConfig): void {
+  checkUlyssesSize('', ranks, trainer.nnodes * trainer.n_gpus_per_node);
 }
 
 /** Names that `registerPolicyLoss` added before the configuration was loaded count, too. */
@@ -236,11 +247,14 @@ function checkDivides({ data }: ResolvedConfig, path: string, size: number): voi
   );
 }
 
-function checkFits({ data }: ResolvedConfig, path: string, capacity: number): void {
+/** `ranks`: that share a micro-batch. */
+function checkFits({ data }: ResolvedConfig, path: string, perRank: number, ranks: number): void {
   const longest = data.max_prompt_length + data.max_response_length;
+  const capacity = perRank * ranks;
   if (capacity >= longest) return;
+  const shared = ranks === 1 ? `${capacity}` : `${perRank} x ${ranks} ranks = ${capacity}`;
   throw new ConfigError(
-    `${path}: ${capacity} tokens per micro-batch cannot hold one sequence of data.max_prompt_length ${data.max_prompt_length} + ` +
+    `${path}: ${shared} tokens per micro-batch cannot hold one sequence of data.max_prompt_length ${data.max_prompt_length} + ` +
       `data.max_response_length ${data.max_response_length} = ${longest} tokens`,
     path,
   );

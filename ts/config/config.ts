@@ -1,7 +1,7 @@
 import path from 'node:path';
 import { dump } from 'js-yaml';
 import { loadUserModule } from '../user_module';
-import { checkConsistency, checkRun } from './checks';
+import { checkConsistency, checkRun, checkSft } from './checks';
 import { expandPreset } from './correction';
 import type { Section } from './field';
 import { ppoSchema, type ResolvedConfig } from './ppo_schema';
@@ -34,7 +34,9 @@ export function loadConfig(file: string, overrides: readonly string[] = []): Res
 
 /** The same for `troupe sft`. */
 export function loadSftConfig(file: string, overrides: readonly string[] = []): ResolvedSftConfig {
-  return load<ResolvedSftConfig>(sftSchema, file, overrides);
+  const config = load<ResolvedSftConfig>(sftSchema, file, overrides);
+  checkSft(config);
+  return config;
 }
 
 /** Keys that were given and are accepted, with the reason why they change nothing here. */
@@ -55,7 +57,7 @@ interface RunKeys {
 
 /** Finds the mistakes of a tree that is not in a file. @throws ConfigError as {@link loadConfig} */
 export function checkTree(tree: Tree, program: 'train' | 'sft'): void {
-  if (program === 'sft') fromTree<ResolvedSftConfig>(sftSchema, tree);
+  if (program === 'sft') checkSft(fromTree<ResolvedSftConfig>(sftSchema, tree));
   else checkConsistency(fromTree<ResolvedConfig>(ppoSchema, tree));
 }
 

@@ -16,7 +16,9 @@ export function checkReward({ reward, data }: ResolvedConfig): void {
   }
   // With another tokenizer the lengths are not known beforehand.
   if (input_tokenizer !== null || truncation !== 'error') return;
-  const capacity = reward.reward_model.forward_max_token_len_per_gpu;
+  const { forward_max_token_len_per_gpu: perRank, ulysses_sequence_parallel_size: ranks } =
+    reward.reward_model;
+  const capacity = perRank * ranks;
   const longest = data.max_prompt_length + data.max_response_length;
   for (const [key, limit] of [
     ['forward_max_token_len_per_gpu', capacity],

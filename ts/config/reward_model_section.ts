@@ -1,6 +1,6 @@
 import { bool, choice, dtype, field, fixed, ignored, int, moved, orNull, str } from './field';
 import { DYNAMIC, FUSED, NO_PADDING, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
-import { fsdpConfig } from './role_parts';
+import { fsdpConfig, ulyssesSize } from './role_parts';
 
 const SHARED = 'the reward model shares the workers of the policy';
 const OWN = 'the reward model runs in an engine like the critic’s: no server is started';
@@ -14,7 +14,6 @@ const withoutMeaning = {
   micro_batch_size: ignored(DYNAMIC),
   micro_batch_size_per_gpu: ignored(DYNAMIC),
   use_dynamic_bsz: ignored(DYNAMIC),
-  ulysses_sequence_parallel_size: fixed([1], `sequence parallelism ${NOT_YET}`),
   profiler: ignored(NO_PROFILER),
   megatron: fixed([null], `strategy megatron ${NOT_YET}`),
 };
@@ -77,6 +76,7 @@ export const rewardModelKeys = {
   ),
   forward_max_token_len_per_gpu: field(int(1), 32768, 'Packing capacity: tokens per micro-batch.'),
   dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
+  ulysses_sequence_parallel_size: ulyssesSize,
   model: currentModel,
   ...withoutMeaning,
 };
@@ -88,6 +88,7 @@ export const olderRewardModelKeys = {
   model_path: moved('reward.reward_model.model_path'),
   max_length: moved('reward.reward_model.max_length'),
   forward_max_token_len_per_gpu: moved('reward.reward_model.forward_max_token_len_per_gpu'),
+  ulysses_sequence_parallel_size: moved('reward.reward_model.ulysses_sequence_parallel_size'),
   model: olderModel,
   ...withoutMeaning,
 };

@@ -78,7 +78,11 @@ export const fsdpConfig = {
   use_torch_compile: ignored(TORCH_ONLY),
   wrap_policy: ignored(TORCH_ONLY),
   mixed_precision: ignored('float32 masters and reductions, compute in fsdp_config.dtype'),
-  ulysses_sequence_parallel_size: fixed([1], `sequence parallelism ${NOT_YET}`),
+  ulysses_sequence_parallel_size: field(
+    int(1),
+    1,
+    'The same as that of the role, which holds when it is more than 1.',
+  ),
   entropy_from_logits_with_chunking: ignored(FUSED),
   entropy_checkpointing: ignored(FUSED),
 };
@@ -89,6 +93,14 @@ const checkpoint = {
   async_save: fixed([false], 'a checkpoint is complete before training goes on'),
   mbridge_config: ignored('concerns Megatron checkpoints'),
 };
+
+/** Ulysses sequence parallelism; docs/distributed.md. */
+export const ulyssesSize = field(
+  int(1),
+  1,
+  'Neighbouring workers that share micro-batches, of so many times ..._max_token_len_per_gpu tokens: a divisor of the workers and ' +
+    'of the attention heads.',
+);
 
 /** How a role is updated from a batch. */
 export const updates = {
@@ -110,7 +122,7 @@ export const updates = {
     'How per-token losses become one number, over the whole mini-batch.',
   ),
   loss_scale_factor: derived(above(0), 'data.max_response_length', 'Divisor of seq-mean-token-sum-norm.'),
-  ulysses_sequence_parallel_size: fixed([1], `sequence parallelism ${NOT_YET}`),
+  ulysses_sequence_parallel_size: ulyssesSize,
   use_remove_padding: ignored(NO_PADDING),
   use_fused_kernels: ignored(FUSED),
   checkpoint,

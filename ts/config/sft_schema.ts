@@ -109,7 +109,12 @@ export const sftSchema = {
     total_training_steps: field(int(-1), -1, 'End of the schedule; -1: the steps of the run.'),
     min_lr_ratio: field(num(0, 1), 0, 'Final learning rate of the cosine as a share of lr.'),
   },
-  ulysses_sequence_parallel_size: fixed([1], 'sequence parallelism is not available in this version'),
+  ulysses_sequence_parallel_size: field(
+    int(1),
+    1,
+    'Neighbouring workers that share micro-batches, of so many times data.max_token_len_per_gpu tokens: a divisor of the workers and ' +
+      'of the attention heads.',
+  ),
   use_remove_padding: ignored('sequences are always packed without padding'),
   trainer: {
     total_epochs: field(int(1), 1, 'Passes over the training examples.'),

@@ -27,19 +27,26 @@ export async function rankZero<M extends EngineMethod>(
   return results[0] as EngineResult<M>;
 }
 
-/** One shard of the data per rank; `collect` puts the results, by rank, together again. */
+/**
+ * One shard of the data for each `ranksPerShard` neighbouring ranks, which do the same call together; `collect` puts the results
+ * of the first rank of each, in their order, together again.
+ */
 export async function splitCollect<M extends EngineMethod, R>(
   group: Caller,
   engine: string,
   method: M,
   shards: EngineArgs<M>[],
   collect: (results: EngineResult<M>[]) => R,
+  ranksPerShard = 1,
 ): Promise<R> {
-  if (shards.length !== group.worldSize) {
+  if (shards.length * ranksPerShard !== group.worldSize) {
+    const each = ranksPerShard === 1 ? 'rank' : `${ranksPerShard} ranks`;
     throw new TroupeError(
       'INVALID_ARGUMENT',
-      `${method} of '${engine}': expected one shard per rank (${group.worldSize}), got ${shards.length}`,
+      `${method} of '${engine}': expected one shard per ${each} (${group.worldSize / ranksPerShard}), got ${shards.length}`,
     );
   }
-  return collect(await group.callAll(engine, method, shards));
+  const shardOf = (rank: number): EngineArgs<M> => shards[Math.floor(rank / ranksPerShard)] as EngineArgs<M>;
+  const results = await group.callAll(engine, method, shardOf);
+  return collect(results.filter((_, rank) => rank % ranksPerShard === 0));
 }

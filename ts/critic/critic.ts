@@ -7,7 +7,7 @@ import type { Aggregation } from '../actor/update_options';
 import { resolveValueLoss } from '../actor/update_options';
 import type { Batch } from '../batch/batch';
 import { loadCheckpoint, saveAdapter, saveCheckpoint, saveModel } from '../checkpoint/engine_checkpoint';
-import { rankZero, splitCollect } from '../controller/dispatch';
+import { rankZero } from '../controller/dispatch';
 import type {
   NativeMiniBatches,
   NativeTokenBatch,
@@ -50,11 +50,10 @@ export class Critic {
   async computeValues(b: Batch): Promise<{ values: Float32Array }> {
     this.engine.checkSequences('computeValues', b);
     if (b.numResponseTokens === 0) return { values: new Float32Array(0) };
-    const { group, name } = this.engine;
-    const shards = shardByRank(b, group.worldSize);
+    const shards = shardByRank(b, this.engine.dataParallelSize);
     const args = shards.map((shard): [NativeTokenBatch] => [tokenBatch(shard.batch)]);
     return {
-      values: await splitCollect(group, name, 'computeValues', args, (parts) => joinFloats(b, shards, parts)),
+      values: await this.engine.splitCollect('computeValues', args, (parts) => joinFloats(b, shards, parts)),
     };
   }
 
@@ -72,12 +71,9 @@ export class Critic {
     const longest = b.responseLens.reduce((max, length) => Math.max(max, length), 0);
     const loss = resolveValueLoss(where, o, longest);
     this.engine.checkUpdate(where, b, ['values', 'returns']);
-    const { group, name } = this.engine;
-    const shards = planUpdate(where, b, o.miniBatchSize, epochs, group.worldSize);
+    const shards = planUpdate(where, b, o.miniBatchSize, epochs, this.engine.dataParallelSize);
     const started = performance.now();
-    const records = await splitCollect(
-      group,
-      name,
+    const records = await this.engine.splitCollect(
       'updateCritic',
       shards.map(({ batch, mini }): [NativeValueBatch, NativeMiniBatches, NativeValueLossOptions] => [
         valueBatch(batch),

@@ -88,6 +88,8 @@ export interface NativeEngineOptions {
   sharding: Sharding | null;
   /** Ranks that share one copy of the state; 0: all. */
   shardSize: number;
+  /** Neighbouring ranks that share micro-batches: they are called with the same data (native/ulysses). */
+  ulysses: number;
 }
 
 /** native/fsdp/sharding.h */
@@ -329,6 +331,15 @@ export interface NativeHeadResult {
   seconds: number; // of the computation, without copies from and to arrays
 }
 
+/** The work of one rank, or of the ranks that share its micro-batches (`ulysses`). */
+export interface NativeSimulatedWork {
+  microBatches: number;
+  /** Of the decoder in each micro-batch. */
+  rows: number;
+  /** Response tokens of all micro-batches. */
+  responses: number;
+}
+
 /** One optimiser step as one rank takes part in it, on tensors without memory (native/core/simulation.h). */
 export interface NativeSimulation {
   state: NativeStateBytes;
@@ -358,7 +369,7 @@ export interface NativeBinding {
     options: NativeEngineOptions,
     rank: number,
     size: number,
-    microBatches: number,
+    work: NativeSimulatedWork,
   ): Promise<NativeSimulation>;
   parameters(engine: NativeEngine): Promise<NativeParameterInfo[]>;
   importTensors(engine: NativeEngine, kind: NativeTensorKind, files: NativeTensorFile[]): Promise<null>;

@@ -69,7 +69,7 @@ function capacities(spec: PlanSpec): Change[] {
   return distinct(spec.roles.map((role) => role.keys.capacity)).flatMap((key): Change[] => {
     const sharing = spec.roles.filter((role) => role.keys.capacity === key);
     const capacity = (sharing[0] as RoleSpec).capacity;
-    const least = Math.min(capacity, roundUp(Math.max(...sharing.map(longestOf)), ROW_TILE));
+    const least = Math.min(capacity, Math.max(...sharing.map(leastCapacity)));
     if (least === capacity) return [];
     const at = (tokens: number): Change => ({
       text: `${key}=${tokens}`,
@@ -90,8 +90,11 @@ function capacities(spec: PlanSpec): Change[] {
   });
 }
 
-const longestOf = (role: RoleSpec): number =>
-  Math.max(role.inference?.longest ?? 0, role.update?.longest ?? 0);
+/** That holds the longest sequence, of whose tokens each rank that shares it has a part. */
+function leastCapacity({ inference, update, ulysses }: RoleSpec): number {
+  const longest = Math.max(inference?.longest ?? 0, update?.longest ?? 0);
+  return roundUp(longest, ulysses * ROW_TILE) / ulysses;
+}
 
 function halfPrecision(spec: PlanSpec): Change[] {
   const wide = spec.roles.filter((role) => role.dtype === 'float32').map((role) => role.keys.dtype);
@@ -151,7 +154,7 @@ function together(spec: PlanSpec): Change {
       gradientCheckpointing: role.update !== null,
       dtype: 'bfloat16',
       strategy: 'full_shard',
-      capacity: Math.min(role.capacity, roundUp(longestOf(role), ROW_TILE)),
+      capacity: Math.min(role.capacity, leastCapacity(role)),
     }),
   );
   const worldSize = enoughGpus({ ...spec, roles }) ?? spec.worldSize;

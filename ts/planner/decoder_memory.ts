@@ -1,7 +1,7 @@
 // Bytes that a pass through the decoder holds, from what native/model/block.cc, moe.cc and transformer.cc allocate. The names of
 // the terms are those of the code; docs/planning.md has the formulas in one table.
 import type { NativeModelConfig } from '../native/bridge';
-import { roundUp } from './parameter_groups';
+import { leastCommonMultiple, roundUp } from './parameter_groups';
 
 /** Where and in what precision a role computes. */
 export interface Machine {
@@ -12,7 +12,7 @@ export interface Machine {
   threads: number;
 }
 
-/** One micro-batch. */
+/** One micro-batch, or a rank's part of it. */
 export interface MicroBatchShape {
   /** T, whole row tiles. */
   rows: number;
@@ -20,6 +20,8 @@ export interface MicroBatchShape {
   predictions: number;
   /** Tokens of the longest sequence. */
   longest: number;
+  /** Ranks that have such a part each: attention sees all their rows and as many times fewer heads. */
+  ulysses: number;
 }
 
 export const ROW_TILE = 128; // kRowTile of core/parallel.h
@@ -37,6 +39,8 @@ export class LayerMemory {
   private readonly hidden: number;
   private readonly q: number;
   private readonly qkv: number;
+  /** Columns of qkv that attention sees, over all ranks that share the micro-batch: with key heads that are repeated. */
+  private readonly attended: number;
   private readonly inner: number;
   private readonly intermediate: number;
   private readonly moe: NonNullable<NativeModelConfig['moe']> | null;
@@ -52,6 +56,7 @@ export class LayerMemory {
     this.hidden = config.hiddenSize;
     this.q = config.numHeads * config.headDim;
     this.qkv = this.q + 2 * config.numKvHeads * config.headDim;
+    this.attended = this.q + 2 * leastCommonMultiple(config.numKvHeads, shape.ulysses) * config.headDim;
     this.moe = config.moe !== null && config.moeLayers[layer] === true ? config.moe : null;
     this.intermediate = this.moe?.intermediateSize ?? config.intermediateSize;
     this.inner = (config.gatedMlp ? 2 : 1) * this.intermediate;
@@ -67,7 +72,8 @@ export class LayerMemory {
     const { rows, e, hidden, config } = this;
     const norms = config.postNorms ? 4 : 2;
     const stats = (config.norm === 'layer' ? 2 : 1) * norms * rows * FLOAT;
-    const attention = rows * (this.qkv + this.q) * e + config.numHeads * rows * FLOAT; // qkv, attn, lse
+    const outputs = (this.shape.ulysses === 1 ? 1 : 2) * this.q; // heads_attn, attn
+    const attention = rows * (this.attended + outputs) * e + config.numHeads * rows * FLOAT; // qkv, lse
     const qkNorm = config.qkNorm
       ? rows * this.qkv * e + rows * (config.numHeads + config.numKvHeads) * FLOAT // qkv_pre, qk_rstd
       : 0;
@@ -81,14 +87,15 @@ export class LayerMemory {
   forward(keep: boolean): number {
     const { rows, e, hidden, config } = this;
     const out = rows * hidden * e;
-    const attention = keep ? 0 : rows * (this.qkv + this.q) * e;
+    const attn = keep ? 0 : rows * this.q * e;
     const tile = this.tileRows;
     const tileOfMlp = this.moe === null ? (keep ? 0 : hidden + this.inner) + hidden + this.intermediate : 0;
     const experts = this.moe === null ? 0 : this.expertForward(this.moe, keep);
     const packed = this.packed(hidden, this.q) + this.packedMlp();
     const mlpTime = out + experts + packed + tile * (tileOfMlp + (config.postNorms ? hidden : 0)) * e;
-    const attentionTime = this.packed(this.qkv, hidden) + tile * hidden * e + this.attentionScratch(false);
-    return attention + Math.max(mlpTime, attentionTime) + this.floatTemporaries() + this.gemmScratch();
+    return (
+      Math.max(attn + mlpTime, this.attentionForward(keep)) + this.floatTemporaries() + this.gemmScratch()
+    );
   }
 
   /** A backward pass beside `input` and `saved`: the gradient that comes in included. */
@@ -117,15 +124,38 @@ export class LayerMemory {
         [hidden, this.intermediate],
         [hidden, this.q],
       ]);
-    const attention = dMid + rows * this.qkv * e; // dqkv
     const inputs =
+      rows * this.qkv * e + // dqkv
       normed +
       partial +
       this.packed(hidden, this.qkv) +
       tile * hidden * e +
       this.weightGradient([[this.qkv, hidden]]);
-    const attentionTime = attention + Math.max(this.attentionScratch(true), inputs);
+    const attentionTime = dMid + Math.max(this.attentionBackward(), inputs);
     return dy + dAttention + Math.max(mlp, attentionTime) + this.floatTemporaries() + this.gemmScratch();
+  }
+
+  /** From the block's input to the output of attention (Block::attend). */
+  private attentionForward(keep: boolean): number {
+    const { rows, e, q, qkv, attended, shape } = this;
+    const shared = shape.ulysses > 1;
+    const projecting = this.packed(qkv, this.hidden) + this.tileRows * this.hidden * e;
+    const inputs = (keep && !shared ? 0 : rows * qkv * e) + projecting;
+    const attending = (keep ? 0 : rows * (attended + q) * e) + this.attentionScratch(false);
+    if (!shared) return Math.max(inputs, attending);
+    // What is sent beside what it comes from and what is received; the output is received, then put side by side.
+    const rowsIn = qkv + attended + (keep ? 0 : attended);
+    const headsOut = q + (keep ? 0 : attended + 2 * q);
+    return Math.max(inputs, attending, rows * Math.max(rowsIn, headsOut) * e);
+  }
+
+  /** From its gradient to that of qkv (Block::attend_backward). */
+  private attentionBackward(): number {
+    const { rows, e, q, qkv, attended } = this;
+    const scratch = this.attentionScratch(true);
+    if (this.shape.ulysses === 1) return rows * qkv * e + scratch;
+    const held = q + attended; // d_output, d_input
+    return Math.max(rows * held * e + scratch, rows * (held + attended + qkv) * e);
   }
 
   /** Rows that row-wise temporaries exist for: a tile per thread on a CPU, all of them on a GPU. */
@@ -171,7 +201,7 @@ export class LayerMemory {
     const { longest } = shape;
     if (machine.device === 'cuda') {
       // The reference materialises the scores of one sequence: forward raw, scaled, masked and softmax; backward two more.
-      return (backward ? 6 : 4) * config.numHeads * longest * longest * FLOAT;
+      return (backward ? 6 : 4) * (config.numHeads / shape.ulysses) * longest * longest * FLOAT;
     }
     const groups = config.numHeads / config.numKvHeads;
     let block = 32;

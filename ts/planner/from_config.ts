@@ -6,7 +6,9 @@ import { loadConfig, loadSftConfig, type ResolvedConfig, type ResolvedSftConfig 
 import { readConfigTree } from '../config/read';
 import { needsCritic, needsReference, needsRewardModel } from '../config/roles';
 import { getPath, type Tree } from '../config/tree';
+import { ulyssesOf } from '../config/ulysses';
 import { isSftTree } from '../config/verl/source';
+import { ConfigError } from '../errors';
 import { tensorMapping } from '../model/names';
 import type { NativeModelConfig } from '../native/bridge';
 import { loraOptions, usesLora } from '../trainer/lora';
@@ -80,12 +82,12 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
   const { data, actor_rollout_ref: roles, critic, reward } = config;
   const { actor, rollout, model } = roles;
   const longest = data.max_prompt_length + data.max_response_length;
-  const perRank = (sequences: number): Load => ({
-    sequences: Math.ceil(sequences / target.worldSize),
+  const perRank = (sequences: number, ulysses: number): Load => ({
+    sequences: Math.ceil((sequences * ulysses) / target.worldSize),
     longest,
     response: data.max_response_length,
   });
-  const step = perRank(data.train_batch_size * rollout.n);
+  const step = (ulysses: number): Load => perRank(data.train_batch_size * rollout.n, ulysses);
   const lengths = { promptLength: data.max_prompt_length, responseLength: data.max_response_length };
   const prompts = (count: number): number => Math.ceil(count / target.worldSize);
   const policy = readModelShape(model.path, 'lm', 'actor_rollout_ref.model.path');
@@ -98,15 +100,21 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
     dtype: dtypeOf(actor.fsdp_config.dtype, target),
     ...shardingOf(actor.fsdp_config),
   };
+  const ulysses = checkedUlysses(
+    ulyssesOf(actor, actor.fsdp_config),
+    policy,
+    'actor_rollout_ref.actor.ulysses_sequence_parallel_size',
+  );
   const found: RoleSpec[] = [
     {
       ...shared,
       name: 'actor',
+      ulysses,
       ...loraOf(model, policy, 'actor_rollout_ref.model'),
       capacity: actor.ppo_max_token_len_per_gpu,
       gradientCheckpointing: model.enable_gradient_checkpointing,
-      inference: step,
-      update: perRank(actor.ppo_mini_batch_size * rollout.n),
+      inference: step(ulysses),
+      update: perRank(actor.ppo_mini_batch_size * rollout.n, ulysses),
       rollouts: [
         { verb: 'generate', prompts: prompts(data.gen_batch_size), n: rollout.n, ...lengths },
         ...(data.val_files === null
@@ -129,12 +137,18 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
   ];
   // With LoRA the reference is the actor without its adapter.
   if (needsReference(config) && !usesLora(model)) {
+    const sharing = checkedUlysses(
+      roles.ref.ulysses_sequence_parallel_size,
+      policy,
+      'actor_rollout_ref.ref.ulysses_sequence_parallel_size',
+    );
     found.push({
       ...shared,
       name: 'reference',
+      ulysses: sharing,
       capacity: roles.ref.log_prob_max_token_len_per_gpu,
       gradientCheckpointing: false,
-      inference: step,
+      inference: step(sharing),
       update: null,
       rollouts: [],
       keys: {
@@ -146,16 +160,22 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
   }
   if (needsCritic(config)) {
     const shape = readModelShape(critic.model.path, 'value', 'critic.model.path');
+    const sharing = checkedUlysses(
+      ulyssesOf(critic, critic.model.fsdp_config),
+      shape,
+      'critic.ulysses_sequence_parallel_size',
+    );
     found.push({
       name: 'critic',
       model: shape,
+      ulysses: sharing,
       ...loraOf(critic.model, shape, 'critic.model'),
       dtype: dtypeOf(critic.model.fsdp_config.dtype, target),
       ...shardingOf(critic.model.fsdp_config),
       capacity: critic.ppo_max_token_len_per_gpu,
       gradientCheckpointing: critic.model.enable_gradient_checkpointing,
-      inference: step,
-      update: perRank(critic.ppo_mini_batch_size * rollout.n),
+      inference: step(sharing),
+      update: perRank(critic.ppo_mini_batch_size * rollout.n, sharing),
       rollouts: [],
       keys: {
         capacity: 'critic.ppo_max_token_len_per_gpu',
@@ -167,15 +187,23 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
   }
   if (needsRewardModel(config)) {
     const { reward_model: keys } = reward;
+    const shape = readModelShape(keys.model_path as string, 'value', 'reward.reward_model.model_path');
+    const sharing = checkedUlysses(
+      keys.ulysses_sequence_parallel_size,
+      shape,
+      'reward.reward_model.ulysses_sequence_parallel_size',
+    );
+    const load = step(sharing);
     found.push({
       name: 'reward model',
-      model: readModelShape(keys.model_path as string, 'value', 'reward.reward_model.model_path'),
+      model: shape,
+      ulysses: sharing,
       dtype: dtypeOf(keys.dtype, target),
       ...shardingOf(keys.model.fsdp_config),
       // One place more than the tokens: see RewardModel.score.
       capacity: keys.forward_max_token_len_per_gpu + 1,
       gradientCheckpointing: false,
-      inference: { ...step, longest: longest + 1, response: step.response + 1 },
+      inference: { ...load, longest: longest + 1, response: load.response + 1 },
       update: null,
       rollouts: [],
       keys: {
@@ -189,16 +217,20 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
   return found;
 }
 
-function sftRole({ data, model }: ResolvedSftConfig, target: Target): RoleSpec {
+function sftRole(config: ResolvedSftConfig, target: Target): RoleSpec {
+  const { data, model } = config;
+  const shape = readModelShape(model.path, 'lm', 'model.path');
+  const key = 'ulysses_sequence_parallel_size';
+  const ulysses = checkedUlysses(config[key], shape, key);
   const load = {
-    sequences: Math.ceil(data.train_batch_size / target.worldSize),
+    sequences: Math.ceil((data.train_batch_size * ulysses) / target.worldSize),
     longest: data.max_length,
     response: data.max_length - 1,
   };
-  const shape = readModelShape(model.path, 'lm', 'model.path');
   return {
     name: 'actor',
     model: shape,
+    ulysses,
     ...loraOf(model, shape, 'model'),
     dtype: dtypeOf(model.dtype, target),
     strategy: 'full_shard',
@@ -215,6 +247,15 @@ function sftRole({ data, model }: ResolvedSftConfig, target: Target): RoleSpec {
       sharding: 'model.fsdp_config',
     },
   };
+}
+
+/** The heads of the model must divide over the ranks that share a micro-batch. */
+function checkedUlysses(ulysses: number, { numHeads }: NativeModelConfig, key: string): number {
+  if (numHeads % ulysses === 0) return ulysses;
+  throw new ConfigError(
+    `${key}: expected a divisor of the ${numHeads} attention heads of the model, got ${ulysses}`,
+    key,
+  );
 }
 
 /** As trainer/engines.ts reads verl's keys, from the shape of the model alone. */

@@ -15,6 +15,12 @@ const ALIGNMENT = 16;
 
 export const roundUp = (value: number, multiple: number): number => Math.ceil(value / multiple) * multiple;
 
+export function leastCommonMultiple(a: number, b: number): number {
+  let multiple = a;
+  while (multiple % b !== 0) multiple += a;
+  return multiple;
+}
+
 /**
  * The groups in their order in memory. Depends on the shape of the model alone, and of its `adapters` (what is trained with LoRA, the
  * value head included).

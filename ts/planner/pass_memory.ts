@@ -41,11 +41,15 @@ const largest = (layers: readonly LayerMemory[], of: (layer: LayerMemory) => num
   layers.reduce((most, layer) => Math.max(most, of(layer)), 0);
 
 /** PackedTokens and RowContext: tokens, positions, predicting rows, targets, indices; rotary tables. */
-function indices(config: NativeModelConfig, { rows, predictions, longest }: MicroBatchShape): number {
+function indices(
+  config: NativeModelConfig,
+  { rows, predictions, longest, ulysses }: MicroBatchShape,
+): number {
   let positions = 2048; // kFirstRotaryPositions
   while (positions < longest) positions *= 2;
   const rotary = config.positions === 'rope' ? positions * config.headDim * FLOAT : 0;
-  return rows * 8 + predictions * (2 * INT64 + FLOAT) + rotary;
+  // Those of the whole micro-batch are made before they are cut.
+  return ulysses * (rows * 8 + predictions * (2 * INT64 + FLOAT)) + rotary;
 }
 
 /** compute_log_prob (with entropy) or compute_values. */
@@ -197,7 +201,7 @@ export function generationInstants(
 
   const prompts = Math.min(rollout.prompts * rollout.promptLength, PREFILL_TOKENS);
   const tokens = roundUp(Math.max(prompts, rollout.promptLength), ROW_TILE);
-  const shape = { rows: tokens, predictions: 0, longest: rollout.promptLength };
+  const shape = { rows: tokens, predictions: 0, longest: rollout.promptLength, ulysses: 1 };
   const layers = layersOf(config, shape, machine);
   const prefill = (layers[0] as LayerMemory).input + largest(layers, (layer) => layer.forward(false));
   const fixed = indices(config, { ...shape, longest: rollout.promptLength + rollout.responseLength });

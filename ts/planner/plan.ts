@@ -12,7 +12,7 @@ import {
 } from './pass_memory';
 import { type ShardingStrategy, ShardMemory, type StateBytes } from './shard_memory';
 
-/** Sequences that one rank runs in one verb (or mini-batch). */
+/** Sequences that one rank (with Ulysses: one group of ranks) runs in one verb (or mini-batch). */
 export interface Load {
   sequences: number;
   /** Tokens of the longest, prompt and response. */
@@ -33,7 +33,9 @@ export interface RoleSpec {
   strategy: ShardingStrategy;
   /** Ranks that share one copy of the state; null: all. */
   shardSize: number | null;
-  /** Packing capacity: tokens per micro-batch. */
+  /** Ranks that share a micro-batch. */
+  ulysses: number;
+  /** Packing capacity of one rank: a micro-batch has `ulysses` times as many tokens. */
   capacity: number;
   gradientCheckpointing: boolean;
   /** compute_log_prob or compute_values; null: not called. */
@@ -160,15 +162,17 @@ export function planMemory(spec: PlanSpec): Plan {
 const largestPhase = (phases: readonly Phase[]): Phase =>
   phases.reduce((most, phase) => (phase.total > most.total ? phase : most));
 
-/** The largest micro-batch that packing makes of a load. */
-export function microBatchShape({ sequences, longest, response }: Load, capacity: number): MicroBatchShape {
+/** One rank's part of the largest micro-batch that packing makes of a load. */
+export function microBatchShape(
+  { sequences, longest, response }: Load,
+  { capacity, ulysses }: Pick<RoleSpec, 'capacity' | 'ulysses'>,
+): MicroBatchShape {
+  const most = capacity * ulysses;
   // The last token of a sequence predicts nothing and has no row.
-  const rows = Math.min(capacity, sequences * (longest - 1));
-  return {
-    rows: roundUp(Math.max(rows, 1), ROW_TILE),
-    predictions: roundUp(Math.max(Math.min(capacity, sequences * response), 1), ROW_TILE),
-    longest,
-  };
+  const rows = roundUp(Math.max(Math.min(most, sequences * (longest - 1)), 1), ulysses * ROW_TILE) / ulysses;
+  const predictions = roundUp(Math.max(Math.min(most, sequences * response), 1), ROW_TILE);
+  // All rows of a part may predict.
+  return { rows, predictions: ulysses === 1 ? predictions : Math.min(rows, predictions), longest, ulysses };
 }
 
 class RoleMemory {
@@ -202,14 +206,14 @@ class RoleMemory {
     for (const rollout of spec.rollouts)
       found.push({ verb: rollout.verb, instants: generationInstants(spec.model, rollout, machine) });
     if (spec.inference !== null) {
-      const shape = microBatchShape(spec.inference, spec.capacity);
+      const shape = microBatchShape(spec.inference, spec);
       found.push({
         verb: INFERENCE_VERB[spec.name],
         instants: inferenceInstants(spec.model, shape, machine),
       });
     }
     if (spec.update !== null) {
-      const shape = microBatchShape(spec.update, spec.capacity);
+      const shape = microBatchShape(spec.update, spec);
       const instants = trainingInstants(spec.model, shape, machine, spec.gradientCheckpointing);
       found.push({ verb: 'update', instants });
     }

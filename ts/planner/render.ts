@@ -23,8 +23,9 @@ export function formatCount(count: number): string {
 export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
   const of = spec.memory === null ? '' : `, ${formatBytes(spec.memory)} each`;
   const states = plan.roles.map(({ role, count, parameters, gradients, optimizer }, i) => {
-    const { dtype, strategy } = spec.roles[i] as PlanSpec['roles'][number];
-    const sharding = spec.worldSize === 1 ? '-' : strategy;
+    const { dtype, strategy, ulysses } = spec.roles[i] as PlanSpec['roles'][number];
+    const shared = ulysses === 1 ? '' : `, ulysses ${ulysses}`;
+    const sharding = spec.worldSize === 1 ? '-' : `${strategy}${shared}`;
     return [
       role,
       formatCount(count),

@@ -13,11 +13,12 @@ export interface CollectiveTotal {
   bytes: number;
 }
 
-/** 'layers.0', 'layers.1', ... become 'blocks'. */
+/** 'layers.0', 'layers.1', ... become 'blocks', 'layers.0 attention', ... 'attention'. */
 export function collectiveTotals({ simulation }: RoleSimulation): CollectiveTotal[] {
   const totals = new Map<string, CollectiveTotal>();
   for (const { phase, name, subject: group, count, bytes } of simulation.collectives) {
-    const subject = group.startsWith('layers.') ? 'blocks' : group;
+    const layer = group.startsWith('layers.');
+    const subject = !layer ? group : group.endsWith(' attention') ? 'attention' : 'blocks';
     const key = `${phase} ${name} ${subject}`;
     const total = totals.get(key) ?? { phase, name, subject, count: 0, bytes: 0 };
     total.count += count;
@@ -50,7 +51,7 @@ function renderRole({ worldSize }: PlanSpec, simulated: RoleSimulation, spec: Ro
     totals.reduce((all, total) => all + of(total), 0);
   const lines = [
     `${role}: ${spec.strategy} over ${worldSize} ranks in ${spec.dtype}; ${step} of ${microBatches} ` +
-      `micro-batch${microBatches === 1 ? '' : 'es'} per rank`,
+      `micro-batch${microBatches === 1 ? '' : 'es'} per ${spec.ulysses === 1 ? 'rank' : `${spec.ulysses} ranks (ulysses)`}`,
     `one rank holds: parameters ${formatBytes(state.parameters)}, gradients ${formatBytes(state.gradients)}, ` +
       `moments ${formatBytes(state.moments)}`,
     '',

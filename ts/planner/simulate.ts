@@ -1,7 +1,7 @@
 // The engine's own sharding for world sizes that are not at hand: native/core/simulation.cc in one worker process.
 import { WorkerGroup } from '../controller/worker_group';
 import type { NativeEngineOptions, NativeSimulation } from '../native/bridge';
-import type { PlanSpec, RoleName, RoleSpec } from './plan';
+import type { Load, PlanSpec, RoleName, RoleSpec } from './plan';
 
 export interface RoleSimulation {
   role: RoleName;
@@ -35,7 +35,7 @@ export async function simulateRoles(spec: PlanSpec): Promise<RoleSimulation[]> {
         engineOptions(role, spec.worldSize),
         0,
         spec.worldSize,
-        microBatches,
+        { microBatches, ...rowsOf(role) },
       ]);
       results.push({ role: role.name, microBatches, simulation });
     }
@@ -46,28 +46,39 @@ export async function simulateRoles(spec: PlanSpec): Promise<RoleSimulation[]> {
 }
 
 /** As many as the longest sequences take; the ranks agree on the most that one of them has. */
-export function microBatchesOf({ update, inference, capacity }: RoleSpec): number {
-  const load = update ?? inference;
-  if (load === null) return 1;
-  const perMicroBatch = Math.max(1, Math.floor(capacity / Math.max(1, load.longest - 1)));
-  return Math.ceil(load.sequences / perMicroBatch);
+export function microBatchesOf(role: RoleSpec): number {
+  const load = role.update ?? role.inference;
+  return load === null ? 1 : Math.ceil(load.sequences / sequencesPerMicroBatch(role, load));
+}
+
+function sequencesPerMicroBatch({ capacity, ulysses }: RoleSpec, { longest }: Load): number {
+  return Math.max(1, Math.floor((capacity * ulysses) / Math.max(1, longest - 1)));
+}
+
+/** Of the longest sequences: rows of a full micro-batch, response tokens of all. */
+function rowsOf(role: RoleSpec): { rows: number; responses: number } {
+  const load = role.update ?? role.inference;
+  if (load === null) return { rows: 0, responses: 0 };
+  const sequences = Math.min(load.sequences, sequencesPerMicroBatch(role, load));
+  return { rows: sequences * (load.longest - 1), responses: load.sequences * load.response };
 }
 
 function engineOptions(
-  { model, lora, dtype, strategy, shardSize, capacity, update }: RoleSpec,
+  { model, lora, dtype, strategy, shardSize, ulysses, capacity, gradientCheckpointing, update }: RoleSpec,
   worldSize: number,
 ): NativeEngineOptions {
   return {
     model,
     device: 'cpu',
     dtype,
-    maxTokens: capacity,
-    gradientCheckpointing: false,
+    maxTokens: capacity * ulysses,
+    gradientCheckpointing,
     optim: update === null ? null : OPTIM,
     lora: lora?.native ?? null,
     seed: 0,
     numThreads: 0,
     sharding: strategy,
     shardSize: shardSize === null || shardSize >= worldSize ? 0 : shardSize,
+    ulysses,
   };
 }

@@ -3,7 +3,6 @@ import type { EngineOptions } from '../actor/engine_options';
 import { RoleEngine } from '../actor/role_engine';
 import { joinFloats, shardByRank, tokenBatch } from '../actor/shards';
 import { Batch } from '../batch/batch';
-import { splitCollect } from '../controller/dispatch';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
 import { TroupeError } from '../errors';
 import type { NativeTokenBatch } from '../native/bridge';
@@ -98,10 +97,9 @@ export class RewardModel {
       sequences.map(({ tokens, promptLength }) => [...tokens.subarray(promptLength), 0]),
     );
     this.engine.checkSequences('reward_model score', extended);
-    const { group, name } = this.engine;
-    const shards = shardByRank(extended, group.worldSize);
+    const shards = shardByRank(extended, this.engine.dataParallelSize);
     const args = shards.map((shard): [NativeTokenBatch] => [tokenBatch(shard.batch)]);
-    const values = await splitCollect(group, name, 'computeValues', args, (parts) =>
+    const values = await this.engine.splitCollect('computeValues', args, (parts) =>
       joinFloats(extended, shards, parts),
     );
     const scores = Float32Array.from(

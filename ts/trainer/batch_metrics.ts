@@ -4,7 +4,7 @@ import type { Batch } from '../batch/batch';
 import type { Metrics } from './metrics';
 
 /**
- * global_seqlen/{min,max,minmax_diff,balanced_min,balanced_max,mean}: tokens per rank. `lengths` [B] in the order of the data,
+ * global_seqlen/{min,max,minmax_diff,balanced_min,balanced_max,mean}: tokens per rank (with Ulysses: per group of ranks). `lengths` [B] in the order of the data,
  * of which each of `ranks` gets a contiguous part; `balanced`: the parts that they really get (default: the same).
  */
 export function sequenceLengthMetrics(

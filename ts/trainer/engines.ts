@@ -2,6 +2,7 @@ import { Actor } from '../actor/actor';
 import type { EngineOptions, OptimOptions } from '../actor/engine_options';
 import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
+import { ulyssesOf } from '../config/ulysses';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { WorkerGroup } from '../controller/worker_group';
 import { Critic } from '../critic/critic';
@@ -30,6 +31,8 @@ export type ValueEngine = Pick<
 /** The engines of a run. The trainer needs no more than this, so tests run it with fakes. */
 export interface Engines {
   readonly worldSize: number;
+  /** Parts that the actor's batches are split into; absent: one per rank. */
+  readonly dataParallelSize?: number;
   readonly actor: PolicyEngine;
   readonly reference: ReferenceEngine | null;
   readonly critic: ValueEngine | null;
@@ -80,9 +83,13 @@ type SharedFsdpConfig = Pick<FsdpConfig, 'fsdp_size' | 'reshard_after_forward'>;
 type Dtype = FsdpConfig['dtype'];
 
 /** What verl's keys mean for the sharding strategy; fsdp_size 1 is no_shard. */
-function parallelOptions(fsdp: SharedFsdpConfig): NonNullable<EngineOptions['parallel']> {
+function parallelOptions(fsdp: SharedFsdpConfig, ulysses: number): NonNullable<EngineOptions['parallel']> {
   const { fsdp_size: fsdpSize, reshard_after_forward: reshard } = fsdp;
-  return { fsdpSize, ...(fsdpSize === 1 ? {} : { sharding: reshard ? 'full_shard' : 'shard_grad_op' }) };
+  return {
+    ulysses,
+    fsdpSize,
+    ...(fsdpSize === 1 ? {} : { sharding: reshard ? 'full_shard' : 'shard_grad_op' }),
+  };
 }
 
 /** The base model below an actor's adapter, as verl's ref_in_actor: no second copy of the weights. */
@@ -112,20 +119,27 @@ export const createEngines: CreateEngines = async (config, needs) => {
       path: string,
       fsdp: SharedFsdpConfig,
       dtype: Dtype,
-      maxTokens: number,
+      tokensPerRank: number,
+      ulysses: number,
     ): EngineOptions => ({
       model: path,
       group,
-      parallel: parallelOptions(fsdp),
+      parallel: parallelOptions(fsdp, ulysses),
       // Without it an engine takes the GPU that its worker sees.
       device: config.trainer.device,
       ...(dtype ? { dtype } : {}),
-      maxTokensPerMicroBatch: maxTokens,
+      maxTokensPerMicroBatch: tokensPerRank * ulysses,
       ...(config.trainer.peak_tflops === null ? {} : { peakTflops: config.trainer.peak_tflops }),
       seed: config.trainer.seed,
     });
     const actor = await Actor.create({
-      ...shared(model.path, a.fsdp_config, a.fsdp_config.dtype, a.ppo_max_token_len_per_gpu),
+      ...shared(
+        model.path,
+        a.fsdp_config,
+        a.fsdp_config.dtype,
+        a.ppo_max_token_len_per_gpu,
+        ulyssesOf(a, a.fsdp_config),
+      ),
       name: 'actor',
       gradientCheckpointing: model.enable_gradient_checkpointing,
       optim: optimOptions(a.optim, a.grad_clip, needs.totalSteps),
@@ -136,7 +150,13 @@ export const createEngines: CreateEngines = async (config, needs) => {
       : usesLora(model)
         ? withoutAdapter(actor)
         : await Actor.create({
-            ...shared(model.path, a.fsdp_config, a.fsdp_config.dtype, ref.log_prob_max_token_len_per_gpu),
+            ...shared(
+              model.path,
+              a.fsdp_config,
+              a.fsdp_config.dtype,
+              ref.log_prob_max_token_len_per_gpu,
+              ref.ulysses_sequence_parallel_size,
+            ),
             name: 'ref',
             optim: null,
           });
@@ -147,6 +167,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
             c.model.fsdp_config,
             c.model.fsdp_config.dtype,
             c.ppo_max_token_len_per_gpu,
+            ulyssesOf(c, c.model.fsdp_config),
           ),
           name: 'critic',
           gradientCheckpointing: c.model.enable_gradient_checkpointing,
@@ -156,7 +177,13 @@ export const createEngines: CreateEngines = async (config, needs) => {
       : null;
     const rewardModel = needs.rewardModel
       ? await RewardModel.create({
-          ...shared(r.model_path as string, r.model.fsdp_config, r.dtype, r.forward_max_token_len_per_gpu),
+          ...shared(
+            r.model_path as string,
+            r.model.fsdp_config,
+            r.dtype,
+            r.forward_max_token_len_per_gpu,
+            r.ulysses_sequence_parallel_size,
+          ),
           name: 'reward_model',
           inputTokenizer: r.input_tokenizer,
           tokenizer: r.tokenizer_path,
@@ -166,6 +193,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
       : null;
     return {
       worldSize: group.worldSize,
+      dataParallelSize: actor.engine.dataParallelSize,
       actor,
       reference,
       critic,

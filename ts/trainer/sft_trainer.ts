@@ -197,14 +197,15 @@ export class SftTrainer {
   }
 
   private readonly createEngine = (config: ResolvedSftConfig, totalSteps: number): Promise<SftEngine> => {
-    const { model, optim, trainer, data } = config;
+    const { model, optim, trainer, data, ulysses_sequence_parallel_size: ulysses } = config;
     const { launcher } = this.options;
     return Actor.create({
       model: model.path,
       worldSize: trainer.n_gpus_per_node * trainer.nnodes,
       device: trainer.device,
       ...(model.dtype ? { dtype: model.dtype } : {}),
-      maxTokensPerMicroBatch: data.max_token_len_per_gpu,
+      parallel: { ulysses },
+      maxTokensPerMicroBatch: data.max_token_len_per_gpu * ulysses,
       gradientCheckpointing: model.enable_gradient_checkpointing,
       optim: optimOptions(optim, optim.clip_grad, totalSteps),
       ...loraOptions(model),

@@ -92,7 +92,7 @@ export async function trainStep(
   Object.assign(
     metrics,
     dataMetrics(batch, limits),
-    sequenceLengthMetrics(learnt.sequenceLens, engines.worldSize),
+    sequenceLengthMetrics(learnt.sequenceLens, engines.dataParallelSize ?? engines.worldSize),
     varianceProxyMetrics(learnt, metrics['actor/grad_norm']),
   );
   return { batch, scored, metrics, epoch: sampled.epoch, generatedTokens: sampled.generatedTokens };

@@ -67,6 +67,8 @@ describe('create', () => {
     [{ optim: { schedule: 'cosine' } }, /totalSteps: schedule 'cosine' needs it/],
     [{ parallel: { tp: 2 } }, /parallel.tp 2: not in this release/],
     [{ parallel: { sharding: 'zero' } }, /parallel.sharding: expected one of full_shard, shard_grad_op/],
+    [{ parallel: { ulysses: 2 } }, /parallel.ulysses 2: expected a divisor of worldSize = 1/],
+    [{ parallel: { ulysses: 0 } }, /parallel.ulysses 0: expected a divisor of worldSize = 1/],
     [{ parallel: { fsdpSize: 0 } }, /parallel.fsdpSize 0: expected -1, a divisor of worldSize = 1/],
     [{ maxTokensPerMicroBatch: 0 }, /maxTokensPerMicroBatch: expected an integer >= 1 but got 0/],
   ])('refuses %j', async (more, message) => {

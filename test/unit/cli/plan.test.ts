@@ -169,6 +169,23 @@ test('what follows from the configuration: critic, capacity, mini-batch, ranks',
   expect(update(one)).toBeLessThan(update(report()) / 10);
 });
 
+test('sequence parallelism: a part of as many times more sequences, and heads that divide', () => {
+  const key = 'actor_rollout_ref.actor.ulysses_sequence_parallel_size';
+  const of = (...overrides: string[]) => report(overrides, { gpus: 8 });
+  const [alone, shared] = [of(), of(`${key}=4`)];
+  expect(shared.spec.roles.map(({ ulysses }) => ulysses)).toEqual([4, 4]); // the reference follows the actor
+  expect(shared.spec.roles[0]?.update?.sequences).toBe(
+    4 * (alone.spec.roles[0]?.update?.sequences as number),
+  );
+  const update = (plan: Plan) => plan.phases.find(({ verb }) => verb === 'update')?.memory.activations ?? 0;
+  // The same number of rows per rank; the output of attention twice.
+  expect(update(shared) / update(alone)).toBeGreaterThan(1);
+  expect(update(shared) / update(alone)).toBeLessThan(1.2);
+  expect(() => report([`${key}=3`], { gpus: 9 })).toThrow(
+    `${key}: expected a divisor of the 32 attention heads of the model, got 3`,
+  );
+});
+
 test('--json: the same numbers', () => {
   const { code, stdout } = troupe(config, '--gpus', '2', '--json');
   expect(code).toBe(0);

@@ -10,6 +10,7 @@ import {
 import { documentSchema } from '../../../ts/config/document';
 import { ppoSchema } from '../../../ts/config/ppo_schema';
 import { sftSchema } from '../../../ts/config/sft_schema';
+import { ulyssesOf } from '../../../ts/config/ulysses';
 import { configError, MINIMAL, writeConfig } from './write_config';
 
 const load = (overrides: string[] = [], text = MINIMAL) => loadConfig(writeConfig(text), overrides);
@@ -219,6 +220,14 @@ describe('contradictions', () => {
       /fsdp_size: expected -1 or a divisor of the number of workers \(1\), got 0/,
     ],
     [
+      'actor_rollout_ref.actor.ulysses_sequence_parallel_size=2',
+      /actor\.ulysses_sequence_parallel_size: expected a divisor of the number of workers \(1, .*\), got 2/,
+    ],
+    [
+      'actor_rollout_ref.ref.ulysses_sequence_parallel_size=0',
+      /ref\.ulysses_sequence_parallel_size: expected an integer >= 1, got 0/,
+    ],
+    [
       'trainer.logger=[console,clearml]',
       /trainer\.logger: expected some of console, file, .*mlflow.*, got "clearml": clearml is not available/,
     ],
@@ -229,6 +238,29 @@ describe('contradictions', () => {
     ['critic.enable=false', /gae needs a critic/],
   ])('%s', (override, message) => {
     expect(failure([override]).message).toMatch(message);
+  });
+
+  test('ranks that share micro-batches have as many times their capacity', () => {
+    const actor = 'actor_rollout_ref.actor';
+    const four = ['trainer.n_gpus_per_node=4', `${actor}.ppo_max_token_len_per_gpu=600`];
+    const shared = [...four, `${actor}.ulysses_sequence_parallel_size=2`];
+    expect(failure(four).message).toMatch(/600 tokens per micro-batch cannot hold one sequence/);
+    const { actor_rollout_ref: roles, critic } = load(shared);
+    expect(ulyssesOf(roles.actor, roles.actor.fsdp_config)).toBe(2);
+    expect(roles.ref.ulysses_sequence_parallel_size).toBe(2);
+    expect(ulyssesOf(critic, critic.model.fsdp_config)).toBe(1);
+    const few = [...shared, `${actor}.ppo_max_token_len_per_gpu=500`];
+    expect(failure(few).message).toMatch(/500 x 2 ranks = 1000 tokens per micro-batch cannot hold/);
+    // verl's engine reads the key of fsdp_config, which that of the role takes the place of.
+    const engine = load([
+      ...four,
+      `${actor}.fsdp_config.ulysses_sequence_parallel_size=4`,
+      `${actor}.ppo_max_token_len_per_gpu=1024`,
+    ]);
+    expect(ulyssesOf(engine.actor_rollout_ref.actor, engine.actor_rollout_ref.actor.fsdp_config)).toBe(4);
+    expect(failure([...shared, `${actor}.fsdp_config.ulysses_sequence_parallel_size=4`]).message).toMatch(
+      /fsdp_config\.ulysses_sequence_parallel_size: expected 2, as .*actor\.ulysses_sequence_parallel_size says, got 4/,
+    );
   });
 
   it('of a critic that does not run are none', () => {

@@ -36,3 +36,19 @@ test('splitCollect gives each rank its shard and collects by rank', async () => 
     'expected one shard per rank (2), got 1',
   );
 });
+
+test('splitCollect gives neighbours the same shard and collects from the first of them', async () => {
+  const shards: [number, number][] = [
+    [5, 5],
+    [6, 6],
+  ];
+  const four = {
+    worldSize: 4,
+    callAll: async (_engine: string, _method: string, args: (rank: number) => unknown[]) =>
+      [0, 1, 2, 3].map((rank) => [rank, ...args(rank)]),
+  } as unknown as WorkerGroup;
+  expect(await splitCollect(four, 'actor', 'setSteps', shards, String, 2)).toBe('0,5,5,2,6,6');
+  await expect(splitCollect(four, 'actor', 'setSteps', shards, String, 4)).rejects.toThrow(
+    'expected one shard per 4 ranks (1), got 2',
+  );
+});

@@ -12,7 +12,7 @@ import { tinyModel } from '../../helpers/tiny_model';
 
 const cpu: Machine = { device: 'cpu', elementBytes: 4, threads: 1 };
 const half: Machine = { ...cpu, elementBytes: 2 };
-const shape = { rows: 128, predictions: 128, longest: 64 };
+const shape = { rows: 128, predictions: 128, longest: 64, ulysses: 1 };
 
 describe('parameters', () => {
   test('groups as the flat buffers: every parameter starts on a multiple of 16 elements', () => {
@@ -170,17 +170,40 @@ describe('activations', () => {
   });
 
   test('a micro-batch: never more rows than the load has, in whole tiles of 128', () => {
-    expect(microBatchShape({ sequences: 100, longest: 64, response: 48 }, 1000)).toEqual({
+    const alone = { capacity: 1000, ulysses: 1 };
+    expect(microBatchShape({ sequences: 100, longest: 64, response: 48 }, alone)).toEqual({
       rows: 1024,
       predictions: 1024,
       longest: 64,
+      ulysses: 1,
     });
     // 3 sequences of 63 rows, 3 x 48 predictions
-    expect(microBatchShape({ sequences: 3, longest: 64, response: 48 }, 1000)).toEqual({
+    expect(microBatchShape({ sequences: 3, longest: 64, response: 48 }, alone)).toEqual({
       rows: 256,
       predictions: 256,
       longest: 64,
+      ulysses: 1,
     });
+  });
+
+  test('a micro-batch of four ranks: as many times their capacity, cut into parts of whole tiles', () => {
+    const four = { capacity: 250, ulysses: 4 };
+    const part = { rows: 256, predictions: 256, longest: 64, ulysses: 4 };
+    expect(microBatchShape({ sequences: 100, longest: 64, response: 48 }, four)).toEqual(part);
+    // 3 sequences of 63 rows, 3 x 48 predictions, which may all lie on one rank
+    const few = { rows: 128, predictions: 128 };
+    expect(microBatchShape({ sequences: 3, longest: 64, response: 48 }, four)).toEqual({ ...part, ...few });
+  });
+
+  test('ranks that share a micro-batch: attention keeps its output twice, and key heads that are repeated', () => {
+    const one = new LayerMemory(tinyModel(), 0, shape, cpu);
+    const two = new LayerMemory(tinyModel(), 0, { ...shape, ulysses: 2 }, cpu);
+    // One key head for two ranks: k and v are 4 wider each; the output is 8 wide.
+    expect(two.saved - one.saved).toBe(128 * (2 * 4 + 8) * 4);
+    // 64 heads: the output is 256 wide, attention takes 256 + 16. It is there three times over: as attention gave it, as it is
+    // received, and put side by side.
+    const wide = new LayerMemory(tinyModel({ numHeads: 64 }), 0, { ...shape, ulysses: 2 }, cpu);
+    expect(wide.forward(false)).toBe(128 * (272 + 3 * 256) * 4 + 128 * 512 * 4); // and the scratch of a GEMM
   });
 });
 
