@@ -19,6 +19,7 @@ const USAGE = `usage: node bench/plan.mjs [options]
   --dtypes a,b        of float32, bfloat16 (default both)
   --verbs a,b         of compute_log_prob, update, update+checkpointing (default all)
   --workers N         ranks that share the model, full_shard (default 1)
+  --ulysses N         of which so many share micro-batches of so many times the capacity (default 1)
   --threads N         compute threads of a worker (default 2)
   --length N          tokens of a sequence, of which three quarters are the response (default 512)
   --keep-freed        let the worker keep what it frees, as it does by default; without it every large block goes back to the
@@ -89,6 +90,7 @@ function readArguments() {
         dtypes: { type: 'string', default: 'float32,bfloat16' },
         verbs: { type: 'string', default: 'compute_log_prob,update,update+checkpointing' },
         workers: { type: 'string', default: '1' },
+        ulysses: { type: 'string', default: '1' },
         threads: { type: 'string', default: '2' },
         length: { type: 'string', default: '512' },
         'keep-freed': { type: 'boolean', default: false },
@@ -131,9 +133,9 @@ function modelDirectory(name) {
   return directory;
 }
 
-/** Sequences with prompts of their own, for two full micro-batches per worker. */
+/** Sequences with prompts of their own, for two full micro-batches per worker (or per group of them). */
 function batchOf(capacity, length, vocab) {
-  const count = workers * Math.max(1, 2 * Math.floor(capacity / (length - 1)));
+  const count = (workers / ulysses) * Math.max(1, 2 * Math.floor((ulysses * capacity) / (length - 1)));
   const prompt = Math.ceil(length / 4);
   const token = (i, t) => (i * 7919 + t * 31 + 1) % vocab;
   const sequence = (i, from, to) => Array.from({ length: to - from }, (_, t) => token(i, from + t));
@@ -198,7 +200,12 @@ async function measure({ directory, verb, capacity, dtype, checkpointing, thread
     await call(small, verb, batchOf(256, 64, 256));
     await small.close();
     const baselines = statusBytes('VmRSS');
-    const actor = await Actor.create({ ...engine, model: directory, maxTokensPerMicroBatch: capacity });
+    const actor = await Actor.create({
+      ...engine,
+      model: directory,
+      maxTokensPerMicroBatch: ulysses * capacity,
+      parallel: { ulysses },
+    });
     await call(actor, verb, batch);
     const growth = statusBytes('VmHWM').map((peak, rank) => peak - baselines[rank]);
     return { baseline: Math.max(...baselines), measured: Math.max(...growth) };
@@ -208,14 +215,18 @@ async function measure({ directory, verb, capacity, dtype, checkpointing, thread
 }
 
 function predict({ config, verb, capacity, dtype, checkpointing, threads, batch, length }) {
-  const load = { sequences: batch.size / workers, longest: length, response: length - Math.ceil(length / 4) };
+  const load = {
+    sequences: (ulysses * batch.size) / workers,
+    longest: length,
+    response: length - Math.ceil(length / 4),
+  };
   const role = {
     name: 'actor',
     model: config,
     dtype,
     strategy: 'full_shard',
     shardSize: null,
-    ulysses: 1,
+    ulysses,
     capacity,
     gradientCheckpointing: checkpointing,
     inference: verb === 'update' ? null : load,
@@ -250,7 +261,9 @@ if (args.help) {
   console.log(USAGE);
   process.exit(0);
 }
-const [threads, length, workers] = [Number(args.threads), Number(args.length), Number(args.workers)];
+const [threads, length, workers, ulysses] = [args.threads, args.length, args.workers, args.ulysses].map(
+  Number,
+);
 const rows = [];
 for (const one of cases(args)) {
   if (MODELS[one.name] === undefined) throw new Error(`unknown model ${one.name}\n${USAGE}`);
