@@ -124,10 +124,16 @@ test.each([
   expectSame(await withActor({ model, worldSize, parallel: { ulysses: worldSize } }, run), expected);
 });
 
-test.each(['gspo', 'geo_mean', 'kl_cov'])('%s, which needs whole sequences', async (mode) => {
-  const batch = longBatch(8, 160);
+test.each<PolicyLossOptions>([
+  { mode: 'gspo', entropyCoeff: 0.01 },
+  { mode: 'geo_mean' },
+  { mode: 'kl_cov', klCovRatio: 0.1 },
+  // Prepared here, from log-probs of every mini-batch.
+  { mode: 'bypass_mode', rolloutCorrection: { rolloutRs: 'token_k2', rolloutRsThreshold: 0.01 } },
+])('a loss that needs whole sequences: %j', async (loss) => {
+  const plain = longBatch(8, 160);
+  const batch = plain.with({ rolloutLogProbs: plain.get('oldLogProbs') });
   const model = modelOf('qwen3_headdim');
-  const loss = mode === 'kl_cov' ? { mode, klCovRatio: 0.1 } : { mode, entropyCoeff: 0.01 };
   const run = (actor: Actor) => trainActor(actor, batch, 3, loss);
   const expected = await withActor({ model }, run);
   expectSame(await withActor({ model, worldSize: 2, parallel: { ulysses: 2 } }, run), expected);

@@ -67,6 +67,20 @@ it('two and three workers train as one does, and each can go on from what the ot
   expectClose(metrics('mixed'), metrics('one'));
 });
 
+it('supervised fine-tuning of sequences over two workers is that of one', async () => {
+  const run = (directory: string, ...overrides: string[]): Command =>
+    new Command([
+      'sft',
+      workspace.file('sft.yaml'),
+      'trainer.total_training_steps=3',
+      `trainer.default_local_dir=${workspace.file(directory)}`,
+      ...overrides,
+    ]);
+  expectDone(await run('sft-one').exited);
+  expectDone(await run('sft-two', 'trainer.n_gpus_per_node=2', 'ulysses_sequence_parallel_size=2').exited);
+  expectClose(metrics('sft-two'), metrics('sft-one'));
+});
+
 it('a worker that dies ends the run with one error; the run goes on to the same numbers, bit for bit', async () => {
   const long = ['actor_rollout_ref.actor.ppo_epochs=20'];
   expectDone(await start('undisturbed', 2, ...long).exited);
