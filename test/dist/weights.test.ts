@@ -149,18 +149,19 @@ test('bfloat16 is rounded to nearest even, and its engine computes with what com
   });
 });
 
-const spreads: [number, Sharding, number?][] = [
-  [2, 'no_shard'],
-  [3, 'full_shard'],
-  [4, 'shard_grad_op', 2],
+const spreads: [number, Sharding, number, number][] = [
+  [2, 'no_shard', -1, 1],
+  [2, 'full_shard', -1, 2],
+  [3, 'full_shard', -1, 1],
+  [4, 'shard_grad_op', 2, 1],
 ];
 test.each(spreads)(
-  '%d workers with %s have the stream of one',
-  async (worldSize, sharding, fsdpSize = -1) => {
+  '%d workers with %s (fsdpSize %d, ulysses %d) have the stream of one',
+  async (worldSize, sharding, fsdpSize, ulysses) => {
     const stream: WeightExportOptions = { bucketBytes: BUCKET };
     const one = await withActor({}, async (actor) => bucketsOf(actor.exportWeights(stream)));
     await withActor(
-      { parallel: { sharding, fsdpSize } },
+      { parallel: { sharding, fsdpSize, ulysses } },
       async (actor) => {
         const { group } = actor.engine;
         const sent = () => group.callAll(actor.name, 'bytesSent', () => []);
