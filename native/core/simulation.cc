@@ -39,31 +39,30 @@ Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t s
   at::NoGradGuard no_grad;
   const at::Device meta(at::kMeta);
   const at::ScalarType dtype = parse_dtype(options.dtype);
-  const ShardingStrategy strategy = parse_sharding_strategy(options.sharding);
   const auto calls = std::make_shared<FakeCommunicator::Calls>();
   const auto comm = std::make_shared<FakeCommunicator>(rank, size, calls);
-  const ShardSlice slice = shard_slice(options, comm.get());
+  const ShardSlice slice = shard_slice(options, rank, size);
   ParameterStore store(options.model, meta, dtype, options.optim.has_value(), options.seed, slice,
-                       options.lora);
+                       options.lora, options.offload);
 
   Simulation simulation;
   simulation.state = store.bytes();
   for (const ParameterGroup& group : store.groups()) {
-    const int64_t own = group.buffers.param.numel();
+    const int64_t own = group.param.tensor().numel();
     simulation.groups.push_back({group.name, own * slice.count, own});
   }
   if (size == 1) return simulation;  // an engine alone has no collectives
 
-  Sharding sharding(store, comm, strategy, slice.count);
+  Sharding sharding(store, comm, sharding_options(options, size));
   calls->clear();  // what making an engine takes, once
-  Transformer transformer(options.model, store, meta, dtype, sharding.access());
+  Transformer transformer(options.model, store, meta, dtype, &sharding);
   const bool training = options.optim.has_value();
   sharding.agree({micro_batches});
+  if (training) sharding.clear_gradients();
   for (int64_t i = 0; i < micro_batches; ++i) transformer.idle_pass(training);
   if (training) {
     sharding.sum_gradients();
     sharding.grad_norm();
-    sharding.invalidate();
   }
   sharding.release_all();
   simulation.collectives = counted(*calls);

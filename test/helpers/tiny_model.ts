@@ -76,6 +76,9 @@ export function tinyEngine(changes: Partial<NativeEngineOptions> = {}): NativeEn
     lora: null,
     sharding: null,
     shardSize: 0,
+    prefetch: false,
+    reduction: 'micro_batch',
+    offload: { parameters: false, gradients: false, moments: false },
     ...changes,
   };
 }

@@ -54,7 +54,7 @@ export function microBatchesOf({ update, inference, capacity }: RoleSpec): numbe
 }
 
 function engineOptions(
-  { model, lora, dtype, strategy, shardSize, capacity, update }: RoleSpec,
+  { model, lora, dtype, strategy, shardSize, placement, capacity, update }: RoleSpec,
   worldSize: number,
 ): NativeEngineOptions {
   return {
@@ -69,5 +69,6 @@ function engineOptions(
     numThreads: 0,
     sharding: strategy,
     shardSize: shardSize === null || shardSize >= worldSize ? 0 : shardSize,
+    ...placement,
   };
 }

@@ -5,9 +5,12 @@ import type { ResolvedConfig } from '../config/config';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { WorkerGroup } from '../controller/worker_group';
 import { Critic } from '../critic/critic';
+import type { Reduction } from '../native/bridge';
 import { RewardModel, type RewardModelEngine } from '../reward_model/reward_model';
 import { checkSameTokenizer } from '../reward_model/same_tokenizer';
+import { offloadOptions } from './fsdp_options';
 import { loraOptions, usesLora } from './lora';
+import { gradientReductions } from './reductions';
 
 /** The policy being trained, as the trainer uses it. */
 export type PolicyEngine = Pick<
@@ -76,13 +79,25 @@ export function optimOptions(optim: OptimConfig, gradClip: number, totalSteps: n
 }
 
 type FsdpConfig = ResolvedConfig['actor_rollout_ref']['actor']['fsdp_config'];
-type SharedFsdpConfig = Pick<FsdpConfig, 'fsdp_size' | 'reshard_after_forward'>;
+type SharedFsdpConfig = Pick<FsdpConfig, 'fsdp_size' | 'reshard_after_forward' | 'forward_prefetch'> &
+  Parameters<typeof offloadOptions>[0];
 type Dtype = FsdpConfig['dtype'];
 
-/** What verl's keys mean for the sharding strategy; fsdp_size 1 is no_shard. */
-function parallelOptions(fsdp: SharedFsdpConfig): NonNullable<EngineOptions['parallel']> {
+/** What verl's keys mean for how a model is spread and where it lies; fsdp_size 1 is no_shard. */
+function parallelOptions(
+  fsdp: SharedFsdpConfig,
+  reduce: Reduction,
+): Pick<EngineOptions, 'parallel' | 'offload'> {
   const { fsdp_size: fsdpSize, reshard_after_forward: reshard } = fsdp;
-  return { fsdpSize, ...(fsdpSize === 1 ? {} : { sharding: reshard ? 'full_shard' : 'shard_grad_op' }) };
+  return {
+    parallel: {
+      fsdpSize,
+      ...(fsdpSize === 1 ? {} : { sharding: reshard ? 'full_shard' : 'shard_grad_op' }),
+      prefetch: fsdp.forward_prefetch,
+      reduce,
+    },
+    offload: offloadOptions(fsdp),
+  };
 }
 
 /** The base model below an actor's adapter, as verl's ref_in_actor: no second copy of the weights. */
@@ -100,6 +115,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
   const r = config.reward.reward_model;
   if (needs.rewardModel && r.input_tokenizer === null)
     checkSameTokenizer(model.tokenizer_path ?? model.path, r.tokenizer_path ?? (r.model_path as string));
+  const reductions = gradientReductions(config);
   const group = await WorkerGroup.launch({
     worldSize: config.trainer.n_gpus_per_node * config.trainer.nnodes,
     device: config.trainer.device,
@@ -113,10 +129,11 @@ export const createEngines: CreateEngines = async (config, needs) => {
       fsdp: SharedFsdpConfig,
       dtype: Dtype,
       maxTokens: number,
+      reduce: Reduction = 'micro_batch',
     ): EngineOptions => ({
       model: path,
       group,
-      parallel: parallelOptions(fsdp),
+      ...parallelOptions(fsdp, reduce),
       // Without it an engine takes the GPU that its worker sees.
       device: config.trainer.device,
       ...(dtype ? { dtype } : {}),
@@ -125,7 +142,13 @@ export const createEngines: CreateEngines = async (config, needs) => {
       seed: config.trainer.seed,
     });
     const actor = await Actor.create({
-      ...shared(model.path, a.fsdp_config, a.fsdp_config.dtype, a.ppo_max_token_len_per_gpu),
+      ...shared(
+        model.path,
+        a.fsdp_config,
+        a.fsdp_config.dtype,
+        a.ppo_max_token_len_per_gpu,
+        reductions.actor,
+      ),
       name: 'actor',
       gradientCheckpointing: model.enable_gradient_checkpointing,
       optim: optimOptions(a.optim, a.grad_clip, needs.totalSteps),
@@ -136,7 +159,12 @@ export const createEngines: CreateEngines = async (config, needs) => {
       : usesLora(model)
         ? withoutAdapter(actor)
         : await Actor.create({
-            ...shared(model.path, a.fsdp_config, a.fsdp_config.dtype, ref.log_prob_max_token_len_per_gpu),
+            ...shared(
+              model.path,
+              { ...a.fsdp_config, ...ref.fsdp_config },
+              a.fsdp_config.dtype,
+              ref.log_prob_max_token_len_per_gpu,
+            ),
             name: 'ref',
             optim: null,
           });
@@ -147,6 +175,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
             c.model.fsdp_config,
             c.model.fsdp_config.dtype,
             c.ppo_max_token_len_per_gpu,
+            reductions.critic,
           ),
           name: 'critic',
           gradientCheckpointing: c.model.enable_gradient_checkpointing,
