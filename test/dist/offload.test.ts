@@ -7,6 +7,7 @@ import type { UpdateMetrics } from '../../ts/actor/metrics';
 import type { OffloadOptions } from '../../ts/actor/offload_options';
 import { Critic } from '../../ts/critic/critic';
 import type { NativeStateBytes } from '../../ts/native/bridge';
+import type { WeightBucket } from '../../ts/weights/weight_bucket';
 import { raggedBatch, SHARDED_CRITIC, SHARDED_MODEL, smallEngine } from '../helpers/sharded';
 
 // Real workers whose state lies on the host: the breadth is test/native/offload_test.cc's.
@@ -95,6 +96,24 @@ test('state that is moved between calls comes back by itself, and a checkpoint i
   expect(moved.before).toEqual(still.next.before);
   expect(await resumed('moved', { worldSize: 2, offload: everything })).toEqual(still.next);
 }, 60_000);
+
+test('weights leave and arrive in buckets while they are on the host', async () => {
+  const host = { worldSize: 2, offload: everything };
+  const buckets: WeightBucket[] = [];
+  const expected = await withActor(host, async (actor) => {
+    await update(actor);
+    for await (const bucket of actor.exportWeights()) buckets.push(bucket);
+    return actor.computeLogProb(batch);
+  });
+  for (const o of [host, {}]) {
+    const arrived = await withActor(o, async (actor) => {
+      await actor.importWeights(buckets);
+      await actor.onload({ params: true });
+      return actor.computeLogProb(batch);
+    });
+    expect(arrived).toEqual(expected);
+  }
+});
 
 test('a critic, adapters and supervised batches', async () => {
   const critic = async (o: Partial<EngineOptions>) => {
