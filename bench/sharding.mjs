@@ -1,5 +1,5 @@
-// node bench/sharding.mjs [MODEL] [--workers 4] [--updates 1]: memory per rank and bytes sent per update for every strategy, beside
-// the theory, and seconds per update. See docs/benchmarks.md. MODEL: a Hugging Face directory; default: a made one of 30 M.
+// node bench/sharding.mjs [MODEL] [--workers 4] [--updates 1] [--prefetch] [--reduce mini_batch] [--offload]: memory per rank (on its
+// device and its host) and bytes sent per update for every strategy, beside the theory, and seconds per update. See docs/benchmarks.md. MODEL: a Hugging Face directory; default: a made one of 30 M.
 import { createRequire } from 'node:module';
 import { cpus } from 'node:os';
 import { parseArgs } from 'node:util';
@@ -15,7 +15,13 @@ const CAPACITY = 512;
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { workers: { type: 'string', default: '4' }, updates: { type: 'string', default: '1' } },
+  options: {
+    workers: { type: 'string', default: '4' },
+    updates: { type: 'string', default: '1' },
+    prefetch: { type: 'boolean', default: false },
+    reduce: { type: 'string', default: 'micro_batch' },
+    offload: { type: 'boolean', default: false },
+  },
 });
 const workers = Number(values.workers);
 const updates = Number(values.updates);
@@ -41,7 +47,8 @@ function theory(sharding, groups, rounds) {
   const once = groups.filter((g) => !g.name.startsWith('layers.') || g === last);
   const first = once.reduce((sum, { count }) => sum + count, 0);
   const gathered = sharding === 'full_shard' ? rounds * (2 * whole - first) : whole;
-  return 4 * (gathered + rounds * whole) * share;
+  const reductions = values.reduce === 'mini_batch' ? 1 : rounds;
+  return 4 * (gathered + reductions * whole) * share;
 }
 
 async function measure(model, worldSize, sharding) {
@@ -49,7 +56,8 @@ async function measure(model, worldSize, sharding) {
     model,
     worldSize,
     device: 'cpu',
-    parallel: { sharding },
+    parallel: { sharding, prefetch: values.prefetch, reduce: values.reduce },
+    offload: { params: values.offload, grads: values.offload, optimizer: values.offload },
     maxTokensPerMicroBatch: CAPACITY,
     gradientCheckpointing: true,
   });
@@ -64,7 +72,8 @@ async function measure(model, worldSize, sharding) {
     const seconds = (performance.now() - started) / 1000 / updates;
     const after = await all('bytesSent');
     const [parameters] = await all('parameters');
-    const state = (await all('stateBytes')).map((s) => s.parameters + s.gradients + s.moments);
+    const total = (s) => s.parameters + s.gradients + s.moments;
+    const state = (await all('stateBytes')).map((s) => total(s) + total(s.host));
     const peak = (await group.memoryInfo()).map((info) => info.peakRss);
     return {
       state: Math.max(...state),

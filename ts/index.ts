@@ -17,6 +17,7 @@ export {
   type ValueLossResult,
   valueLoss,
 } from './actor/losses';
+export type { OffloadOptions } from './actor/offload_options';
 export type { SamplingOptions } from './actor/sampling';
 export type { Aggregation, PolicyLossOptions, ValueLossOptions } from './actor/update_options';
 export type {

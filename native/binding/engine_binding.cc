@@ -137,6 +137,32 @@ Napi::Value bytes_sent(const Napi::CallbackInfo& info) {
       [](Napi::Env env, int64_t bytes) { return write_number(env, static_cast<double>(bytes)); });
 }
 
+// void Engine::offload(const StateKinds&)
+// offload(engine: NativeEngine, kinds: NativeStateKinds): Promise<null>
+Napi::Value offload(const Napi::CallbackInfo& info) {
+  const Arguments args(info, "offload");
+  return call_engine(
+      info, args(0, "engine"),
+      [kinds = read_state_kinds(args(1, "kinds"))](Engine& engine) {
+        engine.offload(kinds);
+        return Nothing{};
+      },
+      write_nothing);
+}
+
+// void Engine::onload(const StateKinds&)
+// onload(engine: NativeEngine, kinds: NativeStateKinds): Promise<null>
+Napi::Value onload(const Napi::CallbackInfo& info) {
+  const Arguments args(info, "onload");
+  return call_engine(
+      info, args(0, "engine"),
+      [kinds = read_state_kinds(args(1, "kinds"))](Engine& engine) {
+        engine.onload(kinds);
+        return Nothing{};
+      },
+      write_nothing);
+}
+
 // LogProbResult Engine::compute_log_prob(const TokenBatch&, double temperature, bool entropy,
 //                                        bool sum_pi_squared, bool disable_adapters)
 // computeLogProb(engine: NativeEngine, batch: NativeTokenBatch, temperature: number, entropy: boolean,
@@ -296,6 +322,8 @@ void export_engine(Napi::Env env, Napi::Object exports) {
   export_async<get_tensor>(env, exports, "getTensor");
   export_async<state_bytes>(env, exports, "stateBytes");
   export_async<bytes_sent>(env, exports, "bytesSent");
+  export_async<offload>(env, exports, "offload");
+  export_async<onload>(env, exports, "onload");
   export_async<compute_log_prob>(env, exports, "computeLogProb");
   export_async<update_policy>(env, exports, "updatePolicy");
   export_async<compute_values>(env, exports, "computeValues");

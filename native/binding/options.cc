@@ -81,6 +81,10 @@ LoraOptions read_lora(const Field& dto) {
 
 }  // namespace
 
+StateKinds read_state_kinds(const Field& dto) {
+  return {dto["parameters"].boolean(), dto["gradients"].boolean(), dto["moments"].boolean()};
+}
+
 EngineOptions read_engine_options(const Field& dto) {
   EngineOptions options;
   options.model = read_model(dto["model"]);
@@ -95,6 +99,9 @@ EngineOptions read_engine_options(const Field& dto) {
   options.shard_size = dto["shardSize"].count();
   options.ulysses = dto["ulysses"].count();
   if (const Field sharding = dto["sharding"]; !sharding.is_null()) options.sharding = sharding.string();
+  options.prefetch = dto["prefetch"].boolean();
+  options.reduction = dto["reduction"].string();
+  options.offload = read_state_kinds(dto["offload"]);
   return options;
 }
 

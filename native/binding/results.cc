@@ -13,6 +13,14 @@ Napi::Value write_array(Napi::Env env, const std::vector<T>& items, Write write)
   return array;
 }
 
+Napi::Object write_held_bytes(Napi::Env env, const HeldBytes& bytes) {
+  auto dto = Napi::Object::New(env);
+  dto.Set("parameters", static_cast<double>(bytes.parameters));
+  dto.Set("gradients", static_cast<double>(bytes.gradients));
+  dto.Set("moments", static_cast<double>(bytes.moments));
+  return dto;
+}
+
 }  // namespace
 
 Napi::Value write_nothing(Napi::Env env, Nothing) {
@@ -34,10 +42,8 @@ Napi::Value write_metrics_list(Napi::Env env, const MetricsList& list) {
 }
 
 Napi::Value write_state_bytes(Napi::Env env, const StateBytes& bytes) {
-  auto dto = Napi::Object::New(env);
-  dto.Set("parameters", static_cast<double>(bytes.parameters));
-  dto.Set("gradients", static_cast<double>(bytes.gradients));
-  dto.Set("moments", static_cast<double>(bytes.moments));
+  Napi::Object dto = write_held_bytes(env, bytes);
+  dto.Set("host", write_held_bytes(env, bytes.host));
   return dto;
 }
 

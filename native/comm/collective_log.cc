@@ -1,7 +1,5 @@
 #include "comm/collective_log.h"
 
-#include <algorithm>
-
 namespace troupe {
 
 int64_t CollectiveLog::begin(const char* name, const CollectiveLabel& label, int64_t bytes) {
@@ -24,7 +22,8 @@ std::string CollectiveLog::describe(int64_t sequence) const {
 std::string CollectiveLog::recent() const {
   std::string lines;
   for (int64_t sequence = std::max<int64_t>(1, begun_ - kKept + 1); sequence <= begun_; ++sequence) {
-    lines += (lines.empty() ? "" : "\n") + describe(sequence);
+    if (!lines.empty()) lines += '\n';
+    lines += describe(sequence);
   }
   return lines;
 }

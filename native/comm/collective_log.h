@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -25,7 +26,8 @@ class CollectiveLog {
 
   // The sequence number of the collective that now begins.
   int64_t begin(const char* name, const CollectiveLabel& label, int64_t bytes);
-  void finish() { finished_ = begun_; }
+  // Collectives end in the order in which they began.
+  void finish(int64_t sequence) { finished_ = std::max(finished_, sequence); }
 
   int64_t begun() const { return begun_; }
   // The collective that begun() counts last; only after a first one.

@@ -43,19 +43,37 @@ class LocalCommunicator final : public Communicator {
   }
 
  protected:
-  void move_all_gather(const at::Tensor& output, const at::Tensor& input) override { output.copy_(input); }
+  std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) override {
+    output.copy_(input);
+    return {};
+  }
   void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override { output.copy_(input); }
   void move_broadcast(const at::Tensor&, int64_t) override {}
 };
 
 }  // namespace
 
+void Pending::wait() {
+  if (wait_) wait_();
+  wait_ = nullptr;
+  comm_.log_.finish(sequence_);
+}
+
 void Communicator::all_gather(const at::Tensor& output, const at::Tensor& input,
                               const CollectiveLabel& label) {
+  all_gather_async(output, input, label).wait();
+}
+
+Pending Communicator::all_gather_async(const at::Tensor& output, const at::Tensor& input,
+                                       const CollectiveLabel& label) {
   check(output, input, size_, "all_gather");
-  log_.begin("all_gather", label, static_cast<int64_t>(input.nbytes()) * (size_ - 1));
-  move_all_gather(bytes_of(output), bytes_of(input));
-  log_.finish();
+  return gather_as("all_gather", static_cast<int64_t>(input.nbytes()) * (size_ - 1), output, input, label);
+}
+
+Pending Communicator::gather_as(const char* name, int64_t bytes, const at::Tensor& output,
+                                const at::Tensor& input, const CollectiveLabel& label) {
+  const int64_t sequence = log_.begin(name, label, bytes);
+  return {*this, sequence, begin_all_gather(bytes_of(output), bytes_of(input))};
 }
 
 void Communicator::all_to_all(const at::Tensor& output, const at::Tensor& input,
@@ -63,18 +81,20 @@ void Communicator::all_to_all(const at::Tensor& output, const at::Tensor& input,
   check(output, input, 1, "all_to_all");
   require(input.numel() % size_ == 0, ErrorCode::kInternal, "[comm] all_to_all of ", input.numel(),
           " elements over ", size_, " ranks");
-  log_.begin("all_to_all", label, static_cast<int64_t>(input.nbytes()) / size_ * (size_ - 1));
+  const int64_t sequence =
+      log_.begin("all_to_all", label, static_cast<int64_t>(input.nbytes()) / size_ * (size_ - 1));
   move_all_to_all(bytes_of(output), bytes_of(input));
-  log_.finish();
+  log_.finish(sequence);
 }
 
 void Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                   const CollectiveLabel& label) {
   check(input, output, size_, "reduce_scatter");
-  log_.begin("reduce_scatter", label, static_cast<int64_t>(output.nbytes()) * (size_ - 1));
+  const int64_t sequence =
+      log_.begin("reduce_scatter", label, static_cast<int64_t>(output.nbytes()) * (size_ - 1));
   const at::Tensor parts = at::empty_like(input);
   move_all_to_all(bytes_of(parts), bytes_of(input));
-  log_.finish();
+  log_.finish(sequence);
   const at::Tensor rows = parts.view({size_, output.numel()});
   const at::Tensor target = output.view({-1});
   target.copy_(rows[0]);
@@ -89,9 +109,8 @@ void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, const Colle
   if (count == 0) return barrier(label);
   if (count <= kSmall || op != ReduceOp::kSum) {
     const at::Tensor parts = at::empty({size_, count}, flat.options());
-    log_.begin("all_reduce", label, static_cast<int64_t>(flat.nbytes()) * (size_ - 1));
-    move_all_gather(bytes_of(parts), bytes_of(flat));
-    log_.finish();
+    const int64_t bytes = static_cast<int64_t>(flat.nbytes()) * (size_ - 1);
+    gather_as("all_reduce", bytes, parts, flat, label).wait();
     flat.copy_(combine(parts, op));
     return;
   }
@@ -108,16 +127,14 @@ void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, const Colle
 void Communicator::broadcast(const at::Tensor& tensor, int64_t root, const CollectiveLabel& label) {
   require(tensor.is_contiguous() && root >= 0 && root < size_, ErrorCode::kInternal,
           "[comm] broadcast expected a contiguous tensor and a rank below ", size_, ", got ", root);
-  log_.begin("broadcast", label, root == rank_ ? static_cast<int64_t>(tensor.nbytes()) * (size_ - 1) : 0);
+  const int64_t bytes = root == rank_ ? static_cast<int64_t>(tensor.nbytes()) * (size_ - 1) : 0;
+  const int64_t sequence = log_.begin("broadcast", label, bytes);
   move_broadcast(bytes_of(tensor), root);
-  log_.finish();
+  log_.finish(sequence);
 }
 
 void Communicator::barrier(const CollectiveLabel& label) {
-  const at::Tensor all = at::empty({size_}, at::kByte);
-  log_.begin("barrier", label, size_ - 1);
-  move_all_gather(all, at::zeros({1}, at::kByte));
-  log_.finish();
+  gather_as("barrier", size_ - 1, at::empty({size_}, at::kByte), at::zeros({1}, at::kByte), label).wait();
 }
 
 std::unique_ptr<Communicator> make_local_communicator() {

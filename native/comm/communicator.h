@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,9 +15,28 @@ namespace troupe {
 
 enum class ReduceOp { kSum, kMax };
 
+class Communicator;
+
+// A collective that is under way. Until wait() has returned its output must not be read and neither of its
+// tensors written or freed.
+class Pending {
+ public:
+  // To the end of the collective; throws as Communicator does. A second call does nothing.
+  void wait();
+
+ private:
+  friend class Communicator;
+  Pending(Communicator& comm, int64_t sequence, std::function<void()> wait)
+      : comm_(comm), sequence_(sequence), wait_(std::move(wait)) {}
+
+  Communicator& comm_;
+  int64_t sequence_;
+  std::function<void()> wait_;
+};
+
 // Collectives over the ranks of a group. Every rank calls the same ones in the same order, from one thread,
-// with contiguous tensors of the same shapes. Sums run in the order of the ranks, so they are the same in
-// every run and on every rank.
+// with contiguous tensors of the same shapes; they run one after another, in that order. Sums run in the
+// order of the ranks, so they are the same in every run and on every rank.
 //
 // kComm when a peer is lost or the time-out passes: the message names the collective, its label, the ranks
 // that did not take part and the last collective that each rank finished. kAborted after abort(). Either
@@ -33,6 +53,8 @@ class Communicator {
 
   // output [size * n] <- input [n] of every rank, in their order. Any dtype.
   void all_gather(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
+  // The same, begun only. Other collectives may follow before its wait(); they run after it.
+  Pending all_gather_async(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
   // Part r of input [size * n] goes to rank r; part r of output came from rank r. Any dtype.
   void all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
   // output [n] <- the sum over ranks of part `rank` of input [size * n]. float32 or float64.
@@ -55,12 +77,18 @@ class Communicator {
  protected:
   Communicator(int64_t rank, int64_t size) : rank_(rank), size_(size) {}
 
-  // Tensors of bytes.
-  virtual void move_all_gather(const at::Tensor& output, const at::Tensor& input) = 0;
+  // Tensors of bytes. begin_ returns what waits for the end and throws what went wrong; empty when it has
+  // ended.
+  virtual std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) = 0;
   virtual void move_all_to_all(const at::Tensor& output, const at::Tensor& input) = 0;
   virtual void move_broadcast(const at::Tensor& tensor, int64_t root) = 0;
 
  private:
+  friend class Pending;
+  // An all-gather under the name of what it serves.
+  Pending gather_as(const char* name, int64_t bytes, const at::Tensor& output, const at::Tensor& input,
+                    const CollectiveLabel& label);
+
   int64_t rank_;
   int64_t size_;
   CollectiveLog log_;

@@ -11,9 +11,10 @@ std::unique_ptr<Communicator> FakeCommunicator::split(const std::string&, const 
   return std::make_unique<FakeCommunicator>(own, static_cast<int64_t>(ranks.size()), calls_);
 }
 
-void FakeCommunicator::move_all_gather(const at::Tensor& output, const at::Tensor& input) {
+std::function<void()> FakeCommunicator::begin_all_gather(const at::Tensor& output, const at::Tensor& input) {
   calls_->push_back(log().latest());
   output.view({size(), input.numel()}).copy_(input.unsqueeze(0));
+  return {};
 }
 
 void FakeCommunicator::move_all_to_all(const at::Tensor& output, const at::Tensor& input) {

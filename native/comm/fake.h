@@ -20,7 +20,7 @@ class FakeCommunicator final : public Communicator {
   void abort(const std::string&) override {}
 
  protected:
-  void move_all_gather(const at::Tensor& output, const at::Tensor& input) override;
+  std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) override;
   void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override;
   void move_broadcast(const at::Tensor& tensor, int64_t root) override;
 

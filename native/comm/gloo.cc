@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -39,6 +40,12 @@ struct Completion {
   std::mutex mutex;
   std::condition_variable changed;
   bool done = false;
+};
+
+struct Operation {
+  int64_t sequence = 0;  // in the log
+  std::shared_ptr<Completion> completion = std::make_shared<Completion>();
+  c10::intrusive_ptr<c10::ivalue::Future> future;
 };
 
 class GlooCommunicator final : public Communicator {
@@ -93,85 +100,112 @@ class GlooCommunicator final : public Communicator {
   }
 
  protected:
-  void move_all_gather(const at::Tensor& output, const at::Tensor& input) override {
-    finish([&] {
+  std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) override {
+    const int64_t sequence = begin([&] {
       at::Tensor out = output, in = input;
       return group_->_allgather_base(out, in);
     });
+    return [this, sequence] { finish(sequence); };
   }
 
   void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
-    finish([&] {
+    finish(begin([&] {
       at::Tensor out = output, in = input;
       std::vector<int64_t> even;
       return group_->alltoall_base(out, in, even, even);
-    });
+    }));
   }
 
   void move_broadcast(const at::Tensor& tensor, int64_t root) override {
-    finish([&] {
+    finish(begin([&] {
       std::vector<at::Tensor> tensors{tensor};
       c10d::BroadcastOptions options;
       options.rootRank = root;
       return group_->broadcast(tensors, options);
-    });
+    }));
   }
 
  private:
+  // The collective that the log counts last; its sequence number.
   template <typename Start>
-  void finish(Start start) {
-    const auto completion = std::make_shared<Completion>();
-    {
-      const std::lock_guard lock(mutex_);
-      if (!failure_.empty()) fail_again();
-      running_ = completion;
-    }
+  int64_t begin(Start start) {
+    const int64_t sequence = log().begun();
+    check_working(sequence);
     std::string cause;
     try {
-      const auto work = start();
-      const auto future = work->getFuture();
-      future->addCallback([completion](c10::ivalue::Future&) {
+      Operation operation;
+      operation.sequence = sequence;
+      operation.future = start()->getFuture();
+      operation.future->addCallback([completion = operation.completion](c10::ivalue::Future&) {
         const std::lock_guard lock(completion->mutex);
         completion->done = true;
         completion->changed.notify_all();
       });
-      std::unique_lock lock(completion->mutex);
-      const bool ended = completion->changed.wait_for(lock, timeout_ + kTimeoutSlack,
-                                                      [&] { return completion->done || aborted_; });
-      if (ended && completion->done && !future->hasError()) return;
-      if (completion->done) {
-        cause = future->tryRetrieveErrorMessage();
-      } else if (!ended) {
-        cause = "Timed out";
-      }
+      under_way_.push_back(std::move(operation));
+      return sequence;
     } catch (const std::exception& error) {
       cause = error.what();
     }
-    give_up(cause);
+    give_up(sequence, cause);
   }
 
-  [[noreturn]] void give_up(const std::string& cause) {
-    const std::string text = aborted_ ? std::string() : describe_failure(cause);
+  // Gloo's one thread runs operations in their order: those before `sequence` end before it, and one that
+  // fails is named, not the one behind it that was waited for.
+  void finish(int64_t sequence) {
+    while (!under_way_.empty() && under_way_.front().sequence <= sequence) {
+      await(under_way_.front());
+      under_way_.pop_front();
+    }
+  }
+
+  void await(const Operation& operation) {
+    const auto& completion = operation.completion;
+    {
+      const std::lock_guard lock(mutex_);
+      running_ = completion;
+    }
+    check_working(operation.sequence);
+    std::string cause;
+    {
+      std::unique_lock lock(completion->mutex);
+      const bool ended = completion->changed.wait_for(lock, timeout_ + kTimeoutSlack,
+                                                      [&] { return completion->done || aborted_; });
+      if (ended && completion->done && !operation.future->hasError()) return;
+      if (completion->done) {
+        cause = operation.future->tryRetrieveErrorMessage();
+      } else if (!ended) {
+        cause = "Timed out";
+      }
+    }
+    give_up(operation.sequence, cause);
+  }
+
+  void check_working(int64_t sequence) {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.empty()) fail_again(sequence);
+  }
+
+  [[noreturn]] void give_up(int64_t sequence, const std::string& cause) {
+    const std::string text = aborted_ ? std::string() : describe_failure(sequence, cause);
     const std::lock_guard lock(mutex_);
     if (failure_.empty()) failure_ = text;
-    fail_again();
+    fail_again(sequence);
   }
 
-  [[noreturn]] void fail_again() const {
-    require(!aborted_, ErrorCode::kAborted, "[comm] aborted in ", log().describe(log().begun()), ": ",
-            failure_);
+  [[noreturn]] void fail_again(int64_t sequence) const {
+    require(!aborted_, ErrorCode::kAborted, "[comm] aborted in ", log().describe(sequence), ": ", failure_);
     throw Error(ErrorCode::kComm, failure_);
   }
 
   static std::string key(int64_t rank) { return "troupe/failed/" + std::to_string(rank); }
 
   // Tells the others where this rank is and asks where they are.
-  std::string describe_failure(const std::string& cause) {
+  std::string describe_failure(int64_t sequence, const std::string& cause) {
     const bool late = cause.find("imed out") != std::string::npos;
     const auto name_of = [this](int64_t r) {
       return "rank " + std::to_string(names_[static_cast<size_t>(r)]);
     };
-    std::string text = "[comm] " + name_of(rank()) + ": " + log().describe(log().begun());
+    std::string text = "[comm] " + name_of(rank()) + ": " + log().describe(sequence);
     if (late) {
       std::ostringstream seconds;
       seconds << static_cast<double>(timeout_.count()) / 1000.0;
@@ -217,6 +251,7 @@ class GlooCommunicator final : public Communicator {
   std::atomic<bool> aborted_{false};
   std::string failure_;  // why nothing works any more
   std::shared_ptr<Completion> running_;
+  std::deque<Operation> under_way_;  // begun and not waited for, in order
 };
 
 // A socket that listens on 127.0.0.1; left to itself TCPStore would listen on all interfaces.

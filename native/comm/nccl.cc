@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <deque>
 #include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -18,7 +19,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A collective is done when the host has seen it end, so that what it wrote can be used on any stream.
+// [Note: streams] c10d runs the collectives of a group on a stream of its own, in their order. That stream
+// first waits for what the caller's stream had been given when the collective began: what makes the input
+// (or last used the output's memory) is done by then, while work that is given to the caller's stream later
+// runs beside it. A collective is done when the host has seen it end, so that what it wrote can be used on
+// any stream and its tensors may be freed.
 constexpr std::chrono::microseconds kPoll{50};
 
 std::string first_line(const std::string& text) {
@@ -72,28 +77,31 @@ class NcclCommunicator final : public Communicator {
   }
 
  protected:
-  void move_all_gather(const at::Tensor& output, const at::Tensor& input) override {
+  std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) override {
     at::Tensor out = on_device(output), in = on_device(input);
-    finish([&] { return group_->_allgather_base(out, in); });
-    if (!output.is_cuda()) output.copy_(out);
+    const int64_t sequence = begin([&] { return group_->_allgather_base(out, in); });
+    return [this, sequence, output, out, in] {
+      finish(sequence);
+      if (!output.is_cuda()) output.copy_(out);
+    };
   }
 
   void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
     at::Tensor out = on_device(output), in = on_device(input);
-    finish([&] {
+    finish(begin([&] {
       std::vector<int64_t> even;
       return group_->alltoall_base(out, in, even, even);
-    });
+    }));
     if (!output.is_cuda()) output.copy_(out);
   }
 
   void move_broadcast(const at::Tensor& tensor, int64_t root) override {
     std::vector<at::Tensor> tensors{on_device(tensor)};
-    finish([&] {
+    finish(begin([&] {
       c10d::BroadcastOptions options;
       options.rootRank = root;
       return group_->broadcast(tensors, options);
-    });
+    }));
     if (!tensor.is_cuda()) tensor.copy_(tensors[0]);
   }
 
@@ -101,38 +109,66 @@ class NcclCommunicator final : public Communicator {
   // NCCL moves device memory only; numbers that live on the host, as those of a barrier, are few.
   static at::Tensor on_device(const at::Tensor& x) { return x.is_cuda() ? x : x.to(at::kCUDA); }
 
+  struct Operation {
+    int64_t sequence = 0;  // in the log
+    c10::intrusive_ptr<c10d::Work> work;
+  };
+
+  // The collective that the log counts last; its sequence number.
   template <typename Start>
-  void finish(Start start) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!failure_.empty()) fail_again();
-    }
+  int64_t begin(Start start) {
+    const int64_t sequence = log().begun();
+    check_working(sequence);
     std::string cause;
     try {
-      const auto work = start();
+      under_way_.push_back({sequence, start()});
+      return sequence;
+    } catch (const std::exception& error) {
+      cause = error.what();
+    }
+    give_up(sequence, cause);
+  }
+
+  // Those before `sequence` end before it: [Note: streams].
+  void finish(int64_t sequence) {
+    while (!under_way_.empty() && under_way_.front().sequence <= sequence) {
+      await(under_way_.front());
+      under_way_.pop_front();
+    }
+  }
+
+  void await(const Operation& operation) {
+    check_working(operation.sequence);
+    std::string cause;
+    try {
       const auto deadline = Clock::now() + options_.timeout;
-      while (!work->isCompleted()) {
+      while (!operation.work->isCompleted()) {
         if (aborted_ || Clock::now() > deadline) break;
         std::this_thread::sleep_for(kPoll);
       }
-      if (work->isCompleted()) {
-        const std::exception_ptr error = work->exception();
+      if (operation.work->isCompleted()) {
+        const std::exception_ptr error = operation.work->exception();
         if (!error) return;
         std::rethrow_exception(error);
       }
     } catch (const std::exception& error) {
       cause = error.what();
     }
-    give_up(cause);
+    give_up(operation.sequence, cause);
   }
 
-  [[noreturn]] void give_up(const std::string& cause) {
+  void check_working(int64_t sequence) {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.empty()) fail_again(sequence);
+  }
+
+  [[noreturn]] void give_up(int64_t sequence, const std::string& cause) {
     // Whatever still runs on the GPU ends; it would wait for its peers for ever.
     group_->abort();
     const std::lock_guard lock(mutex_);
     if (failure_.empty()) {
       std::ostringstream text;
-      text << "[comm] rank " << name_ << ": " << log().describe(log().begun());
+      text << "[comm] rank " << name_ << ": " << log().describe(sequence);
       if (cause.empty()) {
         text << " did not complete within " << static_cast<double>(options_.timeout.count()) / 1000.0 << " s";
       } else {
@@ -141,12 +177,11 @@ class NcclCommunicator final : public Communicator {
       text << ". Last finished: rank " << name_ << ": " << log().describe(log().finished());
       failure_ = text.str();
     }
-    fail_again();
+    fail_again(sequence);
   }
 
-  [[noreturn]] void fail_again() const {
-    require(!aborted_, ErrorCode::kAborted, "[comm] aborted in ", log().describe(log().begun()), ": ",
-            failure_);
+  [[noreturn]] void fail_again(int64_t sequence) const {
+    require(!aborted_, ErrorCode::kAborted, "[comm] aborted in ", log().describe(sequence), ": ", failure_);
     throw Error(ErrorCode::kComm, failure_);
   }
 
@@ -158,7 +193,8 @@ class NcclCommunicator final : public Communicator {
 
   std::mutex mutex_;
   std::atomic<bool> aborted_{false};
-  std::string failure_;  // why nothing works any more
+  std::string failure_;              // why nothing works any more
+  std::deque<Operation> under_way_;  // begun and not waited for, in order
 };
 
 }  // namespace

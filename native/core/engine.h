@@ -49,6 +49,13 @@ struct LoraOptions {
 
 class Communicator;
 
+// Parts of an engine's state.
+struct StateKinds {
+  bool parameters = false;  // masters, and in bfloat16 the copy to compute with
+  bool gradients = false;
+  bool moments = false;
+};
+
 struct EngineOptions {
   ModelConfig model;
   std::string device = "cpu";     // cpu | cuda
@@ -66,6 +73,11 @@ struct EngineOptions {
   // Neighbouring ranks that share the micro-batches of every verb but generate (ulysses/sequence_group.h):
   // they are called with the same data, and all of them return the result of the whole.
   int64_t ulysses = 1;
+  // Gather the next group of parameters while one is at work.
+  bool prefetch = false;
+  // When the gradients of the ranks are summed: micro_batch | mini_batch (fsdp/sharding.h).
+  std::string reduction = "micro_batch";
+  StateKinds offload;  // what begins on the host: see Engine::offload
 };
 
 struct TokenBatch {
@@ -221,11 +233,15 @@ struct ExportedWeights {
   int64_t version = 0;
 };
 
-// Bytes that this rank holds for good.
-struct StateBytes {
+struct HeldBytes {
   int64_t parameters = 0;  // masters and, in bfloat16, the copy to compute with
   int64_t gradients = 0;
   int64_t moments = 0;
+};
+
+// Bytes that this rank holds for good, on its device and (offloaded) on the host.
+struct StateBytes : HeldBytes {
+  HeldBytes host;
 };
 
 // The engine of one rank. In a group of several, every rank makes the same calls in the same order, each
@@ -256,6 +272,13 @@ class Engine {
   virtual StateBytes state_bytes() const = 0;
   // Bytes that this rank has sent in collectives: its group's, which engines share, and its own.
   virtual int64_t bytes_sent() const = 0;
+
+  // Moves parts of the state to the host (pinned memory beside a CUDA device), or back to the device. What is
+  // on the host comes to the device group by group, for the time of its use: every verb works, with the same
+  // results. On a CPU device both are the same memory. kInvalidArgument for parts that the engine does not
+  // have (gradients and moments without optim).
+  virtual void offload(const StateKinds& kinds) = 0;
+  virtual void onload(const StateKinds& kinds) = 0;
 
   // disable_adapters: of the base model, the reference policy of an engine with adapters.
   virtual LogProbResult compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,

@@ -46,12 +46,6 @@ const EngineOptions& checked(const EngineOptions& options) {
   return options;
 }
 
-std::unique_ptr<SequenceGroup> make_sequence_group(const EngineOptions& options, Communicator* comm) {
-  require(comm != nullptr, ErrorCode::kInvalidArgument,
-          "[ulysses] expected a number of ranks per sequence that divides 1 rank, got ", options.ulysses);
-  return std::make_unique<SequenceGroup>(*comm, options.ulysses, options.model);
-}
-
 }  // namespace
 
 at::ScalarType parse_dtype(const std::string& name) {
@@ -60,14 +54,13 @@ at::ScalarType parse_dtype(const std::string& name) {
   fail(ErrorCode::kInvalidArgument, "[engine] expected dtype float32 or bfloat16, got ", name);
 }
 
-ShardSlice shard_slice(const EngineOptions& options, const Communicator* comm) {
-  if (comm == nullptr) return {};
-  const int64_t count = shard_count(parse_sharding_strategy(options.sharding), options.shard_size, *comm);
-  return {comm->rank() % count, count};
+ShardSlice shard_slice(const EngineOptions& options, int64_t rank, int64_t size) {
+  const int64_t count = sharding_options(options, size).shard_count;
+  return {rank % count, count};
 }
 
 std::unique_ptr<Engine> create_engine(const EngineOptions& options, std::shared_ptr<Communicator> comm) {
-  if (comm && comm->size() == 1) comm = nullptr;
+  if (!comm) comm = make_local_communicator();
   return std::make_unique<LocalEngine>(options, std::move(comm));
 }
 
@@ -75,13 +68,11 @@ LocalEngine::LocalEngine(const EngineOptions& options, std::shared_ptr<Communica
     : options_(checked(options)),
       device_(parse_device(options.device)),
       store_(options.model, device_, parse_dtype(options.dtype), options.optim.has_value(), options.seed,
-             shard_slice(options, comm.get()), options.lora),
-      sharding_(comm ? std::make_unique<Sharding>(store_, comm, parse_sharding_strategy(options.sharding),
-                                                  shard_slice(options, comm.get()).count)
-                     : nullptr),
-      sequence_(options.ulysses > 1 ? make_sequence_group(options, comm.get()) : nullptr),
-      transformer_(options.model, store_, device_, parse_dtype(options.dtype),
-                   sharding_ ? sharding_->access() : nullptr, sequence_.get()) {}
+             shard_slice(options, comm->rank(), comm->size()), options.lora, options.offload),
+      sharding_(store_, comm, sharding_options(options, comm->size())),
+      sequence_(options.ulysses > 1 ? std::make_unique<SequenceGroup>(*comm, options.ulysses, options.model)
+                                    : nullptr),
+      transformer_(options.model, store_, device_, parse_dtype(options.dtype), &sharding_, sequence_.get()) {}
 
 std::vector<ParameterInfo> LocalEngine::parameters() const {
   std::vector<ParameterInfo> infos;
@@ -111,9 +102,9 @@ void LocalEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>&
 void LocalEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& files) const {
   at::NoGradGuard no_grad;
   const_cast<LocalEngine*>(this)->prepare();
-  if (!sharding_ || sharding_->rank() == 0) {
+  if (sharding_.rank() == 0) {
     write_files(kind, files);
-  } else if (sharding_->access() != nullptr) {
+  } else {
     for (size_t group = 0; group < store_.groups().size(); ++group) {
       if (store_.exports(kind, group)) flat(kind, group);
     }
@@ -166,7 +157,7 @@ at::Tensor LocalEngine::merged(size_t group) const {
 
 at::Tensor LocalEngine::flat(TensorKind kind, size_t group) const {
   if (kind == TensorKind::kMerged) return merged(group);
-  return sharding_ ? sharding_->gather(kind, group) : store_.owned(kind, group);
+  return sharding_.gather(kind, group);
 }
 
 at::Tensor LocalEngine::get_tensor(TensorKind kind, const std::string& param) const {
@@ -184,11 +175,19 @@ StateBytes LocalEngine::state_bytes() const {
 
 std::vector<int64_t> LocalEngine::agree(const std::vector<int64_t>& counts) {
   kept_.reset();
-  return sharding_ ? sharding_->agree(counts) : counts;
+  return sharding_.agree(counts);
 }
 
-void LocalEngine::end_verb() {
-  if (sharding_) sharding_->release_all();
+void LocalEngine::offload(const StateKinds& kinds) {
+  check_abort();
+  agree({});  // what was fetched by a verb that failed goes back first
+  store_.keep(kinds, /*on_host=*/true);
+}
+
+void LocalEngine::onload(const StateKinds& kinds) {
+  check_abort();
+  agree({});
+  store_.keep(kinds, /*on_host=*/false);
 }
 
 LogProbResult LocalEngine::compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
@@ -256,7 +255,7 @@ void LocalEngine::for_each_micro(const TokenBatch& batch, const BatchLayout& lay
       transformer_.idle_pass(false);
     }
   }
-  end_verb();
+  sharding_.release_all();
 }
 
 at::Tensor LocalEngine::compute_values(const TokenBatch& batch) {
@@ -279,9 +278,9 @@ GenerateResult LocalEngine::generate(const PromptBatch& prompts, const SamplingO
   require_head(HeadKind::kLm, "generate");
   prepare();
   agree({});
-  if (sharding_) sharding_->acquire_all("generate");
+  sharding_.acquire_all("generate");
   GenerateResult result = troupe::generate(transformer_, prompts, options, [this] { check_abort(); });
-  end_verb();
+  sharding_.release_all();
   return result;
 }
 
@@ -300,7 +299,7 @@ void LocalEngine::abort(const std::string& reason) {
   const std::lock_guard<std::mutex> lock(abort_mutex_);
   if (!aborted_) abort_reason_ = reason;
   aborted_ = true;
-  if (sharding_) sharding_->abort(reason);
+  sharding_.abort(reason);
   if (sequence_) sequence_->abort(reason);
 }
 

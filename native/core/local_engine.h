@@ -16,11 +16,12 @@ namespace troupe {
 
 // float32 or bfloat16; kInvalidArgument for other names.
 at::ScalarType parse_dtype(const std::string& name);
-// What a rank holds of every flat buffer; everything without a communicator.
-ShardSlice shard_slice(const EngineOptions& options, const Communicator* comm);
+// What rank `rank` of `size` holds of every flat buffer.
+ShardSlice shard_slice(const EngineOptions& options, int64_t rank, int64_t size);
 
-// The one engine: a whole model in one process, or a rank's part of it with a `sharding_` that brings the
-// parts together, and, where several ranks share a micro-batch, a `sequence_` group of them.
+// The one engine: a rank's part of a model, with a `sharding_` that brings the parts together, and, where
+// several ranks share a micro-batch, a `sequence_` group of them. A whole model in one process is the part of
+// a group of one.
 class LocalEngine final : public Engine {
  public:
   LocalEngine(const EngineOptions& options, std::shared_ptr<Communicator> comm);
@@ -34,8 +35,10 @@ class LocalEngine final : public Engine {
   at::Tensor get_tensor(TensorKind kind, const std::string& param) const override;
   StateBytes state_bytes() const override;
   int64_t bytes_sent() const override {
-    return (sharding_ ? sharding_->bytes_sent() : 0) + (sequence_ ? sequence_->bytes_sent() : 0);
+    return sharding_.bytes_sent() + (sequence_ ? sequence_->bytes_sent() : 0);
   }
+  void offload(const StateKinds& kinds) override;
+  void onload(const StateKinds& kinds) override;
 
   LogProbResult compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
                                  bool sum_pi_squared, bool disable_adapters) override;
@@ -61,7 +64,7 @@ class LocalEngine final : public Engine {
   MetricsList run_updates(const TokenBatch& tokens, const BatchLayout& layout, const MiniBatches& mini,
                           const MicroStep& step, const Summary& summarize);
   void optimizer_step(Metrics& metrics);
-  // How many micro-batches all ranks run for each entry: the most that any of them has.
+  // How many micro-batches all ranks run for each entry: the most that any of them has. The start of a verb.
   std::vector<int64_t> agree(const std::vector<int64_t>& counts);
   // The rows of a micro-batch, which a sequence group shares evenly, and this rank's part of them.
   PackedTokens gather_rows(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro) const;
@@ -72,7 +75,6 @@ class LocalEngine final : public Engine {
   void for_each_micro(const TokenBatch& batch, const BatchLayout& layout,
                       const std::function<void(const PackedTokens& packed)>& body);
   void write_files(TensorKind kind, const std::vector<TensorFile>& files) const;
-  void end_verb();  // drops what was gathered for it
   // The whole flat buffer of a group.
   at::Tensor flat(TensorKind kind, size_t group) const;
   at::Tensor merged(size_t group) const;
@@ -88,7 +90,7 @@ class LocalEngine final : public Engine {
   EngineOptions options_;
   at::Device device_;
   ParameterStore store_;
-  std::unique_ptr<Sharding> sharding_;       // null in a group of one
+  mutable Sharding sharding_;
   std::unique_ptr<SequenceGroup> sequence_;  // null where each rank has micro-batches of its own
   Transformer transformer_;
   bool prepared_ = false;

@@ -91,7 +91,7 @@ MetricsList LocalEngine::run_updates(const TokenBatch& tokens, const BatchLayout
   MetricsList all;
   for (int64_t epoch = 0; epoch < mini.epochs; ++epoch) {
     for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
-      store_.zero_grad();
+      sharding_.clear_gradients();
       for (int64_t i = 0; i < rounds[m]; ++i) {
         check_abort();
         if (i < counts[m]) {
@@ -102,29 +102,21 @@ MetricsList LocalEngine::run_updates(const TokenBatch& tokens, const BatchLayout
         }
       }
       // A rank without sequences has nothing to say about them.
-      Metrics metrics = counts[m] > 0 || !sharding_ ? summarize(static_cast<int64_t>(m)) : Metrics();
+      Metrics metrics =
+          counts[m] > 0 || sharding_.size() == 1 ? summarize(static_cast<int64_t>(m)) : Metrics();
       optimizer_step(metrics);
       all.push_back(std::move(metrics));
     }
   }
   ++schedule_steps_;
-  end_verb();
+  sharding_.release_all();
   return all;
 }
 
 void LocalEngine::optimizer_step(Metrics& metrics) {
   const AdamWOptions& optim = *options_.optim;
-  double norm = 0;
-  if (sharding_) {
-    sharding_->sum_gradients();
-    norm = sharding_->grad_norm();
-  } else {
-    std::vector<at::Tensor> grads;
-    for (const ParameterGroup& group : store_.groups()) {
-      if (group.trained()) grads.push_back(group.buffers.grad);
-    }
-    norm = global_grad_norm(grads);
-  }
+  sharding_.sum_gradients();
+  const double norm = sharding_.grad_norm();
   const double lr = troupe::learning_rate(optim, schedule_steps_);
   metrics["grad_norm"] = norm;
   metrics["lr"] = lr;
@@ -132,12 +124,8 @@ void LocalEngine::optimizer_step(Metrics& metrics) {
   if (!std::isfinite(norm)) return;
   // torch.nn.utils.clip_grad_norm_'s coefficient.
   const double scale = optim.grad_clip > 0 ? std::min(1.0, optim.grad_clip / (norm + 1e-6)) : 1.0;
-  ++optimizer_steps_;
-  for (ParameterGroup& group : store_.groups()) {
-    if (group.trained()) adamw_step(group.buffers, optim, lr, scale, optimizer_steps_);
-  }
+  sharding_.step(optim, lr, scale, ++optimizer_steps_);
   weights_changed();
-  if (sharding_) sharding_->invalidate();
 }
 
 MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatches& mini,

@@ -49,7 +49,7 @@ at::Tensor part(const WeightChunk& chunk, const at::Tensor& whole) {
 const at::Tensor& LocalEngine::kept_group(TensorKind kind, size_t group) {
   if (!kept_ || kept_->kind != kind || kept_->group != group) {
     kept_.reset();  // before the next one takes its place in memory
-    const bool reads = !sharding_ || sharding_->rank() == 0;
+    const bool reads = sharding_.rank() == 0;
     const at::Tensor whole = flat(kind, group);
     kept_ = KeptGroup{kind, group, reads ? whole : at::Tensor()};
   }
@@ -74,7 +74,7 @@ ExportedWeights LocalEngine::export_weights(TensorKind kind, const WeightBucket&
   const at::ScalarType dtype = parse_dtype(bucket.dtype);
   const std::vector<int64_t> bytes = sizes(store_, bucket, dtype);
   ExportedWeights exported{{}, weights_version_};
-  if (!sharding_ || sharding_->rank() == 0) {
+  if (sharding_.rank() == 0) {
     exported.bytes = at::empty({std::accumulate(bytes.begin(), bytes.end(), int64_t{0})}, at::kByte);
   }
   int64_t at = 0;
@@ -100,13 +100,13 @@ void LocalEngine::import_weights(const WeightBucket& bucket, const at::Tensor& b
   const std::vector<int64_t> byte_counts = sizes(store_, bucket, dtype);
   const int64_t total = std::accumulate(byte_counts.begin(), byte_counts.end(), int64_t{0});
   at::Tensor all = bytes;
-  if (!sharding_ || sharding_->rank() == 0) {
+  if (sharding_.rank() == 0) {
     require(bytes.defined() && bytes.numel() == total, ErrorCode::kInvalidArgument,
             "[weights] expected a bucket of ", total, " bytes, got ", bytes.defined() ? bytes.numel() : 0);
   } else {
     all = at::empty({total}, at::kByte);
   }
-  if (sharding_) sharding_->broadcast(all, {"import", "weights"});
+  sharding_.broadcast(all, {"import", "weights"});
   const auto each = [&](const auto& body) {
     int64_t at = 0;
     for (size_t i = 0; i < byte_counts.size(); ++i) {

@@ -44,28 +44,28 @@ Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t s
   at::NoGradGuard no_grad;
   const at::Device meta(at::kMeta);
   const at::ScalarType dtype = parse_dtype(options.dtype);
-  const ShardingStrategy strategy = parse_sharding_strategy(options.sharding);
   const auto calls = std::make_shared<FakeCommunicator::Calls>();
   const auto comm = std::make_shared<FakeCommunicator>(rank, size, calls);
-  const ShardSlice slice = shard_slice(options, comm.get());
+  const ShardSlice slice = shard_slice(options, rank, size);
   ParameterStore store(options.model, meta, dtype, options.optim.has_value(), options.seed, slice,
-                       options.lora);
+                       options.lora, options.offload);
 
   Simulation simulation;
   simulation.state = store.bytes();
   for (const ParameterGroup& group : store.groups()) {
-    const int64_t own = group.buffers.param.numel();
+    const int64_t own = group.param.tensor().numel();
     simulation.groups.push_back({group.name, own * slice.count, own});
   }
   const auto sequence =
       options.ulysses == 1 ? nullptr : std::make_unique<SequenceGroup>(*comm, options.ulysses, options.model);
   if (size == 1) return simulation;  // an engine alone has no collectives
 
-  Sharding sharding(store, comm, strategy, slice.count);
+  Sharding sharding(store, comm, sharding_options(options, size));
   calls->clear();  // what making an engine takes, once
-  Transformer transformer(options.model, store, meta, dtype, sharding.access(), sequence.get());
+  Transformer transformer(options.model, store, meta, dtype, &sharding, sequence.get());
   const bool training = options.optim.has_value();
   sharding.agree({work.micro_batches});
+  if (training) sharding.clear_gradients();
   const int64_t rows = round_up(work.rows, options.ulysses * kRowTile) / options.ulysses;
   for (int64_t i = 0; i < work.micro_batches; ++i) {
     transformer.simulated_pass(training, options.gradient_checkpointing, rows);
@@ -80,7 +80,6 @@ Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t s
   if (training) {
     sharding.sum_gradients();
     sharding.grad_norm();
-    sharding.invalidate();
   }
   sharding.release_all();
   simulation.collectives = counted(*calls);

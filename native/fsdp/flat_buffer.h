@@ -14,6 +14,8 @@ class FlatBuffer {
   FlatBuffer() = default;
   // With memory, so that views can be made; its content is undefined.
   FlatBuffer(int64_t count, at::ScalarType dtype, at::Device device);
+  // Begins with the memory of `tensor`, which is contiguous and has its storage for itself.
+  explicit FlatBuffer(at::Tensor tensor);
 
   const at::Tensor& tensor() const { return tensor_; }
   bool allocated() const { return allocated_; }
@@ -22,7 +24,6 @@ class FlatBuffer {
 
  private:
   at::Tensor tensor_;
-  size_t bytes_ = 0;
   bool allocated_ = false;
 };
 

@@ -6,7 +6,9 @@
 
 namespace troupe {
 
-ShardingStrategy parse_sharding_strategy(const std::string& name) {
+namespace {
+
+ShardingStrategy parse_strategy(const std::string& name) {
   if (name == "full_shard") return ShardingStrategy::kFullShard;
   if (name == "shard_grad_op") return ShardingStrategy::kShardGradOp;
   if (name == "no_shard") return ShardingStrategy::kNoShard;
@@ -14,19 +16,32 @@ ShardingStrategy parse_sharding_strategy(const std::string& name) {
        name);
 }
 
-int64_t shard_count(ShardingStrategy strategy, int64_t shard_size, const Communicator& comm) {
+GradientReduction parse_reduction(const std::string& name) {
+  if (name == "micro_batch") return GradientReduction::kMicroBatch;
+  if (name == "mini_batch") return GradientReduction::kMiniBatch;
+  fail(ErrorCode::kInvalidArgument, "[fsdp] expected reduction micro_batch or mini_batch, got ", name);
+}
+
+int64_t shard_count(ShardingStrategy strategy, int64_t shard_size, int64_t size) {
   if (strategy == ShardingStrategy::kNoShard) return 1;
-  if (shard_size == 0) return comm.size();
-  require(shard_size > 0 && comm.size() % shard_size == 0, ErrorCode::kInvalidArgument,
-          "[fsdp] expected a number of ranks per copy that divides ", comm.size(), " ranks, got ",
-          shard_size);
+  if (shard_size == 0) return size;
+  require(shard_size > 0 && size % shard_size == 0, ErrorCode::kInvalidArgument,
+          "[fsdp] expected a number of ranks per copy that divides ", size, " ranks, got ", shard_size);
   return shard_size;
 }
 
-Sharding::Sharding(ParameterStore& store, std::shared_ptr<Communicator> comm, ShardingStrategy strategy,
-                   int64_t shard_count)
-    : store_(store), comm_(std::move(comm)), strategy_(strategy), gathered_(store.groups().size(), false) {
+}  // namespace
+
+ShardingOptions sharding_options(const EngineOptions& options, int64_t size) {
+  const ShardingStrategy strategy = parse_strategy(options.sharding);
+  return {strategy, shard_count(strategy, size == 1 ? 0 : options.shard_size, size), options.prefetch,
+          parse_reduction(options.reduction)};
+}
+
+Sharding::Sharding(ParameterStore& store, std::shared_ptr<Communicator> comm, const ShardingOptions& options)
+    : store_(store), options_(options), comm_(std::move(comm)), gathered_(store.groups().size(), false) {
   const int64_t rank = comm_->rank();
+  const int64_t shard_count = options_.shard_count;
   const int64_t first = rank / shard_count * shard_count;
   // Every member of a split has the same name for it, and engines are made in the same order on all ranks.
   const std::string prefix = "engine" + std::to_string(comm_->log().begun()) + "/";
@@ -59,27 +74,49 @@ CollectiveLabel Sharding::label(const char* phase, size_t group) const {
   return {phase, store_.groups()[group].name};
 }
 
+Pending Sharding::start_gather(size_t group, const char* phase) {
+  ParameterGroup& g = store_.groups()[group];
+  g.weights().fetch();
+  g.full_compute.allocate();
+  return shards_->all_gather_async(g.full_compute.tensor(), g.weights().tensor(), label(phase, group));
+}
+
 void Sharding::acquire(size_t group, const char* phase) {
   if (gathered_[group]) return;
-  ParameterGroup& g = store_.groups()[group];
-  g.full_compute.allocate();
-  shards_->all_gather(g.full_compute.tensor(),
-                      g.buffers.compute.defined() ? g.buffers.compute : g.buffers.param, label(phase, group));
+  StateBuffer& own = store_.groups()[group].weights();
+  if (spread()) {
+    const auto ahead = ahead_.find(group);
+    Pending pending = ahead != ahead_.end() ? ahead->second : start_gather(group, phase);
+    pending.wait();
+    ahead_.erase(group);
+    own.give_back(false);
+  } else {
+    own.fetch();
+  }
   gathered_[group] = true;
 }
 
+void Sharding::prefetch(size_t group, const char* phase) {
+  if (!options_.prefetch || !spread() || gathered_[group] || ahead_.count(group) > 0) return;
+  ahead_.emplace(group, start_gather(group, phase));
+}
+
 void Sharding::release(size_t group) {
-  if (strategy_ == ShardingStrategy::kFullShard) free(group);
+  if (options_.strategy != ShardingStrategy::kShardGradOp) free(group);
 }
 
 void Sharding::free(size_t group) {
-  store_.groups()[group].full_compute.release();
+  ParameterGroup& g = store_.groups()[group];
+  g.full_compute.release();
+  g.weights().give_back(false);
   gathered_[group] = false;
 }
 
 void Sharding::acquire_gradient(size_t group) {
   ParameterGroup& g = store_.groups()[group];
   if (!g.trained()) return;
+  if (!spread()) return g.grad.fetch();
+  if (options_.reduction == GradientReduction::kMiniBatch && g.full_grad.allocated()) return;
   g.full_grad.allocate();
   g.full_grad.tensor().zero_();
 }
@@ -87,44 +124,74 @@ void Sharding::acquire_gradient(size_t group) {
 void Sharding::release_gradient(size_t group) {
   ParameterGroup& g = store_.groups()[group];
   if (!g.trained()) return;
-  const at::Tensor sum = at::empty_like(g.buffers.grad);
+  if (!spread()) {
+    g.grad.give_back(true);
+  } else if (options_.reduction == GradientReduction::kMicroBatch) {
+    reduce(group);
+  }
+}
+
+void Sharding::reduce(size_t group) {
+  ParameterGroup& g = store_.groups()[group];
+  const at::Tensor sum = at::empty_like(g.grad.tensor());
   shards_->reduce_scatter(sum, g.full_grad.tensor(), label("backward", group));
-  g.buffers.grad.add_(sum);
+  g.grad.fetch();
+  g.grad.tensor().add_(sum);
+  g.grad.give_back(true);
   g.full_grad.release();
 }
 
 void Sharding::acquire_all(const char* phase) {
-  if (access() == nullptr) return;
   for (size_t group = 0; group < gathered_.size(); ++group) acquire(group, phase);
 }
 
 void Sharding::release_all() {
-  if (access() == nullptr) return;
+  // Groups that a verb has left behind when it failed.
+  for (auto& [group, pending] : ahead_) pending.wait();
+  ahead_.clear();
   for (size_t group = 0; group < gathered_.size(); ++group) free(group);
 }
 
-void Sharding::invalidate() {
-  gathered_.assign(gathered_.size(), false);
+void Sharding::clear_gradients() {
+  for (ParameterGroup& group : store_.groups()) group.full_grad.release();
+  store_.zero_grad();
 }
 
 void Sharding::sum_gradients() {
-  if (copies_->size() == 1) return;
   for (size_t group = 0; group < gathered_.size(); ++group) {
-    if (!store_.groups()[group].trained()) continue;
-    copies_->all_reduce(store_.groups()[group].buffers.grad, ReduceOp::kSum, label("backward", group));
+    ParameterGroup& g = store_.groups()[group];
+    if (!g.trained()) continue;
+    if (g.full_grad.allocated()) reduce(group);
+    if (copies_->size() == 1) continue;
+    g.grad.fetch();
+    copies_->all_reduce(g.grad.tensor(), ReduceOp::kSum, label("backward", group));
+    g.grad.give_back(true);
   }
 }
 
 double Sharding::grad_norm() {
   at::Tensor squares = at::zeros({static_cast<int64_t>(gathered_.size())}, at::kDouble);
   for (size_t group = 0; group < gathered_.size(); ++group) {
-    if (!store_.groups()[group].trained()) continue;
-    squares[static_cast<int64_t>(group)] = sum_of_squares(store_.groups()[group].buffers.grad);
+    StateBuffer& grad = store_.groups()[group].grad;
+    if (!grad.defined()) continue;
+    grad.fetch();
+    squares[static_cast<int64_t>(group)] = sum_of_squares(grad.tensor());
+    grad.give_back(false);
   }
   shards_->all_reduce(squares, ReduceOp::kSum, {"optimizer", "gradient norm"});
   double sum = 0;
   for (int64_t group = 0; group < squares.numel(); ++group) sum += squares[group].item<double>();
   return std::sqrt(sum);
+}
+
+void Sharding::step(const AdamWOptions& options, double lr, double grad_scale, int64_t step) {
+  for (ParameterGroup& group : store_.groups()) {
+    if (!group.trained()) continue;
+    for (StateBuffer* buffer : group.state()) buffer->fetch();
+    adamw_step(group.buffers(), options, lr, grad_scale, step);
+    for (StateBuffer* buffer : group.state()) buffer->give_back(buffer != &group.grad);
+  }
+  gathered_.assign(gathered_.size(), false);
 }
 
 std::vector<int64_t> Sharding::agree(const std::vector<int64_t>& counts) {
@@ -137,7 +204,7 @@ std::vector<int64_t> Sharding::agree(const std::vector<int64_t>& counts) {
 
 at::Tensor Sharding::gather(TensorKind kind, size_t group) {
   const at::Tensor& own = store_.owned(kind, group);
-  if (access() == nullptr) return own;
+  if (!spread()) return own;
   const at::Tensor full = at::empty({own.numel() * shards_->size()}, own.options());
   shards_->all_gather(full, own, label("gather", group));
   return full;

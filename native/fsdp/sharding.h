@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,30 +18,36 @@ namespace troupe {
 // Masters, gradients and moments are sharded in the first two, over all ranks or (hybrid) over `shard_size`
 // neighbours, with as many copies as there are such groups.
 enum class ShardingStrategy { kFullShard, kShardGradOp, kNoShard };
-// kInvalidArgument for other names.
-ShardingStrategy parse_sharding_strategy(const std::string& name);
 
-// Ranks that share one copy of the state: all, `shard_size` when that is not 0, one for no_shard.
-// kInvalidArgument when the copies do not come out even.
-int64_t shard_count(ShardingStrategy strategy, int64_t shard_size, const Communicator& comm);
+// When the ranks that share a copy sum their gradients. kMicroBatch: in the backward of each micro-batch; the
+// full gradient of one group at a time is all that exists. kMiniBatch: once, before the optimiser step; the
+// full gradients of all groups exist from the first backward on.
+enum class GradientReduction { kMicroBatch, kMiniBatch };
 
-// The parameters of one store, spread over the ranks of a communicator, and the collectives that bring
-// them together. Gradients are summed over ranks in float32, in the order of the ranks: within the ranks
-// that share a copy once per micro-batch (the full gradient of one group at a time is all that exists),
-// between copies once per mini-batch.
+struct ShardingOptions {
+  ShardingStrategy strategy = ShardingStrategy::kFullShard;
+  int64_t shard_count = 1;  // ranks that share one copy of the state
+  bool prefetch = false;    // gather ahead, at most the groups of one block
+  GradientReduction reduction = GradientReduction::kMicroBatch;
+};
+// The engine's words in a group of `size`. kInvalidArgument for words that are not known, and when the copies
+// do not come out even.
+ShardingOptions sharding_options(const EngineOptions& options, int64_t size);
+
+// The parameters of one store, spread over the ranks of a communicator (perhaps this one alone), and the
+// collectives that bring them together; what is kept on the host comes to the device here. Gradients are
+// summed over ranks in float32, in the order of the ranks: within the ranks that share a copy as
+// GradientReduction says, between copies once per mini-batch.
 //
 // After a collective has failed nothing is freed here: see Communicator.
 class Sharding final : public ParameterAccess {
  public:
-  // Every rank at the same time, with the same arguments. shard_count: see above.
-  Sharding(ParameterStore& store, std::shared_ptr<Communicator> comm, ShardingStrategy strategy,
-           int64_t shard_count);
-
-  // What the decoder needs; nullptr when every rank holds everything.
-  ParameterAccess* access() { return shards_->size() == 1 ? nullptr : this; }
+  // Every rank at the same time, with the same options.
+  Sharding(ParameterStore& store, std::shared_ptr<Communicator> comm, const ShardingOptions& options);
 
   void acquire(size_t group, const char* phase) override;
   void release(size_t group) override;
+  void prefetch(size_t group, const char* phase) override;
   void acquire_gradient(size_t group) override;
   void release_gradient(size_t group) override;
 
@@ -48,13 +55,15 @@ class Sharding final : public ParameterAccess {
   void acquire_all(const char* phase);
   // The end of a verb: no parameter stays gathered.
   void release_all();
-  // The masters have changed.
-  void invalidate();
 
-  // Sums the gradients of the mini-batch over the copies.
+  // The start of a mini-batch: no gradients.
+  void clear_gradients();
+  // The end of one: the gradients are those of all ranks.
   void sum_gradients();
   // sqrt of the sum of squares of all gradients of all ranks, the same on every rank.
   double grad_norm();
+  // One step of the optimiser, group by group; the masters have changed. See adamw_step.
+  void step(const AdamWOptions& options, double lr, double grad_scale, int64_t step);
   // The start of a verb: the largest of each rank's counts, element by element.
   std::vector<int64_t> agree(const std::vector<int64_t>& counts);
   // The whole flat buffer of a kind, float32, on every rank.
@@ -66,19 +75,25 @@ class Sharding final : public ParameterAccess {
   }
 
   int64_t rank() const { return comm_->rank(); }
+  int64_t size() const { return comm_->size(); }
   int64_t bytes_sent() const;
   void abort(const std::string& reason);
 
  private:
   CollectiveLabel label(const char* phase, size_t group) const;
+  // Whether groups must be gathered: this rank does not hold all of them.
+  bool spread() const { return shards_->size() > 1; }
+  Pending start_gather(size_t group, const char* phase);
   void free(size_t group);
+  void reduce(size_t group);
 
   ParameterStore& store_;
+  ShardingOptions options_;
   std::shared_ptr<Communicator> comm_;    // all ranks
   std::shared_ptr<Communicator> shards_;  // the ranks that share a copy with this one
   std::shared_ptr<Communicator> copies_;  // the ranks that hold the same part of the other copies
-  ShardingStrategy strategy_;
-  std::vector<bool> gathered_;  // by group
+  std::vector<bool> gathered_;            // by group
+  std::map<size_t, Pending> ahead_;       // gathers of prefetched groups
 };
 
 }  // namespace troupe

@@ -14,6 +14,8 @@ class ParameterAccess {
   // Parameter::compute of the group can be read until release(). A second call does nothing.
   virtual void acquire(size_t group, const char* phase) = 0;
   virtual void release(size_t group) = 0;
+  // The group will be acquired next after what is acquired now: getting it may begin.
+  virtual void prefetch(size_t group, const char* phase) = 0;
   // Where the group is trained, Parameter::grad is zero and can be added to until release_gradient(), which
   // hands it on.
   virtual void acquire_gradient(size_t group) = 0;

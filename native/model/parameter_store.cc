@@ -4,7 +4,6 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
-#include "core/zero_pages.h"
 #include "model/parameters.h"
 
 namespace troupe {
@@ -49,7 +48,7 @@ const std::string kValueHead = "value_head";
 
 ParameterStore::ParameterStore(const ModelConfig& config, at::Device device, at::ScalarType compute_dtype,
                                bool training, uint64_t seed, ShardSlice slice,
-                               const std::optional<LoraOptions>& lora)
+                               const std::optional<LoraOptions>& lora, const StateKinds& offload)
     : config_(config), training_(training), seed_(seed), slice_(slice), lora_(lora) {
   std::vector<int64_t> sizes;
   const std::vector<ParameterInfo> base = parameter_layout(config);
@@ -60,7 +59,7 @@ ParameterStore::ParameterStore(const ModelConfig& config, at::Device device, at:
       adapters_[site.param].push_back({adapter_a(site), adapter_b(site), site.row, lora_->scale});
     }
   }
-  allocate(device, compute_dtype, sizes);
+  allocate(device, compute_dtype, sizes, offload);
 }
 
 void ParameterStore::add(ParameterInfo info, std::vector<int64_t>& sizes) {
@@ -68,7 +67,7 @@ void ParameterStore::add(ParameterInfo info, std::vector<int64_t>& sizes) {
   const std::string name = trained_head ? kValueHead : group_of(info.name);
   const size_t group = find_group(name).value_or(groups_.size());
   if (group == groups_.size()) {
-    groups_.push_back({name, {}, {}, {}});
+    groups_.emplace_back().name = name;
     sizes.push_back(0);
   }
   const int64_t start = sizes[group];
@@ -82,24 +81,27 @@ bool ParameterStore::trains(const std::string& group) const {
 }
 
 void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
-                              const std::vector<int64_t>& sizes) {
-  const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
+                              const std::vector<int64_t>& sizes, const StateKinds& offload) {
   const bool sharded = slice_.count > 1;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const int64_t whole = round_up(sizes[g], kAlignment * slice_.count);
     const int64_t own = whole / slice_.count;
-    const bool trained = trains(groups_[g].name);
-    AdamWBuffers& buffers = groups_[g].buffers;
-    buffers.param = at::zeros({own}, fp32);
-    if (compute_dtype != at::kFloat) buffers.compute = at::zeros({own}, fp32.dtype(compute_dtype));
+    ParameterGroup& group = groups_[g];
+    const bool trained = trains(group.name);
+    // An engine that has not been updated yet has neither gradients nor moments in its memory.
+    const auto state = [&](at::ScalarType dtype, bool lazily, bool on_host) {
+      return StateBuffer(own, dtype, device, lazily, on_host);
+    };
+    group.param = state(at::kFloat, false, offload.parameters);
+    if (compute_dtype != at::kFloat) group.compute = state(compute_dtype, false, offload.parameters);
     if (trained) {
-      buffers.grad = zero_pages(own, device);
-      buffers.exp_avg = zero_pages(own, device);
-      buffers.exp_avg_sq = zero_pages(own, device);
+      group.grad = state(at::kFloat, true, offload.gradients);
+      group.exp_avg = state(at::kFloat, true, offload.moments);
+      group.exp_avg_sq = state(at::kFloat, true, offload.moments);
     }
     if (sharded) {
-      groups_[g].full_compute = FlatBuffer(whole, compute_dtype, device);
-      if (trained) groups_[g].full_grad = FlatBuffer(whole, at::kFloat, device);
+      group.full_compute = FlatBuffer(whole, compute_dtype, device);
+      if (trained) group.full_grad = FlatBuffer(whole, at::kFloat, device);
     }
   }
   for (Parameter& parameter : parameters_) {
@@ -108,15 +110,16 @@ void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
       parameter.compute = view(parameter, group.full_compute.tensor());
       parameter.grad = view(parameter, group.full_grad.tensor());
     } else {
-      parameter.master = view(parameter, group.buffers.param);
-      parameter.grad = view(parameter, group.buffers.grad);
+      parameter.master = view(parameter, group.param.tensor());
+      parameter.grad = view(parameter, group.grad.tensor());
       parameter.compute =
-          group.buffers.compute.defined() ? view(parameter, group.buffers.compute) : parameter.master;
+          group.compute.defined() ? view(parameter, group.compute.tensor()) : parameter.master;
     }
   }
   for (ParameterGroup& group : groups_) {
     group.full_compute.release();
     group.full_grad.release();
+    for (StateBuffer* buffer : group.state()) buffer->give_back(false);
   }
 }
 
@@ -174,16 +177,16 @@ void ParameterStore::merge(size_t group, const at::Tensor& flat, const at::Tenso
 }
 
 const at::Tensor& ParameterStore::owned(TensorKind kind, size_t group) const {
-  const AdamWBuffers& buffers = groups_[group].buffers;
-  if (kind == TensorKind::kParam) return buffers.param;
+  const ParameterGroup& held = groups_[group];
+  if (kind == TensorKind::kParam) return held.param.kept();
   require(training_, ErrorCode::kInvalidArgument,
           "[model] an inference-only engine (optim: null) has no gradients ", "or optimiser state");
-  require(groups_[group].trained(), ErrorCode::kInvalidArgument, "[model] the parameters of ",
-          groups_[group].name, " are frozen: only adapters are trained");
+  require(held.trained(), ErrorCode::kInvalidArgument, "[model] the parameters of ", held.name,
+          " are frozen: only adapters are trained");
   require(kind != TensorKind::kMerged, ErrorCode::kInvalidArgument,
           "[model] merged parameters can be exported only");
-  if (kind == TensorKind::kGrad) return buffers.grad;
-  return kind == TensorKind::kExpAvg ? buffers.exp_avg : buffers.exp_avg_sq;
+  if (kind == TensorKind::kGrad) return held.grad.kept();
+  return kind == TensorKind::kExpAvg ? held.exp_avg.kept() : held.exp_avg_sq.kept();
 }
 
 at::Tensor ParameterStore::view(const Parameter& parameter, const at::Tensor& flat) {
@@ -249,28 +252,46 @@ void ParameterStore::refresh_compute() {
 }
 
 void ParameterStore::refresh_compute(size_t group) {
-  const AdamWBuffers& buffers = groups_[group].buffers;
-  if (buffers.compute.defined()) buffers.compute.copy_(buffers.param);
+  const ParameterGroup& held = groups_[group];
+  if (held.compute.defined()) held.compute.kept().copy_(held.param.kept());
 }
 
 void ParameterStore::zero_grad() {
-  for (ParameterGroup& group : groups_) {
-    if (group.buffers.grad.defined()) group.buffers.grad.zero_();
-  }
+  for (ParameterGroup& group : groups_) group.grad.clear();
 }
 
 StateBytes ParameterStore::bytes() const {
   StateBytes bytes;
-  const auto size = [](const at::Tensor& flat) {
-    return flat.defined() ? static_cast<int64_t>(flat.nbytes()) : 0;
+  const auto count = [&](const StateBuffer& buffer, int64_t HeldBytes::*part) {
+    HeldBytes& where = buffer.on_host() ? bytes.host : bytes;
+    where.*part += buffer.bytes();
   };
   for (const ParameterGroup& group : groups_) {
-    const AdamWBuffers& buffers = group.buffers;
-    bytes.parameters += size(buffers.param) + size(buffers.compute);
-    bytes.gradients += size(buffers.grad);
-    bytes.moments += size(buffers.exp_avg) + size(buffers.exp_avg_sq);
+    count(group.param, &HeldBytes::parameters);
+    count(group.compute, &HeldBytes::parameters);
+    count(group.grad, &HeldBytes::gradients);
+    count(group.exp_avg, &HeldBytes::moments);
+    count(group.exp_avg_sq, &HeldBytes::moments);
   }
   return bytes;
+}
+
+void ParameterStore::keep(const StateKinds& kinds, bool on_host) {
+  require(training_ || !(kinds.gradients || kinds.moments), ErrorCode::kInvalidArgument,
+          "[model] an inference-only engine (optim: null) has no gradients or optimiser state to move");
+  for (ParameterGroup& group : groups_) {
+    const std::array<bool, 5> moved = {kinds.parameters, kinds.parameters, kinds.gradients, kinds.moments,
+                                       kinds.moments};
+    const std::array<StateBuffer*, 5> state = group.state();
+    for (size_t i = 0; i < state.size(); ++i) {
+      if (!moved[i]) continue;
+      if (on_host) {
+        state[i]->keep_on_host();
+      } else {
+        state[i]->keep_on_device();
+      }
+    }
+  }
 }
 
 }  // namespace troupe

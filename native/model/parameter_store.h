@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "core/engine.h"
 #include "fsdp/flat_buffer.h"
+#include "fsdp/state_buffer.h"
 #include "optim/adamw.h"
 
 namespace troupe {
@@ -41,12 +43,21 @@ struct ShardSlice {
 // optimiser and collectives see few large tensors.
 struct ParameterGroup {
   std::string name;
-  AdamWBuffers buffers;  // the slice that is owned; gradient and moments only where trained
+  // The slice that is owned: float32, and compute in the compute dtype where that is another. Gradient and
+  // moments only where trained.
+  StateBuffer param, compute, grad, exp_avg, exp_avg_sq;
   // What Parameter::compute and grad are views of in a sharded store: of the whole group, in memory only
   // around their use (fsdp/sharding.h).
   FlatBuffer full_compute, full_grad;
 
-  bool trained() const { return buffers.grad.defined(); }
+  bool trained() const { return grad.defined(); }
+  // What is computed with.
+  StateBuffer& weights() { return compute.defined() ? compute : param; }
+  std::array<StateBuffer*, 5> state() { return {&param, &compute, &grad, &exp_avg, &exp_avg_sq}; }
+  // The slice for the optimiser; its memory must be there (StateBuffer::fetch).
+  AdamWBuffers buffers() const {
+    return {param.tensor(), grad.tensor(), exp_avg.tensor(), exp_avg_sq.tensor(), compute.tensor()};
+  }
 };
 
 // One adapter on a weight: the names of its parameters and the rows from `row` on that it adds to.
@@ -60,8 +71,10 @@ class ParameterStore {
  public:
   // training: allocate gradients and optimiser moments (zeroed). slice: of every buffer, what is held here.
   // With lora there are adapters, and everything but them and the value head is frozen: as for inference.
+  // offload: what is kept on the host.
   ParameterStore(const ModelConfig& config, at::Device device, at::ScalarType compute_dtype, bool training,
-                 uint64_t seed, ShardSlice slice = {}, const std::optional<LoraOptions>& lora = std::nullopt);
+                 uint64_t seed, ShardSlice slice = {}, const std::optional<LoraOptions>& lora = std::nullopt,
+                 const StateKinds& offload = {});
 
   const std::vector<Parameter>& all() const { return parameters_; }
   std::vector<ParameterGroup>& groups() { return groups_; }
@@ -79,7 +92,8 @@ class ParameterStore {
   std::optional<size_t> adapters_of(size_t group) const;
   // Adds a group's adapters to its flat float32 parameters, in place: W + scale B A.
   void merge(size_t group, const at::Tensor& flat, const at::Tensor& adapters) const;
-  // The slice of a group's flat buffer that is held here. kInvalidArgument when it has none of this kind.
+  // The slice of a group's flat buffer that is held here, where it is kept. kInvalidArgument when it has none
+  // of this kind.
   const at::Tensor& owned(TensorKind kind, size_t group) const;
   // A parameter in the flat buffer of its whole group.
   static at::Tensor view(const Parameter& parameter, const at::Tensor& flat);
@@ -101,11 +115,14 @@ class ParameterStore {
   void zero_grad();
   // Of what is held here for good.
   StateBytes bytes() const;
+  // Where these parts are kept from now on. kInvalidArgument for parts that an inference-only store lacks.
+  void keep(const StateKinds& kinds, bool on_host);
 
  private:
   void add(ParameterInfo info, std::vector<int64_t>& sizes);
   bool trains(const std::string& group) const;
-  void allocate(at::Device device, at::ScalarType compute_dtype, const std::vector<int64_t>& sizes);
+  void allocate(at::Device device, at::ScalarType compute_dtype, const std::vector<int64_t>& sizes,
+                const StateKinds& offload);
   std::optional<size_t> find_group(const std::string& name) const;
 
   ModelConfig config_;

@@ -84,6 +84,26 @@ void Transformer::release_block(size_t layer, bool gradient) {
   }
 }
 
+void Transformer::enter_forward(size_t layer) {
+  acquire_block(layer, "forward", false);
+  if (layer + 1 < blocks_.size()) prefetch_block(layer + 1, "forward");
+}
+
+void Transformer::leave_forward(size_t layer, bool training) {
+  // The last block's backward comes next.
+  if (!training || layer + 1 < blocks_.size()) release_block(layer, false);
+}
+
+void Transformer::enter_backward(size_t layer) {
+  acquire_block(layer, "backward", true);
+  if (layer > 0) prefetch_block(layer - 1, "backward");
+}
+
+void Transformer::prefetch_block(size_t layer, const char* phase) {
+  if (access_ == nullptr) return;
+  for (const size_t group : block_groups_[layer]) access_->prefetch(group, phase);
+}
+
 void Transformer::enable_adapters(bool enabled) {
   for (Block& block : blocks_) block.enable_adapters(enabled);
 }
@@ -105,14 +125,15 @@ void Transformer::simulated_pass(bool training, bool checkpointing, int64_t rows
     block.attend(at::empty({rows, block.qkv_size()}, embed_.options()), context, &saved);
   };
   acquire_root(training);
+  prefetch_block(0, "forward");
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
-    acquire_block(layer, "forward", false);
+    enter_forward(layer);
     attend(blocks_[layer]);
-    if (!training || layer + 1 < blocks_.size()) release_block(layer, false);
+    leave_forward(layer, training);
   }
   context.phase = "backward";
   for (size_t layer = training ? blocks_.size() : 0; layer-- > 0;) {
-    acquire_block(layer, "backward", true);
+    enter_backward(layer);
     if (checkpointing) attend(blocks_[layer]);
     if (saved.attn.defined()) blocks_[layer].attend_backward(at::empty_like(saved.attn), context, saved);
     release_block(layer, true);
@@ -153,18 +174,18 @@ at::Tensor Transformer::forward(const PackedTokens& packed, ForwardState* state,
   const int64_t total = tokens.size(0);
   at::Tensor x = at::empty({total, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
   acquire_root(state != nullptr);
+  prefetch_block(0, "forward");
   embed(tokens, rows.positions, x);
   if (state != nullptr) state->blocks.resize(blocks_.size());
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
-    acquire_block(layer, "forward", false);
+    enter_forward(layer);
     if (state != nullptr && checkpointing) {
       state->blocks[layer].x = x;
       x = blocks_[layer].forward(x, rows, nullptr);
     } else {
       x = blocks_[layer].forward(x, rows, state != nullptr ? &state->blocks[layer] : nullptr);
     }
-    // The last block's backward comes next.
-    if (state == nullptr || layer + 1 < blocks_.size()) release_block(layer, false);
+    leave_forward(layer, state != nullptr);
   }
 
   const at::Tensor predict_rows = packed.predict_rows.to(device_);
@@ -208,7 +229,7 @@ void Transformer::backward(const at::Tensor& d_hidden, ForwardState& state) {
   state.rows.phase = "backward";
   for (size_t layer = blocks_.size(); layer-- > 0;) {
     BlockSaved& saved = state.blocks[layer];
-    acquire_block(layer, "backward", true);
+    enter_backward(layer);
     if (!saved.qkv.defined()) blocks_[layer].forward(saved.x, state.rows, &saved);  // checkpointed
     dx = blocks_[layer].backward(dx, state.rows, saved);
     saved = BlockSaved{};

@@ -76,6 +76,11 @@ class Transformer final : public Decoder {
   void release_root(bool training);
   void acquire_block(size_t layer, const char* phase, bool gradient);
   void release_block(size_t layer, bool gradient);
+  void prefetch_block(size_t layer, const char* phase);
+  // The same for a pass and for one without rows: every rank must ask for the same groups in the same order.
+  void enter_forward(size_t layer);
+  void leave_forward(size_t layer, bool training);
+  void enter_backward(size_t layer);
   RowContext row_context(const at::Tensor& positions, const ops::Segments& segments, int64_t row_tile);
   void ensure_rotary(int64_t positions);
 

@@ -82,12 +82,6 @@ double sum_of_squares(const at::Tensor& flat) {
   return sum;
 }
 
-double global_grad_norm(const std::vector<at::Tensor>& grads) {
-  double sum = 0;
-  for (const at::Tensor& grad : grads) sum += sum_of_squares(grad);
-  return std::sqrt(sum);
-}
-
 void adamw_step(const AdamWBuffers& buffers, const AdamWOptions& options, double lr, double grad_scale,
                 int64_t step) {
   require(step >= 1, ErrorCode::kInternal, "[optim] expected a 1-based step but got ", step);

@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <vector>
 
 #include "core/engine.h"
 
@@ -17,9 +16,6 @@ double learning_rate(const AdamWOptions& options, int64_t step);
 
 // Accumulated in double in a fixed order; NaN/inf propagate.
 double sum_of_squares(const at::Tensor& flat);
-
-// sqrt(sum of squares) over all buffers, accumulated in double in a fixed order; NaN/inf propagate.
-double global_grad_norm(const std::vector<at::Tensor>& grads);
 
 // One flat buffer (a shard, a parameter group).
 struct AdamWBuffers {

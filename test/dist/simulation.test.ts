@@ -7,7 +7,7 @@ import { readModelShape } from '../../ts/planner/model_shape';
 import { paddedElements, parameterGroups } from '../../ts/planner/parameter_groups';
 import type { PlanSpec, RoleSpec } from '../../ts/planner/plan';
 import { collectiveTotals } from '../../ts/planner/render_simulation';
-import { type ShardingStrategy, ShardMemory } from '../../ts/planner/shard_memory';
+import { ON_DEVICE, type Placement, type ShardingStrategy, ShardMemory } from '../../ts/planner/shard_memory';
 import { type RoleSimulation, simulateRoles } from '../../ts/planner/simulate';
 import { CONFORMANCE } from '../helpers/conformance';
 
@@ -24,6 +24,7 @@ function specOf(
     ulysses?: number;
     dtype?: 'float32' | 'bfloat16';
     microBatches?: number;
+    placement?: Placement;
   } = {},
 ): PlanSpec {
   const load = { sequences: o.microBatches ?? 1, longest: 8, response: 4 };
@@ -34,12 +35,13 @@ function specOf(
     strategy: o.strategy ?? 'full_shard',
     shardSize: o.shardSize ?? null,
     ulysses: o.ulysses ?? 1,
+    placement: o.placement ?? ON_DEVICE,
     capacity: 8,
     gradientCheckpointing: false,
     inference: null,
     update: load,
     rollouts: [],
-    keys: { capacity: '', dtype: '', gradientCheckpointing: '', sharding: '' },
+    keys: { capacity: '', dtype: '', gradientCheckpointing: '', sharding: '', placement: '' },
   };
   return { device: 'cpu', worldSize, threads: 1, memory: null, roles: [role] };
 }
@@ -87,6 +89,7 @@ test.each([1, 2, 3, 4])(
         parameters: planned.parameters,
         gradients: planned.gradients,
         moments: planned.optimizer,
+        host: { parameters: 0, gradients: 0, moments: 0 },
       };
       expect(state).toEqual(expected);
       const actor = await Actor.create({
@@ -106,6 +109,47 @@ test.each([1, 2, 3, 4])(
   },
   120_000,
 );
+
+test('offloaded state is planned, simulated and held on the host; one reduction per mini-batch is simulated', async () => {
+  const shape = readModelShape(model, 'lm', 'model');
+  const placement: Placement = {
+    offload: { parameters: true, gradients: false, moments: true },
+    prefetch: true,
+    reduction: 'mini_batch',
+  };
+  const spec = specOf(shape, 2, { placement, dtype: 'bfloat16', microBatches: 3 });
+  const { simulation } = await simulate(spec);
+  const machine = { device: 'cpu', elementBytes: 2, threads: 1 } as const;
+  const planned = new ShardMemory(shape, 2, 'full_shard', machine, true, null, null, placement);
+  const { state, host } = planned;
+  const expected = {
+    parameters: 0,
+    gradients: state.gradients,
+    moments: 0,
+    host: { parameters: host.parameters, gradients: 0, moments: host.optimizer },
+  };
+  expect(state.parameters + state.optimizer + host.gradients).toBe(0);
+  expect(simulation.state).toEqual(expected);
+  const count = (phase: string, name: string): number =>
+    simulation.collectives
+      .filter((c) => c.phase === phase && c.name === name)
+      .reduce((sum, c) => sum + c.count, 0);
+  expect(count('backward', 'reduce_scatter')).toBe(simulation.groups.length);
+  expect(count('backward', 'all_gather')).toBe(3 * (shape.numLayers - 1));
+  const actor = await Actor.create({
+    model,
+    worldSize: 2,
+    numThreads: 1,
+    dtype: 'bfloat16',
+    offload: { params: true, optimizer: true },
+  });
+  try {
+    const held = await actor.engine.group.callAll(actor.engine.name, 'stateBytes', () => []);
+    expect(held).toEqual([expected, expected]);
+  } finally {
+    await actor.close();
+  }
+}, 60_000);
 
 test('collectives of one step of full_shard: a block is gathered for its forward and for its backward', async () => {
   const shape = readModelShape(model, 'lm', 'model');
@@ -187,7 +231,7 @@ test.each(['llama-7b', 'llama-70b', 'llama-405b'])(
         machine,
         true,
       ).state;
-      expect(simulation.state).toEqual({ parameters, gradients, moments: optimizer });
+      expect(simulation.state).toMatchObject({ parameters, gradients, moments: optimizer });
     }
   },
   120_000,

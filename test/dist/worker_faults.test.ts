@@ -2,6 +2,7 @@ import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
+import type { EngineOptions } from '../../ts/actor/engine_options';
 import type { WorkerProcess } from '../../ts/controller/launcher';
 import type { WorkerGroup } from '../../ts/controller/worker_group';
 import { WorkerDiedError } from '../../ts/errors';
@@ -29,7 +30,8 @@ afterEach(async () => {
   rmSync(dir, { recursive: true });
 });
 
-const createActor = (): Promise<Actor> => Actor.create({ ...smallEngine, model: SHARDED_MODEL, group });
+const createActor = (o: Partial<EngineOptions> = {}): Promise<Actor> =>
+  Actor.create({ ...smallEngine, model: SHARDED_MODEL, group, ...o });
 
 async function failureOf(call: Promise<unknown>): Promise<Error> {
   const error = await call.then(
@@ -88,6 +90,32 @@ test.each([
     expect(existsSync(path.join(dir, entry, 'optimizer'))).toBe(true);
   }
 });
+
+test.each(['SIGKILL', 'SIGSTOP'] as const)(
+  'blocks are gathered ahead and state lies on the host: %s of rank 1',
+  async (signal) => {
+    const actor = await createActor({
+      parallel: { prefetch: true, reduce: 'mini_batch' },
+      offload: { params: true, grads: true, optimizer: true },
+    });
+    group.setPhase('update_actor');
+    const call = actor.updatePolicy(batch, { ppoEpochs: 100_000 });
+    let struck = 0;
+    setTimeout(() => {
+      struck = performance.now();
+      process.kill(processes[1]?.pid as number, signal);
+    }, 300);
+    const error = await failureOf(call);
+    expect(performance.now() - struck).toBeLessThan(DEAD_TIMEOUT_MS + 6000);
+    expect(error).toBeInstanceOf(WorkerDiedError);
+    expect(error).toMatchObject({ rank: 1, phase: 'update_actor' });
+    expect(error.message).toMatch(
+      /Its peers were in a collective: rank \d: \w+ #\d+ of [\w. -]+ \((start|forward|backward|optimizer)\)/,
+    );
+    await expect(actor.offload()).rejects.toBe(error);
+    for (const worker of processes) await waitForExit(worker.pid as number, 3000);
+  },
+);
 
 test('a rank that throws alone ends the group with its own error', async () => {
   const actor = await createActor();

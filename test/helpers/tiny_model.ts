@@ -77,6 +77,9 @@ export function tinyEngine(changes: Partial<NativeEngineOptions> = {}): NativeEn
     sharding: null,
     shardSize: 0,
     ulysses: 1,
+    prefetch: false,
+    reduction: 'micro_batch',
+    offload: { parameters: false, gradients: false, moments: false },
     ...changes,
   };
 }

@@ -218,6 +218,57 @@ TEST(abort_from_another_thread_ends_a_collective) {
   for (const std::string& error : errors) CHECK(error == "");
 }
 
+TEST(a_gather_that_is_under_way_ends_before_the_collectives_behind_it) {
+  check_all(3, [](Communicator& comm) {
+    const at::Tensor own = values(comm.rank(), 5000);
+    const at::Tensor first = at::empty({15000}), second = at::empty({15000}), between = own.clone();
+    Pending one = comm.all_gather_async(first, own, kLabel);
+    Pending two = comm.all_gather_async(second, own * 2, kLabel);
+    comm.all_reduce(between, ReduceOp::kSum, kLabel);
+    CHECK(comm.log().finished() == comm.log().begun());
+    two.wait();
+    one.wait();
+    one.wait();
+    CHECK(first.equal(at::cat({values(0, 5000), values(1, 5000), values(2, 5000)})));
+    CHECK(second.equal(first * 2));
+    CHECK_CLOSE((between - first.view({3, 5000}).sum(0)).abs().max().item<double>(), 0.0, 1e-5);
+  });
+}
+
+TEST(a_gather_that_never_ends_is_named_whatever_was_waited_for) {
+  const auto errors = on_ranks(
+      2,
+      [](Communicator& comm) {
+        comm.barrier({"start", "group"});
+        if (comm.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::seconds(4));
+          return;
+        }
+        const at::Tensor all = at::zeros({2}), own = at::zeros({1});
+        Pending pending = comm.all_gather_async(all, own, {"forward", "layers.4"});
+        comm.barrier({"optimizer", "gradient norm"});
+      },
+      1000);
+  CHECK(errors[0].find("all_gather #2 of layers.4 (forward) did not complete within 1 s") !=
+        std::string::npos);
+  CHECK(errors[0].find("rank 0: barrier #1 of group (start)") != std::string::npos);
+}
+
+TEST(abort_ends_a_gather_that_is_under_way) {
+  const auto errors = on_ranks(2, [](Communicator& comm) {
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      return;
+    }
+    const at::Tensor all = at::zeros({2}), own = at::zeros({1});
+    Pending pending = comm.all_gather_async(all, own, {"forward", "layers.4"});
+    comm.abort("the trainer stops");
+    CHECK_THROWS(pending.wait(), "[comm] aborted in all_gather #1 of layers.4 (forward): the trainer stops");
+    CHECK_THROWS(comm.barrier(kLabel), "the trainer stops");
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+}
+
 TEST(bad_options_are_refused) {
   CHECK_THROWS(make_communicator({"gloo", 2, 2}), "rank 2 of 2");
   CHECK_THROWS(make_communicator({"mpi", 0, 2}), "expected backend gloo or nccl, got mpi");

@@ -30,14 +30,15 @@ std::chrono::milliseconds timeout(Fate fate) {
 // Thrown by the rank that dies, in its own thread.
 struct Dead {};
 
-// Rank 1's communicator: does not take part in the first collective of `phase`. Dying closes its connections,
-// as the end of a process does; stopping keeps them open for longer than its peers wait.
+// Rank 1's communicator: does not take part in the first collective whose description ends with `where`.
+// Dying closes its connections, as the end of a process does; stopping keeps them open for longer than its
+// peers wait.
 class Doomed final : public Communicator {
  public:
-  Doomed(std::unique_ptr<Communicator> inner, std::string phase, Fate fate)
+  Doomed(std::unique_ptr<Communicator> inner, std::string where, Fate fate)
       : Communicator(inner->rank(), inner->size()),
         inner_(std::move(inner)),
-        phase_("(" + phase + ")"),
+        where_(std::move(where)),
         fate_(fate) {}
 
   std::unique_ptr<Communicator> split(const std::string& name, const std::vector<int64_t>& ranks) override {
@@ -46,9 +47,10 @@ class Doomed final : public Communicator {
   void abort(const std::string& reason) override { inner_->abort(reason); }
 
  protected:
-  void move_all_gather(const at::Tensor& output, const at::Tensor& input) override {
+  std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) override {
     meet_fate();
-    inner_->all_gather(output, input, {});
+    Pending pending = inner_->all_gather_async(output, input, {});
+    return [pending]() mutable { pending.wait(); };
   }
   void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
     meet_fate();
@@ -61,24 +63,26 @@ class Doomed final : public Communicator {
 
  private:
   void meet_fate() {
-    if (log().describe(log().begun()).find(phase_) == std::string::npos) return;
+    if (log().describe(log().begun()).find(where_) == std::string::npos) return;
     if (fate_ == Fate::kStops) std::this_thread::sleep_for(timeout(fate_) * 2);
     inner_.reset();
     throw Dead{};
   }
 
   std::unique_ptr<Communicator> inner_;
-  std::string phase_;
+  std::string where_;
   Fate fate_;
 };
 
 // What each rank threw while it did a bit of everything.
-std::vector<std::string> lose_rank_1(const std::string& phase, Fate fate, const std::string& sharding) {
+std::vector<std::string> lose_rank_1(const std::string& phase, const std::string& where, Fate fate,
+                                     const std::string& sharding, bool prefetch = false) {
   const auto rendezvous = Rendezvous::open();
   std::vector<std::string> errors(kRanks);
   std::vector<std::thread> threads;
   EngineOptions options = options_of("qwen3", HeadKind::kLm);
   options.sharding = sharding;
+  options.prefetch = prefetch;
   for (int64_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
@@ -86,7 +90,7 @@ std::vector<std::string> lose_rank_1(const std::string& phase, Fate fate, const 
             {"gloo", rank, kRanks, "127.0.0.1", rendezvous->port(), "secret", timeout(fate)});
         std::shared_ptr<Communicator> comm;
         if (rank == 1) {
-          comm = std::make_shared<Doomed>(std::move(direct), phase, fate);
+          comm = std::make_shared<Doomed>(std::move(direct), where, fate);
         } else {
           comm = std::move(direct);
         }
@@ -127,7 +131,8 @@ TEST(a_rank_that_is_lost_in_any_phase_fails_its_peers_by_name) {
   const auto start = std::chrono::steady_clock::now();
   std::vector<std::thread> threads;
   for (Case& one : all) {
-    threads.emplace_back([&one] { one.errors = lose_rank_1(one.phase, one.fate, one.sharding); });
+    threads.emplace_back(
+        [&one] { one.errors = lose_rank_1(one.phase, "(" + one.phase + ")", one.fate, one.sharding); });
   }
   for (std::thread& thread : threads) thread.join();
   // The peers wait for their time-out and then for news of each other, and no longer.
@@ -144,6 +149,27 @@ TEST(a_rank_that_is_lost_in_any_phase_fails_its_peers_by_name) {
     CHECK(named);
     if (!named)
       std::printf("  %s: %s\n  %s\n", one.phase.c_str(), one.errors[0].c_str(), one.errors[2].c_str());
+  }
+}
+
+// Rank 1 is lost where it would begin to gather a block while the one before it is at work: its peers have
+// begun, compute, and find out when they need the block.
+TEST(a_rank_that_is_lost_while_a_gather_is_under_way_fails_its_peers_by_name) {
+  for (const Fate fate : {Fate::kDies, Fate::kStops}) {
+    for (const std::string phase : {"forward", "backward"}) {
+      const std::string block = phase == "forward" ? "layers.1" : "layers.0";
+      const std::string where = "of " + block + " (" + phase + ")";
+      const auto errors = lose_rank_1(phase, where, fate, "full_shard", /*prefetch=*/true);
+      CHECK(errors[1] == "dead");
+      bool named = false;
+      for (const size_t rank : {size_t{0}, size_t{2}}) {
+        CHECK(errors[rank].find("[comm] rank " + std::to_string(rank) + ": all_gather #") == 0);
+        CHECK(errors[rank].find(where) != std::string::npos);
+        named = named || errors[rank].find("No sign of rank 1: dead, stopped, or busy") != std::string::npos;
+      }
+      CHECK(named);
+      if (!named) std::printf("  %s\n  %s\n", errors[0].c_str(), errors[2].c_str());
+    }
   }
 }
 

@@ -1,139 +1,14 @@
 #include <ATen/ATen.h>
 
 #include <cstdlib>
-#include <random>
-#include <thread>
 
-#include "check.h"
-#include "comm/communicator.h"
-#include "comm/rendezvous.h"
 #include "core/error.h"
-#include "toy_training.h"
+#include "sharded_training.h"
 
 using namespace troupe;
 using namespace troupe::test;
 
 namespace {
-
-// Where and how a model is spread: `shard_size` ranks share a copy, 0: all.
-struct Spread {
-  int64_t size = 1;
-  std::string sharding = "full_shard";
-  int64_t shard_size = 0;
-  bool delays = false;  // before every collective, of random length, another one on each rank
-
-  int64_t parts() const { return sharding == "no_shard" ? 1 : shard_size == 0 ? size : shard_size; }
-};
-
-// A communicator that is late for every collective.
-class Delayed final : public Communicator {
- public:
-  Delayed(std::unique_ptr<Communicator> inner, unsigned seed)
-      : Communicator(inner->rank(), inner->size()), inner_(std::move(inner)), seed_(seed), random_(seed) {}
-
-  std::unique_ptr<Communicator> split(const std::string& name, const std::vector<int64_t>& ranks) override {
-    return std::make_unique<Delayed>(inner_->split(name, ranks), seed_ + 100);
-  }
-  void abort(const std::string& reason) override { inner_->abort(reason); }
-
- protected:
-  void move_all_gather(const at::Tensor& output, const at::Tensor& input) override {
-    wait();
-    inner_->all_gather(output, input, {});
-  }
-  void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
-    wait();
-    inner_->all_to_all(output, input, {});
-  }
-  void move_broadcast(const at::Tensor& tensor, int64_t root) override {
-    wait();
-    inner_->broadcast(tensor, root, {});
-  }
-
- private:
-  void wait() {
-    std::this_thread::sleep_for(std::chrono::microseconds(std::uniform_int_distribution<>(0, 3000)(random_)));
-  }
-
-  std::unique_ptr<Communicator> inner_;
-  unsigned seed_;
-  std::mt19937 random_;
-};
-
-struct Outcome {
-  at::Tensor before;               // log-probs or values of this rank's sequences before any update
-  std::vector<double> grad_norms;  // of every step
-  at::Tensor weights;              // all of them, flat
-  double loss = 0;                 // this rank's part of the last mini-batch's
-  StateBytes bytes;
-  int64_t bytes_sent = 0;  // by the updates
-};
-
-Outcome train(Engine& engine, HeadKind head, const Share& share, int64_t updates) {
-  Outcome outcome;
-  outcome.before = head == HeadKind::kLm ? engine.compute_log_prob(share.tokens, 1, false, false).log_probs
-                                         : engine.compute_values(share.tokens);
-  const int64_t bytes_sent = engine.bytes_sent();
-  for (int64_t update = 0; update < updates; ++update) {
-    MetricsList metrics;
-    if (head == HeadKind::kLm) {
-      PolicyLossOptions loss;
-      loss.entropy_coeff = 0.01;
-      metrics =
-          engine.update_policy({share.tokens, share.mask, share.a, share.b, {}, {}, {}}, share.mini, loss, 1);
-    } else {
-      ValueLossOptions loss;
-      loss.clip_range = 100;  // no prediction is so far from the old value that it has no gradient
-      metrics = engine.update_critic({share.tokens, share.mask, share.a, share.b}, share.mini, loss);
-    }
-    for (const Metrics& step : metrics) outcome.grad_norms.push_back(step.at("grad_norm"));
-    const auto loss = metrics.back().find("loss");
-    outcome.loss = loss == metrics.back().end() ? 0 : loss->second;
-  }
-  outcome.bytes_sent = engine.bytes_sent() - bytes_sent;
-  std::vector<at::Tensor> weights;
-  for (const ParameterInfo& info : engine.parameters()) {
-    weights.push_back(engine.get_tensor(TensorKind::kParam, info.name).view({-1}));
-  }
-  outcome.weights = at::cat(weights);
-  outcome.bytes = engine.state_bytes();
-  return outcome;
-}
-
-std::vector<Outcome> train_sharded(EngineOptions options, const std::vector<int64_t>& owners,
-                                   const Spread& spread, int64_t updates) {
-  const int64_t size = spread.size;
-  options.sharding = spread.sharding;
-  options.shard_size = spread.shard_size;
-  const auto rendezvous = Rendezvous::open();
-  std::vector<Outcome> outcomes(static_cast<size_t>(size));
-  std::vector<std::thread> threads;
-  for (int64_t rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        auto direct = make_communicator({"gloo", rank, size, "127.0.0.1", rendezvous->port(), "secret",
-                                         std::chrono::milliseconds(60'000)});
-        std::shared_ptr<Communicator> comm;
-        if (spread.delays) {
-          comm = std::make_shared<Delayed>(std::move(direct), static_cast<unsigned>(rank));
-        } else {
-          comm = std::move(direct);
-        }
-        const auto engine = create_engine(options, comm);
-        outcomes[static_cast<size_t>(rank)] =
-            train(*engine, options.model.head, share_of(rank, owners), updates);
-      } catch (const std::exception& error) {
-        test::report(false, __FILE__, __LINE__, error.what());
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return outcomes;
-}
-
-double relative(const at::Tensor& a, const at::Tensor& b) {
-  return ((a - b).norm() / b.norm()).item<double>();
-}
 
 // The same sequences, spread by `owners`, give what one process gives.
 void compare(const EngineOptions& options, const std::vector<int64_t>& owners, const Spread& spread,
@@ -178,16 +53,6 @@ void compare(const EngineOptions& options, const std::vector<int64_t>& owners, c
   CHECK_CLOSE(loss, expected.loss, 10 * tolerance * std::max(1.0, std::abs(expected.loss)));
 }
 
-std::vector<int64_t> round_robin(int64_t size) {
-  std::vector<int64_t> owners;
-  for (int64_t i = 0; i < kSequences; ++i) owners.push_back(i % size);
-  return owners;
-}
-
-}  // namespace
-
-namespace {
-
 // All strategies at all sizes, with and without checkpointing and accumulation (several micro-batches in a
 // mini-batch): every combination with TROUPE_TEST_EXHAUSTIVE=1, otherwise every third or so, such that each
 // strategy, size and combination is there.
@@ -214,9 +79,10 @@ void compare_everywhere(HeadKind head) {
   }
 }
 
-// What a rank sends in two optimiser steps of one update, with `rounds` micro-batches in all.
-int64_t theoretical_bytes(const std::vector<ParameterInfo>& parameters, const Spread& spread,
-                          int64_t rounds) {
+// What a rank sends in two optimiser steps of one update, with `rounds` micro-batches in all, of which
+// `reductions` (all, or one per step) sum the gradients.
+int64_t theoretical_bytes(const std::vector<ParameterInfo>& parameters, const Spread& spread, int64_t rounds,
+                          int64_t reductions) {
   std::vector<std::pair<std::string, int64_t>> groups;
   for (const ParameterInfo& info : parameters) {
     const std::string name = info.name.rfind("layers.", 0) == 0 ? info.name.substr(0, 8)
@@ -235,8 +101,8 @@ int64_t theoretical_bytes(const std::vector<ParameterInfo>& parameters, const Sp
     // Embeddings, head and the last block are gathered for forward and backward together.
     const bool twice = groups[g].first != "embed" && g + 2 < groups.size();
     const int64_t gathers = spread.sharding == "full_shard" ? rounds * (twice ? 2 : 1) : steps;
-    bytes += (gathers + rounds) * part * 4 * peers;  // gathered parameters, reduced gradients
-    bytes += steps * 8 * peers;                      // squares of the gradients, float64
+    bytes += (gathers + reductions) * part * 4 * peers;  // gathered parameters, reduced gradients
+    bytes += steps * 8 * peers;                          // squares of the gradients, float64
   }
   return bytes;
 }
@@ -273,7 +139,29 @@ TEST(bytes_sent_by_an_update_are_the_theoretical_volume) {
   for (const Spread& spread :
        {Spread{2, "full_shard"}, Spread{3, "full_shard"}, Spread{3, "shard_grad_op"}}) {
     for (const Outcome& outcome : train_sharded(options, round_robin(spread.size), spread, 1))
-      CHECK(outcome.bytes_sent == theoretical_bytes(parameters, spread, 2));
+      CHECK(outcome.bytes_sent == theoretical_bytes(parameters, spread, 2, 2));
+  }
+}
+
+TEST(gradients_that_are_summed_once_per_mini_batch_are_sent_once) {
+  EngineOptions options = options_of("qwen3", HeadKind::kLm);
+  options.max_tokens = 20;  // several micro-batches per mini-batch
+  const std::vector<ParameterInfo> parameters = create_engine(options)->parameters();
+  for (const Spread& spread : {Spread{2, "full_shard"}, Spread{3, "shard_grad_op"}}) {
+    const auto sent = [&](const std::string& reduction) {
+      options.reduction = reduction;
+      return train_sharded(options, round_robin(spread.size), spread, 1)[0].bytes_sent;
+    };
+    const int64_t often = sent("micro_batch");
+    int64_t rounds = 1;
+    while (theoretical_bytes(parameters, spread, rounds, rounds) < often) ++rounds;
+    CHECK(rounds > 2 && often == theoretical_bytes(parameters, spread, rounds, rounds));
+    CHECK(sent("mini_batch") == theoretical_bytes(parameters, spread, rounds, 2));
+    options.prefetch = true;
+    options.offload = {true, true, true};
+    CHECK(sent("mini_batch") == theoretical_bytes(parameters, spread, rounds, 2));
+    options.prefetch = false;
+    options.offload = {};
   }
 }
 

@@ -123,7 +123,7 @@ TEST(rows_do_not_depend_on_packing_and_checkpointing_changes_nothing) {
       model.backward(batch, 64, weights, checkpointing);
       std::vector<at::Tensor> flat;
       for (const ParameterGroup& group : model.store.groups()) {
-        if (group.trained()) flat.push_back(group.buffers.grad);
+        if (group.trained()) flat.push_back(group.grad.tensor());
       }
       return at::cat(flat);
     };
@@ -143,7 +143,7 @@ TEST(bfloat16_is_near_float32) {
   rounded.backward(batch, 64, weights, false);
   for (size_t g = 0; g < exact.store.groups().size(); ++g) {
     if (!exact.store.groups()[g].trained()) continue;
-    CHECK(relative(rounded.store.groups()[g].buffers.grad, exact.store.groups()[g].buffers.grad) < 0.1);
+    CHECK(relative(rounded.store.groups()[g].grad.tensor(), exact.store.groups()[g].grad.tensor()) < 0.1);
   }
 }
 

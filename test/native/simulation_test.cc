@@ -97,6 +97,9 @@ TEST(what_is_simulated_is_what_ranks_hold_and_send) {
     for (const std::string sharding : {"full_shard", "shard_grad_op", "no_shard"}) {
       EngineOptions options = options_of(sharding, size == 3 ? "bfloat16" : "float32");
       if (size == 4 && sharding != "no_shard") options.shard_size = 2;
+      options.prefetch = size > 2;
+      if (size == 3) options.reduction = "mini_batch";
+      options.offload = {size == 3, size == 4, size > 2};
       const std::vector<Measured> measured = measure(options, size);
       for (int64_t rank = 0; rank < size; ++rank) {
         const Simulation simulation = simulate_update(options, rank, size, {kMicroBatches});
@@ -113,6 +116,9 @@ TEST(what_is_simulated_is_what_ranks_hold_and_send) {
         CHECK(simulation.state.parameters == actual.state.parameters);
         CHECK(simulation.state.gradients == actual.state.gradients);
         CHECK(simulation.state.moments == actual.state.moments);
+        CHECK(simulation.state.host.parameters == actual.state.host.parameters);
+        CHECK(simulation.state.host.gradients == actual.state.host.gradients);
+        CHECK(simulation.state.host.moments == actual.state.host.moments);
       }
     }
   }

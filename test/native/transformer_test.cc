@@ -14,7 +14,7 @@ const std::vector<std::string> kVariants = {"qwen2", "gpt2", "gemma2", "qwen3_mo
 
 at::Tensor flat_grad(const SmallModel& model) {
   std::vector<at::Tensor> parts;
-  for (const ParameterGroup& group : model.store.groups()) parts.push_back(group.buffers.grad);
+  for (const ParameterGroup& group : model.store.groups()) parts.push_back(group.grad.tensor());
   return at::cat(parts).clone();
 }
 

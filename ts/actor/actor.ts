@@ -8,6 +8,7 @@ import { importWeights } from '../weights/weight_import';
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from './check_options';
 import type { EngineOptions } from './engine_options';
 import { mergeRanks, reduceMetrics, type UpdateMetrics } from './metrics';
+import type { OffloadOptions } from './offload_options';
 import { policyBatch } from './policy_batch';
 import { RoleEngine } from './role_engine';
 import type { SamplingOptions } from './sampling';
@@ -261,6 +262,20 @@ export class Actor {
   /** Replaces all weights by those of a stream such as exportWeights gives; see {@link importWeights}. */
   async importWeights(source: AsyncIterable<WeightBucket> | Iterable<WeightBucket>): Promise<WeightTransfer> {
     return await importWeights(this.engine, source);
+  }
+
+  /**
+   * Moves parts of the state to the host (pinned memory beside a GPU); default: all. From there they come to the device group by
+   * group for their use, so every call works with the same results, until `onload` brings them back for good. Errors:
+   * INVALID_ARGUMENT for gradients or moments of one that was created with optim: null.
+   */
+  async offload(parts?: OffloadOptions): Promise<void> {
+    await this.engine.move('offload', parts);
+  }
+
+  /** Back to the device; default: all. */
+  async onload(parts?: OffloadOptions): Promise<void> {
+    await this.engine.move('onload', parts);
   }
 
   /** Idempotent. */

@@ -1,8 +1,9 @@
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import type { WorkerGroup } from '../controller/worker_group';
-import type { NativeAdamWOptions, Sharding } from '../native/bridge';
+import type { NativeAdamWOptions, NativeStateKinds, Reduction, Sharding } from '../native/bridge';
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from './check_options';
 import { type LoraOptions, type ResolvedLoraOptions, resolveLoraOptions } from './lora_options';
+import { type OffloadOptions, resolveOffload } from './offload_options';
 
 /** AdamW. The learning rate moves once per update call (one training step, whatever its mini-batches), as in verl. */
 export interface OptimOptions {
@@ -59,10 +60,18 @@ export interface EngineOptions {
      * rank holds everything. The first two shard master weights, gradients and optimiser state.
      */
     sharding?: Sharding;
+    /** Gather the next block while one is at work, forward and backward; default false. Takes the memory of one more block. */
+    prefetch?: boolean;
+    /**
+     * When the ranks that share a copy sum their gradients: micro_batch (default): in each micro-batch, one block at a time;
+     * mini_batch: once per optimiser step, so fewer bytes are sent, but whole float32 gradients of all parameters are kept.
+     */
+    reduce?: Reduction;
   };
   /** Recompute a block's activations in the backward pass instead of keeping them; default false. */
   gradientCheckpointing?: boolean;
-  offload?: { params?: boolean; optimizer?: boolean };
+  /** What begins on the host; default: nothing. */
+  offload?: OffloadOptions;
   /** null: inference only, no gradient or optimiser memory. */
   optim?: OptimOptions | null;
   /** Train low-rank adapters instead of the model's weights; docs/lora.md. */
@@ -91,6 +100,9 @@ export interface ResolvedEngineOptions {
   shardSize: number;
   /** Ranks per micro-batch. */
   ulysses: number;
+  prefetch: boolean;
+  reduction: Reduction;
+  offload: NativeStateKinds;
   device: 'cpu' | 'cuda' | null;
   dtype: 'float32' | 'bfloat16' | null;
   maxTokens: number | null;
@@ -133,8 +145,12 @@ const OPTIM_KEYS = [
   'totalSteps',
   'minLrRatio',
 ];
-const PARALLEL_KEYS = ['tp', 'pp', 'vpp', 'sequenceParallel', 'ulysses', 'fsdpSize', 'sharding'];
+const PARALLEL_KEYS = ['tp', 'pp', 'vpp', 'sequenceParallel', 'ulysses', 'fsdpSize', 'sharding'].concat([
+  'prefetch',
+  'reduce',
+]);
 const SHARDINGS: readonly Sharding[] = ['full_shard', 'shard_grad_op', 'no_shard'];
+const REDUCTIONS: readonly Reduction[] = ['micro_batch', 'mini_batch'];
 
 /** Applies the defaults that need no worker and refuses what this release cannot do. */
 export function resolveEngineOptions(
@@ -157,6 +173,7 @@ export function resolveEngineOptions(
     name: o.name ?? role,
     worldSize,
     ...sharding,
+    offload: resolveOffload(`${where}.offload`, o.offload ?? {}, false),
     device:
       o.device === undefined
         ? null
@@ -187,9 +204,9 @@ function resolveSharding(
   where: string,
   o: EngineOptions,
   worldSize: number,
-): Pick<ResolvedEngineOptions, 'sharding' | 'shardSize' | 'ulysses'> {
+): Pick<ResolvedEngineOptions, 'sharding' | 'shardSize' | 'ulysses' | 'prefetch' | 'reduction'> {
   if (o.parallel !== undefined) checkOptionNames(`${where}.parallel`, o.parallel, PARALLEL_KEYS);
-  const { fsdpSize = -1, sharding, ulysses = 1, ...others } = o.parallel ?? {};
+  const { fsdpSize = -1, sharding, ulysses = 1, prefetch, reduce, ...others } = o.parallel ?? {};
   for (const [key, value] of Object.entries(others)) {
     if (value !== undefined && value !== 1 && value !== false)
       throw badOption(
@@ -212,13 +229,19 @@ function resolveSharding(
       `parallel.fsdpSize ${String(fsdpSize)}: expected -1, a divisor of worldSize = ${worldSize}, or more than it`,
     );
   }
-  if (o.offload !== undefined) checkOptionNames(`${where}.offload`, o.offload, ['params', 'optimizer']);
-  if (o.offload?.params || o.offload?.optimizer)
-    throw badOption(where, 'offload is not in this release: leave it out');
   const fallback = fsdpSize === 1 ? 'no_shard' : 'full_shard';
   const chosen = choiceOption(where, 'parallel.sharding', sharding, SHARDINGS, fallback);
-  if (worldSize === 1) return { sharding: null, shardSize: 0, ulysses };
-  return { sharding: chosen, shardSize: fsdpSize === -1 || fsdpSize >= worldSize ? 0 : fsdpSize, ulysses };
+  const gathering = {
+    ulysses,
+    prefetch: flagOption(where, 'parallel.prefetch', prefetch, false),
+    reduction: choiceOption(where, 'parallel.reduce', reduce, REDUCTIONS, 'micro_batch'),
+  };
+  if (worldSize === 1) return { sharding: null, shardSize: 0, ...gathering };
+  return {
+    sharding: chosen,
+    shardSize: fsdpSize === -1 || fsdpSize >= worldSize ? 0 : fsdpSize,
+    ...gathering,
+  };
 }
 
 function resolveOptim(where: string, o: OptimOptions, defaultLr: number): NativeAdamWOptions {

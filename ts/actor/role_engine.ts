@@ -12,6 +12,7 @@ import type { EngineOptions, ResolvedEngineOptions } from './engine_options';
 import { resolveEngineOptions } from './engine_options';
 import { flopUtilisation } from './flops';
 import { memoryMetrics, type UpdateMetrics } from './metrics';
+import { type OffloadOptions, resolveOffload } from './offload_options';
 import { planLora } from './plan_lora';
 
 export type RoleName = 'actor' | 'critic' | 'reward_model';
@@ -241,6 +242,14 @@ export class RoleEngine {
     });
   }
 
+  /** Moves parts of the state to the host of every rank, or back; default: all that the engine has. */
+  async move(verb: 'offload' | 'onload', parts: OffloadOptions | undefined): Promise<void> {
+    this.checkOpen();
+    const all =
+      this.options.optim === null ? { params: true } : { params: true, grads: true, optimizer: true };
+    await oneToAll(this.group, this.name, verb, [resolveOffload(verb, parts ?? all, false)]);
+  }
+
   /** Idempotent; waits for queued work. Workers that were given are left running. */
   close(): Promise<void> {
     this.closing ??= this.ownsGroup ? this.group.close() : this.group.closeEngine(this.name);
@@ -296,6 +305,9 @@ function nativeOptions(
     sharding: o.sharding,
     shardSize: o.shardSize,
     ulysses: o.ulysses,
+    prefetch: o.prefetch,
+    reduction: o.reduction,
+    offload: o.offload,
   };
 }
 

@@ -55,6 +55,34 @@ export const actorSection = {
   megatron: fixed([null], `strategy megatron ${NOT_YET}`),
 };
 
+const AS_ACTOR = ignored('the settings of the actor hold');
+
+/** The reference is sharded as the actor is; where its weights lie is its own. */
+const refFsdpConfig = {
+  param_offload: field(bool, false, 'Weights of the reference on the host; see the actor’s.'),
+  offload_policy: field(bool, false, 'Means param_offload: the reference has nothing else.'),
+  forward_prefetch: field(bool, false, 'Gather the next block while one is at work.'),
+  dtype: AS_ACTOR,
+  model_dtype: AS_ACTOR,
+  seed: AS_ACTOR,
+  optimizer_offload: ignored('the reference does not learn'),
+  grad_offload: ignored('the reference does not learn'),
+  gradient_reduction: ignored('the reference does not learn'),
+  strategy: AS_ACTOR,
+  qat: AS_ACTOR,
+  reshard_after_forward: AS_ACTOR,
+  fsdp_size: AS_ACTOR,
+  forward_only: AS_ACTOR,
+  full_determinism: AS_ACTOR,
+  use_orig_params: AS_ACTOR,
+  use_torch_compile: AS_ACTOR,
+  wrap_policy: AS_ACTOR,
+  mixed_precision: AS_ACTOR,
+  ulysses_sequence_parallel_size: AS_ACTOR,
+  entropy_from_logits_with_chunking: AS_ACTOR,
+  entropy_checkpointing: AS_ACTOR,
+};
+
 export const refSection = {
   log_prob_max_token_len_per_gpu: derived(
     int(1),
@@ -70,7 +98,7 @@ export const refSection = {
   rollout_n: ignored('actor_rollout_ref.rollout.n holds'),
   load_weight: ignored('weights are always loaded'),
   megatron: ignored('the settings of the actor hold'),
-  fsdp_config: ignored('the settings of the actor hold'),
+  fsdp_config: refFsdpConfig,
   use_torch_compile: ignored(TORCH_ONLY),
   ulysses_sequence_parallel_size: derived(
     int(1),

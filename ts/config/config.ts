@@ -4,6 +4,7 @@ import { loadUserModule } from '../user_module';
 import { checkConsistency, checkRun, checkSft } from './checks';
 import { expandPreset } from './correction';
 import type { Section } from './field';
+import { offloadNotes } from './offload_notes';
 import { ppoSchema, type ResolvedConfig } from './ppo_schema';
 import { readConfigTree } from './read';
 import { type ConfigNote, resolve } from './resolve';
@@ -41,7 +42,8 @@ export function loadSftConfig(file: string, overrides: readonly string[] = []): 
 
 /** Keys that were given and are accepted, with the reason why they change nothing here. */
 export function configNotes(config: ResolvedConfig | ResolvedSftConfig): readonly ConfigNote[] {
-  return notesOf.get(config) ?? [];
+  const notes = notesOf.get(config) ?? [];
+  return 'actor_rollout_ref' in config ? [...notes, ...offloadNotes(config)] : notes;
 }
 
 /** The resolved tree as YAML that `loadConfig` reads again. */

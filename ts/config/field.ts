@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { parseByteSize } from '../planner/byte_size';
 
 // The configuration schema is data: one tree of the nodes below per program (train, sft). Defaults, validation, the
 // nearest-name search, `troupe validate` and docs/config.md all read the same tree.
@@ -128,6 +129,18 @@ export function above(limit: number): ValueType<number> {
 export const share: ValueType<number> = {
   name: 'a number > 0 and <= 1',
   schema: z.number().gt(0).max(1),
+};
+
+/** In bytes. */
+export const byteSize: ValueType<number> = {
+  name: 'a size such as 80GiB, or a number of bytes',
+  schema: z.union([
+    z.int().min(1),
+    z
+      .string()
+      .refine((text) => parseByteSize(text) !== null)
+      .transform((text) => parseByteSize(text) as number),
+  ]),
 };
 
 export const bool: ValueType<boolean> = { name: 'true or false', schema: z.boolean() };

@@ -30,18 +30,24 @@ const olderModel = {
   use_fused_kernels: ignored(FUSED),
   tiled_mlp: ignored('memory is bounded by the packing capacity'),
   fsdp_config: {
-    param_offload: fixed([false], `offloading ${NOT_YET}`),
+    param_offload: moved('reward.reward_model.model.fsdp_config.param_offload'),
     reshard_after_forward: moved('reward.reward_model.model.fsdp_config.reshard_after_forward'),
     fsdp_size: moved('reward.reward_model.model.fsdp_config.fsdp_size'),
-    forward_prefetch: fsdpConfig.forward_prefetch,
+    forward_prefetch: moved('reward.reward_model.model.fsdp_config.forward_prefetch'),
     wrap_policy: ignored(TORCH_ONLY),
   },
 };
 
-const { reshard_after_forward, fsdp_size } = fsdpConfig;
+const { param_offload, reshard_after_forward, fsdp_size, forward_prefetch } = fsdpConfig;
 const currentModel = {
   ...olderModel,
-  fsdp_config: { ...olderModel.fsdp_config, reshard_after_forward, fsdp_size },
+  fsdp_config: {
+    ...olderModel.fsdp_config,
+    param_offload,
+    reshard_after_forward,
+    fsdp_size,
+    forward_prefetch,
+  },
 };
 
 /** `reward.reward_model`. */

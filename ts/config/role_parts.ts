@@ -55,12 +55,20 @@ export const fsdpConfig = {
   dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
   model_dtype: fixed(['fp32', 'float32'], 'master weights are float32 always'),
   seed: ignored('trainer.seed seeds everything'),
-  param_offload: fixed([false], `offloading ${NOT_YET}`),
-  optimizer_offload: fixed([false], `offloading ${NOT_YET}`),
-  grad_offload: fixed([false], `offloading ${NOT_YET}`),
+  param_offload: field(
+    bool,
+    false,
+    'Master weights (in bfloat16 with their copy) on the host; they come to the GPU group by group for their use. On cpu it saves nothing.',
+  ),
+  optimizer_offload: field(bool, false, 'The same for both moments of AdamW.'),
+  grad_offload: field(bool, false, 'The same for the gradients that the optimiser takes.'),
   strategy: ignored('the strategy of the role holds'),
   qat: ignored('see qat of the actor'),
-  offload_policy: fixed([false], `offloading ${NOT_YET}`),
+  offload_policy: field(
+    bool,
+    false,
+    'All three: param_offload, optimizer_offload and grad_offload, as FSDP2’s CPUOffloadPolicy.',
+  ),
   reshard_after_forward: field(
     bool,
     true,
@@ -71,7 +79,17 @@ export const fsdpConfig = {
     -1,
     'Ranks that share one copy of the state: -1: all; 1: none, every rank holds everything (no_shard); else a divisor of the workers.',
   ),
-  forward_prefetch: ignored('parameters are gathered when they are needed'),
+  forward_prefetch: field(
+    bool,
+    false,
+    'Gather the next block while one is at work, forward and backward; takes the memory of one more block.',
+  ),
+  gradient_reduction: field(
+    choice('micro_batch', 'mini_batch', 'auto'),
+    'micro_batch',
+    'When sharded gradients are summed over the ranks. mini_batch: once per optimiser step; fewer bytes are sent, and whole float32 ' +
+      'gradients are kept. auto: mini_batch where the plan of the run fits into trainer.memory_per_rank.',
+  ),
   forward_only: ignored('the reference never trains'),
   full_determinism: ignored('runs are deterministic always'),
   use_orig_params: ignored(TORCH_ONLY),

@@ -1,4 +1,4 @@
-import { above, bool, choice, field, fixed, ignored, int, orNull, str, strings } from './field';
+import { above, bool, byteSize, choice, field, fixed, ignored, int, orNull, str, strings } from './field';
 import { NO_PROFILER } from './reasons';
 
 export const trainerSection = {
@@ -45,6 +45,11 @@ export const trainerSection = {
     orNull(above(0)),
     null,
     'Peak TFLOP/s of one device at the compute dtype, for perf/mfu/*; null: no MFU.',
+  ),
+  memory_per_rank: field(
+    orNull(byteSize),
+    null,
+    'Memory of one GPU (on cpu of one worker process), such as 80GiB, for gradient_reduction auto and troupe plan; null: not known.',
   ),
   seed: field(int(0), 1, 'Seed of everything random.'),
   balance_batch: ignored('batches are balanced over the ranks by tokens always'),

@@ -1,6 +1,7 @@
 import { checkOptionNames, choiceOption, numberOption } from '../actor/check_options';
 import type { EngineOptions } from '../actor/engine_options';
 import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../actor/metrics';
+import type { OffloadOptions } from '../actor/offload_options';
 import { RoleEngine } from '../actor/role_engine';
 import { joinFloats, planUpdate, shardByRank, tokenBatch } from '../actor/shards';
 import type { Aggregation } from '../actor/update_options';
@@ -135,6 +136,20 @@ export class Critic {
   /** Replaces all weights by those of a stream such as exportWeights gives; see {@link importWeights}. */
   async importWeights(source: AsyncIterable<WeightBucket> | Iterable<WeightBucket>): Promise<WeightTransfer> {
     return await importWeights(this.engine, source);
+  }
+
+  /**
+   * Moves parts of the state to the host (pinned memory beside a GPU); default: all. From there they come to the device group by
+   * group for their use, so every call works with the same results, until `onload` brings them back for good. Errors:
+   * INVALID_ARGUMENT for gradients or moments of one that was created with optim: null.
+   */
+  async offload(parts?: OffloadOptions): Promise<void> {
+    await this.engine.move('offload', parts);
+  }
+
+  /** Back to the device; default: all. */
+  async onload(parts?: OffloadOptions): Promise<void> {
+    await this.engine.move('onload', parts);
   }
 
   /** Idempotent. */

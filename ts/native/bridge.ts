@@ -90,6 +90,23 @@ export interface NativeEngineOptions {
   shardSize: number;
   /** Neighbouring ranks that share micro-batches: they are called with the same data (native/ulysses). */
   ulysses: number;
+  /** Gather the next group of parameters while one is at work. */
+  prefetch: boolean;
+  reduction: Reduction;
+  /** What begins on the host. */
+  offload: NativeStateKinds;
+}
+
+/** When the gradients of the ranks are summed; native/fsdp/sharding.h. */
+export type Reduction = 'micro_batch' | 'mini_batch';
+
+/** Parts of an engine's state. */
+export interface NativeStateKinds {
+  /** Masters, and in bfloat16 the copy to compute with. */
+  parameters: boolean;
+  gradients: boolean;
+  /** Both moments of AdamW. */
+  moments: boolean;
 }
 
 /** native/fsdp/sharding.h */
@@ -107,11 +124,15 @@ export interface NativeGroupOptions {
   timeoutMs: number;
 }
 
-/** Bytes that one rank holds for good. */
-export interface NativeStateBytes {
+export interface NativeHeldBytes {
   parameters: number;
   gradients: number;
   moments: number;
+}
+
+/** Bytes that one rank holds for good, on its device and (offloaded) on the host. */
+export interface NativeStateBytes extends NativeHeldBytes {
+  host: NativeHeldBytes;
 }
 
 export interface NativeTokenBatch {
@@ -389,6 +410,9 @@ export interface NativeBinding {
   stateBytes(engine: NativeEngine): Promise<NativeStateBytes>;
   /** Bytes that this rank has sent in collectives: its group's, which engines share, and the engine's own. */
   bytesSent(engine: NativeEngine): Promise<number>;
+  /** To the host, from where it comes group by group for its use, or back to the device. */
+  offload(engine: NativeEngine, kinds: NativeStateKinds): Promise<null>;
+  onload(engine: NativeEngine, kinds: NativeStateKinds): Promise<null>;
 
   computeLogProb(
     engine: NativeEngine,

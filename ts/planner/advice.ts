@@ -1,6 +1,7 @@
 import { ROW_TILE } from './decoder_memory';
 import { roundUp } from './parameter_groups';
 import { type Plan, type PlanSpec, planMemory, type RoleSpec } from './plan';
+import type { Placement } from './shard_memory';
 
 /** A change of the configuration that takes less memory. */
 export interface Knob {
@@ -25,6 +26,13 @@ interface Change {
 
 const MOST_GPUS = 1024;
 
+/** The placement that takes least. */
+const ON_HOST: Placement = {
+  offload: { parameters: true, gradients: true, moments: true },
+  prefetch: false,
+  reduction: 'micro_batch',
+};
+
 /** What would make a plan that does not fit take less, the largest saving first; those that suffice before the others. */
 export function advise(spec: PlanSpec, plan: Plan): Advice {
   const knob = ({ text, spec: changed }: Change): Knob => {
@@ -36,6 +44,7 @@ export function advise(spec: PlanSpec, plan: Plan): Advice {
     ...capacities(spec),
     ...halfPrecision(spec),
     ...sharding(spec),
+    ...placements(spec),
     ...noReference(spec),
   ];
   const knobs = [...changes, ...moreGpus(spec)]
@@ -118,6 +127,37 @@ function sharding(spec: PlanSpec): Change[] {
   });
 }
 
+/** State to the host, one part of one role at a time; gradients that are not kept whole; no gathering ahead. */
+function placements(spec: PlanSpec): Change[] {
+  return spec.roles.flatMap((role): Change[] => {
+    const { keys, placement, update } = role;
+    if (keys.placement === null) return [];
+    const { offload } = placement;
+    const change = (setting: string, changed: Partial<Placement>): Change => ({
+      text: `${keys.placement}.${setting}`,
+      spec: withRoles(spec, (other) =>
+        other === role ? { ...role, placement: { ...placement, ...changed } } : other,
+      ),
+    });
+    const learns = update !== null;
+    return [
+      ...(learns && !offload.moments
+        ? [change('optimizer_offload=true', { offload: { ...offload, moments: true } })]
+        : []),
+      ...(learns && !offload.gradients
+        ? [change('grad_offload=true', { offload: { ...offload, gradients: true } })]
+        : []),
+      ...(offload.parameters
+        ? []
+        : [change('param_offload=true', { offload: { ...offload, parameters: true } })]),
+      ...(placement.reduction === 'mini_batch'
+        ? [change('gradient_reduction=micro_batch', { reduction: 'micro_batch' })]
+        : []),
+      ...(placement.prefetch ? [change('forward_prefetch=false', { prefetch: false })] : []),
+    ];
+  });
+}
+
 /** Without a KL term there is no reference model. */
 function noReference(spec: PlanSpec): Change[] {
   const roles = spec.roles.filter((role) => role.name !== 'reference');
@@ -154,6 +194,7 @@ function together(spec: PlanSpec): Change {
       gradientCheckpointing: role.update !== null,
       dtype: 'bfloat16',
       strategy: 'full_shard',
+      placement: role.keys.placement === null ? role.placement : ON_HOST,
       capacity: Math.min(role.capacity, leastCapacity(role)),
     }),
   );

@@ -11,9 +11,11 @@ import { isSftTree } from '../config/verl/source';
 import { ConfigError } from '../errors';
 import { tensorMapping } from '../model/names';
 import type { NativeModelConfig } from '../native/bridge';
+import { offloadOptions } from '../trainer/fsdp_options';
 import { loraOptions, usesLora } from '../trainer/lora';
 import { readModelShape } from './model_shape';
-import type { Load, PlanSpec, RoleSpec } from './plan';
+import { type Load, type PlanSpec, planMemory, type RoleName, type RoleSpec } from './plan';
+import { ON_DEVICE, type Placement } from './shard_memory';
 
 export interface PlanRequest {
   file: string;
@@ -51,15 +53,44 @@ export function planSpecOf({ file, overrides, gpus, memory }: PlanRequest): Conf
     `trainer.n_gpus_per_node=${worldSize}`,
     'trainer.device=cpu',
   ];
-  const common = { device, worldSize, memory } as const;
   if (isSftTree(tree)) {
     const config = loadSftConfig(file, asked);
+    const common = { device, worldSize, memory } as const;
     const threads = config.trainer.num_threads ?? availableParallelism();
     return { program: 'sft', notes, spec: { ...common, threads, roles: [sftRole(config, common)] } };
   }
   const config = loadConfig(file, asked);
+  const spec = rlPlanSpec(config, { device, worldSize, memory: memory ?? config.trainer.memory_per_rank });
+  return { program: 'train', notes, spec };
+}
+
+/**
+ * What a configuration asks of each rank. gradient_reduction auto becomes mini_batch, actor before critic, where everything fits
+ * into the memory with it; micro_batch when it does not, or when the memory is not known.
+ */
+export function rlPlanSpec(
+  config: ResolvedConfig,
+  target: Pick<PlanSpec, 'device' | 'worldSize' | 'memory'>,
+): PlanSpec {
   const threads = config.trainer.num_threads ?? availableParallelism();
-  return { program: 'train', notes, spec: { ...common, threads, roles: rlRoles(config, common) } };
+  const spec = { ...target, threads, roles: rlRoles(config, target) };
+  const asked: readonly (readonly [RoleName, string])[] = [
+    ['actor', config.actor_rollout_ref.actor.fsdp_config.gradient_reduction],
+    ['critic', config.critic.model.fsdp_config.gradient_reduction],
+  ];
+  return asked.reduce<PlanSpec>((chosen, [name, reduction]) => {
+    if (reduction !== 'auto') return chosen;
+    const once = withReduction(chosen, name, 'mini_batch');
+    return planMemory(once).fits === true ? once : chosen;
+  }, spec);
+}
+
+/** The same with another way of summing the gradients of one role. */
+function withReduction(spec: PlanSpec, name: RoleName, reduction: Placement['reduction']): PlanSpec {
+  const roles = spec.roles.map((role) =>
+    role.name === name ? { ...role, placement: { ...role.placement, reduction } } : role,
+  );
+  return { ...spec, roles };
 }
 
 function ranksOf(tree: Tree): number {
@@ -94,11 +125,13 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
   const actorKeys = {
     dtype: 'actor_rollout_ref.actor.fsdp_config.dtype',
     sharding: 'actor_rollout_ref.actor.fsdp_config',
+    placement: 'actor_rollout_ref.actor.fsdp_config',
   };
   const shared = {
     model: policy,
     dtype: dtypeOf(actor.fsdp_config.dtype, target),
     ...shardingOf(actor.fsdp_config),
+    placement: placementOf(actor.fsdp_config),
   };
   const ulysses = checkedUlysses(
     ulyssesOf(actor, actor.fsdp_config),
@@ -144,6 +177,7 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
     );
     found.push({
       ...shared,
+      placement: placementOf(roles.ref.fsdp_config),
       name: 'reference',
       ulysses: sharing,
       capacity: roles.ref.log_prob_max_token_len_per_gpu,
@@ -153,6 +187,7 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
       rollouts: [],
       keys: {
         ...actorKeys,
+        placement: 'actor_rollout_ref.ref.fsdp_config',
         capacity: 'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu',
         gradientCheckpointing: null,
       },
@@ -172,6 +207,7 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
       ...loraOf(critic.model, shape, 'critic.model'),
       dtype: dtypeOf(critic.model.fsdp_config.dtype, target),
       ...shardingOf(critic.model.fsdp_config),
+      placement: placementOf(critic.model.fsdp_config),
       capacity: critic.ppo_max_token_len_per_gpu,
       gradientCheckpointing: critic.model.enable_gradient_checkpointing,
       inference: step(sharing),
@@ -182,6 +218,7 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
         dtype: 'critic.model.fsdp_config.dtype',
         gradientCheckpointing: 'critic.model.enable_gradient_checkpointing',
         sharding: 'critic.model.fsdp_config',
+        placement: 'critic.model.fsdp_config',
       },
     });
   }
@@ -200,6 +237,7 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
       ulysses: sharing,
       dtype: dtypeOf(keys.dtype, target),
       ...shardingOf(keys.model.fsdp_config),
+      placement: placementOf(keys.model.fsdp_config),
       // One place more than the tokens: see RewardModel.score.
       capacity: keys.forward_max_token_len_per_gpu + 1,
       gradientCheckpointing: false,
@@ -211,6 +249,7 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
         dtype: 'reward.reward_model.dtype',
         gradientCheckpointing: null,
         sharding: 'reward.reward_model.model.fsdp_config',
+        placement: 'reward.reward_model.model.fsdp_config',
       },
     });
   }
@@ -235,6 +274,7 @@ function sftRole(config: ResolvedSftConfig, target: Target): RoleSpec {
     dtype: dtypeOf(model.dtype, target),
     strategy: 'full_shard',
     shardSize: null,
+    placement: ON_DEVICE,
     capacity: data.max_token_len_per_gpu,
     gradientCheckpointing: model.enable_gradient_checkpointing,
     inference: null,
@@ -245,6 +285,7 @@ function sftRole(config: ResolvedSftConfig, target: Target): RoleSpec {
       dtype: 'model.dtype',
       gradientCheckpointing: 'model.enable_gradient_checkpointing',
       sharding: 'model.fsdp_config',
+      placement: null,
     },
   };
 }
@@ -279,5 +320,19 @@ function shardingOf(fsdp: {
   return {
     strategy: fsdp.reshard_after_forward ? 'full_shard' : 'shard_grad_op',
     shardSize: fsdp.fsdp_size > 1 ? fsdp.fsdp_size : null,
+  };
+}
+
+function placementOf(
+  fsdp: Parameters<typeof offloadOptions>[0] & {
+    forward_prefetch: boolean;
+    gradient_reduction?: Placement['reduction'] | 'auto';
+  },
+): Placement {
+  const { params, grads, optimizer } = offloadOptions(fsdp);
+  return {
+    offload: { parameters: params, gradients: grads, moments: optimizer },
+    prefetch: fsdp.forward_prefetch,
+    reduction: fsdp.gradient_reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch',
   };
 }

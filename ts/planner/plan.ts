@@ -10,7 +10,7 @@ import {
   type RolloutShape,
   trainingInstants,
 } from './pass_memory';
-import { type ShardingStrategy, ShardMemory, type StateBytes } from './shard_memory';
+import { type Placement, type ShardingStrategy, ShardMemory, type StateBytes } from './shard_memory';
 
 /** Sequences that one rank (with Ulysses: one group of ranks) runs in one verb (or mini-batch). */
 export interface Load {
@@ -35,6 +35,7 @@ export interface RoleSpec {
   shardSize: number | null;
   /** Ranks that share a micro-batch. */
   ulysses: number;
+  placement: Placement;
   /** Packing capacity of one rank: a micro-batch has `ulysses` times as many tokens. */
   capacity: number;
   gradientCheckpointing: boolean;
@@ -45,7 +46,14 @@ export interface RoleSpec {
   /** Generations: in training, in validation. */
   rollouts: readonly RolloutShape[];
   /** Keys of the configuration that change this role, for advice. */
-  keys: { capacity: string; dtype: string; gradientCheckpointing: string | null; sharding: string };
+  keys: {
+    capacity: string;
+    dtype: string;
+    gradientCheckpointing: string | null;
+    sharding: string;
+    /** Section of param_offload and what is beside it; null: the program has no such keys. */
+    placement: string | null;
+  };
 }
 
 /** What is planned. */
@@ -83,8 +91,10 @@ export interface Phase {
   total: number;
 }
 
+/** On the device; on the host beside it. */
 export interface RoleState extends StateBytes {
   role: RoleName;
+  host: StateBytes;
   /** Number of parameters of the whole model. */
   count: number;
 }
@@ -124,14 +134,15 @@ const INFERENCE_VERB: Readonly<Record<RoleName, string>> = {
 export function planMemory(spec: PlanSpec): Plan {
   const roles = spec.roles.map((role) => new RoleMemory(role, spec));
   const process = PROCESS_BYTES[spec.device];
-  const resident = roles.reduce(
-    (sum, { state }) => ({
-      parameters: sum.parameters + state.parameters,
-      gradients: sum.gradients + state.gradients,
-      optimizer: sum.optimizer + state.optimizer,
-    }),
-    { parameters: 0, gradients: 0, optimizer: 0 },
+  const held = roles.flatMap(({ shards: { state, host } }) =>
+    // On a CPU what is offloaded lies in the same memory.
+    spec.device === 'cpu' ? [state, host] : [state],
   );
+  const resident = held.reduce((sum, bytes) => ({
+    parameters: sum.parameters + bytes.parameters,
+    gradients: sum.gradients + bytes.gradients,
+    optimizer: sum.optimizer + bytes.optimizer,
+  }));
   const phases = roles.flatMap((role) =>
     role.verbs().map(({ verb, instants }): Phase => {
       const all = instants.map((instant) => {
@@ -147,10 +158,11 @@ export function planMemory(spec: PlanSpec): Plan {
   );
   const peak = largestPhase(phases);
   return {
-    roles: roles.map(({ spec: { name }, shards, state }) => ({
+    roles: roles.map(({ spec: { name }, shards }) => ({
       role: name,
       count: shards.parameters,
-      ...state,
+      ...shards.state,
+      host: shards.host,
     })),
     phases,
     peak,
@@ -177,7 +189,6 @@ export function microBatchShape(
 
 class RoleMemory {
   readonly shards: ShardMemory;
-  readonly state: StateBytes;
   private readonly machine: Machine;
 
   constructor(
@@ -193,8 +204,8 @@ class RoleMemory {
       spec.update !== null,
       spec.shardSize,
       spec.lora?.mapping,
+      spec.placement,
     );
-    this.state = this.shards.state;
   }
 
   verbs(): { verb: string; instants: Instant[] }[] {

@@ -1,6 +1,7 @@
 import type { Advice, Knob } from './advice';
 import { formatBytes } from './byte_size';
 import type { Plan, PlanSpec } from './plan';
+import type { StateBytes } from './shard_memory';
 
 /** Columns of equal width, the first to the left and the others to the right. */
 export function table(rows: readonly (readonly string[])[]): string[] {
@@ -22,17 +23,14 @@ export function formatCount(count: number): string {
 /** What `troupe plan` prints. */
 export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
   const of = spec.memory === null ? '' : `, ${formatBytes(spec.memory)} each`;
-  const states = plan.roles.map(({ role, count, parameters, gradients, optimizer }, i) => {
+  const bytesOf = ({ parameters, gradients, optimizer }: StateBytes): string[] =>
+    [parameters, gradients, optimizer].map(formatBytes);
+  const onHost = plan.roles.filter(({ host }) => totalOf(host) > 0);
+  const states = plan.roles.map(({ role, count, ...state }, i) => {
     const { dtype, strategy, ulysses } = spec.roles[i] as PlanSpec['roles'][number];
     const shared = ulysses === 1 ? '' : `, ulysses ${ulysses}`;
     const sharding = spec.worldSize === 1 ? '-' : `${strategy}${shared}`;
-    return [
-      role,
-      formatCount(count),
-      dtype,
-      sharding,
-      ...[parameters, gradients, optimizer].map(formatBytes),
-    ];
+    return [role, formatCount(count), dtype, sharding, ...bytesOf(state)];
   });
   const phases = plan.phases.map(({ role, verb, instant, memory, total }) => [
     `${role}: ${verb}`,
@@ -49,7 +47,11 @@ export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
     ...table([
       ['held throughout', 'model', 'dtype', 'sharding', 'parameters', 'gradients', 'optimiser'],
       ...states,
+      ...onHost.map(({ role, host }) => [`${role}, on the host`, '', '', '', ...bytesOf(host)]),
     ]),
+    ...(onHost.length > 0 && spec.device === 'cpu'
+      ? ['on a CPU the host is the same memory: offloading saves nothing']
+      : []),
     `together ${formatBytes(resident)}, and ${formatBytes(peak.memory.process)} for the process`,
     '',
     ...table([
@@ -60,6 +62,9 @@ export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
     `peak: ${formatBytes(peak.total)} in ${peak.verb} of the ${peak.role} (${peak.instant})${verdict(plan)}`,
   ];
 }
+
+const totalOf = ({ parameters, gradients, optimizer }: StateBytes): number =>
+  parameters + gradients + optimizer;
 
 function verdict({ peak, memory, fits }: Plan): string {
   if (memory === null) return '';

@@ -1,3 +1,4 @@
+import type { NativeHeldBytes } from '../native/bridge';
 import { formatBytes } from './byte_size';
 import type { PlanSpec, RoleSpec } from './plan';
 import { table } from './render';
@@ -36,6 +37,9 @@ export function renderSimulation(spec: PlanSpec, roles: readonly RoleSimulation[
   ]);
 }
 
+const stateOf = ({ parameters, gradients, moments }: NativeHeldBytes): string =>
+  `parameters ${formatBytes(parameters)}, gradients ${formatBytes(gradients)}, moments ${formatBytes(moments)}`;
+
 function renderRole({ worldSize }: PlanSpec, simulated: RoleSimulation, spec: RoleSpec): string[] {
   const { role, microBatches, simulation } = simulated;
   const { state, groups } = simulation;
@@ -52,8 +56,10 @@ function renderRole({ worldSize }: PlanSpec, simulated: RoleSimulation, spec: Ro
   const lines = [
     `${role}: ${spec.strategy} over ${worldSize} ranks in ${spec.dtype}; ${step} of ${microBatches} ` +
       `micro-batch${microBatches === 1 ? '' : 'es'} per ${spec.ulysses === 1 ? 'rank' : `${spec.ulysses} ranks (ulysses)`}`,
-    `one rank holds: parameters ${formatBytes(state.parameters)}, gradients ${formatBytes(state.gradients)}, ` +
-      `moments ${formatBytes(state.moments)}`,
+    `one rank holds: ${stateOf(state)}`,
+    ...(state.host.parameters + state.host.gradients + state.host.moments > 0
+      ? [`on its host: ${stateOf(state.host)}`]
+      : []),
     '',
     ...table([
       ['parameters', 'groups', 'elements, padded', 'of one rank'],

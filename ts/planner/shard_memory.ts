@@ -1,6 +1,6 @@
 // Parameters, gradients and optimiser state of one rank, from native/model/parameter_store.cc and native/fsdp/sharding.cc.
 import type { TensorMapping } from '../model/names';
-import type { NativeModelConfig } from '../native/bridge';
+import type { NativeModelConfig, NativeStateKinds, Reduction } from '../native/bridge';
 import type { Machine } from './decoder_memory';
 import {
   groupOf,
@@ -22,7 +22,39 @@ export interface StateBytes {
   optimizer: number;
 }
 
+/** Where the state of a role lies, and how it is brought together. */
+export interface Placement {
+  /** What is kept on the host. */
+  offload: NativeStateKinds;
+  prefetch: boolean;
+  reduction: Reduction;
+}
+
+export const ON_DEVICE: Placement = {
+  offload: { parameters: false, gradients: false, moments: false },
+  prefetch: false,
+  reduction: 'micro_batch',
+};
+
+type WithParameters = Exclude<Gathering, 'nothing' | 'optimizer step'>;
+
+/** Instants at which the next block may be under way. */
+const PREFETCHES: ReadonlySet<Gathering> = new Set([
+  'inference block',
+  'training forward',
+  'training backward',
+  'reducing a block',
+]);
+const TRAINING: ReadonlySet<Gathering> = new Set([
+  'training forward',
+  'training backward',
+  'reducing a block',
+  'reducing a root',
+]);
+
 const FLOAT = 4;
+
+const NOTHING: StateBytes = { parameters: 0, gradients: 0, optimizer: 0 };
 
 const sum = (numbers: readonly number[]): number => numbers.reduce((total, n) => total + n, 0);
 
@@ -41,6 +73,7 @@ export class ShardMemory {
     /** Ranks that share one copy of the state; null: all. */
     shardSize: number | null = null,
     private readonly adapters: readonly TensorMapping[] | null = null,
+    private readonly placement: Placement = ON_DEVICE,
   ) {
     this.groups = parameterGroups(config, adapters);
     this.ways = strategy === 'no_shard' ? 1 : Math.min(shardSize ?? worldSize, worldSize);
@@ -50,46 +83,92 @@ export class ShardMemory {
     return sum(this.groups.map((group) => group.parameters));
   }
 
+  /** On the device. */
   get state(): StateBytes {
+    return this.held(false);
+  }
+
+  /** On the host, which on a CPU is the same memory. */
+  get host(): StateBytes {
+    return this.held(true);
+  }
+
+  private held(onHost: boolean): StateBytes {
+    const { parameters, gradients, moments } = this.placement.offload;
     const own = sum(this.groups.map((group) => this.own(group)));
     const trained = sum(this.trained.map((group) => this.own(group)));
-    const copy = this.machine.elementBytes === FLOAT ? 0 : this.machine.elementBytes;
     return {
-      parameters: own * (FLOAT + copy),
-      gradients: trained * FLOAT,
-      optimizer: 2 * trained * FLOAT,
+      ...NOTHING,
+      ...(parameters === onHost ? { parameters: own * this.parameterBytes } : {}),
+      ...(gradients === onHost ? { gradients: trained * FLOAT } : {}),
+      ...(moments === onHost ? { optimizer: 2 * trained * FLOAT } : {}),
     };
   }
 
-  /** Bytes beside the state at an instant: whole parameters and gradients, and buffers of collectives. */
+  /** Masters, and the copy in the compute dtype when it is another. */
+  private get parameterBytes(): number {
+    const { elementBytes } = this.machine;
+    return FLOAT + (elementBytes === FLOAT ? 0 : elementBytes);
+  }
+
+  /** Bytes beside the state at an instant: whole parameters and gradients, buffers of collectives, and what is fetched from the host. */
   gathered(when: Gathering): number {
-    if (when === 'optimizer step') return this.optimizerTemporaries();
-    if (when === 'nothing' || this.worldSize === 1 || this.strategy === 'no_shard') return 0;
-    const elements = (groups: readonly ParameterGroup[]): number[] =>
-      groups.map((group) => paddedElements(group, this.ways));
-    const { block, roots: allRoots, root } = this.largest(this.groups);
-    const trained = this.largest(this.trained);
-    // reduce_scatter receives as much as it sends, and adds it to one shard.
-    const received = (whole: number): number => whole + whole / this.ways;
-    const gradients: Readonly<Record<Exclude<Gathering, 'optimizer step' | 'nothing'>, number>> = {
-      'gathering a root': 0,
-      'inference block': 0,
-      'inference head': 0,
-      'all parameters': 0,
-      'training forward': trained.roots,
-      'training backward': trained.roots + trained.block,
-      'reducing a block': trained.roots + trained.block + received(trained.block),
-      'reducing a root': trained.roots + received(trained.root),
-    };
-    const blockIsWhole =
-      when !== 'gathering a root' && when !== 'inference head' && when !== 'reducing a root';
-    const parameters =
-      when === 'all parameters' || this.strategy === 'shard_grad_op'
-        ? sum(elements(this.groups))
-        : allRoots + (blockIsWhole ? block : 0);
+    if (when === 'optimizer step') return this.optimizerStep();
+    if (when === 'nothing') return 0;
+    return this.ways === 1 ? this.fetched(when) : this.wholeParameters(when) + this.wholeGradients(when);
+  }
+
+  private wholeParameters(when: WithParameters): number {
+    const { machine, placement } = this;
+    const { block, roots, root } = this.largest(this.groups);
+    const blockIsWhole = !['gathering a root', 'inference head', 'reducing a root'].includes(when);
+    const everything = when === 'all parameters' || this.strategy === 'shard_grad_op';
+    const ahead = placement.prefetch && PREFETCHES.has(when);
+    const whole = everything
+      ? sum(this.groups.map((group) => paddedElements(group, this.ways)))
+      : roots + (blockIsWhole ? block : 0) + (ahead ? block : 0);
     // c10d's Gloo gathers into a tensor of its own first.
-    const copied = when === 'gathering a root' && this.machine.device === 'cpu' ? root : 0;
-    return (parameters + copied) * this.machine.elementBytes + gradients[when] * FLOAT;
+    const underWay = when === 'gathering a root' ? root : ahead ? block : 0;
+    const copied = machine.device === 'cpu' ? underWay : 0;
+    // The shard that is sent comes from the host.
+    const shard = placement.offload.parameters ? Math.max(block, root) / this.ways : 0;
+    return (whole + copied + shard) * machine.elementBytes;
+  }
+
+  /** Whole gradients, what reduce_scatter receives (as much as it sends), and the shard that the sum is added to. */
+  private wholeGradients(when: WithParameters): number {
+    const { block, roots, root } = this.largest(this.trained);
+    if (!TRAINING.has(when)) return 0;
+    if (this.placement.reduction === 'mini_batch') return this.allGradients() * FLOAT;
+    const elements: Readonly<Partial<Record<Gathering, number>>> = {
+      'training forward': roots,
+      'training backward': roots + block,
+      'reducing a block': roots + block + this.received(block),
+      'reducing a root': roots + this.received(root),
+    };
+    return (elements[when] as number) * FLOAT;
+  }
+
+  private received(whole: number): number {
+    const shards = this.placement.offload.gradients ? 2 : 1;
+    return whole + (shards * whole) / this.ways;
+  }
+
+  private allGradients(): number {
+    return sum(this.trained.map((group) => paddedElements(group, this.ways)));
+  }
+
+  /** Of a rank that holds everything: what lies on the host comes as other strategies gather it. */
+  private fetched(when: WithParameters): number {
+    const { parameters, gradients } = this.placement.offload;
+    const { block, roots } = this.largest(this.groups);
+    const trained = this.largest(this.trained);
+    const all = sum(this.groups.map((group) => this.own(group)));
+    const whole = when === 'all parameters' ? all : roots + block;
+    return (
+      (parameters ? whole * this.machine.elementBytes : 0) +
+      (gradients && TRAINING.has(when) ? (trained.roots + trained.block) * FLOAT : 0)
+    );
   }
 
   private get trained(): readonly ParameterGroup[] {
@@ -110,13 +189,24 @@ export class ShardMemory {
     return { block: Math.max(0, ...layers.values()), roots: sum(roots), root: Math.max(0, ...roots) };
   }
 
-  /** Replicas receive each other's gradients; a GPU makes copies for the norm and the step (optim/adamw.cc). */
-  private optimizerTemporaries(): number {
+  /**
+   * Replicas receive each other's gradients; a GPU makes copies for the norm (optim/adamw.cc); a step fetches one group's state.
+   * Gradients that are summed once per mini-batch are whole until then.
+   */
+  private optimizerStep(): number {
+    const { offload, reduction } = this.placement;
     const own = Math.max(0, ...this.trained.map((group) => this.own(group)));
     const replicas = this.worldSize / this.ways;
-    const received = replicas > 1 ? (own + Math.ceil(own / replicas)) * FLOAT : 0;
-    const norm = this.machine.device === 'cuda' ? own * (8 + 8) : 0;
-    return Math.max(received, norm);
+    const shard = offload.gradients ? own * FLOAT : 0;
+    const received = replicas > 1 ? (own + Math.ceil(own / replicas)) * FLOAT + shard : 0;
+    const norm = this.machine.device === 'cuda' ? own * (8 + 8) + shard : 0;
+    const step =
+      shard + (offload.parameters ? own * this.parameterBytes : 0) + (offload.moments ? own * 2 * FLOAT : 0);
+    const summed =
+      reduction === 'mini_batch' && this.ways > 1
+        ? (this.allGradients() + this.received(own * this.ways)) * FLOAT
+        : 0;
+    return Math.max(received, norm, step, summed);
   }
 
   /** Elements of a parameter's group that a rank holds. */

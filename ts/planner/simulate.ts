@@ -64,7 +64,18 @@ function rowsOf(role: RoleSpec): { rows: number; responses: number } {
 }
 
 function engineOptions(
-  { model, lora, dtype, strategy, shardSize, ulysses, capacity, gradientCheckpointing, update }: RoleSpec,
+  {
+    model,
+    lora,
+    dtype,
+    strategy,
+    shardSize,
+    ulysses,
+    placement,
+    capacity,
+    gradientCheckpointing,
+    update,
+  }: RoleSpec,
   worldSize: number,
 ): NativeEngineOptions {
   return {
@@ -80,5 +91,6 @@ function engineOptions(
     sharding: strategy,
     shardSize: shardSize === null || shardSize >= worldSize ? 0 : shardSize,
     ulysses,
+    ...placement,
   };
 }

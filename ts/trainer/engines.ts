@@ -6,9 +6,12 @@ import { ulyssesOf } from '../config/ulysses';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { WorkerGroup } from '../controller/worker_group';
 import { Critic } from '../critic/critic';
+import type { Reduction } from '../native/bridge';
 import { RewardModel, type RewardModelEngine } from '../reward_model/reward_model';
 import { checkSameTokenizer } from '../reward_model/same_tokenizer';
+import { offloadOptions } from './fsdp_options';
 import { loraOptions, usesLora } from './lora';
+import { gradientReductions } from './reductions';
 
 /** The policy being trained, as the trainer uses it. */
 export type PolicyEngine = Pick<
@@ -79,16 +82,26 @@ export function optimOptions(optim: OptimConfig, gradClip: number, totalSteps: n
 }
 
 type FsdpConfig = ResolvedConfig['actor_rollout_ref']['actor']['fsdp_config'];
-type SharedFsdpConfig = Pick<FsdpConfig, 'fsdp_size' | 'reshard_after_forward'>;
+type SharedFsdpConfig = Pick<FsdpConfig, 'fsdp_size' | 'reshard_after_forward' | 'forward_prefetch'> &
+  Parameters<typeof offloadOptions>[0];
 type Dtype = FsdpConfig['dtype'];
 
-/** What verl's keys mean for the sharding strategy; fsdp_size 1 is no_shard. */
-function parallelOptions(fsdp: SharedFsdpConfig, ulysses: number): NonNullable<EngineOptions['parallel']> {
+/** What verl's keys mean for how a model is spread and where it lies; fsdp_size 1 is no_shard. */
+function parallelOptions(
+  fsdp: SharedFsdpConfig,
+  ulysses: number,
+  reduce: Reduction,
+): Pick<EngineOptions, 'parallel' | 'offload'> {
   const { fsdp_size: fsdpSize, reshard_after_forward: reshard } = fsdp;
   return {
-    ulysses,
-    fsdpSize,
-    ...(fsdpSize === 1 ? {} : { sharding: reshard ? 'full_shard' : 'shard_grad_op' }),
+    parallel: {
+      ulysses,
+      fsdpSize,
+      ...(fsdpSize === 1 ? {} : { sharding: reshard ? 'full_shard' : 'shard_grad_op' }),
+      prefetch: fsdp.forward_prefetch,
+      reduce,
+    },
+    offload: offloadOptions(fsdp),
   };
 }
 
@@ -107,6 +120,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
   const r = config.reward.reward_model;
   if (needs.rewardModel && r.input_tokenizer === null)
     checkSameTokenizer(model.tokenizer_path ?? model.path, r.tokenizer_path ?? (r.model_path as string));
+  const reductions = gradientReductions(config);
   const group = await WorkerGroup.launch({
     worldSize: config.trainer.n_gpus_per_node * config.trainer.nnodes,
     device: config.trainer.device,
@@ -121,10 +135,11 @@ export const createEngines: CreateEngines = async (config, needs) => {
       dtype: Dtype,
       tokensPerRank: number,
       ulysses: number,
+      reduce: Reduction = 'micro_batch',
     ): EngineOptions => ({
       model: path,
       group,
-      parallel: parallelOptions(fsdp, ulysses),
+      ...parallelOptions(fsdp, ulysses, reduce),
       // Without it an engine takes the GPU that its worker sees.
       device: config.trainer.device,
       ...(dtype ? { dtype } : {}),
@@ -139,6 +154,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
         a.fsdp_config.dtype,
         a.ppo_max_token_len_per_gpu,
         ulyssesOf(a, a.fsdp_config),
+        reductions.actor,
       ),
       name: 'actor',
       gradientCheckpointing: model.enable_gradient_checkpointing,
@@ -152,7 +168,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
         : await Actor.create({
             ...shared(
               model.path,
-              a.fsdp_config,
+              { ...a.fsdp_config, ...ref.fsdp_config },
               a.fsdp_config.dtype,
               ref.log_prob_max_token_len_per_gpu,
               ref.ulysses_sequence_parallel_size,
@@ -168,6 +184,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
             c.model.fsdp_config.dtype,
             c.ppo_max_token_len_per_gpu,
             ulyssesOf(c, c.model.fsdp_config),
+            reductions.critic,
           ),
           name: 'critic',
           gradientCheckpointing: c.model.enable_gradient_checkpointing,

@@ -42,6 +42,8 @@ const engineMethods: Record<EngineMethod, true> = {
   getTensor: true,
   stateBytes: true,
   bytesSent: true,
+  offload: true,
+  onload: true,
   computeLogProb: true,
   updatePolicy: true,
   computeValues: true,

@@ -103,7 +103,8 @@ test('one that does not: exit code 2, one message, and the bytes that every knob
   expect(stdout).toMatch(/actor_rollout_ref\.model\.enable_gradient_checkpointing=true +saves [\d.]+ GiB +/);
   expect(stdout).toMatch(/actor_rollout_ref\.actor\.ppo_max_token_len_per_gpu=\d+ +saves [\d.]+ GiB +/);
   expect(stdout).toMatch(/--gpus \d+ +saves [\d.]+ GiB +/);
-  expect(stdout).toMatch(/all of these but the reference.*, --gpus \d+ +saves [\d.]+ GiB +fits/);
+  expect(stdout).toMatch(/actor_rollout_ref\.actor\.fsdp_config\.optimizer_offload=true +saves 12\.55 GiB +/);
+  expect(stdout).toMatch(/all of these but the reference +saves [\d.]+ GiB +fits/);
 });
 
 test('a knob does what it says', () => {
@@ -116,6 +117,10 @@ test('a knob does what it says', () => {
     expect.arrayContaining([
       'actor_rollout_ref.model.enable_gradient_checkpointing',
       'actor_rollout_ref.actor.ppo_max_token_len_per_gpu',
+      'actor_rollout_ref.actor.fsdp_config.optimizer_offload',
+      'actor_rollout_ref.actor.fsdp_config.grad_offload',
+      'actor_rollout_ref.actor.fsdp_config.param_offload',
+      'actor_rollout_ref.ref.fsdp_config.param_offload',
     ]),
   );
   for (const { change, saves, fits } of keys) {
@@ -126,6 +131,71 @@ test('a knob does what it says', () => {
   const more = knobs.find(({ change }) => change.startsWith('--gpus')) as (typeof knobs)[number];
   expect(more.fits).toBe(true);
   expect(report([], { ...target, gpus: Number(more.change.split(' ')[1]) }).fits).toBe(true);
+});
+
+const nothing = { parameters: 0, gradients: 0, optimizer: 0 };
+const FSDP = 'actor_rollout_ref.actor.fsdp_config';
+
+test('what is offloaded lies on the host, and one group of it at a time on a GPU; a CPU has no other memory', () => {
+  const target = { gpus: 4 };
+  const state = (plan: Plan) => {
+    const { parameters, gradients, optimizer } = plan.roles[0] as Plan['roles'][number];
+    return { parameters, gradients, optimizer };
+  };
+  const phase = (plan: Plan, verb: string) =>
+    plan.phases.find((p) => p.role === 'actor' && p.verb === verb) as Plan['phases'][number];
+  const before = report([], target);
+  for (const [key, part] of [
+    ['param_offload', 'parameters'],
+    ['grad_offload', 'gradients'],
+    ['optimizer_offload', 'optimizer'],
+  ] as const) {
+    const after = report([`${FSDP}.${key}=true`], target);
+    expect(state(after)).toEqual({ ...state(before), [part]: 0 });
+    expect(after.roles[0]?.host).toEqual({ ...nothing, [part]: state(before)[part] });
+    // What lies there is less than what is fetched.
+    expect(after.peak.total).toBeLessThan(before.peak.total);
+  }
+  const all = report([`${FSDP}.offload_policy=true`], target);
+  expect(all.roles[0]?.host).toEqual(state(before));
+  const { gathered } = phase(all, 'compute_log_prob').memory;
+  expect(gathered).toBeGreaterThan(phase(before, 'compute_log_prob').memory.gathered);
+
+  const cpu = ['trainer.device=cpu', `${FSDP}.dtype=bfloat16`];
+  const saved = report([...cpu, `${FSDP}.offload_policy=true`], target);
+  const total = (plan: Plan): number => phase(plan, 'update').total;
+  expect(total(saved)).toBeGreaterThanOrEqual(total(report(cpu, target)));
+});
+
+test('gathering ahead takes one more block; gradients that are kept whole take all of them', () => {
+  const target = { gpus: 4 };
+  const checkpointing = 'actor_rollout_ref.model.enable_gradient_checkpointing=true';
+  const update = (...overrides: string[]) => {
+    const plan = report([checkpointing, ...overrides], target);
+    return plan.phases.find((p) => p.verb === 'update') as Plan['phases'][number];
+  };
+  const before = update();
+  const block = 4 * 4096 ** 2 + 3 * 4096 * 11008 + 2 * 4096;
+  const ahead = update(`${FSDP}.forward_prefetch=true`);
+  expect({ instant: ahead.instant, more: ahead.memory.gathered - before.memory.gathered }).toEqual({
+    instant: before.instant,
+    more: 2 * block,
+  });
+  const once = update(`${FSDP}.gradient_reduction=mini_batch`);
+  expect(once.memory.gathered - before.memory.gathered).toBeGreaterThan(0.9 * 4 * 31 * block);
+});
+
+test('gradient_reduction auto: mini_batch where it fits, micro_batch where it does not or the memory is not known', () => {
+  const auto = `${FSDP}.gradient_reduction=auto`;
+  const chosen = (memory?: number, ...overrides: string[]) =>
+    report([auto, ...overrides], { gpus: 4, ...(memory === undefined ? {} : { memory }) }).spec.roles[0]
+      ?.placement.reduction;
+  const { peak } = report([`${FSDP}.gradient_reduction=mini_batch`], { gpus: 4 });
+  expect(chosen()).toBe('micro_batch');
+  expect(chosen(peak.total)).toBe('mini_batch');
+  expect(chosen(peak.total - 1)).toBe('micro_batch');
+  expect(chosen(undefined, 'trainer.memory_per_rank=2TiB')).toBe('mini_batch');
+  expect(chosen(undefined, 'trainer.memory_per_rank=1GiB')).toBe('micro_batch');
 });
 
 test('numbers: a 7B model in one process on a CPU is 16 bytes per parameter', () => {
@@ -143,8 +213,16 @@ test('numbers: a 7B model in one process on a CPU is 16 bytes per parameter', ()
     parameters: 4 * count,
     gradients: 4 * count,
     optimizer: 8 * count,
+    host: nothing,
   });
-  expect(reference).toEqual({ role: 'reference', count, parameters: 4 * count, gradients: 0, optimizer: 0 });
+  expect(reference).toEqual({
+    role: 'reference',
+    count,
+    parameters: 4 * count,
+    gradients: 0,
+    optimizer: 0,
+    host: nothing,
+  });
   expect(peak.memory.parameters).toBe(8 * count);
 });
 

@@ -291,6 +291,24 @@ describe('keys of verl', () => {
     ).toEqual([]);
   });
 
+  it('that offload state work on every device, and save nothing on cpu', () => {
+    const keys = [
+      'actor_rollout_ref.actor.fsdp_config.optimizer_offload',
+      'actor_rollout_ref.ref.fsdp_config.param_offload',
+      'critic.model.fsdp_config.offload_policy',
+    ];
+    const config = load(keys.map((key) => `${key}=true`));
+    expect(config.actor_rollout_ref.ref.fsdp_config.param_offload).toBe(true);
+    expect(config.actor_rollout_ref.actor.fsdp_config.param_offload).toBe(false);
+    expect(configNotes(config)).toEqual(
+      keys.map((path) => ({ path, reason: 'on cpu the host is the same memory: nothing is saved' })),
+    );
+    expect(load(['trainer.memory_per_rank=80GiB']).trainer.memory_per_rank).toBe(80 * 2 ** 30);
+    expect(failure(['trainer.memory_per_rank=much']).message).toMatch(
+      /trainer.memory_per_rank: expected a size such as 80GiB, or a number of bytes, or null, got "much"/,
+    );
+  });
+
   it('with older names go where they belong', () => {
     const config = load([
       'custom_reward_function.path=reward.js',

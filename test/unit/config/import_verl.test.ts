@@ -48,7 +48,8 @@ python3 -m verl.trainer.main_ppo --config-name='ppo_trainer.yaml' \
     actor_rollout_ref.actor.ppo_max_token_len_per_gpu=${ref('max_len')} \
     actor_rollout_ref.actor.use_kl_loss=True \
     actor_rollout_ref.actor.kl_loss_type=low_var_kl \
-    actor_rollout_ref.actor.fsdp_config.param_offload=False \
+    actor_rollout_ref.actor.fsdp_config.param_offload=$offload \
+    actor_rollout_ref.actor.shuffle=False \
     actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16 \
     actor_rollout_ref.rollout.name=vllm \
     actor_rollout_ref.rollout.n=5 \
@@ -85,6 +86,7 @@ describe('a launch script', () => {
           ppo_mini_batch_size: 256,
           ppo_max_token_len_per_gpu: 10240,
           use_kl_loss: true,
+          fsdp_config: { param_offload: true },
           kl_loss_type: 'low_var_kl',
         },
         rollout: { n: 5, val_kwargs: { n: 4 } },
@@ -139,9 +141,7 @@ python3 -m verl.trainer.main_ppo "\${EMPTY[@]}" "\${ALL[@]}" "\${OTHER[@]}" trai
     expect(why(notMapped, 'actor_rollout_ref.rollout.mystery_switch')).toMatch(/not known here.*3/);
     expect(why(notMapped, 'custom_reward_function.path')).toMatch(/Python module/);
     expect(why(withoutEffect, 'actor_rollout_ref.rollout.name')).toMatch(/inference engine/);
-    expect(why(withoutEffect, 'actor_rollout_ref.actor.fsdp_config.param_offload')).toMatch(
-      /happens here anyway/,
-    );
+    expect(why(withoutEffect, 'actor_rollout_ref.actor.shuffle')).toMatch(/happens here anyway/);
     expect(why(withoutEffect, 'data.seed')).toMatch(/taken away/);
     expect(why(changed, 'actor_rollout_ref.model.path')).toMatch(/hub/);
   });
