@@ -12,8 +12,8 @@ namespace {
 
 std::unique_ptr<Communicator> neighbours(Communicator& comm, int64_t size, const ModelConfig& model) {
   require(size > 0 && comm.size() % size == 0, ErrorCode::kInvalidArgument,
-          "[ulysses] expected a number of ranks per sequence that divides ", comm.size(), " ranks, got ",
-          size);
+          "[ulysses] expected a number of ranks per sequence that divides ", comm.size(),
+          comm.size() == 1 ? " rank, got " : " ranks, got ", size);
   require(model.num_heads % size == 0, ErrorCode::kInvalidArgument,
           "[ulysses] expected a number of ranks per sequence that divides the ", model.num_heads,
           " attention heads of the model, got ", size);

@@ -129,9 +129,10 @@ class Disturbed final : public Communicator {
   void abort(const std::string& reason) override { inner_->abort(reason); }
 
  protected:
-  void move_all_gather(const at::Tensor& output, const at::Tensor& input) override {
+  std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) override {
     disturbance_.meet(log(), random_);
-    inner_->all_gather(output, input, {});
+    Pending pending = inner_->all_gather_async(output, input, {});
+    return [pending]() mutable { pending.wait(); };
   }
   void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
     disturbance_.meet(log(), random_);
@@ -151,7 +152,7 @@ class Disturbed final : public Communicator {
 
 }  // namespace
 
-TEST(delays_before_collectives_change_nothing) {
+TEST(delays_before_collectives_gathers_ahead_and_state_on_the_host_change_nothing) {
   EngineOptions options = long_options("qwen3", HeadKind::kLm);
   options.ulysses = 2;
   Task task;
@@ -159,6 +160,8 @@ TEST(delays_before_collectives_change_nothing) {
   const std::vector<int64_t> owners = round_robin(2);
   const std::vector<Outcome> prompt = work_together(options, 4, owners, task);
   std::vector<Outcome> late(4);
+  options.prefetch = true;
+  options.offload = {true, true, true};
   on_ranks(4, [&](int64_t rank, std::unique_ptr<Communicator> direct) {
     const auto engine = create_engine(
         options,

@@ -231,17 +231,13 @@ function resolveSharding(
   }
   const fallback = fsdpSize === 1 ? 'no_shard' : 'full_shard';
   const chosen = choiceOption(where, 'parallel.sharding', sharding, SHARDINGS, fallback);
-  const gathering = {
+  const shared = {
     ulysses,
     prefetch: flagOption(where, 'parallel.prefetch', prefetch, false),
     reduction: choiceOption(where, 'parallel.reduce', reduce, REDUCTIONS, 'micro_batch'),
   };
-  if (worldSize === 1) return { sharding: null, shardSize: 0, ...gathering };
-  return {
-    sharding: chosen,
-    shardSize: fsdpSize === -1 || fsdpSize >= worldSize ? 0 : fsdpSize,
-    ...gathering,
-  };
+  if (worldSize === 1) return { sharding: null, shardSize: 0, ...shared };
+  return { sharding: chosen, shardSize: fsdpSize === -1 || fsdpSize >= worldSize ? 0 : fsdpSize, ...shared };
 }
 
 function resolveOptim(where: string, o: OptimOptions, defaultLr: number): NativeAdamWOptions {
