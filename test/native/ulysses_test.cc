@@ -38,6 +38,8 @@ void compare(EngineOptions options, int64_t size, const std::vector<int64_t>& ow
              double tolerance = 1e-6) {
   EngineOptions alone = options;
   alone.ulysses = 1;
+  alone.prefetch = false;
+  alone.offload = {};
   const auto whole = create_engine(alone);
   const HeadKind head = options.model.head;
   const Outcome expected = work(*whole, head, long_batch(0, std::vector<int64_t>(kLongSequences, 0)), task);
@@ -154,6 +156,20 @@ TEST(adapters) {
     options.optim->lr = 1e-3;
     options.ulysses = 2;
     compare(options, 4, round_robin(2), {});
+  }
+}
+
+TEST(with_prefetch_offload_and_one_reduction) {
+  for (const bool checkpointing : {false, true}) {
+    EngineOptions options = long_options("qwen3", HeadKind::kLm);
+    options.gradient_checkpointing = checkpointing;
+    options.ulysses = 2;
+    options.prefetch = true;
+    options.reduction = checkpointing ? "mini_batch" : "micro_batch";
+    options.offload = {true, true, true};
+    Task task;
+    task.updates = 3;
+    compare(options, 4, round_robin(2), task);
   }
 }
 
