@@ -1,0 +1,211 @@
+#include "comm/process_group.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <sstream>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "core/error.h"
+
+namespace troupe {
+
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// How long the ranks wait, once a collective has failed, for the others to say where they are.
+constexpr milliseconds kReportTime{1500};
+constexpr milliseconds kReportPoll{20};
+
+double seconds(milliseconds time) {
+  return static_cast<double>(time.count()) / 1000.0;
+}
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+[[noreturn]] void fail_to_join(const CommOptions& options, const std::exception& error) {
+  fail(ErrorCode::kComm, "[comm] rank ", options.rank, " of ", options.size, " could not join its group at ",
+       options.host, ":", options.port, " within ", seconds(options.timeout),
+       " s: ", first_line(error.what()));
+}
+
+std::string key(int64_t rank) {
+  return "troupe/failed/" + std::to_string(rank);
+}
+
+}  // namespace
+
+ProcessGroupCommunicator::Member ProcessGroupCommunicator::join(const CommOptions& options) {
+  Member member{options, {}, std::vector<int64_t>(static_cast<size_t>(options.size))};
+  std::iota(member.names.begin(), member.names.end(), 0);
+  try {
+    c10d::TCPStoreOptions store_options;
+    store_options.port = static_cast<uint16_t>(options.port);
+    store_options.waitWorkers = false;
+    store_options.timeout = options.timeout;
+    member.store = c10::make_intrusive<c10d::PrefixStore>(
+        options.token, c10::make_intrusive<c10d::TCPStore>(options.host, store_options));
+  } catch (const std::exception& error) {
+    fail_to_join(options, error);
+  }
+  return member;
+}
+
+ProcessGroupCommunicator::ProcessGroupCommunicator(Member member,
+                                                   const std::function<Group(const Member&)>& make)
+    : Communicator(member.options.rank, member.options.size), member_(std::move(member)) {
+  try {
+    group_ = make(member_);
+  } catch (const std::exception& error) {
+    fail_to_join(member_.options, error);
+  }
+}
+
+std::unique_ptr<Communicator> ProcessGroupCommunicator::split(const std::string& name,
+                                                              const std::vector<int64_t>& ranks) {
+  const auto own = std::find(ranks.begin(), ranks.end(), rank());
+  require(own != ranks.end(), ErrorCode::kInternal, "[comm] rank ", rank(), " is not in the split ", name);
+  if (ranks.size() == 1) return make_local_communicator();
+  Member part{member_.options, c10::make_intrusive<c10d::PrefixStore>(name, member_.store), {}};
+  part.options.rank = own - ranks.begin();
+  part.options.size = static_cast<int64_t>(ranks.size());
+  for (const int64_t r : ranks) part.names.push_back(member_.names[static_cast<size_t>(r)]);
+  return make_split(std::move(part));
+}
+
+void ProcessGroupCommunicator::abort(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.empty()) return;
+    failure_ = reason;
+    aborted_ = true;
+  }
+  wake();
+}
+
+std::function<void()> ProcessGroupCommunicator::begin_all_gather(const at::Tensor& output,
+                                                                 const at::Tensor& input) {
+  at::Tensor out = movable(output), in = movable(input);
+  const int64_t sequence = begin([&] { return group_->_allgather_base(out, in); });
+  return [this, sequence, output, out, in] {
+    finish(sequence);
+    if (!out.is_same(output)) output.copy_(out);
+  };
+}
+
+void ProcessGroupCommunicator::move_all_to_all(const at::Tensor& output, const at::Tensor& input) {
+  at::Tensor out = movable(output), in = movable(input);
+  finish(begin([&] {
+    std::vector<int64_t> even;
+    return group_->alltoall_base(out, in, even, even);
+  }));
+  if (!out.is_same(output)) output.copy_(out);
+}
+
+void ProcessGroupCommunicator::move_broadcast(const at::Tensor& tensor, int64_t root) {
+  std::vector<at::Tensor> tensors{movable(tensor)};
+  finish(begin([&] {
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    return group_->broadcast(tensors, options);
+  }));
+  if (!tensors[0].is_same(tensor)) tensor.copy_(tensors[0]);
+}
+
+int64_t ProcessGroupCommunicator::begin(const std::function<c10::intrusive_ptr<c10d::Work>()>& start) {
+  const int64_t sequence = log().begun();
+  check_working(sequence);
+  Failure failure;
+  try {
+    under_way_.push_back({sequence, start()});
+    return sequence;
+  } catch (const std::exception& error) {
+    failure.cause = error.what();
+  }
+  give_up(sequence, failure);
+}
+
+void ProcessGroupCommunicator::finish(int64_t sequence) {
+  while (!under_way_.empty() && under_way_.front().sequence <= sequence) {
+    const Operation& first = under_way_.front();
+    check_working(first.sequence);
+    std::optional<Failure> failure;
+    try {
+      failure = wait(*first.work);
+    } catch (const std::exception& error) {
+      failure = Failure{false, error.what()};
+    }
+    if (failure) give_up(first.sequence, *failure);
+    under_way_.pop_front();
+  }
+}
+
+void ProcessGroupCommunicator::check_working(int64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.empty()) fail_again(sequence);
+}
+
+void ProcessGroupCommunicator::give_up(int64_t sequence, const Failure& failure) {
+  cancel();
+  const std::string text = aborted_ ? std::string() : describe(sequence, failure);
+  const std::lock_guard lock(mutex_);
+  if (failure_.empty()) failure_ = text;
+  fail_again(sequence);
+}
+
+void ProcessGroupCommunicator::fail_again(int64_t sequence) const {
+  require(!aborted_, ErrorCode::kAborted, "[comm] aborted in ", log().describe(sequence), ": ", failure_);
+  throw Error(ErrorCode::kComm, failure_);
+}
+
+std::string ProcessGroupCommunicator::name_of(int64_t rank) const {
+  return "rank " + std::to_string(member_.names[static_cast<size_t>(rank)]);
+}
+
+std::string ProcessGroupCommunicator::describe(int64_t sequence, const Failure& failure) {
+  // Both say it in words of their own.
+  const bool late = failure.late || failure.cause.find("imed out") != std::string::npos;
+  std::ostringstream text;
+  text << "[comm] " << name_of(rank()) << ": " << log().describe(sequence);
+  if (late) {
+    text << " did not complete within " << seconds(options().timeout) << " s";
+  } else {
+    text << " failed because a peer is gone (" << first_line(failure.cause) << ")";
+  }
+  const std::string own = log().describe(log().finished());
+  std::string finished = name_of(rank()) + ": " + own;
+  std::string missing;
+  c10d::Store& store = *member_.store;
+  try {
+    store.set(key(rank()), std::vector<uint8_t>(own.begin(), own.end()));
+    const auto deadline = Clock::now() + std::min(kReportTime, options().timeout);
+    for (int64_t r = 0; r < size(); ++r) {
+      if (r == rank()) continue;
+      const std::string name = name_of(r);
+      while (!store.check({key(r)}) && Clock::now() < deadline && !aborted_) {
+        std::this_thread::sleep_for(kReportPoll);
+      }
+      if (store.check({key(r)})) {
+        const auto value = store.get(key(r));
+        finished += "; " + name + ": " + std::string(value.begin(), value.end());
+      } else {
+        missing += (missing.empty() ? "" : ", ") + name;
+        finished += "; " + name + ": unknown";
+      }
+    }
+  } catch (const std::exception&) {
+    missing = "rank 0";  // of the whole group: it serves the store
+    finished += "; the others: unknown";
+  }
+  if (!missing.empty()) text << ". No sign of " << missing << ": dead, stopped, or busy with something else";
+  text << ". Last finished: " << finished;
+  return text.str();
+}
+
+}  // namespace troupe
