@@ -4,14 +4,15 @@
 # From a checkout on a GPU machine, with no network: builds against the torch of its Python, runs the GPU tests and the
 # conformance tests on the GPU, measures against the peers, and prints a table last. Each step's output is OUT_DIR/<step>.log,
 # the benchmark's results OUT_DIR/bench.json, the table OUT_DIR/summary.txt. Ends within 9 minutes. --device cpu rehearses all
-# of it without a GPU. Brought along: node_modules/, and Node itself where the machine has none.
+# of it without a GPU. Brought along: node_modules/, the peers' Python packages in .troupe/peers/site (`npm run bench -- --peer` puts them
+# there), and Node itself where the machine has none.
 #   NODE              the Node binary (default: node of the PATH, else .node/bin/node of the checkout)
 #   PYTHON            the Python with torch (default python3)
 #   TROUPE_LIBTORCH   a LibTorch instead of that torch
 set -uo pipefail
 
 usage() {
-  sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,12s/^# \{0,1\}//p' "$0" >&2
   exit 2
 }
 device=cuda
@@ -86,6 +87,8 @@ if [ -z "${TROUPE_LIBTORCH:-}" ]; then
   }
 fi
 export TROUPE_LIBTORCH TROUPE_PYTHON=$PYTHON TROUPE_TEST_DEVICE=$device
+# Where there is no network the peers' packages (.troupe/peers/site, brought along) must be missed at once, not after pip's retries.
+export PIP_RETRIES=0 PIP_DEFAULT_TIMEOUT=5
 # nvcc: of the PATH, of a toolkit, or of the wheels beside torch.
 site=$(dirname "$TROUPE_LIBTORCH")
 for bin in /usr/local/cuda/bin /usr/local/cuda-13*/bin "$site"/nvidia/*/bin; do
