@@ -4,11 +4,9 @@ import type { EngineOptions } from '../../ts/actor/engine_options';
 import type { UpdateMetrics } from '../../ts/actor/metrics';
 import type { PolicyLossOptions } from '../../ts/actor/update_options';
 import { Batch } from '../../ts/batch/batch';
-import type { Launcher, WorkerProcess } from '../../ts/controller/launcher';
-import { createLocalLauncher } from '../../ts/controller/local_launcher';
-import { WorkerGroup } from '../../ts/controller/worker_group';
 import { Critic } from '../../ts/critic/critic';
 import { CONFORMANCE } from '../helpers/conformance';
+import { observedGroup } from '../helpers/observed_group';
 import { expectSameMetrics, relative } from '../helpers/sharded';
 
 // Workers that share micro-batches (Ulysses sequence parallelism) have the numbers of one. The core alone, at more sizes:
@@ -168,16 +166,7 @@ test('a critic over four workers, two to a sequence, and supervised updates', as
 });
 
 test('a worker that dies while its neighbours exchange ends the group with an error that names it', async () => {
-  const processes: WorkerProcess[] = [];
-  const local = createLocalLauncher();
-  const launcher: Launcher = {
-    start(spec) {
-      const worker = local.start(spec);
-      processes.push(worker);
-      return worker;
-    },
-  };
-  const group = await WorkerGroup.launch({ worldSize: 4, device: 'cpu', launcher });
+  const { group, processes } = await observedGroup({ worldSize: 4, device: 'cpu' });
   try {
     const actor = await Actor.create({
       ...engine,
@@ -185,17 +174,14 @@ test('a worker that dies while its neighbours exchange ends the group with an er
       group,
       parallel: { ulysses: 2, sharding: 'no_shard' },
     });
-    group.setPhase('old_log_prob');
-    // Many micro-batches, and nearly no collective but those around attention.
-    const many = longBatch(100, 160);
-    const call = (async () => {
-      for (;;) await actor.computeLogProb(many);
-    })();
+    group.setPhase('update_actor');
+    // Many micro-batches, and nearly no collective but those around attention; one call, so that no worker is ever between two.
+    const call = actor.updatePolicy(longBatch(100, 160), { ppoEpochs: 100_000 });
     setTimeout(() => process.kill(processes[1]?.pid as number, 'SIGKILL'), 300);
-    await expect(call).rejects.toMatchObject({ rank: 1, phase: 'old_log_prob', signal: 'SIGKILL' });
+    await expect(call).rejects.toMatchObject({ rank: 1, phase: 'update_actor', signal: 'SIGKILL' });
     // Its neighbour is named with the collective; which one exactly: test/native/ulysses_volume_test.cc.
     await expect(call).rejects.toThrow(
-      /Its peers were in a collective: rank 0: \w+ #\d+ of (layers\.\d+ attention \(forward|log-probs \(forward|micro-batch counts \(start)\)/,
+      /Its peers were in a collective: rank 0: \w+ #\d+ of [\w. -]+ \((start|forward|backward|optimizer)\)/,
     );
   } finally {
     await group.close();

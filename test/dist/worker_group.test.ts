@@ -2,11 +2,11 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
-import type { Launcher, WorkerProcess } from '../../ts/controller/launcher';
-import { createLocalLauncher } from '../../ts/controller/local_launcher';
-import { WorkerGroup } from '../../ts/controller/worker_group';
+import type { WorkerProcess } from '../../ts/controller/launcher';
+import type { WorkerGroup } from '../../ts/controller/worker_group';
 import { WorkerDiedError } from '../../ts/errors';
 import { waitForExit } from '../helpers/fake_group';
+import { observedGroup } from '../helpers/observed_group';
 import {
   tinyBatch,
   tinyEngine,
@@ -22,17 +22,9 @@ let group: WorkerGroup | null = null;
 let processes: WorkerProcess[] = [];
 
 async function launch(worldSize: number, deadTimeoutMs: number = 10_000): Promise<WorkerGroup> {
-  processes = [];
-  const local = createLocalLauncher();
-  const launcher: Launcher = {
-    start(spec) {
-      const worker = local.start(spec);
-      processes.push(worker);
-      return worker;
-    },
-  };
-  group = await WorkerGroup.launch({ worldSize, device: 'cpu', launcher, deadTimeoutMs });
-  return group;
+  const observed = await observedGroup({ worldSize, device: 'cpu', deadTimeoutMs });
+  ({ group, processes } = observed);
+  return observed.group;
 }
 
 afterEach(async () => {

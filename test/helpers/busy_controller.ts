@@ -1,20 +1,9 @@
-import type { Launcher, WorkerProcess } from '../../ts/controller/launcher';
-import { createLocalLauncher } from '../../ts/controller/local_launcher';
-import { WorkerGroup } from '../../ts/controller/worker_group';
+import { observedGroup } from './observed_group';
 import { tinyEngine, tinyMiniBatches, tinyPolicyBatch, tinyPolicyLoss } from './tiny_model';
 
 // A controller with two real workers, of which rank 0 is busy: prints their process ids and waits to be killed.
 async function main(): Promise<void> {
-  const processes: WorkerProcess[] = [];
-  const local = createLocalLauncher();
-  const launcher: Launcher = {
-    start(spec) {
-      const worker = local.start(spec);
-      processes.push(worker);
-      return worker;
-    },
-  };
-  const group = await WorkerGroup.launch({ worldSize: 2, device: 'cpu', launcher });
+  const { group, processes } = await observedGroup({ worldSize: 2, device: 'cpu' });
   await group.createEngine('actor', tinyEngine());
   const mini = { ...tinyMiniBatches, epochs: 1_000_000 };
   const call = group.callRank(0, 'actor', 'updatePolicy', [tinyPolicyBatch(), mini, tinyPolicyLoss, 1]);

@@ -1,14 +1,9 @@
 import type { Batch, Seqs } from '../batch/batch';
-import { loadCheckpoint, saveAdapter, saveCheckpoint, saveModel } from '../checkpoint/engine_checkpoint';
-import { rankZero, splitCollect } from '../controller/dispatch';
+import { splitCollect } from '../controller/dispatch';
 import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
-import type { WeightBucket, WeightTransfer } from '../weights/weight_bucket';
-import { exportWeights, type WeightExport, type WeightExportOptions } from '../weights/weight_export';
-import { importWeights } from '../weights/weight_import';
-import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from './check_options';
+import { badOption, checkOptionNames, flagOption, numberOption } from './check_options';
 import type { EngineOptions } from './engine_options';
 import { mergeRanks, reduceMetrics, type UpdateMetrics } from './metrics';
-import type { OffloadOptions } from './offload_options';
 import { policyBatch } from './policy_batch';
 import { RoleEngine } from './role_engine';
 import type { SamplingOptions } from './sampling';
@@ -30,6 +25,7 @@ import {
   type UpdateShard,
 } from './shards';
 import { preparationOf, updateStepwise } from './stepwise_update';
+import { TrainedModel } from './trained_model';
 import type { PolicyLossOptions } from './update_options';
 import { resolvePolicyLoss } from './update_options';
 
@@ -63,11 +59,10 @@ export type PolicyMetrics = UpdateMetrics;
  * A causal language model that scores, generates and learns, in worker processes of its own or of a given group. Errors are
  * TroupeErrors: INVALID_ARGUMENT for what a caller passed, INVALID_MODEL for what lies in the model directory.
  */
-export class Actor {
-  private constructor(
-    /** The engine below, for scripts that need single parameters or gradients. */
-    readonly engine: RoleEngine,
-  ) {}
+export class Actor extends TrainedModel {
+  private constructor(engine: RoleEngine) {
+    super(engine);
+  }
 
   /** Reads and checks the model directory, starts the workers (unless given), and loads the weights. */
   static async create(o: EngineOptions): Promise<Actor> {
@@ -210,77 +205,6 @@ export class Actor {
   /** Name of the engine in its workers. */
   get name(): string {
     return this.engine.name;
-  }
-
-  /** Optimiser steps that changed the weights; one skipped for a non-finite gradient does not count. */
-  async optimizerSteps(): Promise<number> {
-    this.engine.checkOpen();
-    return await rankZero(this.engine.group, this.engine.name, 'optimizerSteps', []);
-  }
-
-  /**
-   * Writes a Hugging Face directory: config, tokenizer files and safetensors. Default dtype: each tensor's as loaded. Adapters are
-   * merged into the weights, in float32 before they are rounded to the dtype.
-   */
-  async saveModel(dir: string, o: { dtype?: 'float32' | 'bfloat16' } = {}): Promise<void> {
-    this.engine.checkOpen();
-    checkOptionNames('saveModel', o, ['dtype']);
-    const dtype =
-      o.dtype === undefined
-        ? null
-        : choiceOption('saveModel', 'dtype', o.dtype, ['float32', 'bfloat16'], 'float32');
-    await saveModel(this.engine, dir, dtype);
-  }
-
-  /** Writes the adapters as PEFT does: adapter_config.json and adapter_model.safetensors (float32). */
-  async saveAdapter(dir: string): Promise<void> {
-    await saveAdapter(this.engine, dir);
-  }
-
-  /**
-   * Writes weights (float32, as a Hugging Face directory; with `lora` the adapters alone), optimiser state and step count, all or
-   * nothing.
-   */
-  async saveCheckpoint(dir: string): Promise<void> {
-    this.engine.checkOpen();
-    await saveCheckpoint(this.engine, dir);
-  }
-
-  /** Continues from what saveCheckpoint wrote, bitwise as if it had never stopped. */
-  async loadCheckpoint(dir: string): Promise<void> {
-    await loadCheckpoint(this.engine, dir);
-  }
-
-  /**
-   * The weights in buckets, for an inference engine outside: `for await (const { parts } of actor.exportWeights())`. Names, shapes and
-   * bytes are known before the first bucket. Throws INVALID_ARGUMENT for options that make no sense.
-   */
-  exportWeights(o: WeightExportOptions = {}): WeightExport {
-    return exportWeights(this.engine, o);
-  }
-
-  /** Replaces all weights by those of a stream such as exportWeights gives; see {@link importWeights}. */
-  async importWeights(source: AsyncIterable<WeightBucket> | Iterable<WeightBucket>): Promise<WeightTransfer> {
-    return await importWeights(this.engine, source);
-  }
-
-  /**
-   * Moves parts of the state to the host (pinned memory beside a GPU); default: all. From there they come to the device group by
-   * group for their use, so every call works with the same results, until `onload` brings them back for good. Errors:
-   * INVALID_ARGUMENT for gradients or moments of one that was created with optim: null.
-   */
-  async offload(parts?: OffloadOptions): Promise<void> {
-    await this.engine.move('offload', parts);
-  }
-
-  /** Back to the device; default: all. */
-  async onload(parts?: OffloadOptions): Promise<void> {
-    await this.engine.move('onload', parts);
-  }
-
-  /** Idempotent. */
-  close(): Promise<void> {
-    return this.engine.close();
   }
 
   private async updateMetrics(

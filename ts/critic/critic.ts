@@ -1,23 +1,18 @@
-import { checkOptionNames, choiceOption, numberOption } from '../actor/check_options';
+import { checkOptionNames, numberOption } from '../actor/check_options';
 import type { EngineOptions } from '../actor/engine_options';
 import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../actor/metrics';
-import type { OffloadOptions } from '../actor/offload_options';
 import { RoleEngine } from '../actor/role_engine';
 import { joinFloats, planUpdate, shardByRank, tokenBatch } from '../actor/shards';
+import { TrainedModel } from '../actor/trained_model';
 import type { Aggregation } from '../actor/update_options';
 import { resolveValueLoss } from '../actor/update_options';
 import type { Batch } from '../batch/batch';
-import { loadCheckpoint, saveAdapter, saveCheckpoint, saveModel } from '../checkpoint/engine_checkpoint';
-import { rankZero } from '../controller/dispatch';
 import type {
   NativeMiniBatches,
   NativeTokenBatch,
   NativeValueBatch,
   NativeValueLossOptions,
 } from '../native/bridge';
-import type { WeightBucket, WeightTransfer } from '../weights/weight_bucket';
-import { exportWeights, type WeightExport, type WeightExportOptions } from '../weights/weight_export';
-import { importWeights } from '../weights/weight_import';
 
 export interface CriticUpdateOptions {
   /** Sequences per optimiser step, over all ranks; default: the whole batch. It must divide the batch. */
@@ -37,11 +32,10 @@ export type CriticMetrics = UpdateMetrics;
  * A model with a value head: a token-classification directory (`score.weight` [1, H], optional bias), or a causal LM, which gets a
  * fresh head.
  */
-export class Critic {
-  private constructor(
-    /** The engine below, for scripts that need single parameters or gradients. */
-    readonly engine: RoleEngine,
-  ) {}
+export class Critic extends TrainedModel {
+  private constructor(engine: RoleEngine) {
+    super(engine);
+  }
 
   static async create(o: EngineOptions): Promise<Critic> {
     return new Critic(await RoleEngine.create(o, 'critic'));
@@ -90,71 +84,6 @@ export class Critic {
   /** Name of the engine in its workers. */
   get name(): string {
     return this.engine.name;
-  }
-
-  /** Optimiser steps that changed the weights; one skipped for a non-finite gradient does not count. */
-  async optimizerSteps(): Promise<number> {
-    this.engine.checkOpen();
-    return await rankZero(this.engine.group, this.engine.name, 'optimizerSteps', []);
-  }
-
-  /** Writes a Hugging Face token-classification directory, adapters merged. Default dtype: each tensor's as loaded. */
-  async saveModel(dir: string, o: { dtype?: 'float32' | 'bfloat16' } = {}): Promise<void> {
-    this.engine.checkOpen();
-    checkOptionNames('saveModel', o, ['dtype']);
-    const dtype =
-      o.dtype === undefined
-        ? null
-        : choiceOption('saveModel', 'dtype', o.dtype, ['float32', 'bfloat16'], 'float32');
-    await saveModel(this.engine, dir, dtype);
-  }
-
-  /** Writes the adapters and the head as PEFT does: adapter_config.json and adapter_model.safetensors (float32). */
-  async saveAdapter(dir: string): Promise<void> {
-    await saveAdapter(this.engine, dir);
-  }
-
-  /**
-   * Writes weights (float32, as a Hugging Face directory; with `lora` the adapters and the head alone), optimiser state and step
-   * count, all or nothing.
-   */
-  async saveCheckpoint(dir: string): Promise<void> {
-    this.engine.checkOpen();
-    await saveCheckpoint(this.engine, dir);
-  }
-
-  /** Continues from what saveCheckpoint wrote. */
-  async loadCheckpoint(dir: string): Promise<void> {
-    await loadCheckpoint(this.engine, dir);
-  }
-
-  /** The weights in buckets, as {@link Actor.exportWeights}. */
-  exportWeights(o: WeightExportOptions = {}): WeightExport {
-    return exportWeights(this.engine, o);
-  }
-
-  /** Replaces all weights by those of a stream such as exportWeights gives; see {@link importWeights}. */
-  async importWeights(source: AsyncIterable<WeightBucket> | Iterable<WeightBucket>): Promise<WeightTransfer> {
-    return await importWeights(this.engine, source);
-  }
-
-  /**
-   * Moves parts of the state to the host (pinned memory beside a GPU); default: all. From there they come to the device group by
-   * group for their use, so every call works with the same results, until `onload` brings them back for good. Errors:
-   * INVALID_ARGUMENT for gradients or moments of one that was created with optim: null.
-   */
-  async offload(parts?: OffloadOptions): Promise<void> {
-    await this.engine.move('offload', parts);
-  }
-
-  /** Back to the device; default: all. */
-  async onload(parts?: OffloadOptions): Promise<void> {
-    await this.engine.move('onload', parts);
-  }
-
-  /** Idempotent. */
-  close(): Promise<void> {
-    return this.engine.close();
   }
 }
 
