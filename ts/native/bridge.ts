@@ -1,374 +1,40 @@
-// The functions and data-transfer objects of the native addon: same names, same order as
-// native/core/engine.h and native/binding. Every property is always present; `null` says "none".
+// The functions of the native addon; bridge_data.ts has what goes in and comes out.
 // Internal and unversioned: defaults and validation belong to the public API above it.
+import type {
+  NativeBuildInfo,
+  NativeEngineOptions,
+  NativeExportedWeights,
+  NativeGenerateResult,
+  NativeGroupOptions,
+  NativeHeadInputs,
+  NativeHeadResult,
+  NativeLogProbResult,
+  NativeMemoryInfo,
+  NativeMetrics,
+  NativeMiniBatches,
+  NativeParameterInfo,
+  NativePolicyBatch,
+  NativePolicyLossInputs,
+  NativePolicyLossOptions,
+  NativePolicyLossResult,
+  NativePromptBatch,
+  NativeSamplingOptions,
+  NativeSftBatch,
+  NativeSimulatedWork,
+  NativeSimulation,
+  NativeStateBytes,
+  NativeStateKinds,
+  NativeTensorFile,
+  NativeTensorKind,
+  NativeTokenBatch,
+  NativeValueBatch,
+  NativeValueLossInputs,
+  NativeValueLossOptions,
+  NativeValueLossResult,
+  NativeWeightBucket,
+} from './bridge_data';
 
-export interface NativeMoeConfig {
-  numExperts: number;
-  topK: number;
-  intermediateSize: number;
-  normalizeTopK: boolean;
-}
-
-/** A fully resolved decoder (native/model/model_config.h); made from config.json by ts/model. */
-export interface NativeModelConfig {
-  family: string;
-  head: 'lm' | 'value';
-  vocabSize: number;
-  hiddenSize: number;
-  numLayers: number;
-  numHeads: number;
-  numKvHeads: number;
-  headDim: number;
-  intermediateSize: number;
-  maxPositions: number;
-  norm: 'rms' | 'layer';
-  normEps: number;
-  normUnitOffset: boolean;
-  postNorms: boolean;
-  qkNorm: boolean;
-  attentionScale: number;
-  attentionSoftcap: number;
-  finalSoftcap: number;
-  slidingWindows: number[];
-  qkvBias: boolean;
-  outputBias: boolean;
-  mlpBias: boolean;
-  gatedMlp: boolean;
-  activation: 'silu' | 'gelu' | 'gelu_tanh' | 'relu';
-  positions: 'rope' | 'learned';
-  ropeInvFreq: Float64Array;
-  ropeAttentionFactor: number;
-  embeddingScale: number;
-  tiedEmbeddings: boolean;
-  valueBias: boolean;
-  moe: NativeMoeConfig | null;
-  moeLayers: boolean[];
-}
-
-export interface NativeAdamWOptions {
-  lr: number;
-  beta1: number;
-  beta2: number;
-  eps: number;
-  weightDecay: number;
-  gradClip: number;
-  schedule: 'constant' | 'cosine';
-  warmupSteps: number;
-  totalSteps: number;
-  minLrRatio: number;
-}
-
-/** A place for an adapter: rows of the weight `param` (native/core/engine.h, AdapterSite). */
-export interface NativeAdapterSite {
-  name: string;
-  param: string;
-  row: number;
-  rows: number;
-}
-
-export interface NativeLoraOptions {
-  rank: number;
-  /** alpha / rank */
-  scale: number;
-  sites: NativeAdapterSite[];
-}
-
-export interface NativeEngineOptions {
-  model: NativeModelConfig;
-  device: 'cpu' | 'cuda';
-  dtype: 'float32' | 'bfloat16';
-  maxTokens: number;
-  gradientCheckpointing: boolean;
-  optim: NativeAdamWOptions | null;
-  /** null: every parameter is trained. */
-  lora: NativeLoraOptions | null;
-  seed: number;
-  numThreads: number;
-  /** How the model is spread over the group that joinGroup made; null: this process holds a model of its own. */
-  sharding: Sharding | null;
-  /** Ranks that share one copy of the state; 0: all. */
-  shardSize: number;
-  /** Neighbouring ranks that share micro-batches: they are called with the same data (native/ulysses). */
-  ulysses: number;
-  /** Gather the next group of parameters while one is at work. */
-  prefetch: boolean;
-  reduction: Reduction;
-  /** What begins on the host. */
-  offload: NativeStateKinds;
-}
-
-/** When the gradients of the ranks are summed; native/fsdp/sharding.h. */
-export type Reduction = 'micro_batch' | 'mini_batch';
-
-/** Parts of an engine's state. */
-export interface NativeStateKinds {
-  /** Masters, and in bfloat16 the copy to compute with. */
-  parameters: boolean;
-  gradients: boolean;
-  /** Both moments of AdamW. */
-  moments: boolean;
-}
-
-/** native/fsdp/sharding.h */
-export type Sharding = 'full_shard' | 'shard_grad_op' | 'no_shard';
-
-/** A group of ranks and its meeting point on 127.0.0.1 (native/comm/communicator.h). */
-export interface NativeGroupOptions {
-  backend: 'gloo' | 'nccl';
-  rank: number;
-  size: number;
-  port: number;
-  /** Shared by the ranks of a group: strangers at the same meeting point do not meet them. */
-  token: string;
-  /** How long one collective may take. */
-  timeoutMs: number;
-}
-
-export interface NativeHeldBytes {
-  parameters: number;
-  gradients: number;
-  moments: number;
-}
-
-/** Bytes that one rank holds for good, on its device and (offloaded) on the host. */
-export interface NativeStateBytes extends NativeHeldBytes {
-  host: NativeHeldBytes;
-}
-
-export interface NativeTokenBatch {
-  tokens: Int32Array; // [ΣL]
-  seqOffsets: Int32Array; // [B+1]
-  promptLens: Int32Array; // [B]
-}
-
-export interface NativeMiniBatches {
-  offsets: number[]; // [M+1] sequence index
-  globalTokens: number[]; // [M]
-  globalSequences: number[]; // [M]
-  epochs: number;
-}
-
-export interface NativePolicyLossOptions {
-  mode: string;
-  clipRatioLow: number;
-  clipRatioHigh: number;
-  clipRatioC: number;
-  aggregation: string;
-  scaleFactor: number;
-  entropyCoeff: number;
-  useKlLoss: boolean;
-  klLossCoef: number;
-  klLossType: string;
-  /** Further options of a mode, in verl's snake_case: tau_pos, kl_cov_ratio, ... */
-  extra: Record<string, number>;
-}
-
-/** A loss that was computed at the current log-probs, for the mode 'linear'; [ΣR] each. */
-export interface NativeGivenLoss {
-  values: Float32Array;
-  byLogProb: Float32Array;
-  byEntropy: Float32Array | null;
-}
-
-export interface NativePolicyBatch {
-  tokens: NativeTokenBatch;
-  responseMask: Uint8Array;
-  oldLogProbs: Float32Array;
-  advantages: Float32Array;
-  refLogProbs: Float32Array | null;
-  rolloutIsWeights: Float32Array | null;
-  rolloutLogProbs: Float32Array | null;
-  givenLoss: NativeGivenLoss | null;
-}
-
-export interface NativeValueBatch {
-  tokens: NativeTokenBatch;
-  responseMask: Uint8Array;
-  values: Float32Array;
-  returns: Float32Array;
-}
-
-export interface NativeValueLossOptions {
-  clipRange: number;
-  aggregation: string;
-  scaleFactor: number;
-}
-
-export interface NativeSftBatch {
-  tokens: NativeTokenBatch;
-  lossMask: Uint8Array; // [ΣR]
-}
-
-/** Metric name without the role prefix -> value; one record per mini-batch, in order. */
-export type NativeMetrics = Record<string, number>;
-
-export interface NativeSamplingOptions {
-  maxNewTokens: number;
-  temperature: number;
-  topK: number;
-  topP: number;
-  stopTokenIds: number[];
-}
-
-export interface NativePromptBatch {
-  tokens: Int32Array; // [ΣP]
-  offsets: Int32Array; // [B+1]
-  n: number;
-  seeds: BigUint64Array; // [B*n]
-}
-
-export interface NativeGenerateResult {
-  tokens: Int32Array; // [ΣR]
-  offsets: Int32Array; // [B*n+1]
-  logProbs: Float32Array; // [ΣR]
-}
-
-export interface NativeLogProbResult {
-  logProbs: Float32Array;
-  entropy: Float32Array | null;
-  sumPiSquared: Float32Array | null;
-}
-
-export interface NativeParameterInfo {
-  name: string;
-  shape: number[];
-}
-
-/** merged: for export alone, base weights with what the adapters add to them. */
-export type NativeTensorKind = 'param' | 'grad' | 'expAvg' | 'expAvgSq' | 'merged';
-
-/** Rows of a parameter as they lie in a safetensors file (native/core/engine.h, TensorSlice). */
-export interface NativeTensorSlice {
-  param: string;
-  row: number;
-  rows: number;
-  transpose: boolean;
-  label: string;
-  offset: number;
-  dtype: 'F32' | 'F16' | 'BF16';
-}
-
-export interface NativeTensorFile {
-  path: string;
-  header: Uint8Array; // empty when reading
-  size: number;
-  tensors: NativeTensorSlice[];
-}
-
-/** Rows of a Hugging Face tensor, which is rows of a parameter (native/core/engine.h, WeightChunk). */
-export interface NativeWeightChunk {
-  param: string;
-  row: number;
-  rows: number;
-  transpose: boolean;
-  label: string;
-  first: number;
-  count: number;
-}
-
-export interface NativeWeightBucket {
-  dtype: 'float32' | 'bfloat16';
-  chunks: NativeWeightChunk[];
-}
-
-export interface NativeExportedWeights {
-  bytes: Uint8Array | null; // of rank 0
-  version: number;
-}
-
-export interface NativePolicyLossInputs {
-  offsets: Int32Array; // [b+1] over response tokens
-  responseMask: Uint8Array;
-  globalTokens: number;
-  globalSequences: number;
-  logProbs: Float32Array;
-  entropy: Float32Array | null;
-  oldLogProbs: Float32Array;
-  advantages: Float32Array;
-  refLogProbs: Float32Array | null;
-  rolloutIsWeights: Float32Array | null;
-  rolloutLogProbs: Float32Array | null;
-  givenLoss: NativeGivenLoss | null;
-}
-
-export interface NativePolicyLossResult {
-  loss: number;
-  gradLogProbs: Float32Array;
-  gradEntropy: Float32Array | null;
-  metrics: NativeMetrics;
-}
-
-export interface NativeValueLossInputs {
-  offsets: Int32Array;
-  responseMask: Uint8Array;
-  globalTokens: number;
-  globalSequences: number;
-  predictions: Float32Array;
-  values: Float32Array;
-  returns: Float32Array;
-}
-
-export interface NativeValueLossResult {
-  loss: number;
-  gradPredictions: Float32Array;
-  metrics: NativeMetrics;
-}
-
-export interface NativeMemoryInfo {
-  /** Peak resident set of the process since start, bytes. */
-  peakRss: number;
-  /** Device memory allocated now / at most, bytes; 0 on CPU. */
-  allocated: number;
-  maxAllocated: number;
-}
-
-export interface NativeBuildInfo {
-  version: string; // of the package
-  libtorch: string; // version compiled against
-  cuda: boolean; // built with USE_CUDA
-  deviceCount: number;
-  threads: number; // LibTorch's intra-op threads now
-}
-
-/** The LM head on N rows of hidden states: log-probs and entropies of softmax(hidden weight^T / temperature). */
-export interface NativeHeadInputs {
-  hidden: Float32Array; // [N * hiddenSize]
-  weight: Float32Array; // [V * hiddenSize]
-  targets: Int32Array; // [N]
-  hiddenSize: number;
-  temperature: number;
-  dtype: 'float32' | 'bfloat16';
-  device: 'cpu' | 'cuda';
-  numThreads: number; // 0: leave LibTorch's choice
-  byLogProb: Float32Array | null; // [N] gradients of a loss by the outputs; null: forward only
-  byEntropy: Float32Array | null;
-}
-
-export interface NativeHeadResult {
-  logProbs: Float32Array; // [N]
-  entropy: Float32Array; // [N]
-  byHidden: Float32Array | null; // [N * hiddenSize]
-  byWeight: Float32Array | null; // [V * hiddenSize]
-  seconds: number; // of the computation, without copies from and to arrays
-}
-
-/** The work of one rank, or of the ranks that share its micro-batches (`ulysses`). */
-export interface NativeSimulatedWork {
-  microBatches: number;
-  /** Of the decoder in each micro-batch. */
-  rows: number;
-  /** Response tokens of all micro-batches. */
-  responses: number;
-}
-
-/** One optimiser step as one rank takes part in it, on tensors without memory (native/core/simulation.h). */
-export interface NativeSimulation {
-  state: NativeStateBytes;
-  /** Elements of each group's flat buffer, with all padding, and of one rank's share of it. */
-  groups: { name: string; whole: number; own: number }[];
-  /** Collectives that move the same thing: how many, and the bytes that this rank sends in all of them. */
-  collectives: { phase: string; name: string; subject: string; count: number; bytes: number }[];
-}
+export type * from './bridge_data';
 
 /** Opaque; a wrong or closed handle is an error, never memory corruption. */
 export type NativeEngine = object & { readonly __engine: unique symbol };
