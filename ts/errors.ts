@@ -44,17 +44,26 @@ export class ConfigError extends TroupeError {
 /** A worker process ended or stopped answering: the whole group has failed. */
 export class WorkerDiedError extends TroupeError {
   readonly rank: number;
+  /** The rank's pool, where the run has several. */
+  readonly pool: string | null;
   readonly phase: string;
   readonly exitCode: number | null;
   readonly signal: string | null;
 
   constructor(
     message: string,
-    details: { rank: number; phase: string; exitCode: number | null; signal: string | null },
+    details: {
+      rank: number;
+      phase: string;
+      exitCode: number | null;
+      signal: string | null;
+      pool?: string | null;
+    },
   ) {
     super('WORKER_DIED', message);
     this.name = 'WorkerDiedError';
     this.rank = details.rank;
+    this.pool = details.pool ?? null;
     this.phase = details.phase;
     this.exitCode = details.exitCode;
     this.signal = details.signal;

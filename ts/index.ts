@@ -66,10 +66,12 @@ export {
 export type {
   Launcher,
   LauncherOptions,
+  PoolPlace,
   WorkerExit,
   WorkerProcess,
   WorkerSpec,
 } from './controller/launcher';
+export { ResourcePools, type ResourcePoolsOptions } from './controller/resource_pools';
 export { WorkerGroup, type WorkerGroupOptions } from './controller/worker_group';
 export { Critic, type CriticMetrics, type CriticUpdateOptions } from './critic/critic';
 export { Tokenizer, type TokenizerOptions } from './data/tokenizer';

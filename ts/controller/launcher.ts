@@ -24,9 +24,24 @@ export interface WorkerEnvironment {
   LOCAL_RANK: string;
 }
 
+/** A group among others on the same machine: see ResourcePools. */
+export interface PoolPlace {
+  /** Errors and the output of workers name it. */
+  name: string;
+  /** Local rank of the group's rank 0: its workers use the GPUs from this one on. */
+  firstLocalRank: number;
+  /** Workers of all groups: they share the cores. */
+  localWorldSize: number;
+}
+
 export interface WorkerSpec {
   rank: number;
   worldSize: number;
+  /** Among all workers of the run on this machine, whatever their pool: the GPU to use. */
+  localRank: number;
+  localWorldSize: number;
+  /** Where the run has several pools of workers: the name of this one. */
+  pool: string | null;
   device: 'cpu' | 'cuda';
   /** Threads to compute with; null: the worker's own choice. */
   numThreads: number | null;

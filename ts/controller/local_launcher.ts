@@ -43,7 +43,7 @@ export function createLocalLauncher(
         // A Ctrl-C goes to the whole process group of the terminal; ours must end in order, not with its workers shot.
         detached: true,
       });
-      return new LocalProcess(child, spec.rank);
+      return new LocalProcess(child, spec);
     },
   };
 }
@@ -64,15 +64,15 @@ function computeEnvironment(spec: WorkerSpec): Record<string, string> {
   return env;
 }
 
-/** The one device of a worker: the rank-th of those this process may use. */
+/** The one device of a worker: of those this process may use, the one with its local rank. */
 function visibleDevice(spec: WorkerSpec): string {
   const visible = process.env['CUDA_VISIBLE_DEVICES'];
-  if (visible === undefined) return String(spec.rank);
-  const device = visible.split(',')[spec.rank];
+  if (visible === undefined) return String(spec.localRank);
+  const device = visible.split(',')[spec.localRank];
   if (device) return device;
   throw new TroupeError(
     'INVALID_ARGUMENT',
-    `expected at least ${spec.worldSize} devices for worldSize ${spec.worldSize}, but CUDA_VISIBLE_DEVICES is '${visible}'`,
+    `expected a device for each of ${spec.localWorldSize} workers, but CUDA_VISIBLE_DEVICES is '${visible}'`,
   );
 }
 
@@ -81,8 +81,9 @@ class LocalProcess implements WorkerProcess {
   readonly #child: ChildProcess;
   readonly #tail: string[] = [];
 
-  constructor(child: ChildProcess, rank: number) {
+  constructor(child: ChildProcess, { rank, pool }: WorkerSpec) {
     this.#child = child;
+    const prefix = pool === null ? `[worker ${rank}]` : `[${pool} worker ${rank}]`;
     this.exited = new Promise((resolve) => {
       child.once('error', (error) => {
         this.#remember(`cannot start ${process.execPath}: ${error.message}`);
@@ -98,7 +99,7 @@ class LocalProcess implements WorkerProcess {
       if (stream === null) continue;
       createInterface({ input: stream }).on('line', (line) => {
         if (isError) this.#remember(line);
-        process.stderr.write(`[worker ${rank}] ${line}\n`);
+        process.stderr.write(`${prefix} ${line}\n`);
       });
     }
   }

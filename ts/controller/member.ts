@@ -8,6 +8,8 @@ import { workerDied } from './worker_death';
 /** One rank of a group: its process, its stream once it has dialled in, and the requests it owes an answer. */
 export class Member {
   readonly rank: number;
+  /** Of the group, where the run has several. */
+  readonly pool: string | null;
   readonly process: WorkerProcess;
   readonly client: WorkerClient;
   connection: WorkerConnection | null = null;
@@ -16,8 +18,9 @@ export class Member {
   /** Set when the worker is ready. */
   buildInfo: NativeBuildInfo | null = null;
 
-  constructor(rank: number, process: WorkerProcess) {
+  constructor(rank: number, pool: string | null, process: WorkerProcess) {
     this.rank = rank;
+    this.pool = pool;
     this.process = process;
     this.client = new WorkerClient(rank, (message) => this.connection?.send(message));
   }
@@ -27,6 +30,7 @@ export class Member {
     const request = this.client.current;
     return workerDied({
       rank: this.rank,
+      pool: this.pool,
       phase: phase ?? request ?? (this.buildInfo === null ? 'startup' : 'idle'),
       request,
       exit: this.exit,

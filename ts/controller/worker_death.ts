@@ -1,8 +1,11 @@
 import { WorkerDiedError } from '../errors';
+import { workerName } from './group_errors';
 import type { WorkerExit } from './launcher';
 
 export interface Death {
   rank: number;
+  /** Of the rank, where the run has several. */
+  pool: string | null;
   /** Where the trainer was: 'update_actor'; or what the worker was asked last. */
   phase: string;
   /** The request being worked on, if any: "updatePolicy of 'actor'". */
@@ -23,9 +26,10 @@ export function workerDied(death: Death): WorkerDiedError {
       ? 'It wrote nothing to stderr.'
       : `Its last lines on stderr:\n${indent(death.stderrTail)}`;
   return new WorkerDiedError(
-    `worker rank ${death.rank} died in phase ${death.phase}${doing}: ${how}. ${said}`,
+    `${workerName(death.rank, death.pool)} died in phase ${death.phase}${doing}: ${how}. ${said}`,
     {
       rank: death.rank,
+      pool: death.pool,
       phase: death.phase,
       exitCode: death.exit?.exitCode ?? null,
       signal: death.exit?.signal ?? null,

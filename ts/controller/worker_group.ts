@@ -14,16 +14,19 @@ import type {
 } from '../worker/protocol';
 import { cannotStart, groupClosed, rankFailed } from './group_errors';
 import { HeartbeatMonitor, heartbeatInterval } from './heartbeat';
-import type { Launcher, LauncherOptions } from './launcher';
+import type { Launcher, LauncherOptions, PoolPlace } from './launcher';
 import { createLocalLauncher } from './local_launcher';
 import { Member } from './member';
 import { PeerReports } from './peer_reports';
 import { ControllerServer } from './server';
 import { Startup } from './startup';
+import { within } from './within';
 
 export interface WorkerGroupOptions {
   worldSize: number;
   device: 'cpu' | 'cuda';
+  /** Default: no other group works beside this one. */
+  pool?: PoolPlace;
   /** Threads per worker; default: LibTorch's choice, and with several workers an equal share of the cores. */
   numThreads?: number;
   /** Default: local child processes. */
@@ -106,6 +109,11 @@ export class WorkerGroup {
     this.#deadTimeoutMs = options.deadTimeoutMs ?? 10_000;
     this.#monitor = new HeartbeatMonitor(this.#deadTimeoutMs, (rank) => this.#onSilence(this.#member(rank)));
     this.#startup = new Startup(options.startupTimeoutMs ?? 60_000);
+  }
+
+  /** The first cause, once the group has failed. */
+  get failure(): TroupeError | null {
+    return this.#failure;
   }
 
   /** Named in the error when a worker dies: the part of the step that the trainer is in. */
@@ -209,10 +217,15 @@ export class WorkerGroup {
       onMessage: (rank, message) => this.#onMessage(this.#member(rank), message),
       onDisconnect: (rank) => this.#onDisconnect(this.#member(rank)),
     });
+    const { name: pool, firstLocalRank, localWorldSize } = this.#place();
     for (let rank = 0; rank < worldSize; rank++) {
+      const localRank = firstLocalRank + rank;
       const process = starter.start({
         rank,
         worldSize,
+        localRank,
+        localWorldSize,
+        pool,
         device: this.#options.device,
         numThreads: this.#numThreads(),
         env: {
@@ -220,10 +233,10 @@ export class WorkerGroup {
           TROUPE_TOKEN: token,
           RANK: String(rank),
           WORLD_SIZE: String(worldSize),
-          LOCAL_RANK: String(rank),
+          LOCAL_RANK: String(localRank),
         },
       });
-      const member = new Member(rank, process);
+      const member = new Member(rank, pool, process);
       this.#members.push(member);
       void process.exited.then((exit) => {
         member.exit = exit;
@@ -234,9 +247,14 @@ export class WorkerGroup {
     this.#state = 'RUNNING';
   }
 
+  #place(): Omit<PoolPlace, 'name'> & { name: string | null } {
+    return this.#options.pool ?? { name: null, firstLocalRank: 0, localWorldSize: this.worldSize };
+  }
+
   #numThreads(): number | null {
     if (this.#options.numThreads) return this.#options.numThreads;
-    return this.worldSize === 1 ? null : Math.max(1, Math.floor(availableParallelism() / this.worldSize));
+    const { localWorldSize } = this.#place();
+    return localWorldSize === 1 ? null : Math.max(1, Math.floor(availableParallelism() / localWorldSize));
   }
 
   #member(rank: number): Member {
@@ -297,7 +315,7 @@ export class WorkerGroup {
       if (settled && ![...errors.values()].some(lost)) throw cause;
       // The death that lost the collective may still be on its way, and says more.
       if (lost(cause)) await within(exitAfterDisconnectMs, this.failed);
-      this.#fail(rankFailed(cause, rank, this.#phase, what));
+      this.#fail(rankFailed(cause, this.#member(rank), this.#phase, what));
       throw await this.failed;
     }
   }
@@ -314,7 +332,7 @@ export class WorkerGroup {
         break;
       case 'error':
         if (message.requestId !== null) member.client.receive(message);
-        else this.#fail(cannotStart(message.error, member.rank));
+        else this.#fail(cannotStart(message.error, member.rank, member.pool));
         break;
       default: // hello and heartbeat have said all they have to say by coming
     }
@@ -376,15 +394,4 @@ export class WorkerGroup {
     for (const { client } of this.#members) client.fail(groupClosed());
     this.#server?.close();
   }
-}
-
-/** Waits for the promise, but no longer than `ms`: whether it has settled. */
-async function within(ms: number, promise: Promise<unknown>): Promise<boolean> {
-  let timer: NodeJS.Timeout | undefined;
-  const timeout = new Promise<boolean>((resolve) => {
-    timer = setTimeout(() => resolve(false), ms);
-  });
-  const inTime = await Promise.race([promise.then(() => true), timeout]);
-  clearTimeout(timer);
-  return inTime;
 }

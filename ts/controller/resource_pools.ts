@@ -1,0 +1,89 @@
+import { TroupeError } from '../errors';
+import { WorkerGroup, type WorkerGroupOptions } from './worker_group';
+
+export interface ResourcePoolsOptions<Name extends string>
+  extends Omit<WorkerGroupOptions, 'worldSize' | 'pool'> {
+  /** Workers of each pool, by its name. Of the GPUs of this machine the first pool takes the first ones, and so on. */
+  pools: Readonly<Record<Name, number>>;
+}
+
+/**
+ * The worker groups of one run, by name: roles whose engines are made in different pools work in different processes, on GPUs of
+ * their own. Pools share nothing but the controller, and fail as a whole.
+ */
+export class ResourcePools<Name extends string> {
+  /** Workers of all pools. */
+  readonly worldSize: number;
+  /** Resolves with the first cause when any pool fails; where there are several its message names the pool. */
+  readonly failed: Promise<TroupeError>;
+  readonly #groups: ReadonlyMap<string, WorkerGroup>;
+  #closing: Promise<void> | null = null;
+
+  /**
+   * Starts the pools one after another. With several, default threads are a share of the cores among the workers of all.
+   * @throws as WorkerGroup.launch, with no process of any pool left behind
+   */
+  static async launch<Name extends string>({
+    pools,
+    ...options
+  }: ResourcePoolsOptions<Name>): Promise<ResourcePools<Name>> {
+    const sizes = Object.entries<number>(pools);
+    if (sizes.length === 0)
+      throw new TroupeError('INVALID_ARGUMENT', 'pools: expected at least one, such as { policy: 2 }');
+    const localWorldSize = sizes.reduce((sum, [, size]) => sum + size, 0);
+    const groups = new Map<string, WorkerGroup>();
+    let firstLocalRank = 0;
+    try {
+      for (const [name, worldSize] of sizes) {
+        const place = sizes.length === 1 ? {} : { pool: { name, firstLocalRank, localWorldSize } };
+        groups.set(name, await WorkerGroup.launch({ ...options, worldSize, ...place }));
+        firstLocalRank += worldSize;
+      }
+    } catch (error) {
+      await Promise.allSettled([...groups.values()].map((group) => group.close()));
+      throw error;
+    }
+    return new ResourcePools(groups);
+  }
+
+  private constructor(groups: ReadonlyMap<string, WorkerGroup>) {
+    const all = [...groups.values()];
+    this.#groups = groups;
+    this.worldSize = all.reduce((sum, { worldSize }) => sum + worldSize, 0);
+    this.failed = Promise.race(all.map(({ failed }) => failed));
+  }
+
+  /** The workers of a pool, for the option `group` of an engine. @throws TroupeError INVALID_ARGUMENT when there is none of this name */
+  group(name: Name): WorkerGroup {
+    const group = this.#groups.get(name);
+    if (group !== undefined) return group;
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `there is no pool '${name}'; the pools are ${[...this.#groups.keys()].join(', ')}`,
+    );
+  }
+
+  /** Named in the error when a worker of any pool dies. */
+  setPhase(phase: string | null): void {
+    for (const group of this.#groups.values()) group.setPhase(phase);
+  }
+
+  /**
+   * Closes every pool, also when closing one of them fails: then with that error. Work that is under way is finished first,
+   * unless a pool has failed. Idempotent.
+   */
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
+    const groups = [...this.#groups.values()];
+    // Nobody waits any more for what the other pools are at.
+    const failure = groups.find((group) => group.failure !== null)?.failure ?? null;
+    if (failure !== null) for (const group of groups) group.abort(failure.message);
+    const closed = await Promise.allSettled(groups.map((group) => group.close()));
+    const failed = closed.find((result) => result.status === 'rejected');
+    if (failed !== undefined) throw failed.reason;
+  }
+}
