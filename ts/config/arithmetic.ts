@@ -1,3 +1,4 @@
+import { hasRewardPool, policyRanks, rewardRanks } from './pools';
 import type { ResolvedConfig } from './ppo_schema';
 import { needsCritic, needsRewardModel } from './roles';
 import type { ResolvedSftConfig } from './sft_schema';
@@ -20,11 +21,12 @@ export function batchArithmetic(config: ResolvedConfig | ResolvedSftConfig): str
 }
 
 function rlArithmetic(config: ResolvedConfig): string[] {
-  const { data, actor_rollout_ref: roles, critic, trainer, algorithm } = config;
+  const { data, actor_rollout_ref: roles, critic, reward, trainer, algorithm } = config;
   const { n, val_kwargs } = roles.rollout;
-  const ranks = trainer.nnodes * trainer.n_gpus_per_node;
+  const ranks = policyRanks(config);
   const sequences = data.train_batch_size * n;
   const lines = [
+    ...pools(config),
     `step: ${count(data.train_batch_size, 'prompt')} x ${count(n, 'response')} = ${count(sequences, 'sequence')}, ` +
       `${perRank(sequences, ranks)} (${count(ranks, 'rank')})`,
     `sequence: at most ${data.max_prompt_length} + ${data.max_response_length} = ` +
@@ -40,9 +42,13 @@ function rlArithmetic(config: ResolvedConfig): string[] {
   }
   if (needsCritic(config)) lines.push(role('critic', critic, ulyssesOf(critic, critic.model.fsdp_config)));
   if (needsRewardModel(config)) {
-    const { forward_max_token_len_per_gpu: perRank, ulysses_sequence_parallel_size: sharing } =
-      config.reward.reward_model;
-    lines.push(`reward model: ${microBatches(perRank, sharing)}`);
+    const { forward_max_token_len_per_gpu: tokens, ulysses_sequence_parallel_size: sharing } =
+      reward.reward_model;
+    const generated = data.gen_batch_size * n;
+    const own = hasRewardPool(config)
+      ? `${count(generated, 'sequence')} per generation batch, ${perRank(generated, rewardRanks(config))}; `
+      : '';
+    lines.push(`reward model: ${own}${microBatches(tokens, sharing)}`);
   }
   if (data.val_files !== null) {
     const batch = data.val_batch_size === null ? 'all prompts' : count(data.val_batch_size, 'prompt');
@@ -66,12 +72,21 @@ function rlArithmetic(config: ResolvedConfig): string[] {
   }
 }
 
+function pools(config: ResolvedConfig): string[] {
+  if (!hasRewardPool(config)) return [];
+  const [policy, reward] = [policyRanks(config), rewardRanks(config)];
+  return [
+    `pools: policy, ${count(policy, 'rank')}; reward, ${count(reward, 'rank')} for the reward model alone; ` +
+      `${policy + reward} worker processes`,
+  ];
+}
+
 function sftArithmetic({
   data,
   trainer,
   ulysses_sequence_parallel_size: sharing,
 }: ResolvedSftConfig): string[] {
-  const ranks = trainer.nnodes * trainer.n_gpus_per_node;
+  const ranks = policyRanks({ trainer });
   return [
     `step: ${count(data.train_batch_size, 'example')} = 1 optimiser step, ${perRank(data.train_batch_size, ranks)} ` +
       `(${count(ranks, 'rank')}); ${microBatches(data.max_token_len_per_gpu, sharing)}`,

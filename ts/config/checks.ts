@@ -5,6 +5,7 @@ import { LOGGER_NAMES, UNAVAILABLE_LOGGERS } from '../logging/names';
 import { rewardManagerNames } from '../reward/manager';
 import { checkCorrection } from './correction';
 import { nearestName } from './nearest';
+import { checkRewardPool, policyRanks, rewardRanks } from './pools';
 import type { ResolvedConfig } from './ppo_schema';
 import { checkReward } from './reward_checks';
 import { needsCritic, needsReference, needsRewardModel } from './roles';
@@ -51,6 +52,7 @@ export function checkConsistency(config: ResolvedConfig): void {
   checkRewardManager(config.reward);
 
   checkDivides(config, 'actor_rollout_ref.actor.ppo_mini_batch_size', roles.actor.ppo_mini_batch_size);
+  checkRewardPool(config);
   checkUlysses(config);
   checkFits(
     config,
@@ -69,13 +71,15 @@ export function checkConsistency(config: ResolvedConfig): void {
     checkFits(config, 'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu', capacity, ranks);
   }
 
-  checkFsdpSize(config, 'actor_rollout_ref.actor.fsdp_config', roles.actor.fsdp_config.fsdp_size);
+  const ranks = policyRanks(config);
+  checkFsdpSize('actor_rollout_ref.actor.fsdp_config', roles.actor.fsdp_config.fsdp_size, ranks);
   if (needsCritic(config)) {
-    checkFsdpSize(config, 'critic.model.fsdp_config', critic.model.fsdp_config.fsdp_size);
+    checkFsdpSize('critic.model.fsdp_config', critic.model.fsdp_config.fsdp_size, ranks);
   }
   if (needsRewardModel(config)) {
     const section = 'reward.reward_model.model.fsdp_config';
-    checkFsdpSize(config, section, config.reward.reward_model.model.fsdp_config.fsdp_size);
+    const { fsdp_size: size } = config.reward.reward_model.model.fsdp_config;
+    checkFsdpSize(section, size, rewardRanks(config));
   }
   checkReward(config);
 
@@ -115,7 +119,7 @@ export function checkConsistency(config: ResolvedConfig): void {
 
 /** The same of `troupe sft`. */
 export function checkSft({ trainer, ulysses_sequence_parallel_size: ranks }: ResolvedSftConfig): void {
-  checkUlyssesSize('', ranks, trainer.nnodes * trainer.n_gpus_per_node);
+  checkUlyssesSize('', ranks, policyRanks({ trainer }));
 }
 
 /** Names that `registerPolicyLoss` added before the configuration was loaded count, too. */
@@ -265,8 +269,7 @@ function divisors(n: number): string {
   return all.length > 12 ? `${all.slice(0, 6).join(', ')}, ..., ${all.slice(-5).join(', ')}` : all.join(', ');
 }
 
-function checkFsdpSize({ trainer }: ResolvedConfig, section: string, size: number): void {
-  const ranks = trainer.n_gpus_per_node;
+function checkFsdpSize(section: string, size: number, ranks: number): void {
   if (size === -1 || size >= ranks || ranks % size === 0) return;
   throw new ConfigError(
     `${section}.fsdp_size: expected -1 or a divisor of the number of workers (${ranks}), got ${size}`,

@@ -5,6 +5,7 @@ import { checkConsistency, checkRun, checkSft } from './checks';
 import { expandPreset } from './correction';
 import type { Section } from './field';
 import { offloadNotes } from './offload_notes';
+import { poolNotes } from './pools';
 import { ppoSchema, type ResolvedConfig } from './ppo_schema';
 import { readConfigTree } from './read';
 import { type ConfigNote, resolve } from './resolve';
@@ -73,7 +74,7 @@ function fromTree<T extends { trainer: object }>(schema: Section, given: Tree): 
   const trainer = config.trainer as unknown as RunKeys;
   trainer.default_local_dir ??= path.join('checkpoints', trainer.project_name, trainer.experiment_name);
   checkRun(config as unknown as Parameters<typeof checkRun>[0]);
-  notesOf.set(config, Object.freeze(notes));
+  notesOf.set(config, Object.freeze([...notes, ...poolNotes(tree, given)]));
   deepFreeze(config);
   return config;
 }

@@ -2,13 +2,10 @@ import { bool, choice, dtype, field, fixed, ignored, int, moved, orNull, str } f
 import { DYNAMIC, FUSED, NO_PADDING, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
 import { fsdpConfig, ulyssesSize } from './role_parts';
 
-const SHARED = 'the reward model shares the workers of the policy';
 const OWN = 'the reward model runs in an engine like the critic’s: no server is started';
 
 /** Keys of verl's releases up to v0.7.0 that do nothing, below `reward_model` and below `reward.reward_model`. */
 const withoutMeaning = {
-  n_gpus_per_node: ignored(SHARED),
-  nnodes: ignored(SHARED),
   rollout: ignored(OWN),
   strategy: fixed(['fsdp', 'fsdp2'], `strategy megatron ${NOT_YET}`),
   micro_batch_size: ignored(DYNAMIC),
@@ -53,7 +50,17 @@ const currentModel = {
 /** `reward.reward_model`. */
 export const rewardModelKeys = {
   enable: field(bool, false, 'Score responses with a reward model.'),
-  enable_resource_pool: fixed([false], SHARED),
+  enable_resource_pool: field(
+    bool,
+    false,
+    'Workers of its own for the reward model, beside those of the policy; false: it shares theirs.',
+  ),
+  n_gpus_per_node: field(
+    int(0),
+    8,
+    'With enable_resource_pool: worker processes of the reward model; on cuda one per GPU, after those of the policy.',
+  ),
+  nnodes: field(int(0), 0, 'With enable_resource_pool: machines; 1 must be given.'),
   model_path: field(
     orNull(str),
     null,
@@ -90,7 +97,9 @@ export const rewardModelKeys = {
 /** `reward_model`: where verl's releases up to v0.7.0 keep the keys. */
 export const olderRewardModelKeys = {
   enable: moved('reward.reward_model.enable'),
-  enable_resource_pool: fixed([false], SHARED),
+  enable_resource_pool: moved('reward.reward_model.enable_resource_pool'),
+  n_gpus_per_node: moved('reward.reward_model.n_gpus_per_node'),
+  nnodes: moved('reward.reward_model.nnodes'),
   model_path: moved('reward.reward_model.model_path'),
   max_length: moved('reward.reward_model.max_length'),
   forward_max_token_len_per_gpu: moved('reward.reward_model.forward_max_token_len_per_gpu'),

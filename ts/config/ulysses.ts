@@ -1,4 +1,5 @@
 import { ConfigError } from '../errors';
+import { policyRanks, rewardRanks, rewardRanksKeys } from './pools';
 import type { ResolvedConfig } from './ppo_schema';
 import { needsCritic, needsReference, needsRewardModel } from './roles';
 
@@ -13,8 +14,8 @@ export function ulyssesOf(role: UpdatedRole, fsdp: FsdpConfig): number {
 
 /** @throws ConfigError for a number of ranks per micro-batch that does not divide the workers, or two that differ */
 export function checkUlysses(config: ResolvedConfig): void {
-  const { actor_rollout_ref: roles, critic, reward, trainer } = config;
-  const workers = trainer.nnodes * trainer.n_gpus_per_node;
+  const { actor_rollout_ref: roles, critic, reward } = config;
+  const workers = policyRanks(config);
   const actor = 'actor_rollout_ref.actor';
   checkSame(actor, roles.actor, `${actor}.fsdp_config`, roles.actor.fsdp_config);
   checkUlyssesSize(actor, ulyssesOf(roles.actor, roles.actor.fsdp_config), workers);
@@ -27,7 +28,7 @@ export function checkUlysses(config: ResolvedConfig): void {
   }
   if (needsRewardModel(config)) {
     const size = reward.reward_model.ulysses_sequence_parallel_size;
-    checkUlyssesSize('reward.reward_model', size, workers);
+    checkUlyssesSize('reward.reward_model', size, rewardRanks(config), rewardRanksKeys(config));
   }
 }
 
@@ -41,12 +42,17 @@ function checkSame(section: string, role: UpdatedRole, fsdpSection: string, fsdp
   );
 }
 
-/** `section`: that holds the key; '' for the root. */
-export function checkUlyssesSize(section: string, size: number, workers: number): void {
+/** `section`: that holds the key; '' for the root. `keys`: whose product the workers are. */
+export function checkUlyssesSize(
+  section: string,
+  size: number,
+  workers: number,
+  keys = 'trainer.nnodes x trainer.n_gpus_per_node',
+): void {
   if (workers % size === 0) return;
   const path = `${section === '' ? '' : `${section}.`}ulysses_sequence_parallel_size`;
   throw new ConfigError(
-    `${path}: expected a divisor of the number of workers (${workers}, trainer.nnodes x trainer.n_gpus_per_node), got ${size}`,
+    `${path}: expected a divisor of the number of workers (${workers}, ${keys}), got ${size}`,
     path,
   );
 }

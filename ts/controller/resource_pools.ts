@@ -4,7 +4,7 @@ import { WorkerGroup, type WorkerGroupOptions } from './worker_group';
 export interface ResourcePoolsOptions<Name extends string>
   extends Omit<WorkerGroupOptions, 'worldSize' | 'pool'> {
   /** Workers of each pool, by its name. Of the GPUs of this machine the first pool takes the first ones, and so on. */
-  pools: Readonly<Record<Name, number>>;
+  pools: Readonly<Partial<Record<Name, number>>>;
 }
 
 /**
@@ -27,7 +27,7 @@ export class ResourcePools<Name extends string> {
     pools,
     ...options
   }: ResourcePoolsOptions<Name>): Promise<ResourcePools<Name>> {
-    const sizes = Object.entries<number>(pools);
+    const sizes = Object.entries(pools) as [Name, number][];
     if (sizes.length === 0)
       throw new TroupeError('INVALID_ARGUMENT', 'pools: expected at least one, such as { policy: 2 }');
     const localWorldSize = sizes.reduce((sum, [, size]) => sum + size, 0);

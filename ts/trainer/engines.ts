@@ -2,9 +2,12 @@ import { Actor } from '../actor/actor';
 import type { EngineOptions, OptimOptions } from '../actor/engine_options';
 import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
+import { checkGpus, hasRewardPool, policyRanks, rewardRanks } from '../config/pools';
 import { ulyssesOf } from '../config/ulysses';
+import { countGpus } from '../controller/gpus';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
-import { WorkerGroup } from '../controller/worker_group';
+import { ResourcePools } from '../controller/resource_pools';
+import type { WorkerGroup } from '../controller/worker_group';
 import { Critic } from '../critic/critic';
 import type { Reduction } from '../native/bridge';
 import { RewardModel, type RewardModelEngine } from '../reward_model/reward_model';
@@ -33,6 +36,7 @@ export type ValueEngine = Pick<
 
 /** The engines of a run. The trainer needs no more than this, so tests run it with fakes. */
 export interface Engines {
+  /** Workers of all pools. */
   readonly worldSize: number;
   /** Parts that the actor's batches are split into; absent: one per rank. */
   readonly dataParallelSize?: number;
@@ -110,9 +114,29 @@ function withoutAdapter(actor: Actor): ReferenceEngine {
   return { computeLogProb: (batch, o) => actor.computeLogProb(batch, { ...o, disableAdapter: true }) };
 }
 
+/** Of actor, reference and critic; of the reward model, where it does not share theirs. */
+type PoolName = 'policy' | 'reward';
+
+function launchPools(
+  config: ResolvedConfig,
+  launcher: EngineNeeds['launcher'],
+): Promise<ResourcePools<PoolName>> {
+  const { trainer, actor_rollout_ref: roles } = config;
+  // Another launcher has machines that are not known here.
+  if (launcher === undefined || !('start' in launcher)) checkGpus(config, countGpus());
+  const reward = hasRewardPool(config) ? { reward: rewardRanks(config) } : {};
+  return ResourcePools.launch<PoolName>({
+    pools: { policy: policyRanks(config), ...reward },
+    device: trainer.device,
+    numThreads: trainer.num_threads ?? undefined,
+    launcher,
+    collectiveTimeoutMs: roles.nccl_timeout * 1000,
+  });
+}
+
 /**
- * One worker group with actor, reference, critic and reward model in the same processes. The reference starts from the
- * configured model, whatever checkpoint the actor resumes from; with LoRA it is the actor without its adapter.
+ * Actor, reference and critic in the same processes; the reward model beside them, or in a pool of its own. The reference starts
+ * from the configured model, whatever checkpoint the actor resumes from; with LoRA it is the actor without its adapter.
  */
 export const createEngines: CreateEngines = async (config, needs) => {
   const { actor: a, model, ref } = config.actor_rollout_ref;
@@ -121,15 +145,11 @@ export const createEngines: CreateEngines = async (config, needs) => {
   if (needs.rewardModel && r.input_tokenizer === null)
     checkSameTokenizer(model.tokenizer_path ?? model.path, r.tokenizer_path ?? (r.model_path as string));
   const reductions = gradientReductions(config);
-  const group = await WorkerGroup.launch({
-    worldSize: config.trainer.n_gpus_per_node * config.trainer.nnodes,
-    device: config.trainer.device,
-    numThreads: config.trainer.num_threads ?? undefined,
-    launcher: needs.launcher,
-    collectiveTimeoutMs: config.actor_rollout_ref.nccl_timeout * 1000,
-  });
+  const pools = await launchPools(config, needs.launcher);
   try {
+    const policy = pools.group('policy');
     const shared = (
+      group: WorkerGroup,
       path: string,
       fsdp: SharedFsdpConfig,
       dtype: Dtype,
@@ -149,6 +169,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
     });
     const actor = await Actor.create({
       ...shared(
+        policy,
         model.path,
         a.fsdp_config,
         a.fsdp_config.dtype,
@@ -167,6 +188,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
         ? withoutAdapter(actor)
         : await Actor.create({
             ...shared(
+              policy,
               model.path,
               { ...a.fsdp_config, ...ref.fsdp_config },
               a.fsdp_config.dtype,
@@ -179,6 +201,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
     const critic = needs.critic
       ? await Critic.create({
           ...shared(
+            policy,
             c.model.path,
             c.model.fsdp_config,
             c.model.fsdp_config.dtype,
@@ -195,6 +218,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
     const rewardModel = needs.rewardModel
       ? await RewardModel.create({
           ...shared(
+            hasRewardPool(config) ? pools.group('reward') : policy,
             r.model_path as string,
             r.model.fsdp_config,
             r.dtype,
@@ -209,7 +233,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
         })
       : null;
     return {
-      worldSize: group.worldSize,
+      worldSize: pools.worldSize,
       dataParallelSize: actor.engine.dataParallelSize,
       actor,
       reference,
@@ -217,12 +241,13 @@ export const createEngines: CreateEngines = async (config, needs) => {
       inferenceUtilisation: (batch, seconds) =>
         actor.engine.utilisation(batch, seconds, { forwardOnly: true }),
       rewardModel,
-      setPhase: (phase) => group.setPhase(phase),
-      failed: group.failed,
-      close: () => group.close(),
+      setPhase: (phase) => pools.setPhase(phase),
+      failed: pools.failed,
+      close: () => pools.close(),
     };
   } catch (error) {
-    await group.close();
+    // What went wrong first is what the caller must see, whatever closing says.
+    await pools.close().catch(() => undefined);
     throw error;
   }
 };

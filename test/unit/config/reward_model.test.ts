@@ -2,6 +2,8 @@ import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { batchArithmetic, configNotes, loadConfig } from '../../../ts/config/config';
+import { checkGpus, hasRewardPool, policyRanks, rewardRanks } from '../../../ts/config/pools';
+import { ConfigError } from '../../../ts/errors';
 
 const file = join(mkdtempSync(join(tmpdir(), 'config-')), 'run.yaml');
 writeFileSync(
@@ -67,7 +69,6 @@ test.each([
     ],
     /forward_max_token_len_per_gpu: 12 tokens/,
   ],
-  [['reward.reward_model.enable_resource_pool=true'], /shares the workers/],
   [['reward.sandbox.isolation=none'], /one of namespaces, process/],
 ])('%j is refused', (overrides, message) => {
   expect(() => load(...overrides)).toThrow(message);
@@ -78,4 +79,120 @@ test('truncation allows a shorter max_length', () => {
   const config = load(...rm, 'reward.reward_model.max_length=15', 'reward.reward_model.truncation=left');
   expect(config.reward.reward_model.max_length).toBe(15);
   expect(batchArithmetic(config)).toContain('reward model: micro-batches of up to 32768 tokens');
+});
+
+describe('a pool of its own', () => {
+  const model = ['reward.reward_model.enable=true', 'reward.reward_model.model_path=rm'];
+  const pool = (ranks: number) => [
+    ...model,
+    'reward.reward_model.enable_resource_pool=true',
+    'reward.reward_model.nnodes=1',
+    `reward.reward_model.n_gpus_per_node=${ranks}`,
+  ];
+  const rm = 'reward.reward_model';
+
+  test("off by default, with verl's sizes; on, its ranks are counted beside those of the policy", () => {
+    const shared = load(...model, 'trainer.n_gpus_per_node=4');
+    expect(shared.reward.reward_model).toMatchObject({
+      enable_resource_pool: false,
+      n_gpus_per_node: 8,
+      nnodes: 0,
+    });
+    expect([hasRewardPool(shared), policyRanks(shared), rewardRanks(shared)]).toEqual([false, 4, 4]);
+    const own = load(...pool(3), 'trainer.n_gpus_per_node=4');
+    expect([hasRewardPool(own), policyRanks(own), rewardRanks(own)]).toEqual([true, 4, 3]);
+    expect(configNotes(own)).toEqual([]);
+  });
+
+  test('the older names mean the same', () => {
+    const config = load(
+      ...model,
+      'reward_model.enable_resource_pool=true',
+      'reward_model.n_gpus_per_node=2',
+      'reward_model.nnodes=1',
+    );
+    expect(rewardRanks(config)).toBe(2);
+    expect(configNotes(config)).toContainEqual({
+      path: 'reward_model.nnodes',
+      reason: 'is an older name of reward.reward_model.nnodes',
+    });
+  });
+
+  test.each([
+    [
+      ['nnodes=0'],
+      'nnodes',
+      /nnodes: expected 1 because .*enable_resource_pool is true, got 0: 0 \(the default\)/,
+    ],
+    [['nnodes=2'], 'nnodes', /nnodes: expected 1 .* got 2: this version trains on one machine/],
+    [['n_gpus_per_node=0'], 'n_gpus_per_node', /n_gpus_per_node: expected an integer >= 1 .* got 0/],
+    [['n_gpus_per_node=-1'], 'n_gpus_per_node', /n_gpus_per_node: expected an integer >= 0, got -1/],
+    [
+      ['ulysses_sequence_parallel_size=4'],
+      'ulysses_sequence_parallel_size',
+      /divisor of the number of workers \(2, reward\.reward_model\.nnodes x reward\.reward_model\.n_gpus_per_node\), got 4/,
+    ],
+    [
+      ['n_gpus_per_node=4', 'model.fsdp_config.fsdp_size=3'],
+      'model.fsdp_config.fsdp_size',
+      /fsdp_size: expected -1 or a divisor of the number of workers \(4\), got 3/,
+    ],
+  ])('%j is refused, naming the key', (overrides, key, message) => {
+    const given = overrides.map((override) => `${rm}.${override}`);
+    // The policy's workers would take each of them.
+    const attempt = () => load(...pool(2), 'trainer.n_gpus_per_node=12', ...given);
+    expect(attempt).toThrow(ConfigError);
+    expect(attempt).toThrow(message);
+    expect(attempt).toThrow(expect.objectContaining({ path: `${rm}.${key}` }));
+  });
+
+  test('what divides its own workers need not divide those of the policy', () => {
+    const own = [`${rm}.ulysses_sequence_parallel_size=2`, `${rm}.model.fsdp_config.fsdp_size=2`];
+    expect(load(...pool(4), 'trainer.n_gpus_per_node=3', ...own).trainer.n_gpus_per_node).toBe(3);
+    expect(() => load(...model, 'trainer.n_gpus_per_node=3', ...own)).toThrow(
+      /ulysses_sequence_parallel_size: .*\(3, trainer\.nnodes x trainer\.n_gpus_per_node\)/,
+    );
+  });
+
+  test('keys without effect are told', () => {
+    const notes = (...overrides: string[]) =>
+      configNotes(load(...overrides)).filter(({ path }) => path.startsWith(rm));
+    const sizes = [`${rm}.n_gpus_per_node=2`, `${rm}.nnodes=1`];
+    expect(notes(...model, ...sizes)).toEqual(
+      ['n_gpus_per_node', 'nnodes'].map((key) => ({
+        path: `${rm}.${key}`,
+        reason: `has no effect without ${rm}.enable_resource_pool=true`,
+      })),
+    );
+    expect(notes('reward_model.nnodes=1').map(({ path }) => path)).toEqual([`${rm}.nnodes`]);
+    expect(notes(`${rm}.enable_resource_pool=true`)).toEqual([
+      { path: `${rm}.enable_resource_pool`, reason: `has no effect without ${rm}.enable=true` },
+    ]);
+    expect(notes(...model)).toEqual([]);
+  });
+
+  test('GPUs: one per worker of all pools, where their number is known', () => {
+    const cuda = [...pool(1), 'trainer.device=cuda'];
+    const config = load(...cuda);
+    for (const gpus of [null, 2, 8]) expect(() => checkGpus(config, gpus)).not.toThrow();
+    expect(() => checkGpus(config, 1)).toThrow(
+      /n_gpus_per_node: expected one GPU per worker, but this machine offers 1, and there are 1 of the policy and 1 of the reward/,
+    );
+    expect(() => checkGpus(load(...pool(8)), 1)).not.toThrow(); // on the CPU
+    expect(() => checkGpus(load('trainer.device=cuda'), 0)).toThrow(/^trainer\.n_gpus_per_node: .* offers 0/);
+    expect(() => load(...pool(2), 'trainer.device=cuda')).toThrow(/several workers of a pool need NCCL/);
+  });
+
+  test('batch sizes of both pools', () => {
+    const n = ['actor_rollout_ref.rollout.n=4', 'trainer.n_gpus_per_node=2'];
+    const lines = batchArithmetic(load(...pool(3), ...n));
+    expect(lines[0]).toBe(
+      'pools: policy, 2 ranks; reward, 3 ranks for the reward model alone; 5 worker processes',
+    );
+    expect(lines[1]).toBe('step: 4 prompts x 4 responses = 16 sequences, 8 per rank (2 ranks)');
+    expect(lines).toContain(
+      'reward model: 16 sequences per generation batch, about 5.3 per rank; micro-batches of up to 32768 tokens',
+    );
+    expect(batchArithmetic(load(...model, ...n)).join()).not.toContain('pool');
+  });
 });

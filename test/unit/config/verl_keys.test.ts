@@ -59,11 +59,12 @@ critic.model.{enable_activation_offload,use_remove_padding,lora_rank,lora_alpha,
 critic.model.fsdp_config.{param_offload,optimizer_offload,offload_policy,reshard_after_forward,wrap_policy,fsdp_size,forward_prefetch}
 reward.{num_workers,custom_reward_function.path,custom_reward_function.name,reward_manager.source,reward_manager.name}
 reward.{reward_manager.module,reward_model.enable,reward_model.enable_resource_pool}
+reward.{reward_model.n_gpus_per_node,reward_model.nnodes}
 reward.{reward_model.model_path,reward_model.rollout,sandbox_fusion.url,sandbox_fusion.max_concurrent,sandbox_fusion.memory_limit_mb}
 custom_reward_function.{path,name}
 sandbox_fusion.{url,max_concurrent,memory_limit_mb}
 reward_model.{enable,enable_resource_pool,strategy,model,micro_batch_size,micro_batch_size_per_gpu}
-reward_model.{max_length,reward_manager}
+reward_model.{max_length,reward_manager,n_gpus_per_node,nnodes}
 reward_model.{launch_reward_fn_async,use_reward_loop,num_workers,sandbox_fusion,reward_loop_source,rollout}
 algorithm.{adv_estimator,gamma,lam,norm_adv_by_std_in_grpo,use_kl_in_reward,kl_penalty,use_pf_ppo,gdpo_reward_keys,gdpo_reward_weights}
 algorithm.kl_ctrl.{type,kl_coef,target_kl,horizon}

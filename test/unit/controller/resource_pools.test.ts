@@ -77,7 +77,7 @@ test('engines of one name live beside each other in different pools', async () =
 });
 
 test('one pool is a group like any other: nothing names it, one worker has all cores', async () => {
-  const { pools, specs, pids } = await launch({ pools: { policy: 1 } as Record<Name, number> });
+  const { pools, specs, pids } = await launch({ pools: { policy: 1 } });
   expect(specs).toMatchObject([{ pool: null, localRank: 0, localWorldSize: 1, numThreads: null }]);
   process.kill(pids[0] as number, 'SIGKILL');
   expect((await pools.failed).message).toMatch(/^worker rank 0 died in phase idle: killed by SIGKILL/);
