@@ -257,3 +257,19 @@ test('the command prints shards and collectives of every role', () => {
   expect(roles.map(({ role }) => role)).toEqual(['actor', 'reference']);
   expect(roles.every(({ totals }) => totals.length > 0)).toBe(true);
 }, 60_000);
+
+test('a reward model with a pool of its own is simulated on its ranks', () => {
+  const root = path.resolve(__dirname, '../..');
+  const model = 'examples/plan/llama-7b';
+  const reward = ['enable=true', 'enable_resource_pool=true', 'nnodes=1', 'n_gpus_per_node=4'];
+  const args = ['plan', 'examples/plan/grpo.yaml', '--simulate', '--gpus', '20'];
+  const keys = [...reward, `model_path=${model}`].map((key) => `reward.reward_model.${key}`);
+  const run = spawnSync(process.execPath, ['dist/cli.js', ...args, ...keys], { cwd: root, encoding: 'utf8' });
+  expect({ code: run.status, stderr: run.stderr }).toEqual({ code: 0, stderr: '' });
+  expect(run.stdout).toMatch(
+    /^20 ranks: 16 in pool policy, 4 in pool reward\n\nactor: full_shard over 16 ranks/,
+  );
+  expect(run.stdout).toMatch(
+    /\n\nreward model: full_shard over 4 ranks in bfloat16; a pass of \d+ micro-batches/,
+  );
+}, 60_000);

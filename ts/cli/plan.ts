@@ -1,11 +1,11 @@
 import { ConfigError } from '../errors';
-import { advise } from '../planner/advice';
+import { type Advice, advise } from '../planner/advice';
 import { formatBytes } from '../planner/byte_size';
-import { type ConfiguredPlan, planSpecOf } from '../planner/from_config';
-import { type Plan, planMemory } from '../planner/plan';
-import { renderAdvice, renderPlan } from '../planner/render';
+import { type ConfiguredPlan, configuredPlan } from '../planner/from_config';
+import { type Plan, type PlanSpec, planMemory } from '../planner/plan';
+import { renderAdvice, renderPlan, renderPools } from '../planner/render';
 import { collectiveTotals, renderSimulation } from '../planner/render_simulation';
-import { simulateRoles } from '../planner/simulate';
+import { type RoleSimulation, simulateRoles } from '../planner/simulate';
 
 export interface PlanOptions {
   gpus: number | null;
@@ -20,6 +20,14 @@ const say = (lines: readonly string[]): void => {
   process.stdout.write(`${lines.join('\n')}\n`);
 };
 
+/** What is worked out for one pool. */
+interface PoolResult {
+  spec: PlanSpec;
+  plan: Plan;
+  /** null: it fits, or that is not known. */
+  advice: Advice | null;
+}
+
 /**
  * `troupe plan`: the memory of every rank, before any weight is loaded. Returns the exit code.
  * @throws ConfigError when the configuration does not fit
@@ -30,47 +38,69 @@ export async function plan(
   options: PlanOptions,
 ): Promise<number> {
   const { gpus, gpuMemory: memory, json } = options;
-  const configured = planSpecOf({ file, overrides, gpus, memory });
+  const configured = configuredPlan({ file, overrides, gpus, memory });
   if (options.simulate) return await simulate(configured, json);
-  const result = planMemory(configured.spec);
-  const advice = result.fits === false ? advise(configured.spec, result) : null;
+  const results = configured.pools.map((spec): PoolResult => {
+    const result = planMemory(spec);
+    return { spec, plan: result, advice: result.fits === false ? advise(spec, result) : null };
+  });
   if (json) {
-    say([JSON.stringify(asJson(configured, result, advice), null, 2)]);
+    say([JSON.stringify(asJson(configured.notes, results), null, 2)]);
   } else {
     say([
       ...configured.notes.map((note) => `note: ${note}`),
-      ...renderPlan(configured.spec, result),
-      ...(advice === null ? [] : ['', ...renderAdvice(advice)]),
+      ...renderPools(configured.pools),
+      ...joined(results.map(renderResult)),
     ]);
   }
-  if (advice === null) return 0;
-  const { peak } = result;
-  const best = advice.knobs[0];
+  const tooLarge = results.filter(({ plan }) => plan.fits === false);
+  if (tooLarge.length > 0) throw new ConfigError(`${file} does not fit: ${tooLarge.map(reason).join('; ')}`);
+  return 0;
+}
+
+const renderResult = ({ spec, plan, advice }: PoolResult): string[] => [
+  ...renderPlan(spec, plan),
+  ...(advice === null ? [] : ['', ...renderAdvice(advice)]),
+];
+
+/** An empty line between the parts. */
+const joined = (parts: readonly (readonly string[])[]): string[] =>
+  parts.flatMap((lines, i) => (i === 0 ? lines : ['', ...lines]));
+
+function reason({ plan: { peak, memory }, advice }: PoolResult): string {
+  const best = advice?.knobs[0];
   const hint = best === undefined ? '' : `; ${best.change} would save ${formatBytes(best.saves)}`;
-  throw new ConfigError(
-    `${file} does not fit: ${peak.verb} of the ${peak.role} takes ${formatBytes(peak.total)} per rank, ` +
-      `which has ${formatBytes(memory as number)}${hint}`,
+  return (
+    `${peak.verb} of the ${peak.role} takes ${formatBytes(peak.total)} per rank, ` +
+    `which has ${formatBytes(memory as number)}${hint}`
   );
 }
 
 /** `troupe plan --simulate`: one step of the engine's sharding, on shapes alone. */
-async function simulate({ spec, notes }: ConfiguredPlan, json: boolean): Promise<number> {
-  const roles = await simulateRoles(spec);
+async function simulate({ pools, notes }: ConfiguredPlan, json: boolean): Promise<number> {
+  const simulated: { spec: PlanSpec; roles: RoleSimulation[] }[] = [];
+  for (const spec of pools) simulated.push({ spec, roles: await simulateRoles(spec) });
   if (json) {
-    const { worldSize } = spec;
-    const totals = roles.map((role) => ({ ...role, totals: collectiveTotals(role) }));
-    say([JSON.stringify({ worldSize, notes, roles: totals }, null, 2)]);
+    const [policy, reward] = simulated.map(({ spec: { worldSize }, roles }) => ({
+      worldSize,
+      roles: roles.map((role) => ({ ...role, totals: collectiveTotals(role) })),
+    }));
+    say([JSON.stringify({ notes, ...policy, ...(reward ? { rewardPool: reward } : {}) }, null, 2)]);
   } else {
-    say([...notes.map((note) => `note: ${note}`), ...renderSimulation(spec, roles)]);
+    say([
+      ...notes.map((note) => `note: ${note}`),
+      ...renderPools(pools),
+      ...joined(simulated.map(({ spec, roles }) => renderSimulation(spec, roles))),
+    ]);
   }
   return 0;
 }
 
-function asJson(
-  { spec, notes }: ConfiguredPlan,
-  { roles, phases, peak, fits }: Plan,
-  advice: ReturnType<typeof advise> | null,
-): unknown {
-  const { device, worldSize, memory } = spec;
-  return { device, worldSize, memory, notes, roles, phases, peak, fits, advice };
+/** The pool of the policy, and below it that of the reward model where it has one. */
+function asJson(notes: readonly string[], results: readonly PoolResult[]): unknown {
+  const [policy, reward] = results.map(({ spec: { device, worldSize, memory }, plan, advice }) => {
+    const { roles, phases, peak, fits } = plan;
+    return { device, worldSize, memory, roles, phases, peak, fits, advice };
+  });
+  return { notes, ...policy, ...(reward ? { rewardPool: reward } : {}) };
 }

@@ -125,7 +125,8 @@ const withPlan = (y: Argv) =>
     .option('gpus', {
       type: 'number',
       requiresArg: true,
-      describe: 'Ranks; default: trainer.nnodes x trainer.n_gpus_per_node',
+      describe:
+        'Ranks in all, of which a reward model with a pool of its own takes its number; default: as configured',
     })
     .option('gpu-memory', {
       type: 'string',

@@ -77,11 +77,11 @@ function checkpointing(spec: PlanSpec): Change[] {
 function capacities(spec: PlanSpec): Change[] {
   return distinct(spec.roles.map((role) => role.keys.capacity)).flatMap((key): Change[] => {
     const sharing = spec.roles.filter((role) => role.keys.capacity === key);
-    const capacity = (sharing[0] as RoleSpec).capacity;
+    const { capacity, uncounted = 0 } = sharing[0] as RoleSpec;
     const least = Math.min(capacity, Math.max(...sharing.map(leastCapacity)));
     if (least === capacity) return [];
     const at = (tokens: number): Change => ({
-      text: `${key}=${tokens}`,
+      text: `${key}=${tokens - uncounted}`,
       spec: withRoles(spec, (role) => (role.keys.capacity === key ? { ...role, capacity: tokens } : role)),
     });
     let best = least;
@@ -174,7 +174,14 @@ function noReference(spec: PlanSpec): Change[] {
 function moreGpus(spec: PlanSpec): Change[] {
   const count = enoughGpus(spec) ?? gpuCounts(spec).at(-1);
   if (count === undefined || count === spec.worldSize) return [];
-  return [{ text: `--gpus ${count}`, spec: { ...spec, worldSize: count } }];
+  return [{ text: ranksText(spec, count), spec: { ...spec, worldSize: count } }];
+}
+
+/** As it is typed for so many ranks of this pool; the others stay as they are. */
+function ranksText({ pool }: PlanSpec, count: number): string {
+  if (pool === undefined) return `--gpus ${count}`;
+  const gpus = `--gpus ${count + pool.otherRanks}`;
+  return pool.name === 'policy' ? gpus : `${gpus} reward.reward_model.n_gpus_per_node=${count}`;
 }
 
 function gpuCounts({ worldSize }: PlanSpec): number[] {
@@ -199,6 +206,7 @@ function together(spec: PlanSpec): Change {
     }),
   );
   const worldSize = enoughGpus({ ...spec, roles }) ?? spec.worldSize;
-  const gpus = worldSize === spec.worldSize ? '' : `, --gpus ${worldSize}`;
-  return { text: `all of these but the reference${gpus}`, spec: { ...spec, worldSize, roles } };
+  const gpus = worldSize === spec.worldSize ? '' : `, ${ranksText(spec, worldSize)}`;
+  const all = noReference(spec).length === 0 ? 'all of these' : 'all of these but the reference';
+  return { text: `${all}${gpus}`, spec: { ...spec, worldSize, roles } };
 }

@@ -3,31 +3,34 @@ import { availableParallelism } from 'node:os';
 import { resolveLoraOptions } from '../actor/lora_options';
 import { planLora } from '../actor/plan_lora';
 import { loadConfig, loadSftConfig, type ResolvedConfig, type ResolvedSftConfig } from '../config/config';
+import { hasRewardPool, policyRanks, rewardRanks } from '../config/pools';
 import { readConfigTree } from '../config/read';
 import { needsCritic, needsReference, needsRewardModel } from '../config/roles';
-import { getPath, type Tree } from '../config/tree';
+import { getPath } from '../config/tree';
 import { ulyssesOf } from '../config/ulysses';
 import { isSftTree } from '../config/verl/source';
-import { ConfigError } from '../errors';
 import { tensorMapping } from '../model/names';
 import type { NativeModelConfig } from '../native/bridge';
-import { offloadOptions } from '../trainer/fsdp_options';
 import { loraOptions, usesLora } from '../trainer/lora';
+import { askedRanks } from './asked_ranks';
 import { readModelShape } from './model_shape';
 import { type Load, type PlanSpec, planMemory, type RoleName, type RoleSpec } from './plan';
+import { rewardModelRole } from './reward_model_role';
+import { checkedUlysses, dtypeOf, loadPerRank, placementOf, shardingOf, type Target } from './role_parts';
 import { ON_DEVICE, type Placement } from './shard_memory';
 
 export interface PlanRequest {
   file: string;
   overrides: readonly string[];
-  /** Ranks; null: trainer.nnodes x trainer.n_gpus_per_node. */
+  /** Ranks of all pools; null: as the configuration says. */
   gpus: number | null;
   /** Bytes per rank; null: not known. */
   memory: number | null;
 }
 
 export interface ConfiguredPlan {
-  spec: PlanSpec;
+  /** The pool of the policy, and that of the reward model where it has one. */
+  pools: readonly [PlanSpec, ...PlanSpec[]];
   program: 'train' | 'sft';
   /** Said to the user beside the numbers. */
   notes: string[];
@@ -40,40 +43,52 @@ const ALL_PROMPTS = 256;
  * Reads a configuration and the shapes of its models; no weight is read.
  * @throws ConfigError as loadConfig, or for a model directory without config.json; TroupeError INVALID_MODEL
  */
-export function planSpecOf({ file, overrides, gpus, memory }: PlanRequest): ConfiguredPlan {
+export function configuredPlan({ file, overrides, gpus, memory }: PlanRequest): ConfiguredPlan {
   const tree = readConfigTree(file, overrides);
   const given = getPath(tree, 'trainer.device');
   const device = given === 'cpu' ? 'cpu' : 'cuda';
   const notes = given === undefined ? ['trainer.device is not given: planned for cuda'] : [];
-  const worldSize = gpus ?? ranksOf(tree);
+  const ranks = askedRanks(tree, gpus);
   // What this version can start, and where, is not the question here.
-  const asked = [
-    ...overrides,
-    'trainer.nnodes=1',
-    `trainer.n_gpus_per_node=${worldSize}`,
-    'trainer.device=cpu',
-  ];
+  const asked = [...overrides, ...ranks.overrides, 'trainer.device=cpu'];
   if (isSftTree(tree)) {
     const config = loadSftConfig(file, asked);
-    const common = { device, worldSize, memory } as const;
+    const common = { device, worldSize: ranks.policy, memory } as const;
     const threads = config.trainer.num_threads ?? availableParallelism();
-    return { program: 'sft', notes, spec: { ...common, threads, roles: [sftRole(config, common)] } };
+    return { program: 'sft', notes, pools: [{ ...common, threads, roles: [sftRole(config, common)] }] };
   }
   const config = loadConfig(file, asked);
-  const spec = rlPlanSpec(config, { device, worldSize, memory: memory ?? config.trainer.memory_per_rank });
-  return { program: 'train', notes, spec };
+  const pools = planPools(config, { device, memory: memory ?? config.trainer.memory_per_rank });
+  return { program: 'train', notes, pools };
 }
 
 /**
- * What a configuration asks of each rank. gradient_reduction auto becomes mini_batch, actor before critic, where everything fits
+ * What a configuration asks of each rank of each pool, that of the policy first. gradient_reduction auto becomes mini_batch, actor before critic, where everything fits
  * into the memory with it; micro_batch when it does not, or when the memory is not known.
  */
-export function rlPlanSpec(
+export function planPools(
   config: ResolvedConfig,
-  target: Pick<PlanSpec, 'device' | 'worldSize' | 'memory'>,
-): PlanSpec {
+  { device, memory }: Pick<PlanSpec, 'device' | 'memory'>,
+): [PlanSpec, ...PlanSpec[]] {
   const threads = config.trainer.num_threads ?? availableParallelism();
-  const spec = { ...target, threads, roles: rlRoles(config, target) };
+  const [policy, reward] = [policyRanks(config), rewardRanks(config)];
+  const common = { device, memory, threads };
+  const roles = policyRoles(config, { device, worldSize: policy });
+  const model = needsRewardModel(config) ? [rewardModelRole(config, { device, worldSize: reward })] : [];
+  if (!hasRewardPool(config))
+    return [chooseReductions(config, { ...common, worldSize: policy, roles: [...roles, ...model] })];
+  return [
+    chooseReductions(config, {
+      ...common,
+      worldSize: policy,
+      pool: { name: 'policy', otherRanks: reward },
+      roles,
+    }),
+    { ...common, worldSize: reward, pool: { name: 'reward', otherRanks: policy }, roles: model },
+  ];
+}
+
+function chooseReductions(config: ResolvedConfig, spec: PlanSpec): PlanSpec {
   const asked: readonly (readonly [RoleName, string])[] = [
     ['actor', config.actor_rollout_ref.actor.fsdp_config.gradient_reduction],
     ['critic', config.critic.model.fsdp_config.gradient_reduction],
@@ -93,31 +108,11 @@ function withReduction(spec: PlanSpec, name: RoleName, reduction: Placement['red
   return { ...spec, roles };
 }
 
-function ranksOf(tree: Tree): number {
-  const count = (key: string): number => {
-    const value = getPath(tree, key);
-    return typeof value === 'number' && Number.isInteger(value) && value > 0 ? value : 1;
-  };
-  return count('trainer.nnodes') * count('trainer.n_gpus_per_node');
-}
-
-interface Target {
-  device: 'cpu' | 'cuda';
-  worldSize: number;
-}
-
-const dtypeOf = (dtype: 'float32' | 'bfloat16' | null, { device }: Target): 'float32' | 'bfloat16' =>
-  dtype ?? (device === 'cuda' ? 'bfloat16' : 'float32');
-
-function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
-  const { data, actor_rollout_ref: roles, critic, reward } = config;
+/** All but the reward model. */
+function policyRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
+  const { data, actor_rollout_ref: roles, critic } = config;
   const { actor, rollout, model } = roles;
-  const longest = data.max_prompt_length + data.max_response_length;
-  const perRank = (sequences: number, ulysses: number): Load => ({
-    sequences: Math.ceil((sequences * ulysses) / target.worldSize),
-    longest,
-    response: data.max_response_length,
-  });
+  const perRank = (sequences: number, ulysses: number): Load => loadPerRank(sequences, ulysses, data, target);
   const step = (ulysses: number): Load => perRank(data.train_batch_size * rollout.n, ulysses);
   const lengths = { promptLength: data.max_prompt_length, responseLength: data.max_response_length };
   const prompts = (count: number): number => Math.ceil(count / target.worldSize);
@@ -222,37 +217,6 @@ function rlRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
       },
     });
   }
-  if (needsRewardModel(config)) {
-    const { reward_model: keys } = reward;
-    const shape = readModelShape(keys.model_path as string, 'value', 'reward.reward_model.model_path');
-    const sharing = checkedUlysses(
-      keys.ulysses_sequence_parallel_size,
-      shape,
-      'reward.reward_model.ulysses_sequence_parallel_size',
-    );
-    const load = step(sharing);
-    found.push({
-      name: 'reward model',
-      model: shape,
-      ulysses: sharing,
-      dtype: dtypeOf(keys.dtype, target),
-      ...shardingOf(keys.model.fsdp_config),
-      placement: placementOf(keys.model.fsdp_config),
-      // One place more than the tokens: see RewardModel.score.
-      capacity: keys.forward_max_token_len_per_gpu + 1,
-      gradientCheckpointing: false,
-      inference: { ...load, longest: longest + 1, response: load.response + 1 },
-      update: null,
-      rollouts: [],
-      keys: {
-        capacity: 'reward.reward_model.forward_max_token_len_per_gpu',
-        dtype: 'reward.reward_model.dtype',
-        gradientCheckpointing: null,
-        sharding: 'reward.reward_model.model.fsdp_config',
-        placement: 'reward.reward_model.model.fsdp_config',
-      },
-    });
-  }
   return found;
 }
 
@@ -290,15 +254,6 @@ function sftRole(config: ResolvedSftConfig, target: Target): RoleSpec {
   };
 }
 
-/** The heads of the model must divide over the ranks that share a micro-batch. */
-function checkedUlysses(ulysses: number, { numHeads }: NativeModelConfig, key: string): number {
-  if (numHeads % ulysses === 0) return ulysses;
-  throw new ConfigError(
-    `${key}: expected a divisor of the ${numHeads} attention heads of the model, got ${ulysses}`,
-    key,
-  );
-}
-
 /** As trainer/engines.ts reads verl's keys, from the shape of the model alone. */
 function loraOf(
   section: Parameters<typeof loraOptions>[0] & { path: string },
@@ -309,30 +264,4 @@ function loraOf(
   if (lora === undefined) return {};
   const model = { dir: section.path, config, mapping: tensorMapping(config) };
   return { lora: planLora(key, model, resolveLoraOptions(key, lora)) };
-}
-
-/** As trainer/engines.ts reads verl's keys. */
-function shardingOf(fsdp: {
-  fsdp_size: number;
-  reshard_after_forward: boolean;
-}): Pick<RoleSpec, 'strategy' | 'shardSize'> {
-  if (fsdp.fsdp_size === 1) return { strategy: 'no_shard', shardSize: null };
-  return {
-    strategy: fsdp.reshard_after_forward ? 'full_shard' : 'shard_grad_op',
-    shardSize: fsdp.fsdp_size > 1 ? fsdp.fsdp_size : null,
-  };
-}
-
-function placementOf(
-  fsdp: Parameters<typeof offloadOptions>[0] & {
-    forward_prefetch: boolean;
-    gradient_reduction?: Placement['reduction'] | 'auto';
-  },
-): Placement {
-  const { params, grads, optimizer } = offloadOptions(fsdp);
-  return {
-    offload: { parameters: params, gradients: grads, moments: optimizer },
-    prefetch: fsdp.forward_prefetch,
-    reduction: fsdp.gradient_reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch',
-  };
 }

@@ -38,6 +38,8 @@ export interface RoleSpec {
   placement: Placement;
   /** Packing capacity of one rank: a micro-batch has `ulysses` times as many tokens. */
   capacity: number;
+  /** Tokens of `capacity` that its key does not count. Default 0. */
+  uncounted?: number;
   gradientCheckpointing: boolean;
   /** compute_log_prob or compute_values; null: not called. */
   inference: Load | null;
@@ -56,8 +58,10 @@ export interface RoleSpec {
   };
 }
 
-/** What is planned. */
+/** What is planned: the workers of one pool. */
 export interface PlanSpec {
+  /** Given where the run has several pools: which one this is, and the ranks of the others. */
+  pool?: { name: 'policy' | 'reward'; otherRanks: number };
   device: 'cpu' | 'cuda';
   worldSize: number;
   /** Compute threads per worker on a CPU. */

@@ -20,7 +20,15 @@ export function formatCount(count: number): string {
   return count >= 1e6 ? `${(count / 1e6).toFixed(2)} M` : String(count);
 }
 
-/** What `troupe plan` prints. */
+/** The ranks of every pool, where there are several. */
+export function renderPools(pools: readonly PlanSpec[]): string[] {
+  if (pools.length === 1) return [];
+  const all = pools.reduce((sum, { worldSize }) => sum + worldSize, 0);
+  const each = pools.map(({ worldSize, pool }) => `${worldSize} in pool ${pool?.name}`);
+  return [`${all} ranks: ${each.join(', ')}`, ''];
+}
+
+/** What `troupe plan` prints of one pool. */
 export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
   const of = spec.memory === null ? '' : `, ${formatBytes(spec.memory)} each`;
   const bytesOf = ({ parameters, gradients, optimizer }: StateBytes): string[] =>
@@ -42,7 +50,7 @@ export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
   const { peak } = plan;
   const resident = peak.memory.parameters + peak.memory.gradients + peak.memory.optimizer;
   return [
-    `${spec.worldSize} ${spec.worldSize === 1 ? 'rank' : 'ranks'} on ${spec.device}${of}; bytes of one rank`,
+    `${spec.pool === undefined ? '' : `pool ${spec.pool.name}: `}${spec.worldSize} ${spec.worldSize === 1 ? 'rank' : 'ranks'} on ${spec.device}${of}; bytes of one rank`,
     '',
     ...table([
       ['held throughout', 'model', 'dtype', 'sharding', 'parameters', 'gradients', 'optimiser'],

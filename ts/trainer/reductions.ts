@@ -1,6 +1,6 @@
 import type { ResolvedConfig } from '../config/config';
 import type { Reduction } from '../native/bridge';
-import { rlPlanSpec } from '../planner/from_config';
+import { planPools } from '../planner/from_config';
 
 /**
  * When actor and critic sum their gradients. auto: by the plan of the run, where trainer.memory_per_rank says what there is;
@@ -10,8 +10,8 @@ export function gradientReductions(config: ResolvedConfig): { actor: Reduction; 
   const actor = config.actor_rollout_ref.actor.fsdp_config.gradient_reduction;
   const critic = config.critic.model.fsdp_config.gradient_reduction;
   if (actor !== 'auto' && critic !== 'auto') return { actor, critic };
-  const { device, memory_per_rank: memory, nnodes, n_gpus_per_node: gpus } = config.trainer;
-  const { roles } = rlPlanSpec(config, { device, memory, worldSize: nnodes * gpus });
+  const { device, memory_per_rank: memory } = config.trainer;
+  const [{ roles }] = planPools(config, { device, memory });
   const of = (name: 'actor' | 'critic'): Reduction =>
     roles.find((role) => role.name === name)?.placement.reduction ?? 'micro_batch';
   return { actor: of('actor'), critic: of('critic') };
