@@ -1,9 +1,9 @@
-import { readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Batch } from '../../ts/batch/batch';
 import { Tokenizer } from '../../ts/data/tokenizer';
 import { RewardModel } from '../../ts/reward_model/reward_model';
-import { runCommand } from '../helpers/e2e_process';
+import { allGone, Command } from '../helpers/e2e_process';
 import { rewardTensors, Workspace, writeModel } from '../helpers/e2e_workspace';
 
 // `troupe train` with a reward model among the workers.
@@ -19,8 +19,8 @@ beforeAll(async () => {
 });
 afterAll(() => workspace.remove());
 
-const train = (name: string, ...overrides: string[]) =>
-  runCommand([
+const start = (name: string, ...overrides: string[]): Command =>
+  new Command([
     'train',
     workspace.file('train.yaml'),
     'reward.custom_reward_function.path=null',
@@ -32,6 +32,12 @@ const train = (name: string, ...overrides: string[]) =>
     'trainer.total_training_steps=2',
     ...overrides,
   ]);
+
+const train = (name: string, ...overrides: string[]) => start(name, ...overrides).exited;
+
+const OWN_WORKERS = ['enable_resource_pool=true', 'nnodes=1', 'n_gpus_per_node=2'].map(
+  (key) => `reward.reward_model.${key}`,
+);
 
 interface Row {
   input: string;
@@ -73,6 +79,25 @@ test('the scores of a run are those of the model, with and without a reward func
   expect(await train('plain')).toMatchObject({ code: 0 });
   const plain = [...rows('plain', 1), ...rows('plain', 2)];
   expect(plain.map(({ score }) => score)).toEqual(dumped.map(({ score }) => score));
+
+  expect(await train('own', ...OWN_WORKERS)).toMatchObject({ code: 0, stderr: '' });
+  expect([...rows('own', 1), ...rows('own', 2)]).toEqual(plain);
+});
+
+test('a worker of its pool dies while the policy is at work: exit code 1, one error, nothing left', async () => {
+  const run = start('killed', ...OWN_WORKERS, 'actor_rollout_ref.actor.ppo_epochs=500');
+  await run.until('the first step', () => existsSync(workspace.file('killed/samples/1.jsonl')));
+  const workers = run.workers();
+  expect(workers).toHaveLength(3);
+  const last = workers.find((pid) =>
+    readFileSync(`/proc/${pid}/environ`, 'utf8').includes('\0LOCAL_RANK=2\0'),
+  );
+  process.kill(last as number, 'SIGKILL');
+  const { code, stderr } = await run.exited;
+  expect(code).toBe(1);
+  expect(stderr).toMatch(/worker rank 1 of pool reward died in phase [\w ]+: killed by SIGKILL/);
+  expect(stderr.match(/troupe: error/g)).toHaveLength(1);
+  expect(await allGone(workers, 5000)).toBe(true);
 });
 
 test('remax, and PPO with a critic, run with it', async () => {

@@ -40,8 +40,11 @@ export class ResourcePools<Name extends string> {
         firstLocalRank += worldSize;
       }
     } catch (error) {
-      await Promise.allSettled([...groups.values()].map((group) => group.close()));
-      throw error;
+      const started = [...groups.values()];
+      // A pool that was lost meanwhile came first.
+      const first = started.find(({ failure }) => failure !== null)?.failure;
+      await Promise.allSettled(started.map((group) => group.close()));
+      throw first ?? error;
     }
     return new ResourcePools(groups);
   }

@@ -137,6 +137,19 @@ describe('a launch that fails', () => {
     await gone(pids);
   });
 
+  test('the first pool is lost while the second one does not start: the first cause', async () => {
+    const { launcher, pids } = observedLauncher({ reward: 'no-dial' });
+    const start: Launcher['start'] = (spec) => {
+      const worker = launcher.start(spec);
+      if (spec.pool === 'reward') process.kill(pids[1] as number, 'SIGKILL');
+      return worker;
+    };
+    const options = { pools: sizes, device: 'cpu', launcher: { start }, startupTimeoutMs: 4000 } as const;
+    const error = await rejection(ResourcePools.launch(options));
+    expect(error).toMatchObject({ pool: 'policy', rank: 1, signal: 'SIGKILL' });
+    await gone(pids);
+  });
+
   test('no pool, a pool without workers', async () => {
     await expect(ResourcePools.launch({ pools: {}, device: 'cpu' })).rejects.toThrow(/expected at least one/);
     const { launcher, pids } = observedLauncher();
