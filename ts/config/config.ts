@@ -44,7 +44,7 @@ export function loadSftConfig(file: string, overrides: readonly string[] = []): 
 /** Keys that were given and are accepted, with the reason why they change nothing here. */
 export function configNotes(config: ResolvedConfig | ResolvedSftConfig): readonly ConfigNote[] {
   const notes = notesOf.get(config) ?? [];
-  return 'actor_rollout_ref' in config ? [...notes, ...offloadNotes(config)] : notes;
+  return 'actor_rollout_ref' in config ? [...notes, ...offloadNotes(config), ...poolNotes(config)] : notes;
 }
 
 /** The resolved tree as YAML that `loadConfig` reads again. */
@@ -74,7 +74,7 @@ function fromTree<T extends { trainer: object }>(schema: Section, given: Tree): 
   const trainer = config.trainer as unknown as RunKeys;
   trainer.default_local_dir ??= path.join('checkpoints', trainer.project_name, trainer.experiment_name);
   checkRun(config as unknown as Parameters<typeof checkRun>[0]);
-  notesOf.set(config, Object.freeze([...notes, ...poolNotes(tree, given)]));
+  notesOf.set(config, Object.freeze(notes));
   deepFreeze(config);
   return config;
 }

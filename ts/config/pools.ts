@@ -2,8 +2,8 @@
 import { ConfigError } from '../errors';
 import type { ResolvedConfig } from './ppo_schema';
 import type { ConfigNote } from './resolve';
+import { rewardModelKeys } from './reward_model_section';
 import { needsRewardModel } from './roles';
-import { getPath, type Tree } from './tree';
 
 const SECTION = 'reward.reward_model';
 const SWITCH = `${SECTION}.enable_resource_pool`;
@@ -73,16 +73,12 @@ export function checkGpus(config: ResolvedConfig, gpus: number | null): void {
   );
 }
 
-/** Keys of a pool that is not asked for, where they are given. */
-export function poolNotes(resolved: Tree, given: Tree): ConfigNote[] {
-  const on = (key: string): boolean => getPath(resolved, `${SECTION}.${key}`) === true;
-  const isGiven = (key: string): boolean =>
-    [SECTION, 'reward_model'].some((section) => (getPath(given, `${section}.${key}`) ?? null) !== null);
-  if (on('enable') && on('enable_resource_pool')) return [];
-  const without = on('enable_resource_pool') ? `${SECTION}.enable` : SWITCH;
-  const keys = ['n_gpus_per_node', 'nnodes'].filter(isGiven);
-  return [...(on('enable_resource_pool') ? ['enable_resource_pool'] : []), ...keys].map((key) => ({
-    path: `${SECTION}.${key}`,
-    reason: `has no effect without ${without}=true`,
-  }));
+/** Keys of a pool that is not asked for, where they say anything but their defaults. */
+export function poolNotes(config: ResolvedConfig): ConfigNote[] {
+  if (hasRewardPool(config)) return [];
+  const keys = config.reward.reward_model;
+  const without = keys.enable_resource_pool ? `${SECTION}.enable` : SWITCH;
+  return (['enable_resource_pool', 'n_gpus_per_node', 'nnodes'] as const)
+    .filter((key) => keys[key] !== rewardModelKeys[key].value)
+    .map((key) => ({ path: `${SECTION}.${key}`, reason: `has no effect without ${without}=true` }));
 }

@@ -169,6 +169,8 @@ describe('a pool of its own', () => {
       { path: `${rm}.enable_resource_pool`, reason: `has no effect without ${rm}.enable=true` },
     ]);
     expect(notes(...model)).toEqual([]);
+    // As a resolved configuration has them.
+    expect(notes(...model, `${rm}.n_gpus_per_node=8`, `${rm}.nnodes=0`)).toEqual([]);
   });
 
   test('GPUs: one per worker of all pools, where their number is known', () => {
