@@ -62,10 +62,7 @@ export function configuredPlan({ file, overrides, gpus, memory }: PlanRequest): 
   return { program: 'train', notes, pools };
 }
 
-/**
- * What a configuration asks of each rank of each pool, that of the policy first. gradient_reduction auto becomes mini_batch, actor before critic, where everything fits
- * into the memory with it; micro_batch when it does not, or when the memory is not known.
- */
+/** What a configuration asks of each rank of each pool, that of the policy first. */
 export function planPools(
   config: ResolvedConfig,
   { device, memory }: Pick<PlanSpec, 'device' | 'memory'>,
@@ -88,6 +85,10 @@ export function planPools(
   ];
 }
 
+/**
+ * gradient_reduction auto becomes mini_batch, actor before critic, where everything fits into the memory with it; micro_batch when it
+ * does not, or when the memory is not known.
+ */
 function chooseReductions(config: ResolvedConfig, spec: PlanSpec): PlanSpec {
   const asked: readonly (readonly [RoleName, string])[] = [
     ['actor', config.actor_rollout_ref.actor.fsdp_config.gradient_reduction],
