@@ -14,13 +14,10 @@
 #include "rollout/kv_cache.h"
 #include "rollout/prompts.h"
 #include "rollout/random.h"
-#include "rollout/sampler.h"
+#include "rollout/row_sampler.h"
 
 namespace troupe {
 namespace {
-
-// Fewer logits cost less than waking the other threads.
-constexpr int64_t kSmallSampling = 1 << 14;
 
 // A prompt that has run: its keys and values, and where its samples begin.
 struct Prompt {
@@ -61,7 +58,7 @@ class Generation {
   void prefill(int64_t first, int64_t count);
   void decode(int64_t rows);
   void sample_all(int64_t decoded);
-  void sample_row(Sequence& sequence, const float* logits) const;
+  void append(Sequence& sequence, const Sampled& sampled) const;
   void retire();
   GenerateResult collect() const;
 
@@ -244,30 +241,27 @@ void Generation::sample_all(int64_t decoded) {
     buffers_.x.select(0, row).copy_(ready_[static_cast<size_t>(prompt - first_ready_)].hidden);
   }
   const int64_t chunk = buffers_.logits.size(0);
+  const SamplerOptions sampler{
+      .temperature = options_.temperature, .top_k = options_.top_k, .top_p = options_.top_p};
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
     const int64_t padded = round_up(count, tile_);
     const at::Tensor logits = buffers_.logits.narrow(0, 0, padded);
     decoder_.logits(buffers_.x.narrow(0, begin, padded), logits);
-    const at::Tensor on_cpu = logits.cpu();
-    const float* data = on_cpu.const_data_ptr<float>();
-    const auto sample = [&](int64_t i) {
-      sample_row(running_[static_cast<size_t>(begin + i)], data + i * config_.vocab_size);
-    };
-    if (count * config_.vocab_size < kSmallSampling) {
-      for (int64_t i = 0; i < count; ++i) sample(i);
-    } else {
-      parallel_items(count, sample);
+    std::vector<double> uniforms(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      const Sequence& sequence = running_[static_cast<size_t>(begin + i)];
+      uniforms[static_cast<size_t>(i)] =
+          uniform(prompts_.seed(sequence.sample), static_cast<uint64_t>(sequence.tokens.size()));
     }
+    const std::vector<Sampled> sampled = sample_rows(logits.narrow(0, 0, count), sampler, uniforms);
+    for (int64_t i = 0; i < count; ++i)
+      append(running_[static_cast<size_t>(begin + i)], sampled[static_cast<size_t>(i)]);
   }
 }
 
-void Generation::sample_row(Sequence& sequence, const float* logits) const {
+void Generation::append(Sequence& sequence, const Sampled& sampled) const {
   const auto step = static_cast<int64_t>(sequence.tokens.size());
-  const SamplerOptions sampler{
-      .temperature = options_.temperature, .top_k = options_.top_k, .top_p = options_.top_p};
-  const Sampled sampled = sample_token(logits, config_.vocab_size, sampler,
-                                       uniform(prompts_.seed(sequence.sample), static_cast<uint64_t>(step)));
   require(sampled.finite, ErrorCode::kNonFinite, "[generate] expected finite logits but prompt ",
           sequence.prompt, ", sample ", sequence.sample % prompts_.n(), ", response token ", step,
           " has NaN or infinity: check the weights, or the learning rate of the last update");

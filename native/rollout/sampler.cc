@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/sampling_kernels.h"
@@ -20,45 +21,57 @@ namespace {
 
 using kernels::kSamplingBlock;
 
-// One row of logits and what the passes over all of it found.
-struct Row {
-  const float* logits;
-  int64_t vocab;
-  float max;
-  double temperature;
-  float inv_temperature;
-  std::vector<float> maxima;  // per block
-  std::vector<double> sums;   // per block, of the weights exp((logit - max) / temperature)
-  double sum;
-
-  int64_t blocks() const { return (vocab + kSamplingBlock - 1) / kSamplingBlock; }
-};
-
-// Returns false when the logits are no distribution.
-bool scan(const float* logits, int64_t vocab, double temperature, Row& row) {
-  row.logits = logits;
-  row.vocab = vocab;
-  row.temperature = temperature;
-  // Finite even for a subnormal temperature: 0 * infinity would make the largest logit NaN.
-  row.inv_temperature =
-      static_cast<float>(std::min(1 / temperature, static_cast<double>(std::numeric_limits<float>::max())));
-  row.maxima.resize(static_cast<size_t>(row.blocks()));
-  row.sums.resize(static_cast<size_t>(row.blocks()));
-  const auto& kernels = kernels::sampling_kernels();
-  row.max = kernels.block_max(logits, vocab, row.maxima.data());
-  if (!std::isfinite(row.max)) return false;
-  row.sum = kernels.block_sums(logits, vocab, row.max, row.inv_temperature, row.sums.data());
-  return true;
+int64_t blocks_of(int64_t vocab) {
+  return (vocab + kSamplingBlock - 1) / kSamplingBlock;
 }
 
+// A row with what its numbers per block add up to.
+struct Row {
+  const LogitRow& logits;
+  double temperature;
+  float inv_temperature;
+  float max;
+  double sum;
+
+  Row(const LogitRow& logits, const SamplerOptions& options)
+      : logits(logits),
+        temperature(options.temperature == 0 ? 1 : options.temperature),
+        inv_temperature(inverse_temperature(options)),
+        max(-std::numeric_limits<float>::infinity()),
+        sum(0) {
+    for (int64_t b = 0; b < blocks(); ++b) {
+      // NaN stays: no comparison with it holds.
+      if (!(logits.maxima[b] <= max)) max = logits.maxima[b];
+      if (std::isnan(max)) break;
+    }
+    if (finite()) {
+      for (int64_t b = 0; b < blocks(); ++b) sum += logits.sums[b];
+    }
+  }
+
+  bool finite() const { return std::isfinite(max); }
+  int64_t blocks() const { return blocks_of(logits.vocab); }
+  int64_t block_size(int64_t block) const {
+    return std::min(kSamplingBlock, logits.vocab - block * kSamplingBlock);
+  }
+  bool has(int64_t block) const { return logits.blocks[static_cast<size_t>(block)] != nullptr; }
+  const float* block(int64_t block) const { return logits.blocks[static_cast<size_t>(block)]; }
+  float operator[](int64_t token) const { return block(token / kSamplingBlock)[token % kSamplingBlock]; }
+};
+
 float log_prob(const Row& row, int64_t token) {
-  const double z = (static_cast<double>(row.logits[token]) - row.max) / row.temperature;
+  const double z = (static_cast<double>(row[token]) - row.max) / row.temperature;
   return static_cast<float>(z - std::log(row.sum));
 }
 
+int64_t argmax_block(const Row& row) {
+  return std::find(row.logits.maxima, row.logits.maxima + row.blocks(), row.max) - row.logits.maxima;
+}
+
 int64_t argmax(const Row& row) {
-  const auto block = std::find(row.maxima.begin(), row.maxima.end(), row.max) - row.maxima.begin();
-  return std::find(row.logits + block * kSamplingBlock, row.logits + row.vocab, row.max) - row.logits;
+  const int64_t block = argmax_block(row);
+  const float* begin = row.block(block);
+  return block * kSamplingBlock + (std::find(begin, begin + row.block_size(block), row.max) - begin);
 }
 
 // First index whose running sum of weights exceeds `target`; the last one of positive weight where
@@ -75,25 +88,30 @@ int64_t invert(const float* weights, int64_t n, double target) {
   return last;
 }
 
-int64_t invert_whole(const Row& row, double uniform) {
-  const double target = uniform * row.sum;
+// The block in which the inverse of the whole row's distribution lies, and the weight before it.
+struct Position {
+  int64_t block;
+  double before;
+};
+Position find_in_whole(const Row& row, double target) {
+  Position position{0, 0};
   double before = 0;
-  int64_t chosen = 0;
-  double chosen_before = 0;
   for (int64_t b = 0; b < row.blocks(); ++b) {
-    const double block_sum = row.sums[static_cast<size_t>(b)];
-    if (block_sum > 0) {
-      chosen = b;
-      chosen_before = before;
-    }
+    const double block_sum = row.logits.sums[b];
+    if (block_sum > 0) position = {b, before};
     before += block_sum;
     if (before > target) break;
   }
+  return position;
+}
+
+int64_t invert_whole(const Row& row, double uniform) {
+  const double target = uniform * row.sum;
+  const auto [block, before] = find_in_whole(row, target);
   float weights[kSamplingBlock];
-  const int64_t begin = chosen * kSamplingBlock;
-  const int64_t n = std::min(kSamplingBlock, row.vocab - begin);
-  kernels::sampling_kernels().weights(row.logits + begin, n, row.max, row.inv_temperature, weights);
-  return begin + invert(weights, n, target - chosen_before);
+  const int64_t n = row.block_size(block);
+  kernels::sampling_kernels().weights(row.block(block), n, row.max, row.inv_temperature, weights);
+  return block * kSamplingBlock + invert(weights, n, target - before);
 }
 
 struct Candidates {
@@ -101,25 +119,29 @@ struct Candidates {
   std::vector<float> weights;
 };
 
-// The `count` most probable tokens. The count-th largest block maximum is no larger than the
-// count-th largest logit, so only blocks that reach it can hold one of them.
-std::vector<int32_t> most_probable(const Row& row, int64_t count) {
-  float threshold = -std::numeric_limits<float>::infinity();
-  if (count <= row.blocks()) {
-    std::vector<float> maxima = row.maxima;
-    std::nth_element(maxima.begin(), maxima.begin() + (count - 1), maxima.end(), std::greater<float>());
-    threshold = maxima[static_cast<size_t>(count - 1)];
-  }
+// The count-th largest block maximum, which is no larger than the count-th largest logit: only blocks that
+// reach it can hold one of the `count` most probable tokens.
+float threshold_of(const Row& row, int64_t count) {
+  if (count > row.blocks()) return -std::numeric_limits<float>::infinity();
+  std::vector<float> maxima(row.logits.maxima, row.logits.maxima + row.blocks());
+  std::nth_element(maxima.begin(), maxima.begin() + (count - 1), maxima.end(), std::greater<float>());
+  return maxima[static_cast<size_t>(count - 1)];
+}
+
+// The `count` most probable tokens; none when a block that may hold one is not at hand.
+std::optional<std::vector<int32_t>> most_probable(const Row& row, int64_t count) {
+  const float threshold = threshold_of(row, count);
   std::vector<int32_t> tokens;
   for (int64_t b = 0; b < row.blocks(); ++b) {
-    if (row.maxima[static_cast<size_t>(b)] < threshold) continue;
-    const int64_t end = std::min(row.vocab, (b + 1) * kSamplingBlock);
-    for (int64_t i = b * kSamplingBlock; i < end; ++i) {
-      if (row.logits[i] >= threshold) tokens.push_back(static_cast<int32_t>(i));
+    if (row.logits.maxima[b] < threshold) continue;
+    if (!row.has(b)) return std::nullopt;
+    const float* logits = row.block(b);
+    for (int64_t i = 0; i < row.block_size(b); ++i) {
+      if (logits[i] >= threshold) tokens.push_back(static_cast<int32_t>(b * kSamplingBlock + i));
     }
   }
   const auto more_probable = [&row](int32_t a, int32_t b) {
-    const float x = row.logits[a], y = row.logits[b];
+    const float x = row[a], y = row[b];
     return x > y || (x == y && a < b);
   };
   if (static_cast<int64_t>(tokens.size()) > count) {
@@ -133,7 +155,7 @@ std::vector<int32_t> most_probable(const Row& row, int64_t count) {
 Candidates with_weights(const Row& row, std::vector<int32_t> tokens) {
   Candidates result;
   std::vector<float> logits(tokens.size());
-  for (size_t i = 0; i < tokens.size(); ++i) logits[i] = row.logits[tokens[i]];
+  for (size_t i = 0; i < tokens.size(); ++i) logits[i] = row[tokens[i]];
   result.weights.resize(tokens.size());
   kernels::sampling_kernels().weights(logits.data(), static_cast<int64_t>(logits.size()), row.max,
                                       row.inv_temperature, result.weights.data());
@@ -155,41 +177,77 @@ bool cut_to_mass(Candidates& candidates, double mass) {
   return false;
 }
 
-Candidates keep(const Row& row, const SamplerOptions& options) {
-  const bool limited = options.top_k > 0 && options.top_k < row.vocab;
-  const int64_t limit = limited ? options.top_k : row.vocab;
-  if (options.top_p >= 1) return with_weights(row, most_probable(row, limit));
-  if (limited) {
-    Candidates candidates = with_weights(row, most_probable(row, limit));
-    double sum = 0;
-    for (const float weight : candidates.weights) sum += weight;
-    cut_to_mass(candidates, options.top_p * sum);
-    return candidates;
-  }
-  // Few tokens usually hold the mass: widen the search only while they do not.
-  for (int64_t count = std::min<int64_t>(64, limit);; count = std::min(count * 8, limit)) {
-    Candidates candidates = with_weights(row, most_probable(row, count));
-    if (cut_to_mass(candidates, options.top_p * row.sum) || count == limit) return candidates;
+bool limited(const SamplerOptions& options, int64_t vocab) {
+  return options.top_k > 0 && options.top_k < vocab;
+}
+bool filtered(const SamplerOptions& options, int64_t vocab) {
+  return limited(options, vocab) || options.top_p < 1;
+}
+
+// Where top_p alone is set, few tokens usually hold the mass.
+constexpr int64_t kFewTokens = 64;
+
+int64_t first_count(const SamplerOptions& options, int64_t vocab) {
+  if (limited(options, vocab)) return options.top_k;
+  return options.top_p < 1 ? std::min(kFewTokens, vocab) : vocab;
+}
+
+// The kept set; none when a block that may hold one of it is not at hand.
+std::optional<Candidates> keep(const Row& row, const SamplerOptions& options) {
+  const int64_t vocab = row.logits.vocab;
+  for (int64_t count = first_count(options, vocab);; count = std::min(count * 8, vocab)) {
+    std::optional<std::vector<int32_t>> tokens = most_probable(row, count);
+    if (!tokens) return std::nullopt;
+    Candidates candidates = with_weights(row, std::move(*tokens));
+    if (options.top_p >= 1) return candidates;
+    if (limited(options, vocab)) {
+      double sum = 0;
+      for (const float weight : candidates.weights) sum += weight;
+      cut_to_mass(candidates, options.top_p * sum);
+      return candidates;
+    }
+    // Widened only while these few do not hold the mass.
+    if (cut_to_mass(candidates, options.top_p * row.sum) || count == vocab) return candidates;
   }
 }
 
 }  // namespace
 
-Sampled sample_token(const float* logits, int64_t vocab, const SamplerOptions& options, double uniform) {
-  const bool greedy = options.temperature == 0;
-  Row row;
+float inverse_temperature(const SamplerOptions& options) {
+  const double temperature = options.temperature == 0 ? 1 : options.temperature;
+  // Finite even for a subnormal temperature: 0 * infinity would make the largest logit NaN.
+  return static_cast<float>(
+      std::min(1 / temperature, static_cast<double>(std::numeric_limits<float>::max())));
+}
+
+std::vector<int64_t> blocks_to_read(const LogitRow& logits, const SamplerOptions& options, double uniform) {
+  const Row row(logits, options);
+  if (!row.finite()) return {};
+  if (options.temperature == 0) return {argmax_block(row)};
+  if (!filtered(options, logits.vocab)) return {find_in_whole(row, uniform * row.sum).block};
+  const float threshold = threshold_of(row, first_count(options, logits.vocab));
+  std::vector<int64_t> blocks;
+  for (int64_t b = 0; b < row.blocks(); ++b) {
+    if (logits.maxima[b] >= threshold) blocks.push_back(b);
+  }
+  return blocks;
+}
+
+std::optional<Sampled> sample_row(const LogitRow& logits, const SamplerOptions& options, double uniform) {
+  const Row row(logits, options);
   Sampled result;
-  result.finite = scan(logits, vocab, greedy ? 1 : options.temperature, row);
+  result.finite = row.finite();
   if (!result.finite) return result;
   int64_t token;
-  if (greedy) {
+  if (options.temperature == 0) {
     token = argmax(row);
-  } else if ((options.top_k > 0 && options.top_k < vocab) || options.top_p < 1) {
-    const Candidates kept = keep(row, options);
+  } else if (filtered(options, logits.vocab)) {
+    const std::optional<Candidates> kept = keep(row, options);
+    if (!kept) return std::nullopt;
     double sum = 0;
-    for (const float weight : kept.weights) sum += weight;
-    token = kept.tokens[static_cast<size_t>(
-        invert(kept.weights.data(), static_cast<int64_t>(kept.weights.size()), uniform * sum))];
+    for (const float weight : kept->weights) sum += weight;
+    token = kept->tokens[static_cast<size_t>(
+        invert(kept->weights.data(), static_cast<int64_t>(kept->weights.size()), uniform * sum))];
   } else {
     token = invert_whole(row, uniform);
   }
@@ -198,10 +256,40 @@ Sampled sample_token(const float* logits, int64_t vocab, const SamplerOptions& o
   return result;
 }
 
+namespace {
+
+// A row in memory, all of its blocks at hand.
+struct WholeRow {
+  std::vector<float> maxima;
+  std::vector<double> sums;
+  LogitRow row;
+
+  WholeRow(const float* logits, int64_t vocab, const SamplerOptions& options)
+      : maxima(static_cast<size_t>(blocks_of(vocab))), sums(maxima.size()) {
+    const auto& kernels = kernels::sampling_kernels();
+    const float max = kernels.block_max(logits, vocab, maxima.data());
+    if (std::isfinite(max)) {
+      kernels.block_sums(logits, vocab, max, inverse_temperature(options), sums.data());
+    } else {
+      maxima[0] = max;  // which blocks are bad does not matter
+    }
+    row = {vocab, maxima.data(), sums.data(), {}};
+    for (int64_t begin = 0; begin < vocab; begin += kSamplingBlock) row.blocks.push_back(logits + begin);
+  }
+};
+
+}  // namespace
+
+Sampled sample_token(const float* logits, int64_t vocab, const SamplerOptions& options, double uniform) {
+  const WholeRow whole(logits, vocab, options);
+  return *sample_row(whole.row, options, uniform);
+}
+
 std::vector<int32_t> kept_tokens(const float* logits, int64_t vocab, const SamplerOptions& options) {
-  Row row;
-  if (!scan(logits, vocab, options.temperature, row)) return {};
-  return keep(row, options).tokens;
+  const WholeRow whole(logits, vocab, options);
+  const Row row(whole.row, options);
+  if (!row.finite()) return {};
+  return keep(row, options)->tokens;
 }
 
 }  // namespace troupe

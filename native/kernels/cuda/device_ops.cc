@@ -13,6 +13,8 @@ const DeviceOps* device_ops() {
       flash_attention_fits,
       flash_attention_forward,
       flash_attention_backward,
+      scan_logits,
+      gather_blocks,
   };
   return &ops;
 }

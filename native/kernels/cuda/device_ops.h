@@ -3,6 +3,7 @@
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/sampling.h"
 #include "kernels/linear_log_prob.h"
 
 namespace troupe::kernels::cuda {
@@ -19,6 +20,8 @@ struct DeviceOps {
   decltype(&flash_attention_fits) attention_fits;
   decltype(&ops::attention_forward) attention_forward;
   decltype(&ops::attention_backward) attention_backward;
+  decltype(&cuda::scan_logits) scan_logits;
+  decltype(&cuda::gather_blocks) gather_blocks;
 };
 
 #if TROUPE_CUDA
