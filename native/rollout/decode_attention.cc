@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/parallel.h"
 #include "kernels/cpu/decode_attention_kernels.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cuda/device_ops.h"
 
 TROUPE_DECLARE_TABLES(DecodeAttentionKernels, decode_attention_table)
 
@@ -66,11 +68,57 @@ void attend_head(const ops::AttentionSpec& spec, const KvCache& cache, int64_t l
   (cache.dtype() == at::kFloat ? kernels.attend_float32 : kernels.attend_bfloat16)(task);
 }
 
+void attend_on_gpu(const kernels::cuda::DeviceOps& device, const ops::AttentionSpec& spec,
+                   const KvCache& cache, int64_t layer, const DecodeRows& rows, const at::Tensor& qkv,
+                   const at::Tensor& out) {
+  device.decode_attention({.qkv = qkv,
+                           .out = out,
+                           .pages = rows.pages(),
+                           .lengths = rows.lengths(),
+                           .layer_bytes = cache.head_bytes(layer, 0),
+                           .num_heads = spec.num_heads,
+                           .num_kv_heads = spec.num_kv_heads,
+                           .head_dim = spec.head_dim,
+                           .window = spec.window,
+                           .scale = static_cast<float>(spec.scale),
+                           .softcap = static_cast<float>(spec.softcap)});
+}
+
 }  // namespace
 
+DecodeRows::DecodeRows(std::vector<CachedKeys> rows, const KvCache& cache) : rows_(std::move(rows)) {
+  if (cache.device().is_cpu()) return;
+  size_t most = 0;
+  for (const CachedKeys& keys : rows_)
+    most = std::max(most, keys.prompt->pages.size() + keys.own->pages.size());
+  const auto count = static_cast<int64_t>(rows_.size());
+  const at::Tensor pages = at::zeros({count, static_cast<int64_t>(most)}, at::kLong);
+  const at::Tensor lengths = at::empty({count, 2}, at::kInt);
+  int64_t* row_pages = pages.mutable_data_ptr<int64_t>();
+  int32_t* row_lengths = lengths.mutable_data_ptr<int32_t>();
+  for (const CachedKeys& keys : rows_) {
+    int64_t* next = row_pages;
+    for (const KvSegment* segment : {keys.prompt, keys.own}) {
+      for (const at::Tensor& page : segment->pages)
+        *next++ = static_cast<int64_t>(reinterpret_cast<intptr_t>(page.const_data_ptr()));
+    }
+    *row_lengths++ = static_cast<int32_t>(keys.prompt->length);
+    *row_lengths++ = static_cast<int32_t>(keys.length());
+    row_pages += most;
+  }
+  pages_ = pages.to(cache.device());
+  lengths_ = lengths.to(cache.device());
+}
+
 void decode_attention(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer,
-                      const std::vector<CachedKeys>& rows, const at::Tensor& qkv, const at::Tensor& out) {
-  if (!cache.device().is_cpu()) return decode_attention_reference(spec, cache, layer, rows, qkv, out);
+                      const DecodeRows& step, const at::Tensor& qkv, const at::Tensor& out) {
+  const std::vector<CachedKeys>& rows = step.rows();
+  if (!cache.device().is_cpu()) {
+    const auto* device = kernels::cuda::device_ops_for(qkv);
+    if (device && spec.head_dim <= kernels::cuda::kMaxDecodeHeadDim)
+      return attend_on_gpu(*device, spec, cache, layer, step, qkv, out);
+    return decode_attention_reference(spec, cache, layer, rows, qkv, out);
+  }
   const auto num_rows = static_cast<int64_t>(rows.size());
   const auto element = static_cast<int64_t>(c10::elementSize(cache.dtype()));
   const int64_t qkv_bytes = cache.row_size() * element;

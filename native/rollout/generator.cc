@@ -214,6 +214,7 @@ void Generation::decode(int64_t rows) {
     tokens[row] = sequence.tokens.back();
     positions[row] = static_cast<int32_t>(prompt.length + sequence.own.length - 1);
   }
+  const DecodeRows step(std::move(keys), cache_);
   const at::Tensor x = buffers_.x.narrow(0, 0, padded);
   const at::Tensor qkv = buffers_.qkv.narrow(0, 0, padded);
   const at::Tensor attention = buffers_.attention.narrow(0, 0, padded);
@@ -227,7 +228,7 @@ void Generation::decode(int64_t rows) {
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
     spec.window = config_.sliding_windows[static_cast<size_t>(layer)];
     decoder_.attention_inputs(layer, x, at_positions, qkv);
-    decode_attention(spec, cache_, layer, keys, qkv, attention);
+    decode_attention(spec, cache_, layer, step, qkv, attention);
     decoder_.block_output(layer, x, attention, x);
   }
 }

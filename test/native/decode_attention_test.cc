@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include "check.h"
+#include "kernels/cuda/device_ops.h"
 #include "toy_decoder.h"
 
 using namespace troupe;
@@ -27,13 +28,13 @@ at::Tensor random(at::IntArrayRef sizes, uint64_t seed, at::ScalarType dtype) {
 }
 
 // One step over rows with prompts and own segments of many lengths, kernel against LibTorch.
-void compare(const Shape& shape, int64_t window, double softcap, at::ScalarType dtype) {
+void compare(const Shape& shape, int64_t window, double softcap, at::ScalarType dtype, at::Device device) {
   ModelConfig config = test::toy_config();
   config.num_heads = shape.heads;
   config.num_kv_heads = shape.kv_heads;
   config.head_dim = shape.dim;
   const int64_t layer = 1;
-  KvCache cache(config, dtype, at::kCPU);
+  KvCache cache(config, dtype, device);
   const ops::AttentionSpec spec{
       shape.heads, shape.kv_heads, shape.dim, 1 / std::sqrt(static_cast<double>(shape.dim)), softcap, window};
   const std::vector<std::pair<int64_t, int64_t>> lengths = {{1, 1},  {31, 2},  {32, 1},   {33, 31}, {5, 32},
@@ -46,44 +47,59 @@ void compare(const Shape& shape, int64_t window, double softcap, at::ScalarType 
       cache.grow(segment, is_own ? lengths[i].second : lengths[i].first);
       // What no position has written may hold anything.
       for (at::Tensor& page : segment.pages) page.fill_(std::nan(""));
-      cache.store(layer, segment, 0, random({segment.length, config.qkv_size()}, 10 * i + is_own, dtype));
+      cache.store(layer, segment, 0,
+                  random({segment.length, config.qkv_size()}, 10 * i + is_own, dtype).to(device));
     }
     rows.push_back({&prompts[i], &own[i]});
   }
   const auto count = static_cast<int64_t>(rows.size());
-  const at::Tensor qkv = random({count + 2, config.qkv_size()}, 99, dtype);
-  const at::Tensor out = at::zeros({count + 2, config.q_size()}, dtype);
+  const at::Tensor qkv = random({count + 2, config.qkv_size()}, 99, dtype).to(device);
+  const at::Tensor out = at::zeros({count + 2, config.q_size()}, qkv.options());
   const at::Tensor expected = at::zeros_like(out);
   decode_attention_reference(spec, cache, layer, rows, qkv, expected);
   for (const KvSegment& segment : own) {  // the step itself must store the last position
     const int64_t last = segment.length - 1;
     cache.store(layer, segment, last, at::full({1, config.qkv_size()}, std::nan(""), qkv.options()));
   }
-  decode_attention(spec, cache, layer, rows, qkv, out);
+  decode_attention(spec, cache, layer, DecodeRows(rows, cache), qkv, out);
   CHECK(at::isfinite(out).all().item<bool>());
   const double tolerance = dtype == at::kFloat ? 3e-6 : 8e-3;
   CHECK(at::allclose(out.to(at::kFloat), expected.to(at::kFloat), tolerance, tolerance));
 
   const at::Tensor alone = at::zeros_like(out);
   for (int64_t i = 0; i < count; ++i) {
-    decode_attention(spec, cache, layer, {rows[static_cast<size_t>(i)]}, qkv.narrow(0, i, 1),
-                     alone.narrow(0, i, 1));
+    decode_attention(spec, cache, layer, DecodeRows({rows[static_cast<size_t>(i)]}, cache),
+                     qkv.narrow(0, i, 1), alone.narrow(0, i, 1));
   }
   CHECK(at::equal(alone, out));
+}
+
+void compare_all(at::Device device) {
+  const OneThread one_thread;
+  for (const Shape& shape :
+       {Shape{1, 1, 16}, Shape{4, 4, 64}, Shape{6, 2, 10}, Shape{14, 2, 64}, Shape{20, 2, 16},
+        Shape{8, 1, 128}, Shape{5, 1, 80}, Shape{2, 1, 1}, Shape{3, 1, 256}}) {
+    for (const int64_t window : {0, 1, 20, 33, 100}) {
+      for (const double softcap : {0.0, 2.0}) {
+        for (const auto dtype : {at::kFloat, at::kBFloat16}) compare(shape, window, softcap, dtype, device);
+      }
+    }
+  }
 }
 
 }  // namespace
 
 TEST(kernel_equals_reference) {
-  const OneThread one_thread;
-  for (const Shape& shape : {Shape{1, 1, 16}, Shape{4, 4, 64}, Shape{6, 2, 10}, Shape{14, 2, 64},
-                             Shape{8, 1, 128}, Shape{5, 1, 80}, Shape{2, 1, 1}, Shape{3, 1, 256}}) {
-    for (const int64_t window : {0, 1, 20, 33, 100}) {
-      for (const double softcap : {0.0, 2.0}) {
-        for (const auto dtype : {at::kFloat, at::kBFloat16}) compare(shape, window, softcap, dtype);
-      }
-    }
+  compare_all(at::kCPU);
+}
+
+// On a machine without a GPU, or in a build without CUDA, there is nothing to compare.
+TEST(gpu_kernel_equals_reference) {
+  if (kernels::cuda::device_ops() == nullptr || !at::hasCUDA()) {
+    std::printf("  no GPU: not compared\n");
+    return;
   }
+  compare_all(at::kCUDA);
 }
 
 TEST(results_do_not_depend_on_threads) {
@@ -104,7 +120,7 @@ TEST(results_do_not_depend_on_threads) {
   for (const int threads : {1, 2, 3}) {
     at::set_num_threads(threads);
     results.push_back(at::empty({40, 60}));
-    decode_attention(spec, cache, 0, rows, qkv, results.back());
+    decode_attention(spec, cache, 0, DecodeRows(rows, cache), qkv, results.back());
   }
   CHECK(at::equal(results[0], results[1]));
   CHECK(at::equal(results[0], results[2]));

@@ -13,6 +13,7 @@ const DeviceOps* device_ops() {
       flash_attention_fits,
       flash_attention_forward,
       flash_attention_backward,
+      decode_attention,
       scan_logits,
       gather_blocks,
   };

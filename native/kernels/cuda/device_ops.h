@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/sampling.h"
 #include "kernels/linear_log_prob.h"
@@ -20,6 +21,7 @@ struct DeviceOps {
   decltype(&flash_attention_fits) attention_fits;
   decltype(&ops::attention_forward) attention_forward;
   decltype(&ops::attention_backward) attention_backward;
+  decltype(&cuda::decode_attention) decode_attention;
   decltype(&cuda::scan_logits) scan_logits;
   decltype(&cuda::gather_blocks) gather_blocks;
 };
