@@ -67,7 +67,7 @@ it('two and three workers train as one does, and each can go on from what the ot
   expectClose(metrics('mixed'), metrics('one'));
 });
 
-it('supervised fine-tuning of sequences over two workers is that of one', async () => {
+it('supervised fine-tuning over two workers is that of one', async () => {
   const run = (directory: string, ...overrides: string[]): Command =>
     new Command([
       'sft',
@@ -79,6 +79,10 @@ it('supervised fine-tuning of sequences over two workers is that of one', async 
   expectDone(await run('sft-one').exited);
   expectDone(await run('sft-two', 'trainer.n_gpus_per_node=2', 'ulysses_sequence_parallel_size=2').exited);
   expectClose(metrics('sft-two'), metrics('sft-one'));
+  const sharded = ['reshard_after_forward=false', 'gradient_reduction=mini_batch', 'offload_policy=true'];
+  const keys = sharded.map((key) => `model.fsdp_config.${key}`);
+  expectDone(await run('sft-keys', 'trainer.n_gpus_per_node=2', ...keys).exited);
+  expectClose(metrics('sft-keys'), metrics('sft-one'));
 });
 
 it('a worker that dies ends the run with one error; the run goes on to the same numbers, bit for bit', async () => {

@@ -118,8 +118,14 @@ export function checkConsistency(config: ResolvedConfig): void {
 }
 
 /** The same of `troupe sft`. */
-export function checkSft({ trainer, ulysses_sequence_parallel_size: ranks }: ResolvedSftConfig): void {
-  checkUlyssesSize('', ranks, policyRanks({ trainer }));
+export function checkSft({
+  trainer,
+  model,
+  ulysses_sequence_parallel_size: ulysses,
+}: ResolvedSftConfig): void {
+  const ranks = policyRanks({ trainer });
+  checkUlyssesSize('', ulysses, ranks);
+  checkFsdpSize('model.fsdp_config', model.fsdp_config.fsdp_size, ranks);
 }
 
 /** Names that `registerPolicyLoss` added before the configuration was loaded count, too. */

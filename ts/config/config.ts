@@ -44,7 +44,8 @@ export function loadSftConfig(file: string, overrides: readonly string[] = []): 
 /** Keys that were given and are accepted, with the reason why they change nothing here. */
 export function configNotes(config: ResolvedConfig | ResolvedSftConfig): readonly ConfigNote[] {
   const notes = notesOf.get(config) ?? [];
-  return 'actor_rollout_ref' in config ? [...notes, ...offloadNotes(config), ...poolNotes(config)] : notes;
+  const pools = 'actor_rollout_ref' in config ? poolNotes(config) : [];
+  return [...notes, ...offloadNotes(config), ...pools];
 }
 
 /** The resolved tree as YAML that `loadConfig` reads again. */

@@ -50,11 +50,8 @@ export const optim = (lr: number, role: string) => ({
   clip_grad: moved(`${role}.grad_clip`),
 });
 
-/** verl's keys of the sharding engine; docs/distributed.md. */
-export const fsdpConfig = {
-  dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
-  model_dtype: fixed(['fp32', 'float32'], 'master weights are float32 always'),
-  seed: ignored('trainer.seed seeds everything'),
+/** How a model is spread over the workers, and where it lies; docs/distributed.md. */
+export const sharding = {
   param_offload: field(
     bool,
     false,
@@ -62,8 +59,6 @@ export const fsdpConfig = {
   ),
   optimizer_offload: field(bool, false, 'The same for both moments of AdamW.'),
   grad_offload: field(bool, false, 'The same for the gradients that the optimiser takes.'),
-  strategy: ignored('the strategy of the role holds'),
-  qat: ignored('see qat of the actor'),
   offload_policy: field(
     bool,
     false,
@@ -84,6 +79,16 @@ export const fsdpConfig = {
     false,
     'Gather the next block while one is at work, forward and backward; takes the memory of one more block.',
   ),
+};
+
+/** verl's keys of the sharding engine; docs/distributed.md. */
+export const fsdpConfig = {
+  ...sharding,
+  dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
+  model_dtype: fixed(['fp32', 'float32'], 'master weights are float32 always'),
+  seed: ignored('trainer.seed seeds everything'),
+  strategy: ignored('the strategy of the role holds'),
+  qat: ignored('see qat of the actor'),
   gradient_reduction: field(
     choice('micro_batch', 'mini_batch', 'auto'),
     'micro_batch',

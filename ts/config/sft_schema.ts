@@ -20,6 +20,8 @@ import {
 } from './field';
 import { loggingSection } from './logging_section';
 import { lora } from './lora_section';
+import { TORCH_ONLY } from './reasons';
+import { sharding } from './role_parts';
 
 /** The configuration tree of `troupe sft`. */
 export const sftSchema = {
@@ -86,7 +88,22 @@ export const sftSchema = {
     partial_pretrain: moved('model.path'),
     trust_remote_code: ignored('models are data: no code is run from a model directory'),
     external_lib: fixed([null], 'no Python is involved'),
-    fsdp_config: ignored('the state is fully sharded; the compute dtype is model.dtype'),
+    fsdp_config: {
+      ...sharding,
+      gradient_reduction: field(
+        choice('micro_batch', 'mini_batch'),
+        'micro_batch',
+        'When sharded gradients are summed over the ranks. mini_batch: once per optimiser step; fewer bytes are sent, and whole float32 ' +
+          'gradients are kept.',
+      ),
+      cpu_offload: moved('model.fsdp_config.offload_policy'),
+      offload_params: ignored('offload_policy offloads everything, param_offload parameters alone'),
+      model_dtype: fixed(['fp32', 'float32'], 'master weights are float32 always'),
+      mixed_precision: ignored('float32 masters and reductions, compute in model.dtype'),
+      use_orig_params: ignored(TORCH_ONLY),
+      use_torch_compile: ignored(TORCH_ONLY),
+      wrap_policy: ignored(TORCH_ONLY),
+    },
     strategy: fixed(['fsdp', 'fsdp2'], 'both fsdp names mean the same engine'),
     ...lora,
     use_liger: ignored('the head is always fused (linear_log_prob)'),

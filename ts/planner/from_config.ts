@@ -17,7 +17,7 @@ import { readModelShape } from './model_shape';
 import { type Load, type PlanSpec, planMemory, type RoleName, type RoleSpec } from './plan';
 import { rewardModelRole } from './reward_model_role';
 import { checkedUlysses, dtypeOf, loadPerRank, placementOf, shardingOf, type Target } from './role_parts';
-import { ON_DEVICE, type Placement } from './shard_memory';
+import type { Placement } from './shard_memory';
 
 export interface PlanRequest {
   file: string;
@@ -237,9 +237,8 @@ function sftRole(config: ResolvedSftConfig, target: Target): RoleSpec {
     ulysses,
     ...loraOf(model, shape, 'model'),
     dtype: dtypeOf(model.dtype, target),
-    strategy: 'full_shard',
-    shardSize: null,
-    placement: ON_DEVICE,
+    ...shardingOf(model.fsdp_config),
+    placement: placementOf(model.fsdp_config),
     capacity: data.max_token_len_per_gpu,
     gradientCheckpointing: model.enable_gradient_checkpointing,
     inference: null,
@@ -250,7 +249,7 @@ function sftRole(config: ResolvedSftConfig, target: Target): RoleSpec {
       dtype: 'model.dtype',
       gradientCheckpointing: 'model.enable_gradient_checkpointing',
       sharding: 'model.fsdp_config',
-      placement: null,
+      placement: 'model.fsdp_config',
     },
   };
 }

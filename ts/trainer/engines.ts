@@ -12,7 +12,7 @@ import { Critic } from '../critic/critic';
 import type { Reduction } from '../native/bridge';
 import { RewardModel, type RewardModelEngine } from '../reward_model/reward_model';
 import { checkSameTokenizer } from '../reward_model/same_tokenizer';
-import { offloadOptions } from './fsdp_options';
+import { parallelOptions, type ShardingKeys } from './fsdp_options';
 import { loraOptions, usesLora } from './lora';
 import { gradientReductions } from './reductions';
 
@@ -86,28 +86,7 @@ export function optimOptions(optim: OptimConfig, gradClip: number, totalSteps: n
 }
 
 type FsdpConfig = ResolvedConfig['actor_rollout_ref']['actor']['fsdp_config'];
-type SharedFsdpConfig = Pick<FsdpConfig, 'fsdp_size' | 'reshard_after_forward' | 'forward_prefetch'> &
-  Parameters<typeof offloadOptions>[0];
 type Dtype = FsdpConfig['dtype'];
-
-/** What verl's keys mean for how a model is spread and where it lies; fsdp_size 1 is no_shard. */
-function parallelOptions(
-  fsdp: SharedFsdpConfig,
-  ulysses: number,
-  reduce: Reduction,
-): Pick<EngineOptions, 'parallel' | 'offload'> {
-  const { fsdp_size: fsdpSize, reshard_after_forward: reshard } = fsdp;
-  return {
-    parallel: {
-      ulysses,
-      fsdpSize,
-      ...(fsdpSize === 1 ? {} : { sharding: reshard ? 'full_shard' : 'shard_grad_op' }),
-      prefetch: fsdp.forward_prefetch,
-      reduce,
-    },
-    offload: offloadOptions(fsdp),
-  };
-}
 
 /** The base model below an actor's adapter, as verl's ref_in_actor: no second copy of the weights. */
 function withoutAdapter(actor: Actor): ReferenceEngine {
@@ -151,7 +130,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
     const shared = (
       group: WorkerGroup,
       path: string,
-      fsdp: SharedFsdpConfig,
+      fsdp: ShardingKeys,
       dtype: Dtype,
       tokensPerRank: number,
       ulysses: number,

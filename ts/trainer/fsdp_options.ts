@@ -1,4 +1,6 @@
+import type { EngineOptions } from '../actor/engine_options';
 import type { OffloadOptions } from '../actor/offload_options';
+import type { Reduction } from '../native/bridge';
 
 /** verl's keys; a role that does not learn has some of them. */
 interface OffloadKeys {
@@ -15,5 +17,31 @@ export function offloadOptions(fsdp: OffloadKeys): Required<OffloadOptions> {
     params: all || fsdp.param_offload,
     grads: all || fsdp.grad_offload === true,
     optimizer: all || fsdp.optimizer_offload === true,
+  };
+}
+
+/** verl's keys of how a model is spread over the workers, and where it lies. */
+export interface ShardingKeys extends OffloadKeys {
+  fsdp_size: number;
+  reshard_after_forward: boolean;
+  forward_prefetch: boolean;
+}
+
+/** What they mean here; fsdp_size 1 is no_shard. */
+export function parallelOptions(
+  fsdp: ShardingKeys,
+  ulysses: number,
+  reduce: Reduction,
+): Pick<EngineOptions, 'parallel' | 'offload'> {
+  const { fsdp_size: fsdpSize, reshard_after_forward: reshard } = fsdp;
+  return {
+    parallel: {
+      ulysses,
+      fsdpSize,
+      ...(fsdpSize === 1 ? {} : { sharding: reshard ? 'full_shard' : 'shard_grad_op' }),
+      prefetch: fsdp.forward_prefetch,
+      reduce,
+    },
+    offload: offloadOptions(fsdp),
   };
 }

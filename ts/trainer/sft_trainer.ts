@@ -8,6 +8,7 @@ import { TroupeError } from '../errors';
 import { createLoggers, type Loggers } from '../logging/loggers';
 import { CheckpointStore } from './checkpoint_store';
 import { optimOptions } from './engines';
+import { parallelOptions } from './fsdp_options';
 import { loraOptions, usesLora } from './lora';
 import { type Metrics, PhaseTimer } from './metrics';
 import { RunDirectory } from './run_directory';
@@ -204,7 +205,7 @@ export class SftTrainer {
       worldSize: trainer.n_gpus_per_node * trainer.nnodes,
       device: trainer.device,
       ...(model.dtype ? { dtype: model.dtype } : {}),
-      parallel: { ulysses },
+      ...parallelOptions(model.fsdp_config, ulysses, model.fsdp_config.gradient_reduction),
       maxTokensPerMicroBatch: data.max_token_len_per_gpu * ulysses,
       gradientCheckpointing: model.enable_gradient_checkpointing,
       optim: optimOptions(optim, optim.clip_grad, totalSteps),

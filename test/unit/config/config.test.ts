@@ -1,12 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import {
-  batchArithmetic,
-  configNotes,
-  describeConfig,
-  loadConfig,
-  loadSftConfig,
-} from '../../../ts/config/config';
+import { batchArithmetic, configNotes, describeConfig, loadConfig } from '../../../ts/config/config';
 import { documentSchema } from '../../../ts/config/document';
 import { ppoSchema } from '../../../ts/config/ppo_schema';
 import { sftSchema } from '../../../ts/config/sft_schema';
@@ -393,25 +387,6 @@ describe('batch arithmetic', () => {
 
   it('leaves out a critic that does not run', () => {
     expect(batchArithmetic(load(['algorithm.adv_estimator=grpo'])).join('\n')).not.toContain('critic');
-  });
-});
-
-describe('sft', () => {
-  const file = () => writeConfig('data: { train_files: a.jsonl }\nmodel: { partial_pretrain: m }\n');
-
-  it('has a tree of its own', () => {
-    const config = loadSftConfig(file(), ['optim.lr=1e-3', 'model.dtype=bf16']);
-    expect(config.model.path).toBe('m');
-    expect(config.model.dtype).toBe('bfloat16');
-    expect(config.data).toMatchObject({ train_batch_size: 256, max_length: 1024, messages_key: null });
-    expect(config.optim).toMatchObject({ lr: 1e-3, lr_scheduler_type: 'cosine', clip_grad: 1 });
-    expect(batchArithmetic(config)[0]).toContain('256 examples = 1 optimiser step');
-  });
-
-  it('names unknown keys', () => {
-    expect(configError(() => loadSftConfig(file(), ['model.pth=m'])).message).toContain(
-      'did you mean model.path?',
-    );
   });
 });
 

@@ -1,0 +1,28 @@
+import { batchArithmetic, loadSftConfig } from '../../../ts/config/config';
+import { configError, writeConfig } from './write_config';
+
+const file = () => writeConfig('data: { train_files: a.jsonl }\nmodel: { partial_pretrain: m }\n');
+
+it('has a tree of its own', () => {
+  const config = loadSftConfig(file(), ['optim.lr=1e-3', 'model.dtype=bf16']);
+  expect(config.model.path).toBe('m');
+  expect(config.model.dtype).toBe('bfloat16');
+  expect(config.data).toMatchObject({ train_batch_size: 256, max_length: 1024, messages_key: null });
+  expect(config.optim).toMatchObject({ lr: 1e-3, lr_scheduler_type: 'cosine', clip_grad: 1 });
+  expect(batchArithmetic(config)[0]).toContain('256 examples = 1 optimiser step');
+});
+
+it('says how the model is spread and where it lies, with the names of earlier releases too', () => {
+  const { fsdp_config: keys } = loadSftConfig(file(), ['model.fsdp_config.cpu_offload=true']).model;
+  expect(keys).toMatchObject({ offload_policy: true, param_offload: false, reshard_after_forward: true });
+  const ranks = ['trainer.n_gpus_per_node=4', 'model.fsdp_config.fsdp_size=3'];
+  expect(configError(() => loadSftConfig(file(), ranks)).message).toContain(
+    'model.fsdp_config.fsdp_size: expected -1 or a divisor of the number of workers (4), got 3',
+  );
+});
+
+it('names unknown keys', () => {
+  expect(configError(() => loadSftConfig(file(), ['model.pth=m'])).message).toContain(
+    'did you mean model.path?',
+  );
+});
