@@ -21,13 +21,6 @@ export function checkRun({ trainer }: Pick<ResolvedConfig, 'trainer'>): void {
       'trainer.nnodes',
     );
   }
-  if (trainer.device === 'cuda' && trainer.n_gpus_per_node > 1) {
-    throw new ConfigError(
-      `trainer.n_gpus_per_node: expected 1 with trainer.device=cuda, got ${trainer.n_gpus_per_node}: ` +
-        'several workers need NCCL there, which is not available in this version',
-      'trainer.n_gpus_per_node',
-    );
-  }
 }
 
 function checkLogger(name: string): void {

@@ -46,13 +46,6 @@ export function checkRewardPool(config: ResolvedConfig): void {
   }
   if (perNode < 1)
     refuse('n_gpus_per_node', `expected an integer >= 1 because ${SWITCH} is true, got ${perNode}`);
-  if (config.trainer.device === 'cuda' && perNode > 1) {
-    refuse(
-      'n_gpus_per_node',
-      `expected 1 with trainer.device=cuda, got ${perNode}: several workers of a pool need NCCL there, which is not available ` +
-        'in this version',
-    );
-  }
 }
 
 /**

@@ -182,7 +182,11 @@ describe('a pool of its own', () => {
     );
     expect(() => checkGpus(load(...pool(8)), 1)).not.toThrow(); // on the CPU
     expect(() => checkGpus(load('trainer.device=cuda'), 0)).toThrow(/^trainer\.n_gpus_per_node: .* offers 0/);
-    expect(() => load(...pool(2), 'trainer.device=cuda')).toThrow(/several workers of a pool need NCCL/);
+    const eight = ['trainer.n_gpus_per_node=6', 'trainer.device=cuda'];
+    expect(() => checkGpus(load(...pool(2), ...eight), 8)).not.toThrow();
+    expect(() => checkGpus(load(...pool(2), ...eight), 7)).toThrow(
+      /offers 7, and there are 6 of the policy and 2 of the reward/,
+    );
   });
 
   test('batch sizes of both pools', () => {
