@@ -49,6 +49,8 @@ class LocalCommunicator final : public Communicator {
   }
   void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override { output.copy_(input); }
   void move_broadcast(const at::Tensor&, int64_t) override {}
+  void move_send(const at::Tensor&, const at::Tensor&, int64_t) override {}  // there is nobody else
+  void move_recv(const at::Tensor&, const at::Tensor&, int64_t) override {}
 };
 
 }  // namespace
@@ -135,6 +137,34 @@ void Communicator::broadcast(const at::Tensor& tensor, int64_t root, const Colle
 
 void Communicator::barrier(const CollectiveLabel& label) {
   gather_as("barrier", size_ - 1, at::empty({size_}, at::kByte), at::zeros({1}, at::kByte), label).wait();
+}
+
+void Communicator::send(const at::Tensor& tensor, int64_t dst, const CollectiveLabel& label) {
+  const int64_t bytes = kMessageHeader + static_cast<int64_t>(tensor.nbytes());
+  message({.name = "send", .label = label, .bytes = bytes, .way = "to"}, tensor, dst, messages_to_,
+          &Communicator::move_send);
+}
+
+void Communicator::recv(const at::Tensor& tensor, int64_t src, const CollectiveLabel& label) {
+  message({.name = "recv", .label = label, .way = "from"}, tensor, src, messages_from_,
+          &Communicator::move_recv);
+}
+
+void Communicator::message(CollectiveLog::Entry entry, const at::Tensor& tensor, int64_t peer,
+                           std::vector<int64_t>& counts, Move move) {
+  require(peer >= 0 && peer < size_ && peer != rank_, ErrorCode::kInvalidArgument, "[comm] ", entry.name,
+          " of ", entry.label.subject, " expected another rank than ", rank_, " among the ", size_,
+          " of the group, got ", peer, size_ == 1 ? "; a group of one has nobody to talk to" : "");
+  require(tensor.is_contiguous(), ErrorCode::kInternal, "[comm] ", entry.name, " of ", entry.label.subject,
+          " expected a contiguous tensor, got strides ", tensor.strides());
+  entry.number = ++counts[static_cast<size_t>(peer)];
+  entry.peer = known_as(peer);
+  const int64_t sequence = log_.record(std::move(entry));
+  const at::Tensor header = at::empty({2}, at::kLong);
+  header.data_ptr<int64_t>()[0] = static_cast<int64_t>(tensor.scalar_type());
+  header.data_ptr<int64_t>()[1] = tensor.numel();
+  (this->*move)(bytes_of(header), bytes_of(tensor), peer);
+  log_.finish(sequence);
 }
 
 std::unique_ptr<Communicator> make_local_communicator() {

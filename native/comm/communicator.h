@@ -36,12 +36,14 @@ class Pending {
 
 // Collectives over the ranks of a group. Every rank calls the same ones in the same order, from one thread,
 // with contiguous tensors of the same shapes; they run one after another, in that order. Sums run in the
-// order of the ranks, so they are the same in every run and on every rank.
+// order of the ranks, so they are the same in every run and on every rank. A message from one rank to
+// another is a matter of these two.
 //
-// kComm when a peer is lost or the time-out passes: the message names the collective, its label, the ranks
-// that did not take part and the last collective that each rank finished. kAborted after abort(). Either
-// way the communicator is of no more use: later calls throw the same error, and tensors that were passed
-// in must not be freed by hand, because the transport may still hold them.
+// kInternal for tensors that do not fit. kComm when a peer is lost or the time-out passes: the message names
+// the collective, its label, the ranks that did not take part and the last collective that each rank
+// finished. kAborted after abort(). Either way the communicator is of no more use: later calls throw the same
+// error, and tensors that were passed in must not be freed by hand, because the transport may still hold
+// them.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -65,6 +67,14 @@ class Communicator {
   void broadcast(const at::Tensor& tensor, int64_t root, const CollectiveLabel& label);
   void barrier(const CollectiveLabel& label);
 
+  // Messages: what one rank sends another one takes with recv, in the order in which they were sent, into a
+  // tensor with as many elements of the same dtype. send returns when the tensor may be written again, which
+  // is not before the other rank has come to take it: of ranks that send in a circle one must take first. A
+  // message of another size or dtype is dropped whole and recv throws kInternal, with its tensor as it was
+  // and the communicator as good as before. kInvalidArgument for a rank that is not another one of the group.
+  void send(const at::Tensor& tensor, int64_t dst, const CollectiveLabel& label);
+  void recv(const at::Tensor& tensor, int64_t src, const CollectiveLabel& label);
+
   // A communicator of some of the ranks (this one among them), in the order given. All of them call this at
   // the same time with the same `name`, which no other split of them has had.
   virtual std::unique_ptr<Communicator> split(const std::string& name, const std::vector<int64_t>& ranks) = 0;
@@ -74,17 +84,34 @@ class Communicator {
 
   const CollectiveLog& log() const { return log_; }
 
+  // [Note: message headers] Gloo ends the process when a message is longer than the receiver's memory, and
+  // leaves the rest as it was when it is shorter; NCCL waits for ever. So each message comes after another
+  // one of this many bytes that says what it is: dtype and number of elements, int64.
+  static constexpr int64_t kMessageHeader = 16;
+
  protected:
-  Communicator(int64_t rank, int64_t size) : rank_(rank), size_(size) {}
+  Communicator(int64_t rank, int64_t size)
+      : rank_(rank),
+        size_(size),
+        messages_to_(static_cast<size_t>(size)),
+        messages_from_(static_cast<size_t>(size)) {}
 
   // Tensors of bytes. begin_ returns what waits for the end and throws what went wrong; empty when it has
   // ended.
   virtual std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) = 0;
   virtual void move_all_to_all(const at::Tensor& output, const at::Tensor& input) = 0;
   virtual void move_broadcast(const at::Tensor& tensor, int64_t root) = 0;
+  // `header`: what this rank sends or expects; see [Note: message headers].
+  virtual void move_send(const at::Tensor& header, const at::Tensor& tensor, int64_t dst) = 0;
+  virtual void move_recv(const at::Tensor& header, const at::Tensor& tensor, int64_t src) = 0;
+  // The number by which the outside knows a rank.
+  virtual int64_t known_as(int64_t rank) const { return rank; }
 
  private:
   friend class Pending;
+  using Move = void (Communicator::*)(const at::Tensor& header, const at::Tensor& tensor, int64_t peer);
+  void message(CollectiveLog::Entry entry, const at::Tensor& tensor, int64_t peer,
+               std::vector<int64_t>& counts, Move move);
   // An all-gather under the name of what it serves.
   Pending gather_as(const char* name, int64_t bytes, const at::Tensor& output, const at::Tensor& input,
                     const CollectiveLabel& label);
@@ -92,6 +119,7 @@ class Communicator {
   int64_t rank_;
   int64_t size_;
   CollectiveLog log_;
+  std::vector<int64_t> messages_to_, messages_from_;  // [size], so far
 };
 
 struct CommOptions {

@@ -26,4 +26,12 @@ void FakeCommunicator::move_broadcast(const at::Tensor&, int64_t) {
   calls_->push_back(log().latest());
 }
 
+void FakeCommunicator::move_send(const at::Tensor&, const at::Tensor&, int64_t) {
+  calls_->push_back(log().latest());
+}
+
+void FakeCommunicator::move_recv(const at::Tensor&, const at::Tensor&, int64_t) {
+  calls_->push_back(log().latest());
+}
+
 }  // namespace troupe

@@ -7,13 +7,14 @@
 namespace troupe {
 
 // One rank of a group whose other ranks are not there, as c10d's FakeProcessGroup is: every collective
-// completes at once. An all_gather yields this rank's part from every rank. Works on meta tensors, which have
-// shapes and no memory. (c10d's own class is not used: its header needs Python's.)
+// completes at once. An all_gather yields this rank's part from every rank; recv leaves its tensor as it is.
+// Works on meta tensors, which have shapes and no memory. (c10d's own class is not used: its header needs
+// Python's.)
 class FakeCommunicator final : public Communicator {
  public:
   using Calls = std::vector<CollectiveLog::Entry>;
 
-  // `calls` gets every collective of this communicator and of its splits, in order.
+  // `calls` gets every collective and message of this communicator and of its splits, in order.
   FakeCommunicator(int64_t rank, int64_t size, std::shared_ptr<Calls> calls)
       : Communicator(rank, size), calls_(std::move(calls)) {}
   std::unique_ptr<Communicator> split(const std::string& name, const std::vector<int64_t>& ranks) override;
@@ -23,6 +24,8 @@ class FakeCommunicator final : public Communicator {
   std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) override;
   void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override;
   void move_broadcast(const at::Tensor& tensor, int64_t root) override;
+  void move_send(const at::Tensor& header, const at::Tensor& tensor, int64_t dst) override;
+  void move_recv(const at::Tensor& header, const at::Tensor& tensor, int64_t src) override;
 
  private:
   std::shared_ptr<Calls> calls_;

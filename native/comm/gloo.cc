@@ -23,6 +23,8 @@ class GlooCommunicator final : public ProcessGroupCommunicator {
   }
 
   std::optional<Failure> wait(c10d::Work& work) override {
+    const c10d::OpType type = work.retrieveOpType();
+    if (type == c10d::OpType::SEND || type == c10d::OpType::RECV) return wait_message(work);
     const auto done = std::make_shared<bool>(false);
     const auto future = work.getFuture();
     future->addCallback([done, signal = signal_](c10::ivalue::Future&) {
@@ -39,10 +41,28 @@ class GlooCommunicator final : public ProcessGroupCommunicator {
 
   void wake() override {
     const std::lock_guard lock(signal_->mutex);
+    if (message_ != nullptr) message_->abort();
     signal_->changed.notify_all();
   }
 
  private:
+  // A message has no future; what waits for it can be woken.
+  std::optional<Failure> wait_message(c10d::Work& work) {
+    const auto waiting_for = [&](c10d::Work* message) {
+      const std::lock_guard lock(signal_->mutex);
+      message_ = message;
+      return !aborted();
+    };
+    std::optional<Failure> failure;
+    try {
+      if (!waiting_for(&work) || !work.wait(options().timeout)) failure = Failure{true, {}};
+    } catch (const std::exception& error) {
+      failure = Failure{false, error.what()};
+    }
+    waiting_for(nullptr);
+    return failure;
+  }
+
   static Group make_group(const Member& member) {
     const auto options = c10d::ProcessGroupGloo::Options::create(member.options.timeout);
     options->threads = 1;
@@ -57,6 +77,7 @@ class GlooCommunicator final : public ProcessGroupCommunicator {
     std::condition_variable changed;
   };
   const std::shared_ptr<Signal> signal_ = std::make_shared<Signal>();
+  c10d::Work* message_ = nullptr;  // that is waited for; guarded by the signal's mutex
 };
 
 }  // namespace

@@ -20,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 // How long the ranks wait, once a collective has failed, for the others to say where they are.
 constexpr milliseconds kReportTime{1500};
 constexpr milliseconds kReportPoll{20};
+constexpr int kMessageTag = 0;  // messages between two ranks keep their order
 
 double seconds(milliseconds time) {
   return static_cast<double>(time.count()) / 1000.0;
@@ -34,6 +35,20 @@ std::string first_line(const std::string& text) {
        options.host, ":", options.port, " within ", seconds(options.timeout),
        " s: ", first_line(error.what()));
 }
+
+// See [Note: message headers].
+class Message {
+ public:
+  explicit Message(const at::Tensor& header)
+      : type_(static_cast<at::ScalarType>(header.view(at::kLong).const_data_ptr<int64_t>()[0])),
+        count_(header.view(at::kLong).const_data_ptr<int64_t>()[1]) {}
+  int64_t bytes() const { return count_ * static_cast<int64_t>(c10::elementSize(type_)); }
+  std::string text() const { return std::to_string(count_) + " elements of " + c10::toString(type_); }
+
+ private:
+  at::ScalarType type_;
+  int64_t count_;
+};
 
 std::string key(int64_t rank) {
   return "troupe/failed/" + std::to_string(rank);
@@ -118,6 +133,35 @@ void ProcessGroupCommunicator::move_broadcast(const at::Tensor& tensor, int64_t 
   if (!tensors[0].is_same(tensor)) tensor.copy_(tensors[0]);
 }
 
+void ProcessGroupCommunicator::move_send(const at::Tensor& header, const at::Tensor& tensor, int64_t dst) {
+  const auto start = [&](const at::Tensor& part) {
+    std::vector<at::Tensor> tensors{movable(part)};
+    return begin([&] { return group_->send(tensors, static_cast<int>(dst), kMessageTag); });
+  };
+  int64_t last = start(header);
+  if (tensor.numel() > 0) last = start(tensor);
+  finish(last);
+}
+
+void ProcessGroupCommunicator::move_recv(const at::Tensor& header, const at::Tensor& tensor, int64_t src) {
+  const int64_t sequence = log().begun();
+  const at::Tensor sent = at::empty_like(header);
+  take(sent, src);
+  if (!sent.equal(header)) {
+    const Message message(sent);
+    if (message.bytes() > 0) take(at::empty({message.bytes()}, at::kByte), src);
+    fail(ErrorCode::kInternal, "[comm] ", name_of(rank()), ": ", log().describe(sequence), " expected ",
+         Message(header).text(), ", got ", message.text());
+  }
+  if (tensor.numel() > 0) take(tensor, src);
+}
+
+void ProcessGroupCommunicator::take(const at::Tensor& tensor, int64_t src) {
+  std::vector<at::Tensor> tensors{movable(tensor)};
+  finish(begin([&] { return group_->recv(tensors, static_cast<int>(src), kMessageTag); }));
+  if (!tensors[0].is_same(tensor)) tensor.copy_(tensors[0]);
+}
+
 int64_t ProcessGroupCommunicator::begin(const std::function<c10::intrusive_ptr<c10d::Work>()>& start) {
   const int64_t sequence = log().begun();
   check_working(sequence);
@@ -165,7 +209,7 @@ void ProcessGroupCommunicator::fail_again(int64_t sequence) const {
 }
 
 std::string ProcessGroupCommunicator::name_of(int64_t rank) const {
-  return "rank " + std::to_string(member_.names[static_cast<size_t>(rank)]);
+  return "rank " + std::to_string(known_as(rank));
 }
 
 std::string ProcessGroupCommunicator::describe(int64_t sequence, const Failure& failure) {
@@ -180,6 +224,9 @@ std::string ProcessGroupCommunicator::describe(int64_t sequence, const Failure& 
   }
   const std::string own = log().describe(log().finished());
   std::string finished = name_of(rank()) + ": " + own;
+  // A message is a matter of two: the other ranks may well be busy with something else.
+  const CollectiveLog::Entry* entry = log().find(sequence);
+  const int64_t peer = entry != nullptr ? entry->peer : -1;
   std::string missing;
   c10d::Store& store = *member_.store;
   try {
@@ -195,7 +242,7 @@ std::string ProcessGroupCommunicator::describe(int64_t sequence, const Failure& 
         const auto value = store.get(key(r));
         finished += "; " + name + ": " + std::string(value.begin(), value.end());
       } else {
-        missing += (missing.empty() ? "" : ", ") + name;
+        if (peer < 0 || peer == known_as(r)) missing += (missing.empty() ? "" : ", ") + name;
         finished += "; " + name + ": unknown";
       }
     }

@@ -60,6 +60,9 @@ class ProcessGroupCommunicator : public Communicator {
   std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) final;
   void move_all_to_all(const at::Tensor& output, const at::Tensor& input) final;
   void move_broadcast(const at::Tensor& tensor, int64_t root) final;
+  void move_send(const at::Tensor& header, const at::Tensor& tensor, int64_t dst) final;
+  void move_recv(const at::Tensor& header, const at::Tensor& tensor, int64_t src) final;
+  int64_t known_as(int64_t rank) const final { return member_.names[static_cast<size_t>(rank)]; }
 
  private:
   struct Operation {
@@ -67,7 +70,7 @@ class ProcessGroupCommunicator : public Communicator {
     c10::intrusive_ptr<c10d::Work> work;
   };
 
-  // The collective that the log counts last; its sequence number.
+  // Part of what the log counts last; its sequence number.
   int64_t begin(const std::function<c10::intrusive_ptr<c10d::Work>()>& start);
   // A group runs its operations in their order: those before `sequence` end before it, and one that fails is
   // named, not the one behind it that was waited for.
@@ -78,6 +81,9 @@ class ProcessGroupCommunicator : public Communicator {
   // Tells the others where this rank is and asks where they are.
   std::string describe(int64_t sequence, const Failure& failure);
   std::string name_of(int64_t rank) const;
+
+  // All of `tensor` from `src`, as the next message or part of one.
+  void take(const at::Tensor& tensor, int64_t src);
 
   const Member member_;
   Group group_;

@@ -44,7 +44,7 @@ Sharding::Sharding(ParameterStore& store, std::shared_ptr<Communicator> comm, co
   const int64_t shard_count = options_.shard_count;
   const int64_t first = rank / shard_count * shard_count;
   // Every member of a split has the same name for it, and engines are made in the same order on all ranks.
-  const std::string prefix = "engine" + std::to_string(comm_->log().begun()) + "/";
+  const std::string prefix = "engine" + std::to_string(comm_->log().collectives()) + "/";
   const auto part = [&](const char* kind, int64_t start, int64_t count,
                         int64_t stride) -> std::shared_ptr<Communicator> {
     if (count == comm_->size()) return comm_;

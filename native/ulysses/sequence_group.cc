@@ -21,7 +21,8 @@ std::unique_ptr<Communicator> neighbours(Communicator& comm, int64_t size, const
   std::vector<int64_t> ranks(static_cast<size_t>(size));
   std::iota(ranks.begin(), ranks.end(), first);
   // Every rank has the same number for it, and engines are made in the same order on all of them.
-  std::string name = "engine" + std::to_string(comm.log().begun()) + "/sequence" + std::to_string(first);
+  std::string name =
+      "engine" + std::to_string(comm.log().collectives()) + "/sequence" + std::to_string(first);
   std::unique_ptr<Communicator> group = comm.split(name, ranks);
   comm.barrier({"start", "sequence groups"});  // the next engine's number is another one
   return group;

@@ -60,6 +60,14 @@ class Doomed final : public Communicator {
     meet_fate();
     inner_->broadcast(tensor, root, {});
   }
+  void move_send(const at::Tensor&, const at::Tensor& tensor, int64_t dst) override {
+    meet_fate();
+    inner_->send(tensor, dst, {});
+  }
+  void move_recv(const at::Tensor&, const at::Tensor& tensor, int64_t src) override {
+    meet_fate();
+    inner_->recv(tensor, src, {});
+  }
 
  private:
   void meet_fate() {

@@ -50,6 +50,14 @@ class Delayed final : public Communicator {
     wait();
     inner_->broadcast(tensor, root, {});
   }
+  void move_send(const at::Tensor&, const at::Tensor& tensor, int64_t dst) override {
+    wait();
+    inner_->send(tensor, dst, {});
+  }
+  void move_recv(const at::Tensor&, const at::Tensor& tensor, int64_t src) override {
+    wait();
+    inner_->recv(tensor, src, {});
+  }
 
  private:
   void wait() {

@@ -142,6 +142,14 @@ class Disturbed final : public Communicator {
     disturbance_.meet(log(), random_);
     inner_->broadcast(tensor, root, {});
   }
+  void move_send(const at::Tensor&, const at::Tensor& tensor, int64_t dst) override {
+    disturbance_.meet(log(), random_);
+    inner_->send(tensor, dst, {});
+  }
+  void move_recv(const at::Tensor&, const at::Tensor& tensor, int64_t src) override {
+    disturbance_.meet(log(), random_);
+    inner_->recv(tensor, src, {});
+  }
 
  private:
   std::unique_ptr<Communicator> inner_;
