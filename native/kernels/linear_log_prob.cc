@@ -8,6 +8,7 @@
 #include "kernels/cpu/linear_log_prob_kernels.h"
 #include "kernels/cuda/device_ops.h"
 #include "kernels/gemm.h"
+#include "kernels/row_sums.h"
 
 TROUPE_DECLARE_TABLES(LinearLogProbKernels, linear_log_prob_table)
 
@@ -37,6 +38,7 @@ class BlockedHead {
       : hidden_(hidden),
         weight_(weight),
         targets_(targets.data_ptr<int32_t>()),
+        first_id_(spec.first_id()),
         transform_{static_cast<float>(1.0 / spec.temperature), static_cast<float>(spec.softcap)},
         vocab_(weight.size(0)),
         blocks_((vocab_ + kVocabBlock - 1) / kVocabBlock) {
@@ -77,17 +79,20 @@ class BlockedHead {
     const int64_t cols = block_cols(block);
     kernels::linear_log_prob_kernels().stats(data, kRowTile, cols, ld, transform_, stats);
     for (int64_t r = 0; r < kRowTile; ++r) {
-      const int64_t column = targets_[row + r] - block_begin(block);
+      const int64_t column = target_column(row + r, block);
       if (column >= 0 && column < cols) target_logits[row + r] = data[r * ld + column];
     }
   }
 
-  int64_t target_column(int64_t row, int64_t block) const { return targets_[row] - block_begin(block); }
+  int64_t target_column(int64_t row, int64_t block) const {
+    return targets_[row] - first_id_ - block_begin(block);
+  }
 
  private:
   const at::Tensor& hidden_;
   const at::Tensor& weight_;
   const int32_t* targets_;
+  int64_t first_id_;
   kernels::LogitsTransform transform_;
   int64_t vocab_, blocks_;
 };
@@ -107,31 +112,18 @@ class StatsTable {
   }
   float* target_logits() { return targets_.data(); }
 
-  // Rows [begin, begin + rows) of the outputs from this table's rows.
-  void write(int64_t begin, const LogProbRows& out) {
-    float* log_probs = out.log_probs.data_ptr<float>() + begin;
-    float* lse = out.lse.data_ptr<float>() + begin;
-    float* entropy = out.entropy.defined() ? out.entropy.data_ptr<float>() + begin : nullptr;
-    float* squares = out.sum_pi_squared.defined() ? out.sum_pi_squared.data_ptr<float>() + begin : nullptr;
+  // Rows [begin, begin + rows) of the outputs from this table's rows and those of the other ranks.
+  void write(const VocabularyShard* shard, const char* phase, int64_t begin, const LogProbRows& out) {
+    const at::Tensor own = at::empty({rows_, kernels::RowSums::kCount}, at::kDouble);
+    auto* const sums = reinterpret_cast<kernels::RowSums*>(own.data_ptr<double>());
     for (int64_t r = 0; r < rows_; ++r) {
-      double top = at(r, 0)->max;
-      for (int64_t b = 1; b < blocks_; ++b) top = std::max<double>(top, at(r, b)->max);
-      double sum = 0, weighted = 0, square_sum = 0;
-      for (int64_t b = 0; b < blocks_; ++b) {
+      sums[r] = kernels::combined(blocks_, [&](int64_t b) {
         const kernels::BlockStats& block = *at(r, b);
-        const double shift = block.max - top;
-        const double factor = std::exp(shift);
-        if (factor == 0) continue;  // its terms, shift included, are all below the smallest double
-        sum += factor * block.sum;
-        weighted += factor * (block.weighted + shift * block.sum);
-        square_sum += factor * factor * block.sum_squares;
-      }
-      const double log_sum = std::log(sum);
-      log_probs[r] = static_cast<float>(targets_[static_cast<size_t>(r)] - top - log_sum);
-      lse[r] = static_cast<float>(top + log_sum);
-      if (entropy != nullptr) entropy[r] = static_cast<float>(log_sum - weighted / sum);
-      if (squares != nullptr) squares[r] = static_cast<float>(square_sum / (sum * sum));
+        return kernels::RowSums{block.max, block.sum, block.weighted, block.sum_squares, 0};
+      });
+      sums[r].target = targets_[static_cast<size_t>(r)];
     }
+    write_rows(shard != nullptr ? shard->gather(own, phase) : own.unsqueeze(0), begin, out);
   }
 
  private:
@@ -142,6 +134,28 @@ class StatsTable {
 
 }  // namespace
 
+void write_rows(const at::Tensor& parts, int64_t begin, const LogProbRows& out) {
+  const int64_t rows = parts.size(1);
+  const auto* const sums = reinterpret_cast<const kernels::RowSums*>(parts.const_data_ptr<double>());
+  const at::Tensor all = at::empty({4, rows}, at::kDouble);
+  double* const values = all.data_ptr<double>();
+  for (int64_t r = 0; r < rows; ++r) {
+    const kernels::RowOutputs row = kernels::outputs_of(
+        kernels::combined(parts.size(0), [&](int64_t part) { return sums[part * rows + r]; }));
+    values[r] = row.log_prob;
+    values[rows + r] = row.lse;
+    values[2 * rows + r] = row.entropy;
+    values[3 * rows + r] = row.sum_pi_squared;
+  }
+  const auto copy = [&](const at::Tensor& target, int64_t i) {
+    if (target.defined()) target.narrow(0, begin, rows).copy_(all[i]);
+  };
+  copy(out.log_probs, 0);
+  copy(out.lse, 1);
+  copy(out.entropy, 2);
+  copy(out.sum_pi_squared, 3);
+}
+
 void linear_log_prob_forward(const LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
                              const at::Tensor& targets, const LogProbRows& out) {
   if (!hidden.is_cpu()) {
@@ -150,6 +164,7 @@ void linear_log_prob_forward(const LogProbSpec& spec, const at::Tensor& hidden, 
         device != nullptr ? device->linear_log_prob_forward : linear_log_prob_forward_reference;
     return forward(spec, hidden, weight, targets, out);
   }
+  spec.check(hidden, weight, targets, "forward");
   const BlockedHead head(spec, hidden, weight, targets);
   StatsTable table(hidden.size(0), head.blocks());
   head.for_each_block([&](int64_t begin, int64_t end, int64_t block, const PackedMatrix& block_weight) {
@@ -158,7 +173,7 @@ void linear_log_prob_forward(const LogProbSpec& spec, const at::Tensor& hidden, 
       head.forward_block(row, block, block_weight, logits, table.at(row, block), table.target_logits());
     }
   });
-  table.write(0, out);
+  table.write(spec.shard, "forward", 0, out);
 }
 
 void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
@@ -171,12 +186,13 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
         device != nullptr ? device->linear_log_prob_backward : linear_log_prob_backward_reference;
     return backward(spec, hidden, weight, targets, rows, entropy_gradient, gradients, d_hidden, d_weight);
   }
+  spec.check(hidden, weight, targets, "backward");
   const BlockedHead head(spec, hidden, weight, targets);
   const int64_t total = hidden.size(0);
   const int64_t affordable =
-      kLogitsBudget / static_cast<int64_t>(sizeof(float)) / head.vocab() / kRowTile * kRowTile;
+      kLogitsBudget / static_cast<int64_t>(sizeof(float)) / spec.most_rows(weight) / kRowTile * kRowTile;
   const int64_t chunk_rows = std::min(total, std::max(kRowTile, affordable));
-  const int64_t ranges = std::min<int64_t>(at::get_num_threads(), head.blocks());
+  const int64_t ranges = std::clamp<int64_t>(head.blocks(), 1, at::get_num_threads());
   const at::Tensor logits_buffer = at::empty({chunk_rows, head.vocab()}, at::kFloat);
   const at::Tensor partial = at::empty({ranges, chunk_rows, hidden.size(1)}, at::kFloat);
   const at::Tensor grad_log_probs = at::empty({chunk_rows}, at::kFloat);
@@ -195,7 +211,7 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
         chunk.forward_block(row, block, block_weight, logits, table.at(row, block), table.target_logits());
       }
     });
-    table.write(begin, rows);
+    table.write(spec.shard, "backward", begin, rows);
     const at::Tensor chunk_grad = grad_log_probs.narrow(0, 0, count);
     const at::Tensor chunk_entropy_grad =
         grad_entropy.defined() ? grad_entropy.narrow(0, 0, count) : grad_entropy;
@@ -226,7 +242,9 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
       }
     });
     at::Tensor sum = partial.select(0, 0).narrow(0, 0, count);
+    if (head.blocks() == 0) sum.zero_();
     for (int64_t range = 1; range < ranges; ++range) sum.add_(partial.select(0, range).narrow(0, 0, count));
+    if (spec.shard != nullptr && spec.sum_hidden_gradient) spec.shard->sum(sum);
     d_hidden.narrow(0, begin, count).copy_(sum);
   }
 }

@@ -5,18 +5,42 @@
 #include <cstdint>
 #include <functional>
 
+#include "kernels/vocabulary_shard.h"
+
 // The one path from hidden states to per-token log-probs, in inference and in training. With
 // z = softcap(hidden weight^T) / temperature:
 //   log_prob = z[target] - logsumexp(z),  entropy = -sum p log p,  p = softmax(z).
 // [N, V] never exists: the forward keeps one block of logits per thread; the backward keeps the
 // logits of one chunk of rows (kLogitsBudget bytes), so that nothing is computed twice within it.
+//
+// With a shard the weight and d_weight are the rows of the vocabulary that this rank holds, and every rank of
+// the group calls with the same hidden states, targets and gradients; every rank gets the same outputs, bit
+// by bit. What a rank keeps shrinks with its share: a chunk of logits [n, V / ranks]. Collectives:
+// one of 80 bytes for the inputs in each call, one of 40 bytes per row for the sums over the vocabulary (the
+// forward: one for all rows; the backward: one per chunk), and in the backward one all-reduce per chunk of
+// 4 bytes per element of d_hidden.
+//
 // Legend: N rows (a multiple of kRowTile on a CPU: every GEMM then has the same shape, and a row's
 // result does not depend on N or on its neighbours), H hidden, V vocabulary.
 namespace troupe::ops {
 
 struct LogProbSpec {
   double temperature = 1;
-  double softcap = 0;  // 0 = off
+  double softcap = 0;                      // 0 = off
+  const VocabularyShard* shard = nullptr;  // null: weight is the whole vocabulary
+  // With a shard: d_hidden is the sum over the ranks; false: this rank's part of it, for a caller that sums
+  // in another way (a reduce-scatter of sequence parallelism). Give it d_hidden in float32 then.
+  bool sum_hidden_gradient = true;
+
+  // The id of the weight's first row, and the rows of any rank at most.
+  int64_t first_id() const { return shard != nullptr ? shard->begin() : 0; }
+  int64_t most_rows(const at::Tensor& weight) const {
+    return shard != nullptr ? shard->most_rows() : weight.size(0);
+  }
+  void check(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
+             const char* phase) const {
+    if (shard != nullptr) shard->check(hidden, weight, targets, phase);
+  }
 };
 
 // Outputs, float32 [N]; undefined ones are not wanted (lse and log_probs always are).
@@ -27,6 +51,7 @@ struct LogProbRows {
   at::Tensor sum_pi_squared;  // sum of p^2 = exp(lse(2z) - 2 lse(z))
 };
 
+// Throws what VocabularyShard::check does.
 void linear_log_prob_forward(const LogProbSpec& spec, const at::Tensor& hidden /*[N,H]*/,
                              const at::Tensor& weight /*[V,H]*/, const at::Tensor& targets /*[N] int32*/,
                              const LogProbRows& out);
@@ -43,6 +68,9 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
                               const at::Tensor& targets, const LogProbRows& rows, bool entropy_gradient,
                               const RowGradients& gradients, const at::Tensor& d_hidden,
                               const at::Tensor& d_weight);
+
+// Rows [begin, begin + n) of the outputs from kernels::RowSums [parts, n, 5] on a CPU, parts in their order.
+void write_rows(const at::Tensor& parts, int64_t begin, const LogProbRows& out);
 
 // The same in plain LibTorch operations, any device and floating-point dtype.
 void linear_log_prob_forward_reference(const LogProbSpec& spec, const at::Tensor& hidden,

@@ -41,7 +41,7 @@ void backward(float* logits, int64_t rows, int64_t cols, int64_t ld, const Logit
     float* z = logits + r * ld;
     const float g = grad_log_prob[r];
     const float h = grad_entropy != nullptr ? grad_entropy[r] : 0.0f;
-    const float base = g + (h != 0.0f ? h * (entropy[r] - lse[r]) : 0.0f);
+    const float base = g + (h != 0.0f ? h * entropy[r] : 0.0f);
     const float row_lse = lse[r];
     const float target_grad = g * t.inv_temperature;
     const bool here = target[r] >= 0 && target[r] < cols;
@@ -50,16 +50,16 @@ void backward(float* logits, int64_t rows, int64_t cols, int64_t ld, const Logit
       const float at_target = here ? z[target[r]] * to_tanh : 0.0f;
 #pragma omp simd
       for (int64_t j = 0; j < cols; ++j) {
-        const float p = vector_exp(z[j] - row_lse);
+        const float log_p = z[j] - row_lse;
         const float tanh = z[j] * to_tanh;
-        z[j] = -p * (base + h * z[j]) * t.inv_temperature * (1.0f - tanh * tanh);
+        z[j] = -vector_exp(log_p) * (base + h * log_p) * t.inv_temperature * (1.0f - tanh * tanh);
       }
       if (here) z[target[r]] += target_grad * (1.0f - at_target * at_target);
     } else {
 #pragma omp simd
       for (int64_t j = 0; j < cols; ++j) {
-        const float p = vector_exp(z[j] - row_lse);
-        z[j] = -p * (base + h * z[j]) * t.inv_temperature;
+        const float log_p = z[j] - row_lse;  // first: both may be large
+        z[j] = -vector_exp(log_p) * (base + h * log_p) * t.inv_temperature;
       }
       if (here) z[target[r]] += target_grad;
     }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "core/error.h"
 #include "kernels/cuda/gemm.h"
@@ -16,7 +17,8 @@ constexpr int64_t kRowMultiple = 128;
 constexpr int64_t kMaxChunk = 2048;
 constexpr int64_t kAlignment = 8;  // floats; the passes read rows from 32-byte boundaries
 
-// The rows in chunks whose length depends on the vocabulary alone, with one buffer for all of them.
+// The rows in chunks whose length depends on the vocabulary alone (its widest shard), with one buffer for all
+// of them.
 class ChunkedHead {
  public:
   ChunkedHead(const ops::LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
@@ -37,7 +39,8 @@ class ChunkedHead {
             ErrorCode::kInternal, "[linear_log_prob] expected ", hidden.size(0), " int32 targets on ",
             hidden.device(), " but got ", targets.sizes(), " ", targets.scalar_type(), " on ",
             targets.device());
-    const int64_t fitting = kLogitsBudget / (stride_ * static_cast<int64_t>(sizeof(float)));
+    const int64_t widest = (spec.most_rows(weight) + kAlignment - 1) / kAlignment * kAlignment;
+    const int64_t fitting = kLogitsBudget / (widest * static_cast<int64_t>(sizeof(float)));
     chunk_ = std::clamp(fitting / kRowMultiple * kRowMultiple, kRowMultiple, kMaxChunk);
     buffer_ = at::empty({chunk_, stride_}, hidden.options().dtype(at::kFloat));
   }
@@ -61,7 +64,8 @@ class ChunkedHead {
             stride_,
             static_cast<float>(1.0 / spec_.temperature),
             static_cast<float>(spec_.softcap),
-            targets_.const_data_ptr<int32_t>() + begin};
+            targets_.const_data_ptr<int32_t>() + begin,
+            spec_.first_id()};
   }
 
   // What logit_gradients left in the buffer: [count, V] in the dtype of hidden.
@@ -93,16 +97,57 @@ LogitStats stats_at(const ops::LogProbRows& out, int64_t rows, int64_t begin) {
           floats("sum_pi_squared", out.sum_pi_squared, rows, begin)};
 }
 
+// The sums of this rank's shard over `rows` rows, and the outputs from them and those of the other ranks.
+class ShardSums {
+ public:
+  ShardSums(const ops::VocabularyShard& shard, int64_t rows, const at::Tensor& hidden)
+      : shard_(shard), own_(at::empty({rows, RowSums::kCount}, hidden.options().dtype(at::kDouble))) {}
+
+  RowSums* at(int64_t row) const { return reinterpret_cast<RowSums*>(own_.mutable_data_ptr<double>()) + row; }
+  void finish(const char* phase, const LogitStats& out) const {
+    const at::Tensor all = shard_.gather(own_, phase);
+    combine_sums(reinterpret_cast<const RowSums*>(all.const_data_ptr<double>()), shard_.size(), own_.size(0),
+                 out);
+  }
+
+ private:
+  const ops::VocabularyShard& shard_;
+  at::Tensor own_;  // [rows, 5]
+};
+
+// Gradients by `count` rows of the hidden states, those of the other ranks included where they are wanted.
+void hidden_gradient(const ops::LogProbSpec& spec, const at::Tensor& by_logits, const at::Tensor& weight,
+                     at::Tensor by_hidden) {
+  const bool summed = spec.shard != nullptr && spec.shard->size() > 1 && spec.sum_hidden_gradient;
+  if (!summed && by_hidden.scalar_type() == by_logits.scalar_type()) {
+    at::mm_out(by_hidden, by_logits, weight);
+    return;
+  }
+  const at::Tensor sum = at::zeros(by_hidden.sizes(), by_hidden.options().dtype(at::kFloat));
+  if (weight.size(0) > 0) gemm(by_logits, weight, sum, false);
+  if (summed) spec.shard->sum(sum);
+  by_hidden.copy_(sum);
+}
+
 }  // namespace
 
 void linear_log_prob_forward(const ops::LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
                              const at::Tensor& targets, const ops::LogProbRows& out) {
+  spec.check(hidden, weight, targets, "forward");
   ChunkedHead head(spec, hidden, weight, targets);
   const int64_t rows = hidden.size(0);
+  std::optional<ShardSums> sums;
+  if (spec.shard != nullptr) sums.emplace(*spec.shard, rows, hidden);
   for (int64_t begin = 0; begin < rows; begin += head.chunk()) {
     const int64_t count = std::min(head.chunk(), rows - begin);
-    logit_stats(head.logits(begin, count), stats_at(out, rows, begin));
+    const LogitRows logits = head.logits(begin, count);
+    if (sums) {
+      logit_sums(logits, sums->at(begin));
+    } else {
+      logit_stats(logits, stats_at(out, rows, begin));
+    }
   }
+  if (sums) sums->finish("forward", stats_at(out, rows, 0));
 }
 
 void linear_log_prob_backward(const ops::LogProbSpec& spec, const at::Tensor& hidden,
@@ -110,6 +155,7 @@ void linear_log_prob_backward(const ops::LogProbSpec& spec, const at::Tensor& hi
                               const ops::LogProbRows& rows, bool entropy_gradient,
                               const ops::RowGradients& gradients, const at::Tensor& d_hidden,
                               const at::Tensor& d_weight) {
+  spec.check(hidden, weight, targets, "backward");
   ChunkedHead head(spec, hidden, weight, targets);
   const int64_t total = hidden.size(0);
   const auto options = hidden.options().dtype(at::kFloat);
@@ -117,7 +163,13 @@ void linear_log_prob_backward(const ops::LogProbSpec& spec, const at::Tensor& hi
     const int64_t count = std::min(head.chunk(), total - begin);
     const LogitRows logits = head.logits(begin, count);
     const LogitStats stats = stats_at(rows, total, begin);
-    logit_stats(logits, stats);
+    if (spec.shard != nullptr) {
+      const ShardSums sums(*spec.shard, count, hidden);
+      logit_sums(logits, sums.at(0));
+      sums.finish("backward", stats);
+    } else {
+      logit_stats(logits, stats);
+    }
     const at::Tensor by_log_prob = at::empty({count}, options);
     const at::Tensor by_entropy = entropy_gradient ? at::empty({count}, options) : at::Tensor();
     gradients(begin, begin + count, by_log_prob, by_entropy);
@@ -126,9 +178,8 @@ void linear_log_prob_backward(const ops::LogProbSpec& spec, const at::Tensor& hi
                      floats("grad_entropy", by_entropy, count, 0)},
                     head.to_bfloat16());
     const at::Tensor by_logits = head.gradient(count);
-    at::Tensor by_hidden = d_hidden.narrow(0, begin, count);
-    at::mm_out(by_hidden, by_logits, weight);
-    gemm(by_logits.t(), head.hidden(begin, count), d_weight, /*accumulate=*/true);
+    hidden_gradient(spec, by_logits, weight, d_hidden.narrow(0, begin, count));
+    if (d_weight.defined()) gemm(by_logits.t(), head.hidden(begin, count), d_weight, /*accumulate=*/true);
   }
 }
 

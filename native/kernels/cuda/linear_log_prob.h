@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/linear_log_prob.h"
+#include "kernels/row_sums.h"
 
 namespace troupe::kernels::cuda {
 
@@ -23,6 +24,7 @@ struct LogitRows {
   float inv_temperature;
   float softcap;           // 0 = off
   const int32_t* targets;  // [rows]
+  int64_t first_id;        // of the vocabulary: what the first column is
 };
 
 // Statistics [rows]; optional ones may be null. The logits stay as they are.
@@ -33,6 +35,10 @@ struct LogitStats {
   float* sum_pi_squared;  // optional
 };
 void logit_stats(const LogitRows& logits, const LogitStats& out);
+// What the outputs are made of, where the logits are those of a shard: [rows].
+void logit_sums(const LogitRows& logits, RowSums* out);
+// The outputs of `rows` rows from `count` shards' sums [count, rows].
+void combine_sums(const RowSums* sums, int64_t count, int64_t rows, const LogitStats& out);
 
 // The gradient by the raw logits in their place: float32, or bfloat16 [rows, vocab] at the start of each row.
 struct LogitGradients {

@@ -52,8 +52,17 @@ struct Sums {
   }
 };
 
+__device__ void write_outputs(const RowSums& sums, int64_t r, const LogitStats& out) {
+  const RowOutputs row = outputs_of(sums);
+  out.log_probs[r] = static_cast<float>(row.log_prob);
+  out.lse[r] = static_cast<float>(row.lse);
+  if (out.entropy != nullptr) out.entropy[r] = static_cast<float>(row.entropy);
+  if (out.sum_pi_squared != nullptr) out.sum_pi_squared[r] = static_cast<float>(row.sum_pi_squared);
+}
+
+// Into `sums` or, where that is null, into `out`.
 template <bool kSoftcap>
-__global__ void __launch_bounds__(kThreads) stats_kernel(LogitRows a, LogitStats out) {
+__global__ void __launch_bounds__(kThreads) stats_kernel(LogitRows a, LogitStats out, RowSums* sums_out) {
   const int64_t r = blockIdx.x;
   const float* row = a.data + r * a.stride;
   Sums sums;
@@ -84,12 +93,21 @@ __global__ void __launch_bounds__(kThreads) stats_kernel(LogitRows a, LogitStats
       block_sum(factor == 0 ? 0.0 : factor * (sums.weighted + shift * static_cast<double>(sums.sum)));
   const double squares = block_sum(factor * factor * sums.squares);
   if (threadIdx.x != 0) return;
-  const double log_sum = log(sum);
-  const double target = transformed<kSoftcap>(a, row[a.targets[r]]).z;
-  out.log_probs[r] = static_cast<float>(target - top - log_sum);
-  out.lse[r] = static_cast<float>(top + log_sum);
-  if (out.entropy != nullptr) out.entropy[r] = static_cast<float>(log_sum - weighted / sum);
-  if (out.sum_pi_squared != nullptr) out.sum_pi_squared[r] = static_cast<float>(squares / (sum * sum));
+  const int64_t column = a.targets[r] - a.first_id;
+  const bool here = column >= 0 && column < a.vocab;
+  const double target = here ? transformed<kSoftcap>(a, row[column]).z : 0.0;
+  const RowSums all{top, sum, weighted, squares, target};
+  if (sums_out != nullptr) {
+    sums_out[r] = all;
+  } else {
+    write_outputs(all, r, out);
+  }
+}
+
+__global__ void combine_kernel(const RowSums* sums, int64_t count, int64_t rows, LogitStats out) {
+  const int64_t r = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (r >= rows) return;
+  write_outputs(combined(count, [&](int64_t part) { return sums[part * rows + r]; }), r, out);
 }
 
 // dz = (g (1[target] - p) - h p (z - lse + H)) / temperature * slope of the softcap.
@@ -101,7 +119,7 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(LogitRows a, LogitGr
   const float h = by.grad_entropy != nullptr ? by.grad_entropy[r] : 0.0f;
   const float entropy = by.grad_entropy != nullptr ? by.entropy[r] : 0.0f;
   const float lse = by.lse[r];
-  const int64_t target = a.targets[r];
+  const int64_t target = a.targets[r] - a.first_id;
   // Whole blocks walk together: all threads have read a stretch before its first half is overwritten.
   for (int64_t begin = 0; begin < a.vocab; begin += kThreads * kPack) {
     const int64_t j = begin + threadIdx.x * kPack;
@@ -128,17 +146,33 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(LogitRows a, LogitGr
   }
 }
 
-}  // namespace
-
-void logit_stats(const LogitRows& logits, const LogitStats& out) {
+void launch_stats(const LogitRows& logits, const LogitStats& out, RowSums* sums) {
   if (logits.rows == 0) return;
   const auto blocks = static_cast<unsigned>(logits.rows);
   if (logits.softcap > 0) {
-    stats_kernel<true><<<blocks, kThreads, 0, stream()>>>(logits, out);
+    stats_kernel<true><<<blocks, kThreads, 0, stream()>>>(logits, out, sums);
   } else {
-    stats_kernel<false><<<blocks, kThreads, 0, stream()>>>(logits, out);
+    stats_kernel<false><<<blocks, kThreads, 0, stream()>>>(logits, out, sums);
   }
   check_launch("linear_log_prob_forward");
+}
+
+}  // namespace
+
+void logit_stats(const LogitRows& logits, const LogitStats& out) {
+  launch_stats(logits, out, nullptr);
+}
+
+void logit_sums(const LogitRows& logits, RowSums* out) {
+  launch_stats(logits, {}, out);
+}
+
+void combine_sums(const RowSums* sums, int64_t count, int64_t rows, const LogitStats& out) {
+  if (rows == 0) return;
+  constexpr int64_t kPerBlock = 128;
+  const auto blocks = static_cast<unsigned>((rows + kPerBlock - 1) / kPerBlock);
+  combine_kernel<<<blocks, kPerBlock, 0, stream()>>>(sums, count, rows, out);
+  check_launch("linear_log_prob_combine");
 }
 
 void logit_gradients(const LogitRows& logits, const LogitGradients& by, bool to_bfloat16) {

@@ -1,0 +1,113 @@
+#include "kernels/cuda/device_ops.h"
+#include "ranks.h"
+#include "sharded_head.h"
+
+// linear_log_prob over shards of the vocabulary on a GPU, against the float64 reference on the CPU. Ranks
+// share the GPU. Without one there is nothing to test: the program says so and ctest counts it as skipped.
+namespace {
+
+using namespace troupe;
+using namespace troupe::test;
+using ops::VocabularyShard;
+
+// Gloo for what lies on the device, through the host; NCCL wants a GPU for each rank.
+class Staged final : public Communicator {
+ public:
+  explicit Staged(Communicator& inner) : Communicator(inner.rank(), inner.size()), inner_(inner) {}
+  std::unique_ptr<Communicator> split(const std::string& name, const std::vector<int64_t>& ranks) override {
+    return inner_.split(name, ranks);
+  }
+  void abort(const std::string& reason) override { inner_.abort(reason); }
+
+ protected:
+  std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) override {
+    at::Tensor out = at::empty(output.sizes(), output.options().device(at::kCPU));
+    inner_.all_gather(out, input.cpu(), {});
+    output.copy_(out);
+    return {};
+  }
+  void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
+    at::Tensor out = at::empty(output.sizes(), output.options().device(at::kCPU));
+    inner_.all_to_all(out, input.cpu(), {});
+    output.copy_(out);
+  }
+  void move_broadcast(const at::Tensor& tensor, int64_t root) override {
+    const at::Tensor host = tensor.cpu();
+    inner_.broadcast(host, root, {});
+    tensor.copy_(host);
+  }
+  void move_send(const at::Tensor&, const at::Tensor& tensor, int64_t dst) override {
+    inner_.send(tensor.cpu(), dst, {});
+  }
+  void move_recv(const at::Tensor&, const at::Tensor& tensor, int64_t src) override {
+    const at::Tensor host = tensor.cpu();
+    inner_.recv(host, src, {});
+    tensor.copy_(host);
+  }
+
+ private:
+  Communicator& inner_;
+};
+
+std::vector<at::Tensor> outputs(const HeadOutcome& out) {
+  return {out.rows.log_probs, out.rows.lse, out.rows.entropy, out.rows.sum_pi_squared, out.d_hidden};
+}
+
+TEST(shards_on_a_gpu_give_what_the_whole_gives) {
+  struct Case {
+    int64_t n, hidden_size;
+    double temperature, softcap;
+    std::vector<int64_t> offsets;
+  };
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const Case& c : std::vector<Case>{{128, 64, 1, 0, {0, 1000}},
+                                           {1, 64, 1, 0, {0, 500, 1000}},
+                                           {300, 48, 0.7, 30, {0, 777, 777, 2049}},
+                                           {2304, 64, 1, 0, {0, 32000, 32003}},
+                                           {0, 16, 1, 0, {0, 50, 100}}}) {
+      HeadTask task(c.n, c.hidden_size, c.offsets.back(), {c.temperature, c.softcap});
+      task.hidden = task.hidden.to(type).to(at::kFloat);
+      task.weight = task.weight.to(type).to(at::kFloat);
+      const HeadOutcome whole = run_head(task, at::kDouble, nullptr);
+      const auto size = static_cast<int64_t>(c.offsets.size()) - 1;
+      std::vector<HeadOutcome> all(static_cast<size_t>(size));
+      check_all(size, [&](Communicator& direct) {
+        Staged comm(direct);
+        const VocabularyShard shard(comm, c.offsets);
+        all[static_cast<size_t>(comm.rank())] = run_head(task, type, &shard, true, at::kCUDA);
+      });
+      const double gradients = type == at::kFloat ? 4e-4 : 2e-2;
+      for (int64_t r = 0; r < size; ++r) {
+        const HeadOutcome& out = all[static_cast<size_t>(r)];
+        for (size_t i = 0; i < outputs(out).size(); ++i) CHECK(outputs(out)[i].equal(outputs(all[0])[i]));
+        CHECK(out.forward.log_probs.equal(out.rows.log_probs));
+        CHECK(out.forward.entropy.equal(out.rows.entropy));
+        if (c.n == 0) continue;
+        CHECK(worst(out.rows.log_probs, whole.rows.log_probs) < 4e-5);
+        CHECK(worst(out.rows.entropy, whole.rows.entropy) < 4e-5);
+        CHECK(worst(out.rows.sum_pi_squared, whole.rows.sum_pi_squared) < 4e-5);
+        CHECK(worst_of_largest(out.d_hidden, whole.d_hidden) < gradients);
+        const int64_t begin = c.offsets[static_cast<size_t>(r)];
+        const at::Tensor rows = whole.d_weight.narrow(0, begin, out.d_weight.size(0));
+        CHECK(rows.numel() == 0 || worst_of_largest(out.d_weight, rows) < gradients);
+      }
+      if (size > 1) continue;
+      const HeadOutcome unsharded = run_head(task, type, nullptr, true, at::kCUDA);
+      for (size_t i = 0; i < outputs(unsharded).size(); ++i) {
+        CHECK(outputs(unsharded)[i].equal(outputs(all[0])[i]));
+      }
+      CHECK(unsharded.d_weight.equal(all[0].d_weight));
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  if (kernels::cuda::device_ops() == nullptr || !at::hasCUDA()) {
+    std::printf("skipped: %s\n0 passed, 0 failed\n",
+                kernels::cuda::device_ops() == nullptr ? "a build without CUDA" : "no GPU");
+    return 77;  // SKIP_RETURN_CODE in CMakeLists.txt
+  }
+  return test::run_all();
+}
