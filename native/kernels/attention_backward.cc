@@ -1,0 +1,202 @@
+#include <ATen/ATen.h>
+
+#include <numeric>
+
+#include "core/parallel.h"
+#include "kernels/attention_blocks.h"
+#include "kernels/attention_reference.h"
+
+namespace troupe::ops {
+
+using namespace attention;
+
+namespace {
+
+// The gradients of one key head of a segment and of the segments it is the prefix of, by one thread: the
+// keys of a prefix collect from all of them.
+template <typename Scalar>
+class BackwardHead {
+ public:
+  BackwardHead(const Shape& shape, const Segments& segments, int64_t head, const Scalar* qkv,
+               const Scalar* out, const Scalar* dout, const float* lse, int64_t lse_ld, Scalar* dqkv)
+      : shape_(shape),
+        segments_(segments),
+        head_(head),
+        qkv_(qkv),
+        out_(out),
+        dout_(dout),
+        lse_(lse),
+        lse_ld_(lse_ld),
+        dqkv_(dqkv) {}
+
+  // family[0] has no prefix; the others follow it.
+  void run(const std::vector<size_t>& family) {
+    int64_t longest = 0;
+    for (const size_t s : family) longest = std::max(longest, Sequence(segments_, segments_[s]).length);
+    const int64_t dim = shape_.spec.head_dim;
+    keys_ = at::empty({4, longest, dim}, at::kFloat);
+    k_ = keys_.template data_ptr<float>();
+    v_ = k_ + longest * dim;
+    dk_ = v_ + longest * dim;
+    dv_ = dk_ + longest * dim;
+    max_rows_ = shape_.groups * std::min(shape_.query_block, longest);
+    max_cols_ = std::min(kKeyBlock, longest);
+    scratch_ = at::empty({max_rows_ * (4 * dim + 2 * max_cols_ + 2)}, at::kFloat);
+    for (const size_t s : family) {
+      const Sequence sequence(segments_, segments_[s]);
+      load_keys(sequence);
+      for (int64_t q0 = sequence.split; q0 < sequence.length; q0 += shape_.query_block) {
+        queries(sequence, q0, std::min(sequence.length, q0 + shape_.query_block));
+      }
+      if (s != family.front()) store_key_gradients(sequence);
+    }
+    store_key_gradients(Sequence(segments_, segments_[family.front()]));
+  }
+
+ private:
+  // The segment's own positions; those of the prefix stay, with what they have collected.
+  void load_keys(const Sequence& sequence) {
+    const int64_t dim = shape_.spec.head_dim;
+    const int64_t at = sequence.split * dim;
+    const int64_t count = sequence.length - sequence.split;
+    const Scalar* base = qkv_ + sequence.own * shape_.qkv_ld;
+    load_rows(base + shape_.k_column(head_), shape_.qkv_ld, count, dim, k_ + at);
+    load_rows(base + shape_.v_column(head_), shape_.qkv_ld, count, dim, v_ + at);
+    std::fill_n(dk_ + at, count * dim, 0.0f);
+    std::fill_n(dv_ + at, count * dim, 0.0f);
+  }
+
+  void store_key_gradients(const Sequence& sequence) {
+    const int64_t dim = shape_.spec.head_dim;
+    const int64_t at = sequence.split * dim;
+    const int64_t count = sequence.length - sequence.split;
+    Scalar* base = dqkv_ + sequence.own * shape_.qkv_ld;
+    store_rows(dk_ + at, count, dim, base + shape_.k_column(head_), shape_.qkv_ld);
+    store_rows(dv_ + at, count, dim, base + shape_.v_column(head_), shape_.qkv_ld);
+  }
+
+  void queries(const Sequence& sequence, int64_t q0, int64_t q1) {
+    const int64_t dim = shape_.spec.head_dim;
+    const int64_t queries = q1 - q0;
+    const int64_t rows = shape_.groups * queries;
+    const int64_t row = sequence.row(q0);
+    float* q = scratch_.template data_ptr<float>();
+    float* o = q + max_rows_ * dim;
+    float* d_o = o + max_rows_ * dim;
+    float* dq = d_o + max_rows_ * dim;
+    float* scores = dq + max_rows_ * dim;
+    float* dprobs = scores + max_rows_ * max_cols_;
+    float* block_lse = dprobs + max_rows_ * max_cols_;
+    float* delta = block_lse + max_rows_;
+    for (int64_t g = 0; g < shape_.groups; ++g) {
+      const int64_t column = shape_.q_column(head_, g);
+      const int64_t at = g * queries * dim;
+      load_rows(qkv_ + row * shape_.qkv_ld + column, shape_.qkv_ld, queries, dim, q + at);
+      load_rows(out_ + row * shape_.out_ld + column, shape_.out_ld, queries, dim, o + at);
+      load_rows(dout_ + row * shape_.out_ld + column, shape_.out_ld, queries, dim, d_o + at);
+      std::copy_n(lse_ + (head_ * shape_.groups + g) * lse_ld_ + row, queries, block_lse + g * queries);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      float sum = 0;
+      for (int64_t c = 0; c < dim; ++c) sum += o[r * dim + c] * d_o[r * dim + c];
+      delta[r] = sum;
+    }
+    const at::Tensor q_matrix = matrix(q, rows, dim, dim);
+    const at::Tensor do_matrix = matrix(d_o, rows, dim, dim);
+    at::Tensor dq_matrix = matrix(dq, rows, dim, dim);
+    const int64_t key_begin = shape_.first_key(q0);
+    for (int64_t k0 = key_begin; k0 < q1; k0 += kKeyBlock) {
+      const int64_t cols = std::min(kKeyBlock, q1 - k0);
+      const at::Tensor k_matrix = matrix(k_ + k0 * dim, cols, dim, dim);
+      at::Tensor score_matrix = matrix(scores, rows, cols, cols);
+      at::Tensor dprob_matrix = matrix(dprobs, rows, cols, cols);
+      at::Tensor dk_matrix = matrix(dk_ + k0 * dim, cols, dim, dim);
+      at::Tensor dv_matrix = matrix(dv_ + k0 * dim, cols, dim, dim);
+      at::mm_out(score_matrix, q_matrix, k_matrix.t());
+      at::mm_out(dprob_matrix, do_matrix, matrix(v_ + k0 * dim, cols, dim, dim).t());
+      kernels::attention_kernels().softmax_backward(
+          scores, dprobs, shape_.block(shape_.groups, q0, queries, k0, cols), block_lse, delta);
+      at::addmm_out(dv_matrix, dv_matrix, score_matrix.t(), do_matrix);
+      at::addmm_out(dk_matrix, dk_matrix, dprob_matrix.t(), q_matrix);
+      if (k0 == key_begin) {
+        at::mm_out(dq_matrix, dprob_matrix, k_matrix);
+      } else {
+        at::addmm_out(dq_matrix, dq_matrix, dprob_matrix, k_matrix);
+      }
+    }
+    for (int64_t g = 0; g < shape_.groups; ++g) {
+      store_rows(dq + g * queries * dim, queries, dim,
+                 dqkv_ + row * shape_.qkv_ld + shape_.q_column(head_, g), shape_.qkv_ld);
+    }
+  }
+
+  const Shape& shape_;
+  const Segments& segments_;
+  int64_t head_;
+  const Scalar* qkv_;
+  const Scalar* out_;
+  const Scalar* dout_;
+  const float* lse_;
+  int64_t lse_ld_;
+  Scalar* dqkv_;
+  at::Tensor keys_, scratch_;
+  int64_t max_rows_ = 0, max_cols_ = 0;
+  float *k_ = nullptr, *v_ = nullptr, *dk_ = nullptr, *dv_ = nullptr;
+};
+
+// Segments without a prefix, each with those that follow it, the most work first.
+std::vector<std::vector<size_t>> families(const Segments& segments) {
+  std::vector<std::vector<size_t>> result;
+  std::vector<size_t> family_of(segments.size());
+  std::vector<double> work;
+  for (size_t s = 0; s < segments.size(); ++s) {
+    const Sequence sequence(segments, segments[s]);
+    const double scores = static_cast<double>(sequence.length) * static_cast<double>(sequence.length) -
+                          static_cast<double>(sequence.split) * static_cast<double>(sequence.split);
+    if (segments[s].prefix < 0) {
+      family_of[s] = result.size();
+      result.push_back({s});
+      work.push_back(scores);
+    } else {
+      family_of[s] = family_of[static_cast<size_t>(segments[s].prefix)];
+      result[family_of[s]].push_back(s);
+      work[family_of[s]] += scores;
+    }
+  }
+  std::vector<size_t> order(result.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return work[a] > work[b]; });
+  std::vector<std::vector<size_t>> sorted;
+  for (const size_t f : order) sorted.push_back(std::move(result[f]));
+  return sorted;
+}
+
+template <typename Scalar>
+void backward_cpu(const AttentionSpec& spec, const at::Tensor& qkv, const at::Tensor& out,
+                  const at::Tensor& lse, const at::Tensor& dout, const Segments& segments,
+                  const at::Tensor& dqkv) {
+  const Shape shape(spec);
+  const std::vector<std::vector<size_t>> order = families(segments);
+  parallel_items(static_cast<int64_t>(order.size()) * spec.num_kv_heads, [&](int64_t i) {
+    BackwardHead<Scalar>(shape, segments, i % spec.num_kv_heads, qkv.data_ptr<Scalar>(),
+                         out.data_ptr<Scalar>(), dout.data_ptr<Scalar>(), lse.data_ptr<float>(), qkv.size(0),
+                         dqkv.data_ptr<Scalar>())
+        .run(order[static_cast<size_t>(i / spec.num_kv_heads)]);
+  });
+  dqkv.narrow(0, real_rows(segments), dqkv.size(0) - real_rows(segments)).zero_();
+}
+
+}  // namespace
+
+void attention_backward(const AttentionSpec& spec, const at::Tensor& qkv, const at::Tensor& out,
+                        const at::Tensor& lse, const at::Tensor& dout, const Segments& segments,
+                        const at::Tensor& dqkv) {
+  if (const auto* device = flash_attention(spec, qkv)) {
+    return device->attention_backward(spec, qkv, out, lse, dout, segments, dqkv);
+  }
+  if (!qkv.is_cpu()) return attention_backward_reference(spec, qkv, out, lse, dout, segments, dqkv);
+  if (qkv.scalar_type() == at::kFloat) return backward_cpu<float>(spec, qkv, out, lse, dout, segments, dqkv);
+  backward_cpu<at::BFloat16>(spec, qkv, out, lse, dout, segments, dqkv);
+}
+
+}  // namespace troupe::ops
