@@ -134,13 +134,13 @@ void ProcessGroupCommunicator::move_broadcast(const at::Tensor& tensor, int64_t 
 }
 
 void ProcessGroupCommunicator::move_send(const at::Tensor& header, const at::Tensor& tensor, int64_t dst) {
-  const auto start = [&](const at::Tensor& part) {
-    std::vector<at::Tensor> tensors{movable(part)};
-    return begin([&] { return group_->send(tensors, static_cast<int>(dst), kMessageTag); });
-  };
-  int64_t last = start(header);
-  if (tensor.numel() > 0) last = start(tensor);
-  finish(last);
+  std::vector<at::Tensor> parts{movable(header)};
+  if (tensor.numel() > 0) parts.push_back(movable(tensor));
+  for (const at::Tensor& part : parts) {
+    std::vector<at::Tensor> tensors{part};
+    begin([&] { return group_->send(tensors, static_cast<int>(dst), kMessageTag); });
+  }
+  finish(log().begun());
 }
 
 void ProcessGroupCommunicator::move_recv(const at::Tensor& header, const at::Tensor& tensor, int64_t src) {
