@@ -254,4 +254,14 @@ void activation_backward(Activation kind, bool gated, const at::Tensor& dout, co
   table->activation.backward[dtype](args);
 }
 
+void add_rows(const at::Tensor& target, const at::Tensor& index, const at::Tensor& rows) {
+  at::Tensor out = target;
+  if (out.is_cuda()) {
+    // index_add_ adds with atomics there, in any order; this sorts by index, and equal ones stay in order.
+    out.index_put_({index.to(at::kLong)}, rows, /*accumulate=*/true);
+  } else {
+    out.index_add_(0, index, rows);
+  }
+}
+
 }  // namespace troupe::ops

@@ -66,4 +66,9 @@ void activation_forward(Activation kind, bool gated, const at::Tensor& x, const 
 void activation_backward(Activation kind, bool gated, const at::Tensor& dout, const at::Tensor& x,
                          const at::Tensor& dx, const at::Tensor& out);
 
+// target [m, H] row index[i] += rows [n, H] row i, for every i in turn: an index that comes several times
+// adds in the same order in every run, on every device. index [n] int32 or int64. Unlike the others it may
+// allocate.
+void add_rows(const at::Tensor& target, const at::Tensor& index, const at::Tensor& rows);
+
 }  // namespace troupe::ops

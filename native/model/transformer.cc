@@ -225,7 +225,8 @@ void Transformer::backward(const at::Tensor& d_hidden, ForwardState& state) {
   final_norm.finish();
 
   at::Tensor dx = at::zeros({state.total_rows, config_.hidden_size}, d_hidden.options());
-  dx.index_add_(0, state.predict_rows, d_inputs.narrow(0, 0, predictions));
+  // Responses that share a prompt share its last row.
+  ops::add_rows(dx, state.predict_rows, d_inputs.narrow(0, 0, predictions));
   state.rows.phase = "backward";
   for (size_t layer = blocks_.size(); layer-- > 0;) {
     BlockSaved& saved = state.blocks[layer];
@@ -243,9 +244,9 @@ void Transformer::accumulate_embeddings(const at::Tensor& dx, const ForwardState
   const int64_t real_rows = state.real_rows;
   const at::Tensor used = dx.narrow(0, 0, real_rows).to(at::kFloat);
   if (pos_embed_grad_.defined())
-    pos_embed_grad_.index_add_(0, state.rows.positions.narrow(0, 0, real_rows), used);
-  embed_grad_.index_add_(0, state.tokens.narrow(0, 0, real_rows),
-                         embedding_scale_ == 1 ? used : used * embedding_scale_);
+    ops::add_rows(pos_embed_grad_, state.rows.positions.narrow(0, 0, real_rows), used);
+  ops::add_rows(embed_grad_, state.tokens.narrow(0, 0, real_rows),
+                embedding_scale_ == 1 ? used : used * embedding_scale_);
 }
 
 int64_t Transformer::decode_row_tile() const {

@@ -206,6 +206,28 @@ TEST(adamw_and_the_gradient_norm_match_the_cpu) {
   }
 }
 
+TEST(rows_of_one_index_are_added_in_the_same_order_in_every_run) {
+  at::manual_seed(11);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const auto& [targets, count, cols] :
+         {std::tuple(1, 1, 1), std::tuple(1, 700, 8), std::tuple(5, 4000, 33), std::tuple(900, 300, 1024)}) {
+      const at::Tensor start = random({targets, cols}, type), rows = random({count, cols}, type);
+      const at::Tensor index = at::randint(targets, {count}, at::kInt);
+      const auto added = [&](const at::Tensor& order) {
+        const at::Tensor target = start.clone();
+        ops::add_rows(target, order, rows);
+        return target;
+      };
+      const at::Tensor target = added(on_gpu(index)), expected = wide(start);
+      expected.index_add_(0, index, wide(rows));
+      // Every sum of bfloat16 rows is rounded: the more come together, the further from the exact one.
+      const double terms = static_cast<double>(count) / static_cast<double>(targets) + 1;
+      check_near(target, expected, terms * tolerance(type), named("add_rows", type, count, cols));
+      for (int repeat = 0; repeat < 5; ++repeat) CHECK(target.equal(added(on_gpu(index))));
+    }
+  }
+}
+
 TEST(gemm_adds_bfloat16_and_float32_products_to_a_float32_matrix) {
   at::manual_seed(8);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {

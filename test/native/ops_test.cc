@@ -349,6 +349,15 @@ TEST(bfloat16_rounds_to_nearest_even_and_keeps_special_values) {
   });
 }
 
+TEST(rows_are_added_where_their_index_says) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor target = at::ones({3, 2}, type);
+    const at::Tensor rows = at::tensor({1.0f, 2.0f, 10.0f, 20.0f, 100.0f, 200.0f}).view({3, 2}).to(type);
+    ops::add_rows(target, at::tensor({2, 0, 2}, at::kInt), rows);
+    CHECK(target.equal(at::tensor({11.0f, 21.0f, 1.0f, 1.0f, 102.0f, 203.0f}).view({3, 2}).to(type)));
+  }
+}
+
 TEST(a_nan_stays_in_its_row) {
   for_each_route([](const Route& route, at::ScalarType type) {
     const at::Tensor x = at::ones({3, 20}, type);

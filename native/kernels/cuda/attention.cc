@@ -18,8 +18,10 @@ constexpr int64_t kHeadMultiple = 8;
 // claimed.
 constexpr int64_t kLeastQueries = 2;
 
+// From pinned memory: a copy from pageable memory would make the host wait for all kernels before it, several
+// times per layer.
 at::Tensor on_device(const std::vector<int32_t>& values, const at::Tensor& like) {
-  return at::tensor(values, at::kInt).to(like.device());
+  return at::tensor(values, at::kInt).pin_memory().to(like.device(), /*non_blocking=*/true);
 }
 
 // How the keys that each segment sees lie one behind the other.

@@ -64,8 +64,9 @@ double sum_of_squares(const float* x, int64_t n) {
   sum_of_squares_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream()>>>(x, n, partial);
   check_launch("sum_of_squares");
   std::vector<double> parts(static_cast<size_t>(blocks));
-  cudaMemcpyAsync(parts.data(), partial, parts.size() * sizeof(double), cudaMemcpyDeviceToHost, stream());
-  const cudaError_t status = cudaStreamSynchronize(stream());
+  cudaError_t status =
+      cudaMemcpyAsync(parts.data(), partial, parts.size() * sizeof(double), cudaMemcpyDeviceToHost, stream());
+  if (status == cudaSuccess) status = cudaStreamSynchronize(stream());
   require(status == cudaSuccess, ErrorCode::kInternal,
           "[kernels] sum_of_squares: ", cudaGetErrorString(status));
   double sum = 0;
