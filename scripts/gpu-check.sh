@@ -89,11 +89,24 @@ fi
 export TROUPE_LIBTORCH TROUPE_PYTHON=$PYTHON TROUPE_TEST_DEVICE=$device
 # Where there is no network the peers' packages (.troupe/peers/site, brought along) must be missed at once, not after pip's retries.
 export PIP_RETRIES=0 PIP_DEFAULT_TIMEOUT=5
+# A virtual machine may show little of its memory until it is used: the build must not size itself by that.
+export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
+# cmake, ctest and ninja may be packages of a Python whose bin/ is not on the PATH.
+PATH="$PATH:$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("scripts"))' 2>/dev/null)"
+for tool in cmake ctest g++; do
+  command -v "$tool" >/dev/null && continue
+  note "$tool" "FAILED: no $tool on the PATH or beside $PYTHON" 0
+  finish
+done
 # nvcc: of the PATH, of a toolkit, or of the wheels beside torch.
 site=$(dirname "$TROUPE_LIBTORCH")
 for bin in /usr/local/cuda/bin /usr/local/cuda-13*/bin "$site"/nvidia/*/bin; do
   command -v nvcc >/dev/null || { [ -x "$bin/nvcc" ] && PATH="$PATH:$bin"; }
 done
+if [ "$device" = cuda ] && ! command -v nvcc >/dev/null; then
+  note nvcc 'FAILED: no nvcc on the PATH, in /usr/local/cuda or in the wheels beside torch' 0
+  finish
+fi
 # ---- the steps ----
 step machine 30 bash -c "
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo 'no GPU'

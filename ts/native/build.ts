@@ -143,8 +143,13 @@ function hashTree(hash: Hash, file: string): void {
   hash.update(path.relative(packageRoot, file)).update('\0').update(readFileSync(file)).update('\0');
 }
 
-/** One compiler per core, but no more than memory carries: a file that includes LibTorch takes about 1.5 GB. */
+/**
+ * What CMAKE_BUILD_PARALLEL_LEVEL says, as with CMake itself. Else one compiler per core, but no more than memory
+ * carries: a file that includes LibTorch takes about 1.5 GB.
+ */
 function parallelJobs(): number {
+  const asked = Number(process.env['CMAKE_BUILD_PARALLEL_LEVEL']);
+  if (Number.isInteger(asked) && asked > 0) return asked;
   const byMemory = Math.floor(totalmem() / 2 ** 30 / 1.5);
   return Math.max(1, Math.min(availableParallelism(), byMemory));
 }
