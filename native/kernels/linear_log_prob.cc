@@ -25,6 +25,9 @@ namespace {
 constexpr int64_t kVocabBlock = 768;
 constexpr int64_t kBlockRows = 1024;  // rows per unit of work with one block of the vocabulary
 constexpr int64_t kLogitsBudget = int64_t{64} << 20;  // bytes of logits that the backward keeps
+// Rows of a chunk at least, whatever they take: the weight is packed twice per chunk, and its gradient read
+// and written.
+constexpr int64_t kLeastChunkRows = 3 * kRowTile;
 
 at::Tensor as_float(const at::Tensor& t) {
   return t.scalar_type() == at::kFloat ? t : t.to(at::kFloat);
@@ -191,7 +194,7 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
   const int64_t total = hidden.size(0);
   const int64_t affordable =
       kLogitsBudget / static_cast<int64_t>(sizeof(float)) / spec.most_rows(weight) / kRowTile * kRowTile;
-  const int64_t chunk_rows = std::min(total, std::max(kRowTile, affordable));
+  const int64_t chunk_rows = std::min(total, std::max(kLeastChunkRows, affordable));
   const int64_t ranges = std::clamp<int64_t>(head.blocks(), 1, at::get_num_threads());
   const at::Tensor logits_buffer = at::empty({chunk_rows, head.vocab()}, at::kFloat);
   const at::Tensor partial = at::empty({ranges, chunk_rows, hidden.size(1)}, at::kFloat);

@@ -4,6 +4,7 @@ import { type Machine, ROW_TILE } from './decoder_memory';
 
 const VOCAB_BLOCK = 768; // kVocabBlock
 const LOGITS_BUDGET = 64 * 2 ** 20; // kLogitsBudget
+const LEAST_CHUNK_ROWS = 3 * ROW_TILE; // kLeastChunkRows
 const CHUNK_ROWS = 1024; // kChunkRows of the reference
 const BLOCK_STATS = 16; // sizeof(kernels::BlockStats)
 const GEMM_DEPTH = 512;
@@ -12,7 +13,7 @@ const FLOAT = 4;
 /** Rows whose logits the backward pass keeps at once. */
 export function logitsChunk(predictions: number, vocab: number): number {
   const affordable = Math.floor(LOGITS_BUDGET / FLOAT / vocab / ROW_TILE) * ROW_TILE;
-  return Math.min(predictions, Math.max(ROW_TILE, affordable));
+  return Math.min(predictions, Math.max(LEAST_CHUNK_ROWS, affordable));
 }
 
 /** What the head works with in inference, beside its input `hidden`. `outputs`: float32 results per row. */
