@@ -30,7 +30,8 @@ mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
 budget=${GPU_CHECK_SECONDS:-530} # of the 9 minutes: the table needs none
-PYTHON=${PYTHON:-python3}
+# Its path, not its name: the directory of Node, which comes first on the PATH below, may hold another.
+PYTHON=$(command -v "${PYTHON:-python3}" || echo "${PYTHON:-python3}")
 rows=()
 failed=0
 
