@@ -7,10 +7,20 @@
 #include "kernels/cpu/isa.h"
 
 TROUPE_DECLARE_TABLES(GemmKernels, gemm_table)
+TROUPE_DECLARE_TABLES(Bfloat16GemmKernels, bfloat16_gemm_table)
 
 namespace troupe::kernels {
 const GemmKernels& gemm_kernels() {
   return TROUPE_PICK_TABLE(gemm_table);
+}
+
+const Bfloat16GemmKernels* bfloat16_gemm_kernels() {
+#if defined(__x86_64__)
+  static const bool fast = best_isa() == Isa::kAvx512 && __builtin_cpu_supports("avx512bf16") &&
+                           !__builtin_cpu_supports("amx-bf16");
+  if (fast) return &avx512::bfloat16_gemm_table;
+#endif
+  return nullptr;
 }
 }  // namespace troupe::kernels
 
@@ -18,42 +28,96 @@ namespace troupe::ops {
 
 namespace {
 
+using kernels::bfloat16_gemm_kernels;
 using kernels::gemm_kernels;
 using kernels::kGemmCols;
 using kernels::kGemmLanes;
 using kernels::kGemmRows;
+using kernels::Word;
 
 constexpr int64_t kDepth = 512;     // steps of k per pass: a block of `a` stays in the second-level cache
 constexpr int64_t kRowBlock = 128;  // rows of c per unit of work of gemm_transposed
 constexpr int64_t kColBlock = 11;   // panels of columns per unit of work of gemm_transposed
-constexpr int64_t kPackRows = 64;   // rows of a weight per unit of packing
+constexpr int64_t kPackSteps = 64;  // steps of a weight per unit of packing
 constexpr int64_t kRangesPerThread = 4;  // of columns, in gemm
 
-// `count` values and zeros up to `width`. Whole vectors are copied by code of a known size: a call would cost
-// more.
-inline void copy_padded(const float* source, int64_t count, int64_t width, float* target) {
-  int64_t i = 0;
-  for (; i + kGemmRows <= count; i += kGemmRows) {
-    std::memcpy(target + i, source + i, kGemmRows * sizeof(float));
-  }
-  for (; i < count; ++i) target[i] = source[i];
-  for (; i < width; ++i) target[i] = 0;
-}
+// A matrix in memory as words of successive steps of k, whichever way k runs.
+class Source {
+ public:
+  explicit Source(const at::Tensor& matrix)
+      : data_(static_cast<const char*>(matrix.const_data_ptr())),
+        bfloat16_(matrix.scalar_type() == at::kBFloat16),
+        value_bytes_(matrix.element_size()),
+        row_bytes_(matrix.stride(0) * value_bytes_) {}
 
-// Rows [k0, k1) of one panel, of whose `width` columns `cols` are there.
-void pack_panel(const float* source, int64_t ld, bool transposed, int64_t cols, int64_t width, int64_t k0,
-                int64_t k1, float* panel) {
-  if (!transposed) {
-    for (int64_t k = k0; k < k1; ++k) {
-      copy_padded(source + k * ld, cols, width, panel + k * width);
+  static int64_t steps(const at::Tensor& matrix, int64_t k) {
+    return matrix.scalar_type() == at::kBFloat16 ? (k + 1) / 2 : k;
+  }
+
+  // Steps [s0, s1) of k, which runs along the rows and ends at `depth`, of `rows` <= width rows from `first`
+  // on: target[(s - s0) * width + r], zeros in place of missing rows. width is a multiple of kGemmRows.
+  void rows(int64_t first, int64_t rows, int64_t depth, int64_t s0, int64_t s1, int64_t width,
+            Word* target) const {
+    const int64_t whole = bfloat16_ ? std::min(s1, depth / 2) : s1;
+    for (int64_t r = 0; r < width; r += kGemmRows) {
+      const char* from = data_ + (first + r) * row_bytes_;
+      const int64_t there = std::clamp<int64_t>(rows - r, 0, kGemmRows);
+      gemm_kernels().transpose(from + s0 * int64_t{sizeof(Word)}, row_bytes_, there, whole - s0, target + r,
+                               width);
+      if (whole == s1) continue;
+      for (int64_t i = 0; i < kGemmRows; ++i) {
+        target[(whole - s0) * width + r + i] = i < there ? *values(first + r + i, depth - 1) : 0;
+      }
     }
-    return;
   }
-  for (int64_t k = k0; k < k1; ++k) {
-    for (int64_t c = 0; c < cols; ++c) panel[k * width + c] = source[c * ld + k];
-    std::fill_n(panel + k * width + cols, width - cols, 0.0f);
+
+  // The same where k runs along the columns: `cols` <= width columns from `first` on.
+  void columns(int64_t first, int64_t cols, int64_t depth, int64_t s0, int64_t s1, int64_t width,
+               Word* target) const {
+    for (int64_t s = s0; s < s1; ++s, target += width) {
+      if (!bfloat16_) {
+        copy(floats(s, first), cols, target);
+      } else if (2 * s + 1 < depth) {
+        interleave(values(2 * s, first), values(2 * s + 1, first), cols, target);
+      } else {
+        for (int64_t c = 0; c < cols; ++c) target[c] = values(2 * s, first)[c];
+      }
+      for (int64_t c = cols; c < width; ++c) target[c] = 0;
+    }
   }
-}
+
+ private:
+  typedef uint16_t Value __attribute__((may_alias));
+  static constexpr int64_t kChunk = 8;  // of a known size: a call of memcpy would cost more
+
+  const char* address(int64_t row, int64_t column) const {
+    return data_ + row * row_bytes_ + column * value_bytes_;
+  }
+  const Word* floats(int64_t row, int64_t column) const {
+    return reinterpret_cast<const Word*>(address(row, column));
+  }
+  const Value* values(int64_t row, int64_t column) const {
+    return reinterpret_cast<const Value*>(address(row, column));
+  }
+
+  static void copy(const Word* source, int64_t count, Word* target) {
+    int64_t i = 0;
+    for (; i + kChunk <= count; i += kChunk) std::memcpy(target + i, source + i, kChunk * sizeof(Word));
+    for (; i < count; ++i) target[i] = source[i];
+  }
+
+  static void interleave(const Value* even, const Value* odd, int64_t count, Word* target) {
+    int64_t i = 0;
+    for (; i + kChunk <= count; i += kChunk) {
+      for (int64_t c = i; c < i + kChunk; ++c) target[c] = even[c] | static_cast<Word>(odd[c]) << 16;
+    }
+    for (; i < count; ++i) target[i] = even[i] | static_cast<Word>(odd[i]) << 16;
+  }
+
+  const char* data_;
+  bool bfloat16_;
+  int64_t value_bytes_, row_bytes_;
+};
 
 int64_t padded_cols(int64_t cols) {
   return round_up(cols, kGemmLanes);
@@ -69,30 +133,82 @@ void for_each_panel(int64_t cols, int64_t begin, int64_t end, Body&& body) {
   }
 }
 
+int64_t num_panels(int64_t cols) {
+  return (cols + kGemmCols - 1) / kGemmCols;
+}
+
+template <typename Out>
+using Kernel = void (*)(int64_t steps, const Word* a, const Word* b, int64_t vectors, Out* c, int64_t ldc,
+                        int64_t rows, bool add);
+
 // One tile of c through the kernel; a panel that is not full goes through a buffer.
-void tile(int64_t k, const float* a, const float* b, int64_t width, int64_t there, float* c, int64_t ldc,
-          int64_t rows, bool add) {
-  if (there == width) {
-    gemm_kernels().tile(k, a, b, width / kGemmLanes, c, ldc, rows, add);
-    return;
-  }
-  float buffer[kGemmRows * kGemmCols] = {};
+template <typename Out>
+void tile(Kernel<Out> kernel, int64_t steps, const Word* a, const Word* b, int64_t width, int64_t there,
+          Out* c, int64_t ldc, int64_t rows, bool add) {
+  if (there == width) return kernel(steps, a, b, width / kGemmLanes, c, ldc, rows, add);
+  Out buffer[kGemmRows * kGemmCols] = {};
   if (add) {
     for (int64_t r = 0; r < rows; ++r) std::copy_n(c + r * ldc, there, buffer + r * width);
   }
-  gemm_kernels().tile(k, a, b, width / kGemmLanes, buffer, width, rows, add);
+  kernel(steps, a, b, width / kGemmLanes, buffer, width, rows, add);
   for (int64_t r = 0; r < rows; ++r) std::copy_n(buffer + r * width, there, c + r * ldc);
 }
 
-int64_t num_panels(int64_t cols) {
-  return (cols + kGemmCols - 1) / kGemmCols;
+// The kernel for operands of this dtype that leaves its sums in float32.
+Kernel<float> float_kernel(const at::Tensor& operand) {
+  return operand.scalar_type() == at::kFloat ? gemm_kernels().tile : bfloat16_gemm_kernels()->tile;
+}
+
+at::Tensor words(int64_t count) {
+  return at::empty({count}, at::kInt);
+}
+
+Word* words_of(const at::Tensor& scratch) {
+  return reinterpret_cast<Word*>(scratch.data_ptr<int32_t>());
+}
+
+// c = a B (+ c) in passes over `depth` steps of k, outside of a parallel region with columns spread over the
+// threads.
+template <typename Out>
+void multiply(Kernel<Out> kernel, const at::Tensor& a, const Word* panels, int64_t cols, int64_t depth,
+              Out* c, int64_t ldc, bool accumulate) {
+  const int64_t rows = a.size(0);
+  const int64_t steps = Source::steps(a, a.size(1));
+  const at::Tensor scratch = words(round_up(rows, kGemmRows) * std::min(depth, steps));
+  Word* packed = words_of(scratch);
+  const Source source(a);
+  for (int64_t s0 = 0; s0 < steps; s0 += depth) {
+    const int64_t count = std::min(depth, steps - s0);
+    for (int64_t r = 0; r < rows; r += kGemmRows) {
+      source.rows(r, std::min(kGemmRows, rows - r), a.size(1), s0, s0 + count, kGemmRows, packed + r * count);
+    }
+    const bool add = accumulate || s0 > 0;
+    const auto columns = [&](int64_t begin, int64_t end) {
+      for_each_panel(cols, begin, end, [&](int64_t first, int64_t width, int64_t there) {
+        const Word* panel = panels + first * steps + s0 * width;
+        for (int64_t r = 0; r < rows; r += kGemmRows) {
+          tile(kernel, count, packed + r * count, panel, width, there, c + r * ldc + first, ldc,
+               std::min(kGemmRows, rows - r), add);
+        }
+      });
+    };
+    const int64_t panel_count = num_panels(cols);
+    if (omp_in_parallel() || at::get_num_threads() == 1) {
+      columns(0, panel_count);
+    } else {
+      const int64_t ranges = std::min<int64_t>(panel_count, kRangesPerThread * at::get_num_threads());
+      parallel_ranges(panel_count, ranges, [&](int64_t, int64_t begin, int64_t end) { columns(begin, end); });
+    }
+  }
 }
 
 }  // namespace
 
 bool packs(const at::Tensor& matrix) {
   static const bool fast = kernels::best_isa() == kernels::Isa::kAvx512;
-  return fast && matrix.is_cpu() && matrix.scalar_type() == at::kFloat;
+  if (!fast || !matrix.is_cpu()) return false;
+  return matrix.scalar_type() == at::kFloat ||
+         (matrix.scalar_type() == at::kBFloat16 && bfloat16_gemm_kernels() != nullptr);
 }
 
 PackedMatrix PackedMatrix::of(const at::Tensor& matrix, bool transposed, bool parallel) {
@@ -103,24 +219,28 @@ PackedMatrix PackedMatrix::of(const at::Tensor& matrix, bool transposed, bool pa
     packed.plain_ = transposed ? matrix.t() : matrix;
     return packed;
   }
-  const int64_t k = packed.rows_, cols = packed.cols_, ld = matrix.stride(0);
-  packed.panels_ = at::empty({padded_cols(cols), k}, at::kFloat);
-  const float* source = matrix.const_data_ptr<float>();
-  float* target = packed.panels_.data_ptr<float>();
-  const int64_t slices = (k + kPackRows - 1) / kPackRows;
-  const auto pack = [&](int64_t panel, int64_t k0, int64_t k1) {
+  const int64_t k = packed.rows_, cols = packed.cols_, steps = Source::steps(matrix, k);
+  packed.panels_ = words(padded_cols(cols) * steps);
+  Word* target = words_of(packed.panels_);
+  const Source source(matrix);
+  const auto pack = [&](int64_t panel, int64_t s0, int64_t s1) {
     for_each_panel(cols, panel, panel + 1, [&](int64_t first, int64_t width, int64_t there) {
-      pack_panel(source + (transposed ? first * ld : first), ld, transposed, there, width, k0, k1,
-                 target + first * k);
+      Word* const begin = target + first * steps + s0 * width;
+      if (transposed) {
+        source.rows(first, there, k, s0, s1, width, begin);
+      } else {
+        source.columns(first, there, k, s0, s1, width, begin);
+      }
     });
   };
   if (parallel) {
+    const int64_t slices = (steps + kPackSteps - 1) / kPackSteps;
     parallel_items(num_panels(cols) * slices, [&](int64_t i) {
-      const int64_t k0 = i % slices * kPackRows;
-      pack(i / slices, k0, std::min(k, k0 + kPackRows));
+      const int64_t s0 = i % slices * kPackSteps;
+      pack(i / slices, s0, std::min(steps, s0 + kPackSteps));
     });
   } else {
-    for (int64_t panel = 0; panel < num_panels(cols); ++panel) pack(panel, 0, k);
+    for (int64_t panel = 0; panel < num_panels(cols); ++panel) pack(panel, 0, steps);
   }
   return packed;
 }
@@ -135,37 +255,14 @@ void gemm(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool 
     }
     return;
   }
-  const int64_t rows = a.size(0), lda = a.stride(0), ldc = c.stride(0);
-  const int64_t padded = round_up(rows, kGemmRows);
-  const int64_t depth = std::min(kDepth, b.rows_);
-  const at::Tensor scratch = at::empty({padded, depth}, at::kFloat);
-  float* packed = scratch.data_ptr<float>();
-  const float* source = a.const_data_ptr<float>();
-  const float* panels = b.panels_.const_data_ptr<float>();
-  float* target = out.data_ptr<float>();
-  for (int64_t k0 = 0; k0 < b.rows_; k0 += kDepth) {
-    const int64_t k = std::min(kDepth, b.rows_ - k0);
-    for (int64_t r = 0; r < rows; r += kGemmRows) {
-      gemm_kernels().pack_rows(source + r * lda + k0, lda, std::min(kGemmRows, rows - r), k, packed + r * k);
-    }
-    const bool add = accumulate || k0 > 0;
-    const auto columns = [&](int64_t begin, int64_t end) {
-      for_each_panel(b.cols_, begin, end, [&](int64_t first, int64_t width, int64_t there) {
-        const float* panel = panels + first * b.rows_ + k0 * width;
-        for (int64_t r = 0; r < rows; r += kGemmRows) {
-          tile(k, packed + r * k, panel, width, there, target + r * ldc + first, ldc,
-               std::min(kGemmRows, rows - r), add);
-        }
-      });
-    };
-    const int64_t count = num_panels(b.cols_);
-    if (omp_in_parallel() || at::get_num_threads() == 1) {
-      columns(0, count);
-    } else {
-      const int64_t ranges = std::min<int64_t>(count, kRangesPerThread * at::get_num_threads());
-      parallel_ranges(count, ranges, [&](int64_t, int64_t begin, int64_t end) { columns(begin, end); });
-    }
+  const Word* panels = words_of(b.panels_);
+  if (out.scalar_type() == at::kFloat) {
+    return multiply(float_kernel(a), a, panels, b.cols_, kDepth, out.data_ptr<float>(), out.stride(0),
+                    accumulate);
   }
+  // In one pass over all of k, to be rounded once.
+  multiply(bfloat16_gemm_kernels()->round, a, panels, b.cols_, Source::steps(a, b.rows_),
+           reinterpret_cast<uint16_t*>(out.data_ptr<at::BFloat16>()), out.stride(0), accumulate);
 }
 
 void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool parallel) {
@@ -178,33 +275,32 @@ void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tenso
     }
     return;
   }
-  const int64_t rows = a.size(1), lda = a.stride(0), ldc = c.stride(0);
+  const int64_t rows = a.size(1), ldc = c.stride(0);
+  const int64_t steps = Source::steps(a, b.rows_);
   const int64_t panels = num_panels(b.cols_);
   const int64_t row_blocks = (rows + kRowBlock - 1) / kRowBlock;
   const int64_t col_blocks = (panels + kColBlock - 1) / kColBlock;
-  const float* source = a.const_data_ptr<float>();
-  const float* packed_b = b.panels_.const_data_ptr<float>();
+  const Source source(a);
+  const Word* packed_b = words_of(b.panels_);
+  const Kernel<float> kernel = float_kernel(a);
   float* target = out.data_ptr<float>();
   const auto block = [&](int64_t i) {
     const int64_t begin = i / col_blocks * kRowBlock;
     const int64_t count = std::min(kRowBlock, rows - begin);
     const int64_t panel = i % col_blocks * kColBlock;
-    const at::Tensor scratch = at::empty({kRowBlock, std::min(kDepth, b.rows_)}, at::kFloat);
-    float* packed = scratch.data_ptr<float>();
-    for (int64_t k0 = 0; k0 < b.rows_; k0 += kDepth) {
-      const int64_t k = std::min(kDepth, b.rows_ - k0);
-      for (int64_t step = 0; step < k; ++step) {
-        const float* row = source + (k0 + step) * lda + begin;
-        for (int64_t r = 0; r < count; r += kGemmRows) {
-          copy_padded(row + r, std::min(kGemmRows, count - r), kGemmRows, packed + r * k + step * kGemmRows);
-        }
+    const at::Tensor scratch = words(kRowBlock * std::min(kDepth, steps));
+    Word* packed = words_of(scratch);
+    for (int64_t s0 = 0; s0 < steps; s0 += kDepth) {
+      const int64_t s1 = std::min(steps, s0 + kDepth), k = s1 - s0;
+      for (int64_t r = 0; r < count; r += kGemmRows) {
+        source.columns(begin + r, std::min(kGemmRows, count - r), b.rows_, s0, s1, kGemmRows, packed + r * k);
       }
       for_each_panel(b.cols_, panel, std::min(panels, panel + kColBlock),
                      [&](int64_t first, int64_t width, int64_t there) {
-                       const float* values = packed_b + first * b.rows_ + k0 * width;
+                       const Word* values = packed_b + first * steps + s0 * width;
                        for (int64_t r = 0; r < count; r += kGemmRows) {
-                         tile(k, packed + r * k, values, width, there, target + (begin + r) * ldc + first,
-                              ldc, std::min(kGemmRows, count - r), true);
+                         tile(kernel, k, packed + r * k, values, width, there,
+                              target + (begin + r) * ldc + first, ldc, std::min(kGemmRows, count - r), true);
                        }
                      });
     }

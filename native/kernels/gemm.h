@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-// Matrix products of the decoder and the head on a CPU. On processors with AVX-512 float32 products run
-// here, on operands packed for the purpose: a weight is packed once per pass and serves every tile of rows,
-// where a BLAS packs it again in every call. Other processors and dtypes take LibTorch's (their BLAS is as
-// fast).
+// Matrix products of the decoder and the head on a CPU. On processors with AVX-512 they run here, on operands
+// packed for the purpose: a weight is packed once per pass and serves every tile of rows, where a BLAS packs
+// it again in every call. bfloat16 needs the processor's instruction for it (AVX512_BF16), and is summed in
+// float32. Other processors take LibTorch's, and so does bfloat16 where there is AMX.
 namespace troupe::ops {
 
 // Whether products with this matrix would run here.
@@ -33,18 +33,20 @@ class PackedMatrix {
   friend void gemm_transposed(const at::Tensor&, const PackedMatrix&, const at::Tensor&, bool);
 
   int64_t rows_ = 0, cols_ = 0;
-  at::Tensor panels_;  // [N rounded up to whole vectors, K], a panel of kGemmCols columns behind the other
+  at::Tensor panels_;  // int32 [N rounded up to whole vectors * steps of K], a panel of kGemmCols columns
+                       // behind the other
   at::Tensor plain_;   // [K, N], where LibTorch multiplies
 };
 
-// c [M, N] = a [M, K] B, or c += a B. Unit column strides, free row strides. With packed panels a row of c is
-// summed in an order that depends on K alone: the same bits whatever M is and wherever the row lies. One
-// thread inside a parallel region; outside of one packed panels are spread over all threads.
+// c [M, N] = a [M, K] B, or c += a B. Unit column strides, free row strides. a has the dtype of B; c too, or
+// with packed panels float32. With packed panels a row of c is summed in an order that depends on K alone:
+// the same bits whatever M is and wherever the row lies. One thread inside a parallel region; outside of one
+// packed panels are spread over all threads.
 void gemm(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool accumulate);
 
-// c [M, N] += a^T B for a [K, M]: the gradient of a weight, K being the tokens. Over all threads, with the
-// same bits for any number of them; parallel: false inside a parallel region. Where LibTorch multiplies, c
-// may be wider than the operands.
+// c [M, N] (float32) += a^T B for a [K, M]: the gradient of a weight, K being the tokens. Over all threads,
+// with the same bits for any number of them; parallel: false inside a parallel region. Where LibTorch
+// multiplies, c may be wider than the operands.
 void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool parallel = true);
 
 }  // namespace troupe::ops

@@ -29,8 +29,9 @@ constexpr int64_t kLogitsBudget = int64_t{64} << 20;  // bytes of logits that th
 // and written.
 constexpr int64_t kLeastChunkRows = 3 * kRowTile;
 
-at::Tensor as_float(const at::Tensor& t) {
-  return t.scalar_type() == at::kFloat ? t : t.to(at::kFloat);
+// bfloat16 where products of it are summed in float32, float32 elsewhere.
+at::Tensor as_operand(const at::Tensor& t) {
+  return packs(t) ? t : t.to(at::kFloat);
 }
 
 // The vocabulary in blocks; each (row tile, block) is one GEMM of a fixed shape.
@@ -54,9 +55,9 @@ class BlockedHead {
   int64_t block_begin(int64_t block) const { return block * kVocabBlock; }
   int64_t block_cols(int64_t block) const { return std::min(kVocabBlock, vocab_ - block_begin(block)); }
   at::Tensor block_weight(int64_t block) const {
-    return as_float(weight_.narrow(0, block_begin(block), block_cols(block)));
+    return as_operand(weight_.narrow(0, block_begin(block), block_cols(block)));
   }
-  at::Tensor rows(int64_t begin, int64_t count) const { return as_float(hidden_.narrow(0, begin, count)); }
+  at::Tensor rows(int64_t begin, int64_t count) const { return as_operand(hidden_.narrow(0, begin, count)); }
   const kernels::LogitsTransform& transform() const { return transform_; }
 
   // Runs body(first row, end row, block, packed block of the weight) over all blocks and all rows. A block
@@ -235,12 +236,13 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
             logits.data_ptr<float>(), count, head.block_cols(block), logits.stride(0), head.transform(),
             columns.data(), lse, entropy, chunk_grad.data_ptr<float>(),
             chunk_entropy_grad.defined() ? chunk_entropy_grad.data_ptr<float>() : nullptr);
+        const at::Tensor d_logits = logits.to(chunk_hidden.scalar_type());
         if (d_weight.defined()) {
-          gemm_transposed(logits, packed_hidden,
+          gemm_transposed(d_logits, packed_hidden,
                           d_weight.narrow(0, head.block_begin(block), head.block_cols(block)),
                           /*parallel=*/false);
         }
-        gemm(logits, PackedMatrix::of(head.block_weight(block), false, /*parallel=*/false), d_rows,
+        gemm(d_logits, PackedMatrix::of(head.block_weight(block), false, /*parallel=*/false), d_rows,
              block != first);
       }
     });

@@ -291,21 +291,21 @@ void Transformer::logits(const at::Tensor& x, const at::Tensor& logits) {
           "[generate] expected a causal LM, got a value model");
   const at::Tensor hidden = at::empty_like(x);
   // The logits are float32 whatever the compute dtype, as in linear_log_prob.
-  const at::Tensor weight = head_weight_.to(at::kFloat);
+  const at::Tensor weight = decode_head_.packed() ? at::Tensor() : head_weight_.to(at::kFloat);
   for_each_row_tile(
       x.size(0), kDecodeRowTile, device_,
       [&](int64_t begin, int64_t end) {
         const at::Tensor tile = hidden.narrow(0, begin, end - begin);
         norm_forward(final_norm_, x.narrow(0, begin, end - begin), tile, {});
         at::Tensor out = logits.narrow(0, begin, end - begin);
-        if (decode_head_.defined()) {
+        if (decode_head_.packed()) {
           ops::gemm(tile, decode_head_, out, false);
         } else {
           at::mm_out(out, tile.to(at::kFloat), weight.t());
         }
         if (config_.final_softcap > 0) out.div_(config_.final_softcap).tanh_().mul_(config_.final_softcap);
       },
-      decode_head_.defined());
+      decode_head_.packed());
 }
 
 at::Tensor Transformer::prefill(const PackedSequences& packed, const QkvSink& sink) {

@@ -1,5 +1,7 @@
 #include "kernels/gemm.h"
 
+#include <cmath>
+
 #include "check.h"
 #include "core/parallel.h"
 #include "kernels/cpu/isa.h"
@@ -40,6 +42,51 @@ TEST(products_match_double_and_overwrite_their_output) {
   }
 }
 
+TEST(bfloat16_products_are_summed_in_float32_and_rounded_once) {
+  at::manual_seed(5);
+  // Half a unit in the last place, and the error of the sums themselves.
+  const double once = std::ldexp(1.0, -8) * 1.001;
+  for (const Shape& s : kShapes) {
+    const at::Tensor a = at::randn({s.m, s.k}).to(at::kBFloat16), b = at::randn({s.k, s.n}).to(at::kBFloat16);
+    const at::Tensor expected = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+    for (const bool transposed : {false, true}) {
+      const ops::PackedMatrix packed = ops::PackedMatrix::of(transposed ? b.t().contiguous() : b, transposed);
+      CHECK(packed.rows() == s.k && packed.cols() == s.n);
+      const at::Tensor rounded = at::full({s.m, s.n}, NAN, at::kBFloat16);
+      ops::gemm(a, packed, rounded, false);
+      CHECK(error(rounded, expected) < once);
+      const at::Tensor sum = at::ones({s.m, s.n}, at::kBFloat16);
+      ops::gemm(a, packed, sum, true);
+      CHECK(error(sum, expected + 1) < once);
+      if (!ops::packs(a)) continue;
+      const at::Tensor c = at::full({s.m, s.n}, NAN);
+      ops::gemm(a, packed, c, false);
+      CHECK(error(c, expected) < 3e-6);
+      ops::gemm(a, packed, c, true);
+      CHECK(error(c, expected * 2) < 3e-6);
+    }
+    const at::Tensor gradient = at::ones({s.m, s.n});
+    ops::gemm_transposed(a.t().contiguous(), ops::PackedMatrix::of(b, false), gradient);
+    CHECK(error(gradient, expected + 1) < (ops::packs(a) ? 3e-6 : once));
+  }
+}
+
+TEST(bfloat16_views_begin_at_odd_places) {
+  at::manual_seed(6);
+  const at::Tensor a = at::randn({40, 91}).to(at::kBFloat16), b = at::randn({91, 121}).to(at::kBFloat16);
+  const at::Tensor left = a.narrow(1, 7, 51), right = b.narrow(0, 5, 51).narrow(1, 3, 77);
+  const at::Tensor expected = at::mm(left.to(at::kDouble), right.to(at::kDouble));
+  const at::Tensor c = at::full({40, 201}, 7.0f, at::kBFloat16);
+  ops::gemm(left, ops::PackedMatrix::of(right, false), c.narrow(1, 21, 77), false);
+  CHECK(error(c.narrow(1, 21, 77), expected) < std::ldexp(1.0, -8));
+  CHECK(at::equal(c.narrow(1, 0, 21), at::full({40, 21}, 7.0f, at::kBFloat16)));
+  CHECK(at::equal(c.narrow(1, 98, 103), at::full({40, 103}, 7.0f, at::kBFloat16)));
+  const at::Tensor turned = b.t().narrow(1, 5, 51).narrow(0, 3, 77).contiguous();
+  const at::Tensor again = at::empty({40, 77}, at::kBFloat16);
+  ops::gemm(left, ops::PackedMatrix::of(turned, true), again, false);
+  CHECK(at::equal(again, c.narrow(1, 21, 77)));
+}
+
 TEST(views_keep_what_lies_around_them) {
   at::manual_seed(2);
   const at::Tensor a = at::randn({40, 90}), b = at::randn({90, 120}), c = at::full({40, 200}, 7.0f);
@@ -54,12 +101,18 @@ TEST(views_keep_what_lies_around_them) {
 
 TEST(a_row_has_the_same_bits_in_every_tile_of_one_shape) {
   at::manual_seed(3);
-  const at::Tensor a = at::randn({kRowTile, 700}), b = at::randn({300, 700});
-  const ops::PackedMatrix packed = ops::PackedMatrix::of(b, true);
-  const at::Tensor c = at::empty({kRowTile, 300}), moved = at::empty({kRowTile, 300});
-  parallel_items(1, [&](int64_t) { ops::gemm(a, packed, c, false); });
-  parallel_items(1, [&](int64_t) { ops::gemm(a.roll(5, 0), packed, moved, false); });
-  CHECK(at::equal(c.roll(5, 0), moved));
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor a = at::randn({kRowTile, 1500}).to(dtype), b = at::randn({300, 1500}).to(dtype);
+    const ops::PackedMatrix packed = ops::PackedMatrix::of(b, true);
+    const at::Tensor c = at::empty({kRowTile, 300}, dtype), moved = at::empty({kRowTile, 300}, dtype);
+    parallel_items(1, [&](int64_t) { ops::gemm(a, packed, c, false); });
+    parallel_items(1, [&](int64_t) { ops::gemm(a.roll(5, 0), packed, moved, false); });
+    CHECK(at::equal(c.roll(5, 0), moved));
+    if (!packed.packed()) continue;  // LibTorch's BLAS makes no promise about a part of the rows
+    const at::Tensor few = at::empty({3, 300}, dtype);
+    ops::gemm(a.narrow(0, 50, 3), packed, few, false);
+    CHECK(at::equal(few, c.narrow(0, 50, 3)));
+  }
 }
 
 TEST(weight_gradients_do_not_depend_on_the_number_of_threads) {

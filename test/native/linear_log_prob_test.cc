@@ -58,6 +58,39 @@ TEST(matches_double_reference_over_shapes_and_extremes) {
   }
 }
 
+TEST(bfloat16_operands_are_summed_in_float32) {
+  at::manual_seed(4);
+  for (const int64_t width : {48, 33}) {  // an odd one: the last step of the products is half empty
+    const at::Tensor hidden = at::randn({256, width}).to(at::kBFloat16);
+    const at::Tensor weight = at::randn({1700, width}).to(at::kBFloat16);
+    const at::Tensor targets = at::randint(1700, {256}, at::kInt);
+    const at::Tensor g = at::randn({256}), h = at::randn({256});
+    const ops::LogProbSpec spec{0.7, 0};
+    const ops::LogProbRows rows = make_rows(256, at::kFloat), rows64 = make_rows(256, at::kDouble);
+    const at::Tensor d_hidden = at::full({256, width}, NAN, at::kBFloat16),
+                     d_weight = at::zeros({1700, width});
+    const at::Tensor d_hidden64 = at::empty({256, width}, at::kDouble),
+                     d_weight64 = at::zeros({1700, width}, at::kDouble);
+    const ops::RowGradients gradients = [&](int64_t begin, int64_t end, const at::Tensor& lp,
+                                            const at::Tensor& ent) {
+      lp.copy_(g.narrow(0, begin, end - begin));
+      ent.copy_(h.narrow(0, begin, end - begin));
+    };
+    ops::linear_log_prob_forward(spec, hidden, weight, targets, rows);
+    const at::Tensor first = rows.log_probs.clone();
+    ops::linear_log_prob_backward(spec, hidden, weight, targets, rows, true, gradients, d_hidden, d_weight);
+    CHECK(at::equal(first, rows.log_probs));
+    ops::linear_log_prob_backward_reference(spec, hidden.to(at::kDouble), weight.to(at::kDouble), targets,
+                                            rows64, true, gradients, d_hidden64, d_weight64);
+    CHECK(worst(rows.log_probs, rows64.log_probs) < 1e-5);
+    CHECK(worst(rows.entropy, rows64.entropy) < 1e-4);
+    // The gradient by the logits is rounded to bfloat16, each by 2^-8 at most, and then that by the hidden
+    // states.
+    CHECK(((d_weight - d_weight64).abs().max() / d_weight64.abs().max()).item<double>() < 0.004);
+    CHECK(((d_hidden - d_hidden64).abs().max() / d_hidden64.abs().max()).item<double>() < 0.008);
+  }
+}
+
 TEST(reference_gradient_is_the_finite_difference) {
   at::manual_seed(2);
   const ops::LogProbSpec spec{0.8, 5.0};

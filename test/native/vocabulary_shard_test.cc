@@ -127,12 +127,15 @@ TEST(bfloat16_is_rounded_after_the_sum_over_the_ranks) {
   HeadTask task(256, 48, 1700, {0.9, 0});
   task.hidden = task.hidden.to(at::kBFloat16).to(at::kFloat);
   task.weight = task.weight.to(at::kBFloat16).to(at::kFloat);
-  const std::vector<HeadOutcome> floats = run_sharded(task, at::kFloat, {0, 600, 1300, 1700});
-  const std::vector<HeadOutcome> halves = run_sharded(task, at::kBFloat16, {0, 600, 1300, 1700});
-  check_agreement(halves);
-  CHECK(halves[0].rows.log_probs.equal(floats[0].rows.log_probs));
-  CHECK(halves[0].d_hidden.equal(floats[0].d_hidden.to(at::kBFloat16)));
-  CHECK(halves[0].d_weight.equal(floats[0].d_weight));
+  const std::vector<HeadOutcome> shards = run_sharded(task, at::kBFloat16, {0, 600, 1300, 1700});
+  check_agreement(shards);
+  const HeadOutcome whole = run_head(task, at::kBFloat16, nullptr);
+  CHECK(worst_of_largest(shards[0].rows.log_probs, whole.rows.log_probs) < 1e-6);
+  // The sums differ in their order: few of them lie so close to the middle that they are rounded to the other
+  // side. With a rounding per rank most would differ.
+  const double differing = shards[0].d_hidden.ne(whole.d_hidden).to(at::kDouble).mean().item<double>();
+  CHECK(differing < 0.01);
+  CHECK(worst_of_largest(shards[0].d_weight, whole.d_weight) < 1e-3);
 }
 
 TEST(rows_of_one_rank_keep_their_bits_in_other_batches) {

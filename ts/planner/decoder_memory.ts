@@ -167,13 +167,9 @@ export class LayerMemory {
     return this.machine.device === 'cpu' ? ROW_TILE : this.rows;
   }
 
-  /** PackedMatrix of a weight [out, in]: a float32 copy on a CPU with AVX-512, nothing elsewhere. */
+  /** PackedMatrix of a weight [out, in]: a copy, in whole words of 4 bytes along k, on a CPU that multiplies it itself. */
   private packed(cols: number, depth: number): number {
-    return this.copies ? roundUp(cols, GEMM_LANES) * depth * FLOAT : 0;
-  }
-
-  private get copies(): boolean {
-    return this.machine.device === 'cpu' && this.e === FLOAT;
+    return this.machine.device === 'cpu' ? roundUp(cols, GEMM_LANES) * roundUp(depth * this.e, FLOAT) : 0;
   }
 
   private packedMlp(backward = false): number {
@@ -183,17 +179,20 @@ export class LayerMemory {
       : this.packed(this.inner, this.hidden) + this.packed(this.hidden, this.intermediate);
   }
 
-  /** Linear::accumulate_grad: float32 packs the input of the layer, bfloat16 makes the whole product first. */
+  /** Linear::accumulate_grad packs the input of the layer; where LibTorch multiplies bfloat16, it makes the whole product first. */
   private weightGradient(weights: readonly (readonly [out: number, depth: number])[]): number {
-    const of = ([out, depth]: readonly [number, number]): number => {
-      if (this.copies) return this.packed(depth, this.rows);
-      return this.e === FLOAT ? 0 : out * depth * this.e;
-    };
-    return Math.max(...weights.map(of));
+    const product = (out: number, depth: number): number => (this.e === FLOAT ? 0 : out * depth * this.e);
+    return Math.max(
+      ...weights.map(([out, depth]) => Math.max(this.packed(depth, this.rows), product(out, depth))),
+    );
   }
 
+  /** A tile of rows, packed: so many steps of k at once, in bfloat16 all of them. */
   private gemmScratch(): number {
-    return this.machine.device === 'cpu' ? this.machine.threads * ROW_TILE * GEMM_DEPTH * FLOAT : 0;
+    if (this.machine.device !== 'cpu') return 0;
+    const deepest = Math.max(this.hidden, this.intermediate, this.inner, this.q, this.qkv);
+    const depth = this.e === FLOAT ? GEMM_DEPTH * FLOAT : Math.max(GEMM_DEPTH * FLOAT, deepest * this.e);
+    return this.machine.threads * ROW_TILE * depth;
   }
 
   private attentionScratch(backward: boolean): number {

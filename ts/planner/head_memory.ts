@@ -44,10 +44,11 @@ export function headBackward(config: NativeModelConfig, predictions: number, mac
   }
   const chunk = logitsChunk(predictions, vocab);
   const ranges = Math.min(machine.threads, Math.ceil(vocab / VOCAB_BLOCK));
-  const copies = 1 + (machine.elementBytes === FLOAT ? 0 : 1); // packed, and float32 of bfloat16
+  const copies = machine.elementBytes === FLOAT ? 1 : 2; // packed; of bfloat16 where it is not multiplied, float32 too
+  const rounded = machine.elementBytes === FLOAT ? 0 : Math.min(VOCAB_BLOCK, vocab) * machine.elementBytes; // d_logits
   return (
     rows +
-    chunk * (vocab + ranges * hidden + copies * hidden + 2) * FLOAT +
+    chunk * ((vocab + ranges * hidden + copies * hidden + 2) * FLOAT + machine.threads * rounded) +
     statistics(config, chunk) +
     machine.threads * (blockOfWeight(config, machine) + 8 * chunk)
   );
@@ -58,7 +59,7 @@ function statistics({ vocabSize }: NativeModelConfig, rows: number): number {
   return rows * (Math.ceil(vocabSize / VOCAB_BLOCK) * BLOCK_STATS + FLOAT);
 }
 
-/** Of one thread: a block of the weight, packed (and in float32 when it is not), and a tile of logits. */
+/** Of one thread: a block of the weight, packed (of bfloat16 that is not multiplied as such, in float32 too), and a tile of logits. */
 function blockOfWeight({ hiddenSize, vocabSize }: NativeModelConfig, machine: Machine): number {
   const cols = Math.min(VOCAB_BLOCK, vocabSize);
   const converted = machine.elementBytes === FLOAT ? 0 : (cols + ROW_TILE) * hiddenSize;

@@ -170,15 +170,16 @@ export function kvCacheBytes(config: NativeModelConfig, rollout: RolloutShape, m
 }
 
 /**
- * The second copy of all weights that are multiplied, which a generation in float32 holds on a processor with AVX-512: counted
- * for every CPU, because a plan may be made on another machine. Transformer::begin_decoding in native/model.
+ * The second copy of all weights that are multiplied, which a generation holds on a processor with AVX-512 (bfloat16: and its
+ * extension for that): counted for every CPU, because a plan may be made on another machine. Transformer::begin_decoding in
+ * native/model.
  */
 function packedWeights(config: NativeModelConfig, machine: Machine): number {
-  if (machine.device !== 'cpu' || machine.elementBytes !== FLOAT || config.moeLayers.some(Boolean)) return 0;
+  if (machine.device !== 'cpu' || config.moeLayers.some(Boolean)) return 0;
   const { hiddenSize: hidden, intermediateSize, headDim, numHeads, numKvHeads } = config;
   const attention = hidden * headDim * (2 * numHeads + 2 * numKvHeads);
   const mlp = hidden * intermediateSize * (config.gatedMlp ? 3 : 2);
-  return FLOAT * (config.numLayers * (attention + mlp) + config.vocabSize * hidden);
+  return machine.elementBytes * (config.numLayers * (attention + mlp) + config.vocabSize * hidden);
 }
 
 /** generate */
@@ -196,8 +197,9 @@ export function generationInstants(
   const steps = rows * (hidden + qkv + q) * e;
   const affordable = Math.floor(LOGITS_BYTES / (vocab * FLOAT) / DECODE_TILE) * DECODE_TILE;
   const logits = Math.min(rows, Math.max(DECODE_TILE, affordable)) * vocab * FLOAT;
-  const floatWeight = e === FLOAT ? 0 : vocab * hidden * FLOAT;
   const packed = packedWeights(config, machine);
+  // Where nothing is packed the head's weight becomes float32: the larger of both.
+  const floatWeight = e === FLOAT ? 0 : Math.max(0, vocab * hidden * FLOAT - packed);
 
   const prompts = Math.min(rollout.prompts * rollout.promptLength, PREFILL_TOKENS);
   const tokens = roundUp(Math.max(prompts, rollout.promptLength), ROW_TILE);

@@ -5,17 +5,21 @@ namespace troupe::kernels::TROUPE_ISA {
 namespace {
 
 // One AVX-512 register of lanes; the compiler splits it on lesser processors.
-typedef float Lanes __attribute__((vector_size(kGemmLanes * sizeof(float)), aligned(4)));
+typedef float Lanes __attribute__((vector_size(kGemmLanes * sizeof(float)), aligned(4), may_alias));
+typedef float Value __attribute__((may_alias));
 
 // 8 x 48 accumulators are 24 of AVX-512's 32 registers; three loads of b serve 24 multiply-adds, so that b
 // may stream from the second-level cache.
 template <int kVectors>
-void tile_of(int64_t k, const float* a, const float* b, float* c, int64_t ldc, int64_t rows, bool add) {
+void tile_of(int64_t steps, const Word* a_words, const Word* b_words, float* c, int64_t ldc, int64_t rows,
+             bool add) {
+  const Value* a = reinterpret_cast<const Value*>(a_words);
+  const Value* b = reinterpret_cast<const Value*>(b_words);
   Lanes sum[kGemmRows][kVectors];
   for (int r = 0; r < kGemmRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sum[r][v] = Lanes{};
   }
-  for (int64_t i = 0; i < k; ++i) {
+  for (int64_t i = 0; i < steps; ++i) {
     Lanes row[kVectors];
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) row[v] = *reinterpret_cast<const Lanes*>(b + v * kGemmLanes);
@@ -39,21 +43,21 @@ void tile_of(int64_t k, const float* a, const float* b, float* c, int64_t ldc, i
   }
 }
 
-void tile(int64_t k, const float* a, const float* b, int64_t vectors, float* c, int64_t ldc, int64_t rows,
+void tile(int64_t steps, const Word* a, const Word* b, int64_t vectors, float* c, int64_t ldc, int64_t rows,
           bool add) {
-  if (vectors == 3) return tile_of<3>(k, a, b, c, ldc, rows, add);
-  if (vectors == 2) return tile_of<2>(k, a, b, c, ldc, rows, add);
-  tile_of<1>(k, a, b, c, ldc, rows, add);
+  if (vectors == 3) return tile_of<3>(steps, a, b, c, ldc, rows, add);
+  if (vectors == 2) return tile_of<2>(steps, a, b, c, ldc, rows, add);
+  tile_of<1>(steps, a, b, c, ldc, rows, add);
 }
 
-typedef float Half __attribute__((vector_size(32), aligned(4)));
+typedef uint32_t Half __attribute__((vector_size(32), aligned(2), may_alias));
 typedef int HalfIndex __attribute__((vector_size(32)));
 
 // An 8 x 8 transposition in registers.
-inline void transpose(const float* source, int64_t ld, float* target) {
+inline void transpose_8x8(const char* source, int64_t row_bytes, Word* target, int64_t width) {
   Half r[8], t[8];
 #pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) r[i] = *reinterpret_cast<const Half*>(source + i * ld);
+  for (int i = 0; i < 8; ++i) r[i] = *reinterpret_cast<const Half*>(source + i * row_bytes);
 #pragma GCC unroll 4
   for (int i = 0; i < 8; i += 2) {
     t[i] = __builtin_shuffle(r[i], r[i + 1], HalfIndex{0, 8, 1, 9, 4, 12, 5, 13});
@@ -68,26 +72,31 @@ inline void transpose(const float* source, int64_t ld, float* target) {
   }
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    *reinterpret_cast<Half*>(target + i * 8) =
+    *reinterpret_cast<Half*>(target + i * width) =
         __builtin_shuffle(r[i], r[i + 4], HalfIndex{0, 1, 2, 3, 8, 9, 10, 11});
-    *reinterpret_cast<Half*>(target + (i + 4) * 8) =
+    *reinterpret_cast<Half*>(target + (i + 4) * width) =
         __builtin_shuffle(r[i], r[i + 4], HalfIndex{4, 5, 6, 7, 12, 13, 14, 15});
   }
 }
 
-void pack_rows(const float* source, int64_t ld, int64_t rows, int64_t k, float* a) {
+void transpose(const void* source, int64_t row_bytes, int64_t rows, int64_t steps, Word* target,
+               int64_t width) {
+  const char* bytes = static_cast<const char*>(source);
   int64_t i = 0;
   if (rows == kGemmRows) {
-    for (; i + 8 <= k; i += 8) transpose(source + i, ld, a + i * kGemmRows);
+    for (; i + 8 <= steps; i += 8)
+      transpose_8x8(bytes + i * int64_t{sizeof(Word)}, row_bytes, target + i * width, width);
   }
-  for (; i < k; ++i) {
-    for (int64_t r = 0; r < kGemmRows; ++r) a[i * kGemmRows + r] = r < rows ? source[r * ld + i] : 0;
+  for (; i < steps; ++i) {
+    for (int64_t r = 0; r < kGemmRows; ++r) {
+      target[i * width + r] = r < rows ? reinterpret_cast<const Word*>(bytes + r * row_bytes)[i] : 0;
+    }
   }
 }
 
 }  // namespace
 
 extern const GemmKernels gemm_table;
-const GemmKernels gemm_table = {tile, pack_rows};
+const GemmKernels gemm_table = {tile, transpose};
 
 }  // namespace troupe::kernels::TROUPE_ISA

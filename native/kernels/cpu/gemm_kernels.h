@@ -2,8 +2,9 @@
 
 #include <cstdint>
 
-// The inner loop of a float32 GEMM over packed operands: `a` holds kGemmRows values per step of k, `b`
-// vectors * kGemmLanes values per step of k.
+// The inner loops of a GEMM over packed operands. A step of k is one 32-bit word of each row of `a` and of
+// each column of `b`: a float, or two successive bfloat16. `a` holds kGemmRows words per step, `b` vectors *
+// kGemmLanes.
 namespace troupe::kernels {
 
 constexpr int64_t kGemmRows = 8;
@@ -11,14 +12,30 @@ constexpr int64_t kGemmLanes = 16;
 constexpr int64_t kGemmVectors = 3;
 constexpr int64_t kGemmCols = kGemmVectors * kGemmLanes;
 
+// Of any matrix in memory, where rows of bfloat16 may begin at odd places.
+typedef uint32_t Word __attribute__((may_alias, aligned(2)));
+
 struct GemmKernels {
   // c [rows <= kGemmRows, vectors * kGemmLanes] (row stride ldc) = (add ? c : 0) + sum over k of a[k] b[k]^T,
   // every element summed in the order of k.
-  void (*tile)(int64_t k, const float* a, const float* b, int64_t vectors, float* c, int64_t ldc,
+  void (*tile)(int64_t steps, const Word* a, const Word* b, int64_t vectors, float* c, int64_t ldc,
                int64_t rows, bool add);
-  // a [k][kGemmRows] from `rows` rows of a row-major matrix, zeros in place of missing rows.
-  void (*pack_rows)(const float* source, int64_t ld, int64_t rows, int64_t k, float* a);
+  // target[step * width + r] = word `step` of row r for the kGemmRows rows, of which `rows` are there; zeros
+  // in place of the others.
+  void (*transpose)(const void* source, int64_t row_bytes, int64_t rows, int64_t steps, Word* target,
+                    int64_t width);
 };
 const GemmKernels& gemm_kernels();
+
+// The same product of bfloat16, summed in float32 by the processor's own instruction. `round` is rounded to
+// bfloat16 once, after the addition.
+struct Bfloat16GemmKernels {
+  void (*tile)(int64_t steps, const Word* a, const Word* b, int64_t vectors, float* c, int64_t ldc,
+               int64_t rows, bool add);
+  void (*round)(int64_t steps, const Word* a, const Word* b, int64_t vectors, uint16_t* c, int64_t ldc,
+                int64_t rows, bool add);
+};
+// Null where the processor cannot, or has matrix units that LibTorch's BLAS knows how to use.
+const Bfloat16GemmKernels* bfloat16_gemm_kernels();
 
 }  // namespace troupe::kernels

@@ -37,29 +37,31 @@ void stats(float* logits, int64_t rows, int64_t cols, int64_t ld, const LogitsTr
 void backward(float* logits, int64_t rows, int64_t cols, int64_t ld, const LogitsTransform& t,
               const int64_t* target, const float* lse, const float* entropy, const float* grad_log_prob,
               const float* grad_entropy) {
+  // A copy: the compiler must assume that storing to z may change t, and then does not vectorise.
+  const float inv_temperature = t.inv_temperature;
   for (int64_t r = 0; r < rows; ++r) {
     float* z = logits + r * ld;
     const float g = grad_log_prob[r];
     const float h = grad_entropy != nullptr ? grad_entropy[r] : 0.0f;
     const float base = g + (h != 0.0f ? h * entropy[r] : 0.0f);
     const float row_lse = lse[r];
-    const float target_grad = g * t.inv_temperature;
+    const float target_grad = g * inv_temperature;
     const bool here = target[r] >= 0 && target[r] < cols;
     if (t.softcap > 0) {
-      const float to_tanh = 1.0f / (t.softcap * t.inv_temperature);
+      const float to_tanh = 1.0f / (t.softcap * inv_temperature);
       const float at_target = here ? z[target[r]] * to_tanh : 0.0f;
 #pragma omp simd
       for (int64_t j = 0; j < cols; ++j) {
         const float log_p = z[j] - row_lse;
         const float tanh = z[j] * to_tanh;
-        z[j] = -vector_exp(log_p) * (base + h * log_p) * t.inv_temperature * (1.0f - tanh * tanh);
+        z[j] = -vector_exp(log_p) * (base + h * log_p) * inv_temperature * (1.0f - tanh * tanh);
       }
       if (here) z[target[r]] += target_grad * (1.0f - at_target * at_target);
     } else {
 #pragma omp simd
       for (int64_t j = 0; j < cols; ++j) {
         const float log_p = z[j] - row_lse;  // first: both may be large
-        z[j] = -vector_exp(log_p) * (base + h * log_p) * t.inv_temperature;
+        z[j] = -vector_exp(log_p) * (base + h * log_p) * inv_temperature;
       }
       if (here) z[target[r]] += target_grad;
     }

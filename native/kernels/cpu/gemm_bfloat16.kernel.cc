@@ -1,0 +1,81 @@
+// Compiled once per instruction set like its neighbours; only AVX-512 has the instruction, as an extension
+// that not every such processor has.
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+#include "kernels/cpu/gemm_kernels.h"
+
+namespace troupe::kernels::TROUPE_ISA {
+
+extern const Bfloat16GemmKernels bfloat16_gemm_table;
+
+#if defined(__AVX512F__)
+
+namespace {
+
+#define TROUPE_BFLOAT16 __attribute__((target("avx512bf16")))
+
+TROUPE_BFLOAT16 inline void store(float* c, __m512 sum, bool add) {
+  _mm512_storeu_ps(c, add ? _mm512_add_ps(_mm512_loadu_ps(c), sum) : sum);
+}
+
+typedef uint16_t Rounded __attribute__((vector_size(kGemmLanes * sizeof(uint16_t)), aligned(2), may_alias));
+typedef uint32_t Wide __attribute__((vector_size(kGemmLanes * sizeof(uint32_t))));
+
+TROUPE_BFLOAT16 inline void store(uint16_t* c, __m512 sum, bool add) {
+  Rounded* const out = reinterpret_cast<Rounded*>(c);  // not auto, which would forget the alignment
+  if (add) sum += reinterpret_cast<__m512>(__builtin_convertvector(*out, Wide) << 16);
+  *out = reinterpret_cast<Rounded>(_mm512_cvtneps_pbh(sum));
+}
+
+// Registers as in gemm.kernel.cc. An instruction adds the products of two steps of k to every lane.
+template <int kVectors, typename Out>
+TROUPE_BFLOAT16 void tile_of(int64_t steps, const Word* a, const Word* b, Out* c, int64_t ldc, int64_t rows,
+                             bool add) {
+  __m512 sum[kGemmRows][kVectors];
+  for (int r = 0; r < kGemmRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_ps();
+  }
+  for (int64_t i = 0; i < steps; ++i) {
+    __m512i row[kVectors];
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) row[v] = _mm512_loadu_si512(b + v * kGemmLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kGemmRows; ++r) {
+      const __m512i value = _mm512_set1_epi32(static_cast<int>(a[r]));
+#pragma GCC unroll 3
+      for (int v = 0; v < kVectors; ++v)
+        sum[r][v] = _mm512_dpbf16_ps(sum[r][v], reinterpret_cast<__m512bh>(value),
+                                     reinterpret_cast<__m512bh>(row[v]));
+    }
+    a += kGemmRows;
+    b += kVectors * kGemmLanes;
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kGemmRows; ++r) {
+    if (r == rows) return;
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) store(c + r * ldc + v * kGemmLanes, sum[r][v], add);
+  }
+}
+
+template <typename Out>
+void tile(int64_t steps, const Word* a, const Word* b, int64_t vectors, Out* c, int64_t ldc, int64_t rows,
+          bool add) {
+  if (vectors == 3) return tile_of<3>(steps, a, b, c, ldc, rows, add);
+  if (vectors == 2) return tile_of<2>(steps, a, b, c, ldc, rows, add);
+  tile_of<1>(steps, a, b, c, ldc, rows, add);
+}
+
+}  // namespace
+
+const Bfloat16GemmKernels bfloat16_gemm_table = {tile<float>, tile<uint16_t>};
+
+#else
+
+const Bfloat16GemmKernels bfloat16_gemm_table = {};
+
+#endif
+
+}  // namespace troupe::kernels::TROUPE_ISA
