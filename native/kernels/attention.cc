@@ -8,6 +8,7 @@
 #include "kernels/attention_blocks.h"
 #include "kernels/attention_reference.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/gemm.h"
 
 TROUPE_DECLARE_TABLES(AttentionKernels, attention_table)
 
@@ -55,24 +56,23 @@ void forward_block(const Shape& shape, const Scalar* qkv, const Sequence& sequen
   }
   std::fill(row_max, row_max + rows, kMinusInfinity);
   std::fill(row_sum, row_sum + rows, 0.0f);
-  at::Tensor q_matrix = matrix(q, rows, dim, dim);
-  at::Tensor o_matrix = matrix(o, rows, dim, dim);
+  const at::Tensor q_matrix = matrix(q, rows, dim, dim);
+  const at::Tensor o_matrix = matrix(o, rows, dim, dim);
   for (int64_t k0 = key_begin; k0 < q1; k0 += kKeyBlock) {
     const int64_t cols = std::min(kKeyBlock, q1 - k0);
     load_positions(sequence, qkv + shape.k_column(head), shape.qkv_ld, k0, k0 + cols, dim, k);
     load_positions(sequence, qkv + shape.v_column(head), shape.qkv_ld, k0, k0 + cols, dim, v);
-    at::Tensor score_matrix = matrix(scores, rows, cols, cols);
-    at::mm_out(score_matrix, q_matrix, matrix(k, cols, dim, dim).t());
+    const auto pack = [&](float* keys, bool transposed) {
+      return PackedMatrix::of(matrix(keys, cols, dim, dim), transposed, /*parallel=*/false);
+    };
+    const at::Tensor score_matrix = matrix(scores, rows, cols, cols);
+    gemm(q_matrix, pack(k, true), score_matrix, false);
     kernels::attention_kernels().softmax(scores, shape.block(shape.shape_groups, q0, queries, k0, cols),
                                          row_max, row_sum, correction);
-    if (k0 == key_begin) {
-      at::mm_out(o_matrix, score_matrix, matrix(v, cols, dim, dim));
-    } else {
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t c = 0; c < dim; ++c) o[r * dim + c] *= correction[r];
-      }
-      at::addmm_out(o_matrix, o_matrix, score_matrix, matrix(v, cols, dim, dim));
+    for (int64_t r = 0; k0 != key_begin && r < rows; ++r) {
+      for (int64_t c = 0; c < dim; ++c) o[r * dim + c] *= correction[r];
     }
+    gemm(score_matrix, pack(v, false), o_matrix, k0 != key_begin);
   }
   for (int64_t g = 0; g < shape.groups; ++g) {
     const int64_t first = g * queries + begin - q0;

@@ -5,6 +5,7 @@
 #include "core/parallel.h"
 #include "kernels/attention_blocks.h"
 #include "kernels/attention_reference.h"
+#include "kernels/gemm.h"
 
 namespace troupe::ops {
 
@@ -35,6 +36,7 @@ class BackwardHead {
     for (const size_t s : family) longest = std::max(longest, Sequence(segments_, segments_[s]).length);
     const int64_t dim = shape_.spec.head_dim;
     keys_ = at::empty({4, longest, dim}, at::kFloat);
+    blocks_.resize(static_cast<size_t>(longest / kKeyBlock));
     k_ = keys_.template data_ptr<float>();
     v_ = k_ + longest * dim;
     dk_ = v_ + longest * dim;
@@ -64,6 +66,24 @@ class BackwardHead {
     load_rows(base + shape_.v_column(head_), shape_.qkv_ld, count, dim, v_ + at);
     std::fill_n(dk_ + at, count * dim, 0.0f);
     std::fill_n(dv_ + at, count * dim, 0.0f);
+    for (size_t b = static_cast<size_t>(sequence.split / kKeyBlock); b < blocks_.size(); ++b) blocks_[b] = {};
+  }
+
+  // Keys [k0, k0 + cols) as operands. Whole blocks are kept for the queries behind them, and those of a
+  // prefix for the sequences that follow.
+  struct KeyBlock {
+    PackedMatrix k_turned, v_turned, k;
+  };
+  const KeyBlock& key_block(int64_t k0, int64_t cols) {
+    const bool whole = cols == kKeyBlock && k0 % kKeyBlock == 0;
+    KeyBlock& block = whole ? blocks_[static_cast<size_t>(k0 / kKeyBlock)] : passing_block_;
+    if (whole && block.k.defined()) return block;
+    const int64_t dim = shape_.spec.head_dim;
+    const auto pack = [&](float* rows, bool transposed) {
+      return PackedMatrix::of(matrix(rows + k0 * dim, cols, dim, dim), transposed, /*parallel=*/false);
+    };
+    block = {pack(k_, true), pack(v_, true), pack(k_, false)};
+    return block;
   }
 
   void store_key_gradients(const Sequence& sequence) {
@@ -103,26 +123,22 @@ class BackwardHead {
     }
     const at::Tensor q_matrix = matrix(q, rows, dim, dim);
     const at::Tensor do_matrix = matrix(d_o, rows, dim, dim);
-    at::Tensor dq_matrix = matrix(dq, rows, dim, dim);
+    const PackedMatrix packed_q = PackedMatrix::of(q_matrix, false, /*parallel=*/false);
+    const PackedMatrix packed_do = PackedMatrix::of(do_matrix, false, /*parallel=*/false);
+    const at::Tensor dq_matrix = matrix(dq, rows, dim, dim);
     const int64_t key_begin = shape_.first_key(q0);
     for (int64_t k0 = key_begin; k0 < q1; k0 += kKeyBlock) {
       const int64_t cols = std::min(kKeyBlock, q1 - k0);
-      const at::Tensor k_matrix = matrix(k_ + k0 * dim, cols, dim, dim);
-      at::Tensor score_matrix = matrix(scores, rows, cols, cols);
-      at::Tensor dprob_matrix = matrix(dprobs, rows, cols, cols);
-      at::Tensor dk_matrix = matrix(dk_ + k0 * dim, cols, dim, dim);
-      at::Tensor dv_matrix = matrix(dv_ + k0 * dim, cols, dim, dim);
-      at::mm_out(score_matrix, q_matrix, k_matrix.t());
-      at::mm_out(dprob_matrix, do_matrix, matrix(v_ + k0 * dim, cols, dim, dim).t());
+      const KeyBlock& keys = key_block(k0, cols);
+      const at::Tensor score_matrix = matrix(scores, rows, cols, cols);
+      const at::Tensor dprob_matrix = matrix(dprobs, rows, cols, cols);
+      gemm(q_matrix, keys.k_turned, score_matrix, false);
+      gemm(do_matrix, keys.v_turned, dprob_matrix, false);
       kernels::attention_kernels().softmax_backward(
           scores, dprobs, shape_.block(shape_.groups, q0, queries, k0, cols), block_lse, delta);
-      at::addmm_out(dv_matrix, dv_matrix, score_matrix.t(), do_matrix);
-      at::addmm_out(dk_matrix, dk_matrix, dprob_matrix.t(), q_matrix);
-      if (k0 == key_begin) {
-        at::mm_out(dq_matrix, dprob_matrix, k_matrix);
-      } else {
-        at::addmm_out(dq_matrix, dq_matrix, dprob_matrix, k_matrix);
-      }
+      gemm_transposed(score_matrix, packed_do, matrix(dv_ + k0 * dim, cols, dim, dim), /*parallel=*/false);
+      gemm_transposed(dprob_matrix, packed_q, matrix(dk_ + k0 * dim, cols, dim, dim), /*parallel=*/false);
+      gemm(dprob_matrix, keys.k, dq_matrix, k0 != key_begin);
     }
     for (int64_t g = 0; g < shape_.groups; ++g) {
       store_rows(dq + g * queries * dim, queries, dim,
@@ -140,6 +156,8 @@ class BackwardHead {
   int64_t lse_ld_;
   Scalar* dqkv_;
   at::Tensor keys_, scratch_;
+  std::vector<KeyBlock> blocks_;
+  KeyBlock passing_block_;
   int64_t max_rows_ = 0, max_cols_ = 0;
   float *k_ = nullptr, *v_ = nullptr, *dk_ = nullptr, *dv_ = nullptr;
 };

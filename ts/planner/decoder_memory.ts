@@ -207,9 +207,11 @@ export class LayerMemory {
     while (block > 8 && block * groups > SCORE_ROWS) block /= 2;
     const rows = groups * block;
     const keys = Math.min(KEY_BLOCK, longest);
+    const width = roundUp(config.headDim, GEMM_LANES);
+    // Packed: K, its transpose and that of V, of all keys and of a block, and q and dO; or K and V of a block.
     const floats = backward
-      ? 4 * longest * config.headDim + rows * (4 * config.headDim + 2 * keys + 2)
-      : rows * (2 * config.headDim + keys) + 2 * keys * config.headDim + 3 * rows;
+      ? (4 + 3) * longest * width + 3 * roundUp(keys, GEMM_LANES) * width + rows * (6 * width + 2 * keys + 2)
+      : rows * (2 * config.headDim + keys) + (2 + 1) * roundUp(keys, GEMM_LANES) * width + 3 * rows;
     return machine.threads * floats * FLOAT;
   }
 
