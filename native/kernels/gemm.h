@@ -45,8 +45,7 @@ class PackedMatrix {
 void gemm(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool accumulate);
 
 // c [M, N] (float32) += a^T B for a [K, M]: the gradient of a weight, K being the tokens. Over all threads,
-// with the same bits for any number of them; parallel: false inside a parallel region. Where LibTorch
-// multiplies, c may be wider than the operands.
+// with the same bits for any number of them; parallel: false inside a parallel region.
 void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool parallel = true);
 
 }  // namespace troupe::ops

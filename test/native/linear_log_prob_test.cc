@@ -16,6 +16,41 @@ double worst(const at::Tensor& actual, const at::Tensor& expected) {
   return ((actual.to(at::kDouble) - expected).abs() / expected.abs().clamp_min(1)).max().item<double>();
 }
 
+double worst_of_largest(const at::Tensor& actual, const at::Tensor& expected) {
+  return ((actual.to(at::kDouble) - expected).abs().max() / expected.abs().max()).item<double>();
+}
+
+struct Outcome {
+  ops::LogProbRows rows;
+  at::Tensor d_hidden, d_weight;
+};
+
+// Both passes in the dtype of the operands, d_weight added to ones, and the reference's in double. The
+// forward and the backward must give the same log-probs.
+std::pair<Outcome, Outcome> run_beside_double(const ops::LogProbSpec& spec, const at::Tensor& hidden,
+                                              const at::Tensor& weight) {
+  const int64_t n = hidden.size(0);
+  const at::Tensor targets = at::randint(weight.size(0), {n}, at::kInt);
+  const at::Tensor g = at::randn({n}), h = at::randn({n});
+  const ops::RowGradients gradients = [&](int64_t begin, int64_t end, const at::Tensor& lp,
+                                          const at::Tensor& ent) {
+    lp.copy_(g.narrow(0, begin, end - begin));
+    ent.copy_(h.narrow(0, begin, end - begin));
+  };
+  const at::Tensor hidden64 = hidden.to(at::kDouble), weight64 = weight.to(at::kDouble);
+  const Outcome own{make_rows(n, at::kFloat), at::full_like(hidden, NAN),
+                    at::ones_like(weight, at::TensorOptions().dtype(at::kFloat))};
+  const Outcome reference{make_rows(n, at::kDouble), at::empty_like(hidden64), at::ones_like(weight64)};
+  ops::linear_log_prob_forward(spec, hidden, weight, targets, own.rows);
+  const at::Tensor first = own.rows.log_probs.clone();
+  ops::linear_log_prob_backward(spec, hidden, weight, targets, own.rows, true, gradients, own.d_hidden,
+                                own.d_weight);
+  CHECK(at::equal(first, own.rows.log_probs));
+  ops::linear_log_prob_backward_reference(spec, hidden64, weight64, targets, reference.rows, true, gradients,
+                                          reference.d_hidden, reference.d_weight);
+  return {own, reference};
+}
+
 }  // namespace
 
 TEST(matches_double_reference_over_shapes_and_extremes) {
@@ -31,30 +66,13 @@ TEST(matches_double_reference_over_shapes_and_extremes) {
                                          {128, 8, 1500, 1, 0, 300},
                                          {128, 1, 1, 1, 0, 1}}) {
     const at::Tensor hidden = at::randn({c.n, c.h}) * c.magnitude, weight = at::randn({c.v, c.h});
-    const at::Tensor targets = at::randint(c.v, {c.n}, at::kInt);
-    const at::Tensor g = at::randn({c.n}), h = at::randn({c.n});
-    const ops::LogProbSpec spec{c.temperature, c.softcap};
-    const ops::LogProbRows rows = make_rows(c.n, at::kFloat), rows64 = make_rows(c.n, at::kDouble);
-    const at::Tensor d_hidden = at::full({c.n, c.h}, NAN), d_weight = at::ones({c.v, c.h});
-    const at::Tensor d_hidden64 = at::empty({c.n, c.h}, at::kDouble),
-                     d_weight64 = at::ones({c.v, c.h}, at::kDouble);
-    const ops::RowGradients gradients = [&](int64_t begin, int64_t end, const at::Tensor& lp,
-                                            const at::Tensor& ent) {
-      lp.copy_(g.narrow(0, begin, end - begin));
-      ent.copy_(h.narrow(0, begin, end - begin));
-    };
-    ops::linear_log_prob_forward(spec, hidden, weight, targets, rows);
-    const at::Tensor first = rows.log_probs.clone();
-    ops::linear_log_prob_backward(spec, hidden, weight, targets, rows, true, gradients, d_hidden, d_weight);
-    CHECK(at::equal(first, rows.log_probs));
-    ops::linear_log_prob_backward_reference(spec, hidden.to(at::kDouble), weight.to(at::kDouble), targets,
-                                            rows64, true, gradients, d_hidden64, d_weight64);
+    const auto [own, reference] = run_beside_double({c.temperature, c.softcap}, hidden, weight);
     const double scale = 1e-6 * std::max(1.0, c.magnitude / c.temperature);
-    CHECK(worst(rows.log_probs, rows64.log_probs) < 4 * scale);
-    CHECK(worst(rows.entropy, rows64.entropy) < 40 * scale);
-    CHECK(worst(rows.sum_pi_squared, rows64.sum_pi_squared) < 40 * scale);
-    CHECK(worst(d_hidden, d_hidden64) < 400 * scale);
-    CHECK(worst(d_weight, d_weight64) < 400 * scale);
+    CHECK(worst(own.rows.log_probs, reference.rows.log_probs) < 4 * scale);
+    CHECK(worst(own.rows.entropy, reference.rows.entropy) < 40 * scale);
+    CHECK(worst(own.rows.sum_pi_squared, reference.rows.sum_pi_squared) < 40 * scale);
+    CHECK(worst(own.d_hidden, reference.d_hidden) < 400 * scale);
+    CHECK(worst(own.d_weight, reference.d_weight) < 400 * scale);
   }
 }
 
@@ -63,31 +81,13 @@ TEST(bfloat16_operands_are_summed_in_float32) {
   for (const int64_t width : {48, 33}) {  // an odd one: the last step of the products is half empty
     const at::Tensor hidden = at::randn({256, width}).to(at::kBFloat16);
     const at::Tensor weight = at::randn({1700, width}).to(at::kBFloat16);
-    const at::Tensor targets = at::randint(1700, {256}, at::kInt);
-    const at::Tensor g = at::randn({256}), h = at::randn({256});
-    const ops::LogProbSpec spec{0.7, 0};
-    const ops::LogProbRows rows = make_rows(256, at::kFloat), rows64 = make_rows(256, at::kDouble);
-    const at::Tensor d_hidden = at::full({256, width}, NAN, at::kBFloat16),
-                     d_weight = at::zeros({1700, width});
-    const at::Tensor d_hidden64 = at::empty({256, width}, at::kDouble),
-                     d_weight64 = at::zeros({1700, width}, at::kDouble);
-    const ops::RowGradients gradients = [&](int64_t begin, int64_t end, const at::Tensor& lp,
-                                            const at::Tensor& ent) {
-      lp.copy_(g.narrow(0, begin, end - begin));
-      ent.copy_(h.narrow(0, begin, end - begin));
-    };
-    ops::linear_log_prob_forward(spec, hidden, weight, targets, rows);
-    const at::Tensor first = rows.log_probs.clone();
-    ops::linear_log_prob_backward(spec, hidden, weight, targets, rows, true, gradients, d_hidden, d_weight);
-    CHECK(at::equal(first, rows.log_probs));
-    ops::linear_log_prob_backward_reference(spec, hidden.to(at::kDouble), weight.to(at::kDouble), targets,
-                                            rows64, true, gradients, d_hidden64, d_weight64);
-    CHECK(worst(rows.log_probs, rows64.log_probs) < 1e-5);
-    CHECK(worst(rows.entropy, rows64.entropy) < 1e-4);
+    const auto [own, reference] = run_beside_double({0.7, 0}, hidden, weight);
+    CHECK(worst(own.rows.log_probs, reference.rows.log_probs) < 1e-5);
+    CHECK(worst(own.rows.entropy, reference.rows.entropy) < 1e-4);
     // The gradient by the logits is rounded to bfloat16, each by 2^-8 at most, and then that by the hidden
     // states.
-    CHECK(((d_weight - d_weight64).abs().max() / d_weight64.abs().max()).item<double>() < 0.004);
-    CHECK(((d_hidden - d_hidden64).abs().max() / d_hidden64.abs().max()).item<double>() < 0.008);
+    CHECK(worst_of_largest(own.d_weight, reference.d_weight) < 0.004);
+    CHECK(worst_of_largest(own.d_hidden, reference.d_hidden) < 0.008);
   }
 }
 

@@ -105,6 +105,7 @@ function addSequence(inputs: BaselineInputs, i: number, scratch: ColumnScratch):
   let energy = 0;
   let column = 0;
   let t = start;
+  // With importance weights the plain loop below takes all tokens.
   for (const fours = rolloutIsWeights === undefined ? end - 3 : start; t < fours; t += 4) {
     const mask0 = responseMask[t];
     const mask1 = responseMask[(t + 1) | 0];

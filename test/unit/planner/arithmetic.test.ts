@@ -208,7 +208,7 @@ describe('activations', () => {
 });
 
 describe('head', () => {
-  test('the backward keeps the logits of as many rows as 64 MiB hold, at least one tile', () => {
+  test('the backward keeps the logits of as many rows as 64 MiB hold, at least three tiles', () => {
     expect(logitsChunk(16384, 32_000)).toBe(512); // 524 rows of 128 000 bytes
     expect(logitsChunk(16384, 151_936)).toBe(384);
     expect(logitsChunk(256, 32_000)).toBe(256);
