@@ -17,228 +17,200 @@ interface BaselineInputs {
   compact: boolean;
 }
 
-/**
- * Room for the columns of a group, in one array because V8 checks the kind of each array at each access: from 0 on Σ G·W per
- * column and then the baselines, from `totals` on Σ W, from `toGo` on the rewards-to-go G of one sequence.
- */
-class ColumnScratch {
-  readonly numbers: Float64Array;
-  readonly totals: number;
-  readonly toGo: number;
+/** A sequence's place in its batch, and in the list of its group's policy tokens: entries [first, last). */
+interface Sequence {
+  start: number;
+  end: number;
+  first: number;
+  last: number;
+}
 
-  constructor(readonly width: number) {
-    this.numbers = new Float64Array(3 * width);
-    this.totals = width;
-    this.toGo = 2 * width;
-  }
+/** The policy tokens of a group and the sums of its columns; one for all groups. */
+class GroupScratch {
+  /** Where the policy tokens are in the batch, and G, their rewards-to-go. Entry 0 is never one of them. */
+  readonly positions: Int32Array;
+  readonly rewardsToGo: Float64Array;
+  /** Σ G·W of each column, later its baseline; from `width` on Σ W. One array, since V8 checks each array that a loop reads. */
+  readonly columns: Float64Array;
 
-  clearSums(): void {
-    this.numbers.fill(0, 0, this.toGo);
+  constructor(
+    readonly width: number,
+    tokens: number,
+  ) {
+    this.positions = new Int32Array(tokens + 1);
+    this.rewardsToGo = new Float64Array(tokens + 1);
+    this.columns = new Float64Array(2 * width);
   }
 
   /** B = Σ G·W / (Σ W + 1e-8) of each column. */
   divide(): void {
-    const { numbers, totals } = this;
-    for (let c = 0; c < this.width; c++)
-      numbers[c] = (numbers[c] as number) / ((numbers[totals + c] as number) + EPSILON);
+    const { columns, width } = this;
+    for (let c = 0; c < width; c++)
+      columns[c] = (columns[c] as number) / ((columns[width + c] as number) + EPSILON);
   }
 }
 
-// The loops below take four tokens per turn and read first what they need of them: V8 looks up length and address of an array
-// again in every turn, which costs as much as the arithmetic. `| 0` tells it that an index cannot overflow.
+// The loops below take four tokens per turn: V8 looks up length and address of an array again in every turn, which costs as much
+// as the arithmetic. `| 0` tells it that an index cannot overflow. Policy tokens are listed first, so that no later loop branches on
+// the mask: where it has no pattern, each wrong guess of the processor would cost as much as two tokens.
 
-/** G_t, the rewards from t on, of the sequence of tokens [start, end) to numbers[toGo + t]. */
-function sumRewardsToGo(
-  { tokenRewards }: BaselineInputs,
-  start: number,
-  end: number,
-  numbers: Float64Array,
-  toGo: number,
-): void {
+/** -1 for a policy token, 0 for a masked one. */
+const step = (mask: number): number => -mask >> 31;
+
+/**
+ * Lists the policy tokens of a sequence up to and including entry `room`, in order, with their rewards-to-go, and fills in its
+ * `returns`. Returns the entry of the first one.
+ */
+function listPolicyTokens(
+  { responseMask, tokenRewards }: BaselineInputs,
+  { start, end }: Sequence,
+  { positions, rewardsToGo }: GroupScratch,
+  room: number,
+  returns: TokenColumn,
+): number {
   let sum = 0;
+  let k = room;
   let t = end - 1;
+  // Each token is written to the next free entry, which stays free if the token is masked.
   for (; t >= start + 3; t -= 4) {
     const at3 = sum + (tokenRewards[t] as number);
     const at2 = at3 + (tokenRewards[(t - 1) | 0] as number);
     const at1 = at2 + (tokenRewards[(t - 2) | 0] as number);
     sum = at1 + (tokenRewards[(t - 3) | 0] as number);
-    numbers[(toGo + t) | 0] = at3;
-    numbers[(toGo + t - 1) | 0] = at2;
-    numbers[(toGo + t - 2) | 0] = at1;
-    numbers[(toGo + t - 3) | 0] = sum;
+    const k2 = (k + step(responseMask[t] as number)) | 0;
+    const k1 = (k2 + step(responseMask[(t - 1) | 0] as number)) | 0;
+    const k0 = (k1 + step(responseMask[(t - 2) | 0] as number)) | 0;
+    const next = (k0 + step(responseMask[(t - 3) | 0] as number)) | 0;
+    returns[t] = at3;
+    returns[(t - 1) | 0] = at2;
+    returns[(t - 2) | 0] = at1;
+    returns[(t - 3) | 0] = sum;
+    rewardsToGo[k] = at3;
+    rewardsToGo[k2] = at2;
+    rewardsToGo[k1] = at1;
+    rewardsToGo[k0] = sum;
+    positions[k] = t;
+    positions[k2] = (t - 1) | 0;
+    positions[k1] = (t - 2) | 0;
+    positions[k0] = (t - 3) | 0;
+    k = next;
   }
   for (; t >= start; t--) {
     sum += tokenRewards[t] as number;
-    numbers[(toGo + t) | 0] = sum;
+    returns[t] = sum;
+    rewardsToGo[k] = sum;
+    positions[k] = t;
+    k = (k + step(responseMask[t] as number)) | 0;
   }
+  return k + 1;
 }
 
 /** The squared norm of the gradient of a token's log-prob by the logits, 1 - 2π + Σπ². */
 const gradientEnergy = (logProb: number, sumPiSquared: number): number =>
   1 - 2 * expOfLogProb(logProb) + sumPiSquared;
 
+/**
+ * Adds a sequence to the sums of its columns. W is the cumulated gradient energy of its policy tokens,
+ * W_t = Σ_{s<=t} (1 - 2 e^{old_s} + Σπ²_s) ρ_s².
+ */
+function addSequence(inputs: BaselineInputs, sequence: Sequence, scratch: GroupScratch): void {
+  const { oldLogProbs, sumPiSquared, rolloutIsWeights, compact } = inputs;
+  const { positions, rewardsToGo, columns, width } = scratch;
+  const { start, first, last } = sequence;
+  let energy = 0;
+  let k = first;
+  // With importance weights the plain loop below takes all tokens.
+  for (const fours = rolloutIsWeights === undefined ? last - 3 : first; k < fours; k += 4) {
+    const t0 = positions[k] as number;
+    const t1 = positions[(k + 1) | 0] as number;
+    const t2 = positions[(k + 2) | 0] as number;
+    const t3 = positions[(k + 3) | 0] as number;
+    const w0 = energy + gradientEnergy(oldLogProbs[t0] as number, sumPiSquared[t0] as number);
+    const w1 = w0 + gradientEnergy(oldLogProbs[t1] as number, sumPiSquared[t1] as number);
+    const w2 = w1 + gradientEnergy(oldLogProbs[t2] as number, sumPiSquared[t2] as number);
+    energy = w2 + gradientEnergy(oldLogProbs[t3] as number, sumPiSquared[t3] as number);
+    const c0 = compact ? (k - first) | 0 : (t0 - start) | 0;
+    const c1 = compact ? (k + 1 - first) | 0 : (t1 - start) | 0;
+    const c2 = compact ? (k + 2 - first) | 0 : (t2 - start) | 0;
+    const c3 = compact ? (k + 3 - first) | 0 : (t3 - start) | 0;
+    addToColumn(columns, width, c0, rewardsToGo[k] as number, w0);
+    addToColumn(columns, width, c1, rewardsToGo[(k + 1) | 0] as number, w1);
+    addToColumn(columns, width, c2, rewardsToGo[(k + 2) | 0] as number, w2);
+    addToColumn(columns, width, c3, rewardsToGo[(k + 3) | 0] as number, energy);
+  }
+  for (; k < last; k++) {
+    const t = positions[k] as number;
+    const weight = rolloutIsWeights !== undefined ? (rolloutIsWeights[t] as number) : 1;
+    energy += gradientEnergy(oldLogProbs[t] as number, sumPiSquared[t] as number) * weight * weight;
+    const column = compact ? k - first : t - start;
+    addToColumn(columns, width, column, rewardsToGo[k] as number, energy);
+  }
+}
+
 function addToColumn(
-  numbers: Float64Array,
-  totals: number,
+  columns: Float64Array,
+  width: number,
   column: number,
   rewardsToGo: number,
   energy: number,
 ): void {
-  numbers[column] = (numbers[column] as number) + rewardsToGo * energy;
-  const total = (totals + column) | 0;
-  numbers[total] = (numbers[total] as number) + energy;
+  columns[column] = (columns[column] as number) + rewardsToGo * energy;
+  const total = (width + column) | 0;
+  columns[total] = (columns[total] as number) + energy;
 }
 
-/**
- * Adds a sequence to the sums of its columns and returns its number of policy tokens. W is the cumulated gradient energy of its
- * policy tokens, W_t = Σ_{s<=t} (1 - 2 e^{old_s} + Σπ²_s) ρ_s².
- */
-function addSequence(inputs: BaselineInputs, i: number, scratch: ColumnScratch): number {
-  const { offsets, responseMask, oldLogProbs, sumPiSquared, rolloutIsWeights } = inputs;
-  const { numbers, totals } = scratch;
-  const start = offsets[i] as number;
-  const end = offsets[i + 1] as number;
-  const toGo = (scratch.toGo - start) | 0;
-  sumRewardsToGo(inputs, start, end, numbers, toGo);
-  const maskedStep = inputs.compact ? 0 : 1;
-  let policyTokens = 0;
-  let energy = 0;
-  let column = 0;
-  let t = start;
-  // With importance weights the plain loop below takes all tokens.
-  for (const fours = rolloutIsWeights === undefined ? end - 3 : start; t < fours; t += 4) {
-    const mask0 = responseMask[t];
-    const mask1 = responseMask[(t + 1) | 0];
-    const mask2 = responseMask[(t + 2) | 0];
-    const mask3 = responseMask[(t + 3) | 0];
-    const logProb0 = oldLogProbs[t] as number;
-    const logProb1 = oldLogProbs[(t + 1) | 0] as number;
-    const logProb2 = oldLogProbs[(t + 2) | 0] as number;
-    const logProb3 = oldLogProbs[(t + 3) | 0] as number;
-    const piSquared0 = sumPiSquared[t] as number;
-    const piSquared1 = sumPiSquared[(t + 1) | 0] as number;
-    const piSquared2 = sumPiSquared[(t + 2) | 0] as number;
-    const piSquared3 = sumPiSquared[(t + 3) | 0] as number;
-    const toGo0 = numbers[(toGo + t) | 0] as number;
-    const toGo1 = numbers[(toGo + t + 1) | 0] as number;
-    const toGo2 = numbers[(toGo + t + 2) | 0] as number;
-    const toGo3 = numbers[(toGo + t + 3) | 0] as number;
-    if (mask0) {
-      energy += gradientEnergy(logProb0, piSquared0);
-      addToColumn(numbers, totals, column, toGo0, energy);
-      column = (column + 1) | 0;
-      policyTokens = (policyTokens + 1) | 0;
-    } else column = (column + maskedStep) | 0;
-    if (mask1) {
-      energy += gradientEnergy(logProb1, piSquared1);
-      addToColumn(numbers, totals, column, toGo1, energy);
-      column = (column + 1) | 0;
-      policyTokens = (policyTokens + 1) | 0;
-    } else column = (column + maskedStep) | 0;
-    if (mask2) {
-      energy += gradientEnergy(logProb2, piSquared2);
-      addToColumn(numbers, totals, column, toGo2, energy);
-      column = (column + 1) | 0;
-      policyTokens = (policyTokens + 1) | 0;
-    } else column = (column + maskedStep) | 0;
-    if (mask3) {
-      energy += gradientEnergy(logProb3, piSquared3);
-      addToColumn(numbers, totals, column, toGo3, energy);
-      column = (column + 1) | 0;
-      policyTokens = (policyTokens + 1) | 0;
-    } else column = (column + maskedStep) | 0;
-  }
-  for (; t < end; t++) {
-    if (!responseMask[t]) {
-      column += maskedStep;
-      continue;
-    }
-    const weight = rolloutIsWeights !== undefined ? (rolloutIsWeights[t] as number) : 1;
-    energy += gradientEnergy(oldLogProbs[t] as number, sumPiSquared[t] as number) * weight * weight;
-    addToColumn(numbers, totals, column, numbers[toGo + t] as number, energy);
-    column++;
-    policyTokens++;
-  }
-  return policyTokens;
-}
-
-/** Advantages and returns of a sequence; no baseline from column `tail` on. */
+/** The advantages of a sequence's policy tokens; those from column `tail` on have no baseline. */
 function subtractBaselines(
-  inputs: BaselineInputs,
-  i: number,
-  policyTokens: number,
-  { numbers }: ColumnScratch,
+  compact: boolean,
+  { start, first, last }: Sequence,
+  { positions, rewardsToGo, columns }: GroupScratch,
   tail: number,
-  out: { advantages: TokenColumn; returns: TokenColumn },
+  advantages: TokenColumn,
 ): void {
-  const { offsets, responseMask, tokenRewards } = inputs;
-  const { advantages, returns } = out;
-  const start = offsets[i] as number;
-  const maskedStep = inputs.compact ? 0 : 1;
-  const end = offsets[i + 1] as number;
-  let column = inputs.compact ? policyTokens : end - start;
-  let rewardsToGo = 0;
-  let t = end - 1;
-  for (; t >= start + 3; t -= 4) {
-    const mask3 = responseMask[t];
-    const mask2 = responseMask[(t - 1) | 0];
-    const mask1 = responseMask[(t - 2) | 0];
-    const mask0 = responseMask[(t - 3) | 0];
-    const at3 = rewardsToGo + (tokenRewards[t] as number);
-    const at2 = at3 + (tokenRewards[(t - 1) | 0] as number);
-    const at1 = at2 + (tokenRewards[(t - 2) | 0] as number);
-    rewardsToGo = at1 + (tokenRewards[(t - 3) | 0] as number);
-    returns[t] = at3;
-    returns[(t - 1) | 0] = at2;
-    returns[(t - 2) | 0] = at1;
-    returns[(t - 3) | 0] = rewardsToGo;
-    if (mask3) {
-      column = (column - 1) | 0;
-      advantages[t] = column < tail ? at3 - (numbers[column] as number) : at3;
-    } else column = (column - maskedStep) | 0;
-    if (mask2) {
-      column = (column - 1) | 0;
-      advantages[(t - 1) | 0] = column < tail ? at2 - (numbers[column] as number) : at2;
-    } else column = (column - maskedStep) | 0;
-    if (mask1) {
-      column = (column - 1) | 0;
-      advantages[(t - 2) | 0] = column < tail ? at1 - (numbers[column] as number) : at1;
-    } else column = (column - maskedStep) | 0;
-    if (mask0) {
-      column = (column - 1) | 0;
-      advantages[(t - 3) | 0] = column < tail ? rewardsToGo - (numbers[column] as number) : rewardsToGo;
-    } else column = (column - maskedStep) | 0;
+  let end = last;
+  while (end > first && (compact ? end - 1 - first : (positions[end - 1] as number) - start) >= tail) {
+    end--;
+    advantages[positions[end] as number] = rewardsToGo[end] as number;
   }
-  for (; t >= start; t--) {
-    rewardsToGo += tokenRewards[t] as number;
-    returns[t] = rewardsToGo;
-    if (!responseMask[t]) {
-      column -= maskedStep;
-      continue;
-    }
-    column--;
-    advantages[t] = column < tail ? rewardsToGo - (numbers[column] as number) : rewardsToGo;
+  let k = first;
+  for (; k < end - 3; k += 4) {
+    const t0 = positions[k] as number;
+    const t1 = positions[(k + 1) | 0] as number;
+    const t2 = positions[(k + 2) | 0] as number;
+    const t3 = positions[(k + 3) | 0] as number;
+    const c0 = compact ? (k - first) | 0 : (t0 - start) | 0;
+    const c1 = compact ? (k + 1 - first) | 0 : (t1 - start) | 0;
+    const c2 = compact ? (k + 2 - first) | 0 : (t2 - start) | 0;
+    const c3 = compact ? (k + 3 - first) | 0 : (t3 - start) | 0;
+    advantages[t0] = (rewardsToGo[k] as number) - (columns[c0] as number);
+    advantages[t1] = (rewardsToGo[(k + 1) | 0] as number) - (columns[c1] as number);
+    advantages[t2] = (rewardsToGo[(k + 2) | 0] as number) - (columns[c2] as number);
+    advantages[t3] = (rewardsToGo[(k + 3) | 0] as number) - (columns[c3] as number);
+  }
+  for (; k < end; k++) {
+    const t = positions[k] as number;
+    const column = compact ? k - first : t - start;
+    advantages[t] = (rewardsToGo[k] as number) - (columns[column] as number);
   }
 }
 
 /**
- * The longest sequence of a group, if there is one, and the column from which it is alone: there its "baseline"
- * would be its own return. `lengths` [B] count policy tokens.
+ * The longest sequence of a group by policy tokens, if there is one, and the column from which it is alone: there its "baseline"
+ * would be its own return.
  */
-function zeroTail(members: number[], lengths: Int32Array): { sequence: number; column: number } | null {
-  const ranked = members
-    .map((sequence) => ({ sequence, length: lengths[sequence] as number }))
-    .sort((a, b) => b.length - a.length);
-  const [first, second] = ranked;
-  if (!first || !second || first.length === second.length) return null;
-  return { sequence: first.sequence, column: second.length };
+function zeroTail(sequences: Sequence[]): { sequence: Sequence; column: number } | null {
+  const length = ({ first, last }: Sequence) => last - first;
+  const [longest, second] = [...sequences].sort((a, b) => length(b) - length(a));
+  if (!longest || !second || length(longest) === length(second)) return null;
+  return { sequence: longest, column: length(second) };
 }
 
 const tokenBaseline =
   (name: string, compact: boolean): TokenEstimator =>
   (inputs, config, out) => {
+    const { offsets } = inputs;
     const columns: BaselineInputs = {
-      offsets: inputs.offsets,
+      offsets,
       responseMask: inputs.responseMask,
       tokenRewards: inputs.tokenRewards,
       oldLogProbs: requireColumn(inputs, 'oldLogProbs', name),
@@ -246,17 +218,32 @@ const tokenBaseline =
       rolloutIsWeights: inputs.rolloutIsWeights,
       compact,
     };
-    const scratch = new ColumnScratch(longestRow(inputs.offsets));
-    const lengths = new Int32Array(inputs.offsets.length - 1);
-    for (const members of groupByUid(inputs.uid, lengths.length).members) {
-      scratch.clearSums();
-      for (const i of members) lengths[i] = addSequence(columns, i, scratch);
+    const groups = groupByUid(inputs.uid, offsets.length - 1).members.map((members) =>
+      members.map((index): Sequence => {
+        const [start, end] = [offsets[index] as number, offsets[index + 1] as number];
+        return { start, end, first: 0, last: 0 };
+      }),
+    );
+    const tokensOf = (sequences: Sequence[]) =>
+      sequences.reduce((sum, { start, end }) => sum + end - start, 0);
+    const most = groups.reduce((tokens, sequences) => Math.max(tokens, tokensOf(sequences)), 0);
+    const scratch = new GroupScratch(longestRow(offsets), most);
+    for (const sequences of groups) {
+      // From the last one, so that memory is read in one direction.
+      let room = most;
+      for (const sequence of [...sequences].reverse()) {
+        sequence.last = room + 1;
+        sequence.first = listPolicyTokens(columns, sequence, scratch, room, out.returns);
+        room = sequence.first - 1;
+      }
+      scratch.columns.fill(0);
+      for (const sequence of sequences) addSequence(columns, sequence, scratch);
       scratch.divide();
-      const tail = (config.handleZeroTail ?? true) ? zeroTail(members, lengths) : null;
-      for (const i of members) {
-        let end = tail?.sequence === i ? tail.column : scratch.width;
-        if (members.length === 1) end = 0; // a group of one has no baseline
-        subtractBaselines(columns, i, lengths[i] as number, scratch, end, out);
+      const tail = (config.handleZeroTail ?? true) ? zeroTail(sequences) : null;
+      for (const sequence of sequences) {
+        let end = tail?.sequence === sequence ? tail.column : scratch.width;
+        if (sequences.length === 1) end = 0; // a group of one has no baseline
+        subtractBaselines(compact, sequence, scratch, end, out.advantages);
       }
     }
   };
