@@ -83,6 +83,10 @@ PolicyBatch read_policy_batch(const Field& dto) {
   batch.rollout_is_weights = read_response_or_none(dto["rolloutIsWeights"], n);
   batch.rollout_log_probs = read_response_or_none(dto["rolloutLogProbs"], n);
   batch.given_loss = read_given_loss(dto["givenLoss"], n);
+  if (!dto["hasGradient"].is_null()) {
+    batch.has_gradient = read_uint8(dto["hasGradient"]);
+    require_length(dto["hasGradient"], batch.has_gradient, batch.tokens.size(), "one per sequence");
+  }
   return batch;
 }
 

@@ -207,14 +207,8 @@ LogProbResult LocalEngine::compute_log_prob(const TokenBatch& batch, double temp
   for_each_micro(batch, layout, [&](const PackedTokens& packed) {
     const int64_t count = packed.targets.size(0);
     const at::Tensor hidden = transformer_.forward(packed, nullptr, false);
-    const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
-    const auto rows = [&](bool wanted) {
-      return wanted ? at::empty({hidden.size(0)}, options) : at::Tensor();
-    };
-    const ops::LogProbRows out{rows(true), rows(true), rows(entropy), rows(sum_pi_squared)};
-    ops::linear_log_prob_forward({temperature, options_.model.final_softcap}, hidden,
-                                 transformer_.head_weight(),
-                                 pad_rows(packed.targets, hidden.size(0)).to(device_), out);
+    const ops::LogProbRows out =
+        head_rows({temperature, options_.model.final_softcap}, packed, hidden, entropy, sum_pi_squared);
     const auto scatter = [&](const at::Tensor& target, const at::Tensor& source) {
       if (target.defined()) target.index_copy_(0, packed.response_index, source.narrow(0, 0, count).cpu());
     };
@@ -226,6 +220,16 @@ LogProbResult LocalEngine::compute_log_prob(const TokenBatch& batch, double temp
   all.entropy = combined(all.entropy, "entropy");
   all.sum_pi_squared = combined(all.sum_pi_squared, "sums of squares");
   return all;
+}
+
+ops::LogProbRows LocalEngine::head_rows(const ops::LogProbSpec& spec, const PackedTokens& packed,
+                                        const at::Tensor& hidden, bool entropy, bool sum_pi_squared) {
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
+  const auto rows = [&](bool wanted) { return wanted ? at::empty({hidden.size(0)}, options) : at::Tensor(); };
+  const ops::LogProbRows out{rows(true), rows(true), rows(entropy), rows(sum_pi_squared)};
+  ops::linear_log_prob_forward(spec, hidden, transformer_.head_weight(),
+                               pad_rows(packed.targets, hidden.size(0)).to(device_), out);
+  return out;
 }
 
 PackedTokens LocalEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout,

@@ -7,6 +7,7 @@
 #include "core/engine.h"
 #include "core/packing.h"
 #include "fsdp/sharding.h"
+#include "kernels/linear_log_prob.h"
 #include "losses/losses.h"
 #include "model/parameter_store.h"
 #include "model/transformer.h"
@@ -57,15 +58,21 @@ class LocalEngine final : public Engine {
   void abort(const std::string& reason) override;
 
  private:
-  // Forward and backward of this rank's part of one micro-batch (`whole`) of mini-batch `mini`.
-  using MicroStep = std::function<void(int64_t mini, const PackedTokens& whole, const PackedTokens& part)>;
+  // Forward and, where its sequences have a gradient, backward of this rank's part of one micro-batch
+  // (`whole`) of mini-batch `mini`.
+  using MicroStep =
+      std::function<void(int64_t mini, const PackedTokens& whole, const PackedTokens& part, bool backward)>;
   // The metrics of a finished mini-batch.
   using Summary = std::function<Metrics(int64_t mini)>;
-  MetricsList run_updates(const TokenBatch& tokens, const BatchLayout& layout, const MiniBatches& mini,
-                          const MicroStep& step, const Summary& summarize);
+  // `has_gradient` [B] uint8, or undefined: all.
+  MetricsList run_updates(const TokenBatch& tokens, const BatchLayout& layout, const at::Tensor& has_gradient,
+                          const MiniBatches& mini, const MicroStep& step, const Summary& summarize);
   void optimizer_step(Metrics& metrics);
   // How many micro-batches all ranks run for each entry: the most that any of them has. The start of a verb.
   std::vector<int64_t> agree(const std::vector<int64_t>& counts);
+  // Log-probs of a micro-batch's targets, and what else is wanted, from its decoder's outputs.
+  ops::LogProbRows head_rows(const ops::LogProbSpec& spec, const PackedTokens& packed,
+                             const at::Tensor& hidden, bool entropy, bool sum_pi_squared);
   // The rows of a micro-batch, which a sequence group shares evenly, and this rank's part of them.
   PackedTokens gather_rows(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro) const;
   PackedTokens own_part(const PackedTokens& whole) const;

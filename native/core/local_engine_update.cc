@@ -70,40 +70,57 @@ void check_mini(const MiniBatches& mini, const BatchLayout& layout) {
   }
 }
 
+// Those of mini-batch m that have a gradient, or those that have none.
+std::vector<int64_t> sequences_with(const at::Tensor& has_gradient, const MiniBatches& mini, size_t m,
+                                    bool wanted) {
+  std::vector<int64_t> sequences;
+  const uint8_t* flags = has_gradient.defined() ? has_gradient.const_data_ptr<uint8_t>() : nullptr;
+  for (int64_t i = mini.offsets[m]; i < mini.offsets[m + 1]; ++i) {
+    if ((flags == nullptr || flags[i] != 0) == wanted) sequences.push_back(i);
+  }
+  return sequences;
+}
+
 }  // namespace
 
 MetricsList LocalEngine::run_updates(const TokenBatch& tokens, const BatchLayout& layout,
-                                     const MiniBatches& mini, const MicroStep& step,
-                                     const Summary& summarize) {
+                                     const at::Tensor& has_gradient, const MiniBatches& mini,
+                                     const MicroStep& step, const Summary& summarize) {
   require(options_.optim.has_value(), ErrorCode::kInvalidArgument,
           "[engine] an inference-only engine (optim: null) cannot be updated");
   check_mini(mini, layout);
   // All of them first: a sequence that does not fit must not be found after an optimiser step.
+  // Two entries per mini-batch: what is propagated backwards, and what is not.
   std::vector<std::vector<MicroBatch>> micro_batches;
-  for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
-    micro_batches.push_back(pack(layout, mini.offsets[m], mini.offsets[m + 1], options_.max_tokens));
-  }
   std::vector<int64_t> counts;
-  for (const std::vector<MicroBatch>& micros : micro_batches) {
-    counts.push_back(static_cast<int64_t>(micros.size()));
+  for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
+    for (const bool backward : {true, false}) {
+      micro_batches.push_back(
+          pack(layout, sequences_with(has_gradient, mini, m, backward), options_.max_tokens));
+      counts.push_back(static_cast<int64_t>(micro_batches.back().size()));
+    }
   }
   const std::vector<int64_t> rounds = agree(counts);
   MetricsList all;
   for (int64_t epoch = 0; epoch < mini.epochs; ++epoch) {
     for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
       sharding_.clear_gradients();
-      for (int64_t i = 0; i < rounds[m]; ++i) {
-        check_abort();
-        if (i < counts[m]) {
-          const PackedTokens whole = gather_rows(tokens, layout, micro_batches[m][static_cast<size_t>(i)]);
-          step(static_cast<int64_t>(m), whole, own_part(whole));
-        } else {
-          transformer_.idle_pass(true);
+      for (size_t part = 2 * m; part < 2 * m + 2; ++part) {
+        const bool backward = part == 2 * m;
+        for (int64_t i = 0; i < rounds[part]; ++i) {
+          check_abort();
+          if (i < counts[part]) {
+            const PackedTokens whole =
+                gather_rows(tokens, layout, micro_batches[part][static_cast<size_t>(i)]);
+            step(static_cast<int64_t>(m), whole, own_part(whole), backward);
+          } else {
+            transformer_.idle_pass(backward);
+          }
         }
       }
       // A rank without sequences has nothing to say about them.
-      Metrics metrics =
-          counts[m] > 0 || sharding_.size() == 1 ? summarize(static_cast<int64_t>(m)) : Metrics();
+      const bool any = counts[2 * m] + counts[2 * m + 1] > 0;
+      Metrics metrics = any || sharding_.size() == 1 ? summarize(static_cast<int64_t>(m)) : Metrics();
       optimizer_step(metrics);
       all.push_back(std::move(metrics));
     }
@@ -142,6 +159,9 @@ MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatch
   check_column(batch.ref_log_probs, "refLogProbs", layout);
   check_column(batch.rollout_is_weights, "rolloutIsWeights", layout);
   check_column(batch.rollout_log_probs, "rolloutLogProbs", layout);
+  require(!batch.has_gradient.defined() || batch.has_gradient.numel() == layout.size(),
+          ErrorCode::kInvalidArgument, "[batch] hasGradient: expected one value per sequence (",
+          layout.size(), "), got ", batch.has_gradient.defined() ? batch.has_gradient.numel() : 0);
   const GivenLoss& given = batch.given_loss;
   check_column(given.values, "givenLoss.values", layout);
   check_column(given.by_log_prob, "givenLoss.byLogProb", layout);
@@ -152,7 +172,17 @@ MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatch
   const at::Tensor entropy = at::zeros({layout.num_response_tokens()});
   const ops::LogProbSpec spec{temperature, options_.model.final_softcap};
 
-  const MicroStep step = [&](int64_t m, const PackedTokens& whole, const PackedTokens& packed) {
+  const auto evaluate = [&](const PackedTokens& packed) {
+    const at::Tensor hidden = transformer_.forward(packed, nullptr, false);
+    const ops::LogProbRows rows = head_rows(spec, packed, hidden, true, false);
+    const int64_t count = packed.targets.size(0);
+    log_probs.index_copy_(0, packed.response_index, rows.log_probs.narrow(0, 0, count).cpu());
+    entropy.index_copy_(0, packed.response_index, rows.entropy.narrow(0, 0, count).cpu());
+    transformer_.end_inference();
+  };
+  const MicroStep step = [&](int64_t m, const PackedTokens& whole, const PackedTokens& packed,
+                             bool backward) {
+    if (!backward) return evaluate(packed);
     ForwardState state;
     const at::Tensor hidden = transformer_.forward(packed, &state, options_.gradient_checkpointing);
     const at::Tensor& index = whole.response_index;
@@ -192,7 +222,7 @@ MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatch
                                loss)
         .metrics;
   };
-  return run_updates(batch.tokens, layout, mini, step, summarize);
+  return run_updates(batch.tokens, layout, batch.has_gradient, mini, step, summarize);
 }
 
 MetricsList LocalEngine::update_critic(const ValueBatch& batch, const MiniBatches& mini,
@@ -207,7 +237,7 @@ MetricsList LocalEngine::update_critic(const ValueBatch& batch, const MiniBatche
   check_column(batch.returns, "returns", layout);
   const at::Tensor predictions = at::zeros({layout.num_response_tokens()});
 
-  const MicroStep step = [&](int64_t m, const PackedTokens& whole, const PackedTokens& packed) {
+  const MicroStep step = [&](int64_t m, const PackedTokens& whole, const PackedTokens& packed, bool) {
     ForwardState state;
     const at::Tensor hidden = transformer_.forward(packed, &state, options_.gradient_checkpointing);
     const int64_t count = packed.targets.size(0);
@@ -234,7 +264,7 @@ MetricsList LocalEngine::update_critic(const ValueBatch& batch, const MiniBatche
                               loss)
         .metrics;
   };
-  return run_updates(batch.tokens, layout, mini, step, summarize);
+  return run_updates(batch.tokens, layout, {}, mini, step, summarize);
 }
 
 MetricsList LocalEngine::update_sft(const SftBatch& batch, const MiniBatches& mini) {
@@ -247,7 +277,7 @@ MetricsList LocalEngine::update_sft(const SftBatch& batch, const MiniBatches& mi
   const at::Tensor log_probs = at::zeros({layout.num_response_tokens()});
   const auto rows_options = at::TensorOptions().dtype(at::kFloat).device(device_);
 
-  const MicroStep step = [&](int64_t m, const PackedTokens& whole, const PackedTokens& packed) {
+  const MicroStep step = [&](int64_t m, const PackedTokens& whole, const PackedTokens& packed, bool) {
     ForwardState state;
     const at::Tensor hidden = transformer_.forward(packed, &state, options_.gradient_checkpointing);
     const int64_t padded = hidden.size(0);
@@ -277,7 +307,7 @@ MetricsList LocalEngine::update_sft(const SftBatch& batch, const MiniBatches& mi
                             combined(range(log_probs, begin, end), "log-probs"))
         .metrics;
   };
-  return run_updates(batch.tokens, layout, mini, step, summarize);
+  return run_updates(batch.tokens, layout, {}, mini, step, summarize);
 }
 
 }  // namespace troupe

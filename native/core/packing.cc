@@ -11,11 +11,9 @@ namespace troupe {
 
 namespace {
 
-// Sequences [begin, end) by prompt, longest response first, cut where a group exceeds the capacity.
-std::vector<MicroBatch> prompt_groups(const BatchLayout& layout, int64_t begin, int64_t end,
+// Sequences by prompt, longest response first, cut where a group exceeds the capacity.
+std::vector<MicroBatch> prompt_groups(const BatchLayout& layout, std::vector<int64_t> order,
                                       int64_t capacity) {
-  std::vector<int64_t> order(static_cast<size_t>(end - begin));
-  std::iota(order.begin(), order.end(), begin);
   std::stable_sort(order.begin(), order.end(),
                    [&](int64_t a, int64_t b) { return layout.lengths[a] > layout.lengths[b]; });
   std::vector<MicroBatch> groups;
@@ -42,7 +40,13 @@ std::vector<MicroBatch> prompt_groups(const BatchLayout& layout, int64_t begin, 
 }  // namespace
 
 std::vector<MicroBatch> pack(const BatchLayout& layout, int64_t begin, int64_t end, int64_t capacity) {
-  std::vector<MicroBatch> groups = prompt_groups(layout, begin, end, capacity);
+  std::vector<int64_t> sequences(static_cast<size_t>(end - begin));
+  std::iota(sequences.begin(), sequences.end(), begin);
+  return pack(layout, std::move(sequences), capacity);
+}
+
+std::vector<MicroBatch> pack(const BatchLayout& layout, std::vector<int64_t> sequences, int64_t capacity) {
+  std::vector<MicroBatch> groups = prompt_groups(layout, std::move(sequences), capacity);
   std::stable_sort(groups.begin(), groups.end(),
                    [](const MicroBatch& a, const MicroBatch& b) { return a.rows > b.rows; });
   std::vector<MicroBatch> packed;

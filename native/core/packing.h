@@ -28,9 +28,11 @@ struct MicroBatch {
   int64_t rows = 0;  // of the decoder: a prompt once, every response but its last token
 };
 
-// Packs sequences [begin, end) into micro-batches of at most `capacity` rows: the responses to one prompt
-// together where they fit, the largest groups first, each into the first micro-batch with room. A sequence
-// longer than the capacity is kInvalidArgument naming it.
+// Packs sequences into micro-batches of at most `capacity` rows: the responses to one prompt together where
+// they fit, the largest groups first, each into the first micro-batch with room. A sequence longer than the
+// capacity is kInvalidArgument naming it.
+std::vector<MicroBatch> pack(const BatchLayout& layout, std::vector<int64_t> sequences, int64_t capacity);
+// Packs sequences [begin, end).
 std::vector<MicroBatch> pack(const BatchLayout& layout, int64_t begin, int64_t end, int64_t capacity);
 
 // A micro-batch ready for the decoder. A prompt that several sequences share is one segment, computed once;

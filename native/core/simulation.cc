@@ -64,7 +64,9 @@ Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t s
   calls->clear();  // what making an engine takes, once
   Transformer transformer(options.model, store, meta, dtype, &sharding, sequence.get());
   const bool training = options.optim.has_value();
-  sharding.agree({work.micro_batches});
+  // All sequences of an update have a gradient.
+  sharding.agree(training ? std::vector<int64_t>{work.micro_batches, 0}
+                          : std::vector<int64_t>{work.micro_batches});
   if (training) sharding.clear_gradients();
   const int64_t rows = round_up(work.rows, options.ulysses * kRowTile) / options.ulysses;
   for (int64_t i = 0; i < work.micro_batches; ++i) {

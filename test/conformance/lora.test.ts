@@ -81,6 +81,7 @@ describe.each(readdirSync(CASES))('%s', (name) => {
         rolloutIsWeights: null,
         rolloutLogProbs: null,
         givenLoss: { values: zeros, byLogProb: weights, byEntropy: null },
+        hasGradient: null,
       };
       // Divided by 1: the sum over tokens.
       const mini: NativeMiniBatches = {

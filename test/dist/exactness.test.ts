@@ -1,5 +1,6 @@
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
+import { policyLoss } from '../../ts/actor/losses';
 import { Batch } from '../../ts/batch/batch';
 import { WorkerGroup } from '../../ts/controller/worker_group';
 import { CONFORMANCE } from '../helpers/conformance';
@@ -215,4 +216,68 @@ test('updates agree to 1e-6 for 1, 2 and 7 micro-batches', async () => {
     expect(maxDifference(other.gradient, one?.gradient as Float32Array)).toBeLessThan(1e-6);
     expect(maxDifference(other.logProbs, one?.logProbs as Float32Array)).toBeLessThan(1e-4);
   }
+});
+
+describe('sequences without a gradient', () => {
+  const modes = ['vanilla', 'gspo', 'cispo', 'gpg', 'sapo', 'dppo_tv', 'dppo_kl', 'geo_mean'];
+
+  // Every second sequence has advantages of zero.
+  function mixedBatch(): Batch {
+    const batch = raggedBatch(12, 5);
+    const next = random(6);
+    const column = (value: (i: number) => number): Float32Array =>
+      Float32Array.from(
+        Array.from(batch.responseLens).flatMap((length, i) => Array.from({ length }, () => value(i))),
+      );
+    const counts = Uint8Array.from({ length: batch.numResponseTokens }, () => (next() < 0.8 ? 1 : 0));
+    return batch.withResponseMask(counts).with({
+      oldLogProbs: column(() => -5 + next()),
+      advantages: column((i) => (i % 2) * (next() - 0.5)),
+    });
+  }
+
+  test.each(modes)('%s gives them none', async (mode) => {
+    const batch = mixedBatch();
+    const { gradLogProbs } = await policyLoss(
+      mode,
+      {
+        offsets: batch.responseOffsets,
+        responseMask: batch.get('responseMask'),
+        logProbs: batch.get('oldLogProbs').map((x, t) => x + Math.sin(t)),
+        oldLogProbs: batch.get('oldLogProbs'),
+        advantages: batch.get('advantages'),
+      },
+      {},
+      group,
+    );
+    const largest = perSequence(batch, gradLogProbs).map((row) =>
+      row.reduce((m, x) => Math.max(m, Math.abs(x)), 0),
+    );
+    expect(largest.filter((_, i) => i % 2 === 0)).toEqual([0, 0, 0, 0, 0, 0]);
+    expect(Math.max(...largest)).toBeGreaterThan(0);
+  });
+
+  test('what an update does is the same, with and without their backward pass', async () => {
+    const batch = mixedBatch();
+    const zeros = batch.get('advantages').map(() => 0);
+    const norms: number[] = [];
+    for (const loss of [{}, { useKlLoss: true, klLossCoef: 1e-30 }]) {
+      await withActor(
+        61,
+        async (actor) => {
+          const metrics = await actor.updatePolicy(batch.with({ refLogProbs: batch.get('oldLogProbs') }), {
+            loss,
+          });
+          expect(metrics['actor/no_gradient_ratio']).toBe(norms.length === 0 ? 0.5 : 0);
+          norms.push(metrics['actor/grad_norm'] as number);
+          const still = await actor.updatePolicy(batch.drop('advantages').with({ advantages: zeros }), {
+            miniBatchSize: 6,
+          });
+          expect(still).toMatchObject({ 'actor/grad_norm': 0, 'actor/no_gradient_ratio': 1 });
+        },
+        { lr: 1e-3 },
+      );
+    }
+    expect(Math.abs((norms[0] as number) / (norms[1] as number) - 1)).toBeLessThan(1e-6);
+  });
 });

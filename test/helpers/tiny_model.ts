@@ -103,6 +103,7 @@ export function tinyPolicyBatch(): NativePolicyBatch {
     rolloutIsWeights: null,
     rolloutLogProbs: null,
     givenLoss: null,
+    hasGradient: null,
   };
 }
 

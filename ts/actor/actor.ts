@@ -3,6 +3,7 @@ import { splitCollect } from '../controller/dispatch';
 import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
 import { badOption, checkOptionNames, flagOption, numberOption } from './check_options';
 import type { EngineOptions } from './engine_options';
+import { gradientSequences } from './gradient_sequences';
 import { mergeRanks, reduceMetrics, type UpdateMetrics } from './metrics';
 import { policyBatch } from './policy_batch';
 import { RoleEngine } from './role_engine';
@@ -125,7 +126,8 @@ export class Actor extends TrainedModel {
       'advantages',
       ...(loss.useKlLoss ? ['refLogProbs'] : []),
     ]);
-    const shards = planUpdate(where, b, o.miniBatchSize, epochs, this.engine.dataParallelSize);
+    const hasGradient = gradientSequences(b, loss);
+    const shards = planUpdate(where, b, o.miniBatchSize, epochs, this.engine.dataParallelSize, hasGradient);
     const started = performance.now();
     if (preparation !== null) {
       const miniBatchSize = o.miniBatchSize ?? b.size;
@@ -140,15 +142,19 @@ export class Actor extends TrainedModel {
     }
     const records = await this.engine.splitCollect(
       'updatePolicy',
-      shards.map(({ batch, mini }): [NativePolicyBatch, typeof mini, typeof loss, number] => [
-        policyBatch(batch, loss.useKlLoss),
-        mini,
+      shards.map((shard): [NativePolicyBatch, typeof shard.mini, typeof loss, number] => [
+        policyBatch(shard.batch, loss.useKlLoss, shard.hasGradient),
+        shard.mini,
         loss,
         temperature,
       ]),
       (byRank) => mergeRanks(byRank, shards),
     );
-    return this.updateMetrics(b, epochs, started, records);
+    const without = hasGradient?.reduce((count, flag) => count + 1 - flag, 0) ?? 0;
+    return {
+      ...(await this.updateMetrics(b, epochs, started, records, hasGradient)),
+      'actor/no_gradient_ratio': without / b.size,
+    };
   }
 
   /** Supervised: cross-entropy of the response tokens whose responseMask is 1, averaged over each mini-batch. */
@@ -212,9 +218,13 @@ export class Actor extends TrainedModel {
     epochs: number,
     started: number,
     records: NativeMetrics[],
+    hasGradient: Uint8Array | null = null,
   ): Promise<UpdateMetrics> {
     const seconds = (performance.now() - started) / 1000;
-    return { ...reduceMetrics('actor', records), ...(await this.engine.perfMetrics(b, epochs, seconds)) };
+    return {
+      ...reduceMetrics('actor', records),
+      ...(await this.engine.perfMetrics(b, epochs, seconds, hasGradient)),
+    };
   }
 }
 

@@ -31,13 +31,23 @@ const moeSize = (c: NativeModelConfig, moe: NonNullable<NativeModelConfig['moe']
 
 /**
  * Model FLOP utilisation: the share of the devices' peak that a pass over sequences of these lengths reached. `seconds`: its wall
- * time, all devices working on it together; `peakTflops`: of one device. A forward pass alone takes a third of {@link trainingFlops}.
+ * time, all devices working on it together; `peakTflops`: of one device. A forward pass alone, of all sequences or of those whose
+ * `hasGradient` is 0, takes a third of {@link trainingFlops}.
  */
 export function flopUtilisation(
   model: NativeModelConfig,
   lengths: ArrayLike<number>,
-  o: { seconds: number; peakTflops: number; devices: number; passes?: number; forwardOnly?: boolean },
+  o: {
+    seconds: number;
+    peakTflops: number;
+    devices: number;
+    passes?: number;
+    forwardOnly?: boolean;
+    hasGradient?: Uint8Array | null;
+  },
 ): number {
-  const flops = (trainingFlops(model, lengths) * (o.passes ?? 1)) / (o.forwardOnly ? 3 : 1);
+  const whole = Array.from(lengths).filter((_, i) => !o.forwardOnly && o.hasGradient?.[i] !== 0);
+  const forward = trainingFlops(model, lengths) / 3;
+  const flops = (forward + (trainingFlops(model, whole) * 2) / 3) * (o.passes ?? 1);
   return flops / (o.seconds * o.peakTflops * 1e12 * o.devices);
 }

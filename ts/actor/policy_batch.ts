@@ -20,8 +20,8 @@ export function withGivenLoss(batch: Batch, given: NativeGivenLoss): Batch {
   return batch.with(columns, { granularity });
 }
 
-/** What the core takes of a batch in a policy update. */
-export function policyBatch(b: Batch, useRef: boolean): NativePolicyBatch {
+/** What the core takes of a batch in a policy update. `hasGradient` [B]: see gradientSequences. */
+export function policyBatch(b: Batch, useRef: boolean, hasGradient: Uint8Array | null): NativePolicyBatch {
   const optional = (name: string): Float32Array | null =>
     b.has(name) ? (b.get(name) as Float32Array) : null;
   const [values, byLogProb] = [optional(GIVEN.values), optional(GIVEN.byLogProb)];
@@ -37,5 +37,6 @@ export function policyBatch(b: Batch, useRef: boolean): NativePolicyBatch {
       values === null || byLogProb === null
         ? null
         : { values, byLogProb, byEntropy: optional(GIVEN.byEntropy) },
+    hasGradient,
   };
 }

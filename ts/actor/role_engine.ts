@@ -218,10 +218,15 @@ export class RoleEngine {
     }
   }
 
-  /** perf/*: memory, and mfu when the device's peak is known. `seconds` is the time that `passes` over `batch` took. */
-  async perfMetrics(batch: Batch, passes: number, seconds: number): Promise<UpdateMetrics> {
+  /** perf/*: memory, and mfu when the device's peak is known. `seconds` is the time that `passes` over `batch` took; `hasGradient` [B]: see gradientSequences. */
+  async perfMetrics(
+    batch: Batch,
+    passes: number,
+    seconds: number,
+    hasGradient: Uint8Array | null = null,
+  ): Promise<UpdateMetrics> {
     const metrics = memoryMetrics(await this.group.memoryInfo(), this.device);
-    const mfu = this.utilisation(batch, seconds, { passes });
+    const mfu = this.utilisation(batch, seconds, { passes, hasGradient });
     if (mfu !== null) metrics[`perf/mfu/${this.role}`] = mfu;
     return metrics;
   }
@@ -230,7 +235,7 @@ export class RoleEngine {
   utilisation(
     batch: Batch,
     seconds: number,
-    o: { passes?: number; forwardOnly?: boolean } = {},
+    o: { passes?: number; forwardOnly?: boolean; hasGradient?: Uint8Array | null } = {},
   ): number | null {
     if (this.peakTflops === null) return null;
     const devices = this.group.worldSize;

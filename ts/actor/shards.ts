@@ -10,6 +10,8 @@ export interface UpdateShard {
   mini: NativeMiniBatches;
   /** Loss tokens of each mini-batch that are this rank's. */
   tokens: number[];
+  /** [B] of this rank; null: all. */
+  hasGradient: Uint8Array | null;
 }
 
 /** The tokens of a batch as the engine takes them. */
@@ -57,19 +59,29 @@ export function joinFloats(
   return out;
 }
 
-/** Sequences [start, end) in one set per rank, ascending in each. */
-function balanced(batch: Batch, start: number, end: number, worldSize: number): number[][] {
+/** A backward pass takes twice the time of a forward pass. */
+const PASSES = 3;
+
+/** Sequences [start, end) in one set per rank, ascending in each. `hasGradient`: those without one cost a third. */
+function balanced(
+  batch: Batch,
+  start: number,
+  end: number,
+  worldSize: number,
+  hasGradient: Uint8Array | null = null,
+): number[][] {
   const indices = Array.from({ length: end - start }, (_, i) => start + i);
   if (worldSize === 1) return [indices];
   if (indices.length <= worldSize)
     return Array.from({ length: worldSize }, (_, rank) => indices.slice(rank, rank + 1));
-  const lengths = indices.map((i) => batch.sequenceLens[i] as number);
-  return karmarkarKarp(lengths, worldSize, false).map((part) => part.map((i) => start + i));
+  const passes = (i: number): number => (hasGradient?.[i] === 0 ? 1 : PASSES);
+  const costs = indices.map((i) => (batch.sequenceLens[i] as number) * passes(i));
+  return karmarkarKarp(costs, worldSize, false).map((part) => part.map((i) => start + i));
 }
 
 /**
  * Cuts a batch into mini-batches of `size` sequences in order and each of those over the ranks. The counts by which losses
- * are divided are those of the whole mini-batch, so a result depends neither on ranks nor on micro-batches.
+ * are divided are those of the whole mini-batch, so a result depends neither on ranks nor on micro-batches. `hasGradient` [B]: see gradientSequences.
  */
 export function planUpdate(
   where: string,
@@ -77,6 +89,7 @@ export function planUpdate(
   size: number | undefined,
   epochs: number,
   worldSize: number,
+  hasGradient: Uint8Array | null = null,
 ): UpdateShard[] {
   const miniSize = size ?? batch.size;
   if (batch.size === 0) throw badOption(where, 'the batch has no sequence');
@@ -91,7 +104,7 @@ export function planUpdate(
   const starts = Array.from({ length: batch.size / miniSize }, (_, m) => m * miniSize);
   const globalTokens = starts.map((start) => maskSum(batch, start, start + miniSize));
   const globalSequences = starts.map(() => miniSize);
-  const parts = starts.map((start) => balanced(batch, start, start + miniSize, worldSize));
+  const parts = starts.map((start) => balanced(batch, start, start + miniSize, worldSize, hasGradient));
   return Array.from({ length: worldSize }, (_, rank) => {
     const own = parts.map((byRank) => byRank[rank] as number[]);
     return {
@@ -102,6 +115,7 @@ export function planUpdate(
         globalSequences,
         epochs,
       },
+      hasGradient: hasGradient && Uint8Array.from(own.flat(), (i) => hasGradient[i] as number),
       tokens: own.map((indices) => indices.reduce((sum, i) => sum + maskSum(batch, i, i + 1), 0)),
     };
   });

@@ -16,10 +16,14 @@ interface GroupStatistics {
   std: number;
 }
 
+// Means are taken over differences from the group's first score: equal scores, such as eight times 0.1, have that very mean, so that
+// their advantages are exactly 0.
+
 function statistics(scores: Float64Array, members: number[]): GroupStatistics {
+  const first = scores[members[0] as number] as number;
   let sum = 0;
-  for (const i of members) sum += scores[i] as number;
-  const mean = sum / members.length;
+  for (const i of members) sum += (scores[i] as number) - first;
+  const mean = first + sum / members.length;
   let squares = 0;
   for (const i of members) squares += ((scores[i] as number) - mean) ** 2;
   return { mean, std: Math.sqrt(squares / (members.length - 1)) };
@@ -106,11 +110,12 @@ const leaveOneOut =
   (inputs) =>
     perGroup(inputs, (members, scores, out) => {
       const n = members.length;
+      const first = scores[members[0] as number] as number;
       let sum = 0;
-      for (const i of members) sum += scores[i] as number;
+      for (const i of members) sum += (scores[i] as number) - first;
       for (const i of members) {
         const score = scores[i] as number;
-        out[i] = n === 1 ? singleton(score) : (n * score - sum) / (n - 1);
+        out[i] = n === 1 ? singleton(score) : (n * (score - first) - sum) / (n - 1);
       }
     });
 
@@ -124,13 +129,14 @@ export const rlooVectorized = leaveOneOut(() => 0);
 export const opo: SequenceEstimator = (inputs) => {
   const tokens = lengths(inputs);
   return perGroup(inputs, (members, scores, out) => {
+    const first = scores[members[0] as number] as number;
     let weight = 0;
     let weighted = 0;
     for (const i of members) {
       weight += tokens[i] as number;
-      weighted += (tokens[i] as number) * (scores[i] as number);
+      weighted += (tokens[i] as number) * ((scores[i] as number) - first);
     }
-    const baseline = members.length === 1 || weight === 0 ? 0 : weighted / weight;
+    const baseline = members.length === 1 || weight === 0 ? 0 : first + weighted / weight;
     for (const i of members) out[i] = (scores[i] as number) - baseline;
   });
 };

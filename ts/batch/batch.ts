@@ -23,6 +23,12 @@ export interface RaggedInput {
 
 const FIXED = ['tokens', 'promptLens', 'responseMask'];
 
+/** How a column that is there already gets other values. */
+function replacement(name: string): string {
+  if (name === 'responseMask') return 'withResponseMask(...) replaces it';
+  return FIXED.includes(name) ? 'make a new batch for other tokens' : `drop('${name}') first to replace it`;
+}
+
 /**
  * B sequences of a prompt and a response, with columns at three granularities: token [ΣL], response token [ΣR] and
  * sequence [B]. Nothing is padded: per-token columns are concatenated, and `seqOffsets`, `promptLens` and
@@ -238,7 +244,7 @@ export class Batch {
         if (at >= 0) {
           fail(
             `with: column '${name}' is there already and differs at entry ${at} (${String(present.data[at])} there, ` +
-              `${String(added.data[at])} given): drop('${name}') first to replace it`,
+              `${String(added.data[at])} given): ${replacement(name)}`,
           );
         }
         continue;

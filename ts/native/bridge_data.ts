@@ -178,6 +178,7 @@ export interface NativePolicyBatch {
   rolloutIsWeights: Float32Array | null;
   rolloutLogProbs: Float32Array | null;
   givenLoss: NativeGivenLoss | null;
+  hasGradient: Uint8Array | null; // [B]; 0: forward alone
 }
 
 export interface NativeValueBatch {

@@ -26,4 +26,7 @@ test('utilisation: of all devices, over all passes; a forward pass is a third', 
   expect(flopUtilisation(tinyModel(), [2, 3], work)).toBeCloseTo(flops / 2 / 1000 / 4, 12);
   expect(flopUtilisation(tinyModel(), [2, 3], { ...work, passes: 3 })).toBeCloseTo((3 * flops) / 8000, 12);
   expect(flopUtilisation(tinyModel(), [2, 3], { ...work, forwardOnly: true })).toBeCloseTo(flops / 24000, 12);
+  const half = { ...work, hasGradient: Uint8Array.of(0, 1) };
+  const done = trainingFlops(tinyModel(), [3]) + trainingFlops(tinyModel(), [2]) / 3;
+  expect(flopUtilisation(tinyModel(), [2, 3], half)).toBeCloseTo(done / 8000, 12);
 });

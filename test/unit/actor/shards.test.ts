@@ -24,6 +24,16 @@ test('each mini-batch is cut over the ranks by tokens; counts stay those of the 
   ]);
 });
 
+test('sequences without a gradient cost a third: ranks share those and the others', () => {
+  const even = Batch.fromSequences(new Array(8).fill([1]), new Array(8).fill([1, 1]));
+  const hasGradient = Uint8Array.of(1, 1, 0, 0, 0, 0, 0, 0);
+  const shards = planUpdate('update', even, 8, 1, 2, hasGradient);
+  expect(shards.map((s) => [...(s.hasGradient as Uint8Array)])).toEqual([
+    [1, 0, 0, 0],
+    [1, 0, 0, 0],
+  ]);
+});
+
 test('ranks without sequences take part with none', () => {
   const shards = planUpdate('update', batch, 2, 1, 3);
   expect(shards.map((s) => [...s.mini.offsets])).toEqual([
@@ -45,7 +55,12 @@ test('results of balanced shards go back to the order of the batch', () => {
 });
 
 test('metrics of ranks: losses add up, means are weighted by loss tokens, the rest is the same', () => {
-  const shards = [3, 1, 0].map((n) => ({ batch, mini: {} as NativeMiniBatches, tokens: [n] }));
+  const shards = [3, 1, 0].map((n) => ({
+    batch,
+    mini: {} as NativeMiniBatches,
+    tokens: [n],
+    hasGradient: null,
+  }));
   const merged = mergeRanks(
     [
       [{ pg_loss: 0.5, entropy: 2, grad_norm: 7, lr: 0.1 }],

@@ -229,6 +229,9 @@ describe('operations', () => {
     expect(() => b.with({ values: [1, Number.NaN, 4] })).toThrow(
       /'values' is there already and differs at entry 2/,
     );
+    expect(() => b.with({ responseMask: b.get('responseMask').map((bit) => 1 - bit) })).toThrow(
+      /withResponseMask\(\.\.\.\) replaces it/,
+    );
     expect(() => b.with({ uid: ['a', 'x', 'c'] })).toThrow(/'uid'.*entry 1 \(b there, x given\)/);
     expect(
       b
