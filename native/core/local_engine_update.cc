@@ -70,17 +70,6 @@ void check_mini(const MiniBatches& mini, const BatchLayout& layout) {
   }
 }
 
-// Those of mini-batch m that have a gradient, or those that have none.
-std::vector<int64_t> sequences_with(const at::Tensor& has_gradient, const MiniBatches& mini, size_t m,
-                                    bool wanted) {
-  std::vector<int64_t> sequences;
-  const uint8_t* flags = has_gradient.defined() ? has_gradient.const_data_ptr<uint8_t>() : nullptr;
-  for (int64_t i = mini.offsets[m]; i < mini.offsets[m + 1]; ++i) {
-    if ((flags == nullptr || flags[i] != 0) == wanted) sequences.push_back(i);
-  }
-  return sequences;
-}
-
 }  // namespace
 
 MetricsList LocalEngine::run_updates(const TokenBatch& tokens, const BatchLayout& layout,
@@ -94,9 +83,9 @@ MetricsList LocalEngine::run_updates(const TokenBatch& tokens, const BatchLayout
   std::vector<std::vector<MicroBatch>> micro_batches;
   std::vector<int64_t> counts;
   for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
-    for (const bool backward : {true, false}) {
-      micro_batches.push_back(
-          pack(layout, sequences_with(has_gradient, mini, m, backward), options_.max_tokens));
+    const Propagation parts = propagation(layout, mini.offsets[m], mini.offsets[m + 1], has_gradient);
+    for (const std::vector<int64_t>& sequences : {parts.backward, parts.forward}) {
+      micro_batches.push_back(pack(layout, sequences, options_.max_tokens));
       counts.push_back(static_cast<int64_t>(micro_batches.back().size()));
     }
   }

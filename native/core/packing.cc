@@ -64,6 +64,32 @@ std::vector<MicroBatch> pack(const BatchLayout& layout, std::vector<int64_t> seq
   return packed;
 }
 
+Propagation propagation(const BatchLayout& layout, int64_t begin, int64_t end,
+                        const at::Tensor& has_gradient) {
+  const uint8_t* flags = has_gradient.defined() ? has_gradient.const_data_ptr<uint8_t>() : nullptr;
+  struct Prompt {
+    bool backward = false;
+    int64_t still = 0;  // response tokens without a gradient
+  };
+  std::unordered_map<int64_t, Prompt> prompts;
+  for (int64_t i = begin; i < end; ++i) {
+    Prompt& prompt = prompts[layout.same_prompt[i]];
+    if (flags == nullptr || flags[i] != 0) {
+      prompt.backward = true;
+    } else {
+      prompt.still += layout.response_length(i);
+    }
+  }
+  Propagation result;
+  for (int64_t i = begin; i < end; ++i) {
+    const Prompt& prompt = prompts[layout.same_prompt[i]];
+    const bool together = prompt.backward && layout.prompt_length(i) >= 2 * prompt.still;
+    const bool backward = flags == nullptr || flags[i] != 0 || together;
+    (backward ? result.backward : result.forward).push_back(i);
+  }
+  return result;
+}
+
 BatchLayout check_layout(const TokenBatch& batch, int64_t vocab_size, int64_t max_positions) {
   const int64_t size = batch.size();
   require(batch.seq_offsets.numel() == size + 1, ErrorCode::kInvalidArgument, "[batch] expected ", size + 1,

@@ -35,6 +35,16 @@ std::vector<MicroBatch> pack(const BatchLayout& layout, std::vector<int64_t> seq
 // Packs sequences [begin, end).
 std::vector<MicroBatch> pack(const BatchLayout& layout, int64_t begin, int64_t end, int64_t capacity);
 
+// Sequences [begin, end) that an update propagates backwards, and those that it runs forward alone.
+// `has_gradient` [B] uint8, or undefined: all have one. Sequences without a gradient are propagated all the
+// same where others with their prompt are, unless a forward pass over the prompt once more costs less than
+// their own backward pass, which takes two.
+struct Propagation {
+  std::vector<int64_t> backward, forward;
+};
+Propagation propagation(const BatchLayout& layout, int64_t begin, int64_t end,
+                        const at::Tensor& has_gradient);
+
 // A micro-batch ready for the decoder. A prompt that several sequences share is one segment, computed once;
 // the last token of a sequence predicts nothing and has no row. Rows are padded with token 0 to a multiple of
 // `row_multiple` ("tail"); the tail belongs to no segment and its results are never read.

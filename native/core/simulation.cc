@@ -64,7 +64,7 @@ Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t s
   calls->clear();  // what making an engine takes, once
   Transformer transformer(options.model, store, meta, dtype, &sharding, sequence.get());
   const bool training = options.optim.has_value();
-  // All sequences of an update have a gradient.
+  // All sequences of an update are taken to have a gradient.
   sharding.agree(training ? std::vector<int64_t>{work.micro_batches, 0}
                           : std::vector<int64_t>{work.micro_batches});
   if (training) sharding.clear_gradients();

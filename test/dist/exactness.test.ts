@@ -1,5 +1,6 @@
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
+import { PROPORTIONAL_MODES } from '../../ts/actor/gradient_sequences';
 import { policyLoss } from '../../ts/actor/losses';
 import { Batch } from '../../ts/batch/batch';
 import { WorkerGroup } from '../../ts/controller/worker_group';
@@ -219,8 +220,6 @@ test('updates agree to 1e-6 for 1, 2 and 7 micro-batches', async () => {
 });
 
 describe('sequences without a gradient', () => {
-  const modes = ['vanilla', 'gspo', 'cispo', 'gpg', 'sapo', 'dppo_tv', 'dppo_kl', 'geo_mean'];
-
   // Every second sequence has advantages of zero.
   function mixedBatch(): Batch {
     const batch = raggedBatch(12, 5);
@@ -236,7 +235,7 @@ describe('sequences without a gradient', () => {
     });
   }
 
-  test.each(modes)('%s gives them none', async (mode) => {
+  test.each([...PROPORTIONAL_MODES])('%s gives them none', async (mode) => {
     const batch = mixedBatch();
     const { gradLogProbs } = await policyLoss(
       mode,
@@ -246,6 +245,7 @@ describe('sequences without a gradient', () => {
         logProbs: batch.get('oldLogProbs').map((x, t) => x + Math.sin(t)),
         oldLogProbs: batch.get('oldLogProbs'),
         advantages: batch.get('advantages'),
+        rolloutIsWeights: batch.get('advantages').map((_, t) => 1 + 0.5 * Math.cos(t)),
       },
       {},
       group,

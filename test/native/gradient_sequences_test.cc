@@ -1,3 +1,4 @@
+#include "core/packing.h"
 #include "long_training.h"
 
 using namespace troupe;
@@ -97,10 +98,48 @@ TEST(one_process) {
   compare(options, 1, round_robin(1), kPrompt);
 }
 
-TEST(a_mini_batch_without_gradient_moves_no_weight_but_by_momentum) {
-  const auto results = compare(long_options("qwen3", HeadKind::kLm), 1, round_robin(1), kMiniBatch);
-  CHECK(results[0].second.metrics[0].at("grad_norm") == 0);
-  CHECK(results[0].second.metrics[1].at("grad_norm") > 0);
+TEST(without_any_gradient_no_weight_moves) {
+  EngineOptions options = long_options("qwen3", HeadKind::kLm);
+  options.optim->weight_decay = 0;
+  const auto engine = create_engine(options);
+  const Result none = update(*engine, mixed_batch(0, round_robin(1), kAll), "vanilla", true);
+  for (const Metrics& step : none.metrics) CHECK(step.at("grad_norm") == 0);
+  const Result some = update(*engine, mixed_batch(0, round_robin(1), kMiniBatch), "vanilla", true);
+  CHECK(some.metrics[0].at("grad_norm") == 0 && some.metrics[1].at("grad_norm") > 0);
+  const auto fresh = create_engine(options);
+  std::vector<at::Tensor> weights;
+  for (const ParameterInfo& info : fresh->parameters())
+    weights.push_back(fresh->get_tensor(TensorKind::kParam, info.name).view({-1}));
+  CHECK(none.weights.equal(at::cat(weights)));
+  CHECK(!some.weights.equal(none.weights));
+}
+
+// Prompts 7 8 (three times), 9 (once) and a long one (twice).
+TEST(a_prompt_is_not_computed_twice_to_save_less_than_it_costs) {
+  std::vector<int32_t> tokens, offsets{0}, prompts;
+  const auto add = [&](int32_t first, int32_t prompt, int32_t response) {
+    for (int32_t t = 0; t < prompt + response; ++t) tokens.push_back(t < prompt ? first + t : 1);
+    offsets.push_back(static_cast<int32_t>(tokens.size()));
+    prompts.push_back(prompt);
+  };
+  for (int i = 0; i < 3; ++i) add(7, 2, 4);
+  add(9, 1, 3);
+  for (int i = 0; i < 2; ++i) add(12, 20, 4);
+  const BatchLayout layout = check_layout(
+      {at::tensor(tokens, at::kInt), at::tensor(offsets, at::kInt), at::tensor(prompts, at::kInt)},
+      kVocabulary, 256);
+  const auto parts = [&](const std::vector<int64_t>& flags) {
+    return propagation(layout, 0, 6, at::tensor(flags, at::kLong).to(at::kByte));
+  };
+  using Indices = std::vector<int64_t>;
+  CHECK(propagation(layout, 1, 3, {}).backward == Indices({1, 2}));
+  CHECK(propagation(layout, 1, 3, {}).forward.empty());
+  CHECK(parts({0, 0, 0, 0, 0, 0}).forward == Indices({0, 1, 2, 3, 4, 5}));
+  // Once more the prompt of 2 costs less than backwards through 4 tokens; that of 20 does not.
+  CHECK(parts({1, 0, 1, 1, 1, 0}).forward == Indices({1}));
+  CHECK(parts({1, 0, 1, 1, 1, 0}).backward == Indices({0, 2, 3, 4, 5}));
+  // Nobody else needs the long prompt.
+  CHECK(parts({1, 1, 1, 0, 0, 0}).forward == Indices({3, 4, 5}));
 }
 
 TEST(ranks_that_have_none_take_part) {

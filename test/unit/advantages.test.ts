@@ -149,20 +149,25 @@ test('expOfLogProb equals Math.exp within 3e-15', () => {
     expect(expOfLogProb(x)).toBe(Math.exp(x));
 });
 
-test.each(['grpo', 'rloo', 'opo', 'gpg', 'egpo', 'reinforce_plus_plus_baseline'])(
-  '%s: equal rewards, of any value, have advantages of exactly 0',
+test.each(['grpo', 'rloo', 'opo', 'gpg', 'egpo'])(
+  '%s: equal rewards in a group, of any value, have advantages of exactly 0',
   (name) => {
-    const offsets = [0, 2, 3, 6, 10, 11, 13, 16, 17];
+    // Eight in the first group; the second has different ones.
+    const offsets = [0, 2, 3, 6, 10, 11, 13, 16, 17, 18, 19];
     const tokens = offsets.at(-1) as number;
-    const tokenRewards = Array.from({ length: tokens }, (_, t) => (offsets.includes(t + 1) ? 0.1 : 0));
+    const tokenRewards: number[] = Array.from({ length: tokens }, (_, t) =>
+      offsets.includes(t + 1) ? 0.1 : 0,
+    );
+    tokenRewards[18] = 1;
     const { advantages } = computeAdvantagesDouble(name, {
       offsets,
       responseMask: new Array(tokens).fill(1),
       tokenRewards,
-      uid: new Array(8).fill('a'),
+      uid: [...new Array(8).fill('a'), 'b', 'b'],
       entropy: new Array(tokens).fill(0.7),
     });
-    expect(advantages.every((advantage) => advantage === 0)).toBe(true);
+    expect(advantages.slice(0, 17).every((advantage) => advantage === 0)).toBe(true);
+    expect(advantages[18]).not.toBe(0);
   },
 );
 

@@ -126,7 +126,8 @@ export class Actor extends TrainedModel {
       'advantages',
       ...(loss.useKlLoss ? ['refLogProbs'] : []),
     ]);
-    const hasGradient = gradientSequences(b, loss);
+    // A prepared loss is known mini-batch by mini-batch only.
+    const hasGradient = preparation === null ? gradientSequences(b, loss) : null;
     const shards = planUpdate(where, b, o.miniBatchSize, epochs, this.engine.dataParallelSize, hasGradient);
     const started = performance.now();
     if (preparation !== null) {

@@ -2,7 +2,7 @@ import type { Batch } from '../batch/batch';
 import type { NativePolicyLossOptions } from '../native/bridge';
 
 /** Modes in which the loss of a token, or of a sequence, is a multiple of its advantage, whatever the other sequences are. */
-const PROPORTIONAL: ReadonlySet<string> = new Set([
+export const PROPORTIONAL_MODES: ReadonlySet<string> = new Set([
   'vanilla',
   'gspo',
   'cispo',
@@ -23,7 +23,7 @@ export function gradientSequences(batch: Batch, loss: NativePolicyLossOptions): 
   const { responseOffsets } = batch;
   const [mask, advantages] = [batch.get('responseMask'), batch.get('advantages')];
   const otherTerms = loss.entropyCoeff !== 0 || (loss.useKlLoss && loss.klLossCoef !== 0);
-  const byAdvantage = PROPORTIONAL.has(loss.mode) && !otherTerms;
+  const byAdvantage = PROPORTIONAL_MODES.has(loss.mode) && !otherTerms;
   const flags = new Uint8Array(batch.size);
   for (let i = 0; i < batch.size; i++) {
     const end = responseOffsets[i + 1] as number;

@@ -218,7 +218,10 @@ export class RoleEngine {
     }
   }
 
-  /** perf/*: memory, and mfu when the device's peak is known. `seconds` is the time that `passes` over `batch` took; `hasGradient` [B]: see gradientSequences. */
+  /**
+   * perf/*: memory, and mfu when the device's peak is known. `seconds` is the time that `passes` over `batch` took; `hasGradient`
+   * [B]: see gradientSequences.
+   */
   async perfMetrics(
     batch: Batch,
     passes: number,

@@ -59,24 +59,43 @@ export function joinFloats(
   return out;
 }
 
-/** A backward pass takes twice the time of a forward pass. */
-const PASSES = 3;
+/** Sequences [start, end) in one set per rank, ascending in each. */
+function balanced(batch: Batch, start: number, end: number, worldSize: number): number[][] {
+  return partition(
+    batch,
+    Array.from({ length: end - start }, (_, i) => start + i),
+    worldSize,
+  );
+}
 
-/** Sequences [start, end) in one set per rank, ascending in each. `hasGradient`: those without one cost a third. */
-function balanced(
+function partition(batch: Batch, indices: number[], worldSize: number): number[][] {
+  if (worldSize === 1) return [indices];
+  if (indices.length <= worldSize)
+    return Array.from({ length: worldSize }, (_, rank) => indices.slice(rank, rank + 1));
+  const lengths = indices.map((i) => batch.sequenceLens[i] as number);
+  return karmarkarKarp(lengths, worldSize, false).map((part) => part.map((i) => indices[i] as number));
+}
+
+/**
+ * The same where some sequences have no gradient. Ranks that share a model run the passes of either kind together, so each kind is
+ * balanced on its own; who has most of one gets least of the other.
+ */
+function balancedByGradient(
   batch: Batch,
   start: number,
   end: number,
   worldSize: number,
-  hasGradient: Uint8Array | null = null,
+  hasGradient: Uint8Array,
 ): number[][] {
-  const indices = Array.from({ length: end - start }, (_, i) => start + i);
-  if (worldSize === 1) return [indices];
-  if (indices.length <= worldSize)
-    return Array.from({ length: worldSize }, (_, rank) => indices.slice(rank, rank + 1));
-  const passes = (i: number): number => (hasGradient?.[i] === 0 ? 1 : PASSES);
-  const costs = indices.map((i) => (batch.sequenceLens[i] as number) * passes(i));
-  return karmarkarKarp(costs, worldSize, false).map((part) => part.map((i) => start + i));
+  const tokens = (part: number[]): number =>
+    part.reduce((sum, i) => sum + (batch.sequenceLens[i] as number), 0);
+  const [backward, forward] = [1, 0].map((kind) => {
+    const indices = Array.from({ length: end - start }, (_, i) => start + i);
+    const own = indices.filter((i) => hasGradient[i] === kind);
+    return partition(batch, own, worldSize).sort((a, b) => tokens(b) - tokens(a));
+  }) as [number[][], number[][]];
+  forward.reverse();
+  return backward.map((part, rank) => [...part, ...(forward[rank] as number[])].sort((a, b) => a - b));
 }
 
 /**
@@ -104,7 +123,11 @@ export function planUpdate(
   const starts = Array.from({ length: batch.size / miniSize }, (_, m) => m * miniSize);
   const globalTokens = starts.map((start) => maskSum(batch, start, start + miniSize));
   const globalSequences = starts.map(() => miniSize);
-  const parts = starts.map((start) => balanced(batch, start, start + miniSize, worldSize, hasGradient));
+  const parts = starts.map((start) =>
+    hasGradient === null
+      ? balanced(batch, start, start + miniSize, worldSize)
+      : balancedByGradient(batch, start, start + miniSize, worldSize, hasGradient),
+  );
   return Array.from({ length: worldSize }, (_, rank) => {
     const own = parts.map((byRank) => byRank[rank] as number[]);
     return {

@@ -131,7 +131,7 @@ export async function updateStepwise(
     const [record] = await engine.splitCollect(
       'updatePolicy',
       shards.map((shard): [NativePolicyBatch, typeof shard.mini, NativePolicyLossOptions, number] => [
-        policyBatch(shard.batch, o.useRef, shard.hasGradient),
+        policyBatch(shard.batch, o.useRef, null),
         { ...shard.mini, globalTokens: [globalTokens] },
         prepared.loss,
         o.temperature,

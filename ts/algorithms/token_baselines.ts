@@ -27,7 +27,7 @@ interface Sequence {
 
 /** The policy tokens of a group and the sums of its columns; one for all groups. */
 class GroupScratch {
-  /** Where the policy tokens are in the batch, and G, their rewards-to-go. Entry 0 is never one of them. */
+  /** Where the policy tokens are in the batch, and G, their rewards-to-go. */
   readonly positions: Int32Array;
   readonly rewardsToGo: Float64Array;
   /** Σ G·W of each column, later its baseline; from `width` on Σ W. One array, since V8 checks each array that a loop reads. */
@@ -37,8 +37,8 @@ class GroupScratch {
     readonly width: number,
     tokens: number,
   ) {
-    this.positions = new Int32Array(tokens + 1);
-    this.rewardsToGo = new Float64Array(tokens + 1);
+    this.positions = new Int32Array(tokens);
+    this.rewardsToGo = new Float64Array(tokens);
     this.columns = new Float64Array(2 * width);
   }
 
@@ -230,7 +230,7 @@ const tokenBaseline =
     const scratch = new GroupScratch(longestRow(offsets), most);
     for (const sequences of groups) {
       // From the last one, so that memory is read in one direction.
-      let room = most;
+      let room = most - 1;
       for (const sequence of [...sequences].reverse()) {
         sequence.last = room + 1;
         sequence.first = listPolicyTokens(columns, sequence, scratch, room, out.returns);

@@ -1,4 +1,4 @@
-import { gradientSequences } from '../../../ts/actor/gradient_sequences';
+import { gradientSequences, PROPORTIONAL_MODES } from '../../../ts/actor/gradient_sequences';
 import { resolvePolicyLoss } from '../../../ts/actor/update_options';
 import { Batch } from '../../../ts/batch/batch';
 
@@ -12,9 +12,8 @@ const flags = (mode: string, options: object = {}): number[] | null => {
   return found && [...found];
 };
 
-test.each(['vanilla', 'gspo', 'cispo', 'gpg', 'sapo', 'dppo_tv', 'dppo_kl', 'geo_mean'])(
-  '%s: none where all advantages of policy tokens are zero',
-  (mode) => expect(flags(mode)).toEqual([1, 0, 0, 0, 0]),
+test.each([...PROPORTIONAL_MODES])('%s: none where all advantages of policy tokens are zero', (mode) =>
+  expect(flags(mode)).toEqual([1, 0, 0, 0, 0]),
 );
 
 test.each<[string, object]>([

@@ -24,14 +24,31 @@ test('each mini-batch is cut over the ranks by tokens; counts stay those of the 
   ]);
 });
 
-test('sequences without a gradient cost a third: ranks share those and the others', () => {
-  const even = Batch.fromSequences(new Array(8).fill([1]), new Array(8).fill([1, 1]));
-  const hasGradient = Uint8Array.of(1, 1, 0, 0, 0, 0, 0, 0);
-  const shards = planUpdate('update', even, 8, 1, 2, hasGradient);
-  expect(shards.map((s) => [...(s.hasGradient as Uint8Array)])).toEqual([
-    [1, 0, 0, 0],
-    [1, 0, 0, 0],
-  ]);
+test('sequences with and without a gradient are balanced apart: ranks run either kind together', () => {
+  // By tokens alone rank 0 would get the long one, without gradient, and rank 1 all the others.
+  const lengths = [1, 1, 1, 1, 1, 9, 1, 1];
+  const uneven = Batch.fromSequences(
+    lengths.map(() => [1]),
+    lengths.map((length) => new Array(length).fill(1)),
+    { uid: lengths.map((_, i) => i) },
+  );
+  const hasGradient = Uint8Array.of(1, 1, 1, 1, 1, 0, 0, 0);
+  const shards = planUpdate('update', uneven, 8, 1, 2, hasGradient);
+  const backward = shards.map((s) => (s.hasGradient as Uint8Array).reduce((sum, flag) => sum + flag, 0));
+  const forward = shards.map((s) => s.batch.size - (backward[shards.indexOf(s)] as number));
+  expect([...backward].sort()).toEqual([2, 3]);
+  // The long one goes to the rank with less of the others.
+  expect(forward).toEqual(backward.map((count) => (count === 3 ? 2 : 1)));
+  for (const { batch: own } of shards) {
+    const uid = own.get('uid') as number[];
+    expect([...uid]).toEqual([...uid].sort((a, b) => a - b));
+  }
+  expect(shards.map((s) => [...(s.hasGradient as Uint8Array)])).toEqual(
+    shards.map((s) => (s.batch.get('uid') as number[]).map((i) => hasGradient[i])),
+  );
+  // Fewer of one kind than ranks.
+  const one = planUpdate('update', uneven, 8, 1, 4, Uint8Array.of(1, 0, 0, 0, 0, 0, 0, 0));
+  expect(one.flatMap((s) => s.batch.get('uid') as number[]).sort()).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
 });
 
 test('ranks without sequences take part with none', () => {
