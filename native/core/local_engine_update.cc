@@ -90,23 +90,24 @@ MetricsList LocalEngine::run_updates(const TokenBatch& tokens, const BatchLayout
     }
   }
   const std::vector<int64_t> rounds = agree(counts);
+  const auto run_part = [&](size_t m, bool backward) {
+    const size_t part = 2 * m + (backward ? 0 : 1);
+    for (int64_t i = 0; i < rounds[part]; ++i) {
+      check_abort();
+      if (i < counts[part]) {
+        const PackedTokens whole = gather_rows(tokens, layout, micro_batches[part][static_cast<size_t>(i)]);
+        step(static_cast<int64_t>(m), whole, own_part(whole), backward);
+      } else {
+        transformer_.idle_pass(backward);
+      }
+    }
+  };
   MetricsList all;
   for (int64_t epoch = 0; epoch < mini.epochs; ++epoch) {
     for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
       sharding_.clear_gradients();
-      for (size_t part = 2 * m; part < 2 * m + 2; ++part) {
-        const bool backward = part == 2 * m;
-        for (int64_t i = 0; i < rounds[part]; ++i) {
-          check_abort();
-          if (i < counts[part]) {
-            const PackedTokens whole =
-                gather_rows(tokens, layout, micro_batches[part][static_cast<size_t>(i)]);
-            step(static_cast<int64_t>(m), whole, own_part(whole), backward);
-          } else {
-            transformer_.idle_pass(backward);
-          }
-        }
-      }
+      run_part(m, true);
+      run_part(m, false);
       // A rank without sequences has nothing to say about them.
       const bool any = counts[2 * m] + counts[2 * m + 1] > 0;
       Metrics metrics = any || sharding_.size() == 1 ? summarize(static_cast<int64_t>(m)) : Metrics();

@@ -1,7 +1,7 @@
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
-import { PROPORTIONAL_MODES } from '../../ts/actor/gradient_sequences';
 import { policyLoss } from '../../ts/actor/losses';
+import { PROPORTIONAL_LOSSES } from '../../ts/algorithms/policy_losses/registry';
 import { Batch } from '../../ts/batch/batch';
 import { WorkerGroup } from '../../ts/controller/worker_group';
 import { CONFORMANCE } from '../helpers/conformance';
@@ -235,7 +235,7 @@ describe('sequences without a gradient', () => {
     });
   }
 
-  test.each([...PROPORTIONAL_MODES])('%s gives them none', async (mode) => {
+  test.each([...PROPORTIONAL_LOSSES])('%s gives them none', async (mode) => {
     const batch = mixedBatch();
     const { gradLogProbs } = await policyLoss(
       mode,

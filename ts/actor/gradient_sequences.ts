@@ -1,18 +1,6 @@
+import { PROPORTIONAL_LOSSES } from '../algorithms/policy_losses/registry';
 import type { Batch } from '../batch/batch';
 import type { NativePolicyLossOptions } from '../native/bridge';
-
-/** Modes in which the loss of a token, or of a sequence, is a multiple of its advantage, whatever the other sequences are. */
-export const PROPORTIONAL_MODES: ReadonlySet<string> = new Set([
-  'vanilla',
-  'gspo',
-  'cispo',
-  'gpg',
-  'sapo',
-  'dppo_tv',
-  'dppo_kl',
-  'geo_mean',
-  'reinforce',
-]);
 
 /**
  * [B] 1 where the policy loss of a sequence may have a gradient, 0 where it has none; null: all may. A sequence has none without
@@ -23,7 +11,7 @@ export function gradientSequences(batch: Batch, loss: NativePolicyLossOptions): 
   const { responseOffsets } = batch;
   const [mask, advantages] = [batch.get('responseMask'), batch.get('advantages')];
   const otherTerms = loss.entropyCoeff !== 0 || (loss.useKlLoss && loss.klLossCoef !== 0);
-  const byAdvantage = PROPORTIONAL_MODES.has(loss.mode) && !otherTerms;
+  const byAdvantage = PROPORTIONAL_LOSSES.includes(loss.mode) && !otherTerms;
   const flags = new Uint8Array(batch.size);
   for (let i = 0; i < batch.size; i++) {
     const end = responseOffsets[i + 1] as number;

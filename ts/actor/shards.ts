@@ -59,15 +59,37 @@ export function joinFloats(
   return out;
 }
 
-/** Sequences [start, end) in one set per rank, ascending in each. */
-function balanced(batch: Batch, start: number, end: number, worldSize: number): number[][] {
-  return partition(
+/**
+ * Sequences [start, end) in one set per rank, ascending in each. Ranks that share a model run the passes of sequences with a gradient
+ * together, and then those of the others: each kind is balanced on its own, and who has most of one gets least of the other.
+ */
+function balanced(
+  batch: Batch,
+  start: number,
+  end: number,
+  worldSize: number,
+  hasGradient: Uint8Array | null = null,
+): number[][] {
+  const indices = Array.from({ length: end - start }, (_, i) => start + i);
+  const backward = partition(
     batch,
-    Array.from({ length: end - start }, (_, i) => start + i),
+    indices.filter((i) => hasGradient?.[i] !== 0),
     worldSize,
   );
+  const forward = partition(
+    batch,
+    indices.filter((i) => hasGradient?.[i] === 0),
+    worldSize,
+  );
+  const tokens = (part: number[]): number =>
+    part.reduce((sum, i) => sum + (batch.sequenceLens[i] as number), 0);
+  forward.sort((a, b) => tokens(a) - tokens(b));
+  for (const part of [...backward].sort((a, b) => tokens(b) - tokens(a)))
+    part.push(...(forward.shift() as number[]));
+  return backward.map((part) => part.sort((a, b) => a - b));
 }
 
+/** One set per rank, balanced by tokens. */
 function partition(batch: Batch, indices: number[], worldSize: number): number[][] {
   if (worldSize === 1) return [indices];
   if (indices.length <= worldSize)
@@ -77,30 +99,9 @@ function partition(batch: Batch, indices: number[], worldSize: number): number[]
 }
 
 /**
- * The same where some sequences have no gradient. Ranks that share a model run the passes of either kind together, so each kind is
- * balanced on its own; who has most of one gets least of the other.
- */
-function balancedByGradient(
-  batch: Batch,
-  start: number,
-  end: number,
-  worldSize: number,
-  hasGradient: Uint8Array,
-): number[][] {
-  const tokens = (part: number[]): number =>
-    part.reduce((sum, i) => sum + (batch.sequenceLens[i] as number), 0);
-  const [backward, forward] = [1, 0].map((kind) => {
-    const indices = Array.from({ length: end - start }, (_, i) => start + i);
-    const own = indices.filter((i) => hasGradient[i] === kind);
-    return partition(batch, own, worldSize).sort((a, b) => tokens(b) - tokens(a));
-  }) as [number[][], number[][]];
-  forward.reverse();
-  return backward.map((part, rank) => [...part, ...(forward[rank] as number[])].sort((a, b) => a - b));
-}
-
-/**
  * Cuts a batch into mini-batches of `size` sequences in order and each of those over the ranks. The counts by which losses
- * are divided are those of the whole mini-batch, so a result depends neither on ranks nor on micro-batches. `hasGradient` [B]: see gradientSequences.
+ * are divided are those of the whole mini-batch, so a result depends neither on ranks nor on micro-batches.
+ * `hasGradient` [B]: see gradientSequences.
  */
 export function planUpdate(
   where: string,
@@ -123,11 +124,7 @@ export function planUpdate(
   const starts = Array.from({ length: batch.size / miniSize }, (_, m) => m * miniSize);
   const globalTokens = starts.map((start) => maskSum(batch, start, start + miniSize));
   const globalSequences = starts.map(() => miniSize);
-  const parts = starts.map((start) =>
-    hasGradient === null
-      ? balanced(batch, start, start + miniSize, worldSize)
-      : balancedByGradient(batch, start, start + miniSize, worldSize, hasGradient),
-  );
+  const parts = starts.map((start) => balanced(batch, start, start + miniSize, worldSize, hasGradient));
   return Array.from({ length: worldSize }, (_, rank) => {
     const own = parts.map((byRank) => byRank[rank] as number[]);
     return {

@@ -1,5 +1,6 @@
-import { gradientSequences, PROPORTIONAL_MODES } from '../../../ts/actor/gradient_sequences';
+import { gradientSequences } from '../../../ts/actor/gradient_sequences';
 import { resolvePolicyLoss } from '../../../ts/actor/update_options';
+import { PROPORTIONAL_LOSSES } from '../../../ts/algorithms/policy_losses/registry';
 import { Batch } from '../../../ts/batch/batch';
 
 // Two policy tokens each: advantages, none, advantages behind the mask alone, no policy token, no token.
@@ -12,7 +13,7 @@ const flags = (mode: string, options: object = {}): number[] | null => {
   return found && [...found];
 };
 
-test.each([...PROPORTIONAL_MODES])('%s: none where all advantages of policy tokens are zero', (mode) =>
+test.each([...PROPORTIONAL_LOSSES])('%s: none where all advantages of policy tokens are zero', (mode) =>
   expect(flags(mode)).toEqual([1, 0, 0, 0, 0]),
 );
 

@@ -1,21 +1,31 @@
 import { TroupeError } from '../../errors';
 import type { NumberArray } from '../ragged';
 
-/** The losses of the core (native/losses/policy_modes.h), by name. */
-export const CORE_POLICY_LOSSES = [
-  'vanilla',
-  'gspo',
-  'cispo',
-  'gpg',
-  'sapo',
-  'dppo_tv',
-  'dppo_kl',
-  'geo_mean',
-  'kl_cov',
-  'clip_cov',
-  'dro',
-  'reinforce',
-] as const;
+/**
+ * The losses of the core (native/losses/policy_modes.h) by name, and whether the loss of a sequence is a multiple of its
+ * advantages, whatever the other sequences are: then advantages of zero have no gradient.
+ */
+const CORE = {
+  vanilla: { proportional: true },
+  gspo: { proportional: true },
+  cispo: { proportional: true },
+  gpg: { proportional: true },
+  sapo: { proportional: true },
+  dppo_tv: { proportional: true },
+  dppo_kl: { proportional: true },
+  geo_mean: { proportional: true },
+  kl_cov: { proportional: false },
+  clip_cov: { proportional: false },
+  dro: { proportional: false },
+  reinforce: { proportional: true },
+} as const;
+
+const CORE_POLICY_LOSSES = Object.keys(CORE) as (keyof typeof CORE)[];
+
+/** The losses of the core that are multiples of a sequence's advantages. */
+export const PROPORTIONAL_LOSSES: readonly string[] = CORE_POLICY_LOSSES.filter(
+  (name) => CORE[name].proportional,
+);
 
 /** A core loss chosen by `lossType`, after a rollout correction against the current policy. */
 export const BYPASS_MODE = 'bypass_mode';
