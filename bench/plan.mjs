@@ -8,7 +8,7 @@ import { parseArgs } from 'node:util';
 const require = createRequire(import.meta.url);
 const { Actor, Batch, WorkerGroup } = require('../dist/index.js');
 const { resolveModelConfig } = require('../dist/model/hf_config.js');
-const { tensorMapping } = require('../dist/model/names.js');
+const { tensorMapping } = require('../dist/model/tensor_names.js');
 const { planMemory } = require('../dist/planner/plan.js');
 
 const WORK = join(resolve(dirname(fileURLToPath(import.meta.url)), '..'), '.troupe', 'bench', 'plan');

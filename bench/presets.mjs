@@ -100,7 +100,7 @@ export function modelConfig(name) {
 /** Names and shapes of the tensors of a model, in Hugging Face's layout; a tied head is not stored. */
 export function modelTensors(config) {
   const { resolveModelConfig } = require('../dist/model/hf_config.js');
-  const { tensorMapping } = require('../dist/model/names.js');
+  const { tensorMapping } = require('../dist/model/tensor_names.js');
   const { native } = resolveModelConfig(config, 'lm', 'config.json');
   return tensorMapping(native).map(({ hf, shape }) => [hf, shape]);
 }

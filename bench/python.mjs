@@ -43,7 +43,7 @@ export class Python {
 
   /** Puts the torch of our own LibTorch first where it is a Python package, so that both sides use one library. */
   async prepare(withPeers) {
-    const { findLibTorch } = require('../dist/native/discovery.js');
+    const { findLibTorch } = require('../dist/install/discovery.js');
     const { dir, version } = findLibTorch();
     if (existsSync(join(dir, '__init__.py'))) {
       this.#env.PYTHONPATH = [dirname(dir), this.site].join(delimiter);

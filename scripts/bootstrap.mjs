@@ -79,8 +79,8 @@ function compileTypeScript() {
 }
 
 async function prepareNative(tests) {
-  const { ensureLibTorch } = require('../dist/native/setup.js');
-  const { buildAddon } = require('../dist/native/build.js');
+  const { ensureLibTorch } = require('../dist/install/setup.js');
+  const { buildAddon } = require('../dist/install/build.js');
   const libtorch = await ensureLibTorch({}, say);
   const { built } = buildAddon({ libtorch, tests, rpath: true, cuda: false, log: say });
   say(`${built ? 'Built' : 'Up to date:'} native addon for LibTorch ${libtorch.version} (${libtorch.dir})`);

@@ -17,12 +17,12 @@ const { values } = parseArgs({
   options: { tests: { type: 'boolean' }, cuda: { type: 'boolean' }, 'no-rpath': { type: 'boolean' } },
 });
 
-if (!existsSync(path.join(root, 'dist', 'native', 'build.js'))) {
+if (!existsSync(path.join(root, 'dist', 'install', 'build.js'))) {
   const tsc = spawnSync('npm', ['run', '--silent', 'build'], { cwd: root, stdio: 'inherit' });
   if (tsc.status !== 0) process.exit(1);
 }
-const { buildAddon } = require('../dist/native/build.js');
-const { findLibTorch } = require('../dist/native/discovery.js');
+const { buildAddon } = require('../dist/install/build.js');
+const { findLibTorch } = require('../dist/install/discovery.js');
 try {
   const { addon, built } = buildAddon({
     libtorch: findLibTorch(),

@@ -3,9 +3,9 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 
 const require = createRequire(import.meta.url);
-const { documentSchema } = require('../dist/config/document.js');
-const { ppoSchema } = require('../dist/config/ppo_schema.js');
-const { sftSchema } = require('../dist/config/sft_schema.js');
+const { documentSchema } = require('../dist/config/schema/schema_docs.js');
+const { ppoSchema } = require('../dist/config/schema/ppo_schema.js');
+const { sftSchema } = require('../dist/config/schema/sft_schema.js');
 
 const file = new URL('../docs/config.md', import.meta.url);
 let text = readFileSync(file, 'utf8');

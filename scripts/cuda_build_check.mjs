@@ -13,7 +13,7 @@ const require = createRequire(import.meta.url);
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
 const out = path.join(root, 'build-cuda');
 const { values } = parseArgs({ options: { minutes: { type: 'string', default: '20' } } });
-const { findLibTorch } = require('../dist/native/discovery.js');
+const { findLibTorch } = require('../dist/install/discovery.js');
 const started = performance.now();
 const limit = Number(values.minutes) * 60_000;
 

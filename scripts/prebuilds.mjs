@@ -11,8 +11,8 @@ import { inspect, record } from './prebuilt_record.mjs';
 
 const require = createRequire(import.meta.url);
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
-const { findLibTorch } = require('../dist/native/discovery.js');
-const { prebuiltName, prebuildsDirectory } = require('../dist/native/addons.js');
+const { findLibTorch } = require('../dist/install/discovery.js');
+const { prebuiltName, prebuildsDirectory } = require('../dist/install/addons.js');
 const { version } = require('../package.json');
 const prebuildify = require('prebuildify');
 

@@ -7,8 +7,6 @@ export {
   type PolicyMetrics,
   type PolicyUpdateOptions,
 } from './actor/actor';
-export type { EngineOptions, OptimOptions } from './actor/engine_options';
-export type { LoraOptions } from './actor/lora_options';
 export {
   type PolicyLossInputs,
   type PolicyLossResult,
@@ -16,8 +14,7 @@ export {
   type ValueLossInputs,
   type ValueLossResult,
   valueLoss,
-} from './actor/losses';
-export type { OffloadOptions } from './actor/offload_options';
+} from './actor/loss_probe';
 export type { SamplingOptions } from './actor/sampling';
 export type { Aggregation, PolicyLossOptions, ValueLossOptions } from './actor/update_options';
 export type {
@@ -75,20 +72,15 @@ export { ResourcePools, type ResourcePoolsOptions } from './controller/resource_
 export { WorkerGroup, type WorkerGroupOptions } from './controller/worker_group';
 export { Critic, type CriticMetrics, type CriticUpdateOptions } from './critic/critic';
 export { Tokenizer, type TokenizerOptions } from './data/tokenizer';
+export type { EngineOptions, OptimOptions } from './engine/engine_options';
+export type { LoraOptions } from './engine/lora_options';
+export type { OffloadOptions } from './engine/offload_options';
 export { ConfigError, type ErrorCode, TroupeError, WorkerDiedError } from './errors';
 export { type ExportOptions, type ExportSummary, exportCheckpoint } from './export/export_checkpoint';
 export { type CodeRewardOptions, codeReward } from './reward/code/code_reward';
 export { PythonSandbox, type PythonSandboxOptions } from './reward/code/python_sandbox';
 export type { CodeRunner, RunRequest, RunResult, RunStatus } from './reward/code/runner';
 export { SandboxFusion, type SandboxFusionOptions } from './reward/code/sandbox_fusion';
-export { scoreFunctionCalling } from './reward/function_calling';
-export { type Gsm8kOptions, scoreGsm8k } from './reward/gsm8k';
-export { createRewardManager, registerRewardManager } from './reward/manager';
-export { scoreMath } from './reward/math';
-export { type MathDapoOptions, type MathDapoScore, scoreMathDapo } from './reward/math_dapo';
-export { scorePrimeMath } from './reward/prime_math';
-export { registerRewardFunction, rewardByDataSource } from './reward/reward';
-export { type SearchR1Options, scoreSearchR1 } from './reward/search_r1';
 export type {
   BatchRewardFunction,
   Clock,
@@ -102,9 +94,17 @@ export type {
   RewardOutcome,
   RewardSample,
   Rewards,
-} from './reward/types';
+} from './reward/contract/types';
+export { scoreFunctionCalling } from './reward/graders/function_calling';
+export { type Gsm8kOptions, scoreGsm8k } from './reward/graders/gsm8k';
+export { scoreMath } from './reward/graders/math';
+export { type MathDapoOptions, type MathDapoScore, scoreMathDapo } from './reward/graders/math_dapo';
+export { scorePrimeMath } from './reward/graders/prime_math';
+export { type SearchR1Options, scoreSearchR1 } from './reward/graders/search_r1';
+export { createRewardManager, registerRewardManager } from './reward/manager';
+export { registerRewardFunction, rewardByDataSource } from './reward/reward';
 export { RewardModel, type RewardModelOptions } from './reward_model/reward_model';
-export type { Metrics } from './trainer/metrics';
+export type { Metrics } from './trainer/metrics/metrics';
 export { SftTrainer, type SftTrainerOptions } from './trainer/sft_trainer';
 export { type FitResult, Trainer, type TrainerOptions } from './trainer/trainer';
 export type {

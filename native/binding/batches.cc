@@ -3,7 +3,7 @@
 #include <array>
 
 #include "binding/tensors.h"
-#include "core/error.h"
+#include "base/error.h"
 
 namespace troupe::binding {
 

@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "binding/dto.h"
-#include "core/engine.h"
+#include "engine/engine.h"
 
-// Data DTOs of ts/native/bridge.ts -> the structs of core/engine.h. Array types, lengths and offsets
+// Data DTOs of ts/native/bridge.ts -> the structs of engine/engine.h. Array types, lengths and offsets
 // are checked here, so that the core never reads past an array; the values are the core's business.
 namespace troupe::binding {
 

@@ -5,9 +5,9 @@
 #include "binding/options.h"
 #include "binding/results.h"
 #include "binding/tensors.h"
-#include "core/error.h"
+#include "base/error.h"
 
-// Above each function: the verb of core/engine.h it calls, and its signature in ts/native/bridge.ts.
+// Above each function: the verb of engine/engine.h it calls, and its signature in ts/native/bridge.ts.
 namespace troupe::binding {
 
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "binding/environment.h"
-#include "core/error.h"
+#include "base/error.h"
 
 namespace troupe::binding {
 

@@ -6,7 +6,7 @@
 
 #include "binding/dto.h"
 #include "binding/setup.h"
-#include "core/engine.h"
+#include "engine/engine.h"
 
 namespace troupe::binding {
 

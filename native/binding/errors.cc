@@ -5,7 +5,7 @@
 #include <new>
 #include <string_view>
 
-#include "core/error.h"
+#include "base/error.h"
 
 namespace troupe::binding {
 

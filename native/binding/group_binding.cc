@@ -2,7 +2,7 @@
 #include "binding/dto.h"
 #include "binding/environment.h"
 #include "binding/results.h"
-#include "core/error.h"
+#include "base/error.h"
 
 namespace troupe::binding {
 

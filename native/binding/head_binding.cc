@@ -8,8 +8,8 @@
 #include "binding/binding.h"
 #include "binding/environment.h"
 #include "binding/tensors.h"
-#include "core/error.h"
-#include "core/parallel.h"
+#include "base/error.h"
+#include "base/parallel.h"
 #include "kernels/linear_log_prob.h"
 #include "model/value_head.h"
 

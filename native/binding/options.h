@@ -1,9 +1,9 @@
 #pragma once
 
 #include "binding/dto.h"
-#include "core/engine.h"
+#include "engine/engine.h"
 
-// Option DTOs of ts/native/bridge.ts -> the structs of core/engine.h. Types only: what values make
+// Option DTOs of ts/native/bridge.ts -> the structs of engine/engine.h. Types only: what values make
 // sense is decided by the public TypeScript API, and by the core once more.
 namespace troupe::binding {
 

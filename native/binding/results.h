@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "binding/setup.h"
-#include "core/engine.h"
+#include "engine/engine.h"
 
-// The structs of core/engine.h -> result DTOs of ts/native/bridge.ts.
+// The structs of engine/engine.h -> result DTOs of ts/native/bridge.ts.
 namespace troupe::binding {
 
 using Nothing = std::monostate;  // the result of a verb that has none

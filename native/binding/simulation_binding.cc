@@ -3,7 +3,7 @@
 #include "binding/environment.h"
 #include "binding/options.h"
 #include "binding/results.h"
-#include "core/simulation.h"
+#include "engine/simulation.h"
 
 namespace troupe::binding {
 

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "core/error.h"
+#include "base/error.h"
 
 namespace troupe {
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "core/engine.h"
+#include "engine/engine.h"
 #include "model/parameter_store.h"
 
 // Moves slices between safetensors files and parameters. Which bytes belong to which slice was

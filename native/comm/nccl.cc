@@ -5,7 +5,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "comm/process_group.h"
-#include "core/error.h"
+#include "base/error.h"
 
 namespace troupe {
 

@@ -1,5 +1,5 @@
 #include "comm/communicator.h"
-#include "core/error.h"
+#include "base/error.h"
 
 // Takes the place of the NCCL communicator in builds without it.
 namespace troupe {

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "core/error.h"
+#include "base/error.h"
 
 namespace troupe {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "core/engine.h"
+#include "engine/engine.h"
 #include "model/parameter_access.h"
 #include "model/parameter_store.h"
 

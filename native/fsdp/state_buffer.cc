@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "core/zero_pages.h"
+#include "base/zero_pages.h"
 
 namespace troupe {
 

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "core/parallel.h"
+#include "base/parallel.h"
 #include "kernels/attention_blocks.h"
 #include "kernels/attention_reference.h"
 #include "kernels/cpu/isa.h"

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "core/parallel.h"
+#include "base/parallel.h"
 #include "kernels/attention_blocks.h"
 #include "kernels/attention_reference.h"
 #include "kernels/gemm.h"

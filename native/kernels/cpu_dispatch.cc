@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "core/error.h"
+#include "base/error.h"
 
 TROUPE_DECLARE_TABLES(NormKernels, norm_table)
 TROUPE_DECLARE_TABLES(RotaryKernels, rotary_table)

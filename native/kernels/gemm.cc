@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "core/parallel.h"
+#include "base/parallel.h"
 #include "kernels/cpu/gemm_kernels.h"
 #include "kernels/cpu/isa.h"
 

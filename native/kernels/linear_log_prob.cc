@@ -2,8 +2,8 @@
 
 #include <ATen/ATen.h>
 
-#include "core/error.h"
-#include "core/parallel.h"
+#include "base/error.h"
+#include "base/parallel.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/linear_log_prob_kernels.h"
 #include "kernels/cuda/device_ops.h"

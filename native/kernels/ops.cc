@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "kernels/cpu_dispatch.h"
 #include "kernels/cuda/device_ops.h"
 #include "kernels/reference.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/parallel.h"
+#include "base/parallel.h"
 #include "kernels/cpu/sampling_kernels.h"
 #include "kernels/cuda/device_ops.h"
 

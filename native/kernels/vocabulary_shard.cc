@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "kernels/row_sums.h"
 
 namespace troupe::ops {

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "core/error.h"
+#include "base/error.h"
 
 namespace troupe::losses {
 

@@ -1,6 +1,6 @@
 #include <ATen/ATen.h>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "losses/losses.h"
 
 namespace troupe::losses {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/engine.h"
+#include "engine/engine.h"
 
 // The losses, written once, on per-token arrays over the whole local part of a mini-batch. They
 // return the value, the gradient by log-prob (and entropy / value) and the metrics; the engine

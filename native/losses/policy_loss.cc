@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "losses/aggregation.h"
 #include "losses/losses.h"
 #include "losses/policy_modes.h"

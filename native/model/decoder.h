@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "core/engine.h"
+#include "engine/engine.h"
 #include "model/model_config.h"
 
 // The rows-local pieces that the rollout uses; the packed forward/backward of training live beside them.

@@ -2,8 +2,8 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "core/error.h"
-#include "core/parallel.h"
+#include "base/error.h"
+#include "base/parallel.h"
 #include "model/parameters.h"
 
 namespace troupe {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/engine.h"
+#include "engine/engine.h"
 #include "fsdp/flat_buffer.h"
 #include "fsdp/state_buffer.h"
 #include "optim/adamw.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/engine.h"
+#include "engine/engine.h"
 #include "model/model_config.h"
 
 // Troupe's own parameter names. Matrices are [out, in]; "in" of an MLP is gate rows, then up rows.
@@ -24,7 +24,7 @@
 //   layers.{i}.mlp_post_norm.weight [H]              (post_norms)
 //   norm.{weight,bias} [H]
 //   head.weight [V, H] (untied LM) or [1, H] (value)   head.bias [1]
-//   {site}.lora_a [r, in]   {site}.lora_b [rows, r]  (adapters; core/engine.h)
+//   {site}.lora_a [r, in]   {site}.lora_b [rows, r]  (adapters; engine/engine.h)
 namespace troupe {
 
 // The parameters of a decoder in the order in which they lie in the flat buffers.

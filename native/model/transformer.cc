@@ -2,8 +2,8 @@
 
 #include <ATen/ATen.h>
 
-#include "core/error.h"
-#include "core/parallel.h"
+#include "base/error.h"
+#include "base/parallel.h"
 
 namespace troupe {
 

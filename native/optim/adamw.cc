@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "kernels/cpu_dispatch.h"
 #include "kernels/cuda/device_ops.h"
 

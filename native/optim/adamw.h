@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/engine.h"
+#include "engine/engine.h"
 
 // AdamW over flat float32 buffers (Loshchilov & Hutter 2019, arXiv:1711.05101; torch.optim.AdamW's
 // arithmetic: decoupled decay first, then the bias-corrected step).

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/parallel.h"
+#include "base/parallel.h"
 #include "kernels/cpu/decode_attention_kernels.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cuda/device_ops.h"

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
-#include "core/parallel.h"
+#include "base/error.h"
+#include "base/parallel.h"
 #include "rollout/decode_attention.h"
 #include "rollout/kv_cache.h"
 #include "rollout/prompts.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "core/engine.h"
+#include "engine/engine.h"
 #include "model/decoder.h"
 
 namespace troupe {

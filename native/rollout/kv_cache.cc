@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/parallel.h"
+#include "base/parallel.h"
 #include "kernels/cpu/decode_attention_kernels.h"
 
 namespace troupe {

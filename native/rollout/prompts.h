@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/engine.h"
+#include "engine/engine.h"
 #include "model/model_config.h"
 
 namespace troupe {

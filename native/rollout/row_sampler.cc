@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "core/parallel.h"
+#include "base/parallel.h"
 #include "kernels/cpu/sampling_kernels.h"
 #include "kernels/sampling.h"
 

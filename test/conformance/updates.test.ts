@@ -3,9 +3,9 @@ import os from 'node:os';
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
 import type { Batch } from '../../ts/batch/batch';
+import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
 import { WorkerGroup } from '../../ts/controller/worker_group';
 import { Critic } from '../../ts/critic/critic';
-import { loadModelDirectory } from '../../ts/model/model_dir';
 import { batchOf, CONFORMANCE, TEST_DEVICE } from '../helpers/conformance';
 import { floats, readSafetensors, type TestTensor } from '../helpers/safetensors';
 

@@ -2,8 +2,8 @@ import { createServer } from 'node:net';
 import { codeReward } from '../../ts/reward/code/code_reward';
 import { PythonSandbox } from '../../ts/reward/code/python_sandbox';
 import { SandboxFusion } from '../../ts/reward/code/sandbox_fusion';
+import type { RewardOutcome, RewardSample } from '../../ts/reward/contract/types';
 import { createRewardManager } from '../../ts/reward/manager';
-import type { RewardOutcome, RewardSample } from '../../ts/reward/types';
 import { FusionServer } from '../helpers/fusion_server';
 import { namespacesPermitted } from '../helpers/namespaces';
 

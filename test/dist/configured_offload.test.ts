@@ -2,7 +2,7 @@ import path from 'node:path';
 import type { Actor } from '../../ts/actor/actor';
 import { loadConfig } from '../../ts/config/config';
 import { createEngines } from '../../ts/trainer/engines';
-import { gradientReductions } from '../../ts/trainer/reductions';
+import { gradientReductions } from '../../ts/trainer/gradient_reduction';
 import { CONFORMANCE } from '../helpers/conformance';
 import { writeConfig } from '../unit/config/write_config';
 

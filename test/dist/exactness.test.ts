@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
-import { policyLoss } from '../../ts/actor/losses';
+import { policyLoss } from '../../ts/actor/loss_probe';
 import { PROPORTIONAL_LOSSES } from '../../ts/algorithms/policy_losses/registry';
 import { Batch } from '../../ts/batch/batch';
 import { WorkerGroup } from '../../ts/controller/worker_group';

@@ -3,10 +3,10 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
-import type { EngineOptions } from '../../ts/actor/engine_options';
 import { WorkerGroup } from '../../ts/controller/worker_group';
 import { Critic } from '../../ts/critic/critic';
-import { CheckpointStore } from '../../ts/trainer/checkpoint_store';
+import type { EngineOptions } from '../../ts/engine/engine_options';
+import { CheckpointStore } from '../../ts/run/checkpoint_store';
 import { raggedBatch, SHARDED_CRITIC, SHARDED_MODEL, smallEngine } from '../helpers/sharded';
 
 // What several workers saved, exported as a plain Hugging Face directory by the program itself.

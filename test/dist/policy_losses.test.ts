@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { Actor, type PolicyUpdateOptions } from '../../ts/actor/actor';
-import { policyLoss } from '../../ts/actor/losses';
+import { policyLoss } from '../../ts/actor/loss_probe';
 import type { PolicyLossOptions } from '../../ts/actor/update_options';
 import { type PolicyLossFunction, registerPolicyLoss } from '../../ts/algorithms/policy_losses/registry';
 import { Batch } from '../../ts/batch/batch';

@@ -4,10 +4,10 @@ import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { RewardManager, RewardManagerOptions, RewardSample } from '../../ts/reward/contract/types';
+import { scorePrimeMath } from '../../ts/reward/graders/prime_math';
 import { createRewardManager } from '../../ts/reward/manager';
-import { scorePrimeMath } from '../../ts/reward/prime_math';
-import { ScorerPool } from '../../ts/reward/scorer_pool';
-import type { RewardManager, RewardManagerOptions, RewardSample } from '../../ts/reward/types';
+import { ScorerPool } from '../../ts/reward/scorers/scorer_pool';
 
 const path = join(mkdtempSync(join(tmpdir(), 'scorer-')), 'reward.cjs');
 writeFileSync(
@@ -136,7 +136,7 @@ test('a process in a loop ends when its parent is shot', async () => {
   );
   writeFileSync(
     program,
-    `const { ScorerPool } = require(${JSON.stringify(join(__dirname, '../../dist/reward/scorer_pool.js'))});
+    `const { ScorerPool } = require(${JSON.stringify(join(__dirname, '../../dist/reward/scorers/scorer_pool.js'))});
      const loop = { path: ${JSON.stringify(join(directory, 'loop.cjs'))}, name: 'loop' };
      new ScorerPool(1, { kind: 'function', module: loop, libraries: [], kwargs: {} }).run({}, 600_000);`,
   );

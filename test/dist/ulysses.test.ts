@@ -1,10 +1,10 @@
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
-import type { EngineOptions } from '../../ts/actor/engine_options';
-import type { UpdateMetrics } from '../../ts/actor/metrics';
 import type { PolicyLossOptions } from '../../ts/actor/update_options';
 import { Batch } from '../../ts/batch/batch';
 import { Critic } from '../../ts/critic/critic';
+import type { UpdateMetrics } from '../../ts/engine/engine_metrics';
+import type { EngineOptions } from '../../ts/engine/engine_options';
 import { CONFORMANCE } from '../helpers/conformance';
 import { observedGroup } from '../helpers/observed_group';
 import { expectSameMetrics, relative } from '../helpers/sharded';

@@ -1,7 +1,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import type { Batch } from '../../ts/batch/batch';
-import type { RewardFunction } from '../../ts/reward/types';
+import type { RewardFunction } from '../../ts/reward/contract/types';
 import { runCommand } from '../helpers/e2e_process';
 import { BATCH, Workspace } from '../helpers/e2e_workspace';
 import { type ObservedRun, observeRun, readLines } from '../helpers/observed_run';

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { Actor } from '../../ts/actor/actor';
 import type { Batch } from '../../ts/batch/batch';
 import { loadConfig, loadSftConfig } from '../../ts/config/config';
-import type { RewardFunction } from '../../ts/reward/types';
+import type { RewardFunction } from '../../ts/reward/contract/types';
 import { SftTrainer } from '../../ts/trainer/sft_trainer';
 import { Workspace } from '../helpers/e2e_workspace';
 import { type ObservedRun, observeRun, readLines } from '../helpers/observed_run';

@@ -4,9 +4,9 @@ import { createServer, type IncomingHttpHeaders, type ServerResponse } from 'nod
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { loggingSection } from '../../ts/config/logging_section';
-import { resolve } from '../../ts/config/resolve';
-import type { Tree } from '../../ts/config/tree';
+import { resolve } from '../../ts/config/reading/resolve';
+import type { Tree } from '../../ts/config/reading/tree';
+import { loggingSection } from '../../ts/config/schema/logging_section';
 import type { LoggedRun, LoggingConfig } from '../../ts/logging/run';
 
 export const temporary = (): string => mkdtempSync(join(tmpdir(), 'logging-'));

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import type { PolicyUpdateOptions } from '../../ts/actor/actor';
 import type { Batch } from '../../ts/batch/batch';
 import { loadConfig } from '../../ts/config/config';
-import type { RewardFunction } from '../../ts/reward/types';
+import type { RewardFunction } from '../../ts/reward/contract/types';
 import { createEngines, type Engines } from '../../ts/trainer/engines';
 import { type FitResult, Trainer } from '../../ts/trainer/trainer';
 

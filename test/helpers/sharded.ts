@@ -1,7 +1,7 @@
 import path from 'node:path';
-import type { EngineOptions } from '../../ts/actor/engine_options';
-import type { UpdateMetrics } from '../../ts/actor/metrics';
 import { Batch } from '../../ts/batch/batch';
+import type { UpdateMetrics } from '../../ts/engine/engine_metrics';
+import type { EngineOptions } from '../../ts/engine/engine_options';
 import { CONFORMANCE } from './conformance';
 
 // What tests of several workers compute: a small model and batches for it.

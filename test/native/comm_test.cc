@@ -1,6 +1,6 @@
 #include <ATen/ATen.h>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "ranks.h"
 
 using namespace troupe;

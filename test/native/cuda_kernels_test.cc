@@ -5,7 +5,7 @@
 #include "check.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
-#include "core/parallel.h"
+#include "base/parallel.h"
 #include "kernels/attention_reference.h"
 #include "kernels/cuda/device_ops.h"
 #include "kernels/linear_log_prob.h"

@@ -7,7 +7,7 @@
 #include "check.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
-#include "core/error.h"
+#include "base/error.h"
 #include "toy_training.h"
 
 // A rank that is lost in a collective of a phase: what its peers say, and when. Processes and signals are

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "check.h"
-#include "core/parallel.h"
+#include "base/parallel.h"
 #include "kernels/cpu/isa.h"
 
 using namespace troupe;

@@ -1,4 +1,4 @@
-#include "core/packing.h"
+#include "engine/packing.h"
 #include "long_training.h"
 
 using namespace troupe;

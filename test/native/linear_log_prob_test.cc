@@ -1,7 +1,7 @@
 #include "kernels/linear_log_prob.h"
 
 #include "check.h"
-#include "core/parallel.h"
+#include "base/parallel.h"
 
 using namespace troupe;
 

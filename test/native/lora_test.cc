@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "check.h"
-#include "core/engine.h"
+#include "engine/engine.h"
 #include "kernels/linear_log_prob.h"
 #include "model/transformer.h"
 #include "model/value_head.h"

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "sharded_training.h"
 
 // State on the host, gathers ahead of their use, and gradients that are summed once per mini-batch: none of

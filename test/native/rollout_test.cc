@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "check.h"
-#include "core/error.h"
+#include "base/error.h"
 #include "rollout/generator.h"
 #include "rollout/random.h"
 #include "rollout/sampler.h"

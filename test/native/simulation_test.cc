@@ -1,4 +1,4 @@
-#include "core/simulation.h"
+#include "engine/simulation.h"
 
 #include <ATen/ATen.h>
 
@@ -7,7 +7,7 @@
 #include "check.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
-#include "core/error.h"
+#include "base/error.h"
 
 using namespace troupe;
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/packing.h"
-#include "core/parallel.h"
+#include "engine/packing.h"
+#include "base/parallel.h"
 #include "kernels/linear_log_prob.h"
 #include "model/transformer.h"
 #include "small_model.h"

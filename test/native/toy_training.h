@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/engine.h"
+#include "engine/engine.h"
 #include "small_model.h"
 
 // Small models, and a batch of eight sequences that ranks share as they like.

@@ -1,9 +1,9 @@
 #include <numeric>
 #include <random>
 
-#include "core/error.h"
-#include "core/parallel.h"
-#include "core/simulation.h"
+#include "base/error.h"
+#include "base/parallel.h"
+#include "engine/simulation.h"
 #include "long_training.h"
 
 // What ranks that share micro-batches send each other, and what happens when one of them does not.

@@ -1,6 +1,6 @@
 #include "comm/fake.h"
-#include "core/parallel.h"
-#include "core/policy_gradient.h"
+#include "base/parallel.h"
+#include "engine/policy_gradient.h"
 #include "ranks.h"
 #include "sharded_head.h"
 

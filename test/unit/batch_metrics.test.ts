@@ -1,6 +1,6 @@
 import { Batch } from '../../ts/batch/batch';
-import { sequenceLengthMetrics, varianceProxyMetrics } from '../../ts/trainer/batch_metrics';
-import { dataMetrics, PhaseTimer, timingMetrics } from '../../ts/trainer/metrics';
+import { sequenceLengthMetrics, varianceProxyMetrics } from '../../ts/trainer/metrics/batch_metrics';
+import { dataMetrics, PhaseTimer, timingMetrics } from '../../ts/trainer/metrics/metrics';
 
 describe('global_seqlen', () => {
   test('one rank: everything is the total', () => {

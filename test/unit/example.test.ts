@@ -2,8 +2,8 @@ import { createHash } from 'node:crypto';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
 import { readHeader } from '../../ts/checkpoint/safetensors';
-import { loadModelDirectory } from '../../ts/model/model_dir';
 
 type Row = Record<string, unknown>;
 

@@ -4,12 +4,12 @@ import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { SamplingOptions } from '../../ts/actor/sampling';
+import { deriveSeed } from '../../ts/base/seed';
 import { Batch, type Seqs } from '../../ts/batch/batch';
 import { loadConfig, type ResolvedConfig } from '../../ts/config/config';
-import type { RewardFunction } from '../../ts/reward/types';
+import type { RewardFunction } from '../../ts/reward/contract/types';
 import type { CreateEngines, EngineNeeds, Engines } from '../../ts/trainer/engines';
 import type { Prompt } from '../../ts/trainer/rollout';
-import { deriveSeed } from '../../ts/trainer/seed';
 import { Trainer, type TrainerOptions } from '../../ts/trainer/trainer';
 import type { TrainingData } from '../../ts/trainer/training_data';
 

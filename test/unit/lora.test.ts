@@ -1,11 +1,11 @@
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { resolveLoraOptions } from '../../ts/actor/lora_options';
-import { planLora } from '../../ts/actor/plan_lora';
+import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
 import { writeAdapterFiles } from '../../ts/checkpoint/peft_adapter';
+import { resolveLoraOptions } from '../../ts/engine/lora_options';
+import { planLora } from '../../ts/engine/plan_lora';
 import type { Lora } from '../../ts/model/adapter_sites';
-import { loadModelDirectory } from '../../ts/model/model_dir';
 import { CONFORMANCE } from '../helpers/conformance';
 import { writeSafetensors } from '../helpers/e2e_workspace';
 import { readSafetensors } from '../helpers/safetensors';

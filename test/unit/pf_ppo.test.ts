@@ -1,5 +1,5 @@
 import { pfPpoResample, pfPpoWeights } from '../../ts/algorithms/pf_ppo';
-import { Mt19937 } from '../../ts/trainer/mt19937';
+import { Mt19937 } from '../../ts/base/mt19937';
 
 const SCORES = [1, -2, 0, 3, 3];
 

@@ -1,4 +1,4 @@
-import { policyLoss } from '../../ts/actor/losses';
+import { policyLoss } from '../../ts/actor/loss_probe';
 import { resolvePolicyLoss } from '../../ts/actor/update_options';
 import { checkPolicyLoss } from '../../ts/algorithms/policy_losses/check';
 import { evaluatePolicyLoss } from '../../ts/algorithms/policy_losses/evaluate';

@@ -2,7 +2,7 @@ import { mkdtempSync, readdirSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Batch } from '../../ts/batch/batch';
-import type { RewardFunction } from '../../ts/reward/types';
+import type { RewardFunction } from '../../ts/reward/contract/types';
 import type { Engines } from '../../ts/trainer/engines';
 import { Trainer } from '../../ts/trainer/trainer';
 import { FakeEngines, fakeData, runConfig } from './fake_run';

@@ -1,3 +1,4 @@
+import { deriveSeed } from '../../ts/base/seed';
 import { Batch } from '../../ts/batch/batch';
 import {
   dataMetrics,
@@ -5,8 +6,7 @@ import {
   rewardExtraMetrics,
   rolloutDifference,
   timingMetrics,
-} from '../../ts/trainer/metrics';
-import { deriveSeed } from '../../ts/trainer/seed';
+} from '../../ts/trainer/metrics/metrics';
 
 const batch = Batch.fromSequences([[1, 2], [1], [1]], [[3, 4, 5], [6], []], {
   responseMask: [1, 0, 1, 1],

@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync 
 import { join } from 'node:path';
 import { registerAdvantageEstimator } from '../../ts/algorithms/advantages';
 import { batchArithmetic } from '../../ts/config/config';
-import type { RewardFunction } from '../../ts/reward/types';
+import type { RewardFunction } from '../../ts/reward/contract/types';
 import { FakeEngines, read, runConfig, runDirectory, trainer } from './fake_run';
 
 const lines = (directory: string, file = 'metrics.jsonl'): Record<string, number>[] =>

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { processValidationMetrics, validationMetrics } from '../../ts/trainer/validation_metrics';
+import { processValidationMetrics, validationMetrics } from '../../ts/trainer/metrics/validation_metrics';
 
 const recorded = JSON.parse(
   readFileSync(join(__dirname, '../fixtures/conformance/misc_head.json'), 'utf8'),

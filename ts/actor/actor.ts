@@ -1,12 +1,21 @@
+import { badOption, checkOptionNames, flagOption, numberOption } from '../base/check_options';
 import type { Batch, Seqs } from '../batch/batch';
 import { splitCollect } from '../controller/dispatch';
+import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../engine/engine_metrics';
+import type { EngineOptions } from '../engine/engine_options';
+import { RoleEngine } from '../engine/role_engine';
+import {
+  contiguousByRank,
+  joinFloats,
+  planUpdate,
+  type RankShard,
+  shardByRank,
+  tokenBatch,
+  type UpdateShard,
+} from '../engine/shards';
 import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
-import { badOption, checkOptionNames, flagOption, numberOption } from './check_options';
-import type { EngineOptions } from './engine_options';
 import { gradientSequences } from './gradient_sequences';
-import { mergeRanks, reduceMetrics, type UpdateMetrics } from './metrics';
 import { policyBatch } from './policy_batch';
-import { RoleEngine } from './role_engine';
 import type { SamplingOptions } from './sampling';
 import {
   joinSamples,
@@ -16,15 +25,6 @@ import {
   sampledBatch,
   sampleSeeds,
 } from './sampling';
-import {
-  contiguousByRank,
-  joinFloats,
-  planUpdate,
-  type RankShard,
-  shardByRank,
-  tokenBatch,
-  type UpdateShard,
-} from './shards';
 import { preparationOf, updateStepwise } from './stepwise_update';
 import { TrainedModel } from './trained_model';
 import type { PolicyLossOptions } from './update_options';

@@ -5,8 +5,8 @@ import {
   type CorrectionInputs,
   rolloutCorrectionDouble,
 } from '../algorithms/rollout_correction/rollout_correction';
+import type { UpdateMetrics } from '../engine/engine_metrics';
 import type { NativeGivenLoss, NativePolicyLossOptions } from '../native/bridge';
-import type { UpdateMetrics } from './metrics';
 
 // The two kinds of loss that TypeScript prepares from the current log-probs before the core takes a gradient.
 

@@ -1,6 +1,6 @@
 import type { Batch } from '../batch/batch';
+import { tokenBatch } from '../engine/shards';
 import type { NativeGivenLoss, NativePolicyBatch } from '../native/bridge';
-import { tokenBatch } from './shards';
 
 // A loss that was computed in TypeScript travels as columns, so that it is cut over ranks like all others.
 const GIVEN = {

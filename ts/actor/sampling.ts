@@ -1,9 +1,9 @@
 import { createHash } from 'node:crypto';
+import { badOption, checkOptionNames, numberOption } from '../base/check_options';
 import { Batch, type Seqs } from '../batch/batch';
 import { toInt32 } from '../batch/columns';
 import { lengthsOf, offsetsOf } from '../batch/layout';
 import type { NativeGenerateResult, NativePromptBatch, NativeSamplingOptions } from '../native/bridge';
-import { badOption, checkOptionNames, numberOption } from './check_options';
 
 export interface SamplingOptions {
   maxNewTokens: number;

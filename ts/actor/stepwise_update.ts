@@ -7,12 +7,12 @@ import {
 import type { RolloutCorrectionOptions } from '../algorithms/rollout_correction/options';
 import type { Batch } from '../batch/batch';
 import { oneToAll, rankZero } from '../controller/dispatch';
+import { mergeRanks } from '../engine/engine_metrics';
+import type { RoleEngine } from '../engine/role_engine';
+import { planUpdate } from '../engine/shards';
 import type { NativeMetrics, NativePolicyBatch, NativePolicyLossOptions } from '../native/bridge';
 import { bypassLoss, givenLoss } from './given_loss';
-import { mergeRanks } from './metrics';
 import { policyBatch, withGivenLoss } from './policy_batch';
-import type { RoleEngine } from './role_engine';
-import { planUpdate } from './shards';
 
 /** The current policy's log-probs [ΣR] of a batch, and entropies when they were asked for. */
 type Evaluate = (

@@ -1,11 +1,11 @@
-import { loadCheckpoint, saveAdapter, saveCheckpoint, saveModel } from '../checkpoint/engine_checkpoint';
+import { checkOptionNames, choiceOption } from '../base/check_options';
 import { rankZero } from '../controller/dispatch';
+import { loadCheckpoint, saveAdapter, saveCheckpoint, saveModel } from '../engine/engine_checkpoint';
+import type { OffloadOptions } from '../engine/offload_options';
+import type { RoleEngine } from '../engine/role_engine';
 import type { WeightBucket, WeightTransfer } from '../weights/weight_bucket';
 import { exportWeights, type WeightExport, type WeightExportOptions } from '../weights/weight_export';
 import { importWeights } from '../weights/weight_import';
-import { checkOptionNames, choiceOption } from './check_options';
-import type { OffloadOptions } from './offload_options';
-import type { RoleEngine } from './role_engine';
 
 /** What actor and critic have in common: weights and optimiser state that are saved, moved and handed out. */
 export abstract class TrainedModel {

@@ -1,7 +1,7 @@
 import { BYPASS_MODE, policyLossNames, unknownPolicyLoss } from '../algorithms/policy_losses/registry';
 import { type RolloutCorrectionOptions, resolveCorrection } from '../algorithms/rollout_correction/options';
+import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from '../base/check_options';
 import type { NativePolicyLossOptions, NativeValueLossOptions } from '../native/bridge';
-import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from './check_options';
 
 const AGGREGATIONS = [
   'token-mean',

@@ -1,4 +1,4 @@
-import { badOption, checkOptionNames, flagOption, numberOption } from '../actor/check_options';
+import { badOption, checkOptionNames, flagOption, numberOption } from '../base/check_options';
 import type { AdvantageConfig } from './advantage_types';
 
 const NUMBERS = ['gamma', 'lam', 'egpoLambda', 'egpoAlpha', 'gpgFNorm'] as const;

@@ -1,6 +1,6 @@
+import { show } from '../base/text';
 import type { Batch } from '../batch/batch';
 import { TroupeError } from '../errors';
-import { show } from '../text';
 import type { NumberArray } from './ragged';
 
 const clamp = (value: number, low: number, high: number): number => Math.max(low, Math.min(high, value));

@@ -1,5 +1,5 @@
+import { reasonOf, show } from '../base/text';
 import { TroupeError } from '../errors';
-import { reasonOf, show } from '../text';
 import type { AdvantageConfig, AdvantageEstimator, AdvantageInputs, TokenColumn } from './advantage_types';
 import type { NumberArray } from './ragged';
 

@@ -1,6 +1,6 @@
 import { TroupeError } from '../errors';
-import type { TensorMapping } from '../model/names';
-import { isBuffer, withoutPrefix } from '../model/names';
+import type { TensorMapping } from '../model/tensor_names';
+import { isBuffer, withoutPrefix } from '../model/tensor_names';
 import type { NativeTensorFile } from '../native/bridge';
 import type { StoredTensor } from './safetensors';
 import { isFloatDtype } from './write_plan';

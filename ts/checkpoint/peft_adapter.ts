@@ -11,11 +11,11 @@ import {
   PREFIX,
   trainedHead,
 } from '../model/adapter_sites';
-import { valueHeadName } from '../model/names';
-import { writeJson } from '../model/save_files';
+import { valueHeadName } from '../model/tensor_names';
 import type { NativeTensorFile } from '../native/bridge';
 import { planLoad } from './load_plan';
 import { parseObject, readTensors, readText, type StoredTensor } from './safetensors';
+import { writeJson } from './save_files';
 import { planWrite, type WritePlan } from './write_plan';
 
 // Adapters as PEFT keeps them: adapter_config.json and adapter_model.safetensors, whose tensors are

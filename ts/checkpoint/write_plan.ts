@@ -1,5 +1,5 @@
 import path from 'node:path';
-import type { TensorMapping } from '../model/names';
+import type { TensorMapping } from '../model/tensor_names';
 import type { NativeTensorFile, NativeTensorSlice } from '../native/bridge';
 
 export type FloatDtype = NativeTensorSlice['dtype'];

@@ -2,7 +2,7 @@ import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { TroupeError } from '../errors';
-import { packageRoot } from '../native/package_root';
+import { packageRoot } from '../install/package_root';
 
 /** `troupe bench`: bench/run.mjs of a clone, with its own arguments. Returns its exit code. */
 export function bench(args: readonly string[]): Promise<number> {

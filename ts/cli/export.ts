@@ -1,7 +1,7 @@
 import { statSync } from 'node:fs';
 import path from 'node:path';
+import { formatBytes } from '../base/byte_size';
 import { type ExportOptions, exportCheckpoint } from '../export/export_checkpoint';
-import { formatBytes } from '../planner/byte_size';
 
 /** `troupe export`. Returns the exit code. */
 export async function exportCommand(

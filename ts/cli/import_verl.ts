@@ -1,10 +1,10 @@
 import { writeFileSync } from 'node:fs';
 import { dump } from 'js-yaml';
+import { reasonOf } from '../base/text';
 import { checkTree } from '../config/config';
 import { type ImportNote, importVerl, type VerlImport } from '../config/verl/import';
 import { readVerlSource } from '../config/verl/source';
 import { ConfigError, TroupeError } from '../errors';
-import { reasonOf } from '../text';
 
 /**
  * `troupe import-verl`: writes our YAML, and what became of every key. Returns the exit code.

@@ -1,6 +1,6 @@
+import { formatBytes } from '../base/byte_size';
 import { ConfigError } from '../errors';
 import { type Advice, advise } from '../planner/advice';
-import { formatBytes } from '../planner/byte_size';
 import { type ConfiguredPlan, configuredPlan } from '../planner/from_config';
 import { type Plan, type PlanSpec, planMemory } from '../planner/plan';
 import { renderAdvice, renderPlan, renderPools } from '../planner/render';

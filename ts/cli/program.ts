@@ -1,11 +1,11 @@
 import yargs, { type Argv } from 'yargs';
 import { resolveSampling } from '../actor/sampling';
+import { parseByteSize } from '../base/byte_size';
 import type { ExportOptions } from '../export/export_checkpoint';
-import { runDoctor } from '../native/doctor';
-import { packageVersion } from '../native/package_root';
-import { runSetup } from '../native/setup';
-import { parseByteSize } from '../planner/byte_size';
+import { packageVersion } from '../install/package_root';
+import { runSetup } from '../install/setup';
 import { bench } from './bench';
+import { runDoctor } from './doctor';
 import { exportCommand } from './export';
 import { type GenerateOptions, generate } from './generate';
 import { importVerlCommand } from './import_verl';

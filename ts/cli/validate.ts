@@ -1,3 +1,4 @@
+import { show } from '../base/text';
 import {
   batchArithmetic,
   configNotes,
@@ -7,11 +8,10 @@ import {
   type ResolvedConfig,
   type ResolvedSftConfig,
 } from '../config/config';
-import { parseOverride } from '../config/overrides';
-import { parseYamlTree, readConfigText, readConfigTree } from '../config/read';
-import { getPath, leafPaths, type Tree } from '../config/tree';
+import { parseOverride } from '../config/reading/overrides';
+import { parseYamlTree, readConfigText, readConfigTree } from '../config/reading/read';
+import { getPath, leafPaths, type Tree } from '../config/reading/tree';
 import { isSftTree } from '../config/verl/source';
-import { show } from '../text';
 
 /** `troupe validate`. Returns the exit code. */
 export async function validate(file: string, overrides: readonly string[]): Promise<number> {

@@ -1,21 +1,21 @@
 import path from 'node:path';
 import { dump } from 'js-yaml';
-import { loadUserModule } from '../user_module';
-import { checkConsistency, checkRun, checkSft } from './checks';
-import { expandPreset } from './correction';
-import type { Section } from './field';
-import { offloadNotes } from './offload_notes';
-import { poolNotes } from './pools';
-import { ppoSchema, type ResolvedConfig } from './ppo_schema';
-import { readConfigTree } from './read';
-import { type ConfigNote, resolve } from './resolve';
-import { type ResolvedSftConfig, sftSchema } from './sft_schema';
-import type { Tree } from './tree';
+import { loadUserModule } from '../base/user_module';
+import { checkConsistency, checkRun, checkSft } from './checks/checks';
+import { offloadNotes } from './checks/offload_notes';
+import { expandPreset } from './derived/correction';
+import { poolNotes } from './derived/pools';
+import { readConfigTree } from './reading/read';
+import { type ConfigNote, resolve } from './reading/resolve';
+import type { Tree } from './reading/tree';
+import type { Section } from './schema/field';
+import { ppoSchema, type ResolvedConfig } from './schema/ppo_schema';
+import { type ResolvedSftConfig, sftSchema } from './schema/sft_schema';
 
-export { batchArithmetic } from './arithmetic';
-export type { ResolvedConfig } from './ppo_schema';
-export type { ConfigNote } from './resolve';
-export type { ResolvedSftConfig } from './sft_schema';
+export { batchArithmetic } from './checks/batch_summary';
+export type { ConfigNote } from './reading/resolve';
+export type { ResolvedConfig } from './schema/ppo_schema';
+export type { ResolvedSftConfig } from './schema/sft_schema';
 
 /** Of each configuration loaded here. Kept beside it: the frozen tree holds keys of the file and nothing else. */
 const notesOf = new WeakMap<object, readonly ConfigNote[]>();

@@ -2,8 +2,8 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { TroupeError } from '../errors';
+import { packageRoot } from '../install/package_root';
 import { locateAddon } from '../native/loader';
-import { packageRoot } from '../native/package_root';
 import type { Launcher, LauncherOptions, WorkerExit, WorkerProcess, WorkerSpec } from './launcher';
 
 const tailLines = 20;

@@ -1,9 +1,9 @@
 import type { WorkerDiedError } from '../errors';
 import type { NativeBuildInfo } from '../native/bridge';
-import { WorkerClient } from '../worker/client';
 import type { WorkerExit, WorkerProcess } from './launcher';
 import type { WorkerConnection } from './server';
 import { workerDied } from './worker_death';
+import { WorkerClient } from './worker_requests';
 
 /** One rank of a group: its process, its stream once it has dialled in, and the requests it owes an answer. */
 export class Member {

@@ -2,7 +2,6 @@ import { createHash, randomBytes } from 'node:crypto';
 import { availableParallelism } from 'node:os';
 import { TroupeError } from '../errors';
 import type { NativeBuildInfo, NativeEngineOptions, NativeMemoryInfo } from '../native/bridge';
-import { describeRequest, type NewRequest } from '../worker/client';
 import type {
   BindingArgs,
   BindingMethod,
@@ -21,6 +20,7 @@ import { PeerReports } from './peer_reports';
 import { ControllerServer } from './server';
 import { Startup } from './startup';
 import { within } from './within';
+import { describeRequest, type NewRequest } from './worker_requests';
 
 export interface WorkerGroupOptions {
   worldSize: number;

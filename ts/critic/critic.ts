@@ -1,12 +1,12 @@
-import { checkOptionNames, numberOption } from '../actor/check_options';
-import type { EngineOptions } from '../actor/engine_options';
-import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../actor/metrics';
-import { RoleEngine } from '../actor/role_engine';
-import { joinFloats, planUpdate, shardByRank, tokenBatch } from '../actor/shards';
 import { TrainedModel } from '../actor/trained_model';
 import type { Aggregation } from '../actor/update_options';
 import { resolveValueLoss } from '../actor/update_options';
+import { checkOptionNames, numberOption } from '../base/check_options';
 import type { Batch } from '../batch/batch';
+import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../engine/engine_metrics';
+import type { EngineOptions } from '../engine/engine_options';
+import { RoleEngine } from '../engine/role_engine';
+import { joinFloats, planUpdate, shardByRank, tokenBatch } from '../engine/shards';
 import type {
   NativeMiniBatches,
   NativeTokenBatch,

@@ -1,6 +1,6 @@
 import { Template } from '@huggingface/jinja';
+import { reasonOf } from '../base/text';
 import { TroupeError } from '../errors';
-import { reasonOf } from '../text';
 import { stripFunctions, usePythonStrip } from './python_strip';
 
 export interface ChatMessage {

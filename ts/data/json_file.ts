@@ -1,6 +1,6 @@
 import { closeSync, fstatSync, openSync, readFileSync, readSync } from 'node:fs';
+import { reasonOf, show } from '../base/text';
 import { TroupeError } from '../errors';
-import { reasonOf, show } from '../text';
 import { type JsonIndex, JsonScanner } from './json_scanner';
 import type { Row, RowFile } from './row';
 

@@ -9,8 +9,8 @@ import {
   parquetSchema,
 } from 'hyparquet';
 import { compressors as pureCompressors } from 'hyparquet-compressors';
+import { reasonOf } from '../base/text';
 import { TroupeError } from '../errors';
-import { reasonOf } from '../text';
 import { missingColumn, type Projection, type Row, type RowFile } from './row';
 
 /** gzip and brotli (and zstd from Node 22.15 on) come with Node and are faster there. */

@@ -1,5 +1,5 @@
+import { show } from '../base/text';
 import { TroupeError } from '../errors';
-import { show } from '../text';
 import type { ChatMessage } from './chat_template';
 import type { Tokenizer } from './tokenizer';
 

@@ -1,5 +1,5 @@
+import { show } from '../base/text';
 import { TroupeError } from '../errors';
-import { show } from '../text';
 import { checkPrompt, encodePrompt, promptText, type TemplateVariables } from './prompt';
 import { column, type Row } from './row';
 import { RowFiles } from './row_file';

@@ -1,5 +1,5 @@
+import { show } from '../base/text';
 import { TroupeError } from '../errors';
-import { show } from '../text';
 import { encodeConversation, type SftSample } from './conversation';
 import { encodePrompt, type TemplateVariables } from './prompt';
 import { column, type Projection, type Row } from './row';

@@ -1,16 +1,16 @@
 import { copyFileSync, existsSync, readdirSync } from 'node:fs';
 import path from 'node:path';
 import { Actor } from '../actor/actor';
-import { checkOptionNames, choiceOption, flagOption, numberOption } from '../actor/check_options';
-import { writeDirectory } from '../checkpoint/atomic_dir';
-import { saveModel } from '../checkpoint/engine_checkpoint';
+import { writeDirectory } from '../base/atomic_dir';
+import { checkOptionNames, choiceOption, flagOption, numberOption } from '../base/check_options';
+import { loadModelDirectory } from '../checkpoint/model_dir';
 import { parseObject, readTensors, readText, type StoredTensor } from '../checkpoint/safetensors';
+import { writeModelFiles } from '../checkpoint/save_files';
 import { DEFAULT_SHARD_BYTES, type FloatDtype, isFloatDtype, planWrite } from '../checkpoint/write_plan';
 import { Critic } from '../critic/critic';
+import { saveModel } from '../engine/engine_checkpoint';
 import { TroupeError } from '../errors';
-import { loadModelDirectory } from '../model/model_dir';
-import type { TensorMapping } from '../model/names';
-import { writeModelFiles } from '../model/save_files';
+import type { TensorMapping } from '../model/tensor_names';
 import { type ExportedRole, type FoundCheckpoint, findCheckpoint } from './find_checkpoint';
 import { streamTensors } from './stream_tensors';
 

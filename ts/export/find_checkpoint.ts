@@ -2,7 +2,7 @@ import { existsSync, statSync } from 'node:fs';
 import path from 'node:path';
 import { parseObject, readText } from '../checkpoint/safetensors';
 import { TroupeError } from '../errors';
-import { CheckpointStore } from '../trainer/checkpoint_store';
+import { CheckpointStore } from '../run/checkpoint_store';
 
 export type ExportedRole = 'actor' | 'critic';
 

@@ -1,5 +1,5 @@
 import Table from 'cli-table3';
-import { toJson } from '../text';
+import { toJson } from '../base/text';
 import type { Generation } from './logger';
 
 const NARROWEST = 60;

@@ -1,4 +1,4 @@
-import { reasonOf } from '../text';
+import { reasonOf } from '../base/text';
 
 const SHOWN = 300;
 /** Statuses below 500 after which the same request may succeed: time-out, too early, too many requests. */

@@ -1,4 +1,4 @@
-import { reasonOf } from '../text';
+import { reasonOf } from '../base/text';
 import { ConsoleLogger } from './console_logger';
 import { JsonlLogger } from './jsonl_logger';
 import type { Generation, MetricLogger, Metrics, RunOutcome } from './logger';

@@ -1,7 +1,7 @@
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { TEMPORARY } from '../checkpoint/atomic_dir';
-import { reasonOf } from '../text';
+import { TEMPORARY } from '../base/atomic_dir';
+import { reasonOf } from '../base/text';
 import type { LoggedRun } from './run';
 
 /** What is known of a run on a server. */

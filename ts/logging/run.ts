@@ -1,5 +1,5 @@
-import type { Resolved } from '../config/field';
-import type { loggingSection } from '../config/logging_section';
+import type { Resolved } from '../config/schema/field';
+import type { loggingSection } from '../config/schema/logging_section';
 import type { RunLength } from './progress_bar';
 
 /** What loggers need of a configuration. All of it, whatever else it holds, is what they send as the configuration of the run. */

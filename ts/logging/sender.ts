@@ -1,4 +1,4 @@
-import { reasonOf } from '../text';
+import { reasonOf } from '../base/text';
 import { RefusedError } from './http_client';
 import type { RunOutcome } from './logger';
 

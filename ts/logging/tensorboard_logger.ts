@@ -1,8 +1,8 @@
 import { readdirSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
-import { toJson } from '../text';
-import { writableDirectory } from '../trainer/run_directory';
+import { toJson } from '../base/text';
+import { writableDirectory } from '../run/run_directory';
 import { EventFile } from './event_file';
 import type { Generation, MetricLogger, Metrics } from './logger';
 import { type LoggedRun, variable } from './run';

@@ -1,9 +1,12 @@
 import type { NativeLoraOptions, NativeModelConfig, NativeTensorFile } from '../native/bridge';
-import type { LoadedModel } from './model_dir';
-import type { TensorMapping } from './names';
+import type { TensorMapping } from './tensor_names';
 
 /** What there is to know of a model before its weights. */
-export type ModelShape = Pick<LoadedModel, 'dir' | 'config' | 'mapping'>;
+export interface ModelShape {
+  dir: string;
+  config: NativeModelConfig;
+  mapping: TensorMapping[];
+}
 
 /** The adapters of an engine. */
 export interface Lora {

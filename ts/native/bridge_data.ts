@@ -1,4 +1,4 @@
-// What goes through the native addon's functions (bridge.ts): same names, same order as native/core/engine.h and
+// What goes through the native addon's functions (bridge.ts): same names, same order as native/engine/engine.h and
 // native/binding. Every property is always present; `null` says "none".
 
 export interface NativeMoeConfig {
@@ -57,7 +57,7 @@ export interface NativeAdamWOptions {
   minLrRatio: number;
 }
 
-/** A place for an adapter: rows of the weight `param` (native/core/engine.h, AdapterSite). */
+/** A place for an adapter: rows of the weight `param` (native/engine/engine.h, AdapterSite). */
 export interface NativeAdapterSite {
   name: string;
   param: string;
@@ -237,7 +237,7 @@ export interface NativeParameterInfo {
 /** merged: for export alone, base weights with what the adapters add to them. */
 export type NativeTensorKind = 'param' | 'grad' | 'expAvg' | 'expAvgSq' | 'merged';
 
-/** Rows of a parameter as they lie in a safetensors file (native/core/engine.h, TensorSlice). */
+/** Rows of a parameter as they lie in a safetensors file (native/engine/engine.h, TensorSlice). */
 export interface NativeTensorSlice {
   param: string;
   row: number;
@@ -255,7 +255,7 @@ export interface NativeTensorFile {
   tensors: NativeTensorSlice[];
 }
 
-/** Rows of a Hugging Face tensor, which is rows of a parameter (native/core/engine.h, WeightChunk). */
+/** Rows of a Hugging Face tensor, which is rows of a parameter (native/engine/engine.h, WeightChunk). */
 export interface NativeWeightChunk {
   param: string;
   row: number;
@@ -361,7 +361,7 @@ export interface NativeSimulatedWork {
   responses: number;
 }
 
-/** One optimiser step as one rank takes part in it, on tensors without memory (native/core/simulation.h). */
+/** One optimiser step as one rank takes part in it, on tensors without memory (native/engine/simulation.h). */
 export interface NativeSimulation {
   state: NativeStateBytes;
   /** Elements of each group's flat buffer, with all padding, and of one rank's share of it. */

@@ -1,8 +1,8 @@
 import { TroupeError } from '../errors';
-import { type Addon, addonFor, listAddons } from './addons';
+import { type Addon, addonFor, listAddons } from '../install/addons';
+import { discoverLibTorch } from '../install/discovery';
+import { inspectLibTorch, type LibTorch } from '../install/libtorch';
 import type { NativeBinding } from './bridge';
-import { discoverLibTorch } from './discovery';
-import { inspectLibTorch, type LibTorch } from './libtorch';
 import { wrapBinding } from './wrap_binding';
 
 export interface LocatedAddon {

@@ -1,4 +1,4 @@
-import { getPath, type Tree } from '../config/tree';
+import { getPath, type Tree } from '../config/reading/tree';
 import { ConfigError } from '../errors';
 
 /** Ranks of each pool. */

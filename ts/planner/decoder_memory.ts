@@ -24,7 +24,7 @@ export interface MicroBatchShape {
   ulysses: number;
 }
 
-export const ROW_TILE = 128; // kRowTile of core/parallel.h
+export const ROW_TILE = 128; // kRowTile of base/parallel.h
 const SLOT_BLOCK = 32; // kSlotBlock of model/moe.cc
 const GEMM_LANES = 16; // kernels/cpu/gemm_kernels.h
 const GEMM_DEPTH = 512; // kDepth of kernels/gemm.cc

@@ -1,17 +1,17 @@
 // What a configuration asks of each rank.
 import { availableParallelism } from 'node:os';
-import { resolveLoraOptions } from '../actor/lora_options';
-import { planLora } from '../actor/plan_lora';
 import { loadConfig, loadSftConfig, type ResolvedConfig, type ResolvedSftConfig } from '../config/config';
-import { hasRewardPool, policyRanks, rewardRanks } from '../config/pools';
-import { readConfigTree } from '../config/read';
-import { needsCritic, needsReference, needsRewardModel } from '../config/roles';
-import { getPath } from '../config/tree';
-import { ulyssesOf } from '../config/ulysses';
+import { hasRewardPool, policyRanks, rewardRanks } from '../config/derived/pools';
+import { needsCritic, needsReference, needsRewardModel } from '../config/derived/roles';
+import { ulyssesOf } from '../config/derived/ulysses';
+import { readConfigTree } from '../config/reading/read';
+import { getPath } from '../config/reading/tree';
 import { isSftTree } from '../config/verl/source';
-import { tensorMapping } from '../model/names';
+import { resolveLoraOptions } from '../engine/lora_options';
+import { planLora } from '../engine/plan_lora';
+import { tensorMapping } from '../model/tensor_names';
 import type { NativeModelConfig } from '../native/bridge';
-import { loraOptions, usesLora } from '../trainer/lora';
+import { loraOptions, usesLora } from '../roles/lora';
 import { askedRanks } from './asked_ranks';
 import { readModelShape } from './model_shape';
 import { type Load, type PlanSpec, planMemory, type RoleName, type RoleSpec } from './plan';

@@ -1,9 +1,9 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
+import { loadModelDirectory } from '../checkpoint/model_dir';
 import { parseObject, readText } from '../checkpoint/safetensors';
 import { ConfigError } from '../errors';
 import { type Head, resolveModelConfig } from '../model/hf_config';
-import { loadModelDirectory } from '../model/model_dir';
 import type { NativeModelConfig } from '../native/bridge';
 
 /**

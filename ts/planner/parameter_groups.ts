@@ -1,4 +1,4 @@
-import { type TensorMapping, tensorMapping } from '../model/names';
+import { type TensorMapping, tensorMapping } from '../model/tensor_names';
 import type { NativeModelConfig } from '../native/bridge';
 
 /** Parameters that lie in one flat buffer, as native/model/parameter_store.cc groups them. */

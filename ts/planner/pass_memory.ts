@@ -1,6 +1,6 @@
-// The instants of a verb at which memory may peak: what is alive then, from native/model/transformer.cc, core/local_engine*.cc and
+// The instants of a verb at which memory may peak: what is alive then, from native/model/transformer.cc, engine/local_engine*.cc and
 // rollout/generator.cc.
-import { tensorMapping } from '../model/names';
+import { tensorMapping } from '../model/tensor_names';
 import type { NativeModelConfig } from '../native/bridge';
 import { LayerMemory, type Machine, type MicroBatchShape, ROW_TILE } from './decoder_memory';
 import { headBackward, headForward } from './head_memory';

@@ -1,5 +1,5 @@
+import { formatBytes } from '../base/byte_size';
 import type { Advice, Knob } from './advice';
-import { formatBytes } from './byte_size';
 import type { Plan, PlanSpec } from './plan';
 import type { StateBytes } from './shard_memory';
 

@@ -1,5 +1,5 @@
+import { formatBytes } from '../base/byte_size';
 import type { NativeHeldBytes } from '../native/bridge';
-import { formatBytes } from './byte_size';
 import type { PlanSpec, RoleSpec } from './plan';
 import { table } from './render';
 import type { RoleSimulation } from './simulate';

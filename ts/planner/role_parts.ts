@@ -2,7 +2,7 @@
 
 import { ConfigError } from '../errors';
 import type { NativeModelConfig } from '../native/bridge';
-import { offloadOptions } from '../trainer/fsdp_options';
+import { offloadOptions } from '../roles/fsdp_options';
 import type { Load, RoleSpec } from './plan';
 import type { Placement } from './shard_memory';
 

@@ -1,4 +1,4 @@
-// The engine's own sharding for world sizes that are not at hand: native/core/simulation.cc in one worker process.
+// The engine's own sharding for world sizes that are not at hand: native/engine/simulation.cc in one worker process.
 import { WorkerGroup } from '../controller/worker_group';
 import type { NativeEngineOptions, NativeSimulation } from '../native/bridge';
 import type { Load, PlanSpec, RoleName, RoleSpec } from './plan';

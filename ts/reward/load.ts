@@ -1,8 +1,8 @@
 import { resolve } from 'node:path';
+import { loadUserModule } from '../base/user_module';
 import { ConfigError } from '../errors';
-import { loadUserModule } from '../user_module';
+import type { RewardFunction } from './contract/types';
 import { rewardFunction } from './reward';
-import type { RewardFunction } from './types';
 
 /**
  * The function that the module at `path` (.js, .cjs, .mjs, and .ts where Node runs TypeScript) exports as `name`,

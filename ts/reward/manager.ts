@@ -1,16 +1,16 @@
 import { ConfigError, TroupeError } from '../errors';
-import { batchManager } from './managers/batch';
-import { dapoManager } from './managers/dapo';
-import { naiveManager } from './managers/naive';
-import { primeManager } from './managers/prime';
-import { rateLimitedManager } from './managers/rate_limited';
 import type {
   BatchRewardFunction,
   RewardFunction,
   RewardManager,
   RewardManagerFactory,
   RewardManagerOptions,
-} from './types';
+} from './contract/types';
+import { batchManager } from './managers/batch';
+import { dapoManager } from './managers/dapo';
+import { naiveManager } from './managers/naive';
+import { primeManager } from './managers/prime';
+import { rateLimitedManager } from './managers/rate_limited';
 
 const registry = new Map<string, RewardManagerFactory>([
   ['naive', naiveManager],

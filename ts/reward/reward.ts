@@ -2,14 +2,14 @@ import { TroupeError } from '../errors';
 import { CODE_SOURCES, codeReward } from './code/code_reward';
 import { PythonSandbox } from './code/python_sandbox';
 import { once } from './code/runner';
-import { exactMatch } from './exact_match';
-import { functionCalling } from './function_calling';
-import { gsm8k } from './gsm8k';
-import { math } from './math';
-import { mathDapo } from './math_dapo';
-import { primeMath } from './prime_math';
-import { searchR1, searchR1Substring } from './search_r1';
-import type { RewardFunction } from './types';
+import type { RewardFunction } from './contract/types';
+import { exactMatch } from './graders/exact_match';
+import { functionCalling } from './graders/function_calling';
+import { gsm8k } from './graders/gsm8k';
+import { math } from './graders/math';
+import { mathDapo } from './graders/math_dapo';
+import { primeMath } from './graders/prime_math';
+import { searchR1, searchR1Substring } from './graders/search_r1';
 
 const defaultCodeReward = codeReward(once(() => PythonSandbox.create()));
 

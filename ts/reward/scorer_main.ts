@@ -1,12 +1,12 @@
 import { Worker } from 'node:worker_threads';
+import { reasonOf } from '../base/text';
+import { loadUserModule } from '../base/user_module';
 import { TroupeError } from '../errors';
-import { reasonOf } from '../text';
-import { loadUserModule } from '../user_module';
+import type { RewardSample } from './contract/types';
+import { symbolicallyEqual } from './graders/symbolic_equal';
 import { loadRewardFunction } from './load';
 import { rewardByDataSource } from './reward';
-import type { Comparison, ScorerReply, ScorerRequest, ScorerSetup } from './scorer_protocol';
-import { symbolicallyEqual } from './symbolic_equal';
-import type { RewardSample } from './types';
+import type { Comparison, ScorerReply, ScorerRequest, ScorerSetup } from './scorers/scorer_protocol';
 
 // The program of a scorer process (dist/reward/scorer_main.js), started by scorer_pool.ts.
 

@@ -1,7 +1,7 @@
+import { show } from '../base/text';
 import { isConversation } from '../data/prompt';
 import type { Tokenizer } from '../data/tokenizer';
 import { TroupeError } from '../errors';
-import { show } from '../text';
 
 /**
  * A prompt and a response as the chat of a reward model's own tokenizer: token ids of its template over the messages of

@@ -1,5 +1,5 @@
 import { TroupeError } from '../errors';
-import type { RewardFunction } from '../reward/types';
+import type { RewardFunction } from '../reward/contract/types';
 
 /** The reward model's score is the reward: what holds when there is a reward model and no reward function is given. */
 export const rewardModelScore: RewardFunction = ({ rewardModelScore: score }) => {

@@ -1,9 +1,9 @@
-import { badOption, choiceOption, numberOption } from '../actor/check_options';
-import type { EngineOptions } from '../actor/engine_options';
-import { RoleEngine } from '../actor/role_engine';
-import { joinFloats, shardByRank, tokenBatch } from '../actor/shards';
+import { badOption, choiceOption, numberOption } from '../base/check_options';
 import { Batch } from '../batch/batch';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
+import type { EngineOptions } from '../engine/engine_options';
+import { RoleEngine } from '../engine/role_engine';
+import { joinFloats, shardByRank, tokenBatch } from '../engine/shards';
 import { TroupeError } from '../errors';
 import type { NativeTokenBatch } from '../native/bridge';
 import { retemplated } from './retemplate';

@@ -1,17 +1,17 @@
 import type { ResolvedConfig } from '../config/config';
-import { needsRewardModel } from '../config/roles';
+import { needsRewardModel } from '../config/derived/roles';
 import { ConfigError } from '../errors';
 import { CODE_SOURCES } from '../reward/code/code_reward';
-import { loadExport, loadRewardFunction } from '../reward/load';
-import { createRewardManager } from '../reward/manager';
 import type {
   BatchRewardFunction,
   RewardFunction,
   RewardManager,
   RewardManagerFactory,
-} from '../reward/types';
+} from '../reward/contract/types';
+import { loadExport, loadRewardFunction } from '../reward/load';
+import { createRewardManager } from '../reward/manager';
+import { rewardOptions } from '../roles/settings';
 import { type DefaultReward, defaultReward } from './default_reward';
-import { rewardOptions } from './settings';
 
 export interface ConfiguredReward {
   reward: RewardManager;

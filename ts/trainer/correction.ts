@@ -1,8 +1,8 @@
 import { rolloutCorrection } from '../algorithms/rollout_correction/rollout_correction';
 import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
-import { correctionOptions } from '../config/correction';
-import type { Metrics } from './metrics';
+import { correctionOptions } from '../config/derived/correction';
+import type { Metrics } from './metrics/metrics';
 
 /** Bypass mode: the rollout's log-probs in place of a pass over the model. */
 export const bypassOldLogProbs = (batch: Batch): Batch =>

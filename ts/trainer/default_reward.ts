@@ -1,11 +1,11 @@
 import type { ResolvedConfig } from '../config/config';
-import { needsRewardModel } from '../config/roles';
+import { needsRewardModel } from '../config/derived/roles';
 import { CODE_SOURCES, codeReward } from '../reward/code/code_reward';
 import { PythonSandbox } from '../reward/code/python_sandbox';
 import { type CodeRunner, once } from '../reward/code/runner';
 import { SandboxFusion } from '../reward/code/sandbox_fusion';
+import type { RewardFunction } from '../reward/contract/types';
 import { rewardByDataSource, rewardFunction } from '../reward/reward';
-import type { RewardFunction } from '../reward/types';
 import { rewardModelScore } from '../reward_model/reward_function';
 
 /** What scores the responses of a run when no reward function is given. */

@@ -2,8 +2,8 @@
 // estimator nothing, so further prompts take its place.
 import { groupByUid, type NumberArray, rowSums } from '../algorithms/ragged';
 import { TroupeError } from '../errors';
-import type { RewardManagerOptions } from '../reward/types';
-import type { Metrics } from './metrics';
+import type { RewardManagerOptions } from '../reward/contract/types';
+import type { Metrics } from './metrics/metrics';
 import { rewardColumn } from './reward_columns';
 import { concatScored, type Prompt, type Scored, takeScored } from './rollout';
 

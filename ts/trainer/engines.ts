@@ -1,20 +1,20 @@
 import { Actor } from '../actor/actor';
-import type { EngineOptions, OptimOptions } from '../actor/engine_options';
 import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
-import { checkGpus, hasRewardPool, policyRanks, rewardRanks } from '../config/pools';
-import { ulyssesOf } from '../config/ulysses';
+import { checkGpus, hasRewardPool, policyRanks, rewardRanks } from '../config/derived/pools';
+import { ulyssesOf } from '../config/derived/ulysses';
 import { countGpus } from '../controller/gpus';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { ResourcePools } from '../controller/resource_pools';
 import type { WorkerGroup } from '../controller/worker_group';
 import { Critic } from '../critic/critic';
+import type { EngineOptions, OptimOptions } from '../engine/engine_options';
 import type { Reduction } from '../native/bridge';
 import { RewardModel, type RewardModelEngine } from '../reward_model/reward_model';
 import { checkSameTokenizer } from '../reward_model/same_tokenizer';
-import { parallelOptions, type ShardingKeys } from './fsdp_options';
-import { loraOptions, usesLora } from './lora';
-import { gradientReductions } from './reductions';
+import { parallelOptions, type ShardingKeys } from '../roles/fsdp_options';
+import { loraOptions, usesLora } from '../roles/lora';
+import { gradientReductions } from './gradient_reduction';
 
 /** The policy being trained, as the trainer uses it. */
 export type PolicyEngine = Pick<

@@ -1,6 +1,6 @@
 import { TroupeError } from '../errors';
-import type { RewardManagerOptions } from '../reward/types';
-import type { Metrics } from './metrics';
+import type { RewardManagerOptions } from '../reward/contract/types';
+import type { Metrics } from './metrics/metrics';
 import type { Scored } from './rollout';
 
 /**

@@ -1,10 +1,10 @@
 // From prompts to scored responses: what a training step and a validation have in common.
 import type { SamplingOptions } from '../actor/sampling';
 import { Batch } from '../batch/batch';
-import type { RewardManager, Rewards } from '../reward/types';
+import type { RewardManager, Rewards } from '../reward/contract/types';
 import type { RewardModelEngine } from '../reward_model/reward_model';
+import type { DumpRow } from '../run/run_directory';
 import type { PolicyEngine } from './engines';
-import type { DumpRow } from './run_directory';
 
 /** A prompt and what its row of the data set says about it. */
 export interface Prompt {

@@ -6,15 +6,15 @@ import type { Launcher, LauncherOptions } from '../controller/launcher';
 import type { SftSample } from '../data/sft_dataset';
 import { TroupeError } from '../errors';
 import { createLoggers, type Loggers } from '../logging/loggers';
-import { CheckpointStore } from './checkpoint_store';
+import { parallelOptions } from '../roles/fsdp_options';
+import { loraOptions, usesLora } from '../roles/lora';
+import { CheckpointStore } from '../run/checkpoint_store';
+import { RunDirectory } from '../run/run_directory';
+import { checkSeed } from '../run/trainer_state';
 import { optimOptions } from './engines';
-import { parallelOptions } from './fsdp_options';
-import { loraOptions, usesLora } from './lora';
-import { type Metrics, PhaseTimer } from './metrics';
-import { RunDirectory } from './run_directory';
+import { type Metrics, PhaseTimer } from './metrics/metrics';
 import { loadSftData, type SftData } from './sft_data';
 import type { FitResult } from './trainer';
-import { checkSeed } from './trainer_state';
 
 /** The model being trained, as the SFT trainer uses it. */
 export type SftEngine = Pick<

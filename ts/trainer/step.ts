@@ -5,19 +5,25 @@ import { applyKlPenalty, type KlController } from '../algorithms/kl';
 import { maskedMean } from '../algorithms/masked';
 import { pfPpoResample } from '../algorithms/pf_ppo';
 import { rowSums } from '../algorithms/ragged';
+import { Mt19937 } from '../base/mt19937';
+import { deriveSeed } from '../base/seed';
 import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
-import type { RewardManager } from '../reward/types';
-import { sequenceLengthMetrics, varianceProxyMetrics } from './batch_metrics';
+import type { RewardManager } from '../reward/contract/types';
+import { advantageOptions, policyLossOptions, trainSampling } from '../roles/settings';
 import { bypassOldLogProbs, correctRollout } from './correction';
 import { type Generation, type Sampled, sampleGroups } from './dynamic_sampling';
 import type { Engines } from './engines';
-import { dataMetrics, type Metrics, type PhaseTimer, rewardExtraMetrics, rolloutDifference } from './metrics';
-import { Mt19937 } from './mt19937';
+import { sequenceLengthMetrics, varianceProxyMetrics } from './metrics/batch_metrics';
+import {
+  dataMetrics,
+  type Metrics,
+  type PhaseTimer,
+  rewardExtraMetrics,
+  rolloutDifference,
+} from './metrics/metrics';
 import { rewardComponents } from './reward_columns';
 import { type Decoder, generateResponses, type Prompt, type Scored, scoreResponses } from './rollout';
-import { deriveSeed } from './seed';
-import { advantageOptions, policyLossOptions, trainSampling } from './settings';
 import type { PromptSource } from './training_data';
 
 /** Where a step takes its prompts from. */

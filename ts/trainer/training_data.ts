@@ -1,9 +1,9 @@
+import { loadModelDirectory } from '../checkpoint/model_dir';
 import type { ResolvedConfig } from '../config/config';
 import { BatchLoader } from '../data/loader';
 import { RlDataset, type RlDatasetOptions } from '../data/rl_dataset';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
 import { ConfigError } from '../errors';
-import { loadModelDirectory } from '../model/model_dir';
 import type { Decoder, Prompt } from './rollout';
 
 /** An endless stream of training batches whose position can be kept and restored. */

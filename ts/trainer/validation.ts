@@ -1,13 +1,13 @@
+import { deriveSeed } from '../base/seed';
 import { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
-import type { RewardManager } from '../reward/types';
+import type { RewardManager } from '../reward/contract/types';
+import { validationSampling } from '../roles/settings';
+import type { DumpRow } from '../run/run_directory';
 import type { Engines } from './engines';
-import type { Metrics } from './metrics';
+import type { Metrics } from './metrics/metrics';
+import { validationMetrics } from './metrics/validation_metrics';
 import { type Decoder, dumpRows, generateResponses, type Prompt, scoreResponses } from './rollout';
-import type { DumpRow } from './run_directory';
-import { deriveSeed } from './seed';
-import { validationSampling } from './settings';
-import { validationMetrics } from './validation_metrics';
 
 export interface Validation {
   /** val-core/... and val-aux/...; see {@link validationMetrics}. */

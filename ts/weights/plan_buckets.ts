@@ -1,5 +1,5 @@
-import { badOption } from '../actor/check_options';
-import type { TensorMapping } from '../model/names';
+import { badOption } from '../base/check_options';
+import type { TensorMapping } from '../model/tensor_names';
 import type { NativeWeightChunk } from '../native/bridge';
 import { rowBytes, type WeightDtype, type WeightPart, type WeightTensor } from './weight_bucket';
 

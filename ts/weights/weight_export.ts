@@ -1,6 +1,6 @@
-import { badOption, checkOptionNames, choiceOption, numberOption } from '../actor/check_options';
-import type { RoleEngine } from '../actor/role_engine';
+import { badOption, checkOptionNames, choiceOption, numberOption } from '../base/check_options';
 import { oneToAll, rankZero } from '../controller/dispatch';
+import type { RoleEngine } from '../engine/role_engine';
 import type { NativeExportedWeights, NativeTensorKind } from '../native/bridge';
 import { type PlannedBucket, planBuckets } from './plan_buckets';
 import {

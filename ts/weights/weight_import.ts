@@ -1,6 +1,6 @@
-import type { RoleEngine } from '../actor/role_engine';
+import type { RoleEngine } from '../engine/role_engine';
 import { TroupeError } from '../errors';
-import type { TensorMapping } from '../model/names';
+import type { TensorMapping } from '../model/tensor_names';
 import type { NativeWeightBucket } from '../native/bridge';
 import { chunkOf } from './plan_buckets';
 import {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "kernels/cpu/row_kernels.h"
 
 // What the kernels have in common: arithmetic in float32 on arrays of float32 or bfloat16.

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "core/error.h"
+#include "base/error.h"
 
 namespace troupe::kernels::cuda {
 

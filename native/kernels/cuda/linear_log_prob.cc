@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "core/error.h"
+#include "base/error.h"
 #include "kernels/cuda/gemm.h"
 
 namespace troupe::kernels::cuda {

@@ -1,10 +1,10 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { batchArithmetic, configNotes, describeConfig, loadConfig } from '../../../ts/config/config';
-import { documentSchema } from '../../../ts/config/document';
-import { ppoSchema } from '../../../ts/config/ppo_schema';
-import { sftSchema } from '../../../ts/config/sft_schema';
-import { ulyssesOf } from '../../../ts/config/ulysses';
+import { ulyssesOf } from '../../../ts/config/derived/ulysses';
+import { ppoSchema } from '../../../ts/config/schema/ppo_schema';
+import { documentSchema } from '../../../ts/config/schema/schema_docs';
+import { sftSchema } from '../../../ts/config/schema/sft_schema';
 import { configError, MINIMAL, writeConfig } from './write_config';
 
 const load = (overrides: string[] = [], text = MINIMAL) => loadConfig(writeConfig(text), overrides);

@@ -1,8 +1,8 @@
 import { registerPolicyLoss } from '../../../ts/algorithms/policy_losses/registry';
 import { PRESET_NAMES } from '../../../ts/algorithms/rollout_correction/presets';
 import { loadConfig } from '../../../ts/config/config';
-import { correctionOptions } from '../../../ts/config/correction';
-import { policyLossOptions } from '../../../ts/trainer/settings';
+import { correctionOptions } from '../../../ts/config/derived/correction';
+import { policyLossOptions } from '../../../ts/roles/settings';
 import { configError, MINIMAL, writeConfig } from './write_config';
 
 const load = (overrides: string[] = [], text = MINIMAL) => loadConfig(writeConfig(text), overrides);

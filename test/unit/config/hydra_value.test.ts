@@ -1,6 +1,6 @@
-import { parseHydraValue } from '../../../ts/config/hydra_value';
-import { applyOverride } from '../../../ts/config/overrides';
-import type { Tree } from '../../../ts/config/tree';
+import { parseHydraValue } from '../../../ts/config/reading/hydra_value';
+import { applyOverride } from '../../../ts/config/reading/overrides';
+import type { Tree } from '../../../ts/config/reading/tree';
 import { integerExpression } from '../../../ts/config/verl/integer_expression';
 
 /** As OmegaConf and shells write it. */

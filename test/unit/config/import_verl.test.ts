@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { importVerlCommand } from '../../../ts/cli/import_verl';
 import { loadConfig } from '../../../ts/config/config';
-import { leafPaths } from '../../../ts/config/tree';
+import { leafPaths } from '../../../ts/config/reading/tree';
 import { importVerl, type VerlImport } from '../../../ts/config/verl/import';
 import { readVerlSource } from '../../../ts/config/verl/source';
 

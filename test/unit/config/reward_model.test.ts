@@ -2,7 +2,7 @@ import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { batchArithmetic, configNotes, loadConfig } from '../../../ts/config/config';
-import { checkGpus, hasRewardPool, policyRanks, rewardRanks } from '../../../ts/config/pools';
+import { checkGpus, hasRewardPool, policyRanks, rewardRanks } from '../../../ts/config/derived/pools';
 import { ConfigError } from '../../../ts/errors';
 
 const file = join(mkdtempSync(join(tmpdir(), 'config-')), 'run.yaml');

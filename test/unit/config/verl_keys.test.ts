@@ -1,5 +1,5 @@
-import { isLeaf, type Leaf, type Section } from '../../../ts/config/field';
-import { ppoSchema } from '../../../ts/config/ppo_schema';
+import { isLeaf, type Leaf, type Section } from '../../../ts/config/schema/field';
+import { ppoSchema } from '../../../ts/config/schema/ppo_schema';
 
 // Keys of verl's composed PPO configuration, v0.6 to main. `a.{b,c}` stands for a.b and a.c.
 const KEYS = `

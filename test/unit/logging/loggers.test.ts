@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { JsonlLogger } from '../../../ts/logging/jsonl_logger';
 import type { MetricLogger } from '../../../ts/logging/logger';
 import { createLoggers, Loggers } from '../../../ts/logging/loggers';
-import { RunDirectory } from '../../../ts/trainer/run_directory';
+import { RunDirectory } from '../../../ts/run/run_directory';
 import { loggingConfig, temporary } from '../../helpers/logged_run';
 
 const read = (directory: string, name: string): string => readFileSync(join(directory, name), 'utf8');

@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { resolveModelConfig } from '../../../ts/model/hf_config';
-import { architectureName, tensorMapping } from '../../../ts/model/names';
+import { architectureName, tensorMapping } from '../../../ts/model/tensor_names';
 import type { NativeModelConfig } from '../../../ts/native/bridge';
 
 const models = path.join(__dirname, '../../fixtures/conformance/models');

@@ -1,7 +1,7 @@
 // Numbers worked out by hand for a decoder of 856 parameters, see test/helpers/tiny_model.ts: hidden 8, intermediate 16,
 // vocabulary 16, one layer, 2 query heads and 1 key head of 4.
 
-import { formatBytes, parseByteSize } from '../../../ts/planner/byte_size';
+import { formatBytes, parseByteSize } from '../../../ts/base/byte_size';
 import { LayerMemory, type Machine } from '../../../ts/planner/decoder_memory';
 import { headBackward, headForward, logitsChunk } from '../../../ts/planner/head_memory';
 import { paddedElements, parameterGroups } from '../../../ts/planner/parameter_groups';

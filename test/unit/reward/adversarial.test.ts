@@ -1,9 +1,9 @@
-import { scoreFunctionCalling } from '../../../ts/reward/function_calling';
-import { scoreGsm8k } from '../../../ts/reward/gsm8k';
-import { scoreMath } from '../../../ts/reward/math';
-import { scoreMathDapo } from '../../../ts/reward/math_dapo';
-import { extractAnswer } from '../../../ts/reward/prime_math';
-import { scoreSearchR1 } from '../../../ts/reward/search_r1';
+import { scoreFunctionCalling } from '../../../ts/reward/graders/function_calling';
+import { scoreGsm8k } from '../../../ts/reward/graders/gsm8k';
+import { scoreMath } from '../../../ts/reward/graders/math';
+import { scoreMathDapo } from '../../../ts/reward/graders/math_dapo';
+import { extractAnswer } from '../../../ts/reward/graders/prime_math';
+import { scoreSearchR1 } from '../../../ts/reward/graders/search_r1';
 
 // Quadratic time on any of these would take hours: the time-out of the test is what bounds it.
 const MANY = 400_000;

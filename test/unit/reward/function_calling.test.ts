@@ -1,4 +1,4 @@
-import { scoreFunctionCalling } from '../../../ts/reward/function_calling';
+import { scoreFunctionCalling } from '../../../ts/reward/graders/function_calling';
 
 const call = (text: string): string => `<tool_call>\n${text}\n</tool_call>`;
 const paris = { name: 'weather', arguments: { city: 'Paris', days: [1, 2], unit: { scale: 'C' } } };

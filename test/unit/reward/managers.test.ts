@@ -1,7 +1,12 @@
+import type {
+  BatchRewardFunction,
+  Clock,
+  RateLimits,
+  RewardFunction,
+} from '../../../ts/reward/contract/types';
 import { createRewardManager } from '../../../ts/reward/manager';
 import { overlongReward } from '../../../ts/reward/managers/dapo';
 import { TokenBucket } from '../../../ts/reward/managers/token_bucket';
-import type { BatchRewardFunction, Clock, RateLimits, RewardFunction } from '../../../ts/reward/types';
 import { sample } from './sample';
 
 const samples = [sample('a'), sample('bb'), sample('ccc')];

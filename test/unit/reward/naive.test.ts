@@ -1,11 +1,11 @@
 import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { exactMatch } from '../../../ts/reward/exact_match';
+import type { RewardFunction, RewardManagerOptions, Rewards } from '../../../ts/reward/contract/types';
+import { exactMatch } from '../../../ts/reward/graders/exact_match';
 import { loadRewardFunction } from '../../../ts/reward/load';
 import { createRewardManager, registerRewardManager } from '../../../ts/reward/manager';
 import { registerRewardFunction, rewardByDataSource } from '../../../ts/reward/reward';
-import type { RewardFunction, RewardManagerOptions, Rewards } from '../../../ts/reward/types';
 import { sample } from './sample';
 
 const computeRewards = (

@@ -1,4 +1,4 @@
-import type { RewardSample } from '../../../ts/reward/types';
+import type { RewardSample } from '../../../ts/reward/contract/types';
 
 /** A response to "1+1=", with one token unless said otherwise. */
 export const sample = (response: string, more: Partial<RewardSample> = {}): RewardSample => ({

@@ -1,11 +1,16 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { scoreGsm8k } from '../../../ts/reward/gsm8k';
-import { lastBoxedAnswer, normalizeMath, scoreMath } from '../../../ts/reward/math';
-import { normalizeFinalAnswer, scoreMathDapo } from '../../../ts/reward/math_dapo';
-import { extractAnswer } from '../../../ts/reward/prime_math';
+import { scoreGsm8k } from '../../../ts/reward/graders/gsm8k';
+import { lastBoxedAnswer, normalizeMath, scoreMath } from '../../../ts/reward/graders/math';
+import { normalizeFinalAnswer, scoreMathDapo } from '../../../ts/reward/graders/math_dapo';
+import { extractAnswer } from '../../../ts/reward/graders/prime_math';
+import {
+  normalizeAnswer,
+  scoreSearchR1,
+  searchR1,
+  searchR1Substring,
+} from '../../../ts/reward/graders/search_r1';
 import { rewardFunction } from '../../../ts/reward/reward';
-import { normalizeAnswer, scoreSearchR1, searchR1, searchR1Substring } from '../../../ts/reward/search_r1';
 import { sample } from './sample';
 
 type Case = Record<string, unknown> & { s: string; gt: string };

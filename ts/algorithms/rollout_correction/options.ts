@@ -1,5 +1,5 @@
+import { show } from '../../base/text';
 import { TroupeError } from '../../errors';
-import { show } from '../../text';
 import { parseIsThreshold, parseRsThresholds, type Rejection, type WeightBounds } from './thresholds';
 
 /** How importance weights are formed: per token, or one per sequence. */

@@ -1,5 +1,5 @@
+import { show } from '../../base/text';
 import { TroupeError } from '../../errors';
-import { show } from '../../text';
 
 /** Bounds on importance weights; `lower` null: weights above `upper` are cut off, else those outside become 0. */
 export interface WeightBounds {

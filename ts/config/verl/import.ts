@@ -1,11 +1,11 @@
 import { existsSync } from 'node:fs';
 import { homedir } from 'node:os';
-import { show } from '../../text';
-import { type Field, isLeaf, type Leaf, type Section } from '../field';
-import { nearestPath } from '../nearest';
-import { ppoSchema } from '../ppo_schema';
-import { sftSchema } from '../sft_schema';
-import { getPath, isTree, setPath, type Tree } from '../tree';
+import { show } from '../../base/text';
+import { nearestPath } from '../reading/nearest';
+import { getPath, isTree, setPath, type Tree } from '../reading/tree';
+import { type Field, isLeaf, type Leaf, type Section } from '../schema/field';
+import { ppoSchema } from '../schema/ppo_schema';
+import { sftSchema } from '../schema/sft_schema';
 import { isSftTree, type VerlSource } from './source';
 
 /** A key of verl and why it is treated so. */

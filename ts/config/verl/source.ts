@@ -1,9 +1,9 @@
+import { reasonOf } from '../../base/text';
 import { ConfigError } from '../../errors';
-import { reasonOf } from '../../text';
-import { parseOverride } from '../overrides';
-import { parseYamlTree, readConfigText } from '../read';
-import { resolveReferences } from '../references';
-import { deletePath, getPath, setPath, type Tree } from '../tree';
+import { parseOverride } from '../reading/overrides';
+import { parseYamlTree, readConfigText } from '../reading/read';
+import { resolveReferences } from '../reading/references';
+import { deletePath, getPath, setPath, type Tree } from '../reading/tree';
 import { allWords, launchWords, type Word } from './shell';
 
 /** What a configuration of verl says, and what of it could not be read. */

@@ -1,5 +1,5 @@
-import { boundsItself } from '../bounded';
-import type { RewardFunction, RewardOutcome, RewardSample } from '../types';
+import { boundsItself } from '../contract/bounded';
+import type { RewardFunction, RewardOutcome, RewardSample } from '../contract/types';
 import { exactJson, parseExactJson } from './exact_json';
 import { callOf, extractCode, programOf } from './python_program';
 import type { CodeRunner, RunResult, RunStatus } from './runner';

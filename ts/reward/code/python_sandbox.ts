@@ -5,9 +5,9 @@ import { chown, mkdtemp, rm } from 'node:fs/promises';
 import { availableParallelism, tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { promisify } from 'node:util';
-import { checkOptionNames, choiceOption, numberOption } from '../../actor/check_options';
+import { checkOptionNames, choiceOption, numberOption } from '../../base/check_options';
+import { reasonOf } from '../../base/text';
 import { TroupeError } from '../../errors';
-import { reasonOf } from '../../text';
 import { type ChildLimits, type ChildResult, runChild } from './child_run';
 import { type CodeRunner, Limiter, type RunRequest, type RunResult } from './runner';
 import {

@@ -1,7 +1,7 @@
-import { checkOptionNames, numberOption } from '../../actor/check_options';
+import { checkOptionNames, numberOption } from '../../base/check_options';
+import { reasonOf, show } from '../../base/text';
 import { TroupeError } from '../../errors';
-import { reasonOf, show } from '../../text';
-import { sleep, timerMs } from '../timers';
+import { sleep, timerMs } from '../contract/timers';
 import { type CodeRunner, Limiter, type RunRequest, type RunResult, type RunStatus } from './runner';
 
 export interface SandboxFusionOptions {

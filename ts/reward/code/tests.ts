@@ -1,5 +1,5 @@
+import { show } from '../../base/text';
 import { TroupeError } from '../../errors';
-import { show } from '../../text';
 import { parseExactJson } from './exact_json';
 
 /** Tests of one problem. */

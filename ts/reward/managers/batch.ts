@@ -1,7 +1,12 @@
+import { reasonOf } from '../../base/text';
 import { TroupeError } from '../../errors';
-import { reasonOf } from '../../text';
-import { checkedOutcome, concernsRun, gather, type Scored, settle } from '../outcome';
-import type { BatchRewardFunction, RewardManagerFactory, RewardOutcome, RewardSample } from '../types';
+import { checkedOutcome, concernsRun, gather, type Scored, settle } from '../contract/outcome';
+import type {
+  BatchRewardFunction,
+  RewardManagerFactory,
+  RewardOutcome,
+  RewardSample,
+} from '../contract/types';
 
 function failedBatch(size: number, what: string, cause?: unknown): TroupeError {
   return new TroupeError(

@@ -1,5 +1,5 @@
 import { ConfigError } from '../../errors';
-import type { OverlongOptions, RewardManagerFactory } from '../types';
+import type { OverlongOptions, RewardManagerFactory } from '../contract/types';
 import { naiveManager } from './naive';
 
 const KEY = 'reward.reward_kwargs';

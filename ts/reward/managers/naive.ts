@@ -1,5 +1,5 @@
-import { scoreEach, settle } from '../outcome';
-import type { RewardFunction, RewardManagerFactory } from '../types';
+import { scoreEach, settle } from '../contract/outcome';
+import type { RewardFunction, RewardManagerFactory } from '../contract/types';
 
 /**
  * verl's naive manager: every response is scored on its own, in this process. A synchronous function cannot be

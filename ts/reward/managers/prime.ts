@@ -1,7 +1,7 @@
 import { ConfigError } from '../../errors';
-import { scoreEach } from '../outcome';
-import { ScorerPool } from '../scorer_pool';
-import type { RewardManagerFactory, RewardOutcome } from '../types';
+import { scoreEach } from '../contract/outcome';
+import type { RewardManagerFactory, RewardOutcome } from '../contract/types';
+import { ScorerPool } from '../scorers/scorer_pool';
 
 /**
  * verl's prime manager: responses are scored in parallel in processes of their own. A function that hangs, runs out of

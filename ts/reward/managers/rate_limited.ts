@@ -1,6 +1,6 @@
 import { Limiter } from '../code/runner';
-import { scoreEach, settle } from '../outcome';
-import { sleep } from '../timers';
+import { scoreEach, settle } from '../contract/outcome';
+import { sleep } from '../contract/timers';
 import type {
   Clock,
   RateLimits,
@@ -8,7 +8,7 @@ import type {
   RewardManagerFactory,
   RewardOutcome,
   RewardSample,
-} from '../types';
+} from '../contract/types';
 import { TokenBucket } from './token_bucket';
 
 const realTime: Clock = {

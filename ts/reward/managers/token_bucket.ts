@@ -1,4 +1,4 @@
-import type { Clock } from '../types';
+import type { Clock } from '../contract/types';
 
 /**
  * Lets `perMinute` units per minute pass, evenly, with bursts of up to one second's worth. Who comes first goes first:

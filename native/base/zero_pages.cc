@@ -1,0 +1,23 @@
+#include "base/zero_pages.h"
+
+#include <ATen/ATen.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+
+#include "base/error.h"
+
+namespace troupe {
+
+at::Tensor zero_pages(int64_t count, at::Device device) {
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
+  if (!device.is_cpu() || count == 0) return at::zeros({count}, options);
+  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  require(data != MAP_FAILED, ErrorCode::kOutOfMemory, "[engine] cannot map ", bytes,
+          " bytes: ", std::strerror(errno));
+  return at::from_blob(
+      data, {count}, [bytes](void* mapped) { ::munmap(mapped, bytes); }, options);
+}
+
+}  // namespace troupe

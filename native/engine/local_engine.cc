@@ -1,0 +1,334 @@
+#include "engine/local_engine.h"
+
+#include "checkpoint/tensor_file.h"
+#include "base/error.h"
+#include "base/parallel.h"
+#include "kernels/linear_log_prob.h"
+#include "model/parameters.h"
+#include "model/value_head.h"
+#include "rollout/generator.h"
+
+namespace troupe {
+
+namespace {
+
+at::Device parse_device(const std::string& name) {
+  require(name == "cpu" || name == "cuda", ErrorCode::kInvalidArgument,
+          "[engine] expected device cpu or cuda, got ", name);
+  require(name == "cpu" || at::hasCUDA(), ErrorCode::kInvalidArgument,
+          "[engine] device cuda was asked for, but this LibTorch sees no GPU; `troupe doctor` says why");
+  return at::Device(name);
+}
+
+// The base model alone, for the life of this object.
+class AdaptersOff {
+ public:
+  AdaptersOff(Transformer& transformer, bool off) : transformer_(off ? &transformer : nullptr) {
+    if (transformer_ != nullptr) transformer_->enable_adapters(false);
+  }
+  ~AdaptersOff() {
+    if (transformer_ != nullptr) transformer_->enable_adapters(true);
+  }
+  AdaptersOff(const AdaptersOff&) = delete;
+  AdaptersOff& operator=(const AdaptersOff&) = delete;
+
+ private:
+  Transformer* transformer_;
+};
+
+const EngineOptions& checked(const EngineOptions& options) {
+  validate(options.model);
+  require(options.max_tokens > 0, ErrorCode::kInvalidArgument,
+          "[engine] expected a micro-batch capacity (maxTokensPerMicroBatch) > 0, got ", options.max_tokens);
+  require(options.ulysses >= 1, ErrorCode::kInvalidArgument,
+          "[engine] expected a number of ranks per sequence (ulysses) >= 1, got ", options.ulysses);
+  if (options.num_threads > 0) at::set_num_threads(static_cast<int>(options.num_threads));
+  return options;
+}
+
+}  // namespace
+
+at::ScalarType parse_dtype(const std::string& name) {
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  fail(ErrorCode::kInvalidArgument, "[engine] expected dtype float32 or bfloat16, got ", name);
+}
+
+ShardSlice shard_slice(const EngineOptions& options, int64_t rank, int64_t size) {
+  const int64_t count = sharding_options(options, size).shard_count;
+  return {rank % count, count};
+}
+
+std::unique_ptr<Engine> create_engine(const EngineOptions& options, std::shared_ptr<Communicator> comm) {
+  if (!comm) comm = make_local_communicator();
+  return std::make_unique<LocalEngine>(options, std::move(comm));
+}
+
+LocalEngine::LocalEngine(const EngineOptions& options, std::shared_ptr<Communicator> comm)
+    : options_(checked(options)),
+      device_(parse_device(options.device)),
+      store_(options.model, device_, parse_dtype(options.dtype), options.optim.has_value(), options.seed,
+             shard_slice(options, comm->rank(), comm->size()), options.lora, options.offload),
+      sharding_(store_, comm, sharding_options(options, comm->size())),
+      sequence_(options.ulysses > 1 ? std::make_unique<SequenceGroup>(*comm, options.ulysses, options.model)
+                                    : nullptr),
+      transformer_(options.model, store_, device_, parse_dtype(options.dtype), &sharding_, sequence_.get()) {}
+
+std::vector<ParameterInfo> LocalEngine::parameters() const {
+  std::vector<ParameterInfo> infos;
+  for (const Parameter& parameter : store_.all()) infos.push_back(parameter.info);
+  return infos;
+}
+
+void LocalEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>& files) {
+  at::NoGradGuard no_grad;
+  for (const TensorFile& file : files) {
+    check_abort();
+    read_tensor_file(
+        file, [&](const std::string& name) { return store_.at(name).info.shape; },
+        [&](const TensorSlice& slice) {
+          return store_.owned_rows(kind, store_.at(slice.param), slice.row, slice.rows);
+        },
+        [&](const TensorSlice& slice, const at::Tensor& values) {
+          if (kind == TensorKind::kParam) store_.mark_imported(slice.param);
+          store_.assign(kind, store_.at(slice.param), slice.row, values);
+        });
+  }
+  if (kind != TensorKind::kParam) return;
+  weights_changed();
+  if (prepared_) store_.refresh_compute();
+}
+
+void LocalEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& files) const {
+  at::NoGradGuard no_grad;
+  const_cast<LocalEngine*>(this)->prepare();
+  if (sharding_.rank() == 0) {
+    write_files(kind, files);
+  } else {
+    for (size_t group = 0; group < store_.groups().size(); ++group) {
+      if (store_.exports(kind, group)) flat(kind, group);
+    }
+  }
+}
+
+// Group by group, so that at most one is gathered at a time. A file that cannot be written must not leave
+// the other ranks waiting: the rest is gathered all the same.
+void LocalEngine::write_files(TensorKind kind, const std::vector<TensorFile>& files) const {
+  std::exception_ptr failed;
+  const auto attempt = [&](const auto& body) {
+    if (failed) return;
+    try {
+      body();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+  };
+  std::vector<std::unique_ptr<TensorFileWriter>> writers;
+  attempt([&] {
+    for (const TensorFile& file : files) writers.push_back(std::make_unique<TensorFileWriter>(file));
+  });
+  for (size_t group = 0; group < store_.groups().size(); ++group) {
+    if (!store_.exports(kind, group)) continue;
+    const at::Tensor whole = flat(kind, group);
+    attempt([&] {
+      check_abort();
+      for (size_t f = 0; f < files.size(); ++f) {
+        for (const TensorSlice& slice : files[f].tensors) {
+          const Parameter& parameter = store_.at(slice.param);
+          if (parameter.group == group) writers[f]->write(slice, ParameterStore::view(parameter, whole));
+        }
+      }
+    });
+  }
+  attempt([&] {
+    for (const auto& writer : writers) writer->finish();
+  });
+  if (failed) std::rethrow_exception(failed);
+}
+
+at::Tensor LocalEngine::merged(size_t group) const {
+  at::Tensor whole = flat(TensorKind::kParam, group);
+  const std::optional<size_t> adapters = store_.adapters_of(group);
+  if (!adapters) return whole;
+  if (whole.is_same(store_.owned(TensorKind::kParam, group))) whole = whole.clone();
+  store_.merge(group, whole, flat(TensorKind::kParam, *adapters));
+  return whole;
+}
+
+at::Tensor LocalEngine::flat(TensorKind kind, size_t group) const {
+  if (kind == TensorKind::kMerged) return merged(group);
+  return sharding_.gather(kind, group);
+}
+
+at::Tensor LocalEngine::get_tensor(TensorKind kind, const std::string& param) const {
+  const_cast<LocalEngine*>(this)->prepare();
+  const Parameter& parameter = store_.at(param);
+  return ParameterStore::view(parameter, flat(kind, parameter.group))
+      .to(at::kCPU, at::kFloat)
+      .contiguous()
+      .clone();
+}
+
+StateBytes LocalEngine::state_bytes() const {
+  return store_.bytes();
+}
+
+std::vector<int64_t> LocalEngine::agree(const std::vector<int64_t>& counts) {
+  kept_.reset();
+  return sharding_.agree(counts);
+}
+
+void LocalEngine::offload(const StateKinds& kinds) {
+  check_abort();
+  agree({});  // what was fetched by a verb that failed goes back first
+  store_.keep(kinds, /*on_host=*/true);
+}
+
+void LocalEngine::onload(const StateKinds& kinds) {
+  check_abort();
+  agree({});
+  store_.keep(kinds, /*on_host=*/false);
+}
+
+LogProbResult LocalEngine::compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
+                                            bool sum_pi_squared, bool disable_adapters) {
+  at::NoGradGuard no_grad;
+  require_head(HeadKind::kLm, "compute_log_prob");
+  check_temperature(temperature);
+  require(!disable_adapters || options_.lora, ErrorCode::kInvalidArgument,
+          "[engine] there are no adapters to disable: the engine was created without lora");
+  prepare();
+  const BatchLayout layout = check_layout(batch, options_.model.vocab_size, options_.model.max_positions);
+  const auto result = [&](bool wanted) {
+    return wanted ? at::zeros({layout.num_response_tokens()}) : at::Tensor();
+  };
+  LogProbResult all{result(true), result(entropy), result(sum_pi_squared)};
+  const AdaptersOff off(transformer_, disable_adapters);
+  for_each_micro(batch, layout, [&](const PackedTokens& packed) {
+    const int64_t count = packed.targets.size(0);
+    const at::Tensor hidden = transformer_.forward(packed, nullptr, false);
+    const ops::LogProbRows out =
+        head_rows({temperature, options_.model.final_softcap}, packed, hidden, entropy, sum_pi_squared);
+    const auto scatter = [&](const at::Tensor& target, const at::Tensor& source) {
+      if (target.defined()) target.index_copy_(0, packed.response_index, source.narrow(0, 0, count).cpu());
+    };
+    scatter(all.log_probs, out.log_probs);
+    scatter(all.entropy, out.entropy);
+    scatter(all.sum_pi_squared, out.sum_pi_squared);
+  });
+  all.log_probs = combined(all.log_probs, "log-probs");
+  all.entropy = combined(all.entropy, "entropy");
+  all.sum_pi_squared = combined(all.sum_pi_squared, "sums of squares");
+  return all;
+}
+
+ops::LogProbRows LocalEngine::head_rows(const ops::LogProbSpec& spec, const PackedTokens& packed,
+                                        const at::Tensor& hidden, bool entropy, bool sum_pi_squared) {
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
+  const auto rows = [&](bool wanted) { return wanted ? at::empty({hidden.size(0)}, options) : at::Tensor(); };
+  const ops::LogProbRows out{rows(true), rows(true), rows(entropy), rows(sum_pi_squared)};
+  ops::linear_log_prob_forward(spec, hidden, transformer_.head_weight(),
+                               pad_rows(packed.targets, hidden.size(0)).to(device_), out);
+  return out;
+}
+
+PackedTokens LocalEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout,
+                                      const MicroBatch& micro) const {
+  return gather(batch, layout, micro, kRowTile * options_.ulysses);
+}
+
+PackedTokens LocalEngine::own_part(const PackedTokens& whole) const {
+  return sequence_ ? own_rows(whole, sequence_->rank(), sequence_->size()) : whole;
+}
+
+at::Tensor LocalEngine::combined(const at::Tensor& own, const char* what) const {
+  return sequence_ && own.defined() ? sequence_->combine(own, {"forward", what}) : own;
+}
+
+void LocalEngine::for_each_micro(const TokenBatch& batch, const BatchLayout& layout,
+                                 const std::function<void(const PackedTokens& packed)>& body) {
+  const std::vector<MicroBatch> micros = pack(layout, 0, layout.size(), options_.max_tokens);
+  const int64_t count = static_cast<int64_t>(micros.size());
+  const int64_t rounds = agree({count})[0];
+  for (int64_t i = 0; i < rounds; ++i) {
+    check_abort();
+    if (i < count) {
+      body(own_part(gather_rows(batch, layout, micros[static_cast<size_t>(i)])));
+      transformer_.end_inference();
+    } else {
+      transformer_.idle_pass(false);
+    }
+  }
+  sharding_.release_all();
+}
+
+at::Tensor LocalEngine::compute_values(const TokenBatch& batch) {
+  at::NoGradGuard no_grad;
+  require_head(HeadKind::kValue, "compute_values");
+  prepare();
+  const BatchLayout layout = check_layout(batch, options_.model.vocab_size, options_.model.max_positions);
+  const at::Tensor values = at::zeros({layout.num_response_tokens()});
+  for_each_micro(batch, layout, [&](const PackedTokens& packed) {
+    const int64_t count = packed.targets.size(0);
+    const at::Tensor hidden = transformer_.forward(packed, nullptr, false);
+    const at::Tensor rows = value_head_forward(hidden, transformer_.head_weight(), transformer_.head_bias());
+    values.index_copy_(0, packed.response_index, rows.narrow(0, 0, count).cpu());
+  });
+  return combined(values, "values");
+}
+
+GenerateResult LocalEngine::generate(const PromptBatch& prompts, const SamplingOptions& options) {
+  at::NoGradGuard no_grad;
+  require_head(HeadKind::kLm, "generate");
+  prepare();
+  agree({});
+  sharding_.acquire_all("generate");
+  GenerateResult result = troupe::generate(transformer_, prompts, options, [this] { check_abort(); });
+  sharding_.release_all();
+  return result;
+}
+
+void LocalEngine::set_steps(int64_t optimizer_steps, int64_t schedule_steps) {
+  optimizer_steps_ = optimizer_steps;
+  schedule_steps_ = schedule_steps;
+}
+
+double LocalEngine::learning_rate() const {
+  require(options_.optim.has_value(), ErrorCode::kInvalidArgument,
+          "[engine] an inference-only engine (optim: null) has no learning rate");
+  return troupe::learning_rate(*options_.optim, schedule_steps_);
+}
+
+void LocalEngine::abort(const std::string& reason) {
+  const std::lock_guard<std::mutex> lock(abort_mutex_);
+  if (!aborted_) abort_reason_ = reason;
+  aborted_ = true;
+  sharding_.abort(reason);
+  if (sequence_) sequence_->abort(reason);
+}
+
+void LocalEngine::check_abort() const {
+  if (!aborted_) return;
+  const std::lock_guard<std::mutex> lock(abort_mutex_);
+  fail(ErrorCode::kAborted, "[engine] aborted: ", abort_reason_);
+}
+
+void LocalEngine::require_head(HeadKind head, const char* verb) const {
+  const char* expected = head == HeadKind::kLm ? "a causal LM" : "a value model";
+  const char* actual = head == HeadKind::kLm ? "a value model" : "a causal LM";
+  require(options_.model.head == head, ErrorCode::kInvalidArgument, "[engine] ", verb, " needs ", expected,
+          ", and this engine holds ", actual);
+}
+
+void LocalEngine::check_temperature(double temperature) {
+  require(temperature > 0 && std::isfinite(temperature), ErrorCode::kInvalidArgument,
+          "[engine] expected a finite temperature > 0, got ", temperature);
+}
+
+void LocalEngine::prepare() {
+  if (prepared_) return;
+  store_.initialize_missing();
+  prepared_ = true;
+}
+
+}  // namespace troupe

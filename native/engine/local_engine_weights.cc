@@ -1,0 +1,136 @@
+#include <numeric>
+#include <set>
+
+#include "base/error.h"
+#include "engine/local_engine.h"
+
+// Weights in buckets, to an inference engine outside and back.
+namespace troupe {
+
+namespace {
+
+// Of [rows, ...] or, transposed, [..., rows]: the shape as Hugging Face has it.
+int64_t row_size(const WeightChunk& chunk, const std::vector<int64_t>& shape) {
+  if (shape.size() == 1) return 1;
+  return chunk.transpose ? chunk.rows : shape[1];
+}
+
+void check(const WeightChunk& chunk, const std::vector<int64_t>& shape) {
+  require(chunk.row >= 0 && chunk.rows >= 0 && chunk.row + chunk.rows <= shape[0],
+          ErrorCode::kInvalidArgument, "[weights] ", chunk.label, ": rows ", chunk.row, " to ",
+          chunk.row + chunk.rows, " are outside ", chunk.param, ", which has ", shape[0]);
+  require(!chunk.transpose || shape.size() == 2, ErrorCode::kInvalidArgument, "[weights] ", chunk.label, ": ",
+          chunk.param, " is no matrix and cannot be transposed");
+  const int64_t all = chunk.transpose ? shape[1] : chunk.rows;
+  require(chunk.first >= 0 && chunk.count > 0 && chunk.first + chunk.count <= all,
+          ErrorCode::kInvalidArgument, "[weights] ", chunk.label, ": expected rows within its ", all,
+          ", got ", chunk.first, " to ", chunk.first + chunk.count);
+}
+
+// Bytes of each chunk.
+std::vector<int64_t> sizes(const ParameterStore& store, const WeightBucket& bucket, at::ScalarType dtype) {
+  std::vector<int64_t> bytes;
+  for (const WeightChunk& chunk : bucket.chunks) {
+    const std::vector<int64_t>& shape = store.at(chunk.param).info.shape;
+    check(chunk, shape);
+    bytes.push_back(chunk.count * row_size(chunk, shape) * static_cast<int64_t>(c10::elementSize(dtype)));
+  }
+  return bytes;
+}
+
+// The chunk in its whole parameter, as Hugging Face has it.
+at::Tensor part(const WeightChunk& chunk, const at::Tensor& whole) {
+  const at::Tensor rows = whole.narrow(0, chunk.row, chunk.rows);
+  return (chunk.transpose ? rows.t() : rows).narrow(0, chunk.first, chunk.count);
+}
+
+}  // namespace
+
+const at::Tensor& LocalEngine::kept_group(TensorKind kind, size_t group) {
+  if (!kept_ || kept_->kind != kind || kept_->group != group) {
+    kept_.reset();  // before the next one takes its place in memory
+    const bool reads = sharding_.rank() == 0;
+    const at::Tensor whole = flat(kind, group);
+    kept_ = KeptGroup{kind, group, reads ? whole : at::Tensor()};
+  }
+  return kept_->whole;
+}
+
+void LocalEngine::weights_changed() {
+  ++weights_version_;
+  kept_.reset();
+}
+
+ExportedWeights LocalEngine::export_weights(TensorKind kind, const WeightBucket& bucket,
+                                            std::optional<int64_t> version, bool more) {
+  at::NoGradGuard no_grad;
+  check_abort();
+  prepare();
+  require(kind == TensorKind::kParam || kind == TensorKind::kMerged, ErrorCode::kInvalidArgument,
+          "[weights] only parameters are exported in buckets");
+  require(!version || *version == weights_version_, ErrorCode::kInvalidArgument,
+          "[weights] the weights have changed since this export began (an update, an import or a loaded "
+          "checkpoint came between two of its buckets): begin a new one");
+  const at::ScalarType dtype = parse_dtype(bucket.dtype);
+  const std::vector<int64_t> bytes = sizes(store_, bucket, dtype);
+  ExportedWeights exported{{}, weights_version_};
+  if (sharding_.rank() == 0) {
+    exported.bytes = at::empty({std::accumulate(bytes.begin(), bytes.end(), int64_t{0})}, at::kByte);
+  }
+  int64_t at = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const WeightChunk& chunk = bucket.chunks[i];
+    const Parameter& parameter = store_.at(chunk.param);
+    const at::Tensor& whole = kept_group(kind, parameter.group);
+    if (exported.bytes.defined()) {
+      const at::Tensor source = part(chunk, ParameterStore::view(parameter, whole));
+      exported.bytes.narrow(0, at, bytes[i]).view(dtype).view(source.sizes()).copy_(source);
+    }
+    at += bytes[i];
+  }
+  if (!more) kept_.reset();
+  return exported;
+}
+
+void LocalEngine::import_weights(const WeightBucket& bucket, const at::Tensor& bytes) {
+  at::NoGradGuard no_grad;
+  check_abort();
+  prepare();
+  const at::ScalarType dtype = parse_dtype(bucket.dtype);
+  const std::vector<int64_t> byte_counts = sizes(store_, bucket, dtype);
+  const int64_t total = std::accumulate(byte_counts.begin(), byte_counts.end(), int64_t{0});
+  at::Tensor all = bytes;
+  if (sharding_.rank() == 0) {
+    require(bytes.defined() && bytes.numel() == total, ErrorCode::kInvalidArgument,
+            "[weights] expected a bucket of ", total, " bytes, got ", bytes.defined() ? bytes.numel() : 0);
+  } else {
+    all = at::empty({total}, at::kByte);
+  }
+  sharding_.broadcast(all, {"import", "weights"});
+  const auto each = [&](const auto& body) {
+    int64_t at = 0;
+    for (size_t i = 0; i < byte_counts.size(); ++i) {
+      body(bucket.chunks[i], all.narrow(0, at, byte_counts[i]).view(dtype));
+      at += byte_counts[i];
+    }
+  };
+  each([](const WeightChunk& chunk, const at::Tensor& values) {
+    require(at::isfinite(values).all().item<bool>(), ErrorCode::kNonFinite, "[weights] tensor ", chunk.label,
+            " holds NaN or infinity");
+  });
+  std::set<size_t> groups;
+  each([&](const WeightChunk& chunk, const at::Tensor& values) {
+    const Parameter& parameter = store_.at(chunk.param);
+    const at::Tensor rows = values.to(at::kFloat).view({chunk.count, -1});
+    if (chunk.transpose) {
+      store_.assign(TensorKind::kParam, parameter, chunk.row, rows.t(), chunk.first);
+    } else {
+      store_.assign(TensorKind::kParam, parameter, chunk.row + chunk.first, rows);
+    }
+    groups.insert(parameter.group);
+  });
+  for (const size_t group : groups) store_.refresh_compute(group);
+  weights_changed();
+}
+
+}  // namespace troupe

@@ -1,0 +1,218 @@
+#include "engine/packing.h"
+
+#include <numeric>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/parallel.h"
+
+namespace troupe {
+
+namespace {
+
+// Sequences by prompt, longest response first, cut where a group exceeds the capacity.
+std::vector<MicroBatch> prompt_groups(const BatchLayout& layout, std::vector<int64_t> order,
+                                      int64_t capacity) {
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return layout.lengths[a] > layout.lengths[b]; });
+  std::vector<MicroBatch> groups;
+  std::unordered_map<int64_t, size_t> newest;  // of each prompt
+  for (const int64_t sequence : order) {
+    const int64_t length = layout.lengths[sequence];
+    require(length <= capacity, ErrorCode::kInvalidArgument, "[packing] sequence ", sequence, " has ", length,
+            " tokens, more than the micro-batch capacity of ", capacity,
+            "; raise maxTokensPerMicroBatch (ppo_max_token_len_per_gpu) or shorten the sequence");
+    const int64_t response = layout.response_length(sequence);
+    if (response == 0) continue;  // nothing to compute
+    const auto found = newest.find(layout.same_prompt[sequence]);
+    if (found != newest.end() && groups[found->second].rows + response - 1 <= capacity) {
+      groups[found->second].sequences.push_back(sequence);
+      groups[found->second].rows += response - 1;
+    } else {
+      newest[layout.same_prompt[sequence]] = groups.size();
+      groups.push_back({{sequence}, length - 1});
+    }
+  }
+  return groups;
+}
+
+}  // namespace
+
+std::vector<MicroBatch> pack(const BatchLayout& layout, int64_t begin, int64_t end, int64_t capacity) {
+  std::vector<int64_t> sequences(static_cast<size_t>(end - begin));
+  std::iota(sequences.begin(), sequences.end(), begin);
+  return pack(layout, std::move(sequences), capacity);
+}
+
+std::vector<MicroBatch> pack(const BatchLayout& layout, std::vector<int64_t> sequences, int64_t capacity) {
+  std::vector<MicroBatch> groups = prompt_groups(layout, std::move(sequences), capacity);
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const MicroBatch& a, const MicroBatch& b) { return a.rows > b.rows; });
+  std::vector<MicroBatch> packed;
+  for (const MicroBatch& group : groups) {
+    const auto place = std::find_if(packed.begin(), packed.end(), [&](const MicroBatch& micro) {
+      return micro.rows + group.rows <= capacity;
+    });
+    if (place == packed.end()) {
+      packed.push_back(group);
+    } else {
+      place->sequences.insert(place->sequences.end(), group.sequences.begin(), group.sequences.end());
+      place->rows += group.rows;
+    }
+  }
+  return packed;
+}
+
+Propagation propagation(const BatchLayout& layout, int64_t begin, int64_t end,
+                        const at::Tensor& has_gradient) {
+  const uint8_t* flags = has_gradient.defined() ? has_gradient.const_data_ptr<uint8_t>() : nullptr;
+  struct Prompt {
+    bool backward = false;
+    int64_t still = 0;  // response tokens without a gradient
+  };
+  std::unordered_map<int64_t, Prompt> prompts;
+  for (int64_t i = begin; i < end; ++i) {
+    Prompt& prompt = prompts[layout.same_prompt[i]];
+    if (flags == nullptr || flags[i] != 0) {
+      prompt.backward = true;
+    } else {
+      prompt.still += layout.response_length(i);
+    }
+  }
+  Propagation result;
+  for (int64_t i = begin; i < end; ++i) {
+    const Prompt& prompt = prompts[layout.same_prompt[i]];
+    const bool together = prompt.backward && layout.prompt_length(i) >= 2 * prompt.still;
+    const bool backward = flags == nullptr || flags[i] != 0 || together;
+    (backward ? result.backward : result.forward).push_back(i);
+  }
+  return result;
+}
+
+BatchLayout check_layout(const TokenBatch& batch, int64_t vocab_size, int64_t max_positions) {
+  const int64_t size = batch.size();
+  require(batch.seq_offsets.numel() == size + 1, ErrorCode::kInvalidArgument, "[batch] expected ", size + 1,
+          " sequence offsets for ", size, " prompt lengths, got ", batch.seq_offsets.numel());
+  const int32_t* offsets = batch.seq_offsets.data_ptr<int32_t>();
+  const int32_t* prompts = batch.prompt_lens.data_ptr<int32_t>();
+  const int32_t* tokens = batch.tokens.data_ptr<int32_t>();
+  require(offsets[0] == 0 && offsets[size] == batch.tokens.numel(), ErrorCode::kInvalidArgument,
+          "[batch] sequence offsets must run from 0 to the number of tokens (", batch.tokens.numel(),
+          "), got ", offsets[0], " to ", offsets[size]);
+
+  BatchLayout layout;
+  std::unordered_map<std::string_view, int64_t> first_of_prompt;
+  layout.seq_offsets.push_back(0);
+  layout.response_offsets.push_back(0);
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t length = int64_t{offsets[i + 1]} - offsets[i];
+    require(length >= 1 && offsets[i + 1] <= batch.tokens.numel(), ErrorCode::kInvalidArgument,
+            "[batch] sequence ", i, ": expected at least one token, within the ", batch.tokens.numel(),
+            " of the batch, got tokens ", offsets[i], " to ", offsets[i + 1]);
+    require(prompts[i] >= 1 && prompts[i] <= length, ErrorCode::kInvalidArgument, "[batch] sequence ", i,
+            ": expected a prompt of 1 to ", length, " tokens (its length), got ", prompts[i]);
+    require(length <= max_positions, ErrorCode::kInvalidArgument, "[batch] sequence ", i, " has ", length,
+            " tokens, more than the model's ", max_positions, " positions (max_position_embeddings)");
+    for (int64_t t = offsets[i]; t < offsets[i + 1]; ++t) {
+      require(tokens[t] >= 0 && tokens[t] < vocab_size, ErrorCode::kInvalidArgument, "[batch] sequence ", i,
+              ", position ", t - offsets[i], ": token id ", tokens[t], " is outside the vocabulary of ",
+              vocab_size);
+    }
+    layout.lengths.push_back(length);
+    layout.seq_offsets.push_back(offsets[i + 1]);
+    layout.response_offsets.push_back(layout.response_offsets.back() + length - prompts[i]);
+    const std::string_view prompt(reinterpret_cast<const char*>(tokens + offsets[i]),
+                                  static_cast<size_t>(prompts[i]) * sizeof(int32_t));
+    layout.same_prompt.push_back(first_of_prompt.try_emplace(prompt, i).first->second);
+  }
+  return layout;
+}
+
+PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro,
+                    int64_t row_multiple) {
+  const std::vector<int64_t>& sequences = micro.sequences;
+  const int64_t rows = round_up(micro.rows, row_multiple);
+  int64_t responses = 0;
+  for (const int64_t sequence : sequences) responses += layout.response_length(sequence);
+
+  PackedTokens packed;
+  packed.tokens = at::zeros({rows}, at::kInt);
+  packed.positions = at::zeros({rows}, at::kInt);
+  packed.predict_rows = at::empty({responses}, at::kLong);
+  packed.targets = at::empty({responses}, at::kInt);
+  packed.response_index = at::empty({responses}, at::kLong);
+  packed.response_offsets.push_back(0);
+
+  const int32_t* source = batch.tokens.data_ptr<int32_t>();
+  int32_t* tokens = packed.tokens.data_ptr<int32_t>();
+  int32_t* positions = packed.positions.data_ptr<int32_t>();
+  int64_t* predict_rows = packed.predict_rows.data_ptr<int64_t>();
+  int32_t* targets = packed.targets.data_ptr<int32_t>();
+  int64_t* response_index = packed.response_index.data_ptr<int64_t>();
+  int64_t row = 0;
+  // Positions [from, to) of a sequence as one segment.
+  const auto add_segment = [&](int64_t sequence, int64_t from, int64_t to, int64_t prefix) {
+    if (from == to) return;
+    const int32_t* begin = source + layout.seq_offsets[sequence];
+    std::copy(begin + from, begin + to, tokens + row);
+    std::iota(positions + row, positions + row + to - from, static_cast<int32_t>(from));
+    packed.segments.push_back({row, row + to - from, prefix});
+    row += to - from;
+  };
+  const auto prompt_of = [&](size_t s) {
+    return s < sequences.size() ? layout.same_prompt[sequences[s]] : int64_t{-1};
+  };
+  int64_t n = 0;
+  int64_t prefix = -1;     // segment of the shared prompt
+  int64_t prompt_end = 0;  // its last row
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const int64_t sequence = sequences[s];
+    const int64_t prompt = layout.prompt_length(sequence);
+    const int64_t response = layout.response_length(sequence);
+    if (s == 0 || prompt_of(s) != prompt_of(s - 1)) {
+      prefix = -1;
+      if (prompt_of(s) == prompt_of(s + 1)) {
+        prefix = static_cast<int64_t>(packed.segments.size());
+        add_segment(sequence, 0, prompt, -1);
+        prompt_end = row - 1;
+      }
+    }
+    const int64_t first = prefix < 0 ? 0 : prompt;  // position of the first row of its own
+    const int64_t own = row;
+    add_segment(sequence, first, prompt + response - 1, prefix);
+    for (int64_t r = 0; r < response; ++r, ++n) {
+      const int64_t position = prompt + r - 1;  // of the row that predicts
+      predict_rows[n] = position < first ? prompt_end : own + position - first;
+      targets[n] = source[layout.seq_offsets[sequence] + prompt + r];
+      response_index[n] = layout.response_offsets[sequence] + r;
+    }
+    packed.response_offsets.push_back(n);
+  }
+  return packed;
+}
+
+PackedTokens own_rows(const PackedTokens& whole, int64_t index, int64_t count) {
+  const int64_t rows = whole.tokens.size(0) / count;
+  PackedTokens part;
+  part.first_row = index * rows;
+  part.tokens = whole.tokens.narrow(0, part.first_row, rows);
+  part.positions = whole.positions.narrow(0, part.first_row, rows);
+  part.segments = whole.segments;
+  std::vector<int64_t> predictions;
+  const int64_t* predict_rows = whole.predict_rows.const_data_ptr<int64_t>();
+  part.response_offsets.push_back(0);
+  for (size_t s = 0; s + 1 < whole.response_offsets.size(); ++s) {
+    for (int64_t n = whole.response_offsets[s]; n < whole.response_offsets[s + 1]; ++n) {
+      if (predict_rows[n] / rows == index) predictions.push_back(n);
+    }
+    part.response_offsets.push_back(static_cast<int64_t>(predictions.size()));
+  }
+  part.predictions = at::tensor(predictions, at::kLong);
+  part.predict_rows = whole.predict_rows.index_select(0, part.predictions) - part.first_row;
+  part.targets = whole.targets.index_select(0, part.predictions);
+  part.response_index = whole.response_index.index_select(0, part.predictions);
+  return part;
+}
+
+}  // namespace troupe

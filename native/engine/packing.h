@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/engine.h"
+#include "kernels/attention.h"
+
+namespace troupe {
+
+// The ragged layout of a batch, checked once: offsets increasing, prompts of at least one token and no
+// longer than their sequences, ids within the vocabulary.
+struct BatchLayout {
+  std::vector<int64_t> lengths;           // [B] tokens
+  std::vector<int64_t> seq_offsets;       // [B+1] into the token arrays
+  std::vector<int64_t> response_offsets;  // [B+1] into the response arrays
+  std::vector<int64_t> same_prompt;       // [B] the first sequence with the same prompt
+  int64_t size() const { return static_cast<int64_t>(lengths.size()); }
+  int64_t prompt_length(int64_t i) const { return lengths[i] - response_length(i); }
+  int64_t response_length(int64_t i) const { return response_offsets[i + 1] - response_offsets[i]; }
+  int64_t num_response_tokens() const { return response_offsets.back(); }
+};
+BatchLayout check_layout(const TokenBatch& batch, int64_t vocab_size, int64_t max_positions);
+
+// One micro-batch: which sequences of the batch it holds, those with the same prompt side by side.
+struct MicroBatch {
+  std::vector<int64_t> sequences;
+  int64_t rows = 0;  // of the decoder: a prompt once, every response but its last token
+};
+
+// Packs sequences into micro-batches of at most `capacity` rows: the responses to one prompt together where
+// they fit, the largest groups first, each into the first micro-batch with room. A sequence longer than the
+// capacity is kInvalidArgument naming it.
+std::vector<MicroBatch> pack(const BatchLayout& layout, std::vector<int64_t> sequences, int64_t capacity);
+// Packs sequences [begin, end).
+std::vector<MicroBatch> pack(const BatchLayout& layout, int64_t begin, int64_t end, int64_t capacity);
+
+// Sequences [begin, end) that an update propagates backwards, and those that it runs forward alone.
+// `has_gradient` [B] uint8, or undefined: all have one. Sequences without a gradient are propagated all the
+// same where others with their prompt are, unless a forward pass over the prompt once more costs less than
+// their own backward pass, which takes two.
+struct Propagation {
+  std::vector<int64_t> backward, forward;
+};
+Propagation propagation(const BatchLayout& layout, int64_t begin, int64_t end,
+                        const at::Tensor& has_gradient);
+
+// A micro-batch ready for the decoder. A prompt that several sequences share is one segment, computed once;
+// the last token of a sequence predicts nothing and has no row. Rows are padded with token 0 to a multiple of
+// `row_multiple` ("tail"); the tail belongs to no segment and its results are never read.
+struct PackedTokens {
+  at::Tensor tokens;       // [T] int32
+  at::Tensor positions;    // [T] int32
+  ops::Segments segments;  // of the real rows
+  // The rows whose outputs predict the response tokens (the last row of a shared prompt several times), the
+  // tokens they predict, and where those lie in the batch's response arrays. N response tokens.
+  at::Tensor predict_rows;                // [N] int64
+  at::Tensor targets;                     // [N] int32
+  at::Tensor response_index;              // [N] int64
+  std::vector<int64_t> response_offsets;  // [S+1] into the N
+  // Of a part of a micro-batch: its first row, and which of the whole's N response tokens are predicted there
+  // (undefined: all).
+  int64_t first_row = 0;
+  at::Tensor predictions;  // [n] int64
+};
+PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro,
+                    int64_t row_multiple);
+
+// Part `index` of `count` equal parts of a micro-batch's rows, with the predictions that are made there.
+// Segments stay those of the whole. T must be a multiple of `count`.
+PackedTokens own_rows(const PackedTokens& whole, int64_t index, int64_t count);
+
+}  // namespace troupe

@@ -1,0 +1,130 @@
+#include "engine/policy_gradient.h"
+
+#include <ATen/ATen.h>
+
+namespace troupe {
+
+namespace {
+
+// The same of every array [N].
+template <typename Take>
+losses::PolicyInputs each_array(const losses::PolicyInputs& inputs, Take&& take) {
+  const auto of = [&](const at::Tensor& column) { return column.defined() ? take(column) : column; };
+  losses::PolicyInputs taken = inputs;
+  taken.layout.mask = of(inputs.layout.mask);
+  taken.old_log_probs = of(inputs.old_log_probs);
+  taken.advantages = of(inputs.advantages);
+  taken.ref_log_probs = of(inputs.ref_log_probs);
+  taken.rollout_is_weights = of(inputs.rollout_is_weights);
+  taken.rollout_log_probs = of(inputs.rollout_log_probs);
+  taken.given = {of(inputs.given.values), of(inputs.given.by_log_prob), of(inputs.given.by_entropy)};
+  return taken;
+}
+
+at::Tensor cut(const at::Tensor& column, int64_t begin, int64_t end) {
+  return column.defined() ? column.narrow(0, begin, end - begin) : column;
+}
+
+// [N] -> [rows], zeros behind.
+void copy_padded(const at::Tensor& source, const at::Tensor& target) {
+  target.narrow(0, 0, source.size(0)).copy_(source);
+  target.narrow(0, source.size(0), target.size(0) - source.size(0)).zero_();
+}
+
+}  // namespace
+
+losses::PolicyInputs PolicyGradient::own() const {
+  if (sequence_ == nullptr) return inputs_;
+  losses::PolicyInputs own = each_array(
+      inputs_, [&](const at::Tensor& column) { return column.index_select(0, part_.predictions); });
+  own.layout.offsets = at::tensor(part_.response_offsets, at::kLong);
+  return own;
+}
+
+losses::PolicyInputs PolicyGradient::chunk(int64_t begin, int64_t end) const {
+  const std::vector<int64_t>& offsets = part_.response_offsets;
+  std::vector<int64_t> bounds{0};
+  std::vector<int64_t> sequences;
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+    const int64_t from = std::max(offsets[s], begin);
+    const int64_t to = std::min(offsets[s + 1], end);
+    if (from >= to) continue;
+    sequences.push_back(static_cast<int64_t>(s));
+    bounds.push_back(to - begin);
+  }
+  losses::PolicyInputs piece =
+      each_array(inputs_, [&](const at::Tensor& column) { return cut(column, begin, end); });
+  piece.layout.offsets = at::tensor(bounds, at::kLong);
+  piece.layout.mask_sums = inputs_.layout.mask_sums.index_select(0, at::tensor(sequences, at::kLong));
+  return piece;
+}
+
+void PolicyGradient::whole_gradients(const ops::LogProbRows& rows, const at::Tensor& grad_log_probs,
+                                     const at::Tensor& grad_entropy) const {
+  const int64_t count = part_.targets.size(0);
+  const auto whole = [&](const at::Tensor& column) {
+    const at::Tensor own = cut(column, 0, count).cpu();
+    if (sequence_ == nullptr) return own;
+    const at::Tensor spread = at::zeros({inputs_.layout.mask.size(0)}, own.options());
+    spread.index_copy_(0, part_.predictions, own);
+    return sequence_->combine(spread, {"forward", "log-probs"});
+  };
+  const auto own = [&](const at::Tensor& gradient) {
+    return sequence_ == nullptr ? gradient : gradient.index_select(0, part_.predictions);
+  };
+  losses::PolicyInputs inputs = inputs_;
+  inputs.log_probs = whole(rows.log_probs);
+  inputs.entropy = whole(rows.entropy);
+  const losses::PolicyLoss loss = losses::policy_loss(inputs, options_);
+  copy_padded(own(loss.grad_log_probs), grad_log_probs);
+  if (grad_entropy.defined()) copy_padded(own(loss.grad_entropy), grad_entropy);
+}
+
+void PolicyGradient::chunk_gradients(const ops::LogProbRows& rows, int64_t begin, int64_t end,
+                                     const at::Tensor& grad_log_probs, const at::Tensor& grad_entropy) const {
+  const int64_t real_end = std::min(end, part_.response_offsets.back());
+  if (begin >= real_end) {
+    grad_log_probs.zero_();
+    if (grad_entropy.defined()) grad_entropy.zero_();
+    return;
+  }
+  losses::PolicyInputs piece = chunk(begin, real_end);
+  piece.log_probs = cut(rows.log_probs, begin, real_end).cpu();
+  piece.entropy = cut(rows.entropy, begin, real_end).cpu();
+  const losses::PolicyLoss loss = losses::policy_loss(piece, options_);
+  copy_padded(loss.grad_log_probs, grad_log_probs);
+  if (grad_entropy.defined()) copy_padded(loss.grad_entropy, grad_entropy);
+}
+
+void PolicyGradient::run(const ops::LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
+                         const at::Tensor& targets, const at::Tensor& d_hidden, const at::Tensor& d_weight) {
+  const int64_t count = part_.targets.size(0);
+  const auto options = hidden.options().dtype(at::kFloat);
+  const auto make = [&] { return at::empty({hidden.size(0)}, options); };
+  const ops::LogProbRows rows{make(), make(), make(), {}};
+  inputs_.layout.mask_sums = losses::mask_sums(inputs_.layout);
+
+  at::Tensor grad, entropy_grad;  // of all rows; only where the loss needs them at once
+  const bool at_once = !losses::is_token_local(options_.mode);
+  const bool with_entropy = losses::uses_entropy(options_, inputs_.given);
+  if (at_once) {
+    ops::linear_log_prob_forward(spec, hidden, weight, targets, rows);
+    grad = make();
+    if (with_entropy) entropy_grad = make();
+    whole_gradients(rows, grad, entropy_grad);
+  } else {
+    inputs_ = own();
+  }
+  ops::linear_log_prob_backward(
+      spec, hidden, weight, targets, rows, with_entropy,
+      [&](int64_t begin, int64_t end, const at::Tensor& grad_rows, const at::Tensor& entropy_rows) {
+        if (!at_once) return chunk_gradients(rows, begin, end, grad_rows, entropy_rows);
+        grad_rows.copy_(cut(grad, begin, end));
+        if (entropy_rows.defined()) entropy_rows.copy_(cut(entropy_grad, begin, end));
+      },
+      d_hidden, d_weight);
+  log_probs_ = cut(rows.log_probs, 0, count).cpu();
+  entropy_ = cut(rows.entropy, 0, count).cpu();
+}
+
+}  // namespace troupe

@@ -1,0 +1,79 @@
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { asTroupeError, writeDirectory } from '../../../ts/base/atomic_dir';
+
+let dir: string;
+beforeEach(() => {
+  dir = mkdtempSync(path.join(tmpdir(), 'troupe-atomic-'));
+});
+afterEach(() => rmSync(dir, { recursive: true }));
+
+const fill = (text: string) => async (temporary: string) =>
+  writeFileSync(path.join(temporary, 'config.json'), text);
+
+test('writes, and replaces an earlier save', async () => {
+  const target = path.join(dir, 'deep', 'model');
+  await writeDirectory(target, fill('one'));
+  await writeDirectory(target, fill('two'));
+  expect(readFileSync(path.join(target, 'config.json'), 'utf8')).toBe('two');
+  expect(readdirSync(path.dirname(target))).toEqual(['model']);
+});
+
+test('where no directory can be made it says so', async () => {
+  const nowhere = '/proc/nowhere/deep/model';
+  await expect(writeDirectory(nowhere, fill('one'))).rejects.toMatchObject({
+    code: 'IO',
+    message: expect.stringMatching(
+      /cannot write \/proc\/nowhere\/deep\/model: ENOENT.*mkdir '\/proc\/nowhere'/,
+    ),
+  });
+  writeFileSync(path.join(dir, 'file'), '');
+  await expect(writeDirectory(path.join(dir, 'file', 'model'), fill('one'))).rejects.toMatchObject({
+    code: 'IO',
+    message: expect.stringMatching(/EEXIST/),
+  });
+});
+
+test.each(['adapter_config.json', 'engine.json'])('replaces a save that is known by its %s', async (mark) => {
+  const target = path.join(dir, 'adapter');
+  for (const text of ['one', 'two'])
+    await writeDirectory(target, async (temporary) => {
+      mkdirSync(path.join(temporary, 'lora_adapter'));
+      writeFileSync(path.join(temporary, mark), text);
+    });
+  expect(readFileSync(path.join(target, mark), 'utf8')).toBe('two');
+});
+
+test('a failure leaves what was there and nothing else', async () => {
+  const target = path.join(dir, 'model');
+  await writeDirectory(target, fill('one'));
+  const full = Object.assign(new Error('no space'), { code: 'ENOSPC' });
+  const failing = writeDirectory(target, async (temporary) => {
+    writeFileSync(path.join(temporary, 'config.json'), 'half');
+    throw full;
+  });
+  await expect(failing).rejects.toMatchObject({ code: 'NO_SPACE' });
+  expect(readFileSync(path.join(target, 'config.json'), 'utf8')).toBe('one');
+  expect(readdirSync(dir)).toEqual(['model']);
+});
+
+test('never deletes files that are not its own', async () => {
+  writeFileSync(path.join(dir, 'data.json'), '');
+  await expect(writeDirectory(dir, fill('x'))).rejects.toThrow(
+    /holds 'data.json', which a save would delete/,
+  );
+  writeFileSync(path.join(dir, 'config.json'), '');
+  mkdirSync(path.join(dir, 'notes'));
+  await expect(writeDirectory(dir, fill('x'))).rejects.toThrow(/holds 'notes'/);
+  await expect(writeDirectory(path.join(dir, 'config.json'), fill('x'))).rejects.toThrow(/it is a file/);
+  await expect(writeDirectory(path.join(dir, 'config.json', 'x'), fill('x'))).rejects.toMatchObject({
+    code: 'IO',
+  });
+});
+
+test('a directory that may not be written to', () => {
+  const denied = asTroupeError(Object.assign(new Error('denied'), { code: 'EACCES' }), 'write /x');
+  expect(denied.code).toBe('IO');
+  expect(denied.message).toMatch(/cannot write \/x: denied; choose a directory/);
+});

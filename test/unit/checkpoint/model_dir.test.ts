@@ -1,0 +1,137 @@
+import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { loadModelDirectory } from '../../../ts/checkpoint/model_dir';
+
+const fixtures = path.join(__dirname, '../../fixtures/conformance');
+const models = readdirSync(path.join(fixtures, 'models')).map((name) => path.join(fixtures, 'models', name));
+const updates = readdirSync(path.join(fixtures, 'update_models')).map((name) =>
+  path.join(fixtures, 'update_models', name),
+);
+const named = (dirs: string[]): [string, string][] => dirs.map((dir) => [path.basename(dir), dir]);
+
+describe('conformance checkpoints', () => {
+  test.each(named([...models, ...updates]))('%s: every tensor finds its place', (_name, dir) => {
+    for (const role of readdirSync(dir).filter((name) => name === 'actor' || name === 'critic')) {
+      const model = loadModelDirectory(path.join(dir, role), role === 'actor' ? 'lm' : 'value');
+      const slices = model.files.flatMap((f) => f.tensors);
+      expect(slices).toHaveLength(model.mapping.length);
+      expect(model.freshHead).toBe(false);
+      expect(model.dtypes.get(model.mapping[0]!.hf)).toBe('F32');
+      expect(model.eosTokenIds).toHaveLength(1);
+      // Rows of one parameter follow each other without gap.
+      const rows = new Map<string, number>();
+      for (const m of model.mapping) {
+        expect(m.row).toBe(rows.get(m.param) ?? 0);
+        rows.set(m.param, m.row + m.rows);
+      }
+    }
+  });
+
+  test.each(named(models))('%s: a critic starts from the causal LM with a fresh head', (_name, dir) => {
+    const model = loadModelDirectory(path.join(dir, 'actor'), 'value');
+    expect(model.freshHead).toBe(true);
+    expect(model.config.valueBias).toBe(true);
+    const params = new Set(model.files.flatMap((f) => f.tensors.map((t) => t.param)));
+    expect(params.has('head.weight')).toBe(false);
+    expect(params.has('norm.weight')).toBe(true);
+  });
+
+  test('fused and transposed slices', () => {
+    const qwen = loadModelDirectory(path.join(fixtures, 'models/qwen2_tied/actor'), 'lm');
+    const qkv = qwen.mapping.filter((m) => m.param === 'layers.1.attn.qkv.weight');
+    expect(qkv.map((m) => [m.hf.split('.')[4], m.row, m.rows])).toEqual([
+      ['q_proj', 0, 56],
+      ['k_proj', 56, 28],
+      ['v_proj', 84, 28],
+    ]);
+    const mixtral = loadModelDirectory(path.join(fixtures, 'models/mixtral/actor'), 'lm');
+    const expert = mixtral.mapping.filter((m) => m.param === 'layers.0.moe.experts.3.in.weight');
+    expect(expert.map((m) => m.hf.split('.')[6])).toEqual(['w1', 'w3']);
+    const gpt2 = loadModelDirectory(path.join(fixtures, 'models/gpt2/actor'), 'lm');
+    expect(gpt2.mapping.find((m) => m.param === 'layers.0.mlp.in.weight')).toMatchObject({
+      shape: [48, 192],
+      rows: 192,
+      transpose: true,
+    });
+  });
+});
+
+describe('bad directories', () => {
+  let dir: string;
+  beforeEach(() => {
+    dir = mkdtempSync(path.join(tmpdir(), 'troupe-model-'));
+    cpSync(path.join(fixtures, 'models/llama_gqa/actor'), dir, { recursive: true });
+  });
+  afterEach(() => rmSync(dir, { recursive: true }));
+
+  const edit = (file: string, change: (json: Record<string, unknown>) => void): void => {
+    const at = path.join(dir, file);
+    const json = JSON.parse(readFileSync(at, 'utf8'));
+    change(json);
+    writeFileSync(at, JSON.stringify(json));
+  };
+  /** Renames tensors inside the header; the data stays where it is. */
+  const editHeader = (change: (text: string) => string): void => {
+    const at = path.join(dir, 'model.safetensors');
+    const bytes = readFileSync(at);
+    const end = 8 + Number(bytes.readBigUInt64LE(0));
+    const header = Buffer.from(change(bytes.subarray(8, end).toString()));
+    const prefix = Buffer.alloc(8);
+    prefix.writeBigUInt64LE(BigInt(header.length));
+    writeFileSync(at, Buffer.concat([prefix, header, bytes.subarray(end)]));
+  };
+
+  test('no directory, no config, bad JSON', () => {
+    expect(() => loadModelDirectory(path.join(dir, 'none'), 'lm')).toThrow(/none is not a directory/);
+    writeFileSync(path.join(dir, 'config.json'), '{');
+    expect(() => loadModelDirectory(dir, 'lm')).toThrow(/config.json is not valid JSON/);
+    rmSync(path.join(dir, 'config.json'));
+    expect(() => loadModelDirectory(dir, 'lm')).toThrow(/has no config.json/);
+  });
+
+  test('missing, misshapen and surplus tensors are named together', () => {
+    editHeader((text) => text.replace('"model.norm.weight"', '"model.other.weight"'));
+    edit('config.json', (c) => {
+      c.intermediate_size = 100;
+    });
+    const load = (): unknown => loadModelDirectory(dir, 'lm');
+    expect(load).toThrow(/1 missing:\n {4}model.norm.weight \[64\]/);
+    expect(load).toThrow(
+      /6 of the wrong shape:\n {4}model.layers.0.mlp.gate_proj.weight: expected \[100, 64\] but the file has \[112, 64\]/,
+    );
+    expect(load).toThrow(/and 1 more/);
+    expect(load).toThrow(/1 not expected in this model:\n {4}model.other.weight \[64\]/);
+    expect(load).toThrow(expect.objectContaining({ code: 'INVALID_MODEL' }));
+  });
+
+  test('buffers and the head of a tied model are left out; a prefix may be missing', () => {
+    edit('config.json', (c) => {
+      c.tie_word_embeddings = true;
+    });
+    editHeader((text) => text.replaceAll('"model.', '"'));
+    const model = loadModelDirectory(dir, 'lm');
+    expect(model.files[0]!.tensors.map((t) => t.label)).toContain('layers.0.self_attn.q_proj.weight');
+    expect(model.mapping.some((m) => m.hf === 'lm_head.weight')).toBe(false);
+  });
+
+  test('a dtype that cannot be read', () => {
+    editHeader((text) => text.replace(/("model.norm.weight":\{"dtype":)"F32"/, '$1"I32"'));
+    expect(() => loadModelDirectory(dir, 'lm')).toThrow(
+      /unsupported dtype \(supported: F32, F16, BF16\):\n {4}model.norm.weight: I32/,
+    );
+  });
+
+  test('an actor from a critic directory', () => {
+    const critic = path.join(fixtures, 'models/llama_gqa/critic');
+    expect(() => loadModelDirectory(critic, 'lm')).toThrow(
+      /lm_head.weight \[150, 64\][\s\S]*score.weight \[1, 64\]/,
+    );
+  });
+
+  test('generation_config.json has the last word on eos', () => {
+    expect(loadModelDirectory(dir, 'lm').eosTokenIds).toEqual([149]);
+    writeFileSync(path.join(dir, 'generation_config.json'), '{"eos_token_id": [3, 4]}');
+    expect(loadModelDirectory(dir, 'lm').eosTokenIds).toEqual([3, 4]);
+  });
+});

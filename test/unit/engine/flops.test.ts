@@ -1,0 +1,32 @@
+import { flopUtilisation, trainingFlops } from '../../../ts/engine/flops';
+import { tinyModel } from '../../helpers/tiny_model';
+
+test('a dense decoder: 6 N Σ L + 6 Σ L² head_dim heads layers', () => {
+  // Per layer: MLP 3·8·16, projections 8·(8 + 4 + 4 + 8); embedding and head 2·16·8; N = 384 + 192 + 256.
+  expect(trainingFlops(tinyModel(), [2, 3])).toBe(6 * 832 * 5 + 6 * (4 + 9) * 4 * 2 * 1);
+});
+
+test('mixture of experts: the experts that a token meets, and the router', () => {
+  const model = tinyModel({
+    numLayers: 2,
+    moe: { ...(tinyModel().moe ?? {}), numExperts: 4, topK: 2, intermediateSize: 6 } as never,
+    moeLayers: [0, 1] as never,
+  });
+  const matrices = 2 * 192 + 384 + (2 * 3 * 8 * 6 + 8 * 4) + 256;
+  expect(trainingFlops(model, [1])).toBe(6 * matrices + 6 * 4 * 2 * 2);
+});
+
+test('a value head counts as nothing', () => {
+  expect(trainingFlops(tinyModel({ head: 'value' }), [1])).toBe(6 * (832 - 128) + 6 * 4 * 2);
+});
+
+test('utilisation: of all devices, over all passes; a forward pass is a third', () => {
+  const flops = trainingFlops(tinyModel(), [2, 3]);
+  const work = { seconds: 2, peakTflops: 1e-9, devices: 4 };
+  expect(flopUtilisation(tinyModel(), [2, 3], work)).toBeCloseTo(flops / 2 / 1000 / 4, 12);
+  expect(flopUtilisation(tinyModel(), [2, 3], { ...work, passes: 3 })).toBeCloseTo((3 * flops) / 8000, 12);
+  expect(flopUtilisation(tinyModel(), [2, 3], { ...work, forwardOnly: true })).toBeCloseTo(flops / 24000, 12);
+  const half = { ...work, hasGradient: Uint8Array.of(0, 1) };
+  const done = trainingFlops(tinyModel(), [3]) + trainingFlops(tinyModel(), [2]) / 3;
+  expect(flopUtilisation(tinyModel(), [2, 3], half)).toBeCloseTo(done / 8000, 12);
+});

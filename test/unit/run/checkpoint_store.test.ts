@@ -1,0 +1,140 @@
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { CheckpointStore } from '../../../ts/run/checkpoint_store';
+import { type DumpRow, RunDirectory, writeDump } from '../../../ts/run/run_directory';
+
+const root = (): string => mkdtempSync(join(tmpdir(), 'checkpoints-'));
+const fill = (text: string) => async (directory: string) => {
+  mkdirSync(join(directory, 'actor'));
+  writeFileSync(join(directory, 'actor', 'weights'), text);
+};
+
+describe('CheckpointStore', () => {
+  test('saves, finds the latest, keeps the newest N', async () => {
+    const store = new CheckpointStore<{ n: number }>(root(), 2);
+    expect(store.latest()).toBeNull();
+    for (const step of [2, 4, 10]) await store.save(step, { n: step }, fill(String(step)));
+    expect(readdirSync(store.root).sort()).toEqual([
+      'global_step_10',
+      'global_step_4',
+      'latest_checkpointed_iteration.txt',
+    ]);
+    const latest = store.latest();
+    expect(latest).toMatchObject({ step: 10, state: { n: 10 } });
+    expect(readFileSync(join(latest?.directory as string, 'actor', 'weights'), 'utf8')).toBe('10');
+  });
+
+  test('a failing save leaves the earlier checkpoint and nothing else', async () => {
+    const store = new CheckpointStore<object>(root());
+    await store.save(1, {}, fill('1'));
+    const full = Object.assign(new Error('ENOSPC: no space left on device, write'), { code: 'ENOSPC' });
+    const saving = store.save(2, {}, async (directory) => {
+      await fill('2')(directory);
+      throw full;
+    });
+    await expect(saving).rejects.toMatchObject({
+      code: 'NO_SPACE',
+      message: expect.stringContaining('global_step_2'),
+    });
+    expect(readdirSync(store.root).sort()).toEqual(['global_step_1', 'latest_checkpointed_iteration.txt']);
+    expect(store.latest()?.step).toBe(1);
+  });
+
+  test('survives what a killed process may leave at any instant', async () => {
+    const store = new CheckpointStore<object>(root());
+    await store.save(1, {}, fill('1'));
+    // Killed while writing step 2; and after its rename, before `latest`.
+    mkdirSync(join(store.root, '.incomplete_global_step_2', 'actor'), { recursive: true });
+    expect(store.latest()?.step).toBe(1);
+    mkdirSync(join(store.root, 'global_step_2'));
+    writeFileSync(join(store.root, 'global_step_2', 'trainer.json'), '{}');
+    expect(store.latest()?.step).toBe(1);
+    await store.save(2, {}, fill('2'));
+    expect(store.latest()?.step).toBe(2);
+    expect(readdirSync(store.root).filter((name) => name.startsWith('.'))).toEqual([]);
+    // Killed while step 2 was being overwritten.
+    rmSync(join(store.root, 'global_step_2'), { recursive: true });
+    expect(store.latest()?.step).toBe(1);
+  });
+
+  test('names what is not a checkpoint', async () => {
+    const store = new CheckpointStore<object>(root());
+    expect(() => store.read(join(store.root, 'global_step_9'))).toThrow(/global_step_9 is not a checkpoint/);
+    expect(() => store.read(store.root)).toThrow(/is not a checkpoint/);
+    await store.save(3, {}, fill('3'));
+    writeFileSync(join(store.root, 'global_step_3', 'trainer.json'), '{"ste');
+    expect(() => store.latest()).toThrow(/trainer\.json is damaged/);
+    writeFileSync(join(store.root, 'latest_checkpointed_iteration.txt'), 'three');
+    expect(() => store.latest()).toThrow(/expected a step number but got "three"/);
+  });
+});
+
+describe('RunDirectory', () => {
+  it('writes integers beyond 2^53 of a data set as their digits', () => {
+    const row: DumpRow = {
+      step: 1,
+      input: 'a',
+      output: 'b',
+      gts: 2n ** 60n,
+      score: 1,
+      extra: { id: [2n ** 53n + 1n] },
+    };
+    const dump = join(root(), 'dump');
+    writeDump(dump, '1', [row]);
+    expect(JSON.parse(readFileSync(join(dump, '1.jsonl'), 'utf8'))).toMatchObject({
+      gts: '1152921504606846976',
+      extra: { id: ['9007199254740993'] },
+    });
+  });
+
+  test('refuses a path it cannot write to', () => {
+    const file = join(root(), 'file');
+    writeFileSync(file, '');
+    expect(() => new RunDirectory(join(file, 'run'))).toThrow(/default_local_dir .*file\/run/);
+    expect(() => new RunDirectory('/proc/no/run')).toThrow(/default_local_dir \/proc\/no\/run/);
+  });
+
+  test('rewinds a log to a step and drops a torn last line', () => {
+    const directory = new RunDirectory(root());
+    const log = directory.file('metrics.jsonl');
+    const lines = [0, 1, 2, 3].map((step) => `{"step":${step},"x":1}\n`);
+    writeFileSync(log, `${lines.join('')}{"step":4,"x`);
+    directory.rewindLog('metrics.jsonl', 2);
+    expect(readFileSync(log, 'utf8')).toBe(lines.slice(0, 3).join(''));
+    directory.rewindLog('metrics.jsonl', 0);
+    expect(readFileSync(log, 'utf8')).toBe('');
+    directory.rewindLog('absent.jsonl', 0);
+    expect(existsSync(directory.file('absent.jsonl'))).toBe(false);
+  });
+
+  test('samples are spread over the batch; a dump has them all', () => {
+    const directory = new RunDirectory(root());
+    const rows: DumpRow[] = Array.from({ length: 10 }, (_, i) => ({
+      step: 1,
+      input: `${i}`,
+      output: '',
+      gts: 1,
+      score: 0,
+    }));
+    directory.writeSamples('1', rows);
+    const inputs = (path: string): string[] =>
+      readFileSync(path, 'utf8')
+        .trim()
+        .split('\n')
+        .map((line) => JSON.parse(line).input);
+    expect(inputs(join(directory.path, 'samples', '1.jsonl'))).toEqual(['0', '2', '4', '6']);
+    const dump = join(directory.path, 'dump');
+    writeDump(dump, '1', rows);
+    writeDump(dump, '1', rows);
+    expect(inputs(join(dump, '1.jsonl'))).toHaveLength(10);
+  });
+});

@@ -1,0 +1,229 @@
+import { BYPASS_MODE, registeredPolicyLoss } from '../algorithms/policy_losses/registry';
+import type { RolloutCorrectionOptions } from '../algorithms/rollout_correction/options';
+import { badOption, checkOptionNames } from '../base/check_options';
+import { WorkerGroup } from '../controller/worker_group';
+import type { NativeMetrics, NativePolicyLossInputs, NativePolicyLossOptions } from '../native/bridge';
+import { bypassLoss, givenLoss } from './given_loss';
+import type { PolicyLossOptions, ValueLossOptions } from './update_options';
+import { resolvePolicyLoss, resolveValueLoss } from './update_options';
+
+// The core's losses on given per-token arrays, for study and tests. Each call starts one worker process (about a second)
+// unless it is given a group.
+
+interface LossLayout {
+  /** [b+1] over response tokens; default: one sequence. */
+  offsets?: ArrayLike<number>;
+  /** [ΣR] 0/1; default: all ones. */
+  responseMask?: ArrayLike<number>;
+  /** Divisor of token-mean: mask sum of the whole mini-batch; default: of these inputs. */
+  globalTokens?: number;
+  /** Divisor of seq-mean-*: sequences of the whole mini-batch; default: of these inputs. */
+  globalSequences?: number;
+}
+
+/** All arrays [ΣR]. */
+export interface PolicyLossInputs extends LossLayout {
+  logProbs: ArrayLike<number>;
+  /** bypass_mode takes rolloutLogProbs, and these only without them; every other mode needs them. */
+  oldLogProbs?: ArrayLike<number>;
+  advantages: ArrayLike<number>;
+  entropy?: ArrayLike<number>;
+  refLogProbs?: ArrayLike<number>;
+  rolloutIsWeights?: ArrayLike<number>;
+  rolloutLogProbs?: ArrayLike<number>;
+}
+
+/** All arrays [ΣR]. */
+export interface ValueLossInputs extends LossLayout {
+  predictions: ArrayLike<number>;
+  values: ArrayLike<number>;
+  returns: ArrayLike<number>;
+}
+
+export interface PolicyLossResult {
+  loss: number;
+  /** [ΣR] d loss / d log-prob */
+  gradLogProbs: Float32Array;
+  /** [ΣR] d loss / d entropy; null when the entropy is not part of the loss */
+  gradEntropy: Float32Array | null;
+  metrics: NativeMetrics;
+}
+
+export interface ValueLossResult {
+  loss: number;
+  /** [ΣR] d loss / d prediction */
+  gradValues: Float32Array;
+  metrics: NativeMetrics;
+}
+
+const LAYOUT_KEYS = ['offsets', 'responseMask', 'globalTokens', 'globalSequences'];
+const POLICY_KEYS = [
+  'logProbs',
+  'oldLogProbs',
+  'advantages',
+  'entropy',
+  'refLogProbs',
+  'rolloutIsWeights',
+  'rolloutLogProbs',
+];
+
+/**
+ * A policy loss by mode (vanilla, gspo, ..., bypass_mode, or a registered one), its gradient and its metrics. In bypass_mode
+ * globalTokens counts, by default, the tokens that are not rejected. Formulas and sources: docs/algorithms.md.
+ * @throws TroupeError INVALID_ARGUMENT naming the option or array
+ */
+export async function policyLoss(
+  mode: string,
+  inputs: PolicyLossInputs,
+  options: PolicyLossOptions = {},
+  group?: WorkerGroup,
+): Promise<PolicyLossResult> {
+  const where = 'policyLoss';
+  checkOptionNames(where, inputs, [...LAYOUT_KEYS, ...POLICY_KEYS]);
+  const length = inputs.logProbs.length;
+  const layout = resolveLayout(where, inputs, length);
+  const floats = (name: keyof PolicyLossInputs): Float32Array | null =>
+    column(where, name, inputs[name], length);
+  const loss = resolvePolicyLoss(where, { ...options, mode }, longestOf(layout.offsets));
+  const rolloutLogProbs = floats('rolloutLogProbs');
+  const old = floats('oldLogProbs');
+  const native: NativePolicyLossInputs = {
+    ...layout,
+    logProbs: Float32Array.from(inputs.logProbs),
+    entropy: floats('entropy') ?? (loss.entropyCoeff === 0 ? null : missing(where, 'entropy')),
+    oldLogProbs: (mode === BYPASS_MODE ? rolloutLogProbs : null) ?? old ?? missing(where, 'oldLogProbs'),
+    advantages: floats('advantages') ?? missing(where, 'advantages'),
+    refLogProbs: floats('refLogProbs') ?? (loss.useKlLoss ? missing(where, 'refLogProbs') : null),
+    rolloutIsWeights: floats('rolloutIsWeights'),
+    rolloutLogProbs,
+    givenLoss: null,
+  };
+  const prepared = prepare(native, loss, options.rolloutCorrection ?? {}, inputs.globalTokens);
+  const result = await withGroup(group, (workers) =>
+    workers.callBinding('policyLoss', [prepared.inputs, prepared.loss]),
+  );
+  return { ...result, metrics: { ...prepared.metrics, ...result.metrics } };
+}
+
+/** A loss that TypeScript computes or corrects, as the core takes it; the core's own as they are. */
+function prepare(
+  inputs: NativePolicyLossInputs,
+  loss: NativePolicyLossOptions,
+  correction: RolloutCorrectionOptions,
+  globalTokens: number | undefined,
+): { inputs: NativePolicyLossInputs; loss: NativePolicyLossOptions; metrics: NativeMetrics } {
+  if (loss.mode === BYPASS_MODE) {
+    const { mode, responseMask, rolloutIsWeights, metrics } = bypassLoss(
+      { ...inputs, rolloutLogProbs: inputs.oldLogProbs },
+      correction,
+    );
+    const left = responseMask.reduce((n, bit) => n + bit, 0);
+    return {
+      inputs: { ...inputs, responseMask, rolloutIsWeights, globalTokens: globalTokens ?? left },
+      loss: { ...loss, mode },
+      metrics,
+    };
+  }
+  const fn = registeredPolicyLoss(loss.mode);
+  if (fn === null) return { inputs, loss, metrics: {} };
+  const { refLogProbs, rolloutIsWeights, rolloutLogProbs, entropy, givenLoss: _, ...columns } = inputs;
+  const { given, metrics } = givenLoss(
+    loss.mode,
+    fn,
+    {
+      ...columns,
+      entropy: entropy ?? missing('policyLoss', `entropy, which '${loss.mode}' may use,`),
+      ...(refLogProbs === null ? {} : { refLogProbs }),
+      ...(rolloutIsWeights === null ? {} : { rolloutIsWeights }),
+      ...(rolloutLogProbs === null ? {} : { rolloutLogProbs }),
+    },
+    loss,
+  );
+  return {
+    inputs: { ...inputs, rolloutIsWeights: null, givenLoss: given },
+    loss: { ...loss, mode: 'linear' },
+    metrics,
+  };
+}
+
+/** The clipped value loss ½ max((v - R)², (clip(v, V ± clipRangeValue) - R)²), its gradient and its metrics. */
+export async function valueLoss(
+  inputs: ValueLossInputs,
+  options: ValueLossOptions = {},
+  group?: WorkerGroup,
+): Promise<ValueLossResult> {
+  const where = 'valueLoss';
+  checkOptionNames(where, inputs, [...LAYOUT_KEYS, 'predictions', 'values', 'returns']);
+  checkOptionNames(where, options, ['clipRangeValue', 'aggregation', 'scaleFactor']);
+  const length = inputs.predictions.length;
+  const layout = resolveLayout(where, inputs, length);
+  const native = {
+    ...layout,
+    predictions: Float32Array.from(inputs.predictions),
+    values: column(where, 'values', inputs.values, length) ?? missing(where, 'values'),
+    returns: column(where, 'returns', inputs.returns, length) ?? missing(where, 'returns'),
+  };
+  const loss = resolveValueLoss(where, options, longestOf(layout.offsets));
+  const result = await withGroup(group, (workers) => workers.callBinding('valueLoss', [native, loss]));
+  return { loss: result.loss, gradValues: result.gradPredictions, metrics: result.metrics };
+}
+
+function resolveLayout(
+  where: string,
+  inputs: LossLayout,
+  length: number,
+): { offsets: Int32Array; responseMask: Uint8Array; globalTokens: number; globalSequences: number } {
+  const offsets = Int32Array.from(inputs.offsets ?? [0, length]);
+  const rising = offsets.every((at, i) => i === 0 || at >= (offsets[i - 1] as number));
+  if (offsets.length < 1 || offsets[0] !== 0 || offsets[offsets.length - 1] !== length || !rising) {
+    throw badOption(
+      where,
+      `offsets: expected [b+1] rising from 0 to ${length} but got [${[...offsets].slice(0, 8).join(', ')}]`,
+    );
+  }
+  const responseMask =
+    inputs.responseMask === undefined ? new Uint8Array(length).fill(1) : Uint8Array.from(inputs.responseMask);
+  if (responseMask.length !== length) {
+    throw badOption(
+      where,
+      `responseMask: expected ${length} entries, as the other arrays, but got ${responseMask.length}`,
+    );
+  }
+  return {
+    offsets,
+    responseMask,
+    globalTokens: inputs.globalTokens ?? responseMask.reduce((n, m) => n + m, 0),
+    globalSequences: inputs.globalSequences ?? offsets.length - 1,
+  };
+}
+
+function column(where: string, name: string, value: unknown, length: number): Float32Array | null {
+  if (value === undefined) return null;
+  const array = Float32Array.from(value as ArrayLike<number>);
+  if (array.length !== length)
+    throw badOption(
+      where,
+      `${name}: expected ${length} entries, as the other arrays, but got ${array.length}`,
+    );
+  return array;
+}
+
+function missing(where: string, name: string): never {
+  throw badOption(where, `${name} is missing`);
+}
+
+const longestOf = (offsets: Int32Array): number =>
+  offsets.reduce((longest, at, i) => (i === 0 ? 0 : Math.max(longest, at - (offsets[i - 1] as number))), 0);
+
+async function withGroup<T>(
+  group: WorkerGroup | undefined,
+  work: (group: WorkerGroup) => Promise<T>,
+): Promise<T> {
+  if (group !== undefined) return work(group);
+  const own = await WorkerGroup.launch({ worldSize: 1, device: 'cpu' });
+  try {
+    return await work(own);
+  } finally {
+    await own.close();
+  }
+}

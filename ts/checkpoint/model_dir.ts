@@ -1,0 +1,92 @@
+import { existsSync, statSync } from 'node:fs';
+import path from 'node:path';
+import { TroupeError } from '../errors';
+import type { Head } from '../model/hf_config';
+import { resolveModelConfig } from '../model/hf_config';
+import type { TensorMapping } from '../model/tensor_names';
+import { tensorMapping, valueHeadName } from '../model/tensor_names';
+import type { NativeModelConfig, NativeTensorFile } from '../native/bridge';
+import { markFloats } from './json_floats';
+import { planLoad } from './load_plan';
+import type { StoredTensor } from './safetensors';
+import { parseObject, readTensors, readText } from './safetensors';
+import type { FloatDtype } from './write_plan';
+import { isFloatDtype } from './write_plan';
+
+/** A Hugging Face directory, read and checked up to, but not including, the tensors' bytes. */
+export interface LoadedModel {
+  dir: string;
+  /** config.json as it is, floats marked (checkpoint/json_floats.ts). */
+  raw: Record<string, unknown>;
+  config: NativeModelConfig;
+  mapping: TensorMapping[];
+  /** What `importTensors` takes to fill the parameters. */
+  files: NativeTensorFile[];
+  /** Where the tensors lie, by Hugging Face name. */
+  stored: ReadonlyMap<string, StoredTensor>;
+  /** dtype of each stored tensor, by Hugging Face name. */
+  dtypes: Map<string, FloatDtype>;
+  /** generation_config.json's eos ids, else config.json's. */
+  eosTokenIds: number[];
+  /** The value head is not in the files and starts from its initial values. */
+  freshHead: boolean;
+}
+
+/**
+ * Reads a model directory for a causal LM (`head: 'lm'`) or a critic (`'value'`). A critic may start from a causal LM: its
+ * `lm_head.weight` is left out and the value head starts fresh. Throws INVALID_MODEL naming file, key or tensor.
+ */
+export function loadModelDirectory(dir: string, head: Head): LoadedModel {
+  const configFile = path.join(dir, 'config.json');
+  if (!existsSync(dir) || !statSync(dir).isDirectory()) {
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[model] expected a Hugging Face model directory, but ${dir} is not a directory`,
+    );
+  }
+  if (!existsSync(configFile)) {
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[model] ${dir} has no config.json: expected a Hugging Face model directory`,
+    );
+  }
+  const text = readText(configFile);
+  const raw = parseObject(text, configFile);
+  const { native: config, eosTokenIds } = resolveModelConfig(raw, head, configFile);
+  const stored = readTensors(dir);
+  const scoreName = valueHeadName(config.family);
+  const freshHead = head === 'value' && !stored.has(`${scoreName}.weight`);
+  // A value head without a bias, as sequence classification has it, stays without one.
+  if (head === 'value' && !freshHead) config.valueBias = stored.has(`${scoreName}.bias`);
+  const mapping = tensorMapping(config);
+  const { files, found } = planLoad(dir, stored, mapping, {
+    optional: (hf) => freshHead && hf.startsWith(`${scoreName}.`),
+    // Hugging Face, too, leaves the stored head of a model with tied embeddings out.
+    ignored: (hf) => hf === 'lm_head.weight' && (head === 'value' || config.tiedEmbeddings),
+  });
+  return {
+    dir,
+    raw: parseObject(markFloats(text), configFile),
+    config,
+    mapping,
+    files,
+    stored: found,
+    dtypes: dtypesOf(found),
+    eosTokenIds: generationEos(dir) ?? eosTokenIds,
+    freshHead,
+  };
+}
+
+function dtypesOf(found: ReadonlyMap<string, StoredTensor>): Map<string, FloatDtype> {
+  const dtypes = new Map<string, FloatDtype>();
+  for (const [hf, { dtype }] of found) if (isFloatDtype(dtype)) dtypes.set(hf, dtype);
+  return dtypes;
+}
+
+function generationEos(dir: string): number[] | null {
+  const file = path.join(dir, 'generation_config.json');
+  if (!existsSync(file)) return null;
+  const eos = parseObject(readText(file), file).eos_token_id;
+  const ids = Array.isArray(eos) ? eos : [eos];
+  return ids.length > 0 && ids.every((id) => Number.isInteger(id)) ? (ids as number[]) : null;
+}

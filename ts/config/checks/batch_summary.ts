@@ -1,0 +1,107 @@
+import { hasRewardPool, policyRanks, rewardRanks } from '../derived/pools';
+import { needsCritic, needsRewardModel } from '../derived/roles';
+import { ulyssesOf } from '../derived/ulysses';
+import type { ResolvedConfig } from '../schema/ppo_schema';
+import type { ResolvedSftConfig } from '../schema/sft_schema';
+
+/** The mean over ranks, which share unevenly where it is no whole number. */
+const perRank = (n: number, ranks: number): string =>
+  n % ranks === 0 ? `${n / ranks} per rank` : `about ${(n / ranks).toFixed(1)} per rank`;
+
+const count = (n: number, noun: string): string => `${n} ${noun}${n === 1 ? '' : 's'}`;
+
+const microBatches = (perRank: number, sharing: number): string =>
+  sharing === 1
+    ? `micro-batches of up to ${perRank} tokens`
+    : `micro-batches of up to ${perRank} x ${sharing} = ${perRank * sharing} tokens, shared by ${sharing} ranks`;
+
+/** Every batch size of a run in its unit, one line each. */
+export function batchArithmetic(config: ResolvedConfig | ResolvedSftConfig): string[] {
+  return 'actor_rollout_ref' in config ? rlArithmetic(config) : sftArithmetic(config);
+}
+
+function rlArithmetic(config: ResolvedConfig): string[] {
+  const { data, actor_rollout_ref: roles, critic, reward, trainer, algorithm } = config;
+  const { n, val_kwargs } = roles.rollout;
+  const ranks = policyRanks(config);
+  const sequences = data.train_batch_size * n;
+  const lines = [
+    ...pools(config),
+    `step: ${count(data.train_batch_size, 'prompt')} x ${count(n, 'response')} = ${count(sequences, 'sequence')}, ` +
+      `${perRank(sequences, ranks)} (${count(ranks, 'rank')})`,
+    `sequence: at most ${data.max_prompt_length} + ${data.max_response_length} = ` +
+      `${data.max_prompt_length + data.max_response_length} tokens (prompt + response)`,
+    role('actor', roles.actor, ulyssesOf(roles.actor, roles.actor.fsdp_config)),
+  ];
+  if (algorithm.filter_groups.enable) {
+    const { metric, max_num_gen_batches: limit } = algorithm.filter_groups;
+    lines.push(
+      `dynamic sampling: generation batches of ${count(data.gen_batch_size, 'prompt')} until ${data.train_batch_size} have responses ` +
+        `that differ in ${metric}, ${limit === 0 ? 'without a limit' : `at most ${limit}`}`,
+    );
+  }
+  if (needsCritic(config)) lines.push(role('critic', critic, ulyssesOf(critic, critic.model.fsdp_config)));
+  if (needsRewardModel(config)) {
+    const { forward_max_token_len_per_gpu: tokens, ulysses_sequence_parallel_size: sharing } =
+      reward.reward_model;
+    const generated = data.gen_batch_size * n;
+    const own = hasRewardPool(config)
+      ? `${count(generated, 'sequence')} per generation batch, ${perRank(generated, rewardRanks(config))}; `
+      : '';
+    lines.push(`reward model: ${own}${microBatches(tokens, sharing)}`);
+  }
+  if (data.val_files !== null) {
+    const batch = data.val_batch_size === null ? 'all prompts' : count(data.val_batch_size, 'prompt');
+    lines.push(`validation: ${batch} per batch x ${count(val_kwargs.n, 'response')}`);
+  }
+  return [...lines, duration(trainer, 'prompt', data.gen_batch_size)];
+
+  function role(
+    name: string,
+    keys: { ppo_mini_batch_size: number; ppo_epochs: number; ppo_max_token_len_per_gpu: number },
+    sharing: number,
+  ): string {
+    const miniBatches = data.train_batch_size / keys.ppo_mini_batch_size;
+    const sequencesPerMini = keys.ppo_mini_batch_size * n;
+    return (
+      `${name}: mini-batch of ${count(keys.ppo_mini_batch_size, 'prompt')} = ${count(sequencesPerMini, 'sequence')}, ` +
+      `${perRank(sequencesPerMini, ranks)}; ${miniBatches} mini-batch${miniBatches === 1 ? '' : 'es'} x ` +
+      `${count(keys.ppo_epochs, 'epoch')} = ${count(miniBatches * keys.ppo_epochs, 'optimiser step')} per step; ` +
+      microBatches(keys.ppo_max_token_len_per_gpu, sharing)
+    );
+  }
+}
+
+function pools(config: ResolvedConfig): string[] {
+  if (!hasRewardPool(config)) return [];
+  const [policy, reward] = [policyRanks(config), rewardRanks(config)];
+  return [
+    `pools: policy, ${count(policy, 'rank')}; reward, ${count(reward, 'rank')} for the reward model alone; ` +
+      `${policy + reward} worker processes`,
+  ];
+}
+
+function sftArithmetic({
+  data,
+  trainer,
+  ulysses_sequence_parallel_size: sharing,
+}: ResolvedSftConfig): string[] {
+  const ranks = policyRanks({ trainer });
+  return [
+    `step: ${count(data.train_batch_size, 'example')} = 1 optimiser step, ${perRank(data.train_batch_size, ranks)} ` +
+      `(${count(ranks, 'rank')}); ${microBatches(data.max_token_len_per_gpu, sharing)}`,
+    `example: at most ${data.max_length} tokens (prompt + response)`,
+    duration(trainer, 'example', data.train_batch_size),
+  ];
+}
+
+function duration(
+  trainer: { total_training_steps: number | null; total_epochs: number },
+  unit: string,
+  batch: number,
+): string {
+  const epoch = `one epoch is floor(${unit}s of the training set / ${batch}) steps`;
+  if (trainer.total_training_steps !== null)
+    return `run: ${count(trainer.total_training_steps, 'step')}; ${epoch}`;
+  return `run: ${count(trainer.total_epochs, 'epoch')}; ${epoch}`;
+}

@@ -1,0 +1,277 @@
+import { advantageEstimatorNames } from '../../algorithms/advantages';
+import { policyLossNames, unknownPolicyLoss } from '../../algorithms/policy_losses/registry';
+import { ConfigError } from '../../errors';
+import { rewardManagerNames } from '../../reward/manager';
+import { checkCorrection } from '../derived/correction';
+import { checkRewardPool, policyRanks, rewardRanks } from '../derived/pools';
+import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';
+import { checkUlysses, checkUlyssesSize, ulyssesOf } from '../derived/ulysses';
+import { nearestName } from '../reading/nearest';
+import { LOGGER_NAMES, UNAVAILABLE_LOGGERS } from '../schema/logger_names';
+import type { ResolvedConfig } from '../schema/ppo_schema';
+import type { ResolvedSftConfig } from '../schema/sft_schema';
+import { checkReward } from './reward_checks';
+
+/** What both programs have in common. */
+export function checkRun({ trainer }: Pick<ResolvedConfig, 'trainer'>): void {
+  for (const name of trainer.logger) checkLogger(name);
+  if (trainer.nnodes !== 1) {
+    throw new ConfigError(
+      `trainer.nnodes: expected 1, got ${trainer.nnodes}: this version trains on one machine (n_gpus_per_node workers)`,
+      'trainer.nnodes',
+    );
+  }
+}
+
+function checkLogger(name: string): void {
+  if (LOGGER_NAMES.includes(name)) return;
+  const nearest = nearestName(LOGGER_NAMES, name);
+  const hint = UNAVAILABLE_LOGGERS.includes(name)
+    ? `${name} is not available in Troupe; metrics.jsonl in the run directory is always written`
+    : nearest === null
+      ? 'metrics.jsonl in the run directory is always written'
+      : `did you mean ${nearest}?`;
+  throw new ConfigError(
+    `trainer.logger: expected some of ${LOGGER_NAMES.join(', ')}, got "${name}": ${hint}`,
+    'trainer.logger',
+  );
+}
+
+/** What no single key can tell: values that contradict each other. */
+export function checkConsistency(config: ResolvedConfig): void {
+  const { data, actor_rollout_ref: roles, critic, algorithm, trainer } = config;
+  checkEstimator(algorithm.adv_estimator, config);
+  checkDynamicSampling(config);
+  checkRewardManager(config.reward);
+
+  checkDivides(config, 'actor_rollout_ref.actor.ppo_mini_batch_size', roles.actor.ppo_mini_batch_size);
+  checkRewardPool(config);
+  checkUlysses(config);
+  checkFits(
+    config,
+    'actor_rollout_ref.actor.ppo_max_token_len_per_gpu',
+    roles.actor.ppo_max_token_len_per_gpu,
+    ulyssesOf(roles.actor, roles.actor.fsdp_config),
+  );
+  if (needsCritic(config)) {
+    checkDivides(config, 'critic.ppo_mini_batch_size', critic.ppo_mini_batch_size);
+    const ranks = ulyssesOf(critic, critic.model.fsdp_config);
+    checkFits(config, 'critic.ppo_max_token_len_per_gpu', critic.ppo_max_token_len_per_gpu, ranks);
+  }
+  if (needsReference(config)) {
+    const capacity = roles.ref.log_prob_max_token_len_per_gpu;
+    const ranks = roles.ref.ulysses_sequence_parallel_size;
+    checkFits(config, 'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu', capacity, ranks);
+  }
+
+  const ranks = policyRanks(config);
+  checkFsdpSize('actor_rollout_ref.actor.fsdp_config', roles.actor.fsdp_config.fsdp_size, ranks);
+  if (needsCritic(config)) {
+    checkFsdpSize('critic.model.fsdp_config', critic.model.fsdp_config.fsdp_size, ranks);
+  }
+  if (needsRewardModel(config)) {
+    const section = 'reward.reward_model.model.fsdp_config';
+    const { fsdp_size: size } = config.reward.reward_model.model.fsdp_config;
+    checkFsdpSize(section, size, rewardRanks(config));
+  }
+  checkReward(config);
+
+  const { do_sample, temperature } = roles.rollout;
+  if (!do_sample || temperature === 0) {
+    const key = `actor_rollout_ref.rollout.${do_sample ? 'temperature' : 'do_sample'}`;
+    throw new ConfigError(
+      `${key}: training needs sampled responses (do_sample=true and a temperature > 0: log-probs divide by it); ` +
+        'for greedy validation set actor_rollout_ref.rollout.val_kwargs',
+      key,
+    );
+  }
+  if (trainer.val_only && data.val_files === null) {
+    throw new ConfigError('trainer.val_only: expected data.val_files to be given', 'data.val_files');
+  }
+  if (trainer.resume_mode === 'resume_path' && trainer.resume_from_path === null) {
+    throw new ConfigError(
+      'trainer.resume_from_path: expected a checkpoint directory (.../global_step_N) because trainer.resume_mode is resume_path',
+      'trainer.resume_from_path',
+    );
+  }
+  if (trainer.resume_mode !== 'resume_path' && trainer.resume_from_path !== null) {
+    throw new ConfigError(
+      `trainer.resume_from_path: is given, but trainer.resume_mode is ${trainer.resume_mode}: set it to resume_path`,
+      'trainer.resume_from_path',
+    );
+  }
+  checkPolicyLossName(roles.actor.policy_loss.loss_mode);
+  checkCorrection(config);
+  if (roles.actor.policy_loss.loss_mode === 'dro' && roles.actor.policy_loss.dro_beta === null) {
+    throw new ConfigError(
+      'actor_rollout_ref.actor.policy_loss.dro_beta: expected a number > 0 because loss_mode is dro',
+      'actor_rollout_ref.actor.policy_loss.dro_beta',
+    );
+  }
+}
+
+/** The same of `troupe sft`. */
+export function checkSft({
+  trainer,
+  model,
+  ulysses_sequence_parallel_size: ulysses,
+}: ResolvedSftConfig): void {
+  const ranks = policyRanks({ trainer });
+  checkUlyssesSize('', ulysses, ranks);
+  checkFsdpSize('model.fsdp_config', model.fsdp_config.fsdp_size, ranks);
+}
+
+/** Names that `registerPolicyLoss` added before the configuration was loaded count, too. */
+function checkPolicyLossName(name: string): void {
+  const known = policyLossNames();
+  if (known.includes(name)) return;
+  const nearest = nearestName(known, name);
+  const path = 'actor_rollout_ref.actor.policy_loss.loss_mode';
+  const hint = nearest === null ? '' : `; did you mean ${nearest}?`;
+  throw new ConfigError(`${path}: ${unknownPolicyLoss(name)}${hint}`, path);
+}
+
+/** Names that `registerRewardManager` added before the configuration was loaded count, too. */
+function checkRewardManager({ reward_manager }: ResolvedConfig['reward']): void {
+  const { source, name, module } = reward_manager;
+  const path = 'reward.reward_manager';
+  const known = rewardManagerNames();
+  if (source === 'register' && !known.includes(name)) {
+    const nearest = nearestName(known, name);
+    const hint = nearest === null ? '' : `; did you mean ${nearest}?`;
+    throw new ConfigError(
+      `${path}.name: expected one of ${known.join(', ')}, got "${name}"${hint}`,
+      `${path}.name`,
+    );
+  }
+  if (source === 'importlib' && module.path === null) {
+    const key = `${path}.module.path`;
+    throw new ConfigError(`${key}: expected a file because source is importlib`, key);
+  }
+}
+
+/** Names that `registerAdvantageEstimator` added before the configuration was loaded count, too. */
+function checkEstimator(name: string, config: ResolvedConfig): void {
+  const path = 'algorithm.adv_estimator';
+  const known = advantageEstimatorNames();
+  if (!known.includes(name)) {
+    const nearest = nearestName(known, name);
+    const hint = nearest === null ? '' : `; did you mean ${nearest}?`;
+    throw new ConfigError(`${path}: expected one of ${known.join(', ')}, got "${name}"${hint}`, path);
+  }
+  if (name === 'gdpo') checkGdpo(config);
+  if (config.algorithm.use_pf_ppo && name !== 'gae') {
+    const key = 'algorithm.use_pf_ppo';
+    throw new ConfigError(
+      `${key}: PF-PPO resamples the batch of adv_estimator gae, but it is ${name}: set it to false`,
+      key,
+    );
+  }
+  if (name === 'gae' && config.critic.enable === false) {
+    throw new ConfigError(
+      'critic.enable: algorithm.adv_estimator gae needs a critic, but it is false',
+      'critic.enable',
+    );
+  }
+  const { n } = config.actor_rollout_ref.rollout;
+  if (name.endsWith('optimal_token_baseline') && !config.actor_rollout_ref.actor.calculate_sum_pi_squared) {
+    const key = 'actor_rollout_ref.actor.calculate_sum_pi_squared';
+    throw new ConfigError(`${key}: algorithm.adv_estimator ${name} needs it: set it to true`, key);
+  }
+  if (name === 'grpo_passk' && n < 2) {
+    const key = 'actor_rollout_ref.rollout.n';
+    throw new ConfigError(
+      `${key}: grpo_passk compares responses to one prompt: expected at least 2, got ${n}`,
+      key,
+    );
+  }
+}
+
+function checkGdpo({ algorithm }: ResolvedConfig): void {
+  const { gdpo_reward_keys: keys, gdpo_reward_weights: weights } = algorithm;
+  if (keys === null || keys.length === 0) {
+    const key = 'algorithm.gdpo_reward_keys';
+    throw new ConfigError(
+      `${key}: adv_estimator gdpo expects the names of the rewards that the reward function returns, such as [acc, format]`,
+      key,
+    );
+  }
+  if (weights !== null && weights.length !== keys.length) {
+    const key = 'algorithm.gdpo_reward_weights';
+    throw new ConfigError(
+      `${key}: expected one weight for each of the ${keys.length} gdpo_reward_keys, got ${weights.length}`,
+      key,
+    );
+  }
+  if (algorithm.use_kl_in_reward) {
+    const key = 'algorithm.use_kl_in_reward';
+    throw new ConfigError(
+      `${key}: adv_estimator gdpo looks at the named rewards only, so that a KL in the reward would be lost: ` +
+        'use actor_rollout_ref.actor.use_kl_loss',
+      key,
+    );
+  }
+}
+
+function checkDynamicSampling({ algorithm, data }: ResolvedConfig): void {
+  const { enable, metric } = algorithm.filter_groups;
+  if (!enable) {
+    if (data.gen_batch_size === data.train_batch_size) return;
+    throw new ConfigError(
+      `data.gen_batch_size: ${data.gen_batch_size} prompts differ from data.train_batch_size ${data.train_batch_size}, which needs ` +
+        'dynamic sampling: set algorithm.filter_groups.enable=true',
+      'data.gen_batch_size',
+    );
+  }
+  if (metric === null) {
+    const key = 'algorithm.filter_groups.metric';
+    throw new ConfigError(
+      `${key}: expected acc, score, seq_reward or seq_final_reward because filter_groups.enable is true`,
+      key,
+    );
+  }
+  if (metric === 'seq_final_reward' && algorithm.use_kl_in_reward) {
+    const key = 'algorithm.filter_groups.metric';
+    throw new ConfigError(
+      `${key}: with use_kl_in_reward the final rewards of any two responses differ, so that no prompt would be left out: ` +
+        'use seq_reward',
+      key,
+    );
+  }
+}
+
+function checkDivides({ data }: ResolvedConfig, path: string, size: number): void {
+  const batch = data.train_batch_size;
+  if (size <= batch && batch % size === 0) return;
+  const how = size > batch ? 'are more than' : 'do not divide';
+  throw new ConfigError(
+    `${path}: ${size} prompts per mini-batch ${how} data.train_batch_size ${batch} prompts: choose one of ${divisors(batch)}`,
+    path,
+  );
+}
+
+/** `ranks`: that share a micro-batch. */
+function checkFits({ data }: ResolvedConfig, path: string, perRank: number, ranks: number): void {
+  const longest = data.max_prompt_length + data.max_response_length;
+  const capacity = perRank * ranks;
+  if (capacity >= longest) return;
+  const shared = ranks === 1 ? `${capacity}` : `${perRank} x ${ranks} ranks = ${capacity}`;
+  throw new ConfigError(
+    `${path}: ${shared} tokens per micro-batch cannot hold one sequence of data.max_prompt_length ${data.max_prompt_length} + ` +
+      `data.max_response_length ${data.max_response_length} = ${longest} tokens`,
+    path,
+  );
+}
+
+function divisors(n: number): string {
+  const all = Array.from({ length: n }, (_, i) => i + 1).filter((d) => n % d === 0);
+  return all.length > 12 ? `${all.slice(0, 6).join(', ')}, ..., ${all.slice(-5).join(', ')}` : all.join(', ');
+}
+
+function checkFsdpSize(section: string, size: number, ranks: number): void {
+  if (size === -1 || size >= ranks || ranks % size === 0) return;
+  throw new ConfigError(
+    `${section}.fsdp_size: expected -1 or a divisor of the number of workers (${ranks}), got ${size}`,
+    `${section}.fsdp_size`,
+  );
+}

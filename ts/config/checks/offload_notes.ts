@@ -1,0 +1,29 @@
+import type { ConfigNote } from '../reading/resolve';
+import type { ResolvedConfig } from '../schema/ppo_schema';
+import type { ResolvedSftConfig } from '../schema/sft_schema';
+
+const KEYS = ['param_offload', 'optimizer_offload', 'grad_offload', 'offload_policy'];
+
+type Section = Readonly<Record<string, unknown>>;
+
+function sectionsOf(config: ResolvedConfig | ResolvedSftConfig): Readonly<Record<string, Section>> {
+  if (!('actor_rollout_ref' in config)) return { 'model.fsdp_config': config.model.fsdp_config };
+  const { actor, ref } = config.actor_rollout_ref;
+  return {
+    'actor_rollout_ref.actor.fsdp_config': actor.fsdp_config,
+    'actor_rollout_ref.ref.fsdp_config': ref.fsdp_config,
+    'critic.model.fsdp_config': config.critic.model.fsdp_config,
+    'reward.reward_model.model.fsdp_config': config.reward.reward_model.model.fsdp_config,
+  };
+}
+
+/** Offloading where there is no other memory: every role takes the same path, and saves nothing. */
+export function offloadNotes(config: ResolvedConfig | ResolvedSftConfig): ConfigNote[] {
+  if (config.trainer.device !== 'cpu') return [];
+  return Object.entries(sectionsOf(config)).flatMap(([section, values]) =>
+    KEYS.filter((key) => values[key] === true).map((key) => ({
+      path: `${section}.${key}`,
+      reason: 'on cpu the host is the same memory: nothing is saved',
+    })),
+  );
+}

@@ -1,0 +1,74 @@
+import {
+  type RolloutCorrectionOptions,
+  resolveCorrection,
+} from '../../algorithms/rollout_correction/options';
+import { PRESET_NAMES, rolloutCorrectionPreset } from '../../algorithms/rollout_correction/presets';
+import { reasonOf } from '../../base/text';
+import { ConfigError } from '../../errors';
+import { getPath, isTree, type Tree } from '../reading/tree';
+import type { ResolvedConfig } from '../schema/ppo_schema';
+
+// The section algorithm.rollout_correction: its presets, what it means, and what it contradicts.
+
+const SECTION = 'algorithm.rollout_correction';
+
+const snake = (name: string): string => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+
+/**
+ * The tree with the keys of `preset`, where there is one, put under those that are given. Other trees, also wrong ones,
+ * come back as they are: the schema judges them.
+ */
+export function expandPreset(tree: Tree): Tree {
+  const section = getPath(tree, SECTION);
+  const preset = isTree(section) ? section['preset'] : undefined;
+  if (typeof preset !== 'string' || !PRESET_NAMES.includes(preset)) return tree;
+  const keys = Object.entries(rolloutCorrectionPreset(preset)).map(([name, value]) => [snake(name), value]);
+  const expanded = { ...Object.fromEntries(keys), ...(section as Tree) };
+  return { ...tree, algorithm: { ...(tree['algorithm'] as Tree), rollout_correction: expanded } };
+}
+
+/** What the section asks of rolloutCorrection and of updates in bypass mode. */
+export function correctionOptions({ algorithm }: ResolvedConfig): RolloutCorrectionOptions {
+  const section = algorithm.rollout_correction;
+  return {
+    rolloutIs: section.rollout_is,
+    rolloutIsThreshold: section.rollout_is_threshold,
+    rolloutIsBatchNormalize: section.rollout_is_batch_normalize,
+    rolloutRs: section.rollout_rs,
+    rolloutRsThreshold: section.rollout_rs_threshold,
+    bypassMode: section.bypass_mode,
+    lossType: section.loss_type,
+  };
+}
+
+/** @throws ConfigError for thresholds that do not fit, and for what bypass mode excludes */
+export function checkCorrection(config: ResolvedConfig): void {
+  try {
+    resolveCorrection(correctionOptions(config));
+  } catch (error) {
+    const text = reasonOf(error)
+      .replace('[rollout correction] ', '')
+      .replace(/\brollout[A-Z]\w*/g, snake);
+    throw new ConfigError(`${SECTION}.${text}`, `${SECTION}.${text.split(':')[0]}`);
+  }
+  const mode = config.actor_rollout_ref.actor.policy_loss.loss_mode;
+  const path = 'actor_rollout_ref.actor.policy_loss.loss_mode';
+  if (!config.algorithm.rollout_correction.bypass_mode) {
+    if (mode === 'bypass_mode')
+      throw new ConfigError(`${path}: bypass_mode needs ${SECTION}.bypass_mode=true, but it is false`, path);
+    return;
+  }
+  if (mode !== 'vanilla' && mode !== 'bypass_mode') {
+    throw new ConfigError(
+      `${path}: ${SECTION}.bypass_mode=true has its own loss (${SECTION}.loss_type): leave loss_mode out, got "${mode}"`,
+      path,
+    );
+  }
+  const estimator = config.algorithm.adv_estimator;
+  if (estimator === 'egpo' || estimator.endsWith('optimal_token_baseline')) {
+    throw new ConfigError(
+      `${SECTION}.bypass_mode: algorithm.adv_estimator ${estimator} needs the pass over the model that bypass mode leaves out`,
+      `${SECTION}.bypass_mode`,
+    );
+  }
+}

@@ -1,0 +1,135 @@
+import { ConfigError } from '../../errors';
+
+// The values of Hydra's command line (its override grammar): [a,b], {a:1,b:2}, quoted strings, null, true, numbers, and plain
+// text. Differs from YAML where people meet it: {a:1} needs no space.
+
+/**
+ * @param where for messages
+ * @throws ConfigError when brackets or quotes do not match
+ */
+export function parseHydraValue(text: string, where: string): unknown {
+  const parser = new ValueParser(text.trim(), where);
+  return parser.all();
+}
+
+class ValueParser {
+  private at = 0;
+
+  constructor(
+    private readonly text: string,
+    private readonly where: string,
+  ) {}
+
+  all(): unknown {
+    const structured = /^[[{'"]/.test(this.text);
+    if (!structured) return primitive(this.text);
+    const value = this.value('');
+    this.space();
+    if (this.at < this.text.length) {
+      // 'it''s: text that begins with a quote but is more than a quoted string.
+      if (/^['"]/.test(this.text)) return this.text;
+      throw this.error(`unexpected "${this.text.slice(this.at)}"`);
+    }
+    return value;
+  }
+
+  private value(ends: string): unknown {
+    this.space();
+    const first = this.text[this.at];
+    if (first === '[') return this.list();
+    if (first === '{') return this.dict();
+    if (first === '"' || first === "'") return this.quoted(first);
+    return primitive(this.bare(ends));
+  }
+
+  private list(): unknown[] {
+    const items: unknown[] = [];
+    this.at++;
+    while (!this.take(']')) {
+      items.push(this.value(',]'));
+      if (!this.take(',')) {
+        this.expect(']');
+        break;
+      }
+    }
+    return items;
+  }
+
+  private dict(): Record<string, unknown> {
+    const entries: [string, unknown][] = [];
+    this.at++;
+    while (!this.take('}')) {
+      const key = this.value(':');
+      this.expect(':');
+      entries.push([String(key), this.value(',}')]);
+      if (!this.take(',')) {
+        this.expect('}');
+        break;
+      }
+    }
+    return Object.fromEntries(entries);
+  }
+
+  private quoted(quote: string): string {
+    let out = '';
+    for (let i = this.at + 1; i < this.text.length; i++) {
+      const character = this.text[i] as string;
+      if (character === '\\' && (this.text[i + 1] === quote || this.text[i + 1] === '\\')) {
+        out += this.text[++i];
+      } else if (character === quote) {
+        this.at = i + 1;
+        return out;
+      } else out += character;
+    }
+    throw this.error(`the quote ${quote} is not closed`);
+  }
+
+  /** Plain text up to one of `ends`; a ${...} in it is taken whole. */
+  private bare(ends: string): string {
+    const start = this.at;
+    let depth = 0;
+    for (; this.at < this.text.length; this.at++) {
+      const character = this.text[this.at] as string;
+      if (character === '{' && this.text[this.at - 1] === '$') depth++;
+      else if (depth > 0 && character === '}') depth--;
+      else if (depth === 0 && ends.includes(character)) break;
+    }
+    const text = this.text.slice(start, this.at).trim();
+    if (text === '') throw this.error(`expected a value at "${this.text.slice(start)}"`);
+    return text;
+  }
+
+  private space(): void {
+    while (/\s/.test(this.text[this.at] ?? '')) this.at++;
+  }
+
+  private take(character: string): boolean {
+    this.space();
+    if (this.text[this.at] !== character) return false;
+    this.at++;
+    return true;
+  }
+
+  private expect(character: string): void {
+    if (this.take(character)) return;
+    const rest = this.text.slice(this.at);
+    throw this.error(`expected "${character}" ${rest === '' ? 'at the end' : `at "${rest}"`}`);
+  }
+
+  private error(why: string): ConfigError {
+    return new ConfigError(`${this.where}: ${why}`);
+  }
+}
+
+const INTEGER = /^[+-]?\d+(_\d+)*$/;
+const FLOAT = /^[+-]?(\d+\.\d*|\.\d+|\d+)(e[+-]?\d+)?$/i;
+
+/** null, true, false and numbers; anything else is text. Hydra has no ~ for null, YAML has. */
+function primitive(text: string): unknown {
+  const lower = text.toLowerCase();
+  if (lower === 'null' || text === '~') return null;
+  if (lower === 'true' || lower === 'false') return lower === 'true';
+  if (INTEGER.test(text)) return Number(text.replaceAll('_', ''));
+  if (FLOAT.test(text)) return Number(text);
+  return text;
+}

@@ -1,0 +1,37 @@
+import { editDistance } from '../../base/text';
+import { isLeaf, type Section } from '../schema/field';
+
+/** Every dotted path of a schema, sections included. */
+export function* paths(schema: Section, prefix = ''): Generator<string> {
+  for (const [key, entry] of Object.entries(schema)) {
+    yield prefix + key;
+    if (!isLeaf(entry)) yield* paths(entry, `${prefix}${key}.`);
+  }
+}
+
+/**
+ * The valid path most like an unknown key: a sibling with a similar name, or else a key elsewhere with (nearly) the same name.
+ * null when nothing is close.
+ */
+export function nearestPath(root: Section, siblings: Section, prefix: string, key: string): string | null {
+  const ranked = Object.keys(siblings).map((name) => ({
+    path: prefix + name,
+    distance: editDistance(key, name),
+  }));
+  for (const path of paths(root)) {
+    const distance = editDistance(key, path.slice(path.lastIndexOf('.') + 1));
+    // The right name in the wrong place is the other common slip; a similar one elsewhere counts a little less.
+    if (!path.startsWith(prefix) || prefix === '') ranked.push({ path, distance: distance + 0.5 });
+  }
+  ranked.sort((a, b) => a.distance - b.distance);
+  const best = ranked[0];
+  return best && best.distance <= Math.max(2, Math.floor(key.length / 3)) ? best.path : null;
+}
+
+/** The name most like `given`; null when none is close. */
+export function nearestName(names: readonly string[], given: string): string | null {
+  const ranked = names.map((name) => ({ name, distance: editDistance(given, name) }));
+  ranked.sort((a, b) => a.distance - b.distance);
+  const best = ranked[0];
+  return best && best.distance <= Math.max(2, Math.floor(given.length / 3)) ? best.name : null;
+}

@@ -1,0 +1,46 @@
+import { show } from '../../base/text';
+import { ConfigError } from '../../errors';
+import { parseHydraValue } from './hydra_value';
+import { deletePath, getPath, setPath, type Tree } from './tree';
+
+/** One override of a command line, in Hydra's syntax. */
+export type Override =
+  | { kind: 'set'; key: string; value: unknown }
+  /** `~key`: what the file says is dropped, so that the default holds. */
+  | { kind: 'delete'; key: string };
+
+const KEY = '[A-Za-z_]\\w*(?:\\.[A-Za-z_]\\w*)*';
+const DELETE = new RegExp(`^~(${KEY})(?:=[\\s\\S]*)?$`);
+const SET = new RegExp(`^\\+{0,2}(${KEY})=([\\s\\S]*)$`);
+
+/**
+ * `a.b=value`; Hydra's + and ++ (a key that its file does not have) mean the same here. Nothing after = is null.
+ * @throws ConfigError naming the override
+ */
+export function parseOverride(text: string): Override {
+  const where = `override '${text}'`;
+  const [, deleted] = DELETE.exec(text) ?? [];
+  if (deleted !== undefined) return { kind: 'delete', key: deleted };
+  const [, key, value] = SET.exec(text) ?? [];
+  if (key === undefined || value === undefined) {
+    throw new ConfigError(`${where}: expected key=value with a dotted key, as in trainer.seed=2`);
+  }
+  return { kind: 'set', key, value: value.trim() === '' ? null : parseHydraValue(value, where) };
+}
+
+/** @throws ConfigError naming the override */
+export function applyOverride(tree: Tree, text: string): void {
+  const override = parseOverride(text);
+  const { key } = override;
+  if (override.kind === 'delete') {
+    if (deletePath(tree, key)) return;
+    throw new ConfigError(
+      `override '${text}': ${key} is not given in the file, so there is nothing to delete`,
+      key,
+    );
+  }
+  const inTheWay = setPath(tree, key, override.value);
+  if (inTheWay === null) return;
+  const found = show(getPath(tree, inTheWay));
+  throw new ConfigError(`override '${text}': ${inTheWay} is ${found}, not a section`, inTheWay);
+}

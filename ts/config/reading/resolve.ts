@@ -1,0 +1,149 @@
+import { show } from '../../base/text';
+import { ConfigError } from '../../errors';
+import { type Field, isLeaf, type Leaf, type Section } from '../schema/field';
+import { nearestPath } from './nearest';
+import { getPath, isTree, setPath, type Tree } from './tree';
+
+/** A key that was given and is accepted, but does nothing here, or is an older name of another one. */
+export interface ConfigNote {
+  path: string;
+  reason: string;
+}
+
+const TARGET = '_target_';
+
+/**
+ * Validates a tree against a schema and fills in every default. The input is not changed.
+ * @throws ConfigError with one line per mistake: the dotted path, what was expected and what came, and for an unknown
+ * key the nearest valid one
+ */
+export function resolve(schema: Section, given: Tree): { tree: Tree; notes: ConfigNote[] } {
+  return new Resolution(schema, given).run();
+}
+
+class Resolution {
+  private readonly input: Tree;
+  private readonly notes: ConfigNote[] = [];
+  private readonly mistakes: { path: string; message: string }[] = [];
+  private readonly derived: { path: string; from: string }[] = [];
+
+  constructor(
+    private readonly schema: Section,
+    given: Tree,
+  ) {
+    this.input = structuredClone(given);
+  }
+
+  run(): { tree: Tree; notes: ConfigNote[] } {
+    this.move(this.schema, this.input, '');
+    const tree = this.section(this.schema, this.input, '');
+    const [first] = this.mistakes;
+    if (first) throw new ConfigError(this.mistakes.map(({ message }) => message).join('\n'), first.path);
+    this.fillDerived(tree);
+    return { tree, notes: this.notes };
+  }
+
+  private mistake(path: string, message: string): void {
+    this.mistakes.push({ path, message: `${path}: ${message}` });
+  }
+
+  /** Older names are carried to where the key lives now, before anything is checked. */
+  private move(schema: Section, node: Tree, prefix: string): void {
+    for (const [key, entry] of Object.entries(schema)) {
+      const value = node[key];
+      if (value === undefined) continue;
+      const path = prefix + key;
+      if (!isLeaf(entry)) {
+        if (isTree(value)) this.move(entry, value, `${path}.`);
+        continue;
+      }
+      if (entry.kind !== 'moved') continue;
+      delete node[key];
+      if (value === null) continue;
+      const to = entry.to.includes('.') ? entry.to : prefix + entry.to;
+      const there = getPath(this.input, to) ?? null;
+      if (there !== null && JSON.stringify(there) !== JSON.stringify(value)) {
+        this.mistake(
+          path,
+          `is an older name of ${to}, and both are given: ${show(value)} and ${show(there)}`,
+        );
+        continue;
+      }
+      setPath(this.input, to, value);
+      this.notes.push({ path, reason: `is an older name of ${to}` });
+    }
+  }
+
+  private section(schema: Section, node: unknown, prefix: string): Tree {
+    const where = prefix === '' ? 'the configuration' : prefix.slice(0, -1);
+    if (node !== undefined && node !== null && !isTree(node)) {
+      this.mistake(where, `expected a section with keys, got ${show(node)}`);
+      return {};
+    }
+    const given: Tree = isTree(node) ? node : {};
+    for (const key of Object.keys(given)) {
+      if (key === TARGET) this.notes.push({ path: prefix + key, reason: 'names a Python class of verl' });
+      else if (!Object.hasOwn(schema, key)) this.unknown(schema, prefix, key);
+    }
+    const result: Tree = {};
+    for (const [key, entry] of Object.entries(schema)) {
+      const path = prefix + key;
+      const value = given[key];
+      if (!isLeaf(entry)) {
+        const child = this.section(entry, value, `${path}.`);
+        // A section of keys without a meaning here leaves nothing behind.
+        if (Object.keys(child).length > 0) result[key] = child;
+      } else if (entry.kind === 'field') {
+        const resolved = this.field(entry, value, path);
+        if (resolved !== undefined) result[key] = resolved;
+      } else if (value !== undefined) {
+        this.withoutEffect(entry, value, path);
+      }
+    }
+    return result;
+  }
+
+  private withoutEffect(entry: Exclude<Leaf, Field<unknown>>, value: unknown, path: string): void {
+    if (entry.kind === 'ignored') this.notes.push({ path, reason: entry.reason });
+    if (entry.kind !== 'fixed' || value === null) return;
+    const json = JSON.stringify(value);
+    if (entry.accepts.some((allowed) => JSON.stringify(allowed) === json)) return;
+    const allowed = entry.accepts.map(show).join(' or ');
+    this.mistake(path, `expected ${allowed}, got ${show(value)}: ${entry.reason}`);
+  }
+
+  /** undefined: there is a mistake. null holds the place of a value that is taken from another key later. */
+  private field(leaf: Field<unknown>, value: unknown, path: string): unknown {
+    const absent = value === undefined || (value === null && !leaf.type.schema.safeParse(null).success);
+    if (!absent) {
+      const parsed = leaf.type.schema.safeParse(value);
+      if (parsed.success) return parsed.data;
+      this.mistake(path, `expected ${leaf.type.name}, got ${show(value)}`);
+    } else if (leaf.from !== null) {
+      this.derived.push({ path, from: leaf.from });
+      return null;
+    } else if (leaf.value === undefined) {
+      this.mistake(path, `expected ${leaf.type.name}, but it is not given (${leaf.doc})`);
+    } else {
+      return structuredClone(leaf.value);
+    }
+    return undefined;
+  }
+
+  private unknown(schema: Section, prefix: string, key: string): void {
+    const nearest = nearestPath(this.schema, schema, prefix, key);
+    const hint =
+      nearest === null ? `the keys here are ${Object.keys(schema).join(', ')}` : `did you mean ${nearest}?`;
+    this.mistakes.push({ path: prefix + key, message: `unknown key ${prefix}${key}: ${hint}` });
+  }
+
+  /** A derived key may follow another derived key, wherever that stands. */
+  private fillDerived(tree: Tree): void {
+    const sources = new Map(this.derived.map(({ path, from }) => [path, from]));
+    for (const path of sources.keys()) {
+      let source = path;
+      while (sources.has(source)) source = sources.get(source) as string;
+      setPath(tree, path, getPath(tree, source));
+    }
+  }
+}

@@ -1,0 +1,188 @@
+import { z } from 'zod';
+import { parseByteSize } from '../../base/byte_size';
+
+// The configuration schema is data: one tree of the nodes below per program (train, sft). Defaults, validation, the
+// nearest-name search, `troupe validate` and docs/config.md all read the same tree.
+
+/** What a value may be: the words an error message uses, and the zod schema that decides. */
+export interface ValueType<T> {
+  readonly name: string;
+  readonly schema: z.ZodType<T>;
+}
+
+interface FieldOf<T> {
+  readonly kind: 'field';
+  readonly type: ValueType<T>;
+  readonly doc: string;
+  /** Default; `undefined`: the user must give a value, unless `from` names where it comes from. */
+  readonly value: T | undefined;
+  /** Dotted path of the key whose resolved value this one takes when it is not given (or null). */
+  readonly from: string | null;
+}
+
+/** A key with a meaning. `T` is the type of its resolved value. */
+export type Field<T> = FieldOf<T>;
+
+/** A key of verl that has no meaning here: any value is accepted, and listed with the reason. */
+export interface Ignored {
+  readonly kind: 'ignored';
+  readonly reason: string;
+}
+
+/** A key of verl of which Troupe does one thing only: the accepted values say so; any other is an error with the reason. */
+export interface Fixed {
+  readonly kind: 'fixed';
+  readonly accepts: readonly unknown[];
+  readonly reason: string;
+}
+
+/** An older name of another key. */
+export interface Moved {
+  readonly kind: 'moved';
+  readonly to: string;
+}
+
+export type Leaf = Field<unknown> | Ignored | Fixed | Moved;
+export interface Section {
+  readonly [key: string]: Leaf | Section;
+}
+
+type KeptKeys<S> = { [K in keyof S]: S[K] extends Ignored | Fixed | Moved ? never : K }[keyof S];
+
+/** The validated, frozen tree that a schema describes: fields only, every default and derived value filled in. */
+export type Resolved<S> = {
+  readonly [K in KeptKeys<S>]: S[K] extends FieldOf<infer T>
+    ? T
+    : S[K] extends object
+      ? Resolved<S[K]>
+      : never;
+};
+
+export function isLeaf(node: Leaf | Section): node is Leaf {
+  return typeof node['kind'] === 'string';
+}
+
+export function field<T>(type: ValueType<T>, value: NoInfer<T>, doc: string): Field<T> {
+  return { kind: 'field', type, doc, value, from: null };
+}
+
+export function required<T>(type: ValueType<T>, doc: string): Field<T> {
+  return { kind: 'field', type, doc, value: undefined, from: null };
+}
+
+/** A key that follows another one (`from`) unless it is given. */
+export function derived<T>(type: ValueType<T>, from: string, doc: string): Field<T> {
+  return { kind: 'field', type, doc, value: undefined, from };
+}
+
+export function ignored(reason: string): Ignored {
+  return { kind: 'ignored', reason };
+}
+
+export function fixed(accepts: readonly unknown[], reason: string): Fixed {
+  return { kind: 'fixed', accepts, reason };
+}
+
+export function moved(to: string): Moved {
+  return { kind: 'moved', to };
+}
+
+function bounds(min?: number, max?: number): string {
+  if (min !== undefined && max !== undefined) return ` from ${min} to ${max}`;
+  if (min !== undefined) return ` >= ${min}`;
+  return max !== undefined ? ` <= ${max}` : '';
+}
+
+export function int(min?: number, max?: number): ValueType<number> {
+  let schema = z.int();
+  if (min !== undefined) schema = schema.min(min);
+  if (max !== undefined) schema = schema.max(max);
+  return { name: `an integer${bounds(min, max)}`, schema };
+}
+
+/** Compute dtype, also under PyTorch's short names. */
+export const dtype: ValueType<'float32' | 'bfloat16'> = {
+  name: 'float32 (fp32) or bfloat16 (bf16)',
+  schema: z
+    .enum(['float32', 'fp32', 'bfloat16', 'bf16'])
+    .transform((value) => (value === 'float32' || value === 'fp32' ? 'float32' : 'bfloat16')),
+};
+
+/** -1 ("off" in verl) or an integer >= 1. */
+export const intOrOff: ValueType<number> = {
+  name: 'an integer >= 1, or -1 for none',
+  schema: z.int().refine((value) => value === -1 || value >= 1),
+};
+
+export function num(min?: number, max?: number): ValueType<number> {
+  let schema = z.number();
+  if (min !== undefined) schema = schema.min(min);
+  if (max !== undefined) schema = schema.max(max);
+  return { name: `a number${bounds(min, max)}`, schema };
+}
+
+export function above(limit: number): ValueType<number> {
+  return { name: `a number > ${limit}`, schema: z.number().gt(limit) };
+}
+
+/** A share that is not nothing. */
+export const share: ValueType<number> = {
+  name: 'a number > 0 and <= 1',
+  schema: z.number().gt(0).max(1),
+};
+
+/** In bytes. */
+export const byteSize: ValueType<number> = {
+  name: 'a size such as 80GiB, or a number of bytes',
+  schema: z.union([
+    z.int().min(1),
+    z
+      .string()
+      .refine((text) => parseByteSize(text) !== null)
+      .transform((text) => parseByteSize(text) as number),
+  ]),
+};
+
+export const bool: ValueType<boolean> = { name: 'true or false', schema: z.boolean() };
+export const str: ValueType<string> = { name: 'a string', schema: z.string().min(1) };
+
+export function choice<const T extends string>(...values: T[]): ValueType<T> {
+  return { name: `one of ${values.join(', ')}`, schema: z.enum(values) as unknown as z.ZodType<T> };
+}
+
+export const numOrStr: ValueType<number | string> = {
+  name: 'a number or a string',
+  schema: z.union([z.number(), z.string()]),
+};
+
+/** One string, or a list of them; always resolved to a list. */
+export const strings: ValueType<readonly string[]> = {
+  name: 'a string or a list of strings',
+  schema: z.union([
+    z
+      .string()
+      .min(1)
+      .transform((value) => [value]),
+    z.array(z.string().min(1)),
+  ]),
+};
+
+/** One number, or a list of them; always resolved to a list. */
+export const numbers: ValueType<readonly number[]> = {
+  name: 'a number or a list of numbers',
+  schema: z.union([z.number().transform((value) => [value]), z.array(z.number())]),
+};
+
+export const betas: ValueType<readonly [number, number]> = {
+  name: 'two numbers from 0 to 1',
+  schema: z.tuple([z.number().min(0).lt(1), z.number().min(0).lt(1)]),
+};
+
+export const mapping: ValueType<Readonly<Record<string, unknown>>> = {
+  name: 'a mapping',
+  schema: z.record(z.string(), z.unknown()),
+};
+
+export function orNull<T>(type: ValueType<T>): ValueType<T | null> {
+  return { name: `${type.name}, or null`, schema: type.schema.nullable() };
+}

@@ -1,0 +1,199 @@
+import { existsSync, mkdirSync } from 'node:fs';
+import path from 'node:path';
+import { z } from 'zod';
+import { asTroupeError, writeDirectory } from '../base/atomic_dir';
+import { planLoad } from '../checkpoint/load_plan';
+import { planAdapterLoad, writeAdapterFiles } from '../checkpoint/peft_adapter';
+import { parseObject, readTensors, readText } from '../checkpoint/safetensors';
+import { writeJson, writeModelFiles } from '../checkpoint/save_files';
+import type { FloatDtype, WritePlan } from '../checkpoint/write_plan';
+import { DEFAULT_SHARD_BYTES, planWrite } from '../checkpoint/write_plan';
+import { oneToAll, rankZero } from '../controller/dispatch';
+import { TroupeError } from '../errors';
+import type { Lora } from '../model/adapter_sites';
+import type { TensorMapping } from '../model/tensor_names';
+import type { NativeTensorFile, NativeTensorKind } from '../native/bridge';
+import type { RoleEngine } from './role_engine';
+
+// A checkpoint is a Hugging Face directory with float32 weights, plus
+//   optimizer/exp_avg.safetensors, optimizer/exp_avg_sq.safetensors   AdamW's moments under the weights' names
+//   engine.json                                                       what else an engine remembers
+// With adapters there are no full weights but lora_adapter/, as PEFT saves it; the frozen base is the model directory's.
+// Tensors are found by name and rows, so any later layout of ranks can load it.
+
+const FORMAT = 1;
+const ADAPTER = 'lora_adapter';
+const MOMENTS: readonly { kind: NativeTensorKind; base: string }[] = [
+  { kind: 'expAvg', base: 'exp_avg' },
+  { kind: 'expAvgSq', base: 'exp_avg_sq' },
+];
+const DTYPES: Readonly<Record<'float32' | 'bfloat16', FloatDtype>> = { float32: 'F32', bfloat16: 'BF16' };
+
+const stateSchema = z.object({
+  format: z.literal(FORMAT),
+  role: z.string(),
+  /** Steps that changed the weights, and update calls: the position in the learning-rate schedule. */
+  optimizerSteps: z.number().int().min(0),
+  scheduleSteps: z.number().int().min(0),
+  optimizer: z.boolean(),
+  /** Adapters instead of full weights. */
+  adapter: z.boolean().default(false),
+});
+
+/** Saves the weights as a Hugging Face directory, in one dtype or (null) each tensor in the dtype it was loaded in. */
+export function saveModel(
+  engine: RoleEngine,
+  dir: string,
+  dtype: 'float32' | 'bfloat16' | null,
+  maxShardBytes = DEFAULT_SHARD_BYTES,
+): Promise<void> {
+  return writeDirectory(dir, (temporary) => writeModel(engine, temporary, dtype, maxShardBytes));
+}
+
+/** Saves the adapters in PEFT's format. */
+export async function saveAdapter(engine: RoleEngine, dir: string): Promise<void> {
+  engine.checkOpen();
+  const { lora, role } = engine;
+  if (lora === null) {
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `[saveAdapter] the ${role} was created without the option lora and has no adapter: use saveModel`,
+    );
+  }
+  await writeDirectory(dir, (temporary) => writeAdapter(engine, lora, temporary));
+}
+
+async function writeAdapter(engine: RoleEngine, lora: Lora, dir: string): Promise<void> {
+  await exportFiles(engine, 'param', writeAdapterFiles(lora, engine.model, dir));
+}
+
+export function saveCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
+  return writeDirectory(dir, async (temporary) => {
+    if (engine.lora === null) {
+      await writeModel(engine, temporary, 'float32', DEFAULT_SHARD_BYTES);
+    } else {
+      mkdirSync(path.join(temporary, ADAPTER));
+      await writeAdapter(engine, engine.lora, path.join(temporary, ADAPTER));
+    }
+    const optimizer = engine.options.optim !== null;
+    if (optimizer) await writeMoments(engine, path.join(temporary, 'optimizer'));
+    const { group, name, role } = engine;
+    const optimizerSteps = optimizer ? await rankZero(group, name, 'optimizerSteps', []) : 0;
+    const scheduleSteps = optimizer ? await rankZero(group, name, 'scheduleSteps', []) : 0;
+    writeJson(path.join(temporary, 'engine.json'), {
+      format: FORMAT,
+      role,
+      optimizer,
+      adapter: engine.lora !== null,
+      optimizerSteps,
+      scheduleSteps,
+    });
+  });
+}
+
+/**
+ * Checks all of a checkpoint first and loads it then, so that one that does not fit leaves the engine as it was. After one whose bytes turn
+ * out bad on the way (NaN, an unreadable disk) the engine refuses work.
+ */
+export function loadCheckpoint(engine: RoleEngine, dir: string): Promise<void> {
+  return engine.replaceWeights('loadCheckpoint', (touch) => replaceByCheckpoint(engine, dir, touch));
+}
+
+async function replaceByCheckpoint(engine: RoleEngine, dir: string, touch: () => void): Promise<void> {
+  const file = path.join(dir, 'engine.json');
+  if (!existsSync(file)) {
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[checkpoint] ${dir} has no engine.json: expected a directory that saveCheckpoint wrote`,
+    );
+  }
+  const parsed = stateSchema.safeParse(parseObject(readText(file), file));
+  if (!parsed.success) {
+    const issue = parsed.error.issues[0];
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[checkpoint] ${file}: ${issue?.path.join('.')}: ${issue?.message}`,
+    );
+  }
+  const state = parsed.data;
+  if (state.role !== engine.role) {
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[checkpoint] ${dir} was saved by role '${state.role}', expected '${engine.role}'`,
+    );
+  }
+  if (state.adapter !== (engine.lora !== null)) {
+    const [saved, own] = state.adapter ? ['adapters', 'full weights'] : ['full weights', 'adapters'];
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[checkpoint] ${dir} holds ${saved}, but the ${engine.role} trains ${own}: create it ${state.adapter ? 'with' : 'without'} the option lora`,
+    );
+  }
+  const mapping = trainedMapping(engine);
+  const loads: { kind: NativeTensorKind; files: NativeTensorFile[] }[] = [
+    {
+      kind: 'param',
+      files: engine.lora
+        ? planAdapterLoad(engine.lora, engine.model, path.join(dir, ADAPTER))
+        : planLoad(dir, readTensors(dir), mapping).files,
+    },
+  ];
+  if (engine.options.optim !== null) {
+    if (!state.optimizer) {
+      throw new TroupeError(
+        'INVALID_MODEL',
+        `[checkpoint] ${dir} holds no optimiser state: start from it with 'model' instead`,
+      );
+    }
+    const at = path.join(dir, 'optimizer');
+    for (const { kind, base } of MOMENTS)
+      loads.push({ kind, files: planLoad(at, readTensors(at, base), mapping).files });
+  }
+  touch();
+  for (const { kind, files } of loads)
+    await oneToAll(engine.group, engine.name, 'importTensors', [kind, files]);
+  if (engine.options.optim !== null) {
+    await oneToAll(engine.group, engine.name, 'setSteps', [state.optimizerSteps, state.scheduleSteps]);
+  }
+}
+
+async function writeModel(
+  engine: RoleEngine,
+  dir: string,
+  dtype: 'float32' | 'bfloat16' | null,
+  maxShardBytes: number,
+): Promise<void> {
+  const { model } = engine;
+  // A fresh value head has no dtype of its own: it takes that of its neighbours.
+  const usual = model.dtypes.values().next().value ?? 'F32';
+  const dtypeOf = (hf: string): FloatDtype =>
+    dtype === null ? (model.dtypes.get(hf) ?? usual) : DTYPES[dtype];
+  const plan = planWrite(dir, 'model', model.mapping, dtypeOf, maxShardBytes);
+  try {
+    writeModelFiles(model, dir, plan, dtype);
+  } catch (e) {
+    throw asTroupeError(e, `write ${dir}`);
+  }
+  await exportFiles(engine, engine.lora === null ? 'param' : 'merged', plan);
+}
+
+/** What the optimiser works on, by its name in files. */
+const trainedMapping = ({ lora, model }: RoleEngine): TensorMapping[] => lora?.mapping ?? model.mapping;
+
+async function writeMoments(engine: RoleEngine, dir: string): Promise<void> {
+  mkdirSync(dir);
+  for (const { kind, base } of MOMENTS) {
+    const plan = planWrite(dir, base, trainedMapping(engine), () => 'F32');
+    if (plan.index !== null) writeJson(path.join(dir, `${base}.safetensors.index.json`), plan.index);
+    await exportFiles(engine, kind, plan);
+  }
+}
+
+/** Rank 0 writes; the others take part in gathering what it does not hold. */
+async function exportFiles(engine: RoleEngine, kind: NativeTensorKind, plan: WritePlan): Promise<void> {
+  const byRank = Array.from(
+    { length: engine.group.worldSize },
+    (_, rank): [NativeTensorKind, NativeTensorFile[]] => [kind, rank === 0 ? plan.files : []],
+  );
+  await engine.group.callAll(engine.name, 'exportTensors', byRank);
+}

@@ -1,0 +1,262 @@
+import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from '../base/check_options';
+import type { Launcher, LauncherOptions } from '../controller/launcher';
+import type { WorkerGroup } from '../controller/worker_group';
+import type { NativeAdamWOptions, NativeStateKinds, Reduction, Sharding } from '../native/bridge';
+import { type LoraOptions, type ResolvedLoraOptions, resolveLoraOptions } from './lora_options';
+import { type OffloadOptions, resolveOffload } from './offload_options';
+
+/** AdamW. The learning rate moves once per update call (one training step, whatever its mini-batches), as in verl. */
+export interface OptimOptions {
+  /** Default 1e-6 for an actor, 1e-5 for a critic. */
+  lr?: number;
+  betas?: [number, number]; // [0.9, 0.999]
+  eps?: number; // 1e-8
+  /** Decoupled; applies to every parameter. 0.01 */
+  weightDecay?: number;
+  /** Global L2 norm at which gradients are clipped, 1. */
+  gradClip?: number;
+  schedule?: 'constant' | 'cosine'; // constant
+  /** Update calls of linear warm-up from 0; 0. */
+  warmupSteps?: number;
+  /** Update calls until the cosine ends; needed by it. */
+  totalSteps?: number;
+  /** The cosine's end as a share of `lr`, 0. */
+  minLrRatio?: number;
+}
+
+/** What an actor or a critic is made of. */
+export interface EngineOptions {
+  /** Hugging Face directory: config.json and safetensors. */
+  model: string;
+  strategy?: 'fsdp' | 'megatron'; // fsdp
+  /** Worker processes that share the model and the work, 1; docs/distributed.md. */
+  worldSize?: number;
+  /** Default: cuda when the native build has it and there is one, else cpu. */
+  device?: 'cpu' | 'cuda';
+  /** Compute dtype; master weights are float32 always. Default: bfloat16 on cuda, float32 on cpu. */
+  dtype?: 'float32' | 'bfloat16';
+  /**
+   * Packing capacity: tokens per micro-batch, with `parallel.ulysses` of all workers that share one. Default 4096 on cpu, 16384
+   * on cuda. A longer sequence is an error that says to raise it. Log-probs are bitwise reproducible at one capacity.
+   */
+  maxTokensPerMicroBatch?: number;
+  parallel?: {
+    tp?: number;
+    pp?: number;
+    vpp?: number;
+    sequenceParallel?: boolean;
+    /**
+     * Neighbouring workers that compute the same micro-batches together, each part of every sequence's tokens (Ulysses sequence
+     * parallelism), 1: a divisor of worldSize and of the model's attention heads. Generation is not shared.
+     */
+    ulysses?: number;
+    /**
+     * Ranks that share one copy of the state: -1 (default), worldSize or more: all; 1: none, `sharding` no_shard; a divisor of
+     * worldSize: neighbours share one, and there are several copies (hybrid).
+     */
+    fsdpSize?: number;
+    /**
+     * full_shard (default): parameters are gathered block by block; shard_grad_op: once per call or optimiser step; no_shard: every
+     * rank holds everything. The first two shard master weights, gradients and optimiser state.
+     */
+    sharding?: Sharding;
+    /** Gather the next block while one is at work, forward and backward; default false. Takes the memory of one more block. */
+    prefetch?: boolean;
+    /**
+     * When the ranks that share a copy sum their gradients: micro_batch (default): in each micro-batch, one block at a time;
+     * mini_batch: once per optimiser step, so fewer bytes are sent, but whole float32 gradients of all parameters are kept.
+     */
+    reduce?: Reduction;
+  };
+  /** Recompute a block's activations in the backward pass instead of keeping them; default false. */
+  gradientCheckpointing?: boolean;
+  /** What begins on the host; default: nothing. */
+  offload?: OffloadOptions;
+  /** null: inference only, no gradient or optimiser memory. */
+  optim?: OptimOptions | null;
+  /** Train low-rank adapters instead of the model's weights; docs/lora.md. */
+  lora?: LoraOptions;
+  /** Initial values of parameters that the model directory does not hold (a fresh value head, adapters); default 0. */
+  seed?: number;
+  /** LibTorch's intra-op threads per worker; default: LibTorch's choice. */
+  numThreads?: number;
+  /** Peak of one device in TFLOP/s at the compute dtype: with it, updates report perf/mfu/*. */
+  peakTflops?: number;
+  /** How workers are started; default: local processes. */
+  launcher?: LauncherOptions | Launcher;
+  /** Workers to share with other roles. They are used, not closed, by this one; `worldSize`, `device` and `launcher` are theirs. */
+  group?: WorkerGroup;
+  /** Name of the engine in the workers, unique in a group. Default: 'actor' or 'critic'. */
+  name?: string;
+}
+
+export interface ResolvedEngineOptions {
+  model: string;
+  name: string;
+  worldSize: number;
+  /** null: one process holds everything. */
+  sharding: Sharding | null;
+  /** Ranks per copy of the state; 0: all. */
+  shardSize: number;
+  /** Ranks per micro-batch. */
+  ulysses: number;
+  prefetch: boolean;
+  reduction: Reduction;
+  offload: NativeStateKinds;
+  device: 'cpu' | 'cuda' | null;
+  dtype: 'float32' | 'bfloat16' | null;
+  maxTokens: number | null;
+  gradientCheckpointing: boolean;
+  optim: NativeAdamWOptions | null;
+  lora: ResolvedLoraOptions | null;
+  seed: number;
+  numThreads: number;
+  peakTflops: number | null;
+}
+
+const KEYS = [
+  'model',
+  'strategy',
+  'worldSize',
+  'device',
+  'dtype',
+  'maxTokensPerMicroBatch',
+  'parallel',
+].concat([
+  'gradientCheckpointing',
+  'offload',
+  'optim',
+  'lora',
+  'seed',
+  'numThreads',
+  'peakTflops',
+  'launcher',
+  'group',
+  'name',
+]);
+const OPTIM_KEYS = [
+  'lr',
+  'betas',
+  'eps',
+  'weightDecay',
+  'gradClip',
+  'schedule',
+  'warmupSteps',
+  'totalSteps',
+  'minLrRatio',
+];
+const PARALLEL_KEYS = ['tp', 'pp', 'vpp', 'sequenceParallel', 'ulysses', 'fsdpSize', 'sharding'].concat([
+  'prefetch',
+  'reduce',
+]);
+const SHARDINGS: readonly Sharding[] = ['full_shard', 'shard_grad_op', 'no_shard'];
+const REDUCTIONS: readonly Reduction[] = ['micro_batch', 'mini_batch'];
+
+/** Applies the defaults that need no worker and refuses what this release cannot do. */
+export function resolveEngineOptions(
+  o: EngineOptions,
+  role: string,
+  defaultLr: number,
+): ResolvedEngineOptions {
+  const where = `${role} options`;
+  checkOptionNames(where, o, KEYS);
+  if (typeof o.model !== 'string' || o.model === '')
+    throw badOption(where, `model: expected a directory but got ${String(o.model)}`);
+  const strategy = choiceOption(where, 'strategy', o.strategy, ['fsdp', 'megatron'], 'fsdp');
+  if (strategy === 'megatron')
+    throw badOption(where, "strategy 'megatron' is not in this release: use 'fsdp'");
+  const worldSize =
+    o.group?.worldSize ?? numberOption(where, 'worldSize', o.worldSize, 1, { integer: true, min: 1 });
+  const sharding = resolveSharding(where, o, worldSize);
+  return {
+    model: o.model,
+    name: o.name ?? role,
+    worldSize,
+    ...sharding,
+    offload: resolveOffload(`${where}.offload`, o.offload ?? {}, false),
+    device:
+      o.device === undefined
+        ? null
+        : choiceOption<'cpu' | 'cuda'>(where, 'device', o.device, ['cpu', 'cuda'], 'cpu'),
+    dtype:
+      o.dtype === undefined
+        ? null
+        : choiceOption<'float32' | 'bfloat16'>(where, 'dtype', o.dtype, ['float32', 'bfloat16'], 'float32'),
+    maxTokens:
+      o.maxTokensPerMicroBatch === undefined
+        ? null
+        : numberOption(where, 'maxTokensPerMicroBatch', o.maxTokensPerMicroBatch, 0, {
+            integer: true,
+            min: 1,
+          }),
+    gradientCheckpointing: flagOption(where, 'gradientCheckpointing', o.gradientCheckpointing, false),
+    optim: o.optim === null ? null : resolveOptim(`${where}.optim`, o.optim ?? {}, defaultLr),
+    lora: o.lora === undefined ? null : resolveLoraOptions(`${where}.lora`, o.lora),
+    seed: numberOption(where, 'seed', o.seed, 0, { integer: true, min: 0 }),
+    numThreads: numberOption(where, 'numThreads', o.numThreads, 0, { integer: true, min: 0 }),
+    peakTflops:
+      o.peakTflops === undefined ? null : numberOption(where, 'peakTflops', o.peakTflops, 0, { above: 0 }),
+  };
+}
+
+/** How the model is spread. Refuses what this release cannot do. */
+function resolveSharding(
+  where: string,
+  o: EngineOptions,
+  worldSize: number,
+): Pick<ResolvedEngineOptions, 'sharding' | 'shardSize' | 'ulysses' | 'prefetch' | 'reduction'> {
+  if (o.parallel !== undefined) checkOptionNames(`${where}.parallel`, o.parallel, PARALLEL_KEYS);
+  const { fsdpSize = -1, sharding, ulysses = 1, prefetch, reduce, ...others } = o.parallel ?? {};
+  for (const [key, value] of Object.entries(others)) {
+    if (value !== undefined && value !== 1 && value !== false)
+      throw badOption(
+        where,
+        `parallel.${key} ${String(value)}: not in this release, which shards by data and by sequence (ulysses) only`,
+      );
+  }
+  if (!Number.isInteger(ulysses) || ulysses < 1 || worldSize % ulysses !== 0) {
+    throw badOption(
+      where,
+      `parallel.ulysses ${String(ulysses)}: expected a divisor of worldSize = ${worldSize}`,
+    );
+  }
+  if (
+    !Number.isInteger(fsdpSize) ||
+    !(fsdpSize === -1 || fsdpSize >= worldSize || worldSize % fsdpSize === 0)
+  ) {
+    throw badOption(
+      where,
+      `parallel.fsdpSize ${String(fsdpSize)}: expected -1, a divisor of worldSize = ${worldSize}, or more than it`,
+    );
+  }
+  const fallback = fsdpSize === 1 ? 'no_shard' : 'full_shard';
+  const chosen = choiceOption(where, 'parallel.sharding', sharding, SHARDINGS, fallback);
+  const shared = {
+    ulysses,
+    prefetch: flagOption(where, 'parallel.prefetch', prefetch, false),
+    reduction: choiceOption(where, 'parallel.reduce', reduce, REDUCTIONS, 'micro_batch'),
+  };
+  if (worldSize === 1) return { sharding: null, shardSize: 0, ...shared };
+  return { sharding: chosen, shardSize: fsdpSize === -1 || fsdpSize >= worldSize ? 0 : fsdpSize, ...shared };
+}
+
+function resolveOptim(where: string, o: OptimOptions, defaultLr: number): NativeAdamWOptions {
+  checkOptionNames(where, o, OPTIM_KEYS);
+  const beta = (i: 0 | 1, d: number): number =>
+    numberOption(where, `betas[${i}]`, o.betas?.[i], d, { min: 0, max: 1 });
+  const schedule = choiceOption(where, 'schedule', o.schedule, ['constant', 'cosine'], 'constant');
+  if (schedule === 'cosine' && o.totalSteps === undefined)
+    throw badOption(where, "totalSteps: schedule 'cosine' needs it");
+  return {
+    lr: numberOption(where, 'lr', o.lr, defaultLr, { min: 0 }),
+    beta1: beta(0, 0.9),
+    beta2: beta(1, 0.999),
+    eps: numberOption(where, 'eps', o.eps, 1e-8, { min: 0 }),
+    weightDecay: numberOption(where, 'weightDecay', o.weightDecay, 0.01, { min: 0 }),
+    gradClip: numberOption(where, 'gradClip', o.gradClip, 1, { above: 0 }),
+    schedule,
+    warmupSteps: numberOption(where, 'warmupSteps', o.warmupSteps, 0, { integer: true, min: 0 }),
+    totalSteps: numberOption(where, 'totalSteps', o.totalSteps, -1, { integer: true, min: 1 }),
+    minLrRatio: numberOption(where, 'minLrRatio', o.minLrRatio, 0, { min: 0, max: 1 }),
+  };
+}

@@ -1,0 +1,327 @@
+import { badOption } from '../base/check_options';
+import type { Batch } from '../batch/batch';
+import { type LoadedModel, loadModelDirectory } from '../checkpoint/model_dir';
+import { oneToAll, rankZero, splitCollect } from '../controller/dispatch';
+import { WorkerGroup } from '../controller/worker_group';
+import { TroupeError } from '../errors';
+import type { Lora } from '../model/adapter_sites';
+import { valueHeadName } from '../model/tensor_names';
+import type { NativeEngineOptions } from '../native/bridge';
+import type { EngineArgs, EngineMethod, EngineResult } from '../worker/protocol';
+import { memoryMetrics, type UpdateMetrics } from './engine_metrics';
+import type { EngineOptions, ResolvedEngineOptions } from './engine_options';
+import { resolveEngineOptions } from './engine_options';
+import { flopUtilisation } from './flops';
+import { type OffloadOptions, resolveOffload } from './offload_options';
+import { planLora } from './plan_lora';
+
+export type RoleName = 'actor' | 'critic' | 'reward_model';
+
+const DEFAULT_LR: Readonly<Record<RoleName, number>> = {
+  actor: 1e-6,
+  critic: 1e-5,
+  reward_model: 0,
+};
+const DEFAULT_CAPACITY = { cpu: 4096, cuda: 16384 };
+
+/**
+ * An engine with a head in every worker of a group, and the model it was made from: what an actor and a critic have in
+ * common. It checks what goes in before any work starts; the verbs are theirs.
+ */
+export class RoleEngine {
+  private closing: Promise<void> | null = null;
+  private replacing = false;
+  /** Why the weights cannot be used. */
+  private torn: string | null = null;
+
+  private constructor(
+    readonly role: RoleName,
+    readonly name: string,
+    readonly group: WorkerGroup,
+    private readonly ownsGroup: boolean,
+    readonly model: LoadedModel,
+    /** Its adapters; null: every weight is trained. */
+    readonly lora: Lora | null,
+    readonly options: NativeEngineOptions,
+    private readonly peakTflops: number | null,
+  ) {}
+
+  static async create(o: EngineOptions, role: RoleName): Promise<RoleEngine> {
+    const resolved = resolveEngineOptions(o, role, DEFAULT_LR[role]);
+    const model = loadModelDirectory(resolved.model, role === 'actor' ? 'lm' : 'value');
+    if (role === 'reward_model') checkRewardModel(model);
+    checkHeads(`${role} options`, resolved.ulysses, model);
+    const lora = resolved.lora === null ? null : planLora(`${role} options.lora`, model, resolved.lora);
+    const group =
+      o.group ??
+      (await WorkerGroup.launch({
+        worldSize: resolved.worldSize,
+        device: resolved.device ?? 'cpu',
+        ...(resolved.numThreads > 0 ? { numThreads: resolved.numThreads } : {}),
+        ...(o.launcher === undefined ? {} : { launcher: o.launcher }),
+      }));
+    let created = false;
+    try {
+      const options = nativeOptions(group, resolved, model, lora);
+      if (options.sharding !== null) await group.connect();
+      await group.createEngine(resolved.name, options);
+      created = true;
+      const engine = new RoleEngine(
+        role,
+        resolved.name,
+        group,
+        o.group === undefined,
+        model,
+        lora,
+        options,
+        resolved.peakTflops,
+      );
+      await engine.loadWeights();
+      return engine;
+    } catch (e) {
+      // What went wrong first is what the caller must see, also when cleaning up fails after it.
+      const cleanup =
+        o.group === undefined ? group.close() : created ? group.closeEngine(resolved.name) : null;
+      await cleanup?.catch(() => undefined);
+      throw e;
+    }
+  }
+
+  private async loadWeights(): Promise<void> {
+    const parameters = await rankZero(this.group, this.name, 'parameters', []);
+    const rows = new Map<string, number>();
+    // The head that is trained beside adapters is in both.
+    const adapters = this.lora?.mapping.filter(({ param }) => !param.startsWith('head.')) ?? [];
+    for (const m of [...this.model.mapping, ...adapters])
+      rows.set(m.param, (rows.get(m.param) ?? 0) + m.rows);
+    for (const { name, shape } of parameters) {
+      if (rows.get(name) !== shape[0]) {
+        throw new TroupeError(
+          'INTERNAL',
+          `[model] parameter ${name} has ${shape[0]} rows in the core but ${rows.get(name)} in the name map`,
+        );
+      }
+    }
+    const files = [...this.model.files, ...(this.lora?.files ?? [])];
+    await oneToAll(this.group, this.name, 'importTensors', ['param', files]);
+  }
+
+  /** Groups of ranks that have micro-batches of their own: the number of parts that a batch is split into. */
+  get dataParallelSize(): number {
+    return this.group.worldSize / this.options.ulysses;
+  }
+
+  /** One shard per data-parallel group; `collect` gets the results in the order of the shards. */
+  splitCollect<M extends EngineMethod, R>(
+    method: M,
+    shards: EngineArgs<M>[],
+    collect: (results: EngineResult<M>[]) => R,
+  ): Promise<R> {
+    return splitCollect(this.group, this.name, method, shards, collect, this.options.ulysses);
+  }
+
+  get device(): 'cpu' | 'cuda' {
+    return this.options.device;
+  }
+
+  get isOpen(): boolean {
+    return this.closing === null;
+  }
+
+  /** The verbs call this first. */
+  checkOpen(): void {
+    if (this.closing !== null) throw new TroupeError('CLOSED', `the ${this.role} is closed`);
+    if (this.torn !== null) throw new TroupeError('INVALID_MODEL', `[${this.role}] ${this.torn}`);
+  }
+
+  /**
+   * Runs `replace`, which sets the weights piece by piece and calls `touch` before the first. Until it ends every other verb is refused;
+   * when it fails after `touch`, also from then on, because the model is neither the old one nor the new.
+   */
+  async replaceWeights<T>(what: string, replace: (touch: () => void) => Promise<T>): Promise<T> {
+    if (this.closing !== null) this.checkOpen();
+    if (this.replacing) {
+      throw new TroupeError(
+        'INVALID_ARGUMENT',
+        `[${what}] the weights are being replaced already: wait for it`,
+      );
+    }
+    this.replacing = true;
+    const before = this.torn;
+    let touched = false;
+    this.torn = `${what} is replacing the weights: wait for it`;
+    try {
+      const result = await replace(() => {
+        touched = true;
+      });
+      this.torn = null;
+      return result;
+    } catch (error) {
+      this.torn = before;
+      if (touched) {
+        this.torn = `${what} failed after it had replaced a part of the weights, so they are neither the old ones nor the new`;
+        const remedy = `the ${this.role} refuses all work until importWeights or loadCheckpoint succeeds`;
+        if (error instanceof Error) error.message += `; a part of the weights had been replaced: ${remedy}`;
+        this.torn += `: ${remedy}`;
+      }
+      throw error;
+    } finally {
+      this.replacing = false;
+    }
+  }
+
+  /** Refuses token ids outside the vocabulary and sequences that do not fit, before any work starts. */
+  checkSequences(where: string, batch: Batch): void {
+    this.checkOpen();
+    const { vocabSize, maxPositions } = this.model.config;
+    const capacity = this.options.maxTokens;
+    for (let i = 0; i < batch.size; i++) {
+      const length = (batch.seqOffsets[i + 1] as number) - (batch.seqOffsets[i] as number);
+      if (length > maxPositions) {
+        throw badOption(
+          where,
+          `sequence ${i} has ${length} tokens, more than the ${maxPositions} positions of the model in ${this.model.dir}`,
+        );
+      }
+      if (length > capacity) {
+        throw badOption(
+          where,
+          `sequence ${i} has ${length} tokens, more than maxTokensPerMicroBatch = ${capacity}: create the ${this.role} with a larger one`,
+        );
+      }
+    }
+    const tokens = batch.get('tokens');
+    for (let t = 0; t < tokens.length; t++) {
+      const id = tokens[t] as number;
+      if (id < 0 || id >= vocabSize) {
+        const i = sequenceOf(batch, t);
+        throw badOption(
+          where,
+          `sequence ${i}, position ${t - (batch.seqOffsets[i] as number)}: token id ${id} is outside the model's vocabulary ` +
+            `(0 to ${vocabSize - 1}): does the tokenizer belong to the model?`,
+        );
+      }
+    }
+  }
+
+  /** Refuses an update when the engine has no optimiser, or when columns are missing. */
+  checkUpdate(where: string, batch: Batch, columns: readonly string[]): void {
+    this.checkSequences(where, batch);
+    if (this.options.optim === null)
+      throw badOption(where, `the ${this.role} was created with optim: null, for inference only`);
+    const missing = columns.find((name) => !batch.has(name));
+    if (missing !== undefined) {
+      throw badOption(
+        where,
+        `the batch has no column '${missing}': add it with batch.with({ ${missing}: ... })`,
+      );
+    }
+  }
+
+  /**
+   * perf/*: memory, and mfu when the device's peak is known. `seconds` is the time that `passes` over `batch` took; `hasGradient`
+   * [B]: see gradientSequences.
+   */
+  async perfMetrics(
+    batch: Batch,
+    passes: number,
+    seconds: number,
+    hasGradient: Uint8Array | null = null,
+  ): Promise<UpdateMetrics> {
+    const metrics = memoryMetrics(await this.group.memoryInfo(), this.device);
+    const mfu = this.utilisation(batch, seconds, { passes, hasGradient });
+    if (mfu !== null) metrics[`perf/mfu/${this.role}`] = mfu;
+    return metrics;
+  }
+
+  /** Model FLOP utilisation of `seconds` of work over `batch`; null when the device's peak is not known. */
+  utilisation(
+    batch: Batch,
+    seconds: number,
+    o: { passes?: number; forwardOnly?: boolean; hasGradient?: Uint8Array | null } = {},
+  ): number | null {
+    if (this.peakTflops === null) return null;
+    const devices = this.group.worldSize;
+    return flopUtilisation(this.model.config, batch.sequenceLens, {
+      seconds,
+      peakTflops: this.peakTflops,
+      devices,
+      ...o,
+    });
+  }
+
+  /** Moves parts of the state to the host of every rank, or back; default: all that the engine has. */
+  async move(verb: 'offload' | 'onload', parts: OffloadOptions | undefined): Promise<void> {
+    this.checkOpen();
+    const all =
+      this.options.optim === null ? { params: true } : { params: true, grads: true, optimizer: true };
+    await oneToAll(this.group, this.name, verb, [resolveOffload(verb, parts ?? all, false)]);
+  }
+
+  /** Idempotent; waits for queued work. Workers that were given are left running. */
+  close(): Promise<void> {
+    this.closing ??= this.ownsGroup ? this.group.close() : this.group.closeEngine(this.name);
+    return this.closing;
+  }
+}
+
+/** A reward model does not learn: without a trained head its scores would mean nothing. */
+function checkRewardModel(model: LoadedModel): void {
+  if (model.freshHead) {
+    const name = `${valueHeadName(model.config.family)}.weight`;
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[model] ${model.dir} has no ${name} [1, ${model.config.hiddenSize}]: expected a reward model, a token-classification ` +
+        'directory with a trained head of one label (num_labels 1)',
+    );
+  }
+  // The place after the last token, at which nothing is read, needs no position of its own under rotary encoding.
+  if (model.config.positions === 'rope') model.config.maxPositions += 1;
+}
+
+/** Each of the ranks that share a micro-batch computes attention for some of the heads. */
+function checkHeads(where: string, ulysses: number, { config, dir }: LoadedModel): void {
+  if (config.numHeads % ulysses === 0) return;
+  throw badOption(
+    where,
+    `parallel.ulysses ${ulysses}: expected a divisor of the ${config.numHeads} attention heads of the model in ${dir}`,
+  );
+}
+
+function nativeOptions(
+  group: WorkerGroup,
+  o: ResolvedEngineOptions,
+  model: LoadedModel,
+  lora: Lora | null,
+): NativeEngineOptions {
+  const info = group.buildInfo();
+  const device = o.device ?? (info.cuda && info.deviceCount > 0 ? 'cuda' : 'cpu');
+  if (device === 'cuda' && !(info.cuda && info.deviceCount > 0)) {
+    const why = info.cuda ? 'the worker sees no GPU' : 'the native build has no CUDA support';
+    throw badOption(o.name, `device 'cuda': ${why}; run 'troupe doctor' to see what was found`);
+  }
+  return {
+    model: model.config,
+    device,
+    dtype: o.dtype ?? (device === 'cuda' ? 'bfloat16' : 'float32'),
+    maxTokens: o.maxTokens ?? DEFAULT_CAPACITY[device],
+    gradientCheckpointing: o.gradientCheckpointing,
+    optim: o.optim,
+    lora: lora?.native ?? null,
+    seed: o.seed,
+    numThreads: o.numThreads,
+    sharding: o.sharding,
+    shardSize: o.shardSize,
+    ulysses: o.ulysses,
+    prefetch: o.prefetch,
+    reduction: o.reduction,
+    offload: o.offload,
+  };
+}
+
+/** The sequence that token t of the concatenation belongs to. */
+function sequenceOf(batch: Batch, t: number): number {
+  let i = 0;
+  while ((batch.seqOffsets[i + 1] as number) <= t) i++;
+  return i;
+}

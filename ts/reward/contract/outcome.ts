@@ -1,0 +1,149 @@
+// From what reward functions return, or fail to return, to the rewards of a batch.
+
+import { reasonOf, show, toJson } from '../../base/text';
+import { TroupeError } from '../../errors';
+import { isBounded } from './bounded';
+import { timerMs } from './timers';
+import type { RewardOutcome, RewardSample, Rewards } from './types';
+
+const EXCERPT = 300;
+
+export interface Scored {
+  score: number;
+  extra: Record<string, unknown>;
+}
+
+const excerpt = (text: string): string =>
+  JSON.stringify(text.length <= EXCERPT ? text : `${text.slice(0, EXCERPT)}… (${text.length} characters)`);
+
+/** REWARD_FAILED for one response, with what there is to know about it. */
+export function failure(sample: RewardSample, index: number, what: string, cause?: unknown): TroupeError {
+  return new TroupeError(
+    'REWARD_FAILED',
+    `[reward] ${what} for response ${index} of the batch: data_source ${JSON.stringify(sample.dataSource)}, ` +
+      `ground truth ${excerpt(toJson(sample.groundTruth) ?? 'undefined')}, response ${excerpt(sample.response)}. ` +
+      'Correct the reward function, or set reward.on_error=zero to score such responses 0',
+    { cause },
+  );
+}
+
+/** Also promises of another realm or library. */
+const isPromise = <T>(value: T | Promise<T>): value is Promise<T> =>
+  typeof value === 'object' && value !== null && 'then' in value && typeof value.then === 'function';
+
+async function withTimeout<T>(work: Promise<T>, timeoutMs: number): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const expired = new Promise<never>((_, reject) => {
+    const late = (): void => reject(new Error(`no answer within ${timeoutMs / 1000} s`));
+    timer = setTimeout(late, timerMs(timeoutMs));
+  });
+  try {
+    return await Promise.race([work, expired]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** What `call` gives, waiting for it when it is async. Code that does not return cannot be interrupted here. */
+export async function settle<T>(call: () => T | Promise<T>, timeoutMs: number): Promise<T> {
+  const result = call();
+  return isPromise(result) && !isBounded(result) ? await withTimeout(result, timeoutMs) : await result;
+}
+
+/** A missing function or setting concerns the whole run, not one sample. */
+export const concernsRun = (error: unknown): boolean =>
+  error instanceof TroupeError && error.code === 'INVALID_CONFIG';
+
+/** The error for whatever a reward function threw on a sample. */
+export function failed(sample: RewardSample, index: number, error: unknown): unknown {
+  if (concernsRun(error)) return error;
+  return failure(sample, index, `the reward function failed (${reasonOf(error)})`, error);
+}
+
+/** Text between quotes, so that "1" is not taken for 1. */
+const shown = (value: unknown): string =>
+  typeof value === 'object' || typeof value === 'string' ? show(value) : String(value);
+
+function readOutcome(outcome: RewardOutcome): Scored {
+  if (typeof outcome === 'number' || typeof outcome === 'boolean') {
+    return { score: Number(outcome), extra: { acc: Number(outcome) } };
+  }
+  if (typeof outcome === 'object' && outcome !== null) {
+    const { score, ...extra } = outcome;
+    return { score: typeof score === 'boolean' ? Number(score) : score, extra };
+  }
+  return { score: Number.NaN, extra: {} };
+}
+
+/** @throws TroupeError REWARD_FAILED when there is no finite score, or something beside it that no dump can hold */
+export function checkedOutcome(outcome: RewardOutcome, sample: RewardSample, index: number): Scored {
+  let scored: Scored;
+  try {
+    scored = readOutcome(outcome);
+    toJson(scored);
+  } catch (error) {
+    const what = `expected JSON values beside the score from the reward function, but got some that are none (${reasonOf(error)})`;
+    throw failure(sample, index, what, error);
+  }
+  if (!Number.isFinite(scored.score)) {
+    const isRecord = typeof outcome === 'object' && outcome !== null && !Array.isArray(outcome);
+    const got = isRecord ? `{ score: ${shown(scored.score)} }` : shown(outcome);
+    throw failure(sample, index, `expected a finite number from the reward function but got ${got}`);
+  }
+  return scored;
+}
+
+/**
+ * Scores every sample, at most `concurrency` at once. A sample that fails ends it, or scores 0 with 'zero'; a mistake
+ * of the configuration ends it in either case.
+ */
+export async function scoreEach(
+  samples: readonly RewardSample[],
+  score: (sample: RewardSample) => Promise<RewardOutcome>,
+  options: { concurrency: number; onError: 'fail' | 'zero' },
+): Promise<Rewards> {
+  const scored: Scored[] = new Array(samples.length);
+  let failures = 0;
+  let next = 0;
+  let stopped = false;
+  const one = async (sample: RewardSample, index: number): Promise<Scored> => {
+    let outcome: RewardOutcome;
+    try {
+      outcome = await score(sample);
+    } catch (error) {
+      throw failed(sample, index, error);
+    }
+    return checkedOutcome(outcome, sample, index);
+  };
+  const lane = async (): Promise<void> => {
+    while (next < samples.length && !stopped) {
+      const index = next++;
+      try {
+        scored[index] = await one(samples[index] as RewardSample, index);
+      } catch (error) {
+        if (options.onError === 'fail' || concernsRun(error)) {
+          stopped = true;
+          throw error;
+        }
+        failures++;
+        scored[index] = { score: 0, extra: {} };
+      }
+    }
+  };
+  await Promise.all(Array.from({ length: Math.min(options.concurrency, samples.length) }, lane));
+  return gather(scored, failures);
+}
+
+/** One column per key of the extras, whatever the keys are: models may have written them. */
+export function gather(scored: readonly Scored[], failures: number): Rewards {
+  const columns = new Map<string, unknown[]>();
+  scored.forEach(({ extra }, i) => {
+    for (const [key, value] of Object.entries(extra)) {
+      const column = columns.get(key) ?? new Array<unknown>(scored.length).fill(undefined);
+      columns.set(key, column);
+      column[i] = value;
+    }
+  });
+  const scores = Float64Array.from(scored, ({ score }) => score);
+  return { scores, extras: Object.fromEntries(columns), failures };
+}

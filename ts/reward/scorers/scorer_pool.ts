@@ -1,0 +1,173 @@
+import { type ChildProcess, fork } from 'node:child_process';
+import path from 'node:path';
+import { ConfigError } from '../../errors';
+import { packageRoot } from '../../install/package_root';
+import { timerMs } from '../contract/timers';
+import { SCORER_VARIABLE, type ScorerReply, type ScorerRequest, type ScorerSetup } from './scorer_protocol';
+
+/** Starting node and loading the user's module. */
+const START_MS = 60_000;
+
+interface Job {
+  message: unknown;
+  timeoutMs: number;
+  resolve(result: unknown): void;
+  reject(error: Error): void;
+}
+
+/**
+ * Child processes that score, one job at a time each. They are processes and not threads because code that hangs,
+ * exhausts the memory or ends its process must take nothing with it; a thread that runs out of memory in one large
+ * allocation takes its whole process. They start when there is work, and idle ones do not keep this process alive.
+ */
+export class ScorerPool {
+  readonly #size: number;
+  readonly #setup: ScorerSetup;
+  readonly #memoryMb: number | null;
+  readonly #queue: Job[] = [];
+  readonly #processes = new Set<ScorerProcess>();
+  readonly #idle: ScorerProcess[] = [];
+
+  /** `memoryMb`: JavaScript heap of each process; null: Node's default. */
+  constructor(size: number, setup: ScorerSetup, memoryMb: number | null = null) {
+    this.#size = size;
+    this.#setup = setup;
+    this.#memoryMb = memoryMb;
+  }
+
+  /**
+   * The reply to a job. Its process is killed when there is none `timeoutMs` after it got the job.
+   * @throws ConfigError when the process cannot do any job; Error when it failed, was late or died
+   */
+  run(message: unknown, timeoutMs: number): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      this.#queue.push({ message, timeoutMs, resolve, reject });
+      this.#pump();
+    });
+  }
+
+  /** Kills all processes; jobs under way fail. */
+  close(): void {
+    for (const process of this.#processes) process.kill('the scorer pool was closed');
+    for (const job of this.#queue.splice(0)) job.reject(new Error('the scorer pool was closed'));
+  }
+
+  #pump(): void {
+    while (this.#queue.length > 0) {
+      const process = this.#idle.pop() ?? (this.#processes.size < this.#size ? this.#start() : null);
+      if (process === null) return;
+      void this.#serve(process, this.#queue.shift() as Job);
+    }
+  }
+
+  #start(): ScorerProcess {
+    const process = new ScorerProcess(this.#setup, this.#memoryMb, () => {
+      this.#processes.delete(process);
+      const index = this.#idle.indexOf(process);
+      if (index >= 0) this.#idle.splice(index, 1);
+      this.#pump();
+    });
+    this.#processes.add(process);
+    return process;
+  }
+
+  async #serve(process: ScorerProcess, job: Job): Promise<void> {
+    try {
+      job.resolve(await process.run(job.message, job.timeoutMs));
+    } catch (error) {
+      job.reject(error as Error);
+    }
+    if (this.#processes.has(process) && process.alive) this.#idle.push(process);
+    this.#pump();
+  }
+}
+
+class ScorerProcess {
+  readonly #child: ChildProcess;
+  #ready: Promise<unknown> | null = null;
+  #ended: Error | null = null;
+  #settle: ((reply: ScorerReply | Error) => void) | null = null;
+
+  constructor(
+    readonly setup: ScorerSetup,
+    memoryMb: number | null,
+    onExit: () => void,
+  ) {
+    // A debugger's port is taken by this process; other options, such as loaders, hold for the user's module, too.
+    const execArgv = process.execArgv.filter((argument) => !argument.startsWith('--inspect'));
+    if (memoryMb !== null) execArgv.push(`--max-old-space-size=${memoryMb}`);
+    const output = setup.kind === 'symbolic' ? 'ignore' : 'inherit';
+    this.#child = fork(path.join(packageRoot, 'dist', 'reward', 'scorer_main.js'), [], {
+      execArgv,
+      env: { ...process.env, [SCORER_VARIABLE]: '1' },
+      serialization: 'advanced',
+      // Computer algebra that runs out of memory would write a stack trace for each hopeless answer.
+      stdio: ['ignore', output, output, 'ipc'],
+      // A Ctrl-C goes to the whole process group of the terminal; the trainer still wants its rewards then.
+      detached: true,
+    });
+    this.#child.on('message', (reply) => this.#settle?.(reply as ScorerReply));
+    this.#child.on('error', (error) => this.#end(error));
+    this.#child.on('exit', (code, signal) => {
+      this.#end(new Error(`its process ended with ${signal ?? `exit code ${code}`}`));
+      onExit();
+    });
+  }
+
+  get alive(): boolean {
+    return this.#ended === null;
+  }
+
+  async run(job: unknown, timeoutMs: number): Promise<unknown> {
+    this.#hold(true);
+    try {
+      this.#ready ??= this.#request({ type: 'setup', setup: this.setup }, START_MS);
+      await this.#ready;
+      return await this.#request({ type: 'job', job }, timeoutMs);
+    } finally {
+      if (this.alive) this.#hold(false);
+    }
+  }
+
+  kill(reason: string): void {
+    this.#end(new Error(reason));
+    this.#child.kill('SIGKILL');
+  }
+
+  #request(request: ScorerRequest, timeoutMs: number): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      if (this.#ended) return reject(this.#ended);
+      const late = (): void => this.kill(`no answer within ${timeoutMs / 1000} s`);
+      const timer = setTimeout(late, timerMs(timeoutMs));
+      this.#settle = (reply) => {
+        this.#settle = null;
+        clearTimeout(timer);
+        if (reply instanceof Error) reject(reply);
+        else if (reply.ok) resolve(reply.result);
+        else reject(reply.configuration ? new ConfigError(reply.error) : new Error(reply.error));
+      };
+      try {
+        this.#child.send(request, (error) => error && this.#settle?.(error));
+      } catch (error) {
+        this.#settle(error as Error);
+      }
+    });
+  }
+
+  #end(error: Error): void {
+    this.#ended ??= error;
+    this.#settle?.(this.#ended);
+  }
+
+  /** Whether this process waits for the child. */
+  #hold(held: boolean): void {
+    const { channel } = this.#child;
+    if (held) {
+      this.#child.ref();
+      channel?.ref();
+    } else {
+      this.#child.unref();
+      channel?.unref();
+    }
+  }
+}

@@ -1,0 +1,47 @@
+import type { EngineOptions } from '../engine/engine_options';
+import type { OffloadOptions } from '../engine/offload_options';
+import type { Reduction } from '../native/bridge';
+
+/** verl's keys; a role that does not learn has some of them. */
+interface OffloadKeys {
+  param_offload: boolean;
+  optimizer_offload?: boolean;
+  grad_offload?: boolean;
+  offload_policy?: boolean;
+}
+
+/** What begins on the host. offload_policy means everything, as FSDP2's CPUOffloadPolicy. */
+export function offloadOptions(fsdp: OffloadKeys): Required<OffloadOptions> {
+  const all = fsdp.offload_policy === true;
+  return {
+    params: all || fsdp.param_offload,
+    grads: all || fsdp.grad_offload === true,
+    optimizer: all || fsdp.optimizer_offload === true,
+  };
+}
+
+/** verl's keys of how a model is spread over the workers, and where it lies. */
+export interface ShardingKeys extends OffloadKeys {
+  fsdp_size: number;
+  reshard_after_forward: boolean;
+  forward_prefetch: boolean;
+}
+
+/** What they mean here; fsdp_size 1 is no_shard. */
+export function parallelOptions(
+  fsdp: ShardingKeys,
+  ulysses: number,
+  reduce: Reduction,
+): Pick<EngineOptions, 'parallel' | 'offload'> {
+  const { fsdp_size: fsdpSize, reshard_after_forward: reshard } = fsdp;
+  return {
+    parallel: {
+      ulysses,
+      fsdpSize,
+      ...(fsdpSize === 1 ? {} : { sharding: reshard ? 'full_shard' : 'shard_grad_op' }),
+      prefetch: fsdp.forward_prefetch,
+      reduce,
+    },
+    offload: offloadOptions(fsdp),
+  };
+}

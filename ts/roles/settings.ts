@@ -1,0 +1,101 @@
+// From the keys of the configuration to the options of engines, estimators and rewards.
+
+import type { SamplingOptions } from '../actor/sampling';
+import type { PolicyLossOptions } from '../actor/update_options';
+import type { AdvantageConfig } from '../algorithms/advantage_types';
+import type { ResolvedConfig } from '../config/config';
+import { correctionOptions } from '../config/derived/correction';
+import type { RewardManagerOptions } from '../reward/contract/types';
+
+interface SamplingKeys {
+  readonly n: number;
+  readonly do_sample: boolean;
+  readonly temperature: number;
+  readonly top_k: number;
+  readonly top_p: number;
+}
+
+function sampling(keys: SamplingKeys, maxNewTokens: number): SamplingOptions {
+  return {
+    maxNewTokens,
+    n: keys.n,
+    temperature: keys.do_sample ? keys.temperature : 0,
+    topK: keys.top_k,
+    topP: keys.top_p,
+  };
+}
+
+export function trainSampling(config: ResolvedConfig): SamplingOptions {
+  return sampling(config.actor_rollout_ref.rollout, config.data.max_response_length);
+}
+
+export function validationSampling(config: ResolvedConfig): SamplingOptions {
+  return sampling(config.actor_rollout_ref.rollout.val_kwargs, config.data.max_response_length);
+}
+
+export function policyLossOptions(config: ResolvedConfig): PolicyLossOptions {
+  const { actor } = config.actor_rollout_ref;
+  const loss = actor.policy_loss;
+  return {
+    ...(config.algorithm.rollout_correction.bypass_mode
+      ? { mode: 'bypass_mode', rolloutCorrection: correctionOptions(config) }
+      : { mode: loss.loss_mode }),
+    clipRatioLow: actor.clip_ratio_low,
+    clipRatioHigh: actor.clip_ratio_high,
+    clipRatioC: actor.clip_ratio_c,
+    aggregation: actor.loss_agg_mode,
+    ...(actor.loss_scale_factor === null ? {} : { scaleFactor: actor.loss_scale_factor }),
+    entropyCoeff: actor.entropy_coeff,
+    useKlLoss: actor.use_kl_loss,
+    klLossCoef: actor.kl_loss_coef,
+    klLossType: actor.kl_loss_type,
+    tauPos: actor.tau_pos,
+    tauNeg: actor.tau_neg,
+    clipCovRatio: loss.clip_cov_ratio,
+    clipCovLb: loss.clip_cov_lb,
+    clipCovUb: loss.clip_cov_ub,
+    klCovRatio: loss.kl_cov_ratio,
+    ppoKlCoef: loss.ppo_kl_coef,
+    ...(loss.dro_beta === null ? {} : { droBeta: loss.dro_beta }),
+  };
+}
+
+export function advantageOptions(config: ResolvedConfig): AdvantageConfig {
+  const { algorithm } = config;
+  return {
+    gamma: algorithm.gamma,
+    lam: algorithm.lam,
+    normAdvByStdInGrpo: algorithm.norm_adv_by_std_in_grpo,
+    egpoLambda: algorithm.egpo_lambda,
+    egpoAlpha: algorithm.egpo_alpha,
+    ...(algorithm.gdpo_reward_keys === null ? {} : { gdpoRewardKeys: [...algorithm.gdpo_reward_keys] }),
+    ...(algorithm.gdpo_reward_weights === null
+      ? {}
+      : { gdpoRewardWeights: [...algorithm.gdpo_reward_weights] }),
+  };
+}
+
+export function rewardOptions(config: ResolvedConfig): RewardManagerOptions {
+  const { reward } = config;
+  const { overlong_buffer_cfg: overlong, max_resp_len } = reward.reward_kwargs;
+  return {
+    timeoutMs: 1000 * reward.timeout,
+    onError: reward.on_error,
+    kwargs: reward.custom_reward_function.reward_kwargs,
+    libraries: config.actor_rollout_ref.model.external_lib ?? [],
+    numWorkers: reward.num_workers,
+    overlong: {
+      enable: overlong.enable,
+      len: overlong.len,
+      penaltyFactor: overlong.penalty_factor,
+      log: overlong.log,
+      maxRespLen: max_resp_len,
+    },
+    limits: {
+      maxConcurrent: reward.max_concurrent,
+      maxRpm: reward.max_rpm,
+      maxTpm: reward.max_tpm,
+      estimatedTokensPerRequest: reward.estimated_tokens_per_request,
+    },
+  };
+}
