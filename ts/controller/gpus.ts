@@ -1,8 +1,9 @@
+import { spawnSync } from 'node:child_process';
 import { readdirSync } from 'node:fs';
 
 /**
- * GPUs that this process may use: those of CUDA_VISIBLE_DEVICES, up to the first that is none, else as many as the driver lists.
- * null: not known. No library of CUDA is loaded.
+ * GPUs that this process may use: those of CUDA_VISIBLE_DEVICES, up to the first that is none, else as many as the driver lists, or
+ * (where it has no list, as under WSL) nvidia-smi. null: not known. No library of CUDA is loaded.
  */
 export function countGpus(
   env: NodeJS.ProcessEnv = process.env,
@@ -17,6 +18,13 @@ export function countGpus(
   try {
     return readdirSync(listed).length || null;
   } catch {
-    return null;
+    return askDriver(env);
   }
+}
+
+/** One line "GPU 0: ..." each; a GPU that is cut into instances has further, indented lines. */
+function askDriver(env: NodeJS.ProcessEnv): number | null {
+  const run = spawnSync('nvidia-smi', ['-L'], { env, encoding: 'utf8', timeout: 10_000 });
+  if (run.status !== 0) return null;
+  return run.stdout.split('\n').filter((line) => /^GPU \d+:/.test(line)).length || null;
 }

@@ -38,7 +38,14 @@ export function createLocalLauncher(
   return {
     start(spec) {
       const child = spawn(process.execPath, program.args, {
-        env: { ...process.env, ...program.env, ...computeEnvironment(spec), ...options.env, ...spec.env },
+        env: {
+          ...process.env,
+          ...program.env,
+          ...computeEnvironment(spec),
+          ...options.env,
+          ...deviceEnvironment(spec, options.env),
+          ...spec.env,
+        },
         stdio: ['ignore', 'pipe', 'pipe'],
         // A Ctrl-C goes to the whole process group of the terminal; ours must end in order, not with its workers shot.
         detached: true,
@@ -60,13 +67,20 @@ function computeEnvironment(spec: WorkerSpec): Record<string, string> {
   // c10d warns with a stack trace of every connection that a dead peer has left; the error that follows says it.
   if (!process.env['TORCH_CPP_LOG_LEVEL']) env['TORCH_CPP_LOG_LEVEL'] = 'ERROR';
   if (spec.numThreads !== null) env['OMP_NUM_THREADS'] = String(spec.numThreads);
-  if (spec.device === 'cuda') env['CUDA_VISIBLE_DEVICES'] = visibleDevice(spec);
   return env;
 }
 
-/** The one device of a worker: of those this process may use, the one with its local rank. */
-function visibleDevice(spec: WorkerSpec): string {
-  const visible = process.env['CUDA_VISIBLE_DEVICES'];
+/** The one device of a worker: of those this process (or `given`) may use, the one with its local rank. */
+function deviceEnvironment(
+  spec: WorkerSpec,
+  given: Record<string, string> | undefined,
+): Record<string, string> {
+  if (spec.device !== 'cuda') return {};
+  const visible = given?.['CUDA_VISIBLE_DEVICES'] ?? process.env['CUDA_VISIBLE_DEVICES'];
+  return { CUDA_VISIBLE_DEVICES: visibleDevice(spec, visible) };
+}
+
+function visibleDevice(spec: WorkerSpec, visible: string | undefined): string {
   if (visible === undefined) return String(spec.localRank);
   const device = visible.split(',')[spec.localRank];
   if (device) return device;

@@ -61,6 +61,8 @@ const settleMs = 2_000;
  */
 export class WorkerGroup {
   readonly worldSize: number;
+  /** What the workers were started for: engines in them run on it. */
+  readonly device: 'cpu' | 'cuda';
   /** Resolves with the first cause when the group fails, also while no call is pending. */
   readonly failed: Promise<TroupeError>;
   readonly #options: WorkerGroupOptions;
@@ -102,6 +104,7 @@ export class WorkerGroup {
       throw new TroupeError('INVALID_ARGUMENT', `worldSize: expected an integer >= 1, got ${worldSize}`);
     }
     this.worldSize = worldSize;
+    this.device = options.device;
     this.failed = new Promise((resolve) => {
       this.#announceFailure = resolve;
     });

@@ -31,7 +31,10 @@ export interface EngineOptions {
   strategy?: 'fsdp' | 'megatron'; // fsdp
   /** Worker processes that share the model and the work, 1; docs/distributed.md. */
   worldSize?: number;
-  /** Default: cuda when the native build has it and there is one, else cpu. */
+  /**
+   * Default: cuda where the native addon has it and a GPU is visible, else cpu; decided before workers start. Of a `launcher` of one's
+   * own the machines are not known: its default is cpu.
+   */
   device?: 'cpu' | 'cuda';
   /** Compute dtype; master weights are float32 always. Default: bfloat16 on cuda, float32 on cpu. */
   dtype?: 'float32' | 'bfloat16';

@@ -1,6 +1,7 @@
 import { badOption } from '../base/check_options';
 import type { Batch } from '../batch/batch';
 import { type LoadedModel, loadModelDirectory } from '../checkpoint/model_dir';
+import { type Device, deviceOfWorkers, machineOf } from '../controller/default_device';
 import { oneToAll, rankZero, splitCollect } from '../controller/dispatch';
 import { WorkerGroup } from '../controller/worker_group';
 import { TroupeError } from '../errors';
@@ -48,21 +49,22 @@ export class RoleEngine {
 
   static async create(o: EngineOptions, role: RoleName): Promise<RoleEngine> {
     const resolved = resolveEngineOptions(o, role, DEFAULT_LR[role]);
-    const model = loadModelDirectory(resolved.model, role === 'actor' ? 'lm' : 'value');
-    if (role === 'reward_model') checkRewardModel(model);
+    const device = deviceOf(`${role} options`, o, resolved);
+    const found = loadModelDirectory(resolved.model, role === 'actor' ? 'lm' : 'value');
+    const model = role === 'reward_model' ? rewardModel(found) : found;
     checkHeads(`${role} options`, resolved.ulysses, model);
     const lora = resolved.lora === null ? null : planLora(`${role} options.lora`, model, resolved.lora);
     const group =
       o.group ??
       (await WorkerGroup.launch({
         worldSize: resolved.worldSize,
-        device: resolved.device ?? 'cpu',
+        device,
         ...(resolved.numThreads > 0 ? { numThreads: resolved.numThreads } : {}),
         ...(o.launcher === undefined ? {} : { launcher: o.launcher }),
       }));
     let created = false;
     try {
-      const options = nativeOptions(group, resolved, model, lora);
+      const options = nativeOptions(group, device, resolved, model, lora);
       if (options.sharding !== null) await group.connect();
       await group.createEngine(resolved.name, options);
       created = true;
@@ -266,7 +268,7 @@ export class RoleEngine {
 }
 
 /** A reward model does not learn: without a trained head its scores would mean nothing. */
-function checkRewardModel(model: LoadedModel): void {
+function rewardModel(model: LoadedModel): LoadedModel {
   if (model.freshHead) {
     const name = `${valueHeadName(model.config.family)}.weight`;
     throw new TroupeError(
@@ -276,7 +278,21 @@ function checkRewardModel(model: LoadedModel): void {
     );
   }
   // The place after the last token, at which nothing is read, needs no position of its own under rotary encoding.
-  if (model.config.positions === 'rope') model.config.maxPositions += 1;
+  if (model.config.positions !== 'rope') return model;
+  return { ...model, config: { ...model.config, maxPositions: model.config.maxPositions + 1 } };
+}
+
+/**
+ * Where the engine runs, decided before a worker is started: which GPU it sees, how many threads it has and how it talks to the others
+ * follow from it.
+ */
+function deviceOf(where: string, o: EngineOptions, { device, worldSize }: ResolvedEngineOptions): Device {
+  if (o.group === undefined) return deviceOfWorkers(where, device, worldSize, machineOf(o.launcher));
+  if (device === null || device === o.group.device) return o.group.device;
+  throw badOption(
+    where,
+    `device '${device}': the workers of the given group were started for '${o.group.device}': leave it out, or launch the group with it`,
+  );
 }
 
 /** Each of the ranks that share a micro-batch computes attention for some of the heads. */
@@ -290,15 +306,18 @@ function checkHeads(where: string, ulysses: number, { config, dir }: LoadedModel
 
 function nativeOptions(
   group: WorkerGroup,
+  device: Device,
   o: ResolvedEngineOptions,
   model: LoadedModel,
   lora: Lora | null,
 ): NativeEngineOptions {
   const info = group.buildInfo();
-  const device = o.device ?? (info.cuda && info.deviceCount > 0 ? 'cuda' : 'cpu');
   if (device === 'cuda' && !(info.cuda && info.deviceCount > 0)) {
     const why = info.cuda ? 'the worker sees no GPU' : 'the native build has no CUDA support';
-    throw badOption(o.name, `device 'cuda': ${why}; run 'troupe doctor' to see what was found`);
+    throw badOption(
+      o.name,
+      `device 'cuda': ${why}; run 'troupe doctor' to see what was found, or give device 'cpu'`,
+    );
   }
   return {
     model: model.config,

@@ -10,6 +10,8 @@ export interface LocatedAddon {
   addon: string;
   kind: 'local' | 'prebuilt';
   libtorch: LibTorch;
+  /** Of the addon: 'cpu', or the CUDA it was built for. */
+  variant: string;
 }
 
 /**
@@ -23,7 +25,7 @@ export function locateAddon(env: NodeJS.ProcessEnv = process.env): LocatedAddon 
   const { found, notes } = discoverLibTorch(env);
   for (const libtorch of found) {
     const addon = addonFor(addons, libtorch);
-    if (addon !== null) return { addon: addon.file, kind: addon.kind, libtorch };
+    if (addon !== null) return { addon: addon.file, kind: addon.kind, libtorch, variant: addon.variant };
   }
   // What a local build was linked with still serves it, unless TROUPE_LIBTORCH asked for another one.
   const local = addons.find((addon) => addon.libtorchDir !== null);
@@ -34,7 +36,7 @@ export function locateAddon(env: NodeJS.ProcessEnv = process.env): LocatedAddon 
         'build',
         'The LibTorch that the addon was built with',
       );
-      return { addon: local.file, kind: local.kind, libtorch };
+      return { addon: local.file, kind: local.kind, libtorch, variant: local.variant };
     } catch (error) {
       notes.push((error as Error).message);
     }

@@ -61,7 +61,7 @@ describe('create', () => {
     [{ modle: 'x' }, /unknown option 'modle'; did you mean 'model'/],
     [{ strategy: 'megatron' }, /strategy 'megatron' is not in this release/],
     [{ strategy: 'zero' }, /strategy: expected one of fsdp, megatron but got zero/],
-    [{ device: 'cuda' }, /device 'cuda': the native build has no CUDA support/],
+    [{ device: 'cuda' }, /device 'cuda': the workers of the given group were started for 'cpu'/],
     [{ dtype: 'fp8' }, /dtype: expected one of float32, bfloat16/],
     [{ optim: { learningRate: 1 } }, /unknown option 'learningRate'/],
     [{ optim: { schedule: 'cosine' } }, /totalSteps: schedule 'cosine' needs it/],

@@ -17,6 +17,7 @@ export class FakeGroup {
   constructor(
     private readonly answers: Record<string, Answer> = {},
     readonly worldSize = 1,
+    readonly device: 'cpu' | 'cuda' = 'cpu',
   ) {}
 
   asGroup(): WorkerGroup {
@@ -28,8 +29,16 @@ export class FakeGroup {
   }
 
   buildInfo(): object {
-    return { version: '0', libtorch: '0', cuda: false, deviceCount: 0, threads: 1 };
+    return {
+      version: '0',
+      libtorch: '0',
+      cuda: this.device === 'cuda',
+      deviceCount: this.device === 'cuda' ? 1 : 0,
+      threads: 1,
+    };
   }
+
+  async connect(): Promise<void> {}
 
   async memoryInfo(): Promise<object[]> {
     return [{ peakRss: 2 ** 30, allocated: 0, maxAllocated: 0 }];

@@ -1,7 +1,8 @@
-import { mkdirSync, mkdtempSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { countGpus } from '../../../ts/controller/gpus';
+import { createLocalLauncher } from '../../../ts/controller/local_launcher';
 
 test.each([
   ['0,1,2', 3],
@@ -19,5 +20,30 @@ test('without it, as many as the driver lists; no driver: not known', () => {
   expect(countGpus({}, listed)).toBeNull();
   for (const bus of ['0000:01:00.0', '0000:41:00.0']) mkdirSync(join(listed, bus));
   expect(countGpus({}, listed)).toBe(2);
-  expect(countGpus({}, join(listed, 'nowhere'))).toBeNull();
+  expect(countGpus({ PATH: '/nowhere' }, join(listed, 'nowhere'))).toBeNull();
+});
+
+test('where the driver has no list, as many as nvidia-smi knows; instances of a GPU are not counted', () => {
+  const bin = mkdtempSync(join(tmpdir(), 'gpus-'));
+  const say = (...lines: string[]): void =>
+    writeFileSync(join(bin, 'nvidia-smi'), `#!/bin/sh\n[ "$1" = -L ] || exit 9\n${lines.join('\n')}\n`, {
+      mode: 0o755,
+    });
+  const count = (): number | null => countGpus({ PATH: `${bin}:/usr/bin:/bin` }, '/nowhere');
+  say('echo "GPU 0: NVIDIA A (UUID: GPU-1)"', 'echo "  MIG 1g.5gb Device 0: (UUID: MIG-2)"');
+  expect(count()).toBe(1);
+  say('echo "GPU 0: NVIDIA A (UUID: GPU-1)"', 'echo "GPU 1: NVIDIA A (UUID: GPU-3)"');
+  expect(count()).toBe(2);
+  say('echo "Failed to initialize NVML"', 'exit 9');
+  expect(count()).toBeNull();
+});
+
+test('GPUs that the launcher names are divided among its workers', async () => {
+  const program = { args: ['-e', 'console.error(process.env.CUDA_VISIBLE_DEVICES)'], env: {} };
+  const launcher = createLocalLauncher({ env: { CUDA_VISIBLE_DEVICES: '4,6' } }, program);
+  const env = { TROUPE_CONTROLLER: '', TROUPE_TOKEN: '', RANK: '1', WORLD_SIZE: '2', LOCAL_RANK: '1' };
+  const place = { rank: 1, worldSize: 2, localRank: 1, localWorldSize: 2, pool: null };
+  const worker = launcher.start({ ...place, device: 'cuda', numThreads: null, env });
+  await worker.exited;
+  expect(worker.stderrTail()).toBe('6');
 });

@@ -3,6 +3,7 @@ import { explainLoadFailure } from '../../../ts/native/loader';
 const located = {
   addon: '/pkg/prebuilds/linux-x64/troupe.libtorch2.13.cpu.node',
   kind: 'prebuilt' as const,
+  variant: 'cpu',
   libtorch: {
     dir: '/opt/torch',
     libDir: '/opt/torch/lib',
