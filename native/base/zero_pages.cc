@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "base/counting_allocator.h"
 #include "base/error.h"
 
 namespace troupe {
@@ -16,8 +17,15 @@ at::Tensor zero_pages(int64_t count, at::Device device) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   require(data != MAP_FAILED, ErrorCode::kOutOfMemory, "[engine] cannot map ", bytes,
           " bytes: ", std::strerror(errno));
+  const std::shared_ptr<ByteCount> counted = CountAllocations::current();
+  if (counted) counted->add(static_cast<int64_t>(bytes));
   return at::from_blob(
-      data, {count}, [bytes](void* mapped) { ::munmap(mapped, bytes); }, options);
+      data, {count},
+      [bytes, counted](void* mapped) {
+        ::munmap(mapped, bytes);
+        if (counted) counted->remove(static_cast<int64_t>(bytes));
+      },
+      options);
 }
 
 }  // namespace troupe

@@ -4,8 +4,13 @@
 
 namespace troupe {
 
+// A storage without memory keeps its number of bytes, which is what LibTorch checks views against.
 FlatBuffer::FlatBuffer(int64_t count, at::ScalarType dtype, at::Device device)
-    : FlatBuffer(at::empty({count}, at::TensorOptions().dtype(dtype).device(device))) {}
+    : tensor_(at::empty({0}, at::TensorOptions().dtype(dtype).device(device))) {
+  const size_t bytes = static_cast<size_t>(count) * c10::elementSize(dtype);
+  tensor_.storage().unsafeGetStorageImpl()->set_nbytes(bytes);
+  tensor_.unsafeGetTensorImpl()->set_sizes_contiguous({count});
+}
 
 FlatBuffer::FlatBuffer(at::Tensor tensor) : tensor_(std::move(tensor)), allocated_(true) {}
 
@@ -16,7 +21,6 @@ void FlatBuffer::allocate() {
   c10::StorageImpl* storage = tensor_.storage().unsafeGetStorageImpl();
   storage->set_data_ptr_noswap(
       fresh.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, tensor_.device())));
-  storage->set_nbytes(tensor_.nbytes());
   allocated_ = true;
 }
 
@@ -24,7 +28,6 @@ void FlatBuffer::release() {
   if (!allocated_) return;
   c10::StorageImpl* storage = tensor_.storage().unsafeGetStorageImpl();
   storage->set_data_ptr_noswap(at::DataPtr(nullptr, tensor_.device()));
-  storage->set_nbytes(0);
   allocated_ = false;
 }
 

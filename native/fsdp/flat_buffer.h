@@ -12,7 +12,7 @@ namespace troupe {
 class FlatBuffer {
  public:
   FlatBuffer() = default;
-  // With memory, so that views can be made; its content is undefined.
+  // Without memory; views can be made all the same.
   FlatBuffer(int64_t count, at::ScalarType dtype, at::Device device);
   // Begins with the memory of `tensor`, which is contiguous and has its storage for itself.
   explicit FlatBuffer(at::Tensor tensor);

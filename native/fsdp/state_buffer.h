@@ -17,8 +17,7 @@ namespace troupe {
 class StateBuffer {
  public:
   StateBuffer() = default;  // there is no such state: every call does nothing
-  // Zeroed. lazily: on a CPU its pages take up memory only once they are written (float32 alone). Has been
-  // fetched, so that views can be made; its content is then undefined.
+  // Zeroed. lazily: on a CPU its pages take up memory only once they are written (float32 alone).
   StateBuffer(int64_t count, at::ScalarType dtype, at::Device device, bool lazily, bool on_host);
 
   bool defined() const { return device_.tensor().defined(); }

@@ -116,11 +116,6 @@ void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
           group.compute.defined() ? view(parameter, group.compute.tensor()) : parameter.master;
     }
   }
-  for (ParameterGroup& group : groups_) {
-    group.full_compute.release();
-    group.full_grad.release();
-    for (StateBuffer* buffer : group.state()) buffer->give_back(false);
-  }
 }
 
 std::optional<size_t> ParameterStore::find_group(const std::string& name) const {
