@@ -6,6 +6,7 @@ import { cpus } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { writeByteTokenizer } from './byte_tokenizer.mjs';
 
 const HERE = dirname(fileURLToPath(import.meta.url));
 const WORK = join(resolve(HERE, '..'), '.troupe', 'bench');
@@ -77,28 +78,6 @@ async function writeData(file, rows, groups) {
   writeFileSync(file, Buffer.from(buffer));
 }
 
-/** One token per byte, ChatML template. */
-function writeTokenizer(directory) {
-  mkdirSync(directory, { recursive: true });
-  const printable = (b) => (b >= 33 && b <= 126) || (b >= 161 && b !== 173);
-  let next = 256;
-  const bytes = Array.from({ length: 256 }, (_, b) => String.fromCodePoint(printable(b) ? b : next++));
-  const definition = {
-    version: '1.0',
-    added_tokens: [],
-    normalizer: null,
-    pre_tokenizer: { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: true },
-    post_processor: null,
-    decoder: { type: 'ByteLevel' },
-    model: { type: 'BPE', vocab: Object.fromEntries(bytes.map((byte, i) => [byte, i])), merges: [] },
-  };
-  writeFileSync(join(directory, 'tokenizer.json'), JSON.stringify(definition));
-  const template =
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}" +
-    '{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}';
-  writeFileSync(join(directory, 'tokenizer_config.json'), JSON.stringify({ chat_template: template }));
-}
-
 /** In a process of its own: opens the file, reads the first shuffled batch and ten more. */
 async function measure(file, filter) {
   const require = createRequire(import.meta.url);
@@ -140,7 +119,7 @@ const { values } = parseArgs({ options });
 if (values.measure) await measure(values.measure, values.filter);
 else {
   mkdirSync(WORK, { recursive: true });
-  writeTokenizer(join(WORK, 'tokenizer'));
+  writeByteTokenizer(join(WORK, 'tokenizer'));
   const file = join(WORK, `rows-${values.rows}-${values.groups}.parquet`);
   if (!existsSync(file)) await writeData(file, Number(values.rows), Number(values.groups));
   console.log(`node ${process.version}, ${cpus().length} x ${cpus()[0]?.model.trim()}`);

@@ -1,0 +1,44 @@
+// Writes the table of docs/models.md from the families that the code knows: node scripts/model_docs.mjs, after npm run build.
+// With --check it writes nothing and fails when the table is another one.
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { writeOrCheck } from './generated_page.mjs';
+
+const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
+
+/** Models of a family that people train. A family without an entry here stops the script: say what it is for. */
+const EXAMPLES = {
+  llama: 'Llama 2, 3, 3.1, 3.2; SmolLM 2; DeepSeek-R1-Distill-Llama',
+  mistral: 'Mistral 7B, Mistral NeMo, Mistral Small 3 (text)',
+  qwen2: 'Qwen 2, Qwen 2.5, Qwen2.5-Math, Qwen2.5-Coder; DeepSeek-R1-Distill-Qwen',
+  qwen3: 'Qwen 3, dense',
+  gemma2: 'Gemma 2',
+  mixtral: 'Mixtral 8x7B, 8x22B',
+  qwen3_moe: 'Qwen3-30B-A3B, Qwen3-235B-A22B',
+  gpt2: 'GPT-2',
+};
+
+function modelTable() {
+  const require = createRequire(import.meta.url);
+  const { FAMILIES, schemas } = require('../dist/model/hf_schema.js');
+  const rows = FAMILIES.map((family) => {
+    if (!EXAMPLES[family]) throw new Error(`scripts/model_docs.mjs names no models of the family ${family}`);
+    const keys = Object.keys(schemas[family].shape);
+    const traits = [
+      keys.some((key) => /experts/.test(key)) ? 'mixture of experts' : 'dense',
+      ...(keys.includes('sliding_window') ? ['sliding windows'] : []),
+      ...(keys.includes('final_logit_softcapping') ? ['soft caps'] : []),
+      ...(keys.includes('attention_bias') ? ['optional biases'] : []),
+    ];
+    return `| \`${family}\` | ${traits.join(', ')} | ${EXAMPLES[family]} |`;
+  });
+  return ['| `model_type` | | for example |', '| --- | --- | --- |', ...rows].join('\n');
+}
+
+const [BEGIN, END] = ['<!-- begin families -->', '<!-- end families -->'];
+
+const page = path.join(root, 'docs', 'models.md');
+const text = readFileSync(page, 'utf8');
+writeOrCheck(page, `${text.split(BEGIN)[0]}${BEGIN}\n${modelTable()}\n${END}${text.split(END)[1]}`);
