@@ -80,7 +80,7 @@ describe('modules', () => {
       /leave no module to adapt/,
     ],
     [{ rank: 4, targetModules: 'q_proj' }, /expected 'all-linear' or a list of module names .* got "q_proj"/],
-    [{ rank: 0 }, /rank: expected an integer >= 1 but got 0/],
+    [{ rank: 0 }, /rank: expected an integer from 1 to 65536 but got 0/],
     [{ alpha: 4 }, /rank: expected an integer >= 1/],
     [{ rank: 4, alpha: 0 }, /alpha/],
     [{ rank: 4, modules: [] }, /unknown option 'modules'/],

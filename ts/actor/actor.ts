@@ -1,5 +1,13 @@
-import { badOption, checkOptionNames, flagOption, numberOption } from '../base/check_options';
+import {
+  badOption,
+  checkOptionNames,
+  countOption,
+  flagOption,
+  temperatureOption,
+} from '../base/check_options';
+import { RUN_LIMITS } from '../base/limits';
 import type { Batch, Seqs } from '../batch/batch';
+import { requireBatch } from '../batch/require_batch';
 import { splitCollect } from '../controller/dispatch';
 import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../engine/engine_metrics';
 import type { EngineOptions } from '../engine/engine_options';
@@ -79,7 +87,7 @@ export class Actor extends TrainedModel {
   async computeLogProb(b: Batch, o: LogProbOptions = {}): Promise<LogProbResult> {
     const where = 'computeLogProb';
     checkOptionNames(where, o, ['temperature', 'entropy', 'sumPiSquared', 'disableAdapter']);
-    const temperature = numberOption(where, 'temperature', o.temperature, 1, { above: 0 });
+    const temperature = temperatureOption(where, o.temperature, false);
     const entropy = flagOption(where, 'entropy', o.entropy, false);
     const sumPiSquared = flagOption(where, 'sumPiSquared', o.sumPiSquared, false);
     const disableAdapter = flagOption(where, 'disableAdapter', o.disableAdapter, false);
@@ -116,8 +124,9 @@ export class Actor extends TrainedModel {
   async updatePolicy(b: Batch, o: PolicyUpdateOptions = {}): Promise<PolicyMetrics> {
     const where = 'updatePolicy';
     checkOptionNames(where, o, ['miniBatchSize', 'ppoEpochs', 'temperature', 'loss']);
-    const epochs = numberOption(where, 'ppoEpochs', o.ppoEpochs, 1, { integer: true, min: 1 });
-    const temperature = numberOption(where, 'temperature', o.temperature, 1, { above: 0 });
+    const epochs = countOption(where, 'ppoEpochs', o.ppoEpochs, RUN_LIMITS.passes, 1);
+    const temperature = temperatureOption(where, o.temperature, false);
+    requireBatch(where, b);
     const longest = b.responseLens.reduce((max, length) => Math.max(max, length), 0);
     const loss = resolvePolicyLoss(`${where} loss`, o.loss ?? {}, longest);
     const preparation = preparationOf(loss, o.loss?.rolloutCorrection ?? {});
@@ -162,7 +171,7 @@ export class Actor extends TrainedModel {
   async updateSft(b: Batch, o: { miniBatchSize?: number; epochs?: number } = {}): Promise<UpdateMetrics> {
     const where = 'updateSft';
     checkOptionNames(where, o, ['miniBatchSize', 'epochs']);
-    const epochs = numberOption(where, 'epochs', o.epochs, 1, { integer: true, min: 1 });
+    const epochs = countOption(where, 'epochs', o.epochs, RUN_LIMITS.passes, 1);
     this.engine.checkUpdate(where, b, []);
     const shards = planUpdate(where, b, o.miniBatchSize, epochs, this.engine.dataParallelSize);
     const started = performance.now();
@@ -180,7 +189,7 @@ export class Actor extends TrainedModel {
   async generate(prompts: Seqs, o: SamplingOptions): Promise<Batch> {
     const where = 'generate';
     const { native, n, seed } = resolveSampling(where, o, this.engine.model.eosTokenIds);
-    const batch = promptsBatch(prompts);
+    const batch = promptsBatch(where, prompts, n);
     this.engine.checkSequences(where, batch);
     const { vocabSize, maxPositions } = this.engine.model.config;
     const outside = native.stopTokenIds.find((id) => id >= vocabSize);

@@ -1,5 +1,13 @@
 import { createHash } from 'node:crypto';
-import { badOption, checkOptionNames, numberOption } from '../base/check_options';
+import {
+  badOption,
+  checkOptionNames,
+  countOption,
+  numberOption,
+  temperatureOption,
+} from '../base/check_options';
+import { RUN_LIMITS } from '../base/limits';
+import { show } from '../base/text';
 import { Batch, type Seqs } from '../batch/batch';
 import { toInt32 } from '../batch/columns';
 import { lengthsOf, offsetsOf } from '../batch/layout';
@@ -38,19 +46,27 @@ export function resolveSampling(where: string, o: SamplingOptions, eosTokenIds: 
   }
   return {
     native: {
-      maxNewTokens: numberOption(where, 'maxNewTokens', o.maxNewTokens ?? null, 0, { integer: true, min: 1 }),
-      temperature: numberOption(where, 'temperature', o.temperature, 1, { min: 0 }),
+      maxNewTokens: countOption(where, 'maxNewTokens', o.maxNewTokens, RUN_LIMITS.tokens),
+      temperature: temperatureOption(where, o.temperature, true),
       topK: Math.max(topK, 0),
       topP: numberOption(where, 'topP', o.topP, 1, { above: 0, max: 1 }),
       stopTokenIds: [...stopTokenIds],
     },
-    n: numberOption(where, 'n', o.n, 1, { integer: true, min: 1 }),
+    n: countOption(where, 'n', o.n, RUN_LIMITS.samples, 1),
     seed: numberOption(where, 'seed', o.seed, 0, { integer: true, min: 0 }),
   };
 }
 
 /** Prompts as a batch without responses: the form in which they are checked and cut over ranks. */
-export function promptsBatch(prompts: Seqs): Batch {
+export function promptsBatch(where: string, prompts: Seqs, n: number): Batch {
+  if (typeof prompts !== 'object' || prompts === null || !Number.isInteger(prompts.length))
+    throw badOption(where, `prompts: expected an array of token ids per prompt but got ${show(prompts)}`);
+  if (prompts.length * n > RUN_LIMITS.sequences) {
+    throw badOption(
+      where,
+      `n: expected at most ${RUN_LIMITS.sequences} sequences in all but got ${prompts.length} prompts x ${n}: call it in parts`,
+    );
+  }
   return Batch.fromSequences(
     prompts,
     Array.from({ length: prompts.length }, () => new Int32Array(0)),

@@ -1,5 +1,6 @@
 import { TroupeError } from '../errors';
-import { editDistance } from './text';
+import { MAX_TEMPERATURE, MIN_TEMPERATURE } from './limits';
+import { editDistance, show } from './text';
 
 export const badOption = (where: string, message: string): TroupeError =>
   new TroupeError('INVALID_ARGUMENT', `[${where}] ${message}`);
@@ -18,32 +19,57 @@ export function checkOptionNames(where: string, given: unknown, known: readonly 
   }
 }
 
-/** A number within bounds, or the default when it is undefined. */
+/** A finite number within bounds, or the default when it is undefined. */
 export function numberOption(
   where: string,
   name: string,
   value: unknown,
   fallback: number,
-  rule: { integer?: boolean; min?: number; above?: number; max?: number } = {},
+  rule: { integer?: boolean; min?: number; above?: number; max?: number; or?: string } = {},
 ): number {
   if (value === undefined) return fallback;
   const ok =
     typeof value === 'number' &&
-    !Number.isNaN(value) &&
+    Number.isFinite(value) &&
     (!rule.integer || Number.isSafeInteger(value)) &&
     (rule.min === undefined || value >= rule.min) &&
     (rule.above === undefined || value > rule.above) &&
     (rule.max === undefined || value <= rule.max);
   if (ok) return value;
-  const bounds = [
-    rule.min === undefined ? '' : ` >= ${rule.min}`,
-    rule.above === undefined ? '' : ` > ${rule.above}`,
-    rule.max === undefined ? '' : ` <= ${rule.max}`,
-  ];
   throw badOption(
     where,
-    `${name}: expected ${rule.integer ? 'an integer' : 'a number'}${bounds.join('')} but got ${String(value)}`,
+    `${name}: expected ${rule.or ?? ''}${rule.integer ? 'an integer' : 'a number'}${boundsOf(rule)} but got ${show(value)}`,
   );
+}
+
+function boundsOf({ min, above, max }: { min?: number; above?: number; max?: number }): string {
+  if (min !== undefined && max !== undefined) return ` from ${min} to ${max}`;
+  const lower = min !== undefined ? ` >= ${min}` : above !== undefined ? ` > ${above}` : '';
+  const upper = max === undefined ? '' : `${lower === '' ? '' : ' and'} <= ${max}`;
+  return `${lower}${upper}` || ' that is finite';
+}
+
+/** An integer from 1 to `most`, or the default when there is one and the value is undefined. */
+export function countOption(
+  where: string,
+  name: string,
+  value: unknown,
+  most: number,
+  fallback?: number,
+): number {
+  if (value === undefined && fallback === undefined)
+    throw badOption(where, `${name}: expected an integer from 1 to ${most}, but it is not given`);
+  return numberOption(where, name, value, fallback ?? 1, { integer: true, min: 1, max: most });
+}
+
+/** What logits are divided by; `greedy`: 0 may be given. */
+export function temperatureOption(where: string, value: unknown, greedy: boolean): number {
+  if (greedy && value === 0) return 0;
+  return numberOption(where, 'temperature', value, 1, {
+    min: MIN_TEMPERATURE,
+    max: MAX_TEMPERATURE,
+    ...(greedy ? { or: '0 (greedy), or ' } : {}),
+  });
 }
 
 export function choiceOption<const T extends string>(

@@ -7,9 +7,19 @@ const SHOWN = 60;
 export const toJson = (value: unknown): string =>
   JSON.stringify(value, (_, item: unknown) => (typeof item === 'bigint' ? String(item) : item));
 
-/** A value as an error message shows it: JSON, cut short. */
+function jsonOf(value: unknown): string {
+  // JSON has null for NaN and infinities.
+  if (typeof value === 'number') return String(value);
+  try {
+    return toJson(value) ?? String(value);
+  } catch {
+    return `${Array.isArray(value) ? 'an array' : 'an object'} that JSON cannot hold`;
+  }
+}
+
+/** A value as an error message shows it: JSON, cut short. Never throws itself. */
 export function show(value: unknown): string {
-  const text = toJson(value) ?? String(value);
+  const text = jsonOf(value);
   return text.length > SHOWN ? `${text.slice(0, SHOWN)}...` : text;
 }
 

@@ -1,3 +1,5 @@
+import { show } from '../base/text';
+import { arrayLength, checkArrays, checkRecord, checkSize } from './arguments';
 import type { Column, ColumnData, Granularity, KnownColumns } from './columns';
 import { firstDifference, makeColumn, toInt32 } from './columns';
 import { fail } from './fail';
@@ -51,6 +53,8 @@ export class Batch {
    * Attended positions whose `responseMask` is 0 (tool output) are kept.
    */
   static fromPadded(p: PaddedInput): Batch {
+    checkRecord('fromPadded', p);
+    for (const name of ['inputIds', 'attentionMask'] as const) arrayLength(`fromPadded: ${name}`, p[name]);
     const { layout, tokens, responseMask, columns, granularity } = unpad(p);
     return Batch.build(layout, { tokens, responseMask, ...columns }, { granularity });
   }
@@ -62,6 +66,9 @@ export class Batch {
     columns: Record<string, unknown> = {},
     o: ColumnOptions = {},
   ): Batch {
+    checkArrays('fromSequences: prompts', prompts);
+    checkArrays('fromSequences: responses', responses);
+    checkRecord('fromSequences: columns', columns);
     if (prompts.length !== responses.length) {
       fail(`fromSequences: got ${prompts.length} prompts but ${responses.length} responses`);
     }
@@ -69,8 +76,8 @@ export class Batch {
     const promptLens = new Int32Array(size);
     const responseLens = new Int32Array(size);
     for (let i = 0; i < size; i++) {
-      promptLens[i] = prompts[i]?.length ?? 0;
-      responseLens[i] = responses[i]?.length ?? 0;
+      promptLens[i] = arrayLength(`prompt ${i}`, prompts[i]);
+      responseLens[i] = arrayLength(`response ${i}`, responses[i]);
     }
     const layout = makeLayout(promptLens, responseLens);
     const tokens = new Int32Array(layout.numTokens);
@@ -87,6 +94,8 @@ export class Batch {
 
   /** From concatenated tokens [ΣL] and the lengths of each sequence's prompt and response. */
   static fromRagged(r: RaggedInput, o: ColumnOptions = {}): Batch {
+    checkRecord('fromRagged', r);
+    for (const name of ['promptLens', 'responseLens'] as const) arrayLength(`fromRagged: ${name}`, r[name]);
     const layout = makeLayout(toInt32('promptLens', r.promptLens), toInt32('responseLens', r.responseLens));
     return Batch.build(layout, { ...r.columns, tokens: r.tokens }, o);
   }
@@ -109,7 +118,10 @@ export class Batch {
 
   /** The sequences of all batches, in order. They must have the same columns. */
   static concat(batches: readonly Batch[]): Batch {
+    checkArrays('concat', batches);
     const first = batches[0] ?? fail('concat: expected at least one batch');
+    const other = batches.findIndex((batch) => !(batch instanceof Batch));
+    if (other >= 0) fail(`concat: expected entry ${other} to be a Batch but got ${show(batches[other])}`);
     for (const [i, other] of batches.entries()) {
       const missing = first.names.find((name) => !other.has(name));
       const extra = other.names.find((name) => !first.has(name));
@@ -235,6 +247,7 @@ export class Batch {
    * first. Names not known to Troupe take their granularity from their length.
    */
   with(columns: Record<string, unknown>, o: ColumnOptions = {}): Batch {
+    checkRecord('with', columns);
     const map = new Map(this.columns);
     for (const [name, value] of Object.entries(columns)) {
       const present = map.get(name);
@@ -303,17 +316,20 @@ export class Batch {
 
   /** These sequences, in this order, repeats allowed; negative indices count from the end. Also a mask of B booleans. */
   take(indices: ArrayLike<number> | ArrayLike<boolean>): Batch {
+    arrayLength('take', indices);
     return this.gather(resolveIndices(indices, this.size));
   }
 
   /** The sequences in another order. */
   reorder(indices: ArrayLike<number>): Batch {
+    arrayLength('reorder', indices);
     return this.gather(permutation(indices, this.size));
   }
 
   /** n parts of equal size, in order; B must divide by n. */
   chunk(n: number): Batch[] {
     if (!Number.isInteger(n) || n < 1) fail(`chunk: expected a positive integer but got ${n}`);
+    checkSize(`chunk: ${n} parts`, n);
     if (this.size % n !== 0)
       fail(`chunk: ${this.size} sequences do not divide into ${n} equal parts: use padToDivisor(${n}) first`);
     return this.size === 0 ? Array.from({ length: n }, () => this) : this.split(this.size / n);
@@ -331,6 +347,7 @@ export class Batch {
   repeat(times: number, order: 'interleaved' | 'tiled' | boolean = 'interleaved'): Batch {
     if (!Number.isInteger(times) || times < 0)
       fail(`repeat: expected a non-negative integer but got ${times}`);
+    checkSize(`repeat: ${this.size} sequences x ${times}`, this.size * times);
     const interleaved = order === true || order === 'interleaved';
     if (!interleaved && order !== false && order !== 'tiled')
       fail(`repeat: expected 'interleaved' or 'tiled' but got '${order}'`);
@@ -343,6 +360,7 @@ export class Batch {
   padToDivisor(divisor: number): { batch: Batch; padSize: number } {
     if (!Number.isInteger(divisor) || divisor < 1)
       fail(`padToDivisor: expected a positive integer but got ${divisor}`);
+    checkSize(`padToDivisor: ${divisor} sequences`, divisor);
     const padSize = (divisor - (this.size % divisor)) % divisor;
     if (padSize === 0) return { batch: this, padSize };
     return {

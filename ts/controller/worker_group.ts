@@ -1,5 +1,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { availableParallelism } from 'node:os';
+import { countOption } from '../base/check_options';
+import { RUN_LIMITS } from '../base/limits';
 import { TroupeError } from '../errors';
 import type { NativeBuildInfo, NativeEngineOptions, NativeMemoryInfo } from '../native/bridge';
 import type {
@@ -100,9 +102,8 @@ export class WorkerGroup {
 
   private constructor(options: WorkerGroupOptions) {
     const { worldSize } = options;
-    if (!Number.isInteger(worldSize) || worldSize < 1) {
-      throw new TroupeError('INVALID_ARGUMENT', `worldSize: expected an integer >= 1, got ${worldSize}`);
-    }
+    countOption('worker group', 'worldSize', worldSize, RUN_LIMITS.ranks);
+    countOption('worker group', 'numThreads', options.numThreads ?? 1, RUN_LIMITS.threads);
     this.worldSize = worldSize;
     this.device = options.device;
     this.failed = new Promise((resolve) => {

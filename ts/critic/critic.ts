@@ -1,8 +1,10 @@
 import { TrainedModel } from '../actor/trained_model';
 import type { Aggregation } from '../actor/update_options';
 import { resolveValueLoss } from '../actor/update_options';
-import { checkOptionNames, numberOption } from '../base/check_options';
+import { checkOptionNames, countOption } from '../base/check_options';
+import { RUN_LIMITS } from '../base/limits';
 import type { Batch } from '../batch/batch';
+import { requireBatch } from '../batch/require_batch';
 import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../engine/engine_metrics';
 import type { EngineOptions } from '../engine/engine_options';
 import { RoleEngine } from '../engine/role_engine';
@@ -62,7 +64,8 @@ export class Critic extends TrainedModel {
       'aggregation',
       'scaleFactor',
     ]);
-    const epochs = numberOption(where, 'ppoEpochs', o.ppoEpochs, 1, { integer: true, min: 1 });
+    const epochs = countOption(where, 'ppoEpochs', o.ppoEpochs, RUN_LIMITS.passes, 1);
+    requireBatch(where, b);
     const longest = b.responseLens.reduce((max, length) => Math.max(max, length), 0);
     const loss = resolveValueLoss(where, o, longest);
     this.engine.checkUpdate(where, b, ['values', 'returns']);

@@ -1,4 +1,13 @@
-import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from '../base/check_options';
+import {
+  badOption,
+  checkOptionNames,
+  choiceOption,
+  countOption,
+  flagOption,
+  numberOption,
+} from '../base/check_options';
+import { RUN_LIMITS } from '../base/limits';
+import { show } from '../base/text';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import type { WorkerGroup } from '../controller/worker_group';
 import type { NativeAdamWOptions, NativeStateKinds, Reduction, Sharding } from '../native/bridge';
@@ -168,8 +177,8 @@ export function resolveEngineOptions(
   const strategy = choiceOption(where, 'strategy', o.strategy, ['fsdp', 'megatron'], 'fsdp');
   if (strategy === 'megatron')
     throw badOption(where, "strategy 'megatron' is not in this release: use 'fsdp'");
-  const worldSize =
-    o.group?.worldSize ?? numberOption(where, 'worldSize', o.worldSize, 1, { integer: true, min: 1 });
+  const asked = countOption(where, 'worldSize', o.worldSize, RUN_LIMITS.ranks, 1);
+  const worldSize = o.group?.worldSize ?? asked;
   const sharding = resolveSharding(where, o, worldSize);
   return {
     model: o.model,
@@ -188,15 +197,13 @@ export function resolveEngineOptions(
     maxTokens:
       o.maxTokensPerMicroBatch === undefined
         ? null
-        : numberOption(where, 'maxTokensPerMicroBatch', o.maxTokensPerMicroBatch, 0, {
-            integer: true,
-            min: 1,
-          }),
+        : countOption(where, 'maxTokensPerMicroBatch', o.maxTokensPerMicroBatch, RUN_LIMITS.batchTokens),
     gradientCheckpointing: flagOption(where, 'gradientCheckpointing', o.gradientCheckpointing, false),
     optim: o.optim === null ? null : resolveOptim(`${where}.optim`, o.optim ?? {}, defaultLr),
     lora: o.lora === undefined ? null : resolveLoraOptions(`${where}.lora`, o.lora),
     seed: numberOption(where, 'seed', o.seed, 0, { integer: true, min: 0 }),
-    numThreads: numberOption(where, 'numThreads', o.numThreads, 0, { integer: true, min: 0 }),
+    numThreads:
+      o.numThreads === undefined ? 0 : countOption(where, 'numThreads', o.numThreads, RUN_LIMITS.threads),
     peakTflops:
       o.peakTflops === undefined ? null : numberOption(where, 'peakTflops', o.peakTflops, 0, { above: 0 }),
   };
@@ -246,12 +253,14 @@ function resolveSharding(
 function resolveOptim(where: string, o: OptimOptions, defaultLr: number): NativeAdamWOptions {
   checkOptionNames(where, o, OPTIM_KEYS);
   const beta = (i: 0 | 1, d: number): number =>
-    numberOption(where, `betas[${i}]`, o.betas?.[i], d, { min: 0, max: 1 });
+    o.betas === undefined ? d : numberOption(where, `betas[${i}]`, o.betas[i], d, { min: 0, max: 1 });
+  if (o.betas !== undefined && !(Array.isArray(o.betas) && o.betas.length === 2))
+    throw badOption(where, `betas: expected two numbers from 0 to 1 but got ${show(o.betas)}`);
   const schedule = choiceOption(where, 'schedule', o.schedule, ['constant', 'cosine'], 'constant');
   if (schedule === 'cosine' && o.totalSteps === undefined)
     throw badOption(where, "totalSteps: schedule 'cosine' needs it");
   return {
-    lr: numberOption(where, 'lr', o.lr, defaultLr, { min: 0 }),
+    lr: numberOption(where, 'lr', o.lr, defaultLr, { min: 0, max: RUN_LIMITS.learningRate }),
     beta1: beta(0, 0.9),
     beta2: beta(1, 0.999),
     eps: numberOption(where, 'eps', o.eps, 1e-8, { min: 0 }),

@@ -1,4 +1,5 @@
-import { badOption, checkOptionNames, numberOption } from '../base/check_options';
+import { badOption, checkOptionNames, countOption, numberOption } from '../base/check_options';
+import { RUN_LIMITS } from '../base/limits';
 
 /**
  * Low-rank adaptation: adapters are trained, the model's own weights are frozen; docs/lora.md. Names and meanings are those of
@@ -41,7 +42,7 @@ export function resolveLoraOptions(where: string, o: LoraOptions): ResolvedLoraO
     );
   }
   return {
-    rank: rank === undefined ? null : numberOption(where, 'rank', rank, 0, { integer: true, min: 1 }),
+    rank: rank === undefined ? null : countOption(where, 'rank', rank, RUN_LIMITS.loraRank),
     alpha: alpha === undefined ? null : numberOption(where, 'alpha', alpha, 0, { above: 0 }),
     targetModules:
       targetModules === 'all-linear' ? targetModules : names(where, 'targetModules', targetModules),

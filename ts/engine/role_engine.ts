@@ -1,5 +1,6 @@
 import { badOption } from '../base/check_options';
 import type { Batch } from '../batch/batch';
+import { requireBatch } from '../batch/require_batch';
 import { type LoadedModel, loadModelDirectory } from '../checkpoint/model_dir';
 import { type Device, deviceOfWorkers, machineOf } from '../controller/default_device';
 import { oneToAll, rankZero, splitCollect } from '../controller/dispatch';
@@ -174,6 +175,7 @@ export class RoleEngine {
 
   /** Refuses token ids outside the vocabulary and sequences that do not fit, before any work starts. */
   checkSequences(where: string, batch: Batch): void {
+    requireBatch(where, batch);
     this.checkOpen();
     const { vocabSize, maxPositions } = this.model.config;
     const capacity = this.options.maxTokens;

@@ -1,7 +1,10 @@
+import { MODEL_LIMITS } from '../base/limits';
+import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { NativeModelConfig } from '../native/bridge';
 import type { DecoderConfig, Family, FamilyConfig } from './hf_schema';
 import { FAMILIES, isFamily, schemas } from './hf_schema';
+import { firstIssue } from './issue';
 import { resolveRope } from './rope';
 
 export type Head = NativeModelConfig['head'];
@@ -41,7 +44,7 @@ export function resolveModelConfig(raw: unknown, head: Head, where: string): Res
   if (!isFamily(type)) {
     throw invalid(
       where,
-      `model_type ${JSON.stringify(type) ?? '(missing)'} is not supported; supported: ${FAMILIES.join(', ')}`,
+      `model_type ${type === undefined ? '(missing)' : show(type)} is not supported; supported: ${FAMILIES.join(', ')}`,
     );
   }
   for (const [key, why] of Object.entries(REFUSED)) {
@@ -50,8 +53,7 @@ export function resolveModelConfig(raw: unknown, head: Head, where: string): Res
   }
   const parsed = schemas[type].safeParse(config);
   if (!parsed.success) {
-    const issue = parsed.error.issues[0];
-    throw invalid(where, `${issue?.path.join('.')}: ${issue?.message}`);
+    throw invalid(where, firstIssue(parsed.error, config));
   }
   const native = resolveFamily(type, parsed.data, config, where);
   native.head = head;
@@ -273,7 +275,7 @@ function activation(name: string, key: string, where: string): NativeModelConfig
   if (found === undefined)
     throw invalid(
       where,
-      `${key} '${name}' is not supported; supported: ${Object.keys(ACTIVATIONS).join(', ')}`,
+      `${key} ${show(name)} is not supported; supported: ${Object.keys(ACTIVATIONS).join(', ')}`,
     );
   return found;
 }
@@ -298,7 +300,7 @@ function typedWindows(types: string[], layers: number, window: number | null, wh
     if (type !== 'sliding_attention') {
       throw invalid(
         where,
-        `layer_types[${i}] '${type}' is not supported; supported: full_attention, sliding_attention`,
+        `layer_types[${i}] ${show(type)} is not supported; supported: full_attention, sliding_attention`,
       );
     }
     if (window === null)
@@ -308,6 +310,13 @@ function typedWindows(types: string[], layers: number, window: number | null, wh
 }
 
 function checkSizes(c: NativeModelConfig, where: string): void {
+  const blocks = c.numLayers * (c.moe?.numExperts ?? 1);
+  if (blocks > MODEL_LIMITS.expertBlocks) {
+    throw invalid(
+      where,
+      `${c.numLayers} layers of ${c.moe?.numExperts} experts: expected at most ${MODEL_LIMITS.expertBlocks} experts in all`,
+    );
+  }
   if (c.numHeads % c.numKvHeads !== 0) {
     throw invalid(
       where,

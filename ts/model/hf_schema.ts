@@ -1,13 +1,12 @@
 import { z } from 'zod';
+import { MODEL_LIMITS } from '../base/limits';
 
 // config.json of each supported family, with the defaults of its Hugging Face configuration class (transformers 5.17).
 // Where `null` means "use the default" the default is filled in; where it means "none" it stays null.
 
-const int = (d: number) =>
-  z
-    .number()
-    .int()
-    .positive()
+const count = (most: keyof typeof MODEL_LIMITS) => z.number().int().positive().max(MODEL_LIMITS[most]);
+const int = (d: number, most: keyof typeof MODEL_LIMITS) =>
+  count(most)
     .nullish()
     .transform((v) => v ?? d);
 const real = (d: number) =>
@@ -26,12 +25,16 @@ const text = (d: string) =>
     .string()
     .nullish()
     .transform((v) => v ?? d);
-const maybeInt = z
-  .number()
-  .int()
-  .positive()
-  .nullish()
-  .transform((v) => v ?? null);
+const maybeInt = (most: keyof typeof MODEL_LIMITS) =>
+  count(most)
+    .nullish()
+    .transform((v) => v ?? null);
+const maybeNone = (d: number, most: keyof typeof MODEL_LIMITS) =>
+  count(most)
+    .nullable()
+    .optional()
+    .transform((v) => (v === undefined ? d : v));
+const layerIndex = z.number().int().min(0);
 /** Missing: the default; null: none. */
 const orNone = (d: number | null) =>
   z
@@ -50,15 +53,15 @@ const tokenIds = z
   .transform((v) => v ?? null);
 
 const decoder = {
-  vocab_size: int(32000),
-  hidden_size: int(4096),
-  intermediate_size: int(11008),
-  num_hidden_layers: int(32),
-  num_attention_heads: int(32),
-  num_key_value_heads: maybeInt,
-  head_dim: maybeInt,
+  vocab_size: int(32000, 'vocabulary'),
+  hidden_size: int(4096, 'width'),
+  intermediate_size: int(11008, 'width'),
+  num_hidden_layers: int(32, 'layers'),
+  num_attention_heads: int(32, 'heads'),
+  num_key_value_heads: maybeInt('heads'),
+  head_dim: maybeInt('headDim'),
   hidden_act: text('silu'),
-  max_position_embeddings: int(2048),
+  max_position_embeddings: int(2048, 'positions'),
   rms_norm_eps: real(1e-6),
   tie_word_embeddings: bool(false),
   eos_token_id: tokenIds,
@@ -73,59 +76,43 @@ export const schemas = {
   llama: z.object({ ...decoder, attention_bias: bool(false), mlp_bias: bool(false) }),
   mistral: z.object({
     ...decoder,
-    intermediate_size: int(14336),
-    num_key_value_heads: z
-      .number()
-      .int()
-      .positive()
-      .nullable()
-      .optional()
-      .transform((v) => (v === undefined ? 8 : v)),
-    max_position_embeddings: int(4096 * 32),
+    intermediate_size: int(14336, 'width'),
+    num_key_value_heads: maybeNone(8, 'heads'),
+    max_position_embeddings: int(4096 * 32, 'positions'),
     sliding_window: orNone(4096),
     layer_types: layerTypes,
   }),
   qwen2: z.object({
     ...decoder,
     ...qwenWindow,
-    vocab_size: int(151936),
-    intermediate_size: int(22016),
-    max_position_embeddings: int(32768),
-    max_window_layers: z
-      .number()
-      .int()
-      .min(0)
-      .nullish()
-      .transform((v) => v ?? 28),
+    vocab_size: int(151936, 'vocabulary'),
+    intermediate_size: int(22016, 'width'),
+    max_position_embeddings: int(32768, 'positions'),
+    max_window_layers: layerIndex.nullish().transform((v) => v ?? 28),
     layer_types: layerTypes,
   }),
   qwen3: z.object({
     ...decoder,
     ...qwenWindow,
-    vocab_size: int(151936),
-    intermediate_size: int(22016),
-    head_dim: int(128),
-    max_position_embeddings: int(32768),
-    max_window_layers: z
-      .number()
-      .int()
-      .min(0)
-      .nullish()
-      .transform((v) => v ?? 28),
+    vocab_size: int(151936, 'vocabulary'),
+    intermediate_size: int(22016, 'width'),
+    head_dim: int(128, 'headDim'),
+    max_position_embeddings: int(32768, 'positions'),
+    max_window_layers: layerIndex.nullish().transform((v) => v ?? 28),
     layer_types: layerTypes,
     attention_bias: bool(false),
   }),
   gemma2: z.object({
     ...decoder,
-    vocab_size: int(256000),
-    hidden_size: int(2304),
-    intermediate_size: int(9216),
-    num_hidden_layers: int(26),
-    num_attention_heads: int(8),
-    num_key_value_heads: int(4),
-    head_dim: int(256),
+    vocab_size: int(256000, 'vocabulary'),
+    hidden_size: int(2304, 'width'),
+    intermediate_size: int(9216, 'width'),
+    num_hidden_layers: int(26, 'layers'),
+    num_attention_heads: int(8, 'heads'),
+    num_key_value_heads: int(4, 'heads'),
+    head_dim: int(256, 'headDim'),
     hidden_activation: text('gelu_pytorch_tanh'),
-    max_position_embeddings: int(8192),
+    max_position_embeddings: int(8192, 'positions'),
     tie_word_embeddings: bool(true),
     attention_bias: bool(false),
     query_pre_attn_scalar: real(256),
@@ -137,52 +124,47 @@ export const schemas = {
   }),
   mixtral: z.object({
     ...decoder,
-    intermediate_size: int(14336),
-    num_key_value_heads: z
-      .number()
-      .int()
-      .positive()
-      .nullable()
-      .optional()
-      .transform((v) => (v === undefined ? 8 : v)),
-    max_position_embeddings: int(4096 * 32),
+    intermediate_size: int(14336, 'width'),
+    num_key_value_heads: maybeNone(8, 'heads'),
+    max_position_embeddings: int(4096 * 32, 'positions'),
     rms_norm_eps: real(1e-5),
     sliding_window: orNone(null),
-    num_experts_per_tok: int(2),
-    num_local_experts: int(8),
+    num_experts_per_tok: int(2, 'expertBlocks'),
+    num_local_experts: int(8, 'expertBlocks'),
   }),
   qwen3_moe: z.object({
     ...decoder,
     ...qwenWindow,
-    vocab_size: int(151936),
-    hidden_size: int(2048),
-    intermediate_size: int(6144),
-    num_hidden_layers: int(24),
-    num_key_value_heads: int(4),
-    max_position_embeddings: int(32768),
+    vocab_size: int(151936, 'vocabulary'),
+    hidden_size: int(2048, 'width'),
+    intermediate_size: int(6144, 'width'),
+    num_hidden_layers: int(24, 'layers'),
+    num_key_value_heads: int(4, 'heads'),
+    max_position_embeddings: int(32768, 'positions'),
     attention_bias: bool(false),
-    decoder_sparse_step: int(1),
-    moe_intermediate_size: int(768),
-    num_experts_per_tok: int(8),
+    decoder_sparse_step: int(1, 'positions'),
+    moe_intermediate_size: int(768, 'width'),
+    num_experts_per_tok: int(8, 'expertBlocks'),
     num_experts: z
       .number()
       .int()
       .min(0)
+      .max(MODEL_LIMITS.expertBlocks)
       .nullish()
       .transform((v) => v ?? 128),
     norm_topk_prob: bool(false),
     mlp_only_layers: z
-      .array(z.number().int().min(0))
+      .array(layerIndex)
       .nullish()
       .transform((v) => v ?? []),
   }),
   gpt2: z.object({
-    vocab_size: int(50257),
-    n_positions: int(1024),
-    n_embd: int(768),
-    n_layer: int(12),
-    n_head: int(12),
-    n_inner: maybeInt,
+    vocab_size: int(50257, 'vocabulary'),
+    n_positions: int(1024, 'positions'),
+    n_embd: int(768, 'width'),
+    n_layer: int(12, 'layers'),
+    n_head: int(12, 'heads'),
+    n_inner: maybeInt('width'),
     activation_function: text('gelu_new'),
     layer_norm_epsilon: real(1e-5),
     scale_attn_weights: bool(true),

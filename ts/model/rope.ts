@@ -1,5 +1,8 @@
 import { z } from 'zod';
+import { MODEL_LIMITS } from '../base/limits';
+import { show } from '../base/text';
 import { TroupeError } from '../errors';
+import { firstIssue } from './issue';
 
 /** Rotary embedding, resolved: angle = position * invFreq, cos and sin times attentionFactor. */
 export interface Rope {
@@ -45,6 +48,21 @@ type Parameters = z.infer<typeof schema>;
  * llama3 (Llama 3.1 release), as in transformers' modeling_rope_utils.
  */
 export function resolveRope(input: RopeInput): Rope {
+  const rope = rotary(input);
+  const usable = (value: number): boolean => Number.isFinite(value) && value > 0;
+  if (!rope.invFreq.every(usable) || !usable(rope.attentionFactor)) {
+    throw invalid(input.where, 'the RoPE parameters give frequencies that are not finite numbers > 0');
+  }
+  if (rope.maxPositions > MODEL_LIMITS.positions) {
+    throw invalid(
+      input.where,
+      `max_position_embeddings and the RoPE factor give ${rope.maxPositions} positions: expected at most ${MODEL_LIMITS.positions}`,
+    );
+  }
+  return rope;
+}
+
+function rotary(input: RopeInput): Rope {
   const { raw, headDim, where } = input;
   const key = isFilled(raw.rope_scaling) ? 'rope_scaling' : 'rope_parameters';
   const given = isFilled(raw[key]) ? (raw[key] as Record<string, unknown>) : {};
@@ -55,13 +73,12 @@ export function resolveRope(input: RopeInput): Rope {
   if (typeof type !== 'string' || !SUPPORTED.includes(type)) {
     throw invalid(
       where,
-      `${key}.rope_type '${String(type)}' is not supported; supported: ${SUPPORTED.join(', ')}`,
+      `${key}.rope_type ${show(type)} is not supported; supported: ${SUPPORTED.join(', ')}`,
     );
   }
   const parsed = schema.safeParse({ ...pick(raw), ...given, ...originalLength(raw) });
   if (!parsed.success) {
-    const issue = parsed.error.issues[0];
-    throw invalid(where, `${key}.${issue?.path.join('.')}: ${issue?.message}`);
+    throw invalid(where, `${key}.${firstIssue(parsed.error, given)}`);
   }
   const p = parsed.data;
   if ((p.partial_rotary_factor ?? 1) !== 1) {

@@ -1,5 +1,6 @@
 import { badOption, choiceOption, numberOption } from '../base/check_options';
 import { Batch } from '../batch/batch';
+import { requireBatch } from '../batch/require_batch';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
 import type { EngineOptions } from '../engine/engine_options';
 import { RoleEngine } from '../engine/role_engine';
@@ -50,6 +51,8 @@ export class RewardModel {
   /** @throws TroupeError INVALID_MODEL when the directory holds no such model, naming what is missing */
   static async create(o: RewardModelOptions): Promise<RewardModel> {
     const where = 'reward_model options';
+    if (typeof o !== 'object' || o === null)
+      throw badOption(where, `expected an options object but got ${String(o)}`);
     const { inputTokenizer = null, tokenizer = null, maxLength, truncation, ...engineOptions } = o;
     const cut = choiceOption(where, 'truncation', truncation, ['error', 'left', 'right'], 'error');
     const limit = numberOption(where, 'maxLength', maxLength ?? undefined, Number.MAX_SAFE_INTEGER, {
@@ -87,6 +90,7 @@ export class RewardModel {
    * NON_FINITE when a score is not a finite number
    */
   async score(b: Batch): Promise<Float32Array> {
+    requireBatch('reward_model score', b);
     this.engine.checkOpen();
     if (b.size === 0) return new Float32Array(0);
     const sequences = this.sequences(b).map((sequence, i) => this.fit(sequence, i));

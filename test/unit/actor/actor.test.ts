@@ -24,6 +24,22 @@ const batch = (): Batch =>
 const create = (group: FakeGroup, more: object = {}): Promise<Actor> =>
   Actor.create({ model, group: group.asGroup(), maxTokensPerMicroBatch: 32, ...more });
 
+test.each([null, {}, [], 3])('verbs refuse %j, which is no batch', async (bad) => {
+  const actor = await create(new FakeGroup());
+  const critic = await Critic.create({ model, group: new FakeGroup().asGroup() });
+  for (const verb of [
+    actor.computeLogProb(bad as never),
+    actor.updatePolicy(bad as never),
+    actor.updateSft(bad as never),
+    critic.computeValues(bad as never),
+    critic.updateCritic(bad as never),
+  ]) {
+    await expect(verb).rejects.toThrow(/expected a Batch .* but got/);
+    await expect(verb).rejects.toMatchObject({ code: 'INVALID_ARGUMENT' });
+  }
+  await expect(actor.generate(null!, { maxNewTokens: 1 })).rejects.toThrow(/prompts: expected an array/);
+});
+
 describe('create', () => {
   test('resolves defaults and loads the weights', async () => {
     const group = new FakeGroup();
@@ -70,7 +86,15 @@ describe('create', () => {
     [{ parallel: { ulysses: 2 } }, /parallel.ulysses 2: expected a divisor of worldSize = 1/],
     [{ parallel: { ulysses: 0 } }, /parallel.ulysses 0: expected a divisor of worldSize = 1/],
     [{ parallel: { fsdpSize: 0 } }, /parallel.fsdpSize 0: expected -1, a divisor of worldSize = 1/],
-    [{ maxTokensPerMicroBatch: 0 }, /maxTokensPerMicroBatch: expected an integer >= 1 but got 0/],
+    [{ worldSize: 1e9 }, /worldSize: expected an integer from 1 to 65536 but got 1000000000/],
+    [{ numThreads: 1e6 }, /numThreads: expected an integer from 1 to 1024 but got 1000000/],
+    [{ numThreads: 0 }, /numThreads: expected an integer from 1 to 1024 but got 0/],
+    [{ optim: { lr: Infinity } }, /lr: expected a number from 0 to 1000000 but got Infinity/],
+    [{ optim: { betas: [0.9] } }, /betas: expected two numbers from 0 to 1 but got \[0.9\]/],
+    [
+      { maxTokensPerMicroBatch: 0 },
+      /maxTokensPerMicroBatch: expected an integer from 1 to 2147483647 but got 0/,
+    ],
   ])('refuses %j', async (more, message) => {
     await expect(create(new FakeGroup(), more)).rejects.toThrow(message);
   });
@@ -234,10 +258,15 @@ describe('generate', () => {
   });
 
   test.each<[object, RegExp]>([
-    [{}, /maxNewTokens: expected an integer >= 1/],
+    [{}, /maxNewTokens: expected an integer from 1 to 16777216, but it is not given/],
     [{ maxNewTokens: 200 }, /prompt 0 has 1 tokens and maxNewTokens is 200: the model has 128 positions/],
-    [{ maxNewTokens: 1, topP: 0 }, /topP: expected a number > 0 <= 1 but got 0/],
-    [{ maxNewTokens: 1, temperature: -1 }, /temperature: expected a number >= 0/],
+    [{ maxNewTokens: 1, topP: 0 }, /topP: expected a number > 0 and <= 1 but got 0/],
+    [{ maxNewTokens: 1, temperature: -1 }, /temperature: expected 0 \(greedy\), or a number from 0.000001/],
+    [
+      { maxNewTokens: 1, temperature: 1e-300 },
+      /temperature: expected 0 \(greedy\), or a number from 0.000001/,
+    ],
+    [{ maxNewTokens: 1, n: 1e9 }, /n: expected an integer from 1 to 65536 but got 1000000000/],
     [{ maxNewTokens: 1, stopTokenIds: [150] }, /stopTokenIds: 150 is outside the vocabulary of 150/],
     [{ maxNewTokens: 1, top_k: 3 }, /unknown option 'top_k'; did you mean 'topK'/],
   ])('refuses %j', async (options, message) => {

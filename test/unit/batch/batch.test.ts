@@ -222,6 +222,77 @@ describe('fromPadded and toPadded', () => {
   });
 });
 
+describe('what is no array, or would take all memory, is refused with its name', () => {
+  const b = Batch.fromSequences([[1], [2]], [[3], [4]]);
+  test.each<[string, () => unknown, RegExp]>([
+    [
+      'fromSequences(null, null)',
+      () => Batch.fromSequences(null!, null!),
+      /fromSequences: prompts: expected an array of arrays but got null/,
+    ],
+    [
+      'fromSequences([[1]], null)',
+      () => Batch.fromSequences([[1]], null!),
+      /fromSequences: responses: .* got null/,
+    ],
+    ['a null prompt', () => Batch.fromSequences([null!], [[1]]), /prompt 0: expected an array but got null/],
+    [
+      'a null response',
+      () => Batch.fromSequences([[1]], [null!]),
+      /response 0: expected an array but got null/,
+    ],
+    [
+      'a number as prompt',
+      () => Batch.fromSequences([5 as never], [[1]]),
+      /prompt 0: expected an array but got 5/,
+    ],
+    [
+      'null columns',
+      () => Batch.fromSequences([[1]], [[1]], null!),
+      /columns: expected an object but got null/,
+    ],
+    ['fromRagged(null)', () => Batch.fromRagged(null!), /fromRagged: expected an object but got null/],
+    [
+      'fromRagged({})',
+      () => Batch.fromRagged({} as never),
+      /fromRagged: promptLens: expected an array but got undefined/,
+    ],
+    ['fromPadded(null)', () => Batch.fromPadded(null!), /fromPadded: expected an object but got null/],
+    [
+      'fromPadded({})',
+      () => Batch.fromPadded({} as never),
+      /fromPadded: inputIds: expected an array but got undefined/,
+    ],
+    [
+      'concat(null)',
+      () => Batch.concat(null!),
+      /concat: expected an array of arrays but got null|concat: expected/,
+    ],
+    ['concat([{}])', () => Batch.concat([{} as never]), /concat: expected entry 0 to be a Batch but got {}/],
+    ['with(null)', () => b.with(null!), /with: expected an object but got null/],
+    ['take(null)', () => b.take(null!), /take: expected an array but got null/],
+    ['reorder(null)', () => b.reorder(null!), /reorder: expected an array but got null/],
+    [
+      'repeat(1e9)',
+      () => b.repeat(1e9),
+      /repeat: 2 sequences x 1000000000: expected at most 16777216 sequences/,
+    ],
+    [
+      'padToDivisor(1e12)',
+      () => b.padToDivisor(1e12),
+      /padToDivisor: 1000000000000 sequences: expected at most 16777216/,
+    ],
+    [
+      'chunk(1e9) of none',
+      () => b.slice(0, 0).chunk(1e9),
+      /chunk: 1000000000 parts: expected at most 16777216/,
+    ],
+  ])('%s', (_, act, message) => {
+    expect(act).toThrow(message);
+    expect(act).toThrow(expect.objectContaining({ code: 'INVALID_ARGUMENT' }));
+  });
+});
+
 describe('operations', () => {
   test('with adds, accepts equal duplicates and refuses others', () => {
     const b = three().with({ values: [1, Number.NaN, 3] });

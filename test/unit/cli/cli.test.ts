@@ -39,10 +39,10 @@ const usageErrors: [args: string[], message: RegExp][] = [
   [['train', config, '--fast'], /Unknown argument: fast/],
   [['generate', '--prompt', 'a'], /Missing required argument: model/],
   [['generate', '--model', 'm'], /expected --prompt TEXT or --prompts FILE/],
-  [['generate', '--model', 'm', '--prompt', 'a', '--n', 'many'], /n: expected an integer >= 1/],
+  [['generate', '--model', 'm', '--prompt', 'a', '--n', 'many'], /n: expected an integer from 1 to 65536/],
   [
     ['generate', '--model', 'm', '--prompt', 'a', '--temperature', '-1'],
-    /temperature: expected a number >= 0/,
+    /temperature: expected 0 \(greedy\), or a number from 0.000001/,
   ],
   [['train', config, 'trainer.sedd=3'], /unknown key trainer\.sedd: did you mean trainer\.seed\?/],
   [['train', config, 'trainer.seed'], /override 'trainer\.seed'/],

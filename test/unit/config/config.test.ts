@@ -131,8 +131,24 @@ describe('mistakes', () => {
   });
 
   it.each([
-    ['data.train_batch_size=abc', 'data.train_batch_size: expected an integer >= 1, got "abc"'],
-    ['data.train_batch_size=1.5', 'data.train_batch_size: expected an integer >= 1, got 1.5'],
+    ['data.train_batch_size=abc', 'data.train_batch_size: expected an integer from 1 to 16777216, got "abc"'],
+    ['data.train_batch_size=1.5', 'data.train_batch_size: expected an integer from 1 to 16777216, got 1.5'],
+    [
+      'trainer.n_gpus_per_node=1e9',
+      'trainer.n_gpus_per_node: expected an integer from 1 to 1024, got 1000000000',
+    ],
+    [
+      'trainer.num_threads=1000000',
+      'trainer.num_threads: expected an integer from 1 to 1024, or null, got 1000000',
+    ],
+    ['actor_rollout_ref.rollout.n=1e9', 'rollout.n: expected an integer from 1 to 65536, got 1000000000'],
+    ['reward.num_workers=1000000', 'reward.num_workers: expected an integer from 1 to 4096, got 1000000'],
+    [
+      'actor_rollout_ref.rollout.temperature=1e-300',
+      'temperature: expected 0, or a number from 0.000001 to 1000000',
+    ],
+    ['actor_rollout_ref.actor.optim.lr=1e300', 'optim.lr: expected a number from 0 to 1000000'],
+    ['actor_rollout_ref.actor.optim.lr=inf', 'optim.lr: expected a number from 0 to 1000000, got "inf"'],
     ['algorithm.kl_ctrl.target_kl=0', 'algorithm.kl_ctrl.target_kl: expected a number > 0, got 0'],
     [
       'actor_rollout_ref.rollout.val_kwargs.top_p=0',
@@ -147,7 +163,7 @@ describe('mistakes', () => {
     ],
     [
       'actor_rollout_ref.model.lora_rank=-1',
-      'actor_rollout_ref.model.lora_rank: expected an integer >= 0, got -1',
+      'actor_rollout_ref.model.lora_rank: expected an integer from 0 to 65536, got -1',
     ],
     [
       'critic.model.target_parameters=[experts.down_proj]',
@@ -188,6 +204,14 @@ describe('mistakes', () => {
   });
 });
 
+it('has no more sequences in a batch than memory can hold', () => {
+  const { path, message } = failure(['data.train_batch_size=1000', 'actor_rollout_ref.rollout.n=65536']);
+  expect(path).toBe('data.train_batch_size');
+  expect(message).toContain(
+    'expected at most 16777216 sequences in a batch, got 1000 prompts x actor_rollout_ref.rollout.n 65536',
+  );
+});
+
 describe('contradictions', () => {
   it.each([
     [
@@ -219,7 +243,7 @@ describe('contradictions', () => {
     ],
     [
       'actor_rollout_ref.ref.ulysses_sequence_parallel_size=0',
-      /ref\.ulysses_sequence_parallel_size: expected an integer >= 1, got 0/,
+      /ref\.ulysses_sequence_parallel_size: expected an integer from 1 to 65536, got 0/,
     ],
     [
       'trainer.logger=[console,clearml]',

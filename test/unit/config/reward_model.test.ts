@@ -126,7 +126,11 @@ describe('a pool of its own', () => {
     ],
     [['nnodes=2'], 'nnodes', /nnodes: expected 1 .* got 2: this version trains on one machine/],
     [['n_gpus_per_node=0'], 'n_gpus_per_node', /n_gpus_per_node: expected an integer >= 1 .* got 0/],
-    [['n_gpus_per_node=-1'], 'n_gpus_per_node', /n_gpus_per_node: expected an integer >= 0, got -1/],
+    [
+      ['n_gpus_per_node=-1'],
+      'n_gpus_per_node',
+      /n_gpus_per_node: expected an integer from 0 to 1024, got -1/,
+    ],
     [
       ['ulysses_sequence_parallel_size=4'],
       'ulysses_sequence_parallel_size',

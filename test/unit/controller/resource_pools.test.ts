@@ -155,7 +155,7 @@ describe('a launch that fails', () => {
     const { launcher, pids } = observedLauncher();
     const empty = { policy: 1, reward: 0 };
     await expect(ResourcePools.launch({ pools: empty, device: 'cpu', launcher })).rejects.toThrow(
-      'worldSize: expected an integer >= 1, got 0',
+      'worldSize: expected an integer from 1 to 65536 but got 0',
     );
     await gone(pids);
   });

@@ -191,7 +191,7 @@ describe('a launch that fails', () => {
 
   test('a world size that makes no sense', async () => {
     await expect(WorkerGroup.launch({ worldSize: 0, device: 'cpu' })).rejects.toThrow(
-      'worldSize: expected an integer >= 1, got 0',
+      'worldSize: expected an integer from 1 to 65536 but got 0',
     );
   });
 });

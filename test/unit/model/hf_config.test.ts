@@ -210,13 +210,60 @@ describe('RoPE scaling', () => {
   });
 });
 
+test.each<[string, object, number]>([
+  ['llama', {}, 32],
+  ['mistral', {}, 32],
+  ['qwen2', {}, 32],
+  ['qwen3', {}, 32],
+  ['mixtral', {}, 32],
+  ['gemma2', {}, 26],
+  ['qwen3_moe', {}, 24],
+  ['gpt2', {}, 12],
+])(
+  '%s has the layers of its Hugging Face class when config.json does not say',
+  (model_type, more, layers) => {
+    expect(resolve({ model_type, ...more }).numLayers).toBe(layers);
+    expect(resolve({ model_type, ...more, num_hidden_layers: null, n_layer: null }).numLayers).toBe(layers);
+  },
+);
+
+describe('no model is like that', () => {
+  test.each<[object, RegExp]>([
+    [{ num_hidden_layers: 1e9 }, /num_hidden_layers: .*<=4096, got 1000000000/],
+    [{ num_hidden_layers: 2 ** 40 }, /num_hidden_layers: .*<=4096/],
+    [{ hidden_size: 2 ** 31 }, /hidden_size: .*<=1048576, got 2147483648/],
+    [{ hidden_size: 1e12 }, /hidden_size: .*<=1048576/],
+    [{ intermediate_size: 1e12 }, /intermediate_size: .*<=1048576/],
+    [{ head_dim: 1e10 }, /head_dim: .*<=65536/],
+    [{ vocab_size: 1e12 }, /vocab_size: .*<=16777216/],
+    [{ num_attention_heads: 1e9, num_key_value_heads: 1e9 }, /num_attention_heads: .*<=65536/],
+    [{ max_position_embeddings: 1e15 }, /max_position_embeddings: .*<=2147483647/],
+    [{ rms_norm_eps: Number.POSITIVE_INFINITY }, /rms_norm_eps: .*expected number/],
+    [
+      { model_type: 'mixtral', num_hidden_layers: 4096, num_local_experts: 4096, num_experts_per_tok: 2 },
+      /4096 layers of 4096 experts: expected at most 1048576 experts/,
+    ],
+    [{ model_type: 'qwen3_moe', num_experts: 1e9 }, /num_experts: .*<=1048576/],
+    [{ model_type: 'gpt2', n_layer: 1e9 }, /n_layer: .*<=4096/],
+    [{ rope_scaling: { type: 'linear', factor: 1e300 } }, /give .* positions: expected at most 2147483647/],
+    [
+      { rope_parameters: { rope_type: 'yarn', rope_theta: 1, factor: 2 } },
+      /RoPE parameters give frequencies that are not finite numbers > 0/,
+    ],
+  ])('%j', (raw, message) => {
+    const act = (): unknown => resolve({ ...small, model_type: 'llama', ...raw });
+    expect(act).toThrow(message);
+    expect(act).toThrow(expect.objectContaining({ code: 'INVALID_MODEL' }));
+  });
+});
+
 describe('what is not supported is named with what is', () => {
   test.each<[object, RegExp]>([
     [{ model_type: 'bert' }, /model_type "bert" is not supported; supported: llama, mistral, .*gpt2/],
     [{}, /model_type \(missing\)/],
     [
       { ...small, model_type: 'llama', rope_scaling: { rope_type: 'dynamic', factor: 2 } },
-      /rope_scaling.rope_type 'dynamic'.*supported: default, linear, llama3, yarn/,
+      /rope_scaling.rope_type "dynamic".*supported: default, linear, llama3, yarn/,
     ],
     [
       { ...small, model_type: 'llama', rope_scaling: { type: 'llama3', factor: 2 } },
@@ -233,7 +280,7 @@ describe('what is not supported is named with what is', () => {
     [{ ...small, model_type: 'llama', partial_rotary_factor: 0.5 }, /partial_rotary_factor 0.5/],
     [
       { ...small, model_type: 'llama', hidden_act: 'mish' },
-      /hidden_act 'mish' is not supported; supported: silu/,
+      /hidden_act "mish" is not supported; supported: silu/,
     ],
     [{ ...small, model_type: 'llama', quantization_config: { bits: 4 } }, /quantization_config: quantised/],
     [{ ...small, model_type: 'llama', hidden_size: '64' }, /hidden_size: .*expected number/i],

@@ -1,5 +1,6 @@
 import { advantageEstimatorNames } from '../../algorithms/advantages';
 import { policyLossNames, unknownPolicyLoss } from '../../algorithms/policy_losses/registry';
+import { RUN_LIMITS } from '../../base/limits';
 import { ConfigError } from '../../errors';
 import { rewardManagerNames } from '../../reward/manager';
 import { checkCorrection } from '../derived/correction';
@@ -44,6 +45,7 @@ export function checkConsistency(config: ResolvedConfig): void {
   checkDynamicSampling(config);
   checkRewardManager(config.reward);
 
+  checkSequences(config);
   checkDivides(config, 'actor_rollout_ref.actor.ppo_mini_batch_size', roles.actor.ppo_mini_batch_size);
   checkRewardPool(config);
   checkUlysses(config);
@@ -119,6 +121,19 @@ export function checkSft({
   const ranks = policyRanks({ trainer });
   checkUlyssesSize('', ulysses, ranks);
   checkFsdpSize('model.fsdp_config', model.fsdp_config.fsdp_size, ranks);
+}
+
+/** Prompts and their responses are each within bounds; together they may be more than any machine holds. */
+function checkSequences({ data, actor_rollout_ref: { rollout } }: ResolvedConfig): void {
+  const most = RUN_LIMITS.sequences;
+  for (const key of ['train_batch_size', 'gen_batch_size'] as const) {
+    if (data[key] * rollout.n <= most) continue;
+    throw new ConfigError(
+      `data.${key}: expected at most ${most} sequences in a batch, got ${data[key]} prompts x ` +
+        `actor_rollout_ref.rollout.n ${rollout.n}`,
+      `data.${key}`,
+    );
+  }
 }
 
 /** Names that `registerPolicyLoss` added before the configuration was loaded count, too. */

@@ -1,12 +1,12 @@
 import { KL_KINDS } from './algorithm_section';
-import { above, bool, choice, derived, field, fixed, ignored, int, num, orNull, str } from './field';
+import { above, bool, choice, count, derived, field, fixed, ignored, num, orNull, str } from './field';
 import { DYNAMIC, FUSED, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
 import { fsdpConfig, optim, updates } from './role_parts';
 
 export const actorSection = {
   ...updates,
   strategy: fixed(['fsdp', 'fsdp2'], `strategy megatron ${NOT_YET}; both fsdp names mean the same engine`),
-  ppo_max_token_len_per_gpu: field(int(1), 16384, 'Packing capacity: tokens per micro-batch.'),
+  ppo_max_token_len_per_gpu: field(count('batchTokens'), 16384, 'Packing capacity: tokens per micro-batch.'),
   clip_ratio: field(num(0), 0.2, 'PPO clip range.'),
   clip_ratio_low: derived(num(0), 'actor_rollout_ref.actor.clip_ratio', 'Lower clip range.'),
   clip_ratio_high: derived(num(0), 'actor_rollout_ref.actor.clip_ratio', 'Upper clip range.'),
@@ -85,7 +85,7 @@ const refFsdpConfig = {
 
 export const refSection = {
   log_prob_max_token_len_per_gpu: derived(
-    int(1),
+    count('batchTokens'),
     'actor_rollout_ref.actor.ppo_max_token_len_per_gpu',
     'Packing capacity of the reference.',
   ),
@@ -101,7 +101,7 @@ export const refSection = {
   fsdp_config: refFsdpConfig,
   use_torch_compile: ignored(TORCH_ONLY),
   ulysses_sequence_parallel_size: derived(
-    int(1),
+    count('ranks'),
     'actor_rollout_ref.actor.ulysses_sequence_parallel_size',
     'Neighbouring workers that share micro-batches of the reference.',
   ),

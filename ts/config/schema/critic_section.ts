@@ -1,4 +1,4 @@
-import { bool, choice, derived, field, fixed, ignored, int, num, orNull, str } from './field';
+import { bool, choice, count, derived, field, fixed, ignored, num, orNull, str } from './field';
 import { DYNAMIC, NOT_YET } from './reasons';
 import { AGGREGATIONS, fsdpConfig, model, optim, updates } from './role_parts';
 
@@ -18,17 +18,17 @@ export const criticSection = {
     fsdp_config: fsdpConfig,
   },
   ppo_mini_batch_size: derived(
-    int(1),
+    count('sequences'),
     'actor_rollout_ref.actor.ppo_mini_batch_size',
     'Prompts per mini-batch.',
   ),
-  ppo_epochs: derived(int(1), 'actor_rollout_ref.actor.ppo_epochs', 'Passes over each batch.'),
+  ppo_epochs: derived(count('passes'), 'actor_rollout_ref.actor.ppo_epochs', 'Passes over each batch.'),
   loss_agg_mode: derived(
     choice(...AGGREGATIONS),
     'actor_rollout_ref.actor.loss_agg_mode',
     'Aggregation of the value loss.',
   ),
-  ppo_max_token_len_per_gpu: field(int(1), 32768, 'Packing capacity: tokens per micro-batch.'),
+  ppo_max_token_len_per_gpu: field(count('batchTokens'), 32768, 'Packing capacity: tokens per micro-batch.'),
   forward_max_token_len_per_gpu: ignored('ppo_max_token_len_per_gpu holds'),
   forward_micro_batch_size: ignored(DYNAMIC),
   forward_micro_batch_size_per_gpu: ignored(DYNAMIC),

@@ -1,5 +1,6 @@
 import { z } from 'zod';
 import { parseByteSize } from '../../base/byte_size';
+import { MAX_TEMPERATURE, MIN_TEMPERATURE, RUN_LIMITS } from '../../base/limits';
 
 // The configuration schema is data: one tree of the nodes below per program (train, sft). Defaults, validation, the
 // nearest-name search, `troupe validate` and docs/config.md all read the same tree.
@@ -114,6 +115,15 @@ export const intOrOff: ValueType<number> = {
   schema: z.int().refine((value) => value === -1 || value >= 1),
 };
 
+/** A count of something, of which no run has more than the limit (base/limits.ts). */
+export const count = (most: keyof typeof RUN_LIMITS, least = 1): ValueType<number> =>
+  int(least, RUN_LIMITS[most]);
+
+export const temperature: ValueType<number> = {
+  name: `0, or a number from ${MIN_TEMPERATURE} to ${MAX_TEMPERATURE}`,
+  schema: z.number().refine((value) => value === 0 || (value >= MIN_TEMPERATURE && value <= MAX_TEMPERATURE)),
+};
+
 export function num(min?: number, max?: number): ValueType<number> {
   let schema = z.number();
   if (min !== undefined) schema = schema.min(min);
@@ -121,9 +131,14 @@ export function num(min?: number, max?: number): ValueType<number> {
   return { name: `a number${bounds(min, max)}`, schema };
 }
 
-export function above(limit: number): ValueType<number> {
-  return { name: `a number > ${limit}`, schema: z.number().gt(limit) };
+export function above(limit: number, max?: number): ValueType<number> {
+  const schema = z.number().gt(limit);
+  if (max === undefined) return { name: `a number > ${limit}`, schema };
+  return { name: `a number > ${limit} and <= ${max}`, schema: schema.max(max) };
 }
+
+/** A duration. */
+export const seconds: ValueType<number> = above(0, RUN_LIMITS.seconds);
 
 /** A share that is not nothing. */
 export const share: ValueType<number> = {

@@ -1,10 +1,10 @@
-import { above, field, fixed, ignored, int, orNull, str, strings } from './field';
+import { above, count, field, fixed, ignored, orNull, str, strings } from './field';
 import { NOT_YET_PLURAL } from './reasons';
 
 /** verl's keys of LoRA in a model section; docs/lora.md. */
 export const lora = {
   lora_rank: field(
-    int(0),
+    count('loraRank', 0),
     0,
     'Rank of LoRA adapters, which are then trained instead of the weights; 0: none.',
   ),

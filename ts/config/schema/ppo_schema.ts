@@ -2,7 +2,7 @@ import { actorSection, refSection } from './actor_section';
 import { algorithmSection } from './algorithm_section';
 import { criticSection } from './critic_section';
 import { dataSection } from './data_section';
-import { above, field, fixed, ignored, orNull, type Resolved, required, str, strings } from './field';
+import { field, fixed, ignored, orNull, type Resolved, required, seconds, str, strings } from './field';
 import { loggingSection } from './logging_section';
 import { NO_PROFILER, NOT_YET } from './reasons';
 import { customRewardFunctionSection, rewardModelSection, rewardSection } from './reward_section';
@@ -21,7 +21,7 @@ export const ppoSchema = {
   actor_rollout_ref: {
     hybrid_engine: ignored('actor, reference and rollout always share their workers'),
     nccl_timeout: field(
-      above(0),
+      seconds,
       600,
       'Seconds that one collective between workers may take; a dead or stopped worker is noticed sooner.',
     ),

@@ -1,4 +1,4 @@
-import { bool, choice, dtype, field, fixed, ignored, int, moved, orNull, str } from './field';
+import { bool, choice, count, dtype, field, fixed, ignored, moved, orNull, str } from './field';
 import { DYNAMIC, FUSED, NO_PADDING, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
 import { fsdpConfig, ulyssesSize } from './role_parts';
 
@@ -56,11 +56,11 @@ export const rewardModelKeys = {
     'Workers of its own for the reward model, beside those of the policy; false: it shares theirs.',
   ),
   n_gpus_per_node: field(
-    int(0),
+    count('ranksPerMachine', 0),
     8,
     'With enable_resource_pool: worker processes of the reward model; on cuda one per GPU, after those of the policy.',
   ),
-  nnodes: field(int(0), 0, 'With enable_resource_pool: machines; 1 must be given.'),
+  nnodes: field(count('ranks', 0), 0, 'With enable_resource_pool: machines; 1 must be given.'),
   model_path: field(
     orNull(str),
     null,
@@ -78,7 +78,7 @@ export const rewardModelKeys = {
       'null: the reward model reads the token ids of the policy.',
   ),
   max_length: field(
-    orNull(int(1)),
+    orNull(count('tokens')),
     null,
     'Longest sequence, prompt and response, in tokens; null: as model and packing capacity allow.',
   ),
@@ -87,7 +87,11 @@ export const rewardModelKeys = {
     'error',
     'A longer sequence: end the run, or drop tokens at that end.',
   ),
-  forward_max_token_len_per_gpu: field(int(1), 32768, 'Packing capacity: tokens per micro-batch.'),
+  forward_max_token_len_per_gpu: field(
+    count('batchTokens'),
+    32768,
+    'Packing capacity: tokens per micro-batch.',
+  ),
   dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
   ulysses_sequence_parallel_size: ulyssesSize,
   model: currentModel,

@@ -1,4 +1,18 @@
-import { above, bool, choice, derived, field, ignored, int, mapping, moved, num, orNull, str } from './field';
+import {
+  above,
+  bool,
+  choice,
+  count,
+  derived,
+  field,
+  ignored,
+  mapping,
+  moved,
+  num,
+  orNull,
+  seconds,
+  str,
+} from './field';
 import { olderRewardModelKeys, rewardModelKeys } from './reward_model_section';
 import { olderSandboxFusionKeys, sandboxFusionKeys, sandboxKeys } from './sandbox_section';
 
@@ -8,13 +22,13 @@ export const rewardSection = {
     name: field(str, 'compute_score', 'Its export.'),
     reward_kwargs: field(mapping, {}, 'Its second argument.'),
   },
-  timeout: field(above(0), 300, 'Seconds that the reward of one response (batch: of a batch) may take.'),
+  timeout: field(seconds, 300, 'Seconds that the reward of one response (batch: of a batch) may take.'),
   on_error: field(
     orNull(choice('fail', 'zero')),
     null,
     'A reward function that throws, hangs or returns no number: end the run (fail), or score 0 (zero). Default: zero with prime and rate_limited, fail with the others.',
   ),
-  num_workers: field(int(1), 8, 'prime: processes that score.'),
+  num_workers: field(count('processes'), 8, 'prime: processes that score.'),
   reward_manager: {
     source: field(choice('register', 'importlib'), 'register', 'importlib: the manager of `module`.'),
     name: field(
@@ -30,16 +44,20 @@ export const rewardSection = {
   reward_kwargs: {
     overlong_buffer_cfg: {
       enable: field(bool, false, 'dapo: penalty for responses near or over the limit.'),
-      len: field(int(1), 512, 'dapo: tokens before the limit in which the penalty grows.'),
+      len: field(count('tokens'), 512, 'dapo: tokens before the limit in which the penalty grows.'),
       penalty_factor: field(num(0), 1, 'dapo: penalty at the limit.'),
       log: field(bool, false, 'dapo: report overlong_reward and overlong.'),
     },
-    max_resp_len: derived(int(1), 'data.max_response_length', 'dapo: the limit, in tokens.'),
+    max_resp_len: derived(count('tokens'), 'data.max_response_length', 'dapo: the limit, in tokens.'),
   },
-  max_concurrent: field(int(1), 1, 'rate_limited: requests at once.'),
+  max_concurrent: field(count('processes'), 1, 'rate_limited: requests at once.'),
   max_rpm: field(orNull(above(0)), null, 'rate_limited: requests per minute.'),
   max_tpm: field(orNull(above(0)), null, 'rate_limited: tokens per minute.'),
-  estimated_tokens_per_request: field(int(1), 2000, 'rate_limited: tokens that each request counts for.'),
+  estimated_tokens_per_request: field(
+    count('batchTokens'),
+    2000,
+    'rate_limited: tokens that each request counts for.',
+  ),
   reward_model: rewardModelKeys,
   sandbox: sandboxKeys,
   sandbox_fusion: sandboxFusionKeys,

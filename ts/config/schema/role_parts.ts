@@ -1,9 +1,11 @@
 // Parts that several roles have in common.
+import { RUN_LIMITS } from '../../base/limits';
 import {
   above,
   betas,
   bool,
   choice,
+  count,
   derived,
   dtype,
   field,
@@ -28,7 +30,7 @@ export const AGGREGATIONS = [
 
 /** Options of AdamW and its schedule; `role`: the section that holds grad_clip. */
 export const optim = (lr: number, role: string) => ({
-  lr: field(num(0), lr, 'Peak learning rate of AdamW.'),
+  lr: field(num(0, RUN_LIMITS.learningRate), lr, 'Peak learning rate of AdamW.'),
   betas: field(betas, [0.9, 0.999] as const, 'AdamW betas.'),
   weight_decay: field(num(0), 0.01, 'Decoupled weight decay, on every parameter.'),
   lr_scheduler_type: field(
@@ -70,7 +72,7 @@ export const sharding = {
     'true: parameters are gathered block by block (full_shard); false: once per call or optimiser step (shard_grad_op).',
   ),
   fsdp_size: field(
-    int(-1),
+    int(-1, RUN_LIMITS.ranks),
     -1,
     'Ranks that share one copy of the state: -1: all; 1: none, every rank holds everything (no_shard); else a divisor of the workers.',
   ),
@@ -102,7 +104,7 @@ export const fsdpConfig = {
   wrap_policy: ignored(TORCH_ONLY),
   mixed_precision: ignored('float32 masters and reductions, compute in fsdp_config.dtype'),
   ulysses_sequence_parallel_size: field(
-    int(1),
+    count('ranks'),
     1,
     'The same as that of the role, which holds when it is more than 1.',
   ),
@@ -119,7 +121,7 @@ const checkpoint = {
 
 /** Ulysses sequence parallelism; docs/distributed.md. */
 export const ulyssesSize = field(
-  int(1),
+  count('ranks'),
   1,
   'Neighbouring workers that share micro-batches, of so many times ..._max_token_len_per_gpu tokens: a divisor of the workers and ' +
     'of the attention heads.',
@@ -128,14 +130,14 @@ export const ulyssesSize = field(
 /** How a role is updated from a batch. */
 export const updates = {
   ppo_mini_batch_size: field(
-    int(1),
+    count('sequences'),
     256,
     'Prompts per mini-batch (one optimiser step each), as in verl; x rollout.n sequences.',
   ),
   ppo_micro_batch_size: ignored(DYNAMIC),
   ppo_micro_batch_size_per_gpu: ignored(DYNAMIC),
   use_dynamic_bsz: ignored(DYNAMIC),
-  ppo_epochs: field(int(1), 1, 'Passes over each batch.'),
+  ppo_epochs: field(count('passes'), 1, 'Passes over each batch.'),
   shuffle: fixed([false], 'mini-batches are taken in order, so that runs repeat exactly'),
   data_loader_seed: ignored('mini-batches are taken in order'),
   grad_clip: field(num(0), 1, 'Global gradient norm at which gradients are clipped; 0: not clipped.'),

@@ -1,12 +1,16 @@
-import { bool, field, fixed, ignored, int, intOrOff, num, share } from './field';
+import { bool, count, field, fixed, ignored, intOrOff, share, temperature } from './field';
 import { DYNAMIC, NO_PROFILER, NOT_YET, NOT_YET_PLURAL, ROLLOUT_ENGINE, SINGLE_TURN } from './reasons';
 
 const sampling = {
   do_sample: field(bool, true, 'false: greedy.'),
-  temperature: field(num(0), 1, 'Sampling temperature; also divides the logits of log-probs and updates.'),
+  temperature: field(
+    temperature,
+    1,
+    'Sampling temperature; also divides the logits of log-probs and updates.',
+  ),
   top_k: field(intOrOff, -1, 'Sample among the k likeliest tokens; -1: all.'),
   top_p: field(share, 1, 'Sample within the nucleus of this probability.'),
-  n: field(int(1), 1, 'Responses per prompt.'),
+  n: field(count('samples'), 1, 'Responses per prompt.'),
 };
 
 export const rolloutSection = {
@@ -24,10 +28,10 @@ export const rolloutSection = {
   ),
   val_kwargs: {
     do_sample: field(bool, false, 'false: greedy.'),
-    temperature: field(num(0), 0, 'Sampling temperature.'),
+    temperature: field(temperature, 0, 'Sampling temperature.'),
     top_k: field(intOrOff, -1, 'Sample among the k likeliest tokens; -1: all.'),
     top_p: field(share, 1, 'Sample within the nucleus of this probability.'),
-    n: field(int(1), 1, 'Responses per validation prompt.'),
+    n: field(count('samples'), 1, 'Responses per validation prompt.'),
   },
   multi_turn: {
     enable: fixed([false], `multi-turn rollout ${NOT_YET}`),

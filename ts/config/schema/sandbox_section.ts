@@ -1,4 +1,5 @@
-import { above, bool, choice, field, int, moved, orNull, str } from './field';
+import { RUN_LIMITS } from '../../base/limits';
+import { above, bool, choice, count, field, int, moved, orNull, str } from './field';
 
 /** `reward.sandbox`: programs of the code data sets, run on this machine. */
 export const sandboxKeys = {
@@ -13,11 +14,23 @@ export const sandboxKeys = {
     null,
     'Python 3 that runs the programs; null: the first on PATH that works in the sandbox.',
   ),
-  timeout: field(above(0), 10, 'Seconds that one test may take.'),
-  memory_limit_mb: field(int(64), 1024, 'Address space of each process, MiB; Sandbox Fusion has its own.'),
-  max_processes: field(int(1), 16, 'Processes and threads of one program.'),
-  max_output_mb: field(above(0), 16, 'What a program may print, and write to files, MiB.'),
-  max_concurrent: field(orNull(int(1)), null, 'Programs at once; null: the cores of this machine.'),
+  timeout: field(above(0, 86_400), 10, 'Seconds that one test may take.'),
+  memory_limit_mb: field(
+    int(64, RUN_LIMITS.mebibytes),
+    1024,
+    'Address space of each process, MiB; Sandbox Fusion has its own.',
+  ),
+  max_processes: field(count('processes'), 16, 'Processes and threads of one program.'),
+  max_output_mb: field(
+    above(0, RUN_LIMITS.mebibytes),
+    16,
+    'What a program may print, and write to files, MiB.',
+  ),
+  max_concurrent: field(
+    orNull(count('processes')),
+    null,
+    'Programs at once; null: the cores of this machine.',
+  ),
   continuous: field(
     bool,
     true,
@@ -32,8 +45,8 @@ export const sandboxFusionKeys = {
     null,
     'Sandbox Fusion server, http(s)://host[:port][/run_code]; null: programs run on this machine.',
   ),
-  max_concurrent: field(int(1), 64, 'Requests at once.'),
-  memory_limit_mb: field(int(1), 1024, 'Memory of one program, MiB.'),
+  max_concurrent: field(count('processes'), 64, 'Requests at once.'),
+  memory_limit_mb: field(count('mebibytes'), 1024, 'Memory of one program, MiB.'),
 };
 
 /** Where older versions of verl keep them. */

@@ -1,8 +1,10 @@
+import { RUN_LIMITS } from '../../base/limits';
 import {
   above,
   betas,
   bool,
   choice,
+  count,
   dtype,
   field,
   fixed,
@@ -45,10 +47,10 @@ export const sftSchema = {
       'enable_thinking',
       'Column whose true or false becomes enable_thinking of the chat template, if there is one.',
     ),
-    train_batch_size: field(int(1), 256, 'Examples per optimiser step.'),
-    max_length: field(int(1), 1024, 'Tokens per example.'),
+    train_batch_size: field(count('sequences'), 256, 'Examples per optimiser step.'),
+    max_length: field(count('tokens'), 1024, 'Tokens per example.'),
     truncation: field(choice('error', 'left', 'right'), 'error', 'What to do with longer examples.'),
-    max_token_len_per_gpu: field(int(1), 8192, 'Packing capacity: tokens per micro-batch.'),
+    max_token_len_per_gpu: field(count('batchTokens'), 8192, 'Packing capacity: tokens per micro-batch.'),
     train_max_samples: field(
       intOrOff,
       -1,
@@ -114,7 +116,7 @@ export const sftSchema = {
     dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
   },
   optim: {
-    lr: field(above(0), 1e-5, 'Peak learning rate of AdamW.'),
+    lr: field(above(0, RUN_LIMITS.learningRate), 1e-5, 'Peak learning rate of AdamW.'),
     warmup_steps_ratio: moved('lr_warmup_steps_ratio'),
     lr_scheduler: moved('lr_scheduler_type'),
     betas: field(betas, [0.9, 0.95] as const, 'AdamW betas.'),
@@ -127,15 +129,19 @@ export const sftSchema = {
     min_lr_ratio: field(num(0, 1), 0, 'Final learning rate of the cosine as a share of lr.'),
   },
   ulysses_sequence_parallel_size: field(
-    int(1),
+    count('ranks'),
     1,
     'Neighbouring workers that share micro-batches, of so many times data.max_token_len_per_gpu tokens: a divisor of the workers and ' +
       'of the attention heads.',
   ),
   use_remove_padding: ignored('sequences are always packed without padding'),
   trainer: {
-    total_epochs: field(int(1), 1, 'Passes over the training examples.'),
-    total_training_steps: field(orNull(int(1)), null, 'Ends the run earlier or later than total_epochs.'),
+    total_epochs: field(count('passes'), 1, 'Passes over the training examples.'),
+    total_training_steps: field(
+      orNull(count('steps')),
+      null,
+      'Ends the run earlier or later than total_epochs.',
+    ),
     project_name: field(str, 'troupe', 'For loggers and the default directory.'),
     experiment_name: field(str, 'sft', 'For loggers and the default directory.'),
     logger: field(
@@ -160,10 +166,18 @@ export const sftSchema = {
     checkpoint: ignored('model, optimiser and trainer state are always saved'),
     default_hdfs_dir: fixed([null], 'checkpoints are local directories'),
     balance_batch: ignored('batches are balanced over the ranks by tokens always'),
-    nnodes: field(int(1), 1, 'Machines.'),
-    n_gpus_per_node: field(int(1), 1, 'Worker processes that share the model and the work.'),
+    nnodes: field(count('ranks'), 1, 'Machines.'),
+    n_gpus_per_node: field(
+      count('ranksPerMachine'),
+      1,
+      'Worker processes that share the model and the work.',
+    ),
     device: field(choice('cpu', 'cuda'), 'cpu', 'Where the engine runs.'),
-    num_threads: field(orNull(int(1)), null, 'LibTorch threads per worker; null: LibTorch’s choice.'),
+    num_threads: field(
+      orNull(count('threads')),
+      null,
+      'LibTorch threads per worker; null: LibTorch’s choice.',
+    ),
     seed: field(int(0), 1, 'Seed of everything random.'),
   },
   logging: loggingSection,

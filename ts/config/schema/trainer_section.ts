@@ -1,9 +1,26 @@
-import { above, bool, byteSize, choice, field, fixed, ignored, int, orNull, str, strings } from './field';
+import {
+  above,
+  bool,
+  byteSize,
+  choice,
+  count,
+  field,
+  fixed,
+  ignored,
+  int,
+  orNull,
+  str,
+  strings,
+} from './field';
 import { NO_PROFILER } from './reasons';
 
 export const trainerSection = {
-  total_epochs: field(int(1), 30, 'Passes over the training prompts.'),
-  total_training_steps: field(orNull(int(1)), null, 'Ends the run earlier or later than total_epochs.'),
+  total_epochs: field(count('passes'), 30, 'Passes over the training prompts.'),
+  total_training_steps: field(
+    orNull(count('steps')),
+    null,
+    'Ends the run earlier or later than total_epochs.',
+  ),
   project_name: field(str, 'troupe', 'For loggers and the default directory.'),
   experiment_name: field(str, 'run', 'For loggers and the default directory.'),
   logger: field(
@@ -12,8 +29,12 @@ export const trainerSection = {
     'console, tensorboard, wandb, mlflow, prometheus; file (jsonl) is always written.',
   ),
   wandb_proxy: fixed([null], 'requests go out directly (docs/logging.md says how to use a proxy)'),
-  nnodes: field(int(1), 1, 'Machines.'),
-  n_gpus_per_node: field(int(1), 1, 'Worker processes that share models and work; on cuda one per GPU.'),
+  nnodes: field(count('ranks'), 1, 'Machines.'),
+  n_gpus_per_node: field(
+    count('ranksPerMachine'),
+    1,
+    'Worker processes that share models and work; on cuda one per GPU.',
+  ),
   save_freq: field(
     int(-1),
     -1,
@@ -22,7 +43,7 @@ export const trainerSection = {
   test_freq: field(int(-1), -1, 'Steps between validations, and one after the last step; -1, 0: none.'),
   val_before_train: field(bool, true, 'Validate before the first step.'),
   val_only: field(bool, false, 'Validate and stop.'),
-  critic_warmup: field(int(0), 0, 'Steps in which only the critic is updated.'),
+  critic_warmup: field(count('steps', 0), 0, 'Steps in which only the critic is updated.'),
   resume_mode: field(
     choice('auto', 'disable', 'resume_path'),
     'auto',
@@ -38,9 +59,13 @@ export const trainerSection = {
   max_critic_ckpt_to_keep: ignored('actor and critic are saved together: max_actor_ckpt_to_keep holds'),
   rollout_data_dir: field(orNull(str), null, 'Directory for all generations of every step.'),
   validation_data_dir: field(orNull(str), null, 'Directory for all validation generations.'),
-  log_val_generations: field(int(0), 0, 'Answers of every validation that loggers show; 0: none.'),
+  log_val_generations: field(
+    count('sequences', 0),
+    0,
+    'Answers of every validation that loggers show; 0: none.',
+  ),
   device: field(choice('cpu', 'cuda'), 'cpu', 'Where the engines run.'),
-  num_threads: field(orNull(int(1)), null, 'LibTorch threads per worker; null: LibTorch’s choice.'),
+  num_threads: field(orNull(count('threads')), null, 'LibTorch threads per worker; null: LibTorch’s choice.'),
   peak_tflops: field(
     orNull(above(0)),
     null,
