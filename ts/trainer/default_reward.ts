@@ -43,6 +43,7 @@ function codeRunner({ reward }: ResolvedConfig): () => Promise<CodeRunner> {
       ? await PythonSandbox.create({
           isolation: sandbox.isolation,
           python: sandbox.python,
+          readable: sandbox.readable,
           timeout: sandbox.timeout,
           memoryLimitMb: sandbox.memory_limit_mb,
           maxProcesses: sandbox.max_processes,

@@ -1,5 +1,5 @@
 import { RUN_LIMITS } from '../../base/limits';
-import { above, bool, choice, count, field, int, moved, orNull, str } from './field';
+import { above, bool, choice, count, field, int, moved, orNull, str, strings } from './field';
 
 /** `reward.sandbox`: programs of the code data sets, run on this machine. */
 export const sandboxKeys = {
@@ -14,11 +14,16 @@ export const sandboxKeys = {
     null,
     'Python 3 that runs the programs; null: the first on PATH that works in the sandbox.',
   ),
+  readable: field(
+    strings,
+    [],
+    "Files and directories (absolute paths) that programs may read besides the system's and the interpreter's.",
+  ),
   timeout: field(above(0, 86_400), 10, 'Seconds that one test may take.'),
   memory_limit_mb: field(
     int(64, RUN_LIMITS.mebibytes),
     1024,
-    'Address space of each process, MiB; Sandbox Fusion has its own.',
+    'MiB: address space of each process, and memory of all processes of a program together; Sandbox Fusion has its own.',
   ),
   max_processes: field(count('processes'), 16, 'Processes and threads of one program.'),
   max_output_mb: field(

@@ -1,15 +1,13 @@
+import type { RunStatus } from '../../sandbox/child_run';
+
+export type { RunStatus } from '../../sandbox/child_run';
+
 /** A Python program and what it reads. */
 export interface RunRequest {
   /** Source text. */
   code: string;
   stdin: string;
 }
-
-/**
- * finished: exit code 0. error: another exit code, or killed by a limit (memory, processor time). timeout: wall time.
- * output_limit: it printed more than it may.
- */
-export type RunStatus = 'finished' | 'error' | 'timeout' | 'output_limit';
 
 export interface RunResult {
   status: RunStatus;
