@@ -58,7 +58,7 @@ PolicyLoss policy_loss(const PolicyInputs& inputs, const PolicyLossOptions& opti
 bool uses_entropy(const PolicyLossOptions& options, const GivenLoss& given);
 
 // Whether a mode's loss is a sum of terms of one token each (given counts and mask_sums), so that it can
-// be computed on any part of a sequence.
+// be computed on any part of a sequence. kInvalidArgument for unknown modes.
 bool is_token_local(const std::string& mode);
 
 // kl | k1 | abs | mse | k2 | low_var_kl | k3, each also with "+" (value of the base, gradient of k2).

@@ -103,8 +103,8 @@ ModeLoss divergence_ppo(const ModeInputs& in, const at::Tensor& valid) {
   const at::Tensor ratio = delta.detach().exp();
   const at::Tensor truncated = ratio.clamp_max(in.options.clip_ratio_c);
   const at::Tensor loss = -in.advantages * truncated * in.log_probs * valid.to(at::kDouble);
-  return {aggregate(in, loss), ratio_metrics(in, delta, valid.logical_not(),
-                                             ratio.gt(truncated).logical_and(in.advantages.lt(0)))};
+  return {aggregate(in, loss),
+          ratio_metrics(in, delta, valid.logical_not(), ratio.gt(truncated).logical_and(valid))};
 }
 
 // Total variation of the sampled token.
@@ -221,27 +221,34 @@ ModeLoss linear(const ModeInputs& in) {
 struct Mode {
   const char* name;
   ModeLoss (*loss)(const ModeInputs&);
+  // Terms of one token each: neither whole sequences nor a ranking of tokens.
+  bool token_local;
 };
-constexpr Mode kModes[] = {{"vanilla", vanilla},   {"gspo", gspo},         {"cispo", cispo},
-                           {"gpg", gpg},           {"sapo", sapo},         {"dppo_tv", dppo_tv},
-                           {"dppo_kl", dppo_kl},   {"geo_mean", geo_mean}, {"kl_cov", kl_cov},
-                           {"clip_cov", clip_cov}, {"dro", dro},           {"reinforce", reinforce},
-                           {"linear", linear}};
+constexpr Mode kModes[] = {{"vanilla", vanilla, true}, {"gspo", gspo, false},
+                           {"cispo", cispo, true},     {"gpg", gpg, true},
+                           {"sapo", sapo, true},       {"dppo_tv", dppo_tv, true},
+                           {"dppo_kl", dppo_kl, true}, {"geo_mean", geo_mean, false},
+                           {"kl_cov", kl_cov, false},  {"clip_cov", clip_cov, false},
+                           {"dro", dro, true},         {"reinforce", reinforce, true},
+                           {"linear", linear, true}};
+
+const Mode& mode_of(const std::string& name) {
+  std::string known;
+  for (const Mode& candidate : kModes) {
+    if (name == candidate.name) return candidate;
+    known += std::string(known.empty() ? "" : ", ") + candidate.name;
+  }
+  fail(ErrorCode::kInvalidArgument, "[losses] unknown policy loss '", name, "'; known: ", known);
+}
 
 }  // namespace
 
 bool is_token_local(const std::string& mode) {
-  // gspo and geo_mean need whole sequences; kl_cov and clip_cov rank all tokens.
-  return mode != "gspo" && mode != "geo_mean" && mode != "kl_cov" && mode != "clip_cov";
+  return mode_of(mode).token_local;
 }
 
 ModeLoss mode_loss(const std::string& mode, const ModeInputs& inputs) {
-  std::string known;
-  for (const Mode& candidate : kModes) {
-    if (mode == candidate.name) return candidate.loss(inputs);
-    known += std::string(known.empty() ? "" : ", ") + candidate.name;
-  }
-  fail(ErrorCode::kInvalidArgument, "[losses] unknown policy loss '", mode, "'; known: ", known);
+  return mode_of(mode).loss(inputs);
 }
 
 }  // namespace troupe::losses
