@@ -11,6 +11,13 @@
 
 namespace troupe {
 
+// More threads than any processor has cores: what is asked for beyond them is a mistake that would end the
+// process when OpenMP cannot start them.
+constexpr int64_t kMaxThreads = 1024;
+
+// Threads of LibTorch in this process; 0 leaves its choice. kInvalidArgument outside of [0, kMaxThreads].
+void set_num_threads(int64_t count);
+
 // Runs body(i) for i in [0, count) on LibTorch's threads, items handed out as threads become free,
 // and rethrows the first exception.
 //

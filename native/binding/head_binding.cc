@@ -66,7 +66,7 @@ HeadInputs read_inputs(const Field& dto) {
 }
 
 HeadResult run(const HeadInputs& inputs) {
-  if (inputs.num_threads > 0) at::set_num_threads(static_cast<int>(inputs.num_threads));
+  set_num_threads(inputs.num_threads);
   const int64_t count = inputs.hidden.size(0);
   const int64_t rows = round_up(count, kRowTile);
   const at::Device device = inputs.hidden.device();

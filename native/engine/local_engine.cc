@@ -42,7 +42,7 @@ const EngineOptions& checked(const EngineOptions& options) {
           "[engine] expected a micro-batch capacity (maxTokensPerMicroBatch) > 0, got ", options.max_tokens);
   require(options.ulysses >= 1, ErrorCode::kInvalidArgument,
           "[engine] expected a number of ranks per sequence (ulysses) >= 1, got ", options.ulysses);
-  if (options.num_threads > 0) at::set_num_threads(static_cast<int>(options.num_threads));
+  set_num_threads(options.num_threads);
   return options;
 }
 

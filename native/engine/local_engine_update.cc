@@ -122,6 +122,9 @@ MetricsList LocalEngine::run_updates(const TokenBatch& tokens, const BatchLayout
 
 void LocalEngine::optimizer_step(Metrics& metrics) {
   const AdamWOptions& optim = *options_.optim;
+  // NaN in a column can leave the loss without a number and its gradient at zero, which clips pass on.
+  const auto loss = metrics.find("loss");
+  if (loss != metrics.end() && !std::isfinite(loss->second)) sharding_.spoil_gradients();
   sharding_.sum_gradients();
   const double norm = sharding_.grad_norm();
   const double lr = troupe::learning_rate(optim, schedule_steps_);

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
+
 #include "base/error.h"
 
 namespace troupe {
@@ -155,6 +157,15 @@ void Sharding::release_all() {
 void Sharding::clear_gradients() {
   for (ParameterGroup& group : store_.groups()) group.full_grad.release();
   store_.zero_grad();
+}
+
+void Sharding::spoil_gradients() {
+  for (ParameterGroup& group : store_.groups()) {
+    if (!group.trained()) continue;
+    group.grad.fetch();
+    group.grad.tensor().narrow(0, 0, 1).fill_(std::numeric_limits<float>::quiet_NaN());
+    return group.grad.give_back(true);
+  }
 }
 
 void Sharding::sum_gradients() {

@@ -58,6 +58,9 @@ class Sharding final : public ParameterAccess {
 
   // The start of a mini-batch: no gradients.
   void clear_gradients();
+  // Before sum_gradients(): the gradients of this rank are of no use, and so are the sums of all. Their norm
+  // will be NaN on every rank, whatever the others found.
+  void spoil_gradients();
   // The end of one: the gradients are those of all ranks.
   void sum_gradients();
   // sqrt of the sum of squares of all gradients of all ranks, the same on every rank.

@@ -130,11 +130,12 @@ export class Actor extends TrainedModel {
     const longest = b.responseLens.reduce((max, length) => Math.max(max, length), 0);
     const loss = resolvePolicyLoss(`${where} loss`, o.loss ?? {}, longest);
     const preparation = preparationOf(loss, o.loss?.rolloutCorrection ?? {});
-    this.engine.checkUpdate(where, b, [
+    const columns = [
       ...(preparation?.columns ?? ['oldLogProbs']),
       'advantages',
       ...(loss.useKlLoss ? ['refLogProbs'] : []),
-    ]);
+    ];
+    this.engine.checkUpdate(where, b, columns, ['rolloutIsWeights']);
     // A prepared loss is known mini-batch by mini-batch only.
     const hasGradient = preparation === null ? gradientSequences(b, loss) : null;
     const shards = planUpdate(where, b, o.miniBatchSize, epochs, this.engine.dataParallelSize, hasGradient);

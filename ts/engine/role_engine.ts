@@ -13,6 +13,7 @@ import type { EngineArgs, EngineMethod, EngineResult } from '../worker/protocol'
 import { memoryMetrics, type UpdateMetrics } from './engine_metrics';
 import type { EngineOptions, ResolvedEngineOptions } from './engine_options';
 import { resolveEngineOptions } from './engine_options';
+import { checkFinite } from './finite_columns';
 import { flopUtilisation } from './flops';
 import { type OffloadOptions, resolveOffload } from './offload_options';
 import { planLora } from './plan_lora';
@@ -208,8 +209,16 @@ export class RoleEngine {
     }
   }
 
-  /** Refuses an update when the engine has no optimiser, or when columns are missing. */
-  checkUpdate(where: string, batch: Batch, columns: readonly string[]): void {
+  /**
+   * Refuses an update when the engine has no optimiser, when a column is missing, and when one of them, or an optional one that is
+   * there, holds what is no number. All are [ΣR].
+   */
+  checkUpdate(
+    where: string,
+    batch: Batch,
+    columns: readonly string[],
+    optional: readonly string[] = [],
+  ): void {
     this.checkSequences(where, batch);
     if (this.options.optim === null)
       throw badOption(where, `the ${this.role} was created with optim: null, for inference only`);
@@ -220,6 +229,7 @@ export class RoleEngine {
         `the batch has no column '${missing}': add it with batch.with({ ${missing}: ... })`,
       );
     }
+    checkFinite(where, batch, [...columns, ...optional]);
   }
 
   /**

@@ -149,6 +149,28 @@ describe('checks before any work', () => {
   });
 });
 
+test.each(['oldLogProbs', 'advantages', 'refLogProbs', 'rolloutIsWeights', 'values', 'returns'])(
+  'NaN in %s is found before any work',
+  async (name) => {
+    const group = new FakeGroup();
+    const [actor, critic] = [await create(group), await Critic.create({ model, group: group.asGroup() })];
+    const columns = ['oldLogProbs', 'advantages', 'refLogProbs', 'rolloutIsWeights', 'values', 'returns'];
+    const zeros = batch().responseOffsets.at(-1) as number;
+    const column = (other: string): number[] =>
+      Array.from({ length: zeros }, (_, i) => (other === name && i === 2 ? Number.NaN : 0));
+    const b = Batch.fromSequences(
+      [0, 1, 2, 3].map((i) => [...batch().prompt(i)]),
+      [0, 1, 2, 3].map((i) => [...batch().response(i)]),
+      Object.fromEntries(columns.map((other) => [other, column(other)])),
+    );
+    const update = ['values', 'returns'].includes(name)
+      ? critic.updateCritic(b)
+      : actor.updatePolicy(b, { loss: { useKlLoss: true } });
+    await expect(update).rejects.toThrow(`column '${name}'`);
+    expect([...group.callsOf('updatePolicy'), ...group.callsOf('updateCritic')]).toEqual([]);
+  },
+);
+
 describe('updatePolicy', () => {
   test('sends mini-batches with global counts and reduces the metrics', async () => {
     const records = [

@@ -1,0 +1,39 @@
+import { Batch } from '../../../ts/batch/batch';
+import { checkFinite } from '../../../ts/engine/finite_columns';
+
+const COLUMNS = ['oldLogProbs', 'advantages'];
+
+function batch(oldLogProbs: number[], mask = [1, 1, 1, 1, 1]): Batch {
+  return Batch.fromSequences([[1], [1, 2], [3]], [[4, 5], [], [6, 7, 8]], {
+    responseMask: mask,
+    oldLogProbs,
+    advantages: [0, 0, 0, 0, 0],
+  });
+}
+
+test.each([Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY])(
+  '%s: the column and the place',
+  (value) => {
+    const b = batch([-1, -1, -1, value, -1]);
+    const message = `column 'oldLogProbs' wherever responseMask is 1, got ${value} at response token 1 of sequence 2:`;
+    let error: unknown;
+    try {
+      checkFinite('updatePolicy', b, COLUMNS);
+    } catch (caught) {
+      error = caught;
+    }
+    expect(error).toMatchObject({ code: 'INVALID_ARGUMENT' });
+    expect((error as Error).message).toContain(message);
+    expect((error as Error).message).toContain('[updatePolicy] ');
+  },
+);
+
+test('the first of several, with their number', () => {
+  const b = batch([-1, Number.NaN, Number.NaN, -1, Number.NaN]);
+  expect(() => checkFinite('x', b, COLUMNS)).toThrow(/at response token 1 of sequence 0 and 2 more/);
+});
+
+test('finite columns pass, absent ones and masked tokens too', () => {
+  checkFinite('x', batch([-1, -1, -1, -1, -1]), [...COLUMNS, 'rolloutIsWeights']);
+  checkFinite('x', batch([Number.NaN, -1, -1, -1, Number.NaN], [0, 1, 1, 1, 0]), COLUMNS);
+});
