@@ -104,9 +104,10 @@ export { type SearchR1Options, scoreSearchR1 } from './reward/graders/search_r1'
 export { createRewardManager, registerRewardManager } from './reward/manager';
 export { registerRewardFunction, rewardByDataSource } from './reward/reward';
 export { RewardModel, type RewardModelOptions } from './reward_model/reward_model';
+export type { FitResult } from './trainer/fit_loop';
 export type { Metrics } from './trainer/metrics/metrics';
 export { SftTrainer, type SftTrainerOptions } from './trainer/sft_trainer';
-export { type FitResult, Trainer, type TrainerOptions } from './trainer/trainer';
+export { Trainer, type TrainerOptions } from './trainer/trainer';
 export type {
   WeightBucket,
   WeightDtype,

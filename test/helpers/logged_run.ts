@@ -43,6 +43,7 @@ export function loggedRun(options: RunOptions = {}): TestRun {
   const warned: string[] = [];
   return {
     config: loggingConfig(options),
+    record: loggingConfig(options),
     directory: options.directory ?? temporary(),
     length: { firstStep: options.firstStep ?? 0, totalSteps: 10 },
     say: (line) => said.push(line),

@@ -4,7 +4,8 @@ import type { Batch } from '../../ts/batch/batch';
 import { loadConfig } from '../../ts/config/config';
 import type { RewardFunction } from '../../ts/reward/contract/types';
 import { createEngines, type Engines } from '../../ts/trainer/engines';
-import { type FitResult, Trainer } from '../../ts/trainer/trainer';
+import type { FitResult } from '../../ts/trainer/fit_loop';
+import { Trainer } from '../../ts/trainer/trainer';
 
 /** What the policy was updated on in one step, and how. */
 export interface ObservedUpdate {

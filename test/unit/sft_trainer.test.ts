@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Batch } from '../../ts/batch/batch';
@@ -143,7 +143,7 @@ test('another seed is refused; disable starts over for good', async () => {
     throw new Error('killed');
   });
   await expect(runSft(directory, dying, { resume_mode: 'disable', seed: 5 })).rejects.toThrow('killed');
-  expect(existsSync(join(directory, 'latest_checkpointed_iteration.txt'))).toBe(false);
+  expect(readFileSync(join(directory, 'latest_checkpointed_iteration.txt'), 'utf8')).toBe('0');
   expect(await runSft(directory, fakeEngine(), { seed: 5 })).toMatchObject({ step: 6 });
 });
 

@@ -19,7 +19,7 @@ export function importVerlCommand(
 ): number {
   const result = importVerl(readVerlSource(file, overrides, process.env));
   const report = importReport(file, result);
-  const yaml = dump(result.config, { lineWidth: 120 });
+  const yaml = dump(result.written, { lineWidth: 120 });
   const comments = report.map((line) => `# ${line}`.trimEnd()).join('\n');
   const text = `${comments}\n\n${yaml}`;
   if (out === null) {

@@ -7,8 +7,9 @@ import {
   type ResolvedConfig,
   type ResolvedSftConfig,
 } from '../config/config';
+import type { FitResult } from '../trainer/fit_loop';
 import { SftTrainer } from '../trainer/sft_trainer';
-import { type FitResult, Trainer } from '../trainer/trainer';
+import { Trainer } from '../trainer/trainer';
 import { onInterrupt } from './interrupt';
 
 const say = (line: string): void => {

@@ -5,12 +5,14 @@ import { checkConsistency, checkRun, checkSft } from './checks/checks';
 import { offloadNotes } from './checks/offload_notes';
 import { expandPreset } from './derived/correction';
 import { poolNotes } from './derived/pools';
+import { type Hidden, hide } from './reading/hidden';
 import { readConfigTree } from './reading/read';
 import { type ConfigNote, resolve } from './reading/resolve';
 import type { Tree } from './reading/tree';
 import type { Section } from './schema/field';
 import { ppoSchema, type ResolvedConfig } from './schema/ppo_schema';
 import { type ResolvedSftConfig, sftSchema } from './schema/sft_schema';
+import { setWritten, writtenConfig } from './written_config';
 
 export { batchArithmetic } from './checks/batch_summary';
 export type { ConfigNote } from './reading/resolve';
@@ -48,9 +50,9 @@ export function configNotes(config: ResolvedConfig | ResolvedSftConfig): readonl
   return [...notes, ...offloadNotes(config), ...pools];
 }
 
-/** The resolved tree as YAML that `loadConfig` reads again. */
+/** The resolved tree as YAML that `loadConfig` reads again; what comes from the environment is taken from there again. */
 export function describeConfig(config: ResolvedConfig | ResolvedSftConfig): string {
-  return dump(JSON.parse(JSON.stringify(config)), { lineWidth: 120 });
+  return dump(JSON.parse(JSON.stringify(writtenConfig(config))), { lineWidth: 120 });
 }
 
 interface RunKeys {
@@ -66,14 +68,23 @@ export function checkTree(tree: Tree, program: 'train' | 'sft'): void {
 }
 
 function load<T extends { trainer: object }>(schema: Section, file: string, overrides: readonly string[]): T {
-  return fromTree(schema, readConfigTree(file, overrides));
+  const hidden: Hidden[] = [];
+  return fromTree(schema, readConfigTree(file, overrides, hidden), hidden);
 }
 
-function fromTree<T extends { trainer: object }>(schema: Section, given: Tree): T {
-  const { tree, notes } = resolve(schema, expandPreset(given));
+function fromTree<T extends { trainer: object }>(
+  schema: Section,
+  given: Tree,
+  hidden: readonly Hidden[] = [],
+): T {
+  const { tree, notes, ...carried } = resolve(schema, expandPreset(given));
   const config = tree as unknown as T;
   const trainer = config.trainer as unknown as RunKeys;
+  const written = hide(tree, hidden, carried) as { trainer?: RunKeys };
   trainer.default_local_dir ??= path.join('checkpoints', trainer.project_name, trainer.experiment_name);
+  if (written.trainer)
+    written.trainer.default_local_dir ??= `checkpoints/${written.trainer.project_name}/${written.trainer.experiment_name}`;
+  if (hidden.length > 0) setWritten(config, written);
   checkRun(config as unknown as Parameters<typeof checkRun>[0]);
   notesOf.set(config, Object.freeze(notes));
   deepFreeze(config);

@@ -1,3 +1,4 @@
+import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import { permutation } from './shuffle';
 
@@ -81,7 +82,7 @@ export class BatchLoader<T> {
 
   /** @throws TroupeError INVALID_DATA when the state is of another data set or order */
   restore(state: unknown): void {
-    const saved = state as LoaderState;
+    const saved = checkedState(state);
     const here = this.state();
     for (const key of ['size', 'seed', 'shuffle'] as const) {
       if (saved[key] !== here[key]) {
@@ -90,6 +91,14 @@ export class BatchLoader<T> {
           `[data] cannot resume: the checkpoint was made with ${key === 'size' ? 'a data set of' : key} ${saved[key]}, now it is ${here[key]}`,
         );
       }
+    }
+    const natural = (value: number): boolean => Number.isSafeInteger(value) && value >= 0;
+    if (!natural(saved.epoch) || !natural(saved.position) || saved.position > this.size) {
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] cannot resume: expected an epoch from 0 and a position from 0 to ${this.size} in the checkpoint, but got epoch ` +
+          `${saved.epoch} and position ${saved.position}`,
+      );
     }
     this.epoch = saved.epoch;
     this.position = saved.position;
@@ -114,4 +123,12 @@ export class BatchLoader<T> {
       `[data] the training set has ${samples} usable samples, fewer than one batch (${batchSizeKey} ${batchSize})`,
     );
   }
+}
+
+function checkedState(state: unknown): LoaderState {
+  if (typeof state === 'object' && state !== null) return state as LoaderState;
+  throw new TroupeError(
+    'INVALID_DATA',
+    `[data] cannot resume: expected the position of the data loader in the checkpoint, but got ${show(state)}`,
+  );
 }

@@ -28,10 +28,10 @@ const has = (dir: string, name: string): boolean => existsSync(path.join(dir, na
  */
 export function findCheckpoint(at: string, role: ExportedRole | null): FoundCheckpoint {
   if (!statSync(at, { throwIfNoEntry: false })?.isDirectory()) throw invalid(`${at} is not a directory`);
-  const store = new CheckpointStore<unknown>(at);
+  const store = new CheckpointStore<object>(at);
   const step = store.holdsRun() ? store.latest()?.directory : at;
   if (step === undefined)
-    throw invalid(`${at} is the directory of a run that has no complete checkpoint any more`);
+    throw invalid(`${at} is the directory of a run that has no complete checkpoint: name a global_step_{N}`);
   const present = ROLES.filter((name) => has(step, path.join(name, 'engine.json')));
   if (present.length === 0) return engineIn(step, role);
   const chosen = role ?? 'actor';

@@ -1,4 +1,5 @@
 import { reasonOf } from '../base/text';
+import { writtenConfig } from '../config/written_config';
 import { ConsoleLogger } from './console_logger';
 import { JsonlLogger } from './jsonl_logger';
 import type { Generation, MetricLogger, Metrics, RunOutcome } from './logger';
@@ -14,13 +15,20 @@ const isTiming = (name: string): boolean => /^(timing_s|timing_per_token_ms|perf
 /** All loggers of a run as one. */
 export class Loggers {
   private readonly warned = new Set<MetricLogger>();
+  private closing = false;
 
   /** `generations`: how many answers of a validation are logged (`trainer.log_val_generations`). */
   constructor(
     private readonly loggers: readonly MetricLogger[],
     private readonly warn: (line: string) => void = warnOnStderr,
     private readonly generations = 0,
+    private readonly metricsFile: JsonlLogger | null = null,
   ) {}
+
+  /** Lines of metrics.jsonl for a checkpoint to keep: the last, and those before it that could not be written yet. */
+  get tail(): readonly string[] {
+    return this.metricsFile?.tail ?? [];
+  }
 
   /** Hands the metrics of a step to every logger. One that fails is named once; it never ends a run. */
   async log(metrics: Metrics, step: number): Promise<void> {
@@ -41,6 +49,9 @@ export class Loggers {
 
   /** Side by side: each may need its time to flush. */
   async close(outcome: RunOutcome = 'finished'): Promise<void> {
+    this.closing = true;
+    // Lines that waited are lost now: that is news.
+    for (const logger of this.warned) if (logger instanceof JsonlLogger) this.warned.delete(logger);
     await Promise.all(this.loggers.map((logger) => this.guarded(logger, () => logger.close(outcome))));
   }
 
@@ -50,9 +61,11 @@ export class Loggers {
     } catch (error) {
       if (this.warned.has(logger)) return;
       this.warned.add(logger);
-      this.warn(
-        `warning: [logging] ${logger.name} failed, the run goes on without what it missed: ${reasonOf(error)}`,
-      );
+      const missed =
+        logger instanceof JsonlLogger && !this.closing
+          ? 'its lines wait in memory'
+          : 'the run goes on without what it missed';
+      this.warn(`warning: [logging] ${logger.name} failed, ${missed}: ${reasonOf(error)}`);
     }
   }
 }
@@ -91,16 +104,15 @@ export function createLoggers(
   const warn = options.warn ?? warnOnStderr;
   const run: LoggedRun = {
     config,
+    record: writtenConfig(config),
     directory,
     length: options.length ?? null,
     say: options.say ?? (() => {}),
     warn: (line) => warn(`warning: [logging] ${line}`),
     environment: options.environment ?? process.env,
   };
-  const loggers: MetricLogger[] = [
-    new JsonlLogger(directory, 'metrics.jsonl', (name) => !isTiming(name)),
-    new JsonlLogger(directory, 'timings.jsonl', isTiming),
-  ];
+  const metricsFile = new JsonlLogger(directory, 'metrics.jsonl', (name) => !isTiming(name));
+  const loggers: MetricLogger[] = [metricsFile, new JsonlLogger(directory, 'timings.jsonl', isTiming)];
   for (const name of new Set(config.trainer.logger)) {
     try {
       const logger = BACKENDS[name]?.(run);
@@ -109,7 +121,7 @@ export function createLoggers(
       run.warn(`${name} is off, the run goes on without it: ${reasonOf(error)}`);
     }
   }
-  return new Loggers(loggers, warn, config.trainer.log_val_generations ?? 0);
+  return new Loggers(loggers, warn, config.trainer.log_val_generations ?? 0, metricsFile);
 }
 
 function warnOnStderr(line: string): void {

@@ -184,7 +184,7 @@ export class MlflowLogger implements MetricLogger, Receiver<Entry> {
 
   /** A server that takes none of the parameters may still take metrics. */
   private async sendParams(signal: AbortSignal): Promise<void> {
-    const params = flatParams(this.run.config);
+    const params = flatParams(this.run.record);
     try {
       for (let at = 0; at < params.length; at += PARAMS_PER_REQUEST) {
         const part = params.slice(at, at + PARAMS_PER_REQUEST);

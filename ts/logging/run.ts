@@ -2,7 +2,7 @@ import type { Resolved } from '../config/schema/field';
 import type { loggingSection } from '../config/schema/logging_section';
 import type { RunLength } from './progress_bar';
 
-/** What loggers need of a configuration. All of it, whatever else it holds, is what they send as the configuration of the run. */
+/** What loggers need of a configuration. */
 export interface LoggingConfig {
   readonly trainer: {
     readonly logger: readonly string[];
@@ -16,6 +16,8 @@ export interface LoggingConfig {
 /** What a logger knows of its run. */
 export interface LoggedRun {
   readonly config: LoggingConfig;
+  /** What is sent as the configuration of the run: all of it, as it may be written down. */
+  readonly record: object;
   /** The run directory. */
   readonly directory: string;
   /** Null when it is not known how many steps there will be: the run then counts as new. */

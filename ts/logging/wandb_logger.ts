@@ -102,7 +102,7 @@ export class WandbLogger implements MetricLogger, Receiver<Line> {
     this.remote ??= this.file.resumed(place) ?? { runId: newRunId(), place, lastStep: -1 };
     const { remote } = this;
     const config = Object.fromEntries(
-      Object.entries(this.run.config).map(([key, value]) => [key, { desc: null, value }]),
+      Object.entries(this.run.record).map(([key, value]) => [key, { desc: null, value }]),
     );
     const variables = {
       name: remote.runId,

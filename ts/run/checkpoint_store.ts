@@ -1,65 +1,57 @@
-import {
-  closeSync,
-  existsSync,
-  fsyncSync,
-  mkdirSync,
-  openSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  statSync,
-  writeSync,
-} from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 import { asTroupeError, syncPath, syncTree, TEMPORARY } from '../base/atomic_dir';
+import { writeFileAtomic } from '../base/atomic_file';
 import { makeDirectories } from '../base/make_directories';
+import { isRegularFile, readRegularFile } from '../base/regular_file';
 import { reasonOf } from '../base/text';
 import { TroupeError } from '../errors';
+import { checkFiles, checksum, describeFiles, type Manifest } from './manifest';
 
 const LATEST = 'latest_checkpointed_iteration.txt';
 const STATE = 'trainer.json';
 const STEP_DIRECTORY = /^global_step_(\d+)$/;
-
-/** Replaces a file in one step: a reader sees the old text or the new, also after a crash. */
-export function writeFileAtomic(path: string, text: string): void {
-  const temporary = join(dirname(path), `${TEMPORARY}${basename(path)}`);
-  const fd = openSync(temporary, 'w');
-  try {
-    writeSync(fd, text);
-    fsyncSync(fd);
-  } finally {
-    closeSync(fd);
-  }
-  renameSync(temporary, path);
-  syncPath(dirname(path));
-}
+/** In `latest`: a run has begun from the beginning, and saved nothing yet. */
+const NONE_YET = 0;
 
 /** A checkpoint on disk. */
 export interface Checkpoint<State> {
   step: number;
   /** Absolute path of global_step_{N}. */
   directory: string;
+  /** Which of the runs that have begun in its directory it is of, from 1; 0: saved before they were counted. */
+  run: number;
+  /** null: saved before there were checksums. */
+  files: Manifest | null;
   state: State;
 }
 
+/** What the store adds to the state in trainer.json. */
+interface Envelope {
+  run?: unknown;
+  files?: unknown;
+  /** Of all the rest of the file. */
+  checksum?: unknown;
+}
+
 /**
- * Checkpoints of one run: `root`/global_step_{N}/ and, written last, latest_checkpointed_iteration.txt. A
+ * Checkpoints of the runs in one directory: `root`/global_step_{N}/ and, written last, latest_checkpointed_iteration.txt. A
  * directory under its final name is complete and on disk; what a killed process leaves has a temporary name.
  */
-export class CheckpointStore<State> {
+export class CheckpointStore<State extends object> {
   readonly root: string;
   private readonly keep: number | null;
+  private run = 1;
 
-  /** `keep`: how many checkpoints stay; null: all. */
+  /** `keep`: how many checkpoints of a run stay; null: all. */
   constructor(root: string, keep: number | null = null) {
     this.root = resolve(root);
     this.keep = keep;
   }
 
   /**
-   * Writes global_step_{step}: `write` fills the (temporary) directory it is given, `state` becomes trainer.json.
-   * On any error the temporary directory is removed and earlier checkpoints are as they were.
+   * Writes global_step_{step}: `write` fills the (temporary) directory it is given; `state` becomes trainer.json, with the checksums of all
+   * files. On any error the temporary directory is removed and earlier checkpoints are as they were.
    * @throws TroupeError NO_SPACE, IO
    */
   async save(step: number, state: State, write: (directory: string) => Promise<void>): Promise<string> {
@@ -69,7 +61,9 @@ export class CheckpointStore<State> {
       this.removeLeftovers();
       mkdirSync(temporary);
       await write(temporary);
-      writeFileAtomic(join(temporary, STATE), `${JSON.stringify(state, null, 2)}\n`);
+      const content = { ...state, run: this.run, files: await describeFiles(temporary) };
+      const whole = { ...content, checksum: checksum(JSON.stringify(content)) };
+      writeFileAtomic(join(temporary, STATE), `${JSON.stringify(whole, null, 2)}\n`);
       syncTree(temporary);
       this.replace(temporary, directory);
       writeFileAtomic(join(this.root, LATEST), String(step));
@@ -83,39 +77,47 @@ export class CheckpointStore<State> {
 
   /** Whether a run has saved here. */
   holdsRun(): boolean {
-    return existsSync(join(this.root, LATEST));
+    return existsSync(join(this.root, LATEST)) || (existsSync(this.root) && this.steps().length > 0);
   }
 
-  /** The newest complete checkpoint; null when there is none. */
+  /** Whether it is written down which checkpoint is the newest. */
+  namesLatest(): boolean {
+    return isRegularFile(join(this.root, LATEST));
+  }
+
+  /** The newest complete checkpoint of the run that began last; null when there is none. */
   latest(): Checkpoint<State> | null {
-    const pointer = join(this.root, LATEST);
-    if (!existsSync(pointer)) return null;
-    const text = readFileSync(pointer, 'utf8').trim();
-    const named = Number(text);
-    if (!/^\d+$/.test(text)) {
-      throw new TroupeError(
-        'IO',
-        `[checkpoint] ${pointer}: expected a step number but got ${JSON.stringify(text)}`,
-      );
-    }
-    // The named directory is missing only if a crash hit while it was being overwritten: an older one serves.
-    const step = this.steps().findLast((candidate) => candidate <= named);
-    return step === undefined ? null : this.read(this.directoryOf(step));
+    if (!existsSync(this.root)) return null;
+    const named = this.pointer();
+    const steps = this.steps().filter((step) => named === null || step <= named);
+    if (named !== null && steps.at(-1) === named) return this.read(this.directoryOf(named));
+    // Missing is the file when only the checkpoints were copied here; the directory that it names, when a crash hit while that was being
+    // overwritten. The newest of what is there serves.
+    const runs = steps.map((step) => this.runOf(step));
+    const at = runs.lastIndexOf(Math.max(...runs));
+    return at < 0 ? null : this.read(this.directoryOf(steps[at] as number));
+  }
+
+  private pointer(): number | null {
+    const path = join(this.root, LATEST);
+    if (!isRegularFile(path)) return null;
+    const text = readRegularFile(path).trim();
+    if (/^\d+$/.test(text)) return Number(text);
+    const shown = JSON.stringify(text.slice(0, 40));
+    throw new TroupeError('IO', `[checkpoint] ${path}: expected a step number but got ${shown}`);
   }
 
   /**
    * A run starts here from a checkpoint, or (null) from the beginning: whatever an earlier run has saved after that, it is not the newest
-   * any more, also when this run ends before it has saved anything.
+   * any more, also when this run ends before it has saved anything. `again`: it goes on with the run of the checkpoint; otherwise it is
+   * another run, which neither counts nor removes checkpoints of the earlier ones.
    */
-  beginFrom(checkpoint: Checkpoint<State> | null): void {
-    const pointer = join(this.root, LATEST);
-    if (!existsSync(pointer)) return;
-    if (checkpoint !== null && dirname(checkpoint.directory) === this.root) {
-      writeFileAtomic(pointer, String(checkpoint.step));
-    } else {
-      rmSync(pointer);
-      syncPath(this.root);
-    }
+  beginFrom(checkpoint: Checkpoint<State> | null, again = false): void {
+    const runs = this.steps().map((step) => this.runOf(step));
+    const inside = checkpoint !== null && dirname(checkpoint.directory) === this.root;
+    this.run = again && checkpoint !== null ? checkpoint.run : Math.max(0, ...runs) + 1;
+    if (runs.length === 0 && !this.namesLatest()) return;
+    writeFileAtomic(join(this.root, LATEST), String(inside ? checkpoint.step : NONE_YET));
   }
 
   /** The checkpoint in a directory named global_step_{N}, anywhere. */
@@ -123,30 +125,25 @@ export class CheckpointStore<State> {
     const path = resolve(directory);
     const match = STEP_DIRECTORY.exec(basename(path));
     const file = join(path, STATE);
-    if (!match || !existsSync(file)) {
+    if (!match || !isRegularFile(file)) {
       throw new TroupeError(
         'IO',
         `[checkpoint] ${path} is not a checkpoint: expected a directory global_step_{N} with a ${STATE}`,
       );
     }
-    try {
-      return {
-        step: Number(match[1]),
-        directory: path,
-        state: JSON.parse(readFileSync(file, 'utf8')) as State,
-      };
-    } catch (error) {
-      const reason = reasonOf(error);
-      throw new TroupeError('IO', `[checkpoint] ${file} is damaged (${reason}): resume from another step`, {
-        cause: error,
-      });
-    }
+    const { run, files, state } = opened<State>(file);
+    return { step: Number(match[1]), directory: path, run, files, state };
+  }
+
+  /** Reads all of its files. @throws TroupeError IO naming one that is not as it was saved */
+  async check({ directory, files }: Checkpoint<State>): Promise<void> {
+    if (files !== null) await checkFiles(directory, files);
   }
 
   /** Says what a failed save leaves; a dead worker has its own story. */
   private saveError(error: TroupeError, directory: string): TroupeError {
     if (error.code !== 'NO_SPACE' && error.code !== 'IO') return error;
-    const newest = this.steps().at(-1);
+    const newest = existsSync(this.root) ? this.steps().at(-1) : undefined;
     const kept =
       newest === undefined ? 'there is no earlier checkpoint' : `global_step_${newest} is as it was`;
     const message = `${error.message}; ${directory} was not saved, ${kept}`;
@@ -184,6 +181,15 @@ export class CheckpointStore<State> {
       .sort((a, b) => a - b);
   }
 
+  /** -1 for one that cannot be read: it is of no run, and stays. */
+  private runOf(step: number): number {
+    try {
+      return opened(join(this.directoryOf(step), STATE)).run;
+    } catch {
+      return -1;
+    }
+  }
+
   private replace(temporary: string, directory: string): void {
     this.checkOwn(directory);
     if (existsSync(directory)) this.remove(directory);
@@ -209,7 +215,29 @@ export class CheckpointStore<State> {
 
   private rotate(step: number): void {
     if (this.keep === null) return;
-    const mine = this.steps().filter((candidate) => candidate <= step);
+    const mine = this.steps().filter((candidate) => candidate <= step && this.runOf(candidate) === this.run);
     for (const old of mine.slice(0, Math.max(0, mine.length - this.keep))) this.remove(this.directoryOf(old));
   }
+}
+
+/** A trainer.json, taken apart. @throws TroupeError IO when it is damaged */
+function opened<State>(file: string): Pick<Checkpoint<State>, 'run' | 'files' | 'state'> {
+  const damaged = (reason: string, cause?: unknown): TroupeError =>
+    new TroupeError('IO', `[checkpoint] ${file} is damaged (${reason}): resume from another step`, { cause });
+  const text = readRegularFile(file);
+  let content: unknown;
+  try {
+    content = JSON.parse(text);
+  } catch (error) {
+    throw damaged(reasonOf(error), error);
+  }
+  if (typeof content !== 'object' || content === null || Array.isArray(content))
+    throw damaged('expected a JSON object');
+  const { checksum: said, ...rest } = content as Envelope;
+  const found = checksum(JSON.stringify(rest));
+  if (said === undefined ? rest.run !== undefined || rest.files !== undefined : said !== found)
+    throw damaged(`expected the checksum ${String(said)}, but its content gives ${found}`);
+  const { run, files, ...state } = rest;
+  const counted = typeof run === 'number' && Number.isSafeInteger(run) && run > 0 ? run : 0;
+  return { run: counted, files: (files as Manifest | undefined) ?? null, state: state as State };
 }

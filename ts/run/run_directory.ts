@@ -1,9 +1,11 @@
-import { existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { rmSync, statSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { asTroupeError, TEMPORARY } from '../base/atomic_dir';
+import { writeFileAtomic } from '../base/atomic_file';
 import { makeDirectories } from '../base/make_directories';
+import { isRegularFile, readRegularFile } from '../base/regular_file';
 import { toJson } from '../base/text';
-import { writeFileAtomic } from './checkpoint_store';
+import { TroupeError } from '../errors';
 
 /** One generation in a dump: verl's keys, and what the reward function returned. */
 export interface DumpRow extends Record<string, unknown> {
@@ -36,10 +38,22 @@ export function writableDirectory(key: string, path: string): string {
 /** The files of a run in `trainer.default_local_dir`, checkpoints apart. */
 export class RunDirectory {
   readonly path: string;
+  private readonly inode: number;
 
   /** @throws TroupeError as {@link writableDirectory} */
   constructor(path: string) {
     this.path = writableDirectory('trainer.default_local_dir', path);
+    this.inode = statSync(this.path).ino;
+  }
+
+  /** @throws TroupeError IO when somebody has removed or replaced it: what the run has written so far is gone then */
+  checkThere(): void {
+    if (statSync(this.path, { throwIfNoEntry: false })?.ino === this.inode) return;
+    throw new TroupeError(
+      'IO',
+      `the run directory ${this.path} was removed or replaced while the run was writing to it, with the metrics and checkpoints in it: ` +
+        'start the run again',
+    );
   }
 
   file(name: string): string {
@@ -52,22 +66,28 @@ export class RunDirectory {
 
   /**
    * Drops the lines of a JSONL log that are later than `step`, and a last line cut short by a crash; all of
-   * them for step 0. A resumed run then continues the file where its checkpoint stands.
+   * them for step 0. A resumed run then continues the file where its checkpoint stands. `known`: lines that the checkpoint keeps, for steps
+   * that the file lacks.
+   * @throws TroupeError IO, NO_SPACE naming the file, also when it is none
    */
-  rewindLog(name: string, step: number): void {
+  rewindLog(name: string, step: number, known: readonly string[] = []): void {
     const path = this.file(name);
-    if (!existsSync(path)) return;
-    const kept = readFileSync(path, 'utf8')
-      .split('\n')
-      .filter((line) => {
+    if (!isRegularFile(path)) return;
+    const upTo = (lines: readonly string[]): [number, string][] =>
+      lines.flatMap((line) => {
         const at = stepOf(line);
-        return step > 0 && at !== null && at <= step;
+        return step > 0 && at !== null && at <= step ? [[at, line]] : [];
       });
-    writeFileAtomic(path, kept.map((line) => `${line}\n`).join(''));
+    const kept = upTo(readRegularFile(path).split('\n'));
+    const there = new Set(kept.map(([at]) => at));
+    const lacking = upTo(known).filter(([at]) => !there.has(at));
+    const whole = lacking.length === 0 ? kept : [...kept, ...lacking].sort(([a], [b]) => a - b);
+    writeFileAtomic(path, whole.map(([, line]) => `${line}\n`).join(''));
   }
 
   /** A few generations of a step, always: samples/{name}.jsonl, evenly spread over the batch. */
   writeSamples(name: string, rows: readonly DumpRow[]): void {
+    this.checkThere();
     const stride = Math.max(1, Math.floor(rows.length / SAMPLES_PER_STEP));
     const chosen = rows.filter((_, i) => i % stride === 0).slice(0, SAMPLES_PER_STEP);
     writeDump(join(this.path, 'samples'), name, chosen);
@@ -90,7 +110,16 @@ export function writeDump(directory: string, name: string, rows: readonly DumpRo
     makeDirectories(resolve(directory));
     writeFileSync(path, rows.map((row) => `${toJson(row)}\n`).join(''));
   } catch (error) {
-    rmSync(path, { force: true });
+    discard(path);
     throw asTroupeError(error, `write ${path}`);
+  }
+}
+
+/** What went wrong first is what the caller must see. */
+function discard(path: string): void {
+  try {
+    rmSync(path, { force: true });
+  } catch {
+    // Where its directory is none, there is no file.
   }
 }

@@ -1,10 +1,12 @@
-import type { ResolvedConfig } from '../config/config';
-import { ConfigError, TroupeError } from '../errors';
-import type { Checkpoint, CheckpointStore } from './checkpoint_store';
+// What a checkpoint keeps besides weights and optimisers: trainer.json.
+import { z } from 'zod';
+import { TroupeError } from '../errors';
+import type { Checkpoint } from './checkpoint_store';
 
-const VERSION = 1;
+/** 2: with the run, the checksums, `identity` and `lines`. */
+export const VERSION = 2;
+const READABLE = [1, VERSION];
 
-/** What a checkpoint keeps besides weights and optimisers: trainer.json. */
 export interface TrainerState {
   version: number;
   /** Steps done. */
@@ -13,66 +15,53 @@ export interface TrainerState {
   seed: number;
   /** Position of the data loader. */
   loader: unknown;
-  klController: { value: number };
-  config: unknown;
+  /** Absent: a run of `troupe sft`. */
+  klController?: { value: number };
+  /** The configuration, as it is written down. */
+  config: Record<string, unknown>;
+  /** Digest of what makes the run this one: see runIdentity. Absent in version 1. */
+  identity?: string;
+  /** The last lines of metrics.jsonl: that of `step`, and those before it that could not be written. */
+  lines?: string[];
 }
 
-export function trainerState(
-  step: number,
-  config: ResolvedConfig,
-  loader: unknown,
-  klController: { value: number },
-): TrainerState {
-  return { version: VERSION, step, seed: config.trainer.seed, loader, klController, config };
-}
+const wholeNumber = z.int().min(0);
 
-/** The checkpoint that `trainer.resume_mode` asks for, or null to start from the beginning. */
-export function findCheckpoint(
-  config: ResolvedConfig,
-  store: CheckpointStore<TrainerState>,
-): Checkpoint<TrainerState> | null {
-  const { resume_mode: mode, resume_from_path: path } = config.trainer;
-  if (mode === 'disable') return null;
-  if (mode === 'auto') return checked(store.latest(), config);
-  if (!path) {
-    throw new ConfigError(
-      'trainer.resume_from_path: resume_mode resume_path needs a checkpoint directory (…/global_step_N) here',
-      'trainer.resume_from_path',
-    );
-  }
-  return checked(store.read(path), config);
-}
+const stateSchema = z.object({
+  version: z.number().refine((version) => READABLE.includes(version), `expected ${READABLE.join(' or ')}`),
+  step: wholeNumber,
+  seed: wholeNumber,
+  loader: z.unknown().refine((loader) => loader !== undefined && loader !== null, 'expected a position'),
+  klController: z.object({ value: z.number() }).optional(),
+  config: z.record(z.string(), z.unknown()),
+  identity: z.string().optional(),
+  lines: z.array(z.string()).optional(),
+});
 
-function checked(
-  checkpoint: Checkpoint<TrainerState> | null,
-  config: ResolvedConfig,
-): Checkpoint<TrainerState> | null {
-  if (!checkpoint) return null;
-  const { state, directory } = checkpoint;
-  if (state.klController === undefined) {
+/**
+ * The state of a checkpoint, checked.
+ * @throws TroupeError IO naming the key that is not what it must be
+ */
+export function checkedState({ directory, step, state, run }: Checkpoint<object>): TrainerState {
+  const file = `[checkpoint] ${directory}/trainer.json`;
+  const parsed = stateSchema.safeParse(state);
+  if (!parsed.success) {
+    const [issue] = parsed.error.issues;
     throw new TroupeError(
       'IO',
-      `[checkpoint] ${directory} was made by troupe sft: to train from it name its actor directory in ` +
-        'actor_rollout_ref.model.path, and choose another trainer.default_local_dir',
+      `${file}: ${issue?.path.join('.')}: ${issue?.message}: resume from another step`,
     );
   }
-  if (state.version !== VERSION || state.step !== checkpoint.step) {
+  const found = parsed.data as TrainerState;
+  if (found.step !== step)
     throw new TroupeError(
       'IO',
-      `[checkpoint] ${directory}/trainer.json: expected version ${VERSION} and step ${checkpoint.step} ` +
-        `but got version ${state.version} and step ${state.step}`,
+      `${file}: expected step ${step}, as its directory is named, but got step ${found.step}`,
     );
-  }
-  checkSeed(checkpoint, config.trainer.seed);
-  return checkpoint;
-}
-
-/** All randomness of a run follows from its seed, so it cannot go on with another. @throws ConfigError */
-export function checkSeed({ directory, state }: Checkpoint<{ seed: number }>, configured: number): void {
-  if (state.seed === configured) return;
-  throw new ConfigError(
-    `trainer.seed: the checkpoint ${directory} was made with seed ${state.seed} but the configuration has ` +
-      `${configured}: use the same seed, or trainer.resume_mode=disable`,
-    'trainer.seed',
-  );
+  if (found.version === VERSION && run === 0)
+    throw new TroupeError(
+      'IO',
+      `${file}: expected the number of its run and a checksum: resume from another step`,
+    );
+  return found;
 }

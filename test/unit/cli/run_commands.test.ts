@@ -1,5 +1,5 @@
 import { run } from '../../../ts/cli/run_commands';
-import type { FitResult } from '../../../ts/trainer/trainer';
+import type { FitResult } from '../../../ts/trainer/fit_loop';
 
 const RESULT: FitResult = {
   step: 3,

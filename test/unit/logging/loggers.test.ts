@@ -82,7 +82,7 @@ describe('a logger that fails', () => {
     rmdirSync(join(directory, 'm.jsonl'));
     await loggers.log({ a: 2 }, 2);
     expect(warnings).toHaveLength(1);
-    expect(read(directory, 'm.jsonl')).toBe('{"step":2,"a":2}\n');
+    expect(read(directory, 'm.jsonl')).toBe('{"step":1,"a":1}\n{"step":2,"a":2}\n');
   });
 });
 

@@ -71,7 +71,7 @@ test('at most 1000 metrics and 100 parameters a request', async () => {
   const directory = temporary();
   const run = loggedRun({ directory, environment: { MLFLOW_TRACKING_URI: server.url } });
   const many = Object.fromEntries(Array.from({ length: 230 }, (_, i) => [`k${i}`, i]));
-  const logger = new MlflowLogger({ ...run, config: { ...run.config, many } as typeof run.config });
+  const logger = new MlflowLogger({ ...run, record: { ...run.record, many } });
   logger.log(Object.fromEntries(Array.from({ length: 2500 }, (_, i) => [`m${i}`, i])), 1);
   await logger.close('finished');
   const batches = server.to(/log-batch/).map(({ body }) => body);

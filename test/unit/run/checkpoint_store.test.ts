@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process';
 import {
   existsSync,
   mkdirSync,
@@ -5,6 +6,7 @@ import {
   readdirSync,
   readFileSync,
   rmSync,
+  symlinkSync,
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -137,4 +139,44 @@ describe('RunDirectory', () => {
     writeDump(dump, '1', rows);
     expect(inputs(join(dump, '1.jsonl'))).toHaveLength(10);
   });
+
+  test.each<[string, (path: string) => void, RegExp]>([
+    ['a directory', (path) => mkdirSync(path), /it is a directory/],
+    ['a FIFO', (path) => execFileSync('mkfifo', [path]), /it is a FIFO/],
+    ['an endless device', (path) => symlinkSync('/dev/zero', path), /it is a device/],
+    ['a device that is full', (path) => symlinkSync('/dev/full', path), /it is a device/],
+  ])('%s instead of a log or of the newest step is refused, not read', (_, make, what) => {
+    const directory = new RunDirectory(root());
+    make(directory.file('metrics.jsonl'));
+    expect(() => directory.rewindLog('metrics.jsonl', 1)).toThrow(what);
+    expect(() => directory.rewindLog('metrics.jsonl', 1)).toThrow(directory.file('metrics.jsonl'));
+    make(directory.file('latest_checkpointed_iteration.txt'));
+    const store = new CheckpointStore<object>(directory.path);
+    expect(() => store.latest()).toThrow(what);
+    expect(() => store.latest()).toThrow(/latest_checkpointed_iteration/);
+  });
+
+  test('what cannot be written is named, with a code', () => {
+    const directory = new RunDirectory(root());
+    mkdirSync(join(directory.file('config.json'), 'in the way'), { recursive: true });
+    expect(codeOf(() => directory.writeJson('config.json', {}))).toEqual([
+      'IO',
+      directory.file('config.json'),
+    ]);
+    mkdirSync(directory.file('.incomplete_other.json'));
+    expect(codeOf(() => directory.writeJson('other.json', {}))).toEqual(['IO', directory.file('other.json')]);
+    writeFileSync(directory.file('samples'), '');
+    expect(codeOf(() => directory.writeSamples('1', []))).toEqual(['IO', directory.file('samples/1.jsonl')]);
+  });
 });
+
+/** The code of what is thrown, and the file that its message names. */
+function codeOf(act: () => void): (string | undefined)[] {
+  try {
+    act();
+    return [];
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    return [code, /^cannot write (\S+):/.exec(message)?.[1]];
+  }
+}

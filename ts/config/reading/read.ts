@@ -2,21 +2,23 @@ import { readFileSync } from 'node:fs';
 import { load, YAMLException } from 'js-yaml';
 import { show } from '../../base/text';
 import { ConfigError } from '../../errors';
+import type { Hidden } from './hidden';
 import { applyOverride } from './overrides';
 import { resolveReferences } from './references';
-import { isTree } from './tree';
+import { isTree, type Tree } from './tree';
 
 /**
  * A YAML file with overrides (Hydra's syntax) applied and references resolved: a plain tree, nothing checked yet but that it
- * is one.
+ * is one. `hidden` is told which values the environment has a part in.
  * @throws ConfigError
  */
-export function readConfigTree(file: string, overrides: readonly string[]): Record<string, unknown> {
+export function readConfigTree(file: string, overrides: readonly string[], hidden: Hidden[] = []): Tree {
   const tree = parseYamlTree(readConfigText(file), file);
   for (const override of overrides) applyOverride(tree, override);
-  return resolveReferences(tree, (path, why) => {
+  const fail = (path: string, why: string): never => {
     throw new ConfigError(`${path}: ${why}`, path);
-  });
+  };
+  return resolveReferences(tree, fail, hidden);
 }
 
 /** @throws ConfigError */

@@ -1,3 +1,4 @@
+import type { Hidden } from './hidden';
 import { parseHydraValue } from './hydra_value';
 import { getPath, isTree, type Tree } from './tree';
 
@@ -6,16 +7,30 @@ import { getPath, isTree, type Tree } from './tree';
 /** Called for a value that cannot be resolved; what it returns takes the value's place. */
 export type Unresolved = (path: string, why: string) => unknown;
 
-/** A copy of the tree with references replaced; a string that is nothing but one takes over the type. */
-export function resolveReferences(tree: Tree, unresolved: Unresolved): Tree {
+/**
+ * A copy of the tree with references replaced; a string that is nothing but one takes over the type. `hidden` is told what the
+ * environment has a part in.
+ */
+export function resolveReferences(tree: Tree, unresolved: Unresolved, hidden: Hidden[] = []): Tree {
   const root = new References(tree);
-  const visit = (value: unknown, path: string): unknown => {
-    if (Array.isArray(value)) return value.map((item) => visit(item, path));
-    if (isTree(value)) {
-      return Object.fromEntries(
-        Object.entries(value).map(([key, item]) => [key, visit(item, path === '' ? key : `${path}.${key}`)]),
-      );
-    }
+  const visitTree = (value: Tree, path: string, keys: readonly string[] | null): Tree =>
+    Object.fromEntries(
+      Object.entries(value).map(([key, item]) => [
+        key,
+        visit(item, path === '' ? key : `${path}.${key}`, keys && [...keys, key]),
+      ]),
+    );
+  // `keys`: null inside of a list, which is hidden as a whole.
+  const visit = (value: unknown, path: string, keys: readonly string[] | null): unknown => {
+    if (isTree(value)) return visitTree(value, path, keys);
+    if (keys === null) return visitValue(value, path);
+    root.usesEnvironment = false;
+    const found = visitValue(value, path);
+    if (root.usesEnvironment) hidden.push({ path: keys, source: value });
+    return found;
+  };
+  const visitValue = (value: unknown, path: string): unknown => {
+    if (Array.isArray(value)) return value.map((item) => visit(item, path, null));
     try {
       return root.resolve(value, path, []);
     } catch (error) {
@@ -23,12 +38,15 @@ export function resolveReferences(tree: Tree, unresolved: Unresolved): Tree {
       throw error;
     }
   };
-  return visit(tree, '') as Tree;
+  return visitTree(tree, '', []);
 }
 
 class ReferenceProblem extends Error {}
 
 class References {
+  /** Set when a value of the environment is taken. */
+  usesEnvironment = false;
+
   constructor(private readonly tree: Tree) {}
 
   /** @param path of the key that holds the value; relative references start there */
@@ -68,8 +86,9 @@ class References {
       return this.key(name, path, seen);
     }
     if (resolver === 'oc.env') {
-      const value = process.env[name] ?? fallback;
-      if (value !== undefined) return value;
+      const value = process.env[name];
+      if (value !== undefined) this.usesEnvironment = true;
+      if ((value ?? fallback) !== undefined) return value ?? fallback;
       throw new ReferenceProblem(`cannot resolve \${${inner}}: the environment has no ${name}`);
     }
     throw new ReferenceProblem(

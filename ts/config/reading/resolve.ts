@@ -1,6 +1,7 @@
 import { show } from '../../base/text';
 import { ConfigError } from '../../errors';
 import { type Field, isLeaf, type Leaf, type Section } from '../schema/field';
+import type { Carried } from './hidden';
 import { nearestPath } from './nearest';
 import { getPath, isTree, setPath, type Tree } from './tree';
 
@@ -10,6 +11,16 @@ export interface ConfigNote {
   reason: string;
 }
 
+/** A tree with every default, and what became of what was given. */
+export interface Resolved {
+  tree: Tree;
+  notes: ConfigNote[];
+  /** Keys that were given under an older name. */
+  moved: Carried[];
+  /** Keys that took the value of another one. */
+  copied: Carried[];
+}
+
 const TARGET = '_target_';
 
 /**
@@ -17,7 +28,7 @@ const TARGET = '_target_';
  * @throws ConfigError with one line per mistake: the dotted path, what was expected and what came, and for an unknown
  * key the nearest valid one
  */
-export function resolve(schema: Section, given: Tree): { tree: Tree; notes: ConfigNote[] } {
+export function resolve(schema: Section, given: Tree): Resolved {
   return new Resolution(schema, given).run();
 }
 
@@ -26,6 +37,8 @@ class Resolution {
   private readonly notes: ConfigNote[] = [];
   private readonly mistakes: { path: string; message: string }[] = [];
   private readonly derived: { path: string; from: string }[] = [];
+  private readonly moved: Carried[] = [];
+  private readonly copied: Carried[] = [];
 
   constructor(
     private readonly schema: Section,
@@ -34,13 +47,13 @@ class Resolution {
     this.input = structuredClone(given);
   }
 
-  run(): { tree: Tree; notes: ConfigNote[] } {
+  run(): Resolved {
     this.move(this.schema, this.input, '');
     const tree = this.section(this.schema, this.input, '');
     const [first] = this.mistakes;
     if (first) throw new ConfigError(this.mistakes.map(({ message }) => message).join('\n'), first.path);
     this.fillDerived(tree);
-    return { tree, notes: this.notes };
+    return { tree, notes: this.notes, moved: this.moved, copied: this.copied };
   }
 
   private mistake(path: string, message: string): void {
@@ -70,6 +83,7 @@ class Resolution {
         continue;
       }
       setPath(this.input, to, value);
+      this.moved.push({ from: path, to });
       this.notes.push({ path, reason: `is an older name of ${to}` });
     }
   }
@@ -144,6 +158,7 @@ class Resolution {
       let source = path;
       while (sources.has(source)) source = sources.get(source) as string;
       setPath(tree, path, getPath(tree, source));
+      this.copied.push({ from: source, to: path });
     }
   }
 }

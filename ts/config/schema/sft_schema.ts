@@ -162,6 +162,11 @@ export const sftSchema = {
       'auto',
       'auto: from the newest checkpoint of default_local_dir.',
     ),
+    resume_with_changes: field(
+      bool,
+      false,
+      'Resume although the checkpoint is of a run that learned something else: with another model or other data.',
+    ),
     max_actor_ckpt_to_keep: moved('trainer.max_ckpt_to_keep'),
     checkpoint: ignored('model, optimiser and trainer state are always saved'),
     default_hdfs_dir: fixed([null], 'checkpoints are local directories'),

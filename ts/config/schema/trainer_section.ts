@@ -49,6 +49,11 @@ export const trainerSection = {
     'auto',
     'auto: from the newest checkpoint of default_local_dir.',
   ),
+  resume_with_changes: field(
+    bool,
+    false,
+    'Resume although the checkpoint is of a run that learned something else: with other models, data, estimator or loss.',
+  ),
   resume_from_path: field(orNull(str), null, 'resume_path: a global_step_N directory.'),
   default_local_dir: field(
     orNull(str),

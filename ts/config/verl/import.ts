@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { show } from '../../base/text';
+import { type Carried, hide } from '../reading/hidden';
 import { nearestPath } from '../reading/nearest';
 import { getPath, isTree, setPath, type Tree } from '../reading/tree';
 import { type Field, isLeaf, type Leaf, type Section } from '../schema/field';
@@ -19,6 +20,8 @@ export interface VerlImport {
   program: 'train' | 'sft';
   /** Our configuration: the keys that map. */
   config: Tree;
+  /** The same as it is written down: what comes from the environment is taken from there again. */
+  written: Tree;
   mapped: string[];
   /** Mapped, but under another name or with another value, or something else is to be done. */
   changed: ImportNote[];
@@ -56,6 +59,7 @@ const PATHS =
 class Import {
   private readonly schema: Section;
   private readonly result: VerlImport;
+  private readonly renamed: Carried[] = [];
 
   constructor(private readonly source: VerlSource) {
     const sft = isSftTree(source.tree);
@@ -63,6 +67,7 @@ class Import {
     this.result = {
       program: sft ? 'sft' : 'train',
       config: {},
+      written: {},
       mapped: [],
       changed: [],
       withoutEffect: [],
@@ -76,6 +81,7 @@ class Import {
     for (const key of this.source.removed)
       this.note('withoutEffect', key, 'is taken away (~): the default holds');
     if (this.result.program === 'train') this.otherDefaults();
+    this.result.written = hide(this.result.config, this.source.hidden, { moved: this.renamed, copied: [] });
     return this.result;
   }
 
@@ -104,7 +110,7 @@ class Import {
       const json = JSON.stringify(value);
       const accepted = value === null || leaf.accepts.some((allowed) => JSON.stringify(allowed) === json);
       if (accepted) this.note('withoutEffect', from, 'is what happens here anyway');
-      else this.note('notMapped', from, `got ${show(value)}: ${leaf.reason}`);
+      else this.note('notMapped', from, `got ${this.shown(from, value)}: ${leaf.reason}`);
     } else if (leaf.kind === 'moved') {
       this.moved(leaf.to, path, value);
     } else {
@@ -126,7 +132,7 @@ class Import {
     const parsed = leaf.type.schema.safeParse(value);
     if (!parsed.success) {
       if (value === null) this.note('withoutEffect', from, 'is null: the default holds');
-      else this.note('notMapped', from, `expected ${leaf.type.name}, got ${show(value)}`);
+      else this.note('notMapped', from, `expected ${leaf.type.name}, got ${this.shown(from, value)}`);
       return;
     }
     if (path.endsWith('custom_reward_function.path') && /\.py$/.test(String(value))) {
@@ -142,19 +148,23 @@ class Import {
       this.note(
         'notMapped',
         from,
-        `${path} is given as well, with another value: ${show(there)}, not ${show(value)}`,
+        `${path} is given as well, with another value: ${this.shown(path, there)}, not ${this.shown(from, value)}`,
       );
       return;
     }
     setPath(this.result.config, path, value);
     this.result.mapped.push(from);
-    if (from !== path) this.note('changed', from, `is now ${path}`);
-    if (JSON.stringify(value) !== JSON.stringify(given)) this.note('changed', from, `is now ${show(value)}`);
+    if (from !== path) {
+      this.note('changed', from, `is now ${path}`);
+      this.renamed.push({ from, to: path });
+    }
+    if (JSON.stringify(value) !== JSON.stringify(given))
+      this.note('changed', from, `is now ${this.shown(from, value)}`);
     if (/model\.path$/.test(path) && isHubName(value)) {
       this.note(
         'changed',
         from,
-        `${show(value)} is a name on the Hugging Face hub: fetch it, and give its directory`,
+        `${this.shown(from, value)} is a name on the Hugging Face hub: fetch it, and give its directory`,
       );
     }
   }
@@ -163,7 +173,7 @@ class Import {
     const path = prefix + key;
     const nearest = nearestPath(this.schema, schema, prefix, key);
     const hint = nearest === null ? '' : `; the nearest is ${nearest}`;
-    this.note('notMapped', path, `is not known here${hint} (its value: ${show(value)})`);
+    this.note('notMapped', path, `is not known here${hint} (its value: ${this.shown(path, value)})`);
   }
 
   private otherDefaults(): void {
@@ -178,6 +188,13 @@ class Import {
         this.result.defaults.push({ key, why: `is ${show(verl)} in verl unless given, here: ${here}` });
       }
     }
+  }
+
+  /** A value in a message; the report stands in the file. */
+  private shown(from: string, value: unknown): string {
+    const keys = from.split('.');
+    const secret = this.source.hidden.some(({ path }) => keys.every((key, i) => path[i] === key));
+    return secret ? 'a value of the environment' : show(value);
   }
 
   private note(list: 'changed' | 'withoutEffect' | 'notMapped', key: string, why: string): void {

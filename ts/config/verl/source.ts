@@ -1,5 +1,6 @@
 import { reasonOf } from '../../base/text';
 import { ConfigError } from '../../errors';
+import type { Hidden } from '../reading/hidden';
 import { parseOverride } from '../reading/overrides';
 import { parseYamlTree, readConfigText } from '../reading/read';
 import { resolveReferences } from '../reading/references';
@@ -13,6 +14,8 @@ export interface VerlSource {
   unread: { key: string; why: string }[];
   /** Keys taken away with ~. */
   removed: string[];
+  /** What the environment has a part in by ${oc.env:...}. */
+  hidden: Hidden[];
 }
 
 /**
@@ -41,17 +44,15 @@ function sourceOf(
   overrides: readonly string[],
   environment: Readonly<Record<string, string | undefined>>,
 ): VerlSource {
-  const source: VerlSource = { tree: {}, unread: [], removed: [] };
+  const source: VerlSource = { tree: {}, unread: [], removed: [], hidden: [] };
   if (/\.ya?ml$/.test(file)) source.tree = parseYamlTree(text, file);
   else addWords(source, launchWords(text, environment) ?? bareWords(file, text, environment));
   addWords(
     source,
     overrides.map((word) => ({ text: word, problem: null })),
   );
-  source.tree = resolveReferences(source.tree, (key, why) => {
-    source.unread.push({ key, why });
-    return undefined;
-  });
+  const note = (key: string, why: string): void => void source.unread.push({ key, why });
+  source.tree = resolveReferences(source.tree, note, source.hidden);
   return source;
 }
 

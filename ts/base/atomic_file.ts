@@ -1,0 +1,36 @@
+// One file, replaced in one step.
+import { closeSync, fsyncSync, openSync, renameSync, rmSync, writeSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
+import { asTroupeError, syncPath, TEMPORARY } from './atomic_dir';
+
+/**
+ * Replaces a file in one step: a reader sees the old text or the new, also after a crash.
+ * @throws TroupeError NO_SPACE, IO naming the file, which is as it was
+ */
+export function writeFileAtomic(path: string, text: string): void {
+  const temporary = join(dirname(path), `${TEMPORARY}${basename(path)}`);
+  try {
+    const fd = openSync(temporary, 'w');
+    try {
+      const bytes = Buffer.from(text);
+      for (let at = 0; at < bytes.length; ) at += writeSync(fd, bytes, at);
+      fsyncSync(fd);
+    } finally {
+      closeSync(fd);
+    }
+    renameSync(temporary, path);
+    syncPath(dirname(path));
+  } catch (error) {
+    discard(temporary);
+    throw asTroupeError(error, `write ${path}`);
+  }
+}
+
+/** What went wrong first is what the caller must see. */
+function discard(path: string): void {
+  try {
+    rmSync(path, { force: true });
+  } catch {
+    // Where its directory is gone, or cannot be written, so is the file.
+  }
+}

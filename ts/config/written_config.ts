@@ -1,0 +1,28 @@
+// The configuration of a run as it may be written down and sent away: without what the environment has put into it.
+import { isTree } from './reading/tree';
+
+/** Of every section and list of a configuration into which the environment has put something. */
+const writtenOf = new WeakMap<object, unknown>();
+
+/** `config` has this text in files, and for loggers. */
+export function setWritten(config: unknown, written: unknown): void {
+  if (typeof config !== 'object' || config === null) return;
+  writtenOf.set(config, written);
+  if (!isTree(config) || !isTree(written)) return;
+  for (const [key, value] of Object.entries(config)) setWritten(value, written[key]);
+}
+
+/**
+ * What may be written down of a configuration: values that come from the environment (`${oc.env:NAME}`) are references again. Also
+ * of one that a program has put together from sections of a loaded one.
+ */
+export function writtenConfig(config: object): Record<string, unknown> {
+  return written(config) as Record<string, unknown>;
+}
+
+function written(value: unknown): unknown {
+  if (typeof value !== 'object' || value === null) return value;
+  if (writtenOf.has(value)) return writtenOf.get(value);
+  if (!isTree(value)) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, written(item)]));
+}

@@ -1,0 +1,84 @@
+// How the configuration of a run differs from the one that a checkpoint was made with.
+import { createHash } from 'node:crypto';
+import { show } from '../base/text';
+import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
+import { needsCritic, needsRewardModel } from '../config/derived/roles';
+import { getPath, leafPaths, type Tree } from '../config/reading/tree';
+
+export type RunConfig = ResolvedConfig | ResolvedSftConfig;
+
+/** They say how to go on, or where, not with what. */
+const HOW_TO_RESUME = [
+  'trainer.resume_mode',
+  'trainer.resume_from_path',
+  'trainer.resume_with_changes',
+  'trainer.default_local_dir',
+];
+
+/** Of a `model` section: what the numbers of a run are about. */
+const MODEL_KEYS = [
+  'path',
+  'tokenizer_path',
+  'custom_chat_template',
+  'lora_rank',
+  'lora_alpha',
+  'target_modules',
+  'exclude_modules',
+];
+const model = (section: string): string[] => MODEL_KEYS.map((key) => `${section}.${key}`);
+
+/** The keys that make a run this one: with another value of one of them it would learn something else, or from something else. */
+function identityKeys(config: RunConfig): string[] {
+  if (!('actor_rollout_ref' in config))
+    return [
+      ...model('model'),
+      'data.train_files',
+      'data.messages_key',
+      'data.prompt_key',
+      'data.response_key',
+    ];
+  return [
+    ...model('actor_rollout_ref.model'),
+    ...(needsCritic(config) ? model('critic.model') : []),
+    'data.train_files',
+    'data.prompt_key',
+    'algorithm.adv_estimator',
+    'actor_rollout_ref.actor.policy_loss.loss_mode',
+    'reward.reward_model.enable',
+    ...(needsRewardModel(config) ? ['reward.reward_model.model_path'] : []),
+  ];
+}
+
+/** Digest of the values of the keys that make a run this one, also where the configuration that is written down hides them. */
+export function runIdentity(config: RunConfig): string {
+  const values = identityKeys(config).map((key) => [key, getPath(config, key) ?? null]);
+  return createHash('sha256').update(JSON.stringify(values)).digest('hex');
+}
+
+/** A key with two values. */
+export interface ConfigChange {
+  path: string;
+  /** undefined: not there. */
+  before: unknown;
+  now: unknown;
+  /** It makes another run of it. */
+  essential: boolean;
+}
+
+/** `before`, `now`: configurations as they are written down; `config`: the one of `now`. In the order of their keys. */
+export function configChanges(before: Tree, now: Tree, config: RunConfig): ConfigChange[] {
+  const essential = identityKeys(config);
+  const paths = new Set([...leafPaths(now), ...leafPaths(before)]);
+  return [...paths]
+    .filter((path) => !HOW_TO_RESUME.includes(path))
+    .map((path) => ({
+      path,
+      before: getPath(before, path),
+      now: getPath(now, path),
+      essential: essential.some((key) => path === key || path.startsWith(`${key}.`)),
+    }))
+    .filter((change) => JSON.stringify(change.before) !== JSON.stringify(change.now));
+}
+
+export const describeChange = ({ path, before, now }: ConfigChange): string =>
+  `${path}: ${before === undefined ? 'not there' : show(before)} -> ${now === undefined ? 'not there' : show(now)}`;

@@ -1,0 +1,112 @@
+// The checkpoint that a configuration asks to go on from.
+import type { Tree } from '../config/reading/tree';
+import { ConfigError, TroupeError } from '../errors';
+import type { Checkpoint, CheckpointStore } from './checkpoint_store';
+import {
+  type ConfigChange,
+  configChanges,
+  describeChange,
+  type RunConfig,
+  runIdentity,
+} from './config_changes';
+import { checkedState, type TrainerState } from './trainer_state';
+
+/** Lines about changed keys that one can read. */
+const MOST_SHOWN = 20;
+
+export interface Resumed {
+  checkpoint: Checkpoint<TrainerState>;
+  /** It goes on with the run of the checkpoint; false: it is another run, which begins from it. */
+  again: boolean;
+  /** What people should know. */
+  notes: string[];
+}
+
+/**
+ * The checkpoint that `trainer.resume_mode` asks for, checked with all of its files; null to start from the beginning. `shown`: the
+ * configuration as it is written down.
+ * @throws TroupeError IO for one that is damaged or was made by the other program; ConfigError for one of another run
+ */
+export async function findCheckpoint(
+  config: RunConfig,
+  shown: Tree,
+  store: CheckpointStore<TrainerState>,
+): Promise<Resumed | null> {
+  const { resume_mode: mode } = config.trainer;
+  if (mode === 'disable') return null;
+  const found = mode === 'auto' ? store.latest() : store.read(resumePath(config));
+  if (found === null) return null;
+  checkProgram(found, 'actor_rollout_ref' in config);
+  const state = checkedState(found);
+  const checkpoint = { ...found, state };
+  checkSeed(checkpoint, config.trainer.seed);
+  const notes = checkChanges(checkpoint, config, shown);
+  await store.check(checkpoint);
+  if (mode === 'auto' && !store.namesLatest())
+    notes.unshift(
+      `${store.root} does not say which checkpoint is the newest: going on from step ${found.step}`,
+    );
+  return { checkpoint, again: mode === 'auto', notes };
+}
+
+function resumePath(config: RunConfig): string {
+  const path = 'resume_from_path' in config.trainer ? config.trainer.resume_from_path : null;
+  if (path) return path;
+  throw new ConfigError(
+    'trainer.resume_from_path: resume_mode resume_path needs a checkpoint directory (…/global_step_N) here',
+    'trainer.resume_from_path',
+  );
+}
+
+function checkProgram({ directory, state }: Checkpoint<TrainerState>, reinforcement: boolean): void {
+  const wasReinforcement = state.klController !== undefined;
+  if (wasReinforcement === reinforcement) return;
+  throw new TroupeError(
+    'IO',
+    reinforcement
+      ? `[checkpoint] ${directory} was made by troupe sft: to train from it name its actor directory in ` +
+          'actor_rollout_ref.model.path, and choose another trainer.default_local_dir'
+      : `[checkpoint] ${directory} was made by troupe train: choose another trainer.default_local_dir`,
+  );
+}
+
+/** All randomness of a run follows from its seed, so it cannot go on with another. */
+function checkSeed({ directory, state }: Checkpoint<TrainerState>, configured: number): void {
+  if (state.seed === configured) return;
+  throw new ConfigError(
+    `trainer.seed: the checkpoint ${directory} was made with seed ${state.seed} but the configuration has ` +
+      `${configured}: use the same seed, or trainer.resume_mode=disable`,
+    'trainer.seed',
+  );
+}
+
+/** A line for each key with another value; those that make another run of it are refused, unless they are asked for. */
+function checkChanges(
+  { directory, state }: Checkpoint<TrainerState>,
+  config: RunConfig,
+  shown: Tree,
+): string[] {
+  const changes = configChanges(state.config, shown, config);
+  const essential = changes.filter((change) => change.essential);
+  const hidden = essential.length === 0 && (state.identity ?? runIdentity(config)) !== runIdentity(config);
+  if ((essential.length > 0 || hidden) && !config.trainer.resume_with_changes)
+    throw anotherRun(directory, hidden ? [] : essential);
+  const lines = changes
+    .slice(0, MOST_SHOWN)
+    .map((change) => `changed since the checkpoint: ${describeChange(change)}`);
+  const more = changes.length - lines.length;
+  return more > 0 ? [...lines, `changed since the checkpoint: ${more} further keys`] : lines;
+}
+
+function anotherRun(directory: string, changes: readonly ConfigChange[]): ConfigError {
+  const what =
+    changes.length > 0
+      ? changes.map(describeChange).join('; ')
+      : 'a model or data file that comes from the environment (oc.env) is another one';
+  return new ConfigError(
+    `[resume] ${directory} was saved by a run that learned something else: ${what}. Go on with the configuration that it was made ` +
+      'with; or start over with trainer.resume_mode=disable or another trainer.default_local_dir; or, to go on with the change, ' +
+      'set trainer.resume_with_changes=true',
+    changes[0]?.path ?? null,
+  );
+}

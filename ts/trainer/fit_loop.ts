@@ -1,0 +1,168 @@
+// The loop that both trainers share: steps, validations, logs and checkpoints in their order, until the end or a request to stop.
+import type { Loggers } from '../logging/loggers';
+import type { RunDirectory } from '../run/run_directory';
+import { type Metrics, PhaseTimer } from './metrics/metrics';
+import type { Position, Session } from './session';
+
+export interface FitResult {
+  /** Steps done since the beginning of the run, earlier sessions included. */
+  step: number;
+  /** True when `requestStop` ended the run early; a checkpoint of `step` is on disk then (none for step 0). */
+  interrupted: boolean;
+  stopReason: string | null;
+  /** Of the last step of this session. */
+  metrics: Metrics;
+  /** Of the last validation of this session. */
+  validation: Metrics;
+  runDirectory: string;
+  /** Hugging Face directory of the trained model; null when interrupted or `trainer.val_only`. */
+  finalModel: string | null;
+}
+
+/** A wish to end soon; the first reason stays. */
+export class StopRequest {
+  private first: string | null = null;
+
+  get reason(): string | null {
+    return this.first;
+  }
+
+  make(reason: string): void {
+    this.first ??= reason;
+  }
+}
+
+export interface StepDone {
+  metrics: Metrics;
+  epoch: number;
+  /** What else the log gets of the step, when all of it has been timed; default: the times of the phases. */
+  timings?: (timer: PhaseTimer) => Metrics;
+}
+
+/** What is trained, as the loop uses it. */
+export interface Training {
+  /** Step `step`, from 1; null: it was given up before it had changed anything. */
+  step(step: number, timer: PhaseTimer): Promise<StepDone | null>;
+  /** After `step` steps; {} where there is nothing to validate with. */
+  validate(step: number): Promise<Metrics>;
+  /** Where it stands after the last step. */
+  position(): Position;
+  saveCheckpoint(directory: string): Promise<void>;
+  saveModel(directory: string): Promise<void>;
+  /** null: nothing but the model is saved at the end. */
+  saveAdapter: ((directory: string) => Promise<void>) | null;
+  /** Named in the error when a worker dies. */
+  setPhase?(phase: string | null): void;
+}
+
+export interface Schedule {
+  totalSteps: number;
+  /** Steps between checkpoints, and one after the last; 0 or less: none. */
+  saveEvery: number;
+  /** The same of validations. */
+  validateEvery: number;
+  /** Before the first step. */
+  validateFirst: boolean;
+  /** And nothing else. */
+  validateOnly: boolean;
+}
+
+export class FitLoop {
+  private done: number;
+  private saved: number;
+  private position: Position;
+  private metrics: Metrics = {};
+  private validation: Metrics = {};
+
+  constructor(
+    private readonly training: Training,
+    private readonly session: Session,
+    private readonly directory: RunDirectory,
+    private readonly loggers: Loggers,
+    private readonly schedule: Schedule,
+    private readonly stop: StopRequest,
+  ) {
+    this.done = session.firstStep;
+    this.saved = session.firstStep;
+    this.position = training.position();
+  }
+
+  /** The steps that are left, then the final model; or, after a request to stop, a checkpoint. */
+  async run(): Promise<FitResult> {
+    const { totalSteps, validateFirst, validateOnly } = this.schedule;
+    if (validateOnly || (validateFirst && this.done === 0 && this.stop.reason === null))
+      await this.validateAndLog();
+    if (validateOnly) return this.result(null);
+    while (this.done < totalSteps && this.stop.reason === null) if (!(await this.step())) break;
+    if (this.stopped) {
+      if (this.saved !== this.done) await this.save();
+      return this.result(null);
+    }
+    this.directory.checkThere();
+    const finalModel = this.directory.file('final_model');
+    await this.training.saveModel(finalModel);
+    await this.training.saveAdapter?.(this.directory.file('final_adapter'));
+    return this.result(finalModel);
+  }
+
+  /** A request that comes when all steps are done stops nothing. */
+  private get stopped(): boolean {
+    return this.stop.reason !== null && this.done < this.schedule.totalSteps;
+  }
+
+  private async step(): Promise<boolean> {
+    const { training, schedule } = this;
+    const step = this.done + 1;
+    const due = (every: number): boolean => every > 0 && (step === schedule.totalSteps || step % every === 0);
+    const timer = new PhaseTimer();
+    const done = await training.step(step, timer);
+    if (done === null) return false;
+    this.done = step;
+    this.position = training.position();
+    const metrics: Metrics = { ...done.metrics, 'training/global_step': step, 'training/epoch': done.epoch };
+    if (due(schedule.validateEvery))
+      Object.assign(metrics, await timer.time('testing', () => this.validate()));
+    this.metrics = { ...metrics, ...(done.timings?.(timer) ?? timer.metrics()) };
+    this.directory.checkThere();
+    // Logged before it is saved: a run killed in between repeats the step, so that no line is lost or doubled.
+    await this.loggers.log(this.metrics, step);
+    if (due(schedule.saveEvery)) await this.save();
+    return true;
+  }
+
+  private async validate(): Promise<Metrics> {
+    const metrics = await this.training.validate(this.done);
+    if (Object.keys(metrics).length > 0) this.validation = metrics;
+    return metrics;
+  }
+
+  private async validateAndLog(): Promise<void> {
+    const metrics = await this.validate();
+    if (Object.keys(metrics).length > 0) await this.loggers.log(metrics, this.done);
+  }
+
+  private async save(): Promise<void> {
+    const { training } = this;
+    this.directory.checkThere();
+    training.setPhase?.(`saving step ${this.done}`);
+    const timer = new PhaseTimer();
+    await timer.time('save_checkpoint', () =>
+      this.session.save(this.done, this.position, (directory) => training.saveCheckpoint(directory)),
+    );
+    training.setPhase?.(null);
+    this.saved = this.done;
+    await this.loggers.log(timer.metrics(), this.done);
+  }
+
+  private result(finalModel: string | null): FitResult {
+    return {
+      step: this.done,
+      interrupted: this.stopped,
+      stopReason: this.stop.reason,
+      metrics: this.metrics,
+      validation: this.validation,
+      runDirectory: this.directory.path,
+      finalModel,
+    };
+  }
+}
