@@ -12,7 +12,7 @@ const of = (engine: NativeEngine): FakeEngine => engine as unknown as FakeEngine
 
 /**
  * A binding without native code. getTensor takes a command instead of a parameter name: 'sleep 50' (ms), 'fail
- * CODE message', 'exit 7', 'segfault', 'print text' (on stderr); anything else answers with the calls so far, by number.
+ * CODE message', 'exit 7', 'segfault', 'print text' (on stderr), 'unsendable'; anything else answers with the calls so far, by number.
  */
 export function createFakeBinding(): NativeBinding {
   const binding: Partial<NativeBinding> = {
@@ -23,6 +23,9 @@ export function createFakeBinding(): NativeBinding {
       ({ options, calls: [], abort: new AbortController() }) as unknown as NativeEngine,
     parameters: async (engine) => of(engine).calls.map((name) => ({ name, shape: [] })),
     computeValues: async (_engine, batch) => Float32Array.from(batch.tokens, (token) => token / 2),
+    updateCritic: async (_engine, batch) => [
+      { sum: batch.tokens.tokens.reduce((sum, token) => sum + token, 0) },
+    ],
     generate: async (_engine, prompts) => ({
       tokens: prompts.tokens,
       offsets: prompts.offsets,
@@ -56,6 +59,8 @@ async function obey(engine: FakeEngine, command: string): Promise<Float32Array> 
       const error = new Error(rest.slice(1).join(' '));
       throw Object.assign(error, { troupeCode: rest[0] });
     }
+    case 'unsendable':
+      return (() => {}) as never;
     case 'print':
       process.stderr.write(`${rest.join(' ')}\n`);
       break;

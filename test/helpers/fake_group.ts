@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import type { Launcher, WorkerProcess } from '../../ts/controller/launcher';
 import { createLocalLauncher } from '../../ts/controller/local_launcher';
@@ -48,10 +49,11 @@ export async function waitForExit(pid: number, ms: number): Promise<void> {
   }
 }
 
+/** A process that has ended but that its parent has not asked for is not. */
 function isAlive(pid: number): boolean {
   try {
-    process.kill(pid, 0);
-    return true;
+    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
+    return stat[stat.lastIndexOf(')') + 2] !== 'Z';
   } catch {
     return false;
   }

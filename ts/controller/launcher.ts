@@ -13,6 +13,8 @@ export interface WorkerProcess {
   stderrTail(): string;
   /** SIGKILL, or what comes closest; nothing when it has ended. */
   kill(): void;
+  /** Whether somebody has stopped it (SIGSTOP), where that can be known: a worker that has not connected yet gives no other sign. */
+  stopped?(): boolean;
 }
 
 /** What a process needs to become a worker; readWorkerSettings (ts/worker) reads it. */

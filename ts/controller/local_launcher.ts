@@ -1,4 +1,5 @@
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { TroupeError } from '../errors';
@@ -35,9 +36,10 @@ export function createLocalLauncher(
   options: LauncherOptions = {},
   program: WorkerProgram = builtWorkerProgram(),
 ): Launcher {
+  const [command = process.execPath, ...args] = [...diesWithParent(), process.execPath, ...program.args];
   return {
     start(spec) {
-      const child = spawn(process.execPath, program.args, {
+      const child = spawn(command, args, {
         env: {
           ...process.env,
           ...program.env,
@@ -53,6 +55,16 @@ export function createLocalLauncher(
       return new LocalProcess(child, spec);
     },
   };
+}
+
+/**
+ * What starts a program so that the kernel kills it when this process has gone, whatever has become of it meanwhile: a stopped worker
+ * cannot look for its parent. Nothing where util-linux is missing.
+ */
+function diesWithParent(): string[] {
+  const options = ['--pdeathsig', 'KILL', '--'];
+  const works = spawnSync('setpriv', [...options, 'true'], { stdio: 'ignore' }).status === 0;
+  return works ? ['setpriv', ...options] : [];
 }
 
 /**
@@ -128,6 +140,16 @@ class LocalProcess implements WorkerProcess {
 
   kill(): void {
     this.#child.kill('SIGKILL');
+  }
+
+  stopped(): boolean {
+    try {
+      // "pid (name) state ...", where a name may hold parentheses of its own
+      const stat = readFileSync(`/proc/${this.#child.pid}/stat`, 'utf8');
+      return stat[stat.lastIndexOf(')') + 2] === 'T';
+    } catch {
+      return false; // it has gone, or there is no /proc
+    }
   }
 
   #remember(line: string): void {

@@ -22,7 +22,10 @@ export class Member {
     this.rank = rank;
     this.pool = pool;
     this.process = process;
-    this.client = new WorkerClient(rank, (message) => this.connection?.send(message));
+    this.client = new WorkerClient(rank, {
+      send: (message) => this.connection?.send(message),
+      sendNow: (message) => this.connection?.sendNow(message),
+    });
   }
 
   /** The error to fail the group with; `reason` says why it counts as dead while its process exists. */

@@ -1,35 +1,45 @@
-import { createHash, timingSafeEqual } from 'node:crypto';
-import { Server, ServerCredentials, type ServerDuplexStream, status } from '@grpc/grpc-js';
+import type { AddressInfo, Socket } from 'node:net';
+import { createServer, type Server, type TLSSocket } from 'node:tls';
+import { FrameReader, FrameWriter } from '../worker/frames';
 import type { ControllerMessage, WorkerMessage } from '../worker/protocol';
-import { attachMethod, channelOptions, encodeMessage, MessageDecoder } from '../worker/transport';
+import { HANDSHAKE_MS, sharedKey, tlsOptions } from '../worker/transport';
+import { RefusalLog } from './refusals';
 
 /** The stream of one worker that has shown the token and said its rank. */
 export interface WorkerConnection {
   readonly rank: number;
+  /** Arrays are sent as they are when their turn comes. @throws DataCloneError for what cannot be sent */
   send(message: ControllerMessage): void;
+  /** Passes by what is being sent. */
+  sendNow(message: ControllerMessage): void;
 }
 
 export interface ControllerServerOptions {
   worldSize: number;
   token: string;
-  /** Receives one line per refused connection. */
+  /** Each worker hears something this often. */
+  heartbeatMs: number;
+  /** Receives lines about refused connections. */
   log: (line: string) => void;
   onConnect: (connection: WorkerConnection) => void;
   onMessage: (rank: number, message: WorkerMessage) => void;
   /** Something came, perhaps only a part of a message. */
   onActivity: (rank: number) => void;
-  /** The stream has ended, whoever ended it. */
-  onDisconnect: (rank: number) => void;
+  /** The stream has ended, whoever ended it. `fault`: what came that should not have come; null: nothing. */
+  onDisconnect: (rank: number, fault: string | null) => void;
 }
 
-type Stream = ServerDuplexStream<Buffer, Buffer>;
+const NO_TOKEN = 'it did not present the token of this run';
 
 /** Listens on a free port of 127.0.0.1 for the workers of one group, and for nobody else. */
 export class ControllerServer {
   readonly #options: ControllerServerOptions;
-  readonly #server = new Server(channelOptions);
-  readonly #connected = new Set<number>();
-  #address = '';
+  readonly #server: Server;
+  readonly #refusals: RefusalLog;
+  /** Whether they are known yet or not. */
+  readonly #sockets = new Set<Socket>();
+  readonly #connected = new Map<number, FrameWriter<ControllerMessage>>();
+  readonly #heartbeat: NodeJS.Timeout;
 
   static async listen(options: ControllerServerOptions): Promise<ControllerServer> {
     const controller = new ControllerServer(options);
@@ -39,90 +49,113 @@ export class ControllerServer {
 
   private constructor(options: ControllerServerOptions) {
     this.#options = options;
-    this.#server.addService({ attach: attachMethod }, { attach: (stream: Stream) => this.#attach(stream) });
+    this.#refusals = new RefusalLog(options.log);
+    const key = sharedKey(options.token);
+    this.#server = createServer(
+      { ...tlsOptions, dhparam: 'auto', pskCallback: () => key, handshakeTimeout: HANDSHAKE_MS },
+      (socket) => this.#attach(socket),
+    );
+    this.#server.on('connection', (socket: Socket) => {
+      this.#sockets.add(socket);
+      socket.on('error', () => {}); // 'close' follows
+      socket.on('close', () => this.#sockets.delete(socket));
+    });
+    this.#server.on('tlsClientError', (_error, socket) => {
+      this.#refusals.add(peerOf(socket), NO_TOKEN);
+      socket.destroy();
+    });
+    this.#heartbeat = setInterval(() => {
+      for (const writer of this.#connected.values()) if (!writer.busy) writer.sendNow({ type: 'heartbeat' });
+    }, options.heartbeatMs);
   }
 
   /** host:port for TROUPE_CONTROLLER. */
   get address(): string {
-    return this.#address;
+    return `127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
   }
 
   /** Drops every connection at once. */
   close(): void {
-    this.#server.forceShutdown();
+    clearInterval(this.#heartbeat);
+    this.#refusals.flush();
+    this.#server.close();
+    for (const socket of this.#sockets) socket.destroy();
   }
 
   #bind(): Promise<void> {
     return new Promise((resolve, reject) => {
-      this.#server.bindAsync('127.0.0.1:0', ServerCredentials.createInsecure(), (error, port) => {
-        if (error) {
-          reject(error);
-          return;
-        }
-        this.#address = `127.0.0.1:${port}`;
+      this.#server.once('error', reject);
+      this.#server.listen(0, '127.0.0.1', () => {
+        this.#server.off('error', reject);
         resolve();
       });
     });
   }
 
-  #attach(stream: Stream): void {
-    stream.on('error', () => {}); // 'end' or 'cancelled' follows
-    const shown = String(stream.metadata.get('authorization')[0] ?? '');
-    if (!equalInConstantTime(shown, `Bearer ${this.#options.token}`)) {
-      this.#refuse(stream, status.UNAUTHENTICATED, 'it did not present the token of this run');
-      return;
-    }
-    const decoder = new MessageDecoder<WorkerMessage>();
+  /** The other end has the token, or the handshake would have failed. */
+  #attach(socket: TLSSocket): void {
+    socket.setNoDelay(true);
+    const reader = new FrameReader<WorkerMessage>();
+    const writer = new FrameWriter<ControllerMessage>(socket);
     let rank: number | null = null;
-    stream.on('data', (frame: Buffer) => {
-      const message = decoder.push(frame);
-      if (rank !== null) this.#options.onActivity(rank);
-      if (message === null) return;
-      if (rank !== null) this.#options.onMessage(rank, message);
-      else rank = this.#greet(stream, message);
-    });
-    const leave = (): void => {
-      if (rank !== null && this.#connected.delete(rank)) this.#options.onDisconnect(rank);
-      stream.end();
+    let done = false;
+    const leave = (fault: string | null): void => {
+      if (!done && rank !== null && this.#connected.delete(rank)) this.#options.onDisconnect(rank, fault);
+      done = true;
     };
-    stream.on('end', leave);
-    stream.on('cancelled', leave);
+    socket.on('error', () => {}); // 'close' follows
+    socket.on('close', () => leave(null));
+    socket.on('end', () => leave(null));
+    socket.on('data', (bytes: Buffer) => {
+      if (done) return;
+      let messages: WorkerMessage[];
+      try {
+        messages = reader.push(bytes);
+      } catch (error) {
+        const fault = `it sent what is no message: ${(error as Error).message}`;
+        if (rank === null) this.#refuse(socket, writer, fault);
+        leave(fault);
+        done = true;
+        socket.destroySoon();
+        return;
+      }
+      if (rank !== null) this.#options.onActivity(rank);
+      for (const message of messages) {
+        if (done) return;
+        if (rank !== null) this.#options.onMessage(rank, message);
+        else {
+          rank = this.#greet(socket, writer, message);
+          done = rank === null;
+        }
+      }
+    });
   }
 
   /** The rank of a worker that is welcome. */
-  #greet(stream: Stream, message: WorkerMessage): number | null {
+  #greet(socket: TLSSocket, writer: FrameWriter<ControllerMessage>, message: WorkerMessage): number | null {
     const { worldSize } = this.#options;
-    if (message.type !== 'hello') {
-      this.#refuse(stream, status.INVALID_ARGUMENT, `its first message was '${message.type}', not 'hello'`);
-      return null;
-    }
+    const refuse = (reason: string): null => this.#refuse(socket, writer, reason);
+    if (message.type !== 'hello') return refuse(`its first message was '${message.type}', not 'hello'`);
     const { rank } = message;
-    if (!Number.isInteger(rank) || rank < 0 || rank >= worldSize) {
-      this.#refuse(stream, status.INVALID_ARGUMENT, `it claims rank ${rank} of a group of ${worldSize}`);
-      return null;
-    }
-    if (this.#connected.has(rank)) {
-      this.#refuse(stream, status.ALREADY_EXISTS, `rank ${rank} is connected already`);
-      return null;
-    }
-    this.#connected.add(rank);
+    if (!Number.isInteger(rank) || rank < 0 || rank >= worldSize)
+      return refuse(`it claims rank ${rank} of a group of ${worldSize}`);
+    if (this.#connected.has(rank)) return refuse(`rank ${rank} is connected already`);
+    this.#connected.set(rank, writer);
     this.#options.onConnect({
       rank,
-      send: (reply) => {
-        for (const frame of encodeMessage(reply)) stream.write(frame);
-      },
+      send: (reply) => writer.send(reply),
+      sendNow: (reply) => writer.sendNow(reply),
     });
     return rank;
   }
 
-  #refuse(stream: Stream, code: status, reason: string): void {
-    this.#options.log(`refused a worker connection from ${stream.getPeer()}: ${reason}`);
-    stream.emit('error', { code, details: `refused: ${reason}` });
+  #refuse(socket: TLSSocket, writer: FrameWriter<ControllerMessage>, reason: string): null {
+    this.#refusals.add(peerOf(socket), reason);
+    writer.send({ type: 'refused', reason });
+    writer.end();
+    return null;
   }
 }
 
-/** Compares digests, so that neither the content nor the length of a guess shows in the time. */
-function equalInConstantTime(a: string, b: string): boolean {
-  const digest = (text: string): Buffer => createHash('sha256').update(text).digest();
-  return timingSafeEqual(digest(a), digest(b));
-}
+const peerOf = ({ remoteAddress, remotePort }: Socket): string =>
+  remoteAddress === undefined ? 'a peer that has gone' : `${remoteAddress}:${remotePort}`;

@@ -4,6 +4,7 @@ import { countOption } from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
 import { TroupeError } from '../errors';
 import type { NativeBuildInfo, NativeEngineOptions, NativeMemoryInfo } from '../native/bridge';
+import { HeartbeatMonitor, heartbeatInterval } from '../worker/heartbeat';
 import type {
   BindingArgs,
   BindingMethod,
@@ -14,7 +15,6 @@ import type {
   WorkerMessage,
 } from '../worker/protocol';
 import { cannotStart, groupClosed, rankFailed } from './group_errors';
-import { HeartbeatMonitor, heartbeatInterval } from './heartbeat';
 import type { Launcher, LauncherOptions, PoolPlace } from './launcher';
 import { createLocalLauncher } from './local_launcher';
 import { Member } from './member';
@@ -44,7 +44,7 @@ export interface WorkerGroupOptions {
    * worker is noticed without it.
    */
   collectiveTimeoutMs?: number;
-  /** Receives a line for each connection that is refused; default: stderr. */
+  /** Receives lines about connections that are refused; default: stderr. */
   log?: (line: string) => void;
 }
 
@@ -112,7 +112,7 @@ export class WorkerGroup {
     this.#options = options;
     this.#deadTimeoutMs = options.deadTimeoutMs ?? 10_000;
     this.#monitor = new HeartbeatMonitor(this.#deadTimeoutMs, (rank) => this.#onSilence(this.#member(rank)));
-    this.#startup = new Startup(options.startupTimeoutMs ?? 60_000);
+    this.#startup = new Startup(options.startupTimeoutMs ?? 60_000, this.#deadTimeoutMs);
   }
 
   /** The first cause, once the group has failed. */
@@ -192,7 +192,7 @@ export class WorkerGroup {
 
   /** Ends the running call of every engine, and all later ones, with ABORTED; overtakes queued work. */
   abort(reason: string): void {
-    for (const { client } of this.#members) client.send({ type: 'abort', reason });
+    for (const { client } of this.#members) client.sendNow({ type: 'abort', reason });
   }
 
   /**
@@ -209,17 +209,19 @@ export class WorkerGroup {
     const token = this.#token;
     const { launcher } = this.#options;
     const starter = launcher !== undefined && 'start' in launcher ? launcher : createLocalLauncher(launcher);
+    const heartbeatMs = heartbeatInterval(this.#deadTimeoutMs);
     this.#server = await ControllerServer.listen({
       worldSize,
       token,
+      heartbeatMs,
       log: this.#options.log ?? ((line) => process.stderr.write(`${line}\n`)),
       onConnect: (connection) => {
         this.#member(connection.rank).connection = connection;
-        connection.send({ type: 'welcome', heartbeatMs: heartbeatInterval(this.#deadTimeoutMs) });
+        connection.send({ type: 'welcome', heartbeatMs });
       },
       onActivity: (rank) => this.#monitor.heard(rank),
       onMessage: (rank, message) => this.#onMessage(this.#member(rank), message),
-      onDisconnect: (rank) => this.#onDisconnect(this.#member(rank)),
+      onDisconnect: (rank, fault) => this.#onDisconnect(this.#member(rank), fault),
     });
     const { name: pool, firstLocalRank, localWorldSize } = this.#place();
     for (let rank = 0; rank < worldSize; rank++) {
@@ -349,9 +351,13 @@ export class WorkerGroup {
     );
   }
 
-  #onDisconnect(member: Member): void {
+  #onDisconnect(member: Member, fault: string | null): void {
     member.connection = null;
     this.#monitor.unwatch(member.rank);
+    if (fault !== null) {
+      this.#fail(member.death(this.#phase, fault));
+      return;
+    }
     setTimeout(() => {
       this.#fail(member.death(this.#phase, 'it closed its connection'));
     }, exitAfterDisconnectMs).unref();

@@ -1,4 +1,4 @@
-import type { TroupeError } from '../errors';
+import { TroupeError } from '../errors';
 import {
   type ControllerMessage,
   fromWireError,
@@ -16,17 +16,23 @@ type WithoutId<R> = R extends WorkRequest ? Omit<R, 'requestId'> : never;
 /** A request before it has got its id. */
 export type NewRequest = WithoutId<WorkRequest>;
 
+/** Ways of sending to a worker, behind what is being sent and past it; nothing while there is no connection. */
+export interface Wire {
+  send(message: ControllerMessage): void;
+  sendNow(message: ControllerMessage): void;
+}
+
 /** The controller's side of one worker: requests out, answers matched by id, one failure ends them all. */
 export class WorkerClient {
   readonly rank: number;
-  readonly #send: (message: ControllerMessage) => void;
+  readonly #wire: Wire;
   readonly #pending = new Map<number, Pending>();
   #nextId = 1;
   #failure: TroupeError | null = null;
 
-  constructor(rank: number, send: (message: ControllerMessage) => void) {
+  constructor(rank: number, wire: Wire) {
     this.rank = rank;
-    this.#send = send;
+    this.#wire = wire;
   }
 
   /** The oldest request without an answer, which is the one being worked on: "updatePolicy of 'actor'". */
@@ -35,18 +41,33 @@ export class WorkerClient {
     return null;
   }
 
-  /** Rejects with the worker's error, or with that of fail(). */
+  /** Rejects with the worker's error, with that of fail(), or with INVALID_ARGUMENT when the request cannot be sent. */
   request(request: NewRequest): Promise<unknown> {
     if (this.#failure !== null) return Promise.reject(this.#failure);
     const requestId = this.#nextId++;
     return new Promise((resolve, reject) => {
-      this.#pending.set(requestId, { what: describeRequest(request), resolve, reject });
-      this.send({ ...request, requestId });
+      const what = describeRequest(request);
+      this.#pending.set(requestId, { what, resolve, reject });
+      try {
+        this.send({ ...request, requestId });
+      } catch (error) {
+        this.#pending.delete(requestId);
+        const why = error instanceof Error ? error.message : String(error);
+        reject(
+          new TroupeError('INVALID_ARGUMENT', `${what}: its arguments cannot be sent to a worker: ${why}`, {
+            cause: error,
+          }),
+        );
+      }
     });
   }
 
   send(message: ControllerMessage): void {
-    if (this.#failure === null) this.#send(message);
+    if (this.#failure === null) this.#wire.send(message);
+  }
+
+  sendNow(message: ControllerMessage): void {
+    if (this.#failure === null) this.#wire.sendNow(message);
   }
 
   receive(message: Extract<WorkerMessage, { type: 'result' | 'error' }>): void {

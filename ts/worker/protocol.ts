@@ -1,8 +1,8 @@
 import { ConfigError, type ErrorCode, TroupeError } from '../errors';
 import type { NativeBinding, NativeBuildInfo, NativeEngine, NativeEngineOptions } from '../native/bridge';
 
-// What a worker process and its controller say to each other. Every frame is one member of a union,
-// discriminated by `type`; TypedArrays travel as they are (see transport.ts).
+// What a worker process and its controller say to each other. Every message is one member of a union,
+// discriminated by `type`; typed arrays travel as they are (see frames.ts).
 
 /** Binding functions that take an engine, apart from those that end its life. */
 export type EngineMethod = Exclude<
@@ -80,12 +80,12 @@ export type WorkRequest =
   | { type: 'closeEngine'; requestId: number; engine: string }
   | { type: 'callBinding'; requestId: number; method: string; args: unknown[] };
 
-/** A part of a message too long for one frame (transport.ts); never seen above the transport. */
-export type Chunk = { type: 'chunk'; bytes: Uint8Array; last: boolean };
-
 export type ControllerMessage =
   /** Answers `hello`: the worker now loads the native addon. */
   | { type: 'welcome'; heartbeatMs: number }
+  /** Answers `hello`, too; the connection ends. */
+  | { type: 'refused'; reason: string }
+  | { type: 'heartbeat' }
   | WorkRequest
   /** Overtakes queued work: ends the running call of every engine with ABORTED. */
   | { type: 'abort'; reason: string }

@@ -1,9 +1,11 @@
-import { Client, type ClientDuplexStream, credentials, Metadata, type StatusObject } from '@grpc/grpc-js';
+import { connect, type TLSSocket } from 'node:tls';
 import { TroupeError } from '../errors';
 import type { NativeBinding } from '../native/bridge';
 import { EngineHost } from './engine_host';
+import { FrameReader, FrameWriter } from './frames';
+import { HeartbeatMonitor } from './heartbeat';
 import { type ControllerMessage, toWireError, type WorkerMessage, type WorkRequest } from './protocol';
-import { attachMethod, channelOptions, encodeMessage, MessageDecoder } from './transport';
+import { HANDSHAKE_MS, sharedKey, tlsOptions } from './transport';
 
 /** What a launcher tells a worker, in environment variables. */
 export interface WorkerSettings {
@@ -16,6 +18,10 @@ export interface WorkerSettings {
 }
 
 const parentCheckMs = 500;
+/** A controller that computes for long sends nothing meanwhile: with a heartbeat per second, for a minute. */
+const SILENT_HEARTBEATS = 60;
+/** The only one that a worker's monitor watches. */
+const CONTROLLER = 0;
 /** How long the controller may take to close its end of a stream that we have ended. */
 const farewellMs = 2_000;
 
@@ -50,37 +56,75 @@ export function readWorkerSettings(env: NodeJS.ProcessEnv): WorkerSettings {
 export class Worker {
   readonly #settings: WorkerSettings;
   readonly #loadBinding: () => NativeBinding;
-  readonly #stream: ClientDuplexStream<Buffer, Buffer>;
-  readonly #decoder = new MessageDecoder<ControllerMessage>();
+  readonly #socket: TLSSocket;
+  readonly #writer: FrameWriter<WorkerMessage>;
+  readonly #reader = new FrameReader<ControllerMessage>();
   #host: EngineHost | null = null;
+  #monitor: HeartbeatMonitor | null = null;
   #queue: Promise<void> = Promise.resolve();
+  /** Why the connection ends, where that is known. */
+  #ending = '';
   /** Set once this process has decided to end by itself. */
   #exitCode: number | null = null;
 
   constructor(settings: WorkerSettings, loadBinding: () => NativeBinding) {
     this.#settings = settings;
     this.#loadBinding = loadBinding;
-    const metadata = new Metadata();
-    metadata.set('authorization', `Bearer ${settings.token}`);
-    const client = new Client(settings.controller, credentials.createInsecure(), channelOptions);
-    const { path, requestSerialize, responseDeserialize } = attachMethod;
-    this.#stream = client.makeBidiStreamRequest(path, requestSerialize, responseDeserialize, metadata);
-    this.#stream.on('data', (frame: Buffer) => {
-      const message = this.#decoder.push(frame);
-      if (message !== null) this.#receive(message);
-    });
-    this.#stream.on('error', () => {}); // the status that follows says the same
-    this.#stream.on('status', (status: StatusObject) => {
-      this.#die(`the connection to the controller ended (${status.details || `status ${status.code}`})`);
-    });
-    this.#send({ type: 'hello', rank: settings.rank, pid: process.pid });
+    this.#socket = this.#dial();
+    this.#writer = new FrameWriter(this.#socket);
     this.#watchParent();
+  }
+
+  #dial(): TLSSocket {
+    const { controller, token, rank } = this.#settings;
+    const { hostname, port } = new URL(`tls://${controller}`);
+    const socket = connect({
+      ...tlsOptions,
+      host: hostname,
+      port: Number(port),
+      pskCallback: () => ({ psk: sharedKey(token), identity: `rank ${rank}` }),
+      // The key says who it is: there is no certificate.
+      checkServerIdentity: () => undefined,
+    });
+    socket.setNoDelay(true);
+    socket.setTimeout(HANDSHAKE_MS, () => socket.destroy(new Error('no answer')));
+    socket.on('secureConnect', () => {
+      socket.setTimeout(0);
+      this.#send({ type: 'hello', rank, pid: process.pid });
+    });
+    socket.on('error', (error: NodeJS.ErrnoException) => {
+      this.#ending ||= error.code?.startsWith('ERR_SSL')
+        ? `refused: it did not present the token of this run (${error.code})`
+        : error.message;
+    });
+    socket.on('close', () => {
+      this.#die(`the connection to the controller ended (${this.#ending || 'it closed the connection'})`);
+    });
+    socket.on('data', (bytes: Buffer) => {
+      this.#monitor?.heard(CONTROLLER);
+      for (const message of this.#read(bytes)) this.#receive(message);
+    });
+    return socket;
+  }
+
+  #read(bytes: Buffer): ControllerMessage[] {
+    try {
+      return this.#reader.push(bytes);
+    } catch (error) {
+      this.#socket.destroy(new Error(`what came is no message: ${(error as Error).message}`));
+      return [];
+    }
   }
 
   #receive(message: ControllerMessage): void {
     switch (message.type) {
       case 'welcome':
         this.#start(message.heartbeatMs);
+        break;
+      case 'refused':
+        this.#ending = `refused: ${message.reason}`;
+        break;
+      case 'heartbeat': // has said all it has to say by coming
         break;
       case 'abort':
         this.#host?.abort(message.reason);
@@ -106,7 +150,11 @@ export class Worker {
       return;
     }
     // Engine work runs on a thread of the addon, so this timer ticks whatever the engine does.
-    setInterval(() => this.#send({ type: 'heartbeat' }), heartbeatMs);
+    setInterval(() => {
+      // What is on its way says the same.
+      if (!this.#writer.busy) this.#writer.sendNow({ type: 'heartbeat' });
+    }, heartbeatMs);
+    this.#watchController(heartbeatMs);
   }
 
   async #answer(request: WorkRequest): Promise<void> {
@@ -129,12 +177,25 @@ export class Worker {
   /** Everything sent so far is delivered first: the controller answers by closing its end. */
   #leave(exitCode: number): void {
     this.#exitCode = exitCode;
-    this.#stream.end();
+    this.#writer.end();
     setTimeout(() => process.exit(exitCode), farewellMs);
   }
 
   #send(message: WorkerMessage): void {
-    for (const frame of encodeMessage(message)) this.#stream.write(frame);
+    this.#writer.send(message);
+  }
+
+  /**
+   * Far from its controller, silence is how a worker learns that it is gone. Beside it the process itself says so, and may be silent
+   * for as long as it likes: stopped by Ctrl-Z, say.
+   */
+  #watchController(heartbeatMs: number): void {
+    if (this.#settings.parentPid !== null) return;
+    const silentMs = heartbeatMs * SILENT_HEARTBEATS;
+    this.#monitor = new HeartbeatMonitor(silentMs, () =>
+      this.#die(`the controller has sent nothing for ${silentMs / 1000} s`),
+    );
+    this.#monitor.watch(CONTROLLER);
   }
 
   #watchParent(): void {

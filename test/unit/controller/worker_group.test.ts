@@ -89,6 +89,27 @@ describe('a group of two', () => {
 });
 
 describe('errors of a call', () => {
+  test('what cannot be sent rejects, and the group goes on', async () => {
+    const { group } = await launch();
+    await group.createEngine('actor', fakeEngineOptions);
+    const call = group.callRank(0, 'actor', 'getTensor', ['param', (() => {}) as never]);
+    await expect(call).rejects.toMatchObject({
+      code: 'INVALID_ARGUMENT',
+      message: expect.stringMatching(
+        /^getTensor of 'actor': its arguments cannot be sent to a worker: .*clone/,
+      ),
+    });
+    expect(await group.callRank(0, 'actor', 'parameters', [])).toEqual([]);
+  });
+
+  test('what a worker cannot send back rejects, too', async () => {
+    const { group } = await launch();
+    await group.createEngine('actor', fakeEngineOptions);
+    const call = group.callRank(0, 'actor', 'getTensor', ['param', 'unsendable']);
+    await expect(call).rejects.toMatchObject({ code: 'INTERNAL', message: expect.stringContaining('clone') });
+    expect(await group.callRank(0, 'actor', 'parameters', [])).toHaveLength(1);
+  });
+
   test('keep code and message, and the group goes on', async () => {
     const { group } = await launch();
     await group.createEngine('actor', fakeEngineOptions);
@@ -140,6 +161,33 @@ describe('a worker that dies', () => {
   });
 });
 
+describe('a large call', () => {
+  test('takes no memory of the controller beside the arrays, on however many ranks', async () => {
+    const worldSize = 3;
+    const { group } = await launch({ worldSize, deadTimeoutMs: 20_000 });
+    await group.createEngine('actor', fakeEngineOptions);
+    const tokens = new Int32Array(2 ** 24).fill(3); // 64 MiB, the same for all
+    const batch = { tokens, seqOffsets: Int32Array.of(0), promptLens: Int32Array.of() };
+    const before = process.memoryUsage().arrayBuffers;
+    let peak = 0;
+    const look = (): void => {
+      peak = Math.max(peak, process.memoryUsage().arrayBuffers - before);
+    };
+    const watch = setInterval(look, 2);
+    const sums = group.callAll('actor', 'updateCritic', () => [
+      { tokens: batch } as never,
+      {} as never,
+      {} as never,
+    ]);
+    look();
+    expect(await sums).toEqual(Array(worldSize).fill([{ sum: 3 * 2 ** 24 }]));
+    look();
+    clearInterval(watch);
+    // A copy of it would take 64 MiB, and one per rank three times that.
+    expect(peak).toBeLessThan(16 * 2 ** 20);
+  });
+});
+
 describe('a launch that fails', () => {
   const attempt = (fault: string, startupTimeoutMs: number = 20_000) => {
     const launcher = createFakeLauncher(fault);
@@ -168,6 +216,16 @@ describe('a launch that fails', () => {
     expect(error).toMatchObject({ rank: 0, phase: 'startup' });
     expect(error.message).toContain('it did not connect to the controller within 2.5 s');
     expect(error.message).toContain('sitting here');
+    for (const { pid } of launcher.started) await waitForExit(pid!, 1000);
+  });
+
+  test('a worker that is stopped before it dials in is named long before the start-up has timed out', async () => {
+    const launcher = createFakeLauncher('no-dial:1');
+    const launched = WorkerGroup.launch({ worldSize: 2, device: 'cpu', launcher, deadTimeoutMs: 1000 });
+    setTimeout(() => process.kill(launcher.started[1]?.pid as number, 'SIGSTOP'), 300);
+    const error = await died(launched);
+    expect(error).toMatchObject({ rank: 1, phase: 'startup' });
+    expect(error.message).toContain('its process has been stopped (SIGSTOP) for 1 s');
     for (const { pid } of launcher.started) await waitForExit(pid!, 1000);
   });
 
@@ -229,17 +287,30 @@ describe('the controller process', () => {
       mode,
     ]);
 
+  test('is given up by a far worker when it has been silent for a minute of heartbeats', async () => {
+    const child = start('far');
+    const [line] = await once(createInterface({ input: child.stdout! }), 'line');
+    const pids = JSON.parse(String(line)) as number[];
+    child.kill('SIGSTOP'); // its connections stay open
+    try {
+      for (const pid of pids) await waitForExit(pid, 30_000);
+    } finally {
+      child.kill('SIGKILL');
+    }
+  });
+
   test('ends by itself after close', async () => {
     const child = start('close');
     const [code] = await once(child, 'exit');
     expect(code).toBe(0);
   });
 
-  test('takes its workers with it when it is killed', async () => {
+  test.each(['as they are', 'stopped'])('takes its workers with it when it is killed: %s', async (how) => {
     const child = start('wait');
     const [line] = await once(createInterface({ input: child.stdout! }), 'line');
     const pids = JSON.parse(String(line)) as number[];
     expect(pids).toHaveLength(2);
+    if (how === 'stopped') for (const pid of pids) process.kill(pid, 'SIGSTOP');
     child.kill('SIGKILL');
     for (const pid of pids) await waitForExit(pid, 3000);
   });

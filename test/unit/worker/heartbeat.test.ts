@@ -1,4 +1,4 @@
-import { HeartbeatMonitor } from '../../../ts/controller/heartbeat';
+import { HeartbeatMonitor } from '../../../ts/worker/heartbeat';
 
 describe('HeartbeatMonitor', () => {
   beforeEach(() => {
