@@ -60,6 +60,7 @@ export {
   type ResolvedConfig,
   type ResolvedSftConfig,
 } from './config/config';
+export type { WorkerGroupOptions } from './controller/group_options';
 export type {
   Launcher,
   LauncherOptions,
@@ -69,7 +70,7 @@ export type {
   WorkerSpec,
 } from './controller/launcher';
 export { ResourcePools, type ResourcePoolsOptions } from './controller/resource_pools';
-export { WorkerGroup, type WorkerGroupOptions } from './controller/worker_group';
+export { WorkerGroup } from './controller/worker_group';
 export { Critic, type CriticMetrics, type CriticUpdateOptions } from './critic/critic';
 export { Tokenizer, type TokenizerOptions } from './data/tokenizer';
 export type { EngineOptions, OptimOptions } from './engine/engine_options';

@@ -1,8 +1,9 @@
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
+import type { WorkerGroupOptions } from '../../ts/controller/group_options';
 import type { Launcher, WorkerProcess } from '../../ts/controller/launcher';
 import { createLocalLauncher } from '../../ts/controller/local_launcher';
-import { WorkerGroup, type WorkerGroupOptions } from '../../ts/controller/worker_group';
+import { WorkerGroup } from '../../ts/controller/worker_group';
 import type { NativeEngineOptions } from '../../ts/native/bridge';
 
 /** Options that only the fake binding accepts. */

@@ -1,6 +1,7 @@
+import type { WorkerGroupOptions } from '../../ts/controller/group_options';
 import type { Launcher, WorkerProcess } from '../../ts/controller/launcher';
 import { createLocalLauncher } from '../../ts/controller/local_launcher';
-import { WorkerGroup, type WorkerGroupOptions } from '../../ts/controller/worker_group';
+import { WorkerGroup } from '../../ts/controller/worker_group';
 
 /** A group and the processes of its workers. */
 export async function observedGroup(

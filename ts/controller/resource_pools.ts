@@ -1,5 +1,6 @@
 import { TroupeError } from '../errors';
-import { WorkerGroup, type WorkerGroupOptions } from './worker_group';
+import type { WorkerGroupOptions } from './group_options';
+import { WorkerGroup } from './worker_group';
 
 export interface ResourcePoolsOptions<Name extends string>
   extends Omit<WorkerGroupOptions, 'worldSize' | 'pool'> {

@@ -15,7 +15,8 @@ import type {
   WorkerMessage,
 } from '../worker/protocol';
 import { cannotStart, groupClosed, rankFailed } from './group_errors';
-import type { Launcher, LauncherOptions, PoolPlace } from './launcher';
+import type { WorkerGroupOptions } from './group_options';
+import type { PoolPlace } from './launcher';
 import { createLocalLauncher } from './local_launcher';
 import { Member } from './member';
 import { PeerReports } from './peer_reports';
@@ -23,30 +24,6 @@ import { ControllerServer } from './server';
 import { Startup } from './startup';
 import { within } from './within';
 import { describeRequest, type NewRequest } from './worker_requests';
-
-export interface WorkerGroupOptions {
-  worldSize: number;
-  device: 'cpu' | 'cuda';
-  /** Default: no other group works beside this one. */
-  pool?: PoolPlace;
-  /** Threads per worker; default: LibTorch's choice, and with several workers an equal share of the cores. */
-  numThreads?: number;
-  /** Default: local child processes. */
-  launcher?: LauncherOptions | Launcher;
-  /** How long the workers may take until all are ready; default 60 s. */
-  startupTimeoutMs?: number;
-  /** A worker that sends nothing for this long is dead; default 10 s. */
-  deadTimeoutMs?: number;
-  /** How long a worker may take to finish its work and exit when asked; then it is killed. Default 5 s. */
-  closeTimeoutMs?: number;
-  /**
-   * How long one collective between workers may take; default 10 min: a rank with little to do waits in it for the others. A dead
-   * worker is noticed without it.
-   */
-  collectiveTimeoutMs?: number;
-  /** Receives lines about connections that are refused; default: stderr. */
-  log?: (line: string) => void;
-}
 
 type State = 'STARTING' | 'RUNNING' | 'FAILED' | 'CLOSED';
 

@@ -6,7 +6,8 @@ import {
   deviceOfWorkers,
   machineOf,
 } from '../../../ts/controller/default_device';
-import { WorkerGroup, type WorkerGroupOptions } from '../../../ts/controller/worker_group';
+import type { WorkerGroupOptions } from '../../../ts/controller/group_options';
+import { WorkerGroup } from '../../../ts/controller/worker_group';
 import { FakeGroup } from '../actor/fake_group';
 
 // What the addon on disk is built for; the addon of this machine has no CUDA.
