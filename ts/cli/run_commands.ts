@@ -7,10 +7,12 @@ import {
   type ResolvedConfig,
   type ResolvedSftConfig,
 } from '../config/config';
+import { TroupeError } from '../errors';
 import type { FitResult } from '../trainer/fit_loop';
 import { SftTrainer } from '../trainer/sft_trainer';
 import { Trainer } from '../trainer/trainer';
 import { onInterrupt } from './interrupt';
+import { reportError } from './report';
 
 const say = (line: string): void => {
   process.stdout.write(`${line}\n`);
@@ -44,6 +46,7 @@ function announce(config: ResolvedConfig | ResolvedSftConfig): void {
 
 /** Runs to the end, or to the checkpoint that a signal asks for. */
 export async function run(trainer: Stoppable): Promise<number> {
+  process.on('exit', tellEnd);
   const restore = onInterrupt((reason) => trainer.requestStop(reason));
   try {
     const result = await trainer.fit();
@@ -52,8 +55,23 @@ export async function run(trainer: Stoppable): Promise<number> {
     say(stopped ? stoppedLine(result) : doneLine(result));
     return stopped ? 130 : 0;
   } finally {
+    process.off('exit', tellEnd);
     restore();
   }
+}
+
+/** A run that is not done has no exit code 0, whoever asked for it. */
+function tellEnd(code: number): void {
+  if (code !== 0) return;
+  process.exitCode = 1;
+  reportError(
+    new TroupeError(
+      'ABORTED',
+      'the program was ended with exit code 0 before the run was done: code that it loaded into this process (actor_rollout_ref.model.external_lib, ' +
+        'a reward manager, a registered reward function, loss or estimator) called process.exit',
+    ),
+    false,
+  );
 }
 
 function stoppedLine({ step, stopReason }: FitResult): string {

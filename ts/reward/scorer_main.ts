@@ -1,20 +1,26 @@
 import { Worker } from 'node:worker_threads';
+import { printable } from '../base/printable';
 import { reasonOf } from '../base/text';
 import { loadUserModule } from '../base/user_module';
 import { TroupeError } from '../errors';
+import { isBounded } from './contract/bounded';
+import { checkSize, isPromise } from './contract/outcome';
 import type { RewardSample } from './contract/types';
 import { symbolicallyEqual } from './graders/symbolic_equal';
 import { loadRewardFunction } from './load';
 import { rewardByDataSource } from './reward';
-import type { Comparison, ScorerReply, ScorerRequest, ScorerSetup } from './scorers/scorer_protocol';
+import type { Comparison, ScorerMessage, ScorerRequest, ScorerSetup } from './scorers/scorer_protocol';
 
-// The program of a scorer process (dist/reward/scorer_main.js), started by scorer_pool.ts.
+// The program of a scorer process (dist/reward/scorer_main.js), started by scorers/fork.ts.
 
 /** Ends a process whose parent is gone, also while its main thread is in a loop without end. */
 const WATCH = `
 const { workerData } = require('node:worker_threads');
 setInterval(() => { if (process.ppid !== workerData) process.kill(process.pid, 'SIGKILL'); }, 500);
 `;
+
+/** Characters of an error that the trainer is told. */
+const MAX_REASON = 2000;
 
 type Work = (job: unknown) => unknown;
 
@@ -28,22 +34,47 @@ function prepare(setup: ScorerSetup): Work {
   return (job) => fn(job as RewardSample, kwargs);
 }
 
-function send(reply: ScorerReply): void {
-  process.send?.(reply);
+function send(message: ScorerMessage): void {
+  process.send?.(message);
 }
 
 let work: Work | null = null;
 
 async function answer(request: ScorerRequest): Promise<void> {
+  const { id } = request;
   try {
-    if (request.type === 'setup') work = prepare(request.setup);
-    send({ ok: true, result: request.type === 'setup' ? null : await work?.(request.job) });
+    if (request.type === 'setup') {
+      work = prepare(request.setup);
+      send({ type: 'reply', id, ok: true, result: null });
+      return;
+    }
+    send({ type: 'begin', id });
+    const given = work?.(request.job);
+    if (isPromise(given)) send({ type: 'waiting', id, bounded: isBounded(given) });
+    const result = await given;
+    checkSize(result);
+    send({ type: 'reply', id, ok: true, result });
   } catch (error) {
     const configuration = error instanceof TroupeError && error.code === 'INVALID_CONFIG';
-    send({ ok: false, error: reasonOf(error), configuration });
+    send({
+      type: 'reply',
+      id,
+      ok: false,
+      error: printable(reasonOf(error), { max: MAX_REASON }),
+      configuration,
+    });
   }
 }
 
+/** Ends this process; the message must be out by then. */
+function stray(error: unknown): void {
+  const message: ScorerMessage = { type: 'stray', error: printable(reasonOf(error)) };
+  if (!process.send?.(message, () => process.exit(1))) process.exitCode = 1;
+}
+
 new Worker(WATCH, { eval: true, workerData: process.ppid }).unref();
+process.on('uncaughtException', stray);
+process.on('unhandledRejection', stray);
 process.on('disconnect', () => process.exit());
-process.on('message', (request: ScorerRequest) => void answer(request));
+// One after the other, each with what its promises have ready: a call that does not return keeps no answer back.
+process.on('message', (request: ScorerRequest) => setImmediate(() => void answer(request)));

@@ -1,6 +1,9 @@
+import { existsSync } from 'node:fs';
+import { resolve } from 'node:path';
+import { reasonOf } from '../base/text';
 import type { ResolvedConfig } from '../config/config';
 import { needsRewardModel } from '../config/derived/roles';
-import { ConfigError } from '../errors';
+import { ConfigError, TroupeError } from '../errors';
 import { CODE_SOURCES } from '../reward/code/code_reward';
 import type {
   BatchRewardFunction,
@@ -8,8 +11,9 @@ import type {
   RewardManager,
   RewardManagerFactory,
 } from '../reward/contract/types';
-import { loadExport, loadRewardFunction } from '../reward/load';
+import { loadExport } from '../reward/load';
 import { createRewardManager } from '../reward/manager';
+import { RewardProcess } from '../reward/scorers/reward_process';
 import { rewardOptions } from '../roles/settings';
 import { type DefaultReward, defaultReward } from './default_reward';
 
@@ -31,7 +35,8 @@ export function configuredReward(
   const { custom_reward_function, reward_manager } = config.reward;
   const { path, name } = custom_reward_function;
   const usual = given === undefined && path === null ? defaultReward(config) : null;
-  const fn = given ?? usual?.reward ?? loadRewardFunction(path as string, name);
+  const own = given === undefined && path !== null ? moduleReward(config, path) : null;
+  const fn = given ?? usual?.reward ?? (own as ModuleReward).reward;
   if (usual && reward_manager.source === 'register' && reward_manager.name === 'batch') {
     const key = 'reward.custom_reward_function.path';
     throw new ConfigError(
@@ -43,7 +48,12 @@ export function configuredReward(
   const source = given !== undefined ? {} : { module: path === null ? null : { path, name } };
   const options = { ...rewardOptions(config), ...source };
   const { module } = reward_manager;
-  const prepare = usual?.prepare ?? (async () => undefined);
+  if (own && reward_manager.source === 'register' && reward_manager.name === 'prime') {
+    // It has processes of its own; this one has shown that the module can be had.
+    const prepare = (): Promise<void> => own.prepare([]).finally(() => own.close());
+    return { reward: createRewardManager(reward_manager.name, fn, options), prepare };
+  }
+  const prepare = usual?.prepare ?? own?.prepare ?? (async () => undefined);
   if (usual && reward_manager.source === 'register' && reward_manager.name === 'prime') {
     if (needsRewardModel(config)) throw notInProcesses('the score of a reward model');
     return {
@@ -57,15 +67,62 @@ export function configuredReward(
     };
   }
   if (reward_manager.source === 'register') {
-    return { reward: createRewardManager(reward_manager.name, fn, options), prepare };
+    return { reward: closing(createRewardManager(reward_manager.name, fn, options), own), prepare };
   }
   const factory = loadExport(
     module.path,
     module.name,
     'reward.reward_manager.module',
   ) as RewardManagerFactory;
-  return { reward: factory(fn, options), prepare };
+  return { reward: closing(factory(fn, options), own), prepare };
 }
+
+/** The user's function, in a process of its own. */
+interface ModuleReward {
+  reward: RewardFunction & BatchRewardFunction;
+  prepare: DefaultReward['prepare'];
+  close(): void;
+}
+
+function moduleReward(config: ResolvedConfig, path: string): ModuleReward {
+  const key = 'reward.custom_reward_function';
+  const file = resolve(path);
+  if (!existsSync(file)) throw new ConfigError(`${key}.path: there is no file ${file}`, `${key}.path`);
+  const { timeoutMs = 300_000, kwargs = {}, libraries = [] } = rewardOptions(config);
+  const { name } = config.reward.custom_reward_function;
+  const process = new RewardProcess(
+    { kind: 'function', module: { path, name }, libraries, kwargs },
+    timeoutMs,
+  );
+  return {
+    reward: ((samples: unknown) => process.call(samples)) as ModuleReward['reward'],
+    prepare: async () => {
+      try {
+        await process.start();
+      } catch (error) {
+        if (error instanceof ConfigError) throw error;
+        throw new TroupeError(
+          'REWARD_FAILED',
+          `[reward] ${key}.path: ${reasonOf(error)}: ${file} must load, export ${name} and leave its process running`,
+          { cause: error },
+        );
+      }
+    },
+    close: () => process.close(),
+  };
+}
+
+/** A manager that takes the process of its function with it. */
+const closing = (manager: RewardManager, own: ModuleReward | null): RewardManager =>
+  own === null
+    ? manager
+    : {
+        score: (samples) => manager.score(samples),
+        close: async () => {
+          own.close();
+          await manager.close?.();
+        },
+      };
 
 /** The processes of prime have neither the workers nor the settings of the sandbox. */
 function notInProcesses(what: string): ConfigError {

@@ -1,5 +1,6 @@
 // From what reward functions return, or fail to return, to the rewards of a batch.
 
+import { printable } from '../../base/printable';
 import { reasonOf, show, toJson } from '../../base/text';
 import { TroupeError } from '../../errors';
 import { isBounded } from './bounded';
@@ -13,14 +14,20 @@ export interface Scored {
   extra: Record<string, unknown>;
 }
 
-const excerpt = (text: string): string =>
-  JSON.stringify(text.length <= EXCERPT ? text : `${text.slice(0, EXCERPT)}… (${text.length} characters)`);
+/** Between quotes, without what a terminal would obey. */
+const excerpt = (text: string): string => {
+  const cut = text.length <= EXCERPT ? text : `${text.slice(0, EXCERPT)}… (${text.length} characters)`;
+  return printable(JSON.stringify(cut), { max: Number.POSITIVE_INFINITY });
+};
+
+/** What a function threw, as messages show it. */
+export const thrownText = (error: unknown): string => printable(reasonOf(error), { max: 1000 });
 
 /** REWARD_FAILED for one response, with what there is to know about it. */
 export function failure(sample: RewardSample, index: number, what: string, cause?: unknown): TroupeError {
   return new TroupeError(
     'REWARD_FAILED',
-    `[reward] ${what} for response ${index} of the batch: data_source ${JSON.stringify(sample.dataSource)}, ` +
+    `[reward] ${what} for response ${index} of the batch: data_source ${excerpt(sample.dataSource)}, ` +
       `ground truth ${excerpt(toJson(sample.groundTruth) ?? 'undefined')}, response ${excerpt(sample.response)}. ` +
       'Correct the reward function, or set reward.on_error=zero to score such responses 0',
     { cause },
@@ -28,7 +35,7 @@ export function failure(sample: RewardSample, index: number, what: string, cause
 }
 
 /** Also promises of another realm or library. */
-const isPromise = <T>(value: T | Promise<T>): value is Promise<T> =>
+export const isPromise = <T>(value: T | Promise<T>): value is Promise<T> =>
   typeof value === 'object' && value !== null && 'then' in value && typeof value.then === 'function';
 
 async function withTimeout<T>(work: Promise<T>, timeoutMs: number): Promise<T> {
@@ -57,12 +64,12 @@ export const concernsRun = (error: unknown): boolean =>
 /** The error for whatever a reward function threw on a sample. */
 export function failed(sample: RewardSample, index: number, error: unknown): unknown {
   if (concernsRun(error)) return error;
-  return failure(sample, index, `the reward function failed (${reasonOf(error)})`, error);
+  return failure(sample, index, `the reward function failed (${thrownText(error)})`, error);
 }
 
 /** Text between quotes, so that "1" is not taken for 1. */
 const shown = (value: unknown): string =>
-  typeof value === 'object' || typeof value === 'string' ? show(value) : String(value);
+  typeof value === 'object' || typeof value === 'string' ? printable(show(value)) : String(value);
 
 function readOutcome(outcome: RewardOutcome): Scored {
   if (typeof outcome === 'number' || typeof outcome === 'boolean') {
@@ -75,15 +82,46 @@ function readOutcome(outcome: RewardOutcome): Scored {
   return { score: Number.NaN, extra: {} };
 }
 
-/** @throws TroupeError REWARD_FAILED when there is no finite score, or something beside it that no dump can hold */
+/** A dump keeps it all, and a step has thousands of responses. */
+const MAX_OUTCOME = 64 * 1024;
+
+/**
+ * The size of what a function returned, as JSON; for `batch`, of each element.
+ * @throws Error when it is more than a run can keep of every response
+ */
+export function checkSize(outcome: unknown): void {
+  for (const one of Array.isArray(outcome) ? outcome : [outcome]) {
+    const size = sizeOf(one);
+    if (size <= MAX_OUTCOME) continue;
+    throw new Error(
+      `it returned ${size} characters of JSON for one response, and ${MAX_OUTCOME} are the most that is kept`,
+    );
+  }
+}
+
+/** 0 for what JSON cannot hold, which is refused elsewhere. */
+function sizeOf(outcome: unknown): number {
+  try {
+    return toJson(outcome)?.length ?? 0;
+  } catch {
+    return 0;
+  }
+}
+
+/** @throws TroupeError REWARD_FAILED when there is no finite score, or something beside it that no dump can hold, or too much of it */
 export function checkedOutcome(outcome: RewardOutcome, sample: RewardSample, index: number): Scored {
   let scored: Scored;
   try {
     scored = readOutcome(outcome);
     toJson(scored);
   } catch (error) {
-    const what = `expected JSON values beside the score from the reward function, but got some that are none (${reasonOf(error)})`;
+    const what = `expected JSON values beside the score from the reward function, but got some that are none (${thrownText(error)})`;
     throw failure(sample, index, what, error);
+  }
+  try {
+    checkSize([outcome]);
+  } catch (error) {
+    throw failed(sample, index, error);
   }
   if (!Number.isFinite(scored.score)) {
     const isRecord = typeof outcome === 'object' && outcome !== null && !Array.isArray(outcome);

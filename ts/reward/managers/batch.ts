@@ -1,6 +1,5 @@
-import { reasonOf } from '../../base/text';
 import { TroupeError } from '../../errors';
-import { checkedOutcome, concernsRun, gather, type Scored, settle } from '../contract/outcome';
+import { checkedOutcome, concernsRun, gather, type Scored, settle, thrownText } from '../contract/outcome';
 import type {
   BatchRewardFunction,
   RewardManagerFactory,
@@ -27,7 +26,7 @@ export const batchManager: RewardManagerFactory = (fn, options) => {
       result = await settle<unknown>(() => (fn as BatchRewardFunction)(samples, kwargs), timeoutMs);
     } catch (error) {
       if (concernsRun(error)) throw error;
-      throw failedBatch(samples.length, `the reward function failed (${reasonOf(error)})`, error);
+      throw failedBatch(samples.length, `the reward function failed (${thrownText(error)})`, error);
     }
     if (Array.isArray(result) && result.length === samples.length) return result;
     const got = Array.isArray(result) ? `an array of ${result.length}` : typeof result;

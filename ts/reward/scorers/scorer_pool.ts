@@ -1,12 +1,13 @@
-import { type ChildProcess, fork } from 'node:child_process';
-import path from 'node:path';
-import { ConfigError } from '../../errors';
-import { packageRoot } from '../../install/package_root';
+import type { ChildProcess } from 'node:child_process';
 import { timerMs } from '../contract/timers';
-import { SCORER_VARIABLE, type ScorerReply, type ScorerRequest, type ScorerSetup } from './scorer_protocol';
-
-/** Starting node and loading the user's module. */
-const START_MS = 60_000;
+import { endError, forkScorer, hold, replyError, START_MS, strayError } from './fork';
+import {
+  SCORER_VARIABLE,
+  type ScorerMessage,
+  type ScorerReply,
+  type ScorerRequest,
+  type ScorerSetup,
+} from './scorer_protocol';
 
 interface Job {
   message: unknown;
@@ -93,23 +94,19 @@ class ScorerProcess {
     memoryMb: number | null,
     onExit: () => void,
   ) {
-    // A debugger's port is taken by this process; other options, such as loaders, hold for the user's module, too.
-    const execArgv = process.execArgv.filter((argument) => !argument.startsWith('--inspect'));
-    if (memoryMb !== null) execArgv.push(`--max-old-space-size=${memoryMb}`);
-    const output = setup.kind === 'symbolic' ? 'ignore' : 'inherit';
-    this.#child = fork(path.join(packageRoot, 'dist', 'reward', 'scorer_main.js'), [], {
-      execArgv,
-      env: { ...process.env, [SCORER_VARIABLE]: '1' },
-      serialization: 'advanced',
+    this.#child = forkScorer({
+      memoryMb,
       // Computer algebra that runs out of memory would write a stack trace for each hopeless answer.
-      stdio: ['ignore', output, output, 'ipc'],
-      // A Ctrl-C goes to the whole process group of the terminal; the trainer still wants its rewards then.
-      detached: true,
+      output: setup.kind !== 'symbolic',
+      env: { [SCORER_VARIABLE]: '1' },
     });
-    this.#child.on('message', (reply) => this.#settle?.(reply as ScorerReply));
+    this.#child.on('message', (message: ScorerMessage) => {
+      if (message.type === 'reply') this.#settle?.(message);
+      if (message.type === 'stray') this.#end(strayError(message.error));
+    });
     this.#child.on('error', (error) => this.#end(error));
     this.#child.on('exit', (code, signal) => {
-      this.#end(new Error(`its process ended with ${signal ?? `exit code ${code}`}`));
+      this.#end(endError(code, signal));
       onExit();
     });
   }
@@ -119,13 +116,13 @@ class ScorerProcess {
   }
 
   async run(job: unknown, timeoutMs: number): Promise<unknown> {
-    this.#hold(true);
+    hold(this.#child, true);
     try {
-      this.#ready ??= this.#request({ type: 'setup', setup: this.setup }, START_MS);
+      this.#ready ??= this.#request({ type: 'setup', id: 0, setup: this.setup }, START_MS);
       await this.#ready;
-      return await this.#request({ type: 'job', job }, timeoutMs);
+      return await this.#request({ type: 'job', id: 1, job }, timeoutMs);
     } finally {
-      if (this.alive) this.#hold(false);
+      if (this.alive) hold(this.#child, false);
     }
   }
 
@@ -144,7 +141,7 @@ class ScorerProcess {
         clearTimeout(timer);
         if (reply instanceof Error) reject(reply);
         else if (reply.ok) resolve(reply.result);
-        else reject(reply.configuration ? new ConfigError(reply.error) : new Error(reply.error));
+        else reject(replyError(reply));
       };
       try {
         this.#child.send(request, (error) => error && this.#settle?.(error));
@@ -157,17 +154,5 @@ class ScorerProcess {
   #end(error: Error): void {
     this.#ended ??= error;
     this.#settle?.(this.#ended);
-  }
-
-  /** Whether this process waits for the child. */
-  #hold(held: boolean): void {
-    const { channel } = this.#child;
-    if (held) {
-      this.#child.ref();
-      channel?.ref();
-    } else {
-      this.#child.unref();
-      channel?.unref();
-    }
   }
 }

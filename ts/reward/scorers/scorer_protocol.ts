@@ -1,6 +1,6 @@
 import type { RewardKwargs } from '../contract/types';
 
-// What a scorer pool (scorer_pool.ts) and its processes (scorer_main.ts) tell each other.
+// What scorer processes (scorer_main.ts) and those who start them (scorer_pool.ts, reward_process.ts) tell each other.
 
 /**
  * What a process does, told once. `function`: the user's function, or with `module` null the registered ones; `libraries`
@@ -21,13 +21,24 @@ export interface Comparison {
   truth: string;
 }
 
-/** The first message; then one job at a time, each answered by one reply. */
-export type ScorerRequest = { type: 'setup'; setup: ScorerSetup } | { type: 'job'; job: unknown };
+/** The setup first, then jobs. Every one has a number, and is answered by one `reply` with it. */
+export type ScorerRequest =
+  | { type: 'setup'; id: number; setup: ScorerSetup }
+  | { type: 'job'; id: number; job: unknown };
 
-/** `configuration`: the error concerns the whole run. The setup is answered with null. */
-export type ScorerReply =
-  | { ok: true; result: unknown }
-  | { ok: false; error: string; configuration: boolean };
+/**
+ * begin: the function is called now. waiting: it has given a promise, `bounded` when it bounds its time itself. reply: the result (null
+ * for the setup), or an error, which with `configuration` concerns the whole run. stray: an error that nothing awaited; the
+ * process ends.
+ */
+export type ScorerMessage =
+  | { type: 'begin'; id: number }
+  | { type: 'waiting'; id: number; bounded: boolean }
+  | { type: 'reply'; id: number; ok: true; result: unknown }
+  | { type: 'reply'; id: number; ok: false; error: string; configuration: boolean }
+  | { type: 'stray'; error: string };
 
-/** Set in scorer processes. */
+export type ScorerReply = Extract<ScorerMessage, { type: 'reply' }>;
+
+/** Set in the processes of the manager prime, each of which does one job at a time and is killed when that is late. */
 export const SCORER_VARIABLE = 'TROUPE_SCORER';

@@ -1,0 +1,52 @@
+import { type ChildProcess, fork } from 'node:child_process';
+import path from 'node:path';
+import { printable } from '../../base/printable';
+import { ConfigError } from '../../errors';
+import { packageRoot } from '../../install/package_root';
+import type { ScorerReply } from './scorer_protocol';
+
+/** Starting node and loading the user's module may take so long, milliseconds. */
+export const START_MS = 60_000;
+
+export interface ForkOptions {
+  /** JavaScript heap, MiB; null: Node's default. */
+  memoryMb: number | null;
+  /** Whether it may print. */
+  output: boolean;
+  /** Environment beside this process's own. */
+  env: Readonly<Record<string, string>>;
+}
+
+/** Starts dist/reward/scorer_main.js. */
+export function forkScorer({ memoryMb, output, env }: ForkOptions): ChildProcess {
+  // A debugger's port is taken by this process; other options, such as loaders, hold for the user's module, too.
+  const execArgv = process.execArgv.filter((argument) => !argument.startsWith('--inspect'));
+  if (memoryMb !== null) execArgv.push(`--max-old-space-size=${memoryMb}`);
+  const stream = output ? 'inherit' : 'ignore';
+  return fork(path.join(packageRoot, 'dist', 'reward', 'scorer_main.js'), [], {
+    execArgv,
+    env: { ...process.env, ...env },
+    serialization: 'advanced',
+    stdio: ['ignore', stream, stream, 'ipc'],
+    // A Ctrl-C goes to the whole process group of the terminal; the trainer still wants its rewards then.
+    detached: true,
+  });
+}
+
+/** Whether this process waits for a child. */
+export function hold(child: ChildProcess, held: boolean): void {
+  for (const handle of [child, child.channel]) {
+    if (held) handle?.ref();
+    else handle?.unref();
+  }
+}
+
+/** The error of a reply. */
+export const replyError = (reply: ScorerReply & { ok: false }): Error =>
+  reply.configuration ? new ConfigError(reply.error) : new Error(reply.error);
+
+export const strayError = (error: string): Error =>
+  new Error(`it left something behind that failed later, and nothing waited for it: ${printable(error)}`);
+
+export const endError = (code: number | null, signal: string | null): Error =>
+  new Error(`its process ended with ${signal ?? `exit code ${code}`}`);
