@@ -120,7 +120,7 @@ test.each([
 
 test('a manager sees a function like any other', async () => {
   const process = start(500);
-  const manager = createRewardManager('naive', (sample) => process.call(sample) as Promise<number>, {
+  const manager = createRewardManager('naive', (sample: unknown) => process.call(sample) as Promise<number>, {
     onError: 'zero',
     timeoutMs: 1,
   });
