@@ -193,8 +193,8 @@ describe('registry', () => {
     ['tauPos', 0, 'a number > 0'],
     ['tauNeg', -1, 'a number > 0'],
     ['droBeta', 0, 'a number > 0'],
-    ['clipCovRatio', 5, 'a number >= 0 <= 1'],
-    ['klCovRatio', -1, 'a number >= 0 <= 1'],
+    ['clipCovRatio', 5, 'a number from 0 to 1'],
+    ['klCovRatio', -1, 'a number from 0 to 1'],
     ['ppoKlCoef', -1, 'a number >= 0'],
   ])('%s of %s is refused', (name, value, expected) => {
     expect(() => resolvePolicyLoss('x', { [name]: value }, 1)).toThrow(

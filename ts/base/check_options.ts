@@ -46,7 +46,7 @@ function boundsOf({ min, above, max }: { min?: number; above?: number; max?: num
   if (min !== undefined && max !== undefined) return ` from ${min} to ${max}`;
   const lower = min !== undefined ? ` >= ${min}` : above !== undefined ? ` > ${above}` : '';
   const upper = max === undefined ? '' : `${lower === '' ? '' : ' and'} <= ${max}`;
-  return `${lower}${upper}` || ' that is finite';
+  return `${lower}${upper}`;
 }
 
 /** An integer from 1 to `most`, or the default when there is one and the value is undefined. */
