@@ -314,7 +314,9 @@ describe('registry', () => {
     const normAdvByStd = { normAdvByStd: false } as AdvantageConfig;
     expect(() => computeAdvantagesDouble('grpo', inputs, normAdvByStd)).toThrow(/mean 'normAdvByStdInGrpo'/);
     const gamma = { gamma: 'x' } as unknown as AdvantageConfig;
-    expect(() => computeAdvantagesDouble('gae', inputs, gamma)).toThrow(/gamma: expected a number but got "x"/);
+    expect(() => computeAdvantagesDouble('gae', inputs, gamma)).toThrow(
+      /gamma: expected a number but got "x"/,
+    );
   });
 
   test('refuses rewards that are not finite, naming the sequence', () => {

@@ -1,7 +1,6 @@
-import { Template } from '@huggingface/jinja';
 import { reasonOf } from '../base/text';
 import { TroupeError } from '../errors';
-import { stripFunctions, usePythonStrip } from './python_strip';
+import { JinjaTemplate } from './jinja/template';
 
 export interface ChatMessage {
   role: string;
@@ -9,9 +8,12 @@ export interface ChatMessage {
   [key: string]: unknown;
 }
 
-/** A chat template as Hugging Face renders it: `messages`, `add_generation_prompt` and the special tokens are in scope (and the library's raise_exception, strftime_now, range). */
+/**
+ * A chat template as Hugging Face renders it: `messages`, `add_generation_prompt`, the special tokens, raise_exception, strftime_now
+ * and range are in scope; `tools` and `documents` are none unless they are given.
+ */
 export class ChatTemplate {
-  private readonly template: Template;
+  private readonly template: JinjaTemplate;
 
   constructor(
     source: string,
@@ -19,8 +21,7 @@ export class ChatTemplate {
     private readonly specialTokens: Readonly<Record<string, string>>,
   ) {
     try {
-      this.template = new Template(source);
-      usePythonStrip(this.template);
+      this.template = new JinjaTemplate(source);
     } catch (cause) {
       throw new TroupeError(
         'INVALID_MODEL',
@@ -36,7 +37,8 @@ export class ChatTemplate {
     extra: Readonly<Record<string, unknown>> = {},
   ): string {
     const scope = {
-      ...stripFunctions,
+      tools: null,
+      documents: null,
       ...this.specialTokens,
       ...extra,
       messages,

@@ -10,7 +10,15 @@ export interface TokenizerOptions {
   chatTemplate?: string | null;
 }
 
-const SPECIAL = ['bos_token', 'eos_token', 'pad_token', 'unk_token'] as const;
+const SPECIAL = [
+  'bos_token',
+  'eos_token',
+  'pad_token',
+  'unk_token',
+  'sep_token',
+  'cls_token',
+  'mask_token',
+] as const;
 
 /**
  * The tokenizer of a Hugging Face directory: tokenizer.json through @huggingface/tokenizers (the reference

@@ -1,0 +1,106 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { strftime } from '../../../ts/data/jinja/clock';
+import { JinjaTemplate } from '../../../ts/data/jinja/template';
+
+interface Cases {
+  values: Record<string, unknown>;
+  /** What transformers renders; null: it refuses. */
+  cases: { template: string; results: Record<string, string | null> }[];
+}
+
+const { values, cases } = JSON.parse(
+  readFileSync(join(__dirname, '../../fixtures/templates/cases.json'), 'utf8'),
+) as Cases;
+
+function rendered(template: string, value: unknown): string | null {
+  try {
+    return new JinjaTemplate(template).render({
+      v: value,
+      w: value,
+      messages: [],
+      tools: null,
+      documents: null,
+    });
+  } catch {
+    return null;
+  }
+}
+
+/** Of 3335: what the reference renders and we refuse, such as arithmetic with truth values. No text is wrong in silence. */
+const REFUSED_HERE_ALONE = 120;
+
+test('small templates over all kinds of values give what transformers gives, or are refused', () => {
+  const wrong: unknown[] = [];
+  let refused = 0;
+  for (const { template, results } of cases) {
+    for (const [name, expected] of Object.entries(results)) {
+      const got = rendered(template, values[name]);
+      if (got === null && expected !== null) refused++;
+      else if (got !== expected) wrong.push({ template, name, expected, got });
+    }
+  }
+  expect(wrong).toEqual([]);
+  expect(refused).toBeLessThanOrEqual(REFUSED_HERE_ALONE);
+});
+
+const big = (count: number): string => `{% set s = 'x' * ${count} %}`;
+const doubled = (start: string, grow: string, show: string): string =>
+  `{% set ns = namespace(s=${start}) %}{% for i in range(64) %}{% set ns.s = ${grow} %}{% endfor %}{{ ${show} }}`;
+
+test.each<[string, string, RegExp]>([
+  ['a range', '{{ range(1000000000) }}', /range\(\) of 1000000000 numbers: expected at most 100000/],
+  ['a range that is joined', '{{ range(100000000) | join }}', /expected at most 100000/],
+  [
+    'loops within loops that do nothing',
+    '{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}',
+    /not ended after 2000000 steps/,
+  ],
+  [
+    'a macro that calls itself twice',
+    '{% macro f(n) %}{% if n > 0 %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}',
+    /not ended after/,
+  ],
+  ['a macro that calls itself for ever', '{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}', /./],
+  ['a text that doubles', doubled("'x'", 'ns.s ~ ns.s', 'ns.s'), /more than 16777216 characters/],
+  ['a list that doubles', doubled('[1]', 'ns.s + ns.s', 'ns.s | length'), /more than 262144 entries/],
+  ['a list of itself twice', doubled('[1]', '[ns.s, ns.s]', 'ns.s'), /not ended after/],
+  ['JSON of such a list', doubled('[1]', '[ns.s, ns.s]', 'ns.s | tojson'), /not ended after/],
+  ['a repeated text', big(1e9), /more than 16777216 characters/],
+  ['a replacement of everything', `${big(1e7)}{{ s | replace('x', s) }}`, /too long|not ended/],
+  ['a search for a long text', `${big(8e6)}{{ (s ~ 'y') in (s ~ s) }}`, /not ended after/],
+  [
+    'sorting again and again',
+    '{% for i in range(100000) %}{% set x = range(100000) | sort %}{% endfor %}',
+    /not ended/,
+  ],
+  ['a wide indent', "{{ 'a\nb' | indent(1000000000) }}", /too long/],
+  [
+    'JSON with a wide indent',
+    '{{ [1] | tojson(indent=1000000000) }}',
+    /indent to be an integer from 0 to 64/,
+  ],
+  ['blanks', ' '.repeat(200_000), /run of more than 1000 blanks/],
+  ['brackets', `{{ ${'('.repeat(50_000)}1${')'.repeat(50_000)} }}`, /nested too deeply/],
+  ['length', 'x'.repeat(1_000_000), /1000000 characters, expected at most 262144/],
+])('%s ends with a reason', (_, source, message) => {
+  expect(() => new JinjaTemplate(source).render({})).toThrow(message);
+});
+
+test('what it costs does not count over renderings', () => {
+  const template = new JinjaTemplate('{% for i in range(50000) %}{{ i }}{% endfor %}');
+  const lengths = Array.from({ length: 20 }, () => template.render({}).length);
+  expect(new Set(lengths)).toEqual(new Set([238_890]));
+});
+
+test.each([
+  ['%Y-%m-%d %H:%M:%S', '2026-03-05 14:07:09'],
+  ['%d %b %Y, %A %-d %B', '05 Mar 2026, Thursday 5 March'],
+  ['%y %a %I %p 100%%', '26 Thu 02 PM 100%'],
+])('strftime_now writes %s', (format, expected) => {
+  expect(strftime(new Date(2026, 2, 5, 14, 7, 9), format)).toBe(expected);
+});
+
+test('strftime_now refuses what it does not know', () => {
+  expect(() => strftime(new Date(), '%Q')).toThrow('strftime_now: %Q is not supported');
+});

@@ -1,0 +1,71 @@
+// Where the library differs from Jinja, as data, and what its nodes say.
+import type { Node, Value } from './engine';
+import { isDict, isList, isNumber, isText, isUndefined, text } from './values';
+
+/** Tests of Jinja that the library answers otherwise. */
+export const TESTS: Readonly<Record<string, (value: Value) => boolean>> = {
+  iterable: (value) => isList(value) || isDict(value) || isText(value) || isUndefined(value),
+  sequence: (value) => isList(value) || isDict(value) || isText(value) || isUndefined(value),
+  number: (value) => isNumber(value) || value.type === 'BooleanValue',
+};
+/** Methods of a dict come before keys of the same name: `x.items` is the method, `x['items']` the key. */
+export const DICT_METHODS = ['items', 'keys', 'values', 'get'];
+/** What a filter of the library takes by name; another name would be left out in silence. */
+const FILTER_NAMES: Readonly<Record<string, readonly string[]>> = {
+  join: ['d'],
+  tojson: ['indent', 'ensure_ascii', 'sort_keys', 'separators'],
+};
+
+/** What these take is made a text, or a list, of whatever it is. */
+export const OF_TEXT = ['trim', 'string', 'upper', 'lower', 'capitalize', 'title', 'replace'];
+export const OF_LIST = [
+  'first',
+  'last',
+  'list',
+  'sort',
+  'unique',
+  'reverse',
+  'join',
+  'map',
+  'select',
+  'reject',
+].concat(['selectattr', 'rejectattr']);
+
+export const mapOf = (value: Value): ReadonlyMap<string, Value> => value.value as Map<string, Value>;
+export const wrapped = (value: Value): Node => ({ type: 'Value', value });
+
+export function checkHashable(value: Value): void {
+  if (isList(value) && value.type !== 'TupleValue')
+    throw new Error('a list cannot be looked for by its value');
+  if (isDict(value)) throw new Error('a dict cannot be looked for by its value');
+}
+
+/** Equal for equal numbers and truth values. */
+export const keyOf = (value: Value): unknown =>
+  isNumber(value) || value.type === 'BooleanValue'
+    ? Number(value.value)
+    : `${value.type} ${text(value, () => undefined)}`;
+
+export const nameOfArgument = ({ type, key }: Node): string | null =>
+  type === 'KeywordArgumentExpression' ? String((key as Node)['value']) : null;
+
+/** The library leaves out arguments that it does not know. */
+export function checkArguments(filter: string, args: readonly Node[]): void {
+  const known = Object.hasOwn(FILTER_NAMES, filter) ? FILTER_NAMES[filter] : undefined;
+  if (known === undefined) return;
+  for (const arg of args) {
+    const name = nameOfArgument(arg);
+    if (name !== null && !known.includes(name))
+      throw new Error(`filter ${filter}: the argument ${name} is not supported`);
+    if (name === null && filter === 'tojson')
+      throw new Error('filter tojson: arguments are supported by name only');
+  }
+  if (filter === 'join' && args.length > 1) throw new Error('filter join: expected one argument');
+}
+
+export function nameOf(node: Node): string {
+  if (node.type === 'Identifier') return `'${String(node['value'])}'`;
+  if (node.type === 'MemberExpression' && node['computed'] !== true)
+    return `'${String((node['property'] as Node)['value'])}'`;
+  return 'a value';
+}

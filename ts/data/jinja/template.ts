@@ -1,0 +1,90 @@
+// A Jinja template as Hugging Face renders chat templates: trim_blocks, lstrip_blocks, Python's texts of values.
+import { reasonOf } from '../../base/text';
+import { Budget, range } from './budget';
+import { strftime } from './clock';
+import { type Node, newScope, parseTemplate } from './engine';
+import { Rendering } from './rendering';
+import { text } from './values';
+
+/** The longest chat templates have some tens of thousands of characters. */
+const MOST_CHARACTERS = 2 ** 18;
+/** The library looks at every blank of a run as a beginning of one. */
+const MOST_BLANKS = 1000;
+
+/** Statements that write nothing by themselves; everything else in a block is an expression whose value is written. */
+const STATEMENTS = [
+  'Set',
+  'If',
+  'For',
+  'Macro',
+  'CallStatement',
+  'FilterStatement',
+  'Break',
+  'Continue',
+  'Comment',
+];
+const BLOCKS = ['body', 'alternate', 'defaultBlock'];
+
+export class JinjaTemplate {
+  private readonly program: Node;
+
+  /** @throws Error that says what does not parse */
+  constructor(source: string) {
+    if (source.length > MOST_CHARACTERS)
+      throw new Error(`it has ${source.length} characters, expected at most ${MOST_CHARACTERS}`);
+    if (new RegExp(`\\s{${MOST_BLANKS + 1}}`).test(source))
+      throw new Error(`it has a run of more than ${MOST_BLANKS} blanks`);
+    this.program = within(() => {
+      const program = parseTemplate(source);
+      markOutputs(program);
+      return program;
+    });
+  }
+
+  /** @throws Error what the template raises, does wrong, or that it takes too long or writes too much */
+  render(variables: Readonly<Record<string, unknown>>): string {
+    return within(() => {
+      const scope = newScope();
+      for (const [name, value] of Object.entries({ ...globals(), ...variables })) scope.set(name, value);
+      const budget = new Budget();
+      return text(new Rendering(scope, budget).run(this.program), budget.steps);
+    });
+  }
+}
+
+const globals = (): Record<string, unknown> => ({
+  true: true,
+  True: true,
+  false: false,
+  False: false,
+  none: null,
+  None: null,
+  range,
+  raise_exception: (message: unknown): never => {
+    throw new Error(String(message));
+  },
+  strftime_now: (format: unknown) => strftime(new Date(), String(format)),
+});
+
+function markOutputs(node: Node): void {
+  for (const block of BLOCKS) {
+    const statements = node[block];
+    if (!Array.isArray(statements)) continue;
+    node[block] = statements.map((statement: Node) => {
+      markOutputs(statement);
+      return STATEMENTS.includes(statement.type) ? statement : { type: 'Output', expression: statement };
+    });
+  }
+}
+
+/** Says in the words of a template what the engine of JavaScript ran into. */
+function within<T>(work: () => T): T {
+  try {
+    return work();
+  } catch (error) {
+    const reason = reasonOf(error);
+    if (/call stack/.test(reason)) throw new Error('it is nested too deeply');
+    if (/Invalid string length|Invalid count value/.test(reason)) throw new Error('a text is too long');
+    throw error;
+  }
+}
