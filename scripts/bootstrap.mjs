@@ -79,10 +79,9 @@ function compileTypeScript() {
 }
 
 async function prepareNative(tests) {
-  const { ensureLibTorch } = require('../dist/install/setup.js');
-  const { buildAddon } = require('../dist/install/build.js');
+  const { buildForMachine, ensureLibTorch } = require('../dist/install/setup.js');
   const libtorch = await ensureLibTorch({}, say);
-  const { built } = buildAddon({ libtorch, tests, rpath: true, cuda: false, log: say });
+  const { built } = buildForMachine({ libtorch, tests, log: say });
   say(`${built ? 'Built' : 'Up to date:'} native addon for LibTorch ${libtorch.version} (${libtorch.dir})`);
 }
 

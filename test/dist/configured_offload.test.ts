@@ -31,6 +31,7 @@ test('offload, prefetch and reduction of the configuration are those of the engi
     critic: false,
     rewardModel: false,
     totalSteps: 1,
+    device: 'cpu',
   });
   try {
     const { options, group } = (engines.actor as Actor).engine;
@@ -57,7 +58,7 @@ test('offload, prefetch and reduction of the configuration are those of the engi
 
 test('gradient_reduction auto asks the plan of the run', () => {
   const auto = (...overrides: string[]) =>
-    gradientReductions(configured(`${FSDP}.gradient_reduction=auto`, ...overrides));
+    gradientReductions(configured(`${FSDP}.gradient_reduction=auto`, ...overrides), 'cpu');
   expect(auto()).toEqual({ actor: 'micro_batch', critic: 'micro_batch' });
   expect(auto('trainer.memory_per_rank=1TiB').actor).toBe('mini_batch');
   expect(auto('trainer.memory_per_rank=1MiB').actor).toBe('micro_batch');

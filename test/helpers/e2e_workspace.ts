@@ -214,6 +214,7 @@ export class Workspace {
         test_freq: 2,
         default_local_dir: this.file('run'),
         num_threads: 1,
+        device: 'cpu',
         logger: ['console'],
       },
     };
@@ -237,6 +238,7 @@ export class Workspace {
         save_freq: 1,
         default_local_dir: this.file('run'),
         num_threads: 1,
+        device: 'cpu',
       },
     };
   }

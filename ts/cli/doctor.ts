@@ -224,7 +224,7 @@ export function explainDevice(info: AddonInfo | null, signs: GpuSigns): DoctorIt
       'gpu',
       'warning',
       found,
-      'With nvcc and a CUDA LibTorch: npm run build:native -- --cuda (docs/install.md).',
+      'With nvcc and a CUDA LibTorch `npx troupe setup` builds one with CUDA (docs/cuda.md).',
     );
   }
   if (!info?.cuda)

@@ -87,7 +87,9 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
     )
     .command('doctor', 'Show what this machine has and lacks', {}, () => choose(() => runDoctor()))
     .command('setup', 'Fetch LibTorch and build the native addon where they are missing', withSetup, (a) =>
-      choose(() => runSetup({ version: a.libtorch ?? null, force: a.force, rebuild: a.rebuild })),
+      choose(() =>
+        runSetup({ version: a.libtorch ?? null, force: a.force, rebuild: a.rebuild, cuda: a.cuda ?? null }),
+      ),
     )
     .option('debug', { type: 'boolean', default: false, describe: 'Show the stack of an error' })
     .demandCommand(1, 'Expected a command')
@@ -298,4 +300,8 @@ const withSetup = (y: Argv) =>
   y
     .option('libtorch', { type: 'string', requiresArg: true, describe: 'Version of LibTorch to fetch' })
     .option('force', { type: 'boolean', default: false, describe: 'Fetch it again' })
-    .option('rebuild', { type: 'boolean', default: false, describe: 'Build the addon from source' });
+    .option('rebuild', { type: 'boolean', default: false, describe: 'Build the addon from source' })
+    .option('cuda', {
+      type: 'boolean',
+      describe: 'Build it with CUDA (--no-cuda: without); default: where LibTorch and nvcc have it',
+    });

@@ -31,6 +31,8 @@ export interface BuildOptions {
   rpath: boolean;
   /** Compile the CUDA kernels and the NCCL communicator. */
   cuda: boolean;
+  /** The CUDA compiler; null: the one that CMake finds. */
+  nvcc?: string | null;
   /** Where to say what is happening. */
   log: (line: string) => void;
 }
@@ -66,6 +68,7 @@ export function buildAddon(options: BuildOptions): BuildResult {
     `--CDTROUPE_TESTS=${options.tests ? 'ON' : 'OFF'}`,
     `--CDTROUPE_RPATH=${options.rpath ? 'ON' : 'OFF'}`,
     `--CDUSE_CUDA=${options.cuda ? 'ON' : 'OFF'}`,
+    ...(options.cuda && options.nvcc ? [`--CDCMAKE_CUDA_COMPILER=${options.nvcc}`] : []),
   ]);
   cmakeJs('build', ['--parallel', String(jobs)]);
   publish({

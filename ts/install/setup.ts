@@ -1,13 +1,16 @@
 import { existsSync, rmSync, utimesSync } from 'node:fs';
 import path from 'node:path';
 import { TroupeError } from '../errors';
-import { addonFor, listAddons, localRecord } from './addons';
-import { buildAddon } from './build';
+import { type Addon, addonFor, listAddons, localRecord } from './addons';
+import { type BuildResult, buildAddon } from './build';
+import { askedByEnvironment, type CudaChoice, chooseCuda } from './cuda_choice';
 import { discoverLibTorch } from './discovery';
 import { fetchLibTorch } from './fetch';
 import { type LibTorch, pinnedVersion } from './libtorch';
 import { packageRoot, writableLibtorchCache } from './package_root';
 import { checkPrerequisites } from './prerequisites';
+
+const BUILD_TOOLS = ['cmake', 'compiler', 'make'];
 
 export interface SetupOptions {
   /** Fetch this version of torch even when another LibTorch is there; null: the pinned one, only when there is none. */
@@ -16,6 +19,8 @@ export interface SetupOptions {
   force?: boolean;
   /** Compile the addon from source although one fits. */
   rebuild?: boolean;
+  /** Build with CUDA, or without; null: TROUPE_CUDA, else with it where LibTorch and nvcc have it. */
+  cuda?: boolean | null;
   log?: (line: string) => void;
 }
 
@@ -27,10 +32,29 @@ export async function runSetup(options: SetupOptions = {}): Promise<number> {
   const log = options.log ?? ((line: string) => console.log(line));
   const libtorch = await ensureLibTorch(options, log);
   log(`LibTorch ${libtorch.version} (${libtorch.variant}) at ${libtorch.dir}`);
-  const addon = options.rebuild ? null : addonFor(listAddons(), libtorch);
+  const choice = chooseCuda(libtorch, options.cuda ?? askedByEnvironment());
+  const found = options.rebuild ? null : addonFor(listAddons(), libtorch);
+  const addon = found !== null && !isToBeReplaced(found, choice, options, log) ? found : null;
   if (addon !== null) log(`Native addon: ${addon.file}`);
-  else buildFromSource(libtorch, log);
+  else buildFromSource(libtorch, choice, log);
   return 0;
+}
+
+/** An addon without CUDA where there could be one with it; or the other way round, where that is asked for. */
+function isToBeReplaced(
+  { file, variant }: Addon,
+  { nvcc, reason }: CudaChoice,
+  options: SetupOptions,
+  log: (line: string) => void,
+): boolean {
+  if (nvcc === null) return variant !== 'cpu' && (options.cuda ?? askedByEnvironment()) === false;
+  if (variant !== 'cpu') return false;
+  const missing = checkPrerequisites(BUILD_TOOLS).find((tool) => !tool.ok);
+  if (missing === undefined) return true;
+  log(
+    `${file} is built without CUDA. There could be one with it, because ${reason}, but: ${missing.found} ${missing.fix}`,
+  );
+  return false;
 }
 
 /** The LibTorch to use, fetched when there is none (or when `options` ask for it). */
@@ -66,17 +90,40 @@ function makeFirst(libtorch: LibTorch): void {
   utimesSync(path.dirname(libtorch.dir), now, now);
 }
 
-function buildFromSource(libtorch: LibTorch, log: (line: string) => void): void {
+function buildFromSource(libtorch: LibTorch, choice: CudaChoice, log: (line: string) => void): void {
   if (!existsSync(path.join(packageRoot, 'CMakeLists.txt'))) {
     throw new TroupeError(
       'NATIVE_UNAVAILABLE',
       `${packageRoot} has neither an addon nor the sources of one: reinstall the package.`,
     );
   }
-  requireTools(['cmake', 'compiler', 'make']);
+  requireTools(BUILD_TOOLS);
   rmSync(localRecord, { force: true });
-  const { addon } = buildAddon({ libtorch, tests: false, rpath: true, cuda: false, log });
+  const { addon } = buildForMachine({ libtorch, tests: false, choice, log });
   log(`Native addon: ${addon}`);
+}
+
+/** Builds the addon for this machine, says whether with CUDA, and why. @throws TroupeError as buildAddon */
+export function buildForMachine({
+  libtorch,
+  tests,
+  choice = chooseCuda(libtorch, askedByEnvironment()),
+  log,
+}: {
+  libtorch: LibTorch;
+  tests: boolean;
+  choice?: CudaChoice;
+  log: (line: string) => void;
+}): BuildResult {
+  const { nvcc, reason } = choice;
+  log(`The native addon is one ${nvcc === null ? 'without' : 'with'} CUDA: ${reason}`);
+  try {
+    return buildAddon({ libtorch, tests, rpath: true, cuda: nvcc !== null, nvcc: nvcc?.file ?? null, log });
+  } catch (error) {
+    if (nvcc !== null && error instanceof TroupeError)
+      error.message += ' It was a build with CUDA: TROUPE_CUDA=0 in the environment leaves CUDA out.';
+    throw error;
+  }
 }
 
 function requireTools(names: string[]): void {

@@ -47,7 +47,10 @@ export function configuredPlan({ file, overrides, gpus, memory }: PlanRequest): 
   const tree = readConfigTree(file, overrides);
   const given = getPath(tree, 'trainer.device');
   const device = given === 'cpu' ? 'cpu' : 'cuda';
-  const notes = given === undefined ? ['trainer.device is not given: planned for cuda'] : [];
+  const notes =
+    given === undefined || given === 'auto'
+      ? [`trainer.device is ${given ?? 'not given'}: planned for cuda`]
+      : [];
   const ranks = askedRanks(tree, gpus);
   // What this version can start, and where, is not the question here.
   const asked = [...overrides, ...ranks.overrides, 'trainer.device=cpu'];

@@ -3,7 +3,7 @@ import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
 import { checkGpus, hasRewardPool, policyRanks, rewardRanks } from '../config/derived/pools';
 import { ulyssesOf } from '../config/derived/ulysses';
-import { countGpus } from '../controller/gpus';
+import { type Device, machineOf } from '../controller/default_device';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { ResourcePools } from '../controller/resource_pools';
 import type { WorkerGroup } from '../controller/worker_group';
@@ -60,6 +60,8 @@ export interface EngineNeeds {
   rewardModel: boolean;
   /** Steps of the whole run: the end of learning-rate schedules, which move once per step. */
   totalSteps: number;
+  /** Where all of them run. */
+  device: Device;
   launcher?: LauncherOptions | Launcher;
 }
 
@@ -98,15 +100,14 @@ type PoolName = 'policy' | 'reward';
 
 function launchPools(
   config: ResolvedConfig,
-  launcher: EngineNeeds['launcher'],
+  { device, launcher }: EngineNeeds,
 ): Promise<ResourcePools<PoolName>> {
   const { trainer, actor_rollout_ref: roles } = config;
-  // Another launcher has machines that are not known here.
-  if (launcher === undefined || !('start' in launcher)) checkGpus(config, countGpus());
+  if (device === 'cuda') checkGpus(config, machineOf(launcher)?.gpus() ?? null);
   const reward = hasRewardPool(config) ? { reward: rewardRanks(config) } : {};
   return ResourcePools.launch<PoolName>({
     pools: { policy: policyRanks(config), ...reward },
-    device: trainer.device,
+    device,
     numThreads: trainer.num_threads ?? undefined,
     launcher,
     collectiveTimeoutMs: roles.nccl_timeout * 1000,
@@ -123,8 +124,8 @@ export const createEngines: CreateEngines = async (config, needs) => {
   const r = config.reward.reward_model;
   if (needs.rewardModel && r.input_tokenizer === null)
     checkSameTokenizer(model.tokenizer_path ?? model.path, r.tokenizer_path ?? (r.model_path as string));
-  const reductions = gradientReductions(config);
-  const pools = await launchPools(config, needs.launcher);
+  const reductions = gradientReductions(config, needs.device);
+  const pools = await launchPools(config, needs);
   try {
     const policy = pools.group('policy');
     const shared = (
@@ -139,8 +140,6 @@ export const createEngines: CreateEngines = async (config, needs) => {
       model: path,
       group,
       ...parallelOptions(fsdp, ulysses, reduce),
-      // Without it an engine takes the GPU that its worker sees.
-      device: config.trainer.device,
       ...(dtype ? { dtype } : {}),
       maxTokensPerMicroBatch: tokensPerRank * ulysses,
       ...(config.trainer.peak_tflops === null ? {} : { peakTflops: config.trainer.peak_tflops }),

@@ -1,4 +1,5 @@
 import type { ResolvedConfig } from '../config/config';
+import type { Device } from '../controller/default_device';
 import type { Reduction } from '../native/bridge';
 import { planPools } from '../planner/from_config';
 
@@ -6,11 +7,14 @@ import { planPools } from '../planner/from_config';
  * When actor and critic sum their gradients. auto: by the plan of the run, where trainer.memory_per_rank says what there is;
  * no weight is read for it.
  */
-export function gradientReductions(config: ResolvedConfig): { actor: Reduction; critic: Reduction } {
+export function gradientReductions(
+  config: ResolvedConfig,
+  device: Device,
+): { actor: Reduction; critic: Reduction } {
   const actor = config.actor_rollout_ref.actor.fsdp_config.gradient_reduction;
   const critic = config.critic.model.fsdp_config.gradient_reduction;
   if (actor !== 'auto' && critic !== 'auto') return { actor, critic };
-  const { device, memory_per_rank: memory } = config.trainer;
+  const { memory_per_rank: memory } = config.trainer;
   const [{ roles }] = planPools(config, { device, memory });
   const of = (name: 'actor' | 'critic'): Reduction =>
     roles.find((role) => role.name === name)?.placement.reduction ?? 'micro_batch';

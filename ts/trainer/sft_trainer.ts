@@ -8,6 +8,7 @@ import { TroupeError } from '../errors';
 import type { Loggers } from '../logging/loggers';
 import { parallelOptions } from '../roles/fsdp_options';
 import { loraOptions, usesLora } from '../roles/lora';
+import { chosenDevice } from './device';
 import { optimOptions } from './engines';
 import { FitLoop, type FitResult, StopRequest, type Training } from './fit_loop';
 import type { Metrics } from './metrics/metrics';
@@ -133,7 +134,7 @@ export class SftTrainer {
     return Actor.create({
       model: model.path,
       worldSize: trainer.n_gpus_per_node * trainer.nnodes,
-      device: trainer.device,
+      device: chosenDevice(config, launcher, (line) => this.options.log?.(line)),
       ...(model.dtype ? { dtype: model.dtype } : {}),
       ...parallelOptions(model.fsdp_config, ulysses, model.fsdp_config.gradient_reduction),
       maxTokensPerMicroBatch: data.max_token_len_per_gpu * ulysses,

@@ -11,6 +11,7 @@ import type { Checkpoint } from '../run/checkpoint_store';
 import { type RunDirectory, writableDirectory, writeDump } from '../run/run_directory';
 import type { TrainerState } from '../run/trainer_state';
 import { configuredReward } from './configured_reward';
+import { chosenDevice } from './device';
 import { type CreateEngines, createEngines, type Engines } from './engines';
 import {
   FitLoop,
@@ -102,6 +103,7 @@ export class Trainer {
         critic: needsCritic(config),
         rewardModel: needsRewardModel(config),
         totalSteps,
+        device: chosenDevice(config, options.launcher, session.say),
         launcher: options.launcher,
       });
       await session.load({ actor: engines.actor, critic: engines.critic });

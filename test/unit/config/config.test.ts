@@ -315,12 +315,15 @@ describe('keys of verl', () => {
       'actor_rollout_ref.ref.fsdp_config.param_offload',
       'critic.model.fsdp_config.offload_policy',
     ];
-    const config = load(keys.map((key) => `${key}=true`));
+    const asked = keys.map((key) => `${key}=true`);
+    const config = load(asked);
+    const nothing = 'on cpu the host is the same memory: nothing is saved';
     expect(config.actor_rollout_ref.ref.fsdp_config.param_offload).toBe(true);
     expect(config.actor_rollout_ref.actor.fsdp_config.param_offload).toBe(false);
-    expect(configNotes(config)).toEqual(
-      keys.map((path) => ({ path, reason: 'on cpu the host is the same memory: nothing is saved' })),
-    );
+    expect(configNotes(config)).toEqual(keys.map((path) => ({ path, reason: `works on a GPU; ${nothing}` })));
+    const onCpu = configNotes(load([...asked, 'trainer.device=cpu']));
+    expect(onCpu).toEqual(keys.map((path) => ({ path, reason: nothing })));
+    expect(configNotes(load([...asked, 'trainer.device=cuda']))).toEqual([]);
     expect(load(['trainer.memory_per_rank=80GiB']).trainer.memory_per_rank).toBe(80 * 2 ** 30);
     expect(failure(['trainer.memory_per_rank=much']).message).toMatch(
       /trainer.memory_per_rank: expected a size such as 80GiB, or a number of bytes, or null, got "much"/,

@@ -229,7 +229,7 @@ describe('a YAML file', () => {
     ['critic.model.path', /environment has no CRITIC_OF_NO_ONE/],
     ['critic.cliprange_value', /resolvers other than/],
     ['algorithm.kl_penalty', /expected one of kl, .* got "full"/],
-    ['trainer.device', /expected one of cpu, cuda, got "npu"/],
+    ['trainer.device', /expected one of auto, cpu, cuda, got "npu"/],
   ])('%s is not mapped', (key, reason) => {
     expect(why(notes.notMapped, key)).toMatch(reason);
     expect(leafPaths(config)).not.toContain(key);

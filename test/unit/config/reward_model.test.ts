@@ -184,7 +184,6 @@ describe('a pool of its own', () => {
     expect(() => checkGpus(config, 1)).toThrow(
       /n_gpus_per_node: expected one GPU per worker, but this machine offers 1, and there are 1 of the policy and 1 of the reward/,
     );
-    expect(() => checkGpus(load(...pool(8)), 1)).not.toThrow(); // on the CPU
     expect(() => checkGpus(load('trainer.device=cuda'), 0)).toThrow(/^trainer\.n_gpus_per_node: .* offers 0/);
     const eight = ['trainer.n_gpus_per_node=6', 'trainer.device=cuda'];
     expect(() => checkGpus(load(...pool(2), ...eight), 8)).not.toThrow();

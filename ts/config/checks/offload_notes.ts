@@ -19,11 +19,14 @@ function sectionsOf(config: ResolvedConfig | ResolvedSftConfig): Readonly<Record
 
 /** Offloading where there is no other memory: every role takes the same path, and saves nothing. */
 export function offloadNotes(config: ResolvedConfig | ResolvedSftConfig): ConfigNote[] {
-  if (config.trainer.device !== 'cpu') return [];
+  const { device } = config.trainer;
+  if (device === 'cuda') return [];
+  const nothing = 'on cpu the host is the same memory: nothing is saved';
+  const reason = device === 'cpu' ? nothing : `works on a GPU; ${nothing}`;
   return Object.entries(sectionsOf(config)).flatMap(([section, values]) =>
     KEYS.filter((key) => values[key] === true).map((key) => ({
       path: `${section}.${key}`,
-      reason: 'on cpu the host is the same memory: nothing is saved',
+      reason,
     })),
   );
 }

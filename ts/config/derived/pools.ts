@@ -49,11 +49,11 @@ export function checkRewardPool(config: ResolvedConfig): void {
 }
 
 /**
- * @param gpus that this machine has; null: not known
+ * @param gpus that this machine has, where engines run on them; null: not known, or not needed
  * @throws ConfigError when the workers of all pools are more
  */
 export function checkGpus(config: ResolvedConfig, gpus: number | null): void {
-  if (config.trainer.device !== 'cuda' || gpus === null) return;
+  if (gpus === null) return;
   const policy = policyRanks(config);
   const reward = hasRewardPool(config) ? rewardRanks(config) : 0;
   if (policy + reward <= gpus) return;
@@ -61,7 +61,9 @@ export function checkGpus(config: ResolvedConfig, gpus: number | null): void {
   const asked = reward === 0 ? `${policy}` : `${policy} of the policy and ${reward} of the reward model`;
   throw new ConfigError(
     `${key}: expected one GPU per worker, but this machine offers ${gpus}, and there are ${asked}` +
-      (reward === 0 ? '' : `: without ${SWITCH} the reward model shares those of the policy`),
+      (reward === 0
+        ? ': use fewer workers, or trainer.device=cpu'
+        : `: without ${SWITCH} the reward model shares those of the policy`),
     key,
   );
 }

@@ -177,7 +177,11 @@ export const sftSchema = {
       1,
       'Worker processes that share the model and the work.',
     ),
-    device: field(choice('cpu', 'cuda'), 'cpu', 'Where the engine runs.'),
+    device: field(
+      choice('auto', 'cpu', 'cuda'),
+      'auto',
+      'Where the engine runs; auto: cuda where the native addon has it and a GPU is visible, else cpu. Printed at the start.',
+    ),
     num_threads: field(
       orNull(count('threads')),
       null,

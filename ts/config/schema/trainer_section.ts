@@ -69,7 +69,11 @@ export const trainerSection = {
     0,
     'Answers of every validation that loggers show; 0: none.',
   ),
-  device: field(choice('cpu', 'cuda'), 'cpu', 'Where the engines run.'),
+  device: field(
+    choice('auto', 'cpu', 'cuda'),
+    'auto',
+    'Where the engines run; auto: cuda where the native addon has it and a GPU is visible, else cpu. Printed at the start.',
+  ),
   num_threads: field(orNull(count('threads')), null, 'LibTorch threads per worker; null: LibTorch’s choice.'),
   peak_tflops: field(
     orNull(above(0)),

@@ -40,7 +40,7 @@ export function importVerl(source: VerlSource): VerlImport {
 
 /** Keys whose default here is not verl's, with what a run of verl would have had. */
 const OTHER_DEFAULTS: readonly (readonly [string, unknown, string])[] = [
-  ['trainer.device', 'cuda', 'cpu'],
+  ['trainer.device', 'cuda', 'auto: cuda where there is one'],
   ['trainer.n_gpus_per_node', 8, '1'],
   ['trainer.logger', ['console', 'wandb'], 'console; metrics.jsonl is always written'],
   ['actor_rollout_ref.actor.clip_ratio_low', 0.2, 'clip_ratio'],
