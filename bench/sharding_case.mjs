@@ -6,7 +6,7 @@ import { writeSafetensors } from './safetensors_file.mjs';
 const VOCABULARY = 4096;
 
 /** A Qwen2 of 8 layers with made-up weights: what it computes does not matter here. */
-export function madeModel() {
+export function madeModel(positions = 1024) {
   const [hidden, intermediate, layers, heads] = [512, 1536, 8, 8];
   const directory = join('.troupe', 'bench', 'sharding-model');
   const shapes = { 'model.embed_tokens.weight': [VOCABULARY, hidden], 'model.norm.weight': [hidden] };
@@ -40,7 +40,7 @@ export function madeModel() {
     num_attention_heads: heads,
     num_key_value_heads: heads,
     hidden_act: 'silu',
-    max_position_embeddings: 1024,
+    max_position_embeddings: positions,
     rms_norm_eps: 1e-6,
     rope_theta: 10000,
     tie_word_embeddings: true,

@@ -18,13 +18,17 @@ const configured = (...overrides: string[]) =>
     ...overrides,
   ]);
 
-test('offload, prefetch and reduction of the configuration are those of the engines', async () => {
+test('offload, prefetch, reduction and capacity of the configuration are those of the engines', async () => {
   const config = configured(
     `${FSDP}.optimizer_offload=true`,
     `${FSDP}.gradient_reduction=mini_batch`,
     'actor_rollout_ref.ref.fsdp_config.param_offload=true',
     'actor_rollout_ref.ref.fsdp_config.forward_prefetch=true',
     'trainer.n_gpus_per_node=2',
+    'actor_rollout_ref.actor.ulysses_sequence_parallel_size=2',
+    'actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2000',
+    'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=3000',
+    'actor_rollout_ref.ref.ulysses_sequence_parallel_size=1',
   );
   const engines = await createEngines(config, {
     reference: true,
@@ -40,8 +44,16 @@ test('offload, prefetch and reduction of the configuration are those of the engi
       offload: { parameters: false, gradients: false, moments: true },
       prefetch: false,
       reduction: 'mini_batch',
+      // Two ranks share a micro-batch, and each has room for so many tokens.
+      ulysses: 2,
+      maxTokens: 4000,
     });
-    expect(reference.options).toMatchObject({ offload: { parameters: true }, prefetch: true });
+    expect(reference.options).toMatchObject({
+      offload: { parameters: true },
+      prefetch: true,
+      ulysses: 1,
+      maxTokens: 3000,
+    });
     const bytes = (name: string) => group.callAll(name, 'stateBytes', () => []);
     for (const { moments, parameters, host } of await bytes('actor')) {
       expect([moments, host.parameters]).toEqual([0, 0]);

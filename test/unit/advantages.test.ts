@@ -272,6 +272,24 @@ describe('optimal-token baselines', () => {
       });
     }
   });
+
+  test('tir_optimal_token_baseline leaves out responses without policy tokens before it forms groups', () => {
+    // Of the first prompt's responses one is all a tool's and one is empty: the third is alone and has no baseline.
+    const inputs: AdvantageInputs = {
+      offsets: [0, 3, 5, 5, 7, 8],
+      responseMask: [1, 1, 1, 0, 0, 1, 1, 1],
+      tokenRewards: [0, 0.5, 1, 0, 4, 0, 2, 3],
+      uid: ['a', 'a', 'a', 'b', 'b'],
+      oldLogProbs: [-1, -0.5, -2, -1, -1, -1, -0.5, -2],
+      sumPiSquared: [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.1],
+    };
+    for (const handleZeroTail of [true, false]) {
+      const result = computeAdvantagesDouble('tir_optimal_token_baseline', inputs, { handleZeroTail });
+      expect([...result.advantages].slice(0, 5)).toEqual([1.5, 1.5, 1, 0, 0]);
+      expect([...result.returns]).toEqual([1.5, 1.5, 1, 4, 4, 2, 2, 3]);
+      expect(result.advantages[5]).not.toBe(2);
+    }
+  });
 });
 
 describe('registry', () => {

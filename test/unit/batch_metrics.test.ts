@@ -4,7 +4,7 @@ import { dataMetrics, PhaseTimer, timingMetrics } from '../../ts/trainer/metrics
 
 describe('global_seqlen', () => {
   test('one rank: everything is the total', () => {
-    const metrics = sequenceLengthMetrics([3, 5, 2], 1);
+    const metrics = sequenceLengthMetrics([3, 5, 2], 1, [[0, 1, 2]]);
     expect(metrics).toEqual({
       'global_seqlen/min': 10,
       'global_seqlen/max': 10,

@@ -29,6 +29,8 @@ export class FakeEngines {
   readonly calls: string[] = [];
   weights = 0.5;
   criticWeights = 0.25;
+  /** Parts that the actor's batches are said to be split into. */
+  dataParallelSize = 1;
   updateOptions: unknown = null;
   /** The batch of every updatePolicy, in order. */
   readonly updates: Batch[] = [];
@@ -45,6 +47,7 @@ export class FakeEngines {
   async create(needs: EngineNeeds): Promise<Engines> {
     return {
       worldSize: 1,
+      dataParallelSize: this.dataParallelSize,
       actor: {
         generate: async (prompts, options) => this.generate(prompts, options),
         computeLogProb: async (batch) => {

@@ -1,5 +1,6 @@
 import { deriveSeed } from '../../ts/base/seed';
 import { Batch } from '../../ts/batch/batch';
+import { aggregate } from '../../ts/trainer/metrics/aggregate';
 import {
   dataMetrics,
   PhaseTimer,
@@ -63,6 +64,50 @@ test('timingMetrics', async () => {
   expect(metrics['timing_per_token_ms/gen']).toBeCloseTo(((metrics['timing_s/gen'] as number) * 1000) / 4, 9);
   expect(metrics['perf/throughput']).toBeCloseTo(8 / (2 * (metrics['timing_s/step'] as number)), 9);
   expect(metrics['perf/total_num_tokens']).toBe(8);
+});
+
+test('a phase that runs twice adds up', async () => {
+  const now = jest.spyOn(performance, 'now');
+  for (const at of [0, 1000, 5000, 7500]) now.mockReturnValueOnce(at);
+  const timer = new PhaseTimer();
+  await timer.time('gen', () => undefined);
+  await expect(timer.time('gen', () => Promise.reject(new Error('given up')))).rejects.toThrow('given up');
+  now.mockRestore();
+  expect(timer.get('gen')).toBe(3.5);
+  expect(timer.metrics()).toEqual({ 'timing_s/gen': 3.5 });
+});
+
+describe('aggregate', () => {
+  // The middle token of the first response is a tool's; the third response has no policy token.
+  const masked = Batch.fromSequences([[1], [1], [1]], [[3, 4, 5], [6], [7]], {
+    responseMask: [1, 0, 1, 1, 0],
+  });
+  const values = Float32Array.of(1, 99, 3, 10, 99);
+  test.each([
+    ['token-mean', 14 / 3],
+    ['token-sum', 14],
+    ['seq-mean-token-sum', 7],
+    ['seq-mean-token-mean', 6],
+    ['seq-mean-token-sum-norm', 0.875],
+  ] as const)('%s', (mode, expected) => {
+    expect(aggregate(values, masked, mode, 8)).toBeCloseTo(expected, 6);
+  });
+
+  test('without policy tokens it is 0', () => {
+    expect(aggregate(values, masked.withResponseMask(new Uint8Array(5)), 'seq-mean-token-mean', 8)).toBe(0);
+  });
+});
+
+test('rolloutDifference: probabilities that are all the same have no correlation', () => {
+  const logProbs = new Float32Array(4).fill(Math.log(0.3));
+  const same = batch
+    .drop(['oldLogProbs', 'rolloutLogProbs'])
+    .with({ oldLogProbs: logProbs, rolloutLogProbs: logProbs });
+  expect(rolloutDifference(same)).toEqual({
+    'training/rollout_probs_diff_max': 0,
+    'training/rollout_probs_diff_mean': 0,
+    'training/rollout_probs_diff_std': 0,
+  });
 });
 
 test('deriveSeed: stable, and different for different parts', () => {

@@ -3,8 +3,9 @@ import { existsSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync 
 import { join } from 'node:path';
 import { registerAdvantageEstimator } from '../../ts/algorithms/advantages';
 import { batchArithmetic } from '../../ts/config/config';
+import { indicesByRank } from '../../ts/engine/shards';
 import type { RewardFunction } from '../../ts/reward/contract/types';
-import { FakeEngines, read, runConfig, runDirectory, trainer } from './fake_run';
+import { FakeEngines, fakeData, read, runConfig, runDirectory, trainer } from './fake_run';
 
 const lines = (directory: string, file = 'metrics.jsonl'): Record<string, number>[] =>
   read(directory, file)
@@ -232,6 +233,71 @@ describe('gdpo', () => {
   ])('%j is refused', (overrides, message) => {
     expect(() => runConfig('x', overrides)).toThrow(message);
   });
+});
+
+describe('metrics of a step', () => {
+  const once = ['trainer.total_training_steps=1', 'trainer.val_before_train=false'];
+
+  test('global_seqlen: tokens of the parts that the ranks get, beside those in the order of the data', async () => {
+    const engines = new FakeEngines();
+    engines.dataParallelSize = 4;
+    const run = trainer({ overrides: [...once, 'trainer.seed=3'], engines });
+    await run.trainer.fit();
+    const batch = engines.updates[0]!;
+    const sums = (parts: number[][]): number[] =>
+      parts.map((part) => part.reduce((sum, i) => sum + (batch.sequenceLens[i] as number), 0));
+    const contiguous = sums([
+      [0, 1],
+      [2, 3],
+      [4, 5],
+      [6, 7],
+    ]);
+    const balanced = sums(indicesByRank(batch, 4));
+    expect([...balanced].sort()).not.toEqual([...contiguous].sort());
+    expect(steps(run.directory)[0]).toMatchObject({
+      'global_seqlen/min': Math.min(...contiguous),
+      'global_seqlen/max': Math.max(...contiguous),
+      'global_seqlen/balanced_min': Math.min(...balanced),
+      'global_seqlen/balanced_max': Math.max(...balanced),
+      'global_seqlen/mean': batch.numTokens / 4,
+    });
+  });
+
+  test('actor/entropy is aggregated as the loss is', async () => {
+    const mode = 'actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum';
+    const run = trainer({ overrides: [...once, mode] });
+    await run.trainer.fit();
+    const batch = run.engines.updates[0]!;
+    const total = batch.get('entropy').reduce((sum, x) => sum + x, 0);
+    expect(steps(run.directory)[0]?.['actor/entropy']).toBeCloseTo(total / batch.size, 6);
+  });
+});
+
+test('each prompt is decoded once, whatever the number of its responses', async () => {
+  const decoded: string[] = [];
+  const data = async () => ({
+    ...fakeData(),
+    decoder: {
+      decode: (tokens: ArrayLike<number>, { skipSpecialTokens }: { skipSpecialTokens: boolean }) => {
+        const text = Array.from(tokens).join(' ');
+        if (!skipSpecialTokens) decoded.push(text);
+        return text;
+      },
+    },
+  });
+  const prompts: string[] = [];
+  const reward: RewardFunction = ({ prompt }) => {
+    prompts.push(prompt);
+    return 1;
+  };
+  const overrides = [
+    'trainer.total_training_steps=1',
+    'trainer.val_before_train=false',
+    'trainer.test_freq=-1',
+  ];
+  await trainer({ overrides, options: { data, reward } }).trainer.fit();
+  expect(decoded).toEqual(['1', '3']);
+  expect(prompts).toEqual(['1', '1', '1', '1', '3', '3', '3', '3']);
 });
 
 test('an estimator of one’s own trains under its name; without it the configuration names those there are', async () => {

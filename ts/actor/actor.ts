@@ -13,6 +13,7 @@ import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../engine/engine_
 import type { EngineOptions } from '../engine/engine_options';
 import { RoleEngine } from '../engine/role_engine';
 import {
+  checkMiniBatches,
   contiguousByRank,
   joinFloats,
   planUpdate,
@@ -23,16 +24,9 @@ import {
 } from '../engine/shards';
 import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
 import { gradientSequences } from './gradient_sequences';
-import { policyBatch } from './policy_batch';
+import { policyBatch, policyColumns } from './policy_batch';
 import type { SamplingOptions } from './sampling';
-import {
-  joinSamples,
-  promptBatch,
-  promptsBatch,
-  resolveSampling,
-  sampledBatch,
-  sampleSeeds,
-} from './sampling';
+import { promptBatch, promptsBatch, resolveSampling, sampledBatch, sampleSeeds } from './sampling';
 import { preparationOf, updateStepwise } from './stepwise_update';
 import { TrainedModel } from './trained_model';
 import type { PolicyLossOptions } from './update_options';
@@ -136,12 +130,9 @@ export class Actor extends TrainedModel {
       ...(loss.useKlLoss ? ['refLogProbs'] : []),
     ];
     this.engine.checkUpdate(where, b, columns, ['rolloutIsWeights']);
-    // A prepared loss is known mini-batch by mini-batch only.
-    const hasGradient = preparation === null ? gradientSequences(b, loss) : null;
-    const shards = planUpdate(where, b, o.miniBatchSize, epochs, this.engine.dataParallelSize, hasGradient);
+    const miniBatchSize = checkMiniBatches(where, b, o.miniBatchSize);
     const started = performance.now();
     if (preparation !== null) {
-      const miniBatchSize = o.miniBatchSize ?? b.size;
       const records = await updateStepwise(
         this.engine,
         b,
@@ -151,6 +142,14 @@ export class Actor extends TrainedModel {
       );
       return this.updateMetrics(b, epochs, started, records);
     }
+    const hasGradient = gradientSequences(b, loss);
+    const shards = planUpdate(
+      policyColumns(b, loss.useKlLoss),
+      miniBatchSize,
+      epochs,
+      this.engine.dataParallelSize,
+      hasGradient,
+    );
     const records = await this.engine.splitCollect(
       'updatePolicy',
       shards.map((shard): [NativePolicyBatch, typeof shard.mini, typeof loss, number] => [
@@ -174,7 +173,8 @@ export class Actor extends TrainedModel {
     checkOptionNames(where, o, ['miniBatchSize', 'epochs']);
     const epochs = countOption(where, 'epochs', o.epochs, RUN_LIMITS.passes, 1);
     this.engine.checkUpdate(where, b, []);
-    const shards = planUpdate(where, b, o.miniBatchSize, epochs, this.engine.dataParallelSize);
+    const miniBatchSize = checkMiniBatches(where, b, o.miniBatchSize);
+    const shards = planUpdate(b.select([]), miniBatchSize, epochs, this.engine.dataParallelSize);
     const started = performance.now();
     const records = await this.engine.splitCollect('updateSft', shards.map(sftArguments), (byRank) =>
       mergeRanks(byRank, shards),
@@ -215,8 +215,7 @@ export class Actor extends TrainedModel {
         return [promptBatch(shard, n, own), native];
       },
     );
-    const result = await splitCollect(group, name, 'generate', shards, joinSamples);
-    return sampledBatch(batch, n, result);
+    return splitCollect(group, name, 'generate', shards, (results) => sampledBatch(batch, n, results));
   }
 
   /** Name of the engine in its workers. */

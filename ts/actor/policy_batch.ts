@@ -20,6 +20,17 @@ export function withGivenLoss(batch: Batch, given: NativeGivenLoss): Batch {
   return batch.with(columns, { granularity });
 }
 
+const OPTIONAL = ['rolloutIsWeights', 'rolloutLogProbs', ...Object.values(GIVEN)];
+
+/** The batch with no more columns than a policy update reads: what is cut over ranks is copied. */
+export const policyColumns = (b: Batch, useRef: boolean): Batch =>
+  b.select([
+    'oldLogProbs',
+    'advantages',
+    ...(useRef ? ['refLogProbs'] : []),
+    ...OPTIONAL.filter((name) => b.has(name)),
+  ]);
+
 /** What the core takes of a batch in a policy update. `hasGradient` [B]: see gradientSequences. */
 export function policyBatch(b: Batch, useRef: boolean, hasGradient: Uint8Array | null): NativePolicyBatch {
   const optional = (name: string): Float32Array | null =>

@@ -9,7 +9,6 @@ import {
 import { RUN_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import { Batch, type Seqs } from '../batch/batch';
-import { toInt32 } from '../batch/columns';
 import { lengthsOf, offsetsOf } from '../batch/layout';
 import type { NativeGenerateResult, NativePromptBatch, NativeSamplingOptions } from '../native/bridge';
 
@@ -101,35 +100,39 @@ export const promptBatch = (prompts: Batch, n: number, seeds: BigUint64Array): N
   seeds,
 });
 
-/** Prompts and what was sampled after them: n sequences per prompt, with rolloutLogProbs and a response mask of ones. */
-export function sampledBatch(prompts: Batch, n: number, result: NativeGenerateResult): Batch {
-  const responseLens = lengthsOf(result.offsets);
-  const repeated = prompts.repeat(n);
-  const lengths = repeated.promptLens.map((length, j) => length + (responseLens[j] as number));
-  const offsets = offsetsOf(lengths);
-  const tokens = new Int32Array(offsets[lengths.length] as number);
-  const from = repeated.get('tokens');
-  for (let j = 0; j < repeated.size; j++) {
-    const at = offsets[j] as number;
-    tokens.set(from.subarray(repeated.seqOffsets[j], repeated.seqOffsets[j + 1]), at);
-    tokens.set(
-      result.tokens.subarray(result.offsets[j], result.offsets[j + 1]),
-      at + (repeated.promptLens[j] as number),
-    );
+/**
+ * Prompts and what was sampled after them: n sequences per prompt, with rolloutLogProbs and a response mask of ones. `results`: of
+ * contiguous parts of the prompts, in their order.
+ */
+export function sampledBatch(prompts: Batch, n: number, results: readonly NativeGenerateResult[]): Batch {
+  const size = prompts.size * n;
+  const promptLens = new Int32Array(size).map((_, j) => prompts.promptLens[Math.floor(j / n)] as number);
+  const responseLens = new Int32Array(size);
+  let first = 0;
+  for (const { offsets } of results) {
+    const lengths = lengthsOf(offsets);
+    responseLens.set(lengths, first);
+    first += lengths.length;
   }
-  const columns = { rolloutLogProbs: result.logProbs };
-  return Batch.fromRagged({ tokens, promptLens: repeated.promptLens, responseLens, columns });
-}
-
-/** Results of contiguous groups of prompts, end to end. */
-export function joinSamples(results: readonly NativeGenerateResult[]): NativeGenerateResult {
-  const first = results[0];
-  if (first !== undefined && results.length === 1) return first;
-  const lengths = results.flatMap((r) => [...lengthsOf(r.offsets)]);
-  const tokens = toInt32(
-    'tokens',
-    results.flatMap((r) => [...r.tokens]),
+  const seqOffsets = offsetsOf(promptLens.map((length, j) => length + (responseLens[j] as number)));
+  const responseOffsets = offsetsOf(responseLens);
+  const tokens = new Int32Array(seqOffsets[size] as number);
+  const rolloutLogProbs = new Float32Array(responseOffsets[size] as number);
+  const asked = prompts.get('tokens');
+  let j = 0;
+  for (const result of results) {
+    rolloutLogProbs.set(result.logProbs, responseOffsets[j]);
+    for (let own = 0; own + 1 < result.offsets.length; own++, j++) {
+      const [prompt, at] = [Math.floor(j / n), seqOffsets[j] as number];
+      tokens.set(asked.subarray(prompts.seqOffsets[prompt], prompts.seqOffsets[prompt + 1]), at);
+      tokens.set(
+        result.tokens.subarray(result.offsets[own], result.offsets[own + 1]),
+        at + (promptLens[j] as number),
+      );
+    }
+  }
+  return Batch.fromRagged(
+    { tokens, promptLens, responseLens, columns: { rolloutLogProbs } },
+    { adopt: true },
   );
-  const logProbs = Float32Array.from(results.flatMap((r) => [...r.logProbs]));
-  return { tokens, offsets: offsetsOf(lengths), logProbs };
 }

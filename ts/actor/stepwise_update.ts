@@ -12,7 +12,7 @@ import type { RoleEngine } from '../engine/role_engine';
 import { planUpdate } from '../engine/shards';
 import type { NativeMetrics, NativePolicyBatch, NativePolicyLossOptions } from '../native/bridge';
 import { bypassLoss, givenLoss } from './given_loss';
-import { policyBatch, withGivenLoss } from './policy_batch';
+import { policyBatch, policyColumns, withGivenLoss } from './policy_batch';
 
 /** The current policy's log-probs [ΣR] of a batch, and entropies when they were asked for. */
 type Evaluate = (
@@ -127,7 +127,8 @@ export async function updateStepwise(
       const steps = await rankZero(group, name, 'optimizerSteps', []);
       await oneToAll(group, name, 'setSteps', [steps, scheduleSteps]);
     }
-    const shards = planUpdate('updatePolicy', prepared.batch, undefined, 1, engine.dataParallelSize);
+    const columns = policyColumns(prepared.batch, o.useRef);
+    const shards = planUpdate(columns, mini.size, 1, engine.dataParallelSize);
     const [record] = await engine.splitCollect(
       'updatePolicy',
       shards.map((shard): [NativePolicyBatch, typeof shard.mini, NativePolicyLossOptions, number] => [

@@ -240,9 +240,11 @@ const tokenBaseline =
       for (const sequence of sequences) addSequence(columns, sequence, scratch);
       scratch.divide();
       const tail = (config.handleZeroTail ?? true) ? zeroTail(sequences) : null;
+      // Where columns count policy tokens, a response without any has no part in them.
+      const group = compact ? sequences.filter(({ first, last }) => last > first) : sequences;
       for (const sequence of sequences) {
         let end = tail?.sequence === sequence ? tail.column : scratch.width;
-        if (sequences.length === 1) end = 0; // a group of one has no baseline
+        if (group.length === 1) end = 0; // a group of one has no baseline
         subtractBaselines(compact, sequence, scratch, end, out.advantages);
       }
     }

@@ -5,7 +5,7 @@ import { firstDifference, makeColumn, toInt32 } from './columns';
 import { fail } from './fail';
 import { permutation, resolveIndices } from './indices';
 import type { Layout } from './layout';
-import { concatColumns, lengthsOf, makeLayout, offsetsFor, takeColumn, takeLayout } from './layout';
+import { concatColumns, makeLayout, offsetsFor, takeColumn, takeLayout } from './layout';
 import type { PaddedInput } from './padded';
 import { unpad } from './padded';
 
@@ -14,6 +14,8 @@ export type Seqs = ArrayLike<ArrayLike<number>>;
 export interface ColumnOptions {
   /** Granularity of columns for which it does not follow from name or length. */
   granularity?: Record<string, Granularity>;
+  /** Typed arrays become the batch's own memory instead of being copied: the caller must not write to them any more. */
+  adopt?: boolean;
 }
 
 export interface RaggedInput {
@@ -37,7 +39,7 @@ function replacement(name: string): string {
  * `responseOffsets` say where each sequence lies.
  *
  * A batch never changes: every operation returns a new one. Arrays that it hands out are its own memory, so treat them as
- * read-only; arrays given to it are copied. Errors are TroupeError INVALID_ARGUMENT.
+ * read-only; arrays given to it are copied, unless it is told to `adopt` them. Errors are TroupeError INVALID_ARGUMENT.
  */
 export class Batch {
   private constructor(
@@ -102,15 +104,11 @@ export class Batch {
 
   private static build(layout: Layout, columns: Record<string, unknown>, o: ColumnOptions): Batch {
     const map = new Map<string, Column>();
-    const given = {
-      tokens: undefined,
-      responseMask: new Uint8Array(layout.numResponseTokens).fill(1),
-      ...columns,
-    };
-    for (const [name, value] of Object.entries(given)) {
+    const responseMask = new Uint8Array(layout.numResponseTokens).fill(1);
+    for (const [name, value] of Object.entries({ tokens: undefined, responseMask, ...columns })) {
       if (name === 'promptLens')
         fail(`column 'promptLens' follows from the prompts; leave it out of columns`);
-      map.set(name, makeColumn(name, value, layout, o.granularity?.[name]));
+      map.set(name, makeColumn(name, value, layout, o.granularity?.[name], o.adopt));
     }
     map.set('promptLens', { granularity: 'sequence', data: layout.promptLens });
     return new Batch(layout, map);
@@ -138,7 +136,7 @@ export class Batch {
     for (const name of first.names) columns.set(name, concatColumns(batches.map((b) => b.column(name))));
     const promptLens = columns.get('promptLens')?.data as Int32Array;
     const responseLens = concatColumns(
-      batches.map((b): Column => ({ granularity: 'sequence', data: lengthsOf(b.responseOffsets) })),
+      batches.map((b): Column => ({ granularity: 'sequence', data: b.responseLens })),
     ).data as Int32Array;
     return new Batch(makeLayout(promptLens, responseLens), columns);
   }
@@ -175,12 +173,12 @@ export class Batch {
 
   /** [B], prompt and response. */
   get sequenceLens(): Int32Array {
-    return lengthsOf(this.layout.seqOffsets);
+    return this.layout.sequenceLens;
   }
 
   /** [B] */
   get responseLens(): Int32Array {
-    return lengthsOf(this.layout.responseOffsets);
+    return this.layout.responseLens;
   }
 
   get names(): string[] {
@@ -251,7 +249,8 @@ export class Batch {
     const map = new Map(this.columns);
     for (const [name, value] of Object.entries(columns)) {
       const present = map.get(name);
-      const added = makeColumn(name, value, this.layout, o.granularity?.[name] ?? present?.granularity);
+      const granularity = o.granularity?.[name] ?? present?.granularity;
+      const added = makeColumn(name, value, this.layout, granularity, o.adopt);
       if (present !== undefined) {
         const at = firstDifference(present, added);
         if (at >= 0) {

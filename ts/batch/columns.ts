@@ -77,10 +77,17 @@ const unitOf: Record<Granularity, string> = {
 };
 
 /**
- * Checks `value` against the layout and stores a copy in the column's own type. A column of response tokens may
+ * Checks `value` against the layout and stores a copy in the column's own type, or with `adopt` the typed array itself where it has
+ * that type. A column of response tokens may
  * also be given per sequence, as an array of arrays. `explicit` settles the granularity of a name that is not a known one.
  */
-export function makeColumn(name: string, value: unknown, layout: Layout, explicit?: Granularity): Column {
+export function makeColumn(
+  name: string,
+  value: unknown,
+  layout: Layout,
+  explicit?: Granularity,
+  adopt = false,
+): Column {
   if (!isArrayLike(value)) {
     throw new TroupeError(
       'INVALID_ARGUMENT',
@@ -107,7 +114,7 @@ export function makeColumn(name: string, value: unknown, layout: Layout, explici
   const dtype = KNOWN[name]?.dtype ?? 'any';
   return {
     granularity,
-    data: granularity === 'sequence' ? copySequence(flat) : copyTokens(name, flat, dtype),
+    data: granularity === 'sequence' ? copySequence(flat) : tokenData(name, flat, dtype, adopt),
   };
 }
 
@@ -177,7 +184,9 @@ function copySequence(value: ArrayLike<unknown>): ColumnData {
   return Array.from(value);
 }
 
-function copyTokens(name: string, value: ArrayLike<unknown>, dtype: Dtype): ColumnData {
+function tokenData(name: string, value: ArrayLike<unknown>, dtype: Dtype, adopt: boolean): ColumnData {
+  if (adopt && dtype === 'float32' && types.isFloat32Array(value)) return value;
+  if (adopt && dtype === 'int32' && types.isInt32Array(value)) return value;
   switch (dtype) {
     case 'int32':
       return toInt32(name, value);

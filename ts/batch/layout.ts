@@ -8,6 +8,8 @@ export interface Layout {
   readonly numResponseTokens: number; // ΣR
   readonly seqOffsets: Int32Array; // [B+1] over tokens
   readonly promptLens: Int32Array; // [B]
+  readonly responseLens: Int32Array; // [B]
+  readonly sequenceLens: Int32Array; // [B]
   readonly responseOffsets: Int32Array; // [B+1] over response tokens
 }
 
@@ -28,9 +30,9 @@ export function offsetsOf(lengths: ArrayLike<number>): Int32Array {
   return offsets;
 }
 
-export function makeLayout(promptLens: Int32Array, responseLens: ArrayLike<number>): Layout {
+export function makeLayout(promptLens: Int32Array, responseLens: Int32Array): Layout {
   const size = promptLens.length;
-  const lengths = new Int32Array(size);
+  const sequenceLens = new Int32Array(size);
   for (let i = 0; i < size; i++) {
     if ((promptLens[i] as number) < 1) {
       throw new TroupeError(
@@ -38,9 +40,9 @@ export function makeLayout(promptLens: Int32Array, responseLens: ArrayLike<numbe
         `[batch] sequence ${i}: expected a prompt of at least one token but it is empty`,
       );
     }
-    lengths[i] = (promptLens[i] as number) + (responseLens[i] as number);
+    sequenceLens[i] = (promptLens[i] as number) + (responseLens[i] as number);
   }
-  const seqOffsets = offsetsOf(lengths);
+  const seqOffsets = offsetsOf(sequenceLens);
   const responseOffsets = offsetsOf(responseLens);
   return {
     size,
@@ -48,6 +50,8 @@ export function makeLayout(promptLens: Int32Array, responseLens: ArrayLike<numbe
     numResponseTokens: responseOffsets[size] as number,
     seqOffsets,
     promptLens,
+    responseLens,
+    sequenceLens,
     responseOffsets,
   };
 }
@@ -65,7 +69,7 @@ export function takeLayout(layout: Layout, indices: Int32Array): Layout {
   for (let j = 0; j < indices.length; j++) {
     const i = indices[j] as number;
     prompts[j] = layout.promptLens[i] as number;
-    responses[j] = (layout.responseOffsets[i + 1] as number) - (layout.responseOffsets[i] as number);
+    responses[j] = layout.responseLens[i] as number;
   }
   return makeLayout(prompts, responses);
 }

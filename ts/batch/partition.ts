@@ -3,56 +3,70 @@ import { TroupeError } from '../errors';
 // Karmarkar-Karp largest differencing (Karmarkar & Karp, 1982) into k sets, in the order of operations of verl's
 // seqlen_balancing, so that partitions are the same.
 
+/** A set of items: a chain through the `next` of all items, so that two sets are joined in one step. */
 interface Part {
   sum: number;
-  items: number[]; // indices, in the order in which they were merged
+  count: number;
+  first: number;
+  last: number;
 }
 
+/** k sets, of which only those with items are listed, largest first: most states hold far fewer than k. */
 interface State {
-  parts: Part[]; // k, largest first
+  parts: Part[];
   spread: number;
 }
 
-function compareParts(a: Part, b: Part, values: ArrayLike<number>): number {
-  if (a.sum !== b.sum) return a.sum - b.sum;
-  if (a.items.length !== b.items.length) return a.items.length - b.items.length;
-  for (let i = 0; i < a.items.length; i++) {
-    const x = a.items[i] as number;
-    const y = b.items[i] as number;
-    if (x !== y) return x - y;
-    const difference = (values[x] as number) - (values[y] as number);
-    if (difference !== 0) return difference;
-  }
-  return 0;
-}
+/** By sum, then by number of items, then by the first item, which no two sets share. */
+const compareParts = (a: Part, b: Part): number => a.sum - b.sum || a.count - b.count || a.first - b.first;
 
-function makeState(parts: Part[], values: ArrayLike<number>): State {
-  parts.sort((a, b) => compareParts(b, a, values));
-  return { parts, spread: (parts[0] as Part).sum - (parts[parts.length - 1] as Part).sum };
+const descending = (a: Part, b: Part): number => compareParts(b, a);
+
+/** `parts`: largest first. */
+function makeState(parts: Part[], k: number): State {
+  const smallest = parts.length < k ? 0 : (parts[k - 1] as Part).sum;
+  return { parts, spread: (parts[0] as Part).sum - smallest };
 }
 
 /** Joins the i-th largest set of one state with the i-th smallest of the other. */
-function mergeStates(a: State, b: State, values: ArrayLike<number>): State {
-  const k = a.parts.length;
-  for (let i = 0; i < k; i++) {
-    const into = a.parts[i] as Part;
-    const from = b.parts[k - 1 - i] as Part;
-    for (const item of from.items) into.items.push(item);
-    into.sum += from.sum;
+function mergeStates(a: State, b: State, k: number, next: Int32Array): State {
+  const free = k - b.parts.length;
+  const parts = b.parts;
+  // The largest sets of `a` meet empty sets of `b`.
+  const alone = a.parts.slice(0, free);
+  for (let i = free; i < a.parts.length; i++) {
+    const [from, into] = [parts[k - 1 - i] as Part, a.parts[i] as Part];
+    next[into.last] = from.first;
+    parts[k - 1 - i] = {
+      sum: into.sum + from.sum,
+      count: into.count + from.count,
+      first: into.first,
+      last: from.last,
+    };
   }
-  return makeState(a.parts, values);
+  const joined = a.parts.length > free;
+  if (joined) parts.sort(descending);
+  return makeState(alone.length === 0 ? parts : mergeSorted(alone, parts), k);
+}
+
+/** Both largest first, as is the result. */
+function mergeSorted(a: readonly Part[], b: readonly Part[]): Part[] {
+  const out: Part[] = [];
+  let j = 0;
+  for (const part of a) {
+    while (j < b.length && descending(b[j] as Part, part) < 0) out.push(b[j++] as Part);
+    out.push(part);
+  }
+  while (j < b.length) out.push(b[j++] as Part);
+  return out;
 }
 
 /** Largest spread first; on a tie the larger biggest set. */
-function comparePriority(a: State, b: State, values: ArrayLike<number>): number {
-  return a.spread !== b.spread
-    ? b.spread - a.spread
-    : compareParts(b.parts[0] as Part, a.parts[0] as Part, values);
-}
+const comparePriority = (a: State, b: State): number =>
+  b.spread - a.spread || compareParts(b.parts[0] as Part, a.parts[0] as Part);
 
 class StateHeap {
   private readonly items: State[] = [];
-  constructor(private readonly values: ArrayLike<number>) {}
 
   get size(): number {
     return this.items.length;
@@ -63,7 +77,7 @@ class StateHeap {
     let i = heap.push(state) - 1;
     while (i > 0) {
       const parent = (i - 1) >> 1;
-      if (comparePriority(heap[parent] as State, state, this.values) <= 0) break;
+      if (comparePriority(heap[parent] as State, state) <= 0) break;
       heap[i] = heap[parent] as State;
       i = parent;
     }
@@ -79,12 +93,9 @@ class StateHeap {
     for (;;) {
       let child = 2 * i + 1;
       if (child >= heap.length) break;
-      if (
-        child + 1 < heap.length &&
-        comparePriority(heap[child + 1] as State, heap[child] as State, this.values) < 0
-      )
+      if (child + 1 < heap.length && comparePriority(heap[child + 1] as State, heap[child] as State) < 0)
         child++;
-      if (comparePriority(last, heap[child] as State, this.values) <= 0) break;
+      if (comparePriority(last, heap[child] as State) <= 0) break;
       heap[i] = heap[child] as State;
       i = child;
     }
@@ -94,47 +105,46 @@ class StateHeap {
 }
 
 /**
- * Splits items into `k` sets of nearly equal sums. `lengths` are the weights; with `equalSize` every set gets the same
- * number of items, which needs `lengths.length % k === 0`. Returns k arrays of indices, each ascending and non-empty.
- * Throws INVALID_ARGUMENT when that is impossible.
+ * Splits items into `k` sets of nearly equal sums. `lengths` are the weights, finite and not negative; with `equalSize` every
+ * set gets the same number of items, which needs `lengths.length % k === 0`. Returns k arrays of indices, each ascending and
+ * non-empty. Throws INVALID_ARGUMENT when that is impossible.
  */
 export function karmarkarKarp(lengths: ArrayLike<number>, k: number, equalSize: boolean): number[][] {
   const n = lengths.length;
-  if (!Number.isInteger(k) || k < 1)
-    throw new TroupeError('INVALID_ARGUMENT', `[partition] expected k >= 1 but got ${k}`);
-  if (n < k)
-    throw new TroupeError('INVALID_ARGUMENT', `[partition] cannot split ${n} items into ${k} non-empty sets`);
-  if (equalSize && n % k !== 0) {
-    throw new TroupeError(
-      'INVALID_ARGUMENT',
-      `[partition] equalSize needs the number of items to divide by k: ${n} % ${k} = ${n % k}`,
-    );
+  if (!Number.isInteger(k) || k < 1) throw invalid(`expected k >= 1 but got ${k}`);
+  if (n < k) throw invalid(`cannot split ${n} items into ${k} non-empty sets`);
+  if (equalSize && n % k !== 0)
+    throw invalid(`equalSize needs the number of items to divide by k: ${n} % ${k} = ${n % k}`);
+  for (let i = 0; i < n; i++) {
+    if (!(Number.isFinite(lengths[i]) && (lengths[i] as number) >= 0))
+      throw invalid(`weight ${i}: expected a finite number >= 0 but got ${String(lengths[i])}`);
   }
   const order = Array.from({ length: n }, (_, i) => i).sort(
     (a, b) => (lengths[a] as number) - (lengths[b] as number) || a - b,
   );
-  const heap = new StateHeap(lengths);
+  const heap = new StateHeap();
   const step = equalSize ? k : 1;
   for (let offset = 0; offset < n; offset += step) {
-    const parts = Array.from({ length: k }, (_, i): Part => {
-      const item = i < step ? (order[offset + i] as number) : undefined;
-      return item === undefined ? { sum: 0, items: [] } : { sum: lengths[item] as number, items: [item] };
-    });
-    heap.push(makeState(parts, lengths));
+    const items = order.slice(offset, offset + step);
+    const parts = items.map((i): Part => ({ sum: lengths[i] as number, count: 1, first: i, last: i }));
+    heap.push(makeState(parts.sort(descending), k));
   }
+  const next = new Int32Array(n);
   while (heap.size > 1) {
     const a = heap.pop();
-    heap.push(mergeStates(a, heap.pop(), lengths));
+    heap.push(mergeStates(a, heap.pop(), k, next));
   }
-  const partitions = heap.pop().parts.map((part) => part.items.sort((a, b) => a - b));
-  const empty = partitions.findIndex((part) => part.length === 0);
-  if (empty >= 0)
-    throw new TroupeError(
-      'INVALID_ARGUMENT',
-      `[partition] set ${empty} of ${k} is empty: the weights are too uneven`,
-    );
-  return partitions;
+  const { parts } = heap.pop();
+  if (parts.length < k) throw invalid(`set ${parts.length} of ${k} is empty: the weights are too uneven`);
+  return parts.map(({ first, count }) => {
+    const items = new Array<number>(count);
+    for (let i = 0, item = first; i < count; i++, item = next[item] as number) items[i] = item;
+    return items.sort((a, b) => a - b);
+  });
 }
+
+const invalid = (message: string): TroupeError =>
+  new TroupeError('INVALID_ARGUMENT', `[partition] ${message}`);
 
 /** verl's estimate of the relative cost of a sequence of L tokens: 24576 L + L², for a 7B-like model. */
 export const sequenceWorkload = (length: number): number => 24576 * length + length * length;
@@ -145,7 +155,7 @@ export const sequenceWorkload = (length: number): number => 24576 * length + len
  * `lengths` [B] with B divisible by k; returns a permutation [B] for `Batch.reorder`.
  */
 export function balanceOrder(lengths: ArrayLike<number>, k: number): number[] {
-  const work = Array.from(lengths, sequenceWorkload);
+  const work = Array.from({ length: lengths.length }, (_, i) => sequenceWorkload(lengths[i] as number));
   return karmarkarKarp(work, k, true).flatMap((part) => {
     const sorted = part.sort((a, b) => (work[a] as number) - (work[b] as number) || a - b);
     const even = sorted.filter((_, i) => i % 2 === 0);

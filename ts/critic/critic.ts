@@ -8,7 +8,7 @@ import { requireBatch } from '../batch/require_batch';
 import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../engine/engine_metrics';
 import type { EngineOptions } from '../engine/engine_options';
 import { RoleEngine } from '../engine/role_engine';
-import { joinFloats, planUpdate, shardByRank, tokenBatch } from '../engine/shards';
+import { checkMiniBatches, joinFloats, planUpdate, shardByRank, tokenBatch } from '../engine/shards';
 import type {
   NativeMiniBatches,
   NativeTokenBatch,
@@ -69,7 +69,9 @@ export class Critic extends TrainedModel {
     const longest = b.responseLens.reduce((max, length) => Math.max(max, length), 0);
     const loss = resolveValueLoss(where, o, longest);
     this.engine.checkUpdate(where, b, ['values', 'returns']);
-    const shards = planUpdate(where, b, o.miniBatchSize, epochs, this.engine.dataParallelSize);
+    const miniBatchSize = checkMiniBatches(where, b, o.miniBatchSize);
+    const columns = b.select(['values', 'returns']);
+    const shards = planUpdate(columns, miniBatchSize, epochs, this.engine.dataParallelSize);
     const started = performance.now();
     const records = await this.engine.splitCollect(
       'updateCritic',

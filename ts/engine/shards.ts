@@ -1,8 +1,9 @@
 import { badOption } from '../base/check_options';
 import type { Batch } from '../batch/batch';
 import { offsetsOf } from '../batch/layout';
-import { karmarkarKarp } from '../batch/partition';
+import { firstWithPrompt } from '../batch/prompts';
 import type { NativeMiniBatches, NativeTokenBatch } from '../native/bridge';
+import { type RankPart, rankParts } from './rank_parts';
 
 /** The part of an update that one rank computes (with Ulysses: one group of ranks). */
 export interface UpdateShard {
@@ -25,10 +26,16 @@ export interface RankShard {
   indices: number[];
 }
 
-/** One part per rank (or group of ranks), balanced by tokens; with fewer sequences than ranks some are empty. */
+/** Indices of the sequences of each rank (or group of ranks): see {@link rankParts}. */
+export function indicesByRank(batch: Batch, worldSize: number): number[][] {
+  return balanced(batch, 0, batch.size, worldSize);
+}
+
+/** The tokens of a batch, one part per rank, balanced by work; with fewer sequences than ranks some are empty. */
 export function shardByRank(batch: Batch, worldSize: number): RankShard[] {
-  return balanced(batch, 0, batch.size, worldSize).map((indices) => ({
-    batch: worldSize === 1 ? batch : batch.take(indices),
+  const tokens = batch.select([]);
+  return indicesByRank(batch, worldSize).map((indices) => ({
+    batch: worldSize === 1 ? batch : tokens.take(indices),
     indices,
   }));
 }
@@ -68,49 +75,59 @@ function balanced(
   start: number,
   end: number,
   worldSize: number,
+  prompts: Int32Array | null = null,
   hasGradient: Uint8Array | null = null,
 ): number[][] {
   const indices = Array.from({ length: end - start }, (_, i) => start + i);
-  const backward = partition(
-    batch,
-    indices.filter((i) => hasGradient?.[i] !== 0),
-    worldSize,
-  );
-  const forward = partition(
-    batch,
-    indices.filter((i) => hasGradient?.[i] === 0),
-    worldSize,
-  );
-  const tokens = (part: number[]): number =>
-    part.reduce((sum, i) => sum + (batch.sequenceLens[i] as number), 0);
-  forward.sort((a, b) => tokens(a) - tokens(b));
-  for (const part of [...backward].sort((a, b) => tokens(b) - tokens(a)))
-    part.push(...(forward.shift() as number[]));
-  return backward.map((part) => part.sort((a, b) => a - b));
-}
-
-/** One set per rank, balanced by tokens. */
-function partition(batch: Batch, indices: number[], worldSize: number): number[][] {
   if (worldSize === 1) return [indices];
-  if (indices.length <= worldSize)
-    return Array.from({ length: worldSize }, (_, rank) => indices.slice(rank, rank + 1));
-  const lengths = indices.map((i) => batch.sequenceLens[i] as number);
-  return karmarkarKarp(lengths, worldSize, false).map((part) => part.map((i) => indices[i] as number));
+  const same = prompts ?? firstWithPrompt(batch);
+  const backward = hasGradient === null ? null : propagated(batch, indices, same, hasGradient);
+  const parts = (kind: number): RankPart[] =>
+    rankParts(
+      batch,
+      backward === null ? indices : indices.filter((_, k) => backward[k] === kind),
+      worldSize,
+      same,
+    );
+  const byRank = parts(1);
+  if (backward === null) return byRank.map((part) => part.indices);
+  const forward = parts(0).sort((a, b) => a.work - b.work);
+  const busiestFirst = byRank
+    .map((part, rank) => ({ rank, work: part.work }))
+    .sort((a, b) => b.work - a.work);
+  const both = byRank.map((part) => part.indices);
+  for (const [i, { rank }] of busiestFirst.entries())
+    both[rank] = [...(both[rank] as number[]), ...(forward[i] as RankPart).indices].sort((a, b) => a - b);
+  return both;
 }
 
 /**
- * Cuts a batch into mini-batches of `size` sequences in order and each of those over the ranks. The counts by which losses
- * are divided are those of the whole mini-batch, so a result depends neither on ranks nor on micro-batches.
- * `hasGradient` [B]: see gradientSequences.
+ * Which of the sequences `indices` the core propagates backwards (1) if they are on one rank: those with a gradient, and others
+ * with their prompt where that costs less than to compute the prompt once more (native/engine/packing.h, `propagation`).
  */
-export function planUpdate(
-  where: string,
+function propagated(
   batch: Batch,
-  size: number | undefined,
-  epochs: number,
-  worldSize: number,
-  hasGradient: Uint8Array | null = null,
-): UpdateShard[] {
+  indices: readonly number[],
+  firstWithPrompt: Int32Array,
+  hasGradient: Uint8Array,
+): Uint8Array {
+  const { promptLens, responseLens } = batch;
+  const withGradient = new Set<number>();
+  const still = new Map<number, number>(); // response tokens without a gradient
+  for (const i of indices) {
+    const prompt = firstWithPrompt[i] as number;
+    if (hasGradient[i] !== 0) withGradient.add(prompt);
+    else still.set(prompt, (still.get(prompt) ?? 0) + (responseLens[i] as number));
+  }
+  return Uint8Array.from(indices, (i) => {
+    const prompt = firstWithPrompt[i] as number;
+    const together = withGradient.has(prompt) && (promptLens[i] as number) >= 2 * (still.get(prompt) ?? 0);
+    return hasGradient[i] !== 0 || together ? 1 : 0;
+  });
+}
+
+/** Sequences per mini-batch, which must divide the batch; default: all. */
+export function checkMiniBatches(where: string, batch: Batch, size: number | undefined): number {
   const miniSize = size ?? batch.size;
   if (batch.size === 0) throw badOption(where, 'the batch has no sequence');
   if (!Number.isInteger(miniSize) || miniSize < 1)
@@ -121,10 +138,28 @@ export function planUpdate(
       `miniBatchSize: ${batch.size} sequences do not divide into mini-batches of ${miniSize} (remainder ${batch.size % miniSize})`,
     );
   }
+  return miniSize;
+}
+
+/**
+ * Cuts a batch into mini-batches of `miniSize` sequences (see {@link checkMiniBatches}) in order and each of those over the ranks. The counts by which losses
+ * are divided are those of the whole mini-batch, so a result depends neither on ranks nor on micro-batches.
+ * `hasGradient` [B]: see gradientSequences.
+ */
+export function planUpdate(
+  batch: Batch,
+  miniSize: number,
+  epochs: number,
+  worldSize: number,
+  hasGradient: Uint8Array | null = null,
+): UpdateShard[] {
   const starts = Array.from({ length: batch.size / miniSize }, (_, m) => m * miniSize);
   const globalTokens = starts.map((start) => maskSum(batch, start, start + miniSize));
   const globalSequences = starts.map(() => miniSize);
-  const parts = starts.map((start) => balanced(batch, start, start + miniSize, worldSize, hasGradient));
+  const prompts = worldSize === 1 ? null : firstWithPrompt(batch);
+  const parts = starts.map((start) =>
+    balanced(batch, start, start + miniSize, worldSize, prompts, hasGradient),
+  );
   return Array.from({ length: worldSize }, (_, rank) => {
     const own = parts.map((byRank) => byRank[rank] as number[]);
     return {

@@ -1,6 +1,7 @@
 // From prompts to scored responses: what a training step and a validation have in common.
 import type { SamplingOptions } from '../actor/sampling';
 import { Batch } from '../batch/batch';
+import { firstWithPrompt } from '../batch/prompts';
 import type { RewardManager, Rewards } from '../reward/contract/types';
 import type { RewardModelEngine } from '../reward_model/reward_model';
 import type { DumpRow } from '../run/run_directory';
@@ -67,13 +68,17 @@ export async function scoreResponses(
   rewardModel: RewardModelEngine | null,
 ): Promise<Scored> {
   const rows = Array.from({ length: batch.size }, (_, i) => i);
-  const inputs = rows.map((i) => decoder.decode(batch.prompt(i), { skipSpecialTokens: false }));
-  const outputs = rows.map((i) => decoder.decode(batch.response(i), { skipSpecialTokens: true }));
+  // A prompt is decoded once, not once per response.
+  const inputs: string[] = [];
+  for (const [i, first] of firstWithPrompt(batch).entries())
+    inputs.push(inputs[first] ?? decoder.decode(batch.prompt(i), { skipSpecialTokens: false }));
+  const responses = rows.map((i) => batch.response(i));
+  const outputs = responses.map((tokens) => decoder.decode(tokens, { skipSpecialTokens: true }));
   const modelScores = await rewardModel?.score(batch);
   const samples = rows.map((i) => ({
     prompt: inputs[i] as string,
     response: outputs[i] as string,
-    responseTokens: batch.response(i),
+    responseTokens: responses[i] as Int32Array,
     groundTruth: batch.get('groundTruth')[i],
     dataSource: batch.get('dataSource')[i] as string,
     extraInfo: batch.get('extraInfo')[i] as Record<string, unknown>,

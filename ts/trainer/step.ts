@@ -2,18 +2,19 @@
 // one pure function.
 import { computeAdvantages } from '../algorithms/advantages';
 import { applyKlPenalty, type KlController } from '../algorithms/kl';
-import { maskedMean } from '../algorithms/masked';
 import { pfPpoResample } from '../algorithms/pf_ppo';
 import { rowSums } from '../algorithms/ragged';
 import { Mt19937 } from '../base/mt19937';
 import { deriveSeed } from '../base/seed';
 import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
+import { indicesByRank } from '../engine/shards';
 import type { RewardManager } from '../reward/contract/types';
 import { advantageOptions, policyLossOptions, trainSampling } from '../roles/settings';
 import { bypassOldLogProbs, correctRollout } from './correction';
 import { type Generation, type Sampled, sampleGroups } from './dynamic_sampling';
 import type { Engines } from './engines';
+import { aggregate } from './metrics/aggregate';
 import { sequenceLengthMetrics, varianceProxyMetrics } from './metrics/batch_metrics';
 import {
   dataMetrics,
@@ -94,11 +95,12 @@ export async function trainStep(
   }
   engines.setPhase(null);
 
+  const ranks = engines.dataParallelSize ?? engines.worldSize;
   const limits = { prompt: config.data.max_prompt_length, response: config.data.max_response_length };
   Object.assign(
     metrics,
     dataMetrics(batch, limits),
-    sequenceLengthMetrics(learnt.sequenceLens, engines.dataParallelSize ?? engines.worldSize),
+    sequenceLengthMetrics(learnt.sequenceLens, ranks, indicesByRank(learnt, ranks)),
     varianceProxyMetrics(learnt, metrics['actor/grad_norm']),
   );
   return { batch, scored, metrics, epoch: sampled.epoch, generatedTokens: sampled.generatedTokens };
@@ -180,7 +182,8 @@ async function oldLogProbs({ config, engines }: StepContext, batch: Batch, metri
   const mfu = engines.inferenceUtilisation?.(batch, (performance.now() - started) / 1000) ?? null;
   if (mfu !== null) metrics['perf/mfu/actor_infer'] = mfu;
   const entropy = result.entropy as Float32Array;
-  metrics['actor/entropy'] = maskedMean(entropy, batch.get('responseMask'));
+  const { loss_agg_mode, loss_scale_factor } = config.actor_rollout_ref.actor;
+  metrics['actor/entropy'] = aggregate(entropy, batch, loss_agg_mode, loss_scale_factor);
   const evaluated = batch.with({
     oldLogProbs: result.logProbs,
     entropy,

@@ -1,5 +1,4 @@
 import { deriveSeed } from '../base/seed';
-import { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
 import type { RewardManager } from '../reward/contract/types';
 import { validationSampling } from '../roles/settings';
@@ -26,23 +25,25 @@ export async function validate(
   const sampling = validationSampling(config);
   const size = config.data.val_batch_size ?? prompts.length;
   const rows: DumpRow[] = [];
-  const batches: Batch[] = [];
+  // Of the batches themselves nothing is kept: they hold every token.
+  const columns = { dataSource: [] as string[], uid: [] as unknown[], reward: [] as unknown[] };
   for (let start = 0; start < prompts.length; start += size) {
     const seed = deriveSeed(config.trainer.seed, 'validation', start);
     const part = prompts.slice(start, start + size);
     const batch = await generateResponses(engines.actor, part, { ...sampling, seed }, `val-${start}`);
     const scored = await scoreResponses(batch, decoder, reward, engines.rewardModel);
-    rows.push(...dumpRows(step, scored));
-    batches.push(scored.batch);
+    for (const [i, row] of dumpRows(step, scored).entries()) {
+      rows.push(row);
+      columns.dataSource.push(scored.batch.get('dataSource')[i] as string);
+      columns.uid.push(scored.batch.get('uid')[i]);
+      columns.reward.push(scored.batch.get('score')[i]);
+    }
   }
   engines.setPhase(null);
-  const all = Batch.concat(batches);
-  const extras = new Set(rows.flatMap((row) => Object.keys(row)));
+  const extras = new Set<string>();
+  for (const row of rows) for (const key of Object.keys(row)) extras.add(key);
   for (const key of ['step', 'input', 'output', 'gts', 'score', 'reward']) extras.delete(key);
-  const variables: Record<string, unknown[]> = { reward: [...all.get('score')] };
+  const variables: Record<string, unknown[]> = { reward: columns.reward };
   for (const key of extras) variables[key] = rows.map((row) => row[key]);
-  return {
-    metrics: validationMetrics(all.get('dataSource') as string[], all.get('uid') as unknown[], variables),
-    rows,
-  };
+  return { metrics: validationMetrics(columns.dataSource, columns.uid, variables), rows };
 }

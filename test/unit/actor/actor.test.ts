@@ -262,6 +262,36 @@ describe('generate', () => {
     });
   });
 
+  test('what the ranks generated comes back in the order of the prompts, whatever the lengths', async () => {
+    // The sample's length is the prompt's first token, its tokens and log-probs name prompt and place.
+    const group = new FakeGroup(
+      {
+        generate: ({ tokens, offsets, n }: Sent & { offsets: Int32Array }) => {
+          const ids = [...offsets.slice(0, -1)].map((start) => tokens[start] as number);
+          const samples = ids.flatMap((id) =>
+            Array.from({ length: n }, (_, k) => new Array(id).fill(10 * id + k)),
+          );
+          const ends = samples.map((_, j) => samples.slice(0, j + 1).flat().length);
+          return {
+            tokens: Int32Array.from(samples.flat()),
+            offsets: Int32Array.from([0, ...ends]),
+            logProbs: Float32Array.from(samples.flat(), (id) => -id),
+          };
+        },
+      },
+      3,
+    );
+    const actor = await create(group);
+    const prompts = [[3], [0, 9], [2], [1, 1, 1]];
+    const b = await actor.generate(prompts, { maxNewTokens: 4, n: 2 });
+    const ids = prompts.flatMap(([id]) =>
+      [0, 1].map((k) => new Array(id as number).fill(10 * (id as number) + k)),
+    );
+    expect(ids.map((_, i) => [...b.prompt(i)])).toEqual(prompts.flatMap((prompt) => [prompt, prompt]));
+    expect(ids.map((_, i) => [...b.response(i)])).toEqual(ids);
+    expect([...b.get('rolloutLogProbs')]).toEqual(ids.flat().map((id) => -id));
+  });
+
   test('seeds depend on seed, prompt and how often it came before, not on the batch', async () => {
     const group = sampler();
     const actor = await create(group);

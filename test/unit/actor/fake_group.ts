@@ -38,11 +38,11 @@ export class FakeGroup {
     };
   }
 
-  async connect(): Promise<void> {}
-
   async memoryInfo(): Promise<object[]> {
     return [{ peakRss: 2 ** 30, allocated: 0, maxAllocated: 0 }];
   }
+
+  async connect(): Promise<void> {}
 
   async createEngine(name: string, options: unknown): Promise<void> {
     if (this.engines.has(name)) throw new Error(`the engine '${name}' exists already`);

@@ -116,6 +116,14 @@ describe('permutations', () => {
     expect(Array.from(permutation(1000, 5, 2)).sort((a, b) => a - b)).toEqual([...Array(1000).keys()]);
   });
 
+  it('stay what they are: a run goes on with the order that it began with, also under another version', () => {
+    expect([...permutation(12, 0, 0)]).toEqual([8, 10, 11, 2, 0, 7, 3, 6, 9, 1, 4, 5]);
+    expect([...permutation(12, 42, 1)]).toEqual([10, 5, 9, 11, 4, 2, 6, 8, 7, 1, 3, 0]);
+    expect([...permutation(12, 7, 300)]).toEqual([7, 6, 10, 1, 0, 2, 11, 9, 4, 8, 5, 3]);
+    expect([...permutation(100_000, 42, 3).slice(0, 6)]).toEqual([41925, 48595, 94109, 85535, 58360, 68823]);
+    expect([...chooseRows(100, 6, 42)]).toEqual([39, 51, 65, 71, 73, 74]);
+  });
+
   it('put every index anywhere equally often', () => {
     const counts = new Int32Array(5);
     for (let seed = 0; seed < 5000; seed++) counts[permutation(5, seed, 0).indexOf(0)]!++;

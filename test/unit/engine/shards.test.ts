@@ -9,18 +9,19 @@ const batch = Batch.fromSequences([[1], [2], [3], [4], [5], [6]], [[1], [1, 1], 
 });
 
 test('each mini-batch is cut over the ranks by tokens; counts stay those of the whole', () => {
-  const shards = planUpdate('update', batch, 3, 2, 2);
+  const shards = planUpdate(batch, 3, 2, 2);
+  // An empty response is no work: sequence 3 goes to the rank with less of it.
   expect(shards.map((s) => s.batch.get('uid'))).toEqual([
-    [0, 1, 3, 4],
-    [2, 5],
+    [0, 1, 5],
+    [2, 3, 4],
   ]);
   expect(shards.map((s) => s.mini)).toEqual([
-    { offsets: [0, 2, 4], globalTokens: [5, 3], globalSequences: [3, 3], epochs: 2 },
-    { offsets: [0, 1, 2], globalTokens: [5, 3], globalSequences: [3, 3], epochs: 2 },
+    { offsets: [0, 2, 3], globalTokens: [5, 3], globalSequences: [3, 3], epochs: 2 },
+    { offsets: [0, 1, 3], globalTokens: [5, 3], globalSequences: [3, 3], epochs: 2 },
   ]);
   expect(shards.map((s) => s.tokens)).toEqual([
-    [2, 1],
-    [3, 2],
+    [2, 2],
+    [3, 1],
   ]);
 });
 
@@ -28,12 +29,12 @@ test('sequences with and without a gradient are balanced apart: ranks run either
   // By tokens alone rank 0 would get the long one, without gradient, and rank 1 all the others.
   const lengths = [1, 1, 1, 1, 1, 9, 1, 1];
   const uneven = Batch.fromSequences(
-    lengths.map(() => [1]),
+    lengths.map((_, i) => [i]),
     lengths.map((length) => new Array(length).fill(1)),
     { uid: lengths.map((_, i) => i) },
   );
   const hasGradient = Uint8Array.of(1, 1, 1, 1, 1, 0, 0, 0);
-  const shards = planUpdate('update', uneven, 8, 1, 2, hasGradient);
+  const shards = planUpdate(uneven, 8, 1, 2, hasGradient);
   const backward = shards.map((s) => (s.hasGradient as Uint8Array).reduce((sum, flag) => sum + flag, 0));
   const forward = shards.map((s) => s.batch.size - (backward[shards.indexOf(s)] as number));
   expect([...backward].sort()).toEqual([2, 3]);
@@ -47,12 +48,38 @@ test('sequences with and without a gradient are balanced apart: ranks run either
     shards.map((s) => (s.batch.get('uid') as number[]).map((i) => hasGradient[i])),
   );
   // Fewer of one kind than ranks.
-  const one = planUpdate('update', uneven, 8, 1, 4, Uint8Array.of(1, 0, 0, 0, 0, 0, 0, 0));
+  const one = planUpdate(uneven, 8, 1, 4, Uint8Array.of(1, 0, 0, 0, 0, 0, 0, 0));
   expect(one.flatMap((s) => s.batch.get('uid') as number[]).sort()).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
 });
 
+test('sequences without a gradient stay with their prompt where the core propagates them with it', () => {
+  // A long prompt with short responses: to propagate the second costs less than to compute the prompt once more.
+  const long = new Array(40).fill(3);
+  const mixed = Batch.fromSequences(
+    [long, long, [1], [2], [4], [5]],
+    [
+      [1, 1],
+      [1, 1],
+      [1, 1],
+      [1, 1],
+      [1, 1],
+      [1, 1],
+    ],
+    { uid: [0, 1, 2, 3, 4, 5] },
+  );
+  const shards = planUpdate(mixed, 6, 1, 2, Uint8Array.of(1, 0, 1, 1, 0, 0));
+  const together = shards.map((s) => (s.batch.get('uid') as number[]).filter((uid) => uid < 2));
+  expect(together.map((uids) => uids.length).sort()).toEqual([0, 2]);
+});
+
+test.each([1, 2])('a hundred thousand sequences without a gradient on %i ranks', (ranks) => {
+  const many = Batch.fromSequences(new Array(130_000).fill([1]), new Array(130_000).fill([1]));
+  const shards = planUpdate(many, 130_000, 1, ranks, new Uint8Array(130_000).fill(1, 0, 1));
+  expect(shards.reduce((sum, s) => sum + s.batch.size, 0)).toBe(130_000);
+});
+
 test('ranks without sequences take part with none', () => {
-  const shards = planUpdate('update', batch, 2, 1, 3);
+  const shards = planUpdate(batch, 2, 1, 3);
   expect(shards.map((s) => [...s.mini.offsets])).toEqual([
     [0, 1, 2, 3],
     [0, 1, 2, 3],
@@ -62,7 +89,10 @@ test('ranks without sequences take part with none', () => {
 });
 
 test('results of balanced shards go back to the order of the batch', () => {
-  const shards = shardByRank(batch, 4);
+  const shards = shardByRank(batch.with({ oldLogProbs: new Float32Array(9) }), 4);
+  // What log-probs do not need is not copied.
+  for (const shard of shards)
+    expect(shard.batch.names.sort()).toEqual(['promptLens', 'responseMask', 'tokens']);
   expect(shards.flatMap((s) => s.indices).sort()).toEqual([0, 1, 2, 3, 4, 5]);
   const own = shards.map(({ batch: part }) =>
     Float32Array.from({ length: part.numResponseTokens }, (_, t) => part.get('responseMask')[t] as number),

@@ -5,12 +5,12 @@ import type { Metrics } from './metrics';
 
 /**
  * global_seqlen/{min,max,minmax_diff,balanced_min,balanced_max,mean}: tokens per rank (with Ulysses: per group of ranks). `lengths` [B] in the order of the data,
- * of which each of `ranks` gets a contiguous part; `balanced`: the parts that they really get (default: the same).
+ * of which each of `ranks` would get a contiguous part; `balanced`: the parts that they really get.
  */
 export function sequenceLengthMetrics(
   lengths: NumberArray,
   ranks: number,
-  balanced: readonly (readonly number[])[] = contiguous(lengths.length, ranks),
+  balanced: readonly (readonly number[])[],
 ): Metrics {
   const sums = (parts: readonly (readonly number[])[]): number[] =>
     parts.map((part) => part.reduce((sum, i) => sum + (lengths[i] as number), 0));
@@ -49,11 +49,14 @@ export function varianceProxyMetrics(batch: Batch, gradNorm: number | undefined)
   if (!count.some((tokens) => tokens > 0)) return {};
   const logProbs = batch.get('oldLogProbs');
   const sumPiSquared = batch.get('sumPiSquared');
+  const { responseOffsets } = batch;
   const masked = (value: (t: number) => number): Float64Array =>
-    rowSums(
-      Float64Array.from({ length: mask.length }, (_, t) => (mask[t] ? value(t) : 0)),
-      batch.responseOffsets,
-    );
+    new Float64Array(batch.size).map((_, i) => {
+      let sum = 0;
+      for (let t = responseOffsets[i] as number; t < (responseOffsets[i + 1] as number); t++)
+        if (mask[t]) sum += value(t);
+      return sum;
+    });
   const energy = (t: number): number => 1 - 2 * Math.exp(logProbs[t] as number) + (sumPiSquared[t] as number);
   const meanOf = (sums: Float64Array, i: number): number =>
     (sums[i] as number) / ((count[i] as number) + 1e-8);

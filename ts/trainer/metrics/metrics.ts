@@ -1,6 +1,9 @@
-import { maskedMean, summary } from '../../algorithms/masked';
+import { summary } from '../../algorithms/masked';
 import { type NumberArray, rowSums } from '../../algorithms/ragged';
 import type { Batch } from '../../batch/batch';
+
+/** verl's `masked_mean` adds it to the count. */
+const MEAN_EPSILON = 1e-8;
 
 /** Metric name -> value, under verl's names (reference: `compute_data_metrics`, `compute_timing_metrics`). */
 export type Metrics = Record<string, number>;
@@ -13,19 +16,19 @@ function addSummary(metrics: Metrics, name: string, values: NumberArray, mask?: 
   metrics[`${name}/min`] = stats.min;
 }
 
-/** Unbiased variance over the mask; 0 with fewer than two entries. */
-function variance(values: NumberArray, mask: NumberArray): number {
+/** Unbiased variance of `value` at each entry of the mask; 0 with fewer than two entries. Nothing is stored: a batch may be large. */
+function variance(value: (i: number) => number, mask: NumberArray): number {
   let count = 0;
   let sum = 0;
-  for (let i = 0; i < values.length; i++) {
+  for (let i = 0; i < mask.length; i++) {
     if (!mask[i]) continue;
     count++;
-    sum += values[i] as number;
+    sum += value(i);
   }
   if (count < 2) return 0;
   const mean = sum / count;
   let squares = 0;
-  for (let i = 0; i < values.length; i++) if (mask[i]) squares += ((values[i] as number) - mean) ** 2;
+  for (let i = 0; i < mask.length; i++) if (mask[i]) squares += (value(i) - mean) ** 2;
   return squares / (count - 1);
 }
 
@@ -62,8 +65,9 @@ export function dataMetrics(batch: Batch, limits: { prompt: number; response: nu
     const values = batch.get('values');
     const returns = batch.get('returns');
     addSummary(metrics, 'critic/values', values, mask);
-    const errors = Float64Array.from(returns, (value, t) => value - (values[t] as number));
-    metrics['critic/vf_explained_var'] = 1 - variance(errors, mask) / (variance(returns, mask) + 1e-5);
+    const errors = variance((t) => (returns[t] as number) - (values[t] as number), mask);
+    const spread = variance((t) => returns[t] as number, mask);
+    metrics['critic/vf_explained_var'] = 1 - errors / (spread + 1e-5);
   }
   addLengths(metrics, 'response_length', lengths, limits.response);
   addLengths(
@@ -87,28 +91,43 @@ export function dataMetrics(batch: Batch, limits: { prompt: number; response: nu
  */
 export function rolloutDifference(batch: Batch): Metrics {
   const mask = batch.get('responseMask');
-  const rollout = Float64Array.from(batch.get('rolloutLogProbs'), Math.exp);
-  const actor = Float64Array.from(batch.get('oldLogProbs'), Math.exp);
-  const difference = actor.map((probability, t) => Math.abs(probability - (rollout[t] as number)));
-  const stats = summary(difference, mask);
-  if (!stats) return {};
-  const metrics: Metrics = {
-    'training/rollout_probs_diff_max': stats.max,
-    'training/rollout_probs_diff_mean': stats.mean,
-    'training/rollout_probs_diff_std': Math.sqrt(variance(difference, mask)),
-  };
-  const [meanRollout, meanActor] = [maskedMean(rollout, mask), maskedMean(actor, mask)];
-  const scale = Math.sqrt(variance(rollout, mask) * variance(actor, mask));
-  if (scale > 0) {
-    let products = 0;
-    let count = 0;
-    for (let t = 0; t < actor.length; t++) {
-      if (!mask[t]) continue;
-      products += ((rollout[t] as number) - meanRollout) * ((actor[t] as number) - meanActor);
-      count++;
-    }
-    metrics['training/rollout_actor_probs_pearson_corr'] = products / (count - 1) / scale;
+  const [rolloutLogProbs, oldLogProbs] = [batch.get('rolloutLogProbs'), batch.get('oldLogProbs')];
+  let count = 0;
+  let max = Number.NEGATIVE_INFINITY;
+  const sum = { difference: 0, rollout: 0, actor: 0 };
+  // Two passes take each exponential twice: columns of doubles would be larger than the batch.
+  for (let t = 0; t < mask.length; t++) {
+    if (!mask[t]) continue;
+    const [p, q] = [Math.exp(rolloutLogProbs[t] as number), Math.exp(oldLogProbs[t] as number)];
+    const difference = Math.abs(q - p);
+    if (difference > max || Number.isNaN(difference)) max = difference;
+    count++;
+    sum.difference += difference;
+    sum.rollout += p;
+    sum.actor += q;
   }
+  if (count === 0) return {};
+  const centre = (total: number): number => total / (count + MEAN_EPSILON);
+  const mean = { difference: sum.difference / count, rollout: sum.rollout / count, actor: sum.actor / count };
+  const [rolloutCentre, actorCentre] = [centre(sum.rollout), centre(sum.actor)];
+  const squares = { difference: 0, rollout: 0, actor: 0 };
+  let products = 0;
+  for (let t = 0; t < mask.length; t++) {
+    if (!mask[t]) continue;
+    const [p, q] = [Math.exp(rolloutLogProbs[t] as number), Math.exp(oldLogProbs[t] as number)];
+    squares.difference += (Math.abs(q - p) - mean.difference) ** 2;
+    squares.rollout += (p - mean.rollout) ** 2;
+    squares.actor += (q - mean.actor) ** 2;
+    products += (p - rolloutCentre) * (q - actorCentre);
+  }
+  const variance = (total: number): number => (count < 2 ? 0 : total / (count - 1));
+  const metrics: Metrics = {
+    'training/rollout_probs_diff_max': max,
+    'training/rollout_probs_diff_mean': mean.difference,
+    'training/rollout_probs_diff_std': Math.sqrt(variance(squares.difference)),
+  };
+  const scale = Math.sqrt(variance(squares.rollout) * variance(squares.actor));
+  if (scale > 0) metrics['training/rollout_actor_probs_pearson_corr'] = products / (count - 1) / scale;
   return metrics;
 }
 

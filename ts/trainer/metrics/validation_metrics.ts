@@ -7,61 +7,115 @@ import type { Metrics } from './metrics';
 const RESAMPLES = 1000;
 const BOOTSTRAP_SEED = 42;
 
-function mean(values: readonly number[]): number {
+function mean(values: ArrayLike<number>): number {
   let sum = 0;
-  for (const value of values) sum += value;
+  for (let i = 0; i < values.length; i++) sum += values[i] as number;
   return sum / values.length;
 }
 
 /** Population standard deviation. */
-function deviation(values: readonly number[]): number {
+function deviation(values: ArrayLike<number>): number {
   const centre = mean(values);
-  return Math.sqrt(mean(values.map((value) => (value - centre) ** 2)));
-}
-
-/** 1000 resamples of `size` out of `n`, the same ones on every call. */
-function resamples(n: number, size: number): number[][] {
-  const random = new Mt19937(BOOTSTRAP_SEED);
-  return Array.from({ length: RESAMPLES }, () => Array.from({ length: size }, () => random.nextBelow(n)));
-}
-
-/** The value of the most frequent prediction: its first occurrence; ties go to the prediction seen first. */
-function majority(
-  indices: readonly number[],
-  values: readonly number[],
-  predictions: readonly unknown[],
-): number {
-  const counts = new Map<unknown, { count: number; first: number }>();
-  for (const i of indices) {
-    const entry = counts.get(predictions[i]);
-    if (entry) entry.count++;
-    else counts.set(predictions[i], { count: 1, first: i });
+  let sum = 0;
+  for (let i = 0; i < values.length; i++) {
+    const apart = (values[i] as number) - centre;
+    sum += apart * apart;
   }
-  let best = { count: 0, first: 0 };
-  for (const entry of counts.values()) if (entry.count > best.count) best = entry;
-  return values[best.first] as number;
+  return Math.sqrt(sum / values.length);
 }
 
-function promptMetrics(values: readonly number[], predictions: readonly unknown[] | null): Metrics {
-  const n = values.length;
-  const metrics: Metrics = { [`mean@${n}`]: mean(values) };
-  if (n === 1) return metrics;
-  metrics[`std@${n}`] = deviation(values);
+/** Resamples of `size` out of `n`, [1000 * size]: the same for all prompts, so they are drawn once. */
+class Resamples {
+  private readonly drawn = new Map<string, Int32Array>();
+
+  of(n: number, size: number): Int32Array {
+    const key = `${n} ${size}`;
+    let draws = this.drawn.get(key);
+    if (draws === undefined) {
+      const random = new Mt19937(BOOTSTRAP_SEED);
+      draws = Int32Array.from({ length: RESAMPLES * size }, () => random.nextBelow(n));
+      this.drawn.set(key, draws);
+    }
+    return draws;
+  }
+}
+
+/** The largest and the smallest value of each resample; NaN where it has one. */
+function extremes(draws: Int32Array, values: Float64Array): { best: Float64Array; worst: Float64Array } {
+  const [best, worst] = [new Float64Array(RESAMPLES), new Float64Array(RESAMPLES)];
+  const size = draws.length / RESAMPLES;
+  for (let r = 0, at = 0; r < RESAMPLES; r++) {
+    let high = values[draws[at] as number] as number;
+    let low = high;
+    for (const end = at++ + size; at < end; at++) {
+      const value = values[draws[at] as number] as number;
+      if (value > high || Number.isNaN(value)) high = value;
+      if (value < low || Number.isNaN(value)) low = value;
+    }
+    best[r] = high;
+    worst[r] = low;
+  }
+  return { best, worst };
+}
+
+/** In each resample the first response with the most frequent prediction; ties go to the prediction seen first. */
+function majorities(draws: Int32Array, predictions: readonly unknown[]): Int32Array {
+  const ids = new Map<unknown, number>();
+  for (const prediction of predictions) if (!ids.has(prediction)) ids.set(prediction, ids.size);
+  const idOf = Int32Array.from(predictions, (prediction) => ids.get(prediction) as number);
+  const counts = new Int32Array(ids.size);
+  const size = draws.length / RESAMPLES;
+  const winners = new Int32Array(RESAMPLES);
+  for (let r = 0; r < RESAMPLES; r++) {
+    counts.fill(0);
+    const start = r * size;
+    let most = 0;
+    for (let at = start; at < start + size; at++) {
+      const id = idOf[draws[at] as number] as number;
+      const count = (counts[id] as number) + 1;
+      counts[id] = count;
+      if (count > most) most = count;
+    }
+    let first = start;
+    while (counts[idOf[draws[first] as number] as number] !== most) first++;
+    winners[r] = draws[first] as number;
+  }
+  return winners;
+}
+
+/** The metrics of one prompt for each variable, of which `variables` has the values of its n responses. */
+function promptMetrics(
+  variables: readonly Float64Array[],
+  predictions: readonly unknown[] | null,
+  n: number,
+  resamples: Resamples,
+): Metrics[] {
+  const all = variables.map((values): Metrics => ({ [`mean@${n}`]: mean(values) }));
+  if (n === 1) return all;
   const sizes: number[] = [];
   for (let size = 2; size < n; size *= 2) sizes.push(size);
   sizes.push(n);
+  for (const [v, values] of variables.entries()) (all[v] as Metrics)[`std@${n}`] = deviation(values);
   for (const size of sizes) {
-    const draws = resamples(n, size);
-    const add = (name: string, reduce: (draw: number[]) => number): void => {
-      const results = draws.map(reduce);
-      metrics[`${name}@${size}/mean`] = mean(results);
-      metrics[`${name}@${size}/std`] = deviation(results);
-    };
-    add('best', (draw) => Math.max(...draw.map((i) => values[i] as number)));
-    add('worst', (draw) => Math.min(...draw.map((i) => values[i] as number)));
-    if (predictions) add('maj', (draw) => majority(draw, values, predictions));
+    const draws = resamples.of(n, size);
+    const winners = predictions && majorities(draws, predictions);
+    for (const [v, values] of variables.entries()) {
+      const metrics = all[v] as Metrics;
+      const add = (name: string, results: ArrayLike<number>): void => {
+        metrics[`${name}@${size}/mean`] = mean(results);
+        metrics[`${name}@${size}/std`] = deviation(results);
+      };
+      const { best, worst } = extremes(draws, values);
+      add('best', best);
+      add('worst', worst);
+      if (winners)
+        add(
+          'maj',
+          best.map((_, r) => values[winners[r] as number] as number),
+        );
+    }
   }
-  return metrics;
+  return all;
 }
 
 /** Rows with the same key, in order of first appearance. */
@@ -89,23 +143,29 @@ export function processValidationMetrics(
 ): Record<string, Record<string, Metrics>> {
   const result: Record<string, Record<string, Metrics>> = {};
   const all = dataSources.map((_, i) => i);
+  const resamples = new Resamples();
   for (const [source, rows] of rowsBy(dataSources, all)) {
     const bySource: Record<string, Metrics> = {};
     const prompts = [...rowsBy(uids, rows).values()];
     const predictions = variables['pred'];
-    for (const [name, column] of Object.entries(variables)) {
-      if (!rows.every((row) => isNumeric(column[row]))) continue;
-      const perPrompt = prompts.map((group) =>
-        promptMetrics(
-          group.map((row) => Number(column[row])),
-          predictions ? group.map((row) => predictions[row]) : null,
-        ),
-      );
-      const names = new Set(perPrompt.flatMap((metrics) => Object.keys(metrics)));
+    const numeric = Object.entries(variables).filter(([, column]) =>
+      rows.every((row) => isNumeric(column[row])),
+    );
+    const perPrompt = prompts.map((group) =>
+      promptMetrics(
+        numeric.map(([, column]) => Float64Array.from(group, (row) => Number(column[row]))),
+        predictions ? group.map((row) => predictions[row]) : null,
+        group.length,
+        resamples,
+      ),
+    );
+    for (const [v, [name]] of numeric.entries()) {
+      const ofVariable = perPrompt.map((metrics) => metrics[v] as Metrics);
+      const names = new Set(ofVariable.flatMap((metrics) => Object.keys(metrics)));
       bySource[name] = Object.fromEntries(
         [...names].map((metric) => [
           metric,
-          mean(perPrompt.flatMap((m) => (metric in m ? [m[metric] as number] : []))),
+          mean(ofVariable.flatMap((m) => (metric in m ? [m[metric] as number] : []))),
         ]),
       );
     }

@@ -1,0 +1,204 @@
+// node bench/controller.mjs [--ranks 64] [--prompts 8192] [--samples 16] [--tokens 2048] [--dist DIR]: seconds and memory of the
+// trainer process for batches of a hundred thousand sequences, and how often prompts are computed. See docs/benchmarks.md.
+// The workers are simulated in this process: what they get and give goes through the real frames, what they compute is made up.
+import { readFileSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { cpus } from 'node:os';
+import { resolve } from 'node:path';
+import { parseArgs } from 'node:util';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import { Random } from './random.mjs';
+import { madeModel } from './sharding_case.mjs';
+
+const { values } = parseArgs({
+  options: {
+    ranks: { type: 'string', default: '64' },
+    prompts: { type: 'string', default: '8192' },
+    samples: { type: 'string', default: '16' },
+    tokens: { type: 'string', default: '2048' },
+    dist: { type: 'string', default: 'dist' },
+  },
+});
+const [ranks, prompts, samples, tokens] = [values.ranks, values.prompts, values.samples, values.tokens].map(
+  Number,
+);
+const require = createRequire(import.meta.url);
+const { Actor, balanceOrder, karmarkarKarp } = require(resolve(values.dist, 'index.js'));
+const { encodeMessage, MessageDecoder } = require(resolve(values.dist, 'worker/transport.js'));
+
+setFlagsFromString('--expose-gc');
+const collectGarbage = runInNewContext('gc');
+const GIB = 2 ** 30;
+const VOCABULARY = 4096;
+
+/** What a worker would see of a message. */
+function throughFrames(message) {
+  const decoder = new MessageDecoder();
+  let whole = null;
+  for (const frame of encodeMessage(message)) whole = decoder.push(frame);
+  return whole;
+}
+
+/** Stands in for the log-prob of a token: tells which token a result belongs to. */
+const logProbOf = (token, place) => -((token % 97) + (place % 13) / 16);
+
+/** Lengths with a long tail, as those of answers: `longest` at most, half of it on average. */
+const responseLength = (random, longest) =>
+  Math.min(longest, Math.max(1, Math.round((longest / 2) * Math.exp(0.6 * random.normal() - 0.18))));
+
+/** As many workers as asked for, one after another; `seconds` is the time that is theirs and not the trainer's. */
+class SimulatedGroup {
+  seconds = 0;
+  promptsComputed = 0;
+
+  constructor(worldSize, response) {
+    this.worldSize = worldSize;
+    this.response = response;
+  }
+
+  buildInfo() {
+    return { version: '0', libtorch: '0', cuda: false, deviceCount: 0, threads: 1 };
+  }
+
+  async memoryInfo() {
+    return [{ peakRss: 0, allocated: 0, maxAllocated: 0 }];
+  }
+
+  async connect() {}
+
+  async createEngine() {}
+
+  async closeEngine() {}
+
+  async callAll(engine, method, args) {
+    const results = [];
+    for (let rank = 0; rank < this.worldSize; rank++) {
+      const own = typeof args === 'function' ? args(rank) : args[rank];
+      const request = throughFrames({ type: 'callEngine', requestId: rank + 1, engine, method, args: own });
+      const started = performance.now();
+      const value = this[method]?.(...request.args) ?? [];
+      this.seconds += (performance.now() - started) / 1000;
+      results.push(throughFrames({ type: 'result', requestId: rank + 1, value }).value);
+    }
+    return results;
+  }
+
+  generate({ offsets, n }) {
+    const random = new Random(offsets.length);
+    const lengths = Array.from({ length: (offsets.length - 1) * n }, () => this.response(random));
+    const ends = new Int32Array(lengths.length + 1);
+    for (const [i, length] of lengths.entries()) ends[i + 1] = ends[i] + length;
+    const made = new Int32Array(ends[lengths.length]);
+    for (let t = 0; t < made.length; t++) made[t] = (t * 31) % VOCABULARY;
+    return { tokens: made, offsets: ends, logProbs: new Float32Array(made.length).fill(-1) };
+  }
+
+  computeLogProb({ tokens: ids, seqOffsets, promptLens }) {
+    const seen = new Set();
+    const out = new Float32Array(ids.length - promptLens.reduce((sum, length) => sum + length, 0));
+    let at = 0;
+    for (let i = 0; i < promptLens.length; i++) {
+      const start = seqOffsets[i] + promptLens[i];
+      seen.add(
+        Buffer.from(ids.buffer, ids.byteOffset + 4 * seqOffsets[i], 4 * promptLens[i]).toString('latin1'),
+      );
+      for (let t = start; t < seqOffsets[i + 1]; t++) out[at++] = logProbOf(ids[t], t - start);
+    }
+    this.promptsComputed += seen.size;
+    return { logProbs: out, entropy: null, sumPiSquared: null };
+  }
+}
+
+function makePrompts(count, random) {
+  return Array.from({ length: count }, (_, i) =>
+    Int32Array.from({ length: 100 + random.integer(200) }, (_, t) =>
+      t < 4 ? (i >> (4 * t)) % 16 : (t * 7) % VOCABULARY,
+    ),
+  );
+}
+
+/** Seconds of `work` that are the trainer's, and the peak of the process's memory meanwhile. */
+async function measured(name, group, work) {
+  collectGarbage();
+  writeFileSync('/proc/self/clear_refs', '5');
+  group.seconds = 0;
+  const started = performance.now();
+  const result = await work();
+  const seconds = (performance.now() - started) / 1000 - group.seconds;
+  const peak = Number(/VmHWM:\s+(\d+)/.exec(readFileSync('/proc/self/status', 'utf8'))[1]) * 1024;
+  console.log(`| ${name} | ${seconds.toFixed(2)} | ${(peak / GIB).toFixed(2)} |`);
+  return result;
+}
+
+function check(batch, logProbs) {
+  const ids = batch.get('tokens');
+  const { seqOffsets, promptLens, responseOffsets } = batch;
+  for (let i = 0; i < batch.size; i++) {
+    const from = seqOffsets[i] + promptLens[i];
+    for (let t = responseOffsets[i]; t < responseOffsets[i + 1]; t++) {
+      const place = t - responseOffsets[i];
+      if (logProbs[t] !== Math.fround(logProbOf(ids[from + place], place)))
+        throw new Error(`sequence ${i}, place ${place}: the result belongs to another token`);
+    }
+  }
+}
+
+const model = madeModel(4 * tokens);
+const actorOver = (group) =>
+  Actor.create({ model, group, device: 'cpu', maxTokensPerMicroBatch: 4 * tokens });
+
+console.log(`node ${process.version}, ${cpus().length} x ${cpus()[0]?.model.trim()}`);
+console.log(
+  `${prompts} prompts x ${samples} responses of ${tokens} tokens with their prompts, ${ranks} ranks`,
+);
+console.log('| | s | peak of the process, GiB |\n| --- | ---: | ---: |');
+const random = new Random(1);
+// Prompts have 200 tokens on average.
+const group = new SimulatedGroup(ranks, () => tokens - 200);
+const actor = await actorOver(group);
+const given = makePrompts(prompts, random);
+const batch = await measured('generate', group, () =>
+  actor.generate(given, { maxNewTokens: tokens, n: samples }),
+);
+const { logProbs } = await measured('computeLogProb', group, () => actor.computeLogProb(batch));
+check(batch, logProbs);
+const lengths = Array.from({ length: prompts * samples }, () => 200 + responseLength(random, tokens));
+await measured(`balanceOrder of ${lengths.length} over ${ranks}`, group, () => balanceOrder(lengths, ranks));
+await measured(`karmarkarKarp of ${lengths.length} over ${ranks}`, group, () =>
+  karmarkarKarp(lengths, ranks, false),
+);
+
+console.log(
+  '\n| ranks | prompts computed, times each | work of the most loaded rank, of an equal share of what is needed |\n| ---: | ---: | ---: |',
+);
+for (const worldSize of [2, 8, 32]) {
+  const own = new SimulatedGroup(worldSize, (random) => responseLength(random, tokens));
+  const small = await actorOver(own);
+  const few = await small.generate(makePrompts(128, random), { maxNewTokens: tokens, n: 8 });
+  const loads = [];
+  const { computeLogProb } = SimulatedGroup.prototype;
+  own.computeLogProb = (dto) => {
+    loads.push(workOf(dto));
+    return computeLogProb.call(own, dto);
+  };
+  check(few, (await small.computeLogProb(few)).logProbs);
+  const least =
+    workOf({ tokens: few.get('tokens'), seqOffsets: few.seqOffsets, promptLens: few.promptLens }) / worldSize;
+  console.log(
+    `| ${worldSize} | ${(own.promptsComputed / 128).toFixed(2)} | ${(Math.max(...loads) / least).toFixed(3)} |`,
+  );
+}
+
+/** Of a rank, with each prompt once: 24576 L + L², the estimate of docs/distributed.md. */
+function workOf({ tokens: ids, seqOffsets, promptLens }) {
+  const work = (length) => 24576 * length + length * length;
+  const seen = new Set();
+  let sum = 0;
+  for (let i = 0; i < promptLens.length; i++) {
+    const prompt = ids.subarray(seqOffsets[i], seqOffsets[i] + promptLens[i]).join();
+    sum += work(seqOffsets[i + 1] - seqOffsets[i]) - (seen.has(prompt) ? work(promptLens[i]) : 0);
+    seen.add(prompt);
+  }
+  return sum;
+}
