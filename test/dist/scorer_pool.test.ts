@@ -127,6 +127,16 @@ test('a process that runs out of memory takes nothing with it', async () => {
   await expect(late).rejects.toThrow(/the scorer pool was closed/);
 });
 
+test('processes without work end, and start again for more', async () => {
+  const pool = new ScorerPool(2, { kind: 'symbolic' }, 512, 300);
+  const job = { answer: 'x+x', truth: '2x' };
+  expect(await Promise.all([pool.run(job, 20_000), pool.run(job, 20_000)])).toEqual([true, true]);
+  while (pool.size > 0) await sleep(50);
+  expect(await pool.run(job, 20_000)).toBe(true);
+  expect(pool.size).toBe(1);
+  pool.close();
+});
+
 test('a process in a loop ends when its parent is shot', async () => {
   const directory = mkdtempSync(join(tmpdir(), 'orphan-'));
   const [program, pidFile] = [join(directory, 'parent.cjs'), join(directory, 'pid')];
@@ -191,6 +201,9 @@ describe('prime_math', () => {
     ['1{,}000', '1000', 1],
     ['x<3', 'x>3', 0],
     ['\\sqrt{x^2}', 'x', 0],
+    ['\\{1,1\\}', '\\{1,2\\}', 0],
+    ['\\{1,2,2\\}', '\\{2,1,2\\}', 1],
+    ['\\{1,1,2\\}', '\\{1,2,2\\}', 0],
     ['(1,2)', '[1,2]', 0],
     ['(1,2)', '(2,1)', 0],
     ['x', 'y', 0],

@@ -61,6 +61,14 @@ test('a fixed controller does not move; an adaptive one checks its options', () 
   expect(controller.value).toBe(0.1);
 });
 
+test('an adaptive controller steers to 0.1 over 10000 sequences unless told otherwise', () => {
+  const controller = createKlController({ type: 'adaptive', klCoef: 1 });
+  controller.update(0.1, 5000);
+  expect(controller.value).toBe(1);
+  controller.update(0.2, 5000);
+  expect(controller.value).toBeCloseTo(1.1, 12);
+});
+
 test('applyKlPenalty: rewards, batch KL and the coefficient before the update', () => {
   const batch = Batch.fromSequences(
     [[1], [1]],

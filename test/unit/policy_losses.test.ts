@@ -74,6 +74,40 @@ describe('checkPolicyLoss', () => {
     expect(checkPolicyLoss(single).error).toBeLessThan(1e-3);
   });
 
+  test.each<[string, (ratio: number, advantage: number) => boolean]>([
+    ['the upper bound', (ratio, advantage) => ratio > 1.2 && advantage > 0],
+    ['the lower bound', (ratio, advantage) => ratio < 0.8 && advantage < 0],
+    ['the bound for negative advantages', (ratio, advantage) => ratio > 2 && advantage < 0],
+  ])('the example has tokens beyond %s: a gradient that is not clipped there is found', (_, beyond) => {
+    let tokens = 0;
+    const forgets: PolicyLossFunction = (inputs) => {
+      const { loss, gradLogProbs } = vanillaInTypeScript(inputs);
+      return {
+        loss,
+        gradLogProbs: Array.from(gradLogProbs, (slope, t) => {
+          const ratio = Math.exp((inputs.logProbs[t] as number) - (inputs.oldLogProbs[t] as number));
+          const advantage = inputs.advantages[t] as number;
+          if (!inputs.responseMask[t] || !beyond(ratio, advantage)) return slope as number;
+          tokens++;
+          return -advantage * ratio * (inputs.rolloutIsWeights?.[t] ?? 1);
+        }),
+      };
+    };
+    expect(() => checkPolicyLoss(forgets)).toThrow(/'forgets' returned the derivative .* by logProbs/);
+    expect(tokens).toBeGreaterThan(0);
+    expect(checkPolicyLoss(vanillaInTypeScript).error).toBeLessThan(1e-5);
+  });
+
+  test('the distance of the differences is 1e-3 unless given', () => {
+    const cubic: PolicyLossFunction = ({ logProbs }) => ({
+      loss: Array.from(logProbs, (lp) => lp ** 3),
+      gradLogProbs: Array.from(logProbs, (lp) => 3 * lp ** 2),
+    });
+    const { error } = checkPolicyLoss(cubic);
+    expect(error).toBe(checkPolicyLoss(cubic, {}, { step: 1e-3 }).error);
+    expect(error).not.toBe(checkPolicyLoss(cubic, {}, { step: 2e-3 }).error);
+  });
+
   test('names the worst entry', () => {
     const wrong: PolicyLossFunction = (inputs) => {
       const result = smooth(inputs);

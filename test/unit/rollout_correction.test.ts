@@ -119,6 +119,13 @@ describe('edges', () => {
     );
   });
 
+  test.each(['1_2', '0.5_1'])('a weight exactly at a bound of %s is inside', (rolloutIsThreshold) => {
+    const inputs = ratios([[0, Math.log(8)], [0]]);
+    const result = rolloutCorrectionDouble(inputs, { rolloutIs: 'token', rolloutIsThreshold });
+    expect([...(result.rolloutIsWeights as Float64Array)]).toEqual([1, 0, 1]);
+    expect(metric(result, 'rollout_is_oob_ratio')).toBeCloseTo(1 / 3, 8);
+  });
+
   test('batch normalisation is over tokens, or over sequences that have one', () => {
     const of = (rolloutIs: 'token' | 'sequence') =>
       rolloutCorrectionDouble(rows, { rolloutIs, rolloutIsThreshold: 10, rolloutIsBatchNormalize: true });

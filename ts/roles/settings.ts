@@ -1,5 +1,6 @@
 // From the keys of the configuration to the options of engines, estimators and rewards.
 
+import { availableParallelism } from 'node:os';
 import type { SamplingOptions } from '../actor/sampling';
 import type { PolicyLossOptions } from '../actor/update_options';
 import type { AdvantageConfig } from '../algorithms/advantage_types';
@@ -75,6 +76,15 @@ export function advantageOptions(config: ResolvedConfig): AdvantageConfig {
   };
 }
 
+const USUAL_CONCURRENCY = 64;
+
+/** As many responses at once as can be in a sandbox at once, where that is more than usual. */
+function atOnce({ sandbox, sandbox_fusion: fusion }: ResolvedConfig['reward']): number {
+  const places =
+    fusion.url === null ? (sandbox.max_concurrent ?? availableParallelism()) : fusion.max_concurrent;
+  return Math.max(USUAL_CONCURRENCY, places);
+}
+
 export function rewardOptions(config: ResolvedConfig): RewardManagerOptions {
   const { reward } = config;
   const { overlong_buffer_cfg: overlong, max_resp_len } = reward.reward_kwargs;
@@ -83,6 +93,7 @@ export function rewardOptions(config: ResolvedConfig): RewardManagerOptions {
     onError: reward.on_error,
     kwargs: reward.custom_reward_function.reward_kwargs,
     libraries: config.actor_rollout_ref.model.external_lib ?? [],
+    concurrency: atOnce(reward),
     numWorkers: reward.num_workers,
     overlong: {
       enable: overlong.enable,

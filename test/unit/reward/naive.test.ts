@@ -1,11 +1,16 @@
 import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { loadConfig } from '../../../ts/config/config';
+import { isBounded } from '../../../ts/reward/contract/bounded';
 import type { RewardFunction, RewardManagerOptions, Rewards } from '../../../ts/reward/contract/types';
 import { exactMatch } from '../../../ts/reward/graders/exact_match';
+import { primeMath } from '../../../ts/reward/graders/prime_math';
 import { loadRewardFunction } from '../../../ts/reward/load';
 import { createRewardManager, registerRewardManager } from '../../../ts/reward/manager';
 import { registerRewardFunction, rewardByDataSource } from '../../../ts/reward/reward';
+import { rewardOptions } from '../../../ts/roles/settings';
+import { writeConfig } from '../config/write_config';
 import { sample } from './sample';
 
 const computeRewards = (
@@ -13,6 +18,59 @@ const computeRewards = (
   samples: ReturnType<typeof sample>[],
   options?: RewardManagerOptions,
 ): Promise<Rewards> => createRewardManager('naive', fn, options).score(samples);
+
+test.each([
+  ['', 64],
+  ['reward.sandbox.max_concurrent=100', 100],
+  ['reward.sandbox.max_concurrent=3', 64],
+  ['reward.sandbox_fusion={url: "http://fusion", max_concurrent: 130}', 130],
+])('%s: %d responses at once', async (override, expected) => {
+  const config = loadConfig(writeConfig(), override === '' ? [] : [override]);
+  let [now, most] = [0, 0];
+  const fn: RewardFunction = async () => {
+    most = Math.max(most, ++now);
+    await new Promise(setImmediate);
+    now--;
+    return 1;
+  };
+  await computeRewards(
+    fn,
+    Array.from({ length: 200 }, () => sample('a')),
+    rewardOptions(config),
+  );
+  expect(most).toBe(expected);
+});
+
+test('comparisons of prime_math that stand in line do not count against the time-out', () => {
+  expect(isBounded(primeMath(sample('\\boxed{1}', { groundTruth: '1' })))).toBe(true);
+});
+
+test('what a reward throws reaches the terminal short and without control characters', async () => {
+  const fn: RewardFunction = () => {
+    throw new Error(`\x1b[2J\x9b${'y'.repeat(1e6)}`);
+  };
+  const odd = sample('\x9b\u202e\x7f', { groundTruth: '\x9b', dataSource: `\x9b${'d'.repeat(1e6)}` });
+  const error: Error = await computeRewards(fn, [odd]).then(
+    () => new Error('it passed'),
+    (thrown) => thrown,
+  );
+  expect(error.message).toMatch(/failed \(\\x1b\[2J\\x9byyy/);
+  expect(error.message).not.toMatch(/[\p{Cc}\u202e]/u);
+  expect(error.message.length).toBeLessThan(3000);
+});
+
+test('more beside the score than a run can keep is refused', async () => {
+  const returning =
+    (length: number): RewardFunction =>
+    () => ({ score: 1, notes: 'x'.repeat(length) });
+  await expect(computeRewards(returning(65_536), [sample('a')])).rejects.toMatchObject({
+    code: 'REWARD_FAILED',
+    message: expect.stringMatching(
+      /it returned 655\d\d characters of JSON for one response, and 65536 are the most/,
+    ),
+  });
+  expect((await computeRewards(returning(65_000), [sample('a')])).failures).toBe(0);
+});
 
 test('exact match trims and takes several truths', () => {
   expect(exactMatch(sample(' 2\n'))).toBe(1);

@@ -24,8 +24,8 @@ export interface PolicyLossCheckOptions {
 
 /**
  * Compares the derivatives that a policy loss returns with central differences of the sum of its losses under the mask, at
- * every token of `inputs` (default: three short sequences, ratios from about 0.6 to 1.7, advantages of both signs, masked
- * tokens). At a kink, such as a clip bound, anything between the two one-sided slopes passes. A loss with stop-gradient
+ * every token of `inputs` (default: three short sequences, masked tokens, ratios from about 0.3 to 3.2 with advantages of both signs on
+ * either side of the clip range 0.8 to 1.2 and beyond clipRatioC 2). At a kink, such as a clip bound, anything between the two one-sided slopes passes. A loss with stop-gradient
  * factors has no such derivative: check it with the factor as an argument.
  * @returns the worst entry
  * @throws TroupeError INVALID_ARGUMENT naming the worst entry when it is off by more than the tolerance
@@ -92,7 +92,7 @@ function exampleInputs(): PolicyLossFunctionInputs {
   const column = (irrational: number, scale: number, centre: number): NumberArray =>
     spreadOut(length, irrational).map((x) => centre + scale * x);
   const oldLogProbs = column(Math.SQRT2, 1, -1.5);
-  const moved = spreadOut(length, Math.sqrt(3)).map((x) => 0.5 * x);
+  const moved = spreadOut(length, Math.sqrt(3)).map((x) => 1.2 * x);
   const responseMask = Uint8Array.from({ length }, (_, t) => (t % 5 === 3 ? 0 : 1));
   return {
     offsets,
@@ -109,7 +109,7 @@ function exampleInputs(): PolicyLossFunctionInputs {
     options: {
       clipRatioLow: 0.2,
       clipRatioHigh: 0.2,
-      clipRatioC: 3,
+      clipRatioC: 2,
       aggregation: 'token-mean',
       scaleFactor: 0,
       extra: {},

@@ -1,3 +1,5 @@
+import { availableParallelism } from 'node:os';
+import { boundsItself } from '../contract/bounded';
 import type { RewardSample } from '../contract/types';
 import { ScorerPool } from '../scorers/scorer_pool';
 import { SCORER_VARIABLE } from '../scorers/scorer_protocol';
@@ -8,7 +10,8 @@ import { symbolicallyEqual } from './symbolic_equal';
 
 const TIMEOUT_MS = 10_000;
 const MEMORY_MB = 512;
-const PROCESSES = 2;
+/** Without work for so long, the processes end. */
+const IDLE_MS = 30_000;
 /** Longer answers are compared as texts only. */
 const MAX_LENGTH = 500;
 
@@ -17,7 +20,7 @@ let pool: ScorerPool | null = null;
 
 /** A comparison that takes too long, or too much memory, or fails: not equal. */
 async function isolated(answer: string, truth: string): Promise<boolean> {
-  pool ??= new ScorerPool(PROCESSES, { kind: 'symbolic' }, MEMORY_MB);
+  pool ??= new ScorerPool(availableParallelism(), { kind: 'symbolic' }, MEMORY_MB, IDLE_MS);
   return pool.run({ answer, truth }, TIMEOUT_MS).then(
     (equal) => equal === true,
     () => false,
@@ -57,6 +60,6 @@ export async function scorePrimeMath(response: string, groundTruth: string): Pro
   return equal ? 1 : 0;
 }
 
-/** {@link scorePrimeMath}. */
+/** {@link scorePrimeMath}. Each comparison is bounded, and standing in line for one is not failing. */
 export const primeMath = ({ response, groundTruth }: RewardSample): Promise<number> =>
-  scorePrimeMath(response, String(groundTruth));
+  boundsItself(scorePrimeMath(response, String(groundTruth)));

@@ -25,15 +25,31 @@ export class ScorerPool {
   readonly #size: number;
   readonly #setup: ScorerSetup;
   readonly #memoryMb: number | null;
+  readonly #idleMs: number | null;
+  #idleTimer: NodeJS.Timeout | null = null;
   readonly #queue: Job[] = [];
   readonly #processes = new Set<ScorerProcess>();
   readonly #idle: ScorerProcess[] = [];
 
-  /** `memoryMb`: JavaScript heap of each process; null: Node's default. */
-  constructor(size: number, setup: ScorerSetup, memoryMb: number | null = null) {
+  /**
+   * `memoryMb`: JavaScript heap of each process, null: Node's default. `idleMs`: processes end when there was no work for so long;
+   * null: they stay until `close`.
+   */
+  constructor(
+    size: number,
+    setup: ScorerSetup,
+    memoryMb: number | null = null,
+    idleMs: number | null = null,
+  ) {
     this.#size = size;
     this.#setup = setup;
     this.#memoryMb = memoryMb;
+    this.#idleMs = idleMs;
+  }
+
+  /** Processes that run. */
+  get size(): number {
+    return this.#processes.size;
   }
 
   /**
@@ -47,18 +63,23 @@ export class ScorerPool {
     });
   }
 
-  /** Kills all processes; jobs under way fail. */
+  /** Kills all processes; jobs under way fail. New ones start processes again. */
   close(): void {
+    if (this.#idleTimer) clearTimeout(this.#idleTimer);
+    this.#idle.length = 0;
     for (const process of this.#processes) process.kill('the scorer pool was closed');
     for (const job of this.#queue.splice(0)) job.reject(new Error('the scorer pool was closed'));
   }
 
   #pump(): void {
+    if (this.#idleTimer) clearTimeout(this.#idleTimer);
     while (this.#queue.length > 0) {
       const process = this.#idle.pop() ?? (this.#processes.size < this.#size ? this.#start() : null);
       if (process === null) return;
       void this.#serve(process, this.#queue.shift() as Job);
     }
+    if (this.#idleMs !== null && this.#idle.length === this.#processes.size)
+      this.#idleTimer = setTimeout(() => this.close(), this.#idleMs).unref();
   }
 
   #start(): ScorerProcess {
