@@ -22,6 +22,7 @@ export type {
   AdvantageEstimator,
   AdvantageInputs,
   AdvantageResult,
+  EstimatorOptions,
 } from './algorithms/advantage_types';
 export { computeAdvantages, registerAdvantageEstimator } from './algorithms/advantages';
 export {

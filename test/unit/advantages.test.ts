@@ -1,10 +1,20 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import type { AdvantageConfig, AdvantageInputs, AdvantageResult } from '../../ts/algorithms/advantage_types';
-import { computeAdvantagesDouble, registerAdvantageEstimator } from '../../ts/algorithms/advantages';
+import type {
+  AdvantageConfig,
+  AdvantageEstimator,
+  AdvantageInputs,
+  AdvantageResult,
+} from '../../ts/algorithms/advantage_types';
+import {
+  computeAdvantages,
+  computeAdvantagesDouble,
+  registerAdvantageEstimator,
+} from '../../ts/algorithms/advantages';
 import { expOfLogProb } from '../../ts/algorithms/exp';
 import { maskedMean } from '../../ts/algorithms/masked';
 import { Moments } from '../../ts/algorithms/moments';
+import { Batch } from '../../ts/batch/batch';
 import { TroupeError } from '../../ts/errors';
 
 type Matrix = number[][];
@@ -302,6 +312,31 @@ describe('registry', () => {
     expect([...computeAdvantagesDouble('mine', inputs).advantages]).toEqual([0, 1]);
     expect(() => registerAdvantageEstimator('mine', () => estimator(inputs))).toThrow(/already registered/);
     expect(() => registerAdvantageEstimator('grpo', estimator)).toThrow(/already registered/);
+  });
+
+  test('an estimator sees its options and the batch, which must have what it needs', () => {
+    const bySource: AdvantageEstimator = ({ tokenRewards, batch }, { kwargs }) => {
+      const factors = kwargs?.['factors'] as Record<string, number>;
+      const sources = batch?.get('dataSource') as string[];
+      const hard = batch?.get('extraInfo') as { hard: boolean }[];
+      const column = Array.from(tokenRewards, (reward, i) =>
+        hard[i]?.hard ? (factors[sources[i] as string] as number) * reward : reward,
+      );
+      return { advantages: column, returns: column };
+    };
+    registerAdvantageEstimator('by source', bySource, { needs: ['extraInfo', 'refLogProbs'] });
+    const columns = { tokenRewards: [1, 2], uid: ['a', 'b'], dataSource: ['x', 'y'], refLogProbs: [-1, -1] };
+    const batch = Batch.fromSequences([[1], [1]], [[2], [3]], columns);
+    const config = { kwargs: { factors: { x: 10, y: 100 } } };
+    expect(() => computeAdvantages('by source', batch, config)).toThrow(
+      "[advantages] estimator 'by source' was registered with needs extraInfo, which the batch does not have",
+    );
+    const extraInfo = [{ hard: false }, { hard: true }];
+    const whole = batch.with({ extraInfo }, { granularity: { extraInfo: 'sequence' } });
+    expect([...computeAdvantages('by source', whole, config).advantages]).toEqual([1, 200]);
+    expect(() => computeAdvantages('grpo', whole, config)).toThrow(
+      'kwargs: only an estimator from registerAdvantageEstimator reads them',
+    );
   });
 
   test.each<[string, unknown, RegExp]>([

@@ -1,4 +1,5 @@
 import { policyLoss } from '../../ts/actor/loss_probe';
+import { type Preparation, preparationOf } from '../../ts/actor/stepwise_update';
 import { resolvePolicyLoss } from '../../ts/actor/update_options';
 import { checkPolicyLoss } from '../../ts/algorithms/policy_losses/check';
 import { evaluatePolicyLoss } from '../../ts/algorithms/policy_losses/evaluate';
@@ -9,6 +10,7 @@ import {
   registeredPolicyLoss,
   registerPolicyLoss,
 } from '../../ts/algorithms/policy_losses/registry';
+import { Batch } from '../../ts/batch/batch';
 import { vanillaInTypeScript } from '../helpers/policy_losses';
 
 const zeros = (inputs: PolicyLossFunctionInputs): number[] => Array.from(inputs.logProbs, () => 0);
@@ -148,6 +150,7 @@ describe('what a function returns', () => {
       aggregation: 'token-mean',
       scaleFactor: 0,
       extra: {},
+      kwargs: {},
     },
   };
   const evaluate = (result: unknown) => evaluatePolicyLoss('mine', () => result as never, inputs);
@@ -233,6 +236,29 @@ describe('registry', () => {
   ])('%s of %s is refused', (name, value, expected) => {
     expect(() => resolvePolicyLoss('x', { [name]: value }, 1)).toThrow(
       `[x] ${name}: expected ${expected} but got ${value}`,
+    );
+  });
+
+  test('options of a loss of one’s own reach it, and no other loss takes any', () => {
+    const scaled: PolicyLossFunction = (inputs) => {
+      const factor = inputs.options.kwargs['factor'] as number;
+      const column = Array.from(inputs.logProbs, () => factor);
+      return { loss: column, gradLogProbs: column };
+    };
+    registerPolicyLoss('scaled', scaled);
+    const loss = resolvePolicyLoss('x', { mode: 'scaled', kwargs: { factor: 3 } }, 1);
+    expect(JSON.stringify(loss)).not.toContain('factor');
+    const preparation = preparationOf(loss, {}, { factor: 3 }) as Preparation;
+    const columns = { oldLogProbs: [-1], advantages: [1] };
+    const batch = Batch.fromSequences([[1]], [[2]], columns);
+    const counts = { globalTokens: 1, globalSequences: 1 };
+    const prepared = preparation.prepare(batch, Float32Array.of(-1), Float32Array.of(1), counts);
+    expect([...(prepared.batch.get('givenLoss.values') as Float32Array)]).toEqual([3]);
+    expect(() => resolvePolicyLoss('x', { kwargs: { factor: 3 } }, 1)).toThrow(
+      '[x] kwargs: only a loss from registerPolicyLoss reads them, and the mode is vanilla',
+    );
+    expect(() => resolvePolicyLoss('x', { mode: 'scaled', kwargs: [1] as never }, 1)).toThrow(
+      'kwargs: expected an object but got [1]',
     );
   });
 

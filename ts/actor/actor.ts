@@ -123,7 +123,7 @@ export class Actor extends TrainedModel {
     requireBatch(where, b);
     const longest = b.responseLens.reduce((max, length) => Math.max(max, length), 0);
     const loss = resolvePolicyLoss(`${where} loss`, o.loss ?? {}, longest);
-    const preparation = preparationOf(loss, o.loss?.rolloutCorrection ?? {});
+    const preparation = preparationOf(loss, o.loss?.rolloutCorrection ?? {}, o.loss?.kwargs ?? {});
     const columns = [
       ...(preparation?.columns ?? ['oldLogProbs']),
       'advantages',

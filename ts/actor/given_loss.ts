@@ -42,9 +42,10 @@ export function givenLoss(
   fn: PolicyLossFunction,
   inputs: Omit<PolicyLossFunctionInputs, 'options'>,
   loss: NativePolicyLossOptions,
+  kwargs: Readonly<Record<string, unknown>>,
 ): { given: NativeGivenLoss; metrics: UpdateMetrics } {
   const { clipRatioLow, clipRatioHigh, clipRatioC, aggregation, scaleFactor, extra } = loss;
-  const options = { clipRatioLow, clipRatioHigh, clipRatioC, aggregation, scaleFactor, extra };
+  const options = { clipRatioLow, clipRatioHigh, clipRatioC, aggregation, scaleFactor, extra, kwargs };
   const result = evaluatePolicyLoss(name, fn, { ...inputs, options });
   return {
     given: { values: result.loss, byLogProb: result.gradLogProbs, byEntropy: result.gradEntropy },

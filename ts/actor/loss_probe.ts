@@ -1,5 +1,4 @@
 import { BYPASS_MODE, registeredPolicyLoss } from '../algorithms/policy_losses/registry';
-import type { RolloutCorrectionOptions } from '../algorithms/rollout_correction/options';
 import { badOption, checkOptionNames } from '../base/check_options';
 import { WorkerGroup } from '../controller/worker_group';
 import type { NativeMetrics, NativePolicyLossInputs, NativePolicyLossOptions } from '../native/bridge';
@@ -98,7 +97,7 @@ export async function policyLoss(
     rolloutLogProbs,
     givenLoss: null,
   };
-  const prepared = prepare(native, loss, options.rolloutCorrection ?? {}, inputs.globalTokens);
+  const prepared = prepare(native, loss, options, inputs.globalTokens);
   const result = await withGroup(group, (workers) =>
     workers.callBinding('policyLoss', [prepared.inputs, prepared.loss]),
   );
@@ -109,13 +108,13 @@ export async function policyLoss(
 function prepare(
   inputs: NativePolicyLossInputs,
   loss: NativePolicyLossOptions,
-  correction: RolloutCorrectionOptions,
+  { rolloutCorrection = {}, kwargs = {} }: PolicyLossOptions,
   globalTokens: number | undefined,
 ): { inputs: NativePolicyLossInputs; loss: NativePolicyLossOptions; metrics: NativeMetrics } {
   if (loss.mode === BYPASS_MODE) {
     const { mode, responseMask, rolloutIsWeights, metrics } = bypassLoss(
       { ...inputs, rolloutLogProbs: inputs.oldLogProbs },
-      correction,
+      rolloutCorrection,
     );
     const left = responseMask.reduce((n, bit) => n + bit, 0);
     return {
@@ -138,6 +137,7 @@ function prepare(
       ...(rolloutLogProbs === null ? {} : { rolloutLogProbs }),
     },
     loss,
+    kwargs,
   );
   return {
     inputs: { ...inputs, rolloutIsWeights: null, givenLoss: given },

@@ -44,10 +44,11 @@ export interface Preparation {
 export function preparationOf(
   loss: NativePolicyLossOptions,
   correction: RolloutCorrectionOptions,
+  kwargs: Readonly<Record<string, unknown>>,
 ): Preparation | null {
   if (loss.mode === BYPASS_MODE) return bypassPreparation(loss, correction);
   const fn = registeredPolicyLoss(loss.mode);
-  return fn === null ? null : functionPreparation(fn, loss);
+  return fn === null ? null : functionPreparation(fn, loss, kwargs);
 }
 
 const without = (batch: Batch, names: readonly string[]): Batch =>
@@ -72,7 +73,11 @@ function bypassPreparation(loss: NativePolicyLossOptions, correction: RolloutCor
   };
 }
 
-function functionPreparation(fn: PolicyLossFunction, loss: NativePolicyLossOptions): Preparation {
+function functionPreparation(
+  fn: PolicyLossFunction,
+  loss: NativePolicyLossOptions,
+  kwargs: Readonly<Record<string, unknown>>,
+): Preparation {
   return {
     entropy: true,
     columns: ['oldLogProbs'],
@@ -96,6 +101,7 @@ function functionPreparation(fn: PolicyLossFunction, loss: NativePolicyLossOptio
           ...counts,
         },
         loss,
+        kwargs,
       );
       // The weights are the function's business: the core must not apply them again.
       const batch = withGivenLoss(without(mini, ['rolloutIsWeights']), given);

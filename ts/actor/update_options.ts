@@ -1,6 +1,12 @@
-import { BYPASS_MODE, policyLossNames, unknownPolicyLoss } from '../algorithms/policy_losses/registry';
+import {
+  BYPASS_MODE,
+  policyLossNames,
+  registeredPolicyLoss,
+  unknownPolicyLoss,
+} from '../algorithms/policy_losses/registry';
 import { type RolloutCorrectionOptions, resolveCorrection } from '../algorithms/rollout_correction/options';
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from '../base/check_options';
+import { show } from '../base/text';
 import type { NativePolicyLossOptions, NativeValueLossOptions } from '../native/bridge';
 
 const AGGREGATIONS = [
@@ -28,6 +34,8 @@ export interface PolicyLossOptions {
   klLossType?: string; // low_var_kl
   /** bypass_mode: how the current policy is corrected for the rollout's, and its `lossType`. */
   rolloutCorrection?: RolloutCorrectionOptions;
+  /** Options of a loss from registerPolicyLoss, which gets them as `options.kwargs`. */
+  kwargs?: Readonly<Record<string, unknown>>;
   /** The other options of a mode under verl's names, camelCased: tauPos, klCovRatio, droBeta, ... */
   [extra: string]: unknown;
 }
@@ -46,7 +54,7 @@ const POLICY_KEYS = [
   'aggregation',
   'scaleFactor',
   'entropyCoeff',
-].concat(['useKlLoss', 'klLossCoef', 'klLossType', 'rolloutCorrection']);
+].concat(['useKlLoss', 'klLossCoef', 'klLossType', 'rolloutCorrection', 'kwargs']);
 
 /** Options of single modes: their names in the core, and the numbers they may be. */
 const EXTRA: Readonly<Record<string, [string, { min?: number; above?: number; max?: number }]>> = {
@@ -82,6 +90,7 @@ export function resolvePolicyLoss(
   );
   const mode = o.mode ?? 'vanilla';
   if (!policyLossNames().includes(mode)) throw badOption(where, `mode: ${unknownPolicyLoss(String(mode))}`);
+  if (o.kwargs !== undefined) checkKwargs(where, mode, o.kwargs);
   if (o.rolloutCorrection !== undefined) {
     if (mode !== BYPASS_MODE)
       throw badOption(where, `rolloutCorrection: only mode ${BYPASS_MODE} uses it, and the mode is ${mode}`);
@@ -101,6 +110,13 @@ export function resolvePolicyLoss(
     klLossType,
     extra,
   };
+}
+
+function checkKwargs(where: string, mode: string, kwargs: unknown): void {
+  if (typeof kwargs !== 'object' || kwargs === null || Array.isArray(kwargs))
+    throw badOption(where, `kwargs: expected an object but got ${show(kwargs)}`);
+  if (registeredPolicyLoss(mode) === null && Object.keys(kwargs).length > 0)
+    throw badOption(where, `kwargs: only a loss from registerPolicyLoss reads them, and the mode is ${mode}`);
 }
 
 export function resolveValueLoss(

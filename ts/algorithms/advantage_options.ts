@@ -7,7 +7,9 @@ const LISTS = ['gdpoRewardKeys', 'gdpoRewardWeights'] as const;
 
 /** @throws TroupeError INVALID_ARGUMENT naming the option that does not exist or is of another kind */
 export function checkAdvantageConfig(config: AdvantageConfig): void {
-  checkOptionNames('advantages', config, [...NUMBERS, ...FLAGS, ...LISTS]);
+  checkOptionNames('advantages', config, [...NUMBERS, ...FLAGS, ...LISTS, 'kwargs']);
+  if (Object.keys(config.kwargs ?? {}).length > 0)
+    throw badOption('advantages', 'kwargs: only an estimator from registerAdvantageEstimator reads them');
   for (const name of NUMBERS) numberOption('advantages', name, config[name], 0);
   for (const name of FLAGS) flagOption('advantages', name, config[name], false);
   for (const name of LISTS) {

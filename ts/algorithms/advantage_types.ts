@@ -1,3 +1,4 @@
+import type { Batch } from '../batch/batch';
 import { TroupeError } from '../errors';
 import type { NumberArray } from './ragged';
 
@@ -27,6 +28,11 @@ export interface AdvantageInputs {
   entropy?: NumberArray;
   /** [B] per reward name; gdpo. */
   rewardComponents?: Record<string, NumberArray>;
+  /**
+   * The batch itself, for estimators of registerAdvantageEstimator: tokens, dataSource, extraInfo, groundTruth and what else it has.
+   * Not there where plain arrays were given.
+   */
+  batch?: Batch;
 }
 
 /** Options of the estimators; every one has verl's default. */
@@ -49,6 +55,8 @@ export interface AdvantageConfig {
   gdpoRewardKeys?: string[];
   /** One weight per key of `gdpoRewardKeys`. 1 each */
   gdpoRewardWeights?: number[];
+  /** Options of an estimator of registerAdvantageEstimator, `algorithm.estimator_kwargs`. {} */
+  kwargs?: Readonly<Record<string, unknown>>;
 }
 
 /** Per response token, length ΣR each. */
@@ -59,6 +67,14 @@ export interface AdvantageResult {
 
 /** An advantage estimator: a pure function. Never write to the inputs. */
 export type AdvantageEstimator = (inputs: AdvantageInputs, config: AdvantageConfig) => AdvantageResult;
+
+export interface EstimatorOptions {
+  /**
+   * Columns that the batch must have. A run makes the critic for `values`, the reference model for `refLogProbs` and greedy answers for
+   * `rewardBaselines`, and refuses a configuration without what `sumPiSquared`, `entropy` or `oldLogProbs` need. []
+   */
+  needs?: readonly string[];
+}
 
 /** A response-token column [ΣR] to write to, zeros at first. */
 export type TokenColumn = Float32Array | Float64Array;

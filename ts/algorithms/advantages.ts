@@ -1,7 +1,13 @@
 import type { Batch } from '../batch/batch';
 import { TroupeError } from '../errors';
 import { checkAdvantageConfig } from './advantage_options';
-import type { AdvantageConfig, AdvantageEstimator, AdvantageInputs, TokenEstimator } from './advantage_types';
+import type {
+  AdvantageConfig,
+  AdvantageEstimator,
+  AdvantageInputs,
+  EstimatorOptions,
+  TokenEstimator,
+} from './advantage_types';
 import type { SequenceEstimator } from './group_estimators';
 import * as group from './group_estimators';
 import { runRegisteredEstimator } from './registered_estimator';
@@ -30,6 +36,14 @@ const tokenEstimators = new Map<string, TokenEstimator>([
 ]);
 
 const registeredEstimators = new Map<string, AdvantageEstimator>();
+const needsOf = new Map<string, readonly string[]>();
+
+/** The function registered as `name` is the user's. */
+export const isRegisteredEstimator = (name: string): boolean => registeredEstimators.has(name);
+
+/** Whether an estimator needs a column of the batch, as far as it was said when it was registered. */
+export const estimatorNeeds = (name: string, column: string): boolean =>
+  needsOf.get(name)?.includes(column) ?? false;
 
 /** Names accepted by {@link computeAdvantages}, the user's included. */
 export function advantageEstimatorNames(): string[] {
@@ -40,7 +54,11 @@ export function advantageEstimatorNames(): string[] {
  * Makes `name` usable as `algorithm.adv_estimator`.
  * @throws TroupeError INVALID_ARGUMENT when another function already has the name, or this is none.
  */
-export function registerAdvantageEstimator(name: string, estimator: AdvantageEstimator): void {
+export function registerAdvantageEstimator(
+  name: string,
+  estimator: AdvantageEstimator,
+  { needs = [] }: EstimatorOptions = {},
+): void {
   if (typeof estimator !== 'function')
     throw new TroupeError('INVALID_ARGUMENT', `[advantages] expected a function for '${name}'`);
   const taken = sequenceEstimators.has(name) || tokenEstimators.has(name);
@@ -51,6 +69,7 @@ export function registerAdvantageEstimator(name: string, estimator: AdvantageEst
     );
   }
   registeredEstimators.set(name, estimator);
+  needsOf.set(name, [...needs]);
 }
 
 /** `scores` [B] on every policy token, 0 on masked tokens; [ΣR]. */
@@ -164,5 +183,16 @@ export function computeAdvantages(
   batch: Batch,
   config: AdvantageConfig = {},
 ): { advantages: Float32Array; returns: Float32Array } {
-  return estimate(name, inputsOf(batch), config, (length) => new Float32Array(length));
+  const inputs = inputsOf(batch);
+  if (registeredEstimators.has(name)) {
+    inputs.batch = batch;
+    for (const column of needsOf.get(name) ?? []) {
+      if (batch.has(column)) continue;
+      throw new TroupeError(
+        'INVALID_ARGUMENT',
+        `[advantages] estimator '${name}' was registered with needs ${column}, which the batch does not have`,
+      );
+    }
+  }
+  return estimate(name, inputs, config, (length) => new Float32Array(length));
 }

@@ -57,6 +57,7 @@ export function policyLossOptions(config: ResolvedConfig): PolicyLossOptions {
     clipCovUb: loss.clip_cov_ub,
     klCovRatio: loss.kl_cov_ratio,
     ppoKlCoef: loss.ppo_kl_coef,
+    ...(Object.keys(loss.kwargs).length === 0 ? {} : { kwargs: loss.kwargs }),
     ...(loss.dro_beta === null ? {} : { droBeta: loss.dro_beta }),
   };
 }
@@ -69,6 +70,7 @@ export function advantageOptions(config: ResolvedConfig): AdvantageConfig {
     normAdvByStdInGrpo: algorithm.norm_adv_by_std_in_grpo,
     egpoLambda: algorithm.egpo_lambda,
     egpoAlpha: algorithm.egpo_alpha,
+    ...(Object.keys(algorithm.estimator_kwargs).length === 0 ? {} : { kwargs: algorithm.estimator_kwargs }),
     ...(algorithm.gdpo_reward_keys === null ? {} : { gdpoRewardKeys: [...algorithm.gdpo_reward_keys] }),
     ...(algorithm.gdpo_reward_weights === null
       ? {}

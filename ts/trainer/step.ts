@@ -1,6 +1,6 @@
 // One training step, phase by phase. `trainStep` is the recipe; each phase below it is one call to an engine or
 // one pure function.
-import { computeAdvantages } from '../algorithms/advantages';
+import { computeAdvantages, estimatorNeeds } from '../algorithms/advantages';
 import { applyKlPenalty, type KlController } from '../algorithms/kl';
 import { pfPpoResample } from '../algorithms/pf_ppo';
 import { rowSums } from '../algorithms/ragged';
@@ -73,7 +73,8 @@ export async function trainStep(
   const { scored, prompts } = sampled;
   Object.assign(metrics, sampled.metrics, rewardMetrics(scored));
   let batch = scored.batch;
-  if (config.algorithm.adv_estimator === 'remax') {
+  const { adv_estimator: estimator } = config.algorithm;
+  if (estimator === 'remax' || estimatorNeeds(estimator, 'rewardBaselines')) {
     batch = await phase('gen_max', () => greedyBaseline(context, batch, prompts));
     pause();
   }

@@ -1,10 +1,14 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { registerAdvantageEstimator } from '../../../ts/algorithms/advantages';
+import { registerPolicyLoss } from '../../../ts/algorithms/policy_losses/registry';
 import { batchArithmetic, configNotes, describeConfig, loadConfig } from '../../../ts/config/config';
+import { needsCritic, needsReference } from '../../../ts/config/derived/roles';
 import { ulyssesOf } from '../../../ts/config/derived/ulysses';
 import { ppoSchema } from '../../../ts/config/schema/ppo_schema';
 import { documentSchema } from '../../../ts/config/schema/schema_docs';
 import { sftSchema } from '../../../ts/config/schema/sft_schema';
+import { advantageOptions, policyLossOptions } from '../../../ts/roles/settings';
 import { configError, MINIMAL, writeConfig } from './write_config';
 
 const load = (overrides: string[] = [], text = MINIMAL) => loadConfig(writeConfig(text), overrides);
@@ -254,8 +258,33 @@ describe('contradictions', () => {
     ['algorithm.adv_estimator=optimal_token_baseline', /calculate_sum_pi_squared: .* set it to true/],
     ['actor_rollout_ref.actor.policy_loss.loss_mode=dro', /dro_beta: expected a number > 0/],
     ['critic.enable=false', /gae needs a critic/],
+    [
+      'algorithm.estimator_kwargs={a: 1}',
+      /estimator_kwargs: only functions of registerAdvantageEstimator read it, and algorithm.adv_estimator is gae/,
+    ],
+    [
+      'actor_rollout_ref.actor.policy_loss.kwargs={a: 1}',
+      /policy_loss\.kwargs: only functions of registerPolicyLoss read it, and .*loss_mode is vanilla/,
+    ],
   ])('%s', (override, message) => {
     expect(failure([override]).message).toMatch(message);
+  });
+
+  test('what an estimator of one’s own says that it needs, the run has or refuses', () => {
+    const column = () => ({ advantages: [], returns: [] });
+    registerAdvantageEstimator('needy', column, { needs: ['values', 'refLogProbs', 'sumPiSquared'] });
+    const squares = 'actor_rollout_ref.actor.calculate_sum_pi_squared=true';
+    const mine = ['algorithm.adv_estimator=needy', 'algorithm.estimator_kwargs={a: 1}'];
+    const config = load([...mine, squares]);
+    expect([needsCritic(config), needsReference(config)]).toEqual([true, true]);
+    expect(advantageOptions(config).kwargs).toEqual({ a: 1 });
+    expect(failure(mine).message).toMatch(/calculate_sum_pi_squared: algorithm.adv_estimator needy needs it/);
+    expect(failure([...mine, squares, 'critic.enable=false']).message).toMatch(/needy needs a critic/);
+    const bypass = 'algorithm.rollout_correction.bypass_mode=true';
+    expect(failure([...mine, squares, bypass]).message).toMatch(/needy needs the pass over the model/);
+    registerPolicyLoss('needy loss', () => ({ loss: [], gradLogProbs: [] }));
+    const loss = 'actor_rollout_ref.actor.policy_loss={loss_mode: needy loss, kwargs: {b: 2}}';
+    expect(policyLossOptions(load([loss]))).toMatchObject({ mode: 'needy loss', kwargs: { b: 2 } });
   });
 
   test('ranks that share micro-batches have as many times their capacity', () => {

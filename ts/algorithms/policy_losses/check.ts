@@ -27,6 +27,7 @@ export interface PolicyLossCheckOptions {
  * every token of `inputs` (default: three short sequences, masked tokens, ratios from about 0.3 to 3.2 with advantages of both signs on
  * either side of the clip range 0.8 to 1.2 and beyond clipRatioC 2). At a kink, such as a clip bound, anything between the two one-sided slopes passes. A loss with stop-gradient
  * factors has no such derivative: check it with the factor as an argument.
+ * Options of the loss's own go into `inputs.options.kwargs`.
  * @returns the worst entry
  * @throws TroupeError INVALID_ARGUMENT naming the worst entry when it is off by more than the tolerance
  */
@@ -113,6 +114,7 @@ function exampleInputs(): PolicyLossFunctionInputs {
       aggregation: 'token-mean',
       scaleFactor: 0,
       extra: {},
+      kwargs: {},
     },
   };
 }

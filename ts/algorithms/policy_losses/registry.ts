@@ -40,6 +40,8 @@ export interface PolicyLossSettings {
   readonly scaleFactor: number;
   /** The further options that were given: tauPos, klCovRatio, ... */
   readonly extra: Readonly<Record<string, number>>;
+  /** The user's own options, `actor.policy_loss.kwargs`; {} when there are none. */
+  readonly kwargs: Readonly<Record<string, unknown>>;
 }
 
 /**

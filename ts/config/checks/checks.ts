@@ -1,5 +1,9 @@
-import { advantageEstimatorNames } from '../../algorithms/advantages';
-import { policyLossNames, unknownPolicyLoss } from '../../algorithms/policy_losses/registry';
+import { advantageEstimatorNames, estimatorNeeds, isRegisteredEstimator } from '../../algorithms/advantages';
+import {
+  policyLossNames,
+  registeredPolicyLoss,
+  unknownPolicyLoss,
+} from '../../algorithms/policy_losses/registry';
 import { RUN_LIMITS } from '../../base/limits';
 import { ConfigError } from '../../errors';
 import { rewardManagerNames } from '../../reward/manager';
@@ -165,6 +169,28 @@ function checkRewardManager({ reward_manager }: ResolvedConfig['reward']): void 
   }
 }
 
+/** Options of the user's functions, which nothing else reads. */
+function checkKwargs({ algorithm, actor_rollout_ref: { actor } }: ResolvedConfig): void {
+  const refuse = (path: string, register: string, key: string, name: string): never => {
+    throw new ConfigError(
+      `${path}: only functions of ${register} read it, and ${key} is ${name}, whose options have keys of their own`,
+      path,
+    );
+  };
+  const { policy_loss: loss } = actor;
+  const given = (kwargs: Readonly<Record<string, unknown>>): boolean => Object.keys(kwargs).length > 0;
+  if (given(algorithm.estimator_kwargs) && !isRegisteredEstimator(algorithm.adv_estimator))
+    refuse(
+      'algorithm.estimator_kwargs',
+      'registerAdvantageEstimator',
+      'algorithm.adv_estimator',
+      algorithm.adv_estimator,
+    );
+  const path = 'actor_rollout_ref.actor.policy_loss';
+  if (given(loss.kwargs) && registeredPolicyLoss(loss.loss_mode) === null)
+    refuse(`${path}.kwargs`, 'registerPolicyLoss', `${path}.loss_mode`, loss.loss_mode);
+}
+
 /** Names that `registerAdvantageEstimator` added before the configuration was loaded count, too. */
 function checkEstimator(name: string, config: ResolvedConfig): void {
   const path = 'algorithm.adv_estimator';
@@ -182,14 +208,16 @@ function checkEstimator(name: string, config: ResolvedConfig): void {
       key,
     );
   }
-  if (name === 'gae' && config.critic.enable === false) {
+  if ((name === 'gae' || estimatorNeeds(name, 'values')) && config.critic.enable === false) {
     throw new ConfigError(
-      'critic.enable: algorithm.adv_estimator gae needs a critic, but it is false',
+      `critic.enable: algorithm.adv_estimator ${name} needs a critic, but it is false`,
       'critic.enable',
     );
   }
   const { n } = config.actor_rollout_ref.rollout;
-  if (name.endsWith('optimal_token_baseline') && !config.actor_rollout_ref.actor.calculate_sum_pi_squared) {
+  checkKwargs(config);
+  const squares = name.endsWith('optimal_token_baseline') || estimatorNeeds(name, 'sumPiSquared');
+  if (squares && !config.actor_rollout_ref.actor.calculate_sum_pi_squared) {
     const key = 'actor_rollout_ref.actor.calculate_sum_pi_squared';
     throw new ConfigError(`${key}: algorithm.adv_estimator ${name} needs it: set it to true`, key);
   }

@@ -1,3 +1,4 @@
+import { estimatorNeeds } from '../../algorithms/advantages';
 import {
   type RolloutCorrectionOptions,
   resolveCorrection,
@@ -65,7 +66,8 @@ export function checkCorrection(config: ResolvedConfig): void {
     );
   }
   const estimator = config.algorithm.adv_estimator;
-  if (estimator === 'egpo' || estimator.endsWith('optimal_token_baseline')) {
+  const needs = ['entropy', 'sumPiSquared'].some((column) => estimatorNeeds(estimator, column));
+  if (estimator === 'egpo' || estimator.endsWith('optimal_token_baseline') || needs) {
     throw new ConfigError(
       `${SECTION}.bypass_mode: algorithm.adv_estimator ${estimator} needs the pass over the model that bypass mode leaves out`,
       `${SECTION}.bypass_mode`,

@@ -1,13 +1,19 @@
+import { estimatorNeeds } from '../../algorithms/advantages';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 
-/** The critic runs when asked for, and by default when the estimator is gae, as in verl. */
+/** The critic runs when asked for, and by default when the estimator is gae, as in verl, or says that it needs values. */
 export function needsCritic({ critic, algorithm }: ResolvedConfig): boolean {
-  return critic.enable ?? algorithm.adv_estimator === 'gae';
+  const { adv_estimator: estimator } = algorithm;
+  return critic.enable ?? (estimator === 'gae' || estimatorNeeds(estimator, 'values'));
 }
 
-/** The reference model runs when a KL term, in the reward or in the loss, refers to it. */
+/** The reference model runs when a KL term, in the reward or in the loss, or a registered estimator refers to it. */
 export function needsReference({ algorithm, actor_rollout_ref }: ResolvedConfig): boolean {
-  return algorithm.use_kl_in_reward || actor_rollout_ref.actor.use_kl_loss;
+  return (
+    algorithm.use_kl_in_reward ||
+    actor_rollout_ref.actor.use_kl_loss ||
+    estimatorNeeds(algorithm.adv_estimator, 'refLogProbs')
+  );
 }
 
 /** The reward model runs when asked for. */

@@ -1,5 +1,18 @@
 import { KL_KINDS } from './algorithm_section';
-import { above, bool, choice, count, derived, field, fixed, ignored, num, orNull, str } from './field';
+import {
+  above,
+  bool,
+  choice,
+  count,
+  derived,
+  field,
+  fixed,
+  ignored,
+  mapping,
+  num,
+  orNull,
+  str,
+} from './field';
 import { DYNAMIC, FUSED, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
 import { fsdpConfig, optim, updates } from './role_parts';
 
@@ -15,6 +28,7 @@ export const actorSection = {
   tau_neg: field(above(0), 1.05, 'sapo: temperature for negative advantages.'),
   policy_loss: {
     loss_mode: field(str, 'vanilla', 'Policy loss, also one of registerPolicyLoss; see docs/algorithms.md.'),
+    kwargs: field(mapping, {}, 'Options of a loss of registerPolicyLoss, which gets them as options.kwargs.'),
     clip_cov_ratio: field(num(0, 1), 2e-4, 'clip_cov: share of tokens.'),
     clip_cov_lb: field(num(), 1, 'clip_cov: lower covariance bound.'),
     clip_cov_ub: field(num(), 5, 'clip_cov: upper covariance bound.'),

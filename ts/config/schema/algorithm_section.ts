@@ -7,6 +7,7 @@ import {
   fixed,
   ignored,
   int,
+  mapping,
   num,
   numbers,
   numOrStr,
@@ -21,6 +22,11 @@ export const KL_KINDS = [...KL_BASES, ...KL_BASES.map((base) => `${base}+` as co
 
 export const algorithmSection = {
   adv_estimator: field(str, 'gae', 'Advantage estimator; see docs/algorithms.md.'),
+  estimator_kwargs: field(
+    mapping,
+    {},
+    'Options of an estimator of registerAdvantageEstimator, which gets them as config.kwargs.',
+  ),
   gamma: field(num(0, 1), 1, 'Discount.'),
   lam: field(num(0, 1), 1, 'GAE lambda.'),
   norm_adv_by_std_in_grpo: field(bool, true, 'false: Dr.GRPO.'),
