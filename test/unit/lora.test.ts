@@ -144,7 +144,7 @@ describe('an adapter on disk', () => {
       'saved modules',
       { modules_to_save: ['lm_head'] },
       undefined,
-      /modules_to_save: 'lm_head' is not supported/,
+      /modules_to_save: "lm_head" is not supported/,
     ],
     [
       'a missing tensor',

@@ -1,5 +1,6 @@
 import { TroupeError } from '../errors';
 import { MAX_TEMPERATURE, MIN_TEMPERATURE } from './limits';
+import { printable } from './printable';
 import { editDistance, show } from './text';
 
 export const badOption = (where: string, message: string): TroupeError =>
@@ -11,10 +12,15 @@ export function checkOptionNames(where: string, given: unknown, known: readonly 
     throw badOption(where, `expected an options object but got ${String(given)}`);
   for (const name of Object.keys(given)) {
     if (known.includes(name)) continue;
-    const nearest = [...known].sort((a, b) => editDistance(name, a) - editDistance(name, b))[0];
+    // No name is so long, and comparing takes the product of the lengths.
+    const nearest =
+      name.length > 200
+        ? undefined
+        : [...known].sort((a, b) => editDistance(name, a) - editDistance(name, b))[0];
+    const hint = nearest === undefined ? '' : ` did you mean '${nearest}'?`;
     throw badOption(
       where,
-      `unknown option '${name}'; did you mean '${nearest}'? Options: ${known.join(', ')}`,
+      `unknown option '${printable(name, { max: 100 })}';${hint} Options: ${known.join(', ')}`,
     );
   }
 }

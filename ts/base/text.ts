@@ -1,5 +1,6 @@
 // Small helpers for messages to people.
 import { types } from 'node:util';
+import { printable } from './printable';
 
 const SHOWN = 60;
 
@@ -20,7 +21,7 @@ function jsonOf(value: unknown): string {
 /** A value as an error message shows it: JSON, cut short. Never throws itself. */
 export function show(value: unknown): string {
   const text = jsonOf(value);
-  return text.length > SHOWN ? `${text.slice(0, SHOWN)}...` : text;
+  return text.length > SHOWN ? `${printable(text.slice(0, SHOWN))}...` : printable(text);
 }
 
 /** What went wrong, from whatever was thrown, also by native code or in another realm. Never throws itself. */

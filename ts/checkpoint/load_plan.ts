@@ -1,3 +1,4 @@
+import { printable } from '../base/printable';
 import { TroupeError } from '../errors';
 import type { TensorMapping } from '../model/tensor_names';
 import { isBuffer, withoutPrefix } from '../model/tensor_names';
@@ -47,13 +48,14 @@ export function planLoad(
     }
     used.add(tensor.name);
     if (!sameShape(tensor.shape, m.shape))
-      misshapen.push(`${tensor.name}: expected ${show(m.shape)} but the file has ${show(tensor.shape)}`);
-    else if (!isFloatDtype(tensor.dtype)) unreadable.push(`${tensor.name}: ${tensor.dtype}`);
+      misshapen.push(`${named(tensor)}: expected ${show(m.shape)} but the file has ${show(tensor.shape)}`);
+    else if (!isFloatDtype(tensor.dtype))
+      unreadable.push(`${named(tensor)}: ${printable(tensor.dtype, { max: 50 })}`);
     else found.set(m.hf, tensor);
   }
   const extra = [...stored.values()]
     .filter((t) => !used.has(t.name) && !isBuffer(t.name) && !rules.ignored?.(t.name))
-    .map((t) => `${t.name} ${show(t.shape)}`);
+    .map((t) => `${named(t)} ${show(t.shape)}`);
   const problems = [
     list('missing', missing),
     list('of the wrong shape', misshapen),
@@ -95,7 +97,8 @@ function toFiles(
   return [...files.values()];
 }
 
-const show = (shape: readonly number[]): string => `[${shape.join(', ')}]`;
+const show = (shape: readonly number[]): string => printable(`[${shape.join(', ')}]`, { max: 100 });
+const named = ({ name }: StoredTensor): string => printable(name, { max: 200 });
 
 const sameShape = (a: readonly number[], b: readonly number[]): boolean =>
   a.length === b.length && a.every((d, i) => d === b[i]);

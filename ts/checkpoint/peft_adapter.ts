@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { z } from 'zod';
+import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import {
   type AdapterTarget,
@@ -101,9 +102,11 @@ function parseConfig(file: string): AdapterConfig {
   const raw = parseObject(readText(file), file);
   const parsed = schema.safeParse(raw);
   if (parsed.success) return parsed.data;
-  const key = String(parsed.error.issues[0]?.path[0]);
+  const issue = parsed.error.issues[0];
+  // An unknown key is an issue of the whole object in some versions of zod.
+  const key = String(issue?.path[0] ?? (issue as { keys?: string[] } | undefined)?.keys?.[0]);
   throw invalid(
-    `${file}: ${key}: ${JSON.stringify(raw[key])} is not supported: expected a plain LoRA adapter (peft_type LORA, one r and ` +
+    `${file}: ${key}: ${show(raw[key])} is not supported: expected a plain LoRA adapter (peft_type LORA, one r and ` +
       'lora_alpha for all modules, bias none, no variant such as use_dora or use_rslora)',
   );
 }
@@ -115,7 +118,7 @@ function checkSavedModules(file: string, config: AdapterConfig, model: ModelShap
   const other = config.modules_to_save?.find((name) => !known.includes(name));
   if (other === undefined) return;
   throw invalid(
-    `${file}: modules_to_save: '${other}' is not supported: expected ${model.config.head === 'value' ? `none but the value head (${head})` : 'none'}`,
+    `${file}: modules_to_save: ${show(other)} is not supported: expected ${model.config.head === 'value' ? `none but the value head (${head})` : 'none'}`,
   );
 }
 

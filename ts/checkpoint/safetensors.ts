@@ -1,8 +1,12 @@
 import { closeSync, existsSync, fstatSync, openSync, readFileSync, readSync } from 'node:fs';
 import path from 'node:path';
 import { z } from 'zod';
+import { describeShape, shapeProblem } from '../base/json_shape';
+import { printable } from '../base/printable';
+import { isRegularFile } from '../base/regular_file';
+import { show } from '../base/text';
+import { decodeUtf8 } from '../base/utf8';
 import { TroupeError } from '../errors';
-import { duplicateKey } from './json_keys';
 
 // Reading safetensors headers: u64 little-endian header length, JSON header, then the tensors' bytes without holes.
 // Only headers are read here; the core reads the tensors. Nothing in a file is trusted.
@@ -43,6 +47,9 @@ const entrySchema = z.object({
   data_offsets: z.tuple([z.number().int().min(0), z.number().int().min(0)]),
 });
 
+/** Of tensors and files, as the file says. */
+const shownName = (name: string): string => printable(name, { max: 200 });
+
 const invalid = (message: string): TroupeError =>
   new TroupeError('INVALID_MODEL', `[safetensors] ${message}`);
 
@@ -50,8 +57,6 @@ const invalid = (message: string): TroupeError =>
 export function readHeader(file: string): StoredTensor[] {
   const { text, dataStart, fileSize } = readHeaderText(file);
   const header = parseObject(text, `${file}: the header`);
-  const repeated = duplicateKey(text);
-  if (repeated !== null) throw invalid(`${file}: tensor '${repeated}' appears twice in the header`);
   const tensors: StoredTensor[] = [];
   for (const [name, value] of Object.entries(header)) {
     if (name !== '__metadata__') tensors.push(parseEntry(file, name, value, dataStart, fileSize));
@@ -62,6 +67,7 @@ export function readHeader(file: string): StoredTensor[] {
 }
 
 function readHeaderText(file: string): { text: string; dataStart: number; fileSize: number } {
+  isRegularFile(file);
   const fd = wrapIo(`open ${file}`, () => openSync(file, 'r'));
   try {
     const fileSize = fstatSync(fd).size;
@@ -79,7 +85,10 @@ function readHeaderText(file: string): { text: string; dataStart: number; fileSi
     if (wrapIo(`read ${file}`, () => readSync(fd, bytes, 0, bytes.length, 8)) < bytes.length) {
       throw invalid(`${file}: ended inside its header: it is truncated`);
     }
-    return { text: bytes.toString('utf8'), dataStart: 8 + bytes.length, fileSize };
+    const text = decodeUtf8(bytes, () => {
+      throw invalid(`${file}: its header is not valid UTF-8: it is damaged or not safetensors`);
+    });
+    return { text, dataStart: 8 + bytes.length, fileSize };
   } finally {
     closeSync(fd);
   }
@@ -92,19 +101,20 @@ function parseEntry(
   dataStart: number,
   fileSize: number,
 ): StoredTensor {
+  const where = `${file}: tensor '${shownName(name)}'`;
   const parsed = entrySchema.safeParse(value);
   if (!parsed.success) {
     const issue = parsed.error.issues[0];
-    throw invalid(`${file}: tensor '${name}': ${issue?.path.join('.')}: ${issue?.message}`);
+    throw invalid(`${where}: ${issue?.path.join('.')}: ${issue?.message}`);
   }
   const { dtype, shape, data_offsets } = parsed.data;
   const [start, end] = data_offsets;
-  if (end < start) throw invalid(`${file}: tensor '${name}': data_offsets [${start}, ${end}] run backwards`);
+  if (end < start) throw invalid(`${where}: data_offsets [${start}, ${end}] run backwards`);
   const width = Object.hasOwn(DTYPE_BYTES, dtype) ? DTYPE_BYTES[dtype] : undefined;
   const expected = width === undefined ? null : shape.reduce((n, d) => n * d, width);
   if (expected !== null && expected !== end - start) {
     throw invalid(
-      `${file}: tensor '${name}': shape [${shape.join(', ')}] of ${dtype} takes ${expected} bytes but data_offsets span ${end - start}`,
+      `${where}: shape ${show(shape)} of ${dtype} takes ${expected} bytes but data_offsets span ${end - start}`,
     );
   }
   return { name, file, dtype, shape, offset: dataStart + start, bytes: end - start, fileSize };
@@ -113,13 +123,18 @@ function parseEntry(
 function checkCoverage(file: string, sorted: StoredTensor[], dataStart: number, fileSize: number): void {
   let at = dataStart;
   for (const [i, t] of sorted.entries()) {
-    if (t.offset < at) throw invalid(`${file}: tensor '${t.name}' overlaps '${sorted[i - 1]?.name}'`);
+    if (t.offset < at)
+      throw invalid(
+        `${file}: tensor '${shownName(t.name)}' overlaps '${shownName(sorted[i - 1]?.name ?? '')}'`,
+      );
     if (t.offset > at)
-      throw invalid(`${file}: ${t.offset - at} bytes before tensor '${t.name}' belong to no tensor`);
+      throw invalid(
+        `${file}: ${t.offset - at} bytes before tensor '${shownName(t.name)}' belong to no tensor`,
+      );
     at = t.offset + t.bytes;
     if (at > fileSize) {
       throw invalid(
-        `${file}: tensor '${t.name}' ends at byte ${at} but the file has ${fileSize}: it is truncated`,
+        `${file}: tensor '${shownName(t.name)}' ends at byte ${at} but the file has ${fileSize}: it is truncated`,
       );
     }
   }
@@ -152,31 +167,39 @@ function readShards(dir: string, index: string): Map<string, StoredTensor> {
   const shards = new Map<string, Map<string, StoredTensor>>();
   for (const file of new Set(Object.values(weightMap.data))) {
     if (path.basename(file) !== file || file === '..' || file === '.') {
-      throw invalid(`${index}: file name '${file}' leads out of the checkpoint directory`);
+      throw invalid(`${index}: file name '${shownName(file)}' leads out of the checkpoint directory`);
     }
-    if (!existsSync(path.join(dir, file))) throw invalid(`${index}: names ${file}, which is not in ${dir}`);
+    if (!existsSync(path.join(dir, file)))
+      throw invalid(`${index}: names ${shownName(file)}, which is not in ${dir}`);
     shards.set(file, new Map(readHeader(path.join(dir, file)).map((t) => [t.name, t])));
   }
   const tensors = new Map<string, StoredTensor>();
   for (const [name, file] of Object.entries(weightMap.data)) {
     const tensor = shards.get(file)?.get(name);
     if (tensor === undefined)
-      throw invalid(`${index}: places tensor '${name}' in ${file}, which does not hold it`);
+      throw invalid(
+        `${index}: places tensor '${shownName(name)}' in ${shownName(file)}, which does not hold it`,
+      );
     tensors.set(name, tensor);
   }
   for (const [file, held] of shards) {
     for (const name of held.keys()) {
       if (!tensors.has(name))
-        throw invalid(`${index}: ${file} holds tensor '${name}', which the index does not list`);
+        throw invalid(`${index}: ${file} holds tensor '${shownName(name)}', which the index does not list`);
       const owner = weightMap.data[name];
-      if (owner !== file) throw invalid(`${index}: tensor '${name}' is both in ${owner} and in ${file}`);
+      if (owner !== file)
+        throw invalid(`${index}: tensor '${shownName(name)}' is both in ${owner} and in ${file}`);
     }
   }
   return tensors;
 }
 
 export function readText(file: string): string {
-  return wrapIo(`read ${file}`, () => readFileSync(file, 'utf8'));
+  isRegularFile(file);
+  const bytes = wrapIo(`read ${file}`, () => readFileSync(file));
+  return decodeUtf8(bytes, (line) => {
+    throw invalid(`${file}:${line}: not valid UTF-8: write the file again as UTF-8`);
+  });
 }
 
 export function parseObject(text: string, what: string): Record<string, unknown> {
@@ -184,10 +207,15 @@ export function parseObject(text: string, what: string): Record<string, unknown>
   try {
     value = JSON.parse(text);
   } catch (e) {
-    throw invalid(`${what} is not valid JSON: ${(e as Error).message}`);
+    throw invalid(`${what} is not valid JSON: ${printable((e as Error).message)}`);
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     throw invalid(`${what} is not a JSON object`);
+  const problem = shapeProblem(text);
+  if (problem !== null) {
+    const { line, what: why } = describeShape(text, problem);
+    throw invalid(`${what}, line ${line}: ${why}`);
+  }
   return value as Record<string, unknown>;
 }
 

@@ -1,4 +1,5 @@
 import { types } from 'node:util';
+import { printable } from '../base/printable';
 import { TroupeError } from '../errors';
 
 /** A wrong command line: exit code 2. */
@@ -16,7 +17,11 @@ export function reportError(
   debug: boolean,
   write: (line: string) => void = (line) => process.stderr.write(`${line}\n`),
 ): void {
-  const message = types.isNativeError(error) ? error.message : String(error);
+  // Parts of it may come from a file. A list of mistakes has lines of its own.
+  const message = printable(types.isNativeError(error) ? error.message : String(error), {
+    max: 16_000,
+    lines: true,
+  });
   const code = error instanceof TroupeError ? ` (${error.code})` : '';
   write(`troupe: error${code}: ${message}`);
   if (debug) {

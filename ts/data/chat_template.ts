@@ -1,3 +1,4 @@
+import { printable } from '../base/printable';
 import { reasonOf } from '../base/text';
 import { TroupeError } from '../errors';
 import { JinjaTemplate } from './jinja/template';
@@ -25,7 +26,7 @@ export class ChatTemplate {
     } catch (cause) {
       throw new TroupeError(
         'INVALID_MODEL',
-        `[data] ${where}: the chat template does not parse: ${reasonOf(cause)}`,
+        `[data] ${where}: the chat template does not parse: ${printable(reasonOf(cause))}`,
         { cause },
       );
     }
@@ -49,7 +50,7 @@ export class ChatTemplate {
     } catch (cause) {
       throw new TroupeError(
         'INVALID_DATA',
-        `[data] ${this.where}: the chat template failed: ${reasonOf(cause)}`,
+        `[data] ${this.where}: the chat template failed: ${printable(reasonOf(cause))}`,
         { cause },
       );
     }

@@ -1,5 +1,9 @@
 import { closeSync, fstatSync, openSync, readFileSync, readSync } from 'node:fs';
+import { describeShape, shapeProblem } from '../base/json_shape';
+import { printable } from '../base/printable';
+import { isRegularFile } from '../base/regular_file';
 import { reasonOf, show } from '../base/text';
+import { decodeUtf8 } from '../base/utf8';
 import { TroupeError } from '../errors';
 import { type JsonIndex, JsonScanner } from './json_scanner';
 import type { Row, RowFile } from './row';
@@ -16,14 +20,16 @@ const CHUNK = 4 * 2 ** 20;
 export function openJsonFile(path: string, parsedAtOnce = PARSED_AT_ONCE): RowFile {
   let fd: number;
   try {
+    isRegularFile(path);
     fd = openSync(path, 'r');
   } catch (cause) {
     throw new TroupeError('IO', `[data] cannot read ${path}: ${reasonOf(cause)}`, { cause });
   }
   try {
     if (fstatSync(fd).size <= parsedAtOnce) {
-      const text = readFileSync(fd, 'utf8').replace(/^\uFEFF/, '');
+      const bytes = readFileSync(fd);
       closeSync(fd);
+      const text = decodeUtf8(bytes, (line) => notText(`${path}:${line}`));
       return /^\s*\[/.test(text) && path.endsWith('.json') ? parseArray(path, text) : parseLines(path, text);
     }
     return new IndexedFile(path, fd, scan(path, fd));
@@ -33,6 +39,13 @@ export function openJsonFile(path: string, parsedAtOnce = PARSED_AT_ONCE): RowFi
   }
 }
 
+function notText(where: string): never {
+  throw new TroupeError('INVALID_DATA', `[data] ${where}: not valid UTF-8: write the file again as UTF-8`);
+}
+
+/** What JSON.parse says quotes the text. */
+const jsonReason = (cause: unknown): string => printable(reasonOf(cause));
+
 const rowOf = (path: string, index: number): string => `${path}, row ${index}`;
 
 /** @throws TroupeError INVALID_DATA */
@@ -41,8 +54,11 @@ function parseRow(text: string, where: string): Row {
   try {
     row = JSON.parse(text);
   } catch (cause) {
-    throw new TroupeError('INVALID_DATA', `[data] ${where}: not valid JSON: ${reasonOf(cause)}`, { cause });
+    throw new TroupeError('INVALID_DATA', `[data] ${where}: not valid JSON: ${jsonReason(cause)}`, { cause });
   }
+  const problem = shapeProblem(text);
+  if (problem !== null)
+    throw new TroupeError('INVALID_DATA', `[data] ${where}: ${describeShape(text, problem).what}`);
   return checkedRow(row, where);
 }
 
@@ -69,9 +85,14 @@ function parseArray(path: string, text: string): RowFile {
   } catch (cause) {
     throw new TroupeError(
       'INVALID_DATA',
-      `[data] ${arrayProblem(path, text) ?? `${path}: not valid JSON: ${reasonOf(cause)}`}`,
+      `[data] ${arrayProblem(path, text) ?? `${path}: not valid JSON: ${jsonReason(cause)}`}`,
       { cause },
     );
+  }
+  const problem = shapeProblem(text);
+  if (problem !== null) {
+    const { line, what } = describeShape(text, problem);
+    throw new TroupeError('INVALID_DATA', `[data] ${path}:${line}: ${what}`);
   }
   if (!Array.isArray(value)) {
     throw new TroupeError('INVALID_DATA', `[data] ${path}: expected an array of objects, got ${show(value)}`);
@@ -98,7 +119,7 @@ function arrayProblem(path: string, text: string): string | null {
       const within = /at position (\d+)/.exec(reason);
       const before = bytes.toString('utf8', 0, start) + row.slice(0, within === null ? 0 : Number(within[1]));
       const why = reason.replace(/ at position .*|, "[\s\S]*" is not valid JSON$/, '');
-      return `${path}:${before.split('\n').length}, row ${i}: not valid JSON: ${why}`;
+      return `${path}:${before.split('\n').length}, row ${i}: not valid JSON: ${printable(why)}`;
     }
   }
   return problem === null ? null : `${path}:${line}: not valid JSON: ${problem}`;
@@ -161,6 +182,9 @@ class IndexedFile implements RowFile {
     if (readSync(this.fd, bytes, 0, bytes.length, start) !== bytes.length) {
       throw new TroupeError('IO', `[data] ${this.where(i)}: the file has become shorter since it was opened`);
     }
-    return parseRow(bytes.toString('utf8'), this.where(i));
+    return parseRow(
+      decodeUtf8(bytes, () => notText(this.where(i))),
+      this.where(i),
+    );
   }
 }

@@ -1,34 +1,17 @@
-import * as zlib from 'node:zlib';
 import {
   type AsyncBuffer,
   asyncBufferFromFile,
-  type Compressors,
   type FileMetaData,
   parquetMetadataAsync,
   parquetRead,
   parquetSchema,
 } from 'hyparquet';
-import { compressors as pureCompressors } from 'hyparquet-compressors';
-import { reasonOf } from '../base/text';
+import { printable } from '../base/printable';
+import { isRegularFile } from '../base/regular_file';
+import { reasonOf, show } from '../base/text';
 import { TroupeError } from '../errors';
+import { parquetCompressors as compressors } from './parquet_compressors';
 import { missingColumn, type Projection, type Row, type RowFile } from './row';
-
-/** gzip and brotli (and zstd from Node 22.15 on) come with Node and are faster there. */
-const nodeZstd = (zlib as { zstdDecompressSync?: (input: Uint8Array) => Uint8Array }).zstdDecompressSync;
-type Decompress = NonNullable<Compressors[keyof Compressors]>;
-/** The block of nothing, as the dictionary of a column without values has it, is more than this decoder can read. */
-const unlessEmpty =
-  (decompress: Decompress | undefined): Decompress | undefined =>
-  (input, length) =>
-    length === 0 ? new Uint8Array(0) : (decompress as Decompress)(input, length);
-const compressors: Compressors = {
-  ...pureCompressors,
-  LZ4: unlessEmpty(pureCompressors.LZ4),
-  LZ4_RAW: unlessEmpty(pureCompressors.LZ4_RAW),
-  GZIP: (input) => zlib.gunzipSync(input),
-  BROTLI: (input) => zlib.brotliDecompressSync(input),
-  ...(nodeZstd ? { ZSTD: (input: Uint8Array) => nodeZstd(input) } : {}),
-};
 
 /** Values of one page, from a row on. */
 interface Chunk {
@@ -76,6 +59,7 @@ export class ParquetFile implements RowFile {
     keptBytes = ParquetFile.KEPT_BYTES,
   ): Promise<ParquetFile> {
     let buffer: AsyncBuffer;
+    isRegularFile(file);
     try {
       buffer = await asyncBufferFromFile(file);
     } catch (cause) {
@@ -87,12 +71,13 @@ export class ParquetFile implements RowFile {
     } catch (cause) {
       throw new TroupeError(
         'INVALID_DATA',
-        `[data] ${file} is not a usable parquet file: ${reasonOf(cause)}`,
+        `[data] ${file} is not a usable parquet file: ${printable(reasonOf(cause))}`,
         {
           cause,
         },
       );
     }
+    checkRows(file, metadata, buffer.byteLength);
     const columns = wantedColumns(file, metadata, projection);
     checkCodecs(file, metadata, columns);
     return new ParquetFile(file, buffer, metadata, columns, keptBytes);
@@ -162,7 +147,7 @@ export class ParquetFile implements RowFile {
     } catch (cause) {
       throw new TroupeError(
         'INVALID_DATA',
-        `[data] ${this.path}, row group ${group}: ${reasonOf(cause)}: the file is damaged or of an unsupported kind`,
+        `[data] ${this.path}, row group ${group}: ${printable(reasonOf(cause))}: the file is damaged or of an unsupported kind`,
         { cause },
       );
     }
@@ -193,6 +178,25 @@ function joined(chunks: Chunk[], rows: number): ArrayLike<unknown> {
   return column;
 }
 
+/** Rows that any file may have, and rows per byte of a larger one: what is made for every row must not be more than a file can hold. */
+const ROWS_OF_ANY_FILE = 2 ** 24;
+const ROWS_PER_BYTE = 8;
+
+/** The footer says how many rows there are, and arrays are made of that size long before the rows are read. */
+function checkRows(file: string, { row_groups: groups }: FileMetaData, bytes: number): void {
+  const most = Math.max(ROWS_OF_ANY_FILE, ROWS_PER_BYTE * bytes);
+  let rows = 0;
+  for (const [i, { num_rows: count }] of groups.entries()) {
+    const own = Number(count);
+    rows += own;
+    if (Number.isSafeInteger(own) && own >= 0 && rows <= most) continue;
+    throw new TroupeError(
+      'INVALID_DATA',
+      `[data] ${file}: row group ${i} claims ${show(count)} rows: expected at most ${most} in a file of ${bytes} bytes: it is damaged`,
+    );
+  }
+}
+
 function wantedColumns(file: string, metadata: FileMetaData, projection: Projection | null): string[] {
   const all = parquetSchema(metadata).children.map((child) => child.element.name);
   if (projection === null) return all;
@@ -210,7 +214,7 @@ function checkCodecs(file: string, metadata: FileMetaData, columns: readonly str
       if (codec === 'UNCOMPRESSED' || compressors[codec] !== undefined) continue;
       throw new TroupeError(
         'INVALID_DATA',
-        `[data] ${file}: column ${data.path_in_schema.join('.')} is compressed with ${codec}, expected one of ` +
+        `[data] ${file}: column ${printable(data.path_in_schema.join('.'))} is compressed with ${printable(String(codec))}, expected one of ` +
           `${Object.keys(compressors).join(', ')} or none: write the file again, for example in Python with ` +
           "pandas.read_parquet(old).to_parquet(new, compression='zstd')",
       );

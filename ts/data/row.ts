@@ -1,3 +1,4 @@
+import { printable } from '../base/printable';
 import { TroupeError } from '../errors';
 
 export type Row = Readonly<Record<string, unknown>>;
@@ -28,6 +29,6 @@ export function column(row: Row, name: string, where: string): unknown {
 export function missingColumn(name: string, columns: readonly string[], where: string): TroupeError {
   return new TroupeError(
     'INVALID_DATA',
-    `[data] ${where}: no column '${name}'; the columns are ${columns.join(', ')}`,
+    `[data] ${where}: no column '${printable(name)}'; the columns are ${printable(columns.join(', '), { max: 1000 })}`,
   );
 }

@@ -1,6 +1,10 @@
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { Tokenizer as HfTokenizer } from '@huggingface/tokenizers';
+import { MODEL_LIMITS } from '../base/limits';
+import { printable } from '../base/printable';
+import { readRegularFile } from '../base/regular_file';
+import { reasonOf, show } from '../base/text';
 import { TroupeError } from '../errors';
 import { type ChatMessage, ChatTemplate } from './chat_template';
 
@@ -33,6 +37,7 @@ export class Tokenizer {
     readonly vocabSize: number,
     readonly eosId: number | null,
     readonly padId: number | null,
+    private readonly cleanUp: boolean,
   ) {}
 
   /** @throws TroupeError INVALID_MODEL naming the file that is missing or unusable */
@@ -47,13 +52,14 @@ export class Tokenizer {
     }
     const configFile = path.join(directory, 'tokenizer_config.json');
     const config = readJson(configFile) ?? {};
+    const vocabSize = largestId(definition, file) + 1;
     let inner: HfTokenizer;
     try {
       inner = new HfTokenizer(definition, config);
     } catch (cause) {
       throw new TroupeError(
         'INVALID_MODEL',
-        `[data] ${file} is not a usable tokenizer: ${(cause as Error).message}`,
+        `[data] ${file} is not a usable tokenizer: ${printable(reasonOf(cause))}`,
         { cause },
       );
     }
@@ -72,19 +78,40 @@ export class Tokenizer {
       inner,
       template,
       directory,
-      largestId(definition) + 1,
+      vocabSize,
       id('eos_token'),
       id('pad_token'),
+      cleansUp(definition, config),
     );
   }
 
   /** Token ids; special tokens of the post-processor (a leading <s>, ...) only when asked for. */
   encode(text: string, addSpecialTokens = false): Int32Array {
-    return Int32Array.from(this.inner.encode(text, { add_special_tokens: addSpecialTokens }).ids);
+    return this.using(() =>
+      Int32Array.from(this.inner.encode(text, { add_special_tokens: addSpecialTokens }).ids),
+    );
   }
 
   decode(tokens: ArrayLike<number>, options: { skipSpecialTokens: boolean }): string {
-    return this.inner.decode(Array.from(tokens), { skip_special_tokens: options.skipSpecialTokens });
+    return this.using(() =>
+      this.inner.decode(Array.from(tokens), {
+        skip_special_tokens: options.skipSpecialTokens,
+        clean_up_tokenization_spaces: this.cleanUp,
+      }),
+    );
+  }
+
+  /** Some of what is wrong with a tokenizer.json shows in use only. */
+  private using<T>(work: () => T): T {
+    try {
+      return work();
+    } catch (cause) {
+      throw new TroupeError(
+        'INVALID_MODEL',
+        `[data] the tokenizer of ${this.directory} failed: ${printable(reasonOf(cause))}`,
+        { cause },
+      );
+    }
   }
 
   get hasChatTemplate(): boolean {
@@ -121,13 +148,20 @@ export function checkVocabulary(tokenizer: Tokenizer, modelVocabSize: number, mo
 
 function readJson(file: string): Record<string, unknown> | null {
   if (!existsSync(file)) return null;
+  let value: unknown;
   try {
-    return JSON.parse(readFileSync(file, 'utf8')) as Record<string, unknown>;
+    value = JSON.parse(readRegularFile(file));
   } catch (cause) {
-    throw new TroupeError('INVALID_MODEL', `[data] ${file} is not valid JSON: ${(cause as Error).message}`, {
-      cause,
-    });
+    if (cause instanceof TroupeError) throw cause;
+    const reason = printable(reasonOf(cause));
+    throw new TroupeError('INVALID_MODEL', `[data] ${file} is not valid JSON: ${reason}`, { cause });
   }
+  if (typeof value === 'object' && value !== null && !Array.isArray(value))
+    return value as Record<string, unknown>;
+  throw new TroupeError(
+    'INVALID_MODEL',
+    `[data] ${file} is not valid: expected a JSON object, got ${show(value)}`,
+  );
 }
 
 /** A special token is a string, or an object with `content`. */
@@ -139,7 +173,7 @@ function tokenText(value: unknown): string | null {
 
 function templateSource(directory: string, config: Record<string, unknown>): string | null {
   const file = path.join(directory, 'chat_template.jinja');
-  if (existsSync(file)) return readFileSync(file, 'utf8');
+  if (existsSync(file)) return readRegularFile(file);
   const template = config['chat_template'];
   if (typeof template === 'string') return template;
   if (!Array.isArray(template)) return null;
@@ -148,15 +182,38 @@ function templateSource(directory: string, config: Record<string, unknown>): str
   return (named.find((entry) => entry.name === 'default') ?? named[0])?.template ?? null;
 }
 
-function largestId(definition: Record<string, unknown>): number {
+/**
+ * transformers' rule: only where tokenizer_config.json says so, and not for BPE, where blanks before punctuation are meant, unless
+ * a key of a long name insists.
+ */
+function cleansUp(definition: Record<string, unknown>, config: Record<string, unknown>): boolean {
+  if (config['clean_up_tokenization_spaces'] !== true) return false;
+  const { type } = definition['model'] as { type?: unknown };
+  const insists = 'clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output';
+  return type !== 'BPE' || config[insists] === true;
+}
+
+/** @throws TroupeError INVALID_MODEL when an id is none */
+function largestId(definition: Record<string, unknown>, file: string): number {
   let largest = -1;
-  const model = definition['model'] as { vocab?: unknown } | undefined;
-  const vocabulary = model?.vocab;
-  if (Array.isArray(vocabulary)) largest = vocabulary.length - 1;
-  else
-    for (const id of Object.values((vocabulary ?? {}) as Record<string, number>))
-      largest = Math.max(largest, id);
-  for (const token of (definition['added_tokens'] ?? []) as { id: number }[])
-    largest = Math.max(largest, token.id);
+  const look = (token: string, id: unknown): void => {
+    if (!Number.isInteger(id) || (id as number) < 0 || (id as number) >= MODEL_LIMITS.vocabulary) {
+      throw new TroupeError(
+        'INVALID_MODEL',
+        `[data] ${file}: token ${show(token)}: expected an id from 0 to ${MODEL_LIMITS.vocabulary - 1}, got ${show(id)}`,
+      );
+    }
+    largest = Math.max(largest, id as number);
+  };
+  const { vocab } = (definition['model'] ?? {}) as { vocab?: unknown };
+  if (Array.isArray(vocab)) largest = vocab.length - 1;
+  else for (const [token, id] of Object.entries((vocab ?? {}) as object)) look(token, id);
+  const added = definition['added_tokens'] ?? [];
+  if (!Array.isArray(added))
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[data] ${file}: expected added_tokens to be a list, got ${show(added)}`,
+    );
+  for (const token of added) look(String(token?.content), token?.id);
   return largest;
 }

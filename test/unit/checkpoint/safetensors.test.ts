@@ -65,7 +65,7 @@ describe('malformed files', () => {
       'duplicate',
       '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"\\u0061":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
       4,
-      /tensor 'a' appears twice/,
+      /the key 'a' appears twice/,
     ],
   ])('%s', (_name, header, bytes, message) => {
     const file = write('model.safetensors', header, bytes);

@@ -1,4 +1,7 @@
+import { printable } from '../../base/printable';
 import { ConfigError } from '../../errors';
+
+const MOST_LEVELS = 50;
 
 // The values of Hydra's command line (its override grammar): [a,b], {a:1,b:2}, quoted strings, null, true, numbers, and plain
 // text. Differs from YAML where people meet it: {a:1} needs no space.
@@ -14,6 +17,7 @@ export function parseHydraValue(text: string, where: string): unknown {
 
 class ValueParser {
   private at = 0;
+  private levels = 0;
 
   constructor(
     private readonly text: string,
@@ -28,16 +32,22 @@ class ValueParser {
     if (this.at < this.text.length) {
       // 'it''s: text that begins with a quote but is more than a quoted string.
       if (/^['"]/.test(this.text)) return this.text;
-      throw this.error(`unexpected "${this.text.slice(this.at)}"`);
+      throw this.error(`unexpected "${printable(this.text.slice(this.at), { max: 60 })}"`);
     }
     return value;
   }
 
   private value(ends: string): unknown {
     this.space();
+    if (this.levels >= MOST_LEVELS)
+      throw this.error(`expected at most ${MOST_LEVELS} brackets within brackets`);
     const first = this.text[this.at];
-    if (first === '[') return this.list();
-    if (first === '{') return this.dict();
+    if (first === '[' || first === '{') {
+      this.levels++;
+      const value = first === '[' ? this.list() : this.dict();
+      this.levels--;
+      return value;
+    }
     if (first === '"' || first === "'") return this.quoted(first);
     return primitive(this.bare(ends));
   }

@@ -1,6 +1,13 @@
 import { editDistance } from '../../base/text';
 import { isLeaf, type Section } from '../schema/field';
 
+/** No name is so long, and comparing takes the product of the lengths. */
+const LONGEST = 200;
+
+/** A third of the letters may differ, or two; but not all of them. */
+const isNear = (given: string, distance: number): boolean =>
+  distance < given.length && distance <= Math.max(2, Math.floor(given.length / 3));
+
 /** Every dotted path of a schema, sections included. */
 export function* paths(schema: Section, prefix = ''): Generator<string> {
   for (const [key, entry] of Object.entries(schema)) {
@@ -14,6 +21,7 @@ export function* paths(schema: Section, prefix = ''): Generator<string> {
  * null when nothing is close.
  */
 export function nearestPath(root: Section, siblings: Section, prefix: string, key: string): string | null {
+  if (key.length > LONGEST) return null;
   const ranked = Object.keys(siblings).map((name) => ({
     path: prefix + name,
     distance: editDistance(key, name),
@@ -25,13 +33,14 @@ export function nearestPath(root: Section, siblings: Section, prefix: string, ke
   }
   ranked.sort((a, b) => a.distance - b.distance);
   const best = ranked[0];
-  return best && best.distance <= Math.max(2, Math.floor(key.length / 3)) ? best.path : null;
+  return best && isNear(key, best.distance) ? best.path : null;
 }
 
 /** The name most like `given`; null when none is close. */
 export function nearestName(names: readonly string[], given: string): string | null {
+  if (given.length > LONGEST) return null;
   const ranked = names.map((name) => ({ name, distance: editDistance(given, name) }));
   ranked.sort((a, b) => a.distance - b.distance);
   const best = ranked[0];
-  return best && best.distance <= Math.max(2, Math.floor(given.length / 3)) ? best.name : null;
+  return best && isNear(given, best.distance) ? best.name : null;
 }

@@ -1,7 +1,10 @@
+import { printable } from '../../base/printable';
 import { show } from '../../base/text';
 import { ConfigError } from '../../errors';
 import { parseHydraValue } from './hydra_value';
 import { deletePath, getPath, setPath, type Tree } from './tree';
+
+const shown = (text: string): string => printable(text, { max: 100 });
 
 /** One override of a command line, in Hydra's syntax. */
 export type Override =
@@ -18,7 +21,7 @@ const SET = new RegExp(`^\\+{0,2}(${KEY})=([\\s\\S]*)$`);
  * @throws ConfigError naming the override
  */
 export function parseOverride(text: string): Override {
-  const where = `override '${text}'`;
+  const where = `override '${shown(text)}'`;
   const [, deleted] = DELETE.exec(text) ?? [];
   if (deleted !== undefined) return { kind: 'delete', key: deleted };
   const [, key, value] = SET.exec(text) ?? [];
@@ -35,12 +38,12 @@ export function applyOverride(tree: Tree, text: string): void {
   if (override.kind === 'delete') {
     if (deletePath(tree, key)) return;
     throw new ConfigError(
-      `override '${text}': ${key} is not given in the file, so there is nothing to delete`,
+      `override '${shown(text)}': ${shown(key)} is not given in the file, so there is nothing to delete`,
       key,
     );
   }
   const inTheWay = setPath(tree, key, override.value);
   if (inTheWay === null) return;
   const found = show(getPath(tree, inTheWay));
-  throw new ConfigError(`override '${text}': ${inTheWay} is ${found}, not a section`, inTheWay);
+  throw new ConfigError(`override '${shown(text)}': ${shown(inTheWay)} is ${found}, not a section`, inTheWay);
 }

@@ -1,6 +1,8 @@
-import { readFileSync } from 'node:fs';
+import { readFileSync, statSync } from 'node:fs';
 import { load, YAMLException } from 'js-yaml';
-import { show } from '../../base/text';
+import { printable } from '../../base/printable';
+import { reasonOf, show } from '../../base/text';
+import { decodeUtf8 } from '../../base/utf8';
 import { ConfigError } from '../../errors';
 import type { Hidden } from './hidden';
 import { applyOverride } from './overrides';
@@ -15,6 +17,7 @@ import { isTree, type Tree } from './tree';
 export function readConfigTree(file: string, overrides: readonly string[], hidden: Hidden[] = []): Tree {
   const tree = parseYamlTree(readConfigText(file), file);
   for (const override of overrides) applyOverride(tree, override);
+  checkSize(tree, overrides.length === 0 ? file : `${file} with its overrides`);
   const fail = (path: string, why: string): never => {
     throw new ConfigError(`${path}: ${why}`, path);
   };
@@ -23,11 +26,22 @@ export function readConfigTree(file: string, overrides: readonly string[], hidde
 
 /** @throws ConfigError */
 export function readConfigText(file: string): string {
+  let bytes: Buffer;
   try {
-    return readFileSync(file, 'utf8');
+    const found = statSync(file);
+    // What a shell makes of <(...) is a FIFO.
+    if (!found.isFile() && !found.isFIFO()) throw new Error(`${file} is not a file`);
+    bytes = readFileSync(file);
   } catch (cause) {
     throw new ConfigError(`cannot read the configuration ${file}: ${(cause as Error).message}`);
   }
+  if (bytes.length > MOST_BYTES)
+    throw new ConfigError(
+      `${file}: expected at most ${MOST_BYTES} bytes, and it has ${bytes.length}: is it a configuration?`,
+    );
+  return decodeUtf8(bytes, (line) => {
+    throw new ConfigError(`${file}:${line}: not valid UTF-8: write the file again as UTF-8`);
+  });
 }
 
 /** @throws ConfigError with line and column */
@@ -41,6 +55,8 @@ export function parseYamlTree(text: string, file: string): Record<string, unknow
 }
 
 /** Far more than the whole configuration has. */
+const MOST_BYTES = 16 * 2 ** 20;
+const MOST_LEVELS = 50;
 const MAX_VALUES = 100_000;
 
 /** Anchors make small files of trees that are endless, or all but. */
@@ -53,6 +69,8 @@ function checkSize(tree: unknown, file: string): void {
         `${file}: expected at most ${MAX_VALUES} values, and there are more when its anchors are expanded`,
       );
     if (typeof value !== 'object' || value === null) return;
+    if (open.size >= MOST_LEVELS)
+      throw new ConfigError(`${file}: expected at most ${MOST_LEVELS} levels of keys, and there are more`);
     if (open.has(value)) throw new ConfigError(`${file}: an anchor contains itself; write the values out`);
     open.add(value);
     for (const child of Object.values(value)) visit(child);
@@ -65,8 +83,13 @@ function parse(text: string, where: string): unknown {
   try {
     return load(text);
   } catch (cause) {
-    if (!(cause instanceof YAMLException)) throw cause;
+    if (!(cause instanceof YAMLException)) {
+      const deep = /call stack/.test(reasonOf(cause));
+      throw new ConfigError(
+        `${where}: not usable YAML: ${deep ? 'it is nested too deeply' : printable(reasonOf(cause))}`,
+      );
+    }
     const at = cause.mark ? `:${cause.mark.line + 1}:${cause.mark.column + 1}` : '';
-    throw new ConfigError(`${where}${at}: not valid YAML: ${cause.reason}`);
+    throw new ConfigError(`${where}${at}: not valid YAML: ${printable(cause.reason)}`);
   }
 }

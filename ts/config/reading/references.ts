@@ -41,11 +41,19 @@ export function resolveReferences(tree: Tree, unresolved: Unresolved, hidden: Hi
   return visitTree(tree, '', []);
 }
 
+/** References that hold references grow as fast as one likes. */
+const MOST_LOOK_UPS = 20_000;
+const MOST_LEVELS = 50;
+const MOST_CHARACTERS = 2 ** 20;
+
 class ReferenceProblem extends Error {}
 
 class References {
   /** Set when a value of the environment is taken. */
   usesEnvironment = false;
+
+  private lookUps = 0;
+  private levels = 0;
 
   constructor(private readonly tree: Tree) {}
 
@@ -67,12 +75,25 @@ class References {
       const found = this.lookUp(value.slice(start + 2, end), path, seen);
       if (start === 0 && end === value.length - 1) return found;
       out += value.slice(at, start) + asText(found);
+      if (out.length > MOST_CHARACTERS)
+        throw new ReferenceProblem(`its references give more than ${MOST_CHARACTERS} characters`);
       at = end + 1;
     }
     return out;
   }
 
   private lookUp(expression: string, path: string, seen: readonly string[]): unknown {
+    if (++this.lookUps > MOST_LOOK_UPS || this.levels >= MOST_LEVELS)
+      throw new ReferenceProblem('its references lead to more references without end');
+    this.levels++;
+    try {
+      return this.found(expression, path, seen);
+    } finally {
+      this.levels--;
+    }
+  }
+
+  private found(expression: string, path: string, seen: readonly string[]): unknown {
     // What stands inside may itself hold references.
     const inner = asText(this.resolve(expression, path, seen));
     const [, resolver, rest] = /^([\w.]+):([\s\S]*)$/.exec(inner) ?? [];

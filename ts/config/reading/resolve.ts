@@ -1,3 +1,4 @@
+import { printable } from '../../base/printable';
 import { show } from '../../base/text';
 import { ConfigError } from '../../errors';
 import { type Field, isLeaf, type Leaf, type Section } from '../schema/field';
@@ -32,6 +33,13 @@ export function resolve(schema: Section, given: Tree): Resolved {
   return new Resolution(schema, given).run();
 }
 
+const MOST_MISTAKES = 50;
+
+function listed(messages: readonly string[]): string {
+  const more = messages.length - MOST_MISTAKES;
+  return [...messages.slice(0, MOST_MISTAKES), ...(more > 0 ? [`and ${more} more mistakes`] : [])].join('\n');
+}
+
 class Resolution {
   private readonly input: Tree;
   private readonly notes: ConfigNote[] = [];
@@ -51,7 +59,7 @@ class Resolution {
     this.move(this.schema, this.input, '');
     const tree = this.section(this.schema, this.input, '');
     const [first] = this.mistakes;
-    if (first) throw new ConfigError(this.mistakes.map(({ message }) => message).join('\n'), first.path);
+    if (first) throw new ConfigError(listed(this.mistakes.map(({ message }) => message)), first.path);
     this.fillDerived(tree);
     return { tree, notes: this.notes, moved: this.moved, copied: this.copied };
   }
@@ -148,7 +156,8 @@ class Resolution {
     const nearest = nearestPath(this.schema, schema, prefix, key);
     const hint =
       nearest === null ? `the keys here are ${Object.keys(schema).join(', ')}` : `did you mean ${nearest}?`;
-    this.mistakes.push({ path: prefix + key, message: `unknown key ${prefix}${key}: ${hint}` });
+    const path = prefix + printable(key, { max: 100 });
+    this.mistakes.push({ path, message: `unknown key ${path}: ${hint}` });
   }
 
   /** A derived key may follow another derived key, wherever that stands. */
