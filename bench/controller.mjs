@@ -5,6 +5,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { cpus } from 'node:os';
 import { resolve } from 'node:path';
+import { Writable } from 'node:stream';
 import { parseArgs } from 'node:util';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
@@ -25,19 +26,28 @@ const [ranks, prompts, samples, tokens] = [values.ranks, values.prompts, values.
 );
 const require = createRequire(import.meta.url);
 const { Actor, balanceOrder, karmarkarKarp } = require(resolve(values.dist, 'index.js'));
-const { encodeMessage, MessageDecoder } = require(resolve(values.dist, 'worker/transport.js'));
+const { FrameReader, FrameWriter, LONGEST_FRAME } = require(resolve(values.dist, 'worker/frames.js'));
 
 setFlagsFromString('--expose-gc');
 const collectGarbage = runInNewContext('gc');
 const GIB = 2 ** 30;
 const VOCABULARY = 4096;
 
-/** What a worker would see of a message. */
+/** What the other end would see of a message: through the frames of both, without a socket and its encryption. */
 function throughFrames(message) {
-  const decoder = new MessageDecoder();
-  let whole = null;
-  for (const frame of encodeMessage(message)) whole = decoder.push(frame);
-  return whole;
+  const reader = new FrameReader();
+  return new Promise((done, fail) => {
+    const stream = new Writable({
+      highWaterMark: LONGEST_FRAME,
+      write(bytes, _, next) {
+        const [whole] = reader.push(bytes);
+        if (whole) done(whole);
+        next();
+      },
+    });
+    stream.on('error', fail);
+    new FrameWriter(stream).send(message);
+  });
 }
 
 /** Stands in for the log-prob of a token: tells which token a result belongs to. */
@@ -47,10 +57,17 @@ const logProbOf = (token, place) => -((token % 97) + (place % 13) / 16);
 const responseLength = (random, longest) =>
   Math.min(longest, Math.max(1, Math.round((longest / 2) * Math.exp(0.6 * random.normal() - 0.18))));
 
-/** As many workers as asked for, one after another; `seconds` is the time that is theirs and not the trainer's. */
+function processorSeconds() {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1e6;
+}
+
+/** As many workers as asked for, one after another; `seconds` and `processor` are the time that is theirs and not the trainer's. */
 class SimulatedGroup {
   seconds = 0;
+  processor = 0;
   promptsComputed = 0;
+  device = 'cpu';
 
   constructor(worldSize, response) {
     this.worldSize = worldSize;
@@ -75,11 +92,18 @@ class SimulatedGroup {
     const results = [];
     for (let rank = 0; rank < this.worldSize; rank++) {
       const own = typeof args === 'function' ? args(rank) : args[rank];
-      const request = throughFrames({ type: 'callEngine', requestId: rank + 1, engine, method, args: own });
-      const started = performance.now();
+      const request = await throughFrames({
+        type: 'callEngine',
+        requestId: rank + 1,
+        engine,
+        method,
+        args: own,
+      });
+      const [started, before] = [performance.now(), processorSeconds()];
       const value = this[method]?.(...request.args) ?? [];
       this.seconds += (performance.now() - started) / 1000;
-      results.push(throughFrames({ type: 'result', requestId: rank + 1, value }).value);
+      this.processor += processorSeconds() - before;
+      results.push((await throughFrames({ type: 'result', requestId: rank + 1, value })).value);
     }
     return results;
   }
@@ -123,11 +147,13 @@ async function measured(name, group, work) {
   collectGarbage();
   writeFileSync('/proc/self/clear_refs', '5');
   group.seconds = 0;
-  const started = performance.now();
+  group.processor = 0;
+  const [started, before] = [performance.now(), processorSeconds()];
   const result = await work();
   const seconds = (performance.now() - started) / 1000 - group.seconds;
+  const processor = processorSeconds() - before - group.processor;
   const peak = Number(/VmHWM:\s+(\d+)/.exec(readFileSync('/proc/self/status', 'utf8'))[1]) * 1024;
-  console.log(`| ${name} | ${seconds.toFixed(2)} | ${(peak / GIB).toFixed(2)} |`);
+  console.log(`| ${name} | ${seconds.toFixed(2)} | ${processor.toFixed(2)} | ${(peak / GIB).toFixed(2)} |`);
   return result;
 }
 
@@ -152,7 +178,7 @@ console.log(`node ${process.version}, ${cpus().length} x ${cpus()[0]?.model.trim
 console.log(
   `${prompts} prompts x ${samples} responses of ${tokens} tokens with their prompts, ${ranks} ranks`,
 );
-console.log('| | s | peak of the process, GiB |\n| --- | ---: | ---: |');
+console.log('| | s | processor, s | peak of the process, GiB |\n| --- | ---: | ---: | ---: |');
 const random = new Random(1);
 // Prompts have 200 tokens on average.
 const group = new SimulatedGroup(ranks, () => tokens - 200);

@@ -22,7 +22,8 @@ export function offsetsOf(lengths: ArrayLike<number>): Int32Array {
     if (total > 0x7fffffff) {
       throw new TroupeError(
         'INVALID_ARGUMENT',
-        `[batch] a batch holds at most 2^31-1 tokens, exceeded at sequence ${i}: split it`,
+        `[batch] a batch holds at most 2^31-1 tokens, exceeded at sequence ${i} of ${lengths.length}: take fewer sequences at a time ` +
+          '(data.train_batch_size, data.val_batch_size, rollout.n) or shorter ones (data.max_response_length)',
       );
     }
     offsets[i + 1] = total;

@@ -91,7 +91,8 @@ export async function scoreResponses(
     // An empty response has no token to carry its score.
     if (end > (batch.responseOffsets[i] as number)) tokenScores[end - 1] = rewards.scores[i] as number;
   }
-  return { batch: batch.with({ tokenScores, score: Array.from(rewards.scores) }), inputs, outputs, rewards };
+  const columns = { tokenScores, score: Array.from(rewards.scores) };
+  return { batch: batch.with(columns, { adopt: true }), inputs, outputs, rewards };
 }
 
 /** These responses, in this order. */

@@ -185,11 +185,8 @@ async function oldLogProbs({ config, engines }: StepContext, batch: Batch, metri
   const entropy = result.entropy as Float32Array;
   const { loss_agg_mode, loss_scale_factor } = config.actor_rollout_ref.actor;
   metrics['actor/entropy'] = aggregate(entropy, batch, loss_agg_mode, loss_scale_factor);
-  const evaluated = batch.with({
-    oldLogProbs: result.logProbs,
-    entropy,
-    ...(result.sumPiSquared ? { sumPiSquared: result.sumPiSquared } : {}),
-  });
+  const sums = result.sumPiSquared ? { sumPiSquared: result.sumPiSquared } : {};
+  const evaluated = batch.with({ oldLogProbs: result.logProbs, entropy, ...sums }, { adopt: true });
   Object.assign(metrics, rolloutDifference(evaluated));
   return evaluated;
 }
@@ -197,11 +194,12 @@ async function oldLogProbs({ config, engines }: StepContext, batch: Batch, metri
 async function referenceLogProbs({ config, engines }: StepContext, batch: Batch): Promise<Batch> {
   const temperature = config.actor_rollout_ref.rollout.temperature;
   const result = await engines.reference?.computeLogProb(batch, { temperature });
-  return batch.with({ refLogProbs: result?.logProbs });
+  return batch.with({ refLogProbs: result?.logProbs }, { adopt: true });
 }
 
 async function values({ engines }: StepContext, batch: Batch): Promise<Batch> {
-  return batch.with({ values: (await engines.critic?.computeValues(batch))?.values });
+  const result = await engines.critic?.computeValues(batch);
+  return batch.with({ values: result?.values }, { adopt: true });
 }
 
 /** KL in the reward (or not), rollout correction, then advantages and returns of the tokens that are left. */
@@ -213,7 +211,7 @@ function advantages({ config, kl }: StepContext, scored: Scored, batch: Batch, m
     Object.assign(metrics, penalised.metrics);
     rewarded = penalised.batch;
   } else {
-    rewarded = batch.with({ tokenRewards: batch.get('tokenScores') });
+    rewarded = batch.with({ tokenRewards: batch.get('tokenScores') }, { adopt: true });
   }
   rewarded = correctRollout(config, rewarded, metrics);
   if (algorithm.adv_estimator === 'gdpo') {

@@ -44,6 +44,27 @@ describe('fromSequences', () => {
     expect(() => b.withResponseMask([1, 2, 1])).toThrow(/expected 0 or 1 but got 2/);
   });
 
+  test('adopts what it is told to, and copies what has another type', () => {
+    const [tokens, oldLogProbs, responseMask] = [Int32Array.of(1, 2, 3), Float32Array.of(-1, -2), [1, 0]];
+    const b = Batch.fromRagged(
+      { tokens, promptLens: [1], responseLens: [2], columns: { oldLogProbs, responseMask } },
+      { adopt: true },
+    );
+    expect(b.get('tokens')).toBe(tokens);
+    expect(b.get('oldLogProbs')).toBe(oldLogProbs);
+    expect([...b.get('responseMask')]).toEqual([1, 0]);
+    expect(b.with({ values: oldLogProbs }, { adopt: true }).get('values')).toBe(oldLogProbs);
+    expect([...b.with({ values: [1, 2] }, { adopt: true }).get('values')]).toEqual([1, 2]);
+    expect(() => b.with({ values: new Float32Array(3) }, { adopt: true })).toThrow(/expected 2 entries/);
+  });
+
+  test('refuses more tokens than offsets can say', () => {
+    const ragged = { tokens: [], promptLens: [2 ** 31 - 1, 1], responseLens: [0, 0] };
+    expect(() => Batch.fromRagged(ragged)).toThrow(
+      /at most 2\^31-1 tokens, exceeded at sequence 1 of 2: take fewer sequences .*data\.train_batch_size/,
+    );
+  });
+
   test('copies what it is given', () => {
     const advantages = Float32Array.of(1, 2);
     const b = Batch.fromSequences([[1]], [[2, 3]], { advantages });

@@ -1,0 +1,68 @@
+import { Batch, type Seqs } from '../../ts/batch/batch';
+import type { RewardManager } from '../../ts/reward/contract/types';
+import type { Engines } from '../../ts/trainer/engines';
+import type { Prompt } from '../../ts/trainer/rollout';
+import { validate } from '../../ts/trainer/validation';
+import { runConfig } from './fake_run';
+
+const prompts = (count: number): Prompt[] =>
+  Array.from({ length: count }, (_, i) => ({
+    tokens: [i % 1000, Math.floor(i / 1000)],
+    dataSource: i % 2 === 0 ? 'even' : 'odd',
+    groundTruth: String(i),
+    extraInfo: {},
+  }));
+
+/** Answers every prompt with one token; what it is called with is not looked at. */
+const engines = {
+  actor: {
+    generate: async (given: Seqs) =>
+      Batch.fromSequences(
+        given,
+        Array.from(given, () => [1]),
+      ),
+  },
+  rewardModel: null,
+  setPhase: () => undefined,
+} as unknown as Engines;
+
+const reward = {
+  score: async (samples: readonly unknown[]) => ({
+    scores: Float64Array.from(samples, (_, i) => i % 4),
+    extras: { acc: samples.map((_, i) => i % 2 === 0) },
+    failures: 0,
+  }),
+} as unknown as RewardManager;
+
+const decoder = { decode: (tokens: ArrayLike<number>) => Array.from(tokens).join(' ') };
+
+const run = (count: number, size: number) => {
+  const config = runConfig('x', [`data.val_batch_size=${size}`]);
+  return validate({ config, engines, decoder, reward }, prompts(count), 3);
+};
+
+test('130,000 responses in one batch', async () => {
+  const { rows, metrics } = await run(130_000, 130_000);
+  expect(rows).toHaveLength(130_000);
+  expect(rows.at(-1)).toMatchObject({
+    step: 3,
+    input: '999 129',
+    output: '1',
+    gts: '129999',
+    score: 3,
+    acc: false,
+  });
+  expect(metrics).toEqual({
+    'val-core/even/acc/mean@1': 1,
+    'val-aux/even/reward/mean@1': 1,
+    'val-core/odd/acc/mean@1': 0,
+    'val-aux/odd/reward/mean@1': 2,
+  });
+});
+
+test('in several batches the metrics are those of all responses', async () => {
+  const { rows, metrics } = await run(10, 4);
+  expect(rows.map((row) => row.gts)).toEqual(Array.from({ length: 10 }, (_, i) => String(i)));
+  // Scores begin at 0 in each batch: 0 1 2 3, 0 1 2 3, 0 1.
+  expect(metrics).toMatchObject({ 'val-aux/even/reward/mean@1': 4 / 5, 'val-aux/odd/reward/mean@1': 9 / 5 });
+});
