@@ -16,7 +16,7 @@ export {
   valueLoss,
 } from './actor/loss_probe';
 export type { SamplingOptions } from './actor/sampling';
-export type { Aggregation, PolicyLossOptions, ValueLossOptions } from './actor/update_options';
+export type { PolicyLossOptions, ValueLossOptions } from './actor/update_options';
 export type {
   AdvantageConfig,
   AdvantageEstimator,
@@ -32,6 +32,7 @@ export {
   type KlControllerOptions,
   klPenalty,
 } from './algorithms/kl';
+export type { Aggregation } from './algorithms/names';
 export {
   checkPolicyLoss,
   type PolicyLossCheck,

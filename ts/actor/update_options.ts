@@ -1,3 +1,4 @@
+import { AGGREGATIONS, type Aggregation, KL_KINDS } from '../algorithms/names';
 import {
   BYPASS_MODE,
   policyLossNames,
@@ -8,15 +9,6 @@ import { type RolloutCorrectionOptions, resolveCorrection } from '../algorithms/
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from '../base/check_options';
 import { show } from '../base/text';
 import type { NativePolicyLossOptions, NativeValueLossOptions } from '../native/bridge';
-
-const AGGREGATIONS = [
-  'token-mean',
-  'token-sum',
-  'seq-mean-token-sum',
-  'seq-mean-token-mean',
-  'seq-mean-token-sum-norm',
-] as const;
-export type Aggregation = (typeof AGGREGATIONS)[number];
 
 export interface PolicyLossOptions {
   /** vanilla (PPO with dual clip), gspo, cispo, ..., bypass_mode, or a name from registerPolicyLoss; default vanilla. */
@@ -68,8 +60,6 @@ const EXTRA: Readonly<Record<string, [string, { min?: number; above?: number; ma
   droBeta: ['dro_beta', { above: 0 }],
 };
 
-const KL_TYPES = ['kl', 'k1', 'abs', 'mse', 'k2', 'low_var_kl', 'k3'];
-
 /** `longest`: response tokens of the longest sequence, the default divisor of seq-mean-token-sum-norm. */
 export function resolvePolicyLoss(
   where: string,
@@ -81,13 +71,7 @@ export function resolvePolicyLoss(
   for (const [key, [native, rule]] of Object.entries(EXTRA)) {
     if (o[key] !== undefined) extra[native] = numberOption(where, key, o[key], 0, rule);
   }
-  const klLossType = choiceOption(
-    where,
-    'klLossType',
-    o.klLossType,
-    KL_TYPES.flatMap((t) => [t, `${t}+`]),
-    'low_var_kl',
-  );
+  const klLossType = choiceOption(where, 'klLossType', o.klLossType, KL_KINDS, 'low_var_kl');
   const mode = o.mode ?? 'vanilla';
   if (!policyLossNames().includes(mode)) throw badOption(where, `mode: ${unknownPolicyLoss(String(mode))}`);
   if (o.kwargs !== undefined) checkKwargs(where, mode, o.kwargs);

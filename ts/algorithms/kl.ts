@@ -1,34 +1,41 @@
 import { show } from '../base/text';
 import type { Batch } from '../batch/batch';
 import { TroupeError } from '../errors';
+import type { KlBase } from './names';
 import type { NumberArray } from './ragged';
 
 const clamp = (value: number, low: number, high: number): number => Math.max(low, Math.min(high, value));
 
-/** Estimators of KL(π ‖ π_ref) from log-probs of sampled tokens (Schulman, "Approximating KL divergence", 2020). */
-const estimators: Record<string, (logProb: number, refLogProb: number) => number> = {
-  k1: (lp, ref) => lp - ref,
-  abs: (lp, ref) => Math.abs(lp - ref),
-  k2: (lp, ref) => 0.5 * (lp - ref) ** 2,
-  k3: (lp, ref) => {
-    const delta = clamp(ref - lp, -20, 20);
-    return clamp(Math.exp(delta) - delta - 1, -10, 10);
-  },
+/** Of one token, in double. */
+type Estimator = (logProb: number, refLogProb: number) => number;
+
+const k1: Estimator = (lp, ref) => lp - ref;
+const k2: Estimator = (lp, ref) => 0.5 * (lp - ref) ** 2;
+const k3: Estimator = (lp, ref) => {
+  const delta = clamp(ref - lp, -20, 20);
+  return clamp(Math.exp(delta) - delta - 1, -10, 10);
 };
-const aliases: Record<string, string> = { kl: 'k1', mse: 'k2', low_var_kl: 'k3' };
+
+/** Estimators of KL(π ‖ π_ref) from log-probs of sampled tokens (Schulman, "Approximating KL divergence", 2020). */
+const estimators: Readonly<Record<KlBase, Estimator>> = {
+  kl: k1,
+  k1,
+  abs: (lp, ref) => Math.abs(lp - ref),
+  mse: k2,
+  k2,
+  low_var_kl: k3,
+  k3,
+};
 
 /** The per-token penalty of a type: (logProb, refLogProb) -> number, in double. */
-export function klEstimator(type: string): (logProb: number, refLogProb: number) => number {
+export function klEstimator(type: string): Estimator {
   // A "+" type has the value of its base and, in a loss, the gradient of k2.
   const base = type.endsWith('+') ? type.slice(0, -1) : type;
-  const name = Object.hasOwn(aliases, base) ? (aliases[base] as string) : base;
-  if (!Object.hasOwn(estimators, name)) {
-    throw new TroupeError(
-      'INVALID_ARGUMENT',
-      `[kl] unknown KL penalty '${type}': expected kl (k1), abs, mse (k2) or low_var_kl (k3), each with an optional "+"`,
-    );
-  }
-  return estimators[name] as (logProb: number, refLogProb: number) => number;
+  if (Object.hasOwn(estimators, base)) return estimators[base as KlBase];
+  throw new TroupeError(
+    'INVALID_ARGUMENT',
+    `[kl] unknown KL penalty '${type}': expected kl (k1), abs, mse (k2) or low_var_kl (k3), each with an optional "+"`,
+  );
 }
 
 /**

@@ -1,6 +1,6 @@
 import { TrainedModel } from '../actor/trained_model';
-import type { Aggregation } from '../actor/update_options';
 import { resolveValueLoss } from '../actor/update_options';
+import type { Aggregation } from '../algorithms/names';
 import { checkOptionNames, countOption } from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
 import type { Batch } from '../batch/batch';

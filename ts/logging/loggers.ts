@@ -1,4 +1,5 @@
 import { reasonOf } from '../base/text';
+import { LOGGER_BACKENDS } from '../config/schema/logger_names';
 import { writtenConfig } from '../config/written_config';
 import { ConsoleLogger } from './console_logger';
 import { JsonlLogger } from './jsonl_logger';
@@ -72,7 +73,7 @@ export class Loggers {
 
 type Make = (run: LoggedRun) => MetricLogger;
 
-const BACKENDS: Readonly<Record<string, Make>> = {
+const BACKENDS: Readonly<Record<(typeof LOGGER_BACKENDS)[number], Make>> = {
   console: (run) => new ConsoleLogger(run.length),
   tensorboard: (run) => new TensorboardLogger(run),
   wandb: (run) => new WandbLogger(run),
@@ -113,10 +114,9 @@ export function createLoggers(
   };
   const metricsFile = new JsonlLogger(directory, 'metrics.jsonl', (name) => !isTiming(name));
   const loggers: MetricLogger[] = [metricsFile, new JsonlLogger(directory, 'timings.jsonl', isTiming)];
-  for (const name of new Set(config.trainer.logger)) {
+  for (const name of LOGGER_BACKENDS.filter((backend) => config.trainer.logger.includes(backend))) {
     try {
-      const logger = BACKENDS[name]?.(run);
-      if (logger) loggers.push(logger);
+      loggers.push(BACKENDS[name](run));
     } catch (error) {
       run.warn(`${name} is off, the run goes on without it: ${reasonOf(error)}`);
     }

@@ -3,20 +3,14 @@ import { availableParallelism } from 'node:os';
 import { loadConfig, loadSftConfig, type ResolvedConfig, type ResolvedSftConfig } from '../config/config';
 import { hasRewardPool, policyRanks, rewardRanks } from '../config/derived/pools';
 import { needsCritic, needsReference, needsRewardModel } from '../config/derived/roles';
-import { ulyssesOf } from '../config/derived/ulysses';
 import { readConfigTree } from '../config/reading/read';
 import { getPath } from '../config/reading/tree';
 import { isSftTree } from '../config/verl/source';
-import { resolveLoraOptions } from '../engine/lora_options';
-import { planLora } from '../engine/plan_lora';
-import { tensorMapping } from '../model/tensor_names';
-import type { NativeModelConfig } from '../native/bridge';
-import { loraOptions, usesLora } from '../roles/lora';
+import { actorSettings, criticSettings, referenceSettings, sftSettings } from '../roles/role_settings';
 import { askedRanks } from './asked_ranks';
-import { readModelShape } from './model_shape';
 import { type Load, type PlanSpec, planMemory, type RoleName, type RoleSpec } from './plan';
 import { rewardModelRole } from './reward_model_role';
-import { checkedUlysses, dtypeOf, loadPerRank, placementOf, shardingOf, type Target } from './role_parts';
+import { loadPerRank, roleSpec, type Target } from './role_parts';
 import type { Placement } from './shard_memory';
 
 export interface PlanRequest {
@@ -115,38 +109,17 @@ function withReduction(spec: PlanSpec, name: RoleName, reduction: Placement['red
 /** All but the reward model. */
 function policyRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
   const { data, actor_rollout_ref: roles, critic } = config;
-  const { actor, rollout, model } = roles;
-  const perRank = (sequences: number, ulysses: number): Load => loadPerRank(sequences, ulysses, data, target);
-  const step = (ulysses: number): Load => perRank(data.train_batch_size * rollout.n, ulysses);
+  const { actor, rollout } = roles;
+  const perRank = (prompts: number, ulysses: number): Load =>
+    loadPerRank(prompts * rollout.n, ulysses, data, target);
   const lengths = { promptLength: data.max_prompt_length, responseLength: data.max_response_length };
   const prompts = (count: number): number => Math.ceil(count / target.worldSize);
-  const policy = readModelShape(model.path, 'lm', 'actor_rollout_ref.model.path');
-  const actorKeys = {
-    dtype: 'actor_rollout_ref.actor.fsdp_config.dtype',
-    sharding: 'actor_rollout_ref.actor.fsdp_config',
-    placement: 'actor_rollout_ref.actor.fsdp_config',
-  };
-  const shared = {
-    model: policy,
-    dtype: dtypeOf(actor.fsdp_config.dtype, target),
-    ...shardingOf(actor.fsdp_config),
-    placement: placementOf(actor.fsdp_config),
-  };
-  const ulysses = checkedUlysses(
-    ulyssesOf(actor, actor.fsdp_config),
-    policy,
-    'actor_rollout_ref.actor.ulysses_sequence_parallel_size',
-  );
+  const settings = actorSettings(config);
   const found: RoleSpec[] = [
     {
-      ...shared,
-      name: 'actor',
-      ulysses,
-      ...loraOf(model, policy, 'actor_rollout_ref.model'),
-      capacity: actor.ppo_max_token_len_per_gpu,
-      gradientCheckpointing: model.enable_gradient_checkpointing,
-      inference: step(ulysses),
-      update: perRank(actor.ppo_mini_batch_size * rollout.n, ulysses),
+      ...roleSpec(settings, target),
+      inference: perRank(data.train_batch_size, settings.ulysses),
+      update: perRank(actor.ppo_mini_batch_size, settings.ulysses),
       rollouts: [
         { verb: 'generate', prompts: prompts(data.gen_batch_size), n: rollout.n, ...lengths },
         ...(data.val_files === null
@@ -160,111 +133,31 @@ function policyRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
               },
             ]),
       ],
-      keys: {
-        ...actorKeys,
-        capacity: 'actor_rollout_ref.actor.ppo_max_token_len_per_gpu',
-        gradientCheckpointing: 'actor_rollout_ref.model.enable_gradient_checkpointing',
-      },
     },
   ];
-  // With LoRA the reference is the actor without its adapter.
-  if (needsReference(config) && !usesLora(model)) {
-    const sharing = checkedUlysses(
-      roles.ref.ulysses_sequence_parallel_size,
-      policy,
-      'actor_rollout_ref.ref.ulysses_sequence_parallel_size',
-    );
-    found.push({
-      ...shared,
-      placement: placementOf(roles.ref.fsdp_config),
-      name: 'reference',
-      ulysses: sharing,
-      capacity: roles.ref.log_prob_max_token_len_per_gpu,
-      gradientCheckpointing: false,
-      inference: step(sharing),
-      update: null,
-      rollouts: [],
-      keys: {
-        ...actorKeys,
-        placement: 'actor_rollout_ref.ref.fsdp_config',
-        capacity: 'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu',
-        gradientCheckpointing: null,
-      },
-    });
+  const reference = needsReference(config) ? referenceSettings(config) : null;
+  if (reference !== null) {
+    const inference = perRank(data.train_batch_size, reference.ulysses);
+    found.push({ ...roleSpec(reference, target), inference });
   }
   if (needsCritic(config)) {
-    const shape = readModelShape(critic.model.path, 'value', 'critic.model.path');
-    const sharing = checkedUlysses(
-      ulyssesOf(critic, critic.model.fsdp_config),
-      shape,
-      'critic.ulysses_sequence_parallel_size',
-    );
+    const value = criticSettings(config);
     found.push({
-      name: 'critic',
-      model: shape,
-      ulysses: sharing,
-      ...loraOf(critic.model, shape, 'critic.model'),
-      dtype: dtypeOf(critic.model.fsdp_config.dtype, target),
-      ...shardingOf(critic.model.fsdp_config),
-      placement: placementOf(critic.model.fsdp_config),
-      capacity: critic.ppo_max_token_len_per_gpu,
-      gradientCheckpointing: critic.model.enable_gradient_checkpointing,
-      inference: step(sharing),
-      update: perRank(critic.ppo_mini_batch_size * rollout.n, sharing),
-      rollouts: [],
-      keys: {
-        capacity: 'critic.ppo_max_token_len_per_gpu',
-        dtype: 'critic.model.fsdp_config.dtype',
-        gradientCheckpointing: 'critic.model.enable_gradient_checkpointing',
-        sharding: 'critic.model.fsdp_config',
-        placement: 'critic.model.fsdp_config',
-      },
+      ...roleSpec(value, target),
+      inference: perRank(data.train_batch_size, value.ulysses),
+      update: perRank(critic.ppo_mini_batch_size, value.ulysses),
     });
   }
   return found;
 }
 
 function sftRole(config: ResolvedSftConfig, target: Target): RoleSpec {
-  const { data, model } = config;
-  const shape = readModelShape(model.path, 'lm', 'model.path');
-  const key = 'ulysses_sequence_parallel_size';
-  const ulysses = checkedUlysses(config[key], shape, key);
+  const { data } = config;
+  const settings = sftSettings(config);
   const load = {
-    sequences: Math.ceil((data.train_batch_size * ulysses) / target.worldSize),
+    sequences: Math.ceil((data.train_batch_size * settings.ulysses) / target.worldSize),
     longest: data.max_length,
     response: data.max_length - 1,
   };
-  return {
-    name: 'actor',
-    model: shape,
-    ulysses,
-    ...loraOf(model, shape, 'model'),
-    dtype: dtypeOf(model.dtype, target),
-    ...shardingOf(model.fsdp_config),
-    placement: placementOf(model.fsdp_config),
-    capacity: data.max_token_len_per_gpu,
-    gradientCheckpointing: model.enable_gradient_checkpointing,
-    inference: null,
-    update: load,
-    rollouts: [],
-    keys: {
-      capacity: 'data.max_token_len_per_gpu',
-      dtype: 'model.dtype',
-      gradientCheckpointing: 'model.enable_gradient_checkpointing',
-      sharding: 'model.fsdp_config',
-      placement: 'model.fsdp_config',
-    },
-  };
-}
-
-/** As trainer/engines.ts reads verl's keys, from the shape of the model alone. */
-function loraOf(
-  section: Parameters<typeof loraOptions>[0] & { path: string },
-  config: NativeModelConfig,
-  key: string,
-): Pick<RoleSpec, 'lora'> {
-  const { lora } = loraOptions(section);
-  if (lora === undefined) return {};
-  const model = { dir: section.path, config, mapping: tensorMapping(config) };
-  return { lora: planLora(key, model, resolveLoraOptions(key, lora)) };
+  return { ...roleSpec(settings, target), update: load };
 }

@@ -1,19 +1,20 @@
-// What the roles of a plan have in common.
+// From what a configuration says of a role to what is planned of it.
 
+import { resolveLoraOptions } from '../engine/lora_options';
+import { planLora } from '../engine/plan_lora';
 import { ConfigError } from '../errors';
+import { tensorMapping } from '../model/tensor_names';
 import type { NativeModelConfig } from '../native/bridge';
-import { offloadOptions } from '../roles/fsdp_options';
+import { parallelOptions } from '../roles/fsdp_options';
+import type { RoleSettings } from '../roles/role_settings';
+import { readModelShape } from './model_shape';
 import type { Load, RoleSpec } from './plan';
-import type { Placement } from './shard_memory';
 
 /** Where a role runs. */
 export interface Target {
   device: 'cpu' | 'cuda';
   worldSize: number;
 }
-
-export const dtypeOf = (dtype: 'float32' | 'bfloat16' | null, { device }: Target): 'float32' | 'bfloat16' =>
-  dtype ?? (device === 'cuda' ? 'bfloat16' : 'float32');
 
 /** The share of `sequences` of one rank (with Ulysses: of one group of ranks). */
 export const loadPerRank = (
@@ -30,8 +31,44 @@ export const loadPerRank = (
   response,
 });
 
+/**
+ * An engine that is not called yet: with the shape of the role's model, of which no weight is read.
+ * @throws ConfigError, TroupeError INVALID_MODEL naming the key
+ */
+export function roleSpec(role: RoleSettings, { device }: Target): RoleSpec {
+  const { model: modelKey, ulysses: ulyssesKey, lora: loraKey, ...keys } = role.keys;
+  const model = readModelShape(role.model, role.head, modelKey);
+  const reduction = role.reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch';
+  const { parallel, offload } = parallelOptions(role.fsdp, role.ulysses, reduction);
+  const { fsdpSize = -1, sharding = 'no_shard', prefetch = false } = parallel ?? {};
+  return {
+    name: role.name,
+    model,
+    ulysses: checkedUlysses(role.ulysses, model, ulyssesKey),
+    ...loraOf(role, model, loraKey),
+    dtype: role.dtype ?? (device === 'cuda' ? 'bfloat16' : 'float32'),
+    strategy: sharding,
+    shardSize: fsdpSize > 1 ? fsdpSize : null,
+    placement: {
+      offload: {
+        parameters: offload?.params === true,
+        gradients: offload?.grads === true,
+        moments: offload?.optimizer === true,
+      },
+      prefetch,
+      reduction,
+    },
+    capacity: role.tokensPerRank,
+    gradientCheckpointing: role.gradientCheckpointing,
+    inference: null,
+    update: null,
+    rollouts: [],
+    keys,
+  };
+}
+
 /** The heads of the model must divide over the ranks that share a micro-batch. */
-export function checkedUlysses(ulysses: number, { numHeads }: NativeModelConfig, key: string): number {
+function checkedUlysses(ulysses: number, { numHeads }: NativeModelConfig, key: string): number {
   if (numHeads % ulysses === 0) return ulysses;
   throw new ConfigError(
     `${key}: expected a divisor of the ${numHeads} attention heads of the model, got ${ulysses}`,
@@ -39,28 +76,13 @@ export function checkedUlysses(ulysses: number, { numHeads }: NativeModelConfig,
   );
 }
 
-/** As trainer/engines.ts reads verl's keys. */
-export function shardingOf(fsdp: {
-  fsdp_size: number;
-  reshard_after_forward: boolean;
-}): Pick<RoleSpec, 'strategy' | 'shardSize'> {
-  if (fsdp.fsdp_size === 1) return { strategy: 'no_shard', shardSize: null };
-  return {
-    strategy: fsdp.reshard_after_forward ? 'full_shard' : 'shard_grad_op',
-    shardSize: fsdp.fsdp_size > 1 ? fsdp.fsdp_size : null,
-  };
-}
-
-export function placementOf(
-  fsdp: Parameters<typeof offloadOptions>[0] & {
-    forward_prefetch: boolean;
-    gradient_reduction?: Placement['reduction'] | 'auto';
-  },
-): Placement {
-  const { params, grads, optimizer } = offloadOptions(fsdp);
-  return {
-    offload: { parameters: params, gradients: grads, moments: optimizer },
-    prefetch: fsdp.forward_prefetch,
-    reduction: fsdp.gradient_reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch',
-  };
+/** As the engine resolves it, from the shape of the model alone. */
+function loraOf(
+  { model: dir, lora: { lora } }: RoleSettings,
+  config: NativeModelConfig,
+  key: string,
+): Pick<RoleSpec, 'lora'> {
+  if (lora === undefined) return {};
+  const model = { dir, config, mapping: tensorMapping(config) };
+  return { lora: planLora(key, model, resolveLoraOptions(key, lora)) };
 }

@@ -2,18 +2,20 @@ import { Actor } from '../actor/actor';
 import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
 import { checkGpus, hasRewardPool, policyRanks, rewardRanks } from '../config/derived/pools';
-import { ulyssesOf } from '../config/derived/ulysses';
 import { type Device, machineOf } from '../controller/default_device';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { ResourcePools } from '../controller/resource_pools';
-import type { WorkerGroup } from '../controller/worker_group';
 import { Critic } from '../critic/critic';
-import type { EngineOptions, OptimOptions } from '../engine/engine_options';
-import type { Reduction } from '../native/bridge';
 import { RewardModel, type RewardModelEngine } from '../reward_model/reward_model';
 import { checkSameTokenizer } from '../reward_model/same_tokenizer';
-import { parallelOptions, type ShardingKeys } from '../roles/fsdp_options';
-import { loraOptions, usesLora } from '../roles/lora';
+import { engineOptions, trainedOptions } from '../roles/role_options';
+import {
+  actorSettings,
+  criticSettings,
+  referenceSettings,
+  rewardModelSettings,
+} from '../roles/role_settings';
+import { workerTimeouts } from '../roles/worker_options';
 import { gradientReductions } from './gradient_reduction';
 
 /** The policy being trained, as the trainer uses it. */
@@ -67,29 +69,6 @@ export interface EngineNeeds {
 
 export type CreateEngines = (config: ResolvedConfig, needs: EngineNeeds) => Promise<Engines>;
 
-/** The keys of an `optim` section that both trainers share. */
-type OptimConfig = Omit<ResolvedConfig['actor_rollout_ref']['actor']['optim'], 'num_cycles'>;
-
-/** `totalSteps`: of the run, when the section does not say where its schedule ends. `gradClip` 0: no clipping. */
-export function optimOptions(optim: OptimConfig, gradClip: number, totalSteps: number): OptimOptions {
-  const total = optim.total_training_steps > 0 ? optim.total_training_steps : totalSteps;
-  const warmup =
-    optim.lr_warmup_steps >= 0 ? optim.lr_warmup_steps : Math.floor(optim.lr_warmup_steps_ratio * total);
-  return {
-    lr: optim.lr,
-    betas: [...optim.betas],
-    weightDecay: optim.weight_decay,
-    gradClip: gradClip === 0 ? Number.MAX_VALUE : gradClip,
-    schedule: optim.lr_scheduler_type,
-    warmupSteps: warmup,
-    totalSteps: total,
-    minLrRatio: optim.min_lr_ratio,
-  };
-}
-
-type FsdpConfig = ResolvedConfig['actor_rollout_ref']['actor']['fsdp_config'];
-type Dtype = FsdpConfig['dtype'];
-
 /** The base model below an actor's adapter, as verl's ref_in_actor: no second copy of the weights. */
 function withoutAdapter(actor: Actor): ReferenceEngine {
   return { computeLogProb: (batch, o) => actor.computeLogProb(batch, { ...o, disableAdapter: true }) };
@@ -102,7 +81,7 @@ function launchPools(
   config: ResolvedConfig,
   { device, launcher }: EngineNeeds,
 ): Promise<ResourcePools<PoolName>> {
-  const { trainer, actor_rollout_ref: roles } = config;
+  const { trainer } = config;
   if (device === 'cuda') checkGpus(config, machineOf(launcher)?.gpus() ?? null);
   const reward = hasRewardPool(config) ? { reward: rewardRanks(config) } : {};
   return ResourcePools.launch<PoolName>({
@@ -110,7 +89,7 @@ function launchPools(
     device,
     numThreads: trainer.num_threads ?? undefined,
     launcher,
-    collectiveTimeoutMs: roles.nccl_timeout * 1000,
+    ...workerTimeouts(config),
   });
 }
 
@@ -119,8 +98,7 @@ function launchPools(
  * from the configured model, whatever checkpoint the actor resumes from; with LoRA it is the actor without its adapter.
  */
 export const createEngines: CreateEngines = async (config, needs) => {
-  const { actor: a, model, ref } = config.actor_rollout_ref;
-  const c = config.critic;
+  const { model } = config.actor_rollout_ref;
   const r = config.reward.reward_model;
   if (needs.rewardModel && r.input_tokenizer === null)
     checkSameTokenizer(model.tokenizer_path ?? model.path, r.tokenizer_path ?? (r.model_path as string));
@@ -128,82 +106,28 @@ export const createEngines: CreateEngines = async (config, needs) => {
   const pools = await launchPools(config, needs);
   try {
     const policy = pools.group('policy');
-    const shared = (
-      group: WorkerGroup,
-      path: string,
-      fsdp: ShardingKeys,
-      dtype: Dtype,
-      tokensPerRank: number,
-      ulysses: number,
-      reduce: Reduction = 'micro_batch',
-    ): EngineOptions => ({
-      model: path,
-      group,
-      ...parallelOptions(fsdp, ulysses, reduce),
-      ...(dtype ? { dtype } : {}),
-      maxTokensPerMicroBatch: tokensPerRank * ulysses,
-      ...(config.trainer.peak_tflops === null ? {} : { peakTflops: config.trainer.peak_tflops }),
-      seed: config.trainer.seed,
-    });
+    const ofActor = actorSettings(config);
     const actor = await Actor.create({
-      ...shared(
-        policy,
-        model.path,
-        a.fsdp_config,
-        a.fsdp_config.dtype,
-        a.ppo_max_token_len_per_gpu,
-        ulyssesOf(a, a.fsdp_config),
-        reductions.actor,
-      ),
-      name: 'actor',
-      gradientCheckpointing: model.enable_gradient_checkpointing,
-      optim: optimOptions(a.optim, a.grad_clip, needs.totalSteps),
-      ...loraOptions(model),
+      ...engineOptions(ofActor, policy, config, reductions.actor),
+      ...trainedOptions(ofActor, needs.totalSteps),
     });
+    const ofReference = referenceSettings(config);
     const reference = !needs.reference
       ? null
-      : usesLora(model)
+      : ofReference === null
         ? withoutAdapter(actor)
-        : await Actor.create({
-            ...shared(
-              policy,
-              model.path,
-              { ...a.fsdp_config, ...ref.fsdp_config },
-              a.fsdp_config.dtype,
-              ref.log_prob_max_token_len_per_gpu,
-              ref.ulysses_sequence_parallel_size,
-            ),
-            name: 'ref',
-            optim: null,
-          });
+        : await Actor.create({ ...engineOptions(ofReference, policy, config), optim: null });
+    const ofCritic = criticSettings(config);
     const critic = needs.critic
       ? await Critic.create({
-          ...shared(
-            policy,
-            c.model.path,
-            c.model.fsdp_config,
-            c.model.fsdp_config.dtype,
-            c.ppo_max_token_len_per_gpu,
-            ulyssesOf(c, c.model.fsdp_config),
-            reductions.critic,
-          ),
-          name: 'critic',
-          gradientCheckpointing: c.model.enable_gradient_checkpointing,
-          optim: optimOptions(c.optim, c.grad_clip, needs.totalSteps),
-          ...loraOptions(c.model),
+          ...engineOptions(ofCritic, policy, config, reductions.critic),
+          ...trainedOptions(ofCritic, needs.totalSteps),
         })
       : null;
+    const rewardGroup = hasRewardPool(config) ? pools.group('reward') : policy;
     const rewardModel = needs.rewardModel
       ? await RewardModel.create({
-          ...shared(
-            hasRewardPool(config) ? pools.group('reward') : policy,
-            r.model_path as string,
-            r.model.fsdp_config,
-            r.dtype,
-            r.forward_max_token_len_per_gpu,
-            r.ulysses_sequence_parallel_size,
-          ),
-          name: 'reward_model',
+          ...engineOptions(rewardModelSettings(config), rewardGroup, config),
           inputTokenizer: r.input_tokenizer,
           tokenizer: r.tokenizer_path,
           maxLength: r.max_length,

@@ -2,14 +2,18 @@ import { join } from 'node:path';
 import { Actor } from '../actor/actor';
 import { Batch } from '../batch/batch';
 import type { ResolvedSftConfig } from '../config/config';
+import { checkGpus, policyRanks } from '../config/derived/pools';
+import { machineOf } from '../controller/default_device';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
+import { WorkerGroup } from '../controller/worker_group';
 import type { SftSample } from '../data/sft_dataset';
 import { TroupeError } from '../errors';
 import type { Loggers } from '../logging/loggers';
-import { parallelOptions } from '../roles/fsdp_options';
-import { loraOptions, usesLora } from '../roles/lora';
+import { usesLora } from '../roles/lora';
+import { engineOptions, trainedOptions } from '../roles/role_options';
+import { sftSettings } from '../roles/role_settings';
+import { workerTimeouts } from '../roles/worker_options';
 import { chosenDevice } from './device';
-import { optimOptions } from './engines';
 import { FitLoop, type FitResult, StopRequest, type Training } from './fit_loop';
 import type { Metrics } from './metrics/metrics';
 import { Session } from './session';
@@ -128,23 +132,34 @@ export class SftTrainer {
     return tokens === 0 ? {} : { 'val/loss': loss / tokens };
   }
 
-  private readonly createEngine = (config: ResolvedSftConfig, totalSteps: number): Promise<SftEngine> => {
-    const { model, optim, trainer, data, ulysses_sequence_parallel_size: ulysses } = config;
+  private readonly createEngine = async (
+    config: ResolvedSftConfig,
+    totalSteps: number,
+  ): Promise<SftEngine> => {
+    const { trainer } = config;
     const { launcher } = this.options;
-    return Actor.create({
-      model: model.path,
-      worldSize: trainer.n_gpus_per_node * trainer.nnodes,
-      device: chosenDevice(config, launcher, (line) => this.options.log?.(line)),
-      ...(model.dtype ? { dtype: model.dtype } : {}),
-      ...parallelOptions(model.fsdp_config, ulysses, model.fsdp_config.gradient_reduction),
-      maxTokensPerMicroBatch: data.max_token_len_per_gpu * ulysses,
-      gradientCheckpointing: model.enable_gradient_checkpointing,
-      optim: optimOptions(optim, optim.clip_grad, totalSteps),
-      ...loraOptions(model),
-      seed: trainer.seed,
+    const device = chosenDevice(config, launcher, (line) => this.options.log?.(line));
+    if (device === 'cuda') checkGpus(config, machineOf(launcher)?.gpus() ?? null);
+    const group = await WorkerGroup.launch({
+      worldSize: policyRanks(config),
+      device,
+      ...workerTimeouts(config),
       ...(trainer.num_threads ? { numThreads: trainer.num_threads } : {}),
       ...(launcher ? { launcher } : {}),
     });
+    try {
+      const role = sftSettings(config);
+      const { gradient_reduction: reduction } = config.model.fsdp_config;
+      const actor = await Actor.create({
+        ...engineOptions(role, group, config, reduction),
+        ...trainedOptions(role, totalSteps),
+      });
+      return Object.assign(actor, { close: () => group.close() });
+    } catch (error) {
+      // What went wrong first is what the caller must see, whatever closing says.
+      await group.close().catch(() => undefined);
+      throw error;
+    }
   };
 }
 

@@ -3,6 +3,7 @@ import { ConfigError } from '../../errors';
 import type { ConfigNote } from '../reading/resolve';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import { rewardModelKeys } from '../schema/reward_model_section';
+import type { ResolvedSftConfig } from '../schema/sft_schema';
 import { needsRewardModel } from './roles';
 
 const SECTION = 'reward.reward_model';
@@ -52,10 +53,10 @@ export function checkRewardPool(config: ResolvedConfig): void {
  * @param gpus that this machine has, where engines run on them; null: not known, or not needed
  * @throws ConfigError when the workers of all pools are more
  */
-export function checkGpus(config: ResolvedConfig, gpus: number | null): void {
+export function checkGpus(config: ResolvedConfig | ResolvedSftConfig, gpus: number | null): void {
   if (gpus === null) return;
   const policy = policyRanks(config);
-  const reward = hasRewardPool(config) ? rewardRanks(config) : 0;
+  const reward = 'actor_rollout_ref' in config && hasRewardPool(config) ? rewardRanks(config) : 0;
   if (policy + reward <= gpus) return;
   const key = reward === 0 ? 'trainer.n_gpus_per_node' : `${SECTION}.n_gpus_per_node`;
   const asked = reward === 0 ? `${policy}` : `${policy} of the policy and ${reward} of the reward model`;

@@ -1,4 +1,4 @@
-import { KL_KINDS } from './algorithm_section';
+import { KL_KINDS } from '../../algorithms/names';
 import {
   above,
   bool,

@@ -1,3 +1,4 @@
+import { KL_KINDS } from '../../algorithms/names';
 import { PRESET_NAMES } from '../../algorithms/rollout_correction/presets';
 import {
   above,
@@ -16,9 +17,6 @@ import {
   strings,
 } from './field';
 import { NOT_YET } from './reasons';
-
-const KL_BASES = ['kl', 'k1', 'abs', 'mse', 'k2', 'low_var_kl', 'k3'] as const;
-export const KL_KINDS = [...KL_BASES, ...KL_BASES.map((base) => `${base}+` as const)] as const;
 
 export const algorithmSection = {
   adv_estimator: field(str, 'gae', 'Advantage estimator; see docs/algorithms.md.'),

@@ -1,6 +1,7 @@
+import { AGGREGATIONS } from '../../algorithms/names';
 import { bool, choice, count, derived, field, fixed, ignored, num, orNull, str } from './field';
 import { DYNAMIC, NOT_YET } from './reasons';
-import { AGGREGATIONS, fsdpConfig, model, optim, updates } from './role_parts';
+import { fsdpConfig, model, optim, updates } from './role_parts';
 
 export const criticSection = {
   ...updates,

@@ -2,7 +2,7 @@ import { actorSection, refSection } from './actor_section';
 import { algorithmSection } from './algorithm_section';
 import { criticSection } from './critic_section';
 import { dataSection } from './data_section';
-import { field, fixed, ignored, orNull, type Resolved, required, seconds, str, strings } from './field';
+import { field, fixed, ignored, orNull, type Resolved, required, str, strings } from './field';
 import { loggingSection } from './logging_section';
 import { NO_PROFILER, NOT_YET } from './reasons';
 import { customRewardFunctionSection, rewardModelSection, rewardSection } from './reward_section';
@@ -10,6 +10,7 @@ import { model } from './role_parts';
 import { rolloutSection } from './rollout_section';
 import { olderSandboxFusionKeys } from './sandbox_section';
 import { trainerSection } from './trainer_section';
+import { COLLECTIVE_TIMEOUT } from './worker_section';
 
 // verl's configuration tree (its generated PPO config; main's defaults where versions differ), every key of it with a
 // meaning here, a stated reason why it has none, or an error. See docs/config.md.
@@ -20,11 +21,7 @@ export const ppoSchema = {
   data: dataSection,
   actor_rollout_ref: {
     hybrid_engine: ignored('actor, reference and rollout always share their workers'),
-    nccl_timeout: field(
-      seconds,
-      600,
-      'Seconds that one collective between workers may take; a dead or stopped worker is noticed sooner.',
-    ),
+    nccl_timeout: COLLECTIVE_TIMEOUT,
     model: {
       path: required(str, 'Hugging Face directory of the policy.'),
       ...model,

@@ -1,4 +1,5 @@
 // Parts that several roles have in common.
+import { AGGREGATIONS } from '../../algorithms/names';
 import { RUN_LIMITS } from '../../base/limits';
 import {
   above,
@@ -19,14 +20,6 @@ import {
 } from './field';
 import { lora } from './lora_section';
 import { DYNAMIC, FUSED, NO_PADDING, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
-
-export const AGGREGATIONS = [
-  'token-mean',
-  'token-sum',
-  'seq-mean-token-sum',
-  'seq-mean-token-mean',
-  'seq-mean-token-sum-norm',
-] as const;
 
 /** Options of AdamW and its schedule; `role`: the section that holds grad_clip. */
 export const optim = (lr: number, role: string) => ({

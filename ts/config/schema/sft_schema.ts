@@ -24,6 +24,7 @@ import { loggingSection } from './logging_section';
 import { lora } from './lora_section';
 import { TORCH_ONLY } from './reasons';
 import { sharding } from './role_parts';
+import { COLLECTIVE_TIMEOUT, workerTimeouts } from './worker_section';
 
 /** The configuration tree of `troupe sft`. */
 export const sftSchema = {
@@ -187,6 +188,8 @@ export const sftSchema = {
       null,
       'LibTorch threads per worker; null: LibTorch’s choice.',
     ),
+    worker_timeouts: workerTimeouts,
+    nccl_timeout: COLLECTIVE_TIMEOUT,
     seed: field(int(0), 1, 'Seed of everything random.'),
   },
   logging: loggingSection,

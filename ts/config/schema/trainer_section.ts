@@ -13,6 +13,7 @@ import {
   strings,
 } from './field';
 import { NO_PROFILER } from './reasons';
+import { workerTimeouts } from './worker_section';
 
 export const trainerSection = {
   total_epochs: field(count('passes'), 30, 'Passes over the training prompts.'),
@@ -75,6 +76,7 @@ export const trainerSection = {
     'Where the engines run; auto: cuda where the native addon has it and a GPU is visible, else cpu. Printed at the start.',
   ),
   num_threads: field(orNull(count('threads')), null, 'LibTorch threads per worker; null: LibTorch’s choice.'),
+  worker_timeouts: workerTimeouts,
   peak_tflops: field(
     orNull(above(0)),
     null,

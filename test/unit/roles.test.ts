@@ -1,0 +1,194 @@
+import { mkdtempSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import {
+  loadConfig,
+  loadSftConfig,
+  type ResolvedConfig,
+  type ResolvedSftConfig,
+} from '../../ts/config/config';
+import type { WorkerGroupOptions } from '../../ts/controller/group_options';
+import { WorkerGroup } from '../../ts/controller/worker_group';
+import { rewardModelRole } from '../../ts/planner/reward_model_role';
+import { roleSpec } from '../../ts/planner/role_parts';
+import { engineOptions, trainedOptions } from '../../ts/roles/role_options';
+import {
+  actorSettings,
+  criticSettings,
+  referenceSettings,
+  rewardModelSettings,
+  sftSettings,
+} from '../../ts/roles/role_settings';
+import { createEngines } from '../../ts/trainer/engines';
+import { SftTrainer } from '../../ts/trainer/sft_trainer';
+import { FakeGroup } from './actor/fake_group';
+
+const model = join(__dirname, '../fixtures/conformance/models/llama_gqa/actor');
+const value = join(__dirname, '../fixtures/conformance/models/llama_gqa/critic');
+const yaml = (text: string): string => {
+  const file = join(mkdtempSync(join(tmpdir(), 'roles-')), 'run.yaml');
+  writeFileSync(file, text);
+  return file;
+};
+const ppo = (...overrides: string[]): ResolvedConfig =>
+  loadConfig(
+    yaml(`
+data: { train_files: none.jsonl, train_batch_size: 8, max_prompt_length: 4, max_response_length: 4 }
+actor_rollout_ref: { model: { path: ${model} }, actor: { ppo_mini_batch_size: 4 } }
+critic: { model: { path: ${value} } }
+reward: { reward_model: { model_path: ${value} } }
+trainer: { n_gpus_per_node: 4, device: cpu }`),
+    overrides,
+  );
+const sft = (...overrides: string[]): ResolvedSftConfig =>
+  loadSftConfig(
+    yaml(`{ data: { train_files: none.jsonl }, model: { path: ${model} }, trainer: { device: cpu } }`),
+    overrides,
+  );
+
+const group = new FakeGroup({}, 4).asGroup();
+
+test('a micro-batch has the tokens of all ranks that share it, for every role, and so it is planned', () => {
+  const config = ppo(
+    'actor_rollout_ref.actor.ulysses_sequence_parallel_size=2',
+    'actor_rollout_ref.actor.ppo_max_token_len_per_gpu=100',
+    'actor_rollout_ref.ref.ulysses_sequence_parallel_size=1',
+    'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=300',
+    'critic.ulysses_sequence_parallel_size=4',
+    'critic.ppo_max_token_len_per_gpu=50',
+    'reward.reward_model.ulysses_sequence_parallel_size=2',
+    'reward.reward_model.forward_max_token_len_per_gpu=70',
+  );
+  const roles = [
+    actorSettings(config),
+    referenceSettings(config) as NonNullable<ReturnType<typeof referenceSettings>>,
+    criticSettings(config),
+    rewardModelSettings(config),
+  ];
+  const options = roles.map((role) => engineOptions(role, group, config));
+  expect(options.map((o) => [o.name, o.maxTokensPerMicroBatch, o.parallel?.ulysses])).toEqual([
+    ['actor', 200, 2],
+    ['ref', 300, 1],
+    ['critic', 200, 4],
+    ['reward_model', 140, 2],
+  ]);
+  const target = { device: 'cpu', worldSize: 4 } as const;
+  const planned = roles.map((role) => roleSpec(role, target));
+  expect(planned.map(({ name, capacity, ulysses }) => [name, capacity, ulysses])).toEqual([
+    ['actor', 100, 2],
+    ['reference', 300, 1],
+    ['critic', 50, 4],
+    ['reward model', 70, 2],
+  ]);
+  expect(rewardModelRole(config, target)).toMatchObject({ capacity: 71, uncounted: 1 });
+  const tuned = sft(
+    'data.max_token_len_per_gpu=100',
+    'ulysses_sequence_parallel_size=2',
+    'trainer.n_gpus_per_node=2',
+  );
+  expect(engineOptions(sftSettings(tuned), group, tuned).maxTokensPerMicroBatch).toBe(200);
+});
+
+test('what the trainer shards and offloads is what is planned', () => {
+  const fsdp = 'actor_rollout_ref.actor.fsdp_config';
+  const config = ppo(
+    `${fsdp}.fsdp_size=2`,
+    `${fsdp}.reshard_after_forward=false`,
+    `${fsdp}.optimizer_offload=true`,
+    `${fsdp}.forward_prefetch=true`,
+    'actor_rollout_ref.ref.fsdp_config.param_offload=true',
+    'critic.model.fsdp_config.fsdp_size=1',
+  );
+  const target = { device: 'cuda', worldSize: 4 } as const;
+  const actor = actorSettings(config);
+  expect(engineOptions(actor, group, config, 'mini_batch')).toMatchObject({
+    parallel: { fsdpSize: 2, sharding: 'shard_grad_op', prefetch: true, reduce: 'mini_batch' },
+    offload: { params: false, grads: false, optimizer: true },
+  });
+  expect(roleSpec(actor, target)).toMatchObject({
+    dtype: 'bfloat16',
+    strategy: 'shard_grad_op',
+    shardSize: 2,
+    placement: { prefetch: true, offload: { parameters: false, gradients: false, moments: true } },
+  });
+  const reference = referenceSettings(config) as NonNullable<ReturnType<typeof referenceSettings>>;
+  expect(roleSpec(reference, target)).toMatchObject({
+    strategy: 'shard_grad_op',
+    placement: { prefetch: false, offload: { parameters: true, gradients: false, moments: false } },
+  });
+  expect(roleSpec(criticSettings(config), target)).toMatchObject({ strategy: 'no_shard', shardSize: null });
+});
+
+test('only a role that learns has an optimiser; with LoRA the reference is the actor', () => {
+  const config = ppo('actor_rollout_ref.actor.optim.lr=0.5', 'actor_rollout_ref.actor.grad_clip=0');
+  expect(trainedOptions(actorSettings(config), 9)).toMatchObject({
+    optim: { lr: 0.5, gradClip: Number.MAX_VALUE, totalSteps: 9 },
+  });
+  expect(referenceSettings(config)?.optim).toBeNull();
+  expect(referenceSettings(ppo('actor_rollout_ref.model.lora_rank=2'))).toBeNull();
+});
+
+describe('time-outs of workers', () => {
+  const launched: WorkerGroupOptions[] = [];
+  beforeEach(() => {
+    launched.length = 0;
+    jest.spyOn(WorkerGroup, 'launch').mockImplementation(async (options) => {
+      launched.push(options);
+      throw new Error('not started here');
+    });
+  });
+  afterEach(() => void jest.restoreAllMocks());
+  const keys = ['startup=90', 'silence=20.5', 'close=7'].map((key) => `trainer.worker_timeouts.${key}`);
+  const expected = {
+    startupTimeoutMs: 90_000,
+    deadTimeoutMs: 20_500,
+    closeTimeoutMs: 7_000,
+    collectiveTimeoutMs: 33_000,
+  };
+
+  test('of troupe train', async () => {
+    const config = ppo(...keys, 'actor_rollout_ref.nccl_timeout=33', 'trainer.num_threads=3');
+    const needs = {
+      reference: false,
+      critic: false,
+      rewardModel: false,
+      totalSteps: 1,
+      device: 'cpu',
+    } as const;
+    await expect(createEngines(config, needs)).rejects.toThrow('not started here');
+    expect(launched).toMatchObject([{ worldSize: 4, device: 'cpu', numThreads: 3, ...expected }]);
+  });
+
+  test('of troupe sft', async () => {
+    const directory = mkdtempSync(join(tmpdir(), 'roles-'));
+    const config = sft(
+      ...keys,
+      'trainer.nccl_timeout=33',
+      'trainer.n_gpus_per_node=2',
+      'trainer.num_threads=3',
+      `trainer.default_local_dir=${directory}`,
+    );
+    const train = {
+      batchesPerEpoch: 1,
+      next: async () => ({ examples: [], epoch: 0 }),
+      state: () => 0,
+      restore: () => {},
+    };
+    const trainer = new SftTrainer(config, { data: async () => ({ train, validation: [] }) });
+    await expect(trainer.fit()).rejects.toThrow('not started here');
+    expect(launched).toMatchObject([{ worldSize: 2, device: 'cpu', numThreads: 3, ...expected }]);
+  });
+
+  test('without keys: those of before', async () => {
+    const needs = {
+      reference: false,
+      critic: false,
+      rewardModel: false,
+      totalSteps: 1,
+      device: 'cpu',
+    } as const;
+    await expect(createEngines(ppo(), needs)).rejects.toThrow('not started here');
+    const seconds = { startupTimeoutMs: 60_000, deadTimeoutMs: 10_000, closeTimeoutMs: 5_000 };
+    expect(launched).toMatchObject([{ ...seconds, collectiveTimeoutMs: 600_000 }]);
+  });
+});

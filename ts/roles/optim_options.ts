@@ -1,0 +1,22 @@
+import type { ResolvedConfig } from '../config/config';
+import type { OptimOptions } from '../engine/engine_options';
+
+/** The keys of an `optim` section that both programs share. */
+export type OptimSection = Omit<ResolvedConfig['actor_rollout_ref']['actor']['optim'], 'num_cycles'>;
+
+/** `totalSteps`: of the run, when the section does not say where its schedule ends. `gradClip` 0: no clipping. */
+export function optimOptions(optim: OptimSection, gradClip: number, totalSteps: number): OptimOptions {
+  const total = optim.total_training_steps > 0 ? optim.total_training_steps : totalSteps;
+  const warmup =
+    optim.lr_warmup_steps >= 0 ? optim.lr_warmup_steps : Math.floor(optim.lr_warmup_steps_ratio * total);
+  return {
+    lr: optim.lr,
+    betas: [...optim.betas],
+    weightDecay: optim.weight_decay,
+    gradClip: gradClip === 0 ? Number.MAX_VALUE : gradClip,
+    schedule: optim.lr_scheduler_type,
+    warmupSteps: warmup,
+    totalSteps: total,
+    minLrRatio: optim.min_lr_ratio,
+  };
+}

@@ -1,0 +1,50 @@
+import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
+import type { WorkerGroup } from '../controller/worker_group';
+import type { EngineOptions } from '../engine/engine_options';
+import type { Reduction } from '../native/bridge';
+import { parallelOptions } from './fsdp_options';
+import { optimOptions } from './optim_options';
+import type { RoleSettings } from './role_settings';
+
+/** Names of engines in their workers. */
+const ENGINE_NAMES = {
+  actor: 'actor',
+  reference: 'ref',
+  critic: 'critic',
+  'reward model': 'reward_model',
+} as const;
+
+/**
+ * The options of a role's engine in workers that are there, for inference: those that learn take {@link trainedOptions}, too. `reduction`:
+ * what the role's own comes to.
+ */
+export function engineOptions(
+  role: RoleSettings,
+  group: WorkerGroup,
+  { trainer }: ResolvedConfig | ResolvedSftConfig,
+  reduction: Reduction = 'micro_batch',
+): EngineOptions {
+  const peakTflops = 'peak_tflops' in trainer ? trainer.peak_tflops : null;
+  return {
+    name: ENGINE_NAMES[role.name],
+    model: role.model,
+    group,
+    ...parallelOptions(role.fsdp, role.ulysses, reduction),
+    ...(role.dtype ? { dtype: role.dtype } : {}),
+    maxTokensPerMicroBatch: role.tokensPerRank * role.ulysses,
+    ...(peakTflops === null ? {} : { peakTflops }),
+    seed: trainer.seed,
+  };
+}
+
+/** What a role that learns has besides; `totalSteps`: see optimOptions. */
+export function trainedOptions(
+  { gradientCheckpointing, lora, optim }: RoleSettings,
+  totalSteps: number,
+): Pick<EngineOptions, 'gradientCheckpointing' | 'lora' | 'optim'> {
+  return {
+    gradientCheckpointing,
+    optim: optim === null ? null : optimOptions(optim.section, optim.gradClip, totalSteps),
+    ...lora,
+  };
+}

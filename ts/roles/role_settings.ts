@@ -1,0 +1,186 @@
+// What a configuration says of each of its roles: the trainer makes engines of it, and the planner counts what they take.
+import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
+import { ulyssesOf } from '../config/derived/ulysses';
+import type { EngineOptions } from '../engine/engine_options';
+import type { Head } from '../model/hf_config';
+import type { Reduction } from '../native/bridge';
+import type { ShardingKeys } from './fsdp_options';
+import { loraOptions, usesLora } from './lora';
+import type { OptimSection } from './optim_options';
+
+export type RoleName = 'actor' | 'reference' | 'critic' | 'reward model';
+
+export interface RoleSettings {
+  name: RoleName;
+  /** Hugging Face directory. */
+  model: string;
+  head: Head;
+  /** null: by device. */
+  dtype: 'float32' | 'bfloat16' | null;
+  fsdp: ShardingKeys;
+  /** auto: as the memory allows. */
+  reduction: Reduction | 'auto';
+  /** Ranks that share a micro-batch. */
+  ulysses: number;
+  /** Packing capacity of one rank; a micro-batch has `ulysses` times as many. */
+  tokensPerRank: number;
+  gradientCheckpointing: boolean;
+  lora: Pick<EngineOptions, 'lora'>;
+  /** null: it does not learn. */
+  optim: { section: OptimSection; gradClip: number } | null;
+  /** Keys of the configuration that say so. */
+  keys: {
+    model: string;
+    ulysses: string;
+    /** Section of the lora_* keys. */
+    lora: string;
+    capacity: string;
+    dtype: string;
+    gradientCheckpointing: string | null;
+    sharding: string;
+    /** Section of param_offload and what is beside it. */
+    placement: string;
+  };
+}
+
+const ACTOR = 'actor_rollout_ref.actor';
+const REFERENCE = 'actor_rollout_ref.ref';
+const REWARD_MODEL = 'reward.reward_model';
+
+export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedConfig): RoleSettings {
+  const fsdp = `${ACTOR}.fsdp_config`;
+  return {
+    name: 'actor',
+    model: model.path,
+    head: 'lm',
+    dtype: actor.fsdp_config.dtype,
+    fsdp: actor.fsdp_config,
+    reduction: actor.fsdp_config.gradient_reduction,
+    ulysses: ulyssesOf(actor, actor.fsdp_config),
+    tokensPerRank: actor.ppo_max_token_len_per_gpu,
+    gradientCheckpointing: model.enable_gradient_checkpointing,
+    lora: loraOptions(model),
+    optim: { section: actor.optim, gradClip: actor.grad_clip },
+    keys: {
+      model: 'actor_rollout_ref.model.path',
+      ulysses: `${ACTOR}.ulysses_sequence_parallel_size`,
+      lora: 'actor_rollout_ref.model',
+      capacity: `${ACTOR}.ppo_max_token_len_per_gpu`,
+      dtype: `${fsdp}.dtype`,
+      gradientCheckpointing: 'actor_rollout_ref.model.enable_gradient_checkpointing',
+      sharding: fsdp,
+      placement: fsdp,
+    },
+  };
+}
+
+/** null: with LoRA the reference is the actor without its adapter. */
+export function referenceSettings(config: ResolvedConfig): RoleSettings | null {
+  const { ref, model } = config.actor_rollout_ref;
+  if (usesLora(model)) return null;
+  const actor = actorSettings(config);
+  return {
+    ...actor,
+    name: 'reference',
+    fsdp: { ...actor.fsdp, optimizer_offload: false, grad_offload: false, ...ref.fsdp_config },
+    reduction: 'micro_batch',
+    ulysses: ref.ulysses_sequence_parallel_size,
+    tokensPerRank: ref.log_prob_max_token_len_per_gpu,
+    gradientCheckpointing: false,
+    optim: null,
+    keys: {
+      ...actor.keys,
+      ulysses: `${REFERENCE}.ulysses_sequence_parallel_size`,
+      capacity: `${REFERENCE}.log_prob_max_token_len_per_gpu`,
+      gradientCheckpointing: null,
+      placement: `${REFERENCE}.fsdp_config`,
+    },
+  };
+}
+
+export function criticSettings({ critic }: ResolvedConfig): RoleSettings {
+  const { model } = critic;
+  return {
+    name: 'critic',
+    model: model.path,
+    head: 'value',
+    dtype: model.fsdp_config.dtype,
+    fsdp: model.fsdp_config,
+    reduction: model.fsdp_config.gradient_reduction,
+    ulysses: ulyssesOf(critic, model.fsdp_config),
+    tokensPerRank: critic.ppo_max_token_len_per_gpu,
+    gradientCheckpointing: model.enable_gradient_checkpointing,
+    lora: loraOptions(model),
+    optim: { section: critic.optim, gradClip: critic.grad_clip },
+    keys: {
+      model: 'critic.model.path',
+      ulysses: 'critic.ulysses_sequence_parallel_size',
+      lora: 'critic.model',
+      capacity: 'critic.ppo_max_token_len_per_gpu',
+      dtype: 'critic.model.fsdp_config.dtype',
+      gradientCheckpointing: 'critic.model.enable_gradient_checkpointing',
+      sharding: 'critic.model.fsdp_config',
+      placement: 'critic.model.fsdp_config',
+    },
+  };
+}
+
+/** Of a configuration that names one. */
+export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
+  const keys = reward.reward_model;
+  return {
+    name: 'reward model',
+    model: keys.model_path as string,
+    head: 'value',
+    dtype: keys.dtype,
+    fsdp: keys.model.fsdp_config,
+    reduction: 'micro_batch',
+    ulysses: keys.ulysses_sequence_parallel_size,
+    tokensPerRank: keys.forward_max_token_len_per_gpu,
+    gradientCheckpointing: false,
+    lora: {},
+    optim: null,
+    keys: {
+      model: `${REWARD_MODEL}.model_path`,
+      ulysses: `${REWARD_MODEL}.ulysses_sequence_parallel_size`,
+      lora: REWARD_MODEL,
+      capacity: `${REWARD_MODEL}.forward_max_token_len_per_gpu`,
+      dtype: `${REWARD_MODEL}.dtype`,
+      gradientCheckpointing: null,
+      sharding: `${REWARD_MODEL}.model.fsdp_config`,
+      placement: `${REWARD_MODEL}.model.fsdp_config`,
+    },
+  };
+}
+
+/** The model of `troupe sft`. */
+export function sftSettings({
+  data,
+  model,
+  optim,
+  ulysses_sequence_parallel_size: ulysses,
+}: ResolvedSftConfig): RoleSettings {
+  return {
+    name: 'actor',
+    model: model.path,
+    head: 'lm',
+    dtype: model.dtype,
+    fsdp: model.fsdp_config,
+    reduction: model.fsdp_config.gradient_reduction,
+    ulysses,
+    tokensPerRank: data.max_token_len_per_gpu,
+    gradientCheckpointing: model.enable_gradient_checkpointing,
+    lora: loraOptions(model),
+    optim: { section: optim, gradClip: optim.clip_grad },
+    keys: {
+      model: 'model.path',
+      ulysses: 'ulysses_sequence_parallel_size',
+      lora: 'model',
+      capacity: 'data.max_token_len_per_gpu',
+      dtype: 'model.dtype',
+      gradientCheckpointing: 'model.enable_gradient_checkpointing',
+      sharding: 'model.fsdp_config',
+      placement: 'model.fsdp_config',
+    },
+  };
+}
