@@ -12,6 +12,8 @@ const esmOnly = [
 ]
   .concat(['ansi-styles', 'emoji-regex', 'get-east-asian-width', 'get-caller-file'])
   .concat([
+    'p-limit',
+    'yocto-queue',
     'hyparquet',
     'hyparquet-writer',
     'hyparquet-compressors',

@@ -84,6 +84,7 @@ export { type CodeRewardOptions, codeReward } from './reward/code/code_reward';
 export { PythonSandbox, type PythonSandboxOptions } from './reward/code/python_sandbox';
 export type { CodeRunner, RunRequest, RunResult, RunStatus } from './reward/code/runner';
 export { SandboxFusion, type SandboxFusionOptions } from './reward/code/sandbox_fusion';
+export { registerRewardManager } from './reward/contract/manager_registry';
 export type {
   BatchRewardFunction,
   Clock,
@@ -104,7 +105,7 @@ export { scoreMath } from './reward/graders/math';
 export { type MathDapoOptions, type MathDapoScore, scoreMathDapo } from './reward/graders/math_dapo';
 export { scorePrimeMath } from './reward/graders/prime_math';
 export { type SearchR1Options, scoreSearchR1 } from './reward/graders/search_r1';
-export { createRewardManager, registerRewardManager } from './reward/manager';
+export { createRewardManager } from './reward/manager';
 export { registerRewardFunction, rewardByDataSource } from './reward/reward';
 export { RewardModel, type RewardModelOptions } from './reward_model/reward_model';
 export type { FitResult } from './trainer/fit_loop';

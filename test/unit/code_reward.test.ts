@@ -1,7 +1,6 @@
 import { codeReward } from '../../ts/reward/code/code_reward';
 import { exactJson, parseExactJson } from '../../ts/reward/code/exact_json';
 import { extractCode } from '../../ts/reward/code/python_program';
-import { Limiter } from '../../ts/reward/code/runner';
 import { parseTests, sameOutput, sameValue } from '../../ts/reward/code/tests';
 
 // What needs no Python; programs run in test/dist/code_reward.test.ts.
@@ -147,22 +146,4 @@ test('a response without code, or with more than anyone writes, runs nothing and
       verdict: 'no_code',
     });
   await expect(reward({ ...sample, response: '```python\n1\n```' })).rejects.toThrow('asked for a sandbox');
-});
-
-test('the limiter keeps its limit and its order, also when work fails', async () => {
-  const limiter = new Limiter(2);
-  const started: number[] = [];
-  let running = 0;
-  let most = 0;
-  const work = async (i: number): Promise<void> => {
-    started.push(i);
-    most = Math.max(most, ++running);
-    await new Promise((done) => setImmediate(done));
-    running--;
-    if (i % 3 === 0) throw new Error(String(i));
-  };
-  const results = await Promise.allSettled(Array.from({ length: 9 }, (_, i) => limiter.run(() => work(i))));
-  expect(results.map(({ status }) => status === 'fulfilled')).toEqual(started.map((i) => i % 3 !== 0));
-  expect(started).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8]);
-  expect(most).toBe(2);
 });

@@ -1,7 +1,8 @@
 import { readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { WorkerDiedError } from '../../ts/errors';
-import { createRewardManager, registerRewardManager } from '../../ts/reward/manager';
+import { registerRewardManager } from '../../ts/reward/contract/manager_registry';
+import { createRewardManager } from '../../ts/reward/manager';
 import { FakeEngines, lengthReward, read, runDirectory, trainer } from './fake_run';
 
 const ppo = [

@@ -6,7 +6,7 @@ import {
 } from '../../algorithms/policy_losses/registry';
 import { RUN_LIMITS } from '../../base/limits';
 import { ConfigError } from '../../errors';
-import { rewardManagerNames } from '../../reward/manager';
+import { rewardManagerNames } from '../../reward/contract/manager_registry';
 import { checkCorrection } from '../derived/correction';
 import { checkRewardPool, policyRanks, rewardRanks } from '../derived/pools';
 import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';

@@ -1,6 +1,6 @@
 import { reasonOf } from '../../base/text';
 import { ConfigError } from '../../errors';
-import { runCodeUrl } from '../../reward/code/sandbox_fusion';
+import { runCodeUrl } from '../../reward/contract/run_code_url';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 
 /** Values below `reward` that contradict each other or other sections. */

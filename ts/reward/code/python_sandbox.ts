@@ -3,11 +3,12 @@ import { existsSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { delimiter, isAbsolute, join } from 'node:path';
 import { promisify } from 'node:util';
+import pLimit from 'p-limit';
 import { checkOptionNames, numberOption } from '../../base/check_options';
 import { TroupeError } from '../../errors';
 import { checkedLimits, LIMIT_KEYS, type SandboxLimits } from '../../sandbox/limits';
 import { type Isolation, Sandbox, type SandboxResult, SYSTEM_PATH } from '../../sandbox/sandbox';
-import { type CodeRunner, Limiter, type RunRequest, type RunResult } from './runner';
+import type { CodeRunner, RunRequest, RunResult } from './runner';
 
 export interface PythonSandboxOptions {
   /**
@@ -62,7 +63,7 @@ interface Python {
  * runs as a user that owns nothing. Nothing is left of a run when it ends, nor when the trainer is killed.
  */
 export class PythonSandbox implements CodeRunner {
-  private readonly limiter: Limiter;
+  private readonly limit: ReturnType<typeof pLimit>;
   private python: Python = { path: '', prefixes: [] };
 
   private constructor(
@@ -71,7 +72,7 @@ export class PythonSandbox implements CodeRunner {
     private readonly readable: readonly string[],
     maxConcurrent: number,
   ) {
-    this.limiter = new Limiter(maxConcurrent);
+    this.limit = pLimit(maxConcurrent);
   }
 
   /**
@@ -97,7 +98,7 @@ export class PythonSandbox implements CodeRunner {
   }
 
   run(request: RunRequest): Promise<RunResult> {
-    return this.limiter.run(async () => {
+    return this.limit(async () => {
       const { status, stdout, stderr } = await this.execute(this.python, request);
       return { status, stdout, stderr };
     });

@@ -1,8 +1,10 @@
+import pLimit from 'p-limit';
 import { checkOptionNames, numberOption } from '../../base/check_options';
 import { reasonOf, show } from '../../base/text';
 import { TroupeError } from '../../errors';
+import { runCodeUrl } from '../contract/run_code_url';
 import { sleep, timerMs } from '../contract/timers';
-import { type CodeRunner, Limiter, type RunRequest, type RunResult, type RunStatus } from './runner';
+import type { CodeRunner, RunRequest, RunResult, RunStatus } from './runner';
 
 export interface SandboxFusionOptions {
   /** http(s)://host[:port][/run_code] */
@@ -31,18 +33,9 @@ class Temporary extends Error {}
 const failed = (message: string, cause?: unknown): TroupeError =>
   new TroupeError('SANDBOX_FAILED', `[sandbox_fusion] ${message}`, { cause });
 
-/** @throws Error saying what a URL must be */
-export function runCodeUrl(given: string): string {
-  const url = URL.canParse(given) ? new URL(given) : null;
-  if (url === null || !/^https?:$/.test(url.protocol))
-    throw new Error(`expected http(s)://host[:port][/run_code], got ${show(given)}`);
-  if (!/\/run_code\/?$/.test(url.pathname)) url.pathname = `${url.pathname.replace(/\/$/, '')}/run_code`;
-  return url.href;
-}
-
 /** Runs Python programs on a Sandbox Fusion server (bytedance/SandboxFusion), POST /run_code. */
 export class SandboxFusion implements CodeRunner {
-  private readonly limiter: Limiter;
+  private readonly limit: ReturnType<typeof pLimit>;
   private readonly url: string;
   private readonly retries: number;
   private readonly retryDelayMs: number;
@@ -58,9 +51,7 @@ export class SandboxFusion implements CodeRunner {
     } catch (error) {
       throw new TroupeError('INVALID_ARGUMENT', `[${where}] url: ${reasonOf(error)}`);
     }
-    this.limiter = new Limiter(
-      numberOption(where, 'maxConcurrent', o.maxConcurrent, 64, { integer: true, min: 1 }),
-    );
+    this.limit = pLimit(numberOption(where, 'maxConcurrent', o.maxConcurrent, 64, { integer: true, min: 1 }));
     this.memoryLimitMb = numberOption(where, 'memoryLimitMb', o.memoryLimitMb, 1024, {
       integer: true,
       min: 1,
@@ -73,7 +64,7 @@ export class SandboxFusion implements CodeRunner {
 
   /** @throws TroupeError SANDBOX_FAILED when the server does not answer, or with something else than a result */
   run(request: RunRequest): Promise<RunResult> {
-    return this.limiter.run(() => this.attempt(request));
+    return this.limit(() => this.attempt(request));
   }
 
   private async attempt(request: RunRequest): Promise<RunResult> {

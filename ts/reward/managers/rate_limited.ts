@@ -1,4 +1,4 @@
-import { Limiter } from '../code/runner';
+import pLimit from 'p-limit';
 import { scoreEach, settle } from '../contract/outcome';
 import { sleep } from '../contract/timers';
 import type {
@@ -34,7 +34,7 @@ export const rateLimitedManager: RewardManagerFactory = (fn, options) => {
   const clock = limits.clock ?? realTime;
   const requests = limits.maxRpm === null ? null : new TokenBucket(limits.maxRpm, clock);
   const tokens = limits.maxTpm === null ? null : new TokenBucket(limits.maxTpm, clock);
-  const atOnce = new Limiter(limits.maxConcurrent);
+  const atOnce = pLimit(limits.maxConcurrent);
   const request = async (sample: RewardSample): Promise<RewardOutcome> => {
     await requests?.acquire(1);
     await tokens?.acquire(limits.estimatedTokensPerRequest);
@@ -42,7 +42,7 @@ export const rateLimitedManager: RewardManagerFactory = (fn, options) => {
   };
   return {
     score: (samples) =>
-      scoreEach(samples, (sample) => atOnce.run(() => request(sample)), {
+      scoreEach(samples, (sample) => atOnce(() => request(sample)), {
         concurrency: limits.maxConcurrent,
         onError: onError ?? 'zero',
       }),

@@ -1,0 +1,31 @@
+// Names of reward managers, apart from the code of the built-in ones: checking a configuration needs no more.
+import { TroupeError } from '../../errors';
+import type { RewardManagerFactory } from './types';
+
+export const BUILT_IN_MANAGERS = ['naive', 'batch', 'prime', 'dapo', 'rate_limited'] as const;
+export type BuiltInManager = (typeof BUILT_IN_MANAGERS)[number];
+
+const registered = new Map<string, RewardManagerFactory>();
+
+export const isBuiltInManager = (name: string): name is BuiltInManager =>
+  (BUILT_IN_MANAGERS as readonly string[]).includes(name);
+
+/**
+ * Makes a reward manager available as `reward.reward_manager.name`.
+ * @throws TroupeError INVALID_ARGUMENT when another manager already has the name
+ */
+export function registerRewardManager(name: string, factory: RewardManagerFactory): void {
+  if (isBuiltInManager(name) || (registered.get(name) ?? factory) !== factory) {
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `[reward] another reward manager is already registered as '${name}': choose another name`,
+    );
+  }
+  registered.set(name, factory);
+}
+
+/** Names that `reward.reward_manager.name` may have. */
+export const rewardManagerNames = (): string[] => [...BUILT_IN_MANAGERS, ...registered.keys()];
+
+/** The user's manager of a name. */
+export const registeredManager = (name: string): RewardManagerFactory | undefined => registered.get(name);
