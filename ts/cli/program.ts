@@ -1,6 +1,7 @@
 import yargs, { type Argv } from 'yargs';
 import { resolveSampling } from '../actor/sampling';
 import { parseByteSize } from '../base/byte_size';
+import { VERL_VERSIONS } from '../config/verl/config_files';
 import type { ExportOptions } from '../export/export_checkpoint';
 import { packageVersion } from '../install/package_root';
 import { runSetup } from '../install/setup';
@@ -67,7 +68,14 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       'import-verl <file> [overrides..]',
       'Translate a configuration of verl: a YAML file, or a script with its launch command',
       withImport,
-      (a) => choose(async () => importVerlCommand(a.file, overridesOf(a), a.output ?? null)),
+      (a) =>
+        choose(async () =>
+          importVerlCommand(a.file, overridesOf(a), {
+            out: a.output ?? null,
+            allowMissing: a.allowMissing,
+            version: a.verl ?? null,
+          }),
+        ),
     )
     .command('generate', 'Answer prompts with a model', withSampling, (a) => {
       const options = generateOptions(a);
@@ -159,19 +167,30 @@ const withImport = (y: Argv) =>
     .positional('file', {
       type: 'string',
       demandOption: true,
-      describe: '.yaml: a composed configuration; anything else: a shell script, or a list of key=value',
+      describe:
+        '.yaml: a configuration; anything else: a shell script, which is run in a sandbox, or a list of key=value',
     })
     .positional('overrides', {
       type: 'string',
       array: true,
       default: [] as string[],
-      describe: 'key=value in the syntax of Hydra, on top of the file',
+      describe:
+        'key=value in the syntax of Hydra, on top of the file; with other words: arguments of the script',
     })
     .option('output', {
       alias: 'o',
       type: 'string',
       requiresArg: true,
       describe: 'New file for the YAML; without it: stdout, with the report as comments',
+    })
+    .option('allow-missing', {
+      type: 'boolean',
+      default: false,
+      describe: 'Write the result though something that changes the run is missing (else exit code 2)',
+    })
+    .option('verl', {
+      choices: VERL_VERSIONS,
+      describe: 'Version whose defaults hold; default: that of the checkout around the file, or the newest',
     });
 
 /** Also those after a --, which yargs keeps apart. */

@@ -1,4 +1,6 @@
 import { show } from '../base/text';
+import { reportAll } from '../config/checks/collect';
+import { missingFeatures } from '../config/checks/missing';
 import {
   batchArithmetic,
   configNotes,
@@ -12,11 +14,25 @@ import { parseOverride } from '../config/reading/overrides';
 import { parseYamlTree, readConfigText, readConfigTree } from '../config/reading/read';
 import { getPath, leafPaths, type Tree } from '../config/reading/tree';
 import { isSftTree } from '../config/verl/source';
+import { ConfigError } from '../errors';
 
 /** `troupe validate`. Returns the exit code. */
 export async function validate(file: string, overrides: readonly string[]): Promise<number> {
   for (const line of validationReport(file, overrides)) process.stdout.write(`${line}\n`);
   return 0;
+}
+
+/**
+ * What the configuration asks for and Troupe lacks, together with the mistakes that loading it finds.
+ * @throws ConfigError
+ */
+function checkFeatures(tree: Tree, load: () => void): void {
+  reportAll([
+    load,
+    ...missingFeatures(tree).map(({ path, message }) => () => {
+      throw new ConfigError(`${path}: ${message}`, path);
+    }),
+  ]);
 }
 
 /**
@@ -27,8 +43,10 @@ export async function validate(file: string, overrides: readonly string[]): Prom
 function validationReport(file: string, overrides: readonly string[]): string[] {
   const tree = readConfigTree(file, overrides);
   const program = isSftTree(tree) ? 'sft' : 'train';
-  const config: ResolvedConfig | ResolvedSftConfig =
+  const load = (): ResolvedConfig | ResolvedSftConfig =>
     program === 'sft' ? loadSftConfig(file, overrides) : loadConfig(file, overrides);
+  checkFeatures(tree, load);
+  const config = load();
   const notes = configNotes(config).map(({ path, reason }) => `${path}: ${reason}`);
   return [
     `# ${file} is a valid configuration of troupe ${program}`,

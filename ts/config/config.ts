@@ -1,7 +1,7 @@
 import path from 'node:path';
 import { dump } from 'js-yaml';
 import { loadUserModule } from '../base/user_module';
-import { checkConsistency, checkRun, checkSft } from './checks/checks';
+import { checkConsistency, checkSft } from './checks/checks';
 import { offloadNotes } from './checks/offload_notes';
 import { expandPreset } from './derived/correction';
 import { poolNotes } from './derived/pools';
@@ -85,7 +85,6 @@ function fromTree<T extends { trainer: object }>(
   if (written.trainer)
     written.trainer.default_local_dir ??= `checkpoints/${written.trainer.project_name}/${written.trainer.experiment_name}`;
   if (hidden.length > 0) setWritten(config, written);
-  checkRun(config as unknown as Parameters<typeof checkRun>[0]);
   notesOf.set(config, Object.freeze(notes));
   deepFreeze(config);
   return config;

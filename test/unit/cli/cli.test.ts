@@ -110,6 +110,7 @@ test('import-verl: a configuration that validates', () => {
     'import-verl',
     script,
     'trainer.total_epochs=2',
+    '--allow-missing',
     '-o',
     join(directory, 'v.yaml'),
   );

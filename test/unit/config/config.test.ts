@@ -171,9 +171,12 @@ describe('mistakes', () => {
     ],
     [
       'critic.model.target_parameters=[experts.down_proj]',
-      'adapters on parameters that are no linear layers are not available in this version',
+      'needs adapters on parameters that are no linear layers, which are not there',
     ],
-    ['actor_rollout_ref.actor.strategy=megatron', 'expected "fsdp" or "fsdp2", got "megatron"'],
+    [
+      'actor_rollout_ref.actor.strategy=megatron',
+      'got "megatron": needs another engine than FSDP (Megatron or the like), which is not there',
+    ],
   ])('%s', (override, message) => {
     expect(failure([override]).message).toContain(message);
   });
@@ -236,7 +239,7 @@ describe('contradictions', () => {
     ['trainer.resume_mode=resume_path', /trainer\.resume_from_path: expected a checkpoint directory/],
     ['trainer.resume_from_path=x/global_step_1', /set it to resume_path/],
     ['trainer.val_only=true', /expected data\.val_files/],
-    ['trainer.nnodes=2', /trainer\.nnodes: expected 1, got 2: this version trains on one machine/],
+    ['trainer.nnodes=2', /trainer\.nnodes: expected 1, got 2: needs training on several machines/],
     [
       'actor_rollout_ref.actor.fsdp_config.fsdp_size=0',
       /fsdp_size: expected -1 or a divisor of the number of workers \(1\), got 0/,
@@ -251,7 +254,7 @@ describe('contradictions', () => {
     ],
     [
       'trainer.logger=[console,clearml]',
-      /trainer\.logger: expected some of console, file, .*mlflow.*, got "clearml": clearml is not available/,
+      /trainer\.logger: expected some of console, file, .*mlflow.*, got "clearml": needs the logger clearml, which is not there/,
     ],
     ['trainer.logger=[tensorbord]', /trainer\.logger: .*got "tensorbord": did you mean tensorboard\?/],
     ['algorithm.adv_estimator=grp', /got "grp"; did you mean grpo\?/],

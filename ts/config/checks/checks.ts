@@ -12,27 +12,32 @@ import { checkRewardPool, policyRanks, rewardRanks } from '../derived/pools';
 import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';
 import { checkUlysses, checkUlyssesSize, ulyssesOf } from '../derived/ulysses';
 import { nearestName } from '../reading/nearest';
+import { missing } from '../schema/field';
 import { LOGGER_NAMES, UNAVAILABLE_LOGGERS } from '../schema/logger_names';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import type { ResolvedSftConfig } from '../schema/sft_schema';
+import { reportAll } from './collect';
 import { checkReward } from './reward_checks';
 
 /** What both programs have in common. */
-export function checkRun({ trainer }: Pick<ResolvedConfig, 'trainer'>): void {
-  for (const name of trainer.logger) checkLogger(name);
-  if (trainer.nnodes !== 1) {
-    throw new ConfigError(
-      `trainer.nnodes: expected 1, got ${trainer.nnodes}: this version trains on one machine (n_gpus_per_node workers)`,
-      'trainer.nnodes',
-    );
-  }
+function runChecks({ trainer }: { trainer: { logger: readonly string[]; nnodes: number } }): (() => void)[] {
+  return [
+    ...trainer.logger.map((name) => () => checkLogger(name)),
+    () => {
+      if (trainer.nnodes === 1) return;
+      throw new ConfigError(
+        `trainer.nnodes: expected 1, got ${trainer.nnodes}: ${missing('training on several machines')}; one has n_gpus_per_node workers`,
+        'trainer.nnodes',
+      );
+    },
+  ];
 }
 
 function checkLogger(name: string): void {
   if (LOGGER_NAMES.includes(name)) return;
   const nearest = nearestName(LOGGER_NAMES, name);
   const hint = UNAVAILABLE_LOGGERS.includes(name)
-    ? `${name} is not available in Troupe; metrics.jsonl in the run directory is always written`
+    ? `${missing(`the logger ${name}`)}; metrics.jsonl in the run directory is always written`
     : nearest === null
       ? 'metrics.jsonl in the run directory is always written'
       : `did you mean ${nearest}?`;
@@ -42,89 +47,109 @@ function checkLogger(name: string): void {
   );
 }
 
-/** What no single key can tell: values that contradict each other. */
+/**
+ * What no single key can tell: values that contradict each other.
+ * @throws ConfigError with a line for each
+ */
 export function checkConsistency(config: ResolvedConfig): void {
   const { data, actor_rollout_ref: roles, critic, algorithm, trainer } = config;
-  checkEstimator(algorithm.adv_estimator, config);
-  checkDynamicSampling(config);
-  checkRewardManager(config.reward);
+  const { actor, ref } = roles;
+  const withCritic = needsCritic(config);
+  reportAll([
+    ...runChecks(config),
+    () => checkEstimator(algorithm.adv_estimator, config),
+    () => checkDynamicSampling(config),
+    () => checkRewardManager(config.reward),
+    () => checkSequences(config),
+    () => checkDivides(config, 'actor_rollout_ref.actor.ppo_mini_batch_size', actor.ppo_mini_batch_size),
+    () => checkRewardPool(config),
+    () => checkUlysses(config),
+    () =>
+      checkFits(
+        config,
+        'actor_rollout_ref.actor.ppo_max_token_len_per_gpu',
+        actor.ppo_max_token_len_per_gpu,
+        ulyssesOf(actor, actor.fsdp_config),
+      ),
+    () => {
+      if (withCritic) checkDivides(config, 'critic.ppo_mini_batch_size', critic.ppo_mini_batch_size);
+    },
+    () => {
+      const ranks = ulyssesOf(critic, critic.model.fsdp_config);
+      if (withCritic)
+        checkFits(config, 'critic.ppo_max_token_len_per_gpu', critic.ppo_max_token_len_per_gpu, ranks);
+    },
+    () => {
+      const capacity = ref.log_prob_max_token_len_per_gpu;
+      const ranks = ref.ulysses_sequence_parallel_size;
+      if (needsReference(config))
+        checkFits(config, 'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu', capacity, ranks);
+    },
+    () =>
+      checkFsdpSize('actor_rollout_ref.actor.fsdp_config', actor.fsdp_config.fsdp_size, policyRanks(config)),
+    () => {
+      const { fsdp_size: size } = critic.model.fsdp_config;
+      if (withCritic) checkFsdpSize('critic.model.fsdp_config', size, policyRanks(config));
+    },
+    () => {
+      const { fsdp_size: size } = config.reward.reward_model.model.fsdp_config;
+      if (needsRewardModel(config))
+        checkFsdpSize('reward.reward_model.model.fsdp_config', size, rewardRanks(config));
+    },
+    () => checkReward(config),
+    () => checkSampling(roles.rollout),
+    () => checkResuming(trainer),
+    () => {
+      if (trainer.val_only && data.val_files === null)
+        throw new ConfigError('trainer.val_only: expected data.val_files to be given', 'data.val_files');
+    },
+    () => checkPolicyLossName(actor.policy_loss.loss_mode),
+    () => checkCorrection(config),
+    () => {
+      if (actor.policy_loss.loss_mode === 'dro' && actor.policy_loss.dro_beta === null) {
+        throw new ConfigError(
+          'actor_rollout_ref.actor.policy_loss.dro_beta: expected a number > 0 because loss_mode is dro',
+          'actor_rollout_ref.actor.policy_loss.dro_beta',
+        );
+      }
+    },
+  ]);
+}
 
-  checkSequences(config);
-  checkDivides(config, 'actor_rollout_ref.actor.ppo_mini_batch_size', roles.actor.ppo_mini_batch_size);
-  checkRewardPool(config);
-  checkUlysses(config);
-  checkFits(
-    config,
-    'actor_rollout_ref.actor.ppo_max_token_len_per_gpu',
-    roles.actor.ppo_max_token_len_per_gpu,
-    ulyssesOf(roles.actor, roles.actor.fsdp_config),
+function checkSampling({ do_sample, temperature }: { do_sample: boolean; temperature: number }): void {
+  if (do_sample && temperature !== 0) return;
+  const key = `actor_rollout_ref.rollout.${do_sample ? 'temperature' : 'do_sample'}`;
+  throw new ConfigError(
+    `${key}: training needs sampled responses (do_sample=true and a temperature > 0: log-probs divide by it); ` +
+      'for greedy validation set actor_rollout_ref.rollout.val_kwargs',
+    key,
   );
-  if (needsCritic(config)) {
-    checkDivides(config, 'critic.ppo_mini_batch_size', critic.ppo_mini_batch_size);
-    const ranks = ulyssesOf(critic, critic.model.fsdp_config);
-    checkFits(config, 'critic.ppo_max_token_len_per_gpu', critic.ppo_max_token_len_per_gpu, ranks);
-  }
-  if (needsReference(config)) {
-    const capacity = roles.ref.log_prob_max_token_len_per_gpu;
-    const ranks = roles.ref.ulysses_sequence_parallel_size;
-    checkFits(config, 'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu', capacity, ranks);
-  }
+}
 
-  const ranks = policyRanks(config);
-  checkFsdpSize('actor_rollout_ref.actor.fsdp_config', roles.actor.fsdp_config.fsdp_size, ranks);
-  if (needsCritic(config)) {
-    checkFsdpSize('critic.model.fsdp_config', critic.model.fsdp_config.fsdp_size, ranks);
-  }
-  if (needsRewardModel(config)) {
-    const section = 'reward.reward_model.model.fsdp_config';
-    const { fsdp_size: size } = config.reward.reward_model.model.fsdp_config;
-    checkFsdpSize(section, size, rewardRanks(config));
-  }
-  checkReward(config);
-
-  const { do_sample, temperature } = roles.rollout;
-  if (!do_sample || temperature === 0) {
-    const key = `actor_rollout_ref.rollout.${do_sample ? 'temperature' : 'do_sample'}`;
-    throw new ConfigError(
-      `${key}: training needs sampled responses (do_sample=true and a temperature > 0: log-probs divide by it); ` +
-        'for greedy validation set actor_rollout_ref.rollout.val_kwargs',
-      key,
-    );
-  }
-  if (trainer.val_only && data.val_files === null) {
-    throw new ConfigError('trainer.val_only: expected data.val_files to be given', 'data.val_files');
-  }
-  if (trainer.resume_mode === 'resume_path' && trainer.resume_from_path === null) {
+function checkResuming({ resume_mode, resume_from_path }: ResolvedConfig['trainer']): void {
+  if (resume_mode === 'resume_path' && resume_from_path === null) {
     throw new ConfigError(
       'trainer.resume_from_path: expected a checkpoint directory (.../global_step_N) because trainer.resume_mode is resume_path',
       'trainer.resume_from_path',
     );
   }
-  if (trainer.resume_mode !== 'resume_path' && trainer.resume_from_path !== null) {
+  if (resume_mode !== 'resume_path' && resume_from_path !== null) {
     throw new ConfigError(
-      `trainer.resume_from_path: is given, but trainer.resume_mode is ${trainer.resume_mode}: set it to resume_path`,
+      `trainer.resume_from_path: is given, but trainer.resume_mode is ${resume_mode}: set it to resume_path`,
       'trainer.resume_from_path',
-    );
-  }
-  checkPolicyLossName(roles.actor.policy_loss.loss_mode);
-  checkCorrection(config);
-  if (roles.actor.policy_loss.loss_mode === 'dro' && roles.actor.policy_loss.dro_beta === null) {
-    throw new ConfigError(
-      'actor_rollout_ref.actor.policy_loss.dro_beta: expected a number > 0 because loss_mode is dro',
-      'actor_rollout_ref.actor.policy_loss.dro_beta',
     );
   }
 }
 
 /** The same of `troupe sft`. */
-export function checkSft({
-  trainer,
-  model,
-  ulysses_sequence_parallel_size: ulysses,
-}: ResolvedSftConfig): void {
+export function checkSft(config: ResolvedSftConfig): void {
+  const { trainer, model, ulysses_sequence_parallel_size: ulysses } = config;
   const ranks = policyRanks({ trainer });
-  checkUlyssesSize('', ulysses, ranks);
-  checkFsdpSize('model.fsdp_config', model.fsdp_config.fsdp_size, ranks);
+  reportAll([
+    ...runChecks(config),
+    () => checkUlyssesSize('', ulysses, ranks),
+    () => checkFsdpSize('model.fsdp_config', model.fsdp_config.fsdp_size, ranks),
+  ]);
 }
 
 /** Prompts and their responses are each within bounds; together they may be more than any machine holds. */

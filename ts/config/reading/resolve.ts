@@ -1,7 +1,7 @@
 import { printable } from '../../base/printable';
 import { show } from '../../base/text';
 import { ConfigError } from '../../errors';
-import { type Field, isLeaf, type Leaf, type Section } from '../schema/field';
+import { type Field, isAccepted, isLeaf, type Leaf, movedTo, type Section } from '../schema/field';
 import type { Carried } from './hidden';
 import { nearestPath } from './nearest';
 import { getPath, isTree, setPath, type Tree } from './tree';
@@ -81,7 +81,7 @@ class Resolution {
       if (entry.kind !== 'moved') continue;
       delete node[key];
       if (value === null) continue;
-      const to = entry.to.includes('.') ? entry.to : prefix + entry.to;
+      const to = movedTo(entry.to, path);
       const there = getPath(this.input, to) ?? null;
       if (there !== null && JSON.stringify(there) !== JSON.stringify(value)) {
         this.mistake(
@@ -128,8 +128,7 @@ class Resolution {
   private withoutEffect(entry: Exclude<Leaf, Field<unknown>>, value: unknown, path: string): void {
     if (entry.kind === 'ignored') this.notes.push({ path, reason: entry.reason });
     if (entry.kind !== 'fixed' || value === null) return;
-    const json = JSON.stringify(value);
-    if (entry.accepts.some((allowed) => JSON.stringify(allowed) === json)) return;
+    if (isAccepted(entry, value)) return;
     const allowed = entry.accepts.map(show).join(' or ');
     this.mistake(path, `expected ${allowed}, got ${show(value)}: ${entry.reason}`);
   }

@@ -9,16 +9,21 @@ import {
   fixed,
   ignored,
   mapping,
+  moved,
+  needs,
   num,
   orNull,
+  sectionNeeds,
   str,
 } from './field';
-import { DYNAMIC, FUSED, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
-import { fsdpConfig, optim, updates } from './role_parts';
+import { DYNAMIC, FUSED, TORCH_ONLY } from './reasons';
+import { fsdpConfig, MEGATRON, optim, PROFILER, QAT, STRATEGY, updates } from './role_parts';
+
+const ROUTER_REPLAY = sectionNeeds('router replay', { mode: ['disabled'] });
 
 export const actorSection = {
   ...updates,
-  strategy: fixed(['fsdp', 'fsdp2'], `strategy megatron ${NOT_YET}; both fsdp names mean the same engine`),
+  strategy: STRATEGY,
   ppo_max_token_len_per_gpu: field(count('batchTokens'), 16384, 'Packing capacity: tokens per micro-batch.'),
   clip_ratio: field(num(0), 0.2, 'PPO clip range.'),
   clip_ratio_low: derived(num(0), 'actor_rollout_ref.actor.clip_ratio', 'Lower clip range.'),
@@ -60,13 +65,15 @@ export const actorSection = {
   engine: ignored('there is one engine'),
   load_weight: ignored('weights are always loaded'),
   use_prefix_grouper: ignored('the prompt of a group is always computed once'),
-  freeze_vision_tower: ignored('there is no vision tower'),
-  router_replay: ignored('expert routing is deterministic'),
-  qat: { enable: fixed([false], `quantisation-aware training ${NOT_YET}`) },
-  veomni: fixed([null], TORCH_ONLY),
+  freeze_vision_tower: needs('images', false),
+  router_replay: ROUTER_REPLAY,
+  state_masking: needs('search during generation', false),
+  qat: QAT,
+  veomni: needs('another engine than FSDP'),
+  torchtitan: needs('another engine than FSDP'),
   rollout_correction: fixed([null, {}], 'write it under algorithm.rollout_correction'),
   recompute_old_log_prob: ignored('algorithm.rollout_correction.bypass_mode decides'),
-  megatron: fixed([null], `strategy megatron ${NOT_YET}`),
+  megatron: MEGATRON,
 };
 
 const AS_ACTOR = ignored('the settings of the actor hold');
@@ -92,7 +99,7 @@ const refFsdpConfig = {
   use_torch_compile: AS_ACTOR,
   wrap_policy: AS_ACTOR,
   mixed_precision: AS_ACTOR,
-  ulysses_sequence_parallel_size: AS_ACTOR,
+  ulysses_sequence_parallel_size: moved('actor_rollout_ref.ref.ulysses_sequence_parallel_size'),
   entropy_from_logits_with_chunking: AS_ACTOR,
   entropy_checkpointing: AS_ACTOR,
 };
@@ -108,7 +115,7 @@ export const refSection = {
   log_prob_use_dynamic_bsz: ignored(DYNAMIC),
   strategy: ignored('the strategy of the actor holds'),
   model: ignored('the reference is the model that the run started from'),
-  router_replay: ignored('expert routing is deterministic'),
+  router_replay: ROUTER_REPLAY,
   rollout_n: ignored('actor_rollout_ref.rollout.n holds'),
   load_weight: ignored('weights are always loaded'),
   megatron: ignored('the settings of the actor hold'),
@@ -121,5 +128,5 @@ export const refSection = {
   ),
   entropy_from_logits_with_chunking: ignored(FUSED),
   entropy_checkpointing: ignored(FUSED),
-  profiler: ignored(NO_PROFILER),
+  profiler: PROFILER,
 };

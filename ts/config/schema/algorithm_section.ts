@@ -5,10 +5,10 @@ import {
   bool,
   choice,
   field,
-  fixed,
   ignored,
   int,
   mapping,
+  needs,
   num,
   numbers,
   numOrStr,
@@ -16,7 +16,6 @@ import {
   str,
   strings,
 } from './field';
-import { NOT_YET } from './reasons';
 
 export const algorithmSection = {
   adv_estimator: field(str, 'gae', 'Advantage estimator; see docs/algorithms.md.'),
@@ -80,7 +79,7 @@ export const algorithmSection = {
       'Take the rollout’s log-probs as old ones; updates correct against the current policy.',
     ),
     loss_type: field(choice('ppo_clip', 'reinforce'), 'ppo_clip', 'Policy loss of bypass_mode.'),
-    debug_rollout_actor_probs: fixed([false], `its extra pass over the model ${NOT_YET}`),
+    debug_rollout_actor_probs: needs('a further pass over the model', false),
   },
   filter_groups: {
     enable: field(bool, false, 'DAPO dynamic sampling: train on prompts whose responses differ in `metric`.'),
@@ -92,6 +91,7 @@ export const algorithmSection = {
     max_num_gen_batches: field(int(0), 0, 'Generation batches per step before giving up; 0: no limit.'),
     max_inflight_gen_batches: ignored('generation batches run one after another'),
   },
+  no_think_rl: needs('training without thinking', false),
   gdpo_reward_keys: field(
     orNull(strings),
     null,

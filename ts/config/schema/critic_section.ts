@@ -1,12 +1,12 @@
 import { AGGREGATIONS } from '../../algorithms/names';
-import { bool, choice, count, derived, field, fixed, ignored, num, orNull, str } from './field';
-import { DYNAMIC, NOT_YET } from './reasons';
-import { fsdpConfig, model, optim, updates } from './role_parts';
+import { bool, choice, count, derived, field, ignored, moved, needs, num, orNull, str } from './field';
+import { DYNAMIC } from './reasons';
+import { fsdpConfig, MEGATRON, model, optim, STRATEGY, updates } from './role_parts';
 
 export const criticSection = {
   ...updates,
   enable: field(orNull(bool), null, 'null: when adv_estimator is gae.'),
-  strategy: fixed(['fsdp', 'fsdp2'], `strategy megatron ${NOT_YET}; both fsdp names mean the same engine`),
+  strategy: STRATEGY,
   model: {
     path: derived(
       str,
@@ -18,6 +18,9 @@ export const criticSection = {
     custom_chat_template: ignored('the critic reads the token ids of the policy'),
     fsdp_config: fsdpConfig,
   },
+  fsdp: moved('critic.model.fsdp_config'),
+  veomni: needs('another engine than FSDP'),
+  torchtitan: needs('another engine than FSDP'),
   ppo_mini_batch_size: derived(
     count('sequences'),
     'actor_rollout_ref.actor.ppo_mini_batch_size',
@@ -39,5 +42,5 @@ export const criticSection = {
   engine: ignored('there is one engine'),
   load_weight: ignored('weights are always loaded'),
   nccl_timeout: ignored('actor_rollout_ref.nccl_timeout holds'),
-  megatron: fixed([null], `strategy megatron ${NOT_YET}`),
+  megatron: MEGATRON,
 };

@@ -35,11 +35,14 @@ export interface Fixed {
   readonly kind: 'fixed';
   readonly accepts: readonly unknown[];
   readonly reason: string;
+  /** Of a section that is one leaf: its keys that must be off, by what they may be beside null and false. */
+  readonly off?: Readonly<Record<string, readonly unknown[]>>;
 }
 
 /** An older name of another key. */
 export interface Moved {
   readonly kind: 'moved';
+  /** A sibling, a dotted path from the root, or a dot and a key of the root. */
   readonly to: string;
 }
 
@@ -83,6 +86,44 @@ export function ignored(reason: string): Ignored {
 export function fixed(accepts: readonly unknown[], reason: string): Fixed {
   return { kind: 'fixed', accepts, reason };
 }
+
+/** A key of verl for a feature that is missing here: only what does not ask for it is accepted. */
+export function needs(feature: string, ...harmless: unknown[]): Fixed {
+  return fixed([null, ...harmless], missing(feature));
+}
+
+/**
+ * A whole section of verl for a feature that is missing here: accepted while none of the keys in `off` asks for it.
+ * @param off dotted keys, and what they may be beside null and false
+ */
+export function sectionNeeds(feature: string, off: Readonly<Record<string, readonly unknown[]>>): Fixed {
+  return { kind: 'fixed', accepts: [null], reason: missing(feature), off };
+}
+
+/** The words for a feature that is missing, in every message. */
+export function missing(feature: string): string {
+  return `needs ${feature}, which ${/[^s]s$/.test(feature) ? 'are' : 'is'} not there`;
+}
+
+/** Whether a value is one that a fixed key accepts. */
+export function isAccepted({ accepts, off }: Fixed, value: unknown): boolean {
+  const isOneOf = (allowed: readonly unknown[], given: unknown): boolean =>
+    allowed.some((one) => JSON.stringify(one) === JSON.stringify(given));
+  if (value === null || isOneOf(accepts, value)) return true;
+  if (off === undefined || typeof value !== 'object' || Array.isArray(value)) return false;
+  return Object.entries(off).every(([path, harmless]) => {
+    const given = path
+      .split('.')
+      .reduce<unknown>((node, key) => (node as Record<string, unknown> | null | undefined)?.[key], value);
+    return given === undefined || isOneOf([null, false, ...harmless], given);
+  });
+}
+
+/** Where an older name leads, as a path from the root. */
+export const movedTo = (to: string, from: string): string => {
+  if (to.startsWith('.')) return to.slice(1);
+  return to.includes('.') ? to : from.slice(0, from.lastIndexOf('.') + 1) + to;
+};
 
 export function moved(to: string): Moved {
   return { kind: 'moved', to };

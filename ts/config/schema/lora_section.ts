@@ -1,5 +1,4 @@
-import { above, count, field, fixed, ignored, orNull, str, strings } from './field';
-import { NOT_YET_PLURAL } from './reasons';
+import { above, count, field, ignored, needs, orNull, str, strings } from './field';
 
 /** verl's keys of LoRA in a model section; docs/lora.md. */
 export const lora = {
@@ -15,7 +14,7 @@ export const lora = {
     'Modules that get an adapter: all-linear, or names or their ends, such as [q_proj, v_proj].',
   ),
   exclude_modules: field(orNull(strings), null, 'Names of modules, or their ends, that get no adapter.'),
-  target_parameters: fixed([null, []], `adapters on parameters that are no linear layers ${NOT_YET_PLURAL}`),
+  target_parameters: needs('adapters on parameters that are no linear layers', []),
   lora_adapter_path: field(
     orNull(str),
     null,

@@ -2,9 +2,19 @@ import { actorSection, refSection } from './actor_section';
 import { algorithmSection } from './algorithm_section';
 import { criticSection } from './critic_section';
 import { dataSection } from './data_section';
-import { field, fixed, ignored, orNull, type Resolved, required, str, strings } from './field';
+import {
+  field,
+  fixed,
+  ignored,
+  needs,
+  orNull,
+  type Resolved,
+  required,
+  sectionNeeds,
+  str,
+  strings,
+} from './field';
 import { loggingSection } from './logging_section';
-import { NO_PROFILER, NOT_YET } from './reasons';
 import { customRewardFunctionSection, rewardModelSection, rewardSection } from './reward_section';
 import { model } from './role_parts';
 import { rolloutSection } from './rollout_section';
@@ -14,8 +24,6 @@ import { COLLECTIVE_TIMEOUT } from './worker_section';
 
 // verl's configuration tree (its generated PPO config; main's defaults where versions differ), every key of it with a
 // meaning here, a stated reason why it has none, or an error. See docs/config.md.
-
-const LATER_SEARCH = `search during generation ${NOT_YET}`;
 
 export const ppoSchema = {
   data: dataSection,
@@ -43,7 +51,7 @@ export const ppoSchema = {
   algorithm: algorithmSection,
   trainer: trainerSection,
   logging: loggingSection,
-  global_profiler: ignored(NO_PROFILER),
+  global_profiler: sectionNeeds('a profiler', { tool: [], steps: [[]] }),
   ray_kwargs: ignored('there is no Ray'),
   ray_init: ignored('there is no Ray'),
   transfer_queue: ignored('batches travel with the calls'),
@@ -52,11 +60,14 @@ export const ppoSchema = {
     [[], ['_self_']],
     'configuration groups are not composed here: write all keys into one file',
   ),
-  distillation: { enabled: fixed([false], `distillation ${NOT_YET}`) },
-  model_engine: ignored('there is one engine'),
-  do_search: fixed([false], LATER_SEARCH),
-  max_turns: fixed([1], LATER_SEARCH),
-  retriever: fixed([null, {}], LATER_SEARCH),
+  distillation: sectionNeeds('distillation', { enabled: [] }),
+  skip: sectionNeeds('a rollout that is not generated', { 'async_rollout.enable': [] }),
+  model_engine: needs('another engine than FSDP (Megatron or the like)', 'dp'),
+  async_training: needs('asynchronous training'),
+  rollout: needs('asynchronous training'),
+  do_search: needs('search during generation', false),
+  max_turns: needs('search during generation', 1),
+  retriever: needs('search during generation', {}),
 };
 
 /** The resolved configuration of `troupe train`: verl's tree, every default filled in, frozen. */

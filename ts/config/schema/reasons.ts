@@ -2,10 +2,8 @@
 export const DYNAMIC =
   'micro-batches are always packed by token count (ppo_max_token_len_per_gpu); results do not depend on them';
 export const ROLLOUT_ENGINE = 'generation runs in the training workers, not in a separate inference engine';
-export const NO_PROFILER = 'there is no profiler integration';
+export const NO_PROFILER = 'there is no profiler';
 export const NO_PADDING = 'sequences are always packed without padding';
 export const FUSED = 'the head is always fused (linear_log_prob)';
-export const NOT_YET = 'is not available in this version';
 export const TORCH_ONLY = 'concerns PyTorch modules; the core has none';
-export const NOT_YET_PLURAL = 'are not available in this version';
 export const SINGLE_TURN = 'responses have one turn';

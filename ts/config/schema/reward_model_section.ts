@@ -1,18 +1,18 @@
 import { bool, choice, count, dtype, field, fixed, ignored, moved, orNull, str } from './field';
-import { DYNAMIC, FUSED, NO_PADDING, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
-import { fsdpConfig, ulyssesSize } from './role_parts';
+import { DYNAMIC, FUSED, NO_PADDING, TORCH_ONLY } from './reasons';
+import { fsdpConfig, MEGATRON, OVERRIDE_CONFIG, PROFILER, STRATEGY, ulyssesSize } from './role_parts';
 
 const OWN = 'the reward model runs in an engine like the critic’s: no server is started';
 
 /** Keys of verl's releases up to v0.7.0 that do nothing, below `reward_model` and below `reward.reward_model`. */
 const withoutMeaning = {
   rollout: ignored(OWN),
-  strategy: fixed(['fsdp', 'fsdp2'], `strategy megatron ${NOT_YET}`),
+  strategy: STRATEGY,
   micro_batch_size: ignored(DYNAMIC),
   micro_batch_size_per_gpu: ignored(DYNAMIC),
   use_dynamic_bsz: ignored(DYNAMIC),
-  profiler: ignored(NO_PROFILER),
-  megatron: fixed([null], `strategy megatron ${NOT_YET}`),
+  profiler: PROFILER,
+  megatron: MEGATRON,
 };
 
 /** verl's `reward_model.model`, up to v0.7.0. */
@@ -21,7 +21,7 @@ const olderModel = {
   input_tokenizer: moved('reward.reward_model.input_tokenizer'),
   trust_remote_code: ignored('models are data: no code is run from a model directory'),
   external_lib: fixed([null], 'no Python is involved'),
-  override_config: fixed([null, {}], 'edit config.json of the model directory instead'),
+  override_config: OVERRIDE_CONFIG,
   use_shm: ignored('weights are read once per worker'),
   use_remove_padding: ignored(NO_PADDING),
   use_fused_kernels: ignored(FUSED),

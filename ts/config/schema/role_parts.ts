@@ -13,13 +13,37 @@ import {
   fixed,
   ignored,
   int,
+  missing,
   moved,
+  needs,
   num,
   orNull,
+  sectionNeeds,
   str,
 } from './field';
 import { lora } from './lora_section';
-import { DYNAMIC, FUSED, NO_PADDING, NO_PROFILER, NOT_YET, TORCH_ONLY } from './reasons';
+import { DYNAMIC, FUSED, NO_PADDING, TORCH_ONLY } from './reasons';
+
+export const PROFILER = sectionNeeds('a profiler', { enable: [] });
+export const MTP = sectionNeeds('multi-token prediction', {
+  enable: [],
+  enable_train: [],
+  enable_rollout: [],
+});
+export const QAT = sectionNeeds('quantisation-aware training', { enable: [] });
+export const MEGATRON = needs('Megatron', {});
+/** Both names of FSDP mean the one engine that there is. */
+export const STRATEGY = needs('another engine than FSDP (Megatron or the like)', 'fsdp', 'fsdp2');
+/** attn_implementation is no part of a model: attention is computed exactly, one way. */
+export const OVERRIDE_CONFIG = fixed(
+  [
+    {},
+    ...['sdpa', 'eager', 'flash_attention_2', 'flash_attention_3'].map((name) => ({
+      attn_implementation: name,
+    })),
+  ],
+  `${missing('a changed config.json')}: edit config.json of the model directory instead`,
+);
 
 /** Options of AdamW and its schedule; `role`: the section that holds grad_clip. */
 export const optim = (lr: number, role: string) => ({
@@ -82,8 +106,8 @@ export const fsdpConfig = {
   dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
   model_dtype: fixed(['fp32', 'float32'], 'master weights are float32 always'),
   seed: ignored('trainer.seed seeds everything'),
-  strategy: ignored('the strategy of the role holds'),
-  qat: ignored('see qat of the actor'),
+  strategy: STRATEGY,
+  qat: QAT,
   gradient_reduction: field(
     choice('micro_batch', 'mini_batch', 'auto'),
     'micro_batch',
@@ -144,7 +168,7 @@ export const updates = {
   use_remove_padding: ignored(NO_PADDING),
   use_fused_kernels: ignored(FUSED),
   checkpoint,
-  profiler: ignored(NO_PROFILER),
+  profiler: PROFILER,
 };
 
 /** What every model directory is asked. */
@@ -154,16 +178,16 @@ export const model = {
   enable_gradient_checkpointing: field(bool, true, 'Recompute activations in the backward pass.'),
   trust_remote_code: ignored('models are data: no code is run from a model directory'),
   external_lib: fixed([null], 'no Python is involved'),
-  override_config: fixed([{}], 'edit config.json of the model directory instead'),
+  override_config: OVERRIDE_CONFIG,
   hf_config_path: fixed([null], 'config.json is read from the model directory'),
   generation_config: ignored('sampling follows actor_rollout_ref.rollout'),
   tiled_mlp: ignored('memory is bounded by the packing capacity'),
-  mtp: { enable: fixed([false], `multi-token prediction ${NOT_YET}`) },
+  mtp: MTP,
   use_remove_padding: ignored(NO_PADDING),
   use_fused_kernels: ignored(FUSED),
   fused_kernel_options: ignored(FUSED),
   use_liger: ignored(FUSED),
   use_shm: ignored('weights are read once per worker'),
-  enable_activation_offload: fixed([false], `activation offloading ${NOT_YET}`),
+  enable_activation_offload: needs('activation offloading', false),
   ...lora,
 };

@@ -27,7 +27,8 @@ function collect(schema: Section, prefix: string, fields: Row[], others: Row[]):
     else if (entry.kind === 'field') {
       fields.push({ path, cells: [entry.type.name, defaultOf(entry), entry.doc] });
     } else if (entry.kind === 'ignored') others.push({ path, cells: ['anything', entry.reason] });
-    else if (entry.kind === 'moved') others.push({ path, cells: ['older name', `now ${entry.to}`] });
+    else if (entry.kind === 'moved')
+      others.push({ path, cells: ['older name', `now ${entry.to.replace(/^\./, '')}`] });
     else
       others.push({
         path,

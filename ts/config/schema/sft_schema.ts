@@ -13,17 +13,20 @@ import {
   intOrOff,
   mapping,
   moved,
+  needs,
   num,
   orNull,
   type Resolved,
   required,
+  sectionNeeds,
   str,
   strings,
 } from './field';
 import { loggingSection } from './logging_section';
 import { lora } from './lora_section';
-import { TORCH_ONLY } from './reasons';
-import { sharding } from './role_parts';
+import { FUSED, TORCH_ONLY } from './reasons';
+import { MTP, OVERRIDE_CONFIG, PROFILER, STRATEGY, sharding } from './role_parts';
+import { engineSection } from './sft_engine_section';
 import { COLLECTIVE_TIMEOUT, workerTimeouts } from './worker_section';
 
 /** The configuration tree of `troupe sft`. */
@@ -75,8 +78,10 @@ export const sftSchema = {
       'turns are tokenized one by one; a template that rewrites them is refused',
     ),
     num_workers: ignored('examples are tokenized once, before training'),
+    enable_thinking_default: needs('a default of enable_thinking', 'none'),
+    chat_template: moved('model.custom_chat_template'),
     custom_cls: {
-      path: fixed([null], 'custom data sets are Python classes'),
+      path: needs('a data set class in Python'),
       name: ignored('there is no custom data set'),
     },
     balance_dp_token: ignored('batches are balanced over the ranks by tokens always'),
@@ -107,10 +112,18 @@ export const sftSchema = {
       use_torch_compile: ignored(TORCH_ONLY),
       wrap_policy: ignored(TORCH_ONLY),
     },
-    strategy: fixed(['fsdp', 'fsdp2'], 'both fsdp names mean the same engine'),
+    strategy: STRATEGY,
     ...lora,
     use_liger: ignored('the head is always fused (linear_log_prob)'),
     use_remove_padding: ignored('sequences are always packed without padding'),
+    use_fused_kernels: ignored(FUSED),
+    fused_kernel_options: ignored(FUSED),
+    use_shm: ignored('weights are read once per worker'),
+    tiled_mlp: ignored('memory is bounded by the packing capacity'),
+    hf_config_path: needs('a config.json beside the model directory'),
+    override_config: OVERRIDE_CONFIG,
+    mtp: MTP,
+    enable_activation_offload: needs('activation offloading', false),
     tokenizer_path: field(orNull(str), null, 'Directory with tokenizer.json; null: the model directory.'),
     custom_chat_template: field(orNull(str), null, 'Jinja chat template that replaces the tokenizer’s.'),
     enable_gradient_checkpointing: field(bool, true, 'Recompute activations in the backward pass.'),
@@ -127,6 +140,12 @@ export const sftSchema = {
     lr_warmup_steps: field(int(-1), -1, 'Steps of linear warm-up; -1: lr_warmup_steps_ratio of all steps.'),
     lr_warmup_steps_ratio: field(num(0, 1), 0.1, 'Warm-up as a share of all steps.'),
     total_training_steps: field(int(-1), -1, 'End of the schedule; -1: the steps of the run.'),
+    optimizer: fixed(['AdamW'], 'AdamW is the optimiser'),
+    optimizer_impl: ignored('the optimiser is our own AdamW'),
+    override_optimizer_config: fixed([null, {}], 'AdamW is the optimiser'),
+    num_cycles: fixed([0.5], 'the cosine falls once, to min_lr_ratio'),
+    warmup_style: moved('lr_scheduler_type'),
+    zero_indexed_step: ignored('the first step is step 1 of the schedule'),
     min_lr_ratio: field(num(0, 1), 0, 'Final learning rate of the cosine as a share of lr.'),
   },
   ulysses_sequence_parallel_size: field(
@@ -136,6 +155,10 @@ export const sftSchema = {
       'of the attention heads.',
   ),
   use_remove_padding: ignored('sequences are always packed without padding'),
+  engine: engineSection,
+  checkpoint: ignored('model, optimiser and trainer state are always saved'),
+  profiler: PROFILER,
+  global_profiler: sectionNeeds('a profiler', { tool: [], steps: [[]] }),
   trainer: {
     total_epochs: field(count('passes'), 1, 'Passes over the training examples.'),
     total_training_steps: field(
@@ -169,6 +192,8 @@ export const sftSchema = {
       'Resume although the checkpoint is of a run that learned something else: with another model or other data.',
     ),
     max_actor_ckpt_to_keep: moved('trainer.max_ckpt_to_keep'),
+    resume_from_path: needs('a start from a named checkpoint'),
+    profile_interval: needs('a profiler', [-1, -1]),
     checkpoint: ignored('model, optimiser and trainer state are always saved'),
     default_hdfs_dir: fixed([null], 'checkpoints are local directories'),
     balance_batch: ignored('batches are balanced over the ranks by tokens always'),

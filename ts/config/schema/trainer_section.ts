@@ -8,7 +8,9 @@ import {
   fixed,
   ignored,
   int,
+  needs,
   orNull,
+  sectionNeeds,
   str,
   strings,
 } from './field';
@@ -95,8 +97,11 @@ export const trainerSection = {
   ray_wait_register_center_timeout: ignored('there is no Ray'),
   use_legacy_worker_impl: ignored('there is one worker implementation'),
   use_v1: ignored('there is one trainer'),
-  v1: ignored('there is one trainer'),
-  profile_steps: ignored(NO_PROFILER),
+  v1: sectionNeeds('asynchronous training', {
+    trainer_mode: ['sync'],
+    'sampler.custom_sampler.path': [],
+  }),
+  profile_steps: needs('a profiler', []),
   controller_nsight_options: ignored(NO_PROFILER),
   worker_nsight_options: ignored(NO_PROFILER),
   npu_profile: ignored(NO_PROFILER),

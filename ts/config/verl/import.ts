@@ -4,10 +4,11 @@ import { show } from '../../base/text';
 import { type Carried, hide } from '../reading/hidden';
 import { nearestPath } from '../reading/nearest';
 import { getPath, isTree, setPath, type Tree } from '../reading/tree';
-import { type Field, isLeaf, type Leaf, type Section } from '../schema/field';
+import { type Field, isAccepted, isLeaf, type Leaf, movedTo, type Section } from '../schema/field';
 import { ppoSchema } from '../schema/ppo_schema';
 import { sftSchema } from '../schema/sft_schema';
-import { isSftTree, type VerlSource } from './source';
+import { effective, leafAt, type OtherDefault, writeOtherDefaults } from './default_values';
+import type { VerlSource } from './source';
 
 /** A key of verl and why it is treated so. */
 export interface ImportNote {
@@ -18,6 +19,8 @@ export interface ImportNote {
 /** What became of every key of a configuration of verl: each is in exactly one of the lists. */
 export interface VerlImport {
   program: 'train' | 'sft';
+  /** Whose defaults hold for what the source does not say. */
+  version: string;
   /** Our configuration: the keys that map. */
   config: Tree;
   /** The same as it is written down: what comes from the environment is taken from there again. */
@@ -29,7 +32,7 @@ export interface VerlImport {
   withoutEffect: ImportNote[];
   /** Ask for something that is not done: the run will differ. */
   notMapped: ImportNote[];
-  /** Keys that the source leaves to verl's default, which is another one than ours. */
+  /** Keys that the source leaves to verl's default, which is another one than ours: they are written. */
   defaults: ImportNote[];
 }
 
@@ -38,93 +41,138 @@ export function importVerl(source: VerlSource): VerlImport {
   return new Import(source).run();
 }
 
-/** Keys whose default here is not verl's, with what a run of verl would have had. */
-const OTHER_DEFAULTS: readonly (readonly [string, unknown, string])[] = [
-  ['trainer.device', 'cuda', 'auto: cuda where there is one'],
-  ['trainer.n_gpus_per_node', 8, '1'],
-  ['trainer.logger', ['console', 'wandb'], 'console; metrics.jsonl is always written'],
-  ['actor_rollout_ref.actor.clip_ratio_low', 0.2, 'clip_ratio'],
-  ['actor_rollout_ref.actor.clip_ratio_high', 0.2, 'clip_ratio'],
-  ['actor_rollout_ref.actor.fsdp_config.dtype', 'bfloat16', 'float32 on cpu, bfloat16 on cuda'],
-  ['critic.ppo_mini_batch_size', 256, 'that of the actor'],
-  ['critic.ppo_epochs', 1, 'that of the actor'],
-];
-
-/** Written even when not given: a run of verl is one on a GPU. */
-const WRITTEN_DEFAULT = 'trainer.device';
-
 const PATHS =
   /(^|\.)(train_files|val_files|path|tokenizer_path|default_local_dir|resume_from_path|.*_data_dir)$/;
+
+/** Keys that, said on a command line, say what kind of run it is, though verl's default has the same value. */
+const TELLING: Readonly<Record<string, string>> = {
+  'data.image_key': 'needs images, which are not there: models are text only',
+  'data.video_key': 'needs videos, which are not there: models are text only',
+  'data.audio_key': 'needs sound, which is not there: models are text only',
+};
+
+/** Sections that ask for nothing while they are not enabled. */
+const DORMANT = ['reward.reward_kwargs.overlong_buffer_cfg', 'reward_model.overlong_buffer'];
+
+const DATE = /20\d\d[-_.]?[01]\d[-_.]?[0-3]\d|\b1[6-9]\d{8}\b/;
 
 class Import {
   private readonly schema: Section;
   private readonly result: VerlImport;
+  /** Paths of what the source gives, and of the sections around it. */
+  private readonly asked = new Set<string>();
   private readonly renamed: Carried[] = [];
 
   constructor(private readonly source: VerlSource) {
-    const sft = isSftTree(source.tree);
-    this.schema = sft ? sftSchema : ppoSchema;
+    const { program, version, unread } = source;
+    this.schema = program.program === 'sft' ? sftSchema : ppoSchema;
     this.result = {
-      program: sft ? 'sft' : 'train',
+      program: program.program,
+      version,
       config: {},
       written: {},
       mapped: [],
       changed: [],
       withoutEffect: [],
-      notMapped: source.unread.map(({ key, why }) => ({ key, why })),
+      notMapped: unread.map(({ key, why }) => ({ key, why })),
       defaults: [],
     };
+    if (program.needs !== null) this.note('notMapped', 'the program', program.needs);
   }
 
   run(): VerlImport {
-    this.section(this.schema, this.source.tree, '');
-    for (const key of this.source.removed)
-      this.note('withoutEffect', key, 'is taken away (~): the default holds');
-    if (this.result.program === 'train') this.otherDefaults();
+    const { tree, given, removed } = this.source;
+    for (const path of given) {
+      if (this.isDormant(path)) continue;
+      for (let at = path.length; at >= 0; at = path.lastIndexOf('.', at - 1)) {
+        this.asked.add(path.slice(0, at));
+        if (at === 0) break;
+      }
+    }
+    this.launcher();
+    this.section(this.schema, tree, '', '');
+    for (const key of removed) this.note('withoutEffect', key, 'is taken away (~): the default holds');
+    const unread = new Set(this.source.unread.map(({ key }) => key));
+    // Also what follows from a name that could not be read.
+    if (unread.has('trainer.experiment_name')) unread.add('trainer.default_local_dir');
+    const isLeft = (key: string): boolean => !given.has(key) && !unread.has(key) && this.isUsed(key);
+    for (const other of writeOtherDefaults(this.schema, tree, this.result.config, isLeft))
+      this.otherDefault(other);
+    this.dated();
     this.result.written = hide(this.result.config, this.source.hidden, { moved: this.renamed, copied: [] });
     return this.result;
   }
 
-  private section(schema: Section, given: Tree, prefix: string): void {
-    for (const [key, value] of Object.entries(given)) {
-      const path = prefix + key;
-      const entry = Object.hasOwn(schema, key) ? schema[key] : undefined;
-      // What could not be read is reported already.
-      if (value === undefined) continue;
-      if (key === '_target_') this.note('withoutEffect', path, 'names a Python class of verl');
-      else if (entry === undefined) this.unknown(schema, prefix, key, value);
-      else if (isLeaf(entry)) this.leaf(entry, path, value, path);
-      else if (isTree(value)) this.section(entry, value, `${path}.`);
-      else if (value === null) this.note('withoutEffect', path, 'is null: the defaults of the section hold');
-      else this.note('notMapped', path, `expected a section with keys, got ${show(value)}`);
+  private isDormant(path: string): boolean {
+    const section = DORMANT.find((prefix) => path.startsWith(`${prefix}.`));
+    return section !== undefined && getPath(this.source.tree, `${section}.enable`) === false;
+  }
+
+  /** torchrun says how many processes a run of the SFT trainer has. */
+  private launcher(): void {
+    const { launch } = this.source;
+    if (this.result.program !== 'sft' || launch === null || launch.processes === null) return;
+    for (const [key, value, option] of [
+      ['trainer.n_gpus_per_node', launch.processes, '--nproc_per_node'],
+      ['trainer.nnodes', launch.machines, '--nnodes'],
+    ] as const) {
+      setPath(this.result.config, key, value);
+      this.note('changed', option, `of torchrun is now ${key}=${value}`);
     }
   }
 
-  /** @param from the key of verl, when it has another name here */
+  /** @param from what stands before the key in verl's tree, where that is another one than ours (`prefix`) */
+  private section(schema: Section, given: Tree, prefix: string, from: string): void {
+    for (const [key, value] of Object.entries(given)) {
+      const path = prefix + key;
+      const verl = from + key;
+      // What could not be read is reported already.
+      if (value === undefined || !this.asked.has(verl)) continue;
+      const entry = Object.hasOwn(schema, key) ? schema[key] : undefined;
+      const isVerls = this.source.asVerl.has(verl);
+      if (key === '_target_') this.note('withoutEffect', verl, 'names a Python class of verl');
+      else if (entry === undefined) this.unknown(schema, prefix, key, verl, value);
+      else if (isLeaf(entry)) {
+        if (isVerls && entry.kind === 'fixed') this.note('withoutEffect', verl, 'is verl’s default');
+        else this.leaf(entry, path, value, verl);
+      } else if (isTree(value)) this.section(entry, value, `${path}.`, `${verl}.`);
+      else if (value === null) this.note('withoutEffect', verl, 'is null: the defaults of the section hold');
+      else this.note('notMapped', verl, `expected a section with keys, got ${show(value)}`);
+    }
+  }
+
+  /** @param from the key of verl, which may have another name here */
   private leaf(leaf: Leaf, path: string, value: unknown, from: string): void {
+    const telling = Object.hasOwn(TELLING, from) && !this.source.asVerl.has(from) ? TELLING[from] : undefined;
     if (value === '???') {
       this.note('notMapped', from, 'has no value in the source (???): it must be given');
+    } else if (telling !== undefined && value !== null) {
+      this.note('notMapped', from, `got ${show(value)}: ${telling}`);
     } else if (leaf.kind === 'ignored') {
       this.note('withoutEffect', from, leaf.reason);
     } else if (leaf.kind === 'fixed') {
-      const json = JSON.stringify(value);
-      const accepted = value === null || leaf.accepts.some((allowed) => JSON.stringify(allowed) === json);
-      if (accepted) this.note('withoutEffect', from, 'is what happens here anyway');
+      if (isAccepted(leaf, value)) this.note('withoutEffect', from, 'is what happens here anyway');
       else this.note('notMapped', from, `got ${this.shown(from, value)}: ${leaf.reason}`);
     } else if (leaf.kind === 'moved') {
-      this.moved(leaf.to, path, value);
+      this.moved(leaf.to, path, value, from);
     } else {
       this.field(leaf, path, value, from);
     }
   }
 
-  private moved(to: string, path: string, value: unknown): void {
-    const target = to.includes('.') ? to : path.slice(0, path.lastIndexOf('.') + 1) + to;
-    const leaf = schemaAt(this.schema, target);
-    if (value === null) this.note('withoutEffect', path, `is null, and an older name of ${target}`);
-    else if (leaf === null)
-      this.note('notMapped', path, `is an older name of ${target}, which is not available`);
-    else this.leaf(leaf, target, value, path);
+  private moved(to: string, path: string, value: unknown, from: string): void {
+    const target = movedTo(to, path);
+    const leaf = leafAt(this.schema, target);
+    const section = sectionAt(this.schema, target);
+    if (value === null) this.note('withoutEffect', from, `is null, and an older name of ${target}`);
+    else if (leaf !== null) this.leaf(leaf, target, value, from);
+    else if (section !== null && isTree(value)) this.section(section, value, `${target}.`, `${from}.`);
+    else
+      this.note(
+        'notMapped',
+        from,
+        `is an older name of ${target}: expected a section with keys, got ${show(value)}`,
+      );
   }
 
   private field(leaf: Field<unknown>, path: string, given: unknown, from: string): void {
@@ -145,11 +193,9 @@ class Import {
     }
     const there = getPath(this.result.config, path) ?? null;
     if (there !== null && JSON.stringify(there) !== JSON.stringify(value)) {
-      this.note(
-        'notMapped',
-        from,
-        `${path} is given as well, with another value: ${this.shown(path, there)}, not ${this.shown(from, value)}`,
-      );
+      const why = `${path} is given as well, with another value: ${this.shown(path, there)}, not ${this.shown(from, value)}`;
+      // What the launcher says holds in verl as well.
+      this.note(this.isLaunchers(path) ? 'withoutEffect' : 'notMapped', from, why);
       return;
     }
     setPath(this.result.config, path, value);
@@ -169,25 +215,15 @@ class Import {
     }
   }
 
-  private unknown(schema: Section, prefix: string, key: string, value: unknown): void {
-    const path = prefix + key;
-    const nearest = nearestPath(this.schema, schema, prefix, key);
-    const hint = nearest === null ? '' : `; the nearest is ${nearest}`;
-    this.note('notMapped', path, `is not known here${hint} (its value: ${this.shown(path, value)})`);
+  private isLaunchers(path: string): boolean {
+    const launched = this.result.program === 'sft' && (this.source.launch?.processes ?? null) !== null;
+    return launched && (path === 'trainer.n_gpus_per_node' || path === 'trainer.nnodes');
   }
 
-  private otherDefaults(): void {
-    for (const [key, verl, here] of OTHER_DEFAULTS) {
-      if (getPath(this.source.tree, key) !== undefined) continue;
-      // A role that does not run has no say.
-      if (key.startsWith('critic.') && getPath(this.source.tree, 'critic') === undefined) continue;
-      if (key === WRITTEN_DEFAULT) {
-        setPath(this.result.config, key, verl);
-        this.result.defaults.push({ key, why: `verl's default ${show(verl)} is written; ours is ${here}` });
-      } else {
-        this.result.defaults.push({ key, why: `is ${show(verl)} in verl unless given, here: ${here}` });
-      }
-    }
+  private unknown(schema: Section, prefix: string, key: string, from: string, value: unknown): void {
+    const nearest = nearestPath(this.schema, schema, prefix, key);
+    const hint = nearest === null ? '' : `; the nearest is ${nearest}`;
+    this.note('notMapped', from, `is not known here${hint} (its value: ${this.shown(from, value)})`);
   }
 
   /** A value in a message; the report stands in the file. */
@@ -197,18 +233,60 @@ class Import {
     return secret ? 'a value of the environment' : show(value);
   }
 
+  /** Sections of roles that do not run have no say. */
+  private isUsed(key: string): boolean {
+    if (this.result.program === 'sft') {
+      if (key.startsWith('data.multiturn.'))
+        return getPath(this.source.tree, 'data.multiturn.enable') === true;
+      return !this.isLaunchers(key);
+    }
+    const value = (name: string): unknown => effective(this.schema, this.result.config, name);
+    if (key.startsWith('critic.')) {
+      const enabled = value('critic.enable');
+      return enabled === null ? value('algorithm.adv_estimator') === 'gae' : enabled === true;
+    }
+    if (/^(reward\.)?reward_model\.(?!reward_manager$)/.test(key))
+      return value('reward.reward_model.enable') === true;
+    if (key.startsWith('actor_rollout_ref.ref.'))
+      return (
+        value('actor_rollout_ref.actor.use_kl_loss') === true || value('algorithm.use_kl_in_reward') === true
+      );
+    return true;
+  }
+
+  private otherDefault({ key, verl, ours }: OtherDefault): void {
+    const value = PATHS.test(key) ? withHome(verl) : verl;
+    setPath(this.result.config, key, value);
+    this.result.defaults.push({
+      key,
+      why: `verl's default ${show(value)} is written; ours is ${show(ours)}`,
+    });
+  }
+
+  /** A name with the time in it was new with every start of the script; from now on it is one name. */
+  private dated(): void {
+    const key = 'trainer.experiment_name';
+    const name = getPath(this.result.config, key);
+    if (this.source.launch === null || typeof name !== 'string' || !DATE.test(name)) return;
+    this.note(
+      'changed',
+      key,
+      `holds the time of this import, ${show(name)}: runs with it go on where the last one ended (trainer.resume_mode)`,
+    );
+  }
+
   private note(list: 'changed' | 'withoutEffect' | 'notMapped', key: string, why: string): void {
     this.result[list].push({ key, why });
   }
 }
 
-function schemaAt(schema: Section, path: string): Leaf | null {
+function sectionAt(schema: Section, path: string): Section | null {
   let node: Leaf | Section | undefined = schema;
   for (const key of path.split('.')) {
     if (node === undefined || isLeaf(node)) return null;
     node = Object.hasOwn(node, key) ? (node[key] as Leaf | Section) : undefined;
   }
-  return node !== undefined && isLeaf(node) ? node : null;
+  return node === undefined || isLeaf(node) ? null : node;
 }
 
 /** verl expands ~ in the names of files. */

@@ -10,17 +10,17 @@ export interface Word {
 }
 
 /**
- * The words of the command that starts verl: those after `verl....` or `main_ppo`; null when the text has no such command.
+ * The command that starts verl: `verl....` or `main_ppo`, and the words after it; null when the text has no such command.
  * @param environment what the shell would have had; assignments of the text come on top
  */
 export function launchWords(
   text: string,
   environment: Readonly<Record<string, string | undefined>>,
-): Word[] | null {
-  let launch: Word[] | null = null;
+): { program: string; words: Word[] } | null {
+  let launch: { program: string; words: Word[] } | null = null;
   for (const words of new ShellReader(text, environment).commands()) {
     const at = words.findIndex(({ text: word }) => PROGRAM.test(word));
-    if (at >= 0) launch = words.slice(at + 1);
+    if (at >= 0) launch = { program: (words[at] as Word).text, words: words.slice(at + 1) };
   }
   return launch;
 }

@@ -1,0 +1,63 @@
+// Which features that Troupe lacks a launch command of verl asks for, judged from the command alone: an opinion that is independent
+// of the importer's, to hold it against (scripts/verl_scripts.mjs).
+
+const CASES = {
+  'several machines': ({ value }) => Number(value('trainer.nnodes') ?? 1) > 1,
+  Megatron: ({ program, text }) =>
+    /model_engine=megatron|megatron_trainer|engine=megatron|strategy=megatron|\.megatron\./.test(text) ||
+    /megatron/.test(program),
+  'another engine': ({ text }) =>
+    /(model_)?engine=(veomni|torchtitan|automodel)|strategy=(veomni|torchtitan)/.test(text),
+  'images, video, sound': ({ text, model }) =>
+    /image_key=(?!null)|freeze_vision_tower=True|limit_images=\d|video_key=/.test(text) ||
+    /-VL|vision|omni|kimi-vl|minicpm-?o|glm-?4\.?\dv/i.test(model),
+  'asynchronous training': ({ program, text }) =>
+    /fully_async|one_step_off|async_flow/.test(program) ||
+    /trainer_mode=\w*async|async_training\./.test(text),
+  'a model family': ({ model }) =>
+    /qwen-?3\.?5|qwen-?3\.?6|qwen3[-_.]?next|gpt-?oss|deepseek-?(v\d|ai\/deepseek-v)|glm|mimo|moonlight|kimi|nemotron|minimax|seed-?oss|step-?3|dsv3|ling-|hunyuan|wan2/i.test(
+      model,
+    ) && !/distill/i.test(model),
+  'a trainer of its own': ({ program }) =>
+    !/verl[./]trainer[./](main_ppo|sft_trainer|fsdp_sft_trainer)(_sync|_ray)?(\.py)?$|dapo[./]main_dapo(\.py)?$|^main_ppo\.py$/.test(
+      program,
+    ),
+  'turns, tools, search': ({ text }) =>
+    /multi_turn\.enable=True|agent_loop|tool_config_path=(?!null)|n_agent=|do_search=true|max_turns=[2-9]|interaction_config_path=(?!null)/.test(
+      text,
+    ),
+  'a Python reward': ({ text }) =>
+    /custom_reward_function\.path=\S*\.py|reward_manager\.module|reward_loop_module_path|source=importlib/.test(
+      text,
+    ),
+  NPU: ({ text }) => /trainer\.device=npu/.test(text),
+  'fp8, quantisation': ({ text }) =>
+    /quantization=(?!null)|fp8=|qat\.enable=True|nvfp4|kv_cache_dtype=fp8|fp8_/i.test(text),
+  distillation: ({ text }) => /distillation\.enabled=True|teacher/.test(text),
+  profiler: ({ text }) =>
+    /profiler\.enable=True|profiler\.tool=(?!null)|profile_steps=\[?['"\d]|profiler\.steps=\[/.test(text),
+  'a custom data set': ({ text }) =>
+    /custom_cls\.path=(?!null)|sampler\.class_path=(?!null)|datagen\.path=(?!null)/.test(text),
+  'another logger': ({ text }) => /trainer\.logger=\S*(swanlab|trackio|clearml|vemlp|rl_insight)/.test(text),
+  'generative reward model': ({ text }) =>
+    /reward_model\.enable=True/.test(text) && /custom_reward_function\.path=/.test(text),
+  'multi-token prediction': ({ text }) => /mtp\.enable(_train|_rollout)?=True/.test(text),
+  'activation offload': ({ text }) => /enable_activation_offload=True/.test(text),
+  'router replay': ({ text }) => /router_replay\.mode=["']?R\d|routing_replay=True/.test(text),
+};
+
+/** @returns names of the features */
+export function askedFeatures(program, args) {
+  const text = args.join('\n');
+  const value = (key) =>
+    args
+      .findLast((word) => word.replace(/^\+*/, '').startsWith(`${key}=`))
+      ?.split('=')
+      .slice(1)
+      .join('=');
+  const model =
+    value('actor_rollout_ref.model.path') ?? value('model.path') ?? value('model.partial_pretrain') ?? '';
+  return Object.entries(CASES)
+    .filter(([, asks]) => asks({ program, text, value, model }))
+    .map(([name]) => name);
+}

@@ -1,0 +1,85 @@
+import { existsSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { FAMILIES, isFamily } from '../../model/hf_schema';
+import { getPath, isTree, type Tree } from '../reading/tree';
+import { missing } from '../schema/field';
+
+// Features that a configuration asks for by more than one key's value and that Troupe lacks, so that `validate` says so before
+// `train` does.
+
+/** A feature that is missing. */
+export interface MissingFeature {
+  path: string;
+  message: string;
+}
+
+const MODELS = [
+  'actor_rollout_ref.model.path',
+  'critic.model.path',
+  'reward.reward_model.model_path',
+  'model.path',
+];
+
+/** @param config as it is in the file, or resolved */
+export function missingFeatures(config: Tree): MissingFeature[] {
+  const found: MissingFeature[] = [];
+  for (const key of MODELS) {
+    const model = getPath(config, key);
+    const why = typeof model === 'string' ? missingModel(model) : null;
+    if (why !== null) found.push({ path: key, message: why });
+  }
+  return found;
+}
+
+/** Why a model cannot be trained, by its config.json, or where there is none by its name; null: nothing is known against it. */
+function missingModel(model: string): string | null {
+  const file = path.join(model, 'config.json');
+  if (existsSync(file)) {
+    const type = modelType(file);
+    if (type === null || isFamily(type)) return null;
+    return `${missing(`the model family ${type}`)} (${file}); supported: ${FAMILIES.join(', ')}`;
+  }
+  const family = FAMILY_NAMES.find(([pattern]) => pattern.test(model))?.[1];
+  if (family === undefined || family === '') return null;
+  return `${missing(family)} (judged by the name ${model}); supported: ${FAMILIES.join(', ')}`;
+}
+
+/** null: unreadable, which loading the model will say. */
+function modelType(file: string): string | null {
+  try {
+    const config: unknown = JSON.parse(readFileSync(file, 'utf8'));
+    const type = isTree(config) ? config['model_type'] : null;
+    return typeof type === 'string' ? type : null;
+  } catch {
+    return null;
+  }
+}
+
+/** Names on the Hugging Face hub of families that are not there; the first that matches says it. Empty: a family that is there. */
+const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
+  [/distill-(qwen|llama)/i, ''],
+  [
+    /[-_.]vl\b|[-_]vl[-_]|vision|llava|internvl|pixtral|minicpm-?[vo]|glm-?4\.\d+v|gui[-_]/i,
+    'images (a vision-language model)',
+  ],
+  [/omni|audio|wan-?2|flux|stable-?diffusion/i, 'images or sound (a multimodal model)'],
+  [/qwen-?_?3\.?[5-9]/i, 'the model family Qwen3.5'],
+  [/qwen-?_?3-?_?next/i, 'the model family Qwen3-Next'],
+  [/qwen1\.5-moe|qwen2-57b/i, 'the model family Qwen2-MoE'],
+  [/gpt-?_?oss/i, 'the model family gpt-oss'],
+  [/deepseek[-_]?v[2-9]|deepseek[-_]?r1|dsv\d|dpsk|deepseek-?moe/i, 'the model family DeepSeek-V2 and later'],
+  [/deepseek-llm|deepseek-coder|deepseek-math/i, ''],
+  [/moonlight|kimi/i, 'the model family Kimi and Moonlight'],
+  [/glm/i, 'the model family GLM'],
+  [/mimo/i, 'the model family MiMo'],
+  [/nemotron/i, 'the model family Nemotron'],
+  [/seed-?oss/i, 'the model family Seed-OSS'],
+  [/minimax/i, 'the model family MiniMax'],
+  [/mistral-?small-?3|mistral-?large-?3|ministral-?3/i, 'the model family Mistral 3'],
+  [/llama-?_?4/i, 'the model family Llama 4'],
+  [/gemma-?_?(1\.1|2b|7b|3|4)|codegemma/i, 'the model family Gemma other than Gemma 2'],
+  [
+    /\bphi-?\d|olmo|falcon|mamba|bloom|baichuan|internlm|yi-vl|granite|ernie|hunyuan|ling-|ring-/i,
+    'the model family of this name',
+  ],
+];
