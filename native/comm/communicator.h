@@ -41,7 +41,8 @@ class Pending {
 //
 // kInternal for tensors that do not fit. kComm when a peer is lost or the time-out passes: the message names
 // the collective, its label, the ranks that did not take part and the last collective that each rank
-// finished. kAborted after abort(). Either way the communicator is of no more use: later calls throw the same
+// finished. kInternal or kOutOfMemory when this rank's own device or memory failed in it, which the message
+// says. kAborted after abort(). Either way the communicator is of no more use: later calls throw the same
 // error, and tensors that were passed in must not be freed by hand, because the transport may still hold
 // them.
 class Communicator {

@@ -1,7 +1,6 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include <cstdlib>
-#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "comm/process_group.h"
@@ -10,8 +9,6 @@
 namespace troupe {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // [Note: streams] c10d runs the collectives of a group on a stream of its own, in their order. That stream
 // first waits for what the caller's stream had been given when the collective began: what makes the input
@@ -38,13 +35,7 @@ class NcclCommunicator final : public ProcessGroupCommunicator {
   }
 
   std::optional<Failure> wait(c10d::Work& work) override {
-    const auto deadline = Clock::now() + options().timeout;
-    while (!work.isCompleted()) {
-      if (aborted() || Clock::now() > deadline) return Failure{true, {}};
-      std::this_thread::sleep_for(kPoll);
-    }
-    if (const std::exception_ptr error = work.exception()) std::rethrow_exception(error);
-    return std::nullopt;
+    return poll(work, kPoll);
   }
 
   void cancel() override { group()->abort(); }

@@ -169,10 +169,41 @@ int64_t ProcessGroupCommunicator::begin(const std::function<c10::intrusive_ptr<c
   try {
     under_way_.push_back({sequence, start()});
     return sequence;
-  } catch (const std::exception& error) {
-    failure.cause = error.what();
+  } catch (const std::exception&) {
+    failure = caught();
   }
   give_up(sequence, failure);
+}
+
+// c10d has a class of its own for what comes from its transport; all other errors of LibTorch are about this
+// rank's device, memory or arguments. Its workers' errors that are no LibTorch errors are the transport's.
+ProcessGroupCommunicator::Failure ProcessGroupCommunicator::caught() {
+  try {
+    throw;
+  } catch (const c10::DistError& error) {
+    // NCCL's word for an error of CUDA on the rank that reports it.
+    const bool own = std::string(error.what()).find("nhandled cuda error") != std::string::npos;
+    return {false, error.what_without_backtrace(), own, own ? ErrorCode::kInternal : ErrorCode::kComm};
+  } catch (const c10::OutOfMemoryError& error) {
+    return {false, error.what_without_backtrace(), true, ErrorCode::kOutOfMemory};
+  } catch (const c10::Error& error) {
+    return {false, error.what_without_backtrace(), true, ErrorCode::kInternal};
+  } catch (const std::exception& error) {
+    return {false, error.what()};
+  }
+}
+
+std::optional<ProcessGroupCommunicator::Failure> ProcessGroupCommunicator::poll(
+    c10d::Work& work, std::chrono::microseconds interval) {
+  const auto deadline = Clock::now() + options().timeout;
+  while (!work.isCompleted()) {
+    if (aborted() || Clock::now() > deadline) return Failure{true, {}};
+    std::this_thread::sleep_for(interval);
+  }
+  if (const std::exception_ptr error = work.exception()) std::rethrow_exception(error);
+  // Returns at once. c10d keeps an operation's tensors until somebody has waited for it.
+  work.wait();
+  return std::nullopt;
 }
 
 void ProcessGroupCommunicator::finish(int64_t sequence) {
@@ -182,8 +213,8 @@ void ProcessGroupCommunicator::finish(int64_t sequence) {
     std::optional<Failure> failure;
     try {
       failure = wait(*first.work);
-    } catch (const std::exception& error) {
-      failure = Failure{false, error.what()};
+    } catch (const std::exception&) {
+      failure = caught();
     }
     if (failure) give_up(first.sequence, *failure);
     under_way_.pop_front();
@@ -199,13 +230,16 @@ void ProcessGroupCommunicator::give_up(int64_t sequence, const Failure& failure)
   cancel();
   const std::string text = aborted_ ? std::string() : describe(sequence, failure);
   const std::lock_guard lock(mutex_);
-  if (failure_.empty()) failure_ = text;
+  if (failure_.empty()) {
+    failure_ = text;
+    failure_code_ = failure.code;
+  }
   fail_again(sequence);
 }
 
 void ProcessGroupCommunicator::fail_again(int64_t sequence) const {
   require(!aborted_, ErrorCode::kAborted, "[comm] aborted in ", log().describe(sequence), ": ", failure_);
-  throw Error(ErrorCode::kComm, failure_);
+  throw Error(failure_code_, failure_);
 }
 
 std::string ProcessGroupCommunicator::name_of(int64_t rank) const {
@@ -214,15 +248,18 @@ std::string ProcessGroupCommunicator::name_of(int64_t rank) const {
 
 std::string ProcessGroupCommunicator::describe(int64_t sequence, const Failure& failure) {
   // Both say it in words of their own.
-  const bool late = failure.late || failure.cause.find("imed out") != std::string::npos;
+  const bool late = failure.late || (!failure.own && failure.cause.find("imed out") != std::string::npos);
   std::ostringstream text;
   text << "[comm] " << name_of(rank()) << ": " << log().describe(sequence);
   if (late) {
     text << " did not complete within " << seconds(options().timeout) << " s";
+  } else if (failure.own) {
+    text << " failed on this rank itself, not on a peer (" << first_line(failure.cause) << ")";
   } else {
     text << " failed because a peer is gone (" << first_line(failure.cause) << ")";
   }
-  const std::string own = log().describe(log().finished());
+  std::string own = log().describe(log().finished());
+  if (failure.own) own += " (then it failed itself: " + first_line(failure.cause) + ")";
   std::string finished = name_of(rank()) + ": " + own;
   // A message is a matter of two: the other ranks may well be busy with something else.
   const CollectiveLog::Entry* entry = log().find(sequence);
@@ -235,19 +272,20 @@ std::string ProcessGroupCommunicator::describe(int64_t sequence, const Failure& 
     for (int64_t r = 0; r < size(); ++r) {
       if (r == rank()) continue;
       const std::string name = name_of(r);
-      while (!store.check({key(r)}) && Clock::now() < deadline && !aborted_) {
+      while (!failure.own && !store.check({key(r)}) && Clock::now() < deadline && !aborted_) {
         std::this_thread::sleep_for(kReportPoll);
       }
       if (store.check({key(r)})) {
         const auto value = store.get(key(r));
         finished += "; " + name + ": " + std::string(value.begin(), value.end());
       } else {
-        if (peer < 0 || peer == known_as(r)) missing += (missing.empty() ? "" : ", ") + name;
+        if (!failure.own && (peer < 0 || peer == known_as(r)))
+          missing += (missing.empty() ? "" : ", ") + name;
         finished += "; " + name + ": unknown";
       }
     }
   } catch (const std::exception&) {
-    missing = "rank 0";  // of the whole group: it serves the store
+    if (!failure.own) missing = "rank 0";  // of the whole group: it serves the store
     finished += "; the others: unknown";
   }
   if (!missing.empty()) text << ". No sign of " << missing << ": dead, stopped, or busy with something else";

@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "base/error.h"
 #include "comm/communicator.h"
 
 namespace troupe {
@@ -33,10 +34,13 @@ class ProcessGroupCommunicator : public Communicator {
   };
   // At the rendezvous of `options`. kComm when it is not there.
   static Member join(const CommOptions& options);
-  // An error of another rank's making, as far as can be told from here.
+  // Why an operation has not done its work: another rank's fault as far as can be told from here, or this
+  // one's.
   struct Failure {
     bool late = false;  // nothing has come within the time-out
     std::string cause;
+    bool own = false;  // this rank's device, memory or call failed
+    ErrorCode code = ErrorCode::kComm;
   };
 
   // make: the group, once all ranks have joined; what it throws becomes kComm.
@@ -46,6 +50,8 @@ class ProcessGroupCommunicator : public Communicator {
   // Waits for the end of an operation, at most for the time-out; none: it has done its work. Returns at once
   // after wake(), with whatever.
   virtual std::optional<Failure> wait(c10d::Work& work) = 0;
+  // The same for operations that are asked now and then whether they are done.
+  std::optional<Failure> poll(c10d::Work& work, std::chrono::microseconds interval);
   // abort() has been called, from another thread.
   virtual void wake() {}
   // After a failure: ends what still runs and would wait for its peers for ever.
@@ -80,6 +86,8 @@ class ProcessGroupCommunicator : public Communicator {
   [[noreturn]] void fail_again(int64_t sequence) const;
   // Tells the others where this rank is and asks where they are.
   std::string describe(int64_t sequence, const Failure& failure);
+  // What the current exception says of an operation of the group.
+  static Failure caught();
   std::string name_of(int64_t rank) const;
 
   // All of `tensor` from `src`, as the next message or part of one.
@@ -92,6 +100,7 @@ class ProcessGroupCommunicator : public Communicator {
   std::mutex mutex_;
   std::atomic<bool> aborted_{false};
   std::string failure_;  // why nothing works any more
+  ErrorCode failure_code_ = ErrorCode::kComm;
 };
 
 }  // namespace troupe
