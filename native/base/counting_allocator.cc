@@ -48,6 +48,7 @@ class CountingAllocator final : public c10::Allocator {
 }  // namespace
 
 void ByteCount::add(int64_t bytes) {
+  total_.fetch_add(bytes);
   const int64_t live = live_.fetch_add(bytes) + bytes;
   int64_t peak = peak_.load();
   while (peak < live && !peak_.compare_exchange_weak(peak, live)) {

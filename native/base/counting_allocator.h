@@ -16,11 +16,13 @@ class ByteCount {
   void remove(int64_t bytes) { live_.fetch_sub(bytes); }
   int64_t live() const { return live_.load(); }
   int64_t peak() const { return peak_.load(); }
+  // All that was ever added.
+  int64_t total() const { return total_.load(); }
   // From now on: the most above what is held now is not remembered.
   void restart_peak() { peak_.store(live_.load()); }
 
  private:
-  std::atomic<int64_t> live_{0}, peak_{0};
+  std::atomic<int64_t> live_{0}, peak_{0}, total_{0};
 };
 
 // While it lives, what its thread allocates is added to `count`, and removed when it is freed, by whichever

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <atomic>
+
 #include "base/parallel.h"
 #include "kernels/cpu/gemm_kernels.h"
 #include "kernels/cpu/isa.h"
@@ -14,13 +16,39 @@ const GemmKernels& gemm_kernels() {
   return TROUPE_PICK_TABLE(gemm_table);
 }
 
-const Bfloat16GemmKernels* bfloat16_gemm_kernels() {
+namespace {
+
 #if defined(__x86_64__)
-  static const bool fast = best_isa() == Isa::kAvx512 && __builtin_cpu_supports("avx512bf16") &&
-                           !__builtin_cpu_supports("amx-bf16");
-  if (fast) return &avx512::bfloat16_gemm_table;
+bool has_bfloat16_products() {
+  return best_isa() == Isa::kAvx512 && __builtin_cpu_supports("avx512bf16");
+}
+bool has_matrix_units() {
+  return __builtin_cpu_supports("amx-bf16");
+}
 #endif
-  return nullptr;
+
+std::atomic<const Bfloat16GemmKernels*>& bfloat16_kernels() {
+#if defined(__x86_64__)
+  static std::atomic<const Bfloat16GemmKernels*> kernels{
+      has_bfloat16_products() && !has_matrix_units() ? &avx512::bfloat16_gemm_table : nullptr};
+#else
+  static std::atomic<const Bfloat16GemmKernels*> kernels{nullptr};
+#endif
+  return kernels;
+}
+
+}  // namespace
+
+const Bfloat16GemmKernels* bfloat16_gemm_kernels() {
+  return bfloat16_kernels().load(std::memory_order_relaxed);
+}
+
+bool select_bfloat16_gemm(bool own) {
+#if defined(__x86_64__)
+  bfloat16_kernels().store(own && has_bfloat16_products() ? &avx512::bfloat16_gemm_table : nullptr,
+                           std::memory_order_relaxed);
+#endif
+  return bfloat16_gemm_kernels() != nullptr;
 }
 }  // namespace troupe::kernels
 

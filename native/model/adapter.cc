@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/parallel.h"
+#include "kernels/cuda/device_ops.h"
 
 namespace troupe {
 
@@ -43,6 +44,11 @@ void Adapter::accumulate_grad(const at::Tensor& dy, const at::Tensor& x,
     ops::gemm(tile(x), a_forward, tile(low), false);
     ops::gemm(tile(d_out), b_backward, tile(d_low), false);
   });
+  if (const auto* device = kernels::cuda::device_ops_for(x)) {  // sums in float32, as Linear's own
+    device->gemm(d_out.t(), low.mul_(scale), b_grad, /*accumulate=*/true);
+    device->gemm(d_low.mul_(scale).t(), x, a_grad, /*accumulate=*/true);
+    return;
+  }
   ops::gemm_transposed(d_out, ops::PackedMatrix::of(low.mul_(scale), false), b_grad);
   ops::gemm_transposed(d_low.mul_(scale), packed_x, a_grad);
 }

@@ -55,11 +55,11 @@ void Block::enable_adapters(bool enabled) {
   for (Linear* linear : {&qkv_, &attn_out_, &mlp_in_, &mlp_out_}) linear->adapters_enabled = enabled;
 }
 
-Block::OutputWeights Block::pack_output() const {
+Block::OutputWeights Block::pack_output(bool last) const {
   OutputWeights weights{attn_out_.pack_forward(), {}, {}};
   if (!moe_) {
     weights.mlp_in = mlp_in_.pack_forward();
-    weights.mlp_out = mlp_out_.pack_forward();
+    if (last) weights.mlp_out = mlp_out_.pack_forward();
   }
   return weights;
 }
@@ -138,9 +138,10 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t 
         if (moe_) return;
         const at::Tensor inner = tile(s.inner, mlp_in_.out_features());
         mlp_in_.forward(normed, inner, weights.mlp_in);
+        if (!out.defined() && !post) return;
         const at::Tensor activated = at::empty({end - begin, mlp_out_.weight.size(1)}, x.options());
         ops::activation_forward(activation_, gated_, inner, activated);
-        const at::Tensor result = rows_of(out, begin, end);
+        const at::Tensor result = tile(out, hidden);
         if (post) {
           const at::Tensor proj = tile(s.mlp_proj, hidden);
           mlp_out_.forward(activated, proj, weights.mlp_out);
@@ -152,8 +153,9 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t 
       },
       !moe_ && weights.attn_out.packed());
   if (moe_) {
-    moe_->forward(moe_normed, out, row_tile, saved != nullptr ? &s.moe : nullptr);
-    out.add_(moe_mid);
+    const at::Tensor result = out.defined() ? out : at::empty_like(x);
+    moe_->forward(moe_normed, result, row_tile, saved != nullptr ? &s.moe : nullptr);
+    if (out.defined()) result.add_(moe_mid);
   }
 }
 
@@ -167,6 +169,14 @@ at::Tensor Block::forward(const at::Tensor& x, const RowContext& rows, BlockSave
   const at::Tensor out = at::empty_like(x);
   output_and_mlp(x, attn, rows.row_tile, out, saved, pack_output());
   return out;
+}
+
+void Block::recompute(const at::Tensor& x, const RowContext& rows, BlockSaved& saved) const {
+  at::Tensor qkv = at::empty({x.size(0), qkv_size()}, x.options());
+  saved.x = x;
+  attention_inputs(x, rows, qkv, &saved, qkv_.pack_forward());
+  const at::Tensor attn = attend(std::move(qkv), rows, &saved);
+  output_and_mlp(x, attn, rows.row_tile, {}, &saved, pack_output(/*last=*/mlp_post_norm_.defined()));
 }
 
 at::Tensor Block::backward(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved) const {

@@ -57,6 +57,7 @@ class Block {
   struct OutputWeights {
     Linear::Packed attn_out, mlp_in, mlp_out;
   };
+  // out undefined: no more than what `saved` keeps.
   void output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t row_tile, const at::Tensor& out,
                       BlockSaved* saved, const OutputWeights& weights = {}) const;
 
@@ -65,7 +66,8 @@ class Block {
     Linear::Packed qkv;
     OutputWeights output;
   };
-  OutputWeights pack_output() const;
+  // last: with those of the block's last product.
+  OutputWeights pack_output(bool last = true) const;
   PackedWeights pack() const;
   // Whether the products of every row are of packed operands, so that its bits depend on no other row.
   bool packs() const;
@@ -73,6 +75,8 @@ class Block {
   // y [T, H]. saved may be null. `qkv_seen` is called with the rotated qkv when given.
   at::Tensor forward(const at::Tensor& x, const RowContext& rows, BlockSaved* saved,
                      const std::function<void(const at::Tensor&)>& qkv_seen = nullptr) const;
+  // What a forward would leave in `saved`, without its output.
+  void recompute(const at::Tensor& x, const RowContext& rows, BlockSaved& saved) const;
   // Gradient by the block's input, from dy [T, H]; adds to the gradients of what is trained. Consumes
   // `saved`: the gradient of `inner` takes its place.
   at::Tensor backward(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved) const;

@@ -48,24 +48,59 @@ Transformer::Transformer(const ModelConfig& config, const ParameterStore& store,
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     block_groups_.push_back(store.groups_of_layer(layer));
   }
-  root_groups_ = {embed.group, store.at("norm.weight").group};
-  if (head != nullptr && head->group != root_groups_.back()) root_groups_.push_back(head->group);
+  embedding_groups_ = {embed.group};
+  tied_ = head == nullptr;
+  head_groups_ = {store.at("norm.weight").group};
+  if (head != nullptr && head->group != head_groups_.back()) head_groups_.push_back(head->group);
+  if (tied_) head_groups_.insert(head_groups_.begin(), embed.group);
 }
 
-void Transformer::acquire_root(bool training) {
+void Transformer::acquire_groups(const std::vector<size_t>& groups, const char* phase) {
   if (access_ == nullptr) return;
-  for (const size_t group : root_groups_) {
-    access_->acquire(group, "forward");
-    if (training) access_->acquire_gradient(group);
-  }
+  for (const size_t group : groups) access_->acquire(group, phase);
 }
 
-void Transformer::release_root(bool training) {
+void Transformer::release_groups(const std::vector<size_t>& groups) {
   if (access_ == nullptr) return;
-  for (const size_t group : root_groups_) {
-    if (training) access_->release_gradient(group);
-    access_->release(group);
-  }
+  for (const size_t group : groups) access_->release(group);
+}
+
+void Transformer::acquire_gradients(const std::vector<size_t>& groups) {
+  if (access_ == nullptr) return;
+  for (const size_t group : groups) access_->acquire_gradient(group);
+}
+
+void Transformer::release_gradients(const std::vector<size_t>& groups) {
+  if (access_ == nullptr) return;
+  for (const size_t group : groups) access_->release_gradient(group);
+}
+
+void Transformer::enter_embeddings() {
+  acquire_groups(embedding_groups_, "forward");
+}
+
+void Transformer::leave_embeddings() {
+  if (!tied_) release_groups(embedding_groups_);
+}
+
+void Transformer::enter_head(bool training) {
+  acquire_groups(head_groups_, "forward");
+  if (training) acquire_gradients(head_groups_);
+}
+
+void Transformer::leave_head(bool training) {
+  if (training && !tied_) release_gradients(head_groups_);
+  if (!training || !tied_) release_groups(head_groups_);
+}
+
+void Transformer::enter_embeddings_backward() {
+  if (!tied_) acquire_gradients(embedding_groups_);
+}
+
+void Transformer::leave_embeddings_backward() {
+  const std::vector<size_t>& groups = tied_ ? head_groups_ : embedding_groups_;
+  release_gradients(groups);
+  if (tied_) release_groups(groups);
 }
 
 void Transformer::acquire_block(size_t layer, const char* phase, bool gradient) {
@@ -109,7 +144,7 @@ void Transformer::enable_adapters(bool enabled) {
 }
 
 void Transformer::end_inference() {
-  release_root(false);
+  leave_head(false);
 }
 
 void Transformer::idle_pass(bool training) {
@@ -124,13 +159,16 @@ void Transformer::simulated_pass(bool training, bool checkpointing, int64_t rows
     if (rows == 0 || sequence_ == nullptr) return;
     block.attend(at::empty({rows, block.qkv_size()}, embed_.options()), context, &saved);
   };
-  acquire_root(training);
+  enter_embeddings();
   prefetch_block(0, "forward");
+  leave_embeddings();
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     enter_forward(layer);
     attend(blocks_[layer]);
     leave_forward(layer, training);
   }
+  enter_head(training);
+  leave_head(training);
   context.phase = "backward";
   for (size_t layer = training ? blocks_.size() : 0; layer-- > 0;) {
     enter_backward(layer);
@@ -138,7 +176,10 @@ void Transformer::simulated_pass(bool training, bool checkpointing, int64_t rows
     if (saved.attn.defined()) blocks_[layer].attend_backward(at::empty_like(saved.attn), context, saved);
     release_block(layer, true);
   }
-  release_root(training);
+  if (training) {
+    enter_embeddings_backward();
+    leave_embeddings_backward();
+  }
 }
 
 void Transformer::ensure_rotary(int64_t positions) {
@@ -173,9 +214,10 @@ at::Tensor Transformer::forward(const PackedTokens& packed, ForwardState* state,
   const at::Tensor tokens = packed.tokens.to(device_);
   const int64_t total = tokens.size(0);
   at::Tensor x = at::empty({total, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
-  acquire_root(state != nullptr);
+  enter_embeddings();
   prefetch_block(0, "forward");
   embed(tokens, rows.positions, x);
+  leave_embeddings();
   if (state != nullptr) state->blocks.resize(blocks_.size());
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     enter_forward(layer);
@@ -188,6 +230,7 @@ at::Tensor Transformer::forward(const PackedTokens& packed, ForwardState* state,
     leave_forward(layer, state != nullptr);
   }
 
+  enter_head(state != nullptr);
   const at::Tensor predict_rows = packed.predict_rows.to(device_);
   const int64_t predictions = predict_rows.size(0);
   const int64_t padded = round_up(predictions, kRowTile);
@@ -223,6 +266,7 @@ void Transformer::backward(const at::Tensor& d_hidden, ForwardState& state) {
                         state.final_norm.rows(begin, count), d_inputs.narrow(0, begin, count), false);
   });
   final_norm.finish();
+  leave_head(true);
 
   at::Tensor dx = at::zeros({state.total_rows, config_.hidden_size}, d_hidden.options());
   // Responses that share a prompt share its last row.
@@ -231,13 +275,14 @@ void Transformer::backward(const at::Tensor& d_hidden, ForwardState& state) {
   for (size_t layer = blocks_.size(); layer-- > 0;) {
     BlockSaved& saved = state.blocks[layer];
     enter_backward(layer);
-    if (!saved.qkv.defined()) blocks_[layer].forward(saved.x, state.rows, &saved);  // checkpointed
+    if (!saved.qkv.defined()) blocks_[layer].recompute(saved.x, state.rows, saved);  // checkpointed
     dx = blocks_[layer].backward(dx, state.rows, saved);
     saved = BlockSaved{};
     release_block(layer, true);
   }
+  enter_embeddings_backward();
   if (embed_grad_.defined()) accumulate_embeddings(dx, state);
-  release_root(true);
+  leave_embeddings_backward();
 }
 
 void Transformer::accumulate_embeddings(const at::Tensor& dx, const ForwardState& state) {

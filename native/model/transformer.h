@@ -26,8 +26,9 @@ struct ForwardState {
 // N' is the number of response-predicting rows rounded up to whole row tiles.
 class Transformer final : public Decoder {
  public:
-  // access: null when `store` holds all parameters all the time. Otherwise a pass acquires the embeddings
-  // and the head for its whole length and the blocks one by one. sequence: of the ranks that share the
+  // access: null when `store` holds all parameters all the time. Otherwise a pass acquires the embeddings,
+  // the blocks one by one, and the head, each for the time of its use (tied embeddings for the whole pass).
+  // sequence: of the ranks that share the
   // micro-batches of training and inference (not those of a generation) with this one; null: none.
   Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
               ParameterAccess* access = nullptr, const SequenceGroup* sequence = nullptr);
@@ -72,8 +73,18 @@ class Transformer final : public Decoder {
 
  private:
   void accumulate_embeddings(const at::Tensor& dx, const ForwardState& state);
-  void acquire_root(bool training);
-  void release_root(bool training);
+  // Of the embeddings, and of final norm and head; a group that is both is acquired first and released last.
+  // The gradients of either exist from the head on, or for their own part of the backward pass alone.
+  void enter_embeddings();
+  void leave_embeddings();
+  void enter_head(bool training);
+  void leave_head(bool training);
+  void enter_embeddings_backward();
+  void leave_embeddings_backward();
+  void acquire_groups(const std::vector<size_t>& groups, const char* phase);
+  void release_groups(const std::vector<size_t>& groups);
+  void acquire_gradients(const std::vector<size_t>& groups);
+  void release_gradients(const std::vector<size_t>& groups);
   void acquire_block(size_t layer, const char* phase, bool gradient);
   void release_block(size_t layer, bool gradient);
   void prefetch_block(size_t layer, const char* phase);
@@ -98,8 +109,9 @@ class Transformer final : public Decoder {
   RotaryTables rotary_;
   ParameterAccess* access_;
   const SequenceGroup* sequence_;
-  std::vector<std::vector<size_t>> block_groups_;  // of the store, by block
-  std::vector<size_t> root_groups_;
+  std::vector<std::vector<size_t>> block_groups_;       // of the store, by block
+  std::vector<size_t> embedding_groups_, head_groups_;  // tied_: the first are among the second
+  bool tied_ = false;
 };
 
 }  // namespace troupe

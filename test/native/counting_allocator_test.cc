@@ -36,6 +36,7 @@ TEST(live_and_peak_bytes_of_tensors) {
   CHECK(count->peak() == 400);
   const at::Tensor more = at::empty({10});
   CHECK(count->peak() == 440);
+  CHECK(count->total() == 2440);
 }
 
 TEST(each_thread_counts_for_itself_and_memory_is_removed_where_it_was_added) {

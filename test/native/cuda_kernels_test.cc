@@ -10,6 +10,7 @@
 #include "kernels/cuda/device_ops.h"
 #include "kernels/linear_log_prob.h"
 #include "kernels/reference.h"
+#include "model/adapter.h"
 #include "optim/adamw.h"
 
 // The CUDA kernels against the references in float64 on the CPU, and NCCL with one rank. Without a GPU, or in
@@ -289,6 +290,29 @@ void check_head(const HeadCase& c, at::ScalarType type) {
   const double bound = type == at::kFloat ? 4e-4 : 2e-2;
   check_near(d_hidden, d_hidden64, bound * scale, what + " d_hidden");
   check_near(d_weight, d_weight64, bound * scale, what + " d_weight");
+}
+
+// Small integers: every product and sum is exact in float32, and those above 256 are not in bfloat16.
+TEST(gradients_of_adapters_are_summed_in_float32) {
+  at::manual_seed(9);
+  const auto integers = [](at::IntArrayRef sizes) {
+    return at::randint(-1, 2, sizes).to(at::kBFloat16).to(at::kCUDA);
+  };
+  const int64_t n = 2000, in = 40, out = 24, rank = 4, row = 8, rows = 16;
+  const at::Tensor x = integers({n, in}).abs(), dy = integers({n, out}).abs();
+  const Adapter adapter{integers({rank, in}).abs(),
+                        integers({rows, rank}).abs(),
+                        on_gpu(at::full({rank, in}, 1000.5)),
+                        on_gpu(at::full({rows, rank}, 2000.25)),
+                        row,
+                        rows,
+                        2};
+  adapter.accumulate_grad(dy, x, ops::PackedMatrix::of(x, false));
+  const at::Tensor d_out = wide(dy).narrow(1, row, rows);
+  const at::Tensor by_b = 2000.25 + 2 * at::mm(d_out.t(), at::mm(wide(x), wide(adapter.a).t()));
+  const at::Tensor by_a = 1000.5 + 2 * at::mm(at::mm(d_out, wide(adapter.b)).t(), wide(x));
+  CHECK(wide(adapter.b_grad).equal(by_b));
+  CHECK(wide(adapter.a_grad).equal(by_a));
 }
 
 TEST(linear_log_prob_matches_the_float64_reference_over_shapes_and_extremes) {

@@ -163,4 +163,28 @@ TEST(a_rank_never_holds_more_than_its_shard_two_blocks_and_activations) {
   }
 }
 
+// Embeddings and head that outweigh all blocks: only one of them, with its gradient, is there at a time.
+TEST(embeddings_and_head_are_gathered_one_after_the_other) {
+  EngineOptions options = deep();
+  ModelConfig& c = options.model;
+  c.vocab_size = 20'000;
+  c.num_layers = 4;
+  c.sliding_windows.assign(4, 0);
+  const std::string alone_file = fresh_file("alone-wide"), file = fresh_file("ranks-wide");
+  const Peaks alone = live(options, nullptr, alone_file);
+  std::vector<Peaks> ranks(kRanks);
+  const auto errors = on_ranks(kRanks, [&](Communicator& comm) {
+    ranks[static_cast<size_t>(comm.rank())] =
+        live(options, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}), file);
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+  const int64_t matrix = c.vocab_size * c.hidden_size * kFloat;
+  CHECK(alone.sizes.root * kFloat >= 2 * matrix);
+  const int64_t blocks = 4 * alone.sizes.block * kFloat;
+  for (const Peaks& rank : ranks) {
+    check_at_most(rank.log_prob, rank.state + matrix + blocks + (alone.log_prob - alone.state), "log-probs");
+    check_at_most(rank.update, rank.state + 2 * matrix + blocks + (alone.update - alone.state), "update");
+  }
+}
+
 TEST_MAIN()

@@ -4,6 +4,7 @@
 
 #include "check.h"
 #include "base/parallel.h"
+#include "kernels/cpu/gemm_kernels.h"
 #include "kernels/cpu/isa.h"
 
 using namespace troupe;
@@ -19,6 +20,16 @@ struct Shape {
 };
 const std::vector<Shape> kShapes = {{1, 1, 1},     {8, 512, 48},    {128, 64, 96},   {7, 513, 47},
                                     {130, 31, 17}, {64, 1408, 512}, {3, 1025, 1000}, {129, 100, 145}};
+
+// Both ways to multiply bfloat16, where the processor has both.
+template <typename Body>
+void for_each_bfloat16_gemm(Body&& body) {
+  const bool first = kernels::bfloat16_gemm_kernels() != nullptr;
+  for (const bool own : {true, false}) {
+    if (kernels::select_bfloat16_gemm(own) == own) body();
+  }
+  kernels::select_bfloat16_gemm(first);
+}
 
 }  // namespace
 
@@ -43,48 +54,67 @@ TEST(products_match_double_and_overwrite_their_output) {
 }
 
 TEST(bfloat16_products_are_summed_in_float32_and_rounded_once) {
-  at::manual_seed(5);
-  // Half a unit in the last place, and the error of the sums themselves.
-  const double once = std::ldexp(1.0, -8) * 1.001;
-  for (const Shape& s : kShapes) {
-    const at::Tensor a = at::randn({s.m, s.k}).to(at::kBFloat16), b = at::randn({s.k, s.n}).to(at::kBFloat16);
-    const at::Tensor expected = at::mm(a.to(at::kDouble), b.to(at::kDouble));
-    for (const bool transposed : {false, true}) {
-      const ops::PackedMatrix packed = ops::PackedMatrix::of(transposed ? b.t().contiguous() : b, transposed);
-      CHECK(packed.rows() == s.k && packed.cols() == s.n);
-      const at::Tensor rounded = at::full({s.m, s.n}, NAN, at::kBFloat16);
-      ops::gemm(a, packed, rounded, false);
-      CHECK(error(rounded, expected) < once);
-      const at::Tensor sum = at::ones({s.m, s.n}, at::kBFloat16);
-      ops::gemm(a, packed, sum, true);
-      CHECK(error(sum, expected + 1) < once);
-      if (!ops::packs(a)) continue;
-      const at::Tensor c = at::full({s.m, s.n}, NAN);
-      ops::gemm(a, packed, c, false);
-      CHECK(error(c, expected) < 3e-6);
-      ops::gemm(a, packed, c, true);
-      CHECK(error(c, expected * 2) < 3e-6);
+  for_each_bfloat16_gemm([] {
+    at::manual_seed(5);
+    // Half a unit in the last place, and the error of the sums themselves.
+    const double once = std::ldexp(1.0, -8) * 1.001;
+    for (const Shape& s : kShapes) {
+      const at::Tensor a = at::randn({s.m, s.k}).to(at::kBFloat16),
+                       b = at::randn({s.k, s.n}).to(at::kBFloat16);
+      const at::Tensor expected = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+      for (const bool transposed : {false, true}) {
+        const ops::PackedMatrix packed =
+            ops::PackedMatrix::of(transposed ? b.t().contiguous() : b, transposed);
+        CHECK(packed.rows() == s.k && packed.cols() == s.n);
+        const at::Tensor rounded = at::full({s.m, s.n}, NAN, at::kBFloat16);
+        ops::gemm(a, packed, rounded, false);
+        CHECK(error(rounded, expected) < once);
+        const at::Tensor sum = at::ones({s.m, s.n}, at::kBFloat16);
+        ops::gemm(a, packed, sum, true);
+        CHECK(error(sum, expected + 1) < once);
+        if (!ops::packs(a)) continue;
+        const at::Tensor c = at::full({s.m, s.n}, NAN);
+        ops::gemm(a, packed, c, false);
+        CHECK(error(c, expected) < 3e-6);
+        ops::gemm(a, packed, c, true);
+        CHECK(error(c, expected * 2) < 3e-6);
+      }
+      const at::Tensor gradient = at::ones({s.m, s.n});
+      ops::gemm_transposed(a.t().contiguous(), ops::PackedMatrix::of(b, false), gradient);
+      CHECK(error(gradient, expected + 1) < (ops::packs(a) ? 3e-6 : once));
     }
-    const at::Tensor gradient = at::ones({s.m, s.n});
-    ops::gemm_transposed(a.t().contiguous(), ops::PackedMatrix::of(b, false), gradient);
-    CHECK(error(gradient, expected + 1) < (ops::packs(a) ? 3e-6 : once));
-  }
+  });
+}
+
+TEST(the_own_bfloat16_kernel_runs_wherever_the_processor_has_its_instruction) {
+  const at::Tensor a = at::ones({8, 8}, at::kBFloat16);
+#if defined(__x86_64__)
+  const bool can = kernels::best_isa() == kernels::Isa::kAvx512 && __builtin_cpu_supports("avx512bf16");
+#else
+  const bool can = false;
+#endif
+  const bool first = kernels::bfloat16_gemm_kernels() != nullptr;
+  CHECK(kernels::select_bfloat16_gemm(true) == can && ops::packs(a) == can);
+  CHECK(!kernels::select_bfloat16_gemm(false) && !ops::packs(a));
+  kernels::select_bfloat16_gemm(first);
 }
 
 TEST(bfloat16_views_begin_at_odd_places) {
-  at::manual_seed(6);
-  const at::Tensor a = at::randn({40, 91}).to(at::kBFloat16), b = at::randn({91, 121}).to(at::kBFloat16);
-  const at::Tensor left = a.narrow(1, 7, 51), right = b.narrow(0, 5, 51).narrow(1, 3, 77);
-  const at::Tensor expected = at::mm(left.to(at::kDouble), right.to(at::kDouble));
-  const at::Tensor c = at::full({40, 201}, 7.0f, at::kBFloat16);
-  ops::gemm(left, ops::PackedMatrix::of(right, false), c.narrow(1, 21, 77), false);
-  CHECK(error(c.narrow(1, 21, 77), expected) < std::ldexp(1.0, -8));
-  CHECK(at::equal(c.narrow(1, 0, 21), at::full({40, 21}, 7.0f, at::kBFloat16)));
-  CHECK(at::equal(c.narrow(1, 98, 103), at::full({40, 103}, 7.0f, at::kBFloat16)));
-  const at::Tensor turned = b.t().narrow(1, 5, 51).narrow(0, 3, 77).contiguous();
-  const at::Tensor again = at::empty({40, 77}, at::kBFloat16);
-  ops::gemm(left, ops::PackedMatrix::of(turned, true), again, false);
-  CHECK(at::equal(again, c.narrow(1, 21, 77)));
+  for_each_bfloat16_gemm([] {
+    at::manual_seed(6);
+    const at::Tensor a = at::randn({40, 91}).to(at::kBFloat16), b = at::randn({91, 121}).to(at::kBFloat16);
+    const at::Tensor left = a.narrow(1, 7, 51), right = b.narrow(0, 5, 51).narrow(1, 3, 77);
+    const at::Tensor expected = at::mm(left.to(at::kDouble), right.to(at::kDouble));
+    const at::Tensor c = at::full({40, 201}, 7.0f, at::kBFloat16);
+    ops::gemm(left, ops::PackedMatrix::of(right, false), c.narrow(1, 21, 77), false);
+    CHECK(error(c.narrow(1, 21, 77), expected) < std::ldexp(1.0, -8));
+    CHECK(at::equal(c.narrow(1, 0, 21), at::full({40, 21}, 7.0f, at::kBFloat16)));
+    CHECK(at::equal(c.narrow(1, 98, 103), at::full({40, 103}, 7.0f, at::kBFloat16)));
+    const at::Tensor turned = b.t().narrow(1, 5, 51).narrow(0, 3, 77).contiguous();
+    const at::Tensor again = at::empty({40, 77}, at::kBFloat16);
+    ops::gemm(left, ops::PackedMatrix::of(turned, true), again, false);
+    CHECK(at::equal(again, c.narrow(1, 21, 77)));
+  });
 }
 
 TEST(views_keep_what_lies_around_them) {

@@ -1,5 +1,6 @@
 #include "model/transformer.h"
 
+#include "base/counting_allocator.h"
 #include "check.h"
 #include "kernels/linear_log_prob.h"
 #include "model/value_head.h"
@@ -88,6 +89,42 @@ TEST(checkpointing_changes_nothing_and_micro_batches_only_rounding) {
     CHECK(at::equal(grad, flat_grad(model)));
     model.backward(batch, 30, weights, false);
     CHECK((grad - flat_grad(model)).abs().max().item<double>() < 2e-5 * grad.abs().max().item<double>());
+  }
+}
+
+// What a backward pass reads is recomputed, bit for bit, and the block's last product is left out: neither
+// its operands nor its result are made.
+TEST(recomputation_ends_where_the_backward_pass_has_what_it_reads) {
+  install_counting_allocator(at::kCPU);
+  at::NoGradGuard no_grad;
+  at::manual_seed(11);
+  for (const std::string& variant : {"qwen2", "gpt2", "gemma2", "qwen3_moe"}) {
+    const SmallModel model(small(variant));
+    const ModelConfig& c = model.config;
+    for (int64_t layer = 0; layer < c.num_layers; ++layer) {
+      const Block block(model.store, c, layer);
+      const at::Tensor angles =
+          at::outer(at::arange(kRowTile, at::kFloat), at::tensor(c.rope_inv_freq, at::kFloat));
+      const RowContext rows{at::arange(kRowTile, at::kInt), ops::separate_segments({0, kRowTile}),
+                            RotaryTables{angles.cos(), angles.sin()}, kRowTile};
+      const at::Tensor x = at::randn({kRowTile, c.hidden_size}), dy = at::randn({kRowTile, c.hidden_size});
+      const auto bytes = [](const auto& body) {
+        const auto count = std::make_shared<ByteCount>();
+        const CountAllocations scope(count);
+        body();
+        return count->total();
+      };
+      BlockSaved kept, again;
+      at::set_num_threads(1);
+      const int64_t forward = bytes([&] { block.forward(x, rows, &kept); });
+      const int64_t recomputed = bytes([&] { block.recompute(x, rows, again); });
+      const bool product = !c.post_norms && !c.is_moe_layer(layer);
+      if (product) {  // the activations that go into it, and its result
+        CHECK(recomputed + kRowTile * (c.intermediate_size + c.hidden_size) * 4 <= forward);
+      }
+      CHECK(at::equal(kept.mid, again.mid) && at::equal(kept.lse, again.lse));
+      CHECK(at::equal(block.backward(dy, rows, kept), block.backward(dy, rows, again)));
+    }
   }
 }
 
