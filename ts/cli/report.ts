@@ -33,7 +33,7 @@ export function reportError(
 }
 
 /** Ours, or the operating system's (ENOENT, EACCES, ...), which says what it could not do. */
-function isForeseen(error: unknown): boolean {
+export function isForeseen(error: unknown): boolean {
   if (error instanceof TroupeError || error instanceof UsageError) return true;
   return types.isNativeError(error) && 'syscall' in error;
 }

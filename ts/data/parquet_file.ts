@@ -8,7 +8,7 @@ import {
 } from 'hyparquet';
 import { printable } from '../base/printable';
 import { isRegularFile } from '../base/regular_file';
-import { reasonOf, show } from '../base/text';
+import { reasonOf } from '../base/text';
 import { TroupeError } from '../errors';
 import { parquetCompressors as compressors } from './parquet_compressors';
 import { missingColumn, type Projection, type Row, type RowFile } from './row';
@@ -192,7 +192,7 @@ function checkRows(file: string, { row_groups: groups }: FileMetaData, bytes: nu
     if (Number.isSafeInteger(own) && own >= 0 && rows <= most) continue;
     throw new TroupeError(
       'INVALID_DATA',
-      `[data] ${file}: row group ${i} claims ${show(count)} rows: expected at most ${most} in a file of ${bytes} bytes: it is damaged`,
+      `[data] ${file}: row group ${i} claims ${String(count)} rows: expected at most ${most} in a file of ${bytes} bytes: it is damaged`,
     );
   }
 }

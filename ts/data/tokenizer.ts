@@ -52,6 +52,7 @@ export class Tokenizer {
     }
     const configFile = path.join(directory, 'tokenizer_config.json');
     const config = readJson(configFile) ?? {};
+    checkModel(definition, file);
     const vocabSize = largestId(definition, file) + 1;
     let inner: HfTokenizer;
     try {
@@ -191,6 +192,20 @@ function cleansUp(definition: Record<string, unknown>, config: Record<string, un
   const { type } = definition['model'] as { type?: unknown };
   const insists = 'clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output';
   return type !== 'BPE' || config[insists] === true;
+}
+
+/** Of the library of tokenizers; files of its first versions do not name theirs. */
+const MODELS: readonly unknown[] = ['BPE', 'WordPiece', 'WordLevel', 'Unigram', undefined, null];
+
+function checkModel({ model }: Record<string, unknown>, file: string): void {
+  if (typeof model !== 'object' || model === null)
+    throw new TroupeError('INVALID_MODEL', `[data] ${file} is not a usable tokenizer: it has no model`);
+  const { type } = model as { type?: unknown };
+  if (MODELS.includes(type)) return;
+  throw new TroupeError(
+    'INVALID_MODEL',
+    `[data] ${file}: model.type: expected BPE, WordPiece, WordLevel or Unigram, got ${show(type)}`,
+  );
 }
 
 /** @throws TroupeError INVALID_MODEL when an id is none */

@@ -3,6 +3,7 @@ import { basename, dirname, join, resolve } from 'node:path';
 import { asTroupeError, syncPath, syncTree, TEMPORARY } from '../base/atomic_dir';
 import { writeFileAtomic } from '../base/atomic_file';
 import { makeDirectories } from '../base/make_directories';
+import { printable } from '../base/printable';
 import { isRegularFile, readRegularFile } from '../base/regular_file';
 import { reasonOf } from '../base/text';
 import { TroupeError } from '../errors';
@@ -223,7 +224,11 @@ export class CheckpointStore<State extends object> {
 /** A trainer.json, taken apart. @throws TroupeError IO when it is damaged */
 function opened<State>(file: string): Pick<Checkpoint<State>, 'run' | 'files' | 'state'> {
   const damaged = (reason: string, cause?: unknown): TroupeError =>
-    new TroupeError('IO', `[checkpoint] ${file} is damaged (${reason}): resume from another step`, { cause });
+    new TroupeError(
+      'IO',
+      `[checkpoint] ${file} is damaged (${printable(reason)}): resume from another step`,
+      { cause },
+    );
   const text = readRegularFile(file);
   let content: unknown;
   try {

@@ -1,4 +1,4 @@
-import { writeFileSync } from 'node:fs';
+import { rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { brotliCompressSync, gzipSync } from 'node:zlib';
 import { parquetWriteBuffer } from 'hyparquet-writer';
@@ -101,6 +101,40 @@ describe('JSON', () => {
   ])('an array with %s: line and row', (_, content, problem) => {
     const path = write('a.json', content);
     expect(() => openJsonFile(path)).toThrow(problem);
+  });
+
+  it('what is malformed is bad data, and what cannot be read is not', () => {
+    const code = (open: () => unknown): unknown => {
+      try {
+        return open();
+      } catch (error) {
+        return (error as { code?: unknown }).code;
+      }
+    };
+    expect(code(() => openJsonFile(write('a.jsonl', '{"a":')))).toBe('INVALID_DATA');
+    expect(code(() => openJsonFile(write('a.json', '[{"a":1},'), 0))).toBe('INVALID_DATA');
+    expect(code(() => openJsonFile(write('a.jsonl', Buffer.from([0xff]))))).toBe('INVALID_DATA');
+    expect(code(() => openJsonFile('/nowhere/a.jsonl'))).toBe('IO');
+    expect(code(() => openJsonFile('/proc/self/mem.jsonl'))).toBe('IO');
+    // Readable by its mode, but not: an error of the operating system in the middle of reading.
+    const unreadable = write('mem.jsonl', '');
+    rmSync(unreadable);
+    symlinkSync('/proc/self/mem', unreadable);
+    expect(code(() => openJsonFile(unreadable))).toBe('IO');
+  });
+
+  it('a row that is no UTF-8, has a key twice or no end is named, also in a large file', async () => {
+    const deep = `{"a":${'['.repeat(300)}${']'.repeat(300)}}`;
+    const bytes = Buffer.concat([
+      Buffer.from('{"a":1}\n{"a":"'),
+      Buffer.from([0xe2, 0x28]),
+      Buffer.from(`"}\n{"a":{"b":1,"b":2}}\n${deep}\n{"a":{"b":1},"b":2}`),
+    ]);
+    const file = openJsonFile(write('a.jsonl', bytes), 0);
+    await expect(file.row(1)).rejects.toThrow(`${file.path}:2: not valid UTF-8`);
+    await expect(file.row(2)).rejects.toThrow(`${file.path}:3: the key 'b' appears twice in one object`);
+    await expect(file.row(3)).rejects.toThrow(`${file.path}:4: nested more than 200 levels deep`);
+    expect(await file.row(4)).toEqual({ a: { b: 1 }, b: 2 });
   });
 
   it('__proto__ in a row is a key like any other', async () => {

@@ -1,4 +1,4 @@
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { checkVocabulary, Tokenizer } from '../../../ts/data/tokenizer';
 import { ALPHABET, id, TEMPLATE, temporaryDirectory, tokenizerDirectory } from './fake_tokenizer';
@@ -12,6 +12,31 @@ describe('tokens', () => {
     const tokens = tokenizer.encode('ab+1');
     expect(Array.from(tokens)).toEqual(['a', 'b', '+', '1'].map(id));
     expect(tokenizer.decode(tokens, { skipSpecialTokens: true })).toBe('ab+1');
+  });
+
+  // As transformers 5 has it: BPE means its blanks, and only who insists loses them.
+  it.each([
+    ['WordLevel', {}, 'a .'],
+    ['WordLevel', { clean_up_tokenization_spaces: true }, 'a.'],
+    ['WordLevel', { clean_up_tokenization_spaces: false }, 'a .'],
+    ['BPE', { clean_up_tokenization_spaces: true }, 'a .'],
+    [
+      'BPE',
+      {
+        clean_up_tokenization_spaces: true,
+        clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output: true,
+      },
+      'a.',
+    ],
+  ])('of %s with %j keep blanks before punctuation or not', (type, config, expected) => {
+    const directory = tokenizerDirectory(config);
+    const file = join(directory, 'tokenizer.json');
+    const definition = JSON.parse(readFileSync(file, 'utf8'));
+    const vocab = { ...definition.model.vocab, '.': 100 };
+    definition.model = { type, vocab, unk_token: '<unk>', ...(type === 'BPE' ? { merges: [] } : {}) };
+    writeFileSync(file, JSON.stringify(definition));
+    const tokens = [id('a'), id(' '), 100];
+    expect(Tokenizer.load(directory).decode(tokens, { skipSpecialTokens: true })).toBe(expected);
   });
 
   it('of the post-processor come when asked for', () => {

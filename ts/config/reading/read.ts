@@ -33,7 +33,9 @@ export function readConfigText(file: string): string {
     if (!found.isFile() && !found.isFIFO()) throw new Error(`${file} is not a file`);
     bytes = readFileSync(file);
   } catch (cause) {
-    throw new ConfigError(`cannot read the configuration ${file}: ${(cause as Error).message}`);
+    throw new ConfigError(
+      `cannot read the configuration ${printable(file)}: ${printable((cause as Error).message)}`,
+    );
   }
   if (bytes.length > MOST_BYTES)
     throw new ConfigError(

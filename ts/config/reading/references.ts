@@ -1,3 +1,4 @@
+import { printable } from '../../base/printable';
 import type { Hidden } from './hidden';
 import { parseHydraValue } from './hydra_value';
 import { getPath, isTree, type Tree } from './tree';
@@ -34,7 +35,7 @@ export function resolveReferences(tree: Tree, unresolved: Unresolved, hidden: Hi
     try {
       return root.resolve(value, path, []);
     } catch (error) {
-      if (error instanceof ReferenceProblem) return unresolved(path, error.message);
+      if (error instanceof ReferenceProblem) return unresolved(path, printable(error.message));
       throw error;
     }
   };

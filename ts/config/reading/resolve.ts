@@ -152,7 +152,9 @@ class Resolution {
   }
 
   private unknown(schema: Section, prefix: string, key: string): void {
-    const nearest = nearestPath(this.schema, schema, prefix, key);
+    // Each is compared with every key there is.
+    const nearest =
+      this.mistakes.length < MOST_MISTAKES ? nearestPath(this.schema, schema, prefix, key) : null;
     const hint =
       nearest === null ? `the keys here are ${Object.keys(schema).join(', ')}` : `did you mean ${nearest}?`;
     const path = prefix + printable(key, { max: 100 });
