@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
 import {
+  cpSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
@@ -14,6 +15,7 @@ import { convertFloats } from '../../ts/checkpoint/float_bytes';
 import { readTensors } from '../../ts/checkpoint/safetensors';
 import { type ExportOptions, exportCheckpoint } from '../../ts/export/export_checkpoint';
 import { findCheckpoint } from '../../ts/export/find_checkpoint';
+import { CheckpointStore } from '../../ts/run/checkpoint_store';
 import { CONFORMANCE } from '../helpers/conformance';
 
 const MODELS = path.join(CONFORMANCE, 'models');
@@ -176,6 +178,25 @@ describe('refuses', () => {
     writeFileSync(at('bad', 'model.safetensors'), bytes);
     await refuses(at('bad'), { dtype: 'bfloat16' }, message(/element 7 does not fit BF16/));
   });
+});
+
+test('weights of a run that are not as they were saved are refused', async () => {
+  const store = new CheckpointStore<object>(at('run'));
+  const step = await store.save(3, {}, async (directory) => {
+    cpSync(model('gpt2'), path.join(directory, 'actor'), { recursive: true });
+    writeFileSync(path.join(directory, 'actor/engine.json'), '{"role":"actor"}');
+  });
+  await exportCheckpoint(step, at('sound'));
+  const weights = path.join(step, 'actor/model.safetensors');
+  const bytes = readFileSync(weights);
+  bytes[bytes.length - 5] = (bytes[bytes.length - 5] as number) ^ 1;
+  writeFileSync(weights, bytes);
+  for (const from of [at('run'), step, path.join(step, 'actor')]) {
+    await expect(exportCheckpoint(from, at('damaged'))).rejects.toThrow(
+      /global_step_3\/actor\/model\.safetensors is not what was saved/,
+    );
+  }
+  expect(existsSync(at('damaged'))).toBe(false);
 });
 
 describe('where the weights are', () => {

@@ -11,6 +11,7 @@ import { Critic } from '../critic/critic';
 import { saveModel } from '../engine/engine_checkpoint';
 import { TroupeError } from '../errors';
 import type { TensorMapping } from '../model/tensor_names';
+import { CheckpointStore } from '../run/checkpoint_store';
 import { type ExportedRole, type FoundCheckpoint, findCheckpoint } from './find_checkpoint';
 import { streamTensors } from './stream_tensors';
 
@@ -44,7 +45,7 @@ type Resolved = Required<Pick<ExportOptions, 'maxShardBytes'>> & Pick<ExportOpti
  * tokenizer files, safetensors. `out` must not exist yet; it appears complete or not at all. Tensors are streamed without starting a
  * worker; merging adapters starts one.
  *
- * @throws TroupeError INVALID_MODEL when there is no such checkpoint, IO when `out` exists or cannot be written, NO_SPACE, NON_FINITE naming
+ * @throws TroupeError INVALID_MODEL when there is no such checkpoint, IO when it is damaged, `out` exists or cannot be written, NO_SPACE, NON_FINITE naming
  *   a tensor with NaN, infinity, or a value that the dtype cannot hold
  */
 export async function exportCheckpoint(
@@ -71,6 +72,7 @@ export async function exportCheckpoint(
     o.role === undefined ? null : choiceOption(where, 'role', o.role, ['actor', 'critic'], 'actor');
   checkAbsent(out);
   const source = findCheckpoint(checkpoint, role);
+  await checkSource(source);
   if (mergeLora && !source.adapter) {
     throw new TroupeError(
       'INVALID_ARGUMENT',
@@ -81,6 +83,17 @@ export async function exportCheckpoint(
   else if (source.adapter) await exportAdapter(source, out, resolved);
   else await exportModel(source, out, resolved);
   return { source, merged: mergeLora, files: readdirSync(out).sort() };
+}
+
+/** Weights of a run's checkpoint must be those that were saved; of anything else there are no checksums. */
+async function checkSource({ dir }: FoundCheckpoint): Promise<void> {
+  const inside = path.resolve(dir);
+  const step = [path.dirname(inside), path.dirname(path.dirname(inside))].find((above) =>
+    existsSync(path.join(above, 'trainer.json')),
+  );
+  if (step === undefined || !/^global_step_\d+$/.test(path.basename(step))) return;
+  const store = new CheckpointStore<object>(path.dirname(step));
+  await store.check(store.read(step), path.relative(step, inside).split(path.sep).join('/'));
 }
 
 function checkAbsent(out: string): void {

@@ -136,9 +136,9 @@ export class CheckpointStore<State extends object> {
     return { step: Number(match[1]), directory: path, run, files, state };
   }
 
-  /** Reads all of its files. @throws TroupeError IO naming one that is not as it was saved */
-  async check({ directory, files }: Checkpoint<State>): Promise<void> {
-    if (files !== null) await checkFiles(directory, files);
+  /** Reads all of its files, or those of one folder. @throws TroupeError IO naming one that is not as it was saved */
+  async check({ directory, files }: Checkpoint<State>, folder: string | null = null): Promise<void> {
+    if (files !== null) await checkFiles(directory, files, folder);
   }
 
   /** Says what a failed save leaves; a dead worker has its own story. */

@@ -2,7 +2,7 @@
 
 import { readdirSync } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { crc32 } from 'node:zlib';
 import { asTroupeError } from '../base/atomic_dir';
 import { isRegularFile } from '../base/regular_file';
@@ -32,9 +32,14 @@ export async function describeFiles(root: string): Promise<Manifest> {
   return manifest;
 }
 
-/** @throws TroupeError IO naming the first file that is not what `manifest` says */
-export async function checkFiles(root: string, manifest: Manifest): Promise<void> {
+/** `folder`: its files alone. @throws TroupeError IO naming the first file that is not what `manifest` says */
+export async function checkFiles(
+  root: string,
+  manifest: Manifest,
+  folder: string | null = null,
+): Promise<void> {
   for (const [name, said] of Object.entries(manifest)) {
+    if (folder !== null && dirname(name) !== folder) continue;
     const path = join(root, name);
     if (!isRegularFile(path)) throw damaged(path, 'it is missing');
     const found = await describeFile(path);

@@ -165,6 +165,11 @@ describe('RunDirectory', () => {
     ]);
     mkdirSync(directory.file('.incomplete_other.json'));
     expect(codeOf(() => directory.writeJson('other.json', {}))).toEqual(['IO', directory.file('other.json')]);
+    symlinkSync('/dev/full', directory.file('.incomplete_full.json'));
+    expect(codeOf(() => directory.writeJson('full.json', {}))).toEqual([
+      'NO_SPACE',
+      directory.file('full.json'),
+    ]);
     writeFileSync(directory.file('samples'), '');
     expect(codeOf(() => directory.writeSamples('1', []))).toEqual(['IO', directory.file('samples/1.jsonl')]);
   });
