@@ -26,6 +26,7 @@ const [ranks, prompts, samples, tokens] = [values.ranks, values.prompts, values.
 );
 const require = createRequire(import.meta.url);
 const { Actor, balanceOrder, karmarkarKarp } = require(resolve(values.dist, 'index.js'));
+const { validationMetrics } = require(resolve(values.dist, 'trainer/metrics/validation_metrics.js'));
 const { FrameReader, FrameWriter, LONGEST_FRAME } = require(resolve(values.dist, 'worker/frames.js'));
 
 setFlagsFromString('--expose-gc');
@@ -193,6 +194,16 @@ const lengths = Array.from({ length: prompts * samples }, () => 200 + responseLe
 await measured(`balanceOrder of ${lengths.length} over ${ranks}`, group, () => balanceOrder(lengths, ranks));
 await measured(`karmarkarKarp of ${lengths.length} over ${ranks}`, group, () =>
   karmarkarKarp(lengths, ranks, false),
+);
+
+const held = Array.from({ length: 8 * 10_000 }, () => random.integer(5));
+const variables = { reward: held.map((x) => (x < 2 ? 1 : 0)), acc: held.map((x) => x < 2), pred: held };
+await measured('validation metrics of 10000 x 8', group, () =>
+  validationMetrics(
+    held.map(() => 'made'),
+    held.map((_, i) => i >> 3),
+    variables,
+  ),
 );
 
 console.log(
