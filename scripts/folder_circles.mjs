@@ -16,6 +16,13 @@ const LANGUAGES = [
       return [`${stem}.ts`, `${stem}.d.ts`].find((candidate) => existsSync(path.join(root, candidate)));
     },
   },
+  {
+    top: 'native',
+    files: /\.(cc|h|cu|cuh)$/,
+    mentions: /^\s*#include "([^"]+)"/gm,
+    find: (_file, name) =>
+      existsSync(path.join(root, 'native', name)) ? path.join('native', name) : undefined,
+  },
 ];
 
 /** The folder of a file; a file at the top is a room of its own, because both the entry and the errors lie there. */

@@ -1,3 +1,4 @@
+// The number of compute threads, checked.
 #include "base/parallel.h"
 
 #include "base/error.h"

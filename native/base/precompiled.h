@@ -17,5 +17,4 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
 #include "base/error.h"

@@ -27,11 +27,13 @@ Napi::Promise call_engine(const Napi::CallbackInfo& info, const Field& handle, V
 Napi::Value create_engine(const Napi::CallbackInfo& info) {
   const Arguments args(info, "createEngine");
   Environment& environment = Environment::of(info.Env());
+  const Field sharding = args(0, "options")["sharding"];
+  const bool alone = sharding.is_null();
   return environment.call(
       info.Env(),
-      [slot = environment.new_slot(), group = environment.group(),
-       alone = args(0, "options")["sharding"].is_null(), options = read_engine_options(args(0, "options"))] {
-        require(alone || group->comm, ErrorCode::kInvalidArgument, "[engine] sharding ", options.sharding,
+      [slot = environment.new_slot(), group = environment.group(), alone,
+       word = alone ? "" : sharding.string(), options = read_engine_options(args(0, "options"))] {
+        require(alone || group->comm, ErrorCode::kInvalidArgument, "[engine] sharding ", word,
                 " needs a group: call joinGroup first");
         slot->open(troupe::create_engine(options, alone ? nullptr : group->comm));
         return slot;

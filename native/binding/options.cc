@@ -61,10 +61,8 @@ AdamWOptions read_optim(const Field& dto) {
   optim.eps = dto["eps"].number();
   optim.weight_decay = dto["weightDecay"].number();
   optim.grad_clip = dto["gradClip"].number();
-  optim.schedule = dto["schedule"].string();
-  optim.warmup_steps = dto["warmupSteps"].integer();
-  optim.total_steps = dto["totalSteps"].integer();
-  optim.min_lr_ratio = dto["minLrRatio"].number();
+  optim.schedule = {parse_schedule(dto["schedule"].string()), dto["warmupSteps"].integer(),
+                    dto["totalSteps"].integer(), dto["minLrRatio"].number()};
   return optim;
 }
 
@@ -88,8 +86,8 @@ StateKinds read_state_kinds(const Field& dto) {
 EngineOptions read_engine_options(const Field& dto) {
   EngineOptions options;
   options.model = read_model(dto["model"]);
-  options.device = dto["device"].string();
-  options.dtype = dto["dtype"].string();
+  options.device = parse_device(dto["device"].string());
+  options.dtype = parse_dtype(dto["dtype"].string());
   options.max_tokens = dto["maxTokens"].integer();
   options.gradient_checkpointing = dto["gradientCheckpointing"].boolean();
   if (const Field optim = dto["optim"]; !optim.is_null()) options.optim = read_optim(optim);
@@ -98,9 +96,10 @@ EngineOptions read_engine_options(const Field& dto) {
   options.num_threads = dto["numThreads"].count();
   options.shard_size = dto["shardSize"].count();
   options.ulysses = dto["ulysses"].count();
-  if (const Field sharding = dto["sharding"]; !sharding.is_null()) options.sharding = sharding.string();
+  if (const Field sharding = dto["sharding"]; !sharding.is_null())
+    options.sharding = parse_sharding_strategy(sharding.string());
   options.prefetch = dto["prefetch"].boolean();
-  options.reduction = dto["reduction"].string();
+  options.reduction = parse_reduction(dto["reduction"].string());
   options.offload = read_state_kinds(dto["offload"]);
   return options;
 }

@@ -5,8 +5,8 @@
 #include <functional>
 #include <memory>
 
-#include "engine/engine.h"
-#include "model/parameter_store.h"
+#include "checkpoint/tensor_slice.h"
+#include "parameters/parameter_layout.h"
 
 // Moves slices between safetensors files and parameters. Which bytes belong to which slice was
 // worked out in TypeScript (ts/model); here bytes are read, converted, checked and written.

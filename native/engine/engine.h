@@ -3,88 +3,55 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/metrics.h"
+#include "batch/token_batch.h"
+#include "checkpoint/tensor_slice.h"
+#include "fsdp/sharding_options.h"
+#include "losses/loss_options.h"
+#include "model/decoder_layout.h"
 #include "model/model_config.h"
+#include "optim/adamw.h"
+#include "parameters/parameter_layout.h"
+#include "parameters/state_kinds.h"
+#include "rollout/samples.h"
 
 // The verbs of the core. Shapes: B sequences, L_i tokens each, of which the last R_i are the
 // response; "token" arrays are [sum L], "response" arrays are [sum R], concatenated, never padded.
 // Every tensor that crosses this interface is contiguous and on the CPU.
 namespace troupe {
 
-struct AdamWOptions {
-  double lr = 1e-6;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0.01;
-  double grad_clip = 1.0;             // global L2 norm
-  std::string schedule = "constant";  // constant | cosine
-  int64_t warmup_steps = 0;
-  int64_t total_steps = -1;  // needed by cosine
-  double min_lr_ratio = 0;
-};
-
-// A place for a low-rank adapter: rows [row, row + rows) of the weight `param` of a linear layer. Our weights
-// hold several of Hugging Face's, so one may have several sites. The adapter's parameters are
-// `<name>.lora_a` [r, in] and `<name>.lora_b` [rows, r].
-struct AdapterSite {
-  std::string name;  // layers.{i}. and what follows
-  std::string param;
-  int64_t row = 0;
-  int64_t rows = 0;
-};
-
-// Low-rank adaptation (model/adapter.h). Only the adapters and the head of a value model are trained; all
-// other parameters are frozen and have neither gradients nor moments.
-struct LoraOptions {
-  int64_t rank = 0;
-  double scale = 1;  // alpha / rank
-  std::vector<AdapterSite> sites;
-};
-
 class Communicator;
 
-// Parts of an engine's state.
-struct StateKinds {
-  bool parameters = false;  // masters, and in bfloat16 the copy to compute with
-  bool gradients = false;
-  bool moments = false;
-};
+// cpu | cuda; kInvalidArgument for other names, and for cuda where there is no GPU.
+at::Device parse_device(const std::string& name);
+// float32 | bfloat16; kInvalidArgument for other names.
+at::ScalarType parse_dtype(const std::string& name);
 
 struct EngineOptions {
   ModelConfig model;
-  std::string device = "cpu";     // cpu | cuda
-  std::string dtype = "float32";  // compute dtype: float32 | bfloat16; masters are float32 always
-  int64_t max_tokens = 0;         // packing capacity C, tokens per micro-batch
+  at::Device device = at::kCPU;
+  at::ScalarType dtype = at::kFloat;  // to compute in: float32 or bfloat16; masters are float32 always
+  int64_t max_tokens = 0;             // packing capacity C, tokens per micro-batch
   bool gradient_checkpointing = false;
   std::optional<AdamWOptions> optim;  // none: inference only, no gradient or optimiser memory
   std::optional<LoraOptions> lora;    // none: every parameter is trained
   uint64_t seed = 0;                  // initial values of parameters no checkpoint provides
   int64_t num_threads = 0;            // 0: leave LibTorch's choice
-  // How the model is spread over the ranks of a communicator: full_shard | shard_grad_op | no_shard
-  // (fsdp/sharding.h). Nothing changes in a group of one.
-  std::string sharding = "full_shard";
+  // How the model is sharded over the ranks of a communicator. Nothing changes in a group of one.
+  ShardingStrategy sharding = ShardingStrategy::kFullShard;
   int64_t shard_size = 0;  // ranks that share one copy of the state; 0: all
   // Neighbouring ranks that share the micro-batches of every verb but generate (ulysses/sequence_group.h):
   // they are called with the same data, and all of them return the result of the whole.
   int64_t ulysses = 1;
   // Gather the next group of parameters while one is at work.
   bool prefetch = false;
-  // When the gradients of the ranks are summed: micro_batch | mini_batch (fsdp/sharding.h).
-  std::string reduction = "micro_batch";
+  GradientReduction reduction = GradientReduction::kMicroBatch;
   StateKinds offload;  // what begins on the host: see Engine::offload
-};
-
-struct TokenBatch {
-  at::Tensor tokens;       // [sum L] int32
-  at::Tensor seq_offsets;  // [B+1] int32
-  at::Tensor prompt_lens;  // [B] int32; R_i = L_i - prompt_lens_i
-  int64_t size() const { return prompt_lens.defined() ? prompt_lens.size(0) : 0; }
 };
 
 struct LogProbResult {
@@ -102,27 +69,6 @@ struct MiniBatches {
   std::vector<double> global_tokens;     // [M] sum of the response mask (loss mask)
   std::vector<double> global_sequences;  // [M] number of sequences
   int64_t epochs = 1;
-};
-
-struct PolicyLossOptions {
-  std::string mode = "vanilla";
-  double clip_ratio_low = 0.2;
-  double clip_ratio_high = 0.2;
-  double clip_ratio_c = 3.0;
-  std::string aggregation = "token-mean";
-  double scale_factor = 0;  // seq-mean-token-sum-norm divides by it; the caller resolves it
-  double entropy_coeff = 0;
-  bool use_kl_loss = false;
-  double kl_loss_coef = 0.001;
-  std::string kl_loss_type = "low_var_kl";
-  std::map<std::string, double> extra;  // tau_pos, kl_cov_ratio, dro_beta, ...
-};
-
-// A loss that the caller computed at these log-probs, for the mode "linear".
-struct GivenLoss {
-  at::Tensor values;       // [sum R] float32: per-token loss
-  at::Tensor by_log_prob;  // [sum R] float32: its derivative by the token's log-prob
-  at::Tensor by_entropy;   // [sum R] float32: by the token's entropy, or undefined
 };
 
 struct PolicyBatch {
@@ -146,70 +92,10 @@ struct ValueBatch {
   at::Tensor returns;        // [sum R] float32
 };
 
-struct ValueLossOptions {
-  double clip_range = 0.5;
-  std::string aggregation = "token-mean";
-  double scale_factor = 0;
-};
-
 // Supervised fine-tuning: the cross-entropy of the response tokens where the mask is 1.
 struct SftBatch {
   TokenBatch tokens;
   at::Tensor loss_mask;  // [sum R] uint8
-};
-
-// Metric name (verl's, without the role prefix) -> value, one map per mini-batch in order.
-using Metrics = std::map<std::string, double>;
-using MetricsList = std::vector<Metrics>;
-
-struct SamplingOptions {
-  int64_t max_new_tokens = 0;
-  double temperature = 1;  // 0 = greedy
-  int64_t top_k = 0;       // 0 = off
-  double top_p = 1;        // 1 = off
-  std::vector<int64_t> stop_token_ids;
-};
-
-struct PromptBatch {
-  at::Tensor tokens;            // [sum P] int32
-  at::Tensor offsets;           // [B+1] int32
-  int64_t n = 1;                // samples per prompt
-  std::vector<uint64_t> seeds;  // [B*n], one random stream per sample, independent of the batch
-};
-
-struct GenerateResult {  // B*n samples, grouped by prompt
-  at::Tensor tokens;     // [sum R] int32, the stop token included when one was sampled
-  at::Tensor offsets;    // [B*n+1] int32
-  at::Tensor log_probs;  // [sum R] float32: of the sampled token under the model at the sampling
-                         // temperature, before top-k / top-p (temperature 0: of temperature 1)
-};
-
-struct ParameterInfo {
-  std::string name;  // Troupe's own name, see model/parameters.h
-  std::vector<int64_t> shape;
-};
-
-// kMerged, for export alone: parameters of the base model with what the adapters add to them,
-// W + scale B A in float32.
-enum class TensorKind { kParam, kGrad, kExpAvg, kExpAvgSq, kMerged };
-
-// Rows [row, row + rows) of a parameter, as they lie in a file (a Hugging Face tensor may be one of
-// several that Troupe holds fused, or transposed: GPT-2's Conv1D).
-struct TensorSlice {
-  std::string param;
-  int64_t row = 0;
-  int64_t rows = 0;        // of the parameter; for 1-D parameters elements
-  bool transpose = false;  // the file holds the slice transposed
-  std::string label;       // the name in the file, for messages
-  int64_t offset = 0;      // absolute byte offset in the file
-  std::string dtype;       // F32 | F16 | BF16 (safetensors names)
-};
-
-struct TensorFile {
-  std::string path;
-  std::string header;  // writing: the bytes before the first tensor (length prefix and JSON)
-  int64_t size = 0;    // whole size in bytes
-  std::vector<TensorSlice> tensors;
 };
 
 // Rows [first, first + count) of a Hugging Face tensor, which is rows [row, row + rows) of a parameter,
@@ -234,17 +120,6 @@ struct ExportedWeights {
   at::Tensor bytes;  // uint8, on rank 0; undefined on the others
   // Another number whenever the weights have changed: all buckets of an export must have the same.
   int64_t version = 0;
-};
-
-struct HeldBytes {
-  int64_t parameters = 0;  // masters and, in bfloat16, the copy to compute with
-  int64_t gradients = 0;
-  int64_t moments = 0;
-};
-
-// Bytes that this rank holds for good, on its device and (offloaded) on the host.
-struct StateBytes : HeldBytes {
-  HeldBytes host;
 };
 
 // The engine of one rank. In a group of several, every rank makes the same calls in the same order, each

@@ -4,21 +4,12 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "kernels/linear_log_prob.h"
-#include "model/parameters.h"
 #include "model/value_head.h"
 #include "rollout/generator.h"
 
 namespace troupe {
 
 namespace {
-
-at::Device parse_device(const std::string& name) {
-  require(name == "cpu" || name == "cuda", ErrorCode::kInvalidArgument,
-          "[engine] expected device cpu or cuda, got ", name);
-  require(name == "cpu" || at::hasCUDA(), ErrorCode::kInvalidArgument,
-          "[engine] device cuda was asked for, but this LibTorch sees no GPU; `troupe doctor` says why");
-  return at::Device(name);
-}
 
 // The base model alone, for the life of this object.
 class AdaptersOff {
@@ -42,6 +33,7 @@ const EngineOptions& checked(const EngineOptions& options) {
           "[engine] expected a micro-batch capacity (maxTokensPerMicroBatch) > 0, got ", options.max_tokens);
   require(options.ulysses >= 1, ErrorCode::kInvalidArgument,
           "[engine] expected a number of ranks per sequence (ulysses) >= 1, got ", options.ulysses);
+  if (options.optim) validate(options.optim->schedule);
   set_num_threads(options.num_threads);
   return options;
 }
@@ -54,9 +46,23 @@ at::ScalarType parse_dtype(const std::string& name) {
   fail(ErrorCode::kInvalidArgument, "[engine] expected dtype float32 or bfloat16, got ", name);
 }
 
-ShardSlice shard_slice(const EngineOptions& options, int64_t rank, int64_t size) {
+at::Device parse_device(const std::string& name) {
+  require(name == "cpu" || name == "cuda", ErrorCode::kInvalidArgument,
+          "[engine] expected device cpu or cuda, got ", name);
+  require(name == "cpu" || at::hasCUDA(), ErrorCode::kInvalidArgument,
+          "[engine] device cuda was asked for, but this LibTorch sees no GPU; `troupe doctor` says why");
+  return at::Device(name);
+}
+
+ShardingOptions sharding_options(const EngineOptions& options, int64_t size) {
+  return {options.sharding, shard_count(options.sharding, options.shard_size, size), options.prefetch,
+          options.reduction};
+}
+
+ParameterStore make_store(const EngineOptions& options, at::Device device, int64_t rank, int64_t size) {
   const int64_t count = sharding_options(options, size).shard_count;
-  return {rank % count, count};
+  return ParameterStore(decoder_layout(options.model, options.lora), device, options.dtype,
+                        options.optim.has_value(), options.seed, {rank % count, count}, options.offload);
 }
 
 std::unique_ptr<Engine> create_engine(const EngineOptions& options, std::shared_ptr<Communicator> comm) {
@@ -66,13 +72,12 @@ std::unique_ptr<Engine> create_engine(const EngineOptions& options, std::shared_
 
 LocalEngine::LocalEngine(const EngineOptions& options, std::shared_ptr<Communicator> comm)
     : options_(checked(options)),
-      device_(parse_device(options.device)),
-      store_(options.model, device_, parse_dtype(options.dtype), options.optim.has_value(), options.seed,
-             shard_slice(options, comm->rank(), comm->size()), options.lora, options.offload),
+      device_(options.device),
+      store_(make_store(options, device_, comm->rank(), comm->size())),
       sharding_(store_, comm, sharding_options(options, comm->size())),
-      sequence_(options.ulysses > 1 ? std::make_unique<SequenceGroup>(*comm, options.ulysses, options.model)
+      sequence_(options.ulysses > 1 ? std::make_unique<SequenceGroup>(*comm, options.ulysses, options.model.num_heads)
                                     : nullptr),
-      transformer_(options.model, store_, device_, parse_dtype(options.dtype), &sharding_, sequence_.get()) {}
+      transformer_(options.model, store_, device_, options.dtype, &sharding_, sequence_.get()) {}
 
 std::vector<ParameterInfo> LocalEngine::parameters() const {
   std::vector<ParameterInfo> infos;
@@ -296,7 +301,7 @@ void LocalEngine::set_steps(int64_t optimizer_steps, int64_t schedule_steps) {
 double LocalEngine::learning_rate() const {
   require(options_.optim.has_value(), ErrorCode::kInvalidArgument,
           "[engine] an inference-only engine (optim: null) has no learning rate");
-  return troupe::learning_rate(*options_.optim, schedule_steps_);
+  return troupe::learning_rate(options_.optim->schedule, options_.optim->lr, schedule_steps_);
 }
 
 void LocalEngine::abort(const std::string& reason) {

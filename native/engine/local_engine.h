@@ -5,20 +5,20 @@
 #include <mutex>
 
 #include "engine/engine.h"
-#include "engine/packing.h"
+#include "batch/packing.h"
 #include "fsdp/sharding.h"
 #include "kernels/linear_log_prob.h"
 #include "losses/losses.h"
-#include "model/parameter_store.h"
+#include "parameters/parameter_store.h"
 #include "model/transformer.h"
 #include "ulysses/sequence_group.h"
 
 namespace troupe {
 
-// float32 or bfloat16; kInvalidArgument for other names.
-at::ScalarType parse_dtype(const std::string& name);
-// What rank `rank` of `size` holds of every flat buffer.
-ShardSlice shard_slice(const EngineOptions& options, int64_t rank, int64_t size);
+// Of an engine's options, in a group of `size`.
+ShardingOptions sharding_options(const EngineOptions& options, int64_t size);
+// The parameters of an engine on `device`: what rank `rank` of `size` holds of them.
+ParameterStore make_store(const EngineOptions& options, at::Device device, int64_t rank, int64_t size);
 
 // The one engine: a rank's part of a model, with a `sharding_` that brings the parts together, and, where
 // several ranks share a micro-batch, a `sequence_` group of them. A whole model in one process is the part of

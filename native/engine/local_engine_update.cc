@@ -127,7 +127,7 @@ void LocalEngine::optimizer_step(Metrics& metrics) {
   if (loss != metrics.end() && !std::isfinite(loss->second)) sharding_.spoil_gradients();
   sharding_.sum_gradients();
   const double norm = sharding_.grad_norm();
-  const double lr = troupe::learning_rate(optim, schedule_steps_);
+  const double lr = troupe::learning_rate(optim.schedule, optim.lr, schedule_steps_);
   metrics["grad_norm"] = norm;
   metrics["lr"] = lr;
   metrics["update_skipped"] = std::isfinite(norm) ? 0 : 1;

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "engine/packing.h"
+#include "batch/packing.h"
 #include "kernels/linear_log_prob.h"
 #include "losses/losses.h"
 #include "ulysses/sequence_group.h"

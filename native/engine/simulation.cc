@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "engine/local_engine.h"
 #include "base/parallel.h"
-#include "model/parameters.h"
 
 namespace troupe {
 
@@ -43,26 +42,23 @@ Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t s
           work.micro_batches, ", ", work.rows, " and ", work.responses);
   at::NoGradGuard no_grad;
   const at::Device meta(at::kMeta);
-  const at::ScalarType dtype = parse_dtype(options.dtype);
   const auto calls = std::make_shared<FakeCommunicator::Calls>();
   const auto comm = std::make_shared<FakeCommunicator>(rank, size, calls);
-  const ShardSlice slice = shard_slice(options, rank, size);
-  ParameterStore store(options.model, meta, dtype, options.optim.has_value(), options.seed, slice,
-                       options.lora, options.offload);
+  ParameterStore store = make_store(options, meta, rank, size);
 
   Simulation simulation;
   simulation.state = store.bytes();
   for (const ParameterGroup& group : store.groups()) {
     const int64_t own = group.param.tensor().numel();
-    simulation.groups.push_back({group.name, own * slice.count, own});
+    simulation.groups.push_back({group.name, own * sharding_options(options, size).shard_count, own});
   }
   const auto sequence =
-      options.ulysses == 1 ? nullptr : std::make_unique<SequenceGroup>(*comm, options.ulysses, options.model);
+      options.ulysses == 1 ? nullptr : std::make_unique<SequenceGroup>(*comm, options.ulysses, options.model.num_heads);
   if (size == 1) return simulation;  // an engine alone has no collectives
 
   Sharding sharding(store, comm, sharding_options(options, size));
   calls->clear();  // what making an engine takes, once
-  Transformer transformer(options.model, store, meta, dtype, &sharding, sequence.get());
+  Transformer transformer(options.model, store, meta, options.dtype, &sharding, sequence.get());
   const bool training = options.optim.has_value();
   // All sequences of an update are taken to have a gradient.
   sharding.agree(training ? std::vector<int64_t>{work.micro_batches, 0}

@@ -8,38 +8,6 @@
 
 namespace troupe {
 
-namespace {
-
-ShardingStrategy parse_strategy(const std::string& name) {
-  if (name == "full_shard") return ShardingStrategy::kFullShard;
-  if (name == "shard_grad_op") return ShardingStrategy::kShardGradOp;
-  if (name == "no_shard") return ShardingStrategy::kNoShard;
-  fail(ErrorCode::kInvalidArgument, "[fsdp] expected sharding full_shard, shard_grad_op or no_shard, got ",
-       name);
-}
-
-GradientReduction parse_reduction(const std::string& name) {
-  if (name == "micro_batch") return GradientReduction::kMicroBatch;
-  if (name == "mini_batch") return GradientReduction::kMiniBatch;
-  fail(ErrorCode::kInvalidArgument, "[fsdp] expected reduction micro_batch or mini_batch, got ", name);
-}
-
-int64_t shard_count(ShardingStrategy strategy, int64_t shard_size, int64_t size) {
-  if (strategy == ShardingStrategy::kNoShard) return 1;
-  if (shard_size == 0) return size;
-  require(shard_size > 0 && size % shard_size == 0, ErrorCode::kInvalidArgument,
-          "[fsdp] expected a number of ranks per copy that divides ", size, " ranks, got ", shard_size);
-  return shard_size;
-}
-
-}  // namespace
-
-ShardingOptions sharding_options(const EngineOptions& options, int64_t size) {
-  const ShardingStrategy strategy = parse_strategy(options.sharding);
-  return {strategy, shard_count(strategy, size == 1 ? 0 : options.shard_size, size), options.prefetch,
-          parse_reduction(options.reduction)};
-}
-
 Sharding::Sharding(ParameterStore& store, std::shared_ptr<Communicator> comm, const ShardingOptions& options)
     : store_(store), options_(options), comm_(std::move(comm)), gathered_(store.groups().size(), false) {
   const int64_t rank = comm_->rank();

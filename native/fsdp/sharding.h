@@ -1,3 +1,4 @@
+// A store's parameters over the ranks of a communicator, and the collectives that bring them together.
 #pragma once
 
 #include <map>
@@ -6,33 +7,11 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "engine/engine.h"
-#include "model/parameter_access.h"
-#include "model/parameter_store.h"
+#include "fsdp/sharding_options.h"
+#include "parameters/parameter_access.h"
+#include "parameters/parameter_store.h"
 
 namespace troupe {
-
-// full_shard (ZeRO-3): parameters are gathered for each block's forward and backward and freed after it.
-// shard_grad_op (ZeRO-2): they are gathered once per verb or optimiser step and kept until it ends.
-// no_shard: every rank holds everything, and only gradients are summed.
-// Masters, gradients and moments are sharded in the first two, over all ranks or (hybrid) over `shard_size`
-// neighbours, with as many copies as there are such groups.
-enum class ShardingStrategy { kFullShard, kShardGradOp, kNoShard };
-
-// When the ranks that share a copy sum their gradients. kMicroBatch: in the backward of each micro-batch; the
-// full gradient of one group at a time is all that exists. kMiniBatch: once, before the optimiser step; the
-// full gradients of all groups exist from the first backward on.
-enum class GradientReduction { kMicroBatch, kMiniBatch };
-
-struct ShardingOptions {
-  ShardingStrategy strategy = ShardingStrategy::kFullShard;
-  int64_t shard_count = 1;  // ranks that share one copy of the state
-  bool prefetch = false;    // gather ahead, at most the groups of one block
-  GradientReduction reduction = GradientReduction::kMicroBatch;
-};
-// The engine's words in a group of `size`. kInvalidArgument for words that are not known, and when the copies
-// do not come out even.
-ShardingOptions sharding_options(const EngineOptions& options, int64_t size);
 
 // The parameters of one store, spread over the ranks of a communicator (perhaps this one alone), and the
 // collectives that bring them together; what is kept on the host comes to the device here. Gradients are

@@ -6,7 +6,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/cpu/attention_kernels.h"
-#include "kernels/cuda/device_ops.h"
+#include "kernels/device_ops.h"
 
 // What the two passes of attention share: how heads and positions are cut into blocks, and where their rows
 // lie.
@@ -111,8 +111,8 @@ void load_positions(const Sequence& sequence, const Scalar* column, int64_t ld, 
 }
 
 // What a GPU does with its own kernels; null for everything else, and for what they cannot do.
-inline const kernels::cuda::DeviceOps* flash_attention(const AttentionSpec& spec, const at::Tensor& qkv) {
-  const kernels::cuda::DeviceOps* device = kernels::cuda::device_ops_for(qkv);
+inline const kernels::DeviceOps* flash_attention(const AttentionSpec& spec, const at::Tensor& qkv) {
+  const kernels::DeviceOps* device = kernels::device_ops_for(qkv);
   return device != nullptr && device->attention_fits(spec, qkv) ? device : nullptr;
 }
 

@@ -6,7 +6,7 @@
 #include "base/parallel.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/linear_log_prob_kernels.h"
-#include "kernels/cuda/device_ops.h"
+#include "kernels/device_ops.h"
 #include "kernels/gemm.h"
 #include "kernels/row_sums.h"
 
@@ -163,7 +163,7 @@ void write_rows(const at::Tensor& parts, int64_t begin, const LogProbRows& out) 
 void linear_log_prob_forward(const LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
                              const at::Tensor& targets, const LogProbRows& out) {
   if (!hidden.is_cpu()) {
-    const kernels::cuda::DeviceOps* device = kernels::cuda::device_ops_for(hidden);
+    const kernels::DeviceOps* device = kernels::device_ops_for(hidden);
     const auto forward =
         device != nullptr ? device->linear_log_prob_forward : linear_log_prob_forward_reference;
     return forward(spec, hidden, weight, targets, out);
@@ -185,7 +185,7 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
                               const RowGradients& gradients, const at::Tensor& d_hidden,
                               const at::Tensor& d_weight) {
   if (!hidden.is_cpu()) {
-    const kernels::cuda::DeviceOps* device = kernels::cuda::device_ops_for(hidden);
+    const kernels::DeviceOps* device = kernels::device_ops_for(hidden);
     const auto backward =
         device != nullptr ? device->linear_log_prob_backward : linear_log_prob_backward_reference;
     return backward(spec, hidden, weight, targets, rows, entropy_gradient, gradients, d_hidden, d_weight);

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu_dispatch.h"
-#include "kernels/cuda/device_ops.h"
+#include "kernels/device_ops.h"
 #include "kernels/reference.h"
 
 // Unpacks tensors into the arguments of the kernels of their device; a device without any gets the reference.
@@ -26,7 +26,7 @@ struct Op {
 // Null where there is only the reference.
 const RowKernels* kernels_for(const at::Tensor& x) {
   if (x.is_cpu()) return &kernels::row_kernels();
-  const kernels::cuda::DeviceOps* device = kernels::cuda::device_ops_for(x);
+  const kernels::DeviceOps* device = kernels::device_ops_for(x);
   return device != nullptr ? &device->rows : nullptr;
 }
 

@@ -4,8 +4,6 @@
 
 #include <cstdint>
 
-#include "model/model_config.h"
-
 // Row-local operations of the decoder. Each works on rows [n, ...] given by the caller, allocates
 // nothing, never spawns threads (the decoder runs them inside its own row tiles), and treats every
 // row alike whatever its neighbours hold. dtype float32 or bfloat16 (statistics and weight
@@ -13,6 +11,13 @@
 // of kernels/cuda in a build with CUDA; elsewhere the LibTorch reference of kernels/reference.h.
 //
 // Legend: n rows, H hidden, Q/K query/key heads, D head_dim, I intermediate.
+namespace troupe {
+
+enum class NormKind { kRms, kLayer };
+enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
+
+}  // namespace troupe
+
 namespace troupe::ops {
 
 struct NormSpec {

@@ -6,19 +6,19 @@
 
 #include "base/parallel.h"
 #include "kernels/cpu/sampling_kernels.h"
-#include "kernels/cuda/device_ops.h"
+#include "kernels/device_ops.h"
 
 namespace troupe::ops {
 
 using kernels::kSamplingBlock;
 
 bool scans_logits(const at::Tensor& logits) {
-  return logits.is_cpu() || kernels::cuda::device_ops_for(logits) != nullptr;
+  return logits.is_cpu() || kernels::device_ops_for(logits) != nullptr;
 }
 
 void scan_logits(const at::Tensor& logits, float inv_temperature, const at::Tensor& maxima,
                  const at::Tensor& sums) {
-  if (const auto* device = kernels::cuda::device_ops_for(logits))
+  if (const auto* device = kernels::device_ops_for(logits))
     return device->scan_logits(logits, inv_temperature, maxima, sums);
   const int64_t vocab = logits.size(1), blocks = maxima.size(1);
   const float* data = logits.const_data_ptr<float>();
@@ -37,7 +37,7 @@ void scan_logits(const at::Tensor& logits, float inv_temperature, const at::Tens
 }
 
 void gather_blocks(const at::Tensor& logits, const at::Tensor& index, const at::Tensor& out) {
-  if (const auto* device = kernels::cuda::device_ops_for(logits))
+  if (const auto* device = kernels::device_ops_for(logits))
     return device->gather_blocks(logits, index, out);
   const int32_t* pairs = index.const_data_ptr<int32_t>();
   for (int64_t i = 0; i < index.size(0); ++i) {

@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/engine.h"
+#include "base/metrics.h"
+#include "losses/loss_options.h"
 
 // The losses, written once, on per-token arrays over the whole local part of a mini-batch. They
 // return the value, the gradient by log-prob (and entropy / value) and the metrics; the engine

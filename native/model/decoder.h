@@ -4,9 +4,8 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <vector>
 
-#include "engine/engine.h"
 #include "model/model_config.h"
 
 // The rows-local pieces that the rollout uses; the packed forward/backward of training live beside them.

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "kernels/cuda/device_ops.h"
+#include "kernels/device_ops.h"
 
 namespace troupe {
 
@@ -75,7 +75,7 @@ void Linear::backward_input(const at::Tensor& dy, const at::Tensor& dx, const Pa
 
 void Linear::accumulate_grad(const at::Tensor& dy, const at::Tensor& x) const {
   if (bias_grad.defined()) bias_grad.add_(dy.sum(0, false, at::kFloat));
-  const auto* device = kernels::cuda::device_ops_for(dy);
+  const auto* device = kernels::device_ops_for(dy);
   if (device != nullptr && weight_grad.defined()) device->gemm(dy.t(), x, weight_grad, /*accumulate=*/true);
   const bool here = device == nullptr && weight_grad.defined();
   if (!here && adapters.empty()) return;

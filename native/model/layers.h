@@ -9,7 +9,8 @@
 #include "kernels/gemm.h"
 #include "kernels/ops.h"
 #include "model/adapter.h"
-#include "model/parameter_store.h"
+#include "model/model_config.h"
+#include "parameters/parameter_store.h"
 
 // The two parametrised layers of a decoder with explicit backward passes: rows-local forward and
 // input gradient, called on row tiles, and weight gradients over all rows at once.

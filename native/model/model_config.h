@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "kernels/ops.h"
+
 namespace troupe {
 
 enum class HeadKind { kLm, kValue };
-enum class NormKind { kRms, kLayer };
-enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
 enum class PositionKind { kRope, kLearned };
 
 struct MoeConfig {

@@ -2,11 +2,11 @@
 
 #include <vector>
 
-#include "engine/packing.h"
+#include "batch/packing.h"
 #include "model/block.h"
 #include "model/decoder.h"
-#include "model/parameter_access.h"
-#include "model/parameter_store.h"
+#include "parameters/parameter_access.h"
+#include "parameters/parameter_store.h"
 
 namespace troupe {
 

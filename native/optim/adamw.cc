@@ -1,3 +1,4 @@
+// AdamW and sums of squares over flat buffers: CPU kernels, CUDA kernels, or LibTorch where there is neither.
 #include "optim/adamw.h"
 
 #include <ATen/ATen.h>
@@ -8,7 +9,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu_dispatch.h"
-#include "kernels/cuda/device_ops.h"
+#include "kernels/device_ops.h"
 
 namespace troupe {
 
@@ -16,8 +17,6 @@ namespace {
 
 // Elements per unit of work: fixed, so that no result depends on the number of threads.
 constexpr int64_t kBlock = 16384;
-
-constexpr double kPi = 3.14159265358979323846;
 
 template <typename Body>
 void for_each_block(int64_t count, const Body& body) {
@@ -46,28 +45,10 @@ void adamw_reference(const AdamWBuffers& buffers, const kernels::AdamWConstants&
 
 }  // namespace
 
-double learning_rate(const AdamWOptions& options, int64_t step) {
-  const bool cosine = options.schedule == "cosine";
-  require(cosine || options.schedule == "constant", ErrorCode::kInvalidArgument,
-          "[optim] unknown learning-rate schedule '", options.schedule, "'; known: constant, cosine");
-  if (step < options.warmup_steps) {
-    return options.lr * static_cast<double>(step) / static_cast<double>(options.warmup_steps);
-  }
-  if (!cosine) return options.lr;
-  require(options.total_steps > 0, ErrorCode::kInvalidArgument,
-          "[optim] the cosine schedule needs the total number of steps but got ", options.total_steps);
-  const int64_t length = std::max<int64_t>(1, options.total_steps - options.warmup_steps);
-  // verl's formula would rise again past the end; it stays at the minimum here.
-  const double progress =
-      std::min(1.0, static_cast<double>(step - options.warmup_steps) / static_cast<double>(length));
-  const double low = options.min_lr_ratio;
-  return options.lr * std::max(low, std::cos(kPi * progress) * (1 - low) / 2 + (1 + low) / 2);
-}
-
 double sum_of_squares(const at::Tensor& flat) {
   if (flat.is_meta()) return 0;  // a simulation: shapes without values
   check_flat("gradient", flat, at::kFloat, flat.numel());
-  if (const auto* device = kernels::cuda::device_ops_for(flat)) {
+  if (const auto* device = kernels::device_ops_for(flat)) {
     return device->rows.optim.sum_of_squares(flat.const_data_ptr<float>(), flat.numel());
   }
   if (!flat.is_cpu()) return at::sum(at::square(flat.to(at::kDouble))).item<double>();
@@ -103,7 +84,7 @@ void adamw_step(const AdamWBuffers& buffers, const AdamWOptions& options, double
   constants.step_size = static_cast<float>(lr / correction1);
   constants.inverse_sqrt_bias_correction2 = static_cast<float>(1 / std::sqrt(correction2));
   constants.eps = static_cast<float>(options.eps);
-  const auto* device = kernels::cuda::device_ops_for(buffers.param);
+  const auto* device = kernels::device_ops_for(buffers.param);
   if (!buffers.param.is_cpu() && device == nullptr) return adamw_reference(buffers, constants);
 
   float* param = buffers.param.mutable_data_ptr<float>();

@@ -4,15 +4,21 @@
 
 #include <cstdint>
 
-#include "engine/engine.h"
+#include "optim/schedule.h"
 
 // AdamW over flat float32 buffers (Loshchilov & Hutter 2019, arXiv:1711.05101; torch.optim.AdamW's
 // arithmetic: decoupled decay first, then the bias-corrected step).
 namespace troupe {
 
-// Learning rate of step `step` (0-based count of steps already taken). constant and cosine with
-// linear warm-up, verl's formulas (utils/torch_functional): see docs/numerics.md.
-double learning_rate(const AdamWOptions& options, int64_t step);
+struct AdamWOptions {
+  double lr = 1e-6;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;
+  double grad_clip = 1.0;  // global L2 norm
+  Schedule schedule;
+};
 
 // Accumulated in double in a fixed order; NaN/inf propagate.
 double sum_of_squares(const at::Tensor& flat);

@@ -8,7 +8,7 @@
 #include "base/parallel.h"
 #include "kernels/cpu/decode_attention_kernels.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/cuda/device_ops.h"
+#include "kernels/device_ops.h"
 
 TROUPE_DECLARE_TABLES(DecodeAttentionKernels, decode_attention_table)
 
@@ -68,10 +68,10 @@ void attend_head(const ops::AttentionSpec& spec, const KvCache& cache, int64_t l
   (cache.dtype() == at::kFloat ? kernels.attend_float32 : kernels.attend_bfloat16)(task);
 }
 
-void attend_on_gpu(const kernels::cuda::DeviceOps& device, const ops::AttentionSpec& spec,
+void attend_on_gpu(const kernels::DeviceOps& device, const ops::AttentionSpec& spec,
                    const KvCache& cache, int64_t layer, const DecodeRows& rows, const at::Tensor& qkv,
                    const at::Tensor& out) {
-  device.decode_attention({.qkv = qkv,
+  device.paged_attention({.qkv = qkv,
                            .out = out,
                            .pages = rows.pages(),
                            .lengths = rows.lengths(),
@@ -114,8 +114,8 @@ void decode_attention(const ops::AttentionSpec& spec, const KvCache& cache, int6
                       const DecodeRows& step, const at::Tensor& qkv, const at::Tensor& out) {
   const std::vector<CachedKeys>& rows = step.rows();
   if (!cache.device().is_cpu()) {
-    const auto* device = kernels::cuda::device_ops_for(qkv);
-    if (device && spec.head_dim <= kernels::cuda::kMaxDecodeHeadDim)
+    const auto* device = kernels::device_ops_for(qkv);
+    if (device && spec.head_dim <= kernels::kMaxPagedHeadDim)
       return attend_on_gpu(*device, spec, cache, layer, step, qkv, out);
     return decode_attention_reference(spec, cache, layer, rows, qkv, out);
   }

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <functional>
 
-#include "engine/engine.h"
 #include "model/decoder.h"
+#include "rollout/samples.h"
 
 namespace troupe {
 
@@ -16,7 +16,7 @@ struct GenerateLimits {
   int64_t logits_bytes = int64_t{64} << 20;   // of the logits that exist at once
 };
 
-// Batched sampling with a KV cache. See engine.h for the shapes; `check_abort` is called once per decoding
+// Batched sampling with a KV cache. See rollout/samples.h for the shapes; `check_abort` is called once per decoding
 // step and throws to end the run.
 //
 // Samples run in the order of the batch; one that ends (a stop token, which is kept, or

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "engine/engine.h"
 #include "model/model_config.h"
+#include "rollout/samples.h"
 
 namespace troupe {
 

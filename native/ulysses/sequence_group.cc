@@ -10,12 +10,12 @@ namespace troupe {
 
 namespace {
 
-std::unique_ptr<Communicator> neighbours(Communicator& comm, int64_t size, const ModelConfig& model) {
+std::unique_ptr<Communicator> neighbours(Communicator& comm, int64_t size, int64_t num_heads) {
   require(size > 0 && comm.size() % size == 0, ErrorCode::kInvalidArgument,
           "[ulysses] expected a number of ranks per sequence that divides ", comm.size(),
           comm.size() == 1 ? " rank, got " : " ranks, got ", size);
-  require(model.num_heads % size == 0, ErrorCode::kInvalidArgument,
-          "[ulysses] expected a number of ranks per sequence that divides the ", model.num_heads,
+  require(num_heads % size == 0, ErrorCode::kInvalidArgument,
+          "[ulysses] expected a number of ranks per sequence that divides the ", num_heads,
           " attention heads of the model, got ", size);
   const int64_t first = comm.rank() / size * size;
   std::vector<int64_t> ranks(static_cast<size_t>(size));
@@ -55,8 +55,8 @@ at::Tensor side_by_side(const at::Tensor& parts) {
 
 }  // namespace
 
-SequenceGroup::SequenceGroup(Communicator& comm, int64_t size, const ModelConfig& model)
-    : comm_(neighbours(comm, size, model)) {}
+SequenceGroup::SequenceGroup(Communicator& comm, int64_t size, int64_t num_heads)
+    : comm_(neighbours(comm, size, num_heads)) {}
 
 ops::AttentionSpec SequenceGroup::own_heads(const ops::AttentionSpec& spec) const {
   ops::AttentionSpec own = spec;

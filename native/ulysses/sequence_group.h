@@ -7,7 +7,6 @@
 
 #include "comm/communicator.h"
 #include "kernels/attention.h"
-#include "model/model_config.h"
 
 namespace troupe {
 
@@ -22,7 +21,7 @@ class SequenceGroup {
  public:
   // The ranks [k * size, (k + 1) * size) of `comm`, this one among them. Every rank of `comm` at the same
   // time. kInvalidArgument when the ranks do not divide into such groups or the query heads over their ranks.
-  SequenceGroup(Communicator& comm, int64_t size, const ModelConfig& model);
+  SequenceGroup(Communicator& comm, int64_t size, int64_t num_heads);
 
   int64_t size() const { return comm_->size(); }
   int64_t rank() const { return comm_->rank(); }

@@ -119,26 +119,21 @@ TEST(a_zero_gradient_only_decays) {
 }
 
 TEST(learning_rates) {
-  AdamWOptions constant;
-  constant.lr = 2;
-  CHECK(learning_rate(constant, 0) == 2 && learning_rate(constant, 1000) == 2);
+  Schedule constant;
+  CHECK(learning_rate(constant, 2, 0) == 2 && learning_rate(constant, 2, 1000) == 2);
   constant.warmup_steps = 4;
-  CHECK(learning_rate(constant, 0) == 0 && learning_rate(constant, 1) == 0.5 &&
-        learning_rate(constant, 4) == 2);
+  CHECK(learning_rate(constant, 2, 0) == 0 && learning_rate(constant, 2, 1) == 0.5 &&
+        learning_rate(constant, 2, 4) == 2);
 
-  AdamWOptions cosine = constant;
-  cosine.schedule = "cosine";
-  cosine.total_steps = 12;
-  cosine.min_lr_ratio = 0.1;
-  CHECK_CLOSE(learning_rate(cosine, 2), 1.0, 1e-15);
-  CHECK_CLOSE(learning_rate(cosine, 4), 2.0, 1e-15);
-  CHECK_CLOSE(learning_rate(cosine, 8), 2 * 0.55, 1e-12);
-  CHECK_CLOSE(learning_rate(cosine, 12), 0.2, 1e-12);
-  CHECK_CLOSE(learning_rate(cosine, 20), 0.2, 1e-12);
-  cosine.total_steps = -1;
-  CHECK_THROWS(learning_rate(cosine, 5), "total number of steps");
-  cosine.schedule = "linear";
-  CHECK_THROWS(learning_rate(cosine, 0), "unknown learning-rate schedule 'linear'");
+  const Schedule cosine{parse_schedule("cosine"), 4, 12, 0.1};
+  CHECK_CLOSE(learning_rate(cosine, 2, 2), 1.0, 1e-15);
+  CHECK_CLOSE(learning_rate(cosine, 2, 4), 2.0, 1e-15);
+  CHECK_CLOSE(learning_rate(cosine, 2, 8), 2 * 0.55, 1e-12);
+  CHECK_CLOSE(learning_rate(cosine, 2, 12), 0.2, 1e-12);
+  CHECK_CLOSE(learning_rate(cosine, 2, 20), 0.2, 1e-12);
+  CHECK_THROWS(parse_schedule("linear"), "unknown learning-rate schedule 'linear'");
+  const Schedule endless{ScheduleKind::kCosine, 4, -1, 0.1};
+  CHECK_THROWS(validate(endless), "total number of steps");
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include "comm/rendezvous.h"
 #include "base/parallel.h"
 #include "kernels/attention_reference.h"
-#include "kernels/cuda/device_ops.h"
+#include "kernels/device_ops.h"
 #include "kernels/linear_log_prob.h"
 #include "kernels/reference.h"
 #include "model/adapter.h"
@@ -240,8 +240,8 @@ TEST(gemm_adds_bfloat16_and_float32_products_to_a_float32_matrix) {
            {std::pair(a, b), std::pair(a_t, b), std::pair(a, b_t), std::pair(a_t, b_t)}) {
         const at::Tensor out = on_gpu(at::ones({m, n})), fresh = poisoned({m, n}, at::kFloat);
         const at::Tensor product = at::mm(wide(left), wide(right));
-        kernels::cuda::device_ops()->gemm(left, right, out, true);
-        kernels::cuda::device_ops()->gemm(left, right, fresh, false);
+        kernels::device_ops()->gemm(left, right, out, true);
+        kernels::device_ops()->gemm(left, right, fresh, false);
         check_near(out, product + 1, 1e-5, named("gemm accumulating", type, m, n));
         check_near(fresh, product, 1e-5, named("gemm", type, m, n));
       }
@@ -447,9 +447,9 @@ TEST(nccl_moves_data_of_the_device_and_of_the_host) {
 }  // namespace
 
 int main() {
-  if (kernels::cuda::device_ops() == nullptr || !at::hasCUDA()) {
+  if (kernels::device_ops() == nullptr || !at::hasCUDA()) {
     std::printf("skipped: %s\n0 passed, 0 failed\n",
-                kernels::cuda::device_ops() == nullptr ? "a build without CUDA" : "no GPU");
+                kernels::device_ops() == nullptr ? "a build without CUDA" : "no GPU");
     return 77;  // SKIP_RETURN_CODE in CMakeLists.txt
   }
   return test::run_all();

@@ -1,4 +1,4 @@
-#include "kernels/cuda/device_ops.h"
+#include "kernels/device_ops.h"
 #include "ranks.h"
 #include "sharded_head.h"
 
@@ -104,9 +104,9 @@ TEST(shards_on_a_gpu_give_what_the_whole_gives) {
 }  // namespace
 
 int main() {
-  if (kernels::cuda::device_ops() == nullptr || !at::hasCUDA()) {
+  if (kernels::device_ops() == nullptr || !at::hasCUDA()) {
     std::printf("skipped: %s\n0 passed, 0 failed\n",
-                kernels::cuda::device_ops() == nullptr ? "a build without CUDA" : "no GPU");
+                kernels::device_ops() == nullptr ? "a build without CUDA" : "no GPU");
     return 77;  // SKIP_RETURN_CODE in CMakeLists.txt
   }
   return test::run_all();

@@ -4,7 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include "check.h"
-#include "kernels/cuda/device_ops.h"
+#include "kernels/device_ops.h"
 #include "toy_decoder.h"
 
 using namespace troupe;
@@ -95,7 +95,7 @@ TEST(kernel_equals_reference) {
 
 // On a machine without a GPU, or in a build without CUDA, there is nothing to compare.
 TEST(gpu_kernel_equals_reference) {
-  if (kernels::cuda::device_ops() == nullptr || !at::hasCUDA()) {
+  if (kernels::device_ops() == nullptr || !at::hasCUDA()) {
     std::printf("  no GPU: not compared\n");
     return;
   }

@@ -33,7 +33,7 @@ EngineOptions deep(const std::string& dtype = "float32") {
   c.num_layers = kLayers;
   c.intermediate_size = 512;
   c.sliding_windows.assign(kLayers, 0);
-  options.dtype = dtype;
+  options.dtype = parse_dtype(dtype);
   options.gradient_checkpointing = true;
   options.max_tokens = 64;
   return options;

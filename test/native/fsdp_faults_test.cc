@@ -89,7 +89,7 @@ std::vector<std::string> lose_rank_1(const std::string& phase, const std::string
   std::vector<std::string> errors(kRanks);
   std::vector<std::thread> threads;
   EngineOptions options = options_of("qwen3", HeadKind::kLm);
-  options.sharding = sharding;
+  options.sharding = parse_sharding_strategy(sharding);
   options.prefetch = prefetch;
   for (int64_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {

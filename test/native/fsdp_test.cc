@@ -149,7 +149,7 @@ TEST(gradients_that_are_summed_once_per_mini_batch_are_sent_once) {
   const std::vector<ParameterInfo> parameters = create_engine(options)->parameters();
   for (const Spread& spread : {Spread{2, "full_shard"}, Spread{3, "shard_grad_op"}}) {
     const auto sent = [&](const std::string& reduction) {
-      options.reduction = reduction;
+      options.reduction = parse_reduction(reduction);
       return train_sharded(options, round_robin(spread.size), spread, 1)[0].bytes_sent;
     };
     const int64_t often = sent("micro_batch");
@@ -174,7 +174,7 @@ TEST(tied_embeddings_and_experts) {
 TEST(bfloat16_computes_on_gathered_copies_of_float32_masters) {
   for (const std::string sharding : {"full_shard", "no_shard"}) {
     EngineOptions options = options_of("qwen3", HeadKind::kLm);
-    options.dtype = "bfloat16";
+    options.dtype = parse_dtype("bfloat16");
     compare(options, round_robin(2), {2, sharding}, 3, 1e-4);
   }
 }
@@ -191,9 +191,8 @@ TEST(unequal_and_empty_shares_do_not_change_the_result) {
 }
 
 TEST(strategies_that_make_no_sense_are_refused) {
-  const auto message = [](const std::string& sharding, int64_t shard_size) {
+  const auto message = [](int64_t shard_size) {
     EngineOptions options = options_of("qwen3", HeadKind::kLm);
-    options.sharding = sharding;
     options.shard_size = shard_size;
     const auto rendezvous = Rendezvous::open();
     const auto join = [&](int64_t rank) {
@@ -210,8 +209,9 @@ TEST(strategies_that_make_no_sense_are_refused) {
     }
     return std::string("(nothing thrown)");
   };
-  CHECK(message("zero", 0) == "[fsdp] expected sharding full_shard, shard_grad_op or no_shard, got zero");
-  CHECK(message("full_shard", 3) == "[fsdp] expected a number of ranks per copy that divides 2 ranks, got 3");
+  CHECK_THROWS(parse_sharding_strategy("zero"),
+               "[fsdp] expected sharding full_shard, shard_grad_op or no_shard, got zero");
+  CHECK(message(3) == "[fsdp] expected a number of ranks per copy that divides 2 ranks, got 3");
 }
 
 TEST_MAIN()

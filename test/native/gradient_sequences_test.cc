@@ -1,4 +1,4 @@
-#include "engine/packing.h"
+#include "batch/packing.h"
 #include "long_training.h"
 
 using namespace troupe;
@@ -145,7 +145,7 @@ TEST(a_prompt_is_not_computed_twice_to_save_less_than_it_costs) {
 TEST(ranks_that_have_none_take_part) {
   for (const std::string sharding : {"full_shard", "shard_grad_op", "no_shard"}) {
     EngineOptions options = long_options("qwen3", HeadKind::kLm);
-    options.sharding = sharding;
+    options.sharding = parse_sharding_strategy(sharding);
     options.prefetch = sharding == "full_shard";
     for (const auto& still : {kPrompt, kMiniBatch, kSecondRank}) compare(options, 2, round_robin(2), still);
   }
@@ -153,7 +153,7 @@ TEST(ranks_that_have_none_take_part) {
 
 TEST(gradients_that_are_not_there_are_not_sent) {
   EngineOptions options = long_options("qwen3", HeadKind::kLm);
-  options.sharding = "full_shard";
+  options.sharding = parse_sharding_strategy("full_shard");
   for (const auto& [plain, told] : compare(options, 2, round_robin(2), kMiniBatch))
     CHECK(told.bytes_sent < 0.8 * static_cast<double>(plain.bytes_sent));
 }
@@ -161,7 +161,7 @@ TEST(gradients_that_are_not_there_are_not_sent) {
 TEST(sequence_groups) {
   EngineOptions options = long_options("qwen3", HeadKind::kLm);
   options.ulysses = 2;
-  options.sharding = "full_shard";
+  options.sharding = parse_sharding_strategy("full_shard");
   for (const std::string mode : {"vanilla", "gspo"}) {
     compare(options, 4, round_robin(2), kPrompt, mode);
     compare(options, 4, round_robin(2), kSecondRank, mode);

@@ -66,7 +66,7 @@ void compare_everywhere(HeadKind head, const std::string& reduction) {
   EngineOptions options = options_of("qwen3", head);
   const auto alone = create_engine(options);
   const Outcome expected = train(*alone, head, share_of(0, std::vector<int64_t>(kSequences, 0)), 10);
-  options.reduction = reduction;
+  options.reduction = parse_reduction(reduction);
   const size_t start = head == HeadKind::kLm ? 0 : 1;
   for (size_t place = 0; place < spreads.size(); ++place) {
     if (!exhaustive && reduction == "mini_batch" && place % 2 != start) continue;
@@ -123,7 +123,7 @@ TEST(bfloat16_experts_tied_embeddings_and_adapters) {
     EngineOptions options = options_of(variant == "lora" ? "qwen3" : variant, HeadKind::kLm);
     if (variant == "lora") options.lora = adapters(options.model);
     for (const std::string dtype : {"float32", "bfloat16"}) {
-      options.dtype = dtype;
+      options.dtype = parse_dtype(dtype);
       for (const Spread& spread : {Spread{1, "full_shard"}, Spread{2, "full_shard"}, Spread{2, "no_shard"}}) {
         const auto owners = round_robin(spread.size);
         check_equal(train_sharded(with(options, {"", kAll, true}), owners, spread, 3),
@@ -137,7 +137,7 @@ TEST(ranks_without_data_and_delays_change_nothing) {
   const std::vector<int64_t> owners{1, 1, 1, 1, 1, 1, 0, 1};  // rank 2 has nothing at all
   for (const std::string reduction : {"micro_batch", "mini_batch"}) {
     EngineOptions options = options_of("qwen3", HeadKind::kLm);
-    options.reduction = reduction;
+    options.reduction = parse_reduction(reduction);
     for (Spread spread : {Spread{3, "full_shard"}, Spread{3, "shard_grad_op"}, Spread{4, "full_shard", 2}}) {
       const std::vector<Outcome> plain = train_sharded(options, owners, spread, 3);
       spread.delays = true;
@@ -149,7 +149,7 @@ TEST(ranks_without_data_and_delays_change_nothing) {
 TEST(state_that_is_moved_between_phases_comes_back_by_itself) {
   for (const std::string dtype : {"float32", "bfloat16"}) {
     EngineOptions options = options_of("qwen3", HeadKind::kLm);
-    options.dtype = dtype;
+    options.dtype = parse_dtype(dtype);
     const Share share = share_of(0, std::vector<int64_t>(kSequences, 0));
     const auto still = create_engine(options);
     const auto moved = create_engine(options);
@@ -200,8 +200,7 @@ TEST(a_verb_that_fails_leaves_state_on_the_host_as_it_was) {
 
 TEST(moves_and_words_that_make_no_sense_are_refused) {
   EngineOptions options = options_of("qwen3", HeadKind::kLm);
-  options.reduction = "epoch";
-  CHECK_THROWS(create_engine(options), "expected reduction micro_batch or mini_batch, got epoch");
+  CHECK_THROWS(parse_reduction("epoch"), "expected reduction micro_batch or mini_batch, got epoch");
   options = options_of("qwen3", HeadKind::kLm);
   options.optim.reset();
   const auto frozen = create_engine(options);

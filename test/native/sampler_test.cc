@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "check.h"
-#include "kernels/cuda/device_ops.h"
+#include "kernels/device_ops.h"
 #include "kernels/sampling.h"
 #include "rollout/random.h"
 #include "rollout/row_sampler.h"
@@ -225,7 +225,7 @@ TEST(only_blocks_that_hold_candidates_are_read) {
 
 // On a machine without a GPU, or in a build without CUDA, there is nothing to compare.
 TEST(a_gpu_scans_and_samples_as_the_cpu_does) {
-  if (kernels::cuda::device_ops() == nullptr || !at::hasCUDA()) {
+  if (kernels::device_ops() == nullptr || !at::hasCUDA()) {
     std::printf("  no GPU: not compared\n");
     return;
   }

@@ -112,7 +112,7 @@ inline Outcome train(Engine& engine, HeadKind head, const Share& share, int64_t 
 inline std::vector<Outcome> train_sharded(EngineOptions options, const std::vector<int64_t>& owners,
                                           const Spread& spread, int64_t updates) {
   const int64_t size = spread.size;
-  options.sharding = spread.sharding;
+  options.sharding = parse_sharding_strategy(spread.sharding);
   options.shard_size = spread.shard_size;
   const auto rendezvous = Rendezvous::open();
   std::vector<Outcome> outcomes(static_cast<size_t>(size));

@@ -34,8 +34,8 @@ EngineOptions options_of(const std::string& sharding, const std::string& dtype) 
   options.max_tokens = kLength;  // one sequence per micro-batch
   options.optim = AdamWOptions{};
   options.num_threads = 1;
-  options.sharding = sharding;
-  options.dtype = dtype;
+  options.sharding = parse_sharding_strategy(sharding);
+  options.dtype = parse_dtype(dtype);
   return options;
 }
 
@@ -98,7 +98,7 @@ TEST(what_is_simulated_is_what_ranks_hold_and_send) {
       EngineOptions options = options_of(sharding, size == 3 ? "bfloat16" : "float32");
       if (size == 4 && sharding != "no_shard") options.shard_size = 2;
       options.prefetch = size > 2;
-      if (size == 3) options.reduction = "mini_batch";
+      if (size == 3) options.reduction = parse_reduction("mini_batch");
       options.offload = {size == 3, size == 4, size > 2};
       const std::vector<Measured> measured = measure(options, size);
       for (int64_t rank = 0; rank < size; ++rank) {

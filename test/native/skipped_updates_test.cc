@@ -104,9 +104,9 @@ TEST(all_ranks_skip_what_one_of_them_cannot_use) {
                               {"no_shard", 0, "micro_batch"},
                               {"shard_grad_op", 2, "micro_batch"}}) {
     EngineOptions options = options_of("qwen3", HeadKind::kLm);
-    options.sharding = layout.sharding;
+    options.sharding = parse_sharding_strategy(layout.sharding);
     options.shard_size = layout.shard_size;
-    options.reduction = layout.reduction;
+    options.reduction = parse_reduction(layout.reduction);
     check_all(4, [&](Communicator& comm) {
       const auto engine = create_engine(options, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}));
       const Share share = share_of(comm.rank(), {0, 1, 2, 3, 0, 1, 2, 3});

@@ -6,9 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/packing.h"
+#include "batch/packing.h"
 #include "base/parallel.h"
 #include "kernels/linear_log_prob.h"
+#include "model/decoder_layout.h"
 #include "model/transformer.h"
 #include "small_model.h"
 
@@ -42,7 +43,7 @@ struct SmallModel {
   explicit SmallModel(const ModelConfig& c, const std::optional<LoraOptions>& lora = std::nullopt,
                       at::ScalarType dtype = at::kFloat)
       : config(c),
-        store(config, at::kCPU, dtype, true, 7, {}, lora),
+        store(decoder_layout(config, lora), at::kCPU, dtype, true, 7),
         transformer(config, store, at::kCPU, dtype) {
     store.initialize_missing();
     for (const Parameter& p : store.all()) {  // larger than the usual start, so that every part matters

@@ -105,7 +105,7 @@ void compare_everywhere(HeadKind head) {
       const Spread& spread = spreads[i];
       EngineOptions options = long_options("qwen3", head);
       options.ulysses = spread.ulysses;
-      options.sharding = spread.sharding;
+      options.sharding = parse_sharding_strategy(spread.sharding);
       options.shard_size = spread.shard_size;
       options.gradient_checkpointing = combination % 2 == 1;
       options.max_tokens = combination < 2 ? kAccumulating : kAtOnce;
@@ -165,7 +165,7 @@ TEST(with_prefetch_offload_and_one_reduction) {
     options.gradient_checkpointing = checkpointing;
     options.ulysses = 2;
     options.prefetch = true;
-    options.reduction = checkpointing ? "mini_batch" : "micro_batch";
+    options.reduction = parse_reduction(checkpointing ? "mini_batch" : "micro_batch");
     options.offload = {true, true, true};
     Task task;
     task.updates = 3;
@@ -175,7 +175,7 @@ TEST(with_prefetch_offload_and_one_reduction) {
 
 TEST(bfloat16) {
   EngineOptions options = long_options("qwen3", HeadKind::kLm);
-  options.dtype = "bfloat16";
+  options.dtype = parse_dtype("bfloat16");
   options.model.num_kv_heads = 1;
   options.ulysses = 2;
   Task task;
@@ -224,7 +224,7 @@ TEST(unequal_and_empty_shares_do_not_change_the_result) {
   for (const std::string sharding : {"full_shard", "no_shard"}) {
     EngineOptions options = long_options("qwen3", HeadKind::kLm);
     options.ulysses = 2;
-    options.sharding = sharding;
+    options.sharding = parse_sharding_strategy(sharding);
     Task task;
     task.updates = 3;
     compare(options, 6, owners, task);

@@ -39,7 +39,7 @@ TEST(bytes_sent_are_the_theoretical_volume) {
     for (const int64_t size : {2, 3}) {
       EngineOptions options = long_options("qwen3", HeadKind::kLm);
       options.max_tokens = kAtOnce;
-      options.sharding = "no_shard";
+      options.sharding = parse_sharding_strategy("no_shard");
       options.gradient_checkpointing = checkpointing;
       Task task;
       task.updates = 1;
@@ -69,7 +69,7 @@ TEST(what_is_simulated_is_what_ranks_send) {
       EngineOptions options = long_options("qwen3", head);
       options.max_tokens = 2 * kAtOnce;
       options.model.num_kv_heads = 1;
-      options.sharding = sharding;
+      options.sharding = parse_sharding_strategy(sharding);
       options.gradient_checkpointing = head == HeadKind::kLm;
       options.ulysses = 2;
       on_ranks(4, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
@@ -188,7 +188,7 @@ TEST(a_rank_that_is_lost_while_attention_exchanges_is_named) {
   for (const std::string phase : {"forward", "backward"}) {
     EngineOptions options = long_options("qwen3", HeadKind::kLm);
     options.ulysses = 2;
-    options.sharding = "no_shard";
+    options.sharding = parse_sharding_strategy("no_shard");
     options.gradient_checkpointing = phase == "backward";
     std::vector<std::string> errors(4);
     on_ranks(4, [&](int64_t rank, std::unique_ptr<Communicator> direct) {

@@ -2,7 +2,7 @@ import type { NativeModelConfig } from '../native/bridge';
 import type { Family } from './hf_schema';
 
 /**
- * One Hugging Face tensor and where it lies in Troupe's parameters (native/model/parameters.h): rows [row, row + rows) of
+ * One Hugging Face tensor and where it lies in Troupe's parameters (native/model/decoder_layout.h): rows [row, row + rows) of
  * `param`, stored transposed in the file when `transpose` (GPT-2's Conv1D).
  */
 export interface TensorMapping {

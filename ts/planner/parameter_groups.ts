@@ -1,7 +1,7 @@
 import { type TensorMapping, tensorMapping } from '../model/tensor_names';
 import type { NativeModelConfig } from '../native/bridge';
 
-/** Parameters that lie in one flat buffer, as native/model/parameter_store.cc groups them. */
+/** Parameters that lie in one flat buffer, as native/parameters/parameter_store.cc groups them. */
 export interface ParameterGroup {
   /** 'embed', 'layers.0', ..., 'head' (final norm and head); with adapters 'value_head' and 'layers.0.lora', ... */
   name: string;

@@ -1,4 +1,4 @@
-// Parameters, gradients and optimiser state of one rank, from native/model/parameter_store.cc and native/fsdp/sharding.cc.
+// Parameters, gradients and optimiser state of one rank, from native/parameters/parameter_store.cc and native/fsdp/sharding.cc.
 import type { TensorMapping } from '../model/tensor_names';
 import type { NativeModelConfig, NativeStateKinds, Reduction } from '../native/bridge';
 import type { Machine } from './decoder_memory';

@@ -1,5 +1,5 @@
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/device_ops.h"
+#include "kernels/cuda/tables.h"
 
 // SwiGLU and its relatives: act(gate) * up and the gradient by both in one pass over memory, where LibTorch's
 // operations make several with temporaries. Formulas: cpu/activation.kernel.cc.

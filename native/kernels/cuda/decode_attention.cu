@@ -190,7 +190,7 @@ void launch(const Args& a, int64_t rows) {
 
 }  // namespace
 
-void decode_attention(const DecodeAttention& task) {
+void decode_attention(const PagedAttention& task) {
   const int64_t rows = task.pages.size(0);
   if (rows == 0) return;
   const int64_t groups = task.num_heads / task.num_kv_heads;

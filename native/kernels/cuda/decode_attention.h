@@ -1,27 +1,11 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
+#include "kernels/paged_attention.h"
 
 namespace troupe::kernels::cuda {
 
-// One layer of a decoding step on paged keys and values (rollout/kv_cache.h), all rows in one launch.
-struct DecodeAttention {
-  at::Tensor qkv;       // [>= rows, (Q+2K)*D] float32 or bfloat16, rows contiguous
-  at::Tensor out;       // [>= rows, Q*D]
-  at::Tensor pages;     // [rows, max pages] int64: addresses, the prompt's pages first
-  at::Tensor lengths;   // [rows, 2] int32: positions of the prompt, positions in all
-  int64_t layer_bytes;  // from the start of a page to the layer's first head
-  int64_t num_heads, num_kv_heads, head_dim;
-  int64_t window;        // 0 = everything
-  float scale, softcap;  // softcap 0 = off
-};
-
 // Stores the key and value of each row at its last position, then lets its queries attend. Softmax and sums
 // are in float32, in an order that depends on the row's own length alone.
-void decode_attention(const DecodeAttention& task);
-
-constexpr int64_t kMaxDecodeHeadDim = 256;
+void decode_attention(const PagedAttention& task);
 
 }  // namespace troupe::kernels::cuda

@@ -1,23 +1,29 @@
-#include "kernels/cuda/device_ops.h"
+// The table through which the rest of the core reaches the CUDA kernels.
+#include "kernels/device_ops.h"
 
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/decode_attention.h"
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/linear_log_prob.h"
+#include "kernels/cuda/sampling.h"
+#include "kernels/cuda/tables.h"
 
-namespace troupe::kernels::cuda {
+namespace troupe::kernels {
 
 const DeviceOps* device_ops() {
   static const DeviceOps ops{
-      {norm_table, rotary_table, activation_table, optim_table},
-      gemm,
-      linear_log_prob_forward,
-      linear_log_prob_backward,
-      flash_attention_fits,
-      flash_attention_forward,
-      flash_attention_backward,
-      decode_attention,
-      scan_logits,
-      gather_blocks,
+      {cuda::norm_table, cuda::rotary_table, cuda::activation_table, cuda::optim_table},
+      cuda::gemm,
+      cuda::linear_log_prob_forward,
+      cuda::linear_log_prob_backward,
+      cuda::flash_attention_fits,
+      cuda::flash_attention_forward,
+      cuda::flash_attention_backward,
+      cuda::decode_attention,
+      cuda::scan_logits,
+      cuda::gather_blocks,
   };
   return &ops;
 }
 
-}  // namespace troupe::kernels::cuda
+}  // namespace troupe::kernels

@@ -1,5 +1,5 @@
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/device_ops.h"
+#include "kernels/cuda/tables.h"
 
 // RMSNorm and LayerNorm, one block per row; the formulas are those of cpu/norm.kernel.cc.
 namespace troupe::kernels::cuda {

@@ -1,7 +1,7 @@
 #include <vector>
 
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/device_ops.h"
+#include "kernels/cuda/tables.h"
 
 // AdamW in one pass over memory (gradient scaling, both moments, decay, step, bfloat16 copy of the new
 // weight), and the sum of squares without a double copy of the gradient. The step is bound by memory, and

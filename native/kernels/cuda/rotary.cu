@@ -1,5 +1,5 @@
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/device_ops.h"
+#include "kernels/cuda/tables.h"
 
 // q/k RMSNorm and rotary embedding in place, one warp per row and head: a lane reads and writes both halves
 // of its pairs, so nothing is overwritten that another lane still needs. Formulas: cpu/rotary.kernel.cc.

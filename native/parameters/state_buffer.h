@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "fsdp/flat_buffer.h"
+#include "parameters/flat_buffer.h"
 
 namespace troupe {
 

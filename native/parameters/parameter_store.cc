@@ -1,10 +1,9 @@
-#include "model/parameter_store.h"
+#include "parameters/parameter_store.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "model/parameters.h"
 
 namespace troupe {
 
@@ -20,64 +19,24 @@ int64_t element_count(const std::vector<int64_t>& shape) {
   return count;
 }
 
-const std::string kAdapters = ".lora";
-
-bool is_adapter(const std::string& name) {
-  return name.find(kAdapters + "_") != std::string::npos;
-}
-
-// "layers.3.attn.out.weight" -> "layers.3"; embeddings -> "embed"; the rest -> "head".
-// Adapters: "layers.3.attn.qkv.q_proj.lora_a" -> "layers.3.lora".
-std::string group_of(const std::string& name) {
-  if (name.rfind("layers.", 0) == 0) {
-    const std::string layer = name.substr(0, name.find('.', 7));
-    return is_adapter(name) ? layer + kAdapters : layer;
-  }
-  return name.find("embed") != std::string::npos ? "embed" : "head";
-}
-
-bool is_adapter_group(const std::string& group) {
-  return group.size() > kAdapters.size() &&
-         group.compare(group.size() - kAdapters.size(), kAdapters.size(), kAdapters) == 0;
-}
-
-// What is trained beside the adapters has a group of its own.
-const std::string kValueHead = "value_head";
-
 }  // namespace
 
-ParameterStore::ParameterStore(const ModelConfig& config, at::Device device, at::ScalarType compute_dtype,
-                               bool training, uint64_t seed, ShardSlice slice,
-                               const std::optional<LoraOptions>& lora, const StateKinds& offload)
-    : config_(config), training_(training), seed_(seed), slice_(slice), lora_(lora) {
-  std::vector<int64_t> sizes;
-  const std::vector<ParameterInfo> base = parameter_layout(config);
-  for (const ParameterInfo& info : base) add(info, sizes);
-  if (lora_) {
-    for (ParameterInfo& info : adapter_layout(base, *lora_)) add(std::move(info), sizes);
-    for (const AdapterSite& site : lora_->sites) {
-      adapters_[site.param].push_back({adapter_a(site), adapter_b(site), site.row, lora_->scale});
-    }
+ParameterStore::ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype,
+                               bool training, uint64_t seed, ShardSlice slice, const StateKinds& offload)
+    : family_(std::move(layout.family)),
+      training_(training),
+      seed_(seed),
+      slice_(slice),
+      adapters_(std::move(layout.adapters)) {
+  for (GroupSpec& spec : layout.groups) groups_.push_back({std::move(spec), {}, {}, {}, {}, {}, {}, {}});
+  std::vector<int64_t> sizes(groups_.size(), 0);
+  for (ParameterSpec& spec : layout.parameters) {
+    const int64_t start = sizes[spec.group];
+    sizes[spec.group] = round_up(start + element_count(spec.info.shape), kAlignment);
+    index_[spec.info.name] = parameters_.size();
+    parameters_.push_back({std::move(spec.info), spec.group, spec.initial, start, {}, {}, {}});
   }
   allocate(device, compute_dtype, sizes, offload);
-}
-
-void ParameterStore::add(ParameterInfo info, std::vector<int64_t>& sizes) {
-  const bool trained_head = lora_ && config_.head == HeadKind::kValue && info.name.rfind("head.", 0) == 0;
-  const std::string name = trained_head ? kValueHead : group_of(info.name);
-  const size_t group = find_group(name).value_or(groups_.size());
-  if (group == groups_.size()) {
-    groups_.emplace_back().name = name;
-    sizes.push_back(0);
-  }
-  const int64_t start = sizes[group];
-  sizes[group] = round_up(start + element_count(info.shape), kAlignment);
-  index_[info.name] = parameters_.size();
-  parameters_.push_back({std::move(info), group, start, {}, {}, {}});
-}
-
-bool ParameterStore::trains(const std::string& group) const {
-  return training_ && (!lora_ || is_adapter_group(group) || group == kValueHead);
 }
 
 void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
@@ -87,7 +46,7 @@ void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
     const int64_t whole = round_up(sizes[g], kAlignment * slice_.count);
     const int64_t own = whole / slice_.count;
     ParameterGroup& group = groups_[g];
-    const bool trained = trains(group.name);
+    const bool trained = training_ && group.trainable;
     // An engine that has not been updated yet has neither gradients nor moments in its memory.
     const auto state = [&](at::ScalarType dtype, bool lazily, bool on_host) {
       return StateBuffer(own, dtype, device, lazily, on_host);
@@ -118,13 +77,6 @@ void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
   }
 }
 
-std::optional<size_t> ParameterStore::find_group(const std::string& name) const {
-  for (size_t g = groups_.size(); g-- > 0;) {
-    if (groups_[g].name == name) return g;
-  }
-  return std::nullopt;
-}
-
 const Parameter* ParameterStore::find(const std::string& name) const {
   const auto found = index_.find(name);
   return found == index_.end() ? nullptr : &parameters_[found->second];
@@ -132,7 +84,7 @@ const Parameter* ParameterStore::find(const std::string& name) const {
 
 const Parameter& ParameterStore::at(const std::string& name) const {
   const Parameter* parameter = find(name);
-  require(parameter != nullptr, ErrorCode::kInvalidArgument, "[model] a ", config_.family,
+  require(parameter != nullptr, ErrorCode::kInvalidArgument, "[model] a ", family_,
           " of this shape has no parameter '", name, "'");
   return *parameter;
 }
@@ -144,19 +96,22 @@ const std::vector<AdapterParameters>& ParameterStore::adapters(const std::string
 }
 
 std::vector<size_t> ParameterStore::groups_of_layer(int64_t layer) const {
-  const size_t base = at("layers." + std::to_string(layer) + ".attn_norm.weight").group;
-  const std::optional<size_t> adapters = adapters_of(base);
-  return adapters ? std::vector<size_t>{base, *adapters} : std::vector<size_t>{base};
+  std::vector<size_t> found;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].layer == layer) found.push_back(g);
+  }
+  return found;
 }
 
 std::optional<size_t> ParameterStore::adapters_of(size_t group) const {
-  return find_group(groups_[group].name + kAdapters);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].adapts == group) return g;
+  }
+  return std::nullopt;
 }
 
 bool ParameterStore::exports(TensorKind kind, size_t group) const {
-  const std::string& name = groups_[group].name;
-  if (kind == TensorKind::kMerged) return !is_adapter_group(name);
-  return !lora_ || is_adapter_group(name) || name == kValueHead;
+  return kind == TensorKind::kMerged ? !groups_[group].adapts : groups_[group].trainable;
 }
 
 void ParameterStore::merge(size_t group, const at::Tensor& flat, const at::Tensor& adapters) const {
@@ -223,21 +178,19 @@ void ParameterStore::assign(TensorKind kind, const Parameter& parameter, int64_t
 void ParameterStore::initialize_missing() {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const Parameter& parameter = parameters_[p];
-    const std::string& name = parameter.info.name;
-    if (imported_[name]) continue;
-    imported_[name] = true;
-    if (parameter.info.shape.size() >= 2) {
-      const bool adapter = is_adapter(name);
-      if (adapter && name.back() == 'b') continue;  // zero as allocated
-      auto generator = at::make_generator<at::CPUGeneratorImpl>(seed_ * 0x9E3779B97F4A7C15ULL + p);
-      at::Tensor values = at::empty(parameter.info.shape, at::kFloat);
+    bool& imported = imported_[parameter.info.name];
+    if (imported) continue;
+    imported = true;
+    if (parameter.initial == InitialValue::kZero) continue;  // as allocated
+    at::Tensor values = at::ones(parameter.info.shape, at::kFloat);
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(seed_ * 0x9E3779B97F4A7C15ULL + p);
+    if (parameter.initial == InitialValue::kNormal) {
+      values.normal_(0, kInitStd, generator);
+    } else if (parameter.initial == InitialValue::kUniform) {
       const double bound = 1 / std::sqrt(static_cast<double>(parameter.info.shape[1]));
-      assign(TensorKind::kParam, parameter, 0,
-             adapter ? values.uniform_(-bound, bound, generator) : values.normal_(0, kInitStd, generator));
-    } else if (name.find("norm.weight") != std::string::npos) {
-      const double identity = config_.norm_unit_offset ? 0 : 1;
-      assign(TensorKind::kParam, parameter, 0, at::full(parameter.info.shape, identity, at::kFloat));
+      values.uniform_(-bound, bound, generator);
     }
+    assign(TensorKind::kParam, parameter, 0, values);
   }
   refresh_compute();
 }

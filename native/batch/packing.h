@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/engine.h"
+#include "batch/token_batch.h"
 #include "kernels/attention.h"
 
 namespace troupe {

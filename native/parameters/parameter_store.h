@@ -1,3 +1,4 @@
+// The parameters of a model in flat buffers, one set of buffers per group, with gradients and moments beside them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,10 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
-#include "fsdp/flat_buffer.h"
-#include "fsdp/state_buffer.h"
 #include "optim/adamw.h"
+#include "parameters/flat_buffer.h"
+#include "parameters/parameter_layout.h"
+#include "parameters/state_buffer.h"
+#include "parameters/state_kinds.h"
 
 namespace troupe {
 
@@ -20,16 +22,11 @@ namespace troupe {
 struct Parameter {
   ParameterInfo info;
   size_t group = 0;
+  InitialValue initial = InitialValue::kZero;
   int64_t start = 0;   // in the flat buffer
   at::Tensor master;   // float32; undefined in a sharded store
   at::Tensor grad;     // float32; undefined for inference and where frozen
   at::Tensor compute;  // compute dtype; the master itself in float32
-};
-
-// Rows [begin, end).
-struct RowRange {
-  int64_t begin = 0;
-  int64_t end = 0;
 };
 
 // Part `index` of `count` equal parts of every flat buffer.
@@ -38,11 +35,8 @@ struct ShardSlice {
   int64_t count = 1;
 };
 
-// Parameters that live and travel together: embeddings, one group per block, final norm and head; the
-// adapters of a block, and the value head that is trained beside them. All buffers are flat, so that
-// optimiser and collectives see few large tensors.
-struct ParameterGroup {
-  std::string name;
+// A group of parameters. All its buffers are flat, so that optimiser and collectives see few large tensors.
+struct ParameterGroup : GroupSpec {
   // The slice that is owned: float32, and compute in the compute dtype where that is another. Gradient and
   // moments only where trained.
   StateBuffer param, compute, grad, exp_avg, exp_avg_sq;
@@ -60,21 +54,12 @@ struct ParameterGroup {
   }
 };
 
-// One adapter on a weight: the names of its parameters and the rows from `row` on that it adds to.
-struct AdapterParameters {
-  std::string a, b;
-  int64_t row = 0;
-  double scale = 1;
-};
-
 class ParameterStore {
  public:
-  // training: allocate gradients and optimiser moments (zeroed). slice: of every buffer, what is held here.
-  // With lora there are adapters, and everything but them and the value head is frozen: as for inference.
-  // offload: what is kept on the host.
-  ParameterStore(const ModelConfig& config, at::Device device, at::ScalarType compute_dtype, bool training,
-                 uint64_t seed, ShardSlice slice = {}, const std::optional<LoraOptions>& lora = std::nullopt,
-                 const StateKinds& offload = {});
+  // training: allocate gradients and optimiser moments (zeroed) of the groups that are trainable. slice: of
+  // every buffer, what is held here. offload: what is kept on the host.
+  ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype, bool training,
+                 uint64_t seed, ShardSlice slice = {}, const StateKinds& offload = {});
 
   const std::vector<Parameter>& all() const { return parameters_; }
   std::vector<ParameterGroup>& groups() { return groups_; }
@@ -104,9 +89,7 @@ class ParameterStore {
   void assign(TensorKind kind, const Parameter& parameter, int64_t row, const at::Tensor& values,
               int64_t column = 0);
 
-  // Fills every parameter that no import has touched: matrices from N(0, 0.02) with a stream per
-  // parameter, norms with the identity, biases with 0; adapters as PEFT does, A from
-  // U(-1/sqrt(in), 1/sqrt(in)) (Kaiming, a = sqrt(5)) and B with 0, so that they begin by adding nothing.
+  // Fills every parameter that no import has touched with its InitialValue, each from a stream of its own.
   void initialize_missing();
   void mark_imported(const std::string& name) { imported_[name] = true; }
   // Copies masters to the compute copies (a no-op in float32).
@@ -119,17 +102,13 @@ class ParameterStore {
   void keep(const StateKinds& kinds, bool on_host);
 
  private:
-  void add(ParameterInfo info, std::vector<int64_t>& sizes);
-  bool trains(const std::string& group) const;
   void allocate(at::Device device, at::ScalarType compute_dtype, const std::vector<int64_t>& sizes,
                 const StateKinds& offload);
-  std::optional<size_t> find_group(const std::string& name) const;
 
-  ModelConfig config_;
+  std::string family_;
   bool training_;
   uint64_t seed_;
   ShardSlice slice_;
-  std::optional<LoraOptions> lora_;
   std::vector<Parameter> parameters_;
   std::vector<ParameterGroup> groups_;
   std::map<std::string, size_t> index_;

@@ -1,4 +1,4 @@
-#include "fsdp/state_buffer.h"
+#include "parameters/state_buffer.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -1,4 +1,4 @@
-#include "fsdp/flat_buffer.h"
+#include "parameters/flat_buffer.h"
 
 #include <ATen/ATen.h>
 

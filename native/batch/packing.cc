@@ -1,4 +1,4 @@
-#include "engine/packing.h"
+#include "batch/packing.h"
 
 #include <numeric>
 #include <string_view>

@@ -1,0 +1,17 @@
+// Sequences as they come from the caller: ragged, one after another.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace troupe {
+
+struct TokenBatch {
+  at::Tensor tokens;       // [sum L] int32
+  at::Tensor seq_offsets;  // [B+1] int32
+  at::Tensor prompt_lens;  // [B] int32; R_i = L_i - prompt_lens_i
+  int64_t size() const { return prompt_lens.defined() ? prompt_lens.size(0) : 0; }
+};
+
+}  // namespace troupe

@@ -1,0 +1,48 @@
+// What a build with CUDA puts in the place of the CPU kernels and of LibTorch's operations.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "kernels/attention.h"
+#include "kernels/cpu/row_kernels.h"
+#include "kernels/linear_log_prob.h"
+#include "kernels/paged_attention.h"
+
+namespace troupe::kernels {
+
+// Filled by kernels/cuda. The functions of `rows` take the arguments of their CPU counterparts, with pointers
+// to device memory; all launch on the current stream of the current device (a worker sees only one) and throw
+// kInternal when a launch is refused. Sums have a fixed order, so results are the same in every run. Scratch
+// memory comes from LibTorch's allocator.
+struct DeviceOps {
+  RowKernels rows;
+  // out [M, N] float32 = (accumulate ? out : 0) + a [M, K] b [K, N]; a and b both bfloat16 or both float32,
+  // each with adjacent columns or adjacent rows; out with adjacent columns.
+  void (*gemm)(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out, bool accumulate);
+  decltype(&ops::linear_log_prob_forward) linear_log_prob_forward;
+  decltype(&ops::linear_log_prob_backward) linear_log_prob_backward;
+  bool (*attention_fits)(const ops::AttentionSpec& spec, const at::Tensor& qkv);
+  decltype(&ops::attention_forward) attention_forward;
+  decltype(&ops::attention_backward) attention_backward;
+  void (*paged_attention)(const PagedAttention& task);
+  // As in kernels/sampling.h.
+  void (*scan_logits)(const at::Tensor& logits, float inv_temperature, const at::Tensor& maxima,
+                      const at::Tensor& sums);
+  void (*gather_blocks)(const at::Tensor& logits, const at::Tensor& index, const at::Tensor& out);
+};
+
+#if TROUPE_CUDA
+const DeviceOps* device_ops();
+#else
+// Null in builds without CUDA: LibTorch's operations then do.
+inline const DeviceOps* device_ops() {
+  return nullptr;
+}
+#endif
+
+// Those for x: null where LibTorch's operations have to do.
+inline const DeviceOps* device_ops_for(const at::Tensor& x) {
+  return x.is_cuda() ? device_ops() : nullptr;
+}
+
+}  // namespace troupe::kernels

@@ -1,0 +1,57 @@
+// The parameters of a decoder and of its adapters: names, shapes, groups.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/model_config.h"
+#include "parameters/parameter_layout.h"
+
+// Troupe's own parameter names. Matrices are [out, in]; "in" of an MLP is gate rows, then up rows.
+//
+//   embed.weight [V, H]   pos_embed.weight [P, H] (learned positions)
+//   layers.{i}.attn_norm.{weight,bias} [H]
+//   layers.{i}.attn.qkv.{weight [Q+2K, H], bias}     rows: q, then k, then v
+//   layers.{i}.attn.{q_norm,k_norm}.weight [D]
+//   layers.{i}.attn.out.{weight [H, Q], bias}
+//   layers.{i}.attn_post_norm.weight [H]             (post_norms)
+//   layers.{i}.mlp_norm.{weight,bias} [H]
+//   layers.{i}.mlp.in.{weight [2I or I, H], bias}    layers.{i}.mlp.out.{weight [H, I], bias}
+//   layers.{i}.moe.router.weight [E, H]
+//   layers.{i}.moe.experts.{e}.in.weight [2F, H]     layers.{i}.moe.experts.{e}.out.weight [H, F]
+//   layers.{i}.mlp_post_norm.weight [H]              (post_norms)
+//   norm.{weight,bias} [H]
+//   head.weight [V, H] (untied LM) or [1, H] (value)   head.bias [1]
+//   {site}.lora_a [r, in]   {site}.lora_b [rows, r]  (adapters)
+namespace troupe {
+
+// A place for a low-rank adapter: rows [row, row + rows) of the weight `param` of a linear layer. Our weights
+// hold several of Hugging Face's, so one may have several sites. The adapter's parameters are
+// `<name>.lora_a` [r, in] and `<name>.lora_b` [rows, r].
+struct AdapterSite {
+  std::string name;  // layers.{i}. and what follows
+  std::string param;
+  int64_t row = 0;
+  int64_t rows = 0;
+};
+
+// Low-rank adaptation (model/adapter.h). Only the adapters and the head of a value model are trained; all
+// other parameters are frozen and have neither gradients nor moments.
+struct LoraOptions {
+  int64_t rank = 0;
+  double scale = 1;  // alpha / rank
+  std::vector<AdapterSite> sites;
+};
+
+// Groups: "embed", "layers.{i}", "head" (with the final norm), then with adapters "layers.{i}.lora" for each
+// layer that has some, and "value_head", which is trained beside them. Matrices start from N(0, 0.02), norms
+// from the identity, biases from 0; adapters as in PEFT: A uniform (Kaiming, a = sqrt(5)), B 0, so that they
+// begin by adding nothing.
+//
+// kInvalidArgument naming an adapter site that is not on a linear layer of attention or a dense MLP, or that
+// leads out of it.
+ParameterLayout decoder_layout(const ModelConfig& config, const std::optional<LoraOptions>& lora = std::nullopt);
+
+}  // namespace troupe

@@ -1,0 +1,49 @@
+// What a resolved decoder must fulfil before anything is made of it.
+#include "model/model_config.h"
+
+#include "base/error.h"
+
+namespace troupe {
+
+namespace {
+
+void positive(const char* name, int64_t value) {
+  require(value > 0, ErrorCode::kInvalidModel, "[model] expected ", name, " > 0, got ", value);
+}
+
+}  // namespace
+
+void validate(const ModelConfig& c) {
+  positive("vocab_size", c.vocab_size);
+  positive("hidden_size", c.hidden_size);
+  positive("num_layers", c.num_layers);
+  positive("num_heads", c.num_heads);
+  positive("num_kv_heads", c.num_kv_heads);
+  positive("head_dim", c.head_dim);
+  positive("intermediate_size", c.intermediate_size);
+  positive("max_positions", c.max_positions);
+  require(c.num_heads % c.num_kv_heads == 0, ErrorCode::kInvalidModel, "[model] num_heads (", c.num_heads,
+          ") must be a multiple of num_kv_heads (", c.num_kv_heads, ")");
+  require(static_cast<int64_t>(c.sliding_windows.size()) == c.num_layers, ErrorCode::kInvalidModel,
+          "[model] expected one sliding window per layer (", c.num_layers, "), got ",
+          c.sliding_windows.size());
+  if (c.positions == PositionKind::kRope) {
+    require(c.head_dim % 2 == 0, ErrorCode::kInvalidModel, "[model] RoPE needs an even head_dim, got ",
+            c.head_dim);
+    require(static_cast<int64_t>(c.rope_inv_freq.size()) == c.head_dim / 2, ErrorCode::kInvalidModel,
+            "[model] expected ", c.head_dim / 2, " rotary frequencies, got ", c.rope_inv_freq.size());
+  }
+  if (c.moe) {
+    require(!c.post_norms, ErrorCode::kInvalidModel,
+            "[model] experts with post norms (post_norms) are not supported");
+    positive("moe.num_experts", c.moe->num_experts);
+    positive("moe.intermediate_size", c.moe->intermediate_size);
+    require(c.moe->top_k >= 1 && c.moe->top_k <= c.moe->num_experts, ErrorCode::kInvalidModel,
+            "[model] expected moe.top_k between 1 and ", c.moe->num_experts, ", got ", c.moe->top_k);
+    require(static_cast<int64_t>(c.moe_layers.size()) == c.num_layers, ErrorCode::kInvalidModel,
+            "[model] expected one moe_layers entry per layer (", c.num_layers, "), got ",
+            c.moe_layers.size());
+  }
+}
+
+}  // namespace troupe

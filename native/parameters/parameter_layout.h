@@ -1,0 +1,63 @@
+// Which parameters a store holds and in which groups they lie, as data: no meaning is read from a name.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace troupe {
+
+struct ParameterInfo {
+  std::string name;  // Troupe's own name, see model/decoder_layout.h
+  std::vector<int64_t> shape;
+};
+
+// kMerged, for export alone: parameters of the base model with what the adapters add to them,
+// W + scale B A in float32.
+enum class TensorKind { kParam, kGrad, kExpAvg, kExpAvgSq, kMerged };
+
+// Rows [begin, end).
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// Where a parameter starts when no checkpoint provides it.
+enum class InitialValue {
+  kZero,
+  kOne,
+  kNormal,   // N(0, 0.02)
+  kUniform,  // U(-1/sqrt(in), 1/sqrt(in)) of a matrix [out, in]
+};
+
+struct ParameterSpec {
+  ParameterInfo info;
+  size_t group = 0;  // in ParameterLayout::groups
+  InitialValue initial = InitialValue::kZero;
+};
+
+// Parameters that live and travel together.
+struct GroupSpec {
+  std::string name;
+  std::optional<int64_t> layer = {};       // of the decoder, where it belongs to one
+  bool trainable = true;                   // false: frozen, because adapters are trained in its place
+  std::optional<size_t> adapts = {};       // the group whose weights these adapters are on
+};
+
+// One adapter on a weight: the names of its parameters and the rows from `row` on that it adds to.
+struct AdapterParameters {
+  std::string a, b;
+  int64_t row = 0;
+  double scale = 1;
+};
+
+struct ParameterLayout {
+  std::string family;                     // of the model, for messages
+  std::vector<GroupSpec> groups;
+  std::vector<ParameterSpec> parameters;  // in the order in which they lie in the groups' flat buffers
+  std::map<std::string, std::vector<AdapterParameters>> adapters;  // by weight, in the order of the sites
+};
+
+}  // namespace troupe
