@@ -1,3 +1,4 @@
+// The entry of the addon: registers what native/binding exports.
 #include "binding/binding.h"
 #include "binding/environment.h"
 

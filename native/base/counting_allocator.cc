@@ -1,3 +1,4 @@
+// A c10 allocator that counts for whoever asked, and hands on to LibTorch's own.
 #include "base/counting_allocator.h"
 
 #include <c10/core/Allocator.h>

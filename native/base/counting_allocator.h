@@ -1,6 +1,6 @@
+// Counts the bytes that LibTorch allocates, live and at most: what tests and simulations assert memory with.
 #pragma once
 
-// Counts the bytes that LibTorch allocates, live and at most: what tests and simulations assert memory with.
 #include <c10/core/DeviceType.h>
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// Error codes as the words that TypeScript knows.
 #include "base/error.h"
 
 namespace troupe {

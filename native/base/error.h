@@ -1,3 +1,4 @@
+// The one exception of the core, and `require`, which throws it.
 #pragma once
 
 #include <sstream>

@@ -1,3 +1,4 @@
+// Loops over LibTorch's threads, and the tiles of rows that a CPU computes in.
 #pragma once
 
 #include <ATen/Parallel.h>

@@ -1,3 +1,4 @@
+// The precompiled header of the core: LibTorch and the standard library alone.
 #pragma once
 
 // Precompiled: ATen costs about 20 s per translation unit otherwise.

@@ -1,3 +1,4 @@
+// Anonymous mappings as tensors.
 #include "base/zero_pages.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// Zeroed memory that costs nothing until it is written.
 #pragma once
 
 #include <ATen/core/Tensor.h>

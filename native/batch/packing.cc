@@ -1,3 +1,4 @@
+// Layout checks, packing, and the cut of a micro-batch over a sequence group.
 #include "batch/packing.h"
 
 #include <numeric>

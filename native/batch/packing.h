@@ -1,3 +1,4 @@
+// From ragged sequences to micro-batches that the decoder takes.
 #pragma once
 
 #include <cstdint>

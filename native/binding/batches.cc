@@ -1,3 +1,4 @@
+// Batches from JavaScript into tensors that share their memory.
 #include "binding/batches.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// Batches of the verbs, read from JavaScript.
 #pragma once
 
 #include <vector>

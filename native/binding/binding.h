@@ -1,3 +1,4 @@
+// What each binding file exports; addon.cc calls them all.
 #pragma once
 
 #include "binding/setup.h"

@@ -1,3 +1,4 @@
+// Fields of JavaScript objects, read with errors that name their path.
 #include "binding/dto.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// Typed access to the fields of a JavaScript object.
 #pragma once
 
 #include <cstddef>

@@ -1,3 +1,4 @@
+// The verbs of Engine as functions that return promises.
 #include "binding/batches.h"
 #include "binding/binding.h"
 #include "binding/environment.h"

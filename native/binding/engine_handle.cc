@@ -1,3 +1,4 @@
+// Creation and closing of engines from JavaScript.
 #include "binding/engine_handle.h"
 
 #include <utility>

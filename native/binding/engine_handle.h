@@ -1,3 +1,4 @@
+// An engine that JavaScript holds: closed once, refused afterwards.
 #pragma once
 
 #include <memory>

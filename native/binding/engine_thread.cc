@@ -1,3 +1,4 @@
+// The queue of native calls and its thread.
 #include "binding/engine_thread.h"
 
 #ifdef __linux__

@@ -1,3 +1,4 @@
+// The one thread that runs all native calls of a worker, in order.
 #pragma once
 
 #include <condition_variable>

@@ -1,3 +1,4 @@
+// Promises settled from the engine thread; what dies with the environment.
 #include "binding/environment.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// What the addon holds per Node environment: the engine thread and open groups.
 #pragma once
 
 #include <cstddef>

@@ -1,3 +1,4 @@
+// Exceptions into JavaScript errors with a code, and back-stops for LibTorch's.
 #include "binding/errors.h"
 
 #include <c10/util/Exception.h>

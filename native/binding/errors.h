@@ -1,3 +1,4 @@
+// Errors across the boundary.
 #pragma once
 
 #include <string>

@@ -1,3 +1,4 @@
+// Joining and leaving a group of ranks.
 #include "binding/binding.h"
 #include "binding/dto.h"
 #include "binding/environment.h"

@@ -1,3 +1,4 @@
+// linear_log_prob and the value head by themselves, for tests from JavaScript.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>

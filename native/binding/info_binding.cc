@@ -1,3 +1,4 @@
+// What this build and machine can do: versions, devices, instruction sets.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/CachingDeviceAllocator.h>

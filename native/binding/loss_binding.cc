@@ -1,3 +1,4 @@
+// The losses by themselves, for tests from JavaScript.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Options of engines, losses and sampling, read from JavaScript.
 #include "binding/options.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// Options from JavaScript.
 #pragma once
 
 #include "binding/dto.h"

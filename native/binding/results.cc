@@ -1,3 +1,4 @@
+// Results of the verbs as JavaScript objects.
 #include "binding/results.h"
 
 #include "binding/tensors.h"

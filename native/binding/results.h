@@ -1,3 +1,4 @@
+// Results to JavaScript.
 #pragma once
 
 #include <variant>

@@ -1,3 +1,4 @@
+// Node-API with the settings of this addon.
 #pragma once
 
 // The only include of napi.h, so that every file sees it with the same settings.

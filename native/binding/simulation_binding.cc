@@ -1,3 +1,4 @@
+// simulate_update for `troupe plan`.
 #include "binding/binding.h"
 #include "binding/dto.h"
 #include "binding/environment.h"

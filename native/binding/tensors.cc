@@ -1,3 +1,4 @@
+// Typed arrays as tensors, and tensors as typed arrays, without copies where lifetimes allow.
 #include "binding/tensors.h"
 
 #include <ATen/ops/empty.h>

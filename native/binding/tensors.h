@@ -1,3 +1,4 @@
+// Tensors across the boundary.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// Positioned reads and writes of tensor slices, with conversion and checks.
 #include "checkpoint/tensor_file.h"
 
 #include <ATen/ATen.h>

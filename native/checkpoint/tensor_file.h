@@ -1,3 +1,4 @@
+// Reading and writing slices of parameters in files.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// Entries of the log in words.
 #include "comm/collective_log.h"
 
 namespace troupe {

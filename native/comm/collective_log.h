@@ -1,3 +1,4 @@
+// What a rank has called so far: for errors that say where the ranks stand.
 #pragma once
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Collectives made of three that move bytes; sums in the order of the ranks; messages.
 #include "comm/communicator.h"
 
 #include <ATen/ATen.h>

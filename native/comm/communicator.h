@@ -1,3 +1,4 @@
+// Collectives over the ranks of a group, independent of what moves the bytes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

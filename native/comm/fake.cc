@@ -1,3 +1,4 @@
+// Collectives without peers.
 #include "comm/fake.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// A communicator without peers, for simulation.
 #pragma once
 
 #include <vector>

@@ -1,3 +1,4 @@
+// The communicator over Gloo, for CPUs.
 #include <condition_variable>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 

@@ -1,3 +1,4 @@
+// The communicator over NCCL, for GPUs.
 #include <c10/cuda/CUDAFunctions.h>
 
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// In place of nccl.cc in a build without CUDA: says so.
 #include "comm/communicator.h"
 #include "base/error.h"
 

@@ -1,3 +1,4 @@
+// Polling with time-outs and abort around c10d, and errors that tell who is missing.
 #include "comm/process_group.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// What the communicators over c10d share.
 #pragma once
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// The store where ranks find one another.
 #include "comm/rendezvous.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+// Where the ranks of a group meet.
 #pragma once
 
 #include <cstdint>

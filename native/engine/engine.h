@@ -1,3 +1,4 @@
+// The interface of the core: an engine's options, its verbs and their data.
 #pragma once
 
 #include <ATen/core/Tensor.h>

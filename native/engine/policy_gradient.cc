@@ -1,3 +1,4 @@
+// The policy loss between the two halves of the head's backward pass.
 #include "engine/policy_gradient.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// The gradient of a policy loss while log-probs come out of the head.
 #pragma once
 
 #include <cstdint>

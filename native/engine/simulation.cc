@@ -1,3 +1,4 @@
+// The engine's own parts on meta tensors.
 #include "engine/simulation.h"
 
 #include <ATen/ATen.h>

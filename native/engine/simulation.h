@@ -1,3 +1,4 @@
+// What one rank of any number holds and sends, without running the others.
 #pragma once
 
 #include <string>

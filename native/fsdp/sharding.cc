@@ -1,3 +1,4 @@
+// Gathering, reducing and stepping of sharded groups.
 #include "fsdp/sharding.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// Attention forward on a CPU, and the choice of implementation.
 #include "kernels/attention.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// Causal attention over packed segments with common prefixes: forward and backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>

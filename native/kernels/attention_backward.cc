@@ -1,3 +1,4 @@
+// Attention backward on a CPU.
 #include <ATen/ATen.h>
 
 #include <numeric>

@@ -1,3 +1,4 @@
+// How attention cuts heads and positions into blocks; both passes use it.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// Attention in LibTorch operations.
 #include "kernels/attention_reference.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// Attention in LibTorch operations: for tests, and where no kernel fits.
 #pragma once
 
 #include "kernels/attention.h"

@@ -1,3 +1,4 @@
+// The choice of row kernels by instruction set.
 #include "kernels/cpu_dispatch.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The row kernels of this processor.
 #pragma once
 
 #include <vector>

@@ -1,3 +1,4 @@
+// Packing of operands and the loops around the GEMM tiles.
 #include "kernels/gemm.h"
 
 #include <ATen/ATen.h>

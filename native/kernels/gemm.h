@@ -1,3 +1,4 @@
+// Matrix products with operands that are packed once and used often.
 #pragma once
 
 #include <ATen/core/Tensor.h>

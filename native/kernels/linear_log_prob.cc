@@ -1,3 +1,4 @@
+// The head on a CPU, block by block of the vocabulary.
 #include "kernels/linear_log_prob.h"
 
 #include <ATen/ATen.h>

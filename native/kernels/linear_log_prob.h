@@ -1,3 +1,4 @@
+// Log-probs from hidden states without keeping all logits: forward and backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// The head in LibTorch operations, for tests and devices without a kernel.
 #include <ATen/ATen.h>
 
 #include "kernels/linear_log_prob.h"

@@ -1,3 +1,4 @@
+// Row operations: the choice of kernel, and checks of arguments.
 #include "kernels/ops.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// The row operations of a decoder layer.
 #pragma once
 
 #include <ATen/core/Tensor.h>

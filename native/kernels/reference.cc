@@ -1,3 +1,4 @@
+// Row operations in LibTorch operations.
 #include "kernels/reference.h"
 
 #include <ATen/ATen.h>

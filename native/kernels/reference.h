@@ -1,3 +1,4 @@
+// Row operations in LibTorch operations: for tests, and where no kernel fits.
 #pragma once
 
 #include "kernels/ops.h"

@@ -1,3 +1,4 @@
+// What is known of a row from part of its logits, and how parts combine.
 #pragma once
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Exchange of row sums over ranks that share a vocabulary.
 #include "kernels/vocabulary_shard.h"
 
 #include <ATen/ATen.h>

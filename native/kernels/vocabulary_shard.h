@@ -1,3 +1,4 @@
+// The rows of a head's weight that one rank of several holds.
 #pragma once
 
 #include <ATen/core/Tensor.h>

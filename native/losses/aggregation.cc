@@ -1,3 +1,4 @@
+// Weights of tokens in each aggregation.
 #include "losses/aggregation.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// Valid tokens of ragged arrays, and sums over them.
 #pragma once
 
 #include "losses/losses.h"

@@ -1,3 +1,4 @@
+// Estimators of the KL divergence per token.
 #include <ATen/ATen.h>
 
 #include "base/error.h"

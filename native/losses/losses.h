@@ -1,3 +1,4 @@
+// The losses: value, gradient by log-prob and metrics.
 #pragma once
 
 #include <ATen/core/Tensor.h>

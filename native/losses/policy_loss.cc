@@ -1,3 +1,4 @@
+// The policy loss as a whole: mode, entropy bonus and KL term added up.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 

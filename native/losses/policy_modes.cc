@@ -1,3 +1,4 @@
+// The policy losses themselves, by mode.
 #include "losses/policy_modes.h"
 
 #include <ATen/ATen.h>

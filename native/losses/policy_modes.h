@@ -1,3 +1,4 @@
+// The table of policy losses.
 #pragma once
 
 #include "losses/aggregation.h"

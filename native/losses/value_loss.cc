@@ -1,3 +1,4 @@
+// The clipped value loss.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 

@@ -1,3 +1,4 @@
+// Products with low-rank adapters and their gradients.
 #include "model/adapter.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// Low-rank adapters on linear layers.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// Forward and backward of one decoder layer.
 #include "model/block.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// One decoder layer.
 #pragma once
 
 #include <ATen/core/Tensor.h>

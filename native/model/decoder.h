@@ -1,3 +1,4 @@
+// The decoder as a generation sees it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

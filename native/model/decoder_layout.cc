@@ -1,3 +1,4 @@
+// Names, shapes, groups and initial values of every parameter.
 #include "model/decoder_layout.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Linear layers and norms, forward and backward.
 #include "model/layers.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// Linear layers and norms with explicit backward passes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// The shape of a decoder.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// Routing, and experts on blocks of rows.
 #include "model/moe.h"
 
 #include <ATen/ATen.h>

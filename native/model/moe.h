@@ -1,3 +1,4 @@
+// A mixture of experts in place of the MLP.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// Passes through all layers, and the order in which they ask for their parameters.
 #include "model/transformer.h"
 
 #include <ATen/ATen.h>

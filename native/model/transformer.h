@@ -1,3 +1,4 @@
+// The decoder of every family.
 #pragma once
 
 #include <vector>

@@ -1,3 +1,4 @@
+// A linear layer with one output, in a fixed order of sums.
 #include "model/value_head.h"
 
 #include <ATen/ATen.h>

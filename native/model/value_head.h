@@ -1,3 +1,4 @@
+// The head of a value model.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// One AdamW step over flat buffers, and the norm that clips it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// Storages that are emptied and filled.
 #include "parameters/flat_buffer.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// A flat tensor whose memory comes and goes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// How the decoder asks for parameters that are not always there.
 #pragma once
 
 #include <cstddef>

@@ -1,3 +1,4 @@
+// Allocation, initial values and slices of the flat buffers.
 #include "parameters/parameter_store.h"
 
 #include <ATen/CPUGeneratorImpl.h>

@@ -1,3 +1,4 @@
+// Moves between host and device.
 #include "parameters/state_buffer.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// A flat tensor of state, kept on its device or on the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// Attention of a decoding step over all rows and heads.
 #include "rollout/decode_attention.h"
 
 #include <ATen/ATen.h>

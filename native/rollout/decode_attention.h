@@ -1,3 +1,4 @@
+// Attention of one new token per row to its cached keys.
 #pragma once
 
 #include <ATen/core/Tensor.h>

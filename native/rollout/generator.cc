@@ -1,3 +1,4 @@
+// Continuous batching: prefill, decoding steps, samples that end and begin.
 #include "rollout/generator.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// Generation of samples from prompts.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// Pages of keys and values, and copies into them.
 #include "rollout/kv_cache.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// Keys and values of running sequences, in pages.
 #pragma once
 
 #include <ATen/core/Tensor.h>

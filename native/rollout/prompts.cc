@@ -1,3 +1,4 @@
+// Checks of prompts and sampling options.
 #include "rollout/prompts.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// Prompts that have been checked.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// Random numbers by (seed, counter): independent of batch and order.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// Tokens for all rows: on the host, or by blocks from a GPU.
 #include "rollout/row_sampler.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// One token for every row of logits.
 #pragma once
 
 #include <ATen/core/Tensor.h>

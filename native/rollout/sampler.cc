@@ -1,3 +1,4 @@
+// Top-k, top-p and the inverse of the cumulative distribution for one row.
 #include "rollout/sampler.h"
 
 #include <algorithm>

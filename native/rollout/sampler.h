@@ -1,3 +1,4 @@
+// One token from one row of logits.
 #pragma once
 
 #include <cstdint>

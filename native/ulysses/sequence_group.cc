@@ -1,3 +1,4 @@
+// All-to-all exchanges between rows and heads.
 #include "ulysses/sequence_group.h"
 
 #include <ATen/ATen.h>

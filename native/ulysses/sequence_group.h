@@ -1,3 +1,4 @@
+// Ranks that share the rows of a micro-batch.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// Gated and plain activations, forward and backward.
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cpu/vector_math.h"
 

@@ -1,3 +1,4 @@
+// One AdamW step and the sum of squares over a flat range.
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cpu/vector_math.h"
 

@@ -1,3 +1,4 @@
+// The softmax of a block of scores and its gradient.
 #include "kernels/cpu/attention_kernels.h"
 #include "kernels/cpu/vector_math.h"
 

@@ -1,3 +1,4 @@
+// Kernels of attention.cc and attention_backward.cc.
 #pragma once
 
 #include <cstdint>

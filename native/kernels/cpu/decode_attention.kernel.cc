@@ -1,3 +1,4 @@
+// Attention of one new token to cached keys.
 #include "kernels/cpu/decode_attention_kernels.h"
 #include "kernels/cpu/vector_math.h"
 

@@ -1,3 +1,4 @@
+// The layout of a KV page, and the kernels that read and write it.
 #pragma once
 
 #include <cstdint>

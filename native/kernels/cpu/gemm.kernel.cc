@@ -1,3 +1,4 @@
+// The float32 tile of gemm.cc, and the transposition that packs operands.
 #include "kernels/cpu/gemm_kernels.h"
 
 namespace troupe::kernels::TROUPE_ISA {

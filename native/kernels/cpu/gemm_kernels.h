@@ -1,3 +1,4 @@
+// Tiles and packing of gemm.cc.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// Instruction sets: which one this processor has, and tables of kernels for each.
 #pragma once
 
 // The instruction sets for which native/kernels/cpu/*.kernel.cc are compiled.

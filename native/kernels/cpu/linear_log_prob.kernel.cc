@@ -1,3 +1,4 @@
+// Statistics and gradients of a block of logits.
 #include "kernels/cpu/linear_log_prob_kernels.h"
 #include "kernels/cpu/vector_math.h"
 

@@ -1,3 +1,4 @@
+// Kernels of linear_log_prob.cc.
 #pragma once
 
 #include <cstdint>

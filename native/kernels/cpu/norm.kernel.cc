@@ -1,3 +1,4 @@
+// RMSNorm and LayerNorm, forward and backward.
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cpu/vector_math.h"
 

@@ -1,3 +1,4 @@
+// q/k norm and rotary positions, forward and backward.
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/cpu/vector_math.h"
 

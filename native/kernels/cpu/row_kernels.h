@@ -1,3 +1,4 @@
+// Tables of the row kernels of ops.cc and adamw.cc; kernels/cuda fills the same ones.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// Maxima and sums of blocks of logits.
 #include "kernels/cpu/sampling_kernels.h"
 #include "kernels/cpu/vector_math.h"
 

@@ -1,3 +1,4 @@
+// Kernels of the sampler: one block of logits each.
 #pragma once
 
 #include <cstdint>

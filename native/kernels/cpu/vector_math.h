@@ -1,3 +1,4 @@
+// exp, log and tanh in loops that the compiler vectorises.
 #pragma once
 
 #include <cstdint>

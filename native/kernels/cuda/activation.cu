@@ -1,3 +1,4 @@
+// Gated and plain activations on a GPU.
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/tables.h"
 

@@ -1,3 +1,4 @@
+// Segments laid out for LibTorch's flash attention.
 #include "kernels/cuda/attention.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// Attention on a GPU.
 #pragma once
 
 #include "kernels/attention.h"

@@ -1,3 +1,4 @@
+// Decoding attention on pages of keys and values, one launch per layer.
 #include "kernels/cpu/decode_attention_kernels.h"
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/device.cuh"

@@ -1,3 +1,4 @@
+// Attention of a decoding step on a GPU.
 #pragma once
 
 #include "kernels/paged_attention.h"

@@ -1,3 +1,4 @@
+// What the CUDA kernels share: reductions, conversions, launches.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>

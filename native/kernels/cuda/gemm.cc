@@ -1,3 +1,4 @@
+// cuBLAS through LibTorch's handle.
 #include "kernels/cuda/gemm.h"
 
 #include <ATen/cuda/CUDAContext.h>

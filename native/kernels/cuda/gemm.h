@@ -1,3 +1,4 @@
+// Products of bfloat16 that add to float32.
 #pragma once
 
 #include <ATen/core/Tensor.h>

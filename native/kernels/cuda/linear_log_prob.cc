@@ -1,3 +1,4 @@
+// The head on a GPU: chunks of rows, cuBLAS and the passes of logits.cu.
 #include "kernels/cuda/linear_log_prob.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// The head on a GPU, and its passes over logits.
 #pragma once
 
 #include "kernels/linear_log_prob.h"

@@ -1,3 +1,4 @@
+// Passes over rows of logits: statistics, gradients, combination of shards.
 #include <cfloat>
 
 #include "kernels/cuda/device.cuh"

@@ -1,3 +1,4 @@
+// RMSNorm and LayerNorm on a GPU.
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/tables.h"
 

@@ -1,3 +1,4 @@
+// AdamW and the sum of squares on a GPU.
 #include <vector>
 
 #include "kernels/cuda/device.cuh"

@@ -1,3 +1,4 @@
+// q/k norm and rotary positions on a GPU.
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/tables.h"
 

@@ -1,3 +1,4 @@
+// Maxima and sums of blocks of logits on a GPU.
 #include "kernels/cpu/sampling_kernels.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/sampling.h"

@@ -1,3 +1,4 @@
+// Passes over logits for the sampler, on a GPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,4 @@
+// Sums of rows that were copied for several segments.
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device.cuh"
 
