@@ -136,7 +136,7 @@ class Engine {
   // Creates each file (fails if it exists), writes header and slices, fsyncs. Rank 0 writes; the other
   // ranks pass no files and take part in gathering what it does not hold. With adapters what is trained is
   // exported, and as kMerged the parameters that the model has without them.
-  virtual void export_tensors(TensorKind kind, const std::vector<TensorFile>& files) const = 0;
+  virtual void export_tensors(TensorKind kind, const std::vector<TensorFile>& files) = 0;
   // One bucket of an export (kParam or kMerged). Every rank passes the same bucket and gathers one group at
   // a time; rank 0 gets the bytes. `version`: of the export's first bucket, none for that one;
   // kInvalidArgument when the weights have changed since. `more`: another bucket follows, which may begin in
@@ -147,7 +147,7 @@ class Engine {
   // is kNonFinite naming the tensor; nothing of the bucket has been stored then.
   virtual void import_weights(const WeightBucket& bucket, const at::Tensor& bytes) = 0;
   // A copy of one whole parameter (or its gradient, or a moment) as float32, for inspection and tests.
-  virtual at::Tensor get_tensor(TensorKind kind, const std::string& param) const = 0;
+  virtual at::Tensor get_tensor(TensorKind kind, const std::string& param) = 0;
   virtual StateBytes state_bytes() const = 0;
   // Bytes that this rank has sent in collectives: its group's, which engines share, and its own.
   virtual int64_t bytes_sent() const = 0;

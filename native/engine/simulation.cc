@@ -7,7 +7,7 @@
 
 #include "comm/fake.h"
 #include "base/error.h"
-#include "engine/local_engine.h"
+#include "engine/rank_engine.h"
 #include "base/parallel.h"
 
 namespace troupe {

@@ -16,29 +16,29 @@ Sharding::Sharding(ParameterStore& store, std::shared_ptr<Communicator> comm, co
   const int64_t first = rank / shard_count * shard_count;
   // Every member of a split has the same name for it, and engines are made in the same order on all ranks.
   const std::string prefix = "engine" + std::to_string(comm_->log().collectives()) + "/";
-  const auto part = [&](const char* kind, int64_t start, int64_t count,
+  const auto subgroup = [&](const char* kind, int64_t start, int64_t count,
                         int64_t stride) -> std::shared_ptr<Communicator> {
     if (count == comm_->size()) return comm_;
     std::vector<int64_t> ranks;
     for (int64_t i = 0; i < count; ++i) ranks.push_back(start + i * stride);
     return comm_->split(prefix + kind + std::to_string(start), ranks);
   };
-  shards_ = part("shards", first, shard_count, 1);
-  copies_ = part("copies", rank - first, comm_->size() / shard_count, shard_count);
+  shards_ = subgroup("shards", first, shard_count, 1);
+  replicas_ = subgroup("replicas", rank - first, comm_->size() / shard_count, shard_count);
   if (shard_count != 1 && shard_count != comm_->size()) comm_->barrier({"start", "engine"});
 }
 
 int64_t Sharding::bytes_sent() const {
   int64_t bytes = comm_->log().bytes_sent();
   if (shards_ != comm_) bytes += shards_->log().bytes_sent();
-  if (copies_ != comm_) bytes += copies_->log().bytes_sent();
+  if (replicas_ != comm_) bytes += replicas_->log().bytes_sent();
   return bytes;
 }
 
 void Sharding::abort(const std::string& reason) {
   comm_->abort(reason);
   shards_->abort(reason);
-  copies_->abort(reason);
+  replicas_->abort(reason);
 }
 
 CollectiveLabel Sharding::label(const char* phase, size_t group) const {
@@ -55,7 +55,7 @@ Pending Sharding::start_gather(size_t group, const char* phase) {
 void Sharding::acquire(size_t group, const char* phase) {
   if (gathered_[group]) return;
   StateBuffer& own = store_.groups()[group].weights();
-  if (spread()) {
+  if (sharded()) {
     const auto ahead = ahead_.find(group);
     Pending pending = ahead != ahead_.end() ? ahead->second : start_gather(group, phase);
     pending.wait();
@@ -68,15 +68,15 @@ void Sharding::acquire(size_t group, const char* phase) {
 }
 
 void Sharding::prefetch(size_t group, const char* phase) {
-  if (!options_.prefetch || !spread() || gathered_[group] || ahead_.count(group) > 0) return;
+  if (!options_.prefetch || !sharded() || gathered_[group] || ahead_.count(group) > 0) return;
   ahead_.emplace(group, start_gather(group, phase));
 }
 
 void Sharding::release(size_t group) {
-  if (options_.strategy != ShardingStrategy::kShardGradOp) free(group);
+  if (options_.strategy != ShardingStrategy::kShardGradOp) reshard(group);
 }
 
-void Sharding::free(size_t group) {
+void Sharding::reshard(size_t group) {
   ParameterGroup& g = store_.groups()[group];
   g.full_compute.release();
   g.weights().give_back(false);
@@ -86,7 +86,7 @@ void Sharding::free(size_t group) {
 void Sharding::acquire_gradient(size_t group) {
   ParameterGroup& g = store_.groups()[group];
   if (!g.trained()) return;
-  if (!spread()) return g.grad.fetch();
+  if (!sharded()) return g.grad.fetch();
   if (options_.reduction == GradientReduction::kMiniBatch && g.full_grad.allocated()) return;
   g.full_grad.allocate();
   g.full_grad.tensor().zero_();
@@ -95,7 +95,7 @@ void Sharding::acquire_gradient(size_t group) {
 void Sharding::release_gradient(size_t group) {
   ParameterGroup& g = store_.groups()[group];
   if (!g.trained()) return;
-  if (!spread()) {
+  if (!sharded()) {
     g.grad.give_back(true);
   } else if (options_.reduction == GradientReduction::kMicroBatch) {
     reduce(group);
@@ -120,7 +120,7 @@ void Sharding::release_all() {
   // Groups that a verb has left behind when it failed.
   for (auto& [group, pending] : ahead_) pending.wait();
   ahead_.clear();
-  for (size_t group = 0; group < gathered_.size(); ++group) free(group);
+  for (size_t group = 0; group < gathered_.size(); ++group) reshard(group);
 }
 
 void Sharding::clear_gradients() {
@@ -142,9 +142,9 @@ void Sharding::sum_gradients() {
     ParameterGroup& g = store_.groups()[group];
     if (!g.trained()) continue;
     if (g.full_grad.allocated()) reduce(group);
-    if (copies_->size() == 1) continue;
+    if (replicas_->size() == 1) continue;
     g.grad.fetch();
-    copies_->all_reduce(g.grad.tensor(), ReduceOp::kSum, label("backward", group));
+    replicas_->all_reduce(g.grad.tensor(), ReduceOp::kSum, label("backward", group));
     g.grad.give_back(true);
   }
 }
@@ -184,7 +184,7 @@ std::vector<int64_t> Sharding::agree(const std::vector<int64_t>& counts) {
 
 at::Tensor Sharding::gather(TensorKind kind, size_t group) {
   const at::Tensor& own = store_.owned(kind, group);
-  if (!spread()) return own;
+  if (!sharded()) return own;
   const at::Tensor full = at::empty({own.numel() * shards_->size()}, own.options());
   shards_->all_gather(full, own, label("gather", group));
   return full;

@@ -13,10 +13,10 @@
 
 namespace troupe {
 
-// The parameters of one store, spread over the ranks of a communicator (perhaps this one alone), and the
-// collectives that bring them together; what is kept on the host comes to the device here. Gradients are
-// summed over ranks in float32, in the order of the ranks: within the ranks that share a copy as
-// GradientReduction says, between copies once per mini-batch.
+// The parameters of one store, sharded over the ranks of a communicator (perhaps this one alone), and the
+// collectives that gather and reduce them; what is kept on the host comes to the device here. Gradients are
+// summed over ranks in float32, in the order of the ranks: within a replica as GradientReduction says, between
+// replicas once per mini-batch.
 //
 // After a collective has failed nothing is freed here: see Communicator.
 class Sharding final : public ParameterAccess {
@@ -63,17 +63,17 @@ class Sharding final : public ParameterAccess {
 
  private:
   CollectiveLabel label(const char* phase, size_t group) const;
-  // Whether groups must be gathered: this rank does not hold all of them.
-  bool spread() const { return shards_->size() > 1; }
+  // Whether this rank holds a shard of each group, so that groups must be gathered.
+  bool sharded() const { return shards_->size() > 1; }
   Pending start_gather(size_t group, const char* phase);
-  void free(size_t group);
+  void reshard(size_t group);
   void reduce(size_t group);
 
   ParameterStore& store_;
   ShardingOptions options_;
-  std::shared_ptr<Communicator> comm_;    // all ranks
-  std::shared_ptr<Communicator> shards_;  // the ranks that share a copy with this one
-  std::shared_ptr<Communicator> copies_;  // the ranks that hold the same part of the other copies
+  std::shared_ptr<Communicator> comm_;      // all ranks
+  std::shared_ptr<Communicator> shards_;    // the ranks whose shards make up one replica of the state with this one's
+  std::shared_ptr<Communicator> replicas_;  // the ranks that hold the same shard in the other replicas
   std::vector<bool> gathered_;            // by group
   std::map<size_t, Pending> ahead_;       // gathers of prefetched groups
 };

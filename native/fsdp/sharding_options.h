@@ -10,17 +10,17 @@ namespace troupe {
 // shard_grad_op (ZeRO-2): they are gathered once per verb or optimiser step and kept until it ends.
 // no_shard: every rank holds everything, and only gradients are summed.
 // Masters, gradients and moments are sharded in the first two, over all ranks or (hybrid) over `shard_size`
-// neighbours, with as many copies as there are such groups.
+// neighbours, with as many replicas as there are such groups.
 enum class ShardingStrategy { kFullShard, kShardGradOp, kNoShard };
 
-// When the ranks that share a copy sum their gradients. kMicroBatch: in the backward of each micro-batch; the
+// When the ranks of a replica sum their gradients. kMicroBatch: in the backward of each micro-batch; the
 // full gradient of one group at a time is all that exists. kMiniBatch: once, before the optimiser step; the
 // full gradients of all groups exist from the first backward on.
 enum class GradientReduction { kMicroBatch, kMiniBatch };
 
 struct ShardingOptions {
   ShardingStrategy strategy = ShardingStrategy::kFullShard;
-  int64_t shard_count = 1;  // ranks that share one copy of the state
+  int64_t shard_count = 1;  // ranks whose shards make up one replica
   bool prefetch = false;    // gather ahead, at most the groups of one block
   GradientReduction reduction = GradientReduction::kMicroBatch;
 };

@@ -25,7 +25,7 @@ struct DeviceOps {
   decltype(&ops::attention_forward) attention_forward;
   decltype(&ops::attention_backward) attention_backward;
   void (*paged_attention)(const PagedAttention& task);
-  // As in kernels/sampling.h.
+  // As in kernels/logit_blocks.h.
   void (*scan_logits)(const at::Tensor& logits, float inv_temperature, const at::Tensor& maxima,
                       const at::Tensor& sums);
   void (*gather_blocks)(const at::Tensor& logits, const at::Tensor& index, const at::Tensor& out);

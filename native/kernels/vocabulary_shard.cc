@@ -29,22 +29,22 @@ struct Range {
   int64_t begin, end, vocab;
 };
 
-// Of a call of linear_log_prob on one rank.
-struct Inputs {
-  int64_t tokens, hidden_size, hidden_type;
-  int64_t missing_rows, weight_columns, weight_type;  // of the weight; rows beyond the shard's are < 0
-  int64_t targets, targets_type;
-  int64_t stray, stray_target;  // the first row whose target is outside of the vocabulary, or -1
-};
-
 std::string type_name(int64_t type) {
   return c10::toString(static_cast<at::ScalarType>(type));
 }
 
 }  // namespace
 
-VocabularyShard::VocabularyShard(Communicator& comm, std::vector<int64_t> offsets)
-    : comm_(&comm), offsets_(std::move(offsets)) {
+// Of a call of linear_log_prob on one rank.
+struct VocabularyShard::Inputs {
+  int64_t tokens, hidden_size, hidden_type;
+  int64_t missing_rows, weight_columns, weight_type;  // of the weight; rows beyond the shard's are < 0
+  int64_t targets, targets_type;
+  int64_t stray, stray_target;  // the first row whose target is known to be outside of the vocabulary, or -1
+};
+
+VocabularyShard::VocabularyShard(Communicator& comm, std::vector<int64_t> offsets, InputChecks checks)
+    : comm_(&comm), offsets_(std::move(offsets)), checks_(checks) {
   require(offsets_.size() == static_cast<size_t>(comm.size() + 1) && offsets_.front() == 0 &&
               offsets_.back() > 0 && std::is_sorted(offsets_.begin(), offsets_.end()),
           ErrorCode::kInvalidArgument, "[linear_log_prob] expected ", comm.size() + 1,
@@ -87,30 +87,33 @@ void VocabularyShard::check(const at::Tensor& hidden, const at::Tensor& weight, 
   own.weight_type = static_cast<int64_t>(weight.scalar_type());
   own.targets = targets.numel();
   own.targets_type = static_cast<int64_t>(targets.scalar_type());
-  const at::Tensor stray = at::logical_or(targets.lt(0), targets.ge(vocab())).nonzero().view({-1});
-  own.stray = stray.numel() > 0 ? stray[0].item<int64_t>() : -1;
-  own.stray_target = own.stray >= 0 ? targets[own.stray].item<int64_t>() : 0;
+  own.stray = -1;
+  if (checks_ == InputChecks::kOwnShapes) return check_rank(own, own, comm_->rank());
 
-  const std::vector<Inputs> all = gather_records(*comm_, own, {phase, "head inputs"});
-  const Inputs& first = all[0];
-  for (int64_t r = 0; r < size(); ++r) {
-    const Inputs& in = all[static_cast<size_t>(r)];
-    require(in.tokens == first.tokens && in.hidden_size == first.hidden_size &&
-                in.hidden_type == first.hidden_type,
-            ErrorCode::kInternal, "[linear_log_prob] expected the same hidden states on all ranks, got [",
-            first.tokens, ", ", first.hidden_size, "] ", type_name(first.hidden_type), " on rank 0 and [",
-            in.tokens, ", ", in.hidden_size, "] ", type_name(in.hidden_type), " on rank ", r);
-    require(
-        in.missing_rows == 0 && in.weight_columns == in.hidden_size && in.weight_type == first.weight_type,
-        ErrorCode::kInternal, "[linear_log_prob] expected a weight of [", rows_of(r), ", ", in.hidden_size,
-        "] ", type_name(first.weight_type), " on rank ", r, ", got [", rows_of(r) - in.missing_rows, ", ",
-        in.weight_columns, "] ", type_name(in.weight_type));
-    require(in.targets == in.tokens && in.targets_type == static_cast<int64_t>(at::kInt),
-            ErrorCode::kInternal, "[linear_log_prob] expected ", in.tokens, " targets of Int on rank ", r,
-            ", got ", in.targets, " of ", type_name(in.targets_type));
-    require(in.stray < 0, ErrorCode::kInvalidArgument, "[linear_log_prob] expected targets in [0, ", vocab(),
-            "), the whole vocabulary, got ", in.stray_target, " in row ", in.stray, " on rank ", r);
+  const at::Tensor stray = at::logical_or(targets.lt(0), targets.ge(vocab())).nonzero().view({-1});
+  if (stray.numel() > 0) {
+    own.stray = stray[0].item<int64_t>();
+    own.stray_target = targets[own.stray].item<int64_t>();
   }
+  const std::vector<Inputs> all = gather_records(*comm_, own, {phase, "head inputs"});
+  for (int64_t r = 0; r < size(); ++r) check_rank(all[static_cast<size_t>(r)], all[0], r);
+}
+
+void VocabularyShard::check_rank(const Inputs& in, const Inputs& first, int64_t rank) const {
+  require(in.tokens == first.tokens && in.hidden_size == first.hidden_size &&
+              in.hidden_type == first.hidden_type,
+          ErrorCode::kInternal, "[linear_log_prob] expected the same hidden states on all ranks, got [",
+          first.tokens, ", ", first.hidden_size, "] ", type_name(first.hidden_type), " on rank 0 and [",
+          in.tokens, ", ", in.hidden_size, "] ", type_name(in.hidden_type), " on rank ", rank);
+  require(in.missing_rows == 0 && in.weight_columns == in.hidden_size && in.weight_type == first.weight_type,
+          ErrorCode::kInternal, "[linear_log_prob] expected a weight of [", rows_of(rank), ", ",
+          in.hidden_size, "] ", type_name(first.weight_type), " on rank ", rank, ", got [",
+          rows_of(rank) - in.missing_rows, ", ", in.weight_columns, "] ", type_name(in.weight_type));
+  require(in.targets == in.tokens && in.targets_type == static_cast<int64_t>(at::kInt), ErrorCode::kInternal,
+          "[linear_log_prob] expected ", in.tokens, " targets of Int on rank ", rank, ", got ", in.targets,
+          " of ", type_name(in.targets_type));
+  require(in.stray < 0, ErrorCode::kInvalidArgument, "[linear_log_prob] expected targets in [0, ", vocab(),
+          "), the whole vocabulary, got ", in.stray_target, " in row ", in.stray, " on rank ", rank);
 }
 
 at::Tensor VocabularyShard::gather(const at::Tensor& own, const char* phase) const {

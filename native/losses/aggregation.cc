@@ -43,7 +43,7 @@ at::Tensor ValidTokens::pick(const at::Tensor& column, const char* name) const {
   return column.reshape({-1}).index_select(0, index_).to(at::kDouble);
 }
 
-at::Tensor ValidTokens::spread(const at::Tensor& values) const {
+at::Tensor ValidTokens::to_responses(const at::Tensor& values) const {
   return at::zeros({total_}, at::kFloat).index_copy_(0, index_, values.to(at::kFloat));
 }
 
@@ -81,7 +81,7 @@ at::Tensor mask_sums(const ResponseLayout& layout) {
 at::Tensor aggregation_weights(const ResponseLayout& layout, const std::string& aggregation,
                                double scale_factor) {
   const ValidTokens tokens(layout);
-  return tokens.spread(tokens.weights(aggregation, scale_factor));
+  return tokens.to_responses(tokens.weights(aggregation, scale_factor));
 }
 
 }  // namespace troupe::losses

@@ -21,7 +21,7 @@ class ValidTokens {
   // column [sum R] -> [N] float64. kInternal naming it when its length is wrong.
   at::Tensor pick(const at::Tensor& column, const char* name) const;
   // [N] -> [sum R] float32 with 0 at masked positions.
-  at::Tensor spread(const at::Tensor& values) const;
+  at::Tensor to_responses(const at::Tensor& values) const;
   // Per-sequence sums [b] of values [N], differentiable.
   at::Tensor sums(const at::Tensor& values) const;
   // sum / (N + 1e-8): verl's masked mean, 0 when nothing is valid. Not differentiable.

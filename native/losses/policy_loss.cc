@@ -44,7 +44,7 @@ PolicyLoss policy_loss(const PolicyInputs& inputs, const PolicyLossOptions& opti
       at::Tensor slope = at::full_like(weights, -options.entropy_coeff);
       if (inputs.given.by_entropy.defined())
         slope = slope + tokens.pick(inputs.given.by_entropy, "given.by_entropy");
-      result.grad_entropy = tokens.spread(weights * slope);
+      result.grad_entropy = tokens.to_responses(weights * slope);
     }
   } else {
     require(!uses_entropy(options, inputs.given), ErrorCode::kInternal,
@@ -60,7 +60,7 @@ PolicyLoss policy_loss(const PolicyInputs& inputs, const PolicyLossOptions& opti
   }
   result.loss = loss.item<double>();
   result.metrics["loss"] = result.loss;
-  result.grad_log_probs = tokens.spread(torch::autograd::grad({loss}, {log_probs})[0]);
+  result.grad_log_probs = tokens.to_responses(torch::autograd::grad({loss}, {log_probs})[0]);
   return result;
 }
 

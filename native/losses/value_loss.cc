@@ -24,7 +24,7 @@ ValueLoss value_loss(const ValueInputs& inputs, const ValueLossOptions& options)
 
   ValueLoss result;
   result.loss = loss.item<double>();
-  result.grad_predictions = tokens.spread(torch::autograd::grad({loss}, {predictions})[0]);
+  result.grad_predictions = tokens.to_responses(torch::autograd::grad({loss}, {predictions})[0]);
   result.metrics = {{"vf_loss", result.loss},
                     {"vf_clipfrac", tokens.mean(clipped_error.gt(free_error))},
                     {"vpred_mean", tokens.mean(predictions)},
@@ -37,7 +37,7 @@ SftLoss sft_loss(const ResponseLayout& layout, const at::Tensor& log_probs) {
   const at::Tensor weights = tokens.weights("token-mean", 0);
   SftLoss result;
   result.loss = -(tokens.pick(log_probs, "log_probs") * weights).sum().item<double>();
-  result.grad_log_probs = tokens.spread(-weights);
+  result.grad_log_probs = tokens.to_responses(-weights);
   result.metrics = {{"loss", result.loss}};
   return result;
 }

@@ -15,7 +15,7 @@
 #include "rollout/kv_cache.h"
 #include "rollout/prompts.h"
 #include "rollout/random.h"
-#include "rollout/row_sampler.h"
+#include "rollout/batch_sampler.h"
 
 namespace troupe {
 namespace {

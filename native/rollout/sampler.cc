@@ -7,23 +7,23 @@
 #include <utility>
 
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/sampling_kernels.h"
+#include "kernels/cpu/logit_blocks_kernels.h"
 
-TROUPE_DECLARE_TABLES(SamplingKernels, sampling_table)
+TROUPE_DECLARE_TABLES(LogitBlockKernels, logit_block_table)
 
 namespace troupe::kernels {
-const SamplingKernels& sampling_kernels() {
-  return TROUPE_PICK_TABLE(sampling_table);
+const LogitBlockKernels& logit_block_kernels() {
+  return TROUPE_PICK_TABLE(logit_block_table);
 }
 }  // namespace troupe::kernels
 
 namespace troupe {
 namespace {
 
-using kernels::kSamplingBlock;
+using kernels::kLogitBlock;
 
 int64_t blocks_of(int64_t vocab) {
-  return (vocab + kSamplingBlock - 1) / kSamplingBlock;
+  return (vocab + kLogitBlock - 1) / kLogitBlock;
 }
 
 // A row with what its numbers per block add up to.
@@ -53,11 +53,11 @@ struct Row {
   bool finite() const { return std::isfinite(max); }
   int64_t blocks() const { return blocks_of(logits.vocab); }
   int64_t block_size(int64_t block) const {
-    return std::min(kSamplingBlock, logits.vocab - block * kSamplingBlock);
+    return std::min(kLogitBlock, logits.vocab - block * kLogitBlock);
   }
   bool has(int64_t block) const { return logits.blocks[static_cast<size_t>(block)] != nullptr; }
   const float* block(int64_t block) const { return logits.blocks[static_cast<size_t>(block)]; }
-  float operator[](int64_t token) const { return block(token / kSamplingBlock)[token % kSamplingBlock]; }
+  float operator[](int64_t token) const { return block(token / kLogitBlock)[token % kLogitBlock]; }
 };
 
 float log_prob(const Row& row, int64_t token) {
@@ -72,7 +72,7 @@ int64_t argmax_block(const Row& row) {
 int64_t argmax(const Row& row) {
   const int64_t block = argmax_block(row);
   const float* begin = row.block(block);
-  return block * kSamplingBlock + (std::find(begin, begin + row.block_size(block), row.max) - begin);
+  return block * kLogitBlock + (std::find(begin, begin + row.block_size(block), row.max) - begin);
 }
 
 // First index whose running sum of weights exceeds `target`; the last one of positive weight where
@@ -109,10 +109,10 @@ Position find_in_whole(const Row& row, double target) {
 int64_t invert_whole(const Row& row, double uniform) {
   const double target = uniform * row.sum;
   const auto [block, before] = find_in_whole(row, target);
-  float weights[kSamplingBlock];
+  float weights[kLogitBlock];
   const int64_t n = row.block_size(block);
-  kernels::sampling_kernels().weights(row.block(block), n, row.max, row.inv_temperature, weights);
-  return block * kSamplingBlock + invert(weights, n, target - before);
+  kernels::logit_block_kernels().weights(row.block(block), n, row.max, row.inv_temperature, weights);
+  return block * kLogitBlock + invert(weights, n, target - before);
 }
 
 struct Candidates {
@@ -138,7 +138,7 @@ std::optional<std::vector<int32_t>> most_probable(const Row& row, int64_t count)
     if (!row.has(b)) return std::nullopt;
     const float* logits = row.block(b);
     for (int64_t i = 0; i < row.block_size(b); ++i) {
-      if (logits[i] >= threshold) tokens.push_back(static_cast<int32_t>(b * kSamplingBlock + i));
+      if (logits[i] >= threshold) tokens.push_back(static_cast<int32_t>(b * kLogitBlock + i));
     }
   }
   const auto more_probable = [&row](int32_t a, int32_t b) {
@@ -158,7 +158,7 @@ Candidates with_weights(const Row& row, std::vector<int32_t> tokens) {
   std::vector<float> logits(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) logits[i] = row[tokens[i]];
   result.weights.resize(tokens.size());
-  kernels::sampling_kernels().weights(logits.data(), static_cast<int64_t>(logits.size()), row.max,
+  kernels::logit_block_kernels().weights(logits.data(), static_cast<int64_t>(logits.size()), row.max,
                                       row.inv_temperature, result.weights.data());
   result.tokens = std::move(tokens);
   return result;
@@ -267,7 +267,7 @@ struct WholeRow {
 
   WholeRow(const float* logits, int64_t vocab, const SamplerOptions& options)
       : maxima(static_cast<size_t>(blocks_of(vocab))), sums(maxima.size()) {
-    const auto& kernels = kernels::sampling_kernels();
+    const auto& kernels = kernels::logit_block_kernels();
     const float max = kernels.block_max(logits, vocab, maxima.data());
     if (std::isfinite(max)) {
       kernels.block_sums(logits, vocab, max, inverse_temperature(options), sums.data());
@@ -275,7 +275,7 @@ struct WholeRow {
       maxima[0] = max;  // which blocks are bad does not matter
     }
     row = {vocab, maxima.data(), sums.data(), {}};
-    for (int64_t begin = 0; begin < vocab; begin += kSamplingBlock) row.blocks.push_back(logits + begin);
+    for (int64_t begin = 0; begin < vocab; begin += kLogitBlock) row.blocks.push_back(logits + begin);
   }
 };
 

@@ -32,7 +32,7 @@ struct Sampled {
 // exp is float32, every sum float64 in one fixed order: equal inputs give equal results.
 Sampled sample_token(const float* logits, int64_t vocab, const SamplerOptions& options, double uniform);
 
-// Row of logits [vocab] as passes over all of it left it, in blocks of kernels::kSamplingBlock entries.
+// Row of logits [vocab] as passes over all of it left it, in blocks of kernels::kLogitBlock entries.
 struct LogitRow {
   int64_t vocab = 0;
   const float* maxima = nullptr;     // [blocks] the largest entry, NaN where a block holds NaN or +infinity

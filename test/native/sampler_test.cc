@@ -8,9 +8,9 @@
 
 #include "check.h"
 #include "kernels/device_ops.h"
-#include "kernels/sampling.h"
+#include "kernels/logit_blocks.h"
 #include "rollout/random.h"
-#include "rollout/row_sampler.h"
+#include "rollout/batch_sampler.h"
 
 using namespace troupe;
 

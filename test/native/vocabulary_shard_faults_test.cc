@@ -89,7 +89,7 @@ TEST(inputs_that_do_not_fit_are_refused_on_all_ranks_alike) {
               "rank 2"},
   };
   const std::vector<std::string> errors = on_ranks(3, [&](Communicator& comm) {
-    const VocabularyShard shard(comm, {0, 10, 40, 100});
+    const VocabularyShard shard(comm, {0, 10, 40, 100}, ops::InputChecks::kAllRanks);
     for (const Case& c : cases) {
       HeadTask task(128, 8, 100, {1, 0});
       c.spoil(task, comm.rank());
@@ -115,6 +115,18 @@ TEST(inputs_that_do_not_fit_are_refused_on_all_ranks_alike) {
     run_head(HeadTask(128, 8, 100, {1, 0}), at::kFloat, &shard);  // as good as before
   });
   for (const std::string& error : errors) CHECK(error == "");
+}
+
+TEST(a_rank_refuses_shapes_that_it_sees_to_be_wrong_by_itself) {
+  const auto comm = make_local_communicator();
+  const VocabularyShard shard(*comm, {0, 100});
+  const HeadTask task(128, 8, 100, {1, 0});
+  CHECK_THROWS(shard.check(task.hidden, task.weight.narrow(0, 0, 99), task.targets, "forward"),
+               "expected a weight of [100, 8] Float on rank 0, got [99, 8] Float");
+  CHECK_THROWS(shard.check(task.hidden, task.weight, task.targets.to(at::kLong), "forward"),
+               "expected 128 targets of Int on rank 0, got 128 of Long");
+  shard.check(task.hidden, task.weight, task.targets, "forward");
+  CHECK(comm->log().collectives() == 0);
 }
 
 TEST_MAIN()

@@ -1,4 +1,4 @@
-// The instants of a verb at which memory may peak: what is alive then, from native/model/transformer.cc, engine/local_engine*.cc and
+// The instants of a verb at which memory may peak: what is alive then, from native/model/transformer.cc, engine/rank_engine*.cc and
 // rollout/generator.cc.
 import { tensorMapping } from '../model/tensor_names';
 import type { NativeModelConfig } from '../native/bridge';

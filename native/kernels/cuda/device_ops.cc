@@ -5,7 +5,7 @@
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/linear_log_prob.h"
-#include "kernels/cuda/sampling.h"
+#include "kernels/cuda/logit_blocks.h"
 #include "kernels/cuda/tables.h"
 
 namespace troupe::kernels {

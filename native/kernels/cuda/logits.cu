@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) stats_kernel(LogitRows a, LogitStats
     }
   }
   const float top = block_reduce(sums.top, [](float x, float y) { return fmaxf(x, y); });
-  // In double from here on: what a row costs does not show.
+  // In double from here on: it is done once per row, and takes no time that can be measured.
   double factor = 0, shift = 0;
   if (sums.sum != 0.0f) {  // a thread without logits has nothing to add; a NaN must pass
     shift = static_cast<double>(sums.top) - top;

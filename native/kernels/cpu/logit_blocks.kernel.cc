@@ -1,5 +1,5 @@
 // Maxima and sums of blocks of logits.
-#include "kernels/cpu/sampling_kernels.h"
+#include "kernels/cpu/logit_blocks_kernels.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace troupe::kernels::TROUPE_ISA {
@@ -8,7 +8,7 @@ namespace {
 
 // Sums and maxima run in lanes of their own over a block, so that their order is fixed by the source
 // and not by how the compiler vectorises a reduction.
-constexpr int kBlock = static_cast<int>(kSamplingBlock);
+constexpr int kBlock = static_cast<int>(kLogitBlock);
 constexpr int kLanes = 16;
 
 // Short blocks are filled up with -infinity, of weight 0.
@@ -72,7 +72,7 @@ void weights(const float* x, int64_t n, float max, float inv_temperature, float*
 
 }  // namespace
 
-extern const SamplingKernels sampling_table;
-const SamplingKernels sampling_table = {block_max, block_sums, weights};
+extern const LogitBlockKernels logit_block_table;
+const LogitBlockKernels logit_block_table = {block_max, block_sums, weights};
 
 }  // namespace troupe::kernels::TROUPE_ISA

@@ -1,3 +1,4 @@
+// The engine of one rank: the only implementation of Engine.
 #pragma once
 
 #include <atomic>
@@ -20,20 +21,20 @@ ShardingOptions sharding_options(const EngineOptions& options, int64_t size);
 // The parameters of an engine on `device`: what rank `rank` of `size` holds of them.
 ParameterStore make_store(const EngineOptions& options, at::Device device, int64_t rank, int64_t size);
 
-// The one engine: a rank's part of a model, with a `sharding_` that brings the parts together, and, where
-// several ranks share a micro-batch, a `sequence_` group of them. A whole model in one process is the part of
-// a group of one.
-class LocalEngine final : public Engine {
+// The engine of one rank of any number: its shard of a model, with a `sharding_` that gathers what it lacks
+// and, where several ranks share a micro-batch, a `sequence_` group of them. A model in one process is the
+// shard of a group of one.
+class RankEngine final : public Engine {
  public:
-  LocalEngine(const EngineOptions& options, std::shared_ptr<Communicator> comm);
+  RankEngine(const EngineOptions& options, std::shared_ptr<Communicator> comm);
 
   std::vector<ParameterInfo> parameters() const override;
   void import_tensors(TensorKind kind, const std::vector<TensorFile>& files) override;
-  void export_tensors(TensorKind kind, const std::vector<TensorFile>& files) const override;
+  void export_tensors(TensorKind kind, const std::vector<TensorFile>& files) override;
   ExportedWeights export_weights(TensorKind kind, const WeightBucket& bucket, std::optional<int64_t> version,
                                  bool more) override;
   void import_weights(const WeightBucket& bucket, const at::Tensor& bytes) override;
-  at::Tensor get_tensor(TensorKind kind, const std::string& param) const override;
+  at::Tensor get_tensor(TensorKind kind, const std::string& param) override;
   StateBytes state_bytes() const override;
   int64_t bytes_sent() const override {
     return sharding_.bytes_sent() + (sequence_ ? sequence_->bytes_sent() : 0);
@@ -81,10 +82,10 @@ class LocalEngine final : public Engine {
   // Inference over a batch, micro-batch by micro-batch: this rank's part of each.
   void for_each_micro(const TokenBatch& batch, const BatchLayout& layout,
                       const std::function<void(const PackedTokens& packed)>& body);
-  void write_files(TensorKind kind, const std::vector<TensorFile>& files) const;
+  void write_files(TensorKind kind, const std::vector<TensorFile>& files);
   // The whole flat buffer of a group.
-  at::Tensor flat(TensorKind kind, size_t group) const;
-  at::Tensor merged(size_t group) const;
+  at::Tensor flat(TensorKind kind, size_t group);
+  at::Tensor merged(size_t group);
   // The whole flat buffer of a group for an export in buckets; undefined where nobody reads it.
   const at::Tensor& kept_group(TensorKind kind, size_t group);
   void weights_changed();
@@ -97,7 +98,7 @@ class LocalEngine final : public Engine {
   EngineOptions options_;
   at::Device device_;
   ParameterStore store_;
-  mutable Sharding sharding_;
+  Sharding sharding_;
   std::unique_ptr<SequenceGroup> sequence_;  // null where each rank has micro-batches of its own
   Transformer transformer_;
   bool prepared_ = false;

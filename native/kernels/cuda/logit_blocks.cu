@@ -1,16 +1,16 @@
 // Maxima and sums of blocks of logits on a GPU.
-#include "kernels/cpu/sampling_kernels.h"
+#include "kernels/cpu/logit_blocks_kernels.h"
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/sampling.h"
+#include "kernels/cuda/logit_blocks.h"
 
-// A warp takes a block of kSamplingBlock entries, two to a lane.
+// A warp takes a block of kLogitBlock entries, two to a lane.
 namespace troupe::kernels::cuda {
 
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kWarps = kThreads / kWarp;
-static_assert(kSamplingBlock == 2 * kWarp);
+static_assert(kLogitBlock == 2 * kWarp);
 
 // The larger one, NaN when either is: no comparison with NaN holds but a != a.
 struct MaxOrNan {
@@ -33,7 +33,7 @@ __device__ inline int64_t block_of_warp() {
 __global__ void __launch_bounds__(kThreads) block_maxima_kernel(Logits logits, float* __restrict__ maxima) {
   const int64_t row = blockIdx.x, block = block_of_warp();
   if (block >= logits.blocks) return;
-  const int64_t first = block * kSamplingBlock + threadIdx.x % kWarp;
+  const int64_t first = block * kLogitBlock + threadIdx.x % kWarp;
   const MaxOrNan larger;
   float top = larger(logits.at(row, first), logits.at(row, first + kWarp));
 #pragma unroll
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
                       double* __restrict__ sums) {
   const int64_t row = blockIdx.x, block = block_of_warp();
   if (block >= logits.blocks) return;
-  const int64_t first = block * kSamplingBlock + threadIdx.x % kWarp;
+  const int64_t first = block * kLogitBlock + threadIdx.x % kWarp;
   const float top = tops[row];
   const double sum =
       warp_sum(static_cast<double>(expf((logits.at(row, first) - top) * inv_temperature)) +
@@ -66,16 +66,16 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % kWarp == 0) sums[row * logits.blocks + block] = sum;
 }
 
-__global__ void __launch_bounds__(kSamplingBlock)
+__global__ void __launch_bounds__(kLogitBlock)
     gather_blocks_kernel(Logits logits, const int32_t* __restrict__ index, float* __restrict__ out) {
   const int64_t i = blockIdx.x;
-  out[i * kSamplingBlock + threadIdx.x] =
-      logits.at(index[2 * i], index[2 * i + 1] * kSamplingBlock + threadIdx.x);
+  out[i * kLogitBlock + threadIdx.x] =
+      logits.at(index[2 * i], index[2 * i + 1] * kLogitBlock + threadIdx.x);
 }
 
 Logits view(const at::Tensor& logits) {
   const int64_t vocab = logits.size(1);
-  return {logits.const_data_ptr<float>(), logits.stride(0), vocab, ceil_div(vocab, kSamplingBlock)};
+  return {logits.const_data_ptr<float>(), logits.stride(0), vocab, ceil_div(vocab, kLogitBlock)};
 }
 
 }  // namespace
@@ -98,7 +98,7 @@ void scan_logits(const at::Tensor& logits, float inv_temperature, const at::Tens
 void gather_blocks(const at::Tensor& logits, const at::Tensor& index, const at::Tensor& out) {
   const auto n = static_cast<unsigned>(index.size(0));
   if (n == 0) return;
-  gather_blocks_kernel<<<n, static_cast<unsigned>(kSamplingBlock), 0, stream()>>>(
+  gather_blocks_kernel<<<n, static_cast<unsigned>(kLogitBlock), 0, stream()>>>(
       view(logits), index.const_data_ptr<int32_t>(), out.mutable_data_ptr<float>());
   check_launch("gather_blocks");
 }

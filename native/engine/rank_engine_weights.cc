@@ -1,10 +1,10 @@
+// Weights in buckets, to an inference engine outside and back.
 #include <numeric>
 #include <set>
 
 #include "base/error.h"
-#include "engine/local_engine.h"
+#include "engine/rank_engine.h"
 
-// Weights in buckets, to an inference engine outside and back.
 namespace troupe {
 
 namespace {
@@ -46,7 +46,7 @@ at::Tensor part(const WeightChunk& chunk, const at::Tensor& whole) {
 
 }  // namespace
 
-const at::Tensor& LocalEngine::kept_group(TensorKind kind, size_t group) {
+const at::Tensor& RankEngine::kept_group(TensorKind kind, size_t group) {
   if (!kept_ || kept_->kind != kind || kept_->group != group) {
     kept_.reset();  // before the next one takes its place in memory
     const bool reads = sharding_.rank() == 0;
@@ -56,12 +56,12 @@ const at::Tensor& LocalEngine::kept_group(TensorKind kind, size_t group) {
   return kept_->whole;
 }
 
-void LocalEngine::weights_changed() {
+void RankEngine::weights_changed() {
   ++weights_version_;
   kept_.reset();
 }
 
-ExportedWeights LocalEngine::export_weights(TensorKind kind, const WeightBucket& bucket,
+ExportedWeights RankEngine::export_weights(TensorKind kind, const WeightBucket& bucket,
                                             std::optional<int64_t> version, bool more) {
   at::NoGradGuard no_grad;
   check_abort();
@@ -92,7 +92,7 @@ ExportedWeights LocalEngine::export_weights(TensorKind kind, const WeightBucket&
   return exported;
 }
 
-void LocalEngine::import_weights(const WeightBucket& bucket, const at::Tensor& bytes) {
+void RankEngine::import_weights(const WeightBucket& bucket, const at::Tensor& bytes) {
   at::NoGradGuard no_grad;
   check_abort();
   prepare();

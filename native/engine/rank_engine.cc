@@ -1,4 +1,5 @@
-#include "engine/local_engine.h"
+// Creation, checkpoints, and the verbs that change no weight.
+#include "engine/rank_engine.h"
 
 #include "checkpoint/tensor_file.h"
 #include "base/error.h"
@@ -67,10 +68,10 @@ ParameterStore make_store(const EngineOptions& options, at::Device device, int64
 
 std::unique_ptr<Engine> create_engine(const EngineOptions& options, std::shared_ptr<Communicator> comm) {
   if (!comm) comm = make_local_communicator();
-  return std::make_unique<LocalEngine>(options, std::move(comm));
+  return std::make_unique<RankEngine>(options, std::move(comm));
 }
 
-LocalEngine::LocalEngine(const EngineOptions& options, std::shared_ptr<Communicator> comm)
+RankEngine::RankEngine(const EngineOptions& options, std::shared_ptr<Communicator> comm)
     : options_(checked(options)),
       device_(options.device),
       store_(make_store(options, device_, comm->rank(), comm->size())),
@@ -79,13 +80,13 @@ LocalEngine::LocalEngine(const EngineOptions& options, std::shared_ptr<Communica
                                     : nullptr),
       transformer_(options.model, store_, device_, options.dtype, &sharding_, sequence_.get()) {}
 
-std::vector<ParameterInfo> LocalEngine::parameters() const {
+std::vector<ParameterInfo> RankEngine::parameters() const {
   std::vector<ParameterInfo> infos;
   for (const Parameter& parameter : store_.all()) infos.push_back(parameter.info);
   return infos;
 }
 
-void LocalEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>& files) {
+void RankEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>& files) {
   at::NoGradGuard no_grad;
   for (const TensorFile& file : files) {
     check_abort();
@@ -104,9 +105,9 @@ void LocalEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>&
   if (prepared_) store_.refresh_compute();
 }
 
-void LocalEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& files) const {
+void RankEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& files) {
   at::NoGradGuard no_grad;
-  const_cast<LocalEngine*>(this)->prepare();
+  prepare();
   if (sharding_.rank() == 0) {
     write_files(kind, files);
   } else {
@@ -118,7 +119,7 @@ void LocalEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>&
 
 // Group by group, so that at most one is gathered at a time. A file that cannot be written must not leave
 // the other ranks waiting: the rest is gathered all the same.
-void LocalEngine::write_files(TensorKind kind, const std::vector<TensorFile>& files) const {
+void RankEngine::write_files(TensorKind kind, const std::vector<TensorFile>& files) {
   std::exception_ptr failed;
   const auto attempt = [&](const auto& body) {
     if (failed) return;
@@ -151,7 +152,7 @@ void LocalEngine::write_files(TensorKind kind, const std::vector<TensorFile>& fi
   if (failed) std::rethrow_exception(failed);
 }
 
-at::Tensor LocalEngine::merged(size_t group) const {
+at::Tensor RankEngine::merged(size_t group) {
   at::Tensor whole = flat(TensorKind::kParam, group);
   const std::optional<size_t> adapters = store_.adapters_of(group);
   if (!adapters) return whole;
@@ -160,13 +161,13 @@ at::Tensor LocalEngine::merged(size_t group) const {
   return whole;
 }
 
-at::Tensor LocalEngine::flat(TensorKind kind, size_t group) const {
+at::Tensor RankEngine::flat(TensorKind kind, size_t group) {
   if (kind == TensorKind::kMerged) return merged(group);
   return sharding_.gather(kind, group);
 }
 
-at::Tensor LocalEngine::get_tensor(TensorKind kind, const std::string& param) const {
-  const_cast<LocalEngine*>(this)->prepare();
+at::Tensor RankEngine::get_tensor(TensorKind kind, const std::string& param) {
+  prepare();
   const Parameter& parameter = store_.at(param);
   return ParameterStore::view(parameter, flat(kind, parameter.group))
       .to(at::kCPU, at::kFloat)
@@ -174,28 +175,28 @@ at::Tensor LocalEngine::get_tensor(TensorKind kind, const std::string& param) co
       .clone();
 }
 
-StateBytes LocalEngine::state_bytes() const {
+StateBytes RankEngine::state_bytes() const {
   return store_.bytes();
 }
 
-std::vector<int64_t> LocalEngine::agree(const std::vector<int64_t>& counts) {
+std::vector<int64_t> RankEngine::agree(const std::vector<int64_t>& counts) {
   kept_.reset();
   return sharding_.agree(counts);
 }
 
-void LocalEngine::offload(const StateKinds& kinds) {
+void RankEngine::offload(const StateKinds& kinds) {
   check_abort();
   agree({});  // what was fetched by a verb that failed goes back first
   store_.keep(kinds, /*on_host=*/true);
 }
 
-void LocalEngine::onload(const StateKinds& kinds) {
+void RankEngine::onload(const StateKinds& kinds) {
   check_abort();
   agree({});
   store_.keep(kinds, /*on_host=*/false);
 }
 
-LogProbResult LocalEngine::compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
+LogProbResult RankEngine::compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
                                             bool sum_pi_squared, bool disable_adapters) {
   at::NoGradGuard no_grad;
   require_head(HeadKind::kLm, "compute_log_prob");
@@ -227,7 +228,7 @@ LogProbResult LocalEngine::compute_log_prob(const TokenBatch& batch, double temp
   return all;
 }
 
-ops::LogProbRows LocalEngine::head_rows(const ops::LogProbSpec& spec, const PackedTokens& packed,
+ops::LogProbRows RankEngine::head_rows(const ops::LogProbSpec& spec, const PackedTokens& packed,
                                         const at::Tensor& hidden, bool entropy, bool sum_pi_squared) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
   const auto rows = [&](bool wanted) { return wanted ? at::empty({hidden.size(0)}, options) : at::Tensor(); };
@@ -237,20 +238,20 @@ ops::LogProbRows LocalEngine::head_rows(const ops::LogProbSpec& spec, const Pack
   return out;
 }
 
-PackedTokens LocalEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout,
+PackedTokens RankEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout,
                                       const MicroBatch& micro) const {
   return gather(batch, layout, micro, kRowTile * options_.ulysses);
 }
 
-PackedTokens LocalEngine::own_part(const PackedTokens& whole) const {
+PackedTokens RankEngine::own_part(const PackedTokens& whole) const {
   return sequence_ ? own_rows(whole, sequence_->rank(), sequence_->size()) : whole;
 }
 
-at::Tensor LocalEngine::combined(const at::Tensor& own, const char* what) const {
+at::Tensor RankEngine::combined(const at::Tensor& own, const char* what) const {
   return sequence_ && own.defined() ? sequence_->combine(own, {"forward", what}) : own;
 }
 
-void LocalEngine::for_each_micro(const TokenBatch& batch, const BatchLayout& layout,
+void RankEngine::for_each_micro(const TokenBatch& batch, const BatchLayout& layout,
                                  const std::function<void(const PackedTokens& packed)>& body) {
   const std::vector<MicroBatch> micros = pack(layout, 0, layout.size(), options_.max_tokens);
   const int64_t count = static_cast<int64_t>(micros.size());
@@ -267,7 +268,7 @@ void LocalEngine::for_each_micro(const TokenBatch& batch, const BatchLayout& lay
   sharding_.release_all();
 }
 
-at::Tensor LocalEngine::compute_values(const TokenBatch& batch) {
+at::Tensor RankEngine::compute_values(const TokenBatch& batch) {
   at::NoGradGuard no_grad;
   require_head(HeadKind::kValue, "compute_values");
   prepare();
@@ -282,7 +283,7 @@ at::Tensor LocalEngine::compute_values(const TokenBatch& batch) {
   return combined(values, "values");
 }
 
-GenerateResult LocalEngine::generate(const PromptBatch& prompts, const SamplingOptions& options) {
+GenerateResult RankEngine::generate(const PromptBatch& prompts, const SamplingOptions& options) {
   at::NoGradGuard no_grad;
   require_head(HeadKind::kLm, "generate");
   prepare();
@@ -293,18 +294,18 @@ GenerateResult LocalEngine::generate(const PromptBatch& prompts, const SamplingO
   return result;
 }
 
-void LocalEngine::set_steps(int64_t optimizer_steps, int64_t schedule_steps) {
+void RankEngine::set_steps(int64_t optimizer_steps, int64_t schedule_steps) {
   optimizer_steps_ = optimizer_steps;
   schedule_steps_ = schedule_steps;
 }
 
-double LocalEngine::learning_rate() const {
+double RankEngine::learning_rate() const {
   require(options_.optim.has_value(), ErrorCode::kInvalidArgument,
           "[engine] an inference-only engine (optim: null) has no learning rate");
   return troupe::learning_rate(options_.optim->schedule, options_.optim->lr, schedule_steps_);
 }
 
-void LocalEngine::abort(const std::string& reason) {
+void RankEngine::abort(const std::string& reason) {
   const std::lock_guard<std::mutex> lock(abort_mutex_);
   if (!aborted_) abort_reason_ = reason;
   aborted_ = true;
@@ -312,25 +313,25 @@ void LocalEngine::abort(const std::string& reason) {
   if (sequence_) sequence_->abort(reason);
 }
 
-void LocalEngine::check_abort() const {
+void RankEngine::check_abort() const {
   if (!aborted_) return;
   const std::lock_guard<std::mutex> lock(abort_mutex_);
   fail(ErrorCode::kAborted, "[engine] aborted: ", abort_reason_);
 }
 
-void LocalEngine::require_head(HeadKind head, const char* verb) const {
+void RankEngine::require_head(HeadKind head, const char* verb) const {
   const char* expected = head == HeadKind::kLm ? "a causal LM" : "a value model";
   const char* actual = head == HeadKind::kLm ? "a value model" : "a causal LM";
   require(options_.model.head == head, ErrorCode::kInvalidArgument, "[engine] ", verb, " needs ", expected,
           ", and this engine holds ", actual);
 }
 
-void LocalEngine::check_temperature(double temperature) {
+void RankEngine::check_temperature(double temperature) {
   require(temperature > 0 && std::isfinite(temperature), ErrorCode::kInvalidArgument,
           "[engine] expected a finite temperature > 0, got ", temperature);
 }
 
-void LocalEngine::prepare() {
+void RankEngine::prepare() {
   if (prepared_) return;
   store_.initialize_missing();
   prepared_ = true;

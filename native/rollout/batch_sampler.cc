@@ -1,18 +1,18 @@
 // Tokens for all rows: on the host, or by blocks from a GPU.
-#include "rollout/row_sampler.h"
+#include "rollout/batch_sampler.h"
 
 #include <ATen/ATen.h>
 
 #include <utility>
 
 #include "base/parallel.h"
-#include "kernels/cpu/sampling_kernels.h"
-#include "kernels/sampling.h"
+#include "kernels/cpu/logit_blocks_kernels.h"
+#include "kernels/logit_blocks.h"
 
 namespace troupe {
 namespace {
 
-using kernels::kSamplingBlock;
+using kernels::kLogitBlock;
 
 // Fewer logits cost less than waking the other threads.
 constexpr int64_t kSmallSampling = 1 << 14;
@@ -40,7 +40,7 @@ class BlockRows {
  public:
   BlockRows(const at::Tensor& logits, const SamplerOptions& options)
       : logits_(logits),
-        num_blocks_((logits.size(1) + kSamplingBlock - 1) / kSamplingBlock),
+        num_blocks_((logits.size(1) + kLogitBlock - 1) / kLogitBlock),
         rows_(static_cast<size_t>(logits.size(0))) {
     const at::Tensor maxima = at::empty({logits.size(0), num_blocks_}, logits.options());
     const at::Tensor sums = at::zeros(maxima.sizes(), logits.options().dtype(at::kDouble));
@@ -69,11 +69,11 @@ class BlockRows {
     if (pairs.empty()) return;
     const auto count = static_cast<int64_t>(pairs.size() / 2);
     const at::Tensor index = at::tensor(pairs, at::kInt).view({count, 2}).to(logits_.device());
-    const at::Tensor out = at::empty({count, kSamplingBlock}, logits_.options());
+    const at::Tensor out = at::empty({count, kLogitBlock}, logits_.options());
     ops::gather_blocks(logits_, index, out);
     fetched_.push_back(out.cpu());
     const float* data = fetched_.back().const_data_ptr<float>();
-    for (size_t i = 0; i < pairs.size(); i += 2, data += kSamplingBlock)
+    for (size_t i = 0; i < pairs.size(); i += 2, data += kLogitBlock)
       rows_[static_cast<size_t>(pairs[i])].blocks[static_cast<size_t>(pairs[i + 1])] = data;
   }
 

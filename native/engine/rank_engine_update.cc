@@ -1,24 +1,22 @@
+// The update verbs: policy, critic, supervised.
 #include "base/error.h"
-#include "engine/local_engine.h"
+#include "engine/rank_engine.h"
 #include "base/parallel.h"
 #include "engine/policy_gradient.h"
 #include "kernels/linear_log_prob.h"
 #include "model/value_head.h"
 #include "optim/adamw.h"
 
-// The update verbs of LocalEngine. A mini-batch is cut into micro-batches by the packing alone;
+// The update verbs of RankEngine. A mini-batch is cut into micro-batches by the packing alone;
 // losses are sums over tokens weighted by the counts of the whole mini-batch, so the cut does not
 // change the result.
 namespace troupe {
 
 namespace {
 
-// Response arrays of the sequences of a micro-batch, or of a whole mini-batch.
+// Response arrays of the sequences of a micro-batch.
 at::Tensor pick(const at::Tensor& column, const at::Tensor& index) {
   return column.defined() ? column.index_select(0, index) : column;
-}
-at::Tensor range(const at::Tensor& column, int64_t begin, int64_t end) {
-  return column.defined() ? column.narrow(0, begin, end - begin) : column;
 }
 
 at::Tensor offsets_tensor(const std::vector<int64_t>& offsets, size_t begin, size_t end) {
@@ -42,14 +40,29 @@ losses::ResponseLayout part_layout(const PackedTokens& whole, const PackedTokens
   return layout;
 }
 
-losses::ResponseLayout mini_layout(const BatchLayout& layout, const at::Tensor& mask, const MiniBatches& mini,
-                                   int64_t m) {
-  const size_t begin = static_cast<size_t>(mini.offsets[static_cast<size_t>(m)]);
-  const size_t end = static_cast<size_t>(mini.offsets[static_cast<size_t>(m) + 1]);
-  return {offsets_tensor(layout.response_offsets, begin, end),
-          range(mask, layout.response_offsets[begin], layout.response_offsets[end]),
-          mini.global_tokens[static_cast<size_t>(m)], mini.global_sequences[static_cast<size_t>(m)]};
-}
+// The response arrays of a whole mini-batch.
+class MiniBatchColumns {
+ public:
+  MiniBatchColumns(const BatchLayout& layout, const MiniBatches& mini, int64_t m)
+      : layout_(layout),
+        first_(static_cast<size_t>(mini.offsets[static_cast<size_t>(m)])),
+        last_(static_cast<size_t>(mini.offsets[static_cast<size_t>(m) + 1])),
+        tokens_(mini.global_tokens[static_cast<size_t>(m)]),
+        sequences_(mini.global_sequences[static_cast<size_t>(m)]) {}
+
+  at::Tensor of(const at::Tensor& column) const {
+    const int64_t begin = layout_.response_offsets[first_], end = layout_.response_offsets[last_];
+    return column.defined() ? column.narrow(0, begin, end - begin) : column;
+  }
+  losses::ResponseLayout layout(const at::Tensor& mask) const {
+    return {offsets_tensor(layout_.response_offsets, first_, last_), of(mask), tokens_, sequences_};
+  }
+
+ private:
+  const BatchLayout& layout_;
+  size_t first_, last_;  // sequences
+  double tokens_, sequences_;
+};
 
 void check_column(const at::Tensor& column, const char* name, const BatchLayout& layout) {
   require(!column.defined() || column.numel() == layout.num_response_tokens(), ErrorCode::kInvalidArgument,
@@ -72,7 +85,7 @@ void check_mini(const MiniBatches& mini, const BatchLayout& layout) {
 
 }  // namespace
 
-MetricsList LocalEngine::run_updates(const TokenBatch& tokens, const BatchLayout& layout,
+MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout& layout,
                                      const at::Tensor& has_gradient, const MiniBatches& mini,
                                      const MicroStep& step, const Summary& summarize) {
   require(options_.optim.has_value(), ErrorCode::kInvalidArgument,
@@ -120,7 +133,7 @@ MetricsList LocalEngine::run_updates(const TokenBatch& tokens, const BatchLayout
   return all;
 }
 
-void LocalEngine::optimizer_step(Metrics& metrics) {
+void RankEngine::optimizer_step(Metrics& metrics) {
   const AdamWOptions& optim = *options_.optim;
   // NaN in a column can leave the loss without a number and its gradient at zero, which clips pass on.
   const auto loss = metrics.find("loss");
@@ -138,7 +151,7 @@ void LocalEngine::optimizer_step(Metrics& metrics) {
   weights_changed();
 }
 
-MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatches& mini,
+MetricsList RankEngine::update_policy(const PolicyBatch& batch, const MiniBatches& mini,
                                        const PolicyLossOptions& loss, double temperature) {
   at::NoGradGuard no_grad;
   require_head(HeadKind::kLm, "update_policy");
@@ -199,26 +212,24 @@ MetricsList LocalEngine::update_policy(const PolicyBatch& batch, const MiniBatch
     transformer_.backward(d_hidden, state);
   };
   const Summary summarize = [&](int64_t m) {
-    const int64_t begin = layout.response_offsets[static_cast<size_t>(mini.offsets[static_cast<size_t>(m)])];
-    const int64_t end =
-        layout.response_offsets[static_cast<size_t>(mini.offsets[static_cast<size_t>(m) + 1])];
-    const auto part = [&](const at::Tensor& column) { return range(column, begin, end); };
-    return losses::policy_loss({mini_layout(layout, batch.response_mask, mini, m),
-                                combined(part(log_probs), "log-probs"),
-                                combined(part(entropy), "entropy"),
-                                part(batch.old_log_probs),
-                                part(batch.advantages),
-                                part(batch.ref_log_probs),
-                                part(batch.rollout_is_weights),
-                                part(batch.rollout_log_probs),
-                                {part(given.values), part(given.by_log_prob), part(given.by_entropy)}},
-                               loss)
+    const MiniBatchColumns columns(layout, mini, m);
+    return losses::policy_loss(
+               {columns.layout(batch.response_mask),
+                combined(columns.of(log_probs), "log-probs"),
+                combined(columns.of(entropy), "entropy"),
+                columns.of(batch.old_log_probs),
+                columns.of(batch.advantages),
+                columns.of(batch.ref_log_probs),
+                columns.of(batch.rollout_is_weights),
+                columns.of(batch.rollout_log_probs),
+                {columns.of(given.values), columns.of(given.by_log_prob), columns.of(given.by_entropy)}},
+               loss)
         .metrics;
   };
   return run_updates(batch.tokens, layout, batch.has_gradient, mini, step, summarize);
 }
 
-MetricsList LocalEngine::update_critic(const ValueBatch& batch, const MiniBatches& mini,
+MetricsList RankEngine::update_critic(const ValueBatch& batch, const MiniBatches& mini,
                                        const ValueLossOptions& loss) {
   at::NoGradGuard no_grad;
   require_head(HeadKind::kValue, "update_critic");
@@ -248,19 +259,17 @@ MetricsList LocalEngine::update_critic(const ValueBatch& batch, const MiniBatche
                           state);
   };
   const Summary summarize = [&](int64_t m) {
-    const int64_t begin = layout.response_offsets[static_cast<size_t>(mini.offsets[static_cast<size_t>(m)])];
-    const int64_t end =
-        layout.response_offsets[static_cast<size_t>(mini.offsets[static_cast<size_t>(m) + 1])];
-    return losses::value_loss({mini_layout(layout, batch.response_mask, mini, m),
-                               combined(range(predictions, begin, end), "values"),
-                               range(batch.values, begin, end), range(batch.returns, begin, end)},
-                              loss)
+    const MiniBatchColumns columns(layout, mini, m);
+    return losses::value_loss(
+               {columns.layout(batch.response_mask), combined(columns.of(predictions), "values"),
+                columns.of(batch.values), columns.of(batch.returns)},
+               loss)
         .metrics;
   };
   return run_updates(batch.tokens, layout, {}, mini, step, summarize);
 }
 
-MetricsList LocalEngine::update_sft(const SftBatch& batch, const MiniBatches& mini) {
+MetricsList RankEngine::update_sft(const SftBatch& batch, const MiniBatches& mini) {
   at::NoGradGuard no_grad;
   require_head(HeadKind::kLm, "update_sft");
   prepare();
@@ -293,11 +302,8 @@ MetricsList LocalEngine::update_sft(const SftBatch& batch, const MiniBatches& mi
     transformer_.backward(d_hidden, state);
   };
   const Summary summarize = [&](int64_t m) {
-    const int64_t begin = layout.response_offsets[static_cast<size_t>(mini.offsets[static_cast<size_t>(m)])];
-    const int64_t end =
-        layout.response_offsets[static_cast<size_t>(mini.offsets[static_cast<size_t>(m) + 1])];
-    return losses::sft_loss(mini_layout(layout, batch.loss_mask, mini, m),
-                            combined(range(log_probs, begin, end), "log-probs"))
+    const MiniBatchColumns columns(layout, mini, m);
+    return losses::sft_loss(columns.layout(batch.loss_mask), combined(columns.of(log_probs), "log-probs"))
         .metrics;
   };
   return run_updates(batch.tokens, layout, {}, mini, step, summarize);

@@ -3,13 +3,13 @@
 
 #include <cstdint>
 
-// Passes of the sampler over the logits of one row, float32, in blocks of kSamplingBlock entries
+// Passes of the sampler over the logits of one row, float32, in blocks of kLogitBlock entries
 // (the last may be short). Equal values give equal results wherever they lie in memory.
 namespace troupe::kernels {
 
-constexpr int64_t kSamplingBlock = 64;
+constexpr int64_t kLogitBlock = 64;
 
-struct SamplingKernels {
+struct LogitBlockKernels {
   // The largest entry of each block; returns the largest of all, NaN when an entry is NaN or +infinity.
   float (*block_max)(const float* logits, int64_t n, float* maxima);
   // Per block the sum of exp((logit - max) * inv_temperature).
@@ -18,6 +18,6 @@ struct SamplingKernels {
   // out = exp((x - max) * inv_temperature).
   void (*weights)(const float* x, int64_t n, float max, float inv_temperature, float* out);
 };
-const SamplingKernels& sampling_kernels();
+const LogitBlockKernels& logit_block_kernels();
 
 }  // namespace troupe::kernels
