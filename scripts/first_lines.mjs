@@ -12,5 +12,6 @@ const silent = readdirSync(path.join(root, 'native'), { recursive: true })
   .map((name) => path.join('native', name))
   .filter((name) => !name.startsWith(EXCEPT))
   .filter((name) => !/^\/\/ \S/.test(readFileSync(path.join(root, name), 'utf8')));
-for (const name of silent) console.error(`${name}: expected a first line that says what the file is for: "// ..."`);
+for (const name of silent)
+  console.error(`${name}: expected a first line that says what the file is for: "// ..."`);
 process.exit(silent.length === 0 ? 0 : 1);

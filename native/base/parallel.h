@@ -10,6 +10,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/simulated.h"
+
 namespace troupe {
 
 // More threads than any processor has cores: what is asked for beyond them is a mistake that would end the
@@ -52,6 +54,13 @@ void parallel_items(int64_t count, Body&& body) {
   if (first_error) std::rethrow_exception(first_error);
 }
 
+// The same where body works on tensors of `device`: on meta tensors see [Note: simulated memory].
+template <typename Body>
+void parallel_items(const at::Device& device, int64_t count, Body&& body) {
+  if (device.is_meta()) return simulate_threads(count, [&] { body(int64_t{0}); });
+  parallel_items(count, std::forward<Body>(body));
+}
+
 // Splits [0, count) into `num_ranges` contiguous ranges and runs body(range, begin, end) for those that
 // are not empty: for sums whose order must be the same in every run.
 template <typename Body>
@@ -61,6 +70,14 @@ void parallel_ranges(int64_t count, int64_t num_ranges, Body&& body) {
     const int64_t end = count * (range + 1) / num_ranges;
     if (begin < end) body(range, begin, end);
   });
+}
+
+template <typename Body>
+void parallel_ranges(const at::Device& device, int64_t count, int64_t num_ranges, Body&& body) {
+  if (device.is_meta()) {
+    return simulate_threads(std::min(count, num_ranges), [&] { body(int64_t{0}, int64_t{0}, int64_t{1}); });
+  }
+  parallel_ranges(count, num_ranges, std::forward<Body>(body));
 }
 
 // Rows of the fixed-size tiles in which the decoder runs on a CPU. Every GEMM then has the same
@@ -80,6 +97,9 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
 template <typename Body>
 void for_each_row_tile(int64_t rows, int64_t tile, const at::Device& device, Body&& body,
                        bool packed = false) {
+  if (device.is_meta()) {
+    return simulate_threads((rows + tile - 1) / tile, [&] { body(int64_t{0}, std::min(rows, tile)); });
+  }
   if (!device.is_cpu() || (packed && rows <= tile)) {
     at::AutoDispatchBelowADInplaceOrView guard;
     body(int64_t{0}, rows);

@@ -27,6 +27,11 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
+at::Tensor forward_scratch(int64_t rows, int64_t dim, int64_t key_cols, const at::Device& device) {
+  return at::empty({rows * (2 * dim + key_cols) + 2 * key_cols * dim + 3 * rows},
+                   at::TensorOptions(at::kFloat).device(device));
+}
+
 // Queries of the segment at positions [q0, q0 + block), see [Note: one shape per position].
 template <typename Scalar>
 void forward_block(const Shape& shape, const Scalar* qkv, const Sequence& sequence, int64_t head, int64_t q0,
@@ -39,8 +44,7 @@ void forward_block(const Shape& shape, const Scalar* qkv, const Sequence& sequen
   const int64_t rows = shape.shape_groups * queries;
   const int64_t key_begin = shape.first_key(q0);
   const int64_t key_cols = std::min(kKeyBlock, q1 - key_begin);
-  const at::Tensor scratch =
-      at::empty({rows * (2 * dim + key_cols) + 2 * key_cols * dim + 3 * rows}, at::kFloat);
+  const at::Tensor scratch = forward_scratch(rows, dim, key_cols, at::kCPU);
   float* q = scratch.data_ptr<float>();
   float* o = q + rows * dim;
   float* scores = o + rows * dim;
@@ -89,6 +93,25 @@ void forward_block(const Shape& shape, const Scalar* qkv, const Sequence& sequen
   }
 }
 
+// What forward_cpu allocates: see [Note: simulated memory].
+void simulate_forward(const AttentionSpec& spec, const Segments& segments, const at::Device& meta) {
+  const Shape shape(spec);
+  int64_t items = 0, longest = 0;
+  for (const Segment& segment : segments) {
+    const Sequence sequence(segments, segment);
+    longest = std::max(longest, round_up(sequence.length, shape.query_block));
+    items += spec.num_kv_heads * ((segment.size() + shape.query_block - 1) / shape.query_block);
+  }
+  const int64_t rows = shape.shape_groups * shape.query_block, dim = spec.head_dim;
+  const int64_t cols = std::min({kKeyBlock, longest, longest - shape.first_key(longest - shape.query_block)});
+  simulate_threads(items, [&] {
+    const at::Tensor scratch = forward_scratch(rows, dim, cols, meta);
+    const auto part = [&](int64_t r, int64_t c) { return scratch.narrow(0, 0, r * c).view({r, c}); };
+    gemm(part(rows, dim), PackedMatrix::of(part(cols, dim), true), part(rows, cols), false);
+    gemm(part(rows, cols), PackedMatrix::of(part(cols, dim), false), part(rows, dim), true);
+  });
+}
+
 template <typename Scalar>
 void forward_cpu(const AttentionSpec& spec, const at::Tensor& qkv, const Segments& segments,
                  const at::Tensor& out, const at::Tensor& lse) {
@@ -130,6 +153,7 @@ void attention_forward(const AttentionSpec& spec, const at::Tensor& qkv, const S
   if (const auto* device = flash_attention(spec, qkv)) {
     return device->attention_forward(spec, qkv, segments, out, lse);
   }
+  if (simulated(qkv)) return simulate_forward(spec, segments, qkv.device());
   if (!qkv.is_cpu()) return attention_forward_reference(spec, qkv, segments, out, lse);
   if (qkv.scalar_type() == at::kFloat) return forward_cpu<float>(spec, qkv, segments, out, lse);
   forward_cpu<at::BFloat16>(spec, qkv, segments, out, lse);

@@ -190,6 +190,34 @@ std::vector<std::vector<size_t>> families(const Segments& segments) {
   return sorted;
 }
 
+// What backward_cpu allocates: see [Note: simulated memory].
+void simulate_backward(const AttentionSpec& spec, const Segments& segments, const at::Device& meta) {
+  const Shape shape(spec);
+  int64_t longest = 0, families = 0;
+  for (const Segment& segment : segments) {
+    longest = std::max(longest, Sequence(segments, segment).length);
+    if (segment.prefix < 0) ++families;
+  }
+  const int64_t dim = spec.head_dim;
+  const int64_t rows = shape.groups * std::min(shape.query_block, longest);
+  const int64_t cols = std::min(kKeyBlock, longest);
+  simulate_threads(families * spec.num_kv_heads, [&] {
+    const auto floats = at::TensorOptions(at::kFloat).device(meta);
+    const at::Tensor keys = at::empty({4, longest, dim}, floats);
+    const at::Tensor scratch = at::empty({rows * (4 * dim + 2 * cols + 2)}, floats);
+    const at::Tensor block = keys.view({-1, dim}).narrow(0, 0, cols);
+    std::vector<PackedMatrix> packed;  // of whole blocks, and of one that is not
+    for (int64_t k0 = 0; k0 < longest; k0 += kKeyBlock) {
+      const at::Tensor part = block.narrow(0, 0, std::min(cols, longest - k0));
+      for (const bool transposed : {true, true, false}) packed.push_back(PackedMatrix::of(part, transposed));
+    }
+    const auto matrix = [&](int64_t r, int64_t c) { return scratch.narrow(0, 0, r * c).view({r, c}); };
+    const PackedMatrix q = PackedMatrix::of(matrix(rows, dim), false);
+    const PackedMatrix d_o = PackedMatrix::of(matrix(rows, dim), false);
+    gemm_transposed(matrix(rows, cols), q, block, /*parallel=*/false);
+  });
+}
+
 template <typename Scalar>
 void backward_cpu(const AttentionSpec& spec, const at::Tensor& qkv, const at::Tensor& out,
                   const at::Tensor& lse, const at::Tensor& dout, const Segments& segments,
@@ -213,6 +241,7 @@ void attention_backward(const AttentionSpec& spec, const at::Tensor& qkv, const 
   if (const auto* device = flash_attention(spec, qkv)) {
     return device->attention_backward(spec, qkv, out, lse, dout, segments, dqkv);
   }
+  if (simulated(qkv)) return simulate_backward(spec, segments, qkv.device());
   if (!qkv.is_cpu()) return attention_backward_reference(spec, qkv, out, lse, dout, segments, dqkv);
   if (qkv.scalar_type() == at::kFloat) return backward_cpu<float>(spec, qkv, out, lse, dout, segments, dqkv);
   backward_cpu<at::BFloat16>(spec, qkv, out, lse, dout, segments, dqkv);

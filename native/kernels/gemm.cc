@@ -185,11 +185,12 @@ void tile(Kernel<Out> kernel, int64_t steps, const Word* a, const Word* b, int64
 
 // The kernel for operands of this dtype that leaves its sums in float32.
 Kernel<float> float_kernel(const at::Tensor& operand) {
+  if (simulated(operand)) return nullptr;
   return operand.scalar_type() == at::kFloat ? gemm_kernels().tile : bfloat16_gemm_kernels()->tile;
 }
 
-at::Tensor words(int64_t count) {
-  return at::empty({count}, at::kInt);
+at::Tensor words(int64_t count, const at::Device& device) {
+  return at::empty({count}, at::TensorOptions(at::kInt).device(device));
 }
 
 Word* words_of(const at::Tensor& scratch) {
@@ -203,7 +204,8 @@ void multiply(Kernel<Out> kernel, const at::Tensor& a, const Word* panels, int64
               Out* c, int64_t ldc, bool accumulate) {
   const int64_t rows = a.size(0);
   const int64_t steps = Source::steps(a, a.size(1));
-  const at::Tensor scratch = words(round_up(rows, kGemmRows) * std::min(depth, steps));
+  const at::Tensor scratch = words(round_up(rows, kGemmRows) * std::min(depth, steps), a.device());
+  if (simulated(a)) return;
   Word* packed = words_of(scratch);
   const Source source(a);
   for (int64_t s0 = 0; s0 < steps; s0 += depth) {
@@ -234,6 +236,7 @@ void multiply(Kernel<Out> kernel, const at::Tensor& a, const Word* panels, int64
 }  // namespace
 
 bool packs(const at::Tensor& matrix) {
+  if (simulated(matrix)) return matrix.scalar_type() == at::kFloat || matrix.scalar_type() == at::kBFloat16;
   static const bool fast = kernels::best_isa() == kernels::Isa::kAvx512;
   if (!fast || !matrix.is_cpu()) return false;
   return matrix.scalar_type() == at::kFloat ||
@@ -249,7 +252,8 @@ PackedMatrix PackedMatrix::of(const at::Tensor& matrix, bool transposed, bool pa
     return packed;
   }
   const int64_t k = packed.rows_, cols = packed.cols_, steps = Source::steps(matrix, k);
-  packed.panels_ = words(padded_cols(cols) * steps);
+  packed.panels_ = words(padded_cols(cols) * steps, matrix.device());
+  if (simulated(matrix)) return packed;
   Word* target = words_of(packed.panels_);
   const Source source(matrix);
   const auto pack = [&](int64_t panel, int64_t s0, int64_t s1) {
@@ -284,14 +288,17 @@ void gemm(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool 
     }
     return;
   }
-  const Word* panels = words_of(b.panels_);
+  const Word* panels = simulated(a) ? nullptr : words_of(b.panels_);
   if (out.scalar_type() == at::kFloat) {
-    return multiply(float_kernel(a), a, panels, b.cols_, kDepth, out.data_ptr<float>(), out.stride(0),
+    float* const target = simulated(a) ? nullptr : out.data_ptr<float>();
+    return multiply(float_kernel(a), a, panels, b.cols_, kDepth, target, out.stride(0),
                     accumulate);
   }
   // In one pass over all of k, to be rounded once.
-  multiply(bfloat16_gemm_kernels()->round, a, panels, b.cols_, Source::steps(a, b.rows_),
-           reinterpret_cast<uint16_t*>(out.data_ptr<at::BFloat16>()), out.stride(0), accumulate);
+  const Kernel<uint16_t> round = simulated(a) ? nullptr : bfloat16_gemm_kernels()->round;
+  multiply(round, a, panels, b.cols_, Source::steps(a, b.rows_),
+           simulated(a) ? nullptr : reinterpret_cast<uint16_t*>(out.data_ptr<at::BFloat16>()), out.stride(0),
+           accumulate);
 }
 
 void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool parallel) {
@@ -306,6 +313,10 @@ void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tenso
   }
   const int64_t rows = a.size(1), ldc = c.stride(0);
   const int64_t steps = Source::steps(a, b.rows_);
+  if (simulated(a)) {
+    const auto block = [&] { words(kRowBlock * std::min(kDepth, steps), a.device()); };
+    return parallel ? simulate_threads((rows + kRowBlock - 1) / kRowBlock, block) : block();
+  }
   const int64_t panels = num_panels(b.cols_);
   const int64_t row_blocks = (rows + kRowBlock - 1) / kRowBlock;
   const int64_t col_blocks = (panels + kColBlock - 1) / kColBlock;
@@ -317,7 +328,7 @@ void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tenso
     const int64_t begin = i / col_blocks * kRowBlock;
     const int64_t count = std::min(kRowBlock, rows - begin);
     const int64_t panel = i % col_blocks * kColBlock;
-    const at::Tensor scratch = words(kRowBlock * std::min(kDepth, steps));
+    const at::Tensor scratch = words(kRowBlock * std::min(kDepth, steps), at::kCPU);
     Word* packed = words_of(scratch);
     for (int64_t s0 = 0; s0 < steps; s0 += kDepth) {
       const int64_t s1 = std::min(steps, s0 + kDepth), k = s1 - s0;

@@ -30,6 +30,10 @@ constexpr int64_t kLogitsBudget = int64_t{64} << 20;  // bytes of logits that th
 // and written.
 constexpr int64_t kLeastChunkRows = 3 * kRowTile;
 
+at::TensorOptions floats(const at::Tensor& like) {
+  return like.options().dtype(at::kFloat);
+}
+
 // bfloat16 where products of it are summed in float32, float32 elsewhere.
 at::Tensor as_operand(const at::Tensor& t) {
   return packs(t) ? t : t.to(at::kFloat);
@@ -42,7 +46,7 @@ class BlockedHead {
               const at::Tensor& targets)
       : hidden_(hidden),
         weight_(weight),
-        targets_(targets.data_ptr<int32_t>()),
+        targets_(simulated(targets) ? nullptr : targets.data_ptr<int32_t>()),
         first_id_(spec.first_id()),
         transform_{static_cast<float>(1.0 / spec.temperature), static_cast<float>(spec.softcap)},
         vocab_(weight.size(0)),
@@ -67,7 +71,7 @@ class BlockedHead {
   void for_each_block(Body&& body) const {
     const int64_t total = hidden_.size(0);
     const int64_t parts = (total + kBlockRows - 1) / kBlockRows;
-    parallel_items(blocks_ * parts, [&](int64_t i) {
+    parallel_items(hidden_.device(), blocks_ * parts, [&](int64_t i) {
       const int64_t begin = i % parts * kBlockRows;
       body(begin, std::min(total, begin + kBlockRows), i / parts,
            ops::PackedMatrix::of(block_weight(i / parts), true, /*parallel=*/false));
@@ -79,6 +83,7 @@ class BlockedHead {
   void forward_block(int64_t row, int64_t block, const ops::PackedMatrix& weight, const at::Tensor& logits,
                      kernels::BlockStats* stats, float* target_logits) const {
     ops::gemm(rows(row, kRowTile), weight, logits, false);
+    if (simulated(logits)) return;
     float* data = logits.data_ptr<float>();
     const int64_t ld = logits.stride(0);
     const int64_t cols = block_cols(block);
@@ -106,45 +111,51 @@ class BlockedHead {
 // depend on which thread did what.
 class StatsTable {
  public:
-  StatsTable(int64_t rows, int64_t blocks)
+  StatsTable(int64_t rows, int64_t blocks, const at::Device& device)
       : rows_(rows),
         blocks_(blocks),
-        stats_(static_cast<size_t>(rows * blocks)),
-        targets_(static_cast<size_t>(rows)) {}
+        stats_(at::empty({blocks, rows, static_cast<int64_t>(sizeof(kernels::BlockStats))},
+                         at::TensorOptions(at::kByte).device(device))),
+        targets_(at::zeros({rows}, at::TensorOptions(at::kFloat).device(device))) {}
 
   kernels::BlockStats* at(int64_t row, int64_t block) {
-    return &stats_[static_cast<size_t>(block * rows_ + row)];
+    if (simulated(stats_)) return nullptr;
+    return reinterpret_cast<kernels::BlockStats*>(stats_.data_ptr<uint8_t>()) + (block * rows_ + row);
   }
-  float* target_logits() { return targets_.data(); }
+  float* target_logits() { return simulated(targets_) ? nullptr : targets_.data_ptr<float>(); }
 
   // Rows [begin, begin + rows) of the outputs from this table's rows and those of the other ranks.
   void write(const VocabularyShard* shard, const char* phase, int64_t begin, const LogProbRows& out) {
-    const at::Tensor own = at::empty({rows_, kernels::RowSums::kCount}, at::kDouble);
+    const at::Tensor own = at::empty({rows_, kernels::RowSums::kCount}, targets_.options().dtype(at::kDouble));
+    if (simulated(own)) return write_rows(own.unsqueeze(0), begin, out);
     auto* const sums = reinterpret_cast<kernels::RowSums*>(own.data_ptr<double>());
+    const float* const targets = target_logits();
     for (int64_t r = 0; r < rows_; ++r) {
       sums[r] = kernels::combined(blocks_, [&](int64_t b) {
         const kernels::BlockStats& block = *at(r, b);
         return kernels::RowSums{block.max, block.sum, block.weighted, block.sum_squares, 0};
       });
-      sums[r].target = targets_[static_cast<size_t>(r)];
+      sums[r].target = targets[r];
     }
     write_rows(shard != nullptr ? shard->gather(own, phase) : own.unsqueeze(0), begin, out);
   }
 
  private:
   int64_t rows_, blocks_;
-  std::vector<kernels::BlockStats> stats_;  // [blocks, rows]
-  std::vector<float> targets_;
+  at::Tensor stats_;    // [blocks, rows] kernels::BlockStats
+  at::Tensor targets_;  // [rows] float32
 };
 
 }  // namespace
 
 void write_rows(const at::Tensor& parts, int64_t begin, const LogProbRows& out) {
   const int64_t rows = parts.size(1);
-  const auto* const sums = reinterpret_cast<const kernels::RowSums*>(parts.const_data_ptr<double>());
-  const at::Tensor all = at::empty({4, rows}, at::kDouble);
-  double* const values = all.data_ptr<double>();
-  for (int64_t r = 0; r < rows; ++r) {
+  const at::Tensor all = at::empty({4, rows}, parts.options());
+  const bool there = !simulated(parts);
+  const auto* const sums =
+      there ? reinterpret_cast<const kernels::RowSums*>(parts.const_data_ptr<double>()) : nullptr;
+  double* const values = there ? all.data_ptr<double>() : nullptr;
+  for (int64_t r = 0; there && r < rows; ++r) {
     const kernels::RowOutputs row = kernels::outputs_of(
         kernels::combined(parts.size(0), [&](int64_t part) { return sums[part * rows + r]; }));
     values[r] = row.log_prob;
@@ -163,7 +174,7 @@ void write_rows(const at::Tensor& parts, int64_t begin, const LogProbRows& out) 
 
 void linear_log_prob_forward(const LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
                              const at::Tensor& targets, const LogProbRows& out) {
-  if (!hidden.is_cpu()) {
+  if (!hidden.is_cpu() && !simulated(hidden)) {
     const kernels::DeviceOps* device = kernels::device_ops_for(hidden);
     const auto forward =
         device != nullptr ? device->linear_log_prob_forward : linear_log_prob_forward_reference;
@@ -171,9 +182,9 @@ void linear_log_prob_forward(const LogProbSpec& spec, const at::Tensor& hidden, 
   }
   spec.check(hidden, weight, targets, "forward");
   const BlockedHead head(spec, hidden, weight, targets);
-  StatsTable table(hidden.size(0), head.blocks());
+  StatsTable table(hidden.size(0), head.blocks(), hidden.device());
   head.for_each_block([&](int64_t begin, int64_t end, int64_t block, const PackedMatrix& block_weight) {
-    const at::Tensor logits = at::empty({kRowTile, head.block_cols(block)}, at::kFloat);
+    const at::Tensor logits = at::empty({kRowTile, head.block_cols(block)}, floats(hidden));
     for (int64_t row = begin; row < end; row += kRowTile) {
       head.forward_block(row, block, block_weight, logits, table.at(row, block), table.target_logits());
     }
@@ -185,7 +196,7 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
                               const at::Tensor& targets, const LogProbRows& rows, bool entropy_gradient,
                               const RowGradients& gradients, const at::Tensor& d_hidden,
                               const at::Tensor& d_weight) {
-  if (!hidden.is_cpu()) {
+  if (!hidden.is_cpu() && !simulated(hidden)) {
     const kernels::DeviceOps* device = kernels::device_ops_for(hidden);
     const auto backward =
         device != nullptr ? device->linear_log_prob_backward : linear_log_prob_backward_reference;
@@ -198,14 +209,14 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
       kLogitsBudget / static_cast<int64_t>(sizeof(float)) / spec.most_rows(weight) / kRowTile * kRowTile;
   const int64_t chunk_rows = std::min(total, std::max(kLeastChunkRows, affordable));
   const int64_t ranges = std::clamp<int64_t>(head.blocks(), 1, at::get_num_threads());
-  const at::Tensor logits_buffer = at::empty({chunk_rows, head.vocab()}, at::kFloat);
-  const at::Tensor partial = at::empty({ranges, chunk_rows, hidden.size(1)}, at::kFloat);
-  const at::Tensor grad_log_probs = at::empty({chunk_rows}, at::kFloat);
-  const at::Tensor grad_entropy = entropy_gradient ? at::empty({chunk_rows}, at::kFloat) : at::Tensor();
+  const at::Tensor logits_buffer = at::empty({chunk_rows, head.vocab()}, floats(hidden));
+  const at::Tensor partial = at::empty({ranges, chunk_rows, hidden.size(1)}, floats(hidden));
+  const at::Tensor grad_log_probs = at::empty({chunk_rows}, floats(hidden));
+  const at::Tensor grad_entropy = entropy_gradient ? at::empty({chunk_rows}, floats(hidden)) : at::Tensor();
 
   for (int64_t begin = 0; begin < total; begin += chunk_rows) {
     const int64_t count = std::min(chunk_rows, total - begin);
-    StatsTable table(count, head.blocks());
+    StatsTable table(count, head.blocks(), hidden.device());
     const at::Tensor chunk_targets = targets.narrow(0, begin, count);
     const at::Tensor chunk_hidden = head.rows(begin, count);
     const BlockedHead chunk(spec, chunk_hidden, weight, chunk_targets);
@@ -220,23 +231,28 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
     const at::Tensor chunk_grad = grad_log_probs.narrow(0, 0, count);
     const at::Tensor chunk_entropy_grad =
         grad_entropy.defined() ? grad_entropy.narrow(0, 0, count) : grad_entropy;
+    const at::Tensor chunk_lse = rows.lse.narrow(0, begin, count);
+    const at::Tensor chunk_entropy = rows.entropy.defined() ? rows.entropy.narrow(0, begin, count) : at::Tensor();
     gradients(begin, begin + count, chunk_grad, chunk_entropy_grad);
 
     const PackedMatrix packed_hidden =
         d_weight.defined() ? PackedMatrix::of(chunk_hidden, false) : PackedMatrix();
-    const float* lse = rows.lse.data_ptr<float>() + begin;
-    const float* entropy = rows.entropy.defined() ? rows.entropy.data_ptr<float>() + begin : nullptr;
-    parallel_ranges(head.blocks(), ranges, [&](int64_t range, int64_t first, int64_t last) {
+    parallel_ranges(hidden.device(), head.blocks(), ranges, [&](int64_t range, int64_t first, int64_t last) {
       at::Tensor d_rows = partial.select(0, range).narrow(0, 0, count);
       std::vector<int64_t> columns(static_cast<size_t>(count));
       for (int64_t block = first; block < last; ++block) {
         const at::Tensor logits =
             logits_buffer.narrow(0, 0, count).narrow(1, head.block_begin(block), head.block_cols(block));
-        for (int64_t r = 0; r < count; ++r) columns[static_cast<size_t>(r)] = chunk.target_column(r, block);
-        kernels::linear_log_prob_kernels().backward(
-            logits.data_ptr<float>(), count, head.block_cols(block), logits.stride(0), head.transform(),
-            columns.data(), lse, entropy, chunk_grad.data_ptr<float>(),
-            chunk_entropy_grad.defined() ? chunk_entropy_grad.data_ptr<float>() : nullptr);
+        if (!simulated(logits)) {
+          const auto from = [&](const at::Tensor& values) {
+            return values.defined() ? values.data_ptr<float>() : nullptr;
+          };
+          for (int64_t r = 0; r < count; ++r)
+            columns[static_cast<size_t>(r)] = chunk.target_column(r, block);
+          kernels::linear_log_prob_kernels().backward(
+              from(logits), count, head.block_cols(block), logits.stride(0), head.transform(), columns.data(),
+              from(chunk_lse), from(chunk_entropy), from(chunk_grad), from(chunk_entropy_grad));
+        }
         const at::Tensor d_logits = logits.to(chunk_hidden.scalar_type());
         if (d_weight.defined()) {
           gemm_transposed(d_logits, packed_hidden,

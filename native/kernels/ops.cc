@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "base/error.h"
+#include "base/simulated.h"
 #include "kernels/cpu_dispatch.h"
 #include "kernels/device_ops.h"
 #include "kernels/reference.h"
@@ -133,6 +134,7 @@ kernels::ActivationId activation_id(Activation kind) {
 
 void norm_forward(const NormSpec& spec, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                   const at::Tensor& y, const at::Tensor& rstd, const at::Tensor& mean) {
+  if (simulated(x)) return;
   const RowKernels* table = kernels_for(x);
   if (table == nullptr) return reference::norm_forward(spec, x, weight, bias, y, rstd, mean);
   const Op op{"norm_forward", x.device()};
@@ -153,6 +155,7 @@ void norm_forward(const NormSpec& spec, const at::Tensor& x, const at::Tensor& w
 void norm_backward(const NormSpec& spec, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                    const at::Tensor& rstd, const at::Tensor& mean, const at::Tensor& dx, bool accumulate,
                    const at::Tensor& dweight, const at::Tensor& dbias) {
+  if (simulated(x)) return;
   const RowKernels* table = kernels_for(x);
   if (table == nullptr) {
     return reference::norm_backward(spec, dy, x, weight, rstd, mean, dx, accumulate, dweight, dbias);
@@ -179,6 +182,7 @@ void norm_backward(const NormSpec& spec, const at::Tensor& dy, const at::Tensor&
 void qk_norm_rotary_forward(const RotarySpec& spec, const at::Tensor& qkv, const at::Tensor& positions,
                             const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& q_weight,
                             const at::Tensor& k_weight, const at::Tensor& qk_rstd) {
+  if (simulated(qkv)) return;
   const RowKernels* table = kernels_for(qkv);
   if (table == nullptr) {
     return reference::qk_norm_rotary_forward(spec, qkv, positions, cos, sin, q_weight, k_weight, qk_rstd);
@@ -198,6 +202,7 @@ void qk_norm_rotary_backward(const RotarySpec& spec, const at::Tensor& dqkv, con
                              const at::Tensor& q_weight, const at::Tensor& k_weight,
                              const at::Tensor& qk_rstd, const at::Tensor& dq_weight,
                              const at::Tensor& dk_weight) {
+  if (simulated(dqkv)) return;
   const RowKernels* table = kernels_for(dqkv);
   if (table == nullptr) {
     return reference::qk_norm_rotary_backward(spec, dqkv, qkv_pre, positions, cos, sin, q_weight, k_weight,
@@ -221,6 +226,7 @@ void qk_norm_rotary_backward(const RotarySpec& spec, const at::Tensor& dqkv, con
 }
 
 void activation_forward(Activation kind, bool gated, const at::Tensor& x, const at::Tensor& out) {
+  if (simulated(x)) return;
   const RowKernels* table = kernels_for(x);
   if (table == nullptr) return reference::activation_forward(kind, gated, x, out);
   const Op op{"activation_forward", x.device()};
@@ -237,6 +243,7 @@ void activation_forward(Activation kind, bool gated, const at::Tensor& x, const 
 
 void activation_backward(Activation kind, bool gated, const at::Tensor& dout, const at::Tensor& x,
                          const at::Tensor& dx, const at::Tensor& out) {
+  if (simulated(x)) return;
   const RowKernels* table = kernels_for(x);
   if (table == nullptr) return reference::activation_backward(kind, gated, dout, x, dx, out);
   const Op op{"activation_backward", x.device()};

@@ -294,7 +294,7 @@ void Block::backward_attention_inputs(const at::Tensor& dqkv, const RowContext& 
   const at::Tensor normed = at::empty_like(saved.x);
   const Linear::Packed qkv_weight = qkv_.pack_backward();
   NormGradient attn_norm(attn_norm_, total, rows.row_tile);
-  const int64_t tiles = dqkv.is_cpu() ? (total + rows.row_tile - 1) / rows.row_tile : 1;
+  const int64_t tiles = dqkv.is_cuda() ? 1 : (total + rows.row_tile - 1) / rows.row_tile;
   const at::Tensor qk_parts = rotary_.qk_norm
                                   ? at::zeros({2, tiles, rotary_.head_dim}, dqkv.options().dtype(at::kFloat))
                                   : at::Tensor();

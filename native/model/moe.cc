@@ -40,6 +40,7 @@ void MoeMlp::route(const at::Tensor& x, int64_t row_tile, MoeSaved& saved) const
   saved.experts = experts.contiguous();
   saved.weights = moe_.normalize_top_k ? values / values.sum(-1, true) : values;
 
+  if (simulated(x)) return route_worst_case(tokens, saved);
   // Slots: tokens sorted by expert, every expert rounded up to whole blocks.
   const at::Tensor chosen = saved.experts.cpu();
   const int64_t* expert_of = chosen.data_ptr<int64_t>();
@@ -60,6 +61,17 @@ void MoeMlp::route(const at::Tensor& x, int64_t row_tile, MoeSaved& saved) const
   saved.token_of = at::tensor(token_of, at::kLong).to(x.device());
 }
 
+// Every expert with one row more than whole blocks: see [Note: simulated memory].
+void MoeMlp::route_worst_case(int64_t tokens, MoeSaved& saved) const {
+  const auto options = saved.experts.options();
+  const int64_t choices = tokens * moe_.top_k;
+  const int64_t used = std::min(choices, moe_.num_experts);
+  const int64_t slots = round_up(choices + used * (kSlotBlock - 1), kSlotBlock);
+  saved.slot_of = at::empty({tokens, moe_.top_k}, options);
+  saved.token_of = at::empty({slots}, options);
+  saved.block_expert.assign(static_cast<size_t>(slots / kSlotBlock), 0);
+}
+
 void MoeMlp::forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved) const {
   MoeSaved local;
   MoeSaved& state = saved != nullptr ? *saved : local;
@@ -68,7 +80,7 @@ void MoeMlp::forward(const at::Tensor& x, const at::Tensor& out, int64_t row_til
   const at::Tensor gathered = gather_slots(x, state.token_of);
   state.inner = at::empty({slots, in_[0].out_features()}, x.options());
   state.outputs = at::empty({slots, x.size(1)}, x.options());
-  parallel_items(static_cast<int64_t>(state.block_expert.size()), [&](int64_t block) {
+  parallel_items(x.device(), static_cast<int64_t>(state.block_expert.size()), [&](int64_t block) {
     const size_t expert = static_cast<size_t>(state.block_expert[static_cast<size_t>(block)]);
     const at::Tensor inner = state.inner.narrow(0, block * kSlotBlock, kSlotBlock);
     in_[expert].forward(gathered.narrow(0, block * kSlotBlock, kSlotBlock), inner, {});
@@ -96,7 +108,7 @@ void MoeMlp::backward(const at::Tensor& dout, const at::Tensor& x, const MoeSave
   std::vector<Linear::Packed> in, out;
   for (const Linear& expert : in_) in.push_back(expert.pack_backward());
   for (const Linear& expert : out_) out.push_back(expert.pack_backward());
-  parallel_items(static_cast<int64_t>(saved.block_expert.size()), [&](int64_t block) {
+  parallel_items(x.device(), static_cast<int64_t>(saved.block_expert.size()), [&](int64_t block) {
     const size_t expert = static_cast<size_t>(saved.block_expert[static_cast<size_t>(block)]);
     const auto rows = [&](const at::Tensor& t) { return t.narrow(0, block * kSlotBlock, kSlotBlock); };
     const at::Tensor d_activated = at::empty({kSlotBlock, moe_.intermediate_size}, x.options());

@@ -38,6 +38,7 @@ class MoeMlp {
 
  private:
   void route(const at::Tensor& x, int64_t row_tile, MoeSaved& saved) const;
+  void route_worst_case(int64_t tokens, MoeSaved& saved) const;
   void backward_router(const at::Tensor& d_weights, const at::Tensor& x, const MoeSaved& saved,
                        const at::Tensor& dx) const;
 

@@ -84,6 +84,7 @@ void adamw_step(const AdamWBuffers& buffers, const AdamWOptions& options, double
   constants.step_size = static_cast<float>(lr / correction1);
   constants.inverse_sqrt_bias_correction2 = static_cast<float>(1 / std::sqrt(correction2));
   constants.eps = static_cast<float>(options.eps);
+  if (buffers.param.is_meta()) return;  // a simulation: one pass over what is there
   const auto* device = kernels::device_ops_for(buffers.param);
   if (!buffers.param.is_cpu() && device == nullptr) return adamw_reference(buffers, constants);
 
