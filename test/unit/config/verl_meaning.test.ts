@@ -137,7 +137,12 @@ describe('keys', () => {
 
 describe('what is missing is named', () => {
   it.each([
-    ['trainer.device=npu', 'trainer.device', /got "npu"/],
+    ['trainer.device=npu', 'trainer.device', /got "npu": needs an engine for NPUs/],
+    [
+      '+actor_rollout_ref.model.override_config.rope_theta=1',
+      'actor_rollout_ref.model.override_config',
+      /edit config\.json/,
+    ],
     ['data.image_key=images', 'data.image_key', /needs images/],
     ['model_engine=megatron', 'model_engine=megatron', /needs another engine than FSDP/],
     [
@@ -176,6 +181,9 @@ describe('what is missing is named', () => {
     'actor_rollout_ref.actor.profiler.ranks=[0]',
     'trainer.use_v1=True',
     'actor_rollout_ref.actor.router_replay.mode=disabled',
+    '+actor_rollout_ref.model.override_config.attention_dropout=0. +actor_rollout_ref.model.override_config.attn_implementation=sdpa',
+    'actor_rollout_ref.model.lora_rank=0 actor_rollout_ref.model.lora_alpha=0',
+    '+actor_rollout_ref.actor.policy_loss.tau_pos=1.0',
   ])('%s asks for nothing', (keys) => {
     expect(ppo(keys).notMapped).toEqual([]);
   });
@@ -299,6 +307,17 @@ describe('troupe validate', () => {
     await expect(check(model('qwen3_5'))).rejects.toThrow(
       /needs the model family qwen3_5, which is not there/,
     );
+  });
+
+  it.each([
+    'custom_reward_function: { path: ./r.py }',
+    'reward: { reward_manager: { source: importlib, module: { path: r.py } } }',
+  ])('a reward in Python: %s', async (reward) => {
+    const file = write(
+      `data: { train_files: a.parquet }\nactor_rollout_ref: { model: { path: ./m } }\n${reward}\n`,
+      'yaml',
+    );
+    await expect(validate(file, [])).rejects.toThrow(/path: needs rewards in Python, which are not there: /);
   });
 
   it('reports what is missing and what is wrong at once', async () => {

@@ -26,7 +26,7 @@ function runChecks({ trainer }: { trainer: { logger: readonly string[]; nnodes: 
     () => {
       if (trainer.nnodes === 1) return;
       throw new ConfigError(
-        `trainer.nnodes: expected 1, got ${trainer.nnodes}: ${missing('training on several machines')}; one has n_gpus_per_node workers`,
+        `trainer.nnodes: expected 1, got ${trainer.nnodes}: ${missing('training on more than one machine')}; one has n_gpus_per_node workers`,
         'trainer.nnodes',
       );
     },

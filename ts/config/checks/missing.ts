@@ -20,6 +20,14 @@ const MODELS = [
   'model.path',
 ];
 
+/** Modules of the reward, also under verl's older names. */
+const REWARD_MODULES = [
+  'reward.custom_reward_function.path',
+  'custom_reward_function.path',
+  'reward.reward_manager.module.path',
+  'reward_model.reward_loop_module_path',
+];
+
 /** @param config as it is in the file, or resolved */
 export function missingFeatures(config: Tree): MissingFeature[] {
   const found: MissingFeature[] = [];
@@ -28,6 +36,14 @@ export function missingFeatures(config: Tree): MissingFeature[] {
     const why = typeof model === 'string' ? missingModel(model) : null;
     if (why !== null) found.push({ path: key, message: why });
   }
+  for (const key of REWARD_MODULES) {
+    const module = getPath(config, key);
+    if (typeof module !== 'string' || !module.endsWith('.py')) continue;
+    const message = `${missing('rewards in Python')}: ${module} has to be a JavaScript or TypeScript module`;
+    found.push({ path: key, message });
+  }
+  if (getPath(config, 'trainer.device') === 'npu')
+    found.push({ path: 'trainer.device', message: missing('an engine for NPUs') });
   return found;
 }
 

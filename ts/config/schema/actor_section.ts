@@ -39,6 +39,8 @@ export const actorSection = {
     clip_cov_ub: field(num(), 5, 'clip_cov: upper covariance bound.'),
     kl_cov_ratio: field(num(0, 1), 2e-4, 'kl_cov: share of tokens.'),
     ppo_kl_coef: field(num(0), 0.1, 'kl_cov: KL coefficient.'),
+    tau_pos: ignored('actor_rollout_ref.actor.tau_pos holds, as in verl'),
+    tau_neg: ignored('actor_rollout_ref.actor.tau_neg holds, as in verl'),
     dro_beta: field(orNull(above(0)), null, 'dro: beta.'),
   },
   entropy_coeff: field(num(), 0, 'Coefficient of the entropy bonus.'),

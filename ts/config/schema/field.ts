@@ -37,6 +37,8 @@ export interface Fixed {
   readonly reason: string;
   /** Of a section that is one leaf: its keys that must be off, by what they may be beside null and false. */
   readonly off?: Readonly<Record<string, readonly unknown[]>>;
+  /** Of a section that is one leaf: the only keys that it may have, by what they may be beside null. */
+  readonly only?: Readonly<Record<string, readonly unknown[]>>;
 }
 
 /** An older name of another key. */
@@ -102,15 +104,20 @@ export function sectionNeeds(feature: string, off: Readonly<Record<string, reado
 
 /** The words for a feature that is missing, in every message. */
 export function missing(feature: string): string {
-  return `needs ${feature}, which ${/[^s]s$/.test(feature) ? 'are' : 'is'} not there`;
+  return `needs ${feature}, which ${/^([a-z]+ )?[a-z]*[^su]s\b/.test(feature) ? 'are' : 'is'} not there`;
 }
 
 /** Whether a value is one that a fixed key accepts. */
-export function isAccepted({ accepts, off }: Fixed, value: unknown): boolean {
+export function isAccepted({ accepts, off, only }: Fixed, value: unknown): boolean {
   const isOneOf = (allowed: readonly unknown[], given: unknown): boolean =>
     allowed.some((one) => JSON.stringify(one) === JSON.stringify(given));
   if (value === null || isOneOf(accepts, value)) return true;
-  if (off === undefined || typeof value !== 'object' || Array.isArray(value)) return false;
+  if (typeof value !== 'object' || Array.isArray(value)) return false;
+  if (only !== undefined)
+    return Object.entries(value as object).every(
+      ([key, given]) => Object.hasOwn(only, key) && (given === null || isOneOf(only[key] ?? [], given)),
+    );
+  if (off === undefined) return false;
   return Object.entries(off).every(([path, harmless]) => {
     const given = path
       .split('.')

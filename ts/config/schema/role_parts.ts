@@ -9,6 +9,7 @@ import {
   count,
   derived,
   dtype,
+  type Fixed,
   field,
   fixed,
   ignored,
@@ -34,16 +35,16 @@ export const QAT = sectionNeeds('quantisation-aware training', { enable: [] });
 export const MEGATRON = needs('Megatron', {});
 /** Both names of FSDP mean the one engine that there is. */
 export const STRATEGY = needs('another engine than FSDP (Megatron or the like)', 'fsdp', 'fsdp2');
-/** attn_implementation is no part of a model: attention is computed exactly, one way. */
-export const OVERRIDE_CONFIG = fixed(
-  [
-    {},
-    ...['sdpa', 'eager', 'flash_attention_2', 'flash_attention_3'].map((name) => ({
-      attn_implementation: name,
-    })),
-  ],
-  `${missing('a changed config.json')}: edit config.json of the model directory instead`,
-);
+/** What of a changed config.json is what happens here anyway: attention is computed one way, and nothing is dropped out. */
+export const OVERRIDE_CONFIG: Fixed = {
+  ...fixed([{}], `${missing('a changed config.json')}: edit config.json of the model directory instead`),
+  only: {
+    attn_implementation: ['sdpa', 'eager', 'flash_attention_2', 'flash_attention_3'],
+    attention_dropout: [0],
+    embd_pdrop: [0],
+    resid_pdrop: [0],
+  },
+};
 
 /** Options of AdamW and its schedule; `role`: the section that holds grad_clip. */
 export const optim = (lr: number, role: string) => ({

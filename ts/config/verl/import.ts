@@ -4,7 +4,7 @@ import { show } from '../../base/text';
 import { type Carried, hide } from '../reading/hidden';
 import { nearestPath } from '../reading/nearest';
 import { getPath, isTree, setPath, type Tree } from '../reading/tree';
-import { type Field, isAccepted, isLeaf, type Leaf, movedTo, type Section } from '../schema/field';
+import { type Field, isAccepted, isLeaf, type Leaf, missing, movedTo, type Section } from '../schema/field';
 import { ppoSchema } from '../schema/ppo_schema';
 import { sftSchema } from '../schema/sft_schema';
 import { effective, leafAt, type OtherDefault, writeOtherDefaults } from './default_values';
@@ -104,6 +104,9 @@ class Import {
   }
 
   private isDormant(path: string): boolean {
+    // Without adapters their scale is of no consequence.
+    if (path.endsWith('.lora_alpha'))
+      return (getPath(this.source.tree, path.replace(/alpha$/, 'rank')) ?? 0) === 0;
     const section = DORMANT.find((prefix) => path.startsWith(`${prefix}.`));
     return section !== undefined && getPath(this.source.tree, `${section}.enable`) === false;
   }
@@ -180,14 +183,17 @@ class Import {
     const parsed = leaf.type.schema.safeParse(value);
     if (!parsed.success) {
       if (value === null) this.note('withoutEffect', from, 'is null: the default holds');
-      else this.note('notMapped', from, `expected ${leaf.type.name}, got ${this.shown(from, value)}`);
+      else {
+        const npu = from === 'trainer.device' && value === 'npu' ? `: ${missing('an engine for NPUs')}` : '';
+        this.note('notMapped', from, `expected ${leaf.type.name}, got ${this.shown(from, value)}${npu}`);
+      }
       return;
     }
     if (path.endsWith('custom_reward_function.path') && /\.py$/.test(String(value))) {
       this.note(
         'notMapped',
         from,
-        `${value} is a Python module: write the function as a JavaScript or TypeScript module`,
+        `${value} is a Python module, ${missing('rewards in Python')}: write the function as a JavaScript or TypeScript module`,
       );
       return;
     }
