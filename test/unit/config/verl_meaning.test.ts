@@ -135,6 +135,44 @@ describe('keys', () => {
   });
 });
 
+describe('a script', () => {
+  it('is read where it cannot be run, and says so', () => {
+    const file = write(`if true; then N=2; fi\npython3 -m verl.trainer.main_ppo ${KEYS} trainer.nnodes=1`);
+    const source = readVerlSource(file, [], { environment: { PATH: '/nowhere', HOME: '/home/u' } });
+    expect(source.notRun).toMatch(/ENOENT/);
+    expect(importVerl(source).config['trainer']).toMatchObject({ nnodes: 1 });
+  });
+
+  it('that stops is an error with its own words', () => {
+    const file = write(`set -u\nMODEL=$BASE_MODEL\npython3 -m verl.trainer.main_ppo ${KEYS}`);
+    expect(() => readVerlSource(file, [], OPTIONS)).toThrow(
+      /exit code 1 before it started a trainer of verl: ".*BASE_MODEL: unbound variable"; set it in the environment, BASE_MODEL=\.\.\. troupe/,
+    );
+  });
+
+  it('may bring configuration files of its own', () => {
+    mkdirSync(join(directory, 'config'), { recursive: true });
+    writeFileSync(
+      join(directory, 'config/mine.yaml'),
+      'hydra: { searchpath: [pkg://verl.trainer.config] }\ndefaults: [ppo_trainer, _self_]\ndata: { train_batch_size: 96 }\n',
+    );
+    const command = (name: string): VerlImport =>
+      importVerl(
+        readVerlSource(
+          write(`python3 -m verl.trainer.main_ppo --config-path=./config --config-name=${name} ${KEYS}`),
+          [],
+          { ...OPTIONS, directory },
+        ),
+      );
+    const { config, notMapped } = command('mine.yaml');
+    expect(notMapped).toEqual([]);
+    expect(config['data']).toMatchObject({ train_batch_size: 96 });
+    expect(why(command('other').notMapped, 'the configuration file other.yaml')).toMatch(
+      /its keys are not known/,
+    );
+  });
+});
+
 describe('what is missing is named', () => {
   it.each([
     ['trainer.device=npu', 'trainer.device', /got "npu": needs an engine for NPUs/],

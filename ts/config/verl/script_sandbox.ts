@@ -1,7 +1,8 @@
 import { BASH_START, STAND_IN, STAND_IN_NAMES } from './stand_ins';
 
 // The sandbox that a launch script runs in: no network, process ids of its own, no privileges, every file system read-only. The
-// directories that a script may want to write to are covered by layers in memory, which go with it.
+// directories that a script may want to write to are covered by layers in memory, which go with it. ts/sandbox shows programs next to
+// nothing; a launch script is to see the files of its user and to write beside them.
 
 export interface SandboxedScript {
   /** Absolute. */

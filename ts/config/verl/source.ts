@@ -149,6 +149,8 @@ function startedNothing(status: number, output: string, text: string): string {
 function bareWords(text: string, environment: SourceOptions['environment']): Raw | null {
   const words = allWords(text, environment);
   if (!words.some(({ text: word }) => /^\+{0,2}[A-Za-z_]\w*(\.\w+)+=/.test(word))) return null;
+  if (!words.every(({ text: word }) => word === '' || word.startsWith('--config-') || isKeyValue(word)))
+    return null;
   const tree: Tree = {};
   applyArguments(
     tree,
