@@ -1,3 +1,4 @@
+import { printable } from '../base/printable';
 import { TroupeError } from '../errors';
 import type { RewardManagerOptions } from '../reward/contract/types';
 import type { Metrics } from './metrics/metrics';
@@ -24,11 +25,13 @@ export function rewardColumn(
     if (typeof number === 'number' && Number.isFinite(number)) return number;
     if (onError !== 'fail' && returned(i).length === 0) return 0;
     const got =
-      value === undefined ? `only ${['score', ...returned(i)].join(', ')}` : `${name} = ${String(value)}`;
+      value === undefined
+        ? `only ${printable(['score', ...returned(i)].join(', '))}`
+        : `${name} = ${printable(String(value), { max: 100 })}`;
     throw new TroupeError(
       'REWARD_FAILED',
       `[reward] ${key} expects the reward function to return a finite number '${name}', but it returned ${got} for response ${i} ` +
-        `of the batch (data_source ${JSON.stringify(batch.get('dataSource')[i])}): return it beside the score, or change ${key}`,
+        `of the batch (data_source ${printable(JSON.stringify(batch.get('dataSource')[i]))}): return it beside the score, or change ${key}`,
     );
   });
 }
