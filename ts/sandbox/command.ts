@@ -1,5 +1,6 @@
 import { existsSync, lstatSync, readlinkSync, realpathSync } from 'node:fs';
 import type { SandboxLimits } from './limits';
+import { seccompFilter } from './seccomp';
 
 /** What stands between a program and the machine: bubblewrap or util-linux's unshare, both with namespaces; limits alone. */
 export type Mechanism = 'bubblewrap' | 'unshare' | 'process';
@@ -142,7 +143,8 @@ function bubblewrap(run: Confinement): string[] {
     'bwrap',
     ...['--unshare-net', '--unshare-pid', '--unshare-ipc', '--unshare-uts', '--unshare-cgroup-try'],
     ...(uid === null ? ['--unshare-user'] : []),
-    ...['--as-pid-1', '--die-with-parent', '--seccomp', String(FILTER_FD)],
+    ...['--as-pid-1', '--die-with-parent'],
+    ...(seccompFilter() === null ? [] : ['--seccomp', String(FILTER_FD)]),
     ...['--cap-drop', 'ALL'],
     // For process 1 to write files for another user and to start a program as that user; the program has none of them.
     ...(uid === null

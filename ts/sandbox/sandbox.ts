@@ -165,7 +165,7 @@ export class Sandbox {
           env: { PATH: SYSTEM_PATH, LANG: 'C.UTF-8', [TOKEN]: mark.value },
           stdin: given.stdin,
           files: given.files.map(([, text]) => text),
-          filter: this.mechanism === 'bubblewrap' ? (seccompFilter() ?? Buffer.alloc(0)) : null,
+          filter: this.mechanism === 'bubblewrap' ? seccompFilter() : null,
           timeoutMs: given.limits.timeout * 1000,
           maxOutputBytes: given.limits.maxOutputMb * 1024 * 1024,
           setupMs: SETUP_MS,
