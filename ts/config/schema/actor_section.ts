@@ -116,7 +116,7 @@ export const refSection = {
   log_prob_micro_batch_size_per_gpu: ignored(DYNAMIC),
   log_prob_use_dynamic_bsz: ignored(DYNAMIC),
   strategy: ignored('the strategy of the actor holds'),
-  model: ignored('the reference is the model that the run started from'),
+  model: needs('a reference with a model of its own', {}),
   router_replay: ROUTER_REPLAY,
   rollout_n: ignored('actor_rollout_ref.rollout.n holds'),
   load_weight: ignored('weights are always loaded'),

@@ -61,7 +61,11 @@ export const ppoSchema = {
     'configuration groups are not composed here: write all keys into one file',
   ),
   distillation: sectionNeeds('distillation', { enabled: [] }),
-  skip: sectionNeeds('a rollout that is not generated', { 'async_rollout.enable': [] }),
+  skip: sectionNeeds('a rollout that is not generated', {
+    'async_rollout.enable': [],
+    'rollout.enable': [],
+    'rollout_tq.enable': [],
+  }),
   model_engine: needs('another engine than FSDP (Megatron or the like)', 'dp'),
   async_training: needs('asynchronous training'),
   rollout: needs('asynchronous training'),

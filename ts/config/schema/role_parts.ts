@@ -32,6 +32,12 @@ export const MTP = sectionNeeds('multi-token prediction', {
   enable_rollout: [],
 });
 export const QAT = sectionNeeds('quantisation-aware training', { enable: [] });
+/** float32 masters and reductions, compute in the dtype of the role. */
+export const MIXED_PRECISION = sectionNeeds('another mixed precision than bfloat16 with float32 reductions', {
+  param_dtype: ['bf16', 'bfloat16'],
+  reduce_dtype: ['fp32', 'float32'],
+  buffer_dtype: ['fp32', 'float32'],
+});
 export const MEGATRON = needs('Megatron', {});
 /** Both names of FSDP mean the one engine that there is. */
 export const STRATEGY = needs('another engine than FSDP (Megatron or the like)', 'fsdp', 'fsdp2');
@@ -120,7 +126,7 @@ export const fsdpConfig = {
   use_orig_params: ignored(TORCH_ONLY),
   use_torch_compile: ignored(TORCH_ONLY),
   wrap_policy: ignored(TORCH_ONLY),
-  mixed_precision: ignored('float32 masters and reductions, compute in fsdp_config.dtype'),
+  mixed_precision: MIXED_PRECISION,
   ulysses_sequence_parallel_size: field(
     count('ranks'),
     1,

@@ -1,6 +1,6 @@
 import { ignored, moved } from './field';
 import { FUSED, TORCH_ONLY } from './reasons';
-import { fsdpConfig, QAT, STRATEGY } from './role_parts';
+import { fsdpConfig, MIXED_PRECISION, QAT, STRATEGY } from './role_parts';
 
 /** Where newer versions of verl's SFT trainer keep how the model is spread over the workers. */
 export const engineSection = {
@@ -15,7 +15,7 @@ export const engineSection = {
   dtype: moved('model.dtype'),
   model_dtype: fsdpConfig.model_dtype,
   qat: QAT,
-  mixed_precision: ignored('float32 masters and reductions, compute in model.dtype'),
+  mixed_precision: MIXED_PRECISION,
   seed: ignored('trainer.seed seeds everything'),
   full_determinism: ignored('runs are deterministic always'),
   forward_only: ignored('the model trains'),

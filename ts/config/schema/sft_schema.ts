@@ -25,7 +25,7 @@ import {
 import { loggingSection } from './logging_section';
 import { lora } from './lora_section';
 import { FUSED, TORCH_ONLY } from './reasons';
-import { MTP, OVERRIDE_CONFIG, PROFILER, STRATEGY, sharding } from './role_parts';
+import { MIXED_PRECISION, MTP, OVERRIDE_CONFIG, PROFILER, STRATEGY, sharding } from './role_parts';
 import { engineSection } from './sft_engine_section';
 import { COLLECTIVE_TIMEOUT, workerTimeouts } from './worker_section';
 
@@ -107,7 +107,7 @@ export const sftSchema = {
       cpu_offload: moved('model.fsdp_config.offload_policy'),
       offload_params: ignored('offload_policy offloads everything, param_offload parameters alone'),
       model_dtype: fixed(['fp32', 'float32'], 'master weights are float32 always'),
-      mixed_precision: ignored('float32 masters and reductions, compute in model.dtype'),
+      mixed_precision: MIXED_PRECISION,
       use_orig_params: ignored(TORCH_ONLY),
       use_torch_compile: ignored(TORCH_ONLY),
       wrap_policy: ignored(TORCH_ONLY),

@@ -54,6 +54,12 @@ const TELLING: Readonly<Record<string, string>> = {
 /** Sections that ask for nothing while they are not enabled. */
 const DORMANT = ['reward.reward_kwargs.overlong_buffer_cfg', 'reward_model.overlong_buffer'];
 
+/** Limits of the rollout, which are those of the data here. */
+const LIMITS: Readonly<Record<string, string>> = {
+  'actor_rollout_ref.rollout.prompt_length': 'data.max_prompt_length',
+  'actor_rollout_ref.rollout.response_length': 'data.max_response_length',
+};
+
 const DATE = /20\d\d[-_.]?[01]\d[-_.]?[0-3]\d|\b1[6-9]\d{8}\b/;
 
 class Import {
@@ -152,7 +158,15 @@ class Import {
     } else if (telling !== undefined && value !== null) {
       this.note('notMapped', from, `got ${show(value)}: ${telling}`);
     } else if (leaf.kind === 'ignored') {
-      this.note('withoutEffect', from, leaf.reason);
+      const limit = LIMITS[path];
+      const holds = limit === undefined ? null : getPath(this.source.tree, limit);
+      if (limit === undefined || holds === value) this.note('withoutEffect', from, leaf.reason);
+      else
+        this.note(
+          'notMapped',
+          from,
+          `got ${this.shown(from, value)}, but ${limit} is ${show(holds)}: one limit holds for both`,
+        );
     } else if (leaf.kind === 'fixed') {
       if (isAccepted(leaf, value)) this.note('withoutEffect', from, 'is what happens here anyway');
       else this.note('notMapped', from, `got ${this.shown(from, value)}: ${leaf.reason}`);
