@@ -1,4 +1,5 @@
-// `npm run lint`: Biome over TypeScript, JavaScript and JSON, the type checker, folders that lead back into each other, first lines of C++ files, and clang-format over C++ where it is
+// `npm run lint`: Biome over TypeScript, JavaScript and JSON, the type checker, folders that lead back into each other, first lines of C++ files, the
+// declared bridge against the binding, and clang-format over C++ where it is
 // installed. With --write (`npm run format`) it puts right what can be put right by machine.
 import { spawnSync } from 'node:child_process';
 import { readdirSync } from 'node:fs';
@@ -29,6 +30,7 @@ const results = [
   passes('tsc', ...node('typescript/bin/tsc', '-p', 'tsconfig.json')),
   passes('folders', process.execPath, [path.join(root, 'scripts', 'folder_circles.mjs')]),
   passes('first lines', process.execPath, [path.join(root, 'scripts', 'first_lines.mjs')]),
+  passes('bridge', process.execPath, [path.join(root, 'scripts', 'bridge_check.mjs')]),
 ];
 if (spawnSync('clang-format', ['--version']).status === 0) {
   const mode = write ? ['-i'] : ['--dry-run', '--Werror'];

@@ -57,6 +57,8 @@ HeadInputs read_inputs(const Field& dto) {
   inputs.temperature = dto["temperature"].number();
   if (!(inputs.temperature > 0)) dto["temperature"].mismatch("a number > 0");
   inputs.num_threads = dto["numThreads"].count();
+  if (dto["byEntropy"].is_null() != dto["byLogProb"].is_null())
+    dto["byEntropy"].mismatch("an array where byLogProb is one, or null for both");
   if (!dto["byLogProb"].is_null()) {
     inputs.by_log_prob = read_float32(dto["byLogProb"]);
     inputs.by_entropy = read_float32(dto["byEntropy"]);

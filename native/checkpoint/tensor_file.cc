@@ -115,18 +115,27 @@ void read_tensor_file(const TensorFile& file,
 }
 
 struct TensorFileWriter::State {
-  explicit State(const std::string& file) : path(file), descriptor(file, O_WRONLY | O_CREAT | O_EXCL) {
-    if (descriptor.get() < 0) fail_io("cannot create", path);
+  State(const std::string& file, bool create)
+      : path(file), descriptor(file, O_WRONLY | (create ? O_CREAT | O_EXCL : 0)), created(create) {
+    if (descriptor.get() >= 0) return;
+    fail_io(create ? "cannot create" : "cannot open (rank 0 has created it: all ranks must see its directory)",
+            path);
   }
   ~State() {
-    if (!finished && descriptor.get() >= 0) ::unlink(path.c_str());
+    if (created && !kept && descriptor.get() >= 0) ::unlink(path.c_str());
+  }
+  void put(const at::Tensor& values, int64_t offset) const {
+    write_all(descriptor.get(), path, values.const_data_ptr(), static_cast<int64_t>(values.nbytes()), offset);
   }
   std::string path;
   Descriptor descriptor;
-  bool finished = false;
+  bool created;
+  bool kept = false;
 };
 
-TensorFileWriter::TensorFileWriter(const TensorFile& file) : state_(std::make_unique<State>(file.path)) {
+TensorFileWriter::TensorFileWriter(const TensorFile& file, bool create)
+    : state_(std::make_unique<State>(file.path, create)) {
+  if (!create) return;
   // Reserving the whole size first finds a full disk before any work.
   if (file.size > 0) {
     const int error = ::posix_fallocate(state_->descriptor.get(), 0, file.size);
@@ -141,24 +150,52 @@ TensorFileWriter::TensorFileWriter(const TensorFile& file) : state_(std::make_un
 
 TensorFileWriter::~TensorFileWriter() = default;
 
-void TensorFileWriter::write(const TensorSlice& slice, const at::Tensor& tensor) {
-  check_rows(slice, tensor.size(0));
-  const at::Tensor view = tensor.narrow(0, slice.row, slice.rows);
-  const at::Tensor values = (slice.transpose ? view.t() : view).to(at::kCPU, scalar_type(slice)).contiguous();
+void TensorFileWriter::write(const TensorSlice& slice, const std::vector<int64_t>& shape, int64_t begin,
+                             const at::Tensor& elements) {
+  check_rows(slice, shape[0]);
+  const int64_t width = std::accumulate(shape.begin() + 1, shape.end(), int64_t{1}, std::multiplies<>());
+  const int64_t first = slice.row * width;  // of the slice's elements, in the parameter
+  const int64_t from = std::max(begin, first);
+  const int64_t to = std::min(begin + elements.numel(), first + slice.rows * width);
+  if (from >= to) return;
+  const at::Tensor part = elements.narrow(0, from - begin, to - from);
+  const at::Tensor values = part.to(at::kCPU, scalar_type(slice)).contiguous();
   // float16 ends at 65504; the others have the exponents of float32.
   if (values.scalar_type() == at::kHalf) {
-    const at::Tensor largest = view.abs().max();
+    const at::Tensor largest = part.abs().max();
     require(!at::isinf(values).any().item<bool>() || at::isinf(largest).item<bool>(), ErrorCode::kNonFinite,
             "[checkpoint] tensor ", slice.label, " has values up to ", largest.item<double>(),
             ", which float16 (at most 65504) cannot hold: save it as bfloat16 or float32");
   }
-  write_all(state_->descriptor.get(), state_->path, values.data_ptr(), static_cast<int64_t>(values.nbytes()),
-            slice.offset);
+  const auto size = static_cast<int64_t>(values.element_size());
+  if (!slice.transpose) return state_->put(values, slice.offset + (from - first) * size);
+
+  // In the file the rows are columns: what begins or ends within a row is a column of its own.
+  int64_t at = from - first;
+  const int64_t end = to - first;
+  while (at < end) {
+    const int64_t row = at / width;
+    const int64_t column = at % width;
+    const int64_t rows = column == 0 ? std::max<int64_t>(1, (end - at) / width) : 1;
+    const int64_t columns = std::min(width - column, (end - at + rows - 1) / rows);
+    const at::Tensor block =
+        values.narrow(0, at - (from - first), rows * columns).view({rows, columns}).t().contiguous();
+    const auto offset = [&](int64_t c) { return slice.offset + ((column + c) * slice.rows + row) * size; };
+    if (rows == slice.rows) {
+      state_->put(block, offset(0));
+    } else {
+      for (int64_t c = 0; c < columns; ++c) state_->put(block[c], offset(c));
+    }
+    at += rows * columns;
+  }
 }
 
-void TensorFileWriter::finish() {
+void TensorFileWriter::sync() {
   if (::fsync(state_->descriptor.get()) != 0) fail_io("cannot sync", state_->path);
-  state_->finished = true;
+}
+
+void TensorFileWriter::keep() {
+  state_->kept = true;
 }
 
 }  // namespace troupe

@@ -22,19 +22,23 @@ void read_tensor_file(const TensorFile& file,
                       const std::function<RowRange(const TensorSlice&)>& rows_of,
                       const std::function<void(const TensorSlice&, const at::Tensor& values)>& store);
 
-// A file that is filled slice by slice, in any order.
+// A file that several ranks fill together, in any order.
 class TensorFileWriter {
  public:
-  // Creates the file (it must not exist) and writes its header. kNoSpace when the disk is full.
-  explicit TensorFileWriter(const TensorFile& file);
-  // Removes the file unless finish() has been reached.
+  // create: makes the file, which must not exist, and writes its header; kNoSpace when the disk is full. Without, it is
+  // there already: another rank has made it.
+  TensorFileWriter(const TensorFile& file, bool create);
+  // Who has created the file removes it unless keep() has been reached.
   ~TensorFileWriter();
   TensorFileWriter(const TensorFileWriter&) = delete;
   TensorFileWriter& operator=(const TensorFileWriter&) = delete;
 
-  // `tensor` is the whole parameter that the slice belongs to.
-  void write(const TensorSlice& slice, const at::Tensor& tensor);
-  void finish();  // fsyncs
+  // What `slice` has of `elements` [n]: the elements from `begin` on, in row-major order, of its parameter, which has
+  // this shape.
+  void write(const TensorSlice& slice, const std::vector<int64_t>& shape, int64_t begin,
+             const at::Tensor& elements);
+  void sync();  // to the disk
+  void keep();
 
  private:
   struct State;

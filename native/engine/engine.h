@@ -133,9 +133,10 @@ class Engine {
   virtual std::vector<ParameterInfo> parameters() const = 0;
   // Reads what this rank holds of every slice; a NaN or infinity in it is kNonFinite naming the tensor.
   virtual void import_tensors(TensorKind kind, const std::vector<TensorFile>& files) = 0;
-  // Creates each file (fails if it exists), writes header and slices, fsyncs. Rank 0 writes; the other
-  // ranks pass no files and take part in gathering what it does not hold. With adapters what is trained is
-  // exported, and as kMerged the parameters that the model has without them.
+  // Rank 0 creates each file (fails if it exists) and writes its header; every rank passes the same files and
+  // writes what it holds of their slices. On an error of any rank rank 0 removes them; ranks without one of
+  // their own return. With adapters what is trained is exported, and as kMerged the parameters that the model
+  // has without them.
   virtual void export_tensors(TensorKind kind, const std::vector<TensorFile>& files) = 0;
   // One bucket of an export (kParam or kMerged). Every rank passes the same bucket and gathers one group at
   // a time; rank 0 gets the bytes. `version`: of the export's first bucket, none for that one;

@@ -105,53 +105,6 @@ void RankEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>& 
   if (prepared_) store_.refresh_compute();
 }
 
-void RankEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& files) {
-  at::NoGradGuard no_grad;
-  prepare();
-  if (sharding_.rank() == 0) {
-    write_files(kind, files);
-  } else {
-    for (size_t group = 0; group < store_.groups().size(); ++group) {
-      if (store_.exports(kind, group)) flat(kind, group);
-    }
-  }
-}
-
-// Group by group, so that at most one is gathered at a time. A file that cannot be written must not leave
-// the other ranks waiting: the rest is gathered all the same.
-void RankEngine::write_files(TensorKind kind, const std::vector<TensorFile>& files) {
-  std::exception_ptr failed;
-  const auto attempt = [&](const auto& body) {
-    if (failed) return;
-    try {
-      body();
-    } catch (...) {
-      failed = std::current_exception();
-    }
-  };
-  std::vector<std::unique_ptr<TensorFileWriter>> writers;
-  attempt([&] {
-    for (const TensorFile& file : files) writers.push_back(std::make_unique<TensorFileWriter>(file));
-  });
-  for (size_t group = 0; group < store_.groups().size(); ++group) {
-    if (!store_.exports(kind, group)) continue;
-    const at::Tensor whole = flat(kind, group);
-    attempt([&] {
-      check_abort();
-      for (size_t f = 0; f < files.size(); ++f) {
-        for (const TensorSlice& slice : files[f].tensors) {
-          const Parameter& parameter = store_.at(slice.param);
-          if (parameter.group == group) writers[f]->write(slice, ParameterStore::view(parameter, whole));
-        }
-      }
-    });
-  }
-  attempt([&] {
-    for (const auto& writer : writers) writer->finish();
-  });
-  if (failed) std::rethrow_exception(failed);
-}
-
 at::Tensor RankEngine::merged(size_t group) {
   at::Tensor whole = flat(TensorKind::kParam, group);
   const std::optional<size_t> adapters = store_.adapters_of(group);

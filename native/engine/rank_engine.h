@@ -82,7 +82,13 @@ class RankEngine final : public Engine {
   // Inference over a batch, micro-batch by micro-batch: this rank's part of each.
   void for_each_micro(const TokenBatch& batch, const BatchLayout& layout,
                       const std::function<void(const PackedTokens& packed)>& body);
-  void write_files(TensorKind kind, const std::vector<TensorFile>& files);
+  // Elements of a group's flat buffer, from `begin` on.
+  struct GroupPart {
+    int64_t begin;
+    at::Tensor values;
+  };
+  // The part of a group that this rank writes in an export. Every rank at the same time.
+  GroupPart export_part(TensorKind kind, size_t group);
   // The whole flat buffer of a group.
   at::Tensor flat(TensorKind kind, size_t group);
   at::Tensor merged(size_t group);

@@ -182,6 +182,12 @@ std::vector<int64_t> Sharding::agree(const std::vector<int64_t>& counts) {
   return {values, values + largest.numel()};
 }
 
+bool Sharding::any(bool mine, const CollectiveLabel& label) {
+  const at::Tensor largest = at::tensor({int64_t{mine}}, at::kLong);
+  comm_->all_reduce(largest, ReduceOp::kMax, label);
+  return largest.item<int64_t>() != 0;
+}
+
 at::Tensor Sharding::gather(TensorKind kind, size_t group) {
   const at::Tensor& own = store_.owned(kind, group);
   if (!sharded()) return own;

@@ -48,6 +48,8 @@ class Sharding final : public ParameterAccess {
   void step(const AdamWOptions& options, double lr, double grad_scale, int64_t step);
   // The start of a verb: the largest of each rank's counts, element by element.
   std::vector<int64_t> agree(const std::vector<int64_t>& counts);
+  // Whether any rank says so. Every rank at the same time.
+  bool any(bool mine, const CollectiveLabel& label);
   // The whole flat buffer of a kind, float32, on every rank.
   at::Tensor gather(TensorKind kind, size_t group);
 

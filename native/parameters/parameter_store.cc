@@ -127,6 +127,29 @@ void ParameterStore::merge(size_t group, const at::Tensor& flat, const at::Tenso
   }
 }
 
+void ParameterStore::merge(size_t group, int64_t begin, const at::Tensor& part,
+                           const at::Tensor& adapters) const {
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.group != group) continue;
+    for (const AdapterParameters& adapter : this->adapters(parameter.info.name)) {
+      const at::Tensor a = view(at(adapter.a), adapters);
+      const at::Tensor b = view(at(adapter.b), adapters);
+      const int64_t width = a.size(1);
+      const int64_t first = parameter.start + adapter.row * width;
+      const int64_t from = std::max(begin, first);
+      const int64_t to = std::min(begin + part.numel(), first + b.size(0) * width);
+      if (from >= to) continue;
+      // All rows are added to, as where they all are here: a sum of other rows could round otherwise.
+      const at::Tensor rows = at::zeros({b.size(0), width}, part.options());
+      const at::Tensor own = part.narrow(0, from - begin, to - from);
+      const at::Tensor within = rows.view({-1}).narrow(0, from - first, to - from);
+      within.copy_(own);
+      rows.add_(at::mm(b, a), adapter.scale);
+      own.copy_(within);
+    }
+  }
+}
+
 const at::Tensor& ParameterStore::owned(TensorKind kind, size_t group) const {
   const ParameterGroup& held = groups_[group];
   if (kind == TensorKind::kParam) return held.param.kept();

@@ -65,6 +65,8 @@ class ParameterStore {
   std::vector<ParameterGroup>& groups() { return groups_; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }
 
+  // Of every flat buffer, what is held here.
+  ShardSlice slice() const { return slice_; }
   const Parameter* find(const std::string& name) const;  // nullptr when there is none
   const Parameter& at(const std::string& name) const;    // kInvalidArgument when there is none
   // Of the weight `name`, in the order of the sites; none for most.
@@ -77,6 +79,8 @@ class ParameterStore {
   std::optional<size_t> adapters_of(size_t group) const;
   // Adds a group's adapters to its flat float32 parameters, in place: W + scale B A.
   void merge(size_t group, const at::Tensor& flat, const at::Tensor& adapters) const;
+  // The same for the elements from `begin` on that `part` has, bit for bit.
+  void merge(size_t group, int64_t begin, const at::Tensor& part, const at::Tensor& adapters) const;
   // The slice of a group's flat buffer that is held here, where it is kept. kInvalidArgument when it has none
   // of this kind.
   const at::Tensor& owned(TensorKind kind, size_t group) const;

@@ -26,7 +26,8 @@ export const TEMPORARY = '.incomplete_';
 
 /**
  * Writes a directory so that at any instant it is either absent (or as it was) or complete: `write` fills a temporary
- * directory beside the target, which is synced to disk and renamed. On failure nothing of it is left.
+ * directory beside the target, which is synced to disk and renamed. On failure nothing of it is left. A target inside a directory that is
+ * itself not complete yet is written in place: who writes that one syncs and renames the whole.
  */
 export async function writeDirectory(
   target: string,
@@ -39,23 +40,27 @@ export async function writeDirectory(
     `${TEMPORARY}${path.basename(final)}_${randomBytes(6).toString('hex')}`,
   );
   checkReplaceable(final);
+  const nested = parent.split(path.sep).some((name) => name.startsWith(TEMPORARY));
+  const written = nested ? final : temporary;
   try {
     makeDirectories(parent);
-    mkdirSync(temporary);
-    await write(temporary);
+    if (nested) rmSync(final, { recursive: true, force: true });
+    mkdirSync(written);
+    await write(written);
+    if (nested) return;
     syncTree(temporary);
     publish(temporary, final);
     syncPath(parent);
   } catch (e) {
-    if (existsSync(temporary)) rmSync(temporary, { recursive: true });
+    if (existsSync(written)) rmSync(written, { recursive: true });
     throw asTroupeError(e, `write ${final}`);
   }
 }
 
-/** Writes and syncs one small file. */
-export function writeFileSynced(file: string, content: string | Uint8Array): void {
+/** Writes one small file; who writes the directory syncs it. */
+export function writeSmallFile(file: string, content: string | Uint8Array): void {
   try {
-    writeFileSync(file, content, { flush: true });
+    writeFileSync(file, content);
   } catch (e) {
     throw asTroupeError(e, `write ${file}`);
   }

@@ -1,6 +1,6 @@
 import { copyFileSync, existsSync } from 'node:fs';
 import path from 'node:path';
-import { writeFileSynced } from '../base/atomic_dir';
+import { writeSmallFile } from '../base/atomic_dir';
 import { architectureName } from '../model/tensor_names';
 import { restoreFloats } from './json_floats';
 import type { LoadedModel } from './model_dir';
@@ -39,7 +39,7 @@ export function writeModelFiles(
 }
 
 export function writeJson(file: string, value: unknown): void {
-  writeFileSynced(file, `${restoreFloats(JSON.stringify(value, null, 2))}\n`);
+  writeSmallFile(file, `${restoreFloats(JSON.stringify(value, null, 2))}\n`);
 }
 
 function savedConfig(model: LoadedModel, dtype: 'float32' | 'bfloat16' | null): Record<string, unknown> {

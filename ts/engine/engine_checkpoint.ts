@@ -189,11 +189,12 @@ async function writeMoments(engine: RoleEngine, dir: string): Promise<void> {
   }
 }
 
-/** Rank 0 writes; the others take part in gathering what it does not hold. */
+/** Rank 0 creates the files, and every rank writes what it holds into them. */
 async function exportFiles(engine: RoleEngine, kind: NativeTensorKind, plan: WritePlan): Promise<void> {
+  const withoutHeaders = plan.files.map((file) => ({ ...file, header: new Uint8Array(0) }));
   const byRank = Array.from(
     { length: engine.group.worldSize },
-    (_, rank): [NativeTensorKind, NativeTensorFile[]] => [kind, rank === 0 ? plan.files : []],
+    (_, rank): [NativeTensorKind, NativeTensorFile[]] => [kind, rank === 0 ? plan.files : withoutHeaders],
   );
   await engine.group.callAll(engine.name, 'exportTensors', byRank);
 }

@@ -361,11 +361,25 @@ export interface NativeSimulatedWork {
   responses: number;
 }
 
+export interface NativeSimulatedGroup {
+  name: string;
+  whole: number;
+  own: number;
+}
+
+export interface NativeSimulatedCollective {
+  phase: string;
+  name: string;
+  subject: string;
+  count: number;
+  bytes: number;
+}
+
 /** One optimiser step as one rank takes part in it, on tensors without memory (native/engine/simulation.h). */
 export interface NativeSimulation {
   state: NativeStateBytes;
   /** Elements of each group's flat buffer, with all padding, and of one rank's share of it. */
-  groups: { name: string; whole: number; own: number }[];
+  groups: NativeSimulatedGroup[];
   /** Collectives that move the same thing: how many, and the bytes that this rank sends in all of them. */
-  collectives: { phase: string; name: string; subject: string; count: number; bytes: number }[];
+  collectives: NativeSimulatedCollective[];
 }

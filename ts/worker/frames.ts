@@ -21,8 +21,12 @@ interface Frame {
   payload: Uint8Array;
 }
 
-function* framesOf({ head, segments }: EncodedMessage): Generator<Frame> {
-  if (segments.length === 0 && head.length <= LONGEST_FRAME) {
+const isShort = ({ head, segments }: EncodedMessage): boolean =>
+  segments.length === 0 && head.length <= LONGEST_FRAME;
+
+function* framesOf(encoded: EncodedMessage): Generator<Frame> {
+  const { head, segments } = encoded;
+  if (isShort(encoded)) {
     yield { kind: WHOLE, payload: head };
     return;
   }
@@ -43,18 +47,20 @@ export class FrameWriter<M> {
 
   constructor(stream: Writable) {
     this.#stream = stream;
-    stream.on('drain', () => this.#pump());
+    // Not at once: a reader that keeps up drains a frame before the next timer or message has had its turn.
+    stream.on('drain', () => setImmediate(() => this.#pump()));
   }
 
   /** The arrays of a message are read when their turn comes: they must stay as they are until then. @throws DataCloneError */
   send(message: M): void {
-    this.#queue.push(framesOf(encodeMessage(message)));
-    this.#pump();
+    this.#enqueue(encodeMessage(message));
   }
 
-  /** A short message that waits for no other. */
+  /** A message that waits for no other, unless it is a long one itself. */
   sendNow(message: M): void {
-    for (const frame of framesOf(encodeMessage(message))) this.#write(frame);
+    const encoded = encodeMessage(message);
+    if (isShort(encoded)) this.#write({ kind: WHOLE, payload: encoded.head });
+    else this.#enqueue(encoded);
   }
 
   /** Something is on its way already, or the other side does not read. */
@@ -65,6 +71,11 @@ export class FrameWriter<M> {
   /** Ends the stream behind what has been sent. */
   end(): void {
     this.#ending = true;
+    this.#pump();
+  }
+
+  #enqueue(encoded: EncodedMessage): void {
+    this.#queue.push(framesOf(encoded));
     this.#pump();
   }
 

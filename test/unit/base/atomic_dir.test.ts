@@ -1,7 +1,7 @@
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import fs, { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { asTroupeError, writeDirectory } from '../../../ts/base/atomic_dir';
+import { asTroupeError, writeDirectory, writeSmallFile } from '../../../ts/base/atomic_dir';
 
 let dir: string;
 beforeEach(() => {
@@ -18,6 +18,36 @@ test('writes, and replaces an earlier save', async () => {
   await writeDirectory(target, fill('two'));
   expect(readFileSync(path.join(target, 'config.json'), 'utf8')).toBe('two');
   expect(readdirSync(path.dirname(target))).toEqual(['model']);
+});
+
+test('inside a directory that is being written it writes in place, and every file and directory is synced once', async () => {
+  const fsync = jest.spyOn(fs, 'fsyncSync');
+  const rename = jest.spyOn(fs, 'renameSync');
+  await writeDirectory(path.join(dir, 'checkpoint'), async (outer) => {
+    writeSmallFile(path.join(outer, 'engine.json'), '{}');
+    await writeDirectory(path.join(outer, 'actor'), async (inner) => {
+      expect(inner).toBe(path.join(outer, 'actor'));
+      writeSmallFile(path.join(inner, 'config.json'), '{}');
+    });
+    expect(fsync).not.toHaveBeenCalled();
+  });
+  // engine.json, config.json, actor, checkpoint, and the directory that it is in
+  expect(fsync).toHaveBeenCalledTimes(5);
+  expect(rename).toHaveBeenCalledTimes(1);
+  expect(readdirSync(dir)).toEqual(['checkpoint']);
+  jest.restoreAllMocks();
+});
+
+test('what fails inside a directory that is being written leaves nothing there', async () => {
+  await writeDirectory(path.join(dir, 'checkpoint'), async (outer) => {
+    writeSmallFile(path.join(outer, 'engine.json'), '{}');
+    const inner = writeDirectory(path.join(outer, 'actor'), async (at) => {
+      writeSmallFile(path.join(at, 'config.json'), '{}');
+      throw new Error('no luck');
+    });
+    await expect(inner).rejects.toMatchObject({ code: 'IO' });
+  });
+  expect(readdirSync(path.join(dir, 'checkpoint'))).toEqual(['engine.json']);
 });
 
 test('where no directory can be made it says so', async () => {

@@ -115,7 +115,7 @@ describe('frames', () => {
     expect(read(gate.received, 100)).toEqual([small]);
   });
 
-  test('a reader that is slow holds the writer: beside the arrays themselves there is one frame', () => {
+  test('a reader that is slow holds the writer: beside the arrays themselves there is one frame', async () => {
     const tokens = new Float32Array((64 * MiB) / 4);
     const before = process.memoryUsage().arrayBuffers;
     const gate = new Gate(false);
@@ -124,9 +124,23 @@ describe('frames', () => {
     expect(gate.writableLength).toBeLessThan(HIGH_WATER + LONGEST_FRAME + 1024);
     while (gate.taken.length < 100) {
       expect(gate.step()).toBe(true);
+      await new Promise((resolve) => setImmediate(resolve));
+      await new Promise((resolve) => setImmediate(resolve));
       expect(gate.writableLength).toBeLessThan(HIGH_WATER + LONGEST_FRAME + 1024);
     }
     expect(process.memoryUsage().arrayBuffers - before).toBeLessThan(8 * MiB);
+  });
+
+  test('a reader that keeps up leaves time for all else: timers fire between frames', async () => {
+    const gate = new Gate(true);
+    const writer = new FrameWriter<Message>(gate);
+    let turns = 0;
+    const timer = setInterval(() => turns++, 0);
+    writer.send({ type: 'callEngine', tokens: new Uint8Array(256 * MiB) });
+    writer.end();
+    await finished(gate);
+    clearInterval(timer);
+    expect(turns).toBeGreaterThan(2);
   });
 
   test('a heartbeat passes by a long message, between two of its frames; other messages wait', async () => {
@@ -136,10 +150,13 @@ describe('frames', () => {
     writer.send(small);
     expect(writer.busy).toBe(true);
     writer.sendNow({ type: 'heartbeat' });
-    while (gate.step()) await new Promise((resolve) => setImmediate(resolve));
+    writer.sendNow({ type: 'abort', reason: 'y'.repeat(LONGEST_FRAME) }); // too long to pass by anything
+    do {
+      await new Promise((resolve) => setTimeout(resolve, 1));
+    } while (gate.step());
     expect(writer.busy).toBe(false);
     const received = read(gate.received, 10_000);
-    expect(received.map(({ type }) => type)).toEqual(['heartbeat', 'callEngine', 'result']);
+    expect(received.map(({ type }) => type)).toEqual(['heartbeat', 'callEngine', 'result', 'abort']);
     expect(isDeepStrictEqual(plain(received[1]), plain(large))).toBe(true);
   });
 

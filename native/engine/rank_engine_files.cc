@@ -1,0 +1,79 @@
+// Weights and state into files: every rank writes what it holds.
+#include "base/error.h"
+#include "checkpoint/tensor_file.h"
+#include "engine/rank_engine.h"
+
+namespace troupe {
+
+RankEngine::GroupPart RankEngine::export_part(TensorKind kind, size_t group) {
+  const bool merges = kind == TensorKind::kMerged;
+  const at::Tensor& own = store_.owned(merges ? TensorKind::kParam : kind, group);
+  const ShardSlice slice = store_.slice();
+  // Copies of a slice are equal bit for bit, so the ranks that have one share the work.
+  const int64_t copies = sharding_.size() / slice.count;
+  const int64_t copy = sharding_.rank() / slice.count;
+  const int64_t from = own.numel() * copy / copies;
+  const int64_t to = own.numel() * (copy + 1) / copies;
+  GroupPart part{slice.index * own.numel() + from, own.narrow(0, from, to - from)};
+  if (const auto adapters = store_.adapters_of(group); merges && adapters) {
+    part.values = part.values.to(device_, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    store_.merge(group, part.begin, part.values, sharding_.gather(TensorKind::kParam, *adapters));
+  }
+  return part;
+}
+
+// No rank may leave while others are at work: they would wait for it, or it would be taken for dead.
+void RankEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& files) {
+  at::NoGradGuard no_grad;
+  prepare();
+  std::exception_ptr failed;
+  const auto attempt = [&](const auto& body) {
+    if (failed) return;
+    try {
+      body();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+  };
+  const auto any_failed = [&](const char* when) {
+    bool any = true;
+    const bool mine = failed != nullptr;
+    try {
+      any = sharding_.any(mine, {"export", when});
+    } catch (...) {
+      if (!mine) throw;
+    }
+    return any;
+  };
+  std::vector<std::unique_ptr<TensorFileWriter>> writers;
+  const auto open = [&](bool create) {
+    for (const TensorFile& file : files) writers.push_back(std::make_unique<TensorFileWriter>(file, create));
+  };
+  if (sharding_.rank() == 0) attempt([&] { open(true); });
+  if (!any_failed("new files")) {
+    if (sharding_.rank() != 0) attempt([&] { open(false); });
+    for (size_t group = 0; group < store_.groups().size(); ++group) {
+      if (!store_.exports(kind, group)) continue;
+      const GroupPart part = export_part(kind, group);
+      attempt([&] {
+        check_abort();
+        for (size_t f = 0; f < files.size(); ++f) {
+          for (const TensorSlice& slice : files[f].tensors) {
+            const Parameter& parameter = store_.at(slice.param);
+            if (parameter.group != group) continue;
+            // What the part has before the parameter, and the padding behind it, belong to no slice.
+            writers[f]->write(slice, parameter.info.shape, part.begin - parameter.start, part.values);
+          }
+        }
+      });
+    }
+    attempt([&] {
+      for (const auto& writer : writers) writer->sync();
+    });
+    if (!any_failed("written files"))
+      for (const auto& writer : writers) writer->keep();
+  }
+  if (failed) std::rethrow_exception(failed);
+}
+
+}  // namespace troupe

@@ -1,0 +1,68 @@
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { Actor } from '../../ts/actor/actor';
+import type { EngineOptions } from '../../ts/engine/engine_options';
+import { CONFORMANCE } from '../helpers/conformance';
+import { raggedBatch, smallEngine } from '../helpers/sharded';
+
+// Every rank writes its part of the files: what they save together is what one saves alone, byte for byte.
+
+let dir: string;
+beforeEach(() => {
+  dir = mkdtempSync(path.join(tmpdir(), 'troupe-saving-'));
+});
+afterEach(() => rmSync(dir, { recursive: true }));
+
+const layouts: Record<string, Partial<EngineOptions>> = {
+  'three ranks': { worldSize: 3, parallel: { sharding: 'full_shard' } },
+  'two copies of two ranks': { worldSize: 4, parallel: { sharding: 'shard_grad_op', fsdpSize: 2 } },
+  'two whole copies, on the host': {
+    worldSize: 2,
+    parallel: { sharding: 'no_shard' },
+    offload: { params: true, grads: true, optimizer: true },
+  },
+};
+
+/** The files below a directory, with their content. */
+function content(at: string): Map<string, Buffer> {
+  const names = readdirSync(at, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
+  const paths = names.map(({ parentPath, name }) => path.join(parentPath, name)).sort();
+  return new Map(paths.map((file) => [path.relative(at, file), readFileSync(file)]));
+}
+
+async function saveAll(actor: Actor, to: string): Promise<Map<string, Buffer>> {
+  await actor.saveCheckpoint(path.join(to, 'checkpoint'));
+  await actor.saveModel(path.join(to, 'float32'), { dtype: 'float32' });
+  await actor.saveModel(path.join(to, 'bfloat16'), { dtype: 'bfloat16' });
+  return content(to);
+}
+
+// gpt2 keeps its matrices transposed, mixtral has rows of one parameter in many tensors.
+test.each([
+  ['gpt2', {}],
+  ['mixtral', {}],
+  ['qwen3_headdim', { lora: { rank: 4, alpha: 8 } }],
+] as [string, Partial<EngineOptions>][])('%s', async (family, options) => {
+  const own = { ...smallEngine, ...options, model: path.join(CONFORMANCE, 'models', family, 'actor') };
+  const alone = await Actor.create(own);
+  await alone.updatePolicy(raggedBatch(4, 3, 100));
+  const expected = await saveAll(alone, path.join(dir, 'alone'));
+  await alone.close();
+  expect(expected.size).toBeGreaterThan(7);
+  for (const [name, layout] of Object.entries(layouts)) {
+    const actor = await Actor.create({ ...own, ...layout });
+    await actor.loadCheckpoint(path.join(dir, 'alone', 'checkpoint'));
+    const sent = (): Promise<number[]> => actor.engine.group.callAll(actor.name, 'bytesSent', () => []);
+    const before = await sent();
+    await actor.saveCheckpoint(path.join(dir, 'again'));
+    // They agree on whether all went well, and that is all they say to each other.
+    for (const [rank, bytes] of (await sent()).entries())
+      expect(bytes - (before[rank] as number)).toBeLessThan(1000);
+    const saved = await saveAll(actor, path.join(dir, name));
+    await actor.close();
+    expect([...saved.keys()]).toEqual([...expected.keys()]);
+    for (const [file, bytes] of expected)
+      expect([name, file, saved.get(file)?.equals(bytes)]).toEqual([name, file, true]);
+  }
+});
