@@ -28,6 +28,12 @@ test.each([Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY])(
   },
 );
 
+test('infinite advantages are left to the core, which skips the step; NaN is not', () => {
+  const b = (value: number): Batch => Batch.fromSequences([[1]], [[2, 3]], { advantages: [0, value] });
+  checkFinite('x', b(Number.NEGATIVE_INFINITY), COLUMNS);
+  expect(() => checkFinite('x', b(Number.NaN), COLUMNS)).toThrow(/column 'advantages'/);
+});
+
 test('the first of several, with their number', () => {
   const b = batch([-1, Number.NaN, Number.NaN, -1, Number.NaN]);
   expect(() => checkFinite('x', b, COLUMNS)).toThrow(/at response token 1 of sequence 0 and 2 more/);
