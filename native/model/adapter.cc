@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "base/parallel.h"
-#include "kernels/cuda/device_ops.h"
+#include "kernels/device_ops.h"
 
 namespace troupe {
 
@@ -45,7 +45,7 @@ void Adapter::accumulate_grad(const at::Tensor& dy, const at::Tensor& x,
     ops::gemm(tile(x), a_forward, tile(low), false);
     ops::gemm(tile(d_out), b_backward, tile(d_low), false);
   });
-  if (const auto* device = kernels::cuda::device_ops_for(x)) {  // sums in float32, as Linear's own
+  if (const auto* device = kernels::device_ops_for(x)) {  // sums in float32, as Linear's own
     device->gemm(d_out.t(), low.mul_(scale), b_grad, /*accumulate=*/true);
     device->gemm(d_low.mul_(scale).t(), x, a_grad, /*accumulate=*/true);
     return;

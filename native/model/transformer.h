@@ -39,7 +39,7 @@ class Transformer final : public Decoder {
   at::ScalarType dtype() const override { return dtype_; }
 
   // Final hidden states [N', H] of the rows that predict response tokens, in a sequence group of this rank's
-  // part of them (engine/packing.h, own_rows). state may be null
+  // part of them (batch/packing.h, own_rows). state may be null
   // (inference); with checkpointing only the blocks' inputs are kept.
   at::Tensor forward(const PackedTokens& packed, ForwardState* state, bool checkpointing);
   // d_hidden [N', H]; adds to the gradient of every parameter that is trained but the head's. Ends the pass.
