@@ -1,4 +1,4 @@
-import { readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { WorkerDiedError } from '../../ts/errors';
 import { registerRewardManager } from '../../ts/reward/contract/manager_registry';
@@ -301,10 +301,19 @@ describe('resuming', () => {
     await dies('trainer.resume_mode=disable');
     await resumes(0);
     // Looking at it alone changes nothing.
-    const last = read(whole.directory, 'latest_checkpointed_iteration.txt');
+    const kept = ['latest_checkpointed_iteration.txt', 'config.json', 'timings.jsonl'];
+    const files = (): string[] => kept.map((name) => read(whole.directory, name));
+    const before = files();
+    const half = join(whole.directory, '.incomplete_global_step_6');
+    mkdirSync(half);
     const only = ['trainer.resume_mode=disable', 'trainer.val_only=true'];
     await trainer({ directory: whole.directory, overrides: [...overrides, ...only] }).trainer.fit();
-    expect(read(whole.directory, 'latest_checkpointed_iteration.txt')).toBe(last);
+    expect(files()).toEqual(before);
+    expect(existsSync(half)).toBe(true);
+    const [added, ...more] = read(whole.directory, 'metrics.jsonl').slice(metrics.length).trim().split('\n');
+    expect(more).toEqual([]);
+    expect(JSON.parse(added as string)).toMatchObject({ step: 0 });
+    expect(read(whole.directory, 'metrics.jsonl').startsWith(metrics)).toBe(true);
   });
 });
 

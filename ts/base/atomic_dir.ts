@@ -50,7 +50,6 @@ export async function writeDirectory(
     if (nested) return;
     syncTree(temporary);
     publish(temporary, final);
-    syncPath(parent);
   } catch (e) {
     if (existsSync(written)) rmSync(written, { recursive: true });
     throw asTroupeError(e, `write ${final}`);
@@ -104,10 +103,11 @@ function checkReplaceable(final: string): void {
   }
 }
 
-/** Renames over the target. An earlier save is moved aside first and removed after. */
-function publish(temporary: string, final: string): void {
+/** Renames a synced directory to its final name beside it. An earlier save is moved aside first, and removed when the new one is on disk. */
+export function publish(temporary: string, final: string): void {
   if (!existsSync(final) || readdirSync(final).length === 0) {
     renameSync(temporary, final);
+    syncPath(path.dirname(final));
     return;
   }
   const old = `${temporary}_old`;
@@ -118,6 +118,7 @@ function publish(temporary: string, final: string): void {
     renameSync(old, final);
     throw e;
   }
+  syncPath(path.dirname(final));
   rmSync(old, { recursive: true, force: true });
 }
 

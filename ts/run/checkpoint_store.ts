@@ -1,6 +1,6 @@
 import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
-import { asTroupeError, syncPath, syncTree, TEMPORARY } from '../base/atomic_dir';
+import { asTroupeError, publish, syncTree, TEMPORARY } from '../base/atomic_dir';
 import { writeFileAtomic } from '../base/atomic_file';
 import { makeDirectories } from '../base/make_directories';
 import { printable } from '../base/printable';
@@ -20,7 +20,7 @@ export interface Checkpoint<State> {
   step: number;
   /** Absolute path of global_step_{N}. */
   directory: string;
-  /** Which of the runs that have begun in its directory it is of, from 1; 0: saved before they were counted. */
+  /** Which of the runs that have begun in its directory it is of, from 1; 0: of one that began before they were counted. */
   run: number;
   /** null: saved before there were checksums. */
   files: Manifest | null;
@@ -66,7 +66,8 @@ export class CheckpointStore<State extends object> {
       const whole = { ...content, checksum: checksum(JSON.stringify(content)) };
       writeFileAtomic(join(temporary, STATE), `${JSON.stringify(whole, null, 2)}\n`);
       syncTree(temporary);
-      this.replace(temporary, directory);
+      this.checkOwn(directory);
+      publish(temporary, directory);
       writeFileAtomic(join(this.root, LATEST), String(step));
     } catch (error) {
       rmSync(temporary, { recursive: true, force: true });
@@ -189,13 +190,6 @@ export class CheckpointStore<State extends object> {
     } catch {
       return -1;
     }
-  }
-
-  private replace(temporary: string, directory: string): void {
-    this.checkOwn(directory);
-    if (existsSync(directory)) this.remove(directory);
-    renameSync(temporary, directory);
-    syncPath(this.root);
   }
 
   /** Takes the final name away first, so that a half-deleted directory is never taken for a checkpoint. */

@@ -42,7 +42,7 @@ const stateSchema = z.object({
  * The state of a checkpoint, checked.
  * @throws TroupeError IO naming the key that is not what it must be
  */
-export function checkedState({ directory, step, state, run }: Checkpoint<object>): TrainerState {
+export function checkedState({ directory, step, state, files }: Checkpoint<object>): TrainerState {
   const file = `[checkpoint] ${directory}/trainer.json`;
   const parsed = stateSchema.safeParse(state);
   if (!parsed.success) {
@@ -58,10 +58,7 @@ export function checkedState({ directory, step, state, run }: Checkpoint<object>
       'IO',
       `${file}: expected step ${step}, as its directory is named, but got step ${found.step}`,
     );
-  if (found.version === VERSION && run === 0)
-    throw new TroupeError(
-      'IO',
-      `${file}: expected the number of its run and a checksum: resume from another step`,
-    );
+  if (found.version === VERSION && files === null)
+    throw new TroupeError('IO', `${file}: expected the checksums of its files: resume from another step`);
   return found;
 }

@@ -14,6 +14,7 @@ import { type TrainerState, VERSION } from '../run/trainer_state';
 export type Position = Pick<TrainerState, 'loader' | 'klController'>;
 
 const LOGS = ['metrics.jsonl', 'timings.jsonl'];
+const CONFIG = 'config.json';
 
 /** An engine that a checkpoint has a directory for. */
 interface Loadable {
@@ -78,15 +79,17 @@ export class Session {
 
   /**
    * Takes the place of what an earlier session has left, and opens the loggers. All that can be wrong with the input must have shown itself
-   * before: only now are files of an earlier run touched.
+   * before: only now are files of an earlier run touched. `readOnly`: they are not; logs are added to.
    */
   begin(directory: RunDirectory, totalSteps: number, readOnly: boolean): Loggers {
     const { checkpoint, firstStep } = this;
-    this.store.removeLeftovers();
-    if (!readOnly) this.store.beginFrom(checkpoint, this.resumed?.again ?? false);
-    directory.writeJson('config.json', this.shown);
-    for (const log of LOGS)
-      directory.rewindLog(log, firstStep, log === LOGS[0] ? checkpoint?.state.lines : []);
+    if (!readOnly) {
+      this.store.removeLeftovers();
+      this.store.beginFrom(checkpoint, this.resumed?.again ?? false);
+      for (const log of LOGS)
+        directory.rewindLog(log, firstStep, log === LOGS[0] ? checkpoint?.state.lines : []);
+    }
+    if (!readOnly || !existsSync(directory.file(CONFIG))) directory.writeJson(CONFIG, this.shown);
     this.loggers = createLoggers(this.config, directory.path, {
       length: { firstStep, totalSteps },
       say: this.say,

@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process';
-import {
+import fs, {
   existsSync,
   mkdirSync,
   mkdtempSync,
@@ -10,10 +10,11 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { CheckpointStore } from '../../../ts/run/checkpoint_store';
 import { type DumpRow, RunDirectory, writeDump } from '../../../ts/run/run_directory';
 
+const real = fs.renameSync;
 const root = (): string => mkdtempSync(join(tmpdir(), 'checkpoints-'));
 const fill = (text: string) => async (directory: string) => {
   mkdirSync(join(directory, 'actor'));
@@ -49,6 +50,26 @@ describe('CheckpointStore', () => {
     });
     expect(readdirSync(store.root).sort()).toEqual(['global_step_1', 'latest_checkpointed_iteration.txt']);
     expect(store.latest()?.step).toBe(1);
+  });
+
+  test('a step that is saved again stays as it was until the new one can take its place', async () => {
+    const store = new CheckpointStore<{ n: number }>(root());
+    await store.save(1, { n: 1 }, fill('1'));
+    const rename = jest.spyOn(fs, 'renameSync').mockImplementation((from, to) => {
+      if (basename(String(to)) === 'global_step_1' && existsSync(join(String(from), 'trainer.json'))) {
+        rename.mockRestore();
+        throw Object.assign(new Error('EIO: i/o error, rename'), { code: 'EIO' });
+      }
+      real(from, to);
+    });
+    await expect(store.save(1, { n: 2 }, fill('2'))).rejects.toMatchObject({
+      code: 'IO',
+      message: expect.stringContaining('global_step_1 is as it was'),
+    });
+    expect(store.latest()?.state).toEqual({ n: 1 });
+    await store.save(1, { n: 2 }, fill('2'));
+    expect(store.latest()?.state).toEqual({ n: 2 });
+    expect(readdirSync(store.root).filter((name) => name.startsWith('.'))).toEqual([]);
   });
 
   test('survives what a killed process may leave at any instant', async () => {

@@ -169,9 +169,17 @@ describe('a checkpoint of version 1', () => {
     expect(JSON.parse(read(directory, 'global_step_4/trainer.json')).version).toBe(2);
   });
 
+  test('and what that session saved is resumed again', async () => {
+    const directory = old();
+    const asked = 'trainer.total_training_steps=';
+    await session(directory, [`${asked}3`]);
+    await expect(session(directory)).resolves.toMatchObject({ updates: 1 });
+    expect(read(directory, 'metrics.jsonl')).toBe(read(recorded, 'metrics.jsonl'));
+  });
+
   test.each<[string, (state: Record<string, unknown>) => void, RegExp]>([
     ['version', (s) => (s['version'] = 3), /version: expected 1 or 2/],
-    ['version', (s) => (s['version'] = 2), /expected the number of its run and a checksum/],
+    ['version', (s) => (s['version'] = 2), /expected the checksums of its files/],
     ['step', (s) => (s['step'] = 3), /expected step 2, .* got step 3/],
     ['step', (s) => (s['step'] = 0.5), /step: /],
     ['seed', (s) => (s['seed'] = 'x'), /seed: /],
