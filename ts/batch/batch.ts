@@ -120,16 +120,14 @@ export class Batch {
     const first = batches[0] ?? fail('concat: expected at least one batch');
     const other = batches.findIndex((batch) => !(batch instanceof Batch));
     if (other >= 0) fail(`concat: expected entry ${other} to be a Batch but got ${show(batches[other])}`);
-    for (const [i, other] of batches.entries()) {
-      const missing = first.names.find((name) => !other.has(name));
-      const extra = other.names.find((name) => !first.has(name));
+    for (const [i, batch] of batches.entries()) {
+      const missing = first.names.find((name) => !batch.has(name));
+      const extra = batch.names.find((name) => !first.has(name));
       if (missing !== undefined) fail(`concat: batch ${i} lacks column '${missing}', which batch 0 has`);
       if (extra !== undefined) fail(`concat: batch 0 lacks column '${extra}', which batch ${i} has`);
-      const other_ = first.names.find(
-        (name) => first.column(name).granularity !== other.column(name).granularity,
-      );
-      if (other_ !== undefined)
-        fail(`concat: column '${other_}' has another granularity in batch ${i} than in batch 0`);
+      const differs = first.names.find((name) => first.granularity(name) !== batch.granularity(name));
+      if (differs !== undefined)
+        fail(`concat: column '${differs}' has another granularity in batch ${i} than in batch 0`);
     }
     if (batches.length === 1) return first;
     const columns = new Map<string, Column>();

@@ -135,7 +135,6 @@ export function karmarkarKarp(lengths: ArrayLike<number>, k: number, equalSize: 
     heap.push(mergeStates(a, heap.pop(), k, next));
   }
   const { parts } = heap.pop();
-  if (parts.length < k) throw invalid(`set ${parts.length} of ${k} is empty: the weights are too uneven`);
   return parts.map(({ first, count }) => {
     const items = new Array<number>(count);
     for (let i = 0, item = first; i < count; i++, item = next[item] as number) items[i] = item;

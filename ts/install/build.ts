@@ -33,6 +33,8 @@ export interface BuildOptions {
   cuda: boolean;
   /** The CUDA compiler; null: the one that CMake finds. */
   nvcc?: string | null;
+  /** Build although nothing changed. */
+  force?: boolean;
   /** Where to say what is happening. */
   log: (line: string) => void;
 }
@@ -45,14 +47,14 @@ export interface BuildResult {
 
 /**
  * Builds the addon with cmake-js into build-cmake/ and puts it at build/Release/troupe.node; does nothing when
- * neither the sources, nor the options, nor LibTorch changed.
+ * neither the sources, nor the options, nor LibTorch changed. An addon that is there stays until the new one is compiled.
  *
  * Throws TroupeError INTERNAL when CMake or the compiler fails (their output has been printed).
  */
 export function buildAddon(options: BuildOptions): BuildResult {
   const stamp = sourceStamp(['native', 'cmake', 'CMakeLists.txt'], options);
   const testStamp = sourceStamp(['native', 'cmake', 'CMakeLists.txt', 'test/native'], options);
-  const addonFresh = existsSync(localAddon) && readBuildRecord()?.stamp === stamp;
+  const addonFresh = !options.force && existsSync(localAddon) && readBuildRecord()?.stamp === stamp;
   const testsFresh =
     !options.tests || (existsSync(testStampFile) && readFileSync(testStampFile, 'utf8') === testStamp);
   if (addonFresh && testsFresh) return { addon: localAddon, built: false };
@@ -114,6 +116,8 @@ function publish(record: BuildRecord): void {
   makeDirectories(path.dirname(localAddon));
   const partial = `${localAddon}.${process.pid}.partial`;
   copyFileSync(path.join(buildDirectory, 'Release', 'troupe.node'), partial);
+  // Of the addon before: what it says would be wrong if this ended here.
+  rmSync(localRecord, { force: true });
   renameSync(partial, localAddon);
   writeFileSync(localRecord, `${JSON.stringify(record, null, 2)}\n`);
 }

@@ -1,7 +1,7 @@
-import { existsSync, rmSync, utimesSync } from 'node:fs';
+import { existsSync, utimesSync } from 'node:fs';
 import path from 'node:path';
 import { TroupeError } from '../errors';
-import { type Addon, addonFor, listAddons, localRecord } from './addons';
+import { type Addon, addonFor, listAddons } from './addons';
 import { type BuildResult, buildAddon } from './build';
 import { askedByEnvironment, type CudaChoice, chooseCuda } from './cuda_choice';
 import { discoverLibTorch } from './discovery';
@@ -98,8 +98,7 @@ function buildFromSource(libtorch: LibTorch, choice: CudaChoice, log: (line: str
     );
   }
   requireTools(BUILD_TOOLS);
-  rmSync(localRecord, { force: true });
-  const { addon } = buildForMachine({ libtorch, tests: false, choice, log });
+  const { addon } = buildForMachine({ libtorch, tests: false, force: true, choice, log });
   log(`Native addon: ${addon}`);
 }
 
@@ -107,18 +106,21 @@ function buildFromSource(libtorch: LibTorch, choice: CudaChoice, log: (line: str
 export function buildForMachine({
   libtorch,
   tests,
+  force = false,
   choice = chooseCuda(libtorch, askedByEnvironment()),
   log,
 }: {
   libtorch: LibTorch;
   tests: boolean;
+  force?: boolean;
   choice?: CudaChoice;
   log: (line: string) => void;
 }): BuildResult {
   const { nvcc, reason } = choice;
   log(`The native addon is one ${nvcc === null ? 'without' : 'with'} CUDA: ${reason}`);
   try {
-    return buildAddon({ libtorch, tests, rpath: true, cuda: nvcc !== null, nvcc: nvcc?.file ?? null, log });
+    const compiler = { cuda: nvcc !== null, nvcc: nvcc?.file ?? null };
+    return buildAddon({ libtorch, tests, force, rpath: true, ...compiler, log });
   } catch (error) {
     if (nvcc !== null && error instanceof TroupeError)
       error.message += ' It was a build with CUDA: TROUPE_CUDA=0 in the environment leaves CUDA out.';
