@@ -26,11 +26,11 @@ export function writeFileAtomic(path: string, text: string): void {
   }
 }
 
-/** What went wrong first is what the caller must see. */
-function discard(path: string): void {
+/** Removes what is left of a file that could not be written: what went wrong first is what the caller must see. */
+export function discard(path: string): void {
   try {
     rmSync(path, { force: true });
   } catch {
-    // Where its directory is gone, or cannot be written, so is the file.
+    // Where its directory is gone, is none, or cannot be written, so is the file.
   }
 }

@@ -65,7 +65,10 @@ export interface ConfigChange {
   essential: boolean;
 }
 
-/** `before`, `now`: configurations as they are written down; `config`: the one of `now`. In the order of their keys. */
+/**
+ * `before`, `now`: configurations as they are written down; `config`: the one of `now`. In the order of their keys. A key that is not
+ * there, as in what an older version wrote, is null.
+ */
 export function configChanges(before: Tree, now: Tree, config: RunConfig): ConfigChange[] {
   const essential = identityKeys(config);
   const paths = new Set([...leafPaths(now), ...leafPaths(before)]);
@@ -77,7 +80,7 @@ export function configChanges(before: Tree, now: Tree, config: RunConfig): Confi
       now: getPath(now, path),
       essential: essential.some((key) => path === key || path.startsWith(`${key}.`)),
     }))
-    .filter((change) => JSON.stringify(change.before) !== JSON.stringify(change.now));
+    .filter(({ before: a, now: b }) => JSON.stringify(a ?? null) !== JSON.stringify(b ?? null));
 }
 
 export const describeChange = ({ path, before, now }: ConfigChange): string =>

@@ -1,7 +1,7 @@
 import { rmSync, statSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { asTroupeError, TEMPORARY } from '../base/atomic_dir';
-import { writeFileAtomic } from '../base/atomic_file';
+import { discard, writeFileAtomic } from '../base/atomic_file';
 import { makeDirectories } from '../base/make_directories';
 import { isRegularFile, readRegularFile } from '../base/regular_file';
 import { toJson } from '../base/text';
@@ -112,14 +112,5 @@ export function writeDump(directory: string, name: string, rows: readonly DumpRo
   } catch (error) {
     discard(path);
     throw asTroupeError(error, `write ${path}`);
-  }
-}
-
-/** What went wrong first is what the caller must see. */
-function discard(path: string): void {
-  try {
-    rmSync(path, { force: true });
-  } catch {
-    // Where its directory is none, there is no file.
   }
 }

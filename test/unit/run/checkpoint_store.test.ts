@@ -72,7 +72,7 @@ describe('CheckpointStore', () => {
     expect(readdirSync(store.root).filter((name) => name.startsWith('.'))).toEqual([]);
   });
 
-  test('survives what a killed process may leave at any instant', async () => {
+  test('survives what a process leaves that is killed as it writes, before it names the step, or as it overwrites', async () => {
     const store = new CheckpointStore<object>(root());
     await store.save(1, {}, fill('1'));
     // Killed while writing step 2; and after its rename, before `latest`.

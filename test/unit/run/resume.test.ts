@@ -206,6 +206,19 @@ describe('another configuration', () => {
     ]);
   });
 
+  test('a key that there was not, and is null, is no difference', async () => {
+    const directory = mkdtempSync(join(tmpdir(), 'older-'));
+    cpSync(join(__dirname, '../../fixtures/runs/version_1'), directory, { recursive: true });
+    editState(directory, (state) => {
+      const { model } = (state['config'] as { actor_rollout_ref: { model: object } }).actor_rollout_ref;
+      expect(Reflect.get(model, 'tokenizer_path')).toBeNull();
+      Reflect.deleteProperty(model, 'tokenizer_path');
+    });
+    const { said, updates } = await session(directory);
+    expect(updates).toBe(2);
+    expect(said.join()).not.toContain('tokenizer_path');
+  });
+
   test('no difference, no line', async () => {
     const { said } = await session(copy());
     expect(said.join()).not.toContain('changed');

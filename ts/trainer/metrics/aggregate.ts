@@ -1,9 +1,7 @@
 // One number from a value per response token, as the losses of an update are aggregated.
 import { maskedMean } from '../../algorithms/masked';
+import type { Aggregation } from '../../algorithms/names';
 import type { Batch } from '../../batch/batch';
-import type { ResolvedConfig } from '../../config/config';
-
-type Aggregation = ResolvedConfig['actor_rollout_ref']['actor']['loss_agg_mode'];
 
 const EPSILON = 1e-8;
 
