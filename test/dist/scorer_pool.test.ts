@@ -1,4 +1,4 @@
-import { spawn } from 'node:child_process';
+import childProcess, { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -34,6 +34,19 @@ const sample = (response: string): RewardSample => ({
   groundTruth: 5n,
   dataSource: 'openai/gsm8k',
   extraInfo: {},
+});
+
+test('a process that cannot be started takes no place from the next', async () => {
+  const pool = new ScorerPool(1, { kind: 'symbolic' });
+  const { fork } = childProcess;
+  const missing = (file: string, args: readonly string[], options: childProcess.ForkOptions) =>
+    fork(file, args, { ...options, execPath: '/nowhere/node' });
+  const forking = jest.spyOn(childProcess, 'fork').mockImplementationOnce(missing as typeof fork);
+  await expect(pool.run({ answer: '1', truth: '1' }, 20_000)).rejects.toThrow();
+  forking.mockRestore();
+  expect(pool.size).toBe(0);
+  expect(await pool.run({ answer: 'x+x', truth: '2x' }, 20_000)).toBe(true);
+  pool.close();
 });
 
 describe('prime', () => {

@@ -1,5 +1,6 @@
 import { writeFileSync } from 'node:fs';
 import { dump } from 'js-yaml';
+import { printable } from '../base/printable';
 import { reasonOf } from '../base/text';
 import { missingFeatures } from '../config/checks/missing';
 import { checkTree } from '../config/config';
@@ -75,7 +76,7 @@ function importReport(
     ...list('Changed', changed),
     ...list('Left to defaults of verl that are not those of troupe; written', defaults),
     ...list('Accepted by troupe, without effect here; left out', withoutEffect),
-  ].map((line) => line.replaceAll('\n', '\\n'));
+  ].map((line) => printable(line, { max: Number.POSITIVE_INFINITY }));
 }
 
 /** What was run, or why it was not. */

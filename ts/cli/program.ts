@@ -1,6 +1,7 @@
 import yargs, { type Argv } from 'yargs';
 import { resolveSampling } from '../actor/sampling';
 import { parseByteSize } from '../base/byte_size';
+import { RUN_LIMITS } from '../base/limits';
 import { VERL_VERSIONS } from '../config/verl/config_files';
 import type { ExportOptions } from '../export/export_checkpoint';
 import { packageVersion } from '../install/package_root';
@@ -17,8 +18,6 @@ import { validate } from './validate';
 
 /** What a command line asks for; resolves to the exit code. */
 type Task = () => Promise<number>;
-
-const MOST_RANKS = 65536;
 
 /**
  * Runs one command line (without `node` and the script).
@@ -154,8 +153,8 @@ const withPlan = (y: Argv) =>
 /** @throws UsageError naming the option that is out of range */
 function planOptions(a: Awaited<ReturnType<typeof withPlan>['argv']>): PlanOptions {
   const { gpus, gpuMemory, simulate, json } = a;
-  if (gpus !== undefined && !(Number.isInteger(gpus) && gpus >= 1 && gpus <= MOST_RANKS))
-    throw new UsageError(`plan: --gpus: expected an integer from 1 to ${MOST_RANKS}, got ${gpus}`);
+  if (gpus !== undefined && !(Number.isInteger(gpus) && gpus >= 1 && gpus <= RUN_LIMITS.ranks))
+    throw new UsageError(`plan: --gpus: expected an integer from 1 to ${RUN_LIMITS.ranks}, got ${gpus}`);
   const memory = gpuMemory === undefined ? null : parseByteSize(gpuMemory);
   if (gpuMemory !== undefined && memory === null)
     throw new UsageError(`plan: --gpu-memory: expected a size such as 80GiB, got ${gpuMemory}`);

@@ -36,7 +36,11 @@ export function createLocalLauncher(
   options: LauncherOptions = {},
   program: WorkerProgram = builtWorkerProgram(),
 ): Launcher {
-  const [command = process.execPath, ...args] = [...diesWithParent(), process.execPath, ...program.args];
+  const [command = process.execPath, ...args] = [
+    ...diesWithParent(options.env),
+    process.execPath,
+    ...program.args,
+  ];
   return {
     start(spec) {
       const child = spawn(command, args, {
@@ -61,9 +65,11 @@ export function createLocalLauncher(
  * What starts a program so that the kernel kills it when this process has gone, whatever has become of it meanwhile: a stopped worker
  * cannot look for its parent. Nothing where util-linux is missing.
  */
-function diesWithParent(): string[] {
+function diesWithParent(given: LauncherOptions['env']): string[] {
   const options = ['--pdeathsig', 'KILL', '--'];
-  const works = spawnSync('setpriv', [...options, 'true'], { stdio: 'ignore' }).status === 0;
+  // On the PATH that workers get.
+  const env = { ...process.env, ...given };
+  const works = spawnSync('setpriv', [...options, 'true'], { stdio: 'ignore', env }).status === 0;
   return works ? ['setpriv', ...options] : [];
 }
 

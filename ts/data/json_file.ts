@@ -25,17 +25,20 @@ export function openJsonFile(path: string, parsedAtOnce = PARSED_AT_ONCE): RowFi
   } catch (cause) {
     throw new TroupeError('IO', `[data] cannot read ${path}: ${reasonOf(cause)}`, { cause });
   }
+  let kept = false;
   try {
     if (fstatSync(fd).size <= parsedAtOnce) {
-      const bytes = readFileSync(fd);
-      closeSync(fd);
-      const text = decodeUtf8(bytes, (line) => notText(`${path}:${line}`));
+      const text = decodeUtf8(readFileSync(fd), (line) => notText(`${path}:${line}`));
       return /^\s*\[/.test(text) && path.endsWith('.json') ? parseArray(path, text) : parseLines(path, text);
     }
-    return new IndexedFile(path, fd, scan(path, fd));
+    const file = new IndexedFile(path, fd, scan(path, fd));
+    kept = true;
+    return file;
   } catch (cause) {
     if (cause instanceof TroupeError) throw cause;
     throw new TroupeError('IO', `[data] cannot read ${path}: ${reasonOf(cause)}`, { cause });
+  } finally {
+    if (!kept) closeSync(fd);
   }
 }
 

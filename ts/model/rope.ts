@@ -76,9 +76,10 @@ function rotary(input: RopeInput): Rope {
       `${key}.rope_type ${show(type)} is not supported; supported: ${SUPPORTED.join(', ')}`,
     );
   }
-  const parsed = schema.safeParse({ ...pick(raw), ...given, ...originalLength(raw) });
+  const values = { ...pick(raw), ...given, ...originalLength(raw) };
+  const parsed = schema.safeParse(values);
   if (!parsed.success) {
-    throw invalid(where, `${key}.${firstIssue(parsed.error, given)}`);
+    throw invalid(where, `${key}.${firstIssue(parsed.error, values)}`);
   }
   const p = parsed.data;
   if ((p.partial_rotary_factor ?? 1) !== 1) {

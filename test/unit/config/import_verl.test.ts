@@ -298,6 +298,14 @@ describe('troupe import-verl', () => {
     );
   });
 
+  it('nothing in the source leaves the comment of the report, or moves the cursor', () => {
+    let said = '';
+    const file = write('cursor.yaml', '"data\\rtrainer: {}\\e[2J": 1\ndata: { train_batch_size: 8 }\n');
+    importVerlCommand(file, [], { ...OPTIONS, write: (text) => (said += text) });
+    expect(said).toContain('data\\rtrainer: {}\\x1b[2J');
+    expect([...said].filter((character) => character < ' ' && character !== '\n')).toEqual([]);
+  });
+
   it('never writes over a file', () => {
     const out = write('mine.yaml', 'mine');
     expect(() => importVerlCommand(script, [], { ...OPTIONS, out, write: () => {} })).toThrow(

@@ -73,6 +73,11 @@ describe('a launch script passes what bash makes of it', () => {
     expect(mainLaunch(all)?.args).toEqual(['a.b=2']);
   });
 
+  it('knows a program by an option of Hydra', () => {
+    for (const option of ['-cd', '-cn', '--config-dir'])
+      expect(launched(`python3 run.py ${option} conf`)?.program).toBe('run.py');
+  });
+
   it('says how many processes torchrun starts', () => {
     const script = 'torchrun --standalone --nnodes=2 --nproc_per_node=8 -m verl.trainer.sft_trainer a.b=1';
     expect(launched(script)).toMatchObject({

@@ -47,3 +47,13 @@ test('GPUs that the launcher names are divided among its workers', async () => {
   await worker.exited;
   expect(worker.stderrTail()).toBe('6');
 });
+
+test('a worker starts on whatever PATH it gets', async () => {
+  const program = { args: ['-e', 'console.error(process.env.PATH)'], env: {} };
+  const launcher = createLocalLauncher({ env: { PATH: '/nowhere' } }, program);
+  const env = { TROUPE_CONTROLLER: '', TROUPE_TOKEN: '', RANK: '0', WORLD_SIZE: '1', LOCAL_RANK: '0' };
+  const place = { rank: 0, worldSize: 1, localRank: 0, localWorldSize: 1, pool: null };
+  const worker = launcher.start({ ...place, device: 'cpu', numThreads: null, env });
+  await worker.exited;
+  expect(worker.stderrTail()).toBe('/nowhere');
+});

@@ -48,6 +48,10 @@ const big = (count: number): string => `{% set s = 'x' * ${count} %}`;
 const doubled = (start: string, grow: string, show: string): string =>
   `{% set ns = namespace(s=${start}) %}{% for i in range(64) %}{% set ns.s = ${grow} %}{% endfor %}{{ ${show} }}`;
 
+/** 100 of two million characters in ns.l. */
+const texts = (part: string): string =>
+  `{% set s = ${part} * 2000000 %}{% set ns = namespace(l=[]) %}{% for i in range(100) %}{% set ns.l = ns.l + [s] %}{% endfor %}`;
+
 test.each<[string, string, RegExp]>([
   ['a range', '{{ range(1000000000) }}', /range\(\) of 1000000000 numbers: expected at most 100000/],
   ['a range that is joined', '{{ range(100000000) | join }}', /expected at most 100000/],
@@ -74,6 +78,11 @@ test.each<[string, string, RegExp]>([
     '{% for i in range(100000) %}{% set x = range(100000) | sort %}{% endfor %}',
     /not ended/,
   ],
+  ['a text in many parts', `${big(1e7)}{{ s }}{{ s }}`, /more than 16777216 characters/],
+  ['a list of long texts', `${texts("'x\\n'")}{{ ns.l }}`, /not ended after/],
+  ['JSON of long texts', `${texts("'x\\n'")}{{ ns.l | tojson }}`, /not ended after/],
+  ['long texts in order', `${texts("'x'")}{{ (ns.l | sort) | length }}`, /not ended after/],
+  ['what a doubling list holds', doubled('[1]', '[ns.s, ns.s]', '[(ns.s, 1)] | unique'), /not ended after/],
   ['a wide indent', "{{ 'a\nb' | indent(1000000000) }}", /too long/],
   [
     'JSON with a wide indent',

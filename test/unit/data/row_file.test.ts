@@ -1,4 +1,4 @@
-import { rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { readdirSync, readlinkSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { brotliCompressSync, gzipSync } from 'node:zlib';
 import { parquetWriteBuffer } from 'hyparquet-writer';
@@ -121,6 +121,22 @@ describe('JSON', () => {
     rmSync(unreadable);
     symlinkSync('/proc/self/mem', unreadable);
     expect(code(() => openJsonFile(unreadable))).toBe('IO');
+  });
+
+  it('a file that is refused is closed', () => {
+    const path = write('a.json', '[{"a":1},');
+    const isOpen = (): boolean =>
+      readdirSync('/proc/self/fd').some((fd) => {
+        try {
+          return readlinkSync(`/proc/self/fd/${fd}`) === path;
+        } catch {
+          return false; // the descriptor of the directory itself
+        }
+      });
+    expect(() => openJsonFile(path, 0)).toThrow('not valid JSON');
+    expect(() => openJsonFile(path)).toThrow('not valid JSON');
+    expect(isOpen()).toBe(false);
+    openJsonFile(write('b.json', '[{"a":1}]'), 0);
   });
 
   it('a row that is no UTF-8, has a key twice or no end is named, also in a large file', async () => {

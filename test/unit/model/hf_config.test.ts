@@ -229,6 +229,7 @@ test.each<[string, object, number]>([
 
 describe('no model is like that', () => {
   test.each<[object, RegExp]>([
+    [{ model_type: 'llama', rope_theta: -2 }, /rope_theta: .*, got -2/],
     [{ num_hidden_layers: 1e9 }, /num_hidden_layers: .*<=4096, got 1000000000/],
     [{ num_hidden_layers: 2 ** 40 }, /num_hidden_layers: .*<=4096/],
     [{ hidden_size: 2 ** 31 }, /hidden_size: .*<=1048576, got 2147483648/],

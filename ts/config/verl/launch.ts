@@ -16,7 +16,7 @@ export interface Launch {
 
 /** key=value with a section, or Hydra's own options. */
 const HYDRA =
-  /^([+~]*[A-Za-z_]\w*(\.[\w-]+)+=|~?[A-Za-z_][\w/]*@?[\w.]*=|--config-(name|path|dir)\b|-c[nps]\b)/;
+  /^([+~]*[A-Za-z_]\w*(\.[\w-]+)+=|~?[A-Za-z_][\w/]*@?[\w.]*=|--config-(name|path|dir)\b|-c[npd]\b)/;
 const TRAINER = /^(verl|recipe|verl_recipe)(\.\w+)+$|(^|[/.])main_\w+(\.py)?$|trainer\w*(\.py)?$/;
 
 /** Options of Python and of its launchers that take the next word as their value. */

@@ -9,12 +9,22 @@ const MOST_ENTRIES = 2 ** 18;
 /** Characters that are read or written in one step; comparisons of characters. */
 const CHARACTERS_PER_STEP = 256;
 const COMPARISONS_PER_STEP = 2048;
+/** Of a text that is written between quotes, where each is looked at by itself. */
+const QUOTED_PER_STEP = 16;
+
+/** Called for every value that is looked at: lists that hold one list many times are longer than they seem. */
+export type Spend = (steps: number) => void;
+
+/** A text that is written between quotes. */
+export const quotedSteps = (characters: number): number => characters / QUOTED_PER_STEP;
+/** Two texts of one length that are compared. */
+export const comparedSteps = (characters: number): number => characters / COMPARISONS_PER_STEP;
 
 /** Of one rendering. Methods throw what says which limit was reached. */
 export class Budget {
   private left = MOST_STEPS;
 
-  readonly steps = (count: number): void => {
+  readonly steps: Spend = (count) => {
     this.left -= count;
     if (this.left < 0) throw new Error(`it has not ended after ${MOST_STEPS} steps: does it loop for ever?`);
   };
@@ -35,6 +45,12 @@ export class Budget {
   search(text: unknown, pattern: unknown): void {
     if (typeof text !== 'string' || typeof pattern !== 'string') return;
     this.steps((text.length * Math.min(text.length, pattern.length)) / COMPARISONS_PER_STEP);
+  }
+
+  /** Texts of these lengths that are put in order. */
+  order(lengths: readonly number[]): void {
+    const all = lengths.reduce((sum, length) => sum + length, 0);
+    this.steps((all * Math.log2(lengths.length + 1)) / CHARACTERS_PER_STEP);
   }
 
   /** Before a text of so many characters is made. */

@@ -1,6 +1,7 @@
 // Python's json.dumps, which transformers puts in the place of Jinja's tojson.
+import { quotedSteps, type Spend } from './budget';
 import type { Value } from './engine';
-import { floatText, isDict, isList, itemsOf, type Spend, typeName } from './values';
+import { floatText, isDict, isList, itemsOf, typeName } from './values';
 
 export interface JsonLayout {
   /** Blanks of one level; null: all on one line. */
@@ -45,7 +46,8 @@ function number(value: number): string {
   return Number.isNaN(value) ? 'NaN' : value > 0 ? 'Infinity' : '-Infinity';
 }
 
-function quoted(value: string, { ensureAscii }: JsonLayout): string {
+function quoted(value: string, { ensureAscii, spend }: JsonLayout): string {
+  spend(quotedSteps(value.length));
   const text = JSON.stringify(value);
   if (!ensureAscii) return text;
   return text.replace(/[\x7f-\uffff]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`);

@@ -151,6 +151,8 @@ export class Rendering extends Interpreter {
     const own = this.ownFilter(name, operand, args, environment);
     if (own !== null) return own;
     if (name !== 'first' && name !== 'last') this.budget.whole(operand.value);
+    if (name === 'sort' && isList(operand))
+      this.budget.order(itemsOf(operand).map((item) => this.plain(item).length));
     const value = this.theirs({ ...node, operand: wrapped(operand) }, environment);
     this.budget.whole(value.value);
     return value;
@@ -240,7 +242,7 @@ export class Rendering extends Interpreter {
     const seen = new Set<unknown>();
     const first = (item: Value): boolean => {
       checkHashable(item);
-      const key = isText(item) ? `'${(item.value as string).toLowerCase()}` : keyOf(item);
+      const key = isText(item) ? `'${(item.value as string).toLowerCase()}` : keyOf(item, this.budget.steps);
       return seen.size < seen.add(key).size;
     };
     return this.list(itemsOf(list).filter(first));

@@ -1,4 +1,5 @@
 // Where the library differs from Jinja, as data, and what its nodes say.
+import type { Spend } from './budget';
 import type { Node, Value } from './engine';
 import { isDict, isList, isNumber, isText, isUndefined, text } from './values';
 
@@ -41,10 +42,10 @@ export function checkHashable(value: Value): void {
 }
 
 /** Equal for equal numbers and truth values. */
-export const keyOf = (value: Value): unknown =>
+export const keyOf = (value: Value, spend: Spend): unknown =>
   isNumber(value) || value.type === 'BooleanValue'
     ? Number(value.value)
-    : `${value.type} ${text(value, () => undefined)}`;
+    : `${value.type} ${text(value, spend)}`;
 
 export const nameOfArgument = ({ type, key }: Node): string | null =>
   type === 'KeywordArgumentExpression' ? String((key as Node)['value']) : null;

@@ -47,7 +47,9 @@ export class JinjaTemplate {
       const scope = newScope();
       for (const [name, value] of Object.entries({ ...globals(), ...variables })) scope.set(name, value);
       const budget = new Budget();
-      return text(new Rendering(scope, budget).run(this.program), budget.steps);
+      const rendered = text(new Rendering(scope, budget).run(this.program), budget.steps);
+      budget.characters(rendered.length);
+      return rendered;
     });
   }
 }

@@ -1,4 +1,5 @@
 // Values of the template engine as Python has them: equality, text, repr.
+import { comparedSteps, quotedSteps, type Spend } from './budget';
 import type { Value } from './engine';
 
 const PYTHON_TYPES: Readonly<Record<string, string>> = {
@@ -29,9 +30,6 @@ const isNumeric = (value: Value): boolean => isNumber(value) || value.type === '
 export const itemsOf = (value: Value): readonly Value[] => value.value as Value[];
 const entriesOf = (value: Value): ReadonlyMap<string, Value> => value.value as Map<string, Value>;
 
-/** Called for every value that is looked at: lists that hold one list many times are longer than they seem. */
-export type Spend = (steps: number) => void;
-
 /** Python's ==. */
 export function equal(a: Value, b: Value, spend: Spend): boolean {
   spend(1);
@@ -49,6 +47,11 @@ export function equal(a: Value, b: Value, spend: Spend): boolean {
     const [one, other] = [itemsOf(a), itemsOf(b)];
     return one.length === other.length && one.every((item, i) => equal(item, other[i] as Value, spend));
   }
+  if (isText(a)) {
+    const [one, other] = [a.value as string, b.value as string];
+    if (one.length !== other.length) return false;
+    spend(comparedSteps(one.length));
+  }
   return isUndefined(a) || a.value === b.value;
 }
 
@@ -64,7 +67,7 @@ function repr(value: Value, spend: Spend): string {
   const each = (item: Value): string => repr(item, spend);
   switch (value.type) {
     case 'StringValue':
-      return quoted(value.value as string);
+      return quoted(value.value as string, spend);
     case 'IntegerValue':
       return String(value.value);
     case 'FloatValue':
@@ -83,7 +86,7 @@ function repr(value: Value, spend: Spend): string {
     }
     case 'ObjectValue':
     case 'KeywordArgumentsValue':
-      return `{${Array.from(entriesOf(value), ([key, item]) => `${quoted(key)}: ${each(item)}`).join(', ')}}`;
+      return `{${Array.from(entriesOf(value), ([key, item]) => `${quoted(key, spend)}: ${each(item)}`).join(', ')}}`;
     default:
       throw new Error(`a ${typeName(value)} stands where a text is written: is it to be called?`);
   }
@@ -112,7 +115,8 @@ const ESCAPES: Readonly<Record<string, string>> = {
 /** What Python does not show as it is: control, format, surrogate, private and unassigned characters, and separators but the space. */
 const HIDDEN = /[\\\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu;
 
-function quoted(value: string): string {
+function quoted(value: string, spend: Spend): string {
+  spend(quotedSteps(value.length));
   const quote = value.includes("'") && !value.includes('"') ? '"' : "'";
   const body = value.replace(HIDDEN, (character) => ESCAPES[character] ?? escaped(character));
   return `${quote}${quote === "'" ? body.replaceAll("'", "\\'") : body}${quote}`;

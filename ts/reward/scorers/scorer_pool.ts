@@ -125,7 +125,11 @@ class ScorerProcess {
       if (message.type === 'reply') this.#settle?.(message);
       if (message.type === 'stray') this.#end(strayError(message.error));
     });
-    this.#child.on('error', (error) => this.#end(error));
+    this.#child.on('error', (error) => {
+      this.#end(error);
+      // One that never started does not end either.
+      if (this.#child.pid === undefined) onExit();
+    });
     this.#child.on('exit', (code, signal) => {
       this.#end(endError(code, signal));
       onExit();
