@@ -131,7 +131,6 @@ function sharding(spec: PlanSpec): Change[] {
 function placements(spec: PlanSpec): Change[] {
   return spec.roles.flatMap((role): Change[] => {
     const { keys, placement, update } = role;
-    if (keys.placement === null) return [];
     const { offload } = placement;
     const change = (setting: string, changed: Partial<Placement>): Change => ({
       text: `${keys.placement}.${setting}`,

@@ -6,9 +6,15 @@ import { needsCritic, needsReference, needsRewardModel } from '../config/derived
 import { readConfigTree } from '../config/reading/read';
 import { getPath } from '../config/reading/tree';
 import { isSftTree } from '../config/verl/source';
-import { actorSettings, criticSettings, referenceSettings, sftSettings } from '../roles/role_settings';
+import {
+  actorSettings,
+  criticSettings,
+  type RoleName,
+  referenceSettings,
+  sftSettings,
+} from '../roles/role_settings';
 import { askedRanks } from './asked_ranks';
-import { type Load, type PlanSpec, planMemory, type RoleName, type RoleSpec } from './plan';
+import { type Load, type PlanSpec, planMemory, type RoleSpec } from './plan';
 import { rewardModelRole } from './reward_model_role';
 import { loadPerRank, roleSpec, type Target } from './role_parts';
 import type { Placement } from './shard_memory';

@@ -1,5 +1,6 @@
 import type { Lora } from '../model/adapter_sites';
 import type { NativeModelConfig } from '../native/bridge';
+import type { RoleName } from '../roles/role_settings';
 import { type Machine, type MicroBatchShape, ROW_TILE } from './decoder_memory';
 import { roundUp } from './parameter_groups';
 import {
@@ -20,8 +21,6 @@ export interface Load {
   /** Response tokens of the longest. */
   response: number;
 }
-
-export type RoleName = 'actor' | 'reference' | 'critic' | 'reward model';
 
 /** One engine in every worker. */
 export interface RoleSpec {
@@ -53,8 +52,8 @@ export interface RoleSpec {
     dtype: string;
     gradientCheckpointing: string | null;
     sharding: string;
-    /** Section of param_offload and what is beside it; null: the program has no such keys. */
-    placement: string | null;
+    /** Section of param_offload and what is beside it. */
+    placement: string;
   };
 }
 

@@ -1,7 +1,8 @@
 // The engine's own sharding for world sizes that are not at hand: native/engine/simulation.cc in one worker process.
 import { WorkerGroup } from '../controller/worker_group';
 import type { NativeEngineOptions, NativeSimulation } from '../native/bridge';
-import type { Load, PlanSpec, RoleName, RoleSpec } from './plan';
+import type { RoleName } from '../roles/role_settings';
+import type { Load, PlanSpec, RoleSpec } from './plan';
 
 export interface RoleSimulation {
   role: RoleName;

@@ -8,7 +8,7 @@ const batch = Batch.fromSequences([[1], [2], [3], [4], [5], [6]], [[1], [1, 1], 
   responseMask: [1, 1, 0, 1, 1, 1, 1, 1, 1],
 });
 
-test('each mini-batch is cut over the ranks by tokens; counts stay those of the whole', () => {
+test('each mini-batch is cut over the ranks by work; counts stay those of the whole', () => {
   const shards = planUpdate(batch, 3, 2, 2);
   // An empty response is no work: sequence 3 goes to the rank with less of it.
   expect(shards.map((s) => s.batch.get('uid'))).toEqual([

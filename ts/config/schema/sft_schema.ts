@@ -84,7 +84,7 @@ export const sftSchema = {
       path: needs('a data set class in Python'),
       name: ignored('there is no custom data set'),
     },
-    balance_dp_token: ignored('batches are balanced over the ranks by tokens always'),
+    balance_dp_token: ignored('batches are balanced over the ranks by their work always'),
     use_shm: ignored('files are read where they are'),
     use_dynamic_bsz: ignored('micro-batches are always packed by token count (data.max_token_len_per_gpu)'),
     shuffle: field(bool, true, 'Draw the examples in a new order every epoch.'),
@@ -178,8 +178,12 @@ export const sftSchema = {
       null,
       'Run directory; null: checkpoints/{project_name}/{experiment_name}.',
     ),
-    save_freq: field(int(-1), -1, 'Steps between checkpoints; -1: none before the end.'),
-    test_freq: field(int(-1), -1, 'Steps between validations; -1: none.'),
+    save_freq: field(
+      int(-1),
+      -1,
+      'Steps between checkpoints, and one after the last step; -1, 0: none. The final model is written anyway.',
+    ),
+    test_freq: field(int(-1), -1, 'Steps between validations, and one after the last step; -1, 0: none.'),
     max_ckpt_to_keep: field(orNull(int(1)), null, 'Newest checkpoints to keep; null: all.'),
     resume_mode: field(
       choice('auto', 'disable'),
@@ -196,7 +200,7 @@ export const sftSchema = {
     profile_interval: needs('a profiler', [-1, -1]),
     checkpoint: ignored('model, optimiser and trainer state are always saved'),
     default_hdfs_dir: fixed([null], 'checkpoints are local directories'),
-    balance_batch: ignored('batches are balanced over the ranks by tokens always'),
+    balance_batch: ignored('batches are balanced over the ranks by their work always'),
     nnodes: field(count('ranks'), 1, 'Machines.'),
     n_gpus_per_node: field(
       count('ranksPerMachine'),

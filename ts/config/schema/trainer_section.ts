@@ -90,7 +90,7 @@ export const trainerSection = {
     'Memory of one GPU (on cpu of one worker process), such as 80GiB, for gradient_reduction auto and troupe plan; null: not known.',
   ),
   seed: field(int(0), 1, 'Seed of everything random.'),
-  balance_batch: ignored('batches are balanced over the ranks by tokens always'),
+  balance_batch: ignored('batches are balanced over the ranks by their work always'),
   default_hdfs_dir: fixed([null], 'checkpoints are local directories'),
   del_local_ckpt_after_load: fixed([false], 'a checkpoint is never deleted because it was read'),
   esi_redundant_time: ignored('there is no scheduler integration'),
