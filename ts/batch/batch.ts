@@ -3,7 +3,7 @@ import { arrayLength, checkArrays, checkRecord, checkSize } from './arguments';
 import type { Column, ColumnData, Granularity, KnownColumns } from './columns';
 import { firstDifference, makeColumn, toInt32 } from './columns';
 import { fail } from './fail';
-import { permutation, resolveIndices } from './indices';
+import { indexRange, permutation, resolveIndices } from './indices';
 import type { Layout } from './layout';
 import { concatColumns, makeLayout, offsetsFor, takeColumn, takeLayout } from './layout';
 import type { PaddedInput } from './padded';
@@ -308,7 +308,7 @@ export class Batch {
 
   /** Sequences start .. end-1, with the rules of Array.slice. */
   slice(start?: number, end?: number): Batch {
-    return this.gather(Int32Array.from(Array(this.size).keys()).slice(start, end));
+    return this.gather(indexRange(this.size, start, end));
   }
 
   /** These sequences, in this order, repeats allowed; negative indices count from the end. Also a mask of B booleans. */

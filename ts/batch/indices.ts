@@ -17,6 +17,18 @@ export function resolveIndices(indices: ArrayLike<number> | ArrayLike<boolean>, 
   return out;
 }
 
+/** The indices that Array.slice(start, end) takes of `size` entries; no more than these are made. */
+export function indexRange(size: number, start = 0, end = size): Int32Array {
+  const place = (at: number): number => {
+    const whole = Math.trunc(at) || 0; // NaN is 0
+    return whole < 0 ? Math.max(size + whole, 0) : Math.min(whole, size);
+  };
+  const from = place(start);
+  const out = new Int32Array(Math.max(place(end) - from, 0));
+  for (let j = 0; j < out.length; j++) out[j] = from + j;
+  return out;
+}
+
 /** `indices` checked to hold each of 0 .. size-1 once. */
 export function permutation(indices: ArrayLike<number>, size: number): Int32Array {
   const out = resolveIndices(indices, size);

@@ -355,6 +355,10 @@ describe('operations', () => {
     expect(b.take([true, false, true]).get('uid')).toEqual(['a', 'c']);
     expect(b.slice(-2).get('uid')).toEqual(['b', 'c']);
     expect(b.slice(1, 1).size).toBe(0);
+    const bounds = [undefined, 0, 1, 2.7, 3, 9, -1, -2.5, -9, Number.NaN, Infinity, -Infinity];
+    for (const start of bounds)
+      for (const end of bounds)
+        expect(b.slice(start, end).get('uid')).toEqual(['a', 'b', 'c'].slice(start, end));
     expect(() => b.take([3])).toThrow(/index 3 is outside a batch of 3/);
     expect(() => b.reorder([0, 0, 1])).toThrow(/sequence 0 appears twice/);
     expect(() => b.reorder([0, 1])).toThrow(/expected 3 indices/);
