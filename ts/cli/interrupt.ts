@@ -1,20 +1,20 @@
-/** npm and npx pass a Ctrl-C on to programs that the terminal has sent it to already: that is one request, not two. */
-const SAME_REQUEST_MS = 200;
+import { Requests } from './requests';
+import { startWatchdog } from './watchdog';
 
 /**
  * The first SIGINT or SIGTERM asks `stop`; a later one leaves at once with 130, and worker processes end with their
- * connection. Returns a function that restores the default.
+ * connection. Where this process does not get round to that, its watchdog ends it. Returns a function that restores the default.
  */
 export function onInterrupt(stop: (reason: string) => void): () => void {
   const signals = ['SIGINT', 'SIGTERM'] as const;
-  let askedAt: number | null = null;
+  const requests = new Requests();
+  const endWatchdog = startWatchdog();
   const listener = (signal: NodeJS.Signals): void => {
-    const now = performance.now();
-    if (askedAt === null) {
-      askedAt = now;
+    const request = requests.take();
+    if (request === 'first') {
       say(`${signal}: saving a checkpoint as soon as the running phase ends; once more leaves at once`);
       stop(signal);
-    } else if (now - askedAt > SAME_REQUEST_MS) {
+    } else if (request === 'again') {
       say(`${signal} again: leaving at once, without a checkpoint`);
       process.exit(130);
     }
@@ -22,6 +22,7 @@ export function onInterrupt(stop: (reason: string) => void): () => void {
   for (const signal of signals) process.on(signal, listener);
   return () => {
     for (const signal of signals) process.off(signal, listener);
+    endWatchdog();
   };
 }
 

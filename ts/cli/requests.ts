@@ -1,0 +1,19 @@
+// What a signal asks for, which the one before it says.
+
+/** npm and npx pass a Ctrl-C on to programs that the terminal has sent it to already: that is one request, not two. */
+const SAME_REQUEST_MS = 200;
+
+/** The signals that ask one process to end. */
+export class Requests {
+  private firstAt: number | null = null;
+
+  /** Of the signal that has come now: the first, one that insists, or the same request once more. */
+  take(): 'first' | 'again' | 'same' {
+    const now = performance.now();
+    if (this.firstAt === null) {
+      this.firstAt = now;
+      return 'first';
+    }
+    return now - this.firstAt > SAME_REQUEST_MS ? 'again' : 'same';
+  }
+}
