@@ -218,7 +218,7 @@ describe('rollout correction', () => {
 describe('resuming', () => {
   const overrides = [...ppo, 'trainer.total_training_steps=5', 'trainer.save_freq=2', 'trainer.test_freq=3'];
 
-  test('a run killed before any call is, once resumed, bitwise the uninterrupted run', async () => {
+  test('a run killed before every third call is, once resumed, bitwise the uninterrupted run', async () => {
     const whole = trainer({ overrides });
     await whole.trainer.fit();
     const metrics = read(whole.directory, 'metrics.jsonl');

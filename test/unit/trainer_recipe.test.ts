@@ -73,7 +73,7 @@ describe('dynamic sampling', () => {
     expect(run.engines.calls.filter((name) => name === 'generate')).toHaveLength(total);
   });
 
-  test('killed anywhere and resumed: the same prompts, the same numbers', async () => {
+  test('killed at every second call and resumed: the same prompts, the same numbers', async () => {
     await expectNoTrace(dapo, rareReward, 2);
   });
 
