@@ -243,14 +243,19 @@ bool packs(const at::Tensor& matrix) {
          (matrix.scalar_type() == at::kBFloat16 && bfloat16_gemm_kernels() != nullptr);
 }
 
+PackedMatrix PackedMatrix::as_it_lies(const at::Tensor& matrix, bool transposed) {
+  PackedMatrix plain;
+  plain.plain_ = transposed ? matrix.t() : matrix;
+  plain.rows_ = plain.plain_.size(0);
+  plain.cols_ = plain.plain_.size(1);
+  return plain;
+}
+
 PackedMatrix PackedMatrix::of(const at::Tensor& matrix, bool transposed, bool parallel) {
+  if (!packs(matrix)) return as_it_lies(matrix, transposed);
   PackedMatrix packed;
   packed.rows_ = matrix.size(transposed ? 1 : 0);
   packed.cols_ = matrix.size(transposed ? 0 : 1);
-  if (!packs(matrix)) {
-    packed.plain_ = transposed ? matrix.t() : matrix;
-    return packed;
-  }
   const int64_t k = packed.rows_, cols = packed.cols_, steps = Source::steps(matrix, k);
   packed.panels_ = words(padded_cols(cols) * steps, matrix.device());
   if (simulated(matrix)) return packed;

@@ -21,6 +21,8 @@ class PackedMatrix {
   // From a row-major [K, N], or, transposed, from [N, K] (the layout of a linear layer's weight). The row
   // stride is free. parallel: over all threads; false inside a parallel region.
   static PackedMatrix of(const at::Tensor& matrix, bool transposed, bool parallel = true);
+  // Not packed anywhere: for a few rows, which cost less than packing.
+  static PackedMatrix as_it_lies(const at::Tensor& matrix, bool transposed);
 
   bool defined() const { return cols_ > 0; }
   // Whether products with this matrix run here, so that their bits do not depend on the shape of the left

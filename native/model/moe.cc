@@ -1,7 +1,9 @@
-// Routing, and experts on blocks of rows.
+// Experts: products of the rows that chose them, forward and backward, and the sum of a token's experts.
 #include "model/moe.h"
 
 #include <ATen/ATen.h>
+
+#include <algorithm>
 
 #include "base/parallel.h"
 
@@ -9,141 +11,174 @@ namespace troupe {
 
 namespace {
 
-constexpr int64_t kSlotBlock = 32;  // rows of every expert GEMM
+using ops::PackedMatrix;
 
-// Rows `token_of` of source, zeros where it is -1.
-at::Tensor gather_slots(const at::Tensor& source, const at::Tensor& token_of) {
-  const at::Tensor rows = source.index_select(0, token_of.clamp_min(0));
-  return rows.masked_fill_((token_of < 0).unsqueeze(1), 0);
+// Rows of a product whose weights are not packed: a BLAS rounds by shape, so they all have this one.
+constexpr int64_t kPlainRows = 32;
+// With so many experts per thread each is done by one of them, start to end.
+constexpr int64_t kExpertsPerThread = 2;
+
+at::Tensor rows_of(const at::Tensor& tensor, int64_t begin, int64_t end) {
+  return tensor.narrow(0, begin, end - begin);
+}
+
+// y = x W for rows of the same expert, in products of one shape where the bits depend on it.
+void multiply(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& y) {
+  if (weight.packed() || !x.is_cpu() || simulated(x)) return ops::gemm(x, weight, y, false);
+  const int64_t rows = x.size(0);
+  for (int64_t begin = 0; begin < rows; begin += kPlainRows) {
+    const int64_t end = std::min(rows, begin + kPlainRows);
+    if (end - begin == kPlainRows) {
+      ops::gemm(rows_of(x, begin, end), weight, rows_of(y, begin, end), false);
+      continue;
+    }
+    const at::Tensor padded = at::zeros({kPlainRows, x.size(1)}, x.options());
+    const at::Tensor result = at::empty({kPlainRows, y.size(1)}, y.options());
+    rows_of(padded, 0, end - begin).copy_(rows_of(x, begin, end));
+    ops::gemm(padded, weight, result, false);
+    rows_of(y, begin, end).copy_(rows_of(result, 0, end - begin));
+  }
+}
+
+// W of y = x W^T, packed, or as it lies.
+PackedMatrix operand(const at::Tensor& weight, bool transposed, bool pack) {
+  return pack ? PackedMatrix::of(weight, transposed) : PackedMatrix::as_it_lies(weight, transposed);
+}
+
+// target [T, H] = sum over a token's slots of weights * rows (weights may be undefined: 1), choices in order.
+void sum_slots(const at::Tensor& rows, const ExpertRouting& routing, const at::Tensor& weights,
+               const at::Tensor& target) {
+  const int64_t top_k = routing.slot_of.size(1);
+  for_each_row_tile(target.size(0), kRowTile, target.device(), [&](int64_t begin, int64_t end) {
+    const at::Tensor slots = rows_of(routing.slot_of, begin, end);
+    const at::Tensor sum = at::zeros({end - begin, target.size(1)}, target.options().dtype(at::kFloat));
+    for (int64_t choice = 0; choice < top_k; ++choice) {
+      const at::Tensor picked = rows.index_select(0, slots.select(1, choice)).to(at::kFloat);
+      if (weights.defined()) {
+        sum.addcmul_(picked, rows_of(weights, begin, end).narrow(1, choice, 1));
+      } else {
+        sum.add_(picked);
+      }
+    }
+    rows_of(target, begin, end).copy_(sum);
+  });
 }
 
 }  // namespace
 
 MoeMlp::MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t layer)
-    : moe_(*config.moe), activation_(config.activation), gated_(config.gated_mlp) {
+    : activation_(config.activation),
+      gated_(config.gated_mlp),
+      intermediate_size_(config.moe->intermediate_size) {
   const std::string prefix = "layers." + std::to_string(layer) + ".moe.";
-  router_ = Linear(store, prefix + "router");
-  for (int64_t expert = 0; expert < moe_.num_experts; ++expert) {
+  router_ = Router(store, *config.moe, prefix + "router");
+  for (int64_t expert = 0; expert < config.moe->num_experts; ++expert) {
     in_.emplace_back(store, prefix + "experts." + std::to_string(expert) + ".in");
     out_.emplace_back(store, prefix + "experts." + std::to_string(expert) + ".out");
   }
 }
 
-void MoeMlp::route(const at::Tensor& x, int64_t row_tile, MoeSaved& saved) const {
-  const int64_t tokens = x.size(0);
-  const at::Tensor logits = at::empty({tokens, moe_.num_experts}, x.options());
-  for_each_row_tile(tokens, row_tile, x.device(), [&](int64_t begin, int64_t end) {
-    router_.forward(x.narrow(0, begin, end - begin), logits.narrow(0, begin, end - begin), {});
-  });
-  saved.probs = at::softmax(logits.to(at::kFloat), -1);
-  auto [values, experts] = saved.probs.topk(moe_.top_k, -1);
-  saved.experts = experts.contiguous();
-  saved.weights = moe_.normalize_top_k ? values / values.sum(-1, true) : values;
-
-  if (simulated(x)) return route_worst_case(tokens, saved);
-  // Slots: tokens sorted by expert, every expert rounded up to whole blocks.
-  const at::Tensor chosen = saved.experts.cpu();
-  const int64_t* expert_of = chosen.data_ptr<int64_t>();
-  std::vector<std::vector<int64_t>> by_expert(static_cast<size_t>(moe_.num_experts));
-  for (int64_t i = 0; i < tokens * moe_.top_k; ++i) by_expert[static_cast<size_t>(expert_of[i])].push_back(i);
-  const at::Tensor slot_of = at::empty({tokens, moe_.top_k}, at::kLong);
-  std::vector<int64_t> token_of;
-  saved.block_expert.clear();
-  for (int64_t expert = 0; expert < moe_.num_experts; ++expert) {
-    for (const int64_t choice : by_expert[static_cast<size_t>(expert)]) {
-      slot_of.data_ptr<int64_t>()[choice] = static_cast<int64_t>(token_of.size());
-      token_of.push_back(choice / moe_.top_k);
-    }
-    token_of.resize(static_cast<size_t>(round_up(static_cast<int64_t>(token_of.size()), kSlotBlock)), -1);
-    saved.block_expert.resize(token_of.size() / kSlotBlock, expert);
+// Runs body(expert) for every expert that has rows: many experts side by side, the largest first; few one after
+// the other, each on all threads.
+template <typename Body>
+void MoeMlp::for_each_expert(const ExpertRouting& routing, const at::Device& device, Body&& body) const {
+  std::vector<size_t> active;
+  const auto rows = [&](size_t expert) { return routing.offsets[expert + 1] - routing.offsets[expert]; };
+  for (size_t expert = 0; expert < in_.size(); ++expert) {
+    if (rows(expert) > 0) active.push_back(expert);
   }
-  saved.slot_of = slot_of.to(x.device());
-  saved.token_of = at::tensor(token_of, at::kLong).to(x.device());
+  const bool threads = device.is_cpu() || device.is_meta();
+  if (!threads || static_cast<int64_t>(active.size()) < kExpertsPerThread * at::get_num_threads()) {
+    for (const size_t expert : active) body(expert);
+    return;
+  }
+  std::stable_sort(active.begin(), active.end(), [&](size_t a, size_t b) { return rows(a) > rows(b); });
+  parallel_items(device, static_cast<int64_t>(active.size()),
+                 [&](int64_t i) { body(active[static_cast<size_t>(i)]); });
 }
 
-// Every expert with one row more than whole blocks: see [Note: simulated memory].
-void MoeMlp::route_worst_case(int64_t tokens, MoeSaved& saved) const {
-  const auto options = saved.experts.options();
-  const int64_t choices = tokens * moe_.top_k;
-  const int64_t used = std::min(choices, moe_.num_experts);
-  const int64_t slots = round_up(choices + used * (kSlotBlock - 1), kSlotBlock);
-  saved.slot_of = at::empty({tokens, moe_.top_k}, options);
-  saved.token_of = at::empty({slots}, options);
-  saved.block_expert.assign(static_cast<size_t>(slots / kSlotBlock), 0);
+void MoeMlp::expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& state,
+                            const at::Tensor& outputs, bool pack) const {
+  const int64_t first = state.routing.offsets[expert], last = state.routing.offsets[expert + 1];
+  const PackedMatrix in = operand(in_[expert].weight, true, pack);
+  const PackedMatrix out = operand(out_[expert].weight, true, pack);
+  for_each_row_tile(
+      last - first, kRowTile, x.device(),
+      [&](int64_t begin, int64_t end) {
+        begin += first;
+        end += first;
+        const at::Tensor inner = rows_of(state.inner, begin, end);
+        multiply(x.index_select(0, rows_of(state.routing.token_of, begin, end)), in, inner);
+        const at::Tensor activated = at::empty({end - begin, intermediate_size_}, x.options());
+        ops::activation_forward(activation_, gated_, inner, activated);
+        multiply(activated, out, rows_of(outputs, begin, end));
+      },
+      in.packed());
 }
 
 void MoeMlp::forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved) const {
   MoeSaved local;
   MoeSaved& state = saved != nullptr ? *saved : local;
-  route(x, row_tile, state);
-  const int64_t slots = state.token_of.size(0);
-  const at::Tensor gathered = gather_slots(x, state.token_of);
-  state.inner = at::empty({slots, in_[0].out_features()}, x.options());
-  state.outputs = at::empty({slots, x.size(1)}, x.options());
-  parallel_items(x.device(), static_cast<int64_t>(state.block_expert.size()), [&](int64_t block) {
-    const size_t expert = static_cast<size_t>(state.block_expert[static_cast<size_t>(block)]);
-    const at::Tensor inner = state.inner.narrow(0, block * kSlotBlock, kSlotBlock);
-    in_[expert].forward(gathered.narrow(0, block * kSlotBlock, kSlotBlock), inner, {});
-    const at::Tensor activated = at::empty({kSlotBlock, moe_.intermediate_size}, x.options());
-    ops::activation_forward(activation_, gated_, inner, activated);
-    out_[expert].forward(activated, state.outputs.narrow(0, block * kSlotBlock, kSlotBlock), {});
+  state.routing = router_.route(x, row_tile);
+  state.inner = at::empty({state.routing.slots(), in_[0].out_features()}, x.options());
+  const at::Tensor outputs = at::empty({state.routing.slots(), x.size(1)}, x.options());
+  for_each_expert(state.routing, x.device(), [&](size_t expert) {
+    expert_forward(expert, x, state, outputs, row_tile != kDecodeRowTile);
   });
-  const at::Tensor picked =
-      state.outputs.index_select(0, state.slot_of.flatten()).view({x.size(0), moe_.top_k, x.size(1)});
-  out.copy_((picked.to(at::kFloat) * state.weights.unsqueeze(-1)).sum(1));
+  sum_slots(outputs, state.routing, state.routing.weights, out);
+}
+
+at::Tensor MoeMlp::expert_backward(size_t expert, const at::Tensor& dout, const at::Tensor& x,
+                                   const MoeSaved& saved, const at::Tensor& d_gathered) const {
+  const ExpertRouting& routing = saved.routing;
+  const int64_t first = routing.offsets[expert], rows = routing.offsets[expert + 1] - first;
+  const PackedMatrix in = PackedMatrix::of(in_[expert].weight, false);
+  const PackedMatrix out = PackedMatrix::of(out_[expert].weight, false);
+  const at::Tensor weights =
+      routing.weights.flatten().index_select(0, routing.choice_of.narrow(0, first, rows)).unsqueeze(1);
+  const at::Tensor d_weights = at::empty({rows}, weights.options());
+  const at::Tensor d_output = at::empty({rows, x.size(1)}, x.options());
+  const at::Tensor d_inner = at::empty({rows, saved.inner.size(1)}, x.options());
+  const at::Tensor activated = at::empty({rows, intermediate_size_}, x.options());
+  const at::Tensor gathered = at::empty({rows, x.size(1)}, x.options());
+  for_each_row_tile(
+      rows, kRowTile, x.device(),
+      [&](int64_t begin, int64_t end) {
+        const auto kept = [&](const at::Tensor& t) { return rows_of(t, first + begin, first + end); };
+        const auto here = [&](const at::Tensor& t) { return rows_of(t, begin, end); };
+        const at::Tensor tokens = kept(routing.token_of);
+        const at::Tensor incoming = dout.index_select(0, tokens);
+        here(d_output).copy_(incoming.to(at::kFloat) * here(weights));
+        here(gathered).copy_(x.index_select(0, tokens));
+        // What the activations would get with a weight of 1: its product with them is the weight's gradient,
+        // since dout . (W activated) = (dout W) . activated, and the expert's output need not be kept.
+        const at::Tensor unweighted = at::empty({end - begin, intermediate_size_}, x.options());
+        multiply(incoming, out, unweighted);
+        const at::Tensor d_activated =
+            (unweighted.to(at::kFloat) * here(weights)).to(unweighted.scalar_type());
+        ops::activation_backward(activation_, gated_, d_activated, kept(saved.inner), here(d_inner),
+                                 here(activated));
+        here(d_weights).copy_((unweighted.to(at::kFloat) * here(activated)).sum(1));
+        multiply(here(d_inner), in, kept(d_gathered));
+      },
+      in.packed());
+  out_[expert].accumulate_grad(d_output, activated);
+  in_[expert].accumulate_grad(d_inner, gathered);
+  return d_weights;
 }
 
 void MoeMlp::backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
                       const at::Tensor& dx) const {
-  const int64_t slots = saved.token_of.size(0);
-  const at::Tensor weight_of = at::zeros({slots}, saved.weights.options());
-  weight_of.index_copy_(0, saved.slot_of.flatten(), saved.weights.flatten());
-  const at::Tensor dout_slots = gather_slots(dout, saved.token_of);
-  const at::Tensor d_weight_slots = (dout_slots.to(at::kFloat) * saved.outputs.to(at::kFloat)).sum(1);
-  const at::Tensor d_outputs = (dout_slots.to(at::kFloat) * weight_of.unsqueeze(1)).to(x.scalar_type());
-  const at::Tensor gathered = gather_slots(x, saved.token_of);
-  const at::Tensor d_inner = at::empty_like(saved.inner);
-  const at::Tensor activated = at::empty({slots, moe_.intermediate_size}, x.options());
-  const at::Tensor d_gathered = at::empty({slots, x.size(1)}, x.options());
-  std::vector<Linear::Packed> in, out;
-  for (const Linear& expert : in_) in.push_back(expert.pack_backward());
-  for (const Linear& expert : out_) out.push_back(expert.pack_backward());
-  parallel_items(x.device(), static_cast<int64_t>(saved.block_expert.size()), [&](int64_t block) {
-    const size_t expert = static_cast<size_t>(saved.block_expert[static_cast<size_t>(block)]);
-    const auto rows = [&](const at::Tensor& t) { return t.narrow(0, block * kSlotBlock, kSlotBlock); };
-    const at::Tensor d_activated = at::empty({kSlotBlock, moe_.intermediate_size}, x.options());
-    out_[expert].backward_input(rows(d_outputs), d_activated, out[expert]);
-    ops::activation_backward(activation_, gated_, d_activated, rows(saved.inner), rows(d_inner),
-                             rows(activated));
-    in_[expert].backward_input(rows(d_inner), rows(d_gathered), in[expert]);
+  const ExpertRouting& routing = saved.routing;
+  const at::Tensor d_gathered = at::empty({routing.slots(), x.size(1)}, x.options());
+  const at::Tensor d_slots = at::empty({routing.slots()}, routing.weights.options());
+  for_each_expert(routing, x.device(), [&](size_t expert) {
+    const int64_t first = routing.offsets[expert], last = routing.offsets[expert + 1];
+    rows_of(d_slots, first, last).copy_(expert_backward(expert, dout, x, saved, d_gathered));
   });
-  for (size_t block = 0; block < saved.block_expert.size();) {
-    size_t end = block;
-    while (end < saved.block_expert.size() && saved.block_expert[end] == saved.block_expert[block]) ++end;
-    const size_t expert = static_cast<size_t>(saved.block_expert[block]);
-    const int64_t begin = static_cast<int64_t>(block) * kSlotBlock;
-    const int64_t count = static_cast<int64_t>(end - block) * kSlotBlock;
-    out_[expert].accumulate_grad(d_outputs.narrow(0, begin, count), activated.narrow(0, begin, count));
-    in_[expert].accumulate_grad(d_inner.narrow(0, begin, count), gathered.narrow(0, begin, count));
-    block = end;
-  }
-  const at::Tensor index = saved.slot_of.flatten();
-  dx.copy_(d_gathered.index_select(0, index).view({x.size(0), moe_.top_k, x.size(1)}).to(at::kFloat).sum(1));
-  backward_router(d_weight_slots.index_select(0, index).view({x.size(0), moe_.top_k}), x, saved, dx);
-}
-
-void MoeMlp::backward_router(const at::Tensor& d_weights, const at::Tensor& x, const MoeSaved& saved,
-                             const at::Tensor& dx) const {
-  at::Tensor d_chosen = d_weights;  // by the probabilities of the chosen experts
-  if (moe_.normalize_top_k) {
-    const at::Tensor total = saved.probs.gather(1, saved.experts).sum(-1, true);
-    d_chosen = (d_weights - (d_weights * saved.weights).sum(-1, true)) / total;
-  }
-  const at::Tensor d_probs = at::zeros_like(saved.probs).scatter_(1, saved.experts, d_chosen);
-  const at::Tensor d_logits =
-      (saved.probs * (d_probs - (d_probs * saved.probs).sum(-1, true))).to(x.scalar_type());
-  router_.accumulate_grad(d_logits, x);
-  dx.add_(at::mm(d_logits, router_.weight));
+  sum_slots(d_gathered, routing, {}, dx);
+  const at::Tensor d_weights = d_slots.index_select(0, routing.slot_of.flatten()).view_as(routing.weights);
+  router_.backward(d_weights, x, routing, dx);
 }
 
 }  // namespace troupe

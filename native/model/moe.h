@@ -1,51 +1,50 @@
-// A mixture of experts in place of the MLP.
+// The MLP of a mixture of experts: routing, grouped products, and their sum per token.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <vector>
 
+#include "model/expert_routing.h"
 #include "model/layers.h"
 
 namespace troupe {
 
-// What the backward pass of a mixture of experts needs.
+// What the backward pass of a mixture of experts needs. S = T k slots (model/expert_routing.h).
 struct MoeSaved {
-  at::Tensor probs;                   // [T, E] float32 router softmax
-  at::Tensor experts;                 // [T, k] int64 chosen
-  at::Tensor weights;                 // [T, k] float32 routing weights
-  at::Tensor slot_of;                 // [T, k] int64 row of (token, choice) in the slot arrays
-  at::Tensor token_of;                // [slots] int64; -1 for padding
-  std::vector<int64_t> block_expert;  // expert of each block of kSlotBlock slots
-  at::Tensor inner;                   // [slots, 2F] expert inputs of the activation
-  at::Tensor outputs;                 // [slots, H] expert outputs, unweighted
+  ExpertRouting routing;
+  at::Tensor inner;  // [S, 2F] (without a gate [S, F]): what the experts' activation gets
 };
 
-// Top-k routed experts (Mixtral, Qwen 3 MoE): softmax over all experts, the k largest, renormalised
-// when the config says so. Tokens are sorted by expert into slots, each expert padded to whole
-// blocks of rows: every GEMM has one shape, so a token's result does not depend on how many others
-// chose the same expert.
+// out = sum over the chosen experts of weight * expert(x). The rows of an expert are computed together, with its
+// weights packed once per pass (kernels/gemm.h); experts are spread over the threads, and where there are fewer of
+// them than threads want, the rows of one. A token's result depends neither on its neighbours nor on how many of
+// them chose the same expert: where products are not ours every one of them has the same shape.
 class MoeMlp {
  public:
   MoeMlp() = default;
   MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t layer);
 
-  // out [T, H] = moe(x [T, H]); saved may be null.
+  // out [T, H] = moe(x [T, H]); saved may be null. With kDecodeRowTile rows the weights are read as they lie.
   void forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved) const;
   // dx [T, H] is overwritten; the gradients of weights that are trained are added to.
   void backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
                 const at::Tensor& dx) const;
 
  private:
-  void route(const at::Tensor& x, int64_t row_tile, MoeSaved& saved) const;
-  void route_worst_case(int64_t tokens, MoeSaved& saved) const;
-  void backward_router(const at::Tensor& d_weights, const at::Tensor& x, const MoeSaved& saved,
-                       const at::Tensor& dx) const;
+  // The rows of one expert: writes its rows of `inner` and of `outputs` [S, H].
+  void expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& state, const at::Tensor& outputs,
+                      bool pack) const;
+  // Returns d_weights of the expert's slots [R]; writes the expert's rows of d_gathered.
+  at::Tensor expert_backward(size_t expert, const at::Tensor& dout, const at::Tensor& x,
+                             const MoeSaved& saved, const at::Tensor& d_gathered) const;
+  template <typename Body>
+  void for_each_expert(const ExpertRouting& routing, const at::Device& device, Body&& body) const;
 
-  MoeConfig moe_;
   Activation activation_ = Activation::kSilu;
   bool gated_ = true;
-  Linear router_;
+  int64_t intermediate_size_ = 0;
+  Router router_;
   std::vector<Linear> in_, out_;
 };
 

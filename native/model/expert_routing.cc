@@ -1,0 +1,63 @@
+// Routing of tokens to experts: the router's product, the choice, the order of the slots, and their gradients.
+#include "model/expert_routing.h"
+
+#include <ATen/ATen.h>
+
+#include "base/parallel.h"
+
+namespace troupe {
+
+Router::Router(const ParameterStore& store, const MoeConfig& config, const std::string& name)
+    : num_experts_(config.num_experts),
+      top_k_(config.top_k),
+      normalize_top_k_(config.normalize_top_k),
+      linear_(store, name) {}
+
+ExpertRouting Router::route(const at::Tensor& x, int64_t row_tile) const {
+  ExpertRouting routing;
+  const int64_t tokens = x.size(0);
+  const at::Tensor logits = at::empty({tokens, num_experts_}, x.options());
+  for_each_row_tile(tokens, row_tile, x.device(), [&](int64_t begin, int64_t end) {
+    linear_.forward(x.narrow(0, begin, end - begin), logits.narrow(0, begin, end - begin), {});
+  });
+  routing.probs = at::softmax(logits.to(at::kFloat), -1);
+  auto [values, experts] = routing.probs.topk(top_k_, -1);
+  routing.experts = experts.contiguous();
+  routing.weights = normalize_top_k_ ? values / values.sum(-1, true) : values;
+
+  sort_slots(routing);
+  return routing;
+}
+
+void Router::sort_slots(ExpertRouting& routing) const {
+  const int64_t tokens = routing.experts.size(0);
+  const at::Tensor chosen = routing.experts.flatten();
+  routing.choice_of = std::get<1>(chosen.sort(/*stable=*/true, 0, /*descending=*/false));
+  routing.token_of = routing.choice_of.div(top_k_, "floor");
+  const at::Tensor slots = at::arange(chosen.size(0), chosen.options());
+  routing.slot_of = at::empty_like(chosen).scatter_(0, routing.choice_of, slots).view({tokens, top_k_});
+  // In a simulation all tokens choose the same experts: their rows, which one thread holds, are the most.
+  const at::Tensor counts = simulated(chosen) ? at::Tensor() : at::bincount(chosen, {}, num_experts_).cpu();
+  routing.offsets = {0};
+  for (int64_t expert = 0; expert < num_experts_; ++expert) {
+    const int64_t count = counts.defined() ? counts.const_data_ptr<int64_t>()[expert]
+                                           : (expert < top_k_ ? tokens : 0);
+    routing.offsets.push_back(routing.offsets.back() + count);
+  }
+}
+
+void Router::backward(const at::Tensor& d_weights, const at::Tensor& x, const ExpertRouting& routing,
+                      const at::Tensor& dx) const {
+  at::Tensor d_chosen = d_weights;  // by the probabilities of the chosen experts
+  if (normalize_top_k_) {
+    const at::Tensor total = routing.probs.gather(1, routing.experts).sum(-1, true);
+    d_chosen = (d_weights - (d_weights * routing.weights).sum(-1, true)) / total;
+  }
+  const at::Tensor d_probs = at::zeros_like(routing.probs).scatter_(1, routing.experts, d_chosen);
+  const at::Tensor d_logits =
+      (routing.probs * (d_probs - (d_probs * routing.probs).sum(-1, true))).to(x.scalar_type());
+  linear_.accumulate_grad(d_logits, x);
+  dx.add_(at::mm(d_logits, linear_.weight));
+}
+
+}  // namespace troupe

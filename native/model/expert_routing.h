@@ -1,0 +1,47 @@
+// Which experts a token goes to, and where its copies lie. Knows nothing of what an expert computes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "model/layers.h"
+
+namespace troupe {
+
+// The choices of T tokens among E experts, k each. A slot is one (token, choice); slots are sorted by expert,
+// and by token within an expert, without padding.
+struct ExpertRouting {
+  at::Tensor probs;              // [T, E] float32, softmax of the router's logits
+  at::Tensor experts;            // [T, k] int64 chosen, the likeliest first
+  at::Tensor weights;            // [T, k] float32 of their outputs
+  at::Tensor choice_of;          // [T k] int64: slot -> token * k + choice
+  at::Tensor token_of;           // [T k] int64: slot -> token
+  at::Tensor slot_of;            // [T, k] int64: the other way round
+  std::vector<int64_t> offsets;  // [E + 1]: slots of expert e are offsets[e] .. offsets[e + 1]
+
+  int64_t slots() const { return token_of.size(0); }
+};
+
+// Linear map to E logits, softmax over all of them, the k largest, renormalised to 1 when the config says so
+// (Mixtral: Jiang et al. 2024, arXiv:2401.04088; Qwen3 MoE: norm_topk_prob).
+class Router {
+ public:
+  Router() = default;
+  Router(const ParameterStore& store, const MoeConfig& config, const std::string& name);
+
+  // x [T, H], in tiles of `row_tile` rows: a token's choices do not depend on its neighbours.
+  ExpertRouting route(const at::Tensor& x, int64_t row_tile) const;
+  // d_weights [T, k]: the loss's gradient by `weights`. Adds to the router's gradient and to dx [T, H].
+  void backward(const at::Tensor& d_weights, const at::Tensor& x, const ExpertRouting& routing,
+                const at::Tensor& dx) const;
+
+ private:
+  void sort_slots(ExpertRouting& routing) const;
+
+  int64_t num_experts_ = 0, top_k_ = 0;
+  bool normalize_top_k_ = false;
+  Linear linear_;
+};
+
+}  // namespace troupe

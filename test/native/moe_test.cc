@@ -1,0 +1,162 @@
+// The MLP of experts against every expert applied to every token in double precision, with its gradients by autograd.
+#include "model/moe.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+
+#include "base/parallel.h"
+#include "check.h"
+#include "model/parameter_store.h"
+
+using namespace troupe;
+
+namespace {
+
+constexpr int64_t kHidden = 24;
+
+struct Shape {
+  int64_t tokens, experts, top_k, intermediate;
+  bool normalize;
+};
+
+ModelConfig config_of(const Shape& shape) {
+  ModelConfig c;
+  c.family = "qwen3_moe";
+  c.vocab_size = 8;
+  c.hidden_size = kHidden;
+  c.num_layers = 1;
+  c.num_heads = 2;
+  c.num_kv_heads = 2;
+  c.head_dim = 4;
+  c.intermediate_size = 8;
+  c.max_positions = 8;
+  c.sliding_windows = {0};
+  c.rope_inv_freq = {1, 0.5};
+  c.moe = MoeConfig{shape.experts, shape.top_k, shape.intermediate, shape.normalize};
+  c.moe_layers = {true};
+  return c;
+}
+
+// Weights large enough that routing is decided and gradients are of order one.
+void fill(ParameterStore& store) {
+  for (const Parameter& parameter : store.all()) {
+    at::Tensor master = parameter.master;
+    master.copy_(at::randn_like(master) * 0.3);
+  }
+  store.refresh_compute();
+}
+
+struct Reference {
+  at::Tensor out, dx;
+  std::map<std::string, at::Tensor> grads;
+};
+
+// Dense: all experts for all tokens, times a weight that is 0 where an expert was not chosen.
+Reference reference(const ParameterStore& store, const Shape& shape, const at::Tensor& x,
+                    const at::Tensor& dout) {
+  const at::AutoGradMode on(true);
+  std::map<std::string, at::Tensor> leaves;
+  for (const Parameter& parameter : store.all()) {
+    leaves[parameter.info.name] = parameter.master.to(at::kDouble).detach().requires_grad_(true);
+  }
+  const auto leaf = [&](const std::string& name) { return leaves.at("layers.0.moe." + name); };
+  const at::Tensor input = x.to(at::kDouble).detach().requires_grad_(true);
+  const at::Tensor probs = at::softmax(at::mm(input, leaf("router.weight").t()), -1);
+  const auto [values, chosen] = probs.topk(shape.top_k, -1);
+  const at::Tensor weights = shape.normalize ? values / values.sum(-1, true) : values;
+  const at::Tensor dense = at::zeros_like(probs).scatter(1, chosen, weights);
+  at::Tensor out = at::zeros_like(input);
+  for (int64_t expert = 0; expert < shape.experts; ++expert) {
+    const std::string name = "experts." + std::to_string(expert);
+    const at::Tensor inner = at::mm(input, leaf(name + ".in.weight").t());
+    const at::Tensor gate = inner.narrow(1, 0, shape.intermediate);
+    const at::Tensor up = inner.narrow(1, shape.intermediate, shape.intermediate);
+    out = out + at::mm(at::silu(gate) * up, leaf(name + ".out.weight").t()) * dense.select(1, expert).unsqueeze(1);
+  }
+  (out * dout.to(at::kDouble)).sum().backward();
+  Reference result{out.detach(), input.grad(), {}};
+  for (auto& [name, tensor] : leaves) {
+    if (tensor.grad().defined()) result.grads[name] = tensor.grad();
+  }
+  return result;
+}
+
+// The result for these rows in a batch of whole tiles, as the decoder pads them.
+at::Tensor forward_padded(const MoeMlp& moe, const at::Tensor& rows, int64_t tile) {
+  const at::Tensor x = at::zeros({round_up(rows.size(0), tile), kHidden});
+  x.narrow(0, 0, rows.size(0)).copy_(rows);
+  const at::Tensor out = at::empty_like(x);
+  moe.forward(x, out, tile, nullptr);
+  return out.narrow(0, 0, rows.size(0));
+}
+
+double error_of(const at::Tensor& got, const at::Tensor& expected) {
+  const double scale = std::max(1.0, expected.abs().max().item<double>());
+  return (got.to(at::kDouble) - expected).abs().max().item<double>() / scale;
+}
+
+}  // namespace
+
+TEST(agrees_with_all_experts_in_double_precision) {
+  // Many experts and few, rows beyond one tile, one token, every expert chosen, experts without rows.
+  const std::vector<Shape> shapes = {{70, 16, 4, 10, true}, {70, 16, 4, 10, false}, {300, 3, 2, 7, true},
+                                     {1, 8, 2, 5, true},    {5, 4, 4, 6, false},    {9, 32, 1, 3, true}};
+  at::manual_seed(11);
+  for (const Shape& shape : shapes) {
+    for (const int threads : {1, 2}) {
+      at::set_num_threads(threads);
+      ParameterStore store(config_of(shape), at::kCPU, at::kFloat, /*training=*/true, 1);
+      fill(store);
+      const MoeMlp moe(store, config_of(shape), 0);
+      const at::Tensor x = at::randn({shape.tokens, kHidden}), dout = at::randn_like(x);
+      at::Tensor out = at::empty_like(x), dx = at::empty_like(x);
+      MoeSaved saved;
+      {
+        const at::NoGradGuard no_grad;
+        moe.forward(x, out, 128, &saved);
+        moe.backward(dout, x, saved, dx);
+      }
+      const Reference expected = reference(store, shape, x, dout);
+      CHECK(error_of(out, expected.out) < 2e-6);
+      CHECK(error_of(dx, expected.dx) < 5e-6);
+      for (const auto& [name, grad] : expected.grads) {
+        CHECK(error_of(store.at(name).grad, grad) < 5e-6);
+      }
+    }
+  }
+}
+
+TEST(a_token_does_not_depend_on_who_shares_its_experts) {
+  const at::NoGradGuard no_grad;
+  at::manual_seed(12);
+  const Shape shape{200, 8, 2, 16, true};
+  ParameterStore store(config_of(shape), at::kCPU, at::kFloat, /*training=*/false, 1);
+  fill(store);
+  const MoeMlp moe(store, config_of(shape), 0);
+  const at::Tensor x = at::randn({200, kHidden});
+  const at::Tensor all = forward_padded(moe, x, kRowTile);
+  for (const int threads : {1, 2}) {
+    at::set_num_threads(threads);
+    for (const auto& [begin, count] : std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {3, 40}, {70, 130}}) {
+      const at::Tensor rows = x.narrow(0, begin, count);
+      CHECK(at::equal(forward_padded(moe, rows, kRowTile), all.narrow(0, begin, count)));
+    }
+  }
+}
+
+TEST(decoding_reads_the_weights_as_they_lie_with_the_same_result_up_to_rounding) {
+  const at::NoGradGuard no_grad;
+  at::manual_seed(13);
+  const Shape shape{40, 8, 2, 16, true};
+  ParameterStore store(config_of(shape), at::kCPU, at::kFloat, /*training=*/false, 1);
+  fill(store);
+  const MoeMlp moe(store, config_of(shape), 0);
+  const at::Tensor x = at::randn({40, kHidden});
+  const at::Tensor decoding = forward_padded(moe, x, kDecodeRowTile);
+  CHECK(error_of(decoding, forward_padded(moe, x, kRowTile).to(at::kDouble)) < 1e-6);
+  const at::Tensor alone = forward_padded(moe, x.narrow(0, 7, 1), kDecodeRowTile);
+  CHECK(at::equal(alone, decoding.narrow(0, 7, 1)));
+}
+
+TEST_MAIN()
