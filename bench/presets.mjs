@@ -3,8 +3,8 @@ import { createRequire } from 'node:module';
 const require = createRequire(import.meta.url);
 
 /**
- * Model shapes by name: published ones of Qwen2.5 and Qwen3, and two small ones of the same family for CPUs, of which cpu-100m
- * has a vocabulary like theirs, so that the head outweighs the decoder.
+ * Model shapes by name: published ones of Qwen2.5 and Qwen3, and small ones of the same families for CPUs: cpu-100m has a vocabulary like
+ * theirs, so that the head outweighs the decoder; cpu-moe has the experts of Qwen3-30B-A3B at half the width, half as many.
  */
 const SHAPES = {
   'cpu-40m': {
@@ -26,6 +26,17 @@ const SHAPES = {
     ffn: 1536,
     vocab: 151936,
     theta: 1e4,
+  },
+  'cpu-moe': {
+    family: 'qwen3_moe',
+    hidden: 1024,
+    layers: 2,
+    heads: 8,
+    kvHeads: 2,
+    ffn: 384,
+    experts: 64,
+    chosen: 8,
+    vocab: 4096,
   },
   'qwen2.5-0.5b': {
     family: 'qwen2',
@@ -72,19 +83,33 @@ export const PRESETS = Object.keys(SHAPES);
 /** Standard deviation of the random weights. */
 export const INIT_STD = 0.04;
 
+const ARCHITECTURES = {
+  qwen2: 'Qwen2ForCausalLM',
+  qwen3: 'Qwen3ForCausalLM',
+  qwen3_moe: 'Qwen3MoeForCausalLM',
+};
+
+const experts = ({ experts, chosen, ffn }) => ({
+  num_experts: experts,
+  num_experts_per_tok: chosen,
+  moe_intermediate_size: ffn,
+  norm_topk_prob: true,
+  decoder_sparse_step: 1,
+});
+
 /** config.json of a preset. */
 export function modelConfig(name) {
   const shape = SHAPES[name];
-  const qwen3 = shape.family === 'qwen3';
   return {
-    architectures: [qwen3 ? 'Qwen3ForCausalLM' : 'Qwen2ForCausalLM'],
+    architectures: [ARCHITECTURES[shape.family]],
     model_type: shape.family,
     hidden_size: shape.hidden,
     num_hidden_layers: shape.layers,
     num_attention_heads: shape.heads,
     num_key_value_heads: shape.kvHeads,
-    head_dim: qwen3 ? 128 : shape.hidden / shape.heads,
+    head_dim: shape.family === 'qwen2' ? shape.hidden / shape.heads : 128,
     intermediate_size: shape.ffn,
+    ...(shape.experts ? experts(shape) : {}),
     vocab_size: shape.vocab,
     hidden_act: 'silu',
     rms_norm_eps: 1e-6,

@@ -29,6 +29,12 @@ class BenchCase:
         """The model in `dtype`, dropout off; the rotary tables stay float32."""
         config = AutoConfig.from_pretrained(os.path.join(self.directory, "model"))
         options = {"attn_implementation": attention, "dtype": torch.float32}
+        if hasattr(config, "num_experts"):
+            # transformers keeps the experts of a layer in one tensor, and puts the files' tensors together itself.
+            if critic:
+                raise ValueError("mixtures of experts are timed as policies only: --ops compute_log_prob,update_policy")
+            model = AutoModelForCausalLM.from_pretrained(os.path.join(self.directory, "model"), **options)
+            return model.to(dtype).to(device).train()
         if critic:
             config.num_labels, config.classifier_dropout = 1, 0.0
             model = AutoModelForTokenClassification.from_config(config, **options)
