@@ -34,7 +34,13 @@ class BenchCase:
             if critic:
                 raise ValueError("mixtures of experts are timed as policies only: --ops compute_log_prob,update_policy")
             model = AutoModelForCausalLM.from_pretrained(os.path.join(self.directory, "model"), **options)
-            return model.to(dtype).to(device).train()
+        else:
+            model = self.from_weights(config, critic, options)
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(dtype)
+        return model.to(device).train()
+
+    def from_weights(self, config, critic, options):
         if critic:
             config.num_labels, config.classifier_dropout = 1, 0.0
             model = AutoModelForTokenClassification.from_config(config, **options)
@@ -47,9 +53,7 @@ class BenchCase:
         left = [n for n in found.missing_keys + found.unexpected_keys if n != "lm_head.weight"]
         if left:
             raise ValueError(f"{self.directory}: the weights do not fit the model at {left[:4]}")
-        for parameter in model.parameters():
-            parameter.data = parameter.data.to(dtype)
-        return model.to(device).train()
+        return model
 
     def row_groups(self, budget):
         """Rows whose padded sizes fit the budget together, at least one."""
