@@ -25,7 +25,6 @@ export interface MicroBatchShape {
 }
 
 export const ROW_TILE = 128; // kRowTile of base/parallel.h
-const SLOT_BLOCK = 32; // kSlotBlock of model/moe.cc
 const GEMM_LANES = 16; // kernels/cpu/gemm_kernels.h
 const GEMM_DEPTH = 512; // kDepth of kernels/gemm.cc
 const KEY_BLOCK = 512; // kKeyBlock of kernels/attention.cc
@@ -221,29 +220,34 @@ export class LayerMemory {
     return this.rows * Math.max(3 * this.hidden, 5 * this.intermediate) * FLOAT;
   }
 
-  private slots(moe: { numExperts: number; topK: number }): number {
-    return roundUp(this.rows * moe.topK, SLOT_BLOCK) + moe.numExperts * (SLOT_BLOCK - 1);
+  private savedByExperts(moe: NonNullable<NativeModelConfig['moe']>): number {
+    const slots = this.rows * moe.topK;
+    // probs; experts, weights, choice_of, token_of, slot_of; inner
+    return this.rows * moe.numExperts * FLOAT + slots * (FLOAT + 4 * 8 + this.inner * this.e);
   }
 
-  private savedByExperts(moe: NonNullable<NativeModelConfig['moe']>): number {
-    const routing = this.rows * (moe.numExperts * FLOAT + moe.topK * (8 + FLOAT + 8));
-    return routing + this.slots(moe) * (8 + (this.inner + this.hidden) * this.e);
+  /** Experts at work at the same time, one per thread. */
+  private expertsAtOnce(moe: NonNullable<NativeModelConfig['moe']>): number {
+    return Math.min(this.machine.threads, moe.numExperts);
   }
 
   private expertForward(moe: NonNullable<NativeModelConfig['moe']>, keep: boolean): number {
-    const { rows, e, hidden } = this;
-    const slots = this.slots(moe);
+    const { rows, e, hidden, inner, intermediate } = this;
     const own = keep ? 0 : this.savedByExperts(moe) + rows * hidden * e; // and mid
-    const picked = rows * moe.topK * hidden * (e + FLOAT + (e === FLOAT ? 0 : FLOAT));
-    return own + rows * hidden * e + slots * hidden * e + picked + rows * hidden * FLOAT;
+    const tile = ROW_TILE * (hidden + intermediate) * e;
+    const packs = this.packed(hidden, inner) + this.packed(intermediate, hidden);
+    const outputs = rows * moe.topK * hidden * e;
+    const sums = this.machine.threads * 2 * ROW_TILE * hidden * FLOAT;
+    return own + rows * hidden * e + outputs + Math.max(this.expertsAtOnce(moe) * (packs + tile), sums);
   }
 
+  /** The rows of an expert are all tokens at most, where they all choose it. */
   private expertBackward(moe: NonNullable<NativeModelConfig['moe']>): number {
     const { rows, e, hidden, inner, intermediate } = this;
-    const slots = this.slots(moe);
-    // dout_slots, d_outputs, gathered, d_gathered; d_inner; activated
-    const slotArrays = slots * (4 * hidden + inner + intermediate) * e;
-    const packs = moe.numExperts * (this.packed(hidden, inner) + this.packed(intermediate, hidden));
-    return slotArrays + packs + rows * moe.topK * hidden * (e + FLOAT);
+    const gathered = rows * moe.topK * (hidden * e + FLOAT); // d_gathered, d_slots
+    const own = rows * (2 * hidden + inner + intermediate) * e; // d_output, gathered; d_inner; activated
+    const packs = this.packed(inner, hidden) + this.packed(hidden, intermediate);
+    const packedInput = rows * Math.max(hidden, intermediate) * FLOAT; // of the weight gradient
+    return gathered + this.expertsAtOnce(moe) * (own + packs + packedInput);
   }
 }

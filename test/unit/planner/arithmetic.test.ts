@@ -150,13 +150,12 @@ describe('activations', () => {
     expect(normed.saved - plain.saved).toBe(128 * (16 * 4 + 3 * 4));
   });
 
-  test('experts keep routing and whole blocks of 32 slots per expert', () => {
+  test('experts keep routing and the inputs of their activation, one row for each token and choice', () => {
     const moe = { numExperts: 4, topK: 2, intermediateSize: 16, normalizeTopK: true };
     const layer = new LayerMemory(tinyModel({ moe, moeLayers: [true] }), 0, shape, cpu);
     const dense = new LayerMemory(tinyModel(), 0, shape, cpu);
-    const slots = 256 + 4 * 31;
-    const routing = 128 * (4 * 4 + 2 * (8 + 4 + 8));
-    expect(layer.saved - dense.saved).toBe(routing + slots * (8 + (32 + 8) * 4) - 128 * 32 * 4);
+    const routing = 128 * (4 * 4 + 2 * (4 + 4 * 8));
+    expect(layer.saved - dense.saved).toBe(routing + 256 * 32 * 4 - 128 * 32 * 4);
   });
 
   test('checkpointing keeps the inputs alone, and one block at a time', () => {
