@@ -7,7 +7,7 @@
 
 #include "base/parallel.h"
 #include "check.h"
-#include "model/parameter_store.h"
+#include "parameters/parameter_store.h"
 
 using namespace troupe;
 
