@@ -130,10 +130,13 @@ BatchLayout check_layout(const TokenBatch& batch, int64_t vocab_size, int64_t ma
   return layout;
 }
 
+int64_t padded_rows(const MicroBatch& micro, int64_t row_multiple, int64_t capacity, bool fixed) {
+  return round_up(fixed ? std::max(capacity, micro.rows) : micro.rows, row_multiple);
+}
+
 PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro,
-                    int64_t row_multiple) {
+                    int64_t rows) {
   const std::vector<int64_t>& sequences = micro.sequences;
-  const int64_t rows = round_up(micro.rows, row_multiple);
   int64_t responses = 0;
   for (const int64_t sequence : sequences) responses += layout.response_length(sequence);
 

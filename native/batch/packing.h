@@ -46,9 +46,14 @@ struct Propagation {
 Propagation propagation(const BatchLayout& layout, int64_t begin, int64_t end,
                         const at::Tensor& has_gradient);
 
+// Rows of a micro-batch, its tail included: a multiple of `row_multiple`. fixed: those of a full one,
+// whatever it holds. A library's GEMM picks its kernel by the number of rows, so that where the products are
+// a library's a row has the same bits in every packing only if all have as many.
+int64_t padded_rows(const MicroBatch& micro, int64_t row_multiple, int64_t capacity, bool fixed);
+
 // A micro-batch ready for the decoder. A prompt that several sequences share is one segment, computed once;
-// the last token of a sequence predicts nothing and has no row. Rows are padded with token 0 to a multiple of
-// `row_multiple` ("tail"); the tail belongs to no segment and its results are never read.
+// the last token of a sequence predicts nothing and has no row. Rows are padded with token 0 to `rows`
+// ("tail"); the tail belongs to no segment and its results are never read.
 struct PackedTokens {
   at::Tensor tokens;       // [T] int32
   at::Tensor positions;    // [T] int32
@@ -65,7 +70,7 @@ struct PackedTokens {
   at::Tensor predictions;  // [n] int64
 };
 PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro,
-                    int64_t row_multiple);
+                    int64_t rows);
 
 // Part `index` of `count` equal parts of a micro-batch's rows, with the predictions that are made there.
 // Segments stay those of the whole. T must be a multiple of `count`.

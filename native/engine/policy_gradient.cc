@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+
 namespace troupe {
 
 namespace {
@@ -42,24 +44,6 @@ losses::PolicyInputs PolicyGradient::own() const {
   return own;
 }
 
-losses::PolicyInputs PolicyGradient::chunk(int64_t begin, int64_t end) const {
-  const std::vector<int64_t>& offsets = part_.response_offsets;
-  std::vector<int64_t> bounds{0};
-  std::vector<int64_t> sequences;
-  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
-    const int64_t from = std::max(offsets[s], begin);
-    const int64_t to = std::min(offsets[s + 1], end);
-    if (from >= to) continue;
-    sequences.push_back(static_cast<int64_t>(s));
-    bounds.push_back(to - begin);
-  }
-  losses::PolicyInputs piece =
-      each_array(inputs_, [&](const at::Tensor& column) { return cut(column, begin, end); });
-  piece.layout.offsets = at::tensor(bounds, at::kLong);
-  piece.layout.mask_sums = inputs_.layout.mask_sums.index_select(0, at::tensor(sequences, at::kLong));
-  return piece;
-}
-
 void PolicyGradient::whole_gradients(const ops::LogProbRows& rows, const at::Tensor& grad_log_probs,
                                      const at::Tensor& grad_entropy) const {
   const int64_t count = part_.targets.size(0);
@@ -81,20 +65,16 @@ void PolicyGradient::whole_gradients(const ops::LogProbRows& rows, const at::Ten
   if (grad_entropy.defined()) copy_padded(own(loss.grad_entropy), grad_entropy);
 }
 
-void PolicyGradient::chunk_gradients(const ops::LogProbRows& rows, int64_t begin, int64_t end,
-                                     const at::Tensor& grad_log_probs, const at::Tensor& grad_entropy) const {
-  const int64_t real_end = std::min(end, part_.response_offsets.back());
-  if (begin >= real_end) {
-    grad_log_probs.zero_();
-    if (grad_entropy.defined()) grad_entropy.zero_();
-    return;
-  }
-  losses::PolicyInputs piece = chunk(begin, real_end);
-  piece.log_probs = cut(rows.log_probs, begin, real_end).cpu();
-  piece.entropy = cut(rows.entropy, begin, real_end).cpu();
-  const losses::PolicyLoss loss = losses::policy_loss(piece, options_);
-  copy_padded(loss.grad_log_probs, grad_log_probs);
-  if (grad_entropy.defined()) copy_padded(loss.grad_entropy, grad_entropy);
+void PolicyGradient::chunk_gradients(const losses::TokenGradients& tokens, const ops::LogProbRows& rows,
+                                     int64_t begin, int64_t end, const at::Tensor& grad_log_probs,
+                                     const at::Tensor& grad_entropy) const {
+  const int64_t real = std::max<int64_t>(0, std::min(end, part_.response_offsets.back()) - begin);
+  if (real < end - begin) grad_log_probs.narrow(0, real, end - begin - real).zero_();
+  if (real > 0)
+    tokens.by_log_probs(begin, cut(rows.log_probs, begin, begin + real), grad_log_probs.narrow(0, 0, real));
+  if (grad_entropy.defined())
+    copy_padded(tokens.by_entropy().narrow(0, std::min(begin, tokens.by_entropy().size(0)), real),
+                grad_entropy);
 }
 
 void PolicyGradient::run(const ops::LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
@@ -113,19 +93,19 @@ void PolicyGradient::run(const ops::LogProbSpec& spec, const at::Tensor& hidden,
     grad = make();
     if (with_entropy) entropy_grad = make();
     whole_gradients(rows, grad, entropy_grad);
-  } else {
-    inputs_ = own();
   }
+  std::optional<losses::TokenGradients> tokens;
+  if (!at_once) tokens.emplace(own(), options_, hidden.device());
   ops::linear_log_prob_backward(
       spec, hidden, weight, targets, rows, with_entropy,
       [&](int64_t begin, int64_t end, const at::Tensor& grad_rows, const at::Tensor& entropy_rows) {
-        if (!at_once) return chunk_gradients(rows, begin, end, grad_rows, entropy_rows);
+        if (tokens) return chunk_gradients(*tokens, rows, begin, end, grad_rows, entropy_rows);
         grad_rows.copy_(cut(grad, begin, end));
         if (entropy_rows.defined()) entropy_rows.copy_(cut(entropy_grad, begin, end));
       },
       d_hidden, d_weight);
-  log_probs_ = cut(rows.log_probs, 0, count).cpu();
-  entropy_ = cut(rows.entropy, 0, count).cpu();
+  log_probs_ = cut(rows.log_probs, 0, count);
+  entropy_ = cut(rows.entropy, 0, count);
 }
 
 }  // namespace troupe

@@ -6,6 +6,7 @@
 #include "batch/packing.h"
 #include "kernels/linear_log_prob.h"
 #include "losses/losses.h"
+#include "losses/token_gradients.h"
 #include "ulysses/sequence_group.h"
 
 namespace troupe {
@@ -29,6 +30,7 @@ class PolicyGradient {
   // where that is defined.
   void run(const ops::LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
            const at::Tensor& targets, const at::Tensor& d_hidden, const at::Tensor& d_weight);
+  // Both where the hidden states are.
   const at::Tensor& log_probs() const { return log_probs_; }
   const at::Tensor& entropy() const { return entropy_; }
 
@@ -37,14 +39,12 @@ class PolicyGradient {
   void whole_gradients(const ops::LogProbRows& rows, const at::Tensor& grad_log_probs,
                        const at::Tensor& grad_entropy) const;
   // The gradients of rows [begin, end) from their log-probs, zeros behind the last response token.
-  void chunk_gradients(const ops::LogProbRows& rows, int64_t begin, int64_t end,
-                       const at::Tensor& grad_log_probs, const at::Tensor& grad_entropy) const;
-  // The arrays of this rank's response tokens, and of their part [begin, end), sequences cut where they are
-  // cut.
+  void chunk_gradients(const losses::TokenGradients& tokens, const ops::LogProbRows& rows, int64_t begin,
+                       int64_t end, const at::Tensor& grad_log_probs, const at::Tensor& grad_entropy) const;
+  // The arrays of this rank's response tokens.
   losses::PolicyInputs own() const;
-  losses::PolicyInputs chunk(int64_t begin, int64_t end) const;
 
-  losses::PolicyInputs inputs_;  // token-local modes: of this rank's tokens, once run() has begun
+  losses::PolicyInputs inputs_;
   const PackedTokens& part_;
   const SequenceGroup* sequence_;
   const PolicyLossOptions& options_;

@@ -4,6 +4,7 @@
 #include "checkpoint/tensor_file.h"
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/upload.h"
 #include "kernels/linear_log_prob.h"
 #include "model/value_head.h"
 #include "rollout/generator.h"
@@ -187,13 +188,16 @@ ops::LogProbRows RankEngine::head_rows(const ops::LogProbSpec& spec, const Packe
   const auto rows = [&](bool wanted) { return wanted ? at::empty({hidden.size(0)}, options) : at::Tensor(); };
   const ops::LogProbRows out{rows(true), rows(true), rows(entropy), rows(sum_pi_squared)};
   ops::linear_log_prob_forward(spec, hidden, transformer_.head_weight(),
-                               pad_rows(packed.targets, hidden.size(0)).to(device_), out);
+                               upload(pad_rows(packed.targets, hidden.size(0)), device_), out);
   return out;
 }
 
 PackedTokens RankEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout,
                                       const MicroBatch& micro) const {
-  return gather(batch, layout, micro, kRowTile * options_.ulysses);
+  // On a CPU tiles of rows make a row's bits its own.
+  const bool fixed = !device_.is_cpu();
+  return gather(batch, layout, micro,
+                padded_rows(micro, kRowTile * options_.ulysses, options_.max_tokens, fixed));
 }
 
 PackedTokens RankEngine::own_part(const PackedTokens& whole) const {

@@ -1,5 +1,6 @@
 // The update verbs: policy, critic, supervised.
 #include "base/error.h"
+#include "base/upload.h"
 #include "engine/rank_engine.h"
 #include "base/parallel.h"
 #include "engine/policy_gradient.h"
@@ -174,16 +175,25 @@ MetricsList RankEngine::update_policy(const PolicyBatch& batch, const MiniBatche
   check_column(given.by_entropy, "givenLoss.byEntropy", layout);
   require(!loss.use_kl_loss || batch.ref_log_probs.defined(), ErrorCode::kInvalidArgument,
           "[batch] refLogProbs is missing: the KL loss (use_kl_loss) needs it");
-  const at::Tensor log_probs = at::zeros({layout.num_response_tokens()});
-  const at::Tensor entropy = at::zeros({layout.num_response_tokens()});
+  // On the device until the end of a mini-batch: the host need not wait for each micro-batch.
+  const auto kept = [&] {
+    return at::zeros({layout.num_response_tokens()}, at::device(device_).dtype(at::kFloat));
+  };
+  const at::Tensor log_probs = kept();
+  const at::Tensor entropy = kept();
+  const auto keep = [&](const at::Tensor& response_index, const at::Tensor& new_log_probs,
+                        const at::Tensor& new_entropy) {
+    const at::Tensor index = upload(response_index, device_);
+    log_probs.index_copy_(0, index, new_log_probs);
+    entropy.index_copy_(0, index, new_entropy);
+  };
   const ops::LogProbSpec spec{temperature, options_.model.final_softcap};
 
   const auto evaluate = [&](const PackedTokens& packed) {
     const at::Tensor hidden = transformer_.forward(packed, nullptr, false);
     const ops::LogProbRows rows = head_rows(spec, packed, hidden, true, false);
     const int64_t count = packed.targets.size(0);
-    log_probs.index_copy_(0, packed.response_index, rows.log_probs.narrow(0, 0, count).cpu());
-    entropy.index_copy_(0, packed.response_index, rows.entropy.narrow(0, 0, count).cpu());
+    keep(packed.response_index, rows.log_probs.narrow(0, 0, count), rows.entropy.narrow(0, 0, count));
     transformer_.end_inference();
   };
   const MicroStep step = [&](int64_t m, const PackedTokens& whole, const PackedTokens& packed,
@@ -205,18 +215,17 @@ MetricsList RankEngine::update_policy(const PolicyBatch& batch, const MiniBatche
         packed, sequence_.get(), loss);
     const at::Tensor d_hidden = at::empty_like(hidden);
     gradient.run(spec, hidden, transformer_.head_weight(),
-                 pad_rows(packed.targets, hidden.size(0)).to(device_), d_hidden,
+                 upload(pad_rows(packed.targets, hidden.size(0)), device_), d_hidden,
                  transformer_.head_weight_grad());
-    log_probs.index_copy_(0, packed.response_index, gradient.log_probs());
-    entropy.index_copy_(0, packed.response_index, gradient.entropy());
+    keep(packed.response_index, gradient.log_probs(), gradient.entropy());
     transformer_.backward(d_hidden, state);
   };
   const Summary summarize = [&](int64_t m) {
     const MiniBatchColumns columns(layout, mini, m);
     return losses::policy_loss(
                {columns.layout(batch.response_mask),
-                combined(columns.of(log_probs), "log-probs"),
-                combined(columns.of(entropy), "entropy"),
+                combined(columns.of(log_probs), "log-probs").cpu(),
+                combined(columns.of(entropy), "entropy").cpu(),
                 columns.of(batch.old_log_probs),
                 columns.of(batch.advantages),
                 columns.of(batch.ref_log_probs),

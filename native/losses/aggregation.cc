@@ -43,6 +43,10 @@ at::Tensor ValidTokens::pick(const at::Tensor& column, const char* name) const {
   return column.reshape({-1}).index_select(0, index_).to(at::kDouble);
 }
 
+at::Tensor ValidTokens::place(const at::Tensor& values) const {
+  return at::zeros({total_}, at::kDouble).index_copy_(0, index_, values);
+}
+
 at::Tensor ValidTokens::to_responses(const at::Tensor& values) const {
   return at::zeros({total_}, at::kFloat).index_copy_(0, index_, values.to(at::kFloat));
 }

@@ -23,13 +23,19 @@ PolicyLoss policy_loss(const PolicyInputs& inputs, const PolicyLossOptions& opti
   const auto given = [&](const at::Tensor& column, const char* name) {
     return column.defined() ? tokens.pick(column, name) : column;
   };
-  const ModeLoss policy = mode_loss(options.mode, {tokens, options, inputs.layout.global_sequences, log_probs,
-                                                   tokens.pick(inputs.old_log_probs, "old_log_probs"),
-                                                   tokens.pick(inputs.advantages, "advantages"), is_weights,
-                                                   given(inputs.given.values, "given.values"),
-                                                   given(inputs.given.by_log_prob, "given.by_log_prob")});
+  const ModeInputs mode{&tokens,
+                        options,
+                        inputs.layout.global_sequences,
+                        tokens.weights(mode_aggregation(options), options.scale_factor),
+                        log_probs,
+                        tokens.pick(inputs.old_log_probs, "old_log_probs"),
+                        tokens.pick(inputs.advantages, "advantages"),
+                        is_weights,
+                        given(inputs.given.values, "given.values"),
+                        given(inputs.given.by_log_prob, "given.by_log_prob")};
+  const ModeLoss policy = mode_loss(options.mode, mode);
   PolicyLoss result;
-  result.metrics = policy.metrics;
+  result.metrics = policy.metrics();
   result.metrics["pg_loss"] = policy.loss.item<double>();
 
   const at::Tensor weights = tokens.weights(options.aggregation, options.scale_factor);

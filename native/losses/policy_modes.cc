@@ -29,19 +29,26 @@ at::Tensor clip(const ModeInputs& in, const at::Tensor& ratio) {
   return ratio.clamp(1 - in.options.clip_ratio_low, 1 + in.options.clip_ratio_high);
 }
 
-at::Tensor aggregate_by(const ModeInputs& in, const at::Tensor& per_token, const std::string& aggregation) {
-  const at::Tensor weighted = in.is_weights.defined() ? per_token * in.is_weights : per_token;
-  return (weighted * in.tokens.weights(aggregation, in.options.scale_factor)).sum();
-}
 at::Tensor aggregate(const ModeInputs& in, const at::Tensor& per_token) {
-  return aggregate_by(in, per_token, in.options.aggregation);
+  const at::Tensor weighted = in.is_weights.defined() ? per_token * in.is_weights : per_token;
+  return (weighted * in.weights).sum();
 }
 
-Metrics ratio_metrics(const ModeInputs& in, const at::Tensor& delta, const at::Tensor& clipped,
-                      const at::Tensor& clipped_lower) {
-  return {{"ppo_kl", in.tokens.mean(-delta)},
-          {"pg_clipfrac", clipped.defined() ? in.tokens.mean(clipped) : 0.0},
-          {"pg_clipfrac_lower", clipped_lower.defined() ? in.tokens.mean(clipped_lower) : 0.0}};
+double share(const ModeInputs& in, const at::Tensor& which) {
+  return which.defined() ? in.tokens->mean(which) : 0.0;
+}
+
+LazyMetrics no_metrics() {
+  return [] { return Metrics(); };
+}
+
+LazyMetrics ratio_metrics(const ModeInputs& in, const at::Tensor& delta, const at::Tensor& clipped,
+                          const at::Tensor& clipped_lower) {
+  return [=, &in]() -> Metrics {
+    return {{"ppo_kl", in.tokens->mean(-delta)},
+            {"pg_clipfrac", share(in, clipped)},
+            {"pg_clipfrac_lower", share(in, clipped_lower)}};
+  };
 }
 
 // PPO's clipped surrogate with the dual clip (Ye et al. 2020, arXiv:1912.09729): for A < 0 the loss is
@@ -64,12 +71,12 @@ ModeLoss vanilla(const ModeInputs& in) {
 // Sequence-level ratio (Zheng et al. 2025, arXiv:2507.18071), its gradient through each token.
 ModeLoss gspo(const ModeInputs& in) {
   const at::Tensor delta = log_ratio(in);
-  const at::Tensor sequence_mean = (in.tokens.sums(delta.detach()) / in.tokens.mask_sums().clamp_min(1))
-                                       .index_select(0, in.tokens.sequence());
+  const at::Tensor sequence_mean = (in.tokens->sums(delta.detach()) / in.tokens->mask_sums().clamp_min(1))
+                                       .index_select(0, in.tokens->sequence());
   const at::Tensor ratio = (in.log_probs - in.log_probs.detach() + sequence_mean).clamp_max(10).exp();
   const at::Tensor unclipped = -in.advantages * ratio;
   const at::Tensor clipped = -in.advantages * clip(in, ratio);
-  return {aggregate_by(in, at::maximum(unclipped, clipped), "seq-mean-token-mean"),
+  return {aggregate(in, at::maximum(unclipped, clipped)),
           ratio_metrics(in, delta, clipped.gt(unclipped), {})};
 }
 
@@ -86,15 +93,15 @@ ModeLoss cispo(const ModeInputs& in) {
 ModeLoss sapo(const ModeInputs& in) {
   const at::Tensor delta = bounded_log_ratio(in);
   const at::Tensor tau =
-      at::where(in.advantages.gt(0), at::scalar_tensor(option(in, "tau_pos", 1.0), at::kDouble),
-                at::scalar_tensor(option(in, "tau_neg", 1.05), at::kDouble));
+      at::where(in.advantages.gt(0), at::scalar_tensor(option(in, "tau_pos", 1.0), in.log_probs.options()),
+                at::scalar_tensor(option(in, "tau_neg", 1.05), in.log_probs.options()));
   const at::Tensor gate = at::sigmoid(tau * (delta.exp() - 1)) * (4 / tau);
-  return {aggregate_by(in, -gate * in.advantages, "seq-mean-token-mean"), ratio_metrics(in, delta, {}, {})};
+  return {aggregate(in, -gate * in.advantages), ratio_metrics(in, delta, {}, {})};
 }
 
 // Plain policy gradient (Chu et al. 2025, arXiv:2504.02546).
 ModeLoss gpg(const ModeInputs& in) {
-  return {aggregate(in, -in.log_probs * in.advantages), {}};
+  return {aggregate(in, -in.log_probs * in.advantages), no_metrics()};
 }
 
 // Gradient only from tokens inside a trust region of the divergence between the two policies
@@ -135,8 +142,8 @@ ModeLoss geo_mean(const ModeInputs& in) {
   const at::Tensor sign = in.advantages.sign();
   const at::Tensor clamped = delta.clamp(-in.options.clip_ratio_low, in.options.clip_ratio_high);
   const at::Tensor kept = sign * at::minimum(sign * delta, sign * clamped);
-  const at::Tensor lengths = in.tokens.mask_sums() + kEpsilon;
-  const auto row_mean = [&](const at::Tensor& values) { return in.tokens.sums(values) / lengths; };
+  const at::Tensor lengths = in.tokens->mask_sums() + kEpsilon;
+  const auto row_mean = [&](const at::Tensor& values) { return in.tokens->sums(values) / lengths; };
   at::Tensor loss = -row_mean(in.advantages) * row_mean(kept).exp();
   if (in.is_weights.defined()) loss = loss * row_mean((in.is_weights + 1e-10).log()).exp();
   const at::Tensor clipped = delta.ne(clamped);
@@ -167,9 +174,9 @@ ModeLoss clip_cov(const ModeInputs& in) {
                                     .nonzero()
                                     .squeeze(1);
   const int64_t wanted =
-      std::max<int64_t>(1, static_cast<int64_t>(fraction * static_cast<double>(in.tokens.count())));
+      std::max<int64_t>(1, static_cast<int64_t>(fraction * static_cast<double>(in.tokens->count())));
   const int64_t chosen = std::min(wanted, candidates.size(0));
-  at::Tensor keep = at::ones({in.tokens.count()}, at::kDouble);
+  at::Tensor keep = at::ones({in.tokens->count()}, at::kDouble);
   if (chosen > 0) {
     const at::Tensor spaced =
         (at::arange(chosen, at::kDouble) + 0.5) * (static_cast<double>(candidates.size(0)) / chosen);
@@ -183,7 +190,7 @@ ModeLoss kl_cov(const ModeInputs& in) {
   const double fraction = option(in, "kl_cov_ratio", 0.0002);
   const at::Tensor delta = log_ratio(in);
   at::Tensor loss = -in.advantages * delta.exp();
-  const int64_t count = in.tokens.count();
+  const int64_t count = in.tokens->count();
   if (count > 0) {
     const int64_t wanted = std::max<int64_t>(1, static_cast<int64_t>(fraction * static_cast<double>(count)));
     const at::Tensor order = at::argsort(covariance(in), /*stable=*/true, /*dim=*/0, /*descending=*/true);
@@ -191,7 +198,7 @@ ModeLoss kl_cov(const ModeInputs& in) {
         at::zeros({count}, at::kDouble).index_fill_(0, order.narrow(0, 0, std::min(wanted, count)), 1);
     loss = loss + option(in, "ppo_kl_coef", 0.1) * delta.abs() * top;
   }
-  return {aggregate(in, loss), {{"ppo_kl", in.tokens.mean(delta.abs())}}};
+  return {aggregate(in, loss), [=, &in]() -> Metrics { return {{"ppo_kl", in.tokens->mean(delta.abs())}}; }};
 }
 
 // Direct reward optimisation's quadratic pull towards the old policy (Richemond et al. 2024,
@@ -201,12 +208,13 @@ ModeLoss dro(const ModeInputs& in) {
   require(beta > 0, ErrorCode::kInvalidArgument, "[losses] dro expected a positive dro_beta but got ", beta);
   const at::Tensor delta = log_ratio(in);
   return {aggregate(in, -(in.log_probs * in.advantages - 0.5 * beta * delta.square())),
-          {{"ppo_kl", in.tokens.mean(-delta)}}};
+          [=, &in]() -> Metrics { return {{"ppo_kl", in.tokens->mean(-delta)}}; }};
 }
 
 // REINFORCE (Williams 1992): with importance weights the off-policy policy gradient. verl's bypass mode.
 ModeLoss reinforce(const ModeInputs& in) {
-  return {aggregate(in, -in.advantages * in.log_probs), {{"ppo_kl", in.tokens.mean(-log_ratio(in))}}};
+  return {aggregate(in, -in.advantages * in.log_probs),
+          [&in]() -> Metrics { return {{"ppo_kl", in.tokens->mean(-log_ratio(in))}}; }};
 }
 
 // Value and slope of a loss that was computed at these very log-probs, elsewhere: its first-order
@@ -216,7 +224,7 @@ ModeLoss linear(const ModeInputs& in) {
   require(in.given_values.defined() && in.given_by_log_prob.defined(), ErrorCode::kInvalidArgument,
           "[losses] linear needs a given loss: values and their derivatives by log-prob");
   const at::Tensor zero = in.log_probs - in.log_probs.detach();
-  return {aggregate(in, in.given_values + in.given_by_log_prob * zero), {}};
+  return {aggregate(in, in.given_values + in.given_by_log_prob * zero), no_metrics()};
 }
 
 struct Mode {
@@ -224,13 +232,21 @@ struct Mode {
   ModeLoss (*loss)(const ModeInputs&);
   // Terms of one token each: neither whole sequences nor a ranking of tokens.
   bool token_local;
+  const char* aggregation = nullptr;  // null: the one that was asked for
 };
-constexpr Mode kModes[] = {{"vanilla", vanilla, true}, {"gspo", gspo, false},
-                           {"cispo", cispo, true},     {"gpg", gpg, true},
-                           {"sapo", sapo, true},       {"dppo_tv", dppo_tv, true},
-                           {"dppo_kl", dppo_kl, true}, {"geo_mean", geo_mean, false},
-                           {"kl_cov", kl_cov, false},  {"clip_cov", clip_cov, false},
-                           {"dro", dro, true},         {"reinforce", reinforce, true},
+constexpr const char* kBySequence = "seq-mean-token-mean";
+constexpr Mode kModes[] = {{"vanilla", vanilla, true},
+                           {"gspo", gspo, false, kBySequence},
+                           {"cispo", cispo, true},
+                           {"gpg", gpg, true},
+                           {"sapo", sapo, true, kBySequence},
+                           {"dppo_tv", dppo_tv, true},
+                           {"dppo_kl", dppo_kl, true},
+                           {"geo_mean", geo_mean, false},
+                           {"kl_cov", kl_cov, false},
+                           {"clip_cov", clip_cov, false},
+                           {"dro", dro, true},
+                           {"reinforce", reinforce, true},
                            {"linear", linear, true}};
 
 const Mode& mode_of(const std::string& name) {
@@ -246,6 +262,11 @@ const Mode& mode_of(const std::string& name) {
 
 bool is_token_local(const std::string& mode) {
   return mode_of(mode).token_local;
+}
+
+std::string mode_aggregation(const PolicyLossOptions& options) {
+  const char* own = mode_of(options.mode).aggregation;
+  return own != nullptr ? own : options.aggregation;
 }
 
 ModeLoss mode_loss(const std::string& mode, const ModeInputs& inputs) {

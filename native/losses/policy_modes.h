@@ -1,15 +1,18 @@
 // The table of policy losses.
 #pragma once
 
+#include <functional>
+
 #include "losses/aggregation.h"
 
 // The policy losses by mode name. All arrays are [N] float64 over the valid tokens.
 namespace troupe::losses {
 
 struct ModeInputs {
-  const ValidTokens& tokens;
+  const ValidTokens* tokens;  // may be null for token-local modes whose metrics are not asked for
   const PolicyLossOptions& options;
   double global_sequences;
+  at::Tensor weights;    // of the tokens, in the mode's aggregation (mode_aggregation)
   at::Tensor log_probs;  // differentiable
   at::Tensor old_log_probs;
   at::Tensor advantages;
@@ -17,9 +20,12 @@ struct ModeInputs {
   at::Tensor given_values, given_by_log_prob;  // linear; else undefined
 };
 
+// Computed when called: they need the host, which a gradient alone need not wait for.
+using LazyMetrics = std::function<Metrics()>;
+
 struct ModeLoss {
-  at::Tensor loss;  // scalar, aggregated, differentiable
-  Metrics metrics;
+  at::Tensor loss;      // scalar, aggregated, differentiable
+  LazyMetrics metrics;  // while the inputs exist
 };
 
 // Modes, with the options of `extra` they read (default): vanilla, gspo, cispo, gpg,
@@ -28,7 +34,11 @@ struct ModeLoss {
 // needed), reinforce, linear (a loss that the caller computed). gspo and sapo always aggregate by
 // seq-mean-token-mean, geo_mean by the mean over sequences. kl_cov and clip_cov rank the tokens
 // given, so they alone depend on micro-batches.
+// Token-local modes (is_token_local) work on any device.
 // Unknown mode: kInvalidArgument listing the known ones.
 ModeLoss mode_loss(const std::string& mode, const ModeInputs& inputs);
+
+// The aggregation by which a mode weighs its tokens: its own, or the one that was asked for.
+std::string mode_aggregation(const PolicyLossOptions& options);
 
 }  // namespace troupe::losses

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/upload.h"
 
 namespace troupe {
 
@@ -199,7 +200,7 @@ void Transformer::ensure_rotary(int64_t positions) {
 RowContext Transformer::row_context(const at::Tensor& positions, const ops::Segments& segments,
                                     int64_t row_tile) {
   ensure_rotary(longest(segments));
-  return {positions.to(device_), segments, rotary_, row_tile};
+  return {upload(positions, device_), segments, rotary_, row_tile};
 }
 
 void Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) {
@@ -212,7 +213,7 @@ void Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions, c
 at::Tensor Transformer::forward(const PackedTokens& packed, ForwardState* state, bool checkpointing) {
   RowContext rows = row_context(packed.positions, packed.segments, kRowTile);
   rows.sequence = sequence_;
-  const at::Tensor tokens = packed.tokens.to(device_);
+  const at::Tensor tokens = upload(packed.tokens, device_);
   const int64_t total = tokens.size(0);
   at::Tensor x = at::empty({total, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
   enter_embeddings();
@@ -232,7 +233,7 @@ at::Tensor Transformer::forward(const PackedTokens& packed, ForwardState* state,
   }
 
   enter_head(state != nullptr);
-  const at::Tensor predict_rows = packed.predict_rows.to(device_);
+  const at::Tensor predict_rows = upload(packed.predict_rows, device_);
   const int64_t predictions = predict_rows.size(0);
   const int64_t padded = round_up(predictions, kRowTile);
   at::Tensor inputs = at::zeros({padded, config_.hidden_size}, x.options());

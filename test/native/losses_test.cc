@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "check.h"
+#include "host_reads.h"
+#include "losses/token_gradients.h"
 
 namespace {
 
@@ -335,6 +337,45 @@ TEST(splits_add_up) {
       CHECK_CLOSE(left.loss + right.loss, all.loss, 1e-12 * (1 + std::abs(all.loss)));
       CHECK(at::equal(at::cat({left.grad_log_probs, right.grad_log_probs}), all.grad_log_probs));
       CHECK(at::equal(at::cat({left.grad_entropy, right.grad_entropy}), all.grad_entropy));
+    }
+  }
+}
+
+// The gradients of parts, in one array per micro-batch, are those of the whole, bit for bit; and forming them
+// reads nothing of what has just been computed, which on a GPU would wait for it.
+TEST(token_gradients_of_parts_are_those_of_the_whole_and_read_nothing) {
+  at::manual_seed(6);
+  for (const std::string& mode : kModes) {
+    PolicyInputs in = random_inputs({4, 0, 7, 2, 5, 6});
+    PolicyLossOptions options = options_for(mode);
+    if (!is_token_local(mode)) {
+      CHECK_THROWS(TokenGradients(in, options, at::kCPU), mode + " needs more than one token");
+      continue;
+    }
+    for (const std::string& aggregation : kAggregations) {
+      for (const bool more : {false, true}) {
+        options.aggregation = aggregation;
+        options.use_kl_loss = more;
+        options.entropy_coeff = more ? 0.1 : 0;
+        if (!more) in.rollout_is_weights = at::Tensor();
+        const PolicyLoss whole = policy_loss(in, options);
+        const TokenGradients gradients(in, options, at::kCPU);
+        const int64_t total = in.log_probs.size(0);
+        const at::Tensor grad = at::full({total}, kNan);
+        const auto form = [&](int64_t begin, int64_t end) {
+          gradients.by_log_probs(begin, in.log_probs.narrow(0, begin, end - begin),
+                                 grad.narrow(0, begin, end - begin));
+        };
+        CHECK(test::host_reads([&] {
+                form(0, 5);
+                form(5, 17);
+                form(17, total);
+              }) == 0);
+        CHECK(at::equal(grad, whole.grad_log_probs));
+        CHECK(gradients.by_entropy().defined() == more);
+        if (more) CHECK(at::equal(gradients.by_entropy(), whole.grad_entropy));
+        CHECK(test::host_reads([&] { policy_loss(in, options); }) > 0);  // or else nothing was counted
+      }
     }
   }
 }

@@ -59,11 +59,12 @@ struct SmallModel {
   }
 
   // Log-probs of the whole batch at a capacity, in its order.
-  at::Tensor log_probs(const TokenBatch& batch, int64_t capacity = 4096) {
+  at::Tensor log_probs(const TokenBatch& batch, int64_t capacity = 4096, bool fixed_rows = false) {
     const BatchLayout layout = check_layout(batch, config.vocab_size, config.max_positions);
     const at::Tensor all = at::full({layout.num_response_tokens()}, NAN);
     for (const MicroBatch& micro : pack(layout, 0, layout.size(), capacity)) {
-      const PackedTokens packed = gather(batch, layout, micro, kRowTile);
+      const PackedTokens packed =
+          gather(batch, layout, micro, padded_rows(micro, kRowTile, capacity, fixed_rows));
       const at::Tensor hidden = transformer.forward(packed, nullptr, false);
       const int64_t padded = hidden.size(0);
       const ops::LogProbRows rows{at::empty({padded}), at::empty({padded}), {}, {}};
@@ -75,11 +76,13 @@ struct SmallModel {
   }
 
   // Gradients of sum(weights * log_probs), accumulated over micro-batches.
-  void backward(const TokenBatch& batch, int64_t capacity, const at::Tensor& weights, bool checkpointing) {
+  void backward(const TokenBatch& batch, int64_t capacity, const at::Tensor& weights, bool checkpointing,
+                bool fixed_rows = false) {
     const BatchLayout layout = check_layout(batch, config.vocab_size, config.max_positions);
     store.zero_grad();
     for (const MicroBatch& micro : pack(layout, 0, layout.size(), capacity)) {
-      const PackedTokens packed = gather(batch, layout, micro, kRowTile);
+      const PackedTokens packed =
+          gather(batch, layout, micro, padded_rows(micro, kRowTile, capacity, fixed_rows));
       ForwardState state;
       const at::Tensor hidden = transformer.forward(packed, &state, checkpointing);
       const int64_t padded = hidden.size(0);

@@ -180,13 +180,40 @@ TEST(a_shared_prompt_has_rows_once) {
   const BatchLayout layout = check_layout(batch, 50, 64);
   const std::vector<MicroBatch> micro = pack(layout, 0, 3, 64);
   CHECK(micro.size() == 1 && micro[0].rows == 5);
-  const PackedTokens packed = gather(batch, layout, micro[0], 1);
+  const PackedTokens packed = gather(batch, layout, micro[0], micro[0].rows);
   CHECK(at::equal(packed.tokens, at::tensor({7, 8, 1, 7, 9}, at::kInt)));
   CHECK(at::equal(packed.positions, at::tensor({0, 1, 2, 0, 1}, at::kInt)));
   CHECK(packed.segments.size() == 3 && packed.segments[1].prefix == 0 && packed.segments[2].prefix == -1);
   CHECK(at::equal(packed.predict_rows, at::tensor({1, 2, 1, 4}, at::kLong)));
   CHECK(at::equal(packed.targets, at::tensor({1, 2, 3, 4}, at::kInt)));
   CHECK(pack(layout, 0, 3, 4).size() == 2);  // three rows for the first prompt, two for the second
+}
+
+// What a GPU gets: every micro-batch has as many rows, whether a whole batch was packed or a part of it.
+TEST(fixed_rows_are_those_of_a_full_micro_batch_and_change_nothing) {
+  at::NoGradGuard no_grad;
+  const TokenBatch batch = batch_of(kLengths, kPrompts);
+  for (const std::string& variant : kVariants) {
+    SmallModel model(small(variant));
+    const BatchLayout layout = check_layout(batch, model.config.vocab_size, model.config.max_positions);
+    const int64_t capacity = 300;
+    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, layout.size()}, {0, 2}, {2, 3}, {5, 7}}) {
+      for (const MicroBatch& micro : pack(layout, begin, end, capacity)) {
+        CHECK(padded_rows(micro, kRowTile, capacity, true) == 384);
+        CHECK(padded_rows(micro, 2 * kRowTile, capacity, true) == 512);
+        CHECK(padded_rows(micro, kRowTile, capacity, false) == kRowTile);
+        CHECK(gather(batch, layout, micro, 384).tokens.size(0) == 384);
+      }
+    }
+    const at::Tensor expected = model.log_probs(batch, capacity);
+    CHECK(at::equal(model.log_probs(batch, capacity, true), expected));
+    const at::Tensor weights = at::arange(expected.size(0), at::kFloat).sin();
+    model.backward(batch, capacity, weights, false);
+    const at::Tensor gradient = flat_grad(model);
+    model.backward(batch, capacity, weights, false, true);
+    CHECK((flat_grad(model) - gradient).abs().max().item<double>() <=
+          1e-6 * gradient.abs().max().item<double>());
+  }
 }
 
 TEST(impossible_batches_are_refused_by_name) {
