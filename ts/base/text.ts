@@ -1,5 +1,6 @@
 // Small helpers for messages to people.
 import { types } from 'node:util';
+import { distance } from 'fastest-levenshtein';
 import { printable } from './printable';
 
 const SHOWN = 60;
@@ -35,16 +36,5 @@ export function reasonOf(thrown: unknown): string {
 }
 
 /** Levenshtein distance (substitution, insertion and deletion cost 1 each), letter case aside. */
-export function editDistance(first: string, second: string): number {
-  const [a, b] = [first.toLowerCase(), second.toLowerCase()];
-  let previous = Array.from({ length: b.length + 1 }, (_, j) => j);
-  for (let i = 1; i <= a.length; i++) {
-    const current = [i];
-    for (let j = 1; j <= b.length; j++) {
-      const substitute = (previous[j - 1] as number) + (a[i - 1] === b[j - 1] ? 0 : 1);
-      current.push(Math.min(substitute, (previous[j] as number) + 1, (current[j - 1] as number) + 1));
-    }
-    previous = current;
-  }
-  return previous[b.length] as number;
-}
+export const editDistance = (first: string, second: string): number =>
+  distance(first.toLowerCase(), second.toLowerCase());
