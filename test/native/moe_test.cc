@@ -7,6 +7,7 @@
 
 #include "base/parallel.h"
 #include "check.h"
+#include "model/decoder_layout.h"
 #include "parameters/parameter_store.h"
 
 using namespace troupe;
@@ -106,7 +107,7 @@ TEST(agrees_with_all_experts_in_double_precision) {
   for (const Shape& shape : shapes) {
     for (const int threads : {1, 2}) {
       at::set_num_threads(threads);
-      ParameterStore store(config_of(shape), at::kCPU, at::kFloat, /*training=*/true, 1);
+      ParameterStore store(decoder_layout(config_of(shape)), at::kCPU, at::kFloat, /*training=*/true, 1);
       fill(store);
       const MoeMlp moe(store, config_of(shape), 0);
       const at::Tensor x = at::randn({shape.tokens, kHidden}), dout = at::randn_like(x);
@@ -131,7 +132,7 @@ TEST(a_token_does_not_depend_on_who_shares_its_experts) {
   const at::NoGradGuard no_grad;
   at::manual_seed(12);
   const Shape shape{200, 8, 2, 16, true};
-  ParameterStore store(config_of(shape), at::kCPU, at::kFloat, /*training=*/false, 1);
+  ParameterStore store(decoder_layout(config_of(shape)), at::kCPU, at::kFloat, /*training=*/false, 1);
   fill(store);
   const MoeMlp moe(store, config_of(shape), 0);
   const at::Tensor x = at::randn({200, kHidden});
@@ -149,7 +150,7 @@ TEST(decoding_reads_the_weights_as_they_lie_with_the_same_result_up_to_rounding)
   const at::NoGradGuard no_grad;
   at::manual_seed(13);
   const Shape shape{40, 8, 2, 16, true};
-  ParameterStore store(config_of(shape), at::kCPU, at::kFloat, /*training=*/false, 1);
+  ParameterStore store(decoder_layout(config_of(shape)), at::kCPU, at::kFloat, /*training=*/false, 1);
   fill(store);
   const MoeMlp moe(store, config_of(shape), 0);
   const at::Tensor x = at::randn({40, kHidden});
