@@ -1,6 +1,6 @@
+// From the host to a device without waiting for what the device has been given before.
 #pragma once
 
-// From the host to a device without waiting for what the device has been given before.
 #include <ATen/ATen.h>
 
 namespace troupe {

@@ -1,3 +1,4 @@
+// A token-local loss and its gradient by autograd on the device of the log-probs.
 #include "losses/token_gradients.h"
 
 #include <ATen/ATen.h>

@@ -1,6 +1,6 @@
+// The gradients of a token-local policy loss, part by part, where the log-probs are.
 #pragma once
 
-// The gradients of a token-local policy loss, part by part, where the log-probs are.
 #include "losses/losses.h"
 
 namespace troupe::losses {
