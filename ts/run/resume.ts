@@ -11,6 +11,9 @@ import {
 } from './config_changes';
 import { checkedState, type TrainerState } from './trainer_state';
 
+/** Where it decides whether there is a critic, it makes another run of it. */
+const CRITIC = 'critic.enable';
+
 /** Lines about changed keys that one can read. */
 const MOST_SHOWN = 20;
 
@@ -87,8 +90,9 @@ function checkChanges(
   shown: Tree,
 ): string[] {
   const changes = configChanges(state.config, shown, config);
-  const essential = changes.filter((change) => change.essential);
-  const hidden = essential.length === 0 && (state.identity ?? runIdentity(config)) !== runIdentity(config);
+  const another = state.identity !== undefined && state.identity !== runIdentity(config);
+  const essential = changes.filter(({ essential, path }) => essential || (another && path === CRITIC));
+  const hidden = another && essential.length === 0;
   if ((essential.length > 0 || hidden) && !config.trainer.resume_with_changes)
     throw anotherRun(directory, hidden ? [] : essential);
   const lines = changes

@@ -247,6 +247,15 @@ describe('another configuration', () => {
     await expect(session(copy(), ['critic.model.path=other'])).resolves.toMatchObject({ updates: 2 });
   });
 
+  test('a critic that there was not is named', async () => {
+    await expect(session(copy(), ['critic.enable=true'])).rejects.toMatchObject({
+      code: 'INVALID_CONFIG',
+      path: 'critic.enable',
+      message: expect.stringContaining('critic.enable: null -> true'),
+    });
+    await expect(session(copy(), ['critic.enable=false'])).resolves.toMatchObject({ updates: 2 });
+  });
+
   test('a fixed KL coefficient is that of the configuration', async () => {
     const directory = runDirectory();
     const fixed = ['algorithm.kl_ctrl.type=fixed', 'algorithm.kl_ctrl.kl_coef='];
