@@ -98,6 +98,15 @@ describe('files of a directory', () => {
     });
   });
 
+  it('that lead back to themselves are an error, however often', () => {
+    const loop = mkdtempSync(join(tmpdir(), 'troupe-loop-'));
+    writeFileSync(join(loop, 'a.yaml'), 'defaults: [b, b, b, b, b, b, _self_]\n');
+    writeFileSync(join(loop, 'b.yaml'), 'defaults: [a, a, a, a, a, a, _self_]\n');
+    expect(() => compose('a', directoryFiles(loop), [])).toThrow(
+      /at most 1000 files .* leads back to itself/,
+    );
+  });
+
   it('are found around a script', () => {
     expect(checkoutOf(join(root, 'examples/deep/run.sh'))?.directory).toBe(join(root, 'verl/trainer/config'));
     expect(checkoutOf(join(tmpdir(), 'run.sh'))).toBeNull();

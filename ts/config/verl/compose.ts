@@ -1,4 +1,5 @@
 import path from 'node:path';
+import { ConfigError } from '../../errors';
 import { getPath, isTree, setPath, type Tree } from '../reading/tree';
 import type { ConfigFiles } from './config_files';
 
@@ -21,7 +22,10 @@ export interface Composition {
   missing: string[];
 }
 
-/** @param name of the primary file, without .yaml */
+/**
+ * @param name of the primary file, without .yaml
+ * @throws ConfigError for defaults lists without end
+ */
 export function compose(name: string, files: ConfigFiles, choices: readonly GroupChoice[]): Composition {
   return new Composer(files, choices).run(name);
 }
@@ -37,10 +41,14 @@ export function groupChoice(argument: string, files: ConfigFiles): GroupChoice |
   return { group, package: at ?? null, option: sign === '~' ? null : (option ?? null), added: sign === '+' };
 }
 
+/** verl's largest have some dozens. */
+const MOST_FILES = 1000;
+
 const join = (...parts: string[]): string => parts.filter((part) => part !== '').join('.');
 
 class Composer {
   private readonly result: Composition = { tree: {}, missing: [] };
+  private added = 0;
   /** `group@package` -> option; the outermost says it. */
   private readonly chosen = new Map<string, string | null>();
 
@@ -52,9 +60,9 @@ class Composer {
   }
 
   run(name: string): Composition {
-    this.add(name, '', 0);
+    this.add(name, '');
     for (const { group, package: given, option, added } of this.choices)
-      if (added && option !== null) this.add(`${group}/${option}`, given ?? group.replaceAll('/', '.'), 0);
+      if (added && option !== null) this.add(`${group}/${option}`, given ?? group.replaceAll('/', '.'));
     return this.result;
   }
 
@@ -63,8 +71,17 @@ class Composer {
     if (!this.chosen.has(key)) this.chosen.set(key, option);
   }
 
-  private add(name: string, given: string, depth: number): void {
-    const file = depth > 16 ? null : this.files.file(name);
+  private count(name: string): void {
+    this.added++;
+    if (this.added <= MOST_FILES) return;
+    throw new ConfigError(
+      `${name}.yaml: expected at most ${MOST_FILES} files by defaults lists, and there are more: one of them leads back to itself`,
+    );
+  }
+
+  private add(name: string, given: string): void {
+    this.count(name);
+    const file = this.files.file(name);
     if (file === null) {
       this.result.missing.push(name);
       return;
@@ -80,7 +97,7 @@ class Composer {
       if (kind === 'self') {
         merged = true;
         this.merge(own, file.values);
-      } else if (kind === 'file') this.add(group, own, depth + 1);
+      } else if (kind === 'file') this.add(group, own);
       else if (kind !== 'override') {
         const key = `${group}@${at}`;
         const chosen = this.chosen.has(key) ? (this.chosen.get(key) as string | null) : option;
@@ -88,7 +105,7 @@ class Composer {
         if (chosen === null) continue;
         const target = `${group}/${this.interpolated(chosen)}`;
         if (kind === 'optional' && this.files.file(target) === null) continue;
-        this.add(target, at, depth + 1);
+        this.add(target, at);
       }
     }
     if (!merged) this.merge(own, file.values);

@@ -23,7 +23,8 @@ const MEMORY_MIB = 64;
 /** Written when the sandbox stands, in front of what the script did. */
 export const STANDS = 'the sandbox stands';
 
-// Device files, sockets of other programs and the kernel's own switches are out of reach, for a script that runs as root as well.
+// Device files, the kernel's own switches, and sockets of other programs in /run and below what is covered are out of reach, for a script
+// that runs as root as well. A socket elsewhere can be connected to where its mode permits it: no mount option says otherwise.
 const SETUP = `set -e
 script=$1 directory=$2 home=$3 seconds=$4 standin=$5 start=$6 names=$7
 shift 7
