@@ -8,6 +8,9 @@ import { packageRoot, packageVersion } from '../install/package_root';
 import { checkPrerequisites } from '../install/prerequisites';
 import { type LocatedAddon, locateAddon } from '../native/loader';
 
+/** Longest wait for a tool's answer. */
+const ANSWER_MS = 30_000;
+
 export type Severity = 'ok' | 'info' | 'warning' | 'problem';
 
 export interface DoctorItem {
@@ -244,7 +247,8 @@ export function explainDevice(info: AddonInfo | null, signs: GpuSigns): DoctorIt
 }
 
 function commandOutput(program: string, args: string[]): string | null {
-  const run = spawnSync(program, args, { encoding: 'utf8' });
+  // A driver that hangs is a finding, too.
+  const run = spawnSync(program, args, { encoding: 'utf8', timeout: ANSWER_MS });
   return run.status === 0 ? run.stdout.trim() : null;
 }
 

@@ -175,12 +175,20 @@ function tokenText(value: unknown): string | null {
 function templateSource(directory: string, config: Record<string, unknown>): string | null {
   const file = path.join(directory, 'chat_template.jinja');
   if (existsSync(file)) return readRegularFile(file);
-  const template = config['chat_template'];
-  if (typeof template === 'string') return template;
-  if (!Array.isArray(template)) return null;
+  const template = config['chat_template'] ?? null;
+  if (template === null || typeof template === 'string') return template;
+  if (Array.isArray(template) && template.length === 0) return null;
   // Several named templates: the default one.
-  const named = template as { name?: string; template?: string }[];
-  return (named.find((entry) => entry.name === 'default') ?? named[0])?.template ?? null;
+  const named = (Array.isArray(template) ? template : []) as ({
+    name?: unknown;
+    template?: unknown;
+  } | null)[];
+  const chosen = (named.find((entry) => entry?.name === 'default') ?? named[0])?.template;
+  if (typeof chosen === 'string') return chosen;
+  throw new TroupeError(
+    'INVALID_MODEL',
+    `[data] ${path.join(directory, 'tokenizer_config.json')}: chat_template: expected a text, or a list of {name, template}, got ${show(template)}`,
+  );
 }
 
 /**

@@ -68,6 +68,15 @@ describe('chat templates', () => {
     expect(tokenizer.renderChat([user('1+1')], true)).toBe('<|user|>1+1<eos><|assistant|>');
   });
 
+  it.each([5, {}, [null], [{ name: 'default' }], [{ name: 'default', template: 5 }]])(
+    'that are none are refused: %j',
+    (template) => {
+      expect(() => Tokenizer.load(tokenizerDirectory({ chat_template: template }))).toThrow(
+        /tokenizer_config\.json: chat_template: expected a text, or a list of \{name, template\}, got /,
+      );
+    },
+  );
+
   it('come from chat_template.jinja first', () => {
     const directory = tokenizerDirectory();
     writeFileSync(join(directory, 'chat_template.jinja'), "{{ bos_token }}{{ messages[0]['content'] }}");
