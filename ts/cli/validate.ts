@@ -5,13 +5,14 @@ import {
   batchArithmetic,
   configNotes,
   describeConfig,
-  loadConfig,
-  loadSftConfig,
   type ResolvedConfig,
   type ResolvedSftConfig,
+  resolveConfig,
+  resolveSftConfig,
 } from '../config/config';
+import { type Hidden, hide } from '../config/reading/hidden';
 import { parseOverride } from '../config/reading/overrides';
-import { parseYamlTree, readConfigText, readConfigTree } from '../config/reading/read';
+import { type ConfigSource, configTree, parseYamlTree, readConfig } from '../config/reading/read';
 import { getPath, leafPaths, type Tree } from '../config/reading/tree';
 import { isSftTree } from '../config/verl/source';
 import { ConfigError } from '../errors';
@@ -41,18 +42,21 @@ function checkFeatures(tree: Tree, load: () => void): void {
  * @throws ConfigError
  */
 function validationReport(file: string, overrides: readonly string[]): string[] {
-  const tree = readConfigTree(file, overrides);
+  const source = readConfig(file);
+  const hidden: Hidden[] = [];
+  const tree = configTree(source, overrides, hidden);
   const program = isSftTree(tree) ? 'sft' : 'train';
   const load = (): ResolvedConfig | ResolvedSftConfig =>
-    program === 'sft' ? loadSftConfig(file, overrides) : loadConfig(file, overrides);
+    program === 'sft' ? resolveSftConfig(source, overrides) : resolveConfig(source, overrides);
   checkFeatures(tree, load);
   const config = load();
+  const shown = hide(tree, hidden, { moved: [], copied: [] });
   const notes = configNotes(config).map(({ path, reason }) => `${path}: ${reason}`);
   return [
     `# ${file} is a valid configuration of troupe ${program}`,
     ...section('batch sizes', batchArithmetic(config)),
-    ...section('given in the file', fileKeys(file, overrides)),
-    ...section('overridden on the command line', overridden(file, overrides, tree)),
+    ...section('given in the file', fileKeys(source, overrides)),
+    ...section('overridden on the command line', overridden(source, overrides, shown)),
     ...section('accepted, without effect here', notes),
     '',
     describeConfig(config).trimEnd(),
@@ -60,21 +64,21 @@ function validationReport(file: string, overrides: readonly string[]): string[] 
 }
 
 /** As it stands: its references may only be resolved by an override. */
-const fileTree = (file: string): Tree => parseYamlTree(readConfigText(file), file);
+const fileTree = ({ file, text }: ConfigSource): Tree => parseYamlTree(text, file);
 
 const keyOf = (override: string): string => parseOverride(override).key;
 
 /** Keys whose value comes from the file; all that is neither here nor overridden has its default. */
-function fileKeys(file: string, overrides: readonly string[]): string[] {
+function fileKeys(source: ConfigSource, overrides: readonly string[]): string[] {
   const keys = overrides.map(keyOf);
   const isOverridden = (path: string): boolean =>
     keys.some((key) => path === key || path.startsWith(`${key}.`));
-  return wrapped(leafPaths(fileTree(file)).filter((path) => !isOverridden(path)));
+  return wrapped(leafPaths(fileTree(source)).filter((path) => !isOverridden(path)));
 }
 
-/** "key: now (what the file says)" for each override. */
-function overridden(file: string, overrides: readonly string[], tree: Tree): string[] {
-  const before = fileTree(file);
+/** "key: now (what the file says)" for each override; `tree`: with references to the environment instead of its values. */
+function overridden(source: ConfigSource, overrides: readonly string[], tree: Tree): string[] {
+  const before = fileTree(source);
   const said = (value: unknown): string => (value === undefined ? 'default' : show(value));
   return [...new Set(overrides.map(keyOf))].map(
     (key) => `${key}: ${said(getPath(tree, key))} (the file: ${said(getPath(before, key))})`,

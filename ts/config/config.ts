@@ -6,7 +6,7 @@ import { offloadNotes } from './checks/offload_notes';
 import { expandPreset } from './derived/correction';
 import { poolNotes } from './derived/pools';
 import { type Hidden, hide } from './reading/hidden';
-import { readConfigTree } from './reading/read';
+import { type ConfigSource, configTree, readConfig } from './reading/read';
 import { type ConfigNote, resolve } from './reading/resolve';
 import type { Tree } from './reading/tree';
 import type { Section } from './schema/field';
@@ -28,7 +28,12 @@ const notesOf = new WeakMap<object, readonly ConfigNote[]>();
  * @throws ConfigError naming the keys
  */
 export function loadConfig(file: string, overrides: readonly string[] = []): ResolvedConfig {
-  const config = load<ResolvedConfig>(ppoSchema, file, overrides);
+  return resolveConfig(readConfig(file), overrides);
+}
+
+/** {@link loadConfig} of what has been read. */
+export function resolveConfig(source: ConfigSource, overrides: readonly string[]): ResolvedConfig {
+  const config = load<ResolvedConfig>(ppoSchema, source, overrides);
   // What they register is a valid name in what is checked next.
   for (const path of config.actor_rollout_ref.model.external_lib ?? [])
     loadUserModule(path, 'actor_rollout_ref.model.external_lib');
@@ -38,7 +43,12 @@ export function loadConfig(file: string, overrides: readonly string[] = []): Res
 
 /** The same for `troupe sft`. */
 export function loadSftConfig(file: string, overrides: readonly string[] = []): ResolvedSftConfig {
-  const config = load<ResolvedSftConfig>(sftSchema, file, overrides);
+  return resolveSftConfig(readConfig(file), overrides);
+}
+
+/** {@link loadSftConfig} of what has been read. */
+export function resolveSftConfig(source: ConfigSource, overrides: readonly string[]): ResolvedSftConfig {
+  const config = load<ResolvedSftConfig>(sftSchema, source, overrides);
   checkSft(config);
   return config;
 }
@@ -67,9 +77,13 @@ export function checkTree(tree: Tree, program: 'train' | 'sft'): void {
   else checkConsistency(fromTree<ResolvedConfig>(ppoSchema, tree));
 }
 
-function load<T extends { trainer: object }>(schema: Section, file: string, overrides: readonly string[]): T {
+function load<T extends { trainer: object }>(
+  schema: Section,
+  source: ConfigSource,
+  overrides: readonly string[],
+): T {
   const hidden: Hidden[] = [];
-  return fromTree(schema, readConfigTree(file, overrides, hidden), hidden);
+  return fromTree(schema, configTree(source, overrides, hidden), hidden);
 }
 
 function fromTree<T extends { trainer: object }>(

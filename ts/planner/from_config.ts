@@ -1,9 +1,14 @@
 // What a configuration asks of each rank.
 import { availableParallelism } from 'node:os';
-import { loadConfig, loadSftConfig, type ResolvedConfig, type ResolvedSftConfig } from '../config/config';
+import {
+  type ResolvedConfig,
+  type ResolvedSftConfig,
+  resolveConfig,
+  resolveSftConfig,
+} from '../config/config';
 import { hasRewardPool, policyRanks, rewardRanks } from '../config/derived/pools';
 import { needsCritic, needsReference, needsRewardModel } from '../config/derived/roles';
-import { readConfigTree } from '../config/reading/read';
+import { configTree, readConfig } from '../config/reading/read';
 import { getPath } from '../config/reading/tree';
 import { isSftTree } from '../config/verl/source';
 import {
@@ -44,7 +49,8 @@ const ALL_PROMPTS = 256;
  * @throws ConfigError as loadConfig, or for a model directory without config.json; TroupeError INVALID_MODEL
  */
 export function configuredPlan({ file, overrides, gpus, memory }: PlanRequest): ConfiguredPlan {
-  const tree = readConfigTree(file, overrides);
+  const source = readConfig(file);
+  const tree = configTree(source, overrides);
   const given = getPath(tree, 'trainer.device');
   const device = given === 'cpu' ? 'cpu' : 'cuda';
   const notes =
@@ -55,12 +61,12 @@ export function configuredPlan({ file, overrides, gpus, memory }: PlanRequest): 
   // What this version can start, and where, is not the question here.
   const asked = [...overrides, ...ranks.overrides, 'trainer.device=cpu'];
   if (isSftTree(tree)) {
-    const config = loadSftConfig(file, asked);
+    const config = resolveSftConfig(source, asked);
     const common = { device, worldSize: ranks.policy, memory } as const;
     const threads = config.trainer.num_threads ?? availableParallelism();
     return { program: 'sft', notes, pools: [{ ...common, threads, roles: [sftRole(config, common)] }] };
   }
-  const config = loadConfig(file, asked);
+  const config = resolveConfig(source, asked);
   const pools = planPools(config, { device, memory: memory ?? config.trainer.memory_per_rank });
   return { program: 'train', notes, pools };
 }

@@ -99,6 +99,29 @@ test('validate: YAML that can be used again, sizes and notes as comments', () =>
   expect(tree(again.stdout)).toBe(tree(stdout));
 });
 
+test('validate shows references to the environment, also of overrides, and not what is there', () => {
+  const reference = '$' + '{oc.env:TROUPE_TEST_SECRET}';
+  const args = [join(ROOT, 'dist', 'cli.js'), 'validate', config, `trainer.project_name=${reference}`];
+  const { status, stdout } = spawnSync(process.execPath, args, {
+    encoding: 'utf8',
+    cwd: directory,
+    env: { ...process.env, TROUPE_TEST_SECRET: 'not-to-be-shown' },
+  });
+  expect(status).toBe(0);
+  expect(stdout).toContain(`#   trainer.project_name: "${reference}" (the file: default)`);
+  expect(stdout).not.toContain('not-to-be-shown');
+});
+
+test('validate reads a configuration that can be read only once', () => {
+  const command = `"$0" "$1" validate <(cat "$2")`;
+  const run = spawnSync('bash', ['-c', command, process.execPath, join(ROOT, 'dist', 'cli.js'), config], {
+    encoding: 'utf8',
+    cwd: directory,
+  });
+  expect({ code: run.status, stderr: run.stderr }).toEqual({ code: 0, stderr: '' });
+  expect(run.stdout).toContain('4 prompts x 4 responses = 16 sequences');
+});
+
 test('import-verl: a configuration that validates', () => {
   const script = join(directory, 'run.sh');
   const keys = 'data.train_files=a.parquet actor_rollout_ref.model.path=./m trainer.n_gpus_per_node=1';

@@ -9,13 +9,26 @@ import { applyOverride } from './overrides';
 import { resolveReferences } from './references';
 import { isTree, type Tree } from './tree';
 
+/** A configuration file and what it said when it was read: what a shell makes of <(...) can be read only once. */
+export interface ConfigSource {
+  file: string;
+  text: string;
+}
+
+/** @throws ConfigError */
+export const readConfig = (file: string): ConfigSource => ({ file, text: readConfigText(file) });
+
 /**
- * A YAML file with overrides (Hydra's syntax) applied and references resolved: a plain tree, nothing checked yet but that it
+ * YAML with overrides (Hydra's syntax) applied and references resolved: a plain tree, nothing checked yet but that it
  * is one. `hidden` is told which values the environment has a part in.
  * @throws ConfigError
  */
-export function readConfigTree(file: string, overrides: readonly string[], hidden: Hidden[] = []): Tree {
-  const tree = parseYamlTree(readConfigText(file), file);
+export function configTree(
+  { file, text }: ConfigSource,
+  overrides: readonly string[],
+  hidden: Hidden[] = [],
+): Tree {
+  const tree = parseYamlTree(text, file);
   for (const override of overrides) applyOverride(tree, override);
   checkSize(tree, overrides.length === 0 ? file : `${file} with its overrides`);
   const fail = (path: string, why: string): never => {
