@@ -24,7 +24,7 @@ export interface WeightExportOptions {
 }
 
 const DEFAULT_BUCKET_BYTES = 64 * 2 ** 20;
-/** A bucket is one message, and those have a limit. */
+/** A bucket is whole in the memory of both ends. */
 const MOST_BUCKET_BYTES = 2 ** 30;
 
 /**
