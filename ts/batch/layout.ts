@@ -1,3 +1,4 @@
+import { types } from 'node:util';
 import { TroupeError } from '../errors';
 import type { Column, ColumnData, Granularity } from './columns';
 
@@ -112,9 +113,10 @@ function takeSequenceData(source: ColumnData, indices: Int32Array): ColumnData {
 }
 
 function emptyLike(source: ColumnData, length: number): ColumnData {
-  if (source instanceof Float32Array) return new Float32Array(length);
-  if (source instanceof Int32Array) return new Int32Array(length);
-  if (source instanceof Uint8Array) return new Uint8Array(length);
+  // Not by instanceof: a column that was taken over may come from another realm.
+  if (types.isFloat32Array(source)) return new Float32Array(length);
+  if (types.isInt32Array(source)) return new Int32Array(length);
+  if (types.isUint8Array(source)) return new Uint8Array(length);
   return new Array(length);
 }
 

@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
+import { runInNewContext } from 'node:vm';
 import { Batch } from '../../../ts/batch/batch';
 
 const three = (): Batch =>
@@ -418,4 +419,11 @@ test('the conformance batches are cut into rows without help', () => {
   const withMask = Batch.fromPadded({ ...p, responseMask: column('response_mask') });
   expect([...withMask.get('responseMask')].includes(0)).toBe(true);
   expect([...withMask.toPadded('responseMask', R)]).toEqual([...column('response_mask')].map(Number));
+});
+
+it('a column that is taken over may come from another realm, as native arrays do under some loaders', () => {
+  const foreign = runInNewContext('Float32Array.of(1, 2, 3)') as Float32Array;
+  const batch = Batch.fromSequences([[1], [2]], [[3, 4], [5]]).with({ advantages: foreign }, { adopt: true });
+  expect([...batch.take([1, 0, 1]).get('advantages')]).toEqual([3, 1, 2, 3]);
+  expect([...Batch.concat([batch, batch]).get('advantages')]).toEqual([1, 2, 3, 1, 2, 3]);
 });
