@@ -50,3 +50,7 @@ export const strayError = (error: string): Error =>
 
 export const endError = (code: number | null, signal: string | null): Error =>
   new Error(`its process ended with ${signal ?? `exit code ${code}`}`);
+
+/** Whether sending failed because the process is ending: its end then says why. The channel may still look open. */
+export const isLostChannel = (error: Error): boolean =>
+  ['EPIPE', 'ECONNRESET', 'ERR_IPC_CHANNEL_CLOSED'].includes((error as NodeJS.ErrnoException).code ?? '');

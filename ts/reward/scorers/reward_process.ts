@@ -1,7 +1,7 @@
 import type { ChildProcess } from 'node:child_process';
 import { boundsItself } from '../contract/bounded';
 import { timerMs } from '../contract/timers';
-import { endError, forkScorer, hold, replyError, START_MS, strayError } from './fork';
+import { endError, forkScorer, hold, isLostChannel, replyError, START_MS, strayError } from './fork';
 import type { ScorerMessage, ScorerSetup } from './scorer_protocol';
 
 interface Call {
@@ -85,7 +85,7 @@ export class RewardProcess {
     hold(child, true);
     const failed = (error: Error | null): void => {
       // A dying process is no reason: its end says more.
-      if (error && child.connected) this.#fail(id, error);
+      if (error && child.connected && !isLostChannel(error)) this.#fail(id, error);
     };
     try {
       child.send({ type: 'job', id, job: this.#calls.get(id)?.job }, failed);

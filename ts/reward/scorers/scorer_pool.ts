@@ -1,6 +1,6 @@
 import type { ChildProcess } from 'node:child_process';
 import { timerMs } from '../contract/timers';
-import { endError, forkScorer, hold, replyError, START_MS, strayError } from './fork';
+import { endError, forkScorer, hold, isLostChannel, replyError, START_MS, strayError } from './fork';
 import {
   SCORER_VARIABLE,
   type ScorerMessage,
@@ -169,7 +169,7 @@ class ScorerProcess {
         else reject(replyError(reply));
       };
       try {
-        this.#child.send(request, (error) => error && this.#settle?.(error));
+        this.#child.send(request, (error) => error && !isLostChannel(error) && this.#settle?.(error));
       } catch (error) {
         this.#settle(error as Error);
       }
