@@ -1,0 +1,54 @@
+// The one interface through which everything gets responses: the trainer's batches, validation, agents, servers.
+import type { RolloutRequest, RolloutResult, TokenSpan } from './request';
+
+/** A running request: the spans as they come (once), the whole at the end. */
+export interface RolloutHandle extends AsyncIterable<TokenSpan> {
+  /** Rejects with a TroupeError when the request cannot be served; an abort is a result. */
+  readonly result: Promise<RolloutResult>;
+  /** Ends it with what it has; nothing happens when it has ended. */
+  abort(): void;
+}
+
+/**
+ * What becomes of requests in flight when the engine pauses. keep: they stand still, and go on after; abort: they end with what they
+ * have; wait: they run to their end first, and nothing new is admitted.
+ */
+export type PauseMode = 'keep' | 'abort' | 'wait';
+
+/** Where new weights come from. */
+export type WeightSource =
+  /** The engine generates from the weights that are trained: they are there already. */
+  | { kind: 'in-place' }
+  /** A Hugging Face model directory that the engine can read. */
+  | { kind: 'directory'; path: string };
+
+export interface RolloutStats {
+  running: number;
+  waiting: number;
+  /** Of keys and values, in positions. */
+  cachePositions: number;
+  cachePositionsUsed: number;
+  /** Since the engine was made. */
+  promptTokens: number;
+  cachedPromptTokens: number;
+  generatedTokens: number;
+  preemptions: number;
+  version: number;
+}
+
+export interface RolloutEngine {
+  /** The version of the weights that requests are served with now. */
+  readonly version: number;
+  /** Prompt and response together, in tokens. */
+  readonly maxTokens: number;
+  /** Requests that run at the same time; more wait. */
+  readonly maxConcurrency: number;
+  /** Refuses what can never be served, with numbers (INVALID_ARGUMENT), at once. */
+  submit(request: RolloutRequest): RolloutHandle;
+  pause(mode: PauseMode): Promise<void>;
+  resume(): Promise<void>;
+  /** Requests in flight go on with the new weights; their spans say which version made them. */
+  updateWeights(source: WeightSource, version: number): Promise<void>;
+  stats(): Promise<RolloutStats>;
+  close(): Promise<void>;
+}

@@ -1,0 +1,83 @@
+// What is asked of a rollout engine, and what it answers. Token ids in, token ids out: text is somebody else's.
+
+/** How the tokens of one request are chosen. What is left out is off. */
+export interface SamplingParams {
+  maxNewTokens: number;
+  /** Divides the logits, 1; 0 is greedy. */
+  temperature?: number;
+  /** Sample among the k most likely tokens; 0 and -1: off. */
+  topK?: number;
+  /** Sample among the most likely tokens that together reach this probability; 1: off. */
+  topP?: number;
+  /** Sample among the tokens that are at least this fraction as likely as the most likely one; 0: off. */
+  minP?: number;
+  /** Divides (or, where negative, multiplies) the logits of tokens that are in the prompt or the response; 1: off. */
+  repetitionPenalty?: number;
+  /** Taken off the logits of tokens that are in the response; 0: off. */
+  presencePenalty?: number;
+  /** Taken off the logits of a token for every time that it is in the response; 0: off. */
+  frequencyPenalty?: number;
+  /** Ids that end a response and are its last token. Default: the model's eos ids; []: never stop early. */
+  stopTokenIds?: readonly number[];
+  /** Texts that end a response when it contains them; the token that completes one is the last. Needs an engine with a tokenizer. */
+  stop?: readonly string[];
+  /** Sequences of ids that are never completed. */
+  badWords?: readonly (readonly number[])[];
+  /** Added to the logits of these tokens, by id. */
+  logitBias?: ReadonlyMap<number, number>;
+  /** Also return this many of the most likely tokens at each position, 0. */
+  topLogProbs?: number;
+  /** Also return the log-probabilities of the prompt's tokens. */
+  promptLogProbs?: boolean;
+  /** The same prompt, parameters and seed give the same tokens, whatever else runs; left out: drawn anew. */
+  seed?: bigint;
+}
+
+export interface RolloutRequest {
+  promptIds: ArrayLike<number>;
+  sampling: SamplingParams;
+  /** Higher ones are admitted first, 0. */
+  priority?: number;
+  /** Milliseconds after submission until it is aborted; left out: never. */
+  deadlineMs?: number;
+  /** Requests share cached prefixes only with those of the same salt. */
+  cacheSalt?: string;
+  /** Requests of one session are sent to where its prefix lies. */
+  session?: string;
+}
+
+/** stop: a stop id or text; length: maxNewTokens; abort: by the caller, its deadline, or a new version of the weights. */
+export type FinishReason = 'stop' | 'length' | 'abort';
+
+export interface TopLogProb {
+  token: number;
+  logProb: number;
+}
+
+/** Some tokens of a response, as they come. */
+export interface TokenSpan {
+  tokens: Int32Array;
+  /** [n] at the sampling temperature, before top-k, top-p, min-p and penalties. */
+  logProbs: Float32Array;
+  /** [n] of topLogProbs, most likely first; only where they were asked for. */
+  topLogProbs?: TopLogProb[][];
+  /** Of the weights that made them. */
+  version: number;
+}
+
+export interface RolloutResult {
+  /** [R] */
+  tokens: Int32Array;
+  /** [R] as in TokenSpan. */
+  logProbs: Float32Array;
+  topLogProbs?: TopLogProb[][];
+  /** [P], the first is NaN; only where they were asked for. */
+  promptLogProbs?: Float32Array;
+  finishReason: FinishReason;
+  /** The stop text that ended it. */
+  stopText?: string;
+  /** Tokens [start, end) were made by this version of the weights; without gaps. */
+  versions: { version: number; start: number; end: number }[];
+  /** Tokens of the prompt whose keys and values were in the cache. */
+  cachedTokens: number;
+}
