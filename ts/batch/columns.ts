@@ -29,6 +29,8 @@ export interface KnownColumns {
   advantages: Float32Array;
   returns: Float32Array;
   rolloutIsWeights: Float32Array;
+  turn: Int32Array;
+  version: Int32Array;
 }
 
 type Dtype = 'int32' | 'uint8' | 'float32' | 'any';
@@ -47,6 +49,8 @@ const KNOWN: Readonly<Record<string, { granularity: Granularity; dtype: Dtype }>
   advantages: { granularity: 'response', dtype: 'float32' },
   returns: { granularity: 'response', dtype: 'float32' },
   rolloutIsWeights: { granularity: 'response', dtype: 'float32' },
+  turn: { granularity: 'response', dtype: 'int32' },
+  version: { granularity: 'response', dtype: 'int32' },
   promptLens: { granularity: 'sequence', dtype: 'int32' },
   uid: { granularity: 'sequence', dtype: 'any' },
   dataSource: { granularity: 'sequence', dtype: 'any' },

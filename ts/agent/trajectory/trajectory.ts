@@ -1,0 +1,48 @@
+// What one run of an agent left: the calls of its model and tools, its result, and what went wrong.
+import type { ModelCall } from './model_call';
+
+/** One use of a tool. */
+export interface ToolUse {
+  name: string;
+  /** The model call that asked for it, from 0; -1: none did. */
+  call: number;
+  arguments: unknown;
+  /** What the model was told, cut as it was. */
+  observation: string;
+  seconds: number;
+  /** null: it succeeded. */
+  error: string | null;
+}
+
+/** What the samples files show of one turn. */
+export interface TurnRecord {
+  role: string;
+  content: string;
+  seconds?: number;
+  /** Weight versions of its tokens, oldest and newest. */
+  versions?: [number, number];
+  tool?: string;
+  error?: string;
+}
+
+export interface Trajectory {
+  calls: readonly ModelCall[];
+  toolUses: readonly ToolUse[];
+  /** In order of time. */
+  record: readonly TurnRecord[];
+  /** What the agent gave itself; null: the reward function of the run decides. */
+  reward: number | null;
+  /** Rewards of single calls, by their number; added to the end's. */
+  turnRewards: ReadonlyMap<number, number>;
+  /** What the agent returned besides its reward: metrics and dumps, as of reward functions. */
+  extra: Readonly<Record<string, unknown>>;
+  /** The text that reward functions are given as the response; null: the decoded response tokens. */
+  answer: string | null;
+  /** Why the agent failed; null: it ended by itself. */
+  error: string | null;
+  /** Seconds from start to end. */
+  seconds: number;
+}
+
+/** As verl counts: what the model was told and what it said, the prompt included. */
+export const numTurns = ({ calls }: Pick<Trajectory, 'calls'>): number => 2 * calls.length;
