@@ -25,6 +25,11 @@ export interface SamplingParams {
   badWords?: readonly (readonly number[])[];
   /** Added to the logits of these tokens, by id. */
   logitBias?: ReadonlyMap<number, number>;
+  /**
+   * The only tokens that the whole response may hold, as bits: token t is bit t % 32 of word t >> 5. What is missing at the end is
+   * not allowed. Logits of the others count as -infinity when a token is chosen; log-probabilities stay those without it.
+   */
+  allowedTokens?: Uint32Array;
   /** Also return this many of the most likely tokens at each position, 0. */
   topLogProbs?: number;
   /** Also return the log-probabilities of the prompt's tokens. */
@@ -32,6 +37,12 @@ export interface SamplingParams {
   /** The same prompt, parameters and seed give the same tokens, whatever else runs; left out: drawn anew. */
   seed?: bigint;
 }
+
+/**
+ * What the text of a response must be. json-schema: JSON of this schema; structural-tag: free text and tagged parts, in the form of
+ * xgrammar, which vLLM and SGLang take as well. Engines that cannot hold a response to one refuse it.
+ */
+export type Grammar = { kind: 'json-schema'; schema: string } | { kind: 'structural-tag'; tag: string };
 
 export interface RolloutRequest {
   promptIds: ArrayLike<number>;
@@ -42,6 +53,7 @@ export interface RolloutRequest {
   deadlineMs?: number;
   /** Requests share cached prefixes only with those of the same salt. */
   cacheSalt?: string;
+  grammar?: Grammar;
   /** Requests of one session are sent to where its prefix lies. */
   session?: string;
 }
