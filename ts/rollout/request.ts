@@ -1,5 +1,18 @@
 // What is asked of a rollout engine, and what it answers. Token ids in, token ids out: text is somebody else's.
 
+/**
+ * Which tokens may come next, for constrained decoding (a grammar, a JSON schema). The engine asks before every token and waits for the
+ * answer; it calls from the process that submitted the request, so the grammar may live anywhere there.
+ */
+export interface TokenConstraint {
+  /**
+   * `tokens`: of the response since the last call, none before its first. Returns one bit per token id, id i at bit i % 32 of word
+   * floor(i / 32), ids that the mask does not reach are not allowed; null: every token is. A mask without any bit set is an error of the
+   * request. Log-probabilities stay those without the mask.
+   */
+  next(tokens: Int32Array): Promise<Uint32Array | null> | Uint32Array | null;
+}
+
 /** How the tokens of one request are chosen. What is left out is off. */
 export interface SamplingParams {
   maxNewTokens: number;
@@ -25,11 +38,8 @@ export interface SamplingParams {
   badWords?: readonly (readonly number[])[];
   /** Added to the logits of these tokens, by id. */
   logitBias?: ReadonlyMap<number, number>;
-  /**
-   * The only tokens that the whole response may hold, as bits: token t is bit t % 32 of word t >> 5. What is missing at the end is
-   * not allowed. Logits of the others count as -infinity when a token is chosen; log-probabilities stay those without it.
-   */
-  allowedTokens?: Uint32Array;
+  /** Asked before every token what may come. */
+  constraint?: TokenConstraint;
   /** Also return this many of the most likely tokens at each position, 0. */
   topLogProbs?: number;
   /** Also return the log-probabilities of the prompt's tokens. */
@@ -40,7 +50,7 @@ export interface SamplingParams {
 
 /**
  * What the text of a response must be. json-schema: JSON of this schema; structural-tag: free text and tagged parts, in the form of
- * xgrammar, which vLLM and SGLang take as well. Engines that cannot hold a response to one refuse it.
+ * xgrammar, which vLLM and SGLang take as well. Remote engines apply it themselves; for our own it is turned into a constraint before.
  */
 export type Grammar = { kind: 'json-schema'; schema: string } | { kind: 'structural-tag'; tag: string };
 
