@@ -15,7 +15,6 @@ export {
   type ValueLossResult,
   valueLoss,
 } from './actor/loss_probe';
-export type { SamplingOptions } from './actor/sampling';
 export type { PolicyLossOptions, ValueLossOptions } from './actor/update_options';
 export type {
   AdvantageConfig,
@@ -108,6 +107,7 @@ export { type SearchR1Options, scoreSearchR1 } from './reward/graders/search_r1'
 export { createRewardManager } from './reward/manager';
 export { registerRewardFunction, rewardByDataSource } from './reward/reward';
 export { RewardModel, type RewardModelOptions } from './reward_model/reward_model';
+export type { SamplingOptions } from './rollout/sampling';
 export type { FitResult } from './trainer/fit_loop';
 export type { Metrics } from './trainer/metrics/metrics';
 export { SftTrainer, type SftTrainerOptions } from './trainer/sft_trainer';

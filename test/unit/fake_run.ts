@@ -3,15 +3,16 @@
 import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { SamplingOptions } from '../../ts/actor/sampling';
 import { deriveSeed } from '../../ts/base/seed';
-import { Batch, type Seqs } from '../../ts/batch/batch';
+import type { Batch } from '../../ts/batch/batch';
 import { loadConfig, type ResolvedConfig } from '../../ts/config/config';
 import type { RewardFunction } from '../../ts/reward/contract/types';
+import type { RolloutRequest } from '../../ts/rollout/request';
 import type { CreateEngines, EngineNeeds, Engines } from '../../ts/trainer/engines';
 import type { Prompt } from '../../ts/trainer/rollout';
 import { Trainer, type TrainerOptions } from '../../ts/trainer/trainer';
 import type { TrainingData } from '../../ts/trainer/training_data';
+import { fakeRollout } from '../helpers/fake_rollout';
 
 /** 0 <= x < 1, a pure function of its arguments. */
 const noise = (...parts: (number | string)[]): number => deriveSeed(...parts) / 2 ** 53;
@@ -49,7 +50,6 @@ export class FakeEngines {
       worldSize: 1,
       dataParallelSize: this.dataParallelSize,
       actor: {
-        generate: async (prompts, options) => this.generate(prompts, options),
         computeLogProb: async (batch) => {
           this.call('actor.computeLogProb');
           const entropy = perToken(batch, this.weights, 'entropy').map((x) => -x);
@@ -72,6 +72,7 @@ export class FakeEngines {
           this.weights = this.read(dir);
         },
       },
+      rollout: fakeRollout((requests) => this.generate(requests)),
       reference: needs.reference
         ? {
             computeLogProb: async (batch) => {
@@ -122,18 +123,16 @@ export class FakeEngines {
     this.onCall(this.calls.length, name);
   }
 
-  private generate(prompts: Seqs, options: SamplingOptions): Batch {
+  private generate(requests: readonly RolloutRequest[]): { tokens: number[]; logProbs: number[] }[] {
     this.call('generate');
-    const inputs = Array.from(prompts).flatMap(
-      (prompt) => new Array(options.n ?? 1).fill(prompt) as ArrayLike<number>[],
-    );
-    const outputs = inputs.map((prompt, i) => {
-      const key = [options.seed ?? 0, i, prompt[0] as number, this.weights * 1e9] as const;
-      const length = 1 + Math.floor(noise('length', ...key) * options.maxNewTokens);
-      return Array.from({ length }, (_, t) => Math.floor(noise('token', t, ...key) * 10));
+    let at = 0;
+    return requests.map(({ promptIds, sampling }, i) => {
+      const key = [String(sampling.seed), i, promptIds[0] as number, this.weights * 1e9] as const;
+      const length = 1 + Math.floor(noise('length', ...key) * sampling.maxNewTokens);
+      const tokens = Array.from({ length }, (_, t) => Math.floor(noise('token', t, ...key) * 10));
+      const logProbs = tokens.map(() => -noise('actor', this.weights * 1e9, at++));
+      return { tokens, logProbs };
     });
-    const batch = Batch.fromSequences(inputs, outputs);
-    return batch.with({ rolloutLogProbs: perToken(batch, this.weights, 'actor') });
   }
 
   private write(dir: string, weights: number): void {

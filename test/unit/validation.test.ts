@@ -1,8 +1,8 @@
-import { Batch, type Seqs } from '../../ts/batch/batch';
 import type { RewardManager } from '../../ts/reward/contract/types';
 import type { Engines } from '../../ts/trainer/engines';
 import type { Prompt } from '../../ts/trainer/rollout';
 import { validate } from '../../ts/trainer/validation';
+import { fakeRollout } from '../helpers/fake_rollout';
 import { runConfig } from './fake_run';
 
 const prompts = (count: number): Prompt[] =>
@@ -15,13 +15,7 @@ const prompts = (count: number): Prompt[] =>
 
 /** Answers every prompt with one token; what it is called with is not looked at. */
 const engines = {
-  actor: {
-    generate: async (given: Seqs) =>
-      Batch.fromSequences(
-        given,
-        Array.from(given, () => [1]),
-      ),
-  },
+  rollout: fakeRollout((requests) => requests.map(() => ({ tokens: [1], logProbs: [-1] }))),
   rewardModel: null,
   setPhase: () => undefined,
 } as unknown as Engines;

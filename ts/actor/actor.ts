@@ -8,13 +8,11 @@ import {
 import { RUN_LIMITS } from '../base/limits';
 import type { Batch, Seqs } from '../batch/batch';
 import { requireBatch } from '../batch/require_batch';
-import { splitCollect } from '../controller/dispatch';
 import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../engine/engine_metrics';
 import type { EngineOptions } from '../engine/engine_options';
 import { RoleEngine } from '../engine/role_engine';
 import {
   checkMiniBatches,
-  contiguousByRank,
   joinFloats,
   planUpdate,
   type RankShard,
@@ -23,10 +21,12 @@ import {
   type UpdateShard,
 } from '../engine/shards';
 import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
+import { sampleBatch } from '../rollout/batch';
+import type { RolloutEngine } from '../rollout/engine';
+import { NativeRollout } from '../rollout/native/native_rollout';
+import type { SamplingOptions } from '../rollout/sampling';
 import { gradientSequences } from './gradient_sequences';
 import { policyBatch, policyColumns } from './policy_batch';
-import type { SamplingOptions } from './sampling';
-import { promptBatch, promptsBatch, resolveSampling, sampledBatch, sampleSeeds } from './sampling';
 import { preparationOf, updateStepwise } from './stepwise_update';
 import { TrainedModel } from './trained_model';
 import type { PolicyLossOptions } from './update_options';
@@ -63,8 +63,12 @@ export type PolicyMetrics = UpdateMetrics;
  * TroupeErrors: INVALID_ARGUMENT for what a caller passed, INVALID_MODEL for what lies in the model directory.
  */
 export class Actor extends TrainedModel {
+  /** Serves requests one by one from the weights as they are, beside everything else that the actor does. */
+  readonly rollout: RolloutEngine;
+
   private constructor(engine: RoleEngine) {
     super(engine);
+    this.rollout = new NativeRollout(engine);
   }
 
   /** Reads and checks the model directory, starts the workers (unless given), and loads the weights. */
@@ -188,34 +192,13 @@ export class Actor extends TrainedModel {
    * gives the same samples of a prompt, whatever else is in the batch.
    */
   async generate(prompts: Seqs, o: SamplingOptions): Promise<Batch> {
-    const where = 'generate';
-    const { native, n, seed } = resolveSampling(where, o, this.engine.model.eosTokenIds);
-    const batch = promptsBatch(where, prompts, n);
-    this.engine.checkSequences(where, batch);
-    const { vocabSize, maxPositions } = this.engine.model.config;
-    const outside = native.stopTokenIds.find((id) => id >= vocabSize);
+    const { vocabSize } = this.engine.model.config;
+    const outside = Array.isArray(o?.stopTokenIds) ? o.stopTokenIds.find((id) => id >= vocabSize) : undefined;
     if (outside !== undefined)
-      throw badOption(where, `stopTokenIds: ${outside} is outside the vocabulary of ${vocabSize}`);
-    for (const [i, length] of batch.promptLens.entries()) {
-      if (length + native.maxNewTokens > maxPositions) {
-        throw badOption(
-          where,
-          `prompt ${i} has ${length} tokens and maxNewTokens is ${native.maxNewTokens}: the model has ${maxPositions} positions`,
-        );
-      }
-    }
-    if (batch.size === 0) return batch.with({ rolloutLogProbs: new Float32Array(0) });
-    const seeds = sampleSeeds(batch, n, seed);
-    const { group, name } = this.engine;
-    let at = 0;
-    const shards = contiguousByRank(batch, group.worldSize).map(
-      (shard): [ReturnType<typeof promptBatch>, typeof native] => {
-        const own = seeds.slice(at, at + shard.size * n);
-        at += shard.size * n;
-        return [promptBatch(shard, n, own), native];
-      },
+      throw badOption('generate', `stopTokenIds: ${outside} is outside the vocabulary of ${vocabSize}`);
+    return sampleBatch(this.rollout, prompts, o, 'generate', (batch) =>
+      this.engine.checkSequences('generate', batch),
     );
-    return splitCollect(group, name, 'generate', shards, (results) => sampledBatch(batch, n, results));
   }
 
   /** Name of the engine in its workers. */

@@ -1,10 +1,10 @@
 import { Actor } from '../actor/actor';
-import type { SamplingOptions } from '../actor/sampling';
 import { toJson } from '../base/text';
 import { encodePrompt } from '../data/prompt';
 import { column } from '../data/row';
 import { openRowFile } from '../data/row_file';
 import { TroupeError } from '../errors';
+import type { SamplingOptions } from '../rollout/sampling';
 import { loadTokenizer } from '../trainer/training_data';
 
 export interface GenerateOptions {

@@ -1,11 +1,11 @@
 import yargs, { type Argv } from 'yargs';
-import { resolveSampling } from '../actor/sampling';
 import { parseByteSize } from '../base/byte_size';
 import { RUN_LIMITS } from '../base/limits';
 import { VERL_VERSIONS } from '../config/verl/config_files';
 import type { ExportOptions } from '../export/export_checkpoint';
 import { packageVersion } from '../install/package_root';
 import { runSetup } from '../install/setup';
+import { resolveSampling } from '../rollout/sampling';
 import { bench } from './bench';
 import { runDoctor } from './doctor';
 import { exportCommand } from './export';
@@ -247,7 +247,7 @@ function generateOptions(a: Awaited<ReturnType<typeof withSampling>['argv']>): G
   const { maxNewTokens, n, temperature, topK, topP, seed } = a;
   const sampling = { maxNewTokens, n, temperature, topK, topP, seed };
   try {
-    resolveSampling('generate', sampling, []);
+    resolveSampling('generate', sampling);
   } catch (error) {
     throw new UsageError((error as Error).message);
   }

@@ -1,12 +1,12 @@
 // From the keys of the configuration to the options of engines, estimators and rewards.
 
 import { availableParallelism } from 'node:os';
-import type { SamplingOptions } from '../actor/sampling';
 import type { PolicyLossOptions } from '../actor/update_options';
 import type { AdvantageConfig } from '../algorithms/advantage_types';
 import type { ResolvedConfig } from '../config/config';
 import { correctionOptions } from '../config/derived/correction';
 import type { RewardManagerOptions } from '../reward/contract/types';
+import type { SamplingOptions } from '../rollout/sampling';
 
 interface SamplingKeys {
   readonly n: number;

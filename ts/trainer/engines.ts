@@ -16,18 +16,13 @@ import {
   rewardModelSettings,
 } from '../roles/role_settings';
 import { workerTimeouts } from '../roles/worker_options';
+import type { RolloutEngine } from '../rollout/engine';
 import { gradientReductions } from './gradient_reduction';
 
 /** The policy being trained, as the trainer uses it. */
 export type PolicyEngine = Pick<
   Actor,
-  | 'computeLogProb'
-  | 'updatePolicy'
-  | 'generate'
-  | 'saveModel'
-  | 'saveAdapter'
-  | 'saveCheckpoint'
-  | 'loadCheckpoint'
+  'computeLogProb' | 'updatePolicy' | 'saveModel' | 'saveAdapter' | 'saveCheckpoint' | 'loadCheckpoint'
 >;
 /** The frozen policy that KL terms refer to. */
 export type ReferenceEngine = Pick<Actor, 'computeLogProb'>;
@@ -43,6 +38,8 @@ export interface Engines {
   /** Parts that the actor's batches are split into; absent: one per rank. */
   readonly dataParallelSize?: number;
   readonly actor: PolicyEngine;
+  /** Where responses come from. */
+  readonly rollout: RolloutEngine;
   readonly reference: ReferenceEngine | null;
   readonly critic: ValueEngine | null;
   /** Model FLOP utilisation of log-probs of `batch` in `seconds`; null (or absent) when the device's peak is not known. */
@@ -138,6 +135,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
       worldSize: pools.worldSize,
       dataParallelSize: actor.engine.dataParallelSize,
       actor,
+      rollout: actor.rollout,
       reference,
       critic,
       inferenceUtilisation: (batch, seconds) =>

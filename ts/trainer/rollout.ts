@@ -1,11 +1,12 @@
 // From prompts to scored responses: what a training step and a validation have in common.
-import type { SamplingOptions } from '../actor/sampling';
 import { Batch } from '../batch/batch';
 import { firstWithPrompt } from '../batch/prompts';
 import type { RewardManager, Rewards } from '../reward/contract/types';
 import type { RewardModelEngine } from '../reward_model/reward_model';
+import { sampleBatch } from '../rollout/batch';
+import type { RolloutEngine } from '../rollout/engine';
+import type { SamplingOptions } from '../rollout/sampling';
 import type { DumpRow } from '../run/run_directory';
-import type { PolicyEngine } from './engines';
 
 /** A prompt and what its row of the data set says about it. */
 export interface Prompt {
@@ -27,12 +28,13 @@ export interface Decoder {
  * groundTruth, extraInfo and rawPrompt.
  */
 export async function generateResponses(
-  actor: PolicyEngine,
+  engine: RolloutEngine,
   prompts: readonly Prompt[],
   sampling: SamplingOptions,
   uidPrefix: string,
 ): Promise<Batch> {
-  const batch = await actor.generate(
+  const batch = await sampleBatch(
+    engine,
     prompts.map((prompt) => prompt.tokens),
     sampling,
   );

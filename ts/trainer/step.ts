@@ -146,7 +146,7 @@ function rollout(
 ): Promise<Batch> {
   const place = index === 0 ? [step] : [step, index];
   const seed = deriveSeed(config.trainer.seed, 'rollout', ...place);
-  return generateResponses(engines.actor, prompts, { ...trainSampling(config), seed }, place.join('.'));
+  return generateResponses(engines.rollout, prompts, { ...trainSampling(config), seed }, place.join('.'));
 }
 
 function score({ engines, decoder, reward }: StepContext, batch: Batch): Promise<Scored> {
@@ -167,7 +167,7 @@ async function greedyBaseline(
 ): Promise<Batch> {
   const { config, engines, decoder, reward } = context;
   const sampling = { maxNewTokens: config.data.max_response_length, temperature: 0 };
-  const greedy = await generateResponses(engines.actor, prompts, sampling, 'greedy');
+  const greedy = await generateResponses(engines.rollout, prompts, sampling, 'greedy');
   const { rewards } = await scoreResponses(greedy, decoder, reward, engines.rewardModel);
   const n = config.actor_rollout_ref.rollout.n;
   const rewardBaselines = Array.from({ length: batch.size }, (_, i) => rewards.scores[Math.floor(i / n)]);

@@ -30,7 +30,7 @@ export async function validate(
   for (let start = 0; start < prompts.length; start += size) {
     const seed = deriveSeed(config.trainer.seed, 'validation', start);
     const part = prompts.slice(start, start + size);
-    const batch = await generateResponses(engines.actor, part, { ...sampling, seed }, `val-${start}`);
+    const batch = await generateResponses(engines.rollout, part, { ...sampling, seed }, `val-${start}`);
     const scored = await scoreResponses(batch, decoder, reward, engines.rewardModel);
     for (const [i, row] of dumpRows(step, scored).entries()) {
       rows.push(row);

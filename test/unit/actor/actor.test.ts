@@ -10,6 +10,7 @@ import type {
   NativeTensorFile,
   NativeTokenBatch,
 } from '../../../ts/native/bridge';
+import { promptsBatch, sampledBatch } from '../../../ts/rollout/sampling';
 import { FakeGroup } from './fake_group';
 
 const model = path.join(__dirname, '../../fixtures/conformance/models/llama_gqa/actor');
@@ -292,12 +293,12 @@ describe('generate', () => {
     expect([...b.get('rolloutLogProbs')]).toEqual(ids.flat().map((id) => -id));
   });
 
-  test('more tokens than a batch holds are an error before they are joined', async () => {
-    const length = 2 ** 30;
-    const empty = { tokens: new Int32Array(0), logProbs: new Float32Array(0) };
-    const group = new FakeGroup({ generate: () => ({ ...empty, offsets: Int32Array.of(0, length) }) }, 2);
-    const generated = (await create(group)).generate([[1], [2]], { maxNewTokens: 4 });
-    await expect(generated).rejects.toThrow(/at most 2\^31-1 tokens, exceeded at sequence 1 of 2/);
+  test('more tokens than a batch holds are an error before they are joined', () => {
+    const sample = { tokens: { length: 2 ** 30 } as Int32Array, logProbs: new Float32Array(0) };
+    const prompts = promptsBatch('generate', [[1], [2]], 1);
+    expect(() => sampledBatch(prompts, 1, [sample, sample])).toThrow(
+      /at most 2\^31-1 tokens, exceeded at sequence 1 of 2/,
+    );
   });
 
   test('seeds depend on seed, prompt and how often it came before, not on the batch', async () => {

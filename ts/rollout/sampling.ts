@@ -1,3 +1,4 @@
+// What a caller of batches may ask of a generation, and the random numbers of its samples.
 import { createHash } from 'node:crypto';
 import {
   badOption,
@@ -9,8 +10,8 @@ import {
 import { RUN_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import { Batch, type Seqs } from '../batch/batch';
-import { lengthsOf, offsetsOf } from '../batch/layout';
-import type { NativeGenerateResult, NativePromptBatch, NativeSamplingOptions } from '../native/bridge';
+import { offsetsOf } from '../batch/layout';
+import type { SamplingParams } from './request';
 
 export interface SamplingOptions {
   maxNewTokens: number;
@@ -31,25 +32,29 @@ export interface SamplingOptions {
 const KEYS = ['maxNewTokens', 'n', 'temperature', 'topK', 'topP', 'stopTokenIds', 'seed'];
 
 export interface ResolvedSampling {
-  native: NativeSamplingOptions;
+  /** Of every request; without its seed. */
+  sampling: SamplingParams;
   n: number;
   seed: number;
 }
 
-export function resolveSampling(where: string, o: SamplingOptions, eosTokenIds: number[]): ResolvedSampling {
+export function resolveSampling(where: string, o: SamplingOptions): ResolvedSampling {
   checkOptionNames(where, o, KEYS);
   const topK = numberOption(where, 'topK', o.topK, 0, { integer: true, min: -1 });
-  const stopTokenIds = o.stopTokenIds ?? eosTokenIds;
-  if (!Array.isArray(stopTokenIds) || !stopTokenIds.every((id) => Number.isInteger(id) && id >= 0)) {
+  const { stopTokenIds } = o;
+  if (
+    stopTokenIds !== undefined &&
+    !(Array.isArray(stopTokenIds) && stopTokenIds.every((id) => Number.isInteger(id) && id >= 0))
+  ) {
     throw badOption(where, `stopTokenIds: expected an array of token ids but got ${String(stopTokenIds)}`);
   }
   return {
-    native: {
+    sampling: {
       maxNewTokens: countOption(where, 'maxNewTokens', o.maxNewTokens, RUN_LIMITS.tokens),
       temperature: temperatureOption(where, o.temperature, true),
       topK: Math.max(topK, 0),
       topP: numberOption(where, 'topP', o.topP, 1, { above: 0, max: 1 }),
-      stopTokenIds: [...stopTokenIds],
+      ...(stopTokenIds === undefined ? {} : { stopTokenIds: [...stopTokenIds] }),
     },
     n: countOption(where, 'n', o.n, RUN_LIMITS.samples, 1),
     seed: numberOption(where, 'seed', o.seed, 0, { integer: true, min: 0 }),
@@ -93,43 +98,26 @@ export function sampleSeeds(prompts: Batch, n: number, seed: number): BigUint64A
   return seeds;
 }
 
-export const promptBatch = (prompts: Batch, n: number, seeds: BigUint64Array): NativePromptBatch => ({
-  tokens: prompts.get('tokens'),
-  offsets: prompts.seqOffsets,
-  n,
-  seeds,
-});
+/** A prompt's sample: its tokens and their log-probabilities. */
+export interface SampledTokens {
+  tokens: Int32Array;
+  logProbs: Float32Array;
+}
 
-/**
- * Prompts and what was sampled after them: n sequences per prompt, with rolloutLogProbs and a response mask of ones. `results`: of
- * contiguous parts of the prompts, in their order.
- */
-export function sampledBatch(prompts: Batch, n: number, results: readonly NativeGenerateResult[]): Batch {
+/** Prompts and what was sampled after them: n sequences per prompt, with rolloutLogProbs and a response mask of ones. */
+export function sampledBatch(prompts: Batch, n: number, samples: readonly SampledTokens[]): Batch {
   const size = prompts.size * n;
   const promptLens = new Int32Array(size).map((_, j) => prompts.promptLens[Math.floor(j / n)] as number);
-  const responseLens = new Int32Array(size);
-  let first = 0;
-  for (const { offsets } of results) {
-    const lengths = lengthsOf(offsets);
-    responseLens.set(lengths, first);
-    first += lengths.length;
-  }
+  const responseLens = Int32Array.from(samples, ({ tokens }) => tokens.length);
   const seqOffsets = offsetsOf(promptLens.map((length, j) => length + (responseLens[j] as number)));
   const responseOffsets = offsetsOf(responseLens);
   const tokens = new Int32Array(seqOffsets[size] as number);
   const rolloutLogProbs = new Float32Array(responseOffsets[size] as number);
-  const asked = prompts.get('tokens');
-  let j = 0;
-  for (const result of results) {
-    rolloutLogProbs.set(result.logProbs, responseOffsets[j]);
-    for (let own = 0; own + 1 < result.offsets.length; own++, j++) {
-      const [prompt, at] = [Math.floor(j / n), seqOffsets[j] as number];
-      tokens.set(asked.subarray(prompts.seqOffsets[prompt], prompts.seqOffsets[prompt + 1]), at);
-      tokens.set(
-        result.tokens.subarray(result.offsets[own], result.offsets[own + 1]),
-        at + (promptLens[j] as number),
-      );
-    }
+  for (const [j, sample] of samples.entries()) {
+    const at = seqOffsets[j] as number;
+    tokens.set(prompts.prompt(Math.floor(j / n)), at);
+    tokens.set(sample.tokens, at + (promptLens[j] as number));
+    rolloutLogProbs.set(sample.logProbs, responseOffsets[j]);
   }
   return Batch.fromRagged(
     { tokens, promptLens, responseLens, columns: { rolloutLogProbs } },

@@ -1,0 +1,43 @@
+// Batches as requests: n samples for each prompt, in order, with the seeds that follow from one.
+import { badOption } from '../base/check_options';
+import type { Batch, Seqs } from '../batch/batch';
+import type { RolloutEngine } from './engine';
+import { promptsBatch, resolveSampling, type SamplingOptions, sampledBatch, sampleSeeds } from './sampling';
+
+/**
+ * Samples `n` responses to each prompt; sequence i * n + k of the result is sample k of prompt i, with rolloutLogProbs and a
+ * responseMask of ones. The same seed gives the same samples of a prompt, whatever else is in the batch. When one request fails the
+ * others are given up.
+ */
+export async function sampleBatch(
+  engine: RolloutEngine,
+  prompts: Seqs,
+  o: SamplingOptions,
+  where = 'rollout',
+  check: (prompts: Batch) => void = () => undefined,
+): Promise<Batch> {
+  const { sampling, n, seed } = resolveSampling(where, o);
+  const batch = promptsBatch(where, prompts, n);
+  check(batch);
+  for (const [i, length] of batch.promptLens.entries()) {
+    if (length + sampling.maxNewTokens > engine.maxTokens) {
+      throw badOption(
+        where,
+        `prompt ${i} has ${length} tokens and maxNewTokens is ${sampling.maxNewTokens}: the model has ${engine.maxTokens} positions`,
+      );
+    }
+  }
+  if (batch.size === 0) return batch.with({ rolloutLogProbs: new Float32Array(0) });
+  const seeds = sampleSeeds(batch, n, seed);
+  const handles = Array.from(seeds, (own, j) =>
+    engine.submit({ promptIds: batch.prompt(Math.floor(j / n)), sampling: { ...sampling, seed: own } }),
+  );
+  const results = handles.map(({ result }) => result);
+  try {
+    return sampledBatch(batch, n, await Promise.all(results));
+  } catch (error) {
+    for (const handle of handles) handle.abort();
+    await Promise.allSettled(results);
+    throw error;
+  }
+}
