@@ -3,7 +3,7 @@ import { badOption, checkOptionNames, numberOption, temperatureOption } from '..
 import { show } from '../base/text';
 import type { RolloutRequest, SamplingParams } from './request';
 
-const REQUEST_KEYS = ['promptIds', 'sampling', 'priority', 'deadlineMs', 'cacheSalt', 'session'];
+const REQUEST_KEYS = ['promptIds', 'sampling', 'priority', 'deadlineMs', 'cacheSalt', 'grammar', 'session'];
 const SAMPLING_KEYS = [
   'maxNewTokens',
   'temperature',
@@ -68,6 +68,12 @@ export function checkRequest(
   };
   if (s.maxNewTokens === undefined)
     throw badOption(where, 'maxNewTokens: expected an integer >= 1, but it is not given');
+  if (request.grammar !== undefined) {
+    throw badOption(
+      where,
+      `grammar: this engine takes constraints: turn the ${request.grammar.kind} into sampling.constraint first`,
+    );
+  }
   numberOption(where, 'priority', request.priority, 0, {});
   numberOption(where, 'deadlineMs', request.deadlineMs, 1, { above: 0 });
   if (typeof (s.seed ?? 0n) !== 'bigint')
