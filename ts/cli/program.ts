@@ -13,8 +13,15 @@ import { type GenerateOptions, generate } from './generate';
 import { importVerlCommand } from './import_verl';
 import { type PlanOptions, plan } from './plan';
 import { UsageError } from './report';
+import { retrieverCommand } from './retriever';
 import { sft, train } from './run_commands';
 import { validate } from './validate';
+
+/** What a command lacks, where it is not a configuration file. */
+const POSITIONALS: Readonly<Record<string, string>> = {
+  export: 'a checkpoint and a new directory',
+  retriever: 'a .jsonl, .json or .parquet file with passages',
+};
 
 /** What a command line asks for; resolves to the exit code. */
 type Task = () => Promise<number>;
@@ -89,6 +96,22 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
         choose(() => exportCommand(a.checkpoint, a.out, options));
       },
     )
+    .command(
+      'retriever <corpus..>',
+      'Serve a corpus to agents that search: BM25, with the protocol of Search-R1',
+      withRetriever,
+      (a) => {
+        const { host, port, topk } = a;
+        for (const [name, value, most] of [
+          ['port', port, 65535],
+          ['topk', topk, 1000],
+        ] as const) {
+          if (!(Number.isInteger(value) && value >= (name === 'port' ? 0 : 1) && value <= most))
+            throw new UsageError(`retriever: --${name}: expected an integer up to ${most}, got ${value}`);
+        }
+        choose(() => retrieverCommand(a.corpus, { host, port, topk }));
+      },
+    )
     .command('bench', 'Measure the speed of this machine (troupe bench --help)', {}, () =>
       choose(() => bench([])),
     )
@@ -112,7 +135,7 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       const text = message ?? error.message;
       // Of positionals, which yargs only counts.
       const lacks = text.startsWith('Not enough non-option arguments');
-      const expected = `Expected ${argv[0] === 'export' ? 'a checkpoint and a new directory' : 'a configuration file'}`;
+      const expected = `Expected ${POSITIONALS[argv[0] as string] ?? 'a configuration file'}`;
       throw new UsageError(`${lacks ? expected : text}; see troupe --help`);
     })
     .parseAsync();
@@ -160,6 +183,28 @@ function planOptions(a: Awaited<ReturnType<typeof withPlan>['argv']>): PlanOptio
     throw new UsageError(`plan: --gpu-memory: expected a size such as 80GiB, got ${gpuMemory}`);
   return { gpus: gpus ?? null, gpuMemory: memory, simulate, json };
 }
+
+const withRetriever = (y: Argv) =>
+  y
+    .positional('corpus', {
+      type: 'string',
+      array: true,
+      demandOption: true,
+      describe: '.jsonl, .json or .parquet with rows {id, contents} or {id, title, text}',
+    })
+    .option('host', {
+      type: 'string',
+      requiresArg: true,
+      default: '127.0.0.1',
+      describe: 'Address to listen on; anybody who reaches it can search',
+    })
+    .option('port', { type: 'number', requiresArg: true, default: 8000, describe: '0: a free one' })
+    .option('topk', {
+      type: 'number',
+      requiresArg: true,
+      default: 10,
+      describe: 'Passages per query where a request does not say',
+    });
 
 const withImport = (y: Argv) =>
   y

@@ -94,6 +94,7 @@ export class Tokenizer {
   }
 
   decode(tokens: ArrayLike<number>, options: { skipSpecialTokens: boolean }): string {
+    if (tokens.length === 0) return ''; // The library refuses it.
     return this.using(() =>
       this.inner.decode(Array.from(tokens), {
         skip_special_tokens: options.skipSpecialTokens,

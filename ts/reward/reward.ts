@@ -9,6 +9,7 @@ import { gsm8k } from './graders/gsm8k';
 import { math } from './graders/math';
 import { mathDapo } from './graders/math_dapo';
 import { primeMath } from './graders/prime_math';
+import { QA_SOURCES, qaEm } from './graders/qa_em';
 import { searchR1, searchR1Substring } from './graders/search_r1';
 
 const defaultCodeReward = codeReward(once(() => PythonSandbox.create()));
@@ -29,6 +30,8 @@ const registry = new Map<string, RewardFunction>([
   ['prime_math', primeMath],
   ['search_r1', searchR1],
   ['search_r1_subem', searchR1Substring],
+  ...QA_SOURCES.map((source) => [source, qaEm] as const),
+  ['qa_em', qaEm],
   ['function_calling', functionCalling],
 ]);
 
