@@ -1,3 +1,4 @@
+import type { EngineCall } from './call';
 import type { Launcher, LauncherOptions, PoolPlace } from './launcher';
 
 /** What a group of workers is started with. */
@@ -23,4 +24,6 @@ export interface WorkerGroupOptions {
   collectiveTimeoutMs?: number;
   /** Receives lines about connections that are refused; default: stderr. */
   log?: (line: string) => void;
+  /** Hears of every call of an engine that has been answered. */
+  onCall?: (call: EngineCall) => void;
 }

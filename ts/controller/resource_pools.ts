@@ -1,4 +1,5 @@
 import { TroupeError } from '../errors';
+import type { NativeMemoryInfo } from '../native/bridge';
 import type { WorkerGroupOptions } from './group_options';
 import { WorkerGroup } from './worker_group';
 
@@ -6,6 +7,12 @@ export interface ResourcePoolsOptions<Name extends string>
   extends Omit<WorkerGroupOptions, 'worldSize' | 'pool'> {
   /** Workers of each pool, by its name. Of the GPUs of this machine the first pool takes the first ones, and so on. */
   pools: Readonly<Partial<Record<Name, number>>>;
+}
+
+/** Of one worker; pool null: there is one. */
+export interface MemberMemory extends NativeMemoryInfo {
+  rank: number;
+  pool: string | null;
 }
 
 /**
@@ -70,6 +77,15 @@ export class ResourcePools<Name extends string> {
   /** Named in the error when a worker of any pool dies. */
   setPhase(phase: string | null): void {
     for (const group of this.#groups.values()) group.setPhase(phase);
+  }
+
+  /** Of every worker of every pool. */
+  async memoryInfo(): Promise<MemberMemory[]> {
+    const one = this.#groups.size === 1;
+    const groups = [...this.#groups].map(async ([name, group]) =>
+      (await group.memoryInfo()).map((info, rank) => ({ ...info, rank, pool: one ? null : name })),
+    );
+    return (await Promise.all(groups)).flat();
   }
 
   /**

@@ -270,14 +270,21 @@ export class WorkerGroup {
 
   async #request(member: Member, request: NewRequest): Promise<unknown> {
     if (this.#state === 'CLOSED' && this.#failure === null) throw groupClosed();
+    const start = performance.now();
     try {
-      return await member.client.request(request);
+      const answer = await member.client.request(request);
+      if (request.type === 'callEngine') this.#tell(member, request, start);
+      return answer;
     } catch (error) {
       // Noted before there is a failure, too: a peer's loss may be heard of here before the death itself.
       this.#reports.note(member.rank, error);
       if (this.#failure === null) throw error;
       throw await this.failed;
     }
+  }
+
+  #tell({ rank, pool }: Member, request: NewRequest, start: number): void {
+    this.#options.onCall?.({ rank, pool, name: describeRequest(request), start, end: performance.now() });
   }
 
   /**

@@ -88,6 +88,8 @@ export interface LoggersOptions {
   say?: (line: string) => void;
   /** Receives warnings. Default: standard error. */
   warn?: (line: string) => void;
+  /** Beside those that are configured. */
+  others?: readonly MetricLogger[];
   /** Where API keys and addresses come from. Default: the environment of this process. */
   environment?: Readonly<Record<string, string | undefined>>;
 }
@@ -114,6 +116,7 @@ export function createLoggers(
   };
   const metricsFile = new JsonlLogger(directory, 'metrics.jsonl', (name) => !isTiming(name));
   const loggers: MetricLogger[] = [metricsFile, new JsonlLogger(directory, 'timings.jsonl', isTiming)];
+  loggers.push(...(options.others ?? []));
   for (const name of LOGGER_BACKENDS.filter((backend) => config.trainer.logger.includes(backend))) {
     try {
       loggers.push(BACKENDS[name](run));
@@ -124,6 +127,6 @@ export function createLoggers(
   return new Loggers(loggers, warn, config.trainer.log_val_generations ?? 0, metricsFile);
 }
 
-function warnOnStderr(line: string): void {
+export function warnOnStderr(line: string): void {
   process.stderr.write(`${line}\n`);
 }

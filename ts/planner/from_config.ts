@@ -62,13 +62,20 @@ export function configuredPlan({ file, overrides, gpus, memory }: PlanRequest): 
   const asked = [...overrides, ...ranks.overrides, 'trainer.device=cpu'];
   if (isSftTree(tree)) {
     const config = resolveSftConfig(source, asked);
-    const common = { device, worldSize: ranks.policy, memory } as const;
-    const threads = config.trainer.num_threads ?? availableParallelism();
-    return { program: 'sft', notes, pools: [{ ...common, threads, roles: [sftRole(config, common)] }] };
+    return { program: 'sft', notes, pools: [planSft(config, { device, worldSize: ranks.policy, memory })] };
   }
   const config = resolveConfig(source, asked);
   const pools = planPools(config, { device, memory: memory ?? config.trainer.memory_per_rank });
   return { program: 'train', notes, pools };
+}
+
+/** What a configuration of `troupe sft` asks of each rank. */
+export function planSft(
+  config: ResolvedSftConfig,
+  common: Pick<PlanSpec, 'device' | 'worldSize' | 'memory'>,
+): PlanSpec {
+  const threads = config.trainer.num_threads ?? availableParallelism();
+  return { ...common, threads, roles: [sftRole(config, common)] };
 }
 
 /** What a configuration asks of each rank of each pool, that of the policy first. */

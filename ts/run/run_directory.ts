@@ -85,11 +85,22 @@ export class RunDirectory {
     writeFileAtomic(path, whole.map(([, line]) => `${line}\n`).join(''));
   }
 
-  /** A few generations of a step, always: samples/{name}.jsonl, evenly spread over the batch. */
-  writeSamples(name: string, rows: readonly DumpRow[]): void {
+  /**
+   * A few generations of a step, always: samples/{name}.jsonl, evenly spread over the batch. `details`: what else is known of a row;
+   * with its `index` it is added where the row does not have a key of that name.
+   */
+  writeSamples(
+    name: string,
+    rows: readonly DumpRow[],
+    details: (index: number) => Record<string, unknown> = () => ({}),
+  ): void {
     this.checkThere();
     const stride = Math.max(1, Math.floor(rows.length / SAMPLES_PER_STEP));
-    const chosen = rows.filter((_, i) => i % stride === 0).slice(0, SAMPLES_PER_STEP);
+    const chosen = rows.flatMap((row, index): DumpRow[] => {
+      if (index % stride !== 0 || index / stride >= SAMPLES_PER_STEP) return [];
+      const known = Object.entries({ index, ...details(index) });
+      return [{ ...row, ...Object.fromEntries(known.filter(([key]) => !Object.hasOwn(row, key))) }];
+    });
     writeDump(join(this.path, 'samples'), name, chosen);
   }
 }

@@ -2,9 +2,10 @@ import { Actor } from '../actor/actor';
 import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
 import { checkGpus, hasRewardPool, policyRanks, rewardRanks } from '../config/derived/pools';
+import { CallLog, type EngineCall } from '../controller/call';
 import { type Device, machineOf } from '../controller/default_device';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
-import { ResourcePools } from '../controller/resource_pools';
+import { type MemberMemory, ResourcePools } from '../controller/resource_pools';
 import { Critic } from '../critic/critic';
 import { RewardModel, type RewardModelEngine } from '../reward_model/reward_model';
 import { checkSameTokenizer } from '../reward_model/same_tokenizer';
@@ -47,6 +48,8 @@ export interface Engines {
   readonly rewardModel: RewardModelEngine | null;
   /** Named in the error when a worker dies. */
   setPhase(phase: string | null): void;
+  /** What the ranks have done since this was last called, and the memory that they have now; absent: not known. */
+  observe?(): Promise<{ calls: EngineCall[]; memory: MemberMemory[] }>;
   /** Resolves with the cause when a worker dies, whatever the trainer is doing then. */
   readonly failed?: Promise<Error>;
   close(): Promise<void>;
@@ -77,6 +80,7 @@ type PoolName = 'policy' | 'reward';
 function launchPools(
   config: ResolvedConfig,
   { device, launcher }: EngineNeeds,
+  calls: CallLog | null,
 ): Promise<ResourcePools<PoolName>> {
   const { trainer } = config;
   if (device === 'cuda') checkGpus(config, machineOf(launcher)?.gpus() ?? null);
@@ -86,6 +90,7 @@ function launchPools(
     device,
     numThreads: trainer.num_threads ?? undefined,
     launcher,
+    onCall: calls?.add,
     ...workerTimeouts(config),
   });
 }
@@ -100,7 +105,8 @@ export const createEngines: CreateEngines = async (config, needs) => {
   if (needs.rewardModel && r.input_tokenizer === null)
     checkSameTokenizer(model.tokenizer_path ?? model.path, r.tokenizer_path ?? (r.model_path as string));
   const reductions = gradientReductions(config, needs.device);
-  const pools = await launchPools(config, needs);
+  const calls = config.logging.trace ? new CallLog() : null;
+  const pools = await launchPools(config, needs, calls);
   try {
     const policy = pools.group('policy');
     const ofActor = actorSettings(config);
@@ -142,6 +148,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
         actor.engine.utilisation(batch, seconds, { forwardOnly: true }),
       rewardModel,
       setPhase: (phase) => pools.setPhase(phase),
+      ...(calls ? { observe: async () => ({ memory: await pools.memoryInfo(), calls: calls.take() }) } : {}),
       failed: pools.failed,
       close: () => pools.close(),
     };

@@ -1,5 +1,6 @@
 // The loop that both trainers share: steps, validations, logs and checkpoints in their order, until the end or a request to stop.
 import type { Loggers } from '../logging/loggers';
+import type { Observed } from '../records/run_records';
 import type { RunDirectory } from '../run/run_directory';
 import { type Metrics, PhaseTimer } from './metrics/metrics';
 import type { Position, Session } from './session';
@@ -51,6 +52,8 @@ export interface Training {
   saveModel(directory: string): Promise<void>;
   /** null: nothing but the model is saved at the end. */
   saveAdapter: ((directory: string) => Promise<void>) | null;
+  /** What the ranks did since it was last asked; absent: not known. */
+  observe?(): Promise<Observed>;
   /** Named in the error when a worker dies. */
   setPhase?(phase: string | null): void;
 }
@@ -126,6 +129,7 @@ export class FitLoop {
     this.directory.checkThere();
     // Logged before it is saved: a run killed in between repeats the step, so that no line is lost or doubled.
     await this.loggers.log(this.metrics, step);
+    await this.writeTrace(timer);
     if (due(schedule.saveEvery)) await this.save();
     return true;
   }
@@ -133,6 +137,7 @@ export class FitLoop {
   private async validate(): Promise<Metrics> {
     const metrics = await this.training.validate(this.done);
     if (Object.keys(metrics).length > 0) this.validation = metrics;
+    this.session.records?.events.tryAdd('validation', `validated after step ${this.done}`, {}, this.done);
     return metrics;
   }
 
@@ -152,6 +157,12 @@ export class FitLoop {
     training.setPhase?.(null);
     this.saved = this.done;
     await this.loggers.log(timer.metrics(), this.done);
+    await this.writeTrace(timer);
+  }
+
+  private async writeTrace(timer: PhaseTimer): Promise<void> {
+    const observed = this.session.tracing ? await this.training.observe?.() : undefined;
+    this.session.records?.step(this.done, timer.intervals, observed ?? null);
   }
 
   private result(finalModel: string | null): FitResult {

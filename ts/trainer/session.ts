@@ -1,9 +1,12 @@
 // What a session of a run keeps on disk, whichever program it is: where it goes on from, its files, its checkpoints.
 import { existsSync } from 'node:fs';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
+import { reasonOf } from '../base/text';
 import { writtenConfig } from '../config/written_config';
 import { TroupeError } from '../errors';
-import { createLoggers, type Loggers } from '../logging/loggers';
+import { packageVersion } from '../install/package_root';
+import { createLoggers, type Loggers, warnOnStderr } from '../logging/loggers';
+import { RunRecords } from '../records/run_records';
 import { type Checkpoint, CheckpointStore } from '../run/checkpoint_store';
 import { type RunConfig, runIdentity } from '../run/config_changes';
 import { findCheckpoint, type Resumed } from '../run/resume';
@@ -13,7 +16,7 @@ import { type TrainerState, VERSION } from '../run/trainer_state';
 /** Where a run stands besides its step: the data loader, and the KL coefficient where there is one. */
 export type Position = Pick<TrainerState, 'loader' | 'klController'>;
 
-const LOGS = ['metrics.jsonl', 'timings.jsonl'];
+const LOGS = ['metrics.jsonl', 'timings.jsonl', 'trace.jsonl'];
 const CONFIG = 'config.json';
 
 /** An engine that a checkpoint has a directory for. */
@@ -23,6 +26,7 @@ interface Loadable {
 
 export class Session {
   private loggers: Loggers | null = null;
+  private written: RunRecords | null = null;
 
   /**
    * Finds and checks the checkpoint to go on from; touches nothing. `keep`: checkpoints that stay; null: all.
@@ -90,12 +94,52 @@ export class Session {
         directory.rewindLog(log, firstStep, log === LOGS[0] ? checkpoint?.state.lines : []);
     }
     if (!readOnly || !existsSync(directory.file(CONFIG))) directory.writeJson(CONFIG, this.shown);
+    const records = new RunRecords({
+      directory: directory.path,
+      firstStep,
+      trace: this.tracing,
+      warn: (line) => warnOnStderr(`warning: [logging] ${line}`),
+    });
+    this.written = records;
+    records.events.start(checkpoint ? `goes on after step ${firstStep}` : 'begins', {
+      firstStep,
+      totalSteps,
+      program: 'actor_rollout_ref' in this.config ? 'train' : 'sft',
+      version: packageVersion(),
+    });
     this.loggers = createLoggers(this.config, directory.path, {
       length: { firstStep, totalSteps },
       say: this.say,
+      others: [records.events],
+      warn: (line) => {
+        records.events.tryAdd('warning', line.replace(/^warning: /, ''));
+        warnOnStderr(line);
+      },
     });
-    for (const note of this.resumed?.notes ?? []) this.say(`note: ${note}`);
+    for (const note of this.resumed?.notes ?? []) this.note(`note: ${note}`);
     return this.loggers;
+  }
+
+  /** A line for people, which stays among the events of the run. */
+  note(line: string): void {
+    this.say(line);
+    this.written?.events.tryAdd('note', line.replace(/^note: /, ''));
+  }
+
+  /** What is written down beside the metrics; null before {@link begin}. */
+  get records(): RunRecords | null {
+    return this.written;
+  }
+
+  /** Whether there is a trace to be written. */
+  get tracing(): boolean {
+    // Programs put configurations together from sections, and may leave this one out.
+    return this.config.logging?.trace ?? true;
+  }
+
+  /** What ended it, before loggers are closed. */
+  failed(error: unknown): void {
+    this.written?.events.tryAdd('error', reasonOf(error));
   }
 
   /** Saves `step`: `write` fills a directory with what the engines keep. */
@@ -104,6 +148,12 @@ export class Session {
     const lines = [...(this.loggers?.tail ?? [])];
     const identity = runIdentity(this.config);
     const state = { version: VERSION, step, seed, ...position, identity, lines, config: this.shown };
-    await this.store.save(step, state, write);
+    const start = performance.now();
+    const directory = await this.store.save(step, state, write);
+    const seconds = (performance.now() - start) / 1000;
+    this.written?.events.tryAdd('checkpoint', `saved step ${step}`, {
+      directory: basename(directory),
+      seconds,
+    });
   }
 }

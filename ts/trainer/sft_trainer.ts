@@ -3,12 +3,17 @@ import { Actor } from '../actor/actor';
 import { Batch } from '../batch/batch';
 import type { ResolvedSftConfig } from '../config/config';
 import { checkGpus, policyRanks } from '../config/derived/pools';
+import { CallLog } from '../controller/call';
 import { machineOf } from '../controller/default_device';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
-import { WorkerGroup } from '../controller/worker_group';
+import { ResourcePools } from '../controller/resource_pools';
 import type { SftSample } from '../data/sft_dataset';
 import { TroupeError } from '../errors';
 import type { Loggers } from '../logging/loggers';
+import { planSft } from '../planner/from_config';
+import type { PlanSpec } from '../planner/plan';
+import { planFile } from '../planner/plan_file';
+import type { Observed } from '../records/run_records';
 import { usesLora } from '../roles/lora';
 import { engineOptions, trainedOptions } from '../roles/role_options';
 import { sftSettings } from '../roles/role_settings';
@@ -23,7 +28,10 @@ import { loadSftData, type SftData } from './sft_data';
 export type SftEngine = Pick<
   Actor,
   'updateSft' | 'computeLogProb' | 'saveModel' | 'saveAdapter' | 'saveCheckpoint' | 'loadCheckpoint' | 'close'
->;
+> & {
+  /** What the ranks did since it was last asked; absent: not known. */
+  observe?(): Promise<Observed>;
+};
 
 export interface SftTrainerOptions {
   launcher?: LauncherOptions | Launcher;
@@ -75,6 +83,7 @@ export class SftTrainer {
       engine = await (options.engine ?? this.createEngine)(config, totalSteps);
       await session.load({ actor: engine });
       loggers = session.begin(directory, totalSteps, false);
+      session.records?.plan(() => planFile([this.plan()]));
       say(
         session.checkpoint
           ? `resuming after step ${session.firstStep}`
@@ -93,6 +102,7 @@ export class SftTrainer {
       await loggers.close(result.interrupted ? 'interrupted' : 'finished');
       return result;
     } catch (error) {
+      session.failed(error);
       await Promise.allSettled([engine?.close(), loggers?.close('failed')]);
       throw error;
     }
@@ -111,6 +121,7 @@ export class SftTrainer {
       saveCheckpoint: (temporary) => engine.saveCheckpoint(join(temporary, 'actor')),
       saveModel: (target) => engine.saveModel(target),
       saveAdapter: usesLora(this.config.model) ? (target) => engine.saveAdapter(target) : null,
+      ...(engine.observe ? { observe: engine.observe } : {}),
     };
   }
 
@@ -132,6 +143,12 @@ export class SftTrainer {
     return tokens === 0 ? {} : { 'val/loss': loss / tokens };
   }
 
+  private plan(): PlanSpec {
+    const { config } = this;
+    const device = chosenDevice(config, this.options.launcher, () => {});
+    return planSft(config, { device, worldSize: policyRanks(config), memory: null });
+  }
+
   private readonly createEngine = async (
     config: ResolvedSftConfig,
     totalSteps: number,
@@ -140,13 +157,16 @@ export class SftTrainer {
     const { launcher } = this.options;
     const device = chosenDevice(config, launcher, (line) => this.options.log?.(line));
     if (device === 'cuda') checkGpus(config, machineOf(launcher)?.gpus() ?? null);
-    const group = await WorkerGroup.launch({
-      worldSize: policyRanks(config),
+    const calls = config.logging?.trace ? new CallLog() : null;
+    const pools = await ResourcePools.launch<'policy'>({
+      pools: { policy: policyRanks(config) },
       device,
+      ...(calls ? { onCall: calls.add } : {}),
       ...workerTimeouts(config),
       ...(trainer.num_threads ? { numThreads: trainer.num_threads } : {}),
       ...(launcher ? { launcher } : {}),
     });
+    const group = pools.group('policy');
     try {
       const role = sftSettings(config);
       const { gradient_reduction: reduction } = config.model.fsdp_config;
@@ -154,10 +174,15 @@ export class SftTrainer {
         ...engineOptions(role, group, config, reduction),
         ...trainedOptions(role, totalSteps),
       });
-      return Object.assign(actor, { close: () => group.close() });
+      return Object.assign(actor, {
+        close: () => pools.close(),
+        ...(calls
+          ? { observe: async () => ({ memory: await pools.memoryInfo(), calls: calls.take() }) }
+          : {}),
+      });
     } catch (error) {
       // What went wrong first is what the caller must see, whatever closing says.
-      await group.close().catch(() => undefined);
+      await pools.close().catch(() => undefined);
       throw error;
     }
   };

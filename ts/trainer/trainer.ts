@@ -5,6 +5,9 @@ import { needsCritic, needsReference, needsRewardModel } from '../config/derived
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { TroupeError } from '../errors';
 import type { Loggers } from '../logging/loggers';
+import { planPools } from '../planner/from_config';
+import { planFile } from '../planner/plan_file';
+import { spreadRows, tokenRecords } from '../records/token_log';
 import type { BatchRewardFunction, RewardFunction, RewardManager } from '../reward/contract/types';
 import { usesLora } from '../roles/lora';
 import type { Checkpoint } from '../run/checkpoint_store';
@@ -54,6 +57,7 @@ interface Parts {
   kl: KlController;
   directory: RunDirectory;
   loggers: Loggers;
+  session: Session;
 }
 
 /**
@@ -98,22 +102,26 @@ export class Trainer {
         const path = config.trainer[key];
         if (path !== null) writableDirectory(`trainer.${key}`, path);
       }
+      const device = chosenDevice(config, options.launcher, session.say);
       engines = await (options.engines ?? createEngines)(config, {
         reference: needsReference(config),
         critic: needsCritic(config),
         rewardModel: needsRewardModel(config),
         totalSteps,
-        device: chosenDevice(config, options.launcher, session.say),
+        device,
         launcher: options.launcher,
       });
       await session.load({ actor: engines.actor, critic: engines.critic });
       loggers = session.begin(directory, totalSteps, config.trainer.val_only);
+      session.records?.plan(() =>
+        planFile(planPools(config, { device, memory: config.trainer.memory_per_rank })),
+      );
       this.log(
         session.checkpoint
           ? `resuming after step ${session.firstStep} from ${session.checkpoint.directory}`
           : `training for ${totalSteps} steps`,
       );
-      const training = this.training({ data, engines, reward, kl, directory, loggers });
+      const training = this.training({ data, engines, reward, kl, directory, loggers, session });
       const schedule = scheduleOf(config, totalSteps);
       const loop = new FitLoop(training, session, directory, loggers, schedule, this.stop);
       const result = await unlessFailed(loop.run(), engines.failed);
@@ -122,6 +130,7 @@ export class Trainer {
       await reward.close?.();
       return result;
     } catch (error) {
+      session.failed(error);
       // What went wrong first is what the caller must see, whatever closing says.
       await Promise.allSettled([engines?.close(), loggers?.close('failed'), reward.close?.()]);
       throw error;
@@ -144,6 +153,7 @@ export class Trainer {
         ? (target) => actor.saveAdapter(target)
         : null,
       setPhase: (phase) => engines.setPhase(phase),
+      ...(engines.observe ? { observe: engines.observe } : {}),
     };
   }
 
@@ -163,10 +173,30 @@ export class Trainer {
       throw error;
     }
     this.writeGenerations(parts.directory, done, step);
+    await this.writeTokens(parts, done, step);
     const { metrics, epoch, batch, generatedTokens } = done;
     const timings = (measured: PhaseTimer): Metrics =>
       timingMetrics(measured, batch, engines.worldSize, generatedTokens);
     return { metrics, epoch, timings };
+  }
+
+  /** All that is known of each token of a few responses. */
+  private async writeTokens(
+    { session, data, engines }: Parts,
+    done: StepResult,
+    step: number,
+  ): Promise<void> {
+    const { samples, every, max_tokens: limit, after_update: again } = this.config.logging.tokens;
+    if (samples === 0 || (step - 1) % every !== 0) return;
+    const rows = spreadRows(done.batch.size, samples);
+    let batch = done.batch.take(rows);
+    if (again) {
+      const { temperature } = this.config.actor_rollout_ref.rollout;
+      const { logProbs } = await engines.actor.computeLogProb(batch, { temperature });
+      batch = batch.with({ newLogProbs: logProbs }, { granularity: { newLogProbs: 'response' } });
+    }
+    const decode = (ids: readonly number[]): string => data.decoder.decode(ids, { skipSpecialTokens: false });
+    session.records?.tokens(step, () => tokenRecords(step, batch, rows, done.scored.inputs, limit, decode));
   }
 
   private async validate(
@@ -176,8 +206,8 @@ export class Trainer {
     const { validation } = data;
     if (validation.length === 0) return {};
     const context = { config: this.config, engines, decoder: data.decoder, reward };
-    const { metrics, rows } = await validate(context, validation, step);
-    directory.writeSamples(`validation_${step}`, rows);
+    const { metrics, rows, dataSources } = await validate(context, validation, step);
+    directory.writeSamples(`validation_${step}`, rows, (index) => ({ data_source: dataSources[index] }));
     await loggers.logGenerations(rows, step);
     if (this.config.trainer.validation_data_dir)
       writeDump(this.config.trainer.validation_data_dir, String(step), rows);
@@ -186,7 +216,12 @@ export class Trainer {
 
   private writeGenerations(directory: RunDirectory, done: StepResult, step: number): void {
     const rows = dumpRows(step, done.scored);
-    directory.writeSamples(String(step), rows);
+    const { batch } = done.scored;
+    directory.writeSamples(String(step), rows, (index) => ({
+      data_source: batch.row('dataSource', index),
+      prompt_length: batch.promptLens[index],
+      response_length: batch.responseLens[index],
+    }));
     if (this.config.trainer.rollout_data_dir)
       writeDump(this.config.trainer.rollout_data_dir, String(step), rows);
   }

@@ -12,6 +12,8 @@ export interface Validation {
   /** val-core/... and val-aux/...; see {@link validationMetrics}. */
   metrics: Metrics;
   rows: DumpRow[];
+  /** Of each row. */
+  dataSources: string[];
 }
 
 /** Answers every held-out prompt with `rollout.val_kwargs` (greedy by default) and scores the answers. */
@@ -45,5 +47,6 @@ export async function validate(
   for (const key of ['step', 'input', 'output', 'gts', 'score', 'reward']) extras.delete(key);
   const variables: Record<string, unknown[]> = { reward: columns.reward };
   for (const key of extras) variables[key] = rows.map((row) => row[key]);
-  return { metrics: validationMetrics(columns.dataSource, columns.uid, variables), rows };
+  const { dataSource: dataSources } = columns;
+  return { metrics: validationMetrics(dataSources, columns.uid, variables), rows, dataSources };
 }

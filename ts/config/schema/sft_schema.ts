@@ -173,6 +173,11 @@ export const sftSchema = {
       ['console'] as readonly string[],
       'console, tensorboard, wandb, mlflow, prometheus; file (jsonl) is always written.',
     ),
+    ui: field(
+      bool,
+      false,
+      'Serve the page of `troupe ui` over the runs beside this one while it runs, and print its address.',
+    ),
     default_local_dir: field(
       orNull(str),
       null,

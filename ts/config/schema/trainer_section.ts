@@ -31,6 +31,11 @@ export const trainerSection = {
     ['console'] as readonly string[],
     'console, tensorboard, wandb, mlflow, prometheus; file (jsonl) is always written.',
   ),
+  ui: field(
+    bool,
+    false,
+    'Serve the page of `troupe ui` over the runs beside this one while it runs, and print its address.',
+  ),
   wandb_proxy: fixed([null], 'requests go out directly (docs/logging.md says how to use a proxy)'),
   nnodes: field(count('ranks'), 1, 'Machines.'),
   n_gpus_per_node: field(

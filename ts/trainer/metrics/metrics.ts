@@ -144,13 +144,17 @@ export function rewardExtraMetrics(extras: Record<string, unknown[]>): Metrics {
 /** Wall-clock seconds of named phases; a phase that runs twice adds up. */
 export class PhaseTimer {
   private readonly seconds = new Map<string, number>();
+  /** Every phase that is over, each time that it ran; milliseconds of performance.now(). */
+  readonly intervals: { name: string; start: number; end: number }[] = [];
 
   async time<T>(phase: string, work: () => Promise<T> | T): Promise<T> {
     const start = performance.now();
     try {
       return await work();
     } finally {
-      this.seconds.set(phase, (this.seconds.get(phase) ?? 0) + (performance.now() - start) / 1000);
+      const end = performance.now();
+      this.intervals.push({ name: phase, start, end });
+      this.seconds.set(phase, (this.seconds.get(phase) ?? 0) + (end - start) / 1000);
     }
   }
 
