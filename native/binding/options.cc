@@ -107,16 +107,16 @@ EngineOptions read_engine_options(const Field& dto) {
 
 PolicyLossOptions read_policy_loss_options(const Field& dto) {
   PolicyLossOptions options;
-  options.mode = dto["mode"].string();
+  options.mode = parse_policy_mode(dto["mode"].string());
   options.clip_ratio_low = dto["clipRatioLow"].number();
   options.clip_ratio_high = dto["clipRatioHigh"].number();
   options.clip_ratio_c = dto["clipRatioC"].number();
-  options.aggregation = dto["aggregation"].string();
+  options.aggregation = parse_aggregation(dto["aggregation"].string());
   options.scale_factor = dto["scaleFactor"].number();
   options.entropy_coeff = dto["entropyCoeff"].number();
   options.use_kl_loss = dto["useKlLoss"].boolean();
   options.kl_loss_coef = dto["klLossCoef"].number();
-  options.kl_loss_type = dto["klLossType"].string();
+  options.kl_loss_type = parse_kl_penalty(dto["klLossType"].string());
   for (const auto& [name, field] : dto["extra"].entries()) options.extra[name] = field.number();
   return options;
 }
@@ -124,7 +124,7 @@ PolicyLossOptions read_policy_loss_options(const Field& dto) {
 ValueLossOptions read_value_loss_options(const Field& dto) {
   ValueLossOptions options;
   options.clip_range = dto["clipRange"].number();
-  options.aggregation = dto["aggregation"].string();
+  options.aggregation = parse_aggregation(dto["aggregation"].string());
   options.scale_factor = dto["scaleFactor"].number();
   return options;
 }

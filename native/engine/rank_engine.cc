@@ -135,7 +135,20 @@ StateBytes RankEngine::state_bytes() const {
 
 std::vector<int64_t> RankEngine::agree(const std::vector<int64_t>& counts) {
   kept_.reset();
+  ++agreements_;
   return sharding_.agree(counts);
+}
+
+RankEngine::Beginning::Beginning(RankEngine& engine, size_t entries)
+    : engine_(engine), entries_(entries), agreements_(engine.agreements_) {}
+
+RankEngine::Beginning::~Beginning() {
+  if (engine_.agreements_ != agreements_) return;
+  try {
+    engine_.sharding_.agree(std::vector<int64_t>(entries_, 0), /*refuses=*/true);
+  } catch (const std::exception&) {
+    // The others are lost as well; the error that is on its way is the one to be heard of.
+  }
 }
 
 void RankEngine::offload(const StateKinds& kinds) {
@@ -153,6 +166,7 @@ void RankEngine::onload(const StateKinds& kinds) {
 LogProbResult RankEngine::compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
                                             bool sum_pi_squared, bool disable_adapters) {
   at::NoGradGuard no_grad;
+  const Beginning beginning(*this, 1);
   require_head(HeadKind::kLm, "compute_log_prob");
   check_temperature(temperature);
   require(!disable_adapters || options_.lora, ErrorCode::kInvalidArgument,
@@ -227,6 +241,7 @@ void RankEngine::for_each_micro(const TokenBatch& batch, const BatchLayout& layo
 
 at::Tensor RankEngine::compute_values(const TokenBatch& batch) {
   at::NoGradGuard no_grad;
+  const Beginning beginning(*this, 1);
   require_head(HeadKind::kValue, "compute_values");
   prepare();
   const BatchLayout layout = check_layout(batch, options_.model.vocab_size, options_.model.max_positions);
@@ -242,6 +257,7 @@ at::Tensor RankEngine::compute_values(const TokenBatch& batch) {
 
 GenerateResult RankEngine::generate(const PromptBatch& prompts, const SamplingOptions& options) {
   at::NoGradGuard no_grad;
+  const Beginning beginning(*this, 0);
   require_head(HeadKind::kLm, "generate");
   prepare();
   agree({});

@@ -71,6 +71,20 @@ class RankEngine final : public Engine {
   void optimizer_step(Metrics& metrics);
   // How many micro-batches all ranks run for each entry: the most that any of them has. The start of a verb.
   std::vector<int64_t> agree(const std::vector<int64_t>& counts);
+  // Around what a verb does before agree(): where that throws on this rank alone, the others hear of it in their
+  // agree() of as many entries, and throw too, instead of waiting for a rank that does not come.
+  class Beginning {
+   public:
+    Beginning(RankEngine& engine, size_t entries);
+    ~Beginning();
+    Beginning(const Beginning&) = delete;
+    Beginning& operator=(const Beginning&) = delete;
+
+   private:
+    RankEngine& engine_;
+    size_t entries_;
+    int64_t agreements_;
+  };
   // Log-probs of a micro-batch's targets, and what else is wanted, from its decoder's outputs.
   ops::LogProbRows head_rows(const ops::LogProbSpec& spec, const PackedTokens& packed,
                              const at::Tensor& hidden, bool entropy, bool sum_pi_squared);
@@ -115,6 +129,7 @@ class RankEngine final : public Engine {
     at::Tensor whole;
   };
   std::optional<KeptGroup> kept_;
+  int64_t agreements_ = 0;  // calls of agree()
   int64_t weights_version_ = 0;
   int64_t optimizer_steps_ = 0;
   int64_t schedule_steps_ = 0;

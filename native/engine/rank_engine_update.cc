@@ -84,6 +84,11 @@ void check_mini(const MiniBatches& mini, const BatchLayout& layout) {
   }
 }
 
+// What run_updates() agrees on: two counts for every mini-batch.
+size_t agreed_entries(const MiniBatches& mini) {
+  return mini.offsets.empty() ? 0 : 2 * (mini.offsets.size() - 1);
+}
+
 }  // namespace
 
 MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout& layout,
@@ -155,6 +160,7 @@ void RankEngine::optimizer_step(Metrics& metrics) {
 MetricsList RankEngine::update_policy(const PolicyBatch& batch, const MiniBatches& mini,
                                        const PolicyLossOptions& loss, double temperature) {
   at::NoGradGuard no_grad;
+  const Beginning beginning(*this, agreed_entries(mini));
   require_head(HeadKind::kLm, "update_policy");
   check_temperature(temperature);
   prepare();
@@ -241,6 +247,7 @@ MetricsList RankEngine::update_policy(const PolicyBatch& batch, const MiniBatche
 MetricsList RankEngine::update_critic(const ValueBatch& batch, const MiniBatches& mini,
                                        const ValueLossOptions& loss) {
   at::NoGradGuard no_grad;
+  const Beginning beginning(*this, agreed_entries(mini));
   require_head(HeadKind::kValue, "update_critic");
   prepare();
   const BatchLayout layout =
@@ -280,6 +287,7 @@ MetricsList RankEngine::update_critic(const ValueBatch& batch, const MiniBatches
 
 MetricsList RankEngine::update_sft(const SftBatch& batch, const MiniBatches& mini) {
   at::NoGradGuard no_grad;
+  const Beginning beginning(*this, agreed_entries(mini));
   require_head(HeadKind::kLm, "update_sft");
   prepare();
   const BatchLayout layout =

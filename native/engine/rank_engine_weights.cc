@@ -94,6 +94,7 @@ ExportedWeights RankEngine::export_weights(TensorKind kind, const WeightBucket& 
 
 void RankEngine::import_weights(const WeightBucket& bucket, const at::Tensor& bytes) {
   at::NoGradGuard no_grad;
+  const Beginning beginning(*this, 0);
   check_abort();
   prepare();
   const at::ScalarType dtype = parse_dtype(bucket.dtype);
@@ -106,6 +107,7 @@ void RankEngine::import_weights(const WeightBucket& bucket, const at::Tensor& by
   } else {
     all = at::empty({total}, at::kByte);
   }
+  agree({});
   sharding_.broadcast(all, {"import", "weights"});
   const auto each = [&](const auto& body) {
     int64_t at = 0;

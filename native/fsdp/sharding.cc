@@ -174,12 +174,16 @@ void Sharding::step(const AdamWOptions& options, double lr, double grad_scale, i
   gathered_.assign(gathered_.size(), false);
 }
 
-std::vector<int64_t> Sharding::agree(const std::vector<int64_t>& counts) {
-  const at::Tensor largest = at::tensor(counts, at::kLong);
+std::vector<int64_t> Sharding::agree(const std::vector<int64_t>& counts, bool refuses) {
+  std::vector<int64_t> said{refuses ? 1 : 0};
+  said.insert(said.end(), counts.begin(), counts.end());
+  const at::Tensor largest = at::tensor(said, at::kLong);
   comm_->all_reduce(largest, ReduceOp::kMax, {"start", "micro-batch counts"});
   release_all();  // what a verb that failed on this rank alone has left
   const int64_t* values = largest.const_data_ptr<int64_t>();
-  return {values, values + largest.numel()};
+  require(refuses || values[0] == 0, ErrorCode::kAborted,
+          "[engine] another rank has refused its part of this call; its own error says why");
+  return {values + 1, values + largest.numel()};
 }
 
 bool Sharding::any(bool mine, const CollectiveLabel& label) {

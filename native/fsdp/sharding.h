@@ -46,8 +46,9 @@ class Sharding final : public ParameterAccess {
   double grad_norm();
   // One step of the optimiser, group by group; the masters have changed. See adamw_step.
   void step(const AdamWOptions& options, double lr, double grad_scale, int64_t step);
-  // The start of a verb: the largest of each rank's counts, element by element.
-  std::vector<int64_t> agree(const std::vector<int64_t>& counts);
+  // The start of a verb: the largest of each rank's counts, element by element. A rank that cannot begin
+  // (`refuses`) gives as many counts as the others, and none of them waits for it: they throw kAborted.
+  std::vector<int64_t> agree(const std::vector<int64_t>& counts, bool refuses = false);
   // Whether any rank says so. Every rank at the same time.
   bool any(bool mine, const CollectiveLabel& label);
   // The whole flat buffer of a kind, float32, on every rank.

@@ -4,18 +4,33 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace troupe::ops {
 
+class KeyLayout;
+
 // Consecutive rows of one sequence. A sequence is one segment, or a prefix that it shares with others
-// (their common prompt) and the rows that follow it. Segments lie one behind the other from row 0.
+// (their common prompt) and the rows that follow it.
 struct Segment {
   int64_t begin = 0, end = 0;  // rows
   int64_t prefix = -1;         // an earlier segment, itself without prefix, that comes before; -1: none
   int64_t size() const { return end - begin; }
+  bool operator==(const Segment&) const = default;
 };
-using Segments = std::vector<Segment>;
+
+// The segments of packed rows, one behind the other from row 0.
+class Segments : public std::vector<Segment> {
+ public:
+  using std::vector<Segment>::vector;
+  // How their keys lie on `device`, for kernels that take keys by segment: made at the first call and kept, for
+  // every layer of both passes over the rows, until the segments change. One thread at a time.
+  const KeyLayout& key_layout(at::Device device) const;
+
+ private:
+  mutable std::shared_ptr<const KeyLayout> key_layout_;
+};
 
 // One segment per sequence, from sequence offsets [S+1].
 Segments separate_segments(const std::vector<int64_t>& offsets);

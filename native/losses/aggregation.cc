@@ -11,8 +11,8 @@ namespace {
 
 constexpr double kMeanEpsilon = 1e-8;
 
-double positive(double value, const char* name, const std::string& aggregation) {
-  require(value > 0, ErrorCode::kInvalidArgument, "[losses] ", aggregation, " expected a positive ", name,
+double positive(double value, const char* name, Aggregation aggregation) {
+  require(value > 0, ErrorCode::kInvalidArgument, "[losses] ", name_of(aggregation), " expected a positive ", name,
           " but got ", value);
   return value;
 }
@@ -59,31 +59,28 @@ double ValidTokens::mean(const at::Tensor& values) const {
   return values.detach().to(at::kDouble).sum().item<double>() / (static_cast<double>(count()) + kMeanEpsilon);
 }
 
-at::Tensor ValidTokens::weights(const std::string& aggregation, double scale_factor) const {
+at::Tensor ValidTokens::weights(Aggregation aggregation, double scale_factor) const {
   const auto all = [&](double weight) { return at::full({count()}, weight, at::kDouble); };
-  if (aggregation == "token-sum") return all(1);
-  if (count() == 0 && (aggregation == "token-mean" || aggregation.starts_with("seq-mean-token-")))
-    return all(0);
-  if (aggregation == "token-mean")
-    return all(1 / positive(global_tokens_, "global token count", aggregation));
+  if (aggregation == Aggregation::kTokenSum) return all(1);
+  if (count() == 0) return all(0);  // no divisor need be positive
   const auto sequences = [&] { return positive(global_sequences_, "global sequence count", aggregation); };
-  if (aggregation == "seq-mean-token-sum") return all(1 / sequences());
-  if (aggregation == "seq-mean-token-sum-norm") {
-    return all(1 / (sequences() * positive(scale_factor, "loss scale factor", aggregation)));
+  switch (aggregation) {
+    case Aggregation::kTokenSum: break;
+    case Aggregation::kTokenMean: return all(1 / positive(global_tokens_, "global token count", aggregation));
+    case Aggregation::kSeqMeanTokenSum: return all(1 / sequences());
+    case Aggregation::kSeqMeanTokenSumNorm:
+      return all(1 / (sequences() * positive(scale_factor, "loss scale factor", aggregation)));
+    case Aggregation::kSeqMeanTokenMean:
+      return (1 / ((mask_sums_ + kMeanEpsilon) * sequences())).index_select(0, sequence_);
   }
-  if (aggregation == "seq-mean-token-mean") {
-    return (1 / ((mask_sums_ + kMeanEpsilon) * sequences())).index_select(0, sequence_);
-  }
-  fail(ErrorCode::kInvalidArgument, "[losses] unknown loss aggregation '", aggregation,
-       "'; known: token-mean, token-sum, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm");
+  fail(ErrorCode::kInternal, "[losses] no weights for ", name_of(aggregation));
 }
 
 at::Tensor mask_sums(const ResponseLayout& layout) {
   return ValidTokens(layout).mask_sums();
 }
 
-at::Tensor aggregation_weights(const ResponseLayout& layout, const std::string& aggregation,
-                               double scale_factor) {
+at::Tensor aggregation_weights(const ResponseLayout& layout, Aggregation aggregation, double scale_factor) {
   const ValidTokens tokens(layout);
   return tokens.to_responses(tokens.weights(aggregation, scale_factor));
 }

@@ -29,7 +29,7 @@ class ValidTokens {
   // sum / (N + 1e-8): verl's masked mean, 0 when nothing is valid. Not differentiable.
   double mean(const at::Tensor& values) const;
   // The weights of aggregation_weights at the valid tokens, [N] float64.
-  at::Tensor weights(const std::string& aggregation, double scale_factor) const;
+  at::Tensor weights(Aggregation aggregation, double scale_factor) const;
 
  private:
   int64_t total_;

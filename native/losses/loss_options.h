@@ -8,21 +8,54 @@
 
 namespace troupe {
 
+// See losses/policy_modes.h for each.
+enum class PolicyMode {
+  kVanilla,
+  kGspo,
+  kCispo,
+  kGpg,
+  kSapo,
+  kDppoTv,
+  kDppoKl,
+  kGeoMean,
+  kKlCov,
+  kClipCov,
+  kDro,
+  kReinforce,
+  kLinear,
+};
+// How the losses of tokens become one number: see losses::aggregation_weights.
+enum class Aggregation { kTokenMean, kTokenSum, kSeqMeanTokenSum, kSeqMeanTokenMean, kSeqMeanTokenSumNorm };
+// Of KL(policy || reference): see losses::kl_penalty.
+enum class KlEstimator { kK1, kAbs, kK2, kK3 };
+struct KlPenalty {
+  KlEstimator value = KlEstimator::kK3;
+  bool gradient_of_k2 = false;  // the value as it is, with the gradient of k2
+};
+
+// verl's names, which these three and the messages know alone. kInvalidArgument listing the known ones.
+PolicyMode parse_policy_mode(const std::string& name);
+Aggregation parse_aggregation(const std::string& name);
+// kl (k1) | abs | mse (k2) | low_var_kl (k3), each also with a "+" behind it (gradient_of_k2).
+KlPenalty parse_kl_penalty(const std::string& name);
+const char* name_of(PolicyMode mode);
+const char* name_of(Aggregation aggregation);
+
 struct PolicyLossOptions {
-  std::string mode = "vanilla";
+  PolicyMode mode = PolicyMode::kVanilla;
   double clip_ratio_low = 0.2;
   double clip_ratio_high = 0.2;
   double clip_ratio_c = 3.0;
-  std::string aggregation = "token-mean";
+  Aggregation aggregation = Aggregation::kTokenMean;
   double scale_factor = 0;  // seq-mean-token-sum-norm divides by it; the caller resolves it
   double entropy_coeff = 0;
   bool use_kl_loss = false;
   double kl_loss_coef = 0.001;
-  std::string kl_loss_type = "low_var_kl";
+  KlPenalty kl_loss_type;
   std::map<std::string, double> extra;  // tau_pos, kl_cov_ratio, dro_beta, ...
 };
 
-// A loss that the caller computed at these log-probs, for the mode "linear".
+// A loss that the caller computed at these log-probs, for PolicyMode::kLinear.
 struct GivenLoss {
   at::Tensor values;       // [sum R] float32: per-token loss
   at::Tensor by_log_prob;  // [sum R] float32: its derivative by the token's log-prob
@@ -31,7 +64,7 @@ struct GivenLoss {
 
 struct ValueLossOptions {
   double clip_range = 0.5;
-  std::string aggregation = "token-mean";
+  Aggregation aggregation = Aggregation::kTokenMean;
   double scale_factor = 0;
 };
 

@@ -30,9 +30,9 @@ at::Tensor mask_sums(const ResponseLayout& layout);
 // Weight [sum R] float32 (double inside) of each token in an aggregation, so that
 // aggregate(x) = sum(x * weight): the masked sum and the division by the global count in one array.
 // token-mean | token-sum | seq-mean-token-sum | seq-mean-token-mean | seq-mean-token-sum-norm.
-// seq-mean-token-mean divides each sequence by (its mask sum + 1e-8). kInvalidArgument for unknown names.
-at::Tensor aggregation_weights(const ResponseLayout& layout, const std::string& aggregation,
-                               double scale_factor);
+// seq-mean-token-mean divides each sequence by (its mask sum + 1e-8). kInvalidArgument where a divisor is not
+// positive.
+at::Tensor aggregation_weights(const ResponseLayout& layout, Aggregation aggregation, double scale_factor);
 
 struct PolicyInputs {
   ResponseLayout layout;
@@ -53,19 +53,17 @@ struct PolicyLoss {
   Metrics metrics;  // pg_loss, pg_clipfrac, pg_clipfrac_lower, ppo_kl, entropy (token mean), entropy_loss,
                     // kl_loss, kl_coef, loss
 };
-// Unknown mode: kInvalidArgument listing the known ones.
 PolicyLoss policy_loss(const PolicyInputs& inputs, const PolicyLossOptions& options);
 
 // Whether the loss has a gradient by the entropies.
 bool uses_entropy(const PolicyLossOptions& options, const GivenLoss& given);
 
 // Whether a mode's loss is a sum of terms of one token each (given counts and mask_sums), so that it can
-// be computed on any part of a sequence. kInvalidArgument for unknown modes.
-bool is_token_local(const std::string& mode);
+// be computed on any part of a sequence.
+bool is_token_local(PolicyMode mode);
 
-// kl | k1 | abs | mse | k2 | low_var_kl | k3, each also with "+" (value of the base, gradient of k2).
-// Differentiable by log_probs (LibTorch autograd).
-at::Tensor kl_penalty(const at::Tensor& log_probs, const at::Tensor& ref_log_probs, const std::string& type);
+// Per token, differentiable by log_probs (LibTorch autograd).
+at::Tensor kl_penalty(const at::Tensor& log_probs, const at::Tensor& ref_log_probs, const KlPenalty& penalty);
 
 struct ValueInputs {
   ResponseLayout layout;

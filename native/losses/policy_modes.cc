@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 
@@ -228,48 +229,44 @@ ModeLoss linear(const ModeInputs& in) {
 }
 
 struct Mode {
-  const char* name;
+  PolicyMode mode;
   ModeLoss (*loss)(const ModeInputs&);
   // Terms of one token each: neither whole sequences nor a ranking of tokens.
   bool token_local;
-  const char* aggregation = nullptr;  // null: the one that was asked for
+  std::optional<Aggregation> aggregation = std::nullopt;  // none: the one that was asked for
 };
-constexpr const char* kBySequence = "seq-mean-token-mean";
-constexpr Mode kModes[] = {{"vanilla", vanilla, true},
-                           {"gspo", gspo, false, kBySequence},
-                           {"cispo", cispo, true},
-                           {"gpg", gpg, true},
-                           {"sapo", sapo, true, kBySequence},
-                           {"dppo_tv", dppo_tv, true},
-                           {"dppo_kl", dppo_kl, true},
-                           {"geo_mean", geo_mean, false},
-                           {"kl_cov", kl_cov, false},
-                           {"clip_cov", clip_cov, false},
-                           {"dro", dro, true},
-                           {"reinforce", reinforce, true},
-                           {"linear", linear, true}};
+constexpr Aggregation kBySequence = Aggregation::kSeqMeanTokenMean;
+constexpr Mode kModes[] = {{PolicyMode::kVanilla, vanilla, true},
+                           {PolicyMode::kGspo, gspo, false, kBySequence},
+                           {PolicyMode::kCispo, cispo, true},
+                           {PolicyMode::kGpg, gpg, true},
+                           {PolicyMode::kSapo, sapo, true, kBySequence},
+                           {PolicyMode::kDppoTv, dppo_tv, true},
+                           {PolicyMode::kDppoKl, dppo_kl, true},
+                           {PolicyMode::kGeoMean, geo_mean, false},
+                           {PolicyMode::kKlCov, kl_cov, false},
+                           {PolicyMode::kClipCov, clip_cov, false},
+                           {PolicyMode::kDro, dro, true},
+                           {PolicyMode::kReinforce, reinforce, true},
+                           {PolicyMode::kLinear, linear, true}};
 
-const Mode& mode_of(const std::string& name) {
-  std::string known;
-  for (const Mode& candidate : kModes) {
-    if (name == candidate.name) return candidate;
-    known += std::string(known.empty() ? "" : ", ") + candidate.name;
-  }
-  fail(ErrorCode::kInvalidArgument, "[losses] unknown policy loss '", name, "'; known: ", known);
+const Mode& mode_of(PolicyMode mode) {
+  for (const Mode& candidate : kModes)
+    if (candidate.mode == mode) return candidate;
+  fail(ErrorCode::kInternal, "[losses] no policy loss for the mode ", name_of(mode));
 }
 
 }  // namespace
 
-bool is_token_local(const std::string& mode) {
+bool is_token_local(PolicyMode mode) {
   return mode_of(mode).token_local;
 }
 
-std::string mode_aggregation(const PolicyLossOptions& options) {
-  const char* own = mode_of(options.mode).aggregation;
-  return own != nullptr ? own : options.aggregation;
+Aggregation mode_aggregation(const PolicyLossOptions& options) {
+  return mode_of(options.mode).aggregation.value_or(options.aggregation);
 }
 
-ModeLoss mode_loss(const std::string& mode, const ModeInputs& inputs) {
+ModeLoss mode_loss(PolicyMode mode, const ModeInputs& inputs) {
   return mode_of(mode).loss(inputs);
 }
 

@@ -5,7 +5,7 @@
 
 #include "losses/aggregation.h"
 
-// The policy losses by mode name. All arrays are [N] float64 over the valid tokens.
+// The policy losses by mode. All arrays are [N] float64 over the valid tokens.
 namespace troupe::losses {
 
 struct ModeInputs {
@@ -35,10 +35,9 @@ struct ModeLoss {
 // seq-mean-token-mean, geo_mean by the mean over sequences. kl_cov and clip_cov rank the tokens
 // given, so they alone depend on micro-batches.
 // Token-local modes (is_token_local) work on any device.
-// Unknown mode: kInvalidArgument listing the known ones.
-ModeLoss mode_loss(const std::string& mode, const ModeInputs& inputs);
+ModeLoss mode_loss(PolicyMode mode, const ModeInputs& inputs);
 
 // The aggregation by which a mode weighs its tokens: its own, or the one that was asked for.
-std::string mode_aggregation(const PolicyLossOptions& options);
+Aggregation mode_aggregation(const PolicyLossOptions& options);
 
 }  // namespace troupe::losses

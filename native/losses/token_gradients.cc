@@ -14,7 +14,7 @@ namespace troupe::losses {
 TokenGradients::TokenGradients(const PolicyInputs& inputs, const PolicyLossOptions& options,
                                at::Device device)
     : options_(options), global_sequences_(inputs.layout.global_sequences) {
-  require(is_token_local(options.mode), ErrorCode::kInternal, "[losses] ", options.mode,
+  require(is_token_local(options.mode), ErrorCode::kInternal, "[losses] ", name_of(options.mode),
           " needs more than one token at a time");
   const ValidTokens tokens(inputs.layout);
   const at::Tensor entropy_weights = tokens.weights(options.aggregation, options.scale_factor);

@@ -34,7 +34,7 @@ ValueLoss value_loss(const ValueInputs& inputs, const ValueLossOptions& options)
 
 SftLoss sft_loss(const ResponseLayout& layout, const at::Tensor& log_probs) {
   const ValidTokens tokens(layout);
-  const at::Tensor weights = tokens.weights("token-mean", 0);
+  const at::Tensor weights = tokens.weights(Aggregation::kTokenMean, 0);
   SftLoss result;
   result.loss = -(tokens.pick(log_probs, "log_probs") * weights).sum().item<double>();
   result.grad_log_probs = tokens.to_responses(-weights);

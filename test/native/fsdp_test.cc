@@ -95,7 +95,8 @@ int64_t theoretical_bytes(const std::vector<ParameterInfo>& parameters, const Sp
   }
   const int64_t peers = spread.size - 1;
   const int64_t steps = 2;
-  int64_t bytes = steps * 16 * peers;  // the counts of micro-batches with and without gradient, int64
+  // That the rank begins, and for every step the counts of micro-batches with and without gradient: int64.
+  int64_t bytes = (1 + steps * 2) * 8 * peers;
   for (size_t g = 0; g < groups.size(); ++g) {
     const int64_t part = (groups[g].second + 16 * spread.size - 1) / (16 * spread.size) * 16;
     // Embeddings, head and the last block are gathered for forward and backward together.

@@ -35,7 +35,7 @@ struct Result {
 Result update(Engine& engine, const Mixed& mixed, const std::string& mode, bool told) {
   const LongBatch& batch = mixed.batch;
   PolicyLossOptions loss;
-  loss.mode = mode;
+  loss.mode = parse_policy_mode(mode);
   PolicyBatch policy{batch.tokens, batch.mask, batch.a, batch.b, {}, {}, {}, {}, {}};
   if (told) policy.has_gradient = mixed.has_gradient;
   MiniBatches mini = batch.mini;

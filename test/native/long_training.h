@@ -108,7 +108,7 @@ struct Task {
   int64_t epochs = 1;
   bool supervised = false;
   PolicyLossOptions policy = {};
-  std::string value_aggregation = "token-mean";
+  Aggregation value_aggregation = Aggregation::kTokenMean;
 };
 
 struct Outcome {

@@ -53,8 +53,8 @@ PolicyInputs random_inputs(const std::vector<int64_t>& lengths) {
 
 PolicyLossOptions options_for(const std::string& mode, const std::string& aggregation = "token-mean") {
   PolicyLossOptions options;
-  options.mode = mode;
-  options.aggregation = aggregation;
+  options.mode = parse_policy_mode(mode);
+  options.aggregation = parse_aggregation(aggregation);
   options.scale_factor = 7;
   options.clip_ratio_low = 0.2;
   options.clip_ratio_high = 0.3;
@@ -70,15 +70,15 @@ const std::vector<std::string> kAggregations{"token-mean", "token-sum", "seq-mea
 TEST(aggregations_by_hand) {
   const ResponseLayout layout = small_layout();
   const auto equals = [&](const std::string& name, std::vector<float> expected) {
-    CHECK(at::allclose(aggregation_weights(layout, name, 10), floats(std::move(expected)), 1e-6, 0));
+    CHECK(at::allclose(aggregation_weights(layout, parse_aggregation(name), 10), floats(std::move(expected)), 1e-6, 0));
   };
   equals("token-mean", {0.25, 0, 0.25, 0.25, 0.25, 0});
   equals("token-sum", {1, 0, 1, 1, 1, 0});
   equals("seq-mean-token-sum", {0.25, 0, 0.25, 0.25, 0.25, 0});
   equals("seq-mean-token-mean", {0.125, 0, 0.125, 0.125, 0.125, 0});
   equals("seq-mean-token-sum-norm", {0.025f, 0, 0.025f, 0.025f, 0.025f, 0});
-  CHECK_THROWS(aggregation_weights(layout, "mean", 1), "unknown loss aggregation 'mean'; known: token-mean");
-  CHECK_THROWS(aggregation_weights(layout, "seq-mean-token-sum-norm", 0), "loss scale factor");
+  CHECK_THROWS(parse_aggregation("mean"), "unknown loss aggregation 'mean'; known: token-mean");
+  CHECK_THROWS(aggregation_weights(layout, Aggregation::kSeqMeanTokenSumNorm, 0), "loss scale factor");
 }
 
 TEST(vanilla_by_hand) {
@@ -268,10 +268,10 @@ TEST(clip_cov_drops_tokens_between_its_bounds) {
 TEST(modes_that_need_more_than_one_token_say_so) {
   for (const std::string& mode : kModes) {
     const bool whole = mode == "gspo" || mode == "geo_mean" || mode == "kl_cov" || mode == "clip_cov";
-    CHECK(is_token_local(mode) == !whole);
+    CHECK(is_token_local(parse_policy_mode(mode)) == !whole);
   }
-  CHECK(is_token_local("linear"));
-  CHECK_THROWS(is_token_local("new"), "unknown policy loss 'new'");
+  CHECK(is_token_local(PolicyMode::kLinear));
+  CHECK_THROWS(parse_policy_mode("new"), "unknown policy loss 'new'");
 }
 
 // A loss given by its value and slopes at these log-probs has that value and those gradients, beside
@@ -284,7 +284,7 @@ TEST(a_given_loss_keeps_its_value_and_gradients) {
     options.use_kl_loss = true;
     options.entropy_coeff = 0.1;
     const PolicyLoss whole = policy_loss(in, options);
-    options.mode = "linear";
+    options.mode = PolicyMode::kLinear;
     CHECK_THROWS(policy_loss(in, options), "linear needs a given loss");
     // Vanilla's own value and slope, computed apart.
     const at::Tensor leaf = in.log_probs.clone().requires_grad_();
@@ -304,7 +304,7 @@ TEST(a_given_loss_keeps_its_value_and_gradients) {
     in.given.by_entropy = at::ones_like(in.given.values);
     options.entropy_coeff = 0;
     const PolicyLoss sloped = policy_loss(in, options);
-    CHECK(at::allclose(sloped.grad_entropy, aggregation_weights(in.layout, aggregation, 7), 1e-6, 0));
+    CHECK(at::allclose(sloped.grad_entropy, aggregation_weights(in.layout, parse_aggregation(aggregation), 7), 1e-6, 0));
     in.entropy = at::Tensor();
     CHECK_THROWS(policy_loss(in, options), "expected entropy because the loss has a gradient by it");
   }
@@ -348,13 +348,13 @@ TEST(token_gradients_of_parts_are_those_of_the_whole_and_read_nothing) {
   for (const std::string& mode : kModes) {
     PolicyInputs in = random_inputs({4, 0, 7, 2, 5, 6});
     PolicyLossOptions options = options_for(mode);
-    if (!is_token_local(mode)) {
+    if (!is_token_local(parse_policy_mode(mode))) {
       CHECK_THROWS(TokenGradients(in, options, at::kCPU), mode + " needs more than one token");
       continue;
     }
     for (const std::string& aggregation : kAggregations) {
       for (const bool more : {false, true}) {
-        options.aggregation = aggregation;
+        options.aggregation = parse_aggregation(aggregation);
         options.use_kl_loss = more;
         options.entropy_coeff = more ? 0.1 : 0;
         if (!more) in.rollout_is_weights = at::Tensor();
@@ -420,7 +420,7 @@ TEST(entropy_and_kl_terms_are_separate) {
   options.entropy_coeff = 0.5;
   options.use_kl_loss = true;
   options.kl_loss_coef = 0.1;
-  options.kl_loss_type = "k1";
+  options.kl_loss_type = parse_kl_penalty("k1");
   const PolicyLoss result = policy_loss(in, options);
   CHECK_CLOSE(result.metrics.at("pg_loss"), -1, 1e-12);
   CHECK_CLOSE(result.metrics.at("entropy_loss"), 2.5, 1e-12);
@@ -435,7 +435,7 @@ TEST(entropy_and_kl_terms_are_separate) {
 TEST(kl_penalties) {
   const at::Tensor log_probs = floats({-30, -5, 0, 5, 30, -0.3f});
   const at::Tensor reference = floats({0, 0, 0, 0, 0, 0.2f});
-  const auto value_of = [&](const std::string& type) { return kl_penalty(log_probs, reference, type); };
+  const auto value_of = [&](const std::string& type) { return kl_penalty(log_probs, reference, parse_kl_penalty(type)); };
   CHECK(at::allclose(value_of("k3"), floats({10, 10, 0, 4.006738f, 10, std::exp(0.5f) - 1.5f}), 1e-6, 1e-6));
   CHECK(at::allclose(value_of("low_var_kl"), value_of("k3"), 0, 0));
   CHECK(at::allclose(value_of("kl"), log_probs - reference, 0, 0));
@@ -443,7 +443,7 @@ TEST(kl_penalties) {
   CHECK(at::allclose(value_of("mse"), 0.5 * (log_probs - reference).square(), 0, 0));
   for (const std::string type : {"kl", "k1", "abs", "k2", "k3", "low_var_kl", "mse"}) {
     const at::Tensor leaf = log_probs.clone().requires_grad_();
-    const at::Tensor straight = kl_penalty(leaf, reference, type + "+");
+    const at::Tensor straight = kl_penalty(leaf, reference, parse_kl_penalty(type + "+"));
     CHECK(at::allclose(straight.detach(), value_of(type), 0, 0));
     const at::Tensor gradient = torch::autograd::grad({straight.sum()}, {leaf})[0];
     CHECK(at::allclose(gradient, log_probs - reference, 1e-6, 0));

@@ -53,7 +53,7 @@ struct Head {
 
 PolicyLossOptions options_of(const std::string& mode) {
   PolicyLossOptions options;
-  options.mode = mode;
+  options.mode = parse_policy_mode(mode);
   options.use_kl_loss = true;
   options.entropy_coeff = 0.01;
   options.extra = {{"dro_beta", 0.1}};

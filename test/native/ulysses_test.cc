@@ -189,7 +189,7 @@ TEST(losses_that_need_whole_sequences) {
     options.ulysses = 2;
     Task task;
     task.updates = 3;
-    task.policy.mode = mode;
+    task.policy.mode = parse_policy_mode(mode);
     task.policy.entropy_coeff = mode == "gspo" ? 0.01 : 0;
     task.policy.extra = {{"kl_cov_ratio", 0.1}, {"clip_cov_ratio", 0.1}};
     compare(options, 2, round_robin(1), task);
@@ -202,10 +202,10 @@ TEST(averages_over_sequences_that_lie_on_several_ranks) {
   Task task;
   task.updates = 3;
   task.epochs = 2;
-  task.policy.aggregation = "seq-mean-token-mean";
+  task.policy.aggregation = Aggregation::kSeqMeanTokenMean;
   compare(options, 3, round_robin(1), task);
   options.model.head = HeadKind::kValue;
-  task.value_aggregation = "seq-mean-token-mean";
+  task.value_aggregation = Aggregation::kSeqMeanTokenMean;
   compare(options, 3, round_robin(1), task);
 }
 
@@ -228,7 +228,7 @@ TEST(unequal_and_empty_shares_do_not_change_the_result) {
     Task task;
     task.updates = 3;
     compare(options, 6, owners, task);
-    task.policy.mode = "gspo";
+    task.policy.mode = PolicyMode::kGspo;
     compare(options, 6, owners, task);
   }
 }

@@ -211,7 +211,7 @@ struct LossOutcome {
     packed.targets = task.targets.narrow(0, 0, 200);
     packed.response_offsets = {0, 70, 200};
     PolicyLossOptions options;
-    options.mode = mode;
+    options.mode = parse_policy_mode(mode);
     options.entropy_coeff = 0.01;
     losses::PolicyInputs inputs;
     inputs.layout = {at::tensor(packed.response_offsets, at::kLong), at::ones({200}, at::kByte), 200, 2};

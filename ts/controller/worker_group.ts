@@ -301,8 +301,16 @@ export class WorkerGroup {
       const watched = calls.map((call, rank) => call.catch((e: unknown) => errors.set(rank, e)));
       const settled = await within(settleMs, Promise.all(watched));
       const lost = (e: unknown): boolean => e instanceof TroupeError && e.code === 'COMM';
-      const [rank, cause] = [...errors].find(([, e]) => !lost(e)) ?? ([...errors][0] as [number, unknown]);
-      if (settled && ![...errors.values()].some(lost)) throw cause;
+      // Where a rank refuses its arguments, the others hear of it and are ABORTED.
+      const refused = (e: unknown): boolean => e instanceof TroupeError && e.code === 'ABORTED';
+      const [rank, cause] =
+        [...errors].find(([, e]) => !lost(e) && !refused(e)) ??
+        [...errors].find(([, e]) => !lost(e)) ??
+        ([...errors][0] as [number, unknown]);
+      if (settled && ![...errors.values()].some(lost)) {
+        const alone = !refused(cause) && [...errors.values()].some(refused);
+        throw alone ? rankFailed(cause, this.#member(rank), this.#phase, what) : cause;
+      }
       // The death that lost the collective may still be on its way, and says more.
       if (lost(cause)) await within(exitAfterDisconnectMs, this.failed);
       this.#fail(rankFailed(cause, this.#member(rank), this.#phase, what));

@@ -7,7 +7,8 @@
 
 #include <algorithm>
 #include <optional>
-#include <vector>
+
+#include "kernels/key_layout.h"
 
 namespace troupe::kernels::cuda {
 
@@ -19,57 +20,15 @@ constexpr int64_t kHeadMultiple = 8;
 // claimed.
 constexpr int64_t kLeastQueries = 2;
 
-// From pinned memory: a copy from pageable memory would make the host wait for all kernels before it, several
-// times per layer.
-at::Tensor on_device(const std::vector<int32_t>& values, const at::Tensor& like) {
-  return at::tensor(values, at::kInt).pin_memory().to(like.device(), /*non_blocking=*/true);
+int64_t queries(const ops::KeyLayout& layout) {
+  return std::max(layout.longest_query, kLeastQueries);
 }
-
-// How the keys that each segment sees lie one behind the other.
-struct KeyLayout {
-  at::Tensor query_offsets, key_offsets;  // [S + 1] int32
-  int64_t longest_query = kLeastQueries, longest_key = 0;
-  // Only where there are prefixes; rows of the packed array otherwise serve as they are.
-  at::Tensor index;          // [N] the row of each key
-  at::Tensor first, source;  // the keys of each row: source[first[r]], ... (see sum_copies)
-
-  KeyLayout(const ops::Segments& segments, const at::Tensor& like) {
-    std::vector<int32_t> queries{0}, keys{0}, rows;
-    bool prefixes = false;
-    for (const ops::Segment& segment : segments) {
-      const int64_t before = ops::first_position(segments, segment);
-      if (segment.prefix >= 0) {
-        prefixes = true;
-        const ops::Segment& prefix = segments[static_cast<size_t>(segment.prefix)];
-        for (int64_t r = prefix.begin; r < prefix.end; ++r) rows.push_back(static_cast<int32_t>(r));
-      }
-      for (int64_t r = segment.begin; r < segment.end; ++r) rows.push_back(static_cast<int32_t>(r));
-      queries.push_back(static_cast<int32_t>(segment.end));
-      keys.push_back(static_cast<int32_t>(rows.size()));
-      longest_query = std::max(longest_query, segment.size());
-      longest_key = std::max(longest_key, before + segment.size());
-    }
-    query_offsets = on_device(queries, like);
-    key_offsets = on_device(keys, like);
-    if (!prefixes) return;
-    index = on_device(rows, like);
-    std::vector<int32_t> starts(static_cast<size_t>(ops::real_rows(segments)) + 1, 0);
-    for (const int32_t row : rows) ++starts[static_cast<size_t>(row) + 1];
-    for (size_t r = 1; r < starts.size(); ++r) starts[r] += starts[r - 1];
-    std::vector<int32_t> next(starts.begin(), starts.end() - 1), order(rows.size());
-    for (size_t i = 0; i < rows.size(); ++i) {
-      order[static_cast<size_t>(next[static_cast<size_t>(rows[i])]++)] = static_cast<int32_t>(i);
-    }
-    first = on_device(starts, like);
-    source = on_device(order, like);
-  }
-};
 
 // [rows, heads, D] views of the packed array, keys and values laid out by segment.
 struct Operands {
   at::Tensor q, k, v;
 
-  Operands(const ops::AttentionSpec& spec, const at::Tensor& qkv, int64_t rows, const KeyLayout& layout) {
+  Operands(const ops::AttentionSpec& spec, const at::Tensor& qkv, int64_t rows, const ops::KeyLayout& layout) {
     const int64_t q_cols = spec.num_heads * spec.head_dim, kv_cols = spec.num_kv_heads * spec.head_dim;
     const at::Tensor real = qkv.narrow(0, 0, rows);
     q = real.narrow(1, 0, q_cols).unflatten(1, {spec.num_heads, spec.head_dim});
@@ -122,10 +81,10 @@ void flash_attention_forward(const ops::AttentionSpec& spec, const at::Tensor& q
   const int64_t rows = ops::real_rows(segments);
   zero_tail(out, rows);
   if (rows == 0) return;
-  const KeyLayout layout(segments, qkv);
+  const ops::KeyLayout& layout = segments.key_layout(qkv.device());
   const Operands x(spec, qkv, rows, layout);
   const auto result = at::_flash_attention_forward(
-      x.q, x.k, x.v, layout.query_offsets, layout.key_offsets, layout.longest_query, layout.longest_key,
+      x.q, x.k, x.v, layout.query_offsets, layout.key_offsets, queries(layout), layout.longest_key,
       /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, spec.scale, window_left(spec),
       /*window_size_right=*/0);
   out.narrow(0, 0, rows).copy_(std::get<0>(result).flatten(1));
@@ -138,7 +97,7 @@ void flash_attention_backward(const ops::AttentionSpec& spec, const at::Tensor& 
   const int64_t rows = ops::real_rows(segments);
   zero_tail(dqkv, rows);
   if (rows == 0) return;
-  const KeyLayout layout(segments, qkv);
+  const ops::KeyLayout& layout = segments.key_layout(qkv.device());
   const Operands x(spec, qkv, rows, layout);
   const auto by_head = [&](const at::Tensor& t) {
     return t.narrow(0, 0, rows).unflatten(1, {spec.num_heads, spec.head_dim});
@@ -148,7 +107,7 @@ void flash_attention_backward(const ops::AttentionSpec& spec, const at::Tensor& 
   const Deterministic deterministic;
   const auto [dq, dk, dv] = at::_flash_attention_backward(
       by_head(dout), x.q, x.k, x.v, by_head(out), lse.narrow(1, 0, rows).contiguous(), layout.query_offsets,
-      layout.key_offsets, layout.longest_query, layout.longest_key, /*dropout_p=*/0.0, /*is_causal=*/true,
+      layout.key_offsets, queries(layout), layout.longest_key, /*dropout_p=*/0.0, /*is_causal=*/true,
       no_random, no_random, spec.scale, window_left(spec), /*window_size_right=*/0);
   const int64_t q_cols = spec.num_heads * spec.head_dim, kv_cols = spec.num_kv_heads * spec.head_dim;
   const at::Tensor target = dqkv.narrow(0, 0, rows);

@@ -1,0 +1,114 @@
+// A call that one rank refuses: nobody waits for it, and the next call is as if it had not been made.
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <numeric>
+
+#include "base/error.h"
+#include "check.h"
+#include "ranks.h"
+#include "toy_training.h"
+
+using namespace troupe;
+using namespace troupe::test;
+
+namespace {
+
+constexpr int64_t kRanks = 3;
+constexpr int64_t kRefusing = 1;
+const std::vector<int64_t> kOwners{0, 1, 2, 0, 1, 2, 0, 1};
+constexpr const char* kElsewhere = "another rank has refused its part of this call";
+
+// The call, once as one rank gets it wrong and once right.
+using Call = std::function<void(Engine& engine, int64_t rank, bool wrong)>;
+
+// What every rank threw at first; the call must succeed afterwards.
+std::vector<std::string> refused(HeadKind head, const Call& call) {
+  std::vector<std::string> errors(kRanks);
+  const auto failures = on_ranks(kRanks, [&](Communicator& comm) {
+    const int64_t rank = comm.rank();
+    EngineOptions options = options_of("qwen3", head);
+    const auto engine = create_engine(options, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}));
+    try {
+      call(*engine, rank, rank == kRefusing);
+    } catch (const Error& error) {
+      errors[static_cast<size_t>(rank)] = error.what();
+      CHECK(error.code() == (rank == kRefusing ? ErrorCode::kInvalidArgument : ErrorCode::kAborted));
+    }
+    call(*engine, rank, false);
+  });
+  for (const std::string& failure : failures) CHECK(failure == "");
+  return errors;
+}
+
+void check_refused(const std::string& own, HeadKind head, const Call& call) {
+  const std::vector<std::string> errors = refused(head, call);
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    const std::string& error = errors[static_cast<size_t>(rank)];
+    CHECK(error.find(rank == kRefusing ? own : kElsewhere) != std::string::npos);
+  }
+}
+
+Share share_with_a_token_outside(int64_t rank, bool wrong) {
+  Share share = share_of(rank, kOwners);
+  if (wrong) share.tokens.tokens[0] = int32_t{kVocabulary};
+  return share;
+}
+
+}  // namespace
+
+TEST(a_batch_that_one_rank_refuses) {
+  check_refused("vocabulary", HeadKind::kLm, [](Engine& engine, int64_t rank, bool wrong) {
+    engine.compute_log_prob(share_with_a_token_outside(rank, wrong).tokens, 1, false, false, false);
+  });
+  check_refused("vocabulary", HeadKind::kValue, [](Engine& engine, int64_t rank, bool wrong) {
+    engine.compute_values(share_with_a_token_outside(rank, wrong).tokens);
+  });
+  check_refused("vocabulary", HeadKind::kLm, [](Engine& engine, int64_t rank, bool wrong) {
+    const Share share = share_with_a_token_outside(rank, wrong);
+    engine.update_sft({share.tokens, share.mask}, share.mini);
+  });
+}
+
+TEST(columns_that_one_rank_refuses) {
+  check_refused("advantages", HeadKind::kLm, [](Engine& engine, int64_t rank, bool wrong) {
+    const Share share = share_of(rank, kOwners);
+    const at::Tensor advantages = wrong ? share.b.narrow(0, 0, 1) : share.b;
+    engine.update_policy({share.tokens, share.mask, share.a, advantages, {}, {}, {}}, share.mini, {}, 1);
+  });
+  check_refused("returns", HeadKind::kValue, [](Engine& engine, int64_t rank, bool wrong) {
+    const Share share = share_of(rank, kOwners);
+    engine.update_critic({share.tokens, share.mask, share.a, wrong ? share.b.narrow(0, 0, 1) : share.b},
+                         share.mini, {});
+  });
+}
+
+// Only rank 0 has the bytes of an import.
+TEST(an_import_that_rank_0_refuses) {
+  std::vector<std::string> errors(kRanks);
+  const auto failures = on_ranks(kRanks, [&](Communicator& comm) {
+    const int64_t rank = comm.rank();
+    const EngineOptions options = options_of("qwen3", HeadKind::kLm);
+    const auto engine = create_engine(options, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}));
+    const ParameterInfo info = engine->parameters().front();
+    WeightChunk chunk;
+    chunk.label = chunk.param = info.name;
+    chunk.rows = chunk.count = info.shape[0];
+    const WeightBucket bucket{"float32", {chunk}};
+    const int64_t elements =
+        std::accumulate(info.shape.begin(), info.shape.end(), int64_t{1}, std::multiplies<>());
+    const at::Tensor bytes = at::full({elements}, 0.5).view(at::kByte);
+    try {
+      engine->import_weights(bucket, rank == 0 ? bytes.narrow(0, 0, 4) : at::Tensor());
+    } catch (const Error& error) {
+      errors[static_cast<size_t>(rank)] = error.what();
+    }
+    engine->import_weights(bucket, rank == 0 ? bytes : at::Tensor());
+    CHECK(engine->get_tensor(TensorKind::kParam, info.name).eq(0.5).all().item<bool>());
+  });
+  for (const std::string& failure : failures) CHECK(failure == "");
+  CHECK(errors[0].find("expected a bucket of") != std::string::npos);
+  CHECK(errors[1].find(kElsewhere) != std::string::npos && errors[2].find(kElsewhere) != std::string::npos);
+}
+
+TEST_MAIN()
