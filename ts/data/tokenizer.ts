@@ -38,6 +38,10 @@ export class Tokenizer {
     readonly eosId: number | null,
     readonly padId: number | null,
     private readonly cleanUp: boolean,
+    /** How the texts of its tokens stand for bytes. */
+    readonly byteCoding: ByteCoding,
+    /** The source of the chat template. */
+    readonly chatTemplate: string | null,
   ) {}
 
   /** @throws TroupeError INVALID_MODEL naming the file that is missing or unusable */
@@ -83,6 +87,8 @@ export class Tokenizer {
       id('eos_token'),
       id('pad_token'),
       cleansUp(definition, config),
+      byteCodingOf(definition),
+      source,
     );
   }
 
@@ -116,6 +122,16 @@ export class Tokenizer {
     }
   }
 
+  /** As the vocabulary has it, which is not yet text; null for an id that is no token. */
+  tokenString(id: number): string | null {
+    return this.inner.id_to_token(id) ?? null;
+  }
+
+  /** Tokens beside the model's own vocabulary, by id: ends of turns, tags of tools. `special`: they stand for no text. */
+  addedTokens(): Map<number, { content: string; special: boolean }> {
+    return this.inner.get_added_tokens_decoder();
+  }
+
   get hasChatTemplate(): boolean {
     return this.template !== null;
   }
@@ -135,6 +151,16 @@ export class Tokenizer {
     }
     return this.template.render(messages, addGenerationPrompt, extra);
   }
+}
+
+/** byte_level: a character per byte (GPT-2's table); byte_fallback: text, with <0x0A> for bytes; raw: text. */
+export type ByteCoding = 'byte_level' | 'byte_fallback' | 'raw';
+
+function byteCodingOf({ decoder }: Record<string, unknown>): ByteCoding {
+  const steps = ((decoder as { decoders?: unknown } | null | undefined)?.decoders ?? [decoder]) as unknown[];
+  const types = (Array.isArray(steps) ? steps : []).map((step) => (step as { type?: unknown } | null)?.type);
+  if (types.includes('ByteLevel')) return 'byte_level';
+  return types.includes('ByteFallback') ? 'byte_fallback' : 'raw';
 }
 
 /** A tokenizer that can produce ids the model has no embedding for would fail in the middle of a run. */

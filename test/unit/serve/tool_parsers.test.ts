@@ -1,0 +1,122 @@
+import { familyOf, toolFamily } from '../../../ts/serve/tools/families';
+import { CallCollector, type ToolCall } from '../../../ts/serve/tools/tool_parser';
+
+type Family = Parameters<typeof toolFamily>[0];
+
+/** Read in pieces of this many characters. */
+function read(family: Family, response: string, size: number) {
+  const parser = toolFamily(family).parser();
+  const collector = new CallCollector();
+  let text = '';
+  const take = (parsed: { text: string; calls: Parameters<CallCollector['add']>[0] }): void => {
+    text += parsed.text;
+    collector.add(parsed.calls);
+  };
+  for (let at = 0; at < response.length; at += size) take(parser.push(response.slice(at, at + size)));
+  take(parser.end());
+  return { text, calls: collector.calls };
+}
+
+const nameAndArguments = (calls: readonly ToolCall[]): [string, unknown][] =>
+  calls.map(({ name, arguments: source }) => [name, JSON.parse(source)]);
+
+const weather: [string, unknown] = ['get_weather', { city: 'Pa"ris}', days: [1, { n: -2.5e3 }] }];
+const args = JSON.stringify(weather[1]);
+const time: [string, unknown] = ['time', {}];
+
+const CASES: [Family, string, string, string, [string, unknown][]][] = [
+  [
+    'hermes',
+    'one call',
+    `<tool_call>\n{"name": "get_weather", "arguments": ${args}}\n</tool_call>`,
+    '',
+    [weather],
+  ],
+  [
+    'hermes',
+    'two calls after text',
+    `Let me see.<tool_call>{"name":"get_weather","arguments":${args}}</tool_call>\n<tool_call>\n{"arguments": {}, "name": "time"}\n</tool_call>`,
+    'Let me see.',
+    [weather, time],
+  ],
+  ['hermes', 'no arguments', '<tool_call>{"name": "time"}</tool_call>', '', [time]],
+  [
+    'hermes',
+    'arguments as text',
+    `<tool_call>{"name": "get_weather", "arguments": ${JSON.stringify(args)}}</tool_call>`,
+    '',
+    [weather],
+  ],
+  ['hermes', 'no JSON', '<tool_call>time()</tool_call> then', '<tool_call>time()</tool_call> then', []],
+  ['hermes', 'no name', 'a<tool_call>{"x": 1}</tool_call>', 'a<tool_call>{"x": 1}</tool_call>', []],
+  ['hermes', 'text alone', 'a < b <tool', 'a < b <tool', []],
+  ['hermes', 'a missing end', `<tool_call>{"name": "get_weather", "arguments": ${args}}`, '', [weather]],
+  [
+    'hermes',
+    'text after',
+    `<tool_call>{"name": "get_weather", "arguments": ${args}}</tool_call> done`,
+    ' done',
+    [weather],
+  ],
+  ['llama3', 'one call', `{"name": "get_weather", "parameters": ${args}}`, '', [weather]],
+  ['llama3', 'tagged', `<|python_tag|>{"name": "get_weather", "parameters": ${args}}`, '', [weather]],
+  [
+    'llama3',
+    'two calls',
+    `{"name": "get_weather", "parameters": ${args}}; {"name": "time", "parameters": {}}`,
+    '',
+    [weather, time],
+  ],
+  ['llama3', 'an answer in JSON', '{"name": "Anna", "age": 7}', '{"name": "Anna", "age": 7}', []],
+  ['llama3', 'text alone', 'The {"name"} is', 'The {"name"} is', []],
+  ['llama3', 'code', '<|python_tag|>print(1)', '<|python_tag|>print(1)', []],
+  [
+    'mistral',
+    'a list',
+    `[TOOL_CALLS] [{"name": "get_weather", "arguments": ${args}}, {"name": "time", "arguments": {}}]`,
+    '',
+    [weather, time],
+  ],
+  [
+    'mistral',
+    'names',
+    `Hm.[TOOL_CALLS]get_weather[ARGS]${args}[TOOL_CALLS]time[CALL_ID]abc[ARGS]{}`,
+    'Hm.',
+    [weather, time],
+  ],
+  ['mistral', 'text alone', 'see [TOOL', 'see [TOOL', []],
+  ['mistral', 'no call', '[TOOL_CALLS] nothing', '[TOOL_CALLS]nothing', []],
+];
+
+test.each(CASES)('%s: %s', (family, _, response, text, calls) => {
+  for (const size of [1, 2, 3, 7, response.length]) {
+    const parsed = read(family, response, size);
+    expect([size, parsed.text, nameAndArguments(parsed.calls)]).toEqual([size, text, calls]);
+  }
+});
+
+test('arguments come while they are written', () => {
+  const parser = toolFamily('hermes').parser();
+  expect(parser.push('<tool_call>{"name": "f", "arguments": {"a": "bc').calls).toEqual([
+    { index: 0, id: expect.stringMatching(/^call_\w{24}$/), name: 'f', arguments: '' },
+    { index: 0, arguments: '{"a": "bc' },
+  ]);
+  expect(parser.push('d').calls).toEqual([{ index: 0, arguments: 'd' }]);
+});
+
+test('ids of calls are what the template of Mistral accepts', () => {
+  const { calls } = read('mistral', '[TOOL_CALLS] [{"name": "f", "arguments": {}}]', 4);
+  expect(calls[0]?.id).toMatch(/^[A-Za-z0-9]{9}$/);
+});
+
+test('a call that is cut off keeps what there is of it', () => {
+  const { calls, text } = read('hermes', '<tool_call>{"name": "f", "arguments": {"a": 1', 5);
+  expect([text, calls[0]?.name, calls[0]?.arguments]).toEqual(['', 'f', '{"a": 1']);
+});
+
+test('the family is that of the chat template', () => {
+  expect(familyOf('{% for m in messages %}<tool_call>')?.name).toBe('hermes');
+  expect(familyOf("{{ '[AVAILABLE_TOOLS]' }}")?.name).toBe('mistral');
+  expect(familyOf("<|start_header_id|>{{ 'ipython' }}")?.name).toBe('llama3');
+  expect([familyOf('<|im_start|>'), familyOf(null)]).toEqual([null, null]);
+});

@@ -1,0 +1,42 @@
+// The bytes that each token of a vocabulary stands for.
+import type { Tokenizer } from './tokenizer';
+
+/** GPT-2's table: printable bytes are themselves, the others are the characters from U+0100 on, in order. */
+function byteOfCharacter(): Map<string, number> {
+  const printable = (b: number): boolean => (b >= 33 && b <= 126) || (b >= 161 && b !== 173);
+  const map = new Map<string, number>();
+  let next = 256;
+  for (let b = 0; b < 256; b++) map.set(String.fromCodePoint(printable(b) ? b : next++), b);
+  return map;
+}
+
+const encoder = new TextEncoder();
+
+export class TokenBytes {
+  private readonly added: ReturnType<Tokenizer['addedTokens']>;
+  private readonly table = byteOfCharacter();
+
+  constructor(private readonly tokenizer: Tokenizer) {
+    this.added = tokenizer.addedTokens();
+  }
+
+  /** None for an id that is no token. */
+  bytes(id: number): Uint8Array {
+    const added = this.added.get(id);
+    if (added !== undefined) return encoder.encode(added.content);
+    const text = this.tokenizer.tokenString(id);
+    if (text === null) return new Uint8Array(0);
+    if (this.tokenizer.byteCoding === 'byte_level') return this.byteLevel(text);
+    if (this.tokenizer.byteCoding === 'raw') return encoder.encode(text);
+    const byte = /^<0x([0-9A-Fa-f]{2})>$/.exec(text);
+    return byte === null
+      ? encoder.encode(text.replaceAll('\u2581', ' '))
+      : Uint8Array.of(Number.parseInt(byte[1] as string, 16));
+  }
+
+  private byteLevel(text: string): Uint8Array {
+    const bytes = Array.from(text, (character) => this.table.get(character));
+    // Some vocabularies have tokens that were added later among those of the model, as plain text.
+    return bytes.includes(undefined) ? encoder.encode(text) : Uint8Array.from(bytes as number[]);
+  }
+}

@@ -1,0 +1,41 @@
+// A conversation as chat templates want it, from whichever dialect, and its token ids.
+import type { ChatMessage } from '../data/chat_template';
+import type { Tokenizer } from '../data/tokenizer';
+import type { FunctionTool } from './tools/families';
+
+export interface Conversation {
+  messages: ChatMessage[];
+  /** What the template is shown; null: none. */
+  tools: readonly FunctionTool[] | null;
+  /** More variables of the template. */
+  variables: Readonly<Record<string, unknown>>;
+  /** Whether the template opens the assistant's turn. */
+  opened: boolean;
+}
+
+/** The template's text without the tokenizer's own special tokens, which it writes itself. */
+export function conversationIds(tokenizer: Tokenizer, conversation: Conversation): Int32Array {
+  const { messages, tools, variables, opened } = conversation;
+  return tokenizer.encode(tokenizer.renderChat(messages, opened, { ...variables, tools }));
+}
+
+/** Calls of tools as templates want them: arguments as an object where they are one. */
+export function templateCalls(
+  calls: readonly { id: string; function: { name: string; arguments: string } }[],
+): unknown[] {
+  return calls.map(({ id, function: { name, arguments: source } }) => ({
+    id,
+    type: 'function',
+    function: { name, arguments: parsed(source) },
+  }));
+}
+
+function parsed(source: string): unknown {
+  try {
+    const value: unknown = JSON.parse(source);
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;
+  } catch {
+    // The model wrote something else: that is what it said.
+  }
+  return source;
+}

@@ -1,0 +1,178 @@
+// An HTTP server of a few routes: keys, bounds, and an end that lets what runs run out.
+import { createHash, timingSafeEqual } from 'node:crypto';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { TroupeError } from '../../errors';
+import type { Answer } from '../answer';
+import { ApiError, apiErrorOf } from '../api_error';
+import { readBody } from './body';
+import { writeEvents } from './event_stream';
+
+/** What a route is given; `signal` aborts when nobody waits for the answer. */
+export interface RouteRequest {
+  request: IncomingMessage;
+  path: string;
+  /** Of a POST. */
+  body: string;
+  signal: AbortSignal;
+}
+
+export type RouteAnswer = Answer | { text: string; type: string; status?: number };
+
+export interface Route {
+  method: 'GET' | 'POST';
+  /** The whole path, or its beginning when it ends with a slash. */
+  path: string;
+  /** Whether it is open to those without a key. */
+  open?: boolean;
+  answer(request: RouteRequest): Promise<RouteAnswer>;
+  /** The body of an error, in the route's dialect. */
+  errorBody(error: ApiError): unknown;
+}
+
+export interface HttpOptions {
+  host: string;
+  port: number;
+  /** Any of them lets in; none: everybody. */
+  apiKeys: readonly string[];
+  maxBodyBytes: number;
+  /** Requests at a time; more are told to come again. */
+  maxRequests: number;
+  /** Milliseconds that a reader may take nothing. */
+  stallMs: number;
+  /** Milliseconds that running requests have when the server closes. */
+  graceMs: number;
+  /** Of every request, once. */
+  onDone?(done: { path: string; status: number; seconds: number; streamed: boolean }): void;
+}
+
+const notFound = (message: string): ApiError => new ApiError(404, message);
+
+export class HttpServer {
+  private readonly server: Server;
+  private readonly running = new Set<AbortController>();
+  private readonly keys: readonly Buffer[];
+  private closing = false;
+
+  constructor(
+    private readonly routes: readonly Route[],
+    private readonly options: HttpOptions,
+  ) {
+    this.keys = options.apiKeys.map(digest);
+    this.server = createServer((request, response) => void this.serve(request, response));
+    // Agents keep their connections between turns.
+    this.server.keepAliveTimeout = 75_000;
+  }
+
+  /** Resolves to its URL. @throws TroupeError IO when the port is not to be had */
+  listen(): Promise<string> {
+    const { host, port } = this.options;
+    return new Promise((resolve, reject) => {
+      this.server.once('error', (error: NodeJS.ErrnoException) => {
+        const reason =
+          error.code === 'EADDRINUSE' ? 'is in use: choose another one, or 0 for any' : error.message;
+        reject(new TroupeError('IO', `[serve] port ${port} on ${host} ${reason}`, { cause: error }));
+      });
+      this.server.listen(port, host, () => {
+        const { address, family, port: opened } = this.server.address() as AddressInfo;
+        resolve(`http://${family === 'IPv6' ? `[${address}]` : address}:${opened}`);
+      });
+    });
+  }
+
+  /** Requests that are being answered. */
+  get active(): number {
+    return this.running.size;
+  }
+
+  /** Takes nothing new, waits for what runs, and ends what is left after the time for it. */
+  async close(): Promise<void> {
+    this.closing = true;
+    const closed = new Promise<void>((resolve) => {
+      this.server.close(() => resolve());
+    });
+    this.server.closeIdleConnections();
+    const late = setTimeout(() => {
+      for (const controller of this.running) controller.abort();
+      this.server.closeAllConnections();
+    }, this.options.graceMs);
+    await closed;
+    clearTimeout(late);
+  }
+
+  private async serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const started = performance.now();
+    const controller = new AbortController();
+    const path = (request.url ?? '').split('?')[0] as string;
+    const route = this.routes.find((one) => matches(one, path));
+    let streamed = false;
+    // A reader that goes takes its request with it.
+    response.on('close', () => controller.abort());
+    response.on('error', () => controller.abort());
+    this.running.add(controller);
+    try {
+      const known = this.admit(request, path, route);
+      const body = known.method === 'POST' ? await readBody(request, this.options.maxBodyBytes) : '';
+      const answer = await known.answer({ request, path, body, signal: controller.signal });
+      streamed = 'events' in answer;
+      if ('events' in answer) await writeEvents(response, answer.events, this.options.stallMs);
+      else if ('text' in answer) send(response, answer.status ?? 200, answer.type, answer.text);
+      else send(response, 200, 'application/json', JSON.stringify(answer.body));
+    } catch (error) {
+      this.refuse(response, route, apiErrorOf(error));
+    } finally {
+      this.running.delete(controller);
+      controller.abort();
+      const seconds = (performance.now() - started) / 1000;
+      this.options.onDone?.({ path: route?.path ?? 'other', status: response.statusCode, seconds, streamed });
+    }
+  }
+
+  /** @throws ApiError 401, 404, 405, 429, 503 */
+  private admit(request: IncomingMessage, path: string, route: Route | undefined): Route {
+    if (!route?.open) this.checkKey(request);
+    if (route === undefined) throw notFound(`there is nothing at ${path.slice(0, 200)}`);
+    const { method } = route;
+    if (request.method !== method && !(method === 'GET' && request.method === 'HEAD'))
+      throw new ApiError(405, `${route.path} wants ${method}, not ${request.method}`);
+    if (this.closing) throw new ApiError(503, 'this server is about to end');
+    if (!route.open && this.running.size > this.options.maxRequests)
+      throw new ApiError(429, `${this.options.maxRequests} requests are running: come again later`);
+    return route;
+  }
+
+  private checkKey({ headers }: IncomingMessage): void {
+    if (this.keys.length === 0) return;
+    const bearer = /^Bearer (.*)$/i.exec(headers.authorization ?? '')?.[1];
+    // The header of the Anthropic dialect.
+    const given = bearer ?? headers['x-api-key'];
+    const hash = digest(typeof given === 'string' ? given : '');
+    if (this.keys.some((key) => timingSafeEqual(key, hash))) return;
+    const what = given === undefined ? 'no API key was given' : 'this API key is not one of this server';
+    throw new ApiError(401, `${what}: expected "Authorization: Bearer KEY"`, null, 'invalid_api_key');
+  }
+
+  private refuse(response: ServerResponse, route: Route | undefined, error: ApiError): void {
+    if (response.headersSent) {
+      response.destroy();
+      return;
+    }
+    if (error.status === 429) response.setHeader('retry-after', '1');
+    // What is left of a body that was refused is not read.
+    if (error.status === 413 || error.status === 503) response.setHeader('connection', 'close');
+    const { message, type, param, code } = error;
+    const body = route?.errorBody(error) ?? { error: { message, type, param, code } };
+    send(response, error.status, 'application/json', JSON.stringify(body));
+  }
+}
+
+const matches = ({ path }: Route, asked: string): boolean =>
+  path.endsWith('/') ? asked.startsWith(path) : asked === path;
+
+/** Keys of any length, compared in constant time. */
+const digest = (key: string): Buffer => createHash('sha256').update(key).digest();
+
+function send(response: ServerResponse, status: number, type: string, text: string): void {
+  if (response.destroyed) return;
+  response.writeHead(status, { 'content-type': type, 'content-length': Buffer.byteLength(text) }).end(text);
+}

@@ -1,0 +1,185 @@
+// One response to token ids, as text and calls of tools that come piece by piece, and as the exact tokens that the engine made.
+import type { RolloutEngine, RolloutHandle } from '../rollout/engine';
+import type {
+  RolloutRequest,
+  RolloutResult,
+  SamplingParams,
+  TokenSpan,
+  TopLogProb,
+} from '../rollout/request';
+import type { ServedModel } from './served_model';
+import { StopTexts } from './text/stop_texts';
+import { TextStream } from './text/text_stream';
+import type { ToolFamily } from './tools/families';
+import { CallCollector, type ToolCall, type ToolCallDelta, type ToolParser } from './tools/tool_parser';
+
+/** What a dialect makes of a request of its own. */
+export interface ModelCall {
+  promptIds: ArrayLike<number>;
+  /** Without stop texts: these are looked for here, so that every engine has them. */
+  sampling: SamplingParams;
+  stop: readonly string[];
+  /** Whose calls are read; null: everything is text. */
+  tools: ToolFamily | null;
+  /** Give special tokens out as text. */
+  specialTokens?: boolean;
+  request?: Omit<RolloutRequest, 'promptIds' | 'sampling'>;
+}
+
+/** What came of some tokens; text and calls may be empty while they are not complete. */
+export interface CallDelta {
+  tokens: number[];
+  /** [n] */
+  logProbs: number[];
+  topLogProbs: TopLogProb[][];
+  text: string;
+  calls: ToolCallDelta[];
+}
+
+/** What a response was made of, for whoever learns from it. */
+export interface CallRecord {
+  promptIds: ArrayLike<number>;
+  /** [R] up to the one that completed a stop text. */
+  tokens: Int32Array;
+  /** [R] */
+  logProbs: Float32Array;
+  versions: RolloutResult['versions'];
+  finish: CallFinish;
+  text: string;
+  calls: readonly ToolCall[];
+  cachedTokens: number;
+}
+
+/** abort: nobody waits for it, or the engine was stopped. */
+export type CallFinish = 'stop' | 'length' | 'tool_calls' | 'abort';
+
+/** Deltas once, and the record at the end. A reader that stops early aborts it. */
+export class RunningCall implements AsyncIterable<CallDelta> {
+  private readonly handle: RolloutHandle;
+  private readonly stream: TextStream;
+  private readonly stops: StopTexts;
+  private readonly parser: ToolParser | null;
+  private readonly collector = new CallCollector();
+  private readonly tokens: number[] = [];
+  private readonly logProbs: number[] = [];
+  private text = '';
+  private stopped = false;
+  private whole: CallRecord | null = null;
+
+  constructor(
+    { engine, tokenizer }: Pick<ServedModel, 'engine' | 'tokenizer'>,
+    private readonly call: ModelCall,
+  ) {
+    const { promptIds, sampling, request, tools } = call;
+    this.stream = new TextStream(tokenizer, hiddenTokens(tokenizer, call));
+    this.stops = new StopTexts(call.stop);
+    this.parser = tools?.parser() ?? null;
+    this.handle = submit(engine, { ...request, promptIds, sampling });
+  }
+
+  /** Ends it with what it has. */
+  abort(): void {
+    this.handle.abort();
+  }
+
+  /** After the last delta. */
+  get record(): CallRecord {
+    if (this.whole === null) throw new Error('the response is not complete: read all deltas first');
+    return this.whole;
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<CallDelta> {
+    try {
+      for await (const span of this.handle) {
+        yield this.read(span);
+        if (this.stopped) break;
+      }
+      // A reader that breaks off is not an end of the stream: what follows is for the others only.
+      if (this.stopped) this.handle.abort();
+      const result = await this.handle.result;
+      if (!this.stopped) yield this.rest();
+      this.whole = this.recordOf(result);
+    } finally {
+      this.handle.abort();
+    }
+  }
+
+  private read(span: TokenSpan): CallDelta {
+    const delta: CallDelta = { tokens: [], logProbs: [], topLogProbs: [], text: '', calls: [] };
+    for (let i = 0; i < span.tokens.length && !this.stopped; i++) {
+      const token = span.tokens[i] as number;
+      delta.tokens.push(token);
+      delta.logProbs.push(span.logProbs[i] as number);
+      const top = span.topLogProbs?.[i];
+      if (top !== undefined) delta.topLogProbs.push(top);
+      const { text, stop } = this.stops.push(this.stream.push(token));
+      this.parse(text, delta);
+      this.stopped = stop !== null;
+    }
+    if (this.stopped) this.endParsing(delta);
+    for (const token of delta.tokens) this.tokens.push(token);
+    for (const logProb of delta.logProbs) this.logProbs.push(logProb);
+    return delta;
+  }
+
+  /** What was held back until it was sure that nothing follows. */
+  private rest(): CallDelta {
+    const delta: CallDelta = { tokens: [], logProbs: [], topLogProbs: [], text: '', calls: [] };
+    const { text, stop } = this.stops.push(this.stream.end());
+    this.parse(stop === null ? text + this.stops.end() : text, delta);
+    this.stopped = stop !== null;
+    this.endParsing(delta);
+    return delta;
+  }
+
+  private parse(text: string, delta: CallDelta): void {
+    if (text === '') return;
+    this.add(this.parser?.push(text) ?? { text, calls: [] }, delta);
+  }
+
+  private endParsing(delta: CallDelta): void {
+    if (this.parser !== null) this.add(this.parser.end(), delta);
+  }
+
+  private add({ text, calls }: { text: string; calls: ToolCallDelta[] }, delta: CallDelta): void {
+    delta.text += text;
+    delta.calls.push(...calls);
+    this.text += text;
+    this.collector.add(calls);
+  }
+
+  private recordOf(result: RolloutResult): CallRecord {
+    const end = this.tokens.length;
+    const { calls } = this.collector;
+    const own = this.stopped ? 'stop' : result.finishReason;
+    return {
+      promptIds: this.call.promptIds,
+      tokens: Int32Array.from(this.tokens),
+      logProbs: Float32Array.from(this.logProbs),
+      versions: result.versions
+        .filter(({ start }) => start < end || start === 0)
+        .map((span) => ({ ...span, end: Math.min(span.end, end) })),
+      finish: own === 'stop' && calls.length > 0 ? 'tool_calls' : own,
+      text: this.text,
+      calls,
+      cachedTokens: result.cachedTokens,
+    };
+  }
+}
+
+/** Special tokens are no text, but for those that the family's parser looks for. */
+function hiddenTokens(tokenizer: ServedModel['tokenizer'], call: ModelCall): ReadonlySet<number> {
+  if (call.specialTokens) return new Set();
+  const shown = call.tools?.tags ?? [];
+  const added = [...tokenizer.addedTokens()];
+  return new Set(
+    added.filter(([, token]) => token.special && !shown.includes(token.content)).map(([id]) => id),
+  );
+}
+
+function submit(engine: RolloutEngine, request: RolloutRequest): RolloutHandle {
+  const handle = engine.submit(request);
+  // Whoever reads the spans hears of it.
+  handle.result.catch(() => undefined);
+  return handle;
+}

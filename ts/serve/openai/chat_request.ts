@@ -1,0 +1,191 @@
+// The body of a chat completion: its schema, and what it asks of a model.
+import { z } from 'zod';
+import type { ChatMessage } from '../../data/chat_template';
+import type { Grammar, SamplingParams } from '../../rollout/request';
+import { ApiError, badField } from '../api_error';
+import { type Conversation, templateCalls } from '../conversation';
+import type { ServedModel } from '../served_model';
+import type { FunctionTool, ToolFamily } from '../tools/families';
+import { defined, harmlessFields, parseBody, samplingFields, samplingOf, streamFields } from './fields';
+import { forcedCalls, jsonGrammar } from './formats';
+
+const MOST_TOP = 20;
+const MOST_TOOLS = 512;
+
+const textPart = z.object({
+  type: z.literal('text', { error: 'expected "text": this server reads text only' }),
+  text: z.string(),
+});
+const content = z.union([
+  z.string(),
+  z.array(textPart).transform((parts) => parts.map(({ text }) => text).join('')),
+]);
+const toolCall = z.object({
+  id: z.string(),
+  type: z.literal('function').default('function'),
+  function: z.object({ name: z.string(), arguments: z.string() }),
+});
+const message = z.discriminatedUnion('role', [
+  z.looseObject({ role: z.literal('system'), content }),
+  z.looseObject({ role: z.literal('developer'), content }),
+  z.looseObject({ role: z.literal('user'), content }),
+  z.looseObject({
+    role: z.literal('assistant'),
+    content: content.nullish(),
+    tool_calls: z.array(toolCall).nullish(),
+  }),
+  z.looseObject({ role: z.literal('tool'), content, tool_call_id: z.string().nullish() }),
+]);
+
+const tool = z.object({
+  type: z.literal('function'),
+  function: z.object({
+    name: z.string().regex(/^[\w.-]{1,256}$/, 'expected letters, digits, _, . and -'),
+    description: z.string().optional(),
+    parameters: z.record(z.string(), z.unknown()).optional(),
+    strict: z.boolean().nullish(),
+  }),
+});
+
+const responseFormat = z.discriminatedUnion('type', [
+  z.object({ type: z.literal('text') }),
+  z.object({ type: z.literal('json_object') }),
+  z.object({
+    type: z.literal('json_schema'),
+    json_schema: z.object({
+      name: z.string().optional(),
+      description: z.string().optional(),
+      schema: z.record(z.string(), z.unknown()),
+      strict: z.boolean().nullish(),
+    }),
+  }),
+]);
+
+const fields = {
+  ...harmlessFields,
+  ...samplingFields,
+  ...streamFields,
+  messages: z.array(message).min(1),
+  max_tokens: z.int().min(1).nullish(),
+  max_completion_tokens: z.int().min(1).nullish(),
+  logprobs: z.boolean().nullish(),
+  top_logprobs: z.int().min(0).max(MOST_TOP).nullish(),
+  tools: z.array(tool).max(MOST_TOOLS).nullish(),
+  tool_choice: z
+    .union([
+      z.enum(['none', 'auto', 'required']),
+      z.object({ type: z.literal('function'), function: z.object({ name: z.string() }) }),
+    ])
+    .nullish(),
+  parallel_tool_calls: z.boolean().nullish(),
+  response_format: responseFormat.nullish(),
+  reasoning_effort: z.string().nullish(),
+  chat_template_kwargs: z.record(z.string(), z.unknown()).nullish(),
+  add_generation_prompt: z.boolean().nullish(),
+  modalities: z.array(z.literal('text')).nullish(),
+};
+const schema = z.strictObject(fields);
+
+/** What a chat completion asks for, in the terms of every dialect. */
+export interface ChatCall {
+  conversation: Conversation;
+  /** Most tokens of the response; null: what there is room for. */
+  maxTokens: number | null;
+  sampling: Omit<SamplingParams, 'maxNewTokens'>;
+  n: number;
+  seed: number | undefined;
+  stop: string[];
+  grammar: Grammar | null;
+  /** Whose calls are read; null: the response is text. */
+  tools: ToolFamily | null;
+  specialTokens: boolean;
+  priority: number | undefined;
+  cacheSalt: string | undefined;
+}
+
+/** How the answer is written. */
+export interface ChatForm {
+  stream: boolean;
+  includeUsage: boolean;
+  /** Most likely tokens per position; null: no log-probs. */
+  logProbs: number | null;
+  tokenIds: boolean;
+}
+
+/** @throws ApiError 400 naming the field, 404 for another model */
+export function parseChat(model: ServedModel, body: unknown): { call: ChatCall; form: ChatForm } {
+  const r = parseBody(schema, body, Object.keys(fields));
+  checkName(model, r.model);
+  const tools = (r.tools?.length ? r.tools : null) as FunctionTool[] | null;
+  const choice = r.tool_choice ?? (tools === null ? 'none' : 'auto');
+  const offered = choice === 'none' ? null : tools;
+  if (tools === null && choice !== 'none') throw badField('tool_choice', 'there are no tools to choose from');
+  if (offered !== null && model.family === null) {
+    throw badField(
+      'tools',
+      `the chat template of ${model.name} knows no tools (troupe serve --tool-parser names a family)`,
+    );
+  }
+  const name = typeof choice === 'object' ? choice.function.name : null;
+  if (name !== null && !tools?.some((one) => one.function.name === name))
+    throw badField('tool_choice.function.name', `there is no tool ${JSON.stringify(name)} among tools`);
+  if (!r.logprobs && r.top_logprobs) throw badField('top_logprobs', 'needs logprobs: true');
+  const forced = offered !== null && (choice === 'required' || name !== null);
+  const format = jsonGrammar(r.response_format);
+  const grammar = forced
+    ? forcedCalls(model.family as ToolFamily, offered, name, r.parallel_tool_calls !== false)
+    : format;
+  if (grammar !== null && !model.grammars) {
+    const field = forced ? 'tool_choice' : 'response_format';
+    throw badField(field, 'the engine behind this server cannot hold responses to a grammar');
+  }
+  const logProbs = r.logprobs ? (r.top_logprobs ?? 0) : null;
+  const call: ChatCall = {
+    conversation: {
+      messages: r.messages.map(templateMessage),
+      tools,
+      variables: defined({ reasoning_effort: r.reasoning_effort ?? undefined, ...r.chat_template_kwargs }),
+      opened: r.add_generation_prompt ?? true,
+    },
+    maxTokens: r.max_completion_tokens ?? r.max_tokens ?? null,
+    sampling: {
+      ...samplingOf(r, model.eosTokenIds),
+      ...(logProbs ? { topLogProbs: logProbs } : {}),
+    },
+    n: r.n ?? 1,
+    seed: r.seed,
+    stop: r.stop ?? [],
+    grammar,
+    // JSON that was asked for is an answer, also where it looks like a call.
+    tools: offered !== null && (forced || format === null) ? model.family : null,
+    specialTokens: r.skip_special_tokens === false,
+    priority: r.priority,
+    cacheSalt: r.cache_salt,
+  };
+  const form: ChatForm = {
+    stream: r.stream ?? false,
+    includeUsage: r.stream_options?.include_usage ?? false,
+    logProbs,
+    tokenIds: r.return_token_ids ?? false,
+  };
+  return { call, form };
+}
+
+/** @throws ApiError 404 */
+export function checkName(model: ServedModel, asked: string | undefined): void {
+  if (asked === undefined || asked === model.name) return;
+  throw new ApiError(
+    404,
+    `there is no model ${JSON.stringify(asked.slice(0, 200))} here, only ${JSON.stringify(model.name)}`,
+    'model',
+    'model_not_found',
+  );
+}
+
+function templateMessage(given: z.infer<typeof message>): ChatMessage {
+  if (given.role === 'developer') return { ...given, role: 'system' };
+  if (given.role !== 'assistant') return given;
+  const { tool_calls: calls, ...rest } = given;
+  const tools = calls?.length ? { tool_calls: templateCalls(calls) } : {};
+  return { ...rest, content: given.content ?? '', ...tools };
+}

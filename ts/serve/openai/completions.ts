@@ -1,0 +1,240 @@
+// POST /v1/completions: text or token ids in, their continuation out.
+import { randomUUID } from 'node:crypto';
+import { z } from 'zod';
+import type { Dialect, ServerEvent } from '../answer';
+import { apiErrorOf, badField } from '../api_error';
+import { merge, withEnd } from '../merge';
+import type { CallDelta, CallRecord, RunningCall } from '../model_call';
+import type { ServedModel } from '../served_model';
+import { startCalls } from '../start_calls';
+import { checkName } from './chat_request';
+import { defined, harmlessFields, parseBody, samplingFields, samplingOf, streamFields } from './fields';
+import { finite, topOf } from './log_probs';
+import { errorEvent, type Usage, usageOf } from './usage';
+
+const MOST_TOP = 20;
+const MOST_PROMPTS = 256;
+const DEFAULT_TOKENS = 16;
+
+const ids = z.array(z.int().min(0)).min(1);
+const fields = {
+  ...harmlessFields,
+  ...samplingFields,
+  ...streamFields,
+  prompt: z.union([
+    z.string(),
+    ids,
+    z.array(z.string()).min(1).max(MOST_PROMPTS),
+    z.array(ids).min(1).max(MOST_PROMPTS),
+  ]),
+  max_tokens: z.int().min(1).nullish(),
+  logprobs: z.int().min(0).max(MOST_TOP).nullish(),
+  echo: z.literal(false, { error: 'expected false: the prompt is not given back' }).nullish(),
+  best_of: z.literal(1, { error: 'expected 1: every choice is returned (n)' }).nullish(),
+  suffix: z.literal('', { error: 'expected none: the model writes on, it does not fill in' }).nullish(),
+};
+const schema = z.strictObject(fields);
+
+interface Form {
+  stream: boolean;
+  includeUsage: boolean;
+  /** Most likely tokens per position; null: no log-probs. */
+  logProbs: number | null;
+  tokenIds: boolean;
+}
+
+interface Running {
+  promptIds: ArrayLike<number>;
+  call: RunningCall;
+  choice: number;
+}
+
+export const answerCompletions: Dialect = async (model, body, signal, hooks = {}) => {
+  const r = parseBody(schema, body, Object.keys(fields));
+  checkName(model, r.model);
+  if (r.cache_salt === '') throw badField('cache_salt', 'expected a text that is not empty');
+  const prompts = promptsOf(r.prompt).map((prompt) =>
+    typeof prompt === 'string' ? model.tokenizer.encode(prompt, true) : prompt,
+  );
+  const logProbs = r.logprobs ?? null;
+  const running: Running[] = [];
+  try {
+    for (const promptIds of prompts) {
+      const { calls } = startCalls(
+        model,
+        {
+          promptIds,
+          maxTokens: r.max_tokens ?? DEFAULT_TOKENS,
+          sampling: { ...samplingOf(r, model.eosTokenIds), ...(logProbs ? { topLogProbs: logProbs } : {}) },
+          n: r.n ?? 1,
+          seed: r.seed,
+          stop: r.stop ?? [],
+          grammar: null,
+          tools: null,
+          specialTokens: r.skip_special_tokens === false,
+          priority: r.priority,
+          cacheSalt: r.cache_salt,
+        },
+        signal,
+        hooks,
+      );
+      for (const call of calls) running.push({ promptIds, call, choice: running.length });
+    }
+  } catch (error) {
+    for (const { call } of running) call.abort();
+    throw error;
+  }
+  const form = defined({
+    stream: r.stream ?? false,
+    includeUsage: r.stream_options?.include_usage ?? false,
+    logProbs,
+    tokenIds: r.return_token_ids ?? false,
+  });
+  const answer = new CompletionAnswer(model, form, prompts, running, hooks.onRecord);
+  return form.stream ? { events: answer.events() } : { body: await answer.whole() };
+};
+
+/** One of each form as a list. */
+function promptsOf(prompt: z.infer<typeof fields.prompt>): (string | number[])[] {
+  if (typeof prompt === 'string') return [prompt];
+  return typeof prompt[0] === 'number' ? [prompt as number[]] : (prompt as (string | number[])[]);
+}
+
+class CompletionAnswer {
+  private readonly head: { id: string; object: string; created: number; model: string };
+  private readonly records: CallRecord[] = [];
+  /** Characters of each choice so far. */
+  private readonly offsets: number[];
+
+  constructor(
+    private readonly model: ServedModel,
+    private readonly form: Form,
+    private readonly prompts: readonly ArrayLike<number>[],
+    private readonly running: readonly Running[],
+    private readonly onRecord: ((record: CallRecord, choice: number) => void) | undefined,
+  ) {
+    this.offsets = running.map(() => 0);
+    this.head = {
+      id: `cmpl-${randomUUID()}`,
+      object: 'text_completion',
+      created: Math.floor(Date.now() / 1000),
+      model: model.name,
+    };
+  }
+
+  async whole(): Promise<unknown> {
+    const parts: LogProbs[][] = this.running.map(() => []);
+    for await (const [choice, delta] of merge(this.running.map(({ call }) => call))) {
+      if (this.form.logProbs !== null) parts[choice]?.push(this.logProbs(choice, delta));
+    }
+    const choices = this.running.map((one) => {
+      const record = this.finish(one);
+      return {
+        index: one.choice,
+        text: record.text,
+        logprobs: this.form.logProbs === null ? null : joined(parts[one.choice] as LogProbs[]),
+        finish_reason: record.finish,
+        ...this.ids(one.promptIds, record),
+      };
+    });
+    return { ...this.head, choices, usage: this.usage() };
+  }
+
+  async *events(): AsyncGenerator<ServerEvent> {
+    try {
+      for await (const [index, delta] of merge(this.running.map(({ call }) => withEnd(call)))) {
+        const one = this.running[index] as Running;
+        const event = delta === null ? this.end(one) : this.chunk(one, delta);
+        if (event !== null) yield event;
+      }
+      if (this.form.includeUsage) yield this.event([], this.usage());
+    } catch (error) {
+      yield errorEvent(apiErrorOf(error));
+    }
+    yield { data: '[DONE]' };
+  }
+
+  private end(one: Running): ServerEvent {
+    const { finish } = this.finish(one);
+    return this.event([{ index: one.choice, text: '', logprobs: null, finish_reason: finish }]);
+  }
+
+  private chunk({ choice }: Running, delta: CallDelta): ServerEvent | null {
+    const { logProbs, tokenIds } = this.form;
+    const asked = (logProbs !== null || tokenIds) && delta.tokens.length > 0;
+    if (delta.text === '' && !asked) return null;
+    return this.event([
+      {
+        index: choice,
+        text: delta.text,
+        logprobs: logProbs === null ? null : this.logProbs(choice, delta),
+        finish_reason: null,
+        ...(tokenIds ? { token_ids: delta.tokens } : {}),
+      },
+    ]);
+  }
+
+  private event(choices: object[], usage: Usage | null = null): ServerEvent {
+    const shown = this.form.includeUsage ? { usage } : {};
+    return { data: JSON.stringify({ ...this.head, choices, ...shown }) };
+  }
+
+  private finish({ call, choice }: Running): CallRecord {
+    const { record } = call;
+    this.records.push(record);
+    this.onRecord?.(record, choice);
+    return record;
+  }
+
+  private logProbs(choice: number, delta: CallDelta): LogProbs {
+    const { bytes } = this.model;
+    const text = (token: number): string => Buffer.from(bytes.bytes(token)).toString('utf8');
+    const count = this.form.logProbs ?? 0;
+    const tokens = delta.tokens.map(text);
+    return {
+      tokens,
+      token_logprobs: delta.logProbs.map(finite),
+      top_logprobs:
+        count === 0
+          ? null
+          : delta.tokens.map((_, i) =>
+              Object.fromEntries(topOf(delta, i, count).map((top) => [text(top.token), finite(top.logProb)])),
+            ),
+      text_offset: tokens.map((token) => {
+        const at = this.offsets[choice] as number;
+        this.offsets[choice] = at + token.length;
+        return at;
+      }),
+    };
+  }
+
+  private ids(promptIds: ArrayLike<number>, { tokens, versions }: CallRecord): object {
+    if (!this.form.tokenIds) return {};
+    return {
+      prompt_token_ids: Array.from(promptIds),
+      token_ids: Array.from(tokens),
+      weight_versions: versions,
+    };
+  }
+
+  private usage(): Usage {
+    const total = this.prompts.reduce((sum, prompt) => sum + prompt.length, 0);
+    return usageOf(total, this.records);
+  }
+}
+
+interface LogProbs {
+  tokens: string[];
+  token_logprobs: number[];
+  top_logprobs: Record<string, number>[] | null;
+  text_offset: number[];
+}
+
+const joined = (parts: readonly LogProbs[]): LogProbs => ({
+  tokens: parts.flatMap((part) => part.tokens),
+  token_logprobs: parts.flatMap((part) => part.token_logprobs),
+  top_logprobs: parts.some((part) => part.top_logprobs === null)
+    ? null
+    : parts.flatMap((p) => p.top_logprobs ?? []),
+  text_offset: parts.flatMap((part) => part.text_offset),
+});

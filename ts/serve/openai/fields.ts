@@ -1,0 +1,142 @@
+// Fields that completions and chat completions share: the OpenAI API's, and those that vLLM and SGLang add.
+import { z } from 'zod';
+import { shapeProblem } from '../../base/json_shape';
+import { MAX_TEMPERATURE } from '../../base/limits';
+import { editDistance } from '../../base/text';
+import type { SamplingParams } from '../../rollout/request';
+import { ApiError, badField } from '../api_error';
+
+const MOST_CHOICES = 128;
+const MOST_STOPS = 16;
+const tokenId = z
+  .int()
+  .min(0)
+  .max(2 ** 31 - 1);
+
+/** Absent and null are the same in these APIs. */
+const optional = <T extends z.ZodType>(type: T) => type.nullish().transform((value) => value ?? undefined);
+
+export const samplingFields = {
+  temperature: optional(z.number().min(0).max(MAX_TEMPERATURE)),
+  top_p: optional(z.number().gt(0).max(1)),
+  top_k: optional(z.int().min(-1)),
+  min_p: optional(z.number().min(0).max(1)),
+  repetition_penalty: optional(z.number().gt(0).max(100)),
+  presence_penalty: optional(z.number().min(-2).max(2)),
+  frequency_penalty: optional(z.number().min(-2).max(2)),
+  logit_bias: optional(z.record(z.string().regex(/^\d{1,9}$/), z.number().min(-100).max(100))),
+  seed: optional(z.int()),
+  n: optional(z.int().min(1).max(MOST_CHOICES)),
+  stop: optional(
+    z.union([z.string().min(1), z.array(z.string().min(1)).max(MOST_STOPS)]).transform((s) => [s].flat()),
+  ),
+  stop_token_ids: optional(z.array(tokenId)),
+  ignore_eos: optional(z.boolean()),
+  skip_special_tokens: optional(z.boolean()),
+  return_token_ids: optional(z.boolean()),
+  priority: optional(z.int()),
+  cache_salt: optional(z.string().max(256)),
+};
+
+export const streamFields = {
+  model: optional(z.string()),
+  stream: optional(z.boolean()),
+  stream_options: optional(
+    z.looseObject({ include_usage: optional(z.boolean()), include_obfuscation: optional(z.boolean()) }),
+  ),
+};
+
+/** Of the OpenAI API: who asks, and what its servers do with it. Nothing here depends on them. */
+export const harmlessFields = Object.fromEntries(
+  [
+    'user',
+    'metadata',
+    'store',
+    'service_tier',
+    'safety_identifier',
+    'prompt_cache_key',
+    'prompt_cache_retention',
+    'prediction',
+  ].map((name) => [name, z.unknown().optional()]),
+);
+
+export type SamplingFields = z.infer<z.ZodObject<typeof samplingFields>>;
+
+/** Values of a body by its schema. @throws ApiError 400 naming the field */
+export function parseBody<T>(schema: z.ZodType<T>, body: unknown, known: readonly string[]): T {
+  const result = schema.safeParse(body);
+  if (result.success) return result.data;
+  const issue = deepest(result.error.issues);
+  if (issue.code === 'unrecognized_keys') {
+    const field = [...issue.path, (issue as { keys: string[] }).keys[0] as string].map(String).join('.');
+    throw badField(field.slice(0, 200), `there is no such field${nearest(field, known)}`);
+  }
+  const path = issue.path.map(String).join('.');
+  throw path === ''
+    ? new ApiError(400, `expected a JSON object as body: ${issue.message}`)
+    : badField(path, issue.message);
+}
+
+/** Of a union, what is wrong with the alternative that came farthest. */
+function deepest(issues: readonly z.core.$ZodIssue[]): z.core.$ZodIssue {
+  const [first] = issues as [z.core.$ZodIssue];
+  if (first.code !== 'invalid_union') return first;
+  const inner = (first.errors as z.core.$ZodIssue[][])
+    .filter((alternative) => alternative.length > 0)
+    .map((alternative) => deepest(alternative))
+    .sort((a, b) => b.path.length - a.path.length)[0];
+  if (inner === undefined || inner.path.length === 0) return first;
+  return { ...inner, path: [...first.path, ...inner.path] } as z.core.$ZodIssue;
+}
+
+function nearest(field: string, known: readonly string[]): string {
+  if (field.length > 100) return '';
+  const near = [...known].sort((a, b) => editDistance(field, a) - editDistance(field, b))[0];
+  return near !== undefined && editDistance(field, near) <= 3 ? `: did you mean ${near}?` : '';
+}
+
+/** The parsed text of a body. @throws ApiError 400 */
+export function parseJson(text: string): unknown {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch (error) {
+    throw new ApiError(400, `expected JSON as body: ${(error as Error).message}`);
+  }
+  // Templates and schemas walk it by recursion.
+  if (shapeProblem(text)?.kind === 'deep') throw new ApiError(400, 'the body is nested too deeply');
+  return value;
+}
+
+/** Sampling of one choice, but for its length. */
+export function samplingOf(
+  f: SamplingFields,
+  eos: readonly number[] | undefined,
+): Omit<SamplingParams, 'maxNewTokens'> {
+  const stopTokenIds = f.ignore_eos
+    ? (f.stop_token_ids ?? [])
+    : f.stop_token_ids && [...(eos ?? []), ...f.stop_token_ids];
+  return defined({
+    temperature: f.temperature,
+    topP: f.top_p,
+    topK: f.top_k,
+    minP: f.min_p,
+    repetitionPenalty: f.repetition_penalty,
+    presencePenalty: f.presence_penalty,
+    frequencyPenalty: f.frequency_penalty,
+    logitBias:
+      f.logit_bias && new Map(Object.entries(f.logit_bias).map(([id, bias]) => [Number(id), bias as number])),
+    stopTokenIds,
+  });
+}
+
+/** Choice 0 has the seed of the request; others have seeds that follow from it. */
+export function choiceSeed(seed: number | undefined, choice: number): bigint | undefined {
+  if (seed === undefined) return undefined;
+  return BigInt.asUintN(64, BigInt(seed) + 0x9e3779b97f4a7c15n * BigInt(choice));
+}
+
+/** Without the keys that are undefined. */
+export function defined<T extends object>(o: T): { [K in keyof T]: Exclude<T[K], undefined> } {
+  return Object.fromEntries(Object.entries(o).filter(([, value]) => value !== undefined)) as never;
+}

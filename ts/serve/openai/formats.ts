@@ -1,0 +1,41 @@
+// What a response must be, as grammars: JSON of a schema, or calls of tools that were asked for.
+import type { Grammar } from '../../rollout/request';
+import type { FunctionTool, ToolFamily } from '../tools/families';
+
+type ResponseFormat =
+  | { type: 'text' }
+  | { type: 'json_object' }
+  | { type: 'json_schema'; json_schema: { schema: Record<string, unknown> } };
+
+export function jsonGrammar(format: ResponseFormat | null | undefined): Grammar | null {
+  if (format === null || format === undefined || format.type === 'text') return null;
+  const schema = format.type === 'json_object' ? { type: 'object' } : format.json_schema.schema;
+  return { kind: 'json-schema', schema: JSON.stringify(schema) };
+}
+
+/**
+ * Nothing but calls of these tools, or of the one with this name. Several, where the family writes them one after the other and
+ * `parallel` allows it.
+ */
+export function forcedCalls(
+  family: ToolFamily,
+  tools: readonly FunctionTool[],
+  name: string | null,
+  parallel: boolean,
+): Grammar {
+  const chosen = tools.filter(({ function: f }) => name === null || f.name === name);
+  const tags = chosen.map(({ function: f }) => ({
+    type: 'tag',
+    ...family.frame(f.name),
+    content: { type: 'json_schema', json_schema: f.parameters ?? { type: 'object', properties: {} } },
+  }));
+  const separator = name === null && parallel ? family.separator : null;
+  const format = {
+    type: 'tags_with_separator',
+    tags,
+    separator: separator ?? '',
+    at_least_one: true,
+    stop_after_first: separator === null,
+  };
+  return { kind: 'structural-tag', tag: JSON.stringify({ type: 'structural_tag', format }) };
+}

@@ -1,0 +1,21 @@
+// A model as it is served: its engine, its tokenizer, and how its family writes calls of tools.
+import type { TokenBytes } from '../data/token_bytes';
+import type { Tokenizer } from '../data/tokenizer';
+import type { RolloutEngine } from '../rollout/engine';
+import type { ToolFamily } from './tools/families';
+
+export interface ServedModel {
+  /** What requests call it. */
+  name: string;
+  /** Seconds since 1970. */
+  created: number;
+  engine: RolloutEngine;
+  /** Tokens that end a response. */
+  eosTokenIds: readonly number[];
+  tokenizer: Tokenizer;
+  bytes: TokenBytes;
+  /** null: it cannot be given tools. */
+  family: ToolFamily | null;
+  /** Whether the engine holds responses to a grammar. */
+  grammars: boolean;
+}

@@ -1,0 +1,86 @@
+// From what a dialect was asked to running calls: ids, room, seeds.
+import type { SamplingParams } from '../rollout/request';
+import type { CallHooks } from './answer';
+import { ApiError } from './api_error';
+import { conversationIds } from './conversation';
+import { RunningCall } from './model_call';
+import type { ChatCall } from './openai/chat_request';
+import { choiceSeed, defined } from './openai/fields';
+import type { ServedModel } from './served_model';
+
+export interface StartedCalls {
+  promptIds: ArrayLike<number>;
+  /** One per choice. */
+  calls: RunningCall[];
+}
+
+/** What completions have in common with chats. */
+export type PlainCall = Omit<ChatCall, 'conversation'> & { promptIds: ArrayLike<number> };
+
+/** @throws ApiError 400 */
+export async function startChat(
+  model: ServedModel,
+  call: ChatCall,
+  signal: AbortSignal,
+  hooks: CallHooks = {},
+): Promise<StartedCalls> {
+  const { conversation, ...rest } = call;
+  const promptIds = hooks.promptIds
+    ? await hooks.promptIds(conversation)
+    : conversationIds(model.tokenizer, conversation);
+  return startCalls(model, { ...rest, promptIds }, signal, hooks);
+}
+
+/** @throws ApiError 400 */
+export function startCalls(
+  model: ServedModel,
+  call: PlainCall,
+  signal: AbortSignal,
+  hooks: CallHooks = {},
+): StartedCalls {
+  const { promptIds } = call;
+  const room = roomFor(model, promptIds, call.maxTokens);
+  const request = defined({
+    grammar: call.grammar ?? undefined,
+    priority: call.priority,
+    cacheSalt: call.cacheSalt,
+    ...hooks.request,
+  });
+  const calls = Array.from({ length: call.n }, (_, choice) => {
+    const asked = defined({
+      ...call.sampling,
+      maxNewTokens: room,
+      seed: choiceSeed(call.seed, choice),
+    }) as SamplingParams;
+    return new RunningCall(model, {
+      promptIds,
+      sampling: hooks.sampling?.(asked) ?? asked,
+      stop: call.stop,
+      tools: call.tools,
+      specialTokens: call.specialTokens,
+      request,
+    });
+  });
+  const abort = (): void => {
+    for (const running of calls) running.abort();
+  };
+  if (signal.aborted) abort();
+  else signal.addEventListener('abort', abort, { once: true });
+  return { promptIds, calls };
+}
+
+/** Tokens of the response: as many as were asked for, or as there is room for. */
+function roomFor({ engine }: ServedModel, promptIds: ArrayLike<number>, asked: number | null): number {
+  const room = engine.maxTokens - promptIds.length;
+  if (promptIds.length === 0) throw new ApiError(400, 'the prompt is empty');
+  if (room < 1 || (asked ?? 1) > room) {
+    throw new ApiError(
+      400,
+      `this model's maximum context length is ${engine.maxTokens} tokens: the prompt has ${promptIds.length}` +
+        (asked === null ? '' : `, and ${asked} were asked for as response`),
+      asked === null || room < 1 ? 'messages' : 'max_tokens',
+      'context_length_exceeded',
+    );
+  }
+  return asked ?? room;
+}

@@ -1,0 +1,158 @@
+// One JSON object {"name": …, "arguments": {…}}, character by character, whose arguments are given out before it is complete.
+
+const SPACE = /\s/;
+/** Names of the arguments in the families. */
+const ARGUMENTS = ['arguments', 'parameters'];
+
+/** The end of one JSON value: nested objects and arrays, strings with escapes. It does not check what it passes. */
+export class ValueEnd {
+  private depth = 0;
+  private inString = false;
+  private escaped = false;
+  private first = '';
+
+  /** Whether the value ends with this character (true), before it ('before'), or goes on. */
+  take(c: string): boolean | 'before' {
+    if (this.first === '') this.first = c;
+    if (this.inString) {
+      if (this.escaped) this.escaped = false;
+      else if (c === '\\') this.escaped = true;
+      else if (c === '"') {
+        this.inString = false;
+        return this.depth === 0;
+      }
+      return false;
+    }
+    if (c === '"') this.inString = true;
+    else if (c === '{' || c === '[') this.depth++;
+    else if (c === '}' || c === ']') {
+      if (this.depth === 0) return 'before';
+      this.depth--;
+      return this.depth === 0;
+    } else if (this.depth === 0 && (c === ',' || SPACE.test(c))) return 'before';
+    return false;
+  }
+}
+
+type Expected = 'object' | 'key' | 'colon' | 'value' | 'next' | 'done' | 'failed';
+
+export class CallReader {
+  name: string | null = null;
+  private expected: Expected = 'object';
+  private key = '';
+  /** Of the key or value that is being read. */
+  private source = '';
+  private value: ValueEnd | null = null;
+  /** JSON of the arguments that nobody has taken yet. */
+  private pending = '';
+  private sawArguments = false;
+
+  /** `bare`: a name alone is a call, of a tool without arguments. */
+  constructor(private readonly bare: boolean) {}
+
+  get done(): boolean {
+    return this.expected === 'done';
+  }
+
+  /** It is no call. */
+  get failed(): boolean {
+    return this.expected === 'failed';
+  }
+
+  /** Reads until the object ends or fails; returns how many characters it has taken. */
+  push(text: string): number {
+    let taken = 0;
+    while (taken < text.length && !this.done && !this.failed) {
+      if (this.take(text[taken] as string)) taken++;
+    }
+    return taken;
+  }
+
+  /** What is new of the arguments; they wait for the name. */
+  takeArguments(): string {
+    if (this.name === null) return '';
+    const more = this.pending;
+    this.pending = '';
+    return more;
+  }
+
+  /** Whether the character was used; one that ends a number is looked at again. */
+  private take(c: string): boolean {
+    if (this.value !== null) return this.takeOfValue(c);
+    if (SPACE.test(c)) return true;
+    switch (this.expected) {
+      case 'object':
+        this.expected = c === '{' ? 'key' : 'failed';
+        return true;
+      case 'key':
+        if (c === '"') this.begin(c);
+        else this.expected = c === '}' ? this.ended() : 'failed';
+        return true;
+      case 'colon':
+        this.expected = c === ':' ? 'value' : 'failed';
+        return true;
+      case 'value':
+        if (c === ',' || c === '}' || c === ']') this.expected = 'failed';
+        else this.begin(c);
+        return true;
+      default:
+        this.expected = c === ',' ? 'key' : c === '}' ? this.ended() : 'failed';
+        return true;
+    }
+  }
+
+  private begin(c: string): void {
+    this.value = new ValueEnd();
+    this.source = '';
+    this.takeOfValue(c);
+  }
+
+  private takeOfValue(c: string): boolean {
+    const end = (this.value as ValueEnd).take(c);
+    if (end !== 'before') {
+      this.source += c;
+      if (this.streams()) this.pending += c;
+    }
+    if (end !== false) {
+      this.value = null;
+      this.endValue();
+    }
+    return end !== 'before';
+  }
+
+  /** Arguments that are an object pass through as they are. */
+  private streams(): boolean {
+    return this.expected === 'value' && ARGUMENTS.includes(this.key) && this.source.startsWith('{');
+  }
+
+  private endValue(): void {
+    let value: unknown;
+    try {
+      value = JSON.parse(this.source);
+    } catch {
+      this.expected = 'failed';
+      return;
+    }
+    if (this.expected === 'key') {
+      this.key = value as string;
+      this.expected = 'colon';
+      return;
+    }
+    this.expected = 'next';
+    if (this.key === 'name') {
+      if (typeof value === 'string' && value !== '') this.name = value;
+      else this.expected = 'failed';
+    } else if (ARGUMENTS.includes(this.key)) {
+      this.sawArguments = true;
+      if (typeof value === 'string') this.pending += value;
+      else if (value === null) this.pending += '{}';
+      else if (typeof value !== 'object' || Array.isArray(value)) this.expected = 'failed';
+    }
+  }
+
+  private ended(): Expected {
+    if (this.name === null || !(this.sawArguments || this.bare)) return 'failed';
+    if (!this.sawArguments) this.pending += '{}';
+    return 'done';
+  }
+}

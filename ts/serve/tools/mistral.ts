@@ -1,0 +1,107 @@
+// Mistral: [TOOL_CALLS] [{"name": …, "arguments": …}, …], and since its eleventh tokenizer [TOOL_CALLS]name[ARGS]{…}, repeated.
+import { heldBack } from '../text/stop_texts';
+import { BodyParser } from './body_parser';
+import { ValueEnd } from './call_reader';
+import { CallWriter } from './call_writer';
+import type { ParsedText, ToolParser } from './tool_parser';
+
+export const TOOL_CALLS = '[TOOL_CALLS]';
+/** What the tokenizer has special tokens for. */
+export const MISTRAL_TAGS: readonly string[] = [TOOL_CALLS, '[ARGS]', '[CALL_ID]'];
+
+export class MistralParser implements ToolParser {
+  private readonly writer = new CallWriter('nine');
+  private buffer = '';
+  private state: 'text' | 'opened' | 'list' | 'body' | 'name' | 'arguments' = 'text';
+  private body = new BodyParser(this.writer);
+  private value = new ValueEnd();
+
+  push(text: string): ParsedText {
+    this.buffer += text;
+    const out: ParsedText = { text: '', calls: [] };
+    let before = '';
+    do {
+      before = `${this.state}${this.buffer.length}`;
+      this.step(out);
+    } while (before !== `${this.state}${this.buffer.length}`);
+    return out;
+  }
+
+  end(): ParsedText {
+    const opened = this.state === 'opened' || this.state === 'name' ? TOOL_CALLS : '';
+    const text = this.state === 'body' ? this.body.rest() : '';
+    const rest = this.state === 'arguments' || this.state === 'list' ? '' : this.buffer;
+    this.buffer = '';
+    return { text: opened + text + rest, calls: [] };
+  }
+
+  private step(out: ParsedText): void {
+    if (this.state === 'text') this.readText(out);
+    else if (this.state === 'opened') this.readOpening();
+    else if (this.state === 'list') this.readList();
+    else if (this.state === 'body') this.readBody(out);
+    else if (this.state === 'name') this.readName(out);
+    else this.readArguments(out);
+  }
+
+  private readText(out: ParsedText): void {
+    const at = this.buffer.indexOf(TOOL_CALLS);
+    const end = at >= 0 ? at : this.buffer.length - heldBack(this.buffer, TOOL_CALLS);
+    out.text += this.buffer.slice(0, end);
+    this.buffer = this.buffer.slice(at >= 0 ? end + TOOL_CALLS.length : end);
+    if (at >= 0) this.state = 'opened';
+  }
+
+  private readOpening(): void {
+    const rest = this.buffer.trimStart();
+    if (rest === '') return;
+    this.state = rest.startsWith('[') ? 'list' : 'name';
+    this.buffer = rest.startsWith('[') ? rest.slice(1) : rest;
+  }
+
+  private readList(): void {
+    const rest = this.buffer.replace(/^[\s,]+/, '');
+    if (rest.startsWith('{')) {
+      this.body = new BodyParser(this.writer);
+      this.state = 'body';
+      this.buffer = rest;
+    } else if (rest !== '') {
+      this.state = 'text';
+      this.buffer = rest.startsWith(']') ? rest.slice(1) : rest;
+    }
+  }
+
+  private readBody(out: ParsedText): void {
+    this.buffer = this.body.push(this.buffer, out.calls);
+    if (this.body.done) this.state = 'list';
+    if (!this.body.failed) return;
+    const raw = this.body.rest();
+    if (raw !== '') out.text += `${TOOL_CALLS}[${raw}`;
+    this.state = 'text';
+  }
+
+  private readName(out: ParsedText): void {
+    const at = this.buffer.indexOf('{');
+    if (at < 0) return;
+    const name = (this.buffer.slice(0, at).split(/\[(?:ARGS|CALL_ID)\]/)[0] as string).trim();
+    if (/^[\w.-]{1,256}$/.test(name)) {
+      out.calls.push(this.writer.begin(name));
+      this.value = new ValueEnd();
+      this.state = 'arguments';
+      this.buffer = this.buffer.slice(at);
+    } else {
+      out.text += TOOL_CALLS;
+      this.state = 'text';
+    }
+  }
+
+  private readArguments(out: ParsedText): void {
+    let taken = 0;
+    let ended = false;
+    while (taken < this.buffer.length && !ended)
+      ended = this.value.take(this.buffer[taken++] as string) !== false;
+    out.calls.push(...this.writer.more(this.buffer.slice(0, taken)));
+    this.buffer = this.buffer.slice(taken);
+    if (ended) this.state = 'text';
+  }
+}
