@@ -21,17 +21,21 @@ export async function writeEvents(
     if (response.destroyed) return;
     const name = event === undefined ? '' : `event: ${event}\n`;
     if (response.write(`${name}data: ${data}\n\n`)) continue;
-    if (!(await drained(response, stallMs))) return;
+    if (!(await taken(response, 'drain', stallMs))) return;
   }
   response.end();
 }
 
-/** False when the reader is gone. */
-function drained(response: ServerResponse, stallMs: number): Promise<boolean> {
+/** Resolves when the reader has taken what was written (drain) or everything (finish); false: it is gone, or was given up. */
+export function taken(
+  response: ServerResponse,
+  event: 'drain' | 'finish',
+  stallMs: number,
+): Promise<boolean> {
   return new Promise((resolve) => {
     const end = (): void => {
       clearTimeout(timer);
-      response.off('drain', end);
+      response.off(event, end);
       response.off('close', end);
       resolve(!response.destroyed);
     };
@@ -39,9 +43,9 @@ function drained(response: ServerResponse, stallMs: number): Promise<boolean> {
       response.destroy();
       end();
     }, stallMs);
-    response.on('drain', end);
+    response.on(event, end);
     response.on('close', end);
-    // It may have gone before anybody listened.
-    if (response.destroyed) end();
+    // It may have happened before anybody listened.
+    if (response.destroyed || (event === 'finish' && response.writableFinished)) end();
   });
 }

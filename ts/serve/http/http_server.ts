@@ -6,7 +6,7 @@ import { TroupeError } from '../../errors';
 import type { Answer } from '../answer';
 import { ApiError, apiErrorOf } from '../api_error';
 import { readBody } from './body';
-import { writeEvents } from './event_stream';
+import { taken, writeEvents } from './event_stream';
 
 /** What a route is given; `signal` aborts when nobody waits for the answer. */
 export interface RouteRequest {
@@ -80,24 +80,25 @@ export class HttpServer {
     });
   }
 
-  /** Requests that are being answered. */
-  get active(): number {
-    return this.running.size;
-  }
-
   /** Takes nothing new, waits for what runs, and ends what is left after the time for it. */
   async close(): Promise<void> {
     this.closing = true;
     const closed = new Promise<void>((resolve) => {
       this.server.close(() => resolve());
     });
-    this.server.closeIdleConnections();
+    this.closeIdle();
     const late = setTimeout(() => {
       for (const controller of this.running) controller.abort();
       this.server.closeAllConnections();
     }, this.options.graceMs);
     await closed;
     clearTimeout(late);
+  }
+
+  /** Clients keep connections that nothing runs on any more, or open some ahead. */
+  private closeIdle(): void {
+    if (this.running.size === 0) this.server.closeAllConnections();
+    else this.server.closeIdleConnections();
   }
 
   private async serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
@@ -121,8 +122,10 @@ export class HttpServer {
     } catch (error) {
       this.refuse(response, route, apiErrorOf(error));
     } finally {
+      await taken(response, 'finish', this.options.stallMs);
       this.running.delete(controller);
       controller.abort();
+      if (this.closing) this.closeIdle();
       const seconds = (performance.now() - started) / 1000;
       this.options.onDone?.({ path: route?.path ?? 'other', status: response.statusCode, seconds, streamed });
     }

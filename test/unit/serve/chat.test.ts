@@ -1,0 +1,301 @@
+import { events, type Json, post, type Served, served } from './served';
+
+const chat = '/v1/chat/completions';
+const hello = [{ role: 'user', content: 'hello' }];
+const opened: Served[] = [];
+const serve = async (...args: Parameters<typeof served>): Promise<Served> => {
+  const one = await served(...args);
+  opened.push(one);
+  return one;
+};
+afterEach(async () => {
+  for (const one of opened.splice(0)) await one.close();
+});
+
+test('a chat completion has the text, the reason of its end and the counts', async () => {
+  const s = await serve(() => 'hi \u{1f44d}');
+  const { status, text } = await post(s.url, chat, {
+    model: 'tiny',
+    messages: hello,
+    temperature: 0.5,
+    seed: 7,
+    top_k: 3,
+  });
+  expect(status).toBe(200);
+  expect(JSON.parse(text)).toEqual({
+    id: expect.stringMatching(/^chatcmpl-/),
+    object: 'chat.completion',
+    created: expect.any(Number),
+    model: 'tiny',
+    choices: [
+      {
+        index: 0,
+        message: { role: 'assistant', content: 'hi \u{1f44d}', refusal: null },
+        logprobs: null,
+        finish_reason: 'stop',
+      },
+    ],
+    usage: {
+      prompt_tokens: 22,
+      completion_tokens: 8,
+      total_tokens: 30,
+      prompt_tokens_details: { cached_tokens: 4 },
+    },
+  });
+  expect(s.prompt(0)).toBe('<user>hello<assistant>');
+  expect(s.engine.requests[0]?.sampling).toEqual({
+    temperature: 0.5,
+    topK: 3,
+    seed: 7n,
+    maxNewTokens: 4096 - 22,
+  });
+});
+
+test('a stream gives the same text piece by piece, and its usage when it is asked for', async () => {
+  const s = await serve(() => 'hi \u{1f44d}');
+  const { text, headers } = await post(s.url, chat, {
+    messages: hello,
+    stream: true,
+    stream_options: { include_usage: true },
+  });
+  expect(headers.get('content-type')).toBe('text/event-stream; charset=utf-8');
+  const all = events(text);
+  const choices = all.filter((one) => one.choices.length > 0).map((one) => one.choices[0]);
+  expect(choices.map(({ delta }) => delta)).toEqual([
+    { role: 'assistant', content: '' },
+    { content: 'h' },
+    { content: 'i' },
+    { content: ' ' },
+    { content: '\u{1f44d}' },
+    {},
+  ]);
+  expect(choices.map(({ finish_reason }) => finish_reason)).toEqual([null, null, null, null, null, 'stop']);
+  expect(all.at(-1)).toMatchObject({ choices: [], usage: { prompt_tokens: 22, completion_tokens: 8 } });
+  expect(all.every((one) => one.object === 'chat.completion.chunk' && one.id === all[0].id)).toBe(true);
+});
+
+test('several choices differ in their seeds and come together', async () => {
+  const s = await serve((_, i) => 'abc'.slice(i));
+  const { text } = await post(s.url, chat, { messages: hello, n: 3, seed: 5, stream: true });
+  const parts: string[] = ['', '', ''];
+  for (const { choices } of events(text)) parts[choices[0].index] += choices[0].delta.content ?? '';
+  expect(parts).toEqual(['abc', 'bc', 'c']);
+  const seeds = s.engine.requests.map(({ sampling }) => sampling.seed);
+  expect([seeds[0], new Set(seeds).size]).toEqual([5n, 3]);
+});
+
+test.each([false, true])('stop texts end a response before they are seen (stream: %s)', async (stream) => {
+  const s = await serve(() => 'one\n\ntwo', { script: { span: 2 } });
+  const { text } = await post(s.url, chat, {
+    messages: hello,
+    stop: ['\n\n', 'zzz'],
+    stream,
+    return_token_ids: true,
+  });
+  const all: Json[] = stream ? events(text) : [JSON.parse(text)];
+  const content = all.map(({ choices: [c] }) => (c.delta ?? c.message).content ?? '').join('');
+  expect([content, all.at(-1).choices[0].finish_reason]).toEqual(['one', 'stop']);
+  // The token that completes the text is the last one that counts.
+  expect(all.flatMap(({ choices: [c] }) => c.token_ids ?? [])).toEqual([...Buffer.from('one\n\n')]);
+  expect(all[0].prompt_token_ids).toEqual([...Buffer.from('<user>hello<assistant>')]);
+});
+
+test('the length that was asked for ends a response', async () => {
+  const s = await serve(() => 'a long answer');
+  const { text } = await post(s.url, chat, { messages: hello, max_completion_tokens: 6 });
+  expect(JSON.parse(text).choices[0]).toMatchObject({
+    message: { content: 'a long' },
+    finish_reason: 'length',
+  });
+});
+
+test.each([false, true])('log-probs have an entry per token (stream: %s)', async (stream) => {
+  const s = await serve(() => '\u00e9!');
+  const { text } = await post(s.url, chat, { messages: hello, logprobs: true, top_logprobs: 2, stream });
+  const all: Json[] = stream ? events(text) : [JSON.parse(text)];
+  const content = all.flatMap(({ choices: [c] }) => c.logprobs?.content ?? []);
+  expect(content).toHaveLength(4);
+  expect(content.map(({ bytes }: Json) => bytes).slice(0, 3)).toEqual([[0xc3], [0xa9], [0x21]]);
+  expect(content[2]).toEqual({
+    token: '!',
+    logprob: expect.closeTo(-((0x21 % 7) + 2 / 128) / 4, 6),
+    bytes: [0x21],
+    top_logprobs: [expect.objectContaining({ token: '!' }), expect.objectContaining({ token: '"' })],
+  });
+});
+
+const tools = [{ type: 'function', function: { name: 'add', parameters: { type: 'object' } } }];
+const CALL = 'Hm.<tool_call>\n{"name": "add", "arguments": {"x": 1}}\n</tool_call>';
+
+test.each([false, true])('calls of tools are read out of the text (stream: %s)', async (stream) => {
+  const s = await serve(() => CALL, { family: 'hermes' });
+  const { text } = await post(s.url, chat, { messages: hello, tools, stream });
+  expect(s.prompt(0)).toBe('[add]<user>hello<assistant>');
+  if (!stream) {
+    expect(JSON.parse(text).choices[0]).toMatchObject({
+      message: {
+        content: 'Hm.',
+        tool_calls: [
+          {
+            id: expect.stringMatching(/^call_/),
+            type: 'function',
+            function: { name: 'add', arguments: '{"x": 1}' },
+          },
+        ],
+      },
+      finish_reason: 'tool_calls',
+    });
+    return;
+  }
+  const deltas = events(text).flatMap(({ choices: [c] }) => c.delta.tool_calls ?? []);
+  expect(deltas[0]).toEqual({
+    index: 0,
+    id: expect.stringMatching(/^call_/),
+    type: 'function',
+    function: { name: 'add', arguments: '' },
+  });
+  expect(deltas.map((d: Json) => d.function.arguments).join('')).toBe('{"x": 1}');
+  expect(events(text).at(-1).choices[0].finish_reason).toBe('tool_calls');
+});
+
+test('without tools, or with none chosen, a call is text', async () => {
+  const s = await serve(() => CALL, { family: 'hermes' });
+  for (const body of [{}, { tools, tool_choice: 'none' }]) {
+    const { text } = await post(s.url, chat, { messages: hello, ...body });
+    expect(JSON.parse(text).choices[0]).toMatchObject({ message: { content: CALL }, finish_reason: 'stop' });
+  }
+});
+
+test('earlier calls and their results reach the template', async () => {
+  const s = await serve(() => 'ok');
+  const call = { id: 'c1', type: 'function', function: { name: 'add', arguments: '{"x": 1}' } };
+  const messages = [
+    { role: 'developer', content: 'be brief' },
+    {
+      role: 'user',
+      content: [
+        { type: 'text', text: 'what ' },
+        { type: 'text', text: 'is it' },
+      ],
+    },
+    { role: 'assistant', content: null, tool_calls: [call] },
+    { role: 'tool', tool_call_id: 'c1', content: '2' },
+  ];
+  await post(s.url, chat, { messages });
+  expect(s.prompt(0)).toBe('<system>be brief<user>what is it<assistant>(add 1)<tool>2<assistant>');
+});
+
+test('a schema, or a tool that must be called, becomes a grammar', async () => {
+  const s = await serve(() => '{}', { family: 'hermes', grammars: true });
+  const schema = { type: 'object', properties: { a: { type: 'integer' } } };
+  const format = { type: 'json_schema', json_schema: { name: 'x', schema, strict: true } };
+  await post(s.url, chat, { messages: hello, response_format: format });
+  await post(s.url, chat, { messages: hello, response_format: { type: 'json_object' } });
+  await post(s.url, chat, {
+    messages: hello,
+    tools,
+    tool_choice: { type: 'function', function: { name: 'add' } },
+  });
+  expect(s.engine.requests.map(({ grammar }) => grammar)).toEqual([
+    { kind: 'json-schema', schema: JSON.stringify(schema) },
+    { kind: 'json-schema', schema: '{"type":"object"}' },
+    { kind: 'structural-tag', tag: expect.stringContaining('{\\"name\\": \\"add\\", \\"arguments\\": ') },
+  ]);
+});
+
+test('hooks decide on ids and keep what came out', async () => {
+  const s = await serve(() => 'ok');
+  const { answerChat } = await import('../../../ts/serve/openai/chat');
+  const records: unknown[] = [];
+  const answer = await answerChat(
+    s.model,
+    { messages: hello, temperature: 2 },
+    new AbortController().signal,
+    {
+      promptIds: ({ messages }) => Buffer.from(`ids of ${messages.length}`),
+      sampling: (asked) => ({ ...asked, temperature: 1 }),
+      request: { session: 'agent' },
+      onRecord: (record, choice) => records.push([choice, record]),
+    },
+  );
+  expect(answer).toMatchObject({ body: { choices: [{ message: { content: 'ok' } }] } });
+  expect(s.engine.requests[0]).toMatchObject({ session: 'agent', sampling: { temperature: 1 } });
+  expect(records).toEqual([
+    [
+      0,
+      expect.objectContaining({
+        promptIds: Buffer.from('ids of 1'),
+        tokens: Int32Array.from([...Buffer.from('ok'), 256]),
+        versions: [{ version: 3, start: 0, end: 3 }],
+        finish: 'stop',
+      }),
+    ],
+  ]);
+});
+
+const REFUSED: [string, Json, number, string | null, RegExp][] = [
+  ['no messages', { messages: [] }, 400, 'messages', /messages/],
+  ['no such field', { messages: hello, temprature: 1 }, 400, 'temprature', /did you mean temperature/],
+  ['a wrong type', { messages: hello, temperature: 'warm' }, 400, 'temperature', /number/],
+  ['out of range', { messages: hello, top_p: 2 }, 400, 'top_p', /<=1/],
+  [
+    'a wrong part of a message',
+    { messages: [{ role: 'user', content: [{ type: 'image_url' }] }] },
+    400,
+    'messages.0.content.0.type',
+    /text only/,
+  ],
+  ['a role that is none', { messages: [{ role: 'cat', content: '' }] }, 400, 'messages.0.role', /role/],
+  ['tools without a family', { messages: hello, tools }, 400, 'tools', /knows no tools/],
+  ['a choice without tools', { messages: hello, tool_choice: 'required' }, 400, 'tool_choice', /no tools/],
+  [
+    'a grammar that the engine has not',
+    { messages: hello, response_format: { type: 'json_object' } },
+    400,
+    'response_format',
+    /grammar/,
+  ],
+  ['top_logprobs alone', { messages: hello, top_logprobs: 2 }, 400, 'top_logprobs', /logprobs: true/],
+  ['another model', { messages: hello, model: 'gpt-9' }, 404, 'model', /only "tiny"/],
+  [
+    'too long a response',
+    { messages: hello, max_tokens: 5000 },
+    400,
+    'max_tokens',
+    /maximum context length is 4096/,
+  ],
+  ['a body that is no object', [], 400, null, /object/],
+];
+
+test.each(REFUSED)('%s is refused', async (_, body, expected, param, message) => {
+  const s = await serve(() => '');
+  const { status, text } = await post(s.url, chat, body);
+  expect([status, JSON.parse(text).error.param]).toEqual([expected, param]);
+  expect(JSON.parse(text).error.message).toMatch(message);
+  expect(s.engine.requests).toHaveLength(0);
+});
+
+test('completions take text and ids, several at a time', async () => {
+  const s = await serve((prompt) => `${prompt}!`);
+  const { text } = await post(s.url, '/v1/completions', { prompt: ['ab', 'c'], max_tokens: 9, logprobs: 1 });
+  const { choices, usage } = JSON.parse(text);
+  expect(choices.map((c: Json) => [c.index, c.text, c.finish_reason])).toEqual([
+    [0, 'ab!', 'stop'],
+    [1, 'c!', 'stop'],
+  ]);
+  expect(choices[0].logprobs).toMatchObject({
+    tokens: ['a', 'b', '!', '<|im_end|>'],
+    text_offset: [0, 1, 2, 3],
+  });
+  expect([usage.prompt_tokens, usage.completion_tokens]).toEqual([3, 7]);
+  const streamed = await post(s.url, '/v1/completions', {
+    prompt: [97, 98],
+    stream: true,
+    return_token_ids: true,
+  });
+  const parts = events(streamed.text).map(({ choices: [c] }) => c);
+  expect(parts.map(({ text: part }) => part).join('')).toBe('ab!');
+  expect(parts.flatMap(({ token_ids }) => token_ids ?? [])).toEqual([97, 98, 33, 256]);
+  const wrong = await post(s.url, '/v1/completions', { prompt: 'a', echo: true });
+  expect([wrong.status, JSON.parse(wrong.text).error.param]).toEqual([400, 'echo']);
+});

@@ -1,0 +1,192 @@
+import { connect, type Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { ModelServer } from '../../../ts/serve/model_server';
+import { post, type Served, served } from './served';
+
+const chat = '/v1/chat/completions';
+const ask = { messages: [{ role: 'user', content: 'go' }] };
+const opened: Served[] = [];
+const serve = async (...args: Parameters<typeof served>): Promise<Served> => {
+  const one = await served(...args);
+  opened.push(one);
+  return one;
+};
+afterEach(async () => {
+  for (const one of opened.splice(0)) await one.close();
+});
+
+async function until(what: () => boolean): Promise<void> {
+  for (let i = 0; i < 500 && !what(); i++) await sleep(10);
+  expect(what()).toBe(true);
+}
+
+test('only those with a key are let in', async () => {
+  const s = await serve(() => 'yes', { server: { apiKeys: ['secret', 'other'] } });
+  const status = async (headers: Record<string, string>): Promise<number> =>
+    (await post(s.url, chat, ask, headers)).status;
+  expect(await status({})).toBe(401);
+  expect(await status({ authorization: 'Bearer secre' })).toBe(401);
+  expect(await status({ authorization: 'Bearer secret' })).toBe(200);
+  expect(await status({ 'x-api-key': 'other' })).toBe(200);
+  const { text } = await post(s.url, chat, ask, { authorization: 'Bearer wrong' });
+  expect(JSON.parse(text).error).toMatchObject({ type: 'authentication_error', code: 'invalid_api_key' });
+  expect((await fetch(`${s.url}/v1/models`)).status).toBe(401);
+  expect((await fetch(`${s.url}/nothing`)).status).toBe(401);
+  expect((await fetch(`${s.url}/health`)).status).toBe(200);
+});
+
+test('models, health, metrics, and what is not there', async () => {
+  const s = await serve(() => 'four');
+  await post(s.url, chat, ask);
+  const get = async (path: string) => {
+    const response = await fetch(s.url + path);
+    return { status: response.status, text: await response.text() };
+  };
+  expect(JSON.parse((await get('/v1/models')).text).data).toEqual([
+    { id: 'tiny', object: 'model', created: 1, owned_by: 'troupe', max_model_len: 4096 },
+  ]);
+  expect((await get('/v1/models/tiny')).status).toBe(200);
+  expect((await get('/v1/models/%zz')).status).toBe(404);
+  expect(JSON.parse((await get('/health')).text)).toEqual({ status: 'ok', weight_version: 3 });
+  const metrics = (await get('/metrics')).text;
+  expect(metrics).toMatch(/^troupe_serve_tokens_total\{kind="response"\} 5$/m);
+  expect(metrics).toMatch(/^troupe_serve_requests_total\{path="\/v1\/chat\/completions",status="200"\} 1$/m);
+  expect(metrics).toMatch(/^troupe_serve_cache_positions_used 16$/m);
+  expect((await get('/v1/nothing')).status).toBe(404);
+  expect((await get(chat)).status).toBe(405);
+});
+
+test('bodies are bounded and must be JSON', async () => {
+  const s = await serve(() => '', { server: { maxBodyBytes: 1000 } });
+  const large = await post(s.url, chat, { messages: [{ role: 'user', content: 'x'.repeat(1000) }] });
+  expect([large.status, JSON.parse(large.text).error.code]).toEqual([413, 'request_too_large']);
+  expect((await post(s.url, chat, '{"messages":')).status).toBe(400);
+  expect((await post(s.url, chat, '['.repeat(400) + ']'.repeat(400))).status).toBe(400);
+  const chunked = await fetch(s.url + chat, {
+    method: 'POST',
+    body: new ReadableStream({
+      pull: (controller) => controller.enqueue(new Uint8Array(400)),
+    }),
+    duplex: 'half',
+  } as RequestInit).then(
+    (response) => response.status,
+    // The server does not read on, so that sending fails before the answer is read.
+    () => 413,
+  );
+  expect(chunked).toBe(413);
+});
+
+test('more requests than there may be are told to come again', async () => {
+  let release = (): void => undefined;
+  const held = new Promise<void>((resolve) => {
+    release = resolve;
+  });
+  const s = await serve(() => 'x', { server: { maxRequests: 2 }, script: { pace: () => held } });
+  const running = [post(s.url, chat, ask), post(s.url, chat, ask)];
+  await until(() => s.engine.running === 2);
+  const third = await post(s.url, chat, ask);
+  expect([third.status, third.headers.get('retry-after')]).toEqual([429, '1']);
+  release();
+  expect((await Promise.all(running)).map(({ status }) => status)).toEqual([200, 200]);
+});
+
+test('a reader that goes takes its request with it', async () => {
+  const s = await serve(() => 'x'.repeat(3000), { script: { pace: () => sleep(5) } });
+  const controller = new AbortController();
+  const body = JSON.stringify({ ...ask, stream: true });
+  const response = await fetch(s.url + chat, { method: 'POST', body, signal: controller.signal });
+  await response.body?.getReader().read();
+  controller.abort();
+  await until(() => s.engine.aborted === 1);
+  // One that does not stream, too.
+  const silent = new AbortController();
+  const waiting = fetch(s.url + chat, { method: 'POST', body: JSON.stringify(ask), signal: silent.signal });
+  await until(() => s.engine.running === 1);
+  silent.abort();
+  await expect(waiting).rejects.toThrow();
+  await until(() => s.engine.aborted === 2 && s.engine.running === 0);
+});
+
+/** Asks for a stream and reads nothing of it. */
+function readNothing(url: string): Promise<Socket> {
+  const { hostname, port } = new URL(url);
+  const body = JSON.stringify({ ...ask, stream: true, n: 8, logprobs: true, top_logprobs: 20 });
+  return new Promise((resolve) => {
+    const socket = connect(Number(port), hostname, () => {
+      socket.pause();
+      socket.write(`POST ${chat} HTTP/1.1\r\nhost: x\r\ncontent-length: ${body.length}\r\n\r\n${body}`, () =>
+        resolve(socket),
+      );
+    });
+    socket.on('error', () => undefined);
+  });
+}
+
+test('a reader that reads nothing stops nobody, and is given up', async () => {
+  const s = await serve((_, i) => (i < 8 ? 'x'.repeat(3500) : 'quick'), { server: { stallMs: 500 } });
+  const socket = await readNothing(s.url);
+  await until(() => s.engine.requests.length === 8);
+  for (let i = 0; i < 5; i++)
+    expect((await post(s.url, chat, { ...ask, stream: true })).text).toContain('[DONE]');
+  const requests = async (): Promise<number> => {
+    const metrics = await (await fetch(`${s.url}/metrics`)).text();
+    return Number(/^troupe_serve_requests_total\{.*completions.*\} (\d+)$/m.exec(metrics)?.[1]);
+  };
+  for (let i = 0; i < 600 && (await requests()) < 6; i++) await sleep(100);
+  const gone = new Promise((resolve) => socket.once('close', resolve));
+  socket.resume();
+  await gone;
+  // Not all of it, which would be 38 MB.
+  expect(socket.bytesRead).toBeLessThan(20_000_000);
+});
+
+test('an engine that fails in the middle of a stream is heard of', async () => {
+  let steps = 0;
+  const s = await serve(() => 'abcdef', {
+    script: {
+      pace: async () => {
+        if (++steps === 3) throw new Error('the worker died');
+      },
+    },
+  });
+  const { text } = await post(s.url, chat, { ...ask, stream: true });
+  expect(text).toMatch(/"error":\{"message":"the worker died","type":"server_error"/);
+  expect(text.endsWith('data: [DONE]\n\n')).toBe(true);
+  steps = 2;
+  const whole = await post(s.url, chat, ask);
+  expect([whole.status, JSON.parse(whole.text).error.message]).toEqual([500, 'the worker died']);
+});
+
+test('what runs when a server closes may end, but not for ever', async () => {
+  const s = await served(() => 'ab', { script: { pace: () => sleep(60) } });
+  const running = post(s.url, chat, ask);
+  await until(() => s.engine.running === 1);
+  await s.close();
+  expect((await running).status).toBe(200);
+
+  const slow = await served(() => 'abc', {
+    script: { pace: () => new Promise(() => undefined) },
+    server: { graceMs: 50 },
+  });
+  const lost = post(slow.url, chat, ask).catch(() => 'closed');
+  await until(() => slow.engine.running === 1);
+  const before = Date.now();
+  await slow.close();
+  expect(await lost).toBe('closed');
+  expect(Date.now() - before).toBeLessThan(10_000);
+});
+
+test('a port that is taken is an error that says so', async () => {
+  const s = await serve(() => '');
+  const port = Number(new URL(s.url).port);
+  const second = new ModelServer(s.model, {
+    host: '127.0.0.1',
+    port,
+    apiKeys: [],
+    maxBodyBytes: 1,
+    maxRequests: 1,
+    stallMs: 1,
+    graceMs: 1,
+  });
+  await expect(second.listen()).rejects.toThrow(`[serve] port ${port} on 127.0.0.1 is in use`);
+});

@@ -1,0 +1,104 @@
+// A server over an engine whose answers are given, with a byte tokenizer whose template shows what it was given.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { TokenBytes } from '../../../ts/data/token_bytes';
+import { Tokenizer } from '../../../ts/data/tokenizer';
+import { ModelServer, type ModelServerOptions } from '../../../ts/serve/model_server';
+import type { ServedModel } from '../../../ts/serve/served_model';
+import { type FamilyName, toolFamily } from '../../../ts/serve/tools/families';
+import { type PacedEngine, pacedEngine, type Script } from '../../helpers/paced_engine';
+
+export const END = 256;
+
+export const TEMPLATE =
+  '{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}' +
+  '{% for m in messages %}<{{ m.role }}>{{ m.content }}' +
+  '{% for c in m.tool_calls or [] %}({{ c.function.name }} {{ c.function.arguments.x }}){% endfor %}{% endfor %}' +
+  '{% if add_generation_prompt %}<assistant>{% endif %}';
+
+export interface Served {
+  url: string;
+  engine: PacedEngine;
+  model: ServedModel;
+  server: ModelServer;
+  /** The prompt of a request as text. */
+  prompt(index: number): string;
+  close(): Promise<void>;
+}
+
+/** `says`: the response to a prompt. */
+export async function served(
+  says: (prompt: string, index: number) => string | ArrayLike<number>,
+  o: {
+    family?: FamilyName;
+    grammars?: boolean;
+    server?: Partial<ModelServerOptions>;
+    script?: Partial<Script>;
+  } = {},
+): Promise<Served> {
+  const directory = mkdtempSync(join(tmpdir(), 'troupe-serve-'));
+  const module = '../../../bench/byte_tokenizer.mjs';
+  (await import(module)).writeByteTokenizer(directory);
+  const tokenizer = Tokenizer.load(directory, { chatTemplate: TEMPLATE });
+  const text = (ids: ArrayLike<number>): string => tokenizer.decode(ids, { skipSpecialTokens: false });
+  const engine = pacedEngine({
+    answer: (request) => {
+      const answer = says(text(request.promptIds), engine.requests.length - 1);
+      return typeof answer === 'string' ? [...tokenizer.encode(answer), END] : answer;
+    },
+    stopTokenIds: [END],
+    ...o.script,
+  });
+  const model: ServedModel = {
+    name: 'tiny',
+    created: 1,
+    engine,
+    eosTokenIds: [END],
+    tokenizer,
+    bytes: new TokenBytes(tokenizer),
+    family: o.family === undefined ? null : toolFamily(o.family),
+    grammars: o.grammars ?? false,
+  };
+  const server = new ModelServer(model, {
+    host: '127.0.0.1',
+    port: 0,
+    apiKeys: [],
+    maxBodyBytes: 100_000,
+    maxRequests: 1000,
+    stallMs: 60_000,
+    graceMs: 5_000,
+    ...o.server,
+  });
+  return {
+    url: await server.listen(),
+    engine,
+    model,
+    server,
+    prompt: (index) => text(engine.requests[index]?.promptIds ?? []),
+    close: async () => {
+      await server.close();
+      rmSync(directory, { recursive: true, force: true });
+    },
+  };
+}
+
+export async function post(url: string, path: string, body: unknown, headers: Record<string, string> = {}) {
+  const response = await fetch(url + path, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', ...headers },
+    body: typeof body === 'string' ? body : JSON.stringify(body),
+  });
+  const text = await response.text();
+  return { status: response.status, text, headers: response.headers };
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: answers are looked at field by field.
+export type Json = any;
+
+/** The events of a stream, without its end. */
+export function events(text: string): Json[] {
+  const lines = text.split('\n\n').filter((line) => line !== '');
+  expect(lines.at(-1)).toBe('data: [DONE]');
+  return lines.slice(0, -1).map((line) => JSON.parse(line.slice('data: '.length)));
+}
