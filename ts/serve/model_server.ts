@@ -1,14 +1,14 @@
 // A model behind the OpenAI API: its routes, health and metrics.
 import { packageVersion } from '../install/package_root';
-import type { Dialect } from './answer';
-import { ApiError } from './api_error';
+import type { Dialect } from './call/answer';
+import { ApiError } from './call/api_error';
+import type { ServedModel } from './call/served_model';
 import { type HttpOptions, HttpServer, type Route } from './http/http_server';
 import { answerChat } from './openai/chat';
 import { answerCompletions } from './openai/completions';
 import { parseJson } from './openai/fields';
 import { errorBody } from './openai/usage';
 import { ServeMetrics } from './serve_metrics';
-import type { ServedModel } from './served_model';
 
 export type ModelServerOptions = Omit<HttpOptions, 'onDone'>;
 

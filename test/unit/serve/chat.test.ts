@@ -1,3 +1,4 @@
+import { answerChat } from '../../../ts/serve/openai/chat';
 import { events, type Json, post, type Served, served } from './served';
 
 const chat = '/v1/chat/completions';
@@ -205,7 +206,6 @@ test('a schema, or a tool that must be called, becomes a grammar', async () => {
 
 test('hooks decide on ids and keep what came out', async () => {
   const s = await serve(() => 'ok');
-  const { answerChat } = await import('../../../ts/serve/openai/chat');
   const records: unknown[] = [];
   const answer = await answerChat(
     s.model,

@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { TokenBytes } from '../../../ts/data/token_bytes';
 import { Tokenizer } from '../../../ts/data/tokenizer';
+import type { ServedModel } from '../../../ts/serve/call/served_model';
 import { ModelServer, type ModelServerOptions } from '../../../ts/serve/model_server';
-import type { ServedModel } from '../../../ts/serve/served_model';
 import { type FamilyName, toolFamily } from '../../../ts/serve/tools/families';
 import { type PacedEngine, pacedEngine, type Script } from '../../helpers/paced_engine';
 

@@ -1,6 +1,6 @@
 // The body of a request as text, up to a size.
 import type { IncomingMessage } from 'node:http';
-import { ApiError } from '../api_error';
+import { ApiError } from '../call/api_error';
 
 /** @throws ApiError 413 when it is larger, 400 when it is not UTF-8 */
 export async function readBody(request: IncomingMessage, maxBytes: number): Promise<string> {

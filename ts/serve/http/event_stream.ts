@@ -1,6 +1,6 @@
 // Server-sent events to one reader, no faster than it reads.
 import type { ServerResponse } from 'node:http';
-import type { ServerEvent } from '../answer';
+import type { ServerEvent } from '../call/answer';
 
 /**
  * Writes the events until they end or the reader is gone. What the engine makes meanwhile waits as tokens, not as text, so a reader that

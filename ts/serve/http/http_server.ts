@@ -3,8 +3,8 @@ import { createHash, timingSafeEqual } from 'node:crypto';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { TroupeError } from '../../errors';
-import type { Answer } from '../answer';
-import { ApiError, apiErrorOf } from '../api_error';
+import type { Answer } from '../call/answer';
+import { ApiError, apiErrorOf } from '../call/api_error';
 import { readBody } from './body';
 import { taken, writeEvents } from './event_stream';
 

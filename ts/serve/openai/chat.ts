@@ -1,11 +1,11 @@
 // POST /v1/chat/completions.
 import { randomUUID } from 'node:crypto';
-import type { Dialect, ServerEvent } from '../answer';
-import { apiErrorOf } from '../api_error';
-import { merge, withEnd } from '../merge';
-import type { CallDelta, CallRecord, RunningCall } from '../model_call';
-import type { ServedModel } from '../served_model';
-import { startChat } from '../start_calls';
+import type { Dialect, ServerEvent } from '../call/answer';
+import { apiErrorOf } from '../call/api_error';
+import { merge, withEnd } from '../call/merge';
+import type { CallDelta, CallRecord, RunningCall } from '../call/model_call';
+import type { ServedModel } from '../call/served_model';
+import { startChat } from '../call/start_calls';
 import { type ChatForm, parseChat } from './chat_request';
 import { type TokenLogProbs, tokenLogProbs } from './log_probs';
 import { errorEvent, type Usage, usageOf } from './usage';

@@ -1,12 +1,13 @@
 // The body of a chat completion: its schema, and what it asks of a model.
 import { z } from 'zod';
 import type { ChatMessage } from '../../data/chat_template';
-import type { Grammar, SamplingParams } from '../../rollout/request';
-import { ApiError, badField } from '../api_error';
-import { type Conversation, templateCalls } from '../conversation';
-import type { ServedModel } from '../served_model';
+import { ApiError, badField } from '../call/api_error';
+import type { ChatCall } from '../call/chat_call';
+import { templateCalls } from '../call/conversation';
+import { defined } from '../call/defined';
+import type { ServedModel } from '../call/served_model';
 import type { FunctionTool, ToolFamily } from '../tools/families';
-import { defined, harmlessFields, parseBody, samplingFields, samplingOf, streamFields } from './fields';
+import { harmlessFields, parseBody, samplingFields, samplingOf, streamFields } from './fields';
 import { forcedCalls, jsonGrammar } from './formats';
 
 const MOST_TOP = 20;
@@ -85,23 +86,6 @@ const fields = {
   modalities: z.array(z.literal('text')).nullish(),
 };
 const schema = z.strictObject(fields);
-
-/** What a chat completion asks for, in the terms of every dialect. */
-export interface ChatCall {
-  conversation: Conversation;
-  /** Most tokens of the response; null: what there is room for. */
-  maxTokens: number | null;
-  sampling: Omit<SamplingParams, 'maxNewTokens'>;
-  n: number;
-  seed: number | undefined;
-  stop: string[];
-  grammar: Grammar | null;
-  /** Whose calls are read; null: the response is text. */
-  tools: ToolFamily | null;
-  specialTokens: boolean;
-  priority: number | undefined;
-  cacheSalt: string | undefined;
-}
 
 /** How the answer is written. */
 export interface ChatForm {

@@ -1,14 +1,15 @@
 // POST /v1/completions: text or token ids in, their continuation out.
 import { randomUUID } from 'node:crypto';
 import { z } from 'zod';
-import type { Dialect, ServerEvent } from '../answer';
-import { apiErrorOf, badField } from '../api_error';
-import { merge, withEnd } from '../merge';
-import type { CallDelta, CallRecord, RunningCall } from '../model_call';
-import type { ServedModel } from '../served_model';
-import { startCalls } from '../start_calls';
+import type { Dialect, ServerEvent } from '../call/answer';
+import { apiErrorOf, badField } from '../call/api_error';
+import { defined } from '../call/defined';
+import { merge, withEnd } from '../call/merge';
+import type { CallDelta, CallRecord, RunningCall } from '../call/model_call';
+import type { ServedModel } from '../call/served_model';
+import { startCalls } from '../call/start_calls';
 import { checkName } from './chat_request';
-import { defined, harmlessFields, parseBody, samplingFields, samplingOf, streamFields } from './fields';
+import { harmlessFields, parseBody, samplingFields, samplingOf, streamFields } from './fields';
 import { finite, topOf } from './log_probs';
 import { errorEvent, type Usage, usageOf } from './usage';
 

@@ -4,7 +4,8 @@ import { shapeProblem } from '../../base/json_shape';
 import { MAX_TEMPERATURE } from '../../base/limits';
 import { editDistance } from '../../base/text';
 import type { SamplingParams } from '../../rollout/request';
-import { ApiError, badField } from '../api_error';
+import { ApiError, badField } from '../call/api_error';
+import { defined } from '../call/defined';
 
 const MOST_CHOICES = 128;
 const MOST_STOPS = 16;
@@ -128,15 +129,4 @@ export function samplingOf(
       f.logit_bias && new Map(Object.entries(f.logit_bias).map(([id, bias]) => [Number(id), bias as number])),
     stopTokenIds,
   });
-}
-
-/** Choice 0 has the seed of the request; others have seeds that follow from it. */
-export function choiceSeed(seed: number | undefined, choice: number): bigint | undefined {
-  if (seed === undefined) return undefined;
-  return BigInt.asUintN(64, BigInt(seed) + 0x9e3779b97f4a7c15n * BigInt(choice));
-}
-
-/** Without the keys that are undefined. */
-export function defined<T extends object>(o: T): { [K in keyof T]: Exclude<T[K], undefined> } {
-  return Object.fromEntries(Object.entries(o).filter(([, value]) => value !== undefined)) as never;
 }

@@ -1,7 +1,7 @@
 // Log-probabilities in the forms of the OpenAI API.
 import type { TopLogProb } from '../../rollout/request';
-import type { CallDelta } from '../model_call';
-import type { ServedModel } from '../served_model';
+import type { CallDelta } from '../call/model_call';
+import type { ServedModel } from '../call/served_model';
 
 /** JSON has no infinity; the API's own number for "not at all". */
 const LEAST = -9999;

@@ -1,7 +1,7 @@
 // Counts of tokens, and errors, as the OpenAI API writes them.
-import type { ServerEvent } from '../answer';
-import type { ApiError } from '../api_error';
-import type { CallRecord } from '../model_call';
+import type { ServerEvent } from '../call/answer';
+import type { ApiError } from '../call/api_error';
+import type { CallRecord } from '../call/model_call';
 
 export interface Usage {
   prompt_tokens: number;

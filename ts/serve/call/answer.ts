@@ -1,6 +1,6 @@
 // What a dialect makes of a request: one object, or events as they come.
 
-import type { RolloutRequest, SamplingParams } from '../rollout/request';
+import type { RolloutRequest, SamplingParams } from '../../rollout/request';
 import type { Conversation } from './conversation';
 import type { CallRecord } from './model_call';
 import type { ServedModel } from './served_model';

@@ -1,7 +1,7 @@
 // What a server answers when it does not do what it was asked.
-import { printable } from '../base/printable';
-import { reasonOf } from '../base/text';
-import { TroupeError } from '../errors';
+import { printable } from '../../base/printable';
+import { reasonOf } from '../../base/text';
+import { TroupeError } from '../../errors';
 
 export class ApiError extends Error {
   constructor(

@@ -1,7 +1,7 @@
 // A conversation as chat templates want it, from whichever dialect, and its token ids.
-import type { ChatMessage } from '../data/chat_template';
-import type { Tokenizer } from '../data/tokenizer';
-import type { FunctionTool } from './tools/families';
+import type { ChatMessage } from '../../data/chat_template';
+import type { Tokenizer } from '../../data/tokenizer';
+import type { FunctionTool } from '../tools/families';
 
 export interface Conversation {
   messages: ChatMessage[];

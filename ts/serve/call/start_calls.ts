@@ -1,11 +1,11 @@
 // From what a dialect was asked to running calls: ids, room, seeds.
-import type { SamplingParams } from '../rollout/request';
+import type { SamplingParams } from '../../rollout/request';
 import type { CallHooks } from './answer';
 import { ApiError } from './api_error';
+import type { ChatCall, PlainCall } from './chat_call';
 import { conversationIds } from './conversation';
+import { defined } from './defined';
 import { RunningCall } from './model_call';
-import type { ChatCall } from './openai/chat_request';
-import { choiceSeed, defined } from './openai/fields';
 import type { ServedModel } from './served_model';
 
 export interface StartedCalls {
@@ -13,9 +13,6 @@ export interface StartedCalls {
   /** One per choice. */
   calls: RunningCall[];
 }
-
-/** What completions have in common with chats. */
-export type PlainCall = Omit<ChatCall, 'conversation'> & { promptIds: ArrayLike<number> };
 
 /** @throws ApiError 400 */
 export async function startChat(
@@ -83,4 +80,10 @@ function roomFor({ engine }: ServedModel, promptIds: ArrayLike<number>, asked: n
     );
   }
   return asked ?? room;
+}
+
+/** Choice 0 has the seed of the request; others have seeds that follow from it. */
+function choiceSeed(seed: number | undefined, choice: number): bigint | undefined {
+  if (seed === undefined) return undefined;
+  return BigInt.asUintN(64, BigInt(seed) + 0x9e3779b97f4a7c15n * BigInt(choice));
 }

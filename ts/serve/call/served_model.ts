@@ -1,8 +1,8 @@
 // A model as it is served: its engine, its tokenizer, and how its family writes calls of tools.
-import type { TokenBytes } from '../data/token_bytes';
-import type { Tokenizer } from '../data/tokenizer';
-import type { RolloutEngine } from '../rollout/engine';
-import type { ToolFamily } from './tools/families';
+import type { TokenBytes } from '../../data/token_bytes';
+import type { Tokenizer } from '../../data/tokenizer';
+import type { RolloutEngine } from '../../rollout/engine';
+import type { ToolFamily } from '../tools/families';
 
 export interface ServedModel {
   /** What requests call it. */

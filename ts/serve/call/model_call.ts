@@ -1,17 +1,17 @@
 // One response to token ids, as text and calls of tools that come piece by piece, and as the exact tokens that the engine made.
-import type { RolloutEngine, RolloutHandle } from '../rollout/engine';
+import type { RolloutEngine, RolloutHandle } from '../../rollout/engine';
 import type {
   RolloutRequest,
   RolloutResult,
   SamplingParams,
   TokenSpan,
   TopLogProb,
-} from '../rollout/request';
+} from '../../rollout/request';
+import { StopTexts } from '../text/stop_texts';
+import { TextStream } from '../text/text_stream';
+import type { ToolFamily } from '../tools/families';
+import { CallCollector, type ToolCall, type ToolCallDelta, type ToolParser } from '../tools/tool_parser';
 import type { ServedModel } from './served_model';
-import { StopTexts } from './text/stop_texts';
-import { TextStream } from './text/text_stream';
-import type { ToolFamily } from './tools/families';
-import { CallCollector, type ToolCall, type ToolCallDelta, type ToolParser } from './tools/tool_parser';
 
 /** What a dialect makes of a request of its own. */
 export interface ModelCall {

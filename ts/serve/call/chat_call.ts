@@ -1,0 +1,23 @@
+// What a model is asked for, in the terms of every dialect.
+import type { Grammar, SamplingParams } from '../../rollout/request';
+import type { ToolFamily } from '../tools/families';
+import type { Conversation } from './conversation';
+
+export interface ChatCall {
+  conversation: Conversation;
+  /** Most tokens of the response; null: what there is room for. */
+  maxTokens: number | null;
+  sampling: Omit<SamplingParams, 'maxNewTokens'>;
+  n: number;
+  seed: number | undefined;
+  stop: string[];
+  grammar: Grammar | null;
+  /** Whose calls are read; null: the response is text. */
+  tools: ToolFamily | null;
+  specialTokens: boolean;
+  priority: number | undefined;
+  cacheSalt: string | undefined;
+}
+
+/** What completions have in common with chats. */
+export type PlainCall = Omit<ChatCall, 'conversation'> & { promptIds: ArrayLike<number> };
