@@ -14,6 +14,7 @@ export type ErrorCode =
   | 'WORKER_DIED'
   | 'NATIVE_UNAVAILABLE'
   | 'REWARD_FAILED'
+  | 'AGENT_FAILED'
   | 'SANDBOX_FAILED'
   | 'INTERRUPTED'
   | 'INTERNAL';

@@ -16,6 +16,19 @@ export {
   valueLoss,
 } from './actor/loss_probe';
 export type { PolicyLossOptions, ValueLossOptions } from './actor/update_options';
+export {
+  type Agent,
+  type AgentContext,
+  type AgentResult,
+  type AgentTask,
+  defineAgent,
+} from './agent/define';
+export type { AgentModel, CallOptions, Generated } from './agent/model/agent_model';
+export { defineTool, type Tool, type ToolContext, type ToolDefinition } from './agent/tools/tool';
+export type { ToolAnswer, Toolbox } from './agent/tools/toolbox';
+export type { ModelCall } from './agent/trajectory/model_call';
+export { joinCalls, type Sequence, type Turn } from './agent/trajectory/sequences';
+export type { ToolUse, Trajectory, TurnRecord } from './agent/trajectory/trajectory';
 export type {
   AdvantageConfig,
   AdvantageEstimator,

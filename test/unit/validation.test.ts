@@ -32,7 +32,7 @@ const decoder = { decode: (tokens: ArrayLike<number>) => Array.from(tokens).join
 
 const run = (count: number, size: number) => {
   const config = runConfig('x', [`data.val_batch_size=${size}`]);
-  return validate({ config, engines, decoder, reward }, prompts(count), 3);
+  return validate({ config, engines, decoder, agents: null, reward }, prompts(count), 3);
 };
 
 test('130,000 responses in one batch', async () => {

@@ -11,7 +11,8 @@ import type { LoggedRun, LoggingConfig } from './run';
 import { TensorboardLogger } from './tensorboard_logger';
 import { WandbLogger } from './wandb_logger';
 
-const isTiming = (name: string): boolean => /^(timing_s|timing_per_token_ms|perf)\//.test(name);
+const isTiming = (name: string): boolean =>
+  /^(timing_s|timing_per_token_ms|perf|agent_loop)\/|^tool\/.*\/seconds\//.test(name);
 
 /** All loggers of a run as one. */
 export class Loggers {

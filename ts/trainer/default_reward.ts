@@ -24,8 +24,9 @@ export function defaultReward(config: ResolvedConfig): DefaultReward {
   const runner = codeRunner(config);
   const code = codeReward(runner, { continuous: config.reward.sandbox.continuous });
   const isCode = (source: string): boolean => CODE_SOURCES.includes(source);
+  const kwargs = { ...config.reward.qa_em, ...config.reward.custom_reward_function.reward_kwargs };
   return {
-    reward: (sample) => (isCode(sample.dataSource) ? code(sample) : rewardByDataSource(sample)),
+    reward: (sample) => (isCode(sample.dataSource) ? code(sample) : rewardByDataSource(sample, kwargs)),
     prepare: async (dataSources) => {
       for (const source of dataSources) {
         rewardFunction(source);

@@ -1,4 +1,5 @@
 // From prompts to scored responses: what a training step and a validation have in common.
+import { trajectoryRows } from '../agent/trajectory/trajectory_batch';
 import { Batch } from '../batch/batch';
 import { firstWithPrompt } from '../batch/prompts';
 import type { RewardManager, Rewards } from '../reward/contract/types';
@@ -57,6 +58,8 @@ export interface Scored {
   inputs: string[];
   outputs: string[];
   rewards: Rewards;
+  /** [B] each: what dumps show besides and metrics do not. */
+  notes?: Readonly<Record<string, unknown[]>>;
 }
 
 /**
@@ -98,8 +101,13 @@ export async function scoreResponses(
 }
 
 /** These responses, in this order. */
-export function takeScored({ batch, inputs, outputs, rewards }: Scored, rows: readonly number[]): Scored {
+export function takeScored(
+  { batch, inputs, outputs, rewards, notes }: Scored,
+  rows: readonly number[],
+): Scored {
   const pick = <T>(column: ArrayLike<T>): T[] => rows.map((row) => column[row] as T);
+  const pickAll = (columns: Readonly<Record<string, unknown[]>>): Record<string, unknown[]> =>
+    Object.fromEntries(Object.entries(columns).map(([key, column]) => [key, pick(column)]));
   return {
     batch: batch.take(rows),
     inputs: pick(inputs),
@@ -107,13 +115,15 @@ export function takeScored({ batch, inputs, outputs, rewards }: Scored, rows: re
     rewards: {
       ...rewards,
       scores: Float64Array.from(pick(rewards.scores)),
-      extras: Object.fromEntries(Object.entries(rewards.extras).map(([key, column]) => [key, pick(column)])),
+      extras: pickAll(rewards.extras),
     },
+    ...(notes ? { notes: pickAll(notes) } : {}),
   };
 }
 
 /** One after another; what the reward function returned for some parts only is undefined in the others. */
 export function concatScored(parts: readonly Scored[]): Scored {
+  const noted = Object.keys(parts[0]?.notes ?? {});
   const keys = new Set(parts.flatMap(({ rewards }) => Object.keys(rewards.extras)));
   const column = (key: string): unknown[] =>
     parts.flatMap(({ rewards, batch }) =>
@@ -130,18 +140,30 @@ export function concatScored(parts: readonly Scored[]): Scored {
       extras: Object.fromEntries([...keys].map((key) => [key, column(key)])),
       failures: parts.reduce((sum, { rewards }) => sum + rewards.failures, 0),
     },
+    ...(noted.length > 0
+      ? {
+          notes: Object.fromEntries(
+            noted.map((key) => [key, parts.flatMap(({ notes }) => notes?.[key] ?? [])]),
+          ),
+        }
+      : {}),
   };
 }
 
-/** One line per response for the dumps. */
+/** One line per response, or per trajectory, for the dumps. */
 export function dumpRows(step: number, scored: Scored): DumpRow[] {
-  const groundTruths = scored.batch.get('groundTruth');
-  return scored.inputs.map((input, i) => ({
+  const { batch, inputs, outputs, rewards, notes = {} } = scored;
+  const groundTruths = batch.get('groundTruth');
+  const rows = batch.has('trajectory')
+    ? trajectoryRows(batch).map(({ start }) => start)
+    : Array.from(inputs.keys());
+  const columns = { ...notes, ...rewards.extras };
+  return rows.map((i) => ({
     step,
-    input,
-    output: scored.outputs[i] as string,
+    input: inputs[i] as string,
+    output: outputs[i] as string,
     gts: groundTruths[i],
-    score: scored.rewards.scores[i] as number,
-    ...Object.fromEntries(Object.entries(scored.rewards.extras).map(([key, column]) => [key, column[i]])),
+    score: rewards.scores[i] as number,
+    ...Object.fromEntries(Object.entries(columns).map(([key, column]) => [key, column[i]])),
   }));
 }

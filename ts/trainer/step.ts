@@ -1,5 +1,7 @@
 // One training step, phase by phase. `trainStep` is the recipe; each phase below it is one call to an engine or
 // one pure function.
+import type { Trajectory } from '../agent/trajectory/trajectory';
+import { wholeTrajectories } from '../agent/trajectory/whole';
 import { computeAdvantages, estimatorNeeds } from '../algorithms/advantages';
 import { applyKlPenalty, type KlController } from '../algorithms/kl';
 import { pfPpoResample } from '../algorithms/pf_ppo';
@@ -11,9 +13,11 @@ import type { ResolvedConfig } from '../config/config';
 import { indicesByRank } from '../engine/shards';
 import type { RewardManager } from '../reward/contract/types';
 import { advantageOptions, policyLossOptions, trainSampling } from '../roles/settings';
+import { type AgentRollout, type Collected, collectResponses, scoreTrajectories } from './agent_rollout';
 import { bypassOldLogProbs, correctRollout } from './correction';
 import { type Generation, type Sampled, sampleGroups } from './dynamic_sampling';
 import type { Engines } from './engines';
+import { agentMetrics, agentTimings } from './metrics/agent_metrics';
 import { aggregate } from './metrics/aggregate';
 import { sequenceLengthMetrics, varianceProxyMetrics } from './metrics/batch_metrics';
 import {
@@ -23,6 +27,7 @@ import {
   rewardExtraMetrics,
   rolloutDifference,
 } from './metrics/metrics';
+import { miniBatchUpdate } from './mini_batch_update';
 import { rewardComponents } from './reward_columns';
 import { type Decoder, generateResponses, type Prompt, type Scored, scoreResponses } from './rollout';
 import type { PromptSource } from './training_data';
@@ -35,6 +40,8 @@ export interface StepContext {
   config: ResolvedConfig;
   engines: Engines;
   decoder: Decoder;
+  /** null: prompts are answered once each. */
+  agents: AgentRollout | null;
   reward: RewardManager;
   kl: KlController;
   timer: PhaseTimer;
@@ -47,6 +54,8 @@ export interface StepResult {
   batch: Batch;
   scored: Scored;
   metrics: Metrics;
+  /** Seconds that the phases do not tell. */
+  timings: Metrics;
   /** Of the last prompts that the step took, counted from 0. */
   epoch: number;
   /** Response tokens generated, those of prompts that were left out included. */
@@ -69,9 +78,11 @@ export async function trainStep(
     return timer.time(name, work);
   };
 
-  const sampled = await sample(context, source, step, phase);
+  const trajectories: Trajectory[] = [];
+  const sampled = await sample(context, source, step, phase, trajectories);
   const { scored, prompts } = sampled;
   Object.assign(metrics, sampled.metrics, rewardMetrics(scored));
+  if (context.agents) Object.assign(metrics, agentMetrics(trajectories));
   let batch = scored.batch;
   const { adv_estimator: estimator } = config.algorithm;
   if (estimator === 'remax' || estimatorNeeds(estimator, 'rewardBaselines')) {
@@ -100,11 +111,13 @@ export async function trainStep(
   const limits = { prompt: config.data.max_prompt_length, response: config.data.max_response_length };
   Object.assign(
     metrics,
-    dataMetrics(batch, limits),
+    dataMetrics(wholeTrajectories(batch), limits),
     sequenceLengthMetrics(learnt.sequenceLens, ranks, indicesByRank(learnt, ranks)),
     varianceProxyMetrics(learnt, metrics['actor/grad_norm']),
   );
-  return { batch, scored, metrics, epoch: sampled.epoch, generatedTokens: sampled.generatedTokens };
+  const timings = context.agents ? agentTimings(trajectories) : {};
+  const { epoch, generatedTokens } = sampled;
+  return { batch, scored, metrics, timings, epoch, generatedTokens };
 }
 
 /** One generation batch, or with dynamic sampling as many as it takes. */
@@ -113,13 +126,15 @@ async function sample(
   source: StepPrompts,
   step: number,
   phase: Phase,
+  trajectories: Trajectory[],
 ): Promise<Sampled> {
   const { config, pause } = context;
   const generate = async (index: number): Promise<Generation> => {
     const { prompts, epoch } = await source.next();
-    const batch = await phase('gen', () => rollout(context, prompts, step, index));
+    const collected = await phase('gen', () => rollout(context, prompts, step, index));
     pause();
-    const scored = await phase('reward', () => score(context, batch));
+    const scored = await phase('reward', () => score(context, collected));
+    for (const trajectory of collected.trajectories ?? []) trajectories.push(trajectory);
     pause();
     return { prompts, epoch, scored };
   };
@@ -138,19 +153,27 @@ async function sample(
 }
 
 /** `index`: of the generation batch in the step; the first has the seed that it has without dynamic sampling. */
-function rollout(
-  { config, engines }: StepContext,
+async function rollout(
+  { config, engines, agents }: StepContext,
   prompts: readonly Prompt[],
   step: number,
   index: number,
-): Promise<Batch> {
+): Promise<Collected> {
   const place = index === 0 ? [step] : [step, index];
   const seed = deriveSeed(config.trainer.seed, 'rollout', ...place);
-  return generateResponses(engines.rollout, prompts, { ...trainSampling(config), seed }, place.join('.'));
+  const sampling = { ...trainSampling(config), seed };
+  const uid = place.join('.');
+  if (agents) return await collectResponses(agents, engines.rollout, prompts, sampling, uid, false);
+  return { batch: await generateResponses(engines.rollout, prompts, sampling, uid), trajectories: null };
 }
 
-function score({ engines, decoder, reward }: StepContext, batch: Batch): Promise<Scored> {
-  return scoreResponses(batch, decoder, reward, engines.rewardModel);
+function score(
+  { engines, decoder, reward }: StepContext,
+  { batch, trajectories }: Collected,
+): Promise<Scored> {
+  return trajectories
+    ? scoreTrajectories({ batch, trajectories }, decoder, reward, engines.rewardModel)
+    : scoreResponses(batch, decoder, reward, engines.rewardModel);
 }
 
 function rewardMetrics({ rewards }: Scored): Metrics {
@@ -222,7 +245,9 @@ function advantages({ config, kl }: StepContext, scored: Scored, batch: Batch, m
       { granularity: { rewardComponents: 'sequence' } },
     );
   }
-  return rewarded.with(computeAdvantages(algorithm.adv_estimator, rewarded, advantageOptions(config)));
+  // Estimated over trajectories: one that became several sequences counts once.
+  const whole = wholeTrajectories(rewarded);
+  return rewarded.with(computeAdvantages(algorithm.adv_estimator, whole, advantageOptions(config)));
 }
 
 /** PF-PPO: what critic and actor are updated on. Its random numbers follow from the seed of the run and the step. */
@@ -237,24 +262,28 @@ function resample(config: ResolvedConfig, batch: Batch, step: number, metrics: M
 
 async function updateCritic({ config, engines }: StepContext, batch: Batch, metrics: Metrics): Promise<void> {
   const { critic, actor_rollout_ref } = config;
-  const update = await engines.critic?.updateCritic(batch, {
-    miniBatchSize: critic.ppo_mini_batch_size * actor_rollout_ref.rollout.n,
-    ppoEpochs: critic.ppo_epochs,
+  const { critic: engine } = engines;
+  if (engine === null) return;
+  const miniBatchSize = critic.ppo_mini_batch_size * actor_rollout_ref.rollout.n;
+  const options = {
     clipRangeValue: critic.cliprange_value,
     aggregation: critic.loss_agg_mode,
     ...(critic.loss_scale_factor === null ? {} : { scaleFactor: critic.loss_scale_factor }),
-  });
+  };
+  const update = await miniBatchUpdate(batch, miniBatchSize, critic.ppo_epochs, (part, sizes) =>
+    engine.updateCritic(part, { ...sizes, ...options }),
+  );
   Object.assign(metrics, update);
 }
 
 async function updateActor({ config, engines }: StepContext, batch: Batch, metrics: Metrics): Promise<void> {
   const { actor, rollout: sampling } = config.actor_rollout_ref;
-  const update = await engines.actor.updatePolicy(batch, {
-    miniBatchSize: actor.ppo_mini_batch_size * sampling.n,
-    ppoEpochs: actor.ppo_epochs,
-    temperature: sampling.temperature,
-    loss: policyLossOptions(config),
-  });
+  const { temperature } = sampling;
+  const loss = policyLossOptions(config);
+  const miniBatchSize = actor.ppo_mini_batch_size * sampling.n;
+  const update = await miniBatchUpdate(batch, miniBatchSize, actor.ppo_epochs, (part, sizes) =>
+    engines.actor.updatePolicy(part, { ...sizes, temperature, loss }),
+  );
   // The entropy stays that of the policy that generated, which an entropy bonus would replace by a mean over mini-batches.
   const { 'actor/entropy': entropy } = metrics;
   Object.assign(metrics, update, entropy === undefined ? {} : { 'actor/entropy': entropy });

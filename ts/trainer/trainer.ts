@@ -1,4 +1,6 @@
 import { join } from 'node:path';
+import type { Agent } from '../agent/define';
+import type { Tool } from '../agent/tools/tool';
 import { createKlController, type KlController } from '../algorithms/kl';
 import type { ResolvedConfig } from '../config/config';
 import { needsCritic, needsReference, needsRewardModel } from '../config/derived/roles';
@@ -13,6 +15,8 @@ import { usesLora } from '../roles/lora';
 import type { Checkpoint } from '../run/checkpoint_store';
 import { type RunDirectory, writableDirectory, writeDump } from '../run/run_directory';
 import type { TrainerState } from '../run/trainer_state';
+import type { AgentRollout } from './agent_rollout';
+import { configuredAgents } from './configured_agents';
 import { configuredReward } from './configured_reward';
 import { chosenDevice } from './device';
 import { type CreateEngines, createEngines, type Engines } from './engines';
@@ -40,6 +44,10 @@ export interface TrainerOptions {
   launcher?: LauncherOptions | Launcher;
   /** Receives what is worth a line to people. Default: none. */
   log?: (line: string) => void;
+  /** Works on the prompts. Default: as `rollout.agent` says. */
+  agent?: Agent;
+  /** What the agent may use. Default: as `rollout.agent.tools` says. */
+  tools?: readonly Tool[];
   /** Makes the engines; tests give fakes. */
   engines?: CreateEngines;
   /** Makes the prompts and the tokenizer; tests give fakes. */
@@ -53,6 +61,7 @@ class StepAbandoned extends Error {}
 interface Parts {
   data: TrainingData;
   engines: Engines;
+  agents: AgentRollout | null;
   reward: RewardManager;
   kl: KlController;
   directory: RunDirectory;
@@ -89,10 +98,12 @@ export class Trainer {
     const { reward, prepare } = configuredReward(config, options.reward ?? options.batchReward);
     let engines: Engines | null = null;
     let loggers: Loggers | null = null;
+    let agents: AgentRollout | null = null;
     try {
       const data = await (options.data ?? loadTrainingData)(config);
       for (const note of data.notes ?? []) this.log(note);
       await prepare(data.dataSources ?? []);
+      agents = configuredAgents(config, data.tokenizer, options);
       const totalSteps =
         config.trainer.total_training_steps ?? data.train.batchesPerEpoch * config.trainer.total_epochs;
       const kl = createKlController(klOptions(config));
@@ -121,18 +132,24 @@ export class Trainer {
           ? `resuming after step ${session.firstStep} from ${session.checkpoint.directory}`
           : `training for ${totalSteps} steps`,
       );
-      const training = this.training({ data, engines, reward, kl, directory, loggers, session });
+      const training = this.training({ data, engines, agents, reward, kl, directory, loggers, session });
       const schedule = scheduleOf(config, totalSteps);
       const loop = new FitLoop(training, session, directory, loggers, schedule, this.stop);
       const result = await unlessFailed(loop.run(), engines.failed);
       await engines.close();
       await loggers.close(result.interrupted ? 'interrupted' : 'finished');
       await reward.close?.();
+      await agents?.close();
       return result;
     } catch (error) {
       session.failed(error);
       // What went wrong first is what the caller must see, whatever closing says.
-      await Promise.allSettled([engines?.close(), loggers?.close('failed'), reward.close?.()]);
+      await Promise.allSettled([
+        engines?.close(),
+        loggers?.close('failed'),
+        reward.close?.(),
+        agents?.close(),
+      ]);
       throw error;
     }
   }
@@ -163,8 +180,8 @@ export class Trainer {
     const pause = (): void => {
       if (this.stop.reason !== null) throw new StepAbandoned();
     };
-    const { engines, reward, kl, data } = parts;
-    const context = { config, engines, decoder: data.decoder, reward, kl, timer, pause };
+    const { engines, agents, reward, kl, data } = parts;
+    const context = { config, engines, decoder: data.decoder, agents, reward, kl, timer, pause };
     let done: StepResult;
     try {
       done = await timer.time('step', () => trainStep(context, data.train, step));
@@ -175,8 +192,10 @@ export class Trainer {
     this.writeGenerations(parts.directory, done, step);
     await this.writeTokens(parts, done, step);
     const { metrics, epoch, batch, generatedTokens } = done;
-    const timings = (measured: PhaseTimer): Metrics =>
-      timingMetrics(measured, batch, engines.worldSize, generatedTokens);
+    const timings = (measured: PhaseTimer): Metrics => ({
+      ...timingMetrics(measured, batch, engines.worldSize, generatedTokens),
+      ...done.timings,
+    });
     return { metrics, epoch, timings };
   }
 
@@ -200,12 +219,12 @@ export class Trainer {
   }
 
   private async validate(
-    { data, engines, reward, directory, loggers }: Parts,
+    { data, engines, agents, reward, directory, loggers }: Parts,
     step: number,
   ): Promise<Metrics> {
     const { validation } = data;
     if (validation.length === 0) return {};
-    const context = { config: this.config, engines, decoder: data.decoder, reward };
+    const context = { config: this.config, engines, decoder: data.decoder, agents, reward };
     const { metrics, rows, dataSources } = await validate(context, validation, step);
     directory.writeSamples(`validation_${step}`, rows, (index) => ({ data_source: dataSources[index] }));
     await loggers.logGenerations(rows, step);

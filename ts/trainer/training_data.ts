@@ -20,6 +20,8 @@ export interface TrainingData {
   train: PromptSource;
   validation: Prompt[];
   decoder: Decoder;
+  /** What agents need of it. */
+  tokenizer?: Tokenizer;
   /** Those known without reading all of the data. */
   dataSources?: ReadonlySet<string>;
   /** What people should know about the data. */
@@ -137,6 +139,7 @@ export const loadTrainingData: LoadTrainingData = async (config) => {
     },
     validation,
     decoder: tokenizer,
+    tokenizer,
     dataSources,
     notes,
   };

@@ -1,12 +1,22 @@
+import { trajectoryRows } from '../agent/trajectory/trajectory_batch';
 import { deriveSeed } from '../base/seed';
 import type { ResolvedConfig } from '../config/config';
 import type { RewardManager } from '../reward/contract/types';
 import { validationSampling } from '../roles/settings';
+import type { SamplingOptions } from '../rollout/sampling';
 import type { DumpRow } from '../run/run_directory';
+import { type AgentRollout, collectResponses, scoreTrajectories } from './agent_rollout';
 import type { Engines } from './engines';
 import type { Metrics } from './metrics/metrics';
 import { validationMetrics } from './metrics/validation_metrics';
-import { type Decoder, dumpRows, generateResponses, type Prompt, scoreResponses } from './rollout';
+import {
+  type Decoder,
+  dumpRows,
+  generateResponses,
+  type Prompt,
+  type Scored,
+  scoreResponses,
+} from './rollout';
 
 export interface Validation {
   /** val-core/... and val-aux/...; see {@link validationMetrics}. */
@@ -16,13 +26,36 @@ export interface Validation {
   dataSources: string[];
 }
 
+export interface ValidationContext {
+  config: ResolvedConfig;
+  engines: Engines;
+  decoder: Decoder;
+  agents: AgentRollout | null;
+  reward: RewardManager;
+}
+
+async function answer(
+  { engines, decoder, agents, reward }: ValidationContext,
+  prompts: readonly Prompt[],
+  sampling: SamplingOptions,
+  uid: string,
+): Promise<Scored> {
+  const { rollout, rewardModel } = engines;
+  if (agents === null) {
+    const batch = await generateResponses(rollout, prompts, sampling, uid);
+    return await scoreResponses(batch, decoder, reward, rewardModel);
+  }
+  const { batch, trajectories } = await collectResponses(agents, rollout, prompts, sampling, uid, true);
+  return await scoreTrajectories({ batch, trajectories: trajectories ?? [] }, decoder, reward, rewardModel);
+}
+
 /** Answers every held-out prompt with `rollout.val_kwargs` (greedy by default) and scores the answers. */
 export async function validate(
-  context: { config: ResolvedConfig; engines: Engines; decoder: Decoder; reward: RewardManager },
+  context: ValidationContext,
   prompts: readonly Prompt[],
   step: number,
 ): Promise<Validation> {
-  const { config, engines, decoder, reward } = context;
+  const { config, engines } = context;
   engines.setPhase(`validation at step ${step}`);
   const sampling = validationSampling(config);
   const size = config.data.val_batch_size ?? prompts.length;
@@ -32,13 +65,15 @@ export async function validate(
   for (let start = 0; start < prompts.length; start += size) {
     const seed = deriveSeed(config.trainer.seed, 'validation', start);
     const part = prompts.slice(start, start + size);
-    const batch = await generateResponses(engines.rollout, part, { ...sampling, seed }, `val-${start}`);
-    const scored = await scoreResponses(batch, decoder, reward, engines.rewardModel);
-    for (const [i, row] of dumpRows(step, scored).entries()) {
+    const scored = await answer(context, part, { ...sampling, seed }, `val-${start}`);
+    const { batch } = scored;
+    const shown = batch.has('trajectory') ? trajectoryRows(batch).map((one) => one.start) : null;
+    for (const [k, row] of dumpRows(step, scored).entries()) {
+      const i = shown?.[k] ?? k;
       rows.push(row);
-      columns.dataSource.push(scored.batch.get('dataSource')[i] as string);
-      columns.uid.push(scored.batch.get('uid')[i]);
-      columns.reward.push(scored.batch.get('score')[i]);
+      columns.dataSource.push(batch.get('dataSource')[i] as string);
+      columns.uid.push(batch.get('uid')[i]);
+      columns.reward.push(batch.get('score')[i]);
     }
   }
   engines.setPhase(null);

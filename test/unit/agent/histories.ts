@@ -19,6 +19,7 @@ export const trajectoryOf = (calls: readonly ModelCall[], more: Partial<Trajecto
   reward: null,
   turnRewards: new Map(),
   extra: {},
+  metrics: {},
   answer: null,
   error: null,
   seconds: 0,

@@ -194,11 +194,11 @@ describe('what is missing is named', () => {
       /multi-turn/,
     ],
     [
-      'actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent',
-      'actor_rollout_ref.rollout.agent',
-      /agent loops/,
+      'actor_rollout_ref.rollout.agent.agent_loop_config_path=loops.yaml',
+      'actor_rollout_ref.rollout.agent.agent_loop_config_path',
+      /agents are JavaScript modules/,
     ],
-    ['actor_rollout_ref.rollout.n_agent=5', 'actor_rollout_ref.rollout.n_agent', /search during generation/],
+    ['+actor_rollout_ref.actor.state_masking=False', 'actor_rollout_ref.actor.state_masking', /observations/],
     ['trainer.v1.trainer_mode=separate_async', 'trainer.v1', /asynchronous training/],
     [
       'actor_rollout_ref.actor.router_replay.mode=R2',
@@ -228,6 +228,23 @@ describe('what is missing is named', () => {
   ])('%s', (keys, key, reason) => {
     const { notMapped } = ppo(keys);
     expect(why(notMapped, key)).toMatch(reason);
+  });
+
+  it("takes all that Search-R1's scripts say", () => {
+    const script =
+      'data.max_start_length=2048 data.max_obs_length=500 actor_rollout_ref.rollout.n_agent=5 actor_rollout_ref.actor.state_masking=true ' +
+      'algorithm.no_think_rl=false max_turns=4 retriever.url=http://127.0.0.1:8000/retrieve retriever.topk=3 do_search=true ' +
+      'reward_model.structure_format_score=0.2 reward_model.final_format_score=0.1 reward_model.retrieval_score=0';
+    const { notMapped, config } = ppo(script.replaceAll(' ', ' +').replace(/^/, '+'));
+    expect(notMapped).toEqual([]);
+    expect(config).toMatchObject({
+      data: { max_start_length: 2048, max_obs_length: 500 },
+      actor_rollout_ref: { rollout: { n: 5 } },
+      max_turns: 4,
+      do_search: true,
+      retriever: { url: 'http://127.0.0.1:8000/retrieve', topk: 3 },
+      reward: { qa_em: { structure_format_score: 0.2, final_format_score: 0.1, retrieval_score: 0 } },
+    });
   });
 
   it.each([

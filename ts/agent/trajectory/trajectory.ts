@@ -36,6 +36,8 @@ export interface Trajectory {
   turnRewards: ReadonlyMap<number, number>;
   /** What the agent returned besides its reward: metrics and dumps, as of reward functions. */
   extra: Readonly<Record<string, unknown>>;
+  /** Numbers of the agent's own kind, each reported as mean, max and min over trajectories under its name. */
+  metrics: Readonly<Record<string, number>>;
   /** The text that reward functions are given as the response; null: the decoded response tokens. */
   answer: string | null;
   /** Why the agent failed; null: it ended by itself. */

@@ -115,7 +115,7 @@ export function trajectoryBatch(rows: readonly Row[]): Batch {
 
 /** First and last + 1 row of each trajectory of a batch. */
 export function trajectoryRows(batch: Batch): { start: number; end: number }[] {
-  const ids = batch.get('trajectory') as ArrayLike<number>;
+  const ids = batch.get('trajectory') as ArrayLike<unknown>;
   const rows: { start: number; end: number }[] = [];
   for (let i = 0; i < batch.size; i++) {
     const last = rows.at(-1);

@@ -16,6 +16,7 @@ import { missing } from '../schema/field';
 import { LOGGER_NAMES, UNAVAILABLE_LOGGERS } from '../schema/logger_names';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import type { ResolvedSftConfig } from '../schema/sft_schema';
+import { checkAgent } from './agent_checks';
 import { reportAll } from './collect';
 import { checkReward } from './reward_checks';
 
@@ -97,6 +98,7 @@ export function checkConsistency(config: ResolvedConfig): void {
         checkFsdpSize('reward.reward_model.model.fsdp_config', size, rewardRanks(config));
     },
     () => checkReward(config),
+    () => checkAgent(config),
     () => checkSampling(roles.rollout),
     () => checkResuming(trainer),
     () => {

@@ -69,7 +69,7 @@ export const actorSection = {
   use_prefix_grouper: ignored('the prompt of a group is always computed once'),
   freeze_vision_tower: needs('images', false),
   router_replay: ROUTER_REPLAY,
-  state_masking: needs('search during generation', false),
+  state_masking: fixed([true], 'tokens of observations never carry a gradient'),
   qat: QAT,
   veomni: needs('another engine than FSDP'),
   torchtitan: needs('another engine than FSDP'),

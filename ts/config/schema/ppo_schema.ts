@@ -3,6 +3,8 @@ import { algorithmSection } from './algorithm_section';
 import { criticSection } from './critic_section';
 import { dataSection } from './data_section';
 import {
+  bool,
+  count,
   field,
   fixed,
   ignored,
@@ -69,9 +71,16 @@ export const ppoSchema = {
   model_engine: needs('another engine than FSDP (Megatron or the like)', 'dp'),
   async_training: needs('asynchronous training'),
   rollout: needs('asynchronous training'),
-  do_search: needs('search during generation', false),
-  max_turns: needs('search during generation', 1),
-  retriever: needs('search during generation', {}),
+  do_search: field(
+    orNull(bool),
+    null,
+    'Search-R1: let the search agent work on prompts. null: where retriever.url is given.',
+  ),
+  max_turns: field(count('passes', 0), 10, 'Search-R1: responses that may search; one more may only answer.'),
+  retriever: {
+    url: field(orNull(str), null, 'Search-R1: the retrieval server, such as http://127.0.0.1:8000/retrieve.'),
+    topk: field(count('passes'), 3, 'Search-R1: passages per search.'),
+  },
 };
 
 /** The resolved configuration of `troupe train`: verl's tree, every default filled in, frozen. */

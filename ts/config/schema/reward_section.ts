@@ -58,6 +58,11 @@ export const rewardSection = {
     2000,
     'rate_limited: tokens that each request counts for.',
   ),
+  qa_em: {
+    structure_format_score: field(num(0), 0, 'qa_em: of a valid form without the right answer.'),
+    final_format_score: field(num(0), 0, 'qa_em: of a wrong answer in an invalid form.'),
+    retrieval_score: field(num(0), 0, 'qa_em: on top, where the right answer was found.'),
+  },
   reward_model: rewardModelKeys,
   sandbox: sandboxKeys,
   sandbox_fusion: sandboxFusionKeys,
@@ -73,6 +78,9 @@ export const customRewardFunctionSection = {
 export const rewardModelSection = {
   ...olderRewardModelKeys,
   reward_manager: moved('reward.reward_manager.name'),
+  structure_format_score: moved('reward.qa_em.structure_format_score'),
+  final_format_score: moved('reward.qa_em.final_format_score'),
+  retrieval_score: moved('reward.qa_em.retrieval_score'),
   reward_kwargs: moved('reward.reward_kwargs'),
   overlong_buffer: moved('reward.reward_kwargs.overlong_buffer_cfg'),
   max_concurrent: moved('reward.max_concurrent'),

@@ -20,7 +20,7 @@ export interface VerlProgram {
 
 /** Ends of module names that train here as they do there. */
 const KNOWN: readonly (readonly [RegExp, Omit<VerlProgram, 'needs'>])[] = [
-  [/(^|\.)verl\.trainer\.main_ppo(_sync)?$/, { program: 'train', config: 'ppo_trainer', folder: '' }],
+  [/(^|\.)verl\.trainer\.main_ppo(_sync|_format)?$/, { program: 'train', config: 'ppo_trainer', folder: '' }],
   [/(^|\.)verl\.trainer\.sft_trainer(_ray)?$/, { program: 'sft', config: 'sft_trainer_engine', folder: '' }],
   [/(^|\.)verl\.trainer\.fsdp_sft_trainer$/, { program: 'sft', config: 'sft_trainer', folder: '' }],
   [

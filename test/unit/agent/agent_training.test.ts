@@ -1,0 +1,229 @@
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { z } from 'zod';
+import { defineAgent } from '../../../ts/agent/define';
+import { defineTool } from '../../../ts/agent/tools/tool';
+import type { Trainer, TrainerOptions } from '../../../ts/trainer/trainer';
+import { type FakeEngines, fakeData, read, type Setup, trainer } from '../fake_run';
+
+const tokenizer = {
+  encode: (text: string) => Int32Array.from(text.split(' ').filter(Boolean), Number),
+  decode: (tokens: ArrayLike<number>) => Array.from(tokens).join(' '),
+};
+
+const add = defineTool({
+  name: 'add',
+  description: 'Adds',
+  parameters: z.object({ a: z.number(), b: z.number() }),
+  run: ({ a, b }) => {
+    if (a === 9) throw new Error('nine');
+    return a + b;
+  },
+});
+
+/** Calls the model, a tool with what it said, and the model again; on odd tasks with a history that lacks the first answer. */
+const twoTurns = defineAgent({
+  name: 'two turns',
+  run: async ({ promptIds, groundTruth }, { model, tools, note, reward }) => {
+    const first = await model.generate(promptIds, { maxNewTokens: 2 });
+    reward(0.125);
+    const { text } = await tools.call('add', { a: first.tokens[0], b: 1 });
+    note({ role: 'tool', content: text });
+    const observation = [8, 8];
+    const rewritten = Number(groundTruth) % 4 === 2;
+    const context = rewritten
+      ? [...promptIds, ...observation]
+      : [...promptIds, ...first.tokens, ...observation];
+    const second = await model.generate(context, { maxNewTokens: 2 });
+    return { reward: second.tokens.length, told: text, metrics: { 'env/rewritten': Number(rewritten) } };
+  },
+});
+
+const CONFIG = [
+  'data.max_response_length=8',
+  'data.max_prompt_length=8',
+  'trainer.total_epochs=1',
+  'trainer.val_before_train=false',
+];
+
+function run(setup: Setup & { options?: TrainerOptions }): {
+  directory: string;
+  engines: FakeEngines;
+  trainer: Trainer;
+} {
+  return trainer({
+    ...setup,
+    overrides: [...CONFIG, ...(setup.overrides ?? [])],
+    options: {
+      data: async () => ({ ...fakeData(), tokenizer: tokenizer as never }),
+      ...setup.options,
+    },
+  });
+}
+
+const metricsOf = (directory: string, file = 'metrics.jsonl'): Record<string, number>[] =>
+  read(directory, file)
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line));
+
+describe('a trainer with an agent', () => {
+  test('trains every sampled token once, with masks, rewards of turns and siblings', async () => {
+    const { directory, engines, trainer: one } = run({ options: { agent: twoTurns, tools: [add] } });
+    await one.fit();
+    // Two mini-batches of one prompt: four trajectories, of which those of odd tasks are two sequences each.
+    const sizes = engines.updates.map(({ size }) => size);
+    expect(sizes.slice(0, 2)).toEqual([4, 8]);
+    const [plain, branched] = engines.updates;
+    expect(new Set(plain?.get('uid') as unknown[]).size).toBe(1);
+    for (const batch of [plain, branched]) {
+      const mask = batch?.get('responseMask') as Uint8Array;
+      const turn = batch?.get('turn') as Int32Array;
+      const version = batch?.get('version') as Int32Array;
+      const logProbs = batch?.get('rolloutLogProbs') as Float32Array;
+      const advantages = batch?.get('advantages') as Float32Array;
+      mask.forEach((bit, t) => {
+        expect(version[t] === -1).toBe(bit === 0);
+        if (bit === 0) expect([logProbs[t], advantages[t]]).toEqual([0, 0]);
+      });
+      expect(new Set(turn)).toEqual(new Set([0, 1]));
+    }
+    // Each first turn has its own reward.
+    const scores = plain?.get('tokenScores') as Float32Array;
+    expect(scores.filter((score) => score === 0.125)).toHaveLength(4);
+    const [metrics] = metricsOf(directory);
+    expect(metrics).toMatchObject({
+      'agent/failed': 0,
+      'agent/model_calls/mean': 2,
+      'num_turns/mean': 4,
+      'num_turns/min': 4,
+      'num_turns/max': 4,
+      'tool_call_counts/mean': 1,
+      'tool/add/calls': 8,
+      'env/rewritten/mean': 0.5,
+    });
+    expect(metrics?.['tool/add/errors']).toBeGreaterThan(0);
+    expect(Object.keys(metrics ?? {}).filter((name) => /seconds|agent_loop/.test(name))).toEqual([]);
+    const [timings] = metricsOf(directory, 'timings.jsonl').filter(
+      (line) => 'agent_loop/tool_calls/max' in line,
+    );
+    expect(timings).toHaveProperty(['agent_loop/generate_sequences/mean']);
+    expect(timings).toHaveProperty(['tool/add/seconds/mean']);
+    const samples = read(directory, join('samples', '1.jsonl'))
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line));
+    expect(samples[0]).toMatchObject({
+      num_turns: 4,
+      turns: [{ role: 'tool', content: expect.any(String) }],
+    });
+    expect(samples[0].score).toBeGreaterThan(1);
+  });
+
+  test('two runs give the same metrics, whatever takes how long', async () => {
+    const slow = defineAgent({
+      ...twoTurns,
+      run: async (task, context) => {
+        await new Promise((resolve) => setTimeout(resolve, Math.random() * 5));
+        return await twoTurns.run(task, context);
+      },
+    });
+    const first = run({ options: { agent: twoTurns, tools: [add] } });
+    const again = run({ options: { agent: slow, tools: [add] } });
+    // The fake engine numbers requests of a call: a real one does not.
+    await first.trainer.fit();
+    await again.trainer.fit();
+    const names = (directory: string): string[] => Object.keys(metricsOf(directory)[0] ?? {}).sort();
+    expect(names(again.directory)).toEqual(names(first.directory));
+  });
+
+  test('a trajectory that fails has a reward of 0 and is counted; with fail it ends the run', async () => {
+    let tasks = 0;
+    const failing = defineAgent({
+      run: async ({ promptIds }, { model }) => {
+        await model.generate(promptIds);
+        if (tasks++ % 2 === 0) throw new Error('out of ideas');
+        return 1;
+      },
+    });
+    const { directory, trainer: one } = run({ options: { agent: failing } });
+    await one.fit();
+    const [metrics] = metricsOf(directory);
+    expect(metrics).toMatchObject({ 'agent/failed': 4, 'critic/score/mean': 0.5 });
+    const dump = readdirSync(join(directory, 'samples')).length;
+    expect(dump).toBeGreaterThan(0);
+    const strict = run({
+      options: { agent: failing },
+      overrides: ['actor_rollout_ref.rollout.agent.on_error=fail'],
+    });
+    await expect(strict.trainer.fit()).rejects.toMatchObject({
+      code: 'AGENT_FAILED',
+      message: expect.stringMatching(/failed on task \d of the batch: out of ideas/),
+    });
+  });
+
+  test('an agent that never works ends the run at once', async () => {
+    const broken = defineAgent({
+      run: () => {
+        throw new Error('no such file');
+      },
+    });
+    const { trainer: one } = run({ options: { agent: broken } });
+    await expect(one.fit()).rejects.toThrow(/every one of 8 tasks: no such file/);
+  });
+
+  test('an agent that hangs costs its own trajectory; what it awaits is aborted', async () => {
+    const aborted: unknown[] = [];
+    const hanging = defineAgent({
+      run: async ({ promptIds, sample }, { model, signal }) => {
+        await model.generate(promptIds);
+        if (sample > 0) return 1;
+        signal.addEventListener('abort', () => aborted.push(signal.reason));
+        await new Promise(() => undefined);
+        return 0;
+      },
+    });
+    const { directory, trainer: one } = run({
+      options: { agent: hanging },
+      overrides: [
+        'actor_rollout_ref.rollout.agent.timeout=0.05',
+        'trainer.total_training_steps=1',
+        'data.val_files=null',
+      ],
+    });
+    await one.fit();
+    expect(metricsOf(directory)[0]).toMatchObject({ 'agent/failed': 2 });
+    expect(aborted.length).toBeGreaterThanOrEqual(2);
+    expect(String(aborted[0])).toMatch(/did not end within 0.05 s/);
+  });
+
+  test('an engine that fails ends the run, whatever on_error says', async () => {
+    const { engines, trainer: one } = run({ options: { agent: twoTurns, tools: [add] } });
+    engines.onCall = (_, name) => {
+      if (name === 'generate') throw new Error('worker died');
+    };
+    await expect(one.fit()).rejects.toThrow('worker died');
+  });
+
+  test('without a reward of its own, the reward function scores the answer', async () => {
+    const seen: string[] = [];
+    const quiet = defineAgent({
+      run: async ({ promptIds }, { model }) => {
+        await model.generate(promptIds);
+        return { answer: 'forty-two' };
+      },
+    });
+    const { directory, trainer: one } = run({
+      options: {
+        agent: quiet,
+        reward: ({ response }) => {
+          seen.push(response);
+          return 2;
+        },
+      },
+    });
+    await one.fit();
+    expect(new Set(seen)).toEqual(new Set(['forty-two']));
+    expect(metricsOf(directory)[0]).toMatchObject({ 'critic/score/mean': 2 });
+  });
+});

@@ -1,0 +1,65 @@
+// Trajectories of many tasks at once: each its own async task, so that slow ones do not hold fast ones.
+import pLimit from 'p-limit';
+import { TroupeError } from '../errors';
+import type { Agent, AgentTask } from './define';
+import { type AgentRunOptions, runAgent } from './run_agent';
+import type { Trajectory } from './trajectory/trajectory';
+
+export interface CollectOptions extends Omit<AgentRunOptions, 'seed' | 'session'> {
+  /** All randomness, with the number of the task and of the sample. */
+  seed: number;
+  /** Trajectories at once. */
+  concurrency: number;
+  /** A trajectory that fails: end the run (fail), or give it a reward of 0 (zero). */
+  onError: 'fail' | 'zero';
+}
+
+/**
+ * One trajectory per task, in their order.
+ * @throws TroupeError AGENT_FAILED with onError fail, and where every one of at least two failed
+ */
+export async function collectTrajectories(
+  agent: Agent,
+  tasks: readonly AgentTask[],
+  options: CollectOptions,
+): Promise<Trajectory[]> {
+  const limit = pLimit(options.concurrency);
+  const stop = new AbortController();
+  const end = (): void => stop.abort(options.signal?.reason);
+  options.signal?.addEventListener('abort', end, { once: true });
+  try {
+    const trajectories = await Promise.all(
+      tasks.map((task, index) =>
+        limit(async () => {
+          try {
+            const trajectory = await runAgent(agent, task, {
+              ...options,
+              seed: `${options.seed}:${index}`,
+              session: `${options.seed}-${index}`,
+              signal: stop.signal,
+            });
+            if (trajectory.error !== null && options.onError === 'fail')
+              throw failed(agent, trajectory.error, `task ${index} of the batch`);
+            return trajectory;
+          } catch (error) {
+            stop.abort(error);
+            throw error;
+          }
+        }),
+      ),
+    );
+    const errors = trajectories.flatMap(({ error }) => (error === null ? [] : [error]));
+    if (errors.length > 1 && errors.length === tasks.length)
+      throw failed(agent, errors[0] as string, `every one of ${tasks.length} tasks`);
+    return trajectories;
+  } finally {
+    options.signal?.removeEventListener('abort', end);
+  }
+}
+
+const failed = ({ name = 'agent' }: Agent, error: string, where: string): TroupeError =>
+  new TroupeError(
+    'AGENT_FAILED',
+    `[agent] ${name} failed on ${where}: ${error}. Correct the agent, give it more time (rollout.agent.timeout), or set ` +
+      'rollout.agent.on_error=zero to give such trajectories a reward of 0',
+  );

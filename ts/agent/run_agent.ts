@@ -1,0 +1,155 @@
+// One agent on one task: time, attempts, failures, and what it leaves.
+import { setTimeout as sleep } from 'node:timers/promises';
+import { printable } from '../base/printable';
+import { reasonOf, show } from '../base/text';
+import { TroupeError } from '../errors';
+import { checkSize } from '../reward/contract/outcome';
+import type { RolloutEngine } from '../rollout/engine';
+import type { SamplingParams } from '../rollout/request';
+import type { Agent, AgentResult, AgentTask } from './define';
+import { AgentModel, type AgentTokenizer, concernsRun } from './model/agent_model';
+import type { Tool } from './tools/tool';
+import { Toolbox, type ToolboxOptions } from './tools/toolbox';
+import type { Trajectory, TurnRecord } from './trajectory/trajectory';
+
+export interface AgentRunOptions {
+  engine: RolloutEngine;
+  tokenizer: AgentTokenizer;
+  sampling: SamplingParams;
+  /** All randomness of the trajectory. */
+  seed: string;
+  /** Prompt and response together, in tokens. */
+  maxTokens?: number;
+  tools: readonly Tool[];
+  toolOptions: ToolboxOptions;
+  /** Seconds for one attempt. */
+  timeout: number;
+  /** Attempts after the first, where an agent fails; all but the last are forgotten. */
+  retries: number;
+  signal?: AbortSignal;
+  session?: string;
+}
+
+/**
+ * What the agent throws ends up in the trajectory; what concerns the run (the engine failed, the configuration is wrong, the
+ * signal) is thrown.
+ */
+export async function runAgent(agent: Agent, task: AgentTask, options: AgentRunOptions): Promise<Trajectory> {
+  for (let attempt = 0; ; attempt++) {
+    const trajectory = await runOnce(agent, task, options);
+    if (trajectory.error === null || attempt >= options.retries) return trajectory;
+    await sleep(Math.min(100 * 2 ** attempt, 5000));
+  }
+}
+
+async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions): Promise<Trajectory> {
+  const started = performance.now();
+  const own = new AbortController();
+  const end = (): void => own.abort(options.signal?.reason);
+  options.signal?.throwIfAborted();
+  options.signal?.addEventListener('abort', end, { once: true });
+  const { engine, tokenizer, sampling, seed, maxTokens, session } = options;
+  const model = new AgentModel({
+    engine,
+    tokenizer,
+    sampling,
+    seed,
+    signal: own.signal,
+    ...(maxTokens === undefined ? {} : { maxTokens }),
+    ...(session === undefined ? {} : { session }),
+  });
+  const tools = new Toolbox(
+    options.tools,
+    options.toolOptions,
+    own.signal,
+    () => model.calls.length - 1,
+    toolsKwargs(task),
+  );
+  const record: TurnRecord[] = [];
+  const turnRewards = new Map<number, number>();
+  let outcome: Outcome = { reward: null, answer: null, extra: {}, metrics: {} };
+  let error: string | null = null;
+  let timer: NodeJS.Timeout | undefined;
+  try {
+    const late = new Promise<never>((_, reject) => {
+      const give = (): void => {
+        const reason = new Error(`the agent did not end within ${options.timeout} s`);
+        reject(reason);
+        own.abort(reason);
+      };
+      timer = setTimeout(give, Math.min(options.timeout * 1000, 2 ** 31 - 1));
+      own.signal.addEventListener('abort', () => reject(own.signal.reason), { once: true });
+    });
+    late.catch(() => undefined);
+    const work = async (): Promise<Outcome> => {
+      const result = await agent.run(task, {
+        model,
+        tools,
+        signal: own.signal,
+        note: (turn) => record.push(turn),
+        reward: (value) => {
+          if (!Number.isFinite(value))
+            throw new Error(`reward: expected a finite number, got ${show(value)}`);
+          const call = model.calls.length - 1;
+          if (call < 0) throw new Error('reward: the model was not called yet');
+          turnRewards.set(call, (turnRewards.get(call) ?? 0) + value);
+        },
+      });
+      const read = readResult(result);
+      return agent.reward ? { ...read, reward: finite(await agent.reward(task, result)) } : read;
+    };
+    outcome = await Promise.race([work(), late]);
+  } catch (cause) {
+    options.signal?.throwIfAborted();
+    if (concernsRun(cause)) throw (cause as { cause?: unknown }).cause ?? cause;
+    error = printable(reasonOf(cause), { max: 2000 });
+  } finally {
+    clearTimeout(timer);
+    options.signal?.removeEventListener('abort', end);
+    // What the agent has left running ends with it.
+    own.abort(new Error('the trajectory has ended'));
+  }
+  return {
+    calls: [...model.calls],
+    toolUses: [...tools.uses],
+    record,
+    turnRewards,
+    ...outcome,
+    error,
+    seconds: (performance.now() - started) / 1000,
+  };
+}
+
+type Outcome = Pick<Trajectory, 'reward' | 'answer' | 'extra' | 'metrics'>;
+
+function finite(value: unknown): number {
+  if (typeof value === 'boolean') return Number(value);
+  if (typeof value === 'number' && Number.isFinite(value)) return value;
+  throw new Error(`expected a finite number as the reward, got ${show(value)}`);
+}
+
+function readResult(result: AgentResult): Outcome {
+  if (result === undefined || result === null) return { reward: null, answer: null, extra: {}, metrics: {} };
+  if (typeof result !== 'object') return { reward: finite(result), answer: null, extra: {}, metrics: {} };
+  const { reward, answer, metrics = {}, ...extra } = result;
+  if (answer !== undefined && typeof answer !== 'string')
+    throw new Error(`expected a text as the answer, got ${show(answer)}`);
+  checkSize([extra]);
+  return {
+    reward: reward === undefined ? null : finite(reward),
+    answer: answer ?? null,
+    extra,
+    metrics: Object.fromEntries(Object.entries(metrics).map(([name, value]) => [name, finite(value)])),
+  };
+}
+
+function toolsKwargs({ extraInfo }: AgentTask): Record<string, { create_kwargs?: Record<string, unknown> }> {
+  const { tools_kwargs: given } = extraInfo;
+  if (given === undefined || given === null) return {};
+  if (typeof given === 'object' && !Array.isArray(given))
+    return given as Record<string, { create_kwargs?: Record<string, unknown> }>;
+  throw new TroupeError(
+    'INVALID_DATA',
+    `[agent] extra_info.tools_kwargs: expected {tool: {create_kwargs: {...}}}, got ${show(given)}`,
+  );
+}

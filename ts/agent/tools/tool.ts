@@ -1,0 +1,69 @@
+// A tool: a function that a model may call, with a schema of its arguments.
+import { z } from 'zod';
+import { TroupeError } from '../../errors';
+
+export interface ToolContext {
+  /** Aborts when the tool's time is up, or its trajectory has ended. */
+  signal: AbortSignal;
+  /** `extra_info.tools_kwargs.{name}.create_kwargs` of the task's row; {} when it has none. */
+  createKwargs: Readonly<Record<string, unknown>>;
+}
+
+/** What a tool is, whoever runs it. */
+export interface Tool {
+  name: string;
+  description: string;
+  /** JSON schema of the arguments. */
+  parameters: Readonly<Record<string, unknown>>;
+  /** Seconds; null: those of the configuration. */
+  timeout: number | null;
+  /** @throws whatever is wrong: it is told to the model */
+  call(args: unknown, context: ToolContext): Promise<unknown>;
+  close?(): Promise<void>;
+}
+
+export interface ToolDefinition<S extends z.ZodType> {
+  name: string;
+  description: string;
+  /** Of the arguments: an object. */
+  parameters: S;
+  /** Seconds that one call may take; default: `rollout.agent.tool_timeout`. */
+  timeout?: number;
+  /** What it returns is told to the model: text as it is, anything else as JSON. */
+  run(args: z.infer<S>, context: ToolContext): unknown;
+}
+
+const NAME = /^[\w.-]{1,64}$/;
+
+/**
+ * A tool from a function and a zod schema of its arguments, which are checked before the function sees them.
+ * @throws TroupeError INVALID_ARGUMENT
+ */
+export function defineTool<S extends z.ZodType>(definition: ToolDefinition<S>): Tool {
+  const { name, description, parameters, timeout = null, run } = definition;
+  const bad = (what: string): TroupeError =>
+    new TroupeError('INVALID_ARGUMENT', `[agent] tool ${name}: ${what}`);
+  if (!NAME.test(name))
+    throw bad(`name: expected 1 to 64 letters, digits, _, . or -, got ${JSON.stringify(name)}`);
+  if (typeof run !== 'function') throw bad(`run: expected a function, got ${typeof run}`);
+  if (timeout !== null && !(timeout > 0)) throw bad(`timeout: expected seconds > 0, got ${timeout}`);
+  const schema = z.toJSONSchema(parameters, { io: 'input' }) as Record<string, unknown>;
+  if (schema['type'] !== 'object') throw bad('parameters: expected a schema of an object');
+  delete schema['$schema'];
+  return {
+    name,
+    description,
+    parameters: schema,
+    timeout,
+    call: async (args, context) => {
+      const parsed = parameters.safeParse(args);
+      if (!parsed.success) {
+        const [issue] = parsed.error.issues;
+        throw new Error(
+          `arguments${issue?.path.map((key) => `.${String(key)}`).join('') ?? ''}: ${issue?.message}`,
+        );
+      }
+      return await run(parsed.data, context);
+    },
+  };
+}

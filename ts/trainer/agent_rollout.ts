@@ -1,0 +1,174 @@
+// From prompts to scored trajectories, where an agent works on them instead of answering once.
+import { type CollectOptions, collectTrajectories } from '../agent/collect';
+import type { Agent, AgentTask } from '../agent/define';
+import type { AgentTokenizer } from '../agent/model/agent_model';
+import type { Tool } from '../agent/tools/tool';
+import type { Trajectory, TurnRecord } from '../agent/trajectory/trajectory';
+import { trajectoryBatch, trajectoryRows, turnScores } from '../agent/trajectory/trajectory_batch';
+import type { Batch } from '../batch/batch';
+import type { RewardManager, RewardSample, Rewards } from '../reward/contract/types';
+import type { RewardModelEngine } from '../reward_model/reward_model';
+import type { RolloutEngine } from '../rollout/engine';
+import type { SamplingOptions } from '../rollout/sampling';
+import type { Decoder, Prompt, Scored } from './rollout';
+
+/** What a run collects trajectories with. */
+export interface AgentRollout {
+  agent: Agent;
+  tokenizer: AgentTokenizer;
+  tools: readonly Tool[];
+  options: Pick<
+    CollectOptions,
+    'toolOptions' | 'timeout' | 'retries' | 'concurrency' | 'onError' | 'maxTokens'
+  >;
+  close(): Promise<void>;
+}
+
+export interface Collected {
+  batch: Batch;
+  /** In the order of the batch; null: without an agent. */
+  trajectories: readonly Trajectory[] | null;
+}
+
+/**
+ * `n` trajectories per prompt, grouped by prompt: their sequences with the columns of trajectoryBatch, and uid (equal for trajectories of
+ * one prompt), dataSource, groundTruth, extraInfo and rawPrompt.
+ */
+export async function collectResponses(
+  rollout: AgentRollout,
+  engine: RolloutEngine,
+  prompts: readonly Prompt[],
+  { n = 1, seed = 0, ...sampling }: SamplingOptions,
+  uidPrefix: string,
+  validation: boolean,
+): Promise<Collected> {
+  const tasks = prompts.flatMap((prompt) =>
+    Array.from({ length: n }, (_, sample): AgentTask => {
+      const { tokens, rawPrompt, dataSource, groundTruth, extraInfo } = prompt;
+      const promptIds = Int32Array.from(tokens);
+      return { prompt: rawPrompt, promptIds, dataSource, groundTruth, extraInfo, sample, validation };
+    }),
+  );
+  const { agent, tokenizer, tools, options } = rollout;
+  const trajectories = await collectTrajectories(agent, tasks, {
+    ...options,
+    engine,
+    tokenizer,
+    sampling,
+    tools,
+    seed,
+  });
+  const batch = trajectoryBatch(
+    trajectories.map((trajectory, i) => ({ trajectory, promptIds: (tasks[i] as AgentTask).promptIds })),
+  );
+  const index = batch.get('trajectory') as Int32Array;
+  const perSequence = <T>(value: (prompt: Prompt, index: number) => T): T[] =>
+    Array.from(index, (k) => value(prompts[Math.floor(k / n)] as Prompt, Math.floor(k / n)));
+  const columns = {
+    uid: perSequence((_, i) => `${uidPrefix}-${i}`),
+    dataSource: perSequence((prompt) => prompt.dataSource),
+    groundTruth: perSequence((prompt) => prompt.groundTruth),
+    extraInfo: perSequence((prompt) => prompt.extraInfo),
+    rawPrompt: perSequence((prompt) => prompt.rawPrompt),
+    // Trajectories of several batches may come together: their numbers must not.
+    trajectory: Array.from(index, (k) => `${uidPrefix}-${k}`),
+  };
+  const granularity = { extraInfo: 'sequence', rawPrompt: 'sequence', trajectory: 'sequence' } as const;
+  return { batch: batch.drop('trajectory').with(columns, { granularity }), trajectories };
+}
+
+/**
+ * As scoreResponses: an agent's own reward, or that of the reward function on its answer; a failed trajectory has 0. Every row of a
+ * trajectory has its score, and what the samples files show of it.
+ */
+export async function scoreTrajectories(
+  { batch, trajectories }: { batch: Batch; trajectories: readonly Trajectory[] },
+  decoder: Decoder,
+  manager: RewardManager,
+  rewardModel: RewardModelEngine | null,
+): Promise<Scored> {
+  const rows = trajectoryRows(batch);
+  const modelScores = await rewardModel?.score(batch);
+  const texts = rows.map(({ start, end }, k) => ({
+    input: decoder.decode(batch.prompt(start), { skipSpecialTokens: false }),
+    output:
+      (trajectories[k] as Trajectory).answer ??
+      decoder.decode(batch.response(end - 1), { skipSpecialTokens: true }),
+  }));
+  const open = rows.flatMap((_, k) => {
+    const { reward, error } = trajectories[k] as Trajectory;
+    return reward === null && error === null ? [k] : [];
+  });
+  const samples = open.map((k): RewardSample => {
+    const { start, end } = rows[k] as { start: number; end: number };
+    return {
+      prompt: texts[k]?.input as string,
+      response: texts[k]?.output as string,
+      responseTokens: batch.response(end - 1),
+      groundTruth: batch.get('groundTruth')[start],
+      dataSource: batch.get('dataSource')[start] as string,
+      extraInfo: batch.get('extraInfo')[start] as Record<string, unknown>,
+      ...(modelScores ? { rewardModelScore: modelScores[end - 1] as number } : {}),
+    };
+  });
+  const given: Rewards =
+    samples.length > 0
+      ? await manager.score(samples)
+      : { scores: new Float64Array(), extras: {}, failures: 0 };
+  const placeOf = new Map(open.map((k, i) => [k, i]));
+  const scores = trajectories.map(({ reward, error }, k) => {
+    const i = placeOf.get(k);
+    if (i !== undefined) return given.scores[i] as number;
+    return error === null ? (reward as number) : 0;
+  });
+  const turnRewards = trajectories.map((one) => (one.error === null ? one.turnRewards : new Map()));
+  const tokenScores = turnScores(batch, scores, turnRewards);
+  const totals = scores.map((score, k) =>
+    [...(turnRewards[k] as Map<number, number>).values()].reduce((a, b) => a + b, score),
+  );
+  const keys = new Set([
+    ...Object.keys(given.extras),
+    ...trajectories.flatMap(({ extra }) => Object.keys(extra)),
+  ]);
+  const spread = <T>(values: readonly T[]): T[] =>
+    rows.flatMap(({ start, end }, k) => new Array<T>(end - start).fill(values[k] as T));
+  const extras = [...keys].map((key): [string, unknown[]] => {
+    const own = trajectories.map(({ extra }, k) => {
+      const i = placeOf.get(k);
+      return Object.hasOwn(extra, key) ? extra[key] : i === undefined ? undefined : given.extras[key]?.[i];
+    });
+    return [key, spread(own)];
+  });
+  const all = spread(totals);
+  return {
+    batch: batch.with({ tokenScores, score: all }, { adopt: true }),
+    inputs: spread(texts.map(({ input }) => input)),
+    outputs: spread(texts.map(({ output }) => output)),
+    rewards: { scores: Float64Array.from(all), extras: Object.fromEntries(extras), failures: given.failures },
+    notes: {
+      num_turns: spread(trajectories.map(({ calls }) => 2 * calls.length)),
+      turns: spread(trajectories.map(shownTurns)),
+      error: spread(trajectories.map(({ error }) => error ?? undefined)),
+    },
+  };
+}
+
+/** What agents noted; of those that noted nothing the calls of tools. Texts are cut: a step has thousands of them. */
+function shownTurns({ record, toolUses }: Trajectory): TurnRecord[] {
+  const turns: readonly TurnRecord[] =
+    record.length > 0
+      ? record
+      : toolUses.map(({ name, observation, seconds }) => ({
+          role: 'tool',
+          tool: name,
+          content: observation,
+          seconds,
+        }));
+  return turns.map((turn) => ({
+    ...turn,
+    content: turn.content.length > MAX_SHOWN ? `${turn.content.slice(0, MAX_SHOWN)}…` : turn.content,
+    ...(turn.seconds === undefined ? {} : { seconds: Number(turn.seconds.toFixed(3)) }),
+  }));
+}
+
+const MAX_SHOWN = 8192;
