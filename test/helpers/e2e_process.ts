@@ -46,6 +46,11 @@ export class Command {
     return this.child.pid as number;
   }
 
+  /** What it has said so far. */
+  get stderr(): string {
+    return this.output.stderr;
+  }
+
   /** Process ids of its workers. */
   workers(): number[] {
     return workersOf(this.pid);

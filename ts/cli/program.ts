@@ -15,6 +15,8 @@ import { type PlanOptions, plan } from './plan';
 import { UsageError } from './report';
 import { retrieverCommand } from './retriever';
 import { sft, train } from './run_commands';
+import { serve } from './serve';
+import { serveOptions, withServe } from './serve_options';
 import { validate } from './validate';
 
 /** What a command lacks, where it is not a configuration file. */
@@ -86,6 +88,10 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
     .command('generate', 'Answer prompts with a model', withSampling, (a) => {
       const options = generateOptions(a);
       choose(() => generate(options));
+    })
+    .command('serve <model>', 'Answer requests of the OpenAI API with a model', withServe, (a) => {
+      const options = serveOptions(a);
+      choose(() => serve(options));
     })
     .command(
       'export <checkpoint> <out>',

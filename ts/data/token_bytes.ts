@@ -2,19 +2,20 @@
 import type { Tokenizer } from './tokenizer';
 
 /** GPT-2's table: printable bytes are themselves, the others are the characters from U+0100 on, in order. */
-function byteOfCharacter(): Map<string, number> {
+const CHARACTERS: readonly string[] = (() => {
   const printable = (b: number): boolean => (b >= 33 && b <= 126) || (b >= 161 && b !== 173);
-  const map = new Map<string, number>();
   let next = 256;
-  for (let b = 0; b < 256; b++) map.set(String.fromCodePoint(printable(b) ? b : next++), b);
-  return map;
-}
+  return Array.from({ length: 256 }, (_, b) => String.fromCodePoint(printable(b) ? b : next++));
+})();
+const BYTES: ReadonlyMap<string, number> = new Map(CHARACTERS.map((character, b) => [character, b]));
+
+/** Bytes by GPT-2's table: a character each. */
+export const byteLevelText = (bytes: Uint8Array): string => Array.from(bytes, (b) => CHARACTERS[b]).join('');
 
 const encoder = new TextEncoder();
 
 export class TokenBytes {
   private readonly added: ReturnType<Tokenizer['addedTokens']>;
-  private readonly table = byteOfCharacter();
 
   constructor(private readonly tokenizer: Tokenizer) {
     this.added = tokenizer.addedTokens();
@@ -35,7 +36,7 @@ export class TokenBytes {
   }
 
   private byteLevel(text: string): Uint8Array {
-    const bytes = Array.from(text, (character) => this.table.get(character));
+    const bytes = Array.from(text, (character) => BYTES.get(character));
     // Some vocabularies have tokens that were added later among those of the model, as plain text.
     return bytes.includes(undefined) ? encoder.encode(text) : Uint8Array.from(bytes as number[]);
   }

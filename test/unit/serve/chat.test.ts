@@ -187,7 +187,7 @@ test('earlier calls and their results reach the template', async () => {
 });
 
 test('a schema, or a tool that must be called, becomes a grammar', async () => {
-  const s = await serve(() => '{}', { family: 'hermes', grammars: true });
+  const s = await serve(() => '{}', { family: 'hermes', grammars: 'engine' });
   const schema = { type: 'object', properties: { a: { type: 'integer' } } };
   const format = { type: 'json_schema', json_schema: { name: 'x', schema, strict: true } };
   await post(s.url, chat, { messages: hello, response_format: format });

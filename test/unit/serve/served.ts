@@ -32,7 +32,7 @@ export async function served(
   says: (prompt: string, index: number) => string | ArrayLike<number>,
   o: {
     family?: FamilyName;
-    grammars?: boolean;
+    grammars?: ServedModel['grammars'];
     server?: Partial<ModelServerOptions>;
     script?: Partial<Script>;
   } = {},
@@ -58,7 +58,7 @@ export async function served(
     tokenizer,
     bytes: new TokenBytes(tokenizer),
     family: o.family === undefined ? null : toolFamily(o.family),
-    grammars: o.grammars ?? false,
+    grammars: o.grammars ?? null,
   };
   const server = new ModelServer(model, {
     host: '127.0.0.1',

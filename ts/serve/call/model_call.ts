@@ -24,6 +24,8 @@ export interface ModelCall {
   /** Give special tokens out as text. */
   specialTokens?: boolean;
   request?: Omit<RolloutRequest, 'promptIds' | 'sampling'>;
+  /** Called once, when it has ended. */
+  release?(): void;
 }
 
 /** What came of some tokens; text and calls may be empty while they are not complete. */
@@ -101,6 +103,7 @@ export class RunningCall implements AsyncIterable<CallDelta> {
       this.whole = this.recordOf(result);
     } finally {
       this.handle.abort();
+      this.call.release?.();
     }
   }
 

@@ -3,6 +3,7 @@ import type { TokenBytes } from '../../data/token_bytes';
 import type { Tokenizer } from '../../data/tokenizer';
 import type { RolloutEngine } from '../../rollout/engine';
 import type { ToolFamily } from '../tools/families';
+import type { Grammars } from './grammars';
 
 export interface ServedModel {
   /** What requests call it. */
@@ -16,6 +17,6 @@ export interface ServedModel {
   bytes: TokenBytes;
   /** null: it cannot be given tools. */
   family: ToolFamily | null;
-  /** Whether the engine holds responses to a grammar. */
-  grammars: boolean;
+  /** How responses are held to a grammar: by the engine itself, by asking these for every token; null: not at all. */
+  grammars: 'engine' | Grammars | null;
 }

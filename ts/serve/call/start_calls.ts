@@ -29,41 +29,63 @@ export async function startChat(
 }
 
 /** @throws ApiError 400 */
-export function startCalls(
+export async function startCalls(
   model: ServedModel,
   call: PlainCall,
   signal: AbortSignal,
   hooks: CallHooks = {},
-): StartedCalls {
+): Promise<StartedCalls> {
   const { promptIds } = call;
-  const room = roomFor(model, promptIds, call.maxTokens);
-  const request = defined({
-    grammar: call.grammar ?? undefined,
-    priority: call.priority,
-    cacheSalt: call.cacheSalt,
-    ...hooks.request,
-  });
-  const calls = Array.from({ length: call.n }, (_, choice) => {
-    const asked = defined({
-      ...call.sampling,
-      maxNewTokens: room,
-      seed: choiceSeed(call.seed, choice),
-    }) as SamplingParams;
-    return new RunningCall(model, {
-      promptIds,
-      sampling: hooks.sampling?.(asked) ?? asked,
-      stop: call.stop,
-      tools: call.tools,
-      specialTokens: call.specialTokens,
-      request,
-    });
-  });
+  const maxNewTokens = roomFor(model, promptIds, call.maxTokens);
+  const calls: RunningCall[] = [];
   const abort = (): void => {
     for (const running of calls) running.abort();
   };
+  try {
+    for (let choice = 0; choice < call.n; choice++) {
+      const seed = choiceSeed(call.seed, choice);
+      const asked = defined({ ...call.sampling, maxNewTokens, seed }) as SamplingParams;
+      calls.push(await startCall(model, call, hooks.sampling?.(asked) ?? asked, hooks));
+    }
+  } catch (error) {
+    abort();
+    throw error;
+  }
   if (signal.aborted) abort();
   else signal.addEventListener('abort', abort, { once: true });
   return { promptIds, calls };
+}
+
+async function startCall(
+  model: ServedModel,
+  call: PlainCall,
+  sampling: SamplingParams,
+  hooks: CallHooks,
+): Promise<RunningCall> {
+  const { grammars } = model;
+  const constraint =
+    call.grammar === null || grammars === null || grammars === 'engine'
+      ? null
+      : await grammars.open(call.grammar);
+  try {
+    return new RunningCall(model, {
+      promptIds: call.promptIds,
+      sampling: constraint === null ? sampling : { ...sampling, constraint },
+      stop: call.stop,
+      tools: call.tools,
+      specialTokens: call.specialTokens,
+      request: defined({
+        grammar: constraint === null ? (call.grammar ?? undefined) : undefined,
+        priority: call.priority,
+        cacheSalt: call.cacheSalt,
+        ...hooks.request,
+      }),
+      ...(constraint === null ? {} : { release: () => constraint.close() }),
+    });
+  } catch (error) {
+    constraint?.close();
+    throw error;
+  }
 }
 
 /** Tokens of the response: as many as were asked for, or as there is room for. */

@@ -119,7 +119,7 @@ export function parseChat(model: ServedModel, body: unknown): { call: ChatCall; 
   const grammar = forced
     ? forcedCalls(model.family as ToolFamily, offered, name, r.parallel_tool_calls !== false)
     : format;
-  if (grammar !== null && !model.grammars) {
+  if (grammar !== null && model.grammars === null) {
     const field = forced ? 'tool_choice' : 'response_format';
     throw badField(field, 'the engine behind this server cannot hold responses to a grammar');
   }

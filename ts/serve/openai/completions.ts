@@ -61,7 +61,7 @@ export const answerCompletions: Dialect = async (model, body, signal, hooks = {}
   const running: Running[] = [];
   try {
     for (const promptIds of prompts) {
-      const { calls } = startCalls(
+      const { calls } = await startCalls(
         model,
         {
           promptIds,

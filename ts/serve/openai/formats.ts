@@ -33,7 +33,8 @@ export function forcedCalls(
   const format = {
     type: 'tags_with_separator',
     tags,
-    separator: separator ?? '',
+    // xgrammar wants one, also where it never comes.
+    separator: separator ?? ' ',
     at_least_one: true,
     stop_after_first: separator === null,
   };

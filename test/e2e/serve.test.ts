@@ -1,0 +1,188 @@
+import { spawn, spawnSync } from 'node:child_process';
+import { resolve } from 'node:path';
+import OpenAI from 'openai';
+import { Command } from '../helpers/e2e_process';
+import { modelTensors, Workspace, writeModel } from '../helpers/e2e_workspace';
+
+// `troupe serve` with a model of random weights, and the clients that people have.
+
+/** With the official client, where it is installed; it is no part of the project. */
+const PYTHON = process.env['TROUPE_TEST_OPENAI_PYTHON'] ?? 'python3';
+const hasPython = spawnSync(PYTHON, ['-c', 'import openai']).status === 0;
+
+let workspace: Workspace;
+let server: Command;
+let url: string;
+
+beforeAll(async () => {
+  workspace = await Workspace.create();
+  const module = '../../bench/byte_tokenizer.mjs';
+  const { writeByteTokenizer, VOCABULARY_SIZE, END } = await import(module);
+  const data = Float32Array.from({ length: VOCABULARY_SIZE * 32 }, (_, i) => 0.3 * Math.sin(1 + i * i));
+  // The end is never the likeliest token.
+  data.fill(0, END.id * 32);
+  await writeModel(workspace.file('model'), {
+    config: { vocab_size: VOCABULARY_SIZE, max_position_embeddings: 1024, eos_token_id: END.id },
+    tensors: [
+      { name: 'model.embed_tokens.weight', shape: [VOCABULARY_SIZE, 32], data },
+      ...modelTensors().slice(1),
+    ],
+  });
+  writeByteTokenizer(workspace.file('model'));
+  server = new Command([
+    ...[
+      'serve',
+      workspace.file('model'),
+      '--port',
+      '0',
+      '--served-model-name',
+      'tiny',
+      '--tool-parser',
+      'hermes',
+    ],
+    ...['--api-key', 'secret'],
+  ]);
+  url = await announced();
+});
+afterAll(async () => {
+  server.kill('SIGTERM');
+  const { code, stderr } = await server.exited;
+  workspace.remove();
+  expect([code, stderr]).toEqual([0, expect.stringContaining('SIGTERM: ending once what runs is done')]);
+});
+
+/** The URL that the server says when it is ready. */
+async function announced(): Promise<string> {
+  const found = (): RegExpExecArray | null =>
+    /serving tiny at (\S+)\/v1 \(tools as hermes\)/.exec(server.stderr);
+  await server.until('it was ready', () => found() !== null);
+  return found()?.[1] as string;
+}
+
+const client = (): OpenAI => new OpenAI({ baseURL: `${url}/v1`, apiKey: 'secret', maxRetries: 0 });
+const ask = {
+  model: 'tiny',
+  messages: [{ role: 'user' as const, content: 'hello' }],
+  max_tokens: 24,
+  temperature: 0,
+  seed: 1,
+};
+
+test('the openai package: whole, streamed, several choices', async () => {
+  const whole = await client().chat.completions.create(ask);
+  const text = whole.choices[0]?.message.content;
+  expect(text).toMatch(/./);
+  let streamed = '';
+  let usage: unknown = null;
+  const stream = await client().chat.completions.create({
+    ...ask,
+    stream: true,
+    stream_options: { include_usage: true },
+  });
+  for await (const chunk of stream) {
+    streamed += chunk.choices[0]?.delta.content ?? '';
+    usage = chunk.usage ?? usage;
+  }
+  expect(streamed).toBe(text);
+  expect(usage).toMatchObject({
+    prompt_tokens: whole.usage?.prompt_tokens,
+    completion_tokens: whole.usage?.completion_tokens,
+  });
+  const sampled = { ...ask, temperature: 1, n: 4 };
+  const [first, second] = [
+    await client().chat.completions.create(sampled),
+    await client().chat.completions.create(sampled),
+  ];
+  const texts = ({ choices }: typeof first): (string | null)[] =>
+    choices.map(({ message }) => message.content);
+  expect(texts(second)).toEqual(texts(first));
+  expect(new Set(texts(first)).size).toBe(4);
+});
+
+test('the openai package: log-probs, completions, models', async () => {
+  const { choices } = await client().chat.completions.create({ ...ask, logprobs: true });
+  const entries = choices[0]?.logprobs?.content ?? [];
+  expect(entries.length).toBe(24);
+  // The greedy token of 257 has more than its share.
+  expect(entries.every(({ logprob }) => logprob <= 0 && logprob > -Math.log(257))).toBe(true);
+  expect(Buffer.from(entries.flatMap(({ bytes }) => bytes ?? [])).toString('utf8')).toBe(
+    choices[0]?.message.content,
+  );
+  const completion = await client().completions.create({ model: 'tiny', prompt: [104, 105], max_tokens: 5 });
+  expect(completion.usage).toMatchObject({ prompt_tokens: 2, completion_tokens: 5 });
+  expect((await client().models.list()).data.map(({ id }) => id)).toEqual(['tiny']);
+});
+
+test('the openai package: errors', async () => {
+  const wrong = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'wrong', maxRetries: 0 });
+  await expect(wrong.models.list()).rejects.toBeInstanceOf(OpenAI.AuthenticationError);
+  await expect(client().chat.completions.create({ ...ask, model: 'other' })).rejects.toBeInstanceOf(
+    OpenAI.NotFoundError,
+  );
+  await expect(client().chat.completions.create({ ...ask, max_tokens: 4000 })).rejects.toMatchObject({
+    status: 400,
+    code: 'context_length_exceeded',
+  });
+});
+
+test('two hundred requests at a time', async () => {
+  const answers = await Promise.all(
+    Array.from({ length: 200 }, async (_, i) => {
+      const stream = await client().chat.completions.create({
+        ...ask,
+        seed: i % 4,
+        temperature: 1,
+        stream: true,
+      });
+      let text = '';
+      for await (const chunk of stream) text += chunk.choices[0]?.delta.content ?? '';
+      return text;
+    }),
+  );
+  expect(new Set(answers).size).toBe(4);
+});
+
+/** What a program prints; the test goes on meanwhile. */
+function output(program: string, args: readonly string[]): Promise<string> {
+  return new Promise((done, fail) => {
+    const child = spawn(program, args, { stdio: ['ignore', 'pipe', 'pipe'] });
+    let [out, error] = ['', ''];
+    child.stdout.on('data', (text) => {
+      out += text;
+    });
+    child.stderr.on('data', (text) => {
+      error += text;
+    });
+    child.on('close', (code) => (code === 0 ? done(out) : fail(new Error(error))));
+  });
+}
+
+const helper = (name: string): string => resolve(__dirname, '../helpers/serve', name);
+
+test('the AI SDK', async () => {
+  const answer = JSON.parse(await output(process.execPath, [helper('ai_sdk_client.mjs'), url]));
+  const { choices, usage } = await client().chat.completions.create(ask);
+  const counts = [usage?.prompt_tokens, usage?.completion_tokens];
+  const text = choices[0]?.message.content;
+  expect(answer).toEqual({
+    whole: text,
+    streamed: text,
+    finish: 'length',
+    usage: counts,
+    streamedUsage: counts,
+  });
+});
+
+const withPython = hasPython ? test : test.skip;
+withPython('the openai package of Python (skipped where python3 has none)', async () => {
+  const answer = JSON.parse(await output(PYTHON, [helper('openai_client.py'), url]));
+  const { choices } = await client().chat.completions.create(ask);
+  const text = choices[0]?.message.content;
+  expect(answer).toMatchObject({
+    whole: text,
+    streamed: text,
+    finish: 'length',
+    models: ['tiny'],
+    refused: true,
+  });
+});

@@ -1,0 +1,130 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { TokenBytes } from '../../../ts/data/token_bytes';
+import { Tokenizer } from '../../../ts/data/tokenizer';
+import type { Grammar } from '../../../ts/rollout/request';
+import { GrammarThreads, grammarVocabulary } from '../../../ts/serve/grammar/grammar_threads';
+import { forcedCalls } from '../../../ts/serve/openai/formats';
+import { type FamilyName, toolFamily } from '../../../ts/serve/tools/families';
+
+const END = 256;
+const directory = mkdtempSync(join(tmpdir(), 'troupe-grammar-'));
+let grammars: GrammarThreads;
+beforeAll(async () => {
+  const module = '../../../bench/byte_tokenizer.mjs';
+  (await import(module)).writeByteTokenizer(directory);
+  const tokenizer = Tokenizer.load(directory);
+  const o = { vocabSize: 260, stopTokenIds: [END], tags: [] };
+  grammars = new GrammarThreads(grammarVocabulary(tokenizer, new TokenBytes(tokenizer), o));
+});
+afterAll(async () => {
+  await grammars.close();
+  rmSync(directory, { recursive: true, force: true });
+});
+
+const allowed = (mask: Uint32Array): number[] =>
+  Array.from({ length: mask.length * 32 }, (_, id) => id).filter(
+    (id) => ((mask[id >> 5] as number) >>> (id & 31)) & 1,
+  );
+
+/** What a model of random weights would write: any of the tokens that may come; closing brackets and quotes are likelier. */
+async function walk(grammar: Grammar, seed: number): Promise<string> {
+  let state = seed;
+  const random = (below: number): number => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return Math.floor((state / 2 ** 32) * below);
+  };
+  const constraint = await grammars.open(grammar);
+  const bytes: number[] = [];
+  let last = new Int32Array(0);
+  while (bytes.length < 4000) {
+    const mask = (await constraint.next(last)) as Uint32Array;
+    const choices = allowed(mask);
+    expect(choices.length).toBeGreaterThan(0);
+    const ending = choices.filter((id) => id === END || '"}]'.includes(String.fromCharCode(id)));
+    const from = ending.length > 0 && random(4) > 0 ? ending : choices;
+    const token = from[random(from.length)] as number;
+    if (token === END) break;
+    bytes.push(token);
+    last = Int32Array.of(token);
+  }
+  constraint.close();
+  return Buffer.from(bytes).toString('utf8');
+}
+
+const PERSON = {
+  type: 'object',
+  properties: {
+    name: { type: 'string' },
+    age: { type: 'integer' },
+    tags: { type: 'array', items: { enum: ['a', 'b'] }, maxItems: 3 },
+    friend: { anyOf: [{ type: 'null' }, { $ref: '#' }] },
+  },
+  required: ['name', 'age'],
+  additionalProperties: false,
+};
+const schema = (value: unknown): Grammar => ({ kind: 'json-schema', schema: JSON.stringify(value) });
+
+test('whatever is drawn among the allowed tokens is JSON of the schema', async () => {
+  for (let seed = 1; seed <= 12; seed++) {
+    const text = await walk(schema(PERSON), seed);
+    const person = JSON.parse(text);
+    expect([typeof person.name, Number.isInteger(person.age)]).toEqual(['string', true]);
+    expect(Object.keys(person).every((key) => key in PERSON.properties)).toBe(true);
+    expect((person.tags ?? []).every((tag: string) => tag === 'a' || tag === 'b')).toBe(true);
+  }
+});
+
+test('an end may come only when the value is complete', async () => {
+  const constraint = await grammars.open(schema({ enum: ['yes'] }));
+  const masks = [allowed((await constraint.next(new Int32Array(0))) as Uint32Array)];
+  for (const byte of Buffer.from('"yes"'))
+    masks.push(allowed((await constraint.next(Int32Array.of(byte))) as Uint32Array));
+  expect(masks.map(([only, ...more]) => [only, more.length])).toEqual(
+    [...Buffer.from('"yes"'), END].map((id) => [id, 0]),
+  );
+  expect(allowed((await constraint.next(Int32Array.of(END))) as Uint32Array)).toEqual([END]);
+  constraint.close();
+});
+
+test.each<FamilyName>(['hermes', 'llama3', 'mistral'])(
+  'a call that must be made is one that is read: %s',
+  async (name) => {
+    const family = toolFamily(name);
+    const parameters = { type: 'object', properties: { x: { type: 'integer' } }, required: ['x'] };
+    const tools = ['add', 'sub'].map((tool) => ({
+      type: 'function' as const,
+      function: { name: tool, parameters },
+    }));
+    for (const [chosen, parallel] of [
+      [null, true],
+      ['sub', false],
+    ] as const) {
+      const text = await walk(forcedCalls(family, tools, chosen, parallel), 3);
+      const parser = family.parser();
+      const parts = [parser.push(text), parser.end()];
+      expect(parts.map((part) => part.text).join('')).toBe('');
+      const names = parts.flatMap(({ calls }) => calls.flatMap((call) => call.name ?? []));
+      expect(names.length).toBeGreaterThan(0);
+      expect(names.every((one) => (chosen === null ? ['add', 'sub'] : [chosen]).includes(one))).toBe(true);
+    }
+  },
+);
+
+const BAD: [string, Grammar, RegExp][] = [
+  ['a type that is none', schema({ type: 'frob' }), /response_format: this schema cannot be used: .*frob/],
+  ['a reference to nothing', schema({ $ref: '#/nope' }), /nope/],
+  ['a pattern that is none', schema({ type: 'string', pattern: '(' }), /parenthesis/],
+];
+
+test.each(BAD)('%s is refused, and what runs goes on', async (_, grammar, message) => {
+  const running = await grammars.open(schema({ enum: ['yes'] }));
+  await expect(grammars.open(grammar)).rejects.toMatchObject({
+    status: 400,
+    message: expect.stringMatching(message),
+  });
+  await expect(grammars.open(grammar)).rejects.toThrow(message);
+  expect(allowed((await running.next(new Int32Array(0))) as Uint32Array)).toEqual([0x22]);
+  running.close();
+});

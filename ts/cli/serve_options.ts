@@ -1,0 +1,85 @@
+// The command line of `troupe serve`.
+import type { Argv } from 'yargs';
+import { parseByteSize } from '../base/byte_size';
+import { RUN_LIMITS } from '../base/limits';
+import { FAMILY_NAMES } from '../serve/tools/families';
+import { UsageError } from './report';
+import type { ServeOptions } from './serve';
+
+/** A reader of `troupe serve` that takes nothing for so long is given up. */
+const STALL_MS = 120_000;
+
+export const withServe = (y: Argv) =>
+  y
+    .positional('model', { type: 'string', demandOption: true, describe: 'Hugging Face directory' })
+    .option('host', { type: 'string', requiresArg: true, default: '127.0.0.1' })
+    .option('port', { type: 'number', requiresArg: true, default: 8000, describe: '0: any that is free' })
+    .option('api-key', {
+      type: 'string',
+      array: true,
+      nargs: 1,
+      describe:
+        'A key that lets in; may be repeated. Default: TROUPE_API_KEY, where it is set; else everybody',
+    })
+    .option('served-model-name', {
+      type: 'string',
+      requiresArg: true,
+      describe: 'What requests call the model; default: the name of its directory',
+    })
+    .option('tool-parser', {
+      choices: FAMILY_NAMES,
+      describe: 'How the model writes calls of tools; default: as its chat template says',
+    })
+    .option('chat-template', { type: 'string', requiresArg: true, describe: 'File with another one' })
+    .option('workers', { type: 'number', requiresArg: true, default: 1, describe: 'Worker processes' })
+    .option('device', { choices: ['cpu', 'cuda'] as const })
+    .option('dtype', { choices: ['float32', 'bfloat16'] as const })
+    .option('max-requests', {
+      type: 'number',
+      requiresArg: true,
+      default: 1024,
+      describe: 'At a time; more are told to come again (429)',
+    })
+    .option('max-body', { type: 'string', requiresArg: true, default: '8MiB', describe: 'Of a request' })
+    .option('grace', {
+      type: 'number',
+      requiresArg: true,
+      default: 30,
+      describe: 'Seconds that requests have to end when the server does',
+    });
+
+/** @throws UsageError naming the option that is out of range */
+export function serveOptions(a: Awaited<ReturnType<typeof withServe>['argv']>): ServeOptions {
+  const within = (name: string, value: number, min: number, max: number, integer = true): void => {
+    if (value >= min && value <= max && (!integer || Number.isInteger(value))) return;
+    const kind = integer ? 'an integer' : 'a number';
+    throw new UsageError(`serve: --${name}: expected ${kind} from ${min} to ${max}, got ${value}`);
+  };
+  within('port', a.port, 0, 65_535);
+  within('workers', a.workers, 1, RUN_LIMITS.ranks);
+  within('max-requests', a.maxRequests, 1, 1_000_000);
+  within('grace', a.grace, 0, 86_400, false);
+  const maxBodyBytes = parseByteSize(a.maxBody);
+  if (maxBodyBytes === null)
+    throw new UsageError(`serve: --max-body: expected a size such as 8MiB, got ${a.maxBody}`);
+  const keys = a.apiKey ?? [process.env['TROUPE_API_KEY'] ?? ''].filter((key) => key !== '');
+  if (keys.includes('')) throw new UsageError('serve: --api-key: expected a key that is not empty');
+  return {
+    model: a.model,
+    servedName: a.servedModelName ?? null,
+    toolParser: a.toolParser ?? null,
+    chatTemplate: a.chatTemplate ?? null,
+    device: a.device ?? null,
+    dtype: a.dtype ?? null,
+    workers: a.workers,
+    server: {
+      host: a.host,
+      port: a.port,
+      apiKeys: keys,
+      maxBodyBytes,
+      maxRequests: a.maxRequests,
+      stallMs: STALL_MS,
+      graceMs: a.grace * 1000,
+    },
+  };
+}

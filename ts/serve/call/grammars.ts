@@ -1,0 +1,13 @@
+// How responses are held to grammars, where the engine cannot do that by itself.
+import type { Grammar, TokenConstraint } from '../../rollout/request';
+
+/** The constraint of one response; to be closed when that has ended. */
+export interface OpenGrammar extends TokenConstraint {
+  close(): void;
+}
+
+export interface Grammars {
+  /** @throws ApiError 400 saying why a grammar cannot be read */
+  open(grammar: Grammar): Promise<OpenGrammar>;
+  close(): Promise<void>;
+}

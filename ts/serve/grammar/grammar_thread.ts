@@ -1,0 +1,134 @@
+// A thread that turns grammars into masks of tokens, with xgrammar.
+import { readFileSync } from 'node:fs';
+import { createRequire, Module } from 'node:module';
+import { parentPort, workerData } from 'node:worker_threads';
+import type { CompiledGrammar, GrammarMatcher, Grammar as ParsedGrammar } from '@mlc-ai/web-xgrammar';
+import type { Grammar } from '../../rollout/request';
+import type { GrammarReply, GrammarRequest, GrammarVocabulary } from './protocol';
+
+type Library = typeof import('@mlc-ai/web-xgrammar', { with: { 'resolution-mode': 'import' }});
+type Compiler = Awaited<ReturnType<Library['GrammarCompiler']['createGrammarCompiler']>>;
+
+/** Grammars that stay compiled: compiling takes far longer than a step, and the same schema comes again and again. */
+const MOST_COMPILED = 64;
+/** JSON on one line, as Python writes it: where any white space may come, small models write nothing else. */
+const ONE_LINE = [false, -1, [', ', ': ']] as const;
+
+/** The package calls itself an ES module, but what it ships is none: neither import nor require can load it as it is. */
+function loadLibrary(): Library {
+  const file = createRequire(__filename).resolve('@mlc-ai/web-xgrammar');
+  const loaded = new Module(file) as Module & { _compile(source: string, file: string): void };
+  loaded._compile(readFileSync(file, 'utf8'), file.replace(/\.js$/, '.cjs'));
+  return loaded.exports as Library;
+}
+
+class Grammars {
+  private readonly matchers = new Map<number, GrammarMatcher>();
+  private readonly compiled = new Map<string, CompiledGrammar>();
+  private compiler: Compiler | null = null;
+
+  constructor(
+    private readonly library: Library,
+    private readonly vocabulary: GrammarVocabulary,
+  ) {}
+
+  async answer(request: GrammarRequest): Promise<Uint32Array | null> {
+    if (request.kind === 'check') {
+      (await this.parse(request.grammar)).dispose();
+      return null;
+    }
+    const { matcher: number } = request;
+    if (request.kind === 'close') {
+      this.matchers.get(number)?.dispose();
+      this.matchers.delete(number);
+      return null;
+    }
+    if (request.kind === 'open') {
+      const compiled = await this.compile(request.grammar);
+      this.matchers.set(number, await this.library.GrammarMatcher.createGrammarMatcher(compiled));
+    }
+    const matcher = this.matchers.get(number) as GrammarMatcher;
+    for (const token of request.kind === 'next' ? request.tokens : []) {
+      if (!matcher.isTerminated() && !matcher.acceptToken(token))
+        throw new Error(`token ${token} came, which the grammar does not allow`);
+    }
+    return matcher.isTerminated() ? this.onlyEnd() : await this.maskOf(matcher);
+  }
+
+  private async maskOf(matcher: GrammarMatcher): Promise<Uint32Array> {
+    const { tokens } = this.vocabulary as NonNullable<GrammarVocabulary>;
+    const mask = Uint32Array.from(await matcher.getNextTokenBitmask(), (word) => word >>> 0);
+    // It sets the bits of the last word that belong to no token.
+    const [last, used] = [tokens.length >> 5, tokens.length & 31];
+    if (used > 0) mask[last] = ((mask[last] as number) & (2 ** used - 1)) >>> 0;
+    return mask;
+  }
+
+  private onlyEnd(): Uint32Array {
+    const { tokens, stopTokenIds } = this.vocabulary as NonNullable<GrammarVocabulary>;
+    const mask = new Uint32Array(Math.ceil(tokens.length / 32));
+    for (const id of stopTokenIds) mask[id >> 5] = (mask[id >> 5] as number) | (1 << (id & 31));
+    return mask;
+  }
+
+  private parse(grammar: Grammar): Promise<ParsedGrammar> {
+    const { Grammar } = this.library;
+    if (grammar.kind === 'structural-tag') return Grammar.fromStructuralTag(grammar.tag);
+    const [anyWhitespace, indent, separators] = ONE_LINE;
+    return Grammar.fromJSONSchema(grammar.schema, anyWhitespace, indent, [...separators]);
+  }
+
+  private async compile(grammar: Grammar): Promise<CompiledGrammar> {
+    const key = JSON.stringify(grammar);
+    const known = this.compiled.get(key);
+    if (known !== undefined) return known;
+    this.compiler ??= await this.createCompiler();
+    const parsed = await this.parse(grammar);
+    const compiled = await this.compiler.compileGrammar(parsed);
+    parsed.dispose();
+    const [oldest] = this.compiled.keys();
+    if (oldest !== undefined && this.compiled.size >= MOST_COMPILED) this.compiled.delete(oldest);
+    this.compiled.set(key, compiled);
+    return compiled;
+  }
+
+  private async createCompiler(): Promise<Compiler> {
+    const { tokens, stopTokenIds } = this.vocabulary as NonNullable<GrammarVocabulary>;
+    const { GrammarCompiler, TokenizerInfo } = this.library;
+    const info = await TokenizerInfo.createTokenizerInfo(
+      tokens,
+      'byte_level',
+      false,
+      tokens.length,
+      stopTokenIds,
+    );
+    return GrammarCompiler.createGrammarCompiler(info);
+  }
+}
+
+/** The library says why it gives up on its console, and then throws an error that does not. */
+let lastWords = '';
+console.error = (...words: unknown[]): void => {
+  if (lastWords === '') lastWords = words.join(' ');
+};
+
+function reasonOf(error: unknown): string {
+  const said = lastWords.replace(/^\[FATAL\] \S+: (Check failed: \(.*?\) is false: )?/, '');
+  lastWords = '';
+  // What its C++ throws comes as a number.
+  return said || (error instanceof Error ? error.message : 'it is no grammar that xgrammar can read');
+}
+
+const port = parentPort as NonNullable<typeof parentPort>;
+const grammars = new Grammars(loadLibrary(), workerData as GrammarVocabulary);
+let before: Promise<void> = Promise.resolve();
+port.on('message', (request: GrammarRequest) => {
+  const { id } = request;
+  before = before
+    .then(() => grammars.answer(request))
+    .then(
+      (mask): GrammarReply => ({ id, mask }),
+      (error): GrammarReply => ({ id, error: reasonOf(error) }),
+    )
+    .then((reply) => port.postMessage(reply));
+});

@@ -1,0 +1,144 @@
+// Grammars in threads: one that makes masks, and one that looks at every new grammar first.
+import path from 'node:path';
+import { Worker } from 'node:worker_threads';
+import { printable } from '../../base/printable';
+import { byteLevelText, type TokenBytes } from '../../data/token_bytes';
+import type { Tokenizer } from '../../data/tokenizer';
+import { packageRoot } from '../../install/package_root';
+import type { Grammar } from '../../rollout/request';
+import { ApiError } from '../call/api_error';
+import type { Grammars, OpenGrammar } from '../call/grammars';
+import type { GrammarReply, GrammarRequest, GrammarVocabulary } from './protocol';
+
+/** Reading a grammar may take so long, milliseconds. */
+const CHECK_MS = 10_000;
+const MOST_CHECKED = 1024;
+
+type Unnumbered = GrammarRequest extends infer R ? (R extends { id: number } ? Omit<R, 'id'> : never) : never;
+
+/** dist/serve/grammar/grammar_thread.js with the requests that wait for it. */
+class GrammarThread {
+  private readonly worker: Worker;
+  private readonly waiting = new Map<
+    number,
+    { resolve(mask: Uint32Array | null): void; reject(e: Error): void }
+  >();
+  private next = 0;
+  private failed: Error | null = null;
+
+  constructor(vocabulary: GrammarVocabulary) {
+    const file = path.join(packageRoot, 'dist', 'serve', 'grammar', 'grammar_thread.js');
+    this.worker = new Worker(file, { workerData: vocabulary, execArgv: [] });
+    this.worker.unref();
+    this.worker.on('message', (reply: GrammarReply) => {
+      const request = this.waiting.get(reply.id);
+      this.waiting.delete(reply.id);
+      if ('error' in reply) request?.reject(new Error(reply.error));
+      else request?.resolve(reply.mask);
+      if (this.waiting.size === 0) this.worker.unref();
+    });
+    this.worker.on('error', (error) => this.fail(error as Error));
+    this.worker.on('exit', () => this.fail(new Error('the thread of the grammars has ended')));
+  }
+
+  ask(request: Unnumbered): Promise<Uint32Array | null> {
+    if (this.failed !== null) return Promise.reject(this.failed);
+    const id = this.next++;
+    this.worker.ref();
+    return new Promise((resolve, reject) => {
+      this.waiting.set(id, { resolve, reject });
+      this.worker.postMessage({ ...request, id });
+    });
+  }
+
+  async end(): Promise<void> {
+    await this.worker.terminate();
+  }
+
+  private fail(error: Error): void {
+    this.failed ??= error;
+    for (const { reject } of this.waiting.values()) reject(this.failed);
+    this.waiting.clear();
+  }
+}
+
+/**
+ * xgrammar aborts on what it cannot read, and is not to be trusted after that: a grammar is read by a thread of its own first, which is
+ * given up when it fails or takes too long.
+ */
+export class GrammarThreads implements Grammars {
+  private readonly masks: GrammarThread;
+  private checker: GrammarThread | null = null;
+  private readonly checked = new Set<string>();
+  private before: Promise<unknown> = Promise.resolve();
+  private nextMatcher = 0;
+
+  constructor(vocabulary: NonNullable<GrammarVocabulary>) {
+    this.masks = new GrammarThread(vocabulary);
+  }
+
+  async open(grammar: Grammar): Promise<OpenGrammar> {
+    await this.check(grammar);
+    const matcher = this.nextMatcher++;
+    let first: Uint32Array | null = await this.masks.ask({ kind: 'open', matcher, grammar });
+    return {
+      next: (tokens) => {
+        if (first === null || tokens.length > 0) return this.masks.ask({ kind: 'next', matcher, tokens });
+        const mask = first;
+        first = null;
+        return mask;
+      },
+      close: () => void this.masks.ask({ kind: 'close', matcher }).catch(() => undefined),
+    };
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([this.masks.end(), this.checker?.end()]);
+  }
+
+  /** One after another, each new one once. */
+  private async check(grammar: Grammar): Promise<void> {
+    const key = JSON.stringify(grammar);
+    if (this.checked.has(key)) return;
+    const own = this.before.then(() => this.read(grammar));
+    this.before = own.catch(() => undefined);
+    await own;
+    if (this.checked.size >= MOST_CHECKED) this.checked.clear();
+    this.checked.add(key);
+  }
+
+  private async read(grammar: Grammar): Promise<void> {
+    this.checker ??= new GrammarThread(null);
+    const { checker } = this;
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<never>((_, reject) => {
+      timer = setTimeout(() => reject(new Error(`reading it took more than ${CHECK_MS} ms`)), CHECK_MS);
+    });
+    try {
+      await Promise.race([checker.ask({ kind: 'check', grammar }), late]);
+    } catch (error) {
+      this.checker = null;
+      void checker.end();
+      const param = grammar.kind === 'json-schema' ? 'response_format' : 'tools';
+      const reason = printable((error as Error).message, { max: 500 });
+      throw new ApiError(400, `${param}: this schema cannot be used: ${reason}`, param, 'invalid_schema');
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+}
+
+/** The vocabulary of a model for grammars; `tags`: special tokens that they may write as text. */
+export function grammarVocabulary(
+  tokenizer: Tokenizer,
+  bytes: TokenBytes,
+  o: { vocabSize: number; stopTokenIds: readonly number[]; tags: readonly string[] },
+): NonNullable<GrammarVocabulary> {
+  const added = tokenizer.addedTokens();
+  const tokens = Array.from({ length: o.vocabSize }, (_, id) => {
+    const token = added.get(id);
+    const silent = o.stopTokenIds.includes(id) || (token?.special && !o.tags.includes(token.content));
+    return silent ? '' : byteLevelText(bytes.bytes(id));
+  });
+  return { tokens, stopTokenIds: [...o.stopTokenIds] };
+}

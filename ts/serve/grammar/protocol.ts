@@ -1,0 +1,21 @@
+// Messages between a server and a thread that knows grammars.
+import type { Grammar } from '../../rollout/request';
+
+/** What a thread is started with: null when it only says whether it can read grammars. */
+export type GrammarVocabulary = {
+  /** The bytes of every token by GPT-2's table, '' for those that no text may hold. */
+  tokens: string[];
+  stopTokenIds: number[];
+} | null;
+
+export type GrammarRequest = { id: number } & (
+  | { kind: 'check'; grammar: Grammar }
+  /** Answered by the mask of the first token. */
+  | { kind: 'open'; matcher: number; grammar: Grammar }
+  /** Answered by the mask of the token after these. */
+  | { kind: 'next'; matcher: number; tokens: Int32Array }
+  | { kind: 'close'; matcher: number }
+);
+
+/** mask: as TokenConstraint has it; null where none was asked for. */
+export type GrammarReply = { id: number } & ({ mask: Uint32Array | null } | { error: string });
