@@ -294,6 +294,7 @@ test('each prompt is decoded once, whatever the number of its responses', async 
     'trainer.total_training_steps=1',
     'trainer.val_before_train=false',
     'trainer.test_freq=-1',
+    'logging.tokens.samples=0',
   ];
   await trainer({ overrides, options: { data, reward } }).trainer.fit();
   expect(decoded).toEqual(['1', '3']);
