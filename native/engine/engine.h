@@ -14,8 +14,10 @@
 #include "checkpoint/tensor_slice.h"
 #include "fsdp/sharding_options.h"
 #include "losses/loss_options.h"
+#include "megatron/schedule.h"
 #include "model/decoder_layout.h"
 #include "model/model_config.h"
+#include "model/stage_range.h"
 #include "optim/adamw.h"
 #include "parameters/parameter_layout.h"
 #include "parameters/state_kinds.h"
@@ -49,6 +51,10 @@ struct EngineOptions {
   // Neighbouring ranks that share the micro-batches of every verb but generate (ulysses/sequence_group.h):
   // they are called with the same data, and all of them return the result of the whole.
   int64_t ulysses = 1;
+  // Ranks along the pipeline, which takes world / stages apart; those of one pipeline are called with the same data,
+  // and all of them return the result of the whole.
+  PipelineOptions pipeline;
+  PipelineOrder pipeline_order = PipelineOrder::k1F1B;  // of updates
   // Gather the next group of parameters while one is at work.
   bool prefetch = false;
   GradientReduction reduction = GradientReduction::kMicroBatch;

@@ -4,8 +4,9 @@
 #include "checkpoint/tensor_file.h"
 #include "base/error.h"
 #include "base/parallel.h"
-#include "base/upload.h"
 #include "kernels/linear_log_prob.h"
+#include "megatron/schedule.h"
+#include "model/stage_layout.h"
 #include "model/value_head.h"
 #include "rollout/generator.h"
 
@@ -61,10 +62,18 @@ ShardingOptions sharding_options(const EngineOptions& options, int64_t size) {
           options.reduction};
 }
 
-ParameterStore make_store(const EngineOptions& options, at::Device device, int64_t rank, int64_t size) {
-  const int64_t count = sharding_options(options, size).shard_count;
-  return ParameterStore(decoder_layout(options.model, options.lora), device, options.dtype,
-                        options.optim.has_value(), options.seed, {rank % count, count}, options.offload);
+ParallelDims parallel_dims(const EngineOptions& options) {
+  return {.pp = options.pipeline.stages};
+}
+
+ParameterStore make_store(const EngineOptions& options, at::Device device, const ParallelDims& dims, int64_t rank) {
+  const int64_t count = sharding_options(options, dims.dp()).shard_count;
+  const PipelineOptions& pipeline = options.pipeline;
+  return ParameterStore(
+      layout_at_stage(decoder_layout(options.model, options.lora), pipeline_parts(options.model.num_layers, pipeline),
+                      pipeline.stages, dims.rank_on(Axis::kPp, rank)),
+      device, options.dtype, options.optim.has_value(), options.seed, {dims.rank_on(Axis::kDp, rank) % count, count},
+      options.offload);
 }
 
 std::unique_ptr<Engine> create_engine(const EngineOptions& options, std::shared_ptr<Communicator> comm) {
@@ -75,11 +84,20 @@ std::unique_ptr<Engine> create_engine(const EngineOptions& options, std::shared_
 RankEngine::RankEngine(const EngineOptions& options, std::shared_ptr<Communicator> comm)
     : options_(checked(options)),
       device_(options.device),
-      store_(make_store(options, device_, comm->rank(), comm->size())),
-      sharding_(store_, comm, sharding_options(options, comm->size())),
-      sequence_(options.ulysses > 1 ? std::make_unique<SequenceGroup>(*comm, options.ulysses, options.model.num_heads)
-                                    : nullptr),
-      transformer_(options.model, store_, device_, options.dtype, &sharding_, sequence_.get()) {}
+      mesh_(comm, parallel_dims(options)),
+      parts_(pipeline_parts(options.model.num_layers, options.pipeline)),
+      store_(make_store(options, device_, mesh_.dims(), mesh_.rank())),
+      sharding_(store_, mesh_.dp(), sharding_options(options, mesh_.dp()->size())),
+      sequence_(options.ulysses > 1
+                    ? std::make_unique<SequenceGroup>(*mesh_.dp(), options.ulysses, options.model.num_heads)
+                    : nullptr),
+      transformer_(options.model, store_, device_, options.dtype, &sharding_, sequence_.get(),
+                   PipelinePlace{parts_, mesh_.pp().get()}) {
+  const int64_t last = mesh_.pp()->size() - 1, stage = mesh_.pp()->rank();
+  if (last == 0 || store_.find("head.weight") != nullptr) return;
+  if (stage == 0) tied_peer_ = last;
+  if (stage == last) tied_peer_ = 0;
+}
 
 std::vector<ParameterInfo> RankEngine::parameters() const {
   std::vector<ParameterInfo> infos;
@@ -123,10 +141,15 @@ at::Tensor RankEngine::flat(TensorKind kind, size_t group) {
 at::Tensor RankEngine::get_tensor(TensorKind kind, const std::string& param) {
   prepare();
   const Parameter& parameter = store_.at(param);
-  return ParameterStore::view(parameter, flat(kind, parameter.group))
-      .to(at::kCPU, at::kFloat)
-      .contiguous()
-      .clone();
+  const ParameterGroup& group = store_.groups()[parameter.group];
+  at::Tensor values;
+  if (group.here) {
+    values = ParameterStore::view(parameter, flat(kind, parameter.group)).to(at::kCPU, at::kFloat).contiguous().clone();
+  } else {
+    values = at::empty(parameter.info.shape, at::kFloat);
+  }
+  if (mesh_.pp()->size() > 1) mesh_.pp()->broadcast(values, group.stage, {"gather", param});
+  return values;
 }
 
 StateBytes RankEngine::state_bytes() const {
@@ -136,7 +159,7 @@ StateBytes RankEngine::state_bytes() const {
 std::vector<int64_t> RankEngine::agree(const std::vector<int64_t>& counts) {
   kept_.reset();
   ++agreements_;
-  return sharding_.agree(counts);
+  return sharding_.agree(*mesh_.world(), counts);
 }
 
 RankEngine::Beginning::Beginning(RankEngine& engine, size_t entries)
@@ -145,7 +168,7 @@ RankEngine::Beginning::Beginning(RankEngine& engine, size_t entries)
 RankEngine::Beginning::~Beginning() {
   if (engine_.agreements_ != agreements_) return;
   try {
-    engine_.sharding_.agree(std::vector<int64_t>(entries_, 0), /*refuses=*/true);
+    engine_.sharding_.agree(*engine_.mesh_.world(), std::vector<int64_t>(entries_, 0), /*refuses=*/true);
   } catch (const std::exception&) {
     // The others are lost as well; the error that is on its way is the one to be heard of.
   }
@@ -172,17 +195,17 @@ LogProbResult RankEngine::compute_log_prob(const TokenBatch& batch, double tempe
   require(!disable_adapters || options_.lora, ErrorCode::kInvalidArgument,
           "[engine] there are no adapters to disable: the engine was created without lora");
   prepare();
-  const BatchLayout layout = check_layout(batch, options_.model.vocab_size, options_.model.max_positions);
+  const BatchLayout layout = checked_layout(batch);
   const auto result = [&](bool wanted) {
     return wanted ? at::zeros({layout.num_response_tokens()}) : at::Tensor();
   };
   LogProbResult all{result(true), result(entropy), result(sum_pi_squared)};
   const AdaptersOff off(transformer_, disable_adapters);
-  for_each_micro(batch, layout, [&](const PackedTokens& packed) {
+  infer(batch, layout, [&](const MicroRows& micro, const at::Tensor& hidden) {
+    const PackedTokens& packed = micro.part;
     const int64_t count = packed.targets.size(0);
-    const at::Tensor hidden = transformer_.forward(packed, nullptr, false);
-    const ops::LogProbRows out =
-        head_rows({temperature, options_.model.final_softcap}, packed, hidden, entropy, sum_pi_squared);
+    const ops::LogProbRows out = head_rows(head_context(), {temperature, options_.model.final_softcap}, packed,
+                                           hidden, entropy, sum_pi_squared);
     const auto scatter = [&](const at::Tensor& target, const at::Tensor& source) {
       if (target.defined()) target.index_copy_(0, packed.response_index, source.narrow(0, 0, count).cpu());
     };
@@ -196,46 +219,50 @@ LogProbResult RankEngine::compute_log_prob(const TokenBatch& batch, double tempe
   return all;
 }
 
-ops::LogProbRows RankEngine::head_rows(const ops::LogProbSpec& spec, const PackedTokens& packed,
-                                        const at::Tensor& hidden, bool entropy, bool sum_pi_squared) {
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(device_);
-  const auto rows = [&](bool wanted) { return wanted ? at::empty({hidden.size(0)}, options) : at::Tensor(); };
-  const ops::LogProbRows out{rows(true), rows(true), rows(entropy), rows(sum_pi_squared)};
-  ops::linear_log_prob_forward(spec, hidden, transformer_.head_weight(),
-                               upload(pad_rows(packed.targets, hidden.size(0)), device_), out);
-  return out;
+BatchLayout RankEngine::checked_layout(const TokenBatch& batch) const {
+  return check_layout(batch, options_.model.vocab_size, options_.model.max_positions);
 }
 
-PackedTokens RankEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout,
-                                      const MicroBatch& micro) const {
+HeadContext RankEngine::head_context() {
+  return {transformer_.stages().back(), options_.model, device_, sequence_.get(),
+          [this](const at::Tensor& own, const char* what) { return combined(own, what); }};
+}
+
+MicroRows RankEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro) const {
   // On a CPU tiles of rows make a row's bits its own.
   const bool fixed = !device_.is_cpu();
-  return gather(batch, layout, micro,
-                padded_rows(micro, kRowTile * options_.ulysses, options_.max_tokens, fixed));
-}
-
-PackedTokens RankEngine::own_part(const PackedTokens& whole) const {
-  return sequence_ ? own_rows(whole, sequence_->rank(), sequence_->size()) : whole;
+  const PackedTokens whole = gather(
+      batch, layout, micro, padded_rows(micro, kRowTile * options_.ulysses, options_.max_tokens, fixed));
+  return {whole, sequence_ ? own_rows(whole, sequence_->rank(), sequence_->size()) : whole};
 }
 
 at::Tensor RankEngine::combined(const at::Tensor& own, const char* what) const {
-  return sequence_ && own.defined() ? sequence_->combine(own, {"forward", what}) : own;
+  if (!own.defined()) return own;
+  const at::Tensor whole = sequence_ ? sequence_->combine(own, {"forward", what}) : own;
+  const std::shared_ptr<Communicator>& pp = mesh_.pp();
+  if (pp->size() > 1) pp->broadcast(whole, pp->size() - 1, {"forward", what});
+  return whole;
 }
 
-void RankEngine::for_each_micro(const TokenBatch& batch, const BatchLayout& layout,
-                                 const std::function<void(const PackedTokens& packed)>& body) {
+void RankEngine::run_micro_batches(const TokenBatch& batch, const BatchLayout& layout,
+                                   const std::vector<MicroBatch>& micros, int64_t rounds, const HeadWork& head) {
+  const bool training = static_cast<bool>(head.gradient);
+  const PipelineShape shape{options_.pipeline.stages, rounds, options_.pipeline.chunks,
+                            options_.gradient_checkpointing ? 3 : 2};
+  StageWork work(
+      transformer_, static_cast<int64_t>(micros.size()), options_.gradient_checkpointing, head,
+      [&](int64_t micro) { return gather_rows(batch, layout, micros[static_cast<size_t>(micro)]); },
+      [this] { check_abort(); });
+  run_pipeline(pipeline_schedule(training ? options_.pipeline_order : PipelineOrder::kForward, shape,
+                                 mesh_.pp()->rank()),
+               mesh_.pp().get(), work);
+}
+
+void RankEngine::infer(const TokenBatch& batch, const BatchLayout& layout,
+                       const std::function<void(const MicroRows& micro, const at::Tensor& hidden)>& evaluate) {
   const std::vector<MicroBatch> micros = pack(layout, 0, layout.size(), options_.max_tokens);
-  const int64_t count = static_cast<int64_t>(micros.size());
-  const int64_t rounds = agree({count})[0];
-  for (int64_t i = 0; i < rounds; ++i) {
-    check_abort();
-    if (i < count) {
-      body(own_part(gather_rows(batch, layout, micros[static_cast<size_t>(i)])));
-      transformer_.end_inference();
-    } else {
-      transformer_.idle_pass(false);
-    }
-  }
+  const int64_t rounds = agree({static_cast<int64_t>(micros.size())})[0];
+  run_micro_batches(batch, layout, micros, rounds, {evaluate, {}});
   sharding_.release_all();
 }
 
@@ -244,13 +271,12 @@ at::Tensor RankEngine::compute_values(const TokenBatch& batch) {
   const Beginning beginning(*this, 1);
   require_head(HeadKind::kValue, "compute_values");
   prepare();
-  const BatchLayout layout = check_layout(batch, options_.model.vocab_size, options_.model.max_positions);
+  const BatchLayout layout = checked_layout(batch);
   const at::Tensor values = at::zeros({layout.num_response_tokens()});
-  for_each_micro(batch, layout, [&](const PackedTokens& packed) {
-    const int64_t count = packed.targets.size(0);
-    const at::Tensor hidden = transformer_.forward(packed, nullptr, false);
-    const at::Tensor rows = value_head_forward(hidden, transformer_.head_weight(), transformer_.head_bias());
-    values.index_copy_(0, packed.response_index, rows.narrow(0, 0, count).cpu());
+  infer(batch, layout, [&](const MicroRows& micro, const at::Tensor& hidden) {
+    const Stage& stage = transformer_.stages().back();
+    const at::Tensor rows = value_head_forward(hidden, stage.head_weight(), stage.head_bias());
+    values.index_copy_(0, micro.part.response_index, rows.narrow(0, 0, micro.part.targets.size(0)).cpu());
   });
   return combined(values, "values");
 }
@@ -282,6 +308,7 @@ void RankEngine::abort(const std::string& reason) {
   const std::lock_guard<std::mutex> lock(abort_mutex_);
   if (!aborted_) abort_reason_ = reason;
   aborted_ = true;
+  mesh_.abort(reason);
   sharding_.abort(reason);
   if (sequence_) sequence_->abort(reason);
 }

@@ -6,24 +6,27 @@
 #include <mutex>
 
 #include "engine/engine.h"
+#include "engine/loss_head.h"
+#include "engine/stage_work.h"
 #include "batch/packing.h"
 #include "fsdp/sharding.h"
-#include "kernels/linear_log_prob.h"
-#include "losses/losses.h"
+#include "megatron/mesh.h"
 #include "parameters/parameter_store.h"
 #include "model/transformer.h"
 #include "ulysses/sequence_group.h"
 
 namespace troupe {
 
-// Of an engine's options, in a group of `size`.
+// How the ranks of an engine lie along the axes of a layout.
+ParallelDims parallel_dims(const EngineOptions& options);
+// Of an engine's options, in a data-parallel group of `size`.
 ShardingOptions sharding_options(const EngineOptions& options, int64_t size);
-// The parameters of an engine on `device`: what rank `rank` of `size` holds of them.
-ParameterStore make_store(const EngineOptions& options, at::Device device, int64_t rank, int64_t size);
+// The parameters of an engine on `device`: what a rank of a world with these dims (resolved) holds of them.
+ParameterStore make_store(const EngineOptions& options, at::Device device, const ParallelDims& dims, int64_t rank);
 
-// The engine of one rank of any number: its shard of a model, with a `sharding_` that gathers what it lacks
-// and, where several ranks share a micro-batch, a `sequence_` group of them. A model in one process is the
-// shard of a group of one.
+// The engine of one rank of any number: its shard of a model, or of some stages of it, with a `sharding_` that
+// gathers what it lacks and, where several ranks share a micro-batch, a `sequence_` group of them. A model in one
+// process is the shard of a group of one.
 class RankEngine final : public Engine {
  public:
   RankEngine(const EngineOptions& options, std::shared_ptr<Communicator> comm);
@@ -37,7 +40,7 @@ class RankEngine final : public Engine {
   at::Tensor get_tensor(TensorKind kind, const std::string& param) override;
   StateBytes state_bytes() const override;
   int64_t bytes_sent() const override {
-    return sharding_.bytes_sent() + (sequence_ ? sequence_->bytes_sent() : 0);
+    return mesh_.bytes_sent() + sharding_.bytes_sent() + (sequence_ ? sequence_->bytes_sent() : 0);
   }
   void offload(const StateKinds& kinds) override;
   void onload(const StateKinds& kinds) override;
@@ -59,15 +62,9 @@ class RankEngine final : public Engine {
   void abort(const std::string& reason) override;
 
  private:
-  // Forward and, where its sequences have a gradient, backward of this rank's part of one micro-batch
-  // (`whole`) of mini-batch `mini`.
-  using MicroStep =
-      std::function<void(int64_t mini, const PackedTokens& whole, const PackedTokens& part, bool backward)>;
-  // The metrics of a finished mini-batch.
-  using Summary = std::function<Metrics(int64_t mini)>;
   // `has_gradient` [B] uint8, or undefined: all.
   MetricsList run_updates(const TokenBatch& tokens, const BatchLayout& layout, const at::Tensor& has_gradient,
-                          const MiniBatches& mini, const MicroStep& step, const Summary& summarize);
+                          const MiniBatches& mini, LossHead& head);
   void optimizer_step(Metrics& metrics);
   // How many micro-batches all ranks run for each entry: the most that any of them has. The start of a verb.
   std::vector<int64_t> agree(const std::vector<int64_t>& counts);
@@ -85,17 +82,22 @@ class RankEngine final : public Engine {
     size_t entries_;
     int64_t agreements_;
   };
-  // Log-probs of a micro-batch's targets, and what else is wanted, from its decoder's outputs.
-  ops::LogProbRows head_rows(const ops::LogProbSpec& spec, const PackedTokens& packed,
-                             const at::Tensor& hidden, bool entropy, bool sum_pi_squared);
+  BatchLayout checked_layout(const TokenBatch& batch) const;
+  HeadContext head_context();
   // The rows of a micro-batch, which a sequence group shares evenly, and this rank's part of them.
-  PackedTokens gather_rows(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro) const;
-  PackedTokens own_part(const PackedTokens& whole) const;
-  // A response array [sum R] of which each rank of the sequence group has written its part.
+  MicroRows gather_rows(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro) const;
+  // A response array [sum R] of which each rank of the sequence group has written its part, on the stage with the
+  // head: the whole on all ranks that have been called with the same data.
   at::Tensor combined(const at::Tensor& own, const char* what) const;
-  // Inference over a batch, micro-batch by micro-batch: this rank's part of each.
-  void for_each_micro(const TokenBatch& batch, const BatchLayout& layout,
-                      const std::function<void(const PackedTokens& packed)>& body);
+  // This rank's micro-batches, among `rounds` of all ranks, through the stages: with a backward where `head` has a
+  // gradient.
+  void run_micro_batches(const TokenBatch& batch, const BatchLayout& layout, const std::vector<MicroBatch>& micros,
+                         int64_t rounds, const HeadWork& head);
+  // Inference over a batch: `evaluate` where the head is.
+  void infer(const TokenBatch& batch, const BatchLayout& layout,
+             const std::function<void(const MicroRows& micro, const at::Tensor& hidden)>& evaluate);
+  // Whether any rank says so. Every rank at the same time.
+  bool any_rank(bool mine, const CollectiveLabel& label);
   // Elements of a group's flat buffer, from `begin` on.
   struct GroupPart {
     int64_t begin;
@@ -106,6 +108,8 @@ class RankEngine final : public Engine {
   // The whole flat buffer of a group.
   at::Tensor flat(TensorKind kind, size_t group);
   at::Tensor merged(size_t group);
+  // The whole flat buffer of a group on the ranks of its own stage and on the first rank of all.
+  at::Tensor flat_on_first_stage(TensorKind kind, size_t group);
   // The whole flat buffer of a group for an export in buckets; undefined where nobody reads it.
   const at::Tensor& kept_group(TensorKind kind, size_t group);
   void weights_changed();
@@ -117,10 +121,13 @@ class RankEngine final : public Engine {
 
   EngineOptions options_;
   at::Device device_;
+  Mesh mesh_;
+  std::vector<StageRange> parts_;  // of the decoder, over the stages of the pipeline
   ParameterStore store_;
   Sharding sharding_;
   std::unique_ptr<SequenceGroup> sequence_;  // null where each rank has micro-batches of its own
   Transformer transformer_;
+  std::optional<int64_t> tied_peer_;  // the stage that has the tied embeddings, too
   bool prepared_ = false;
   // The group that an export in buckets gathered last.
   struct KeptGroup {

@@ -22,6 +22,12 @@ RankEngine::GroupPart RankEngine::export_part(TensorKind kind, size_t group) {
   return part;
 }
 
+bool RankEngine::any_rank(bool mine, const CollectiveLabel& label) {
+  const at::Tensor largest = at::tensor({int64_t{mine}}, at::kLong);
+  mesh_.world()->all_reduce(largest, ReduceOp::kMax, label);
+  return largest.item<int64_t>() != 0;
+}
+
 // No rank may leave while others are at work: they would wait for it, or it would be taken for dead.
 void RankEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& files) {
   at::NoGradGuard no_grad;
@@ -39,7 +45,7 @@ void RankEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& 
     bool any = true;
     const bool mine = failed != nullptr;
     try {
-      any = sharding_.any(mine, {"export", when});
+      any = any_rank(mine, {"export", when});
     } catch (...) {
       if (!mine) throw;
     }
@@ -49,9 +55,9 @@ void RankEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& 
   const auto open = [&](bool create) {
     for (const TensorFile& file : files) writers.push_back(std::make_unique<TensorFileWriter>(file, create));
   };
-  if (sharding_.rank() == 0) attempt([&] { open(true); });
+  if (mesh_.rank() == 0) attempt([&] { open(true); });
   if (!any_failed("new files")) {
-    if (sharding_.rank() != 0) attempt([&] { open(false); });
+    if (mesh_.rank() != 0) attempt([&] { open(false); });
     for (size_t group = 0; group < store_.groups().size(); ++group) {
       if (!store_.exports(kind, group)) continue;
       const GroupPart part = export_part(kind, group);

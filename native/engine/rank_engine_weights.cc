@@ -49,11 +49,25 @@ at::Tensor part(const WeightChunk& chunk, const at::Tensor& whole) {
 const at::Tensor& RankEngine::kept_group(TensorKind kind, size_t group) {
   if (!kept_ || kept_->kind != kind || kept_->group != group) {
     kept_.reset();  // before the next one takes its place in memory
-    const bool reads = sharding_.rank() == 0;
-    const at::Tensor whole = flat(kind, group);
+    const bool reads = mesh_.rank() == 0;
+    const at::Tensor whole = flat_on_first_stage(kind, group);
     kept_ = KeptGroup{kind, group, reads ? whole : at::Tensor()};
   }
   return kept_->whole;
+}
+
+at::Tensor RankEngine::flat_on_first_stage(TensorKind kind, size_t group) {
+  const ParameterGroup& held = store_.groups()[group];
+  const int64_t owner = held.stage, stage = mesh_.pp()->rank();
+  const bool passes_on = owner != 0 && mesh_.dp()->rank() == 0;
+  const at::Tensor whole = stage == owner ? flat(kind, group) : at::Tensor();
+  const CollectiveLabel label{"export", held.name};
+  if (passes_on && stage == owner) mesh_.pp()->send(whole.contiguous(), 0, label);
+  if (!passes_on || stage != 0) return whole;
+  const at::Tensor received =
+      at::empty({held.whole_size}, at::TensorOptions().dtype(at::kFloat).device(device_));
+  mesh_.pp()->recv(received, owner, label);
+  return received;
 }
 
 void RankEngine::weights_changed() {
@@ -74,7 +88,7 @@ ExportedWeights RankEngine::export_weights(TensorKind kind, const WeightBucket& 
   const at::ScalarType dtype = parse_dtype(bucket.dtype);
   const std::vector<int64_t> bytes = sizes(store_, bucket, dtype);
   ExportedWeights exported{{}, weights_version_};
-  if (sharding_.rank() == 0) {
+  if (mesh_.rank() == 0) {
     exported.bytes = at::empty({std::accumulate(bytes.begin(), bytes.end(), int64_t{0})}, at::kByte);
   }
   int64_t at = 0;
@@ -101,14 +115,14 @@ void RankEngine::import_weights(const WeightBucket& bucket, const at::Tensor& by
   const std::vector<int64_t> byte_counts = sizes(store_, bucket, dtype);
   const int64_t total = std::accumulate(byte_counts.begin(), byte_counts.end(), int64_t{0});
   at::Tensor all = bytes;
-  if (sharding_.rank() == 0) {
+  if (mesh_.rank() == 0) {
     require(bytes.defined() && bytes.numel() == total, ErrorCode::kInvalidArgument,
             "[weights] expected a bucket of ", total, " bytes, got ", bytes.defined() ? bytes.numel() : 0);
   } else {
     all = at::empty({total}, at::kByte);
   }
   agree({});
-  sharding_.broadcast(all, {"import", "weights"});
+  mesh_.world()->broadcast(all, 0, {"import", "weights"});
   const auto each = [&](const auto& body) {
     int64_t at = 0;
     for (size_t i = 0; i < byte_counts.size(); ++i) {

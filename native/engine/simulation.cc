@@ -45,7 +45,8 @@ Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t s
   const at::Device meta(at::kMeta);
   const auto calls = std::make_shared<FakeCommunicator::Calls>();
   const auto comm = std::make_shared<FakeCommunicator>(rank, size, calls);
-  ParameterStore store = make_store(options, meta, rank, size);
+  const ParallelDims dims = parallel_dims(options).resolved(size);
+  ParameterStore store = make_store(options, meta, dims, rank);
 
   Simulation simulation;
   simulation.state = store.bytes();
@@ -62,12 +63,20 @@ Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t s
   Transformer transformer(options.model, store, meta, options.dtype, &sharding, sequence.get());
   const bool training = options.optim.has_value();
   // All sequences of an update are taken to have a gradient.
-  sharding.agree(training ? std::vector<int64_t>{work.micro_batches, 0}
+  sharding.agree(*comm, training ? std::vector<int64_t>{work.micro_batches, 0}
                           : std::vector<int64_t>{work.micro_batches});
   if (training) sharding.clear_gradients();
   const int64_t rows = round_up(work.rows, options.ulysses * kRowTile) / options.ulysses;
   for (int64_t i = 0; i < work.micro_batches; ++i) {
-    transformer.simulated_pass(training, options.gradient_checkpointing, rows);
+    Stage& stage = transformer.stages().front();
+    StagePass pass(training, options.gradient_checkpointing);
+    stage.simulated_forward(rows, pass);
+    if (training) {
+      stage.enter_head_backward(pass);
+      stage.simulated_backward(rows, pass);
+    } else {
+      stage.end(pass);
+    }
   }
   if (sequence && work.responses > 0) {
     const auto combine = [&](const char* what) {
@@ -78,7 +87,7 @@ Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t s
   }
   if (training) {
     sharding.sum_gradients();
-    sharding.grad_norm();
+    sharding.grad_norm(*make_local_communicator());
   }
   sharding.release_all();
   simulation.collectives = counted(*calls);

@@ -10,7 +10,7 @@
 namespace troupe {
 
 Sharding::Sharding(ParameterStore& store, std::shared_ptr<Communicator> comm, const ShardingOptions& options)
-    : store_(store), options_(options), comm_(std::move(comm)), gathered_(store.groups().size(), false) {
+    : store_(store), options_(options), comm_(std::move(comm)), uses_(store.groups().size()) {
   const int64_t rank = comm_->rank();
   const int64_t shard_count = options_.shard_count;
   const int64_t first = rank / shard_count * shard_count;
@@ -29,7 +29,7 @@ Sharding::Sharding(ParameterStore& store, std::shared_ptr<Communicator> comm, co
 }
 
 int64_t Sharding::bytes_sent() const {
-  int64_t bytes = comm_->log().bytes_sent();
+  int64_t bytes = 0;
   if (shards_ != comm_) bytes += shards_->log().bytes_sent();
   if (replicas_ != comm_) bytes += replicas_->log().bytes_sent();
   return bytes;
@@ -53,7 +53,12 @@ Pending Sharding::start_gather(size_t group, const char* phase) {
 }
 
 void Sharding::acquire(size_t group, const char* phase) {
-  if (gathered_[group]) return;
+  ++uses_[group].parameters;
+  bring(group, phase);
+}
+
+void Sharding::bring(size_t group, const char* phase) {
+  if (uses_[group].gathered || !store_.groups()[group].here) return;
   StateBuffer& own = store_.groups()[group].weights();
   if (sharded()) {
     const auto ahead = ahead_.find(group);
@@ -64,15 +69,16 @@ void Sharding::acquire(size_t group, const char* phase) {
   } else {
     own.fetch();
   }
-  gathered_[group] = true;
+  uses_[group].gathered = true;
 }
 
 void Sharding::prefetch(size_t group, const char* phase) {
-  if (!options_.prefetch || !sharded() || gathered_[group] || ahead_.count(group) > 0) return;
+  if (!options_.prefetch || !sharded() || uses_[group].gathered || ahead_.count(group) > 0) return;
   ahead_.emplace(group, start_gather(group, phase));
 }
 
 void Sharding::release(size_t group) {
+  if (--uses_[group].parameters > 0) return;
   if (options_.strategy != ShardingStrategy::kShardGradOp) reshard(group);
 }
 
@@ -80,12 +86,12 @@ void Sharding::reshard(size_t group) {
   ParameterGroup& g = store_.groups()[group];
   g.full_compute.release();
   g.weights().give_back(false);
-  gathered_[group] = false;
+  uses_[group].gathered = false;
 }
 
 void Sharding::acquire_gradient(size_t group) {
   ParameterGroup& g = store_.groups()[group];
-  if (!g.trained()) return;
+  if (!g.trained() || ++uses_[group].gradients > 1) return;
   if (!sharded()) return g.grad.fetch();
   if (options_.reduction == GradientReduction::kMiniBatch && g.full_grad.allocated()) return;
   g.full_grad.allocate();
@@ -94,7 +100,7 @@ void Sharding::acquire_gradient(size_t group) {
 
 void Sharding::release_gradient(size_t group) {
   ParameterGroup& g = store_.groups()[group];
-  if (!g.trained()) return;
+  if (!g.trained() || --uses_[group].gradients > 0) return;
   if (!sharded()) {
     g.grad.give_back(true);
   } else if (options_.reduction == GradientReduction::kMicroBatch) {
@@ -113,14 +119,15 @@ void Sharding::reduce(size_t group) {
 }
 
 void Sharding::acquire_all(const char* phase) {
-  for (size_t group = 0; group < gathered_.size(); ++group) acquire(group, phase);
+  for (size_t group = 0; group < uses_.size(); ++group) bring(group, phase);
 }
 
 void Sharding::release_all() {
   // Groups that a verb has left behind when it failed.
   for (auto& [group, pending] : ahead_) pending.wait();
   ahead_.clear();
-  for (size_t group = 0; group < gathered_.size(); ++group) reshard(group);
+  for (size_t group = 0; group < uses_.size(); ++group) reshard(group);
+  uses_.assign(uses_.size(), {});
 }
 
 void Sharding::clear_gradients() {
@@ -138,7 +145,7 @@ void Sharding::spoil_gradients() {
 }
 
 void Sharding::sum_gradients() {
-  for (size_t group = 0; group < gathered_.size(); ++group) {
+  for (size_t group = 0; group < uses_.size(); ++group) {
     ParameterGroup& g = store_.groups()[group];
     if (!g.trained()) continue;
     if (g.full_grad.allocated()) reduce(group);
@@ -149,16 +156,33 @@ void Sharding::sum_gradients() {
   }
 }
 
-double Sharding::grad_norm() {
-  at::Tensor squares = at::zeros({static_cast<int64_t>(gathered_.size())}, at::kDouble);
-  for (size_t group = 0; group < gathered_.size(); ++group) {
-    StateBuffer& grad = store_.groups()[group].grad;
-    if (!grad.defined()) continue;
-    grad.fetch();
-    squares[static_cast<int64_t>(group)] = sum_of_squares(grad.tensor());
-    grad.give_back(false);
+void Sharding::sum_with(size_t group, Communicator& comm, int64_t peer) {
+  ParameterGroup& g = store_.groups()[group];
+  if (!g.trained()) return;
+  g.grad.fetch();
+  const at::Tensor& own = g.grad.tensor();
+  const at::Tensor other = at::empty_like(own);
+  const CollectiveLabel what = label("backward", group);
+  const bool first = comm.rank() < peer;
+  if (!first) comm.send(own, peer, what);
+  comm.recv(other, peer, what);
+  if (first) comm.send(own, peer, what);
+  own.add_(other);
+  g.grad.give_back(true);
+}
+
+double Sharding::grad_norm(Communicator& stages) {
+  at::Tensor squares = at::zeros({static_cast<int64_t>(uses_.size())}, at::kDouble);
+  for (size_t group = 0; group < uses_.size(); ++group) {
+    ParameterGroup& g = store_.groups()[group];
+    if (!g.grad.defined() || g.copy) continue;
+    g.grad.fetch();
+    squares[static_cast<int64_t>(group)] = sum_of_squares(g.grad.tensor());
+    g.grad.give_back(false);
   }
-  shards_->all_reduce(squares, ReduceOp::kSum, {"optimizer", "gradient norm"});
+  const CollectiveLabel what{"optimizer", "gradient norm"};
+  shards_->all_reduce(squares, ReduceOp::kSum, what);
+  stages.all_reduce(squares, ReduceOp::kSum, what);  // each group is in one stage alone
   double sum = 0;
   for (int64_t group = 0; group < squares.numel(); ++group) sum += squares[group].item<double>();
   return std::sqrt(sum);
@@ -171,25 +195,19 @@ void Sharding::step(const AdamWOptions& options, double lr, double grad_scale, i
     adamw_step(group.buffers(), options, lr, grad_scale, step);
     for (StateBuffer* buffer : group.state()) buffer->give_back(buffer != &group.grad);
   }
-  gathered_.assign(gathered_.size(), false);
+  for (Uses& uses : uses_) uses.gathered = false;
 }
 
-std::vector<int64_t> Sharding::agree(const std::vector<int64_t>& counts, bool refuses) {
+std::vector<int64_t> Sharding::agree(Communicator& all, const std::vector<int64_t>& counts, bool refuses) {
   std::vector<int64_t> said{refuses ? 1 : 0};
   said.insert(said.end(), counts.begin(), counts.end());
   const at::Tensor largest = at::tensor(said, at::kLong);
-  comm_->all_reduce(largest, ReduceOp::kMax, {"start", "micro-batch counts"});
+  all.all_reduce(largest, ReduceOp::kMax, {"start", "micro-batch counts"});
   release_all();  // what a verb that failed on this rank alone has left
   const int64_t* values = largest.const_data_ptr<int64_t>();
   require(refuses || values[0] == 0, ErrorCode::kAborted,
           "[engine] another rank has refused its part of this call; its own error says why");
   return {values + 1, values + largest.numel()};
-}
-
-bool Sharding::any(bool mine, const CollectiveLabel& label) {
-  const at::Tensor largest = at::tensor({int64_t{mine}}, at::kLong);
-  comm_->all_reduce(largest, ReduceOp::kMax, label);
-  return largest.item<int64_t>() != 0;
 }
 
 at::Tensor Sharding::gather(TensorKind kind, size_t group) {

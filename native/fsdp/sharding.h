@@ -42,25 +42,22 @@ class Sharding final : public ParameterAccess {
   void spoil_gradients();
   // The end of one: the gradients are those of all ranks.
   void sum_gradients();
-  // sqrt of the sum of squares of all gradients of all ranks, the same on every rank.
-  double grad_norm();
+  // After it: the gradients of a group that rank `peer` of `comm` has, too, are the sum of both. Both at the same time.
+  void sum_with(size_t group, Communicator& comm, int64_t peer);
+  // sqrt of the sum of squares of all gradients of all ranks and of all `stages` of a pipeline, the same on every rank.
+  double grad_norm(Communicator& stages);
   // One step of the optimiser, group by group; the masters have changed. See adamw_step.
   void step(const AdamWOptions& options, double lr, double grad_scale, int64_t step);
-  // The start of a verb: the largest of each rank's counts, element by element. A rank that cannot begin
-  // (`refuses`) gives as many counts as the others, and none of them waits for it: they throw kAborted.
-  std::vector<int64_t> agree(const std::vector<int64_t>& counts, bool refuses = false);
-  // Whether any rank says so. Every rank at the same time.
-  bool any(bool mine, const CollectiveLabel& label);
+  // The start of a verb: the largest of each rank's counts, element by element, over `all` ranks of the engine. A rank
+  // that cannot begin (`refuses`) gives as many counts as the others, and none of them waits for it: they throw
+  // kAborted.
+  std::vector<int64_t> agree(Communicator& all, const std::vector<int64_t>& counts, bool refuses = false);
   // The whole flat buffer of a kind, float32, on every rank.
   at::Tensor gather(TensorKind kind, size_t group);
 
-  // In place: the tensor of rank 0 on every rank.
-  void broadcast(const at::Tensor& tensor, const CollectiveLabel& label) {
-    comm_->broadcast(tensor, 0, label);
-  }
-
   int64_t rank() const { return comm_->rank(); }
   int64_t size() const { return comm_->size(); }
+  // By the communicators that are its own: parts of the given one.
   int64_t bytes_sent() const;
   void abort(const std::string& reason);
 
@@ -68,6 +65,7 @@ class Sharding final : public ParameterAccess {
   CollectiveLabel label(const char* phase, size_t group) const;
   // Whether this rank holds a shard of each group, so that groups must be gathered.
   bool sharded() const { return shards_->size() > 1; }
+  void bring(size_t group, const char* phase);
   Pending start_gather(size_t group, const char* phase);
   void reshard(size_t group);
   void reduce(size_t group);
@@ -77,7 +75,11 @@ class Sharding final : public ParameterAccess {
   std::shared_ptr<Communicator> comm_;      // all ranks
   std::shared_ptr<Communicator> shards_;    // the ranks whose shards make up one replica of the state with this one's
   std::shared_ptr<Communicator> replicas_;  // the ranks that hold the same shard in the other replicas
-  std::vector<bool> gathered_;            // by group
+  struct Uses {
+    int64_t parameters = 0, gradients = 0;  // leases that have not ended
+    bool gathered = false;
+  };
+  std::vector<Uses> uses_;  // by group
   std::map<size_t, Pending> ahead_;       // gathers of prefetched groups
 };
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <vector>
 
 #include "model/model_config.h"
@@ -26,6 +27,17 @@ class Decoder {
   virtual const ModelConfig& config() const = 0;
   virtual at::Device device() const = 0;
   virtual at::ScalarType dtype() const = 0;  // compute dtype
+
+  // ---- which layers ----
+  // Those that this rank computes, ascending: in a pipeline not all. attention_inputs() and block_output() are of
+  // these alone; all else is called on all ranks alike.
+  virtual std::vector<int64_t> own_layers() const {
+    std::vector<int64_t> all(static_cast<size_t>(config().num_layers));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+  // Before each layer of the decoder, whoever computes it: where x [n, H] comes from another rank it is here then.
+  virtual void enter_layer(int64_t layer, const at::Tensor& x) {}
 
   // ---- one step over rows, for decoding with a KV cache: n rows, any sequences, any positions ----
   // x [n, H] in the compute dtype. Rows run through fixed-size GEMM tiles of `row_tile()` rows, so

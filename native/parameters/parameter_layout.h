@@ -44,6 +44,9 @@ struct GroupSpec {
   std::optional<int64_t> layer = {};       // of the decoder, where it belongs to one
   bool trainable = true;                   // false: frozen, because adapters are trained in its place
   std::optional<size_t> adapts = {};       // the group whose weights these adapters are on
+  int64_t stage = 0;                       // of the pipeline: the one that answers for it
+  bool here = true;                        // false: known by names and shapes alone
+  bool copy = false;                       // here and kept equal, but another stage answers for it
 };
 
 // One adapter on a weight: the names of its parameters and the rows from `row` on that it adds to.

@@ -29,7 +29,7 @@ ParameterStore::ParameterStore(ParameterLayout layout, at::Device device, at::Sc
       seed_(seed),
       slice_(slice),
       adapters_(std::move(layout.adapters)) {
-  for (GroupSpec& spec : layout.groups) groups_.push_back({std::move(spec), {}, {}, {}, {}, {}, {}, {}});
+  for (GroupSpec& spec : layout.groups) groups_.push_back({std::move(spec), {}, {}, {}, {}, {}, {}, {}, 0});
   std::vector<int64_t> sizes(groups_.size(), 0);
   for (ParameterSpec& spec : layout.parameters) {
     const int64_t start = sizes[spec.group];
@@ -47,6 +47,8 @@ void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
     const int64_t whole = round_up(sizes[g], kAlignment * slice_.count);
     const int64_t own = whole / slice_.count;
     ParameterGroup& group = groups_[g];
+    group.whole_size = whole;
+    if (!group.here) continue;
     const bool trained = training_ && group.trainable;
     // An engine that has not been updated yet has neither gradients nor moments in its memory.
     const auto state = [&](at::ScalarType dtype, bool lazily, bool on_host) {
@@ -66,6 +68,7 @@ void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
   }
   for (Parameter& parameter : parameters_) {
     const ParameterGroup& group = groups_[parameter.group];
+    if (!group.here) continue;
     if (sharded) {
       parameter.compute = view(parameter, group.full_compute.tensor());
       parameter.grad = view(parameter, group.full_grad.tensor());
@@ -112,7 +115,9 @@ std::optional<size_t> ParameterStore::adapters_of(size_t group) const {
 }
 
 bool ParameterStore::exports(TensorKind kind, size_t group) const {
-  return kind == TensorKind::kMerged ? !groups_[group].adapts : groups_[group].trainable;
+  const ParameterGroup& held = groups_[group];
+  if (!held.here || held.copy) return false;
+  return kind == TensorKind::kMerged ? !held.adapts : held.trainable;
 }
 
 void ParameterStore::merge(size_t group, const at::Tensor& flat, const at::Tensor& adapters) const {
@@ -152,6 +157,7 @@ void ParameterStore::merge(size_t group, int64_t begin, const at::Tensor& part,
 
 const at::Tensor& ParameterStore::owned(TensorKind kind, size_t group) const {
   const ParameterGroup& held = groups_[group];
+  require(held.here, ErrorCode::kInternal, "[model] the parameters of ", held.name, " are on another pipeline stage");
   if (kind == TensorKind::kParam) return held.param.kept();
   require(training_, ErrorCode::kInvalidArgument,
           "[model] an inference-only engine (optim: null) has no gradients ", "or optimiser state");
@@ -171,6 +177,7 @@ at::Tensor ParameterStore::view(const Parameter& parameter, const at::Tensor& fl
 
 RowRange ParameterStore::owned_rows(TensorKind kind, const Parameter& parameter, int64_t row,
                                     int64_t rows) const {
+  if (!groups_[parameter.group].here) return {row, row};
   const int64_t own = owned(kind, parameter.group).numel();
   const int64_t row_size = element_count(parameter.info.shape) / parameter.info.shape[0];
   const int64_t from = slice_.index * own - parameter.start;  // of what is held, in the parameter
@@ -182,6 +189,7 @@ RowRange ParameterStore::owned_rows(TensorKind kind, const Parameter& parameter,
 
 void ParameterStore::assign(TensorKind kind, const Parameter& parameter, int64_t row,
                             const at::Tensor& values, int64_t column) {
+  if (!groups_[parameter.group].here) return;
   const at::Tensor& own = owned(kind, parameter.group);
   const int64_t own_begin = slice_.index * own.numel();
   const int64_t row_size = element_count(parameter.info.shape) / parameter.info.shape[0];
@@ -202,6 +210,7 @@ void ParameterStore::assign(TensorKind kind, const Parameter& parameter, int64_t
 void ParameterStore::initialize_missing() {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const Parameter& parameter = parameters_[p];
+    if (!groups_[parameter.group].here) continue;
     bool& imported = imported_[parameter.info.name];
     if (imported) continue;
     imported = true;

@@ -43,6 +43,7 @@ struct ParameterGroup : GroupSpec {
   // What Parameter::compute and grad are views of in a sharded store: of the whole group, in memory only
   // around their use (fsdp/sharding.h).
   FlatBuffer full_compute, full_grad;
+  int64_t whole_size = 0;  // elements of the whole group's flat buffer, with its padding
 
   bool trained() const { return grad.defined(); }
   // What is computed with.
@@ -73,7 +74,8 @@ class ParameterStore {
   const std::vector<AdapterParameters>& adapters(const std::string& name) const;
   // Base, then adapters where it has any.
   std::vector<size_t> groups_of_layer(int64_t layer) const;
-  // Whether a group's parameters are written by an export of `kind`; the same on every rank.
+  // Whether a group's parameters are written by an export of `kind`; the same on all ranks of a pipeline stage,
+  // and true on one stage alone.
   bool exports(TensorKind kind, size_t group) const;
   // The group whose adapters are on weights of `group`, if there is one.
   std::optional<size_t> adapters_of(size_t group) const;

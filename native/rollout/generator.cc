@@ -69,6 +69,7 @@ class Generation {
   const SamplingOptions& options_;
   const GenerateLimits& limits_;
   const int64_t tile_;
+  std::vector<int64_t> cache_layers_;  // by layer: its place in the cache; -1: another rank's
   KvCache cache_;
   StepBuffers buffers_;
 
@@ -89,6 +90,20 @@ at::TensorOptions cpu_int() {
   return at::TensorOptions().dtype(at::kInt);
 }
 
+// Of this rank's layers.
+KvCache cache_of(const Decoder& decoder) {
+  ModelConfig config = decoder.config();
+  config.num_layers = static_cast<int64_t>(decoder.own_layers().size());
+  return {config, decoder.dtype(), decoder.device()};
+}
+
+std::vector<int64_t> cache_layers(const Decoder& decoder) {
+  std::vector<int64_t> places(static_cast<size_t>(decoder.config().num_layers), -1);
+  int64_t next = 0;
+  for (const int64_t layer : decoder.own_layers()) places[static_cast<size_t>(layer)] = next++;
+  return places;
+}
+
 Generation::Generation(Decoder& decoder, const PromptList& prompts, const SamplingOptions& options,
                        const GenerateLimits& limits)
     : decoder_(decoder),
@@ -97,8 +112,10 @@ Generation::Generation(Decoder& decoder, const PromptList& prompts, const Sampli
       options_(options),
       limits_(limits),
       tile_(decoder.decode_row_tile()),
-      cache_(config_, decoder.dtype(), decoder.device()),
-      page_budget_(limits.kv_cache_bytes / cache_.page_bytes()),
+      cache_layers_(cache_layers(decoder)),
+      cache_(cache_of(decoder)),
+      // As if all layers were here: stages of a pipeline must admit the same samples.
+      page_budget_(limits.kv_cache_bytes / KvCache(config_, decoder.dtype(), decoder.device()).page_bytes()),
       // The last sampled token never goes through the decoder.
       pages_per_sequence_(KvCache::pages_for(options.max_new_tokens - 1)) {
   const int64_t rows = round_up(std::min(limits.max_sequences, prompts.num_samples()), tile_);
@@ -185,7 +202,7 @@ void Generation::prefill(int64_t first, int64_t count) {
   const at::Tensor hidden = decoder_.prefill(packed, [&](int64_t layer, const at::Tensor& qkv) {
     const auto store = [&](int64_t i) {
       const auto index = static_cast<size_t>(i);
-      cache_.store(layer, group[index].keys, 0, rows_of(qkv, index));
+      cache_.store(cache_layers_[static_cast<size_t>(layer)], group[index].keys, 0, rows_of(qkv, index));
     };
     if (qkv.is_cpu()) {
       parallel_items(count, store);
@@ -227,9 +244,12 @@ void Generation::decode(int64_t rows) {
                           .scale = config_.attention_scale,
                           .softcap = config_.attention_softcap};
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    decoder_.enter_layer(layer, x);
+    const int64_t cache_layer = cache_layers_[static_cast<size_t>(layer)];
+    if (cache_layer < 0) continue;
     spec.window = config_.sliding_windows[static_cast<size_t>(layer)];
     decoder_.attention_inputs(layer, x, at_positions, qkv);
-    decode_attention(spec, cache_, layer, step, qkv, attention);
+    decode_attention(spec, cache_, cache_layer, step, qkv, attention);
     decoder_.block_output(layer, x, attention, x);
   }
 }

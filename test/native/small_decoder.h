@@ -65,10 +65,12 @@ struct SmallModel {
     for (const MicroBatch& micro : pack(layout, 0, layout.size(), capacity)) {
       const PackedTokens packed =
           gather(batch, layout, micro, padded_rows(micro, kRowTile, capacity, fixed_rows));
-      const at::Tensor hidden = transformer.forward(packed, nullptr, false);
+      StagePass pass(false);
+      Stage& stage = transformer.stages().front();
+      const at::Tensor hidden = stage.forward(&packed, {}, pass);
       const int64_t padded = hidden.size(0);
       const ops::LogProbRows rows{at::empty({padded}), at::empty({padded}), {}, {}};
-      ops::linear_log_prob_forward({1, config.final_softcap}, hidden, transformer.head_weight(),
+      ops::linear_log_prob_forward({1, config.final_softcap}, hidden, stage.head_weight(),
                                    pad_rows(packed.targets, padded), rows);
       all.index_copy_(0, packed.response_index, rows.log_probs.narrow(0, 0, packed.targets.size(0)));
     }
@@ -83,20 +85,21 @@ struct SmallModel {
     for (const MicroBatch& micro : pack(layout, 0, layout.size(), capacity)) {
       const PackedTokens packed =
           gather(batch, layout, micro, padded_rows(micro, kRowTile, capacity, fixed_rows));
-      ForwardState state;
-      const at::Tensor hidden = transformer.forward(packed, &state, checkpointing);
+      StagePass pass(true, checkpointing);
+      Stage& stage = transformer.stages().front();
+      const at::Tensor hidden = stage.forward(&packed, {}, pass);
       const int64_t padded = hidden.size(0);
       const at::Tensor grad = pad_rows(weights.index_select(0, packed.response_index), padded);
       const ops::LogProbRows rows{at::empty({padded}), at::empty({padded}), {}, {}};
       const at::Tensor d_hidden = at::empty_like(hidden);
       ops::linear_log_prob_backward(
-          {1, config.final_softcap}, hidden, transformer.head_weight(), pad_rows(packed.targets, padded),
+          {1, config.final_softcap}, hidden, stage.head_weight(), pad_rows(packed.targets, padded),
           rows, false,
           [&](int64_t begin, int64_t end, const at::Tensor& g, const at::Tensor&) {
             g.copy_(grad.narrow(0, begin, end - begin));
           },
-          d_hidden, transformer.head_weight_grad());
-      transformer.backward(d_hidden, state);
+          d_hidden, stage.head_weight_grad());
+      stage.backward(d_hidden, pass);
     }
   }
 };

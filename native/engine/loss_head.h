@@ -1,0 +1,62 @@
+// Losses behind the decoder: from its hidden states to per-token results, and back to their gradient.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "base/metrics.h"
+#include "batch/packing.h"
+#include "engine/engine.h"
+#include "kernels/linear_log_prob.h"
+#include "model/stage.h"
+#include "ulysses/sequence_group.h"
+
+namespace troupe {
+
+// The rows of a micro-batch, and what this rank computes of them (all of them but in a sequence group).
+struct MicroRows {
+  PackedTokens whole, part;
+};
+
+// The loss of an update, over its mini-batches. Hidden states [N', H] are those of the rows that predict response
+// tokens, zero rows behind them (model/stage.h).
+class LossHead {
+ public:
+  virtual ~LossHead() = default;
+  // Keeps the per-token results of a micro-batch for the metrics.
+  virtual void evaluate(const MicroRows& micro, const at::Tensor& hidden) = 0;
+  // The same, and the gradient [N', H] of the loss of mini-batch `mini` by the hidden states; adds to the gradients of
+  // the head's own parameters.
+  virtual at::Tensor gradient(int64_t mini, const MicroRows& micro, const at::Tensor& hidden) = 0;
+  // The metrics of a mini-batch whose micro-batches have all been here, or on the rank that has the head.
+  virtual Metrics summarize(int64_t mini) = 0;
+};
+
+// What every loss needs of the engine.
+struct HeadContext {
+  const Stage& stage;  // the last of this rank; without a head on ranks where only summarize() is called
+  const ModelConfig& model;
+  at::Device device;
+  const SequenceGroup* sequence;
+  // A response array of which each rank that shares the micro-batches has written its part -> the whole, on all.
+  std::function<at::Tensor(const at::Tensor& own, const char* what)> combined;
+};
+
+// They refer to what they are given, which must outlive them. kInvalidArgument for columns that do not fit.
+std::unique_ptr<LossHead> make_policy_head(const HeadContext& context, const PolicyBatch& batch,
+                                           const BatchLayout& layout, const MiniBatches& mini,
+                                           const PolicyLossOptions& loss, double temperature);
+std::unique_ptr<LossHead> make_value_head(const HeadContext& context, const ValueBatch& batch,
+                                          const BatchLayout& layout, const MiniBatches& mini,
+                                          const ValueLossOptions& loss);
+std::unique_ptr<LossHead> make_sft_head(const HeadContext& context, const SftBatch& batch,
+                                        const BatchLayout& layout, const MiniBatches& mini);
+
+// Log-probs of a micro-batch's targets, and what else is wanted, from its hidden states.
+ops::LogProbRows head_rows(const HeadContext& context, const ops::LogProbSpec& spec, const PackedTokens& packed,
+                           const at::Tensor& hidden, bool entropy, bool sum_pi_squared);
+
+}  // namespace troupe

@@ -1,0 +1,77 @@
+// Forward and backward of micro-batches, several of which are under way at a time.
+#include "engine/stage_work.h"
+
+#include <ATen/ATen.h>
+
+namespace troupe {
+
+StageWork::StageWork(Transformer& transformer, int64_t count, bool checkpointing, HeadWork head,
+                     std::function<MicroRows(int64_t micro)> rows, std::function<void()> check)
+    : transformer_(transformer),
+      count_(count),
+      checkpointing_(checkpointing),
+      head_(std::move(head)),
+      rows_(std::move(rows)),
+      check_(std::move(check)) {}
+
+StageWork::Flight& StageWork::flight(int64_t micro) {
+  const auto [found, fresh] = flights_.try_emplace(micro);
+  Flight& flight = found->second;
+  if (fresh) {
+    if (micro < count_) flight.rows = rows_(micro);
+    flight.chunks_left = transformer_.stages().size();
+    flight.passes.resize(flight.chunks_left);
+  }
+  return flight;
+}
+
+void StageWork::leave(int64_t chunk, int64_t micro) {
+  Flight& own = flight(micro);
+  own.passes[static_cast<size_t>(chunk)].reset();
+  if (--own.chunks_left == 0) flights_.erase(micro);
+}
+
+at::Tensor StageWork::message(int64_t micro) {
+  check_();
+  if (micro >= count_) return {};
+  return at::empty({flight(micro).rows->part.tokens.size(0), transformer_.config().hidden_size},
+                   at::TensorOptions().dtype(transformer_.dtype()).device(transformer_.device()));
+}
+
+at::Tensor StageWork::forward(int64_t chunk, int64_t micro, const at::Tensor& x) {
+  check_();
+  Stage& stage = transformer_.stages()[static_cast<size_t>(chunk)];
+  Flight& own = flight(micro);
+  StagePass& pass = own.passes[static_cast<size_t>(chunk)].emplace(training(), checkpointing_);
+  at::Tensor y = stage.forward(own.rows ? &own.rows->part : nullptr, x, pass);
+  if (training()) {
+    if (!stage.range().head) return y;
+    own.hidden = y;
+    return {};
+  }
+  if (stage.range().head) {
+    if (own.rows) head_.evaluate(*own.rows, y);
+    y = at::Tensor();
+  }
+  stage.end(pass);
+  leave(chunk, micro);
+  return y;
+}
+
+at::Tensor StageWork::backward(int64_t chunk, int64_t micro, const at::Tensor& dy) {
+  check_();
+  Stage& stage = transformer_.stages()[static_cast<size_t>(chunk)];
+  Flight& own = flight(micro);
+  StagePass& pass = *own.passes[static_cast<size_t>(chunk)];
+  at::Tensor d = dy;
+  if (stage.range().head) {
+    stage.enter_head_backward(pass);
+    if (own.rows) d = head_.gradient(*own.rows, own.hidden);
+    own.hidden.reset();
+  }
+  const at::Tensor dx = stage.backward(d, pass);
+  leave(chunk, micro);
+  return dx;
+}
+
+}  // namespace troupe

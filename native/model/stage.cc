@@ -1,0 +1,282 @@
+// Passes through the layers of a stage, and the order in which they ask for their parameters.
+#include "model/stage.h"
+
+#include <ATen/ATen.h>
+
+#include "base/parallel.h"
+#include "base/upload.h"
+
+namespace troupe {
+
+namespace {
+
+constexpr int64_t kFirstRotaryPositions = 2048;
+
+int64_t longest(const ops::Segments& segments) {
+  int64_t length = 0;
+  for (const ops::Segment& segment : segments)
+    length = std::max(length, ops::first_position(segments, segment) + segment.size());
+  return length;
+}
+
+}  // namespace
+
+Stage::Stage(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
+             const StageRange& range, ParameterAccess* access, const SequenceGroup* sequence)
+    : config_(config),
+      device_(device),
+      dtype_(dtype),
+      range_(range),
+      embedding_scale_(at::scalar_tensor(config.embedding_scale, at::kDouble).to(dtype).item<double>()),
+      access_(access),
+      sequence_(sequence) {
+  const Parameter& embed = store.at("embed.weight");
+  const Parameter* head = store.find("head.weight");
+  if (range.embedding) {
+    embed_ = embed.compute;
+    embed_grad_ = embed.grad;
+    if (config.positions == PositionKind::kLearned) {
+      pos_embed_ = store.at("pos_embed.weight").compute;
+      pos_embed_grad_ = store.at("pos_embed.weight").grad;
+    }
+    embedding_groups_ = {embed.group};
+  }
+  blocks_.reserve(static_cast<size_t>(range.layers()));
+  for (int64_t layer = range.first; layer < range.last; ++layer) {
+    blocks_.emplace_back(store, config, layer);
+    block_groups_.push_back(store.groups_of_layer(layer));
+  }
+  if (!range.head) return;
+  final_norm_ = Norm(store, config, "norm");
+  head_weight_ = head != nullptr ? head->compute : embed.compute;
+  head_weight_grad_ = head != nullptr ? head->grad : embed.grad;
+  if (const Parameter* bias = store.find("head.bias")) {
+    head_bias_ = bias->compute;
+    head_bias_grad_ = bias->grad;
+  }
+  head_groups_ = {store.at("norm.weight").group};
+  if (head != nullptr && head->group != head_groups_.back()) head_groups_.push_back(head->group);
+  if (head == nullptr) head_groups_.insert(head_groups_.begin(), embed.group);
+  tied_here_ = head == nullptr && range.embedding;
+}
+
+void Stage::prefetch_block(size_t layer, const char* phase) const {
+  if (access_ == nullptr) return;
+  for (const size_t group : block_groups_[layer]) access_->prefetch(group, phase);
+}
+
+void Stage::enable_adapters(bool enabled) {
+  for (Block& block : blocks_) block.enable_adapters(enabled);
+}
+
+template <typename Embed, typename BlockWork, typename Head>
+void Stage::in_forward_order(StagePass& pass, Embed&& embed, BlockWork&& block, Head&& head) {
+  if (range_.embedding) {
+    Lease embeddings = lease(embedding_groups_, "forward");
+    prefetch_block(0, "forward");
+    embed();
+    if (tied_here_) {
+      pass.embeddings = std::move(embeddings);
+    } else {
+      embeddings.end();
+    }
+  }
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    Lease own = lease(block_groups_[layer], "forward");
+    if (layer + 1 < blocks_.size()) prefetch_block(layer + 1, "forward");
+    block(layer);
+    if (pass.training && layer + 1 == blocks_.size()) {
+      pass.last_block = std::move(own);
+    } else {
+      own.end();
+    }
+  }
+  if (!range_.head) return;
+  pass.head = lease(head_groups_, "forward");
+  head();
+}
+
+void Stage::enter_head_backward(StagePass& pass) {
+  pass.head_gradient = lease(head_groups_, "backward", Lease::Of::kGradients);
+  // Added to by the head and, at the end of the pass, by the embeddings.
+  if (tied_here_) pass.embedding_gradient = lease(embedding_groups_, "backward", Lease::Of::kGradients);
+}
+
+template <typename Head, typename BlockWork, typename Embed>
+void Stage::in_backward_order(StagePass& pass, Head&& head, BlockWork&& block, Embed&& embed) {
+  if (range_.head) {
+    head();
+    pass.head_gradient.end();
+    pass.head.end();
+  }
+  for (size_t layer = blocks_.size(); layer-- > 0;) {
+    Lease own = lease(block_groups_[layer], "backward", Lease::Of::kBoth);
+    if (layer + 1 == blocks_.size()) pass.last_block.end();
+    if (layer > 0) prefetch_block(layer - 1, "backward");
+    block(layer);
+    own.end();
+  }
+  if (!range_.embedding) return;
+  if (!tied_here_) pass.embedding_gradient = lease(embedding_groups_, "backward", Lease::Of::kGradients);
+  embed();
+  pass.embedding_gradient.end();
+  pass.embeddings.end();
+}
+
+at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, StagePass& pass) {
+  if (packed == nullptr) {
+    simulated_forward(0, pass);
+    return {};
+  }
+  RowContext rows = row_context(packed->positions, packed->segments, kRowTile);
+  rows.sequence = sequence_;
+  const int64_t total = packed->tokens.size(0);
+  at::Tensor y = x;
+  if (pass.training) {
+    pass.blocks.resize(blocks_.size());
+    pass.rows = rows;
+    pass.real_rows = std::clamp<int64_t>(ops::real_rows(packed->segments) - packed->first_row, 0, total);
+    pass.total_rows = total;
+  }
+  in_forward_order(
+      pass,
+      [&] {
+        const at::Tensor tokens = upload(packed->tokens, device_);
+        y = at::empty({total, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
+        embed(tokens, rows.positions, y);
+        if (pass.training) pass.tokens = tokens;
+      },
+      [&](size_t layer) {
+        BlockSaved* saved = pass.training ? &pass.blocks[layer] : nullptr;
+        if (pass.checkpointing) saved->x = y;
+        y = blocks_[layer].forward(y, rows, pass.checkpointing ? nullptr : saved);
+      },
+      [&] { y = hidden_states(*packed, y, pass); });
+  return y;
+}
+
+at::Tensor Stage::hidden_states(const PackedTokens& packed, const at::Tensor& x, StagePass& pass) const {
+  const at::Tensor predict_rows = upload(packed.predict_rows, device_);
+  const int64_t predictions = predict_rows.size(0);
+  const int64_t padded = round_up(predictions, kRowTile);
+  at::Tensor inputs = at::zeros({padded, config_.hidden_size}, x.options());
+  at::Tensor filled = inputs.narrow(0, 0, predictions);
+  at::index_select_out(filled, x, 0, predict_rows);
+  const at::Tensor hidden = at::empty_like(inputs);
+  const NormStats stats = pass.training ? NormStats::make(final_norm_, padded) : NormStats{};
+  for_each_row_tile(padded, kRowTile, device_, [&](int64_t begin, int64_t end) {
+    norm_forward(final_norm_, inputs.narrow(0, begin, end - begin), hidden.narrow(0, begin, end - begin),
+                 stats.rows(begin, end - begin));
+  });
+  if (pass.training) {
+    pass.predict_rows = predict_rows;
+    pass.predict_inputs = inputs;
+    pass.final_norm = stats;
+  }
+  return hidden;
+}
+
+at::Tensor Stage::hidden_states_backward(const at::Tensor& d_hidden, const StagePass& pass) const {
+  const int64_t padded = d_hidden.size(0);
+  const int64_t predictions = pass.predict_rows.size(0);
+  const at::Tensor d_inputs = at::empty_like(d_hidden);
+  NormGradient final_norm(final_norm_, padded, kRowTile);
+  for_each_row_tile(padded, kRowTile, device_, [&](int64_t begin, int64_t end) {
+    const int64_t count = end - begin;
+    final_norm.backward(begin, d_hidden.narrow(0, begin, count), pass.predict_inputs.narrow(0, begin, count),
+                        pass.final_norm.rows(begin, count), d_inputs.narrow(0, begin, count), false);
+  });
+  final_norm.finish();
+  const at::Tensor dx = at::zeros({pass.total_rows, config_.hidden_size}, d_hidden.options());
+  // Responses that share a prompt share its last row.
+  ops::add_rows(dx, pass.predict_rows, d_inputs.narrow(0, 0, predictions));
+  return dx;
+}
+
+at::Tensor Stage::backward(const at::Tensor& dy, StagePass& pass) {
+  if (pass.total_rows == 0) {
+    simulated_backward(0, pass);
+    return {};
+  }
+  at::Tensor dx = dy;
+  pass.rows.phase = "backward";
+  in_backward_order(
+      pass, [&] { dx = hidden_states_backward(dx, pass); },
+      [&](size_t layer) {
+        BlockSaved& saved = pass.blocks[layer];
+        if (!saved.qkv.defined()) blocks_[layer].recompute(saved.x, pass.rows, saved);  // checkpointed
+        dx = blocks_[layer].backward(dx, pass.rows, saved);
+        saved = BlockSaved{};
+      },
+      [&] {
+        if (embed_grad_.defined()) accumulate_embeddings(dx, pass);
+        dx.reset();
+      });
+  return dx;
+}
+
+void Stage::accumulate_embeddings(const at::Tensor& dx, const StagePass& pass) const {
+  const int64_t real_rows = pass.real_rows;
+  const at::Tensor used = dx.narrow(0, 0, real_rows).to(at::kFloat);
+  if (pos_embed_grad_.defined())
+    ops::add_rows(pos_embed_grad_, pass.rows.positions.narrow(0, 0, real_rows), used);
+  ops::add_rows(embed_grad_, pass.tokens.narrow(0, 0, real_rows),
+                embedding_scale_ == 1 ? used : used * embedding_scale_);
+}
+
+void Stage::end(StagePass& pass) {
+  pass.head.end();
+  pass.embeddings.end();
+}
+
+void Stage::attend_without_values(size_t layer, int64_t rows, RowContext& context, BlockSaved& saved) const {
+  if (rows == 0 || sequence_ == nullptr) return;
+  context.sequence = sequence_;
+  const auto options = at::TensorOptions().dtype(dtype_).device(device_);
+  blocks_[layer].attend(at::empty({rows, blocks_[layer].qkv_size()}, options), context, &saved);
+}
+
+void Stage::simulated_forward(int64_t rows, StagePass& pass) {
+  pass.blocks.resize(blocks_.size());
+  in_forward_order(
+      pass, [] {}, [&](size_t layer) { attend_without_values(layer, rows, pass.rows, pass.blocks[layer]); }, [] {});
+}
+
+void Stage::simulated_backward(int64_t rows, StagePass& pass) {
+  pass.rows.phase = "backward";
+  in_backward_order(
+      pass, [] {},
+      [&](size_t layer) {
+        BlockSaved& saved = pass.blocks[layer];
+        if (pass.checkpointing) attend_without_values(layer, rows, pass.rows, saved);
+        if (saved.attn.defined()) blocks_[layer].attend_backward(at::empty_like(saved.attn), pass.rows, saved);
+      },
+      [] {});
+}
+
+void Stage::embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) const {
+  at::Tensor out = x;
+  at::index_select_out(out, embed_, 0, tokens);
+  if (embedding_scale_ != 1) out.mul_(embedding_scale_);
+  if (pos_embed_.defined()) out.add_(pos_embed_.index_select(0, positions));
+}
+
+const RotaryTables& Stage::rotary(int64_t positions) {
+  if (config_.positions != PositionKind::kRope) return rotary_;
+  if (rotary_.cos.defined() && rotary_.cos.size(0) >= positions) return rotary_;
+  int64_t size = rotary_.cos.defined() ? rotary_.cos.size(0) : kFirstRotaryPositions;
+  while (size < positions) size *= 2;
+  const at::Tensor inv_freq = at::tensor(config_.rope_inv_freq, at::kDouble);
+  const at::Tensor angles = at::outer(at::arange(size, at::kDouble), inv_freq);
+  const auto table = [&](const at::Tensor& values) {
+    return (values * config_.rope_attention_factor).to(at::kFloat).to(device_).contiguous();
+  };
+  rotary_ = {table(angles.cos()), table(angles.sin())};
+  return rotary_;
+}
+
+RowContext Stage::row_context(const at::Tensor& positions, const ops::Segments& segments, int64_t row_tile) {
+  return {upload(positions, device_), segments, rotary(longest(segments)), row_tile};
+}
+
+}  // namespace troupe

@@ -1,0 +1,115 @@
+// A range of a decoder's layers, with what lies before and behind it where it is at an end.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "batch/packing.h"
+#include "model/block.h"
+#include "model/model_config.h"
+#include "model/stage_range.h"
+#include "parameters/parameter_access.h"
+#include "parameters/parameter_store.h"
+
+namespace troupe {
+
+// One micro-batch in a stage, from its forward to the end of its backward, or of its use of the head. Several may be
+// under way at the same time.
+struct StagePass {
+  explicit StagePass(bool training, bool checkpointing = false)
+      : training(training), checkpointing(training && checkpointing) {}
+
+  bool training;       // a backward follows
+  bool checkpointing;  // only the blocks' inputs are kept
+  RowContext rows;
+  at::Tensor tokens;               // [T] int32
+  int64_t real_rows = 0;           // of the T, those that belong to a sequence
+  std::vector<BlockSaved> blocks;  // [layers of the stage]
+  at::Tensor predict_rows;         // [N] int64, a shared row several times
+  at::Tensor predict_inputs;       // [N', H] before the final norm, zero rows behind N
+  NormStats final_norm;
+  int64_t total_rows = 0;  // T
+  // What stays from the forward on: the last block, whose backward is the first; head; tied embeddings.
+  Lease last_block, embeddings, head, head_gradient, embedding_gradient;
+};
+
+// A range of the layers of the decoder of every supported family (which parts it has is data, ModelConfig), with the
+// embeddings if it is the first and with final norm and head if it is the last, or with all of them.
+// N' is the number of response-predicting rows rounded up to whole row tiles.
+//
+// A pass over a micro-batch:
+//   forward(packed, x, pass)   y [T, H] for the next stage; of the last one the hidden states [N', H]
+//   enter_head_backward(pass)  with a head: until backward() its gradients can be added to
+//   backward(dy, pass)         dx [T, H] for the stage before; of the first one undefined
+// or forward() and end(pass). Every rank that shares the parameters makes the same calls in the same order; one that
+// has no micro-batch while others have one calls with `packed` null and undefined tensors.
+class Stage {
+ public:
+  // access: null when `store` holds all parameters all the time. Otherwise a pass leases the embeddings, the blocks
+  // one by one, and the head, each for the time of its use (tied embeddings of a stage with both ends for the whole
+  // pass). sequence: of the ranks that share the micro-batches with this one; null: none.
+  Stage(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
+        const StageRange& range, ParameterAccess* access, const SequenceGroup* sequence);
+
+  const StageRange& range() const { return range_; }
+
+  at::Tensor forward(const PackedTokens* packed, const at::Tensor& x, StagePass& pass);
+  void enter_head_backward(StagePass& pass);
+  // Adds to the gradient of every parameter that is trained.
+  at::Tensor backward(const at::Tensor& dy, StagePass& pass);
+  void end(StagePass& pass);
+  // What a pass asks of the parameters' access, and with rows > 0 what one over so many rows of this rank asks of
+  // the sequence group: on meta tensors, for simulation.
+  void simulated_forward(int64_t rows, StagePass& pass);
+  void simulated_backward(int64_t rows, StagePass& pass);
+  // Without adapters a forward is that of the base model.
+  void enable_adapters(bool enabled);
+
+  // [V, H] (LM) or [1, H] (value); gradients are undefined where the head is not trained. Of a stage with a head.
+  const at::Tensor& head_weight() const { return head_weight_; }
+  const at::Tensor& head_weight_grad() const { return head_weight_grad_; }
+  const at::Tensor& head_bias() const { return head_bias_; }
+  const at::Tensor& head_bias_grad() const { return head_bias_grad_; }
+  const Norm& final_norm() const { return final_norm_; }
+  // Layer range().first + i of the decoder.
+  const std::vector<Block>& blocks() const { return blocks_; }
+
+  // tokens [n], positions [n] -> x [n, H]. Of a stage with embeddings.
+  void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) const;
+  RowContext row_context(const at::Tensor& positions, const ops::Segments& segments, int64_t row_tile);
+  // Tables for positions below this.
+  const RotaryTables& rotary(int64_t positions);
+
+ private:
+  // Calls `embed`, `block` for each layer and `head` while what they compute with is there.
+  template <typename Embed, typename BlockWork, typename Head>
+  void in_forward_order(StagePass& pass, Embed&& embed, BlockWork&& block, Head&& head);
+  template <typename Head, typename BlockWork, typename Embed>
+  void in_backward_order(StagePass& pass, Head&& head, BlockWork&& block, Embed&& embed);
+  Lease lease(const std::vector<size_t>& groups, const char* phase, Lease::Of of = Lease::Of::kParameters) const {
+    return {access_, groups, phase, of};
+  }
+  void prefetch_block(size_t layer, const char* phase) const;
+  at::Tensor hidden_states(const PackedTokens& packed, const at::Tensor& x, StagePass& pass) const;
+  at::Tensor hidden_states_backward(const at::Tensor& d_hidden, const StagePass& pass) const;
+  void accumulate_embeddings(const at::Tensor& dx, const StagePass& pass) const;
+  void attend_without_values(size_t layer, int64_t rows, RowContext& context, BlockSaved& saved) const;
+
+  ModelConfig config_;
+  at::Device device_;
+  at::ScalarType dtype_;
+  StageRange range_;
+  double embedding_scale_;  // rounded to the compute dtype, as Hugging Face does
+  at::Tensor embed_, embed_grad_, pos_embed_, pos_embed_grad_;
+  std::vector<Block> blocks_;
+  Norm final_norm_;
+  at::Tensor head_weight_, head_weight_grad_, head_bias_, head_bias_grad_;
+  RotaryTables rotary_;
+  ParameterAccess* access_;
+  const SequenceGroup* sequence_;
+  std::vector<std::vector<size_t>> block_groups_;       // of the store, by block
+  std::vector<size_t> embedding_groups_, head_groups_;
+  bool tied_here_ = false;  // embeddings that this stage's head uses, too
+};
+
+}  // namespace troupe

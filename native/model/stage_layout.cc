@@ -1,0 +1,45 @@
+// Layers by their part; embeddings with the first, all else with the last.
+#include "model/stage_layout.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+namespace troupe {
+
+namespace {
+
+std::optional<size_t> group_of(const ParameterLayout& layout, const std::string& parameter) {
+  for (const ParameterSpec& spec : layout.parameters) {
+    if (spec.info.name == parameter) return spec.group;
+  }
+  return std::nullopt;
+}
+
+size_t part_of(const ParameterLayout& layout, size_t group, const std::vector<StageRange>& parts) {
+  if (group == group_of(layout, "embed.weight")) return 0;
+  const std::optional<int64_t> layer = layout.groups[group].layer;
+  if (!layer) return parts.size() - 1;
+  const auto found =
+      std::find_if(parts.begin(), parts.end(), [&](const StageRange& part) { return part.has(*layer); });
+  return static_cast<size_t>(found - parts.begin());
+}
+
+}  // namespace
+
+ParameterLayout layout_at_stage(ParameterLayout layout, const std::vector<StageRange>& parts, int64_t stages,
+                                int64_t stage) {
+  const bool tied = !group_of(layout, "head.weight");
+  const bool last = static_cast<int64_t>(parts.size() - 1) % stages == stage;
+  const std::optional<size_t> embedding = group_of(layout, "embed.weight");
+  for (size_t group = 0; group < layout.groups.size(); ++group) {
+    GroupSpec& spec = layout.groups[group];
+    spec.stage = static_cast<int64_t>(part_of(layout, group, parts)) % stages;
+    spec.here = spec.stage == stage;
+    spec.copy = !spec.here && group == embedding && tied && last;
+    spec.here = spec.here || spec.copy;
+  }
+  return layout;
+}
+
+}  // namespace troupe
