@@ -47,6 +47,8 @@ export class WorkerDiedError extends TroupeError {
   readonly rank: number;
   /** The rank's pool, where the run has several. */
   readonly pool: string | null;
+  /** The rank's host, where the run has several. */
+  readonly host: string | null;
   readonly phase: string;
   readonly exitCode: number | null;
   readonly signal: string | null;
@@ -59,12 +61,14 @@ export class WorkerDiedError extends TroupeError {
       exitCode: number | null;
       signal: string | null;
       pool?: string | null;
+      host?: string | null;
     },
   ) {
     super('WORKER_DIED', message);
     this.name = 'WorkerDiedError';
     this.rank = details.rank;
     this.pool = details.pool ?? null;
+    this.host = details.host ?? null;
     this.phase = details.phase;
     this.exitCode = details.exitCode;
     this.signal = details.signal;

@@ -32,6 +32,7 @@ Napi::Value join_group(const Napi::CallbackInfo& info) {
   options.backend = dto["backend"].string();
   options.rank = dto["rank"].count();
   options.size = dto["size"].count();
+  if (dto.value().As<Napi::Object>().Has("host")) options.host = dto["host"].string();
   options.port = dto["port"].count();
   options.token = dto["token"].string();
   options.timeout = std::chrono::milliseconds(dto["timeoutMs"].count());

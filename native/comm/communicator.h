@@ -128,8 +128,8 @@ struct CommOptions {
   std::string backend = "gloo";  // gloo | nccl
   int64_t rank = 0;
   int64_t size = 1;
-  std::string host = "127.0.0.1";  // of the rendezvous
-  int64_t port = 0;
+  std::string host = "127.0.0.1";  // of this rank, where the others reach it (Gloo)
+  int64_t port = 0;  // of the rendezvous, on 127.0.0.1
   std::string token;  // shared by the ranks of a group: strangers at the same rendezvous do not meet them
   std::chrono::milliseconds timeout{600'000};  // of one collective
 };

@@ -21,6 +21,8 @@ using Clock = std::chrono::steady_clock;
 // How long the ranks wait, once a collective has failed, for the others to say where they are.
 constexpr milliseconds kReportTime{1500};
 constexpr milliseconds kReportPoll{20};
+// Of the meeting point; on another host than rank 0 something forwards what is said there.
+constexpr const char* kMeetingHost = "127.0.0.1";
 constexpr int kMessageTag = 0;  // messages between two ranks keep their order
 
 double seconds(milliseconds time) {
@@ -33,7 +35,7 @@ std::string first_line(const std::string& text) {
 
 [[noreturn]] void fail_to_join(const CommOptions& options, const std::exception& error) {
   fail(ErrorCode::kComm, "[comm] rank ", options.rank, " of ", options.size, " could not join its group at ",
-       options.host, ":", options.port, " within ", seconds(options.timeout),
+       kMeetingHost, ":", options.port, " within ", seconds(options.timeout),
        " s: ", first_line(error.what()));
 }
 
@@ -66,7 +68,7 @@ ProcessGroupCommunicator::Member ProcessGroupCommunicator::join(const CommOption
     store_options.waitWorkers = false;
     store_options.timeout = options.timeout;
     member.store = c10::make_intrusive<c10d::PrefixStore>(
-        options.token, c10::make_intrusive<c10d::TCPStore>(options.host, store_options));
+        options.token, c10::make_intrusive<c10d::TCPStore>(kMeetingHost, store_options));
   } catch (const std::exception& error) {
     fail_to_join(options, error);
   }

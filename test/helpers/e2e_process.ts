@@ -51,6 +51,11 @@ export class Command {
     return this.output.stderr;
   }
 
+  /** Whether its output so far matches. */
+  said(pattern: RegExp): boolean {
+    return pattern.test(this.output.stdout) || pattern.test(this.output.stderr);
+  }
+
   /** Process ids of its workers. */
   workers(): number[] {
     return workersOf(this.pid);

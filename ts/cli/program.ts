@@ -10,6 +10,7 @@ import { bench } from './bench';
 import { runDoctor } from './doctor';
 import { exportCommand } from './export';
 import { type GenerateOptions, generate } from './generate';
+import { hostAgentTask, withHostAgent } from './host_agent';
 import { importVerlCommand } from './import_verl';
 import { type PlanOptions, plan } from './plan';
 import { UsageError } from './report';
@@ -117,6 +118,12 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
         }
         choose(() => retrieverCommand(a.corpus, { host, port, topk }));
       },
+    )
+    .command(
+      'host-agent',
+      'Start the workers of a run on this host, for its controller elsewhere',
+      withHostAgent,
+      (a) => choose(hostAgentTask(a)),
     )
     .command('bench', 'Measure the speed of this machine (troupe bench --help)', {}, () =>
       choose(() => bench([])),

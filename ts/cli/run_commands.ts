@@ -7,12 +7,14 @@ import {
   type ResolvedConfig,
   type ResolvedSftConfig,
 } from '../config/config';
+import type { Launcher } from '../controller/launcher';
 import { TroupeError } from '../errors';
+import { gatherHosts, partOf, serveAsAgent } from '../launch/launch';
 import type { FitResult } from '../trainer/fit_loop';
 import { SftTrainer } from '../trainer/sft_trainer';
 import { Trainer } from '../trainer/trainer';
 import { onInterrupt } from './interrupt';
-import { reportError } from './report';
+import { exitCodeOf, reportError } from './report';
 
 const say = (line: string): void => {
   process.stdout.write(`${line}\n`);
@@ -27,15 +29,51 @@ interface Stoppable {
 /** `troupe train`. Returns the exit code. */
 export function train(file: string, overrides: readonly string[]): Promise<number> {
   const config = loadConfig(file, overrides);
-  announce(config);
-  return run(new Trainer(config, { log: say }));
+  return onHosts(config, (launcher) => new Trainer(config, { log: say, ...launcher }));
 }
 
 /** `troupe sft`. Returns the exit code. */
 export function sft(file: string, overrides: readonly string[]): Promise<number> {
   const config = loadSftConfig(file, overrides);
+  return onHosts(config, (launcher) => new SftTrainer(config, { log: say, ...launcher }));
+}
+
+/** Plays the part that this process has in the run: the trainer of it, or the agent of a host for a trainer elsewhere. */
+async function onHosts(
+  config: ResolvedConfig | ResolvedSftConfig,
+  trainerOn: (launcher: { launcher?: Launcher }) => Stoppable,
+): Promise<number> {
+  const part = partOf(config);
+  if (part.part === 'idle') {
+    const { source, rank } = part.place;
+    say(
+      `nothing to do: of the processes on this host that ${source} has started another one starts the workers (this is rank ${rank})`,
+    );
+    return 0;
+  }
+  if (part.part === 'agent') return await serveAsAgent(config, part, say);
   announce(config);
-  return run(new SftTrainer(config, { log: say }));
+  if (part.part === 'alone') return await run(trainerOn({}));
+  let trainer: Stoppable | null = null;
+  let asked: string | null = null;
+  const onNotice = (signal: string, host: string): void => {
+    say(`${signal} at host ${host}: saving a checkpoint as soon as the running phase ends`);
+    asked ??= signal;
+    trainer?.requestStop(signal);
+  };
+  const pool = await gatherHosts(config, part, { say, onNotice });
+  let code = 1;
+  try {
+    trainer = trainerOn({ launcher: pool.launcher() });
+    if (asked !== null) trainer.requestStop(asked);
+    code = await run(trainer);
+    return code;
+  } catch (error) {
+    code = exitCodeOf(error);
+    throw error;
+  } finally {
+    await pool.close(code);
+  }
 }
 
 function announce(config: ResolvedConfig | ResolvedSftConfig): void {

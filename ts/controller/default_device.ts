@@ -3,8 +3,9 @@ import { badOption } from '../base/check_options';
 import { locateAddon } from '../native/loader';
 import { countGpus } from './gpus';
 import type { Launcher, LauncherOptions } from './launcher';
+import type { Device, Machine } from './machine';
 
-export type Device = 'cpu' | 'cuda';
+export type { Device, Machine } from './machine';
 
 export interface DeviceChoice {
   device: Device;
@@ -12,17 +13,9 @@ export interface DeviceChoice {
   reason: string;
 }
 
-/** What can be known of the machine that workers start on. */
-export interface Machine {
-  /** GPUs that its workers may use; null: not known. */
-  gpus(): number | null;
-  /** 'cpu', or the CUDA that the addon was built for. @throws TroupeError NATIVE_UNAVAILABLE */
-  addonVariant(): string;
-}
-
 /** This machine, seen as its workers will see it; null for a launcher that starts them elsewhere. */
 export function machineOf(launcher: LauncherOptions | Launcher | undefined): Machine | null {
-  if (launcher !== undefined && 'start' in launcher) return null;
+  if (launcher !== undefined && 'start' in launcher) return launcher.machine ?? null;
   return {
     gpus: () => countGpus({ ...process.env, ...launcher?.env }),
     addonVariant: () => locateAddon().variant,

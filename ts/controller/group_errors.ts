@@ -5,20 +5,29 @@ export function groupClosed(): TroupeError {
   return new TroupeError('CLOSED', 'the worker group has been closed');
 }
 
-/** "worker rank 0", and of which pool where there are several. */
-export function workerName(rank: number, pool: string | null): string {
-  return `worker rank ${rank}${pool === null ? '' : ` of pool ${pool}`}`;
+/** Which worker it is. */
+export interface WorkerIdentity {
+  rank: number;
+  /** Of the rank, where the run has several. */
+  pool: string | null;
+  /** Where the run has several. */
+  host: string | null;
 }
 
-export function cannotStart(wire: WireError, rank: number, pool: string | null): TroupeError {
-  const message = `${workerName(rank, pool)} could not start: ${wire.message}`;
-  return fromWireError({ ...wire, message }, rank);
+/** "worker rank 0", of which pool and on which host where there are several. */
+export function workerName({ rank, pool, host }: WorkerIdentity): string {
+  return `worker rank ${rank}${pool === null ? '' : ` of pool ${pool}`}${host === null ? '' : ` on ${host}`}`;
+}
+
+export function cannotStart(wire: WireError, worker: WorkerIdentity): TroupeError {
+  const message = `${workerName(worker)} could not start: ${wire.message}`;
+  return fromWireError({ ...wire, message }, worker.rank);
 }
 
 /** An error of one rank that ends the group, with the place where it came from. */
 export function rankFailed(
   cause: unknown,
-  { rank, pool }: { rank: number; pool: string | null },
+  worker: WorkerIdentity,
   phase: string | null,
   what: string,
 ): TroupeError {
@@ -26,7 +35,7 @@ export function rankFailed(
   const code = cause instanceof TroupeError ? cause.code : 'INTERNAL';
   const error = new TroupeError(
     code,
-    `${workerName(rank, pool)} failed in ${doing}: ${cause instanceof Error ? cause.message : String(cause)}`,
+    `${workerName(worker)} failed in ${doing}: ${cause instanceof Error ? cause.message : String(cause)}`,
   );
   if (cause instanceof Error && cause.stack !== undefined) error.stack = `${error.stack}\n${cause.stack}`;
   return error;

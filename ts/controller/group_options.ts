@@ -5,6 +5,8 @@ import type { Launcher, LauncherOptions, PoolPlace } from './launcher';
 export interface WorkerGroupOptions {
   worldSize: number;
   device: 'cpu' | 'cuda';
+  /** Hosts of the launcher that the workers are spread over, in order and evenly; default 1. */
+  hosts?: number;
   /** Default: no other group works beside this one. */
   pool?: PoolPlace;
   /** Threads per worker; default: LibTorch's choice, and with several workers an equal share of the cores. */

@@ -31,11 +31,25 @@ function builtWorkerProgram(): WorkerProgram {
   };
 }
 
+/** Receives what a worker writes, a line at a time. */
+export type WorkerOutput = (spec: WorkerSpec, line: string, isError: boolean) => void;
+
+/** "[worker 3]", with the pool where there are several. */
+export const workerPrefix = ({ rank, pool }: Pick<WorkerSpec, 'rank' | 'pool'>): string =>
+  pool === null ? `[worker ${rank}]` : `[${pool} worker ${rank}]`;
+
+const toStderr: WorkerOutput = (spec, line) => process.stderr.write(`${workerPrefix(spec)} ${line}\n`);
+
+export interface LocalLauncher extends Launcher {
+  start(spec: WorkerSpec): LocalProcess;
+}
+
 /** Workers as child processes of this one. Throws NATIVE_UNAVAILABLE when there is no addon to run. */
 export function createLocalLauncher(
   options: LauncherOptions = {},
   program: WorkerProgram = builtWorkerProgram(),
-): Launcher {
+  output: WorkerOutput = toStderr,
+): LocalLauncher {
   const [command = process.execPath, ...args] = [
     ...diesWithParent(options.env),
     process.execPath,
@@ -56,7 +70,7 @@ export function createLocalLauncher(
         // A Ctrl-C goes to the whole process group of the terminal; ours must end in order, not with its workers shot.
         detached: true,
       });
-      return new LocalProcess(child, spec);
+      return new LocalProcess(child, spec, output);
     },
   };
 }
@@ -108,14 +122,13 @@ function visibleDevice(spec: WorkerSpec, visible: string | undefined): string {
   );
 }
 
-class LocalProcess implements WorkerProcess {
+export class LocalProcess implements WorkerProcess {
   readonly exited: Promise<WorkerExit>;
   readonly #child: ChildProcess;
   readonly #tail: string[] = [];
 
-  constructor(child: ChildProcess, { rank, pool }: WorkerSpec) {
+  constructor(child: ChildProcess, spec: WorkerSpec, output: WorkerOutput) {
     this.#child = child;
-    const prefix = pool === null ? `[worker ${rank}]` : `[${pool} worker ${rank}]`;
     this.exited = new Promise((resolve) => {
       child.once('error', (error) => {
         this.#remember(`cannot start ${process.execPath}: ${error.message}`);
@@ -131,7 +144,7 @@ class LocalProcess implements WorkerProcess {
       if (stream === null) continue;
       createInterface({ input: stream }).on('line', (line) => {
         if (isError) this.#remember(line);
-        process.stderr.write(`${prefix} ${line}\n`);
+        output(spec, line, isError);
       });
     }
   }
@@ -145,7 +158,11 @@ class LocalProcess implements WorkerProcess {
   }
 
   kill(): void {
-    this.#child.kill('SIGKILL');
+    this.signal('SIGKILL');
+  }
+
+  signal(signal: NodeJS.Signals): void {
+    this.#child.kill(signal);
   }
 
   stopped(): boolean {

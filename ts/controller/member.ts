@@ -18,6 +18,11 @@ export class Member {
   /** Set when the worker is ready. */
   buildInfo: NativeBuildInfo | null = null;
 
+  /** The host that it runs on, where there are several. */
+  get host(): string | null {
+    return this.process.host ?? null;
+  }
+
   constructor(rank: number, pool: string | null, process: WorkerProcess) {
     this.rank = rank;
     this.pool = pool;
@@ -34,6 +39,7 @@ export class Member {
     return workerDied({
       rank: this.rank,
       pool: this.pool,
+      host: this.host,
       phase: phase ?? request ?? (this.buildInfo === null ? 'startup' : 'idle'),
       request,
       exit: this.exit,

@@ -1,19 +1,22 @@
 /** Lines about refused connections, of which a stranger can cause any number: some of them, and how many the rest are. */
 export class RefusalLog {
   readonly #log: (line: string) => void;
+  readonly #whose: string;
   readonly #pauseMs: number;
   #written = 0;
   #left = 0;
   #last = '';
   #timer: NodeJS.Timeout | null = null;
 
-  constructor(log: (line: string) => void, pauseMs = 60_000) {
+  /** `whose`: 'worker', say. */
+  constructor(log: (line: string) => void, whose = 'worker', pauseMs = 60_000) {
     this.#log = log;
+    this.#whose = whose;
     this.#pauseMs = pauseMs;
   }
 
   add(peer: string, reason: string): void {
-    this.#last = `refused a worker connection from ${peer}: ${reason}`;
+    this.#last = `refused a ${this.#whose} connection from ${peer}: ${reason}`;
     if (this.#written < SHOWN) {
       this.#written++;
       this.#log(this.#last);

@@ -4,9 +4,11 @@ import type { WorkerGroupOptions } from './group_options';
 import { WorkerGroup } from './worker_group';
 
 export interface ResourcePoolsOptions<Name extends string>
-  extends Omit<WorkerGroupOptions, 'worldSize' | 'pool'> {
+  extends Omit<WorkerGroupOptions, 'worldSize' | 'pool' | 'hosts'> {
   /** Workers of each pool, by its name. Of the GPUs of this machine the first pool takes the first ones, and so on. */
   pools: Readonly<Partial<Record<Name, number>>>;
+  /** Hosts of the launcher that a pool is spread over, the first ones; default 1. */
+  hosts?: Readonly<Partial<Record<Name, number>>>;
 }
 
 /** Of one worker; pool null: there is one. */
@@ -33,19 +35,21 @@ export class ResourcePools<Name extends string> {
    */
   static async launch<Name extends string>({
     pools,
+    hosts,
     ...options
   }: ResourcePoolsOptions<Name>): Promise<ResourcePools<Name>> {
     const sizes = Object.entries(pools) as [Name, number][];
     if (sizes.length === 0)
       throw new TroupeError('INVALID_ARGUMENT', 'pools: expected at least one, such as { policy: 2 }');
-    const localWorldSize = sizes.reduce((sum, [, size]) => sum + size, 0);
+    const hostsOf = (name: Name): number => hosts?.[name] ?? 1;
+    const localWorldSize = sizes.reduce((sum, [name, size]) => sum + size / hostsOf(name), 0);
     const groups = new Map<string, WorkerGroup>();
     let firstLocalRank = 0;
     try {
       for (const [name, worldSize] of sizes) {
         const place = sizes.length === 1 ? {} : { pool: { name, firstLocalRank, localWorldSize } };
-        groups.set(name, await WorkerGroup.launch({ ...options, worldSize, ...place }));
-        firstLocalRank += worldSize;
+        groups.set(name, await WorkerGroup.launch({ ...options, worldSize, hosts: hostsOf(name), ...place }));
+        firstLocalRank += worldSize / hostsOf(name);
       }
     } catch (error) {
       const started = [...groups.values()];

@@ -1,11 +1,8 @@
 import { WorkerDiedError } from '../errors';
-import { workerName } from './group_errors';
+import { type WorkerIdentity, workerName } from './group_errors';
 import type { WorkerExit } from './launcher';
 
-export interface Death {
-  rank: number;
-  /** Of the rank, where the run has several. */
-  pool: string | null;
+export interface Death extends WorkerIdentity {
   /** Where the trainer was: 'update_actor'; or what the worker was asked last. */
   phase: string;
   /** The request being worked on, if any: "updatePolicy of 'actor'". */
@@ -25,19 +22,18 @@ export function workerDied(death: Death): WorkerDiedError {
     death.stderrTail.trim() === ''
       ? 'It wrote nothing to stderr.'
       : `Its last lines on stderr:\n${indent(death.stderrTail)}`;
-  return new WorkerDiedError(
-    `${workerName(death.rank, death.pool)} died in phase ${death.phase}${doing}: ${how}. ${said}`,
-    {
-      rank: death.rank,
-      pool: death.pool,
-      phase: death.phase,
-      exitCode: death.exit?.exitCode ?? null,
-      signal: death.exit?.signal ?? null,
-    },
-  );
+  return new WorkerDiedError(`${workerName(death)} died in phase ${death.phase}${doing}: ${how}. ${said}`, {
+    rank: death.rank,
+    pool: death.pool,
+    host: death.host,
+    phase: death.phase,
+    exitCode: death.exit?.exitCode ?? null,
+    signal: death.exit?.signal ?? null,
+  });
 }
 
 function describeExit(exit: WorkerExit): string {
+  if (exit.lost !== undefined) return exit.lost;
   switch (exit.signal) {
     case null:
       return exit.exitCode === null

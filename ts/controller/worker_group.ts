@@ -1,6 +1,6 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { availableParallelism } from 'node:os';
-import { countOption } from '../base/check_options';
+import { badOption, countOption } from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
 import { TroupeError } from '../errors';
 import type { NativeBuildInfo, NativeEngineOptions, NativeMemoryInfo } from '../native/bridge';
@@ -16,7 +16,7 @@ import type {
 } from '../worker/protocol';
 import { cannotStart, groupClosed, rankFailed } from './group_errors';
 import type { WorkerGroupOptions } from './group_options';
-import type { PoolPlace } from './launcher';
+import type { Launcher, PoolPlace } from './launcher';
 import { createLocalLauncher } from './local_launcher';
 import { Member } from './member';
 import { PeerReports } from './peer_reports';
@@ -52,6 +52,7 @@ export class WorkerGroup {
   readonly #monitor: HeartbeatMonitor;
   readonly #startup: Startup;
   #server: ControllerServer | null = null;
+  #starter: Launcher | null = null;
   #state: State = 'STARTING';
   #failure: TroupeError | null = null;
   #announceFailure!: (error: TroupeError) => void;
@@ -81,6 +82,12 @@ export class WorkerGroup {
     const { worldSize } = options;
     countOption('worker group', 'worldSize', worldSize, RUN_LIMITS.ranks);
     countOption('worker group', 'numThreads', options.numThreads ?? 1, RUN_LIMITS.threads);
+    countOption('worker group', 'hosts', options.hosts ?? 1, RUN_LIMITS.ranks);
+    if (worldSize % (options.hosts ?? 1) !== 0)
+      throw badOption(
+        'worker group',
+        `worldSize ${worldSize}: expected a multiple of hosts ${options.hosts}`,
+      );
     this.worldSize = worldSize;
     this.device = options.device;
     this.failed = new Promise((resolve) => {
@@ -103,8 +110,8 @@ export class WorkerGroup {
   }
 
   /**
-   * Lets the ranks reach each other, for engines with `sharding`: rank 0 opens a meeting point on 127.0.0.1 and all join. Idempotent;
-   * nothing for one rank.
+   * Lets the ranks reach each other, for engines with `sharding`: rank 0 opens a meeting point on 127.0.0.1 of its host, to which the launcher
+   * leads those of other hosts, and all join. Idempotent; nothing for one rank.
    */
   connect(): Promise<void> {
     this.#connecting ??= this.#connect();
@@ -186,10 +193,12 @@ export class WorkerGroup {
     const token = this.#token;
     const { launcher } = this.#options;
     const starter = launcher !== undefined && 'start' in launcher ? launcher : createLocalLauncher(launcher);
+    this.#starter = starter;
     const heartbeatMs = heartbeatInterval(this.#deadTimeoutMs);
     this.#server = await ControllerServer.listen({
       worldSize,
       token,
+      ...(starter.listen === undefined ? {} : { place: starter.listen }),
       heartbeatMs,
       log: this.#options.log ?? ((line) => process.stderr.write(`${line}\n`)),
       onConnect: (connection) => {
@@ -202,15 +211,17 @@ export class WorkerGroup {
     });
     const { name: pool, firstLocalRank, localWorldSize } = this.#place();
     for (let rank = 0; rank < worldSize; rank++) {
-      const localRank = firstLocalRank + rank;
+      const host = this.#hostOf(rank);
+      const localRank = firstLocalRank + (rank % this.#perHost);
       const process = starter.start({
         rank,
         worldSize,
+        host,
         localRank,
         localWorldSize,
         pool,
         device: this.#options.device,
-        numThreads: this.#numThreads(),
+        numThreads: this.#numThreads(host),
         env: {
           TROUPE_CONTROLLER: this.#server.address,
           TROUPE_TOKEN: token,
@@ -231,13 +242,28 @@ export class WorkerGroup {
   }
 
   #place(): Omit<PoolPlace, 'name'> & { name: string | null } {
-    return this.#options.pool ?? { name: null, firstLocalRank: 0, localWorldSize: this.worldSize };
+    return this.#options.pool ?? { name: null, firstLocalRank: 0, localWorldSize: this.#perHost };
   }
 
-  #numThreads(): number | null {
+  get #perHost(): number {
+    return this.worldSize / (this.#options.hosts ?? 1);
+  }
+
+  #hostOf(rank: number): number {
+    return Math.floor(rank / this.#perHost);
+  }
+
+  #numThreads(host: number): number | null {
     if (this.#options.numThreads) return this.#options.numThreads;
     const { localWorldSize } = this.#place();
-    return localWorldSize === 1 ? null : Math.max(1, Math.floor(availableParallelism() / localWorldSize));
+    const cores = this.#starter?.cores?.(host) ?? availableParallelism();
+    return localWorldSize === 1 ? null : Math.max(1, Math.floor(cores / localWorldSize));
+  }
+
+  /** Where a rank finds the meeting point that rank 0 has opened on `port`. */
+  async #meetingPort(rank: number, port: number): Promise<number> {
+    const [of, at] = [this.#hostOf(0), this.#hostOf(rank)];
+    return of === at ? port : ((await this.#starter?.forward?.(port, of, at)) ?? port);
   }
 
   #member(rank: number): Member {
@@ -253,11 +279,14 @@ export class WorkerGroup {
     const timeoutMs = this.#options.collectiveTimeoutMs ?? 600_000;
     const port = await this.callBinding('openRendezvous', []);
     const token = createHash('sha256').update(`${this.#token}/ranks`).digest('hex');
+    const ports = await Promise.all(this.#members.map(({ rank }) => this.#meetingPort(rank, port)));
+    const among = { backend, size: worldSize, token, timeoutMs } as const;
     await this.#together(
       'joinGroup',
-      this.#members.map(({ rank }) =>
-        this.callBinding('joinGroup', [{ backend, rank, size: worldSize, port, token, timeoutMs }], rank),
-      ),
+      this.#members.map(({ rank, process }) => {
+        const host = process.address ?? '127.0.0.1';
+        return this.callBinding('joinGroup', [{ ...among, rank, host, port: ports[rank] as number }], rank);
+      }),
     );
   }
 
@@ -330,7 +359,7 @@ export class WorkerGroup {
         break;
       case 'error':
         if (message.requestId !== null) member.client.receive(message);
-        else this.#fail(cannotStart(message.error, member.rank, member.pool));
+        else this.#fail(cannotStart(message.error, member));
         break;
       default: // hello and heartbeat have said all they have to say by coming
     }

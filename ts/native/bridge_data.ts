@@ -111,11 +111,14 @@ export interface NativeStateKinds {
 /** native/fsdp/sharding.h */
 export type Sharding = 'full_shard' | 'shard_grad_op' | 'no_shard';
 
-/** A group of ranks and its meeting point on 127.0.0.1 (native/comm/communicator.h). */
+/** A group of ranks and its meeting point (native/comm/communicator.h). */
 export interface NativeGroupOptions {
   backend: 'gloo' | 'nccl';
   rank: number;
   size: number;
+  /** Address of this rank that the others reach (Gloo; NCCL takes the interface of NCCL_SOCKET_IFNAME). */
+  host: string;
+  /** Of the meeting point, on 127.0.0.1 of the rank's own host. */
   port: number;
   /** Shared by the ranks of a group: strangers at the same meeting point do not meet them. */
   token: string;

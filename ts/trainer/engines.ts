@@ -1,7 +1,7 @@
 import { Actor } from '../actor/actor';
 import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
-import { checkGpus, hasRewardPool, policyRanks, rewardRanks } from '../config/derived/pools';
+import { checkGpus, hasRewardPool, policyRanks, poolHosts, rewardRanks } from '../config/derived/pools';
 import { CallLog, type EngineCall } from '../controller/call';
 import { type Device, machineOf } from '../controller/default_device';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
@@ -87,6 +87,7 @@ function launchPools(
   const reward = hasRewardPool(config) ? { reward: rewardRanks(config) } : {};
   return ResourcePools.launch<PoolName>({
     pools: { policy: policyRanks(config), ...reward },
+    hosts: poolHosts(config),
     device,
     numThreads: trainer.num_threads ?? undefined,
     launcher,

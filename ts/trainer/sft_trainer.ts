@@ -160,6 +160,7 @@ export class SftTrainer {
     const calls = config.logging?.trace ? new CallLog() : null;
     const pools = await ResourcePools.launch<'policy'>({
       pools: { policy: policyRanks(config) },
+      hosts: { policy: trainer.nnodes },
       device,
       ...(calls ? { onCall: calls.add } : {}),
       ...workerTimeouts(config),

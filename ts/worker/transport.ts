@@ -21,3 +21,12 @@ export const HANDSHAKE_MS = 10_000;
 export function sharedKey(token: string): Buffer {
   return createHash('sha256').update(`troupe/controller/2 ${token}`).digest();
 }
+
+/** host:port; an IPv6 address in brackets, one that maps an IPv4 address as that. */
+export function hostPort(address: string, port: number): string {
+  const plain = plainAddress(address);
+  return plain.includes(':') ? `[${plain}]:${port}` : `${plain}:${port}`;
+}
+
+/** ::ffff:10.0.0.1 -> 10.0.0.1 */
+export const plainAddress = (address: string): string => address.replace(/^::ffff:(?=\d+\.)/i, '');

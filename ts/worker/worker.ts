@@ -1,11 +1,9 @@
-import { connect, type TLSSocket } from 'node:tls';
 import { TroupeError } from '../errors';
 import type { NativeBinding } from '../native/bridge';
+import { Connection } from './connection';
 import { EngineHost } from './engine_host';
-import { FrameReader, FrameWriter } from './frames';
 import { HeartbeatMonitor } from './heartbeat';
 import { type ControllerMessage, toWireError, type WorkerMessage, type WorkRequest } from './protocol';
-import { HANDSHAKE_MS, sharedKey, tlsOptions } from './transport';
 
 /** What a launcher tells a worker, in environment variables. */
 export interface WorkerSettings {
@@ -56,64 +54,27 @@ export function readWorkerSettings(env: NodeJS.ProcessEnv): WorkerSettings {
 export class Worker {
   readonly #settings: WorkerSettings;
   readonly #loadBinding: () => NativeBinding;
-  readonly #socket: TLSSocket;
-  readonly #writer: FrameWriter<WorkerMessage>;
-  readonly #reader = new FrameReader<ControllerMessage>();
+  readonly #connection: Connection<ControllerMessage, WorkerMessage>;
   #host: EngineHost | null = null;
   #monitor: HeartbeatMonitor | null = null;
   #queue: Promise<void> = Promise.resolve();
-  /** Why the connection ends, where that is known. */
-  #ending = '';
   /** Set once this process has decided to end by itself. */
   #exitCode: number | null = null;
 
   constructor(settings: WorkerSettings, loadBinding: () => NativeBinding) {
     this.#settings = settings;
     this.#loadBinding = loadBinding;
-    this.#socket = this.#dial();
-    this.#writer = new FrameWriter(this.#socket);
+    const { controller, token, rank } = settings;
+    this.#connection = new Connection({
+      controller,
+      token,
+      identity: `rank ${rank}`,
+      hello: () => ({ type: 'hello', rank, pid: process.pid }),
+      receive: (message) => this.#receive(message),
+      active: () => this.#monitor?.heard(CONTROLLER),
+      closed: (reason) => this.#die(`the connection to the controller ended (${reason})`),
+    });
     this.#watchParent();
-  }
-
-  #dial(): TLSSocket {
-    const { controller, token, rank } = this.#settings;
-    const { hostname, port } = new URL(`tls://${controller}`);
-    const socket = connect({
-      ...tlsOptions,
-      host: hostname,
-      port: Number(port),
-      pskCallback: () => ({ psk: sharedKey(token), identity: `rank ${rank}` }),
-      // The key says who it is: there is no certificate.
-      checkServerIdentity: () => undefined,
-    });
-    socket.setNoDelay(true);
-    socket.setTimeout(HANDSHAKE_MS, () => socket.destroy(new Error('no answer')));
-    socket.on('secureConnect', () => {
-      socket.setTimeout(0);
-      this.#send({ type: 'hello', rank, pid: process.pid });
-    });
-    socket.on('error', (error: NodeJS.ErrnoException) => {
-      this.#ending ||= error.code?.startsWith('ERR_SSL')
-        ? `refused: it did not present the token of this run (${error.code})`
-        : error.message;
-    });
-    socket.on('close', () => {
-      this.#die(`the connection to the controller ended (${this.#ending || 'it closed the connection'})`);
-    });
-    socket.on('data', (bytes: Buffer) => {
-      this.#monitor?.heard(CONTROLLER);
-      for (const message of this.#read(bytes)) this.#receive(message);
-    });
-    return socket;
-  }
-
-  #read(bytes: Buffer): ControllerMessage[] {
-    try {
-      return this.#reader.push(bytes);
-    } catch (error) {
-      this.#socket.destroy(new Error(`what came is no message: ${(error as Error).message}`));
-      return [];
-    }
   }
 
   #receive(message: ControllerMessage): void {
@@ -121,9 +82,7 @@ export class Worker {
       case 'welcome':
         this.#start(message.heartbeatMs);
         break;
-      case 'refused':
-        this.#ending = `refused: ${message.reason}`;
-        break;
+      case 'refused': // the connection keeps its reason
       case 'heartbeat': // has said all it has to say by coming
         break;
       case 'abort':
@@ -152,7 +111,7 @@ export class Worker {
     // Engine work runs on a thread of the addon, so this timer ticks whatever the engine does.
     setInterval(() => {
       // What is on its way says the same.
-      if (!this.#writer.busy) this.#writer.sendNow({ type: 'heartbeat' });
+      if (!this.#connection.busy) this.#connection.sendNow({ type: 'heartbeat' });
     }, heartbeatMs);
     this.#watchController(heartbeatMs);
   }
@@ -177,12 +136,12 @@ export class Worker {
   /** Everything sent so far is delivered first: the controller answers by closing its end. */
   #leave(exitCode: number): void {
     this.#exitCode = exitCode;
-    this.#writer.end();
+    this.#connection.end();
     setTimeout(() => process.exit(exitCode), farewellMs);
   }
 
   #send(message: WorkerMessage): void {
-    this.#writer.send(message);
+    this.#connection.send(message);
   }
 
   /**
@@ -221,8 +180,9 @@ export class Worker {
 
 /** Runs this process as a worker until its controller is done with it. */
 export function runWorker(env: NodeJS.ProcessEnv, loadBinding: () => NativeBinding): Worker {
-  // Ctrl-C reaches every process of the terminal; the controller decides when workers stop.
-  process.on('SIGINT', () => {});
+  // Ctrl-C reaches every process of the terminal, and a scheduler's TERM every process of a job; the controller decides when
+  // workers stop.
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGUSR2'] as const) process.on(signal, () => {});
   // The pipes may break before the stream does.
   process.stdout.on('error', () => {});
   process.stderr.on('error', () => {});

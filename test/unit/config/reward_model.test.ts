@@ -124,7 +124,11 @@ describe('a pool of its own', () => {
       'nnodes',
       /nnodes: expected 1 because .*enable_resource_pool is true, got 0: 0 \(the default\)/,
     ],
-    [['nnodes=2'], 'nnodes', /nnodes: expected 1 .* got 2: this version trains on one machine/],
+    [
+      ['nnodes=2'],
+      'nnodes',
+      /nnodes: expected 1 .* got 2: a pool lies on the machines of the run \(trainer\.nnodes\)/,
+    ],
     [['n_gpus_per_node=0'], 'n_gpus_per_node', /n_gpus_per_node: expected an integer >= 1 .* got 0/],
     [
       ['n_gpus_per_node=-1'],

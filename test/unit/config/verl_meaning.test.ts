@@ -336,20 +336,24 @@ describe('troupe import-verl', () => {
     expect(loadConfig(out).trainer).toMatchObject({ device: 'cuda', n_gpus_per_node: 2 });
   });
 
-  it.each([
-    'no.such=1',
-    'trainer.nnodes=2',
-    'trainer.logger=swanlab',
-    'actor_rollout_ref.model.path=Qwen/Qwen3.5-4B',
-  ])('%s: exit code 2 and nothing written, unless --allow-missing', (keys) => {
-    const refused = command(keys, false);
-    expect(refused.code).toBe(2);
-    expect(refused.said).toMatch(/Nothing was written: 1 thing that changes the run/);
-    expect(existsSync(refused.out)).toBe(false);
-    const allowed = command(keys, true);
-    expect(allowed.code).toBe(0);
-    expect(readFileSync(allowed.out, 'utf8')).toContain('algorithm:');
+  it('takes over a run on several machines', () => {
+    const { code, out } = command('trainer.nnodes=2', false);
+    expect(code).toBe(0);
+    expect(loadConfig(out).trainer).toMatchObject({ nnodes: 2, launcher: { type: null } });
   });
+
+  it.each(['no.such=1', 'trainer.logger=swanlab', 'actor_rollout_ref.model.path=Qwen/Qwen3.5-4B'])(
+    '%s: exit code 2 and nothing written, unless --allow-missing',
+    (keys) => {
+      const refused = command(keys, false);
+      expect(refused.code).toBe(2);
+      expect(refused.said).toMatch(/Nothing was written: 1 thing that changes the run/);
+      expect(existsSync(refused.out)).toBe(false);
+      const allowed = command(keys, true);
+      expect(allowed.code).toBe(0);
+      expect(readFileSync(allowed.out, 'utf8')).toContain('algorithm:');
+    },
+  );
 });
 
 describe('troupe validate', () => {
@@ -396,7 +400,7 @@ describe('troupe validate', () => {
   it('reports what is missing and what is wrong at once', async () => {
     const file = write(
       'data: { train_files: a.parquet, train_batch_size: 100 }\nactor_rollout_ref: { model: { path: openai/gpt-oss-20b } }\n' +
-        'trainer: { nnodes: 2, logger: [swanlab] }\n',
+        'trainer: { nnodes: 2, launcher: { type: local }, logger: [swanlab] }\n',
       'yaml',
     );
     const error: unknown = await validate(file, []).catch((caught: unknown) => caught);

@@ -42,7 +42,7 @@ test('GPUs that the launcher names are divided among its workers', async () => {
   const program = { args: ['-e', 'console.error(process.env.CUDA_VISIBLE_DEVICES)'], env: {} };
   const launcher = createLocalLauncher({ env: { CUDA_VISIBLE_DEVICES: '4,6' } }, program);
   const env = { TROUPE_CONTROLLER: '', TROUPE_TOKEN: '', RANK: '1', WORLD_SIZE: '2', LOCAL_RANK: '1' };
-  const place = { rank: 1, worldSize: 2, localRank: 1, localWorldSize: 2, pool: null };
+  const place = { rank: 1, worldSize: 2, host: 0, localRank: 1, localWorldSize: 2, pool: null };
   const worker = launcher.start({ ...place, device: 'cuda', numThreads: null, env });
   await worker.exited;
   expect(worker.stderrTail()).toBe('6');
@@ -52,7 +52,7 @@ test('a worker starts on whatever PATH it gets', async () => {
   const program = { args: ['-e', 'console.error(process.env.PATH)'], env: {} };
   const launcher = createLocalLauncher({ env: { PATH: '/nowhere' } }, program);
   const env = { TROUPE_CONTROLLER: '', TROUPE_TOKEN: '', RANK: '0', WORLD_SIZE: '1', LOCAL_RANK: '0' };
-  const place = { rank: 0, worldSize: 1, localRank: 0, localWorldSize: 1, pool: null };
+  const place = { rank: 0, worldSize: 1, host: 0, localRank: 0, localWorldSize: 1, pool: null };
   const worker = launcher.start({ ...place, device: 'cpu', numThreads: null, env });
   await worker.exited;
   expect(worker.stderrTail()).toBe('/nowhere');

@@ -18,20 +18,12 @@ import type { ResolvedConfig } from '../schema/ppo_schema';
 import type { ResolvedSftConfig } from '../schema/sft_schema';
 import { checkAgent } from './agent_checks';
 import { reportAll } from './collect';
+import { checkLauncher } from './launcher_checks';
 import { checkReward } from './reward_checks';
 
 /** What both programs have in common. */
-function runChecks({ trainer }: { trainer: { logger: readonly string[]; nnodes: number } }): (() => void)[] {
-  return [
-    ...trainer.logger.map((name) => () => checkLogger(name)),
-    () => {
-      if (trainer.nnodes === 1) return;
-      throw new ConfigError(
-        `trainer.nnodes: expected 1, got ${trainer.nnodes}: ${missing('training on more than one machine')}; one has n_gpus_per_node workers`,
-        'trainer.nnodes',
-      );
-    },
-  ];
+function runChecks({ trainer }: ResolvedConfig | ResolvedSftConfig): (() => void)[] {
+  return [...trainer.logger.map((name) => () => checkLogger(name)), () => checkLauncher(trainer)];
 }
 
 function checkLogger(name: string): void {

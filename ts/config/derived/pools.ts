@@ -25,6 +25,11 @@ export function rewardRanks(config: ResolvedConfig): number {
   return hasRewardPool(config) ? nnodes * perNode : policyRanks(config);
 }
 
+/** Hosts that each pool is spread over. */
+export function poolHosts(config: ResolvedConfig): { policy: number; reward: number } {
+  return { policy: config.trainer.nnodes, reward: config.reward.reward_model.nnodes };
+}
+
 /** The keys whose product is {@link rewardRanks}, for messages. */
 export function rewardRanksKeys(config: ResolvedConfig): string {
   const section = hasRewardPool(config) ? SECTION : 'trainer';
@@ -38,12 +43,14 @@ export function checkRewardPool(config: ResolvedConfig): void {
   const refuse = (key: string, message: string): never => {
     throw new ConfigError(`${SECTION}.${key}: ${message}`, `${SECTION}.${key}`);
   };
-  if (nnodes !== 1) {
+  const most = config.trainer.nnodes;
+  if (nnodes < 1 || nnodes > most) {
     const why =
       nnodes === 0
         ? `0 (the default) leaves ${SWITCH} without a machine`
-        : 'this version trains on one machine';
-    refuse('nnodes', `expected 1 because ${SWITCH} is true, got ${nnodes}: ${why}`);
+        : 'a pool lies on the machines of the run (trainer.nnodes)';
+    const expected = most === 1 ? '1' : `1 to ${most}`;
+    refuse('nnodes', `expected ${expected} because ${SWITCH} is true, got ${nnodes}: ${why}`);
   }
   if (perNode < 1)
     refuse('n_gpus_per_node', `expected an integer >= 1 because ${SWITCH} is true, got ${perNode}`);

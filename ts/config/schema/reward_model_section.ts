@@ -60,7 +60,11 @@ export const rewardModelKeys = {
     8,
     'With enable_resource_pool: worker processes of the reward model; on cuda one per GPU, after those of the policy.',
   ),
-  nnodes: field(count('ranks', 0), 0, 'With enable_resource_pool: machines; 1 must be given.'),
+  nnodes: field(
+    count('ranks', 0),
+    0,
+    'With enable_resource_pool: machines, of those of trainer.nnodes the first ones; must be given.',
+  ),
   model_path: field(
     orNull(str),
     null,

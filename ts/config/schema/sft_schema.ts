@@ -22,6 +22,7 @@ import {
   str,
   strings,
 } from './field';
+import { launcherSection } from './launcher_section';
 import { loggingSection } from './logging_section';
 import { lora } from './lora_section';
 import { FUSED, TORCH_ONLY } from './reasons';
@@ -207,6 +208,7 @@ export const sftSchema = {
     default_hdfs_dir: fixed([null], 'checkpoints are local directories'),
     balance_batch: ignored('batches are balanced over the ranks by their work always'),
     nnodes: field(count('ranks'), 1, 'Machines.'),
+    launcher: launcherSection,
     n_gpus_per_node: field(
       count('ranksPerMachine'),
       1,

@@ -14,6 +14,7 @@ import {
   str,
   strings,
 } from './field';
+import { launcherSection } from './launcher_section';
 import { NO_PROFILER } from './reasons';
 import { workerTimeouts } from './worker_section';
 
@@ -38,6 +39,7 @@ export const trainerSection = {
   ),
   wandb_proxy: fixed([null], 'requests go out directly (docs/logging.md says how to use a proxy)'),
   nnodes: field(count('ranks'), 1, 'Machines.'),
+  launcher: launcherSection,
   n_gpus_per_node: field(
     count('ranksPerMachine'),
     1,

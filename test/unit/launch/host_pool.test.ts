@@ -1,0 +1,188 @@
+import { once } from 'node:events';
+import { type AddressInfo, connect, createServer } from 'node:net';
+import type { Launcher, WorkerProcess } from '../../../ts/controller/launcher';
+import { WorkerGroup } from '../../../ts/controller/worker_group';
+import type { WorkerDiedError } from '../../../ts/errors';
+import { HostPool } from '../../../ts/launch/host_pool';
+import { commandStarter } from '../../../ts/launch/starter';
+import { fakeEngineOptions, waitForExit } from '../../helpers/fake_group';
+import { type FakeHosts, fakeAgent, gatherFakeHosts } from '../../helpers/fake_hosts';
+
+// Agents in this process, real connections, real worker processes, no native code.
+
+let open: FakeHosts | null = null;
+afterEach(async () => {
+  await open?.pool.close(0);
+  await Promise.all(open?.agents.map((agent) => agent.ended) ?? []);
+  open = null;
+});
+
+async function gather(...options: Parameters<typeof gatherFakeHosts>): Promise<FakeHosts> {
+  open = await gatherFakeHosts(...options);
+  return open;
+}
+
+async function groupOn(
+  { pool }: FakeHosts,
+  worldSize = 4,
+): Promise<{ group: WorkerGroup; workers: WorkerProcess[] }> {
+  const launcher = pool.launcher();
+  const workers: WorkerProcess[] = [];
+  const observed: Launcher = {
+    ...launcher,
+    start(spec) {
+      const worker = launcher.start(spec);
+      workers.push(worker);
+      return worker;
+    },
+  };
+  const group = await WorkerGroup.launch({ worldSize, hosts: 2, device: 'cpu', launcher: observed });
+  await group.createEngine('actor', fakeEngineOptions);
+  return { group, workers };
+}
+
+test('workers of two hosts are one group: ranks, local ranks, shares of the cores', async () => {
+  const hosts = await gather();
+  const [first] = hosts.pool.members;
+  expect(hosts.pool.members.map(({ claimed }) => claimed)).toEqual([0, 1]);
+  const launcher = hosts.pool.launcher();
+  const specs: number[][] = [];
+  const group = await WorkerGroup.launch({
+    worldSize: 4,
+    hosts: 2,
+    device: 'cpu',
+    launcher: {
+      ...launcher,
+      start(spec) {
+        specs.push([spec.rank, spec.host, spec.localRank, spec.localWorldSize, spec.numThreads as number]);
+        return launcher.start(spec);
+      },
+    },
+  });
+  const share = Math.max(1, Math.floor((first?.facts.cores as number) / 2));
+  expect(specs).toEqual([
+    [0, 0, 0, 2, share],
+    [1, 0, 1, 2, share],
+    [2, 1, 0, 2, share],
+    [3, 1, 1, 2, share],
+  ]);
+  await group.createEngine('actor', fakeEngineOptions);
+  const values = await group.callAll('actor', 'computeValues', (rank) => [
+    { tokens: Int32Array.of(rank), seqOffsets: Int32Array.of(0, 1), promptLens: Int32Array.of(0) },
+  ]);
+  expect(values.map((array) => array[0])).toEqual([0, 0.5, 1, 1.5]);
+  await group.close();
+});
+
+test('a host that is lost ends the group, with its name and reason; its workers are gone', async () => {
+  const hosts = await gather();
+  const { group, workers } = await groupOn(hosts);
+  const work = group.callAll('actor', 'getTensor', () => ['param', 'sleep 60000']);
+  hosts.pool.members[1]?.lose('it has sent nothing for 10 s');
+  const error = (await work.catch((e: unknown) => e)) as WorkerDiedError;
+  const { name } = hosts.pool.members[1]!;
+  expect(error.message).toMatch(
+    new RegExp(
+      `^worker rank 2 on ${name} died in phase getTensor of 'actor': its host ${name} \\(127\\.0\\.0\\.1\\) was lost: it has sent nothing for 10 s`,
+    ),
+  );
+  expect([error.rank, error.host]).toEqual([2, name]);
+  await group.close();
+  // The agent's connection has ended with the host, and with it the workers there.
+  expect(await hosts.agents[1]?.ended).toMatchObject({ welcomed: true, exitCode: null });
+  for (const { pid } of workers) await waitForExit(pid as number, 1_000);
+});
+
+test('a worker that dies on a host is told of as one of this machine is', async () => {
+  const hosts = await gather();
+  const { group } = await groupOn(hosts, 2);
+  const work = group.callRank(1, 'actor', 'getTensor', ['param', 'exit 7']);
+  await expect(work).rejects.toThrow(
+    /worker rank 1 on \S+ died in phase getTensor of 'actor': it exited with code 7/,
+  );
+  await group.close();
+});
+
+test('a port of one host leads to a port of another', async () => {
+  const hosts = await gather();
+  const echo = createServer((socket) => socket.pipe(socket));
+  echo.listen(0, '127.0.0.1');
+  await once(echo, 'listening');
+  const { port } = echo.address() as AddressInfo;
+  const way = await hosts.pool.launcher().forward?.(port, 0, 1);
+  expect(way).not.toBe(port);
+  const socket = connect(way as number, '127.0.0.1');
+  const sent = Buffer.alloc(300_000, 'troupe');
+  const received: Buffer[] = [];
+  socket.on('data', (bytes: Buffer) => received.push(bytes));
+  socket.end(sent);
+  await once(socket, 'close');
+  expect(Buffer.concat(received).equals(sent)).toBe(true);
+  echo.close();
+});
+
+test('hosts that do not come are told of', async () => {
+  await expect(gatherFakeHosts({ hosts: 3, waitMs: 300 }, 1)).rejects.toThrow(
+    /expected 3 hosts at 127\.0\.0\.1:\d+, but within 0\.3 s 1 came \(\S+\)/,
+  );
+});
+
+test('an agent that ends before it has come is told of with what it wrote', async () => {
+  const starter = commandStarter(
+    ['n1', 'n2'],
+    () => ['sh', '-c', 'echo no such node >&2; exit 4'],
+    () => {},
+  );
+  const place = { address: '127.0.0.1', ports: null };
+  const gathering = HostPool.gather({
+    hosts: 2,
+    place,
+    starter,
+    waitMs: 10_000,
+    deadTimeoutMs: 10_000,
+    say: () => {},
+  });
+  await expect(gathering).rejects.toThrow(
+    /no agent could be started on host n1: sh ended with exit code 4\n {2}no such node/,
+  );
+});
+
+test('without the token, as a host that is here, or as one too many nobody gets in', async () => {
+  const hosts = await gather();
+  const { controllers, token } = hosts.pool.address;
+  const ends = [
+    fakeAgent(controllers[0] as string, 'guess'),
+    fakeAgent(controllers[0] as string, token, 1),
+    fakeAgent(controllers[0] as string, token),
+  ].map((agent) => agent.ended);
+  expect((await Promise.all(ends)).map(({ welcomed, reason }) => [welcomed, reason])).toEqual([
+    [false, expect.stringMatching(/^refused: it did not present the token of this run/)],
+    [false, 'refused: host 1 of this run is here already'],
+    [false, 'refused: all 2 hosts of this run are here'],
+  ]);
+});
+
+test('a spare takes the place of a host that is lost', async () => {
+  const hosts = await gather({ spares: 1 }, 3);
+  while (!hosts.agents.every((agent) => agent.welcomed))
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  expect(hosts.pool.members.map(({ claimed }) => claimed)).toEqual([0, 1]);
+  hosts.pool.members[0]?.lose('the power went');
+  await hosts.pool.regroup();
+  expect(hosts.pool.members.map(({ claimed }) => claimed)).toEqual([1, 2]);
+  const { group } = await groupOn(hosts, 2);
+  await group.close();
+});
+
+test('the end of the run is the end of its agents, with its exit code', async () => {
+  const hosts = await gather();
+  const { group, workers } = await groupOn(hosts, 2);
+  await hosts.pool.close(5);
+  expect(await Promise.all(hosts.agents.map((agent) => agent.ended))).toEqual([
+    expect.objectContaining({ exitCode: 5 }),
+    expect.objectContaining({ exitCode: 5 }),
+  ]);
+  await expect(group.callBinding('memoryInfo', [])).rejects.toThrow(/died/);
+  await group.close();
+  for (const { pid } of workers) await waitForExit(pid as number, 1);
+});

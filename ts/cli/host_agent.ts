@@ -1,0 +1,58 @@
+// `troupe host-agent`: this process serves the controller of a run as the agent of its host.
+import type { Argv } from 'yargs';
+import { type AddressSource, runHostAgent } from '../host/run_agent';
+import { UsageError } from './report';
+
+export const withHostAgent = (y: Argv) =>
+  y
+    .option('controller', { type: 'string', requiresArg: true, describe: 'host:port of the controller' })
+    .option('token-file', {
+      type: 'string',
+      requiresArg: true,
+      describe: 'With --controller: file with the token of the run',
+    })
+    .option('rendezvous', {
+      type: 'string',
+      requiresArg: true,
+      describe: 'File in which the controller of a run says where it is; waited for',
+    })
+    .option('stdin', { type: 'boolean', default: false, describe: 'The same as one line on stdin' })
+    .option('network', {
+      type: 'string',
+      requiresArg: true,
+      describe:
+        'Interface, subnet or address that other hosts reach this one at; default: what reaches the controller',
+    })
+    .option('index', {
+      type: 'number',
+      requiresArg: true,
+      describe: 'Which of the hosts this is, from 0; default: any',
+    })
+    .option('wait', {
+      type: 'number',
+      requiresArg: true,
+      default: 300,
+      describe: 'Seconds to look for the controller',
+    });
+
+type Arguments = Awaited<ReturnType<typeof withHostAgent>['argv']>;
+
+/** @throws UsageError for options that do not say where the controller is */
+export function hostAgentTask(a: Arguments): () => Promise<number> {
+  const source = sourceOf(a);
+  const { index = null, network = null, wait } = a;
+  if (index !== null && !(Number.isInteger(index) && index >= 0))
+    throw new UsageError(`host-agent: --index: expected an integer >= 0, got ${index}`);
+  if (!(wait > 0 && wait <= 2_147_483))
+    throw new UsageError(`host-agent: --wait: expected seconds, got ${wait}`);
+  const say = (line: string): void => void process.stderr.write(`troupe host-agent: ${line}\n`);
+  return () => runHostAgent({ source, network, index, waitMs: 1000 * wait, say });
+}
+
+function sourceOf({ controller, tokenFile, rendezvous, stdin }: Arguments): AddressSource {
+  const given = [controller !== undefined, rendezvous !== undefined, stdin].filter(Boolean).length;
+  if (given !== 1 || (controller === undefined) !== (tokenFile === undefined))
+    throw new UsageError('host-agent: expected one of --controller with --token-file, --rendezvous, --stdin');
+  if (controller !== undefined) return { controller, tokenFile: tokenFile as string };
+  return rendezvous === undefined ? { stdin: true } : { file: rendezvous };
+}

@@ -1,0 +1,306 @@
+// The hosts of a run: gathers their agents, keeps watch over them, and starts workers through them.
+import { randomBytes } from 'node:crypto';
+import type { Launcher } from '../controller/launcher';
+import type { Machine } from '../controller/machine';
+import { type Conversation, type ListenPlace, MessageServer, type Peer } from '../controller/message_server';
+import { TroupeError } from '../errors';
+import type { FromHost, HostFacts, ToHost } from '../host/protocol';
+import type { ControllerAddress } from '../host/run_agent';
+import { HeartbeatMonitor, heartbeatInterval } from '../worker/heartbeat';
+import { Host, type HostListener } from './host';
+import { checkSame, refusal } from './host_checks';
+import { Relay } from './relay';
+import type { HostStarter, StartedAgent } from './starter';
+
+export interface HostPoolOptions {
+  /** That the run works on. */
+  hosts: number;
+  /** Further ones that may dial in, to take the place of one that is lost; default 0. */
+  spares?: number;
+  /** Where the controller listens, for agents and workers. */
+  place: ListenPlace;
+  /** Other names of that address for agents to try after it. */
+  alsoAs?: readonly string[];
+  /** Default: a new one. */
+  token?: string;
+  /** Starts the agents; null: they come by themselves. */
+  starter: HostStarter | null;
+  /** Told where the controller listens, before any agent is waited for. */
+  announce?: (address: ControllerAddress) => void;
+  /** Called at the end: nobody is waited for any more. */
+  withdraw?: () => void;
+  /** How long the hosts may take to come. */
+  waitMs: number;
+  /** A host that sends nothing for this long is lost. */
+  deadTimeoutMs: number;
+  say: (line: string) => void;
+  /** An engine has sent an agent a signal. */
+  onNotice?: (signal: string, host: string) => void;
+}
+
+/** A host that was lost so often is not used again. */
+const MOST_LOSSES = 2;
+const FAREWELL_MS = 5_000;
+
+export class HostPool {
+  readonly #options: HostPoolOptions;
+  readonly #token: string;
+  readonly #relay = new Relay();
+  readonly #monitor: HeartbeatMonitor;
+  readonly #heartbeat: NodeJS.Timeout;
+  /** All that have come, by number of their coming. */
+  readonly #all: Host[] = [];
+  readonly #agents = new Map<number, StartedAgent>();
+  readonly #losses = new Map<string, number>();
+  /** The hosts that the run works on. */
+  #members: Host[] = [];
+  #server!: MessageServer<FromHost, ToHost>;
+  #changed: () => void = () => {};
+  #broken: TroupeError | null = null;
+  #closing: Promise<void> | null = null;
+
+  /**
+   * Starts the agents where there is a starter, and waits for all hosts.
+   * @throws TroupeError COMM naming the hosts that did not come, or cannot work together; nothing is left behind
+   */
+  static async gather(options: HostPoolOptions): Promise<HostPool> {
+    const pool = new HostPool(options);
+    try {
+      pool.#server = await MessageServer.listen({
+        token: pool.#token,
+        place: options.place,
+        whose: 'host',
+        log: options.say,
+        open: (peer) => pool.#converse(peer),
+      });
+      options.announce?.(pool.address);
+      const { starter } = options;
+      for (let index = 0; index < (starter?.names.length ?? 0); index++) pool.#startAgent(index);
+      await pool.regroup();
+    } catch (error) {
+      await pool.close(1);
+      throw error;
+    }
+    return pool;
+  }
+
+  private constructor(options: HostPoolOptions) {
+    this.#options = options;
+    this.#token = options.token ?? randomBytes(32).toString('hex');
+    const { deadTimeoutMs } = options;
+    this.#monitor = new HeartbeatMonitor(deadTimeoutMs, (number) =>
+      this.#lose(this.#all[number] as Host, `it has sent nothing for ${deadTimeoutMs / 1000} s`),
+    );
+    this.#heartbeat = setInterval(() => {
+      for (const host of this.#all) host.heartbeat();
+    }, heartbeatInterval(deadTimeoutMs));
+  }
+
+  /** The hosts that the run works on, in their order. */
+  get members(): readonly Host[] {
+    return this.#members;
+  }
+
+  /** What an agent needs to dial in. */
+  get address(): ControllerAddress {
+    const { port } = this.#server;
+    const others = (this.#options.alsoAs ?? []).map((name) => `${name}:${port}`);
+    return { controllers: [this.#server.address, ...others], token: this.#token };
+  }
+
+  /**
+   * Makes up the number of hosts again: a lost one is replaced by a spare, or by its own agent started once more. `least`: with how few the
+   * run would go on once the time is up; default: none less.
+   * @throws TroupeError COMM when too few have come within the time
+   */
+  async regroup(least = this.#options.hosts): Promise<void> {
+    const { hosts, waitMs } = this.#options;
+    this.#broken = null;
+    this.#restartLost();
+    const deadline = Date.now() + waitMs;
+    while (this.#live().length < hosts) {
+      if (this.#broken !== null) throw this.#broken;
+      const left = deadline - Date.now();
+      if (left <= 0) {
+        if (this.#live().length >= least) break;
+        throw this.#missing();
+      }
+      await new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, left);
+        this.#changed = () => {
+          clearTimeout(timer);
+          resolve();
+        };
+      });
+    }
+    this.#members = this.#live().sort(inOrder).slice(0, hosts);
+    checkSame(this.#members.map(({ facts }) => facts));
+  }
+
+  /** Starts workers on the members; spec.host is an index of them. */
+  launcher(): Launcher {
+    const memberAt = (index: number): Host => {
+      const member = this.#members[index];
+      if (member !== undefined) return member;
+      throw new TroupeError(
+        'INVALID_ARGUMENT',
+        `expected at most ${this.#members.length} hosts, got host ${index}`,
+      );
+    };
+    const { address, ports } = this.#options.place;
+    return {
+      start: (spec) => memberAt(spec.host).start(spec),
+      listen: { address, ports },
+      machine: this.#machine(),
+      cores: (index) => memberAt(index).facts.cores,
+      forward: (port, to, from) => this.#relay.open(memberAt(from), memberAt(to), port),
+    };
+  }
+
+  /** Ends the agents, and with them all that they have started; they exit with `exitCode`. Idempotent. */
+  close(exitCode: number): Promise<void> {
+    this.#closing ??= this.#close(exitCode);
+    return this.#closing;
+  }
+
+  #machine(): Machine {
+    const facts = (): HostFacts[] => this.#members.map((member) => member.facts);
+    return {
+      gpus: () => {
+        const each = facts().map(({ gpus }) => gpus);
+        return each.some((gpus) => gpus === null) ? null : Math.min(...(each as number[])) * each.length;
+      },
+      addonVariant: () => facts()[0]?.addon ?? 'cpu',
+    };
+  }
+
+  #live(): Host[] {
+    return this.#all.filter((host) => host.lost === null && !this.#isGivenUp(host));
+  }
+
+  #isGivenUp(host: Identity): boolean {
+    return (this.#losses.get(identity(host)) ?? 0) >= MOST_LOSSES;
+  }
+
+  #restartLost(): void {
+    const { starter } = this.#options;
+    if (starter === null) return;
+    const present = new Set(this.#all.filter(({ lost }) => lost === null).map(({ claimed }) => claimed));
+    for (const [index, name] of starter.names.entries())
+      if (!this.#agents.has(index) && !present.has(index) && !this.#isGivenUp({ name, claimed: index }))
+        this.#startAgent(index);
+  }
+
+  #startAgent(index: number): void {
+    const { starter } = this.#options;
+    if (starter === null) return;
+    const agent = starter.start(index, this.address);
+    this.#agents.set(index, agent);
+    void agent.exited.then((how) => {
+      this.#agents.delete(index);
+      if (this.#closing !== null) return;
+      const host = this.#all.find(({ claimed, lost }) => claimed === index && lost === null);
+      if (host !== undefined) this.#lose(host, `its agent is gone: ${how}`);
+      else if (this.#all.every(({ claimed }) => claimed !== index)) {
+        const name = starter.names[index] as string;
+        this.#broken ??= new TroupeError('COMM', `no agent could be started on host ${name}: ${how}`);
+        this.#changed();
+      }
+    });
+  }
+
+  #missing(): TroupeError {
+    const { hosts, waitMs, starter } = this.#options;
+    const here = this.#live().map(({ name }) => name);
+    const claimed = new Set(this.#live().map((host) => host.claimed));
+    const absent = starter?.names.filter((_, index) => !claimed.has(index)) ?? [];
+    return new TroupeError(
+      'COMM',
+      `expected ${hosts} hosts at ${this.#server.address}, but within ${waitMs / 1000} s ${here.length} came` +
+        `${here.length > 0 ? ` (${here.join(', ')})` : ''}${absent.length > 0 ? `; missing: ${absent.join(', ')}` : ''}`,
+    );
+  }
+
+  #converse(peer: Peer<ToHost>): Conversation<FromHost> {
+    let host: Host | null = null;
+    let number = -1;
+    return {
+      receive: (message) => {
+        if (host !== null) {
+          host.receive(message);
+          return;
+        }
+        host = this.#greet(peer, message);
+        if (host !== null) number = this.#all.push(host) - 1;
+        if (number >= 0) this.#monitor.watch(number);
+        this.#changed();
+      },
+      active: () => this.#monitor.heard(number),
+      end: (fault) => {
+        if (host !== null) this.#lose(host, fault ?? 'its agent ended the connection');
+        else if (fault !== null) peer.refuse(fault);
+      },
+    };
+  }
+
+  #greet(peer: Peer<ToHost>, message: FromHost): Host | null {
+    const { hosts, spares = 0, starter, deadTimeoutMs } = this.#options;
+    const room = Math.max(hosts + spares, starter?.names.length ?? 0);
+    const reason = refusal(message, this.#live(), room);
+    if (reason !== null || message.type !== 'hello') {
+      peer.refuse(reason ?? 'it said nothing');
+      return null;
+    }
+    const index = message.index ?? null;
+    peer.send({ type: 'welcome', heartbeatMs: heartbeatInterval(deadTimeoutMs), deadTimeoutMs });
+    return new Host(peer, message.facts, index, this.#listener());
+  }
+
+  #listener(): HostListener {
+    return {
+      line: (text) => this.#options.say(text),
+      notice: (host, signal) => this.#options.onNotice?.(signal, host.name),
+      opened: (host, tunnel, stream) => this.#relay.opened(host, tunnel, stream),
+      stream: (host, message) => this.#relay.pass(host, message),
+    };
+  }
+
+  #lose(host: Host, reason: string): void {
+    if (host.lost !== null || this.#closing !== null) return;
+    this.#monitor.unwatch(this.#all.indexOf(host));
+    this.#losses.set(identity(host), (this.#losses.get(identity(host)) ?? 0) + 1);
+    host.lose(reason);
+    this.#relay.lost(host);
+    this.#options.say(`host ${host.name} is lost: ${reason}`);
+    this.#changed();
+  }
+
+  async #close(exitCode: number): Promise<void> {
+    this.#options.withdraw?.();
+    for (const host of this.#all) host.send({ type: 'shutdown', exitCode });
+    const gone = Promise.all([...this.#agents.values()].map((agent) => agent.exited));
+    let timer: NodeJS.Timeout | undefined;
+    await Promise.race([
+      gone,
+      new Promise((resolve) => {
+        timer = setTimeout(resolve, FAREWELL_MS);
+      }),
+    ]);
+    clearTimeout(timer);
+    for (const agent of this.#agents.values()) agent.kill();
+    clearInterval(this.#heartbeat);
+    this.#monitor.stop();
+    (this.#server as MessageServer<FromHost, ToHost> | undefined)?.close();
+  }
+}
+
+type Identity = Pick<Host, 'name' | 'claimed'>;
+
+/** Of a host, whichever agent speaks for it. A starter knows hosts by their index, maybe under another name. */
+const identity = ({ name, claimed }: Identity): string => (claimed === null ? name : `#${claimed}`);
+
+/** By the index that they were started as, then by name. */
+const inOrder = (a: Host, b: Host): number =>
+  (a.claimed ?? Number.MAX_SAFE_INTEGER) - (b.claimed ?? Number.MAX_SAFE_INTEGER) ||
+  a.name.localeCompare(b.name) ||
+  a.facts.pid - b.facts.pid;

@@ -1,0 +1,39 @@
+// How hosts that share a directory find the controller: it writes where it is, and the token, into a file that its owner alone can read.
+import { mkdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { dirname } from 'node:path';
+import { TroupeError } from '../errors';
+import type { ControllerAddress } from '../host/run_agent';
+
+const OWNER_ONLY = 0o600;
+const OTHERS = 0o077;
+
+export function writeRendezvous(file: string, address: ControllerAddress): void {
+  const temporary = `${file}.${process.pid}`;
+  try {
+    mkdirSync(dirname(file), { recursive: true });
+    writeFileSync(temporary, `${JSON.stringify(address)}\n`, { mode: OWNER_ONLY });
+    renameSync(temporary, file);
+  } catch (error) {
+    throw new TroupeError('IO', `cannot write ${file}: ${(error as Error).message}`, { cause: error });
+  }
+}
+
+export function removeRendezvous(file: string): void {
+  rmSync(file, { force: true });
+}
+
+/** @throws TroupeError IO when it cannot be read, is empty, or can be read by others */
+export function readToken(file: string): string {
+  let token: string;
+  try {
+    if ((statSync(file).mode & OTHERS) !== 0)
+      throw new Error('others can read it: chmod 600, or in Kubernetes defaultMode 0400');
+    token = readFileSync(file, 'utf8').trim();
+    if (token === '') throw new Error('it is empty');
+  } catch (error) {
+    throw new TroupeError('IO', `trainer.launcher.token_file ${file}: ${(error as Error).message}`, {
+      cause: error,
+    });
+  }
+  return token;
+}

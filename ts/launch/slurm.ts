@@ -1,0 +1,79 @@
+// Agents by Slurm: inside of an allocation, one step of one task per node.
+import { execFileSync } from 'node:child_process';
+import { TroupeError } from '../errors';
+import { agentCommand } from './agent_command';
+import { commandStarter, type HostStarter } from './starter';
+
+type Environment = Readonly<Record<string, string | undefined>>;
+
+/** Whether this process is in an allocation that it can start steps in. */
+export const inAllocation = (env: Environment): boolean =>
+  Boolean(env['SLURM_JOB_ID'] && env['SLURM_JOB_NODELIST']);
+
+/** @throws TroupeError INVALID_ARGUMENT outside of an allocation, or in one of too few nodes */
+export function slurmStarter(
+  hosts: number,
+  network: string | null,
+  say: (line: string) => void,
+  env: Environment = process.env,
+): HostStarter {
+  if (!inAllocation(env))
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      'trainer.launcher.type is slurm, but this process is in no allocation of Slurm: start it by troupe submit --launcher slurm, or inside of sbatch or salloc',
+    );
+  const names = hostnames(env['SLURM_JOB_NODELIST'] as string);
+  if (names.length < hosts)
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `trainer.nnodes is ${hosts}, but the allocation has ${names.length} nodes: ${names.join(', ')}`,
+    );
+  const cpus = perNode(env['SLURM_JOB_CPUS_PER_NODE'] ?? '', names.length);
+  return commandStarter(
+    names,
+    (name, index) => stepCommand(name, index, cpus[index] ?? 1, network, env),
+    say,
+  );
+}
+
+/**
+ * One task on one node with all that the job has there. Said in full, because a step takes what it is not told from the job; and with
+ * --overlap, because the controller has its part of the first node.
+ */
+export function stepCommand(
+  name: string,
+  index: number,
+  cpus: number,
+  network: string | null,
+  env: Environment,
+): string[] {
+  const gpus = env['SLURM_GPUS_ON_NODE'] ?? env['SLURM_GPUS_PER_NODE'];
+  return [
+    'srun',
+    ...['--exact', '--overlap', '--nodes=1', '--ntasks=1', `--cpus-per-task=${cpus}`, `--nodelist=${name}`],
+    ...(gpus === undefined ? [] : [`--gpus-per-node=${gpus}`]),
+    // One host that goes is not the end of the others, nor of the job.
+    ...['--kill-on-bad-exit=0', '--unbuffered', '--cpu-bind=none'],
+    ...agentCommand({ index, network, from: 'stdin' }),
+  ];
+}
+
+function hostnames(list: string): string[] {
+  try {
+    return execFileSync('scontrol', ['show', 'hostnames', list], { encoding: 'utf8' }).trim().split('\n');
+  } catch (error) {
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      `cannot ask scontrol for the hosts of ${list}: ${(error as Error).message}`,
+    );
+  }
+}
+
+/** "4(x2),8" -> [4, 4, 8] */
+export function perNode(text: string, nodes: number): number[] {
+  const all = text.split(',').flatMap((part) => {
+    const match = /^(\d+)(?:\(x(\d+)\))?$/.exec(part);
+    return match === null ? [] : new Array<number>(Number(match[2] ?? 1)).fill(Number(match[1]));
+  });
+  return all.length === nodes ? all : [];
+}
