@@ -68,7 +68,7 @@ function sameVersions(installed) {
   );
 }
 
-/** The compiler takes a second, so there is nothing to gain from guessing whether it must run. */
+/** The compilers take a second or two, so there is nothing to gain from guessing whether they must run. */
 function compileTypeScript() {
   say('Compiling TypeScript ...');
   run('The TypeScript build', process.execPath, [
@@ -76,6 +76,7 @@ function compileTypeScript() {
     '-p',
     'tsconfig.build.json',
   ]);
+  run('The build of the page', process.execPath, [inRoot('node_modules/vite/bin/vite.js'), 'build', 'ui']);
 }
 
 async function prepareNative(tests) {

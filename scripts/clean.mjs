@@ -5,7 +5,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
-const built = ['dist', 'build', 'build-cmake', 'build-cuda', 'coverage'];
+const built = ['dist', 'ui/dist', 'build', 'build-cmake', 'build-cuda', 'coverage'];
 const named = process.argv.slice(2);
 for (const name of built.filter((entry) => named.length === 0 || named.includes(entry))) {
   rmSync(path.join(root, name), { recursive: true, force: true });

@@ -28,6 +28,7 @@ const results = [
     ...node('@biomejs/biome/bin/biome', 'check', ...(write ? ['--write'] : ['--error-on-warnings'])),
   ),
   passes('tsc', ...node('typescript/bin/tsc', '-p', 'tsconfig.json')),
+  passes('tsc of the page', ...node('typescript/bin/tsc', '-p', 'ui/tsconfig.json')),
   passes('folders', process.execPath, [path.join(root, 'scripts', 'folder_circles.mjs')]),
   passes('first lines', process.execPath, [path.join(root, 'scripts', 'first_lines.mjs')]),
   passes('bridge', process.execPath, [path.join(root, 'scripts', 'bridge_check.mjs')]),

@@ -18,6 +18,7 @@ import { retrieverCommand } from './retriever';
 import { sft, train } from './run_commands';
 import { serve } from './serve';
 import { serveOptions, withServe } from './serve_options';
+import { uiTask, withUi } from './ui';
 import { validate } from './validate';
 
 /** What a command lacks, where it is not a configuration file. */
@@ -124,6 +125,9 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       'Start the workers of a run on this host, for its controller elsewhere',
       withHostAgent,
       (a) => choose(hostAgentTask(a)),
+    )
+    .command('ui [directory]', 'Serve a page over runs, while they run and afterwards', withUi, (a) =>
+      choose(uiTask(a)),
     )
     .command('bench', 'Measure the speed of this machine (troupe bench --help)', {}, () =>
       choose(() => bench([])),

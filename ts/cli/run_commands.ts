@@ -1,4 +1,4 @@
-import { relative } from 'node:path';
+import { dirname, relative, resolve } from 'node:path';
 import {
   batchArithmetic,
   configNotes,
@@ -79,7 +79,9 @@ async function onHosts(
 function announce(config: ResolvedConfig | ResolvedSftConfig): void {
   for (const { path, reason } of configNotes(config)) say(`note: ${path}: ${reason}`);
   batchArithmetic(config).forEach(say);
-  say(`run directory: ${here(config.trainer.default_local_dir)}`);
+  const { default_local_dir: directory, ui } = config.trainer;
+  say(`run directory: ${here(directory)}`);
+  if (!ui) say(`page: npx troupe ui ${here(dirname(resolve(directory)))}`);
 }
 
 /** Runs to the end, or to the checkpoint that a signal asks for. */

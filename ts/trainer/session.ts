@@ -1,6 +1,6 @@
 // What a session of a run keeps on disk, whichever program it is: where it goes on from, its files, its checkpoints.
 import { existsSync } from 'node:fs';
-import { basename, join } from 'node:path';
+import { basename, dirname, join, resolve } from 'node:path';
 import { reasonOf } from '../base/text';
 import { writtenConfig } from '../config/written_config';
 import { TroupeError } from '../errors';
@@ -12,6 +12,8 @@ import { type RunConfig, runIdentity } from '../run/config_changes';
 import { findCheckpoint, type Resumed } from '../run/resume';
 import { RunDirectory } from '../run/run_directory';
 import { type TrainerState, VERSION } from '../run/trainer_state';
+
+import { sharedServer } from '../ui/shared_server';
 
 /** Where a run stands besides its step: the data loader, and the KL coefficient where there is one. */
 export type Position = Pick<TrainerState, 'loader' | 'klController'>;
@@ -118,6 +120,18 @@ export class Session {
     });
     for (const note of this.resumed?.notes ?? []) this.note(`note: ${note}`);
     return this.loggers;
+  }
+
+  /** Sees to it that there is a page to watch the run at, where it is configured. A run goes on without it. */
+  async showPage(): Promise<void> {
+    const { trainer, logging } = this.config;
+    if (!trainer.ui) return;
+    const directory = dirname(resolve(trainer.default_local_dir));
+    try {
+      this.say(`page: ${await sharedServer({ directory, ...logging.ui })}`);
+    } catch (error) {
+      warnOnStderr(`warning: [ui] there is no page, the run goes on without it: ${reasonOf(error)}`);
+    }
   }
 
   /** A line for people, which stays among the events of the run. */

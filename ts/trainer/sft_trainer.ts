@@ -83,6 +83,7 @@ export class SftTrainer {
       engine = await (options.engine ?? this.createEngine)(config, totalSteps);
       await session.load({ actor: engine });
       loggers = session.begin(directory, totalSteps, false);
+      await session.showPage();
       session.records?.plan(() => planFile([this.plan()]));
       say(
         session.checkpoint

@@ -124,6 +124,7 @@ export class Trainer {
       });
       await session.load({ actor: engines.actor, critic: engines.critic });
       loggers = session.begin(directory, totalSteps, config.trainer.val_only);
+      await session.showPage();
       session.records?.plan(() =>
         planFile(planPools(config, { device, memory: config.trainer.memory_per_rank })),
       );

@@ -1,0 +1,130 @@
+// A long list of which only what is on the screen exists: rows of one height, asked for in pages.
+import type { ComponentChildren, JSX } from 'preact';
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
+
+const PAGE = 100;
+const BESIDE = 6;
+
+interface Props<Row> {
+  total: number;
+  rowHeight: number;
+  label: string;
+  /** Changes when all rows are others. */
+  of: string;
+  load: (offset: number, limit: number) => Promise<readonly Row[]>;
+  render: (row: Row, index: number) => ComponentChildren;
+  keyOf: (row: Row) => string;
+  selected: string | null;
+  onSelect: (row: Row) => void;
+}
+
+export function VirtualList<Row>(props: Props<Row>): JSX.Element {
+  const { total, rowHeight, of, load } = props;
+  const box = useRef<HTMLDivElement>(null);
+  const pages = useRef(new Map<number, readonly Row[] | 'asked'>());
+  const [window, setWindow] = useState({ first: 0, last: 30 });
+  const [, redraw] = useState(0);
+  const active = useRef(0);
+
+  useLayoutEffect(() => {
+    pages.current = new Map();
+    redraw((count) => count + 1);
+  }, [of]);
+
+  const look = (): void => {
+    const element = box.current;
+    if (!element) return;
+    const first = Math.max(0, Math.floor(element.scrollTop / rowHeight) - BESIDE);
+    const last = Math.min(total, Math.ceil((element.scrollTop + element.clientHeight) / rowHeight) + BESIDE);
+    setWindow((before) => (before.first === first && before.last === last ? before : { first, last }));
+  };
+  useEffect(() => {
+    look();
+    const observer = new ResizeObserver(look);
+    if (box.current) observer.observe(box.current);
+    return () => observer.disconnect();
+  }, [total, of]);
+
+  useEffect(() => {
+    const asked = pages.current;
+    const end = Math.min(window.last, total);
+    for (let page = Math.floor(window.first / PAGE); page * PAGE < end; page++) {
+      if (asked.has(page)) continue;
+      asked.set(page, 'asked');
+      load(page * PAGE, PAGE).then(
+        (rows) => {
+          if (pages.current !== asked) return;
+          asked.set(page, rows);
+          redraw((count) => count + 1);
+        },
+        () => asked.delete(page),
+      );
+    }
+  }, [window, total, of]);
+
+  const rowAt = (index: number): Row | null => {
+    const page = pages.current.get(Math.floor(index / PAGE));
+    return page === undefined || page === 'asked' ? null : (page[index % PAGE] ?? null);
+  };
+  const keys = (event: KeyboardEvent): void => {
+    const steps: Record<string, number> = {
+      ArrowDown: 1,
+      j: 1,
+      ArrowUp: -1,
+      k: -1,
+      PageDown: 10,
+      PageUp: -10,
+      Home: -total,
+      End: total,
+    };
+    const step = steps[event.key];
+    if (step === undefined) return;
+    event.preventDefault();
+    const next = Math.max(0, Math.min(total - 1, active.current + step));
+    active.current = next;
+    const element = box.current as HTMLDivElement;
+    const [top, bottom] = [next * rowHeight, (next + 1) * rowHeight];
+    if (top < element.scrollTop) element.scrollTop = top;
+    else if (bottom > element.scrollTop + element.clientHeight)
+      element.scrollTop = bottom - element.clientHeight;
+    const row = rowAt(next);
+    if (row !== null) props.onSelect(row);
+  };
+  const shown = [];
+  for (let index = window.first; index < Math.min(window.last, total); index++) {
+    const row = rowAt(index);
+    const key = row === null ? `empty-${index}` : props.keyOf(row);
+    const selected = row !== null && key === props.selected;
+    if (selected) active.current = index;
+    shown.push(
+      <div
+        key={index}
+        id={`row-${index}`}
+        class={`row ${selected ? 'selected' : ''}`}
+        role="option"
+        aria-selected={selected}
+        aria-setsize={total}
+        aria-posinset={index + 1}
+        style={{ transform: `translateY(${index * rowHeight}px)`, height: `${rowHeight}px` }}
+        onClick={() => row !== null && props.onSelect(row)}
+      >
+        {row === null ? <span class="soft">…</span> : props.render(row, index)}
+      </div>,
+    );
+  }
+  return (
+    <div
+      class="list"
+      ref={box}
+      onScroll={look}
+      onKeyDown={keys}
+      role="listbox"
+      aria-label={props.label}
+      tabIndex={0}
+    >
+      <div class="rows" style={{ height: `${total * rowHeight}px` }}>
+        {shown}
+      </div>
+    </div>
+  );
+}

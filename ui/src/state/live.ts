@@ -1,0 +1,77 @@
+// News from the server: one connection for the page, which says what to ask for again.
+import { useEffect, useState } from 'preact/hooks';
+import type { LiveMessage, RunStamp, RunSummary } from '../../../ts/ui/protocol';
+
+type Listener = () => void;
+
+class LiveStore {
+  readonly summaries = new Map<string, RunSummary>();
+  readonly stamps = new Map<string, RunStamp>();
+  readonly gone = new Set<string>();
+  connected = false;
+  private source: EventSource | null = null;
+  private watched: readonly string[] = [];
+  private readonly listeners = new Set<Listener>();
+
+  watch(ids: readonly string[]): void {
+    if (this.source !== null && ids.join('\n') === this.watched.join('\n')) return;
+    this.watched = ids;
+    this.source?.close();
+    const params = new URLSearchParams(ids.map((id) => ['run', id]));
+    const source = new EventSource(`/api/live?${params}`);
+    this.source = source;
+    source.addEventListener('hello', () => this.set(true));
+    source.addEventListener('error', () => this.set(false));
+    source.addEventListener('change', (event) => {
+      const { runs, gone } = JSON.parse((event as MessageEvent<string>).data) as LiveMessage;
+      for (const { id, summary, stamp } of runs) {
+        this.gone.delete(id);
+        this.summaries.set(id, summary);
+        if (stamp) this.stamps.set(id, stamp);
+      }
+      for (const id of gone) this.gone.add(id);
+      this.tell();
+    });
+  }
+
+  /** What another answer said of a run. */
+  know(summary: RunSummary): void {
+    this.summaries.set(summary.id, summary);
+    this.tell();
+  }
+
+  subscribe(listener: Listener): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  private set(connected: boolean): void {
+    if (this.connected === connected) return;
+    this.connected = connected;
+    this.tell();
+  }
+
+  private tell(): void {
+    for (const listener of this.listeners) listener();
+  }
+}
+
+export const live = new LiveStore();
+
+/** Draws the component again with every news. */
+export function useLive(): LiveStore {
+  const [, redraw] = useState(0);
+  useEffect(() => live.subscribe(() => redraw((count) => count + 1)), []);
+  return live;
+}
+
+/** What a run stands at, as one value to compare: of one part of it, or of all. */
+export function useStamp(ids: readonly string[], part?: keyof RunStamp): string {
+  const { stamps } = useLive();
+  return ids
+    .map((id) => {
+      const stamp = stamps.get(id);
+      return stamp === undefined ? '' : part ? stamp[part] : JSON.stringify(stamp);
+    })
+    .join();
+}
