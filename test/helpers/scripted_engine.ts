@@ -35,7 +35,7 @@ export class ScriptedEngine implements RolloutEngine {
       return {
         tokens,
         logProbs: Float32Array.from(tokens, (token) => -1 / (1 + token)),
-        finishReason: scripted.finishReason ?? 'stop',
+        finishReason: scripted.finishReason ?? (tokens.length < scripted.tokens.length ? 'length' : 'stop'),
         ...(scripted.stopText === undefined ? {} : { stopText: scripted.stopText }),
         versions: tokens.length > 0 ? [{ version, start: 0, end: tokens.length }] : [],
         cachedTokens: 0,

@@ -1,5 +1,7 @@
 // What an agent is: code that works on a task with the policy as its model, and says what came of it.
 import { TroupeError } from '../errors';
+import type { AgentChat } from './conversation/chat';
+import type { SessionAddress } from './endpoint/session_server';
 import type { AgentModel } from './model/agent_model';
 import type { Toolbox } from './tools/toolbox';
 import type { TurnRecord } from './trajectory/trajectory';
@@ -21,6 +23,12 @@ export interface AgentTask {
 
 export interface AgentContext {
   model: AgentModel;
+  /** The policy as a partner in conversations. */
+  chat: AgentChat;
+  /**
+   * Where clients of the OpenAI and Anthropic APIs find the policy, for this trajectory. The first use opens the session.
+   */
+  endpoint(): Promise<SessionAddress>;
   /** The tools of the configuration; every use is on record. */
   tools: Toolbox;
   /** Aborts when time is up, or the run ends: pass it on to whatever waits. */

@@ -6,8 +6,13 @@ import { TroupeError } from '../errors';
 import { checkSize } from '../reward/contract/outcome';
 import type { RolloutEngine } from '../rollout/engine';
 import type { SamplingParams } from '../rollout/request';
+import type { ServedModel } from '../serve/call/served_model';
+import { AgentChat } from './conversation/chat';
+import type { History } from './conversation/conversation_ids';
 import type { Agent, AgentResult, AgentTask } from './define';
+import type { SessionAddress, SessionServer } from './endpoint/session_server';
 import { AgentModel, type AgentTokenizer, concernsRun } from './model/agent_model';
+import { BoundedEngine } from './model/bounded_engine';
 import type { Tool } from './tools/tool';
 import { Toolbox, type ToolboxOptions } from './tools/toolbox';
 import type { Trajectory, TurnRecord } from './trajectory/trajectory';
@@ -15,6 +20,8 @@ import type { Trajectory, TurnRecord } from './trajectory/trajectory';
 export interface AgentRunOptions {
   engine: RolloutEngine;
   tokenizer: AgentTokenizer;
+  /** What conversations need; null: there are none. */
+  chat: ChatParts | null;
   sampling: SamplingParams;
   /** All randomness of the trajectory. */
   seed: string;
@@ -28,6 +35,15 @@ export interface AgentRunOptions {
   retries: number;
   signal?: AbortSignal;
   session?: string;
+}
+
+/** Of a run. */
+export interface ChatParts {
+  served: Omit<ServedModel, 'engine'>;
+  history: History;
+  sessions: SessionServer;
+  /** Further variables of the chat template. */
+  variables: Readonly<Record<string, unknown>>;
 }
 
 /**
@@ -48,16 +64,17 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
   const end = (): void => own.abort(options.signal?.reason);
   options.signal?.throwIfAborted();
   options.signal?.addEventListener('abort', end, { once: true });
-  const { engine, tokenizer, sampling, seed, maxTokens, session } = options;
+  const { tokenizer, sampling, seed, maxTokens, session } = options;
+  const engine = maxTokens === undefined ? options.engine : new BoundedEngine(options.engine, maxTokens);
   const model = new AgentModel({
     engine,
     tokenizer,
     sampling,
     seed,
     signal: own.signal,
-    ...(maxTokens === undefined ? {} : { maxTokens }),
     ...(session === undefined ? {} : { session }),
   });
+  const talk = options.chat ? new Talk(options.chat, engine, model, own.signal) : null;
   const tools = new Toolbox(
     options.tools,
     options.toolOptions,
@@ -84,6 +101,14 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
     const work = async (): Promise<Outcome> => {
       const result = await agent.run(task, {
         model,
+        get chat() {
+          if (talk === null) throw new Error('chat: the tokenizer has no chat template');
+          return talk.chat;
+        },
+        endpoint: async () => {
+          if (talk === null) throw new Error('endpoint: the tokenizer has no chat template');
+          return await talk.endpoint();
+        },
         tools,
         signal: own.signal,
         note: (turn) => record.push(turn),
@@ -106,6 +131,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
   } finally {
     clearTimeout(timer);
     options.signal?.removeEventListener('abort', end);
+    talk?.close();
     // What the agent has left running ends with it.
     own.abort(new Error('the trajectory has ended'));
   }
@@ -118,6 +144,33 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
     error,
     seconds: (performance.now() - started) / 1000,
   };
+}
+
+/** The conversations of one trajectory, in this process and through HTTP. */
+class Talk {
+  readonly chat: AgentChat;
+  private readonly served: ServedModel;
+  private opened: ReturnType<SessionServer['open']> | null = null;
+
+  constructor(
+    private readonly parts: ChatParts,
+    engine: RolloutEngine,
+    model: AgentModel,
+    private readonly signal: AbortSignal,
+  ) {
+    this.served = { ...parts.served, engine };
+    this.chat = new AgentChat(this.served, model, signal, parts.history, parts.variables);
+  }
+
+  async endpoint(): Promise<SessionAddress> {
+    const { served, signal } = this;
+    this.opened ??= this.parts.sessions.open({ served, signal, hooks: () => this.chat.hooks() });
+    return (await this.opened).address;
+  }
+
+  close(): void {
+    void this.opened?.then(({ close }) => close());
+  }
 }
 
 type Outcome = Pick<Trajectory, 'reward' | 'answer' | 'extra' | 'metrics'>;

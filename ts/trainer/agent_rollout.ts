@@ -2,6 +2,7 @@
 import { type CollectOptions, collectTrajectories } from '../agent/collect';
 import type { Agent, AgentTask } from '../agent/define';
 import type { AgentTokenizer } from '../agent/model/agent_model';
+import type { ChatParts } from '../agent/run_agent';
 import type { Tool } from '../agent/tools/tool';
 import type { Trajectory, TurnRecord } from '../agent/trajectory/trajectory';
 import { trajectoryBatch, trajectoryRows, turnScores } from '../agent/trajectory/trajectory_batch';
@@ -16,6 +17,7 @@ import type { Decoder, Prompt, Scored } from './rollout';
 export interface AgentRollout {
   agent: Agent;
   tokenizer: AgentTokenizer;
+  chat: ChatParts | null;
   tools: readonly Tool[];
   options: Pick<
     CollectOptions,
@@ -49,11 +51,12 @@ export async function collectResponses(
       return { prompt: rawPrompt, promptIds, dataSource, groundTruth, extraInfo, sample, validation };
     }),
   );
-  const { agent, tokenizer, tools, options } = rollout;
+  const { agent, tokenizer, chat, tools, options } = rollout;
   const trajectories = await collectTrajectories(agent, tasks, {
     ...options,
     engine,
     tokenizer,
+    chat,
     sampling,
     tools,
     seed,

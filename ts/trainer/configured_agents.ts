@@ -1,15 +1,24 @@
 // Who works on the prompts of a run: the agent and the tools that its configuration names.
 import { type Agent, defineAgent } from '../agent/define';
+import { SessionServer } from '../agent/endpoint/session_server';
+import { commandAgent } from '../agent/loops/command';
 import { searchAgent } from '../agent/loops/search';
-import { singleTurnAgent } from '../agent/loops/single_turn';
-import type { AgentTokenizer } from '../agent/model/agent_model';
+import { toolAgent } from '../agent/loops/tool_agent';
+import type { ChatParts } from '../agent/run_agent';
+import { McpServer, mcpSettings } from '../agent/tools/mcp';
+import { pythonTool } from '../agent/tools/python';
 import type { Tool } from '../agent/tools/tool';
 import { reasonOf } from '../base/text';
 import { loadUserModule } from '../base/user_module';
+import { loadModelDirectory } from '../checkpoint/model_dir';
 import type { ResolvedConfig } from '../config/config';
 import { agentOf } from '../config/derived/agents';
+import { TokenBytes } from '../data/token_bytes';
+import type { Tokenizer } from '../data/tokenizer';
 import { ConfigError } from '../errors';
+import { familyOf, toolFamily } from '../serve/tools/families';
 import type { AgentRollout } from './agent_rollout';
+import { codeRunner } from './default_reward';
 
 const SECTION = 'actor_rollout_ref.rollout.agent';
 
@@ -23,20 +32,38 @@ export interface GivenAgent {
  * null: prompts are answered once each.
  * @throws ConfigError when a module cannot be loaded, or exports something else
  */
-export function configuredAgents(
+export async function configuredAgents(
   config: ResolvedConfig,
-  tokenizer: AgentTokenizer | undefined,
+  tokenizer: Tokenizer | undefined,
   given: GivenAgent = {},
-): AgentRollout | null {
+): Promise<AgentRollout | null> {
   const { agent: keys, multi_turn: turns } = config.actor_rollout_ref.rollout;
   const agent = given.agent ? defineAgent(given.agent) : configuredAgent(config);
   if (agent === null) return null;
   if (tokenizer === undefined)
     throw new ConfigError(`${SECTION}: agents need the tokenizer of the data`, SECTION);
+  const servers = mcpSettings(keys.mcp_servers).map(([name, options]) => new McpServer(name, options));
+  const sessions = new SessionServer();
+  const close = async (): Promise<void> => {
+    await Promise.allSettled([agent.close?.(), sessions.close(), ...servers.map((server) => server.close())]);
+  };
+  let tools: Tool[];
+  try {
+    tools = [
+      ...(given.tools ?? (keys.tools ?? []).flatMap(moduleTools)),
+      ...(keys.python_tool ? [pythonTool(codeRunner(config))] : []),
+      ...(await Promise.all(servers.map((server) => server.tools()))).flat(),
+    ];
+    checkNames(tools);
+  } catch (error) {
+    await close();
+    throw error;
+  }
   return {
     agent,
     tokenizer,
-    tools: given.tools ?? (keys.tools ?? []).flatMap(moduleTools),
+    chat: tokenizer.hasChatTemplate ? { ...chatParts(config, tokenizer), sessions } : null,
+    tools,
     options: {
       toolOptions: {
         timeout: keys.tool_timeout,
@@ -49,14 +76,12 @@ export function configuredAgents(
       onError: keys.on_error,
       maxTokens: config.data.max_prompt_length + config.data.max_response_length,
     },
-    close: async () => {
-      await agent.close?.();
-    },
+    close,
   };
 }
 
 function configuredAgent(config: ResolvedConfig): Agent | null {
-  const { agent: keys } = config.actor_rollout_ref.rollout;
+  const { agent: keys, multi_turn: turns } = config.actor_rollout_ref.rollout;
   switch (agentOf(config)) {
     case 'module':
       return moduleAgent(keys.path as string, keys.name, keys.kwargs);
@@ -70,8 +95,15 @@ function configuredAgent(config: ResolvedConfig): Agent | null {
         stopAtTags: keys.stop_at_tags,
         retriever: { url: config.retriever.url as string, topk: config.retriever.topk },
       });
-    case 'single_turn_agent':
-      return singleTurnAgent();
+    case 'command':
+      return commandAgent(keys.command as readonly string[]);
+    case 'tool_agent':
+      return toolAgent({
+        maxAssistantTurns: turns.max_assistant_turns,
+        maxUserTurns: turns.max_user_turns,
+        maxParallelCalls: turns.max_parallel_calls,
+        maxResponseLength: config.data.max_response_length,
+      });
     default:
       return null;
   }
@@ -91,6 +123,43 @@ function moduleAgent(path: string, name: string, kwargs: Readonly<Record<string,
       `${SECTION}.path: expected ${path} to export defineAgent({ run ... }) as ${name}: ${reasonOf(cause)}`,
       `${SECTION}.path`,
     );
+  }
+}
+
+function chatParts(config: ResolvedConfig, tokenizer: Tokenizer): Omit<ChatParts, 'sessions'> {
+  const { model, rollout } = config.actor_rollout_ref;
+  const { format } = rollout.multi_turn;
+  const { eosTokenIds } = loadModelDirectory(model.path, 'lm');
+  const written = familyOf(tokenizer.chatTemplate);
+  const family = format === 'auto' ? written : toolFamily(format === 'llama3_json' ? 'llama3' : format);
+  if (written !== null && family !== null && written.name !== family.name) {
+    const key = 'actor_rollout_ref.rollout.multi_turn.format';
+    throw new ConfigError(
+      `${key}: expected ${written.name} (or auto), which the chat template of ${tokenizer.directory} writes, got ${format}`,
+      key,
+    );
+  }
+  return {
+    served: {
+      name: 'policy',
+      created: 0,
+      eosTokenIds,
+      tokenizer,
+      bytes: new TokenBytes(tokenizer),
+      family,
+      grammars: null,
+    },
+    history: rollout.agent.history,
+    variables: config.data.apply_chat_template_kwargs,
+  };
+}
+
+/** @throws ConfigError where two tools have one name */
+function checkNames(tools: readonly Tool[]): void {
+  const seen = new Set<string>();
+  for (const { name } of tools) {
+    if (seen.has(name)) throw new ConfigError(`${SECTION}: two tools have the name ${name}`, SECTION);
+    seen.add(name);
   }
 }
 

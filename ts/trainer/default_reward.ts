@@ -37,7 +37,7 @@ export function defaultReward(config: ResolvedConfig): DefaultReward {
 }
 
 /** Sandbox Fusion where there is a server, else child processes here; made when it is first needed. */
-function codeRunner({ reward }: ResolvedConfig): () => Promise<CodeRunner> {
+export function codeRunner({ reward }: ResolvedConfig): () => Promise<CodeRunner> {
   const { sandbox, sandbox_fusion: fusion } = reward;
   const create = async (): Promise<CodeRunner> =>
     fusion.url === null

@@ -103,7 +103,7 @@ export class Trainer {
       const data = await (options.data ?? loadTrainingData)(config);
       for (const note of data.notes ?? []) this.log(note);
       await prepare(data.dataSources ?? []);
-      agents = configuredAgents(config, data.tokenizer, options);
+      agents = await configuredAgents(config, data.tokenizer, options);
       const totalSteps =
         config.trainer.total_training_steps ?? data.train.batchesPerEpoch * config.trainer.total_epochs;
       const kl = createKlController(klOptions(config));

@@ -189,9 +189,9 @@ describe('what is missing is named', () => {
       /needs another engine than FSDP/,
     ],
     [
-      'actor_rollout_ref.rollout.multi_turn.enable=True',
-      'actor_rollout_ref.rollout.multi_turn.enable',
-      /multi-turn/,
+      'actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml',
+      'actor_rollout_ref.rollout.multi_turn.tool_config_path',
+      /tools are JavaScript modules/,
     ],
     [
       'actor_rollout_ref.rollout.agent.agent_loop_config_path=loops.yaml',

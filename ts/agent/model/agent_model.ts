@@ -1,8 +1,10 @@
 // The policy as one agent sees it: token ids in, token ids out, every call on record.
 import { createHash } from 'node:crypto';
 import { TroupeError } from '../../errors';
-import type { RolloutEngine } from '../../rollout/engine';
-import type { FinishReason, SamplingParams, TokenSpan } from '../../rollout/request';
+import type { RolloutEngine, RolloutHandle } from '../../rollout/engine';
+import type { FinishReason, RolloutRequest, SamplingParams, TokenSpan } from '../../rollout/request';
+import { ApiError } from '../../serve/call/api_error';
+import type { CallRecord } from '../../serve/call/model_call';
 import { type ModelCall, modelCall } from '../trajectory/model_call';
 
 /** What agents need of a tokenizer. */
@@ -18,8 +20,6 @@ export interface AgentModelOptions {
   sampling: SamplingParams;
   /** All randomness of the trajectory. */
   seed: number | string;
-  /** Prompt and response together, in tokens; never more than the engine's. */
-  maxTokens?: number;
   /** Ends calls that are on their way. */
   signal?: AbortSignal;
   /** Ties the calls of a trajectory together, for caches. */
@@ -60,6 +60,25 @@ export class Generated {
     return this.tokenizer.decode(this.tokens, { skipSpecialTokens: true });
   }
 
+  /** The fewest tokens whose text begins with `text`. Decoding more of them only ever adds to it. */
+  tokensOf(text: string): number {
+    let [low, high] = [0, this.tokens.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      const decoded = this.tokenizer.decode(this.tokens.subarray(0, middle), { skipSpecialTokens: true });
+      if (decoded.startsWith(text)) high = middle;
+      else low = middle + 1;
+    }
+    return high;
+  }
+
+  /** The same, ended after `count` tokens by a stop text. */
+  ended(count: number, stopText: string): Generated {
+    this.keep(count);
+    this.call.finishReason = 'stop';
+    return new Generated(this.call, this.tokenizer, stopText);
+  }
+
   /** Only the first `count` tokens count: what comes after them is neither context nor trained. */
   keep(count: number): void {
     const { call } = this;
@@ -80,6 +99,7 @@ export class EngineFailed extends Error {}
 export class AgentModel {
   readonly calls: ModelCall[] = [];
   private readonly occurrences = new Map<string, number>();
+  private engineStops = true;
 
   constructor(private readonly options: AgentModelOptions) {}
 
@@ -88,7 +108,7 @@ export class AgentModel {
   }
   /** Prompt and response together. */
   get maxTokens(): number {
-    return Math.min(this.options.maxTokens ?? Number.POSITIVE_INFINITY, this.options.engine.maxTokens);
+    return this.options.engine.maxTokens;
   }
   get maxNewTokens(): number {
     return this.options.sampling.maxNewTokens;
@@ -99,7 +119,7 @@ export class AgentModel {
    * @throws ContextFull when the ids leave no room; EngineFailed; the signal's reason when it is aborted
    */
   async generate(promptIds: ArrayLike<number>, options: CallOptions = {}): Promise<Generated> {
-    const { engine, sampling, signal, tokenizer, session } = this.options;
+    const { engine, signal, tokenizer } = this.options;
     signal?.throwIfAborted();
     const room = this.maxTokens - promptIds.length;
     if (room < 1) {
@@ -107,36 +127,87 @@ export class AgentModel {
         `the context has ${promptIds.length} tokens, and ${this.maxTokens} are the most with a response`,
       );
     }
-    const maxNewTokens = Math.min(options.maxNewTokens ?? sampling.maxNewTokens, sampling.maxNewTokens, room);
+    const { sampling } = this.options;
+    const limit = Math.min(options.maxNewTokens ?? sampling.maxNewTokens, sampling.maxNewTokens, room);
+    // Rounded up, so that requests that are alike but for what they have left can run in one batch.
+    const rounded = Math.min(Math.ceil(limit / ROUND) * ROUND, sampling.maxNewTokens, room);
     const stop = [...(sampling.stop ?? []), ...(options.stop ?? [])];
     const started = performance.now();
-    let result: Awaited<ReturnType<RolloutEngine['submit']>['result']>;
-    try {
-      const handle = engine.submit({
-        promptIds,
-        sampling: {
-          ...sampling,
-          maxNewTokens,
-          ...(stop.length > 0 ? { stop } : {}),
-          seed: this.seedOf(promptIds),
-        },
-        ...(session === undefined ? {} : { session }),
-      });
+    const result = await this.guarded(async () => {
+      const drawn = this.sampling(promptIds, rounded);
+      const request = { promptIds, sampling: drawn, ...this.request };
+      const handle = this.submit(engine, request, stop);
       const abort = (): void => handle.abort();
       signal?.addEventListener('abort', abort, { once: true });
       try {
         if (options.onTokens) for await (const span of handle) options.onTokens(span);
-        result = await handle.result;
+        return await handle.result;
       } finally {
         signal?.removeEventListener('abort', abort);
       }
-    } catch (cause) {
-      throw new EngineFailed(cause instanceof Error ? cause.message : String(cause), { cause });
-    }
+    });
     signal?.throwIfAborted();
     const call = modelCall(promptIds, result, (performance.now() - started) / 1000);
     this.calls.push(call);
-    return new Generated(call, tokenizer, result.stopText);
+    const generated = new Generated(call, tokenizer, result.stopText);
+    if (call.tokens.length > limit) {
+      generated.keep(limit);
+      call.finishReason = 'length';
+    }
+    const end = result.stopText === undefined && stop.length > 0 ? stopAt(generated, stop) : null;
+    return end ?? generated;
+  }
+
+  /** How a call is sampled: as the run says, with a seed from what it continues. */
+  sampling(promptIds: ArrayLike<number>, maxNewTokens: number): SamplingParams {
+    const { sampling } = this.options;
+    return {
+      ...sampling,
+      maxNewTokens: Math.min(maxNewTokens, sampling.maxNewTokens),
+      seed: this.seedOf(promptIds),
+    };
+  }
+
+  /** Of every request. */
+  get request(): Omit<RolloutRequest, 'promptIds' | 'sampling'> {
+    const { session } = this.options;
+    return session === undefined ? {} : { session };
+  }
+
+  /** Keeps a call that was made through a dialect of HTTP. */
+  record({ promptIds, tokens, logProbs, versions, finish }: CallRecord, seconds: number): void {
+    const finishReason = finish === 'tool_calls' ? 'stop' : finish;
+    this.calls.push(
+      modelCall(promptIds, { tokens, logProbs, versions, finishReason, cachedTokens: 0 }, seconds),
+    );
+  }
+
+  /** @throws EngineFailed for what the engine throws, ContextFull for what can be put right by a shorter context */
+  async guarded<T>(work: () => Promise<T>): Promise<T> {
+    try {
+      return await work();
+    } catch (cause) {
+      this.options.signal?.throwIfAborted();
+      if (cause instanceof ApiError && cause.code === 'context_length_exceeded')
+        throw new ContextFull(cause.message);
+      if (cause instanceof ApiError && cause.status < 500) throw cause;
+      if (cause instanceof TroupeError && cause.code === 'INVALID_DATA') throw cause;
+      throw new EngineFailed(cause instanceof Error ? cause.message : String(cause), { cause });
+    }
+  }
+
+  /** Engines without a tokenizer know no stop texts: they are looked for afterwards. */
+  private submit(engine: RolloutEngine, request: RolloutRequest, stop: readonly string[]): RolloutHandle {
+    if (stop.length === 0 || !this.engineStops) return engine.submit(request);
+    try {
+      return engine.submit({ ...request, sampling: { ...request.sampling, stop } });
+    } catch (error) {
+      if (!(error instanceof TroupeError) || error.code !== 'INVALID_ARGUMENT') throw error;
+      // Where it is something else that it refuses, it does so without stop texts, too.
+      const handle = engine.submit(request);
+      this.engineStops = false;
+      return handle;
+    }
   }
 
   private seedOf(promptIds: ArrayLike<number>): bigint {
@@ -148,6 +219,20 @@ export class AgentModel {
       .digest()
       .readBigUInt64LE(0);
   }
+}
+
+const ROUND = 64;
+
+/** Cuts after the token that completes the first of the texts; null: none of them is there. */
+function stopAt(generated: Generated, stop: readonly string[]): Generated | null {
+  const { text } = generated;
+  const found = stop
+    .map((one) => ({ one, end: text.indexOf(one) + one.length }))
+    .filter(({ one, end }) => end >= one.length);
+  if (found.length === 0) return null;
+  const first = found.reduce((a, b) => (b.end < a.end ? b : a));
+  const count = generated.tokensOf(text.slice(0, first.end));
+  return generated.ended(count, first.one);
 }
 
 /** What ended a trajectory because of the run and not of its agent. */

@@ -60,7 +60,7 @@ export async function searchEpisode(
       maxNewTokens: maxResponseLength,
       ...(stopAtTags ? { stop: STOP } : {}),
     });
-    const text = cut(generated, model);
+    const text = cut(generated);
     context = joined(context, generated.tokens);
     episode.segments.push({ text, observation: false });
     episode.record.push({ role: 'assistant', content: text, seconds: generated.seconds });
@@ -115,20 +115,9 @@ export async function searchEpisode(
 }
 
 /** Drops the tokens after the cut, an end token included; what is left decodes to the cut text, but for what else is in its last token. */
-function cut(generated: Generated, model: AgentModel): string {
-  const whole = generated.text;
-  const text = cutResponse(whole);
-  const { tokens } = generated;
-  const decode = (count: number): string =>
-    model.tokenizer.decode(tokens.subarray(0, count), { skipSpecialTokens: true });
-  let [low, high] = [0, tokens.length];
-  // The fewest tokens that hold the whole text: decoding more of them only ever adds to it.
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (decode(middle).startsWith(text)) high = middle;
-    else low = middle + 1;
-  }
-  generated.keep(high);
+function cut(generated: Generated): string {
+  const text = cutResponse(generated.text);
+  generated.keep(generated.tokensOf(text));
   return text;
 }
 

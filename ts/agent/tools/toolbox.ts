@@ -68,13 +68,20 @@ export class Toolbox {
    * Calls a tool. What goes wrong (no such tool, arguments that do not fit, an exception, no answer in time) comes back as text, for the
    * model to read, and is on record. @throws the signal's reason when the trajectory has ended
    */
-  async call(name: string, args: unknown): Promise<ToolAnswer> {
+  call(name: string, args: unknown): Promise<ToolAnswer> {
+    return this.attempt(name, () => args);
+  }
+
+  /** The same with arguments that are still to be read: what that throws comes back as text, too. */
+  async attempt(name: string, read: () => unknown): Promise<ToolAnswer> {
     this.signal.throwIfAborted();
+    let args: unknown = null;
     const started = performance.now();
     const call = this.lastCall();
     let text: string;
     let error: string | null = null;
     try {
+      args = read();
       text = await this.run(name, args);
     } catch (cause) {
       this.signal.throwIfAborted();

@@ -18,6 +18,12 @@ export function checkAgent(config: ResolvedConfig): void {
       );
     return;
   }
+  if (agent.path !== null && agent.command !== null) {
+    throw new ConfigError(
+      `${SECTION}.command: expected null because ${SECTION}.path names the agent`,
+      `${SECTION}.command`,
+    );
+  }
   if (agent.path !== null && agent.default_agent_loop !== 'single_turn_agent') {
     throw new ConfigError(
       `${SECTION}.default_agent_loop: expected single_turn_agent, the default, because ${SECTION}.path names the agent, got ${agent.default_agent_loop}`,

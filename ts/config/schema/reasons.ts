@@ -6,4 +6,3 @@ export const NO_PROFILER = 'there is no profiler';
 export const NO_PADDING = 'sequences are always packed without padding';
 export const FUSED = 'the head is always fused (linear_log_prob)';
 export const TORCH_ONLY = 'concerns PyTorch modules; the core has none';
-export const SINGLE_TURN = 'responses have one turn';

@@ -1,7 +1,6 @@
-import { agentSection } from './agent_section';
+import { agentSection, multiTurnSection } from './agent_section';
 import {
   bool,
-  choice,
   count,
   field,
   fixed,
@@ -13,7 +12,7 @@ import {
   share,
   temperature,
 } from './field';
-import { DYNAMIC, ROLLOUT_ENGINE, SINGLE_TURN } from './reasons';
+import { DYNAMIC, ROLLOUT_ENGINE } from './reasons';
 import { MTP, PROFILER } from './role_parts';
 
 const sampling = {
@@ -48,29 +47,7 @@ export const rolloutSection = {
     top_p: field(share, 1, 'Sample within the nucleus of this probability.'),
     n: field(count('samples'), 1, 'Responses per validation prompt.'),
   },
-  multi_turn: {
-    enable: needs('multi-turn rollout', false),
-    max_assistant_turns: ignored(SINGLE_TURN),
-    max_user_turns: ignored(SINGLE_TURN),
-    tool_config_path: needs('tools'),
-    function_tool_path: needs('tools'),
-    interaction_config_path: needs('interactions'),
-    max_parallel_calls: ignored(SINGLE_TURN),
-    max_tool_response_length: field(
-      count('batchTokens'),
-      256,
-      'Characters of a tool’s answer that the model is told.',
-    ),
-    tool_response_truncate_side: field(
-      choice('left', 'middle', 'right'),
-      'middle',
-      'Where a longer answer is cut: left keeps its end, right its beginning, middle half of either.',
-    ),
-    format: ignored(SINGLE_TURN),
-    tokenization_sanity_check_mode: ignored(SINGLE_TURN),
-    use_inference_chat_template: ignored(SINGLE_TURN),
-    num_repeat_rollouts: ignored(SINGLE_TURN),
-  },
+  multi_turn: multiTurnSection,
   seed: ignored('trainer.seed seeds everything'),
   repetition_penalty: needs('a repetition penalty', 1),
   over_sample_rate: needs('over-sampling', 0),

@@ -7,6 +7,8 @@ export interface ChatCall {
   conversation: Conversation;
   /** Most tokens of the response; null: what there is room for. */
   maxTokens: number | null;
+  /** A limit where maxTokens is a wish: less where there is no room for so much. */
+  atMost?: number | null;
   sampling: Omit<SamplingParams, 'maxNewTokens'>;
   n: number;
   seed: number | undefined;

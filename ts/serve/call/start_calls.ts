@@ -36,7 +36,8 @@ export async function startCalls(
   hooks: CallHooks = {},
 ): Promise<StartedCalls> {
   const { promptIds } = call;
-  const maxNewTokens = roomFor(model, promptIds, call.maxTokens);
+  const room = roomFor(model, promptIds, call.maxTokens);
+  const maxNewTokens = Math.min(room, call.atMost ?? room);
   const calls: RunningCall[] = [];
   const abort = (): void => {
     for (const running of calls) running.abort();

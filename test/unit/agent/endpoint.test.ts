@@ -1,0 +1,411 @@
+import { join } from 'node:path';
+import { z } from 'zod';
+import { collectTrajectories } from '../../../ts/agent/collect';
+import { type Agent, type AgentTask, defineAgent } from '../../../ts/agent/define';
+import { SessionServer } from '../../../ts/agent/endpoint/session_server';
+import { commandAgent } from '../../../ts/agent/loops/command';
+import { toolAgent } from '../../../ts/agent/loops/tool_agent';
+import { defineTool, type Tool } from '../../../ts/agent/tools/tool';
+import { joinCalls } from '../../../ts/agent/trajectory/sequences';
+import type { Trajectory } from '../../../ts/agent/trajectory/trajectory';
+import { chatTokenizer, served, speaking } from './chat_world';
+
+const tokenizer = chatTokenizer();
+const sessions = new SessionServer();
+afterAll(() => sessions.close());
+
+const add = defineTool({
+  name: 'add',
+  description: 'Adds two numbers',
+  parameters: z.object({ a: z.number(), b: z.number() }),
+  run: ({ a, b }) => a + b,
+});
+
+/** Adds 17 and 25 by a tool, then says what it was told. */
+const speak = (prompt: string): string => {
+  const told = /<tool_response>\n(.*)\n<\/tool_response><\|im_end\|>\n<\|im_start\|>assistant\n$/.exec(
+    prompt,
+  );
+  return told
+    ? `It is ${told[1]}.`
+    : '<tool_call>{"name": "add", "arguments": {"a": 17, "b": 25}}</tool_call>';
+};
+
+const task = (extraInfo: Record<string, unknown> = {}): AgentTask => ({
+  prompt: [{ role: 'user', content: 'What is 17 + 25?' }],
+  promptIds: tokenizer.encode('x'),
+  dataSource: 'test',
+  groundTruth: '42',
+  extraInfo,
+  sample: 0,
+  validation: false,
+});
+
+const run = async (
+  agent: Agent,
+  { tools = [add] as Tool[], say = speak, one = task(), timeout = 20, maxTokens = 4000 } = {},
+): Promise<Trajectory> => {
+  const [trajectory] = await collectTrajectories(agent, [one], {
+    engine: speaking(tokenizer, say),
+    tokenizer,
+    chat: { served: served(tokenizer), history: 'append', sessions, variables: {} },
+    sampling: { maxNewTokens: 200 },
+    tools,
+    toolOptions: { timeout: 1, maxResponseLength: 100, truncateSide: 'middle' },
+    timeout,
+    retries: 0,
+    seed: 1,
+    concurrency: 4,
+    onError: 'zero',
+    maxTokens,
+  });
+  return trajectory as Trajectory;
+};
+
+const limits = { maxAssistantTurns: null, maxUserTurns: null, maxParallelCalls: 1, maxResponseLength: 1500 };
+const words = ({ calls }: Trajectory): string[] =>
+  calls.map(({ tokens }) => tokenizer.decode(tokens, { skipSpecialTokens: true }));
+
+describe('the tool agent', () => {
+  test('calls a tool, reads its answer and ends', async () => {
+    const trajectory = await run(toolAgent(limits));
+    expect(trajectory).toMatchObject({ answer: 'It is 42.', error: null });
+    expect(trajectory.toolUses).toMatchObject([
+      { name: 'add', call: 0, arguments: { a: 17, b: 25 }, observation: '42', error: null },
+    ]);
+    expect(joinCalls(trajectory.calls)).toHaveLength(1);
+    expect(trajectory.record.map(({ role }) => role)).toEqual(['assistant', 'tool', 'assistant']);
+  });
+
+  test.each([
+    ['max_assistant_turns', { maxAssistantTurns: 1 }, 1],
+    ['max_user_turns', { maxUserTurns: 2 }, 3],
+    ['the length of the response', { maxResponseLength: 200 }, 2],
+  ])('ends at %s', async (_, limit, calls) => {
+    const again = (): string => '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 1}}</tool_call>';
+    const trajectory = await run(toolAgent({ ...limits, ...limit }), { say: again });
+    expect(trajectory.calls).toHaveLength(calls);
+    const [sequence] = joinCalls(trajectory.calls);
+    if ('maxResponseLength' in limit)
+      expect((sequence?.tokens.length ?? 0) - (sequence?.promptLength ?? 0)).toBeLessThanOrEqual(200);
+  });
+
+  test('several calls of one response: as many as may be, at the same time', async () => {
+    const running: number[] = [];
+    let now = 0;
+    const slow = defineTool({
+      name: 'add',
+      description: '',
+      parameters: z.object({ a: z.number() }),
+      run: async ({ a }) => {
+        running.push(++now);
+        await new Promise((resolve) => setTimeout(resolve, 20));
+        now--;
+        return a;
+      },
+    });
+    const three = (prompt: string): string =>
+      prompt.includes('tool_response')
+        ? 'done'
+        : [1, 2, 3].map((a) => `<tool_call>{"name": "add", "arguments": {"a": ${a}}}</tool_call>`).join('\n');
+    const trajectory = await run(toolAgent({ ...limits, maxParallelCalls: 2 }), {
+      tools: [slow],
+      say: three,
+    });
+    expect(running).toEqual([1, 2]);
+    expect(trajectory.toolUses.map(({ observation }) => observation).sort()).toEqual(['1', '2']);
+  });
+
+  test.each([
+    [
+      'a tool that is not there',
+      '{"name": "sub", "arguments": {}}',
+      /there is no tool "sub"; there are: add/,
+    ],
+    [
+      'arguments that do not fit',
+      '{"name": "add", "arguments": {"a": "x", "b": 1}}',
+      /arguments\.a: .*number/,
+    ],
+  ])('%s is told to the model', async (_, call, expected) => {
+    const say = (prompt: string): string =>
+      prompt.includes('tool_response') ? 'sorry' : `<tool_call>${call}</tool_call>`;
+    const trajectory = await run(toolAgent(limits), { say });
+    expect(trajectory.toolUses[0]?.error).toMatch(expected);
+    expect(tokenizer.decode(trajectory.calls[1]?.promptIds ?? [], { skipSpecialTokens: true })).toMatch(
+      /Error when executing tool/,
+    );
+  });
+
+  test.each([
+    ['hangs', () => new Promise(() => undefined), /no answer within 0.05 s/],
+    ['throws', () => Promise.reject(new Error('broken')), /broken/],
+    ['tells 100 MB', () => 'x'.repeat(100 * 2 ** 20), null],
+  ])('a tool that %s', async (_, work, expected) => {
+    const bad = defineTool({
+      name: 'add',
+      description: '',
+      parameters: z.object({}),
+      timeout: 0.05,
+      run: work,
+    });
+    const trajectory = await run(toolAgent(limits), { tools: [bad] });
+    const [use] = trajectory.toolUses;
+    if (expected) expect(use?.error).toMatch(expected);
+    else
+      expect(use).toMatchObject({
+        error: null,
+        observation: `${'x'.repeat(50)}...(truncated)...${'x'.repeat(50)}`,
+      });
+    expect(trajectory.error).toBeNull();
+  });
+
+  test('rows choose their tools, and give them arguments of their own', async () => {
+    const seen: unknown[] = [];
+    const other = defineTool({ name: 'other', description: '', parameters: z.object({}), run: () => '' });
+    const told = defineTool({
+      name: 'add',
+      description: '',
+      parameters: z.object({ a: z.number(), b: z.number() }),
+      run: (_, { createKwargs }) => {
+        seen.push(createKwargs);
+        return 42;
+      },
+    });
+    const one = task({
+      tool_selection: ['add'],
+      tools_kwargs: { add: { create_kwargs: { ground_truth: '42' } } },
+    });
+    const trajectory = await run(toolAgent(limits), { tools: [told, other], one });
+    expect(seen).toEqual([{ ground_truth: '42' }]);
+    expect(tokenizer.decode(trajectory.calls[0]?.promptIds ?? [], { skipSpecialTokens: true })).not.toContain(
+      'other',
+    );
+  });
+});
+
+type Block = Record<string, unknown>;
+
+interface StreamEvent {
+  type: string;
+  index: number;
+  content_block?: Block;
+  delta?: Record<string, string>;
+}
+
+const post = async (url: string, key: string, body: unknown): Promise<Response> =>
+  await fetch(url, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', authorization: `Bearer ${key}`, 'x-api-key': key },
+    body: JSON.stringify(body),
+  });
+
+async function eventsOf(response: Response): Promise<Block[]> {
+  const text = await response.text();
+  return text
+    .split('\n')
+    .filter((line) => line.startsWith('data: {'))
+    .map((line) => JSON.parse(line.slice(6)));
+}
+
+const schema = { type: 'object', properties: { a: { type: 'number' }, b: { type: 'number' } } };
+
+describe.each([
+  ['by base URL', (base: string) => base],
+  ['by key', (base: string) => base.replace(/\/s\/[^/]+/, '')],
+])('a session %s', (_, where) => {
+  /** The same two turns in each dialect. */
+  const twoTurns = (name: string, stream: boolean): Agent =>
+    defineAgent({
+      run: async (_task, { endpoint }) => {
+        const { openaiBaseUrl, anthropicBaseUrl, apiKey } = await endpoint();
+        const openai = where(openaiBaseUrl);
+        const user = 'What is 17 + 25?';
+        if (name === 'chat') {
+          const tools = [{ type: 'function', function: { name: 'add', parameters: schema } }];
+          const ask = async (messages: unknown[]): Promise<Block> => {
+            const response = await post(`${openai}/chat/completions`, apiKey, {
+              model: 'gpt-x',
+              messages,
+              tools,
+            });
+            return ((await response.json()) as { choices: [{ message: Block }] }).choices[0].message;
+          };
+          const first = await ask([{ role: 'user', content: user }]);
+          const [call] = first['tool_calls'] as { id: string }[];
+          const second = await ask([
+            { role: 'user', content: user },
+            first,
+            { role: 'tool', tool_call_id: call?.id, content: '42' },
+          ]);
+          return { answer: second['content'] as string };
+        }
+        if (name === 'responses') {
+          const tools = [{ type: 'function', name: 'add', parameters: schema, strict: false }];
+          const ask = async (input: unknown): Promise<Block[]> => {
+            const response = await post(`${openai}/responses`, apiKey, {
+              model: 'gpt-x',
+              input,
+              tools,
+              stream,
+              store: false,
+            });
+            if (!stream) return ((await response.json()) as { output: Block[] }).output;
+            const events = await eventsOf(response);
+            expect(events.map(({ sequence_number }) => sequence_number)).toEqual([...events.keys()]);
+            const done = events.at(-1) as { type: string; response: { output: Record<string, unknown>[] } };
+            expect(done.type).toBe('response.completed');
+            return done.response.output;
+          };
+          const first = await ask(user);
+          const call = first.find(({ type }) => type === 'function_call') as Record<string, string>;
+          expect(JSON.parse(call['arguments'] as string)).toEqual({ a: 17, b: 25 });
+          const [message] = await ask([
+            { role: 'user', content: user },
+            ...first,
+            { type: 'function_call_output', call_id: call['call_id'], output: '42' },
+          ]);
+          return { answer: ((message as Block)['content'] as [{ text: string }])[0].text };
+        }
+        const tools = [{ name: 'add', input_schema: schema }];
+        const ask = async (messages: unknown[]): Promise<Block[]> => {
+          const response = await post(`${where(anthropicBaseUrl)}/v1/messages`, apiKey, {
+            model: 'claude-x',
+            max_tokens: 100_000,
+            messages,
+            tools,
+            stream,
+          });
+          if (!stream) return ((await response.json()) as { content: Block[] }).content;
+          const events = await eventsOf(response);
+          expect(events[0]).toMatchObject({ type: 'message_start' });
+          expect(events.at(-1)).toMatchObject({ type: 'message_stop' });
+          const blocks: Block[] = [];
+          for (const { type, index, content_block, delta } of events as unknown as StreamEvent[]) {
+            if (type === 'content_block_start') blocks[index] = { ...content_block, json: '' };
+            const block = blocks[index] as Record<string, string>;
+            if (delta?.['text'] !== undefined) block['text'] += delta['text'];
+            if (delta?.['partial_json'] !== undefined) block['json'] += delta['partial_json'];
+          }
+          return blocks.map((block) =>
+            block['type'] === 'tool_use' ? { ...block, input: JSON.parse(block['json'] as string) } : block,
+          );
+        };
+        const first = await ask([{ role: 'user', content: user }]);
+        const use = first.find(({ type }) => type === 'tool_use') as Record<string, unknown>;
+        expect(use['input']).toEqual({ a: 17, b: 25 });
+        const [text] = await ask([
+          { role: 'user', content: user },
+          { role: 'assistant', content: first.map(({ json: _json, ...block }) => block) },
+          { role: 'user', content: [{ type: 'tool_result', tool_use_id: use['id'], content: '42' }] },
+        ]);
+        return { answer: text?.['text'] as string };
+      },
+    });
+
+  test.each([
+    ['chat', false],
+    ['responses', false],
+    ['responses', true],
+    ['messages', false],
+    ['messages', true],
+  ])('%s, streaming %s: one sequence, the same ids as the built-in agent', async (name, stream) => {
+    const built = await run(toolAgent(limits), { tools: [{ ...add, description: '', parameters: schema }] });
+    const trajectory = await run(twoTurns(name, stream));
+    expect(trajectory.error).toBeNull();
+    expect(trajectory.answer).toBe('It is 42.');
+    expect(words(trajectory)).toEqual(words(built));
+    expect(joinCalls(trajectory.calls)).toHaveLength(1);
+  });
+});
+
+describe('sessions end with their trajectory', () => {
+  test('calls afterwards are refused', async () => {
+    let base = '';
+    await run(
+      defineAgent({
+        run: async (_, { endpoint }) => {
+          base = (await endpoint()).openaiBaseUrl;
+        },
+      }),
+    );
+    const response = await post(`${base}/chat/completions`, 'none', {
+      messages: [{ role: 'user', content: 'x' }],
+    });
+    expect(response.status).toBe(401);
+    expect(await response.json()).toMatchObject({
+      error: { message: expect.stringMatching(/no such session/) },
+    });
+  });
+
+  test('what is no request is refused with its field', async () => {
+    const trajectory = await run(
+      defineAgent({
+        run: async (_, { endpoint }) => {
+          const { openaiBaseUrl, anthropicBaseUrl, apiKey } = await endpoint();
+          const errors = await Promise.all([
+            post(`${openaiBaseUrl}/responses`, apiKey, { input: [{ type: 'function_call_output' }] }),
+            post(`${openaiBaseUrl}/responses`, apiKey, { input: 'x', previous_response_id: 'resp_1' }),
+            post(`${anthropicBaseUrl}/v1/messages`, apiKey, {
+              messages: [{ role: 'user', content: [{ type: 'image' }] }],
+              max_tokens: 1,
+            }),
+            post(`${openaiBaseUrl}/embeddings`, apiKey, {}),
+          ]);
+          return { answer: errors.map(({ status }) => status).join(' ') };
+        },
+      }),
+    );
+    expect(trajectory.answer).toBe('400 400 400 404');
+  });
+});
+
+describe('any program', () => {
+  const script = (code: string): Agent => commandAgent([process.execPath, '-e', code]);
+  const ASK = `const task = JSON.parse(process.env.TROUPE_TASK);
+    const ask = (content) => fetch(process.env.OPENAI_BASE_URL + '/chat/completions', { method: 'POST',
+      headers: { authorization: 'Bearer ' + process.env.OPENAI_API_KEY },
+      body: JSON.stringify({ model: 'x', messages: [{ role: 'user', content }] }) }).then((r) => r.json());`;
+
+  test('finds the policy in its environment and prints its result', async () => {
+    const trajectory = await run(
+      script(`${ASK} ask(task.prompt[0].content).then((reply) => {
+        console.log('a log line');
+        console.log(JSON.stringify({ reward: Number(task.groundTruth) / 84, said: reply.choices[0].message.content })); });`),
+      { say: () => 'forty-two' },
+    );
+    expect(trajectory).toMatchObject({ reward: 0.5, extra: { said: 'forty-two' }, error: null });
+    expect(trajectory.calls).toHaveLength(1);
+  });
+
+  test.each([
+    ['ends with an error', 'console.error("no key"); process.exit(3)', /ended with status 3: no key/],
+    ['kills itself', 'process.kill(process.pid, "SIGKILL")', /ended with SIGKILL/],
+    ['hangs', 'setInterval(() => {}, 1000)', /did not end within 0.5 s/],
+  ])('one that %s costs its trajectory', async (_, code, expected) => {
+    const trajectory = await run(script(code), { timeout: 0.5 });
+    expect(trajectory.error).toMatch(expected);
+  });
+
+  test('one that prints 100 MB is read to its end', async () => {
+    const trajectory = await run(
+      script(`const line = 'x'.repeat(1023) + '\\n';
+      let left = 100 * 1024; const more = () => { while (left-- > 0) if (!process.stdout.write(line)) return process.stdout.once('drain', more);
+      process.stdout.write('0.75\\n'); }; more();`),
+      { timeout: 60 },
+    );
+    expect(trajectory).toMatchObject({ error: null, reward: 0.75 });
+  });
+
+  test('what it has started ends with it', async () => {
+    const marker = join(__dirname, 'none');
+    const trajectory = await run(
+      commandAgent([`sleep 1000 & echo "{\\"answer\\": \\"$!\\"}"; exec true ${marker}`]),
+      { timeout: 3 },
+    );
+    // The shell has gone, the one that it started holds its output: the trajectory runs out of time, and both end.
+    const pid = Number(trajectory.answer ?? 0);
+    if (pid > 0) expect(() => process.kill(pid, 0)).toThrow();
+    else expect(trajectory.error).toMatch(/did not end/);
+  });
+});

@@ -1,0 +1,130 @@
+// The policy as a partner in conversations: messages and tools in, text and calls of tools out, token ids kept.
+import type { ChatMessage } from '../../data/chat_template';
+import type { CallHooks } from '../../serve/call/answer';
+import type { ChatCall } from '../../serve/call/chat_call';
+import { type Conversation, templateCalls } from '../../serve/call/conversation';
+import type { CallRecord } from '../../serve/call/model_call';
+import type { ServedModel } from '../../serve/call/served_model';
+import { startChat } from '../../serve/call/start_calls';
+import type { FunctionTool } from '../../serve/tools/families';
+import type { AgentModel } from '../model/agent_model';
+import { ConversationIds, type History } from './conversation_ids';
+
+export interface ChatOptions {
+  tools?: readonly FunctionTool[];
+  /** Further variables of the chat template. */
+  variables?: Readonly<Record<string, unknown>>;
+  maxNewTokens?: number;
+  stop?: readonly string[];
+}
+
+export interface ChatReply {
+  /** To be appended to the messages. */
+  message: ChatMessage;
+  text: string;
+  calls: CallRecord['calls'];
+  finish: CallRecord['finish'];
+  promptIds: Int32Array;
+  tokens: Int32Array;
+  seconds: number;
+}
+
+export class AgentChat {
+  private readonly ids: ConversationIds;
+
+  constructor(
+    private readonly served: ServedModel,
+    private readonly model: AgentModel,
+    private readonly signal: AbortSignal,
+    history: History,
+    private readonly variables: Readonly<Record<string, unknown>> = {},
+  ) {
+    this.ids = new ConversationIds(served.tokenizer, served.eosTokenIds, history);
+  }
+
+  /** The ids that the next turn of these messages is made from. */
+  promptIds(messages: readonly ChatMessage[], { tools, variables }: ChatOptions = {}): Int32Array {
+    return this.ids.ids(this.conversation(messages, tools, variables));
+  }
+
+  /** The next turn. @throws ContextFull, EngineFailed, the signal's reason */
+  async complete(messages: readonly ChatMessage[], options: ChatOptions = {}): Promise<ChatReply> {
+    const { tools, variables, maxNewTokens, stop = [] } = options;
+    const call: ChatCall = {
+      conversation: this.conversation(messages, tools, variables),
+      maxTokens: null,
+      atMost: maxNewTokens ?? null,
+      sampling: {},
+      n: 1,
+      seed: undefined,
+      stop: [...stop],
+      grammar: null,
+      tools: tools?.length ? this.served.family : null,
+      specialTokens: false,
+      priority: undefined,
+      cacheSalt: undefined,
+    };
+    const started = performance.now();
+    const record = await this.model.guarded(async () => {
+      const hooks = this.hooks();
+      const { calls } = await startChat(this.served, call, this.signal, hooks);
+      const running = calls[0] as (typeof calls)[number];
+      for await (const _ of running) this.signal.throwIfAborted();
+      hooks.onRecord?.(running.record, 0);
+      return running.record;
+    });
+    this.signal.throwIfAborted();
+    const { text, calls, finish } = record;
+    const toolCalls = calls.map(({ id, name, arguments: source }) => ({
+      id,
+      function: { name, arguments: source },
+    }));
+    return {
+      message: {
+        role: 'assistant',
+        content: text,
+        ...(calls.length > 0 ? { tool_calls: templateCalls(toolCalls) } : {}),
+      },
+      text,
+      calls,
+      finish,
+      promptIds: Int32Array.from(record.promptIds),
+      tokens: record.tokens,
+      seconds: (performance.now() - started) / 1000,
+    };
+  }
+
+  /** What ties a call in a dialect of HTTP to the trajectory. */
+  hooks(): CallHooks {
+    let conversation: Conversation | null = null;
+    let promptIds: ArrayLike<number> = [];
+    const started = performance.now();
+    return {
+      promptIds: (asked) => {
+        conversation = { ...asked, variables: { ...this.variables, ...asked.variables } };
+        promptIds = this.ids.ids(conversation);
+        return promptIds;
+      },
+      sampling: (asked) => this.model.sampling(promptIds, asked.maxNewTokens),
+      request: this.model.request,
+      onRecord: (record) => {
+        this.model.record(record, (performance.now() - started) / 1000);
+        const { text: content, calls, tokens, promptIds: seen } = record;
+        if (conversation !== null) this.ids.record(conversation, seen, tokens, { content, calls });
+      },
+    };
+  }
+
+  private conversation(
+    messages: readonly ChatMessage[],
+    tools: readonly FunctionTool[] | undefined,
+    variables: Readonly<Record<string, unknown>> = {},
+  ): Conversation {
+    return {
+      messages: [...messages],
+      tools: tools?.length ? tools : null,
+      variables: { ...this.variables, ...variables },
+      opened: true,
+    };
+  }
+}

@@ -1,0 +1,119 @@
+// Any program as the agent: it finds the policy where clients of the OpenAI and Anthropic APIs look, and prints its result.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { printable } from '../../base/printable';
+import { toJson } from '../../base/text';
+import { type Agent, type AgentContext, type AgentResult, type AgentTask, defineAgent } from '../define';
+import type { SessionAddress } from '../endpoint/session_server';
+
+/** What a program may print; more is dropped, and what is kept is its end. */
+const MAX_OUTPUT = 2 ** 20;
+/** Milliseconds between the request to end and the end. */
+const GRACE_MS = 2000;
+
+/** One word is a line for the shell; several are a program and its arguments. */
+export const commandAgent = (command: readonly string[]): Agent =>
+  defineAgent({
+    name: command.join(' ').slice(0, 60),
+    run: async (task, context) => {
+      const address = await context.endpoint();
+      return resultOf(
+        await run(command, environment(task, address), taskJson(task), context.signal),
+        context,
+      );
+    },
+  });
+
+const taskJson = ({ promptIds: _, ...task }: AgentTask): string => toJson(task);
+
+function environment(task: AgentTask, address: SessionAddress): NodeJS.ProcessEnv {
+  const { openaiBaseUrl, anthropicBaseUrl, apiKey } = address;
+  return {
+    ...process.env,
+    OPENAI_BASE_URL: openaiBaseUrl,
+    OPENAI_API_BASE: openaiBaseUrl,
+    OPENAI_API_KEY: apiKey,
+    ANTHROPIC_BASE_URL: anthropicBaseUrl,
+    ANTHROPIC_API_KEY: apiKey,
+    TROUPE_TASK: taskJson(task),
+  };
+}
+
+function end(child: ChildProcess, signal: NodeJS.Signals): void {
+  try {
+    // All that it has started, too.
+    if (child.pid !== undefined) process.kill(-child.pid, signal);
+  } catch {
+    // It has ended already.
+  }
+}
+
+/** Its standard output. @throws Error with its status and the end of its standard error; the signal's reason */
+function run(
+  [program = '', ...args]: readonly string[],
+  env: NodeJS.ProcessEnv,
+  stdin: string,
+  signal: AbortSignal,
+): Promise<string> {
+  return new Promise((resolve, reject) => {
+    const shell = args.length === 0;
+    const child = spawn(program, args, { env, shell, detached: true, stdio: ['pipe', 'pipe', 'pipe'] });
+    const [out, err] = [new Tail(), new Tail()];
+    child.stdout.on('data', (part: Buffer) => out.push(part));
+    child.stderr.on('data', (part: Buffer) => err.push(part));
+    // Programs need not read their task.
+    child.stdin.on('error', () => undefined);
+    child.stdin.end(stdin);
+    let killing: NodeJS.Timeout | undefined;
+    const abort = (): void => {
+      end(child, 'SIGTERM');
+      killing = setTimeout(() => end(child, 'SIGKILL'), GRACE_MS);
+      reject(signal.reason);
+    };
+    signal.addEventListener('abort', abort, { once: true });
+    child.on('error', reject);
+    child.on('close', (status, by) => {
+      clearTimeout(killing);
+      signal.removeEventListener('abort', abort);
+      // What it has left behind.
+      end(child, 'SIGKILL');
+      if (status === 0) return resolve(out.text);
+      const said = err.text.trim().slice(-1000) || 'it wrote nothing to standard error';
+      reject(
+        new Error(`the program ended with ${by ?? `status ${status}`}: ${printable(said, { max: 1000 })}`),
+      );
+    });
+  });
+}
+
+/** The end of a stream. */
+class Tail {
+  private parts: Buffer[] = [];
+  private size = 0;
+
+  push(part: Buffer): void {
+    this.parts.push(part);
+    this.size += part.length;
+    if (this.size > 2 * MAX_OUTPUT) {
+      this.parts = [Buffer.concat(this.parts).subarray(-MAX_OUTPUT)];
+      this.size = MAX_OUTPUT;
+    }
+  }
+
+  get text(): string {
+    return Buffer.concat(this.parts).subarray(-MAX_OUTPUT).toString();
+  }
+}
+
+/** The last line: an object or a number is the result of the agent, anything else its answer. */
+function resultOf(output: string, { note }: AgentContext): AgentResult {
+  const line = output.trimEnd().split('\n').at(-1)?.trim() ?? '';
+  note({ role: 'result', content: line });
+  try {
+    const value: unknown = JSON.parse(line);
+    if (typeof value === 'number') return value;
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as AgentResult;
+  } catch {
+    // A text.
+  }
+  return { answer: line };
+}

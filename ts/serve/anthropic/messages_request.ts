@@ -1,0 +1,137 @@
+// The body of a message of the Anthropic API: its blocks as a conversation.
+import { z } from 'zod';
+import type { ChatMessage } from '../../data/chat_template';
+import { badField } from '../call/api_error';
+import type { ChatCall } from '../call/chat_call';
+import { defined } from '../call/defined';
+import type { ServedModel } from '../call/served_model';
+import { checkName } from '../openai/chat_request';
+import { parseBody, samplingFields, samplingOf } from '../openai/fields';
+import { forcedCalls } from '../openai/formats';
+import type { FunctionTool } from '../tools/families';
+
+const textBlock = z.looseObject({ type: z.literal('text'), text: z.string() });
+const toolUse = z.looseObject({
+  type: z.literal('tool_use'),
+  id: z.string(),
+  name: z.string(),
+  input: z.record(z.string(), z.unknown()),
+});
+const words = z.union([
+  z.string(),
+  z.array(textBlock).transform((blocks) => blocks.map(({ text }) => text).join('')),
+]);
+const toolResult = z.looseObject({
+  type: z.literal('tool_result'),
+  tool_use_id: z.string(),
+  content: words.nullish(),
+});
+/** What the model thought is not part of what it reads again. */
+const thinking = z.looseObject({ type: z.enum(['thinking', 'redacted_thinking']) });
+const block = z.union([textBlock, toolUse, toolResult, thinking], {
+  error: 'expected a block of type text, tool_use, tool_result or thinking: this server reads text only',
+});
+const message = z.looseObject({
+  role: z.enum(['user', 'assistant', 'system']),
+  content: z.union([z.string().transform((text) => [{ type: 'text' as const, text }]), z.array(block)]),
+});
+const tool = z.looseObject({
+  name: z.string().regex(/^[\w.-]{1,256}$/, 'expected letters, digits, _, . and -'),
+  description: z.string().nullish(),
+  input_schema: z.record(z.string(), z.unknown()),
+});
+
+/** Fields that are not named here are the business of Anthropic's own servers. */
+const schema = z.looseObject({
+  model: z.string().optional(),
+  max_tokens: z.int().min(1),
+  messages: z.array(message).min(1),
+  system: words.nullish(),
+  stream: z.boolean().nullish(),
+  stop_sequences: z.array(z.string().min(1)).max(64).nullish(),
+  temperature: samplingFields.temperature,
+  top_p: samplingFields.top_p,
+  top_k: samplingFields.top_k,
+  tools: z.array(tool).max(512).nullish(),
+  tool_choice: z
+    .looseObject({
+      type: z.enum(['auto', 'any', 'tool', 'none']),
+      name: z.string().optional(),
+      disable_parallel_tool_use: z.boolean().optional(),
+    })
+    .nullish(),
+});
+
+/** @throws ApiError 400 naming the field, 404 for another model */
+export function parseMessages(model: ServedModel, body: unknown): { call: ChatCall; stream: boolean } {
+  const r = parseBody(schema, body, []);
+  checkName(model, r.model);
+  const tools = r.tools?.length
+    ? r.tools.map(
+        ({ name, description, input_schema: parameters }): FunctionTool => ({
+          type: 'function',
+          function: defined({ name, description: description ?? undefined, parameters }),
+        }),
+      )
+    : null;
+  const choice = r.tool_choice ?? { type: 'auto' as const };
+  const offered = choice.type === 'none' ? null : tools;
+  if (offered !== null && model.family === null)
+    throw badField('tools', `the chat template of ${model.name} knows no tools`);
+  const forced = offered !== null && (choice.type === 'any' || choice.type === 'tool');
+  if (forced && model.grammars === null)
+    throw badField('tool_choice', 'the engine behind this server cannot hold responses to a grammar');
+  const opening: ChatMessage[] = r.system ? [{ role: 'system', content: r.system }] : [];
+  return {
+    call: {
+      conversation: {
+        messages: [...opening, ...r.messages.flatMap(messagesOf)],
+        tools,
+        variables: {},
+        opened: true,
+      },
+      maxTokens: null,
+      // Clients ask for as much as their own models can make.
+      atMost: r.max_tokens,
+      sampling: samplingOf(
+        { temperature: r.temperature, top_p: r.top_p, top_k: r.top_k } as Parameters<typeof samplingOf>[0],
+        model.eosTokenIds,
+      ),
+      n: 1,
+      seed: undefined,
+      stop: r.stop_sequences ?? [],
+      grammar: forced
+        ? forcedCalls(
+            model.family as NonNullable<typeof model.family>,
+            offered,
+            choice.type === 'tool' ? (choice.name ?? null) : null,
+            choice.disable_parallel_tool_use !== true,
+          )
+        : null,
+      tools: offered === null ? null : model.family,
+      specialTokens: false,
+      priority: undefined,
+      cacheSalt: undefined,
+    },
+    stream: r.stream ?? false,
+  };
+}
+
+/** Results of tools are messages of their own, before what the user says beside them. */
+function messagesOf({ role, content }: z.infer<typeof message>): ChatMessage[] {
+  const text = content.flatMap((one) => (one.type === 'text' ? [one.text as string] : [])).join('');
+  if (role !== 'assistant') {
+    const results = content.flatMap((one): ChatMessage[] => {
+      if (one.type !== 'tool_result') return [];
+      const { tool_use_id, content: told } = one as z.infer<typeof toolResult>;
+      return [{ role: 'tool', tool_call_id: tool_use_id, content: told ?? '' }];
+    });
+    return text === '' && results.length > 0 ? results : [...results, { role, content: text }];
+  }
+  const calls = content.flatMap((one) => {
+    if (one.type !== 'tool_use') return [];
+    const { id, name, input } = one as z.infer<typeof toolUse>;
+    return [{ id, type: 'function', function: { name, arguments: input } }];
+  });
+  return [{ role, content: text, ...(calls.length > 0 ? { tool_calls: calls } : {}) }];
+}

@@ -1,0 +1,156 @@
+// POST /v1/responses.
+import { randomUUID } from 'node:crypto';
+import type { Dialect, ServerEvent } from '../call/answer';
+import { apiErrorOf } from '../call/api_error';
+import { type Block, type BlockEvent, BlockWriter } from '../call/blocks';
+import type { CallRecord, RunningCall } from '../call/model_call';
+import { startChat } from '../call/start_calls';
+import { parseResponses, type ResponsesForm } from './responses_request';
+
+export const answerResponses: Dialect = async (model, body, signal, hooks = {}) => {
+  const { call, form } = parseResponses(model, body);
+  const { promptIds, calls } = await startChat(model, call, signal, hooks);
+  const answer = new ResponsesAnswer(
+    model.name,
+    form,
+    promptIds.length,
+    calls[0] as RunningCall,
+    hooks.onRecord,
+  );
+  return form.stream ? { events: answer.events() } : { body: await answer.whole() };
+};
+
+const idOf = (kind: string): string => `${kind}_${randomUUID().replaceAll('-', '')}`;
+
+class ResponsesAnswer {
+  private readonly id = idOf('resp');
+  private readonly created = Math.floor(Date.now() / 1000);
+  private readonly writer = new BlockWriter();
+  /** Of the blocks. */
+  private readonly ids: string[] = [];
+  private sequence = 0;
+
+  constructor(
+    private readonly model: string,
+    private readonly form: ResponsesForm,
+    private readonly promptTokens: number,
+    private readonly call: RunningCall,
+    private readonly onRecord: ((record: CallRecord, choice: number) => void) | undefined,
+  ) {}
+
+  async whole(): Promise<unknown> {
+    for await (const _ of this.events()) {
+      // The events fill the blocks.
+    }
+    return this.response(this.call.record);
+  }
+
+  async *events(): AsyncGenerator<ServerEvent> {
+    yield this.event('response.created', { response: this.response(null) });
+    yield this.event('response.in_progress', { response: this.response(null) });
+    try {
+      for await (const delta of this.call) for (const one of this.writer.push(delta)) yield* this.shown(one);
+      for (const one of this.writer.end()) yield* this.shown(one);
+      const { record } = this.call;
+      this.onRecord?.(record, 0);
+      const cut = record.finish === 'length' || record.finish === 'abort';
+      yield this.event(cut ? 'response.incomplete' : 'response.completed', {
+        response: this.response(record),
+      });
+    } catch (cause) {
+      // Without a stream it is the answer of the request.
+      if (!this.form.stream) throw cause;
+      const { message, code } = apiErrorOf(cause);
+      yield this.event('error', { code, message, param: null });
+    }
+  }
+
+  private *shown(one: BlockEvent): Generator<ServerEvent> {
+    const { index: output_index } = one;
+    if (one.kind === 'text_begin' || one.kind === 'call_begin')
+      this.ids.push(idOf(one.kind === 'text_begin' ? 'msg' : 'fc'));
+    const item_id = this.ids[output_index];
+    const at = { item_id, output_index };
+    const inText = { ...at, content_index: 0 };
+    const block = this.writer.blocks[output_index] as Block;
+    switch (one.kind) {
+      case 'text_begin':
+        yield this.event('response.output_item.added', {
+          output_index,
+          item: { ...this.item(block, output_index, 'in_progress'), content: [] },
+        });
+        yield this.event('response.content_part.added', { ...inText, part: textPart('') });
+        break;
+      case 'text':
+        yield this.event('response.output_text.delta', { ...inText, delta: one.text, logprobs: [] });
+        break;
+      case 'call_begin':
+        yield this.event('response.output_item.added', {
+          output_index,
+          item: this.item(block, output_index, 'in_progress'),
+        });
+        break;
+      case 'arguments':
+        yield this.event('response.function_call_arguments.delta', { ...at, delta: one.text });
+        break;
+      default:
+        if (block.kind === 'text') {
+          yield this.event('response.output_text.done', { ...inText, text: block.text, logprobs: [] });
+          yield this.event('response.content_part.done', { ...inText, part: textPart(block.text) });
+        } else {
+          const { name, arguments: source } = block;
+          yield this.event('response.function_call_arguments.done', { ...at, name, arguments: source });
+        }
+        yield this.event('response.output_item.done', {
+          output_index,
+          item: this.item(block, output_index, 'completed'),
+        });
+    }
+  }
+
+  private item(block: Block, index: number, status: string): Record<string, unknown> {
+    const id = this.ids[index];
+    if (block.kind === 'text')
+      return { type: 'message', id, status, role: 'assistant', content: [textPart(block.text)] };
+    return {
+      type: 'function_call',
+      id,
+      status,
+      call_id: block.id,
+      name: block.name,
+      arguments: block.arguments,
+    };
+  }
+
+  private response(record: CallRecord | null): Record<string, unknown> {
+    const cut = record?.finish === 'length' || record?.finish === 'abort';
+    return {
+      id: this.id,
+      object: 'response',
+      created_at: this.created,
+      status: record === null ? 'in_progress' : cut ? 'incomplete' : 'completed',
+      error: null,
+      incomplete_details: cut ? { reason: 'max_output_tokens' } : null,
+      model: this.model,
+      output: record === null ? [] : this.writer.blocks.map((block, i) => this.item(block, i, 'completed')),
+      ...this.form.echo,
+      usage: record === null ? null : this.usage(record),
+    };
+  }
+
+  private usage({ tokens, cachedTokens }: CallRecord): unknown {
+    return {
+      input_tokens: this.promptTokens,
+      input_tokens_details: { cached_tokens: Math.min(cachedTokens, this.promptTokens) },
+      output_tokens: tokens.length,
+      output_tokens_details: { reasoning_tokens: 0 },
+      total_tokens: this.promptTokens + tokens.length,
+    };
+  }
+
+  private event(type: string, more: object): ServerEvent {
+    return { event: type, data: JSON.stringify({ type, sequence_number: this.sequence++, ...more }) };
+  }
+}
+
+const textPart = (text: string): object => ({ type: 'output_text', text, annotations: [], logprobs: [] });

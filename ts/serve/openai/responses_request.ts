@@ -1,0 +1,190 @@
+// The body of a response of the OpenAI API: its items as a conversation.
+import { z } from 'zod';
+import type { ChatMessage } from '../../data/chat_template';
+import { badField } from '../call/api_error';
+import type { ChatCall } from '../call/chat_call';
+import { templateCalls } from '../call/conversation';
+import { defined } from '../call/defined';
+import type { ServedModel } from '../call/served_model';
+import type { FunctionTool } from '../tools/families';
+import { checkName } from './chat_request';
+import { parseBody, samplingFields, samplingOf, streamFields } from './fields';
+import { forcedCalls, jsonGrammar } from './formats';
+
+const part = z.looseObject({
+  type: z.enum(['input_text', 'output_text', 'text', 'refusal']),
+  text: z.string().optional(),
+});
+const content = z.union([
+  z.string(),
+  z.array(part).transform((parts) => parts.map(({ text = '' }) => text).join('')),
+]);
+const message = z.looseObject({
+  type: z.literal('message').optional(),
+  role: z.enum(['system', 'developer', 'user', 'assistant']),
+  content,
+});
+const call = z.looseObject({
+  type: z.literal('function_call'),
+  call_id: z.string(),
+  name: z.string(),
+  arguments: z.string(),
+});
+const callOutput = z.looseObject({
+  type: z.literal('function_call_output'),
+  call_id: z.string(),
+  output: content,
+});
+/** What the model thought is not part of what it reads again. */
+const reasoning = z.looseObject({ type: z.literal('reasoning') });
+const item = z.union([call, callOutput, reasoning, message]);
+
+const tool = z.looseObject({
+  type: z.literal('function', { error: 'expected "function": this server has no tools of its own' }),
+  name: z.string().regex(/^[\w.-]{1,256}$/, 'expected letters, digits, _, . and -'),
+  description: z.string().nullish(),
+  parameters: z.record(z.string(), z.unknown()).nullish(),
+});
+
+/** Fields that are not named here are the business of OpenAI's own servers. */
+const schema = z.looseObject({
+  model: streamFields.model,
+  stream: streamFields.stream,
+  temperature: samplingFields.temperature,
+  top_p: samplingFields.top_p,
+  input: z.union([z.string(), z.array(item)]),
+  instructions: z.string().nullish(),
+  max_output_tokens: z.int().min(1).nullish(),
+  previous_response_id: z.null({ error: 'this server keeps no responses: send the whole input' }).optional(),
+  tools: z.array(tool).max(512).nullish(),
+  tool_choice: z
+    .union([
+      z.enum(['none', 'auto', 'required']),
+      z.looseObject({ type: z.literal('function'), name: z.string() }),
+    ])
+    .nullish(),
+  parallel_tool_calls: z.boolean().nullish(),
+  text: z
+    .looseObject({
+      format: z
+        .union([
+          z.looseObject({ type: z.enum(['text', 'json_object']) }),
+          z.looseObject({ type: z.literal('json_schema'), schema: z.record(z.string(), z.unknown()) }),
+        ])
+        .nullish(),
+    })
+    .nullish(),
+});
+
+export interface ResponsesForm {
+  stream: boolean;
+  /** What a response repeats of its request. */
+  echo: Record<string, unknown>;
+}
+
+/** @throws ApiError 400 naming the field, 404 for another model */
+export function parseResponses(model: ServedModel, body: unknown): { call: ChatCall; form: ResponsesForm } {
+  const r = parseBody(schema, body, []);
+  checkName(model, r.model);
+  const tools = r.tools?.length
+    ? r.tools.map(
+        ({ name, description, parameters }): FunctionTool => ({
+          type: 'function',
+          function: defined({
+            name,
+            description: description ?? undefined,
+            parameters: parameters ?? undefined,
+          }),
+        }),
+      )
+    : null;
+  const choice = r.tool_choice ?? 'auto';
+  const offered = choice === 'none' ? null : tools;
+  if (offered !== null && model.family === null)
+    throw badField('tools', `the chat template of ${model.name} knows no tools`);
+  const name = typeof choice === 'object' ? choice.name : null;
+  const forced = offered !== null && (choice === 'required' || name !== null);
+  const format = r.text?.format ?? null;
+  const grammar = forced
+    ? forcedCalls(
+        model.family as NonNullable<typeof model.family>,
+        offered,
+        name,
+        r.parallel_tool_calls !== false,
+      )
+    : jsonGrammar(
+        format?.type === 'json_schema'
+          ? { type: 'json_schema', json_schema: { schema: format.schema as Record<string, unknown> } }
+          : format,
+      );
+  if (grammar !== null && model.grammars === null)
+    throw badField(
+      forced ? 'tool_choice' : 'text.format',
+      'the engine behind this server cannot hold responses to a grammar',
+    );
+  const opening: ChatMessage[] = r.instructions ? [{ role: 'system', content: r.instructions }] : [];
+  return {
+    call: {
+      conversation: {
+        messages: [...opening, ...messagesOf(r.input)],
+        tools,
+        variables: {},
+        opened: true,
+      },
+      maxTokens: null,
+      atMost: r.max_output_tokens ?? null,
+      sampling: samplingOf(
+        { temperature: r.temperature, top_p: r.top_p } as Parameters<typeof samplingOf>[0],
+        model.eosTokenIds,
+      ),
+      n: 1,
+      seed: undefined,
+      stop: [],
+      grammar,
+      tools: offered === null ? null : model.family,
+      specialTokens: false,
+      priority: undefined,
+      cacheSalt: undefined,
+    },
+    form: {
+      stream: r.stream ?? false,
+      echo: {
+        instructions: r.instructions ?? null,
+        max_output_tokens: r.max_output_tokens ?? null,
+        parallel_tool_calls: r.parallel_tool_calls ?? true,
+        previous_response_id: null,
+        temperature: r.temperature ?? 1,
+        text: { format: format ?? { type: 'text' } },
+        tool_choice: choice,
+        tools: r.tools ?? [],
+        top_p: r.top_p ?? 1,
+        truncation: 'disabled',
+        metadata: {},
+      },
+    },
+  };
+}
+
+/** Words of the assistant and the calls that follow them are one message. */
+function messagesOf(input: string | z.infer<typeof item>[]): ChatMessage[] {
+  if (typeof input === 'string') return [{ role: 'user', content: input }];
+  const messages: ChatMessage[] = [];
+  for (const one of input) {
+    if (one.type === 'reasoning') continue;
+    if (one.type === 'function_call_output') {
+      const { call_id, output } = one as z.infer<typeof callOutput>;
+      messages.push({ role: 'tool', tool_call_id: call_id, content: output });
+    } else if (one.type === 'function_call') {
+      const { call_id: id, name, arguments: source } = one as z.infer<typeof call>;
+      const [made] = templateCalls([{ id, function: { name, arguments: source } }]);
+      const last = messages.at(-1);
+      if (last?.role === 'assistant')
+        last['tool_calls'] = [...((last['tool_calls'] as unknown[]) ?? []), made];
+      else messages.push({ role: 'assistant', content: '', tool_calls: [made] });
+    } else {
+      const { role, content: text } = one as z.infer<typeof message>;
+      messages.push({ role: role === 'developer' ? 'system' : role, content: text });
+    }
+  }
+  return messages;
+}
