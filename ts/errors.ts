@@ -17,6 +17,7 @@ export type ErrorCode =
   | 'AGENT_FAILED'
   | 'SANDBOX_FAILED'
   | 'INTERRUPTED'
+  | 'GAVE_UP'
   | 'INTERNAL';
 
 /** Every error that Troupe raises on purpose: `message` says what was expected, what came, where, and what to do. */

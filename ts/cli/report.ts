@@ -5,10 +5,11 @@ import { TroupeError } from '../errors';
 /** A wrong command line: exit code 2. */
 export class UsageError extends Error {}
 
-/** 2 for a wrong command line or configuration, else 1. */
+/** 2 for a wrong command line or configuration; 3 for a run that has been started again as often as makes sense; else 1. */
 export function exitCodeOf(error: unknown): number {
   if (error instanceof UsageError) return 2;
-  return error instanceof TroupeError && error.code === 'INVALID_CONFIG' ? 2 : 1;
+  if (!(error instanceof TroupeError)) return 1;
+  return error.code === 'INVALID_CONFIG' ? 2 : error.code === 'GAVE_UP' ? 3 : 1;
 }
 
 /** One message on stderr; with `debug` also the stack and what caused it. */

@@ -9,8 +9,11 @@ import {
 } from '../config/config';
 import type { Launcher } from '../controller/launcher';
 import { TroupeError } from '../errors';
+import type { HostPool } from '../launch/host_pool';
 import { gatherHosts, partOf, serveAsAgent } from '../launch/launch';
+import { CheckpointStore } from '../run/checkpoint_store';
 import type { FitResult } from '../trainer/fit_loop';
+import { ResilientRun, type RunSession } from '../trainer/resilient_run';
 import { SftTrainer } from '../trainer/sft_trainer';
 import { Trainer } from '../trainer/trainer';
 import { onInterrupt } from './interrupt';
@@ -20,29 +23,30 @@ const say = (line: string): void => {
   process.stdout.write(`${line}\n`);
 };
 
-/** What both trainers look like from here. */
-interface Stoppable {
-  fit(): Promise<FitResult>;
-  requestStop(reason: string): void;
-}
-
 /** `troupe train`. Returns the exit code. */
 export function train(file: string, overrides: readonly string[]): Promise<number> {
-  const config = loadConfig(file, overrides);
-  return onHosts(config, (launcher) => new Trainer(config, { log: say, ...launcher }));
+  const load = (more: readonly string[]): ResolvedConfig => loadConfig(file, [...overrides, ...more]);
+  return onHosts(load, (config, options) => new Trainer(config, { log: say, ...options }));
 }
 
 /** `troupe sft`. Returns the exit code. */
 export function sft(file: string, overrides: readonly string[]): Promise<number> {
-  const config = loadSftConfig(file, overrides);
-  return onHosts(config, (launcher) => new SftTrainer(config, { log: say, ...launcher }));
+  const load = (more: readonly string[]): ResolvedSftConfig => loadSftConfig(file, [...overrides, ...more]);
+  return onHosts(load, (config, options) => new SftTrainer(config, { log: say, ...options }));
 }
 
+/** How a session is made from a configuration. */
+type MakeSession<Config> = (
+  config: Config,
+  options: { launcher?: Launcher; onStep: (step: number) => void },
+) => RunSession;
+
 /** Plays the part that this process has in the run: the trainer of it, or the agent of a host for a trainer elsewhere. */
-async function onHosts(
-  config: ResolvedConfig | ResolvedSftConfig,
-  trainerOn: (launcher: { launcher?: Launcher }) => Stoppable,
+async function onHosts<Config extends ResolvedConfig | ResolvedSftConfig>(
+  load: (overrides: readonly string[]) => Config,
+  make: MakeSession<Config>,
 ): Promise<number> {
+  const config = load([]);
   const part = partOf(config);
   if (part.part === 'idle') {
     const { source, rank } = part.place;
@@ -53,20 +57,21 @@ async function onHosts(
   }
   if (part.part === 'agent') return await serveAsAgent(config, part, say);
   announce(config);
-  if (part.part === 'alone') return await run(trainerOn({}));
-  let trainer: Stoppable | null = null;
+  if (part.part === 'alone') return await run(resilient(config, load, make, null));
+  let session: RunSession | null = null;
   let asked: string | null = null;
   const onNotice = (signal: string, host: string): void => {
     say(`${signal} at host ${host}: saving a checkpoint as soon as the running phase ends`);
     asked ??= signal;
-    trainer?.requestStop(signal);
+    session?.requestStop(signal);
   };
-  const pool = await gatherHosts(config, part, { say, onNotice });
+  const { spares } = config.trainer.fault_tolerance;
+  const pool = await gatherHosts(config, part, { say, onNotice, spares });
   let code = 1;
   try {
-    trainer = trainerOn({ launcher: pool.launcher() });
-    if (asked !== null) trainer.requestStop(asked);
-    code = await run(trainer);
+    session = resilient(config, load, make, pool);
+    if (asked !== null) session.requestStop(asked);
+    code = await run(session);
     return code;
   } catch (error) {
     code = exitCodeOf(error);
@@ -74,6 +79,40 @@ async function onHosts(
   } finally {
     await pool.close(code);
   }
+}
+
+/** How long an elastic run waits for a host to come back before it goes on without. */
+const ELASTIC_WAIT_MS = 15_000;
+
+function resilient<Config extends ResolvedConfig | ResolvedSftConfig>(
+  config: Config,
+  load: (overrides: readonly string[]) => Config,
+  make: MakeSession<Config>,
+  pool: HostPool | null,
+): RunSession {
+  const { fault_tolerance: limits, default_local_dir: runDirectory, resume_mode: mode } = config.trainer;
+  return new ResilientRun({
+    maxRestarts: limits.max_restarts,
+    windowMs: 1000 * limits.window,
+    runDirectory,
+    say,
+    session({ again, hosts, onStep }) {
+      const overrides = [
+        ...(again && (mode === 'auto' || new CheckpointStore(runDirectory).latest() !== null)
+          ? ['trainer.resume_mode=auto']
+          : []),
+        ...(hosts === null ? [] : [`trainer.nnodes=${hosts}`]),
+      ];
+      const own = overrides.length === 0 ? config : load(overrides);
+      return make(own, { onStep, ...(pool === null ? {} : { launcher: pool.launcher() }) });
+    },
+    async regroup() {
+      if (pool === null) return null;
+      if (limits.elastic) await pool.regroup(1, ELASTIC_WAIT_MS);
+      else await pool.regroup();
+      return limits.elastic ? pool.members.length : null;
+    },
+  });
 }
 
 function announce(config: ResolvedConfig | ResolvedSftConfig): void {
@@ -85,7 +124,7 @@ function announce(config: ResolvedConfig | ResolvedSftConfig): void {
 }
 
 /** Runs to the end, or to the checkpoint that a signal asks for. */
-export async function run(trainer: Stoppable): Promise<number> {
+export async function run(trainer: RunSession): Promise<number> {
   process.on('exit', tellEnd);
   const restore = onInterrupt((reason) => trainer.requestStop(reason));
   try {

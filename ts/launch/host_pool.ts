@@ -113,8 +113,8 @@ export class HostPool {
    * run would go on once the time is up; default: none less.
    * @throws TroupeError COMM when too few have come within the time
    */
-  async regroup(least = this.#options.hosts): Promise<void> {
-    const { hosts, waitMs } = this.#options;
+  async regroup(least = this.#options.hosts, waitMs = this.#options.waitMs): Promise<void> {
+    const { hosts } = this.#options;
     this.#broken = null;
     this.#restartLost();
     const deadline = Date.now() + waitMs;
@@ -123,7 +123,7 @@ export class HostPool {
       const left = deadline - Date.now();
       if (left <= 0) {
         if (this.#live().length >= least) break;
-        throw this.#missing();
+        throw this.#missing(waitMs);
       }
       await new Promise<void>((resolve) => {
         const timer = setTimeout(resolve, left);
@@ -209,8 +209,8 @@ export class HostPool {
     });
   }
 
-  #missing(): TroupeError {
-    const { hosts, waitMs, starter } = this.#options;
+  #missing(waitMs: number): TroupeError {
+    const { hosts, starter } = this.#options;
     const here = this.#live().map(({ name }) => name);
     const claimed = new Set(this.#live().map((host) => host.claimed));
     const absent = starter?.names.filter((_, index) => !claimed.has(index)) ?? [];

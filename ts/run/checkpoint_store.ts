@@ -100,6 +100,35 @@ export class CheckpointStore<State extends object> {
     return at < 0 ? null : this.read(this.directoryOf(steps[at] as number));
   }
 
+  /**
+   * Of the same run as `latest` the newest that `verify` accepts, with what is wrong with the newer ones; null when there is no
+   * checkpoint. Those of a run that began earlier are no substitute.
+   * @throws TroupeError IO when all of them are damaged: what is wrong with the newest
+   */
+  async newestGood<Checked>(
+    verify: (checkpoint: Checkpoint<State>) => Promise<Checked>,
+  ): Promise<{ checkpoint: Checked; damage: string[] } | null> {
+    const named = this.pointer();
+    const steps = existsSync(this.root) ? this.steps() : [];
+    const candidates = steps.filter((step) => named === null || step <= named).reverse();
+    const run = Math.max(-1, ...candidates.map((step) => this.runOf(step)));
+    const damage: TroupeError[] = [];
+    for (const step of candidates) {
+      // One that cannot be read is of no run that is known: the newest may be of this one.
+      const of = this.runOf(step);
+      if (of !== run && of !== -1) continue;
+      try {
+        const checkpoint = await verify(this.read(this.directoryOf(step)));
+        return { checkpoint, damage: damage.map(({ message }) => message) };
+      } catch (error) {
+        if (!(error instanceof TroupeError) || error.code !== 'IO') throw error;
+        damage.push(error);
+      }
+    }
+    if (damage[0] !== undefined) throw damage[0];
+    return null;
+  }
+
   private pointer(): number | null {
     const path = join(this.root, LATEST);
     if (!isRegularFile(path)) return null;

@@ -37,18 +37,28 @@ export async function findCheckpoint(
 ): Promise<Resumed | null> {
   const { resume_mode: mode } = config.trainer;
   if (mode === 'disable') return null;
-  const found = mode === 'auto' ? store.latest() : store.read(resumePath(config));
-  if (found === null) return null;
-  checkProgram(found, 'actor_rollout_ref' in config);
-  const state = checkedState(found);
-  const checkpoint = { ...found, state };
-  checkSeed(checkpoint, config.trainer.seed);
-  const notes = checkChanges(checkpoint, config, shown);
-  await store.check(checkpoint);
+  let notes: string[] = [];
+  const verify = async (found: Checkpoint<TrainerState>): Promise<Checkpoint<TrainerState>> => {
+    // Another program's is not damaged: it is no step back that helps.
+    if (isForeign(found, 'actor_rollout_ref' in config)) return found;
+    const checkpoint = { ...found, state: checkedState(found) };
+    checkSeed(checkpoint, config.trainer.seed);
+    notes = checkChanges(checkpoint, config, shown);
+    await store.check(checkpoint);
+    return checkpoint;
+  };
+  const good =
+    mode === 'auto'
+      ? await store.newestGood(verify)
+      : { checkpoint: await verify(store.read(resumePath(config))), damage: [] };
+  if (good === null) return null;
+  const { checkpoint, damage } = good;
+  checkProgram(checkpoint, 'actor_rollout_ref' in config);
   if (mode === 'auto' && !store.namesLatest())
     notes.unshift(
-      `${store.root} does not say which checkpoint is the newest: going on from step ${found.step}`,
+      `${store.root} does not say which checkpoint is the newest: going on from step ${checkpoint.step}`,
     );
+  notes.unshift(...damage.map((what) => `warning: ${what}; going on from step ${checkpoint.step} instead`));
   return { checkpoint, again: mode === 'auto', notes };
 }
 
@@ -61,9 +71,13 @@ function resumePath(config: RunConfig): string {
   );
 }
 
-function checkProgram({ directory, state }: Checkpoint<TrainerState>, reinforcement: boolean): void {
-  const wasReinforcement = state.klController !== undefined;
-  if (wasReinforcement === reinforcement) return;
+/** Whether the other program made it. */
+const isForeign = ({ state }: Checkpoint<TrainerState>, reinforcement: boolean): boolean =>
+  (state.klController !== undefined) !== reinforcement;
+
+function checkProgram(checkpoint: Checkpoint<TrainerState>, reinforcement: boolean): void {
+  if (!isForeign(checkpoint, reinforcement)) return;
+  const { directory } = checkpoint;
   throw new TroupeError(
     'IO',
     reinforcement

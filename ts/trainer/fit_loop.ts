@@ -56,6 +56,8 @@ export interface Training {
   observe?(): Promise<Observed>;
   /** Named in the error when a worker dies. */
   setPhase?(phase: string | null): void;
+  /** A step is done and logged. */
+  stepDone?(step: number): void;
 }
 
 export interface Schedule {
@@ -130,6 +132,7 @@ export class FitLoop {
     // Logged before it is saved: a run killed in between repeats the step, so that no line is lost or doubled.
     await this.loggers.log(this.metrics, step);
     await this.writeTrace(timer);
+    training.stepDone?.(step);
     if (due(schedule.saveEvery)) await this.save();
     return true;
   }

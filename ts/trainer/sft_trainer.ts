@@ -37,6 +37,8 @@ export interface SftTrainerOptions {
   launcher?: LauncherOptions | Launcher;
   /** Receives what is worth a line to people. Default: none. */
   log?: (line: string) => void;
+  /** Called after each step, when it has been logged. */
+  onStep?: (step: number) => void;
   /** Makes the engine; tests give fakes. */
   engine?: (config: ResolvedSftConfig, totalSteps: number) => Promise<SftEngine>;
   data?: (config: ResolvedSftConfig) => Promise<SftData>;
@@ -122,6 +124,7 @@ export class SftTrainer {
       saveCheckpoint: (temporary) => engine.saveCheckpoint(join(temporary, 'actor')),
       saveModel: (target) => engine.saveModel(target),
       saveAdapter: usesLora(this.config.model) ? (target) => engine.saveAdapter(target) : null,
+      stepDone: (step) => this.options.onStep?.(step),
       ...(engine.observe ? { observe: engine.observe } : {}),
     };
   }

@@ -48,6 +48,8 @@ export interface TrainerOptions {
   agent?: Agent;
   /** What the agent may use. Default: as `rollout.agent.tools` says. */
   tools?: readonly Tool[];
+  /** Called after each step, when it has been logged. */
+  onStep?: (step: number) => void;
   /** Makes the engines; tests give fakes. */
   engines?: CreateEngines;
   /** Makes the prompts and the tokenizer; tests give fakes. */
@@ -75,6 +77,7 @@ interface Parts {
  */
 export class Trainer {
   private readonly stop = new StopRequest();
+  #running: Promise<unknown> = Promise.resolve();
 
   constructor(
     private readonly config: ResolvedConfig,
@@ -84,6 +87,11 @@ export class Trainer {
   /** Ends `fit` soon, with a checkpoint: at once between the phases of a step that has not updated anything, else after it. */
   requestStop(reason: string): void {
     this.stop.make(reason);
+  }
+
+  /** Resolves when nothing of a `fit` that has ended goes on: what a failure finds waiting for a reward ends when that comes. */
+  async settled(): Promise<void> {
+    await this.#running.catch(() => undefined);
   }
 
   /**
@@ -136,7 +144,9 @@ export class Trainer {
       const training = this.training({ data, engines, agents, reward, kl, directory, loggers, session });
       const schedule = scheduleOf(config, totalSteps);
       const loop = new FitLoop(training, session, directory, loggers, schedule, this.stop);
-      const result = await unlessFailed(loop.run(), engines.failed);
+      const running = loop.run();
+      this.#running = running;
+      const result = await unlessFailed(running, engines.failed);
       await engines.close();
       await loggers.close(result.interrupted ? 'interrupted' : 'finished');
       await reward.close?.();
@@ -171,6 +181,7 @@ export class Trainer {
         ? (target) => actor.saveAdapter(target)
         : null,
       setPhase: (phase) => engines.setPhase(phase),
+      stepDone: (step) => this.options.onStep?.(step),
       ...(engines.observe ? { observe: engines.observe } : {}),
     };
   }

@@ -1,4 +1,5 @@
 import { RUN_LIMITS } from '../../base/limits';
+import { faultSection } from './fault_section';
 import {
   above,
   betas,
@@ -209,6 +210,7 @@ export const sftSchema = {
     balance_batch: ignored('batches are balanced over the ranks by their work always'),
     nnodes: field(count('ranks'), 1, 'Machines.'),
     launcher: launcherSection,
+    fault_tolerance: faultSection,
     n_gpus_per_node: field(
       count('ranksPerMachine'),
       1,

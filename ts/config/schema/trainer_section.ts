@@ -1,3 +1,4 @@
+import { faultSection } from './fault_section';
 import {
   above,
   bool,
@@ -40,6 +41,7 @@ export const trainerSection = {
   wandb_proxy: fixed([null], 'requests go out directly (docs/logging.md says how to use a proxy)'),
   nnodes: field(count('ranks'), 1, 'Machines.'),
   launcher: launcherSection,
+  fault_tolerance: faultSection,
   n_gpus_per_node: field(
     count('ranksPerMachine'),
     1,

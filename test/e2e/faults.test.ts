@@ -1,0 +1,216 @@
+import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { allGone, Command, type Exit, listTree, runCommand, sleep, workersOf } from '../helpers/e2e_process';
+import { Workspace } from '../helpers/e2e_workspace';
+
+// Faults at random instants of runs on two hosts of two workers each, which are both this machine. Every run goes on by itself to
+// the metrics of a run that nothing happens to, and leaves nothing behind. TROUPE_FAULTS says how many there are, TROUPE_FAULT_SEED which.
+
+const FAULTS = Number(process.env['TROUPE_FAULTS'] ?? 4);
+const STEPS = 12;
+/** Of one run. */
+const MOST_FAULTS = 6;
+
+let state = Number(process.env['TROUPE_FAULT_SEED'] ?? 1) >>> 0;
+const random = (): number => {
+  state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+  return state / 2 ** 32;
+};
+const pick = <T>(list: readonly T[]): T | undefined => list[Math.floor(random() * list.length)];
+
+let workspace: Workspace;
+let expected: string;
+beforeAll(async () => {
+  workspace = await Workspace.create();
+  const exit = await runCommand([...args('undisturbed'), 'trainer.n_gpus_per_node=4']);
+  expect(exit.code).toBe(0);
+  expected = metrics('undisturbed');
+});
+afterAll(() => workspace.remove());
+
+const args = (name: string): string[] => [
+  'train',
+  workspace.file('train.yaml'),
+  `trainer.default_local_dir=${workspace.file(name)}`,
+  `trainer.total_training_steps=${STEPS}`,
+];
+
+const metrics = (name: string): string => readFileSync(join(workspace.file(name), 'metrics.jsonl'), 'utf8');
+
+/** A run on two hosts: its controller, and the agent of the second host, which is started again when it has ended, as a scheduler does. */
+class Run {
+  controller: Command;
+  readonly started: number[] = [];
+  private agent: Command;
+  private over = false;
+
+  constructor(readonly name: string) {
+    this.agent = this.start(1);
+    this.controller = this.start(0);
+    void this.keepAgent();
+  }
+
+  /** To its end; a controller that was killed is started again. */
+  async end(): Promise<Exit> {
+    for (;;) {
+      const exit = await this.controller.exited;
+      if (exit.signal === null) {
+        this.over = true;
+        await this.agent.exited;
+        return exit;
+      }
+      this.controller = this.start(0);
+    }
+  }
+
+  /** Processes of workers, on both hosts. */
+  workers(): number[] {
+    const own = childrenOf(this.controller.pid).filter((pid) => commandLine(pid).includes('host-agent'));
+    return [...own, this.agent.pid].flatMap(workersOf);
+  }
+
+  inject(): string {
+    const fault = pick(['kill', 'kill', 'stop', 'agent', 'controller', 'corrupt'] as const);
+    const worker = pick(this.workers());
+    if (fault === 'agent') this.agent.kill('SIGKILL');
+    else if (fault === 'controller') this.controller.kill('SIGKILL');
+    else if (worker === undefined) return 'nothing: no worker was there';
+    else if (fault === 'stop') signal(worker, 'SIGSTOP');
+    else {
+      if (fault === 'corrupt') flipBit(workspace.file(this.name));
+      signal(worker, 'SIGKILL');
+    }
+    return fault as string;
+  }
+
+  private start(rank: number): Command {
+    const command = new Command(
+      [
+        ...args(this.name),
+        'trainer.nnodes=2',
+        'trainer.n_gpus_per_node=2',
+        'trainer.launcher.network=127.0.0.1',
+        'trainer.worker_timeouts.silence=2',
+        'trainer.fault_tolerance.max_restarts=1000',
+      ],
+      {
+        env: {
+          RANK: `${rank}`,
+          WORLD_SIZE: '2',
+          LOCAL_RANK: '0',
+          LOCAL_WORLD_SIZE: '1',
+          GROUP_RANK: `${rank}`,
+        },
+      },
+    );
+    this.started.push(command.pid);
+    return command;
+  }
+
+  private async keepAgent(): Promise<void> {
+    for (;;) {
+      await this.agent.exited;
+      if (this.over) return;
+      await sleep(100);
+      if (this.over) return;
+      this.agent = this.start(1);
+    }
+  }
+}
+
+function childrenOf(pid: number): number[] {
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .map(Number)
+    .filter((child) => parentOf(child) === pid);
+}
+
+function parentOf(pid: number): number {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, 'utf8');
+    return Number(text.slice(text.lastIndexOf(')') + 2).split(' ')[1]);
+  } catch {
+    return -1;
+  }
+}
+
+function commandLine(pid: number): string {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8');
+  } catch {
+    return '';
+  }
+}
+
+function signal(pid: number, name: NodeJS.Signals): void {
+  try {
+    process.kill(pid, name);
+  } catch {
+    // it has ended meanwhile
+  }
+}
+
+/** In a file of the newest checkpoint, where there is one. */
+function flipBit(directory: string): void {
+  const files = listTree(directory)
+    .filter((path) => /^global_step_\d+\/.*safetensors$/.test(path))
+    .sort((a, b) => Number(/\d+/.exec(b)) - Number(/\d+/.exec(a)));
+  const newest = files.filter((path) => path.split('/')[0] === files[0]?.split('/')[0]);
+  const chosen = pick(newest);
+  if (chosen === undefined) return;
+  const path = join(directory, chosen);
+  const bytes = readFileSync(path) as Buffer;
+  const at = Math.floor(random() * statSync(path).size);
+  bytes[at] = (bytes[at] as number) ^ 4;
+  writeFileSync(path, bytes);
+}
+
+test(
+  `${FAULTS} faults`,
+  async () => {
+    const recovery: number[] = [];
+    const kinds = new Map<string, number>();
+    for (let faults = 0, runs = 0; faults < FAULTS; runs++) {
+      const run = new Run(`faults_${runs}`);
+      let over = false;
+      const end = run.end().then((exit) => {
+        over = true;
+        return exit;
+      });
+      for (let own = 0; own < MOST_FAULTS && faults < FAULTS && !over; own++) {
+        await Promise.race([end, sleep(800 + 2_500 * random())]);
+        if (over) break;
+        const kind = run.inject();
+        kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
+        if (!kind.startsWith('nothing')) faults++;
+      }
+      const exit = await end;
+      expect([run.name, exit.code, exit.stderr]).toEqual([run.name, 0, expect.anything()]);
+      expect(metrics(run.name)).toBe(expected);
+      expect(listTree(workspace.file(run.name)).filter((path) => /incomplete|rendezvous/.test(path))).toEqual(
+        [],
+      );
+      expect(await allGone([...run.started, ...run.workers()], 15_000)).toBe(true);
+      recovery.push(...recoveries(run.name));
+    }
+    recovery.sort((a, b) => a - b);
+    const median = recovery[Math.floor(recovery.length / 2)];
+    process.stderr.write(
+      `${FAULTS} faults ${JSON.stringify(Object.fromEntries(kinds))}: median from a fault to the next step ${median?.toFixed(2)} s, worst ${recovery.at(-1)?.toFixed(2)} s\n`,
+    );
+  },
+  60_000 + 60_000 * FAULTS,
+);
+
+/** Seconds from a failure to the next step, of those that the controller has lived through. */
+function recoveries(name: string): number[] {
+  const file = join(workspace.file(name), 'faults.jsonl');
+  if (!listTree(workspace.file(name)).includes('faults.jsonl')) return [];
+  return readFileSync(file, 'utf8')
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line) as { event: string; seconds_to_next_step?: number })
+    .flatMap(({ event, seconds_to_next_step: seconds }) =>
+      event === 'recovered' ? [seconds as number] : [],
+    );
+}

@@ -1,0 +1,96 @@
+import { mkdtempSync, readFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { TroupeError } from '../../ts/errors';
+import type { FitResult } from '../../ts/trainer/fit_loop';
+import { ResilientRun, type SessionPlace } from '../../ts/trainer/resilient_run';
+
+// Sessions that are made up: what is made of their ends.
+
+const done = { step: 3, interrupted: false } as FitResult;
+const lost = (): TroupeError => new TroupeError('COMM', 'a peer is gone');
+
+/** Sessions one after another: the steps that each does, and how it ends. */
+function runOf(sessions: { steps: number[]; end?: unknown }[], maxRestarts = 5) {
+  const directory = mkdtempSync(join(tmpdir(), 'resilient-'));
+  const log: string[] = [];
+  const places: Omit<SessionPlace, 'onStep'>[] = [];
+  const stops: string[] = [];
+  let settled = 0;
+  const run = new ResilientRun({
+    maxRestarts,
+    windowMs: 60_000,
+    runDirectory: directory,
+    say: (line) => log.push(line),
+    session({ onStep, ...place }) {
+      const session = sessions[places.push(place) - 1];
+      return {
+        requestStop: (reason) => stops.push(reason),
+        settled: async () => void settled++,
+        async fit() {
+          for (const step of session?.steps ?? []) onStep(step);
+          await new Promise((resolve) => setImmediate(resolve));
+          if (session?.end !== undefined) throw session.end;
+          return done;
+        },
+      };
+    },
+    regroup: async () => (places.length === 1 ? 2 : 1),
+  });
+  const faults = (): Record<string, unknown>[] =>
+    readFileSync(join(directory, 'faults.jsonl'), 'utf8')
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line) as Record<string, unknown>);
+  return { run, log, places, stops, faults, settled: () => settled };
+}
+
+test('goes on with the run directory, on the hosts that there are, and writes down what happened', async () => {
+  const { run, places, faults, log, settled } = runOf([
+    { steps: [1], end: lost() },
+    { steps: [1, 2], end: lost() },
+    { steps: [2, 3] },
+  ]);
+  expect(await run.fit()).toBe(done);
+  expect(places).toEqual([
+    { again: false, hosts: null },
+    { again: true, hosts: 2 },
+    { again: true, hosts: 1 },
+  ]);
+  expect(settled()).toBe(2);
+  expect(faults()).toMatchObject([
+    { event: 'fault', start: 0, step: 1, code: 'COMM', restart: true },
+    { event: 'recovered', start: 1, step: 2, restarts: 1 },
+    { event: 'fault', start: 1, step: 2, restart: true },
+    { event: 'recovered', start: 2, step: 3, restarts: 2 },
+  ]);
+  expect(log.at(-1)).toMatch(/^2 restarts; goodput \d+\.\d %/);
+  expect(run.goodput).toBeGreaterThanOrEqual(0);
+});
+
+test('an error that would come again, and failures without progress, end it with a code of their own', async () => {
+  const bad = new TroupeError('NON_FINITE', 'the loss is NaN');
+  await expect(runOf([{ steps: [1], end: bad }]).run.fit()).rejects.toMatchObject({
+    code: 'GAVE_UP',
+    message: 'the loss is NaN\nThe run is not started again: an error that every start would run into.',
+    cause: bad,
+  });
+  const stuck = runOf(
+    Array.from({ length: 9 }, () => ({ steps: [1], end: lost() })),
+    50,
+  );
+  await expect(stuck.run.fit()).rejects.toThrow(/3 restarts without progress beyond step 1/);
+  expect(stuck.places).toHaveLength(4);
+}, 20_000);
+
+test('without restarts the error is that of the session', async () => {
+  await expect(runOf([{ steps: [], end: lost() }], 0).run.fit()).rejects.toMatchObject({ code: 'COMM' });
+});
+
+test('a run that was asked to stop is not started again', async () => {
+  const { run, places, stops } = runOf([{ steps: [1], end: lost() }]);
+  const fit = run.fit();
+  run.requestStop('SIGTERM');
+  await expect(fit).rejects.toThrow(/the run was to stop \(SIGTERM\)/);
+  expect([places.length, stops]).toEqual([1, ['SIGTERM']]);
+});

@@ -1,0 +1,144 @@
+// A run that outlives what fails under it: its workers are started again, and it goes on from the newest good checkpoint.
+import { setTimeout as sleep } from 'node:timers/promises';
+import { reasonOf } from '../base/text';
+import { TroupeError } from '../errors';
+import { faultOf, writeFault } from '../run/fault_log';
+import { RestartPolicy } from '../run/restart_policy';
+import type { FitResult } from './fit_loop';
+
+/** One session of the run: a Trainer or an SftTrainer. */
+export interface RunSession {
+  fit(): Promise<FitResult>;
+  requestStop(reason: string): void;
+  /** Resolves when nothing of a `fit` that has failed goes on. */
+  settled?(): Promise<void>;
+}
+
+/** What a session is told, and tells. */
+export interface SessionPlace {
+  /** Goes on with the run directory, whatever the configuration says of a first start. */
+  again: boolean;
+  /** Hosts that it works on; null: those of the configuration. */
+  hosts: number | null;
+  /** To be called after each step. */
+  onStep(step: number): void;
+}
+
+export interface ResilientRunOptions {
+  maxRestarts: number;
+  /** In which they are counted. */
+  windowMs: number;
+  runDirectory: string;
+  session(place: SessionPlace): RunSession;
+  /** Makes the hosts ready for another start; how many there are, or null where that is not asked. */
+  regroup(): Promise<number | null>;
+  say(line: string): void;
+}
+
+/** What has passed may not be over yet: a full disk, a link. */
+const PAUSES_MS = [0, 500, 2_000];
+
+export class ResilientRun implements RunSession {
+  readonly #options: ResilientRunOptions;
+  readonly #policy: RestartPolicy;
+  readonly #begun = performance.now();
+  #session: RunSession | null = null;
+  #stop: string | null = null;
+  #step = 0;
+  /** When the failure was that no step has followed yet. */
+  #failedAt: number | null = null;
+  /** When the last step was done, or the run began. */
+  #lastStepAt = performance.now();
+  #lostMs = 0;
+
+  constructor(options: ResilientRunOptions) {
+    this.#options = options;
+    this.#policy = new RestartPolicy(options);
+  }
+
+  requestStop(reason: string): void {
+    this.#stop ??= reason;
+    this.#session?.requestStop(reason);
+  }
+
+  /**
+   * Runs to the end, or until `requestStop`.
+   * @throws TroupeError GAVE_UP, with the failure as its cause, when another start is of no use; the failure itself when no restarts are asked for
+   */
+  async fit(): Promise<FitResult> {
+    const { session, say, runDirectory, maxRestarts } = this.#options;
+    let hosts: number | null = null;
+    for (let start = 0; ; start++) {
+      try {
+        this.#session = session({ again: start > 0, hosts, onStep: (step) => this.#onStep(step, start) });
+        if (this.#stop !== null) this.#session.requestStop(this.#stop);
+        const result = await this.#session.fit();
+        if (start > 0) say(this.#summary());
+        return result;
+      } catch (error) {
+        if (maxRestarts === 0) throw error;
+        const at = performance.now();
+        this.#failedAt ??= at;
+        const why = this.#policy.judge({ error, step: this.#step, at });
+        writeFault(runDirectory, {
+          event: 'fault',
+          ...faultOf(error, start, this.#step),
+          restart: why === null,
+        });
+        if (why !== null || this.#stop !== null)
+          throw this.#gaveUp(error, why ?? `the run was to stop (${this.#stop})`);
+        say(`failed after step ${this.#step}: ${reasonOf(error)}`);
+        // What still goes on writes into the same directory.
+        await this.#session?.settled?.();
+        await sleep(PAUSES_MS[Math.min(this.#policy.stuck - 1, PAUSES_MS.length - 1)]);
+        hosts = await this.#regroup(error);
+        say(
+          `restart ${this.#policy.restarts} (at most ${maxRestarts} within ${this.#options.windowMs / 1000} s)`,
+        );
+      }
+    }
+  }
+
+  /** Share of the time in which steps were made that count. */
+  get goodput(): number {
+    const all = performance.now() - this.#begun;
+    return all <= 0 ? 1 : Math.max(0, 1 - this.#lostMs / all);
+  }
+
+  async #regroup(cause: unknown): Promise<number | null> {
+    try {
+      return await this.#options.regroup();
+    } catch (error) {
+      throw this.#gaveUp(cause, reasonOf(error));
+    }
+  }
+
+  #gaveUp(cause: unknown, why: string): TroupeError {
+    return new TroupeError('GAVE_UP', `${reasonOf(cause)}\nThe run is not started again: ${why}.`, { cause });
+  }
+
+  #onStep(step: number, start: number): void {
+    const now = performance.now();
+    // Steps that are made a second time make up for what was lost.
+    if (this.#failedAt !== null && step > this.#step) {
+      const [lost, down] = [now - this.#lastStepAt, now - this.#failedAt];
+      this.#lostMs += lost;
+      writeFault(this.#options.runDirectory, {
+        event: 'recovered',
+        start,
+        step,
+        seconds_to_next_step: down / 1000,
+        restarts: this.#policy.restarts,
+        goodput: this.goodput,
+      });
+      this.#failedAt = null;
+    }
+    if (step > this.#step) this.#lastStepAt = now;
+    this.#step = Math.max(this.#step, step);
+  }
+
+  #summary(): string {
+    const { restarts } = this.#policy;
+    return `${restarts} restart${restarts === 1 ? '' : 's'}; goodput ${(100 * this.goodput).toFixed(1)} %: see faults.jsonl`;
+  }
+}
