@@ -26,7 +26,7 @@ export const withHostAgent = (y: Argv) =>
     .option('index', {
       type: 'number',
       requiresArg: true,
-      describe: 'Which of the hosts this is, from 0; default: any',
+      describe: 'Which of the hosts this is, from 0; default: JOB_COMPLETION_INDEX, or any',
     })
     .option('wait', {
       type: 'number',
@@ -40,7 +40,10 @@ type Arguments = Awaited<ReturnType<typeof withHostAgent>['argv']>;
 /** @throws UsageError for options that do not say where the controller is */
 export function hostAgentTask(a: Arguments): () => Promise<number> {
   const source = sourceOf(a);
-  const { index = null, network = null, wait } = a;
+  const { network = null, wait } = a;
+  // An indexed job of Kubernetes numbers its pods.
+  const given = process.env['JOB_COMPLETION_INDEX'];
+  const index = a.index ?? (given === undefined ? null : Number(given));
   if (index !== null && !(Number.isInteger(index) && index >= 0))
     throw new UsageError(`host-agent: --index: expected an integer >= 0, got ${index}`);
   if (!(wait > 0 && wait <= 2_147_483))

@@ -2,11 +2,11 @@ import { Requests } from './requests';
 import { startWatchdog } from './watchdog';
 
 /**
- * The first SIGINT or SIGTERM asks `stop`; a later one leaves at once with 130, and worker processes end with their
+ * The first SIGINT, SIGTERM or SIGUSR2 asks `stop`; a later one leaves at once with 130, and worker processes end with their
  * connection. Where this process does not get round to that, its watchdog ends it. Returns a function that restores the default.
  */
 export function onInterrupt(stop: (reason: string) => void): () => void {
-  const signals = ['SIGINT', 'SIGTERM'] as const;
+  const signals = ['SIGINT', 'SIGTERM', 'SIGUSR2'] as const;
   const requests = new Requests();
   const endWatchdog = startWatchdog();
   const listener = (signal: NodeJS.Signals): void => {

@@ -18,6 +18,7 @@ import { retrieverCommand } from './retriever';
 import { sft, train } from './run_commands';
 import { serve } from './serve';
 import { serveOptions, withServe } from './serve_options';
+import { submitTask, withSubmit } from './submit';
 import { uiTask, withUi } from './ui';
 import { validate } from './validate';
 
@@ -119,6 +120,9 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
         }
         choose(() => retrieverCommand(a.corpus, { host, port, topk }));
       },
+    )
+    .command('submit <config> [overrides..]', 'Hand a run to a scheduler', withSubmit, (a) =>
+      choose(submitTask(a, overridesOf(a))),
     )
     .command(
       'host-agent',

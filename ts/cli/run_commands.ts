@@ -11,6 +11,7 @@ import type { Launcher } from '../controller/launcher';
 import { TroupeError } from '../errors';
 import type { HostPool } from '../launch/host_pool';
 import { gatherHosts, partOf, serveAsAgent } from '../launch/launch';
+import { requeueAfter } from '../launch/slurm';
 import { CheckpointStore } from '../run/checkpoint_store';
 import type { FitResult } from '../trainer/fit_loop';
 import { ResilientRun, type RunSession } from '../trainer/resilient_run';
@@ -132,7 +133,10 @@ export async function run(trainer: RunSession): Promise<number> {
     // A signal that came when the last step was done has stopped nothing.
     const stopped = result.interrupted && result.finalModel === null;
     say(stopped ? stoppedLine(result) : doneLine(result));
-    return stopped ? 130 : 0;
+    if (!stopped) return 0;
+    const requeued = requeueAfter(result.stopReason);
+    if (requeued !== null) say(requeued);
+    return 130;
   } finally {
     process.off('exit', tellEnd);
     restore();

@@ -38,7 +38,7 @@ export interface HostPoolOptions {
   onNotice?: (signal: string, host: string) => void;
 }
 
-/** A host that was lost so often is not used again. */
+/** A host that was lost so often is used again only where no other takes its place. */
 const MOST_LOSSES = 2;
 const FAREWELL_MS = 5_000;
 
@@ -133,7 +133,7 @@ export class HostPool {
         };
       });
     }
-    this.#members = this.#live().sort(inOrder).slice(0, hosts);
+    this.#members = this.#live().slice(0, hosts);
     checkSame(this.#members.map(({ facts }) => facts));
   }
 
@@ -175,20 +175,17 @@ export class HostPool {
   }
 
   #live(): Host[] {
-    return this.#all.filter((host) => host.lost === null && !this.#isGivenUp(host));
-  }
-
-  #isGivenUp(host: Identity): boolean {
-    return (this.#losses.get(identity(host)) ?? 0) >= MOST_LOSSES;
+    const live = this.#all.filter((host) => host.lost === null).sort(inOrder);
+    const isDoubtful = (host: Host): boolean => (this.#losses.get(identity(host)) ?? 0) >= MOST_LOSSES;
+    return [...live.filter((host) => !isDoubtful(host)), ...live.filter(isDoubtful)];
   }
 
   #restartLost(): void {
     const { starter } = this.#options;
     if (starter === null) return;
     const present = new Set(this.#all.filter(({ lost }) => lost === null).map(({ claimed }) => claimed));
-    for (const [index, name] of starter.names.entries())
-      if (!this.#agents.has(index) && !present.has(index) && !this.#isGivenUp({ name, claimed: index }))
-        this.#startAgent(index);
+    for (const index of starter.names.keys())
+      if (!this.#agents.has(index) && !present.has(index)) this.#startAgent(index);
   }
 
   #startAgent(index: number): void {
@@ -294,10 +291,8 @@ export class HostPool {
   }
 }
 
-type Identity = Pick<Host, 'name' | 'claimed'>;
-
-/** Of a host, whichever agent speaks for it. A starter knows hosts by their index, maybe under another name. */
-const identity = ({ name, claimed }: Identity): string => (claimed === null ? name : `#${claimed}`);
+/** Of a host, whichever agent speaks for it. */
+const identity = ({ name, claimed }: Host): string => (claimed === null ? name : `#${claimed}`);
 
 /** By the index that they were started as, then by name. */
 const inOrder = (a: Host, b: Host): number =>

@@ -5,7 +5,8 @@ import { TroupeError } from '../errors';
 import type { ControllerAddress } from '../host/run_agent';
 
 const OWNER_ONLY = 0o600;
-const OTHERS = 0o077;
+/** Its group may: a volume of Kubernetes with an fsGroup is so. */
+const OTHERS = 0o007;
 
 export function writeRendezvous(file: string, address: ControllerAddress): void {
   const temporary = `${file}.${process.pid}`;
@@ -26,8 +27,7 @@ export function removeRendezvous(file: string): void {
 export function readToken(file: string): string {
   let token: string;
   try {
-    if ((statSync(file).mode & OTHERS) !== 0)
-      throw new Error('others can read it: chmod 600, or in Kubernetes defaultMode 0400');
+    if ((statSync(file).mode & OTHERS) !== 0) throw new Error('everybody can read it: chmod 600');
     token = readFileSync(file, 'utf8').trim();
     if (token === '') throw new Error('it is empty');
   } catch (error) {

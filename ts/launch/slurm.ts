@@ -2,7 +2,11 @@
 import { execFileSync } from 'node:child_process';
 import { TroupeError } from '../errors';
 import { agentCommand } from './agent_command';
+import { REQUEUE } from './sbatch';
 import { commandStarter, type HostStarter } from './starter';
+
+/** See sbatchScript. */
+const TIME_LIMIT_SIGNAL = 'SIGUSR2';
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
@@ -76,4 +80,19 @@ export function perNode(text: string, nodes: number): number[] {
     return match === null ? [] : new Array<number>(Number(match[2] ?? 1)).fill(Number(match[1]));
   });
   return all.length === nodes ? all : [];
+}
+
+/**
+ * Sends the job of this process back to the queue, if the batch script has asked for that and it was stopped by the notice of its time limit.
+ * Slurm then ends the processes of the job. @returns what was done, for people; null: nothing
+ */
+export function requeueAfter(stopReason: string | null, env: Environment = process.env): string | null {
+  const job = env['SLURM_JOB_ID'];
+  if (stopReason !== TIME_LIMIT_SIGNAL || !env[REQUEUE] || job === undefined) return null;
+  try {
+    execFileSync('scontrol', ['requeue', job], { encoding: 'utf8', stdio: 'pipe' });
+    return `job ${job} goes back to the queue, and on from there`;
+  } catch (error) {
+    return `job ${job} could not be sent back to the queue: ${(error as Error).message}`;
+  }
 }

@@ -37,7 +37,7 @@ export const launcherSection = {
   token_file: field(
     orNull(str),
     null,
-    'external: file with the token that agents show, readable by its owner alone; null: a new token each time.',
+    'external: file with the token that agents show, that not everybody can read; null: a new token each time.',
   ),
   wait: field(seconds, 300, 'Seconds that the hosts may take to come.'),
 };

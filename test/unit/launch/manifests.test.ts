@@ -1,0 +1,147 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import yaml from 'js-yaml';
+import { loadConfig } from '../../../ts/config/config';
+import {
+  KUBERNETES_KINDS,
+  type KubernetesOptions,
+  manifests,
+  manifestText,
+} from '../../../ts/launch/kubernetes';
+import { sbatchScript } from '../../../ts/launch/sbatch';
+import { requeueAfter } from '../../../ts/launch/slurm';
+
+// What is handed to schedulers. The compiler checks manifests against the types of Kubernetes' own schema.
+
+let directory: string;
+beforeAll(() => {
+  directory = mkdtempSync(join(tmpdir(), 'troupe-manifests-'));
+  writeFileSync(
+    join(directory, 'run.yaml'),
+    `data: { train_files: a.parquet }
+actor_rollout_ref: { model: { path: ./m } }
+algorithm: { adv_estimator: grpo }
+trainer: { nnodes: 2, n_gpus_per_node: 8, device: cuda, default_local_dir: /runs/x, fault_tolerance: { spares: 1 } }
+`,
+  );
+});
+afterAll(() => rmSync(directory, { recursive: true }));
+
+const config = (...overrides: string[]) => loadConfig(join(directory, 'run.yaml'), overrides);
+const options: KubernetesOptions = {
+  kind: 'jobset',
+  name: 'run',
+  namespace: 'team',
+  image: 'registry/troupe:1',
+  volumes: ['data:/data'],
+  program: 'train',
+  file: '/data/run.yaml',
+  overrides: ['trainer.seed=3'],
+  grace: 300,
+};
+
+test.each(KUBERNETES_KINDS)(
+  '%s: YAML that reads back as it was, with no token outside of its Secret',
+  (kind) => {
+    const made = manifests(config(), { ...options, kind });
+    const text = manifestText(made);
+    expect(yaml.loadAll(text)).toEqual(made.map((one) => JSON.parse(JSON.stringify(one)) as unknown));
+    const secret = made.find((one) => one.kind === 'Secret') as { stringData: { token: string } } | undefined;
+    expect(secret === undefined).toBe(kind === 'trainjob');
+    if (secret !== undefined) expect(text.split(secret.stringData.token)).toHaveLength(2);
+    for (const { metadata } of made) expect(metadata).toMatchObject({ namespace: 'team' });
+  },
+);
+
+test('a JobSet: the controller decides the end, agents dial its service and come back in place', () => {
+  const set = manifests(config(), options)[1] as unknown as {
+    spec: {
+      replicatedJobs: { name: string; template: { spec: Record<string, never> } }[];
+      successPolicy: unknown;
+    };
+  };
+  expect(set.spec.successPolicy).toEqual({ operator: 'All', targetReplicatedJobs: ['controller'] });
+  const [controller, worker] = set.spec.replicatedJobs.map(
+    ({ template }) =>
+      template.spec as never as {
+        completions?: number;
+        template: {
+          spec: {
+            restartPolicy: string;
+            terminationGracePeriodSeconds: number;
+            containers: { command: string[]; resources?: unknown }[];
+          };
+        };
+      },
+  );
+  expect(controller?.template.spec.containers[0]).toMatchObject({
+    command: [
+      ...['npx', 'troupe', 'train', '/data/run.yaml', 'trainer.seed=3', 'trainer.launcher.type=external'],
+      ...['trainer.launcher.ports=29400-29463', 'trainer.launcher.token_file=/var/run/troupe/token'],
+    ],
+  });
+  expect(controller?.template.spec.containers[0]?.resources).toBeUndefined();
+  // Two hosts and a spare.
+  expect(worker).toMatchObject({ completionMode: 'Indexed', completions: 3, parallelism: 3 });
+  expect(worker?.template.spec).toMatchObject({
+    restartPolicy: 'OnFailure',
+    terminationGracePeriodSeconds: 300,
+  });
+  expect(worker?.template.spec.containers[0]).toMatchObject({
+    command: [
+      ...['npx', 'troupe', 'host-agent', '--controller', 'run-controller-0-0.run:29400'],
+      ...['--token-file', '/var/run/troupe/token'],
+    ],
+    resources: { limits: { 'nvidia.com/gpu': '8' } },
+  });
+});
+
+test('a batch script of Slurm is the controller, and says nothing that is secret', () => {
+  const script = sbatchScript(config(), {
+    program: 'train',
+    file: "/my runs/it's.yaml",
+    overrides: ['trainer.seed=3'],
+    options: ['--partition=a100'],
+    time: '4:00:00',
+    notice: 300,
+    directory: '/work',
+  });
+  expect(script.split('\n')).toEqual(
+    expect.arrayContaining([
+      '#SBATCH --nodes=2',
+      '#SBATCH --ntasks-per-node=1',
+      '#SBATCH --gpus-per-node=8',
+      '#SBATCH --time=4:00:00',
+      '#SBATCH --signal=B:USR2@300',
+      '#SBATCH --requeue',
+      '#SBATCH --open-mode=append',
+      '#SBATCH --output=/runs/x/slurm-%j.log',
+      '#SBATCH --partition=a100',
+      'export TROUPE_REQUEUE=1',
+      'cd /work || exit',
+      expect.stringMatching(
+        /^exec \S*node \S*\/dist\/cli\.js train '\/my runs\/it'\\''s\.yaml' trainer\.seed=3 trainer\.launcher\.type=slurm$/,
+      ),
+    ]),
+  );
+  expect(script.split('\n').slice(0, 2).join('\n')).toMatch(/^#!\/bin\/sh\n#SBATCH/);
+  expect(
+    sbatchScript(config('trainer.device=cpu'), {
+      program: 'sft',
+      file: 'a',
+      overrides: [],
+      options: [],
+      time: null,
+      notice: 1,
+      directory: '/',
+    }),
+  ).not.toMatch(/gpus|--time/);
+});
+
+test('only the notice of a time limit sends a job back, and only one that has asked for it', () => {
+  const env = { SLURM_JOB_ID: '7', TROUPE_REQUEUE: '1', PATH: '' };
+  expect(requeueAfter('SIGTERM', env)).toBeNull();
+  expect(requeueAfter('SIGUSR2', { SLURM_JOB_ID: '7' })).toBeNull();
+  expect(requeueAfter('SIGUSR2', { TROUPE_REQUEUE: '1' })).toBeNull();
+});

@@ -1,0 +1,151 @@
+// `troupe submit`: hands a run to a scheduler, or prints what it would hand over.
+import { spawnSync } from 'node:child_process';
+import { mkdirSync } from 'node:fs';
+import { resolve } from 'node:path';
+import type { Argv } from 'yargs';
+import { loadConfig, loadSftConfig } from '../config/config';
+import { TroupeError } from '../errors';
+import { KUBERNETES_KINDS, manifests, manifestText, VOLUME } from '../launch/kubernetes';
+import { sbatchScript } from '../launch/sbatch';
+import { UsageError } from './report';
+
+export const withSubmit = (y: Argv) =>
+  y
+    .positional('config', { type: 'string', demandOption: true, describe: 'YAML file' })
+    .positional('overrides', {
+      type: 'string',
+      array: true,
+      default: [] as string[],
+      describe: 'key=value, as of troupe train',
+    })
+    .option('launcher', {
+      choices: ['slurm', 'kubernetes'] as const,
+      demandOption: true,
+      describe: 'The scheduler; kubernetes: prints manifests for kubectl',
+    })
+    .option('sft', { type: 'boolean', default: false, describe: 'A configuration of troupe sft' })
+    .option('dry-run', { type: 'boolean', default: false, describe: 'Print what would be handed over' })
+    .option('time', { type: 'string', requiresArg: true, describe: "slurm: the job's time limit" })
+    .option('notice', {
+      type: 'number',
+      requiresArg: true,
+      default: 120,
+      describe:
+        'slurm: seconds before it at which the run saves and goes back to the queue; more than a phase and a save take',
+    })
+    .option('option', {
+      type: 'string',
+      array: true,
+      nargs: 1,
+      default: [] as string[],
+      defaultDescription: 'none',
+      describe: 'A further option of sbatch, such as --option=--partition=a100; may be repeated',
+    })
+    .option('kind', {
+      choices: KUBERNETES_KINDS,
+      default: 'jobset' as const,
+      describe:
+        'kubernetes: a JobSet; plain jobs, where JobSet is not installed; a TrainJob of Kubeflow with its runtime',
+    })
+    .option('image', { type: 'string', requiresArg: true, describe: 'kubernetes: image with Troupe in it' })
+    .option('name', {
+      type: 'string',
+      requiresArg: true,
+      default: 'troupe',
+      describe: 'kubernetes: of all objects',
+    })
+    .option('namespace', { type: 'string', requiresArg: true, describe: 'kubernetes' })
+    .option('volume', {
+      type: 'string',
+      array: true,
+      nargs: 1,
+      default: [] as string[],
+      defaultDescription: 'none',
+      describe: 'kubernetes: claim:/path of a volume that all pods see; may be repeated',
+    })
+    .option('grace', {
+      type: 'number',
+      requiresArg: true,
+      default: 300,
+      describe: 'kubernetes: seconds that a pod has to save before it is killed',
+    });
+
+type Arguments = Awaited<ReturnType<typeof withSubmit>['argv']>;
+
+/** @throws UsageError for an option that is out of range */
+export function submitTask(a: Arguments, overrides: readonly string[]): () => Promise<number> {
+  return a.launcher === 'slurm' ? slurmTask(a, overrides) : kubernetesTask(a, overrides);
+}
+
+const LABEL = /^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$/;
+
+function kubernetesTask(a: Arguments, overrides: readonly string[]): () => Promise<number> {
+  const { image, name, namespace = null, volume, grace, kind } = a;
+  if (image === undefined) throw new UsageError('submit: expected --image for kubernetes');
+  for (const [option, value] of [
+    ['name', name],
+    ['namespace', namespace],
+  ] as const)
+    if (value !== null && !LABEL.test(value))
+      throw new UsageError(
+        `submit: --${option}: expected a DNS label of at most 40 characters, got ${value}`,
+      );
+  const wrong = volume.find((one) => !VOLUME.test(one));
+  if (wrong !== undefined) throw new UsageError(`submit: --volume: expected claim:/path, got ${wrong}`);
+  if (!(Number.isInteger(grace) && grace >= 0 && grace <= 86_400))
+    throw new UsageError(`submit: --grace: expected seconds from 0 to 86400, got ${grace}`);
+  return async () => {
+    const file = a.config as string;
+    const config = a.sft ? loadSftConfig(file, overrides) : loadConfig(file, overrides);
+    const program = a.sft ? 'sft' : 'train';
+    const options = {
+      kind,
+      name,
+      namespace,
+      image,
+      volumes: volume,
+      program,
+      file,
+      overrides,
+      grace,
+    } as const;
+    process.stdout.write(manifestText(manifests(config, options)));
+    return 0;
+  };
+}
+
+/** @throws UsageError for an option that is out of range */
+function slurmTask(a: Arguments, overrides: readonly string[]): () => Promise<number> {
+  const { notice, time = null } = a;
+  if (!(Number.isInteger(notice) && notice >= 1 && notice <= 65535))
+    throw new UsageError(`submit: --notice: expected seconds from 1 to 65535, got ${notice}`);
+  const wrong = [...a.option, ...(time === null ? [] : [`--time=${time}`])].find(
+    (o) => !/^--?\w[^\n]*$/.test(o),
+  );
+  if (wrong !== undefined)
+    throw new UsageError(`submit: --option: expected an option such as --partition=a100, got ${wrong}`);
+  return async () => {
+    const file = resolve(a.config as string);
+    const config = a.sft ? loadSftConfig(file, overrides) : loadConfig(file, overrides);
+    const script = sbatchScript(config, {
+      program: a.sft ? 'sft' : 'train',
+      file,
+      overrides,
+      options: a.option,
+      time,
+      notice,
+      directory: process.cwd(),
+    });
+    if (a.dryRun) {
+      process.stdout.write(script);
+      return 0;
+    }
+    // sbatch would not make the directory of its log.
+    mkdirSync(config.trainer.default_local_dir, { recursive: true });
+    const sbatch = spawnSync('sbatch', [], { input: script, encoding: 'utf8' });
+    if (sbatch.error !== undefined || sbatch.status !== 0)
+      throw new TroupeError('IO', `sbatch refused the job: ${sbatch.error?.message ?? sbatch.stderr.trim()}`);
+    process.stdout.write(sbatch.stdout);
+    return 0;
+  };
+}
