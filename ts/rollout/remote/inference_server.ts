@@ -1,0 +1,175 @@
+// A server that is there, or one that we start and stop.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { closeSync, mkdirSync, openSync, readFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import path from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { printable } from '../../base/printable';
+import { ServerClient } from './server_client';
+import type { LaunchOptions, ServerProtocol } from './server_protocol';
+
+const POLL_MS = 500;
+/** One question about its health may take so long. */
+const HEALTH_MS = 30_000;
+/** After SIGTERM it has so long before SIGKILL. */
+const STOP_MS = 15_000;
+/** Of its log, in an error. */
+const SHOWN = 2000;
+
+export interface InferenceServer {
+  /** Of the process that runs now. */
+  readonly client: ServerClient;
+  /** Resolves once it answers; one of ours is started with the weights of `directory` when it does not run. */
+  ready(directory: string | null, signal: AbortSignal): Promise<void>;
+  /** Ends one of ours. */
+  close(): Promise<void>;
+}
+
+async function healthy(protocol: ServerProtocol, client: ServerClient, signal: AbortSignal): Promise<void> {
+  for (;;) {
+    try {
+      await protocol.health(client, AbortSignal.any([signal, AbortSignal.timeout(HEALTH_MS)]));
+      return;
+    } catch (error) {
+      if (signal.aborted) throw error;
+    }
+    await sleep(POLL_MS, undefined, { signal });
+  }
+}
+
+export class GivenServer implements InferenceServer {
+  readonly client: ServerClient;
+
+  constructor(
+    private readonly protocol: ServerProtocol,
+    url: string,
+    apiKey: string | null,
+  ) {
+    this.client = new ServerClient(url, apiKey);
+  }
+
+  ready(_directory: string | null, signal: AbortSignal): Promise<void> {
+    return healthy(this.protocol, this.client, signal);
+  }
+
+  async close(): Promise<void> {
+    this.client.close();
+  }
+}
+
+export interface ManagedOptions extends Omit<LaunchOptions, 'host' | 'port'> {
+  /** The program and its first arguments; empty: the protocol's. */
+  command: readonly string[];
+  /** More arguments, after ours. */
+  args: readonly string[];
+  /** Its output goes here, all of it. */
+  log: string;
+}
+
+export class ManagedServer implements InferenceServer {
+  private current: ServerClient | null = null;
+  private process: ChildProcess | null = null;
+  private ended: string | null = null;
+
+  constructor(
+    private readonly protocol: ServerProtocol,
+    private readonly options: ManagedOptions,
+  ) {}
+
+  get client(): ServerClient {
+    if (this.current === null) throw new Error('the server has not been started');
+    return this.current;
+  }
+
+  /** @throws Error with the end of its log, when it ends before it answers */
+  async ready(directory: string | null, signal: AbortSignal): Promise<void> {
+    if (this.process === null) await this.start(directory ?? this.options.model);
+    const given = new AbortController();
+    const child = this.process as ChildProcess;
+    const onEnd = (): void => given.abort();
+    child.once('close', onEnd);
+    if (this.process === null) onEnd();
+    try {
+      await healthy(this.protocol, this.client, AbortSignal.any([signal, given.signal]));
+    } catch (error) {
+      if (!given.signal.aborted) throw error;
+      throw new Error(
+        `${this.ended ?? 'the server has ended'}; the end of ${this.options.log}:\n${this.lastWords()}`,
+      );
+    } finally {
+      child.off('close', onEnd);
+    }
+  }
+
+  async close(): Promise<void> {
+    const child = this.process;
+    this.current?.close();
+    if (child === null) return;
+    const gone = new Promise((resolve) => child.once('close', resolve));
+    this.signal(child, 'SIGTERM');
+    const late = setTimeout(() => this.signal(child, 'SIGKILL'), STOP_MS);
+    await gone;
+    clearTimeout(late);
+  }
+
+  private async start(model: string): Promise<void> {
+    const { command, args, log } = this.options;
+    const host = '127.0.0.1';
+    const port = await freePort(host);
+    const launch = this.protocol.launch({ ...this.options, model, host, port });
+    const [program, ...first] = command.length > 0 ? command : launch.command;
+    mkdirSync(path.dirname(log), { recursive: true });
+    const file = openSync(log, 'a');
+    // In a process group of its own: servers have workers, and a Ctrl-C is for the trainer, which ends them.
+    const child = spawn(program as string, [...first, ...launch.args, ...args], {
+      env: { ...process.env, ...launch.env },
+      stdio: ['ignore', file, file],
+      detached: true,
+    });
+    closeSync(file);
+    this.current?.close();
+    this.current = new ServerClient(`http://${host}:${port}`);
+    this.process = child;
+    this.ended = null;
+    const kill = (): void => this.signal(child, 'SIGKILL');
+    process.once('exit', kill);
+    child.once('error', (error) => {
+      this.ended = `${program} could not be started (${error.message})`;
+    });
+    child.once('close', (code, signal) => {
+      process.off('exit', kill);
+      // Its workers do not outlive it.
+      this.signal(child, 'SIGKILL');
+      this.ended ??= `${program} ended with ${signal ?? `exit code ${code}`}`;
+      if (this.process === child) this.process = null;
+    });
+  }
+
+  private signal(child: ChildProcess, signal: NodeJS.Signals): void {
+    if (child.pid === undefined) return;
+    try {
+      process.kill(-child.pid, signal);
+    } catch {
+      // It has gone.
+    }
+  }
+
+  private lastWords(): string {
+    try {
+      return printable(readFileSync(this.options.log, 'utf8').slice(-SHOWN), { max: SHOWN, lines: true });
+    } catch {
+      return '(nothing)';
+    }
+  }
+}
+
+function freePort(host: string): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const server = createServer();
+    server.once('error', reject);
+    server.listen(0, host, () => {
+      const { port } = server.address() as { port: number };
+      server.close(() => resolve(port));
+    });
+  });
+}

@@ -1,0 +1,109 @@
+// A request to inference servers: what has come of it, whichever of them it came from.
+import type { RolloutHandle } from '../engine';
+import type { FinishReason, RolloutRequest, RolloutResult, TokenSpan, TopLogProb } from '../request';
+import type { ServerPart } from './server_protocol';
+
+export class RemoteHandle implements RolloutHandle {
+  readonly result: Promise<RolloutResult>;
+  readonly tokens: number[] = [];
+  private readonly logProbs: number[] = [];
+  private readonly top: TopLogProb[][] = [];
+  private versions: RolloutResult['versions'] = [];
+  private cachedTokens: number | null = null;
+  private readonly spans: TokenSpan[] = [];
+  private wake: () => void = () => undefined;
+  private over = false;
+  private resolve!: (result: RolloutResult) => void;
+  private reject!: (error: unknown) => void;
+  /** Breaks off the call that is running. */
+  private readonly controller = new AbortController();
+
+  constructor(
+    readonly request: RolloutRequest,
+    private readonly wantsTop: boolean,
+  ) {
+    this.result = new Promise((resolve, reject) => {
+      this.resolve = resolve;
+      this.reject = reject;
+    });
+    this.result.catch(() => undefined);
+  }
+
+  get ended(): boolean {
+    return this.over;
+  }
+
+  get signal(): AbortSignal {
+    return this.controller.signal;
+  }
+
+  /** `start`: tokens that were there when the server that sends it began. */
+  add(part: ServerPart, start: number, version: number): void {
+    const from = this.tokens.length;
+    this.tokens.push(...part.tokens);
+    this.logProbs.push(...part.logProbs);
+    if (this.wantsTop) this.top.push(...(part.topLogProbs ?? []));
+    this.cachedTokens ??= part.cachedTokens ?? null;
+    this.extend(version, from, this.tokens.length);
+    if (part.versions !== undefined) {
+      this.versions = this.versions
+        .filter((span) => span.start < start)
+        .map((span) => ({ ...span, end: Math.min(span.end, start) }));
+      for (const span of part.versions) this.extend(span.version, start + span.start, start + span.end);
+    }
+    if (part.tokens.length === 0) return;
+    this.spans.push({
+      tokens: Int32Array.from(part.tokens),
+      logProbs: Float32Array.from(part.logProbs),
+      ...(this.wantsTop ? { topLogProbs: part.topLogProbs ?? [] } : {}),
+      version: part.versions?.at(-1)?.version ?? version,
+    });
+    this.wake();
+  }
+
+  finish(finishReason: FinishReason): void {
+    if (this.over) return;
+    this.over = true;
+    this.resolve({
+      tokens: Int32Array.from(this.tokens),
+      logProbs: Float32Array.from(this.logProbs),
+      ...(this.wantsTop ? { topLogProbs: this.top } : {}),
+      finishReason,
+      versions: this.versions,
+      cachedTokens: this.cachedTokens ?? 0,
+    });
+    this.wake();
+  }
+
+  fail(error: unknown): void {
+    if (this.over) return;
+    this.over = true;
+    this.reject(error);
+    this.wake();
+  }
+
+  abort(): void {
+    if (this.over) return;
+    this.finish('abort');
+    this.controller.abort();
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<TokenSpan> {
+    for (;;) {
+      const span = this.spans.shift();
+      if (span !== undefined) yield span;
+      else if (this.over) break;
+      else
+        await new Promise<void>((resolve) => {
+          this.wake = resolve;
+        });
+    }
+    await this.result;
+  }
+
+  private extend(version: number, start: number, end: number): void {
+    const last = this.versions.at(-1);
+    if (last?.version === version && last.end === start) last.end = end;
+    else if (end > start || this.versions.length === 0) this.versions.push({ version, start, end });
+  }
+}

@@ -1,0 +1,64 @@
+// What our rollout needs of an inference server, whichever it is.
+import type { CompleteSampling } from '../check_request';
+import type { FinishReason, Grammar, TopLogProb } from '../request';
+import type { ServerClient } from './server_client';
+
+/** A request as one server gets it; tokens that another one made before it was lost are at the end of the prompt. */
+export interface ServerRequest {
+  id: string;
+  promptIds: number[];
+  sampling: CompleteSampling;
+  grammar: Grammar | null;
+  cacheSalt: string | null;
+  priority: number;
+}
+
+export interface ServerPart {
+  tokens: number[];
+  logProbs: number[];
+  topLogProbs?: TopLogProb[][];
+  /** Only with the last part. */
+  finish?: FinishReason;
+  cachedTokens?: number;
+  /** Of tokens [start, end) of the response, where the server says so. */
+  versions?: { version: number; start: number; end: number }[];
+}
+
+export interface ServerInfo {
+  /** Prompt and response together; null: it does not say. */
+  maxTokens: number | null;
+}
+
+/** The model that a managed server is started with. */
+export interface LaunchOptions {
+  model: string;
+  host: string;
+  port: number;
+  dtype: 'float32' | 'bfloat16';
+  maxTokens: number;
+  seed: number;
+}
+
+/** One kind of server. All but `launch` and `refusal` throw ServerLost and ServerRefused. */
+export interface ServerProtocol {
+  readonly name: 'vllm' | 'sglang' | 'tgi';
+  /** Whether weights are exchanged while it runs; else it must be started again with the new ones. */
+  readonly reloads: boolean;
+  /** Why it cannot serve a request; null: it can. */
+  refusal(sampling: CompleteSampling, grammar: Grammar | null): string | null;
+  /** Resolves once it answers requests. */
+  health(server: ServerClient, signal: AbortSignal): Promise<void>;
+  info(server: ServerClient): Promise<ServerInfo>;
+  generate(server: ServerClient, request: ServerRequest, signal: AbortSignal): AsyncIterable<ServerPart>;
+  /** Ends a request that nobody waits for. */
+  abort(server: ServerClient, id: string): Promise<void>;
+  /** Takes the weights of a directory; requests in flight stand still meanwhile and go on with them. */
+  load(server: ServerClient, directory: string, version: number): Promise<void>;
+  pause(server: ServerClient, mode: 'abort' | 'keep'): Promise<void>;
+  resume(server: ServerClient): Promise<void>;
+  /** The command line of a server of our own. */
+  launch(options: LaunchOptions): { command: string[]; args: string[]; env: Record<string, string> };
+}
+
+/** JSON numbers are exact up to 2^53. */
+export const seedNumber = (seed: bigint): number => Number(seed & ((1n << 53n) - 1n));

@@ -1,0 +1,141 @@
+// Text Generation Inference: text in, token ids out. It takes no new weights while it runs.
+import { z } from 'zod';
+import { TroupeError } from '../../errors';
+import type { CompleteSampling } from '../check_request';
+import type { FinishReason, Grammar } from '../request';
+import { type ServerClient, ServerRefused } from './server_client';
+import {
+  type LaunchOptions,
+  type ServerInfo,
+  type ServerPart,
+  type ServerProtocol,
+  type ServerRequest,
+  seedNumber,
+} from './server_protocol';
+
+/** The tokenizer that the server has as well. */
+export interface TextTokenizer {
+  encode(text: string, addSpecialTokens?: boolean): Int32Array;
+  decode(tokens: ArrayLike<number>, options: { skipSpecialTokens: boolean }): string;
+}
+
+const token = z.object({ id: z.int(), logprob: z.number().nullable() });
+const event = z.object({
+  token: token.nullish(),
+  details: z.object({ finish_reason: z.enum(['length', 'eos_token', 'stop_sequence']) }).nullish(),
+  error: z.string().nullish(),
+});
+const info = z.object({ max_total_tokens: z.int().nullish() });
+
+export class TgiProtocol implements ServerProtocol {
+  readonly name = 'tgi';
+  readonly reloads = false;
+
+  /** `eosTokenIds`: what ends a response there, which no request can change. */
+  constructor(
+    private readonly tokenizer: TextTokenizer,
+    private readonly eosTokenIds: readonly number[],
+  ) {}
+
+  refusal(s: CompleteSampling, grammar: Grammar | null): string | null {
+    const same =
+      s.stopTokenIds.length === this.eosTokenIds.length &&
+      s.stopTokenIds.every((id) => this.eosTokenIds.includes(id));
+    if (!same) return "it stops at the model's end tokens, and at no others";
+    if (s.stop.length > 0 || s.badWords.length > 0) return 'stop texts and bad words are texts there';
+    if (s.logitBias.size > 0 || s.minP > 0 || s.presencePenalty !== 0)
+      return 'it has no min-p, no presence penalty and no logit bias';
+    if (s.topLogProbs > 0 || s.promptLogProbs) return 'only log-probs of sampled tokens are taken from it';
+    if (grammar?.kind === 'structural-tag') return 'it has JSON schemas, but no structural tags';
+    return null;
+  }
+
+  async health(server: ServerClient, signal: AbortSignal): Promise<void> {
+    await server.json('GET', '/health', null, signal);
+  }
+
+  async info(server: ServerClient): Promise<ServerInfo> {
+    return { maxTokens: info.parse(await server.json('GET', '/info', null)).max_total_tokens ?? null };
+  }
+
+  async *generate(
+    server: ServerClient,
+    request: ServerRequest,
+    signal: AbortSignal,
+  ): AsyncGenerator<ServerPart> {
+    const body = {
+      inputs: this.textOf(request.promptIds),
+      parameters: parameters(request.sampling, request.grammar),
+    };
+    for await (const given of server.events('/generate_stream', body, signal)) {
+      const { token: made, details, error } = event.parse(given);
+      if (error) throw new ServerRefused(`${server.url}: ${error}`);
+      if (!made) continue;
+      if (made.logprob === null) throw new ServerRefused(`${server.url} sent a token without its log-prob`);
+      yield {
+        tokens: [made.id],
+        logProbs: [made.logprob],
+        ...(details ? { finish: finishOf(details.finish_reason) } : {}),
+      };
+    }
+  }
+
+  /** It notices when nobody reads. */
+  async abort(): Promise<void> {}
+
+  async load(server: ServerClient): Promise<void> {
+    throw new ServerRefused(`${server.url}: TGI takes no weights while it runs`);
+  }
+
+  async pause(server: ServerClient): Promise<void> {
+    throw new ServerRefused(`${server.url}: TGI cannot pause`);
+  }
+
+  async resume(): Promise<void> {}
+
+  launch({ model, host, port, dtype, maxTokens }: LaunchOptions) {
+    return {
+      command: ['text-generation-launcher'],
+      args: [
+        ...['--model-id', model, '--hostname', host, '--port', String(port), '--dtype', dtype],
+        ...['--max-total-tokens', String(maxTokens), '--max-input-tokens', String(maxTokens - 1)],
+      ],
+      env: { HF_HUB_OFFLINE: '1' },
+    };
+  }
+
+  /** The text that its tokenizer, which adds its own special tokens, turns into these ids again. */
+  private textOf(ids: readonly number[]): string {
+    for (const start of [0, 1]) {
+      const text = this.tokenizer.decode(ids.slice(start), { skipSpecialTokens: false });
+      const again = this.tokenizer.encode(text, true);
+      if (again.length === ids.length && again.every((id, i) => id === ids[i])) return text;
+    }
+    throw new TroupeError(
+      'INVALID_ARGUMENT',
+      '[rollout] TGI takes text, and no text gives these prompt ids: use an engine that takes token ids (vllm, sglang, native)',
+    );
+  }
+}
+
+function parameters(s: CompleteSampling, grammar: Grammar | null): Record<string, unknown> {
+  const greedy = s.temperature === 0;
+  return {
+    max_new_tokens: s.maxNewTokens,
+    do_sample: !greedy,
+    ...(greedy || s.temperature === 1 ? {} : { temperature: s.temperature }),
+    ...(s.topK > 0 ? { top_k: s.topK } : {}),
+    // It takes numbers below 1 only.
+    ...(s.topP < 1 ? { top_p: s.topP } : {}),
+    ...(s.repetitionPenalty === 1 ? {} : { repetition_penalty: s.repetitionPenalty }),
+    ...(s.frequencyPenalty === 0 ? {} : { frequency_penalty: s.frequencyPenalty }),
+    ...(s.seed === undefined ? {} : { seed: seedNumber(s.seed) }),
+    ...(grammar?.kind === 'json-schema'
+      ? { grammar: { type: 'json', value: JSON.parse(grammar.schema) } }
+      : {}),
+    details: true,
+  };
+}
+
+const finishOf = (reason: 'length' | 'eos_token' | 'stop_sequence'): FinishReason =>
+  reason === 'length' ? 'length' : 'stop';

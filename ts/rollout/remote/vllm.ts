@@ -1,0 +1,175 @@
+// vLLM's own protocol of token ids in and out (0.24 and later, with --enable-scale-out and VLLM_SERVER_DEV_MODE=1).
+import { z } from 'zod';
+import type { CompleteSampling } from '../check_request';
+import type { FinishReason, Grammar } from '../request';
+import type { ServerClient } from './server_client';
+import { ServerRefused } from './server_client';
+import {
+  type LaunchOptions,
+  type ServerInfo,
+  type ServerPart,
+  type ServerProtocol,
+  type ServerRequest,
+  seedNumber,
+} from './server_protocol';
+
+/** Log-probs per position that its default allows. */
+const MOST_TOP = 20;
+
+const entry = z.object({ token_id: z.int(), logprob: z.number() });
+const part = z.object({
+  choices: z
+    .array(
+      z.object({
+        token_ids: z.array(z.int()),
+        finish_reason: z.string().nullish(),
+        logprobs: z.object({ content: z.array(entry.extend({ top_logprobs: z.array(entry) })) }).nullish(),
+        weight_versions: z.array(z.object({ version: z.string(), start: z.int(), end: z.int() })).nullish(),
+      }),
+    )
+    .max(1),
+  usage: z
+    .object({ prompt_tokens_details: z.object({ cached_tokens: z.int().nullish() }).nullish() })
+    .nullish(),
+});
+const failure = z.object({ error: z.object({ message: z.string() }) });
+const models = z.object({ data: z.array(z.object({ max_model_len: z.int().nullish() })) });
+
+export class VllmProtocol implements ServerProtocol {
+  readonly name = 'vllm';
+  readonly reloads = true;
+
+  refusal(s: CompleteSampling): string | null {
+    if (s.badWords.length > 0) return 'bad words are texts there, not token ids';
+    if (s.stop.length > 0) return 'stop texts are not looked for where token ids come out';
+    if (s.promptLogProbs) return 'its log-probs of prompts are not at the sampling temperature';
+    if (s.topLogProbs > MOST_TOP) return `it returns at most ${MOST_TOP} log-probs per position`;
+    return null;
+  }
+
+  async health(server: ServerClient, signal: AbortSignal): Promise<void> {
+    await server.json('GET', '/health', null, signal);
+  }
+
+  async info(server: ServerClient): Promise<ServerInfo> {
+    const { data } = models.parse(await server.json('GET', '/v1/models', null));
+    return { maxTokens: data[0]?.max_model_len ?? null };
+  }
+
+  async *generate(
+    server: ServerClient,
+    request: ServerRequest,
+    signal: AbortSignal,
+  ): AsyncGenerator<ServerPart> {
+    const body = {
+      request_id: request.id,
+      token_ids: request.promptIds,
+      sampling_params: samplingParams(request.sampling, request.grammar),
+      stream: true,
+      stream_options: { include_usage: true },
+      output_mode: 'tokens',
+      priority: request.priority,
+      ...(request.cacheSalt === null ? {} : { cache_salt: request.cacheSalt }),
+    };
+    for await (const event of server.events('/inference/v1/generate', body, signal)) {
+      const failed = failure.safeParse(event);
+      if (failed.success) throw new ServerRefused(`${server.url}: ${failed.data.error.message}`);
+      const { choices, usage } = part.parse(event);
+      const [choice] = choices;
+      if (choice === undefined) continue;
+      const content = choice.logprobs?.content ?? [];
+      if (content.length !== choice.token_ids.length) {
+        throw new ServerRefused(
+          `${server.url} sent ${choice.token_ids.length} tokens with ${content.length} log-probs`,
+        );
+      }
+      yield {
+        tokens: choice.token_ids,
+        logProbs: content.map(({ logprob }) => logprob),
+        topLogProbs: content.map(({ top_logprobs: top }) =>
+          top.map(({ token_id: token, logprob: logProb }) => ({ token, logProb })),
+        ),
+        ...(choice.finish_reason ? { finish: finishOf(choice.finish_reason) } : {}),
+        ...versionsOf(choice.weight_versions),
+        ...(usage ? { cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? 0 } : {}),
+      };
+    }
+  }
+
+  /** Breaking off the stream ends it, too; this reaches requests that have not begun. */
+  async abort(server: ServerClient, id: string): Promise<void> {
+    await server.json('POST', '/inference/v1/abort_requests', { request_ids: [`generate-tokens-${id}`] });
+  }
+
+  async load(server: ServerClient, directory: string, version: number): Promise<void> {
+    await this.pause(server, 'keep');
+    try {
+      await server.json('POST', '/collective_rpc', {
+        method: 'reload_weights',
+        kwargs: { weights_path: directory },
+      });
+      await server.json('POST', '/update_weight_version', { new_version: String(version) });
+      await server.json('POST', '/reset_prefix_cache', null);
+    } finally {
+      await this.resume(server);
+    }
+  }
+
+  async pause(server: ServerClient, mode: 'abort' | 'keep'): Promise<void> {
+    await server.json('POST', `/pause?mode=${mode}`, null);
+  }
+
+  async resume(server: ServerClient): Promise<void> {
+    await server.json('POST', '/resume', null);
+  }
+
+  launch({ model, host, port, dtype, maxTokens, seed }: LaunchOptions) {
+    return {
+      command: ['python3', '-m', 'vllm.entrypoints.openai.api_server'],
+      args: [
+        ...['--model', model, '--served-model-name', 'policy', '--host', host, '--port', String(port)],
+        ...['--dtype', dtype, '--max-model-len', String(maxTokens), '--seed', String(seed)],
+        // Log-probs at the sampling temperature: those of the policy that is trained.
+        ...['--logprobs-mode', 'processed_logprobs', '--enable-scale-out', '--generation-config', 'vllm'],
+      ],
+      env: { VLLM_SERVER_DEV_MODE: '1', HF_HUB_OFFLINE: '1', VLLM_NO_USAGE_STATS: '1' },
+    };
+  }
+}
+
+function samplingParams(s: CompleteSampling, grammar: Grammar | null): Record<string, unknown> {
+  return {
+    n: 1,
+    max_tokens: s.maxNewTokens,
+    temperature: s.temperature,
+    top_k: s.topK,
+    top_p: s.topP,
+    min_p: s.minP,
+    repetition_penalty: s.repetitionPenalty,
+    presence_penalty: s.presencePenalty,
+    frequency_penalty: s.frequencyPenalty,
+    // What ends a response we say, whatever its generation_config.json has.
+    ignore_eos: true,
+    stop_token_ids: [...s.stopTokenIds],
+    logprobs: s.topLogProbs,
+    detokenize: false,
+    ...(s.seed === undefined ? {} : { seed: seedNumber(s.seed) }),
+    ...(s.logitBias.size === 0 ? {} : { logit_bias: Object.fromEntries(s.logitBias) }),
+    ...(grammar === null
+      ? {}
+      : {
+          structured_outputs:
+            grammar.kind === 'json-schema' ? { json: grammar.schema } : { structural_tag: grammar.tag },
+        }),
+  };
+}
+
+function finishOf(reason: string): FinishReason {
+  return reason === 'stop' || reason === 'length' ? reason : 'abort';
+}
+
+/** Its versions are texts: those that we have set are numbers. */
+function versionsOf(spans: readonly { version: string; start: number; end: number }[] | null | undefined) {
+  if (!spans?.length || spans.some(({ version }) => !/^\d+$/.test(version))) return {};
+  return { versions: spans.map((span) => ({ ...span, version: Number(span.version) })) };
+}
