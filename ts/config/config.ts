@@ -3,6 +3,7 @@ import { dump } from 'js-yaml';
 import { loadUserModule } from '../base/user_module';
 import { checkConsistency, checkSft } from './checks/checks';
 import { offloadNotes } from './checks/offload_notes';
+import { rolloutNotes } from './checks/rollout_checks';
 import { expandPreset } from './derived/correction';
 import { poolNotes } from './derived/pools';
 import { type Hidden, hide } from './reading/hidden';
@@ -56,8 +57,8 @@ export function resolveSftConfig(source: ConfigSource, overrides: readonly strin
 /** Keys that were given and are accepted, with the reason why they change nothing here. */
 export function configNotes(config: ResolvedConfig | ResolvedSftConfig): readonly ConfigNote[] {
   const notes = notesOf.get(config) ?? [];
-  const pools = 'actor_rollout_ref' in config ? poolNotes(config) : [];
-  return [...notes, ...offloadNotes(config), ...pools];
+  const ofRun = 'actor_rollout_ref' in config ? [...poolNotes(config), ...rolloutNotes(config)] : [];
+  return [...notes, ...offloadNotes(config), ...ofRun];
 }
 
 /** The resolved tree as YAML that `loadConfig` reads again; what comes from the environment is taken from there again. */

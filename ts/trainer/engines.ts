@@ -1,5 +1,6 @@
 import { Actor } from '../actor/actor';
 import type { Batch } from '../batch/batch';
+import { usesServers } from '../config/checks/rollout_checks';
 import type { ResolvedConfig } from '../config/config';
 import { checkGpus, hasRewardPool, policyRanks, poolHosts, rewardRanks } from '../config/derived/pools';
 import { CallLog, type EngineCall } from '../controller/call';
@@ -19,6 +20,7 @@ import {
 import { workerTimeouts } from '../roles/worker_options';
 import type { RolloutEngine } from '../rollout/engine';
 import { gradientReductions } from './gradient_reduction';
+import { ServerRollout } from './server_rollout';
 
 /** The policy being trained, as the trainer uses it. */
 export type PolicyEngine = Pick<
@@ -41,6 +43,8 @@ export interface Engines {
   readonly actor: PolicyEngine;
   /** Where responses come from. */
   readonly rollout: RolloutEngine;
+  /** Hands the weights of now to a rollout that is not generating from them; `version`: the steps that made them. */
+  syncRollout?(version: number): Promise<void>;
   readonly reference: ReferenceEngine | null;
   readonly critic: ValueEngine | null;
   /** Model FLOP utilisation of log-probs of `batch` in `seconds`; null (or absent) when the device's peak is not known. */
@@ -65,6 +69,8 @@ export interface EngineNeeds {
   /** Where all of them run. */
   device: Device;
   launcher?: LauncherOptions | Launcher;
+  /** Says what becomes of servers. */
+  say?(line: string): void;
 }
 
 export type CreateEngines = (config: ResolvedConfig, needs: EngineNeeds) => Promise<Engines>;
@@ -138,11 +144,20 @@ export const createEngines: CreateEngines = async (config, needs) => {
           truncation: r.truncation,
         })
       : null;
+    const servers = usesServers(config)
+      ? await ServerRollout.start(
+          config,
+          actor,
+          ofActor.dtype ?? (needs.device === 'cuda' ? 'bfloat16' : 'float32'),
+          needs.say ?? (() => undefined),
+        )
+      : null;
     return {
       worldSize: pools.worldSize,
       dataParallelSize: actor.engine.dataParallelSize,
       actor,
-      rollout: actor.rollout,
+      rollout: servers?.engine ?? actor.rollout,
+      ...(servers ? { syncRollout: (version: number) => servers.sync(version) } : {}),
       reference,
       critic,
       inferenceUtilisation: (batch, seconds) =>
@@ -151,7 +166,10 @@ export const createEngines: CreateEngines = async (config, needs) => {
       setPhase: (phase) => pools.setPhase(phase),
       ...(calls ? { observe: async () => ({ memory: await pools.memoryInfo(), calls: calls.take() }) } : {}),
       failed: pools.failed,
-      close: () => pools.close(),
+      close: async () => {
+        await servers?.close();
+        await pools.close();
+      },
     };
   } catch (error) {
     // What went wrong first is what the caller must see, whatever closing says.

@@ -104,6 +104,7 @@ export async function trainStep(
   if (engines.critic) await phase('update_critic', () => updateCritic(context, learnt, metrics));
   if (config.trainer.critic_warmup <= step) {
     await phase('update_actor', () => updateActor(context, learnt, metrics));
+    if (engines.syncRollout) await phase('update_weights', async () => engines.syncRollout?.(step));
   }
   engines.setPhase(null);
 

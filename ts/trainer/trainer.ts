@@ -129,8 +129,10 @@ export class Trainer {
         totalSteps,
         device,
         launcher: options.launcher,
+        say: session.say,
       });
       await session.load({ actor: engines.actor, critic: engines.critic });
+      await engines.syncRollout?.(session.firstStep);
       loggers = session.begin(directory, totalSteps, config.trainer.val_only);
       await session.showPage();
       session.records?.plan(() =>

@@ -89,7 +89,7 @@ describe('a launch script', () => {
           fsdp_config: { param_offload: true, dtype: 'bfloat16' },
           kl_loss_type: 'low_var_kl',
         },
-        rollout: { n: 5, val_kwargs: { n: 4 } },
+        rollout: { name: 'vllm', n: 5, val_kwargs: { n: 4 } },
       },
       trainer: {
         logger: ['console', 'file'],
@@ -139,7 +139,6 @@ python3 -m verl.trainer.main_ppo "\${EMPTY[@]}" "\${ALL[@]}" "\${OTHER[@]}" trai
     );
     expect(why(notMapped, 'actor_rollout_ref.rollout.mystery_switch')).toMatch(/not known here.*3/);
     expect(why(notMapped, 'custom_reward_function.path')).toMatch(/Python module/);
-    expect(why(withoutEffect, 'actor_rollout_ref.rollout.name')).toMatch(/inference engine/);
     expect(why(withoutEffect, 'actor_rollout_ref.actor.shuffle')).toMatch(/happens here anyway/);
     expect(why(withoutEffect, 'data.seed')).toMatch(/taken away/);
     expect(why(changed, 'actor_rollout_ref.model.path')).toMatch(/hub/);

@@ -20,6 +20,7 @@ import { checkAgent } from './agent_checks';
 import { reportAll } from './collect';
 import { checkLauncher } from './launcher_checks';
 import { checkReward } from './reward_checks';
+import { checkRolloutServers } from './rollout_checks';
 
 /** What both programs have in common. */
 function runChecks({ trainer }: ResolvedConfig | ResolvedSftConfig): (() => void)[] {
@@ -92,6 +93,7 @@ export function checkConsistency(config: ResolvedConfig): void {
     () => checkReward(config),
     () => checkAgent(config),
     () => checkSampling(roles.rollout),
+    () => checkRolloutServers(config),
     () => checkResuming(trainer),
     () => {
       if (trainer.val_only && data.val_files === null)

@@ -14,6 +14,7 @@ import {
 } from './field';
 import { DYNAMIC, ROLLOUT_ENGINE } from './reasons';
 import { MTP, PROFILER } from './role_parts';
+import { ROLLOUT_NAMES, rolloutServerSection } from './rollout_server_section';
 
 const sampling = {
   do_sample: field(bool, true, 'false: greedy.'),
@@ -29,8 +30,17 @@ const sampling = {
 
 export const rolloutSection = {
   ...sampling,
-  name: ignored(ROLLOUT_ENGINE),
-  mode: ignored(ROLLOUT_ENGINE),
+  name: field(
+    choice(...ROLLOUT_NAMES),
+    'native',
+    'Where responses come from, with mode server or managed; with another mode it is always our own engine.',
+  ),
+  mode: field(
+    choice('sync', 'async', 'server', 'managed'),
+    'async',
+    'server: inference servers that run already; managed: servers that the run starts and stops; verl’s own modes: the training workers.',
+  ),
+  server: rolloutServerSection,
   prompt_length: ignored('data.max_prompt_length is the limit'),
   response_length: ignored('data.max_response_length is the limit'),
   calculate_log_probs: ignored('log-probs of sampled tokens are always recorded'),

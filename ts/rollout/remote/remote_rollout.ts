@@ -234,7 +234,8 @@ export class RemoteRollout implements RolloutEngine {
   private async generate({ handle, sampling, priority }: Job, member: Member, start: number): Promise<void> {
     const { protocol } = this.options;
     // A server was lost between its last token and the word that it was the last.
-    if (start > 0 && sampling.stopTokenIds.includes(handle.tokens[start - 1] as number)) return handle.finish('stop');
+    if (start > 0 && sampling.stopTokenIds.includes(handle.tokens[start - 1] as number))
+      return handle.finish('stop');
     if (start >= sampling.maxNewTokens) return handle.finish('length');
     const { promptIds, grammar, cacheSalt } = handle.request;
     const { client } = member.server;

@@ -1,0 +1,83 @@
+import { configNotes, loadConfig } from '../../../ts/config/config';
+import { configError, writeConfig } from './write_config';
+
+const ROLLOUT = 'actor_rollout_ref.rollout';
+const load = (...overrides: string[]) =>
+  loadConfig(
+    writeConfig(),
+    overrides.map((text) => `${ROLLOUT}.${text}`),
+  );
+const notes = (...overrides: string[]): string[] =>
+  configNotes(load(...overrides)).map(({ path, reason }) => `${path}: ${reason}`);
+
+test('the names of verl run our own engine, which is said; servers are asked with a mode of ours', () => {
+  expect(notes()).toEqual([]);
+  expect(notes('name=vllm', 'mode=async')).toEqual([
+    expect.stringMatching(/rollout\.name: responses come from the training workers/),
+  ]);
+  expect(notes('name=vllm', 'mode=managed')).toEqual([]);
+  expect(notes('name=sglang', 'mode=server', 'server.addresses=[http://a:1]', 'top_p=0.9')).toEqual([
+    expect.stringMatching(/rollout\.top_p: log-probs of sglang are those after/),
+  ]);
+  const { server } = load('name=vllm', 'mode=server', 'server.addresses=[http://a:1,https://b]')
+    .actor_rollout_ref.rollout;
+  expect(server).toMatchObject({
+    addresses: ['http://a:1', 'https://b'],
+    max_concurrency: 256,
+    recovery_timeout: 600,
+  });
+});
+
+const REFUSED: [string, string[], string, RegExp][] = [
+  [
+    'a server without a name',
+    ['mode=server', 'server.addresses=[http://a]'],
+    'name',
+    /one of vllm, sglang, tgi/,
+  ],
+  ['a name without servers', ['name=hf', 'mode=managed'], 'name', /got hf/],
+  ['no addresses', ['name=vllm', 'mode=server'], 'server.addresses', /expected URLs/],
+  [
+    'no URL',
+    ['name=vllm', 'mode=server', 'server.addresses=[host:80]'],
+    'server.addresses',
+    /http:\/\/host:8000, got "host:80"/,
+  ],
+  [
+    'addresses that nobody asks',
+    ['name=vllm', 'server.addresses=[http://a]'],
+    'server.addresses',
+    /set it to server/,
+  ],
+  [
+    'addresses of managed servers',
+    ['name=vllm', 'mode=managed', 'server.addresses=[http://a]'],
+    'server.addresses',
+    /mode server only/,
+  ],
+  [
+    'arguments of foreign servers',
+    ['name=vllm', 'mode=server', 'server.addresses=[http://a]', 'server.args=[-x]'],
+    'server.args',
+    /managed only/,
+  ],
+  [
+    'weights that TGI cannot take',
+    ['name=tgi', 'mode=server', 'server.addresses=[http://a]'],
+    'mode',
+    /TGI takes no weights/,
+  ],
+  [
+    'a key that is not set',
+    ['name=vllm', 'mode=managed', 'server.api_key_env=TROUPE_NO_SUCH_KEY'],
+    'server.api_key_env',
+    /is not set/,
+  ],
+  ['an engine that nobody knows', ['name=vlm'], 'name', /native, vllm, sglang/],
+];
+
+test.each(REFUSED)('%s', (_, overrides, key, message) => {
+  const error = configError(() => load(...overrides));
+  expect(error.path).toBe(`${ROLLOUT}.${key}`);
+  expect(error.message).toMatch(message);
+});

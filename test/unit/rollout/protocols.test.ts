@@ -1,0 +1,269 @@
+import { readFileSync } from 'node:fs';
+import { resolve } from 'node:path';
+import { checkRequest } from '../../../ts/rollout/check_request';
+import { ServerClient, ServerLost, ServerRefused } from '../../../ts/rollout/remote/server_client';
+import type { ServerPart, ServerProtocol } from '../../../ts/rollout/remote/server_protocol';
+import { SglangProtocol } from '../../../ts/rollout/remote/sglang';
+import { TgiProtocol } from '../../../ts/rollout/remote/tgi';
+import { VllmProtocol } from '../../../ts/rollout/remote/vllm';
+import type { RolloutRequest, SamplingParams } from '../../../ts/rollout/request';
+import { FakeInferenceServer, type Respond, sendEvents } from '../../helpers/inference_server';
+
+// Against exchanges with real servers, or of their shapes: see the sources in the file.
+
+const EXCHANGES = JSON.parse(
+  readFileSync(resolve(__dirname, '../../fixtures/rollout/exchanges.json'), 'utf8'),
+);
+const model = { vocabSize: 300, maxTokens: 64, eosTokenIds: [2] };
+
+const opened: { kill(): Promise<void> }[] = [];
+afterEach(async () => {
+  for (const one of opened.splice(0)) await one.kill();
+});
+async function start(respond: Respond): Promise<[FakeInferenceServer, ServerClient]> {
+  const server = await FakeInferenceServer.start(respond);
+  const client = new ServerClient(server.url, 'key');
+  opened.push(server, { kill: async () => client.close() });
+  return [server, client];
+}
+
+async function generate(
+  protocol: ServerProtocol,
+  client: ServerClient,
+  sampling: Partial<SamplingParams>,
+  request: Partial<RolloutRequest> = {},
+): Promise<ServerPart[]> {
+  const promptIds = Array.from(request.promptIds ?? [3, 4, 12, 5]);
+  const complete = checkRequest({ promptIds, sampling: { maxNewTokens: 4, ...sampling } }, model);
+  const parts: ServerPart[] = [];
+  const asked = {
+    id: 'b',
+    promptIds,
+    sampling: complete,
+    grammar: request.grammar ?? null,
+    cacheSalt: null,
+    priority: 0,
+  };
+  for await (const part of protocol.generate(client, asked, new AbortController().signal)) parts.push(part);
+  return parts;
+}
+
+describe('vLLM', () => {
+  const { events, models } = EXCHANGES.vllm;
+
+  test('token ids in and out, with log-probs and versions', async () => {
+    const [server, client] = await start((_, response) => {
+      sendEvents(response, events);
+      response.end('data: [DONE]\n\n');
+    });
+    const parts = await generate(
+      new VllmProtocol(),
+      client,
+      { seed: 2n ** 63n + 7n, topK: 5, stopTokenIds: [2, 9] },
+      {
+        grammar: { kind: 'json-schema', schema: '{}' },
+      },
+    );
+    expect(parts.flatMap(({ tokens }) => tokens)).toEqual([12, 14, 2, 4]);
+    expect(parts.flatMap(({ logProbs }) => logProbs)).toEqual([
+      -2.1815428733825684, -2.502079486846924, -2.112013816833496, -1.925735354423523,
+    ]);
+    expect(parts.at(-1)).toMatchObject({ finish: 'length', versions: [{ version: 3, start: 0, end: 4 }] });
+    expect(server.calls).toEqual([
+      {
+        method: 'POST',
+        path: '/inference/v1/generate',
+        body: expect.objectContaining({
+          request_id: 'b',
+          token_ids: [3, 4, 12, 5],
+          stream: true,
+          output_mode: 'tokens',
+        }),
+      },
+    ]);
+    expect(server.calls[0]?.body.sampling_params).toMatchObject({
+      max_tokens: 4,
+      temperature: 1,
+      top_k: 5,
+      logprobs: 0,
+      ignore_eos: true,
+      stop_token_ids: [2, 9],
+      seed: 7,
+      structured_outputs: { json: '{}' },
+    });
+  });
+
+  test('weights are reloaded from a directory while requests stand still', async () => {
+    const [server, client] = await start(() => ({}));
+    await new VllmProtocol().load(client, '/weights/version_5', 5);
+    expect(server.calls.map(({ path, body }) => [path, body])).toEqual([
+      ['/pause?mode=keep', null],
+      ['/collective_rpc', { method: 'reload_weights', kwargs: { weights_path: '/weights/version_5' } }],
+      ['/update_weight_version', { new_version: '5' }],
+      ['/reset_prefix_cache', null],
+      ['/resume', null],
+    ]);
+  });
+
+  test('a reload that fails is an error, and requests go on', async () => {
+    const [server, client] = await start(({ path }, response) => {
+      if (path !== '/collective_rpc') return {};
+      response.statusCode = 400;
+      return { error: { message: 'no such file' } };
+    });
+    await expect(new VllmProtocol().load(client, '/nowhere', 1)).rejects.toThrow(/no such file/);
+    expect(server.paths()).toEqual(['/pause?mode=keep', '/collective_rpc', '/resume']);
+  });
+
+  test('what it can hold, and what it cannot do', async () => {
+    const [, client] = await start(() => models);
+    expect(await new VllmProtocol().info(client)).toEqual({ maxTokens: 64 });
+    const refusal = (sampling: Partial<SamplingParams>): string | null =>
+      new VllmProtocol().refusal(
+        checkRequest({ promptIds: [1], sampling: { maxNewTokens: 1, ...sampling } }, model),
+      );
+    expect(refusal({})).toBeNull();
+    expect(refusal({ badWords: [[1]] })).toMatch(/bad words/);
+    expect(refusal({ promptLogProbs: true })).toMatch(/temperature/);
+  });
+
+  test('tokens without log-probs are refused', async () => {
+    const [, client] = await start((_, response) => {
+      sendEvents(response, [{ choices: [{ token_ids: [1, 2], finish_reason: 'length', logprobs: null }] }]);
+      response.end();
+    });
+    await expect(generate(new VllmProtocol(), client, {})).rejects.toThrow('2 tokens with 0 log-probs');
+  });
+});
+
+describe('SGLang', () => {
+  const { answer, update, info } = EXCHANGES.sglang;
+
+  test('token ids in and out, with log-probs and versions', async () => {
+    const [server, client] = await start(() => answer);
+    const [part] = await generate(new SglangProtocol(), client, { seed: 9n, topLogProbs: 2 });
+    expect(part).toEqual({
+      tokens: [12, 14, 2],
+      logProbs: [-2.25, -2.5, -2.125],
+      topLogProbs: [
+        [
+          { token: 12, logProb: -2.25 },
+          { token: 3, logProb: -2.5 },
+        ],
+        [
+          { token: 3, logProb: -1.5 },
+          { token: 14, logProb: -2.5 },
+        ],
+        [
+          { token: 2, logProb: -2.125 },
+          { token: 1, logProb: -3.5 },
+        ],
+      ],
+      finish: 'stop',
+      cachedTokens: 2,
+      versions: [{ version: 3, start: 0, end: 3 }],
+    });
+    expect(server.calls[0]).toMatchObject({
+      path: '/generate',
+      body: {
+        rid: 'b',
+        input_ids: [3, 4, 12, 5],
+        return_logprob: true,
+        top_logprobs_num: 2,
+        stream: false,
+        sampling_params: {
+          max_new_tokens: 4,
+          top_k: -1,
+          ignore_eos: true,
+          stop_token_ids: [2],
+          sampling_seed: 9,
+        },
+      },
+    });
+  });
+
+  test('weights come from a directory', async () => {
+    const [server, client] = await start(({ path }) => (path === '/update_weights_from_disk' ? update : {}));
+    await new SglangProtocol().load(client, '/weights/version_5', 5);
+    expect(server.calls.map(({ path, body }) => [path, body])).toEqual([
+      ['/pause_generation', { mode: 'retract' }],
+      [
+        '/update_weights_from_disk',
+        { model_path: '/weights/version_5', flush_cache: true, weight_version: '5' },
+      ],
+      ['/continue_generation', {}],
+    ]);
+    const [, failing] = await start(({ path }) =>
+      path === '/update_weights_from_disk' ? { success: false, message: 'shapes differ' } : {},
+    );
+    await expect(new SglangProtocol().load(failing, '/x', 1)).rejects.toThrow('shapes differ');
+  });
+
+  test('what it can hold', async () => {
+    const [, client] = await start(() => info);
+    expect(await new SglangProtocol().info(client)).toEqual({ maxTokens: 64 });
+  });
+});
+
+describe('TGI', () => {
+  const { events, info } = EXCHANGES.tgi;
+  const tokenizer = {
+    encode: (text: string, special?: boolean) =>
+      Int32Array.from([...(special ? [1] : []), ...Buffer.from(text)]),
+    decode: (ids: ArrayLike<number>) =>
+      Array.from(ids, (id) => (id === 1 ? '<s>' : String.fromCharCode(id))).join(''),
+  };
+  const tgi = new TgiProtocol(tokenizer, [256]);
+  const eos = { stopTokenIds: [256] };
+
+  test('the text that it will tokenise to the ids, and the ids that it made', async () => {
+    const [server, client] = await start((_, response) => {
+      sendEvents(response, events);
+      response.end();
+    });
+    const parts = await generate(tgi, client, { ...eos, temperature: 0.5 }, { promptIds: [1, 104, 105] });
+    expect(parts.flatMap(({ tokens }) => tokens)).toEqual([97, 98, 256]);
+    expect(parts.flatMap(({ logProbs }) => logProbs)).toEqual([-1.5, -0.25, -0.5]);
+    expect(parts.at(-1)?.finish).toBe('stop');
+    expect(server.calls[0]).toMatchObject({
+      path: '/generate_stream',
+      body: {
+        inputs: 'hi',
+        parameters: { max_new_tokens: 4, do_sample: true, temperature: 0.5, details: true },
+      },
+    });
+    expect(await tgi.info((await start(() => info))[1])).toEqual({ maxTokens: 64 });
+  });
+
+  test('ids that no text gives are refused', async () => {
+    const [, client] = await start(() => ({}));
+    await expect(generate(tgi, client, eos, { promptIds: [104, 1] })).rejects.toThrow(
+      /no text gives these prompt ids/,
+    );
+  });
+
+  test('what it cannot do', () => {
+    const refusal = (sampling: Partial<SamplingParams>): string | null =>
+      tgi.refusal(checkRequest({ promptIds: [1], sampling: { maxNewTokens: 1, ...sampling } }, model), null);
+    expect(refusal(eos)).toBeNull();
+    expect(refusal({ stopTokenIds: [] })).toMatch(/end tokens/);
+    expect(refusal({ ...eos, minP: 0.1 })).toMatch(/min-p/);
+  });
+});
+
+test('what passes and what does not', async () => {
+  const statuses = [500, 429, 400, 404];
+  const [, client] = await start((_, response) => {
+    response.statusCode = statuses.shift() as number;
+    return { message: 'x' };
+  });
+  const ask = (): Promise<unknown> => client.json('POST', '/a', {});
+  await expect(ask()).rejects.toBeInstanceOf(ServerLost);
+  await expect(ask()).rejects.toBeInstanceOf(ServerLost);
+  await expect(ask()).rejects.toBeInstanceOf(ServerRefused);
+  await expect(ask()).rejects.toThrow(/answered 404/);
+  await expect(new ServerClient('http://127.0.0.1:1').json('GET', '/', null)).rejects.toBeInstanceOf(
+    ServerLost,
+  );
+  expect(() => new ServerClient('ftp://x')).toThrow(/expected a URL/);
+});

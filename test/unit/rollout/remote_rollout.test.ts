@@ -1,0 +1,234 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { GivenServer } from '../../../ts/rollout/remote/inference_server';
+import { RemoteRollout, type RemoteRolloutOptions } from '../../../ts/rollout/remote/remote_rollout';
+import { VllmProtocol } from '../../../ts/rollout/remote/vllm';
+import type { RolloutRequest } from '../../../ts/rollout/request';
+import { FakeInferenceServer, type Respond, sendEvents } from '../../helpers/inference_server';
+
+// Servers in vLLM's protocol whose next token is the last one plus one: a response can be told from any of its beginnings.
+
+interface Behaviour {
+  /** Milliseconds per token. */
+  pace?: number;
+  /** Breaks off after so many tokens of a response. */
+  dieAfter?: number;
+}
+
+function counting(behaviour: Behaviour = {}): Respond {
+  let version: string | null = null;
+  return async ({ path, body }, response) => {
+    if (path === '/v1/models') return { data: [{ max_model_len: 100 }] };
+    if (path === '/update_weight_version') version = body.new_version;
+    if (path !== '/inference/v1/generate') return {};
+    const { token_ids: prompt, sampling_params: params } = body;
+    const last = prompt.at(-1) as number;
+    for (let i = 1; i <= params.max_tokens; i++) {
+      if (behaviour.pace) await sleep(behaviour.pace);
+      if (response.destroyed) return undefined;
+      if (behaviour.dieAfter !== undefined && i > behaviour.dieAfter) {
+        response.destroy();
+        return undefined;
+      }
+      const token = last + i;
+      const end = i === params.max_tokens;
+      const logprobs = { content: [{ token_id: token, logprob: -token / 64, top_logprobs: [] }] };
+      const versions = end && version !== null ? [{ version, start: 0, end: i }] : null;
+      sendEvents(response, [
+        {
+          choices: [
+            { token_ids: [token], finish_reason: end ? 'length' : null, logprobs, weight_versions: versions },
+          ],
+        },
+      ]);
+    }
+    response.end('data: [DONE]\n\n');
+    return undefined;
+  };
+}
+
+const opened: (() => Promise<unknown>)[] = [];
+const said: string[] = [];
+afterEach(async () => {
+  for (const close of opened.splice(0).reverse()) await close();
+  said.length = 0;
+});
+
+async function connect(
+  servers: readonly FakeInferenceServer[],
+  o: Partial<RemoteRolloutOptions> = {},
+): Promise<RemoteRollout> {
+  const protocol = new VllmProtocol();
+  const rollout = await RemoteRollout.connect({
+    protocol,
+    servers: servers.map(({ url }) => new GivenServer(protocol, url, null)),
+    vocabSize: 1000,
+    eosTokenIds: [999],
+    maxTokens: 500,
+    maxConcurrency: 4,
+    recoveryMs: 20_000,
+    say: (line) => said.push(line),
+    ...o,
+  });
+  opened.push(() => rollout.close());
+  return rollout;
+}
+async function fake(behaviour: Behaviour = {}, port = 0): Promise<FakeInferenceServer> {
+  const server = await FakeInferenceServer.start(counting(behaviour), port);
+  opened.push(() => server.kill().catch(() => undefined));
+  return server;
+}
+
+const request = (first: number, maxNewTokens = 5, more: Partial<RolloutRequest> = {}): RolloutRequest => ({
+  promptIds: [first],
+  sampling: { maxNewTokens, seed: 7n },
+  ...more,
+});
+const upwards = (first: number, count: number): number[] =>
+  Array.from({ length: count }, (_, i) => first + 1 + i);
+const generations = (server: FakeInferenceServer) =>
+  server.calls.filter(({ path }) => path === '/inference/v1/generate');
+
+test('responses are streamed, and whole at the end', async () => {
+  const rollout = await connect([await fake()]);
+  const handle = rollout.submit(request(10));
+  const streamed: number[] = [];
+  for await (const span of handle) streamed.push(...span.tokens);
+  expect(streamed).toEqual(upwards(10, 5));
+  const result = await handle.result;
+  expect([...result.tokens]).toEqual(upwards(10, 5));
+  expect([...result.logProbs]).toEqual(upwards(10, 5).map((token) => -token / 64));
+  expect([result.finishReason, result.versions]).toEqual(['length', [{ version: 0, start: 0, end: 5 }]]);
+  expect(rollout.maxTokens).toBe(100);
+  expect(() => rollout.submit(request(1, 200))).toThrow(/more than the 100/);
+  expect(() => rollout.submit({ promptIds: [1], sampling: { maxNewTokens: 1, badWords: [[3]] } })).toThrow(
+    /vllm cannot serve/,
+  );
+});
+
+test('samples of a prompt go to one server, prompts to all, and no server gets more than it may', async () => {
+  const servers = [await fake({ pace: 2 }), await fake({ pace: 2 }), await fake({ pace: 2 })];
+  const rollout = await connect(servers, { maxConcurrency: 64 });
+  // As many requests as one server may have more than another.
+  const prompts = Array.from({ length: 5 }, (_, i) => 10 * i);
+  await Promise.all(prompts.flatMap((first) => [0, 1, 2].map(() => rollout.submit(request(first)).result)));
+  const of = servers.map((server) => new Set(generations(server).map(({ body }) => body.token_ids[0])));
+  expect(of.filter(({ size }) => size > 0).length).toBeGreaterThan(1);
+  expect(of.reduce((sum, { size }) => sum + size, 0)).toBe(5);
+
+  const narrow = await connect([servers[0] as FakeInferenceServer], { maxConcurrency: 2 });
+  const handles = prompts.map((first) => narrow.submit(request(first)));
+  await sleep(5);
+  expect((await narrow.stats()).running).toBe(2);
+  await Promise.all(handles.map(({ result }) => result));
+});
+
+test('one server does not get everything for the sake of its cache', async () => {
+  const servers = [await fake({ pace: 3 }), await fake({ pace: 3 })];
+  const rollout = await connect(servers, { maxConcurrency: 100 });
+  await Promise.all(Array.from({ length: 60 }, () => rollout.submit(request(7)).result));
+  expect(servers.every((server) => generations(server).length > 15)).toBe(true);
+});
+
+test('a server dies in the middle of responses: others go on where it stopped', async () => {
+  const [first, second] = [await fake({ pace: 5 }), await fake({ pace: 5 })];
+  const rollout = await connect([first, second]);
+  const handles = Array.from({ length: 8 }, (_, i) => rollout.submit(request(20 * i, 12)));
+  await sleep(40);
+  await first.kill();
+  const results = await Promise.all(handles.map(({ result }) => result));
+  expect(results.map(({ tokens }) => [...tokens])).toEqual(results.map((_, i) => upwards(20 * i, 12)));
+  expect(results.map(({ logProbs }) => [...logProbs])).toEqual(
+    results.map((_, i) => upwards(20 * i, 12).map((t) => -t / 64)),
+  );
+  // Not from the beginning.
+  expect(generations(second).some(({ body }) => body.token_ids.length > 1)).toBe(true);
+  expect(said.join('\n')).toMatch(/vllm server 1 was lost/);
+});
+
+test('a server that comes back gets the weights of now before any request', async () => {
+  const server = await fake({ pace: 2 });
+  const port = Number(new URL(server.url).port);
+  const rollout = await connect([server]);
+  await rollout.updateWeights({ kind: 'directory', path: '/w/1' }, 1);
+  const handle = rollout.submit(request(10, 30));
+  await sleep(20);
+  await server.kill();
+  await sleep(50);
+  const again = await fake({}, port);
+  const { tokens, versions } = await handle.result;
+  expect([...tokens]).toEqual(upwards(10, 30));
+  expect(versions).toEqual([{ version: 1, start: 0, end: 30 }]);
+  const paths = again.paths();
+  expect(paths.indexOf('/collective_rpc')).toBeGreaterThanOrEqual(0);
+  expect(paths.indexOf('/collective_rpc')).toBeLessThan(paths.indexOf('/inference/v1/generate'));
+  expect(said.at(-1)).toMatch(/vllm server 1 is back after/);
+});
+
+test('when no server is left, requests fail with the reasons', async () => {
+  const server = await fake({ pace: 5 });
+  const rollout = await connect([server], { recoveryMs: 300 });
+  const running = rollout.submit(request(10, 50));
+  await sleep(20);
+  await server.kill();
+  await expect(running.result).rejects.toThrow(/no vllm server is left \(server 1: .*/);
+  await expect(rollout.stats()).rejects.toMatchObject({ code: 'COMM' });
+});
+
+test('a request that servers die of is given up', async () => {
+  const rollout = await connect([await fake({ dieAfter: 0 })]);
+  await expect(rollout.submit(request(1)).result).rejects.toThrow(/given up after 5 servers failed/);
+}, 30_000);
+
+test('new weights reach every server, and tokens say which made them', async () => {
+  const servers = [await fake(), await fake()];
+  const rollout = await connect(servers);
+  await rollout.updateWeights({ kind: 'directory', path: '/w/version_4' }, 4);
+  for (const server of servers)
+    expect(server.calls.find(({ path }) => path === '/collective_rpc')?.body.kwargs).toEqual({
+      weights_path: '/w/version_4',
+    });
+  expect(rollout.version).toBe(4);
+  const { versions } = await rollout.submit(request(1)).result;
+  expect(versions).toEqual([{ version: 4, start: 0, end: 5 }]);
+  await expect(rollout.updateWeights({ kind: 'in-place' }, 5)).rejects.toThrow(/from a directory/);
+});
+
+test('aborts, deadlines and pauses', async () => {
+  const server = await fake({ pace: 10 });
+  const rollout = await connect([server], { maxConcurrency: 1 });
+  const [running, waiting] = [rollout.submit(request(1, 80)), rollout.submit(request(2, 80))];
+  await sleep(60);
+  waiting.abort();
+  running.abort();
+  expect((await waiting.result).finishReason).toBe('abort');
+  const result = await running.result;
+  expect(result.finishReason).toBe('abort');
+  expect(result.tokens.length).toBeGreaterThan(0);
+  expect([...result.tokens]).toEqual(upwards(1, result.tokens.length));
+  expect((await rollout.submit(request(1, 80, { deadlineMs: 50 })).result).finishReason).toBe('abort');
+  await rollout.pause('wait');
+  const held = rollout.submit(request(5, 1));
+  await sleep(30);
+  expect((await rollout.stats()).waiting).toBe(1);
+  await rollout.resume();
+  expect([...(await held.result).tokens]).toEqual([6]);
+  await rollout.pause('keep');
+  await rollout.resume();
+  expect(server.paths().slice(-2)).toEqual(['/pause?mode=keep', '/resume']);
+});
+
+test('higher priorities go first', async () => {
+  const server = await fake({ pace: 3 });
+  const rollout = await connect([server], { maxConcurrency: 1 });
+  const handles = [0, 0, 5].map((priority, i) => rollout.submit(request(100 * i, 2, { priority })));
+  await Promise.all(handles.map(({ result }) => result));
+  expect(generations(server).map(({ body }) => body.token_ids[0])).toEqual([200, 0, 100]);
+});
+
+test('a server that does not answer is an error at the start', async () => {
+  const server = await fake();
+  await server.kill();
+  await expect(connect([server], { recoveryMs: 300 })).rejects.toThrow(
+    /vllm server 1 did not come up within 0.3 s/,
+  );
+});

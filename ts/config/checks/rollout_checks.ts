@@ -1,0 +1,65 @@
+// Where responses come from: what no single key of rollout can tell.
+import { ConfigError } from '../../errors';
+import type { ConfigNote } from '../reading/resolve';
+import type { ResolvedConfig } from '../schema/ppo_schema';
+import { SERVER_NAMES } from '../schema/rollout_server_section';
+
+const ROLLOUT = 'actor_rollout_ref.rollout';
+
+/** Whether responses come from inference servers. */
+export function usesServers({ actor_rollout_ref: { rollout } }: ResolvedConfig): boolean {
+  return rollout.mode === 'server' || rollout.mode === 'managed';
+}
+
+/** @throws ConfigError naming the key */
+export function checkRolloutServers(config: ResolvedConfig): void {
+  const { name, mode, server } = config.actor_rollout_ref.rollout;
+  const refuse = (key: string, message: string): never => {
+    throw new ConfigError(`${ROLLOUT}.${key}: ${message}`, `${ROLLOUT}.${key}`);
+  };
+  if (!usesServers(config)) {
+    if (server.addresses !== null)
+      refuse('server.addresses', `are given, but mode is ${mode}: set it to server`);
+    return;
+  }
+  if (!SERVER_NAMES.includes(name))
+    refuse('name', `expected one of ${SERVER_NAMES.join(', ')} because mode is ${mode}, got ${name}`);
+  if (mode === 'server') {
+    if (!server.addresses?.length)
+      refuse('server.addresses', 'expected URLs of servers because mode is server');
+    if (name === 'tgi')
+      refuse(
+        'mode',
+        'TGI takes no weights while it runs: use managed, which starts it again after each step',
+      );
+    for (const address of server.addresses ?? []) {
+      const url = URL.canParse(address) ? new URL(address) : null;
+      if (url === null || !/^https?:$/.test(url.protocol))
+        refuse('server.addresses', `expected URLs such as http://host:8000, got "${address}"`);
+    }
+    for (const key of ['command', 'args'] as const)
+      if (server[key] !== null) refuse(`server.${key}`, 'is of use with mode managed only');
+  } else if (server.addresses !== null) refuse('server.addresses', 'are of use with mode server only');
+  const key = server.api_key_env;
+  if (key !== null && !process.env[key])
+    refuse('server.api_key_env', `the environment variable ${key} is not set`);
+}
+
+/** What a name of verl means here, and what servers do otherwise. */
+export function rolloutNotes(config: ResolvedConfig): ConfigNote[] {
+  const { name, mode, top_k, top_p } = config.actor_rollout_ref.rollout;
+  if (!usesServers(config)) {
+    if (name === 'native') return [];
+    const reason =
+      `responses come from the training workers, not from a separate inference engine, with mode ${mode}; ` +
+      'mode server or managed asks servers of vllm, sglang or tgi';
+    return [{ path: `${ROLLOUT}.name`, reason }];
+  }
+  if (top_k === -1 && top_p === 1) return [];
+  return [
+    {
+      path: `${ROLLOUT}.${top_k === -1 ? 'top_p' : 'top_k'}`,
+      reason: `log-probs of ${name} are those after top-k and top-p, so rollout_probs_diff counts what they leave out`,
+    },
+  ];
+}
