@@ -148,7 +148,10 @@ export const createEngines: CreateEngines = async (config, needs) => {
       ? await ServerRollout.start(
           config,
           actor,
-          ofActor.dtype ?? (needs.device === 'cuda' ? 'bfloat16' : 'float32'),
+          {
+            dtype: ofActor.dtype ?? (needs.device === 'cuda' ? 'bfloat16' : 'float32'),
+            device: needs.device,
+          },
           needs.say ?? (() => undefined),
         )
       : null;

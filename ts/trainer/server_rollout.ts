@@ -1,8 +1,9 @@
 // Responses from inference servers: making them ready, and giving them the weights of each step.
-import { rmSync } from 'node:fs';
+import { existsSync, readdirSync, rmdirSync, rmSync } from 'node:fs';
 import path from 'node:path';
 import type { Actor } from '../actor/actor';
 import { makeDirectories } from '../base/make_directories';
+import { untieHead } from '../checkpoint/untie_head';
 import type { ResolvedConfig } from '../config/config';
 import { Tokenizer } from '../data/tokenizer';
 import type { RolloutEngine } from '../rollout/engine';
@@ -13,21 +14,26 @@ import { SglangProtocol } from '../rollout/remote/sglang';
 import { TgiProtocol } from '../rollout/remote/tgi';
 import { VllmProtocol } from '../rollout/remote/vllm';
 
-/** Weights go through a directory that both sides see: one per version, of which the newest stays while a server may ask for it again. */
+/** Weights go through a directory that both sides see; those of now stay there, because a server that comes back asks for them again. */
 export class ServerRollout {
-  private previous: string | null = null;
-
   /** Resolves once all servers answer. @throws TroupeError COMM */
   static async start(
     config: ResolvedConfig,
     actor: Actor,
-    dtype: 'float32' | 'bfloat16',
+    { dtype, device }: { dtype: 'float32' | 'bfloat16'; device: 'cpu' | 'cuda' },
     say: (line: string) => void,
   ): Promise<ServerRollout> {
     const { rollout } = config.actor_rollout_ref;
     const { server } = rollout;
     const protocol = protocolOf(config, actor);
-    const servers = serversOf(config, dtype, protocol);
+    const weights = new RolloutWeights(
+      actor,
+      path.resolve(server.weights_dir ?? path.join(config.trainer.default_local_dir, 'rollout_weights')),
+      // vLLM's CPU build does not take new weights of a head that is the embedding.
+      rollout.mode === 'managed' && rollout.name === 'vllm' && device === 'cpu',
+    );
+    const model = weights.untied ? await weights.write(0) : path.resolve(config.actor_rollout_ref.model.path);
+    const servers = serversOf(config, { dtype, model }, protocol);
     const engine = await RemoteRollout.connect({
       protocol,
       servers,
@@ -39,32 +45,63 @@ export class ServerRollout {
       say,
     });
     say(`responses come from ${servers.length} ${rollout.name} server${servers.length === 1 ? '' : 's'}`);
-    const directory = server.weights_dir ?? path.join(config.trainer.default_local_dir, 'rollout_weights');
-    return new ServerRollout(engine, actor, path.resolve(directory));
+    return new ServerRollout(engine, weights);
   }
 
   private constructor(
     readonly engine: RolloutEngine,
-    private readonly actor: Actor,
-    private readonly directory: string,
+    private readonly weights: RolloutWeights,
   ) {}
 
   /** Writes the weights of now and has the servers take them. */
   async sync(version: number): Promise<void> {
-    makeDirectories(this.directory);
-    const target = path.join(this.directory, `version_${version}`);
-    // Of a run that was stopped here.
-    rmSync(target, { recursive: true, force: true });
-    await this.actor.saveModel(target);
-    await this.engine.updateWeights({ kind: 'directory', path: target }, version);
-    if (this.previous !== null && this.previous !== target)
-      rmSync(this.previous, { recursive: true, force: true });
-    this.previous = target;
+    const directory = await this.weights.write(version);
+    await this.engine.updateWeights({ kind: 'directory', path: directory }, version);
+    this.weights.keepOnly(directory);
   }
 
   async close(): Promise<void> {
     await this.engine.close();
-    rmSync(this.directory, { recursive: true, force: true });
+    this.weights.remove();
+  }
+}
+
+/** Weights on their way, each version in a directory of its own. */
+class RolloutWeights {
+  private readonly written = new Set<string>();
+  readonly untied: boolean;
+
+  constructor(
+    private readonly actor: Actor,
+    private readonly directory: string,
+    untieHeads: boolean,
+  ) {
+    this.untied = untieHeads && actor.engine.model.config.tiedEmbeddings;
+  }
+
+  async write(version: number): Promise<string> {
+    const target = path.join(this.directory, `version_${version}`);
+    makeDirectories(this.directory);
+    // Of a run that was stopped here, or what servers of our own have started with.
+    rmSync(target, { recursive: true, force: true });
+    await this.actor.saveModel(target);
+    if (this.untied) untieHead(target);
+    this.written.add(target);
+    return target;
+  }
+
+  keepOnly(kept: string): void {
+    for (const directory of this.written) {
+      if (directory === kept) continue;
+      rmSync(directory, { recursive: true, force: true });
+      this.written.delete(directory);
+    }
+  }
+
+  remove(): void {
+    this.keepOnly('');
+    // Others may use the directory, too.
+    if (existsSync(this.directory) && readdirSync(this.directory).length === 0) rmdirSync(this.directory);
   }
 }
 
@@ -77,10 +114,10 @@ function protocolOf(config: ResolvedConfig, actor: Actor): ServerProtocol {
 
 function serversOf(
   config: ResolvedConfig,
-  dtype: 'float32' | 'bfloat16',
+  { dtype, model }: { dtype: 'float32' | 'bfloat16'; model: string },
   protocol: ServerProtocol,
 ): InferenceServer[] {
-  const { model, rollout } = config.actor_rollout_ref;
+  const { rollout } = config.actor_rollout_ref;
   const { server, mode } = rollout;
   if (mode === 'server') {
     const key = server.api_key_env === null ? null : (process.env[server.api_key_env] ?? null);
@@ -90,7 +127,7 @@ function serversOf(
     { length: server.count },
     (_, i) =>
       new ManagedServer(protocol, {
-        model: path.resolve(model.path),
+        model,
         dtype,
         maxTokens: config.data.max_prompt_length + config.data.max_response_length,
         seed: config.trainer.seed,

@@ -1,6 +1,7 @@
 import { agentSection, multiTurnSection } from './agent_section';
 import {
   bool,
+  choice,
   count,
   field,
   fixed,

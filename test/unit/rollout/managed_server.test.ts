@@ -1,0 +1,80 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { ManagedServer } from '../../../ts/rollout/remote/inference_server';
+import { VllmProtocol } from '../../../ts/rollout/remote/vllm';
+
+// A program that is started as a server of vLLM would be.
+const PROGRAM = `
+const args = process.argv.slice(2);
+const of = (name) => args[args.indexOf(name) + 1];
+console.log('model', of('--model'), of('--extra'), process.env.VLLM_SERVER_DEV_MODE);
+if (of('--model') === 'bad') { console.error('no such model'); process.exit(3); }
+require('node:http').createServer((request, response) => {
+  if (request.url === '/die') process.exit(9);
+  response.end('{"pid":' + process.pid + '}');
+}).listen(Number(of('--port')), of('--host'));
+`;
+
+const directory = mkdtempSync(join(tmpdir(), 'troupe-managed-'));
+const log = join(directory, 'logs', 'server.log');
+writeFileSync(join(directory, 'server.cjs'), PROGRAM);
+const servers: ManagedServer[] = [];
+afterEach(async () => {
+  for (const server of servers.splice(0)) await server.close();
+  rmSync(log, { force: true });
+});
+afterAll(() => rmSync(directory, { recursive: true, force: true }));
+
+function managed(model: string, command = [process.execPath, join(directory, 'server.cjs')]): ManagedServer {
+  const server = new ManagedServer(new VllmProtocol(), {
+    model,
+    dtype: 'float32',
+    maxTokens: 64,
+    seed: 1,
+    command,
+    args: ['--extra', 'yes'],
+    log,
+  });
+  servers.push(server);
+  return server;
+}
+const pid = async (server: ManagedServer): Promise<number> =>
+  ((await server.client.json('GET', '/health', null)) as { pid: number }).pid;
+const alive = (id: number): boolean => {
+  try {
+    process.kill(id, 0);
+    return true;
+  } catch {
+    return false;
+  }
+};
+
+test('it is started, keeps its log, and ends', async () => {
+  const server = managed('first');
+  await server.ready(null, AbortSignal.timeout(20_000));
+  const id = await pid(server);
+  expect(readFileSync(log, 'utf8')).toBe('model first yes 1\n');
+  await server.close();
+  expect(alive(id)).toBe(false);
+});
+
+test('one that has died is started again with the weights of now', async () => {
+  const server = managed('first');
+  await server.ready(null, AbortSignal.timeout(20_000));
+  const id = await pid(server);
+  await server.client.json('GET', '/die', null).catch(() => undefined);
+  for (let i = 0; i < 200 && alive(id); i++) await new Promise((resolve) => setTimeout(resolve, 10));
+  await server.ready('/weights/version_7', AbortSignal.timeout(20_000));
+  expect(await pid(server)).not.toBe(id);
+  expect(readFileSync(log, 'utf8')).toContain('model /weights/version_7 yes 1');
+});
+
+test('one that ends before it answers is an error with the end of its log', async () => {
+  await expect(managed('bad').ready(null, AbortSignal.timeout(20_000))).rejects.toThrow(
+    /ended with exit code 3; the end of .*server\.log:\n[\s\S]*no such model/,
+  );
+  await expect(
+    managed('first', ['/no/such/program']).ready(null, AbortSignal.timeout(20_000)),
+  ).rejects.toThrow(/\/no\/such\/program could not be started/);
+});
