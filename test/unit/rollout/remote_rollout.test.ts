@@ -229,6 +229,6 @@ test('a server that does not answer is an error at the start', async () => {
   const server = await fake();
   await server.kill();
   await expect(connect([server], { recoveryMs: 300 })).rejects.toThrow(
-    /vllm server 1 did not come up within 0.3 s/,
+    /vllm server 1 did not come up \(it has 0.3 s\)/,
   );
 });

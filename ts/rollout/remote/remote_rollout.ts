@@ -168,7 +168,7 @@ export class RemoteRollout implements RolloutEngine {
     } catch (error) {
       throw new TroupeError(
         'COMM',
-        `[rollout] ${protocol.name} server ${member.index + 1} did not come up within ${recoveryMs / 1000} s: ${reasonOf(error)}`,
+        `[rollout] ${protocol.name} server ${member.index + 1} did not come up (it has ${recoveryMs / 1000} s): ${reasonOf(error)}`,
         { cause: error },
       );
     }
