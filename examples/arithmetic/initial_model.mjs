@@ -9,21 +9,22 @@ const INTERMEDIATE = 512;
 /** Wider than the usual 0.02: at this width it is closer to 1 / sqrt(hidden) and trains in far fewer steps. */
 const INITIAL_STD = 0.06;
 
-const CONFIG = {
+/** config.json of a vocabulary. */
+const configOf = ({ vocabulary, positions, theta }) => ({
   architectures: ['Qwen2ForCausalLM'],
   model_type: 'qwen2',
-  vocab_size: VOCABULARY_SIZE,
+  vocab_size: vocabulary,
   hidden_size: HIDDEN,
   intermediate_size: INTERMEDIATE,
   num_hidden_layers: LAYERS,
   num_attention_heads: HEADS,
   num_key_value_heads: HEADS,
   hidden_act: 'silu',
-  max_position_embeddings: 64,
+  max_position_embeddings: positions,
   initializer_range: INITIAL_STD,
   rms_norm_eps: 1e-6,
   // Sequences have at most a dozen tokens: a short wavelength lets every rotary pair tell positions apart.
-  rope_theta: 100,
+  rope_theta: theta,
   use_sliding_window: false,
   tie_word_embeddings: true,
   attention_dropout: 0,
@@ -31,11 +32,14 @@ const CONFIG = {
   eos_token_id: EOS.id,
   pad_token_id: PAD.id,
   torch_dtype: 'float32',
-};
+});
+
+/** Of the arithmetic example. */
+const ARITHMETIC = { vocabulary: VOCABULARY_SIZE, positions: 64, theta: 100, writeTokenizer };
 
 /** Hugging Face name -> [shape, kind] in the order in which they are drawn and stored. */
-function parameters() {
-  const tensors = { 'model.embed_tokens.weight': [[VOCABULARY_SIZE, HIDDEN], 'normal'] };
+function parameters(vocabulary) {
+  const tensors = { 'model.embed_tokens.weight': [[vocabulary, HIDDEN], 'normal'] };
   for (let i = 0; i < LAYERS; i++) {
     const layer = `model.layers.${i}`;
     tensors[`${layer}.input_layernorm.weight`] = [[HIDDEN], 'ones'];
@@ -79,18 +83,19 @@ function safetensors(tensors) {
 /**
  * Writes a Hugging Face directory with a small Qwen2 model of random weights and its tokenizer.
  * @param {import('./random.mjs').Random} random
+ * @param {typeof ARITHMETIC} model whose tokens 0 and 1 are those of padding and of the end
  * @returns {number} its number of parameters
  */
-export function writeInitialModel(directory, random) {
+export function writeInitialModel(directory, random, model = ARITHMETIC) {
   mkdirSync(directory, { recursive: true });
-  const tensors = Object.entries(parameters()).map(([name, [shape, kind]]) => {
+  const tensors = Object.entries(parameters(model.vocabulary)).map(([name, [shape, kind]]) => {
     const count = shape.reduce((product, size) => product * size, 1);
     return { name, shape, data: values(kind, count, random) };
   });
   const json = (name, value) => writeFileSync(join(directory, name), `${JSON.stringify(value, null, 2)}\n`);
-  json('config.json', CONFIG);
+  json('config.json', configOf(model));
   json('generation_config.json', { eos_token_id: EOS.id, pad_token_id: PAD.id });
-  writeTokenizer(directory);
+  model.writeTokenizer(directory);
   writeFileSync(join(directory, 'model.safetensors'), safetensors(tensors));
   return tensors.reduce((sum, { data }) => sum + data.length, 0);
 }

@@ -17,17 +17,18 @@ const special = ({ id, content }) => ({
   special: true,
 });
 
-/** A byte-pair tokenizer without merges: every character stays its own token. */
-function tokenizerJson() {
+/** A byte-pair tokenizer without merges: every character stays its own token, and so does every one of `words`. */
+function tokenizerJson(characters, words) {
   const vocab = { [PAD.content]: PAD.id, [EOS.content]: EOS.id };
-  [...CHARACTERS].forEach((character, i) => {
-    vocab[character] = i + 2;
+  [...characters, ...words].forEach((content, i) => {
+    vocab[content] = i + 2;
   });
+  const added = words.map((content) => ({ ...special({ id: vocab[content], content }), special: false }));
   return {
     version: '1.0',
     truncation: null,
     padding: null,
-    added_tokens: [special(PAD), special(EOS)],
+    added_tokens: [special(PAD), special(EOS), ...added],
     normalizer: null,
     pre_tokenizer: null,
     post_processor: null,
@@ -53,15 +54,21 @@ const CHAT_TEMPLATE =
   "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}";
 
 /** Writes tokenizer.json and tokenizer_config.json. */
-export function writeTokenizer(directory) {
+export function writeTokenizer(
+  directory,
+  { characters = CHARACTERS, words = [], template = CHAT_TEMPLATE, length = 64 } = {},
+) {
   const config = {
     tokenizer_class: 'PreTrainedTokenizerFast',
     eos_token: EOS.content,
     pad_token: PAD.content,
     clean_up_tokenization_spaces: false,
-    model_max_length: 64,
-    chat_template: CHAT_TEMPLATE,
+    model_max_length: length,
+    chat_template: template,
   };
-  writeFileSync(join(directory, 'tokenizer.json'), `${JSON.stringify(tokenizerJson(), null, 2)}\n`);
+  writeFileSync(
+    join(directory, 'tokenizer.json'),
+    `${JSON.stringify(tokenizerJson(characters, words), null, 2)}\n`,
+  );
   writeFileSync(join(directory, 'tokenizer_config.json'), `${JSON.stringify(config, null, 2)}\n`);
 }

@@ -1,4 +1,5 @@
 // Trajectories of many tasks at once: each its own async task, so that slow ones do not hold fast ones.
+import { setMaxListeners } from 'node:events';
 import pLimit from 'p-limit';
 import { TroupeError } from '../errors';
 import type { Agent, AgentTask } from './define';
@@ -25,6 +26,8 @@ export async function collectTrajectories(
 ): Promise<Trajectory[]> {
   const limit = pLimit(options.concurrency);
   const stop = new AbortController();
+  // One for each trajectory.
+  setMaxListeners(0, stop.signal);
   const end = (): void => stop.abort(options.signal?.reason);
   options.signal?.addEventListener('abort', end, { once: true });
   try {

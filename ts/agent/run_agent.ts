@@ -1,4 +1,5 @@
 // One agent on one task: time, attempts, failures, and what it leaves.
+import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { printable } from '../base/printable';
 import { reasonOf, show } from '../base/text';
@@ -61,6 +62,8 @@ export async function runAgent(agent: Agent, task: AgentTask, options: AgentRunO
 async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions): Promise<Trajectory> {
   const started = performance.now();
   const own = new AbortController();
+  // One for each call and tool that runs.
+  setMaxListeners(0, own.signal);
   const end = (): void => own.abort(options.signal?.reason);
   options.signal?.throwIfAborted();
   options.signal?.addEventListener('abort', end, { once: true });

@@ -6,6 +6,7 @@ import type { ExportOptions } from '../export/export_checkpoint';
 import { packageVersion } from '../install/package_root';
 import { runSetup } from '../install/setup';
 import { resolveSampling } from '../rollout/sampling';
+import { agentTask, withAgent } from './agent_try';
 import { bench } from './bench';
 import { runDoctor } from './doctor';
 import { exportCommand } from './export';
@@ -14,7 +15,7 @@ import { hostAgentTask, withHostAgent } from './host_agent';
 import { importVerlCommand } from './import_verl';
 import { type PlanOptions, plan } from './plan';
 import { UsageError } from './report';
-import { retrieverCommand } from './retriever';
+import { retrieverTask, withRetriever } from './retriever';
 import { sft, train } from './run_commands';
 import { serve } from './serve';
 import { serveOptions, withServe } from './serve_options';
@@ -106,20 +107,16 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
       },
     )
     .command(
+      'agent <action> <config> [overrides..]',
+      'try: run the agent of a configuration on one task and print its turns',
+      withAgent,
+      (a) => choose(agentTask(a, overridesOf(a))),
+    )
+    .command(
       'retriever <corpus..>',
       'Serve a corpus to agents that search: BM25, with the protocol of Search-R1',
       withRetriever,
-      (a) => {
-        const { host, port, topk } = a;
-        for (const [name, value, most] of [
-          ['port', port, 65535],
-          ['topk', topk, 1000],
-        ] as const) {
-          if (!(Number.isInteger(value) && value >= (name === 'port' ? 0 : 1) && value <= most))
-            throw new UsageError(`retriever: --${name}: expected an integer up to ${most}, got ${value}`);
-        }
-        choose(() => retrieverCommand(a.corpus, { host, port, topk }));
-      },
+      (a) => choose(retrieverTask(a)),
     )
     .command('submit <config> [overrides..]', 'Hand a run to a scheduler', withSubmit, (a) =>
       choose(submitTask(a, overridesOf(a))),
@@ -204,28 +201,6 @@ function planOptions(a: Awaited<ReturnType<typeof withPlan>['argv']>): PlanOptio
     throw new UsageError(`plan: --gpu-memory: expected a size such as 80GiB, got ${gpuMemory}`);
   return { gpus: gpus ?? null, gpuMemory: memory, simulate, json };
 }
-
-const withRetriever = (y: Argv) =>
-  y
-    .positional('corpus', {
-      type: 'string',
-      array: true,
-      demandOption: true,
-      describe: '.jsonl, .json or .parquet with rows {id, contents} or {id, title, text}',
-    })
-    .option('host', {
-      type: 'string',
-      requiresArg: true,
-      default: '127.0.0.1',
-      describe: 'Address to listen on; anybody who reaches it can search',
-    })
-    .option('port', { type: 'number', requiresArg: true, default: 8000, describe: '0: a free one' })
-    .option('topk', {
-      type: 'number',
-      requiresArg: true,
-      default: 10,
-      describe: 'Passages per query where a request does not say',
-    });
 
 const withImport = (y: Argv) =>
   y

@@ -9,7 +9,7 @@ import type { ServedModel } from '../../../ts/serve/call/served_model';
 import { familyOf } from '../../../ts/serve/tools/families';
 import { ScriptedEngine } from '../../helpers/scripted_engine';
 
-const TEMPLATE = `{%- set seen = namespace(question=-1) -%}
+export const TEMPLATE = `{%- set seen = namespace(question=-1) -%}
 {%- for m in messages %}{% if m.role == 'user' %}{% set seen.question = loop.index0 %}{% endif %}{% endfor -%}
 {%- if tools %}<|im_start|>system
 Tools: {{ tools | tojson }}. Call one so: <tool_call>
@@ -44,7 +44,8 @@ Tools: {{ tools | tojson }}. Call one so: <tool_call>
 
 export const EOS = 257;
 
-export function chatTokenizer(): Tokenizer {
+/** `template`: instead of the one above. */
+export function chatTokenizer(template = TEMPLATE): Tokenizer {
   const directory = mkdtempSync(join(tmpdir(), 'troupe-chat-'));
   const printable = (b: number): boolean => (b >= 33 && b <= 126) || (b >= 161 && b !== 173);
   let next = 256;
@@ -74,7 +75,7 @@ export function chatTokenizer(): Tokenizer {
     model: { type: 'BPE', vocab, merges },
   };
   writeFileSync(join(directory, 'tokenizer.json'), JSON.stringify(definition));
-  const config = { chat_template: TEMPLATE, eos_token: '<|im_end|>', clean_up_tokenization_spaces: false };
+  const config = { chat_template: template, eos_token: '<|im_end|>', clean_up_tokenization_spaces: false };
   writeFileSync(join(directory, 'tokenizer_config.json'), JSON.stringify(config));
   return Tokenizer.load(directory);
 }

@@ -1,0 +1,139 @@
+// troupe agent try: one task for an agent, with a model, turn by turn.
+import type { Argv } from 'yargs';
+import { Actor } from '../actor/actor';
+import type { AgentTask } from '../agent/define';
+import { runAgent } from '../agent/run_agent';
+import type { TurnRecord } from '../agent/trajectory/trajectory';
+import { toJson } from '../base/text';
+import { loadConfig } from '../config/config';
+import { encodePrompt } from '../data/prompt';
+import { configuredAgents } from '../trainer/configured_agents';
+import { loadTokenizer } from '../trainer/training_data';
+import { UsageError } from './report';
+
+export interface AgentTryOptions {
+  /** The configuration of a run: agent, tools and limits are its. */
+  config: string;
+  overrides: readonly string[];
+  /** Text of the user, or a JSON row {prompt, data_source?, reward_model?, extra_info?}. */
+  task: string;
+  temperature: number;
+  seed: number;
+  json: boolean;
+}
+
+/** @throws UsageError */
+function taskOf(given: string): Record<string, unknown> {
+  if (!/^\s*\{/.test(given)) return { prompt: [{ role: 'user', content: given }] };
+  try {
+    return JSON.parse(given) as Record<string, unknown>;
+  } catch (error) {
+    throw new UsageError(`agent try: --task: expected a text or a row as JSON: ${(error as Error).message}`);
+  }
+}
+
+/** Prints the turns, and what came of them. Returns the exit code: 1 when the agent failed. */
+export async function agentTry(
+  options: AgentTryOptions,
+  write: (text: string) => void = (text) => process.stdout.write(text),
+): Promise<number> {
+  const config = loadConfig(options.config, [...options.overrides]);
+  const { model, rollout } = config.actor_rollout_ref;
+  const tokenizer = loadTokenizer(model);
+  const row = taskOf(options.task);
+  const { prompt = null, data_source = 'try', reward_model, extra_info = {} } = row;
+  const task: AgentTask = {
+    prompt,
+    promptIds: encodePrompt(prompt, tokenizer, '--task', config.data.apply_chat_template_kwargs),
+    dataSource: String(data_source),
+    groundTruth: (reward_model as { ground_truth?: unknown } | undefined)?.ground_truth ?? null,
+    extraInfo: extra_info as Record<string, unknown>,
+    sample: 0,
+    validation: true,
+  };
+  const agents = await configuredAgents(config, tokenizer);
+  if (agents === null) {
+    throw new UsageError(
+      'agent try: the configuration names no agent: set actor_rollout_ref.rollout.agent.path or command, or multi_turn.enable=true',
+    );
+  }
+  let actor: Actor | null = null;
+  try {
+    actor = await Actor.create({ model: model.path, optim: null });
+    const { agent, chat, tools, options: limits } = agents;
+    const trajectory = await runAgent(agent, task, {
+      ...limits,
+      retries: 0,
+      engine: actor.rollout,
+      tokenizer,
+      chat,
+      tools,
+      sampling: {
+        maxNewTokens: config.data.max_response_length,
+        temperature: options.temperature,
+        topP: rollout.top_p,
+        topK: rollout.top_k,
+      },
+      seed: String(options.seed),
+    });
+    const { record, reward, answer, error, calls, toolUses, seconds } = trajectory;
+    if (options.json) {
+      const shown = calls.map(({ promptIds, tokens, finishReason }) => ({
+        promptIds: [...promptIds],
+        tokens: [...tokens],
+        finishReason,
+      }));
+      write(`${toJson({ turns: record, toolUses, answer, reward, error, calls: shown, seconds })}\n`);
+      return error === null ? 0 : 1;
+    }
+    for (const turn of record) write(`${heading(turn)}\n${turn.content.trim()}\n\n`);
+    const made = calls.reduce((sum, { tokens }) => sum + tokens.length, 0);
+    const lines = [
+      ...(answer === null ? [] : [`answer: ${answer}`]),
+      ...(reward === null ? [] : [`reward: ${reward}`]),
+      ...(error === null ? [] : [`failed: ${error}`]),
+      `${calls.length} calls of the model, ${made} tokens, ${toolUses.length} uses of tools, ${seconds.toFixed(2)} s`,
+    ];
+    write(`${lines.join('\n')}\n`);
+    return error === null ? 0 : 1;
+  } finally {
+    await Promise.allSettled([actor?.close(), agents.close()]);
+  }
+}
+
+function heading({ role, tool, seconds, error }: TurnRecord): string {
+  const name = tool === undefined || tool === role ? role : `${role} ${tool}`;
+  const time = seconds === undefined ? '' : ` (${seconds.toFixed(2)} s)`;
+  return `--- ${name}${time}${error === undefined ? '' : ', failed'}`;
+}
+
+export const withAgent = (y: Argv) =>
+  y
+    .positional('action', { choices: ['try'] as const, demandOption: true, describe: 'What to do' })
+    .positional('config', { type: 'string', demandOption: true, describe: 'YAML file' })
+    .positional('overrides', {
+      type: 'string',
+      array: true,
+      default: [] as string[],
+      describe: 'key=value: replaces a key of the file',
+    })
+    .option('task', {
+      type: 'string',
+      demandOption: true,
+      requiresArg: true,
+      describe: 'What the user says, or a row of data as JSON',
+    })
+    .option('temperature', { type: 'number', requiresArg: true, default: 0, describe: '0: greedy' })
+    .option('seed', { type: 'number', requiresArg: true, default: 0, describe: 'Of sampling' })
+    .option('json', {
+      type: 'boolean',
+      default: false,
+      describe: 'All of it as one JSON object, token ids too',
+    });
+
+export const agentTask =
+  (a: Awaited<ReturnType<typeof withAgent>['argv']>, overrides: readonly string[]): (() => Promise<number>) =>
+  () => {
+    const { config, task, temperature, seed, json } = a;
+    return agentTry({ config, overrides, task, temperature, seed, json });
+  };
