@@ -3,7 +3,6 @@ import { resolve } from 'node:path';
 import type { Argv } from 'yargs';
 import { TroupeError } from '../errors';
 import { UiServer } from '../ui/server';
-import { serveWhileWanted } from '../ui/shared_server';
 import { UsageError } from './report';
 
 interface UiCommandOptions {
@@ -16,8 +15,6 @@ interface UiCommandOptions {
   token: string | null;
   /** Whether one is asked for. */
   auth: boolean;
-  /** Ends when this process has and no run of the directory is going on; null: on a signal. */
-  while: number | null;
 }
 
 const USUAL_PORT = 8420;
@@ -28,14 +25,10 @@ const USUAL_DIRECTORIES = ['runs', 'checkpoints', '.'];
 async function uiCommand(options: UiCommandOptions): Promise<number> {
   const directory = resolve(options.directory ?? USUAL_DIRECTORIES.find((name) => existsSync(name)) ?? '.');
   const server = await open(directory, options);
-  if (options.while !== null) {
-    await serveWhileWanted(server, server.runs, { directory, pid: options.while });
-  } else {
-    process.stdout.write(`runs of ${directory} at ${server.address}\nCtrl-C ends it\n`);
-    await new Promise<void>((done) => {
-      for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => done());
-    });
-  }
+  process.stdout.write(`runs of ${directory} at ${server.address}\nCtrl-C ends it\n`);
+  await new Promise<void>((done) => {
+    for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => done());
+  });
   await server.close();
   return 0;
 }
@@ -79,8 +72,7 @@ export const withUi = (y: Argv) =>
       type: 'boolean',
       default: true,
       describe: '--no-auth: without a token, on this machine only',
-    })
-    .option('while', { type: 'number', hidden: true });
+    });
 
 function uiOptions(a: Awaited<ReturnType<typeof withUi>['argv']>): UiCommandOptions {
   const { port, token } = a;
@@ -94,7 +86,6 @@ function uiOptions(a: Awaited<ReturnType<typeof withUi>['argv']>): UiCommandOpti
     port: port ?? null,
     token: token ?? null,
     auth: a.auth,
-    while: a.while ?? null,
   };
 }
 

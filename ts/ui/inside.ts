@@ -4,6 +4,7 @@ import {
   constants,
   type Dirent,
   fstatSync,
+  lstatSync,
   openSync,
   readdirSync,
   readlinkSync,
@@ -55,11 +56,19 @@ export class Inside {
     }
   }
 
+  /** Changes with what is there, without a look into it: "" where there is nothing, or a link. */
+  stamp(path: string): string {
+    const stat = lstatSync(join(this.root, path), { throwIfNoEntry: false });
+    if (stat === undefined || stat.isSymbolicLink()) return '';
+    return `${stat.dev}:${stat.ino}:${stat.size}:${stat.mtimeMs}`;
+  }
+
   /** Entries of a directory, links left out; none where it cannot be read. */
   list(path: string): Dirent[] {
     const absolute = join(this.root, path);
     try {
-      if (realpathSync(absolute) !== (path === '' ? this.root : absolute)) return [];
+      const real = realpathSync(absolute);
+      if (real !== absolute.replace(/\/$/, '') || !`${real}/`.startsWith(`${this.root}/`)) return [];
       return readdirSync(absolute, { withFileTypes: true }).filter((entry) => !entry.isSymbolicLink());
     } catch {
       return [];

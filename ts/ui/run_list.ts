@@ -78,9 +78,8 @@ export class RunList {
   }
 
   private stamp(id: string): string {
-    const path = (name: string): string => (id === '' ? name : `${id}/${name}`);
     return ['metrics.jsonl', 'timings.jsonl', 'events.jsonl']
-      .map((name) => this.inside.with(path(name), (file) => `${file.identity}:${file.size}:${file.modified}`))
+      .map((name) => this.inside.stamp(`${id}/${name}`))
       .join('|');
   }
 }

@@ -14,47 +14,55 @@ const PACE = 20;
 const QUIET = 300;
 
 /** What is looked at first, in this order. */
-const HEADLINES = [
-  /^val-core\/.*\/(acc|reward)\/mean@/,
-  /^critic\/score\/mean$/,
-  /^val\/loss$/,
-  /^train\/loss$/,
+const HEADLINES: readonly (readonly [string, RegExp])[] = [
+  ['"val-core/', /^val-core\/.*\/(acc|reward)\/mean@/],
+  ['"critic/score/mean"', /^critic\/score\/mean$/],
+  ['"val/loss"', /^val\/loss$/],
+  ['"train/loss"', /^train\/loss$/],
 ];
-export const REWARD = ['critic/score/mean', 'train/loss'];
+const REWARD = ['critic/score/mean', 'train/loss'];
 
 type Line = Record<string, unknown>;
 
-/** Complete lines at the end of a file, the last one last, and what the file is. */
-function endOf(
-  inside: Inside,
-  path: string,
-  most = END,
-): { lines: Line[]; modified: number; size: number } | null {
-  return inside.with(path, ({ fd, size, modified }) => {
-    const from = Math.max(0, size - most);
+/** Complete lines at the end of a file, the last one last, and when it was written. */
+function endOf(inside: Inside, path: string): { texts: string[]; modified: number } {
+  const found = inside.with(path, ({ fd, size, modified }) => {
+    const from = Math.max(0, size - END);
     const texts = readAt(fd, from, size - from)
       .toString('utf8')
       .split('\n');
     // The first may be cut, and what follows the last newline is being written.
-    const whole = texts.slice(from > 0 ? 1 : 0, -1);
-    return {
-      lines: whole.flatMap((text): Line[] => {
-        const line = jsonObject(text);
-        return line === null ? [] : [line];
-      }),
-      modified,
-      size,
-    };
+    return { texts: texts.slice(from > 0 ? 1 : 0, -1), modified };
   });
+  return found ?? { texts: [], modified: 0 };
 }
 
-/** Events at the end of a run's file. */
-export function lastEvents(inside: Inside, id: string): RunEvent[] {
-  const found = endOf(inside, `${id}/events.jsonl`);
-  return (found?.lines ?? []).flatMap((line) => {
+/** Lines from the last one on, each read when it is needed. */
+function* fromLast(texts: readonly string[], having = ''): Generator<Line> {
+  for (let i = texts.length - 1; i >= 0; i--) {
+    const text = texts[i] as string;
+    const line = text.includes(having) ? jsonObject(text) : null;
+    if (line !== null) yield line;
+  }
+}
+
+interface Session {
+  last: RunEvent | null;
+  begin: RunEvent | null;
+}
+
+/** The newest event, and the beginning of its session. */
+function lastSession(texts: readonly string[]): Session {
+  const found: Session = { last: null, begin: null };
+  for (const line of fromLast(texts)) {
     const parsed = eventSchema.safeParse(line);
-    return parsed.success ? [parsed.data] : [];
-  });
+    if (!parsed.success) continue;
+    found.last ??= parsed.data;
+    if (parsed.data.kind !== 'start') continue;
+    found.begin = parsed.data;
+    break;
+  }
+  return found;
 }
 
 function isAlive(pid: unknown): boolean {
@@ -68,11 +76,9 @@ function isAlive(pid: unknown): boolean {
   }
 }
 
-function stateOf(events: readonly RunEvent[], changed: number, finished: boolean): RunState {
-  const begin = events.findLast(({ kind }) => kind === 'start');
+function stateOf({ last, begin }: Session, changed: number, finished: boolean): RunState {
   const quiet = Date.now() / 1000 - changed > QUIET;
-  const last = events.at(-1);
-  if (last === undefined) {
+  if (last === null) {
     if (finished) return 'finished';
     return quiet ? 'unknown' : 'running';
   }
@@ -88,9 +94,9 @@ function stateOf(events: readonly RunEvent[], changed: number, finished: boolean
 const numberOf = (value: unknown): number | null =>
   typeof value === 'number' && Number.isFinite(value) ? value : null;
 
-/** The newest value of a metric that `pattern` names. */
-function newest(lines: readonly Line[], pattern: RegExp): RunSummary['headline'] {
-  for (const line of lines.toReversed()) {
+/** The newest value of the first metric that `pattern` names; `having` is in the names of all of these. */
+function newest(texts: readonly string[], having: string, pattern: RegExp): RunSummary['headline'] {
+  for (const line of fromLast(texts, having)) {
     for (const name of Object.keys(line)) {
       const value = pattern.test(name) ? numberOf(line[name]) : null;
       if (value !== null) return { name, value, step: numberOf(line['step']) ?? 0 };
@@ -112,23 +118,25 @@ const textOf = (value: unknown): string | null => (typeof value === 'string' ? v
 export function summaryOf(inside: Inside, id: string): RunSummary {
   const metrics = endOf(inside, `${id}/metrics.jsonl`);
   const timings = endOf(inside, `${id}/timings.jsonl`);
-  const events = lastEvents(inside, id);
+  const session = lastSession(endOf(inside, `${id}/events.jsonl`).texts);
+  const { begin } = session;
   const config = jsonObject(inside.text(`${id}/config.json`, CONFIG_BYTES) ?? '');
-  const lines = metrics?.lines ?? [];
-  const step = numberOf(lines.at(-1)?.['step']) ?? 0;
-  const begin = events.findLast(({ kind }) => kind === 'start');
-  const changed = Math.max(metrics?.modified ?? 0, timings?.modified ?? 0, events.at(-1)?.time ?? 0);
+  const step = numberOf(fromLast(metrics.texts).next().value?.['step']) ?? 0;
+  const changed = Math.max(metrics.modified, timings.modified, session.last?.time ?? 0);
   const finished = inside.list(`${id}/final_model`).length > 0;
-  const state = stateOf(events, changed, finished);
+  const state = stateOf(session, changed, finished);
   const totalSteps =
     numberOf(begin?.data?.['totalSteps']) ?? numberOf(at(config, 'trainer.total_training_steps'));
-  const paces = (timings?.lines ?? []).flatMap((line) => numberOf(line['timing_s/step']) ?? []).slice(-PACE);
+  const paces = timings.texts
+    .slice(-PACE)
+    .flatMap((text) => numberOf(jsonObject(text)?.['timing_s/step']) ?? []);
   const pace = paces.length === 0 ? null : paces.reduce((sum, value) => sum + value, 0) / paces.length;
-  const headline = HEADLINES.reduce<RunSummary['headline']>(
-    (found, pattern) => found ?? newest(lines, pattern),
-    null,
-  );
-  const reward = newest(lines, /^(critic\/score\/mean|train\/loss)$/);
+  const first = (names: typeof HEADLINES): RunSummary['headline'] =>
+    names.reduce<RunSummary['headline']>(
+      (found, [having, pattern]) => found ?? newest(metrics.texts, having, pattern),
+      null,
+    );
+  const reward = first(HEADLINES.filter(([having]) => /score|train/.test(having)));
   return {
     id,
     name: id === '' ? '(this directory)' : id,
@@ -141,9 +149,9 @@ export function summaryOf(inside: Inside, id: string): RunSummary {
         ? Math.max(0, totalSteps - step) * pace
         : null,
     secondsPerStep: pace,
-    headline,
+    headline: first(HEADLINES),
     reward: reward && { name: reward.name, value: reward.value },
-    started: events.find(({ kind }) => kind === 'start')?.time ?? null,
+    started: begin?.time ?? null,
     changed,
     algorithm: textOf(at(config, 'algorithm.adv_estimator')),
     model: textOf(at(config, 'actor_rollout_ref.model.path')) ?? textOf(at(config, 'model.path')),

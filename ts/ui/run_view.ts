@@ -30,6 +30,10 @@ export class RunView {
   private readonly stamps: RunStamp = { metrics: 0, samples: 0, events: 0, trace: 0, tokens: 0 };
   private steps: number[] = [];
   private resetMetrics = false;
+  private refreshed = Number.NEGATIVE_INFINITY;
+  private tokensFolder = '';
+  private configStamp = '';
+  private dumps: string[] = [];
 
   constructor(
     private readonly inside: Inside,
@@ -56,8 +60,11 @@ export class RunView {
     ];
   }
 
-  /** Reads what is new. */
-  refresh(): void {
+  /** Reads what is new; within `age` milliseconds of the last time nothing is. */
+  refresh(age = 0): void {
+    const now = performance.now();
+    if (now - this.refreshed < age) return;
+    this.refreshed = now;
     for (const { tail, kind } of this.tails) {
       if (!tail.poll()) continue;
       this.stamps[kind]++;
@@ -71,9 +78,11 @@ export class RunView {
       this.stamps.metrics++;
     }
     if (this.samples.refresh()) this.stamps.samples++;
-    const steps = this.listTokens();
-    if (steps.length !== this.steps.length || steps.at(-1) !== this.steps.at(-1)) this.stamps.tokens++;
-    this.steps = steps;
+    const folder = this.inside.stamp(this.path('tokens'));
+    if (folder === this.tokensFolder) return;
+    this.tokensFolder = folder;
+    this.steps = this.listTokens();
+    this.stamps.tokens++;
   }
 
   get stamp(): RunStamp {
@@ -186,12 +195,16 @@ export class RunView {
   }
 
   /** Names of folders of the run that its configuration sends samples to, wherever the run has been copied to. */
-  private dumpFolders(): string[] {
+  private dumpFolders(): readonly string[] {
+    const stamp = this.inside.stamp(this.path('config.json'));
+    if (stamp === this.configStamp) return this.dumps;
+    this.configStamp = stamp;
     const trainer = this.config()['trainer'] as Record<string, unknown> | undefined;
-    return DUMP_KEYS.flatMap((key) => {
+    this.dumps = DUMP_KEYS.flatMap((key) => {
       const path = trainer?.[key];
       const name = typeof path === 'string' ? path.split('/').filter(Boolean).at(-1) : undefined;
       return name === undefined || name.startsWith('.') ? [] : [name];
     });
+    return this.dumps;
   }
 }

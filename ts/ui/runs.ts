@@ -7,6 +7,8 @@ import { RunView } from './run_view';
 /** Numbers of metrics that are kept: beyond it the run that was looked at longest ago goes. */
 const MOST_POINTS = 40_000_000;
 const MOST_VIEWS = 64;
+/** Milliseconds for which what was read is new enough for an answer: news come with what has been read. */
+const FRESH = 100;
 
 export class Runs {
   readonly list: RunList;
@@ -31,7 +33,7 @@ export class Runs {
     const view = this.views.get(id) ?? new RunView(this.inside, id);
     this.views.delete(id);
     this.views.set(id, view);
-    view.refresh();
+    view.refresh(FRESH);
     this.evict();
     return view;
   }

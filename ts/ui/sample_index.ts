@@ -10,6 +10,8 @@ const FILE = /^(validation_)?(\d{1,12})\.jsonl$/;
 const LARGEST_FILE = 1 << 30;
 const LARGEST_LINE = 32 << 20;
 const PREVIEW = 240;
+/** Milliseconds. */
+const NOW_AND_THEN = 3_000;
 /** Keys of a row that are shown elsewhere. */
 const SHOWN = new Set([
   'step',
@@ -80,6 +82,8 @@ export class SampleIndex {
   private flat: Entry[] | null = null;
   private lastQuery = '';
   private lastResult: Entry[] = [];
+  private folders = '';
+  private looked = Number.NEGATIVE_INFINITY;
   /** Grows with every change. */
   stamp = 0;
 
@@ -87,19 +91,29 @@ export class SampleIndex {
     private readonly inside: Inside,
     private readonly run: string,
     private readonly moreFolders: () => readonly string[],
+    private readonly nowAndThen = NOW_AND_THEN,
   ) {}
 
-  /** Reads files that are new or have changed, and forgets those that are gone. */
+  /**
+   * Reads files that are new or have changed, and forgets those that are gone. Files of samples are written once as a rule: while their
+   * folders are as they were, they are looked at now and then only.
+   */
   refresh(): boolean {
+    const folders = [...new Set([...FOLDERS, ...this.moreFolders()])].map((name) => `${this.run}/${name}`);
+    const stamp = folders.map((folder) => this.inside.stamp(folder)).join('|');
+    const now = performance.now();
+    if (stamp === this.folders && now - this.looked < this.nowAndThen) return false;
+    this.folders = stamp;
+    this.looked = now;
     const seen = new Set<string>();
     let changed = false;
-    for (const folder of new Set([...FOLDERS, ...this.moreFolders()])) {
-      for (const entry of this.inside.list(`${this.run}/${folder}`)) {
+    for (const folder of folders) {
+      for (const entry of this.inside.list(folder)) {
         const name = FILE.exec(entry.name);
         if (name === null || !entry.isFile()) continue;
-        const path = `${folder}/${entry.name}`;
+        const path = `${folder.slice(this.run.length + 1)}/${entry.name}`;
         seen.add(path);
-        const kind = name[1] !== undefined || folder.startsWith('validation') ? 'validation' : 'train';
+        const kind = name[1] !== undefined || path.startsWith('validation') ? 'validation' : 'train';
         changed = this.read(path, Number(name[2]), kind) || changed;
       }
     }
@@ -168,9 +182,9 @@ export class SampleIndex {
   }
 
   private read(path: string, step: number, kind: Entry['kind']): boolean {
-    const done = this.inside.with(`${this.run}/${path}`, ({ fd, size, modified, identity }) => {
-      const stamp = `${identity}:${size}:${modified}`;
-      if (this.files.get(path)?.stamp === stamp) return false;
+    const stamp = this.inside.stamp(`${this.run}/${path}`);
+    if (this.files.get(path)?.stamp === stamp) return false;
+    const done = this.inside.with(`${this.run}/${path}`, ({ fd, size }) => {
       const bytes = size > LARGEST_FILE ? Buffer.alloc(0) : readAt(fd, 0, size);
       this.files.set(path, { stamp, entries: [...entriesOf(path, bytes, step, kind)] });
       return true;

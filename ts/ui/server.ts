@@ -19,6 +19,8 @@ export interface UiOptions {
   port: number;
   /** What the address holds; null: nothing is asked for, on loopback addresses only. Default: a new one. */
   token?: string | null;
+  /** Where the built page is; default: in this package. */
+  page?: string;
 }
 
 const CSP = [
@@ -72,7 +74,7 @@ export class UiServer {
         'INVALID_ARGUMENT',
         `[ui] without a token the page is served on a loopback address only, not on ${printable(host)}`,
       );
-    this.page = loadPage();
+    this.page = loadPage(options.page);
     this.access = new Access({ host, token: this.token });
     let inside: Inside;
     try {

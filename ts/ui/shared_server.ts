@@ -62,18 +62,8 @@ async function answers(address: string): Promise<boolean> {
 
 /** A process of its own: it must neither slow the run down nor end with it while somebody reads. */
 function startServer({ directory, host, port }: SharedOptions): Promise<string> {
-  const program = join(packageRoot, 'dist', 'cli.js');
-  const args = [
-    program,
-    'ui',
-    directory,
-    '--host',
-    host,
-    '--port',
-    String(port),
-    '--while',
-    String(process.pid),
-  ];
+  const program = join(packageRoot, 'dist', 'ui', 'main.js');
+  const args = [program, directory, host, String(port), String(process.pid)];
   return new Promise((resolve, reject) => {
     const child = spawn(process.execPath, args, {
       detached: true,
