@@ -36,8 +36,8 @@ const many = join(root, 'many');
 function prepare() {
   writeRun(join(root, 'one/long'), { steps: 10_000 });
   writeLongMetrics(join(root, 'one/points'), 1_000_000, 654_321);
-  mkdirSync(join(root, 'one/samples/samples'), { recursive: true });
-  writeFileSync(join(root, 'one/samples/metrics.jsonl'), '{"step":100,"critic/score/mean":1}\n');
+  mkdirSync(join(root, 'one/texts/samples'), { recursive: true });
+  writeFileSync(join(root, 'one/texts/metrics.jsonl'), '{"step":100,"critic/score/mean":1}\n');
   for (let step = 1; step <= 100; step++) {
     const rows = Array.from({ length: 1000 }, (_, i) =>
       JSON.stringify({
@@ -51,7 +51,7 @@ function prepare() {
         response_length: i,
       }),
     );
-    writeFileSync(join(root, `one/samples/samples/${step}.jsonl`), `${rows.join('\n')}\n`);
+    writeFileSync(join(root, `one/texts/samples/${step}.jsonl`), `${rows.join('\n')}\n`);
   }
   // The files of one run under many names.
   for (let i = 0; i < Number(args.runs); i++) {
@@ -157,7 +157,7 @@ async function liveUpdates(browser, server) {
 }
 
 async function scrolling(browser, server) {
-  const page = await pageAt(browser, server, 'samples?run=samples');
+  const page = await pageAt(browser, server, 'samples?run=texts');
   await until(page, `document.querySelectorAll('.row').length > 5`);
   const frames = await page.evaluate(`new Promise((done) => {
     const list = document.querySelector('.list');

@@ -39,7 +39,6 @@ export interface MetricInfo {
 export interface RunDetail {
   summary: RunSummary;
   metrics: MetricInfo[];
-  samples: number;
   tokenSteps: number[];
   traceSteps: { first: number; last: number; count: number } | null;
   hasPlan: boolean;

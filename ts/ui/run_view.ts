@@ -22,7 +22,8 @@ interface TraceEntry {
 
 export class RunView {
   readonly series = new SeriesStore();
-  readonly samples: SampleIndex;
+  private readonly index: SampleIndex;
+  private indexed = false;
   events: RunEvent[] = [];
   private traces: TraceEntry[] = [];
   private readonly peaks = new Map<string, PlanPage['measured'][number]>();
@@ -47,7 +48,7 @@ export class RunView {
       kind,
       tail: new LineTail(inside, this.path(name), { line, reset: () => this.reset(kind) }),
     });
-    this.samples = new SampleIndex(inside, id === '' ? '.' : id, () => this.dumpFolders());
+    this.index = new SampleIndex(inside, id === '' ? '.' : id, () => this.dumpFolders());
     const metric = (text: string): void => {
       const line = jsonObject(text);
       if (line) this.series.add(line);
@@ -77,7 +78,7 @@ export class RunView {
       for (const one of this.tails.filter(({ kind }) => kind === 'metrics')) one.tail.poll();
       this.stamps.metrics++;
     }
-    if (this.samples.refresh()) this.stamps.samples++;
+    if (this.indexed && this.index.refresh()) this.stamps.samples++;
     const folder = this.inside.stamp(this.path('tokens'));
     if (folder === this.tokensFolder) return;
     this.tokensFolder = folder;
@@ -94,13 +95,19 @@ export class RunView {
     return {
       summary,
       metrics: this.series.metrics(),
-      samples: this.samples.count,
       tokenSteps: this.steps,
       traceSteps: first && last ? { first: first.step, last: last.step, count: this.traces.length } : null,
       hasPlan: this.plan() !== null,
       warnings: this.events.filter(({ kind }) => kind === 'warning' || kind === 'error').length,
       stamp: this.stamp,
     };
+  }
+
+  /** Read when they are first asked for: most pages show none, and there may be many. */
+  get samples(): SampleIndex {
+    if (!this.indexed) this.index.refresh();
+    this.indexed = true;
+    return this.index;
   }
 
   /** Records of a step; of the last that has some where it is null. */

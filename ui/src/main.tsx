@@ -5,4 +5,7 @@ import './styles/base.css';
 import './styles/parts.css';
 import './styles/pages.css';
 
-render(<App />, document.getElementById('app') as HTMLElement);
+const root = document.getElementById('app') as HTMLElement;
+// The frame that is painted before this program is there.
+root.replaceChildren();
+render(<App />, root);
