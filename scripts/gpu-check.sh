@@ -123,7 +123,7 @@ if [ "$device" = cuda ] && ! grep -q '^ok .*gpu .*GPU:' "$out/doctor.log"; then
   finish
 fi
 # ctest counts a program that found no GPU as skipped; here that is a failure.
-step kernels 90 ctest --test-dir build-cmake --output-on-failure -R '^(cuda_kernels|cuda_vocabulary_shard|linear_log_prob|vocabulary_shard|decode_attention|sampler|adamw|comm)_test$'
+step kernels 90 ctest --test-dir build-cmake --output-on-failure -R '^(cuda_kernels|cuda_vocabulary_shard|linear_log_prob|vocabulary_shard|paged_attention|sampler|adamw|comm)_test$'
 if [ "$device" = cuda ] && grep -q 'Skipped' "$out/kernels.log"; then
   note kernels 'FAILED: skipped although there is a GPU, see kernels.log' 0
 fi

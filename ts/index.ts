@@ -2,6 +2,7 @@
 
 export {
   Actor,
+  type ActorOptions,
   type LogProbOptions,
   type LogProbResult,
   type PolicyMetrics,
@@ -121,6 +122,23 @@ export { type SearchR1Options, scoreSearchR1 } from './reward/graders/search_r1'
 export { createRewardManager } from './reward/manager';
 export { registerRewardFunction, rewardByDataSource } from './reward/reward';
 export { RewardModel, type RewardModelOptions } from './reward_model/reward_model';
+export type {
+  PauseMode,
+  RolloutEngine,
+  RolloutHandle,
+  RolloutStats,
+  WeightSource,
+} from './rollout/engine';
+export type { NativeRolloutConfig } from './rollout/native/native_rollout';
+export type {
+  FinishReason,
+  RolloutRequest,
+  RolloutResult,
+  SamplingParams,
+  TokenConstraint,
+  TokenSpan,
+  TopLogProb,
+} from './rollout/request';
 export type { SamplingOptions } from './rollout/sampling';
 export type { FitResult } from './trainer/fit_loop';
 export type { Metrics } from './trainer/metrics/metrics';

@@ -130,19 +130,6 @@ MiniBatches read_mini_batches(const Field& dto, int64_t num_sequences) {
   return mini;
 }
 
-PromptBatch read_prompt_batch(const Field& dto) {
-  PromptBatch batch;
-  batch.tokens = read_int32(dto["tokens"]);
-  batch.offsets = read_int32(dto["offsets"]);
-  require_offsets(dto["offsets"], batch.offsets, batch.tokens.numel(), "the number of tokens");
-  batch.n = dto["n"].count();
-  batch.seeds = read_uint64s(dto["seeds"]);
-  const int64_t samples = (batch.offsets.numel() - 1) * batch.n;
-  require(static_cast<int64_t>(batch.seeds.size()) == samples, ErrorCode::kInvalidArgument, dto.path(),
-          ".seeds: expected ", samples, " elements (n per prompt), got ", batch.seeds.size());
-  return batch;
-}
-
 TensorKind read_tensor_kind(const Field& field) {
   constexpr std::array kKinds = {TensorKind::kParam, TensorKind::kGrad, TensorKind::kExpAvg,
                                  TensorKind::kExpAvgSq, TensorKind::kMerged};

@@ -17,7 +17,6 @@ PolicyBatch read_policy_batch(const Field& dto);
 ValueBatch read_value_batch(const Field& dto);
 SftBatch read_sft_batch(const Field& dto);
 MiniBatches read_mini_batches(const Field& dto, int64_t num_sequences);
-PromptBatch read_prompt_batch(const Field& dto);
 TensorKind read_tensor_kind(const Field& field);
 std::vector<TensorFile> read_tensor_files(const Field& array);
 WeightBucket read_weight_bucket(const Field& dto);

@@ -2,6 +2,7 @@
 #include "binding/batches.h"
 #include "binding/binding.h"
 #include "binding/environment.h"
+#include "binding/engine_call.h"
 #include "binding/errors.h"
 #include "binding/options.h"
 #include "binding/results.h"
@@ -12,16 +13,6 @@
 namespace troupe::binding {
 
 namespace {
-
-// Runs verb(engine) on the engine thread. A call queued before close() still runs; one that meets an
-// engine freed under it (teardown) cannot happen, because teardown drops the queue first.
-template <typename Verb, typename Convert>
-Napi::Promise call_engine(const Napi::CallbackInfo& info, const Field& handle, Verb verb, Convert convert) {
-  return Environment::of(info.Env())
-      .call(
-          info.Env(), [slot = open_slot(handle), verb = std::move(verb)] { return verb(slot->engine()); },
-          convert);
-}
 
 // std::unique_ptr<Engine> create_engine(const EngineOptions&, std::shared_ptr<Communicator>)
 // createEngine(options: NativeEngineOptions): Promise<NativeEngine>
@@ -237,18 +228,6 @@ Napi::Value update_sft(const Napi::CallbackInfo& info) {
       write_metrics_list);
 }
 
-// GenerateResult Engine::generate(const PromptBatch&, const SamplingOptions&)
-// generate(engine: NativeEngine, prompts: NativePromptBatch, options: NativeSamplingOptions):
-//     Promise<NativeGenerateResult>
-Napi::Value generate(const Napi::CallbackInfo& info) {
-  const Arguments args(info, "generate");
-  return call_engine(
-      info, args(0, "engine"),
-      [prompts = read_prompt_batch(args(1, "prompts")), options = read_sampling_options(args(2, "options"))](
-          Engine& engine) { return engine.generate(prompts, options); },
-      write_generated);
-}
-
 // int64_t Engine::optimizer_steps()
 // optimizerSteps(engine: NativeEngine): Promise<number>
 Napi::Value optimizer_steps(const Napi::CallbackInfo& info) {
@@ -332,7 +311,6 @@ void export_engine(Napi::Env env, Napi::Object exports) {
   export_async<compute_values>(env, exports, "computeValues");
   export_async<update_critic>(env, exports, "updateCritic");
   export_async<update_sft>(env, exports, "updateSft");
-  export_async<generate>(env, exports, "generate");
   export_async<optimizer_steps>(env, exports, "optimizerSteps");
   export_async<schedule_steps>(env, exports, "scheduleSteps");
   export_async<set_steps>(env, exports, "setSteps");

@@ -129,14 +129,4 @@ ValueLossOptions read_value_loss_options(const Field& dto) {
   return options;
 }
 
-SamplingOptions read_sampling_options(const Field& dto) {
-  SamplingOptions options;
-  options.max_new_tokens = dto["maxNewTokens"].integer();
-  options.temperature = dto["temperature"].number();
-  options.top_k = dto["topK"].integer();
-  options.top_p = dto["topP"].number();
-  options.stop_token_ids = dto["stopTokenIds"].integers();
-  return options;
-}
-
 }  // namespace troupe::binding

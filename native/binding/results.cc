@@ -63,14 +63,6 @@ Napi::Value write_log_probs(Napi::Env env, const LogProbResult& result) {
   return dto;
 }
 
-Napi::Value write_generated(Napi::Env env, const GenerateResult& result) {
-  auto dto = Napi::Object::New(env);
-  dto.Set("tokens", write_int32(env, result.tokens));
-  dto.Set("offsets", write_int32(env, result.offsets));
-  dto.Set("logProbs", write_float32(env, result.log_probs));
-  return dto;
-}
-
 Napi::Value write_parameters(Napi::Env env, const std::vector<ParameterInfo>& parameters) {
   return write_array(env, parameters, [](Napi::Env env, const ParameterInfo& info) -> Napi::Value {
     auto dto = Napi::Object::New(env);

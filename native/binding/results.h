@@ -19,7 +19,6 @@ Napi::Value write_metrics_list(Napi::Env env, const MetricsList& list);
 Napi::Value write_state_bytes(Napi::Env env, const StateBytes& bytes);
 Napi::Value write_exported_weights(Napi::Env env, const ExportedWeights& weights);
 Napi::Value write_log_probs(Napi::Env env, const LogProbResult& result);
-Napi::Value write_generated(Napi::Env env, const GenerateResult& result);
 Napi::Value write_parameters(Napi::Env env, const std::vector<ParameterInfo>& parameters);
 
 }  // namespace troupe::binding

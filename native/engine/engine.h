@@ -21,6 +21,7 @@
 #include "optim/adamw.h"
 #include "parameters/parameter_layout.h"
 #include "parameters/state_kinds.h"
+#include "rollout/request.h"
 #include "rollout/samples.h"
 
 // The verbs of the core. Shapes: B sequences, L_i tokens each, of which the last R_i are the
@@ -176,6 +177,19 @@ class Engine {
                                     const ValueLossOptions& loss) = 0;
   virtual MetricsList update_sft(const SftBatch& batch, const MiniBatches& mini) = 0;
   virtual GenerateResult generate(const PromptBatch& prompts, const SamplingOptions& options) = 0;
+
+  // A rollout on the weights of this engine: requests come and go between other verbs. Once per engine; returns
+  // what its cache holds. Rank by rank, as rollout_turn and park_rollout.
+  virtual RolloutStats open_rollout(const RolloutOptions& options) = 0;
+  // Every rank at the same time: brings the weights into the form that steps need, where it stays until another
+  // verb begins. `version`: of the weights, which tokens and pages carry from now on. restart: what is running
+  // is computed again with them.
+  virtual void begin_rollout(int64_t version, bool restart) = 0;
+  // Takes what is submitted and aborted, then makes steps until the time is over or nothing is left to do. A
+  // request that is refused is an output with an error.
+  virtual RolloutTurn rollout_turn(RolloutCommands commands) = 0;
+  // Gives back the form of the weights and, when nothing is running, the memory of keys and values.
+  virtual void park_rollout() = 0;
 
   // Optimiser steps taken (skipped ones not counted): AdamW's bias correction depends on it.
   virtual int64_t optimizer_steps() const = 0;

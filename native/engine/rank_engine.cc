@@ -107,6 +107,7 @@ std::vector<ParameterInfo> RankEngine::parameters() const {
 
 void RankEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>& files) {
   at::NoGradGuard no_grad;
+  stop_decoding();
   for (const TensorFile& file : files) {
     check_abort();
     read_tensor_file(
@@ -158,6 +159,7 @@ StateBytes RankEngine::state_bytes() const {
 
 std::vector<int64_t> RankEngine::agree(const std::vector<int64_t>& counts) {
   kept_.reset();
+  stop_decoding();
   ++agreements_;
   return sharding_.agree(*mesh_.world(), counts);
 }

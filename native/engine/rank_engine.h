@@ -13,6 +13,7 @@
 #include "megatron/mesh.h"
 #include "parameters/parameter_store.h"
 #include "model/transformer.h"
+#include "rollout/rollout.h"
 #include "ulysses/sequence_group.h"
 
 namespace troupe {
@@ -54,6 +55,10 @@ class RankEngine final : public Engine {
                             const ValueLossOptions& loss) override;
   MetricsList update_sft(const SftBatch& batch, const MiniBatches& mini) override;
   GenerateResult generate(const PromptBatch& prompts, const SamplingOptions& options) override;
+  RolloutStats open_rollout(const RolloutOptions& options) override;
+  void begin_rollout(int64_t version, bool restart) override;
+  RolloutTurn rollout_turn(RolloutCommands commands) override;
+  void park_rollout() override;
 
   int64_t optimizer_steps() const override { return optimizer_steps_; }
   int64_t schedule_steps() const override { return schedule_steps_; }
@@ -113,6 +118,8 @@ class RankEngine final : public Engine {
   // The whole flat buffer of a group for an export in buckets; undefined where nobody reads it.
   const at::Tensor& kept_group(TensorKind kind, size_t group);
   void weights_changed();
+  // The end of begin_rollout's: nothing stays gathered, or in another form.
+  void stop_decoding();
 
   void require_head(HeadKind head, const char* verb) const;
   static void check_temperature(double temperature);
@@ -129,6 +136,9 @@ class RankEngine final : public Engine {
   Transformer transformer_;
   std::optional<int64_t> tied_peer_;  // the stage that has the tied embeddings, too
   bool prepared_ = false;
+  std::unique_ptr<Rollout> rollout_;
+  bool decoding_ = false;
+  int64_t rollout_weights_ = 0;  // the weights_version_ of its pages
   // The group that an export in buckets gathered last.
   struct KeptGroup {
     TensorKind kind;

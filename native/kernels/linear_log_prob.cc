@@ -23,7 +23,6 @@ namespace troupe::ops {
 
 namespace {
 
-constexpr int64_t kVocabBlock = 768;
 constexpr int64_t kBlockRows = 1024;  // rows per unit of work with one block of the vocabulary
 constexpr int64_t kLogitsBudget = int64_t{64} << 20;  // bytes of logits that the backward keeps
 // Rows of a chunk at least, whatever they take: the weight is packed twice per chunk, and its gradient read

@@ -25,6 +25,9 @@
 // result does not depend on N or on its neighbours), H hidden, V vocabulary.
 namespace troupe::ops {
 
+// Entries of a row of logits whose sums are taken together on a CPU.
+constexpr int64_t kVocabBlock = 768;
+
 struct LogProbSpec {
   double temperature = 1;
   double softcap = 0;                      // 0 = off

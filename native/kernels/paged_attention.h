@@ -1,4 +1,4 @@
-// What one decoding step on paged keys and values takes, where a device does it in one launch.
+// The layout of pages of keys and values, and what one step on them takes where a device does it in one launch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,12 +7,18 @@
 
 namespace troupe::kernels {
 
-// One layer of a decoding step on paged keys and values (rollout/kv_cache.h), all rows in one launch.
+// Positions per page. One head's part of a page is K transposed [D, kPagePositions], then V
+// [kPagePositions, D]: the scores of a page's keys are then D multiply-adds over whole vectors, with
+// no sum across lanes.
+constexpr int64_t kPagePositions = 32;
+
+// One layer of a step on paged keys and values (rollout/kv_cache.h), all rows in one launch; every row is one
+// query, and the last of the keys that it sees is its own.
 struct PagedAttention {
   at::Tensor qkv;       // [>= rows, (Q+2K)*D] float32 or bfloat16, rows contiguous
   at::Tensor out;       // [>= rows, Q*D]
-  at::Tensor pages;     // [rows, max pages] int64: addresses, the prompt's pages first
-  at::Tensor lengths;   // [rows, 2] int32: positions of the prompt, positions in all
+  at::Tensor pages;     // [rows, max pages] int64: addresses; page i holds positions from i * kPagePositions
+  at::Tensor lengths;   // [rows, 2] int32: 0, positions in all
   int64_t layer_bytes;  // from the start of a page to the layer's first head
   int64_t num_heads, num_kv_heads, head_dim;
   int64_t window;        // 0 = everything

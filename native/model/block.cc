@@ -160,12 +160,10 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t 
   }
 }
 
-at::Tensor Block::forward(const at::Tensor& x, const RowContext& rows, BlockSaved* saved,
-                          const std::function<void(const at::Tensor&)>& qkv_seen) const {
+at::Tensor Block::forward(const at::Tensor& x, const RowContext& rows, BlockSaved* saved) const {
   at::Tensor qkv = at::empty({x.size(0), qkv_size()}, x.options());
   if (saved != nullptr) saved->x = x;
   attention_inputs(x, rows, qkv, saved, qkv_.pack_forward());
-  if (qkv_seen) qkv_seen(qkv);
   const at::Tensor attn = attend(std::move(qkv), rows, saved);
   const at::Tensor out = at::empty_like(x);
   output_and_mlp(x, attn, rows.row_tile, out, saved, pack_output());

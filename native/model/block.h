@@ -73,9 +73,8 @@ class Block {
   // Whether the products of every row are of packed operands, so that its bits depend on no other row.
   bool packs() const;
 
-  // y [T, H]. saved may be null. `qkv_seen` is called with the rotated qkv when given.
-  at::Tensor forward(const at::Tensor& x, const RowContext& rows, BlockSaved* saved,
-                     const std::function<void(const at::Tensor&)>& qkv_seen = nullptr) const;
+  // y [T, H]. saved may be null.
+  at::Tensor forward(const at::Tensor& x, const RowContext& rows, BlockSaved* saved) const;
   // What a forward would leave in `saved`, without its output.
   void recompute(const at::Tensor& x, const RowContext& rows, BlockSaved& saved) const;
   // Gradient by the block's input, from dy [T, H]; adds to the gradients of what is trained. Consumes

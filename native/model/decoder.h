@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -13,13 +12,6 @@
 // The rows-local pieces that the rollout uses; the packed forward/backward of training live beside them.
 // Everything here is inference: no gradient is recorded.
 namespace troupe {
-
-// Sequences packed one behind the other (no padding between them).
-struct PackedSequences {
-  at::Tensor tokens;             // [T] int32 on the device
-  at::Tensor positions;          // [T] int32 on the device, from 0 in each sequence
-  std::vector<int64_t> offsets;  // [S+1] on the host; offsets[S] == T
-};
 
 class Decoder {
  public:
@@ -39,7 +31,7 @@ class Decoder {
   // Before each layer of the decoder, whoever computes it: where x [n, H] comes from another rank it is here then.
   virtual void enter_layer(int64_t layer, const at::Tensor& x) {}
 
-  // ---- one step over rows, for decoding with a KV cache: n rows, any sequences, any positions ----
+  // ---- one step over rows, prompts and decodes alike: n rows, any sequences, any positions ----
   // x [n, H] in the compute dtype. Rows run through fixed-size GEMM tiles of `row_tile()` rows, so
   // n must be a multiple of it for results that do not depend on n (pad with token 0, position 0).
   virtual int64_t decode_row_tile() const = 0;
@@ -54,15 +46,8 @@ class Decoder {
   // out = x + Wo attn, then the MLP (or MoE) half of the block. attn [n, Q*D]; out [n, H] may alias x.
   virtual void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
                             const at::Tensor& out) = 0;
-  // Final norm and LM head: logits [n, V] float32, final soft cap applied, no temperature.
+  // Final norm and LM head: logits [n, V] float32, before the final soft cap and any temperature.
   virtual void logits(const at::Tensor& x, const at::Tensor& logits) = 0;
-
-  // ---- whole prompts ----
-  // Runs packed sequences and hands each layer's qkv [T, (Q+2K)*D] (after q/k norm and RoPE) to
-  // `sink` as it is computed; returns the last block's output [T, H] before the final norm. The same row
-  // arithmetic as training, so a prompt's result does not depend on its neighbours.
-  using QkvSink = std::function<void(int64_t layer, const at::Tensor& qkv)>;
-  virtual at::Tensor prefill(const PackedSequences& packed, const QkvSink& sink) = 0;
 };
 
 }  // namespace troupe

@@ -1,4 +1,4 @@
-// Prefill and decoding steps through the stages.
+// Steps of a generation through the stages.
 #include "model/transformer.h"
 
 #include <ATen/ATen.h>
@@ -50,6 +50,12 @@ int64_t Transformer::decode_row_tile() const {
   return decode_weights_.empty() ? kDecodeRowTile : kDecodeRowMultiple;
 }
 
+// Packed weights give a row the same bits in a tile of any size: large ones read the weights less often, small
+// ones leave no thread without work.
+int64_t Transformer::decode_tile(int64_t rows) const {
+  return decode_weights_.empty() || rows < kRowTile * at::get_num_threads() ? kDecodeRowTile : kRowTile;
+}
+
 void Transformer::begin_decoding() {
   const auto packs = [](const Stage& stage) {
     const auto block_packs = [](const Block& block) { return block.packs(); };
@@ -92,7 +98,7 @@ void Transformer::attention_inputs(int64_t layer, const at::Tensor& x, const at:
   // Once per step: later layers have the same positions.
   const bool first = at.block == 0;
   if (config_.positions == PositionKind::kRope && first) stage.rotary(positions.max().item<int64_t>() + 1);
-  const RowContext rows{positions, {}, stage.rotary(0), kDecodeRowTile};
+  const RowContext rows{positions, {}, stage.rotary(0), decode_tile(x.size(0))};
   stage.blocks()[at.block].attention_inputs(
       x, rows, qkv, nullptr,
       decode_weights_.empty() ? Linear::Packed{} : decode_weights_[at.stage][at.block].qkv);
@@ -102,7 +108,7 @@ void Transformer::block_output(int64_t layer, const at::Tensor& x, const at::Ten
                                const at::Tensor& out) {
   const Place at = find(layer);
   stages_[at.stage].blocks()[at.block].output_and_mlp(
-      x, attn, kDecodeRowTile, out, nullptr,
+      x, attn, decode_tile(x.size(0)), out, nullptr,
       decode_weights_.empty() ? Block::OutputWeights{} : decode_weights_[at.stage][at.block].output);
 }
 
@@ -129,35 +135,8 @@ void Transformer::own_logits(const at::Tensor& x, const at::Tensor& logits) cons
         } else {
           at::mm_out(out, tile.to(at::kFloat), weight.t());
         }
-        if (config_.final_softcap > 0) out.div_(config_.final_softcap).tanh_().mul_(config_.final_softcap);
       },
       decode_head_.packed());
-}
-
-at::Tensor Transformer::prefill(const PackedSequences& packed, const QkvSink& sink) {
-  const int64_t total = packed.offsets.back();
-  const int64_t padded = round_up(total, kRowTile);
-  const auto pad = [&](const at::Tensor& values) {
-    const at::Tensor out = at::zeros({padded}, values.options());
-    out.narrow(0, 0, total).copy_(values);
-    return out;
-  };
-  at::Tensor x = at::empty({padded, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
-  const at::Tensor positions = pad(packed.positions);
-  embed(pad(packed.tokens).to(device_), positions.to(device_), x);
-  auto own = stages_.begin();
-  for (size_t part = 0; part < place_.parts.size(); ++part) {
-    enter_layer(place_.parts[part].first, x);
-    if (static_cast<int64_t>(part) % place_.stages() != place_.stage()) continue;
-    const RowContext rows = own->row_context(positions, ops::separate_segments(packed.offsets), kRowTile);
-    for (size_t i = 0; i < own->blocks().size(); ++i) {
-      x = own->blocks()[i].forward(x, rows, nullptr, [&](const at::Tensor& qkv) {
-        sink(own->range().first + static_cast<int64_t>(i), qkv.narrow(0, 0, total));
-      });
-    }
-    ++own;
-  }
-  return x.narrow(0, 0, total);
 }
 
 }  // namespace troupe

@@ -50,7 +50,6 @@ class Transformer final : public Decoder {
   void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
                     const at::Tensor& out) override;
   void logits(const at::Tensor& x, const at::Tensor& logits) override;
-  at::Tensor prefill(const PackedSequences& packed, const QkvSink& sink) override;
 
  private:
   // Where a layer of this rank lies; kInternal for one of another rank.
@@ -58,6 +57,7 @@ class Transformer final : public Decoder {
     size_t stage, block;
   };
   Place find(int64_t layer) const;
+  int64_t decode_tile(int64_t rows) const;
   void own_logits(const at::Tensor& x, const at::Tensor& logits) const;
 
   ModelConfig config_;

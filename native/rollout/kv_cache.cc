@@ -1,86 +1,76 @@
-// Pages of keys and values, and copies into them.
+// The slab, and copies into it.
 #include "rollout/kv_cache.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 
-#include "base/parallel.h"
-#include "kernels/cpu/decode_attention_kernels.h"
+#include "base/zero_pages.h"
 
 namespace troupe {
 namespace {
 
-using kernels::kPagePositions;
-
 // Moves bits, whatever they mean.
 template <typename Word>
-void store_words(const KvSegment& segment, int64_t head_bytes, int64_t first, int64_t rows, int64_t dim,
-                 const Word* keys, const Word* values, int64_t row_stride) {
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t position = first + row;
-    char* page = static_cast<char*>(segment.pages[static_cast<size_t>(position / kPagePositions)].data_ptr());
-    Word* page_keys = reinterpret_cast<Word*>(page + head_bytes) + position % kPagePositions;
-    Word* page_values =
-        reinterpret_cast<Word*>(page + head_bytes) + (kPagePositions + position % kPagePositions) * dim;
-    const Word* key = keys + row * row_stride;
-    const Word* value = values + row * row_stride;
-    for (int64_t d = 0; d < dim; ++d) page_keys[d * kPagePositions] = key[d];
-    std::copy(value, value + dim, page_values);
-  }
+void store_words(char* page_head, int64_t slot, int64_t dim, const Word* key, const Word* value) {
+  Word* keys = reinterpret_cast<Word*>(page_head);
+  for (int64_t d = 0; d < dim; ++d) keys[d * kPagePositions + slot] = key[d];
+  std::copy(value, value + dim, keys + (kPagePositions + slot) * dim);
 }
 
 }  // namespace
 
-KvCache::KvCache(const ModelConfig& config, at::ScalarType dtype, at::Device device)
+KvCache::KvCache(const ModelConfig& config, at::ScalarType dtype, at::Device device, int64_t num_pages)
     : num_layers_(config.num_layers),
       num_heads_(config.num_heads),
       num_kv_heads_(config.num_kv_heads),
       head_dim_(config.head_dim),
+      num_pages_(num_pages),
+      page_bytes_(page_bytes(config, dtype)),
       dtype_(dtype),
-      device_(device) {}
+      device_(device) {
+  take_memory();
+}
+
+void KvCache::take_memory() {
+  if (slab_.defined()) return;
+  const std::vector<int64_t> sizes{num_pages_, num_layers_, num_kv_heads_, 2, head_dim_ * kPagePositions};
+  slab_ = device_.is_cpu() ? zero_pages(bytes() / static_cast<int64_t>(sizeof(float)), device_).view(dtype_).view(sizes)
+                           : at::empty(sizes, at::TensorOptions().dtype(dtype_).device(device_));
+  base_ = static_cast<char*>(slab_.data_ptr());
+}
+
+void KvCache::release_memory() {
+  slab_.reset();
+  base_ = nullptr;
+}
 
 int64_t KvCache::pages_for(int64_t positions) {
   return (positions + kPagePositions - 1) / kPagePositions;
 }
 
-int64_t KvCache::page_bytes() const {
-  return num_layers_ * num_kv_heads_ * head_bytes(0, 1);
+int64_t KvCache::page_bytes(const ModelConfig& config, at::ScalarType dtype) {
+  return config.num_layers * config.num_kv_heads * 2 * config.head_dim * kPagePositions *
+         static_cast<int64_t>(c10::elementSize(dtype));
 }
 
 int64_t KvCache::head_bytes(int64_t layer, int64_t head) const {
-  const int64_t element = static_cast<int64_t>(c10::elementSize(dtype_));
-  return (layer * num_kv_heads_ + head) * 2 * head_dim_ * kPagePositions * element;
+  return (layer * num_kv_heads_ + head) * (page_bytes_ / (num_layers_ * num_kv_heads_));
 }
 
-void KvCache::grow(KvSegment& segment, int64_t length) {
-  while (static_cast<int64_t>(segment.pages.size()) < pages_for(length)) {
-    if (free_pages_.empty()) {
-      segment.pages.push_back(at::empty({num_layers_, num_kv_heads_, 2, head_dim_ * kPagePositions},
-                                        at::TensorOptions().dtype(dtype_).device(device_)));
-      ++allocated_pages_;
-    } else {
-      segment.pages.push_back(std::move(free_pages_.back()));
-      free_pages_.pop_back();
-    }
-  }
-  segment.length = std::max(segment.length, length);
-}
-
-void KvCache::release(KvSegment& segment) {
-  for (at::Tensor& page : segment.pages) free_pages_.push_back(std::move(page));
-  segment = {};
-}
-
-void KvCache::store_head(int64_t layer, int64_t head, const KvSegment& segment, int64_t first,
-                         const void* qkv, int64_t n) const {
-  const int64_t key_column = (num_heads_ + head) * head_dim_;
-  const int64_t value_column = key_column + num_kv_heads_ * head_dim_;
+void KvCache::store(int64_t layer, const std::vector<KvSlot>& slots, const at::Tensor& qkv, int64_t begin,
+                    int64_t end) const {
   const auto move = [&](auto word) {
     using Word = decltype(word);
-    const Word* rows = static_cast<const Word*>(qkv);
-    store_words<Word>(segment, head_bytes(layer, head), first, n, head_dim_, rows + key_column,
-                      rows + value_column, row_size());
+    const Word* rows = static_cast<const Word*>(qkv.const_data_ptr());
+    for (int64_t row = begin; row < end; ++row) {
+      const KvSlot at = slots[static_cast<size_t>(row)];
+      const Word* key = rows + row * row_size() + num_heads_ * head_dim_;
+      for (int64_t head = 0; head < num_kv_heads_; ++head, key += head_dim_) {
+        store_words<Word>(address(at.page) + head_bytes(layer, head), at.slot, head_dim_, key,
+                          key + num_kv_heads_ * head_dim_);
+      }
+    }
   };
   if (c10::elementSize(dtype_) == 4) {
     move(uint32_t{});
@@ -89,32 +79,31 @@ void KvCache::store_head(int64_t layer, int64_t head, const KvSegment& segment, 
   }
 }
 
-void KvCache::store(int64_t layer, const KvSegment& segment, int64_t first, const at::Tensor& qkv) const {
-  if (device_.is_cpu()) {
-    for (int64_t head = 0; head < num_kv_heads_; ++head) {
-      store_head(layer, head, segment, first, qkv.const_data_ptr(), qkv.size(0));
-    }
-    return;
-  }
-  const int64_t rows = qkv.size(0);
-  const at::Tensor heads = qkv.view({rows, num_heads_ + 2 * num_kv_heads_, head_dim_});
-  const at::Tensor keys = heads.narrow(1, num_heads_, num_kv_heads_);
-  const at::Tensor values = heads.narrow(1, num_heads_ + num_kv_heads_, num_kv_heads_);
-  for (int64_t row = 0; row < rows;) {
-    const int64_t slot = (first + row) % kPagePositions;
-    const int64_t count = std::min(kPagePositions - slot, rows - row);
-    const at::Tensor page =
-        segment.pages[static_cast<size_t>((first + row) / kPagePositions)].select(0, layer);
-    page.select(1, 0)
-        .view({num_kv_heads_, head_dim_, kPagePositions})
-        .narrow(2, slot, count)
-        .copy_(keys.narrow(0, row, count).permute({1, 2, 0}));
-    page.select(1, 1)
-        .view({num_kv_heads_, kPagePositions, head_dim_})
-        .narrow(1, slot, count)
-        .copy_(values.narrow(0, row, count).permute({1, 0, 2}));
-    row += count;
-  }
+void KvCache::store(int64_t layer, const at::Tensor& pages, const at::Tensor& slots,
+                    const at::Tensor& qkv) const {
+  const int64_t rows = pages.size(0);
+  const at::Tensor heads = qkv.narrow(0, 0, rows).view({rows, num_heads_ + 2 * num_kv_heads_, head_dim_});
+  const at::Tensor own = slab_.select(1, layer);  // [pages, K, 2, D * P]
+  at::Tensor keys = own.select(2, 0).view({num_pages_, num_kv_heads_, head_dim_, kPagePositions});
+  at::Tensor values = own.select(2, 1).view({num_pages_, num_kv_heads_, kPagePositions, head_dim_});
+  const std::optional<at::Tensor> none, page(pages), slot(slots);
+  // Indices apart from each other come first: [rows, K, D] both times.
+  keys.index_put_({page, none, none, slot}, heads.narrow(1, num_heads_, num_kv_heads_));
+  values.index_put_({page, none, slot, none}, heads.narrow(1, num_heads_ + num_kv_heads_, num_kv_heads_));
+}
+
+void KvCache::copy_page(int64_t from, int64_t to) const {
+  slab_.select(0, to).copy_(slab_.select(0, from));
+}
+
+at::Tensor KvCache::gather(int64_t layer, int64_t part, const std::vector<int32_t>& pages) const {
+  const int64_t count = static_cast<int64_t>(pages.size());
+  const at::Tensor index = at::tensor(pages, at::kInt).to(at::kLong).to(device_);
+  const at::Tensor own = slab_.select(1, layer).select(2, part).index_select(0, index);  // [n, K, D * P]
+  const at::Tensor positions = part == 0
+                                   ? own.view({count, num_kv_heads_, head_dim_, kPagePositions}).transpose(2, 3)
+                                   : own.view({count, num_kv_heads_, kPagePositions, head_dim_});
+  return positions.transpose(0, 1).reshape({num_kv_heads_, count * kPagePositions, head_dim_});
 }
 
 }  // namespace troupe

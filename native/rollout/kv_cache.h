@@ -1,4 +1,4 @@
-// Keys and values of running sequences, in pages.
+// Keys and values of all running sequences: one slab of pages.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,51 +6,60 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/paged_attention.h"
 #include "model/model_config.h"
 
 namespace troupe {
 
-// A run of consecutive positions of one sequence: a prompt, or what one sample added to it.
-struct KvSegment {
-  std::vector<at::Tensor> pages;  // each [num_layers, num_kv_heads, 2, D * kPagePositions], see KvCache
-  int64_t length = 0;             // positions
+using kernels::kPagePositions;
+
+// Where a row of a step keeps its key and value.
+struct KvSlot {
+  int32_t page;
+  int32_t slot;  // within the page
 };
 
-// Keys and values of all layers, in the compute dtype, in pages of kernels::kPagePositions positions
-// that are handed out as sequences grow and taken back when they end. A page's [layer, head, 0] is K
-// transposed [D, kPagePositions], its [layer, head, 1] V [kPagePositions, D].
+// Keys and values of all layers, in the compute dtype: [pages, layers, K, 2, D * kPagePositions]. A page's
+// [layer, head, 0] is K transposed [D, kPagePositions], its [layer, head, 1] V [kPagePositions, D]. On a CPU
+// memory is taken when it is first written. What no one has written is uninitialised.
 class KvCache {
  public:
-  KvCache(const ModelConfig& config, at::ScalarType dtype, at::Device device);
+  KvCache(const ModelConfig& config, at::ScalarType dtype, at::Device device, int64_t num_pages);
+
+  // Pages have no place before the first of these, and after the second; nothing happens when they have one.
+  void take_memory();
+  void release_memory();
 
   static int64_t pages_for(int64_t positions);
-  int64_t page_bytes() const;
-  int64_t allocated_pages() const { return allocated_pages_; }
+  static int64_t page_bytes(const ModelConfig& config, at::ScalarType dtype);
+  int64_t num_pages() const { return num_pages_; }
+  int64_t bytes() const { return num_pages_ * page_bytes_; }
 
-  // Adds pages until `length` positions have room. What is new is uninitialised.
-  void grow(KvSegment& segment, int64_t length);
-  void release(KvSegment& segment);
+  // Stores keys and values of one layer: rows [begin, end) of qkv [n, (Q+2K)*D] after rotary at `slots`; CPU.
+  void store(int64_t layer, const std::vector<KvSlot>& slots, const at::Tensor& qkv, int64_t begin,
+             int64_t end) const;
+  // The same for all rows on any device; pages and slots [n] int64 on the device.
+  void store(int64_t layer, const at::Tensor& pages, const at::Tensor& slots, const at::Tensor& qkv) const;
+  // What page `from` holds, in page `to`.
+  void copy_page(int64_t from, int64_t to) const;
 
-  // Stores keys and values of one layer for positions [first, first + n) of a segment that has grown to
-  // hold them. qkv [n, (Q+2K)*D] after rotary, rows contiguous, on the cache's device.
-  void store(int64_t layer, const KvSegment& segment, int64_t first, const at::Tensor& qkv) const;
-  // The same for one head, from n rows of row_size() elements at `qkv`; CPU only.
-  void store_head(int64_t layer, int64_t head, const KvSegment& segment, int64_t first, const void* qkv,
-                  int64_t n) const;
-  int64_t row_size() const { return (num_heads_ + 2 * num_kv_heads_) * head_dim_; }
-
+  // Of a page, on the device.
+  char* address(int64_t page) const { return base_ + page * page_bytes_; }
   // From the start of a page to the keys of this layer and head.
   int64_t head_bytes(int64_t layer, int64_t head) const;
+  // Keys (part 0) or values (part 1) of one layer in these pages: [K, pages * kPagePositions, D].
+  at::Tensor gather(int64_t layer, int64_t part, const std::vector<int32_t>& pages) const;
 
+  int64_t row_size() const { return (num_heads_ + 2 * num_kv_heads_) * head_dim_; }
   const at::Device& device() const { return device_; }
   at::ScalarType dtype() const { return dtype_; }
 
  private:
-  int64_t num_layers_, num_heads_, num_kv_heads_, head_dim_;
+  int64_t num_layers_, num_heads_, num_kv_heads_, head_dim_, num_pages_, page_bytes_;
   at::ScalarType dtype_;
   at::Device device_;
-  std::vector<at::Tensor> free_pages_;
-  int64_t allocated_pages_ = 0;
+  at::Tensor slab_;
+  char* base_ = nullptr;
 };
 
 }  // namespace troupe

@@ -178,19 +178,30 @@ bool cut_to_mass(Candidates& candidates, double mass) {
   return false;
 }
 
+// Cuts off what is less than `least` times as probable as the first; false when nothing is.
+bool cut_improbable(Candidates& candidates, double least) {
+  for (size_t i = 0; i < candidates.weights.size(); ++i) {
+    if (candidates.weights[i] >= least * candidates.weights[0]) continue;
+    candidates.tokens.resize(i);
+    candidates.weights.resize(i);
+    return true;
+  }
+  return false;
+}
+
 bool limited(const SamplerOptions& options, int64_t vocab) {
   return options.top_k > 0 && options.top_k < vocab;
 }
 bool filtered(const SamplerOptions& options, int64_t vocab) {
-  return limited(options, vocab) || options.top_p < 1;
+  return limited(options, vocab) || options.top_p < 1 || options.min_p > 0;
 }
 
-// Where top_p alone is set, few tokens usually hold the mass.
+// Where top_p or min_p alone is set, few tokens usually hold the mass.
 constexpr int64_t kFewTokens = 64;
 
 int64_t first_count(const SamplerOptions& options, int64_t vocab) {
   if (limited(options, vocab)) return options.top_k;
-  return options.top_p < 1 ? std::min(kFewTokens, vocab) : vocab;
+  return options.top_p < 1 || options.min_p > 0 ? std::min(kFewTokens, vocab) : vocab;
 }
 
 // The kept set; none when a block that may hold one of it is not at hand.
@@ -200,15 +211,18 @@ std::optional<Candidates> keep(const Row& row, const SamplerOptions& options) {
     std::optional<std::vector<int32_t>> tokens = most_probable(row, count);
     if (!tokens) return std::nullopt;
     Candidates candidates = with_weights(row, std::move(*tokens));
-    if (options.top_p >= 1) return candidates;
-    if (limited(options, vocab)) {
-      double sum = 0;
-      for (const float weight : candidates.weights) sum += weight;
-      cut_to_mass(candidates, options.top_p * sum);
-      return candidates;
+    // Widened only while these few do not hold the mass, nor reach down to what is too improbable.
+    bool complete = limited(options, vocab) || count == vocab;
+    if (options.top_p < 1) {
+      double sum = row.sum;
+      if (limited(options, vocab)) {
+        sum = 0;
+        for (const float weight : candidates.weights) sum += weight;
+      }
+      complete = cut_to_mass(candidates, options.top_p * sum) || complete;
     }
-    // Widened only while these few do not hold the mass.
-    if (cut_to_mass(candidates, options.top_p * row.sum) || count == vocab) return candidates;
+    if (options.min_p > 0) complete = cut_improbable(candidates, options.min_p) || complete;
+    if (complete) return candidates;
   }
 }
 

@@ -11,6 +11,7 @@ struct SamplerOptions {
   double temperature = 1;  // 0 = greedy: top_k and top_p then change nothing
   int64_t top_k = 0;       // 0 = off
   double top_p = 1;        // 1 = off
+  double min_p = 0;        // 0 = off
 };
 
 struct Sampled {
@@ -25,7 +26,8 @@ struct Sampled {
 //
 // The kept set: the top_k most probable tokens; of these, renormalised, the shortest prefix whose
 // probability reaches top_p, at least one token (Holtzman et al., "The Curious Case of Neural Text
-// Degeneration", 2019). "Most probable" is by logit descending, then by id ascending, so that ties
+// Degeneration", 2019); of these, those at least min_p times as probable as the most probable one (Nguyen et
+// al., "Turning Up the Heat: Min-p Sampling", 2024). "Most probable" is by logit descending, then by id ascending, so that ties
 // have one outcome. The token is the inverse of the cumulative distribution at `uniform`, in that order
 // (in id order when nothing is filtered). Greedy takes the lowest id among the largest logits.
 //

@@ -1,4 +1,4 @@
-import type { NativeEngine, NativeSamplingOptions } from '../../ts/native/bridge';
+import type { NativeEngine } from '../../ts/native/bridge';
 import { loadBinding } from '../../ts/native/loader';
 import {
   tinyBatch,
@@ -38,19 +38,40 @@ function updatePolicy(changes: {
   );
 }
 
-const sampling: NativeSamplingOptions = {
-  maxNewTokens: 1,
-  temperature: 1,
-  topK: 0,
-  topP: 1,
-  stopTokenIds: [],
-};
-const prompts = {
-  tokens: Int32Array.of(1, 2),
-  offsets: Int32Array.of(0, 2),
-  n: 2,
-  seeds: BigUint64Array.of(1n, 2n),
-};
+const rolloutTurn = (changes: { request?: object; sampling?: object }): Promise<unknown> =>
+  binding.rolloutTurn(engine, {
+    submit: [
+      {
+        id: 1,
+        prompt: Int32Array.of(1, 2),
+        sampling: {
+          maxNewTokens: 1,
+          temperature: 1,
+          topK: 0,
+          topP: 1,
+          minP: 0,
+          repetitionPenalty: 1,
+          presencePenalty: 0,
+          frequencyPenalty: 0,
+          stopTokenIds: [],
+          badWordIds: Int32Array.of(3, 4),
+          badWordOffsets: Int32Array.of(0, 2),
+          biasedIds: new Int32Array(0),
+          biases: new Float32Array(0),
+          topLogProbs: 0,
+          promptLogProbs: false,
+          constrained: false,
+          ...changes.sampling,
+        },
+        seedAndSalt: BigUint64Array.of(1n, 2n),
+        priority: 0,
+        ...changes.request,
+      },
+    ],
+    abort: [],
+    masks: [],
+    milliseconds: 1,
+  });
 
 const cases: [string, () => Promise<unknown>, string][] = [
   [
@@ -123,13 +144,23 @@ const cases: [string, () => Promise<unknown>, string][] = [
   ],
   [
     'element of an array',
-    () => binding.generate(engine, prompts, { ...sampling, stopTokenIds: [1, 'x' as unknown as number] }),
-    "generate.options.stopTokenIds[1]: expected an integer, got the string 'x'",
+    () => rolloutTurn({ sampling: { stopTokenIds: [1, 'x'] } }),
+    "rolloutTurn.commands.submit[0].sampling.stopTokenIds[1]: expected an integer, got the string 'x'",
   ],
   [
-    'number of seeds',
-    () => binding.generate(engine, { ...prompts, n: 3 }, sampling),
-    'generate.prompts.seeds: expected 3 elements (n per prompt), got 2',
+    'number of elements',
+    () => rolloutTurn({ request: { seedAndSalt: BigUint64Array.of(1n) } }),
+    'rolloutTurn.commands.submit[0].seedAndSalt: expected two elements, got BigUint64Array',
+  ],
+  [
+    'offsets beyond the array',
+    () => rolloutTurn({ sampling: { badWordOffsets: Int32Array.of(0, 3) } }),
+    'rolloutTurn.commands.submit[0].sampling.badWordOffsets: expected the last offset to be 2 (the number of badWordIds), got 3',
+  ],
+  [
+    'a turn before there is a rollout',
+    () => rolloutTurn({}),
+    '[rollout] expected open_rollout before rollout_turn',
   ],
   [
     'unknown word',

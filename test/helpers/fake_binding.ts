@@ -26,11 +26,6 @@ export function createFakeBinding(): NativeBinding {
     updateCritic: async (_engine, batch) => [
       { sum: batch.tokens.tokens.reduce((sum, token) => sum + token, 0) },
     ],
-    generate: async (_engine, prompts) => ({
-      tokens: prompts.tokens,
-      offsets: prompts.offsets,
-      logProbs: Float32Array.from(prompts.seeds, Number),
-    }),
     getTensor: async (engine, _kind, command) => {
       of(engine).calls.push(command);
       return await obey(of(engine), command);

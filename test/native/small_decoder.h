@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "batch/packing.h"
+#include "model/value_head.h"
 #include "base/parallel.h"
 #include "kernels/linear_log_prob.h"
 #include "model/decoder_layout.h"

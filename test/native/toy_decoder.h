@@ -53,6 +53,7 @@ class ToyDecoder : public Decoder {
 
   void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) override {
     largest_step = std::max(largest_step, x.size(0));
+    rows += x.size(0);
     x.copy_(tokens_.index_select(0, tokens.to(at::kLong)) +
             positions_.index_select(0, positions.to(at::kLong)));
   }
@@ -68,40 +69,28 @@ class ToyDecoder : public Decoder {
   }
   void logits(const at::Tensor& x, const at::Tensor& logits) override { multiply(x, head_, logits); }
 
-  at::Tensor prefill(const PackedSequences& packed, const QkvSink& sink) override {
-    ++prefills;
-    at::Tensor x = at::empty({packed.tokens.size(0), config_.hidden_size});
-    x.copy_(tokens_.index_select(0, packed.tokens.to(at::kLong)) +
-            positions_.index_select(0, packed.positions.to(at::kLong)));
-    const at::Tensor qkv = at::empty({x.size(0), config_.qkv_size()});
-    const at::Tensor attn = at::empty({x.size(0), config_.q_size()});
-    for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
-      attention_inputs(layer, x, packed.positions, qkv);
-      if (sink) sink(layer, qkv);
-      for (size_t s = 0; s + 1 < packed.offsets.size(); ++s) {
-        for (int64_t i = packed.offsets[s]; i < packed.offsets[s + 1]; ++i) {
-          attend(layer, qkv, packed.offsets[s], i, attn);
-        }
-      }
-      block_output(layer, x, attn, x);
-    }
-    return x;
-  }
-
   // Logits [V] of the token after `tokens`, computed from scratch.
   at::Tensor next_logits(const std::vector<int32_t>& tokens) {
     const auto length = static_cast<int64_t>(tokens.size());
-    PackedSequences packed{at::tensor(tokens, at::kInt), at::arange(length, at::kInt), {0, length}};
-    const at::Tensor hidden = prefill(packed, nullptr);
-    --prefills;
+    const at::Tensor positions = at::arange(length, at::kInt);
+    at::Tensor x = at::empty({length, config_.hidden_size});
+    x.copy_(tokens_.index_select(0, at::tensor(tokens, at::kLong)) +
+            positions_.index_select(0, positions.to(at::kLong)));
+    const at::Tensor qkv = at::empty({length, config_.qkv_size()});
+    const at::Tensor attn = at::empty({length, config_.q_size()});
+    for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+      attention_inputs(layer, x, positions, qkv);
+      for (int64_t i = 0; i < length; ++i) attend(layer, qkv, 0, i, attn);
+      block_output(layer, x, attn, x);
+    }
     const at::Tensor result = at::empty({1, config_.vocab_size});
-    logits(hidden.narrow(0, length - 1, 1), result);
+    logits(x.narrow(0, length - 1, 1), result);
     return result.select(0, 0);
   }
 
   at::Tensor& head() { return head_; }
-  int64_t largest_step = 0;
-  int64_t prefills = 0;
+  int64_t largest_step = 0;  // rows, padding included
+  int64_t rows = 0;          // of all steps
 
  private:
   static void multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& out) {

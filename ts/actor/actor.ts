@@ -23,7 +23,7 @@ import {
 import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
 import { sampleBatch } from '../rollout/batch';
 import type { RolloutEngine } from '../rollout/engine';
-import { NativeRollout } from '../rollout/native/native_rollout';
+import { NativeRollout, type NativeRolloutConfig } from '../rollout/native/native_rollout';
 import type { SamplingOptions } from '../rollout/sampling';
 import { gradientSequences } from './gradient_sequences';
 import { policyBatch, policyColumns } from './policy_batch';
@@ -31,6 +31,11 @@ import { preparationOf, updateStepwise } from './stepwise_update';
 import { TrainedModel } from './trained_model';
 import type { PolicyLossOptions } from './update_options';
 import { resolvePolicyLoss } from './update_options';
+
+/** What an actor is made of, and how much its rollout may take. */
+export interface ActorOptions extends EngineOptions {
+  rollout?: NativeRolloutConfig;
+}
 
 export interface LogProbOptions {
   /** Divides the logits, 1. Use the temperature of the rollout. */
@@ -66,14 +71,15 @@ export class Actor extends TrainedModel {
   /** Serves requests one by one from the weights as they are, beside everything else that the actor does. */
   readonly rollout: RolloutEngine;
 
-  private constructor(engine: RoleEngine) {
+  private constructor(engine: RoleEngine, rollout: NativeRolloutConfig | undefined) {
     super(engine);
-    this.rollout = new NativeRollout(engine);
+    this.rollout = new NativeRollout(engine, rollout);
   }
 
   /** Reads and checks the model directory, starts the workers (unless given), and loads the weights. */
-  static async create(o: EngineOptions): Promise<Actor> {
-    return new Actor(await RoleEngine.create(o, 'actor'));
+  static async create(o: ActorOptions): Promise<Actor> {
+    const { rollout, ...engine } = o;
+    return new Actor(await RoleEngine.create(engine, 'actor'), rollout);
   }
 
   /** The model's end-of-sequence ids, `generate`'s default stop ids. */

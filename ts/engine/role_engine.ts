@@ -110,6 +110,22 @@ export class RoleEngine {
     await oneToAll(this.group, this.name, 'importTensors', ['param', files]);
   }
 
+  /** Takes the weights of another directory with a model of the same shape. */
+  async reload(dir: string): Promise<void> {
+    this.checkOpen();
+    const found = loadModelDirectory(dir, this.role === 'actor' ? 'lm' : 'value');
+    if (JSON.stringify(found.config) !== JSON.stringify(this.model.config)) {
+      throw new TroupeError(
+        'INVALID_MODEL',
+        `[model] ${dir} has another architecture than ${this.model.dir}: expected the same config.json, but for names`,
+      );
+    }
+    await this.replaceWeights('updateWeights', async (touch) => {
+      touch();
+      await oneToAll(this.group, this.name, 'importTensors', ['param', found.files]);
+    });
+  }
+
   /** Groups of ranks that have micro-batches of their own: the number of parts that a batch is split into. */
   get dataParallelSize(): number {
     return this.group.worldSize / this.options.ulysses;

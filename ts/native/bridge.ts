@@ -4,7 +4,6 @@ import type {
   NativeBuildInfo,
   NativeEngineOptions,
   NativeExportedWeights,
-  NativeGenerateResult,
   NativeGroupOptions,
   NativeHeadInputs,
   NativeHeadResult,
@@ -17,8 +16,10 @@ import type {
   NativePolicyLossInputs,
   NativePolicyLossOptions,
   NativePolicyLossResult,
-  NativePromptBatch,
-  NativeSamplingOptions,
+  NativeRolloutCommands,
+  NativeRolloutOptions,
+  NativeRolloutStats,
+  NativeRolloutTurn,
   NativeSftBatch,
   NativeSimulatedWork,
   NativeSimulation,
@@ -103,11 +104,12 @@ export interface NativeBinding {
     loss: NativeValueLossOptions,
   ): Promise<NativeMetrics[]>;
   updateSft(engine: NativeEngine, batch: NativeSftBatch, mini: NativeMiniBatches): Promise<NativeMetrics[]>;
-  generate(
-    engine: NativeEngine,
-    prompts: NativePromptBatch,
-    options: NativeSamplingOptions,
-  ): Promise<NativeGenerateResult>;
+  /** Once per engine, rank by rank, as rolloutTurn and parkRollout; see Engine::open_rollout. */
+  openRollout(engine: NativeEngine, options: NativeRolloutOptions): Promise<NativeRolloutStats>;
+  /** All ranks together: the weights as steps need them, until another verb begins. */
+  beginRollout(engine: NativeEngine, version: number, restart: boolean): Promise<null>;
+  rolloutTurn(engine: NativeEngine, commands: NativeRolloutCommands): Promise<NativeRolloutTurn>;
+  parkRollout(engine: NativeEngine): Promise<null>;
   /** Steps that changed the weights. */
   optimizerSteps(engine: NativeEngine): Promise<number>;
   /** Update calls: the position in the learning-rate schedule. */

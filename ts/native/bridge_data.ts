@@ -205,27 +205,6 @@ export interface NativeSftBatch {
 /** Metric name without the role prefix -> value; one record per mini-batch, in order. */
 export type NativeMetrics = Record<string, number>;
 
-export interface NativeSamplingOptions {
-  maxNewTokens: number;
-  temperature: number;
-  topK: number;
-  topP: number;
-  stopTokenIds: number[];
-}
-
-export interface NativePromptBatch {
-  tokens: Int32Array; // [ΣP]
-  offsets: Int32Array; // [B+1]
-  n: number;
-  seeds: BigUint64Array; // [B*n]
-}
-
-export interface NativeGenerateResult {
-  tokens: Int32Array; // [ΣR]
-  offsets: Int32Array; // [B*n+1]
-  logProbs: Float32Array; // [ΣR]
-}
-
 export interface NativeLogProbResult {
   logProbs: Float32Array;
   entropy: Float32Array | null;
@@ -385,4 +364,96 @@ export interface NativeSimulation {
   groups: NativeSimulatedGroup[];
   /** Collectives that move the same thing: how many, and the bytes that this rank sends in all of them. */
   collectives: NativeSimulatedCollective[];
+}
+
+export interface NativeRolloutOptions {
+  /** That run at the same time. */
+  maxSequences: number;
+  /** Positions of a step. */
+  maxStepTokens: number;
+  /** Of a sequence; 0: the model's. */
+  maxPositions: number;
+  /** 0: of memoryShare. */
+  kvCacheBytes: number;
+  memoryShare: number;
+  chunkedPrefill: boolean;
+  prefixCaching: boolean;
+}
+
+export interface NativeRequestSampling {
+  maxNewTokens: number;
+  temperature: number; // 0 = greedy
+  topK: number; // 0 = off
+  topP: number; // 1 = off
+  minP: number; // 0 = off
+  repetitionPenalty: number; // 1 = off
+  presencePenalty: number; // 0 = off
+  frequencyPenalty: number; // 0 = off
+  stopTokenIds: number[];
+  badWordIds: Int32Array;
+  badWordOffsets: Int32Array; // [words + 1]
+  biasedIds: Int32Array;
+  biases: Float32Array;
+  topLogProbs: number;
+  promptLogProbs: boolean;
+  constrained: boolean;
+}
+
+export interface NativeRolloutRequest {
+  id: number;
+  prompt: Int32Array;
+  sampling: NativeRequestSampling;
+  seedAndSalt: BigUint64Array; // [2]
+  priority: number;
+}
+
+export interface NativeTokenMask {
+  id: number;
+  words: Int32Array; // token t at bit t % 32 of word t / 32; empty: every token
+}
+
+export interface NativeRolloutCommands {
+  submit: NativeRolloutRequest[];
+  abort: number[];
+  masks: NativeTokenMask[];
+  milliseconds: number;
+}
+
+export interface NativeRolloutOutput {
+  id: number;
+  tokens: Int32Array;
+  logProbs: Float32Array;
+  topTokens: Int32Array; // [tokens * topLogProbs]
+  topLogProbs: Float32Array;
+  promptLogProbs: Float32Array | null;
+  version: number;
+  cachedTokens: number;
+  finish: 'none' | 'stop' | 'length' | 'abort';
+  error: string | null;
+  nonFinite: boolean;
+  needsMask: boolean;
+}
+
+export interface NativeRolloutStats {
+  running: number;
+  waiting: number;
+  pages: number;
+  pagesHeld: number;
+  pagesIndexed: number;
+  cacheBytes: number;
+  promptTokens: number;
+  cachedPromptTokens: number;
+  generatedTokens: number;
+  computedTokens: number;
+  steps: number;
+  preemptions: number;
+  version: number;
+}
+
+export interface NativeRolloutTurn {
+  outputs: NativeRolloutOutput[];
+  stats: NativeRolloutStats;
+  /** false: no step was made, beginRollout comes first. */
+  ready: boolean;
+  idle: boolean;
 }

@@ -6,6 +6,7 @@ import type { AdvantageConfig } from '../algorithms/advantage_types';
 import type { ResolvedConfig } from '../config/config';
 import { correctionOptions } from '../config/derived/correction';
 import type { RewardManagerOptions } from '../reward/contract/types';
+import type { NativeRolloutConfig } from '../rollout/native/native_rollout';
 import type { SamplingOptions } from '../rollout/sampling';
 
 interface SamplingKeys {
@@ -16,22 +17,40 @@ interface SamplingKeys {
   readonly top_p: number;
 }
 
-function sampling(keys: SamplingKeys, maxNewTokens: number): SamplingOptions {
+function sampling(keys: SamplingKeys, config: ResolvedConfig): SamplingOptions {
+  const { ignore_eos, repetition_penalty } = config.actor_rollout_ref.rollout;
+  const maxNewTokens = config.data.max_response_length;
   return {
     maxNewTokens,
     n: keys.n,
     temperature: keys.do_sample ? keys.temperature : 0,
     topK: keys.top_k,
     topP: keys.top_p,
+    repetitionPenalty: repetition_penalty,
+    ...(ignore_eos ? { stopTokenIds: [] } : {}),
   };
 }
 
 export function trainSampling(config: ResolvedConfig): SamplingOptions {
-  return sampling(config.actor_rollout_ref.rollout, config.data.max_response_length);
+  return sampling(config.actor_rollout_ref.rollout, config);
 }
 
 export function validationSampling(config: ResolvedConfig): SamplingOptions {
-  return sampling(config.actor_rollout_ref.rollout.val_kwargs, config.data.max_response_length);
+  return sampling(config.actor_rollout_ref.rollout.val_kwargs, config);
+}
+
+/** How much of the workers the rollout may take. */
+export function rolloutOptions(config: ResolvedConfig): NativeRolloutConfig {
+  const { rollout } = config.actor_rollout_ref;
+  return {
+    maxNumSeqs: rollout.max_num_seqs,
+    maxNumBatchedTokens: rollout.max_num_batched_tokens,
+    ...(rollout.max_model_len === null ? {} : { maxModelLen: rollout.max_model_len }),
+    gpuMemoryUtilization: rollout.gpu_memory_utilization,
+    enableChunkedPrefill: rollout.enable_chunked_prefill,
+    enablePrefixCaching: rollout.enable_prefix_caching,
+    freeCacheEngine: rollout.free_cache_engine,
+  };
 }
 
 export function policyLossOptions(config: ResolvedConfig): PolicyLossOptions {

@@ -23,13 +23,27 @@ export interface SamplingOptions {
   topK?: number;
   /** Sample among the most likely tokens that together reach this probability; off by default, and with 1. */
   topP?: number;
+  /** Sample among the tokens that are at least this fraction as likely as the most likely one; off by default, and with 0. */
+  minP?: number;
+  /** Divides the logits of tokens that are in the prompt or the response; off by default, and with 1. */
+  repetitionPenalty?: number;
   /** Ids that end a response and are its last token. Default: the model's eos ids; []: never stop early. */
   stopTokenIds?: number[];
   /** Default 0: calls with the same prompts and seed give the same samples. */
   seed?: number;
 }
 
-const KEYS = ['maxNewTokens', 'n', 'temperature', 'topK', 'topP', 'stopTokenIds', 'seed'];
+const KEYS = [
+  'maxNewTokens',
+  'n',
+  'temperature',
+  'topK',
+  'topP',
+  'minP',
+  'repetitionPenalty',
+  'stopTokenIds',
+  'seed',
+];
 
 export interface ResolvedSampling {
   /** Of every request; without its seed. */
@@ -54,6 +68,11 @@ export function resolveSampling(where: string, o: SamplingOptions): ResolvedSamp
       temperature: temperatureOption(where, o.temperature, true),
       topK: Math.max(topK, 0),
       topP: numberOption(where, 'topP', o.topP, 1, { above: 0, max: 1 }),
+      minP: numberOption(where, 'minP', o.minP, 0, { min: 0, max: 1 }),
+      repetitionPenalty: numberOption(where, 'repetitionPenalty', o.repetitionPenalty, 1, {
+        above: 0,
+        max: 100,
+      }),
       ...(stopTokenIds === undefined ? {} : { stopTokenIds: [...stopTokenIds] }),
     },
     n: countOption(where, 'n', o.n, RUN_LIMITS.samples, 1),

@@ -17,6 +17,7 @@ import {
   referenceSettings,
   rewardModelSettings,
 } from '../roles/role_settings';
+import { rolloutOptions } from '../roles/settings';
 import { workerTimeouts } from '../roles/worker_options';
 import type { RolloutEngine } from '../rollout/engine';
 import { gradientReductions } from './gradient_reduction';
@@ -120,6 +121,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
     const actor = await Actor.create({
       ...engineOptions(ofActor, policy, config, reductions.actor),
       ...trainedOptions(ofActor, needs.totalSteps),
+      rollout: rolloutOptions(config),
     });
     const ofReference = referenceSettings(config);
     const reference = !needs.reference

@@ -1,5 +1,5 @@
 // Decoding attention on pages of keys and values, one launch per layer.
-#include "kernels/cpu/decode_attention_kernels.h"
+#include "kernels/paged_attention.h"
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/device.cuh"
 

@@ -7,6 +7,9 @@ import { Critic } from '../../../ts/critic/critic';
 import type {
   NativeMiniBatches,
   NativePolicyLossOptions,
+  NativeRolloutCommands,
+  NativeRolloutOutput,
+  NativeRolloutRequest,
   NativeTensorFile,
   NativeTokenBatch,
 } from '../../../ts/native/bridge';
@@ -225,25 +228,39 @@ describe('updatePolicy', () => {
 });
 
 describe('generate', () => {
-  interface Sent {
-    tokens: Int32Array;
-    n: number;
-    seeds: BigUint64Array;
-  }
-  const sampler = (): FakeGroup =>
-    new FakeGroup({
-      generate: (prompts: Sent & { offsets: Int32Array }) => {
-        const count = (prompts.offsets.length - 1) * prompts.n;
-        return {
-          tokens: Int32Array.from({ length: count }, (_, j) => j),
-          offsets: Int32Array.from({ length: count + 1 }, (_, j) => j),
-          logProbs: new Float32Array(count).fill(-1),
-        };
+  type Answer = (request: NativeRolloutRequest) => number[];
+  const stats = { pages: 100, pagesHeld: 0, running: 0 };
+  const output = (request: NativeRolloutRequest, tokens: number[]): Partial<NativeRolloutOutput> => ({
+    id: request.id,
+    tokens: Int32Array.from(tokens),
+    logProbs: Float32Array.from(tokens, (id) => -id),
+    finish: 'length',
+    error: null,
+    promptLogProbs: null,
+    version: 0,
+    cachedTokens: 0,
+    needsMask: false,
+  });
+  /** Ranks that answer every request at once. */
+  const sampler = (answer: Answer, worldSize = 1): FakeGroup =>
+    new FakeGroup(
+      {
+        openRollout: () => stats,
+        rolloutTurn: ({ submit }: NativeRolloutCommands) => ({
+          outputs: submit.map((request) => output(request, answer(request))),
+          stats,
+          ready: true,
+          idle: true,
+        }),
       },
-    });
+      worldSize,
+    );
+  const submitted = (group: FakeGroup): NativeRolloutRequest[] =>
+    group.callsOf('rolloutTurn').flatMap(({ args }) => (args[0] as NativeRolloutCommands).submit);
 
   test('groups samples by prompt', async () => {
-    const group = sampler();
+    let next = 0;
+    const group = sampler(() => [next++]);
     const actor = await create(group);
     const b = await actor.generate([[10], [20, 21]], { maxNewTokens: 4, n: 2 });
     expect([0, 1, 2, 3].map((i) => [...b.prompt(i), ...b.response(i)])).toEqual([
@@ -252,45 +269,36 @@ describe('generate', () => {
       [20, 21, 2],
       [20, 21, 3],
     ]);
-    expect([...b.get('rolloutLogProbs')]).toEqual([-1, -1, -1, -1]);
+    expect([...b.get('rolloutLogProbs')]).toEqual([-0, -1, -2, -3]);
     expect([...b.get('responseMask')]).toEqual([1, 1, 1, 1]);
-    expect(group.callsOf('generate')[0]?.args[1]).toEqual({
-      maxNewTokens: 4,
-      temperature: 1,
-      topK: 0,
-      topP: 1,
-      stopTokenIds: [149],
+    expect(submitted(group)[0]).toMatchObject({
+      prompt: Int32Array.of(10),
+      sampling: { maxNewTokens: 4, temperature: 1, topK: 0, topP: 1, minP: 0, stopTokenIds: [149] },
     });
+    expect(group.calls.map(({ method }) => method).filter((name) => name.endsWith('Rollout'))).toEqual([
+      'openRollout',
+      'beginRollout',
+      'parkRollout',
+    ]);
   });
 
   test('what the ranks generated comes back in the order of the prompts, whatever the lengths', async () => {
-    // The sample's length is the prompt's first token, its tokens and log-probs name prompt and place.
-    const group = new FakeGroup(
-      {
-        generate: ({ tokens, offsets, n }: Sent & { offsets: Int32Array }) => {
-          const ids = [...offsets.slice(0, -1)].map((start) => tokens[start] as number);
-          const samples = ids.flatMap((id) =>
-            Array.from({ length: n }, (_, k) => new Array(id).fill(10 * id + k)),
-          );
-          const ends = samples.map((_, j) => samples.slice(0, j + 1).flat().length);
-          return {
-            tokens: Int32Array.from(samples.flat()),
-            offsets: Int32Array.from([0, ...ends]),
-            logProbs: Float32Array.from(samples.flat(), (id) => -id),
-          };
-        },
-      },
-      3,
-    );
+    // The sample's length is the prompt's first token.
+    const answer: Answer = ({ prompt }) => new Array(prompt[0]).fill(prompt[0]);
+    const group = sampler(answer, 3);
     const actor = await create(group);
     const prompts = [[3], [0, 9], [2], [1, 1, 1]];
     const b = await actor.generate(prompts, { maxNewTokens: 4, n: 2 });
-    const ids = prompts.flatMap(([id]) =>
-      [0, 1].map((k) => new Array(id as number).fill(10 * (id as number) + k)),
+    const twice = prompts.flatMap((prompt) => [prompt, prompt]);
+    expect(twice.map((_, i) => [...b.prompt(i)])).toEqual(twice);
+    expect(twice.map((_, i) => [...b.response(i)])).toEqual(
+      twice.map(([id]) => new Array(id as number).fill(id)),
     );
-    expect(ids.map((_, i) => [...b.prompt(i)])).toEqual(prompts.flatMap((prompt) => [prompt, prompt]));
-    expect(ids.map((_, i) => [...b.response(i)])).toEqual(ids);
-    expect([...b.get('rolloutLogProbs')]).toEqual(ids.flat().map((id) => -id));
+    // All ranks have work, and samples of a prompt are together.
+    const turns = group.callsOf('rolloutTurn').map(({ args }) => (args[0] as NativeRolloutCommands).submit);
+    const served = turns.filter((submit) => submit.length > 0);
+    expect(served).toHaveLength(3);
+    expect(served.map((submit) => submit.length % 2)).toEqual([0, 0, 0]);
   });
 
   test('more tokens than a batch holds are an error before they are joined', () => {
@@ -302,11 +310,14 @@ describe('generate', () => {
   });
 
   test('seeds depend on seed, prompt and how often it came before, not on the batch', async () => {
-    const group = sampler();
+    const group = sampler(() => [1]);
     const actor = await create(group);
     const seeds = async (prompts: number[][], seed = 0): Promise<bigint[]> => {
+      const before = submitted(group).length;
       await actor.generate(prompts, { maxNewTokens: 1, n: 2, seed });
-      return [...(group.callsOf('generate').at(-1)!.args[0] as Sent).seeds];
+      return submitted(group)
+        .slice(before)
+        .map(({ seedAndSalt }) => seedAndSalt[0] as bigint);
     };
     const [a0, a1, b0, b1] = await seeds([[1], [2]]);
     expect(new Set([a0, a1, b0, b1]).size).toBe(4);
@@ -331,7 +342,7 @@ describe('generate', () => {
     [{ maxNewTokens: 1, stopTokenIds: [150] }, /stopTokenIds: 150 is outside the vocabulary of 150/],
     [{ maxNewTokens: 1, top_k: 3 }, /unknown option 'top_k'; did you mean 'topK'/],
   ])('refuses %j', async (options, message) => {
-    const actor = await create(sampler());
+    const actor = await create(sampler(() => []));
     await expect(actor.generate([[1]], options as never)).rejects.toThrow(message);
   });
 });

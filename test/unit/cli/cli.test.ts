@@ -16,7 +16,7 @@ data: { train_files: train.jsonl, val_files: val.jsonl, train_batch_size: 4, max
 actor_rollout_ref:
   model: { path: model }
   actor: { ppo_mini_batch_size: 2 }
-  rollout: { n: 4, gpu_memory_utilization: 0.5 }
+  rollout: { n: 4, enforce_eager: true }
 algorithm: { adv_estimator: grpo }
 trainer: { default_local_dir: ${join(directory, 'run')} }
 `,
@@ -86,7 +86,7 @@ test('validate: YAML that can be used again, sizes and notes as comments', () =>
   const { code, stdout, stderr } = troupe('validate', config, ...overrides);
   expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
   expect(stdout).toContain('4 prompts x 4 responses = 16 sequences');
-  expect(stdout).toMatch(/^# {3}actor_rollout_ref\.rollout\.gpu_memory_utilization: /m);
+  expect(stdout).toMatch(/^# {3}actor_rollout_ref\.rollout\.enforce_eager: /m);
   expect(stdout).toMatch(/^ {2}seed: 3$/m);
   expect(stdout).toMatch(/^# {3}data\.train_files, /m);
   expect(stdout).toContain('#   algorithm.kl_ctrl.kl_coef: -1 (the file: default)');

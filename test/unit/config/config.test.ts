@@ -322,14 +322,14 @@ describe('keys of verl', () => {
   it('without effect are noted with the reason', () => {
     const config = load([
       'actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4',
-      'actor_rollout_ref.rollout.gpu_memory_utilization=0.6',
+      'actor_rollout_ref.rollout.enforce_eager=true',
       'actor_rollout_ref.actor.fsdp_config.wrap_policy.min_num_params=0',
       '+ray_kwargs.ray_init.num_cpus=4',
     ]);
     expect(configNotes(config).map(({ path }) => path)).toEqual([
       'actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu',
       'actor_rollout_ref.actor.fsdp_config.wrap_policy',
-      'actor_rollout_ref.rollout.gpu_memory_utilization',
+      'actor_rollout_ref.rollout.enforce_eager',
       'ray_kwargs',
     ]);
     for (const { reason } of configNotes(config)) expect(reason).not.toBe('');

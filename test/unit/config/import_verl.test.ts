@@ -89,7 +89,7 @@ describe('a launch script', () => {
           fsdp_config: { param_offload: true, dtype: 'bfloat16' },
           kl_loss_type: 'low_var_kl',
         },
-        rollout: { name: 'vllm', n: 5, val_kwargs: { n: 4 } },
+        rollout: { name: 'vllm', max_num_seqs: 256, n: 5, val_kwargs: { n: 4 } },
       },
       trainer: {
         logger: ['console', 'file'],

@@ -1,286 +1,317 @@
-// Our own engine in the worker processes of a role: requests that wait are gathered into calls of their generate verb.
-import { randomBytes } from 'node:crypto';
-import { badOption } from '../../base/check_options';
-import { Batch } from '../../batch/batch';
-import { splitCollect } from '../../controller/dispatch';
+// Our own engine in the worker processes of a role: every rank serves its own requests from the weights that it holds.
+import { badOption, checkOptionNames, countOption, flagOption, numberOption } from '../../base/check_options';
+import { RUN_LIMITS } from '../../base/limits';
+import { oneToAll } from '../../controller/dispatch';
+import { Tokenizer } from '../../data/tokenizer';
 import type { RoleEngine } from '../../engine/role_engine';
-import { contiguousByRank } from '../../engine/shards';
 import { TroupeError } from '../../errors';
-import type { NativeGenerateResult, NativePromptBatch, NativeSamplingOptions } from '../../native/bridge';
-import { type CompleteSampling, checkRequest } from '../check_request';
+import type { NativeRolloutOptions, NativeRolloutStats } from '../../native/bridge';
+import { checkRequest } from '../check_request';
 import type { PauseMode, RolloutEngine, RolloutHandle, RolloutStats, WeightSource } from '../engine';
-import type { FinishReason, RolloutRequest, RolloutResult, TokenSpan } from '../request';
+import type { RolloutRequest } from '../request';
+import { LiveRequest } from './live_request';
+import { Placement } from './placement';
+import { RankLoop } from './rank_loop';
+import { type DecodeTokens, StopStrings } from './stop_strings';
 
-const PER_RANK = 256;
-
-interface Waiting {
-  promptIds: Int32Array;
-  native: NativeSamplingOptions;
-  /** Equal for requests that may run in one call. */
-  key: string;
-  seed: bigint;
-  priority: number;
-  finish(result: RolloutResult): void;
-  fail(error: unknown): void;
-  readonly ended: boolean;
+/** None of them changes a token. */
+export interface NativeRolloutConfig {
+  /** Requests that run at the same time on a rank, 256. */
+  maxNumSeqs?: number;
+  /** Tokens of a step, prompts and decodes together, 8192. */
+  maxNumBatchedTokens?: number;
+  /** Tokens of a prompt and its response; default: the positions of the model. */
+  maxModelLen?: number;
+  /** Share of the device's memory for keys and values, less what is in use, 0.5; on a CPU a quarter of it, shared by the ranks. */
+  gpuMemoryUtilization?: number;
+  /** Bytes for keys and values of a rank, in place of a share. */
+  kvCacheBytes?: number;
+  /** Cut prompts over steps, true. */
+  enableChunkedPrefill?: boolean;
+  /** Keep what was computed for later requests that begin alike, true. */
+  enablePrefixCaching?: boolean;
+  /** Give the memory of keys and values, and of the weights in the form for decoding, back whenever nothing runs, true. */
+  freeCacheEngine?: boolean;
 }
 
-/** First come, first served, higher priorities before. */
-export class NativeRollout implements RolloutEngine {
-  private waiting: Waiting[] = [];
-  private busy: Promise<void> | null = null;
-  private running = 0;
-  private paused = false;
-  private scheduled = false;
-  private closed = false;
-  private current = 0;
-  private promptTokens = 0;
-  private generatedTokens = 0;
+const KEYS = [
+  'maxNumSeqs',
+  'maxNumBatchedTokens',
+  'maxModelLen',
+  'gpuMemoryUtilization',
+  'kvCacheBytes',
+  'enableChunkedPrefill',
+  'enablePrefixCaching',
+  'freeCacheEngine',
+];
 
-  constructor(private readonly engine: RoleEngine) {}
+const PAGE_POSITIONS = 32;
+
+function nativeOptions(engine: RoleEngine, o: NativeRolloutConfig): NativeRolloutOptions {
+  const where = 'rollout options';
+  checkOptionNames(where, o, KEYS);
+  const ranks = engine.device === 'cpu' ? engine.group.worldSize : 1;
+  const utilization = numberOption(where, 'gpuMemoryUtilization', o.gpuMemoryUtilization, 0.5, {
+    above: 0,
+    max: 1,
+  });
+  return {
+    maxSequences: countOption(where, 'maxNumSeqs', o.maxNumSeqs, RUN_LIMITS.sequences, 256),
+    maxStepTokens: countOption(where, 'maxNumBatchedTokens', o.maxNumBatchedTokens, RUN_LIMITS.tokens, 8192),
+    maxPositions: numberOption(where, 'maxModelLen', o.maxModelLen, engine.model.config.maxPositions, {
+      integer: true,
+      min: 2,
+      max: engine.model.config.maxPositions,
+    }),
+    kvCacheBytes: numberOption(where, 'kvCacheBytes', o.kvCacheBytes, 0, { integer: true, min: 0 }),
+    memoryShare: utilization / ranks,
+    chunkedPrefill: flagOption(where, 'enableChunkedPrefill', o.enableChunkedPrefill, true),
+    prefixCaching: flagOption(where, 'enablePrefixCaching', o.enablePrefixCaching, true),
+  };
+}
+
+export class NativeRollout implements RolloutEngine {
+  private readonly options: NativeRolloutOptions;
+  private readonly freesCache: boolean;
+  private readonly ranks: RankLoop[];
+  private readonly placement: Placement;
+  private readonly rankOf = new Map<LiveRequest, number>();
+  private nextId = 1;
+  private current = 0;
+  /** The weights are in the form that steps need, on every rank. */
+  private begun = false;
+  private beginning: Promise<void> | null = null;
+  private opened: NativeRolloutStats[] | null = null;
+  private paused = false;
+  private closed = false;
+  /** Submitted in a pause. */
+  private held: LiveRequest[] = [];
+  private waiters: (() => void)[] = [];
+  private scheduled = false;
+  private decode: DecodeTokens | null = null;
+
+  constructor(
+    private readonly engine: RoleEngine,
+    config: NativeRolloutConfig = {},
+  ) {
+    this.options = nativeOptions(engine, config);
+    this.freesCache = config.freeCacheEngine ?? true;
+    const { group, name } = engine;
+    this.placement = new Placement(group.worldSize);
+    this.ranks = Array.from(
+      { length: group.worldSize },
+      (_, rank) =>
+        new RankLoop({
+          turn: (commands) => group.callRank(rank, name, 'rolloutTurn', [commands]),
+          ready: () => this.begun && !this.paused,
+          lost: () => {
+            this.begun = false;
+          },
+          left: () => this.placement.left(rank),
+          rests: () => this.settled(),
+        }),
+    );
+  }
 
   get version(): number {
     return this.current;
   }
 
   get maxTokens(): number {
-    return this.engine.model.config.maxPositions;
+    return this.options.maxPositions;
   }
 
   get maxConcurrency(): number {
-    return PER_RANK * this.engine.group.worldSize;
+    return this.options.maxSequences * this.ranks.length;
   }
 
   submit(request: RolloutRequest): RolloutHandle {
     this.engine.checkOpen();
     if (this.closed) throw new TroupeError('CLOSED', '[rollout] the engine is closed');
     const { config, eosTokenIds } = this.engine.model;
-    const sampling = checkRequest(request, {
-      vocabSize: config.vocabSize,
-      maxTokens: this.maxTokens,
-      eosTokenIds,
-    });
-    const native = nativeSampling(sampling);
-    const handle = new Handle();
-    this.waiting.push({
-      promptIds: Int32Array.from(request.promptIds),
-      native,
-      key: JSON.stringify(native),
-      seed: sampling.seed ?? randomBytes(8).readBigUInt64LE(0),
-      priority: request.priority ?? 0,
-      finish: (result) => handle.finish(result),
-      fail: (error) => handle.fail(error),
-      get ended() {
-        return handle.ended;
-      },
-    });
-    if (request.deadlineMs !== undefined) {
-      const timer = setTimeout(() => handle.abort(), request.deadlineMs);
-      void handle.result.catch(() => undefined).finally(() => clearTimeout(timer));
-    }
-    // All that a caller submits in one go runs together.
-    if (!this.scheduled) {
-      this.scheduled = true;
-      setImmediate(() => {
-        this.scheduled = false;
-        this.start();
-      });
-    }
-    return handle;
+    const model = { vocabSize: config.vocabSize, maxTokens: this.maxTokens, eosTokenIds };
+    const sampling = checkRequest(request, model);
+    this.checkFits(request.promptIds.length + sampling.maxNewTokens - 1);
+    const stops = sampling.stop.length === 0 ? null : new StopStrings(sampling.stop, this.decoder());
+    const live = new LiveRequest(
+      this.nextId++,
+      Int32Array.from(request.promptIds),
+      sampling,
+      request,
+      stops,
+      (own) => this.abort(own),
+    );
+    this.held.push(live);
+    this.schedule();
+    return live;
   }
 
   async pause(mode: PauseMode): Promise<void> {
-    if (mode === 'wait') while (this.busy !== null) await this.busy;
+    if (mode === 'wait') await this.until(() => this.held.length + this.size === 0 && !this.busy);
     this.paused = true;
     if (mode === 'abort') {
-      for (const request of this.waiting) request.finish(nothing('abort', this.current));
-      this.waiting = [];
+      for (const request of this.held) request.finish('abort');
+      this.held = [];
+      this.paused = false;
+      for (const rank of this.ranks) for (const request of rank.requests()) rank.abort(request);
+      await this.until(() => this.size === 0 && !this.busy);
+      this.paused = true;
     }
-    await this.busy;
+    await this.until(() => !this.busy);
+    await this.park();
   }
 
   async resume(): Promise<void> {
     this.paused = false;
-    this.start();
+    this.schedule();
   }
 
   async updateWeights(source: WeightSource, version: number): Promise<void> {
-    if (source.kind !== 'in-place')
-      throw badOption(
-        'rollout',
-        `updateWeights: this engine generates from the weights that are trained, not from a ${source.kind}`,
-      );
-    // A call that is running ends with the weights that it began with: it and this are one after the other in the workers.
-    await this.busy;
+    if (source.kind === 'directory') await this.engine.reload(source.path);
     this.current = version;
+    // The next turn begins with them.
+    this.begun = false;
+    for (const rank of this.ranks) rank.wake();
+    this.schedule();
   }
 
   async stats(): Promise<RolloutStats> {
+    const all = this.ranks.map(({ stats }, rank) => stats ?? this.opened?.[rank] ?? null);
+    const sum = (pick: (stats: NativeRolloutStats) => number): number =>
+      all.reduce((total, stats) => total + (stats === null ? 0 : pick(stats)), 0);
+    const running = sum((stats) => stats.running);
     return {
-      running: this.running,
-      waiting: this.waiting.length,
-      cachePositions: 0,
-      cachePositionsUsed: 0,
-      promptTokens: this.promptTokens,
-      cachedPromptTokens: 0,
-      generatedTokens: this.generatedTokens,
-      preemptions: 0,
+      running,
+      waiting: Math.max(0, this.size + this.held.length - running),
+      cachePositions: PAGE_POSITIONS * sum(({ pages }) => pages),
+      cachePositionsUsed: PAGE_POSITIONS * sum(({ pagesHeld }) => pagesHeld),
+      promptTokens: sum(({ promptTokens }) => promptTokens),
+      cachedPromptTokens: sum(({ cachedPromptTokens }) => cachedPromptTokens),
+      generatedTokens: sum(({ generatedTokens }) => generatedTokens),
+      preemptions: sum(({ preemptions }) => preemptions),
       version: this.current,
     };
   }
 
   async close(): Promise<void> {
+    if (this.closed) return;
     this.closed = true;
-    await this.pause('abort');
+    // Workers that are gone hold nothing.
+    if (this.engine.isOpen) await this.pause('abort').catch(() => undefined);
   }
 
-  private start(): void {
-    if (this.busy !== null || this.paused) return;
-    this.waiting = this.waiting.filter(({ ended }) => !ended);
-    if (this.waiting.length === 0) return;
-    this.busy = this.serve().finally(() => {
-      this.busy = null;
+  private get size(): number {
+    return this.ranks.reduce((sum, rank) => sum + rank.size, 0);
+  }
+
+  private get busy(): boolean {
+    return this.beginning !== null || this.ranks.some((rank) => rank.busy);
+  }
+
+  /** What the cache can never hold; known once the engines have been opened. */
+  private checkFits(positions: number): void {
+    if (this.opened === null) return;
+    const pages = Math.min(...this.opened.map((stats) => stats.pages));
+    const needed = Math.ceil(positions / PAGE_POSITIONS);
+    if (needed <= pages) return;
+    throw badOption(
+      'rollout',
+      `the prompt and maxNewTokens need ${needed} pages of ${PAGE_POSITIONS} positions, and the cache has ${pages}: shorten the ` +
+        'prompt or the response, or give the cache more memory (gpuMemoryUtilization)',
+    );
+  }
+
+  private decoder(): DecodeTokens {
+    if (this.decode === null) {
+      const tokenizer = Tokenizer.load(this.engine.model.dir);
+      this.decode = (tokens) => tokenizer.decode(tokens, { skipSpecialTokens: false });
+    }
+    return this.decode;
+  }
+
+  private abort(request: LiveRequest): void {
+    const at = this.held.indexOf(request);
+    if (at >= 0) {
+      this.held.splice(at, 1);
+      request.finish('abort');
+      return;
+    }
+    const rank = this.rankOf.get(request);
+    if (rank !== undefined) this.ranks[rank]?.abort(request);
+    // Nothing is asked of the workers in a pause: it ends here, and there when they go on.
+    if (this.paused) request.finish('abort');
+  }
+
+  /** All that a caller submits in one go runs together. */
+  private schedule(): void {
+    if (this.scheduled) return;
+    this.scheduled = true;
+    setImmediate(() => {
+      this.scheduled = false;
       this.start();
     });
   }
 
-  /** One call, for the first of those that wait and all that are asked like it. */
-  private async serve(): Promise<void> {
-    this.waiting.sort((a, b) => b.priority - a.priority);
-    const { key, native } = this.waiting[0] as Waiting;
-    const batch = this.waiting.filter((request) => request.key === key);
-    this.waiting = this.waiting.filter((request) => request.key !== key);
-    this.running = batch.length;
-    try {
-      const { group, name } = this.engine;
-      const n = samplesPerPrompt(batch);
-      const prompts = Batch.fromSequences(
-        batch.filter((_, i) => i % n === 0).map(({ promptIds }) => promptIds),
-        Array.from({ length: batch.length / n }, () => []),
-      );
-      let at = 0;
-      const shards = contiguousByRank(prompts, group.worldSize).map(
-        (shard): [NativePromptBatch, NativeSamplingOptions] => {
-          const seeds = BigUint64Array.from(batch.slice(at, at + shard.size * n), ({ seed }) => seed);
-          at += shard.size * n;
-          return [{ tokens: shard.get('tokens'), offsets: shard.seqOffsets, n, seeds }, native];
-        },
-      );
-      const results = await splitCollect(group, name, 'generate', shards, (parts) =>
-        parts.flatMap(samplesOf),
-      );
-      for (const [i, request] of batch.entries()) {
-        const { tokens, logProbs } = results[i] as Sample;
-        this.promptTokens += request.promptIds.length;
-        this.generatedTokens += tokens.length;
-        request.finish({
-          tokens,
-          logProbs,
-          finishReason: native.stopTokenIds.includes(tokens.at(-1) ?? -1) ? 'stop' : 'length',
-          versions: [{ version: this.current, start: 0, end: tokens.length }],
-          cachedTokens: 0,
-        });
-      }
-    } catch (error) {
-      for (const request of batch) request.fail(error);
-    } finally {
-      this.running = 0;
+  private start(): void {
+    if (this.paused) return;
+    for (const request of this.held) {
+      const rank = this.placement.place(request);
+      this.rankOf.set(request, rank);
+      request.result.catch(() => undefined).finally(() => this.rankOf.delete(request));
+      this.ranks[rank]?.submit(request);
+    }
+    this.held = [];
+    if (this.size === 0) return;
+    if (this.begun) {
+      for (const rank of this.ranks) rank.wake();
+    } else {
+      this.begin();
     }
   }
-}
 
-/** What the generate verb can do. */
-function nativeSampling(s: CompleteSampling): NativeSamplingOptions {
-  const plain =
-    s.minP === 0 &&
-    s.repetitionPenalty === 1 &&
-    s.presencePenalty === 0 &&
-    s.frequencyPenalty === 0 &&
-    s.stop.length === 0 &&
-    s.badWords.length === 0 &&
-    s.logitBias.size === 0 &&
-    s.constraint === undefined &&
-    s.topLogProbs === 0 &&
-    !s.promptLogProbs;
-  if (!plain) {
-    throw badOption(
-      'rollout',
-      'this engine has maxNewTokens, temperature, topK, topP, stopTokenIds and seed: leave the other options out',
-    );
-  }
-  return {
-    maxNewTokens: s.maxNewTokens,
-    temperature: s.temperature,
-    topK: s.topK,
-    topP: s.topP,
-    stopTokenIds: [...s.stopTokenIds],
-  };
-}
-
-/** The n of a batch whose prompts come n times in a row each, which then is computed once for all of them. */
-function samplesPerPrompt(batch: readonly Waiting[]): number {
-  const same = (a: Int32Array, b: Int32Array): boolean =>
-    a.length === b.length && a.every((token, i) => token === b[i]);
-  const first = (batch[0] as Waiting).promptIds;
-  let n = 1;
-  while (n < batch.length && same(first, (batch[n] as Waiting).promptIds)) n++;
-  if (batch.length % n !== 0) return 1;
-  const regular = batch.every(
-    (request, i) => i % n === 0 || same((batch[i - 1] as Waiting).promptIds, request.promptIds),
-  );
-  return regular ? n : 1;
-}
-
-interface Sample {
-  tokens: Int32Array;
-  logProbs: Float32Array;
-}
-
-const samplesOf = ({ tokens, logProbs, offsets }: NativeGenerateResult): Sample[] =>
-  Array.from({ length: offsets.length - 1 }, (_, i) => ({
-    tokens: tokens.subarray(offsets[i], offsets[i + 1]),
-    logProbs: logProbs.subarray(offsets[i], offsets[i + 1]),
-  }));
-
-const nothing = (finishReason: FinishReason, version: number): RolloutResult => ({
-  tokens: new Int32Array(0),
-  logProbs: new Float32Array(0),
-  finishReason,
-  versions: [{ version, start: 0, end: 0 }],
-  cachedTokens: 0,
-});
-
-/** All of a response at once, as its only span. */
-class Handle implements RolloutHandle {
-  readonly result: Promise<RolloutResult>;
-  ended = false;
-  private resolve!: (result: RolloutResult) => void;
-  private reject!: (error: unknown) => void;
-
-  constructor() {
-    this.result = new Promise((resolve, reject) => {
-      this.resolve = resolve;
-      this.reject = reject;
-    });
-    this.result.catch(() => undefined);
+  /** Brings the weights into the form that steps need: all ranks together. */
+  private begin(): void {
+    if (this.beginning !== null) return;
+    const { group, name } = this.engine;
+    const begin = async (): Promise<void> => {
+      this.opened ??= await oneToAll(group, name, 'openRollout', [this.options]);
+      await oneToAll(group, name, 'beginRollout', [this.current, false]);
+      this.begun = true;
+    };
+    this.beginning = begin()
+      .catch((error: unknown) => {
+        for (const rank of this.ranks) rank.fail(error);
+      })
+      .finally(() => {
+        this.beginning = null;
+        for (const rank of this.ranks) rank.wake();
+        this.settled();
+      });
   }
 
-  finish(result: RolloutResult): void {
-    this.ended = true;
-    this.resolve(result);
+  /** A rank has come to rest, perhaps because the weights are not at hand. */
+  private settled(): void {
+    const waiters = this.waiters;
+    this.waiters = [];
+    for (const waiter of waiters) waiter();
+    if (this.paused || this.busy) return;
+    if (this.size > 0) {
+      if (!this.begun) this.begin();
+    } else if (this.held.length === 0 && this.freesCache && this.begun) {
+      void this.park().catch(() => undefined);
+    }
   }
 
-  fail(error: unknown): void {
-    this.ended = true;
-    this.reject(error);
+  private async park(): Promise<void> {
+    if (!this.begun) return;
+    this.begun = false;
+    await oneToAll(this.engine.group, this.engine.name, 'parkRollout', []);
   }
 
-  abort(): void {
-    if (!this.ended) this.finish(nothing('abort', 0));
-  }
-
-  async *[Symbol.asyncIterator](): AsyncGenerator<TokenSpan> {
-    const { tokens, logProbs, versions } = await this.result;
-    if (tokens.length > 0) yield { tokens, logProbs, version: versions[0]?.version ?? 0 };
+  private async until(condition: () => boolean): Promise<void> {
+    while (!condition()) {
+      if (!this.busy && this.size + this.held.length > 0 && !this.paused) this.schedule();
+      await new Promise<void>((resolve) => this.waiters.push(resolve));
+    }
   }
 }

@@ -1,0 +1,80 @@
+// A rollout between the other verbs.
+#include <chrono>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/rank_engine.h"
+#include "rollout/cache_budget.h"
+
+namespace troupe {
+
+RolloutStats RankEngine::open_rollout(const RolloutOptions& options) {
+  require_head(HeadKind::kLm, "open_rollout");
+  require(!rollout_, ErrorCode::kInvalidArgument, "[rollout] this engine has a rollout already");
+  RolloutOptions own = options;
+  if (own.kv_cache_bytes == 0) own.kv_cache_bytes = cache_budget(device_, own.memory_share);
+  rollout_ = std::make_unique<Rollout>(transformer_, own);
+  rollout_->park();
+  return rollout_->stats();
+}
+
+void RankEngine::begin_rollout(int64_t version, bool restart) {
+  at::NoGradGuard no_grad;
+  const Beginning beginning(*this, 0);
+  require(rollout_ != nullptr, ErrorCode::kInvalidArgument, "[rollout] expected open_rollout before begin_rollout");
+  prepare();
+  agree({});
+  sharding_.acquire_all("generate");
+  transformer_.begin_decoding();
+  decoding_ = true;
+  rollout_->set_version(version);
+  if (rollout_weights_ != weights_version_) rollout_->weights_changed(restart);
+  rollout_weights_ = weights_version_;
+}
+
+RolloutTurn RankEngine::rollout_turn(RolloutCommands commands) {
+  at::NoGradGuard no_grad;
+  check_abort();
+  require(rollout_ != nullptr, ErrorCode::kInvalidArgument, "[rollout] expected open_rollout before rollout_turn");
+  RolloutTurn turn;
+  for (RolloutRequest& request : commands.submit) {
+    const uint64_t id = request.id;
+    try {
+      rollout_->submit(std::move(request));
+    } catch (const Error& error) {
+      RolloutOutput refused;
+      refused.id = id;
+      refused.error = error.what();
+      refused.finish = Finish::kAbort;
+      turn.outputs.push_back(std::move(refused));
+    }
+  }
+  for (const uint64_t id : commands.abort) rollout_->abort(id);
+  for (auto& [id, mask] : commands.masks) rollout_->set_mask(id, std::move(mask));
+  turn.ready = decoding_;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto spent = [&] {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  };
+  do {
+    check_abort();
+    turn.idle = turn.ready && !rollout_->step();
+  } while (turn.ready && !turn.idle && spent() < commands.milliseconds);
+  for (RolloutOutput& output : rollout_->take_outputs()) turn.outputs.push_back(std::move(output));
+  turn.stats = rollout_->stats();
+  return turn;
+}
+
+void RankEngine::park_rollout() {
+  stop_decoding();
+  if (rollout_) rollout_->park();
+}
+
+void RankEngine::stop_decoding() {
+  if (!decoding_) return;
+  decoding_ = false;
+  transformer_.end_decoding();
+  sharding_.release_all();
+}
+
+}  // namespace troupe

@@ -1,0 +1,38 @@
+// Products of queries with keys and of probabilities with values, where keys and values lie in pages.
+#pragma once
+
+#include <cstdint>
+
+// The two products of attention on pages (kernels/paged_attention.h), for rows of queries that see the same
+// keys. Every element is one sum in the order of its terms, as the GEMM of gemm.h makes it (fused
+// multiply-adds from zero): so these products have the bits of training's, which are made of packed keys and
+// values, and a row's bits depend on no other row.
+namespace troupe::kernels {
+
+struct PageScores {
+  const float* q;  // [rows, dim]
+  int64_t rows, dim;
+  const char* const* pages;  // of num_pages pages, from where this layer's and head's keys begin
+  int64_t num_pages;
+  float* out;  // [rows, num_pages * kPagePositions], row stride ld
+  int64_t ld;
+};
+
+struct PageValues {
+  const float* weights;  // of row r and position `begin` + i at [r * ld + i]
+  int64_t rows, dim, ld;
+  const char* const* pages;  // page 0 holds positions from 0; from where this layer's and head's keys begin
+  int64_t begin, end;        // positions
+  float* out;                // [rows, dim]
+  bool add;                  // to what is there
+};
+
+struct PagedAttentionKernels {
+  void (*scores_float32)(const PageScores& task);
+  void (*scores_bfloat16)(const PageScores& task);
+  void (*values_float32)(const PageValues& task);
+  void (*values_bfloat16)(const PageValues& task);
+};
+const PagedAttentionKernels& paged_attention_kernels();
+
+}  // namespace troupe::kernels

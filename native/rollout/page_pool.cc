@@ -1,0 +1,100 @@
+// Counting of holders, and the index by hashes.
+#include "rollout/page_pool.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/paged_attention.h"
+
+namespace troupe {
+namespace {
+
+using kernels::kPagePositions;
+
+// The finaliser of splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+uint64_t mixed(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+PagePool::PagePool(int64_t num_pages) : pages_(static_cast<size_t>(num_pages)) {
+  for (int64_t page = num_pages; page-- > 0;) free_.push_back(static_cast<int32_t>(page));
+}
+
+int32_t PagePool::take() {
+  int32_t page;
+  if (!free_.empty()) {
+    page = free_.back();
+    free_.pop_back();
+  } else if (!idle_.empty()) {
+    page = idle_.front();
+    idle_.pop_front();
+    index_.erase(pages_[static_cast<size_t>(page)].key);
+    pages_[static_cast<size_t>(page)].indexed = false;
+  } else {
+    return -1;
+  }
+  pages_[static_cast<size_t>(page)].holders = 1;
+  return page;
+}
+
+void PagePool::hold(int32_t page) {
+  Page& p = pages_[static_cast<size_t>(page)];
+  if (p.holders++ == 0) idle_.erase(p.idle);
+}
+
+void PagePool::release(int32_t page) {
+  Page& p = pages_[static_cast<size_t>(page)];
+  require(p.holders > 0, ErrorCode::kInternal, "[rollout] page ", page, " is released by nobody");
+  if (--p.holders > 0) return;
+  if (p.indexed) {
+    p.idle = idle_.insert(idle_.end(), page);
+  } else {
+    free_.push_back(page);
+  }
+}
+
+uint64_t PagePool::chain(uint64_t root, const int32_t* tokens) {
+  uint64_t hash = mixed(root);
+  for (int64_t i = 0; i < kPagePositions; i += 2) {
+    hash = mixed(hash ^ (static_cast<uint64_t>(static_cast<uint32_t>(tokens[i])) << 32 |
+                         static_cast<uint32_t>(tokens[i + 1])));
+  }
+  return hash;
+}
+
+int32_t PagePool::find(uint64_t parent, const int32_t* tokens) const {
+  const auto found = index_.find(chain(parent, tokens));
+  if (found == index_.end()) return -1;
+  const Entry& entry = found->second;
+  const bool same = entry.parent == parent && std::equal(entry.tokens.begin(), entry.tokens.end(), tokens);
+  return same ? entry.page : -1;
+}
+
+void PagePool::put(uint64_t parent, const int32_t* tokens, int32_t page) {
+  Page& p = pages_[static_cast<size_t>(page)];
+  const uint64_t key = chain(parent, tokens);
+  if (p.indexed || !index_.try_emplace(key, Entry{parent, {tokens, tokens + kPagePositions}, page}).second) return;
+  p.indexed = true;
+  p.key = key;
+}
+
+void PagePool::forget(int32_t page) {
+  Page& p = pages_[static_cast<size_t>(page)];
+  if (!p.indexed) return;
+  index_.erase(p.key);
+  p.indexed = false;
+  if (p.holders > 0) return;
+  idle_.erase(p.idle);
+  free_.push_back(page);
+}
+
+void PagePool::clear_index() {
+  for (size_t page = 0; page < pages_.size(); ++page) forget(static_cast<int32_t>(page));
+}
+
+}  // namespace troupe

@@ -1,0 +1,60 @@
+// Which pages are free, who holds the others, and which tokens they are of.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <unordered_map>
+#include <vector>
+
+namespace troupe {
+
+// Pages by number, with counts of those who hold them. A full page may be put into the index under the tokens
+// that it holds and all before them (a hash of the chain, and the tokens themselves): a sequence that begins
+// with the same tokens takes it instead of computing it. A page that nobody holds stays in the index until its
+// place is needed; of these the one goes first that was let go first.
+class PagePool {
+ public:
+  explicit PagePool(int64_t num_pages);
+
+  int64_t size() const { return static_cast<int64_t>(pages_.size()); }
+  // Pages that can be taken: never used ones, and those that only the index knows.
+  int64_t available() const { return static_cast<int64_t>(free_.size() + idle_.size()); }
+  int64_t held() const { return size() - available(); }
+  int64_t indexed() const { return static_cast<int64_t>(index_.size()); }
+
+  // A page, held once; -1: none is left.
+  int32_t take();
+  void hold(int32_t page);
+  void release(int32_t page);
+
+  // The hash of a chain of full pages; `root` for none.
+  static uint64_t chain(uint64_t root, const int32_t* tokens);
+  // The page of these tokens (kPagePositions of them) behind `parent`, not yet held; -1: none.
+  int32_t find(uint64_t parent, const int32_t* tokens) const;
+  // The caller holds the page. Nothing happens when there is another of the same tokens.
+  void put(uint64_t parent, const int32_t* tokens, int32_t page);
+  // Takes the page out of the index: what it was put for did not come to be.
+  void forget(int32_t page);
+  // Forgets all.
+  void clear_index();
+
+ private:
+  struct Page {
+    int32_t holders = 0;
+    uint64_t key = 0;  // in the index
+    bool indexed = false;
+    std::list<int32_t>::iterator idle;
+  };
+  struct Entry {
+    uint64_t parent;
+    std::vector<int32_t> tokens;
+    int32_t page;
+  };
+
+  std::vector<Page> pages_;
+  std::vector<int32_t> free_;
+  std::list<int32_t> idle_;  // in the index alone, the first to go in front
+  std::unordered_map<uint64_t, Entry> index_;
+};
+
+}  // namespace troupe

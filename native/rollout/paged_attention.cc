@@ -1,0 +1,269 @@
+// Attention on pages over all runs and heads of a step.
+#include "rollout/paged_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/parallel.h"
+#include "kernels/attention_blocks.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/paged_attention_kernels.h"
+
+TROUPE_DECLARE_TABLES(PagedAttentionKernels, paged_attention_table)
+
+namespace troupe::kernels {
+const PagedAttentionKernels& paged_attention_kernels() {
+  return TROUPE_PICK_TABLE(paged_attention_table);
+}
+}  // namespace troupe::kernels
+
+namespace troupe {
+namespace {
+
+using ops::attention::kKeyBlock;
+using ops::attention::Shape;
+
+constexpr int64_t kRangesPerThread = 16;
+// Less than this, in elements of keys and values read, costs less than waking the other threads.
+constexpr int64_t kSmallStep = 1 << 17;
+
+// Buffers of one thread, kept from one item to the next.
+struct Scratch {
+  std::vector<const char*> pages;
+  std::vector<float> floats;
+};
+
+// Rows of one run that lie in one block of queries, see [Note: one shape per position] in
+// kernels/attention_blocks.h: where blocks of keys begin follows from where the block of queries does.
+struct Piece {
+  const RowRun* run;
+  int64_t first, count;  // positions
+};
+
+class Attention {
+ public:
+  Attention(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer, const at::Tensor& qkv,
+            const at::Tensor& out)
+      : spec_(spec),
+        shape_(spec),
+        cache_(cache),
+        layer_(layer),
+        qkv_(static_cast<const char*>(qkv.const_data_ptr())),
+        out_(static_cast<char*>(out.data_ptr())) {}
+
+  // As attention.cc's forward_block, with keys and values in pages and the rows that are there alone.
+  void run(const Piece& piece, int64_t head, Scratch& scratch) const {
+    const bool float32 = cache_.dtype() == at::kFloat;
+    const auto& kernels = kernels::paged_attention_kernels();
+    const int64_t dim = spec_.head_dim, rows = shape_.groups * piece.count;
+    const int64_t end = piece.first + piece.count;  // of the keys
+    const int64_t key_begin = shape_.first_key(piece.first / shape_.query_block * shape_.query_block);
+    const int64_t first_page = key_begin / kPagePositions;
+    scratch.pages.clear();
+    for (int64_t page = 0; page < KvCache::pages_for(end); ++page) {
+      scratch.pages.push_back(cache_.address((*piece.run->pages)[static_cast<size_t>(page)]) +
+                              cache_.head_bytes(layer_, head));
+    }
+    const int64_t ld = std::min(kKeyBlock + 2 * kPagePositions,
+                                (KvCache::pages_for(end) - first_page) * kPagePositions);
+    const auto floats = static_cast<size_t>(rows * (2 * dim + ld + 3));
+    if (scratch.floats.size() < floats) scratch.floats.resize(floats);
+    float* const q = scratch.floats.data();
+    float* const o = q + rows * dim;
+    float* const row_max = o + rows * dim;
+    float* const row_sum = row_max + rows;
+    float* const correction = row_sum + rows;
+    float* const scores = correction + rows;
+
+    load(piece, head, q);
+    std::fill(row_max, row_max + rows, -std::numeric_limits<float>::infinity());
+    std::fill(row_sum, row_sum + rows, 0.0f);
+    for (int64_t k0 = key_begin; k0 < end; k0 += kKeyBlock) {
+      const int64_t cols = std::min(kKeyBlock, end - k0);
+      const int64_t page = k0 / kPagePositions;
+      float* const block = scores + (k0 - page * kPagePositions);
+      const kernels::PageScores product{q, rows, dim, scratch.pages.data() + page,
+                                        KvCache::pages_for(k0 + cols) - page, scores, ld};
+      (float32 ? kernels.scores_float32 : kernels.scores_bfloat16)(product);
+      kernels::ScoreBlock softmax = shape_.block(shape_.groups, piece.first, piece.count, k0, cols);
+      softmax.ld = ld;
+      kernels::attention_kernels().softmax(block, softmax, row_max, row_sum, correction);
+      const bool add = k0 != key_begin;
+      for (int64_t r = 0; add && r < rows; ++r) {
+        for (int64_t c = 0; c < dim; ++c) o[r * dim + c] *= correction[r];
+      }
+      const kernels::PageValues values{block, rows, dim, ld, scratch.pages.data(), k0, k0 + cols, o, add};
+      (float32 ? kernels.values_float32 : kernels.values_bfloat16)(values);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      const float inverse = 1.0f / row_sum[r];
+      for (int64_t c = 0; c < dim; ++c) o[r * dim + c] *= inverse;
+    }
+    store(piece, head, o);
+  }
+
+ private:
+  // Row g * count + i: query head g of the key head's at the piece's position i.
+  void load(const Piece& piece, int64_t head, float* q) const {
+    for (int64_t g = 0; g < shape_.groups; ++g) {
+      const int64_t at = row_of(piece) * shape_.qkv_ld + shape_.q_column(head, g);
+      float* target = q + g * piece.count * spec_.head_dim;
+      if (cache_.dtype() == at::kFloat) {
+        ops::attention::load_rows(reinterpret_cast<const float*>(qkv_) + at, shape_.qkv_ld, piece.count,
+                                  spec_.head_dim, target);
+      } else {
+        ops::attention::load_rows(reinterpret_cast<const at::BFloat16*>(qkv_) + at, shape_.qkv_ld, piece.count,
+                                  spec_.head_dim, target);
+      }
+    }
+  }
+  void store(const Piece& piece, int64_t head, const float* o) const {
+    for (int64_t g = 0; g < shape_.groups; ++g) {
+      const int64_t at = row_of(piece) * shape_.out_ld + shape_.q_column(head, g);
+      const float* source = o + g * piece.count * spec_.head_dim;
+      if (cache_.dtype() == at::kFloat) {
+        ops::attention::store_rows(source, piece.count, spec_.head_dim, reinterpret_cast<float*>(out_) + at,
+                                   shape_.out_ld);
+      } else {
+        ops::attention::store_rows(source, piece.count, spec_.head_dim,
+                                   reinterpret_cast<at::BFloat16*>(out_) + at, shape_.out_ld);
+      }
+    }
+  }
+  int64_t row_of(const Piece& piece) const { return piece.run->row + piece.first - piece.run->position; }
+
+  const ops::AttentionSpec& spec_;
+  Shape shape_;
+  const KvCache& cache_;
+  int64_t layer_;
+  const char* qkv_;
+  char* out_;
+};
+
+void attend_on_cpu(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer, const StepRows& rows,
+                   const at::Tensor& qkv, const at::Tensor& out) {
+  const int64_t query_block = ops::attention::query_block_size(spec.num_heads / spec.num_kv_heads);
+  std::vector<Piece> pieces;
+  int64_t keys_read = 0;
+  for (const RowRun& run : rows.runs()) {
+    const int64_t end = run.position + run.count;
+    for (int64_t first = run.position; first < end;) {
+      const int64_t stop = std::min(end, (first / query_block + 1) * query_block);
+      pieces.push_back({&run, first, stop - first});
+      keys_read += spec.window > 0 ? std::min(stop, spec.window + query_block) : stop;
+      first = stop;
+    }
+  }
+  // The longest first, so that no thread starts the largest piece last.
+  std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
+    return a.count * (a.first + a.count) > b.count * (b.first + b.count);
+  });
+  const Attention attention(spec, cache, layer, qkv, out);
+  const auto count = static_cast<int64_t>(pieces.size());
+  // Head by head over all pieces: samples of one prompt are neighbours and find its keys in the cache.
+  const auto attend = [&](int64_t begin, int64_t end) {
+    Scratch scratch;
+    for (int64_t i = begin; i < end; ++i)
+      attention.run(pieces[static_cast<size_t>(i % count)], i / count, scratch);
+  };
+  const int64_t work = count * spec.num_kv_heads;
+  if (keys_read * 2 * spec.num_kv_heads * spec.head_dim < kSmallStep) {
+    cache.store(layer, rows.slots(), qkv, 0, rows.size());
+    return attend(0, work);
+  }
+  parallel_ranges(rows.size(), std::min<int64_t>(rows.size(), 4 * at::get_num_threads()),
+                  [&](int64_t, int64_t begin, int64_t end) { cache.store(layer, rows.slots(), qkv, begin, end); });
+  const int64_t ranges = std::min(work, at::get_num_threads() * kRangesPerThread);
+  parallel_ranges(work, ranges, [&](int64_t, int64_t begin, int64_t end) { attend(begin, end); });
+}
+
+}  // namespace
+
+StepRows::StepRows(std::vector<RowRun> runs, const KvCache& cache, bool apart)
+    : runs_(std::move(runs)), apart_(apart) {
+  size_t most = 0;
+  for (const RowRun& run : runs_) {
+    most = std::max(most, static_cast<size_t>(KvCache::pages_for(run.position + run.count)));
+    for (int64_t position = run.position; position < run.position + run.count; ++position) {
+      slots_.push_back({(*run.pages)[static_cast<size_t>(position / kPagePositions)],
+                        static_cast<int32_t>(position % kPagePositions)});
+    }
+  }
+  if (cache.device().is_cpu()) return;
+  const at::Tensor addresses = at::zeros({size(), static_cast<int64_t>(most)}, at::kLong);
+  const at::Tensor ends = at::zeros({size(), 2}, at::kInt);
+  const at::Tensor where = at::empty({2, size()}, at::kLong);
+  int64_t* next = addresses.mutable_data_ptr<int64_t>();
+  int32_t* end = ends.mutable_data_ptr<int32_t>();
+  int64_t* place = where.mutable_data_ptr<int64_t>();
+  for (const RowRun& run : runs_) {
+    for (int64_t i = 0; i < run.count; ++i, next += most, end += 2, ++place) {
+      const int64_t length = run.position + i + 1;
+      for (int64_t page = 0; page < KvCache::pages_for(length); ++page)
+        next[page] = static_cast<int64_t>(
+            reinterpret_cast<intptr_t>(cache.address((*run.pages)[static_cast<size_t>(page)])));
+      end[1] = static_cast<int32_t>(length);
+      const KvSlot slot = slots_[static_cast<size_t>(run.row + i)];
+      place[0] = slot.page;
+      place[size()] = slot.slot;
+    }
+  }
+  pages = addresses.to(cache.device());
+  lengths = ends.to(cache.device());
+  const at::Tensor places = where.to(cache.device());
+  row_pages = places[0];
+  row_slots = places[1];
+}
+
+void paged_attention(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer, const StepRows& rows,
+                     const at::Tensor& qkv, const at::Tensor& out) {
+  if (cache.device().is_cpu()) return attend_on_cpu(spec, cache, layer, rows, qkv, out);
+  const auto* device = kernels::device_ops_for(qkv);
+  if (device == nullptr || spec.head_dim > kernels::kMaxPagedHeadDim)
+    return paged_attention_reference(spec, cache, layer, rows, qkv, out);
+  // The kernel stores each row's key itself, too late for other rows of the step.
+  if (!rows.apart()) cache.store(layer, rows.row_pages, rows.row_slots, qkv);
+  device->paged_attention({.qkv = qkv,
+                           .out = out,
+                           .pages = rows.pages,
+                           .lengths = rows.lengths,
+                           .layer_bytes = cache.head_bytes(layer, 0),
+                           .num_heads = spec.num_heads,
+                           .num_kv_heads = spec.num_kv_heads,
+                           .head_dim = spec.head_dim,
+                           .window = spec.window,
+                           .scale = static_cast<float>(spec.scale),
+                           .softcap = static_cast<float>(spec.softcap)});
+}
+
+void paged_attention_reference(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer,
+                               const StepRows& rows, const at::Tensor& qkv, const at::Tensor& out) {
+  if (cache.device().is_cpu()) {
+    cache.store(layer, rows.slots(), qkv, 0, rows.size());
+  } else {
+    cache.store(layer, rows.row_pages, rows.row_slots, qkv);
+  }
+  const int64_t heads = spec.num_kv_heads, groups = spec.num_heads / heads, dim = spec.head_dim;
+  for (const RowRun& run : rows.runs()) {
+    const at::Tensor keys = cache.gather(layer, 0, *run.pages).to(at::kFloat);
+    const at::Tensor values = cache.gather(layer, 1, *run.pages).to(at::kFloat);
+    for (int64_t i = 0; i < run.count; ++i) {
+      const int64_t length = run.position + i + 1;
+      const int64_t first = spec.window > 0 ? std::max<int64_t>(0, length - spec.window) : 0;
+      const at::Tensor query =
+          qkv.select(0, run.row + i).narrow(0, 0, heads * groups * dim).view({heads, groups, dim});
+      const at::Tensor seen = keys.narrow(1, first, length - first);
+      at::Tensor scores = at::matmul(query.to(at::kFloat) * spec.scale, seen.transpose(1, 2));  // [K, G, L]
+      if (spec.softcap > 0) scores = spec.softcap * at::tanh(scores / spec.softcap);
+      const at::Tensor weights = at::softmax(scores, -1);
+      out.select(0, run.row + i)
+          .copy_(at::matmul(weights, values.narrow(1, first, length - first)).reshape({-1}));
+    }
+  }
+}
+
+}  // namespace troupe

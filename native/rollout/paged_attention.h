@@ -1,0 +1,57 @@
+// Attention of the rows of a step to the keys and values in pages.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "rollout/kv_cache.h"
+
+namespace troupe {
+
+// Consecutive positions of one sequence among the rows of a step.
+struct RowRun {
+  int64_t row = 0;       // of the first
+  int64_t position = 0;  // of the first
+  int64_t count = 0;
+  const std::vector<int32_t>* pages = nullptr;  // of the sequence, at least as many as its positions need
+};
+
+// The rows of a step, for all of its layers.
+class StepRows {
+ public:
+  // apart: no row sees the key of another row of the step.
+  StepRows(std::vector<RowRun> runs, const KvCache& cache, bool apart);
+
+  const std::vector<RowRun>& runs() const { return runs_; }
+  int64_t size() const { return static_cast<int64_t>(slots_.size()); }
+  const std::vector<KvSlot>& slots() const { return slots_; }
+  bool apart() const { return apart_; }
+
+  // On a GPU, else undefined: what PagedAttention takes, and page and slot of each row [rows] int64.
+  at::Tensor pages, lengths, row_pages, row_slots;
+
+ private:
+  std::vector<RowRun> runs_;
+  std::vector<KvSlot> slots_;
+  bool apart_;
+};
+
+// One layer: stores the keys and values of all rows, then every row attends to the keys of its sequence at its
+// own position and before, within the window. qkv [n, (Q+2K)*D] and out [n, Q*D], n >= rows; only the rows
+// are written.
+//
+// A row's result depends on its own sequence and position alone: not on which other rows are in the step, on
+// how its prompt was cut into steps, or on the number of threads. On a CPU whose products are our own
+// (kernels/gemm.h) it has the bits of ops::attention_forward.
+void paged_attention(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer, const StepRows& rows,
+                     const at::Tensor& qkv, const at::Tensor& out);
+
+// The same in LibTorch operations: for GPUs in builds without CUDA and heads wider than its kernel takes, and
+// as the truth in tests.
+void paged_attention_reference(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer,
+                               const StepRows& rows, const at::Tensor& qkv, const at::Tensor& out);
+
+}  // namespace troupe

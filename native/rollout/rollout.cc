@@ -1,0 +1,245 @@
+// Steps: plan, compute, choose, append.
+#include "rollout/rollout.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/parallel.h"
+
+namespace troupe {
+namespace {
+
+constexpr ErrorCode kBad = ErrorCode::kInvalidArgument;
+
+RolloutOptions checked(RolloutOptions options, const Decoder& decoder) {
+  const ModelConfig& config = decoder.config();
+  require(config.head == HeadKind::kLm, kBad,
+          "[rollout] expected a language model but this one has a value head: generate with the actor");
+  require(options.max_sequences >= 1, kBad, "[rollout] expected max_num_seqs >= 1 but got ", options.max_sequences);
+  require(options.max_step_tokens >= 1, kBad, "[rollout] expected max_num_batched_tokens >= 1 but got ",
+          options.max_step_tokens);
+  if (options.max_positions == 0) options.max_positions = config.max_positions;
+  require(options.max_positions >= 1 && options.max_positions <= config.max_positions, kBad,
+          "[rollout] expected max_model_len from 1 to the model's ", config.max_positions, " positions but got ",
+          options.max_positions);
+  return options;
+}
+
+// As if all layers were here: stages of a pipeline must make the same plans.
+int64_t num_pages(const RolloutOptions& options, const Decoder& decoder) {
+  const int64_t bytes = KvCache::page_bytes(decoder.config(), decoder.dtype());
+  const int64_t pages = options.kv_cache_bytes / bytes;
+  require(pages >= 1, kBad, "[rollout] the cache of keys and values has ", options.kv_cache_bytes,
+          " bytes, less than one page of ", kPagePositions, " positions, ", bytes,
+          " bytes: give it more memory (gpu_memory_utilization)");
+  // More could never be used.
+  const int64_t longest = KvCache::pages_for(options.max_positions);
+  const int64_t most = std::numeric_limits<int32_t>::max();
+  return std::min({pages, options.max_sequences > most / longest ? most : options.max_sequences * longest, most});
+}
+
+// The model with the layers of this rank alone.
+ModelConfig cached_part(const Decoder& decoder) {
+  ModelConfig config = decoder.config();
+  config.num_layers = static_cast<int64_t>(decoder.own_layers().size());
+  return config;
+}
+
+SchedulerLimits limits_of(const RolloutOptions& options) {
+  return {options.max_sequences, options.max_step_tokens, options.max_positions, options.chunked_prefill,
+          options.prefix_caching};
+}
+
+}  // namespace
+
+Rollout::Rollout(Decoder& decoder, const RolloutOptions& options)
+    : decoder_(decoder),
+      options_(checked(options, decoder)),
+      cache_(cached_part(decoder), decoder.dtype(), decoder.device(), num_pages(options_, decoder)),
+      pool_(cache_.num_pages()),
+      scheduler_(limits_of(options_), pool_),
+      runner_(decoder, cache_) {}
+
+void Rollout::check(const RolloutRequest& request) const {
+  const RequestSampling& s = request.sampling;
+  const int64_t vocab = decoder_.config().vocab_size;
+  require(!request.prompt.empty(), kBad, "[rollout] the prompt is empty: expected at least one token");
+  for (size_t i = 0; i < request.prompt.size(); ++i) {
+    const int32_t token = request.prompt[i];
+    require(token >= 0 && token < vocab, kBad, "[rollout] the prompt has token id ", token, " at position ", i,
+            ", outside the model's vocabulary of ", vocab, ": do the tokenizer and the model belong together?");
+  }
+  require(s.max_new_tokens >= 1, kBad, "[rollout] expected max_new_tokens >= 1 but got ", s.max_new_tokens);
+  require(s.temperature >= 0 && std::isfinite(s.temperature), kBad,
+          "[rollout] expected temperature >= 0 (0 = greedy) but got ", s.temperature);
+  require(s.top_k >= 0, kBad, "[rollout] expected top_k >= 0 (0 = off) but got ", s.top_k);
+  require(s.top_p > 0 && s.top_p <= 1, kBad, "[rollout] expected 0 < top_p <= 1 (1 = off) but got ", s.top_p);
+  require(s.min_p >= 0 && s.min_p <= 1, kBad, "[rollout] expected 0 <= min_p <= 1 (0 = off) but got ", s.min_p);
+  require(s.repetition_penalty > 0 && std::isfinite(s.repetition_penalty), kBad,
+          "[rollout] expected repetition_penalty > 0 (1 = off) but got ", s.repetition_penalty);
+  require(std::isfinite(s.presence_penalty) && std::isfinite(s.frequency_penalty), kBad,
+          "[rollout] expected finite presence and frequency penalties but got ", s.presence_penalty, " and ",
+          s.frequency_penalty);
+  for (const auto& [token, bias] : s.logit_bias) {
+    require(token >= 0 && token < vocab && !std::isnan(bias), kBad, "[rollout] logit bias ", bias, " of token id ",
+            token, ": expected a number for an id below ", vocab);
+  }
+  for (const std::vector<int32_t>& word : s.bad_words) {
+    require(!word.empty(), kBad, "[rollout] a bad word is empty: expected at least one token id");
+    for (const int32_t token : word)
+      require(token >= 0 && token < vocab, kBad, "[rollout] a bad word has token id ", token,
+              ", outside the model's vocabulary of ", vocab);
+  }
+}
+
+void Rollout::submit(RolloutRequest request) {
+  check(request);
+  totals_.prompt_tokens += static_cast<int64_t>(request.prompt.size());
+  scheduler_.submit(std::move(request));
+}
+
+void Rollout::set_mask(uint64_t id, std::vector<uint32_t> mask) {
+  Sequence* sequence = scheduler_.find(id);
+  if (sequence == nullptr) return;
+  if (!mask.empty() && std::all_of(mask.begin(), mask.end(), [](uint32_t word) { return word == 0; }))
+    return fail_request(*sequence, "[rollout] the mask of allowed tokens allows none", false);
+  sequence->mask = std::move(mask);
+  sequence->has_mask = true;
+}
+
+bool Rollout::park() {
+  if (scheduler_.running() > 0) return false;
+  pool_.clear_index();
+  cache_.release_memory();
+  runner_.release_memory();
+  return true;
+}
+
+bool Rollout::step() {
+  const at::NoGradGuard no_grad;
+  const StepPlan plan = scheduler_.plan();
+  if (plan.runs.empty()) return false;
+  cache_.take_memory();
+  try {
+    const at::Tensor hidden = runner_.run(plan);
+    for (const PlannedRun& run : plan.runs) {
+      const auto full = static_cast<size_t>((run.sequence->computed + run.count) / kPagePositions);
+      for (const Sequence* copy : run.copies) {
+        if (copy->pages.size() > full) cache_.copy_page(run.sequence->pages[full], copy->pages[full]);
+      }
+    }
+    scheduler_.computed(plan);
+    choose(hidden, uses_of(plan));
+  } catch (...) {
+    scheduler_.drop(plan);
+    throw;
+  }
+  ++totals_.steps;
+  totals_.computed_tokens += plan.rows;
+  return true;
+}
+
+std::vector<Rollout::Use> Rollout::uses_of(const StepPlan& plan) const {
+  std::vector<Use> uses;
+  int64_t row = 0;
+  for (const PlannedRun& run : plan.runs) {
+    Sequence& sequence = *run.sequence;
+    const int64_t first = sequence.computed - run.count;
+    if (sequence.request.sampling.prompt_log_probs) {
+      for (int64_t i = first; i < std::min(sequence.computed, sequence.prompt_length() - 1); ++i)
+        uses.push_back({row + i - first, {&sequence, sequence.tokens[static_cast<size_t>(i + 1)]}, i + 1});
+    }
+    row += run.count;
+    if (sequence.remaining() > 0) continue;
+    uses.push_back({row - 1, {&sequence, -1}, 0});
+    for (Sequence* copy : run.copies) uses.push_back({row - 1, {copy, -1}, 0});
+  }
+  return uses;
+}
+
+void Rollout::choose(const at::Tensor& hidden, const std::vector<Use>& uses) {
+  const ModelConfig& config = decoder_.config();
+  const int64_t tile = decoder_.decode_row_tile(), total = static_cast<int64_t>(uses.size());
+  const int64_t row_bytes = config.vocab_size * static_cast<int64_t>(sizeof(float));
+  const int64_t chunk = std::max<int64_t>(options_.logits_bytes / row_bytes / tile, 1) * tile;
+  for (int64_t begin = 0; begin < total; begin += chunk) {
+    const int64_t count = std::min(chunk, total - begin), padded = round_up(count, tile);
+    const at::Tensor rows = at::zeros({padded}, at::kLong);
+    std::vector<LogitsUse> of;
+    for (int64_t i = 0; i < count; ++i) {
+      const Use& use = uses[static_cast<size_t>(begin + i)];
+      rows.data_ptr<int64_t>()[i] = use.row;
+      of.push_back(use.of);
+    }
+    const at::Tensor logits = at::empty({padded, config.vocab_size}, hidden.options().dtype(at::kFloat));
+    decoder_.logits(hidden.index_select(0, rows.to(hidden.device())), logits);
+    const std::vector<Chosen> chosen = choose_tokens(logits, config.final_softcap, of);
+    for (int64_t i = 0; i < count; ++i) {
+      const Use& use = uses[static_cast<size_t>(begin + i)];
+      Sequence* sequence = use.of.sequence;
+      const Chosen& own = chosen[static_cast<size_t>(i)];
+      if (use.of.target < 0) {
+        append(*sequence, own);
+        continue;
+      }
+      std::vector<float>& values = sequence->output.prompt_log_probs;
+      values.resize(static_cast<size_t>(sequence->prompt_length()), std::numeric_limits<float>::quiet_NaN());
+      values[static_cast<size_t>(use.position)] = own.sampled.log_prob;
+    }
+  }
+}
+
+void Rollout::append(Sequence& sequence, const Chosen& chosen) {
+  const RequestSampling& s = sequence.request.sampling;
+  if (!chosen.sampled.finite) {
+    return fail_request(sequence,
+                        "[rollout] expected finite logits but response token " +
+                            std::to_string(sequence.response_length()) +
+                            " has NaN or infinity: check the weights, or the learning rate of the last update",
+                        true);
+  }
+  const int32_t token = chosen.sampled.token;
+  RolloutOutput& output = sequence.output;
+  sequence.tokens.push_back(token);
+  sequence.has_mask = false;
+  if (s.penalises()) ++sequence.seen[token];
+  output.tokens.push_back(token);
+  output.log_probs.push_back(chosen.sampled.log_prob);
+  if (s.top_log_probs > 0) output.top.push_back(chosen.top);
+  output.version = version_;
+  ++totals_.generated_tokens;
+  if (sequence.response_length() == 1) totals_.cached_prompt_tokens += output.cached_tokens;
+  const bool stops = std::find(s.stop_token_ids.begin(), s.stop_token_ids.end(), token) != s.stop_token_ids.end();
+  if (!stops && sequence.response_length() < s.max_new_tokens) return scheduler_.report(sequence);
+  output.finish = stops ? Finish::kStop : Finish::kLength;
+  scheduler_.finish(sequence);
+}
+
+void Rollout::fail_request(Sequence& sequence, std::string reason, bool non_finite) {
+  sequence.output.error = std::move(reason);
+  sequence.output.non_finite = non_finite;
+  sequence.output.finish = Finish::kAbort;
+  scheduler_.finish(sequence);
+}
+
+RolloutStats Rollout::stats() const {
+  RolloutStats stats = totals_;
+  stats.running = scheduler_.running();
+  stats.waiting = scheduler_.waiting();
+  stats.pages = pool_.size();
+  stats.pages_held = pool_.held();
+  stats.pages_indexed = pool_.indexed();
+  stats.cache_bytes = cache_.bytes();
+  stats.preemptions = scheduler_.preemptions();
+  stats.version = version_;
+  return stats;
+}
+
+}  // namespace troupe

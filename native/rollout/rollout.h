@@ -1,0 +1,68 @@
+// Requests in, tokens out: a rollout that goes on for as long as there are requests.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "model/decoder.h"
+#include "rollout/kv_cache.h"
+#include "rollout/page_pool.h"
+#include "rollout/request.h"
+#include "rollout/scheduler.h"
+#include "rollout/step_runner.h"
+#include "rollout/token_chooser.h"
+
+namespace troupe {
+
+// Every row of a step is computed apart from the others, and the t-th token of a request is drawn with a number that
+// depends on (seed, t) alone. A request's tokens therefore depend on its prompt, its options, its seed and the
+// weights: not on what else runs, on the limits, on how prompts are cut, on what is found in the cache, on preemption
+// or on the number of threads. (On a GPU: up to rounding where prompts are cut otherwise.)
+class Rollout {
+ public:
+  // kInvalidArgument for options that make no sense, and for a cache without room for a page.
+  Rollout(Decoder& decoder, const RolloutOptions& options);
+
+  // kInvalidArgument, naming what is wrong, for what makes no sense or can never be served.
+  void submit(RolloutRequest request);
+  void abort(uint64_t id) { scheduler_.abort(id); }
+  // Bit i % 32 of word i / 32: token i may be the next one; empty: every token may. Nothing happens for unknown ids.
+  void set_mask(uint64_t id, std::vector<uint32_t> mask);
+  // What tokens carry from now on.
+  void set_version(int64_t version) { version_ = version; }
+  // restart: what runs is computed again with the new weights; otherwise it goes on.
+  void weights_changed(bool restart) { scheduler_.weights_changed(restart); }
+
+  // One step; false: there was nothing to do.
+  bool step();
+  std::vector<RolloutOutput> take_outputs() { return scheduler_.take_outputs(); }
+  RolloutStats stats() const;
+  // Gives the memory of keys and values and of the step's buffers back when nothing is running; false: something is.
+  // It comes back with the next step.
+  bool park();
+
+ private:
+  struct Use {
+    int64_t row;
+    LogitsUse of;
+    int64_t position;
+  };
+  void check(const RolloutRequest& request) const;
+  std::vector<Use> uses_of(const StepPlan& plan) const;
+  void choose(const at::Tensor& hidden, const std::vector<Use>& uses);
+  void append(Sequence& sequence, const Chosen& chosen);
+  void fail_request(Sequence& sequence, std::string reason, bool non_finite);
+
+  Decoder& decoder_;
+  RolloutOptions options_;
+  KvCache cache_;
+  PagePool pool_;
+  Scheduler scheduler_;
+  StepRunner runner_;
+  int64_t version_ = 0;
+  RolloutStats totals_;
+};
+
+}  // namespace troupe

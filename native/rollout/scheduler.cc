@@ -1,0 +1,304 @@
+// Admission, growth, preemption, and what goes into the index of pages.
+#include "rollout/scheduler.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/error.h"
+#include "rollout/kv_cache.h"
+
+namespace troupe {
+namespace {
+
+// Higher priority first, then the earlier one.
+bool before(const Sequence& a, const Sequence& b) {
+  if (a.request.priority != b.request.priority) return a.request.priority > b.request.priority;
+  return a.arrival < b.arrival;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const SchedulerLimits& limits, PagePool& pool) : limits_(limits), pool_(pool) {}
+
+void Scheduler::submit(RolloutRequest request) {
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  // The last sampled token never goes through the model.
+  const int64_t positions = prompt + request.sampling.max_new_tokens - 1;
+  require(positions < limits_.max_positions, ErrorCode::kInvalidArgument, "[rollout] a prompt of ", prompt,
+          " tokens and ", request.sampling.max_new_tokens, " new ones are ", positions + 1,
+          ", more than the engine's ", limits_.max_positions, " positions: shorten the prompt or the response");
+  require(KvCache::pages_for(positions) <= pool_.size(), ErrorCode::kInvalidArgument, "[rollout] a prompt of ", prompt,
+          " tokens and ", request.sampling.max_new_tokens, " new ones need ", KvCache::pages_for(positions),
+          " pages of ", kPagePositions, " positions, and the cache has ", pool_.size(),
+          ": shorten the prompt or the response, or give the cache more memory (gpu_memory_utilization)");
+  require(!by_id_.contains(request.id), ErrorCode::kInternal, "[rollout] request ", request.id, " is there already");
+  auto sequence = std::make_unique<Sequence>();
+  sequence->tokens = request.prompt;
+  sequence->arrival = arrivals_++;
+  sequence->output.id = request.id;
+  if (request.sampling.penalises()) {
+    for (const int32_t token : request.prompt) sequence->seen.try_emplace(token, 0);
+  }
+  sequence->request = std::move(request);
+  by_id_[sequence->request.id] = sequence.get();
+  if (sequence->request.sampling.constrained) report(*sequence);
+  enqueue(std::move(sequence));
+}
+
+void Scheduler::enqueue(Owner sequence) {
+  // From the end: new ones mostly belong there.
+  auto place = waiting_.end();
+  while (place != waiting_.begin() && before(*sequence, **std::prev(place))) --place;
+  waiting_.insert(place, std::move(sequence));
+}
+
+Sequence* Scheduler::find(uint64_t id) {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : found->second;
+}
+
+void Scheduler::abort(uint64_t id) {
+  Sequence* sequence = find(id);
+  if (sequence == nullptr) return;
+  sequence->output.finish = Finish::kAbort;
+  finish(*sequence);
+}
+
+void Scheduler::finish(Sequence& sequence) {
+  release(sequence);
+  outputs_.push_back(std::move(sequence.output));
+  by_id_.erase(sequence.request.id);
+  const auto is = [&](const Owner& owner) { return owner.get() == &sequence; };
+  if (const auto running = std::find_if(running_.begin(), running_.end(), is); running != running_.end()) {
+    running_.erase(running);
+  } else {
+    waiting_.remove_if(is);
+  }
+}
+
+void Scheduler::release(Sequence& sequence) {
+  // The end of a chain is of use only with its beginning: it goes first.
+  for (auto page = sequence.pages.rbegin(); page != sequence.pages.rend(); ++page) pool_.release(*page);
+  sequence.pages.clear();
+  sequence.computed = sequence.chained = 0;
+  sequence.shares = true;
+}
+
+uint64_t Scheduler::root(const Sequence& sequence) const {
+  return sequence.request.salt * 0x9e3779b97f4a7c15 + weights_;
+}
+
+// Takes over the pages of the longest known prefix; one position is left to be computed.
+void Scheduler::match_prefix(Sequence& sequence) {
+  sequence.chain = root(sequence);
+  // Every position of the prompt has to go through the head.
+  if (!limits_.prefix_caching || sequence.request.sampling.prompt_log_probs) return;
+  while (sequence.computed + kPagePositions < sequence.length()) {
+    const int32_t* tokens = sequence.tokens.data() + sequence.computed;
+    const int32_t page = pool_.find(sequence.chain, tokens);
+    if (page < 0) break;
+    pool_.hold(page);
+    sequence.pages.push_back(page);
+    sequence.chain = PagePool::chain(sequence.chain, tokens);
+    ++sequence.chained;
+    sequence.computed += kPagePositions;
+  }
+}
+
+// Full pages among the first `positions` go into the index.
+void Scheduler::chain_pages(Sequence& sequence, int64_t positions) {
+  if (!limits_.prefix_caching || !sequence.shares) return;
+  while ((sequence.chained + 1) * kPagePositions <= positions) {
+    const int32_t* tokens = sequence.tokens.data() + sequence.chained * kPagePositions;
+    pool_.put(sequence.chain, tokens, sequence.pages[static_cast<size_t>(sequence.chained)]);
+    sequence.chain = PagePool::chain(sequence.chain, tokens);
+    ++sequence.chained;
+  }
+}
+
+// Gives back the pages of the sequence that is to wait: never one before `sequence`, nor one of the plan.
+bool Scheduler::preempt_for(const Sequence& sequence) {
+  size_t victim = running_.size();
+  for (size_t i = 0; i < running_.size(); ++i) {
+    const Sequence& other = *running_[i];
+    if (&other == &sequence || other.planned || before(other, sequence) || other.pages.empty()) continue;
+    if (victim == running_.size() || before(*running_[victim], other)) victim = i;
+  }
+  if (victim == running_.size()) return false;
+  ++preemptions_;
+  Owner owner = std::move(running_[victim]);
+  running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(victim));
+  release(*owner);
+  owner->running = false;
+  enqueue(std::move(owner));
+  return true;
+}
+
+bool Scheduler::grow(Sequence& sequence, int64_t positions) {
+  while (static_cast<int64_t>(sequence.pages.size()) < KvCache::pages_for(positions)) {
+    const int32_t page = pool_.take();
+    if (page >= 0) {
+      sequence.pages.push_back(page);
+    } else if (!preempt_for(sequence)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Scheduler::idle(const Sequence& sequence) const {
+  return sequence.remaining() == 1 && !sequence.may_sample();
+}
+
+// False: there is no room for it in this step.
+bool Scheduler::add_run(Sequence& sequence, int64_t& budget, StepPlan& plan) {
+  int64_t count = sequence.remaining();
+  // The last position's row is what samples.
+  if (!sequence.may_sample()) --count;
+  if (count > budget) {
+    // What may not be cut and is longer than any step has one for itself.
+    if (!limits_.chunked_prefill && plan.rows > 0) return false;
+    if (limits_.chunked_prefill) count = budget;
+  }
+  if (count <= 0 || !grow(sequence, sequence.computed + count)) return false;
+  budget -= std::min(budget, count);
+  if (count > 1) plan.apart = false;
+  plan.rows += count;
+  sequence.planned = true;
+  plan.runs.push_back({&sequence, count, {}});
+  chain_pages(sequence, sequence.computed + count);
+  return true;
+}
+
+// The first of those that wait.
+bool Scheduler::admit(int64_t& budget, StepPlan& plan) {
+  Sequence& sequence = *waiting_.front();
+  match_prefix(sequence);
+  // All of what is known of it must find room, or it would take pages from those that run, to lose them again.
+  const int64_t wanted = KvCache::pages_for(sequence.length()) - static_cast<int64_t>(sequence.pages.size());
+  const bool room = running_.empty() || wanted <= pool_.available();
+  const bool fits = limits_.chunked_prefill || sequence.remaining() <= budget || plan.rows == 0;
+  if (!room || !fits) {
+    release(sequence);
+    return false;
+  }
+  if (!sequence.looked_up) {
+    sequence.output.cached_tokens = std::min(sequence.computed, sequence.prompt_length());
+    sequence.looked_up = true;
+  }
+  plan.apart = false;  // it may have taken over a page of this step
+  sequence.running = true;
+  running_.push_back(std::move(waiting_.front()));
+  waiting_.pop_front();
+  if (idle(sequence)) return true;
+  return add_run(sequence, budget, plan);
+}
+
+// Sequences behind it that ask for the same tokens need no rows: they are of the run that has just been planned.
+void Scheduler::add_copies(StepPlan& plan) {
+  PlannedRun& run = plan.runs.back();
+  const Sequence& first = *run.sequence;
+  if (run.count != first.remaining() || first.response_length() > 0 || !first.may_sample()) return;
+  while (!waiting_.empty() && running() < limits_.max_sequences) {
+    Sequence& next = *waiting_.front();
+    const bool same = next.request.salt == first.request.salt && next.tokens == first.tokens && next.may_sample() &&
+                      !next.request.sampling.prompt_log_probs && !first.request.sampling.prompt_log_probs;
+    if (!same) return;
+    const size_t full = static_cast<size_t>(first.length() / kPagePositions);
+    const bool own = first.pages.size() > full;  // a last page that is not full
+    if (own) {
+      const int32_t page = pool_.take();
+      if (page < 0) return;
+      next.pages.push_back(page);
+    }
+    for (size_t i = 0; i < full; ++i) pool_.hold(first.pages[i]);
+    next.pages.insert(next.pages.begin(), first.pages.begin(), first.pages.begin() + static_cast<std::ptrdiff_t>(full));
+    next.computed = first.computed;  // with the run
+    next.chained = first.chained;
+    next.chain = first.chain;
+    next.shares = first.shares;
+    if (!next.looked_up) next.output.cached_tokens = next.prompt_length();
+    next.looked_up = true;
+    run.copies.push_back(&next);
+    next.running = next.planned = true;
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+}
+
+StepPlan Scheduler::plan() {
+  StepPlan plan;
+  int64_t budget = limits_.max_step_tokens;
+  std::vector<Sequence*> order;
+  for (const Owner& owner : running_) {
+    owner->planned = false;
+    order.push_back(owner.get());
+  }
+  std::stable_sort(order.begin(), order.end(), [](const Sequence* a, const Sequence* b) {
+    const bool decodes = a->remaining() == 1;
+    return decodes != (b->remaining() == 1) ? decodes : before(*a, *b);
+  });
+  const int64_t preempted = preemptions_;
+  for (Sequence* sequence : order) {
+    if (budget <= 0) break;
+    // It may have been preempted for one before it.
+    if (sequence->running && !idle(*sequence)) add_run(*sequence, budget, plan);
+  }
+  while (preemptions_ == preempted && budget > 0 && !waiting_.empty() && running() < limits_.max_sequences) {
+    if (!admit(budget, plan)) break;
+    if (!plan.runs.empty() && plan.runs.back().sequence == running_.back().get()) add_copies(plan);
+  }
+  return plan;
+}
+
+void Scheduler::computed(const StepPlan& plan) {
+  for (const PlannedRun& run : plan.runs) {
+    run.sequence->computed += run.count;
+    for (Sequence* copy : run.copies) copy->computed = run.sequence->computed;
+  }
+}
+
+void Scheduler::drop(const StepPlan& plan) {
+  for (const PlannedRun& run : plan.runs) {
+    for (const int32_t page : run.sequence->pages) pool_.forget(page);
+  }
+}
+
+void Scheduler::weights_changed(bool restart) {
+  ++weights_;
+  pool_.clear_index();
+  for (const Owner& owner : running_) owner->shares = false;
+  if (!restart) return;
+  std::vector<Owner> again = std::move(running_);
+  running_.clear();
+  for (Owner& owner : again) {
+    release(*owner);
+    owner->running = false;
+    enqueue(std::move(owner));
+  }
+}
+
+void Scheduler::report(Sequence& sequence) {
+  reported_.push_back(sequence.request.id);
+}
+
+std::vector<RolloutOutput> Scheduler::take_outputs() {
+  std::vector<RolloutOutput> outputs = std::move(outputs_);
+  outputs_.clear();
+  std::sort(reported_.begin(), reported_.end());
+  reported_.erase(std::unique(reported_.begin(), reported_.end()), reported_.end());
+  for (const uint64_t id : reported_) {
+    Sequence* sequence = find(id);
+    if (sequence == nullptr) continue;
+    sequence->output.needs_mask = !sequence->may_sample();
+    RolloutOutput next;
+    next.id = id;
+    next.cached_tokens = sequence->output.cached_tokens;
+    outputs.push_back(std::exchange(sequence->output, std::move(next)));
+  }
+  reported_.clear();
+  return outputs;
+}
+
+}  // namespace troupe

@@ -1,0 +1,100 @@
+// Which sequences take part in a step, with how many positions each.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "rollout/page_pool.h"
+#include "rollout/sequence.h"
+
+namespace troupe {
+
+struct SchedulerLimits {
+  int64_t max_sequences = 256;      // that run at the same time
+  int64_t max_step_tokens = 8192;   // positions of a step
+  int64_t max_positions = 0;        // of a sequence, prompt and response
+  bool chunked_prefill = true;      // prompts may be cut over steps
+  bool prefix_caching = true;
+};
+
+// Positions [sequence->computed, + count) of one sequence. Its copies are sequences with the same tokens, which
+// sample from the logits of its last row and get its last page.
+struct PlannedRun {
+  Sequence* sequence;
+  int64_t count;
+  std::vector<Sequence*> copies;
+};
+
+struct StepPlan {
+  std::vector<PlannedRun> runs;
+  int64_t rows = 0;
+  // No row sees the key of another run's row.
+  bool apart = true;
+};
+
+// Sequences from submission to their end. Decodes come first in a step, then what is left of running prompts, then
+// new ones, by priority and arrival. Pages are taken as sequences grow; where none is left the sequence of the
+// lowest priority, of these the newest, gives its pages back and is computed again later.
+class Scheduler {
+ public:
+  Scheduler(const SchedulerLimits& limits, PagePool& pool);
+
+  // kInvalidArgument, with numbers, for what can never be served.
+  void submit(RolloutRequest request);
+  // Nothing happens for unknown ids.
+  void abort(uint64_t id);
+  Sequence* find(uint64_t id);
+
+  // Without runs when there is nothing to do. Full pages of the plan are in the index already: the caller computes them, or
+  // calls drop().
+  StepPlan plan();
+  // The step has been computed.
+  void computed(const StepPlan& plan);
+  // The step has failed: no page of it can be used.
+  void drop(const StepPlan& plan);
+  // Ends a sequence, whose output has the reason.
+  void finish(Sequence& sequence);
+
+  // The weights are others: pages of those before are not shared from now on. restart: running sequences are
+  // computed again.
+  void weights_changed(bool restart);
+
+  // Sequences whose output is of interest to the caller since it last asked: with tokens, or ended.
+  std::vector<RolloutOutput> take_outputs();
+  void report(Sequence& sequence);
+
+  int64_t running() const { return static_cast<int64_t>(running_.size()); }
+  int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  int64_t preemptions() const { return preemptions_; }
+
+ private:
+  using Owner = std::unique_ptr<Sequence>;
+
+  uint64_t root(const Sequence& sequence) const;
+  void enqueue(Owner sequence);
+  void match_prefix(Sequence& sequence);
+  bool grow(Sequence& sequence, int64_t positions);
+  bool preempt_for(const Sequence& sequence);
+  void release(Sequence& sequence);
+  void chain_pages(Sequence& sequence, int64_t positions);
+  bool add_run(Sequence& sequence, int64_t& budget, StepPlan& plan);
+  bool admit(int64_t& budget, StepPlan& plan);
+  void add_copies(StepPlan& plan);
+  bool idle(const Sequence& sequence) const;
+
+  SchedulerLimits limits_;
+  PagePool& pool_;
+  uint64_t weights_ = 0;  // how often they have changed
+  uint64_t arrivals_ = 0;
+  int64_t preemptions_ = 0;
+  std::list<Owner> waiting_;    // by priority, then arrival
+  std::vector<Owner> running_;  // by admission
+  std::unordered_map<uint64_t, Sequence*> by_id_;
+  std::vector<RolloutOutput> outputs_;  // of sequences that have ended
+  std::vector<uint64_t> reported_;      // of others
+};
+
+}  // namespace troupe

@@ -1,0 +1,40 @@
+// A request while it is served.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "rollout/request.h"
+
+namespace troupe {
+
+struct Sequence {
+  RolloutRequest request;
+  uint64_t arrival = 0;
+  std::vector<int32_t> tokens;  // prompt and response
+  int64_t computed = 0;         // of these, those whose keys and values are in the pages
+  std::vector<int32_t> pages;   // one per kPagePositions positions
+  // Full pages in the index, or that could be: the hash of their chain. A sequence whose pages are of several
+  // versions of the weights shares no more of them.
+  int64_t chained = 0;
+  uint64_t chain = 0;
+  bool shares = true;
+  bool looked_up = false;  // the prompt, in the index
+  bool running = false;    // admitted
+  bool planned = false;    // for the step that is being planned
+  RolloutOutput output;
+  std::vector<uint32_t> mask;  // of the next token
+  bool has_mask = false;
+  std::unordered_map<int32_t, int32_t> seen;  // token -> times in the response; 0: only in the prompt
+
+  int64_t prompt_length() const { return static_cast<int64_t>(request.prompt.size()); }
+  int64_t length() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t response_length() const { return length() - prompt_length(); }
+  // Positions to compute before the next token can be sampled.
+  int64_t remaining() const { return length() - computed; }
+  // Whether the next token may be sampled as soon as they are computed.
+  bool may_sample() const { return !request.sampling.constrained || has_mask; }
+};
+
+}  // namespace troupe

@@ -1,0 +1,69 @@
+// Buffers of a step, and its way through the layers.
+#include "rollout/step_runner.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/parallel.h"
+
+namespace troupe {
+
+StepRunner::StepRunner(Decoder& decoder, const KvCache& cache) : decoder_(decoder), cache_(cache) {}
+
+void StepRunner::reserve(int64_t rows) {
+  if (x_.defined() && x_.size(0) >= rows) return;
+  const ModelConfig& config = decoder_.config();
+  const auto compute = at::TensorOptions().dtype(decoder_.dtype()).device(decoder_.device());
+  // Padding rows are computed too: zeros keep them finite.
+  x_ = at::zeros({rows, config.hidden_size}, compute);
+  qkv_ = at::zeros({rows, config.qkv_size()}, compute);
+  attention_ = at::zeros({rows, config.q_size()}, compute);
+  tokens_ = at::zeros({rows}, at::TensorOptions(at::kInt));
+  positions_ = at::zeros({rows}, at::TensorOptions(at::kInt));
+}
+
+at::Tensor StepRunner::run(const StepPlan& plan) {
+  const ModelConfig& config = decoder_.config();
+  const int64_t padded = round_up(plan.rows, decoder_.decode_row_tile());
+  reserve(padded);
+  int32_t* tokens = tokens_.data_ptr<int32_t>();
+  int32_t* positions = positions_.data_ptr<int32_t>();
+  std::vector<RowRun> runs;
+  int64_t row = 0;
+  for (const PlannedRun& run : plan.runs) {
+    const Sequence& sequence = *run.sequence;
+    runs.push_back({row, sequence.computed, run.count, &sequence.pages});
+    for (int64_t i = 0; i < run.count; ++i, ++row) {
+      tokens[row] = sequence.tokens[static_cast<size_t>(sequence.computed + i)];
+      positions[row] = static_cast<int32_t>(sequence.computed + i);
+    }
+  }
+  std::fill(tokens + row, tokens + padded, 0);
+  std::fill(positions + row, positions + padded, 0);
+  const StepRows step(std::move(runs), cache_, plan.apart);
+  const at::Tensor x = x_.narrow(0, 0, padded);
+  const at::Tensor qkv = qkv_.narrow(0, 0, padded);
+  const at::Tensor attention = attention_.narrow(0, 0, padded);
+  const at::Tensor at_positions = positions_.narrow(0, 0, padded).to(decoder_.device());
+  decoder_.embed(tokens_.narrow(0, 0, padded).to(decoder_.device()), at_positions, x);
+  ops::AttentionSpec spec{.num_heads = config.num_heads,
+                          .num_kv_heads = config.num_kv_heads,
+                          .head_dim = config.head_dim,
+                          .scale = config.attention_scale,
+                          .softcap = config.attention_softcap};
+  const std::vector<int64_t> own = decoder_.own_layers();
+  int64_t cached = 0;  // place of the next of them in the cache
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    decoder_.enter_layer(layer, x);
+    if (cached == static_cast<int64_t>(own.size()) || own[static_cast<size_t>(cached)] != layer) continue;
+    spec.window = config.sliding_windows[static_cast<size_t>(layer)];
+    decoder_.attention_inputs(layer, x, at_positions, qkv);
+    paged_attention(spec, cache_, cached++, step, qkv, attention);
+    decoder_.block_output(layer, x, attention, x);
+  }
+  return x;
+}
+
+}  // namespace troupe

@@ -1,0 +1,37 @@
+// One step of the model over rows of many sequences.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "model/decoder.h"
+#include "rollout/kv_cache.h"
+#include "rollout/paged_attention.h"
+#include "rollout/scheduler.h"
+
+namespace troupe {
+
+// Takes the rows of a plan through all layers: prompts and decodes alike, each row with its position. Buffers
+// grow to the largest step.
+class StepRunner {
+ public:
+  StepRunner(Decoder& decoder, const KvCache& cache);
+
+  // The last block's output [rows padded, H], before the final norm; valid until the next call. Row i is the
+  // i-th of the plan's runs, one behind the other.
+  at::Tensor run(const StepPlan& plan);
+
+  void release_memory() { x_ = qkv_ = attention_ = at::Tensor(); }
+
+ private:
+  void reserve(int64_t rows);
+
+  Decoder& decoder_;
+  const KvCache& cache_;
+  at::Tensor x_, qkv_, attention_;  // [rows, H], [rows, (Q+2K)*D], [rows, Q*D]
+  at::Tensor tokens_, positions_;   // [rows] int32, on the CPU
+};
+
+}  // namespace troupe

@@ -1,0 +1,186 @@
+#include "rollout/paged_attention.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "check.h"
+#include "kernels/device_ops.h"
+#include "kernels/gemm.h"
+#include "toy_decoder.h"
+
+using namespace troupe;
+
+namespace {
+
+struct Shape {
+  int64_t heads, kv_heads, dim;
+};
+
+// The reference does little per operation: waking threads for it would take longer than its work.
+struct OneThread {
+  OneThread() { at::set_num_threads(1); }
+  ~OneThread() { at::set_num_threads(before); }
+  const int before = at::get_num_threads();
+};
+
+at::Tensor random(at::IntArrayRef sizes, uint64_t seed, at::ScalarType dtype) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  return at::randn(sizes, generator, at::kFloat).to(dtype);
+}
+
+// Sequences in pages that lie in no order, their rows of one layer, and what attention makes of them.
+struct Case {
+  ModelConfig config = test::toy_config();
+  ops::AttentionSpec spec;
+  std::vector<int64_t> lengths;
+  std::vector<std::vector<int32_t>> pages;
+  std::vector<int64_t> offsets{0};
+  at::Tensor qkv;  // [sum of lengths, (Q+2K)*D]
+  static constexpr int64_t kLayer = 1;
+
+  Case(const Shape& shape, int64_t window, double softcap, at::ScalarType dtype, std::vector<int64_t> lengths_of)
+      : spec{shape.heads, shape.kv_heads, shape.dim, 1 / std::sqrt(static_cast<double>(shape.dim)), softcap, window},
+        lengths(std::move(lengths_of)) {
+    config.num_heads = shape.heads;
+    config.num_kv_heads = shape.kv_heads;
+    config.head_dim = shape.dim;
+    int32_t next = 0;
+    for (const int64_t length : lengths) {
+      pages.emplace_back();
+      for (int64_t page = 0; page < KvCache::pages_for(length); ++page) pages.back().push_back(next++ * 7 % 101);
+      offsets.push_back(offsets.back() + length);
+    }
+    qkv = random({offsets.back(), config.qkv_size()}, 3, dtype);
+  }
+
+  KvCache cache() const {
+    KvCache cache(config, qkv.scalar_type(), qkv.device(), 101);
+    // What no position has written may hold anything.
+    const at::Tensor everything = at::full({kPagePositions, config.qkv_size()}, std::nan(""), qkv.options());
+    for (int32_t page = 0; page < 101; ++page) {
+      std::vector<KvSlot> slots;
+      for (int32_t slot = 0; slot < kPagePositions; ++slot) slots.push_back({page, slot});
+      if (qkv.is_cpu()) {
+        cache.store(kLayer, slots, everything, 0, kPagePositions);
+      } else {
+        cache.store(kLayer, at::full({kPagePositions}, page, qkv.options().dtype(at::kLong)),
+                    at::arange(kPagePositions, qkv.options().dtype(at::kLong)), everything);
+      }
+    }
+    return cache;
+  }
+
+  // All rows, in steps of at most `chunk` positions of every sequence.
+  at::Tensor run(int64_t chunk, bool reference = false) const {
+    const KvCache pool = cache();
+    const at::Tensor out = at::zeros({offsets.back(), config.q_size()}, qkv.options());
+    for (int64_t begin = 0; begin < *std::max_element(lengths.begin(), lengths.end()); begin += chunk) {
+      std::vector<RowRun> runs;
+      std::vector<int64_t> rows;
+      for (size_t s = 0; s < lengths.size(); ++s) {
+        const int64_t count = std::min(chunk, lengths[s] - begin);
+        if (count <= 0) continue;
+        runs.push_back({static_cast<int64_t>(rows.size()), begin, count, &pages[s]});
+        for (int64_t i = 0; i < count; ++i) rows.push_back(offsets[s] + begin + i);
+      }
+      const at::Tensor index = at::tensor(rows, at::kLong).to(qkv.device());
+      const at::Tensor step_out = at::zeros({index.size(0), config.q_size()}, qkv.options());
+      const StepRows step(runs, pool, chunk == 1);
+      const auto attend = reference ? paged_attention_reference : paged_attention;
+      attend(spec, pool, kLayer, step, qkv.index_select(0, index), step_out);
+      out.index_copy_(0, index, step_out);
+    }
+    return out;
+  }
+};
+
+const std::vector<int64_t> kLengths = {1, 31, 32, 33, 65, 70, 200};
+
+void compare_all(at::Device device) {
+  const OneThread one_thread;
+  for (const Shape& shape : {Shape{1, 1, 16}, Shape{6, 2, 10}, Shape{14, 2, 64}, Shape{8, 1, 128}, Shape{5, 1, 80},
+                             Shape{2, 1, 1}, Shape{3, 1, 256}}) {
+    for (const int64_t window : {0, 1, 33}) {
+      for (const double softcap : {0.0, 2.0}) {
+        for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+          Case c(shape, window, softcap, dtype, {1, 33, 70});
+          c.qkv = c.qkv.to(device);
+          const at::Tensor out = c.run(16), expected = c.run(64, true);
+          CHECK(at::isfinite(out).all().item<bool>());
+          const double tolerance = dtype == at::kFloat ? 3e-6 : 8e-3;
+          CHECK(at::allclose(out.to(at::kFloat), expected.to(at::kFloat), tolerance, tolerance));
+          CHECK(!device.is_cpu() || at::equal(out, c.run(1)));
+          CHECK(!device.is_cpu() || at::equal(out, c.run(1000)));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST(kernel_equals_reference_however_rows_are_cut) {
+  compare_all(at::kCPU);
+}
+
+// On a machine without a GPU, or in a build without CUDA, there is nothing to compare.
+TEST(gpu_kernel_equals_reference) {
+  if (kernels::device_ops() == nullptr || !at::hasCUDA()) {
+    std::printf("  no GPU: not compared\n");
+    return;
+  }
+  compare_all(at::kCUDA);
+}
+
+// Longer than a block of keys (512), with windows whose blocks begin anywhere.
+TEST(rows_have_the_bits_of_training) {
+  if (!ops::packs(at::zeros({1, 1}))) {
+    std::printf("  products are not our own on this processor: not compared\n");
+    return;
+  }
+  for (const Shape& shape : {Shape{4, 4, 64}, Shape{14, 2, 64}, Shape{6, 2, 10}, Shape{16, 8, 128}}) {
+    for (const int64_t window : {0, 20, 600}) {
+      for (const double softcap : {0.0, 30.0}) {
+        for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+          Case c(shape, window, softcap, dtype, {1, 33, 200, 1300});
+          const at::Tensor trained = at::empty({c.offsets.back(), c.config.q_size()}, c.qkv.options());
+          ops::attention_forward(c.spec, c.qkv, ops::separate_segments(c.offsets), trained, {});
+          CHECK(at::equal(c.run(1000), trained));
+          CHECK(at::equal(c.run(37), trained));
+        }
+      }
+    }
+  }
+}
+
+TEST(results_do_not_depend_on_threads) {
+  const OneThread one_thread;
+  const Case c({6, 2, 64}, 0, 0, at::kFloat, kLengths);
+  const at::Tensor expected = c.run(50);
+  for (const int threads : {2, 3}) {
+    at::set_num_threads(threads);
+    CHECK(at::equal(c.run(50), expected));
+  }
+}
+
+TEST(a_page_is_copied_with_all_of_its_layers) {
+  const ModelConfig config = test::toy_config();
+  CHECK(KvCache::page_bytes(config, at::kFloat) == 2 * 2 * 2 * 10 * 32 * 4);
+  const KvCache cache(config, at::kFloat, at::kCPU, 3);
+  CHECK(cache.bytes() == 3 * 2 * 2 * 2 * 10 * 32 * 4);
+  const at::Tensor qkv = random({1, config.qkv_size()}, 1, at::kFloat);
+  for (const int64_t layer : {0, 1}) cache.store(layer, {{0, 5}}, qkv, 0, 1);
+  cache.copy_page(0, 2);
+  for (const int64_t layer : {0, 1}) {
+    for (const int64_t part : {0, 1}) {
+      const at::Tensor there = cache.gather(layer, part, {2}).select(1, 5).reshape({-1});
+      CHECK(at::equal(there, qkv.select(0, 0).narrow(0, 60 + part * 20, 20)));
+    }
+  }
+}
+
+TEST_MAIN()

@@ -1,0 +1,171 @@
+// A request of the native engine from submission to its end, and what its caller holds of it.
+import { TroupeError } from '../../errors';
+import type { NativeRolloutOutput } from '../../native/bridge';
+import type { CompleteSampling } from '../check_request';
+import type { RolloutHandle } from '../engine';
+import type { FinishReason, RolloutRequest, RolloutResult, TokenSpan, TopLogProb } from '../request';
+import type { StopStrings } from './stop_strings';
+
+/** What becomes of a request that has been given new tokens. */
+export type Progress = 'runs' | 'ended' | 'stopped';
+
+export class LiveRequest implements RolloutHandle {
+  readonly result: Promise<RolloutResult>;
+  ended = false;
+  /** Resolves the constraint's answers in order. */
+  private readonly spans: TokenSpan[] = [];
+  private readonly pieces: TokenSpan[] = [];
+  private promptLogProbs: Float32Array | null = null;
+  private cachedTokens = 0;
+  private stopText: string | undefined;
+  private readers: (() => void)[] = [];
+  private resolve!: (result: RolloutResult) => void;
+  private reject!: (error: unknown) => void;
+  private timer: NodeJS.Timeout | null = null;
+
+  constructor(
+    readonly id: number,
+    readonly promptIds: Int32Array,
+    readonly sampling: CompleteSampling,
+    readonly request: RolloutRequest,
+    private readonly stops: StopStrings | null,
+    private readonly onAbort: (request: LiveRequest) => void,
+  ) {
+    this.result = new Promise((resolve, reject) => {
+      this.resolve = resolve;
+      this.reject = reject;
+    });
+    // Who only reads the spans has not asked for the result.
+    this.result.catch(() => undefined);
+    if (request.deadlineMs !== undefined) {
+      this.timer = setTimeout(() => this.abort(), request.deadlineMs);
+      this.timer.unref();
+    }
+  }
+
+  abort(): void {
+    if (!this.ended) this.onAbort(this);
+  }
+
+  /** stopped: by a stop text, of which the engine below does not know. */
+  take(output: NativeRolloutOutput): Progress {
+    if (this.ended) return 'ended';
+    if (output.error !== null) {
+      this.fail(new TroupeError(output.nonFinite ? 'NON_FINITE' : 'INVALID_ARGUMENT', output.error));
+      return 'ended';
+    }
+    this.cachedTokens = output.cachedTokens;
+    this.promptLogProbs ??= output.promptLogProbs;
+    const kept = this.keptOf(output.tokens);
+    if (kept > 0) this.push(spanOf(output, kept, this.sampling.topLogProbs));
+    if (this.stopText !== undefined) {
+      this.finish('stop');
+      return 'stopped';
+    }
+    if (output.finish === 'none') return 'runs';
+    this.finish(output.finish);
+    return 'ended';
+  }
+
+  finish(finishReason: FinishReason): void {
+    if (this.ended) return;
+    const tokens = joined(Int32Array, this.pieces, ({ tokens: own }) => own);
+    const versions: RolloutResult['versions'] = [];
+    let at = 0;
+    for (const { version, tokens: own } of this.pieces) {
+      const last = versions.at(-1);
+      if (last?.version === version) last.end += own.length;
+      else versions.push({ version, start: at, end: at + own.length });
+      at += own.length;
+    }
+    this.resolve({
+      tokens,
+      logProbs: joined(Float32Array, this.pieces, ({ logProbs }) => logProbs),
+      ...(this.sampling.topLogProbs > 0
+        ? { topLogProbs: this.pieces.flatMap(({ topLogProbs }) => topLogProbs ?? []) }
+        : {}),
+      ...(this.sampling.promptLogProbs
+        ? { promptLogProbs: this.promptLogProbs ?? new Float32Array(this.promptIds.length).fill(Number.NaN) }
+        : {}),
+      finishReason,
+      ...(this.stopText === undefined ? {} : { stopText: this.stopText }),
+      versions,
+      cachedTokens: this.cachedTokens,
+    });
+    this.end();
+  }
+
+  fail(error: unknown): void {
+    if (this.ended) return;
+    this.reject(error);
+    this.end();
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<TokenSpan> {
+    for (;;) {
+      const span = this.spans.shift();
+      if (span !== undefined) yield span;
+      else if (this.ended) break;
+      else await new Promise<void>((resolve) => this.readers.push(resolve));
+    }
+    await this.result;
+  }
+
+  /** How many of the tokens belong to the response: up to the one that completes a stop text. */
+  private keptOf(tokens: Int32Array): number {
+    if (this.stops === null) return tokens.length;
+    for (const [i, token] of tokens.entries()) {
+      const text = this.stops.push(token);
+      if (text === null) continue;
+      this.stopText = text;
+      return i + 1;
+    }
+    return tokens.length;
+  }
+
+  private push(span: TokenSpan): void {
+    this.spans.push(span);
+    this.pieces.push(span);
+    this.wake();
+  }
+
+  private end(): void {
+    this.ended = true;
+    if (this.timer !== null) clearTimeout(this.timer);
+    this.wake();
+  }
+
+  private wake(): void {
+    const readers = this.readers;
+    this.readers = [];
+    for (const reader of readers) reader();
+  }
+}
+
+function spanOf(output: NativeRolloutOutput, count: number, top: number): TokenSpan {
+  const { tokens, logProbs, version } = output;
+  const span = { tokens: tokens.subarray(0, count), logProbs: logProbs.subarray(0, count), version };
+  if (top === 0) return span;
+  const each = output.topTokens.length / Math.max(1, tokens.length);
+  const topLogProbs = Array.from({ length: count }, (_, i) =>
+    Array.from(
+      output.topTokens.subarray(i * each, (i + 1) * each),
+      (token, k): TopLogProb => ({ token, logProb: output.topLogProbs[i * each + k] as number }),
+    ),
+  );
+  return { ...span, topLogProbs };
+}
+
+function joined<T extends Int32Array | Float32Array>(
+  type: new (length: number) => T,
+  spans: readonly TokenSpan[],
+  pick: (span: TokenSpan) => T,
+): T {
+  const out = new type(spans.reduce((sum, { tokens }) => sum + tokens.length, 0));
+  let at = 0;
+  for (const span of spans) {
+    out.set(pick(span) as never, at);
+    at += span.tokens.length;
+  }
+  return out;
+}

@@ -1,0 +1,47 @@
+// Which rank serves a request: where its prefix lies, unless others have far less to do.
+import { createHash } from 'node:crypto';
+import type { LiveRequest } from './live_request';
+
+/** Tokens by which prompts are said to begin alike: those of one prompt, and turns of one conversation. */
+const PREFIX = 256;
+const REMEMBERED = 65_536;
+/** More requests than this over the least loaded rank are too many. */
+const IMBALANCE = 16;
+
+export class Placement {
+  private readonly live: number[];
+  private readonly known = new Map<string, number>();
+
+  constructor(private readonly ranks: number) {
+    this.live = new Array(ranks).fill(0);
+  }
+
+  /** The rank for a request, which counts as one that it serves until {@link left}. */
+  place(request: LiveRequest): number {
+    if (this.ranks === 1) return this.entered(0);
+    const key = keyOf(request);
+    const least = this.live.indexOf(Math.min(...this.live));
+    const preferred = this.known.get(key) ?? least;
+    const full = (this.live[preferred] as number) > 2 * (this.live[least] as number) + IMBALANCE;
+    const rank = full ? least : preferred;
+    this.known.delete(key); // the newest are last
+    this.known.set(key, rank);
+    if (this.known.size > REMEMBERED) this.known.delete(this.known.keys().next().value as string);
+    return this.entered(rank);
+  }
+
+  left(rank: number): void {
+    this.live[rank] = (this.live[rank] as number) - 1;
+  }
+
+  private entered(rank: number): number {
+    this.live[rank] = (this.live[rank] as number) + 1;
+    return rank;
+  }
+}
+
+function keyOf({ promptIds, request }: LiveRequest): string {
+  if (request.session !== undefined) return `s${request.session}`;
+  const hash = createHash('sha256').update(promptIds.subarray(0, PREFIX));
+  return hash.update(request.cacheSalt ?? '').digest('base64');
+}
