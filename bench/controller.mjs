@@ -89,9 +89,9 @@ class SimulatedGroup {
 
   async closeEngine() {}
 
-  async callAll(engine, method, args) {
+  async callAll(engine, method, args, ranks = [...new Array(this.worldSize).keys()]) {
     const results = [];
-    for (let rank = 0; rank < this.worldSize; rank++) {
+    for (const rank of ranks) {
       const own = typeof args === 'function' ? args(rank) : args[rank];
       const request = await throughFrames({
         type: 'callEngine',
@@ -109,14 +109,31 @@ class SimulatedGroup {
     return results;
   }
 
-  generate({ offsets, n }) {
-    const random = new Random(offsets.length);
-    const lengths = Array.from({ length: (offsets.length - 1) * n }, () => this.response(random));
-    const ends = new Int32Array(lengths.length + 1);
-    for (const [i, length] of lengths.entries()) ends[i + 1] = ends[i] + length;
-    const made = new Int32Array(ends[lengths.length]);
-    for (let t = 0; t < made.length; t++) made[t] = (t * 31) % VOCABULARY;
-    return { tokens: made, offsets: ends, logProbs: new Float32Array(made.length).fill(-1) };
+  async callRank(rank, engine, method, args) {
+    return (await this.callAll(engine, method, () => args, [rank]))[0];
+  }
+
+  openRollout() {
+    return { pages: 2 ** 20, pagesHeld: 0, running: 0 };
+  }
+
+  rolloutTurn({ submit }) {
+    const random = new Random(submit.length);
+    const outputs = submit.map(({ id }) => {
+      const made = Int32Array.from({ length: this.response(random) }, (_, t) => (t * 31) % VOCABULARY);
+      return {
+        id,
+        tokens: made,
+        logProbs: new Float32Array(made.length).fill(-1),
+        promptLogProbs: null,
+        version: 0,
+        cachedTokens: 0,
+        finish: 'length',
+        error: null,
+        needsMask: false,
+      };
+    });
+    return { outputs, stats: this.openRollout(), ready: true, idle: true };
   }
 
   computeLogProb({ tokens: ids, seqOffsets, promptLens }) {

@@ -86,7 +86,7 @@ export function planPools(
   const threads = config.trainer.num_threads ?? availableParallelism();
   const [policy, reward] = [policyRanks(config), rewardRanks(config)];
   const common = { device, memory, threads };
-  const roles = policyRoles(config, { device, worldSize: policy });
+  const roles = policyRoles(config, { device, worldSize: policy }, memory);
   const model = needsRewardModel(config) ? [rewardModelRole(config, { device, worldSize: reward })] : [];
   if (!hasRewardPool(config))
     return [chooseReductions(config, { ...common, worldSize: policy, roles: [...roles, ...model] })];
@@ -125,13 +125,23 @@ function withReduction(spec: PlanSpec, name: RoleName, reduction: Placement['red
   return { ...spec, roles };
 }
 
+/** Of a CPU's memory, for keys and values: native/rollout/cache_budget.cc. */
+const HOST_SHARE = 0.25;
+
 /** All but the reward model. */
-function policyRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
+function policyRoles(config: ResolvedConfig, target: Target, memory: number | null): RoleSpec[] {
   const { data, actor_rollout_ref: roles, critic } = config;
   const { actor, rollout } = roles;
   const perRank = (prompts: number, ulysses: number): Load =>
     loadPerRank(prompts * rollout.n, ulysses, data, target);
-  const lengths = { promptLength: data.max_prompt_length, responseLength: data.max_response_length };
+  const share = rollout.gpu_memory_utilization * (target.device === 'cpu' ? HOST_SHARE : 1);
+  const shape = {
+    promptLength: data.max_prompt_length,
+    responseLength: data.max_response_length,
+    maxSequences: rollout.max_num_seqs,
+    maxStepTokens: rollout.max_num_batched_tokens,
+    kvCacheBytes: memory === null ? null : Math.floor(share * memory),
+  };
   const prompts = (count: number): number => Math.ceil(count / target.worldSize);
   const settings = actorSettings(config);
   const found: RoleSpec[] = [
@@ -140,7 +150,7 @@ function policyRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
       inference: perRank(data.train_batch_size, settings.ulysses),
       update: perRank(actor.ppo_mini_batch_size, settings.ulysses),
       rollouts: [
-        { verb: 'generate', prompts: prompts(data.gen_batch_size), n: rollout.n, ...lengths },
+        { verb: 'generate', prompts: prompts(data.gen_batch_size), n: rollout.n, ...shape },
         ...(data.val_files === null
           ? []
           : [
@@ -148,7 +158,7 @@ function policyRoles(config: ResolvedConfig, target: Target): RoleSpec[] {
                 verb: 'validate' as const,
                 prompts: prompts(data.val_batch_size ?? ALL_PROMPTS * target.worldSize),
                 n: rollout.val_kwargs.n,
-                ...lengths,
+                ...shape,
               },
             ]),
       ],

@@ -1,5 +1,5 @@
 // The instants of a verb at which memory may peak: what is alive then, from native/model/transformer.cc, engine/rank_engine*.cc and
-// rollout/generator.cc.
+// rollout/step_runner.cc.
 import { tensorMapping } from '../model/tensor_names';
 import type { NativeModelConfig } from '../native/bridge';
 import { LayerMemory, type Machine, type MicroBatchShape, ROW_TILE } from './decoder_memory';
@@ -144,12 +144,14 @@ export interface RolloutShape {
   n: number;
   promptLength: number;
   responseLength: number;
+  /** Sequences that run at the same time, and positions of a step. */
+  maxSequences: number;
+  maxStepTokens: number;
+  /** Of keys and values; null: not known. */
+  kvCacheBytes: number | null;
 }
 
-// GenerateLimits of rollout/generator.h and kPagePositions of kernels/cpu/decode_attention_kernels.h
-const MAX_SEQUENCES = 256;
-const KV_CACHE_BYTES = 4 * 2 ** 30;
-const PREFILL_TOKENS = 4096;
+// RolloutOptions of rollout/request.h and kPagePositions of kernels/paged_attention.h
 const LOGITS_BYTES = 64 * 2 ** 20;
 const PAGE_POSITIONS = 32;
 const DECODE_TILE = 32;
@@ -159,14 +161,13 @@ export function kvCacheBytes(config: NativeModelConfig, rollout: RolloutShape, m
   const page =
     config.numLayers * config.numKvHeads * 2 * config.headDim * PAGE_POSITIONS * machine.elementBytes;
   const pages = (positions: number): number => Math.ceil(Math.max(0, positions) / PAGE_POSITIONS);
-  const ofPrompt = pages(rollout.promptLength);
-  // The last sampled token never goes through the decoder.
-  const ofSample = pages(rollout.responseLength - 1);
-  const running = Math.min(MAX_SEQUENCES, rollout.prompts * rollout.n);
-  const prompts = Math.min(rollout.prompts, Math.ceil(running / rollout.n) + 1);
-  const wanted = (prompts * ofPrompt + running * ofSample) * page;
-  // One sequence may always run.
-  return Math.min(wanted, Math.max(Math.floor(KV_CACHE_BYTES / page), ofPrompt + ofSample) * page);
+  // Full pages of a prompt are shared by its samples. The last sampled token never goes through the decoder.
+  const shared = Math.floor(rollout.promptLength / PAGE_POSITIONS);
+  const longest = pages(rollout.promptLength + rollout.responseLength - 1);
+  const running = Math.min(rollout.maxSequences, rollout.prompts * rollout.n);
+  const wanted = Math.ceil(running / rollout.n) * shared + running * (longest - shared);
+  const budget = rollout.kvCacheBytes === null ? wanted : Math.floor(rollout.kvCacheBytes / page);
+  return Math.min(wanted, budget) * page;
 }
 
 /**
@@ -191,33 +192,34 @@ export function generationInstants(
   const { hiddenSize: hidden, vocabSize: vocab } = config;
   const e = machine.elementBytes;
   const kvCache = kvCacheBytes(config, rollout, machine);
-  const rows = roundUp(Math.min(MAX_SEQUENCES, rollout.prompts * rollout.n), DECODE_TILE);
+  const samples = rollout.prompts * rollout.n;
+  const prompts = Math.min(rollout.prompts * rollout.promptLength, rollout.maxStepTokens);
+  const running = roundUp(Math.min(rollout.maxSequences, samples), DECODE_TILE);
+  const rows = roundUp(Math.max(running, prompts), DECODE_TILE);
   const q = config.numHeads * config.headDim;
   const qkv = q + 2 * config.numKvHeads * config.headDim;
   const steps = rows * (hidden + qkv + q) * e;
   const affordable = Math.floor(LOGITS_BYTES / (vocab * FLOAT) / DECODE_TILE) * DECODE_TILE;
-  const logits = Math.min(rows, Math.max(DECODE_TILE, affordable)) * vocab * FLOAT;
+  const logits = Math.min(running, Math.max(DECODE_TILE, affordable)) * vocab * FLOAT;
   const packed = packedWeights(config, machine);
   // Where nothing is packed the head's weight becomes float32: the larger of both.
   const floatWeight = e === FLOAT ? 0 : Math.max(0, vocab * hidden * FLOAT - packed);
 
-  const prompts = Math.min(rollout.prompts * rollout.promptLength, PREFILL_TOKENS);
-  const tokens = roundUp(Math.max(prompts, rollout.promptLength), ROW_TILE);
-  const shape = { rows: tokens, predictions: 0, longest: rollout.promptLength, ulysses: 1 };
-  const layers = layersOf(config, shape, machine);
-  const prefill = (layers[0] as LayerMemory).input + largest(layers, (layer) => layer.forward(false));
-  const fixed = indices(config, { ...shape, longest: rollout.promptLength + rollout.responseLength });
+  // What a tile of rows needs in a block, on every thread.
+  const inner = config.intermediateSize * (config.gatedMlp ? 3 : 2);
+  const tiles = machine.device === 'cpu' ? Math.min(rows, ROW_TILE * machine.threads) : rows;
+  const block = tiles * (inner + 3 * hidden) * e;
   return [
     {
       name: 'prefill',
-      activations: fixed + steps + packed + prefill,
+      activations: steps + packed + block,
       head: logits,
       kvCache,
       gathering: 'all parameters',
     },
     {
       name: 'decode',
-      activations: fixed + steps + packed,
+      activations: steps + packed,
       head: logits + floatWeight,
       kvCache,
       gathering: 'all parameters',

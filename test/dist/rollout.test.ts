@@ -1,0 +1,188 @@
+import { readFileSync } from 'node:fs';
+import path from 'node:path';
+import { Actor, type ActorOptions } from '../../ts/actor/actor';
+import { Batch } from '../../ts/batch/batch';
+import type { RolloutRequest, RolloutResult } from '../../ts/rollout/request';
+import { CONFORMANCE } from '../helpers/conformance';
+
+const directory = (name: string): string => path.join(CONFORMANCE, 'models', name, 'actor');
+const model = directory('qwen3_headdim');
+/** Whose recorded log-probs have the bits of computeLogProb, on a processor whose products are our own. */
+const FAMILIES = ['llama_gqa', 'qwen2_tied', 'qwen3_headdim'];
+const OWN_PRODUCTS = readFileSync('/proc/cpuinfo', 'utf8').includes('avx512f');
+
+async function withActor<T>(o: Partial<ActorOptions>, body: (actor: Actor) => Promise<T>): Promise<T> {
+  const actor = await Actor.create({ model, optim: null, numThreads: 1, ...o });
+  try {
+    return await body(actor);
+  } finally {
+    await actor.close();
+  }
+}
+
+const prompt = (length: number, salt: number): number[] =>
+  Array.from({ length }, (_, i) => 1 + ((i * 7 + salt * 13 + i * i) % 120));
+
+const requests = (count: number): RolloutRequest[] =>
+  Array.from({ length: count }, (_, i) => ({
+    promptIds: prompt(1 + ((i * 11) % 60), i % 5),
+    sampling: {
+      maxNewTokens: 5 + (i % 30),
+      temperature: i % 4 === 0 ? 0 : 1,
+      seed: BigInt(i),
+      stopTokenIds: [],
+    },
+  }));
+
+const answers = (actor: Actor, list: readonly RolloutRequest[]): Promise<RolloutResult[]> =>
+  Promise.all(list.map((request) => actor.rollout.submit(request).result));
+
+const tokensOf = (results: readonly RolloutResult[]): number[][] => results.map(({ tokens }) => [...tokens]);
+
+test('the same tokens and log-probs alone, among 64, in chunks, with preemption, and under FSDP 2', async () => {
+  const list = requests(64);
+  const together = await withActor({}, (actor) => answers(actor, list));
+  const alone = await withActor({}, async (actor) => {
+    const results: RolloutResult[] = [];
+    for (const i of [0, 9, 33, 63]) results.push(...(await answers(actor, [list[i] as RolloutRequest])));
+    return results;
+  });
+  expect(tokensOf(alone)).toEqual(tokensOf([0, 9, 33, 63].map((i) => together[i] as RolloutResult)));
+  const config = JSON.parse(readFileSync(path.join(model, 'config.json'), 'utf8')) as Record<string, number>;
+  const pageBytes =
+    (config['num_hidden_layers'] as number) *
+    (config['num_key_value_heads'] as number) *
+    2 *
+    (config['head_dim'] as number) *
+    32 *
+    4;
+  const variants: Partial<ActorOptions>[] = [
+    { rollout: { maxNumBatchedTokens: 16 } },
+    { rollout: { kvCacheBytes: 8 * pageBytes, enablePrefixCaching: false } },
+    { worldSize: 2 },
+  ];
+  for (const variant of variants) {
+    const [others, stats] = await withActor(variant, async (actor) => [
+      await answers(actor, list),
+      await actor.rollout.stats(),
+    ]);
+    expect(tokensOf(others)).toEqual(tokensOf(together));
+    expect(others.map(({ logProbs }) => [...logProbs])).toEqual(
+      together.map(({ logProbs }) => [...logProbs]),
+    );
+    expect(stats).toMatchObject({ running: 0, waiting: 0, cachePositionsUsed: 0 });
+    if (variant.rollout?.kvCacheBytes !== undefined) expect(stats.preemptions).toBeGreaterThan(0);
+  }
+});
+
+(OWN_PRODUCTS ? test : test.skip).each(FAMILIES)(
+  'log-probs have the bits of computeLogProb: %s',
+  async (name) => {
+    await withActor({ model: directory(name) }, async (actor) => {
+      const list = requests(24).map((r) => ({ ...r, sampling: { ...r.sampling, temperature: 0.8 } }));
+      const results = await answers(actor, list);
+      const batch = Batch.fromSequences(
+        list.map(({ promptIds }) => promptIds),
+        results.map(({ tokens }) => tokens),
+      );
+      const { logProbs } = await actor.computeLogProb(batch, { temperature: 0.8 });
+      expect(results.flatMap((result) => [...result.logProbs])).toEqual([...logProbs]);
+    });
+  },
+);
+
+test('a second turn takes what the first has left, and weights that change are seen', async () => {
+  await withActor({ optim: { lr: 1e-2 }, rollout: { freeCacheEngine: false } }, async (actor) => {
+    const ask = async (promptIds: number[]): Promise<RolloutResult> =>
+      await actor.rollout.submit({
+        promptIds,
+        sampling: { maxNewTokens: 8, temperature: 0, stopTokenIds: [] },
+      }).result;
+    const first = await ask(prompt(70, 1));
+    const history = [...prompt(70, 1), ...first.tokens, 5, 6, 7];
+    const second = await ask(history);
+    expect([first.cachedTokens, second.cachedTokens]).toEqual([0, 64]);
+    const batch = Batch.fromSequences([history], [second.tokens]);
+    await actor.updateSft(batch);
+    await actor.rollout.updateWeights({ kind: 'in-place' }, 7);
+    const third = await ask(history);
+    expect(third.cachedTokens).toBe(0);
+    expect(third.versions).toEqual([{ version: 7, start: 0, end: 8 }]);
+    expect([...third.logProbs]).not.toEqual([...second.logProbs]);
+  });
+});
+
+test('requests in flight outlive training, new versions, pauses and aborts of others', async () => {
+  await withActor({ optim: { lr: 0 } }, async (actor) => {
+    const { rollout } = actor;
+    const sampling = { maxNewTokens: 60, temperature: 1, stopTokenIds: [] };
+    const alone = await rollout.submit({ promptIds: prompt(4, 2), sampling: { ...sampling, seed: 5n } })
+      .result;
+    const kept = rollout.submit({ promptIds: prompt(4, 2), sampling: { ...sampling, seed: 5n } });
+    const others = Array.from({ length: 20 }, (_, i) =>
+      rollout.submit({ promptIds: prompt(30, i), sampling, ...(i % 2 === 0 ? { deadlineMs: 1 } : {}) }),
+    );
+    for (const handle of others.slice(0, 5)) handle.abort();
+    const batch = Batch.fromSequences([[1, 2]], [[3, 4]]);
+    for (let version = 1; version <= 5; version++) {
+      await actor.updateSft(batch);
+      await rollout.updateWeights({ kind: 'in-place' }, version);
+      await rollout.pause('keep');
+      await rollout.resume();
+    }
+    const result = await kept.result;
+    expect([...result.tokens]).toEqual([...alone.tokens]);
+    expect(result.versions[0]?.start).toBe(0);
+    expect(result.versions.at(-1)?.end).toBe(60);
+    expect((await others[0]?.result)?.finishReason).toBe('abort');
+    await rollout.pause('abort');
+    await Promise.all(others.map(({ result: own }) => own));
+    const late = rollout.submit({ promptIds: [1], sampling: { ...sampling, maxNewTokens: 2 } });
+    await rollout.resume();
+    expect((await late.result).tokens).toHaveLength(2);
+    await rollout.pause('wait');
+    expect(await rollout.stats()).toMatchObject({ running: 0, waiting: 0, cachePositionsUsed: 0 });
+  });
+});
+
+test('constraints are asked before every token; what they forbid does not come', async () => {
+  await withActor({}, async (actor) => {
+    const seen: number[][] = [];
+    const only = (token: number): Uint32Array => {
+      const mask = new Uint32Array(5);
+      mask[token >> 5] = 1 << (token & 31);
+      return mask;
+    };
+    const constrained = actor.rollout.submit({
+      promptIds: [1, 2, 3],
+      sampling: {
+        maxNewTokens: 4,
+        stopTokenIds: [],
+        constraint: {
+          next: async (tokens) => {
+            seen.push([...tokens]);
+            return only(40 + seen.length);
+          },
+        },
+      },
+    });
+    const free = actor.rollout.submit({ promptIds: [4], sampling: { maxNewTokens: 50, stopTokenIds: [] } });
+    expect([...(await constrained.result).tokens]).toEqual([41, 42, 43, 44]);
+    expect(seen).toEqual([[], [41], [42], [43]]);
+    expect((await free.result).tokens).toHaveLength(50);
+    const none = actor.rollout.submit({
+      promptIds: [1],
+      sampling: { maxNewTokens: 4, constraint: { next: () => new Uint32Array(5) } },
+    });
+    await expect(none.result).rejects.toThrow('the constraint allows no token');
+  });
+});
+
+test('what can never fit is refused with numbers', async () => {
+  await withActor({ rollout: { kvCacheBytes: 40_000 } }, async (actor) => {
+    const long = { promptIds: prompt(60, 0), sampling: { maxNewTokens: 60 } };
+    const message = /need 4 pages of 32 positions, and the cache has \d/;
+    await expect(actor.rollout.submit(long).result).rejects.toThrow(message);
+    expect(() => actor.rollout.submit(long)).toThrow(message);
+  });
+});

@@ -1,0 +1,93 @@
+import { checkRequest } from '../../../ts/rollout/check_request';
+import type { LiveRequest } from '../../../ts/rollout/native/live_request';
+import { Placement } from '../../../ts/rollout/native/placement';
+import { StopStrings } from '../../../ts/rollout/native/stop_strings';
+
+const model = { vocabSize: 100, maxTokens: 50, eosTokenIds: [9] };
+
+describe('a request', () => {
+  test('is completed by what is off', () => {
+    expect(checkRequest({ promptIds: [1], sampling: { maxNewTokens: 3 } }, model)).toMatchObject({
+      temperature: 1,
+      topK: 0,
+      topP: 1,
+      minP: 0,
+      repetitionPenalty: 1,
+      stopTokenIds: [9],
+      topLogProbs: 0,
+      promptLogProbs: false,
+    });
+  });
+
+  test.each<[object, object, RegExp]>([
+    [{}, {}, /maxNewTokens: expected an integer >= 1, but it is not given/],
+    [{}, { maxNewTokens: 50 }, /together 51, more than the 50 that the engine can hold/],
+    [{ promptIds: [] }, { maxNewTokens: 1 }, /promptIds: expected at least one token/],
+    [
+      { promptIds: [3, 100] },
+      { maxNewTokens: 1 },
+      /promptIds: .*100.* at position 1 is outside the model's vocabulary/,
+    ],
+    [{}, { maxNewTokens: 1, minP: 2 }, /minP: expected a number from 0 to 1 but got 2/],
+    [{}, { maxNewTokens: 1, repetitionPenalty: 0 }, /repetitionPenalty: expected a number > 0/],
+    [{}, { maxNewTokens: 1, stop: [''] }, /stop: expected texts that are not empty/],
+    [{}, { maxNewTokens: 1, badWords: [[1], []] }, /badWords: entry 1 is empty/],
+    [{}, { maxNewTokens: 1, logitBias: new Map([[100, 1]]) }, /logitBias: .*outside the model's vocabulary/],
+    [{}, { maxNewTokens: 1, seed: 3 }, /seed: expected a bigint/],
+    [{}, { maxNewTokens: 1, top_k: 3 }, /unknown option 'top_k'; did you mean 'topK'/],
+    [{ deadline: 3 }, { maxNewTokens: 1 }, /unknown option 'deadline'; did you mean 'deadlineMs'/],
+    [
+      { grammar: { kind: 'json-schema', schema: '{}' } },
+      { maxNewTokens: 1 },
+      /turn the json-schema into sampling.constraint/,
+    ],
+  ])('%j with %j is refused', (request, sampling, message) => {
+    const given = { promptIds: [1], sampling, ...request } as never;
+    expect(() => checkRequest(given, model)).toThrow(message);
+  });
+});
+
+describe('stop strings', () => {
+  // Token t is the t-th of these.
+  const pieces = ['he', 'l', 'lo', ' wo', 'rld', '</', 'a', '>'];
+  const decode = (tokens: ArrayLike<number>): string =>
+    Array.from(tokens, (token) => pieces[token] as string).join('');
+  const found = (stops: string[], tokens: number[]): [number, string] | null => {
+    const strings = new StopStrings(stops, decode);
+    for (const [i, token] of tokens.entries()) {
+      const text = strings.push(token);
+      if (text !== null) return [i, text];
+    }
+    return null;
+  };
+
+  test('are found at the token that completes them, however they are cut', () => {
+    expect(found(['</a>', 'x'], [0, 1, 2, 5, 6, 7, 0])).toEqual([5, '</a>']);
+    expect(found(['lo w'], [0, 1, 2, 3, 4])).toEqual([3, 'lo w']);
+    expect(found(['low'], [0, 1, 2, 3, 4])).toBeNull();
+  });
+
+  test('are found late in a long response', () => {
+    expect(found(['</a>'], [...new Array(10_000).fill(1), 5, 6, 7])).toEqual([10_002, '</a>']);
+  });
+});
+
+describe('placement', () => {
+  const request = (first: number, session?: string): LiveRequest =>
+    ({ promptIds: Int32Array.of(first, 2, 3), request: { session } }) as unknown as LiveRequest;
+
+  test('prompts that begin alike go to one rank, others to the least loaded', () => {
+    const placement = new Placement(3);
+    expect([1, 1, 2, 2, 3, 1].map((first) => placement.place(request(first)))).toEqual([0, 0, 1, 1, 2, 0]);
+    for (const rank of [2, 1, 1]) placement.left(rank);
+    expect(placement.place(request(4))).toBe(1);
+    expect(placement.place(request(2))).toBe(1);
+  });
+
+  test('a session stays where it is, until others have far less to do', () => {
+    const placement = new Placement(2);
+    const ranks = Array.from({ length: 40 }, (_, i) => placement.place(request(i, 'one')));
+    expect(ranks.slice(0, 17)).toEqual(new Array(17).fill(0));
+    expect(ranks).toContain(1);
+  });
+});
