@@ -76,6 +76,11 @@ test('whatever is drawn among the allowed tokens is JSON of the schema', async (
   }
 });
 
+test('strings of a bounded length have no control characters', async () => {
+  const bounded = { type: 'array', items: { type: 'string', maxLength: 12 }, minItems: 4, maxItems: 4 };
+  for (let seed = 1; seed <= 8; seed++) expect(JSON.parse(await walk(schema(bounded), seed))).toHaveLength(4);
+});
+
 test('an end may come only when the value is complete', async () => {
   const constraint = await grammars.open(schema({ enum: ['yes'] }));
   const masks = [allowed((await constraint.next(new Int32Array(0))) as Uint32Array)];

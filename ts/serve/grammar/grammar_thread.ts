@@ -14,6 +14,10 @@ const MOST_COMPILED = 64;
 /** JSON on one line, as Python writes it: where any white space may come, small models write nothing else. */
 const ONE_LINE = [false, -1, [', ', ': ']] as const;
 
+/** In GPT-2's table, in which the vocabulary is written, bytes below 32 are the characters from U+0100 on. */
+const CONTROL = /[\u0100-\u011f]/;
+const END_OF_LINE = '\u010a';
+
 /** The package calls itself an ES module, but what it ships is none: neither import nor require can load it as it is. */
 function loadLibrary(): Library {
   const file = createRequire(__filename).resolve('@mlc-ai/web-xgrammar');
@@ -22,9 +26,16 @@ function loadLibrary(): Library {
   return loaded.exports as Library;
 }
 
+interface Open {
+  matcher: GrammarMatcher;
+  /** Tokens that may ever come. */
+  text: Uint32Array;
+}
+
 class Grammars {
-  private readonly matchers = new Map<number, GrammarMatcher>();
+  private readonly matchers = new Map<number, Open>();
   private readonly compiled = new Map<string, CompiledGrammar>();
+  private readonly text = new Map<Grammar['kind'], Uint32Array>();
   private compiler: Compiler | null = null;
 
   constructor(
@@ -39,29 +50,43 @@ class Grammars {
     }
     const { matcher: number } = request;
     if (request.kind === 'close') {
-      this.matchers.get(number)?.dispose();
+      this.matchers.get(number)?.matcher.dispose();
       this.matchers.delete(number);
       return null;
     }
     if (request.kind === 'open') {
       const compiled = await this.compile(request.grammar);
-      this.matchers.set(number, await this.library.GrammarMatcher.createGrammarMatcher(compiled));
+      const matcher = await this.library.GrammarMatcher.createGrammarMatcher(compiled);
+      this.matchers.set(number, { matcher, text: this.textTokens(request.grammar.kind) });
     }
-    const matcher = this.matchers.get(number) as GrammarMatcher;
+    const { matcher, text } = this.matchers.get(number) as Open;
     for (const token of request.kind === 'next' ? request.tokens : []) {
       if (!matcher.isTerminated() && !matcher.acceptToken(token))
         throw new Error(`token ${token} came, which the grammar does not allow`);
     }
-    return matcher.isTerminated() ? this.onlyEnd() : await this.maskOf(matcher);
+    return matcher.isTerminated() ? this.onlyEnd() : await this.maskOf(matcher, text);
   }
 
-  private async maskOf(matcher: GrammarMatcher): Promise<Uint32Array> {
+  private async maskOf(matcher: GrammarMatcher, text: Uint32Array): Promise<Uint32Array> {
+    const mask = await matcher.getNextTokenBitmask();
+    return Uint32Array.from(text, (word, i) => (word & (mask[i] as number)) >>> 0);
+  }
+
+  /**
+   * The tokens without control characters, which xgrammar lets into strings of a bounded length, where JSON has none; what is not JSON of a
+   * schema on one line has ends of lines.
+   */
+  private textTokens(kind: Grammar['kind']): Uint32Array {
+    const known = this.text.get(kind);
+    if (known !== undefined) return known;
     const { tokens } = this.vocabulary as NonNullable<GrammarVocabulary>;
-    const mask = Uint32Array.from(await matcher.getNextTokenBitmask(), (word) => word >>> 0);
-    // It sets the bits of the last word that belong to no token.
-    const [last, used] = [tokens.length >> 5, tokens.length & 31];
-    if (used > 0) mask[last] = ((mask[last] as number) & (2 ** used - 1)) >>> 0;
-    return mask;
+    const text = new Uint32Array(Math.ceil(tokens.length / 32));
+    for (const [id, token] of tokens.entries()) {
+      const allowed = kind === 'json-schema' ? token : token.replaceAll(END_OF_LINE, '');
+      if (!CONTROL.test(allowed)) text[id >> 5] = (text[id >> 5] as number) | (1 << (id & 31));
+    }
+    this.text.set(kind, text);
+    return text;
   }
 
   private onlyEnd(): Uint32Array {
