@@ -1,0 +1,88 @@
+// Tools of MCP servers: the real protocol, with servers in processes of their own.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { join } from 'node:path';
+import { McpServer, mcpSettings } from '../../../ts/agent/tools/mcp';
+import { Toolbox } from '../../../ts/agent/tools/toolbox';
+
+const program = join(__dirname, '../../helpers/agents/mcp_server.mjs');
+let http: ChildProcess;
+let url: string;
+const servers: McpServer[] = [];
+
+beforeAll(async () => {
+  http = spawn(process.execPath, [program, '0'], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const port = await new Promise<string>((resolve) =>
+    http.stdout?.once('data', (part) => resolve(String(part).trim())),
+  );
+  url = `http://127.0.0.1:${port}/mcp`;
+});
+afterAll(async () => {
+  await Promise.all(servers.map((server) => server.close()));
+  http.kill();
+});
+
+const open = (settings: Record<string, unknown>): McpServer => {
+  const [[name, options]] = mcpSettings({ test: settings }) as [[string, never]];
+  const server = new McpServer(name, options);
+  servers.push(server);
+  return server;
+};
+const boxOf = async (server: McpServer, timeout = 60): Promise<Toolbox> =>
+  new Toolbox(
+    await server.tools(),
+    { timeout, maxResponseLength: 100, truncateSide: 'right' },
+    new AbortController().signal,
+    () => 0,
+  );
+
+describe.each([
+  ['stdio', () => ({ command: process.execPath, args: [program] })],
+  ['HTTP', () => ({ url })],
+])('an MCP server over %s', (kind, settings) => {
+  test('gives its tools with their schemas, and answers', async () => {
+    const server = open(settings());
+    const box = await boxOf(server);
+    const names = ['add', 'die', 'fail', 'hang', 'flood'];
+    expect(box.schemas.map(({ function: { name } }) => name)).toEqual(names);
+    expect(box.schemas[0]?.function.parameters).toMatchObject({ type: 'object', required: ['a', 'b'] });
+    expect(await box.call('add', { a: 17, b: 25 })).toMatchObject({ text: '42', error: null });
+    expect(await box.call('fail', {})).toMatchObject({ error: 'no luck' });
+    expect((await (await boxOf(server, 0.5)).call('hang', {})).error).toMatch(/no answer within 0.5 s/);
+    expect((await box.call('flood', {})).text).toBe(`${'x'.repeat(100)}...(truncated)`);
+    expect(await box.call('add', { a: 1, b: 2 })).toMatchObject({ text: '3' });
+  });
+
+  if (kind === 'stdio') {
+    test('that ends its process costs one call; the next starts it again', async () => {
+      const box = await boxOf(open(settings()));
+      expect((await box.call('die', {})).error).toMatch(/closed/i);
+      expect(await box.call('add', { a: 1, b: 2 })).toMatchObject({ text: '3', error: null });
+    });
+  }
+});
+
+test('only the tools that are named are taken', async () => {
+  const settings = { command: process.execPath, args: [program], tools: ['add'] };
+  expect((await open(settings).tools()).map(({ name }) => name)).toEqual(['add']);
+  await expect(open({ ...settings, tools: ['sub'] }).tools()).rejects.toThrow(
+    /it has no tool sub, but add, die/,
+  );
+});
+
+test.each([
+  ['no such program', { command: '/no/such/program' }, /MCP server test: .*ENOENT/],
+  [
+    'a program that is no server',
+    { command: process.execPath, args: ['-e', ''] },
+    /MCP server test: .*closed/i,
+  ],
+])('%s is an error that names the server', async (_, settings, message) => {
+  await expect(open(settings).tools()).rejects.toThrow(message);
+});
+
+test.each([[{}], [{ command: 1 }], [{ url: 'x' }], [{ command: 'x', arg: [] }]])(
+  'settings %j are refused',
+  (settings) => {
+    expect(() => mcpSettings({ files: settings })).toThrow(/mcp_servers\.files: expected \{command/);
+  },
+);
