@@ -23,15 +23,23 @@ void check(const at::Tensor& large, const at::Tensor& small, int64_t size, const
           large.numel(), " and ", small.numel(), " elements");
 }
 
+// The sum of `parts` [size, n], in their order; of narrow types in float32.
+void sum_into(const at::Tensor& target, const at::Tensor& parts) {
+  const bool narrow = at::isReducedFloatingType(target.scalar_type());
+  at::Tensor sum = narrow ? parts[0].to(at::kFloat) : target;
+  if (!narrow) sum.copy_(parts[0]);
+  for (int64_t r = 1; r < parts.size(0); ++r) sum.add_(parts[r]);
+  if (narrow) target.copy_(sum);
+}
+
 at::Tensor combine(const at::Tensor& parts, ReduceOp op) {
-  at::Tensor result = parts[0].clone();
-  for (int64_t r = 1; r < parts.size(0); ++r) {
-    if (op == ReduceOp::kSum) {
-      result.add_(parts[r]);
-    } else {
-      at::maximum_out(result, result, parts[r]);
-    }
+  at::Tensor result = at::empty_like(parts[0]);
+  if (op == ReduceOp::kSum) {
+    sum_into(result, parts);
+    return result;
   }
+  result.copy_(parts[0]);
+  for (int64_t r = 1; r < parts.size(0); ++r) at::maximum_out(result, result, parts[r]);
   return result;
 }
 
@@ -98,10 +106,7 @@ void Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& in
   const at::Tensor parts = at::empty_like(input);
   move_all_to_all(bytes_of(parts), bytes_of(input));
   log_.finish(sequence);
-  const at::Tensor rows = parts.view({size_, output.numel()});
-  const at::Tensor target = output.view({-1});
-  target.copy_(rows[0]);
-  for (int64_t r = 1; r < size_; ++r) target.add_(rows[r]);
+  sum_into(output.view({-1}), parts.view({size_, output.numel()}));
 }
 
 void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveLabel& label) {

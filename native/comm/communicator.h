@@ -61,7 +61,8 @@ class Communicator {
   Pending all_gather_async(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
   // Part r of input [size * n] goes to rank r; part r of output came from rank r. Any dtype.
   void all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
-  // output [n] <- the sum over ranks of part `rank` of input [size * n]. float32 or float64.
+  // output [n] <- the sum over ranks of part `rank` of input [size * n]. Of narrow types (bfloat16) the sum is float32
+  // and rounded once.
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
   // In place, any shape.
   void all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveLabel& label);

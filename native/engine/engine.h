@@ -14,6 +14,7 @@
 #include "checkpoint/tensor_slice.h"
 #include "fsdp/sharding_options.h"
 #include "losses/loss_options.h"
+#include "megatron/parallel_dims.h"
 #include "megatron/schedule.h"
 #include "model/decoder_layout.h"
 #include "model/model_config.h"
@@ -46,9 +47,15 @@ struct EngineOptions {
   std::optional<LoraOptions> lora;    // none: every parameter is trained
   uint64_t seed = 0;                  // initial values of parameters no checkpoint provides
   int64_t num_threads = 0;            // 0: leave LibTorch's choice
+  // How the ranks of a communicator lie on axes, but for pp, which is pipeline.stages; dp_shard -1: data parallelism
+  // takes the rest. Ranks of one tensor-parallel group are called with the same data, and all of them return the
+  // result.
+  ParallelDims parallel;
+  // Of a tensor-parallel group: what is computed row by row between matrices is computed on 1/tp of the rows.
+  bool sequence_parallel = false;
   // How the model is sharded over the ranks of a communicator. Nothing changes in a group of one.
   ShardingStrategy sharding = ShardingStrategy::kFullShard;
-  int64_t shard_size = 0;  // ranks that share one copy of the state; 0: all
+  int64_t shard_size = 0;  // ranks of data parallelism that share one copy of the state; 0: all
   // Neighbouring ranks that share the micro-batches of every verb but generate (ulysses/sequence_group.h):
   // they are called with the same data, and all of them return the result of the whole.
   int64_t ulysses = 1;

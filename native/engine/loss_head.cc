@@ -79,7 +79,7 @@ class PolicyHead final : public LossHead {
         layout_(layout),
         mini_(mini),
         loss_(loss),
-        spec_{temperature, context.model.final_softcap},
+        spec_{temperature, context.model.final_softcap, context.vocabulary},
         log_probs_(kept()),
         entropy_(kept()) {
     check_column(batch.response_mask, "responseMask", layout);
@@ -233,7 +233,7 @@ class SftHead final : public LossHead {
   }
 
   void evaluate(const MicroRows& micro, const at::Tensor& hidden) override {
-    keep(micro.part, head_rows(context_, {1.0, context_.model.final_softcap}, micro.part, hidden, false, false));
+    keep(micro.part, head_rows(context_, {1.0, context_.model.final_softcap, context_.vocabulary}, micro.part, hidden, false, false));
   }
 
   at::Tensor gradient(int64_t m, const MicroRows& micro, const at::Tensor& hidden) override {
@@ -248,7 +248,7 @@ class SftHead final : public LossHead {
     const ops::LogProbRows rows{at::empty({padded}, rows_options), at::empty({padded}, rows_options), {}, {}};
     const at::Tensor d_hidden = at::empty_like(hidden);
     ops::linear_log_prob_backward(
-        {1.0, context_.model.final_softcap}, hidden, context_.stage.head_weight(),
+        {1.0, context_.model.final_softcap, context_.vocabulary}, hidden, context_.stage.head_weight(),
         pad_rows(packed.targets, padded).to(context_.device), rows, false,
         [&](int64_t begin, int64_t end, const at::Tensor& grad_rows, const at::Tensor&) {
           grad_rows.copy_(grad.narrow(0, begin, end - begin));

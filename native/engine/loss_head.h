@@ -41,6 +41,7 @@ struct HeadContext {
   const ModelConfig& model;
   at::Device device;
   const SequenceGroup* sequence;
+  const ops::VocabularyShard* vocabulary;  // null: the head has all of it
   // A response array of which each rank that shares the micro-batches has written its part -> the whole, on all.
   std::function<at::Tensor(const at::Tensor& own, const char* what)> combined;
 };

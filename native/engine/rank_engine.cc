@@ -36,6 +36,13 @@ const EngineOptions& checked(const EngineOptions& options) {
           "[engine] expected a micro-batch capacity (maxTokensPerMicroBatch) > 0, got ", options.max_tokens);
   require(options.ulysses >= 1, ErrorCode::kInvalidArgument,
           "[engine] expected a number of ranks per sequence (ulysses) >= 1, got ", options.ulysses);
+  const ParallelDims& dims = options.parallel;
+  require(dims.pp == 1 && dims.cp == 1 && dims.ep == 1, ErrorCode::kInvalidArgument,
+          "[parallel] expected cp and ep of 1, which are not there, and pp as the stages of the pipeline, got cp ",
+          dims.cp, ", ep ", dims.ep, ", pp ", dims.pp);
+  require(dims.tp == 1 || options.ulysses == 1, ErrorCode::kInvalidArgument,
+          "[parallel] expected either tp or ulysses, both of which share heads, to be 1, got tp ", dims.tp,
+          " and ulysses ", options.ulysses);
   if (options.optim) validate(options.optim->schedule);
   set_num_threads(options.num_threads);
   return options;
@@ -63,15 +70,22 @@ ShardingOptions sharding_options(const EngineOptions& options, int64_t size) {
 }
 
 ParallelDims parallel_dims(const EngineOptions& options) {
-  return {.pp = options.pipeline.stages};
+  ParallelDims dims = options.parallel;
+  dims.pp = options.pipeline.stages;
+  return dims;
+}
+
+DecoderPart decoder_part(const EngineOptions& options, const ParallelDims& dims, int64_t rank) {
+  return {dims.tp, dims.rank_on(Axis::kTp, rank), dims.tp > 1 && options.sequence_parallel};
 }
 
 ParameterStore make_store(const EngineOptions& options, at::Device device, const ParallelDims& dims, int64_t rank) {
   const int64_t count = sharding_options(options, dims.dp()).shard_count;
   const PipelineOptions& pipeline = options.pipeline;
   return ParameterStore(
-      layout_at_stage(decoder_layout(options.model, options.lora), pipeline_parts(options.model.num_layers, pipeline),
-                      pipeline.stages, dims.rank_on(Axis::kPp, rank)),
+      layout_at_stage(decoder_layout(options.model, options.lora, decoder_part(options, dims, rank)),
+                      pipeline_parts(options.model.num_layers, pipeline), pipeline.stages,
+                      dims.rank_on(Axis::kPp, rank)),
       device, options.dtype, options.optim.has_value(), options.seed, {dims.rank_on(Axis::kDp, rank) % count, count},
       options.offload);
 }
@@ -87,12 +101,16 @@ RankEngine::RankEngine(const EngineOptions& options, std::shared_ptr<Communicato
       mesh_(comm, parallel_dims(options)),
       parts_(pipeline_parts(options.model.num_layers, options.pipeline)),
       store_(make_store(options, device_, mesh_.dims(), mesh_.rank())),
-      sharding_(store_, mesh_.dp(), sharding_options(options, mesh_.dp()->size())),
+      sharding_(store_, mesh_, sharding_options(options, mesh_.dp()->size())),
       sequence_(options.ulysses > 1
                     ? std::make_unique<SequenceGroup>(*mesh_.dp(), options.ulysses, options.model.num_heads)
                     : nullptr),
+      exchange_(mesh_.tp()->size() > 1 ? std::optional<Exchange>({*mesh_.tp(), options.sequence_parallel})
+                                       : std::nullopt),
       transformer_(options.model, store_, device_, options.dtype, &sharding_, sequence_.get(),
-                   PipelinePlace{parts_, mesh_.pp().get()}) {
+                   PipelinePlace{parts_, mesh_.pp().get()}, exchange_ ? &*exchange_ : nullptr) {
+  if (exchange_ && options.model.head == HeadKind::kLm)
+    vocabulary_.emplace(*mesh_.tp(), vocabulary_offsets(options.model.vocab_size, exchange_->size()));
   const int64_t last = mesh_.pp()->size() - 1, stage = mesh_.pp()->rank();
   if (last == 0 || store_.find("head.weight") != nullptr) return;
   if (stage == 0) tied_peer_ = last;
@@ -101,7 +119,9 @@ RankEngine::RankEngine(const EngineOptions& options, std::shared_ptr<Communicato
 
 std::vector<ParameterInfo> RankEngine::parameters() const {
   std::vector<ParameterInfo> infos;
-  for (const Parameter& parameter : store_.all()) infos.push_back(parameter.info);
+  for (const Parameter& parameter : store_.all()) {
+    infos.push_back({parameter.info.name, parameter.placement.shape});
+  }
   return infos;
 }
 
@@ -111,7 +131,7 @@ void RankEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>& 
   for (const TensorFile& file : files) {
     check_abort();
     read_tensor_file(
-        file, [&](const std::string& name) { return store_.at(name).info.shape; },
+        file, [&](const std::string& name) { return store_.at(name).placement.shape; },
         [&](const TensorSlice& slice) {
           return store_.owned_rows(kind, store_.at(slice.param), slice.row, slice.rows);
         },
@@ -145,12 +165,27 @@ at::Tensor RankEngine::get_tensor(TensorKind kind, const std::string& param) {
   const ParameterGroup& group = store_.groups()[parameter.group];
   at::Tensor values;
   if (group.here) {
-    values = ParameterStore::view(parameter, flat(kind, parameter.group)).to(at::kCPU, at::kFloat).contiguous().clone();
+    values = whole(parameter, ParameterStore::view(parameter, flat(kind, parameter.group)))
+                 .to(at::kCPU, at::kFloat)
+                 .contiguous()
+                 .clone();
   } else {
-    values = at::empty(parameter.info.shape, at::kFloat);
+    values = at::empty(parameter.placement.shape, at::kFloat);
   }
   if (mesh_.pp()->size() > 1) mesh_.pp()->broadcast(values, group.stage, {"gather", param});
   return values;
+}
+
+at::Tensor RankEngine::whole(const Parameter& parameter, const at::Tensor& own) {
+  if (!exchange_) return own;
+  const at::Tensor all = at::zeros(parameter.placement.shape, own.options());
+  const at::Tensor target = all.view({-1}), source = own.reshape({-1});
+  parameter.placement.for_each_run([&](int64_t local, int64_t begin, int64_t count, const Piece& piece) {
+    if (piece.copy == 0) target.narrow(0, begin, count).copy_(source.narrow(0, local, count));
+  });
+  // As integers: a sum with zeros that keeps every bit of a float.
+  mesh_.tp()->all_reduce(all.view(at::kInt), ReduceOp::kSum, {"gather", parameter.info.name});
+  return all;
 }
 
 StateBytes RankEngine::state_bytes() const {
@@ -206,8 +241,9 @@ LogProbResult RankEngine::compute_log_prob(const TokenBatch& batch, double tempe
   infer(batch, layout, [&](const MicroRows& micro, const at::Tensor& hidden) {
     const PackedTokens& packed = micro.part;
     const int64_t count = packed.targets.size(0);
-    const ops::LogProbRows out = head_rows(head_context(), {temperature, options_.model.final_softcap}, packed,
-                                           hidden, entropy, sum_pi_squared);
+    const HeadContext context = head_context();
+    const ops::LogProbRows out = head_rows(context, {temperature, options_.model.final_softcap, context.vocabulary},
+                                           packed, hidden, entropy, sum_pi_squared);
     const auto scatter = [&](const at::Tensor& target, const at::Tensor& source) {
       if (target.defined()) target.index_copy_(0, packed.response_index, source.narrow(0, 0, count).cpu());
     };
@@ -227,14 +263,19 @@ BatchLayout RankEngine::checked_layout(const TokenBatch& batch) const {
 
 HeadContext RankEngine::head_context() {
   return {transformer_.stages().back(), options_.model, device_, sequence_.get(),
+          vocabulary_ ? &*vocabulary_ : nullptr,
           [this](const at::Tensor& own, const char* what) { return combined(own, what); }};
+}
+
+int64_t RankEngine::row_parts() const {
+  return exchange_ && exchange_->scattered() ? exchange_->size() : options_.ulysses;
 }
 
 MicroRows RankEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro) const {
   // On a CPU tiles of rows make a row's bits its own.
   const bool fixed = !device_.is_cpu();
   const PackedTokens whole = gather(
-      batch, layout, micro, padded_rows(micro, kRowTile * options_.ulysses, options_.max_tokens, fixed));
+      batch, layout, micro, padded_rows(micro, kRowTile * row_parts(), options_.max_tokens, fixed));
   return {whole, sequence_ ? own_rows(whole, sequence_->rank(), sequence_->size()) : whole};
 }
 

@@ -10,6 +10,7 @@
 #include "engine/stage_work.h"
 #include "batch/packing.h"
 #include "fsdp/sharding.h"
+#include "megatron/exchange.h"
 #include "megatron/mesh.h"
 #include "parameters/parameter_store.h"
 #include "model/transformer.h"
@@ -18,10 +19,14 @@
 
 namespace troupe {
 
+class TensorFileWriter;
+
 // How the ranks of an engine lie along the axes of a layout.
 ParallelDims parallel_dims(const EngineOptions& options);
 // Of an engine's options, in a data-parallel group of `size`.
 ShardingOptions sharding_options(const EngineOptions& options, int64_t size);
+// What rank `rank` of resolved dims has of every layer.
+DecoderPart decoder_part(const EngineOptions& options, const ParallelDims& dims, int64_t rank);
 // The parameters of an engine on `device`: what a rank of a world with these dims (resolved) holds of them.
 ParameterStore make_store(const EngineOptions& options, at::Device device, const ParallelDims& dims, int64_t rank);
 
@@ -90,6 +95,7 @@ class RankEngine final : public Engine {
   BatchLayout checked_layout(const TokenBatch& batch) const;
   HeadContext head_context();
   // The rows of a micro-batch, which a sequence group shares evenly, and this rank's part of them.
+  int64_t row_parts() const;  // into which rows are cut
   MicroRows gather_rows(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro) const;
   // A response array [sum R] of which each rank of the sequence group has written its part, on the stage with the
   // head: the whole on all ranks that have been called with the same data.
@@ -110,13 +116,17 @@ class RankEngine final : public Engine {
   };
   // The part of a group that this rank writes in an export. Every rank at the same time.
   GroupPart export_part(TensorKind kind, size_t group);
-  // The whole flat buffer of a group.
+  static void write_part(TensorFileWriter& writer, const TensorSlice& slice, const Parameter& parameter,
+                         const GroupPart& part);
+  // The whole flat buffer of a group, of what is placed on this rank.
   at::Tensor flat(TensorKind kind, size_t group);
   at::Tensor merged(size_t group);
   // The whole flat buffer of a group on the ranks of its own stage and on the first rank of all.
   at::Tensor flat_on_first_stage(TensorKind kind, size_t group);
-  // The whole flat buffer of a group for an export in buckets; undefined where nobody reads it.
-  const at::Tensor& kept_group(TensorKind kind, size_t group);
+  // A whole parameter in its own shape, from what is placed on this rank. All ranks of a tensor-parallel group.
+  at::Tensor whole(const Parameter& parameter, const at::Tensor& own);
+  // A whole parameter for an export in buckets; undefined where nobody reads it.
+  const at::Tensor& kept_parameter(TensorKind kind, const Parameter& parameter);
   void weights_changed();
   // The end of begin_rollout's: nothing stays gathered, or in another form.
   void stop_decoding();
@@ -133,16 +143,20 @@ class RankEngine final : public Engine {
   ParameterStore store_;
   Sharding sharding_;
   std::unique_ptr<SequenceGroup> sequence_;  // null where each rank has micro-batches of its own
+  std::optional<Exchange> exchange_;                // none where each rank has whole matrices
+  std::optional<ops::VocabularyShard> vocabulary_;  // of a causal LM, with exchange_
   Transformer transformer_;
   std::optional<int64_t> tied_peer_;  // the stage that has the tied embeddings, too
   bool prepared_ = false;
   std::unique_ptr<Rollout> rollout_;
   bool decoding_ = false;
   int64_t rollout_weights_ = 0;  // the weights_version_ of its pages
-  // The group that an export in buckets gathered last.
+  // The group that an export in buckets gathered last, and of it the parameter that was put together last.
   struct KeptGroup {
     TensorKind kind;
     size_t group;
+    at::Tensor own;
+    const Parameter* parameter;
     at::Tensor whole;
   };
   std::optional<KeptGroup> kept_;

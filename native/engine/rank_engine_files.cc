@@ -28,6 +28,19 @@ bool RankEngine::any_rank(bool mine, const CollectiveLabel& label) {
   return largest.item<int64_t>() != 0;
 }
 
+// What of a slice lies in a part of its group; of copies the first rank writes.
+void RankEngine::write_part(TensorFileWriter& writer, const TensorSlice& slice, const Parameter& parameter,
+                            const GroupPart& part) {
+  const int64_t begin = part.begin - parameter.start;  // of the part, in what is placed here
+  const int64_t end = begin + part.values.numel();
+  parameter.placement.for_each_run([&](int64_t local, int64_t whole, int64_t count, const Piece& piece) {
+    const int64_t from = std::max(begin, local), to = std::min(end, local + count);
+    if (piece.copy > 0 || from >= to) return;
+    writer.write(slice, parameter.placement.shape, whole + from - local,
+                 part.values.narrow(0, from - begin, to - from));
+  });
+}
+
 // No rank may leave while others are at work: they would wait for it, or it would be taken for dead.
 void RankEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& files) {
   at::NoGradGuard no_grad;
@@ -67,8 +80,7 @@ void RankEngine::export_tensors(TensorKind kind, const std::vector<TensorFile>& 
           for (const TensorSlice& slice : files[f].tensors) {
             const Parameter& parameter = store_.at(slice.param);
             if (parameter.group != group) continue;
-            // What the part has before the parameter, and the padding behind it, belong to no slice.
-            writers[f]->write(slice, parameter.info.shape, part.begin - parameter.start, part.values);
+            write_part(*writers[f], slice, parameter, part);
           }
         }
       });

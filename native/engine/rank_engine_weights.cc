@@ -31,7 +31,7 @@ void check(const WeightChunk& chunk, const std::vector<int64_t>& shape) {
 std::vector<int64_t> sizes(const ParameterStore& store, const WeightBucket& bucket, at::ScalarType dtype) {
   std::vector<int64_t> bytes;
   for (const WeightChunk& chunk : bucket.chunks) {
-    const std::vector<int64_t>& shape = store.at(chunk.param).info.shape;
+    const std::vector<int64_t>& shape = store.at(chunk.param).placement.shape;
     check(chunk, shape);
     bytes.push_back(chunk.count * row_size(chunk, shape) * static_cast<int64_t>(c10::elementSize(dtype)));
   }
@@ -46,12 +46,18 @@ at::Tensor part(const WeightChunk& chunk, const at::Tensor& whole) {
 
 }  // namespace
 
-const at::Tensor& RankEngine::kept_group(TensorKind kind, size_t group) {
-  if (!kept_ || kept_->kind != kind || kept_->group != group) {
+const at::Tensor& RankEngine::kept_parameter(TensorKind kind, const Parameter& parameter) {
+  // The tensor-parallel group of the first rank of all.
+  const bool needed = mesh_.dp()->rank() == 0 && mesh_.pp()->rank() == 0;
+  if (!kept_ || kept_->kind != kind || kept_->group != parameter.group) {
     kept_.reset();  // before the next one takes its place in memory
-    const bool reads = mesh_.rank() == 0;
-    const at::Tensor whole = flat_on_first_stage(kind, group);
-    kept_ = KeptGroup{kind, group, reads ? whole : at::Tensor()};
+    const at::Tensor own = flat_on_first_stage(kind, parameter.group);
+    kept_ = KeptGroup{kind, parameter.group, needed ? own : at::Tensor(), nullptr, {}};
+  }
+  if (kept_->parameter != &parameter) {
+    kept_->whole = at::Tensor();
+    if (needed) kept_->whole = whole(parameter, ParameterStore::view(parameter, kept_->own));
+    kept_->parameter = &parameter;
   }
   return kept_->whole;
 }
@@ -95,9 +101,9 @@ ExportedWeights RankEngine::export_weights(TensorKind kind, const WeightBucket& 
   for (size_t i = 0; i < bytes.size(); ++i) {
     const WeightChunk& chunk = bucket.chunks[i];
     const Parameter& parameter = store_.at(chunk.param);
-    const at::Tensor& whole = kept_group(kind, parameter.group);
+    const at::Tensor& whole = kept_parameter(kind, parameter);
     if (exported.bytes.defined()) {
-      const at::Tensor source = part(chunk, ParameterStore::view(parameter, whole));
+      const at::Tensor source = part(chunk, whole);
       exported.bytes.narrow(0, at, bytes[i]).view(dtype).view(source.sizes()).copy_(source);
     }
     at += bytes[i];

@@ -52,13 +52,14 @@ Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t s
   simulation.state = store.bytes();
   for (const ParameterGroup& group : store.groups()) {
     const int64_t own = group.param.tensor().numel();
-    simulation.groups.push_back({group.name, own * sharding_options(options, size).shard_count, own});
+    simulation.groups.push_back({group.name, own * store.slice().count, own});
   }
   const auto sequence =
       options.ulysses == 1 ? nullptr : std::make_unique<SequenceGroup>(*comm, options.ulysses, options.model.num_heads);
   if (size == 1) return simulation;  // an engine alone has no collectives
 
-  Sharding sharding(store, comm, sharding_options(options, size));
+  const Mesh mesh(comm, dims);
+  Sharding sharding(store, mesh, sharding_options(options, mesh.dp_cp()->size()));
   calls->clear();  // what making an engine takes, once
   Transformer transformer(options.model, store, meta, options.dtype, &sharding, sequence.get());
   const bool training = options.optim.has_value();

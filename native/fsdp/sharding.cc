@@ -3,14 +3,26 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <limits>
+#include <set>
 
 #include "base/error.h"
 
 namespace troupe {
 
-Sharding::Sharding(ParameterStore& store, std::shared_ptr<Communicator> comm, const ShardingOptions& options)
-    : store_(store), options_(options), comm_(std::move(comm)), uses_(store.groups().size()) {
+namespace {
+
+constexpr int64_t kCopiesBucket = int64_t{16} << 20;  // elements that are summed together
+
+}  // namespace
+
+Sharding::Sharding(ParameterStore& store, const Mesh& mesh, const ShardingOptions& options)
+    : store_(store),
+      options_(options),
+      comm_(mesh.dp_cp()),
+      tp_(mesh.tp()),
+      uses_(store.groups().size()) {
   const int64_t rank = comm_->rank();
   const int64_t shard_count = options_.shard_count;
   const int64_t first = rank / shard_count * shard_count;
@@ -26,12 +38,39 @@ Sharding::Sharding(ParameterStore& store, std::shared_ptr<Communicator> comm, co
   shards_ = subgroup("shards", first, shard_count, 1);
   replicas_ = subgroup("replicas", rank - first, comm_->size() / shard_count, shard_count);
   if (shard_count != 1 && shard_count != comm_->size()) comm_->barrier({"start", "engine"});
+  split_copies();
+}
+
+void Sharding::split_copies() {
+  if (tp_->size() == 1) return;
+  std::set<int64_t> counts;
+  for (const Parameter& parameter : store_.all()) {
+    for (const Piece& piece : parameter.placement.pieces) {
+      if (piece.summed) counts.insert(piece.copies);
+    }
+  }
+  const std::string prefix = "engine" + std::to_string(tp_->log().collectives()) + "/copies";
+  bool split = false;
+  for (const int64_t count : counts) {
+    if (count == tp_->size()) {
+      copies_.push_back(tp_);
+      continue;
+    }
+    std::vector<int64_t> ranks;
+    for (int64_t i = 0; i < count; ++i) ranks.push_back(tp_->rank() / count * count + i);
+    copies_.push_back(tp_->split(prefix + std::to_string(count) + "from" + std::to_string(ranks[0]), ranks));
+    split = true;
+  }
+  if (split) tp_->barrier({"start", "copies"});
 }
 
 int64_t Sharding::bytes_sent() const {
   int64_t bytes = 0;
   if (shards_ != comm_) bytes += shards_->log().bytes_sent();
   if (replicas_ != comm_) bytes += replicas_->log().bytes_sent();
+  for (const auto& copies : copies_) {
+    if (copies != tp_) bytes += copies->log().bytes_sent();
+  }
   return bytes;
 }
 
@@ -39,6 +78,7 @@ void Sharding::abort(const std::string& reason) {
   comm_->abort(reason);
   shards_->abort(reason);
   replicas_->abort(reason);
+  for (const auto& copies : copies_) copies->abort(reason);
 }
 
 CollectiveLabel Sharding::label(const char* phase, size_t group) const {
@@ -154,6 +194,47 @@ void Sharding::sum_gradients() {
     replicas_->all_reduce(g.grad.tensor(), ReduceOp::kSum, label("backward", group));
     g.grad.give_back(true);
   }
+  for (const auto& copies : copies_) sum_copies(*copies);
+}
+
+void Sharding::sum_copies(Communicator& comm) {
+  const auto runs_of = [&](size_t group) {
+    std::vector<SliceRun> runs;
+    if (store_.groups()[group].trained()) runs = store_.summed(group);
+    std::erase_if(runs, [&](const SliceRun& run) { return run.copies != comm.size(); });
+    return runs;
+  };
+  for (size_t first = 0; first < uses_.size();) {
+    std::vector<std::vector<SliceRun>> runs;  // of the groups that make up one bucket
+    int64_t count = 0;
+    for (size_t group = first; group < uses_.size() && count < kCopiesBucket; ++group) {
+      runs.push_back(runs_of(group));
+      for (const SliceRun& run : runs.back()) count += run.count;
+    }
+    const size_t end = first + runs.size();
+    const auto each = [&](const at::Tensor& bucket, bool changed, const auto& body) {
+      int64_t at = 0;
+      for (size_t group = first; group < end; ++group) {
+        StateBuffer& grad = store_.groups()[group].grad;
+        if (runs[group - first].empty()) continue;
+        grad.fetch();
+        for (const SliceRun& run : runs[group - first]) {
+          body(bucket.narrow(0, at, run.count), grad.tensor().narrow(0, run.begin, run.count));
+          at += run.count;
+        }
+        grad.give_back(changed);
+      }
+    };
+    if (count > 0) {
+      const auto any = std::find_if(runs.begin(), runs.end(), [](const auto& own) { return !own.empty(); });
+      const StateBuffer& like = store_.groups()[first + static_cast<size_t>(any - runs.begin())].grad;
+      const at::Tensor bucket = at::empty({count}, like.tensor().options());
+      each(bucket, false, [](const at::Tensor& part, const at::Tensor& grad) { part.copy_(grad); });
+      comm.all_reduce(bucket, ReduceOp::kSum, {"backward", "copies of parameters"});
+      each(bucket, true, [](const at::Tensor& part, const at::Tensor& grad) { grad.copy_(part); });
+    }
+    first = end;
+  }
 }
 
 void Sharding::sum_with(size_t group, Communicator& comm, int64_t peer) {
@@ -171,17 +252,25 @@ void Sharding::sum_with(size_t group, Communicator& comm, int64_t peer) {
   g.grad.give_back(true);
 }
 
+double Sharding::squares_of(size_t group, const at::Tensor& grad) const {
+  if (tp_->size() == 1) return sum_of_squares(grad);
+  double sum = 0;
+  for (const SliceRun& run : store_.counted(group)) sum += sum_of_squares(grad.narrow(0, run.begin, run.count));
+  return sum;
+}
+
 double Sharding::grad_norm(Communicator& stages) {
   at::Tensor squares = at::zeros({static_cast<int64_t>(uses_.size())}, at::kDouble);
   for (size_t group = 0; group < uses_.size(); ++group) {
     ParameterGroup& g = store_.groups()[group];
     if (!g.grad.defined() || g.copy) continue;
     g.grad.fetch();
-    squares[static_cast<int64_t>(group)] = sum_of_squares(g.grad.tensor());
+    squares[static_cast<int64_t>(group)] = squares_of(group, g.grad.tensor());
     g.grad.give_back(false);
   }
   const CollectiveLabel what{"optimizer", "gradient norm"};
   shards_->all_reduce(squares, ReduceOp::kSum, what);
+  tp_->all_reduce(squares, ReduceOp::kSum, what);
   stages.all_reduce(squares, ReduceOp::kSum, what);  // each group is in one stage alone
   double sum = 0;
   for (int64_t group = 0; group < squares.numel(); ++group) sum += squares[group].item<double>();

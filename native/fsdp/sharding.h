@@ -8,6 +8,7 @@
 
 #include "comm/communicator.h"
 #include "fsdp/sharding_options.h"
+#include "megatron/mesh.h"
 #include "parameters/parameter_access.h"
 #include "parameters/parameter_store.h"
 
@@ -21,8 +22,9 @@ namespace troupe {
 // After a collective has failed nothing is freed here: see Communicator.
 class Sharding final : public ParameterAccess {
  public:
-  // Every rank at the same time, with the same options.
-  Sharding(ParameterStore& store, std::shared_ptr<Communicator> comm, const ShardingOptions& options);
+  // Every rank at the same time, with the same options: over mesh.dp_cp(). The ranks of mesh.tp() hold the other parts
+  // of the matrices (parameters/placement.h), each the shards of its own.
+  Sharding(ParameterStore& store, const Mesh& mesh, const ShardingOptions& options);
 
   void acquire(size_t group, const char* phase) override;
   void release(size_t group) override;
@@ -40,11 +42,13 @@ class Sharding final : public ParameterAccess {
   // Before sum_gradients(): the gradients of this rank are of no use, and so are the sums of all. Their norm
   // will be NaN on every rank, whatever the others found.
   void spoil_gradients();
-  // The end of one: the gradients are those of all ranks.
+  // The end of one: the gradients are those of all ranks, also of parameters of which several ranks hold copies and
+  // each has found a part.
   void sum_gradients();
   // After it: the gradients of a group that rank `peer` of `comm` has, too, are the sum of both. Both at the same time.
   void sum_with(size_t group, Communicator& comm, int64_t peer);
-  // sqrt of the sum of squares of all gradients of all ranks and of all `stages` of a pipeline, the same on every rank.
+  // sqrt of the sum of squares of all gradients of all ranks and of all `stages` of a pipeline, copies counted once; the
+  // same on every rank.
   double grad_norm(Communicator& stages);
   // One step of the optimiser, group by group; the masters have changed. See adamw_step.
   void step(const AdamWOptions& options, double lr, double grad_scale, int64_t step);
@@ -69,12 +73,18 @@ class Sharding final : public ParameterAccess {
   Pending start_gather(size_t group, const char* phase);
   void reshard(size_t group);
   void reduce(size_t group);
+  void split_copies();
+  // Sums of those parts of gradients that `comm`'s ranks all have copies of.
+  void sum_copies(Communicator& comm);
+  double squares_of(size_t group, const at::Tensor& grad) const;
 
   ParameterStore& store_;
   ShardingOptions options_;
-  std::shared_ptr<Communicator> comm_;      // all ranks
+  std::shared_ptr<Communicator> comm_;      // those over which this rank's part of the model is sharded
   std::shared_ptr<Communicator> shards_;    // the ranks whose shards make up one replica of the state with this one's
   std::shared_ptr<Communicator> replicas_;  // the ranks that hold the same shard in the other replicas
+  std::shared_ptr<Communicator> tp_;
+  std::vector<std::shared_ptr<Communicator>> copies_;  // ranks of tp_ that hold the same pieces of some parameters
   struct Uses {
     int64_t parameters = 0, gradients = 0;  // leases that have not ended
     bool gathered = false;

@@ -16,17 +16,20 @@ at::Tensor rows_of(const at::Tensor& t, int64_t begin, int64_t end) {
 
 }  // namespace
 
-Block::Block(const ParameterStore& store, const ModelConfig& config, int64_t layer)
+Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t layer, const DecoderPart& part)
     : name_("layers." + std::to_string(layer) + " attention"),
-      attention_{config.num_heads,         config.num_kv_heads,
-                 config.head_dim,          config.attention_scale,
-                 config.attention_softcap, config.sliding_windows[static_cast<size_t>(layer)]},
-      rotary_{config.num_heads,       config.num_kv_heads,
-              config.head_dim,        config.positions == PositionKind::kRope,
-              config.qk_norm,         config.norm_eps,
-              config.norm_unit_offset},
-      activation_(config.activation),
-      gated_(config.gated_mlp) {
+      mlp_name_("layers." + std::to_string(layer) + " mlp"),
+      activation_(whole.activation),
+      gated_(whole.gated_mlp) {
+  const ModelConfig config = own_heads(whole, part);
+  attention_ = {config.num_heads,         config.num_kv_heads,
+                config.head_dim,          config.attention_scale,
+                config.attention_softcap, config.sliding_windows[static_cast<size_t>(layer)]};
+  if (!part.whole()) attention_.shape_groups = whole.num_heads / whole.num_kv_heads;
+  rotary_ = {config.num_heads,       config.num_kv_heads,
+             config.head_dim,        config.positions == PositionKind::kRope,
+             config.qk_norm,         config.norm_eps,
+             config.norm_unit_offset};
   const std::string prefix = "layers." + std::to_string(layer) + ".";
   attn_norm_ = Norm(store, config, prefix + "attn_norm");
   mlp_norm_ = Norm(store, config, prefix + "mlp_norm");
@@ -45,7 +48,7 @@ Block::Block(const ParameterStore& store, const ModelConfig& config, int64_t lay
   qkv_ = Linear(store, prefix + "attn.qkv");
   attn_out_ = Linear(store, prefix + "attn.out");
   if (config.is_moe_layer(layer)) {
-    moe_ = std::make_unique<MoeMlp>(store, config, layer);
+    moe_ = std::make_unique<MoeMlp>(store, whole, layer);
   } else {
     mlp_in_ = Linear(store, prefix + "mlp.in");
     mlp_out_ = Linear(store, prefix + "mlp.out");
@@ -73,48 +76,62 @@ bool Block::packs() const {
   return !moe_ && ops::packs(qkv_.weight);
 }
 
+NormStats Block::save_inputs(const at::Tensor& x, const at::Tensor& qkv, BlockSaved* saved) const {
+  if (saved == nullptr) return {};
+  if (rotary_.qk_norm) {
+    saved->qkv_pre = at::empty_like(qkv);
+    saved->qk_rstd =
+        at::empty({qkv.size(0), rotary_.num_heads + rotary_.num_kv_heads}, qkv.options().dtype(at::kFloat));
+  }
+  return saved->attn_norm = NormStats::make(attn_norm_, x.size(0));
+}
+
+void Block::qkv_tile(const at::Tensor& normed, const RowContext& rows, int64_t begin, int64_t end,
+                     const at::Tensor& qkv, BlockSaved* saved, const Linear::Packed& qkv_weight) const {
+  const at::Tensor out = rows_of(qkv, begin, end);
+  qkv_.forward(normed, out, qkv_weight);
+  if (saved != nullptr && rotary_.qk_norm) rows_of(saved->qkv_pre, begin, end).copy_(out);
+  ops::qk_norm_rotary_forward(rotary_, out, rows_of(rows.positions, begin, end), rows.rotary.cos,
+                              rows.rotary.sin, q_norm_, k_norm_,
+                              saved != nullptr ? rows_of(saved->qk_rstd, begin, end) : at::Tensor());
+}
+
 void Block::attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
                              BlockSaved* saved, const Linear::Packed& qkv_weight) const {
-  const int64_t total = x.size(0);
-  NormStats stats;
-  if (saved != nullptr) {
-    stats = saved->attn_norm = NormStats::make(attn_norm_, total);
-    if (rotary_.qk_norm) {
-      saved->qkv_pre = at::empty_like(qkv);
-      saved->qk_rstd =
-          at::empty({total, rotary_.num_heads + rotary_.num_kv_heads}, qkv.options().dtype(at::kFloat));
-    }
-  }
+  if (rows.exchange != nullptr) return exchange_attention_inputs(x, rows, qkv, saved, qkv_weight);
+  const NormStats stats = save_inputs(x, qkv, saved);
   for_each_row_tile(
-      total, rows.row_tile, x.device(),
+      x.size(0), rows.row_tile, x.device(),
       [&](int64_t begin, int64_t end) {
         const at::Tensor normed = at::empty({end - begin, x.size(1)}, x.options());
         norm_forward(attn_norm_, rows_of(x, begin, end), normed, stats.rows(begin, end - begin));
-        const at::Tensor out = rows_of(qkv, begin, end);
-        qkv_.forward(normed, out, qkv_weight);
-        if (saved != nullptr && rotary_.qk_norm) rows_of(saved->qkv_pre, begin, end).copy_(out);
-        ops::qk_norm_rotary_forward(rotary_, out, rows_of(rows.positions, begin, end), rows.rotary.cos,
-                                    rows.rotary.sin, q_norm_, k_norm_,
-                                    saved != nullptr ? rows_of(saved->qk_rstd, begin, end) : at::Tensor());
+        qkv_tile(normed, rows, begin, end, qkv, saved, qkv_weight);
       },
       qkv_weight.packed());
 }
 
-void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t row_tile,
+void Block::save_output(const at::Tensor& x, int64_t total, BlockSaved* saved) const {
+  if (saved == nullptr) return;
+  const int64_t own = x.size(0);
+  saved->mlp_norm = NormStats::make(mlp_norm_, own);
+  saved->attn_post_norm = NormStats::make(attn_post_norm_, own);
+  saved->mlp_post_norm = NormStats::make(mlp_post_norm_, own);
+  if (attn_post_norm_.defined()) {
+    saved->attn_proj = at::empty_like(x);
+    saved->mlp_proj = at::empty_like(x);
+  }
+  saved->mid = at::empty_like(x);
+  if (!moe_) saved->inner = at::empty({total, mlp_in_.out_features()}, x.options());
+}
+
+void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
                            const at::Tensor& out, BlockSaved* saved, const OutputWeights& weights) const {
-  const int64_t total = x.size(0);
+  if (rows.exchange != nullptr) return exchange_output_and_mlp(x, attn, rows, out, saved, weights);
+  const int64_t total = x.size(0), row_tile = rows.row_tile;
   const bool post = attn_post_norm_.defined();
   BlockSaved unused;
   BlockSaved& s = saved != nullptr ? *saved : unused;
-  if (saved != nullptr) {
-    s.mlp_norm = NormStats::make(mlp_norm_, total);
-    s.attn_post_norm = NormStats::make(attn_post_norm_, total);
-    s.mlp_post_norm = NormStats::make(mlp_post_norm_, total);
-    if (post) s.attn_proj = at::empty_like(x);
-    if (post) s.mlp_proj = at::empty_like(x);
-    s.mid = at::empty_like(x);
-    if (!moe_) s.inner = at::empty({total, mlp_in_.out_features()}, x.options());
-  }
+  save_output(x, total, saved);
   const at::Tensor moe_mid = moe_ && saved == nullptr ? at::empty_like(x) : s.mid;
   const at::Tensor moe_normed = moe_ ? at::empty_like(x) : at::Tensor();
 
@@ -161,21 +178,21 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t 
 }
 
 at::Tensor Block::forward(const at::Tensor& x, const RowContext& rows, BlockSaved* saved) const {
-  at::Tensor qkv = at::empty({x.size(0), qkv_size()}, x.options());
+  at::Tensor qkv = at::empty({rows.positions.size(0), qkv_size()}, x.options());
   if (saved != nullptr) saved->x = x;
   attention_inputs(x, rows, qkv, saved, qkv_.pack_forward());
   const at::Tensor attn = attend(std::move(qkv), rows, saved);
   const at::Tensor out = at::empty_like(x);
-  output_and_mlp(x, attn, rows.row_tile, out, saved, pack_output());
+  output_and_mlp(x, attn, rows, out, saved, pack_output());
   return out;
 }
 
 void Block::recompute(const at::Tensor& x, const RowContext& rows, BlockSaved& saved) const {
-  at::Tensor qkv = at::empty({x.size(0), qkv_size()}, x.options());
+  at::Tensor qkv = at::empty({rows.positions.size(0), qkv_size()}, x.options());
   saved.x = x;
   attention_inputs(x, rows, qkv, &saved, qkv_.pack_forward());
   const at::Tensor attn = attend(std::move(qkv), rows, &saved);
-  output_and_mlp(x, attn, rows.row_tile, {}, &saved, pack_output(/*last=*/mlp_post_norm_.defined()));
+  output_and_mlp(x, attn, rows, {}, &saved, pack_output(/*last=*/mlp_post_norm_.defined()));
 }
 
 at::Tensor Block::backward(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved) const {
@@ -217,6 +234,7 @@ at::Tensor Block::attend_backward(const at::Tensor& d_attn, const RowContext& ro
 
 at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,
                                const at::Tensor& d_attn) const {
+  if (rows.exchange != nullptr) return exchange_backward_mlp(dy, rows, saved, d_attn);
   const int64_t total = dy.size(0);
   const int64_t hidden = dy.size(1);
   const bool post = attn_post_norm_.defined();
@@ -286,36 +304,46 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
   return d_mid;
 }
 
+at::Tensor Block::make_qk_parts(const at::Tensor& dqkv, int64_t row_tile) const {
+  if (!rotary_.qk_norm) return {};
+  const int64_t tiles = dqkv.is_cuda() ? 1 : (dqkv.size(0) + row_tile - 1) / row_tile;
+  return at::zeros({2, tiles, rotary_.head_dim}, dqkv.options().dtype(at::kFloat));
+}
+
+void Block::rotary_backward_tile(const at::Tensor& dqkv, const RowContext& rows, int64_t begin, int64_t end,
+                                 const BlockSaved& saved, const at::Tensor& qk_parts) const {
+  const int64_t tile = begin / rows.row_tile;
+  const auto part = [&](int64_t i) { return qk_parts.defined() ? qk_parts[i].select(0, tile) : at::Tensor(); };
+  ops::qk_norm_rotary_backward(rotary_, rows_of(dqkv, begin, end), rows_of(saved.qkv_pre, begin, end),
+                               rows_of(rows.positions, begin, end), rows.rotary.cos, rows.rotary.sin, q_norm_,
+                               k_norm_, rows_of(saved.qk_rstd, begin, end), part(0), part(1));
+}
+
+void Block::finish_qk_norms(const at::Tensor& qk_parts) const {
+  if (!q_norm_grad_.defined()) return;
+  q_norm_grad_.add_(qk_parts[0].sum(0));
+  k_norm_grad_.add_(qk_parts[1].sum(0));
+}
+
 void Block::backward_attention_inputs(const at::Tensor& dqkv, const RowContext& rows, const BlockSaved& saved,
                                       const at::Tensor& dx) const {
+  if (rows.exchange != nullptr) return exchange_backward_attention_inputs(dqkv, rows, saved, dx);
   const int64_t total = dqkv.size(0);
   const at::Tensor normed = at::empty_like(saved.x);
   const Linear::Packed qkv_weight = qkv_.pack_backward();
   NormGradient attn_norm(attn_norm_, total, rows.row_tile);
-  const int64_t tiles = dqkv.is_cuda() ? 1 : (total + rows.row_tile - 1) / rows.row_tile;
-  const at::Tensor qk_parts = rotary_.qk_norm
-                                  ? at::zeros({2, tiles, rotary_.head_dim}, dqkv.options().dtype(at::kFloat))
-                                  : at::Tensor();
+  const at::Tensor qk_parts = make_qk_parts(dqkv, rows.row_tile);
   for_each_row_tile(total, rows.row_tile, dqkv.device(), [&](int64_t begin, int64_t end) {
-    const int64_t tile = begin / rows.row_tile;
-    const at::Tensor d_tile = rows_of(dqkv, begin, end);
-    ops::qk_norm_rotary_backward(rotary_, d_tile, rows_of(saved.qkv_pre, begin, end),
-                                 rows_of(rows.positions, begin, end), rows.rotary.cos, rows.rotary.sin,
-                                 q_norm_, k_norm_, rows_of(saved.qk_rstd, begin, end),
-                                 qk_parts.defined() ? qk_parts[0].select(0, tile) : at::Tensor(),
-                                 qk_parts.defined() ? qk_parts[1].select(0, tile) : at::Tensor());
+    rotary_backward_tile(dqkv, rows, begin, end, saved, qk_parts);
     const at::Tensor x = rows_of(saved.x, begin, end);
     norm_forward(attn_norm_, x, rows_of(normed, begin, end), {});
     const at::Tensor d_normed = at::empty_like(x);
-    qkv_.backward_input(d_tile, d_normed, qkv_weight);
+    qkv_.backward_input(rows_of(dqkv, begin, end), d_normed, qkv_weight);
     attn_norm.backward(begin, d_normed, x, saved.attn_norm.rows(begin, end - begin), rows_of(dx, begin, end),
                        true);
   });
   attn_norm.finish();
-  if (q_norm_grad_.defined()) {
-    q_norm_grad_.add_(qk_parts[0].sum(0));
-    k_norm_grad_.add_(qk_parts[1].sum(0));
-  }
+  finish_qk_norms(qk_parts);
   qkv_.accumulate_grad(dqkv, normed);
 }
 

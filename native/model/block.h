@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "model/decoder_layout.h"
 #include "model/layers.h"
 #include "model/moe.h"
 
 namespace troupe {
 
+class Exchange;
 class SequenceGroup;
 
 // cos and sin of every position, [P, D/2] float32; grown on demand.
@@ -28,10 +30,14 @@ struct RowContext {
   // Where a sequence group shares the micro-batch, T is the number of this rank's rows, and segments are
   // those of all S * T rows.
   const SequenceGroup* sequence = nullptr;
+  // Where ranks share the block's matrices: T rows are all that attention and matrices see, and between them a rank
+  // has those that the exchange says.
+  const Exchange* exchange = nullptr;
   const char* phase = "forward";
 };
 
-// What the backward pass of a block reads. With gradient checkpointing only x is kept, and the rest
+// What the backward pass of a block reads; with an exchange that scatters rows, x, mid and the inputs of the post norms
+// have this rank's [T', H] of them. With gradient checkpointing only x is kept, and the rest
 // is recomputed.
 struct BlockSaved {
   at::Tensor x;  // [T, H] the block's input
@@ -50,7 +56,8 @@ struct BlockSaved {
 // the experts look beyond a tile.
 class Block {
  public:
-  Block(const ParameterStore& store, const ModelConfig& config, int64_t layer);
+  // config: of the whole model; part: what the store has of it.
+  Block(const ParameterStore& store, const ModelConfig& config, int64_t layer, const DecoderPart& part = {});
 
   // Pieces, also used one by one while decoding.
   void attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv, BlockSaved* saved,
@@ -59,7 +66,7 @@ class Block {
     Linear::Packed attn_out, mlp_in, mlp_out;
   };
   // out undefined: no more than what `saved` keeps.
-  void output_and_mlp(const at::Tensor& x, const at::Tensor& attn, int64_t row_tile, const at::Tensor& out,
+  void output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows, const at::Tensor& out,
                       BlockSaved* saved, const OutputWeights& weights = {}) const;
 
   // What the pieces take, for many calls with the same weights.
@@ -95,8 +102,28 @@ class Block {
                           const at::Tensor& d_attn) const;
   void backward_attention_inputs(const at::Tensor& dqkv, const RowContext& rows, const BlockSaved& saved,
                                  const at::Tensor& dx) const;
+  // The same with collectives between (block_exchange.cc).
+  void exchange_attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
+                                 BlockSaved* saved, const Linear::Packed& qkv_weight) const;
+  void exchange_output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
+                               const at::Tensor& out, BlockSaved* saved, const OutputWeights& weights) const;
+  at::Tensor exchange_backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,
+                                   const at::Tensor& d_attn) const;
+  void exchange_backward_attention_inputs(const at::Tensor& dqkv, const RowContext& rows,
+                                          const BlockSaved& saved, const at::Tensor& dx) const;
+  // Rows [begin, end) of qkv from those of the norm's output.
+  void qkv_tile(const at::Tensor& normed, const RowContext& rows, int64_t begin, int64_t end,
+                const at::Tensor& qkv, BlockSaved* saved, const Linear::Packed& qkv_weight) const;
+  // Rows [begin, end) of dqkv back through rotary and the norms of q and k, whose gradients go to qk_parts [2, tiles, D].
+  void rotary_backward_tile(const at::Tensor& dqkv, const RowContext& rows, int64_t begin, int64_t end,
+                            const BlockSaved& saved, const at::Tensor& qk_parts) const;
+  at::Tensor make_qk_parts(const at::Tensor& dqkv, int64_t row_tile) const;
+  void finish_qk_norms(const at::Tensor& qk_parts) const;
+  // Makes what attention_inputs() and output_and_mlp() save; T rows of qkv.
+  NormStats save_inputs(const at::Tensor& x, const at::Tensor& qkv, BlockSaved* saved) const;
+  void save_output(const at::Tensor& x, int64_t total, BlockSaved* saved) const;
 
-  std::string name_;
+  std::string name_, mlp_name_;  // for collectives
   ops::AttentionSpec attention_;
   ops::RotarySpec rotary_;
   Activation activation_;

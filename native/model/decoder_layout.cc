@@ -1,6 +1,7 @@
 // Names, shapes, groups and initial values of every parameter.
 #include "model/decoder_layout.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -13,76 +14,114 @@ namespace {
 
 class DecoderLayout {
  public:
-  DecoderLayout(const ModelConfig& config, bool frozen) : c_(config), frozen_(frozen) {}
+  DecoderLayout(const ModelConfig& config, bool frozen, const DecoderPart& part)
+      : c_(config), frozen_(frozen), part_(part) {}
 
   ParameterLayout build() {
     all_.family = c_.family;
     group({.name = "embed", .trainable = !frozen_});
-    add_matrix("embed.weight", c_.vocab_size, c_.hidden_size);
-    if (c_.positions == PositionKind::kLearned) add_matrix("pos_embed.weight", c_.max_positions, c_.hidden_size);
+    add_matrix("embed.weight", c_.vocab_size, c_.hidden_size, rows({even(c_.vocab_size)}));
+    if (c_.positions == PositionKind::kLearned) {
+      add_matrix("pos_embed.weight", c_.max_positions, c_.hidden_size, everywhere(part_.sequence_parallel));
+    }
     for (int64_t layer = 0; layer < c_.num_layers; ++layer) add_layer(layer);
     group({.name = "head", .trainable = !frozen_});
-    add_norm("norm");
+    add_norm("norm", false);
     if (c_.head == HeadKind::kValue) {
       if (frozen_) group({.name = "value_head", .trainable = true});
-      add_matrix("head.weight", 1, c_.hidden_size);
-      if (c_.value_bias) add("head.bias", {1}, InitialValue::kZero);
+      add_matrix("head.weight", 1, c_.hidden_size, everywhere(false));
+      if (c_.value_bias) add("head.bias", {1}, InitialValue::kZero, everywhere(false));
     } else if (!c_.tied_embeddings) {
-      add_matrix("head.weight", c_.vocab_size, c_.hidden_size);
+      add_matrix("head.weight", c_.vocab_size, c_.hidden_size, rows({even(c_.vocab_size)}));
     }
     return std::move(all_);
   }
 
  private:
+  // How a parameter is cut.
+  struct Cut {
+    size_t dimension;
+    std::vector<CutBlock> blocks;  // none: every rank has all of it
+    bool summed;                   // and finds a part of the gradient
+  };
+  static Cut everywhere(bool summed) { return {0, {}, summed}; }
+  static Cut rows(std::vector<CutBlock> blocks) { return {0, std::move(blocks), false}; }
+  static Cut columns(std::vector<CutBlock> blocks) { return {1, std::move(blocks), false}; }
+  CutBlock even(int64_t size) const { return {size, (size + part_.tp - 1) / part_.tp, part_.tp_rank}; }
+  // Heads of k or of v.
+  CutBlock key_heads() const {
+    const int64_t copies = part_.key_copies(c_), rank = part_.tp_rank;
+    return {c_.kv_size(), c_.kv_size() * copies / part_.tp, rank / copies, copies, rank % copies, copies > 1};
+  }
+  std::vector<CutBlock> mlp_rows(int64_t size) const {
+    return std::vector<CutBlock>(c_.gated_mlp ? 2 : 1, even(size));
+  }
+
   void group(const GroupSpec& spec) { all_.groups.push_back(spec); }
-  void add(std::string name, std::vector<int64_t> shape, InitialValue initial) {
-    all_.parameters.push_back({{std::move(name), std::move(shape)}, all_.groups.size() - 1, initial});
+  void add(std::string name, const std::vector<int64_t>& shape, InitialValue initial, Cut cut) {
+    if (cut.blocks.empty()) {
+      const int64_t extent = shape[cut.dimension];
+      cut.blocks = {{extent, extent, 0, part_.tp, part_.tp_rank, cut.summed && part_.tp > 1}};
+    }
+    Placement placement = place(shape, cut.dimension, std::move(cut.blocks));
+    all_.parameters.push_back(
+        {{std::move(name), local_shape(placement)}, all_.groups.size() - 1, initial, std::move(placement)});
   }
-  void add_matrix(std::string name, int64_t out, int64_t in) {
-    add(std::move(name), {out, in}, InitialValue::kNormal);
+  void add_matrix(std::string name, int64_t out, int64_t in, Cut cut) {
+    add(std::move(name), {out, in}, InitialValue::kNormal, std::move(cut));
   }
-  void add_linear(const std::string& name, int64_t out, int64_t in, bool bias) {
-    add_matrix(name + ".weight", out, in);
-    if (bias) add(name + ".bias", {out}, InitialValue::kZero);
+  void add_linear(const std::string& name, int64_t out, int64_t in, bool bias, const Cut& cut) {
+    add_matrix(name + ".weight", out, in, cut);
+    // Behind a matrix that is cut by columns the bias is added after the sum.
+    if (bias) add(name + ".bias", {out}, InitialValue::kZero, cut.dimension == 0 ? cut : everywhere(false));
   }
   // The identity: gemma scales by 1 + weight.
-  void add_scale(std::string name, int64_t size) {
-    add(std::move(name), {size}, c_.norm_unit_offset ? InitialValue::kZero : InitialValue::kOne);
+  void add_scale(std::string name, int64_t size, bool summed) {
+    add(std::move(name), {size}, c_.norm_unit_offset ? InitialValue::kZero : InitialValue::kOne,
+        everywhere(summed));
   }
-  void add_norm(const std::string& name) {
-    add_scale(name + ".weight", c_.hidden_size);
-    if (c_.norm == NormKind::kLayer) add(name + ".bias", {c_.hidden_size}, InitialValue::kZero);
+  void add_norm(const std::string& name, bool summed) {
+    add_scale(name + ".weight", c_.hidden_size, summed);
+    if (c_.norm == NormKind::kLayer) {
+      add(name + ".bias", {c_.hidden_size}, InitialValue::kZero, everywhere(summed));
+    }
   }
   void add_layer(int64_t layer) {
     const std::string name = "layers." + std::to_string(layer);
     const std::string prefix = name + ".";
     const int64_t in_factor = c_.gated_mlp ? 2 : 1;
+    const bool own_rows = part_.sequence_parallel;
     group({.name = name, .layer = layer, .trainable = !frozen_});
-    add_norm(prefix + "attn_norm");
-    add_linear(prefix + "attn.qkv", c_.qkv_size(), c_.hidden_size, c_.qkv_bias);
-    if (c_.qk_norm) {
-      add_scale(prefix + "attn.q_norm.weight", c_.head_dim);
-      add_scale(prefix + "attn.k_norm.weight", c_.head_dim);
+    add_norm(prefix + "attn_norm", own_rows);
+    add_linear(prefix + "attn.qkv", c_.qkv_size(), c_.hidden_size, c_.qkv_bias,
+               rows({even(c_.q_size()), key_heads(), key_heads()}));
+    if (c_.qk_norm) {  // of a rank's own heads
+      add_scale(prefix + "attn.q_norm.weight", c_.head_dim, true);
+      add_scale(prefix + "attn.k_norm.weight", c_.head_dim, true);
     }
-    add_linear(prefix + "attn.out", c_.hidden_size, c_.q_size(), c_.output_bias);
-    if (c_.post_norms) add_norm(prefix + "attn_post_norm");
-    add_norm(prefix + "mlp_norm");
+    add_linear(prefix + "attn.out", c_.hidden_size, c_.q_size(), c_.output_bias, columns({even(c_.q_size())}));
+    if (c_.post_norms) add_norm(prefix + "attn_post_norm", own_rows);
+    add_norm(prefix + "mlp_norm", own_rows);
     if (c_.is_moe_layer(layer)) {
-      add_matrix(prefix + "moe.router.weight", c_.moe->num_experts, c_.hidden_size);
+      // A rank sees its own columns of each expert's output, and so a part of the routing weights' gradient.
+      add_matrix(prefix + "moe.router.weight", c_.moe->num_experts, c_.hidden_size, everywhere(true));
+      const int64_t size = c_.moe->intermediate_size;
       for (int64_t expert = 0; expert < c_.moe->num_experts; ++expert) {
         const std::string experts = prefix + "moe.experts." + std::to_string(expert);
-        add_matrix(experts + ".in.weight", in_factor * c_.moe->intermediate_size, c_.hidden_size);
-        add_matrix(experts + ".out.weight", c_.hidden_size, c_.moe->intermediate_size);
+        add_matrix(experts + ".in.weight", in_factor * size, c_.hidden_size, rows(mlp_rows(size)));
+        add_matrix(experts + ".out.weight", c_.hidden_size, size, columns({even(size)}));
       }
     } else {
-      add_linear(prefix + "mlp.in", in_factor * c_.intermediate_size, c_.hidden_size, c_.mlp_bias);
-      add_linear(prefix + "mlp.out", c_.hidden_size, c_.intermediate_size, c_.mlp_bias);
+      const int64_t size = c_.intermediate_size;
+      add_linear(prefix + "mlp.in", in_factor * size, c_.hidden_size, c_.mlp_bias, rows(mlp_rows(size)));
+      add_linear(prefix + "mlp.out", c_.hidden_size, size, c_.mlp_bias, columns({even(size)}));
     }
-    if (c_.post_norms) add_norm(prefix + "mlp_post_norm");
+    if (c_.post_norms) add_norm(prefix + "mlp_post_norm", own_rows);
   }
 
   const ModelConfig& c_;
   const bool frozen_;  // but for the value head
+  const DecoderPart& part_;
   ParameterLayout all_;
 };
 
@@ -97,7 +136,40 @@ std::map<std::string, const ParameterSpec*> adaptable(const std::vector<Paramete
   return weights;
 }
 
-void add_adapters(ParameterLayout& layout, const LoraOptions& lora) {
+// The adapter of a site on a weight, as far as this rank has it.
+struct AdapterParts {
+  int64_t row;  // of what the rank holds of the weight
+  Placement a, b;
+};
+
+AdapterParts adapter_parts(const AdapterSite& site, const Placement& weight, int64_t rank,
+                           const DecoderPart& part) {
+  const std::vector<int64_t> a_shape{rank, weight.shape[1]}, b_shape{site.rows, rank};
+  const auto everywhere = [&](const std::vector<int64_t>& shape) {
+    return place(shape, 0, {{shape[0], shape[0], 0, part.tp, part.tp_rank, part.tp > 1}});
+  };
+  if (part.whole()) return {site.row, everywhere(a_shape), everywhere(b_shape)};
+  // x A^T is a sum over the ranks, and so is what B makes of it.
+  if (weight.dimension == 1) return {site.row, place(a_shape, 1, weight.blocks), everywhere(b_shape)};
+  std::vector<CutBlock> covered;  // B is cut as the rows of the weight are
+  int64_t begin = 0, row = 0, first = 0, rows = 0;
+  for (const CutBlock& block : weight.blocks) {
+    if (begin >= site.row && begin + block.size <= site.row + site.rows) {
+      if (covered.empty()) first = row;
+      covered.push_back(block);
+      rows += block.size;
+    }
+    begin += block.size;
+    row += block.per;
+  }
+  require(rows == site.rows, ErrorCode::kInvalidArgument, "[lora] site ", site.name,
+          ": tensor parallelism cuts q, k, v, gate and up each by itself, and expects adapters on whole ones of "
+          "them, got rows ",
+          site.row, " to ", site.row + site.rows, " of ", site.param);
+  return {first, everywhere(a_shape), place(b_shape, 0, std::move(covered))};
+}
+
+void add_adapters(ParameterLayout& layout, const LoraOptions& lora, const DecoderPart& part) {
   require(lora.rank > 0, ErrorCode::kInvalidArgument, "[lora] expected a rank > 0, got ", lora.rank);
   require(std::isfinite(lora.scale), ErrorCode::kInvalidArgument, "[lora] expected a finite scale, got ",
           lora.scale);
@@ -111,7 +183,7 @@ void add_adapters(ParameterLayout& layout, const LoraOptions& lora) {
     require(found != weights.end(), ErrorCode::kInvalidArgument, "[lora] site ", site.name, ": '", site.param,
             "' is not the weight of a linear layer of attention or a dense MLP");
     const ParameterSpec& weight = *found->second;
-    const std::vector<int64_t>& shape = weight.info.shape;
+    const std::vector<int64_t>& shape = weight.placement.shape;
     require(site.row >= 0 && site.rows > 0 && site.row + site.rows <= shape[0], ErrorCode::kInvalidArgument,
             "[lora] site ", site.name, ": rows ", site.row, " to ", site.row + site.rows, " are outside ",
             site.param, ", which has ", shape[0]);
@@ -123,18 +195,49 @@ void add_adapters(ParameterLayout& layout, const LoraOptions& lora) {
       const GroupSpec adapted = layout.groups[weight.group];
       layout.groups.push_back({adapted.name + ".lora", adapted.layer, true, weight.group});
     }
-    const AdapterParameters adapter{site.name + ".lora_a", site.name + ".lora_b", site.row, lora.scale};
-    layout.parameters.push_back({{adapter.a, {lora.rank, shape[1]}}, group->second, InitialValue::kUniform});
-    layout.parameters.push_back({{adapter.b, {site.rows, lora.rank}}, group->second, InitialValue::kZero});
+    AdapterParts parts = adapter_parts(site, weight.placement, lora.rank, part);
+    const AdapterParameters adapter{site.name + ".lora_a", site.name + ".lora_b", parts.row, lora.scale};
+    const std::vector<int64_t> a_shape = local_shape(parts.a), b_shape = local_shape(parts.b);
+    layout.parameters.push_back(
+        {{adapter.a, a_shape}, group->second, InitialValue::kUniform, std::move(parts.a)});
+    layout.parameters.push_back({{adapter.b, b_shape}, group->second, InitialValue::kZero, std::move(parts.b)});
     layout.adapters[site.param].push_back(adapter);
   }
 }
 
 }  // namespace
 
-ParameterLayout decoder_layout(const ModelConfig& config, const std::optional<LoraOptions>& lora) {
-  ParameterLayout layout = DecoderLayout(config, lora.has_value()).build();
-  if (lora) add_adapters(layout, *lora);
+void validate(const ModelConfig& c, const DecoderPart& part) {
+  const int64_t tp = part.tp;
+  require(tp >= 1 && part.tp_rank >= 0 && part.tp_rank < tp, ErrorCode::kInvalidArgument,
+          "[parallel] expected a tensor-parallel rank below tp, got rank ", part.tp_rank, " of ", tp);
+  if (tp == 1) return;
+  require(c.num_heads % tp == 0, ErrorCode::kInvalidArgument, "[parallel] expected tp to divide the ", c.num_heads,
+          " attention heads of the model, got tp ", tp);
+  require(c.num_kv_heads % tp == 0 || tp % c.num_kv_heads == 0, ErrorCode::kInvalidArgument,
+          "[parallel] expected tp to divide the ", c.num_kv_heads,
+          " key heads of the model, or to be a multiple of them, got tp ", tp);
+}
+
+std::vector<int64_t> vocabulary_offsets(int64_t vocabulary, int64_t tp) {
+  const int64_t per = (vocabulary + tp - 1) / tp;
+  std::vector<int64_t> offsets;
+  for (int64_t rank = 0; rank <= tp; ++rank) offsets.push_back(std::min(vocabulary, rank * per));
+  return offsets;
+}
+
+ModelConfig own_heads(const ModelConfig& config, const DecoderPart& part) {
+  ModelConfig own = config;
+  own.num_heads = config.num_heads / part.tp;
+  own.num_kv_heads = config.num_kv_heads * part.key_copies(config) / part.tp;
+  return own;
+}
+
+ParameterLayout decoder_layout(const ModelConfig& config, const std::optional<LoraOptions>& lora,
+                               const DecoderPart& part) {
+  validate(config, part);
+  ParameterLayout layout = DecoderLayout(config, lora.has_value(), part).build();
+  if (lora) add_adapters(layout, *lora, part);
   return layout;
 }
 

@@ -45,13 +45,38 @@ struct LoraOptions {
   std::vector<AdapterSite> sites;
 };
 
+// One rank's part of a decoder. Tensor parallelism (Shoeybi et al. 2019, arXiv:1909.08053, section 3): rows of qkv by
+// heads, of the MLP's first matrix, of embeddings and head by vocabulary; columns of the matrices that follow them.
+struct DecoderPart {
+  int64_t tp = 1;
+  int64_t tp_rank = 0;
+  // What is computed row by row between the matrices is computed on a rank's own rows: their gradients are parts.
+  bool sequence_parallel = false;
+
+  bool whole() const { return tp == 1; }
+  // Ranks that hold the same key head.
+  int64_t key_copies(const ModelConfig& config) const {
+    return tp > config.num_kv_heads ? tp / config.num_kv_heads : 1;
+  }
+};
+
+// kInvalidArgument, with the numbers, for a model that does not divide so.
+void validate(const ModelConfig& config, const DecoderPart& part);
+
+// Rows of the vocabulary that each of `tp` ranks holds, [tp + 1] offsets: equal parts, less on the last ones.
+std::vector<int64_t> vocabulary_offsets(int64_t vocabulary, int64_t tp);
+
+// The attention heads of one rank as a model of its own: everything else is as it was.
+ModelConfig own_heads(const ModelConfig& config, const DecoderPart& part);
+
 // Groups: "embed", "layers.{i}", "head" (with the final norm), then with adapters "layers.{i}.lora" for each
 // layer that has some, and "value_head", which is trained beside them. Matrices start from N(0, 0.02), norms
 // from the identity, biases from 0; adapters as in PEFT: A uniform (Kaiming, a = sqrt(5)), B 0, so that they
 // begin by adding nothing.
 //
 // kInvalidArgument naming an adapter site that is not on a linear layer of attention or a dense MLP, or that
-// leads out of it.
-ParameterLayout decoder_layout(const ModelConfig& config, const std::optional<LoraOptions>& lora = std::nullopt);
+// leads out of it, and as validate() for a part.
+ParameterLayout decoder_layout(const ModelConfig& config, const std::optional<LoraOptions>& lora = std::nullopt,
+                               const DecoderPart& part = {});
 
 }  // namespace troupe

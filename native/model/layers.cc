@@ -62,6 +62,16 @@ void Linear::forward_add(const at::Tensor& x, const at::Tensor& residual, const 
   forward_adapters(x, y, packed);
 }
 
+void Linear::forward_part(const at::Tensor& x, const at::Tensor& y, const Packed& packed) const {
+  at::Tensor out = y;
+  if (packed.defined()) {
+    ops::gemm(x, packed.weight, out, false);
+  } else {
+    at::mm_out(out, x, weight.t());
+  }
+  forward_adapters(x, y, packed);
+}
+
 void Linear::forward_adapters(const at::Tensor& x, const at::Tensor& y, const Packed& packed) const {
   if (!adapters_enabled) return;
   for (size_t i = 0; i < adapters.size(); ++i) {

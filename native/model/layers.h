@@ -43,6 +43,8 @@ struct Linear {
   // y = x W^T + b + residual
   void forward_add(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& y,
                    const Packed& packed) const;
+  // y = x W^T and adapters, without the bias: this rank's part of a sum over ranks.
+  void forward_part(const at::Tensor& x, const at::Tensor& y, const Packed& packed) const;
   void backward_input(const at::Tensor& dy, const at::Tensor& dx, const Packed& packed) const;
   // Adds dy^T x to weight_grad and the column sums of dy to bias_grad, where there are such, and the
   // adapters' gradients to theirs.

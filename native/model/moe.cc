@@ -68,14 +68,14 @@ void sum_slots(const at::Tensor& rows, const ExpertRouting& routing, const at::T
 
 MoeMlp::MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t layer)
     : activation_(config.activation),
-      gated_(config.gated_mlp),
-      intermediate_size_(config.moe->intermediate_size) {
+      gated_(config.gated_mlp) {
   const std::string prefix = "layers." + std::to_string(layer) + ".moe.";
   router_ = Router(store, *config.moe, prefix + "router");
   for (int64_t expert = 0; expert < config.moe->num_experts; ++expert) {
     in_.emplace_back(store, prefix + "experts." + std::to_string(expert) + ".in");
     out_.emplace_back(store, prefix + "experts." + std::to_string(expert) + ".out");
   }
+  intermediate_size_ = out_[0].weight.size(1);  // of this rank
 }
 
 // Runs body(expert) for every expert that has rows: many experts side by side, the largest first; few one after

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "base/parallel.h"
+#include "base/simulated.h"
 #include "base/upload.h"
 
 namespace troupe {
@@ -21,15 +22,25 @@ int64_t longest(const ops::Segments& segments) {
 
 }  // namespace
 
+DecoderPart part_of(const Exchange* exchange) {
+  if (exchange == nullptr) return {};
+  return {exchange->size(), exchange->rank(), exchange->scattered()};
+}
+
 Stage::Stage(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
-             const StageRange& range, ParameterAccess* access, const SequenceGroup* sequence)
+             const StageRange& range, ParameterAccess* access, const SequenceGroup* sequence,
+             const Exchange* exchange)
     : config_(config),
       device_(device),
       dtype_(dtype),
       range_(range),
       embedding_scale_(at::scalar_tensor(config.embedding_scale, at::kDouble).to(dtype).item<double>()),
       access_(access),
-      sequence_(sequence) {
+      sequence_(sequence),
+      exchange_(exchange) {
+  const DecoderPart part = part_of(exchange);
+  const std::vector<int64_t> words = vocabulary_offsets(config.vocab_size, part.tp);
+  first_token_ = words[static_cast<size_t>(part.tp_rank)];
   const Parameter& embed = store.at("embed.weight");
   const Parameter* head = store.find("head.weight");
   if (range.embedding) {
@@ -43,7 +54,7 @@ Stage::Stage(const ModelConfig& config, const ParameterStore& store, at::Device 
   }
   blocks_.reserve(static_cast<size_t>(range.layers()));
   for (int64_t layer = range.first; layer < range.last; ++layer) {
-    blocks_.emplace_back(store, config, layer);
+    blocks_.emplace_back(store, config, layer, part);
     block_groups_.push_back(store.groups_of_layer(layer));
   }
   if (!range.head) return;
@@ -53,6 +64,12 @@ Stage::Stage(const ModelConfig& config, const ParameterStore& store, at::Device 
   if (const Parameter* bias = store.find("head.bias")) {
     head_bias_ = bias->compute;
     head_bias_grad_ = bias->grad;
+  }
+  if (exchange != nullptr && config.head == HeadKind::kLm) {
+    // Behind the rows of the vocabulary there may be some that fill the shape.
+    const int64_t rows = words[static_cast<size_t>(part.tp_rank + 1)] - first_token_;
+    head_weight_ = head_weight_.narrow(0, 0, rows);
+    if (head_weight_grad_.defined()) head_weight_grad_ = head_weight_grad_.narrow(0, 0, rows);
   }
   head_groups_ = {store.at("norm.weight").group};
   if (head != nullptr && head->group != head_groups_.back()) head_groups_.push_back(head->group);
@@ -130,6 +147,7 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
   }
   RowContext rows = row_context(packed->positions, packed->segments, kRowTile);
   rows.sequence = sequence_;
+  rows.exchange = exchange_;
   const int64_t total = packed->tokens.size(0);
   at::Tensor y = x;
   if (pass.training) {
@@ -142,8 +160,9 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
       pass,
       [&] {
         const at::Tensor tokens = upload(packed->tokens, device_);
-        y = at::empty({total, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
-        embed(tokens, rows.positions, y);
+        const int64_t own = exchange_ != nullptr ? exchange_->own_rows(total) : total;
+        y = at::empty({own, config_.hidden_size}, at::TensorOptions().dtype(dtype_).device(device_));
+        embed(tokens, rows.positions, exchange_, "forward", y);
         if (pass.training) pass.tokens = tokens;
       },
       [&](size_t layer) {
@@ -151,7 +170,10 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
         if (pass.checkpointing) saved->x = y;
         y = blocks_[layer].forward(y, rows, pass.checkpointing ? nullptr : saved);
       },
-      [&] { y = hidden_states(*packed, y, pass); });
+      [&] {
+        if (exchange_ != nullptr) y = exchange_->gather(y, {"forward", "outputs"});
+        y = hidden_states(*packed, y, pass);
+      });
   return y;
 }
 
@@ -190,7 +212,8 @@ at::Tensor Stage::hidden_states_backward(const at::Tensor& d_hidden, const Stage
   const at::Tensor dx = at::zeros({pass.total_rows, config_.hidden_size}, d_hidden.options());
   // Responses that share a prompt share its last row.
   ops::add_rows(dx, pass.predict_rows, d_inputs.narrow(0, 0, predictions));
-  return dx;
+  // Ranks with an exchange all have the same gradient of all rows.
+  return exchange_ != nullptr ? exchange_->own(dx) : dx;
 }
 
 at::Tensor Stage::backward(const at::Tensor& dy, StagePass& pass) {
@@ -216,12 +239,32 @@ at::Tensor Stage::backward(const at::Tensor& dy, StagePass& pass) {
 }
 
 void Stage::accumulate_embeddings(const at::Tensor& dx, const StagePass& pass) const {
-  const int64_t real_rows = pass.real_rows;
-  const at::Tensor used = dx.narrow(0, 0, real_rows).to(at::kFloat);
-  if (pos_embed_grad_.defined())
-    ops::add_rows(pos_embed_grad_, pass.rows.positions.narrow(0, 0, real_rows), used);
-  ops::add_rows(embed_grad_, pass.tokens.narrow(0, 0, real_rows),
-                embedding_scale_ == 1 ? used : used * embedding_scale_);
+  const auto real = [&](const at::Tensor& rows) { return rows.narrow(0, 0, pass.real_rows); };
+  if (pos_embed_grad_.defined()) accumulate_positions(dx, pass);
+  const at::Tensor all = exchange_ != nullptr ? exchange_->gather(dx, {"backward", "embeddings"}) : dx;
+  const HeldTokens here = held(real(pass.tokens));
+  at::Tensor used = real(all).to(at::kFloat);
+  if (here.places.defined()) used = used.index_select(0, here.places);
+  ops::add_rows(embed_grad_, here.rows, embedding_scale_ == 1 ? used : used * embedding_scale_);
+}
+
+void Stage::accumulate_positions(const at::Tensor& dx, const StagePass& pass) const {
+  const bool scattered = exchange_ != nullptr && exchange_->scattered();
+  const at::Tensor positions = scattered ? exchange_->own(pass.rows.positions) : pass.rows.positions;
+  const int64_t begin = scattered ? exchange_->rank() * dx.size(0) : 0;
+  const int64_t real = std::clamp<int64_t>(pass.real_rows - begin, 0, dx.size(0));
+  ops::add_rows(pos_embed_grad_, positions.narrow(0, 0, real), dx.narrow(0, 0, real).to(at::kFloat));
+}
+
+Stage::HeldTokens Stage::held(const at::Tensor& tokens) const {
+  if (exchange_ == nullptr) return {{}, tokens};
+  const at::Tensor rows = tokens - first_token_;
+  if (simulated(tokens)) {  // a share of them, as if every word came as often as any other
+    const int64_t share = std::min<int64_t>(tokens.size(0), tokens.size(0) / exchange_->size() + 1);
+    return {at::empty({share}, tokens.options().dtype(at::kLong)), rows.narrow(0, 0, share)};
+  }
+  const at::Tensor places = at::logical_and(rows.ge(0), rows.lt(embed_.size(0))).nonzero().view({-1});
+  return {places, rows.index_select(0, places)};
 }
 
 void Stage::end(StagePass& pass) {
@@ -254,11 +297,21 @@ void Stage::simulated_backward(int64_t rows, StagePass& pass) {
       [] {});
 }
 
-void Stage::embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) const {
+void Stage::embed(const at::Tensor& tokens, const at::Tensor& positions, const Exchange* exchange,
+                  const char* phase, const at::Tensor& x) const {
   at::Tensor out = x;
-  at::index_select_out(out, embed_, 0, tokens);
+  if (exchange == nullptr) {
+    at::index_select_out(out, embed_, 0, tokens);
+  } else {
+    // A row is here or on another rank: the sum has its bits.
+    const HeldTokens here = held(tokens);
+    const at::Tensor part = at::zeros({tokens.size(0), x.size(1)}, x.options());
+    part.index_copy_(0, here.places, embed_.index_select(0, here.rows));
+    out.copy_(exchange->sum(part, {phase, "embeddings"}));
+  }
   if (embedding_scale_ != 1) out.mul_(embedding_scale_);
-  if (pos_embed_.defined()) out.add_(pos_embed_.index_select(0, positions));
+  if (!pos_embed_.defined()) return;
+  out.add_(pos_embed_.index_select(0, exchange != nullptr ? exchange->own(positions) : positions));
 }
 
 const RotaryTables& Stage::rotary(int64_t positions) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "batch/packing.h"
+#include "megatron/exchange.h"
 #include "model/block.h"
 #include "model/model_config.h"
 #include "model/stage_range.h"
@@ -28,10 +29,13 @@ struct StagePass {
   at::Tensor predict_rows;         // [N] int64, a shared row several times
   at::Tensor predict_inputs;       // [N', H] before the final norm, zero rows behind N
   NormStats final_norm;
-  int64_t total_rows = 0;  // T
+  int64_t total_rows = 0;  // T, of the last block's output
   // What stays from the forward on: the last block, whose backward is the first; head; tied embeddings.
   Lease last_block, embeddings, head, head_gradient, embedding_gradient;
 };
+
+// What a rank has of the decoder that shares it by `exchange`; null: all.
+DecoderPart part_of(const Exchange* exchange);
 
 // A range of the layers of the decoder of every supported family (which parts it has is data, ModelConfig), with the
 // embeddings if it is the first and with final norm and head if it is the last, or with all of them.
@@ -47,9 +51,12 @@ class Stage {
  public:
   // access: null when `store` holds all parameters all the time. Otherwise a pass leases the embeddings, the blocks
   // one by one, and the head, each for the time of its use (tied embeddings of a stage with both ends for the whole
-  // pass). sequence: of the ranks that share the micro-batches with this one; null: none.
+  // pass). sequence: of the ranks that share the micro-batches with this one; null: none. exchange: with the ranks that
+  // hold the other parts of every matrix (DecoderPart), which are called with the same rows; null: the store has all of
+  // each. Where it scatters rows, x, y and their gradients have this rank's [T', H] of them.
   Stage(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
-        const StageRange& range, ParameterAccess* access, const SequenceGroup* sequence);
+        const StageRange& range, ParameterAccess* access, const SequenceGroup* sequence,
+        const Exchange* exchange = nullptr);
 
   const StageRange& range() const { return range_; }
 
@@ -65,17 +72,23 @@ class Stage {
   // Without adapters a forward is that of the base model.
   void enable_adapters(bool enabled);
 
-  // [V, H] (LM) or [1, H] (value); gradients are undefined where the head is not trained. Of a stage with a head.
+  // [V, H] (LM, with an exchange this rank's rows of the vocabulary) or [1, H] (value); gradients are undefined where the head is not trained. Of a stage with a head.
   const at::Tensor& head_weight() const { return head_weight_; }
   const at::Tensor& head_weight_grad() const { return head_weight_grad_; }
   const at::Tensor& head_bias() const { return head_bias_; }
   const at::Tensor& head_bias_grad() const { return head_bias_grad_; }
   const Norm& final_norm() const { return final_norm_; }
+  // Rows of the vocabulary on any rank at most.
+  int64_t vocabulary_part() const {
+    return exchange_ != nullptr ? (config_.vocab_size + exchange_->size() - 1) / exchange_->size() : config_.vocab_size;
+  }
   // Layer range().first + i of the decoder.
   const std::vector<Block>& blocks() const { return blocks_; }
 
-  // tokens [n], positions [n] -> x [n, H]. Of a stage with embeddings.
-  void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) const;
+  // tokens [n], positions [n] -> x [n, H], or of the rows that this rank has by `exchange`, which is that of the stage
+  // or the same ranks with whole rows. Of a stage with embeddings.
+  void embed(const at::Tensor& tokens, const at::Tensor& positions, const Exchange* exchange, const char* phase,
+             const at::Tensor& x) const;
   RowContext row_context(const at::Tensor& positions, const ops::Segments& segments, int64_t row_tile);
   // Tables for positions below this.
   const RotaryTables& rotary(int64_t positions);
@@ -93,6 +106,12 @@ class Stage {
   at::Tensor hidden_states(const PackedTokens& packed, const at::Tensor& x, StagePass& pass) const;
   at::Tensor hidden_states_backward(const at::Tensor& d_hidden, const StagePass& pass) const;
   void accumulate_embeddings(const at::Tensor& dx, const StagePass& pass) const;
+  void accumulate_positions(const at::Tensor& dx, const StagePass& pass) const;
+  // Which of `tokens` this rank holds the embeddings of: places in `tokens` (undefined: all), rows of embed_.
+  struct HeldTokens {
+    at::Tensor places, rows;
+  };
+  HeldTokens held(const at::Tensor& tokens) const;
   void attend_without_values(size_t layer, int64_t rows, RowContext& context, BlockSaved& saved) const;
 
   ModelConfig config_;
@@ -107,6 +126,8 @@ class Stage {
   RotaryTables rotary_;
   ParameterAccess* access_;
   const SequenceGroup* sequence_;
+  const Exchange* exchange_;
+  int64_t first_token_ = 0;  // of the embeddings held here
   std::vector<std::vector<size_t>> block_groups_;       // of the store, by block
   std::vector<size_t> embedding_groups_, head_groups_;
   bool tied_here_ = false;  // embeddings that this stage's head uses, too

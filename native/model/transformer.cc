@@ -18,11 +18,16 @@ PipelinePlace whole(const ModelConfig& config) {
 
 Transformer::Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device,
                          at::ScalarType dtype, ParameterAccess* access, const SequenceGroup* sequence,
-                         std::optional<PipelinePlace> place)
-    : config_(config), device_(device), dtype_(dtype), place_(place ? *place : whole(config)) {
+                         std::optional<PipelinePlace> place, const Exchange* exchange)
+    : config_(own_heads(config, part_of(exchange))),
+      device_(device),
+      dtype_(dtype),
+      place_(place ? *place : whole(config)),
+      exchange_(exchange) {
+  if (exchange != nullptr) whole_rows_ = exchange->of_whole_rows();
   for (size_t part = 0; part < place_.parts.size(); ++part) {
     if (static_cast<int64_t>(part) % place_.stages() != place_.stage()) continue;
-    stages_.emplace_back(config, store, device, dtype, place_.parts[part], access, sequence);
+    stages_.emplace_back(config, store, device, dtype, place_.parts[part], access, sequence, exchange);
   }
 }
 
@@ -67,7 +72,9 @@ void Transformer::begin_decoding() {
   for (size_t stage = 0; stage < stages_.size(); ++stage) {
     for (const Block& block : stages_[stage].blocks()) weights[stage].push_back(block.pack());
   }
-  if (has_head()) decode_head_ = ops::PackedMatrix::of(stages_.back().head_weight(), true);
+  if (has_head() && stages_.back().head_weight().size(0) > 0) {
+    decode_head_ = ops::PackedMatrix::of(stages_.back().head_weight(), true);
+  }
   decode_weights_ = std::move(weights);
 }
 
@@ -77,7 +84,7 @@ void Transformer::end_decoding() {
 }
 
 void Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) {
-  if (stages_.front().range().embedding) stages_.front().embed(tokens, positions, x);
+  if (stages_.front().range().embedding) stages_.front().embed(tokens, positions, decoding_exchange(), "generate", x);
 }
 
 void Transformer::enter_layer(int64_t layer, const at::Tensor& x) {
@@ -91,6 +98,14 @@ void Transformer::enter_layer(int64_t layer, const at::Tensor& x) {
   }
 }
 
+RowContext Transformer::decoding_rows(int64_t count, const at::Tensor& positions,
+                                      const RotaryTables& rotary) const {
+  RowContext rows{positions, {}, rotary, decode_tile(count)};
+  rows.exchange = decoding_exchange();
+  rows.phase = "generate";
+  return rows;
+}
+
 void Transformer::attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,
                                    const at::Tensor& qkv) {
   const Place at = find(layer);
@@ -98,9 +113,8 @@ void Transformer::attention_inputs(int64_t layer, const at::Tensor& x, const at:
   // Once per step: later layers have the same positions.
   const bool first = at.block == 0;
   if (config_.positions == PositionKind::kRope && first) stage.rotary(positions.max().item<int64_t>() + 1);
-  const RowContext rows{positions, {}, stage.rotary(0), decode_tile(x.size(0))};
   stage.blocks()[at.block].attention_inputs(
-      x, rows, qkv, nullptr,
+      x, decoding_rows(x.size(0), positions, stage.rotary(0)), qkv, nullptr,
       decode_weights_.empty() ? Linear::Packed{} : decode_weights_[at.stage][at.block].qkv);
 }
 
@@ -108,7 +122,7 @@ void Transformer::block_output(int64_t layer, const at::Tensor& x, const at::Ten
                                const at::Tensor& out) {
   const Place at = find(layer);
   stages_[at.stage].blocks()[at.block].output_and_mlp(
-      x, attn, decode_tile(x.size(0)), out, nullptr,
+      x, attn, decoding_rows(x.size(0), {}, {}), out, nullptr,
       decode_weights_.empty() ? Block::OutputWeights{} : decode_weights_[at.stage][at.block].output);
 }
 
@@ -124,12 +138,16 @@ void Transformer::own_logits(const at::Tensor& x, const at::Tensor& logits) cons
   const at::Tensor hidden = at::empty_like(x);
   // The logits are float32 whatever the compute dtype, as in linear_log_prob.
   const at::Tensor weight = decode_head_.packed() ? at::Tensor() : last.head_weight().to(at::kFloat);
+  // Of this rank's part of the vocabulary, and behind it what fills the shape that all parts have.
+  const int64_t own = last.head_weight().size(0);
+  const at::Tensor part = exchange_ == nullptr ? logits : at::zeros({x.size(0), last.vocabulary_part()}, logits.options());
   for_each_row_tile(
       x.size(0), kDecodeRowTile, device_,
       [&](int64_t begin, int64_t end) {
         const at::Tensor tile = hidden.narrow(0, begin, end - begin);
         norm_forward(last.final_norm(), x.narrow(0, begin, end - begin), tile, {});
-        at::Tensor out = logits.narrow(0, begin, end - begin);
+        if (own == 0) return;
+        at::Tensor out = part.narrow(0, begin, end - begin).narrow(1, 0, own);
         if (decode_head_.packed()) {
           ops::gemm(tile, decode_head_, out, false);
         } else {
@@ -137,6 +155,8 @@ void Transformer::own_logits(const at::Tensor& x, const at::Tensor& logits) cons
         }
       },
       decode_head_.packed());
+  if (exchange_ == nullptr) return;
+  logits.copy_(whole_rows_->gather_columns(part, {"generate", "logits"}).narrow(1, 0, config_.vocab_size));
 }
 
 }  // namespace troupe

@@ -23,11 +23,13 @@ struct PipelinePlace {
 // a row passes through the stages one after another, and all of them get the logits of the last.
 class Transformer final : public Decoder {
  public:
-  // access, sequence: see Stage; a generation uses neither.
+  // access, sequence, exchange: see Stage. A generation uses neither of the first; with an exchange it is a work of all
+  // of its ranks, all rows on each.
   Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
               ParameterAccess* access = nullptr, const SequenceGroup* sequence = nullptr,
-              std::optional<PipelinePlace> place = std::nullopt);
+              std::optional<PipelinePlace> place = std::nullopt, const Exchange* exchange = nullptr);
 
+  // With the heads of this rank where ranks share them.
   const ModelConfig& config() const override { return config_; }
   at::Device device() const override { return device_; }
   at::ScalarType dtype() const override { return dtype_; }
@@ -36,6 +38,8 @@ class Transformer final : public Decoder {
   std::vector<Stage>& stages() { return stages_; }
   const PipelinePlace& place() const { return place_; }
   bool has_head() const { return stages_.back().range().head; }
+  // Of the rows of a micro-batch, those that this rank has between blocks.
+  int64_t own_rows(int64_t rows) const { return exchange_ != nullptr ? exchange_->own_rows(rows) : rows; }
   // Without adapters a forward is that of the base model.
   void enable_adapters(bool enabled);
 
@@ -59,11 +63,17 @@ class Transformer final : public Decoder {
   Place find(int64_t layer) const;
   int64_t decode_tile(int64_t rows) const;
   void own_logits(const at::Tensor& x, const at::Tensor& logits) const;
+  const Exchange* decoding_exchange() const { return whole_rows_ ? &*whole_rows_ : nullptr; }
+  // Of `count` rows of a step.
+  RowContext decoding_rows(int64_t count, const at::Tensor& positions, const RotaryTables& rotary) const;
 
   ModelConfig config_;
   at::Device device_;
   at::ScalarType dtype_;
   PipelinePlace place_;
+  // Of training and inference, and of a generation, where no rows are scattered; none without other ranks.
+  const Exchange* exchange_;
+  std::optional<Exchange> whole_rows_;
   std::vector<Stage> stages_;
   // Of a generation on a processor for which weights are packed: a second copy of them, for all its steps.
   std::vector<std::vector<Block::PackedWeights>> decode_weights_;  // by stage and block

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "parameters/placement.h"
+
 namespace troupe {
 
 struct ParameterInfo {
@@ -33,9 +35,10 @@ enum class InitialValue {
 };
 
 struct ParameterSpec {
-  ParameterInfo info;
-  size_t group = 0;  // in ParameterLayout::groups
+  ParameterInfo info;  // with the shape of what this rank holds
+  size_t group = 0;    // in ParameterLayout::groups
   InitialValue initial = InitialValue::kZero;
+  Placement placement;
 };
 
 // Parameters that live and travel together.
@@ -49,7 +52,8 @@ struct GroupSpec {
   bool copy = false;                       // here and kept equal, but another stage answers for it
 };
 
-// One adapter on a weight: the names of its parameters and the rows from `row` on that it adds to.
+// One adapter on a weight: the names of its parameters and the rows from `row` on, of what this rank holds, that it
+// adds to.
 struct AdapterParameters {
   std::string a, b;
   int64_t row = 0;

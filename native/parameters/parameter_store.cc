@@ -35,7 +35,7 @@ ParameterStore::ParameterStore(ParameterLayout layout, at::Device device, at::Sc
     const int64_t start = sizes[spec.group];
     sizes[spec.group] = round_up(start + element_count(spec.info.shape), kAlignment);
     index_[spec.info.name] = parameters_.size();
-    parameters_.push_back({std::move(spec.info), spec.group, spec.initial, start, {}, {}, {}});
+    parameters_.push_back({std::move(spec.info), spec.group, spec.initial, std::move(spec.placement), start, {}, {}, {}});
   }
   allocate(device, compute_dtype, sizes, offload);
 }
@@ -175,16 +175,59 @@ at::Tensor ParameterStore::view(const Parameter& parameter, const at::Tensor& fl
   return flat.narrow(0, parameter.start, element_count(shape)).view(shape);
 }
 
+template <typename Predicate>
+std::vector<SliceRun> ParameterStore::runs_of(size_t group, Predicate&& predicate) const {
+  const int64_t own = groups_[group].param.tensor().numel(), own_begin = slice_.index * own;
+  std::vector<SliceRun> runs;
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.group != group) continue;
+    parameter.placement.for_each_run([&](int64_t local, int64_t, int64_t count, const Piece& piece) {
+      if (!predicate(piece)) return;
+      const int64_t from = std::max(parameter.start + local, own_begin);
+      const int64_t to = std::min(parameter.start + local + count, own_begin + own);
+      if (from < to) runs.push_back({from - own_begin, to - from, piece.copies});
+    });
+  }
+  return runs;
+}
+
+std::vector<SliceRun> ParameterStore::summed(size_t group) const {
+  return runs_of(group, [](const Piece& piece) { return piece.summed; });
+}
+
+std::vector<SliceRun> ParameterStore::counted(size_t group) const {
+  std::vector<SliceRun> runs;
+  int64_t begin = 0;
+  for (const SliceRun& other : runs_of(group, [](const Piece& piece) { return piece.copy > 0; })) {
+    if (begin < other.begin) runs.push_back({begin, other.begin - begin});
+    begin = other.begin + other.count;
+  }
+  const int64_t end = groups_[group].param.tensor().numel();
+  if (begin < end) runs.push_back({begin, end - begin});
+  return runs;
+}
+
 RowRange ParameterStore::owned_rows(TensorKind kind, const Parameter& parameter, int64_t row,
                                     int64_t rows) const {
   if (!groups_[parameter.group].here) return {row, row};
   const int64_t own = owned(kind, parameter.group).numel();
   const int64_t row_size = element_count(parameter.info.shape) / parameter.info.shape[0];
-  const int64_t from = slice_.index * own - parameter.start;  // of what is held, in the parameter
-  const int64_t to = from + own;
-  const int64_t begin = std::max(row, std::max<int64_t>(0, from) / row_size);
-  const int64_t end = std::min(row + rows, (std::max<int64_t>(0, to) + row_size - 1) / row_size);
-  return {begin, std::max(begin, end)};
+  const int64_t from = slice_.index * own - parameter.start;  // of what is held, in what is placed here
+  const int64_t first = std::max<int64_t>(0, from) / row_size;
+  const int64_t last = (std::max<int64_t>(0, from + own) + row_size - 1) / row_size;
+  const Placement& placement = parameter.placement;
+  if (placement.dimension == 1) {  // its rows are whole ones, less wide
+    const int64_t begin = std::max(row, first);
+    return {begin, std::max(begin, std::min(row + rows, last))};
+  }
+  RowRange range{row + rows, row};
+  for (const Piece& piece : placement.pieces) {
+    const int64_t begin = std::max(row, piece.whole + std::max<int64_t>(0, first - piece.local));
+    const int64_t end = std::min(row + rows, piece.whole + std::min(piece.count, last - piece.local));
+    if (begin >= end) continue;
+    range = {std::min(range.begin, begin), std::max(range.end, end)};
+  }
+  return range.begin < range.end ? range : RowRange{row, row};
 }
 
 void ParameterStore::assign(TensorKind kind, const Parameter& parameter, int64_t row,
@@ -195,6 +238,7 @@ void ParameterStore::assign(TensorKind kind, const Parameter& parameter, int64_t
   const int64_t row_size = element_count(parameter.info.shape) / parameter.info.shape[0];
   const at::Tensor source = values.contiguous().view({-1});
   const auto put = [&](int64_t begin, int64_t done, int64_t count) {
+    begin += parameter.start;
     const int64_t from = std::max(begin, own_begin);
     const int64_t to = std::min(begin + count, own_begin + own.numel());
     if (from < to)
@@ -202,9 +246,26 @@ void ParameterStore::assign(TensorKind kind, const Parameter& parameter, int64_t
   };
   const int64_t rows = values.size(0);
   const int64_t width = source.numel() / rows;
-  const int64_t begin = parameter.start + row * row_size + column;
-  if (width == row_size) return put(begin, 0, source.numel());  // whole rows lie together
-  for (int64_t r = 0; r < rows; ++r) put(begin + r * row_size, r * width, width);
+  const Placement& placement = parameter.placement;
+  for (const Piece& piece : placement.pieces) {
+    const bool by_rows = placement.dimension == 0;
+    // What the piece has of the values: along its dimension, in the whole.
+    const int64_t from = std::max(by_rows ? row : column, piece.whole);
+    const int64_t to = std::min(by_rows ? row + rows : column + width, piece.whole + piece.count);
+    if (from >= to) continue;
+    const int64_t local = piece.local + from - piece.whole;
+    if (!by_rows) {
+      for (int64_t r = 0; r < rows; ++r) {
+        put((row + r) * row_size + local, r * width + from - column, to - from);
+      }
+    } else if (width == row_size) {  // whole rows lie together
+      put(local * row_size, (from - row) * width, (to - from) * width);
+    } else {
+      for (int64_t r = from; r < to; ++r) {
+        put((local + r - from) * row_size + column, (r - row) * width, width);
+      }
+    }
+  }
 }
 
 void ParameterStore::initialize_missing() {
@@ -215,12 +276,12 @@ void ParameterStore::initialize_missing() {
     if (imported) continue;
     imported = true;
     if (parameter.initial == InitialValue::kZero) continue;  // as allocated
-    at::Tensor values = at::ones(parameter.info.shape, at::kFloat);
+    at::Tensor values = at::ones(parameter.placement.shape, at::kFloat);
     auto generator = at::make_generator<at::CPUGeneratorImpl>(seed_ * 0x9E3779B97F4A7C15ULL + p);
     if (parameter.initial == InitialValue::kNormal) {
       values.normal_(0, kInitStd, generator);
     } else if (parameter.initial == InitialValue::kUniform) {
-      const double bound = 1 / std::sqrt(static_cast<double>(parameter.info.shape[1]));
+      const double bound = 1 / std::sqrt(static_cast<double>(parameter.placement.shape[1]));
       values.uniform_(-bound, bound, generator);
     }
     assign(TensorKind::kParam, parameter, 0, values);

@@ -18,15 +18,24 @@
 
 namespace troupe {
 
-// One parameter: views into its group's flat buffers.
+// One parameter, or the part of it that is placed here: views into its group's flat buffers.
 struct Parameter {
   ParameterInfo info;
   size_t group = 0;
   InitialValue initial = InitialValue::kZero;
+  Placement placement;
   int64_t start = 0;   // in the flat buffer
   at::Tensor master;   // float32; undefined in a sharded store
   at::Tensor grad;     // float32; undefined for inference and where frozen
   at::Tensor compute;  // compute dtype; the master itself in float32
+};
+
+// Elements [begin, begin + count) of the slice of a flat buffer that is held here, which `copies` neighbouring ranks
+// hold.
+struct SliceRun {
+  int64_t begin = 0;
+  int64_t count = 0;
+  int64_t copies = 1;
 };
 
 // Part `index` of `count` equal parts of every flat buffer.
@@ -88,6 +97,12 @@ class ParameterStore {
   const at::Tensor& owned(TensorKind kind, size_t group) const;
   // A parameter in the flat buffer of its whole group.
   static at::Tensor view(const Parameter& parameter, const at::Tensor& flat);
+  // Of the slice of a group: what this rank counts in sums over all ranks, padding included, and where each copy finds
+  // a part of the gradient, so that it must be summed over them. Neighbours that hold copies have the same runs of them.
+  std::vector<SliceRun> counted(size_t group) const;
+  std::vector<SliceRun> summed(size_t group) const;
+  // From here on rows and columns are those of whole parameters.
+  //
   // The part of rows [row, row + rows) of a parameter that is held here at least in part; may be empty.
   RowRange owned_rows(TensorKind kind, const Parameter& parameter, int64_t row, int64_t rows) const;
   // Sets rows [row, row + values.size(0)) of a parameter, as far as they are held here; of a matrix the
@@ -110,6 +125,8 @@ class ParameterStore {
  private:
   void allocate(at::Device device, at::ScalarType compute_dtype, const std::vector<int64_t>& sizes,
                 const StateKinds& offload);
+  template <typename Predicate>
+  std::vector<SliceRun> runs_of(size_t group, Predicate&& predicate) const;
 
   std::string family_;
   bool training_;

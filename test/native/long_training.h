@@ -177,7 +177,7 @@ inline std::vector<Outcome> work_together(const EngineOptions& options, int64_t 
   on_ranks(size, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
     const auto engine = create_engine(options, comm);
     outcomes[static_cast<size_t>(rank)] =
-        work(*engine, options.model.head, long_batch(rank / options.ulysses, owners), task);
+        work(*engine, options.model.head, long_batch(rank / (options.ulysses * options.parallel.tp), owners), task);
   });
   return outcomes;
 }
