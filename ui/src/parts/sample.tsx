@@ -96,7 +96,7 @@ export function Sample({
             <Bubble who="response" text={data.output} />
           </>
         ) : data.turns ? (
-          <Trajectory turns={data.turns} />
+          <WholeTrajectory detail={data} turns={data.turns} />
         ) : (
           <>
             {chatTurns(data.input).map((turn, i) => (
@@ -108,6 +108,21 @@ export function Sample({
         <Extras detail={data} />
       </div>
     </article>
+  );
+}
+
+/** Agents note what they like: where that lacks the task or the answer, they stand around it. */
+function WholeTrajectory({ detail, turns }: { detail: SampleDetail; turns: readonly Turn[] }): JSX.Element {
+  const asked = turns.some(({ role }) => role === 'user' || role === 'system');
+  const answered = turns.some(({ role }) => role === 'assistant');
+  return (
+    <>
+      {asked
+        ? null
+        : chatTurns(detail.input).map((turn, i) => <Bubble key={i} who={turn.role} text={turn.content} />)}
+      <Trajectory turns={turns} />
+      {answered ? null : <Bubble who="assistant" text={detail.output} />}
+    </>
   );
 }
 
