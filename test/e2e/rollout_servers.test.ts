@@ -90,7 +90,7 @@ withVllm(
     expect(stdout).toMatch(/vllm server 1 was lost .*\n(.*\n)*.*vllm server 1 is back after/);
     checkRun('vllm', 1e-5);
   },
-  600_000,
+  900_000,
 );
 
 const load = (module: string) => import(module); // untyped

@@ -113,6 +113,39 @@ test('the openai package: log-probs, completions, models', async () => {
   expect((await client().models.list()).data.map(({ id }) => id)).toEqual(['tiny']);
 });
 
+test('the openai package: JSON of a schema, and a tool that must be called', async () => {
+  const properties = { name: { type: 'string', maxLength: 6 }, ok: { type: 'boolean' } };
+  const schema = { type: 'object', properties, required: ['name', 'ok'], additionalProperties: false };
+  const sampled = { ...ask, temperature: 1, max_tokens: 200 };
+  for (const seed of [1, 2, 3]) {
+    const { choices } = await client().chat.completions.create({
+      ...sampled,
+      seed,
+      response_format: { type: 'json_schema', json_schema: { name: 'person', schema, strict: true } },
+    });
+    const person = JSON.parse(choices[0]?.message.content ?? '');
+    expect([Object.keys(person), typeof person.ok, choices[0]?.finish_reason]).toEqual([
+      ['name', 'ok'],
+      'boolean',
+      'stop',
+    ]);
+  }
+  const parameters = { type: 'object', properties: { x: { enum: ['a', 'b'] } }, required: ['x'] };
+  const stream = await client().chat.completions.create({
+    ...sampled,
+    stream: true,
+    tools: [{ type: 'function', function: { name: 'pick', parameters } }],
+    tool_choice: 'required',
+  });
+  let name = '';
+  for await (const { choices } of stream) name += choices[0]?.delta.tool_calls?.[0]?.function?.name ?? '';
+  expect(name).toMatch(/^(pick)+$/);
+  const wrong = { type: 'json_schema' as const, json_schema: { name: 'x', schema: { type: 'frob' } } };
+  await expect(client().chat.completions.create({ ...ask, response_format: wrong })).rejects.toMatchObject({
+    status: 400,
+  });
+});
+
 test('the openai package: errors', async () => {
   const wrong = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'wrong', maxRetries: 0 });
   await expect(wrong.models.list()).rejects.toBeInstanceOf(OpenAI.AuthenticationError);
