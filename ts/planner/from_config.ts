@@ -127,6 +127,8 @@ function withReduction(spec: PlanSpec, name: RoleName, reduction: Placement['red
 
 /** Of a CPU's memory, for keys and values: native/rollout/cache_budget.cc. */
 const HOST_SHARE = 0.25;
+/** The cache takes more where there is room, and never what others hold: so much makes no run too large. */
+const ENOUGH_CACHE = 4 * 2 ** 30;
 
 /** All but the reward model. */
 function policyRoles(config: ResolvedConfig, target: Target, memory: number | null): RoleSpec[] {
@@ -140,7 +142,7 @@ function policyRoles(config: ResolvedConfig, target: Target, memory: number | nu
     responseLength: data.max_response_length,
     maxSequences: rollout.max_num_seqs,
     maxStepTokens: rollout.max_num_batched_tokens,
-    kvCacheBytes: memory === null ? null : Math.floor(share * memory),
+    kvCacheBytes: Math.min(ENOUGH_CACHE, memory === null ? ENOUGH_CACHE : Math.floor(share * memory)),
   };
   const prompts = (count: number): number => Math.ceil(count / target.worldSize);
   const settings = actorSettings(config);
