@@ -8,6 +8,7 @@ import { runHostAgent } from '../host/run_agent';
 import { agentCommand } from './agent_command';
 import { HostPool, type HostPoolOptions } from './host_pool';
 import { checkPlace, type ProcessPlace, readProcessPlace } from './process_place';
+import { rayStarter } from './ray';
 import { readToken, removeRendezvous, writeRendezvous } from './rendezvous_file';
 import { inAllocation, slurmStarter } from './slurm';
 import { sshStarter } from './ssh';
@@ -123,11 +124,21 @@ function starterOf(
   type: Exclude<LauncherName, 'local'>,
   say: (line: string) => void,
 ): HostStarter | null {
-  const { nnodes, launcher } = config.trainer;
+  const { nnodes, n_gpus_per_node: perHost, launcher } = config.trainer;
   const { network } = launcher;
   switch (type) {
     case 'slurm':
       return slurmStarter(nnodes, network, say);
+    case 'ray':
+      return rayStarter({
+        python: launcher.python,
+        address: launcher.ray_address,
+        hosts: nnodes,
+        bundle: { CPU: perHost, ...(config.trainer.device === 'cpu' ? {} : { GPU: perHost }) },
+        wait: launcher.wait,
+        network,
+        say,
+      });
     case 'ssh':
       return sshStarter(launcher.hosts, network, say);
     case 'env': // the others come by themselves

@@ -34,7 +34,7 @@ test.each([
   [['launcher.hosts=[a]'], /trainer\.launcher\.hosts: expected none because .* is not given/],
   [['launcher.token_file=x'], /trainer\.launcher\.token_file: expected none/],
   [['launcher.ports=9-1'], /trainer\.launcher\.ports: expected a range of ports/],
-  [['launcher.type=pbs'], /trainer\.launcher\.type: expected one of local, slurm, ssh, env, external/],
+  [['launcher.type=pbs'], /trainer\.launcher\.type: expected one of local, slurm, ray, ssh, env, external/],
 ])('%j is refused', (overrides, message) => {
   expect(() => load(...overrides)).toThrow(message);
 });

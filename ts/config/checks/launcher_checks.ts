@@ -10,7 +10,7 @@ export function checkLauncher({ nnodes, launcher }: TrainerSection): void {
   const { type, hosts, token_file: tokenFile } = launcher;
   if (type === 'local' && nnodes !== 1)
     throw new ConfigError(
-      `trainer.nnodes: expected 1 because trainer.launcher.type is local, got ${nnodes}: a launcher for several machines is one of slurm, ssh, env, external`,
+      `trainer.nnodes: expected 1 because trainer.launcher.type is local, got ${nnodes}: a launcher for several machines is one of slurm, ray, ssh, env, external`,
       'trainer.nnodes',
     );
   if (type === 'ssh' && hosts.length < nnodes)

@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { choice, field, orNull, seconds, str, strings, type ValueType } from './field';
 
-export const LAUNCHERS = ['local', 'slurm', 'ssh', 'env', 'external'] as const;
+export const LAUNCHERS = ['local', 'slurm', 'ray', 'ssh', 'env', 'external'] as const;
 export type LauncherName = (typeof LAUNCHERS)[number];
 
 const LAST_PORT = 65_535;
@@ -39,5 +39,7 @@ export const launcherSection = {
     null,
     'external: file with the token that agents show, that not everybody can read; null: a new token each time.',
   ),
+  ray_address: field(str, 'auto', 'ray: address of the cluster; auto: the one that this machine is in.'),
+  python: field(str, 'python3', 'ray: the interpreter that has Ray.'),
   wait: field(seconds, 300, 'Seconds that the hosts may take to come.'),
 };
