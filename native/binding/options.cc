@@ -97,6 +97,9 @@ EngineOptions read_engine_options(const Field& dto) {
   options.num_threads = dto["numThreads"].count();
   options.shard_size = dto["shardSize"].count();
   options.ulysses = dto["ulysses"].count();
+  const Field parallel = dto["parallel"];
+  options.parallel.tp = parallel["tp"].count();
+  options.sequence_parallel = parallel["sequenceParallel"].boolean();
   if (const Field sharding = dto["sharding"]; !sharding.is_null())
     options.sharding = parse_sharding_strategy(sharding.string());
   options.prefetch = dto["prefetch"].boolean();

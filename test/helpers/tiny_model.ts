@@ -76,6 +76,7 @@ export function tinyEngine(changes: Partial<NativeEngineOptions> = {}): NativeEn
     lora: null,
     sharding: null,
     shardSize: 0,
+    parallel: { tp: 1, sequenceParallel: false },
     ulysses: 1,
     prefetch: false,
     reduction: 'micro_batch',

@@ -192,3 +192,58 @@ describe('time-outs of workers', () => {
     expect(launched).toMatchObject([{ ...seconds, collectiveTimeoutMs: 600_000 }]);
   });
 });
+
+test('the keys of Megatron are those of the strategy megatron', () => {
+  const config = ppo(
+    'actor_rollout_ref.actor.strategy=megatron',
+    'actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2',
+    'actor_rollout_ref.actor.megatron.optimizer_offload=true',
+    'critic.strategy=megatron',
+    'critic.megatron.use_distributed_optimizer=false',
+    'critic.megatron.dtype=float32',
+  );
+  const reference = referenceSettings(config) as NonNullable<ReturnType<typeof referenceSettings>>;
+  const [actor, ref, critic] = [actorSettings(config), reference, criticSettings(config)].map((role) =>
+    engineOptions(role, group, config),
+  );
+  expect(actor?.parallel).toMatchObject({
+    tp: 2,
+    sequenceParallel: true,
+    sharding: 'shard_grad_op',
+    fsdpSize: -1,
+  });
+  expect(actor?.offload).toEqual({ params: false, grads: false, optimizer: true });
+  expect(ref?.parallel).toMatchObject({ tp: 2, sequenceParallel: true });
+  expect(ref?.offload).toEqual({ params: false, grads: false, optimizer: false });
+  expect(critic?.parallel).toMatchObject({ tp: 1, sequenceParallel: false, fsdpSize: 1 });
+  expect(critic?.dtype).toBe('float32');
+  const target = { device: 'cpu', worldSize: 4 } as const;
+  expect(() => roleSpec(actorSettings(config), target)).toThrow(
+    /actor\.megatron\.tensor_model_parallel_size 2: needs a plan of tensor parallelism/,
+  );
+});
+
+test.each([
+  [
+    ['actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2'],
+    /tensor_model_parallel_size: expected actor_rollout_ref\.actor\.strategy megatron beside 2, got fsdp/,
+  ],
+  [
+    [
+      'actor_rollout_ref.actor.strategy=megatron',
+      'actor_rollout_ref.actor.megatron.tensor_model_parallel_size=3',
+    ],
+    /expected a divisor of the number of workers \(4, .*got 3/,
+  ],
+  [
+    [
+      'critic.strategy=megatron',
+      'critic.megatron.tensor_model_parallel_size=2',
+      'critic.ulysses_sequence_parallel_size=2',
+    ],
+    /expected 1 beside critic\.ulysses_sequence_parallel_size 2, got 2/,
+  ],
+  [['critic.strategy=megatron', 'critic.megatron.context_parallel_size=2'], /context parallelism/],
+])('%s', (overrides, message) => {
+  expect(() => ppo('algorithm.adv_estimator=gae', ...overrides)).toThrow(message);
+});

@@ -10,7 +10,13 @@ import { RUN_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import type { WorkerGroup } from '../controller/worker_group';
-import type { NativeAdamWOptions, NativeStateKinds, Reduction, Sharding } from '../native/bridge';
+import type {
+  NativeAdamWOptions,
+  NativeParallelOptions,
+  NativeStateKinds,
+  Reduction,
+  Sharding,
+} from '../native/bridge';
 import { type LoraOptions, type ResolvedLoraOptions, resolveLoraOptions } from './lora_options';
 import { type OffloadOptions, resolveOffload } from './offload_options';
 
@@ -53,10 +59,16 @@ export interface EngineOptions {
    */
   maxTokensPerMicroBatch?: number;
   parallel?: {
+    /**
+     * Neighbouring workers that each hold a part of every matrix and compute the same micro-batches together (tensor parallelism), 1:
+     * a divisor of worldSize and of the model's attention heads; it divides the key heads or is a multiple of them. They generate
+     * together, too.
+     */
     tp?: number;
+    /** Of tensor-parallel workers each computes what lies between the matrices for its own part of the rows; default false. */
+    sequenceParallel?: boolean;
     pp?: number;
     vpp?: number;
-    sequenceParallel?: boolean;
     /**
      * Neighbouring workers that compute the same micro-batches together, each part of every sequence's tokens (Ulysses sequence
      * parallelism), 1: a divisor of worldSize and of the model's attention heads. Generation is not shared.
@@ -69,7 +81,7 @@ export interface EngineOptions {
     fsdpSize?: number;
     /**
      * full_shard (default): parameters are gathered block by block; shard_grad_op: once per call or optimiser step; no_shard: every
-     * rank holds everything. The first two shard master weights, gradients and optimiser state.
+     * rank holds everything. With strategy megatron the default is shard_grad_op. The first two shard master weights, gradients and optimiser state.
      */
     sharding?: Sharding;
     /** Gather the next block while one is at work, forward and backward; default false. Takes the memory of one more block. */
@@ -112,6 +124,7 @@ export interface ResolvedEngineOptions {
   shardSize: number;
   /** Ranks per micro-batch. */
   ulysses: number;
+  parallel: NativeParallelOptions;
   prefetch: boolean;
   reduction: Reduction;
   offload: NativeStateKinds;
@@ -175,11 +188,9 @@ export function resolveEngineOptions(
   if (typeof o.model !== 'string' || o.model === '')
     throw badOption(where, `model: expected a directory but got ${String(o.model)}`);
   const strategy = choiceOption(where, 'strategy', o.strategy, ['fsdp', 'megatron'], 'fsdp');
-  if (strategy === 'megatron')
-    throw badOption(where, "strategy 'megatron' is not in this release: use 'fsdp'");
   const asked = countOption(where, 'worldSize', o.worldSize, RUN_LIMITS.ranks, 1);
   const worldSize = o.group?.worldSize ?? asked;
-  const sharding = resolveSharding(where, o, worldSize);
+  const sharding = resolveSharding(where, o, worldSize, strategy);
   return {
     model: o.model,
     name: o.name ?? role,
@@ -214,40 +225,76 @@ function resolveSharding(
   where: string,
   o: EngineOptions,
   worldSize: number,
-): Pick<ResolvedEngineOptions, 'sharding' | 'shardSize' | 'ulysses' | 'prefetch' | 'reduction'> {
+  strategy: 'fsdp' | 'megatron',
+): Pick<ResolvedEngineOptions, 'sharding' | 'shardSize' | 'ulysses' | 'parallel' | 'prefetch' | 'reduction'> {
   if (o.parallel !== undefined) checkOptionNames(`${where}.parallel`, o.parallel, PARALLEL_KEYS);
-  const { fsdpSize = -1, sharding, ulysses = 1, prefetch, reduce, ...others } = o.parallel ?? {};
+  const {
+    fsdpSize = -1,
+    sharding,
+    ulysses = 1,
+    prefetch,
+    reduce,
+    tp,
+    sequenceParallel,
+    ...others
+  } = o.parallel ?? {};
   for (const [key, value] of Object.entries(others)) {
-    if (value !== undefined && value !== 1 && value !== false)
+    if (value !== undefined && value !== 1)
       throw badOption(
         where,
-        `parallel.${key} ${String(value)}: not in this release, which shards by data and by sequence (ulysses) only`,
+        `parallel.${key} ${String(value)}: not in this release, which shards by data, by matrix (tp) and by sequence (ulysses) only`,
       );
   }
-  if (!Number.isInteger(ulysses) || ulysses < 1 || worldSize % ulysses !== 0) {
+  const parallel = resolveTensor(where, tp, sequenceParallel, worldSize);
+  const dataRanks = worldSize / parallel.tp;
+  const ranks =
+    dataRanks === worldSize
+      ? `worldSize = ${worldSize}`
+      : `worldSize / parallel.tp = ${worldSize} / ${parallel.tp} = ${dataRanks}`;
+  if (ulysses !== 1 && parallel.tp > 1)
     throw badOption(
       where,
-      `parallel.ulysses ${String(ulysses)}: expected a divisor of worldSize = ${worldSize}`,
+      `parallel.ulysses ${String(ulysses)}, parallel.tp ${parallel.tp}: both share the attention heads: expected one of them to be 1`,
     );
-  }
+  if (!Number.isInteger(ulysses) || ulysses < 1 || dataRanks % ulysses !== 0)
+    throw badOption(where, `parallel.ulysses ${String(ulysses)}: expected a divisor of ${ranks}`);
   if (
     !Number.isInteger(fsdpSize) ||
-    !(fsdpSize === -1 || fsdpSize >= worldSize || worldSize % fsdpSize === 0)
+    !(fsdpSize === -1 || fsdpSize >= dataRanks || dataRanks % fsdpSize === 0)
   ) {
     throw badOption(
       where,
-      `parallel.fsdpSize ${String(fsdpSize)}: expected -1, a divisor of worldSize = ${worldSize}, or more than it`,
+      `parallel.fsdpSize ${String(fsdpSize)}: expected -1, a divisor of ${ranks}, or more than it`,
     );
   }
-  const fallback = fsdpSize === 1 ? 'no_shard' : 'full_shard';
+  // What Megatron's distributed optimiser shards, and its gradients.
+  const sharded = strategy === 'megatron' ? 'shard_grad_op' : 'full_shard';
+  const fallback = fsdpSize === 1 ? 'no_shard' : sharded;
   const chosen = choiceOption(where, 'parallel.sharding', sharding, SHARDINGS, fallback);
   const shared = {
     ulysses,
+    parallel,
     prefetch: flagOption(where, 'parallel.prefetch', prefetch, false),
     reduction: choiceOption(where, 'parallel.reduce', reduce, REDUCTIONS, 'micro_batch'),
   };
   if (worldSize === 1) return { sharding: null, shardSize: 0, ...shared };
-  return { sharding: chosen, shardSize: fsdpSize === -1 || fsdpSize >= worldSize ? 0 : fsdpSize, ...shared };
+  return { sharding: chosen, shardSize: fsdpSize === -1 || fsdpSize >= dataRanks ? 0 : fsdpSize, ...shared };
+}
+
+function resolveTensor(
+  where: string,
+  given: number | undefined,
+  scattered: boolean | undefined,
+  worldSize: number,
+): NativeParallelOptions {
+  const tp = countOption(where, 'parallel.tp', given, RUN_LIMITS.ranks, 1);
+  const sequenceParallel = flagOption(where, 'parallel.sequenceParallel', scattered, false);
+  if (worldSize % tp !== 0)
+    throw badOption(
+      where,
+      `parallel.tp ${tp}: expected tp(${tp}) x dp = worldSize(${worldSize}), which has no whole dp`,
+    );
+  return { tp, sequenceParallel: sequenceParallel && tp > 1 };
 }
 
 function resolveOptim(where: string, o: OptimOptions, defaultLr: number): NativeAdamWOptions {

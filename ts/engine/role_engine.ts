@@ -8,6 +8,7 @@ import { WorkerGroup } from '../controller/worker_group';
 import { TroupeError } from '../errors';
 import type { Lora } from '../model/adapter_sites';
 import { valueHeadName } from '../model/tensor_names';
+import { tensorProblem } from '../model/tensor_parts';
 import type { NativeEngineOptions } from '../native/bridge';
 import type { EngineArgs, EngineMethod, EngineResult } from '../worker/protocol';
 import { memoryMetrics, type UpdateMetrics } from './engine_metrics';
@@ -55,6 +56,7 @@ export class RoleEngine {
     const found = loadModelDirectory(resolved.model, role === 'actor' ? 'lm' : 'value');
     const model = role === 'reward_model' ? rewardModel(found) : found;
     checkHeads(`${role} options`, resolved.ulysses, model);
+    checkTensor(`${role} options`, resolved.parallel.tp, model);
     const lora = resolved.lora === null ? null : planLora(`${role} options.lora`, model, resolved.lora);
     const group =
       o.group ??
@@ -128,7 +130,17 @@ export class RoleEngine {
 
   /** Groups of ranks that have micro-batches of their own: the number of parts that a batch is split into. */
   get dataParallelSize(): number {
-    return this.group.worldSize / this.options.ulysses;
+    return this.group.worldSize / this.ranksPerShard;
+  }
+
+  /** Neighbouring ranks that compute the same micro-batches together. */
+  private get ranksPerShard(): number {
+    return this.options.ulysses * this.options.parallel.tp;
+  }
+
+  /** Neighbouring ranks that generate the same responses together. */
+  get ranksPerPrompt(): number {
+    return this.options.parallel.tp;
   }
 
   /** One shard per data-parallel group; `collect` gets the results in the order of the shards. */
@@ -137,7 +149,7 @@ export class RoleEngine {
     shards: EngineArgs<M>[],
     collect: (results: EngineResult<M>[]) => R,
   ): Promise<R> {
-    return splitCollect(this.group, this.name, method, shards, collect, this.options.ulysses);
+    return splitCollect(this.group, this.name, method, shards, collect, this.ranksPerShard);
   }
 
   get device(): 'cpu' | 'cuda' {
@@ -332,6 +344,12 @@ function checkHeads(where: string, ulysses: number, { config, dir }: LoadedModel
   );
 }
 
+/** Ranks that share every matrix each have whole heads. */
+function checkTensor(where: string, tp: number, { config, dir }: LoadedModel): void {
+  const problem = tensorProblem(tp, config);
+  if (problem !== null) throw badOption(where, `parallel.tp ${tp}: ${problem} of the model in ${dir}`);
+}
+
 function nativeOptions(
   group: WorkerGroup,
   device: Device,
@@ -360,6 +378,7 @@ function nativeOptions(
     sharding: o.sharding,
     shardSize: o.shardSize,
     ulysses: o.ulysses,
+    parallel: o.parallel,
     prefetch: o.prefetch,
     reduction: o.reduction,
     offload: o.offload,

@@ -89,11 +89,20 @@ export interface NativeEngineOptions {
   shardSize: number;
   /** Neighbouring ranks that share micro-batches: they are called with the same data (native/ulysses). */
   ulysses: number;
+  parallel: NativeParallelOptions;
   /** Gather the next group of parameters while one is at work. */
   prefetch: boolean;
   reduction: Reduction;
   /** What begins on the host. */
   offload: NativeStateKinds;
+}
+
+/** Ranks that share every matrix (native/megatron/parallel_dims.h, native/megatron/exchange.h). */
+export interface NativeParallelOptions {
+  /** Neighbouring ranks of a tensor-parallel group; they are called with the same data. */
+  tp: number;
+  /** What is computed row by row between matrices is computed on 1 / tp of the rows. */
+  sequenceParallel: boolean;
 }
 
 /** When the gradients of the ranks are summed; native/fsdp/sharding.h. */

@@ -1,5 +1,6 @@
 // From what a configuration says of a role to what is planned of it.
 
+import { missing } from '../config/schema/field';
 import { resolveLoraOptions } from '../engine/lora_options';
 import { planLora } from '../engine/plan_lora';
 import { ConfigError } from '../errors';
@@ -36,10 +37,14 @@ export const loadPerRank = (
  * @throws ConfigError, TroupeError INVALID_MODEL naming the key
  */
 export function roleSpec(role: RoleSettings, { device }: Target): RoleSpec {
-  const { model: modelKey, ulysses: ulyssesKey, lora: loraKey, ...keys } = role.keys;
+  const { model: modelKey, ulysses: ulyssesKey, lora: loraKey, tensor: _, ...keys } = role.keys;
   const model = readModelShape(role.model, role.head, modelKey);
+  if (role.tensor.tp > 1) {
+    const { tensor: key } = role.keys;
+    throw new ConfigError(`${key} ${role.tensor.tp}: ${missing('a plan of tensor parallelism')}`, key);
+  }
   const reduction = role.reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch';
-  const { parallel, offload } = parallelOptions(role.fsdp, role.ulysses, reduction);
+  const { parallel, offload } = parallelOptions(role.fsdp, role.ulysses, reduction, role.tensor);
   const { fsdpSize = -1, sharding = 'no_shard', prefetch = false } = parallel ?? {};
   return {
     name: role.name,

@@ -92,6 +92,7 @@ function engineOptions(
     sharding: strategy,
     shardSize: shardSize === null || shardSize >= worldSize ? 0 : shardSize,
     ulysses,
+    parallel: { tp: 1, sequenceParallel: false },
     ...placement,
   };
 }

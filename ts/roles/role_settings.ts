@@ -6,6 +6,12 @@ import type { Head } from '../model/hf_config';
 import type { Reduction } from '../native/bridge';
 import type { ShardingKeys } from './fsdp_options';
 import { loraOptions, usesLora } from './lora';
+import {
+  megatronSharding,
+  megatronTensors,
+  NO_TENSOR_PARALLELISM,
+  type TensorSettings,
+} from './megatron_options';
 import type { OptimSection } from './optim_options';
 
 export type RoleName = 'actor' | 'reference' | 'critic' | 'reward model';
@@ -20,6 +26,7 @@ export interface RoleSettings {
   fsdp: ShardingKeys;
   /** auto: as the memory allows. */
   reduction: Reduction | 'auto';
+  tensor: TensorSettings;
   /** Ranks that share a micro-batch. */
   ulysses: number;
   /** Packing capacity of one rank; a micro-batch has `ulysses` times as many. */
@@ -32,6 +39,7 @@ export interface RoleSettings {
   keys: {
     model: string;
     ulysses: string;
+    tensor: string;
     /** Section of the lora_* keys. */
     lora: string;
     capacity: string;
@@ -46,15 +54,37 @@ export interface RoleSettings {
 const ACTOR = 'actor_rollout_ref.actor';
 const REFERENCE = 'actor_rollout_ref.ref';
 const REWARD_MODEL = 'reward.reward_model';
+const TENSOR = 'megatron.tensor_model_parallel_size';
+
+type MegatronRole = Pick<ResolvedConfig['critic'], 'strategy' | 'megatron'>;
+
+/** How a role that learns is spread, by the section that its strategy names. */
+function spreadOf(
+  role: MegatronRole,
+  roleSection: string,
+  fsdp: ResolvedConfig['actor_rollout_ref']['actor']['fsdp_config'],
+  fsdpSection: string,
+): Pick<RoleSettings, 'dtype' | 'fsdp' | 'tensor'> & { section: string } {
+  const { strategy, megatron } = role;
+  if (strategy !== 'megatron')
+    return { dtype: fsdp.dtype, fsdp, tensor: NO_TENSOR_PARALLELISM, section: fsdpSection };
+  return {
+    dtype: megatron.dtype,
+    fsdp: megatronSharding(megatron),
+    tensor: megatronTensors(megatron),
+    section: `${roleSection}.megatron`,
+  };
+}
 
 export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedConfig): RoleSettings {
-  const fsdp = `${ACTOR}.fsdp_config`;
+  const spread = spreadOf(actor, ACTOR, actor.fsdp_config, `${ACTOR}.fsdp_config`);
   return {
     name: 'actor',
     model: model.path,
     head: 'lm',
-    dtype: actor.fsdp_config.dtype,
-    fsdp: actor.fsdp_config,
+    dtype: spread.dtype,
+    fsdp: spread.fsdp,
+    tensor: spread.tensor,
     reduction: actor.fsdp_config.gradient_reduction,
     ulysses: ulyssesOf(actor, actor.fsdp_config),
     tokensPerRank: actor.ppo_max_token_len_per_gpu,
@@ -64,12 +94,13 @@ export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedC
     keys: {
       model: 'actor_rollout_ref.model.path',
       ulysses: `${ACTOR}.ulysses_sequence_parallel_size`,
+      tensor: `${ACTOR}.${TENSOR}`,
       lora: 'actor_rollout_ref.model',
       capacity: `${ACTOR}.ppo_max_token_len_per_gpu`,
-      dtype: `${fsdp}.dtype`,
+      dtype: `${spread.section}.dtype`,
       gradientCheckpointing: 'actor_rollout_ref.model.enable_gradient_checkpointing',
-      sharding: fsdp,
-      placement: fsdp,
+      sharding: spread.section,
+      placement: spread.section,
     },
   };
 }
@@ -100,12 +131,14 @@ export function referenceSettings(config: ResolvedConfig): RoleSettings | null {
 
 export function criticSettings({ critic }: ResolvedConfig): RoleSettings {
   const { model } = critic;
+  const spread = spreadOf(critic, 'critic', model.fsdp_config, 'critic.model.fsdp_config');
   return {
     name: 'critic',
     model: model.path,
     head: 'value',
-    dtype: model.fsdp_config.dtype,
-    fsdp: model.fsdp_config,
+    dtype: spread.dtype,
+    fsdp: spread.fsdp,
+    tensor: spread.tensor,
     reduction: model.fsdp_config.gradient_reduction,
     ulysses: ulyssesOf(critic, model.fsdp_config),
     tokensPerRank: critic.ppo_max_token_len_per_gpu,
@@ -115,12 +148,13 @@ export function criticSettings({ critic }: ResolvedConfig): RoleSettings {
     keys: {
       model: 'critic.model.path',
       ulysses: 'critic.ulysses_sequence_parallel_size',
+      tensor: `critic.${TENSOR}`,
       lora: 'critic.model',
       capacity: 'critic.ppo_max_token_len_per_gpu',
-      dtype: 'critic.model.fsdp_config.dtype',
+      dtype: `${spread.section}.dtype`,
       gradientCheckpointing: 'critic.model.enable_gradient_checkpointing',
-      sharding: 'critic.model.fsdp_config',
-      placement: 'critic.model.fsdp_config',
+      sharding: spread.section,
+      placement: spread.section,
     },
   };
 }
@@ -135,6 +169,7 @@ export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
     dtype: keys.dtype,
     fsdp: keys.model.fsdp_config,
     reduction: 'micro_batch',
+    tensor: NO_TENSOR_PARALLELISM,
     ulysses: keys.ulysses_sequence_parallel_size,
     tokensPerRank: keys.forward_max_token_len_per_gpu,
     gradientCheckpointing: false,
@@ -143,6 +178,7 @@ export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
     keys: {
       model: `${REWARD_MODEL}.model_path`,
       ulysses: `${REWARD_MODEL}.ulysses_sequence_parallel_size`,
+      tensor: REWARD_MODEL,
       lora: REWARD_MODEL,
       capacity: `${REWARD_MODEL}.forward_max_token_len_per_gpu`,
       dtype: `${REWARD_MODEL}.dtype`,
@@ -167,6 +203,7 @@ export function sftSettings({
     dtype: model.dtype,
     fsdp: model.fsdp_config,
     reduction: model.fsdp_config.gradient_reduction,
+    tensor: NO_TENSOR_PARALLELISM,
     ulysses,
     tokensPerRank: data.max_token_len_per_gpu,
     gradientCheckpointing: model.enable_gradient_checkpointing,
@@ -175,6 +212,7 @@ export function sftSettings({
     keys: {
       model: 'model.path',
       ulysses: 'ulysses_sequence_parallel_size',
+      tensor: 'model',
       lora: 'model',
       capacity: 'data.max_token_len_per_gpu',
       dtype: 'model.dtype',

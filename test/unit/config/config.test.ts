@@ -174,8 +174,8 @@ describe('mistakes', () => {
       'needs adapters on parameters that are no linear layers, which are not there',
     ],
     [
-      'actor_rollout_ref.actor.strategy=megatron',
-      'got "megatron": needs another engine than FSDP (Megatron or the like), which is not there',
+      'actor_rollout_ref.actor.strategy=torchtitan',
+      'actor_rollout_ref.actor.strategy: expected one of fsdp, fsdp2, megatron, got "torchtitan"',
     ],
   ])('%s', (override, message) => {
     expect(failure([override]).message).toContain(message);

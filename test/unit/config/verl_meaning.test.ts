@@ -64,9 +64,9 @@ describe('what the source leaves to verl', () => {
 describe('keys', () => {
   it('one of which is accepted', () => {
     const { withoutEffect, notMapped } = ppo(
-      'actor_rollout_ref.actor.strategy=fsdp2 actor_rollout_ref.actor.fsdp_config.model_dtype=float32',
+      'reward_model.strategy=fsdp2 actor_rollout_ref.actor.fsdp_config.model_dtype=float32',
     );
-    expect(why(withoutEffect, 'actor_rollout_ref.actor.strategy')).toBe('is what happens here anyway');
+    expect(why(withoutEffect, 'reward_model.strategy')).toBe('is what happens here anyway');
     expect(why(withoutEffect, 'actor_rollout_ref.actor.fsdp_config.model_dtype')).toBeDefined();
     expect(notMapped).toEqual([]);
   });
@@ -182,12 +182,7 @@ describe('what is missing is named', () => {
       /edit config\.json/,
     ],
     ['data.image_key=images', 'data.image_key', /needs images/],
-    ['model_engine=megatron', 'model_engine=megatron', /needs another engine than FSDP/],
-    [
-      '--config-name=ppo_megatron_trainer',
-      '--config-name=ppo_megatron_trainer',
-      /needs another engine than FSDP/,
-    ],
+    ['model_engine=veomni', 'model_engine=veomni', /needs another engine than FSDP or Megatron/],
     [
       'actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml',
       'actor_rollout_ref.rollout.multi_turn.tool_config_path',
@@ -228,6 +223,20 @@ describe('what is missing is named', () => {
   ])('%s', (keys, key, reason) => {
     const { notMapped } = ppo(keys);
     expect(why(notMapped, key)).toMatch(reason);
+  });
+
+  it.each(['model_engine=megatron', '--config-name=ppo_megatron_trainer'])('takes Megatron: %s', (choice) => {
+    const keys = `actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4 actor_rollout_ref.ref.megatron.param_offload=True`;
+    const { config, notMapped } = ppo(`${choice} ${keys} critic.megatron.tensor_model_parallel_size=2`);
+    expect(notMapped).toEqual([]);
+    expect(config).toMatchObject({
+      actor_rollout_ref: { actor: { strategy: 'megatron', megatron: { tensor_model_parallel_size: 4 } } },
+      critic: { strategy: 'megatron', megatron: { tensor_model_parallel_size: 2 } },
+    });
+    const pipeline = ppo(`${choice} actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2`);
+    expect(why(pipeline.notMapped, 'actor_rollout_ref.actor.megatron.pipeline_model_parallel_size')).toMatch(
+      /a pipeline in configurations/,
+    );
   });
 
   it("takes all that Search-R1's scripts say", () => {

@@ -16,14 +16,15 @@ import {
   sectionNeeds,
   str,
 } from './field';
+import { megatronSection } from './megatron_section';
 import { DYNAMIC, FUSED, TORCH_ONLY } from './reasons';
-import { fsdpConfig, MEGATRON, optim, PROFILER, QAT, STRATEGY, updates } from './role_parts';
+import { ENGINE_STRATEGY, fsdpConfig, optim, PROFILER, QAT, updates } from './role_parts';
 
 const ROUTER_REPLAY = sectionNeeds('router replay', { mode: ['disabled'] });
 
 export const actorSection = {
   ...updates,
-  strategy: STRATEGY,
+  strategy: ENGINE_STRATEGY,
   ppo_max_token_len_per_gpu: field(count('batchTokens'), 16384, 'Packing capacity: tokens per micro-batch.'),
   clip_ratio: field(num(0), 0.2, 'PPO clip range.'),
   clip_ratio_low: derived(num(0), 'actor_rollout_ref.actor.clip_ratio', 'Lower clip range.'),
@@ -75,7 +76,7 @@ export const actorSection = {
   torchtitan: needs('another engine than FSDP'),
   rollout_correction: fixed([null, {}], 'write it under algorithm.rollout_correction'),
   recompute_old_log_prob: ignored('algorithm.rollout_correction.bypass_mode decides'),
-  megatron: MEGATRON,
+  megatron: megatronSection,
 };
 
 const AS_ACTOR = ignored('the settings of the actor hold');

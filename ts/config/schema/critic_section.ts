@@ -1,12 +1,13 @@
 import { AGGREGATIONS } from '../../algorithms/names';
 import { bool, choice, count, derived, field, ignored, moved, needs, num, orNull, str } from './field';
+import { megatronSection } from './megatron_section';
 import { DYNAMIC } from './reasons';
-import { fsdpConfig, MEGATRON, model, optim, STRATEGY, updates } from './role_parts';
+import { ENGINE_STRATEGY, fsdpConfig, model, optim, updates } from './role_parts';
 
 export const criticSection = {
   ...updates,
   enable: field(orNull(bool), null, 'null: when adv_estimator is gae.'),
-  strategy: STRATEGY,
+  strategy: ENGINE_STRATEGY,
   model: {
     path: derived(
       str,
@@ -42,5 +43,5 @@ export const criticSection = {
   engine: ignored('there is one engine'),
   load_weight: ignored('weights are always loaded'),
   nccl_timeout: ignored('actor_rollout_ref.nccl_timeout holds'),
-  megatron: MEGATRON,
+  megatron: megatronSection,
 };

@@ -8,6 +8,7 @@ import {
   field,
   fixed,
   ignored,
+  missing,
   needs,
   orNull,
   type Resolved,
@@ -68,7 +69,10 @@ export const ppoSchema = {
     'rollout.enable': [],
     'rollout_tq.enable': [],
   }),
-  model_engine: needs('another engine than FSDP (Megatron or the like)', 'dp'),
+  model_engine: fixed(
+    ['dp', 'megatron'],
+    `${missing('another engine than FSDP or Megatron')}; the strategy of each role decides`,
+  ),
   async_training: needs('asynchronous training'),
   rollout: needs('asynchronous training'),
   do_search: field(

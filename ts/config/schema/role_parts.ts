@@ -39,6 +39,12 @@ export const MIXED_PRECISION = sectionNeeds('another mixed precision than bfloat
   buffer_dtype: ['fp32', 'float32'],
 });
 export const MEGATRON = needs('Megatron', {});
+/** Both names of FSDP mean the one engine that there is, spread by fsdp_config; megatron: by the keys of that section. */
+export const ENGINE_STRATEGY = field(
+  choice('fsdp', 'fsdp2', 'megatron'),
+  'fsdp',
+  'fsdp (fsdp2 means the same): the model is spread as fsdp_config says; megatron: as the section megatron says.',
+);
 /** Both names of FSDP mean the one engine that there is. */
 export const STRATEGY = needs('another engine than FSDP (Megatron or the like)', 'fsdp', 'fsdp2');
 /** What of a changed config.json is what happens here anyway: attention is computed one way, and nothing is dropped out. */

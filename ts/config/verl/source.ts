@@ -195,12 +195,16 @@ function composed(
   const asVerl = new Set<string>();
   const given = new Set<string>();
   const engine = otherEngine(args);
-  if (engine !== null)
-    unread.push({ key: engine, why: missingFeature('another engine than FSDP (Megatron or the like)') });
+  const megatron = engine !== null && program.program !== 'sft' && /megatron|mcore/.test(engine);
+  if (engine !== null && !megatron)
+    unread.push({ key: engine, why: missingFeature('another engine than FSDP or Megatron') });
   for (const key of leafPaths(tree)) {
     // All that another engine brings with it is missing for one reason.
     if (engine !== null && (raw.file === null || getPath(raw.file, key) === undefined)) continue;
     if (JSON.stringify(getPath(tree, key)) !== JSON.stringify(getPath(base, key))) given.add(key);
+  }
+  if (megatron) {
+    for (const key of STRATEGIES) if (getPath(tree, key) === 'megatron') given.add(key);
   }
   if (raw.file !== null) {
     const { defaults, ...said } = raw.file;
@@ -235,6 +239,8 @@ function composed(
     notRun,
   };
 }
+
+const STRATEGIES = ['actor_rollout_ref.actor.strategy', 'critic.strategy'];
 
 /** The argument that chooses an engine which is not FSDP; null: there is none. */
 function otherEngine({ configName, choices }: HydraArguments): string | null {

@@ -5,7 +5,12 @@ import { oneToAll } from '../../controller/dispatch';
 import { Tokenizer } from '../../data/tokenizer';
 import type { RoleEngine } from '../../engine/role_engine';
 import { TroupeError } from '../../errors';
-import type { NativeRolloutOptions, NativeRolloutStats } from '../../native/bridge';
+import type {
+  NativeRolloutCommands,
+  NativeRolloutOptions,
+  NativeRolloutStats,
+  NativeRolloutTurn,
+} from '../../native/bridge';
 import { checkRequest } from '../check_request';
 import type { PauseMode, RolloutEngine, RolloutHandle, RolloutStats, WeightSource } from '../engine';
 import type { RolloutRequest } from '../request';
@@ -96,13 +101,22 @@ export class NativeRollout implements RolloutEngine {
   ) {
     this.options = nativeOptions(engine, config);
     this.freesCache = config.freeCacheEngine ?? true;
-    const { group, name } = engine;
-    this.placement = new Placement(group.worldSize);
+    const { group, name, ranksPerPrompt: together } = engine;
+    // Ranks that share every matrix make the same turns, and the first one speaks for them.
+    const turn = async (first: number, commands: NativeRolloutCommands): Promise<NativeRolloutTurn> => {
+      const turns = await Promise.all(
+        Array.from({ length: together }, (_, i) =>
+          group.callRank(first * together + i, name, 'rolloutTurn', [commands]),
+        ),
+      );
+      return turns[0] as NativeRolloutTurn;
+    };
+    this.placement = new Placement(group.worldSize / together);
     this.ranks = Array.from(
-      { length: group.worldSize },
+      { length: group.worldSize / together },
       (_, rank) =>
         new RankLoop({
-          turn: (commands) => group.callRank(rank, name, 'rolloutTurn', [commands]),
+          turn: (commands) => turn(rank, commands),
           ready: () => this.begun && !this.paused,
           lost: () => {
             this.begun = false;
@@ -176,7 +190,9 @@ export class NativeRollout implements RolloutEngine {
   }
 
   async stats(): Promise<RolloutStats> {
-    const all = this.ranks.map(({ stats }, rank) => stats ?? this.opened?.[rank] ?? null);
+    const all = this.ranks.map(
+      ({ stats }, rank) => stats ?? this.opened?.[rank * this.engine.ranksPerPrompt] ?? null,
+    );
     const sum = (pick: (stats: NativeRolloutStats) => number): number =>
       all.reduce((total, stats) => total + (stats === null ? 0 : pick(stats)), 0);
     const running = sum((stats) => stats.running);

@@ -1,0 +1,60 @@
+// verl's keys of its Megatron engine, below actor and critic.
+import { bool, count, dtype, field, fixed, ignored, needs, orNull } from './field';
+import { NO_PADDING } from './reasons';
+
+const CHECKPOINTS = 'checkpoints of every layout have one format, which every layout reads';
+const BRIDGES = 'Hugging Face directories are read and written directly';
+
+/** How a model lies on workers that share every matrix, where `strategy` is megatron; docs/distributed.md. */
+export const megatronSection = {
+  tensor_model_parallel_size: field(
+    count('ranks'),
+    1,
+    'Neighbouring workers that each hold a part of every matrix: a divisor of the workers and of the attention heads.',
+  ),
+  sequence_parallel: field(
+    bool,
+    true,
+    'Each of them computes what lies between the matrices for its own part of the rows. Nothing with one worker per group.',
+  ),
+  use_distributed_optimizer: field(
+    bool,
+    true,
+    'Optimiser state, gradients and masters are sharded over data parallelism (shard_grad_op); false: every group holds all (no_shard).',
+  ),
+  param_offload: field(bool, false, 'As that of fsdp_config.'),
+  grad_offload: field(bool, false, 'As that of fsdp_config.'),
+  optimizer_offload: field(bool, false, 'As that of fsdp_config.'),
+  dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
+  pipeline_model_parallel_size: needs('a pipeline in configurations', 1),
+  virtual_pipeline_model_parallel_size: needs('a pipeline in configurations', 1),
+  context_parallel_size: needs('context parallelism', 1),
+  dynamic_context_parallel: needs('context parallelism', false),
+  expert_model_parallel_size: needs('expert parallelism', 1),
+  expert_tensor_parallel_size: fixed(
+    [null],
+    'experts are cut over the tensor-parallel workers as every other matrix is',
+  ),
+  override_transformer_config: {
+    recompute_granularity: ignored(
+      'enable_gradient_checkpointing of the model decides: whole blocks are recomputed',
+    ),
+    recompute_modules: ignored('whole blocks are recomputed'),
+    recompute_method: ignored('whole blocks are recomputed'),
+    recompute_num_layers: ignored('whole blocks are recomputed'),
+    attention_backend: ignored('attention is computed one way'),
+  },
+  override_ddp_config: fixed([{}], 'there is no DDP of Megatron to configure'),
+  override_mcore_model_config: fixed([{}], 'the model is that of config.json'),
+  use_dist_checkpointing: ignored(CHECKPOINTS),
+  dist_checkpointing_path: ignored(CHECKPOINTS),
+  dist_checkpointing_prefix: ignored(CHECKPOINTS),
+  dist_ckpt_optim_fully_reshardable: ignored(CHECKPOINTS),
+  distrib_optim_fully_reshardable_mem_efficient: ignored(CHECKPOINTS),
+  use_mbridge: ignored(BRIDGES),
+  vanilla_mbridge: ignored(BRIDGES),
+  seed: ignored('trainer.seed seeds everything'),
+  forward_only: ignored('the reference never trains'),
+  load_weight: ignored('weights are always loaded'),
+  use_remove_padding: ignored(NO_PADDING),
+};

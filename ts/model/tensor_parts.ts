@@ -1,0 +1,12 @@
+// Which models tensor-parallel ranks can share: native/model/decoder_layout.h, before any process is started.
+import type { NativeModelConfig } from '../native/bridge';
+
+/** Why `tp` ranks cannot share a model of these heads; null: they can. */
+export function tensorProblem(
+  tp: number,
+  { numHeads, numKvHeads }: Pick<NativeModelConfig, 'numHeads' | 'numKvHeads'>,
+): string | null {
+  if (numHeads % tp !== 0) return `expected a divisor of the ${numHeads} attention heads`;
+  if (numKvHeads % tp === 0 || tp % numKvHeads === 0) return null;
+  return `expected a divisor or a multiple of the ${numKvHeads} key heads`;
+}
