@@ -66,7 +66,7 @@ void Transformer::begin_decoding() {
     const auto block_packs = [](const Block& block) { return block.packs(); };
     return std::all_of(stage.blocks().begin(), stage.blocks().end(), block_packs);
   };
-  if (config_.head != HeadKind::kLm || !std::all_of(stages_.begin(), stages_.end(), packs)) return;
+  if (config_.head != HeadKind::kLm || !everywhere(std::all_of(stages_.begin(), stages_.end(), packs))) return;
   // Kept only when memory has sufficed for all of it.
   std::vector<std::vector<Block::PackedWeights>> weights(stages_.size());
   for (size_t stage = 0; stage < stages_.size(); ++stage) {
@@ -76,6 +76,13 @@ void Transformer::begin_decoding() {
     decode_head_ = ops::PackedMatrix::of(stages_.back().head_weight(), true);
   }
   decode_weights_ = std::move(weights);
+}
+
+bool Transformer::everywhere(bool here) const {
+  if (place_.stages() == 1) return here;
+  const at::Tensor not_here = at::tensor({int64_t{!here}}, at::kLong);
+  place_.pp->all_reduce(not_here, ReduceOp::kMax, {"generate", "packed weights"});
+  return not_here.item<int64_t>() == 0;
 }
 
 void Transformer::end_decoding() {

@@ -18,6 +18,10 @@ struct Layout {
   bool checkpointing = false;
   PipelineOrder order = PipelineOrder::k1F1B;
   int64_t first_layers = 0;
+  int64_t tp = 1;
+  bool sequence_parallel = false;
+
+  int64_t data_part(int64_t rank) const { return rank / tp % dp; }
 };
 
 EngineOptions deep(const std::string& variant, HeadKind head, int64_t layers) {
@@ -39,11 +43,13 @@ std::vector<Outcome> train_layout(EngineOptions options, const Layout& layout, c
   options.pipeline.chunks = layout.vpp;
   options.pipeline.first_layers = layout.first_layers;
   options.pipeline_order = layout.order;
+  options.parallel.tp = layout.tp;
+  options.sequence_parallel = layout.sequence_parallel;
   options.gradient_checkpointing = layout.checkpointing;
   // The ranks of a pipeline are called with the same data.
   return train_shares(
-      options, [&](int64_t rank) { return share_of(rank % layout.dp, owners); },
-      {.size = layout.pp * layout.dp, .sharding = layout.sharding}, updates);
+      options, [&](int64_t rank) { return share_of(layout.data_part(rank), owners); },
+      {.size = layout.pp * layout.dp * layout.tp, .sharding = layout.sharding}, updates);
 }
 
 void compare(const EngineOptions& options, const Layout& layout, const std::vector<int64_t>& owners, int64_t updates) {
@@ -59,13 +65,15 @@ void compare(const EngineOptions& options, const Layout& layout, const std::vect
     if (!outcome.weights.defined()) break;  // reported already
     std::vector<at::Tensor> own{at::empty({0})};
     for (int64_t i = 0; i < kSequences; ++i) {
-      if (owners[static_cast<size_t>(i)] != static_cast<int64_t>(rank) % layout.dp) continue;
+      if (owners[static_cast<size_t>(i)] != layout.data_part(static_cast<int64_t>(rank))) continue;
       own.push_back(expected.before.slice(0, response_start[static_cast<size_t>(i)],
                                           response_start[static_cast<size_t>(i) + 1]));
     }
-    CHECK(outcome.before.equal(at::cat(own)));  // bit for bit
+    const at::Tensor before = at::cat(own);
+    // Bit for bit where no sum is cut.
+    CHECK(layout.tp == 1 ? outcome.before.equal(before) : at::allclose(outcome.before, before, 0, 1e-5));
     CHECK(outcome.weights.equal(actual[0].weights));
-    CHECK(relative(outcome.weights, expected.weights) < 1e-6);
+    CHECK(relative(outcome.weights, expected.weights) < (layout.tp == 1 ? 1e-6 : 1e-5));
     CHECK(outcome.grad_norms == actual[0].grad_norms);
     CHECK(outcome.grad_norms.size() == expected.grad_norms.size());
     for (size_t step = 0; step < expected.grad_norms.size(); ++step)
@@ -73,7 +81,7 @@ void compare(const EngineOptions& options, const Layout& layout, const std::vect
   }
   report(failures() == before, __FILE__, __LINE__,
          options.model.family + " pp " + std::to_string(layout.pp) + " vpp " + std::to_string(layout.vpp) + " dp " +
-             std::to_string(layout.dp) + " " + layout.sharding);
+             std::to_string(layout.dp) + " tp " + std::to_string(layout.tp) + " " + layout.sharding);
 }
 
 const std::vector<int64_t> kOnOne(kSequences, 0);
@@ -105,6 +113,14 @@ TEST(ten_updates_equal_one_process_with_shards_in_a_stage) {
   options.reduction = GradientReduction::kMiniBatch;
   options.offload = {true, true, true};
   compare(options, {.pp = 2, .dp = 2}, round_robin(2), 10);
+}
+
+TEST(ten_updates_equal_one_process_with_tensor_parallel_stages) {
+  for (const std::string variant : {"llama", "qwen2", "qwen3_moe", "gpt2"}) {
+    const HeadKind head = variant == "qwen2" ? HeadKind::kValue : HeadKind::kLm;
+    compare(deep(variant, head, 4), {.pp = 2, .tp = 2, .sequence_parallel = variant != "llama"}, kOnOne, 10);
+  }
+  compare(deep("qwen3", HeadKind::kLm, 4), {.pp = 2, .vpp = 2, .dp = 2, .checkpointing = true, .tp = 2}, round_robin(2), 10);
 }
 
 TEST(stages_without_work_and_fewer_sequences_than_stages) {
