@@ -100,6 +100,11 @@ EngineOptions read_engine_options(const Field& dto) {
   const Field parallel = dto["parallel"];
   options.parallel.tp = parallel["tp"].count();
   options.sequence_parallel = parallel["sequenceParallel"].boolean();
+  const Field pipeline = dto["pipeline"];
+  options.pipeline = {pipeline["stages"].count(),      pipeline["chunks"].count(),
+                      pipeline["firstLayers"].count(), pipeline["lastLayers"].count(),
+                      pipeline["countEmbedding"].boolean(), pipeline["countHead"].boolean()};
+  options.pipeline_order = parse_pipeline_order(pipeline["order"].string());
   if (const Field sharding = dto["sharding"]; !sharding.is_null())
     options.sharding = parse_sharding_strategy(sharding.string());
   options.prefetch = dto["prefetch"].boolean();

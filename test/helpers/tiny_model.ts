@@ -1,3 +1,4 @@
+import { ONE_STAGE } from '../../ts/model/pipeline_parts';
 import type {
   NativeAdamWOptions,
   NativeEngineOptions,
@@ -78,6 +79,7 @@ export function tinyEngine(changes: Partial<NativeEngineOptions> = {}): NativeEn
     shardSize: 0,
     parallel: { tp: 1, sequenceParallel: false },
     ulysses: 1,
+    pipeline: ONE_STAGE,
     prefetch: false,
     reduction: 'micro_batch',
     offload: { parameters: false, gradients: false, moments: false },

@@ -2,9 +2,12 @@ import { formatBytes } from '../base/byte_size';
 import { ConfigError } from '../errors';
 import { type Advice, advise } from '../planner/advice';
 import { type ConfiguredPlan, configuredPlan } from '../planner/from_config';
+import { bubbleFraction, pipelineTimeline } from '../planner/pipeline_timeline';
 import { type Plan, type PlanSpec, planMemory } from '../planner/plan';
 import { renderAdvice, renderPlan, renderPools } from '../planner/render';
+import { renderPipeline } from '../planner/render_pipeline';
 import { collectiveTotals, renderSimulation } from '../planner/render_simulation';
+import { pipelineOf } from '../planner/role_pipeline';
 import { type RoleSimulation, simulateRoles } from '../planner/simulate';
 
 export interface PlanOptions {
@@ -13,6 +16,8 @@ export interface PlanOptions {
   gpuMemory: number | null;
   /** Print shards and collectives of the engine instead of the memory. */
   simulate: boolean;
+  /** Draw the schedules of updates over so many stages instead. */
+  pipeline: { stages: number; chunks: number } | null;
   json: boolean;
 }
 
@@ -39,6 +44,7 @@ export async function plan(
 ): Promise<number> {
   const { gpus, gpuMemory: memory, json } = options;
   const configured = configuredPlan({ file, overrides, gpus, memory });
+  if (options.pipeline !== null) return drawPipelines(configured, options.pipeline, json);
   if (options.simulate) return await simulate(configured, json);
   const results = configured.pools.map((spec): PoolResult => {
     const result = planMemory(spec);
@@ -91,6 +97,38 @@ async function simulate({ pools, notes }: ConfiguredPlan, json: boolean): Promis
       ...notes.map((note) => `note: ${note}`),
       ...renderPools(pools),
       ...joined(simulated.map(({ spec, roles }) => renderSimulation(spec, roles))),
+    ]);
+  }
+  return 0;
+}
+
+/** `troupe plan --pipeline`: what the stages of each role that learns compute when in an update. */
+function drawPipelines(
+  { pools, notes }: ConfiguredPlan,
+  split: { stages: number; chunks: number },
+  json: boolean,
+): number {
+  const pipelines = pools.flatMap((spec) =>
+    spec.roles
+      .filter(({ update }) => update !== null)
+      .map((role) => ({ role: role.name, ...pipelineOf(role, spec.worldSize, split) })),
+  );
+  if (json) {
+    const drawn = pipelines.map((pipeline) => ({
+      ...pipeline,
+      bubble: bubbleFraction(pipeline.shape),
+      timeline: pipelineTimeline(pipeline.shape),
+    }));
+    say([JSON.stringify({ notes, pipelines: drawn }, null, 2)]);
+  } else {
+    say([
+      ...notes.map((note) => `note: ${note}`),
+      ...joined(
+        pipelines.map(({ role, layers, shape }) => [
+          ...renderPipeline(role, shape),
+          `  layers of each range: ${layers.join(', ')}`,
+        ]),
+      ),
     ]);
   }
   return 0;

@@ -189,6 +189,12 @@ const withPlan = (y: Argv) =>
       describe:
         'Print the shards and the collectives of one optimiser step instead, as the engine makes them',
     })
+    .option('pipeline', {
+      type: 'string',
+      requiresArg: true,
+      describe:
+        'Draw the schedule of an update over so many stages instead: 4, or 4x2 for 2 ranges of layers on each',
+    })
     .option('json', { type: 'boolean', default: false, describe: 'Numbers in bytes, as JSON' });
 
 /** @throws UsageError naming the option that is out of range */
@@ -199,7 +205,11 @@ function planOptions(a: Awaited<ReturnType<typeof withPlan>['argv']>): PlanOptio
   const memory = gpuMemory === undefined ? null : parseByteSize(gpuMemory);
   if (gpuMemory !== undefined && memory === null)
     throw new UsageError(`plan: --gpu-memory: expected a size such as 80GiB, got ${gpuMemory}`);
-  return { gpus: gpus ?? null, gpuMemory: memory, simulate, json };
+  const stages = a.pipeline === undefined ? null : /^([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?$/.exec(a.pipeline);
+  if (a.pipeline !== undefined && stages === null)
+    throw new UsageError(`plan: --pipeline: expected stages such as 4, or 4x2, got ${a.pipeline}`);
+  const pipeline = stages && { stages: Number(stages[1]), chunks: Number(stages[2] ?? 1) };
+  return { gpus: gpus ?? null, gpuMemory: memory, simulate, pipeline, json };
 }
 
 const withImport = (y: Argv) =>

@@ -28,8 +28,26 @@ export async function rankZero<M extends EngineMethod>(
 }
 
 /**
- * One shard of the data for each `ranksPerShard` neighbouring ranks, which do the same call together; `collect` puts the results
- * of the first rank of each, in their order, together again.
+ * How the ranks of a group share data: `neighbours` ranks side by side and the ranks of all `stages` of a pipeline, which lie
+ * worldSize / stages apart, are given the same and give the same results.
+ */
+export interface DataLayout {
+  neighbours: number;
+  stages: number;
+}
+
+/** Which of the shards a rank of `worldSize` works on. */
+export function shardOf(rank: number, worldSize: number, { neighbours, stages }: DataLayout): number {
+  return Math.floor((rank % (worldSize / stages)) / neighbours);
+}
+
+/** How many shards a batch is cut into. */
+export const shardCount = (worldSize: number, { neighbours, stages }: DataLayout): number =>
+  worldSize / stages / neighbours;
+
+/**
+ * One shard of the data for the ranks that share it, which do the same call together; `collect` puts the results of the first
+ * rank of each, in the order of the shards, together again.
  */
 export async function splitCollect<M extends EngineMethod, R>(
   group: Caller,
@@ -37,16 +55,22 @@ export async function splitCollect<M extends EngineMethod, R>(
   method: M,
   shards: EngineArgs<M>[],
   collect: (results: EngineResult<M>[]) => R,
-  ranksPerShard = 1,
+  layout: DataLayout = { neighbours: 1, stages: 1 },
 ): Promise<R> {
-  if (shards.length * ranksPerShard !== group.worldSize) {
-    const each = ranksPerShard === 1 ? 'rank' : `${ranksPerShard} ranks`;
+  const { worldSize } = group;
+  const count = shardCount(worldSize, layout);
+  if (shards.length !== count) {
+    const sharing = layout.neighbours * layout.stages;
+    const each = sharing === 1 ? 'rank' : `${sharing} ranks`;
     throw new TroupeError(
       'INVALID_ARGUMENT',
-      `${method} of '${engine}': expected one shard per ${each} (${group.worldSize / ranksPerShard}), got ${shards.length}`,
+      `${method} of '${engine}': expected one shard per ${each} (${count}), got ${shards.length}`,
     );
   }
-  const shardOf = (rank: number): EngineArgs<M> => shards[Math.floor(rank / ranksPerShard)] as EngineArgs<M>;
-  const results = await group.callAll(engine, method, shardOf);
-  return collect(results.filter((_, rank) => rank % ranksPerShard === 0));
+  const results = await group.callAll(
+    engine,
+    method,
+    (rank) => shards[shardOf(rank, worldSize, layout)] as EngineArgs<M>,
+  );
+  return collect(shards.map((_, shard) => results[shard * layout.neighbours] as EngineResult<M>));
 }

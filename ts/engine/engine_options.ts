@@ -13,12 +13,14 @@ import type { WorkerGroup } from '../controller/worker_group';
 import type {
   NativeAdamWOptions,
   NativeParallelOptions,
+  NativePipelineOptions,
   NativeStateKinds,
   Reduction,
   Sharding,
 } from '../native/bridge';
 import { type LoraOptions, type ResolvedLoraOptions, resolveLoraOptions } from './lora_options';
 import { type OffloadOptions, resolveOffload } from './offload_options';
+import { resolveParallel } from './parallel_options';
 
 /** AdamW. The learning rate moves once per update call (one training step, whatever its mini-batches), as in verl. */
 export interface OptimOptions {
@@ -67,8 +69,21 @@ export interface EngineOptions {
     tp?: number;
     /** Of tensor-parallel workers each computes what lies between the matrices for its own part of the rows; default false. */
     sequenceParallel?: boolean;
+    /**
+     * Stages of a pipeline, 1: workers that each hold a range of layers, worldSize / pp apart; a divisor of worldSize. What is left of
+     * worldSize shares the data.
+     */
     pp?: number;
+    /** Ranges of layers that each stage has (interleaved schedule), 1. */
     vpp?: number;
+    /** Layers of the first and of the last range; default: as many as the others. */
+    firstStageLayers?: number;
+    lastStageLayers?: number;
+    /** The embeddings, or the head, count as a layer when the layers are shared evenly; default false. */
+    countEmbedding?: boolean;
+    countHead?: boolean;
+    /** Order of an update's forwards and backwards in a pipeline: 1f1b (default) keeps few micro-batches in flight, gpipe all. */
+    schedule?: '1f1b' | 'gpipe';
     /**
      * Neighbouring workers that compute the same micro-batches together, each part of every sequence's tokens (Ulysses sequence
      * parallelism), 1: a divisor of worldSize and of the model's attention heads. Generation is not shared.
@@ -125,6 +140,7 @@ export interface ResolvedEngineOptions {
   /** Ranks per micro-batch. */
   ulysses: number;
   parallel: NativeParallelOptions;
+  pipeline: NativePipelineOptions;
   prefetch: boolean;
   reduction: Reduction;
   offload: NativeStateKinds;
@@ -170,12 +186,6 @@ const OPTIM_KEYS = [
   'totalSteps',
   'minLrRatio',
 ];
-const PARALLEL_KEYS = ['tp', 'pp', 'vpp', 'sequenceParallel', 'ulysses', 'fsdpSize', 'sharding'].concat([
-  'prefetch',
-  'reduce',
-]);
-const SHARDINGS: readonly Sharding[] = ['full_shard', 'shard_grad_op', 'no_shard'];
-const REDUCTIONS: readonly Reduction[] = ['micro_batch', 'mini_batch'];
 
 /** Applies the defaults that need no worker and refuses what this release cannot do. */
 export function resolveEngineOptions(
@@ -190,7 +200,7 @@ export function resolveEngineOptions(
   const strategy = choiceOption(where, 'strategy', o.strategy, ['fsdp', 'megatron'], 'fsdp');
   const asked = countOption(where, 'worldSize', o.worldSize, RUN_LIMITS.ranks, 1);
   const worldSize = o.group?.worldSize ?? asked;
-  const sharding = resolveSharding(where, o, worldSize, strategy);
+  const sharding = resolveParallel(where, o.parallel === undefined ? {} : o.parallel, worldSize, strategy);
   return {
     model: o.model,
     name: o.name ?? role,
@@ -218,83 +228,6 @@ export function resolveEngineOptions(
     peakTflops:
       o.peakTflops === undefined ? null : numberOption(where, 'peakTflops', o.peakTflops, 0, { above: 0 }),
   };
-}
-
-/** How the model is spread. Refuses what this release cannot do. */
-function resolveSharding(
-  where: string,
-  o: EngineOptions,
-  worldSize: number,
-  strategy: 'fsdp' | 'megatron',
-): Pick<ResolvedEngineOptions, 'sharding' | 'shardSize' | 'ulysses' | 'parallel' | 'prefetch' | 'reduction'> {
-  if (o.parallel !== undefined) checkOptionNames(`${where}.parallel`, o.parallel, PARALLEL_KEYS);
-  const {
-    fsdpSize = -1,
-    sharding,
-    ulysses = 1,
-    prefetch,
-    reduce,
-    tp,
-    sequenceParallel,
-    ...others
-  } = o.parallel ?? {};
-  for (const [key, value] of Object.entries(others)) {
-    if (value !== undefined && value !== 1)
-      throw badOption(
-        where,
-        `parallel.${key} ${String(value)}: not in this release, which shards by data, by matrix (tp) and by sequence (ulysses) only`,
-      );
-  }
-  const parallel = resolveTensor(where, tp, sequenceParallel, worldSize);
-  const dataRanks = worldSize / parallel.tp;
-  const ranks =
-    dataRanks === worldSize
-      ? `worldSize = ${worldSize}`
-      : `worldSize / parallel.tp = ${worldSize} / ${parallel.tp} = ${dataRanks}`;
-  if (ulysses !== 1 && parallel.tp > 1)
-    throw badOption(
-      where,
-      `parallel.ulysses ${String(ulysses)}, parallel.tp ${parallel.tp}: both share the attention heads: expected one of them to be 1`,
-    );
-  if (!Number.isInteger(ulysses) || ulysses < 1 || dataRanks % ulysses !== 0)
-    throw badOption(where, `parallel.ulysses ${String(ulysses)}: expected a divisor of ${ranks}`);
-  if (
-    !Number.isInteger(fsdpSize) ||
-    !(fsdpSize === -1 || fsdpSize >= dataRanks || dataRanks % fsdpSize === 0)
-  ) {
-    throw badOption(
-      where,
-      `parallel.fsdpSize ${String(fsdpSize)}: expected -1, a divisor of ${ranks}, or more than it`,
-    );
-  }
-  // What Megatron's distributed optimiser shards, and its gradients.
-  const sharded = strategy === 'megatron' ? 'shard_grad_op' : 'full_shard';
-  const fallback = fsdpSize === 1 ? 'no_shard' : sharded;
-  const chosen = choiceOption(where, 'parallel.sharding', sharding, SHARDINGS, fallback);
-  const shared = {
-    ulysses,
-    parallel,
-    prefetch: flagOption(where, 'parallel.prefetch', prefetch, false),
-    reduction: choiceOption(where, 'parallel.reduce', reduce, REDUCTIONS, 'micro_batch'),
-  };
-  if (worldSize === 1) return { sharding: null, shardSize: 0, ...shared };
-  return { sharding: chosen, shardSize: fsdpSize === -1 || fsdpSize >= dataRanks ? 0 : fsdpSize, ...shared };
-}
-
-function resolveTensor(
-  where: string,
-  given: number | undefined,
-  scattered: boolean | undefined,
-  worldSize: number,
-): NativeParallelOptions {
-  const tp = countOption(where, 'parallel.tp', given, RUN_LIMITS.ranks, 1);
-  const sequenceParallel = flagOption(where, 'parallel.sequenceParallel', scattered, false);
-  if (worldSize % tp !== 0)
-    throw badOption(
-      where,
-      `parallel.tp ${tp}: expected tp(${tp}) x dp = worldSize(${worldSize}), which has no whole dp`,
-    );
-  return { tp, sequenceParallel: sequenceParallel && tp > 1 };
 }
 
 function resolveOptim(where: string, o: OptimOptions, defaultLr: number): NativeAdamWOptions {

@@ -3,13 +3,14 @@ import type { Batch } from '../batch/batch';
 import { requireBatch } from '../batch/require_batch';
 import { type LoadedModel, loadModelDirectory } from '../checkpoint/model_dir';
 import { type Device, deviceOfWorkers, machineOf } from '../controller/default_device';
-import { oneToAll, rankZero, splitCollect } from '../controller/dispatch';
+import { type DataLayout, oneToAll, rankZero, shardCount, splitCollect } from '../controller/dispatch';
 import { WorkerGroup } from '../controller/worker_group';
 import { TroupeError } from '../errors';
 import type { Lora } from '../model/adapter_sites';
+import { pipelineProblem } from '../model/pipeline_parts';
 import { valueHeadName } from '../model/tensor_names';
 import { tensorProblem } from '../model/tensor_parts';
-import type { NativeEngineOptions } from '../native/bridge';
+import type { NativeEngineOptions, NativePipelineOptions } from '../native/bridge';
 import type { EngineArgs, EngineMethod, EngineResult } from '../worker/protocol';
 import { memoryMetrics, type UpdateMetrics } from './engine_metrics';
 import type { EngineOptions, ResolvedEngineOptions } from './engine_options';
@@ -57,6 +58,7 @@ export class RoleEngine {
     const model = role === 'reward_model' ? rewardModel(found) : found;
     checkHeads(`${role} options`, resolved.ulysses, model);
     checkTensor(`${role} options`, resolved.parallel.tp, model);
+    checkPipeline(`${role} options`, resolved.pipeline, model);
     const lora = resolved.lora === null ? null : planLora(`${role} options.lora`, model, resolved.lora);
     const group =
       o.group ??
@@ -128,14 +130,14 @@ export class RoleEngine {
     });
   }
 
-  /** Groups of ranks that have micro-batches of their own: the number of parts that a batch is split into. */
-  get dataParallelSize(): number {
-    return this.group.worldSize / this.ranksPerShard;
+  private get dataLayout(): DataLayout {
+    const { ulysses, parallel, pipeline } = this.options;
+    return { neighbours: ulysses * parallel.tp, stages: pipeline.stages };
   }
 
-  /** Neighbouring ranks that compute the same micro-batches together. */
-  private get ranksPerShard(): number {
-    return this.options.ulysses * this.options.parallel.tp;
+  /** Groups of ranks that have micro-batches of their own: the number of parts that a batch is split into. */
+  get dataParallelSize(): number {
+    return shardCount(this.group.worldSize, this.dataLayout);
   }
 
   /** Neighbouring ranks that generate the same responses together. */
@@ -149,7 +151,7 @@ export class RoleEngine {
     shards: EngineArgs<M>[],
     collect: (results: EngineResult<M>[]) => R,
   ): Promise<R> {
-    return splitCollect(this.group, this.name, method, shards, collect, this.ranksPerShard);
+    return splitCollect(this.group, this.name, method, shards, collect, this.dataLayout);
   }
 
   get device(): 'cpu' | 'cuda' {
@@ -350,6 +352,12 @@ function checkTensor(where: string, tp: number, { config, dir }: LoadedModel): v
   if (problem !== null) throw badOption(where, `parallel.tp ${tp}: ${problem} of the model in ${dir}`);
 }
 
+/** Every part of the pipeline has at least one layer. */
+function checkPipeline(where: string, pipeline: NativePipelineOptions, { config, dir }: LoadedModel): void {
+  const problem = pipelineProblem(config.numLayers, pipeline);
+  if (problem !== null) throw badOption(where, `${problem} (the model in ${dir})`);
+}
+
 function nativeOptions(
   group: WorkerGroup,
   device: Device,
@@ -379,6 +387,7 @@ function nativeOptions(
     shardSize: o.shardSize,
     ulysses: o.ulysses,
     parallel: o.parallel,
+    pipeline: o.pipeline,
     prefetch: o.prefetch,
     reduction: o.reduction,
     offload: o.offload,

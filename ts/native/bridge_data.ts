@@ -90,6 +90,7 @@ export interface NativeEngineOptions {
   /** Neighbouring ranks that share micro-batches: they are called with the same data (native/ulysses). */
   ulysses: number;
   parallel: NativeParallelOptions;
+  pipeline: NativePipelineOptions;
   /** Gather the next group of parameters while one is at work. */
   prefetch: boolean;
   reduction: Reduction;
@@ -103,6 +104,21 @@ export interface NativeParallelOptions {
   tp: number;
   /** What is computed row by row between matrices is computed on 1 / tp of the rows. */
   sequenceParallel: boolean;
+}
+
+/** How the layers are spread over the stages of a pipeline, and in which order updates run (native/model/stage_range.h, native/megatron/schedule.h). */
+export interface NativePipelineOptions {
+  /** Ranks of a pipeline are worldSize / stages apart, and are called with the same data. */
+  stages: number;
+  /** Parts of consecutive layers that each stage has. */
+  chunks: number;
+  /** Layers of the first and of the last part; 0: as many as the others. */
+  firstLayers: number;
+  lastLayers: number;
+  /** The embeddings, or the head, take the place of a layer. */
+  countEmbedding: boolean;
+  countHead: boolean;
+  order: '1f1b' | 'gpipe';
 }
 
 /** When the gradients of the ranks are summed; native/fsdp/sharding.h. */

@@ -1,5 +1,6 @@
 // The engine's own sharding for world sizes that are not at hand: native/engine/simulation.cc in one worker process.
 import { WorkerGroup } from '../controller/worker_group';
+import { ONE_STAGE } from '../model/pipeline_parts';
 import type { NativeEngineOptions, NativeSimulation } from '../native/bridge';
 import type { RoleName } from '../roles/role_settings';
 import type { Load, PlanSpec, RoleSpec } from './plan';
@@ -93,6 +94,7 @@ function engineOptions(
     shardSize: shardSize === null || shardSize >= worldSize ? 0 : shardSize,
     ulysses,
     parallel: { tp: 1, sequenceParallel: false },
+    pipeline: ONE_STAGE,
     ...placement,
   };
 }

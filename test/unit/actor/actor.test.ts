@@ -79,13 +79,13 @@ describe('create', () => {
 
   test.each<[object, RegExp]>([
     [{ modle: 'x' }, /unknown option 'modle'; did you mean 'model'/],
-    [{ strategy: 'megatron' }, /strategy 'megatron' is not in this release/],
     [{ strategy: 'zero' }, /strategy: expected one of fsdp, megatron but got zero/],
     [{ device: 'cuda' }, /device 'cuda': the workers of the given group were started for 'cpu'/],
     [{ dtype: 'fp8' }, /dtype: expected one of float32, bfloat16/],
     [{ optim: { learningRate: 1 } }, /unknown option 'learningRate'/],
     [{ optim: { schedule: 'cosine' } }, /totalSteps: schedule 'cosine' needs it/],
-    [{ parallel: { tp: 2 } }, /parallel.tp 2: not in this release/],
+    [{ parallel: { tp: 2 } }, /parallel.tp 2: expected tp\(2\) x dp = worldSize\(1\)/],
+    [{ parallel: { pp: 2 } }, /parallel.pp 2: expected a divisor of worldSize = 1/],
     [{ parallel: { sharding: 'zero' } }, /parallel.sharding: expected one of full_shard, shard_grad_op/],
     [{ parallel: { ulysses: 2 } }, /parallel.ulysses 2: expected a divisor of worldSize = 1/],
     [{ parallel: { ulysses: 0 } }, /parallel.ulysses 0: expected a divisor of worldSize = 1/],

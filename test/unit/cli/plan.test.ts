@@ -376,6 +376,24 @@ test('--json: the same numbers', () => {
   expect(JSON.parse(stdout)).toMatchObject({ worldSize: 2, device: 'cuda', fits: null, roles, phases, peak });
 });
 
+test('--pipeline: the schedule of an update over so many stages, or why not', () => {
+  const { code, stdout } = troupe(config, '--gpus', '8', '--pipeline', '4x2');
+  expect(code).toBe(0);
+  expect(stdout).toMatch(/pipeline of the actor: 4 stages of 2 ranges of layers, 1f1b, \d+ micro-batches/);
+  expect(stdout.match(/^ {2}stage \d /gm)).toHaveLength(4);
+  expect(stdout).toMatch(/idle: [\d.]+ % of the work of a stage; \(p - 1\) \/ \(v m\) = [\d.]+ %/);
+  expect(stdout).toContain('layers of each range: 4, 4, 4, 4, 4, 4, 4, 4');
+  const refusal = (pipeline: string) => {
+    const { code: failed, stderr } = troupe(config, '--gpus', '8', '--pipeline', pipeline);
+    return `${failed} ${stderr}`;
+  };
+  expect(refusal('3')).toMatch(/^2 .*expected a number of stages that divides the 8 workers, got 3/);
+  expect(refusal('8x5')).toMatch(
+    /^2 .*actor: parallel\.pp 8 x parallel\.vpp 5: 32 layers do not make 40 parts/,
+  );
+  expect(refusal('two')).toMatch(/^2 .*--pipeline: expected stages such as 4, or 4x2, got two/);
+});
+
 test('supervised fine-tuning', () => {
   const sft = file(
     'sft.yaml',

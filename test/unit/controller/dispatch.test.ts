@@ -1,4 +1,4 @@
-import { oneToAll, rankZero, splitCollect } from '../../../ts/controller/dispatch';
+import { oneToAll, rankZero, shardOf, splitCollect } from '../../../ts/controller/dispatch';
 import type { WorkerGroup } from '../../../ts/controller/worker_group';
 
 /** Answers each call with [rank, ...arguments]. */
@@ -37,18 +37,33 @@ test('splitCollect gives each rank its shard and collects by rank', async () => 
   );
 });
 
+const fourRanks = {
+  worldSize: 4,
+  callAll: async (_engine: string, _method: string, args: (rank: number) => unknown[]) =>
+    [0, 1, 2, 3].map((rank) => [rank, ...args(rank)]),
+} as unknown as WorkerGroup;
+
 test('splitCollect gives neighbours the same shard and collects from the first of them', async () => {
   const shards: [number, number][] = [
     [5, 5],
     [6, 6],
   ];
-  const four = {
-    worldSize: 4,
-    callAll: async (_engine: string, _method: string, args: (rank: number) => unknown[]) =>
-      [0, 1, 2, 3].map((rank) => [rank, ...args(rank)]),
-  } as unknown as WorkerGroup;
-  expect(await splitCollect(four, 'actor', 'setSteps', shards, String, 2)).toBe('0,5,5,2,6,6');
-  await expect(splitCollect(four, 'actor', 'setSteps', shards, String, 4)).rejects.toThrow(
+  const pairs = { neighbours: 2, stages: 1 };
+  expect(await splitCollect(fourRanks, 'actor', 'setSteps', shards, String, pairs)).toBe('0,5,5,2,6,6');
+  const all = { neighbours: 4, stages: 1 };
+  await expect(splitCollect(fourRanks, 'actor', 'setSteps', shards, String, all)).rejects.toThrow(
     'expected one shard per 4 ranks (1), got 2',
   );
+});
+
+test('splitCollect gives the stages of a pipeline the same shard and collects from the first of them', async () => {
+  const shards: [number, number][] = [
+    [5, 5],
+    [6, 6],
+  ];
+  const stages = { neighbours: 1, stages: 2 };
+  expect(await splitCollect(fourRanks, 'actor', 'setSteps', shards, String, stages)).toBe('0,5,5,1,6,6');
+  expect([0, 1, 2, 3, 4, 5, 6, 7].map((rank) => shardOf(rank, 8, { neighbours: 2, stages: 2 }))).toEqual([
+    0, 0, 1, 1, 0, 0, 1, 1,
+  ]);
 });

@@ -142,6 +142,12 @@ export class NativeRollout implements RolloutEngine {
   submit(request: RolloutRequest): RolloutHandle {
     this.engine.checkOpen();
     if (this.closed) throw new TroupeError('CLOSED', '[rollout] the engine is closed');
+    const { stages } = this.engine.options.pipeline;
+    if (stages > 1)
+      throw badOption(
+        'rollout',
+        `parallel.pp ${stages}: ranks serve requests each by itself, and none of them has all layers: generate with another actor, without pp`,
+      );
     const { config, eosTokenIds } = this.engine.model;
     const model = { vocabSize: config.vocabSize, maxTokens: this.maxTokens, eosTokenIds };
     const sampling = checkRequest(request, model);
