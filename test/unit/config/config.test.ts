@@ -239,7 +239,10 @@ describe('contradictions', () => {
     ['trainer.resume_mode=resume_path', /trainer\.resume_from_path: expected a checkpoint directory/],
     ['trainer.resume_from_path=x/global_step_1', /set it to resume_path/],
     ['trainer.val_only=true', /expected data\.val_files/],
-    ['trainer.nnodes=2', /trainer\.nnodes: expected 1, got 2: needs training on more than one machine/],
+    [
+      'trainer.launcher.type=ssh',
+      /trainer\.launcher\.hosts: expected at least 1 because trainer\.nnodes is 1, got 0/,
+    ],
     [
       'actor_rollout_ref.actor.fsdp_config.fsdp_size=0',
       /fsdp_size: expected -1 or a divisor of the number of workers \(1\), got 0/,
