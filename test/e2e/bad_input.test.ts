@@ -269,7 +269,7 @@ describe('a bad configuration', () => {
       '16',
     ],
     ['an unknown logger', 'trainer.logger=[pigeon]', 'trainer.logger', 'pigeon', 'console'],
-    ['more machines than there can be', 'trainer.nnodes=2', 'trainer.nnodes', 'more than one machine'],
+    ['more machines than are known', 'trainer.nnodes=2', 'trainer.nnodes', 'how to reach other hosts'],
     ['a reward file that is not there', `reward.custom_reward_function.path=/nowhere.js`, '/nowhere.js'],
     ['no path to resume from', 'trainer.resume_mode=resume_path', 'trainer.resume_from_path'],
     ['an override without a value', 'trainer.seed', 'trainer.seed', 'key=value'],

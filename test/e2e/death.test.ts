@@ -148,7 +148,10 @@ describe('a worker dies', () => {
     process.kill(run.workers()[0]!, 'SIGKILL');
     const { code, stderr } = await within(TEN_SECONDS, run.exited);
     expect(code).toBe(1);
-    expect(stderr).toContain('worker rank 0 died in phase validation at step 0: killed by SIGKILL');
+    // The caches of the rollout are freed in the background meanwhile.
+    expect(stderr).toMatch(
+      /worker rank 0 died in phase validation at step 0( \(parkRollout of 'actor'\))?: killed by SIGKILL/,
+    );
   });
 
   it('before it is ready', async () => {

@@ -108,9 +108,11 @@ export class CheckpointStore<State extends object> {
   async newestGood<Checked>(
     verify: (checkpoint: Checkpoint<State>) => Promise<Checked>,
   ): Promise<{ checkpoint: Checked; damage: string[] } | null> {
+    if (!existsSync(this.root)) return null;
     const named = this.pointer();
-    const steps = existsSync(this.root) ? this.steps() : [];
-    const candidates = steps.filter((step) => named === null || step <= named).reverse();
+    const candidates = this.steps()
+      .filter((step) => named === null || step <= named)
+      .reverse();
     const run = Math.max(-1, ...candidates.map((step) => this.runOf(step)));
     const damage: TroupeError[] = [];
     for (const step of candidates) {
