@@ -143,7 +143,7 @@ test('an agent that ends before it has come is told of with what it wrote', asyn
     say: () => {},
   });
   await expect(gathering).rejects.toThrow(
-    /no agent could be started on host n1: sh ended with exit code 4\n {2}no such node/,
+    /no agent could be started on host n[12]: sh ended with exit code 4\n {2}no such node/,
   );
 });
 
