@@ -1,5 +1,5 @@
 // Where in the page one is: all of it in the part of the address that never leaves the browser.
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useMemo, useState } from 'preact/hooks';
 
 export interface Route {
   page: string;
@@ -8,20 +8,22 @@ export interface Route {
   params: URLSearchParams;
 }
 
-function read(): Route {
-  const [path = '', query = ''] = location.hash.replace(/^#\/?/, '').split('?');
+function read(hash: string): Route {
+  const [path = '', query = ''] = hash.replace(/^#\/?/, '').split('?');
   const params = new URLSearchParams(query);
   return { page: path || 'overview', runs: params.getAll('run'), params };
 }
 
 export function useRoute(): Route {
-  const [route, setRoute] = useState(read);
+  const [hash, setHash] = useState(location.hash);
   useEffect(() => {
-    const changed = (): void => setRoute(read());
+    const changed = (): void => setHash(location.hash);
     addEventListener('hashchange', changed);
+    // Effects run after the first painting: the address may have changed before anybody listened.
+    changed();
     return () => removeEventListener('hashchange', changed);
   }, []);
-  return route;
+  return useMemo(() => read(hash), [hash]);
 }
 
 export function href(
@@ -42,7 +44,7 @@ export const go = (address: string): void => {
 
 /** Changes one parameter without a new entry in the history. */
 export function replaceParam(name: string, value: string | null): void {
-  const { page, params } = read();
+  const { page, params } = read(location.hash);
   if (value === null || value === '') params.delete(name);
   else params.set(name, value);
   const text = params.toString();
