@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 
+#include <future>
+
 #include "base/error.h"
 #include "ranks.h"
 
@@ -86,19 +88,26 @@ TEST(splits_work_beside_the_whole_group) {
 }
 
 TEST(a_split_names_the_ranks_of_the_whole_group) {
+  std::promise<void> waited;
   const auto errors = on_ranks(
       3,
-      [](Communicator& comm) {
+      [&](Communicator& comm) {
         if (comm.rank() == 0) return;
         const auto pair = comm.split("pair", {1, 2});
         pair->barrier(kLabel);
         if (comm.rank() == 1) {
-          std::this_thread::sleep_for(std::chrono::seconds(4));
+          waited.get_future().wait();
           return;
         }
-        pair->barrier({"backward", "layers.3"});
+        try {
+          pair->barrier({"backward", "layers.3"});
+        } catch (...) {
+          waited.set_value();
+          throw;
+        }
+        waited.set_value();
       },
-      1000);
+      3000);
   CHECK(errors[2].find("rank 2: barrier #2 of layers.3 (backward)") != std::string::npos);
   CHECK(errors[2].find("No sign of rank 1") != std::string::npos);
 }
