@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
+#include "comm/brief_name_queries.h"
 
 namespace troupe {
 
@@ -67,6 +68,7 @@ ProcessGroupCommunicator::Member ProcessGroupCommunicator::join(const CommOption
     store_options.port = static_cast<uint16_t>(options.port);
     store_options.waitWorkers = false;
     store_options.timeout = options.timeout;
+    const BriefNameQueries brief;
     member.store = c10::make_intrusive<c10d::PrefixStore>(
         options.token, c10::make_intrusive<c10d::TCPStore>(kMeetingHost, store_options));
   } catch (const std::exception& error) {

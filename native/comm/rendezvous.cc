@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
+#include "comm/brief_name_queries.h"
 
 namespace troupe {
 
@@ -40,6 +41,7 @@ class StoreRendezvous final : public Rendezvous {
     options.isServer = true;
     options.waitWorkers = false;
     options.masterListenFd = listen_on_loopback(options.port);
+    const BriefNameQueries brief;
     try {
       store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
     } catch (const std::exception& error) {
