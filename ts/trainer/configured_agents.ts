@@ -11,11 +11,15 @@ import type { Tool } from '../agent/tools/tool';
 import { reasonOf } from '../base/text';
 import { loadUserModule } from '../base/user_module';
 import { loadModelDirectory } from '../checkpoint/model_dir';
+import { usesServers } from '../config/checks/rollout_checks';
 import type { ResolvedConfig } from '../config/config';
 import { agentOf } from '../config/derived/agents';
 import { TokenBytes } from '../data/token_bytes';
 import type { Tokenizer } from '../data/tokenizer';
 import { ConfigError } from '../errors';
+import type { Grammars } from '../serve/call/grammars';
+import { GrammarThreads, grammarVocabulary } from '../serve/grammar/grammar_threads';
+import { LazyGrammars } from '../serve/grammar/lazy_grammars';
 import { familyOf, toolFamily } from '../serve/tools/families';
 import type { AgentRollout } from './agent_rollout';
 import { codeRunner } from './default_reward';
@@ -44,8 +48,15 @@ export async function configuredAgents(
     throw new ConfigError(`${SECTION}: agents need the tokenizer of the data`, SECTION);
   const servers = mcpSettings(keys.mcp_servers).map(([name, options]) => new McpServer(name, options));
   const sessions = new SessionServer();
+  const chat = tokenizer.hasChatTemplate ? { ...chatParts(config, tokenizer), sessions } : null;
   const close = async (): Promise<void> => {
-    await Promise.allSettled([agent.close?.(), sessions.close(), ...servers.map((server) => server.close())]);
+    const grammars = chat?.served.grammars;
+    await Promise.allSettled([
+      agent.close?.(),
+      sessions.close(),
+      ...(grammars === 'engine' || !grammars ? [] : [grammars.close()]),
+      ...servers.map((server) => server.close()),
+    ]);
   };
   let tools: Tool[];
   try {
@@ -62,7 +73,7 @@ export async function configuredAgents(
   return {
     agent,
     tokenizer,
-    chat: tokenizer.hasChatTemplate ? { ...chatParts(config, tokenizer), sessions } : null,
+    chat,
     tools,
     options: {
       toolOptions: {
@@ -129,7 +140,7 @@ function moduleAgent(path: string, name: string, kwargs: Readonly<Record<string,
 function chatParts(config: ResolvedConfig, tokenizer: Tokenizer): Omit<ChatParts, 'sessions'> {
   const { model, rollout } = config.actor_rollout_ref;
   const { format } = rollout.multi_turn;
-  const { eosTokenIds } = loadModelDirectory(model.path, 'lm');
+  const { eosTokenIds, config: modelConfig } = loadModelDirectory(model.path, 'lm');
   const written = familyOf(tokenizer.chatTemplate);
   const family = format === 'auto' ? written : toolFamily(format === 'llama3_json' ? 'llama3' : format);
   if (written !== null && family !== null && written.name !== family.name) {
@@ -139,15 +150,25 @@ function chatParts(config: ResolvedConfig, tokenizer: Tokenizer): Omit<ChatParts
       key,
     );
   }
+  const bytes = new TokenBytes(tokenizer);
+  const own = (): Grammars =>
+    new GrammarThreads(
+      grammarVocabulary(tokenizer, bytes, {
+        vocabSize: modelConfig.vocabSize,
+        stopTokenIds: eosTokenIds,
+        tags: family?.tags ?? [],
+      }),
+    );
   return {
     served: {
       name: 'policy',
       created: 0,
       eosTokenIds,
       tokenizer,
-      bytes: new TokenBytes(tokenizer),
+      bytes,
       family,
-      grammars: null,
+      // Inference servers hold responses to grammars by themselves.
+      grammars: usesServers(config) ? 'engine' : new LazyGrammars(own),
     },
     history: rollout.agent.history,
     variables: config.data.apply_chat_template_kwargs,

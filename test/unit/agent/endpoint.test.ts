@@ -1,70 +1,24 @@
 import { join } from 'node:path';
 import { z } from 'zod';
-import { collectTrajectories } from '../../../ts/agent/collect';
-import { type Agent, type AgentTask, defineAgent } from '../../../ts/agent/define';
-import { SessionServer } from '../../../ts/agent/endpoint/session_server';
+import { type Agent, defineAgent } from '../../../ts/agent/define';
 import { commandAgent } from '../../../ts/agent/loops/command';
 import { toolAgent } from '../../../ts/agent/loops/tool_agent';
-import { defineTool, type Tool } from '../../../ts/agent/tools/tool';
+import { defineTool } from '../../../ts/agent/tools/tool';
 import { joinCalls } from '../../../ts/agent/trajectory/sequences';
-import type { Trajectory } from '../../../ts/agent/trajectory/trajectory';
-import { chatTokenizer, served, speaking } from './chat_world';
+import {
+  add,
+  type Block,
+  limits,
+  post,
+  run,
+  schema,
+  sessions,
+  task,
+  tokenizer,
+  words,
+} from './endpoint_world';
 
-const tokenizer = chatTokenizer();
-const sessions = new SessionServer();
 afterAll(() => sessions.close());
-
-const add = defineTool({
-  name: 'add',
-  description: 'Adds two numbers',
-  parameters: z.object({ a: z.number(), b: z.number() }),
-  run: ({ a, b }) => a + b,
-});
-
-/** Adds 17 and 25 by a tool, then says what it was told. */
-const speak = (prompt: string): string => {
-  const told = /<tool_response>\n(.*)\n<\/tool_response><\|im_end\|>\n<\|im_start\|>assistant\n$/.exec(
-    prompt,
-  );
-  return told
-    ? `It is ${told[1]}.`
-    : '<tool_call>{"name": "add", "arguments": {"a": 17, "b": 25}}</tool_call>';
-};
-
-const task = (extraInfo: Record<string, unknown> = {}): AgentTask => ({
-  prompt: [{ role: 'user', content: 'What is 17 + 25?' }],
-  promptIds: tokenizer.encode('x'),
-  dataSource: 'test',
-  groundTruth: '42',
-  extraInfo,
-  sample: 0,
-  validation: false,
-});
-
-const run = async (
-  agent: Agent,
-  { tools = [add] as Tool[], say = speak, one = task(), timeout = 20, maxTokens = 4000 } = {},
-): Promise<Trajectory> => {
-  const [trajectory] = await collectTrajectories(agent, [one], {
-    engine: speaking(tokenizer, say),
-    tokenizer,
-    chat: { served: served(tokenizer), history: 'append', sessions, variables: {} },
-    sampling: { maxNewTokens: 200 },
-    tools,
-    toolOptions: { timeout: 1, maxResponseLength: 100, truncateSide: 'middle' },
-    timeout,
-    retries: 0,
-    seed: 1,
-    concurrency: 4,
-    onError: 'zero',
-    maxTokens,
-  });
-  return trajectory as Trajectory;
-};
-
-const limits = { maxAssistantTurns: null, maxUserTurns: null, maxParallelCalls: 1, maxResponseLength: 1500 };
-const words = ({ calls }: Trajectory): string[] =>
-  calls.map(({ tokens }) => tokenizer.decode(tokens, { skipSpecialTokens: true }));
 
 describe('the tool agent', () => {
   test('calls a tool, reads its answer and ends', async () => {
@@ -184,21 +138,12 @@ describe('the tool agent', () => {
   });
 });
 
-type Block = Record<string, unknown>;
-
 interface StreamEvent {
   type: string;
   index: number;
   content_block?: Block;
   delta?: Record<string, string>;
 }
-
-const post = async (url: string, key: string, body: unknown): Promise<Response> =>
-  await fetch(url, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json', authorization: `Bearer ${key}`, 'x-api-key': key },
-    body: JSON.stringify(body),
-  });
 
 async function eventsOf(response: Response): Promise<Block[]> {
   const text = await response.text();
@@ -207,8 +152,6 @@ async function eventsOf(response: Response): Promise<Block[]> {
     .filter((line) => line.startsWith('data: {'))
     .map((line) => JSON.parse(line.slice(6)));
 }
-
-const schema = { type: 'object', properties: { a: { type: 'number' }, b: { type: 'number' } } };
 
 describe.each([
   ['by base URL', (base: string) => base],

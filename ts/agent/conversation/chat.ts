@@ -2,7 +2,8 @@
 import type { ChatMessage } from '../../data/chat_template';
 import type { CallHooks } from '../../serve/call/answer';
 import type { ChatCall } from '../../serve/call/chat_call';
-import { type Conversation, templateCalls } from '../../serve/call/conversation';
+import { type Conversation, replyMessage } from '../../serve/call/conversation';
+import type { KeptResponses } from '../../serve/call/kept_responses';
 import type { CallRecord } from '../../serve/call/model_call';
 import type { ServedModel } from '../../serve/call/served_model';
 import { startChat } from '../../serve/call/start_calls';
@@ -31,6 +32,7 @@ export interface ChatReply {
 
 export class AgentChat {
   private readonly ids: ConversationIds;
+  private readonly keptResponses: KeptResponses = new Map();
 
   constructor(
     private readonly served: ServedModel,
@@ -75,16 +77,8 @@ export class AgentChat {
     });
     this.signal.throwIfAborted();
     const { text, calls, finish } = record;
-    const toolCalls = calls.map(({ id, name, arguments: source }) => ({
-      id,
-      function: { name, arguments: source },
-    }));
     return {
-      message: {
-        role: 'assistant',
-        content: text,
-        ...(calls.length > 0 ? { tool_calls: templateCalls(toolCalls) } : {}),
-      },
+      message: replyMessage(record),
       text,
       calls,
       finish,
@@ -100,6 +94,7 @@ export class AgentChat {
     let promptIds: ArrayLike<number> = [];
     const started = performance.now();
     return {
+      keptResponses: this.keptResponses,
       promptIds: (asked) => {
         conversation = { ...asked, variables: { ...this.variables, ...asked.variables } };
         promptIds = this.ids.ids(conversation);

@@ -7,7 +7,7 @@ import { defined } from '../call/defined';
 import type { ServedModel } from '../call/served_model';
 import { checkName } from '../openai/chat_request';
 import { parseBody, samplingFields, samplingOf } from '../openai/fields';
-import { forcedCalls } from '../openai/formats';
+import { checkChoice, forcedCalls } from '../openai/formats';
 import type { FunctionTool } from '../tools/families';
 
 const textBlock = z.looseObject({ type: z.literal('text'), text: z.string() });
@@ -79,6 +79,10 @@ export function parseMessages(model: ServedModel, body: unknown): { call: ChatCa
   if (offered !== null && model.family === null)
     throw badField('tools', `the chat template of ${model.name} knows no tools`);
   const forced = offered !== null && (choice.type === 'any' || choice.type === 'tool');
+  if (choice.type === 'tool' && choice.name === undefined)
+    throw badField('tool_choice.name', 'expected the name of a tool, got none');
+  const name = choice.type === 'tool' ? (choice.name as string) : null;
+  checkChoice('tool_choice.name', name, offered);
   if (forced && model.grammars === null)
     throw badField('tool_choice', 'the engine behind this server cannot hold responses to a grammar');
   const opening: ChatMessage[] = r.system ? [{ role: 'system', content: r.system }] : [];
@@ -104,7 +108,7 @@ export function parseMessages(model: ServedModel, body: unknown): { call: ChatCa
         ? forcedCalls(
             model.family as NonNullable<typeof model.family>,
             offered,
-            choice.type === 'tool' ? (choice.name ?? null) : null,
+            name,
             choice.disable_parallel_tool_use !== true,
           )
         : null,

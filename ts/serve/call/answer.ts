@@ -2,6 +2,7 @@
 
 import type { RolloutRequest, SamplingParams } from '../../rollout/request';
 import type { Conversation } from './conversation';
+import type { KeptResponses } from './kept_responses';
 import type { CallRecord } from './model_call';
 import type { ServedModel } from './served_model';
 
@@ -20,6 +21,8 @@ export interface CallHooks {
   sampling?: (asked: SamplingParams) => SamplingParams;
   /** Of every request to the engine. */
   request?: Omit<RolloutRequest, 'promptIds' | 'sampling'>;
+  /** Responses that requests may go on from by their id; without it none are kept. */
+  keptResponses?: KeptResponses;
   /** After each response, with its place among the choices. */
   onRecord?: (record: CallRecord, choice: number) => void;
 }

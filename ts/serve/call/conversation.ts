@@ -30,6 +30,25 @@ export function templateCalls(
   }));
 }
 
+/** A response as the message that goes on the conversation. */
+export function replyMessage({
+  text,
+  calls,
+}: {
+  text: string;
+  calls: readonly { id: string; name: string; arguments: string }[];
+}): ChatMessage {
+  const toolCalls = calls.map(({ id, name, arguments: source }) => ({
+    id,
+    function: { name, arguments: source },
+  }));
+  return {
+    role: 'assistant',
+    content: text,
+    ...(calls.length > 0 ? { tool_calls: templateCalls(toolCalls) } : {}),
+  };
+}
+
 function parsed(source: string): unknown {
   try {
     const value: unknown = JSON.parse(source);

@@ -8,7 +8,7 @@ import { defined } from '../call/defined';
 import type { ServedModel } from '../call/served_model';
 import type { FunctionTool, ToolFamily } from '../tools/families';
 import { harmlessFields, parseBody, samplingFields, samplingOf, streamFields } from './fields';
-import { forcedCalls, jsonGrammar } from './formats';
+import { checkChoice, forcedCalls, jsonGrammar } from './formats';
 
 const MOST_TOP = 20;
 const MOST_TOOLS = 512;
@@ -111,8 +111,7 @@ export function parseChat(model: ServedModel, body: unknown): { call: ChatCall; 
     );
   }
   const name = typeof choice === 'object' ? choice.function.name : null;
-  if (name !== null && !tools?.some((one) => one.function.name === name))
-    throw badField('tool_choice.function.name', `there is no tool ${JSON.stringify(name)} among tools`);
+  checkChoice('tool_choice.function.name', name, tools);
   if (!r.logprobs && r.top_logprobs) throw badField('top_logprobs', 'needs logprobs: true');
   const forced = offered !== null && (choice === 'required' || name !== null);
   const format = jsonGrammar(r.response_format);

@@ -1,5 +1,6 @@
 // What a response must be, as grammars: JSON of a schema, or calls of tools that were asked for.
 import type { Grammar } from '../../rollout/request';
+import { badField } from '../call/api_error';
 import type { FunctionTool, ToolFamily } from '../tools/families';
 
 type ResponseFormat =
@@ -11,6 +12,16 @@ export function jsonGrammar(format: ResponseFormat | null | undefined): Grammar 
   if (format === null || format === undefined || format.type === 'text') return null;
   const schema = format.type === 'json_object' ? { type: 'object' } : format.json_schema.schema;
   return { kind: 'json-schema', schema: JSON.stringify(schema) };
+}
+
+/** @throws ApiError 400 where a tool is demanded that is not offered */
+export function checkChoice(
+  param: string,
+  name: string | null,
+  offered: readonly FunctionTool[] | null,
+): void {
+  if (name === null || offered?.some((one) => one.function.name === name)) return;
+  throw badField(param, `there is no tool ${JSON.stringify(name)} among tools`);
 }
 
 /**

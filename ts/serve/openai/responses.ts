@@ -3,19 +3,24 @@ import { randomUUID } from 'node:crypto';
 import type { Dialect, ServerEvent } from '../call/answer';
 import { apiErrorOf } from '../call/api_error';
 import { type Block, type BlockEvent, BlockWriter } from '../call/blocks';
+import { replyMessage } from '../call/conversation';
 import type { CallRecord, RunningCall } from '../call/model_call';
 import { startChat } from '../call/start_calls';
 import { parseResponses, type ResponsesForm } from './responses_request';
 
 export const answerResponses: Dialect = async (model, body, signal, hooks = {}) => {
-  const { call, form } = parseResponses(model, body);
+  const kept = hooks.keptResponses ?? null;
+  const { call, form } = parseResponses(model, body, kept);
   const { promptIds, calls } = await startChat(model, call, signal, hooks);
   const answer = new ResponsesAnswer(
     model.name,
     form,
     promptIds.length,
     calls[0] as RunningCall,
-    hooks.onRecord,
+    (id, record) => {
+      hooks.onRecord?.(record, 0);
+      if (form.kept !== null) kept?.set(id, [...form.kept, replyMessage(record)]);
+    },
   );
   return form.stream ? { events: answer.events() } : { body: await answer.whole() };
 };
@@ -35,7 +40,7 @@ class ResponsesAnswer {
     private readonly form: ResponsesForm,
     private readonly promptTokens: number,
     private readonly call: RunningCall,
-    private readonly onRecord: ((record: CallRecord, choice: number) => void) | undefined,
+    private readonly onRecord: (id: string, record: CallRecord) => void,
   ) {}
 
   async whole(): Promise<unknown> {
@@ -52,7 +57,7 @@ class ResponsesAnswer {
       for await (const delta of this.call) for (const one of this.writer.push(delta)) yield* this.shown(one);
       for (const one of this.writer.end()) yield* this.shown(one);
       const { record } = this.call;
-      this.onRecord?.(record, 0);
+      this.onRecord(this.id, record);
       const cut = record.finish === 'length' || record.finish === 'abort';
       yield this.event(cut ? 'response.incomplete' : 'response.completed', {
         response: this.response(record),

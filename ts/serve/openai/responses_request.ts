@@ -1,15 +1,16 @@
 // The body of a response of the OpenAI API: its items as a conversation.
 import { z } from 'zod';
 import type { ChatMessage } from '../../data/chat_template';
-import { badField } from '../call/api_error';
+import { ApiError, badField } from '../call/api_error';
 import type { ChatCall } from '../call/chat_call';
 import { templateCalls } from '../call/conversation';
 import { defined } from '../call/defined';
+import type { KeptResponses } from '../call/kept_responses';
 import type { ServedModel } from '../call/served_model';
 import type { FunctionTool } from '../tools/families';
 import { checkName } from './chat_request';
 import { parseBody, samplingFields, samplingOf, streamFields } from './fields';
-import { forcedCalls, jsonGrammar } from './formats';
+import { checkChoice, forcedCalls, jsonGrammar } from './formats';
 
 const part = z.looseObject({
   type: z.enum(['input_text', 'output_text', 'text', 'refusal']),
@@ -55,7 +56,9 @@ const schema = z.looseObject({
   input: z.union([z.string(), z.array(item)]),
   instructions: z.string().nullish(),
   max_output_tokens: z.int().min(1).nullish(),
-  previous_response_id: z.null({ error: 'this server keeps no responses: send the whole input' }).optional(),
+  previous_response_id: z.string().nullish(),
+  store: z.boolean().nullish(),
+  conversation: z.null({ error: 'this server keeps no conversations: send the whole input' }).optional(),
   tools: z.array(tool).max(512).nullish(),
   tool_choice: z
     .union([
@@ -78,12 +81,18 @@ const schema = z.looseObject({
 
 export interface ResponsesForm {
   stream: boolean;
+  /** What a request that goes on from this response goes on from, without the response; null: nobody may. */
+  kept: readonly ChatMessage[] | null;
   /** What a response repeats of its request. */
   echo: Record<string, unknown>;
 }
 
-/** @throws ApiError 400 naming the field, 404 for another model */
-export function parseResponses(model: ServedModel, body: unknown): { call: ChatCall; form: ResponsesForm } {
+/** `kept`: of earlier responses; null: there are none. @throws ApiError 400 naming the field, 404 for another model */
+export function parseResponses(
+  model: ServedModel,
+  body: unknown,
+  kept: KeptResponses | null = null,
+): { call: ChatCall; form: ResponsesForm } {
   const r = parseBody(schema, body, []);
   checkName(model, r.model);
   const tools = r.tools?.length
@@ -103,6 +112,7 @@ export function parseResponses(model: ServedModel, body: unknown): { call: ChatC
   if (offered !== null && model.family === null)
     throw badField('tools', `the chat template of ${model.name} knows no tools`);
   const name = typeof choice === 'object' ? choice.name : null;
+  checkChoice('tool_choice.name', name, offered);
   const forced = offered !== null && (choice === 'required' || name !== null);
   const format = r.text?.format ?? null;
   const grammar = forced
@@ -122,11 +132,12 @@ export function parseResponses(model: ServedModel, body: unknown): { call: ChatC
       forced ? 'tool_choice' : 'text.format',
       'the engine behind this server cannot hold responses to a grammar',
     );
+  const messages = [...previousMessages(r.previous_response_id ?? null, kept), ...messagesOf(r.input)];
   const opening: ChatMessage[] = r.instructions ? [{ role: 'system', content: r.instructions }] : [];
   return {
     call: {
       conversation: {
-        messages: [...opening, ...messagesOf(r.input)],
+        messages: [...opening, ...messages],
         tools,
         variables: {},
         opened: true,
@@ -148,11 +159,12 @@ export function parseResponses(model: ServedModel, body: unknown): { call: ChatC
     },
     form: {
       stream: r.stream ?? false,
+      kept: r.store === false ? null : messages,
       echo: {
         instructions: r.instructions ?? null,
         max_output_tokens: r.max_output_tokens ?? null,
         parallel_tool_calls: r.parallel_tool_calls ?? true,
-        previous_response_id: null,
+        previous_response_id: r.previous_response_id ?? null,
         temperature: r.temperature ?? 1,
         text: { format: format ?? { type: 'text' } },
         tool_choice: choice,
@@ -163,6 +175,20 @@ export function parseResponses(model: ServedModel, body: unknown): { call: ChatC
       },
     },
   };
+}
+
+function previousMessages(id: string | null, kept: KeptResponses | null): readonly ChatMessage[] {
+  if (id === null) return [];
+  const param = 'previous_response_id';
+  if (kept === null) throw badField(param, 'this server keeps no responses: send the whole input');
+  const messages = kept.get(id);
+  if (messages !== undefined) return messages;
+  throw new ApiError(
+    400,
+    `${param}: this session has made no response ${JSON.stringify(id.slice(0, 200))}, or it was not to be stored (store: false)`,
+    param,
+    'previous_response_not_found',
+  );
 }
 
 /** Words of the assistant and the calls that follow them are one message. */
