@@ -15,9 +15,10 @@ RolloutStats RankEngine::open_rollout(const RolloutOptions& options) {
   require(!rollout_, ErrorCode::kInvalidArgument, "[rollout] this engine has a rollout already");
   RolloutOptions own = options;
   if (own.kv_cache_bytes == 0) own.kv_cache_bytes = cache_budget(device_, own.memory_share);
-  // Ranks that share every matrix plan alike: with the smallest budget of them.
+  // Ranks that generate together plan alike: with the smallest budget of them.
   const at::Tensor least = at::tensor({-own.kv_cache_bytes}, at::kLong);
-  mesh_.tp()->all_reduce(least, ReduceOp::kMax, {"generate", "cache budget"});
+  for (const auto& axis : {mesh_.tp(), mesh_.pp()})
+    axis->all_reduce(least, ReduceOp::kMax, {"generate", "cache budget"});
   own.kv_cache_bytes = -least.item<int64_t>();
   rollout_ = std::make_unique<Rollout>(transformer_, own);
   rollout_->park();
@@ -62,10 +63,10 @@ RolloutTurn RankEngine::rollout_turn(RolloutCommands commands) {
   const auto spent = [&] {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   };
-  // Of ranks that share every matrix the first one's clock counts: they make the same steps.
+  // Of ranks that generate together the first one's clock counts: they make the same steps.
   const auto time_left = [&] {
     const at::Tensor more = at::tensor({int64_t{spent() < commands.milliseconds}}, at::kLong);
-    mesh_.tp()->broadcast(more, 0, {"generate", "time"});
+    for (const auto& axis : {mesh_.pp(), mesh_.tp()}) axis->broadcast(more, 0, {"generate", "time"});
     return more.item<int64_t>() != 0;
   };
   do {

@@ -28,6 +28,8 @@ class Decoder {
     std::iota(all.begin(), all.end(), 0);
     return all;
   }
+  // The most that any rank of the pipeline has.
+  virtual int64_t most_layers() const { return config().num_layers; }
   // Before each layer of the decoder, whoever computes it: where x [n, H] comes from another rank it is here then.
   virtual void enter_layer(int64_t layer, const at::Tensor& x) {}
 

@@ -51,6 +51,12 @@ std::vector<int64_t> Transformer::own_layers() const {
   return layers;
 }
 
+int64_t Transformer::most_layers() const {
+  std::vector<int64_t> layers(static_cast<size_t>(place_.stages()), 0);
+  for (size_t part = 0; part < place_.parts.size(); ++part) layers[part % layers.size()] += place_.parts[part].layers();
+  return *std::max_element(layers.begin(), layers.end());
+}
+
 int64_t Transformer::decode_row_tile() const {
   return decode_weights_.empty() ? kDecodeRowTile : kDecodeRowMultiple;
 }

@@ -44,6 +44,7 @@ class Transformer final : public Decoder {
   void enable_adapters(bool enabled);
 
   std::vector<int64_t> own_layers() const override;
+  int64_t most_layers() const override;
   int64_t decode_row_tile() const override;
   void begin_decoding() override;
   void end_decoding() override;

@@ -32,9 +32,14 @@ RolloutOptions checked(RolloutOptions options, const Decoder& decoder) {
   return options;
 }
 
-// As if all layers were here: stages of a pipeline must make the same plans.
+ModelConfig with_layers(ModelConfig config, int64_t layers) {
+  config.num_layers = layers;
+  return config;
+}
+
+// Stages of a pipeline must make the same plans: all have as many pages as the one with most layers.
 int64_t num_pages(const RolloutOptions& options, const Decoder& decoder) {
-  const int64_t bytes = KvCache::page_bytes(decoder.config(), decoder.dtype());
+  const int64_t bytes = KvCache::page_bytes(with_layers(decoder.config(), decoder.most_layers()), decoder.dtype());
   const int64_t pages = options.kv_cache_bytes / bytes;
   require(pages >= 1, kBad, "[rollout] the cache of keys and values has ", options.kv_cache_bytes,
           " bytes, less than one page of ", kPagePositions, " positions, ", bytes,
@@ -47,9 +52,7 @@ int64_t num_pages(const RolloutOptions& options, const Decoder& decoder) {
 
 // The model with the layers of this rank alone.
 ModelConfig cached_part(const Decoder& decoder) {
-  ModelConfig config = decoder.config();
-  config.num_layers = static_cast<int64_t>(decoder.own_layers().size());
-  return config;
+  return with_layers(decoder.config(), static_cast<int64_t>(decoder.own_layers().size()));
 }
 
 SchedulerLimits limits_of(const RolloutOptions& options) {

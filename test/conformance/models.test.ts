@@ -1,20 +1,26 @@
 import { readdirSync } from 'node:fs';
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
-import { WorkerGroup } from '../../ts/controller/worker_group';
+import type { WorkerGroup } from '../../ts/controller/worker_group';
 import { Critic } from '../../ts/critic/critic';
-import { batchOf, CONFORMANCE, TEST_DEVICE } from '../helpers/conformance';
+import { batchOf, CONFORMANCE, LAYOUTS, TestGroups } from '../helpers/conformance';
 import { floats, integers, maxDifference, readSafetensors } from '../helpers/safetensors';
 
 // Forward results of tiny Hugging Face checkpoints against an independent float64 implementation.
 const MODELS = path.join(CONFORMANCE, 'models');
-let group: WorkerGroup;
-beforeAll(async () => {
-  group = await WorkerGroup.launch({ worldSize: 1, device: TEST_DEVICE });
-});
-afterAll(() => group.close());
+const groups = new TestGroups();
+afterAll(() => groups.close());
 
-describe.each(readdirSync(MODELS))('%s', (name) => {
+describe.each(
+  LAYOUTS.flatMap(([layout, worldSize, parallel]) =>
+    readdirSync(MODELS).map((name) => ({ name, layout, worldSize, parallel })),
+  ),
+)('$name on $layout', ({ name, worldSize, parallel }) => {
+  let group: WorkerGroup;
+  beforeAll(async () => {
+    group = await groups.of(worldSize);
+  });
+
   const dir = path.join(MODELS, name);
   const expected = readSafetensors(path.join(dir, 'expected.safetensors'));
   const { batch, responseLength } = batchOf(readSafetensors(path.join(dir, 'batch.safetensors')));
@@ -25,6 +31,7 @@ describe.each(readdirSync(MODELS))('%s', (name) => {
       optim: null,
       dtype: 'float32',
       group,
+      parallel,
     });
     try {
       for (const [temperature, tolerance] of [
@@ -60,6 +67,7 @@ describe.each(readdirSync(MODELS))('%s', (name) => {
       optim: null,
       dtype: 'float32',
       group,
+      parallel,
     });
     try {
       const { values } = await critic.computeValues(batch);

@@ -4,9 +4,9 @@ import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
 import type { Batch } from '../../ts/batch/batch';
 import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
-import { WorkerGroup } from '../../ts/controller/worker_group';
+import type { WorkerGroup } from '../../ts/controller/worker_group';
 import { Critic } from '../../ts/critic/critic';
-import { batchOf, CONFORMANCE, TEST_DEVICE } from '../helpers/conformance';
+import { batchOf, CONFORMANCE, LAYOUTS, TestGroups } from '../helpers/conformance';
 import { floats, readSafetensors, type TestTensor } from '../helpers/safetensors';
 
 // Optimiser steps against verl main's real engine: gradients, metrics and weights after each of three calls.
@@ -28,14 +28,13 @@ const COLUMNS: Record<string, string> = {
   returns: 'returns',
 };
 
-let group: WorkerGroup;
+const groups = new TestGroups();
 let scratch: string;
-beforeAll(async () => {
-  group = await WorkerGroup.launch({ worldSize: 1, device: TEST_DEVICE });
+beforeAll(() => {
   scratch = mkdtempSync(path.join(os.tmpdir(), 'troupe-updates-'));
 });
 afterAll(async () => {
-  await group.close();
+  await groups.close();
   rmSync(scratch, { recursive: true, force: true });
 });
 
@@ -66,7 +65,15 @@ function expectWeights(actual: Record<string, TestTensor>, expected: Record<stri
   expect(far / entries).toBeLessThan(1e-3);
 }
 
-describe.each(readdirSync(UPDATES))('%s', (name) => {
+describe.each(
+  LAYOUTS.flatMap(([layout, worldSize, parallel]) =>
+    readdirSync(UPDATES).map((name) => ({ name, layout, worldSize, parallel })),
+  ),
+)('$name on $layout', ({ name, worldSize, parallel }) => {
+  let group: WorkerGroup;
+  beforeAll(async () => {
+    group = await groups.of(worldSize);
+  });
   const dir = path.join(UPDATES, name);
   const spec = JSON.parse(readFileSync(path.join(dir, 'case.json'), 'utf8')) as Case;
   const tensors = readSafetensors(path.join(dir, 'batches.safetensors'));
@@ -84,6 +91,7 @@ describe.each(readdirSync(UPDATES))('%s', (name) => {
       model,
       optim,
       group,
+      parallel,
       dtype: 'float32',
       maxTokensPerMicroBatch: capacity,
     });
@@ -138,7 +146,8 @@ describe.each(readdirSync(UPDATES))('%s', (name) => {
   });
 
   // One micro-batch per mini-batch, and several.
-  test.each([4096, 48])('weights and metrics of three calls at capacity %i', async (capacity) => {
+  const capacities = worldSize === 1 || process.env['TROUPE_TEST_EXHAUSTIVE'] === '1' ? [4096, 48] : [48];
+  test.each(capacities)('weights and metrics of three calls at capacity %i', async (capacity) => {
     const role = await create(capacity);
     try {
       for (let call = 0; call < spec.num_calls; call++) {

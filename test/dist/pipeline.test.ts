@@ -156,12 +156,20 @@ test.each([
   },
 );
 
-test('generation says that it needs all layers on a rank', async () => {
-  await withActor({ worldSize: 2, parallel: { pp: 2 } }, async (actor) => {
-    await expect(actor.generate([[1, 2]], { maxNewTokens: 2 })).rejects.toThrow(
-      /parallel\.pp 2: ranks serve requests each by itself, and none of them has all layers/,
-    );
-  });
+test.each<[NonNullable<EngineOptions['parallel']>, number]>([
+  [{ pp: 2, tp: 2 }, 4],
+  [{ pp: 2, sharding: 'full_shard' }, 4],
+])('%j, %d workers: generates as one worker, before and after an update', async (parallel, worldSize) => {
+  const batch = raggedBatch(6, 3);
+  const prompts = Array.from({ length: batch.size }, (_, i) => batch.prompt(i));
+  const run = async (actor: Actor) => {
+    const sample = () => actor.generate(prompts, { maxNewTokens: 6, n: 2, seed: 3 });
+    const before = await sample();
+    await actor.updatePolicy(batch, {});
+    return [before, await sample()].map((samples) => samples.get('tokens'));
+  };
+  const expected = await withActor({}, run);
+  expect(await withActor({ worldSize, parallel }, run)).toEqual(expected);
 });
 
 test('pipelines that make no sense are refused before a worker starts, with the numbers', async () => {

@@ -61,13 +61,14 @@ it('two and three workers train as one does, and each can go on from what the ot
   expectDone(await start('shared', 2, ...shared).exited);
   expectClose(metrics('shared'), metrics('one'));
 
-  // Both of them at every matrix.
-  const tensor = ['actor_rollout_ref.actor', 'critic'].flatMap((role) => [
+  // Two at every matrix of two stages.
+  const megatron = ['actor_rollout_ref.actor', 'critic'].flatMap((role) => [
     `${role}.strategy=megatron`,
     `${role}.megatron.tensor_model_parallel_size=2`,
+    `${role}.megatron.pipeline_model_parallel_size=2`,
   ]);
-  expectDone(await start('tensor', 2, ...tensor).exited);
-  expectClose(metrics('tensor'), metrics('one'));
+  expectDone(await start('megatron', 4, ...megatron).exited);
+  expectClose(metrics('megatron'), metrics('one'));
 
   expectDone(await start('mixed', 3, 'trainer.total_training_steps=1').exited);
   expectDone(await start('mixed', 1, 'trainer.total_training_steps=2').exited);

@@ -1,9 +1,20 @@
 import path from 'node:path';
 import { Batch } from '../../ts/batch/batch';
+import { WorkerGroup } from '../../ts/controller/worker_group';
+import type { EngineOptions } from '../../ts/engine/engine_options';
 import { integers, type TestTensor } from './safetensors';
 
 /** Where the conformance tests compute; scripts/gpu-check.sh sets it. Always in float32, also on a GPU. */
 export const TEST_DEVICE = process.env['TROUPE_TEST_DEVICE'] === 'cuda' ? 'cuda' : 'cpu';
+
+/** How workers share the models of the conformance tests. */
+export const LAYOUTS: [string, number, NonNullable<EngineOptions['parallel']>][] =
+  TEST_DEVICE === 'cuda'
+    ? [['one worker', 1, {}]]
+    : [
+        ['one worker', 1, {}],
+        ['tp 2 x pp 2', 4, { tp: 2, sequenceParallel: true, pp: 2 }],
+      ];
 
 export const CONFORMANCE = path.join(__dirname, '..', 'fixtures', 'conformance');
 
@@ -22,4 +33,21 @@ export function batchOf(
     columns,
   });
   return { batch, responseLength };
+}
+
+/** Workers by their number, started when they are first asked for. */
+export class TestGroups {
+  private readonly groups = new Map<number, Promise<WorkerGroup>>();
+
+  of(worldSize: number): Promise<WorkerGroup> {
+    const own =
+      this.groups.get(worldSize) ??
+      WorkerGroup.launch({ worldSize, device: TEST_DEVICE, ...(worldSize > 1 ? { numThreads: 1 } : {}) });
+    this.groups.set(worldSize, own);
+    return own;
+  }
+
+  async close(): Promise<void> {
+    for (const group of this.groups.values()) await (await group).close();
+  }
 }

@@ -15,6 +15,7 @@ import { engineOptions, trainedOptions } from '../../ts/roles/role_options';
 import {
   actorSettings,
   criticSettings,
+  type RoleSettings,
   referenceSettings,
   rewardModelSettings,
   sftSettings,
@@ -223,6 +224,46 @@ test('the keys of Megatron are those of the strategy megatron', () => {
   );
 });
 
+test('a pipeline in configurations', async () => {
+  const section = 'actor_rollout_ref.actor.megatron';
+  const config = ppo(
+    'actor_rollout_ref.actor.strategy=megatron',
+    `${section}.pipeline_model_parallel_size=2`,
+    `${section}.virtual_pipeline_model_parallel_size=2`,
+    `${section}.override_transformer_config.account_for_embedding_in_pipeline_split=true`,
+    'critic.strategy=megatron',
+    'critic.megatron.pipeline_model_parallel_size=2',
+    'critic.megatron.override_transformer_config.num_layers_in_last_pipeline_stage=1',
+  );
+  const of = (role: RoleSettings) => engineOptions(role, group, config).parallel;
+  expect(of(actorSettings(config))).toMatchObject({ tp: 1, pp: 2, vpp: 2, countEmbedding: true });
+  expect(of(referenceSettings(config) as RoleSettings)).toMatchObject({ pp: 2, vpp: 2 });
+  expect(of(criticSettings(config))).toMatchObject({ pp: 2, vpp: 1, lastStageLayers: 1 });
+  expect(() => roleSpec(criticSettings(config), { device: 'cpu', worldSize: 4 })).toThrow(
+    /critic\.megatron\.pipeline_model_parallel_size 2: needs a plan of a pipeline from a configuration/,
+  );
+});
+
+test('a layout that the model does not allow is refused before a worker is started', async () => {
+  const config = ppo(
+    'actor_rollout_ref.actor.strategy=megatron',
+    'actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=4',
+  );
+  const launcher = () => {
+    throw new Error('a worker was started');
+  };
+  const needs = {
+    reference: false,
+    critic: false,
+    rewardModel: false,
+    totalSteps: 1,
+    device: 'cpu' as const,
+  };
+  await expect(createEngines(config, { ...needs, launcher: launcher as never })).rejects.toThrow(
+    /actor\.megatron\] parallel\.pp 4 x parallel\.vpp 1: \d layers do not make 4 parts/,
+  );
+});
+
 test.each([
   [
     ['actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2'],
@@ -242,6 +283,39 @@ test.each([
       'critic.ulysses_sequence_parallel_size=2',
     ],
     /expected 1 beside critic\.ulysses_sequence_parallel_size 2, got 2/,
+  ],
+  [
+    ['critic.megatron.pipeline_model_parallel_size=2'],
+    /pipeline_model_parallel_size: expected critic\.strategy megatron beside 2, got fsdp/,
+  ],
+  [
+    [
+      'critic.strategy=megatron',
+      'critic.megatron.pipeline_model_parallel_size=4',
+      'critic.megatron.tensor_model_parallel_size=2',
+    ],
+    /expected tensor_model_parallel_size \(2\) x pipeline_model_parallel_size \(4\) to divide the number of workers \(4,/,
+  ],
+  [
+    ['critic.strategy=megatron', 'critic.megatron.virtual_pipeline_model_parallel_size=2'],
+    /expected pipeline_model_parallel_size of at least 2 beside 2, got 1/,
+  ],
+  [
+    [
+      'critic.strategy=megatron',
+      'critic.megatron.pipeline_model_parallel_size=2',
+      'critic.megatron.override_transformer_config.num_layers_in_last_pipeline_stage=1',
+      'critic.megatron.override_transformer_config.account_for_loss_in_pipeline_split=true',
+    ],
+    /account_for_loss_in_pipeline_split: expected false beside num_layers_in_last_pipeline_stage/,
+  ],
+  [
+    ['critic.strategy=megatron', 'critic.model.fsdp_config.param_offload=true'],
+    /critic\.model\.fsdp_config\.param_offload: not read beside strategy megatron: give critic\.megatron\.param_offload/,
+  ],
+  [
+    ['actor_rollout_ref.actor.strategy=megatron', 'actor_rollout_ref.actor.fsdp_config.fsdp_size=2'],
+    /actor\.fsdp_config\.fsdp_size: not read beside strategy megatron: .*use_distributed_optimizer/,
   ],
   [['critic.strategy=megatron', 'critic.megatron.context_parallel_size=2'], /context parallelism/],
 ])('%s', (overrides, message) => {

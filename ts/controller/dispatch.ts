@@ -45,6 +45,13 @@ export function shardOf(rank: number, worldSize: number, { neighbours, stages }:
 export const shardCount = (worldSize: number, { neighbours, stages }: DataLayout): number =>
   worldSize / stages / neighbours;
 
+/** The ranks that work on each shard, in order. */
+export function ranksByShard(worldSize: number, layout: DataLayout): number[][] {
+  const groups: number[][] = Array.from({ length: shardCount(worldSize, layout) }, () => []);
+  for (let rank = 0; rank < worldSize; rank++) groups[shardOf(rank, worldSize, layout)]?.push(rank);
+  return groups;
+}
+
 /**
  * One shard of the data for the ranks that share it, which do the same call together; `collect` puts the results of the first
  * rank of each, in the order of the shards, together again.

@@ -3,15 +3,21 @@ import type { Batch } from '../batch/batch';
 import { requireBatch } from '../batch/require_batch';
 import { type LoadedModel, loadModelDirectory } from '../checkpoint/model_dir';
 import { type Device, deviceOfWorkers, machineOf } from '../controller/default_device';
-import { type DataLayout, oneToAll, rankZero, shardCount, splitCollect } from '../controller/dispatch';
+import {
+  type DataLayout,
+  oneToAll,
+  ranksByShard,
+  rankZero,
+  shardCount,
+  splitCollect,
+} from '../controller/dispatch';
 import { WorkerGroup } from '../controller/worker_group';
 import { TroupeError } from '../errors';
 import type { Lora } from '../model/adapter_sites';
-import { pipelineProblem } from '../model/pipeline_parts';
 import { valueHeadName } from '../model/tensor_names';
-import { tensorProblem } from '../model/tensor_parts';
-import type { NativeEngineOptions, NativePipelineOptions } from '../native/bridge';
+import type { NativeEngineOptions } from '../native/bridge';
 import type { EngineArgs, EngineMethod, EngineResult } from '../worker/protocol';
+import { checkLayout } from './check_layout';
 import { memoryMetrics, type UpdateMetrics } from './engine_metrics';
 import type { EngineOptions, ResolvedEngineOptions } from './engine_options';
 import { resolveEngineOptions } from './engine_options';
@@ -56,9 +62,7 @@ export class RoleEngine {
     const device = deviceOf(`${role} options`, o, resolved);
     const found = loadModelDirectory(resolved.model, role === 'actor' ? 'lm' : 'value');
     const model = role === 'reward_model' ? rewardModel(found) : found;
-    checkHeads(`${role} options`, resolved.ulysses, model);
-    checkTensor(`${role} options`, resolved.parallel.tp, model);
-    checkPipeline(`${role} options`, resolved.pipeline, model);
+    checkLayout(`${role} options`, resolved, model);
     const lora = resolved.lora === null ? null : planLora(`${role} options.lora`, model, resolved.lora);
     const group =
       o.group ??
@@ -140,9 +144,14 @@ export class RoleEngine {
     return shardCount(this.group.worldSize, this.dataLayout);
   }
 
-  /** Neighbouring ranks that generate the same responses together. */
-  get ranksPerPrompt(): number {
-    return this.options.parallel.tp;
+  /**
+   * Ranks that generate the same responses together, each with its part of every matrix and of the layers; the first of each group speaks
+   * for it.
+   */
+  get generatingRanks(): number[][] {
+    const { worldSize } = this.group;
+    const { parallel, pipeline } = this.options;
+    return ranksByShard(worldSize, { neighbours: parallel.tp, stages: pipeline.stages });
   }
 
   /** One shard per data-parallel group; `collect` gets the results in the order of the shards. */
@@ -335,27 +344,6 @@ function deviceOf(where: string, o: EngineOptions, { device, worldSize }: Resolv
     where,
     `device '${device}': the workers of the given group were started for '${o.group.device}': leave it out, or launch the group with it`,
   );
-}
-
-/** Each of the ranks that share a micro-batch computes attention for some of the heads. */
-function checkHeads(where: string, ulysses: number, { config, dir }: LoadedModel): void {
-  if (config.numHeads % ulysses === 0) return;
-  throw badOption(
-    where,
-    `parallel.ulysses ${ulysses}: expected a divisor of the ${config.numHeads} attention heads of the model in ${dir}`,
-  );
-}
-
-/** Ranks that share every matrix each have whole heads. */
-function checkTensor(where: string, tp: number, { config, dir }: LoadedModel): void {
-  const problem = tensorProblem(tp, config);
-  if (problem !== null) throw badOption(where, `parallel.tp ${tp}: ${problem} of the model in ${dir}`);
-}
-
-/** Every part of the pipeline has at least one layer. */
-function checkPipeline(where: string, pipeline: NativePipelineOptions, { config, dir }: LoadedModel): void {
-  const problem = pipelineProblem(config.numLayers, pipeline);
-  if (problem !== null) throw badOption(where, `${problem} (the model in ${dir})`);
 }
 
 function nativeOptions(

@@ -37,14 +37,11 @@ export const loadPerRank = (
  * @throws ConfigError, TroupeError INVALID_MODEL naming the key
  */
 export function roleSpec(role: RoleSettings, { device }: Target): RoleSpec {
-  const { model: modelKey, ulysses: ulyssesKey, lora: loraKey, tensor: _, ...keys } = role.keys;
+  const { model: modelKey, ulysses: ulyssesKey, lora: loraKey, layout: _, ...keys } = role.keys;
   const model = readModelShape(role.model, role.head, modelKey);
-  if (role.tensor.tp > 1) {
-    const { tensor: key } = role.keys;
-    throw new ConfigError(`${key} ${role.tensor.tp}: ${missing('a plan of tensor parallelism')}`, key);
-  }
+  checkPlanned(role);
   const reduction = role.reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch';
-  const { parallel, offload } = parallelOptions(role.fsdp, role.ulysses, reduction, role.tensor);
+  const { parallel, offload } = parallelOptions(role.fsdp, role.ulysses, reduction, role.layout);
   const { fsdpSize = -1, sharding = 'no_shard', prefetch = false } = parallel ?? {};
   return {
     name: role.name,
@@ -70,6 +67,18 @@ export function roleSpec(role: RoleSettings, { device }: Target): RoleSpec {
     rollouts: [],
     keys,
   };
+}
+
+/** Layouts that share the matrices or the layers of a model are not planned yet. */
+function checkPlanned({ layout, keys }: RoleSettings): void {
+  for (const [size, name, what] of [
+    [layout.tp, 'tensor_model_parallel_size', 'tensor parallelism'],
+    [layout.pp, 'pipeline_model_parallel_size', 'a pipeline from a configuration'],
+  ] as const) {
+    if (size === 1) continue;
+    const key = `${keys.layout}.${name}`;
+    throw new ConfigError(`${key} ${size}: ${missing(`a plan of ${what}`)}`, key);
+  }
 }
 
 /** The heads of the model must divide over the ranks that share a micro-batch. */

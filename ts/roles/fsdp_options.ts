@@ -1,7 +1,7 @@
 import type { EngineOptions } from '../engine/engine_options';
 import type { OffloadOptions } from '../engine/offload_options';
 import type { Reduction } from '../native/bridge';
-import type { TensorSettings } from './megatron_options';
+import type { ModelLayout } from './megatron_options';
 
 /** verl's keys; a role that does not learn has some of them. */
 interface OffloadKeys {
@@ -33,13 +33,13 @@ export function parallelOptions(
   fsdp: ShardingKeys,
   ulysses: number,
   reduce: Reduction,
-  tensor: TensorSettings,
+  layout: ModelLayout,
 ): Pick<EngineOptions, 'parallel' | 'offload'> {
   const { fsdp_size: fsdpSize, reshard_after_forward: reshard } = fsdp;
   return {
     parallel: {
       ulysses,
-      ...tensor,
+      ...layout,
       fsdpSize,
       ...(fsdpSize === 1 ? {} : { sharding: reshard ? 'full_shard' : 'shard_grad_op' }),
       prefetch: fsdp.forward_prefetch,

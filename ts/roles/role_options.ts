@@ -29,7 +29,7 @@ export function engineOptions(
     name: ENGINE_NAMES[role.name],
     model: role.model,
     group,
-    ...parallelOptions(role.fsdp, role.ulysses, reduction, role.tensor),
+    ...parallelOptions(role.fsdp, role.ulysses, reduction, role.layout),
     ...(role.dtype ? { dtype: role.dtype } : {}),
     maxTokensPerMicroBatch: role.tokensPerRank * role.ulysses,
     ...(peakTflops === null ? {} : { peakTflops }),

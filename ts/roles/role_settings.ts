@@ -6,12 +6,7 @@ import type { Head } from '../model/hf_config';
 import type { Reduction } from '../native/bridge';
 import type { ShardingKeys } from './fsdp_options';
 import { loraOptions, usesLora } from './lora';
-import {
-  megatronSharding,
-  megatronTensors,
-  NO_TENSOR_PARALLELISM,
-  type TensorSettings,
-} from './megatron_options';
+import { type ModelLayout, megatronLayout, megatronSharding, WHOLE_MODEL } from './megatron_options';
 import type { OptimSection } from './optim_options';
 
 export type RoleName = 'actor' | 'reference' | 'critic' | 'reward model';
@@ -26,7 +21,7 @@ export interface RoleSettings {
   fsdp: ShardingKeys;
   /** auto: as the memory allows. */
   reduction: Reduction | 'auto';
-  tensor: TensorSettings;
+  layout: ModelLayout;
   /** Ranks that share a micro-batch. */
   ulysses: number;
   /** Packing capacity of one rank; a micro-batch has `ulysses` times as many. */
@@ -39,7 +34,8 @@ export interface RoleSettings {
   keys: {
     model: string;
     ulysses: string;
-    tensor: string;
+    /** Section of the keys of the layout. */
+    layout: string;
     /** Section of the lora_* keys. */
     lora: string;
     capacity: string;
@@ -54,7 +50,6 @@ export interface RoleSettings {
 const ACTOR = 'actor_rollout_ref.actor';
 const REFERENCE = 'actor_rollout_ref.ref';
 const REWARD_MODEL = 'reward.reward_model';
-const TENSOR = 'megatron.tensor_model_parallel_size';
 
 type MegatronRole = Pick<ResolvedConfig['critic'], 'strategy' | 'megatron'>;
 
@@ -64,14 +59,13 @@ function spreadOf(
   roleSection: string,
   fsdp: ResolvedConfig['actor_rollout_ref']['actor']['fsdp_config'],
   fsdpSection: string,
-): Pick<RoleSettings, 'dtype' | 'fsdp' | 'tensor'> & { section: string } {
+): Pick<RoleSettings, 'dtype' | 'fsdp' | 'layout'> & { section: string } {
   const { strategy, megatron } = role;
-  if (strategy !== 'megatron')
-    return { dtype: fsdp.dtype, fsdp, tensor: NO_TENSOR_PARALLELISM, section: fsdpSection };
+  if (strategy !== 'megatron') return { dtype: fsdp.dtype, fsdp, layout: WHOLE_MODEL, section: fsdpSection };
   return {
     dtype: megatron.dtype,
     fsdp: megatronSharding(megatron),
-    tensor: megatronTensors(megatron),
+    layout: megatronLayout(megatron),
     section: `${roleSection}.megatron`,
   };
 }
@@ -84,7 +78,7 @@ export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedC
     head: 'lm',
     dtype: spread.dtype,
     fsdp: spread.fsdp,
-    tensor: spread.tensor,
+    layout: spread.layout,
     reduction: actor.fsdp_config.gradient_reduction,
     ulysses: ulyssesOf(actor, actor.fsdp_config),
     tokensPerRank: actor.ppo_max_token_len_per_gpu,
@@ -94,7 +88,7 @@ export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedC
     keys: {
       model: 'actor_rollout_ref.model.path',
       ulysses: `${ACTOR}.ulysses_sequence_parallel_size`,
-      tensor: `${ACTOR}.${TENSOR}`,
+      layout: `${ACTOR}.megatron`,
       lora: 'actor_rollout_ref.model',
       capacity: `${ACTOR}.ppo_max_token_len_per_gpu`,
       dtype: `${spread.section}.dtype`,
@@ -138,7 +132,7 @@ export function criticSettings({ critic }: ResolvedConfig): RoleSettings {
     head: 'value',
     dtype: spread.dtype,
     fsdp: spread.fsdp,
-    tensor: spread.tensor,
+    layout: spread.layout,
     reduction: model.fsdp_config.gradient_reduction,
     ulysses: ulyssesOf(critic, model.fsdp_config),
     tokensPerRank: critic.ppo_max_token_len_per_gpu,
@@ -148,7 +142,7 @@ export function criticSettings({ critic }: ResolvedConfig): RoleSettings {
     keys: {
       model: 'critic.model.path',
       ulysses: 'critic.ulysses_sequence_parallel_size',
-      tensor: `critic.${TENSOR}`,
+      layout: 'critic.megatron',
       lora: 'critic.model',
       capacity: 'critic.ppo_max_token_len_per_gpu',
       dtype: `${spread.section}.dtype`,
@@ -169,7 +163,7 @@ export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
     dtype: keys.dtype,
     fsdp: keys.model.fsdp_config,
     reduction: 'micro_batch',
-    tensor: NO_TENSOR_PARALLELISM,
+    layout: WHOLE_MODEL,
     ulysses: keys.ulysses_sequence_parallel_size,
     tokensPerRank: keys.forward_max_token_len_per_gpu,
     gradientCheckpointing: false,
@@ -178,7 +172,7 @@ export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
     keys: {
       model: `${REWARD_MODEL}.model_path`,
       ulysses: `${REWARD_MODEL}.ulysses_sequence_parallel_size`,
-      tensor: REWARD_MODEL,
+      layout: REWARD_MODEL,
       lora: REWARD_MODEL,
       capacity: `${REWARD_MODEL}.forward_max_token_len_per_gpu`,
       dtype: `${REWARD_MODEL}.dtype`,
@@ -203,7 +197,7 @@ export function sftSettings({
     dtype: model.dtype,
     fsdp: model.fsdp_config,
     reduction: model.fsdp_config.gradient_reduction,
-    tensor: NO_TENSOR_PARALLELISM,
+    layout: WHOLE_MODEL,
     ulysses,
     tokensPerRank: data.max_token_len_per_gpu,
     gradientCheckpointing: model.enable_gradient_checkpointing,
@@ -212,7 +206,7 @@ export function sftSettings({
     keys: {
       model: 'model.path',
       ulysses: 'ulysses_sequence_parallel_size',
-      tensor: 'model',
+      layout: 'model',
       lora: 'model',
       capacity: 'data.max_token_len_per_gpu',
       dtype: 'model.dtype',

@@ -20,6 +20,7 @@ import {
 import { rolloutOptions } from '../roles/settings';
 import { workerTimeouts } from '../roles/worker_options';
 import type { RolloutEngine } from '../rollout/engine';
+import { checkLayouts } from './check_layouts';
 import { gradientReductions } from './gradient_reduction';
 import { ServerRollout } from './server_rollout';
 
@@ -112,6 +113,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
   const r = config.reward.reward_model;
   if (needs.rewardModel && r.input_tokenizer === null)
     checkSameTokenizer(model.tokenizer_path ?? model.path, r.tokenizer_path ?? (r.model_path as string));
+  checkLayouts(config, needs);
   const reductions = gradientReductions(config, needs.device);
   const calls = config.logging.trace ? new CallLog() : null;
   const pools = await launchPools(config, needs, calls);

@@ -226,16 +226,21 @@ describe('what is missing is named', () => {
   });
 
   it.each(['model_engine=megatron', '--config-name=ppo_megatron_trainer'])('takes Megatron: %s', (choice) => {
-    const keys = `actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4 actor_rollout_ref.ref.megatron.param_offload=True`;
+    const keys = `actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4 actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2 actor_rollout_ref.actor.megatron.virtual_pipeline_model_parallel_size=null +actor_rollout_ref.actor.megatron.override_transformer_config.num_layers_in_last_pipeline_stage=6 actor_rollout_ref.ref.megatron.pipeline_model_parallel_size=2 actor_rollout_ref.ref.megatron.param_offload=True`;
     const { config, notMapped } = ppo(`${choice} ${keys} critic.megatron.tensor_model_parallel_size=2`);
     expect(notMapped).toEqual([]);
     expect(config).toMatchObject({
-      actor_rollout_ref: { actor: { strategy: 'megatron', megatron: { tensor_model_parallel_size: 4 } } },
+      actor_rollout_ref: {
+        actor: {
+          strategy: 'megatron',
+          megatron: { tensor_model_parallel_size: 4, pipeline_model_parallel_size: 2 },
+        },
+      },
       critic: { strategy: 'megatron', megatron: { tensor_model_parallel_size: 2 } },
     });
-    const pipeline = ppo(`${choice} actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2`);
-    expect(why(pipeline.notMapped, 'actor_rollout_ref.actor.megatron.pipeline_model_parallel_size')).toMatch(
-      /a pipeline in configurations/,
+    const context = ppo(`${choice} actor_rollout_ref.actor.megatron.context_parallel_size=2`);
+    expect(why(context.notMapped, 'actor_rollout_ref.actor.megatron.context_parallel_size')).toMatch(
+      /context parallelism/,
     );
   });
 

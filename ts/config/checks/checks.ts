@@ -8,9 +8,9 @@ import { RUN_LIMITS } from '../../base/limits';
 import { ConfigError } from '../../errors';
 import { rewardManagerNames } from '../../reward/contract/manager_registry';
 import { checkCorrection } from '../derived/correction';
+import { checkMegatronLayouts } from '../derived/megatron_layout';
 import { checkRewardPool, policyRanks, rewardRanks } from '../derived/pools';
 import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';
-import { checkTensorParallel } from '../derived/tensor_parallel';
 import { checkUlysses, checkUlyssesSize, ulyssesOf } from '../derived/ulysses';
 import { nearestName } from '../reading/nearest';
 import { missing } from '../schema/field';
@@ -59,7 +59,7 @@ export function checkConsistency(config: ResolvedConfig): void {
     () => checkDivides(config, 'actor_rollout_ref.actor.ppo_mini_batch_size', actor.ppo_mini_batch_size),
     () => checkRewardPool(config),
     () => checkUlysses(config),
-    () => checkTensorParallel(config),
+    () => checkMegatronLayouts(config),
     () =>
       checkFits(
         config,

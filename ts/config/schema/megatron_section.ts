@@ -5,12 +5,22 @@ import { NO_PADDING } from './reasons';
 const CHECKPOINTS = 'checkpoints of every layout have one format, which every layout reads';
 const BRIDGES = 'Hugging Face directories are read and written directly';
 
-/** How a model lies on workers that share every matrix, where `strategy` is megatron; docs/distributed.md. */
+/** How a model lies on workers that share every matrix or its layers, where `strategy` is megatron; docs/distributed.md. */
 export const megatronSection = {
   tensor_model_parallel_size: field(
     count('ranks'),
     1,
     'Neighbouring workers that each hold a part of every matrix: a divisor of the workers and of the attention heads.',
+  ),
+  pipeline_model_parallel_size: field(
+    count('ranks'),
+    1,
+    'Stages of a pipeline, each with a range of the layers: tensor_model_parallel_size times it divides the workers.',
+  ),
+  virtual_pipeline_model_parallel_size: field(
+    orNull(count('ranks')),
+    null,
+    'Ranges of layers that each stage has (interleaved schedule); null: 1.',
   ),
   sequence_parallel: field(
     bool,
@@ -26,8 +36,6 @@ export const megatronSection = {
   grad_offload: field(bool, false, 'As that of fsdp_config.'),
   optimizer_offload: field(bool, false, 'As that of fsdp_config.'),
   dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
-  pipeline_model_parallel_size: needs('a pipeline in configurations', 1),
-  virtual_pipeline_model_parallel_size: needs('a pipeline in configurations', 1),
   context_parallel_size: needs('context parallelism', 1),
   dynamic_context_parallel: needs('context parallelism', false),
   expert_model_parallel_size: needs('expert parallelism', 1),
@@ -36,6 +44,26 @@ export const megatronSection = {
     'experts are cut over the tensor-parallel workers as every other matrix is',
   ),
   override_transformer_config: {
+    num_layers_in_first_pipeline_stage: field(
+      orNull(count('ranks')),
+      null,
+      'Layers of the first stage; null: as many as the others.',
+    ),
+    num_layers_in_last_pipeline_stage: field(
+      orNull(count('ranks')),
+      null,
+      'Layers of the last stage; null: as many as the others.',
+    ),
+    account_for_embedding_in_pipeline_split: field(
+      bool,
+      false,
+      'The embeddings take the place of a layer of the first stage.',
+    ),
+    account_for_loss_in_pipeline_split: field(
+      bool,
+      false,
+      'The head takes that of a layer of the last stage.',
+    ),
     recompute_granularity: ignored(
       'enable_gradient_checkpointing of the model decides: whole blocks are recomputed',
     ),

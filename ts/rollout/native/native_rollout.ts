@@ -1,4 +1,4 @@
-// Our own engine in the worker processes of a role: every rank serves its own requests from the weights that it holds.
+// Our own engine in the worker processes of a role: every rank, or the ranks that hold a model together, serves requests of its own.
 import { badOption, checkOptionNames, countOption, flagOption, numberOption } from '../../base/check_options';
 import { RUN_LIMITS } from '../../base/limits';
 import { oneToAll } from '../../controller/dispatch';
@@ -78,6 +78,8 @@ function nativeOptions(engine: RoleEngine, o: NativeRolloutConfig): NativeRollou
 export class NativeRollout implements RolloutEngine {
   private readonly options: NativeRolloutOptions;
   private readonly freesCache: boolean;
+  /** Ranks of the workers that serve the same requests together; what is called a rank here is one of these groups. */
+  private readonly groups: number[][];
   private readonly ranks: RankLoop[];
   private readonly placement: Placement;
   private readonly rankOf = new Map<LiveRequest, number>();
@@ -101,22 +103,23 @@ export class NativeRollout implements RolloutEngine {
   ) {
     this.options = nativeOptions(engine, config);
     this.freesCache = config.freeCacheEngine ?? true;
-    const { group, name, ranksPerPrompt: together } = engine;
-    // Ranks that share every matrix make the same turns, and the first one speaks for them.
-    const turn = async (first: number, commands: NativeRolloutCommands): Promise<NativeRolloutTurn> => {
+    const { group, name } = engine;
+    // Ranks that share every matrix, or the layers, make the same turns, and the first one speaks for them.
+    const turn = async (
+      together: readonly number[],
+      commands: NativeRolloutCommands,
+    ): Promise<NativeRolloutTurn> => {
       const turns = await Promise.all(
-        Array.from({ length: together }, (_, i) =>
-          group.callRank(first * together + i, name, 'rolloutTurn', [commands]),
-        ),
+        together.map((rank) => group.callRank(rank, name, 'rolloutTurn', [commands])),
       );
       return turns[0] as NativeRolloutTurn;
     };
-    this.placement = new Placement(group.worldSize / together);
-    this.ranks = Array.from(
-      { length: group.worldSize / together },
-      (_, rank) =>
+    this.groups = engine.generatingRanks;
+    this.placement = new Placement(this.groups.length);
+    this.ranks = this.groups.map(
+      (together, rank) =>
         new RankLoop({
-          turn: (commands) => turn(rank, commands),
+          turn: (commands) => turn(together, commands),
           ready: () => this.begun && !this.paused,
           lost: () => {
             this.begun = false;
@@ -142,12 +145,6 @@ export class NativeRollout implements RolloutEngine {
   submit(request: RolloutRequest): RolloutHandle {
     this.engine.checkOpen();
     if (this.closed) throw new TroupeError('CLOSED', '[rollout] the engine is closed');
-    const { stages } = this.engine.options.pipeline;
-    if (stages > 1)
-      throw badOption(
-        'rollout',
-        `parallel.pp ${stages}: ranks serve requests each by itself, and none of them has all layers: generate with another actor, without pp`,
-      );
     const { config, eosTokenIds } = this.engine.model;
     const model = { vocabSize: config.vocabSize, maxTokens: this.maxTokens, eosTokenIds };
     const sampling = checkRequest(request, model);
@@ -197,7 +194,7 @@ export class NativeRollout implements RolloutEngine {
 
   async stats(): Promise<RolloutStats> {
     const all = this.ranks.map(
-      ({ stats }, rank) => stats ?? this.opened?.[rank * this.engine.ranksPerPrompt] ?? null,
+      ({ stats }, rank) => stats ?? this.opened?.[this.groups[rank]?.[0] as number] ?? null,
     );
     const sum = (pick: (stats: NativeRolloutStats) => number): number =>
       all.reduce((total, stats) => total + (stats === null ? 0 : pick(stats)), 0);

@@ -1,0 +1,29 @@
+// Whether a model can be spread as an engine's options say: before any process is started.
+import { badOption } from '../base/check_options';
+import { pipelineProblem } from '../model/pipeline_parts';
+import { tensorProblem } from '../model/tensor_parts';
+import type { NativeModelConfig } from '../native/bridge';
+import type { ResolvedEngineOptions } from './engine_options';
+
+type Layout = Pick<ResolvedEngineOptions, 'ulysses' | 'parallel' | 'pipeline'>;
+
+/**
+ * Ranks that share micro-batches or matrices each have whole heads, and every part of a pipeline at least one layer.
+ * @param dir of the model, for messages
+ * @throws TroupeError INVALID_ARGUMENT, with the numbers
+ */
+export function checkLayout(
+  where: string,
+  { ulysses, parallel, pipeline }: Layout,
+  { config, dir }: { config: NativeModelConfig; dir: string },
+): void {
+  if (config.numHeads % ulysses !== 0)
+    throw badOption(
+      where,
+      `parallel.ulysses ${ulysses}: expected a divisor of the ${config.numHeads} attention heads of the model in ${dir}`,
+    );
+  const heads = tensorProblem(parallel.tp, config);
+  if (heads !== null) throw badOption(where, `parallel.tp ${parallel.tp}: ${heads} of the model in ${dir}`);
+  const layers = pipelineProblem(config.numLayers, pipeline);
+  if (layers !== null) throw badOption(where, `${layers} (the model in ${dir})`);
+}
