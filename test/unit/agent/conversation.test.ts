@@ -1,17 +1,23 @@
+import { readFileSync } from 'node:fs';
 import { AgentChat } from '../../../ts/agent/conversation/chat';
 import type { History } from '../../../ts/agent/conversation/conversation_ids';
 import { AgentModel } from '../../../ts/agent/model/agent_model';
 import { joinCalls } from '../../../ts/agent/trajectory/sequences';
 import type { ChatMessage } from '../../../ts/data/chat_template';
+import type { Tokenizer } from '../../../ts/data/tokenizer';
 import { bytewise, chatTokenizer, EOS, served, speaking } from './chat_world';
 
 const tokenizer = chatTokenizer();
 const decode = (ids: ArrayLike<number>): string => tokenizer.decode(ids, { skipSpecialTokens: false });
 
-function world(speak: (prompt: string, turn: number) => string, history: History = 'append') {
-  const engine = speaking(tokenizer, speak);
-  const model = new AgentModel({ engine, tokenizer, sampling: { maxNewTokens: 400 }, seed: 1 });
-  const chat = new AgentChat({ ...served(tokenizer), engine }, model, new AbortController().signal, history);
+function world(
+  speak: (prompt: string, turn: number) => string,
+  history: History = 'append',
+  own: Tokenizer = tokenizer,
+) {
+  const engine = speaking(own, speak);
+  const model = new AgentModel({ engine, tokenizer: own, sampling: { maxNewTokens: 400 }, seed: 1 });
+  const chat = new AgentChat({ ...served(own), engine }, model, new AbortController().signal, history);
   return { model, chat };
 }
 
@@ -75,6 +81,56 @@ describe('ten turns with a template that drops thinking', () => {
     expect([...(sequence?.tokens ?? [])].join()).toContain(bytewise('the answer 3').join());
   });
 });
+
+// A file with the chat template of Qwen3 as it is published; trl has it as chat_templates/qwen3.jinja.
+const QWEN3 = process.env['TROUPE_TEST_QWEN3_TEMPLATE'];
+
+(QWEN3 === undefined ? describe.skip : describe)(
+  "Qwen3's own template: ten turns with thinking, three with a tool",
+  () => {
+    const own = QWEN3 === undefined ? tokenizer : chatTokenizer(readFileSync(QWEN3, 'utf8'));
+    const tools = [{ type: 'function' as const, function: { name: 'add', parameters: { type: 'object' } } }];
+    const CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>';
+    const speak = (prompt: string, turn: number): string =>
+      `<think>\nthe ${turn}. thought\n</think>\n\n${/question [258]<\|im_end\|>\n<\|im_start\|>assistant\n$/.test(prompt) ? CALL : `the answer ${turn}`}`;
+
+    const play = async (
+      history: History,
+    ): Promise<{ model: AgentModel; sequences: number; last: string }> => {
+      const { model, chat } = world(speak, history, own);
+      const messages: ChatMessage[] = [];
+      for (let question = 0; question < 10; question++) {
+        messages.push({ role: 'user', content: `question ${question}` });
+        let reply = await chat.complete(messages, { tools });
+        messages.push(reply.message);
+        if (reply.calls.length === 0) continue;
+        messages.push({ role: 'tool', tool_call_id: reply.calls[0]?.id, content: '3' });
+        reply = await chat.complete(messages, { tools });
+        messages.push(reply.message);
+      }
+      expect(model.calls).toHaveLength(13);
+      // Exactly the ids that the engine saw and made, each sampled one once.
+      const sequences = checkExact(model);
+      return { model, sequences, last: own.renderChat(messages.slice(0, -1), true, { tools }) };
+    };
+
+    test('append: one sequence with every thought', async () => {
+      const { model, sequences } = await play('append');
+      expect(sequences).toBe(1);
+      const text = own.decode(joinCalls(model.calls)[0]?.tokens ?? [], { skipSpecialTokens: false });
+      expect(text.match(/thought/g)).toHaveLength(13);
+      expect(text.match(/<tool_response>\n3\n<\/tool_response>/g)).toHaveLength(3);
+    });
+
+    test('template: a sibling for every question, as the template writes what came before; a tool goes on in it', async () => {
+      const { model, sequences, last } = await play('template');
+      expect(sequences).toBe(10);
+      const seen = own.decode(model.calls.at(-1)?.promptIds ?? [], { skipSpecialTokens: false });
+      expect(seen).toBe(last);
+      expect(seen.match(/thought/g)).toBeNull();
+    });
+  },
+);
 
 describe('conversations with tools', () => {
   const tools = [{ type: 'function' as const, function: { name: 'add', parameters: { type: 'object' } } }];

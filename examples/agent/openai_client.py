@@ -1,0 +1,34 @@
+"""The agent of this example with the package openai: rollout.agent.command: [python3, examples/agent/openai_client.py]"""
+import json
+import os
+import re
+
+from openai import OpenAI
+
+MAX_TURNS = 3
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "calculator",
+        "description": "Multiplies two numbers, as in 12*34.",
+        "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
+    },
+}
+
+
+def calculator(expression: str) -> str:
+    found = re.fullmatch(r"(\d+)\*(\d+)", expression)
+    return str(int(found[1]) * int(found[2])) if found else "="
+
+
+client = OpenAI(max_retries=0)
+messages = json.loads(os.environ["TROUPE_TASK"])["prompt"]
+for _ in range(MAX_TURNS):
+    message = client.chat.completions.create(model="policy", messages=messages, tools=[TOOL]).choices[0].message
+    messages.append(message.model_dump(exclude_none=True))
+    if not message.tool_calls:
+        break
+    for call in message.tool_calls:
+        told = calculator(json.loads(call.function.arguments)["expression"])
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": told})
+print(json.dumps({"answer": message.content}))
