@@ -69,6 +69,7 @@ class SimulatedGroup {
   processor = 0;
   promptsComputed = 0;
   device = 'cpu';
+  lastCall = new Map();
 
   constructor(worldSize, response) {
     this.worldSize = worldSize;
@@ -89,28 +90,32 @@ class SimulatedGroup {
 
   async closeEngine() {}
 
-  async callAll(engine, method, args, ranks = [...new Array(this.worldSize).keys()]) {
+  async callAll(engine, method, args) {
     const results = [];
-    for (const rank of ranks) {
+    for (let rank = 0; rank < this.worldSize; rank++) {
       const own = typeof args === 'function' ? args(rank) : args[rank];
-      const request = await throughFrames({
-        type: 'callEngine',
-        requestId: rank + 1,
-        engine,
-        method,
-        args: own,
-      });
-      const [started, before] = [performance.now(), processorSeconds()];
-      const value = this[method]?.(...request.args) ?? [];
-      this.seconds += (performance.now() - started) / 1000;
-      this.processor += processorSeconds() - before;
-      results.push((await throughFrames({ type: 'result', requestId: rank + 1, value })).value);
+      results.push(await this.callRank(rank, engine, method, own));
     }
     return results;
   }
 
-  async callRank(rank, engine, method, args) {
-    return (await this.callAll(engine, method, () => args, [rank]))[0];
+  /** The calls of a rank follow each other, as on a connection: a short one does not overtake a long one. */
+  callRank(rank, engine, method, args) {
+    const before = this.lastCall.get(rank) ?? Promise.resolve();
+    const call = before.then(() => this.answer(rank, engine, method, args));
+    const ended = () => undefined; // what it gave is not held
+    this.lastCall.set(rank, call.then(ended, ended));
+    return call;
+  }
+
+  async answer(rank, engine, method, args) {
+    const requestId = rank + 1;
+    const request = await throughFrames({ type: 'callEngine', requestId, engine, method, args });
+    const [started, before] = [performance.now(), processorSeconds()];
+    const value = this[method]?.(...request.args) ?? [];
+    this.seconds += (performance.now() - started) / 1000;
+    this.processor += processorSeconds() - before;
+    return (await throughFrames({ type: 'result', requestId, value })).value;
   }
 
   openRollout() {

@@ -4,6 +4,7 @@ import type { NativeRolloutOutput } from '../../native/bridge';
 import type { CompleteSampling } from '../check_request';
 import type { RolloutHandle } from '../engine';
 import type { FinishReason, RolloutRequest, RolloutResult, TokenSpan, TopLogProb } from '../request';
+import { ResponseTokens } from './response_tokens';
 import type { StopStrings } from './stop_strings';
 
 /** What becomes of a request that has been given new tokens. */
@@ -12,9 +13,7 @@ export type Progress = 'runs' | 'ended' | 'stopped';
 export class LiveRequest implements RolloutHandle {
   readonly result: Promise<RolloutResult>;
   ended = false;
-  /** Resolves the constraint's answers in order. */
-  private readonly spans: TokenSpan[] = [];
-  private readonly pieces: TokenSpan[] = [];
+  private readonly response: ResponseTokens;
   private promptLogProbs: Float32Array | null = null;
   private cachedTokens = 0;
   private stopText: string | undefined;
@@ -31,6 +30,7 @@ export class LiveRequest implements RolloutHandle {
     private readonly stops: StopStrings | null,
     private readonly onAbort: (request: LiveRequest) => void,
   ) {
+    this.response = new ResponseTokens(sampling.topLogProbs > 0);
     this.result = new Promise((resolve, reject) => {
       this.resolve = resolve;
       this.reject = reject;
@@ -57,7 +57,10 @@ export class LiveRequest implements RolloutHandle {
     this.cachedTokens = output.cachedTokens;
     this.promptLogProbs ??= output.promptLogProbs;
     const kept = this.keptOf(output.tokens);
-    if (kept > 0) this.push(spanOf(output, kept, this.sampling.topLogProbs));
+    if (kept > 0) {
+      this.response.append(spanOf(output, kept, this.sampling.topLogProbs));
+      this.wake();
+    }
     if (this.stopText !== undefined) {
       this.finish('stop');
       return 'stopped';
@@ -69,27 +72,15 @@ export class LiveRequest implements RolloutHandle {
 
   finish(finishReason: FinishReason): void {
     if (this.ended) return;
-    const tokens = joined(Int32Array, this.pieces, ({ tokens: own }) => own);
-    const versions: RolloutResult['versions'] = [];
-    let at = 0;
-    for (const { version, tokens: own } of this.pieces) {
-      const last = versions.at(-1);
-      if (last?.version === version) last.end += own.length;
-      else versions.push({ version, start: at, end: at + own.length });
-      at += own.length;
-    }
     this.resolve({
-      tokens,
-      logProbs: joined(Float32Array, this.pieces, ({ logProbs }) => logProbs),
-      ...(this.sampling.topLogProbs > 0
-        ? { topLogProbs: this.pieces.flatMap(({ topLogProbs }) => topLogProbs ?? []) }
-        : {}),
+      ...this.response.whole(),
+      ...(this.sampling.topLogProbs > 0 ? { topLogProbs: this.response.topLogProbs } : {}),
       ...(this.sampling.promptLogProbs
         ? { promptLogProbs: this.promptLogProbs ?? new Float32Array(this.promptIds.length).fill(Number.NaN) }
         : {}),
       finishReason,
       ...(this.stopText === undefined ? {} : { stopText: this.stopText }),
-      versions,
+      versions: this.response.versions,
       cachedTokens: this.cachedTokens,
     });
     this.end();
@@ -103,8 +94,8 @@ export class LiveRequest implements RolloutHandle {
 
   async *[Symbol.asyncIterator](): AsyncGenerator<TokenSpan> {
     for (;;) {
-      const span = this.spans.shift();
-      if (span !== undefined) yield span;
+      const span = this.response.next();
+      if (span !== null) yield span;
       else if (this.ended) break;
       else await new Promise<void>((resolve) => this.readers.push(resolve));
     }
@@ -121,12 +112,6 @@ export class LiveRequest implements RolloutHandle {
       return i + 1;
     }
     return tokens.length;
-  }
-
-  private push(span: TokenSpan): void {
-    this.spans.push(span);
-    this.pieces.push(span);
-    this.wake();
   }
 
   private end(): void {
@@ -154,18 +139,4 @@ function spanOf(output: NativeRolloutOutput, count: number, top: number): TokenS
     ),
   );
   return { ...span, topLogProbs };
-}
-
-function joined<T extends Int32Array | Float32Array>(
-  type: new (length: number) => T,
-  spans: readonly TokenSpan[],
-  pick: (span: TokenSpan) => T,
-): T {
-  const out = new type(spans.reduce((sum, { tokens }) => sum + tokens.length, 0));
-  let at = 0;
-  for (const span of spans) {
-    out.set(pick(span) as never, at);
-    at += span.tokens.length;
-  }
-  return out;
 }

@@ -152,7 +152,7 @@ export class NativeRollout implements RolloutEngine {
     const stops = sampling.stop.length === 0 ? null : new StopStrings(sampling.stop, this.decoder());
     const live = new LiveRequest(
       this.nextId++,
-      Int32Array.from(request.promptIds),
+      new Int32Array(request.promptIds),
       sampling,
       request,
       stops,
