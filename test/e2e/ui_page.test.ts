@@ -2,7 +2,6 @@
 import { appendFileSync, mkdirSync, mkdtempSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { Page } from 'playwright-core';
 import { barriers, CHROMIUM, until, Watched } from '../helpers/chromium';
 import { TRAJECTORY, writeLongMetrics, writeRun } from '../helpers/synthetic_runs.mjs';
 
@@ -38,6 +37,16 @@ new PerformanceObserver((list) => {
 /** Whether the newest value of the score is this. */
 const lastIs = (text: string): string =>
   `document.querySelector('[data-metric="critic/score/mean"] .last')?.textContent === '${text}'`;
+/** Texts beyond the edge of a box that neither scrolls nor says that it goes on. */
+const CUT_OFF = `[...document.querySelectorAll('main *')].filter((element) => {
+  const style = getComputedStyle(element);
+  return !element.matches('.hidden') && style.overflowX === 'hidden' && style.textOverflow !== 'ellipsis' && element.clientWidth > 0 &&
+    element.scrollWidth > element.clientWidth + 1;
+}).map((element) => element.className)`;
+const TAB_SEEN = `(() => {
+  const [tab, bar] = ['.tabs [aria-current]', '.tabs'].map((name) => document.querySelector(name).getBoundingClientRect());
+  return tab.left >= bar.left && tab.right <= bar.right + 1;
+})()`;
 const DRAWN = `document.querySelector('.chart')?.hasAttribute('data-drawn')`;
 
 if (CHROMIUM === null)
@@ -62,12 +71,6 @@ if (CHROMIUM === null)
     expect(ui.complaints.splice(0)).toEqual([]);
   });
 
-  /** Everything that was asked for has come; the connection for news stays open, so the network is never silent. */
-  const settled = async (page: Page): Promise<void> => {
-    await page.waitForTimeout(300);
-    await until(page, `!document.querySelector('main')?.textContent?.startsWith('…')`);
-  };
-
   test.each(Object.entries(PAGES))(
     '%s: complete, without barriers, wide and light, dark and on a phone; nothing moves',
     async (_, hash) => {
@@ -77,13 +80,16 @@ if (CHROMIUM === null)
       ] as const) {
         const page = await ui.page(hash, { colorScheme, viewport, reducedMotion: 'reduce' });
         await page.evaluate(WATCH_SHIFTS);
-        await settled(page);
+        await ui.settled(page);
         expect(await page.locator('.note').count()).toBe(0);
         expect((await page.locator('main').textContent())?.length).toBeGreaterThan(40);
         expect(await barriers(page)).toEqual([]);
         expect(await page.evaluate('document.documentElement.scrollWidth - innerWidth')).toBeLessThanOrEqual(
           0,
         );
+        expect(await page.evaluate(CUT_OFF)).toEqual([]);
+        // Where one is can be seen among the tabs.
+        if (hash !== '') expect(await page.evaluate(TAB_SEEN)).toBe(true);
         // "Good" by Web Vitals.
         expect(await page.evaluate('globalThis.moved')).toBeLessThan(0.1);
         await page.context().close();
@@ -113,9 +119,13 @@ if (CHROMIUM === null)
     const page = await ui.page('curves?run=math/b');
     const value = page.locator('[data-metric="critic/score/mean"] .last').first();
     await value.waitFor();
+    const before = await value.textContent();
     appendFileSync(run('math/b', 'metrics.jsonl'), '{"step":81,"critic/score/mean":0.123');
-    await page.waitForTimeout(400);
-    expect(await value.textContent()).not.toBe('0.1234');
+    // What is written after half a line is there: that line has been looked at, too.
+    appendFileSync(run('math/b', 'events.jsonl'), '{"time":1,"step":81,"kind":"warning","message":"w"}\n');
+    await until(page, `[...document.querySelectorAll('.facts > div')].at(-1)?.textContent?.includes('2')`);
+    await ui.settled(page);
+    expect(await value.textContent()).toBe(before);
     appendFileSync(run('math/b', 'metrics.jsonl'), '4}\n');
     await until(page, lastIs('0.1234'));
     // The run goes on from an earlier checkpoint: its file is another one, with fewer lines.
@@ -175,7 +185,7 @@ if (CHROMIUM === null)
     ] as const) {
       const page = await ui.page(hash);
       await page.getByText('<img src=x onerror=', { exact: false }).first().waitFor({ state: 'attached' });
-      await settled(page);
+      await ui.settled(page);
       expect([hash, await page.title()]).toEqual([hash, expect.stringContaining('Troupe')]);
       expect([
         hash,
@@ -272,6 +282,24 @@ if (CHROMIUM === null)
     const csv = (await saved('CSV')).toString().trim().split('\r\n');
     expect(csv[0]).toBe('run,step,value,smoothed');
     expect(csv.filter((line) => line.startsWith('math/a,'))).toHaveLength(120);
+    // Of a long curve every value, not those on the screen.
+    writeLongMetrics(run('long'), 50_000, 30_000);
+    await page.goto(`${ui.server.origin}/#/curves?run=long&metric=critic/score/mean`);
+    await until(page, `document.title.includes('long') && ${DRAWN}`);
+    expect((await saved('CSV')).toString().trim().split('\r\n')).toHaveLength(50_001);
+  });
+
+  test('a token says what its colour stands for where it is, by mouse and by keys', async () => {
+    const page = await ui.page('tokens?run=math/a');
+    const tip = page.locator('.token-tip');
+    await page.locator('.tokens span').nth(3).hover();
+    expect(await tip.textContent()).toMatch(/^log-prob -?[\d.]+p [\d.]+ %$/);
+    await page.locator('.token-facts').hover();
+    await tip.waitFor({ state: 'detached' });
+    await page.locator('.tokens').focus();
+    await page.keyboard.press('End');
+    expect(await page.locator('.tokens .at').getAttribute('data-i')).toBe('149');
+    await tip.waitFor();
   });
 
   test('by keys alone: choose two runs, compare them, change colours', async () => {

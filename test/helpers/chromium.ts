@@ -2,7 +2,7 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core';
+import { type Browser, type BrowserContextOptions, chromium, type Page, type Request } from 'playwright-core';
 import { UiServer } from '../../ts/ui/server';
 
 const ROOT = resolve(__dirname, '../..');
@@ -30,6 +30,8 @@ function buildPage(): void {
 export class Watched {
   /** What the browser complained of: errors of scripts, and what the Content-Security-Policy refused. */
   readonly complaints: string[] = [];
+  /** What each page has asked for and not been answered; the connection for news does not count. */
+  private readonly open = new WeakMap<Page, Set<Request>>();
 
   static async open(directory: string): Promise<Watched> {
     buildPage();
@@ -51,9 +53,31 @@ export class Watched {
     page.on('console', (message) => {
       if (message.type() === 'error') this.complaints.push(message.text());
     });
+    const open = new Set<Request>();
+    this.open.set(page, open);
+    page.on('request', (request) => {
+      if (!request.url().includes('/api/live')) open.add(request);
+    });
+    const done = (request: Request): void => {
+      open.delete(request);
+    };
+    page.on('requestfinished', done);
+    page.on('requestfailed', done);
     await page.goto(this.server.address);
     await page.goto(`${this.server.origin}/#/${hash}`);
     return page;
+  }
+
+  /** Waits until a page shows something, and all that it asked for has come and been drawn. */
+  async settled(page: Page): Promise<void> {
+    const drawn = `new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`;
+    await until(page, `!['', '…'].includes(document.querySelector('main')?.textContent?.trim() ?? '')`);
+    // What comes may ask for more: it is still when nothing has come for some frames, however long they take.
+    for (let still = 0; still < 4; ) {
+      await page.evaluate(drawn);
+      still = this.open.get(page)?.size === 0 ? still + 1 : 0;
+      if (still === 0) await page.waitForTimeout(20);
+    }
   }
 
   async close(): Promise<void> {

@@ -173,7 +173,7 @@ const PLAN = {
       device: 'cpu',
       worldSize: 4,
       memory: 8 * GIB,
-      peak: { role: 'actor', verb: 'update', total: 5.9 * GIB },
+      peak: { role: 'actor', verb: 'update', total: 6.125 * GIB },
       phases: [
         ['generate', 0.1, 0.9],
         ['compute_log_prob', 0.7, 0],
@@ -315,7 +315,11 @@ export function writeRun(
       ),
     );
   if (state !== 'running') events.push(event(time + steps * 5, steps, 'end', state, { outcome: state }));
-  write('events.jsonl', events);
+  const timeOf = (line) => JSON.parse(line).time;
+  write(
+    'events.jsonl',
+    events.toSorted((a, b) => timeOf(a) - timeOf(b)),
+  );
   write(
     'trace.jsonl',
     numbers.slice(-traceSteps).map((i) => traceLine(i, time, ranks, random)),

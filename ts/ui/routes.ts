@@ -1,5 +1,6 @@
 // What the page can ask for.
 import { z } from 'zod';
+import { csvName, csvPieces } from './csv';
 import type { Series } from './protocol';
 import { sparkline } from './run_summary';
 import type { RunView } from './run_view';
@@ -28,6 +29,8 @@ const seriesQuery = z.object({
   points: z.coerce.number().int().min(4).max(20_000).default(1000),
   smoothing: z.coerce.number().min(0).max(0.9999).default(0),
 });
+
+const csvQuery = seriesQuery.omit({ points: true }).extend({ name: z.array(z.string()).length(1) });
 
 const sampleQuery = z.object({
   kind: z.enum(['train', 'validation']).nullable().default(null),
@@ -120,4 +123,15 @@ function series(runs: Runs, params: URLSearchParams): { run: string; series: Ser
     if (found === null) return [];
     return [{ run, series: names.flatMap((name) => found.series.series(name, request) ?? []) }];
   });
+}
+
+/** A metric of runs as a file: its name and its text, made as it is read. @throws RequestError */
+export function csvOf(runs: Runs, params: URLSearchParams): { name: string; pieces: Iterable<string> } {
+  const { run: ids, name: names, ...request } = read(csvQuery, params);
+  const [name] = names as [string];
+  const curves = ids.flatMap((run) => {
+    const found = runs.view(run);
+    return found === null ? [] : [{ run, rows: found.series.rows(name, request) }];
+  });
+  return { name: csvName(name), pieces: csvPieces(request.x, curves) };
 }

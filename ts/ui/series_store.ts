@@ -121,6 +121,22 @@ export class SeriesStore {
     };
   }
 
+  /** Every point from `from` to `to`: x, value and smoothed value; nothing where the run does not have the metric. */
+  *rows(
+    name: string,
+    { x, from, to, smoothing }: Omit<SeriesRequest, 'points'>,
+  ): Generator<[number, number, number | null]> {
+    const column = this.columns.get(name);
+    if (column === undefined) return;
+    const { length, values } = column;
+    const xs = this.axis(column, x);
+    const smooth = smoothing > 0 ? smoothed(values, length, smoothing) : null;
+    for (let i = from === null ? 0 : lowerBound(xs, length, from); i < length; i++) {
+      if (to !== null && (xs[i] as number) > to) return;
+      yield [xs[i] as number, values[i] as number, smooth === null ? null : (smooth[i] as number)];
+    }
+  }
+
   private addUp(sums: Column, step: number, value: number, isNew: boolean): void {
     if (!Number.isFinite(value)) return;
     const before = this.at(sums, isNew ? step - 1 : step);

@@ -1,6 +1,7 @@
 // The server of the page: reads, never writes; every answer forbids what the page does not need.
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
+import { pipeline, Readable } from 'node:stream';
 import { gzipSync } from 'node:zlib';
 import { printable } from '../base/printable';
 import { reasonOf } from '../base/text';
@@ -9,7 +10,7 @@ import { Access, isLoopback } from './access';
 import { Inside } from './inside';
 import { Live } from './live';
 import { loadPage, type PageFile } from './page_files';
-import { RequestError, routesOf } from './routes';
+import { csvOf, RequestError, routesOf } from './routes';
 import type { RunList } from './run_list';
 import { Runs } from './runs';
 
@@ -55,6 +56,7 @@ export class UiServer {
   private readonly token: string | null;
   private readonly server: Server;
   private readonly routes: ReturnType<typeof routesOf>;
+  private readonly csv: (params: URLSearchParams) => ReturnType<typeof csvOf>;
 
   /**
    * Opens it. @throws TroupeError IO for a directory that is none, an address that cannot be had, a page that is not built;
@@ -87,6 +89,7 @@ export class UiServer {
     this.runs = runs.list;
     this.live = new Live(runs);
     this.routes = routesOf(runs);
+    this.csv = (params) => csvOf(runs, params);
     this.server = createServer((request, response) => this.answer(request, response));
   }
 
@@ -162,6 +165,7 @@ export class UiServer {
     const file = this.page.get(pathname);
     if (file !== undefined) sendFile(request, response, file);
     else if (pathname === '/api/live') this.live.add(response, searchParams.getAll('run'));
+    else if (pathname === '/api/csv') sendCsv(response, this.csv(searchParams));
     else {
       const found = pathname.startsWith('/api/')
         ? this.routes.get(pathname.slice('/api/'.length))
@@ -194,6 +198,17 @@ function sendJson(request: IncomingMessage, response: ServerResponse, value: unk
     ...(compress ? { 'content-encoding': 'gzip' } : {}),
   });
   response.end(compress ? gzipSync(body, { level: 1 }) : body);
+}
+
+/** In pieces, as fast as they are taken. */
+function sendCsv(response: ServerResponse, { name, pieces }: ReturnType<typeof csvOf>): void {
+  response.writeHead(200, {
+    'content-type': 'text/csv; charset=utf-8',
+    'content-disposition': `attachment; filename="${name}"`,
+    'cache-control': 'no-store',
+  });
+  // Whoever goes away in the middle ends it.
+  pipeline(Readable.from(pieces), response, () => {});
 }
 
 function sendFile(request: IncomingMessage, response: ServerResponse, file: PageFile): void {

@@ -13,7 +13,7 @@ import type { UiServer } from './server';
 /** In the runs directory, for its owner alone: it has the token. */
 const NOTE = '.troupe-ui.json';
 const START_MS = 10_000;
-const ASK_MS = 1_000;
+const ASK_MS = 5_000;
 /** How often a server asks itself whether it is still wanted, and how long it stays when it is not. */
 const ASK_SELF_MS = 2_000;
 const UNWANTED_MS = 20_000;

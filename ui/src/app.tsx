@@ -1,6 +1,6 @@
 // The frame: where one is, what else there is, and the page itself.
 import type { JSX } from 'preact';
-import { useEffect } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
 import type { RunDetail } from '../../ts/ui/protocol';
 import { ConfigPage } from './pages/config';
 import { CurvesPage } from './pages/curves';
@@ -114,7 +114,7 @@ function Connection(): JSX.Element {
       }
     >
       <i class="dot" />
-      {connected ? 'live' : 'offline'}
+      <span class="connection-text">{connected ? 'live' : 'offline'}</span>
     </span>
   );
 }
@@ -135,8 +135,14 @@ function ThemeButton(): JSX.Element {
 
 function Tabs({ route: { page, runs } }: { route: Route }): JSX.Element {
   const shown = runs.length > 1 ? PAGES.filter(([id]) => FOR_MANY.includes(id)) : PAGES;
+  const bar = useRef<HTMLElement>(null);
+  // On a phone not all of them fit.
+  useLayoutEffect(() => {
+    const tab = bar.current?.querySelector<HTMLElement>('[aria-current]');
+    if (bar.current && tab) bar.current.scrollLeft = tab.offsetLeft - bar.current.offsetLeft - 80;
+  }, [page]);
   return (
-    <nav class="tabs" aria-label="Pages of the run">
+    <nav class="tabs" aria-label="Pages of the run" ref={bar}>
       {shown.map(([id, title]) => (
         <a key={id} href={href(id, runs)} aria-current={id === page ? 'page' : undefined}>
           {title}

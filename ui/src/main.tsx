@@ -1,9 +1,8 @@
 // Begins the page.
-import { render } from 'preact';
-import { App } from './app';
 import './styles/base.css';
 import './styles/parts.css';
-import './styles/pages.css';
+import { render } from 'preact';
+import { App } from './app';
 
 const root = document.getElementById('app') as HTMLElement;
 // The frame that is painted before this program is there.

@@ -1,4 +1,5 @@
 // Curves: what is thinned out keeps its peaks, axes add up, smoothing is TensorBoard's.
+import { csvPieces } from '../../../ts/ui/csv';
 import { type SeriesRequest, SeriesStore } from '../../../ts/ui/series_store';
 import { lowerBound, smoothed, thinned } from '../../../ts/ui/thinning';
 
@@ -84,4 +85,18 @@ describe('SeriesStore', () => {
     const { x, y, total } = store.series('a', { ...ASKED, points: 800, smoothing: 0.9 })!;
     expect([total, y.includes(9), x[y.indexOf(9)]]).toEqual([1_000_000, true, 654_321]);
   });
+});
+
+test('a file of a million values: all of them, in pieces; a name that a spreadsheet would run is text', () => {
+  const store = new SeriesStore();
+  for (let step = 1; step <= 1_000_000; step++) store.add({ step, x: step === 7 ? 'NaN' : step / 3 });
+  const range = { x: 'step', from: null, to: null, smoothing: 0 } as const;
+  const pieces = [...csvPieces('step', [{ run: '=cmd|"a",b', rows: store.rows('x', range) }])];
+  expect(Math.max(...pieces.map(({ length }) => length))).toBeLessThan(100_000);
+  const lines = pieces.join('').trimEnd().split('\r\n');
+  expect(lines).toHaveLength(1_000_001);
+  expect(lines[7]).toBe('"\'=cmd|""a"",b",7,NaN,');
+  expect(Number(lines[1_000_000]?.split(',').at(-2))).toBe(1_000_000 / 3);
+  expect([...store.rows('none', range)]).toEqual([]);
+  expect([...store.rows('x', { ...range, from: 2.5, to: 4 })].map(([step]) => step)).toEqual([3, 4]);
 });

@@ -1,5 +1,5 @@
 // The server of the page: who may look, under which name, at what; and that it only reads.
-import { mkdirSync, mkdtempSync, symlinkSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { request } from 'node:http';
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -170,7 +170,25 @@ describe('what it answers', () => {
     expect((await json('/api/events?run=a')).length).toBeGreaterThan(2);
   });
 
+  test('a metric as a file: every value of every run, exact, in the range', async () => {
+    const { headers, text } = await get(
+      '/api/csv?run=a&run=b%20c&run=none&name=critic/score/mean&from=3&to=59.5&smoothing=0.5',
+      bearer,
+    );
+    expect(headers['content-disposition']).toBe('attachment; filename="critic_score_mean.csv"');
+    const lines = text.trim().split('\r\n');
+    expect(lines[0]).toBe('run,step,value,smoothed');
+    expect(lines.length).toBe(1 + 2 * 57);
+    const [run, step, value, smooth] = (lines[1] as string).split(',');
+    const written = readFileSync(join(root, 'a/metrics.jsonl'), 'utf8').split('\n')[2] as string;
+    expect([run, step, value]).toEqual(['a', '3', String(JSON.parse(written)['critic/score/mean'])]);
+    expect(Number(smooth)).not.toBe(Number(value));
+    expect(lines.at(-1)).toMatch(/^b c,59,/);
+  });
+
   test.each([
+    'csv?run=a',
+    'csv?run=a&name=x&name=y',
     'series?run=a',
     'series?run=a&name=x&points=-1',
     'series?run=a&name=x&smoothing=2',

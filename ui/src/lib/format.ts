@@ -29,7 +29,7 @@ export function bytes(value: number | null | undefined): string {
     size /= 1024;
     unit++;
   }
-  return `${Number(size.toPrecision(3))} ${units[unit]}`;
+  return `${Number.isInteger(size) ? size : size.toPrecision(3)} ${units[unit]}`;
 }
 
 /** How long ago, from seconds since 1970. */

@@ -1,4 +1,4 @@
-// Curves as files: what is on the screen as PNG and SVG, the numbers as CSV.
+// Curves as files: what is on the screen as PNG and SVG.
 
 export interface Curve {
   label: string;
@@ -17,23 +17,15 @@ export function saveFile(name: string, content: Blob): void {
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
-/** A field as RFC 4180 has it; one that a spreadsheet would take for a formula begins with an apostrophe. */
-const field = (text: string): string => {
-  const safe = /^[=+\-@\t]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text;
-  return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
-};
-
-export function csvOf(axis: string, curves: readonly Curve[]): string {
-  const head = ['run', axis, 'value', 'smoothed'].join(',');
-  const rows = curves.flatMap(({ label, x, y, smooth }) =>
-    x.map((at, i) =>
-      [label, String(at), y[i] ?? '', smooth?.[i] ?? ''].map((one) => field(String(one))).join(','),
-    ),
-  );
-  return `${[head, ...rows].join('\r\n')}\r\n`;
-}
-
 const escaped = (text: string): string => text.replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
+
+/** A file of the server that is saved, not shown. */
+export function openFile(address: string): void {
+  const link = document.createElement('a');
+  link.href = address;
+  link.download = '';
+  link.click();
+}
 
 /** Round numbers that divide a range. */
 function ticks(low: number, high: number, count: number): number[] {

@@ -1,19 +1,24 @@
 // The resolved configuration of a run; of several, where they differ.
+import '../styles/pages/config.css';
 import type { JSX } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
 import { plural } from '../lib/format';
-import { Problem } from '../parts/basics';
+import { Empty, Problem } from '../parts/basics';
 import { ask } from '../state/api';
 
 type Tree = { readonly [key: string]: unknown };
+
+/** As JSON; small numbers as people write them: 1e-6. */
+const text = (value: unknown): string =>
+  typeof value === 'number' && value !== 0 && Math.abs(value) < 1e-3
+    ? value.toExponential()
+    : JSON.stringify(value);
 
 function flat(tree: Tree, path = ''): [string, string][] {
   return Object.entries(tree).flatMap(([key, value]): [string, string][] => {
     const name = path === '' ? key : `${path}.${key}`;
     const isTree = typeof value === 'object' && value !== null && !Array.isArray(value);
-    return isTree && Object.keys(value).length > 0
-      ? flat(value as Tree, name)
-      : [[name, JSON.stringify(value)]];
+    return isTree && Object.keys(value).length > 0 ? flat(value as Tree, name) : [[name, text(value)]];
   });
 }
 
@@ -39,6 +44,12 @@ export function ConfigPage({ runs }: { runs: readonly string[] }): JSX.Element {
       (key.includes(wanted) ||
         (configs ?? []).some((config) => config.get(key)?.toLowerCase().includes(wanted))),
   );
+  if (configs !== null && keys.length === 0)
+    return (
+      <Empty title="No configuration">
+        Runs write <code>config.json</code> as they begin.
+      </Empty>
+    );
   return (
     <>
       <div class="head controls">
@@ -61,7 +72,7 @@ export function ConfigPage({ runs }: { runs: readonly string[] }): JSX.Element {
         </span>
       </div>
       <div class="card scroll-x" tabIndex={0} role="region" aria-label="Configuration">
-        <table class="table config">
+        <table class={`table config ${runs.length === 1 ? 'one' : ''}`}>
           <thead>
             <tr>
               <th scope="col">Key</th>

@@ -1,4 +1,5 @@
 // All metrics of a run, or of several over each other.
+import '../styles/pages/curves.css';
 import type { JSX } from 'preact';
 import { useMemo, useState } from 'preact/hooks';
 import type { RunDetail, XAxis } from '../../../ts/ui/protocol';

@@ -1,4 +1,5 @@
 // What happened to a run, newest first.
+import '../styles/pages/events.css';
 import type { JSX } from 'preact';
 import { useState } from 'preact/hooks';
 import type { RunDetail, RunEvent } from '../../../ts/ui/protocol';

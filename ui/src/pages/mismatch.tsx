@@ -1,4 +1,5 @@
 // How far the policy that the trainer computes is from the one that sampled.
+import '../styles/pages/mismatch.css';
 import type { JSX } from 'preact';
 import { useState } from 'preact/hooks';
 import type { RunDetail, TokensPage } from '../../../ts/ui/protocol';

@@ -1,4 +1,5 @@
 // All runs of the directory: what state they are in, what they have reached, and which to compare.
+import '../styles/pages/overview.css';
 import type { JSX } from 'preact';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type { RunSummary } from '../../../ts/ui/protocol';
@@ -201,6 +202,7 @@ function RunRow(props: {
         <span>
           {number(run.step)}
           <span class="soft">{run.totalSteps === null ? '' : ` / ${number(run.totalSteps)}`}</span>
+          <span class="soft left">{run.eta === null ? '' : ` · ${duration(run.eta)} left`}</span>
         </span>
         {run.totalSteps ? (
           <span

@@ -1,4 +1,5 @@
 // The memory that was planned for each rank, and the most that was measured.
+import '../styles/pages/plan.css';
 import type { JSX } from 'preact';
 import type { PlanPage as Answer } from '../../../ts/ui/protocol';
 import { bytes, number, plural } from '../lib/format';

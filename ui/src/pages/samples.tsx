@@ -1,4 +1,5 @@
 // What the model wrote: a list to choose from, and one answer in full.
+import '../styles/pages/samples.css';
 import type { JSX } from 'preact';
 import { useCallback, useEffect, useState } from 'preact/hooks';
 import type { RunDetail, SamplePage, SampleRow } from '../../../ts/ui/protocol';

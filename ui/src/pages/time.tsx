@@ -1,8 +1,9 @@
 // Where the time goes: phases of the trainer and work of the ranks over the wall clock; memory, speed.
+import '../styles/pages/time.css';
 import type { JSX } from 'preact';
 import { useMemo, useState } from 'preact/hooks';
 import type { RunDetail, TracePage } from '../../../ts/ui/protocol';
-import { duration, number } from '../lib/format';
+import { duration } from '../lib/format';
 import { type Bar, ganttOf, totals } from '../lib/gantt';
 import { Empty, Problem } from '../parts/basics';
 import { Chart, type View } from '../parts/chart';
@@ -187,7 +188,7 @@ function GanttView({ page }: { page: TracePage }): JSX.Element {
 
 /** The same as a table, which also says it to those who do not see the bars. */
 function Shares({ gantt: { lanes, end } }: { gantt: ReturnType<typeof ganttOf> }): JSX.Element {
-  const share = (seconds: number): string => `${number(Math.round((1000 * seconds) / (end || 1)) / 10)} %`;
+  const share = (seconds: number): string => `${((100 * seconds) / (end || 1)).toFixed(1)} %`;
   return (
     <div class="scroll-x" tabIndex={0} role="region" aria-label="Shares of the time">
       <table class="table shares">

@@ -1,6 +1,7 @@
 // What is known of each token of a response, as colour and as numbers.
+import '../styles/pages/tokens.css';
 import type { JSX } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type { TokensPage as Answer, TokenRecord } from '../../../ts/ui/protocol';
 import { number, plural } from '../lib/format';
 import { CHANNELS, type Channel, channelsOf, groundOf, rangeOf } from '../lib/token_values';
@@ -98,11 +99,31 @@ export function TokensPage({ id, params }: { id: string; params: URLSearchParams
 
 function Record({ record, channel }: { record: TokenRecord; channel: Channel }): JSX.Element {
   const [at, setAt] = useState(0);
-  const range = rangeOf(record, channel);
+  const [tip, setTip] = useState(false);
+  const range = useMemo(() => rangeOf(record, channel), [record, channel]);
   const box = useRef<HTMLDivElement>(null);
-  useEffect(() => {
-    box.current?.children[at]?.scrollIntoView({ block: 'nearest' });
-  }, [at]);
+  const moved = useRef(false);
+  // A thousand tokens are not drawn again because one of them is pointed at.
+  const tokens = useMemo(
+    () =>
+      record.tokens.map((text, i) => (
+        <span
+          key={i}
+          data-i={i}
+          class={record.mask[i] === 0 ? 'context' : ''}
+          style={{ background: groundOf(channel.value(record, i), range, channel) }}
+        >
+          {visible(text)}
+        </span>
+      )),
+    [record, channel, range],
+  );
+  useLayoutEffect(() => {
+    const token = box.current?.children[at];
+    token?.classList.add('at');
+    if (moved.current) token?.scrollIntoView({ block: 'nearest' });
+    return () => token?.classList.remove('at');
+  }, [at, tokens]);
   const keys = (event: KeyboardEvent): void => {
     const steps: Readonly<globalThis.Record<string, number>> = {
       ArrowRight: 1,
@@ -115,11 +136,16 @@ function Record({ record, channel }: { record: TokenRecord; channel: Channel }):
     const step = steps[event.key];
     if (step === undefined) return;
     event.preventDefault();
+    moved.current = true;
+    setTip(true);
     setAt(Math.max(0, Math.min(record.tokens.length - 1, at + step)));
   };
   const indexOf = (event: Event): void => {
     const index = (event.target as HTMLElement).dataset['i'];
-    if (index !== undefined) setAt(Number(index));
+    if (index === undefined) return;
+    moved.current = false;
+    setTip(true);
+    setAt(Number(index));
   };
   return (
     <div class="tokens-layout">
@@ -140,33 +166,58 @@ function Record({ record, channel }: { record: TokenRecord; channel: Channel }):
           <span class="grow" />
           <Scale channel={channel} range={range} />
         </div>
-        <div
-          class="tokens mono"
-          ref={box}
-          tabIndex={0}
-          role="application"
-          aria-label={`Tokens by ${channel.title}. Arrow keys move from token to token.`}
-          aria-describedby="token-facts"
-          onKeyDown={keys}
-          onMouseOver={indexOf}
-          onClick={indexOf}
-        >
-          {record.tokens.map((text, i) => (
-            <span
-              key={i}
-              data-i={i}
-              class={`${i === at ? 'at' : ''} ${record.mask[i] === 0 ? 'context' : ''}`}
-              style={{ background: groundOf(channel.value(record, i), range, channel) }}
-            >
-              {visible(text)}
-            </span>
-          ))}
+        <div class="token-box">
+          <div
+            class="tokens mono"
+            ref={box}
+            tabIndex={0}
+            role="application"
+            aria-label={`Tokens by ${channel.title}. Arrow keys move from token to token.`}
+            aria-describedby="token-facts"
+            onKeyDown={keys}
+            onMouseOver={indexOf}
+            onClick={indexOf}
+            onMouseLeave={() => setTip(false)}
+            onBlur={() => setTip(false)}
+          >
+            {tokens}
+          </div>
+          {tip ? <Tip record={record} at={at} channel={channel} tokens={box} /> : null}
         </div>
       </div>
       <TokenFacts record={record} at={at} />
     </div>
   );
 }
+
+/** Beside the token: what its colour says, and how likely it was. The whole of it stands at the side, which also says it aloud. */
+function Tip(props: {
+  record: TokenRecord;
+  at: number;
+  channel: Channel;
+  tokens: { current: HTMLDivElement | null };
+}): JSX.Element {
+  const { record, at, channel, tokens } = props;
+  const own = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    const [token, tip] = [tokens.current?.children[at], own.current];
+    if (!(token instanceof HTMLElement) || !tip || !tokens.current) return;
+    const room = tokens.current.clientWidth - tip.offsetWidth;
+    tip.style.left = `${Math.max(0, Math.min(room, token.offsetLeft))}px`;
+    tip.style.top = `${token.offsetTop + token.offsetHeight + 3}px`;
+  }, [at, channel]);
+  const likely = CHANNELS[0]?.value(record, at) ?? null;
+  return (
+    <div class="token-tip num" ref={own} aria-hidden="true">
+      <span>
+        {channel.title} <b>{number(channel.value(record, at))}</b>
+      </span>
+      {likely === null ? null : <span>p {percent(likely)}</span>}
+    </div>
+  );
+}
+
+const percent = (log: number): string => `${number(100 * Math.exp(log))} %`;
 
 /** What has no ink of its own gets some; a line ends where it did. */
 const visible = (text: string): string =>
@@ -206,7 +257,7 @@ function Scale({
 function TokenFacts({ record, at }: { record: TokenRecord; at: number }): JSX.Element {
   const probability = (values: (number | null)[] | undefined): string => {
     const value = values?.[at];
-    return value === null || value === undefined ? '' : `${number(100 * Math.exp(value))} %`;
+    return value === null || value === undefined ? '' : percent(value);
   };
   const logs: [string, (number | null)[] | undefined][] = [
     ['rollout', record.rollout_log_probs],

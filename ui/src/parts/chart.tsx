@@ -1,12 +1,14 @@
 // One metric of one or several runs as curves: drawn by uPlot, thinned out by the server to what the screen shows.
+import '../styles/chart.css';
 import type { JSX } from 'preact';
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import uPlot from 'uplot';
-import type { Series, XAxis } from '../../../ts/ui/protocol';
+import type { XAxis } from '../../../ts/ui/protocol';
 import { duration, number } from '../lib/format';
-import { type Curve, csvOf, saveFile, svgOf } from '../lib/save';
-import { ask, useAnswer } from '../state/api';
+import { type Curve, openFile, saveFile, svgOf } from '../lib/save';
+import { addressOf, useAnswer } from '../state/api';
 import { useStamp } from '../state/live';
+import { askSeries, type Curves } from '../state/series';
 import { cssColor, seriesColor, useTheme } from '../state/theme';
 import { Icon } from './basics';
 
@@ -28,8 +30,6 @@ interface ChartProps {
   onZoom: (range: readonly [number, number] | null) => void;
   onOpen?: () => void;
 }
-
-type Answered = { run: string; series: Series[] }[];
 
 const AXES: Record<XAxis, string> = { step: 'step', time: 'time', tokens: 'tokens' };
 
@@ -79,7 +79,7 @@ export function Chart(props: ChartProps): JSX.Element {
   const [at, setAt] = useState<number | null>(null);
   const stamp = useStamp(runs, 'metrics');
   const points = Math.max(300, Math.round(width * 1.5));
-  const { data, error } = useAnswer<Answered>(
+  const { data, error } = useAnswer<Curves>(
     seen && width > 0 ? 'series' : null,
     {
       run: runs,
@@ -91,6 +91,7 @@ export function Chart(props: ChartProps): JSX.Element {
       to: view.range?.[1] ?? null,
     },
     stamp,
+    askSeries,
   );
   const curves = useMemo(
     () =>
@@ -117,7 +118,7 @@ export function Chart(props: ChartProps): JSX.Element {
   }, []);
 
   const shape = `${curves.map(({ smooth, color }) => `${color}${smooth ? 's' : ''}`).join()}|${theme}|${view.x}|${view.log}|${large}`;
-  useEffect(() => {
+  useLayoutEffect(() => {
     const element = box.current;
     if (!element || width === 0 || curves.length === 0) return;
     const options = optionsOf(curves, view, { width, height: element.clientHeight }, setAt, props.onZoom);
@@ -129,7 +130,7 @@ export function Chart(props: ChartProps): JSX.Element {
     };
   }, [shape, width > 0]);
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     const made = plot.current;
     if (!made || width === 0) return;
     made.batch(() => {
@@ -159,8 +160,6 @@ export function Chart(props: ChartProps): JSX.Element {
   };
   const file = (kind: string): string => `${name}.${kind}`;
   const title = props.title ?? name;
-  const lastOf = (curve: Curve | undefined): number | null =>
-    curve?.y.findLast((value) => value !== null) ?? null;
   return (
     <section
       ref={frame}
@@ -208,8 +207,8 @@ export function Chart(props: ChartProps): JSX.Element {
           <button
             type="button"
             class="plain small"
-            title="Save the values as CSV"
-            onClick={() => void saveCsv(props, file('csv'))}
+            title="Save every value of what is shown as CSV"
+            onClick={() => openFile(csvAddress(props))}
           >
             CSV
           </button>
@@ -230,6 +229,9 @@ export function Chart(props: ChartProps): JSX.Element {
   );
 }
 
+const lastOf = (curve: Curve | undefined): number | null =>
+  curve?.y.findLast((value) => value !== null) ?? null;
+
 function Readout(props: {
   plot: uPlot | null;
   at: number | null;
@@ -238,8 +240,9 @@ function Readout(props: {
   bad: number;
 }): JSX.Element | null {
   const { plot, at, curves } = props;
+  if (props.bad > 0 && at === null) return <span>{props.bad} values are not finite</span>;
   if (plot === null || at === null)
-    return props.bad > 0 ? <span>{props.bad} values are not finite</span> : null;
+    return curves.length > 1 ? <LastValues curves={curves} /> : <Span curves={curves} />;
   const x = plot.data[0][at];
   if (x === undefined) return null;
   let column = 1;
@@ -258,6 +261,29 @@ function Readout(props: {
           <b>{number(values[i] as number | null)}</b>
         </span>
       ))}
+    </span>
+  );
+}
+
+/** Of several curves: where each stands. */
+const LastValues = ({ curves }: { curves: readonly Curve[] }): JSX.Element => (
+  <span>
+    {curves.map((curve) => (
+      <span key={curve.label} title={curve.label}>
+        <i class="swatch" style={{ background: curve.color }} /> <b>{number(lastOf(curve))}</b>{' '}
+      </span>
+    ))}
+  </span>
+);
+
+/** Of one curve: between what it moves. The server keeps the smallest and the largest whatever it leaves out. */
+function Span({ curves }: { curves: readonly Curve[] }): JSX.Element | null {
+  const values = (curves[0]?.y ?? []).filter((value) => value !== null);
+  if (values.length < 2) return null;
+  const [low, high] = values.reduce(([a, b], y) => [Math.min(a, y), Math.max(b, y)], [Infinity, -Infinity]);
+  return (
+    <span>
+      {number(low)} to {number(high)}
     </span>
   );
 }
@@ -345,20 +371,13 @@ function savePng(plot: uPlot | null, name: string): void {
   copy.toBlob((blob) => blob && saveFile(name, blob));
 }
 
-/** Up to 20 000 values of what is shown, not only those on the screen. */
-async function saveCsv({ runs, name, view }: ChartProps, file: string): Promise<void> {
-  const [from, to] = view.range ?? [null, null];
-  const answer = await ask<Answered>('series', {
+/** Every value in the range that is shown, also those that the screen has no room for. */
+const csvAddress = ({ runs, name, view }: ChartProps): string =>
+  addressOf('csv', {
     run: runs,
     name: [name],
     x: view.x,
-    points: 20_000,
     smoothing: view.smoothing,
-    from,
-    to,
+    from: view.range?.[0] ?? null,
+    to: view.range?.[1] ?? null,
   });
-  const curves = answer.flatMap(({ run, series }) =>
-    series.map((one): Curve => ({ label: run, color: '', x: one.x, y: one.y, smooth: one.smooth })),
-  );
-  saveFile(file, new Blob([csvOf(AXES[view.x], curves)], { type: 'text/csv' }));
-}

@@ -1,5 +1,5 @@
 // A long list of which only what is on the screen exists: rows of one height, asked for in pages.
-import type { ComponentChildren, JSX } from 'preact';
+import { Component, type ComponentChildren, type JSX } from 'preact';
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 const PAGE = 100;
@@ -12,7 +12,8 @@ interface Props<Row> {
   /** Changes when all rows are others. */
   of: string;
   load: (offset: number, limit: number) => Promise<readonly Row[]>;
-  render: (row: Row, index: number) => ComponentChildren;
+  /** Of nothing but the row: it is drawn again only where that is another one. */
+  render: (row: Row) => ComponentChildren;
   keyOf: (row: Row) => string;
   selected: string | null;
   onSelect: (row: Row) => void;
@@ -97,19 +98,16 @@ export function VirtualList<Row>(props: Props<Row>): JSX.Element {
     const selected = row !== null && key === props.selected;
     if (selected) active.current = index;
     shown.push(
-      <div
+      <ListRow<Row>
         key={index}
-        id={`row-${index}`}
-        class={`row ${selected ? 'selected' : ''}`}
-        role="option"
-        aria-selected={selected}
-        aria-setsize={total}
-        aria-posinset={index + 1}
-        style={{ transform: `translateY(${index * rowHeight}px)`, height: `${rowHeight}px` }}
-        onClick={() => row !== null && props.onSelect(row)}
-      >
-        {row === null ? <span class="soft">…</span> : props.render(row, index)}
-      </div>,
+        index={index}
+        row={row}
+        selected={selected}
+        total={total}
+        height={rowHeight}
+        render={props.render}
+        onSelect={props.onSelect}
+      />,
     );
   }
   return (
@@ -127,4 +125,39 @@ export function VirtualList<Row>(props: Props<Row>): JSX.Element {
       </div>
     </div>
   );
+}
+
+interface RowProps<Row> {
+  index: number;
+  row: Row | null;
+  selected: boolean;
+  total: number;
+  height: number;
+  render: (row: Row) => ComponentChildren;
+  onSelect: (row: Row) => void;
+}
+
+/** While the list is scrolled most rows stay as they are: these are not looked at again. */
+class ListRow<Row> extends Component<RowProps<Row>> {
+  override shouldComponentUpdate(next: Readonly<RowProps<Row>>): boolean {
+    const { row, selected, total, height } = this.props;
+    return next.row !== row || next.selected !== selected || next.total !== total || next.height !== height;
+  }
+
+  override render({ index, row, selected, total, height, render }: RowProps<Row>): JSX.Element {
+    return (
+      <div
+        id={`row-${index}`}
+        class={`row ${selected ? 'selected' : ''}`}
+        role="option"
+        aria-selected={selected}
+        aria-setsize={total}
+        aria-posinset={index + 1}
+        style={{ transform: `translateY(${index * height}px)`, height: `${height}px` }}
+        onClick={() => row !== null && this.props.onSelect(row)}
+      >
+        {row === null ? <span class="soft">…</span> : render(row)}
+      </div>
+    );
+  }
 }

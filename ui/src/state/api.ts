@@ -1,5 +1,5 @@
 // What the server is asked for, and how the answers reach components.
-import { useEffect, useState } from 'preact/hooks';
+import { useLayoutEffect, useState } from 'preact/hooks';
 
 export type Query = Readonly<Record<string, string | number | null | undefined | readonly string[]>>;
 
@@ -21,34 +21,37 @@ export async function ask<T>(path: string, query: Query = {}, signal?: AbortSign
 export interface Answer<T> {
   data: T | null;
   error: string | null;
-  /** A newer answer is on its way. */
-  pending: boolean;
 }
 
 /**
  * The answer to a question, asked again when it or `stamp` changes; meanwhile the last one stays, so that nothing flickers. `path`
- * null: nothing is asked.
+ * null: nothing is asked. `how`: asks, where questions are not asked one by one.
  */
-export function useAnswer<T>(path: string | null, query: Query = {}, stamp: unknown = 0): Answer<T> {
+export function useAnswer<T>(
+  path: string | null,
+  query: Query = {},
+  stamp: unknown = 0,
+  how: (path: string, query: Query, signal: AbortSignal) => Promise<T> = ask,
+): Answer<T> {
   const address = path === null ? null : addressOf(path, query);
   const [state, setState] = useState<Answer<T> & { of: string | null }>({
     data: null,
     error: null,
-    pending: address !== null,
     of: address,
   });
-  useEffect(() => {
+  // Not after the painting: the answer is what is waited for.
+  useLayoutEffect(() => {
     if (path === null) return;
     const stop = new AbortController();
-    setState((before) => ({ ...before, pending: true }));
-    ask<T>(path, query, stop.signal).then(
-      (data) => setState({ data, error: null, pending: false, of: address }),
+    how(path, query, stop.signal).then(
+      (data) => {
+        if (!stop.signal.aborted) setState({ data, error: null, of: address });
+      },
       (error: Error) => {
         if (!stop.signal.aborted)
           setState((before) => ({
             data: before.of === address ? before.data : null,
             error: error.message,
-            pending: false,
             of: address,
           }));
       },
