@@ -49,7 +49,8 @@ struct EngineOptions {
   int64_t num_threads = 0;            // 0: leave LibTorch's choice
   // How the ranks of a communicator lie on axes, but for pp, which is pipeline.stages; dp_shard -1: data parallelism
   // takes the rest. Ranks of one tensor-parallel group are called with the same data, and all of them return the
-  // result.
+  // result. Ranks that share experts (ep) have data of their own, but for generate() and the rollout, which they do
+  // together.
   ParallelDims parallel;
   // Of a tensor-parallel group: what is computed row by row between matrices is computed on 1/tp of the rows.
   bool sequence_parallel = false;

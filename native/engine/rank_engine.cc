@@ -37,9 +37,12 @@ const EngineOptions& checked(const EngineOptions& options) {
   require(options.ulysses >= 1, ErrorCode::kInvalidArgument,
           "[engine] expected a number of ranks per sequence (ulysses) >= 1, got ", options.ulysses);
   const ParallelDims& dims = options.parallel;
-  require(dims.pp == 1 && dims.cp == 1 && dims.ep == 1, ErrorCode::kInvalidArgument,
-          "[parallel] expected cp and ep of 1, which are not there, and pp as the stages of the pipeline, got cp ",
-          dims.cp, ", ep ", dims.ep, ", pp ", dims.pp);
+  require(dims.pp == 1 && dims.cp == 1, ErrorCode::kInvalidArgument,
+          "[parallel] expected cp of 1, which is not there, and pp as the stages of the pipeline, got cp ", dims.cp,
+          ", pp ", dims.pp);
+  require(dims.ep == 1 || options.shard_size == 0, ErrorCode::kInvalidArgument,
+          "[parallel] expected one copy of the state (shard_size 0) beside ep ", dims.ep, ", got shard_size ",
+          options.shard_size);
   require(dims.tp == 1 || options.ulysses == 1, ErrorCode::kInvalidArgument,
           "[parallel] expected either tp or ulysses, both of which share heads, to be 1, got tp ", dims.tp,
           " and ulysses ", options.ulysses);
@@ -66,7 +69,7 @@ at::Device parse_device(const std::string& name) {
 
 ShardingOptions sharding_options(const EngineOptions& options, int64_t size) {
   return {options.sharding, shard_count(options.sharding, options.shard_size, size), options.prefetch,
-          options.reduction};
+          options.reduction, shard_count(options.sharding, 0, size / options.parallel.ep)};
 }
 
 ParallelDims parallel_dims(const EngineOptions& options) {
@@ -76,18 +79,20 @@ ParallelDims parallel_dims(const EngineOptions& options) {
 }
 
 DecoderPart decoder_part(const EngineOptions& options, const ParallelDims& dims, int64_t rank) {
-  return {dims.tp, dims.rank_on(Axis::kTp, rank), dims.tp > 1 && options.sequence_parallel};
+  return {dims.tp, dims.rank_on(Axis::kTp, rank), dims.tp > 1 && options.sequence_parallel, dims.ep,
+          dims.rank_on(Axis::kEp, rank)};
 }
 
 ParameterStore make_store(const EngineOptions& options, at::Device device, const ParallelDims& dims, int64_t rank) {
-  const int64_t count = sharding_options(options, dims.dp()).shard_count;
+  const ShardingOptions sharding = sharding_options(options, dims.dp());
+  const int64_t count = sharding.shard_count, experts = sharding.expert_shard_count;
   const PipelineOptions& pipeline = options.pipeline;
   return ParameterStore(
       layout_at_stage(decoder_layout(options.model, options.lora, decoder_part(options, dims, rank)),
                       pipeline_parts(options.model.num_layers, pipeline), pipeline.stages,
                       dims.rank_on(Axis::kPp, rank)),
       device, options.dtype, options.optim.has_value(), options.seed, {dims.rank_on(Axis::kDp, rank) % count, count},
-      options.offload);
+      options.offload, {dims.rank_on(Axis::kExpertDp, rank) % experts, experts});
 }
 
 std::unique_ptr<Engine> create_engine(const EngineOptions& options, std::shared_ptr<Communicator> comm) {
@@ -105,10 +110,11 @@ RankEngine::RankEngine(const EngineOptions& options, std::shared_ptr<Communicato
       sequence_(options.ulysses > 1
                     ? std::make_unique<SequenceGroup>(*mesh_.dp(), options.ulysses, options.model.num_heads)
                     : nullptr),
+      ep_(mesh_.ep()->size() > 1 ? mesh_.ep().get() : nullptr),
       exchange_(mesh_.tp()->size() > 1 ? std::optional<Exchange>({*mesh_.tp(), options.sequence_parallel})
                                        : std::nullopt),
       transformer_(options.model, store_, device_, options.dtype, &sharding_, sequence_.get(),
-                   PipelinePlace{parts_, mesh_.pp().get()}, exchange_ ? &*exchange_ : nullptr) {
+                   PipelinePlace{parts_, mesh_.pp().get()}, exchange_ ? &*exchange_ : nullptr, ep_) {
   if (exchange_ && options.model.head == HeadKind::kLm)
     vocabulary_.emplace(*mesh_.tp(), vocabulary_offsets(options.model.vocab_size, exchange_->size()));
   const int64_t last = mesh_.pp()->size() - 1, stage = mesh_.pp()->rank();
@@ -173,6 +179,7 @@ at::Tensor RankEngine::get_tensor(TensorKind kind, const std::string& param) {
     values = at::empty(parameter.placement.shape, at::kFloat);
   }
   if (mesh_.pp()->size() > 1) mesh_.pp()->broadcast(values, group.stage, {"gather", param});
+  if (group.expert_rank) mesh_.ep()->broadcast(values, *group.expert_rank, {"gather", param});
   return values;
 }
 

@@ -143,6 +143,7 @@ class RankEngine final : public Engine {
   ParameterStore store_;
   Sharding sharding_;
   std::unique_ptr<SequenceGroup> sequence_;  // null where each rank has micro-batches of its own
+  Communicator* ep_;                                // null where each rank has all experts
   std::optional<Exchange> exchange_;                // none where each rank has whole matrices
   std::optional<ops::VocabularyShard> vocabulary_;  // of a causal LM, with exchange_
   Transformer transformer_;

@@ -8,10 +8,9 @@ namespace troupe {
 RankEngine::GroupPart RankEngine::export_part(TensorKind kind, size_t group) {
   const bool merges = kind == TensorKind::kMerged;
   const at::Tensor& own = store_.owned(merges ? TensorKind::kParam : kind, group);
-  const ShardSlice slice = store_.slice();
+  const ShardSlice slice = store_.slice(group);
   // Copies of a slice are equal bit for bit, so the ranks that have one share the work.
-  const int64_t copies = sharding_.size() / slice.count;
-  const int64_t copy = sharding_.rank() / slice.count;
+  const int64_t copies = sharding_.copies(group), copy = sharding_.copy(group);
   const int64_t from = own.numel() * copy / copies;
   const int64_t to = own.numel() * (copy + 1) / copies;
   GroupPart part{slice.index * own.numel() + from, own.narrow(0, from, to - from)};

@@ -17,7 +17,7 @@ RolloutStats RankEngine::open_rollout(const RolloutOptions& options) {
   if (own.kv_cache_bytes == 0) own.kv_cache_bytes = cache_budget(device_, own.memory_share);
   // Ranks that generate together plan alike: with the smallest budget of them.
   const at::Tensor least = at::tensor({-own.kv_cache_bytes}, at::kLong);
-  for (const auto& axis : {mesh_.tp(), mesh_.pp()})
+  for (const auto& axis : {mesh_.tp(), mesh_.ep(), mesh_.pp()})
     axis->all_reduce(least, ReduceOp::kMax, {"generate", "cache budget"});
   own.kv_cache_bytes = -least.item<int64_t>();
   rollout_ = std::make_unique<Rollout>(transformer_, own);
@@ -66,7 +66,7 @@ RolloutTurn RankEngine::rollout_turn(RolloutCommands commands) {
   // Of ranks that generate together the first one's clock counts: they make the same steps.
   const auto time_left = [&] {
     const at::Tensor more = at::tensor({int64_t{spent() < commands.milliseconds}}, at::kLong);
-    for (const auto& axis : {mesh_.pp(), mesh_.tp()}) axis->broadcast(more, 0, {"generate", "time"});
+    for (const auto& axis : {mesh_.pp(), mesh_.ep(), mesh_.tp()}) axis->broadcast(more, 0, {"generate", "time"});
     return more.item<int64_t>() != 0;
   };
   do {

@@ -64,16 +64,22 @@ const at::Tensor& RankEngine::kept_parameter(TensorKind kind, const Parameter& p
 
 at::Tensor RankEngine::flat_on_first_stage(TensorKind kind, size_t group) {
   const ParameterGroup& held = store_.groups()[group];
-  const int64_t owner = held.stage, stage = mesh_.pp()->rank();
-  const bool passes_on = owner != 0 && mesh_.dp()->rank() == 0;
-  const at::Tensor whole = stage == owner ? flat(kind, group) : at::Tensor();
   const CollectiveLabel label{"export", held.name};
-  if (passes_on && stage == owner) mesh_.pp()->send(whole.contiguous(), 0, label);
-  if (!passes_on || stage != 0) return whole;
-  const at::Tensor received =
-      at::empty({held.whole_size}, at::TensorOptions().dtype(at::kFloat).device(device_));
-  mesh_.pp()->recv(received, owner, label);
-  return received;
+  at::Tensor whole = held.here && !held.copy ? flat(kind, group) : at::Tensor();
+  // From rank `from` of an axis to its first one, among the ranks of `here`.
+  const auto to_first = [&](Communicator& axis, int64_t from, bool here) {
+    if (!here || from == 0) return;
+    if (axis.rank() == from) axis.send(whole.contiguous(), 0, label);
+    if (axis.rank() != 0) return;
+    whole = at::empty({held.whole_size}, at::TensorOptions().dtype(at::kFloat).device(device_));
+    axis.recv(whole, from, label);
+  };
+  // Of the ranks that have it, one of each tensor-parallel place passes it on.
+  const int64_t holder = held.expert_rank.value_or(0);
+  const bool first_copy = mesh_.expert_dp()->rank() == 0;
+  to_first(*mesh_.pp(), held.stage, first_copy && mesh_.ep()->rank() == holder);
+  to_first(*mesh_.ep(), holder, first_copy && mesh_.pp()->rank() == 0);
+  return whole;
 }
 
 void RankEngine::weights_changed() {

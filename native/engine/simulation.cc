@@ -50,9 +50,9 @@ Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t s
 
   Simulation simulation;
   simulation.state = store.bytes();
-  for (const ParameterGroup& group : store.groups()) {
-    const int64_t own = group.param.tensor().numel();
-    simulation.groups.push_back({group.name, own * store.slice().count, own});
+  for (size_t g = 0; g < store.groups().size(); ++g) {
+    const int64_t own = store.groups()[g].param.tensor().numel();
+    simulation.groups.push_back({store.groups()[g].name, own * store.slice(g).count, own});
   }
   const auto sequence =
       options.ulysses == 1 ? nullptr : std::make_unique<SequenceGroup>(*comm, options.ulysses, options.model.num_heads);

@@ -20,25 +20,41 @@ constexpr int64_t kCopiesBucket = int64_t{16} << 20;  // elements that are summe
 Sharding::Sharding(ParameterStore& store, const Mesh& mesh, const ShardingOptions& options)
     : store_(store),
       options_(options),
-      comm_(mesh.dp_cp()),
+      dense_(spread(mesh.dp_cp(), options.shard_count, "")),
+      experts_(mesh.ep()->size() > 1 ? spread(mesh.expert_dp(), options.expert_shard_count, "experts/") : dense_),
+      ep_(mesh.ep()),
       tp_(mesh.tp()),
       uses_(store.groups().size()) {
-  const int64_t rank = comm_->rank();
-  const int64_t shard_count = options_.shard_count;
+  split_copies();
+}
+
+Sharding::Spread Sharding::spread(std::shared_ptr<Communicator> all, int64_t shard_count, const std::string& name) {
+  const int64_t rank = all->rank();
   const int64_t first = rank / shard_count * shard_count;
   // Every member of a split has the same name for it, and engines are made in the same order on all ranks.
-  const std::string prefix = "engine" + std::to_string(comm_->log().collectives()) + "/";
+  const std::string prefix = "engine" + std::to_string(all->log().collectives()) + "/" + name;
   const auto subgroup = [&](const char* kind, int64_t start, int64_t count,
                         int64_t stride) -> std::shared_ptr<Communicator> {
-    if (count == comm_->size()) return comm_;
+    if (count == all->size()) return all;
     std::vector<int64_t> ranks;
     for (int64_t i = 0; i < count; ++i) ranks.push_back(start + i * stride);
-    return comm_->split(prefix + kind + std::to_string(start), ranks);
+    return all->split(prefix + kind + std::to_string(start), ranks);
   };
-  shards_ = subgroup("shards", first, shard_count, 1);
-  replicas_ = subgroup("replicas", rank - first, comm_->size() / shard_count, shard_count);
-  if (shard_count != 1 && shard_count != comm_->size()) comm_->barrier({"start", "engine"});
-  split_copies();
+  Spread spread{all, subgroup("shards", first, shard_count, 1),
+                subgroup("replicas", rank - first, all->size() / shard_count, shard_count)};
+  if (shard_count != 1 && shard_count != all->size()) all->barrier({"start", "engine"});
+  return spread;
+}
+
+int64_t Sharding::Spread::bytes_sent() const {
+  int64_t bytes = 0;
+  if (shards != all) bytes += shards->log().bytes_sent();
+  if (replicas != all) bytes += replicas->log().bytes_sent();
+  return bytes;
+}
+
+void Sharding::Spread::abort(const std::string& reason) const {
+  for (const auto& comm : {all, shards, replicas}) comm->abort(reason);
 }
 
 void Sharding::split_copies() {
@@ -65,9 +81,8 @@ void Sharding::split_copies() {
 }
 
 int64_t Sharding::bytes_sent() const {
-  int64_t bytes = 0;
-  if (shards_ != comm_) bytes += shards_->log().bytes_sent();
-  if (replicas_ != comm_) bytes += replicas_->log().bytes_sent();
+  int64_t bytes = dense_.bytes_sent();
+  if (experts_.all != dense_.all) bytes += experts_.bytes_sent();
   for (const auto& copies : copies_) {
     if (copies != tp_) bytes += copies->log().bytes_sent();
   }
@@ -75,9 +90,8 @@ int64_t Sharding::bytes_sent() const {
 }
 
 void Sharding::abort(const std::string& reason) {
-  comm_->abort(reason);
-  shards_->abort(reason);
-  replicas_->abort(reason);
+  dense_.abort(reason);
+  experts_.abort(reason);
   for (const auto& copies : copies_) copies->abort(reason);
 }
 
@@ -89,7 +103,7 @@ Pending Sharding::start_gather(size_t group, const char* phase) {
   ParameterGroup& g = store_.groups()[group];
   g.weights().fetch();
   g.full_compute.allocate();
-  return shards_->all_gather_async(g.full_compute.tensor(), g.weights().tensor(), label(phase, group));
+  return of(group).shards->all_gather_async(g.full_compute.tensor(), g.weights().tensor(), label(phase, group));
 }
 
 void Sharding::acquire(size_t group, const char* phase) {
@@ -100,7 +114,7 @@ void Sharding::acquire(size_t group, const char* phase) {
 void Sharding::bring(size_t group, const char* phase) {
   if (uses_[group].gathered || !store_.groups()[group].here) return;
   StateBuffer& own = store_.groups()[group].weights();
-  if (sharded()) {
+  if (sharded(group)) {
     const auto ahead = ahead_.find(group);
     Pending pending = ahead != ahead_.end() ? ahead->second : start_gather(group, phase);
     pending.wait();
@@ -113,7 +127,7 @@ void Sharding::bring(size_t group, const char* phase) {
 }
 
 void Sharding::prefetch(size_t group, const char* phase) {
-  if (!options_.prefetch || !sharded() || uses_[group].gathered || ahead_.count(group) > 0) return;
+  if (!options_.prefetch || !sharded(group) || uses_[group].gathered || ahead_.count(group) > 0) return;
   ahead_.emplace(group, start_gather(group, phase));
 }
 
@@ -132,7 +146,7 @@ void Sharding::reshard(size_t group) {
 void Sharding::acquire_gradient(size_t group) {
   ParameterGroup& g = store_.groups()[group];
   if (!g.trained() || ++uses_[group].gradients > 1) return;
-  if (!sharded()) return g.grad.fetch();
+  if (!sharded(group)) return g.grad.fetch();
   if (options_.reduction == GradientReduction::kMiniBatch && g.full_grad.allocated()) return;
   g.full_grad.allocate();
   g.full_grad.tensor().zero_();
@@ -141,7 +155,7 @@ void Sharding::acquire_gradient(size_t group) {
 void Sharding::release_gradient(size_t group) {
   ParameterGroup& g = store_.groups()[group];
   if (!g.trained() || --uses_[group].gradients > 0) return;
-  if (!sharded()) {
+  if (!sharded(group)) {
     g.grad.give_back(true);
   } else if (options_.reduction == GradientReduction::kMicroBatch) {
     reduce(group);
@@ -151,7 +165,7 @@ void Sharding::release_gradient(size_t group) {
 void Sharding::reduce(size_t group) {
   ParameterGroup& g = store_.groups()[group];
   const at::Tensor sum = at::empty_like(g.grad.tensor());
-  shards_->reduce_scatter(sum, g.full_grad.tensor(), label("backward", group));
+  of(group).shards->reduce_scatter(sum, g.full_grad.tensor(), label("backward", group));
   g.grad.fetch();
   g.grad.tensor().add_(sum);
   g.grad.give_back(true);
@@ -189,9 +203,9 @@ void Sharding::sum_gradients() {
     ParameterGroup& g = store_.groups()[group];
     if (!g.trained()) continue;
     if (g.full_grad.allocated()) reduce(group);
-    if (replicas_->size() == 1) continue;
+    if (of(group).replicas->size() == 1) continue;
     g.grad.fetch();
-    replicas_->all_reduce(g.grad.tensor(), ReduceOp::kSum, label("backward", group));
+    of(group).replicas->all_reduce(g.grad.tensor(), ReduceOp::kSum, label("backward", group));
     g.grad.give_back(true);
   }
   for (const auto& copies : copies_) sum_copies(*copies);
@@ -261,15 +275,21 @@ double Sharding::squares_of(size_t group, const at::Tensor& grad) const {
 
 double Sharding::grad_norm(Communicator& stages) {
   at::Tensor squares = at::zeros({static_cast<int64_t>(uses_.size())}, at::kDouble);
+  at::Tensor of_experts = at::zeros_like(squares);
   for (size_t group = 0; group < uses_.size(); ++group) {
     ParameterGroup& g = store_.groups()[group];
     if (!g.grad.defined() || g.copy) continue;
     g.grad.fetch();
-    squares[static_cast<int64_t>(group)] = squares_of(group, g.grad.tensor());
+    (g.expert_rank ? of_experts : squares)[static_cast<int64_t>(group)] = squares_of(group, g.grad.tensor());
     g.grad.give_back(false);
   }
   const CollectiveLabel what{"optimizer", "gradient norm"};
-  shards_->all_reduce(squares, ReduceOp::kSum, what);
+  dense_.shards->all_reduce(squares, ReduceOp::kSum, what);
+  if (ep_->size() > 1) {
+    experts_.shards->all_reduce(of_experts, ReduceOp::kSum, what);
+    ep_->all_reduce(of_experts, ReduceOp::kSum, what);
+    squares.add_(of_experts);
+  }
   tp_->all_reduce(squares, ReduceOp::kSum, what);
   stages.all_reduce(squares, ReduceOp::kSum, what);  // each group is in one stage alone
   double sum = 0;
@@ -301,9 +321,9 @@ std::vector<int64_t> Sharding::agree(Communicator& all, const std::vector<int64_
 
 at::Tensor Sharding::gather(TensorKind kind, size_t group) {
   const at::Tensor& own = store_.owned(kind, group);
-  if (!sharded()) return own;
-  const at::Tensor full = at::empty({own.numel() * shards_->size()}, own.options());
-  shards_->all_gather(full, own, label("gather", group));
+  if (!sharded(group)) return own;
+  const at::Tensor full = at::empty({own.numel() * of(group).shards->size()}, own.options());
+  of(group).shards->all_gather(full, own, label("gather", group));
   return full;
 }
 

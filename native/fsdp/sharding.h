@@ -22,7 +22,8 @@ namespace troupe {
 // After a collective has failed nothing is freed here: see Communicator.
 class Sharding final : public ParameterAccess {
  public:
-  // Every rank at the same time, with the same options: over mesh.dp_cp(). The ranks of mesh.tp() hold the other parts
+  // Every rank at the same time, with the same options: over mesh.dp_cp(), and what only some ranks of mesh.ep() have
+  // (GroupSpec::expert_rank) over mesh.expert_dp(). The ranks of mesh.tp() hold the other parts
   // of the matrices (parameters/placement.h), each the shards of its own.
   Sharding(ParameterStore& store, const Mesh& mesh, const ShardingOptions& options);
 
@@ -59,16 +60,31 @@ class Sharding final : public ParameterAccess {
   // The whole flat buffer of a kind, float32, on every rank.
   at::Tensor gather(TensorKind kind, size_t group);
 
-  int64_t rank() const { return comm_->rank(); }
-  int64_t size() const { return comm_->size(); }
+  // Ranks that hold the same shard of a group, and which of them this one is.
+  int64_t copies(size_t group) const { return of(group).replicas->size(); }
+  int64_t copy(size_t group) const { return of(group).replicas->rank(); }
+  // Ranks of data parallelism.
+  int64_t size() const { return dense_.all->size(); }
   // By the communicators that are its own: parts of the given one.
   int64_t bytes_sent() const;
   void abort(const std::string& reason);
 
  private:
+  // Ranks that hold a part of the model in common.
+  struct Spread {
+    std::shared_ptr<Communicator> all;
+    std::shared_ptr<Communicator> shards;    // the ranks whose shards make up one replica of the state with this one's
+    std::shared_ptr<Communicator> replicas;  // the ranks that hold the same shard in the other replicas
+    int64_t bytes_sent() const;
+    void abort(const std::string& reason) const;
+  };
+  // shard_count neighbours of `all` for each replica. name: of the splits.
+  static Spread spread(std::shared_ptr<Communicator> all, int64_t shard_count, const std::string& name);
+  const Spread& of(size_t group) const { return store_.groups()[group].expert_rank ? experts_ : dense_; }
+
   CollectiveLabel label(const char* phase, size_t group) const;
-  // Whether this rank holds a shard of each group, so that groups must be gathered.
-  bool sharded() const { return shards_->size() > 1; }
+  // Whether this rank holds a shard of the group, so that it must be gathered.
+  bool sharded(size_t group) const { return of(group).shards->size() > 1; }
   void bring(size_t group, const char* phase);
   Pending start_gather(size_t group, const char* phase);
   void reshard(size_t group);
@@ -80,9 +96,9 @@ class Sharding final : public ParameterAccess {
 
   ParameterStore& store_;
   ShardingOptions options_;
-  std::shared_ptr<Communicator> comm_;      // those over which this rank's part of the model is sharded
-  std::shared_ptr<Communicator> shards_;    // the ranks whose shards make up one replica of the state with this one's
-  std::shared_ptr<Communicator> replicas_;  // the ranks that hold the same shard in the other replicas
+  Spread dense_;
+  Spread experts_;  // of groups that only some ranks have; dense_ without expert parallelism
+  std::shared_ptr<Communicator> ep_;
   std::shared_ptr<Communicator> tp_;
   std::vector<std::shared_ptr<Communicator>> copies_;  // ranks of tp_ that hold the same pieces of some parameters
   struct Uses {

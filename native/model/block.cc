@@ -48,7 +48,7 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
   qkv_ = Linear(store, prefix + "attn.qkv");
   attn_out_ = Linear(store, prefix + "attn.out");
   if (config.is_moe_layer(layer)) {
-    moe_ = std::make_unique<MoeMlp>(store, whole, layer);
+    moe_ = std::make_unique<MoeMlp>(store, whole, layer, part);
   } else {
     mlp_in_ = Linear(store, prefix + "mlp.in");
     mlp_out_ = Linear(store, prefix + "mlp.out");
@@ -172,7 +172,7 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const Ro
       !moe_ && weights.attn_out.packed());
   if (moe_) {
     const at::Tensor result = out.defined() ? out : at::empty_like(x);
-    moe_->forward(moe_normed, result, row_tile, saved != nullptr ? &s.moe : nullptr);
+    moe_->forward(moe_normed, result, row_tile, saved != nullptr ? &s.moe : nullptr, expert_ranks(rows));
     if (out.defined()) result.add_(moe_mid);
   }
 }
@@ -200,6 +200,19 @@ at::Tensor Block::backward(const at::Tensor& dy, const RowContext& rows, BlockSa
   const at::Tensor dx = backward_mlp(dy, rows, saved, d_attn);  // so far: by the attention residual
   backward_attention_inputs(attend_backward(d_attn, rows, saved), rows, saved, dx);
   return dx;
+}
+
+void Block::experts_without_rows(const at::TensorOptions& options, const RowContext& rows, BlockSaved* saved) const {
+  if (!moe_ || !rows.experts.shared()) return;
+  const at::Tensor none = at::empty({0, qkv_.weight.size(1)}, options);
+  moe_->forward(none, none, rows.row_tile, saved != nullptr ? &saved->moe : nullptr, expert_ranks(rows));
+}
+
+void Block::experts_backward_without_rows(const at::TensorOptions& options, const RowContext& rows,
+                                          const BlockSaved& saved) const {
+  if (!moe_ || !rows.experts.shared()) return;
+  const at::Tensor none = at::empty({0, qkv_.weight.size(1)}, options);
+  moe_->backward(none, none, saved.moe, none, expert_ranks(rows));
 }
 
 at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const {
@@ -256,7 +269,7 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
     for_each_row_tile(total, rows.row_tile, dy.device(), [&](int64_t begin, int64_t end) {
       norm_forward(mlp_norm_, rows_of(saved.mid, begin, end), rows_of(normed, begin, end), {});
     });
-    moe_->backward(dy, normed, saved.moe, d_moe);
+    moe_->backward(dy, normed, saved.moe, d_moe, expert_ranks(rows));
   }
   for_each_row_tile(total, rows.row_tile, dy.device(), [&](int64_t begin, int64_t end) {
     const int64_t count = end - begin;

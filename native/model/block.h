@@ -9,6 +9,7 @@
 #include "kernels/attention.h"
 #include "model/decoder_layout.h"
 #include "model/layers.h"
+#include "megatron/expert_rows.h"
 #include "model/moe.h"
 
 namespace troupe {
@@ -33,6 +34,8 @@ struct RowContext {
   // Where ranks share the block's matrices: T rows are all that attention and matrices see, and between them a rank
   // has those that the exchange says.
   const Exchange* exchange = nullptr;
+  // Where ranks share experts: how many rows each of them has.
+  ExpertRows experts = {};
   const char* phase = "forward";
 };
 
@@ -88,6 +91,11 @@ class Block {
   // `saved`: the gradient of `inner` takes its place.
   at::Tensor backward(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved) const;
 
+  // What other ranks wait for that share experts with this one, which has no rows: a forward and its backward.
+  void experts_without_rows(const at::TensorOptions& options, const RowContext& rows, BlockSaved* saved) const;
+  void experts_backward_without_rows(const at::TensorOptions& options, const RowContext& rows,
+                                     const BlockSaved& saved) const;
+
   void enable_adapters(bool enabled);
 
   // Attention between the row-local halves, and for sequence groups the exchange around it: the output [T,
@@ -120,6 +128,7 @@ class Block {
   at::Tensor make_qk_parts(const at::Tensor& dqkv, int64_t row_tile) const;
   void finish_qk_norms(const at::Tensor& qk_parts) const;
   // Makes what attention_inputs() and output_and_mlp() save; T rows of qkv.
+  MoeMlp::Ranks expert_ranks(const RowContext& rows) const { return {rows.experts, {rows.phase, mlp_name_ + " experts"}}; }
   NormStats save_inputs(const at::Tensor& x, const at::Tensor& qkv, BlockSaved* saved) const;
   void save_output(const at::Tensor& x, int64_t total, BlockSaved* saved) const;
 

@@ -57,7 +57,17 @@ class DecoderLayout {
     return std::vector<CutBlock>(c_.gated_mlp ? 2 : 1, even(size));
   }
 
-  void group(const GroupSpec& spec) { all_.groups.push_back(spec); }
+  void group(const GroupSpec& spec) {
+    target_ = all_.groups.size();
+    all_.groups.push_back(spec);
+  }
+  void add_experts_group(int64_t layer, int64_t rank) {
+    group({.name = "layers." + std::to_string(layer) + ".experts." + std::to_string(rank),
+           .layer = layer,
+           .trainable = !frozen_,
+           .expert_rank = rank,
+           .here = rank == part_.ep_rank});
+  }
   void add(std::string name, const std::vector<int64_t>& shape, InitialValue initial, Cut cut) {
     if (cut.blocks.empty()) {
       const int64_t extent = shape[cut.dimension];
@@ -65,7 +75,7 @@ class DecoderLayout {
     }
     Placement placement = place(shape, cut.dimension, std::move(cut.blocks));
     all_.parameters.push_back(
-        {{std::move(name), local_shape(placement)}, all_.groups.size() - 1, initial, std::move(placement)});
+        {{std::move(name), local_shape(placement)}, target_, initial, std::move(placement)});
   }
   void add_matrix(std::string name, int64_t out, int64_t in, Cut cut) {
     add(std::move(name), {out, in}, InitialValue::kNormal, std::move(cut));
@@ -106,11 +116,14 @@ class DecoderLayout {
       // A rank sees its own columns of each expert's output, and so a part of the routing weights' gradient.
       add_matrix(prefix + "moe.router.weight", c_.moe->num_experts, c_.hidden_size, everywhere(true));
       const int64_t size = c_.moe->intermediate_size;
+      const size_t own = target_;
       for (int64_t expert = 0; expert < c_.moe->num_experts; ++expert) {
+        if (part_.ep > 1 && expert % part_.experts(c_) == 0) add_experts_group(layer, expert / part_.experts(c_));
         const std::string experts = prefix + "moe.experts." + std::to_string(expert);
         add_matrix(experts + ".in.weight", in_factor * size, c_.hidden_size, rows(mlp_rows(size)));
         add_matrix(experts + ".out.weight", c_.hidden_size, size, columns({even(size)}));
       }
+      target_ = own;
     } else {
       const int64_t size = c_.intermediate_size;
       add_linear(prefix + "mlp.in", in_factor * size, c_.hidden_size, c_.mlp_bias, rows(mlp_rows(size)));
@@ -123,6 +136,7 @@ class DecoderLayout {
   const bool frozen_;  // but for the value head
   const DecoderPart& part_;
   ParameterLayout all_;
+  size_t target_ = 0;  // the group that parameters are added to
 };
 
 // The weights that adapters may be on, by name.
@@ -211,6 +225,11 @@ void validate(const ModelConfig& c, const DecoderPart& part) {
   const int64_t tp = part.tp;
   require(tp >= 1 && part.tp_rank >= 0 && part.tp_rank < tp, ErrorCode::kInvalidArgument,
           "[parallel] expected a tensor-parallel rank below tp, got rank ", part.tp_rank, " of ", tp);
+  require(part.ep >= 1 && part.ep_rank >= 0 && part.ep_rank < part.ep, ErrorCode::kInvalidArgument,
+          "[parallel] expected an expert-parallel rank below ep, got rank ", part.ep_rank, " of ", part.ep);
+  require(part.ep == 1 || (c.moe && c.moe->num_experts % part.ep == 0), ErrorCode::kInvalidArgument,
+          "[parallel] expected ep to divide the ", c.moe ? c.moe->num_experts : 0, " experts of the model, got ep ",
+          part.ep);
   if (tp == 1) return;
   require(c.num_heads % tp == 0, ErrorCode::kInvalidArgument, "[parallel] expected tp to divide the ", c.num_heads,
           " attention heads of the model, got tp ", tp);

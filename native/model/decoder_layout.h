@@ -52,8 +52,14 @@ struct DecoderPart {
   int64_t tp_rank = 0;
   // What is computed row by row between the matrices is computed on a rank's own rows: their gradients are parts.
   bool sequence_parallel = false;
+  // Expert parallelism: of E experts this rank has the ep_rank-th E / ep.
+  int64_t ep = 1;
+  int64_t ep_rank = 0;
 
+  // Whether a rank has whole matrices.
   bool whole() const { return tp == 1; }
+  int64_t experts(const ModelConfig& config) const { return config.moe->num_experts / ep; }
+  int64_t first_expert(const ModelConfig& config) const { return ep_rank * experts(config); }
   // Ranks that hold the same key head.
   int64_t key_copies(const ModelConfig& config) const {
     return tp > config.num_kv_heads ? tp / config.num_kv_heads : 1;
@@ -69,7 +75,8 @@ std::vector<int64_t> vocabulary_offsets(int64_t vocabulary, int64_t tp);
 // The attention heads of one rank as a model of its own: everything else is as it was.
 ModelConfig own_heads(const ModelConfig& config, const DecoderPart& part);
 
-// Groups: "embed", "layers.{i}", "head" (with the final norm), then with adapters "layers.{i}.lora" for each
+// Groups: "embed", "layers.{i}" (with expert parallelism then "layers.{i}.experts.{r}" for each rank r of the group, of
+// which its own are here), "head" (with the final norm), then with adapters "layers.{i}.lora" for each
 // layer that has some, and "value_head", which is trained beside them. Matrices start from N(0, 0.02), norms
 // from the identity, biases from 0; adapters as in PEFT: A uniform (Kaiming, a = sqrt(5)), B 0, so that they
 // begin by adding nothing.

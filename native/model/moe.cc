@@ -45,12 +45,12 @@ PackedMatrix operand(const at::Tensor& weight, bool transposed, bool pack) {
   return pack ? PackedMatrix::of(weight, transposed) : PackedMatrix::as_it_lies(weight, transposed);
 }
 
-// target [T, H] = sum over a token's slots of weights * rows (weights may be undefined: 1), choices in order.
-void sum_slots(const at::Tensor& rows, const ExpertRouting& routing, const at::Tensor& weights,
-               const at::Tensor& target) {
-  const int64_t top_k = routing.slot_of.size(1);
+// target [T, H] = sum over a token's slots of weights * rows (weights may be undefined: 1), choices in order. places
+// [T, k]: of the slots in `rows`.
+void sum_slots(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& weights, const at::Tensor& target) {
+  const int64_t top_k = places.size(1);
   for_each_row_tile(target.size(0), kRowTile, target.device(), [&](int64_t begin, int64_t end) {
-    const at::Tensor slots = rows_of(routing.slot_of, begin, end);
+    const at::Tensor slots = rows_of(places, begin, end);
     const at::Tensor sum = at::zeros({end - begin, target.size(1)}, target.options().dtype(at::kFloat));
     for (int64_t choice = 0; choice < top_k; ++choice) {
       const at::Tensor picked = rows.index_select(0, slots.select(1, choice)).to(at::kFloat);
@@ -66,16 +66,30 @@ void sum_slots(const at::Tensor& rows, const ExpertRouting& routing, const at::T
 
 }  // namespace
 
-MoeMlp::MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t layer)
+MoeMlp::MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t layer, const DecoderPart& part)
     : activation_(config.activation),
-      gated_(config.gated_mlp) {
+      gated_(config.gated_mlp),
+      first_(part.first_expert(config)),
+      all_(part.ep == 1) {
   const std::string prefix = "layers." + std::to_string(layer) + ".moe.";
   router_ = Router(store, *config.moe, prefix + "router");
-  for (int64_t expert = 0; expert < config.moe->num_experts; ++expert) {
+  for (int64_t expert = first_; expert < first_ + part.experts(config); ++expert) {
     in_.emplace_back(store, prefix + "experts." + std::to_string(expert) + ".in");
     out_.emplace_back(store, prefix + "experts." + std::to_string(expert) + ".out");
   }
   intermediate_size_ = out_[0].weight.size(1);  // of this rank
+}
+
+MoeMlp::OwnSlots MoeMlp::own_slots(const ExpertRouting& routing) const {
+  const auto first = static_cast<size_t>(first_);
+  return {routing.offsets[first], routing.offsets[first + in_.size()] - routing.offsets[first]};
+}
+
+at::Tensor MoeMlp::own_places(const ExpertRouting& routing) const {
+  if (all_) return routing.slot_of;
+  const OwnSlots own = own_slots(routing);
+  const at::Tensor places = routing.slot_of - own.first;
+  return places.masked_fill(at::logical_or(places.lt(0), places.ge(own.count)), own.count);
 }
 
 // Runs body(expert) for every expert that has rows: many experts side by side, the largest first; few one after
@@ -83,7 +97,10 @@ MoeMlp::MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t l
 template <typename Body>
 void MoeMlp::for_each_expert(const ExpertRouting& routing, const at::Device& device, Body&& body) const {
   std::vector<size_t> active;
-  const auto rows = [&](size_t expert) { return routing.offsets[expert + 1] - routing.offsets[expert]; };
+  const auto rows = [&](size_t expert) {
+    expert += static_cast<size_t>(first_);
+    return routing.offsets[expert + 1] - routing.offsets[expert];
+  };
   for (size_t expert = 0; expert < in_.size(); ++expert) {
     if (rows(expert) > 0) active.push_back(expert);
   }
@@ -99,7 +116,9 @@ void MoeMlp::for_each_expert(const ExpertRouting& routing, const at::Device& dev
 
 void MoeMlp::expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& state,
                             const at::Tensor& outputs, bool pack) const {
-  const int64_t first = state.routing.offsets[expert], last = state.routing.offsets[expert + 1];
+  const size_t of_all = expert + static_cast<size_t>(first_);
+  const int64_t first = state.routing.offsets[of_all], last = state.routing.offsets[of_all + 1];
+  const int64_t own = own_slots(state.routing).first;
   const PackedMatrix in = operand(in_[expert].weight, true, pack);
   const PackedMatrix out = operand(out_[expert].weight, true, pack);
   for_each_row_tile(
@@ -107,31 +126,45 @@ void MoeMlp::expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& 
       [&](int64_t begin, int64_t end) {
         begin += first;
         end += first;
-        const at::Tensor inner = rows_of(state.inner, begin, end);
+        const at::Tensor inner = rows_of(state.inner, begin - own, end - own);
         multiply(x.index_select(0, rows_of(state.routing.token_of, begin, end)), in, inner);
         const at::Tensor activated = at::empty({end - begin, intermediate_size_}, x.options());
         ops::activation_forward(activation_, gated_, inner, activated);
-        multiply(activated, out, rows_of(outputs, begin, end));
+        multiply(activated, out, rows_of(outputs, begin - own, end - own));
       },
       in.packed());
 }
 
-void MoeMlp::forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved) const {
+void MoeMlp::forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved,
+                     const Ranks& ranks) const {
   MoeSaved local;
   MoeSaved& state = saved != nullptr ? *saved : local;
+  if (!ranks.rows.shared()) return forward_part(x, out, row_tile, state);
+  if (!ranks.rows.any()) return;
+  const at::Tensor all = ranks.rows.gather(x, ranks.label);
+  const at::Tensor part = at::empty_like(all);
+  forward_part(all, part, row_tile, state);
+  ranks.rows.sum(part, out, ranks.label);
+}
+
+void MoeMlp::forward_part(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state) const {
   state.routing = router_.route(x, row_tile);
-  state.inner = at::empty({state.routing.slots(), in_[0].out_features()}, x.options());
-  const at::Tensor outputs = at::empty({state.routing.slots(), x.size(1)}, x.options());
+  const int64_t slots = own_slots(state.routing).count;
+  state.inner = at::empty({slots, intermediate_size_ * (gated_ ? 2 : 1)}, x.options());
+  const at::Tensor outputs = at::empty({slots + (all_ ? 0 : 1), x.size(1)}, x.options());
+  if (!all_) outputs.narrow(0, slots, 1).zero_();
   for_each_expert(state.routing, x.device(), [&](size_t expert) {
     expert_forward(expert, x, state, outputs, row_tile != kDecodeRowTile);
   });
-  sum_slots(outputs, state.routing, state.routing.weights, out);
+  sum_slots(outputs, own_places(state.routing), state.routing.weights, out);
 }
 
 at::Tensor MoeMlp::expert_backward(size_t expert, const at::Tensor& dout, const at::Tensor& x,
                                    const MoeSaved& saved, const at::Tensor& d_gathered) const {
   const ExpertRouting& routing = saved.routing;
-  const int64_t first = routing.offsets[expert], rows = routing.offsets[expert + 1] - first;
+  const size_t of_all = expert + static_cast<size_t>(first_);
+  const int64_t first = routing.offsets[of_all], rows = routing.offsets[of_all + 1] - first;
+  const int64_t own = own_slots(routing).first;
   const PackedMatrix in = PackedMatrix::of(in_[expert].weight, false);
   const PackedMatrix out = PackedMatrix::of(out_[expert].weight, false);
   const at::Tensor weights =
@@ -144,9 +177,9 @@ at::Tensor MoeMlp::expert_backward(size_t expert, const at::Tensor& dout, const 
   for_each_row_tile(
       rows, kRowTile, x.device(),
       [&](int64_t begin, int64_t end) {
-        const auto kept = [&](const at::Tensor& t) { return rows_of(t, first + begin, first + end); };
+        const auto kept = [&](const at::Tensor& t) { return rows_of(t, first - own + begin, first - own + end); };
         const auto here = [&](const at::Tensor& t) { return rows_of(t, begin, end); };
-        const at::Tensor tokens = kept(routing.token_of);
+        const at::Tensor tokens = rows_of(routing.token_of, first + begin, first + end);
         const at::Tensor incoming = dout.index_select(0, tokens);
         here(d_output).copy_(incoming.to(at::kFloat) * here(weights));
         here(gathered).copy_(x.index_select(0, tokens));
@@ -167,17 +200,33 @@ at::Tensor MoeMlp::expert_backward(size_t expert, const at::Tensor& dout, const 
   return d_weights;
 }
 
-void MoeMlp::backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
-                      const at::Tensor& dx) const {
+void MoeMlp::backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
+                      const Ranks& ranks) const {
+  if (!ranks.rows.shared()) return backward_part(dout, x, saved, dx);
+  if (!ranks.rows.any()) return;
+  const at::Tensor all = ranks.rows.gather(x, ranks.label);
+  const at::Tensor part = at::empty_like(all);
+  backward_part(ranks.rows.gather(dout, ranks.label), all, saved, part);
+  ranks.rows.sum(part, dx, ranks.label);
+}
+
+void MoeMlp::backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
+                           const at::Tensor& dx) const {
   const ExpertRouting& routing = saved.routing;
-  const at::Tensor d_gathered = at::empty({routing.slots(), x.size(1)}, x.options());
-  const at::Tensor d_slots = at::empty({routing.slots()}, routing.weights.options());
+  const OwnSlots own = own_slots(routing);
+  const int64_t behind = all_ ? 0 : 1;  // the place of other ranks' slots
+  const at::Tensor d_gathered = at::empty({own.count + behind, x.size(1)}, x.options());
+  const at::Tensor d_slots = at::empty({own.count + behind}, routing.weights.options());
+  d_gathered.narrow(0, own.count, behind).zero_();
+  d_slots.narrow(0, own.count, behind).zero_();
   for_each_expert(routing, x.device(), [&](size_t expert) {
-    const int64_t first = routing.offsets[expert], last = routing.offsets[expert + 1];
+    const size_t of_all = expert + static_cast<size_t>(first_);
+    const int64_t first = routing.offsets[of_all] - own.first, last = routing.offsets[of_all + 1] - own.first;
     rows_of(d_slots, first, last).copy_(expert_backward(expert, dout, x, saved, d_gathered));
   });
-  sum_slots(d_gathered, routing, {}, dx);
-  const at::Tensor d_weights = d_slots.index_select(0, routing.slot_of.flatten()).view_as(routing.weights);
+  const at::Tensor places = own_places(routing);
+  sum_slots(d_gathered, places, {}, dx);
+  const at::Tensor d_weights = d_slots.index_select(0, places.flatten()).view_as(routing.weights);
   router_.backward(d_weights, x, routing, dx);
 }
 

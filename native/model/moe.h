@@ -5,15 +5,18 @@
 
 #include <vector>
 
+#include "megatron/expert_rows.h"
+#include "model/decoder_layout.h"
 #include "model/expert_routing.h"
 #include "model/layers.h"
 
 namespace troupe {
 
-// What the backward pass of a mixture of experts needs. S = T k slots (model/expert_routing.h).
+// What the backward pass of a mixture of experts needs. S = T k slots (model/expert_routing.h), of which S' are of experts
+// of this rank; T rows of all ranks that share the experts.
 struct MoeSaved {
   ExpertRouting routing;
-  at::Tensor inner;  // [S, 2F] (without a gate [S, F]): what the experts' activation gets
+  at::Tensor inner;  // [S', 2F] (without a gate [S', F]): what the experts' activation gets
 };
 
 // out = sum over the chosen experts of weight * expert(x). The rows of an expert are computed together, with its
@@ -23,16 +26,34 @@ struct MoeSaved {
 class MoeMlp {
  public:
   MoeMlp() = default;
-  MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t layer);
+  MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t layer, const DecoderPart& part = {});
 
+  // Where the part has some of the experts, x, out and their gradients are this rank's rows, perhaps none, and all ranks
+  // that share them make the same calls at the same time. What this rank finds of the router's gradient is what its own
+  // experts make of it, for the rows of all.
+  struct Ranks {
+    ExpertRows rows;
+    CollectiveLabel label;
+  };
   // out [T, H] = moe(x [T, H]); saved may be null. With kDecodeRowTile rows the weights are read as they lie.
-  void forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved) const;
+  void forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved,
+               const Ranks& ranks = {}) const;
   // dx [T, H] is overwritten; the gradients of weights that are trained are added to.
-  void backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
-                const at::Tensor& dx) const;
+  void backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
+                const Ranks& ranks = {}) const;
 
  private:
-  // The rows of one expert: writes its rows of `inner` and of `outputs` [S, H].
+  // The same over all rows that there are.
+  void forward_part(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state) const;
+  void backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx) const;
+  // Slots [first, first + count) are those of experts of this rank.
+  struct OwnSlots {
+    int64_t first, count;
+  };
+  OwnSlots own_slots(const ExpertRouting& routing) const;
+  // Of every slot its place among those of this rank, and behind all of them where it is another rank's.
+  at::Tensor own_places(const ExpertRouting& routing) const;
+  // The rows of one expert, the index of one that is here: writes its rows of `inner` and of `outputs` [S', H].
   void expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& state, const at::Tensor& outputs,
                       bool pack) const;
   // Returns d_weights of the expert's slots [R]; writes the expert's rows of d_gathered.
@@ -45,7 +66,9 @@ class MoeMlp {
   bool gated_ = true;
   int64_t intermediate_size_ = 0;
   Router router_;
-  std::vector<Linear> in_, out_;
+  int64_t first_ = 0;  // expert of this rank
+  bool all_ = true;    // every expert is here
+  std::vector<Linear> in_, out_;  // of the experts that are here
 };
 
 }  // namespace troupe

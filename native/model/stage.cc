@@ -22,14 +22,19 @@ int64_t longest(const ops::Segments& segments) {
 
 }  // namespace
 
-DecoderPart part_of(const Exchange* exchange) {
-  if (exchange == nullptr) return {};
-  return {exchange->size(), exchange->rank(), exchange->scattered()};
+DecoderPart part_of(const Exchange* exchange, const Communicator* ep) {
+  DecoderPart part;
+  if (exchange != nullptr) part = {exchange->size(), exchange->rank(), exchange->scattered()};
+  if (ep != nullptr) {
+    part.ep = ep->size();
+    part.ep_rank = ep->rank();
+  }
+  return part;
 }
 
 Stage::Stage(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
              const StageRange& range, ParameterAccess* access, const SequenceGroup* sequence,
-             const Exchange* exchange)
+             const Exchange* exchange, Communicator* ep)
     : config_(config),
       device_(device),
       dtype_(dtype),
@@ -37,8 +42,9 @@ Stage::Stage(const ModelConfig& config, const ParameterStore& store, at::Device 
       embedding_scale_(at::scalar_tensor(config.embedding_scale, at::kDouble).to(dtype).item<double>()),
       access_(access),
       sequence_(sequence),
-      exchange_(exchange) {
-  const DecoderPart part = part_of(exchange);
+      exchange_(exchange),
+      ep_(ep) {
+  const DecoderPart part = part_of(exchange, ep);
   const std::vector<int64_t> words = vocabulary_offsets(config.vocab_size, part.tp);
   first_token_ = words[static_cast<size_t>(part.tp_rank)];
   const Parameter& embed = store.at("embed.weight");
@@ -141,7 +147,11 @@ void Stage::in_backward_order(StagePass& pass, Head&& head, BlockWork&& block, E
 }
 
 at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, StagePass& pass) {
+  const auto experts = [&](int64_t own) {
+    return ep_ != nullptr ? ExpertRows::of(*ep_, own, {"forward", "rows"}) : ExpertRows();
+  };
   if (packed == nullptr) {
+    pass.rows.experts = experts(0);
     simulated_forward(0, pass);
     return {};
   }
@@ -149,6 +159,7 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
   rows.sequence = sequence_;
   rows.exchange = exchange_;
   const int64_t total = packed->tokens.size(0);
+  rows.experts = experts(total);
   at::Tensor y = x;
   if (pass.training) {
     pass.blocks.resize(blocks_.size());
@@ -281,8 +292,15 @@ void Stage::attend_without_values(size_t layer, int64_t rows, RowContext& contex
 
 void Stage::simulated_forward(int64_t rows, StagePass& pass) {
   pass.blocks.resize(blocks_.size());
+  pass.rows.row_tile = kRowTile;
   in_forward_order(
-      pass, [] {}, [&](size_t layer) { attend_without_values(layer, rows, pass.rows, pass.blocks[layer]); }, [] {});
+      pass, [] {},
+      [&](size_t layer) {
+        attend_without_values(layer, rows, pass.rows, pass.blocks[layer]);
+        const bool kept = pass.training && !pass.checkpointing;
+        blocks_[layer].experts_without_rows(row_options(), pass.rows, kept ? &pass.blocks[layer] : nullptr);
+      },
+      [] {});
 }
 
 void Stage::simulated_backward(int64_t rows, StagePass& pass) {
@@ -291,7 +309,11 @@ void Stage::simulated_backward(int64_t rows, StagePass& pass) {
       pass, [] {},
       [&](size_t layer) {
         BlockSaved& saved = pass.blocks[layer];
-        if (pass.checkpointing) attend_without_values(layer, rows, pass.rows, saved);
+        if (pass.checkpointing) {
+          attend_without_values(layer, rows, pass.rows, saved);
+          blocks_[layer].experts_without_rows(row_options(), pass.rows, &saved);
+        }
+        blocks_[layer].experts_backward_without_rows(row_options(), pass.rows, saved);
         if (saved.attn.defined()) blocks_[layer].attend_backward(at::empty_like(saved.attn), pass.rows, saved);
       },
       [] {});

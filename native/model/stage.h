@@ -35,7 +35,7 @@ struct StagePass {
 };
 
 // What a rank has of the decoder that shares it by `exchange`; null: all.
-DecoderPart part_of(const Exchange* exchange);
+DecoderPart part_of(const Exchange* exchange, const Communicator* ep = nullptr);
 
 // A range of the layers of the decoder of every supported family (which parts it has is data, ModelConfig), with the
 // embeddings if it is the first and with final norm and head if it is the last, or with all of them.
@@ -53,10 +53,11 @@ class Stage {
   // one by one, and the head, each for the time of its use (tied embeddings of a stage with both ends for the whole
   // pass). sequence: of the ranks that share the micro-batches with this one; null: none. exchange: with the ranks that
   // hold the other parts of every matrix (DecoderPart), which are called with the same rows; null: the store has all of
-  // each. Where it scatters rows, x, y and their gradients have this rank's [T', H] of them.
+  // each. Where it scatters rows, x, y and their gradients have this rank's [T', H] of them. ep: of the ranks that have the
+  // other experts, each with micro-batches of its own; null: the store has all of them.
   Stage(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
         const StageRange& range, ParameterAccess* access, const SequenceGroup* sequence,
-        const Exchange* exchange = nullptr);
+        const Exchange* exchange = nullptr, Communicator* ep = nullptr);
 
   const StageRange& range() const { return range_; }
 
@@ -112,6 +113,7 @@ class Stage {
     at::Tensor places, rows;
   };
   HeldTokens held(const at::Tensor& tokens) const;
+  at::TensorOptions row_options() const { return at::TensorOptions().dtype(dtype_).device(device_); }
   void attend_without_values(size_t layer, int64_t rows, RowContext& context, BlockSaved& saved) const;
 
   ModelConfig config_;
@@ -127,6 +129,7 @@ class Stage {
   ParameterAccess* access_;
   const SequenceGroup* sequence_;
   const Exchange* exchange_;
+  Communicator* ep_;
   int64_t first_token_ = 0;  // of the embeddings held here
   std::vector<std::vector<size_t>> block_groups_;       // of the store, by block
   std::vector<size_t> embedding_groups_, head_groups_;

@@ -35,8 +35,8 @@ ParameterLayout layout_at_stage(ParameterLayout layout, const std::vector<StageR
   for (size_t group = 0; group < layout.groups.size(); ++group) {
     GroupSpec& spec = layout.groups[group];
     spec.stage = static_cast<int64_t>(part_of(layout, group, parts)) % stages;
-    spec.here = spec.stage == stage;
-    spec.copy = !spec.here && group == embedding && tied && last;
+    spec.here = spec.here && spec.stage == stage;
+    spec.copy = spec.stage != stage && group == embedding && tied && last;
     spec.here = spec.here || spec.copy;
   }
   return layout;

@@ -18,16 +18,17 @@ PipelinePlace whole(const ModelConfig& config) {
 
 Transformer::Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device,
                          at::ScalarType dtype, ParameterAccess* access, const SequenceGroup* sequence,
-                         std::optional<PipelinePlace> place, const Exchange* exchange)
+                         std::optional<PipelinePlace> place, const Exchange* exchange, Communicator* ep)
     : config_(own_heads(config, part_of(exchange))),
       device_(device),
       dtype_(dtype),
       place_(place ? *place : whole(config)),
-      exchange_(exchange) {
+      exchange_(exchange),
+      ep_(ep) {
   if (exchange != nullptr) whole_rows_ = exchange->of_whole_rows();
   for (size_t part = 0; part < place_.parts.size(); ++part) {
     if (static_cast<int64_t>(part) % place_.stages() != place_.stage()) continue;
-    stages_.emplace_back(config, store, device, dtype, place_.parts[part], access, sequence, exchange);
+    stages_.emplace_back(config, store, device, dtype, place_.parts[part], access, sequence, exchange, ep);
   }
 }
 
@@ -115,6 +116,7 @@ RowContext Transformer::decoding_rows(int64_t count, const at::Tensor& positions
                                       const RotaryTables& rotary) const {
   RowContext rows{positions, {}, rotary, decode_tile(count)};
   rows.exchange = decoding_exchange();
+  if (ep_ != nullptr) rows.experts = ExpertRows(*ep_);
   rows.phase = "generate";
   return rows;
 }

@@ -23,11 +23,12 @@ struct PipelinePlace {
 // a row passes through the stages one after another, and all of them get the logits of the last.
 class Transformer final : public Decoder {
  public:
-  // access, sequence, exchange: see Stage. A generation uses neither of the first; with an exchange it is a work of all
-  // of its ranks, all rows on each.
+  // access, sequence, exchange, ep: see Stage. A generation uses neither of the first; with an exchange, or ep, it is a
+  // work of all of its ranks, all rows on each.
   Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
               ParameterAccess* access = nullptr, const SequenceGroup* sequence = nullptr,
-              std::optional<PipelinePlace> place = std::nullopt, const Exchange* exchange = nullptr);
+              std::optional<PipelinePlace> place = std::nullopt, const Exchange* exchange = nullptr,
+              Communicator* ep = nullptr);
 
   // With the heads of this rank where ranks share them.
   const ModelConfig& config() const override { return config_; }
@@ -76,6 +77,7 @@ class Transformer final : public Decoder {
   PipelinePlace place_;
   // Of training and inference, and of a generation, where no rows are scattered; none without other ranks.
   const Exchange* exchange_;
+  Communicator* ep_;
   std::optional<Exchange> whole_rows_;
   std::vector<Stage> stages_;
   // Of a generation on a processor for which weights are packed: a second copy of them, for all its steps.

@@ -47,6 +47,7 @@ struct GroupSpec {
   std::optional<int64_t> layer = {};       // of the decoder, where it belongs to one
   bool trainable = true;                   // false: frozen, because adapters are trained in its place
   std::optional<size_t> adapts = {};       // the group whose weights these adapters are on
+  std::optional<int64_t> expert_rank = {};  // of the expert-parallel group: the one that has it; none: all of them
   int64_t stage = 0;                       // of the pipeline: the one that answers for it
   bool here = true;                        // false: known by names and shapes alone
   bool copy = false;                       // here and kept equal, but another stage answers for it

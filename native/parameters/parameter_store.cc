@@ -23,11 +23,13 @@ int64_t element_count(const std::vector<int64_t>& shape) {
 }  // namespace
 
 ParameterStore::ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype,
-                               bool training, uint64_t seed, ShardSlice slice, const StateKinds& offload)
+                               bool training, uint64_t seed, ShardSlice slice, const StateKinds& offload,
+                               ShardSlice expert_slice)
     : family_(std::move(layout.family)),
       training_(training),
       seed_(seed),
       slice_(slice),
+      expert_slice_(expert_slice),
       adapters_(std::move(layout.adapters)) {
   for (GroupSpec& spec : layout.groups) groups_.push_back({std::move(spec), {}, {}, {}, {}, {}, {}, {}, 0});
   std::vector<int64_t> sizes(groups_.size(), 0);
@@ -42,10 +44,9 @@ ParameterStore::ParameterStore(ParameterLayout layout, at::Device device, at::Sc
 
 void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
                               const std::vector<int64_t>& sizes, const StateKinds& offload) {
-  const bool sharded = slice_.count > 1;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const int64_t whole = round_up(sizes[g], kAlignment * slice_.count);
-    const int64_t own = whole / slice_.count;
+    const int64_t count = slice(g).count, whole = round_up(sizes[g], kAlignment * count);
+    const int64_t own = whole / count;
     ParameterGroup& group = groups_[g];
     group.whole_size = whole;
     if (!group.here) continue;
@@ -61,7 +62,7 @@ void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
       group.exp_avg = state(at::kFloat, true, offload.moments);
       group.exp_avg_sq = state(at::kFloat, true, offload.moments);
     }
-    if (sharded) {
+    if (count > 1) {
       group.full_compute = FlatBuffer(whole, compute_dtype, device);
       if (trained) group.full_grad = FlatBuffer(whole, at::kFloat, device);
     }
@@ -69,7 +70,7 @@ void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
   for (Parameter& parameter : parameters_) {
     const ParameterGroup& group = groups_[parameter.group];
     if (!group.here) continue;
-    if (sharded) {
+    if (slice(parameter.group).count > 1) {
       parameter.compute = view(parameter, group.full_compute.tensor());
       parameter.grad = view(parameter, group.full_grad.tensor());
     } else {
@@ -102,7 +103,7 @@ const std::vector<AdapterParameters>& ParameterStore::adapters(const std::string
 std::vector<size_t> ParameterStore::groups_of_layer(int64_t layer) const {
   std::vector<size_t> found;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    if (groups_[g].layer == layer) found.push_back(g);
+    if (groups_[g].layer == layer && groups_[g].here) found.push_back(g);
   }
   return found;
 }
@@ -157,7 +158,7 @@ void ParameterStore::merge(size_t group, int64_t begin, const at::Tensor& part,
 
 const at::Tensor& ParameterStore::owned(TensorKind kind, size_t group) const {
   const ParameterGroup& held = groups_[group];
-  require(held.here, ErrorCode::kInternal, "[model] the parameters of ", held.name, " are on another pipeline stage");
+  require(held.here, ErrorCode::kInternal, "[model] the parameters of ", held.name, " are on another rank");
   if (kind == TensorKind::kParam) return held.param.kept();
   require(training_, ErrorCode::kInvalidArgument,
           "[model] an inference-only engine (optim: null) has no gradients ", "or optimiser state");
@@ -177,7 +178,7 @@ at::Tensor ParameterStore::view(const Parameter& parameter, const at::Tensor& fl
 
 template <typename Predicate>
 std::vector<SliceRun> ParameterStore::runs_of(size_t group, Predicate&& predicate) const {
-  const int64_t own = groups_[group].param.tensor().numel(), own_begin = slice_.index * own;
+  const int64_t own = groups_[group].param.tensor().numel(), own_begin = slice(group).index * own;
   std::vector<SliceRun> runs;
   for (const Parameter& parameter : parameters_) {
     if (parameter.group != group) continue;
@@ -212,7 +213,7 @@ RowRange ParameterStore::owned_rows(TensorKind kind, const Parameter& parameter,
   if (!groups_[parameter.group].here) return {row, row};
   const int64_t own = owned(kind, parameter.group).numel();
   const int64_t row_size = element_count(parameter.info.shape) / parameter.info.shape[0];
-  const int64_t from = slice_.index * own - parameter.start;  // of what is held, in what is placed here
+  const int64_t from = slice(parameter.group).index * own - parameter.start;  // of what is held, in what is placed here
   const int64_t first = std::max<int64_t>(0, from) / row_size;
   const int64_t last = (std::max<int64_t>(0, from + own) + row_size - 1) / row_size;
   const Placement& placement = parameter.placement;
@@ -234,7 +235,7 @@ void ParameterStore::assign(TensorKind kind, const Parameter& parameter, int64_t
                             const at::Tensor& values, int64_t column) {
   if (!groups_[parameter.group].here) return;
   const at::Tensor& own = owned(kind, parameter.group);
-  const int64_t own_begin = slice_.index * own.numel();
+  const int64_t own_begin = slice(parameter.group).index * own.numel();
   const int64_t row_size = element_count(parameter.info.shape) / parameter.info.shape[0];
   const at::Tensor source = values.contiguous().view({-1});
   const auto put = [&](int64_t begin, int64_t done, int64_t count) {

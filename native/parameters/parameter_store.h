@@ -67,21 +67,22 @@ struct ParameterGroup : GroupSpec {
 class ParameterStore {
  public:
   // training: allocate gradients and optimiser moments (zeroed) of the groups that are trainable. slice: of
-  // every buffer, what is held here. offload: what is kept on the host.
+  // every buffer, what is held here; expert_slice: of those of groups that only some ranks have (GroupSpec::expert_rank).
+  // offload: what is kept on the host.
   ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype, bool training,
-                 uint64_t seed, ShardSlice slice = {}, const StateKinds& offload = {});
+                 uint64_t seed, ShardSlice slice = {}, const StateKinds& offload = {}, ShardSlice expert_slice = {});
 
   const std::vector<Parameter>& all() const { return parameters_; }
   std::vector<ParameterGroup>& groups() { return groups_; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }
 
-  // Of every flat buffer, what is held here.
-  ShardSlice slice() const { return slice_; }
+  // Of a group's flat buffer, what is held here.
+  ShardSlice slice(size_t group) const { return groups_[group].expert_rank ? expert_slice_ : slice_; }
   const Parameter* find(const std::string& name) const;  // nullptr when there is none
   const Parameter& at(const std::string& name) const;    // kInvalidArgument when there is none
   // Of the weight `name`, in the order of the sites; none for most.
   const std::vector<AdapterParameters>& adapters(const std::string& name) const;
-  // Base, then adapters where it has any.
+  // Those that are here: base, then experts of this rank, then adapters, where it has any.
   std::vector<size_t> groups_of_layer(int64_t layer) const;
   // Whether a group's parameters are written by an export of `kind`; the same on all ranks of a pipeline stage,
   // and true on one stage alone.
@@ -131,7 +132,7 @@ class ParameterStore {
   std::string family_;
   bool training_;
   uint64_t seed_;
-  ShardSlice slice_;
+  ShardSlice slice_, expert_slice_;
   std::vector<Parameter> parameters_;
   std::vector<ParameterGroup> groups_;
   std::map<std::string, size_t> index_;

@@ -3,7 +3,7 @@ import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
 import type { WorkerGroup } from '../../ts/controller/worker_group';
 import { Critic } from '../../ts/critic/critic';
-import { batchOf, CONFORMANCE, LAYOUTS, TestGroups } from '../helpers/conformance';
+import { batchOf, CONFORMANCE, layoutsOf, TestGroups } from '../helpers/conformance';
 import { floats, integers, maxDifference, readSafetensors } from '../helpers/safetensors';
 
 // Forward results of tiny Hugging Face checkpoints against an independent float64 implementation.
@@ -12,8 +12,8 @@ const groups = new TestGroups();
 afterAll(() => groups.close());
 
 describe.each(
-  LAYOUTS.flatMap(([layout, worldSize, parallel]) =>
-    readdirSync(MODELS).map((name) => ({ name, layout, worldSize, parallel })),
+  readdirSync(MODELS).flatMap((name) =>
+    layoutsOf(path.join(MODELS, name, 'actor')).map((layout) => ({ name, ...layout })),
   ),
 )('$name on $layout', ({ name, worldSize, parallel }) => {
   let group: WorkerGroup;

@@ -6,7 +6,7 @@ import type { Batch } from '../../ts/batch/batch';
 import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
 import type { WorkerGroup } from '../../ts/controller/worker_group';
 import { Critic } from '../../ts/critic/critic';
-import { batchOf, CONFORMANCE, LAYOUTS, TestGroups } from '../helpers/conformance';
+import { batchOf, CONFORMANCE, layoutsOf, TestGroups } from '../helpers/conformance';
 import { floats, readSafetensors, type TestTensor } from '../helpers/safetensors';
 
 // Optimiser steps against verl main's real engine: gradients, metrics and weights after each of three calls.
@@ -27,6 +27,9 @@ const COLUMNS: Record<string, string> = {
   values: 'values',
   returns: 'returns',
 };
+
+const specOf = (name: string) =>
+  JSON.parse(readFileSync(path.join(UPDATES, name, 'case.json'), 'utf8')) as Case;
 
 const groups = new TestGroups();
 let scratch: string;
@@ -66,8 +69,8 @@ function expectWeights(actual: Record<string, TestTensor>, expected: Record<stri
 }
 
 describe.each(
-  LAYOUTS.flatMap(([layout, worldSize, parallel]) =>
-    readdirSync(UPDATES).map((name) => ({ name, layout, worldSize, parallel })),
+  readdirSync(UPDATES).flatMap((name) =>
+    layoutsOf(path.join(CONFORMANCE, specOf(name).model)).map((layout) => ({ name, ...layout })),
   ),
 )('$name on $layout', ({ name, worldSize, parallel }) => {
   let group: WorkerGroup;
@@ -75,7 +78,7 @@ describe.each(
     group = await groups.of(worldSize);
   });
   const dir = path.join(UPDATES, name);
-  const spec = JSON.parse(readFileSync(path.join(dir, 'case.json'), 'utf8')) as Case;
+  const spec = specOf(name);
   const tensors = readSafetensors(path.join(dir, 'batches.safetensors'));
   const model = path.join(CONFORMANCE, spec.model);
   const config = spec.config;

@@ -74,6 +74,41 @@ test.each<[string, 'two' | 'four', Partial<EngineOptions>]>([
   }
 });
 
+test.each<['two' | 'four', NonNullable<EngineOptions['parallel']>]>([
+  ['two', { ep: 2 }],
+  ['four', { ep: 2, tp: 2, sequenceParallel: true }],
+])(
+  'a mixture of experts on %s workers, %j, trains, generates and is saved as on one',
+  async (workers, parallel) => {
+    const model = path.join(MODELS, 'mixtral', 'actor');
+    const own = raggedBatch(8, 9, 120);
+    const prompts = Array.from({ length: own.size }, (_, i) => own.prompt(i));
+    const sample = (actor: Actor) => actor.generate(prompts, { maxNewTokens: 5, n: 2, seed: 3 });
+    const dir = path.join(scratch, `experts_${workers}`);
+    const run = async (actor: Actor, save: boolean) => {
+      const { logProbs } = await actor.computeLogProb(own);
+      const first = own.drop('oldLogProbs').with({ oldLogProbs: logProbs });
+      const metrics = await actor.updatePolicy(first, {});
+      if (save) await actor.saveCheckpoint(dir);
+      const samples = await sample(actor);
+      return { logProbs, metrics, tokens: samples.get('tokens'), next: await actor.updatePolicy(own, {}) };
+    };
+    const expected = await withActor({ model, group: groups.one }, (actor) => run(actor, false));
+    const actual = await withActor({ model, group: groups[workers], parallel }, (actor) => run(actor, true));
+    expect(worst(actual.logProbs, expected.logProbs)).toBeLessThan(1e-5);
+    expect(actual.metrics['actor/ppo_kl']).toBe(0);
+    expect(actual.tokens).toEqual(expected.tokens);
+    const loss = (metrics: object) => (metrics as Record<string, number>)['actor/loss'] as number;
+    expect(Math.abs(loss(actual.next) - loss(expected.next))).toBeLessThan(1e-5);
+    // Goes on in one process.
+    const continued = await withActor({ model, group: groups.one }, async (actor) => {
+      await actor.loadCheckpoint(dir);
+      return actor.updatePolicy(own, {});
+    });
+    expect(Math.abs(loss(continued) - loss(actual.next))).toBeLessThan(1e-6);
+  },
+);
+
 test('a critic on tp 2 learns as on one worker', async () => {
   const run = async (o: Partial<EngineOptions>) => {
     const critic = await Critic.create({ model: SHARDED_CRITIC, ...smallEngine, ...o });

@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { Batch } from '../../ts/batch/batch';
 import { WorkerGroup } from '../../ts/controller/worker_group';
@@ -7,14 +8,24 @@ import { integers, type TestTensor } from './safetensors';
 /** Where the conformance tests compute; scripts/gpu-check.sh sets it. Always in float32, also on a GPU. */
 export const TEST_DEVICE = process.env['TROUPE_TEST_DEVICE'] === 'cuda' ? 'cuda' : 'cpu';
 
-/** How workers share the models of the conformance tests. */
-export const LAYOUTS: [string, number, NonNullable<EngineOptions['parallel']>][] =
-  TEST_DEVICE === 'cuda'
-    ? [['one worker', 1, {}]]
-    : [
-        ['one worker', 1, {}],
-        ['tp 2 x pp 2', 4, { tp: 2, sequenceParallel: true, pp: 2 }],
-      ];
+/** How workers share a model of the conformance tests; `dir` has its config.json. */
+export function layoutsOf(dir: string): TestLayout[] {
+  const one = { layout: 'one worker', worldSize: 1, parallel: {} };
+  if (TEST_DEVICE === 'cuda') return [one];
+  const config = JSON.parse(readFileSync(path.join(dir, 'config.json'), 'utf8')) as Record<string, unknown>;
+  const experts = 'num_experts' in config || 'num_local_experts' in config;
+  return [
+    one,
+    { layout: 'tp 2 x pp 2', worldSize: 4, parallel: { tp: 2, sequenceParallel: true, pp: 2 } },
+    ...(experts ? [{ layout: 'ep 2', worldSize: 2, parallel: { ep: 2 } }] : []),
+  ];
+}
+
+export interface TestLayout {
+  layout: string;
+  worldSize: number;
+  parallel: NonNullable<EngineOptions['parallel']>;
+}
 
 export const CONFORMANCE = path.join(__dirname, '..', 'fixtures', 'conformance');
 

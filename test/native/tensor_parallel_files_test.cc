@@ -119,6 +119,15 @@ TEST(a_checkpoint_moves_between_layouts) {
   }
 }
 
+TEST(a_checkpoint_moves_to_ranks_that_share_experts_and_back) {
+  EngineOptions tp2 = tensor_options("qwen3_moe", HeadKind::kLm, 2, true), ep2 = alone(tp2), both = tp2;
+  ep2.parallel.ep = 2;
+  both.parallel.ep = 2;
+  check_moves(tp2, 2, ep2, 2, "experts");
+  check_moves(ep2, 4, alone(tp2), 1, "experts_back");
+  check_moves(alone(tp2), 2, both, 4, "experts_tp2");
+}
+
 TEST(parameters_and_adapters_start_from_the_same_values) {
   for (const bool lora : {false, true}) {
     EngineOptions options = tensor_options("qwen3", HeadKind::kLm, 4, true);
@@ -163,6 +172,28 @@ TEST(weights_in_buckets_are_those_of_one_process) {
     const auto engine = create_engine(other, comm);
     engine->import_weights(bucket, rank == 0 ? expected : at::Tensor());
     const at::Tensor own = exported(*engine, TensorKind::kParam);
+    if (own.defined()) CHECK(own.equal(expected));
+  });
+}
+
+TEST(buckets_of_experts_that_other_ranks_have) {
+  EngineOptions options = tensor_options("qwen3_moe", HeadKind::kLm, 2, true);
+  options.parallel.ep = 2;
+  std::string layer;
+  for (int64_t i = 0; i < options.model.num_layers; ++i) {
+    if (options.model.is_moe_layer(i)) layer = "layers." + std::to_string(i) + ".moe.experts.";
+  }
+  const WeightBucket bucket{"float32",
+                            {{layer + "0.in.weight", 0, 4, false, "first", 0, 4},
+                             {layer + "3.in.weight", 0, 36, false, "in", 5, 20},
+                             {layer + "3.out.weight", 3, 9, true, "out", 2, 10}}};
+  const at::Tensor expected =
+      create_engine(alone(options))->export_weights(TensorKind::kParam, bucket, std::nullopt, false).bytes;
+  options.pipeline.stages = 2;
+  test::on_ranks(8, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
+    const auto engine = create_engine(options, comm);
+    const at::Tensor own = engine->export_weights(TensorKind::kParam, bucket, std::nullopt, false).bytes;
+    CHECK(own.defined() == (rank == 0));
     if (own.defined()) CHECK(own.equal(expected));
   });
 }

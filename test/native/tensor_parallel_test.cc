@@ -194,7 +194,7 @@ TEST(models_that_do_not_divide_are_refused_with_the_numbers) {
   options.ulysses = 1;
   options.parallel.cp = 2;
   options.parallel.tp = 1;
-  CHECK_THROWS(create_engine(options), "got cp 2, ep 1, pp 1");
+  CHECK_THROWS(create_engine(options), "got cp 2, pp 1");
 }
 
 TEST_MAIN()

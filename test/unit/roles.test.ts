@@ -233,14 +233,18 @@ test('a pipeline in configurations', async () => {
     `${section}.override_transformer_config.account_for_embedding_in_pipeline_split=true`,
     'critic.strategy=megatron',
     'critic.megatron.pipeline_model_parallel_size=2',
+    'critic.megatron.expert_model_parallel_size=2',
     'critic.megatron.override_transformer_config.num_layers_in_last_pipeline_stage=1',
   );
   const of = (role: RoleSettings) => engineOptions(role, group, config).parallel;
   expect(of(actorSettings(config))).toMatchObject({ tp: 1, pp: 2, vpp: 2, countEmbedding: true });
   expect(of(referenceSettings(config) as RoleSettings)).toMatchObject({ pp: 2, vpp: 2 });
-  expect(of(criticSettings(config))).toMatchObject({ pp: 2, vpp: 1, lastStageLayers: 1 });
+  expect(of(criticSettings(config))).toMatchObject({ pp: 2, vpp: 1, ep: 2, lastStageLayers: 1 });
   expect(() => roleSpec(criticSettings(config), { device: 'cpu', worldSize: 4 })).toThrow(
-    /critic\.megatron\.pipeline_model_parallel_size 2: needs a plan of a pipeline from a configuration/,
+    /critic\.megatron\.expert_model_parallel_size 2: needs a plan of expert parallelism/,
+  );
+  expect(() => roleSpec(actorSettings(config), { device: 'cpu', worldSize: 4 })).toThrow(
+    /actor\.megatron\.pipeline_model_parallel_size 2: needs a plan of a pipeline from a configuration/,
   );
 });
 
@@ -316,6 +320,14 @@ test.each([
   [
     ['actor_rollout_ref.actor.strategy=megatron', 'actor_rollout_ref.actor.fsdp_config.fsdp_size=2'],
     /actor\.fsdp_config\.fsdp_size: not read beside strategy megatron: .*use_distributed_optimizer/,
+  ],
+  [
+    [
+      'critic.strategy=megatron',
+      'critic.megatron.tensor_model_parallel_size=2',
+      'critic.megatron.expert_model_parallel_size=4',
+    ],
+    /expert_model_parallel_size: expected a divisor of the 2 workers that share the data \(4 \/ tensor_model_parallel_size 2/,
   ],
   [['critic.strategy=megatron', 'critic.megatron.context_parallel_size=2'], /context parallelism/],
 ])('%s', (overrides, message) => {

@@ -8,7 +8,8 @@ import type { ResolvedEngineOptions } from './engine_options';
 type Layout = Pick<ResolvedEngineOptions, 'ulysses' | 'parallel' | 'pipeline'>;
 
 /**
- * Ranks that share micro-batches or matrices each have whole heads, and every part of a pipeline at least one layer.
+ * Ranks that share micro-batches or matrices each have whole heads, those that share experts as many of them, and every part of a
+ * pipeline at least one layer.
  * @param dir of the model, for messages
  * @throws TroupeError INVALID_ARGUMENT, with the numbers
  */
@@ -24,6 +25,12 @@ export function checkLayout(
     );
   const heads = tensorProblem(parallel.tp, config);
   if (heads !== null) throw badOption(where, `parallel.tp ${parallel.tp}: ${heads} of the model in ${dir}`);
+  const experts = config.moe?.numExperts ?? 0;
+  if (parallel.ep > 1 && (experts === 0 || experts % parallel.ep !== 0))
+    throw badOption(
+      where,
+      `parallel.ep ${parallel.ep}: expected a divisor of the ${experts} experts of the model in ${dir}`,
+    );
   const layers = pipelineProblem(config.numLayers, pipeline);
   if (layers !== null) throw badOption(where, `${layers} (the model in ${dir})`);
 }

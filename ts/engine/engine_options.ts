@@ -70,6 +70,11 @@ export interface EngineOptions {
     /** Of tensor-parallel workers each computes what lies between the matrices for its own part of the rows; default false. */
     sequenceParallel?: boolean;
     /**
+     * Neighbouring workers of data parallelism that each hold a part of the experts of a mixture (expert parallelism), 1: a divisor of
+     * them and of the experts. They train on data of their own and generate together.
+     */
+    ep?: number;
+    /**
      * Stages of a pipeline, 1: workers that each hold a range of layers, worldSize / pp apart; a divisor of worldSize. What is left of
      * worldSize shares the data.
      */

@@ -14,7 +14,7 @@ const PIPELINE_KEYS = [
   'countEmbedding',
   'countHead',
 ].concat(['schedule']);
-const PARALLEL_KEYS = ['tp', 'sequenceParallel', 'ulysses', 'fsdpSize', 'sharding', 'prefetch'].concat([
+const PARALLEL_KEYS = ['tp', 'sequenceParallel', 'ep', 'ulysses', 'fsdpSize', 'sharding', 'prefetch'].concat([
   'reduce',
   ...PIPELINE_KEYS,
 ]);
@@ -54,6 +54,8 @@ export function resolveParallel(
     );
   if (!Number.isInteger(ulysses) || ulysses < 1 || dataRanks % ulysses !== 0)
     throw badOption(where, `parallel.ulysses ${String(ulysses)}: expected a divisor of ${ranks}`);
+  const { ep } = parallel;
+  if (dataRanks % ep !== 0) throw badOption(where, `parallel.ep ${ep}: expected a divisor of ${ranks}`);
   if (
     !Number.isInteger(fsdpSize) ||
     !(fsdpSize === -1 || fsdpSize >= dataRanks || dataRanks % fsdpSize === 0)
@@ -63,6 +65,8 @@ export function resolveParallel(
       `parallel.fsdpSize ${String(fsdpSize)}: expected -1, a divisor of ${ranks}, or more than it`,
     );
   }
+  if (ep > 1 && fsdpSize > 1 && fsdpSize < dataRanks)
+    throw badOption(where, `parallel.fsdpSize ${fsdpSize}: expected -1 or 1 beside parallel.ep ${ep}`);
   // What Megatron's distributed optimiser shards, and its gradients.
   const sharded = strategy === 'megatron' ? 'shard_grad_op' : 'full_shard';
   const fallback = fsdpSize === 1 ? 'no_shard' : sharded;
@@ -95,7 +99,8 @@ function resolveTensor(where: string, o: Parallel, worldSize: number): NativePar
       where,
       `parallel.tp ${tp}: expected tp(${tp}) x dp = worldSize(${worldSize}), which has no whole dp`,
     );
-  return { tp, sequenceParallel: sequenceParallel && tp > 1 };
+  const ep = countOption(where, 'parallel.ep', o.ep, RUN_LIMITS.ranks, 1);
+  return { tp, sequenceParallel: sequenceParallel && tp > 1, ep };
 }
 
 function resolvePipeline(where: string, o: Parallel, worldSize: number): NativePipelineOptions {

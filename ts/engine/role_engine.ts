@@ -145,13 +145,13 @@ export class RoleEngine {
   }
 
   /**
-   * Ranks that generate the same responses together, each with its part of every matrix and of the layers; the first of each group speaks
+   * Ranks that generate the same responses together, each with its part of every matrix, of the experts and of the layers; the first of each group speaks
    * for it.
    */
   get generatingRanks(): number[][] {
     const { worldSize } = this.group;
     const { parallel, pipeline } = this.options;
-    return ranksByShard(worldSize, { neighbours: parallel.tp, stages: pipeline.stages });
+    return ranksByShard(worldSize, { neighbours: parallel.tp * parallel.ep, stages: pipeline.stages });
   }
 
   /** One shard per data-parallel group; `collect` gets the results in the order of the shards. */

@@ -104,6 +104,8 @@ export interface NativeParallelOptions {
   tp: number;
   /** What is computed row by row between matrices is computed on 1 / tp of the rows. */
   sequenceParallel: boolean;
+  /** Ranks that share the experts: neighbours of data parallelism, which generate together (native/megatron/expert_rows.h). */
+  ep: number;
 }
 
 /** How the layers are spread over the stages of a pipeline, and in which order updates run (native/model/stage_range.h, native/megatron/schedule.h). */

@@ -93,7 +93,7 @@ function engineOptions(
     sharding: strategy,
     shardSize: shardSize === null || shardSize >= worldSize ? 0 : shardSize,
     ulysses,
-    parallel: { tp: 1, sequenceParallel: false },
+    parallel: { tp: 1, sequenceParallel: false, ep: 1 },
     pipeline: ONE_STAGE,
     ...placement,
   };

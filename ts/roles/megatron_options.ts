@@ -5,7 +5,7 @@ import type { ShardingKeys } from './fsdp_options';
 /** How ranks share a model: the fields are those of {@link EngineOptions.parallel}. */
 export type ModelLayout = Pick<
   NonNullable<EngineOptions['parallel']>,
-  'vpp' | 'firstStageLayers' | 'lastStageLayers' | 'countEmbedding' | 'countHead'
+  'vpp' | 'ep' | 'firstStageLayers' | 'lastStageLayers' | 'countEmbedding' | 'countHead'
 > & { tp: number; sequenceParallel: boolean; pp: number };
 
 export const WHOLE_MODEL: ModelLayout = { tp: 1, sequenceParallel: false, pp: 1 };
@@ -14,6 +14,7 @@ export interface MegatronKeys {
   tensor_model_parallel_size: number;
   pipeline_model_parallel_size: number;
   virtual_pipeline_model_parallel_size: number | null;
+  expert_model_parallel_size: number;
   sequence_parallel: boolean;
   use_distributed_optimizer: boolean;
   param_offload: boolean;
@@ -41,7 +42,12 @@ export function megatronSharding(keys: MegatronKeys): ShardingKeys {
 
 export function megatronLayout(keys: MegatronKeys): ModelLayout {
   const { tensor_model_parallel_size: tp, pipeline_model_parallel_size: pp } = keys;
-  const matrices = { tp, sequenceParallel: keys.sequence_parallel && tp > 1, pp };
+  const matrices = {
+    tp,
+    sequenceParallel: keys.sequence_parallel && tp > 1,
+    pp,
+    ep: keys.expert_model_parallel_size,
+  };
   if (pp === 1) return matrices;
   const ends = keys.override_transformer_config;
   const [first, last] = [ends.num_layers_in_first_pipeline_stage, ends.num_layers_in_last_pipeline_stage];

@@ -42,6 +42,22 @@ test('impossible layouts are refused with the numbers', async () => {
   ).rejects.toThrow(/parallel\.tp 3: expected a divisor of the \d+ attention heads of the model in/);
 });
 
+test('experts are shared by ranks of data parallelism', async () => {
+  expect(resolve(8, { tp: 2, ep: 4 })).toMatchObject({ parallel: { tp: 2, ep: 4 }, shardSize: 0 });
+  expect(() => resolve(8, { tp: 2, ep: 3 })).toThrow(/parallel\.ep 3: expected a divisor of .*8 \/ 2 = 4/);
+  expect(() => resolve(8, { ep: 2, fsdpSize: 4 })).toThrow(
+    /fsdpSize 4: expected -1 or 1 beside parallel\.ep 2/,
+  );
+  const launcher = () => {
+    throw new Error('a worker was started');
+  };
+  const create = (dir: string, ep: number) =>
+    Actor.create({ model: dir, worldSize: ep, device: 'cpu', parallel: { ep }, launcher: launcher as never });
+  await expect(create(model, 2)).rejects.toThrow(/parallel\.ep 2: expected a divisor of the 0 experts/);
+  const mixture = path.join(__dirname, '../../fixtures/conformance/models/qwen3_moe/actor');
+  await expect(create(mixture, 4)).rejects.toThrow(/parallel\.ep 4: expected a divisor of the 6 experts/);
+});
+
 test('heads must come out even', () => {
   expect(tensorProblem(4, { numHeads: 14, numKvHeads: 2 })).toBe(
     'expected a divisor of the 14 attention heads',

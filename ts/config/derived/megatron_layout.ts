@@ -47,10 +47,12 @@ function checkRole(
   const key = (name: string): string => `${section}.megatron.${name}`;
   const tp = megatron.tensor_model_parallel_size;
   const pp = megatron.pipeline_model_parallel_size;
+  const ep = megatron.expert_model_parallel_size;
   const vpp = megatron.virtual_pipeline_model_parallel_size ?? 1;
   for (const [name, size] of [
     ['tensor_model_parallel_size', tp],
     ['pipeline_model_parallel_size', pp],
+    ['expert_model_parallel_size', ep],
   ] as const) {
     if (size === 1) continue;
     if (strategy !== 'megatron')
@@ -66,6 +68,12 @@ function checkRole(
       key('pipeline_model_parallel_size'),
       `expected tensor_model_parallel_size (${tp}) x pipeline_model_parallel_size (${pp}) to divide the number of workers (${workers}, ` +
         'trainer.nnodes x trainer.n_gpus_per_node)',
+    );
+  if ((workers / (tp * pp)) % ep !== 0)
+    refuse(
+      key('expert_model_parallel_size'),
+      `expected a divisor of the ${workers / (tp * pp)} workers that share the data (${workers} / tensor_model_parallel_size ${tp} / ` +
+        `pipeline_model_parallel_size ${pp}), got ${ep}`,
     );
   if (tp > 1 && ulysses > 1)
     refuse(

@@ -38,7 +38,11 @@ export const megatronSection = {
   dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
   context_parallel_size: needs('context parallelism', 1),
   dynamic_context_parallel: needs('context parallelism', false),
-  expert_model_parallel_size: needs('expert parallelism', 1),
+  expert_model_parallel_size: field(
+    count('ranks'),
+    1,
+    'Neighbouring workers of data parallelism that each hold a part of the experts: a divisor of them and of the experts.',
+  ),
   expert_tensor_parallel_size: fixed(
     [null],
     'experts are cut over the tensor-parallel workers as every other matrix is',
