@@ -8,7 +8,8 @@ export const USAGE = `usage: npm run bench -- [options]
                       or a case directory (default cpu-40m)
   --prompts N  --n N  --prompt-len N  --response-len N
                       the batch of a named case: N prompts (4), N responses each (4), longest prompt (128) and response (384)
-  --variants a,b      of the peer: padded, packed, compile (default padded,packed)
+  --variants a,b      of the peer: padded, packed, compile, continuous (default padded,packed;
+                      continuous: its batching of generate)
   --ops a,b           of ${OPERATIONS.join(', ')},
                       linear_log_prob (default: all but linear_log_prob)
   --head TxHxV        rows, hidden size and vocabulary of linear_log_prob (default: of the case)

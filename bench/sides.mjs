@@ -5,6 +5,8 @@ import { runProgram } from './python.mjs';
 
 const HERE = dirname(fileURLToPath(import.meta.url));
 const SHARED = ['repeat', 'warmup', 'threads', 'dtype', 'device', 'micro-tokens'];
+/** Of the peer's variants those that sample; continuous does nothing else. */
+const GENERATING = ['padded', 'continuous'];
 const flags = (args, names) => names.flatMap((name) => [`--${name}`, args[name]]);
 
 /** The wanted operations of each role, for one process each: a role's peak memory is its own. */
@@ -51,8 +53,9 @@ export async function runPeer(directory, args, variant, python) {
   if (own) options.push(...flags(args, ['new-tokens']));
   const lines = [];
   for (const all of byRole(args)) {
-    const ops = all.filter(
-      (op) => op !== 'export_weights' && (op !== 'generate' || (own && variant === 'padded')),
+    const generates = own && GENERATING.includes(variant);
+    const ops = all.filter((op) =>
+      op === 'generate' ? generates : op !== 'export_weights' && variant !== 'continuous',
     );
     if (ops.length === 0) continue;
     const found = await python

@@ -13,11 +13,14 @@ import torch
 
 import losses
 from bench_case import BenchCase
+from continuous import ContinuousSampler
 from meter import checksum, keep_freed_memory, measure
 from packed_attention import NAME as PACKED
 
 ACTOR = ["compute_log_prob", "compute_log_prob_entropy", "generate", "update_policy"]
 CRITIC = ["compute_values", "update_critic"]
+# Generation wants a cache, which the packed kernel has not; continuous batching does nothing else.
+GENERATING = ("padded", "continuous")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # Logits of a chunk: about 64 MB of float32 on a CPU, 2 GB on a GPU.
 CHUNK_BYTES = {"cpu": 64e6, "cuda": 2e9}
@@ -48,11 +51,14 @@ class Optimizer:
 class Side:
     def __init__(self, case, args, critic):
         self.case, self.args, self.critic = case, args, critic
-        self.padded = args.variant == "padded"
+        self.padded = args.variant in GENERATING
         self.model = case.load(critic, DTYPES[args.dtype], args.device, "sdpa" if self.padded else PACKED)
         self.trunk = self.model.model
         self.head = self.model.score if critic else self.model.lm_head
         self.optimizer = None
+        self.sampler = (
+            ContinuousSampler(self.model, case, args.new_tokens, args.device) if args.variant == "continuous" else None
+        )
         self.rows_fn = losses.value_rows if critic else losses.log_prob_rows
         if args.variant == "compile":
             for layer in self.trunk.layers:
@@ -148,6 +154,10 @@ class Side:
         self.model.train()
         return {"new_tokens": (out.shape[1] - width) * case.rows}
 
+    def close(self):
+        if self.sampler:
+            self.sampler.close()
+
     def operation(self, name):
         return {
             "compute_log_prob": self.infer,
@@ -155,14 +165,14 @@ class Side:
             "update_policy": self.update,
             "compute_values": self.infer,
             "update_critic": self.update,
-            "generate": self.generate,
+            "generate": self.sampler.generate if self.sampler else self.generate,
         }[name]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case")
-    parser.add_argument("--variant", default="packed", choices=["padded", "packed", "compile"])
+    parser.add_argument("--variant", default="packed", choices=["padded", "packed", "compile", "continuous"])
     parser.add_argument("--ops", default=",".join(ACTOR + CRITIC))
     parser.add_argument("--dtype", default="fp32", choices=list(DTYPES))
     parser.add_argument("--device", default="cpu")
@@ -179,8 +189,10 @@ def main():
     case = BenchCase(args.case, args.device)
     wanted = args.ops.split(",")
     for critic, names in ((False, ACTOR), (True, CRITIC)):
-        # HF's generate needs a cache and padding: it is measured on the padded side.
-        names = [n for n in names if n in wanted and (n != "generate" or args.variant == "padded")]
+        names = [
+            n for n in names
+            if n in wanted and (args.variant in GENERATING if n == "generate" else args.variant != "continuous")
+        ]
         if not names:
             continue
         side = Side(case, args, critic)
@@ -194,6 +206,7 @@ def main():
             except (RuntimeError, torch.OutOfMemoryError) as error:
                 line["error"] = str(error).split("\n")[0]
             print(json.dumps(line), flush=True)
+        side.close()
         del side
 
 
