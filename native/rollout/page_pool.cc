@@ -33,8 +33,7 @@ int32_t PagePool::take() {
   } else if (!idle_.empty()) {
     page = idle_.front();
     idle_.pop_front();
-    index_.erase(pages_[static_cast<size_t>(page)].key);
-    pages_[static_cast<size_t>(page)].indexed = false;
+    erase_entry(pages_[static_cast<size_t>(page)]);
   } else {
     return -1;
   }
@@ -83,11 +82,33 @@ void PagePool::put(uint64_t parent, const int32_t* tokens, int32_t page) {
   p.key = key;
 }
 
+void PagePool::put_tail(uint64_t parent, const int32_t* tokens, int64_t count, int32_t page) {
+  Page& p = pages_[static_cast<size_t>(page)];
+  if (p.indexed) return;
+  if (const auto before = tails_.find(parent); before != tails_.end()) forget(before->second.page);
+  tails_[parent] = {parent, {tokens, tokens + count}, page};
+  p.indexed = p.tail = true;
+  p.key = parent;
+}
+
+PagePool::Tail PagePool::find_tail(uint64_t parent, const int32_t* tokens, int64_t count) const {
+  const auto found = tails_.find(parent);
+  if (found == tails_.end()) return {};
+  const std::vector<int32_t>& there = found->second.tokens;
+  const auto limit = there.begin() + std::min<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(there.size()), count);
+  const int64_t common = std::mismatch(there.begin(), limit, tokens).first - there.begin();
+  return common > 0 ? Tail{found->second.page, common} : Tail{};
+}
+
+void PagePool::erase_entry(Page& page) {
+  (page.tail ? tails_ : index_).erase(page.key);
+  page.indexed = page.tail = false;
+}
+
 void PagePool::forget(int32_t page) {
   Page& p = pages_[static_cast<size_t>(page)];
   if (!p.indexed) return;
-  index_.erase(p.key);
-  p.indexed = false;
+  erase_entry(p);
   if (p.holders > 0) return;
   idle_.erase(p.idle);
   free_.push_back(page);

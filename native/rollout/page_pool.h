@@ -11,7 +11,8 @@ namespace troupe {
 // Pages by number, with counts of those who hold them. A full page may be put into the index under the tokens
 // that it holds and all before them (a hash of the chain, and the tokens themselves): a sequence that begins
 // with the same tokens takes it instead of computing it. A page that nobody holds stays in the index until its
-// place is needed; of these the one goes first that was let go first.
+// place is needed; of these the one goes first that was let go first. A page that a sequence left before it was full
+// may be put beside the index as the tail of its chain, one per chain: what goes on from there copies it.
 class PagePool {
  public:
   explicit PagePool(int64_t num_pages);
@@ -20,7 +21,7 @@ class PagePool {
   // Pages that can be taken: never used ones, and those that only the index knows.
   int64_t available() const { return static_cast<int64_t>(free_.size() + idle_.size()); }
   int64_t held() const { return size() - available(); }
-  int64_t indexed() const { return static_cast<int64_t>(index_.size()); }
+  int64_t indexed() const { return static_cast<int64_t>(index_.size() + tails_.size()); }
 
   // A page, held once; -1: none is left.
   int32_t take();
@@ -33,6 +34,14 @@ class PagePool {
   int32_t find(uint64_t parent, const int32_t* tokens) const;
   // The caller holds the page. Nothing happens when there is another of the same tokens.
   void put(uint64_t parent, const int32_t* tokens, int32_t page);
+  // The first `count` positions of the page hold these tokens, behind `parent`: the newest tail of a chain replaces the one before.
+  void put_tail(uint64_t parent, const int32_t* tokens, int64_t count, int32_t page);
+  struct Tail {
+    int32_t page = -1;
+    int64_t count = 0;
+  };
+  // The page with the tail of this chain, and how many of its tokens these begin with, at most `count`; page -1: none.
+  Tail find_tail(uint64_t parent, const int32_t* tokens, int64_t count) const;
   // Takes the page out of the index: what it was put for did not come to be.
   void forget(int32_t page);
   // Forgets all.
@@ -43,6 +52,7 @@ class PagePool {
     int32_t holders = 0;
     uint64_t key = 0;  // in the index
     bool indexed = false;
+    bool tail = false;  // of those, with the key of its parent
     std::list<int32_t>::iterator idle;
   };
   struct Entry {
@@ -51,10 +61,13 @@ class PagePool {
     int32_t page;
   };
 
+  void erase_entry(Page& page);
+
   std::vector<Page> pages_;
   std::vector<int32_t> free_;
   std::list<int32_t> idle_;  // in the index alone, the first to go in front
   std::unordered_map<uint64_t, Entry> index_;
+  std::unordered_map<uint64_t, Entry> tails_;  // by parent
 };
 
 }  // namespace troupe

@@ -131,6 +131,11 @@ bool Rollout::step() {
   if (plan.runs.empty()) return false;
   cache_.take_memory();
   try {
+    for (const PlannedRun& run : plan.runs) {
+      const Sequence& sequence = *run.sequence;
+      if (sequence.tail >= 0)
+        cache_.copy_page(sequence.tail, sequence.pages[static_cast<size_t>(sequence.computed / kPagePositions)]);
+    }
     const at::Tensor hidden = runner_.run(plan);
     for (const PlannedRun& run : plan.runs) {
       const auto full = static_cast<size_t>((run.sequence->computed + run.count) / kPagePositions);

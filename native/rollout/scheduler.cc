@@ -66,6 +66,7 @@ void Scheduler::abort(uint64_t id) {
 }
 
 void Scheduler::finish(Sequence& sequence) {
+  leave_tail(sequence);
   release(sequence);
   outputs_.push_back(std::move(sequence.output));
   by_id_.erase(sequence.request.id);
@@ -78,6 +79,7 @@ void Scheduler::finish(Sequence& sequence) {
 }
 
 void Scheduler::release(Sequence& sequence) {
+  release_tail(sequence);
   // The end of a chain is of use only with its beginning: it goes first.
   for (auto page = sequence.pages.rbegin(); page != sequence.pages.rend(); ++page) pool_.release(*page);
   sequence.pages.clear();
@@ -104,6 +106,32 @@ void Scheduler::match_prefix(Sequence& sequence) {
     ++sequence.chained;
     sequence.computed += kPagePositions;
   }
+  match_tail(sequence);
+}
+
+// What goes on where another sequence has ended computes nothing of its last page again.
+void Scheduler::match_tail(Sequence& sequence) {
+  const PagePool::Tail tail = pool_.find_tail(sequence.chain, sequence.tokens.data() + sequence.computed,
+                                              sequence.remaining() - 1);
+  // The tail's page is held beside those of the sequence until it is copied: only where there is room for both.
+  const int64_t wanted = KvCache::pages_for(sequence.length()) - static_cast<int64_t>(sequence.pages.size());
+  if (tail.page < 0 || pool_.available() <= wanted) return;
+  pool_.hold(tail.page);
+  sequence.tail = tail.page;
+  sequence.pages.push_back(pool_.take());
+  sequence.computed += tail.count;
+}
+
+void Scheduler::leave_tail(Sequence& sequence) {
+  const int64_t count = sequence.computed - sequence.chained * kPagePositions;
+  const bool whole = sequence.tail < 0 && count > 0 && count < kPagePositions;
+  if (!limits_.prefix_caching || !sequence.shares || !whole) return;
+  const auto last = static_cast<size_t>(sequence.chained);
+  pool_.put_tail(sequence.chain, sequence.tokens.data() + sequence.chained * kPagePositions, count, sequence.pages[last]);
+}
+
+void Scheduler::release_tail(Sequence& sequence) {
+  if (sequence.tail >= 0) pool_.release(std::exchange(sequence.tail, -1));
 }
 
 // Full pages among the first `positions` go into the index.
@@ -255,6 +283,7 @@ StepPlan Scheduler::plan() {
 void Scheduler::computed(const StepPlan& plan) {
   for (const PlannedRun& run : plan.runs) {
     run.sequence->computed += run.count;
+    release_tail(*run.sequence);
     for (Sequence* copy : run.copies) copy->computed = run.sequence->computed;
   }
 }

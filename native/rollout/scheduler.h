@@ -48,8 +48,8 @@ class Scheduler {
   void abort(uint64_t id);
   Sequence* find(uint64_t id);
 
-  // Without runs when there is nothing to do. Full pages of the plan are in the index already: the caller computes them, or
-  // calls drop().
+  // Without runs when there is nothing to do. Full pages of the plan are in the index already: the caller copies the tails that
+  // sequences of the plan begin with, computes the runs, or calls drop().
   StepPlan plan();
   // The step has been computed.
   void computed(const StepPlan& plan);
@@ -76,6 +76,9 @@ class Scheduler {
   uint64_t root(const Sequence& sequence) const;
   void enqueue(Owner sequence);
   void match_prefix(Sequence& sequence);
+  void match_tail(Sequence& sequence);
+  void leave_tail(Sequence& sequence);
+  void release_tail(Sequence& sequence);
   bool grow(Sequence& sequence, int64_t positions);
   bool preempt_for(const Sequence& sequence);
   void release(Sequence& sequence);

@@ -20,6 +20,8 @@ struct Sequence {
   int64_t chained = 0;
   uint64_t chain = 0;
   bool shares = true;
+  // Held until the first run: its first page that is not full begins as a copy of this one. -1: of none.
+  int32_t tail = -1;
   bool looked_up = false;  // the prompt, in the index
   bool running = false;    // admitted
   bool planned = false;    // for the step that is being planned

@@ -184,16 +184,39 @@ TEST(a_second_turn_computes_only_what_is_new) {
   history.insert(history.end(), more.begin(), more.end());
   const int64_t before = rollout.stats().computed_tokens;
   const auto second = run(rollout, {request(2, history, 10)}).at(2);
-  // 139 positions are in the cache, 4 full pages of them can be taken.
-  CHECK(second.cached == 128);
-  CHECK(rollout.stats().computed_tokens - before == 160 - 128 + 9);
+  // 139 positions are in the cache: 4 full pages, and 11 of a page that is copied.
+  CHECK(second.cached == 139);
+  CHECK(rollout.stats().computed_tokens - before == 160 - 139 + 9);
   CHECK(same(run(model, {request(2, history, 10)}).at(2), second));
+  // Another turn parts from it within that page. The newest tail is the second turn's, behind 5 full pages.
+  history.resize(165, 7);
+  history[135] = (history[135] + 1) % 50;
+  const auto parted = run(rollout, {request(5, history, 10)}).at(5);
+  CHECK(parted.cached == 135);
+  CHECK(same(run(model, {request(5, history, 10)}).at(5), parted));
   // Another salt, and other weights, share nothing.
   RolloutRequest salted = request(3, history, 1);
   salted.salt = 7;
   CHECK(run(rollout, {salted}).at(3).cached == 0);
   rollout.weights_changed(false);
   CHECK(run(rollout, {request(4, history, 1)}).at(4).cached == 0);
+}
+
+// As many pages as the second turn needs: its tail cannot be held beside them.
+TEST(a_second_turn_that_fills_the_cache_is_served) {
+  SmallModel model(long_model("qwen3"));
+  for (const int64_t spare : {0, 1}) {
+    model.transformer.begin_decoding();
+    Rollout rollout(model.transformer, {.kv_cache_bytes = (3 + spare) * page_bytes(model)});
+    const auto first = run(rollout, {request(1, prompt(40), 10)}).at(1);
+    Tokens history = prompt(40);
+    history.insert(history.end(), first.tokens.begin(), first.tokens.end());
+    history.resize(80, 3);
+    const auto second = run(rollout, {request(2, history, 10)}).at(2);
+    CHECK(second.cached == (spare > 0 ? 49 : 32));
+    CHECK(rollout.stats().pages_held == 0);
+    CHECK(same(run(model, {request(2, history, 10)}).at(2), second));
+  }
 }
 
 TEST(samples_of_a_prompt_compute_it_once) {
