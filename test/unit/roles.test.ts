@@ -333,3 +333,13 @@ test.each([
 ])('%s', (overrides, message) => {
   expect(() => ppo('algorithm.adv_estimator=gae', ...overrides)).toThrow(message);
 });
+
+test('positions in place of those of config.json reach the roles that use the model', () => {
+  const key = 'model.override_config.max_position_embeddings';
+  const config = ppo(`actor_rollout_ref.${key}=9000`, `critic.${key}=8000`);
+  const of = (role: RoleSettings) => engineOptions(role, group, config).maxPositionEmbeddings;
+  expect(of(actorSettings(config))).toBe(9000);
+  expect(of(referenceSettings(config) as RoleSettings)).toBe(9000);
+  expect(of(criticSettings(config))).toBe(8000);
+  expect(of(actorSettings(ppo()))).toBeUndefined();
+});

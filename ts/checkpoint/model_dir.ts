@@ -1,5 +1,6 @@
 import { existsSync, statSync } from 'node:fs';
 import path from 'node:path';
+import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { Head } from '../model/hf_config';
 import { resolveModelConfig } from '../model/hf_config';
@@ -34,9 +35,14 @@ export interface LoadedModel {
 
 /**
  * Reads a model directory for a causal LM (`head: 'lm'`) or a critic (`'value'`). A critic may start from a causal LM: its
- * `lm_head.weight` is left out and the value head starts fresh. Throws INVALID_MODEL naming file, key or tensor.
+ * `lm_head.weight` is left out and the value head starts fresh. `maxPositionEmbeddings`: in place of config.json's, null for those.
+ * Throws INVALID_MODEL naming file, key or tensor.
  */
-export function loadModelDirectory(dir: string, head: Head): LoadedModel {
+export function loadModelDirectory(
+  dir: string,
+  head: Head,
+  maxPositionEmbeddings: number | null = null,
+): LoadedModel {
   const configFile = path.join(dir, 'config.json');
   if (!existsSync(dir) || !statSync(dir).isDirectory()) {
     throw new TroupeError(
@@ -51,7 +57,7 @@ export function loadModelDirectory(dir: string, head: Head): LoadedModel {
     );
   }
   const text = readText(configFile);
-  const raw = parseObject(text, configFile);
+  const raw = withPositions(parseObject(text, configFile), maxPositionEmbeddings, configFile);
   const { native: config, eosTokenIds } = resolveModelConfig(raw, head, configFile);
   const stored = readTensors(dir);
   const scoreName = valueHeadName(config.family);
@@ -66,7 +72,7 @@ export function loadModelDirectory(dir: string, head: Head): LoadedModel {
   });
   return {
     dir,
-    raw: parseObject(markFloats(text), configFile),
+    raw: withPositions(parseObject(markFloats(text), configFile), maxPositionEmbeddings, configFile),
     config,
     mapping,
     files,
@@ -75,6 +81,23 @@ export function loadModelDirectory(dir: string, head: Head): LoadedModel {
     eosTokenIds: generationEos(dir) ?? eosTokenIds,
     freshHead,
   };
+}
+
+/** As if config.json said so. Positions that are weights can only be as many as there are. */
+function withPositions(
+  raw: Record<string, unknown>,
+  positions: number | null,
+  file: string,
+): Record<string, unknown> {
+  if (positions === null) return raw;
+  if ('n_positions' in raw) {
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[model] max_position_embeddings ${positions} in place of that of ${file}: expected a model with rotary positions, but those of ` +
+        `${show(raw['model_type'])} are weights`,
+    );
+  }
+  return { ...raw, max_position_embeddings: positions };
 }
 
 function dtypesOf(found: ReadonlyMap<string, StoredTensor>): Map<string, FloatDtype> {

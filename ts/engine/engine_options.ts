@@ -45,6 +45,8 @@ export interface OptimOptions {
 export interface EngineOptions {
   /** Hugging Face directory: config.json and safetensors. */
   model: string;
+  /** Of the model, in place of config.json's, also for what RoPE scalings derive from it; saved with the model. */
+  maxPositionEmbeddings?: number;
   strategy?: 'fsdp' | 'megatron'; // fsdp
   /** Worker processes that share the model and the work, 1; docs/distributed.md. */
   worldSize?: number;
@@ -136,6 +138,7 @@ export interface EngineOptions {
 
 export interface ResolvedEngineOptions {
   model: string;
+  maxPositionEmbeddings: number | null;
   name: string;
   worldSize: number;
   /** null: one process holds everything. */
@@ -162,6 +165,7 @@ export interface ResolvedEngineOptions {
 
 const KEYS = [
   'model',
+  'maxPositionEmbeddings',
   'strategy',
   'worldSize',
   'device',
@@ -208,6 +212,10 @@ export function resolveEngineOptions(
   const sharding = resolveParallel(where, o.parallel === undefined ? {} : o.parallel, worldSize, strategy);
   return {
     model: o.model,
+    maxPositionEmbeddings:
+      o.maxPositionEmbeddings === undefined
+        ? null
+        : countOption(where, 'maxPositionEmbeddings', o.maxPositionEmbeddings, RUN_LIMITS.tokens),
     name: o.name ?? role,
     worldSize,
     ...sharding,

@@ -55,12 +55,17 @@ export class RoleEngine {
     readonly lora: Lora | null,
     readonly options: NativeEngineOptions,
     private readonly peakTflops: number | null,
+    private readonly maxPositionEmbeddings: number | null,
   ) {}
 
   static async create(o: EngineOptions, role: RoleName): Promise<RoleEngine> {
     const resolved = resolveEngineOptions(o, role, DEFAULT_LR[role]);
     const device = deviceOf(`${role} options`, o, resolved);
-    const found = loadModelDirectory(resolved.model, role === 'actor' ? 'lm' : 'value');
+    const found = loadModelDirectory(
+      resolved.model,
+      role === 'actor' ? 'lm' : 'value',
+      resolved.maxPositionEmbeddings,
+    );
     const model = role === 'reward_model' ? rewardModel(found) : found;
     checkLayout(`${role} options`, resolved, model);
     const lora = resolved.lora === null ? null : planLora(`${role} options.lora`, model, resolved.lora);
@@ -87,6 +92,7 @@ export class RoleEngine {
         lora,
         options,
         resolved.peakTflops,
+        resolved.maxPositionEmbeddings,
       );
       await engine.loadWeights();
       return engine;
@@ -121,7 +127,7 @@ export class RoleEngine {
   /** Takes the weights of another directory with a model of the same shape. */
   async reload(dir: string): Promise<void> {
     this.checkOpen();
-    const found = loadModelDirectory(dir, this.role === 'actor' ? 'lm' : 'value');
+    const found = loadModelDirectory(dir, this.role === 'actor' ? 'lm' : 'value', this.maxPositionEmbeddings);
     if (JSON.stringify(found.config) !== JSON.stringify(this.model.config)) {
       throw new TroupeError(
         'INVALID_MODEL',

@@ -33,6 +33,7 @@ export function engineOptions(
     ...(role.dtype ? { dtype: role.dtype } : {}),
     maxTokensPerMicroBatch: role.tokensPerRank * role.ulysses,
     ...(peakTflops === null ? {} : { peakTflops }),
+    ...(role.maxPositionEmbeddings === null ? {} : { maxPositionEmbeddings: role.maxPositionEmbeddings }),
     seed: trainer.seed,
   };
 }

@@ -27,6 +27,8 @@ export interface RoleSettings {
   /** Packing capacity of one rank; a micro-batch has `ulysses` times as many. */
   tokensPerRank: number;
   gradientCheckpointing: boolean;
+  /** In place of config.json's; null: those. */
+  maxPositionEmbeddings: number | null;
   lora: Pick<EngineOptions, 'lora'>;
   /** null: it does not learn. */
   optim: { section: OptimSection; gradClip: number } | null;
@@ -83,6 +85,7 @@ export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedC
     ulysses: ulyssesOf(actor, actor.fsdp_config),
     tokensPerRank: actor.ppo_max_token_len_per_gpu,
     gradientCheckpointing: model.enable_gradient_checkpointing,
+    maxPositionEmbeddings: model.override_config.max_position_embeddings,
     lora: loraOptions(model),
     optim: { section: actor.optim, gradClip: actor.grad_clip },
     keys: {
@@ -137,6 +140,7 @@ export function criticSettings({ critic }: ResolvedConfig): RoleSettings {
     ulysses: ulyssesOf(critic, model.fsdp_config),
     tokensPerRank: critic.ppo_max_token_len_per_gpu,
     gradientCheckpointing: model.enable_gradient_checkpointing,
+    maxPositionEmbeddings: model.override_config.max_position_embeddings,
     lora: loraOptions(model),
     optim: { section: critic.optim, gradClip: critic.grad_clip },
     keys: {
@@ -167,6 +171,7 @@ export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
     ulysses: keys.ulysses_sequence_parallel_size,
     tokensPerRank: keys.forward_max_token_len_per_gpu,
     gradientCheckpointing: false,
+    maxPositionEmbeddings: null,
     lora: {},
     optim: null,
     keys: {
@@ -201,6 +206,7 @@ export function sftSettings({
     ulysses,
     tokensPerRank: data.max_token_len_per_gpu,
     gradientCheckpointing: model.enable_gradient_checkpointing,
+    maxPositionEmbeddings: model.override_config.max_position_embeddings,
     lora: loraOptions(model),
     optim: { section: optim, gradClip: optim.clip_grad },
     keys: {

@@ -47,8 +47,8 @@ export function loadTokenizer(model: {
 /** Sequences that the model has no positions for would fail in the middle of the run. */
 function checkPositions(config: ResolvedConfig): void {
   const { max_prompt_length: prompt, max_response_length: response } = config.data;
-  const { path } = config.actor_rollout_ref.model;
-  const { maxPositions } = loadModelDirectory(path, 'lm').config;
+  const { path, override_config } = config.actor_rollout_ref.model;
+  const { maxPositions } = loadModelDirectory(path, 'lm', override_config.max_position_embeddings).config;
   if (prompt + response <= maxPositions) return;
   throw new ConfigError(
     `data.max_response_length: data.max_prompt_length ${prompt} + data.max_response_length ${response} = ` +

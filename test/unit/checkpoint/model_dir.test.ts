@@ -135,3 +135,35 @@ describe('bad directories', () => {
     expect(loadModelDirectory(dir, 'lm').eosTokenIds).toEqual([3, 4]);
   });
 });
+
+describe('max_position_embeddings in place of config.json’s', () => {
+  const made = (raw: Record<string, unknown>): string => {
+    const dir = mkdtempSync(path.join(tmpdir(), 'positions-'));
+    const from = path.join(models.find((name) => path.basename(name).startsWith('llama'))!, 'actor');
+    cpSync(from, dir, { recursive: true });
+    const config = JSON.parse(readFileSync(path.join(from, 'config.json'), 'utf8'));
+    writeFileSync(path.join(dir, 'config.json'), JSON.stringify({ ...config, ...raw }));
+    return dir;
+  };
+  const rope = (rope_scaling: object) => ({ rope_scaling, rope_parameters: undefined });
+
+  test.each<[string, Record<string, unknown>]>([
+    ['plain', {}],
+    ['yarn without a factor of its own', rope({ rope_type: 'yarn', factor: 4 })],
+    ['linear', rope({ rope_type: 'linear', factor: 2 })],
+  ])('%s: the model is that of a config.json that says so', (_name, raw) => {
+    const overridden = loadModelDirectory(made({ ...raw, max_position_embeddings: 64 }), 'lm', 512);
+    const written = loadModelDirectory(made({ ...raw, max_position_embeddings: 512 }), 'lm');
+    expect(overridden.config).toEqual(written.config);
+    // What a saved model says.
+    expect(overridden.raw['max_position_embeddings']).toBe(512);
+    expect(overridden.raw).toEqual(written.raw);
+  });
+
+  test('positions that are weights are not made more', () => {
+    const gpt2 = models.find((name) => path.basename(name).startsWith('gpt2'))!;
+    expect(() => loadModelDirectory(path.join(gpt2, 'actor'), 'lm', 4096)).toThrow(
+      /max_position_embeddings 4096 .*expected a model with rotary positions/,
+    );
+  });
+});

@@ -178,7 +178,7 @@ describe('what is missing is named', () => {
     ['trainer.device=npu', 'trainer.device', /got "npu": needs an engine for NPUs/],
     [
       '+actor_rollout_ref.model.override_config.rope_theta=1',
-      'actor_rollout_ref.model.override_config',
+      'actor_rollout_ref.model.override_config.rope_theta',
       /edit config\.json/,
     ],
     ['data.image_key=images', 'data.image_key', /needs images/],
@@ -269,6 +269,7 @@ describe('what is missing is named', () => {
     '+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=bf16',
     'actor_rollout_ref.actor.router_replay.mode=disabled',
     '+actor_rollout_ref.model.override_config.attention_dropout=0. +actor_rollout_ref.model.override_config.attn_implementation=sdpa',
+    '+actor_rollout_ref.model.override_config.max_position_embeddings=32768',
     'actor_rollout_ref.model.lora_rank=0 actor_rollout_ref.model.lora_alpha=0',
     '+actor_rollout_ref.actor.policy_loss.tau_pos=1.0',
   ])('%s asks for nothing', (keys) => {

@@ -47,15 +47,29 @@ export const ENGINE_STRATEGY = field(
 );
 /** Both names of FSDP mean the one engine that there is. */
 export const STRATEGY = needs('another engine than FSDP (Megatron or the like)', 'fsdp', 'fsdp2');
+const EDIT_CONFIG = `${missing('a changed config.json')}: edit config.json of the model directory instead`;
 /** What of a changed config.json is what happens here anyway: attention is computed one way, and nothing is dropped out. */
-export const OVERRIDE_CONFIG: Fixed = {
-  ...fixed([{}], `${missing('a changed config.json')}: edit config.json of the model directory instead`),
-  only: {
-    attn_implementation: ['sdpa', 'eager', 'flash_attention_2', 'flash_attention_3'],
-    attention_dropout: [0],
-    embd_pdrop: [0],
-    resid_pdrop: [0],
-  },
+const UNCHANGED = {
+  attn_implementation: ['sdpa', 'eager', 'flash_attention_2', 'flash_attention_3'],
+  attention_dropout: [0],
+  embd_pdrop: [0],
+  resid_pdrop: [0],
+};
+export const OVERRIDE_CONFIG: Fixed = { ...fixed([{}], EDIT_CONFIG), only: UNCHANGED };
+/** Values that take the place of config.json's, in the run and in the models that it saves. */
+export const overrideConfig = {
+  ...Object.fromEntries(
+    Object.entries(UNCHANGED).map(([key, accepts]) => [key, fixed([null, ...accepts], EDIT_CONFIG)]),
+  ),
+  rope_theta: fixed([null], EDIT_CONFIG),
+  rope_scaling: fixed([null], EDIT_CONFIG),
+  model_config: fixed([null, {}], `${EDIT_CONFIG}, or give override_config.max_position_embeddings`),
+  moe_config: fixed([null, {}], EDIT_CONFIG),
+  max_position_embeddings: field(
+    orNull(count('tokens')),
+    null,
+    'Positions of the model in place of config.json’s, also for what RoPE scalings derive from them; null: config.json’s.',
+  ),
 };
 
 /** Options of AdamW and its schedule; `role`: the section that holds grad_clip. */
@@ -191,7 +205,7 @@ export const model = {
   enable_gradient_checkpointing: field(bool, true, 'Recompute activations in the backward pass.'),
   trust_remote_code: ignored('models are data: no code is run from a model directory'),
   external_lib: fixed([null], 'no Python is involved'),
-  override_config: OVERRIDE_CONFIG,
+  override_config: overrideConfig,
   hf_config_path: fixed([null], 'config.json is read from the model directory'),
   generation_config: ignored('sampling follows actor_rollout_ref.rollout'),
   tiled_mlp: ignored('memory is bounded by the packing capacity'),

@@ -27,7 +27,7 @@ import { launcherSection } from './launcher_section';
 import { loggingSection } from './logging_section';
 import { lora } from './lora_section';
 import { FUSED, TORCH_ONLY } from './reasons';
-import { MIXED_PRECISION, MTP, OVERRIDE_CONFIG, PROFILER, STRATEGY, sharding } from './role_parts';
+import { MIXED_PRECISION, MTP, overrideConfig, PROFILER, STRATEGY, sharding } from './role_parts';
 import { engineSection } from './sft_engine_section';
 import { COLLECTIVE_TIMEOUT, workerTimeouts } from './worker_section';
 
@@ -123,7 +123,7 @@ export const sftSchema = {
     use_shm: ignored('weights are read once per worker'),
     tiled_mlp: ignored('memory is bounded by the packing capacity'),
     hf_config_path: needs('a config.json beside the model directory'),
-    override_config: OVERRIDE_CONFIG,
+    override_config: overrideConfig,
     mtp: MTP,
     enable_activation_offload: needs('activation offloading', false),
     tokenizer_path: field(orNull(str), null, 'Directory with tokenizer.json; null: the model directory.'),
