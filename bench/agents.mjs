@@ -1,28 +1,51 @@
-// Many trajectories at once, with tools that take 0.1 to 20 s and some that fail: node bench/agents.mjs [--trajectories N] [--scale S]
-// An engine of fixed speed stands for the model: what is measured is whether agents keep it busy.
+// Many trajectories at once, with tools that take 0.1 to 20 s and some that fail: node bench/agents.mjs [--native] [--trajectories N] [--scale S]
+// Against as many single responses at a time. Without --native an engine of fixed speed stands for the model: what is measured is whether
+// agents keep it busy. With it, our own engine with a model of random weights.
+import { spawn } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { Actor } from '../dist/actor/actor.js';
 import { collectTrajectories } from '../dist/agent/collect.js';
 import { defineAgent } from '../dist/agent/define.js';
+import { writeModel } from './make_case.mjs';
+import { modelConfig } from './presets.mjs';
 
 const { values } = parseArgs({
   options: {
+    native: { type: 'boolean', default: false },
+    preset: { type: 'string', default: 'cpu-40m' },
     trajectories: { type: 'string', default: '512' },
+    turns: { type: 'string', default: '10' },
+    tokens: { type: 'string', default: '100' },
+    /** Responses of one turn that are measured; default: as many as the trajectories have turns. */
+    single: { type: 'string' },
     scale: { type: 'string', default: '1' },
     slots: { type: 'string', default: '64' },
+    /** Tokens of a prompt. */
+    prompt: { type: 'string', default: '64' },
+    /** single: responses of one turn; instant: trajectories whose tools take no time; tools: as they are. */
+    runs: { type: 'string', default: 'single,tools' },
+    threads: { type: 'string', default: '2' },
   },
 });
-const [count, scale, slots] = [values.trajectories, values.scale, values.slots].map(Number);
-const TOKENS = 100;
+const [COUNT, TURNS, TOKENS, SCALE, SLOTS, PROMPT] = [
+  values.trajectories,
+  values.turns,
+  values.tokens,
+  values.scale,
+  values.slots,
+  values.prompt,
+].map(Number);
 const STEP_MS = 20;
-const TURNS = 10;
 
 /** `slots` responses at a time, a token each per step, as a continuous batch; the others wait. */
 class PacedEngine {
   version = 0;
   maxTokens = 1e6;
-  maxConcurrency = slots;
+  maxConcurrency = SLOTS;
   generated = 0;
-  busySteps = 0;
   waiting = [];
   running = [];
   timer = setInterval(() => this.step(), STEP_MS);
@@ -39,8 +62,7 @@ class PacedEngine {
     return { result, abort, async *[Symbol.asyncIterator]() {} };
   }
   step() {
-    while (this.running.length < slots && this.waiting.length > 0) this.running.push(this.waiting.shift());
-    if (this.running.length > 0) this.busySteps++;
+    while (this.running.length < SLOTS && this.waiting.length > 0) this.running.push(this.waiting.shift());
     this.running = this.running.filter((request) => {
       request.left--;
       this.generated++;
@@ -57,11 +79,45 @@ class PacedEngine {
       return false;
     });
   }
+  async close() {
+    clearInterval(this.timer);
+  }
+}
+
+/** Our own engine, which counts what it made. */
+async function nativeEngine() {
+  const directory = mkdtempSync(join(tmpdir(), 'troupe-agents-'));
+  writeModel(directory, values.preset, 1);
+  const actor = await Actor.create({
+    model: directory,
+    optim: null,
+    numThreads: Number(values.threads),
+    // Room for all trajectories: what an earlier turn has computed is not computed again.
+    rollout: { kvCacheBytes: 3 * 2 ** 30 },
+  });
+  rmSync(directory, { recursive: true });
+  const { rollout } = actor;
+  const engine = {
+    version: 0,
+    maxTokens: rollout.maxTokens,
+    maxConcurrency: rollout.maxConcurrency,
+    generated: 0,
+    submit: (request) => {
+      const handle = rollout.submit(request);
+      const count = ({ tokens }) => {
+        engine.generated += tokens.length;
+      };
+      handle.result.then(count, () => undefined);
+      return handle;
+    },
+    close: () => actor.close(),
+  };
+  return engine;
 }
 
 /** From 0.1 to 20 s, most of them short: log-uniform, by the number of the use. */
 let uses = 0;
-const duration = () => scale * 0.1 * 200 ** ((++uses * 0.618034) % 1);
+const duration = (scale) => scale * 0.1 * 200 ** ((++uses * 0.618034) % 1);
 
 const tool = (name, call, timeout = null) => ({
   name,
@@ -78,17 +134,30 @@ const wait = (seconds, signal) =>
       fail(signal.reason);
     });
   });
-const tools = [
+const toolsOf = (scale) => [
   tool('work', async (_, { signal }) => {
-    await wait(duration(), signal);
+    await wait(duration(scale), signal);
     return 'done';
   }),
   tool('hang', () => new Promise(() => undefined), 2 * scale),
   tool('throw', () => Promise.reject(new Error('broken'))),
+  // A program that ends itself in the middle of its work.
+  tool(
+    'kill',
+    () =>
+      new Promise((_, fail) => {
+        const child = spawn('sh', ['-c', 'kill -9 $$'], { stdio: 'ignore' });
+        child.on('exit', (status, signal) => fail(new Error(`ended with ${signal ?? status}`)));
+      }),
+  ),
   tool('flood', () => 'x'.repeat(100 * 2 ** 20)),
 ];
 
 const tokenizer = { encode: () => new Int32Array(4), decode: () => '' };
+const VOCABULARY = values.native ? modelConfig(values.preset).vocab_size : 1000;
+const idsOf = (index, length) =>
+  Int32Array.from({ length }, (_, i) => 1 + ((index * 7919 + i * 104729) % (VOCABULARY - 2)));
+
 const agent = (multi) =>
   defineAgent({
     run: async ({ promptIds, extraInfo: { index } }, { model, tools: box }) => {
@@ -98,55 +167,56 @@ const agent = (multi) =>
         ids = Int32Array.from([...ids, ...tokens, 1, 2, 3]);
         if (!multi) break;
         // One in 64 meets each kind of bad tool, once.
-        const bad = turn === 3 ? { 7: 'hang', 21: 'throw', 35: 'flood' }[index % 64] : undefined;
+        const bad = turn === 3 ? { 7: 'hang', 21: 'throw', 35: 'flood', 42: 'kill' }[index % 64] : undefined;
         if (bad !== undefined) {
           const { error } = await box.call(bad, {});
           if (bad !== 'flood' && error === null) throw new Error(`${bad} was not noticed`);
         }
-        if (turn === 5 && index % 64 === 49) throw new Error('the agent broke');
-        await box.call('work', {});
+        if (turn === Math.min(5, TURNS - 1) && index % 64 === 49) throw new Error('the agent broke');
+        if (turn < TURNS - 1) await box.call('work', {});
       }
       return 1;
     },
   });
 
-async function run(multi, tasks) {
-  const engine = new PacedEngine();
+async function run(engine, tasks, { multi, scale = SCALE }) {
+  engine.generated = 0;
   const started = performance.now();
   const trajectories = await collectTrajectories(agent(multi), tasks, {
     engine,
     tokenizer,
     chat: null,
-    sampling: { maxNewTokens: TOKENS },
-    tools,
+    sampling: { maxNewTokens: TOKENS, stopTokenIds: [] },
+    tools: toolsOf(scale),
     toolOptions: { timeout: 60, maxResponseLength: 256, truncateSide: 'middle' },
     timeout: 3600,
     retries: 0,
     seed: 1,
-    concurrency: count,
+    concurrency: COUNT,
     onError: 'zero',
   });
-  clearInterval(engine.timer);
   const seconds = (performance.now() - started) / 1000;
   const used = trajectories.flatMap(({ toolUses }) => toolUses);
   return {
     seconds,
+    tokens: engine.generated,
     tokensPerSecond: engine.generated / seconds,
     failed: trajectories.filter(({ error }) => error !== null).length,
     errors: Object.fromEntries(
-      ['hang', 'throw', 'flood', 'work'].map((name) => [
+      ['hang', 'throw', 'flood', 'kill', 'work'].map((name) => [
         name,
         used.filter((use) => use.name === name && use.error !== null).length,
       ]),
     ),
     uses: used.length,
+    toolSeconds: used.reduce((sum, use) => sum + use.seconds, 0),
   };
 }
 
 const tasks = (n) =>
   Array.from({ length: n }, (_, index) => ({
     prompt: '',
-    promptIds: new Int32Array([index]),
+    promptIds: idsOf(index, PROMPT),
     dataSource: 'bench',
     groundTruth: null,
     extraInfo: { index },
@@ -154,9 +224,18 @@ const tasks = (n) =>
     validation: false,
   }));
 
-// The same number of responses, one a trajectory.
-const single = await run(false, tasks(count * TURNS));
-const multi = await run(true, tasks(count));
-const ratio = multi.tokensPerSecond / single.tokensPerSecond;
-console.log(JSON.stringify({ trajectories: count, slots, scale, single, multi, ratio }, null, 2));
+const engine = values.native ? await nativeEngine() : new PacedEngine();
+const RUNS = {
+  single: () => run(engine, tasks(Number(values.single ?? COUNT * TURNS)), { multi: false }),
+  instant: () => run(engine, tasks(COUNT), { multi: true, scale: 0 }),
+  tools: () => run(engine, tasks(COUNT), { multi: true }),
+};
+const found = {};
+for (const name of values.runs.split(',')) found[name] = await RUNS[name]();
+await engine.close();
+const rate = (name) => found[name]?.tokensPerSecond;
+const toSingle = rate('tools') / rate('single');
+const engineName = values.native ? values.preset : `${SLOTS} responses of ${1000 / STEP_MS} tokens/s`;
+const settings = { trajectories: COUNT, turns: TURNS, tokens: TOKENS, prompt: PROMPT, scale: SCALE };
+console.log(JSON.stringify({ engine: engineName, ...settings, ...found, toSingle }, null, 2));
 process.exit(0);

@@ -103,6 +103,11 @@ async function modelLogProbs(directory, threads, device) {
   }
 }
 
+/** A model of a preset with random weights, without a tokenizer. */
+export function writeModel(directory, preset, seed) {
+  writeWeights(directory, modelConfig(preset), new Random(seed));
+}
+
 /**
  * Makes a case: a model with random weights, a value head, and one batch in verl's layout. It appears under its name when it
  * is complete. old_log_probs are the model's own plus 0.1 N(0, 1).
