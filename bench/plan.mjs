@@ -9,6 +9,8 @@ const require = createRequire(import.meta.url);
 const { Actor, Batch, WorkerGroup } = require('../dist/index.js');
 const { resolveModelConfig } = require('../dist/model/hf_config.js');
 const { tensorMapping } = require('../dist/model/tensor_names.js');
+const { EngineMemory } = require('../dist/planner/engine_memory.js');
+const { ON_DEVICE } = require('../dist/planner/placement.js');
 const { planMemory } = require('../dist/planner/plan.js');
 
 const WORK = join(resolve(dirname(fileURLToPath(import.meta.url)), '..'), '.troupe', 'bench', 'plan');
@@ -214,7 +216,7 @@ async function measure({ directory, verb, capacity, dtype, checkpointing, thread
   }
 }
 
-function predict({ config, verb, capacity, dtype, checkpointing, threads, batch, length }) {
+async function predict({ config, verb, capacity, dtype, checkpointing, threads, batch, length }) {
   const load = {
     sequences: (ulysses * batch.size) / workers,
     longest: length,
@@ -232,16 +234,17 @@ function predict({ config, verb, capacity, dtype, checkpointing, threads, batch,
     inference: verb === 'update' ? null : load,
     update: verb === 'update' ? load : null,
     rollouts: [],
-    keys: { capacity: '', dtype: '', gradientCheckpointing: '', sharding: '' },
+    placement: ON_DEVICE,
+    keys: { capacity: '', dtype: '', gradientCheckpointing: '', sharding: '', placement: '' },
   };
-  const { phases } = planMemory({ device: 'cpu', worldSize: workers, threads, memory: null, roles: [role] });
-  const kept = args['keep-freed'];
-  // Where freed memory goes back, there are no holes, and loading is over when gradients and moments come.
-  const counted = phases.filter((phase) => kept || verb !== 'update' || phase.verb !== 'load');
-  const totals = counted.map(({ instant, total, memory }) => ({
-    instant,
-    predicted: total - memory.process - (kept ? 0 : memory.holes),
-  }));
+  const spec = { device: 'cpu', worldSize: workers, threads, memory: null, roles: [role] };
+  const { phases } = await planMemory(spec, engines);
+  // Nothing is saved here; and where freed memory goes back, loading is over when gradients and moments come.
+  const over = (phase) =>
+    phase.verb === 'save' || (verb === 'update' && phase.verb === 'load' && !args['keep-freed']);
+  const totals = phases
+    .filter((phase) => !over(phase))
+    .map(({ instant, total, memory }) => ({ instant, predicted: total - memory.process }));
   return totals.reduce((most, one) => (one.predicted > most.predicted ? one : most));
 }
 
@@ -264,6 +267,7 @@ if (args.help) {
 const [threads, length, workers, ulysses] = [args.threads, args.length, args.workers, args.ulysses].map(
   Number,
 );
+const engines = new EngineMemory();
 const rows = [];
 for (const one of cases(args)) {
   if (MODELS[one.name] === undefined) throw new Error(`unknown model ${one.name}\n${USAGE}`);
@@ -272,12 +276,13 @@ for (const one of cases(args)) {
   const config = resolveModelConfig(raw, 'lm', directory).native;
   const batch = batchOf(one.capacity, length, config.vocabSize);
   const all = { ...one, directory, config, batch, threads, length };
-  const { predicted, instant } = predict(all);
+  const { predicted, instant } = await predict(all);
   const { measured, baseline } = await measure(all);
   const row = { ...one, instant, predicted, measured, baseline, ratio: predicted / measured };
   rows.push(row);
   console.log(JSON.stringify(row));
 }
+await engines.close();
 const worst = rows.reduce((most, { ratio }) => Math.max(most, Math.abs(ratio - 1)), 0);
 console.error(`${rows.length} cases, predicted / measured off by at most ${(100 * worst).toFixed(1)} %`);
 if (args.markdown) {

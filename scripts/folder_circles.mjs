@@ -1,10 +1,13 @@
 // Part of `npm run lint`: folders may not lead back into each other, however many steps that takes. A folder is the directory
-// of a file; a sub-folder is a folder of its own. Reads imports (ts/) and includes (native/) as text, types included.
+// of a file; a sub-folder is a folder of its own. Reads imports (ts/) and includes (native/) as text, types included; one of a file
+// that does not exist is an error, too (a compiler that looks elsewhere as well would not say).
+//   node scripts/folder_circles.mjs [directory, default: that of this project]
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
+const root = process.argv[2] ?? path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
+let missing = 0;
 
 const LANGUAGES = [
   {
@@ -13,7 +16,7 @@ const LANGUAGES = [
     mentions: /(?:from|import\(|require\()\s*'(\.{1,2}\/[^']+)'/g,
     find: (file, name) => {
       const stem = path.join(path.dirname(file), name).replace(/\.js$/, '');
-      return [`${stem}.ts`, `${stem}.d.ts`].find((candidate) => existsSync(path.join(root, candidate)));
+      return [`${stem}.ts`, `${stem}.d.ts`, stem].find((candidate) => existsSync(path.join(root, candidate)));
     },
   },
   {
@@ -34,13 +37,19 @@ function folderOf(file, top) {
 /** folder -> folder it leads to -> one place where it does so. */
 function edgesOf({ top, files, mentions, find }) {
   const edges = new Map();
-  const names = readdirSync(path.join(root, top), { recursive: true }).filter((name) => files.test(name));
+  const names = readdirSync(path.join(root, top), { recursive: true })
+    .filter((name) => files.test(name))
+    .sort();
   for (const file of names.map((name) => path.join(top, name))) {
     const from = folderOf(file, top);
     if (!edges.has(from)) edges.set(from, new Map());
     for (const [, name] of readFileSync(path.join(root, file), 'utf8').matchAll(mentions)) {
       const target = find(file, name);
-      if (target === undefined) continue;
+      if (target === undefined) {
+        missing += 1;
+        console.error(`${file}: there is no ${name}`);
+        continue;
+      }
       const to = folderOf(target, top);
       if (to !== from) edges.get(from).set(to, `${file} -> ${target}`);
     }
@@ -82,4 +91,4 @@ for (const language of LANGUAGES) {
   }
 }
 if (circles > 0) console.error('Move what both need into a folder below them.');
-process.exit(circles === 0 ? 0 : 1);
+process.exit(circles + missing === 0 ? 0 : 1);

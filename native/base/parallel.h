@@ -97,7 +97,7 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
 template <typename Body>
 void for_each_row_tile(int64_t rows, int64_t tile, const at::Device& device, Body&& body,
                        bool packed = false) {
-  if (device.is_meta()) {
+  if (device.is_meta() && on_cpu_threads(device)) {
     return simulate_threads((rows + tile - 1) / tile, [&] { body(int64_t{0}, std::min(rows, tile)); });
   }
   if (!device.is_cpu() || (packed && rows <= tile)) {

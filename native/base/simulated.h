@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "base/counting_allocator.h"
 
@@ -21,11 +22,36 @@ inline bool simulated(const at::Tensor& x) {
   return x.is_meta();
 }
 
+// While it lives, meta tensors of this thread stand for a GPU's: weights are not packed, rows are not cut into
+// tiles for threads, micro-batches are padded.
+class SimulateGpu {
+ public:
+  explicit SimulateGpu(bool gpu) : outer_(std::exchange(flag(), gpu)) {}
+  ~SimulateGpu() { flag() = outer_; }
+  SimulateGpu(const SimulateGpu&) = delete;
+  SimulateGpu& operator=(const SimulateGpu&) = delete;
+
+  static bool active() { return flag(); }
+
+ private:
+  static bool& flag() {
+    thread_local bool gpu = false;
+    return gpu;
+  }
+  bool outer_;
+};
+
+// Whether what lies there is computed on threads of a CPU.
+inline bool on_cpu_threads(const at::Device& device) {
+  return device.is_cpu() || (device.is_meta() && !SimulateGpu::active());
+}
+
 // In place of `items` calls of body by LibTorch's threads: one, which stands for all that run at the same
 // time. What it allocates must not outlive it.
 template <typename Body>
 void simulate_threads(int64_t items, Body&& body) {
   if (items <= 0) return;
+  if (SimulateGpu::active()) return body();
   const auto one = std::make_shared<ByteCount>();
   {
     const CountAllocations scope(one);

@@ -18,13 +18,14 @@ at::Tensor zero_pages(int64_t count, at::Device device) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   require(data != MAP_FAILED, ErrorCode::kOutOfMemory, "[engine] cannot map ", bytes,
           " bytes: ", std::strerror(errno));
-  const std::shared_ptr<ByteCount> counted = CountAllocations::current();
-  if (counted) counted->add(static_cast<int64_t>(bytes));
+  const std::shared_ptr<ByteCount> counted = CountAllocations::current(c10::kCPU);
+  const MemoryPart part = AllocateFor::current();
+  if (counted) counted->add(static_cast<int64_t>(bytes), part);
   return at::from_blob(
       data, {count},
-      [bytes, counted](void* mapped) {
+      [bytes, counted, part](void* mapped) {
         ::munmap(mapped, bytes);
-        if (counted) counted->remove(static_cast<int64_t>(bytes));
+        if (counted) counted->remove(static_cast<int64_t>(bytes), part);
       },
       options);
 }

@@ -1,9 +1,13 @@
-// simulate_update for `troupe plan`.
+// simulate_update and simulate_memory for `troupe plan`.
+#include <array>
+
+#include "binding/batches.h"
 #include "binding/binding.h"
 #include "binding/dto.h"
 #include "binding/environment.h"
 #include "binding/options.h"
 #include "binding/results.h"
+#include "engine/memory_simulation.h"
 #include "engine/simulation.h"
 
 namespace troupe::binding {
@@ -54,9 +58,73 @@ Napi::Value simulate(const Napi::CallbackInfo& info) {
           write_simulation);
 }
 
+Napi::Value write_memory(Napi::Env env, const SimulatedMemory& memory) {
+  auto dto = Napi::Object::New(env);
+  dto.Set("state", write_state_bytes(env, memory.state));
+  dto.Set("parameters", static_cast<double>(memory.parameters));
+  auto phases = Napi::Array::New(env);
+  for (const PhasePeak& phase : memory.phases) {
+    const auto part = [&](MemoryPart p) { return static_cast<double>(phase.parts[static_cast<size_t>(p)]); };
+    auto item = Napi::Object::New(env);
+    item.Set("verb", phase.verb);
+    item.Set("bytes", static_cast<double>(phase.bytes));
+    item.Set("state", part(MemoryPart::kState));
+    item.Set("gathered", part(MemoryPart::kGathered));
+    item.Set("activations", part(MemoryPart::kActivations));
+    item.Set("head", part(MemoryPart::kHead));
+    item.Set("kvCache", part(MemoryPart::kKvCache));
+    constexpr std::array kNames = {"state", "gathered", "activations", "head", "kvCache"};
+    item.Set("last", kNames[static_cast<size_t>(phase.last)]);
+    phases.Set(phases.Length(), item);
+  }
+  dto.Set("phases", phases);
+  return dto;
+}
+
+SequenceLoad read_load(const Field& dto) {
+  return {dto["count"].count(), dto["length"].count(), dto["response"].count()};
+}
+
+RolloutOptions read_limits(const Field& dto) {
+  RolloutOptions limits;
+  limits.max_sequences = dto["maxSequences"].count();
+  limits.max_step_tokens = dto["maxStepTokens"].count();
+  limits.kv_cache_bytes = dto["kvCacheBytes"].count();
+  return limits;
+}
+
+MemoryWork read_memory_work(const Field& dto) {
+  MemoryWork work;
+  work.load = read_tensor_files(dto["load"]);
+  work.inference = read_load(dto["inference"]);
+  work.update = read_load(dto["update"]);
+  work.kl_loss = dto["klLoss"].boolean();
+  for (const Field& rollout : dto["rollouts"].elements()) {
+    work.rollouts.push_back({rollout["verb"].string(), rollout["prompts"].count(), rollout["n"].count(),
+                             rollout["prompt"].count(), rollout["response"].count()});
+  }
+  work.limits = read_limits(dto["limits"]);
+  return work;
+}
+
+// SimulatedMemory simulate_memory(const EngineOptions&, int64_t rank, int64_t size, const MemoryWork&, bool gpu)
+// simulateMemory(options: NativeEngineOptions, rank: number, size: number, work: NativeMemoryWork, gpu: boolean):
+// Promise<NativeSimulatedMemory>
+Napi::Value simulate_memory_of(const Napi::CallbackInfo& info) {
+  const Arguments args(info, "simulateMemory");
+  return Environment::of(info.Env())
+      .call(
+          info.Env(),
+          [options = read_engine_options(args(0, "options")), rank = args(1, "rank").count(),
+           size = args(2, "size").count(), work = read_memory_work(args(3, "work")),
+           gpu = args(4, "gpu").boolean()] { return simulate_memory(options, rank, size, work, gpu); },
+          write_memory);
+}
+
 }  // namespace
 
 void export_simulation(Napi::Env env, Napi::Object exports) {
+  export_async<simulate_memory_of>(env, exports, "simulateMemory");
   export_async<simulate>(env, exports, "simulateUpdate");
 }
 

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/simulated.h"
 
 namespace troupe {
 
@@ -83,8 +84,12 @@ void read_tensor_file(const TensorFile& file,
                       const std::function<std::vector<int64_t>(const std::string& param)>& shape_of,
                       const std::function<RowRange(const TensorSlice&)>& rows_of,
                       const std::function<void(const TensorSlice&, const at::Tensor& values)>& store) {
-  const Descriptor descriptor(file.path, O_RDONLY);
-  if (descriptor.get() < 0) fail_io("cannot open", file.path);
+  const bool simulated = file.path.empty();  // [Note: files without a path]
+  // What is read lies on the host, which is not what a simulation of a GPU counts.
+  const CountAllocations counted(SimulateGpu::active() ? nullptr : CountAllocations::current());
+  const std::unique_ptr<const Descriptor> descriptor =
+      simulated ? nullptr : std::make_unique<const Descriptor>(file.path, O_RDONLY);
+  if (!simulated && descriptor->get() < 0) fail_io("cannot open", file.path);
   for (const TensorSlice& whole : file.tensors) {
     std::vector<int64_t> shape = shape_of(whole.param);
     check_rows(whole, shape[0]);
@@ -101,9 +106,12 @@ void read_tensor_file(const TensorFile& file,
     }
     shape[0] = slice.rows;
     if (slice.transpose) std::reverse(shape.begin(), shape.end());
-    const at::Tensor loaded = at::empty(shape, scalar_type(slice));
-    read_all(descriptor.get(), file.path, loaded.data_ptr(), static_cast<int64_t>(loaded.nbytes()),
-             slice.offset);
+    const at::Tensor loaded =
+        at::empty(shape, at::device(simulated ? at::kMeta : at::kCPU).dtype(scalar_type(slice)));
+    if (!simulated) {
+      read_all(descriptor->get(), file.path, loaded.data_ptr(), static_cast<int64_t>(loaded.nbytes()),
+               slice.offset);
+    }
     const at::Tensor values = loaded.to(at::kFloat);
     if (!at::isfinite(values).all().item<bool>()) {
       fail(ErrorCode::kNonFinite, "[checkpoint] tensor ", slice.label, " in ", file.path,
@@ -117,14 +125,16 @@ void read_tensor_file(const TensorFile& file,
 struct TensorFileWriter::State {
   State(const std::string& file, bool create)
       : path(file), descriptor(file, O_WRONLY | (create ? O_CREAT | O_EXCL : 0)), created(create) {
-    if (descriptor.get() >= 0) return;
+    if (simulated() || descriptor.get() >= 0) return;
     fail_io(create ? "cannot create" : "cannot open (rank 0 has created it: all ranks must see its directory)",
             path);
   }
   ~State() {
     if (created && !kept && descriptor.get() >= 0) ::unlink(path.c_str());
   }
+  bool simulated() const { return path.empty(); }  // [Note: files without a path]
   void put(const at::Tensor& values, int64_t offset) const {
+    if (simulated()) return;
     write_all(descriptor.get(), path, values.const_data_ptr(), static_cast<int64_t>(values.nbytes()), offset);
   }
   std::string path;
@@ -135,7 +145,7 @@ struct TensorFileWriter::State {
 
 TensorFileWriter::TensorFileWriter(const TensorFile& file, bool create)
     : state_(std::make_unique<State>(file.path, create)) {
-  if (!create) return;
+  if (!create || state_->simulated()) return;
   // Reserving the whole size first finds a full disk before any work.
   if (file.size > 0) {
     const int error = ::posix_fallocate(state_->descriptor.get(), 0, file.size);
@@ -159,7 +169,8 @@ void TensorFileWriter::write(const TensorSlice& slice, const std::vector<int64_t
   const int64_t to = std::min(begin + elements.numel(), first + slice.rows * width);
   if (from >= to) return;
   const at::Tensor part = elements.narrow(0, from - begin, to - from);
-  const at::Tensor values = part.to(at::kCPU, scalar_type(slice)).contiguous();
+  const at::Device host = on_cpu_threads(part.device()) ? part.device() : at::Device(at::kCPU);
+  const at::Tensor values = part.to(host, scalar_type(slice)).contiguous();
   // float16 ends at 65504; the others have the exponents of float32.
   if (values.scalar_type() == at::kHalf) {
     const at::Tensor largest = part.abs().max();
@@ -191,7 +202,7 @@ void TensorFileWriter::write(const TensorSlice& slice, const std::vector<int64_t
 }
 
 void TensorFileWriter::sync() {
-  if (::fsync(state_->descriptor.get()) != 0) fail_io("cannot sync", state_->path);
+  if (!state_->simulated() && ::fsync(state_->descriptor.get()) != 0) fail_io("cannot sync", state_->path);
 }
 
 void TensorFileWriter::keep() {

@@ -13,6 +13,9 @@
 // worked out in TypeScript (ts/model); here bytes are read, converted, checked and written.
 namespace troupe {
 
+// [Note: files without a path] have no values: a simulation reads and writes them. What is read is a meta tensor,
+// and what is written goes nowhere; all buffers are made on the way.
+
 // Reads each slice of `file`, as far as rows_of(slice) wants it (rows of the parameter, within the slice),
 // and hands it to store(slice, values): [rows, ...] float32, as the parameter has it, with `slice` narrowed
 // to those rows; shape_of(param) is the shape of the whole parameter. kIo for unreadable files, kNonFinite

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "base/counting_allocator.h"
 #include "base/error.h"
 
 namespace troupe {
@@ -103,6 +104,7 @@ void Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& in
   check(input, output, size_, "reduce_scatter");
   const int64_t sequence =
       log_.begin("reduce_scatter", label, static_cast<int64_t>(output.nbytes()) * (size_ - 1));
+  const AllocateFor received(MemoryPart::kGathered);
   const at::Tensor parts = at::empty_like(input);
   move_all_to_all(bytes_of(parts), bytes_of(input));
   log_.finish(sequence);

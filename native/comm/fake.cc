@@ -5,17 +5,21 @@
 
 #include <algorithm>
 
+#include "base/counting_allocator.h"
+
 namespace troupe {
 
 std::unique_ptr<Communicator> FakeCommunicator::split(const std::string&, const std::vector<int64_t>& ranks) {
   const int64_t own = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
-  return std::make_unique<FakeCommunicator>(own, static_cast<int64_t>(ranks.size()), calls_);
+  return std::make_unique<FakeCommunicator>(own, static_cast<int64_t>(ranks.size()), calls_, stages_gathers_);
 }
 
 std::function<void()> FakeCommunicator::begin_all_gather(const at::Tensor& output, const at::Tensor& input) {
   calls_->push_back(log().latest());
   output.view({size(), input.numel()}).copy_(input.unsqueeze(0));
-  return {};
+  if (!stages_gathers_ || size() == 1) return {};
+  const AllocateFor gathered(MemoryPart::kGathered);
+  return [staged = at::empty_like(output)] {};
 }
 
 void FakeCommunicator::move_all_to_all(const at::Tensor& output, const at::Tensor& input) {

@@ -16,8 +16,9 @@ class FakeCommunicator final : public Communicator {
   using Calls = std::vector<CollectiveLog::Entry>;
 
   // `calls` gets every collective and message of this communicator and of its splits, in order.
-  FakeCommunicator(int64_t rank, int64_t size, std::shared_ptr<Calls> calls)
-      : Communicator(rank, size), calls_(std::move(calls)) {}
+  // stages_gathers: an all_gather holds memory of the size of its output until it ends, as c10d's Gloo does.
+  FakeCommunicator(int64_t rank, int64_t size, std::shared_ptr<Calls> calls, bool stages_gathers = false)
+      : Communicator(rank, size), calls_(std::move(calls)), stages_gathers_(stages_gathers) {}
   std::unique_ptr<Communicator> split(const std::string& name, const std::vector<int64_t>& ranks) override;
   void abort(const std::string&) override {}
 
@@ -30,6 +31,7 @@ class FakeCommunicator final : public Communicator {
 
  private:
   std::shared_ptr<Calls> calls_;
+  bool stages_gathers_;
 };
 
 }  // namespace troupe

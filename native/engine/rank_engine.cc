@@ -280,7 +280,7 @@ int64_t RankEngine::row_parts() const {
 
 MicroRows RankEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro) const {
   // On a CPU tiles of rows make a row's bits its own.
-  const bool fixed = !device_.is_cpu();
+  const bool fixed = !on_cpu_threads(device_);
   const PackedTokens whole = gather(
       batch, layout, micro, padded_rows(micro, kRowTile * row_parts(), options_.max_tokens, fixed));
   return {whole, sequence_ ? own_rows(whole, sequence_->rank(), sequence_->size()) : whole};

@@ -1,5 +1,8 @@
 // Weights and state into files: every rank writes what it holds.
+#include <utility>
+
 #include "base/error.h"
+#include "base/simulated.h"
 #include "checkpoint/tensor_file.h"
 #include "engine/rank_engine.h"
 
@@ -32,9 +35,11 @@ void RankEngine::write_part(TensorFileWriter& writer, const TensorSlice& slice, 
                             const GroupPart& part) {
   const int64_t begin = part.begin - parameter.start;  // of the part, in what is placed here
   const int64_t end = begin + part.values.numel();
+  bool written = false;
   parameter.placement.for_each_run([&](int64_t local, int64_t whole, int64_t count, const Piece& piece) {
     const int64_t from = std::max(begin, local), to = std::min(end, local + count);
     if (piece.copy > 0 || from >= to) return;
+    if (std::exchange(written, true) && simulated(part.values)) return;  // runs are alike, and may be rows
     writer.write(slice, parameter.placement.shape, whole + from - local,
                  part.values.narrow(0, from - begin, to - from));
   });

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "base/simulated.h"
 #include "kernels/attention.h"
 #include "kernels/cpu/row_kernels.h"
 #include "kernels/linear_log_prob.h"
@@ -40,8 +41,12 @@ inline const DeviceOps* device_ops() {
 }
 #endif
 
+// What they allocate, where meta tensors stand for a GPU's (base/simulated.h).
+const DeviceOps* simulated_device_ops();
+
 // Those for x: null where LibTorch's operations have to do.
 inline const DeviceOps* device_ops_for(const at::Tensor& x) {
+  if (x.is_meta() && SimulateGpu::active()) return simulated_device_ops();
   return x.is_cuda() ? device_ops() : nullptr;
 }
 

@@ -236,7 +236,10 @@ void multiply(Kernel<Out> kernel, const at::Tensor& a, const Word* panels, int64
 }  // namespace
 
 bool packs(const at::Tensor& matrix) {
-  if (simulated(matrix)) return matrix.scalar_type() == at::kFloat || matrix.scalar_type() == at::kBFloat16;
+  if (simulated(matrix)) {
+    return !SimulateGpu::active() &&
+           (matrix.scalar_type() == at::kFloat || matrix.scalar_type() == at::kBFloat16);
+  }
   static const bool fast = kernels::best_isa() == kernels::Isa::kAvx512;
   if (!fast || !matrix.is_cpu()) return false;
   return matrix.scalar_type() == at::kFloat ||

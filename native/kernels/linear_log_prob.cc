@@ -173,13 +173,14 @@ void write_rows(const at::Tensor& parts, int64_t begin, const LogProbRows& out) 
 
 void linear_log_prob_forward(const LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
                              const at::Tensor& targets, const LogProbRows& out) {
-  if (!hidden.is_cpu() && !simulated(hidden)) {
+  if (!on_cpu_threads(hidden.device())) {
     const kernels::DeviceOps* device = kernels::device_ops_for(hidden);
     const auto forward =
         device != nullptr ? device->linear_log_prob_forward : linear_log_prob_forward_reference;
     return forward(spec, hidden, weight, targets, out);
   }
   spec.check(hidden, weight, targets, "forward");
+  const AllocateFor part(MemoryPart::kHead);
   const BlockedHead head(spec, hidden, weight, targets);
   StatsTable table(hidden.size(0), head.blocks(), hidden.device());
   head.for_each_block([&](int64_t begin, int64_t end, int64_t block, const PackedMatrix& block_weight) {
@@ -195,13 +196,14 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
                               const at::Tensor& targets, const LogProbRows& rows, bool entropy_gradient,
                               const RowGradients& gradients, const at::Tensor& d_hidden,
                               const at::Tensor& d_weight) {
-  if (!hidden.is_cpu() && !simulated(hidden)) {
+  if (!on_cpu_threads(hidden.device())) {
     const kernels::DeviceOps* device = kernels::device_ops_for(hidden);
     const auto backward =
         device != nullptr ? device->linear_log_prob_backward : linear_log_prob_backward_reference;
     return backward(spec, hidden, weight, targets, rows, entropy_gradient, gradients, d_hidden, d_weight);
   }
   spec.check(hidden, weight, targets, "backward");
+  const AllocateFor part(MemoryPart::kHead);
   const BlockedHead head(spec, hidden, weight, targets);
   const int64_t total = hidden.size(0);
   const int64_t affordable =

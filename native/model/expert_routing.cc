@@ -36,12 +36,13 @@ void Router::sort_slots(ExpertRouting& routing) const {
   routing.token_of = routing.choice_of.div(top_k_, "floor");
   const at::Tensor slots = at::arange(chosen.size(0), chosen.options());
   routing.slot_of = at::empty_like(chosen).scatter_(0, routing.choice_of, slots).view({tokens, top_k_});
-  // In a simulation all tokens choose the same experts: their rows, which one thread holds, are the most.
+  // In a simulation the tokens choose all experts equally often, the first ones once more where that is no whole
+  // number.
   const at::Tensor counts = simulated(chosen) ? at::Tensor() : at::bincount(chosen, {}, num_experts_).cpu();
   routing.offsets = {0};
   for (int64_t expert = 0; expert < num_experts_; ++expert) {
     const int64_t count = counts.defined() ? counts.const_data_ptr<int64_t>()[expert]
-                                           : (expert < top_k_ ? tokens : 0);
+                                           : (chosen.size(0) + num_experts_ - 1 - expert) / num_experts_;
     routing.offsets.push_back(routing.offsets.back() + count);
   }
 }

@@ -104,7 +104,7 @@ void MoeMlp::for_each_expert(const ExpertRouting& routing, const at::Device& dev
   for (size_t expert = 0; expert < in_.size(); ++expert) {
     if (rows(expert) > 0) active.push_back(expert);
   }
-  const bool threads = device.is_cpu() || device.is_meta();
+  const bool threads = on_cpu_threads(device);
   if (!threads || static_cast<int64_t>(active.size()) < kExpertsPerThread * at::get_num_threads()) {
     for (const size_t expert : active) body(expert);
     return;

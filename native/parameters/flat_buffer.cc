@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include "base/counting_allocator.h"
+
 namespace troupe {
 
 // A storage without memory keeps its number of bytes, which is what LibTorch checks views against.
@@ -17,6 +19,7 @@ FlatBuffer::FlatBuffer(at::Tensor tensor) : tensor_(std::move(tensor)), allocate
 
 void FlatBuffer::allocate() {
   if (allocated_ || !tensor_.defined()) return;
+  const AllocateFor gathered(MemoryPart::kGathered);
   // Not by the storage's own allocator: the first memory may have come from elsewhere.
   const at::Tensor fresh = at::empty_like(tensor_);
   c10::StorageImpl* storage = tensor_.storage().unsafeGetStorageImpl();

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/simulated.h"
 
 namespace troupe {
 
@@ -238,6 +239,7 @@ void ParameterStore::assign(TensorKind kind, const Parameter& parameter, int64_t
   const int64_t own_begin = slice(parameter.group).index * own.numel();
   const int64_t row_size = element_count(parameter.info.shape) / parameter.info.shape[0];
   const at::Tensor source = values.contiguous().view({-1});
+  if (simulated(own)) return;
   const auto put = [&](int64_t begin, int64_t done, int64_t count) {
     begin += parameter.start;
     const int64_t from = std::max(begin, own_begin);
@@ -277,6 +279,14 @@ void ParameterStore::initialize_missing() {
     if (imported) continue;
     imported = true;
     if (parameter.initial == InitialValue::kZero) continue;  // as allocated
+    // Each parameter has a stream of its own, so what lies elsewhere need not be drawn.
+    const RowRange here = owned_rows(TensorKind::kParam, parameter, 0, parameter.placement.shape[0]);
+    if (here.begin == here.end) continue;
+    const at::Device device = owned(TensorKind::kParam, parameter.group).device();
+    if (device.is_meta()) {
+      at::empty(parameter.placement.shape, at::device(on_cpu_threads(device) ? device : at::kCPU).dtype(at::kFloat));
+      continue;
+    }
     at::Tensor values = at::ones(parameter.placement.shape, at::kFloat);
     auto generator = at::make_generator<at::CPUGeneratorImpl>(seed_ * 0x9E3779B97F4A7C15ULL + p);
     if (parameter.initial == InitialValue::kNormal) {

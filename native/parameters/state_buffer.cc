@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "base/simulated.h"
 #include "base/zero_pages.h"
 
 namespace troupe {
@@ -17,7 +18,10 @@ at::Tensor zeros(int64_t count, at::ScalarType dtype, at::Device device, bool la
 
 // Zeroed memory of the host beside `device`.
 at::Tensor host_zeros(int64_t count, at::ScalarType dtype, at::Device device, bool lazily) {
-  if (!device.is_cuda()) return zeros(count, dtype, device, lazily);  // a CPU, or a simulation
+  if (!device.is_cuda()) {  // a CPU, or a simulation: of a GPU's memory only what lies there counts
+    const CountAllocations nowhere(SimulateGpu::active() ? nullptr : CountAllocations::current());
+    return zeros(count, dtype, device, lazily);
+  }
   return at::zeros({count}, at::TensorOptions().dtype(dtype).pinned_memory(true));
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/counting_allocator.h"
 #include "base/zero_pages.h"
 
 namespace troupe {
@@ -34,6 +35,7 @@ KvCache::KvCache(const ModelConfig& config, at::ScalarType dtype, at::Device dev
 
 void KvCache::take_memory() {
   if (slab_.defined()) return;
+  const AllocateFor part(MemoryPart::kKvCache);
   const std::vector<int64_t> sizes{num_pages_, num_layers_, num_kv_heads_, 2, head_dim_ * kPagePositions};
   slab_ = device_.is_cpu() ? zero_pages(bytes() / static_cast<int64_t>(sizeof(float)), device_).view(dtype_).view(sizes)
                            : at::empty(sizes, at::TensorOptions().dtype(dtype_).device(device_));

@@ -193,7 +193,7 @@ StepRows::StepRows(std::vector<RowRun> runs, const KvCache& cache, bool apart)
                         static_cast<int32_t>(position % kPagePositions)});
     }
   }
-  if (cache.device().is_cpu()) return;
+  if (on_cpu_threads(cache.device())) return;
   const at::Tensor addresses = at::zeros({size(), static_cast<int64_t>(most)}, at::kLong);
   const at::Tensor ends = at::zeros({size(), 2}, at::kInt);
   const at::Tensor where = at::empty({2, size()}, at::kLong);
@@ -221,6 +221,7 @@ StepRows::StepRows(std::vector<RowRun> runs, const KvCache& cache, bool apart)
 
 void paged_attention(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer, const StepRows& rows,
                      const at::Tensor& qkv, const at::Tensor& out) {
+  if (simulated(qkv)) return;  // its buffers are on no device
   if (cache.device().is_cpu()) return attend_on_cpu(spec, cache, layer, rows, qkv, out);
   const auto* device = kernels::device_ops_for(qkv);
   if (device == nullptr || spec.head_dim > kernels::kMaxPagedHeadDim)

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "base/counting_allocator.h"
 #include "base/error.h"
 #include "base/parallel.h"
 
@@ -186,6 +187,7 @@ void Rollout::choose(const at::Tensor& hidden, const std::vector<Use>& uses) {
       rows.data_ptr<int64_t>()[i] = use.row;
       of.push_back(use.of);
     }
+    const AllocateFor head(MemoryPart::kHead);
     const at::Tensor logits = at::empty({padded, config.vocab_size}, hidden.options().dtype(at::kFloat));
     decoder_.logits(hidden.index_select(0, rows.to(hidden.device())), logits);
     const std::vector<Chosen> chosen = choose_tokens(logits, config.final_softcap, of);

@@ -157,6 +157,7 @@ bool stays(const LogitsUse& use) {
 }  // namespace
 
 std::vector<Chosen> choose_tokens(const at::Tensor& logits, double softcap, const std::vector<LogitsUse>& uses) {
+  if (simulated(logits)) return std::vector<Chosen>(uses.size());  // token 0
   const at::Tensor rows = logits.narrow(0, 0, static_cast<int64_t>(uses.size()));
   if (logits.is_cpu()) return choose_on_host(rows, softcap, uses);
   // Rows with the same options together on the device; those whose logits are changed come to the host.

@@ -2,16 +2,16 @@ import { spawnSync } from 'node:child_process';
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
 import { Batch } from '../../ts/batch/batch';
+import { tensorMapping } from '../../ts/model/tensor_names';
 import type { NativeModelConfig } from '../../ts/native/bridge';
 import { readModelShape } from '../../ts/planner/model_shape';
-import { paddedElements, parameterGroups } from '../../ts/planner/parameter_groups';
+import { ON_DEVICE, type Placement, type ShardingStrategy } from '../../ts/planner/placement';
 import type { PlanSpec, RoleSpec } from '../../ts/planner/plan';
 import { collectiveTotals } from '../../ts/planner/render_simulation';
-import { ON_DEVICE, type Placement, type ShardingStrategy, ShardMemory } from '../../ts/planner/shard_memory';
 import { type RoleSimulation, simulateRoles } from '../../ts/planner/simulate';
 import { CONFORMANCE } from '../helpers/conformance';
 
-// What `troupe plan` works out, what the engine makes of the same shapes without memory, and what real workers hold.
+// What the engine makes of shapes without memory, and what real workers hold and send.
 const EXAMPLES = path.resolve(__dirname, '../../examples/plan');
 const model = path.join(CONFORMANCE, 'models', 'qwen3_headdim', 'actor');
 
@@ -46,15 +46,15 @@ function specOf(
   return { device: 'cpu', worldSize, threads: 1, memory: null, roles: [role] };
 }
 
+const countOf = (shape: NativeModelConfig): number =>
+  tensorMapping(shape).reduce((sum, tensor) => sum + tensor.shape.reduce((n, extent) => n * extent, 1), 0);
+
 const simulate = async (spec: PlanSpec): Promise<RoleSimulation> =>
   (await simulateRoles(spec))[0] as RoleSimulation;
 
-test('neighbours share a copy: 4 workers in twos hold what is planned, and send what is simulated', async () => {
+test('neighbours share a copy: 4 workers in twos hold and send what is simulated', async () => {
   const shape = readModelShape(model, 'lm', 'model');
-  const machine = { device: 'cpu', elementBytes: 4, threads: 1 } as const;
-  const { parameters } = new ShardMemory(shape, 4, 'full_shard', machine, true, 2).state;
   const { simulation } = await simulate(specOf(shape, 4, { shardSize: 2 }));
-  expect(simulation.state.parameters).toBe(parameters);
   const actor = await Actor.create({ model, worldSize: 4, numThreads: 1, parallel: { fsdpSize: 2 } });
   try {
     const { group, name } = actor.engine;
@@ -78,20 +78,18 @@ test('neighbours share a copy: 4 workers in twos hold what is planned, and send 
 }, 60_000);
 
 test.each([1, 2, 3, 4])(
-  '%d workers hold what is planned and what is simulated',
+  '%d workers hold what is simulated: masters, as much of gradients, twice as much of moments',
   async (worldSize) => {
     const shape = readModelShape(model, 'lm', 'model');
     for (const strategy of ['full_shard', 'shard_grad_op', 'no_shard'] as const) {
-      const machine = { device: 'cpu', elementBytes: 4, threads: 1 } as const;
-      const planned = new ShardMemory(shape, worldSize, strategy, machine, true).state;
       const { state } = (await simulate(specOf(shape, worldSize, { strategy }))).simulation;
-      const expected = {
-        parameters: planned.parameters,
-        gradients: planned.gradients,
-        moments: planned.optimizer,
-        host: { parameters: 0, gradients: 0, moments: 0 },
-      };
-      expect(state).toEqual(expected);
+      const { parameters } = state;
+      const whole = 4 * countOf(shape);
+      const least = strategy === 'no_shard' ? whole : whole / worldSize;
+      expect(parameters).toBeGreaterThanOrEqual(least);
+      expect(parameters).toBeLessThan(1.02 * least); // padded
+      const host = { parameters: 0, gradients: 0, moments: 0 };
+      expect(state).toEqual({ parameters, gradients: parameters, moments: 2 * parameters, host });
       const actor = await Actor.create({
         model,
         worldSize,
@@ -101,7 +99,7 @@ test.each([1, 2, 3, 4])(
       });
       try {
         const held = await actor.engine.group.callAll(actor.engine.name, 'stateBytes', () => []);
-        expect(held).toEqual(new Array(worldSize).fill(expected));
+        expect(held).toEqual(new Array(worldSize).fill(state));
       } finally {
         await actor.close();
       }
@@ -110,7 +108,7 @@ test.each([1, 2, 3, 4])(
   120_000,
 );
 
-test('offloaded state is planned, simulated and held on the host; one reduction per mini-batch is simulated', async () => {
+test('offloaded state is simulated and held on the host; one reduction per mini-batch is simulated', async () => {
   const shape = readModelShape(model, 'lm', 'model');
   const placement: Placement = {
     offload: { parameters: true, gradients: false, moments: true },
@@ -119,17 +117,15 @@ test('offloaded state is planned, simulated and held on the host; one reduction 
   };
   const spec = specOf(shape, 2, { placement, dtype: 'bfloat16', microBatches: 3 });
   const { simulation } = await simulate(spec);
-  const machine = { device: 'cpu', elementBytes: 2, threads: 1 } as const;
-  const planned = new ShardMemory(shape, 2, 'full_shard', machine, true, null, null, placement);
-  const { state, host } = planned;
-  const expected = {
+  const expected = simulation.state;
+  const { gradients } = expected;
+  expect(gradients).toBeGreaterThanOrEqual((4 * countOf(shape)) / 2);
+  expect(expected).toEqual({
     parameters: 0,
-    gradients: state.gradients,
+    gradients,
     moments: 0,
-    host: { parameters: host.parameters, gradients: 0, moments: host.optimizer },
-  };
-  expect(state.parameters + state.optimizer + host.gradients).toBe(0);
-  expect(simulation.state).toEqual(expected);
+    host: { parameters: 1.5 * gradients, gradients: 0, moments: 2 * gradients },
+  });
   const count = (phase: string, name: string): number =>
     simulation.collectives
       .filter((c) => c.phase === phase && c.name === name)
@@ -157,11 +153,8 @@ test('collectives of one step of full_shard: a block is gathered for its forward
   const [micro, ranks] = [3, 4];
   const simulated = await simulate(specOf(shape, ranks, { microBatches: micro, dtype: 'bfloat16' }));
   expect(simulated.microBatches).toBe(micro);
-  const groups = parameterGroups(shape);
-  const own = (name: string): number => {
-    const group = groups.find((g) => g.name === name) as (typeof groups)[number];
-    return paddedElements(group, ranks) / ranks;
-  };
+  const { groups } = simulated.simulation;
+  const own = (name: string): number => (groups.find((g) => g.name === name) as (typeof groups)[number]).own;
   const totals = collectiveTotals(simulated);
   const of = (phase: string, name: string, subject: string) =>
     totals.find((t) => t.phase === phase && t.name === name && t.subject === subject);
@@ -217,21 +210,20 @@ test.each(['llama-7b', 'llama-70b', 'llama-405b'])(
     const shape = readModelShape(path.join(EXAMPLES, name), 'lm', 'model');
     for (const worldSize of [8, 100, 1024]) {
       const { simulation } = await simulate(specOf(shape, worldSize, { dtype: 'bfloat16' }));
-      expect(simulation.groups).toEqual(
-        parameterGroups(shape).map((group) => {
-          const whole = paddedElements(group, worldSize);
-          return { name: group.name, whole, own: whole / worldSize };
-        }),
-      );
-      const machine = { device: 'cuda', elementBytes: 2, threads: 1 } as const;
-      const { parameters, gradients, optimizer } = new ShardMemory(
-        shape,
-        worldSize,
-        'full_shard',
-        machine,
-        true,
-      ).state;
-      expect(simulation.state).toMatchObject({ parameters, gradients, moments: optimizer });
+      const { groups, state } = simulation;
+      expect(groups.map(({ name }) => name)).toEqual([
+        'embed',
+        ...Array.from({ length: shape.numLayers }, (_, layer) => `layers.${layer}`),
+        'head',
+      ]);
+      expect(groups.every(({ whole, own }) => own * worldSize === whole)).toBe(true);
+      const whole = groups.reduce((sum, group) => sum + group.whole, 0);
+      const count = countOf(shape);
+      expect(whole).toBeGreaterThanOrEqual(count);
+      expect(whole - count).toBeLessThan(groups.length * 16 * (worldSize + 12)); // padding
+      // Masters and their bfloat16 copy, gradients, both moments.
+      const own = whole / worldSize;
+      expect(state).toMatchObject({ parameters: 6 * own, gradients: 4 * own, moments: 8 * own });
     }
   },
   120_000,

@@ -188,7 +188,6 @@ const PLAN = {
           activations: activations * GIB,
           head: 0.2 * GIB,
           kvCache: kvCache * GIB,
-          holes: 0.25 * activations * GIB,
         };
         return {
           role: 'actor',

@@ -1,6 +1,7 @@
 import { formatBytes } from '../base/byte_size';
 import { ConfigError } from '../errors';
 import { type Advice, advise } from '../planner/advice';
+import { EngineMemory } from '../planner/engine_memory';
 import { type ConfiguredPlan, configuredPlan } from '../planner/from_config';
 import { bubbleFraction, pipelineTimeline } from '../planner/pipeline_timeline';
 import { type Plan, type PlanSpec, planMemory } from '../planner/plan';
@@ -43,12 +44,18 @@ export async function plan(
   options: PlanOptions,
 ): Promise<number> {
   const { gpus, gpuMemory: memory, json } = options;
-  const configured = configuredPlan({ file, overrides, gpus, memory });
-  if (options.pipeline !== null) return drawPipelines(configured, options.pipeline, json);
-  if (options.simulate) return await simulate(configured, json);
-  const results = configured.pools.map((spec): PoolResult => {
-    const result = planMemory(spec);
-    return { spec, plan: result, advice: result.fits === false ? advise(spec, result) : null };
+  const read = (engines: EngineMemory): Promise<ConfiguredPlan> =>
+    configuredPlan({ file, overrides, gpus, memory }, engines);
+  if (options.pipeline !== null) return drawPipelines(await EngineMemory.use(read), options.pipeline, json);
+  if (options.simulate) return await simulate(await EngineMemory.use(read), json);
+  const { configured, results } = await EngineMemory.use(async (engines) => {
+    const configured = await read(engines);
+    const results: PoolResult[] = [];
+    for (const spec of configured.pools) {
+      const plan = await planMemory(spec, engines);
+      results.push({ spec, plan, advice: plan.fits === false ? await advise(spec, plan, engines) : null });
+    }
+    return { configured, results };
   });
   if (json) {
     say([JSON.stringify(asJson(configured.notes, results), null, 2)]);

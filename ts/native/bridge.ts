@@ -9,6 +9,7 @@ import type {
   NativeHeadResult,
   NativeLogProbResult,
   NativeMemoryInfo,
+  NativeMemoryWork,
   NativeMetrics,
   NativeMiniBatches,
   NativeParameterInfo,
@@ -21,6 +22,7 @@ import type {
   NativeRolloutStats,
   NativeRolloutTurn,
   NativeSftBatch,
+  NativeSimulatedMemory,
   NativeSimulatedWork,
   NativeSimulation,
   NativeStateBytes,
@@ -59,6 +61,14 @@ export interface NativeBinding {
     size: number,
     work: NativeSimulatedWork,
   ): Promise<NativeSimulation>;
+  /** Counts this process's allocations from then on: of a process of its own. `gpu`: of a GPU, of which none is needed. */
+  simulateMemory(
+    options: NativeEngineOptions,
+    rank: number,
+    size: number,
+    work: NativeMemoryWork,
+    gpu: boolean,
+  ): Promise<NativeSimulatedMemory>;
   parameters(engine: NativeEngine): Promise<NativeParameterInfo[]>;
   importTensors(engine: NativeEngine, kind: NativeTensorKind, files: NativeTensorFile[]): Promise<null>;
   exportTensors(engine: NativeEngine, kind: NativeTensorKind, files: NativeTensorFile[]): Promise<null>;

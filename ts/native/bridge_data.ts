@@ -484,3 +484,56 @@ export interface NativeRolloutTurn {
   ready: boolean;
   idle: boolean;
 }
+
+/** Sequences alike, of one rank or of the ranks that share its micro-batches (`ulysses`). */
+export interface NativeSequenceLoad {
+  count: number; // 0: the verb is left out
+  length: number; // tokens, prompt and response
+  response: number;
+}
+
+export interface NativeRolloutLoad {
+  verb: string;
+  prompts: number;
+  n: number; // samples per prompt
+  prompt: number;
+  response: number;
+}
+
+/** Of the rollout that several loads share. */
+export interface NativeRolloutLimits {
+  maxSequences: number;
+  maxStepTokens: number;
+  kvCacheBytes: number;
+}
+
+/** What one rank does (native/engine/memory_phases.h). */
+export interface NativeMemoryWork {
+  load: NativeTensorFile[]; // without a path
+  inference: NativeSequenceLoad;
+  update: NativeSequenceLoad;
+  klLoss: boolean;
+  rollouts: NativeRolloutLoad[];
+  /** Of the rollout that they share. */
+  limits: NativeRolloutLimits;
+}
+
+/** The most that is held in a verb, and what it is made of: bytes. */
+export interface NativePhasePeak {
+  verb: string; // create, load, inference, update, save, and those of the rollouts
+  bytes: number;
+  state: number;
+  gathered: number;
+  activations: number;
+  head: number;
+  kvCache: number;
+  /** What the allocation was for that made it so much. */
+  last: 'state' | 'gathered' | 'activations' | 'head' | 'kvCache';
+}
+
+/** native/engine/memory_simulation.h */
+export interface NativeSimulatedMemory {
+  state: NativeStateBytes;
+  parameters: number;
+  phases: NativePhasePeak[];
+}

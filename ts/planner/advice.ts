@@ -1,7 +1,6 @@
-import { ROW_TILE } from './decoder_memory';
-import { roundUp } from './parameter_groups';
+import type { EngineMemory } from './engine_memory';
+import type { Placement } from './placement';
 import { type Plan, type PlanSpec, planMemory, type RoleSpec } from './plan';
-import type { Placement } from './shard_memory';
 
 /** A change of the configuration that takes less memory. */
 export interface Knob {
@@ -25,6 +24,8 @@ interface Change {
 }
 
 const MOST_GPUS = 1024;
+/** Steps in which a capacity is tried: rows of the tiles that a CPU computes in (kRowTile of native/base/parallel.h). */
+const ROW_TILE = 128;
 
 /** The placement that takes least. */
 const ON_HOST: Placement = {
@@ -34,25 +35,28 @@ const ON_HOST: Placement = {
 };
 
 /** What would make a plan that does not fit take less, the largest saving first; those that suffice before the others. */
-export function advise(spec: PlanSpec, plan: Plan): Advice {
-  const knob = ({ text, spec: changed }: Change): Knob => {
-    const { peak, fits } = planMemory(changed);
+export async function advise(spec: PlanSpec, plan: Plan, engines: EngineMemory): Promise<Advice> {
+  const knob = async ({ text, spec: changed }: Change): Promise<Knob> => {
+    const { peak, fits } = await planMemory(changed, engines);
     return { change: text, saves: plan.peak.total - peak.total, fits: fits === true };
   };
   const changes = [
     ...checkpointing(spec),
-    ...capacities(spec),
+    ...(await capacities(spec, engines)),
     ...halfPrecision(spec),
     ...sharding(spec),
     ...placements(spec),
     ...noReference(spec),
   ];
-  const knobs = [...changes, ...moreGpus(spec)]
-    .map(knob)
-    .filter(({ saves }) => saves > 0)
-    .sort((a, b) => Number(b.fits) - Number(a.fits) || b.saves - a.saves);
-  const all = changes.length < 2 ? null : knob(together(spec));
-  return { knobs, together: all !== null && all.saves > 0 ? all : null };
+  const all = changes.length < 2 ? null : await knob(await together(spec, engines));
+  const knobs: Knob[] = [];
+  for (const change of [...changes, ...(await moreGpus(spec, engines))]) knobs.push(await knob(change));
+  return {
+    knobs: knobs
+      .filter(({ saves }) => saves > 0)
+      .sort((a, b) => Number(b.fits) - Number(a.fits) || b.saves - a.saves),
+    together: all !== null && all.saves > 0 ? all : null,
+  };
 }
 
 const withRoles = (spec: PlanSpec, change: (role: RoleSpec) => RoleSpec): PlanSpec => ({
@@ -74,12 +78,13 @@ function checkpointing(spec: PlanSpec): Change[] {
 }
 
 /** The largest capacity that fits, in steps of whole row tiles; else the smallest that holds a sequence. */
-function capacities(spec: PlanSpec): Change[] {
-  return distinct(spec.roles.map((role) => role.keys.capacity)).flatMap((key): Change[] => {
+async function capacities(spec: PlanSpec, engines: EngineMemory): Promise<Change[]> {
+  const changes: Change[] = [];
+  for (const key of distinct(spec.roles.map((role) => role.keys.capacity))) {
     const sharing = spec.roles.filter((role) => role.keys.capacity === key);
     const { capacity, uncounted = 0 } = sharing[0] as RoleSpec;
     const least = Math.min(capacity, Math.max(...sharing.map(leastCapacity)));
-    if (least === capacity) return [];
+    if (least === capacity) continue;
     const at = (tokens: number): Change => ({
       text: `${key}=${tokens - uncounted}`,
       spec: withRoles(spec, (role) => (role.keys.capacity === key ? { ...role, capacity: tokens } : role)),
@@ -88,21 +93,22 @@ function capacities(spec: PlanSpec): Change[] {
     let [low, high] = [Math.ceil(least / ROW_TILE), Math.floor(capacity / ROW_TILE)];
     while (low <= high) {
       const tiles = Math.floor((low + high) / 2);
-      if (planMemory(at(tiles * ROW_TILE).spec).fits === true) {
+      if ((await planMemory(at(tiles * ROW_TILE).spec, engines)).fits === true) {
         best = Math.max(best, tiles * ROW_TILE);
         low = tiles + 1;
       } else {
         high = tiles - 1;
       }
     }
-    return [at(best)];
-  });
+    changes.push(at(best));
+  }
+  return changes;
 }
 
 /** That holds the longest sequence, of whose tokens each rank that shares it has a part. */
 function leastCapacity({ inference, update, ulysses }: RoleSpec): number {
   const longest = Math.max(inference?.longest ?? 0, update?.longest ?? 0);
-  return roundUp(longest, ulysses * ROW_TILE) / ulysses;
+  return Math.ceil(longest / (ulysses * ROW_TILE)) * ROW_TILE;
 }
 
 function halfPrecision(spec: PlanSpec): Change[] {
@@ -170,8 +176,8 @@ function noReference(spec: PlanSpec): Change[] {
 }
 
 /** Powers of two times as many GPUs: the first number that fits, else the largest. */
-function moreGpus(spec: PlanSpec): Change[] {
-  const count = enoughGpus(spec) ?? gpuCounts(spec).at(-1);
+async function moreGpus(spec: PlanSpec, engines: EngineMemory): Promise<Change[]> {
+  const count = (await enoughGpus(spec, engines)) ?? gpuCounts(spec).at(-1);
   if (count === undefined || count === spec.worldSize) return [];
   return [{ text: ranksText(spec, count), spec: { ...spec, worldSize: count } }];
 }
@@ -189,11 +195,15 @@ function gpuCounts({ worldSize }: PlanSpec): number[] {
   return counts;
 }
 
-const enoughGpus = (spec: PlanSpec): number | undefined =>
-  gpuCounts(spec).find((worldSize) => planMemory({ ...spec, worldSize }).fits === true);
+async function enoughGpus(spec: PlanSpec, engines: EngineMemory): Promise<number | undefined> {
+  for (const worldSize of gpuCounts(spec)) {
+    if ((await planMemory({ ...spec, worldSize }, engines)).fits === true) return worldSize;
+  }
+  return undefined;
+}
 
 /** The reference is part of the algorithm: it stays. */
-function together(spec: PlanSpec): Change {
+async function together(spec: PlanSpec, engines: EngineMemory): Promise<Change> {
   const roles = spec.roles.map(
     (role): RoleSpec => ({
       ...role,
@@ -204,7 +214,7 @@ function together(spec: PlanSpec): Change {
       capacity: Math.min(role.capacity, leastCapacity(role)),
     }),
   );
-  const worldSize = enoughGpus({ ...spec, roles }) ?? spec.worldSize;
+  const worldSize = (await enoughGpus({ ...spec, roles }, engines)) ?? spec.worldSize;
   const gpus = worldSize === spec.worldSize ? '' : `, ${ranksText(spec, worldSize)}`;
   const all = noReference(spec).length === 0 ? 'all of these' : 'all of these but the reference';
   return { text: `${all}${gpus}`, spec: { ...spec, worldSize, roles } };

@@ -19,10 +19,11 @@ import {
   sftSettings,
 } from '../roles/role_settings';
 import { askedRanks } from './asked_ranks';
+import type { EngineMemory } from './engine_memory';
+import type { Placement } from './placement';
 import { type Load, type PlanSpec, planMemory, type RoleSpec } from './plan';
 import { rewardModelRole } from './reward_model_role';
 import { loadPerRank, roleSpec, type Target } from './role_parts';
-import type { Placement } from './shard_memory';
 
 export interface PlanRequest {
   file: string;
@@ -48,7 +49,10 @@ const ALL_PROMPTS = 256;
  * Reads a configuration and the shapes of its models; no weight is read.
  * @throws ConfigError as loadConfig, or for a model directory without config.json; TroupeError INVALID_MODEL
  */
-export function configuredPlan({ file, overrides, gpus, memory }: PlanRequest): ConfiguredPlan {
+export async function configuredPlan(
+  { file, overrides, gpus, memory }: PlanRequest,
+  engines: EngineMemory,
+): Promise<ConfiguredPlan> {
   const source = readConfig(file);
   const tree = configTree(source, overrides);
   const given = getPath(tree, 'trainer.device');
@@ -65,7 +69,8 @@ export function configuredPlan({ file, overrides, gpus, memory }: PlanRequest): 
     return { program: 'sft', notes, pools: [planSft(config, { device, worldSize: ranks.policy, memory })] };
   }
   const config = resolveConfig(source, asked);
-  const pools = planPools(config, { device, memory: memory ?? config.trainer.memory_per_rank });
+  const target = { device, memory: memory ?? config.trainer.memory_per_rank } as const;
+  const pools = await planPools(config, target, engines);
   return { program: 'train', notes, pools };
 }
 
@@ -79,24 +84,21 @@ export function planSft(
 }
 
 /** What a configuration asks of each rank of each pool, that of the policy first. */
-export function planPools(
+export async function planPools(
   config: ResolvedConfig,
   { device, memory }: Pick<PlanSpec, 'device' | 'memory'>,
-): [PlanSpec, ...PlanSpec[]] {
+  engines: EngineMemory,
+): Promise<[PlanSpec, ...PlanSpec[]]> {
   const threads = config.trainer.num_threads ?? availableParallelism();
   const [policy, reward] = [policyRanks(config), rewardRanks(config)];
   const common = { device, memory, threads };
   const roles = policyRoles(config, { device, worldSize: policy }, memory);
   const model = needsRewardModel(config) ? [rewardModelRole(config, { device, worldSize: reward })] : [];
+  const chosen = (spec: PlanSpec): Promise<PlanSpec> => chooseReductions(config, spec, engines);
   if (!hasRewardPool(config))
-    return [chooseReductions(config, { ...common, worldSize: policy, roles: [...roles, ...model] })];
+    return [await chosen({ ...common, worldSize: policy, roles: [...roles, ...model] })];
   return [
-    chooseReductions(config, {
-      ...common,
-      worldSize: policy,
-      pool: { name: 'policy', otherRanks: reward },
-      roles,
-    }),
+    await chosen({ ...common, worldSize: policy, pool: { name: 'policy', otherRanks: reward }, roles }),
     { ...common, worldSize: reward, pool: { name: 'reward', otherRanks: policy }, roles: model },
   ];
 }
@@ -105,16 +107,23 @@ export function planPools(
  * gradient_reduction auto becomes mini_batch, actor before critic, where everything fits into the memory with it; micro_batch when it
  * does not, or when the memory is not known.
  */
-function chooseReductions(config: ResolvedConfig, spec: PlanSpec): PlanSpec {
+async function chooseReductions(
+  config: ResolvedConfig,
+  spec: PlanSpec,
+  engines: EngineMemory,
+): Promise<PlanSpec> {
   const asked: readonly (readonly [RoleName, string])[] = [
     ['actor', config.actor_rollout_ref.actor.fsdp_config.gradient_reduction],
     ['critic', config.critic.model.fsdp_config.gradient_reduction],
   ];
-  return asked.reduce<PlanSpec>((chosen, [name, reduction]) => {
-    if (reduction !== 'auto') return chosen;
+  let chosen = spec;
+  for (const [name, reduction] of asked) {
+    if (reduction !== 'auto' || spec.memory === null) continue;
+    if (!spec.roles.some((role) => role.name === name)) continue;
     const once = withReduction(chosen, name, 'mini_batch');
-    return planMemory(once).fits === true ? once : chosen;
-  }, spec);
+    if ((await planMemory(once, engines)).fits === true) chosen = once;
+  }
+  return chosen;
 }
 
 /** The same with another way of summing the gradients of one role. */

@@ -1,17 +1,32 @@
 import type { Lora } from '../model/adapter_sites';
-import type { NativeModelConfig } from '../native/bridge';
+import type { NativeHeldBytes, NativeModelConfig, NativePhasePeak } from '../native/bridge';
 import type { RoleName } from '../roles/role_settings';
-import { type Machine, type MicroBatchShape, ROW_TILE } from './decoder_memory';
-import { roundUp } from './parameter_groups';
-import {
-  generationInstants,
-  type Instant,
-  inferenceInstants,
-  loadingInstant,
-  type RolloutShape,
-  trainingInstants,
-} from './pass_memory';
-import { type Placement, type ShardingStrategy, ShardMemory, type StateBytes } from './shard_memory';
+import type { EngineMemory } from './engine_memory';
+import { engineOptions, memoryWork } from './engine_request';
+import type { Placement, ShardingStrategy } from './placement';
+
+/** Bytes that a role holds for good on one rank. */
+export interface StateBytes {
+  /** float32 masters, and the copy in the compute dtype when it is another. */
+  parameters: number;
+  gradients: number;
+  /** Both moments of AdamW. */
+  optimizer: number;
+}
+
+/** Generation on one rank. */
+export interface RolloutShape {
+  verb: 'generate' | 'validate';
+  prompts: number;
+  /** Samples per prompt. */
+  n: number;
+  promptLength: number;
+  responseLength: number;
+  /** Sequences that run at the same time, and positions of a step. */
+  maxSequences: number;
+  maxStepTokens: number;
+  kvCacheBytes: number;
+}
 
 /** Sequences that one rank (with Ulysses: one group of ranks) runs in one verb (or mini-batch). */
 export interface Load {
@@ -79,16 +94,15 @@ export interface MemoryParts {
   activations: number;
   head: number;
   kvCache: number;
-  /** On a CPU: holes between live blocks, which a worker keeps (HEAP_HOLES). */
-  holes: number;
   /** The worker process, or the context on a GPU. */
   process: number;
 }
 
-/** One verb of one role at the instant at which it takes most. */
+/** One verb of one role when it holds most. */
 export interface Phase {
   role: RoleName;
   verb: string;
+  /** What the allocation was for that made it so much. */
   instant: string;
   memory: MemoryParts;
   total: number;
@@ -120,12 +134,6 @@ export const PROCESS_BYTES: Readonly<Record<'cpu' | 'cuda', number>> = {
   cuda: 2 ** 30,
 };
 
-/**
- * Share of activations and head that the heap of a worker on a CPU grows by beside them: it keeps what it frees, and not every
- * block finds a hole of its size. Measured: docs/planning.md.
- */
-const HEAP_HOLES = 0.25;
-
 const INFERENCE_VERB: Readonly<Record<RoleName, string>> = {
   actor: 'compute_log_prob',
   reference: 'compute_log_prob',
@@ -133,104 +141,85 @@ const INFERENCE_VERB: Readonly<Record<RoleName, string>> = {
   'reward model': 'score',
 };
 
-/** Bytes per rank of everything that shares it, and whether they fit. A pure function of the shapes. */
-export function planMemory(spec: PlanSpec): Plan {
-  const roles = spec.roles.map((role) => new RoleMemory(role, spec));
-  const process = PROCESS_BYTES[spec.device];
-  const held = roles.flatMap(({ shards: { state, host } }) =>
-    // On a CPU what is offloaded lies in the same memory.
-    spec.device === 'cpu' ? [state, host] : [state],
-  );
-  const resident = held.reduce((sum, bytes) => ({
-    parameters: sum.parameters + bytes.parameters,
-    gradients: sum.gradients + bytes.gradients,
-    optimizer: sum.optimizer + bytes.optimizer,
-  }));
-  const phases = roles.flatMap((role) =>
-    role.verbs().map(({ verb, instants }): Phase => {
-      const all = instants.map((instant) => {
-        const { activations, head, kvCache } = instant;
-        const gathered = role.shards.gathered(instant.gathering);
-        const holes = spec.device === 'cpu' ? Math.ceil(HEAP_HOLES * (activations + head)) : 0;
-        const memory: MemoryParts = { ...resident, gathered, activations, head, kvCache, holes, process };
-        const total = Object.values(memory).reduce((sum: number, bytes: number) => sum + bytes, 0);
-        return { role: role.spec.name, verb, instant: instant.name, memory, total };
-      });
-      return largestPhase(all);
+const INSTANTS: Readonly<Record<NativePhasePeak['last'], string>> = {
+  state: 'state',
+  gathered: 'gathering',
+  activations: 'activations',
+  head: 'head',
+  kvCache: 'KV cache',
+};
+
+/**
+ * Bytes per rank of everything that shares it, and whether they fit: what the engine of each role allocates in its verbs, beside what
+ * those of the others hold.
+ * @throws TroupeError of the engine, for what it would refuse; NATIVE_UNAVAILABLE
+ */
+export async function planMemory(spec: PlanSpec, engines: EngineMemory): Promise<Plan> {
+  const { device, memory } = spec;
+  const gpu = device === 'cuda';
+  const found = await Promise.all(
+    spec.roles.map(async (role) => {
+      const options = engineOptions(role, spec);
+      const question = { options, worldSize: spec.worldSize, work: memoryWork(role), gpu };
+      const { state, parameters, phases } = await engines.ask(question);
+      return { role, phases, count: parameters, held: stateBytes(state), host: stateBytes(state.host) };
     }),
   );
+  // On a CPU what is offloaded lies in the same memory.
+  const resident = found.flatMap(({ held, host }) => (gpu ? [held] : [held, host])).reduce(added, NOTHING);
+  const phases = found.flatMap(({ role, held, host, phases: peaks }) => {
+    const own = gpu ? total(held) : total(held) + total(host);
+    return peaks
+      .filter(({ verb }) => verb !== 'create' && (verb !== 'save' || role.update !== null)) // `create` is less than any other
+      .map((peak): Phase => {
+        const parts: MemoryParts = {
+          ...resident,
+          gathered: peak.gathered,
+          // What an engine holds beside its state: tables of positions, what blocks are rounded up by.
+          activations: peak.activations + Math.max(0, peak.state - own),
+          head: peak.head,
+          kvCache: peak.kvCache,
+          process: PROCESS_BYTES[device],
+        };
+        const all = Object.values(parts).reduce((sum: number, bytes: number) => sum + bytes, 0);
+        return {
+          role: role.name,
+          verb: verbOf(role, peak.verb),
+          instant: INSTANTS[peak.last],
+          memory: parts,
+          total: all,
+        };
+      });
+  });
   const peak = largestPhase(phases);
   return {
-    roles: roles.map(({ spec: { name }, shards }) => ({
-      role: name,
-      count: shards.parameters,
-      ...shards.state,
-      host: shards.host,
-    })),
+    roles: found.map(({ role, count, held, host }) => ({ role: role.name, count, ...held, host })),
     phases,
     peak,
-    memory: spec.memory,
-    fits: spec.memory === null ? null : peak.total <= spec.memory,
+    memory,
+    fits: memory === null ? null : peak.total <= memory,
   };
 }
 
+const NOTHING: StateBytes = { parameters: 0, gradients: 0, optimizer: 0 };
+
+const stateBytes = ({ parameters, gradients, moments }: NativeHeldBytes): StateBytes => ({
+  parameters,
+  gradients,
+  optimizer: moments,
+});
+
+const total = ({ parameters, gradients, optimizer }: StateBytes): number =>
+  parameters + gradients + optimizer;
+
+const added = (a: StateBytes, b: StateBytes): StateBytes => ({
+  parameters: a.parameters + b.parameters,
+  gradients: a.gradients + b.gradients,
+  optimizer: a.optimizer + b.optimizer,
+});
+
+const verbOf = ({ name }: RoleSpec, verb: string): string =>
+  verb === 'inference' ? INFERENCE_VERB[name] : verb;
+
 const largestPhase = (phases: readonly Phase[]): Phase =>
   phases.reduce((most, phase) => (phase.total > most.total ? phase : most));
-
-/** One rank's part of the largest micro-batch that packing makes of a load. */
-export function microBatchShape(
-  { sequences, longest, response }: Load,
-  { capacity, ulysses }: Pick<RoleSpec, 'capacity' | 'ulysses'>,
-): MicroBatchShape {
-  const most = capacity * ulysses;
-  // The last token of a sequence predicts nothing and has no row.
-  const rows = roundUp(Math.max(Math.min(most, sequences * (longest - 1)), 1), ulysses * ROW_TILE) / ulysses;
-  const predictions = roundUp(Math.max(Math.min(most, sequences * response), 1), ROW_TILE);
-  // All rows of a part may predict.
-  return { rows, predictions: ulysses === 1 ? predictions : Math.min(rows, predictions), longest, ulysses };
-}
-
-class RoleMemory {
-  readonly shards: ShardMemory;
-  private readonly machine: Machine;
-
-  constructor(
-    readonly spec: RoleSpec,
-    { device, worldSize, threads }: PlanSpec,
-  ) {
-    this.machine = { device, elementBytes: spec.dtype === 'float32' ? 4 : 2, threads };
-    this.shards = new ShardMemory(
-      spec.model,
-      worldSize,
-      spec.strategy,
-      this.machine,
-      spec.update !== null,
-      spec.shardSize,
-      spec.lora?.mapping,
-      spec.placement,
-    );
-  }
-
-  verbs(): { verb: string; instants: Instant[] }[] {
-    const { spec, machine } = this;
-    const found: { verb: string; instants: Instant[] }[] = [];
-    const owned = (param: string): number => this.shards.owned(param);
-    if (machine.device === 'cpu')
-      found.push({ verb: 'load', instants: [loadingInstant(spec.model, machine, owned)] });
-    for (const rollout of spec.rollouts)
-      found.push({ verb: rollout.verb, instants: generationInstants(spec.model, rollout, machine) });
-    if (spec.inference !== null) {
-      const shape = microBatchShape(spec.inference, spec);
-      found.push({
-        verb: INFERENCE_VERB[spec.name],
-        instants: inferenceInstants(spec.model, shape, machine),
-      });
-    }
-    if (spec.update !== null) {
-      const shape = microBatchShape(spec.update, spec);
-      const instants = trainingInstants(spec.model, shape, machine, spec.gradientCheckpointing);
-      found.push({ verb: 'update', instants });
-    }
-    return found;
-  }
-}

@@ -1,26 +1,23 @@
 // What a run writes of its plan, for a comparison with what was measured.
 import type { PlanFile } from '../records/schema';
+import { EngineMemory } from './engine_memory';
 import { type PlanSpec, planMemory } from './plan';
 
-/** Bytes of one rank of each pool. */
-export function planFile(pools: readonly PlanSpec[]): PlanFile {
-  return {
-    pools: pools.map((spec) => {
-      const { phases, peak } = planMemory(spec);
-      return {
+/** Bytes of one rank of each pool; `read` reads the shapes of the models. */
+export function planFile(read: (engines: EngineMemory) => Promise<readonly PlanSpec[]>): Promise<PlanFile> {
+  return EngineMemory.use(async (engines) => {
+    const pools: PlanFile['pools'] = [];
+    for (const spec of await read(engines)) {
+      const { phases, peak } = await planMemory(spec, engines);
+      pools.push({
         name: spec.pool?.name ?? '',
         device: spec.device,
         worldSize: spec.worldSize,
         memory: spec.memory,
         peak: { role: peak.role, verb: peak.verb, total: peak.total },
-        phases: phases.map(({ role, verb, instant, memory, total }) => ({
-          role,
-          verb,
-          instant,
-          memory: { ...memory },
-          total,
-        })),
-      };
-    }),
-  };
+        phases: phases.map((phase) => ({ ...phase, memory: { ...phase.memory } })),
+      });
+    }
+    return { pools };
+  });
 }

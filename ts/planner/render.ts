@@ -1,7 +1,6 @@
 import { formatBytes } from '../base/byte_size';
 import type { Advice, Knob } from './advice';
-import type { Plan, PlanSpec } from './plan';
-import type { StateBytes } from './shard_memory';
+import type { Plan, PlanSpec, StateBytes } from './plan';
 
 /** Columns of equal width, the first to the left and the others to the right. */
 export function table(rows: readonly (readonly string[])[]): string[] {
@@ -43,9 +42,7 @@ export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
   const phases = plan.phases.map(({ role, verb, instant, memory, total }) => [
     `${role}: ${verb}`,
     instant,
-    ...[memory.gathered, memory.activations + memory.holes, memory.head, memory.kvCache, total].map(
-      formatBytes,
-    ),
+    ...[memory.gathered, memory.activations, memory.head, memory.kvCache, total].map(formatBytes),
   ]);
   const { peak } = plan;
   const resident = peak.memory.parameters + peak.memory.gradients + peak.memory.optimizer;

@@ -1,8 +1,8 @@
 // The engine's own sharding for world sizes that are not at hand: native/engine/simulation.cc in one worker process.
 import { WorkerGroup } from '../controller/worker_group';
-import { ONE_STAGE } from '../model/pipeline_parts';
-import type { NativeEngineOptions, NativeSimulation } from '../native/bridge';
+import type { NativeSimulation } from '../native/bridge';
 import type { RoleName } from '../roles/role_settings';
+import { engineOptions } from './engine_request';
 import type { Load, PlanSpec, RoleSpec } from './plan';
 
 export interface RoleSimulation {
@@ -12,20 +12,6 @@ export interface RoleSimulation {
   simulation: NativeSimulation;
 }
 
-/** AdamW's defaults: they change no shape. */
-const OPTIM: NonNullable<NativeEngineOptions['optim']> = {
-  lr: 1e-6,
-  beta1: 0.9,
-  beta2: 0.999,
-  eps: 1e-8,
-  weightDecay: 0.01,
-  gradClip: 1,
-  schedule: 'constant',
-  warmupSteps: 0,
-  totalSteps: -1,
-  minLrRatio: 0,
-};
-
 /** One optimiser step of every role on rank 0 of `spec.worldSize`: its shards and its collectives. Starts one worker. */
 export async function simulateRoles(spec: PlanSpec): Promise<RoleSimulation[]> {
   const group = await WorkerGroup.launch({ worldSize: 1, device: 'cpu' });
@@ -34,7 +20,7 @@ export async function simulateRoles(spec: PlanSpec): Promise<RoleSimulation[]> {
     for (const role of spec.roles) {
       const microBatches = microBatchesOf(role);
       const simulation = await group.callBinding('simulateUpdate', [
-        engineOptions(role, spec.worldSize),
+        engineOptions(role, spec),
         0,
         spec.worldSize,
         { microBatches, ...rowsOf(role) },
@@ -63,38 +49,4 @@ function rowsOf(role: RoleSpec): { rows: number; responses: number } {
   if (load === null) return { rows: 0, responses: 0 };
   const sequences = Math.min(load.sequences, sequencesPerMicroBatch(role, load));
   return { rows: sequences * (load.longest - 1), responses: load.sequences * load.response };
-}
-
-function engineOptions(
-  {
-    model,
-    lora,
-    dtype,
-    strategy,
-    shardSize,
-    ulysses,
-    placement,
-    capacity,
-    gradientCheckpointing,
-    update,
-  }: RoleSpec,
-  worldSize: number,
-): NativeEngineOptions {
-  return {
-    model,
-    device: 'cpu',
-    dtype,
-    maxTokens: capacity * ulysses,
-    gradientCheckpointing,
-    optim: update === null ? null : OPTIM,
-    lora: lora?.native ?? null,
-    seed: 0,
-    numThreads: 0,
-    sharding: strategy,
-    shardSize: shardSize === null || shardSize >= worldSize ? 0 : shardSize,
-    ulysses,
-    parallel: { tp: 1, sequenceParallel: false, ep: 1 },
-    pipeline: ONE_STAGE,
-    ...placement,
-  };
 }

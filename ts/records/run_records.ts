@@ -60,9 +60,9 @@ export class RunRecords {
   }
 
   /** `work` reads the shapes of the models; where it cannot, there is no plan to compare with. */
-  plan(work: () => PlanFile): void {
+  async plan(work: () => Promise<PlanFile>): Promise<void> {
     try {
-      writeFileAtomic(join(this.directory, 'plan.json'), `${JSON.stringify(work())}\n`);
+      writeFileAtomic(join(this.directory, 'plan.json'), `${JSON.stringify(await work())}\n`);
     } catch (error) {
       this.events.tryAdd('note', `there is no memory plan: ${reasonOf(error)}`);
     }

@@ -114,7 +114,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
   if (needs.rewardModel && r.input_tokenizer === null)
     checkSameTokenizer(model.tokenizer_path ?? model.path, r.tokenizer_path ?? (r.model_path as string));
   checkLayouts(config, needs);
-  const reductions = gradientReductions(config, needs.device);
+  const reductions = await gradientReductions(config, needs.device);
   const calls = config.logging.trace ? new CallLog() : null;
   const pools = await launchPools(config, needs, calls);
   try {

@@ -81,12 +81,13 @@ export class SftTrainer {
 
     let engine: SftEngine | null = null;
     let loggers: Loggers | null = null;
+    let planned: Promise<void> | undefined;
     try {
       engine = await (options.engine ?? this.createEngine)(config, totalSteps);
       await session.load({ actor: engine });
       loggers = session.begin(directory, totalSteps, false);
       await session.showPage();
-      session.records?.plan(() => planFile([this.plan()]));
+      planned = session.records?.plan(() => planFile(async () => [this.plan()]));
       say(
         session.checkpoint
           ? `resuming after step ${session.firstStep}`
@@ -101,12 +102,12 @@ export class SftTrainer {
       };
       const training = this.training(engine, data);
       const result = await new FitLoop(training, session, directory, loggers, schedule, this.stop).run();
-      await engine.close();
+      await Promise.all([planned, engine.close()]);
       await loggers.close(result.interrupted ? 'interrupted' : 'finished');
       return result;
     } catch (error) {
       session.failed(error);
-      await Promise.allSettled([engine?.close(), loggers?.close('failed')]);
+      await Promise.allSettled([planned, engine?.close(), loggers?.close('failed')]);
       throw error;
     }
   }

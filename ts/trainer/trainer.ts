@@ -107,6 +107,7 @@ export class Trainer {
     let engines: Engines | null = null;
     let loggers: Loggers | null = null;
     let agents: AgentRollout | null = null;
+    let planned: Promise<void> | undefined;
     try {
       const data = await (options.data ?? loadTrainingData)(config);
       for (const note of data.notes ?? []) this.log(note);
@@ -135,9 +136,8 @@ export class Trainer {
       await engines.syncRollout?.(session.firstStep);
       loggers = session.begin(directory, totalSteps, config.trainer.val_only);
       await session.showPage();
-      session.records?.plan(() =>
-        planFile(planPools(config, { device, memory: config.trainer.memory_per_rank })),
-      );
+      const target = { device, memory: config.trainer.memory_per_rank };
+      planned = session.records?.plan(() => planFile((engines) => planPools(config, target, engines)));
       this.log(
         session.checkpoint
           ? `resuming after step ${session.firstStep} from ${session.checkpoint.directory}`
@@ -149,7 +149,7 @@ export class Trainer {
       const running = loop.run();
       this.#running = running;
       const result = await unlessFailed(running, engines.failed);
-      await engines.close();
+      await Promise.all([planned, engines.close()]);
       await loggers.close(result.interrupted ? 'interrupted' : 'finished');
       await reward.close?.();
       await agents?.close();
@@ -158,6 +158,7 @@ export class Trainer {
       session.failed(error);
       // What went wrong first is what the caller must see, whatever closing says.
       await Promise.allSettled([
+        planned,
         engines?.close(),
         loggers?.close('failed'),
         reward.close?.(),

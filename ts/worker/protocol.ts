@@ -27,6 +27,7 @@ export type BindingMethod =
   | 'openRendezvous'
   | 'joinGroup'
   | 'simulateUpdate'
+  | 'simulateMemory'
   | 'policyLoss'
   | 'valueLoss';
 export type BindingArgs<M extends BindingMethod> = Parameters<NativeBinding[M]>;
@@ -64,6 +65,7 @@ const bindingMethods: Record<BindingMethod, true> = {
   openRendezvous: true,
   joinGroup: true,
   simulateUpdate: true,
+  simulateMemory: true,
   policyLoss: true,
   valueLoss: true,
 };

@@ -13,11 +13,6 @@ namespace troupe::kernels::cuda {
 
 namespace {
 
-constexpr int64_t kLogitsBudget = int64_t{512} << 20;  // bytes of logits that exist at a time
-constexpr int64_t kRowMultiple = 128;
-constexpr int64_t kMaxChunk = 2048;
-constexpr int64_t kAlignment = 8;  // floats; the passes read rows from 32-byte boundaries
-
 // The rows in chunks whose length depends on the vocabulary alone (its widest shard), with one buffer for all
 // of them.
 class ChunkedHead {
@@ -29,7 +24,7 @@ class ChunkedHead {
         weight_(weight),
         targets_(targets),
         vocab_(weight.size(0)),
-        stride_((vocab_ + kAlignment - 1) / kAlignment * kAlignment) {
+        stride_(logits_stride(vocab_)) {
     const at::ScalarType type = hidden.scalar_type();
     require((type == at::kBFloat16 || type == at::kFloat) && weight.scalar_type() == type,
             ErrorCode::kInternal,
@@ -40,9 +35,7 @@ class ChunkedHead {
             ErrorCode::kInternal, "[linear_log_prob] expected ", hidden.size(0), " int32 targets on ",
             hidden.device(), " but got ", targets.sizes(), " ", targets.scalar_type(), " on ",
             targets.device());
-    const int64_t widest = (spec.most_rows(weight) + kAlignment - 1) / kAlignment * kAlignment;
-    const int64_t fitting = kLogitsBudget / (widest * static_cast<int64_t>(sizeof(float)));
-    chunk_ = std::clamp(fitting / kRowMultiple * kRowMultiple, kRowMultiple, kMaxChunk);
+    chunk_ = logits_rows(spec.most_rows(weight));
     buffer_ = at::empty({chunk_, stride_}, hidden.options().dtype(at::kFloat));
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/linear_log_prob.h"
+#include "kernels/logits_chunk.h"
 #include "kernels/row_sums.h"
 
 namespace troupe::kernels::cuda {

@@ -127,7 +127,7 @@ test('EventLog: trouble in the metrics becomes a warning; the end is one of thre
   expect(events[1]?.message).toMatch(/^2 updates of the actor left out/);
 });
 
-test('a disk that takes nothing is one warning, and no end of a run', () => {
+test('a disk that takes nothing is one warning, and no end of a run', async () => {
   const directory = temporary();
   for (const name of ['trace.jsonl', 'plan.json']) mkdirSync(join(directory, name));
   writeFileSync(join(directory, 'tokens'), 'a file');
@@ -137,7 +137,7 @@ test('a disk that takes nothing is one warning, and no end of a run', () => {
   for (const step of [1, 2]) {
     records.step(step, phases, null);
     records.tokens(step, () => []);
-    records.plan(() => ({ pools: [] }));
+    await records.plan(async () => ({ pools: [] }));
   }
   expect(warned).toEqual([
     expect.stringContaining('trace.jsonl failed'),

@@ -16,7 +16,6 @@ const PARTS: readonly [string, string, number][] = [
   ['activations', 'activations', 1],
   ['head', 'head', 4],
   ['kvCache', 'KV cache', 6],
-  ['holes', 'heap holes', 7],
 ];
 
 export function PlanPage({ id }: { id: string }): JSX.Element {
@@ -87,10 +86,7 @@ function Pool({ pool, measured }: { pool: PoolPlan; measured: Answer['measured']
           {PARTS.filter(([key]) => pool.phases.some(({ memory }) => (memory[key] ?? 0) > 0)).map(
             ([key, title, color]) => (
               <span key={key}>
-                <i
-                  class={`swatch ${key === 'holes' ? 'waiting' : ''}`}
-                  style={key === 'holes' ? {} : { background: `var(--series-${color})` }}
-                />
+                <i class="swatch" style={{ background: `var(--series-${color})` }} />
                 {title}
               </span>
             ),
@@ -105,11 +101,10 @@ function Pool({ pool, measured }: { pool: PoolPlan; measured: Answer['measured']
               {PARTS.map(([key, title, color]) => (
                 <i
                   key={key}
-                  class={key === 'holes' ? 'waiting' : ''}
                   title={`${title}: ${bytes(memory[key] ?? 0)}`}
                   style={{
                     width: percent(memory[key] ?? 0),
-                    ...(key === 'holes' ? {} : { background: `var(--series-${color})` }),
+                    background: `var(--series-${color})`,
                   }}
                 />
               ))}

@@ -1,0 +1,230 @@
+// The verbs of an engine on a batch of full micro-batches.
+#include "engine/memory_phases.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "engine/rank_engine.h"
+#include "rollout/kv_cache.h"
+#include "rollout/scheduler.h"
+
+namespace troupe {
+
+namespace {
+
+// Sequences whose prompts differ, so that none is shared.
+TokenBatch batch_of(const SequenceLoad& load, int64_t vocab) {
+  const at::Tensor tokens = at::zeros({load.count, load.length}, at::kInt);
+  auto token = tokens.accessor<int32_t, 2>();
+  for (int64_t i = 0; i < load.count; ++i) {
+    int64_t rest = i;
+    for (int64_t t = 0; t < load.length - load.response; ++t, rest /= vocab)
+      token[i][t] = static_cast<int32_t>(rest % vocab);
+    // Tokens of all kinds behind it: a router of experts looks at them.
+    for (int64_t t = load.length - load.response; t < load.length; ++t)
+      token[i][t] = static_cast<int32_t>((i * 7919 + t * 31) % vocab);
+  }
+  return {tokens.view({-1}), at::arange(load.count + 1, at::kInt) * load.length,
+          at::full({load.count}, load.length - load.response, at::kInt)};
+}
+
+// The model with the layers of the stage that has most of them: by it the pages of all stages are counted.
+ModelConfig largest_stage(const EngineOptions& options) {
+  ModelConfig model = options.model;
+  std::vector<int64_t> layers(static_cast<size_t>(options.pipeline.stages), 0);
+  const std::vector<StageRange> parts = pipeline_parts(model.num_layers, options.pipeline);
+  for (size_t part = 0; part < parts.size(); ++part) layers[part % layers.size()] += parts[part].layers();
+  model.num_layers = *std::max_element(layers.begin(), layers.end());
+  return model;
+}
+
+class Phases {
+ public:
+  Phases(const EngineOptions& options, std::shared_ptr<Communicator> comm, const MemoryWork& work,
+         ByteCount& count)
+      : options_(options), comm_(std::move(comm)), work_(work), count_(count) {}
+
+  std::vector<PhasePeak> run() {
+    phase("create", [&] {
+      const AllocateFor state(MemoryPart::kState);
+      engine_ = std::make_unique<RankEngine>(options_, comm_);
+    });
+    phase("load", [&] {
+      engine_->import_tensors(TensorKind::kParam, work_.load);
+      engine_->export_tensors(TensorKind::kParam, {});  // of no file, but from here on all weights are there
+    });
+    if (work_.inference.count > 0) phase("inference", [&] { infer(); });
+    if (work_.update.count > 0) phase("update", [&] { update(); });
+    phase("save", [&] { save(); });
+    for (const RolloutLoad& load : work_.rollouts) phase(load.verb.c_str(), [&] { roll_out(load); });
+    return std::move(peaks_);
+  }
+
+ private:
+  template <typename Body>
+  void phase(const char* verb, Body&& body) {
+    count_.restart_peak();
+    body();
+    peaks_.push_back({verb, count_.peak(), count_.parts_at_peak(), count_.last_at_peak()});
+  }
+
+  bool causal() const { return options_.model.head == HeadKind::kLm; }
+
+  void infer() {
+    const TokenBatch batch = batch_of(work_.inference, options_.model.vocab_size);
+    if (causal()) {
+      engine_->compute_log_prob(batch, 1, true, false, false);
+    } else {
+      engine_->compute_values(batch);
+    }
+  }
+
+  void update() {
+    const SequenceLoad& load = work_.update;
+    const TokenBatch tokens = batch_of(load, options_.model.vocab_size);
+    const at::Tensor column = at::full({load.count * load.response}, 0.5);
+    const at::Tensor mask = at::ones({column.numel()}, at::kByte);
+    MiniBatches mini;
+    mini.offsets = {0, load.count};
+    mini.global_tokens = {static_cast<double>(column.numel())};
+    mini.global_sequences = {static_cast<double>(load.count)};
+    if (!causal()) {
+      engine_->update_critic({tokens, mask, column, column.clone()}, mini, {});
+      return;
+    }
+    PolicyBatch batch;
+    batch.tokens = tokens;
+    batch.response_mask = mask;
+    batch.old_log_probs = column;
+    batch.advantages = column.clone();
+    PolicyLossOptions loss;
+    loss.use_kl_loss = work_.kl_loss;
+    if (work_.kl_loss) batch.ref_log_probs = column.clone();
+    engine_->update_policy(batch, mini, loss, 1);
+  }
+
+  // Everything that is trained, parameter by parameter, in float32.
+  void save() {
+    for (const TensorKind kind : {TensorKind::kParam, TensorKind::kExpAvg, TensorKind::kExpAvgSq}) {
+      if (kind != TensorKind::kParam && !options_.optim) continue;
+      TensorFile file;
+      if (!work_.save.empty()) file.path = work_.save + std::to_string(static_cast<int>(kind));
+      for (const ParameterInfo& info : engine_->parameters()) {
+        TensorSlice slice;
+        slice.param = slice.label = info.name;
+        slice.rows = info.shape[0];
+        slice.offset = file.size;
+        slice.dtype = "F32";
+        file.tensors.push_back(slice);
+        file.size += std::accumulate(info.shape.begin(), info.shape.end(), int64_t{4}, std::multiplies<>());
+      }
+      engine_->export_tensors(kind, {file});
+    }
+  }
+
+  void open_rollout() {
+    RolloutOptions limits = work_.limits;
+    const ModelConfig cached = largest_stage(options_);
+    int64_t pages = 1;
+    for (const RolloutLoad& load : work_.rollouts)
+      pages = std::max(pages, pages_held(load, limits, cached, options_.dtype));
+    limits.kv_cache_bytes = pages * KvCache::page_bytes(cached, options_.dtype);
+    engine_->open_rollout(limits);
+    opened_ = true;
+  }
+
+  void roll_out(const RolloutLoad& load) {
+    if (!opened_) open_rollout();
+    engine_->begin_rollout(0, false);
+    RolloutCommands commands;  // of no time: one step for each turn
+    commands.submit = requests_of(load, options_.model.vocab_size);
+    RolloutTurn turn;
+    int64_t computed = 0;
+    do {
+      turn = engine_->rollout_turn(std::exchange(commands, {}));
+      for (const RolloutOutput& output : turn.outputs)
+        require(output.error.empty(), ErrorCode::kInvalidArgument, output.error);
+      const int64_t rows = turn.stats.computed_tokens - std::exchange(computed, turn.stats.computed_tokens);
+      if (options_.device.is_meta() && rows <= turn.stats.running) break;
+    } while (!turn.idle);
+    for (uint64_t id = 0; !turn.idle && id < static_cast<uint64_t>(load.prompts * load.n); ++id)
+      commands.abort.push_back(id);
+    if (!turn.idle) engine_->rollout_turn(std::move(commands));
+    engine_->park_rollout();
+  }
+
+  const EngineOptions& options_;
+  std::shared_ptr<Communicator> comm_;
+  const MemoryWork& work_;
+  ByteCount& count_;
+  std::unique_ptr<RankEngine> engine_;
+  std::vector<PhasePeak> peaks_;
+  bool opened_ = false;
+};
+
+}  // namespace
+
+std::vector<RolloutRequest> requests_of(const RolloutLoad& load, int64_t vocab) {
+  std::vector<RolloutRequest> requests;
+  for (int64_t sample = 0; sample < load.prompts * load.n; ++sample) {
+    RolloutRequest request;
+    request.id = request.seed = static_cast<uint64_t>(sample);
+    request.prompt.resize(static_cast<size_t>(load.prompt));
+    int64_t rest = sample / load.n;
+    for (int32_t& token : request.prompt) {
+      token = static_cast<int32_t>(rest % vocab);
+      rest /= vocab;
+    }
+    request.sampling.max_new_tokens = load.response;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+std::vector<PhasePeak> run_phases(const EngineOptions& options, std::shared_ptr<Communicator> comm,
+                                  const MemoryWork& work, ByteCount& count) {
+  return Phases(options, std::move(comm), work, count).run();
+}
+
+int64_t pages_held(const RolloutLoad& load, const RolloutOptions& limits, const ModelConfig& model,
+                   at::ScalarType dtype) {
+  const int64_t positions = limits.max_positions == 0 ? model.max_positions : limits.max_positions;
+  const int64_t most = limits.max_sequences * KvCache::pages_for(positions);
+  const int64_t one = std::min(most, KvCache::pages_for(load.prompt + load.response - 1));  // which may always run
+  PagePool pool(std::clamp(limits.kv_cache_bytes / KvCache::page_bytes(model, dtype), one, most));
+  Scheduler scheduler({limits.max_sequences, limits.max_step_tokens, positions, limits.chunked_prefill,
+                       limits.prefix_caching},
+                      pool);
+  for (RolloutRequest& request : requests_of(load, model.vocab_size)) scheduler.submit(std::move(request));
+  int64_t held = 0, finished = 0;
+  for (StepPlan plan = scheduler.plan(); !plan.runs.empty(); plan = scheduler.plan()) {
+    held = std::max(held, pool.held());
+    // There are no more pages; or those after them find as much room as the first ones did.
+    if (held == pool.size() || finished >= limits.max_sequences) break;
+    scheduler.computed(plan);
+    const auto next_token = [&](Sequence& sequence) {
+      sequence.tokens.push_back(static_cast<int32_t>(sequence.arrival % 2));
+      if (sequence.response_length() < load.response) return;
+      scheduler.finish(sequence);
+      ++finished;
+    };
+    for (const PlannedRun& run : plan.runs) {
+      if (run.sequence->remaining() > 0) continue;  // a part of a prompt
+      next_token(*run.sequence);
+      for (Sequence* copy : run.copies) next_token(*copy);
+    }
+    scheduler.take_outputs();
+  }
+  return held;
+}
+
+int64_t enough_sequences(const SequenceLoad& load, int64_t capacity) {
+  const int64_t each = std::max<int64_t>(1, capacity / std::max<int64_t>(1, load.length - 1));
+  return std::min(load.count, 2 * each);
+}
+
+}  // namespace troupe

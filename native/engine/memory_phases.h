@@ -1,0 +1,63 @@
+// The verbs of an engine one after the other, with what each allocates counted.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/counting_allocator.h"
+#include "engine/engine.h"
+
+namespace troupe {
+
+// Sequences of one rank, or of the sequence group that it is in: alike, and with prompts of their own.
+struct SequenceLoad {
+  int64_t count = 0;     // 0: the verb is left out
+  int64_t length = 0;    // tokens, prompt and response
+  int64_t response = 0;  // response tokens
+};
+
+struct RolloutLoad {
+  std::string verb;  // as it is reported: generate | validate
+  int64_t prompts = 0;
+  int64_t n = 1;  // samples per prompt
+  int64_t prompt = 0, response = 0;
+};
+
+struct MemoryWork {
+  std::vector<TensorFile> load;  // the weights; see [Note: files without a path] in checkpoint/tensor_file.h
+  SequenceLoad inference;        // compute_log_prob with entropy, or compute_values
+  SequenceLoad update;           // one mini-batch: update_policy, or update_critic
+  bool kl_loss = false;          // with a reference in the batch
+  std::string save;              // the files of a checkpoint begin with this; empty: without a path
+  std::vector<RolloutLoad> rollouts;
+  // Of the one rollout that they share. It gets as many pages as they use at most, within kv_cache_bytes.
+  RolloutOptions limits;
+};
+
+// The most that was held in a verb.
+struct PhasePeak {
+  std::string verb;  // create | load | inference | update | save | generate | validate
+  int64_t bytes = 0;
+  MemoryParts parts{};  // of `bytes`
+  MemoryPart last = MemoryPart::kActivations;  // what the allocation was for that made it so much
+};
+
+// Runs what `work` says of creation, loading, log-probs (or values), one update, saving of parameters and moments, and
+// rollouts with an engine of these options; `count` must be that of the calling thread (CountAllocations). The engine is
+// gone afterwards. On meta tensors a rollout ends with the first step that is of decodes alone: later ones hold no more.
+std::vector<PhasePeak> run_phases(const EngineOptions& options, std::shared_ptr<Communicator> comm,
+                                  const MemoryWork& work, ByteCount& count);
+
+// `n` samples of each of the prompts, which differ.
+std::vector<RolloutRequest> requests_of(const RolloutLoad& load, int64_t vocab);
+
+// Pages that the scheduler of a rollout holds at most while it serves these requests, of which none ends early.
+// kInvalidArgument for requests that a rollout with these limits can never serve.
+int64_t pages_held(const RolloutLoad& load, const RolloutOptions& limits, const ModelConfig& model,
+                   at::ScalarType dtype);
+
+// The largest of a verb's micro-batches for which the engine allocates: how many sequences fit into two of them, so
+// that more need not be run. Never more than `load.count`.
+int64_t enough_sequences(const SequenceLoad& load, int64_t capacity);
+
+}  // namespace troupe

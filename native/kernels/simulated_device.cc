@@ -1,0 +1,102 @@
+// The memory of the kernels of a GPU, from the shapes in kernels/cuda: see [Note: simulated memory] in base/simulated.h.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/parallel.h"
+#include "kernels/cpu_dispatch.h"
+#include "kernels/device_ops.h"
+#include "kernels/key_layout.h"
+#include "kernels/logits_chunk.h"
+
+namespace troupe::kernels {
+
+namespace {
+
+at::TensorOptions floats(const at::Tensor& like) {
+  return like.options().dtype(at::kFloat);
+}
+
+// ChunkedHead of kernels/cuda/linear_log_prob.cc.
+struct Head {
+  at::Tensor logits, padded;
+  Head(const at::Tensor& hidden, const at::Tensor& weight) {
+    const int64_t chunk = logits_rows(weight.size(0));
+    logits = at::empty({chunk, logits_stride(weight.size(0))}, floats(hidden));
+    if (hidden.size(0) % chunk != 0) padded = at::empty({chunk, hidden.size(1)}, hidden.options());
+  }
+  int64_t rows(const at::Tensor& hidden) const { return std::min(logits.size(0), hidden.size(0)); }
+};
+
+void head_forward(const ops::LogProbSpec&, const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor&,
+                  const ops::LogProbRows&) {
+  const AllocateFor part(MemoryPart::kHead);
+  const Head head(hidden, weight);
+}
+
+void head_backward(const ops::LogProbSpec&, const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor&,
+                   const ops::LogProbRows&, bool entropy_gradient, const ops::RowGradients& gradients, const at::Tensor&,
+                   const at::Tensor&) {
+  const AllocateFor part(MemoryPart::kHead);
+  const Head head(hidden, weight);
+  const int64_t rows = head.rows(hidden);
+  const at::Tensor by_log_prob = at::empty({rows}, floats(hidden));
+  const at::Tensor by_entropy = entropy_gradient ? at::empty({rows}, floats(hidden)) : at::Tensor();
+  if (rows > 0) gradients(0, rows, by_log_prob, by_entropy);
+}
+
+bool attention_fits(const ops::AttentionSpec& spec, const at::Tensor& qkv) {
+  return qkv.scalar_type() == at::kBFloat16 && spec.softcap == 0 && spec.head_dim <= 256 && spec.head_dim % 8 == 0;
+}
+
+// Keys and values by segment, where there are prefixes.
+at::Tensor laid_out(const ops::AttentionSpec& spec, const at::Tensor& qkv, const ops::KeyLayout& layout) {
+  if (!layout.index.defined()) return {};
+  return at::empty({layout.index.size(0), 2 * spec.num_kv_heads * spec.head_dim}, qkv.options());
+}
+
+void attention_forward(const ops::AttentionSpec& spec, const at::Tensor& qkv, const ops::Segments& segments,
+                       const at::Tensor&, const at::Tensor&) {
+  const int64_t rows = ops::real_rows(segments);
+  const at::Tensor keys = laid_out(spec, qkv, segments.key_layout(qkv.device()));
+  const at::Tensor result = at::empty({rows, spec.num_heads * spec.head_dim}, qkv.options());
+  const at::Tensor lse = at::empty({spec.num_heads, rows}, floats(qkv));
+}
+
+// Beside the gradients flash attention sums that by the queries in float32, and has those by keys and values once for
+// every query head.
+void attention_backward(const ops::AttentionSpec& spec, const at::Tensor& qkv, const at::Tensor&, const at::Tensor&,
+                        const at::Tensor&, const ops::Segments& segments, const at::Tensor&) {
+  constexpr int64_t kQueryBlock = 128;
+  const ops::KeyLayout& layout = segments.key_layout(qkv.device());
+  const int64_t rows = ops::real_rows(segments), q = spec.num_heads * spec.head_dim;
+  const int64_t keys = layout.index.defined() ? layout.index.size(0) : rows;
+  const int64_t padded = rows + kQueryBlock * static_cast<int64_t>(segments.size());
+  const at::Tensor gathered = laid_out(spec, qkv, layout);
+  const at::Tensor dq = at::empty({rows, q}, qkv.options());
+  const at::Tensor dkv = at::empty({keys, 2 * spec.num_kv_heads * spec.head_dim}, qkv.options());
+  const at::Tensor expanded =
+      spec.num_heads == spec.num_kv_heads ? at::Tensor() : at::empty({keys, 2 * q}, qkv.options());
+  const at::Tensor dq_sum = at::empty({padded, q}, floats(qkv));
+  const at::Tensor row_sums = at::empty({spec.num_heads, padded}, floats(qkv));
+}
+
+}  // namespace
+
+const DeviceOps* simulated_device_ops() {
+  static const DeviceOps ops{
+      row_kernels(),  // they allocate nothing, and are not called on meta tensors
+      [](const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) {},
+      head_forward,
+      head_backward,
+      attention_fits,
+      attention_forward,
+      attention_backward,
+      nullptr,
+      nullptr,
+      nullptr,
+  };
+  return &ops;
+}
+
+}  // namespace troupe::kernels

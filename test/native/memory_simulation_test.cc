@@ -1,0 +1,303 @@
+// What is counted on meta tensors against what an engine allocates: docs/planning.md has the table that `table` prints.
+#include "engine/memory_simulation.h"
+
+#include <ATen/ATen.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "check.h"
+#include "comm/communicator.h"
+#include "engine/rank_engine.h"
+#include "rollout/kv_cache.h"
+#include "kernels/gemm.h"
+#include "ranks.h"
+#include "small_model.h"
+
+using namespace troupe;
+using namespace troupe::test;
+
+namespace {
+
+const bool kInstalled = [] {
+  install_counting_allocator(at::kCPU);
+  return true;
+}();
+
+constexpr double kTolerance = 0.05;
+constexpr int64_t kCapacity = 512;
+
+struct Setup {
+  std::string variant;
+  HeadKind head = HeadKind::kLm;
+  int64_t ranks = 1;
+  at::ScalarType dtype = at::kFloat;
+  bool checkpointing = false;
+  bool lora = false;
+  ShardingStrategy sharding = ShardingStrategy::kFullShard;
+  bool kl_loss = false;
+};
+
+std::string describe(const Setup& c) {
+  const char* strategy = c.sharding == ShardingStrategy::kFullShard      ? "full_shard"
+                         : c.sharding == ShardingStrategy::kShardGradOp ? "shard_grad_op"
+                                                                        : "no_shard";
+  return c.variant + (c.head == HeadKind::kLm ? "" : " critic") + (c.lora ? " LoRA" : "") + " | " +
+         (c.dtype == at::kFloat ? "float32" : "bfloat16") + " | " + std::to_string(c.ranks) +
+         (c.ranks == 1 ? "" : std::string(" ") + strategy) + " | " + (c.checkpointing ? "yes" : "no");
+}
+
+// Large enough that activations, head and weights matter, small enough for a fraction of a second.
+EngineOptions options_of(const Setup& c) {
+  EngineOptions options;
+  ModelConfig& m = options.model = small(c.variant, c.head);
+  m.vocab_size = 4000;
+  m.hidden_size = 256;
+  m.num_layers = 4;
+  m.num_heads = 4;
+  m.num_kv_heads = c.variant == "gpt2" ? 4 : 2;
+  m.head_dim = 64;
+  m.intermediate_size = 768;
+  m.max_positions = 512;
+  m.sliding_windows.assign(4, 0);
+  if (m.positions == PositionKind::kRope) m.rope_inv_freq.assign(32, 0.5);
+  if (m.moe) {
+    m.moe->num_experts = 8;
+    m.moe->top_k = 2;
+    m.moe->intermediate_size = 384;
+    m.moe_layers.assign(4, true);
+  }
+  options.dtype = c.dtype;
+  options.max_tokens = kCapacity;
+  options.gradient_checkpointing = c.checkpointing;
+  options.optim = AdamWOptions{};
+  options.num_threads = 1;  // what other threads allocate is not counted
+  options.sharding = c.sharding;
+  if (c.lora) {
+    LoraOptions lora;
+    lora.rank = 8;
+    lora.scale = 2;
+    for (int64_t layer = 0; layer < m.num_layers; ++layer) {
+      const std::string prefix = "layers." + std::to_string(layer) + ".";
+      const int64_t q = m.num_heads * m.head_dim;
+      lora.sites.push_back({prefix + "attn.q", prefix + "attn.qkv.weight", 0, q});
+      lora.sites.push_back({prefix + "attn.o", prefix + "attn.out.weight", 0, m.hidden_size});
+    }
+    options.lora = lora;
+  }
+  return options;
+}
+
+std::vector<ParameterInfo> parameters_of(EngineOptions options) {
+  const ParameterStore store =
+      make_store(options, at::kMeta, parallel_dims(options).resolved(1), 0);  // of any size, without memory
+  std::vector<ParameterInfo> infos;
+  for (const Parameter& parameter : store.all()) infos.push_back(parameter.info);
+  return infos;
+}
+
+std::vector<TensorFile> no_files(const EngineOptions& options) {
+  TensorFile file;
+  for (const ParameterInfo& info : parameters_of(options)) {
+    if (info.name.find("lora") != std::string::npos) continue;
+    TensorSlice slice;
+    slice.param = slice.label = info.name;
+    slice.rows = info.shape[0];
+    slice.dtype = "F32";
+    slice.offset = file.size;
+    file.size += std::accumulate(info.shape.begin(), info.shape.end(), int64_t{4}, std::multiplies<>());
+    file.tensors.push_back(slice);
+  }
+  return {file};
+}
+
+MemoryWork work_of(const Setup& c, const EngineOptions& options) {
+  MemoryWork work;
+  work.load = no_files(options);
+  // Three micro-batches of two; a simulation runs two.
+  work.inference = work.update = {6, 200, 150};
+  work.kl_loss = c.kl_loss;
+  // More than run together, in steps that cut prompts.
+  work.limits.max_sequences = 8;
+  work.limits.max_step_tokens = 256;
+  if (c.head == HeadKind::kLm) work.rollouts = {{"generate", 6, 2, 100, 20}};
+  return work;
+}
+
+std::string directory() {
+  std::string path = "/tmp/troupe-memory-XXXXXX";
+  CHECK(mkdtemp(path.data()) != nullptr);
+  return path;
+}
+
+// A file of small numbers that has the parameters where `work` says: experts are chosen by chance.
+void make_files(MemoryWork& work, const std::string& where) {
+  for (TensorFile& file : work.load) {
+    file.path = where + "/weights";
+    at::manual_seed(7);
+    const at::Tensor values = at::randn({file.size / 4}) * 0.02;
+    std::FILE* out = std::fopen(file.path.c_str(), "w");
+    CHECK(std::fwrite(values.const_data_ptr(), 4, static_cast<size_t>(values.numel()), out) ==
+          static_cast<size_t>(values.numel()));
+    std::fclose(out);
+  }
+  work.save = where + "/saved";
+}
+
+std::vector<std::vector<PhasePeak>> measured(const Setup& c) {
+  const EngineOptions options = options_of(c);
+  MemoryWork work = work_of(c, options);
+  const std::string where = directory();
+  make_files(work, where);
+  std::vector<std::vector<PhasePeak>> all(static_cast<size_t>(c.ranks));
+  const auto errors = on_ranks(c.ranks, [&](Communicator& comm) {
+    const auto count = std::make_shared<ByteCount>();
+    const CountAllocations scope(count);
+    all[static_cast<size_t>(comm.rank())] =
+        run_phases(options, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}), work, *count);
+  });
+  for (const std::string& error : errors)
+    test::report(error.empty(), __FILE__, __LINE__, describe(c) + ": " + error);
+  std::system(("rm -r " + where).c_str());
+  return all;
+}
+
+bool packs(at::ScalarType dtype) {
+  return ops::packs(at::empty({1, 1}, dtype));
+}
+
+// No experts or adapters in bfloat16: some of their products are LibTorch's, and oneDNN refuses memory of an allocator
+// that counts.
+const std::vector<Setup> kSetups{
+    {.variant = "qwen3"},
+    {.variant = "qwen3", .dtype = at::kBFloat16, .checkpointing = true, .kl_loss = true},
+    {.variant = "qwen3", .ranks = 2},
+    {.variant = "qwen3", .ranks = 4, .dtype = at::kBFloat16},
+    {.variant = "qwen3", .ranks = 2, .sharding = ShardingStrategy::kShardGradOp},
+    {.variant = "qwen3", .ranks = 2, .sharding = ShardingStrategy::kNoShard},
+    {.variant = "gemma2", .checkpointing = true},
+    {.variant = "qwen3_moe", .ranks = 2, .checkpointing = true},
+    {.variant = "qwen3", .ranks = 2, .lora = true},
+    {.variant = "qwen3", .head = HeadKind::kValue, .ranks = 4, .checkpointing = true},
+};
+
+}  // namespace
+
+TEST(an_engine_allocates_what_is_simulated) {
+  CHECK(kInstalled);
+  const bool table = std::getenv("TROUPE_MEMORY_TABLE") != nullptr;
+  for (const Setup& c : kSetups) {
+    if (!packs(c.dtype)) continue;  // the simulation is of a processor that does
+    const std::vector<std::vector<PhasePeak>> actual = measured(c);
+    if (actual[0].empty()) continue;  // reported
+    const EngineOptions options = options_of(c);
+    MemoryWork work = work_of(c, options);
+    const SimulatedMemory memory = simulate_memory(options, 0, c.ranks, work, /*gpu=*/false);
+    CHECK(memory.phases.size() == actual[0].size());
+    if (table) std::printf("| %s |", describe(c).c_str());
+    for (size_t p = 0; p < memory.phases.size(); ++p) {
+      const PhasePeak& simulated = memory.phases[p];
+      int64_t most = 0;
+      for (const auto& rank : actual) most = std::max(most, rank[p].bytes);
+      CHECK(simulated.verb == actual[0][p].verb);
+      const double ratio = static_cast<double>(simulated.bytes) / static_cast<double>(most);
+      test::report(std::abs(ratio - 1) <= kTolerance, __FILE__, __LINE__,
+                   describe(c) + " " + simulated.verb + ": simulated " + std::to_string(simulated.bytes) +
+                       ", allocated " + std::to_string(most) + ", ratio " + std::to_string(ratio));
+      if (table)
+        std::printf(" %.1f / %.1f (%.3f) |", static_cast<double>(simulated.bytes) / (1 << 20),
+                    static_cast<double>(most) / (1 << 20), ratio);
+    }
+    if (table) std::printf("\n");
+  }
+}
+
+TEST(a_rollout_holds_the_pages_that_are_planned) {
+  EngineOptions options = options_of({.variant = "qwen3"});
+  const int64_t page = KvCache::page_bytes(options.model, options.dtype);
+  RankEngine engine(options, make_local_communicator());
+  RolloutOptions limits;
+  limits.max_sequences = 8;
+  limits.kv_cache_bytes = 1000 * page;
+  engine.open_rollout(limits);
+  // None takes a page in its last step, after which the numbers are asked for.
+  for (const RolloutLoad& load : {RolloutLoad{"generate", 5, 4, 70, 50}, RolloutLoad{"generate", 12, 1, 33, 90}}) {
+    engine.begin_rollout(0, false);
+    RolloutCommands commands;
+    commands.submit = requests_of(load, options.model.vocab_size);
+    int64_t held = 0;
+    for (RolloutTurn turn; !turn.idle; held = std::max(held, turn.stats.pages_held))
+      turn = engine.rollout_turn(std::exchange(commands, {}));
+    engine.park_rollout();
+    const int64_t planned = pages_held(load, limits, options.model, options.dtype);
+    CHECK(held > 0 && std::abs(planned - held) * 100 <= held);
+    limits.kv_cache_bytes = (held - 4) * page;
+    const int64_t within = pages_held(load, limits, options.model, options.dtype);
+    CHECK(within <= held - 4 && within > held / 2);
+    limits.kv_cache_bytes = 1000 * page;
+  }
+}
+
+TEST(threads_hold_tiles_of_their_own) {
+  const Setup c{.variant = "qwen3"};
+  EngineOptions options = options_of(c);
+  const MemoryWork work = work_of(c, options);
+  const auto update = [&](int64_t threads) {
+    options.num_threads = threads;
+    return simulate_memory(options, 0, 1, work, false).phases[3];
+  };
+  const PhasePeak one = update(1), two = update(2);
+  CHECK(one.verb == "update" && two.bytes > one.bytes && update(1).bytes == one.bytes);
+}
+
+TEST(a_model_that_no_machine_holds) {
+  EngineOptions options = options_of({.variant = "qwen3", .dtype = at::kBFloat16, .checkpointing = true});
+  ModelConfig& m = options.model;
+  m.vocab_size = 128256;
+  m.hidden_size = 8192;
+  m.num_layers = 80;
+  m.num_heads = 64;
+  m.num_kv_heads = 8;
+  m.head_dim = 128;
+  m.intermediate_size = 28672;
+  m.max_positions = 131072;
+  m.sliding_windows.assign(80, 0);
+  m.rope_inv_freq.assign(64, 0.5);
+  options.max_tokens = 16384;
+  MemoryWork work;
+  work.load = no_files(options);
+  work.inference = work.update = {8, 4096, 2048};
+  work.rollouts = {{"generate", 32, 8, 2048, 2048}};
+  for (const bool gpu : {false, true}) {
+    const SimulatedMemory memory = simulate_memory(options, 0, 64, work, gpu);
+    CHECK(memory.phases.size() == 6);
+    const auto bytes = [&](size_t phase) { return static_cast<double>(memory.phases[phase].bytes); };
+    const double gib = 1 << 30;
+    const double state = static_cast<double>(memory.state.parameters + memory.state.gradients + memory.state.moments);
+    CHECK(memory.phases[5].verb == "generate" && memory.phases[3].verb == "update");
+    CHECK(bytes(3) > state + 5 * gib && bytes(3) < 100 * gib);
+    // All of it in bfloat16, once (and on a CPU a second time, packed), and 4 GiB of pages.
+    const double whole = 2.0 * static_cast<double>(memory.parameters);
+    CHECK(bytes(5) > state + whole + 4 * gib && bytes(5) < state + (gpu ? 1.1 : 2.1) * whole + 8 * gib);
+    const auto pages = static_cast<double>(memory.phases[5].parts[static_cast<size_t>(MemoryPart::kKvCache)]);
+    CHECK(pages <= 4 * gib && pages > 3.95 * gib);
+  }
+}
+
+TEST(work_that_makes_no_sense_is_refused) {
+  const EngineOptions options = options_of({.variant = "qwen3"});
+  MemoryWork work;
+  CHECK_THROWS(simulate_memory(options, 2, 2, work, false), "got rank 2 of 2");
+  work.update = {1, 2, 2};
+  CHECK_THROWS(simulate_memory(options, 0, 1, work, false), "sequences with a prompt and a response");
+  work.update = {1, 513, 2};
+  CHECK_THROWS(simulate_memory(options, 0, 1, work, false), "");
+  work.update = {};
+  work.rollouts = {{"generate", 0, 1, 1, 1}};
+  CHECK_THROWS(simulate_memory(options, 0, 1, work, false), "at least one prompt");
+}
+
+TEST_MAIN()

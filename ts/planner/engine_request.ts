@@ -1,0 +1,85 @@
+// What of a role the engine is asked for: its options on one rank, and the work of its verbs.
+import { ONE_STAGE } from '../model/pipeline_parts';
+import { tensorMapping } from '../model/tensor_names';
+import type {
+  NativeEngineOptions,
+  NativeMemoryWork,
+  NativeSequenceLoad,
+  NativeTensorFile,
+} from '../native/bridge';
+import type { Load, PlanSpec, RoleSpec } from './plan';
+
+/** AdamW's defaults: they change no shape. */
+const OPTIM: NonNullable<NativeEngineOptions['optim']> = {
+  lr: 1e-6,
+  beta1: 0.9,
+  beta2: 0.999,
+  eps: 1e-8,
+  weightDecay: 0.01,
+  gradClip: 1,
+  schedule: 'constant',
+  warmupSteps: 0,
+  totalSteps: -1,
+  minLrRatio: 0,
+};
+
+export function engineOptions(
+  role: RoleSpec,
+  { worldSize, threads }: Pick<PlanSpec, 'worldSize' | 'threads'>,
+): NativeEngineOptions {
+  const { shardSize, capacity, ulysses } = role;
+  return {
+    model: role.model,
+    device: 'cpu',
+    dtype: role.dtype,
+    maxTokens: capacity * ulysses,
+    gradientCheckpointing: role.gradientCheckpointing,
+    optim: role.update === null ? null : OPTIM,
+    lora: role.lora?.native ?? null,
+    seed: 0,
+    numThreads: threads,
+    sharding: role.strategy,
+    shardSize: shardSize === null || shardSize >= worldSize ? 0 : shardSize,
+    ulysses,
+    parallel: { tp: 1, sequenceParallel: false, ep: 1 },
+    pipeline: ONE_STAGE,
+    ...role.placement,
+  };
+}
+
+/** All verbs of a role, with weights in bfloat16 files. No sequence is longer than the model's positions, whatever a configuration allows. */
+export function memoryWork(role: RoleSpec): NativeMemoryWork {
+  const [shape] = role.rollouts;
+  const { maxPositions } = role.model;
+  return {
+    load: [weightFile(role)],
+    inference: sequenceLoad(role, role.inference),
+    update: sequenceLoad(role, role.update),
+    klLoss: role.name === 'actor',
+    rollouts: role.rollouts.map(({ verb, prompts, n, promptLength, responseLength }) => {
+      const prompt = Math.min(promptLength, maxPositions - 1);
+      return { verb, prompts, n, prompt, response: Math.min(responseLength, maxPositions - prompt) };
+    }),
+    limits: {
+      maxSequences: shape?.maxSequences ?? 1,
+      maxStepTokens: shape?.maxStepTokens ?? 1,
+      kvCacheBytes: shape?.kvCacheBytes ?? 0,
+    },
+  };
+}
+
+function sequenceLoad({ model }: RoleSpec, load: Load | null): NativeSequenceLoad {
+  if (load === null) return { count: 0, length: 0, response: 0 };
+  const length = Math.min(load.longest, model.maxPositions);
+  return { count: load.sequences, length, response: Math.min(load.response, length - 1) };
+}
+
+function weightFile({ model }: RoleSpec): NativeTensorFile {
+  let size = 0;
+  const tensors = tensorMapping(model).map(({ hf, shape, param, row, rows, transpose }) => {
+    const offset = size;
+    size += 2 * shape.reduce((count, extent) => count * extent, 1);
+    return { label: hf, param, row, rows, transpose, offset, dtype: 'BF16' as const };
+  });
+  return { path: '', header: new Uint8Array(), size, tensors };
+}
