@@ -40,3 +40,19 @@ export function rankFailed(
   if (cause instanceof Error && cause.stack !== undefined) error.stack = `${error.stack}\n${cause.stack}`;
   return error;
 }
+
+/** The rank has lost a peer in a collective. */
+export const lostPeers = (error: unknown): boolean => error instanceof TroupeError && error.code === 'COMM';
+
+/** Where a rank refuses its arguments, the others hear of it and are ABORTED. */
+export const refusedByPeer = (error: unknown): boolean =>
+  error instanceof TroupeError && error.code === 'ABORTED';
+
+/** Of the errors of one call by rank the one that the others follow from. */
+export function firstCause(errors: ReadonlyMap<number, unknown>): [number, unknown] {
+  return (
+    [...errors].find(([, e]) => !lostPeers(e) && !refusedByPeer(e)) ??
+    [...errors].find(([, e]) => !lostPeers(e)) ??
+    ([...errors][0] as [number, unknown])
+  );
+}

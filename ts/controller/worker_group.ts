@@ -1,5 +1,4 @@
 import { createHash, randomBytes } from 'node:crypto';
-import { availableParallelism } from 'node:os';
 import { badOption, countOption } from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
 import { TroupeError } from '../errors';
@@ -14,12 +13,13 @@ import type {
   EngineResult,
   WorkerMessage,
 } from '../worker/protocol';
-import { cannotStart, groupClosed, rankFailed } from './group_errors';
+import { cannotStart, firstCause, groupClosed, lostPeers, rankFailed, refusedByPeer } from './group_errors';
 import type { WorkerGroupOptions } from './group_options';
-import type { Launcher, PoolPlace } from './launcher';
+import type { Launcher } from './launcher';
 import { createLocalLauncher } from './local_launcher';
 import { Member } from './member';
 import { PeerReports } from './peer_reports';
+import { RankPlaces } from './rank_places';
 import { ControllerServer } from './server';
 import { Startup } from './startup';
 import { within } from './within';
@@ -51,6 +51,7 @@ export class WorkerGroup {
   readonly #token = randomBytes(32).toString('hex');
   readonly #monitor: HeartbeatMonitor;
   readonly #startup: Startup;
+  readonly #places: RankPlaces;
   #server: ControllerServer | null = null;
   #starter: Launcher | null = null;
   #state: State = 'STARTING';
@@ -94,6 +95,7 @@ export class WorkerGroup {
       this.#announceFailure = resolve;
     });
     this.#options = options;
+    this.#places = new RankPlaces(worldSize, options.hosts ?? 1, options.pool ?? null);
     this.#deadTimeoutMs = options.deadTimeoutMs ?? 10_000;
     this.#monitor = new HeartbeatMonitor(this.#deadTimeoutMs, (rank) => this.#onSilence(this.#member(rank)));
     this.#startup = new Startup(options.startupTimeoutMs ?? 60_000, this.#deadTimeoutMs);
@@ -209,10 +211,10 @@ export class WorkerGroup {
       onMessage: (rank, message) => this.#onMessage(this.#member(rank), message),
       onDisconnect: (rank, fault) => this.#onDisconnect(this.#member(rank), fault),
     });
-    const { name: pool, firstLocalRank, localWorldSize } = this.#place();
+    const { pool, localWorldSize } = this.#places;
     for (let rank = 0; rank < worldSize; rank++) {
-      const host = this.#hostOf(rank);
-      const localRank = firstLocalRank + (rank % this.#perHost);
+      const host = this.#places.hostOf(rank);
+      const localRank = this.#places.localRank(rank);
       const process = starter.start({
         rank,
         worldSize,
@@ -221,7 +223,7 @@ export class WorkerGroup {
         localWorldSize,
         pool,
         device: this.#options.device,
-        numThreads: this.#numThreads(host),
+        numThreads: this.#options.numThreads || this.#places.numThreads(starter.cores?.(host)),
         env: {
           TROUPE_CONTROLLER: this.#server.address,
           TROUPE_TOKEN: token,
@@ -241,28 +243,9 @@ export class WorkerGroup {
     this.#state = 'RUNNING';
   }
 
-  #place(): Omit<PoolPlace, 'name'> & { name: string | null } {
-    return this.#options.pool ?? { name: null, firstLocalRank: 0, localWorldSize: this.#perHost };
-  }
-
-  get #perHost(): number {
-    return this.worldSize / (this.#options.hosts ?? 1);
-  }
-
-  #hostOf(rank: number): number {
-    return Math.floor(rank / this.#perHost);
-  }
-
-  #numThreads(host: number): number | null {
-    if (this.#options.numThreads) return this.#options.numThreads;
-    const { localWorldSize } = this.#place();
-    const cores = this.#starter?.cores?.(host) ?? availableParallelism();
-    return localWorldSize === 1 ? null : Math.max(1, Math.floor(cores / localWorldSize));
-  }
-
   /** Where a rank finds the meeting point that rank 0 has opened on `port`. */
   async #meetingPort(rank: number, port: number): Promise<number> {
-    const [of, at] = [this.#hostOf(0), this.#hostOf(rank)];
+    const [of, at] = [this.#places.hostOf(0), this.#places.hostOf(rank)];
     return of === at ? port : ((await this.#starter?.forward?.(port, of, at)) ?? port);
   }
 
@@ -329,19 +312,13 @@ export class WorkerGroup {
       const errors = new Map<number, unknown>();
       const watched = calls.map((call, rank) => call.catch((e: unknown) => errors.set(rank, e)));
       const settled = await within(settleMs, Promise.all(watched));
-      const lost = (e: unknown): boolean => e instanceof TroupeError && e.code === 'COMM';
-      // Where a rank refuses its arguments, the others hear of it and are ABORTED.
-      const refused = (e: unknown): boolean => e instanceof TroupeError && e.code === 'ABORTED';
-      const [rank, cause] =
-        [...errors].find(([, e]) => !lost(e) && !refused(e)) ??
-        [...errors].find(([, e]) => !lost(e)) ??
-        ([...errors][0] as [number, unknown]);
-      if (settled && ![...errors.values()].some(lost)) {
-        const alone = !refused(cause) && [...errors.values()].some(refused);
+      const [rank, cause] = firstCause(errors);
+      if (settled && ![...errors.values()].some(lostPeers)) {
+        const alone = !refusedByPeer(cause) && [...errors.values()].some(refusedByPeer);
         throw alone ? rankFailed(cause, this.#member(rank), this.#phase, what) : cause;
       }
       // The death that lost the collective may still be on its way, and says more.
-      if (lost(cause)) await within(exitAfterDisconnectMs, this.failed);
+      if (lostPeers(cause)) await within(exitAfterDisconnectMs, this.failed);
       this.#fail(rankFailed(cause, this.#member(rank), this.#phase, what));
       throw await this.failed;
     }
@@ -366,10 +343,8 @@ export class WorkerGroup {
   }
 
   #onSilence(member: Member): void {
-    const seconds = this.#deadTimeoutMs / 1000;
-    this.#fail(
-      member.death(this.#phase, `it has sent nothing for ${seconds} s, although its process exists`),
-    );
+    const what = `it has sent nothing for ${this.#deadTimeoutMs / 1000} s, although its process exists`;
+    this.#fail(member.death(this.#phase, what));
   }
 
   #onDisconnect(member: Member, fault: string | null): void {
@@ -379,9 +354,8 @@ export class WorkerGroup {
       this.#fail(member.death(this.#phase, fault));
       return;
     }
-    setTimeout(() => {
-      this.#fail(member.death(this.#phase, 'it closed its connection'));
-    }, exitAfterDisconnectMs).unref();
+    const closed = (): void => this.#fail(member.death(this.#phase, 'it closed its connection'));
+    setTimeout(closed, exitAfterDisconnectMs).unref();
   }
 
   /** The first cause wins; whatever follows from it is not reported. */

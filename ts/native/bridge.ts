@@ -1,4 +1,4 @@
-// The functions of the native addon; bridge_data.ts has what goes in and comes out.
+// The functions of the native addon; bridge_data.ts and bridge_rollout.ts have what goes in and comes out.
 // Internal and unversioned: defaults and validation belong to the public API above it.
 import type {
   NativeBuildInfo,
@@ -17,10 +17,6 @@ import type {
   NativePolicyLossInputs,
   NativePolicyLossOptions,
   NativePolicyLossResult,
-  NativeRolloutCommands,
-  NativeRolloutOptions,
-  NativeRolloutStats,
-  NativeRolloutTurn,
   NativeSftBatch,
   NativeSimulatedMemory,
   NativeSimulatedWork,
@@ -36,8 +32,15 @@ import type {
   NativeValueLossResult,
   NativeWeightBucket,
 } from './bridge_data';
+import type {
+  NativeRolloutCommands,
+  NativeRolloutOptions,
+  NativeRolloutStats,
+  NativeRolloutTurn,
+} from './bridge_rollout';
 
 export type * from './bridge_data';
+export type * from './bridge_rollout';
 
 /** Opaque; a wrong or closed handle is an error, never memory corruption. */
 export type NativeEngine = object & { readonly __engine: unique symbol };

@@ -28,9 +28,10 @@ function edit(file: string, from: string, to: string): void {
 }
 
 const DATA = 'ts/native/bridge_data.ts';
+const ROLLOUT = 'ts/native/bridge_rollout.ts';
 const BRIDGE = 'ts/native/bridge.ts';
 const ENGINE = 'native/binding/engine_binding.cc';
-const OPTIONS = 'native/binding/options.cc';
+const ROLLOUT_BINDING = 'native/binding/rollout_binding.cc';
 
 test('both sides agree', () => {
   expect(check()).toEqual({ status: 0, findings: [] });
@@ -39,17 +40,17 @@ test('both sides agree', () => {
 test.each([
   [
     'a property that nobody reads',
-    DATA,
-    'topK: number;\n  topP',
-    'topK: number;\n  minP: number;\n  topP',
-    'generate.options.minP: NativeSamplingOptions has it',
+    ROLLOUT,
+    'topK: number;',
+    'topK: number;\n  typicalP: number;',
+    'rolloutTurn.commands.submit[].sampling.typicalP: NativeRequestSampling has it',
   ],
   [
     'a property that nobody declares',
-    OPTIONS,
+    ROLLOUT_BINDING,
     'dto["topP"].number()',
     'dto["top_p"].number()',
-    'generate.options.top_p: the binding reads it',
+    'rolloutTurn.commands.submit[].sampling.top_p: the binding reads it',
   ],
   [
     'another kind',
@@ -109,10 +110,10 @@ test.each([
   ],
   [
     'a function that is not exported',
-    ENGINE,
-    '  export_async<generate>(env, exports, "generate");\n',
+    ROLLOUT_BINDING,
+    '  export_async<park_rollout>(env, exports, "parkRollout");\n',
     '',
-    'generate: NativeBinding has it, the addon does not',
+    'parkRollout: NativeBinding has it, the addon does not',
   ],
   [
     'a function that is not declared',

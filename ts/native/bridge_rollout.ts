@@ -1,0 +1,93 @@
+// What goes through the rollout's functions of the native addon (bridge.ts); the rules of bridge_data.ts hold.
+
+export interface NativeRolloutOptions {
+  /** That run at the same time. */
+  maxSequences: number;
+  /** Positions of a step. */
+  maxStepTokens: number;
+  /** Of a sequence; 0: the model's. */
+  maxPositions: number;
+  /** 0: of memoryShare. */
+  kvCacheBytes: number;
+  memoryShare: number;
+  chunkedPrefill: boolean;
+  prefixCaching: boolean;
+}
+
+export interface NativeRequestSampling {
+  maxNewTokens: number;
+  temperature: number; // 0 = greedy
+  topK: number; // 0 = off
+  topP: number; // 1 = off
+  minP: number; // 0 = off
+  repetitionPenalty: number; // 1 = off
+  presencePenalty: number; // 0 = off
+  frequencyPenalty: number; // 0 = off
+  stopTokenIds: number[];
+  badWordIds: Int32Array;
+  badWordOffsets: Int32Array; // [words + 1]
+  biasedIds: Int32Array;
+  biases: Float32Array;
+  topLogProbs: number;
+  promptLogProbs: boolean;
+  constrained: boolean;
+}
+
+export interface NativeRolloutRequest {
+  id: number;
+  prompt: Int32Array;
+  sampling: NativeRequestSampling;
+  seedAndSalt: BigUint64Array; // [2]
+  priority: number;
+}
+
+export interface NativeTokenMask {
+  id: number;
+  words: Int32Array; // token t at bit t % 32 of word t / 32; empty: every token
+}
+
+export interface NativeRolloutCommands {
+  submit: NativeRolloutRequest[];
+  abort: number[];
+  masks: NativeTokenMask[];
+  milliseconds: number;
+}
+
+export interface NativeRolloutOutput {
+  id: number;
+  tokens: Int32Array;
+  logProbs: Float32Array;
+  topTokens: Int32Array; // [tokens * topLogProbs]
+  topLogProbs: Float32Array;
+  promptLogProbs: Float32Array | null;
+  version: number;
+  cachedTokens: number;
+  finish: 'none' | 'stop' | 'length' | 'abort';
+  error: string | null;
+  nonFinite: boolean;
+  needsMask: boolean;
+}
+
+export interface NativeRolloutStats {
+  running: number;
+  waiting: number;
+  pages: number;
+  pagesHeld: number;
+  pagesIndexed: number;
+  cacheBytes: number;
+  promptTokens: number;
+  cachedPromptTokens: number;
+  generatedTokens: number;
+  computedTokens: number;
+  steps: number;
+  preemptions: number;
+  version: number;
+}
+
+export interface NativeRolloutTurn {
+  outputs: NativeRolloutOutput[];
+  stats: NativeRolloutStats;
+  /** false: no step was made, beginRollout comes first. */
+  ready: boolean;
+  idle: boolean;
+}
