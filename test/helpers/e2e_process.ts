@@ -114,12 +114,21 @@ function commandLine(pid: number): string {
   }
 }
 
+/** Whether it was started to be something else than a worker of a run. */
+function isPlanner(pid: number): boolean {
+  try {
+    return readFileSync(`/proc/${pid}/environ`, 'utf8').includes('TROUPE_TITLE=troupe planner');
+  } catch {
+    return false;
+  }
+}
+
 /** Process ids of the workers that a process has started. */
 export function workersOf(pid: number): number[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name) && stat(name)?.parent === pid)
     .map(Number)
-    .filter((child) => /\bworker\b/.test(commandLine(child)));
+    .filter((child) => /\bworker\b/.test(commandLine(child)) && !isPlanner(child));
 }
 
 /** Also of a process that is not our child; one that has ended but was not reaped does not count. */

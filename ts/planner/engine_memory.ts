@@ -36,7 +36,9 @@ export class EngineMemory {
   }
 
   private async simulate({ options, worldSize, work, gpu }: MemoryQuestion): Promise<NativeSimulatedMemory> {
-    this.group ??= WorkerGroup.launch({ worldSize: 1, device: 'cpu' });
+    // Not one of the run's workers, beside which it may work.
+    const env = { TROUPE_TITLE: 'troupe planner' };
+    this.group ??= WorkerGroup.launch({ worldSize: 1, device: 'cpu', launcher: { env } });
     const group = await this.group;
     return await group.callBinding('simulateMemory', [options, 0, worldSize, work, gpu]);
   }

@@ -13,6 +13,8 @@ export interface WorkerSettings {
   worldSize: number;
   /** The process to live and die with; null when the launcher is not the parent (another host). */
   parentPid: number | null;
+  /** Of its process. */
+  title: string;
 }
 
 const parentCheckMs = 500;
@@ -23,7 +25,7 @@ const CONTROLLER = 0;
 /** How long the controller may take to close its end of a stream that we have ended. */
 const farewellMs = 2_000;
 
-/** Reads TROUPE_CONTROLLER, TROUPE_TOKEN, RANK, WORLD_SIZE and, from local launchers, TROUPE_PARENT_PID. */
+/** Reads TROUPE_CONTROLLER, TROUPE_TOKEN, RANK, WORLD_SIZE and, where they are set, TROUPE_PARENT_PID and TROUPE_TITLE. */
 export function readWorkerSettings(env: NodeJS.ProcessEnv): WorkerSettings {
   const text = (name: string): string => {
     const value = env[name];
@@ -38,11 +40,13 @@ export function readWorkerSettings(env: NodeJS.ProcessEnv): WorkerSettings {
     if (Number.isInteger(value) && value >= 0) return value;
     throw new TroupeError('INVALID_ARGUMENT', `${name}: expected an integer >= 0, got '${text(name)}'`);
   };
+  const [rank, worldSize] = [count('RANK'), count('WORLD_SIZE')];
   return {
     controller: text('TROUPE_CONTROLLER'),
     token: text('TROUPE_TOKEN'),
-    rank: count('RANK'),
-    worldSize: count('WORLD_SIZE'),
+    rank,
+    worldSize,
+    title: env.TROUPE_TITLE || `troupe worker ${rank}/${worldSize}`,
     parentPid: env.TROUPE_PARENT_PID ? count('TROUPE_PARENT_PID') : null,
   };
 }
@@ -187,6 +191,6 @@ export function runWorker(env: NodeJS.ProcessEnv, loadBinding: () => NativeBindi
   process.stdout.on('error', () => {});
   process.stderr.on('error', () => {});
   const settings = readWorkerSettings(env);
-  process.title = `troupe worker ${settings.rank}/${settings.worldSize}`;
+  process.title = settings.title;
   return new Worker(settings, loadBinding);
 }
