@@ -78,6 +78,8 @@ export class Actor extends TrainedModel {
 
   /** Reads and checks the model directory, starts the workers (unless given), and loads the weights. */
   static async create(o: ActorOptions): Promise<Actor> {
+    if (typeof o !== 'object' || o === null)
+      throw badOption('actor options', `expected an options object but got ${String(o)}`);
     const { rollout, ...engine } = o;
     return new Actor(await RoleEngine.create(engine, 'actor'), rollout);
   }
