@@ -154,8 +154,8 @@ test.each([
     expect(error).toBeInstanceOf(WorkerDiedError);
     expect(error).toMatchObject({ pool, rank, phase: 'reward of step 1', signal: 'SIGKILL' });
     const request = pool === 'reward' ? " (computeValues of 'reward_model')" : '';
-    // The last turn of the rollout may still be on its way back.
-    expect(error.message.replace(" (rolloutTurn of 'actor')", '')).toContain(
+    // What ends a rollout may still be on its way back.
+    expect(error.message.replace(/ \((rolloutTurn|parkRollout) of 'actor'\)/, '')).toContain(
       `worker rank ${rank} of pool ${pool} died in phase reward of step 1${request}: killed by SIGKILL`,
     );
     expect(started).toHaveLength(3);
