@@ -1,11 +1,11 @@
 // The program of the server that a run starts (dist/ui/main.js DIRECTORY HOST PORT PID): nothing but the server, so that it costs the run little.
 import { reasonOf } from '../base/text';
 import { UiServer } from './server';
-import { serveWhileWanted } from './shared_server';
+import { serveWhileWanted } from './while_wanted';
 
 async function main([directory = '', host = '', port = '0', pid = '0']: readonly string[]): Promise<void> {
   const server = await UiServer.open({ directory, host, port: Number(port) });
-  await serveWhileWanted(server, server.runs, { directory, pid: Number(pid) });
+  await serveWhileWanted(server, { directory, pid: Number(pid) });
   await server.close();
 }
 

@@ -1,4 +1,4 @@
-// The page as it was built: a few files, read once, compressed once.
+// The page as it was built: a few files, read once, compressed once, when they are first asked for.
 import { readdirSync, readFileSync } from 'node:fs';
 import { extname, join } from 'node:path';
 import { gzipSync } from 'node:zlib';
@@ -12,12 +12,20 @@ const TYPES: Readonly<Record<string, string>> = {
   '.svg': 'image/svg+xml',
 };
 
-export interface PageFile {
-  type: string;
-  body: Buffer;
-  gzip: Buffer;
-  /** Its name changes with its content. */
-  lasting: boolean;
+export class PageFile {
+  #gzip: Buffer | null = null;
+
+  constructor(
+    readonly type: string,
+    readonly body: Buffer,
+    /** Its name changes with its content. */
+    readonly lasting: boolean,
+  ) {}
+
+  get gzip(): Buffer {
+    this.#gzip ??= gzipSync(this.body);
+    return this.#gzip;
+  }
 }
 
 export const PAGE_DIRECTORY = join(packageRoot, 'ui', 'dist');
@@ -34,8 +42,7 @@ export function loadPage(directory = PAGE_DIRECTORY): ReadonlyMap<string, PageFi
   for (const name of names) {
     const type = TYPES[extname(name)];
     if (type === undefined) continue;
-    const body = readFileSync(join(directory, name));
-    files.set(`/${name}`, { type, body, gzip: gzipSync(body), lasting: name.startsWith('assets') });
+    files.set(`/${name}`, new PageFile(type, readFileSync(join(directory, name)), name.startsWith('assets')));
   }
   const index = files.get('/index.html');
   if (index === undefined)

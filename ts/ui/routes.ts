@@ -2,19 +2,10 @@
 import { z } from 'zod';
 import { csvName, csvPieces } from './csv';
 import type { Series } from './protocol';
+import { RequestError } from './request_error';
 import { sparkline } from './run_summary';
 import type { RunView } from './run_view';
 import type { Runs } from './runs';
-
-/** What is wrong with a request, for whoever sent it. */
-export class RequestError extends Error {
-  constructor(
-    readonly status: number,
-    message: string,
-  ) {
-    super(message);
-  }
-}
 
 const MOST_SERIES = 200;
 const number = z.coerce.number().refine(Number.isFinite);

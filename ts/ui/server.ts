@@ -7,12 +7,10 @@ import { printable } from '../base/printable';
 import { reasonOf } from '../base/text';
 import { TroupeError } from '../errors';
 import { Access, isLoopback } from './access';
+import type { Api } from './api';
 import { Inside } from './inside';
-import { Live } from './live';
 import { loadPage, type PageFile } from './page_files';
-import { csvOf, RequestError, routesOf } from './routes';
-import type { RunList } from './run_list';
-import { Runs } from './runs';
+import { RequestError } from './request_error';
 
 export interface UiOptions {
   directory: string;
@@ -49,14 +47,12 @@ const HEADERS: Readonly<Record<string, string>> = {
 const WORTH_COMPRESSING = 16 << 10;
 
 export class UiServer {
-  readonly live: Live;
-  readonly runs: RunList;
   private readonly page: ReadonlyMap<string, PageFile>;
   private readonly access: Access;
   private readonly token: string | null;
   private readonly server: Server;
-  private readonly routes: ReturnType<typeof routesOf>;
-  private readonly csv: (params: URLSearchParams) => ReturnType<typeof csvOf>;
+  private readonly inside: Inside;
+  #api: Api | null = null;
 
   /**
    * Opens it. @throws TroupeError IO for a directory that is none, an address that cannot be had, a page that is not built;
@@ -78,18 +74,11 @@ export class UiServer {
       );
     this.page = loadPage(options.page);
     this.access = new Access({ host, token: this.token });
-    let inside: Inside;
     try {
-      inside = new Inside(directory);
-      if (inside.list('').length === 0) inside.text('metrics.jsonl');
+      this.inside = new Inside(directory);
     } catch (error) {
       throw new TroupeError('IO', `[ui] ${directory}: expected a directory with runs: ${reasonOf(error)}`);
     }
-    const runs = new Runs(inside);
-    this.runs = runs.list;
-    this.live = new Live(runs);
-    this.routes = routesOf(runs);
-    this.csv = (params) => csvOf(runs, params);
     this.server = createServer((request, response) => this.answer(request, response));
   }
 
@@ -108,12 +97,33 @@ export class UiServer {
     return `http://${shown}:${port}`;
   }
 
+  /** Whether a page is open. */
+  get watched(): boolean {
+    return (this.#api?.live.size ?? 0) > 0;
+  }
+
+  /** Whether a run of the directory is going on. */
+  anyRunning(): boolean {
+    const { list } = this.api.runs;
+    list.scan();
+    return list.all().some(({ state }) => state === 'running');
+  }
+
   async close(): Promise<void> {
-    this.live.close();
+    this.#api?.live.close();
     await new Promise<void>((resolve) => {
       this.server.close(() => resolve());
       this.server.closeAllConnections();
     });
+  }
+
+  /** What answers questions, loaded with the first one. */
+  private get api(): Api {
+    if (this.#api === null) {
+      const { Api } = require('./api') as typeof import('./api');
+      this.#api = new Api(this.inside);
+    }
+    return this.#api;
   }
 
   private listen(): Promise<void> {
@@ -163,15 +173,18 @@ export class UiServer {
     }
     if (!this.access.allows(headers, this.port)) throw new RequestError(401, UNAUTHORIZED);
     const file = this.page.get(pathname);
-    if (file !== undefined) sendFile(request, response, file);
-    else if (pathname === '/api/live') this.live.add(response, searchParams.getAll('run'));
-    else if (pathname === '/api/csv') sendCsv(response, this.csv(searchParams));
+    if (file !== undefined) {
+      sendFile(request, response, file);
+      // What the page asks next is loaded while the browser reads it.
+      response.once('finish', () => this.api);
+    } else if (pathname === '/api/live') this.api.live.add(response, searchParams.getAll('run'));
+    else if (pathname === '/api/csv') sendCsv(response, this.api.csv(searchParams));
     else {
       const found = pathname.startsWith('/api/')
-        ? this.routes.get(pathname.slice('/api/'.length))
+        ? this.api.answer(pathname.slice('/api/'.length), searchParams)
         : undefined;
       if (found === undefined) throw new RequestError(404, 'there is no such page');
-      sendJson(request, response, found(searchParams));
+      sendJson(request, response, found);
     }
   }
 }
@@ -201,7 +214,7 @@ function sendJson(request: IncomingMessage, response: ServerResponse, value: unk
 }
 
 /** In pieces, as fast as they are taken. */
-function sendCsv(response: ServerResponse, { name, pieces }: ReturnType<typeof csvOf>): void {
+function sendCsv(response: ServerResponse, { name, pieces }: ReturnType<Api['csv']>): void {
   response.writeHead(200, {
     'content-type': 'text/csv; charset=utf-8',
     'content-disposition': `attachment; filename="${name}"`,
