@@ -3,8 +3,8 @@
 
 #include <filesystem>
 
-#include "base/counting_allocator.h"
 #include "check.h"
+#include "counted.h"
 #include "ranks.h"
 #include "toy_training.h"
 
@@ -14,11 +14,6 @@ using namespace troupe;
 using namespace troupe::test;
 
 namespace {
-
-const bool kInstalled = [] {
-  install_counting_allocator(at::kCPU);
-  return true;
-}();
 
 constexpr int64_t kLayers = 24;
 constexpr int64_t kRanks = 4;
@@ -131,7 +126,7 @@ void check_at_most(int64_t bytes, int64_t bound, const std::string& what) {
 }  // namespace
 
 TEST(a_rank_never_holds_more_than_its_shard_two_blocks_and_activations) {
-  CHECK(kInstalled);
+  CHECK(kCounted);
   for (const std::string dtype : {"float32", "bfloat16"}) {
     const EngineOptions options = deep(dtype);
     // In one process nothing is gathered: what is there beside the state is activations (and packed weights).

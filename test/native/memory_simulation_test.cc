@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "check.h"
+#include "counted.h"
 #include "comm/communicator.h"
 #include "engine/rank_engine.h"
 #include "rollout/kv_cache.h"
@@ -21,11 +22,6 @@ using namespace troupe;
 using namespace troupe::test;
 
 namespace {
-
-const bool kInstalled = [] {
-  install_counting_allocator(at::kCPU);
-  return true;
-}();
 
 constexpr double kTolerance = 0.05;
 constexpr int64_t kCapacity = 512;
@@ -187,7 +183,7 @@ const std::vector<Setup> kSetups{
 }  // namespace
 
 TEST(an_engine_allocates_what_is_simulated) {
-  CHECK(kInstalled);
+  CHECK(kCounted);
   const bool table = std::getenv("TROUPE_MEMORY_TABLE") != nullptr;
   for (const Setup& c : kSetups) {
     if (!packs(c.dtype)) continue;  // the simulation is of a processor that does

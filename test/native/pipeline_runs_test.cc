@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "base/counting_allocator.h"
+#include "counted.h"
 #include "megatron/pipeline.h"
 #include "ranks.h"
 #include "sharded_training.h"
@@ -16,11 +16,6 @@ using namespace troupe;
 using namespace troupe::test;
 
 namespace {
-
-const bool kInstalled = [] {
-  install_counting_allocator(at::kCPU);
-  return true;
-}();
 
 using Clock = std::chrono::steady_clock;
 
@@ -252,7 +247,7 @@ TEST(measured_bubbles_are_those_of_the_formula_within_a_tenth) {
 }
 
 TEST(a_stage_holds_the_activations_of_as_many_micro_batches_as_there_are_stages_behind_it) {
-  CHECK(kInstalled);
+  CHECK(kCounted);
   for (const auto& [pp, vpp] : {std::pair<int64_t, int64_t>{4, 1}, {2, 2}}) {
     // With all forwards first, each further micro-batch adds its activations.
     const std::vector<int64_t> four = update_peaks(pp, 1, PipelineOrder::kGPipe, 4);

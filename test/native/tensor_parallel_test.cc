@@ -63,20 +63,7 @@ TEST(the_first_forward_of_an_update_has_the_bits_of_compute_log_prob) {
   for (const bool sequence_parallel : {false, true}) {
     EngineOptions options = qwen3(2, sequence_parallel);
     options.gradient_checkpointing = sequence_parallel;
-    test::on_ranks(4, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
-      const auto engine = create_engine(options, comm);
-      LongBatch batch = long_batch(rank / 2, round_robin(2));
-      MiniBatches& mini = batch.mini;  // one
-      mini = {{0, mini.offsets.back()},
-              {mini.global_tokens[0] + mini.global_tokens[1]},
-              {mini.global_sequences[0] + mini.global_sequences[1]},
-              1};
-      const at::Tensor old = engine->compute_log_prob(batch.tokens, 0.9, false, false).log_probs;
-      const Metrics metrics =
-          engine->update_policy({batch.tokens, batch.mask, old, batch.b, {}, {}, {}}, mini, {}, 0.9)[0];
-      CHECK(metrics.at("ppo_kl") == 0);
-      CHECK(metrics.at("grad_norm") > 0);
-    });
+    check_first_forward(options, 2);
   }
 }
 

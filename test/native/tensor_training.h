@@ -106,4 +106,52 @@ inline void compare(const EngineOptions& options, int64_t groups, const Task& ta
   compare(options, round_robin(groups), groups, task, tolerance);
 }
 
+// actor/ppo_kl of an update right after compute_log_prob is exactly 0. Two groups of ranks have every other sequence each.
+inline void check_first_forward(const EngineOptions& options, int64_t ranks_of_group) {
+  on_ranks(2 * ranks_of_group, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
+    const auto engine = create_engine(options, comm);
+    LongBatch batch = long_batch(rank / ranks_of_group, round_robin(2));
+    MiniBatches& mini = batch.mini;  // one
+    mini = {{0, mini.offsets.back()},
+            {mini.global_tokens[0] + mini.global_tokens[1]},
+            {mini.global_sequences[0] + mini.global_sequences[1]},
+            1};
+    const at::Tensor old = engine->compute_log_prob(batch.tokens, 0.9, false, false).log_probs;
+    const Metrics metrics =
+        engine->update_policy({batch.tokens, batch.mask, old, batch.b, {}, {}, {}}, mini, {}, 0.9)[0];
+    CHECK(metrics.at("ppo_kl") == 0);
+    CHECK(metrics.at("grad_norm") > 0);
+  });
+}
+
+// Six samples of two prompts, of kSampled tokens each.
+constexpr int64_t kSampled = 12;
+
+inline GenerateResult sample(Engine& engine, const PromptBatch& prompts) {
+  SamplingOptions sampling;
+  sampling.max_new_tokens = kSampled;
+  return engine.generate(prompts, sampling);
+}
+
+inline PromptBatch two_prompts() {
+  return {at::tensor({1, 2, 3, 9, 8, 40, 41}, at::kInt), at::tensor({0, 3, 7}, at::kInt), 3, {1, 2, 3, 4, 5, 6}};
+}
+
+// All ranks have the tokens and bits of each other, and the tokens of one process. body(engine, result) runs on each.
+template <typename Body>
+void check_generation(const EngineOptions& options, int64_t ranks, Body&& body) {
+  const GenerateResult expected = sample(*create_engine(alone(options)), two_prompts());
+  std::vector<GenerateResult> results(static_cast<size_t>(ranks));
+  on_ranks(ranks, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
+    const auto engine = create_engine(options, comm);
+    GenerateResult& own = results[static_cast<size_t>(rank)];
+    own = sample(*engine, two_prompts());
+    body(*engine, own);
+  });
+  for (const GenerateResult& result : results) {
+    CHECK(result.tokens.equal(expected.tokens) && result.log_probs.equal(results[0].log_probs));
+    CHECK((result.log_probs - expected.log_probs).abs().max().item<double>() < 1e-4);
+  }
+}
+
 }  // namespace troupe::test
