@@ -124,12 +124,21 @@ class SimulatedGroup {
 
   rolloutTurn({ submit }) {
     const random = new Random(submit.length);
-    const outputs = submit.map(({ id }) => {
-      const made = Int32Array.from({ length: this.response(random) }, (_, t) => (t * 31) % VOCABULARY);
+    const lengths = submit.map(() => this.response(random));
+    // In one buffer, so that the trainer's process does not tidy up after its simulated workers.
+    const total = lengths.reduce((sum, length) => sum + length, 0);
+    const [ids, logProbs] = [new Int32Array(total), new Float32Array(total).fill(-1)];
+    let end = 0;
+    const outputs = submit.map(({ id }, i) => {
+      const start = end;
+      end += lengths[i];
+      for (let t = start; t < end; t++) ids[t] = ((t - start) * 31) % VOCABULARY;
       return {
         id,
-        tokens: made,
-        logProbs: new Float32Array(made.length).fill(-1),
+        tokens: ids.subarray(start, end),
+        logProbs: logProbs.subarray(start, end),
+        topTokens: new Int32Array(0),
+        topLogProbs: new Float32Array(0),
         promptLogProbs: null,
         version: 0,
         cachedTokens: 0,

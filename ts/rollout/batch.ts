@@ -29,8 +29,12 @@ export async function sampleBatch(
   }
   if (batch.size === 0) return batch.with({ rolloutLogProbs: new Float32Array(0) });
   const seeds = sampleSeeds(batch, n, seed);
+  const ids = Array.from({ length: batch.size }, (_, i) => batch.prompt(i));
   const handles = Array.from(seeds, (own, j) =>
-    engine.submit({ promptIds: batch.prompt(Math.floor(j / n)), sampling: { ...sampling, seed: own } }),
+    engine.submit({
+      promptIds: ids[Math.floor(j / n)] as Int32Array,
+      sampling: { ...sampling, seed: own },
+    }),
   );
   const results = handles.map(({ result }) => result);
   try {

@@ -55,6 +55,7 @@ export interface SamplingParams {
 export type Grammar = { kind: 'json-schema'; schema: string } | { kind: 'structural-tag'; tag: string };
 
 export interface RolloutRequest {
+  /** An Int32Array is not copied: it stays as it is until the end, and may be that of many requests. */
   promptIds: ArrayLike<number>;
   sampling: SamplingParams;
   /** Higher ones are admitted first, 0. */

@@ -132,10 +132,12 @@ export function sampledBatch(prompts: Batch, n: number, samples: readonly Sample
   const responseOffsets = offsetsOf(responseLens);
   const tokens = new Int32Array(seqOffsets[size] as number);
   const rolloutLogProbs = new Float32Array(responseOffsets[size] as number);
+  let prompt: Int32Array = new Int32Array(0);
   for (const [j, sample] of samples.entries()) {
     const at = seqOffsets[j] as number;
-    tokens.set(prompts.prompt(Math.floor(j / n)), at);
-    tokens.set(sample.tokens, at + (promptLens[j] as number));
+    if (j % n === 0) prompt = prompts.prompt(j / n);
+    tokens.set(prompt, at);
+    tokens.set(sample.tokens, at + prompt.length);
     rolloutLogProbs.set(sample.logProbs, responseOffsets[j]);
   }
   return Batch.fromRagged(

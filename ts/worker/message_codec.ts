@@ -1,9 +1,10 @@
 import { DefaultDeserializer, DefaultSerializer } from 'node:v8';
 
-// A message as bytes: a head, serialised by V8, and beside it the long typed arrays as they lie in memory. So an array is not
-// copied before it is sent, and is received into its final place.
+// A message as bytes: a head, serialised by V8, and beside it the long typed arrays as they lie in memory. So a long array is not
+// copied before it is sent, and is received into its final place. Short ones, of which a message may have a hundred thousand, are gathered
+// behind each other, and received as views of one buffer.
 
-/** Shorter arrays are copied into the head. */
+/** Shorter arrays are gathered. */
 const SEGMENT_BYTES = 64 * 1024;
 
 const ARRAYS = [
@@ -19,47 +20,112 @@ const ARRAYS = [
   BigInt64Array,
   BigUint64Array,
 ] as const;
-const NAMES: readonly string[] = ARRAYS.map(({ name }) => name);
+const TYPES = new Map<unknown, number>(ARRAYS.map(({ name }, type) => [name, type]));
+/** Each short array begins at a multiple of it. */
+const ALIGNMENT = 8;
+/** Short arrays are gathered in pieces of it. */
+const PIECE_BYTES = 2 ** 20;
+const FIRST_PIECE_BYTES = 4096;
 
 const INLINE = 0;
 const SEGMENT = 1;
+const SHORT = 2;
 
 const bytesOf = (view: ArrayBufferView): Uint8Array =>
   new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
 
+const aligned = (bytes: number): number => Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
+
 export interface EncodedMessage {
   head: Uint8Array;
-  /** The memory of the long arrays itself, in the order in which the head names them. */
+  /** What follows it: the short arrays where they are many, and the memory of the long ones itself, in the order in which the head names them. */
   segments: Uint8Array[];
+}
+
+/** The bytes of many short arrays behind each other, in few pieces. */
+class ShortArrays {
+  readonly pieces: Uint8Array[] = [];
+  size = 0;
+  private memory = new ArrayBuffer(0);
+  /** Of `memory`, by type: copying between arrays of one type needs no view of their bytes, which small arrays do not have at hand. */
+  private views: InstanceType<(typeof ARRAYS)[number]>[] = [];
+  private filled = 0;
+
+  add(array: ArrayBufferView & ArrayLike<never>, type: number): void {
+    const { byteLength } = array;
+    if (this.filled + byteLength > this.memory.byteLength) {
+      this.cut();
+      // A turn's few tokens need no piece of full size.
+      this.memory = new ArrayBuffer(
+        this.size === 0 ? Math.max(FIRST_PIECE_BYTES, aligned(byteLength)) : PIECE_BYTES,
+      );
+      this.views = [];
+    }
+    const make = ARRAYS[type] as (typeof ARRAYS)[number];
+    const view = this.views[type] ?? new make(this.memory);
+    this.views[type] = view;
+    view.set(array, this.filled / make.BYTES_PER_ELEMENT);
+    this.filled += aligned(byteLength);
+  }
+
+  /** Ends the piece that is being filled. */
+  cut(): void {
+    if (this.filled > 0) this.pieces.push(new Uint8Array(this.memory, 0, this.filled));
+    this.size += this.filled;
+    this.filled = 0;
+    this.memory = new ArrayBuffer(0);
+  }
 }
 
 class HeadSerializer extends DefaultSerializer {
   readonly segments: Uint8Array[] = [];
+  readonly short = new ShortArrays();
 
   /** Called by V8 for every typed array, once for one that is there several times. */
-  _writeHostObject(view: ArrayBufferView & { length?: number }): void {
-    const type = NAMES.indexOf(Object.prototype.toString.call(view).slice(8, -1));
-    if (type < 0 || view.byteLength < SEGMENT_BYTES) {
+  _writeHostObject(view: ArrayBufferView & ArrayLike<never> & { [Symbol.toStringTag]: string }): void {
+    const type = TYPES.get(view[Symbol.toStringTag]);
+    if (type === undefined) {
       this.writeUint32(INLINE);
       writeInline.call(this, view);
       return;
     }
-    this.writeUint32(SEGMENT);
+    const long = view.byteLength >= SEGMENT_BYTES;
+    this.writeUint32(long ? SEGMENT : SHORT);
     this.writeUint32(type);
-    this.writeDouble(view.length as number);
-    this.segments.push(bytesOf(view));
+    this.writeDouble(view.length);
+    if (long) this.segments.push(bytesOf(view));
+    else this.short.add(view, type);
   }
 }
 
 class HeadDeserializer extends DefaultDeserializer {
   readonly segments: Uint8Array[] = [];
+  private taken = 0;
+
+  /** `short`: the bytes of the short arrays. */
+  constructor(
+    head: Uint8Array,
+    private readonly short: Uint8Array,
+  ) {
+    super(head);
+  }
 
   _readHostObject(): ArrayBufferView {
-    if (this.readUint32() === INLINE) return readInline.call(this);
+    const kind = this.readUint32();
+    if (kind === INLINE) return readInline.call(this);
     const type = ARRAYS[this.readUint32()];
     if (type === undefined) throw new Error('an array of an unknown type');
-    const array = new type(this.readDouble());
-    this.segments.push(bytesOf(array));
+    const length = this.readDouble();
+    if (kind === SEGMENT) {
+      const array = new type(length);
+      this.segments.push(bytesOf(array));
+      return array;
+    }
+    const bytes = length * type.BYTES_PER_ELEMENT;
+    if (!(this.taken + bytes <= this.short.length)) throw new Error('an array beyond the end of its message');
+    const { buffer, byteOffset } = this.short;
+    const array = new type(buffer as ArrayBuffer, byteOffset + this.taken, length);
+    this.taken += aligned(bytes);
     return array;
   }
 }
@@ -76,18 +142,53 @@ const readInline = (
   }
 )._readHostObject;
 
-/** @throws DataCloneError for what cannot be sent: functions, promises, ... */
+const FOOTER_BYTES = 16;
+
+/**
+ * The head: what V8 writes; the bytes of the short arrays, where they are few; where those begin, and how many there are, f64 each, 0 for a
+ * beginning that is behind the head, in the first segment.
+ *
+ * @throws DataCloneError for what cannot be sent: functions, promises, ...
+ */
 export function encodeMessage(message: unknown): EncodedMessage {
   const serializer = new HeadSerializer();
   serializer.writeHeader();
   serializer.writeValue(message);
-  return { head: serializer.releaseBuffer(), segments: serializer.segments };
+  const { short, segments } = serializer;
+  short.cut();
+  const written = serializer.releaseBuffer();
+  const inHead = short.size <= SEGMENT_BYTES;
+  const start = aligned(written.length);
+  const end = inHead ? start + short.size : start;
+  const head = Buffer.alloc(end + FOOTER_BYTES);
+  head.set(written);
+  let at = start;
+  if (inHead) {
+    for (const piece of short.pieces) {
+      head.set(piece, at);
+      at += piece.length;
+    }
+  }
+  head.writeDoubleLE(inHead ? start : 0, end);
+  head.writeDoubleLE(short.size, end + 8);
+  return { head, segments: inHead ? segments : [...short.pieces, ...segments] };
 }
 
-/** The message of a head, with zeros in its long arrays, and their memory, to be filled in this order. Throws for garbage. */
+/**
+ * The message of a head that begins at a multiple of 8 bytes, with zeros in the arrays that are not in it, and their memory, to be filled in
+ * this order. Throws for garbage.
+ */
 export function decodeHead(head: Uint8Array): { message: unknown; segments: Uint8Array[] } {
-  const deserializer = new HeadDeserializer(head);
+  if (head.length < FOOTER_BYTES) throw new Error(`a head of ${head.length} bytes`);
+  const footer = new DataView(head.buffer, head.byteOffset + head.length - FOOTER_BYTES, FOOTER_BYTES);
+  const [start, size] = [footer.getFloat64(0, true), footer.getFloat64(8, true)];
+  const inHead = start > 0;
+  if (!(start >= 0 && size >= 0) || (inHead && start + size + FOOTER_BYTES !== head.length))
+    throw new Error(`short arrays at ${start} of ${size} bytes in a head of ${head.length}`);
+  const short = inHead ? head.subarray(start, start + size) : new Uint8Array(size);
+  const deserializer = new HeadDeserializer(head, short);
   deserializer.readHeader();
   const message: unknown = deserializer.readValue();
-  return { message, segments: deserializer.segments };
+  const { segments } = deserializer;
+  return { message, segments: inHead ? segments : [short, ...segments] };
 }

@@ -1,4 +1,4 @@
-import { checkRequest } from '../../../ts/rollout/check_request';
+import { checkRequest, RequestChecks } from '../../../ts/rollout/check_request';
 import type { LiveRequest } from '../../../ts/rollout/native/live_request';
 import { Placement } from '../../../ts/rollout/native/placement';
 import { StopStrings } from '../../../ts/rollout/native/stop_strings';
@@ -89,5 +89,32 @@ describe('placement', () => {
     const ranks = Array.from({ length: 40 }, (_, i) => placement.place(request(i, 'one')));
     expect(ranks.slice(0, 17)).toEqual(new Array(17).fill(0));
     expect(ranks).toContain(1);
+  });
+});
+
+describe('requests of a batch', () => {
+  const stopTokenIds = [3];
+  const request = (seed: bigint, more: object = {}) => ({
+    promptIds: [1],
+    sampling: { maxNewTokens: 3, stopTokenIds, seed, ...more },
+  });
+
+  test('share their sampling where they differ in the seed alone', () => {
+    const checks = new RequestChecks();
+    const first = checks.check(request(1n), model);
+    expect(checks.check(request(2n), model)).toBe(first);
+    expect(checks.check(request(2n, { temperature: 0.5 }), model)).toMatchObject({ temperature: 0.5 });
+    expect(checks.check(request(2n, { stopTokenIds: [4] }), model)).toMatchObject({ stopTokenIds: [4] });
+    expect(checkRequest(request(2n), model)).toEqual({ ...first, seed: 2n });
+  });
+
+  test('a wrong one after a right one is refused, and what is forgotten is read again', () => {
+    const checks = new RequestChecks();
+    const first = checks.check(request(1n), model);
+    expect(() => checks.check(request(1n, { topP: 2 }), model)).toThrow('topP');
+    expect(() => checks.check({ ...request(1n), sampling: null as never }, model)).toThrow('sampling');
+    expect(() => checks.check({ ...request(1n), promptIds: [] }, model)).toThrow('promptIds');
+    checks.forget();
+    expect(checks.check(request(1n), model)).not.toBe(first);
   });
 });

@@ -49,3 +49,12 @@ test('the most likely tokens go with the tokens', () => {
   expect(response.next()?.topLogProbs).toEqual([top(6)]);
   expect(response.topLogProbs).toEqual([top(5), top(6)]);
 });
+
+test('a response that comes in one piece is that piece', () => {
+  const response = new ResponseTokens(false);
+  const piece = span(1, 5, 6);
+  response.append(piece, true);
+  expect(response.whole().tokens).toBe(piece.tokens);
+  expect(response.whole().logProbs).toBe(piece.logProbs);
+  expect(response.next()).toEqual(piece);
+});

@@ -107,6 +107,25 @@ describe('frames', () => {
     expect(decoded.args[0].again).toBe(decoded.args[0].numbers);
   });
 
+  test('many short arrays are gathered, and come as views of one buffer', async () => {
+    const types = [Int8Array, Uint16Array, Int32Array, Float32Array, Float64Array, BigInt64Array];
+    const arrays = Array.from({ length: 30_000 }, (_, i) => {
+      const Type = types[i % types.length] as Int32ArrayConstructor;
+      const numbers = Array.from({ length: i % 7 }, (_, k) => i + k);
+      return Type === (BigInt64Array as unknown)
+        ? BigInt64Array.from(numbers.map(BigInt))
+        : Type.from(numbers);
+    });
+    arrays.push(new Int32Array(16_383).fill(3)); // just short enough
+    const message = { type: 'result', arrays };
+    const encoded = encodeMessage(message);
+    expect(encoded.segments.length).toBeLessThan(4);
+    const [received] = read(await written(message), 100_000) as [typeof message];
+    expect(isDeepStrictEqual(plain(received), plain(message))).toBe(true);
+    const filled = received.arrays.filter(({ length }) => length > 0);
+    expect(new Set(filled.map(({ buffer }) => buffer)).size).toBe(1);
+  });
+
   test('what cannot be sent throws and leaves nothing behind', () => {
     const gate = new Gate(true);
     const writer = new FrameWriter<Message>(gate);
@@ -171,7 +190,10 @@ describe('frames', () => {
     buffer.writeBigUInt64LE(BigInt(bytes));
     return buffer;
   };
-  const head = Buffer.from(encodeMessage(large).head);
+  /** The head of a message that has short arrays, which says that there are none. */
+  const withoutShortArrays = Buffer.from(encodeMessage({ few: Int32Array.of(1, 2) }).head);
+  withoutShortArrays.writeDoubleLE(0, withoutShortArrays.length - 8);
+  withoutShortArrays.writeDoubleLE(withoutShortArrays.length - 16, withoutShortArrays.length - 16);
   test.each([
     [
       'bytes of something else',
@@ -180,7 +202,18 @@ describe('frames', () => {
     ],
     ['a frame without an end', frame(1, Buffer.alloc(0), 2 ** 32 - 1), /length 4294967295/],
     ['an empty frame', frame(1, Buffer.alloc(0)), /length 0/],
-    ['a frame that V8 cannot read', frame(1, Buffer.from('garbage')), /Unable to deserialize/],
+    ['a frame of a few bytes', frame(1, Buffer.from('garbage')), 'a head of 7 bytes'],
+    ['a frame that V8 cannot read', frame(1, Buffer.alloc(40)), /Unable to deserialize/],
+    [
+      'short arrays that are not there',
+      frame(1, Buffer.alloc(40, 63)),
+      /^short arrays at \S+ of \S+ bytes in a head of 40$/,
+    ],
+    [
+      'short arrays beyond those that are there',
+      frame(1, withoutShortArrays),
+      'an array beyond the end of its message',
+    ],
     ['a number for a message', frame(1, Buffer.from(encodeMessage(5).head)), /no message/],
     ['an object without a type', frame(1, Buffer.from(encodeMessage({}).head)), /no message/],
     ['a head of no bytes', frame(2, size(0)), /claims 0 bytes/],
@@ -197,7 +230,7 @@ describe('frames', () => {
       ),
       'a frame that is longer than its message',
     ],
-    ['segments in a short message', frame(1, head.subarray(0, 90)), /Unable to deserialize|segments/],
+    ['segments in a short message', frame(1, Buffer.from(encodeMessage({ numbers }).head)), /segments/],
   ])('%s is refused', (_what, bytes, message) => {
     expect(() => read(bytes, 3)).toThrow(message);
   });

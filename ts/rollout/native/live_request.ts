@@ -1,7 +1,7 @@
 // A request of the native engine from submission to its end, and what its caller holds of it.
 import { TroupeError } from '../../errors';
 import type { NativeRolloutOutput } from '../../native/bridge';
-import type { CompleteSampling } from '../check_request';
+import type { SharedSampling } from '../check_request';
 import type { RolloutHandle } from '../engine';
 import type { FinishReason, RolloutRequest, RolloutResult, TokenSpan, TopLogProb } from '../request';
 import { ResponseTokens } from './response_tokens';
@@ -13,11 +13,14 @@ export type Progress = 'runs' | 'ended' | 'stopped';
 export class LiveRequest implements RolloutHandle {
   readonly result: Promise<RolloutResult>;
   ended = false;
+  /** Who serves it, once that is known. */
+  rank: number | null = null;
   private readonly response: ResponseTokens;
   private promptLogProbs: Float32Array | null = null;
   private cachedTokens = 0;
   private stopText: string | undefined;
-  private readers: (() => void)[] = [];
+  /** Who waits for spans. */
+  private readers: (() => void)[] | null = null;
   private resolve!: (result: RolloutResult) => void;
   private reject!: (error: unknown) => void;
   private timer: NodeJS.Timeout | null = null;
@@ -25,7 +28,7 @@ export class LiveRequest implements RolloutHandle {
   constructor(
     readonly id: number,
     readonly promptIds: Int32Array,
-    readonly sampling: CompleteSampling,
+    readonly sampling: SharedSampling,
     readonly request: RolloutRequest,
     private readonly stops: StopStrings | null,
     private readonly onAbort: (request: LiveRequest) => void,
@@ -58,7 +61,8 @@ export class LiveRequest implements RolloutHandle {
     this.promptLogProbs ??= output.promptLogProbs;
     const kept = this.keptOf(output.tokens);
     if (kept > 0) {
-      this.response.append(spanOf(output, kept, this.sampling.topLogProbs));
+      const last = this.stopText !== undefined || output.finish !== 'none';
+      this.response.append(spanOf(output, kept, this.sampling.topLogProbs), last);
       this.wake();
     }
     if (this.stopText !== undefined) {
@@ -97,7 +101,10 @@ export class LiveRequest implements RolloutHandle {
       const span = this.response.next();
       if (span !== null) yield span;
       else if (this.ended) break;
-      else await new Promise<void>((resolve) => this.readers.push(resolve));
+      else
+        await new Promise<void>((resolve) => {
+          this.readers = [...(this.readers ?? []), resolve];
+        });
     }
     await this.result;
   }
@@ -122,14 +129,19 @@ export class LiveRequest implements RolloutHandle {
 
   private wake(): void {
     const readers = this.readers;
-    this.readers = [];
-    for (const reader of readers) reader();
+    this.readers = null;
+    for (const reader of readers ?? []) reader();
   }
 }
 
 function spanOf(output: NativeRolloutOutput, count: number, top: number): TokenSpan {
   const { tokens, logProbs, version } = output;
-  const span = { tokens: tokens.subarray(0, count), logProbs: logProbs.subarray(0, count), version };
+  const all = count === tokens.length;
+  const span = {
+    tokens: all ? tokens : tokens.subarray(0, count),
+    logProbs: all ? logProbs : logProbs.subarray(0, count),
+    version,
+  };
   if (top === 0) return span;
   const each = output.topTokens.length / Math.max(1, tokens.length);
   const topLogProbs = Array.from({ length: count }, (_, i) =>

@@ -1,34 +1,49 @@
-// A request in the form that the core takes.
+// Requests in the form that the core takes.
 import { createHash, randomBytes } from 'node:crypto';
-import type { NativeRolloutRequest } from '../../native/bridge';
+import type { NativeRequestSampling, NativeRolloutRequest } from '../../native/bridge';
+import type { SharedSampling } from '../check_request';
 import type { LiveRequest } from './live_request';
 
-export function nativeRequest({ id, promptIds, sampling: s, request }: LiveRequest): NativeRolloutRequest {
+/** Requests of a batch share their sampling: a message has it once, and not a hundred thousand times. */
+export class NativeRequests {
+  private last: { of: SharedSampling; sampling: NativeRequestSampling } | null = null;
+
+  /** `request` in the form that the core takes. */
+  of({ id, promptIds, sampling, request }: LiveRequest): NativeRolloutRequest {
+    if (this.last?.of !== sampling) this.last = { of: sampling, sampling: nativeSampling(sampling) };
+    return {
+      id,
+      prompt: promptIds,
+      sampling: this.last.sampling,
+      seedAndSalt: BigUint64Array.of(
+        request.sampling.seed ?? randomBytes(8).readBigUInt64LE(0),
+        saltOf(request.cacheSalt),
+      ),
+      priority: request.priority ?? 0,
+    };
+  }
+}
+
+function nativeSampling(s: SharedSampling): NativeRequestSampling {
   const offsets = [0];
   for (const word of s.badWords) offsets.push((offsets.at(-1) as number) + word.length);
   return {
-    id,
-    prompt: promptIds,
-    sampling: {
-      maxNewTokens: s.maxNewTokens,
-      temperature: s.temperature,
-      topK: s.topK,
-      topP: s.topP,
-      minP: s.minP,
-      repetitionPenalty: s.repetitionPenalty,
-      presencePenalty: s.presencePenalty,
-      frequencyPenalty: s.frequencyPenalty,
-      stopTokenIds: [...s.stopTokenIds],
-      badWordIds: Int32Array.from(s.badWords.flat()),
-      badWordOffsets: Int32Array.from(offsets),
-      biasedIds: Int32Array.from(s.logitBias.keys()),
-      biases: Float32Array.from(s.logitBias.values()),
-      topLogProbs: s.topLogProbs,
-      promptLogProbs: s.promptLogProbs,
-      constrained: s.constraint !== undefined,
-    },
-    seedAndSalt: BigUint64Array.of(s.seed ?? randomBytes(8).readBigUInt64LE(0), saltOf(request.cacheSalt)),
-    priority: request.priority ?? 0,
+    maxNewTokens: s.maxNewTokens,
+    temperature: s.temperature,
+    topK: s.topK,
+    topP: s.topP,
+    minP: s.minP,
+    repetitionPenalty: s.repetitionPenalty,
+    presencePenalty: s.presencePenalty,
+    frequencyPenalty: s.frequencyPenalty,
+    stopTokenIds: [...s.stopTokenIds],
+    badWordIds: Int32Array.from(s.badWords.flat()),
+    badWordOffsets: Int32Array.from(offsets),
+    biasedIds: Int32Array.from(s.logitBias.keys()),
+    biases: Float32Array.from(s.logitBias.values()),
+    topLogProbs: s.topLogProbs,
+    promptLogProbs: s.promptLogProbs,
+    constrained: s.constraint !== undefined,
   };
 }
 

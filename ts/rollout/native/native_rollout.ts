@@ -11,7 +11,7 @@ import type {
   NativeRolloutStats,
   NativeRolloutTurn,
 } from '../../native/bridge';
-import { checkRequest } from '../check_request';
+import { RequestChecks } from '../check_request';
 import type { PauseMode, RolloutEngine, RolloutHandle, RolloutStats, WeightSource } from '../engine';
 import type { RolloutRequest } from '../request';
 import { LiveRequest } from './live_request';
@@ -82,7 +82,6 @@ export class NativeRollout implements RolloutEngine {
   private readonly groups: number[][];
   private readonly ranks: RankLoop[];
   private readonly placement: Placement;
-  private readonly rankOf = new Map<LiveRequest, number>();
   private nextId = 1;
   private current = 0;
   /** The weights are in the form that steps need, on every rank. */
@@ -96,6 +95,8 @@ export class NativeRollout implements RolloutEngine {
   private waiters: (() => void)[] = [];
   private scheduled = false;
   private decode: DecodeTokens | null = null;
+  private readonly checks = new RequestChecks();
+  private readonly onAbort = (request: LiveRequest): void => this.abort(request);
 
   constructor(
     private readonly engine: RoleEngine,
@@ -147,16 +148,16 @@ export class NativeRollout implements RolloutEngine {
     if (this.closed) throw new TroupeError('CLOSED', '[rollout] the engine is closed');
     const { config, eosTokenIds } = this.engine.model;
     const model = { vocabSize: config.vocabSize, maxTokens: this.maxTokens, eosTokenIds };
-    const sampling = checkRequest(request, model);
+    const sampling = this.checks.check(request, model);
     this.checkFits(request.promptIds.length + sampling.maxNewTokens - 1);
     const stops = sampling.stop.length === 0 ? null : new StopStrings(sampling.stop, this.decoder());
     const live = new LiveRequest(
       this.nextId++,
-      new Int32Array(request.promptIds),
+      request.promptIds instanceof Int32Array ? request.promptIds : new Int32Array(request.promptIds),
       sampling,
       request,
       stops,
-      (own) => this.abort(own),
+      this.onAbort,
     );
     this.held.push(live);
     this.schedule();
@@ -255,8 +256,7 @@ export class NativeRollout implements RolloutEngine {
       request.finish('abort');
       return;
     }
-    const rank = this.rankOf.get(request);
-    if (rank !== undefined) this.ranks[rank]?.abort(request);
+    if (request.rank !== null) this.ranks[request.rank]?.abort(request);
     // Nothing is asked of the workers in a pause: it ends here, and there when they go on.
     if (this.paused) request.finish('abort');
   }
@@ -267,6 +267,7 @@ export class NativeRollout implements RolloutEngine {
     this.scheduled = true;
     setImmediate(() => {
       this.scheduled = false;
+      this.checks.forget();
       this.start();
     });
   }
@@ -274,10 +275,8 @@ export class NativeRollout implements RolloutEngine {
   private start(): void {
     if (this.paused) return;
     for (const request of this.held) {
-      const rank = this.placement.place(request);
-      this.rankOf.set(request, rank);
-      request.result.catch(() => undefined).finally(() => this.rankOf.delete(request));
-      this.ranks[rank]?.submit(request);
+      request.rank = this.placement.place(request);
+      this.ranks[request.rank]?.submit(request);
     }
     this.held = [];
     if (this.size === 0) return;

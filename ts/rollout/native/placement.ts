@@ -12,6 +12,8 @@ export class Placement {
   private readonly live: number[];
   private readonly known = new Map<string, number>();
 
+  private last: { promptIds: Int32Array; cacheSalt: string | undefined; key: string } | null = null;
+
   constructor(private readonly ranks: number) {
     this.live = new Array(ranks).fill(0);
   }
@@ -19,7 +21,7 @@ export class Placement {
   /** The rank for a request, which counts as one that it serves until {@link left}. */
   place(request: LiveRequest): number {
     if (this.ranks === 1) return this.entered(0);
-    const key = keyOf(request);
+    const key = this.keyOf(request);
     const least = this.live.indexOf(Math.min(...this.live));
     const preferred = this.known.get(key) ?? least;
     const full = (this.live[preferred] as number) > 2 * (this.live[least] as number) + IMBALANCE;
@@ -38,10 +40,15 @@ export class Placement {
     this.live[rank] = (this.live[rank] as number) + 1;
     return rank;
   }
-}
 
-function keyOf({ promptIds, request }: LiveRequest): string {
-  if (request.session !== undefined) return `s${request.session}`;
-  const hash = createHash('sha256').update(promptIds.subarray(0, PREFIX));
-  return hash.update(request.cacheSalt ?? '').digest('base64');
+  private keyOf({ promptIds, request }: LiveRequest): string {
+    if (request.session !== undefined) return `s${request.session}`;
+    const { cacheSalt } = request;
+    // Samples of one prompt follow each other.
+    if (this.last?.promptIds === promptIds && this.last.cacheSalt === cacheSalt) return this.last.key;
+    const hash = createHash('sha256').update(promptIds.subarray(0, PREFIX));
+    const key = hash.update(cacheSalt ?? '').digest('base64');
+    this.last = { promptIds, cacheSalt, key };
+    return key;
+  }
 }

@@ -6,7 +6,7 @@ import type {
   NativeRolloutTurn,
 } from '../../native/bridge';
 import type { LiveRequest } from './live_request';
-import { nativeRequest } from './native_request';
+import { NativeRequests } from './native_request';
 
 /** Steps of a turn begin within so many milliseconds. */
 const TURN_MS = 40;
@@ -28,6 +28,7 @@ export interface RankCalls {
 export class RankLoop {
   stats: NativeRolloutStats | null = null;
   private readonly live = new Map<number, LiveRequest>();
+  private readonly native = new NativeRequests();
   private commands: NativeRolloutCommands = none();
   private underWay = 0;
   /** The engine has nothing to do until something is said to it. */
@@ -45,7 +46,7 @@ export class RankLoop {
 
   submit(request: LiveRequest): void {
     this.live.set(request.id, request);
-    this.commands.submit.push(nativeRequest(request));
+    this.commands.submit.push(this.native.of(request));
   }
 
   abort(request: LiveRequest): void {

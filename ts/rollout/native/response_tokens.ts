@@ -9,23 +9,28 @@ export class ResponseTokens {
   /** Of neighbouring tokens by the same weights. */
   readonly versions: RolloutResult['versions'] = [];
   readonly topLogProbs: TopLogProb[][] = [];
-  private ids = new Int32Array(0);
-  private probabilities = new Float32Array(0);
+  private ids: Int32Array = new Int32Array(0);
+  private probabilities: Float32Array = new Float32Array(0);
   private size = 0;
   private read = 0;
 
   constructor(private readonly hasTop: boolean) {}
 
-  append({ tokens, logProbs, version, topLogProbs }: TokenSpan): void {
+  /** `last`: nothing comes after it; then the arrays of a response that comes in one piece are those given. */
+  append({ tokens, logProbs, version, topLogProbs }: TokenSpan, last = false): void {
     const start = this.size;
     const end = start + tokens.length;
-    if (end > this.ids.length) this.resize(start === 0 ? end : Math.max(end, 2 * start));
-    this.ids.set(tokens, start);
-    this.probabilities.set(logProbs, start);
+    if (last && start === 0) {
+      [this.ids, this.probabilities] = [tokens, logProbs];
+    } else {
+      if (end > this.ids.length) this.resize(start === 0 ? end : Math.max(end, 2 * start));
+      this.ids.set(tokens, start);
+      this.probabilities.set(logProbs, start);
+    }
     this.size = end;
     for (const top of topLogProbs ?? []) this.topLogProbs.push(top);
-    const last = this.versions.at(-1);
-    if (last?.version === version) last.end = end;
+    const newest = this.versions.at(-1);
+    if (newest?.version === version) newest.end = end;
     else this.versions.push({ version, start, end });
   }
 
