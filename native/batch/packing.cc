@@ -143,6 +143,7 @@ PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const Mi
   PackedTokens packed;
   packed.tokens = at::zeros({rows}, at::kInt);
   packed.positions = at::zeros({rows}, at::kInt);
+  packed.sequences = at::zeros({rows});
   packed.predict_rows = at::empty({responses}, at::kLong);
   packed.targets = at::empty({responses}, at::kInt);
   packed.response_index = at::empty({responses}, at::kLong);
@@ -151,6 +152,7 @@ PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const Mi
   const int32_t* source = batch.tokens.data_ptr<int32_t>();
   int32_t* tokens = packed.tokens.data_ptr<int32_t>();
   int32_t* positions = packed.positions.data_ptr<int32_t>();
+  float* sharing = packed.sequences.data_ptr<float>();
   int64_t* predict_rows = packed.predict_rows.data_ptr<int64_t>();
   int32_t* targets = packed.targets.data_ptr<int32_t>();
   int64_t* response_index = packed.response_index.data_ptr<int64_t>();
@@ -161,6 +163,7 @@ PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const Mi
     const int32_t* begin = source + layout.seq_offsets[sequence];
     std::copy(begin + from, begin + to, tokens + row);
     std::iota(positions + row, positions + row + to - from, static_cast<int32_t>(from));
+    std::fill(sharing + row, sharing + row + to - from, 1.0F);
     packed.segments.push_back({row, row + to - from, prefix});
     row += to - from;
   };
@@ -170,6 +173,7 @@ PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const Mi
   int64_t n = 0;
   int64_t prefix = -1;     // segment of the shared prompt
   int64_t prompt_end = 0;  // its last row
+  int64_t prompt_begin = 0;
   for (size_t s = 0; s < sequences.size(); ++s) {
     const int64_t sequence = sequences[s];
     const int64_t prompt = layout.prompt_length(sequence);
@@ -178,9 +182,12 @@ PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const Mi
       prefix = -1;
       if (prompt_of(s) == prompt_of(s + 1)) {
         prefix = static_cast<int64_t>(packed.segments.size());
+        prompt_begin = row;
         add_segment(sequence, 0, prompt, -1);
         prompt_end = row - 1;
       }
+    } else if (prefix >= 0) {
+      for (int64_t r = prompt_begin; r <= prompt_end; ++r) sharing[r] += 1;
     }
     const int64_t first = prefix < 0 ? 0 : prompt;  // position of the first row of its own
     const int64_t own = row;
@@ -203,6 +210,7 @@ PackedTokens own_rows(const PackedTokens& whole, int64_t index, int64_t count) {
   part.tokens = whole.tokens.narrow(0, part.first_row, rows);
   part.positions = whole.positions.narrow(0, part.first_row, rows);
   part.segments = whole.segments;
+  part.sequences = whole.sequences.narrow(0, part.first_row, rows);
   std::vector<int64_t> predictions;
   const int64_t* predict_rows = whole.predict_rows.const_data_ptr<int64_t>();
   part.response_offsets.push_back(0);

@@ -58,6 +58,7 @@ struct PackedTokens {
   at::Tensor tokens;       // [T] int32
   at::Tensor positions;    // [T] int32
   ops::Segments segments;  // of the real rows
+  at::Tensor sequences;    // [T] float32: how many sequences have the row: 0 in the tail, of a shared prompt several
   // The rows whose outputs predict the response tokens (the last row of a shared prompt several times), the
   // tokens they predict, and where those lie in the batch's response arrays. N response tokens.
   at::Tensor predict_rows;                // [N] int64

@@ -126,6 +126,7 @@ PolicyLossOptions read_policy_loss_options(const Field& dto) {
   options.use_kl_loss = dto["useKlLoss"].boolean();
   options.kl_loss_coef = dto["klLossCoef"].number();
   options.kl_loss_type = parse_kl_penalty(dto["klLossType"].string());
+  options.router_aux_loss_coef = dto["routerAuxLossCoef"].number();
   for (const auto& [name, field] : dto["extra"].entries()) options.extra[name] = field.number();
   return options;
 }

@@ -72,9 +72,13 @@ class RankEngine final : public Engine {
   void abort(const std::string& reason) override;
 
  private:
-  // `has_gradient` [B] uint8, or undefined: all.
+  // `has_gradient` [B] uint8, or undefined: all. balance_coef: of ExpertLoad::balance_loss in the loss.
   MetricsList run_updates(const TokenBatch& tokens, const BatchLayout& layout, const at::Tensor& has_gradient,
-                          const MiniBatches& mini, LossHead& head);
+                          const MiniBatches& mini, LossHead& head, double balance_coef = 0);
+  // Of a model with experts.
+  bool counts_routers() const { return options_.model.moe.has_value(); }
+  // The choices that this rank counts are no copies of another one's.
+  bool own_choices() const { return mesh_.tp()->rank() == 0; }
   void optimizer_step(Metrics& metrics);
   // How many micro-batches all ranks run for each entry: the most that any of them has. The start of a verb.
   std::vector<int64_t> agree(const std::vector<int64_t>& counts);

@@ -3,6 +3,7 @@
 #include "engine/loss_head.h"
 #include "engine/rank_engine.h"
 #include "engine/stage_work.h"
+#include "model/expert_load.h"
 #include "optim/adamw.h"
 
 // The update verbs of RankEngine. A mini-batch is cut into micro-batches by the packing alone;
@@ -25,6 +26,23 @@ void check_mini(const MiniBatches& mini, const BatchLayout& layout) {
   }
 }
 
+// What passes of a transformer ask of its routers, for the life of this object.
+class RouterWatch {
+ public:
+  RouterWatch(Transformer& transformer, ExpertLoad* load) : transformer_(transformer), load_(load) {}
+  ~RouterWatch() { transformer_.watch_routers(nullptr, {}); }
+  RouterWatch(const RouterWatch&) = delete;
+  RouterWatch& operator=(const RouterWatch&) = delete;
+  // To be counted, and no more.
+  void count() const { transformer_.watch_routers(load_, {}); }
+  // To be evened out, and not counted again.
+  void balance(const at::Tensor& gradient) const { transformer_.watch_routers(nullptr, gradient); }
+
+ private:
+  Transformer& transformer_;
+  ExpertLoad* load_;
+};
+
 // What run_updates() agrees on: two counts for every mini-batch.
 size_t agreed_entries(const MiniBatches& mini) {
   return mini.offsets.empty() ? 0 : 2 * (mini.offsets.size() - 1);
@@ -33,7 +51,8 @@ size_t agreed_entries(const MiniBatches& mini) {
 }  // namespace
 
 MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout& layout,
-                                    const at::Tensor& has_gradient, const MiniBatches& mini, LossHead& head) {
+                                    const at::Tensor& has_gradient, const MiniBatches& mini, LossHead& head,
+                                    double balance_coef) {
   require(options_.optim.has_value(), ErrorCode::kInvalidArgument,
           "[engine] an inference-only engine (optim: null) cannot be updated");
   check_mini(mini, layout);
@@ -61,15 +80,39 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
     }
     run_micro_batches(tokens, layout, micro_batches[part], rounds[part], work);
   };
+  std::optional<ExpertLoad> load;
+  if (counts_routers()) load.emplace(options_.model.num_layers, options_.model.moe->num_experts, device_);
+  const RouterWatch watch(transformer_, load ? &*load : nullptr);
   MetricsList all;
   for (int64_t epoch = 0; epoch < mini.epochs; ++epoch) {
     for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
       sharding_.clear_gradients();
+      if (load) {
+        load->clear();
+        watch.count();
+      }
+      if (balance_coef != 0) {
+        // The gradient of the choices' loss is that of what all tokens of the mini-batch choose: one more forward.
+        for (const size_t part : {2 * m, 2 * m + 1}) {
+          run_micro_batches(tokens, layout, micro_batches[part], rounds[part],
+                            {[](const MicroRows&, const at::Tensor&) {}, {}});
+        }
+        load->sum(*mesh_.world(), own_choices());
+        watch.balance(own_choices() ? load->balance_gradient() * balance_coef : at::Tensor());
+      }
       run_part(m, true);
       run_part(m, false);
+      if (load && balance_coef == 0) load->sum(*mesh_.world(), own_choices());
       // A rank without sequences has nothing to say about them.
       const bool any = counts[2 * m] + counts[2 * m + 1] > 0;
       Metrics metrics = any || sharding_.size() == 1 ? head.summarize(static_cast<int64_t>(m)) : Metrics();
+      if (load) metrics.merge(load->metrics());
+      if (balance_coef != 0) {
+        const double balance = load->balance_loss();
+        metrics["moe/aux_loss"] = balance;
+        // Losses are summed over the ranks that have data of their own.
+        if (mesh_.dp()->rank() < options_.ulysses) metrics["loss"] += balance_coef * balance;
+      }
       optimizer_step(metrics);
       all.push_back(std::move(metrics));
     }
@@ -106,8 +149,10 @@ MetricsList RankEngine::update_policy(const PolicyBatch& batch, const MiniBatche
   check_temperature(temperature);
   prepare();
   const BatchLayout layout = checked_layout(batch.tokens);
+  require(loss.router_aux_loss_coef == 0 || counts_routers(), ErrorCode::kInvalidArgument,
+          "[update_policy] router_aux_loss_coef ", loss.router_aux_loss_coef, ": expected 0 for a model without experts");
   const auto head = make_policy_head(head_context(), batch, layout, mini, loss, temperature);
-  return run_updates(batch.tokens, layout, batch.has_gradient, mini, *head);
+  return run_updates(batch.tokens, layout, batch.has_gradient, mini, *head, loss.router_aux_loss_coef);
 }
 
 MetricsList RankEngine::update_critic(const ValueBatch& batch, const MiniBatches& mini,

@@ -20,6 +20,10 @@ int64_t ExpertRows::total() const {
   return std::accumulate(counts_.begin(), counts_.end(), int64_t{0});
 }
 
+int64_t ExpertRows::first() const {
+  return counts_.empty() ? 0 : std::accumulate(counts_.begin(), counts_.begin() + ep_->rank(), int64_t{0});
+}
+
 int64_t ExpertRows::most() const {
   return *std::max_element(counts_.begin(), counts_.end());
 }

@@ -29,6 +29,8 @@ class ExpertRows {
   bool shared() const { return ep_ != nullptr; }
   // Whether there is anything to compute, on whichever rank.
   bool any() const { return counts_.empty() || total() > 0; }
+  // Where this rank's rows begin among those of all.
+  int64_t first() const;
 
   // This rank's rows [n, c] -> those of all ranks, in their order.
   at::Tensor gather(const at::Tensor& own, const CollectiveLabel& label) const;

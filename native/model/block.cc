@@ -17,7 +17,8 @@ at::Tensor rows_of(const at::Tensor& t, int64_t begin, int64_t end) {
 }  // namespace
 
 Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t layer, const DecoderPart& part)
-    : name_("layers." + std::to_string(layer) + " attention"),
+    : layer_(layer),
+      name_("layers." + std::to_string(layer) + " attention"),
       mlp_name_("layers." + std::to_string(layer) + " mlp"),
       activation_(whole.activation),
       gated_(whole.gated_mlp) {
@@ -53,6 +54,12 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
     mlp_in_ = Linear(store, prefix + "mlp.in");
     mlp_out_ = Linear(store, prefix + "mlp.out");
   }
+}
+
+MoeMlp::Pass Block::expert_pass(const RowContext& rows) const {
+  RouterWork router = rows.routers;
+  router.layer = layer_;
+  return {rows.experts, {rows.phase, mlp_name_ + " experts"}, std::move(router)};
 }
 
 void Block::enable_adapters(bool enabled) {
@@ -172,7 +179,7 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const Ro
       !moe_ && weights.attn_out.packed());
   if (moe_) {
     const at::Tensor result = out.defined() ? out : at::empty_like(x);
-    moe_->forward(moe_normed, result, row_tile, saved != nullptr ? &s.moe : nullptr, expert_ranks(rows));
+    moe_->forward(moe_normed, result, row_tile, saved != nullptr ? &s.moe : nullptr, expert_pass(rows));
     if (out.defined()) result.add_(moe_mid);
   }
 }
@@ -205,14 +212,14 @@ at::Tensor Block::backward(const at::Tensor& dy, const RowContext& rows, BlockSa
 void Block::experts_without_rows(const at::TensorOptions& options, const RowContext& rows, BlockSaved* saved) const {
   if (!moe_ || !rows.experts.shared()) return;
   const at::Tensor none = at::empty({0, qkv_.weight.size(1)}, options);
-  moe_->forward(none, none, rows.row_tile, saved != nullptr ? &saved->moe : nullptr, expert_ranks(rows));
+  moe_->forward(none, none, rows.row_tile, saved != nullptr ? &saved->moe : nullptr, expert_pass(rows));
 }
 
 void Block::experts_backward_without_rows(const at::TensorOptions& options, const RowContext& rows,
                                           const BlockSaved& saved) const {
   if (!moe_ || !rows.experts.shared()) return;
   const at::Tensor none = at::empty({0, qkv_.weight.size(1)}, options);
-  moe_->backward(none, none, saved.moe, none, expert_ranks(rows));
+  moe_->backward(none, none, saved.moe, none, expert_pass(rows));
 }
 
 at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const {
@@ -269,7 +276,7 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
     for_each_row_tile(total, rows.row_tile, dy.device(), [&](int64_t begin, int64_t end) {
       norm_forward(mlp_norm_, rows_of(saved.mid, begin, end), rows_of(normed, begin, end), {});
     });
-    moe_->backward(dy, normed, saved.moe, d_moe, expert_ranks(rows));
+    moe_->backward(dy, normed, saved.moe, d_moe, expert_pass(rows));
   }
   for_each_row_tile(total, rows.row_tile, dy.device(), [&](int64_t begin, int64_t end) {
     const int64_t count = end - begin;

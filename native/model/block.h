@@ -36,6 +36,8 @@ struct RowContext {
   const Exchange* exchange = nullptr;
   // Where ranks share experts: how many rows each of them has.
   ExpertRows experts = {};
+  // What is asked of the routers: `layer` is each block's own.
+  RouterWork routers = {};
   const char* phase = "forward";
 };
 
@@ -128,10 +130,11 @@ class Block {
   at::Tensor make_qk_parts(const at::Tensor& dqkv, int64_t row_tile) const;
   void finish_qk_norms(const at::Tensor& qk_parts) const;
   // Makes what attention_inputs() and output_and_mlp() save; T rows of qkv.
-  MoeMlp::Ranks expert_ranks(const RowContext& rows) const { return {rows.experts, {rows.phase, mlp_name_ + " experts"}}; }
+  MoeMlp::Pass expert_pass(const RowContext& rows) const;
   NormStats save_inputs(const at::Tensor& x, const at::Tensor& qkv, BlockSaved* saved) const;
   void save_output(const at::Tensor& x, int64_t total, BlockSaved* saved) const;
 
+  int64_t layer_;
   std::string name_, mlp_name_;  // for collectives
   ops::AttentionSpec attention_;
   ops::RotarySpec rotary_;

@@ -77,7 +77,7 @@ void Block::exchange_output_and_mlp(const at::Tensor& x, const at::Tensor& attn,
   const bool wanted = out.defined() || post;
   const at::Tensor part = at::empty({total, hidden}, x.options());
   if (moe_) {
-    moe_->forward(all, part, rows.row_tile, saved != nullptr ? &s.moe : nullptr, expert_ranks(rows));
+    moe_->forward(all, part, rows.row_tile, saved != nullptr ? &s.moe : nullptr, expert_pass(rows));
   } else {
     for_each_row_tile(
         total, rows.row_tile, x.device(),
@@ -124,7 +124,7 @@ at::Tensor Block::exchange_backward_mlp(const at::Tensor& dy, const RowContext& 
 
   const at::Tensor d_part = at::empty({total, hidden}, dy.options());
   if (moe_) {
-    moe_->backward(d_result, all_normed, saved.moe, d_part, expert_ranks(rows));
+    moe_->backward(d_result, all_normed, saved.moe, d_part, expert_pass(rows));
   } else {
     const at::Tensor d_inner = saved.inner;  // in place: the operation takes its own output as input
     const at::Tensor activated = at::empty({total, mlp_out_.weight.size(1)}, dy.options());

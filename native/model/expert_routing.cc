@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "base/parallel.h"
+#include "model/expert_load.h"
 
 namespace troupe {
 
@@ -47,14 +48,22 @@ void Router::sort_slots(ExpertRouting& routing) const {
   }
 }
 
+void Router::count(const ExpertRouting& routing, const RouterWork& work, int64_t first) {
+  if (work.load == nullptr) return;
+  const int64_t rows = work.tokens.size(0);
+  work.load->add(work.layer, routing.probs.narrow(0, first, rows), routing.experts.narrow(0, first, rows), work.tokens);
+}
+
 void Router::backward(const at::Tensor& d_weights, const at::Tensor& x, const ExpertRouting& routing,
-                      const at::Tensor& dx) const {
+                      const RouterWork& work, int64_t first, const at::Tensor& dx) const {
   at::Tensor d_chosen = d_weights;  // by the probabilities of the chosen experts
   if (normalize_top_k_) {
     const at::Tensor total = routing.probs.gather(1, routing.experts).sum(-1, true);
     d_chosen = (d_weights - (d_weights * routing.weights).sum(-1, true)) / total;
   }
   const at::Tensor d_probs = at::zeros_like(routing.probs).scatter_(1, routing.experts, d_chosen);
+  if (work.balance.defined())
+    d_probs.narrow(0, first, work.tokens.size(0)).addr_(work.tokens, work.balance);
   const at::Tensor d_logits =
       (routing.probs * (d_probs - (d_probs * routing.probs).sum(-1, true))).to(x.scalar_type());
   linear_.accumulate_grad(d_logits, x);

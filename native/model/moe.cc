@@ -136,19 +136,21 @@ void MoeMlp::expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& 
 }
 
 void MoeMlp::forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved,
-                     const Ranks& ranks) const {
+                     const Pass& pass) const {
   MoeSaved local;
   MoeSaved& state = saved != nullptr ? *saved : local;
-  if (!ranks.rows.shared()) return forward_part(x, out, row_tile, state);
-  if (!ranks.rows.any()) return;
-  const at::Tensor all = ranks.rows.gather(x, ranks.label);
+  if (!pass.rows.shared()) return forward_part(x, out, row_tile, state, pass);
+  if (!pass.rows.any()) return;
+  const at::Tensor all = pass.rows.gather(x, pass.label);
   const at::Tensor part = at::empty_like(all);
-  forward_part(all, part, row_tile, state);
-  ranks.rows.sum(part, out, ranks.label);
+  forward_part(all, part, row_tile, state, pass);
+  pass.rows.sum(part, out, pass.label);
 }
 
-void MoeMlp::forward_part(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state) const {
+void MoeMlp::forward_part(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state,
+                          const Pass& pass) const {
   state.routing = router_.route(x, row_tile);
+  Router::count(state.routing, pass.router, pass.rows.first());
   const int64_t slots = own_slots(state.routing).count;
   state.inner = at::empty({slots, intermediate_size_ * (gated_ ? 2 : 1)}, x.options());
   const at::Tensor outputs = at::empty({slots + (all_ ? 0 : 1), x.size(1)}, x.options());
@@ -201,17 +203,17 @@ at::Tensor MoeMlp::expert_backward(size_t expert, const at::Tensor& dout, const 
 }
 
 void MoeMlp::backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
-                      const Ranks& ranks) const {
-  if (!ranks.rows.shared()) return backward_part(dout, x, saved, dx);
-  if (!ranks.rows.any()) return;
-  const at::Tensor all = ranks.rows.gather(x, ranks.label);
+                      const Pass& pass) const {
+  if (!pass.rows.shared()) return backward_part(dout, x, saved, dx, pass);
+  if (!pass.rows.any()) return;
+  const at::Tensor all = pass.rows.gather(x, pass.label);
   const at::Tensor part = at::empty_like(all);
-  backward_part(ranks.rows.gather(dout, ranks.label), all, saved, part);
-  ranks.rows.sum(part, dx, ranks.label);
+  backward_part(pass.rows.gather(dout, pass.label), all, saved, part, pass);
+  pass.rows.sum(part, dx, pass.label);
 }
 
-void MoeMlp::backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
-                           const at::Tensor& dx) const {
+void MoeMlp::backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
+                           const Pass& pass) const {
   const ExpertRouting& routing = saved.routing;
   const OwnSlots own = own_slots(routing);
   const int64_t behind = all_ ? 0 : 1;  // the place of other ranks' slots
@@ -227,7 +229,7 @@ void MoeMlp::backward_part(const at::Tensor& dout, const at::Tensor& x, const Mo
   const at::Tensor places = own_places(routing);
   sum_slots(d_gathered, places, {}, dx);
   const at::Tensor d_weights = d_slots.index_select(0, places.flatten()).view_as(routing.weights);
-  router_.backward(d_weights, x, routing, dx);
+  router_.backward(d_weights, x, routing, pass.router, pass.rows.first(), dx);
 }
 
 }  // namespace troupe

@@ -31,21 +31,24 @@ class MoeMlp {
   // Where the part has some of the experts, x, out and their gradients are this rank's rows, perhaps none, and all ranks
   // that share them make the same calls at the same time. What this rank finds of the router's gradient is what its own
   // experts make of it, for the rows of all.
-  struct Ranks {
+  struct Pass {
     ExpertRows rows;
     CollectiveLabel label;
+    RouterWork router;
   };
   // out [T, H] = moe(x [T, H]); saved may be null. With kDecodeRowTile rows the weights are read as they lie.
   void forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved,
-               const Ranks& ranks = {}) const;
+               const Pass& pass = {}) const;
   // dx [T, H] is overwritten; the gradients of weights that are trained are added to.
   void backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
-                const Ranks& ranks = {}) const;
+                const Pass& pass = {}) const;
 
  private:
   // The same over all rows that there are.
-  void forward_part(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state) const;
-  void backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx) const;
+  void forward_part(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state,
+                    const Pass& pass) const;
+  void backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
+                     const Pass& pass) const;
   // Slots [first, first + count) are those of experts of this rank.
   struct OwnSlots {
     int64_t first, count;

@@ -92,6 +92,11 @@ void Stage::enable_adapters(bool enabled) {
   for (Block& block : blocks_) block.enable_adapters(enabled);
 }
 
+void Stage::watch_routers(ExpertLoad* load, const at::Tensor& balance) {
+  load_ = load;
+  balance_ = balance;
+}
+
 template <typename Embed, typename BlockWork, typename Head>
 void Stage::in_forward_order(StagePass& pass, Embed&& embed, BlockWork&& block, Head&& head) {
   if (range_.embedding) {
@@ -160,10 +165,12 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
   rows.exchange = exchange_;
   const int64_t total = packed->tokens.size(0);
   rows.experts = experts(total);
+  if (load_ != nullptr || balance_.defined()) rows.routers = {load_, 0, upload(packed->sequences, device_), balance_};
   at::Tensor y = x;
   if (pass.training) {
     pass.blocks.resize(blocks_.size());
     pass.rows = rows;
+    pass.rows.routers.load = nullptr;  // what is computed again has been counted
     pass.real_rows = std::clamp<int64_t>(ops::real_rows(packed->segments) - packed->first_row, 0, total);
     pass.total_rows = total;
   }

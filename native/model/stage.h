@@ -72,6 +72,9 @@ class Stage {
   void simulated_backward(int64_t rows, StagePass& pass);
   // Without adapters a forward is that of the base model.
   void enable_adapters(bool enabled);
+  // From here on passes count what the routers choose in `load` (null: nowhere), and a backward adds to the gradient by
+  // their probabilities: see RouterWork.
+  void watch_routers(ExpertLoad* load, const at::Tensor& balance);
 
   // [V, H] (LM, with an exchange this rank's rows of the vocabulary) or [1, H] (value); gradients are undefined where the head is not trained. Of a stage with a head.
   const at::Tensor& head_weight() const { return head_weight_; }
@@ -130,6 +133,8 @@ class Stage {
   const SequenceGroup* sequence_;
   const Exchange* exchange_;
   Communicator* ep_;
+  ExpertLoad* load_ = nullptr;
+  at::Tensor balance_;
   int64_t first_token_ = 0;  // of the embeddings held here
   std::vector<std::vector<size_t>> block_groups_;       // of the store, by block
   std::vector<size_t> embedding_groups_, head_groups_;

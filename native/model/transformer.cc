@@ -36,6 +36,10 @@ void Transformer::enable_adapters(bool enabled) {
   for (Stage& stage : stages_) stage.enable_adapters(enabled);
 }
 
+void Transformer::watch_routers(ExpertLoad* load, const at::Tensor& balance) {
+  for (Stage& stage : stages_) stage.watch_routers(load, balance);
+}
+
 Transformer::Place Transformer::find(int64_t layer) const {
   for (size_t stage = 0; stage < stages_.size(); ++stage) {
     const StageRange& range = stages_[stage].range();

@@ -43,6 +43,8 @@ class Transformer final : public Decoder {
   int64_t own_rows(int64_t rows) const { return exchange_ != nullptr ? exchange_->own_rows(rows) : rows; }
   // Without adapters a forward is that of the base model.
   void enable_adapters(bool enabled);
+  // See Stage.
+  void watch_routers(ExpertLoad* load, const at::Tensor& balance);
 
   std::vector<int64_t> own_layers() const override;
   int64_t most_layers() const override;

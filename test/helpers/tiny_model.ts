@@ -128,5 +128,6 @@ export const tinyPolicyLoss: NativePolicyLossOptions = {
   useKlLoss: false,
   klLossCoef: 0.001,
   klLossType: 'low_var_kl',
+  routerAuxLossCoef: 0,
   extra: {},
 };

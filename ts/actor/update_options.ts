@@ -24,6 +24,8 @@ export interface PolicyLossOptions {
   useKlLoss?: boolean; // false
   klLossCoef?: number; // 0.001
   klLossType?: string; // low_var_kl
+  /** Of a mixture of experts: weight of the load-balancing loss (docs/algorithms.md), at the cost of one more forward pass; default 0. */
+  routerAuxLossCoef?: number;
   /** bypass_mode: how the current policy is corrected for the rollout's, and its `lossType`. */
   rolloutCorrection?: RolloutCorrectionOptions;
   /** Options of a loss from registerPolicyLoss, which gets them as `options.kwargs`. */
@@ -46,7 +48,7 @@ const POLICY_KEYS = [
   'aggregation',
   'scaleFactor',
   'entropyCoeff',
-].concat(['useKlLoss', 'klLossCoef', 'klLossType', 'rolloutCorrection', 'kwargs']);
+].concat(['useKlLoss', 'klLossCoef', 'klLossType', 'routerAuxLossCoef', 'rolloutCorrection', 'kwargs']);
 
 /** Options of single modes: their names in the core, and the numbers they may be. */
 const EXTRA: Readonly<Record<string, [string, { min?: number; above?: number; max?: number }]>> = {
@@ -92,6 +94,7 @@ export function resolvePolicyLoss(
     useKlLoss: flagOption(where, 'useKlLoss', o.useKlLoss, false),
     klLossCoef: numberOption(where, 'klLossCoef', o.klLossCoef, 0.001),
     klLossType,
+    routerAuxLossCoef: numberOption(where, 'routerAuxLossCoef', o.routerAuxLossCoef, 0, { min: 0 }),
     extra,
   };
 }

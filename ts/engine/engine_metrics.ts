@@ -11,6 +11,8 @@ const GIB = 2 ** 30;
 const SUMS: ReadonlySet<string> = new Set(['loss', 'pg_loss', 'entropy_loss', 'kl_loss', 'vf_loss']);
 /** The same on every rank. */
 const EQUAL: ReadonlySet<string> = new Set(['lr', 'grad_norm', 'update_skipped', 'kl_coef']);
+/** Those of the routers of a mixture of experts: of the whole mini-batch, the same on every rank. */
+const ROUTERS = 'moe/';
 
 /**
  * The metrics of each mini-batch and epoch from those of every rank. Losses are summed; what is a mean over a rank's loss tokens
@@ -37,7 +39,8 @@ export function mergeRanks(
         sum += SUMS.has(name) ? value : value * (tokens[rank] as number);
         weight += tokens[rank] as number;
       }
-      merged[name] = EQUAL.has(name) ? last : SUMS.has(name) ? sum : weight === 0 ? 0 : sum / weight;
+      const equal = EQUAL.has(name) || name.startsWith(ROUTERS);
+      merged[name] = equal ? last : SUMS.has(name) ? sum : weight === 0 ? 0 : sum / weight;
     }
     return merged;
   });
@@ -46,14 +49,15 @@ export function mergeRanks(
 /**
  * One number per metric from those of each mini-batch and epoch: the mean, or the largest (smallest) for names with 'max'
  * ('min'); the learning rate is that of the first step, and skipped updates are counted. A name with a slash, such as
- * rollout_corr/kl, is complete; others get the role's prefix.
+ * rollout_corr/kl, is complete; others, and those of the routers, get the role's prefix.
  */
 export function reduceMetrics(role: string, records: readonly NativeMetrics[]): UpdateMetrics {
   const names = new Set(records.flatMap((record) => Object.keys(record)));
   const out: UpdateMetrics = {};
   for (const name of names) {
     const values = records.flatMap((record) => (record[name] === undefined ? [] : [record[name]]));
-    out[name.includes('/') ? name : `${role}/${name}`] = reduce(name, values);
+    const complete = name.includes('/') && !name.startsWith(ROUTERS);
+    out[complete ? name : `${role}/${name}`] = reduce(name, values);
   }
   return out;
 }

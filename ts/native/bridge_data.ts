@@ -188,6 +188,8 @@ export interface NativePolicyLossOptions {
   useKlLoss: boolean;
   klLossCoef: number;
   klLossType: string;
+  /** Weight of the load-balancing loss of a mixture of experts (native/model/expert_load.h); 0: none. */
+  routerAuxLossCoef: number;
   /** Further options of a mode, in verl's snake_case: tau_pos, kl_cov_ratio, ... */
   extra: Record<string, number>;
 }

@@ -69,6 +69,7 @@ export function policyLossOptions(config: ResolvedConfig): PolicyLossOptions {
     useKlLoss: actor.use_kl_loss,
     klLossCoef: actor.kl_loss_coef,
     klLossType: actor.kl_loss_type,
+    routerAuxLossCoef: actor.router_aux_loss_coef,
     tauPos: actor.tau_pos,
     tauNeg: actor.tau_neg,
     clipCovRatio: loss.clip_cov_ratio,

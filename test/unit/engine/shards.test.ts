@@ -110,11 +110,11 @@ test('metrics of ranks: losses add up, means are weighted by loss tokens, the re
   }));
   const merged = mergeRanks(
     [
-      [{ pg_loss: 0.5, entropy: 2, grad_norm: 7, lr: 0.1 }],
-      [{ pg_loss: 0.25, entropy: 6, grad_norm: 7, lr: 0.1 }],
-      [{ grad_norm: 7, lr: 0.1 }],
+      [{ pg_loss: 0.5, entropy: 2, grad_norm: 7, lr: 0.1, 'moe/entropy': 3 }],
+      [{ pg_loss: 0.25, entropy: 6, grad_norm: 7, lr: 0.1, 'moe/entropy': 3 }],
+      [{ grad_norm: 7, lr: 0.1, 'moe/entropy': 3 }],
     ],
     shards,
   );
-  expect(merged).toEqual([{ pg_loss: 0.75, entropy: 3, grad_norm: 7, lr: 0.1 }]);
+  expect(merged).toEqual([{ pg_loss: 0.75, entropy: 3, grad_norm: 7, lr: 0.1, 'moe/entropy': 3 }]);
 });

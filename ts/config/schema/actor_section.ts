@@ -53,6 +53,11 @@ export const actorSection = {
     'low_var_kl',
     'Estimator; with "+" its value and the gradient of k2, which is unbiased.',
   ),
+  router_aux_loss_coef: field(
+    num(0),
+    0,
+    'Mixture of experts: weight of the load-balancing loss, at the cost of one more forward pass. 0 as in verl, whatever config.json says.',
+  ),
   calculate_sum_pi_squared: field(
     bool,
     false,

@@ -68,6 +68,21 @@ export const megatronSection = {
       false,
       'The head takes that of a layer of the last stage.',
     ),
+    moe_router_load_balancing_type: fixed(
+      ['none'],
+      'actor_rollout_ref.actor.router_aux_loss_coef is the load-balancing loss, over the whole mini-batch whatever its micro-batches',
+    ),
+    moe_aux_loss_coeff: ignored(
+      'it has no effect with moe_router_load_balancing_type none, verl’s default; actor_rollout_ref.actor.router_aux_loss_coef is the load-balancing loss',
+    ),
+    moe_z_loss_coeff: fixed([null, 0], 'there is no z-loss of the router'),
+    moe_permute_fusion: ignored('experts get their rows one way'),
+    moe_grouped_gemm: ignored('experts are computed one way'),
+    moe_token_dispatcher_type: ignored('experts get their rows one way'),
+    moe_enable_deepep: ignored('experts get their rows one way'),
+    moe_router_dtype: ignored(
+      'the product of a router is in the compute dtype, its softmax in float32, as in transformers',
+    ),
     recompute_granularity: ignored(
       'enable_gradient_checkpointing of the model decides: whole blocks are recomputed',
     ),
