@@ -1,15 +1,25 @@
-import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, readdirSync, readFileSync, rmSync, statfsSync, statSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import { allGone, Command, type Exit, listTree, runCommand, sleep, workersOf } from '../helpers/e2e_process';
 import { Workspace } from '../helpers/e2e_workspace';
+import { HostNetwork, noHosts } from '../helpers/host_network';
 
-// Faults at random instants of runs on two hosts of two workers each, which are both this machine. Every run goes on by itself to
-// the metrics of a run that nothing happens to, and leaves nothing behind. TROUPE_FAULTS says how many there are, TROUPE_FAULT_SEED which.
+// Faults at random instants of runs on two hosts of two workers each: network namespaces with a small disk where they are permitted, else
+// both this machine, and then links are not cut and no disk is full. Every run goes on by itself to the metrics of a run that nothing
+// happens to, and leaves nothing behind. TROUPE_FAULTS says how many there are, TROUPE_FAULT_SEED which; each is told as a line on stderr
+// where TROUPE_FAULTS is set.
 
 const FAULTS = Number(process.env['TROUPE_FAULTS'] ?? 4);
 const STEPS = 12;
 /** Of one run. */
 const MOST_FAULTS = 6;
+/** Longer than hosts wait for each other. */
+const CUT_MS = 4_500;
+const FULL_MS = 1_500;
+const DISK_KIB = 32 << 10;
+
+const KINDS = ['kill', 'kill', 'stop', 'agent', 'controller', 'corrupt', 'disk', 'link'] as const;
 
 let state = Number(process.env['TROUPE_FAULT_SEED'] ?? 1) >>> 0;
 const random = (): number => {
@@ -19,23 +29,40 @@ const random = (): number => {
 const pick = <T>(list: readonly T[]): T | undefined => list[Math.floor(random() * list.length)];
 
 let workspace: Workspace;
+let network: HostNetwork | null = null;
 let expected: string;
 beforeAll(async () => {
   workspace = await Workspace.create();
+  mkdirSync(workspace.file('memory'));
+  if (noHosts === null) {
+    network = await HostNetwork.create(2);
+    mkdirSync(workspace.file('disk'));
+    execFileSync('mount', ['-t', 'tmpfs', '-o', `size=${DISK_KIB}k`, 'tmpfs', workspace.file('disk')]);
+  }
   const exit = await runCommand([...args('undisturbed'), 'trainer.n_gpus_per_node=4']);
   expect(exit.code).toBe(0);
   expected = metrics('undisturbed');
 });
-afterAll(() => workspace.remove());
+afterAll(async () => {
+  if (network !== null) {
+    await network.remove();
+    execFileSync('umount', ['-l', workspace.file('disk')]);
+  }
+  workspace.remove();
+});
+
+/** Where a run writes. */
+const place = (name: string): string =>
+  network === null ? workspace.file(name) : join(workspace.file('disk'), name);
 
 const args = (name: string): string[] => [
   'train',
   workspace.file('train.yaml'),
-  `trainer.default_local_dir=${workspace.file(name)}`,
+  `trainer.default_local_dir=${place(name)}`,
   `trainer.total_training_steps=${STEPS}`,
 ];
 
-const metrics = (name: string): string => readFileSync(join(workspace.file(name), 'metrics.jsonl'), 'utf8');
+const metrics = (name: string): string => readFileSync(join(place(name), 'metrics.jsonl'), 'utf8');
 
 /** A run on two hosts: its controller, and the agent of the second host, which is started again when it has ended, as a scheduler does. */
 class Run {
@@ -43,6 +70,16 @@ class Run {
   readonly started: number[] = [];
   private agent: Command;
   private over = false;
+  /** Half of the runs hold the state after every step in memory. */
+  private readonly staging =
+    random() < 0.5
+      ? [
+          'trainer.checkpoint_staging.async=true',
+          'trainer.checkpoint_staging.every_step=true',
+          `trainer.checkpoint_staging.directory=${workspace.file('memory')}`,
+          'trainer.save_freq=3',
+        ]
+      : [];
 
   constructor(readonly name: string) {
     this.agent = this.start(1);
@@ -70,14 +107,16 @@ class Run {
   }
 
   inject(): string {
-    const fault = pick(['kill', 'kill', 'stop', 'agent', 'controller', 'corrupt'] as const);
+    const fault = pick(KINDS.filter((kind) => network !== null || (kind !== 'disk' && kind !== 'link')));
     const worker = pick(this.workers());
-    if (fault === 'agent') this.agent.kill('SIGKILL');
+    if (fault === 'disk') fillDisk(place(this.name));
+    else if (fault === 'link') cutLink(network as HostNetwork);
+    else if (fault === 'agent') this.agent.kill('SIGKILL');
     else if (fault === 'controller') this.controller.kill('SIGKILL');
     else if (worker === undefined) return 'nothing: no worker was there';
     else if (fault === 'stop') signal(worker, 'SIGSTOP');
     else {
-      if (fault === 'corrupt') flipBit(workspace.file(this.name));
+      if (fault === 'corrupt') flipBit(place(this.name));
       signal(worker, 'SIGKILL');
     }
     return fault as string;
@@ -89,11 +128,14 @@ class Run {
         ...args(this.name),
         'trainer.nnodes=2',
         'trainer.n_gpus_per_node=2',
-        'trainer.launcher.network=127.0.0.1',
+        `trainer.launcher.network=${network === null ? '127.0.0.1' : 'eth0'}`,
         'trainer.worker_timeouts.silence=2',
+        'trainer.worker_timeouts.startup=300',
         'trainer.fault_tolerance.max_restarts=1000',
+        ...this.staging,
       ],
       {
+        ...(network === null ? {} : { prefix: network.on(rank) }),
         env: {
           RANK: `${rank}`,
           WORLD_SIZE: '2',
@@ -159,6 +201,23 @@ function stepsOf(name: string): number {
   }
 }
 
+/** For a while, from now on. */
+function fillDisk(directory: string): void {
+  const filler = join(dirname(directory), 'filler');
+  const { bavail, bsize } = statfsSync(dirname(directory));
+  try {
+    writeFileSync(filler, Buffer.alloc(bavail * bsize));
+  } catch {
+    // the run has written meanwhile: full is what it is to be
+  }
+  setTimeout(() => rmSync(filler, { force: true }), FULL_MS);
+}
+
+function cutLink(hosts: HostNetwork): void {
+  hosts.cut(1);
+  setTimeout(() => hosts.mend(1), CUT_MS);
+}
+
 /** In a file of the newest checkpoint, where there is one before it. */
 function flipBit(directory: string): void {
   const files = listTree(directory)
@@ -198,15 +257,20 @@ test(
         const kind = run.inject();
         kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
         if (!kind.startsWith('nothing')) faults++;
+        if (process.env['TROUPE_FAULTS'])
+          process.stderr.write(`${run.name} after step ${furthest}: ${kind} (fault ${faults})\n`);
+        // One at a time: what is over is no fault any more.
+        if (kind === 'link') await sleep(CUT_MS);
+        if (kind === 'disk') await sleep(FULL_MS);
       }
       const exit = await end;
       expect(exit.code === 0 ? '' : `${run.name}: ${exit.stdout}\n${exit.stderr}`).toBe('');
       expect(metrics(run.name)).toBe(expected);
-      expect(listTree(workspace.file(run.name)).filter((path) => /incomplete|rendezvous/.test(path))).toEqual(
-        [],
-      );
+      expect(listTree(place(run.name)).filter((path) => /incomplete|rendezvous/.test(path))).toEqual([]);
+      expect(listTree(workspace.file('memory'))).toEqual([]);
       expect(await allGone([...run.started, ...run.workers()], 15_000)).toBe(true);
       recovery.push(...recoveries(run.name));
+      rmSync(place(run.name), { recursive: true });
     }
     recovery.sort((a, b) => a - b);
     const median = recovery[Math.floor(recovery.length / 2)];
@@ -219,8 +283,8 @@ test(
 
 /** Seconds from a failure to the next step, of those that the controller has lived through. */
 function recoveries(name: string): number[] {
-  const file = join(workspace.file(name), 'faults.jsonl');
-  if (!listTree(workspace.file(name)).includes('faults.jsonl')) return [];
+  const file = join(place(name), 'faults.jsonl');
+  if (!listTree(place(name)).includes('faults.jsonl')) return [];
   return readFileSync(file, 'utf8')
     .trim()
     .split('\n')

@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { allGone, Command, runCommand, workersOf } from '../helpers/e2e_process';
 import { Workspace } from '../helpers/e2e_workspace';
@@ -20,7 +20,13 @@ const torchrun = (rank: number): Record<string, string> => ({
   GROUP_RANK: String(rank),
 });
 
-function start(name: string, ...overrides: string[]): Command[] {
+// The agent first: it waits for the controller.
+const start = (name: string, ...overrides: string[]): Command[] =>
+  [1, 0].map((rank) => startOne(rank, name, overrides));
+
+const controller = (name: string, ...overrides: string[]): Command => startOne(0, name, overrides);
+
+function startOne(rank: number, name: string, overrides: readonly string[]): Command {
   const args = [
     'train',
     workspace.file('train.yaml'),
@@ -30,11 +36,17 @@ function start(name: string, ...overrides: string[]): Command[] {
     'trainer.launcher.network=127.0.0.1',
     ...overrides,
   ];
-  // The agent first: it waits for the controller.
-  return [1, 0].map((rank) => new Command(args, { env: torchrun(rank) }));
+  return new Command(args, { env: torchrun(rank) });
 }
 
 const metrics = (name: string): string => readFileSync(join(workspace.file(name), 'metrics.jsonl'), 'utf8');
+
+/** The last step in the metrics of a run so far. */
+function stepOf(name: string): number {
+  if (!existsSync(join(workspace.file(name), 'metrics.jsonl'))) return 0;
+  const last = metrics(name).trimEnd().split('\n').at(-1) as string;
+  return last === '' ? 0 : (JSON.parse(last) as { step: number }).step;
+}
 
 test('two hosts of two workers give the metrics of one host of four', async () => {
   const alone = await runCommand([
@@ -63,3 +75,43 @@ test('the agent of a host is killed: the run ends with the name of the host, and
   );
   expect(await allGone([...workers, ...workersOf(controller.pid)], 5_000)).toBe(true);
 });
+
+test('the controller is killed: another one takes the hosts over, and one step is repeated at most', async () => {
+  const memory = workspace.file('memory');
+  mkdirSync(memory);
+  const overrides = [
+    'trainer.total_training_steps=10',
+    'trainer.test_freq=-1',
+    'trainer.save_freq=-1',
+    'trainer.worker_timeouts.startup=300',
+    'trainer.fault_tolerance.orphan_wait=300',
+    'trainer.checkpoint_staging.every_step=true',
+    `trainer.checkpoint_staging.directory=${memory}`,
+  ];
+  const undisturbed = await runCommand([
+    ...['train', workspace.file('train.yaml'), 'trainer.n_gpus_per_node=4'],
+    ...[`trainer.default_local_dir=${workspace.file('whole')}`, ...overrides.slice(0, 3)],
+  ]);
+  expect(undisturbed.code).toBe(0);
+
+  const [agent, killed] = start('taken', ...overrides) as [Command, Command];
+  await killed.until('three steps', () => stepOf('taken') >= 3);
+  const workers = workersOf(agent.pid);
+  expect(workers).toHaveLength(2);
+  killed.kill('SIGKILL');
+  await killed.exited;
+  const done = stepOf('taken');
+  const at = performance.now();
+  const next = controller('taken', ...overrides);
+  await next.until('the next step', () => stepOf('taken') > done);
+  process.stderr.write(
+    `from a new controller to the next step: ${((performance.now() - at) / 1000).toFixed(2)} s\n`,
+  );
+  const [first, second] = await Promise.all([agent.exited, next.exited]);
+  expect([first.code, second.code === 0 ? '' : second.stderr]).toEqual([0, '']);
+  expect(first.stdout).toMatch(/waiting 300 s for another controller/);
+  const from = Number(/resuming after step (\d+) from .*memory/.exec(second.stdout)?.[1]);
+  expect([done, done - 1]).toContain(from);
+  expect(metrics('taken')).toBe(metrics('whole'));
+  expect(await allGone([...workers, ...workersOf(agent.pid)], 5_000)).toBe(true);
+}, 600_000);

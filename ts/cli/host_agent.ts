@@ -33,6 +33,12 @@ export const withHostAgent = (y: Argv) =>
       requiresArg: true,
       default: 300,
       describe: 'Seconds to look for the controller',
+    })
+    .option('orphan-wait', {
+      type: 'number',
+      requiresArg: true,
+      default: 0,
+      describe: 'Seconds to look for another controller when this one is gone without a word; 0: end with it',
     });
 
 type Arguments = Awaited<ReturnType<typeof withHostAgent>['argv']>;
@@ -40,7 +46,7 @@ type Arguments = Awaited<ReturnType<typeof withHostAgent>['argv']>;
 /** @throws UsageError for options that do not say where the controller is */
 export function hostAgentTask(a: Arguments): () => Promise<number> {
   const source = sourceOf(a);
-  const { network = null, wait } = a;
+  const { network = null, wait, orphanWait } = a;
   // An indexed job of Kubernetes numbers its pods.
   const given = process.env['JOB_COMPLETION_INDEX'];
   const index = a.index ?? (given === undefined ? null : Number(given));
@@ -48,8 +54,11 @@ export function hostAgentTask(a: Arguments): () => Promise<number> {
     throw new UsageError(`host-agent: --index: expected an integer >= 0, got ${index}`);
   if (!(wait > 0 && wait <= 2_147_483))
     throw new UsageError(`host-agent: --wait: expected seconds, got ${wait}`);
+  if (!(orphanWait >= 0 && orphanWait <= 2_147_483))
+    throw new UsageError(`host-agent: --orphan-wait: expected seconds, got ${orphanWait}`);
   const say = (line: string): void => void process.stderr.write(`troupe host-agent: ${line}\n`);
-  return () => runHostAgent({ source, network, index, waitMs: 1000 * wait, say });
+  return () =>
+    runHostAgent({ source, network, index, waitMs: 1000 * wait, orphanMs: 1000 * orphanWait, say });
 }
 
 function sourceOf({ controller, tokenFile, rendezvous, stdin }: Arguments): AddressSource {

@@ -12,6 +12,7 @@ import { TroupeError } from '../errors';
 import type { HostPool } from '../launch/host_pool';
 import { gatherHosts, partOf, serveAsAgent } from '../launch/launch';
 import { requeueAfter } from '../launch/slurm';
+import { stagingOf } from '../run/checkpoint_staging';
 import { CheckpointStore } from '../run/checkpoint_store';
 import type { FitResult } from '../trainer/fit_loop';
 import { ResilientRun, type RunSession } from '../trainer/resilient_run';
@@ -99,9 +100,7 @@ function resilient<Config extends ResolvedConfig | ResolvedSftConfig>(
     say,
     session({ again, hosts, onStep }) {
       const overrides = [
-        ...(again && (mode === 'auto' || new CheckpointStore(runDirectory).latest() !== null)
-          ? ['trainer.resume_mode=auto']
-          : []),
+        ...(again && (mode === 'auto' || hasSaved(config)) ? ['trainer.resume_mode=auto'] : []),
         ...(hosts === null ? [] : [`trainer.nnodes=${hosts}`]),
       ];
       const own = overrides.length === 0 ? config : load(overrides);
@@ -115,6 +114,11 @@ function resilient<Config extends ResolvedConfig | ResolvedSftConfig>(
     },
   });
 }
+
+/** Whether there is something to go on from, on the disk or in memory. */
+const hasSaved = (config: ResolvedConfig | ResolvedSftConfig): boolean =>
+  new CheckpointStore(config.trainer.default_local_dir).latest() !== null ||
+  (stagingOf(config)?.latest() ?? null) !== null;
 
 function announce(config: ResolvedConfig | ResolvedSftConfig): void {
   for (const { path, reason } of configNotes(config)) say(`note: ${path}: ${reason}`);

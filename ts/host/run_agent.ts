@@ -20,6 +20,8 @@ export interface AgentProcessOptions {
   index: number | null;
   /** How long to look for the controller, in milliseconds. */
   waitMs: number;
+  /** The same for another one when the controller has gone without a word; its workers end at once. 0: this process ends. Default 0. */
+  orphanMs?: number;
   say: (line: string) => void;
 }
 
@@ -42,11 +44,13 @@ export async function runHostAgent(options: AgentProcessOptions): Promise<number
   for (const signal of ['SIGTERM', 'SIGUSR2', 'SIGINT'] as const) process.on(signal, onSignal);
   process.on('SIGHUP', () => {});
   process.title = 'troupe host-agent';
-  const deadline = Date.now() + options.waitMs;
+  const { orphanMs = 0 } = options;
+  let patienceMs = options.waitMs;
+  let deadline = Date.now() + patienceMs;
   const fixed = 'file' in options.source ? null : await readAddress(options.source);
   for (let last = 'nothing was tried'; ; await sleep(RETRY_MS)) {
     if (Date.now() > deadline) {
-      throw new TroupeError('COMM', `no controller was found within ${options.waitMs / 1000} s: ${last}`);
+      throw new TroupeError('COMM', `no controller was found within ${patienceMs / 1000} s: ${last}`);
     }
     let address: ControllerAddress;
     try {
@@ -64,7 +68,12 @@ export async function runHostAgent(options: AgentProcessOptions): Promise<number
         throw new TroupeError('COMM', `the controller ${last}`);
       if (end.welcomed) {
         options.say(`the connection to the controller ended (${end.reason}): its workers here are ended`);
-        return ending ?? 1;
+        // Of one that was told by stdin nobody says where the next one is.
+        if (ending !== null || orphanMs === 0 || 'stdin' in options.source) return ending ?? 1;
+        options.say(`waiting ${orphanMs / 1000} s for another controller`);
+        agent = null;
+        patienceMs = orphanMs;
+        deadline = Date.now() + patienceMs;
       }
     }
   }

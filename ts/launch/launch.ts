@@ -70,7 +70,8 @@ export function serveAsAgent(
   say: (line: string) => void,
 ): Promise<number> {
   const { network, wait } = config.trainer.launcher;
-  return runHostAgent({ source: { file }, network, index, waitMs: 1000 * wait, say });
+  const orphanMs = 1000 * config.trainer.fault_tolerance.orphan_wait;
+  return runHostAgent({ source: { file }, network, index, waitMs: 1000 * wait, orphanMs, say });
 }
 
 export interface LaunchOptions {

@@ -2,6 +2,7 @@ import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync } from
 import { basename, dirname, join, resolve } from 'node:path';
 import { asTroupeError, publish, syncTree, TEMPORARY } from '../base/atomic_dir';
 import { writeFileAtomic } from '../base/atomic_file';
+import { copyTree } from '../base/copy_tree';
 import { makeDirectories } from '../base/make_directories';
 import { printable } from '../base/printable';
 import { isRegularFile, readRegularFile } from '../base/regular_file';
@@ -56,16 +57,45 @@ export class CheckpointStore<State extends object> {
    * @throws TroupeError NO_SPACE, IO
    */
   async save(step: number, state: State, write: (directory: string) => Promise<void>): Promise<string> {
-    const directory = this.directoryOf(step);
-    const temporary = join(this.root, `${TEMPORARY}global_step_${step}`);
-    try {
-      this.removeLeftovers();
-      mkdirSync(temporary);
+    return await this.put(step, async (temporary) => {
       await write(temporary);
       const content = { ...state, run: this.run, files: await describeFiles(temporary) };
       const whole = { ...content, checksum: checksum(JSON.stringify(content)) };
       writeFileAtomic(join(temporary, STATE), `${JSON.stringify(whole, null, 2)}\n`);
       syncTree(temporary);
+    });
+  }
+
+  /** Copies a checkpoint of another directory, as it is, under this step; the process attends to other things meanwhile. @throws as {@link save} */
+  take(step: number, source: string): Promise<string> {
+    return this.put(step, (temporary) => copyTree(source, temporary));
+  }
+
+  /** What it saves from now on is of this run. */
+  goOnAs(run: number): void {
+    this.run = run;
+  }
+
+  /** Of what is on the disk, whole or not; 0: nothing is. */
+  get newestStep(): number {
+    const steps = existsSync(this.root) ? this.steps() : [];
+    const named = existsSync(this.root) ? this.pointer() : null;
+    return steps.filter((step) => named === null || step <= named).at(-1) ?? 0;
+  }
+
+  /** Which of the runs in the directory it saves for. */
+  get currentRun(): number {
+    return this.run;
+  }
+
+  /** `fill` writes the temporary directory that it is given, and flushes it. */
+  private async put(step: number, fill: (temporary: string) => Promise<void>): Promise<string> {
+    const directory = this.directoryOf(step);
+    const temporary = join(this.root, `${TEMPORARY}global_step_${step}`);
+    try {
+      this.removeLeftovers();
+      mkdirSync(temporary);
+      await fill(temporary);
       this.checkOwn(directory);
       publish(temporary, directory);
       writeFileAtomic(join(this.root, LATEST), String(step));

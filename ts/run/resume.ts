@@ -1,6 +1,7 @@
 // The checkpoint that a configuration asks to go on from.
 import type { Tree } from '../config/reading/tree';
 import { ConfigError, TroupeError } from '../errors';
+import type { CheckpointStaging } from './checkpoint_staging';
 import type { Checkpoint, CheckpointStore } from './checkpoint_store';
 import {
   type ConfigChange,
@@ -21,19 +22,22 @@ export interface Resumed {
   checkpoint: Checkpoint<TrainerState>;
   /** It goes on with the run of the checkpoint; false: it is another run, which begins from it. */
   again: boolean;
+  /** It was held in memory alone. */
+  staged: boolean;
   /** What people should know. */
   notes: string[];
 }
 
 /**
  * The checkpoint that `trainer.resume_mode` asks for, checked with all of its files; null to start from the beginning. `shown`: the
- * configuration as it is written down.
+ * configuration as it is written down; `staging`: where a newer one may be held in memory, for `auto`; null: nowhere.
  * @throws TroupeError IO for one that is damaged or was made by the other program; ConfigError for one of another run
  */
 export async function findCheckpoint(
   config: RunConfig,
   shown: Tree,
   store: CheckpointStore<TrainerState>,
+  staging: CheckpointStaging<TrainerState> | null = null,
 ): Promise<Resumed | null> {
   const { resume_mode: mode } = config.trainer;
   if (mode === 'disable') return null;
@@ -47,6 +51,9 @@ export async function findCheckpoint(
     await store.check(checkpoint);
     return checkpoint;
   };
+  const held = mode === 'auto' ? await newestHeld(staging, store, verify) : null;
+  if (held !== null) return { checkpoint: held, again: true, staged: true, notes };
+  notes = [];
   const good =
     mode === 'auto'
       ? await store.newestGood(verify)
@@ -59,7 +66,24 @@ export async function findCheckpoint(
       `${store.root} does not say which checkpoint is the newest: going on from step ${checkpoint.step}`,
     );
   notes.unshift(...damage.map((what) => `warning: ${what}; going on from step ${checkpoint.step} instead`));
-  return { checkpoint, again: mode === 'auto', notes };
+  return { checkpoint, again: mode === 'auto', staged: false, notes };
+}
+
+/** What is held in memory, where that is newer than what is on the disk, and whole. */
+async function newestHeld(
+  staging: CheckpointStaging<TrainerState> | null,
+  store: CheckpointStore<TrainerState>,
+  verify: (checkpoint: Checkpoint<TrainerState>) => Promise<Checkpoint<TrainerState>>,
+): Promise<Checkpoint<TrainerState> | null> {
+  try {
+    const held = staging?.latest() ?? null;
+    if (held === null || held.step <= store.newestStep) return null;
+    return await verify(held);
+  } catch (error) {
+    // Memory is no more than a short cut to what the disk has.
+    if (error instanceof TroupeError && error.code === 'IO') return null;
+    throw error;
+  }
 }
 
 function resumePath(config: RunConfig): string {

@@ -94,6 +94,22 @@ export class FitLoop {
 
   /** The steps that are left, then the final model; or, after a request to stop, a checkpoint. */
   async run(): Promise<FitResult> {
+    try {
+      const result = await this.toTheEnd();
+      await this.session.settled();
+      this.session.leave(false);
+      return result;
+    } catch (error) {
+      // A checkpoint on its way is one to go on from.
+      await this.session.settled().then(
+        () => this.session.leave(true),
+        () => undefined, // it is in memory alone
+      );
+      throw error;
+    }
+  }
+
+  private async toTheEnd(): Promise<FitResult> {
     const { totalSteps, validateFirst, validateOnly } = this.schedule;
     if (validateOnly || (validateFirst && this.done === 0 && this.stop.reason === null))
       await this.validateAndLog();
@@ -116,7 +132,8 @@ export class FitLoop {
   }
 
   private async step(): Promise<boolean> {
-    const { training, schedule } = this;
+    const { training, schedule, session } = this;
+    session.throwIfFailed();
     const step = this.done + 1;
     const due = (every: number): boolean => every > 0 && (step === schedule.totalSteps || step % every === 0);
     const timer = new PhaseTimer();
@@ -134,6 +151,7 @@ export class FitLoop {
     await this.writeTrace(timer);
     training.stepDone?.(step);
     if (due(schedule.saveEvery)) await this.save();
+    else await session.hold(step, this.position, (directory) => training.saveCheckpoint(directory));
     return true;
   }
 

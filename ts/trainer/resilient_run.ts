@@ -35,8 +35,16 @@ export interface ResilientRunOptions {
   say(line: string): void;
 }
 
-/** What has passed may not be over yet: a full disk, a link. */
+/** What has passed may not be over yet: a link, say. By failures in a row. */
 const PAUSES_MS = [0, 500, 2_000];
+/** A full disk waits for somebody, or for a file that is being replaced. */
+const FULL_DISK_PAUSES_MS = [2_000, 10_000, 30_000];
+
+function pauseAfter(error: unknown, failures: number): number {
+  const full = error instanceof TroupeError && error.code === 'NO_SPACE';
+  const pauses = full ? FULL_DISK_PAUSES_MS : PAUSES_MS;
+  return pauses[Math.min(failures, pauses.length) - 1] as number;
+}
 
 export class ResilientRun implements RunSession {
   readonly #options: ResilientRunOptions;
@@ -90,7 +98,7 @@ export class ResilientRun implements RunSession {
         say(`failed after step ${this.#step}: ${reasonOf(error)}`);
         // What still goes on writes into the same directory.
         await this.#session?.settled?.();
-        await sleep(PAUSES_MS[Math.min(this.#policy.stuck - 1, PAUSES_MS.length - 1)]);
+        await sleep(pauseAfter(error, this.#policy.stuck));
         hosts = await this.#regroup(error);
         say(
           `restart ${this.#policy.restarts} (at most ${maxRestarts} within ${this.#options.windowMs / 1000} s)`,

@@ -1,12 +1,13 @@
 // What a session of a run keeps on disk, whichever program it is: where it goes on from, its files, its checkpoints.
 import { existsSync } from 'node:fs';
-import { basename, dirname, join, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { reasonOf } from '../base/text';
 import { writtenConfig } from '../config/written_config';
 import { TroupeError } from '../errors';
 import { packageVersion } from '../install/package_root';
 import { createLoggers, type Loggers, warnOnStderr } from '../logging/loggers';
 import { RunRecords } from '../records/run_records';
+import { type CheckpointStaging, stagingOf } from '../run/checkpoint_staging';
 import { type Checkpoint, CheckpointStore } from '../run/checkpoint_store';
 import { type RunConfig, runIdentity } from '../run/config_changes';
 import { findCheckpoint, type Resumed } from '../run/resume';
@@ -38,7 +39,15 @@ export class Session {
     const store = new CheckpointStore<TrainerState>(config.trainer.default_local_dir, keep);
     store.checkForeign();
     const shown = writtenConfig(config);
-    return new Session(config, shown, store, await findCheckpoint(config, shown, store), say);
+    const staging = stagingOf(config);
+    return new Session(
+      config,
+      shown,
+      store,
+      staging,
+      await findCheckpoint(config, shown, store, staging),
+      say,
+    );
   }
 
   private constructor(
@@ -46,6 +55,8 @@ export class Session {
     /** The configuration as it is written down. */
     private readonly shown: Record<string, unknown>,
     private readonly store: CheckpointStore<TrainerState>,
+    /** null: checkpoints go to the disk at once. */
+    private staging: CheckpointStaging<TrainerState> | null,
     private readonly resumed: Resumed | null,
     readonly say: (line: string) => void,
   ) {}
@@ -91,7 +102,10 @@ export class Session {
     const { checkpoint, firstStep } = this;
     if (!readOnly) {
       this.store.removeLeftovers();
-      this.store.beginFrom(checkpoint, this.resumed?.again ?? false);
+      if (this.resumed?.staged) this.store.goOnAs(this.resumed.checkpoint.run);
+      else this.store.beginFrom(checkpoint, this.resumed?.again ?? false);
+      if (!this.resumed?.staged) this.staging?.begin(this.store.currentRun);
+      else this.staging?.goOn(this.resumed.checkpoint.run);
       for (const log of LOGS)
         directory.rewindLog(log, firstStep, log === LOGS[0] ? checkpoint?.state.lines : []);
     }
@@ -158,16 +172,53 @@ export class Session {
 
   /** Saves `step`: `write` fills a directory with what the engines keep. */
   async save(step: number, position: Position, write: (directory: string) => Promise<void>): Promise<void> {
+    const start = performance.now();
+    const { staging } = this;
+    // One at a time; what became of the one before is said here.
+    await staging?.settled();
+    const state = this.state(step, position);
+    const held = staging?.use.async === true && (await staging.hold(step, state, write));
+    if (held) staging.publish(step, this.store);
+    else await this.store.save(step, state, write);
+    const seconds = (performance.now() - start) / 1000;
+    this.written?.events.tryAdd('checkpoint', `saved step ${step}`, {
+      directory: `global_step_${step}`,
+      seconds,
+    });
+  }
+
+  /** The state after a step that is not to be saved, where it is held in memory. */
+  async hold(step: number, position: Position, write: (directory: string) => Promise<void>): Promise<void> {
+    const { staging } = this;
+    if (staging === null || !staging.use.everyStep) return;
+    await staging.settled();
+    if (await staging.hold(step, this.state(step, position), write)) return;
+    this.note(
+      `warning: there is no space for the state after a step in ${staging.directory}: it is not held there`,
+    );
+    staging.remove();
+    this.staging = null;
+  }
+
+  /** Waits until what was saved is on the disk. @throws TroupeError NO_SPACE, IO when it could not be written */
+  async settled(): Promise<void> {
+    await this.staging?.settled();
+  }
+
+  /** @throws what the writing of a checkpoint has run into since the last call */
+  throwIfFailed(): void {
+    this.staging?.throwIfFailed();
+  }
+
+  /** Nothing is to follow what is on the disk, or (`failed`) perhaps something is: what is held in memory goes, or may stay. */
+  leave(failed: boolean): void {
+    if (!failed || this.staging?.use.everyStep !== true) this.staging?.remove();
+  }
+
+  private state(step: number, position: Position): TrainerState {
     const { seed } = this.config.trainer;
     const lines = [...(this.loggers?.tail ?? [])];
     const identity = runIdentity(this.config);
-    const state = { version: VERSION, step, seed, ...position, identity, lines, config: this.shown };
-    const start = performance.now();
-    const directory = await this.store.save(step, state, write);
-    const seconds = (performance.now() - start) / 1000;
-    this.written?.events.tryAdd('checkpoint', `saved step ${step}`, {
-      directory: basename(directory),
-      seconds,
-    });
+    return { version: VERSION, step, seed, ...position, identity, lines, config: this.shown };
   }
 }

@@ -1,5 +1,6 @@
 // trainer.fault_tolerance: what becomes of a run when something under it fails; of both programs.
-import { bool, field, int, seconds } from './field';
+import { RUN_LIMITS } from '../../base/limits';
+import { bool, field, int, num, seconds } from './field';
 
 export const faultSection = {
   max_restarts: field(
@@ -12,6 +13,11 @@ export const faultSection = {
     int(0, 1024),
     0,
     'Hosts beyond trainer.nnodes that may dial in, to take the place of a lost one.',
+  ),
+  orphan_wait: field(
+    num(0, RUN_LIMITS.seconds),
+    0,
+    'env: seconds for which the agent of a host looks for another controller when its own is gone without a word; 0: it ends.',
   ),
   elastic: field(bool, false, 'Go on with fewer hosts when a lost one is not replaced.'),
 };

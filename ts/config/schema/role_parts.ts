@@ -159,7 +159,11 @@ export const fsdpConfig = {
 const checkpoint = {
   save_contents: ignored('model, optimiser and trainer state are always saved'),
   load_contents: ignored('model, optimiser and trainer state are always loaded'),
-  async_save: fixed([false], 'a checkpoint is complete before training goes on'),
+  async_save: field(
+    bool,
+    false,
+    'The same as trainer.checkpoint_staging.async: actor and critic are saved together, so either key holds for both.',
+  ),
   mbridge_config: ignored('concerns Megatron checkpoints'),
 };
 

@@ -29,6 +29,7 @@ import { lora } from './lora_section';
 import { FUSED, TORCH_ONLY } from './reasons';
 import { MIXED_PRECISION, MTP, overrideConfig, PROFILER, STRATEGY, sharding } from './role_parts';
 import { engineSection } from './sft_engine_section';
+import { stagingSection } from './staging_section';
 import { COLLECTIVE_TIMEOUT, workerTimeouts } from './worker_section';
 
 /** The configuration tree of `troupe sft`. */
@@ -211,6 +212,7 @@ export const sftSchema = {
     nnodes: field(count('ranks'), 1, 'Machines.'),
     launcher: launcherSection,
     fault_tolerance: faultSection,
+    checkpoint_staging: stagingSection,
     n_gpus_per_node: field(
       count('ranksPerMachine'),
       1,

@@ -17,6 +17,7 @@ import {
 } from './field';
 import { launcherSection } from './launcher_section';
 import { NO_PROFILER } from './reasons';
+import { stagingSection } from './staging_section';
 import { workerTimeouts } from './worker_section';
 
 export const trainerSection = {
@@ -42,6 +43,7 @@ export const trainerSection = {
   nnodes: field(count('ranks'), 1, 'Machines.'),
   launcher: launcherSection,
   fault_tolerance: faultSection,
+  checkpoint_staging: stagingSection,
   n_gpus_per_node: field(
     count('ranksPerMachine'),
     1,
