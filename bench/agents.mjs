@@ -1,5 +1,5 @@
 // Many trajectories at once, with tools that take 0.1 to 20 s and some that fail: node bench/agents.mjs [--native] [--trajectories N] [--scale S]
-// Against as many single responses at a time. Without --native an engine of fixed speed stands for the model: what is measured is whether
+// Against single turns at the same concurrency that sample as much: as many responses, each as long as all turns of a trajectory. Without --native an engine of fixed speed stands for the model: what is measured is whether
 // agents keep it busy. With it, our own engine with a model of random weights.
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -19,8 +19,9 @@ const { values } = parseArgs({
     trajectories: { type: 'string', default: '512' },
     turns: { type: 'string', default: '10' },
     tokens: { type: 'string', default: '100' },
-    /** Responses of one turn that are measured; default: as many as the trajectories have turns. */
+    /** Responses of one turn that are measured, and tokens of each; default: what the trajectories sample in all their turns. */
     single: { type: 'string' },
+    'single-tokens': { type: 'string' },
     scale: { type: 'string', default: '1' },
     slots: { type: 'string', default: '64' },
     /** Tokens of a prompt. */
@@ -28,6 +29,8 @@ const { values } = parseArgs({
     /** single: responses of one turn; instant: trajectories whose tools take no time; tools: as they are. */
     runs: { type: 'string', default: 'single,tools' },
     threads: { type: 'string', default: '2' },
+    /** fifo: in the order of arrival; behind-first: as runs with our own engine do. */
+    order: { type: 'string', default: 'behind-first' },
   },
 });
 const [COUNT, TURNS, TOKENS, SCALE, SLOTS, PROMPT] = [
@@ -39,6 +42,7 @@ const [COUNT, TURNS, TOKENS, SCALE, SLOTS, PROMPT] = [
   values.prompt,
 ].map(Number);
 const STEP_MS = 20;
+const SINGLE_TOKENS = Number(values['single-tokens'] ?? TURNS * TOKENS);
 
 /** `slots` responses at a time, a token each per step, as a continuous batch; the others wait. */
 class PacedEngine {
@@ -115,6 +119,46 @@ async function nativeEngine() {
   return engine;
 }
 
+/** An engine, and how much it had to do: the time without any request, and the mean number of requests that it had. */
+class Watched {
+  requests = 0;
+  idleMs = 0;
+  area = 0;
+  at = performance.now();
+  started = this.at;
+  constructor(engine) {
+    this.engine = engine;
+    this.maxTokens = engine.maxTokens;
+    this.maxConcurrency = engine.maxConcurrency;
+  }
+  get version() {
+    return this.engine.version;
+  }
+  submit(request) {
+    const handle = this.engine.submit(request);
+    const leave = () => this.change(-1);
+    this.change(1);
+    handle.result.then(leave, leave);
+    return handle;
+  }
+  change(by) {
+    const now = performance.now();
+    this.area += this.requests * (now - this.at);
+    if (this.requests === 0) this.idleMs += now - this.at;
+    this.at = now;
+    this.requests += by;
+  }
+  begin() {
+    [this.idleMs, this.area] = [0, 0];
+    this.at = this.started = performance.now();
+  }
+  /** Since it began. */
+  load() {
+    this.change(0);
+    return { idleSeconds: this.idleMs / 1000, meanRequests: this.area / (this.at - this.started) };
+  }
+}
+
 /** From 0.1 to 20 s, most of them short: log-uniform, by the number of the use. */
 let uses = 0;
 const duration = (scale) => scale * 0.1 * 200 ** ((++uses * 0.618034) % 1);
@@ -179,20 +223,23 @@ const agent = (multi) =>
     },
   });
 
-async function run(engine, tasks, { multi, scale = SCALE }) {
+async function run(watched, tasks, { multi, scale = SCALE }) {
+  const { engine } = watched;
   engine.generated = 0;
+  watched.begin();
   const started = performance.now();
   const trajectories = await collectTrajectories(agent(multi), tasks, {
-    engine,
+    engine: watched,
     tokenizer,
     chat: null,
-    sampling: { maxNewTokens: TOKENS, stopTokenIds: [] },
+    sampling: { maxNewTokens: multi ? TOKENS : SINGLE_TOKENS, stopTokenIds: [] },
     tools: toolsOf(scale),
     toolOptions: { timeout: 60, maxResponseLength: 256, truncateSide: 'middle' },
     timeout: 3600,
     retries: 0,
     seed: 1,
     concurrency: COUNT,
+    behindFirst: values.order === 'behind-first',
     onError: 'zero',
   });
   const seconds = (performance.now() - started) / 1000;
@@ -201,6 +248,7 @@ async function run(engine, tasks, { multi, scale = SCALE }) {
     seconds,
     tokens: engine.generated,
     tokensPerSecond: engine.generated / seconds,
+    ...watched.load(),
     failed: trajectories.filter(({ error }) => error !== null).length,
     errors: Object.fromEntries(
       ['hang', 'throw', 'flood', 'kill', 'work'].map((name) => [
@@ -225,10 +273,11 @@ const tasks = (n) =>
   }));
 
 const engine = values.native ? await nativeEngine() : new PacedEngine();
+const watched = new Watched(engine);
 const RUNS = {
-  single: () => run(engine, tasks(Number(values.single ?? COUNT * TURNS)), { multi: false }),
-  instant: () => run(engine, tasks(COUNT), { multi: true, scale: 0 }),
-  tools: () => run(engine, tasks(COUNT), { multi: true }),
+  single: () => run(watched, tasks(Number(values.single ?? COUNT)), { multi: false }),
+  instant: () => run(watched, tasks(COUNT), { multi: true, scale: 0 }),
+  tools: () => run(watched, tasks(COUNT), { multi: true }),
 };
 const found = {};
 for (const name of values.runs.split(',')) found[name] = await RUNS[name]();
@@ -236,6 +285,13 @@ await engine.close();
 const rate = (name) => found[name]?.tokensPerSecond;
 const toSingle = rate('tools') / rate('single');
 const engineName = values.native ? values.preset : `${SLOTS} responses of ${1000 / STEP_MS} tokens/s`;
-const settings = { trajectories: COUNT, turns: TURNS, tokens: TOKENS, prompt: PROMPT, scale: SCALE };
+const settings = {
+  trajectories: COUNT,
+  turns: TURNS,
+  tokens: TOKENS,
+  prompt: PROMPT,
+  scale: SCALE,
+  order: values.order,
+};
 console.log(JSON.stringify({ engine: engineName, ...settings, ...found, toSingle }, null, 2));
 process.exit(0);

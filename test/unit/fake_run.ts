@@ -35,6 +35,8 @@ export class FakeEngines {
   updateOptions: unknown = null;
   /** The batch of every updatePolicy, in order. */
   readonly updates: Batch[] = [];
+  /** Of every rollout request. */
+  readonly priorities: (number | undefined)[] = [];
   closeError: Error | null = null;
   /** Sees every call before it is made, with its number from 1; may throw. */
   onCall: (count: number, name: string) => void = () => {};
@@ -125,6 +127,7 @@ export class FakeEngines {
 
   private generate(requests: readonly RolloutRequest[]): { tokens: number[]; logProbs: number[] }[] {
     this.call('generate');
+    this.priorities.push(...requests.map(({ priority }) => priority));
     let at = 0;
     return requests.map(({ promptIds, sampling }, i) => {
       const key = [String(sampling.seed), i, promptIds[0] as number, this.weights * 1e9] as const;

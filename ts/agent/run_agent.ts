@@ -36,6 +36,8 @@ export interface AgentRunOptions {
   retries: number;
   signal?: AbortSignal;
   session?: string;
+  /** For engines that know priorities: trajectories that have had fewer calls go first. Default: they do not. */
+  behindFirst?: boolean;
 }
 
 /** Of a run. */
@@ -67,7 +69,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
   const end = (): void => own.abort(options.signal?.reason);
   options.signal?.throwIfAborted();
   options.signal?.addEventListener('abort', end, { once: true });
-  const { tokenizer, sampling, seed, maxTokens, session } = options;
+  const { tokenizer, sampling, seed, maxTokens, session, behindFirst = false } = options;
   const engine = maxTokens === undefined ? options.engine : new BoundedEngine(options.engine, maxTokens);
   const model = new AgentModel({
     engine,
@@ -75,6 +77,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
     sampling,
     seed,
     signal: own.signal,
+    behindFirst,
     ...(session === undefined ? {} : { session }),
   });
   const talk = options.chat ? new Talk(options.chat, engine, model, own.signal) : null;

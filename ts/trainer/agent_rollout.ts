@@ -21,7 +21,7 @@ export interface AgentRollout {
   tools: readonly Tool[];
   options: Pick<
     CollectOptions,
-    'toolOptions' | 'timeout' | 'retries' | 'concurrency' | 'onError' | 'maxTokens'
+    'toolOptions' | 'timeout' | 'retries' | 'concurrency' | 'onError' | 'maxTokens' | 'behindFirst'
   >;
   close(): Promise<void>;
 }

@@ -86,6 +86,8 @@ export async function configuredAgents(
       concurrency: keys.max_concurrent,
       onError: keys.on_error,
       maxTokens: config.data.max_prompt_length + config.data.max_response_length,
+      // Servers refuse priorities unless they were started to take them, and do not agree which ones come first.
+      behindFirst: !usesServers(config),
     },
     close,
   };

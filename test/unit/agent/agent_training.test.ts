@@ -197,6 +197,19 @@ describe('a trainer with an agent', () => {
     expect(String(aborted[0])).toMatch(/did not end within 0.05 s/);
   });
 
+  test('our own engine takes first what has had fewer calls; servers are asked for no priorities', async () => {
+    const own = run({ options: { agent: twoTurns, tools: [add] } });
+    await own.trainer.fit();
+    const { priorities } = own.engines;
+    expect(priorities.filter((one) => one === -1)).toHaveLength(priorities.length / 2);
+    expect(priorities.filter((one) => one === 0)).toHaveLength(priorities.length / 2);
+    const server = ['name=vllm', 'mode=server', 'server.addresses=[http://127.0.0.1:1]'];
+    const overrides = server.map((one) => `actor_rollout_ref.rollout.${one}`);
+    const theirs = run({ overrides, options: { agent: twoTurns, tools: [add] } });
+    await theirs.trainer.fit();
+    expect(new Set(theirs.engines.priorities)).toEqual(new Set([undefined]));
+  });
+
   test('an engine that fails ends the run, whatever on_error says', async () => {
     const { engines, trainer: one } = run({ options: { agent: twoTurns, tools: [add] } });
     engines.onCall = (_, name) => {

@@ -1,3 +1,4 @@
+import { getEventListeners } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { AgentChat } from '../../../ts/agent/conversation/chat';
 import type { History } from '../../../ts/agent/conversation/conversation_ids';
@@ -17,8 +18,9 @@ function world(
 ) {
   const engine = speaking(own, speak);
   const model = new AgentModel({ engine, tokenizer: own, sampling: { maxNewTokens: 400 }, seed: 1 });
-  const chat = new AgentChat({ ...served(own), engine }, model, new AbortController().signal, history);
-  return { model, chat };
+  const { signal } = new AbortController();
+  const chat = new AgentChat({ ...served(own), engine }, model, signal, history);
+  return { model, chat, signal };
 }
 
 /** Every sampled token is a turn of one sequence, in the context that the engine was given. */
@@ -49,8 +51,9 @@ async function tenTurns(chat: AgentChat): Promise<ChatMessage[]> {
 
 describe('ten turns with a template that drops thinking', () => {
   test('append: one sequence of exactly the ids that the engine saw and made', async () => {
-    const { model, chat } = world(THINKING);
+    const { model, chat, signal } = world(THINKING);
     await tenTurns(chat);
+    expect(getEventListeners(signal, 'abort')).toEqual([]);
     expect(checkExact(model)).toBe(1);
     const [sequence] = joinCalls(model.calls);
     const text = decode(sequence?.tokens ?? []);

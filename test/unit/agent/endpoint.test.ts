@@ -322,11 +322,11 @@ describe('any program', () => {
   });
 
   test.each([
-    ['ends with an error', 'console.error("no key"); process.exit(3)', /ended with status 3: no key/],
-    ['kills itself', 'process.kill(process.pid, "SIGKILL")', /ended with SIGKILL/],
-    ['hangs', 'setInterval(() => {}, 1000)', /did not end within 0.5 s/],
-  ])('one that %s costs its trajectory', async (_, code, expected) => {
-    const trajectory = await run(script(code), { timeout: 0.5 });
+    ['ends with an error', 'console.error("no key"); process.exit(3)', 20, /ended with status 3: no key/],
+    ['kills itself', 'process.kill(process.pid, "SIGKILL")', 20, /ended with SIGKILL/],
+    ['hangs', 'setInterval(() => {}, 1000)', 0.5, /did not end within 0.5 s/],
+  ])('one that %s costs its trajectory', async (_, code, timeout, expected) => {
+    const trajectory = await run(script(code), { timeout });
     expect(trajectory.error).toMatch(expected);
   });
 

@@ -24,6 +24,8 @@ export interface AgentModelOptions {
   signal?: AbortSignal;
   /** Ties the calls of a trajectory together, for caches. */
   session?: string;
+  /** Whether the engine takes first what has had the fewest calls: trajectories that slow tools hold up catch up with the others. */
+  behindFirst?: boolean;
 }
 
 /** What one call may ask for. How tokens are drawn is the run's matter: log-probs are at its temperature. */
@@ -170,8 +172,11 @@ export class AgentModel {
 
   /** Of every request. */
   get request(): Omit<RolloutRequest, 'promptIds' | 'sampling'> {
-    const { session } = this.options;
-    return session === undefined ? {} : { session };
+    const { session, behindFirst } = this.options;
+    return {
+      ...(session === undefined ? {} : { session }),
+      ...(behindFirst ? { priority: -this.calls.length } : {}),
+    };
   }
 
   /** Keeps a call that was made through a dialect of HTTP. */

@@ -42,11 +42,16 @@ export async function startCalls(
   const abort = (): void => {
     for (const running of calls) running.abort();
   };
+  let open = call.n;
+  // A signal that outlives its calls must not keep them.
+  const ended = (): void => {
+    if (--open === 0) signal.removeEventListener('abort', abort);
+  };
   try {
     for (let choice = 0; choice < call.n; choice++) {
       const seed = choiceSeed(call.seed, choice);
       const asked = defined({ ...call.sampling, maxNewTokens, seed }) as SamplingParams;
-      calls.push(await startCall(model, call, hooks.sampling?.(asked) ?? asked, hooks));
+      calls.push(await startCall(model, call, hooks.sampling?.(asked) ?? asked, hooks, ended));
     }
   } catch (error) {
     abort();
@@ -62,6 +67,7 @@ async function startCall(
   call: PlainCall,
   sampling: SamplingParams,
   hooks: CallHooks,
+  ended: () => void,
 ): Promise<RunningCall> {
   const { grammars } = model;
   const constraint =
@@ -81,7 +87,10 @@ async function startCall(
         cacheSalt: call.cacheSalt,
         ...hooks.request,
       }),
-      ...(constraint === null ? {} : { release: () => constraint.close() }),
+      release: () => {
+        constraint?.close();
+        ended();
+      },
     });
   } catch (error) {
     constraint?.close();
