@@ -8,8 +8,9 @@ export const USAGE = `usage: npm run bench -- [options]
                       or a case directory (default cpu-40m)
   --prompts N  --n N  --prompt-len N  --response-len N
                       the batch of a named case: N prompts (4), N responses each (4), longest prompt (128) and response (384)
-  --variants a,b      of the peer: padded, packed, compile, continuous (default padded,packed;
-                      continuous: its batching of generate)
+  --full              every prompt and response of a named case has the largest length
+  --variants a,b      of the peer: padded, packed, compile, continuous, vllm (default padded,packed;
+                      continuous: its batching of generate; vllm: vLLM's, where Python has it)
   --ops a,b           of ${OPERATIONS.join(', ')},
                       linear_log_prob (default: all but linear_log_prob)
   --head TxHxV        rows, hidden size and vocabulary of linear_log_prob (default: of the case)
@@ -68,7 +69,8 @@ export function readArguments(argv) {
     name,
     { type: 'string', ...(name in DEFAULTS ? { default: DEFAULTS[name] } : {}) },
   ]);
-  const options = { ...Object.fromEntries(strings), help: { type: 'boolean', short: 'h', default: false } };
+  const flag = { type: 'boolean', default: false };
+  const options = { ...Object.fromEntries(strings), full: flag, help: { ...flag, short: 'h' } };
   const { values } = parseArgs({ args: completePeer(argv), options, allowPositionals: false });
   for (const name of COUNTS) {
     if (!/^[1-9]\d*$/.test(values[name]))

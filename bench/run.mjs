@@ -37,7 +37,7 @@ async function caseDirectory(args) {
     n: Number(args.n),
     promptLength: Number(args['prompt-len']),
     responseLength: Number(args['response-len']),
-    full: args.full ?? false,
+    full: args.full,
     seed: 1,
     threads: Number(args.threads),
     device: args.device,

@@ -5,8 +5,9 @@ import { runProgram } from './python.mjs';
 
 const HERE = dirname(fileURLToPath(import.meta.url));
 const SHARED = ['repeat', 'warmup', 'threads', 'dtype', 'device', 'micro-tokens'];
-/** Of the peer's variants those that sample; continuous does nothing else. */
-const GENERATING = ['padded', 'continuous'];
+/** Of the peer's variants those that sample, and those that do nothing else. */
+const GENERATING = ['padded', 'continuous', 'vllm'];
+const SAMPLING_ONLY = ['continuous', 'vllm'];
 const flags = (args, names) => names.flatMap((name) => [`--${name}`, args[name]]);
 
 /** The wanted operations of each role, for one process each: a role's peak memory is its own. */
@@ -55,7 +56,7 @@ export async function runPeer(directory, args, variant, python) {
   for (const all of byRole(args)) {
     const generates = own && GENERATING.includes(variant);
     const ops = all.filter((op) =>
-      op === 'generate' ? generates : op !== 'export_weights' && variant !== 'continuous',
+      op === 'generate' ? generates : op !== 'export_weights' && !SAMPLING_ONLY.includes(variant),
     );
     if (ops.length === 0) continue;
     const found = await python

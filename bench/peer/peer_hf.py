@@ -16,11 +16,13 @@ from bench_case import BenchCase
 from continuous import ContinuousSampler
 from meter import checksum, keep_freed_memory, measure
 from packed_attention import NAME as PACKED
+from vllm_sampler import VllmSampler
 
 ACTOR = ["compute_log_prob", "compute_log_prob_entropy", "generate", "update_policy"]
 CRITIC = ["compute_values", "update_critic"]
 # Generation wants a cache, which the packed kernel has not; continuous batching does nothing else.
-GENERATING = ("padded", "continuous")
+GENERATING = ("padded", "continuous", "vllm")
+SAMPLING_ONLY = ("continuous", "vllm")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # Logits of a chunk: about 64 MB of float32 on a CPU, 2 GB on a GPU.
 CHUNK_BYTES = {"cpu": 64e6, "cuda": 2e9}
@@ -172,7 +174,7 @@ class Side:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("case")
-    parser.add_argument("--variant", default="packed", choices=["padded", "packed", "compile", "continuous"])
+    parser.add_argument("--variant", default="packed", choices=["padded", "packed", "compile", "continuous", "vllm"])
     parser.add_argument("--ops", default=",".join(ACTOR + CRITIC))
     parser.add_argument("--dtype", default="fp32", choices=list(DTYPES))
     parser.add_argument("--device", default="cpu")
@@ -191,11 +193,11 @@ def main():
     for critic, names in ((False, ACTOR), (True, CRITIC)):
         names = [
             n for n in names
-            if n in wanted and (args.variant in GENERATING if n == "generate" else args.variant != "continuous")
+            if n in wanted and (args.variant in GENERATING if n == "generate" else args.variant not in SAMPLING_ONLY)
         ]
         if not names:
             continue
-        side = Side(case, args, critic)
+        side = VllmSampler(case, args) if args.variant == "vllm" else Side(case, args, critic)
         startup = time.perf_counter() - start
         for name in names:
             line = {"peer": "hf", "variant": args.variant, "op": name, "device": args.device, "dtype": args.dtype}

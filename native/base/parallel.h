@@ -84,8 +84,6 @@ void parallel_ranges(const at::Device& device, int64_t count, int64_t num_ranges
 // shape whatever the micro-batch holds, and a tile's element-wise work stays in the L2 cache.
 constexpr int64_t kRowTile = 128;
 constexpr int64_t kDecodeRowTile = 32;  // while decoding with a KV cache
-// Rows of which a decoding step has a multiple where weights are packed: those of the GEMM's own tiles.
-constexpr int64_t kDecodeRowMultiple = 8;
 
 constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;

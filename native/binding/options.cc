@@ -139,4 +139,12 @@ ValueLossOptions read_value_loss_options(const Field& dto) {
   return options;
 }
 
+ops::Quantization read_quantization(const Field& dto) {
+  const std::string name = dto.string();
+  if (name == "int8") return ops::Quantization::kInt8;
+  if (name == "fp8") return ops::Quantization::kFp8;
+  if (name != "none") dto.mismatch("none, int8 or fp8");
+  return ops::Quantization::kNone;
+}
+
 }  // namespace troupe::binding

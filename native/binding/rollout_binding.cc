@@ -7,6 +7,7 @@
 #include "binding/binding.h"
 #include "binding/engine_call.h"
 #include "binding/errors.h"
+#include "binding/options.h"
 #include "binding/results.h"
 #include "binding/tensors.h"
 #include "engine/engine.h"
@@ -31,6 +32,7 @@ RolloutOptions read_rollout_options(const Field& dto) {
   options.memory_share = dto["memoryShare"].number();
   options.chunked_prefill = dto["chunkedPrefill"].boolean();
   options.prefix_caching = dto["prefixCaching"].boolean();
+  options.quantization = read_quantization(dto["quantization"]);
   return options;
 }
 

@@ -32,7 +32,7 @@ void RankEngine::begin_rollout(int64_t version, bool restart) {
   prepare();
   agree({});
   sharding_.acquire_all("generate");
-  transformer_.begin_decoding();
+  transformer_.begin_decoding(rollout_->options().quantization);
   decoding_ = true;
   rollout_->set_version(version);
   if (rollout_weights_ != weights_version_) rollout_->weights_changed(restart);

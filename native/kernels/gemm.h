@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/quantized_matrix.h"
+
 // Matrix products of the decoder and the head on a CPU. On processors with AVX-512 they run here, on operands
 // packed for the purpose: a weight is packed once per pass and serves every tile of rows, where a BLAS packs
 // it again in every call. bfloat16 needs the processor's instruction for it (AVX512_BF16), and is summed in
@@ -21,13 +23,15 @@ class PackedMatrix {
   // From a row-major [K, N], or, transposed, from [N, K] (the layout of a linear layer's weight). The row
   // stride is free. parallel: over all threads; false inside a parallel region.
   static PackedMatrix of(const at::Tensor& matrix, bool transposed, bool parallel = true);
+  // From the weight [N, K] of a linear layer, with codes of 8 bits in its place.
+  static PackedMatrix quantized(const at::Tensor& weight, Quantization kind);
   // Not packed anywhere: for a few rows, which cost less than packing.
   static PackedMatrix as_it_lies(const at::Tensor& matrix, bool transposed);
 
   bool defined() const { return cols_ > 0; }
   // Whether products with this matrix run here, so that their bits do not depend on the shape of the left
   // operand.
-  bool packed() const { return panels_.defined(); }
+  bool packed() const { return panels_.defined() || quantized_.packed(); }
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
 
@@ -39,6 +43,7 @@ class PackedMatrix {
   at::Tensor panels_;  // int32 [N rounded up to whole vectors * steps of K], a panel of kGemmCols columns
                        // behind the other
   at::Tensor plain_;   // [K, N], where LibTorch multiplies
+  QuantizedMatrix quantized_;
 };
 
 // c [M, N] = a [M, K] B, or c += a B. Unit column strides, free row strides. a has the dtype of B; c too, or

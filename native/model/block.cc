@@ -67,7 +67,7 @@ void Block::enable_adapters(bool enabled) {
 }
 
 Block::OutputWeights Block::pack_output(bool last) const {
-  OutputWeights weights{attn_out_.pack_forward(), {}, {}};
+  OutputWeights weights{attn_out_.pack_forward(), {}, {}, {}};
   if (!moe_) {
     weights.mlp_in = mlp_in_.pack_forward();
     if (last) weights.mlp_out = mlp_out_.pack_forward();
@@ -75,12 +75,19 @@ Block::OutputWeights Block::pack_output(bool last) const {
   return weights;
 }
 
-Block::PackedWeights Block::pack() const {
-  return {qkv_.pack_forward(), pack_output()};
+Block::PackedWeights Block::pack(ops::Quantization quantization) const {
+  PackedWeights weights{qkv_.pack_forward(quantization), {attn_out_.pack_forward(quantization), {}, {}, {}}};
+  if (moe_) {
+    weights.output.experts = moe_->pack();
+  } else {
+    weights.output.mlp_in = mlp_in_.pack_forward(quantization);
+    weights.output.mlp_out = mlp_out_.pack_forward(quantization);
+  }
+  return weights;
 }
 
 bool Block::packs() const {
-  return !moe_ && ops::packs(qkv_.weight);
+  return ops::packs(qkv_.weight);
 }
 
 NormStats Block::save_inputs(const at::Tensor& x, const at::Tensor& qkv, BlockSaved* saved) const {
@@ -179,7 +186,7 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const Ro
       !moe_ && weights.attn_out.packed());
   if (moe_) {
     const at::Tensor result = out.defined() ? out : at::empty_like(x);
-    moe_->forward(moe_normed, result, row_tile, saved != nullptr ? &s.moe : nullptr, expert_pass(rows));
+    moe_->forward(moe_normed, result, row_tile, saved != nullptr ? &s.moe : nullptr, expert_pass(rows), weights.experts);
     if (out.defined()) result.add_(moe_mid);
   }
 }

@@ -69,6 +69,7 @@ class Block {
                         const Linear::Packed& qkv_weight = {}) const;
   struct OutputWeights {
     Linear::Packed attn_out, mlp_in, mlp_out;
+    MoeMlp::Packed experts;
   };
   // out undefined: no more than what `saved` keeps.
   void output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows, const at::Tensor& out,
@@ -81,8 +82,9 @@ class Block {
   };
   // last: with those of the block's last product.
   OutputWeights pack_output(bool last = true) const;
-  PackedWeights pack() const;
-  // Whether the products of every row are of packed operands, so that its bits depend on no other row.
+  // For a generation, experts included.
+  PackedWeights pack(ops::Quantization quantization) const;
+  // Whether the products of every row are then of packed operands, so that its bits depend on no other row.
   bool packs() const;
 
   // y [T, H]. saved may be null.

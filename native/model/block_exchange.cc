@@ -77,7 +77,7 @@ void Block::exchange_output_and_mlp(const at::Tensor& x, const at::Tensor& attn,
   const bool wanted = out.defined() || post;
   const at::Tensor part = at::empty({total, hidden}, x.options());
   if (moe_) {
-    moe_->forward(all, part, rows.row_tile, saved != nullptr ? &s.moe : nullptr, expert_pass(rows));
+    moe_->forward(all, part, rows.row_tile, saved != nullptr ? &s.moe : nullptr, expert_pass(rows), weights.experts);
   } else {
     for_each_row_tile(
         total, rows.row_tile, x.device(),

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/quantized_matrix.h"
 #include "model/model_config.h"
 
 // The rows-local pieces that the rollout uses; the packed forward/backward of training live beside them.
@@ -38,8 +39,9 @@ class Decoder {
   // n must be a multiple of it for results that do not depend on n (pad with token 0, position 0).
   virtual int64_t decode_row_tile() const = 0;
   // Before the first and after the last step of a generation, during which no weight changes: room for a form
-  // of the weights that serves all steps. decode_row_tile() may differ in between.
-  virtual void begin_decoding() {}
+  // of the weights that serves all steps. decode_row_tile() may differ in between. quantization: of the layers' weights,
+  // not of the embeddings and the head; kInvalidArgument for mixtures of experts.
+  virtual void begin_decoding(ops::Quantization quantization = ops::Quantization::kNone) {}
   virtual void end_decoding() {}
   virtual void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) = 0;
   // norm, QKV projection, q/k norm, RoPE: qkv [n, (Q+2K)*D], heads laid out q, k, v.

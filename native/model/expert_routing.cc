@@ -14,13 +14,16 @@ Router::Router(const ParameterStore& store, const MoeConfig& config, const std::
       normalize_top_k_(config.normalize_top_k),
       linear_(store, name) {}
 
-ExpertRouting Router::route(const at::Tensor& x, int64_t row_tile) const {
+ExpertRouting Router::route(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight) const {
   ExpertRouting routing;
   const int64_t tokens = x.size(0);
   const at::Tensor logits = at::empty({tokens, num_experts_}, x.options());
-  for_each_row_tile(tokens, row_tile, x.device(), [&](int64_t begin, int64_t end) {
-    linear_.forward(x.narrow(0, begin, end - begin), logits.narrow(0, begin, end - begin), {});
-  });
+  for_each_row_tile(
+      tokens, row_tile, x.device(),
+      [&](int64_t begin, int64_t end) {
+        linear_.forward(x.narrow(0, begin, end - begin), logits.narrow(0, begin, end - begin), weight);
+      },
+      weight.packed());
   routing.probs = at::softmax(logits.to(at::kFloat), -1);
   auto [values, experts] = routing.probs.topk(top_k_, -1);
   routing.experts = experts.contiguous();

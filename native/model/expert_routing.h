@@ -40,8 +40,10 @@ class Router {
   Router() = default;
   Router(const ParameterStore& store, const MoeConfig& config, const std::string& name);
 
+  // The weight for many calls.
+  Linear::Packed pack() const { return linear_.pack_forward(); }
   // x [T, H], in tiles of `row_tile` rows: a token's choices do not depend on its neighbours.
-  ExpertRouting route(const at::Tensor& x, int64_t row_tile) const;
+  ExpertRouting route(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight) const;
   // d_weights [T, k]: the loss's gradient by `weights`. Adds to the router's gradient and to dx [T, H]. The rows of
   // `work` are those from `first` on.
   void backward(const at::Tensor& d_weights, const at::Tensor& x, const ExpertRouting& routing, const RouterWork& work,

@@ -36,7 +36,8 @@ struct Linear {
   Linear(const ParameterStore& store, const std::string& name);
 
   int64_t out_features() const { return weight.size(0); }
-  Packed pack_forward() const;
+  // quantization: of the weight; adapters stay what they are.
+  Packed pack_forward(ops::Quantization quantization = ops::Quantization::kNone) const;
   Packed pack_backward() const;
   // `packed` may be undefined: a few rows (one decoding step) read the weights as they lie.
   void forward(const at::Tensor& x, const at::Tensor& y, const Packed& packed) const;

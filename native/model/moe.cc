@@ -115,12 +115,10 @@ void MoeMlp::for_each_expert(const ExpertRouting& routing, const at::Device& dev
 }
 
 void MoeMlp::expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& state,
-                            const at::Tensor& outputs, bool pack) const {
+                            const at::Tensor& outputs, const PackedMatrix& in, const PackedMatrix& out) const {
   const size_t of_all = expert + static_cast<size_t>(first_);
   const int64_t first = state.routing.offsets[of_all], last = state.routing.offsets[of_all + 1];
   const int64_t own = own_slots(state.routing).first;
-  const PackedMatrix in = operand(in_[expert].weight, true, pack);
-  const PackedMatrix out = operand(out_[expert].weight, true, pack);
   for_each_row_tile(
       last - first, kRowTile, x.device(),
       [&](int64_t begin, int64_t end) {
@@ -135,28 +133,41 @@ void MoeMlp::expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& 
       in.packed());
 }
 
+MoeMlp::Packed MoeMlp::pack() const {
+  Packed packed{router_.pack(), {}, {}};
+  for (size_t expert = 0; expert < in_.size(); ++expert) {
+    packed.in.push_back(PackedMatrix::of(in_[expert].weight, true));
+    packed.out.push_back(PackedMatrix::of(out_[expert].weight, true));
+  }
+  return packed;
+}
+
 void MoeMlp::forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved,
-                     const Pass& pass) const {
+                     const Pass& pass, const Packed& packed) const {
   MoeSaved local;
   MoeSaved& state = saved != nullptr ? *saved : local;
-  if (!pass.rows.shared()) return forward_part(x, out, row_tile, state, pass);
+  if (!pass.rows.shared()) return forward_part(x, out, row_tile, state, pass, packed);
   if (!pass.rows.any()) return;
   const at::Tensor all = pass.rows.gather(x, pass.label);
   const at::Tensor part = at::empty_like(all);
-  forward_part(all, part, row_tile, state, pass);
+  forward_part(all, part, row_tile, state, pass, packed);
   pass.rows.sum(part, out, pass.label);
 }
 
 void MoeMlp::forward_part(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state,
-                          const Pass& pass) const {
-  state.routing = router_.route(x, row_tile);
+                          const Pass& pass, const Packed& packed) const {
+  const bool here = packed.router.defined();
+  state.routing = router_.route(x, row_tile, here ? packed.router : router_.pack());
   Router::count(state.routing, pass.router, pass.rows.first());
   const int64_t slots = own_slots(state.routing).count;
   state.inner = at::empty({slots, intermediate_size_ * (gated_ ? 2 : 1)}, x.options());
   const at::Tensor outputs = at::empty({slots + (all_ ? 0 : 1), x.size(1)}, x.options());
   if (!all_) outputs.narrow(0, slots, 1).zero_();
   for_each_expert(state.routing, x.device(), [&](size_t expert) {
-    expert_forward(expert, x, state, outputs, row_tile != kDecodeRowTile);
+    if (here) return expert_forward(expert, x, state, outputs, packed.in[expert], packed.out[expert]);
+    const bool pack = row_tile != kDecodeRowTile;
+    expert_forward(expert, x, state, outputs, operand(in_[expert].weight, true, pack),
+                   operand(out_[expert].weight, true, pack));
   });
   sum_slots(outputs, own_places(state.routing), state.routing.weights, out);
 }

@@ -36,9 +36,16 @@ class MoeMlp {
     CollectiveLabel label;
     RouterWork router;
   };
-  // out [T, H] = moe(x [T, H]); saved may be null. With kDecodeRowTile rows the weights are read as they lie.
-  void forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved,
-               const Pass& pass = {}) const;
+  // The weights of all experts that are here, and of the router, for many calls.
+  struct Packed {
+    Linear::Packed router;
+    std::vector<ops::PackedMatrix> in, out;
+  };
+  Packed pack() const;
+  // out [T, H] = moe(x [T, H]); saved may be null. Without `packed` weights are packed here, and with kDecodeRowTile rows
+  // read as they lie.
+  void forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved, const Pass& pass = {},
+               const Packed& packed = {}) const;
   // dx [T, H] is overwritten; the gradients of weights that are trained are added to.
   void backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
                 const Pass& pass = {}) const;
@@ -46,7 +53,7 @@ class MoeMlp {
  private:
   // The same over all rows that there are.
   void forward_part(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state,
-                    const Pass& pass) const;
+                    const Pass& pass, const Packed& packed) const;
   void backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
                      const Pass& pass) const;
   // Slots [first, first + count) are those of experts of this rank.
@@ -58,7 +65,7 @@ class MoeMlp {
   at::Tensor own_places(const ExpertRouting& routing) const;
   // The rows of one expert, the index of one that is here: writes its rows of `inner` and of `outputs` [S', H].
   void expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& state, const at::Tensor& outputs,
-                      bool pack) const;
+                      const ops::PackedMatrix& in, const ops::PackedMatrix& out) const;
   // Returns d_weights of the expert's slots [R]; writes the expert's rows of d_gathered.
   at::Tensor expert_backward(size_t expert, const at::Tensor& dout, const at::Tensor& x,
                              const MoeSaved& saved, const at::Tensor& d_gathered) const;

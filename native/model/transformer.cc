@@ -63,30 +63,41 @@ int64_t Transformer::most_layers() const {
 }
 
 int64_t Transformer::decode_row_tile() const {
-  return decode_weights_.empty() ? kDecodeRowTile : kDecodeRowMultiple;
+  return decode_packs_ ? 1 : kDecodeRowTile;
 }
 
 // Packed weights give a row the same bits in a tile of any size: large ones read the weights less often, small
 // ones leave no thread without work.
 int64_t Transformer::decode_tile(int64_t rows) const {
-  return decode_weights_.empty() || rows < kRowTile * at::get_num_threads() ? kDecodeRowTile : kRowTile;
+  return !decode_packs_ || rows < kRowTile * at::get_num_threads() ? kDecodeRowTile : kRowTile;
 }
 
-void Transformer::begin_decoding() {
+void Transformer::begin_decoding(ops::Quantization quantization) {
+  const bool quantized = quantization != ops::Quantization::kNone;
+  require(!quantized || !config_.moe, ErrorCode::kInvalidArgument,
+          "[rollout] quantized weights of mixtures of experts are not there: expected quantization off for this model");
   const auto packs = [](const Stage& stage) {
     const auto block_packs = [](const Block& block) { return block.packs(); };
     return std::all_of(stage.blocks().begin(), stage.blocks().end(), block_packs);
   };
-  if (config_.head != HeadKind::kLm || !everywhere(std::all_of(stages_.begin(), stages_.end(), packs))) return;
+  if (config_.head != HeadKind::kLm) return;
+  const bool packed = everywhere(std::all_of(stages_.begin(), stages_.end(), packs));
   // Kept only when memory has sufficed for all of it.
-  std::vector<std::vector<Block::PackedWeights>> weights(stages_.size());
-  for (size_t stage = 0; stage < stages_.size(); ++stage) {
-    for (const Block& block : stages_[stage].blocks()) weights[stage].push_back(block.pack());
+  std::vector<std::vector<Block::PackedWeights>> weights(packed || quantized ? stages_.size() : 0);
+  for (size_t stage = 0; stage < weights.size(); ++stage) {
+    for (const Block& block : stages_[stage].blocks()) weights[stage].push_back(block.pack(quantization));
   }
   if (has_head() && stages_.back().head_weight().size(0) > 0) {
-    decode_head_ = ops::PackedMatrix::of(stages_.back().head_weight(), true);
+    const at::Tensor& head = stages_.back().head_weight();
+    // The logits are float32 whatever the compute dtype, as in linear_log_prob.
+    if (packed) {
+      decode_head_ = ops::PackedMatrix::of(head, true);
+    } else {
+      decode_float_head_ = head.to(at::kFloat);
+    }
   }
   decode_weights_ = std::move(weights);
+  decode_packs_ = packed;
 }
 
 bool Transformer::everywhere(bool here) const {
@@ -98,7 +109,9 @@ bool Transformer::everywhere(bool here) const {
 
 void Transformer::end_decoding() {
   decode_weights_.clear();
+  decode_packs_ = false;
   decode_head_ = {};
+  decode_float_head_.reset();
 }
 
 void Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) {
@@ -155,8 +168,9 @@ void Transformer::logits(const at::Tensor& x, const at::Tensor& logits) {
 void Transformer::own_logits(const at::Tensor& x, const at::Tensor& logits) const {
   const Stage& last = stages_.back();
   const at::Tensor hidden = at::empty_like(x);
-  // The logits are float32 whatever the compute dtype, as in linear_log_prob.
-  const at::Tensor weight = decode_head_.packed() ? at::Tensor() : last.head_weight().to(at::kFloat);
+  // Steps outside of begin_decoding() and end_decoding() convert it each.
+  const at::Tensor weight =
+      decode_head_.packed() || decode_float_head_.defined() ? decode_float_head_ : last.head_weight().to(at::kFloat);
   // Of this rank's part of the vocabulary, and behind it what fills the shape that all parts have.
   const int64_t own = last.head_weight().size(0);
   const at::Tensor part = exchange_ == nullptr ? logits : at::zeros({x.size(0), last.vocabulary_part()}, logits.options());

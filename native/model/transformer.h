@@ -49,7 +49,7 @@ class Transformer final : public Decoder {
   std::vector<int64_t> own_layers() const override;
   int64_t most_layers() const override;
   int64_t decode_row_tile() const override;
-  void begin_decoding() override;
+  void begin_decoding(ops::Quantization quantization = ops::Quantization::kNone) override;
   void end_decoding() override;
   void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) override;
   void enter_layer(int64_t layer, const at::Tensor& x) override;
@@ -82,9 +82,12 @@ class Transformer final : public Decoder {
   Communicator* ep_;
   std::optional<Exchange> whole_rows_;
   std::vector<Stage> stages_;
-  // Of a generation on a processor for which weights are packed: a second copy of them, for all its steps.
+  // Of a generation on a processor for which weights are packed, or one with quantised weights: a second copy of them,
+  // for all its steps.
   std::vector<std::vector<Block::PackedWeights>> decode_weights_;  // by stage and block
+  bool decode_packs_ = false;    // every product is of packed operands
   ops::PackedMatrix decode_head_;
+  at::Tensor decode_float_head_;  // float32, where LibTorch multiplies
 };
 
 }  // namespace troupe

@@ -63,10 +63,10 @@ GenerateResult generate(Decoder& decoder, const PromptBatch& prompts, const Samp
   std::vector<Sample> samples(static_cast<size_t>(list.num_samples()));
   if (samples.empty()) return joined(samples);
   const struct Decoding {
-    explicit Decoding(Decoder& decoder) : decoder(decoder) { decoder.begin_decoding(); }
+    Decoding(Decoder& decoder, ops::Quantization quantization) : decoder(decoder) { decoder.begin_decoding(quantization); }
     ~Decoding() { decoder.end_decoding(); }
     Decoder& decoder;
-  } decoding(decoder);
+  } decoding(decoder, limits.quantization);
   Rollout rollout(decoder, limits);
   for (int64_t sample = 0; sample < list.num_samples(); ++sample) rollout.submit(request_of(list, sample, options));
   bool works = true;

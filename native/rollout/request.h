@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/quantized_matrix.h"
+
 namespace troupe {
 
 // How the tokens of a request are chosen. In this order, each on what the one before has left: penalties, bias,
@@ -67,7 +69,7 @@ struct RolloutOutput {
   bool needs_mask = false;                           // it waits for the mask of its next token
 };
 
-// How much of the machine a rollout may take. None of it changes a token.
+// How much of the machine a rollout may take. None of it changes a token, but the last.
 struct RolloutOptions {
   int64_t max_sequences = 256;     // that run at the same time
   int64_t max_step_tokens = 8192;  // positions of a step, prompts and decodes together
@@ -77,6 +79,8 @@ struct RolloutOptions {
   bool chunked_prefill = true;
   bool prefix_caching = true;
   int64_t logits_bytes = int64_t{64} << 20;  // of the logits that exist at once
+  // Of the layers' weights. It does change tokens.
+  ops::Quantization quantization = ops::Quantization::kNone;
 };
 
 struct RolloutStats {

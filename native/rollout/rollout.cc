@@ -26,6 +26,8 @@ RolloutOptions checked(RolloutOptions options, const Decoder& decoder) {
   require(options.max_sequences >= 1, kBad, "[rollout] expected max_num_seqs >= 1 but got ", options.max_sequences);
   require(options.max_step_tokens >= 1, kBad, "[rollout] expected max_num_batched_tokens >= 1 but got ",
           options.max_step_tokens);
+  require(options.quantization == ops::Quantization::kNone || !config.moe, kBad,
+          "[rollout] the weights of mixtures of experts cannot be quantized: expected quantization null for this model");
   if (options.max_positions == 0) options.max_positions = config.max_positions;
   require(options.max_positions >= 1 && options.max_positions <= config.max_positions, kBad,
           "[rollout] expected max_model_len from 1 to the model's ", config.max_positions, " positions but got ",

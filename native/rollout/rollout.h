@@ -35,6 +35,7 @@ class Rollout {
   // restart: what runs is computed again with the new weights; otherwise it goes on.
   void weights_changed(bool restart) { scheduler_.weights_changed(restart); }
 
+  const RolloutOptions& options() const { return options_; }
   // One step; false: there was nothing to do.
   bool step();
   std::vector<RolloutOutput> take_outputs() { return scheduler_.take_outputs(); }

@@ -1,14 +1,16 @@
-import { readFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { Actor, type ActorOptions } from '../../ts/actor/actor';
 import { Batch } from '../../ts/batch/batch';
+import { readHeader } from '../../ts/checkpoint/safetensors';
 import type { RolloutRequest, RolloutResult } from '../../ts/rollout/request';
 import { CONFORMANCE } from '../helpers/conformance';
 
 const directory = (name: string): string => path.join(CONFORMANCE, 'models', name, 'actor');
 const model = directory('qwen3_headdim');
 /** Whose recorded log-probs have the bits of computeLogProb, on a processor whose products are our own. */
-const FAMILIES = ['llama_gqa', 'qwen2_tied', 'qwen3_headdim'];
+const FAMILIES = ['llama_gqa', 'qwen2_tied', 'qwen3_headdim', 'mixtral', 'qwen3_moe'];
 const OWN_PRODUCTS = readFileSync('/proc/cpuinfo', 'utf8').includes('avx512f');
 
 async function withActor<T>(o: Partial<ActorOptions>, body: (actor: Actor) => Promise<T>): Promise<T> {
@@ -21,7 +23,7 @@ async function withActor<T>(o: Partial<ActorOptions>, body: (actor: Actor) => Pr
 }
 
 const prompt = (length: number, salt: number): number[] =>
-  Array.from({ length }, (_, i) => 1 + ((i * 7 + salt * 13 + i * i) % 120));
+  Array.from({ length }, (_, i) => 1 + ((i * 7 + salt * 13 + i * i) % 119));
 
 const requests = (count: number): RolloutRequest[] =>
   Array.from({ length: count }, (_, i) => ({
@@ -90,6 +92,110 @@ test('the same tokens and log-probs alone, among 64, in chunks, with preemption,
     });
   },
 );
+
+// Products of our own have the same bits in bfloat16, too. Those of LibTorch round a row as its shape has it: 2^-9 of the hidden states in each
+// product of a few layers.
+const CPU = readFileSync('/proc/cpuinfo', 'utf8');
+const BFLOAT16_BOUND = CPU.includes('avx512_bf16') && !CPU.includes('amx_bf16') ? 0 : 0.05;
+
+test('in bfloat16 log-probs are within a bound of those of computeLogProb', async () => {
+  await withActor({ dtype: 'bfloat16' }, async (actor) => {
+    const list = requests(24).map((r) => ({ ...r, sampling: { ...r.sampling, temperature: 1 } }));
+    const results = await answers(actor, list);
+    const batch = Batch.fromSequences(
+      list.map(({ promptIds }) => promptIds),
+      results.map(({ tokens }) => tokens),
+    );
+    const { logProbs } = await actor.computeLogProb(batch, { temperature: 1 });
+    const off = results
+      .flatMap((result) => [...result.logProbs])
+      .map((value, i) => Math.abs(value - (logProbs[i] as number)));
+    expect(Math.max(...off)).toBeLessThanOrEqual(BFLOAT16_BOUND);
+  });
+});
+
+/** The int8 weights of a model in float32, from their definition alone, as a directory. */
+function writeQuantized(source: string): string {
+  const target = mkdtempSync(path.join(tmpdir(), 'quantized-'));
+  cpSync(source, target, { recursive: true });
+  const file = path.join(target, 'model.safetensors');
+  const bytes = readFileSync(file);
+  for (const { name, shape, offset, bytes: size } of readHeader(file)) {
+    if (!name.endsWith('_proj.weight')) continue;
+    const values = new Float32Array(
+      bytes.buffer.slice(bytes.byteOffset + offset, bytes.byteOffset + offset + size),
+    );
+    const [rows, columns] = shape as [number, number];
+    for (let r = 0; r < rows; r++) {
+      const row = values.subarray(r * columns, (r + 1) * columns);
+      const scale = Math.fround(row.reduce((most, value) => Math.max(most, Math.abs(value)), 0) / 127);
+      row.forEach((value, i) => {
+        row[i] = scale * Math.round(Math.fround(value / scale));
+      });
+    }
+    bytes.set(new Uint8Array(values.buffer), offset);
+  }
+  writeFileSync(file, bytes);
+  return target;
+}
+
+test('int8 weights are those of their definition, and a directory takes the place of the weights', async () => {
+  const list = requests(16);
+  const quantized = writeQuantized(directory('llama_gqa'));
+  try {
+    const inPlace = { model: directory('llama_gqa'), rollout: { quantization: 'int8' } } as const;
+    const results = await withActor(inPlace, (actor) => answers(actor, list));
+    const batch = Batch.fromSequences(
+      list.map(({ promptIds }) => promptIds),
+      results.map(({ tokens }) => tokens),
+    );
+    const temperatures = { temperature: 1 };
+    const { logProbs } = await withActor({ model: quantized }, (actor) =>
+      actor.computeLogProb(batch, temperatures),
+    );
+    const off = results
+      .flatMap((result) => [...result.logProbs])
+      .map((value, i) => Math.abs(value - (logProbs[i] as number)));
+    expect(Math.max(...off)).toBeLessThan(1e-4);
+
+    const fresh = await withActor({ model: quantized }, (actor) => answers(actor, list));
+    const updated = await withActor({ model: directory('llama_gqa') }, async (actor) => {
+      const running = actor.rollout.submit({
+        promptIds: [1],
+        sampling: { maxNewTokens: 50, stopTokenIds: [] },
+      });
+      await actor.rollout.updateWeights({ kind: 'directory', path: quantized }, 3);
+      expect((await running.result).versions.at(-1)?.end).toBe(50);
+      return await answers(actor, list);
+    });
+    expect(tokensOf(updated)).toEqual(tokensOf(fresh));
+    expect(updated[0]?.versions).toEqual([{ version: 3, start: 0, end: updated[0]?.tokens.length }]);
+  } finally {
+    rmSync(quantized, { recursive: true });
+  }
+});
+
+test.each(['int8', 'fp8'] as const)(
+  'weights of 8 bits change tokens, and nothing else does: %s',
+  async (quantization) => {
+    const list = requests(16);
+    const run = (rollout: ActorOptions['rollout']): Promise<RolloutResult[]> =>
+      withActor({ rollout: { quantization, ...rollout } }, (actor) => answers(actor, list));
+    const found = tokensOf(await run({}));
+    expect(tokensOf(await run({ maxNumBatchedTokens: 16 }))).toEqual(found);
+    expect(tokensOf(await withActor({}, (actor) => answers(actor, list)))).not.toEqual(found);
+  },
+);
+
+test('weights of 8 bits are refused where they are not there', async () => {
+  const refused = (model: string, quantization: unknown): Promise<void> =>
+    withActor(
+      { model: directory(model), rollout: { quantization } as ActorOptions['rollout'] },
+      async () => undefined,
+    );
+  await expect(refused('mixtral', 'int8')).rejects.toThrow(/mixtures of experts cannot be quantised/);
+  await expect(refused('llama_gqa', 'int4')).rejects.toThrow(/expected one of int8, fp8/);
+});
 
 test('a second turn takes what the first has left, and weights that change are seen', async () => {
   await withActor({ optim: { lr: 1e-2 }, rollout: { freeCacheEngine: false } }, async (actor) => {

@@ -161,4 +161,65 @@ TEST(weight_gradients_do_not_depend_on_the_number_of_threads) {
   CHECK(error(results[1], results[0].to(at::kDouble)) < 1e-5);
 }
 
+namespace {
+
+// What the codes of `weight` stand for, in double, from the definition alone.
+at::Tensor dequantized(const at::Tensor& weight, ops::Quantization kind) {
+  const bool int8 = kind == ops::Quantization::kInt8;
+  const at::Tensor values = weight.to(at::kFloat), most = values.abs().amax(1, true);
+  const at::Tensor scales = at::where(most == 0, at::ones_like(most), most / (int8 ? 127.0 : 448.0));
+  const at::Tensor scaled = values / scales;
+  const at::Tensor codes = int8 ? scaled.round() : scaled.to(at::kFloat8_e4m3fn).to(at::kFloat);
+  return codes.to(at::kDouble) * scales;
+}
+
+}  // namespace
+
+TEST(quantized_products_match_double) {
+  at::manual_seed(8);
+  for (const auto kind : {ops::Quantization::kInt8, ops::Quantization::kFp8}) {
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      for (const bool own : {true, false}) {
+        for (const Shape& s : kShapes) {
+          const at::Tensor a = at::randn({s.m, s.k}).to(dtype);
+          at::Tensor weight = at::randn({s.n, s.k}).mul_(at::rand({s.n, 1}));
+          weight.select(0, s.n / 2).zero_();
+          weight = weight.to(dtype);
+          at::Tensor known = dequantized(weight, kind);
+          const double step = kind == ops::Quantization::kInt8 ? 0.5 / 127 : 16.0 / 448;  // of the largest of a row
+          const at::Tensor most = weight.abs().amax(1, true).to(at::kDouble);
+          CHECK(((known - weight.to(at::kDouble)).abs() <= most * step * 1.001).all().item<bool>());
+          known = known.to(at::kFloat).to(dtype).to(at::kDouble);
+          const at::Tensor expected = at::mm(a.to(at::kDouble), known.t());
+          const auto matrix = ops::QuantizedMatrix::of(weight, kind, own);
+          const double bound = dtype == at::kFloat ? 3e-6 : std::ldexp(1.0, -8) * 1.001;
+          const at::Tensor c = at::full({s.m, s.n}, NAN, dtype);
+          matrix.multiply(a, c, false);
+          const double scale = expected.abs().max().item<double>() + 1e-30;
+          const auto off = [&](const at::Tensor& e) { return ((c.to(at::kDouble) - e).abs().max() / scale).item<double>(); };
+          CHECK(off(expected) < bound);
+          matrix.multiply(a, c, true);
+          CHECK(off(expected * 2) < 3 * bound);
+        }
+      }
+    }
+  }
+}
+
+TEST(rows_of_quantized_products_do_not_depend_on_each_other) {
+  at::manual_seed(9);
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor a = at::randn({37, 300}).to(dtype), weight = at::randn({145, 300}).to(dtype);
+    const auto matrix = ops::QuantizedMatrix::of(weight, ops::Quantization::kInt8);
+    if (!matrix.packed()) continue;
+    const at::Tensor all = at::empty({37, 145}, dtype);
+    matrix.multiply(a, all, false);
+    for (const auto& [begin, count] : std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {5, 2}, {7, 3}, {9, 5}, {3, 30}}) {
+      const at::Tensor part = at::empty({count, 145}, dtype);
+      matrix.multiply(a.narrow(0, begin, count), part, false);
+      CHECK(at::equal(part, all.narrow(0, begin, count)));
+    }
+  }
+}
+
 TEST_MAIN()

@@ -160,4 +160,21 @@ TEST(decoding_reads_the_weights_as_they_lie_with_the_same_result_up_to_rounding)
   CHECK(at::equal(alone, decoding.narrow(0, 7, 1)));
 }
 
+TEST(weights_packed_once_give_the_bits_of_those_packed_per_pass) {
+  const at::NoGradGuard no_grad;
+  at::manual_seed(14);
+  const Shape shape{200, 8, 2, 16, true};
+  ParameterStore store(decoder_layout(config_of(shape)), at::kCPU, at::kFloat, /*training=*/false, 1);
+  fill(store);
+  const MoeMlp moe(store, config_of(shape), 0);
+  const MoeMlp::Packed packed = moe.pack();
+  if (!packed.router.packed()) return;
+  const at::Tensor x = at::randn({200, kHidden}), all = forward_padded(moe, x, kRowTile);
+  for (const auto& [begin, count] : std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {3, 40}, {70, 130}}) {
+    const at::Tensor rows = x.narrow(0, begin, count), out = at::empty_like(rows);
+    moe.forward(rows, out, kDecodeRowTile, nullptr, {}, packed);
+    CHECK(at::equal(out, all.narrow(0, begin, count)));
+  }
+}
+
 TEST_MAIN()

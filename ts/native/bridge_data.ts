@@ -1,5 +1,6 @@
 // What goes through the native addon's functions (bridge.ts): same names, same order as native/engine/engine.h and
 // native/binding. Every property is always present; `null` says "none".
+import type { NativeQuantization } from './bridge_rollout';
 
 export interface NativeMoeConfig {
   numExperts: number;
@@ -415,6 +416,7 @@ export interface NativeRolloutLimits {
   maxSequences: number;
   maxStepTokens: number;
   kvCacheBytes: number;
+  quantization: NativeQuantization;
 }
 
 /** What one rank does (native/engine/memory_phases.h). */

@@ -1,5 +1,8 @@
 // What goes through the rollout's functions of the native addon (bridge.ts); the rules of bridge_data.ts hold.
 
+/** Of the layers' weights. */
+export type NativeQuantization = 'none' | 'int8' | 'fp8';
+
 export interface NativeRolloutOptions {
   /** That run at the same time. */
   maxSequences: number;
@@ -12,6 +15,7 @@ export interface NativeRolloutOptions {
   memoryShare: number;
   chunkedPrefill: boolean;
   prefixCaching: boolean;
+  quantization: NativeQuantization;
 }
 
 export interface NativeRequestSampling {

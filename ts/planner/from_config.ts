@@ -151,6 +151,7 @@ function policyRoles(config: ResolvedConfig, target: Target, memory: number | nu
     responseLength: data.max_response_length,
     maxSequences: rollout.max_num_seqs,
     maxStepTokens: rollout.max_num_batched_tokens,
+    quantization: rollout.quantization,
     kvCacheBytes: Math.min(ENOUGH_CACHE, memory === null ? ENOUGH_CACHE : Math.floor(share * memory)),
   };
   const prompts = (count: number): number => Math.ceil(count / target.worldSize);

@@ -26,6 +26,8 @@ export interface RolloutShape {
   maxSequences: number;
   maxStepTokens: number;
   kvCacheBytes: number;
+  /** Weights of 8 bits; null: of the compute dtype. */
+  quantization: 'int8' | 'fp8' | null;
 }
 
 /** Sequences that one rank (with Ulysses: one group of ranks) runs in one verb (or mini-batch). */

@@ -10,14 +10,15 @@ typedef float Lanes __attribute__((vector_size(kGemmLanes * sizeof(float)), alig
 typedef float Value __attribute__((may_alias));
 
 // 8 x 48 accumulators are 24 of AVX-512's 32 registers; three loads of b serve 24 multiply-adds, so that b
-// may stream from the second-level cache.
-template <int kVectors>
+// may stream from the second-level cache. With fewer rows fewer multiply-adds: a decoding step of few sequences is bound by
+// memory, not by rows that are not there. A row's sums are the same in all of them.
+template <int kVectors, int kRows>
 void tile_of(int64_t steps, const Word* a_words, const Word* b_words, float* c, int64_t ldc, int64_t rows,
              bool add) {
   const Value* a = reinterpret_cast<const Value*>(a_words);
   const Value* b = reinterpret_cast<const Value*>(b_words);
-  Lanes sum[kGemmRows][kVectors];
-  for (int r = 0; r < kGemmRows; ++r) {
+  Lanes sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sum[r][v] = Lanes{};
   }
   for (int64_t i = 0; i < steps; ++i) {
@@ -25,7 +26,7 @@ void tile_of(int64_t steps, const Word* a_words, const Word* b_words, float* c, 
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) row[v] = *reinterpret_cast<const Lanes*>(b + v * kGemmLanes);
 #pragma GCC unroll 8
-    for (int r = 0; r < kGemmRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       const Lanes value = Lanes{} + a[r];
 #pragma GCC unroll 3
       for (int v = 0; v < kVectors; ++v) sum[r][v] += value * row[v];
@@ -34,7 +35,7 @@ void tile_of(int64_t steps, const Word* a_words, const Word* b_words, float* c, 
     b += kVectors * kGemmLanes;
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < kGemmRows; ++r) {
+  for (int r = 0; r < kRows; ++r) {
     if (r == rows) return;
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) {
@@ -44,11 +45,20 @@ void tile_of(int64_t steps, const Word* a_words, const Word* b_words, float* c, 
   }
 }
 
+template <int kRows>
+void tile_rows(int64_t steps, const Word* a, const Word* b, int64_t vectors, float* c, int64_t ldc, int64_t rows,
+               bool add) {
+  if (vectors == 3) return tile_of<3, kRows>(steps, a, b, c, ldc, rows, add);
+  if (vectors == 2) return tile_of<2, kRows>(steps, a, b, c, ldc, rows, add);
+  tile_of<1, kRows>(steps, a, b, c, ldc, rows, add);
+}
+
 void tile(int64_t steps, const Word* a, const Word* b, int64_t vectors, float* c, int64_t ldc, int64_t rows,
           bool add) {
-  if (vectors == 3) return tile_of<3>(steps, a, b, c, ldc, rows, add);
-  if (vectors == 2) return tile_of<2>(steps, a, b, c, ldc, rows, add);
-  tile_of<1>(steps, a, b, c, ldc, rows, add);
+  if (rows > 4) return tile_rows<kGemmRows>(steps, a, b, vectors, c, ldc, rows, add);
+  if (rows > 2) return tile_rows<4>(steps, a, b, vectors, c, ldc, rows, add);
+  if (rows > 1) return tile_rows<2>(steps, a, b, vectors, c, ldc, rows, add);
+  tile_rows<1>(steps, a, b, vectors, c, ldc, rows, add);
 }
 
 typedef uint32_t Half __attribute__((vector_size(32), aligned(2), may_alias));

@@ -30,11 +30,11 @@ TROUPE_BFLOAT16 inline void store(uint16_t* c, __m512 sum, bool add) {
 }
 
 // Registers as in gemm.kernel.cc. An instruction adds the products of two steps of k to every lane.
-template <int kVectors, typename Out>
+template <int kVectors, int kRows, typename Out>
 TROUPE_BFLOAT16 void tile_of(int64_t steps, const Word* a, const Word* b, Out* c, int64_t ldc, int64_t rows,
                              bool add) {
-  __m512 sum[kGemmRows][kVectors];
-  for (int r = 0; r < kGemmRows; ++r) {
+  __m512 sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_ps();
   }
   for (int64_t i = 0; i < steps; ++i) {
@@ -42,7 +42,7 @@ TROUPE_BFLOAT16 void tile_of(int64_t steps, const Word* a, const Word* b, Out* c
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) row[v] = _mm512_loadu_si512(b + v * kGemmLanes);
 #pragma GCC unroll 8
-    for (int r = 0; r < kGemmRows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       const __m512i value = _mm512_set1_epi32(static_cast<int>(a[r]));
 #pragma GCC unroll 3
       for (int v = 0; v < kVectors; ++v)
@@ -53,19 +53,28 @@ TROUPE_BFLOAT16 void tile_of(int64_t steps, const Word* a, const Word* b, Out* c
     b += kVectors * kGemmLanes;
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < kGemmRows; ++r) {
+  for (int r = 0; r < kRows; ++r) {
     if (r == rows) return;
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) store(c + r * ldc + v * kGemmLanes, sum[r][v], add);
   }
 }
 
+template <int kRows, typename Out>
+void tile_rows(int64_t steps, const Word* a, const Word* b, int64_t vectors, Out* c, int64_t ldc, int64_t rows,
+               bool add) {
+  if (vectors == 3) return tile_of<3, kRows>(steps, a, b, c, ldc, rows, add);
+  if (vectors == 2) return tile_of<2, kRows>(steps, a, b, c, ldc, rows, add);
+  tile_of<1, kRows>(steps, a, b, c, ldc, rows, add);
+}
+
 template <typename Out>
 void tile(int64_t steps, const Word* a, const Word* b, int64_t vectors, Out* c, int64_t ldc, int64_t rows,
           bool add) {
-  if (vectors == 3) return tile_of<3>(steps, a, b, c, ldc, rows, add);
-  if (vectors == 2) return tile_of<2>(steps, a, b, c, ldc, rows, add);
-  tile_of<1>(steps, a, b, c, ldc, rows, add);
+  if (rows > 4) return tile_rows<kGemmRows>(steps, a, b, vectors, c, ldc, rows, add);
+  if (rows > 2) return tile_rows<4>(steps, a, b, vectors, c, ldc, rows, add);
+  if (rows > 1) return tile_rows<2>(steps, a, b, vectors, c, ldc, rows, add);
+  tile_rows<1>(steps, a, b, vectors, c, ldc, rows, add);
 }
 
 }  // namespace

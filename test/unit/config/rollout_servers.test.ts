@@ -1,4 +1,5 @@
 import { configNotes, loadConfig } from '../../../ts/config/config';
+import { rolloutOptions } from '../../../ts/roles/settings';
 import { configError, writeConfig } from './write_config';
 
 const ROLLOUT = 'actor_rollout_ref.rollout';
@@ -28,6 +29,24 @@ test('the names of verl run our own engine, which is said; servers are asked wit
   });
 });
 
+test('weights of 8 bits bring rollout correction with them, unless it says what it is', () => {
+  expect(load().algorithm.rollout_correction.rollout_is).toBe(null);
+  expect(load('quantization=int8').algorithm.rollout_correction).toMatchObject({
+    preset: 'decoupled_token_is',
+    rollout_is: 'token',
+  });
+  expect(notes('quantization=int8')).toEqual([
+    expect.stringMatching(/rollout\.quantization: .*correction weighs tokens/),
+  ]);
+  const off = loadConfig(writeConfig(), [
+    `${ROLLOUT}.quantization=fp8`,
+    'algorithm.rollout_correction.preset=disabled',
+  ]);
+  expect(off.algorithm.rollout_correction.rollout_is).toBe(null);
+  expect(rolloutOptions(off).quantization).toBe('fp8');
+  expect(rolloutOptions(load())).not.toHaveProperty('quantization');
+});
+
 const REFUSED: [string, string[], string, RegExp][] = [
   [
     'a server without a name',
@@ -35,6 +54,13 @@ const REFUSED: [string, string[], string, RegExp][] = [
     'name',
     /one of vllm, sglang, tgi/,
   ],
+  [
+    'weights of 8 bits',
+    ['name=vllm', 'mode=managed', 'quantization=fp8'],
+    'quantization',
+    /is of our own engine/,
+  ],
+  ['weights of 4 bits', ['quantization=int4'], 'quantization', /expected one of int8, fp8, or null/],
   ['a name without servers', ['name=hf', 'mode=managed'], 'name', /got hf/],
   ['no addresses', ['name=vllm', 'mode=server'], 'server.addresses', /expected URLs/],
   [

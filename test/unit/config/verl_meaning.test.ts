@@ -218,7 +218,11 @@ describe('what is missing is named', () => {
     ['skip.rollout.enable=True', 'skip', /a rollout that is not generated/],
     ['global_profiler.tool=nsys', 'global_profiler', /a profiler/],
     ['distillation.enabled=True', 'distillation', /distillation/],
-    ['actor_rollout_ref.rollout.quantization=fp8', 'actor_rollout_ref.rollout.quantization', /quantised/],
+    [
+      'actor_rollout_ref.rollout.quantization_config_file=q.json',
+      'actor_rollout_ref.rollout.quantization_config_file',
+      /quantised/,
+    ],
     ['data.custom_cls.path=x.py', 'data.custom_cls.path', /a data set class in Python/],
   ])('%s', (keys, key, reason) => {
     const { notMapped } = ppo(keys);

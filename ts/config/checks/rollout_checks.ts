@@ -1,5 +1,6 @@
 // Where responses come from: what no single key of rollout can tell.
 import { ConfigError } from '../../errors';
+import { correctionOptions } from '../derived/correction';
 import type { ConfigNote } from '../reading/resolve';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import { SERVER_NAMES } from '../schema/rollout_server_section';
@@ -13,7 +14,7 @@ export function usesServers({ actor_rollout_ref: { rollout } }: ResolvedConfig):
 
 /** @throws ConfigError naming the key */
 export function checkRolloutServers(config: ResolvedConfig): void {
-  const { name, mode, server } = config.actor_rollout_ref.rollout;
+  const { name, mode, server, quantization } = config.actor_rollout_ref.rollout;
   const refuse = (key: string, message: string): never => {
     throw new ConfigError(`${ROLLOUT}.${key}: ${message}`, `${ROLLOUT}.${key}`);
   };
@@ -22,6 +23,11 @@ export function checkRolloutServers(config: ResolvedConfig): void {
       refuse('server.addresses', `are given, but mode is ${mode}: set it to server`);
     return;
   }
+  if (quantization !== null)
+    refuse(
+      'quantization',
+      `is of our own engine, but mode is ${mode}: give the server its own arguments for it`,
+    );
   if (!SERVER_NAMES.includes(name))
     refuse('name', `expected one of ${SERVER_NAMES.join(', ')} because mode is ${mode}, got ${name}`);
   if (mode === 'server') {
@@ -47,13 +53,22 @@ export function checkRolloutServers(config: ResolvedConfig): void {
 
 /** What a name of verl means here, and what servers do otherwise. */
 export function rolloutNotes(config: ResolvedConfig): ConfigNote[] {
-  const { name, mode, top_k, top_p } = config.actor_rollout_ref.rollout;
+  const { name, mode, top_k, top_p, quantization } = config.actor_rollout_ref.rollout;
   if (!usesServers(config)) {
-    if (name === 'native') return [];
+    const quantized =
+      quantization === null || correctionOptions(config).rolloutIs !== 'token'
+        ? []
+        : [
+            {
+              path: `${ROLLOUT}.quantization`,
+              reason: `responses come from other weights than those that are trained: rollout correction weighs tokens (algorithm.rollout_correction.preset=disabled: it does not)`,
+            },
+          ];
+    if (name === 'native') return quantized;
     const reason =
       `responses come from the training workers, not from a separate inference engine, with mode ${mode}; ` +
       'mode server or managed asks servers of vllm, sglang or tgi';
-    return [{ path: `${ROLLOUT}.name`, reason }];
+    return [...quantized, { path: `${ROLLOUT}.name`, reason }];
   }
   if (top_k === -1 && top_p === 1) return [];
   return [

@@ -1,11 +1,19 @@
 // Our own engine in the worker processes of a role: every rank, or the ranks that hold a model together, serves requests of its own.
-import { badOption, checkOptionNames, countOption, flagOption, numberOption } from '../../base/check_options';
+import {
+  badOption,
+  checkOptionNames,
+  choiceOption,
+  countOption,
+  flagOption,
+  numberOption,
+} from '../../base/check_options';
 import { RUN_LIMITS } from '../../base/limits';
 import { oneToAll } from '../../controller/dispatch';
 import { Tokenizer } from '../../data/tokenizer';
 import type { RoleEngine } from '../../engine/role_engine';
 import { TroupeError } from '../../errors';
 import type {
+  NativeQuantization,
   NativeRolloutCommands,
   NativeRolloutOptions,
   NativeRolloutStats,
@@ -19,7 +27,7 @@ import { Placement } from './placement';
 import { RankLoop } from './rank_loop';
 import { type DecodeTokens, StopStrings } from './stop_strings';
 
-/** None of them changes a token. */
+/** None of them changes a token, but the last. */
 export interface NativeRolloutConfig {
   /** Requests that run at the same time on a rank, 256. */
   maxNumSeqs?: number;
@@ -37,6 +45,11 @@ export interface NativeRolloutConfig {
   enablePrefixCaching?: boolean;
   /** Give the memory of keys and values, and of the weights in the form for decoding, back whenever nothing runs, true. */
   freeCacheEngine?: boolean;
+  /**
+   * Weights of the layers with 8 bits and a scale per output, without embeddings and head: whole numbers, or floating point (e4m3). Default: the
+   * compute dtype. Not of mixtures of experts.
+   */
+  quantization?: 'int8' | 'fp8';
 }
 
 const KEYS = [
@@ -48,6 +61,7 @@ const KEYS = [
   'enableChunkedPrefill',
   'enablePrefixCaching',
   'freeCacheEngine',
+  'quantization',
 ];
 
 const PAGE_POSITIONS = 32;
@@ -72,7 +86,18 @@ function nativeOptions(engine: RoleEngine, o: NativeRolloutConfig): NativeRollou
     memoryShare: utilization / ranks,
     chunkedPrefill: flagOption(where, 'enableChunkedPrefill', o.enableChunkedPrefill, true),
     prefixCaching: flagOption(where, 'enablePrefixCaching', o.enablePrefixCaching, true),
+    quantization: quantizationOf(where, engine, o.quantization),
   };
+}
+
+function quantizationOf(where: string, { model }: RoleEngine, given: unknown): NativeQuantization {
+  if (given === undefined) return 'none';
+  if (model.config.moe !== null)
+    throw badOption(
+      where,
+      'quantization: the weights of mixtures of experts cannot be quantised: leave it out',
+    );
+  return choiceOption(where, 'quantization', given, ['int8', 'fp8'], 'int8');
 }
 
 export class NativeRollout implements RolloutEngine {

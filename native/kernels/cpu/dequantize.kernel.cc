@@ -1,0 +1,62 @@
+// Values of codes, a register of columns at a time.
+#include "kernels/cpu/dequantize_kernels.h"
+
+namespace troupe::kernels::TROUPE_ISA {
+
+namespace {
+
+typedef float Floats __attribute__((vector_size(kGemmLanes * 4), aligned(4), may_alias));
+typedef int32_t Ints __attribute__((vector_size(kGemmLanes * 4), aligned(4), may_alias));
+typedef int8_t Bytes __attribute__((vector_size(kGemmLanes), aligned(1), may_alias));
+typedef int16_t Shorts __attribute__((vector_size(kGemmLanes * 2), aligned(1), may_alias));
+
+struct Int8 {
+  // Of the low 8 bits, whatever lies above them.
+  static Floats value(Ints codes) { return __builtin_convertvector((codes << 24) >> 24, Floats); }
+};
+
+struct Fp8 {
+  // e4m3 (Micikevicius et al. 2022, arXiv:2209.05433, section 3): exponent and mantissa in the places of a float32's give
+  // its value by 2^(7 - 127), below the least normal number too. NaN is not among the codes of a weight.
+  static Floats value(Ints codes) {
+    const Ints magnitude = (codes & 0x7f) << 20, sign = (codes & 0x80) << 24;
+    const Floats scaled = reinterpret_cast<Floats>(magnitude) * 0x1p120f;
+    return reinterpret_cast<Floats>(reinterpret_cast<Ints>(scaled) | sign);
+  }
+};
+
+// To bfloat16 in the upper half, ties to even.
+inline Ints rounded(Floats values) {
+  const Ints bits = reinterpret_cast<Ints>(values);
+  return bits + 0x7fff + ((bits >> 16) & 1);
+}
+
+template <typename Code>
+void floats(int64_t steps, const uint8_t* codes, const float* scales, int64_t vectors, Word* target) {
+  for (int64_t i = 0; i < steps; ++i) {
+    for (int64_t v = 0; v < vectors; ++v, codes += kGemmLanes, target += kGemmLanes) {
+      const Ints own = __builtin_convertvector(*reinterpret_cast<const Bytes*>(codes), Ints);
+      const Floats scale = *reinterpret_cast<const Floats*>(scales + v * kGemmLanes);
+      *reinterpret_cast<Floats*>(target) = Code::value(own) * scale;
+    }
+  }
+}
+
+template <typename Code>
+void pairs(int64_t steps, const uint8_t* codes, const float* scales, int64_t vectors, Word* target) {
+  for (int64_t i = 0; i < steps; ++i) {
+    for (int64_t v = 0; v < vectors; ++v, codes += 2 * kGemmLanes, target += kGemmLanes) {
+      const Ints both = __builtin_convertvector(*reinterpret_cast<const Shorts*>(codes), Ints);
+      const Floats scale = *reinterpret_cast<const Floats*>(scales + v * kGemmLanes);
+      const Ints even = rounded(Code::value(both) * scale), odd = rounded(Code::value(both >> 8) * scale);
+      *reinterpret_cast<Ints*>(target) = ((even >> 16) & 0xffff) | (odd & ~0xffff);
+    }
+  }
+}
+
+}  // namespace
+
+extern const DequantizeKernels dequantize_table;
+const DequantizeKernels dequantize_table = {floats<Int8>, floats<Fp8>, pairs<Int8>, pairs<Fp8>};
+
+}  // namespace troupe::kernels::TROUPE_ISA

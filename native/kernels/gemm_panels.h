@@ -1,0 +1,149 @@
+// Panels of packed operands: what gemm.cc and quantized_matrix.cc have in common.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/parallel.h"
+#include "kernels/cpu/gemm_kernels.h"
+
+namespace troupe::ops::panels {
+
+using kernels::kGemmCols;
+using kernels::kGemmLanes;
+using kernels::kGemmRows;
+using kernels::Word;
+
+// A matrix in memory as words of successive steps of k, whichever way k runs.
+class Source {
+ public:
+  explicit Source(const at::Tensor& matrix)
+      : data_(static_cast<const char*>(matrix.const_data_ptr())),
+        bfloat16_(matrix.scalar_type() == at::kBFloat16),
+        value_bytes_(matrix.element_size()),
+        row_bytes_(matrix.stride(0) * value_bytes_) {}
+
+  static int64_t steps(const at::Tensor& matrix, int64_t k) {
+    return matrix.scalar_type() == at::kBFloat16 ? (k + 1) / 2 : k;
+  }
+
+  // Steps [s0, s1) of k, which runs along the rows and ends at `depth`, of `rows` <= width rows from `first`
+  // on: target[(s - s0) * width + r], zeros in place of missing rows. width is a multiple of kGemmRows.
+  void rows(int64_t first, int64_t rows, int64_t depth, int64_t s0, int64_t s1, int64_t width,
+            Word* target) const {
+    const int64_t whole = bfloat16_ ? std::min(s1, depth / 2) : s1;
+    for (int64_t r = 0; r < width; r += kGemmRows) {
+      const char* from = data_ + (first + r) * row_bytes_;
+      const int64_t there = std::clamp<int64_t>(rows - r, 0, kGemmRows);
+      kernels::gemm_kernels().transpose(from + s0 * int64_t{sizeof(Word)}, row_bytes_, there, whole - s0, target + r,
+                               width);
+      if (whole == s1) continue;
+      for (int64_t i = 0; i < kGemmRows; ++i) {
+        target[(whole - s0) * width + r + i] = i < there ? *values(first + r + i, depth - 1) : 0;
+      }
+    }
+  }
+
+  // The same where k runs along the columns: `cols` <= width columns from `first` on.
+  void columns(int64_t first, int64_t cols, int64_t depth, int64_t s0, int64_t s1, int64_t width,
+               Word* target) const {
+    for (int64_t s = s0; s < s1; ++s, target += width) {
+      if (!bfloat16_) {
+        copy(floats(s, first), cols, target);
+      } else if (2 * s + 1 < depth) {
+        interleave(values(2 * s, first), values(2 * s + 1, first), cols, target);
+      } else {
+        for (int64_t c = 0; c < cols; ++c) target[c] = values(2 * s, first)[c];
+      }
+      for (int64_t c = cols; c < width; ++c) target[c] = 0;
+    }
+  }
+
+ private:
+  typedef uint16_t Value __attribute__((may_alias));
+  static constexpr int64_t kChunk = 8;  // of a known size: a call of memcpy would cost more
+
+  const char* address(int64_t row, int64_t column) const {
+    return data_ + row * row_bytes_ + column * value_bytes_;
+  }
+  const Word* floats(int64_t row, int64_t column) const {
+    return reinterpret_cast<const Word*>(address(row, column));
+  }
+  const Value* values(int64_t row, int64_t column) const {
+    return reinterpret_cast<const Value*>(address(row, column));
+  }
+
+  static void copy(const Word* source, int64_t count, Word* target) {
+    int64_t i = 0;
+    for (; i + kChunk <= count; i += kChunk) std::memcpy(target + i, source + i, kChunk * sizeof(Word));
+    for (; i < count; ++i) target[i] = source[i];
+  }
+
+  static void interleave(const Value* even, const Value* odd, int64_t count, Word* target) {
+    int64_t i = 0;
+    for (; i + kChunk <= count; i += kChunk) {
+      for (int64_t c = i; c < i + kChunk; ++c) target[c] = even[c] | static_cast<Word>(odd[c]) << 16;
+    }
+    for (; i < count; ++i) target[i] = even[i] | static_cast<Word>(odd[i]) << 16;
+  }
+
+  const char* data_;
+  bool bfloat16_;
+  int64_t value_bytes_, row_bytes_;
+};
+
+inline int64_t padded_cols(int64_t cols) {
+  return round_up(cols, kGemmLanes);
+}
+
+// Runs body(first column, width, columns that are there) for every panel in [begin, end).
+template <typename Body>
+void for_each_panel(int64_t cols, int64_t begin, int64_t end, Body&& body) {
+  for (int64_t panel = begin; panel < end; ++panel) {
+    const int64_t first = panel * kGemmCols;
+    const int64_t there = std::min(kGemmCols, cols - first);
+    body(first, padded_cols(there), there);
+  }
+}
+
+inline int64_t num_panels(int64_t cols) {
+  return (cols + kGemmCols - 1) / kGemmCols;
+}
+
+template <typename Out>
+using Kernel = void (*)(int64_t steps, const Word* a, const Word* b, int64_t vectors, Out* c, int64_t ldc,
+                        int64_t rows, bool add);
+
+// One tile of c through the kernel; a panel that is not full goes through a buffer.
+template <typename Out>
+void tile(Kernel<Out> kernel, int64_t steps, const Word* a, const Word* b, int64_t width, int64_t there,
+          Out* c, int64_t ldc, int64_t rows, bool add) {
+  if (there == width) return kernel(steps, a, b, width / kGemmLanes, c, ldc, rows, add);
+  Out buffer[kGemmRows * kGemmCols] = {};
+  if (add) {
+    for (int64_t r = 0; r < rows; ++r) std::copy_n(c + r * ldc, there, buffer + r * width);
+  }
+  kernel(steps, a, b, width / kGemmLanes, buffer, width, rows, add);
+  for (int64_t r = 0; r < rows; ++r) std::copy_n(buffer + r * width, there, c + r * ldc);
+}
+
+inline at::Tensor words(int64_t count, const at::Device& device) {
+  return at::empty({count}, at::TensorOptions(at::kInt).device(device));
+}
+
+inline Word* words_of(const at::Tensor& scratch) {
+  return reinterpret_cast<Word*>(scratch.data_ptr<int32_t>());
+}
+
+// Runs columns(first panel, end) for all panels: outside of a parallel region spread over the threads.
+template <typename Columns>
+void spread_panels(int64_t count, Columns&& columns) {
+  constexpr int64_t kRangesPerThread = 4;
+  if (omp_in_parallel() || at::get_num_threads() == 1) return columns(int64_t{0}, count);
+  const int64_t ranges = std::min<int64_t>(count, kRangesPerThread * at::get_num_threads());
+  parallel_ranges(count, ranges, [&](int64_t, int64_t begin, int64_t end) { columns(begin, end); });
+}
+
+}  // namespace troupe::ops::panels
