@@ -249,9 +249,10 @@ test(
       let [furthest, stuck] = [0, 0];
       for (let own = 0; own < MOST_FAULTS && faults < FAULTS && !over; own++) {
         await Promise.race([end, sleep(800 + 2_500 * random())]);
-        // Three without a step in between would be the last.
-        for (stuck = stepsOf(run.name) > furthest ? 0 : stuck + 1; stuck > 2; await sleep(50))
-          if (over || stepsOf(run.name) > furthest) stuck = 0;
+        // Three without a step in between would be the last, and one may be on its way.
+        stuck = stepsOf(run.name) > furthest ? 0 : stuck + 1;
+        while (!over && (isStuck(run.name) || (stuck > 2 && stepsOf(run.name) <= furthest))) await sleep(50);
+        if (stuck > 2) stuck = 0;
         if (over) break;
         furthest = Math.max(furthest, stepsOf(run.name));
         const kind = run.inject();
@@ -281,15 +282,33 @@ test(
   60_000 + 60_000 * FAULTS,
 );
 
-/** Seconds from a failure to the next step, of those that the controller has lived through. */
-function recoveries(name: string): number[] {
+/** Whether two failures in a row, as the controller counts them, have found the run at the step at which it still is. */
+function isStuck(name: string): boolean {
+  const failures = faultLines(name).filter(({ event }) => event === 'fault');
+  const last = failures.at(-1)?.step ?? -1;
+  const steps = stepsOf(name) === 0 ? '' : (metrics(name).trimEnd().split('\n').at(-1) as string);
+  const now = steps === '' ? 0 : (JSON.parse(steps) as { step: number }).step;
+  return now <= last && failures.filter(({ step }) => step === last).length > 1;
+}
+
+interface FaultLine {
+  event: string;
+  step: number;
+  seconds_to_next_step?: number;
+}
+
+function faultLines(name: string): FaultLine[] {
   const file = join(place(name), 'faults.jsonl');
   if (!listTree(place(name)).includes('faults.jsonl')) return [];
   return readFileSync(file, 'utf8')
     .trim()
     .split('\n')
-    .map((line) => JSON.parse(line) as { event: string; seconds_to_next_step?: number })
-    .flatMap(({ event, seconds_to_next_step: seconds }) =>
-      event === 'recovered' ? [seconds as number] : [],
-    );
+    .filter((line) => line !== '')
+    .map((line) => JSON.parse(line) as FaultLine);
 }
+
+/** Seconds from a failure to the next step, of those that the controller has lived through. */
+const recoveries = (name: string): number[] =>
+  faultLines(name).flatMap(({ event, seconds_to_next_step: seconds }) =>
+    event === 'recovered' ? [seconds as number] : [],
+  );

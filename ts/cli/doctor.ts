@@ -46,10 +46,14 @@ export async function doctor(): Promise<DoctorReport> {
   return { ok: items.every((entry) => entry.severity !== 'problem'), items };
 }
 
-/** `troupe doctor`: prints the report; exit code 0 when all is well, else 1. */
-export async function runDoctor(options: { log?: (line: string) => void } = {}): Promise<number> {
+/** `troupe doctor`: prints the report; exit code 0 when all is well, else 1. `further`: what else is looked at when this machine has all. */
+export async function runDoctor(
+  options: { log?: (line: string) => void; further?: () => Promise<DoctorItem[]> } = {},
+): Promise<number> {
   const log = options.log ?? ((line: string) => console.log(line));
-  const report = await doctor();
+  const own = await doctor();
+  const items = own.ok ? [...own.items, ...((await options.further?.()) ?? [])] : own.items;
+  const report = { ok: items.every(({ severity }) => severity !== 'problem'), items };
   const width = Math.max(...report.items.map((entry) => entry.name.length));
   const marks: Record<Severity, string> = { ok: 'ok  ', info: '    ', warning: 'warn', problem: 'FAIL' };
   for (const entry of report.items) {

@@ -8,7 +8,7 @@ import { runSetup } from '../install/setup';
 import { resolveSampling } from '../rollout/sampling';
 import { agentTask, withAgent } from './agent_try';
 import { bench } from './bench';
-import { runDoctor } from './doctor';
+import { doctorTask, withDoctor } from './doctor_command';
 import { exportCommand } from './export';
 import { type GenerateOptions, generate } from './generate';
 import { hostAgentTask, withHostAgent } from './host_agent';
@@ -133,7 +133,12 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
     .command('bench', 'Measure the speed of this machine (troupe bench --help)', {}, () =>
       choose(() => bench([])),
     )
-    .command('doctor', 'Show what this machine has and lacks', {}, () => choose(() => runDoctor()))
+    .command(
+      'doctor [config] [overrides..]',
+      'Show what this machine has and lacks; with a configuration, what the hosts of its run do',
+      withDoctor,
+      (a) => choose(doctorTask(a, overridesOf(a))),
+    )
     .command('setup', 'Fetch LibTorch and build the native addon where they are missing', withSetup, (a) =>
       choose(() =>
         runSetup({ version: a.libtorch ?? null, force: a.force, rebuild: a.rebuild, cuda: a.cuda ?? null }),

@@ -1,5 +1,6 @@
 // The agent of a host: one small process that starts the workers there and tells the controller what becomes of them.
 
+import { readFileSync, statSync } from 'node:fs';
 import type { WorkerSpec } from '../controller/launcher';
 import { createLocalLauncher, type LocalProcess } from '../controller/local_launcher';
 import { Connection } from '../worker/connection';
@@ -28,6 +29,8 @@ export interface AgentEnd {
   reason: string;
 }
 
+/** Bytes. */
+const MOST_PROBED = 100;
 /** The only one that an agent's monitor watches. */
 const CONTROLLER = 0;
 /** Longer than the controller waits for a host: of a link that is cut for a while both ends give up, and this one last. */
@@ -90,6 +93,14 @@ export class HostAgent {
       case 'signal':
         this.#workers.get(message.id)?.signal(message.signal);
         break;
+      case 'probe':
+        this.#connection.sendNow({
+          type: 'probed',
+          id: message.id,
+          now: Date.now(),
+          content: smallFile(message.file),
+        });
+        break;
       case 'listen':
         void this.#tunnels.listen(message.tunnel);
         break;
@@ -150,6 +161,15 @@ export class HostAgent {
     for (const worker of workers) worker.kill();
     await Promise.all(workers.map((worker) => worker.exited));
     return { welcomed: this.welcomed, exitCode: this.#exitCode, reason };
+  }
+}
+
+/** Its first bytes; null where there is none. */
+function smallFile(path: string): string | null {
+  try {
+    return statSync(path).size <= MOST_PROBED ? readFileSync(path, 'utf8') : null;
+  } catch {
+    return null;
   }
 }
 

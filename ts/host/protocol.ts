@@ -32,6 +32,8 @@ export type ToHost =
   /** Start a worker, known as `id` from now on. */
   | { type: 'start'; id: number; spec: WorkerSpec }
   | { type: 'signal'; id: number; signal: NodeJS.Signals }
+  /** What is in a small file there, and what time it is; answered by `probed`. */
+  | { type: 'probe'; id: number; file: string }
   /** Open a port of 127.0.0.1 whose connections go elsewhere; answered by `listening`. */
   | { type: 'listen'; tunnel: number }
   /** Make a connection to a port of 127.0.0.1. */
@@ -50,6 +52,8 @@ export type FromHost =
   | { type: 'exited'; id: number; exitCode: number | null; signal: string | null }
   /** The engine asks for an end: a signal that the agent got. */
   | { type: 'notice'; signal: string }
+  /** `now`: milliseconds since 1970. `content`: null: no such file. */
+  | { type: 'probed'; id: number; now: number; content: string | null }
   | { type: 'listening'; tunnel: number; port: number }
   /** Somebody has connected to a tunnel. */
   | { type: 'opened'; tunnel: number; stream: number }

@@ -7,6 +7,8 @@ import { TroupeError } from '../errors';
 import type { FromHost, HostFacts, StreamMessage, ToHost } from '../host/protocol';
 import { RemoteWorker } from './remote_worker';
 
+type Probed = Extract<FromHost, { type: 'probed' }>;
+
 /** What a host has to say to the pool that it is in. */
 export interface HostListener {
   /** A line that one of its workers has written. */
@@ -28,6 +30,7 @@ export class Host {
   readonly #peer: Peer<ToHost>;
   readonly #listener: HostListener;
   readonly #workers = new Map<number, { worker: RemoteWorker; spec: WorkerSpec }>();
+  readonly #probes = new Map<number, { resolve: (answer: Probed) => void; reject: (e: Error) => void }>();
   readonly #listening = new Map<number, { resolve: (port: number) => void; reject: (e: Error) => void }>();
   #next = 1;
 
@@ -74,6 +77,19 @@ export class Host {
     });
   }
 
+  /** What its agent reads in a small file, and how far its clock is ahead of this one. @throws TroupeError COMM when it is lost */
+  async probe(file: string): Promise<{ seen: string | null; clockMs: number; roundTripMs: number }> {
+    const id = this.#next++;
+    const [start, sent] = [performance.now(), Date.now()];
+    const { now, content } = await new Promise<Probed>((resolve, reject) => {
+      if (this.lost !== null) reject(new TroupeError('COMM', this.#loss()));
+      this.#probes.set(id, { resolve, reject });
+      this.send({ type: 'probe', id, file });
+    });
+    const roundTripMs = performance.now() - start;
+    return { seen: content, clockMs: now - (sent + roundTripMs / 2), roundTripMs };
+  }
+
   receive(message: FromHost): void {
     switch (message.type) {
       case 'heartbeat':
@@ -95,6 +111,10 @@ export class Host {
       }
       case 'notice':
         this.#listener.notice(this, message.signal);
+        break;
+      case 'probed':
+        this.#probes.get(message.id)?.resolve(message);
+        this.#probes.delete(message.id);
         break;
       case 'listening':
         this.#listening.get(message.tunnel)?.resolve(message.port);
@@ -119,7 +139,9 @@ export class Host {
     for (const { worker } of this.#workers.values())
       worker.end({ exitCode: null, signal: null, lost: this.#loss() });
     this.#workers.clear();
-    for (const { reject } of this.#listening.values()) reject(new TroupeError('COMM', this.#loss()));
+    for (const { reject } of [...this.#listening.values(), ...this.#probes.values()])
+      reject(new TroupeError('COMM', this.#loss()));
+    this.#probes.clear();
     this.#listening.clear();
   }
 

@@ -1,5 +1,8 @@
 import { once } from 'node:events';
+import { mkdtempSync, writeFileSync } from 'node:fs';
 import { type AddressInfo, connect, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
 import type { Launcher, WorkerProcess } from '../../../ts/controller/launcher';
 import { WorkerGroup } from '../../../ts/controller/worker_group';
 import type { WorkerDiedError } from '../../../ts/errors';
@@ -185,4 +188,21 @@ test('the end of the run is the end of its agents, with its exit code', async ()
   await expect(group.callBinding('memoryInfo', [])).rejects.toThrow(/died/);
   await group.close();
   for (const { pid } of workers) await waitForExit(pid as number, 1);
+});
+
+test('an agent says what it reads of a small file, and what time it is', async () => {
+  const { pool } = await gather();
+  const directory = mkdtempSync(path.join(tmpdir(), 'probe-'));
+  const [small, large] = [path.join(directory, 'small'), path.join(directory, 'large')];
+  writeFileSync(small, 'this');
+  writeFileSync(large, 'x'.repeat(1000));
+  const [first, second] = pool.members;
+  expect(await first?.probe(small)).toMatchObject({ seen: 'this' });
+  expect((await first?.probe(large))?.seen).toBeNull();
+  const { seen, clockMs, roundTripMs } = (await second?.probe(path.join(directory, 'none'))) ?? {};
+  expect(seen).toBeNull();
+  // It is the clock of this process.
+  expect(Math.abs(clockMs as number)).toBeLessThanOrEqual((roundTripMs as number) + 2);
+  second?.lose('a test says so');
+  await expect(second?.probe(small)).rejects.toThrow(/a test says so/);
 });

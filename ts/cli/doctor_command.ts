@@ -1,0 +1,51 @@
+// `troupe doctor`: this machine, and the hosts of a run.
+import type { Argv } from 'yargs';
+import { loadConfig } from '../config/config';
+import { LAUNCHERS } from '../config/schema/launcher_section';
+import { examineHosts } from '../launch/host_doctor';
+import { partOf } from '../launch/launch';
+import { type DoctorItem, runDoctor } from './doctor';
+import { UsageError } from './report';
+
+export const withDoctor = (y: Argv) =>
+  y
+    .positional('config', { type: 'string', describe: 'YAML file of a run: its hosts are looked at, too' })
+    .positional('overrides', {
+      type: 'string',
+      array: true,
+      default: [] as string[],
+      describe: 'key=value, as of `troupe train`',
+    })
+    .option('launcher', {
+      choices: LAUNCHERS,
+      describe: 'What starts the processes on them, in place of trainer.launcher.type',
+    });
+
+type Arguments = Awaited<ReturnType<typeof withDoctor>['argv']> & { config?: string };
+
+/** @throws UsageError for a launcher without a configuration */
+export function doctorTask(
+  { config, launcher }: Arguments,
+  overrides: readonly string[],
+): () => Promise<number> {
+  if (config === undefined) {
+    if (launcher !== undefined)
+      throw new UsageError(
+        'doctor: --launcher needs the configuration of a run: troupe doctor run.yaml --launcher ssh',
+      );
+    return () => runDoctor();
+  }
+  const own = launcher === undefined ? [] : [`trainer.launcher.type=${launcher}`];
+  return () => runDoctor({ further: () => hostItems(config, [...overrides, ...own]) });
+}
+
+async function hostItems(file: string, overrides: readonly string[]): Promise<DoctorItem[]> {
+  const config = loadConfig(file, overrides);
+  const part = partOf(config);
+  if (part.part !== 'controller') {
+    const found = part.part === 'alone' ? 'this machine alone' : 'another process speaks for the run';
+    return [{ name: 'hosts', severity: 'info', found, fix: null }];
+  }
+  const findings = await examineHosts(config, part, (line) => void process.stderr.write(`${line}\n`));
+  return findings.map(({ ok, ...rest }) => ({ ...rest, severity: ok ? 'ok' : 'problem' }));
+}
