@@ -68,6 +68,8 @@ class SimulatedGroup {
   seconds = 0;
   processor = 0;
   promptsComputed = 0;
+  /** On the rank of each: what a rank has computed of a prompt serves its other samples. */
+  promptsPrefilled = 0;
   device = 'cpu';
   lastCall = new Map();
 
@@ -123,6 +125,8 @@ class SimulatedGroup {
   }
 
   rolloutTurn({ submit }) {
+    const sent = submit.map(({ prompt }) => Buffer.from(prompt.buffer, prompt.byteOffset, prompt.byteLength));
+    this.promptsPrefilled += new Set(sent.map((bytes) => bytes.toString('latin1'))).size;
     const random = new Random(submit.length);
     const lengths = submit.map(() => this.response(random));
     // In one buffer, so that the trainer's process does not tidy up after its simulated workers.
@@ -238,7 +242,7 @@ await measured('validation metrics of 10000 x 8', group, () =>
 );
 
 console.log(
-  '\n| ranks | prompts computed, times each | work of the most loaded rank, of an equal share of what is needed |\n| ---: | ---: | ---: |',
+  '\n| ranks | prompts generated from, ranks each | prompts computed for log-probs, times each | work of the most loaded rank, of an equal share of what is needed |\n| ---: | ---: | ---: | ---: |',
 );
 for (const worldSize of [2, 8, 32]) {
   const own = new SimulatedGroup(worldSize, (random) => responseLength(random, tokens));
@@ -254,7 +258,7 @@ for (const worldSize of [2, 8, 32]) {
   const least =
     workOf({ tokens: few.get('tokens'), seqOffsets: few.seqOffsets, promptLens: few.promptLens }) / worldSize;
   console.log(
-    `| ${worldSize} | ${(own.promptsComputed / 128).toFixed(2)} | ${(Math.max(...loads) / least).toFixed(3)} |`,
+    `| ${worldSize} | ${(own.promptsPrefilled / 128).toFixed(2)} | ${(own.promptsComputed / 128).toFixed(2)} | ${(Math.max(...loads) / least).toFixed(3)} |`,
   );
 }
 

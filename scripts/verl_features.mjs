@@ -2,10 +2,17 @@
 // of the importer's, to hold it against (scripts/verl_scripts.mjs).
 
 const CASES = {
-  'several machines': ({ value }) => Number(value('trainer.nnodes') ?? 1) > 1,
-  Megatron: ({ program, text }) =>
-    /model_engine=megatron|megatron_trainer|engine=megatron|strategy=megatron|\.megatron\./.test(text) ||
-    /megatron/.test(program),
+  'a rollout on machines of its own': ({ text }) => /rollout\.nnodes=[1-9]/.test(text),
+  'Megatron in a supervised run': ({ program, text }) =>
+    /sft/.test(program) && /(engine|strategy)=(megatron|mcore)/.test(text),
+  'context parallelism': ({ text }) => /context_parallel_size=([2-9]|\d\d)/.test(text),
+  'other parts of Megatron': ({ text }) =>
+    /use_megatron_fsdp=True|pipeline_model_parallel_layout=|multi_latent_attention=True|apply_dsa|megatron\.dtype=float16/.test(
+      text,
+    ) ||
+    /moe_z_loss_coeff=(?!0(\.0*)?(\n|$))|load_balancing_type=["']?(?!none)\w|moe_expert_capacity_factor=|enable_expert_bias=True/.test(
+      text,
+    ),
   'another engine': ({ text }) =>
     /(model_)?engine=(veomni|torchtitan|automodel)|strategy=(veomni|torchtitan)/.test(text),
   'images, video, sound': ({ text, model }) =>
@@ -19,13 +26,14 @@ const CASES = {
       model,
     ) && !/distill/i.test(model),
   'a trainer of its own': ({ program }) =>
-    !/verl[./]trainer[./](main_ppo|sft_trainer|fsdp_sft_trainer)(_sync|_ray)?(\.py)?$|dapo[./]main_dapo(\.py)?$|^main_ppo\.py$/.test(
+    !/verl[./]trainer[./](main_ppo|sft_trainer|fsdp_sft_trainer)(_sync|_ray|_format)?(\.py)?$|dapo[./]main_dapo(\.py)?$|^main_ppo\.py$/.test(
       program,
     ),
-  'turns, tools, search': ({ text }) =>
-    /multi_turn\.enable=True|agent_loop|tool_config_path=(?!null)|n_agent=|do_search=true|max_turns=[2-9]|interaction_config_path=(?!null)/.test(
+  'agents and tools in Python': ({ text }) =>
+    /(agent_loop_config|tool_config|function_tool|interaction_config)_?path=(?!null)|agent_loop_manager_class=(?!null)/.test(
       text,
-    ),
+    ) ||
+    /default_agent_loop=(?!single_turn_agent|tool_agent)|multi_turn\.format=(?!hermes|llama3)/.test(text),
   'a Python reward': ({ text }) =>
     /custom_reward_function\.path=\S*\.py|reward_manager\.module|reward_loop_module_path|source=importlib/.test(
       text,

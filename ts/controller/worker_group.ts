@@ -13,8 +13,9 @@ import type {
   EngineResult,
   WorkerMessage,
 } from '../worker/protocol';
-import { cannotStart, firstCause, groupClosed, lostPeers, rankFailed, refusedByPeer } from './group_errors';
+import { cannotStart, groupClosed, lostPeers, rankFailed } from './group_errors';
 import type { WorkerGroupOptions } from './group_options';
+import { jointFailure } from './joint_failure';
 import type { Launcher } from './launcher';
 import { createLocalLauncher } from './local_launcher';
 import { Member } from './member';
@@ -31,8 +32,6 @@ type State = 'STARTING' | 'RUNNING' | 'FAILED' | 'CLOSED';
 const exitAfterDisconnectMs = 2_000;
 /** The peers of a dead rank may end by themselves for this long before they are killed. */
 const abortGraceMs = 200;
-/** When one rank fails in a call, the others may have failed with it, or may be waiting for it: see #together. */
-const settleMs = 2_000;
 
 /**
  * The worker processes of one run, one per rank, with the engines in them. It works or fails as a whole: when a rank
@@ -309,14 +308,8 @@ export class WorkerGroup {
       return await Promise.all(calls);
     } catch (error) {
       if (this.#connecting === null || this.#failure !== null) throw error;
-      const errors = new Map<number, unknown>();
-      const watched = calls.map((call, rank) => call.catch((e: unknown) => errors.set(rank, e)));
-      const settled = await within(settleMs, Promise.all(watched));
-      const [rank, cause] = firstCause(errors);
-      if (settled && ![...errors.values()].some(lostPeers)) {
-        const alone = !refusedByPeer(cause) && [...errors.values()].some(refusedByPeer);
-        throw alone ? rankFailed(cause, this.#member(rank), this.#phase, what) : cause;
-      }
+      const { rank, cause, fatal, alone } = await jointFailure(calls);
+      if (!fatal) throw alone ? rankFailed(cause, this.#member(rank), this.#phase, what) : cause;
       // The death that lost the collective may still be on its way, and says more.
       if (lostPeers(cause)) await within(exitAfterDisconnectMs, this.failed);
       this.#fail(rankFailed(cause, this.#member(rank), this.#phase, what));

@@ -1,4 +1,4 @@
-// The functions of the native addon; bridge_data.ts and bridge_rollout.ts have what goes in and comes out.
+// The functions of the native addon; bridge_data.ts, bridge_rollout.ts and bridge_simulation.ts have what goes in and comes out.
 // Internal and unversioned: defaults and validation belong to the public API above it.
 import type {
   NativeBuildInfo,
@@ -9,7 +9,6 @@ import type {
   NativeHeadResult,
   NativeLogProbResult,
   NativeMemoryInfo,
-  NativeMemoryWork,
   NativeMetrics,
   NativeMiniBatches,
   NativeParameterInfo,
@@ -18,9 +17,6 @@ import type {
   NativePolicyLossOptions,
   NativePolicyLossResult,
   NativeSftBatch,
-  NativeSimulatedMemory,
-  NativeSimulatedWork,
-  NativeSimulation,
   NativeStateBytes,
   NativeStateKinds,
   NativeTensorFile,
@@ -38,9 +34,16 @@ import type {
   NativeRolloutStats,
   NativeRolloutTurn,
 } from './bridge_rollout';
+import type {
+  NativeMemoryWork,
+  NativeSimulatedMemory,
+  NativeSimulatedWork,
+  NativeSimulation,
+} from './bridge_simulation';
 
 export type * from './bridge_data';
 export type * from './bridge_rollout';
+export type * from './bridge_simulation';
 
 /** Opaque; a wrong or closed handle is an error, never memory corruption. */
 export type NativeEngine = object & { readonly __engine: unique symbol };

@@ -248,6 +248,35 @@ describe('what is missing is named', () => {
     );
   });
 
+  it("takes Megatron's choice of kernels, and nothing that computes something else", () => {
+    const below = (keys: Record<string, unknown>): string =>
+      Object.entries(keys)
+        .map(
+          ([key, value]) => `+actor_rollout_ref.actor.megatron.override_transformer_config.${key}=${value}`,
+        )
+        .join(' ');
+    const kernels = {
+      apply_rope_fusion: true,
+      masked_softmax_fusion: true,
+      use_flash_attn: true,
+      fp8: false,
+    };
+    expect(ppo(`model_engine=megatron ${below({ ...kernels, attention_dropout: 0.0 })}`).notMapped).toEqual(
+      [],
+    );
+    for (const other of [
+      { attention_dropout: 0.1 },
+      { fp8: 'hybrid' },
+      { moe_expert_capacity_factor: 1.2 },
+    ]) {
+      const [key] = Object.keys(other);
+      const { notMapped } = ppo(`model_engine=megatron ${below(other)}`);
+      expect(notMapped.map((note) => note.key)).toEqual([
+        `actor_rollout_ref.actor.megatron.override_transformer_config.${key}`,
+      ]);
+    }
+  });
+
   it("takes all that Search-R1's scripts say", () => {
     const script =
       'data.max_start_length=2048 data.max_obs_length=500 actor_rollout_ref.rollout.n_agent=5 actor_rollout_ref.actor.state_masking=true ' +

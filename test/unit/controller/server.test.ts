@@ -59,7 +59,7 @@ test('garbage with the right token is refused, and the run goes on', async () =>
   await once(stranger, 'close');
   expect(log).toHaveLength(1);
   expect(log[0]).toMatch(
-    /^refused a worker connection from 127\.0\.0\.1:\d+: it sent what is no message: Unable to deserialize/,
+    /^refused a worker connection from 127\.0\.0\.1:\d+: it sent what is no message: a head of 9 bytes$/,
   );
   hello(await dial(), 0);
   await until(() => events.length > 0);
@@ -74,7 +74,7 @@ test('garbage from a rank is the end of that rank, with the reason', async () =>
   await once(socket, 'close');
   expect(events).toEqual([
     'connect 1',
-    expect.stringMatching(/^disconnect 1: it sent what is no message: Unable/),
+    expect.stringMatching(/^disconnect 1: it sent what is no message: a head of 9 bytes$/),
   ]);
 });
 

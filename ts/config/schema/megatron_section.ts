@@ -5,6 +5,19 @@ import { NO_PADDING } from './reasons';
 const CHECKPOINTS = 'checkpoints of every layout have one format, which every layout reads';
 const BRIDGES = 'Hugging Face directories are read and written directly';
 
+/** Which kernels Megatron takes, and how rows get to their experts: none of it changes what is computed. */
+const KERNELS = [
+  'apply_rope_fusion',
+  'bias_activation_fusion',
+  'bias_dropout_fusion',
+  'masked_softmax_fusion',
+  'persist_layer_norm',
+  'use_fused_rmsnorm',
+  'use_fused_swiglu',
+  'use_naive_l2norm',
+  'moe_shared_expert_overlap',
+];
+
 /** How a model lies on workers that share every matrix or its layers, where `strategy` is megatron; docs/distributed.md. */
 export const megatronSection = {
   tensor_model_parallel_size: field(
@@ -90,6 +103,16 @@ export const megatronSection = {
     recompute_method: ignored('whole blocks are recomputed'),
     recompute_num_layers: ignored('whole blocks are recomputed'),
     attention_backend: ignored('attention is computed one way'),
+    use_flash_attn: ignored('attention is computed one way'),
+    ...Object.fromEntries(KERNELS.map((key) => [key, ignored('the kernels are those of the core')])),
+    gradient_accumulation_fusion: ignored('gradients are added in float32, where they lie'),
+    deallocate_pipeline_outputs: ignored('what a stage has sent is not kept'),
+    attention_dropout: fixed([null, 0], 'nothing is dropped in training'),
+    hidden_dropout: fixed([null, 0], 'nothing is dropped in training'),
+    moe_router_bias_update_rate: fixed([null, 0], 'routers have no bias that is moved'),
+    moe_expert_capacity_factor: needs('a capacity of experts'),
+    fp8: needs('training in fp8', false),
+    fp8_recipe: needs('training in fp8'),
   },
   override_ddp_config: fixed([{}], 'there is no DDP of Megatron to configure'),
   override_mcore_model_config: fixed([{}], 'the model is that of config.json'),

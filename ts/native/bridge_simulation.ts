@@ -1,0 +1,90 @@
+// What goes through the addon's simulations (bridge.ts): one rank's work on tensors without memory. Same names, same order as
+// native/engine/simulation.h, memory_phases.h and memory_simulation.h.
+import type { NativeStateBytes, NativeTensorFile } from './bridge_data';
+import type { NativeQuantization } from './bridge_rollout';
+
+/** The work of one rank, or of the ranks that share its micro-batches (`ulysses`). */
+export interface NativeSimulatedWork {
+  microBatches: number;
+  /** Of the decoder in each micro-batch. */
+  rows: number;
+  /** Response tokens of all micro-batches. */
+  responses: number;
+}
+
+export interface NativeSimulatedGroup {
+  name: string;
+  whole: number;
+  own: number;
+}
+
+export interface NativeSimulatedCollective {
+  phase: string;
+  name: string;
+  subject: string;
+  count: number;
+  bytes: number;
+}
+
+/** One optimiser step as one rank takes part in it, on tensors without memory (native/engine/simulation.h). */
+export interface NativeSimulation {
+  state: NativeStateBytes;
+  /** Elements of each group's flat buffer, with all padding, and of one rank's share of it. */
+  groups: NativeSimulatedGroup[];
+  /** Collectives that move the same thing: how many, and the bytes that this rank sends in all of them. */
+  collectives: NativeSimulatedCollective[];
+}
+
+/** Sequences alike, of one rank or of the ranks that share its micro-batches (`ulysses`). */
+export interface NativeSequenceLoad {
+  count: number; // 0: the verb is left out
+  length: number; // tokens, prompt and response
+  response: number;
+}
+
+export interface NativeRolloutLoad {
+  verb: string;
+  prompts: number;
+  n: number; // samples per prompt
+  prompt: number;
+  response: number;
+}
+
+/** Of the rollout that several loads share. */
+export interface NativeRolloutLimits {
+  maxSequences: number;
+  maxStepTokens: number;
+  kvCacheBytes: number;
+  quantization: NativeQuantization;
+}
+
+/** What one rank does (native/engine/memory_phases.h). */
+export interface NativeMemoryWork {
+  load: NativeTensorFile[]; // without a path
+  inference: NativeSequenceLoad;
+  update: NativeSequenceLoad;
+  klLoss: boolean;
+  rollouts: NativeRolloutLoad[];
+  /** Of the rollout that they share. */
+  limits: NativeRolloutLimits;
+}
+
+/** The most that is held in a verb, and what it is made of: bytes. */
+export interface NativePhasePeak {
+  verb: string; // create, load, inference, update, save, and those of the rollouts
+  bytes: number;
+  state: number;
+  gathered: number;
+  activations: number;
+  head: number;
+  kvCache: number;
+  /** What the allocation was for that made it so much. */
+  last: 'state' | 'gathered' | 'activations' | 'head' | 'kvCache';
+}
+
+/** native/engine/memory_simulation.h */
+export interface NativeSimulatedMemory {
+  state: NativeStateBytes;
+  parameters: number;
+  phases: NativePhasePeak[];
+}
