@@ -23,6 +23,7 @@ export const USAGE = `usage: npm run bench -- [options]
   --device cpu|cuda   (default cpu)
   --micro-tokens N    tokens per micro-batch (default 4096)
   --new-tokens N      tokens per response in generate (default 64)
+  --quantization X    int8 or fp8: weights of our generate
   --peak-tflops X     peak of the device, for MFU = useful FLOPs / seconds / peak
   --compare FILE      results of an earlier run: what became faster or slower`;
 
@@ -43,7 +44,7 @@ const DEFAULTS = {
   'micro-tokens': '4096',
   'new-tokens': '64',
 };
-const OPTIONAL = ['peer', 'head', 'sweep', 'peak-tflops', 'compare'];
+const OPTIONAL = ['peer', 'head', 'sweep', 'peak-tflops', 'compare', 'quantization'];
 const COUNTS = [
   'prompts',
   'n',

@@ -23,6 +23,7 @@ export async function runOurs(directory, args) {
     const own = [];
     const native = {};
     const options = [...flags(args, SHARED), ...flags(args, ['new-tokens', 'n']), '--ops', ops.join(',')];
+    if (args.quantization !== undefined) options.push('--quantization', args.quantization);
     await runProgram(process.execPath, [join(HERE, 'subject.mjs'), directory, ...options], {
       env: { TROUPE_TRACE_NATIVE_CALLS: '1' },
       onLine: (line) => own.push(JSON.parse(line)),

@@ -18,6 +18,7 @@ const { values: args, positionals } = parseArgs({
     'new-tokens': { type: 'string', default: '64' },
     n: { type: 'string', default: '4' },
     dtype: { type: 'string', default: 'fp32' },
+    quantization: { type: 'string' },
     device: { type: 'string', default: 'cpu' },
     'grad-ckpt': { type: 'boolean', default: false },
   },
@@ -116,6 +117,7 @@ async function group(create, model, names, benchCase) {
     dtype: args.dtype === 'bf16' ? 'bfloat16' : 'float32',
     maxTokensPerMicroBatch: Number(args['micro-tokens']),
     gradientCheckpointing: args['grad-ckpt'],
+    ...(args.quantization === undefined ? {} : { rollout: { quantization: args.quantization } }),
     numThreads: Number(args.threads),
     optim: { lr: 1e-6, weightDecay: 0.01, gradClip: 1, betas: [0.9, 0.999], eps: 1e-8 },
   });
