@@ -139,6 +139,17 @@ if (CHROMIUM === null)
     await page.getByText('new-one').waitFor();
   });
 
+  test('curves that come into view together are one question', async () => {
+    const page = await ui.page('');
+    const asked: string[] = [];
+    page.on('request', (request) => {
+      if (request.url().includes('/api/series')) asked.push(request.url());
+    });
+    await page.goto(`${ui.server.origin}/#/curves?run=math/a`);
+    await until(page, `document.querySelectorAll('.chart[data-drawn]').length >= 4`);
+    expect(new URL(asked[0] as string).searchParams.getAll('name').length).toBeGreaterThanOrEqual(4);
+  });
+
   test('a text full of HTML and scripts is text', async () => {
     const row = {
       step: 7,

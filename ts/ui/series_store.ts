@@ -1,4 +1,5 @@
 // The metrics of one run in columns: what curves are drawn from.
+import { Extremes } from './extremes';
 import type { MetricInfo, Series, XAxis } from './protocol';
 import { lowerBound, smoothed, thinned } from './thinning';
 
@@ -11,10 +12,16 @@ class Column {
   steps = new Float64Array(64);
   values = new Float64Array(64);
   length = 0;
+  /** Indices of values that are not finite. */
+  readonly bad: number[] = [];
+  readonly extremes = new Extremes();
+  private smooth: { weight: number; values: Float64Array } | null = null;
 
   /** A step that is there, or earlier than the last, takes its place and that of all after it: the run has gone back. */
   set(step: number, value: number): void {
-    while (this.length > 0 && (this.steps[this.length - 1] as number) >= step) this.length--;
+    if (this.length > 0 && (this.steps[this.length - 1] as number) >= step) this.goBack(step);
+    this.smooth = null;
+    if (!Number.isFinite(value)) this.bad.push(this.length);
     if (this.length === this.steps.length) {
       const grown = (old: Float64Array): Float64Array<ArrayBuffer> => {
         const next = new Float64Array(2 * old.length);
@@ -30,6 +37,19 @@ class Column {
 
   get last(): number {
     return this.values[this.length - 1] as number;
+  }
+
+  /** As `smoothed`; what was asked last is kept. */
+  smoothed(weight: number): Float64Array {
+    if (this.smooth?.weight !== weight)
+      this.smooth = { weight, values: smoothed(this.values, this.length, weight) };
+    return this.smooth.values;
+  }
+
+  private goBack(step: number): void {
+    this.length = lowerBound(this.steps, this.length, step);
+    this.extremes.truncate(this.length);
+    this.bad.length = lowerBound(this.bad, this.bad.length, this.length);
   }
 }
 
@@ -106,18 +126,17 @@ export class SeriesStore {
     // One point more on either side, so that lines lead to the edges.
     const start = from === null ? 0 : Math.max(0, lowerBound(xs, length, from) - 1);
     const end = to === null ? length : Math.min(length, lowerBound(xs, length, to) + 1);
-    const chosen = thinned(values, start, end, request.points);
-    const smooth = request.smoothing > 0 ? smoothed(values, length, request.smoothing) : null;
-    const bad: number[] = [];
-    for (let i = start; i < end && bad.length < MOST_BAD; i++)
-      if (!Number.isFinite(values[i] as number)) bad.push(xs[i] as number);
+    const chosen = thinned(values, start, end, request.points, (a, b) => column.extremes.find(values, a, b));
+    const smooth = request.smoothing > 0 ? column.smoothed(request.smoothing) : null;
+    const firstBad = lowerBound(column.bad, column.bad.length, start);
+    const bad = column.bad.slice(firstBad, firstBad + MOST_BAD).filter((i) => i < end);
     return {
       name,
       x: chosen.map((i) => xs[i] as number),
       y: chosen.map((i) => rounded(values[i] as number)),
       ...(smooth ? { smooth: chosen.map((i) => rounded(smooth[i] as number)) } : {}),
       total: Math.max(0, end - start),
-      bad,
+      bad: bad.map((i) => xs[i] as number),
     };
   }
 
@@ -130,7 +149,7 @@ export class SeriesStore {
     if (column === undefined) return;
     const { length, values } = column;
     const xs = this.axis(column, x);
-    const smooth = smoothing > 0 ? smoothed(values, length, smoothing) : null;
+    const smooth = smoothing > 0 ? column.smoothed(smoothing) : null;
     for (let i = from === null ? 0 : lowerBound(xs, length, from); i < length; i++) {
       if (to !== null && (xs[i] as number) > to) return;
       yield [xs[i] as number, values[i] as number, smooth === null ? null : (smooth[i] as number)];

@@ -1,4 +1,5 @@
 // A curve in as many points as a screen shows, with every peak of it.
+import { type LowHigh, lowHigh } from './extremes';
 
 /** The first index at which ascending `xs` is not below `x`. */
 export function lowerBound(xs: ArrayLike<number>, length: number, x: number): number {
@@ -13,9 +14,16 @@ export function lowerBound(xs: ArrayLike<number>, length: number, x: number): nu
 
 /**
  * Indices of [from, to) that stand for all of them: at most `most`, and never fewer than 4. Of each of most/2 equal parts those of the
- * smallest and the largest finite value, in order; the first and the last of all stay, too.
+ * smallest and the largest finite value, in order; the first and the last of all stay, too. `find`: lowHigh of these values, where
+ * something faster is at hand.
  */
-export function thinned(values: ArrayLike<number>, from: number, to: number, most: number): number[] {
+export function thinned(
+  values: ArrayLike<number>,
+  from: number,
+  to: number,
+  most: number,
+  find: (start: number, end: number) => LowHigh = (start, end) => lowHigh(values, start, end),
+): number[] {
   const count = to - from;
   if (count <= Math.max(most, 4)) return Array.from({ length: count }, (_, i) => from + i);
   const parts = Math.max(1, Math.floor((most - 2) / 2));
@@ -23,13 +31,7 @@ export function thinned(values: ArrayLike<number>, from: number, to: number, mos
   for (let part = 0; part < parts; part++) {
     const start = from + Math.floor((part * count) / parts);
     const end = from + Math.floor(((part + 1) * count) / parts);
-    let [low, high] = [-1, -1];
-    for (let i = start; i < end; i++) {
-      const value = values[i] as number;
-      if (!Number.isFinite(value)) continue;
-      if (low < 0 || value < (values[low] as number)) low = i;
-      if (high < 0 || value > (values[high] as number)) high = i;
-    }
+    let [low, high] = find(start, end);
     // A gap stays one.
     if (low < 0) low = high = start;
     for (const i of low < high ? [low, high] : [high, low]) if (i > (chosen.at(-1) as number)) chosen.push(i);

@@ -1,5 +1,6 @@
 // Curves: what is thinned out keeps its peaks, axes add up, smoothing is TensorBoard's.
 import { csvPieces } from '../../../ts/ui/csv';
+import { Extremes, lowHigh } from '../../../ts/ui/extremes';
 import { type SeriesRequest, SeriesStore } from '../../../ts/ui/series_store';
 import { lowerBound, smoothed, thinned } from '../../../ts/ui/thinning';
 
@@ -35,6 +36,29 @@ describe('thinned', () => {
   });
 });
 
+test('extremes of blocks are those of a look at every value, also after values were taken away and others added', () => {
+  let seed = 1;
+  const random = (below: number): number => {
+    seed = (seed * 48_271) % 2_147_483_647;
+    return seed % below;
+  };
+  const values = Float64Array.from({ length: 5000 }, () => (random(9) === 0 ? Number.NaN : random(50)));
+  values.fill(Number.NaN, 1000, 1400);
+  const extremes = new Extremes();
+  for (let i = 0; i < 600; i++) {
+    const [start, end] = [random(5000), random(5001)].sort((a, b) => a - b) as [number, number];
+    expect([start, end, ...extremes.find(values, start, end)]).toEqual([
+      start,
+      end,
+      ...lowHigh(values, start, end),
+    ]);
+    if (i % 100 !== 99) continue;
+    const length = random(5000);
+    extremes.truncate(length);
+    for (let k = length; k < 5000; k++) values[k] = random(1000) - 500;
+  }
+});
+
 test('lowerBound', () => {
   expect([0, 1, 2, 9].map((x) => lowerBound([1, 2, 2, 5], 4, x))).toEqual([0, 0, 1, 4]);
 });
@@ -50,6 +74,21 @@ describe('SeriesStore', () => {
     const store = new SeriesStore();
     for (const step of [1, 2, 3, 4, 2, 3]) store.add({ step, a: step === 3 ? 30 : step });
     expect(store.series('a', ASKED)).toMatchObject({ x: [1, 2, 3], y: [1, 2, 30] });
+  });
+
+  test('what a run has taken back leaves nothing: gaps, extremes, smoothed values', () => {
+    const [store, plain] = [new SeriesStore(), new SeriesStore()];
+    const asked = { ...ASKED, points: 8, smoothing: 0.9 };
+    for (let step = 0; step < 1000; step++)
+      store.add({ step, a: step === 600 ? 'NaN' : step === 700 ? 1e6 : 1 });
+    expect(store.series('a', asked)).toMatchObject({ bad: [600] });
+    for (let step = 0; step < 1000; step++) {
+      const line = { step, a: step === 400 ? 'Infinity' : step % 7 };
+      if (step >= 300) store.add(line);
+      plain.add(step < 300 ? { step, a: 1 } : line);
+    }
+    expect(store.series('a', asked)).toEqual(plain.series('a', asked));
+    expect(store.series('a', asked)).toMatchObject({ bad: [400] });
   });
 
   test('what JSON has no number for is a gap, and named', () => {

@@ -8,6 +8,7 @@ import { duration, number } from '../lib/format';
 import { type Curve, openFile, saveFile, svgOf } from '../lib/save';
 import { addressOf, useAnswer } from '../state/api';
 import { useStamp } from '../state/live';
+import { watchSeen } from '../state/seen';
 import { askSeries, type Curves } from '../state/series';
 import { cssColor, seriesColor, useTheme } from '../state/theme';
 import { Icon } from './basics';
@@ -42,14 +43,7 @@ const compact = (value: number): string =>
 /** Whether it is near the screen: what is not does not ask for anything. */
 function useSeen(element: { current: HTMLElement | null }): boolean {
   const [seen, setSeen] = useState(false);
-  useEffect(() => {
-    const observer = new IntersectionObserver(
-      (entries) => setSeen(entries.some(({ isIntersecting }) => isIntersecting)),
-      { rootMargin: '200px' },
-    );
-    if (element.current) observer.observe(element.current);
-    return () => observer.disconnect();
-  }, []);
+  useEffect(() => (element.current ? watchSeen(element.current, setSeen) : undefined), []);
   return seen;
 }
 
