@@ -1,4 +1,4 @@
-// Layout checks, packing, and the cut of a micro-batch over a sequence group.
+// Layout checks and packing.
 #include "batch/packing.h"
 
 #include <numeric>
@@ -200,31 +200,8 @@ PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const Mi
     }
     packed.response_offsets.push_back(n);
   }
+  packed.real_rows = row;
   return packed;
-}
-
-PackedTokens own_rows(const PackedTokens& whole, int64_t index, int64_t count) {
-  const int64_t rows = whole.tokens.size(0) / count;
-  PackedTokens part;
-  part.first_row = index * rows;
-  part.tokens = whole.tokens.narrow(0, part.first_row, rows);
-  part.positions = whole.positions.narrow(0, part.first_row, rows);
-  part.segments = whole.segments;
-  part.sequences = whole.sequences.narrow(0, part.first_row, rows);
-  std::vector<int64_t> predictions;
-  const int64_t* predict_rows = whole.predict_rows.const_data_ptr<int64_t>();
-  part.response_offsets.push_back(0);
-  for (size_t s = 0; s + 1 < whole.response_offsets.size(); ++s) {
-    for (int64_t n = whole.response_offsets[s]; n < whole.response_offsets[s + 1]; ++n) {
-      if (predict_rows[n] / rows == index) predictions.push_back(n);
-    }
-    part.response_offsets.push_back(static_cast<int64_t>(predictions.size()));
-  }
-  part.predictions = at::tensor(predictions, at::kLong);
-  part.predict_rows = whole.predict_rows.index_select(0, part.predictions) - part.first_row;
-  part.targets = whole.targets.index_select(0, part.predictions);
-  part.response_index = whole.response_index.index_select(0, part.predictions);
-  return part;
 }
 
 }  // namespace troupe

@@ -65,16 +65,13 @@ struct PackedTokens {
   at::Tensor targets;                     // [N] int32
   at::Tensor response_index;              // [N] int64
   std::vector<int64_t> response_offsets;  // [S+1] into the N
-  // Of a part of a micro-batch: its first row, and which of the whole's N response tokens are predicted there
-  // (undefined: all).
-  int64_t first_row = 0;
+  int64_t real_rows = 0;                  // those that belong to a segment, before the tail
+  // Of a part of a micro-batch (batch/row_parts.h): which of the whole's N response tokens are predicted there
+  // (undefined: all), and in a cut by context where the whole's rows lie, undefined elsewhere.
   at::Tensor predictions;  // [n] int64
+  at::Tensor places;       // [T of the whole] int64: rank * rows of a part + row
 };
 PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro,
                     int64_t rows);
-
-// Part `index` of `count` equal parts of a micro-batch's rows, with the predictions that are made there.
-// Segments stay those of the whole. T must be a multiple of `count`.
-PackedTokens own_rows(const PackedTokens& whole, int64_t index, int64_t count);
 
 }  // namespace troupe

@@ -99,6 +99,7 @@ EngineOptions read_engine_options(const Field& dto) {
   options.ulysses = dto["ulysses"].count();
   const Field parallel = dto["parallel"];
   options.parallel.tp = parallel["tp"].count();
+  options.parallel.cp = parallel["cp"].count();
   options.parallel.ep = parallel["ep"].count();
   options.sequence_parallel = parallel["sequenceParallel"].boolean();
   const Field pipeline = dto["pipeline"];

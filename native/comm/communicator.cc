@@ -190,4 +190,11 @@ std::unique_ptr<Communicator> make_communicator(const CommOptions& options) {
   fail(ErrorCode::kInvalidArgument, "[comm] expected backend gloo or nccl, got ", options.backend);
 }
 
+at::Tensor combine_parts(Communicator& comm, const at::Tensor& own, const CollectiveLabel& label) {
+  at::Tensor whole = own.clone();
+  // As integers: a sum with zeros that keeps every bit of a float.
+  comm.all_reduce(whole.view(at::kInt), ReduceOp::kSum, label);
+  return whole;
+}
+
 }  // namespace troupe

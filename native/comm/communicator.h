@@ -125,6 +125,10 @@ class Communicator {
   std::vector<int64_t> messages_to_, messages_from_;  // [size], so far
 };
 
+// float32 arrays whose elements are each written by one rank of `comm` and 0 on the others -> the whole on every rank,
+// bit by bit.
+at::Tensor combine_parts(Communicator& comm, const at::Tensor& own, const CollectiveLabel& label);
+
 struct CommOptions {
   std::string backend = "gloo";  // gloo | nccl
   int64_t rank = 0;

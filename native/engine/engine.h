@@ -48,7 +48,7 @@ struct EngineOptions {
   uint64_t seed = 0;                  // initial values of parameters no checkpoint provides
   int64_t num_threads = 0;            // 0: leave LibTorch's choice
   // How the ranks of a communicator lie on axes, but for pp, which is pipeline.stages; dp_shard -1: data parallelism
-  // takes the rest. Ranks of one tensor-parallel group are called with the same data, and all of them return the
+  // takes the rest. Ranks of one tensor-parallel group (and of one along cp) are called with the same data, and all of them return the
   // result. Ranks that share experts (ep) have data of their own, but for generate() and the rollout, which they do
   // together.
   ParallelDims parallel;
@@ -58,7 +58,8 @@ struct EngineOptions {
   ShardingStrategy sharding = ShardingStrategy::kFullShard;
   int64_t shard_size = 0;  // ranks of data parallelism that share one copy of the state; 0: all
   // Neighbouring ranks that share the micro-batches of every verb but generate (ulysses/sequence_group.h):
-  // they are called with the same data, and all of them return the result of the whole.
+  // they are called with the same data, and all of them return the result of the whole. So do those of parallel.cp,
+  // each with the rows of batch/row_parts.h.
   int64_t ulysses = 1;
   // Ranks along the pipeline, which takes world / stages apart; those of one pipeline are called with the same data,
   // and all of them return the result of the whole.

@@ -119,7 +119,7 @@ class PolicyHead final : public LossHead {
          pick(batch_.rollout_is_weights, index),
          pick(batch_.rollout_log_probs, index),
          {pick(given.values, index), pick(given.by_log_prob, index), pick(given.by_entropy, index)}},
-        packed, context_.sequence, loss_);
+        packed, context_.sharing, loss_);
     const at::Tensor d_hidden = at::empty_like(hidden);
     gradient.run(spec_, hidden, context_.stage.head_weight(),
                  upload(pad_rows(packed.targets, hidden.size(0)), context_.device), d_hidden,

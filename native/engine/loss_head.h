@@ -12,11 +12,10 @@
 #include "engine/engine.h"
 #include "kernels/linear_log_prob.h"
 #include "model/stage.h"
-#include "ulysses/sequence_group.h"
 
 namespace troupe {
 
-// The rows of a micro-batch, and what this rank computes of them (all of them but in a sequence group).
+// The rows of a micro-batch, and what this rank computes of them: all, where it shares them with none.
 struct MicroRows {
   PackedTokens whole, part;
 };
@@ -40,7 +39,7 @@ struct HeadContext {
   const Stage& stage;  // the last of this rank; without a head on ranks where only summarize() is called
   const ModelConfig& model;
   at::Device device;
-  const SequenceGroup* sequence;
+  Communicator* sharing;  // of the ranks that share the rows of micro-batches; null: none
   const ops::VocabularyShard* vocabulary;  // null: the head has all of it
   // A response array of which each rank that shares the micro-batches has written its part -> the whole, on all.
   std::function<at::Tensor(const at::Tensor& own, const char* what)> combined;

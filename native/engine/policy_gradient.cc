@@ -37,7 +37,7 @@ void copy_padded(const at::Tensor& source, const at::Tensor& target) {
 }  // namespace
 
 losses::PolicyInputs PolicyGradient::own() const {
-  if (sequence_ == nullptr) return inputs_;
+  if (sharing_ == nullptr) return inputs_;
   losses::PolicyInputs own = each_array(
       inputs_, [&](const at::Tensor& column) { return column.index_select(0, part_.predictions); });
   own.layout.offsets = at::tensor(part_.response_offsets, at::kLong);
@@ -49,13 +49,13 @@ void PolicyGradient::whole_gradients(const ops::LogProbRows& rows, const at::Ten
   const int64_t count = part_.targets.size(0);
   const auto whole = [&](const at::Tensor& column) {
     const at::Tensor own = cut(column, 0, count).cpu();
-    if (sequence_ == nullptr) return own;
+    if (sharing_ == nullptr) return own;
     const at::Tensor spread = at::zeros({inputs_.layout.mask.size(0)}, own.options());
     spread.index_copy_(0, part_.predictions, own);
-    return sequence_->combine(spread, {"forward", "log-probs"});
+    return combine_parts(*sharing_, spread, {"forward", "log-probs"});
   };
   const auto own = [&](const at::Tensor& gradient) {
-    return sequence_ == nullptr ? gradient : gradient.index_select(0, part_.predictions);
+    return sharing_ == nullptr ? gradient : gradient.index_select(0, part_.predictions);
   };
   losses::PolicyInputs inputs = inputs_;
   inputs.log_probs = whole(rows.log_probs);

@@ -4,10 +4,10 @@
 #include <cstdint>
 
 #include "batch/packing.h"
+#include "comm/communicator.h"
 #include "kernels/linear_log_prob.h"
 #include "losses/losses.h"
 #include "losses/token_gradients.h"
-#include "ulysses/sequence_group.h"
 
 namespace troupe {
 
@@ -16,15 +16,15 @@ namespace troupe {
 // gradient is formed as soon as a chunk's log-probs exist, and the head runs once. The others need
 // every log-prob of a sequence (or of the micro-batch) first: for them the head runs twice.
 //
-// In a sequence group a rank's head computes part of the micro-batch's n of N response tokens. The first kind
+// Where ranks share the rows a rank's head computes part of the micro-batch's n of N response tokens. The first kind
 // of mode needs no more than those; for the second the log-probs come together before the loss.
 class PolicyGradient {
  public:
   // `inputs` holds the arrays [N] of the whole micro-batch, log_probs and entropy still undefined. `part`:
-  // what this rank computes of it, with `sequence`, or all (null).
-  PolicyGradient(const losses::PolicyInputs& inputs, const PackedTokens& part, const SequenceGroup* sequence,
+  // what this rank computes of it, with the ranks `sharing` it, or all (null).
+  PolicyGradient(const losses::PolicyInputs& inputs, const PackedTokens& part, Communicator* sharing,
                  const PolicyLossOptions& options)
-      : inputs_(inputs), part_(part), sequence_(sequence), options_(options) {}
+      : inputs_(inputs), part_(part), sharing_(sharing), options_(options) {}
 
   // Runs head and loss: log_probs and entropy [n] of this rank, d_hidden [N', H]; adds to d_weight
   // where that is defined.
@@ -46,7 +46,7 @@ class PolicyGradient {
 
   losses::PolicyInputs inputs_;
   const PackedTokens& part_;
-  const SequenceGroup* sequence_;
+  Communicator* sharing_;
   const PolicyLossOptions& options_;
   at::Tensor log_probs_, entropy_;
 };

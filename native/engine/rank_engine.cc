@@ -37,15 +37,17 @@ const EngineOptions& checked(const EngineOptions& options) {
   require(options.ulysses >= 1, ErrorCode::kInvalidArgument,
           "[engine] expected a number of ranks per sequence (ulysses) >= 1, got ", options.ulysses);
   const ParallelDims& dims = options.parallel;
-  require(dims.pp == 1 && dims.cp == 1, ErrorCode::kInvalidArgument,
-          "[parallel] expected cp of 1, which is not there, and pp as the stages of the pipeline, got cp ", dims.cp,
-          ", pp ", dims.pp);
+  require(dims.pp == 1, ErrorCode::kInvalidArgument,
+          "[parallel] expected pp as the stages of the pipeline, got pp ", dims.pp);
   require(dims.ep == 1 || options.shard_size == 0, ErrorCode::kInvalidArgument,
           "[parallel] expected one copy of the state (shard_size 0) beside ep ", dims.ep, ", got shard_size ",
           options.shard_size);
   require(dims.tp == 1 || options.ulysses == 1, ErrorCode::kInvalidArgument,
           "[parallel] expected either tp or ulysses, both of which share heads, to be 1, got tp ", dims.tp,
           " and ulysses ", options.ulysses);
+  require(dims.cp == 1 || options.ulysses == 1, ErrorCode::kInvalidArgument,
+          "[parallel] expected either cp or ulysses, both of which share the rows of micro-batches, to be 1, got cp ",
+          dims.cp, " and ulysses ", options.ulysses);
   if (options.optim) validate(options.optim->schedule);
   set_num_threads(options.num_threads);
   return options;
@@ -84,14 +86,14 @@ DecoderPart decoder_part(const EngineOptions& options, const ParallelDims& dims,
 }
 
 ParameterStore make_store(const EngineOptions& options, at::Device device, const ParallelDims& dims, int64_t rank) {
-  const ShardingOptions sharding = sharding_options(options, dims.dp());
+  const ShardingOptions sharding = sharding_options(options, dims.size(Axis::kDpCp));
   const int64_t count = sharding.shard_count, experts = sharding.expert_shard_count;
   const PipelineOptions& pipeline = options.pipeline;
   return ParameterStore(
       layout_at_stage(decoder_layout(options.model, options.lora, decoder_part(options, dims, rank)),
                       pipeline_parts(options.model.num_layers, pipeline), pipeline.stages,
                       dims.rank_on(Axis::kPp, rank)),
-      device, options.dtype, options.optim.has_value(), options.seed, {dims.rank_on(Axis::kDp, rank) % count, count},
+      device, options.dtype, options.optim.has_value(), options.seed, {dims.rank_on(Axis::kDpCp, rank) % count, count},
       options.offload, {dims.rank_on(Axis::kExpertDp, rank) % experts, experts});
 }
 
@@ -106,15 +108,17 @@ RankEngine::RankEngine(const EngineOptions& options, std::shared_ptr<Communicato
       mesh_(comm, parallel_dims(options)),
       parts_(pipeline_parts(options.model.num_layers, options.pipeline)),
       store_(make_store(options, device_, mesh_.dims(), mesh_.rank())),
-      sharding_(store_, mesh_, sharding_options(options, mesh_.dp()->size())),
+      sharding_(store_, mesh_, sharding_options(options, mesh_.dp_cp()->size())),
       sequence_(options.ulysses > 1
                     ? std::make_unique<SequenceGroup>(*mesh_.dp(), options.ulysses, options.model.num_heads)
                     : nullptr),
+      context_(mesh_.cp()->size() > 1 ? std::optional<ContextGroup>(*mesh_.cp()) : std::nullopt),
       ep_(mesh_.ep()->size() > 1 ? mesh_.ep().get() : nullptr),
       exchange_(mesh_.tp()->size() > 1 ? std::optional<Exchange>({*mesh_.tp(), options.sequence_parallel})
                                        : std::nullopt),
       transformer_(options.model, store_, device_, options.dtype, &sharding_, sequence_.get(),
-                   PipelinePlace{parts_, mesh_.pp().get()}, exchange_ ? &*exchange_ : nullptr, ep_) {
+                   PipelinePlace{parts_, mesh_.pp().get()}, exchange_ ? &*exchange_ : nullptr, ep_,
+                   context_ ? &*context_ : nullptr) {
   if (exchange_ && options.model.head == HeadKind::kLm)
     vocabulary_.emplace(*mesh_.tp(), vocabulary_offsets(options.model.vocab_size, exchange_->size()));
   const int64_t last = mesh_.pp()->size() - 1, stage = mesh_.pp()->rank();
@@ -269,13 +273,13 @@ BatchLayout RankEngine::checked_layout(const TokenBatch& batch) const {
 }
 
 HeadContext RankEngine::head_context() {
-  return {transformer_.stages().back(), options_.model, device_, sequence_.get(),
-          vocabulary_ ? &*vocabulary_ : nullptr,
+  return {transformer_.stages().back(), options_.model, device_, sharing(), vocabulary_ ? &*vocabulary_ : nullptr,
           [this](const at::Tensor& own, const char* what) { return combined(own, what); }};
 }
 
 int64_t RankEngine::row_parts() const {
-  return exchange_ && exchange_->scattered() ? exchange_->size() : options_.ulysses;
+  const int64_t scattered = exchange_ && exchange_->scattered() ? exchange_->size() : 1;
+  return scattered * mesh_.cp()->size() * options_.ulysses;
 }
 
 MicroRows RankEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro) const {
@@ -283,12 +287,15 @@ MicroRows RankEngine::gather_rows(const TokenBatch& batch, const BatchLayout& la
   const bool fixed = !on_cpu_threads(device_);
   const PackedTokens whole = gather(
       batch, layout, micro, padded_rows(micro, kRowTile * row_parts(), options_.max_tokens, fixed));
-  return {whole, sequence_ ? own_rows(whole, sequence_->rank(), sequence_->size()) : whole};
+  if (sequence_) return {whole, consecutive_rows(whole, sequence_->rank(), sequence_->size())};
+  if (context_) return {whole, balanced_rows(whole, context_->rank(), context_->size())};
+  return {whole, whole};
 }
 
 at::Tensor RankEngine::combined(const at::Tensor& own, const char* what) const {
   if (!own.defined()) return own;
-  const at::Tensor whole = sequence_ ? sequence_->combine(own, {"forward", what}) : own;
+  Communicator* const ranks = sharing();
+  const at::Tensor whole = ranks != nullptr ? combine_parts(*ranks, own, {"forward", what}) : own;
   const std::shared_ptr<Communicator>& pp = mesh_.pp();
   if (pp->size() > 1) pp->broadcast(whole, pp->size() - 1, {"forward", what});
   return whole;

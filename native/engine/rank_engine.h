@@ -9,7 +9,9 @@
 #include "engine/loss_head.h"
 #include "engine/stage_work.h"
 #include "batch/packing.h"
+#include "batch/row_parts.h"
 #include "fsdp/sharding.h"
+#include "megatron/context_group.h"
 #include "megatron/exchange.h"
 #include "megatron/mesh.h"
 #include "parameters/parameter_store.h"
@@ -31,7 +33,7 @@ DecoderPart decoder_part(const EngineOptions& options, const ParallelDims& dims,
 ParameterStore make_store(const EngineOptions& options, at::Device device, const ParallelDims& dims, int64_t rank);
 
 // The engine of one rank of any number: its shard of a model, or of some stages of it, with a `sharding_` that
-// gathers what it lacks and, where several ranks share a micro-batch, a `sequence_` group of them. A model in one
+// gathers what it lacks and, where several ranks share a micro-batch, a `sequence_` or `context_` group of them. A model in one
 // process is the shard of a group of one.
 class RankEngine final : public Engine {
  public:
@@ -98,10 +100,14 @@ class RankEngine final : public Engine {
   };
   BatchLayout checked_layout(const TokenBatch& batch) const;
   HeadContext head_context();
-  // The rows of a micro-batch, which a sequence group shares evenly, and this rank's part of them.
+  // The ranks that share the rows of micro-batches with this one; null: none.
+  Communicator* sharing() const {
+    return sequence_ ? &sequence_->comm() : context_ ? mesh_.cp().get() : nullptr;
+  }
+  // The rows of a micro-batch, which ranks share evenly, and this rank's part of them.
   int64_t row_parts() const;  // into which rows are cut
   MicroRows gather_rows(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro) const;
-  // A response array [sum R] of which each rank of the sequence group has written its part, on the stage with the
+  // A response array [sum R] of which each rank that shares the rows has written its part, on the stage with the
   // head: the whole on all ranks that have been called with the same data.
   at::Tensor combined(const at::Tensor& own, const char* what) const;
   // This rank's micro-batches, among `rounds` of all ranks, through the stages: with a backward where `head` has a
@@ -147,6 +153,7 @@ class RankEngine final : public Engine {
   ParameterStore store_;
   Sharding sharding_;
   std::unique_ptr<SequenceGroup> sequence_;  // null where each rank has micro-batches of its own
+  std::optional<ContextGroup> context_;  // none where no rank has other rows of the same sequences
   Communicator* ep_;                                // null where each rank has all experts
   std::optional<Exchange> exchange_;                // none where each rank has whole matrices
   std::optional<ops::VocabularyShard> vocabulary_;  // of a causal LM, with exchange_

@@ -48,7 +48,7 @@ at::Tensor part(const WeightChunk& chunk, const at::Tensor& whole) {
 
 const at::Tensor& RankEngine::kept_parameter(TensorKind kind, const Parameter& parameter) {
   // The tensor-parallel group of the first rank of all.
-  const bool needed = mesh_.dp()->rank() == 0 && mesh_.pp()->rank() == 0;
+  const bool needed = mesh_.dp_cp()->rank() == 0 && mesh_.pp()->rank() == 0;
   if (!kept_ || kept_->kind != kind || kept_->group != parameter.group) {
     kept_.reset();  // before the next one takes its place in memory
     const at::Tensor own = flat_on_first_stage(kind, parameter.group);

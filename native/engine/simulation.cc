@@ -81,7 +81,8 @@ Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t s
   }
   if (sequence && work.responses > 0) {
     const auto combine = [&](const char* what) {
-      sequence->combine(at::empty({work.responses}, at::device(meta).dtype(at::kFloat)), {"forward", what});
+      combine_parts(sequence->comm(), at::empty({work.responses}, at::device(meta).dtype(at::kFloat)),
+                    {"forward", what});
     };
     combine(options.model.head == HeadKind::kLm ? "log-probs" : "values");
     if (options.model.head == HeadKind::kLm && training) combine("entropy");

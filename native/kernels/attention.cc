@@ -32,15 +32,23 @@ at::Tensor forward_scratch(int64_t rows, int64_t dim, int64_t key_cols, const at
                    at::TensorOptions(at::kFloat).device(device));
 }
 
-// Queries of the segment at positions [q0, q0 + block), see [Note: one shape per position].
 template <typename Scalar>
-void forward_block(const Shape& shape, const Scalar* qkv, const Sequence& sequence, int64_t head, int64_t q0,
-                   Scalar* out, float* lse, int64_t lse_ld) {
+struct ForwardArrays {
+  RowArray<Scalar> q, kv, out;
+  RowArray<float> lse;  // a row per head
+};
+
+// Queries of a run at positions [q0, q0 + block), see [Note: one shape per position].
+template <typename Scalar>
+void forward_block(const Shape& shape, const ForwardArrays<Scalar>& arrays, const Queries& run, int64_t head,
+                   int64_t q0) {
+  const Sequence& sequence = run.sequence;
   const int64_t dim = shape.spec.head_dim;
   const int64_t queries = shape.query_block;
   const int64_t q1 = q0 + queries;
-  const int64_t begin = std::max(q0, sequence.split);  // the queries that are there
-  const int64_t count = std::min(q1, sequence.length) - begin;
+  const int64_t begin = std::max(q0, run.begin);  // the queries that are there
+  const int64_t count = std::min(q1, run.end) - begin;
+  const int64_t row = run.row + begin - run.begin;
   const int64_t rows = shape.shape_groups * queries;
   const int64_t key_begin = shape.first_key(q0);
   const int64_t key_cols = std::min(kKeyBlock, q1 - key_begin);
@@ -56,7 +64,7 @@ void forward_block(const Shape& shape, const Scalar* qkv, const Sequence& sequen
 
   if (count < queries || shape.groups < shape.shape_groups) std::fill(q, q + rows * dim, 0.0f);
   for (int64_t g = 0; g < shape.groups; ++g) {
-    load_rows(qkv + sequence.row(begin) * shape.qkv_ld + shape.q_column(head, g), shape.qkv_ld, count, dim,
+    load_rows(arrays.q.at(row, shape.q_column(head, g)), arrays.q.ld, count, dim,
               q + (g * queries + begin - q0) * dim);
   }
   std::fill(row_max, row_max + rows, kMinusInfinity);
@@ -65,8 +73,8 @@ void forward_block(const Shape& shape, const Scalar* qkv, const Sequence& sequen
   const at::Tensor o_matrix = matrix(o, rows, dim, dim);
   for (int64_t k0 = key_begin; k0 < q1; k0 += kKeyBlock) {
     const int64_t cols = std::min(kKeyBlock, q1 - k0);
-    load_positions(sequence, qkv + shape.k_column(head), shape.qkv_ld, k0, k0 + cols, dim, k);
-    load_positions(sequence, qkv + shape.v_column(head), shape.qkv_ld, k0, k0 + cols, dim, v);
+    load_positions(sequence, arrays.kv.at(0, shape.k_column(head)), arrays.kv.ld, k0, k0 + cols, dim, k);
+    load_positions(sequence, arrays.kv.at(0, shape.v_column(head)), arrays.kv.ld, k0, k0 + cols, dim, v);
     const auto pack = [&](float* keys, bool transposed) {
       return PackedMatrix::of(matrix(keys, cols, dim, dim), transposed, /*parallel=*/false);
     };
@@ -85,10 +93,9 @@ void forward_block(const Shape& shape, const Scalar* qkv, const Sequence& sequen
       const float inverse = 1.0f / row_sum[r];
       for (int64_t c = 0; c < dim; ++c) o[r * dim + c] *= inverse;
     }
-    store_rows(o + first * dim, count, dim,
-               out + sequence.row(begin) * shape.out_ld + shape.q_column(head, g), shape.out_ld);
-    if (lse == nullptr) continue;
-    float* head_lse = lse + (head * shape.groups + g) * lse_ld + sequence.row(begin);
+    store_rows(o + first * dim, count, dim, arrays.out.at(row, shape.q_column(head, g)), arrays.out.ld);
+    if (arrays.lse.data == nullptr) continue;
+    float* head_lse = arrays.lse.at(head * shape.groups + g, row);
     for (int64_t i = 0; i < count; ++i) head_lse[i] = row_max[first + i] + std::log(row_sum[first + i]);
   }
 }
@@ -97,10 +104,9 @@ void forward_block(const Shape& shape, const Scalar* qkv, const Sequence& sequen
 void simulate_forward(const AttentionSpec& spec, const Segments& segments, const at::Device& meta) {
   const Shape shape(spec);
   int64_t items = 0, longest = 0;
-  for (const Segment& segment : segments) {
-    const Sequence sequence(segments, segment);
-    longest = std::max(longest, round_up(sequence.length, shape.query_block));
-    items += spec.num_kv_heads * ((segment.size() + shape.query_block - 1) / shape.query_block);
+  for (const Queries& run : attention::runs_of(segments)) {
+    longest = std::max(longest, round_up(run.end, shape.query_block));
+    items += spec.num_kv_heads * ((run.end - run.begin + shape.query_block - 1) / shape.query_block);
   }
   const int64_t rows = shape.shape_groups * shape.query_block, dim = spec.head_dim;
   const int64_t cols = std::min({kKeyBlock, longest, longest - shape.first_key(longest - shape.query_block)});
@@ -113,31 +119,29 @@ void simulate_forward(const AttentionSpec& spec, const Segments& segments, const
 }
 
 template <typename Scalar>
-void forward_cpu(const AttentionSpec& spec, const at::Tensor& qkv, const Segments& segments,
+void forward_cpu(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const Segments& segments,
                  const at::Tensor& out, const at::Tensor& lse) {
   const Shape shape(spec);
   struct Item {
-    Sequence sequence;
+    Queries run;
     int64_t q0;
   };
   std::vector<Item> items;
-  for (const Segment& segment : segments) {
-    const Sequence sequence(segments, segment);
-    const int64_t first = sequence.split / shape.query_block * shape.query_block;
-    for (int64_t q0 = first; q0 < sequence.length; q0 += shape.query_block) items.push_back({sequence, q0});
+  for (const Queries& run : attention::runs_of(segments)) {
+    const int64_t first = run.begin / shape.query_block * shape.query_block;
+    for (int64_t q0 = first; q0 < run.end; q0 += shape.query_block) items.push_back({run, q0});
   }
   // Longest first, so that no thread starts the largest piece last.
   std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.q0 > b.q0; });
-  const Scalar* source = qkv.data_ptr<Scalar>();
-  Scalar* target = out.data_ptr<Scalar>();
-  float* lse_data = lse.defined() ? lse.data_ptr<float>() : nullptr;
+  const ForwardArrays<Scalar> arrays{RowArray<Scalar>::of(q), RowArray<Scalar>::of(kv), RowArray<Scalar>::of(out),
+                                     lse.defined() ? RowArray<float>::of(lse) : RowArray<float>{nullptr, 0}};
   const int64_t count = static_cast<int64_t>(items.size()) * spec.num_kv_heads;
   parallel_items(count, [&](int64_t i) {
     const Item& item = items[static_cast<size_t>(i / spec.num_kv_heads)];
-    forward_block<Scalar>(shape, source, item.sequence, i % spec.num_kv_heads, item.q0, target, lse_data,
-                          qkv.size(0));
+    forward_block<Scalar>(shape, arrays, item.run, i % spec.num_kv_heads, item.q0);
   });
-  out.narrow(0, real_rows(segments), out.size(0) - real_rows(segments)).zero_();
+  const int64_t real = real_queries(segments);
+  out.narrow(0, real, out.size(0) - real).zero_();
 }
 
 }  // namespace
@@ -148,15 +152,43 @@ Segments separate_segments(const std::vector<int64_t>& offsets) {
   return segments;
 }
 
+std::vector<QueryRun> Segments::query_runs() const {
+  if (share) return *share;
+  std::vector<QueryRun> runs;
+  for (size_t s = 0; s < size(); ++s) runs.push_back({static_cast<int64_t>(s), (*this)[s].begin, (*this)[s].end});
+  return runs;
+}
+
+int64_t real_queries(const Segments& segments) {
+  if (!segments.share) return real_rows(segments);
+  int64_t rows = 0;
+  for (const QueryRun& run : *segments.share) rows += run.size();
+  return rows;
+}
+
+at::Tensor queries_of(const AttentionSpec& spec, const at::Tensor& qkv) {
+  return qkv.narrow(1, 0, spec.num_heads * spec.head_dim);
+}
+
+at::Tensor keys_and_values_of(const AttentionSpec& spec, const at::Tensor& qkv) {
+  const int64_t queries = spec.num_heads * spec.head_dim;
+  return qkv.narrow(1, queries, qkv.size(1) - queries);
+}
+
+void attention_forward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const Segments& segments,
+                       const at::Tensor& out, const at::Tensor& lse) {
+  if (const auto* device = flash_attention(spec, q)) {
+    return device->attention_forward(spec, q, kv, segments, out, lse);
+  }
+  if (simulated(q)) return simulate_forward(spec, segments, q.device());
+  if (!q.is_cpu()) return attention_forward_reference(spec, q, kv, segments, out, lse);
+  if (q.scalar_type() == at::kFloat) return forward_cpu<float>(spec, q, kv, segments, out, lse);
+  forward_cpu<at::BFloat16>(spec, q, kv, segments, out, lse);
+}
+
 void attention_forward(const AttentionSpec& spec, const at::Tensor& qkv, const Segments& segments,
                        const at::Tensor& out, const at::Tensor& lse) {
-  if (const auto* device = flash_attention(spec, qkv)) {
-    return device->attention_forward(spec, qkv, segments, out, lse);
-  }
-  if (simulated(qkv)) return simulate_forward(spec, segments, qkv.device());
-  if (!qkv.is_cpu()) return attention_forward_reference(spec, qkv, segments, out, lse);
-  if (qkv.scalar_type() == at::kFloat) return forward_cpu<float>(spec, qkv, segments, out, lse);
-  forward_cpu<at::BFloat16>(spec, qkv, segments, out, lse);
+  attention_forward(spec, queries_of(spec, qkv), keys_and_values_of(spec, qkv), segments, out, lse);
 }
 
 }  // namespace troupe::ops

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace troupe::ops {
@@ -20,10 +21,22 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
+// Rows [begin, end) of one segment as queries.
+struct QueryRun {
+  int64_t segment = 0, begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const QueryRun&) const = default;
+};
+
 // The segments of packed rows, one behind the other from row 0.
 class Segments : public std::vector<Segment> {
  public:
   using std::vector<Segment>::vector;
+  // Where the queries are some of the rows (and the keys all of them): which, in the order in which they lie one behind
+  // the other. None: all.
+  std::optional<std::vector<QueryRun>> share;
+  // The share, or one run for each segment.
+  std::vector<QueryRun> query_runs() const;
   // How their keys lie on `device`, for kernels that take keys by segment: made at the first call and kept, for
   // every layer of both passes over the rows, until the segments change. One thread at a time.
   const KeyLayout& key_layout(at::Device device) const;
@@ -42,10 +55,12 @@ inline int64_t first_position(const Segments& segments, const Segment& segment) 
 inline int64_t real_rows(const Segments& segments) {
   return segments.empty() ? 0 : segments.back().end;
 }
+// Of them, those that are queries.
+int64_t real_queries(const Segments& segments);
 
 // Causal attention over packed segments: a query sees the keys of its own sequence (its segment's and
 // the prefix's) at its own position and before, and with a sliding window only those with q - k < window.
-// Legend: T rows, Q/K query/key heads, D head_dim.
+// Legend: T rows, N of them queries, Q/K query/key heads, D head_dim.
 struct AttentionSpec {
   int64_t num_heads = 0;     // Q
   int64_t num_kv_heads = 0;  // K
@@ -58,16 +73,29 @@ struct AttentionSpec {
   int64_t shape_groups = 0;
 };
 
-// qkv [T, (Q+2K)*D] (q, k, v after rotary); the rows behind the last segment belong to none and give
-// zeros. out [T, Q*D]; lse [Q, T] float32 (log-sum-exp of the scaled scores) is written when defined. A
-// row's result depends on the rows it sees and on its position alone, bitwise: not on how long its
-// sequence is, whether the prefix is shared, or what else is packed.
-void attention_forward(const AttentionSpec& spec, const at::Tensor& qkv, const Segments& segments,
+// q [N, Q*D], kv [T, 2K*D] (k, v), both after rotary and with adjacent columns: the queries of the segments' runs, and
+// all their rows as keys. Rows behind the last run (of kv: behind the last segment) belong to none; they give zeros.
+// out [N, Q*D]; lse [Q, N] float32 (log-sum-exp of the scaled scores) is written when defined. A row's result depends on
+// the rows it sees and on its position alone, bitwise: not on how long its sequence is, whether the prefix is shared,
+// which other rows are queries, or what else is packed.
+void attention_forward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const Segments& segments,
                        const at::Tensor& out, const at::Tensor& lse);
 
-// dqkv [T, (Q+2K)*D] is fully overwritten. Recomputes the probabilities from lse.
+// dq [N, Q*D] and dkv [T, 2K*D] are fully overwritten; the second is the part of these queries. Recomputes the
+// probabilities from lse.
+void attention_backward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const at::Tensor& out,
+                        const at::Tensor& lse, const at::Tensor& dout, const Segments& segments, const at::Tensor& dq,
+                        const at::Tensor& dkv);
+
+// The same where all rows are queries: qkv and dqkv [T, (Q+2K)*D], q, k and v side by side.
+void attention_forward(const AttentionSpec& spec, const at::Tensor& qkv, const Segments& segments,
+                       const at::Tensor& out, const at::Tensor& lse);
 void attention_backward(const AttentionSpec& spec, const at::Tensor& qkv, const at::Tensor& out,
                         const at::Tensor& lse, const at::Tensor& dout, const Segments& segments,
                         const at::Tensor& dqkv);
+
+// Of rows of queries, keys and values side by side [T, (Q+2K)*D]: the first, and the others.
+at::Tensor queries_of(const AttentionSpec& spec, const at::Tensor& qkv);
+at::Tensor keys_and_values_of(const AttentionSpec& spec, const at::Tensor& qkv);
 
 }  // namespace troupe::ops

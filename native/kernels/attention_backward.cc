@@ -14,22 +14,21 @@ using namespace attention;
 
 namespace {
 
+template <typename Scalar>
+struct BackwardArrays {
+  RowArray<Scalar> q, kv, out, dout, dq, dkv;
+  RowArray<float> lse;  // a row per head
+};
+
 // The gradients of one key head of a segment and of the segments it is the prefix of, by one thread: the
 // keys of a prefix collect from all of them.
 template <typename Scalar>
 class BackwardHead {
  public:
-  BackwardHead(const Shape& shape, const Segments& segments, int64_t head, const Scalar* qkv,
-               const Scalar* out, const Scalar* dout, const float* lse, int64_t lse_ld, Scalar* dqkv)
-      : shape_(shape),
-        segments_(segments),
-        head_(head),
-        qkv_(qkv),
-        out_(out),
-        dout_(dout),
-        lse_(lse),
-        lse_ld_(lse_ld),
-        dqkv_(dqkv) {}
+  // runs: of queries, by segment.
+  BackwardHead(const Shape& shape, const Segments& segments, const std::vector<std::vector<Queries>>& runs,
+               int64_t head, const BackwardArrays<Scalar>& arrays)
+      : shape_(shape), segments_(segments), runs_(runs), head_(head), arrays_(arrays) {}
 
   // family[0] has no prefix; the others follow it.
   void run(const std::vector<size_t>& family) {
@@ -48,8 +47,10 @@ class BackwardHead {
     for (const size_t s : family) {
       const Sequence sequence(segments_, segments_[s]);
       load_keys(sequence);
-      for (int64_t q0 = sequence.split; q0 < sequence.length; q0 += shape_.query_block) {
-        queries(sequence, q0, std::min(sequence.length, q0 + shape_.query_block));
+      for (const Queries& run : runs_[s]) {
+        for (int64_t q0 = run.begin; q0 < run.end; q0 += shape_.query_block) {
+          queries(run.row + q0 - run.begin, q0, std::min(run.end, q0 + shape_.query_block));
+        }
       }
       if (s != family.front()) store_key_gradients(sequence);
     }
@@ -62,9 +63,9 @@ class BackwardHead {
     const int64_t dim = shape_.spec.head_dim;
     const int64_t at = sequence.split * dim;
     const int64_t count = sequence.length - sequence.split;
-    const Scalar* base = qkv_ + sequence.own * shape_.qkv_ld;
-    load_rows(base + shape_.k_column(head_), shape_.qkv_ld, count, dim, k_ + at);
-    load_rows(base + shape_.v_column(head_), shape_.qkv_ld, count, dim, v_ + at);
+    const RowArray<Scalar>& kv = arrays_.kv;
+    load_rows(kv.at(sequence.own, shape_.k_column(head_)), kv.ld, count, dim, k_ + at);
+    load_rows(kv.at(sequence.own, shape_.v_column(head_)), kv.ld, count, dim, v_ + at);
     std::fill_n(dk_ + at, count * dim, 0.0f);
     std::fill_n(dv_ + at, count * dim, 0.0f);
     for (size_t b = static_cast<size_t>(sequence.split / kKeyBlock); b < blocks_.size(); ++b) blocks_[b] = {};
@@ -91,16 +92,16 @@ class BackwardHead {
     const int64_t dim = shape_.spec.head_dim;
     const int64_t at = sequence.split * dim;
     const int64_t count = sequence.length - sequence.split;
-    Scalar* base = dqkv_ + sequence.own * shape_.qkv_ld;
-    store_rows(dk_ + at, count, dim, base + shape_.k_column(head_), shape_.qkv_ld);
-    store_rows(dv_ + at, count, dim, base + shape_.v_column(head_), shape_.qkv_ld);
+    const RowArray<Scalar>& dkv = arrays_.dkv;
+    store_rows(dk_ + at, count, dim, dkv.at(sequence.own, shape_.k_column(head_)), dkv.ld);
+    store_rows(dv_ + at, count, dim, dkv.at(sequence.own, shape_.v_column(head_)), dkv.ld);
   }
 
-  void queries(const Sequence& sequence, int64_t q0, int64_t q1) {
+  // Positions [q0, q1), from row `row` of the queries.
+  void queries(int64_t row, int64_t q0, int64_t q1) {
     const int64_t dim = shape_.spec.head_dim;
     const int64_t queries = q1 - q0;
     const int64_t rows = shape_.groups * queries;
-    const int64_t row = sequence.row(q0);
     float* q = scratch_.template data_ptr<float>();
     float* o = q + max_rows_ * dim;
     float* d_o = o + max_rows_ * dim;
@@ -112,10 +113,10 @@ class BackwardHead {
     for (int64_t g = 0; g < shape_.groups; ++g) {
       const int64_t column = shape_.q_column(head_, g);
       const int64_t at = g * queries * dim;
-      load_rows(qkv_ + row * shape_.qkv_ld + column, shape_.qkv_ld, queries, dim, q + at);
-      load_rows(out_ + row * shape_.out_ld + column, shape_.out_ld, queries, dim, o + at);
-      load_rows(dout_ + row * shape_.out_ld + column, shape_.out_ld, queries, dim, d_o + at);
-      std::copy_n(lse_ + (head_ * shape_.groups + g) * lse_ld_ + row, queries, block_lse + g * queries);
+      load_rows(arrays_.q.at(row, column), arrays_.q.ld, queries, dim, q + at);
+      load_rows(arrays_.out.at(row, column), arrays_.out.ld, queries, dim, o + at);
+      load_rows(arrays_.dout.at(row, column), arrays_.dout.ld, queries, dim, d_o + at);
+      std::copy_n(arrays_.lse.at(head_ * shape_.groups + g, row), queries, block_lse + g * queries);
     }
     for (int64_t r = 0; r < rows; ++r) {
       float sum = 0;
@@ -142,20 +143,15 @@ class BackwardHead {
       gemm(dprob_matrix, keys.k, dq_matrix, k0 != key_begin);
     }
     for (int64_t g = 0; g < shape_.groups; ++g) {
-      store_rows(dq + g * queries * dim, queries, dim,
-                 dqkv_ + row * shape_.qkv_ld + shape_.q_column(head_, g), shape_.qkv_ld);
+      store_rows(dq + g * queries * dim, queries, dim, arrays_.dq.at(row, shape_.q_column(head_, g)), arrays_.dq.ld);
     }
   }
 
   const Shape& shape_;
   const Segments& segments_;
+  const std::vector<std::vector<Queries>>& runs_;
   int64_t head_;
-  const Scalar* qkv_;
-  const Scalar* out_;
-  const Scalar* dout_;
-  const float* lse_;
-  int64_t lse_ld_;
-  Scalar* dqkv_;
+  const BackwardArrays<Scalar>& arrays_;
   at::Tensor keys_, scratch_;
   std::vector<KeyBlock> blocks_;
   KeyBlock passing_block_;
@@ -163,15 +159,22 @@ class BackwardHead {
   float *k_ = nullptr, *v_ = nullptr, *dk_ = nullptr, *dv_ = nullptr;
 };
 
+std::vector<std::vector<Queries>> by_segment(const Segments& segments) {
+  std::vector<std::vector<Queries>> runs(segments.size());
+  for (const Queries& run : attention::runs_of(segments)) runs[static_cast<size_t>(run.segment)].push_back(run);
+  return runs;
+}
+
 // Segments without a prefix, each with those that follow it, the most work first.
-std::vector<std::vector<size_t>> families(const Segments& segments) {
+std::vector<std::vector<size_t>> families(const Segments& segments, const std::vector<std::vector<Queries>>& runs) {
   std::vector<std::vector<size_t>> result;
   std::vector<size_t> family_of(segments.size());
   std::vector<double> work;
   for (size_t s = 0; s < segments.size(); ++s) {
-    const Sequence sequence(segments, segments[s]);
-    const double scores = static_cast<double>(sequence.length) * static_cast<double>(sequence.length) -
-                          static_cast<double>(sequence.split) * static_cast<double>(sequence.split);
+    double scores = 0;
+    for (const Queries& run : runs[s])
+      scores += static_cast<double>(run.end) * static_cast<double>(run.end) -
+                static_cast<double>(run.begin) * static_cast<double>(run.begin);
     if (segments[s].prefix < 0) {
       family_of[s] = result.size();
       result.push_back({s});
@@ -219,32 +222,45 @@ void simulate_backward(const AttentionSpec& spec, const Segments& segments, cons
 }
 
 template <typename Scalar>
-void backward_cpu(const AttentionSpec& spec, const at::Tensor& qkv, const at::Tensor& out,
-                  const at::Tensor& lse, const at::Tensor& dout, const Segments& segments,
-                  const at::Tensor& dqkv) {
+void backward_cpu(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const at::Tensor& out,
+                  const at::Tensor& lse, const at::Tensor& dout, const Segments& segments, const at::Tensor& dq,
+                  const at::Tensor& dkv) {
+  using Rows = RowArray<Scalar>;
   const Shape shape(spec);
-  const std::vector<std::vector<size_t>> order = families(segments);
+  const std::vector<std::vector<Queries>> runs = by_segment(segments);
+  const std::vector<std::vector<size_t>> order = families(segments, runs);
+  const BackwardArrays<Scalar> arrays{Rows::of(q),  Rows::of(kv),  Rows::of(out),           Rows::of(dout),
+                                      Rows::of(dq), Rows::of(dkv), RowArray<float>::of(lse)};
   parallel_items(static_cast<int64_t>(order.size()) * spec.num_kv_heads, [&](int64_t i) {
-    BackwardHead<Scalar>(shape, segments, i % spec.num_kv_heads, qkv.data_ptr<Scalar>(),
-                         out.data_ptr<Scalar>(), dout.data_ptr<Scalar>(), lse.data_ptr<float>(), qkv.size(0),
-                         dqkv.data_ptr<Scalar>())
+    BackwardHead<Scalar>(shape, segments, runs, i % spec.num_kv_heads, arrays)
         .run(order[static_cast<size_t>(i / spec.num_kv_heads)]);
   });
-  dqkv.narrow(0, real_rows(segments), dqkv.size(0) - real_rows(segments)).zero_();
+  const auto zero_tail = [](const at::Tensor& gradient, int64_t real) {
+    gradient.narrow(0, real, gradient.size(0) - real).zero_();
+  };
+  zero_tail(dq, real_queries(segments));
+  zero_tail(dkv, real_rows(segments));
 }
 
 }  // namespace
 
+void attention_backward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const at::Tensor& out,
+                        const at::Tensor& lse, const at::Tensor& dout, const Segments& segments, const at::Tensor& dq,
+                        const at::Tensor& dkv) {
+  if (const auto* device = flash_attention(spec, q)) {
+    return device->attention_backward(spec, q, kv, out, lse, dout, segments, dq, dkv);
+  }
+  if (simulated(q)) return simulate_backward(spec, segments, q.device());
+  if (!q.is_cpu()) return attention_backward_reference(spec, q, kv, out, lse, dout, segments, dq, dkv);
+  if (q.scalar_type() == at::kFloat) return backward_cpu<float>(spec, q, kv, out, lse, dout, segments, dq, dkv);
+  backward_cpu<at::BFloat16>(spec, q, kv, out, lse, dout, segments, dq, dkv);
+}
+
 void attention_backward(const AttentionSpec& spec, const at::Tensor& qkv, const at::Tensor& out,
                         const at::Tensor& lse, const at::Tensor& dout, const Segments& segments,
                         const at::Tensor& dqkv) {
-  if (const auto* device = flash_attention(spec, qkv)) {
-    return device->attention_backward(spec, qkv, out, lse, dout, segments, dqkv);
-  }
-  if (simulated(qkv)) return simulate_backward(spec, segments, qkv.device());
-  if (!qkv.is_cpu()) return attention_backward_reference(spec, qkv, out, lse, dout, segments, dqkv);
-  if (qkv.scalar_type() == at::kFloat) return backward_cpu<float>(spec, qkv, out, lse, dout, segments, dqkv);
-  backward_cpu<at::BFloat16>(spec, qkv, out, lse, dout, segments, dqkv);
+  attention_backward(spec, queries_of(spec, qkv), keys_and_values_of(spec, qkv), out, lse, dout, segments,
+                     queries_of(spec, dqkv), keys_and_values_of(spec, dqkv));
 }
 
 }  // namespace troupe::ops

@@ -53,19 +53,16 @@ struct Shape {
   int64_t groups;        // G = Q / K
   int64_t shape_groups;  // of the forward's blocks, see AttentionSpec
   int64_t query_block;   // positions per block
-  int64_t qkv_ld, out_ld;
 
   explicit Shape(const AttentionSpec& s)
       : spec(s),
         groups(s.num_heads / s.num_kv_heads),
         shape_groups(s.shape_groups > 0 ? s.shape_groups : groups),
-        query_block(query_block_size(shape_groups)),
-        qkv_ld((s.num_heads + 2 * s.num_kv_heads) * s.head_dim),
-        out_ld(s.num_heads * s.head_dim) {}
+        query_block(query_block_size(shape_groups)) {}
 
   int64_t q_column(int64_t head, int64_t group) const { return (head * groups + group) * spec.head_dim; }
-  int64_t k_column(int64_t head) const { return (spec.num_heads + head) * spec.head_dim; }
-  int64_t v_column(int64_t head) const { return (spec.num_heads + spec.num_kv_heads + head) * spec.head_dim; }
+  int64_t k_column(int64_t head) const { return head * spec.head_dim; }
+  int64_t v_column(int64_t head) const { return (spec.num_kv_heads + head) * spec.head_dim; }
   int64_t first_key(int64_t q0) const {
     return spec.window > 0 ? std::max<int64_t>(0, q0 - spec.window + 1) : 0;
   }
@@ -80,6 +77,16 @@ struct Shape {
             static_cast<float>(spec.scale),
             static_cast<float>(spec.softcap)};
   }
+};
+
+// An array of rows with adjacent columns.
+template <typename Scalar>
+struct RowArray {
+  Scalar* data;
+  int64_t ld;  // elements from a row to the next
+
+  static RowArray of(const at::Tensor& rows) { return {rows.data_ptr<Scalar>(), rows.stride(0)}; }
+  Scalar* at(int64_t row, int64_t column) const { return data + row * ld + column; }
 };
 
 // Where the rows of a sequence lie: positions [0, split) at `prefix`, [split, length) at `own`.
@@ -97,6 +104,25 @@ struct Sequence {
   }
 };
 
+// Queries of a sequence: positions [begin, end), the first of which is row `row` of the array of queries.
+struct Queries {
+  Sequence sequence;
+  int64_t segment;
+  int64_t begin, end;
+  int64_t row;
+};
+inline std::vector<Queries> runs_of(const Segments& segments) {
+  std::vector<Queries> all;
+  int64_t row = 0;
+  for (const QueryRun& run : segments.query_runs()) {
+    const Sequence sequence(segments, segments[static_cast<size_t>(run.segment)]);
+    const int64_t begin = sequence.split + run.begin - sequence.own;
+    all.push_back({sequence, run.segment, begin, begin + run.size(), row});
+    row += run.size();
+  }
+  return all;
+}
+
 // One head of positions [p0, p1) as float32 [p1 - p0, D], zeros behind the sequence's end.
 template <typename Scalar>
 void load_positions(const Sequence& sequence, const Scalar* column, int64_t ld, int64_t p0, int64_t p1,
@@ -112,9 +138,9 @@ void load_positions(const Sequence& sequence, const Scalar* column, int64_t ld, 
 }
 
 // What a GPU does with its own kernels; null for everything else, and for what they cannot do.
-inline const kernels::DeviceOps* flash_attention(const AttentionSpec& spec, const at::Tensor& qkv) {
-  const kernels::DeviceOps* device = kernels::device_ops_for(qkv);
-  return device != nullptr && device->attention_fits(spec, qkv) ? device : nullptr;
+inline const kernels::DeviceOps* flash_attention(const AttentionSpec& spec, const at::Tensor& q) {
+  const kernels::DeviceOps* device = kernels::device_ops_for(q);
+  return device != nullptr && device->attention_fits(spec, q) ? device : nullptr;
 }
 
 }  // namespace troupe::ops::attention

@@ -22,9 +22,13 @@ struct DeviceOps {
   void (*gemm)(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out, bool accumulate);
   decltype(&ops::linear_log_prob_forward) linear_log_prob_forward;
   decltype(&ops::linear_log_prob_backward) linear_log_prob_backward;
-  bool (*attention_fits)(const ops::AttentionSpec& spec, const at::Tensor& qkv);
-  decltype(&ops::attention_forward) attention_forward;
-  decltype(&ops::attention_backward) attention_backward;
+  bool (*attention_fits)(const ops::AttentionSpec& spec, const at::Tensor& q);
+  // As ops::attention_forward and ops::attention_backward of queries, keys and values apart.
+  void (*attention_forward)(const ops::AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
+                            const ops::Segments& segments, const at::Tensor& out, const at::Tensor& lse);
+  void (*attention_backward)(const ops::AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
+                             const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout,
+                             const ops::Segments& segments, const at::Tensor& dq, const at::Tensor& dkv);
   void (*paged_attention)(const PagedAttention& task);
   // As in kernels/logit_blocks.h.
   void (*scan_logits)(const at::Tensor& logits, float inv_temperature, const at::Tensor& maxima,

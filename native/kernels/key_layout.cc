@@ -39,29 +39,31 @@ class Upload {
 
 }  // namespace
 
-KeyLayout::KeyLayout(const Segments& segments, at::Device device) : segments_(segments) {
+KeyLayout::KeyLayout(const Segments& segments, at::Device device) : segments_(segments), share_(segments.share) {
   std::vector<int32_t> queries{0}, keys{0}, rows;
-  const auto add_rows = [&](const Segment& segment) {
+  const auto add_rows = [&](int64_t begin, int64_t end) {
     const size_t before = rows.size();
-    rows.resize(before + static_cast<size_t>(segment.size()));
-    std::iota(rows.begin() + static_cast<int64_t>(before), rows.end(), static_cast<int32_t>(segment.begin));
+    rows.resize(before + static_cast<size_t>(end - begin));
+    std::iota(rows.begin() + static_cast<int64_t>(before), rows.end(), static_cast<int32_t>(begin));
   };
-  bool prefixes = false;
-  for (const Segment& segment : segments) {
+  bool apart = segments.share.has_value();
+  for (const QueryRun& run : segments.query_runs()) {
+    const Segment& segment = segments[static_cast<size_t>(run.segment)];
     if (segment.prefix >= 0) {
-      prefixes = true;
-      add_rows(segments[static_cast<size_t>(segment.prefix)]);
+      apart = true;
+      const Segment& prefix = segments[static_cast<size_t>(segment.prefix)];
+      add_rows(prefix.begin, prefix.end);
     }
-    add_rows(segment);
-    queries.push_back(static_cast<int32_t>(segment.end));
+    add_rows(segment.begin, run.end);
+    queries.push_back(queries.back() + static_cast<int32_t>(run.size()));
     keys.push_back(static_cast<int32_t>(rows.size()));
-    longest_query = std::max(longest_query, segment.size());
-    longest_key = std::max(longest_key, first_position(segments, segment) + segment.size());
+    longest_query = std::max(longest_query, run.size());
+    longest_key = std::max(longest_key, first_position(segments, segment) + run.end - segment.begin);
   }
   Upload arrays;
   arrays.add(query_offsets, queries);
   arrays.add(key_offsets, keys);
-  if (prefixes) {
+  if (apart) {
     std::vector<int32_t> starts(static_cast<size_t>(real_rows(segments)) + 1, 0);
     for (const int32_t row : rows) ++starts[static_cast<size_t>(row) + 1];
     std::partial_sum(starts.begin(), starts.end(), starts.begin());
@@ -77,7 +79,7 @@ KeyLayout::KeyLayout(const Segments& segments, at::Device device) : segments_(se
 }
 
 bool KeyLayout::describes(const Segments& segments, at::Device device) const {
-  return query_offsets.device() == device &&
+  return query_offsets.device() == device && share_ == segments.share &&
          std::equal(segments_.begin(), segments_.end(), segments.begin(), segments.end());
 }
 

@@ -45,40 +45,41 @@ void head_backward(const ops::LogProbSpec&, const at::Tensor& hidden, const at::
   if (rows > 0) gradients(0, rows, by_log_prob, by_entropy);
 }
 
-bool attention_fits(const ops::AttentionSpec& spec, const at::Tensor& qkv) {
-  return qkv.scalar_type() == at::kBFloat16 && spec.softcap == 0 && spec.head_dim <= 256 && spec.head_dim % 8 == 0;
+bool attention_fits(const ops::AttentionSpec& spec, const at::Tensor& q) {
+  return q.scalar_type() == at::kBFloat16 && spec.softcap == 0 && spec.head_dim <= 256 && spec.head_dim % 8 == 0;
 }
 
-// Keys and values by segment, where there are prefixes.
-at::Tensor laid_out(const ops::AttentionSpec& spec, const at::Tensor& qkv, const ops::KeyLayout& layout) {
+// Keys and values by run of queries, where they are not those of the packed array.
+at::Tensor laid_out(const at::Tensor& kv, const ops::KeyLayout& layout) {
   if (!layout.index.defined()) return {};
-  return at::empty({layout.index.size(0), 2 * spec.num_kv_heads * spec.head_dim}, qkv.options());
+  return at::empty({layout.index.size(0), kv.size(1)}, kv.options());
 }
 
-void attention_forward(const ops::AttentionSpec& spec, const at::Tensor& qkv, const ops::Segments& segments,
-                       const at::Tensor&, const at::Tensor&) {
-  const int64_t rows = ops::real_rows(segments);
-  const at::Tensor keys = laid_out(spec, qkv, segments.key_layout(qkv.device()));
-  const at::Tensor result = at::empty({rows, spec.num_heads * spec.head_dim}, qkv.options());
-  const at::Tensor lse = at::empty({spec.num_heads, rows}, floats(qkv));
+void attention_forward(const ops::AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
+                       const ops::Segments& segments, const at::Tensor&, const at::Tensor&) {
+  const int64_t rows = ops::real_queries(segments);
+  const at::Tensor keys = laid_out(kv, segments.key_layout(kv.device()));
+  const at::Tensor result = at::empty({rows, spec.num_heads * spec.head_dim}, q.options());
+  const at::Tensor lse = at::empty({spec.num_heads, rows}, floats(q));
 }
 
 // Beside the gradients flash attention sums that by the queries in float32, and has those by keys and values once for
 // every query head.
-void attention_backward(const ops::AttentionSpec& spec, const at::Tensor& qkv, const at::Tensor&, const at::Tensor&,
-                        const at::Tensor&, const ops::Segments& segments, const at::Tensor&) {
+void attention_backward(const ops::AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const at::Tensor&,
+                        const at::Tensor&, const at::Tensor&, const ops::Segments& segments, const at::Tensor&,
+                        const at::Tensor&) {
   constexpr int64_t kQueryBlock = 128;
-  const ops::KeyLayout& layout = segments.key_layout(qkv.device());
-  const int64_t rows = ops::real_rows(segments), q = spec.num_heads * spec.head_dim;
+  const ops::KeyLayout& layout = segments.key_layout(kv.device());
+  const int64_t rows = ops::real_queries(segments), columns = spec.num_heads * spec.head_dim;
   const int64_t keys = layout.index.defined() ? layout.index.size(0) : rows;
-  const int64_t padded = rows + kQueryBlock * static_cast<int64_t>(segments.size());
-  const at::Tensor gathered = laid_out(spec, qkv, layout);
-  const at::Tensor dq = at::empty({rows, q}, qkv.options());
-  const at::Tensor dkv = at::empty({keys, 2 * spec.num_kv_heads * spec.head_dim}, qkv.options());
+  const int64_t padded = rows + kQueryBlock * static_cast<int64_t>(segments.query_runs().size());
+  const at::Tensor gathered = laid_out(kv, layout);
+  const at::Tensor dq = at::empty({rows, columns}, q.options());
+  const at::Tensor dkv = at::empty({keys, kv.size(1)}, q.options());
   const at::Tensor expanded =
-      spec.num_heads == spec.num_kv_heads ? at::Tensor() : at::empty({keys, 2 * q}, qkv.options());
-  const at::Tensor dq_sum = at::empty({padded, q}, floats(qkv));
-  const at::Tensor row_sums = at::empty({spec.num_heads, padded}, floats(qkv));
+      spec.num_heads == spec.num_kv_heads ? at::Tensor() : at::empty({keys, 2 * columns}, q.options());
+  const at::Tensor dq_sum = at::empty({padded, columns}, floats(q));
+  const at::Tensor row_sums = at::empty({spec.num_heads, padded}, floats(q));
 }
 
 }  // namespace

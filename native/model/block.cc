@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "base/parallel.h"
+#include "megatron/context_group.h"
 #include "ulysses/sequence_group.h"
 
 namespace troupe {
@@ -229,6 +230,11 @@ void Block::experts_backward_without_rows(const at::TensorOptions& options, cons
   moe_->backward(none, none, saved.moe, none, expert_pass(rows));
 }
 
+at::Tensor Block::seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qkv, const RowContext& rows) const {
+  const at::Tensor own = ops::keys_and_values_of(spec, qkv);
+  return rows.context != nullptr ? rows.context->gather(own, rows.places, {rows.phase, name_}) : own;
+}
+
 at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const {
   const SequenceGroup* group = rows.sequence;
   const ops::AttentionSpec spec = group != nullptr ? group->own_heads(attention_) : attention_;
@@ -237,7 +243,7 @@ at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* sav
   const at::Tensor output = at::empty({total, spec.num_heads * spec.head_dim}, qkv.options());
   const at::Tensor lse =
       saved != nullptr ? at::empty({spec.num_heads, total}, qkv.options().dtype(at::kFloat)) : at::Tensor();
-  ops::attention_forward(spec, qkv, rows.segments, output, lse);
+  ops::attention_forward(spec, ops::queries_of(spec, qkv), seen_keys(spec, qkv, rows), rows.segments, output, lse);
   const at::Tensor attn = group != nullptr ? group->gather_query_heads(output, {rows.phase, name_}) : output;
   if (saved != nullptr) {
     saved->qkv = qkv;
@@ -255,7 +261,11 @@ at::Tensor Block::attend_backward(const at::Tensor& d_attn, const RowContext& ro
   const at::Tensor d_output =
       group != nullptr ? group->gather_query_rows(d_attn, {rows.phase, name_}) : d_attn;
   const at::Tensor d_input = at::empty_like(saved.qkv);
-  ops::attention_backward(spec, saved.qkv, saved.heads_attn, saved.lse, d_output, rows.segments, d_input);
+  const at::Tensor keys = seen_keys(spec, saved.qkv, rows), d_own = ops::keys_and_values_of(spec, d_input);
+  const at::Tensor d_keys = rows.context != nullptr ? at::empty_like(keys) : d_own;
+  ops::attention_backward(spec, ops::queries_of(spec, saved.qkv), keys, saved.heads_attn, saved.lse, d_output,
+                          rows.segments, ops::queries_of(spec, d_input), d_keys);
+  if (rows.context != nullptr) d_own.copy_(rows.context->sum(d_keys, rows.places, {rows.phase, name_}));
   return group != nullptr ? group->gather_heads(attention_, d_input, {rows.phase, name_}) : d_input;
 }
 

@@ -14,6 +14,7 @@
 
 namespace troupe {
 
+class ContextGroup;
 class Exchange;
 class SequenceGroup;
 
@@ -34,6 +35,10 @@ struct RowContext {
   // Where ranks share the block's matrices: T rows are all that attention and matrices see, and between them a rank
   // has those that the exchange says.
   const Exchange* exchange = nullptr;
+  // Where ranks share the sequences by context: T rows are this rank's, the segments' share; places [T of all] int64 as
+  // in ContextGroup.
+  const ContextGroup* context = nullptr;
+  at::Tensor places = {};
   // Where ranks share experts: how many rows each of them has.
   ExpertRows experts = {};
   // What is asked of the routers: `layer` is each block's own.
@@ -102,7 +107,7 @@ class Block {
 
   void enable_adapters(bool enabled);
 
-  // Attention between the row-local halves, and for sequence groups the exchange around it: the output [T,
+  // Attention between the row-local halves, and the exchange around it where ranks share rows: the output [T,
   // Q*D] from qkv [T, (Q+2K)*D], and the gradient of qkv from that of the output. The second reads qkv,
   // heads_attn and lse of `saved`; the first writes them and attn where it is given.
   at::Tensor attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const;
@@ -110,6 +115,8 @@ class Block {
   int64_t qkv_size() const { return qkv_.out_features(); }
 
  private:
+  // Keys and values of all rows that attention sees, from q, k and v of those at hand.
+  at::Tensor seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qkv, const RowContext& rows) const;
   at::Tensor backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,
                           const at::Tensor& d_attn) const;
   void backward_attention_inputs(const at::Tensor& dqkv, const RowContext& rows, const BlockSaved& saved,

@@ -34,7 +34,7 @@ DecoderPart part_of(const Exchange* exchange, const Communicator* ep) {
 
 Stage::Stage(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
              const StageRange& range, ParameterAccess* access, const SequenceGroup* sequence,
-             const Exchange* exchange, Communicator* ep)
+             const Exchange* exchange, Communicator* ep, const ContextGroup* context)
     : config_(config),
       device_(device),
       dtype_(dtype),
@@ -43,7 +43,8 @@ Stage::Stage(const ModelConfig& config, const ParameterStore& store, at::Device 
       access_(access),
       sequence_(sequence),
       exchange_(exchange),
-      ep_(ep) {
+      ep_(ep),
+      context_(context) {
   const DecoderPart part = part_of(exchange, ep);
   const std::vector<int64_t> words = vocabulary_offsets(config.vocab_size, part.tp);
   first_token_ = words[static_cast<size_t>(part.tp_rank)];
@@ -163,6 +164,10 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
   RowContext rows = row_context(packed->positions, packed->segments, kRowTile);
   rows.sequence = sequence_;
   rows.exchange = exchange_;
+  if (context_ != nullptr) {
+    rows.context = context_;
+    rows.places = upload(packed->places, device_);
+  }
   const int64_t total = packed->tokens.size(0);
   rows.experts = experts(total);
   if (load_ != nullptr || balance_.defined()) rows.routers = {load_, 0, upload(packed->sequences, device_), balance_};
@@ -171,7 +176,7 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
     pass.blocks.resize(blocks_.size());
     pass.rows = rows;
     pass.rows.routers.load = nullptr;  // what is computed again has been counted
-    pass.real_rows = std::clamp<int64_t>(ops::real_rows(packed->segments) - packed->first_row, 0, total);
+    pass.real_rows = packed->real_rows;
     pass.total_rows = total;
   }
   in_forward_order(

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "batch/packing.h"
+#include "megatron/context_group.h"
 #include "megatron/exchange.h"
 #include "model/block.h"
 #include "model/model_config.h"
@@ -54,10 +55,11 @@ class Stage {
   // pass). sequence: of the ranks that share the micro-batches with this one; null: none. exchange: with the ranks that
   // hold the other parts of every matrix (DecoderPart), which are called with the same rows; null: the store has all of
   // each. Where it scatters rows, x, y and their gradients have this rank's [T', H] of them. ep: of the ranks that have the
-  // other experts, each with micro-batches of its own; null: the store has all of them.
+  // other experts, each with micro-batches of its own; null: the store has all of them. context: of the ranks that have the
+  // other rows of the micro-batches (balanced_rows); null: none.
   Stage(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
         const StageRange& range, ParameterAccess* access, const SequenceGroup* sequence,
-        const Exchange* exchange = nullptr, Communicator* ep = nullptr);
+        const Exchange* exchange = nullptr, Communicator* ep = nullptr, const ContextGroup* context = nullptr);
 
   const StageRange& range() const { return range_; }
 
@@ -135,6 +137,7 @@ class Stage {
   Communicator* ep_;
   ExpertLoad* load_ = nullptr;
   at::Tensor balance_;
+  const ContextGroup* context_;
   int64_t first_token_ = 0;  // of the embeddings held here
   std::vector<std::vector<size_t>> block_groups_;       // of the store, by block
   std::vector<size_t> embedding_groups_, head_groups_;

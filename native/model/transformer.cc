@@ -18,7 +18,7 @@ PipelinePlace whole(const ModelConfig& config) {
 
 Transformer::Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device,
                          at::ScalarType dtype, ParameterAccess* access, const SequenceGroup* sequence,
-                         std::optional<PipelinePlace> place, const Exchange* exchange, Communicator* ep)
+                         std::optional<PipelinePlace> place, const Exchange* exchange, Communicator* ep, const ContextGroup* context)
     : config_(own_heads(config, part_of(exchange))),
       device_(device),
       dtype_(dtype),
@@ -28,7 +28,7 @@ Transformer::Transformer(const ModelConfig& config, const ParameterStore& store,
   if (exchange != nullptr) whole_rows_ = exchange->of_whole_rows();
   for (size_t part = 0; part < place_.parts.size(); ++part) {
     if (static_cast<int64_t>(part) % place_.stages() != place_.stage()) continue;
-    stages_.emplace_back(config, store, device, dtype, place_.parts[part], access, sequence, exchange, ep);
+    stages_.emplace_back(config, store, device, dtype, place_.parts[part], access, sequence, exchange, ep, context);
   }
 }
 

@@ -23,12 +23,12 @@ struct PipelinePlace {
 // a row passes through the stages one after another, and all of them get the logits of the last.
 class Transformer final : public Decoder {
  public:
-  // access, sequence, exchange, ep: see Stage. A generation uses neither of the first; with an exchange, or ep, it is a
+  // access, sequence, exchange, ep, context: see Stage. A generation uses neither of the first, nor the last; with an exchange, or ep, it is a
   // work of all of its ranks, all rows on each.
   Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
               ParameterAccess* access = nullptr, const SequenceGroup* sequence = nullptr,
               std::optional<PipelinePlace> place = std::nullopt, const Exchange* exchange = nullptr,
-              Communicator* ep = nullptr);
+              Communicator* ep = nullptr, const ContextGroup* context = nullptr);
 
   // With the heads of this rank where ranks share them.
   const ModelConfig& config() const override { return config_; }

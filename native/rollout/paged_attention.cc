@@ -110,30 +110,32 @@ class Attention {
   // Row g * count + i: query head g of the key head's at the piece's position i.
   void load(const Piece& piece, int64_t head, float* q) const {
     for (int64_t g = 0; g < shape_.groups; ++g) {
-      const int64_t at = row_of(piece) * shape_.qkv_ld + shape_.q_column(head, g);
+      const int64_t at = row_of(piece) * qkv_ld() + shape_.q_column(head, g);
       float* target = q + g * piece.count * spec_.head_dim;
       if (cache_.dtype() == at::kFloat) {
-        ops::attention::load_rows(reinterpret_cast<const float*>(qkv_) + at, shape_.qkv_ld, piece.count,
+        ops::attention::load_rows(reinterpret_cast<const float*>(qkv_) + at, qkv_ld(), piece.count,
                                   spec_.head_dim, target);
       } else {
-        ops::attention::load_rows(reinterpret_cast<const at::BFloat16*>(qkv_) + at, shape_.qkv_ld, piece.count,
+        ops::attention::load_rows(reinterpret_cast<const at::BFloat16*>(qkv_) + at, qkv_ld(), piece.count,
                                   spec_.head_dim, target);
       }
     }
   }
   void store(const Piece& piece, int64_t head, const float* o) const {
     for (int64_t g = 0; g < shape_.groups; ++g) {
-      const int64_t at = row_of(piece) * shape_.out_ld + shape_.q_column(head, g);
+      const int64_t at = row_of(piece) * out_ld() + shape_.q_column(head, g);
       const float* source = o + g * piece.count * spec_.head_dim;
       if (cache_.dtype() == at::kFloat) {
         ops::attention::store_rows(source, piece.count, spec_.head_dim, reinterpret_cast<float*>(out_) + at,
-                                   shape_.out_ld);
+                                   out_ld());
       } else {
         ops::attention::store_rows(source, piece.count, spec_.head_dim,
-                                   reinterpret_cast<at::BFloat16*>(out_) + at, shape_.out_ld);
+                                   reinterpret_cast<at::BFloat16*>(out_) + at, out_ld());
       }
     }
   }
+  int64_t qkv_ld() const { return (spec_.num_heads + 2 * spec_.num_kv_heads) * spec_.head_dim; }
+  int64_t out_ld() const { return spec_.num_heads * spec_.head_dim; }
   int64_t row_of(const Piece& piece) const { return piece.run->row + piece.first - piece.run->position; }
 
   const ops::AttentionSpec& spec_;

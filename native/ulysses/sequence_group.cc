@@ -117,11 +117,4 @@ at::Tensor SequenceGroup::gather_query_heads(const at::Tensor& rows, const Colle
   return side_by_side(exchange(rows, label).view({size(), rows.size(0) / size(), rows.size(1)}));
 }
 
-at::Tensor SequenceGroup::combine(const at::Tensor& own, const CollectiveLabel& label) const {
-  at::Tensor whole = own.clone();
-  // As integers: a sum with zeros that keeps every bit of a float.
-  comm_->all_reduce(whole.view(at::kInt), ReduceOp::kSum, label);
-  return whole;
-}
-
 }  // namespace troupe

@@ -39,10 +39,7 @@ class SequenceGroup {
   at::Tensor gather_query_rows(const at::Tensor& heads, const CollectiveLabel& label) const;
   at::Tensor gather_query_heads(const at::Tensor& rows, const CollectiveLabel& label) const;
 
-  // float32 arrays whose elements are each written by one rank and 0 on the others -> the whole on every
-  // rank, bit by bit.
-  at::Tensor combine(const at::Tensor& own, const CollectiveLabel& label) const;
-
+  Communicator& comm() const { return *comm_; }
   int64_t bytes_sent() const { return comm_->log().bytes_sent(); }
   void abort(const std::string& reason) { comm_->abort(reason); }
 

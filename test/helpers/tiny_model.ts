@@ -77,7 +77,7 @@ export function tinyEngine(changes: Partial<NativeEngineOptions> = {}): NativeEn
     lora: null,
     sharding: null,
     shardSize: 0,
-    parallel: { tp: 1, sequenceParallel: false, ep: 1 },
+    parallel: { tp: 1, cp: 1, sequenceParallel: false, ep: 1 },
     ulysses: 1,
     pipeline: ONE_STAGE,
     prefetch: false,

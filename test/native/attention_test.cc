@@ -82,6 +82,67 @@ TEST(matches_double_reference_forward_and_backward) {
   }
 }
 
+// Queries of some rows alone, which begin and end anywhere.
+TEST(runs_of_queries_have_the_bits_of_all_rows_and_their_part_of_the_gradients) {
+  at::manual_seed(5);
+  for (const Problem& p : problems()) {
+    ops::Segments whole = p.segments;
+    const int64_t real = ops::real_rows(whole), rows = real + p.tail;
+    const int64_t q_cols = p.spec.num_heads * p.spec.head_dim;
+    const int64_t qkv_cols = q_cols + 2 * p.spec.num_kv_heads * p.spec.head_dim;
+    const at::Tensor qkv = at::randn({rows, qkv_cols}) * 2, dout = at::randn({rows, q_cols});
+    const at::Tensor out = at::empty({rows, q_cols}), lse = at::empty({p.spec.num_heads, rows});
+    const at::Tensor dqkv = at::empty({rows, qkv_cols});
+    ops::attention_forward(p.spec, qkv, whole, out, lse);
+    ops::attention_backward(p.spec, qkv, out, lse, dout, whole, dqkv);
+    const at::Tensor kv = ops::keys_and_values_of(p.spec, qkv).contiguous();
+    at::Tensor dkv_sum = at::zeros_like(kv);
+    for (int64_t part = 0; part < 3; ++part) {  // the last one has a run in every second segment
+      ops::Segments segments = p.segments;
+      segments.share.emplace();
+      std::vector<int64_t> taken;
+      for (size_t s = 0; s < segments.size(); ++s) {
+        const int64_t begin = segments[s].begin, size = segments[s].size();
+        const int64_t cuts[] = {0, size / 3, size / 3 + (s % 2 == 0 ? size / 2 : 0), size};
+        const std::vector<std::pair<int64_t, int64_t>> runs =
+            part == 0   ? std::vector<std::pair<int64_t, int64_t>>{{cuts[0], cuts[1]}}
+            : part == 1 ? std::vector<std::pair<int64_t, int64_t>>{{cuts[2], cuts[3]}}
+                        : std::vector<std::pair<int64_t, int64_t>>{{cuts[1], cuts[2]}};
+        for (const auto& [from, to] : runs) {
+          if (from == to) continue;
+          segments.share->push_back({static_cast<int64_t>(s), begin + from, begin + to});
+          for (int64_t row = begin + from; row < begin + to; ++row) taken.push_back(row);
+        }
+      }
+      const at::Tensor index = at::tensor(taken, at::kLong);
+      const auto count = static_cast<int64_t>(taken.size());
+      const int64_t padded = count + 2;
+      const auto take = [&](const at::Tensor& all) {
+        const at::Tensor own = at::full({padded, all.size(1)}, 7.0);
+        own.narrow(0, 0, count).copy_(all.index_select(0, index));
+        return own;
+      };
+      const at::Tensor own_q = take(ops::queries_of(p.spec, qkv)), own_dout = take(dout);
+      const at::Tensor own_out = at::full({padded, q_cols}, NAN), own_lse = at::full({p.spec.num_heads, padded}, NAN);
+      ops::attention_forward(p.spec, own_q, kv, segments, own_out, own_lse);
+      CHECK(own_out.narrow(0, 0, count).equal(out.index_select(0, index)));
+      CHECK(own_lse.narrow(1, 0, count).equal(lse.index_select(1, index)));
+      CHECK(own_out.narrow(0, count, 2).eq(0).all().item<bool>());
+      const at::Tensor dq = at::full_like(own_q, NAN), dkv = at::full_like(kv, NAN);
+      ops::attention_backward(p.spec, own_q, kv, own_out, own_lse, own_dout, segments, dq, dkv);
+      CHECK((dq.narrow(0, 0, count) - ops::queries_of(p.spec, dqkv).index_select(0, index)).abs().max().item<double>() <
+            1e-5 * dqkv.abs().max().item<double>());
+      CHECK(dq.narrow(0, count, 2).eq(0).all().item<bool>());
+      const at::Tensor reference = at::full_like(dkv, NAN), dq_reference = at::full_like(dq, NAN);
+      ops::attention_backward_reference(p.spec, own_q, kv, own_out, own_lse, own_dout, segments, dq_reference,
+                                        reference);
+      CHECK(relative_error(dkv, reference.to(at::kDouble)) < 2e-5);
+      dkv_sum += dkv;
+    }
+    CHECK(relative_error(dkv_sum, ops::keys_and_values_of(p.spec, dqkv).to(at::kDouble)) < 5e-6);
+  }
+}
+
 TEST(reference_gradient_is_autograd_of_reference_forward) {
   at::manual_seed(2);
   const ops::AttentionSpec spec{4, 2, 6, 0.4, 3.0, 4};
@@ -186,6 +247,23 @@ TEST(keys_lie_by_segment) {
   CHECK(equals(layout.first, {0, 3, 6, 7, 8, 9, 10, 11, 12}));
   CHECK(equals(layout.source, {0, 2, 5, 1, 3, 6, 4, 7, 8, 9, 10, 11}));
   CHECK(!segments_of({3, 4}).key_layout(at::kCPU).index.defined());
+}
+
+// Of a run: those of the prefix and of its segment up to the run's end.
+TEST(keys_lie_by_run_of_queries) {
+  ops::Segments segments{{0, 2, -1}, {2, 6, 0}, {6, 9, -1}};
+  segments.share = std::vector<ops::QueryRun>{{1, 2, 3}, {1, 4, 5}, {2, 7, 9}};
+  const ops::KeyLayout& layout = segments.key_layout(at::kCPU);
+  const auto equals = [](const at::Tensor& array, const std::vector<int32_t>& expected) {
+    return at::equal(array, at::tensor(expected, at::kInt));
+  };
+  CHECK(equals(layout.query_offsets, {0, 1, 2, 4}));
+  CHECK(equals(layout.key_offsets, {0, 3, 8, 11}));
+  CHECK(layout.longest_query == 2 && layout.longest_key == 5);
+  CHECK(equals(layout.index, {0, 1, 2, 0, 1, 2, 3, 4, 6, 7, 8}));
+  CHECK(equals(layout.first, {0, 2, 4, 6, 7, 8, 8, 9, 10, 11}));  // nobody asks for row 5
+  segments.share = std::vector<ops::QueryRun>{{2, 6, 9}};
+  CHECK(segments.key_layout(at::kCPU).query_offsets.numel() == 2);
 }
 
 // A decoder asks for it in every layer of both passes.

@@ -171,13 +171,22 @@ void on_ranks(int64_t size, Body&& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Ranks that are called with the same data, and which of them `rank` of `size` belongs to.
+inline int64_t ranks_per_group(const EngineOptions& options) {
+  return options.ulysses * options.parallel.cp * options.parallel.tp * options.pipeline.stages;
+}
+inline int64_t group_of(const EngineOptions& options, int64_t rank, int64_t size) {
+  const int64_t stages = options.pipeline.stages;
+  return rank % (size / stages) / (ranks_per_group(options) / stages);
+}
+
 inline std::vector<Outcome> work_together(const EngineOptions& options, int64_t size,
                                           const std::vector<int64_t>& owners, const Task& task) {
   std::vector<Outcome> outcomes(static_cast<size_t>(size));
   on_ranks(size, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
     const auto engine = create_engine(options, comm);
     outcomes[static_cast<size_t>(rank)] =
-        work(*engine, options.model.head, long_batch(rank / (options.ulysses * options.parallel.tp), owners), task);
+        work(*engine, options.model.head, long_batch(group_of(options, rank, size), owners), task);
   });
   return outcomes;
 }

@@ -7,7 +7,7 @@
 
 #include "long_training.h"
 
-// Tensor-parallel engines over the batches of long_training.h, beside one process that has all sequences.
+// Engines of any layout over the batches of long_training.h, beside one process that has all sequences.
 namespace troupe::test {
 
 // 8 heads over 2 key heads: 4 ranks have copies of these. 4 divides neither the MLP nor the vocabulary of 50.
@@ -25,6 +25,7 @@ inline EngineOptions tensor_options(const std::string& variant, HeadKind head, i
 
 inline EngineOptions alone(EngineOptions options) {
   options.parallel = {};
+  options.pipeline = {};
   options.sequence_parallel = false;
   options.prefetch = false;
   options.offload = {};
@@ -56,25 +57,29 @@ struct Tolerance {
   double forward = 1e-5, update = 1e-5;
 };
 
-// The numbers of one process. owners[i]: the tensor-parallel group that has sequence i.
+// The numbers of one process. owners[i]: the group of ranks called with the same data that has sequence i.
 inline void compare(const EngineOptions& options, const std::vector<int64_t>& owners, int64_t groups,
                     const Task& task, const Tolerance& tolerance = {}) {
-  const int64_t tp = options.parallel.tp;
+  const int64_t size = ranks_per_group(options) * groups;
+  std::vector<const Outcome*> firsts(static_cast<size_t>(groups), nullptr);  // of each group
   const auto whole = create_engine(alone(options));
   const Outcome expected =
       work(*whole, options.model.head, long_batch(0, std::vector<int64_t>(kLongSequences, 0)), task);
-  const std::vector<Outcome> actual = work_together(options, tp * groups, owners, task);
+  const std::vector<Outcome> actual = work_together(options, size, owners, task);
   for (const Outcome& rank : actual) {
     if (rank.weights.empty()) return;  // it has thrown, which is reported already
   }
-  for (int64_t rank = 0; rank < tp * groups; ++rank) {
+  for (int64_t rank = 0; rank < size; ++rank) {
     const Outcome& own = actual[static_cast<size_t>(rank)];
-    const Outcome& first = actual[static_cast<size_t>(rank / tp * tp)];  // of its group
+    const int64_t group = group_of(options, rank, size);
+    const Outcome*& found = firsts[static_cast<size_t>(group)];
+    if (found == nullptr) found = &own;
+    const Outcome& first = *found;
     for (const auto column :
          {&LogProbResult::log_probs, &LogProbResult::entropy, &LogProbResult::sum_pi_squared}) {
       if (!(expected.before.*column).defined()) continue;
       const at::Tensor difference =
-          own.before.*column - part_of(expected.before.*column, rank / tp, owners);
+          own.before.*column - part_of(expected.before.*column, group, owners);
       CHECK(difference.numel() == 0 || difference.abs().max().item<double>() < tolerance.forward);
       CHECK((own.before.*column).equal(first.before.*column));
     }
@@ -97,7 +102,7 @@ inline void compare(const EngineOptions& options, const std::vector<int64_t>& ow
     }
     double loss = 0;
     for (int64_t group = 0; group < groups; ++group) {
-      const Metrics& metrics = actual[static_cast<size_t>(group * tp)].metrics[step];
+      const Metrics& metrics = firsts[static_cast<size_t>(group)]->metrics[step];
       if (metrics.count("loss") > 0) loss += metrics.at("loss");
     }
     const double whole_loss = expected.metrics[step].at("loss");

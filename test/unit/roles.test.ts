@@ -329,9 +329,47 @@ test.each([
     ],
     /expert_model_parallel_size: expected a divisor of the 2 workers that share the data \(4 \/ tensor_model_parallel_size 2/,
   ],
-  [['critic.strategy=megatron', 'critic.megatron.context_parallel_size=2'], /context parallelism/],
+  [
+    ['critic.megatron.context_parallel_size=2'],
+    /context_parallel_size: expected critic\.strategy megatron beside 2, got fsdp/,
+  ],
+  [
+    [
+      'critic.strategy=megatron',
+      'critic.megatron.tensor_model_parallel_size=2',
+      'critic.megatron.context_parallel_size=4',
+    ],
+    /context_parallel_size: expected a divisor of the 2 workers that have the same part .*tensor_model_parallel_size 2.*, got 4/,
+  ],
+  [
+    [
+      'critic.strategy=megatron',
+      'critic.megatron.context_parallel_size=2',
+      'critic.ulysses_sequence_parallel_size=2',
+    ],
+    /context_parallel_size: expected 1 beside critic\.ulysses_sequence_parallel_size 2, got 2/,
+  ],
+  [
+    ['critic.strategy=megatron', 'critic.megatron.dynamic_context_parallel=true'],
+    /dynamic_context_parallel: .*changes from batch to batch/,
+  ],
 ])('%s', (overrides, message) => {
   expect(() => ppo('algorithm.adv_estimator=gae', ...overrides)).toThrow(message);
+});
+
+test('context parallelism is a part of the layout, and a micro-batch has its ranks times as many tokens', () => {
+  const key = 'actor_rollout_ref.actor';
+  const config = ppo(
+    `${key}.strategy=megatron`,
+    `${key}.megatron.context_parallel_size=2`,
+    `${key}.ppo_max_token_len_per_gpu=700`,
+    'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=600',
+  );
+  const actor = engineOptions(actorSettings(config), group, config);
+  expect(actor).toMatchObject({ parallel: { tp: 1, cp: 2 }, maxTokensPerMicroBatch: 1400 });
+  const reference = engineOptions(referenceSettings(config) as RoleSettings, group, config);
+  expect(reference).toMatchObject({ parallel: { cp: 2 }, maxTokensPerMicroBatch: 1200 });
+  expect(engineOptions(criticSettings(config), group, config).parallel).not.toHaveProperty('cp');
 });
 
 test('positions in place of those of config.json reach the roles that use the model', () => {

@@ -58,7 +58,7 @@ export interface EngineOptions {
   /** Compute dtype; master weights are float32 always. Default: bfloat16 on cuda, float32 on cpu. */
   dtype?: 'float32' | 'bfloat16';
   /**
-   * Packing capacity: tokens per micro-batch, with `parallel.ulysses` of all workers that share one. Default 4096 on cpu, 16384
+   * Packing capacity: tokens per micro-batch, with `parallel.ulysses` or `cp` of all workers that share one. Default 4096 on cpu, 16384
    * on cuda. A longer sequence is an error that says to raise it. Log-probs are bitwise reproducible at one capacity.
    */
   maxTokensPerMicroBatch?: number;
@@ -96,6 +96,11 @@ export interface EngineOptions {
      * parallelism), 1: a divisor of worldSize and of the model's attention heads. Generation is not shared.
      */
     ulysses?: number;
+    /**
+     * Neighbouring workers (tensor-parallel groups of them) that each have some of every sequence's tokens, and the keys and values of all
+     * (context parallelism), 1: a divisor of worldSize / tp / pp. Generation is not shared. Not beside ulysses.
+     */
+    cp?: number;
     /**
      * Ranks that share one copy of the state: -1 (default), worldSize or more: all; 1: none, `sharding` no_shard; a divisor of
      * worldSize: neighbours share one, and there are several copies (hybrid).

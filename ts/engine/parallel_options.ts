@@ -14,10 +14,16 @@ const PIPELINE_KEYS = [
   'countEmbedding',
   'countHead',
 ].concat(['schedule']);
-const PARALLEL_KEYS = ['tp', 'sequenceParallel', 'ep', 'ulysses', 'fsdpSize', 'sharding', 'prefetch'].concat([
-  'reduce',
-  ...PIPELINE_KEYS,
-]);
+const PARALLEL_KEYS = [
+  'tp',
+  'sequenceParallel',
+  'cp',
+  'ep',
+  'ulysses',
+  'fsdpSize',
+  'sharding',
+  'prefetch',
+].concat(['reduce', ...PIPELINE_KEYS]);
 const SHARDINGS: readonly Sharding[] = ['full_shard', 'shard_grad_op', 'no_shard'];
 const REDUCTIONS: readonly Reduction[] = ['micro_batch', 'mini_batch'];
 
@@ -47,6 +53,13 @@ export function resolveParallel(
       `parallel.tp ${tp}, parallel.pp ${stages}: expected tp(${tp}) x pp(${stages}) x dp = worldSize(${worldSize}), which has no whole dp`,
     );
   const ranks = dataRanksText(worldSize, tp, stages);
+  const { cp } = parallel;
+  if (ulysses !== 1 && cp > 1)
+    throw badOption(
+      where,
+      `parallel.ulysses ${String(ulysses)}, parallel.cp ${cp}: both share the rows of micro-batches: expected one of them to be 1`,
+    );
+  if (dataRanks % cp !== 0) throw badOption(where, `parallel.cp ${cp}: expected a divisor of ${ranks}`);
   if (ulysses !== 1 && tp > 1)
     throw badOption(
       where,
@@ -82,7 +95,7 @@ export function resolveParallel(
   return { sharding: chosen, shardSize: fsdpSize === -1 || fsdpSize >= dataRanks ? 0 : fsdpSize, ...shared };
 }
 
-/** Where the ranks of data parallelism come from. */
+/** Where the ranks of data and context parallelism come from. */
 function dataRanksText(worldSize: number, tp: number, stages: number): string {
   if (tp * stages === 1) return `worldSize = ${worldSize}`;
   const dataRanks = worldSize / (tp * stages);
@@ -99,8 +112,9 @@ function resolveTensor(where: string, o: Parallel, worldSize: number): NativePar
       where,
       `parallel.tp ${tp}: expected tp(${tp}) x dp = worldSize(${worldSize}), which has no whole dp`,
     );
+  const cp = countOption(where, 'parallel.cp', o.cp, RUN_LIMITS.ranks, 1);
   const ep = countOption(where, 'parallel.ep', o.ep, RUN_LIMITS.ranks, 1);
-  return { tp, sequenceParallel: sequenceParallel && tp > 1, ep };
+  return { tp, sequenceParallel: sequenceParallel && tp > 1, cp, ep };
 }
 
 function resolvePipeline(where: string, o: Parallel, worldSize: number): NativePipelineOptions {

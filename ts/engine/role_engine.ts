@@ -142,7 +142,7 @@ export class RoleEngine {
 
   private get dataLayout(): DataLayout {
     const { ulysses, parallel, pipeline } = this.options;
-    return { neighbours: ulysses * parallel.tp, stages: pipeline.stages };
+    return { neighbours: ulysses * parallel.cp * parallel.tp, stages: pipeline.stages };
   }
 
   /** Groups of ranks that have micro-batches of their own: the number of parts that a batch is split into. */

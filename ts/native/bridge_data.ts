@@ -102,6 +102,11 @@ export interface NativeEngineOptions {
 export interface NativeParallelOptions {
   /** Neighbouring ranks of a tensor-parallel group; they are called with the same data. */
   tp: number;
+  /**
+   * Neighbouring tensor-parallel groups that each have some rows of every sequence (native/megatron/context_group.h); they are called with the
+   * same data.
+   */
+  cp: number;
   /** What is computed row by row between matrices is computed on 1 / tp of the rows. */
   sequenceParallel: boolean;
   /** Ranks that share the experts: neighbours of data parallelism, which generate together (native/megatron/expert_rows.h). */

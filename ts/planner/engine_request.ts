@@ -41,7 +41,7 @@ export function engineOptions(
     sharding: role.strategy,
     shardSize: shardSize === null || shardSize >= worldSize ? 0 : shardSize,
     ulysses,
-    parallel: { tp: 1, sequenceParallel: false, ep: 1 },
+    parallel: { tp: 1, cp: 1, sequenceParallel: false, ep: 1 },
     pipeline: ONE_STAGE,
     ...role.placement,
   };

@@ -73,6 +73,7 @@ export function roleSpec(role: RoleSettings, { device }: Target): RoleSpec {
 function checkPlanned({ layout, keys }: RoleSettings): void {
   for (const [size, name, what] of [
     [layout.tp, 'tensor_model_parallel_size', 'tensor parallelism'],
+    [layout.cp ?? 1, 'context_parallel_size', 'context parallelism'],
     [layout.ep ?? 1, 'expert_model_parallel_size', 'expert parallelism'],
     [layout.pp, 'pipeline_model_parallel_size', 'a pipeline from a configuration'],
   ] as const) {

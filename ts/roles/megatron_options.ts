@@ -5,7 +5,7 @@ import type { ShardingKeys } from './fsdp_options';
 /** How ranks share a model: the fields are those of {@link EngineOptions.parallel}. */
 export type ModelLayout = Pick<
   NonNullable<EngineOptions['parallel']>,
-  'vpp' | 'ep' | 'firstStageLayers' | 'lastStageLayers' | 'countEmbedding' | 'countHead'
+  'vpp' | 'cp' | 'ep' | 'firstStageLayers' | 'lastStageLayers' | 'countEmbedding' | 'countHead'
 > & { tp: number; sequenceParallel: boolean; pp: number };
 
 export const WHOLE_MODEL: ModelLayout = { tp: 1, sequenceParallel: false, pp: 1 };
@@ -14,6 +14,7 @@ export interface MegatronKeys {
   tensor_model_parallel_size: number;
   pipeline_model_parallel_size: number;
   virtual_pipeline_model_parallel_size: number | null;
+  context_parallel_size: number;
   expert_model_parallel_size: number;
   sequence_parallel: boolean;
   use_distributed_optimizer: boolean;
@@ -46,6 +47,7 @@ export function megatronLayout(keys: MegatronKeys): ModelLayout {
     tp,
     sequenceParallel: keys.sequence_parallel && tp > 1,
     pp,
+    cp: keys.context_parallel_size,
     ep: keys.expert_model_parallel_size,
   };
   if (pp === 1) return matrices;

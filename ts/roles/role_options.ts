@@ -31,7 +31,7 @@ export function engineOptions(
     group,
     ...parallelOptions(role.fsdp, role.ulysses, reduction, role.layout),
     ...(role.dtype ? { dtype: role.dtype } : {}),
-    maxTokensPerMicroBatch: role.tokensPerRank * role.ulysses,
+    maxTokensPerMicroBatch: role.tokensPerRank * role.ulysses * (role.layout.cp ?? 1),
     ...(peakTflops === null ? {} : { peakTflops }),
     ...(role.maxPositionEmbeddings === null ? {} : { maxPositionEmbeddings: role.maxPositionEmbeddings }),
     seed: trainer.seed,

@@ -24,7 +24,7 @@ export interface RoleSettings {
   layout: ModelLayout;
   /** Ranks that share a micro-batch. */
   ulysses: number;
-  /** Packing capacity of one rank; a micro-batch has `ulysses` times as many. */
+  /** Packing capacity of one rank; a micro-batch has `ulysses` (or the layout's `cp`) times as many. */
   tokensPerRank: number;
   gradientCheckpointing: boolean;
   /** In place of config.json's; null: those. */

@@ -24,15 +24,14 @@ int64_t queries(const ops::KeyLayout& layout) {
   return std::max(layout.longest_query, kLeastQueries);
 }
 
-// [rows, heads, D] views of the packed array, keys and values laid out by segment.
+// [rows, heads, D] views of the packed arrays, keys and values laid out by run.
 struct Operands {
   at::Tensor q, k, v;
 
-  Operands(const ops::AttentionSpec& spec, const at::Tensor& qkv, int64_t rows, const ops::KeyLayout& layout) {
-    const int64_t q_cols = spec.num_heads * spec.head_dim, kv_cols = spec.num_kv_heads * spec.head_dim;
-    const at::Tensor real = qkv.narrow(0, 0, rows);
-    q = real.narrow(1, 0, q_cols).unflatten(1, {spec.num_heads, spec.head_dim});
-    at::Tensor kv = real.narrow(1, q_cols, 2 * kv_cols);
+  Operands(const ops::AttentionSpec& spec, const at::Tensor& queries, const at::Tensor& packed,
+           const ops::Segments& segments, const ops::KeyLayout& layout) {
+    q = queries.narrow(0, 0, ops::real_queries(segments)).unflatten(1, {spec.num_heads, spec.head_dim});
+    at::Tensor kv = packed.narrow(0, 0, ops::real_rows(segments));
     if (layout.index.defined()) kv = kv.index_select(0, layout.index);
     kv = kv.unflatten(1, {2 * spec.num_kv_heads, spec.head_dim});
     k = kv.narrow(1, 0, spec.num_kv_heads);
@@ -71,18 +70,18 @@ void zero_tail(const at::Tensor& out, int64_t rows) {
 
 }  // namespace
 
-bool flash_attention_fits(const ops::AttentionSpec& spec, const at::Tensor& qkv) {
-  return qkv.scalar_type() == at::kBFloat16 && spec.softcap == 0 && spec.head_dim <= kLargestHead &&
+bool flash_attention_fits(const ops::AttentionSpec& spec, const at::Tensor& q) {
+  return q.scalar_type() == at::kBFloat16 && spec.softcap == 0 && spec.head_dim <= kLargestHead &&
          spec.head_dim % kHeadMultiple == 0;
 }
 
-void flash_attention_forward(const ops::AttentionSpec& spec, const at::Tensor& qkv,
+void flash_attention_forward(const ops::AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
                              const ops::Segments& segments, const at::Tensor& out, const at::Tensor& lse) {
-  const int64_t rows = ops::real_rows(segments);
+  const int64_t rows = ops::real_queries(segments);
   zero_tail(out, rows);
   if (rows == 0) return;
-  const ops::KeyLayout& layout = segments.key_layout(qkv.device());
-  const Operands x(spec, qkv, rows, layout);
+  const ops::KeyLayout& layout = segments.key_layout(q.device());
+  const Operands x(spec, q, kv, segments, layout);
   const auto result = at::_flash_attention_forward(
       x.q, x.k, x.v, layout.query_offsets, layout.key_offsets, queries(layout), layout.longest_key,
       /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, spec.scale, window_left(spec),
@@ -91,37 +90,37 @@ void flash_attention_forward(const ops::AttentionSpec& spec, const at::Tensor& q
   if (lse.defined()) lse.narrow(1, 0, rows).copy_(std::get<1>(result));
 }
 
-void flash_attention_backward(const ops::AttentionSpec& spec, const at::Tensor& qkv, const at::Tensor& out,
-                              const at::Tensor& lse, const at::Tensor& dout, const ops::Segments& segments,
-                              const at::Tensor& dqkv) {
-  const int64_t rows = ops::real_rows(segments);
-  zero_tail(dqkv, rows);
+void flash_attention_backward(const ops::AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
+                              const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout,
+                              const ops::Segments& segments, const at::Tensor& dq, const at::Tensor& dkv) {
+  const int64_t rows = ops::real_queries(segments), keys = ops::real_rows(segments);
+  zero_tail(dq, rows);
+  zero_tail(dkv, rows == 0 ? 0 : keys);
   if (rows == 0) return;
-  const ops::KeyLayout& layout = segments.key_layout(qkv.device());
-  const Operands x(spec, qkv, rows, layout);
+  const ops::KeyLayout& layout = segments.key_layout(q.device());
+  const Operands x(spec, q, kv, segments, layout);
   const auto by_head = [&](const at::Tensor& t) {
     return t.narrow(0, 0, rows).unflatten(1, {spec.num_heads, spec.head_dim});
   };
   // The state of dropout's random numbers, of which there are none.
-  const at::Tensor no_random = at::empty({2}, qkv.options().dtype(at::kUInt64));
+  const at::Tensor no_random = at::empty({2}, q.options().dtype(at::kUInt64));
   const Deterministic deterministic;
-  const auto [dq, dk, dv] = at::_flash_attention_backward(
+  const auto [by_q, by_k, by_v] = at::_flash_attention_backward(
       by_head(dout), x.q, x.k, x.v, by_head(out), lse.narrow(1, 0, rows).contiguous(), layout.query_offsets,
       layout.key_offsets, queries(layout), layout.longest_key, /*dropout_p=*/0.0, /*is_causal=*/true,
       no_random, no_random, spec.scale, window_left(spec), /*window_size_right=*/0);
-  const int64_t q_cols = spec.num_heads * spec.head_dim, kv_cols = spec.num_kv_heads * spec.head_dim;
-  const at::Tensor target = dqkv.narrow(0, 0, rows);
-  target.narrow(1, 0, q_cols).copy_(dq.flatten(1));
+  const int64_t columns = spec.num_kv_heads * spec.head_dim;
+  dq.narrow(0, 0, rows).copy_(by_q.flatten(1));
   const auto store = [&](const at::Tensor& gradient, int64_t column) {
-    const at::Tensor part = target.narrow(1, column, kv_cols);
+    const at::Tensor part = dkv.narrow(0, 0, keys).narrow(1, column, columns);
     if (!layout.index.defined()) {
       part.copy_(gradient.flatten(1));
     } else {
       sum_copies(gradient.flatten(1), layout.first, layout.source, part);
     }
   };
-  store(dk, q_cols);
-  store(dv, q_cols + kv_cols);
+  store(by_k, 0);
+  store(by_v, columns);
 }
 
 }  // namespace troupe::kernels::cuda

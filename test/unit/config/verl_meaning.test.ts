@@ -242,10 +242,14 @@ describe('what is missing is named', () => {
       },
       critic: { strategy: 'megatron', megatron: { tensor_model_parallel_size: 2 } },
     });
-    const context = ppo(`${choice} actor_rollout_ref.actor.megatron.context_parallel_size=2`);
-    expect(why(context.notMapped, 'actor_rollout_ref.actor.megatron.context_parallel_size')).toMatch(
-      /context parallelism/,
+    const context = ppo(
+      `${choice} actor_rollout_ref.actor.megatron.context_parallel_size=2 critic.megatron.context_parallel_size=4`,
     );
+    expect(context.notMapped).toEqual([]);
+    expect(context.config).toMatchObject({
+      actor_rollout_ref: { actor: { megatron: { context_parallel_size: 2 } } },
+      critic: { megatron: { context_parallel_size: 4 } },
+    });
   });
 
   it("takes Megatron's choice of kernels, and nothing that computes something else", () => {

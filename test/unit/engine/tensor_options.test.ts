@@ -42,6 +42,17 @@ test('impossible layouts are refused with the numbers', async () => {
   ).rejects.toThrow(/parallel\.tp 3: expected a divisor of the \d+ attention heads of the model in/);
 });
 
+test('ranks of a context are neighbours that share the state, and whose numbers come out', () => {
+  expect(resolve(8, { tp: 2, cp: 2 })).toMatchObject({ parallel: { tp: 2, cp: 2 }, shardSize: 0 });
+  expect(resolve(8, { cp: 2, fsdpSize: 4 })).toMatchObject({ shardSize: 4 }); // of all ranks, those of a context among them
+  expect(() => resolve(8, { tp: 2, cp: 3 })).toThrow(
+    /parallel\.cp 3: expected a divisor of worldSize \/ parallel\.tp = 8 \/ 2 = 4/,
+  );
+  expect(() => resolve(8, { pp: 4, cp: 4 })).toThrow(/parallel\.cp 4: expected a divisor of .*8 \/ 4 = 2/);
+  expect(() => resolve(4, { cp: 2, ulysses: 2 })).toThrow(/parallel\.ulysses 2, parallel\.cp 2: both share/);
+  expect(() => resolve(4, { cp: 0 })).toThrow(/parallel\.cp/);
+});
+
 test('experts are shared by ranks of data parallelism', async () => {
   expect(resolve(8, { tp: 2, ep: 4 })).toMatchObject({ parallel: { tp: 2, ep: 4 }, shardSize: 0 });
   expect(() => resolve(8, { tp: 2, ep: 3 })).toThrow(/parallel\.ep 3: expected a divisor of .*8 \/ 2 = 4/);

@@ -1,6 +1,6 @@
 import { hasRewardPool, policyRanks, rewardRanks } from '../derived/pools';
 import { needsCritic, needsRewardModel } from '../derived/roles';
-import { ulyssesOf } from '../derived/ulysses';
+import { sharingRanks } from '../derived/ulysses';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import type { ResolvedSftConfig } from '../schema/sft_schema';
 
@@ -31,7 +31,7 @@ function rlArithmetic(config: ResolvedConfig): string[] {
       `${perRank(sequences, ranks)} (${count(ranks, 'rank')})`,
     `sequence: at most ${data.max_prompt_length} + ${data.max_response_length} = ` +
       `${data.max_prompt_length + data.max_response_length} tokens (prompt + response)`,
-    role('actor', roles.actor, ulyssesOf(roles.actor, roles.actor.fsdp_config)),
+    role('actor', roles.actor, sharingRanks(roles.actor, roles.actor.fsdp_config)),
   ];
   if (algorithm.filter_groups.enable) {
     const { metric, max_num_gen_batches: limit } = algorithm.filter_groups;
@@ -40,7 +40,7 @@ function rlArithmetic(config: ResolvedConfig): string[] {
         `that differ in ${metric}, ${limit === 0 ? 'without a limit' : `at most ${limit}`}`,
     );
   }
-  if (needsCritic(config)) lines.push(role('critic', critic, ulyssesOf(critic, critic.model.fsdp_config)));
+  if (needsCritic(config)) lines.push(role('critic', critic, sharingRanks(critic, critic.model.fsdp_config)));
   if (needsRewardModel(config)) {
     const { forward_max_token_len_per_gpu: tokens, ulysses_sequence_parallel_size: sharing } =
       reward.reward_model;

@@ -11,7 +11,7 @@ import { checkCorrection } from '../derived/correction';
 import { checkMegatronLayouts } from '../derived/megatron_layout';
 import { checkRewardPool, policyRanks, rewardRanks } from '../derived/pools';
 import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';
-import { checkUlysses, checkUlyssesSize, ulyssesOf } from '../derived/ulysses';
+import { checkUlysses, checkUlyssesSize, contextOf, sharingRanks } from '../derived/ulysses';
 import { nearestName } from '../reading/nearest';
 import { missing } from '../schema/field';
 import { LOGGER_NAMES, UNAVAILABLE_LOGGERS } from '../schema/logger_names';
@@ -65,19 +65,19 @@ export function checkConsistency(config: ResolvedConfig): void {
         config,
         'actor_rollout_ref.actor.ppo_max_token_len_per_gpu',
         actor.ppo_max_token_len_per_gpu,
-        ulyssesOf(actor, actor.fsdp_config),
+        sharingRanks(actor, actor.fsdp_config),
       ),
     () => {
       if (withCritic) checkDivides(config, 'critic.ppo_mini_batch_size', critic.ppo_mini_batch_size);
     },
     () => {
-      const ranks = ulyssesOf(critic, critic.model.fsdp_config);
+      const ranks = sharingRanks(critic, critic.model.fsdp_config);
       if (withCritic)
         checkFits(config, 'critic.ppo_max_token_len_per_gpu', critic.ppo_max_token_len_per_gpu, ranks);
     },
     () => {
       const capacity = ref.log_prob_max_token_len_per_gpu;
-      const ranks = ref.ulysses_sequence_parallel_size;
+      const ranks = ref.ulysses_sequence_parallel_size * contextOf(actor);
       if (needsReference(config))
         checkFits(config, 'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu', capacity, ranks);
     },

@@ -47,11 +47,13 @@ function checkRole(
   const key = (name: string): string => `${section}.megatron.${name}`;
   const tp = megatron.tensor_model_parallel_size;
   const pp = megatron.pipeline_model_parallel_size;
+  const cp = megatron.context_parallel_size;
   const ep = megatron.expert_model_parallel_size;
   const vpp = megatron.virtual_pipeline_model_parallel_size ?? 1;
   for (const [name, size] of [
     ['tensor_model_parallel_size', tp],
     ['pipeline_model_parallel_size', pp],
+    ['context_parallel_size', cp],
     ['expert_model_parallel_size', ep],
   ] as const) {
     if (size === 1) continue;
@@ -68,6 +70,17 @@ function checkRole(
       key('pipeline_model_parallel_size'),
       `expected tensor_model_parallel_size (${tp}) x pipeline_model_parallel_size (${pp}) to divide the number of workers (${workers}, ` +
         'trainer.nnodes x trainer.n_gpus_per_node)',
+    );
+  if ((workers / (tp * pp)) % cp !== 0)
+    refuse(
+      key('context_parallel_size'),
+      `expected a divisor of the ${workers / (tp * pp)} workers that have the same part of the model (${workers} / tensor_model_parallel_size ${tp} / ` +
+        `pipeline_model_parallel_size ${pp}), got ${cp}`,
+    );
+  if (cp > 1 && ulysses > 1)
+    refuse(
+      key('context_parallel_size'),
+      `expected 1 beside ${section}.ulysses_sequence_parallel_size ${ulysses}, got ${cp}: both share the tokens of every sequence`,
     );
   if ((workers / (tp * pp)) % ep !== 0)
     refuse(

@@ -4,12 +4,23 @@ import { policyRanks, rewardRanks, rewardRanksKeys } from './pools';
 import { needsCritic, needsReference, needsRewardModel } from './roles';
 
 type UpdatedRole = Pick<ResolvedConfig['critic'], 'ulysses_sequence_parallel_size'>;
+type LaidOutRole = UpdatedRole & Pick<ResolvedConfig['critic'], 'strategy' | 'megatron'>;
 type FsdpConfig = ResolvedConfig['actor_rollout_ref']['actor']['fsdp_config'];
 
-/** Ranks per micro-batch: the role's key, when it is more than 1, before that of its fsdp_config, as in verl. */
+/** Ranks per micro-batch by Ulysses: the role's key, when it is more than 1, before that of its fsdp_config, as in verl. */
 export function ulyssesOf(role: UpdatedRole, fsdp: FsdpConfig): number {
   const { ulysses_sequence_parallel_size: own } = role;
   return own > 1 ? own : fsdp.ulysses_sequence_parallel_size;
+}
+
+/** Ranks of context parallelism: 1 but under the strategy megatron. */
+export function contextOf({ strategy, megatron }: Omit<LaidOutRole, keyof UpdatedRole>): number {
+  return strategy === 'megatron' ? megatron.context_parallel_size : 1;
+}
+
+/** Ranks that share the tokens of a micro-batch: by Ulysses or by context. */
+export function sharingRanks(role: LaidOutRole, fsdp: FsdpConfig): number {
+  return ulyssesOf(role, fsdp) * contextOf(role);
 }
 
 /** @throws ConfigError for a number of ranks per micro-batch that does not divide the workers, or two that differ */

@@ -49,8 +49,12 @@ export const megatronSection = {
   grad_offload: field(bool, false, 'As that of fsdp_config.'),
   optimizer_offload: field(bool, false, 'As that of fsdp_config.'),
   dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
-  context_parallel_size: needs('context parallelism', 1),
-  dynamic_context_parallel: needs('context parallelism', false),
+  context_parallel_size: field(
+    count('ranks'),
+    1,
+    'Neighbouring workers that each have some of the tokens of every sequence, and room for ppo_max_token_len_per_gpu of them: times tensor_model_parallel_size and pipeline_model_parallel_size it divides the workers.',
+  ),
+  dynamic_context_parallel: needs('context parallelism that changes from batch to batch', false),
   expert_model_parallel_size: field(
     count('ranks'),
     1,
