@@ -107,7 +107,10 @@ class Run {
   }
 
   inject(): string {
-    const fault = pick(KINDS.filter((kind) => network !== null || (kind !== 'disk' && kind !== 'link')));
+    // A run that cannot even begin to write is refused: it is no fault of a run.
+    const possible = (kind: string): boolean =>
+      network === null ? kind !== 'disk' && kind !== 'link' : kind !== 'disk' || stepsOf(this.name) > 0;
+    const fault = pick(KINDS.filter(possible));
     const worker = pick(this.workers());
     if (fault === 'disk') fillDisk(place(this.name));
     else if (fault === 'link') cutLink(network as HostNetwork);

@@ -1,6 +1,7 @@
 // How hosts that share a directory find the controller: it writes where it is, and the token, into a file that its owner alone can read.
 import { mkdirSync, readFileSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
+import { asTroupeError } from '../base/atomic_dir';
 import { TroupeError } from '../errors';
 import type { ControllerAddress } from '../host/run_agent';
 
@@ -15,7 +16,8 @@ export function writeRendezvous(file: string, address: ControllerAddress): void 
     writeFileSync(temporary, `${JSON.stringify(address)}\n`, { mode: OWNER_ONLY });
     renameSync(temporary, file);
   } catch (error) {
-    throw new TroupeError('IO', `cannot write ${file}: ${(error as Error).message}`, { cause: error });
+    rmSync(temporary, { force: true });
+    throw asTroupeError(error, `write ${file}`);
   }
 }
 
