@@ -17,6 +17,7 @@ export function layoutsOf(dir: string): TestLayout[] {
   return [
     one,
     { layout: 'tp 2 x pp 2', worldSize: 4, parallel: { tp: 2, sequenceParallel: true, pp: 2 } },
+    { layout: 'cp 2', worldSize: 2, parallel: { cp: 2 } },
     ...(experts ? [{ layout: 'ep 2', worldSize: 2, parallel: { ep: 2 } }] : []),
   ];
 }
