@@ -11,6 +11,7 @@ const { resolveModelConfig } = require('../dist/model/hf_config.js');
 const { tensorMapping } = require('../dist/model/tensor_names.js');
 const { EngineMemory } = require('../dist/planner/engine_memory.js');
 const { ON_DEVICE } = require('../dist/planner/placement.js');
+const { ONE_MODEL } = require('../dist/planner/places.js');
 const { planMemory } = require('../dist/planner/plan.js');
 
 const WORK = join(resolve(dirname(fileURLToPath(import.meta.url)), '..'), '.troupe', 'bench', 'plan');
@@ -229,13 +230,14 @@ async function predict({ config, verb, capacity, dtype, checkpointing, threads, 
     strategy: 'full_shard',
     shardSize: null,
     ulysses,
+    layout: ONE_MODEL,
     capacity,
     gradientCheckpointing: checkpointing,
     inference: verb === 'update' ? null : load,
     update: verb === 'update' ? load : null,
     rollouts: [],
     placement: ON_DEVICE,
-    keys: { capacity: '', dtype: '', gradientCheckpointing: '', sharding: '', placement: '' },
+    keys: { capacity: '', dtype: '', gradientCheckpointing: '', layout: '', sharding: '', placement: '' },
   };
   const spec = { device: 'cpu', worldSize: workers, threads, memory: null, roles: [role] };
   const { phases } = await planMemory(spec, engines);

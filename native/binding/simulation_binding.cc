@@ -29,6 +29,7 @@ Napi::Value write_simulation(Napi::Env env, const Simulation& simulation) {
   auto collectives = Napi::Array::New(env);
   for (const SimulatedCollective& collective : simulation.collectives) {
     auto item = Napi::Object::New(env);
+    item.Set("axis", collective.axis);
     item.Set("phase", collective.phase);
     item.Set("name", collective.name);
     item.Set("subject", collective.subject);
@@ -40,13 +41,13 @@ Napi::Value write_simulation(Napi::Env env, const Simulation& simulation) {
   return dto;
 }
 
-SimulatedWork read_work(const Field& dto) {
-  return {dto["microBatches"].count(), dto["rows"].count(), dto["responses"].count()};
+SequenceLoad read_load(const Field& dto) {
+  return {dto["count"].count(), dto["length"].count(), dto["response"].count()};
 }
 
-// Simulation simulate_update(const EngineOptions&, int64_t rank, int64_t size, const SimulatedWork&)
-// simulateUpdate(options: NativeEngineOptions, rank: number, size: number, work: NativeSimulatedWork):
-// Promise<NativeSimulation>
+// Simulation simulate_update(const EngineOptions&, int64_t rank, int64_t size, const SequenceLoad&, bool gpu)
+// simulateUpdate(options: NativeEngineOptions, rank: number, size: number, load: NativeSequenceLoad,
+// gpu: boolean): Promise<NativeSimulation>
 Napi::Value simulate(const Napi::CallbackInfo& info) {
   const Arguments args(info, "simulateUpdate");
   return Environment::of(info.Env())
@@ -54,7 +55,8 @@ Napi::Value simulate(const Napi::CallbackInfo& info) {
           info.Env(),
           [options = read_engine_options(args(0, "options")), rank = args(1, "rank").count(),
            size = args(2, "size").count(),
-           work = read_work(args(3, "work"))] { return simulate_update(options, rank, size, work); },
+           load = read_load(args(3, "load")),
+           gpu = args(4, "gpu").boolean()] { return simulate_update(options, rank, size, load, gpu); },
           write_simulation);
 }
 
@@ -79,10 +81,6 @@ Napi::Value write_memory(Napi::Env env, const SimulatedMemory& memory) {
   }
   dto.Set("phases", phases);
   return dto;
-}
-
-SequenceLoad read_load(const Field& dto) {
-  return {dto["count"].count(), dto["length"].count(), dto["response"].count()};
 }
 
 RolloutOptions read_limits(const Field& dto) {

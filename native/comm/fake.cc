@@ -9,13 +9,15 @@
 
 namespace troupe {
 
-std::unique_ptr<Communicator> FakeCommunicator::split(const std::string&, const std::vector<int64_t>& ranks) {
+std::unique_ptr<Communicator> FakeCommunicator::split(const std::string& name, const std::vector<int64_t>& ranks) {
   const int64_t own = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
-  return std::make_unique<FakeCommunicator>(own, static_cast<int64_t>(ranks.size()), calls_, stages_gathers_);
+  auto part = std::make_unique<FakeCommunicator>(own, static_cast<int64_t>(ranks.size()), calls_, stages_gathers_);
+  part->group_ = name;
+  return part;
 }
 
 std::function<void()> FakeCommunicator::begin_all_gather(const at::Tensor& output, const at::Tensor& input) {
-  calls_->push_back(log().latest());
+  record();
   output.view({size(), input.numel()}).copy_(input.unsqueeze(0));
   if (!stages_gathers_ || size() == 1) return {};
   const AllocateFor gathered(MemoryPart::kGathered);
@@ -23,20 +25,20 @@ std::function<void()> FakeCommunicator::begin_all_gather(const at::Tensor& outpu
 }
 
 void FakeCommunicator::move_all_to_all(const at::Tensor& output, const at::Tensor& input) {
-  calls_->push_back(log().latest());
+  record();
   output.copy_(input);
 }
 
 void FakeCommunicator::move_broadcast(const at::Tensor&, int64_t) {
-  calls_->push_back(log().latest());
+  record();
 }
 
 void FakeCommunicator::move_send(const at::Tensor&, const at::Tensor&, int64_t) {
-  calls_->push_back(log().latest());
+  record();
 }
 
 void FakeCommunicator::move_recv(const at::Tensor&, const at::Tensor&, int64_t) {
-  calls_->push_back(log().latest());
+  record();
 }
 
 }  // namespace troupe

@@ -1,6 +1,7 @@
 // A communicator without peers, for simulation.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -13,7 +14,11 @@ namespace troupe {
 // Python's.)
 class FakeCommunicator final : public Communicator {
  public:
-  using Calls = std::vector<CollectiveLog::Entry>;
+  // What was called, and the name of the split that was called; none for the communicator that was not split.
+  struct Call : CollectiveLog::Entry {
+    std::string group;
+  };
+  using Calls = std::vector<Call>;
 
   // `calls` gets every collective and message of this communicator and of its splits, in order.
   // stages_gathers: an all_gather holds memory of the size of its output until it ends, as c10d's Gloo does.
@@ -30,8 +35,11 @@ class FakeCommunicator final : public Communicator {
   void move_recv(const at::Tensor& header, const at::Tensor& tensor, int64_t src) override;
 
  private:
+  void record() { calls_->push_back({log().latest(), group_}); }
+
   std::shared_ptr<Calls> calls_;
   bool stages_gathers_;
+  std::string group_;
 };
 
 }  // namespace troupe

@@ -32,9 +32,11 @@ TokenBatch batch_of(const SequenceLoad& load, int64_t vocab) {
           at::full({load.count}, load.length - load.response, at::kInt)};
 }
 
-// The model with the layers of the stage that has most of them: by it the pages of all stages are counted.
-ModelConfig largest_stage(const EngineOptions& options) {
-  ModelConfig model = options.model;
+// The model with the heads of one rank, and the layers of the stage that has most of them: by it the pages of all
+// stages are counted.
+ModelConfig largest_stage(const EngineOptions& options, int64_t world) {
+  const ParallelDims dims = parallel_dims(options).resolved(world);
+  ModelConfig model = own_heads(options.model, decoder_part(options, dims, 0));
   std::vector<int64_t> layers(static_cast<size_t>(options.pipeline.stages), 0);
   const std::vector<StageRange> parts = pipeline_parts(model.num_layers, options.pipeline);
   for (size_t part = 0; part < parts.size(); ++part) layers[part % layers.size()] += parts[part].layers();
@@ -57,8 +59,8 @@ class Phases {
       engine_->import_tensors(TensorKind::kParam, work_.load);
       engine_->export_tensors(TensorKind::kParam, {});  // of no file, but from here on all weights are there
     });
-    if (work_.inference.count > 0) phase("inference", [&] { infer(); });
-    if (work_.update.count > 0) phase("update", [&] { update(); });
+    if (work_.inference.count > 0) phase("inference", [&] { run_inference(*engine_, options_.model, work_.inference); });
+    if (work_.update.count > 0) phase("update", [&] { run_update(*engine_, options_.model, work_.update, work_.kl_loss); });
     phase("save", [&] { save(); });
     for (const RolloutLoad& load : work_.rollouts) phase(load.verb.c_str(), [&] { roll_out(load); });
     return std::move(peaks_);
@@ -70,41 +72,6 @@ class Phases {
     count_.restart_peak();
     body();
     peaks_.push_back({verb, count_.peak(), count_.parts_at_peak(), count_.last_at_peak()});
-  }
-
-  bool causal() const { return options_.model.head == HeadKind::kLm; }
-
-  void infer() {
-    const TokenBatch batch = batch_of(work_.inference, options_.model.vocab_size);
-    if (causal()) {
-      engine_->compute_log_prob(batch, 1, true, false, false);
-    } else {
-      engine_->compute_values(batch);
-    }
-  }
-
-  void update() {
-    const SequenceLoad& load = work_.update;
-    const TokenBatch tokens = batch_of(load, options_.model.vocab_size);
-    const at::Tensor column = at::full({load.count * load.response}, 0.5);
-    const at::Tensor mask = at::ones({column.numel()}, at::kByte);
-    MiniBatches mini;
-    mini.offsets = {0, load.count};
-    mini.global_tokens = {static_cast<double>(column.numel())};
-    mini.global_sequences = {static_cast<double>(load.count)};
-    if (!causal()) {
-      engine_->update_critic({tokens, mask, column, column.clone()}, mini, {});
-      return;
-    }
-    PolicyBatch batch;
-    batch.tokens = tokens;
-    batch.response_mask = mask;
-    batch.old_log_probs = column;
-    batch.advantages = column.clone();
-    PolicyLossOptions loss;
-    loss.use_kl_loss = work_.kl_loss;
-    if (work_.kl_loss) batch.ref_log_probs = column.clone();
-    engine_->update_policy(batch, mini, loss, 1);
   }
 
   // Everything that is trained, parameter by parameter, in float32.
@@ -128,7 +95,7 @@ class Phases {
 
   void open_rollout() {
     RolloutOptions limits = work_.limits;
-    const ModelConfig cached = largest_stage(options_);
+    const ModelConfig cached = largest_stage(options_, comm_->size());
     int64_t pages = 1;
     for (const RolloutLoad& load : work_.rollouts)
       pages = std::max(pages, pages_held(load, limits, cached, options_.dtype));
@@ -222,9 +189,46 @@ int64_t pages_held(const RolloutLoad& load, const RolloutOptions& limits, const 
   return held;
 }
 
-int64_t enough_sequences(const SequenceLoad& load, int64_t capacity) {
-  const int64_t each = std::max<int64_t>(1, capacity / std::max<int64_t>(1, load.length - 1));
-  return std::min(load.count, 2 * each);
+void run_inference(Engine& engine, const ModelConfig& model, const SequenceLoad& load) {
+  const TokenBatch batch = batch_of(load, model.vocab_size);
+  if (model.head == HeadKind::kLm) {
+    engine.compute_log_prob(batch, 1, true, false, false);
+  } else {
+    engine.compute_values(batch);
+  }
+}
+
+void run_update(Engine& engine, const ModelConfig& model, const SequenceLoad& load, bool kl_loss) {
+  const TokenBatch tokens = batch_of(load, model.vocab_size);
+  const at::Tensor column = at::full({load.count * load.response}, 0.5);
+  const at::Tensor mask = at::ones({column.numel()}, at::kByte);
+  MiniBatches mini;
+  mini.offsets = {0, load.count};
+  mini.global_tokens = {static_cast<double>(column.numel())};
+  mini.global_sequences = {static_cast<double>(load.count)};
+  if (model.head != HeadKind::kLm) {
+    engine.update_critic({tokens, mask, column, column.clone()}, mini, {});
+    return;
+  }
+  PolicyBatch batch;
+  batch.tokens = tokens;
+  batch.response_mask = mask;
+  batch.old_log_probs = column;
+  batch.advantages = column.clone();
+  PolicyLossOptions loss;
+  loss.use_kl_loss = kl_loss;
+  if (kl_loss) batch.ref_log_probs = column.clone();
+  engine.update_policy(batch, mini, loss, 1);
+}
+
+int64_t enough_sequences(const SequenceLoad& load, const EngineOptions& options) {
+  const int64_t stages = options.pipeline.stages;
+  const int64_t each = std::max<int64_t>(1, options.max_tokens / std::max<int64_t>(1, load.length - 1));
+  const int64_t all = (load.count + each - 1) / each;
+  // With several chunks forwards run ahead by whole groups of as many micro-batches as there are stages.
+  int64_t enough = options.pipeline.chunks == 1 ? stages + 1 : 3 * stages;
+  if (options.pipeline_order == PipelineOrder::kGPipe && stages > 1) enough = all;
+  return std::min(load.count, std::min(all, enough) * each);
 }
 
 }  // namespace troupe

@@ -56,8 +56,13 @@ std::vector<RolloutRequest> requests_of(const RolloutLoad& load, int64_t vocab);
 int64_t pages_held(const RolloutLoad& load, const RolloutOptions& limits, const ModelConfig& model,
                    at::ScalarType dtype);
 
-// The largest of a verb's micro-batches for which the engine allocates: how many sequences fit into two of them, so
-// that more need not be run. Never more than `load.count`.
-int64_t enough_sequences(const SequenceLoad& load, int64_t capacity);
+// One mini-batch of an update of policy or critic, with `kl_loss` by a reference; log-probs with entropy, or values.
+void run_update(Engine& engine, const ModelConfig& model, const SequenceLoad& load, bool kl_loss);
+void run_inference(Engine& engine, const ModelConfig& model, const SequenceLoad& load);
+
+// How many sequences fit into as many micro-batches of a verb as it takes until a further one holds no more than those
+// before it: two, from the second of which on there are the gradients of the first; in a pipeline all that are in
+// flight at a time, and one. Never more than `load.count`.
+int64_t enough_sequences(const SequenceLoad& load, const EngineOptions& options);
 
 }  // namespace troupe

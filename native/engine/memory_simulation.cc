@@ -60,14 +60,14 @@ SimulatedMemory simulate_memory(const EngineOptions& given, int64_t rank, int64_
   const SimulateGpu machine(gpu);
 
   MemoryWork work = asked;
-  const int64_t capacity = options.max_tokens;
-  work.inference.count = enough_sequences(work.inference, capacity);
-  work.update.count = enough_sequences(work.update, capacity);
+  work.inference.count = enough_sequences(work.inference, options);
+  work.update.count = enough_sequences(work.update, options);
   SimulatedMemory memory;
   memory.phases = run_phases(options, alone(rank, size, gpu), work, *count);
   const ParameterStore store = make_store(options, at::kMeta, parallel_dims(options).resolved(size), rank);
   memory.state = store.bytes();
-  for (const Parameter& parameter : store.all()) memory.parameters += c10::multiply_integers(parameter.info.shape);
+  for (const ParameterSpec& parameter : decoder_layout(options.model, options.lora).parameters)
+    memory.parameters += c10::multiply_integers(parameter.info.shape);
   return memory;
 }
 

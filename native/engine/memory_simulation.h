@@ -12,8 +12,8 @@ struct SimulatedMemory {
 };
 
 // The engine itself (engine/memory_phases.h) on meta tensors and a communicator without peers, with its allocations
-// counted: see [Note: simulated memory] in base/simulated.h. Two micro-batches of a verb are run: from the second one
-// on there are the gradients of the first, and no more comes. On a GPU (`gpu`) only what lies there is counted, in the
+// counted: see [Note: simulated memory] in base/simulated.h. Of a verb as many micro-batches are run as it takes
+// (enough_sequences). On a GPU (`gpu`) only what lies there is counted, in the
 // blocks of LibTorch's allocator; the kernels' own temporaries are taken from the shapes of the CUDA sources, of which
 // a CPU has no way to know more. A rollout has the pages that
 // its scheduler holds at most, in a run to the end without a model.

@@ -60,7 +60,7 @@ at::Tensor logical_not(const at::Tensor& self) {
   return at::empty(self.sizes(), self.options().dtype(at::kBool));
 }
 
-at::Tensor logical_and(const at::Tensor& self, const at::Tensor& other) {
+at::Tensor both(const at::Tensor& self, const at::Tensor& other) {
   return at::empty(at::infer_size(self.sizes(), other.sizes()), self.options().dtype(at::kBool));
 }
 
@@ -82,7 +82,8 @@ void install_meta_kernels() {
     lib.impl("index_select.out", TORCH_FN(index_select_out));
     lib.impl("abs", TORCH_FN(abs));
     lib.impl("logical_not", TORCH_FN(logical_not));
-    lib.impl("logical_and", TORCH_FN(logical_and));
+    lib.impl("logical_and", TORCH_FN(both));
+    lib.impl("logical_or", TORCH_FN(both));
     lib.impl("abs.out", TORCH_FN(abs_out));
     lib.impl("logical_not.out", TORCH_FN(logical_not_out));
     lib.impl("logical_and.out", TORCH_FN(logical_and_out));

@@ -1,98 +1,117 @@
-// The engine's own parts on meta tensors.
+// The engine of one rank on meta tensors, and what it calls.
 #include "engine/simulation.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cctype>
 
-#include "comm/fake.h"
 #include "base/error.h"
+#include "base/simulated.h"
+#include "comm/fake.h"
+#include "engine/meta_kernels.h"
 #include "engine/rank_engine.h"
-#include "base/parallel.h"
 
 namespace troupe {
 
 namespace {
 
-std::vector<SimulatedCollective> counted(const std::vector<CollectiveLog::Entry>& calls) {
-  std::vector<SimulatedCollective> all;
-  for (const CollectiveLog::Entry& call : calls) {
-    const auto same = [&](const SimulatedCollective& c) {
-      return c.phase == call.label.phase && c.name == call.name && c.subject == call.label.subject;
-    };
-    auto found = std::find_if(all.begin(), all.end(), same);
-    if (found == all.end())
-      found = all.insert(all.end(), SimulatedCollective{call.label.phase, call.name, call.label.subject});
+using Collectives = std::vector<SimulatedCollective>;
+
+// From the name that a split has of mesh.cc, sharding.cc or sequence_group.cc.
+std::string axis_of(const std::string& group, const ParallelDims& dims) {
+  if (group.empty()) return dims.dp() == dims.world() ? "dp" : "all";
+  if (group.find("/copies") != std::string::npos) return "tp";
+  const std::string mesh = "/mesh/";
+  const size_t found = group.find(mesh);
+  if (found == std::string::npos)
+    return group.find("/shards") != std::string::npos || group.find("/replicas") != std::string::npos ? "dp" : "ulysses";
+  const std::string axis = group.substr(found + mesh.size(), group.find_first_of("0123456789", found) - found - mesh.size());
+  return axis == name_of(Axis::kExpertDp) || axis == name_of(Axis::kDpCp) ? "dp" : axis;
+}
+
+bool same_kind(const SimulatedCollective& a, const SimulatedCollective& b) {
+  return a.axis == b.axis && a.phase == b.phase && a.name == b.name && a.subject == b.subject;
+}
+
+Collectives counted(const FakeCommunicator::Calls& calls, const ParallelDims& dims) {
+  Collectives all;
+  for (const FakeCommunicator::Call& call : calls) {
+    if (std::string(call.name) == "recv") continue;  // its other end sends
+    SimulatedCollective one{axis_of(call.group, dims), call.label.phase, call.name, call.label.subject};
+    if (one.name == "send" && one.subject.rfind("micro-batch ", 0) == 0) one.subject = "micro-batches";
+    auto found = std::find_if(all.begin(), all.end(), [&](const auto& other) { return same_kind(other, one); });
+    if (found == all.end()) found = all.insert(all.end(), one);
     ++found->count;
     found->bytes += call.bytes;
   }
   return all;
 }
 
+// Of so many micro-batches, from those of `few` and of `more`.
+Collectives extended(const Collectives& few, Collectives more, int64_t few_micros, int64_t more_micros, int64_t micros) {
+  for (SimulatedCollective& all : more) {
+    const auto before = std::find_if(few.begin(), few.end(), [&](const auto& other) { return same_kind(other, all); });
+    require(before != few.end(), ErrorCode::kInternal, "[simulate] ", all.name, " of ", all.subject,
+            " begins with more micro-batches");
+    const auto extend = [&](int64_t& value, int64_t with_few) {
+      value += (value - with_few) / (more_micros - few_micros) * (micros - more_micros);
+    };
+    extend(all.count, before->count);
+    extend(all.bytes, before->bytes);
+  }
+  return more;
+}
+
 }  // namespace
 
-Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t size,
-                           const SimulatedWork& work) {
-  validate(options.model);
+Simulation simulate_update(const EngineOptions& given, int64_t rank, int64_t size, const SequenceLoad& load,
+                           bool gpu) {
+  validate(given.model);
   require(size >= 1 && rank >= 0 && rank < size, ErrorCode::kInvalidArgument,
           "[simulate] expected a rank below the group's size, got rank ", rank, " of ", size);
-  require(work.micro_batches >= 1 && work.rows >= 0 && work.responses >= 0, ErrorCode::kInvalidArgument,
-          "[simulate] expected at least one micro-batch of no less than 0 rows, and no less than 0 response "
-          "tokens, "
-          "got ",
-          work.micro_batches, ", ", work.rows, " and ", work.responses);
+  require(load.count >= 1 && load.response >= 1 && load.length > load.response, ErrorCode::kInvalidArgument,
+          "[simulate] expected sequences with a prompt and a response, got ", load.count, " of ", load.length,
+          " tokens with ", load.response, " of response");
   at::NoGradGuard no_grad;
-  const at::Device meta(at::kMeta);
-  const auto calls = std::make_shared<FakeCommunicator::Calls>();
-  const auto comm = std::make_shared<FakeCommunicator>(rank, size, calls);
+  install_meta_kernels();
+  const SimulateGpu machine(gpu);
+  EngineOptions options = given;
+  options.device = at::Device(at::kMeta);
   const ParallelDims dims = parallel_dims(options).resolved(size);
-  ParameterStore store = make_store(options, meta, dims, rank);
-
+  const ParameterStore store = make_store(options, options.device, dims, rank);
   Simulation simulation;
   simulation.state = store.bytes();
   for (size_t g = 0; g < store.groups().size(); ++g) {
-    const int64_t own = store.groups()[g].param.tensor().numel();
-    simulation.groups.push_back({store.groups()[g].name, own * store.slice(g).count, own});
+    const ParameterGroup& group = store.groups()[g];
+    if (!group.here) continue;
+    const int64_t own = group.param.tensor().numel();
+    simulation.groups.push_back({group.name, own * store.slice(g).count, own});
   }
-  const auto sequence =
-      options.ulysses == 1 ? nullptr : std::make_unique<SequenceGroup>(*comm, options.ulysses, options.model.num_heads);
+  const auto calls = std::make_shared<FakeCommunicator::Calls>();
+  RankEngine engine(options, std::make_shared<FakeCommunicator>(rank, size, calls));
+  const auto run = [&](int64_t sequences) {
+    SequenceLoad part = load;
+    part.count = sequences;
+    calls->clear();
+    if (options.optim) {
+      run_update(engine, options.model, part, /*kl_loss=*/false);
+    } else {
+      run_inference(engine, options.model, part);
+    }
+    return counted(*calls, dims);
+  };
   if (size == 1) return simulation;  // an engine alone has no collectives
 
-  const Mesh mesh(comm, dims);
-  Sharding sharding(store, mesh, sharding_options(options, mesh.dp_cp()->size()));
-  calls->clear();  // what making an engine takes, once
-  Transformer transformer(options.model, store, meta, options.dtype, &sharding, sequence.get());
-  const bool training = options.optim.has_value();
-  // All sequences of an update are taken to have a gradient.
-  sharding.agree(*comm, training ? std::vector<int64_t>{work.micro_batches, 0}
-                          : std::vector<int64_t>{work.micro_batches});
-  if (training) sharding.clear_gradients();
-  const int64_t rows = round_up(work.rows, options.ulysses * kRowTile) / options.ulysses;
-  for (int64_t i = 0; i < work.micro_batches; ++i) {
-    Stage& stage = transformer.stages().front();
-    StagePass pass(training, options.gradient_checkpointing);
-    stage.simulated_forward(rows, pass);
-    if (training) {
-      stage.enter_head_backward(pass);
-      stage.simulated_backward(rows, pass);
-    } else {
-      stage.end(pass);
-    }
+  const int64_t each = std::max<int64_t>(1, options.max_tokens / (load.length - 1));
+  const int64_t micros = (load.count + each - 1) / each;
+  const int64_t few = std::max<int64_t>(4, options.pipeline.stages);
+  if (micros <= 2 * few) {
+    simulation.collectives = run(load.count);
+  } else {
+    const Collectives less = run(few * each);
+    simulation.collectives = extended(less, run(2 * few * each), few, 2 * few, micros);
   }
-  if (sequence && work.responses > 0) {
-    const auto combine = [&](const char* what) {
-      combine_parts(sequence->comm(), at::empty({work.responses}, at::device(meta).dtype(at::kFloat)),
-                    {"forward", what});
-    };
-    combine(options.model.head == HeadKind::kLm ? "log-probs" : "values");
-    if (options.model.head == HeadKind::kLm && training) combine("entropy");
-  }
-  if (training) {
-    sharding.sum_gradients();
-    sharding.grad_norm(*make_local_communicator());
-  }
-  sharding.release_all();
-  simulation.collectives = counted(*calls);
   return simulation;
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/memory_phases.h"
 
 namespace troupe {
 
@@ -17,6 +17,7 @@ struct SimulatedGroup {
 
 // Collectives of one kind that move the same thing.
 struct SimulatedCollective {
+  std::string axis;   // along which it goes: tp, dp, pp, ...; all: every rank of the engine
   std::string phase;  // forward, backward, ...
   std::string name;   // all_gather, ...
   std::string subject;
@@ -30,19 +31,12 @@ struct Simulation {
   std::vector<SimulatedCollective> collectives;  // in the order of their first call
 };
 
-// The work of one rank, or of the sequence group that it is in.
-struct SimulatedWork {
-  int64_t micro_batches = 1;
-  // For sequence groups; elsewhere they move nothing between ranks.
-  int64_t rows = 0;       // of the decoder in each micro-batch
-  int64_t responses = 0;  // response tokens of all micro-batches
-};
-
-// One optimiser step (of a token-local policy loss, or of a critic), as one rank of `size` takes part in it:
-// the store, the sharding, the decoder's order of acquiring and releasing and the exchange around attention
-// of the engine itself, on meta tensors and a communicator without peers. Nothing is allocated or computed,
-// so the shapes may be those of any model. kInvalidModel / kInvalidArgument as create_engine.
-Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t size,
-                           const SimulatedWork& work);
+// One optimiser step (of a token-local policy loss, or of a critic) of a mini-batch `load`, or a pass over it by an engine
+// without an optimiser, as one rank of `size` takes part in it: the engine itself on meta tensors and a communicator without
+// peers. Nothing is computed, so the shapes may be those of any model. All sequences are alike and have a gradient; of
+// many micro-batches a few are run, and what each further one adds is taken to be the same. kInvalidModel / kInvalidArgument as
+// create_engine. On a GPU micro-batches are padded.
+Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t size, const SequenceLoad& load,
+                           bool gpu);
 
 }  // namespace troupe

@@ -126,7 +126,7 @@ class StatsTable {
   // Rows [begin, begin + rows) of the outputs from this table's rows and those of the other ranks.
   void write(const VocabularyShard* shard, const char* phase, int64_t begin, const LogProbRows& out) {
     const at::Tensor own = at::empty({rows_, kernels::RowSums::kCount}, targets_.options().dtype(at::kDouble));
-    if (simulated(own)) return write_rows(own.unsqueeze(0), begin, out);
+    if (simulated(own)) return write_rows(shard != nullptr ? shard->gather(own, phase) : own.unsqueeze(0), begin, out);
     auto* const sums = reinterpret_cast<kernels::RowSums*>(own.data_ptr<double>());
     const float* const targets = target_logits();
     for (int64_t r = 0; r < rows_; ++r) {

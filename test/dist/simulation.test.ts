@@ -6,9 +6,11 @@ import { tensorMapping } from '../../ts/model/tensor_names';
 import type { NativeModelConfig } from '../../ts/native/bridge';
 import { readModelShape } from '../../ts/planner/model_shape';
 import { ON_DEVICE, type Placement, type ShardingStrategy } from '../../ts/planner/placement';
-import type { PlanSpec, RoleSpec } from '../../ts/planner/plan';
+import { ONE_MODEL } from '../../ts/planner/places';
+import type { PlanSpec, RoleLayout, RoleSpec } from '../../ts/planner/plan';
 import { collectiveTotals } from '../../ts/planner/render_simulation';
 import { type RoleSimulation, simulateRoles } from '../../ts/planner/simulate';
+import { trafficFormulas } from '../../ts/planner/traffic';
 import { CONFORMANCE } from '../helpers/conformance';
 
 // What the engine makes of shapes without memory, and what real workers hold and send.
@@ -25,6 +27,8 @@ function specOf(
     dtype?: 'float32' | 'bfloat16';
     microBatches?: number;
     placement?: Placement;
+    layout?: RoleLayout;
+    checkpointing?: boolean;
   } = {},
 ): PlanSpec {
   const load = { sequences: o.microBatches ?? 1, longest: 8, response: 4 };
@@ -35,13 +39,14 @@ function specOf(
     strategy: o.strategy ?? 'full_shard',
     shardSize: o.shardSize ?? null,
     ulysses: o.ulysses ?? 1,
+    layout: o.layout ?? ONE_MODEL,
     placement: o.placement ?? ON_DEVICE,
     capacity: 8,
-    gradientCheckpointing: false,
+    gradientCheckpointing: o.checkpointing ?? false,
     inference: null,
     update: load,
     rollouts: [],
-    keys: { capacity: '', dtype: '', gradientCheckpointing: '', sharding: '', placement: '' },
+    keys: { capacity: '', dtype: '', gradientCheckpointing: '', layout: '', sharding: '', placement: '' },
   };
   return { device: 'cpu', worldSize, threads: 1, memory: null, roles: [role] };
 }
@@ -51,6 +56,73 @@ const countOf = (shape: NativeModelConfig): number =>
 
 const simulate = async (spec: PlanSpec): Promise<RoleSimulation> =>
   (await simulateRoles(spec))[0] as RoleSimulation;
+
+const layoutOf = (
+  { tp = 1, sequenceParallel = false, ep = 1 }: Partial<RoleLayout['parallel']>,
+  stages = 1,
+  chunks = 1,
+): RoleLayout => ({
+  parallel: { tp, sequenceParallel, ep },
+  pipeline: { ...ONE_MODEL.pipeline, stages, chunks },
+});
+
+/** What the formula of an axis is about, of what is counted. */
+const counted = (simulated: RoleSimulation, axis: string): number =>
+  collectiveTotals(simulated)
+    .filter((total) => total.axis === axis && ['blocks', 'micro-batches'].includes(total.subject))
+    .reduce((sum, { bytes }) => sum + bytes, 0);
+
+const MOE = path.join(CONFORMANCE, 'models', 'qwen3_moe', 'actor');
+
+test.each([
+  ['tp 2', model, 2, layoutOf({ tp: 2 }), false],
+  ['tp 2, sequence parallel, recomputed', model, 2, layoutOf({ tp: 2, sequenceParallel: true }), true],
+  ['pp 2', model, 2, layoutOf({}, 2), false],
+  ['tp 2 x pp 2 x dp 2', model, 8, layoutOf({ tp: 2, sequenceParallel: true }, 2), true],
+  ['ep 2, recomputed', MOE, 2, layoutOf({ ep: 2 }), true],
+])(
+  '%s: bytes by the formulas are those of the engine',
+  async (_name, directory, ranks, layout, checkpointing) => {
+    const shape = readModelShape(directory, 'lm', 'model');
+    const spec = specOf(shape, ranks, { layout, checkpointing, microBatches: 11, strategy: 'shard_grad_op' });
+    const [role] = spec.roles as [RoleSpec];
+    const expected = { tp: layout.parallel.tp, pp: layout.pipeline.stages, ep: layout.parallel.ep };
+    for (const simulated of await simulateRoles(spec)) {
+      const formulas = trafficFormulas(role, simulated, spec);
+      for (const [axis, size] of Object.entries(expected))
+        expect(formulas.some((formula) => formula.axis === axis)).toBe(size > 1);
+      for (const { axis, bytes } of formulas) expect([axis, bytes]).toEqual([axis, counted(simulated, axis)]);
+    }
+  },
+);
+
+test('tp 2 x pp 2: 4 workers hold and send what is simulated of their stage', async () => {
+  const shape = readModelShape(model, 'lm', 'model');
+  const layout = layoutOf({ tp: 2 }, 2);
+  const stages = await simulateRoles(specOf(shape, 4, { layout, strategy: 'shard_grad_op' }));
+  const actor = await Actor.create({
+    model,
+    worldSize: 4,
+    numThreads: 1,
+    maxTokensPerMicroBatch: 8,
+    parallel: { tp: 2, pp: 2, sharding: 'shard_grad_op' },
+  });
+  try {
+    const { group, name } = actor.engine;
+    const each = [0, 0, 1, 1].map((stage) => (stages[stage] as RoleSimulation).simulation);
+    expect(await group.callAll(name, 'stateBytes', () => [])).toEqual(each.map(({ state }) => state));
+    const before = await group.callAll(name, 'bytesSent', () => []);
+    const batch = Batch.fromSequences([[1, 2, 3, 4]], [[5, 6, 7, 8]]);
+    const column = new Float32Array(batch.numResponseTokens).fill(-5);
+    await actor.updatePolicy(batch.with({ oldLogProbs: column, advantages: column }));
+    const after = await group.callAll(name, 'bytesSent', () => []);
+    const sent = ({ collectives }: RoleSimulation['simulation']) =>
+      collectives.reduce((sum, { bytes }) => sum + bytes, 0);
+    expect(after.map((bytes, rank) => bytes - (before[rank] as number))).toEqual(each.map(sent));
+  } finally {
+    await actor.close();
+  }
+}, 60_000);
 
 test('neighbours share a copy: 4 workers in twos hold and send what is simulated', async () => {
   const shape = readModelShape(model, 'lm', 'model');
@@ -239,7 +311,7 @@ test('the command prints shards and collectives of every role', () => {
   expect(text.stdout).toMatch(
     /^actor: full_shard over 16 ranks in bfloat16; an optimiser step of \d+ micro-/,
   );
-  expect(text.stdout).toMatch(/\nbackward: reduce_scatter +blocks +\d+ +[\d.]+ MiB +[\d.]+ [GT]iB\n/);
+  expect(text.stdout).toMatch(/\nbackward: reduce_scatter +dp +blocks +\d+ +[\d.]+ MiB +[\d.]+ [GT]iB\n/);
   expect(text.stdout).toMatch(/\nreference: full_shard over 16 ranks/);
   const { worldSize, roles } = JSON.parse(run('--json').stdout) as {
     worldSize: number;

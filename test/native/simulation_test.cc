@@ -8,6 +8,7 @@
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
 #include "base/error.h"
+#include "small_model.h"
 
 using namespace troupe;
 
@@ -102,7 +103,7 @@ TEST(what_is_simulated_is_what_ranks_hold_and_send) {
       options.offload = {size == 3, size == 4, size > 2};
       const std::vector<Measured> measured = measure(options, size);
       for (int64_t rank = 0; rank < size; ++rank) {
-        const Simulation simulation = simulate_update(options, rank, size, {kMicroBatches});
+        const Simulation simulation = simulate_update(options, rank, size, {kMicroBatches, kLength, kLength - 2}, false);
         int64_t collectives = 0, bytes = 0;
         for (const SimulatedCollective& c : simulation.collectives) {
           collectives += c.count;
@@ -124,6 +125,66 @@ TEST(what_is_simulated_is_what_ranks_hold_and_send) {
   }
 }
 
+// Ranks that share matrices, layers or experts.
+struct Shared {
+  int64_t ranks, tp, pp, vpp, ep;
+  bool sequence_parallel, checkpointing;
+};
+
+EngineOptions shared_options(const Shared& c) {
+  EngineOptions options = options_of("full_shard", "float32");
+  options.model = test::small(c.ep > 1 ? "qwen3_moe" : "qwen3");
+  options.model.vocab_size = 51;
+  options.model.num_layers = 4;
+  options.model.sliding_windows.assign(4, 0);
+  if (c.ep > 1) options.model.moe_layers.assign(4, true);
+  options.parallel.tp = c.tp;
+  options.parallel.ep = c.ep;
+  options.sequence_parallel = c.sequence_parallel;
+  options.pipeline.stages = c.pp;
+  options.pipeline.chunks = c.vpp;
+  options.gradient_checkpointing = c.checkpointing;
+  return options;
+}
+
+TEST(ranks_that_share_the_model_send_what_is_simulated) {
+  for (const Shared& c : {Shared{2, 2, 1, 1, 1, false, false}, Shared{2, 2, 1, 1, 1, true, true},
+                          Shared{2, 1, 2, 1, 1, false, true}, Shared{2, 1, 2, 2, 1, false, false},
+                          Shared{2, 1, 1, 1, 2, false, true}, Shared{4, 2, 2, 1, 1, true, false},
+                          Shared{4, 1, 2, 1, 1, false, false}, Shared{4, 2, 1, 1, 2, false, false}}) {
+    const EngineOptions options = shared_options(c);
+    const std::vector<Measured> measured = measure(options, c.ranks);
+    for (int64_t rank = 0; rank < c.ranks; ++rank) {
+      const Simulation simulation =
+          simulate_update(options, rank, c.ranks, {kMicroBatches, kLength, kLength - 2}, false);
+      int64_t bytes = 0;
+      for (const SimulatedCollective& collective : simulation.collectives) bytes += collective.bytes;
+      const Measured& actual = measured[static_cast<size_t>(rank)];
+      CHECK(actual.bytes > 0);
+      CHECK_CLOSE(bytes, actual.bytes, 0);
+      CHECK(simulation.state.parameters == actual.state.parameters);
+    }
+  }
+}
+
+TEST(of_many_micro_batches_a_few_are_run) {
+  for (const Shared& c : {Shared{4, 1, 2, 1, 1, false, true}, Shared{4, 2, 2, 2, 1, true, false}}) {
+    const EngineOptions options = shared_options(c);
+    for (const int64_t rank : {0, 3}) {
+      const auto bytes = [&](int64_t micro_batches) {
+        int64_t sum = 0;
+        for (const SimulatedCollective& collective :
+             simulate_update(options, rank, c.ranks, {micro_batches, kLength, kLength - 2}, false).collectives)
+          sum += collective.bytes;
+        return sum;
+      };
+      // 8 are run; of 9 those are, and what is added.
+      CHECK_CLOSE(bytes(16) - bytes(9), 7 * (bytes(8) - bytes(7)), 0);
+      CHECK_CLOSE(bytes(9) - bytes(8), bytes(8) - bytes(7), 0);
+    }
+  }
+}
+
 TEST(a_model_that_no_machine_holds) {
   EngineOptions options = options_of("full_shard", "bfloat16");
   ModelConfig& c = options.model;
@@ -136,7 +197,7 @@ TEST(a_model_that_no_machine_holds) {
   c.intermediate_size = 53248;
   c.sliding_windows.assign(126, 0);
   c.rope_inv_freq.assign(64, 1);
-  const Simulation simulation = simulate_update(options, 1023, 1024, {});
+  const Simulation simulation = simulate_update(options, 1023, 1024, {1, kLength, kLength - 2}, false);
   int64_t parameters = 0;
   for (const SimulatedGroup& group : simulation.groups) {
     CHECK(group.whole == 1024 * group.own);
@@ -149,9 +210,9 @@ TEST(a_model_that_no_machine_holds) {
 }
 
 TEST(a_rank_outside_its_group_is_refused) {
-  CHECK_THROWS(simulate_update(options_of("full_shard", "float32"), 2, 2, {}), "got rank 2 of 2");
-  CHECK_THROWS(simulate_update(options_of("full_shard", "float32"), 0, 2, {0}), "at least one micro-batch");
-  CHECK_THROWS(simulate_update(options_of("zero", "float32"), 0, 2, {}), "got zero");
+  CHECK_THROWS(simulate_update(options_of("full_shard", "float32"), 2, 2, {1, 4, 2}, false), "got rank 2 of 2");
+  CHECK_THROWS(simulate_update(options_of("full_shard", "float32"), 0, 2, {0, 4, 2}, false), "with a prompt and a response");
+  CHECK_THROWS(simulate_update(options_of("zero", "float32"), 0, 2, {1, 4, 2}, false), "got zero");
 }
 
 TEST_MAIN()

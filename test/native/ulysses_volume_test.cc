@@ -69,6 +69,7 @@ TEST(what_is_simulated_is_what_ranks_send) {
       EngineOptions options = long_options("qwen3", head);
       options.max_tokens = 2 * kAtOnce;
       options.model.num_kv_heads = 1;
+      options.model.max_positions = 4096;  // the simulation has one sequence of as many rows
       options.sharding = parse_sharding_strategy(sharding);
       options.gradient_checkpointing = head == HeadKind::kLm;
       options.ulysses = 2;
@@ -84,7 +85,7 @@ TEST(what_is_simulated_is_what_ranks_send) {
         const Outcome outcome = work(*engine, head, batch, task);
         int64_t rows = 0;
         for (int64_t i = 0; i < kLongSequences; ++i) rows += own_rows_of(i);
-        const Simulation simulation = simulate_update(options, rank, 4, {1, rows, batch.a.numel()});
+        const Simulation simulation = simulate_update(options, rank, 4, {1, rows + 1, batch.a.numel()}, false);
         int64_t bytes = 0, exchanges = 0;
         for (const SimulatedCollective& c : simulation.collectives) {
           bytes += c.bytes;

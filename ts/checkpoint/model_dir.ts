@@ -84,7 +84,7 @@ export function loadModelDirectory(
 }
 
 /** As if config.json said so. Positions that are weights can only be as many as there are. */
-function withPositions(
+export function withPositions(
   raw: Record<string, unknown>,
   positions: number | null,
   file: string,

@@ -7,9 +7,10 @@ import { bubbleFraction, pipelineTimeline } from '../planner/pipeline_timeline';
 import { type Plan, type PlanSpec, planMemory } from '../planner/plan';
 import { renderAdvice, renderPlan, renderPools } from '../planner/render';
 import { renderPipeline } from '../planner/render_pipeline';
-import { collectiveTotals, renderSimulation } from '../planner/render_simulation';
+import { axisTotals, collectiveTotals, renderSimulation } from '../planner/render_simulation';
 import { pipelineOf } from '../planner/role_pipeline';
 import { type RoleSimulation, simulateRoles } from '../planner/simulate';
+import { trafficFormulas } from '../planner/traffic';
 
 export interface PlanOptions {
   gpus: number | null;
@@ -94,9 +95,18 @@ async function simulate({ pools, notes }: ConfiguredPlan, json: boolean): Promis
   const simulated: { spec: PlanSpec; roles: RoleSimulation[] }[] = [];
   for (const spec of pools) simulated.push({ spec, roles: await simulateRoles(spec) });
   if (json) {
-    const [policy, reward] = simulated.map(({ spec: { worldSize }, roles }) => ({
-      worldSize,
-      roles: roles.map((role) => ({ ...role, totals: collectiveTotals(role) })),
+    const [policy, reward] = simulated.map(({ spec, roles }) => ({
+      worldSize: spec.worldSize,
+      roles: roles.map((role) => ({
+        ...role,
+        totals: collectiveTotals(role),
+        axes: axisTotals(role),
+        formulas: trafficFormulas(
+          spec.roles.find(({ name }) => name === role.role) as PlanSpec['roles'][number],
+          role,
+          spec,
+        ),
+      })),
     }));
     say([JSON.stringify({ notes, ...policy, ...(reward ? { rewardPool: reward } : {}) }, null, 2)]);
   } else {
@@ -144,8 +154,8 @@ function drawPipelines(
 /** The pool of the policy, and below it that of the reward model where it has one. */
 function asJson(notes: readonly string[], results: readonly PoolResult[]): unknown {
   const [policy, reward] = results.map(({ spec: { device, worldSize, memory }, plan, advice }) => {
-    const { roles, phases, peak, fits } = plan;
-    return { device, worldSize, memory, roles, phases, peak, fits, advice };
+    const { rank, stages, roles, phases, peak, ranks, fits } = plan;
+    return { device, worldSize, memory, rank, stages, roles, phases, peak, ranks, fits, advice };
   });
   return { notes, ...policy, ...(reward ? { rewardPool: reward } : {}) };
 }

@@ -36,8 +36,8 @@ import type {
 } from './bridge_rollout';
 import type {
   NativeMemoryWork,
+  NativeSequenceLoad,
   NativeSimulatedMemory,
-  NativeSimulatedWork,
   NativeSimulation,
 } from './bridge_simulation';
 
@@ -65,7 +65,8 @@ export interface NativeBinding {
     options: NativeEngineOptions,
     rank: number,
     size: number,
-    work: NativeSimulatedWork,
+    load: NativeSequenceLoad,
+    gpu: boolean,
   ): Promise<NativeSimulation>;
   /** Counts this process's allocations from then on: of a process of its own. `gpu`: of a GPU, of which none is needed. */
   simulateMemory(

@@ -3,15 +3,6 @@
 import type { NativeStateBytes, NativeTensorFile } from './bridge_data';
 import type { NativeQuantization } from './bridge_rollout';
 
-/** The work of one rank, or of the ranks that share its micro-batches (`ulysses`). */
-export interface NativeSimulatedWork {
-  microBatches: number;
-  /** Of the decoder in each micro-batch. */
-  rows: number;
-  /** Response tokens of all micro-batches. */
-  responses: number;
-}
-
 export interface NativeSimulatedGroup {
   name: string;
   whole: number;
@@ -19,6 +10,8 @@ export interface NativeSimulatedGroup {
 }
 
 export interface NativeSimulatedCollective {
+  /** tp, dp, pp, ep, ...: along which it goes; all: every rank of the engine. */
+  axis: string;
   phase: string;
   name: string;
   subject: string;

@@ -121,17 +121,24 @@ function halfPrecision(spec: PlanSpec): Change[] {
 
 function sharding(spec: PlanSpec): Change[] {
   if (spec.worldSize === 1) return [];
-  const others = spec.roles.filter((role) => role.strategy !== 'full_shard');
+  const others = spec.roles.filter((role) => role.strategy !== mostSharded(role));
   return distinct(others.map((role) => role.keys.sharding)).map((key) => {
-    const noShard = others.find((role) => role.keys.sharding === key)?.strategy === 'no_shard';
+    const first = others.find((role) => role.keys.sharding === key) as RoleSpec;
+    const setting = first.strategy === 'no_shard' ? 'fsdp_size=-1' : 'reshard_after_forward=true';
     return {
-      text: noShard ? `${key}.fsdp_size=-1` : `${key}.reshard_after_forward=true`,
+      text: `${key}.${isMegatron(first) ? 'use_distributed_optimizer=true' : setting}`,
       spec: withRoles(spec, (role) =>
-        role.keys.sharding === key ? { ...role, strategy: 'full_shard' } : role,
+        role.keys.sharding === key ? { ...role, strategy: mostSharded(role) } : role,
       ),
     };
   });
 }
+
+const isMegatron = ({ keys }: RoleSpec): boolean => keys.sharding === keys.layout;
+
+/** The strategy that takes least, of those that its keys can say. */
+const mostSharded = (role: RoleSpec): RoleSpec['strategy'] =>
+  isMegatron(role) ? 'shard_grad_op' : 'full_shard';
 
 /** State to the host, one part of one role at a time; gradients that are not kept whole; no gathering ahead. */
 function placements(spec: PlanSpec): Change[] {
@@ -209,7 +216,7 @@ async function together(spec: PlanSpec, engines: EngineMemory): Promise<Change> 
       ...role,
       gradientCheckpointing: role.update !== null,
       dtype: 'bfloat16',
-      strategy: 'full_shard',
+      strategy: mostSharded(role),
       placement: role.keys.placement === null ? role.placement : ON_HOST,
       capacity: Math.min(role.capacity, leastCapacity(role)),
     }),

@@ -1,5 +1,4 @@
 // What of a role the engine is asked for: its options on one rank, and the work of its verbs.
-import { ONE_STAGE } from '../model/pipeline_parts';
 import { tensorMapping } from '../model/tensor_names';
 import type {
   NativeEngineOptions,
@@ -27,7 +26,8 @@ export function engineOptions(
   role: RoleSpec,
   { worldSize, threads }: Pick<PlanSpec, 'worldSize' | 'threads'>,
 ): NativeEngineOptions {
-  const { shardSize, capacity, ulysses } = role;
+  const { shardSize, capacity, ulysses, layout } = role;
+  const dataRanks = worldSize / (layout.parallel.tp * layout.pipeline.stages);
   return {
     model: role.model,
     device: 'cpu',
@@ -39,10 +39,9 @@ export function engineOptions(
     seed: 0,
     numThreads: threads,
     sharding: role.strategy,
-    shardSize: shardSize === null || shardSize >= worldSize ? 0 : shardSize,
+    shardSize: shardSize === null || shardSize >= dataRanks ? 0 : shardSize,
     ulysses,
-    parallel: { tp: 1, cp: 1, sequenceParallel: false, ep: 1 },
-    pipeline: ONE_STAGE,
+    ...layout,
     ...role.placement,
   };
 }
@@ -69,7 +68,7 @@ export function memoryWork(role: RoleSpec): NativeMemoryWork {
   };
 }
 
-function sequenceLoad({ model }: RoleSpec, load: Load | null): NativeSequenceLoad {
+export function sequenceLoad({ model }: RoleSpec, load: Load | null): NativeSequenceLoad {
   if (load === null) return { count: 0, length: 0, response: 0 };
   const length = Math.min(load.longest, model.maxPositions);
   return { count: load.sequences, length, response: Math.min(load.response, length - 1) };

@@ -15,6 +15,7 @@ import {
   actorSettings,
   criticSettings,
   type RoleName,
+  type RoleSettings,
   referenceSettings,
   sftSettings,
 } from '../roles/role_settings';
@@ -23,7 +24,7 @@ import type { EngineMemory } from './engine_memory';
 import type { Placement } from './placement';
 import { type Load, type PlanSpec, planMemory, type RoleSpec } from './plan';
 import { rewardModelRole } from './reward_model_role';
-import { loadPerRank, roleSpec, type Target } from './role_parts';
+import { loadPerRank, roleSpec, sharingRanks, type Target } from './role_parts';
 
 export interface PlanRequest {
   file: string;
@@ -143,8 +144,8 @@ const ENOUGH_CACHE = 4 * 2 ** 30;
 function policyRoles(config: ResolvedConfig, target: Target, memory: number | null): RoleSpec[] {
   const { data, actor_rollout_ref: roles, critic } = config;
   const { actor, rollout } = roles;
-  const perRank = (prompts: number, ulysses: number): Load =>
-    loadPerRank(prompts * rollout.n, ulysses, data, target);
+  const perRank = (prompts: number, role: RoleSettings): Load =>
+    loadPerRank(prompts * rollout.n, sharingRanks(role), data, target);
   const share = rollout.gpu_memory_utilization * (target.device === 'cpu' ? HOST_SHARE : 1);
   const shape = {
     promptLength: data.max_prompt_length,
@@ -154,13 +155,15 @@ function policyRoles(config: ResolvedConfig, target: Target, memory: number | nu
     quantization: rollout.quantization,
     kvCacheBytes: Math.min(ENOUGH_CACHE, memory === null ? ENOUGH_CACHE : Math.floor(share * memory)),
   };
-  const prompts = (count: number): number => Math.ceil(count / target.worldSize);
   const settings = actorSettings(config);
+  // Ranks that share the model, or its experts, generate together.
+  const together = settings.layout.tp * settings.layout.pp * (settings.layout.ep ?? 1);
+  const prompts = (count: number): number => Math.ceil((count * together) / target.worldSize);
   const found: RoleSpec[] = [
     {
       ...roleSpec(settings, target),
-      inference: perRank(data.train_batch_size, settings.ulysses),
-      update: perRank(actor.ppo_mini_batch_size, settings.ulysses),
+      inference: perRank(data.train_batch_size, settings),
+      update: perRank(actor.ppo_mini_batch_size, settings),
       rollouts: [
         { verb: 'generate', prompts: prompts(data.gen_batch_size), n: rollout.n, ...shape },
         ...(data.val_files === null
@@ -178,15 +181,15 @@ function policyRoles(config: ResolvedConfig, target: Target, memory: number | nu
   ];
   const reference = needsReference(config) ? referenceSettings(config) : null;
   if (reference !== null) {
-    const inference = perRank(data.train_batch_size, reference.ulysses);
+    const inference = perRank(data.train_batch_size, reference);
     found.push({ ...roleSpec(reference, target), inference });
   }
   if (needsCritic(config)) {
     const value = criticSettings(config);
     found.push({
       ...roleSpec(value, target),
-      inference: perRank(data.train_batch_size, value.ulysses),
-      update: perRank(critic.ppo_mini_batch_size, value.ulysses),
+      inference: perRank(data.train_batch_size, value),
+      update: perRank(critic.ppo_mini_batch_size, value),
     });
   }
   return found;

@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs';
 import path from 'node:path';
-import { loadModelDirectory } from '../checkpoint/model_dir';
+import { loadModelDirectory, withPositions } from '../checkpoint/model_dir';
 import { parseObject, readText } from '../checkpoint/safetensors';
 import { ConfigError } from '../errors';
 import { type Head, resolveModelConfig } from '../model/hf_config';
@@ -8,10 +8,15 @@ import type { NativeModelConfig } from '../native/bridge';
 
 /**
  * The shape of the model that an engine would load from `dir`. Reads config.json, and the headers of safetensors files where
- * there are any; config.json alone is enough.
+ * there are any; config.json alone is enough. `maxPositionEmbeddings`: in place of config.json's, null for those.
  * @throws ConfigError naming `key` when there is no config.json; TroupeError INVALID_MODEL for a model that cannot be loaded
  */
-export function readModelShape(dir: string, head: Head, key: string): NativeModelConfig {
+export function readModelShape(
+  dir: string,
+  head: Head,
+  key: string,
+  maxPositionEmbeddings: number | null = null,
+): NativeModelConfig {
   const file = path.join(dir, 'config.json');
   if (!existsSync(file)) {
     throw new ConfigError(
@@ -20,6 +25,8 @@ export function readModelShape(dir: string, head: Head, key: string): NativeMode
     );
   }
   const weights = ['model.safetensors', 'model.safetensors.index.json'];
-  if (weights.some((name) => existsSync(path.join(dir, name)))) return loadModelDirectory(dir, head).config;
-  return resolveModelConfig(parseObject(readText(file), file), head, file).native;
+  if (weights.some((name) => existsSync(path.join(dir, name))))
+    return loadModelDirectory(dir, head, maxPositionEmbeddings).config;
+  const raw = withPositions(parseObject(readText(file), file), maxPositionEmbeddings, file);
+  return resolveModelConfig(raw, head, file).native;
 }

@@ -1,9 +1,16 @@
 import type { Lora } from '../model/adapter_sites';
-import type { NativeHeldBytes, NativeModelConfig, NativePhasePeak } from '../native/bridge';
+import type {
+  NativeHeldBytes,
+  NativeModelConfig,
+  NativeParallelOptions,
+  NativePhasePeak,
+  NativePipelineOptions,
+} from '../native/bridge';
 import type { RoleName } from '../roles/role_settings';
 import type { EngineMemory } from './engine_memory';
 import { engineOptions, memoryWork } from './engine_request';
 import type { Placement, ShardingStrategy } from './placement';
+import { firstRankOf, type Place, placesThatDiffer } from './places';
 
 /** Bytes that a role holds for good on one rank. */
 export interface StateBytes {
@@ -30,13 +37,19 @@ export interface RolloutShape {
   quantization: 'int8' | 'fp8' | null;
 }
 
-/** Sequences that one rank (with Ulysses: one group of ranks) runs in one verb (or mini-batch). */
+/** Sequences that one rank (one group of ranks, where several share sequences or the model) runs in one verb (or mini-batch). */
 export interface Load {
   sequences: number;
   /** Tokens of the longest, prompt and response. */
   longest: number;
   /** Response tokens of the longest. */
   response: number;
+}
+
+/** How ranks share the matrices, experts and layers of a model. */
+export interface RoleLayout {
+  parallel: NativeParallelOptions;
+  pipeline: NativePipelineOptions;
 }
 
 /** One engine in every worker. */
@@ -47,8 +60,9 @@ export interface RoleSpec {
   lora?: Pick<Lora, 'mapping' | 'native'>;
   dtype: 'float32' | 'bfloat16';
   strategy: ShardingStrategy;
-  /** Ranks that share one copy of the state; null: all. */
+  /** Ranks of data parallelism that share one copy of the state; null: all. */
   shardSize: number | null;
+  layout: RoleLayout;
   /** Ranks that share a micro-batch. */
   ulysses: number;
   placement: Placement;
@@ -68,6 +82,8 @@ export interface RoleSpec {
     capacity: string;
     dtype: string;
     gradientCheckpointing: string | null;
+    /** Section of the keys of the layout. */
+    layout: string;
     sharding: string;
     /** Section of param_offload and what is beside it. */
     placement: string;
@@ -118,10 +134,17 @@ export interface RoleState extends StateBytes {
   count: number;
 }
 
-export interface Plan {
+/** Of one rank, and of those that hold no more because they do the same. */
+export interface RankPlan extends Place {
   roles: RoleState[];
   phases: Phase[];
   peak: Phase;
+}
+
+/** Of the rank that holds most at any time. */
+export interface Plan extends RankPlan {
+  /** All ranks that differ in what they do, this one among them, by rank. */
+  ranks: (Place & { peak: Phase })[];
   memory: number | null;
   /** null: `memory` is not known. */
   fits: boolean | null;
@@ -157,13 +180,31 @@ const INSTANTS: Readonly<Record<NativePhasePeak['last'], string>> = {
  * @throws TroupeError of the engine, for what it would refuse; NATIVE_UNAVAILABLE
  */
 export async function planMemory(spec: PlanSpec, engines: EngineMemory): Promise<Plan> {
-  const { device, memory } = spec;
+  const { memory } = spec;
+  const plans = await Promise.all(placesThatDiffer(spec).map((place) => planRank(spec, place, engines)));
+  const most = plans.reduce((one, other) => (other.peak.total > one.peak.total ? other : one));
+  return {
+    ...most,
+    ranks: plans.map(({ rank, stages, peak }) => ({ rank, stages, peak })),
+    memory,
+    fits: memory === null ? null : most.peak.total <= memory,
+  };
+}
+
+async function planRank(spec: PlanSpec, place: Place, engines: EngineMemory): Promise<RankPlan> {
+  const { device, worldSize } = spec;
   const gpu = device === 'cuda';
   const found = await Promise.all(
-    spec.roles.map(async (role) => {
+    spec.roles.map(async (role, i) => {
+      const rank = firstRankOf(role, place.stages[i] as number, worldSize);
       const options = engineOptions(role, spec);
-      const question = { options, worldSize: spec.worldSize, work: memoryWork(role), gpu };
-      const { state, parameters, phases } = await engines.ask(question);
+      const { state, parameters, phases } = await engines.ask({
+        options,
+        rank,
+        worldSize,
+        work: memoryWork(role),
+        gpu,
+      });
       return { role, phases, count: parameters, held: stateBytes(state), host: stateBytes(state.host) };
     }),
   );
@@ -193,13 +234,11 @@ export async function planMemory(spec: PlanSpec, engines: EngineMemory): Promise
         };
       });
   });
-  const peak = largestPhase(phases);
   return {
+    ...place,
     roles: found.map(({ role, count, held, host }) => ({ role: role.name, count, ...held, host })),
     phases,
-    peak,
-    memory,
-    fits: memory === null ? null : peak.total <= memory,
+    peak: largestPhase(phases),
   };
 }
 

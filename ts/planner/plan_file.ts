@@ -3,8 +3,11 @@ import type { PlanFile } from '../records/schema';
 import { EngineMemory } from './engine_memory';
 import { type PlanSpec, planMemory } from './plan';
 
-/** Bytes of one rank of each pool; `read` reads the shapes of the models. */
-export function planFile(read: (engines: EngineMemory) => Promise<readonly PlanSpec[]>): Promise<PlanFile> {
+/** Bytes of the rank of each pool that holds most; `read` reads the shapes of the models. Rejects soon after `stop`. */
+export function planFile(
+  read: (engines: EngineMemory) => Promise<readonly PlanSpec[]>,
+  stop: AbortSignal,
+): Promise<PlanFile> {
   return EngineMemory.use(async (engines) => {
     const pools: PlanFile['pools'] = [];
     for (const spec of await read(engines)) {
@@ -19,5 +22,5 @@ export function planFile(read: (engines: EngineMemory) => Promise<readonly PlanS
       });
     }
     return { pools };
-  });
+  }, stop);
 }

@@ -1,6 +1,7 @@
 import { formatBytes } from '../base/byte_size';
 import type { Advice, Knob } from './advice';
-import type { Plan, PlanSpec, StateBytes } from './plan';
+import type { Place } from './places';
+import type { Plan, PlanSpec, RoleSpec, StateBytes } from './plan';
 
 /** Columns of equal width, the first to the left and the others to the right. */
 export function table(rows: readonly (readonly string[])[]): string[] {
@@ -34,9 +35,9 @@ export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
     [parameters, gradients, optimizer].map(formatBytes);
   const onHost = plan.roles.filter(({ host }) => totalOf(host) > 0);
   const states = plan.roles.map(({ role, count, ...state }, i) => {
-    const { dtype, strategy, ulysses } = spec.roles[i] as PlanSpec['roles'][number];
-    const shared = ulysses === 1 ? '' : `, ulysses ${ulysses}`;
-    const sharding = spec.worldSize === 1 ? '-' : `${strategy}${shared}`;
+    const { dtype, strategy } = spec.roles[i] as PlanSpec['roles'][number];
+    const sharding =
+      spec.worldSize === 1 ? '-' : [strategy, ...layoutTexts(spec.roles[i] as RoleSpec)].join(', ');
     return [role, formatCount(count), dtype, sharding, ...bytesOf(state)];
   });
   const phases = plan.phases.map(({ role, verb, instant, memory, total }) => [
@@ -47,7 +48,7 @@ export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
   const { peak } = plan;
   const resident = peak.memory.parameters + peak.memory.gradients + peak.memory.optimizer;
   return [
-    `${spec.pool === undefined ? '' : `pool ${spec.pool.name}: `}${spec.worldSize} ${spec.worldSize === 1 ? 'rank' : 'ranks'} on ${spec.device}${of}; bytes of one rank`,
+    `${spec.pool === undefined ? '' : `pool ${spec.pool.name}: `}${spec.worldSize} ${spec.worldSize === 1 ? 'rank' : 'ranks'} on ${spec.device}${of}; bytes of ${plan.ranks.length === 1 ? 'one rank' : placeText(spec, plan)}`,
     '',
     ...table([
       ['held throughout', 'model', 'dtype', 'sharding', 'parameters', 'gradients', 'optimiser'],
@@ -65,7 +66,41 @@ export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
     ]),
     '',
     `peak: ${formatBytes(peak.total)} in ${peak.verb} of the ${peak.role} (${peak.instant})${verdict(plan)}`,
+    ...otherRanks(spec, plan),
   ];
+}
+
+/** What ranks share beside the state. */
+export function layoutTexts({ ulysses, layout: { parallel, pipeline } }: RoleSpec): string[] {
+  const { tp, ep, sequenceParallel } = parallel;
+  return [
+    ...(ulysses === 1 ? [] : [`ulysses ${ulysses}`]),
+    ...(tp === 1 ? [] : [`tp ${tp}${sequenceParallel ? ' sequence parallel' : ''}`]),
+    ...(ep === 1 ? [] : [`ep ${ep}`]),
+    ...(pipeline.stages === 1
+      ? []
+      : [`pp ${pipeline.stages}${pipeline.chunks === 1 ? '' : ` x ${pipeline.chunks}`}`]),
+  ];
+}
+
+/** "rank 8 (stage 1 of 4)", or with the stage of each role where they differ. */
+function placeText({ roles }: PlanSpec, { rank, stages }: Place): string {
+  const texts = roles.flatMap(({ name, layout }, i) =>
+    layout.pipeline.stages === 1 ? [] : [{ name, text: `stage ${stages[i]} of ${layout.pipeline.stages}` }],
+  );
+  const same = texts.every(({ text }) => text === texts[0]?.text);
+  const place = same ? [texts[0]?.text] : texts.map(({ name, text }) => `${text} of the ${name}`);
+  return `rank ${rank} (${place.join(', ')})`;
+}
+
+/** Stages that are planned beside the one that holds most. */
+function otherRanks(spec: PlanSpec, { rank, ranks }: Plan): string[] {
+  return ranks
+    .filter((other) => other.rank !== rank)
+    .map(
+      (other) =>
+        `  ${placeText(spec, other)}: ${formatBytes(other.peak.total)} in ${other.peak.verb} of the ${other.peak.role}`,
+    );
 }
 
 const totalOf = ({ parameters, gradients, optimizer }: StateBytes): number =>

@@ -1,7 +1,10 @@
 // From what a configuration says of a role to what is planned of it.
 
 import { missing } from '../config/schema/field';
+import { checkLayout } from '../engine/check_layout';
+import type { EngineOptions } from '../engine/engine_options';
 import { resolveLoraOptions } from '../engine/lora_options';
+import { resolveParallel } from '../engine/parallel_options';
 import { planLora } from '../engine/plan_lora';
 import { ConfigError } from '../errors';
 import { tensorMapping } from '../model/tensor_names';
@@ -9,7 +12,7 @@ import type { NativeModelConfig } from '../native/bridge';
 import { parallelOptions } from '../roles/fsdp_options';
 import type { RoleSettings } from '../roles/role_settings';
 import { readModelShape } from './model_shape';
-import type { Load, RoleSpec } from './plan';
+import type { Load, RoleLayout, RoleSpec } from './plan';
 
 /** Where a role runs. */
 export interface Target {
@@ -17,17 +20,21 @@ export interface Target {
   worldSize: number;
 }
 
-/** The share of `sequences` of one rank (with Ulysses: of one group of ranks). */
+/** Neighbours and stages that are called with the same sequences: with Ulysses, tensor parallelism and pipelines. */
+export const sharingRanks = ({ ulysses, layout }: Pick<RoleSettings, 'ulysses' | 'layout'>): number =>
+  ulysses * layout.tp * layout.pp;
+
+/** The share of `sequences` of one rank, or of `sharing` ranks that are called with the same ones. */
 export const loadPerRank = (
   sequences: number,
-  ulysses: number,
+  sharing: number,
   {
     max_prompt_length: prompt,
     max_response_length: response,
   }: { max_prompt_length: number; max_response_length: number },
   { worldSize }: Target,
 ): Load => ({
-  sequences: Math.ceil((sequences * ulysses) / worldSize),
+  sequences: Math.ceil((sequences * sharing) / worldSize),
   longest: prompt + response,
   response,
 });
@@ -36,17 +43,17 @@ export const loadPerRank = (
  * An engine that is not called yet: with the shape of the role's model, of which no weight is read.
  * @throws ConfigError, TroupeError INVALID_MODEL naming the key
  */
-export function roleSpec(role: RoleSettings, { device }: Target): RoleSpec {
-  const { model: modelKey, ulysses: ulyssesKey, lora: loraKey, layout: _, ...keys } = role.keys;
-  const model = readModelShape(role.model, role.head, modelKey);
-  checkPlanned(role);
+export function roleSpec(role: RoleSettings, { device, worldSize }: Target): RoleSpec {
+  const { model: modelKey, ulysses: ulyssesKey, lora: loraKey, ...keys } = role.keys;
+  const model = readModelShape(role.model, role.head, modelKey, role.maxPositionEmbeddings);
   const reduction = role.reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch';
-  const { parallel, offload } = parallelOptions(role.fsdp, role.ulysses, reduction, role.layout);
-  const { fsdpSize = -1, sharding = 'no_shard', prefetch = false } = parallel ?? {};
+  const { parallel = {}, offload } = parallelOptions(role.fsdp, role.ulysses, reduction, role.layout);
+  const { fsdpSize = -1, sharding = 'no_shard', prefetch = false } = parallel;
   return {
     name: role.name,
     model,
     ulysses: checkedUlysses(role.ulysses, model, ulyssesKey),
+    layout: checkedLayout(role, model, parallel, worldSize),
     ...loraOf(role, model, loraKey),
     dtype: role.dtype ?? (device === 'cuda' ? 'bfloat16' : 'float32'),
     strategy: sharding,
@@ -69,18 +76,20 @@ export function roleSpec(role: RoleSettings, { device }: Target): RoleSpec {
   };
 }
 
-/** Layouts that share the matrices or the layers of a model are not planned yet. */
-function checkPlanned({ layout, keys }: RoleSettings): void {
-  for (const [size, name, what] of [
-    [layout.tp, 'tensor_model_parallel_size', 'tensor parallelism'],
-    [layout.cp ?? 1, 'context_parallel_size', 'context parallelism'],
-    [layout.ep ?? 1, 'expert_model_parallel_size', 'expert parallelism'],
-    [layout.pp, 'pipeline_model_parallel_size', 'a pipeline from a configuration'],
-  ] as const) {
-    if (size === 1) continue;
-    const key = `${keys.layout}.${name}`;
-    throw new ConfigError(`${key} ${size}: ${missing(`a plan of ${what}`)}`, key);
+/** Of a model that can be spread like this over the ranks. Context parallelism is not planned yet. */
+function checkedLayout(
+  { keys, model: dir, layout: { cp = 1 } }: RoleSettings,
+  config: NativeModelConfig,
+  parallel: NonNullable<EngineOptions['parallel']>,
+  worldSize: number,
+): RoleLayout {
+  if (cp > 1) {
+    const key = `${keys.layout}.context_parallel_size`;
+    throw new ConfigError(`${key} ${cp}: ${missing('a plan of context parallelism')}`, key);
   }
+  const layout = resolveParallel(keys.layout, parallel, worldSize, 'fsdp');
+  checkLayout(keys.layout, layout, { config, dir });
+  return { parallel: layout.parallel, pipeline: layout.pipeline };
 }
 
 /** The heads of the model must divide over the ranks that share a micro-batch. */

@@ -5,6 +5,15 @@ import type { PipelineShape } from './pipeline_timeline';
 import type { RoleSpec } from './plan';
 import { microBatchesOf } from './simulate';
 
+/** The pipeline that a configuration gives a role that learns. */
+export const pipelineShape = (role: RoleSpec): PipelineShape => ({
+  stages: role.layout.pipeline.stages,
+  chunks: role.layout.pipeline.chunks,
+  microBatches: microBatchesOf(role),
+  order: role.layout.pipeline.order,
+  backwardCost: role.gradientCheckpointing ? 3 : 2,
+});
+
 export interface RolePipeline {
   shape: PipelineShape;
   /** Of each range of layers, in order. */
@@ -32,7 +41,8 @@ export function pipelineOf(
     );
   const problem = pipelineProblem(role.model.numLayers, split);
   if (problem !== null) throw new ConfigError(`--pipeline: ${role.name}: ${problem}`);
-  const update = role.update && { ...role.update, sequences: role.update.sequences * stages };
+  const more = stages / role.layout.pipeline.stages;
+  const update = role.update && { ...role.update, sequences: Math.ceil(role.update.sequences * more) };
   return {
     shape: {
       stages,

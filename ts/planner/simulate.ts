@@ -1,31 +1,41 @@
-// The engine's own sharding for world sizes that are not at hand: native/engine/simulation.cc in one worker process.
+// The engine's own collectives for world sizes that are not at hand: native/engine/simulation.cc in one worker process.
 import { WorkerGroup } from '../controller/worker_group';
 import type { NativeSimulation } from '../native/bridge';
 import type { RoleName } from '../roles/role_settings';
-import { engineOptions } from './engine_request';
+import { engineOptions, sequenceLoad } from './engine_request';
+import { firstRankOf, type Place, placesThatDiffer } from './places';
 import type { Load, PlanSpec, RoleSpec } from './plan';
 
-export interface RoleSimulation {
+/** One rank of a role. */
+export interface RoleSimulation extends Place {
   role: RoleName;
-  /** Micro-batches per rank in one optimiser step (in one pass, for a role that does not learn). */
+  /** Micro-batches per rank, or per ranks that share them, in one optimiser step (in one pass, for a role that does not learn). */
   microBatches: number;
   simulation: NativeSimulation;
 }
 
-/** One optimiser step of every role on rank 0 of `spec.worldSize`: its shards and its collectives. Starts one worker. */
+/** One optimiser step of every role on one rank of each of its stages that differ: its shards and its collectives. Starts one worker. */
 export async function simulateRoles(spec: PlanSpec): Promise<RoleSimulation[]> {
-  const group = await WorkerGroup.launch({ worldSize: 1, device: 'cpu' });
+  const group = await WorkerGroup.launch({ worldSize: 1, device: 'cpu', closeTimeoutMs: 0 });
   try {
     const results: RoleSimulation[] = [];
     for (const role of spec.roles) {
       const microBatches = microBatchesOf(role);
-      const simulation = await group.callBinding('simulateUpdate', [
-        engineOptions(role, spec),
-        0,
-        spec.worldSize,
-        { microBatches, ...rowsOf(role) },
-      ]);
-      results.push({ role: role.name, microBatches, simulation });
+      const load = sequenceLoad(
+        role,
+        role.update ?? role.inference ?? { sequences: 1, longest: 2, response: 1 },
+      );
+      for (const { stages } of placesThatDiffer({ roles: [role], worldSize: spec.worldSize })) {
+        const rank = firstRankOf(role, stages[0] as number, spec.worldSize);
+        const simulation = await group.callBinding('simulateUpdate', [
+          engineOptions(role, spec),
+          rank,
+          spec.worldSize,
+          load,
+          spec.device === 'cuda',
+        ]);
+        results.push({ role: role.name, rank, stages, microBatches, simulation });
+      }
     }
     return results;
   } finally {
@@ -39,14 +49,6 @@ export function microBatchesOf(role: RoleSpec): number {
   return load === null ? 1 : Math.ceil(load.sequences / sequencesPerMicroBatch(role, load));
 }
 
-function sequencesPerMicroBatch({ capacity, ulysses }: RoleSpec, { longest }: Load): number {
+export function sequencesPerMicroBatch({ capacity, ulysses }: RoleSpec, { longest }: Load): number {
   return Math.max(1, Math.floor((capacity * ulysses) / Math.max(1, longest - 1)));
-}
-
-/** Of the longest sequences: rows of a full micro-batch, response tokens of all. */
-function rowsOf(role: RoleSpec): { rows: number; responses: number } {
-  const load = role.update ?? role.inference;
-  if (load === null) return { rows: 0, responses: 0 };
-  const sequences = Math.min(load.sequences, sequencesPerMicroBatch(role, load));
-  return { rows: sequences * (load.longest - 1), responses: load.sequences * load.response };
 }

@@ -82,12 +82,13 @@ export class SftTrainer {
     let engine: SftEngine | null = null;
     let loggers: Loggers | null = null;
     let planned: Promise<void> | undefined;
+    const noPlan = new AbortController();
     try {
       engine = await (options.engine ?? this.createEngine)(config, totalSteps);
       await session.load({ actor: engine });
       loggers = session.begin(directory, totalSteps, false);
       await session.showPage();
-      planned = session.records?.plan(() => planFile(async () => [this.plan()]));
+      planned = session.records?.plan(() => planFile(async () => [this.plan()], noPlan.signal));
       say(
         session.checkpoint
           ? `resuming after step ${session.firstStep}`
@@ -107,6 +108,7 @@ export class SftTrainer {
       return result;
     } catch (error) {
       session.failed(error);
+      noPlan.abort();
       await Promise.allSettled([planned, engine?.close(), loggers?.close('failed')]);
       throw error;
     }

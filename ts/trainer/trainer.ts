@@ -108,6 +108,7 @@ export class Trainer {
     let loggers: Loggers | null = null;
     let agents: AgentRollout | null = null;
     let planned: Promise<void> | undefined;
+    const noPlan = new AbortController();
     try {
       const data = await (options.data ?? loadTrainingData)(config);
       for (const note of data.notes ?? []) this.log(note);
@@ -137,7 +138,9 @@ export class Trainer {
       loggers = session.begin(directory, totalSteps, config.trainer.val_only);
       await session.showPage();
       const target = { device, memory: config.trainer.memory_per_rank };
-      planned = session.records?.plan(() => planFile((engines) => planPools(config, target, engines)));
+      planned = session.records?.plan(() =>
+        planFile((engines) => planPools(config, target, engines), noPlan.signal),
+      );
       this.log(
         session.checkpoint
           ? `resuming after step ${session.firstStep} from ${session.checkpoint.directory}`
@@ -156,6 +159,7 @@ export class Trainer {
       return result;
     } catch (error) {
       session.failed(error);
+      noPlan.abort();
       // What went wrong first is what the caller must see, whatever closing says.
       await Promise.allSettled([
         planned,

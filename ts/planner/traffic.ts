@@ -1,0 +1,165 @@
+// What a rank sends in one optimiser step along each axis of a layout, by formula: of the blocks, which is all but a little of it.
+import { layersByPart } from '../model/pipeline_parts';
+import type { NativeSimulatedGroup } from '../native/bridge';
+import type { RoleSpec } from './plan';
+import { microBatchesOf, type RoleSimulation, sequencesPerMicroBatch } from './simulate';
+
+/** Bytes along one axis: a factor times a factor ... */
+export interface TrafficFormula {
+  axis: 'tp' | 'pp' | 'dp' | 'ep';
+  /** What is sent, and how often. */
+  text: string;
+  bytes: number;
+}
+
+/** Rows of tiles (kRowTile of native/base/parallel.h), of which micro-batches have whole ones. */
+const ROW_TILE = 128;
+
+const count = (n: number): string => n.toLocaleString('en-US');
+const sum = (numbers: readonly number[]): number => numbers.reduce((a, b) => a + b, 0);
+
+/**
+ * Of one rank of `simulated`'s stage. Volumes of collectives are those of their definition: what one of N ranks sends of a whole of
+ * X bytes is (N - 1) / N X in an all-gather and in a reduce-scatter, and twice that in an all-reduce, which is one after the other.
+ */
+export function trafficFormulas(
+  role: RoleSpec,
+  simulated: RoleSimulation,
+  { worldSize, device }: { worldSize: number; device: 'cpu' | 'cuda' },
+): TrafficFormula[] {
+  const { parallel, pipeline } = role.layout;
+  const stage = simulated.stages[0] as number;
+  const part: Part = {
+    role,
+    rows: rowsOf(role, device),
+    element: role.dtype === 'bfloat16' ? 2 : 4,
+    micros: simulated.microBatches,
+    learns: role.update !== null,
+    layers: layersOf(role, stage),
+    stage,
+  };
+  const dataRanks = worldSize / (parallel.tp * pipeline.stages);
+  return [
+    ...(parallel.tp > 1 ? [tensorTraffic(part)] : []),
+    ...(pipeline.stages > 1 ? [pipelineTraffic(part)] : []),
+    ...(parallel.ep > 1 ? [expertTraffic(part)] : []),
+    ...(dataRanks > 1 ? dataTraffic(part, simulated.simulation.groups, dataRanks) : []),
+  ].filter(({ bytes }) => bytes > 0);
+}
+
+interface Part {
+  role: RoleSpec;
+  /** Of all micro-batches, on all ranks that share them. */
+  rows: number;
+  /** Bytes of an element in the compute dtype. */
+  element: number;
+  micros: number;
+  learns: boolean;
+  /** Numbers of the layers of this rank. */
+  layers: number[];
+  stage: number;
+}
+
+/** Padded to whole tiles for each rank that has a part of them; on a GPU to the capacity. */
+function rowsOf(role: RoleSpec, device: 'cpu' | 'cuda'): number {
+  const load = role.update ?? role.inference;
+  if (load === null) return 0;
+  const { parallel } = role.layout;
+  const tile = ROW_TILE * (parallel.sequenceParallel ? parallel.tp : role.ulysses);
+  const padded = (rows: number): number => Math.ceil(rows / tile) * tile;
+  const each = sequencesPerMicroBatch(role, load);
+  const micros = microBatchesOf(role);
+  const length = Math.min(load.longest, role.model.maxPositions) - 1;
+  if (device === 'cuda') return micros * padded(role.capacity * role.ulysses);
+  return (micros - 1) * padded(each * length) + padded((load.sequences - (micros - 1) * each) * length);
+}
+
+function layersOf({ model, layout: { pipeline } }: RoleSpec, stage: number): number[] {
+  const own: number[] = [];
+  let first = 0;
+  for (const [part, layers] of layersByPart(model.numLayers, pipeline).entries()) {
+    if (part % pipeline.stages === stage) for (let i = 0; i < layers; i++) own.push(first + i);
+    first += layers;
+  }
+  return own;
+}
+
+/** "4 forward + 4 backward + 2 recomputed" of an update, "4" of a pass. */
+function uses(
+  { learns, role }: Part,
+  [forward, backward, again]: readonly [number, number, number],
+): { text: string; times: number } {
+  if (!learns) return { text: String(forward), times: forward };
+  const recomputed = role.gradientCheckpointing ? again : 0;
+  return {
+    text: `(${forward} forward + ${backward} backward${recomputed > 0 ? ` + ${recomputed} recomputed` : ''})`,
+    times: forward + backward + recomputed,
+  };
+}
+
+/**
+ * Two pairs of matrices in a layer, each with its way in and out (native/megatron/exchange.h). With sequence parallelism the rows that
+ * go in are gathered again in the backward pass, for the gradients of the weights; recomputation ends where the last sum would begin,
+ * but for models that need it (a norm behind it).
+ */
+function tensorTraffic(part: Part): TrafficFormula {
+  const { role, rows, element, layers } = part;
+  const { tp, sequenceParallel } = role.layout.parallel;
+  const behind = role.model.postNorms ? (sequenceParallel ? 1 : 2) : 0;
+  const { text, times } = uses(part, sequenceParallel ? [4, 6, 3 + behind] : [4, 4, 2 + behind]);
+  const hidden = role.model.hiddenSize;
+  return {
+    axis: 'tp',
+    text: `${text} x ${layers.length} layers x ${count(rows)} rows x ${hidden} x ${element} B x ${tp - 1}/${tp}`,
+    bytes: (times * layers.length * rows * hidden * element * (tp - 1)) / tp,
+  };
+}
+
+/** Activations to the next range of layers and gradients to the one before, with 16 bytes that say what comes. */
+function pipelineTraffic({ role, rows, element, micros, learns, stage }: Part): TrafficFormula {
+  const { parallel, pipeline } = role.layout;
+  const parts = Array.from({ length: pipeline.chunks }, (_, chunk) => chunk * pipeline.stages + stage);
+  const forward = parts.filter((index) => index < pipeline.stages * pipeline.chunks - 1).length;
+  const backward = learns ? parts.filter((index) => index > 0).length : 0;
+  const own = rows / (parallel.sequenceParallel ? parallel.tp : 1);
+  const hidden = role.model.hiddenSize;
+  return {
+    axis: 'pp',
+    text: `(${forward} forward + ${backward} backward) x (${count(own)} rows x ${hidden} x ${element} B + ${micros} x 16 B)`,
+    bytes: (forward + backward) * (own * hidden * element + 16 * micros),
+  };
+}
+
+/** Rows to the ranks that share the experts and the sums back (native/megatron/expert_rows.h). */
+function expertTraffic(part: Part): TrafficFormula {
+  const { role, rows, element, layers } = part;
+  const { ep } = role.layout.parallel;
+  const moe = layers.filter((layer) => role.model.moeLayers[layer] === true).length;
+  const { text, times } = uses(part, [2, 3, 2]);
+  const hidden = role.model.hiddenSize;
+  return {
+    axis: 'ep',
+    text: `${text} x ${moe} layers x ${count(rows)} rows x ${hidden} x ${element} B x ${ep - 1}`,
+    bytes: times * moe * rows * hidden * element * (ep - 1),
+  };
+}
+
+/** Weights of blocks gathered, and float32 gradients summed. */
+function dataTraffic(part: Part, groups: readonly NativeSimulatedGroup[], ranks: number): TrafficFormula[] {
+  const { role, element, micros, learns } = part;
+  // Copies of shards, experts of their own ranks, adapters: the table alone.
+  if ((role.shardSize !== null && role.shardSize < ranks) || role.layout.parallel.ep > 1 || role.lora)
+    return [];
+  const whole = sum(groups.filter(({ name }) => name.startsWith('layers.')).map((group) => group.whole));
+  const gradients =
+    4 * (role.strategy === 'no_shard' ? 2 : role.placement.reduction === 'micro_batch' ? micros : 1);
+  const gathers =
+    role.strategy === 'no_shard' ? 0 : role.strategy === 'shard_grad_op' ? 1 : micros * (learns ? 2 : 1);
+  return [
+    {
+      axis: 'dp',
+      text: `${count(whole)} parameters x (${gathers} x ${element} B${learns ? ` + ${gradients / 4} x 4 B` : ''}) x ${ranks - 1}/${ranks}`,
+      bytes: (whole * (gathers * element + (learns ? gradients : 0)) * (ranks - 1)) / ranks,
+    },
+  ];
+}
