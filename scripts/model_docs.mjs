@@ -16,6 +16,7 @@ const EXAMPLES = {
   qwen3: 'Qwen 3, dense',
   gemma2: 'Gemma 2',
   mixtral: 'Mixtral 8x7B, 8x22B',
+  qwen2_moe: 'Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B',
   qwen3_moe: 'Qwen3-30B-A3B, Qwen3-235B-A22B',
   gpt2: 'GPT-2',
 };
@@ -28,6 +29,7 @@ function modelTable() {
     const keys = Object.keys(schemas[family].shape);
     const traits = [
       keys.some((key) => /experts/.test(key)) ? 'mixture of experts' : 'dense',
+      ...(keys.some((key) => /shared_expert/.test(key)) ? ['a shared expert'] : []),
       ...(keys.includes('sliding_window') ? ['sliding windows'] : []),
       ...(keys.includes('final_logit_softcapping') ? ['soft caps'] : []),
       ...(keys.includes('attention_bias') ? ['optional biases'] : []),

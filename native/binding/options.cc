@@ -48,7 +48,8 @@ ModelConfig read_model(const Field& dto) {
   model.value_bias = dto["valueBias"].boolean();
   if (const Field moe = dto["moe"]; !moe.is_null()) {
     model.moe = MoeConfig{moe["numExperts"].integer(), moe["topK"].integer(),
-                          moe["intermediateSize"].integer(), moe["normalizeTopK"].boolean()};
+                          moe["intermediateSize"].integer(), moe["normalizeTopK"].boolean(),
+                          moe["sharedIntermediateSize"].integer()};
   }
   model.moe_layers = dto["moeLayers"].booleans();
   return model;

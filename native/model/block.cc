@@ -65,6 +65,7 @@ MoeMlp::Pass Block::expert_pass(const RowContext& rows) const {
 
 void Block::enable_adapters(bool enabled) {
   for (Linear* linear : {&qkv_, &attn_out_, &mlp_in_, &mlp_out_}) linear->adapters_enabled = enabled;
+  if (moe_) moe_->enable_adapters(enabled);
 }
 
 Block::OutputWeights Block::pack_output(bool last) const {

@@ -115,6 +115,12 @@ class DecoderLayout {
     if (c_.is_moe_layer(layer)) {
       // A rank sees its own columns of each expert's output, and so a part of the routing weights' gradient.
       add_matrix(prefix + "moe.router.weight", c_.moe->num_experts, c_.hidden_size, everywhere(true));
+      if (const int64_t shared = c_.moe->shared_intermediate_size; shared > 0) {
+        // Its gate, too, is on all ranks.
+        add_matrix(prefix + "moe.shared.gate.weight", 1, c_.hidden_size, everywhere(true));
+        add_matrix(prefix + "moe.shared.in.weight", in_factor * shared, c_.hidden_size, rows(mlp_rows(shared)));
+        add_matrix(prefix + "moe.shared.out.weight", c_.hidden_size, shared, columns({even(shared)}));
+      }
       const int64_t size = c_.moe->intermediate_size;
       const size_t own = target_;
       for (int64_t expert = 0; expert < c_.moe->num_experts; ++expert) {
@@ -144,7 +150,8 @@ std::map<std::string, const ParameterSpec*> adaptable(const std::vector<Paramete
   std::map<std::string, const ParameterSpec*> weights;
   for (const ParameterSpec& spec : parameters) {
     const std::string& name = spec.info.name;
-    const bool linear = name.find(".attn.") != std::string::npos || name.find(".mlp.") != std::string::npos;
+    const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+    const bool linear = has(".attn.") || has(".mlp.") || has(".moe.shared.");
     if (linear && spec.info.shape.size() == 2) weights[name] = &spec;
   }
   return weights;
@@ -195,7 +202,7 @@ void add_adapters(ParameterLayout& layout, const LoraOptions& lora, const Decode
   for (const AdapterSite& site : lora.sites) {
     const auto found = weights.find(site.param);
     require(found != weights.end(), ErrorCode::kInvalidArgument, "[lora] site ", site.name, ": '", site.param,
-            "' is not the weight of a linear layer of attention or a dense MLP");
+            "' is not the weight of a linear layer of attention, a dense MLP or a shared expert");
     const ParameterSpec& weight = *found->second;
     const std::vector<int64_t>& shape = weight.placement.shape;
     require(site.row >= 0 && site.rows > 0 && site.row + site.rows <= shape[0], ErrorCode::kInvalidArgument,

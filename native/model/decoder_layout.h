@@ -20,6 +20,7 @@
 //   layers.{i}.mlp_norm.{weight,bias} [H]
 //   layers.{i}.mlp.in.{weight [2I or I, H], bias}    layers.{i}.mlp.out.{weight [H, I], bias}
 //   layers.{i}.moe.router.weight [E, H]
+//   layers.{i}.moe.shared.{gate.weight [1, H], in.weight [2S, H], out.weight [H, S]}   (shared_intermediate_size S)
 //   layers.{i}.moe.experts.{e}.in.weight [2F, H]     layers.{i}.moe.experts.{e}.out.weight [H, F]
 //   layers.{i}.mlp_post_norm.weight [H]              (post_norms)
 //   norm.{weight,bias} [H]
@@ -81,8 +82,8 @@ ModelConfig own_heads(const ModelConfig& config, const DecoderPart& part);
 // from the identity, biases from 0; adapters as in PEFT: A uniform (Kaiming, a = sqrt(5)), B 0, so that they
 // begin by adding nothing.
 //
-// kInvalidArgument naming an adapter site that is not on a linear layer of attention or a dense MLP, or that
-// leads out of it, and as validate() for a part.
+// kInvalidArgument naming an adapter site that is not on a linear layer of attention, a dense MLP or a shared expert, or
+// that leads out of it, and as validate() for a part.
 ParameterLayout decoder_layout(const ModelConfig& config, const std::optional<LoraOptions>& lora = std::nullopt,
                                const DecoderPart& part = {});
 

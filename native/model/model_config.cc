@@ -38,6 +38,8 @@ void validate(const ModelConfig& c) {
             "[model] experts with post norms (post_norms) are not supported");
     positive("moe.num_experts", c.moe->num_experts);
     positive("moe.intermediate_size", c.moe->intermediate_size);
+    require(c.moe->shared_intermediate_size >= 0, ErrorCode::kInvalidModel,
+            "[model] expected moe.shared_intermediate_size >= 0, got ", c.moe->shared_intermediate_size);
     require(c.moe->top_k >= 1 && c.moe->top_k <= c.moe->num_experts, ErrorCode::kInvalidModel,
             "[model] expected moe.top_k between 1 and ", c.moe->num_experts, ", got ", c.moe->top_k);
     require(static_cast<int64_t>(c.moe_layers.size()) == c.num_layers, ErrorCode::kInvalidModel,

@@ -18,6 +18,7 @@ struct MoeConfig {
   int64_t top_k = 0;
   int64_t intermediate_size = 0;
   bool normalize_top_k = false;  // divide the k routing weights by their sum
+  int64_t shared_intermediate_size = 0;  // of the expert that every token goes to; 0: none
 };
 
 // A decoder, fully resolved: every default of the Hugging Face config.json has been applied by

@@ -78,6 +78,7 @@ MoeMlp::MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t l
     out_.emplace_back(store, prefix + "experts." + std::to_string(expert) + ".out");
   }
   intermediate_size_ = out_[0].weight.size(1);  // of this rank
+  if (config.moe->shared_intermediate_size > 0) shared_.emplace(store, config, prefix + "shared");
 }
 
 MoeMlp::OwnSlots MoeMlp::own_slots(const ExpertRouting& routing) const {
@@ -134,7 +135,7 @@ void MoeMlp::expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& 
 }
 
 MoeMlp::Packed MoeMlp::pack() const {
-  Packed packed{router_.pack(), {}, {}};
+  Packed packed{router_.pack(), {}, {}, shared_ ? shared_->pack() : SharedExpert::Packed()};
   for (size_t expert = 0; expert < in_.size(); ++expert) {
     packed.in.push_back(PackedMatrix::of(in_[expert].weight, true));
     packed.out.push_back(PackedMatrix::of(out_[expert].weight, true));
@@ -145,7 +146,12 @@ MoeMlp::Packed MoeMlp::pack() const {
 void MoeMlp::forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved,
                      const Pass& pass, const Packed& packed) const {
   MoeSaved local;
-  MoeSaved& state = saved != nullptr ? *saved : local;
+  forward_chosen(x, out, row_tile, saved != nullptr ? *saved : local, pass, packed);
+  if (shared_) shared_->forward(x, out, row_tile, saved != nullptr ? &saved->shared : nullptr, packed.shared);
+}
+
+void MoeMlp::forward_chosen(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state,
+                            const Pass& pass, const Packed& packed) const {
   if (!pass.rows.shared()) return forward_part(x, out, row_tile, state, pass, packed);
   if (!pass.rows.any()) return;
   const at::Tensor all = pass.rows.gather(x, pass.label);
@@ -215,6 +221,12 @@ at::Tensor MoeMlp::expert_backward(size_t expert, const at::Tensor& dout, const 
 
 void MoeMlp::backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
                       const Pass& pass) const {
+  backward_chosen(dout, x, saved, dx, pass);
+  if (shared_) shared_->backward(dout, x, saved.shared, dx);
+}
+
+void MoeMlp::backward_chosen(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
+                             const Pass& pass) const {
   if (!pass.rows.shared()) return backward_part(dout, x, saved, dx, pass);
   if (!pass.rows.any()) return;
   const at::Tensor all = pass.rows.gather(x, pass.label);

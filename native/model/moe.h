@@ -3,12 +3,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 #include "megatron/expert_rows.h"
 #include "model/decoder_layout.h"
 #include "model/expert_routing.h"
 #include "model/layers.h"
+#include "model/shared_expert.h"
 
 namespace troupe {
 
@@ -17,9 +19,10 @@ namespace troupe {
 struct MoeSaved {
   ExpertRouting routing;
   at::Tensor inner;  // [S', 2F] (without a gate [S', F]): what the experts' activation gets
+  SharedExpertSaved shared;  // of this rank's rows
 };
 
-// out = sum over the chosen experts of weight * expert(x). The rows of an expert are computed together, with its
+// out = sum over the chosen experts of weight * expert(x), and where the family has one the shared expert. The rows of an expert are computed together, with its
 // weights packed once per pass (kernels/gemm.h); experts are spread over the threads, and where there are fewer of
 // them than threads want, the rows of one. A token's result depends neither on its neighbours nor on how many of
 // them chose the same expert: where products are not ours every one of them has the same shape.
@@ -40,6 +43,7 @@ class MoeMlp {
   struct Packed {
     Linear::Packed router;
     std::vector<ops::PackedMatrix> in, out;
+    SharedExpert::Packed shared;
   };
   Packed pack() const;
   // out [T, H] = moe(x [T, H]); saved may be null. Without `packed` weights are packed here, and with kDecodeRowTile rows
@@ -49,8 +53,16 @@ class MoeMlp {
   // dx [T, H] is overwritten; the gradients of weights that are trained are added to.
   void backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
                 const Pass& pass = {}) const;
+  void enable_adapters(bool enabled) {
+    if (shared_) shared_->enable_adapters(enabled);
+  }
 
  private:
+  // The experts that are chosen.
+  void forward_chosen(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state,
+                      const Pass& pass, const Packed& packed) const;
+  void backward_chosen(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
+                       const Pass& pass) const;
   // The same over all rows that there are.
   void forward_part(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state,
                     const Pass& pass, const Packed& packed) const;
@@ -79,6 +91,7 @@ class MoeMlp {
   int64_t first_ = 0;  // expert of this rank
   bool all_ = true;    // every expert is here
   std::vector<Linear> in_, out_;  // of the experts that are here
+  std::optional<SharedExpert> shared_;
 };
 
 }  // namespace troupe

@@ -12,7 +12,7 @@ afterAll(() => groups.close());
 const COEFFICIENT = 0.25;
 
 describe.each(
-  ['qwen3_moe', 'mixtral'].flatMap((name) =>
+  ['qwen3_moe', 'qwen2_moe', 'mixtral'].flatMap((name) =>
     layoutsOf(path.join(CONFORMANCE, 'models', name, 'actor')).map((layout) => ({ name, ...layout })),
   ),
 )('$name on $layout', ({ name, worldSize, parallel }) => {

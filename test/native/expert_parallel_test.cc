@@ -11,6 +11,7 @@ EngineOptions mixture(int64_t ep, int64_t tp = 1, HeadKind head = HeadKind::kLm)
   EngineOptions options = tensor_options("qwen3_moe", head, tp, tp > 1);
   options.parallel.ep = ep;
   options.model.moe_layers.back() = true;
+  options.model.moe->shared_intermediate_size = 21;
   return options;
 }
 

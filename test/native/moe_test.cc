@@ -19,6 +19,7 @@ constexpr int64_t kHidden = 24;
 struct Shape {
   int64_t tokens, experts, top_k, intermediate;
   bool normalize;
+  int64_t shared = 0;
 };
 
 ModelConfig config_of(const Shape& shape) {
@@ -34,7 +35,7 @@ ModelConfig config_of(const Shape& shape) {
   c.max_positions = 8;
   c.sliding_windows = {0};
   c.rope_inv_freq = {1, 0.5};
-  c.moe = MoeConfig{shape.experts, shape.top_k, shape.intermediate, shape.normalize};
+  c.moe = MoeConfig{shape.experts, shape.top_k, shape.intermediate, shape.normalize, shape.shared};
   c.moe_layers = {true};
   return c;
 }
@@ -75,6 +76,12 @@ Reference reference(const ParameterStore& store, const Shape& shape, const at::T
     const at::Tensor up = inner.narrow(1, shape.intermediate, shape.intermediate);
     out = out + at::mm(at::silu(gate) * up, leaf(name + ".out.weight").t()) * dense.select(1, expert).unsqueeze(1);
   }
+  if (shape.shared > 0) {
+    const at::Tensor inner = at::mm(input, leaf("shared.in.weight").t());
+    const at::Tensor gate = inner.narrow(1, 0, shape.shared), up = inner.narrow(1, shape.shared, shape.shared);
+    out = out + at::sigmoid(at::mm(input, leaf("shared.gate.weight").t())) *
+                    at::mm(at::silu(gate) * up, leaf("shared.out.weight").t());
+  }
   (out * dout.to(at::kDouble)).sum().backward();
   Reference result{out.detach(), input.grad(), {}};
   for (auto& [name, tensor] : leaves) {
@@ -102,7 +109,8 @@ double error_of(const at::Tensor& got, const at::Tensor& expected) {
 TEST(agrees_with_all_experts_in_double_precision) {
   // Many experts and few, rows beyond one tile, one token, every expert chosen, experts without rows.
   const std::vector<Shape> shapes = {{70, 16, 4, 10, true}, {70, 16, 4, 10, false}, {300, 3, 2, 7, true},
-                                     {1, 8, 2, 5, true},    {5, 4, 4, 6, false},    {9, 32, 1, 3, true}};
+                                     {1, 8, 2, 5, true},    {5, 4, 4, 6, false},    {9, 32, 1, 3, true},
+                                     {70, 6, 2, 10, false, 12}, {300, 4, 1, 5, true, 7}, {1, 4, 2, 3, false, 9}};
   at::manual_seed(11);
   for (const Shape& shape : shapes) {
     for (const int threads : {1, 2}) {
@@ -131,7 +139,7 @@ TEST(agrees_with_all_experts_in_double_precision) {
 TEST(a_token_does_not_depend_on_who_shares_its_experts) {
   const at::NoGradGuard no_grad;
   at::manual_seed(12);
-  const Shape shape{200, 8, 2, 16, true};
+  const Shape shape{200, 8, 2, 16, true, 20};
   ParameterStore store(decoder_layout(config_of(shape)), at::kCPU, at::kFloat, /*training=*/false, 1);
   fill(store);
   const MoeMlp moe(store, config_of(shape), 0);

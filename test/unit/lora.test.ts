@@ -29,6 +29,10 @@ describe('modules', () => {
     ['gpt2', ['c_attn', 'c_fc', 'c_proj']],
     // Experts and routers are no linear layers under transformers 5.
     ['mixtral', ['k_proj', 'o_proj', 'q_proj', 'v_proj']],
+    [
+      'qwen2_moe',
+      ['down_proj', 'gate_proj', 'k_proj', 'o_proj', 'q_proj', 'shared_expert_gate', 'up_proj', 'v_proj'],
+    ],
     ['qwen3_moe', ['k_proj', 'o_proj', 'q_proj', 'v_proj']],
   ])('all-linear of %s', (name, expected) => {
     const lora = plan(name, { rank: 4 });

@@ -27,7 +27,10 @@ export function trainingFlops(c: NativeModelConfig, lengths: ArrayLike<number>):
 const mlpSize = (c: NativeModelConfig, inner: number): number => c.hiddenSize * inner * (c.gatedMlp ? 3 : 2);
 
 const moeSize = (c: NativeModelConfig, moe: NonNullable<NativeModelConfig['moe']>): number =>
-  moe.topK * mlpSize(c, moe.intermediateSize) + c.hiddenSize * moe.numExperts;
+  moe.topK * mlpSize(c, moe.intermediateSize) +
+  c.hiddenSize * moe.numExperts +
+  mlpSize(c, moe.sharedIntermediateSize) +
+  (moe.sharedIntermediateSize > 0 ? c.hiddenSize : 0);
 
 /**
  * Model FLOP utilisation: the share of the devices' peak that a pass over sequences of these lengths reached. `seconds`: its wall

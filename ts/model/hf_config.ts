@@ -124,10 +124,13 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
           topK: c.num_experts_per_tok,
           intermediateSize: c.intermediate_size,
           normalizeTopK: true,
+          sharedIntermediateSize: 0,
         },
         moeLayers: new Array(c.num_hidden_layers).fill(true),
       };
     }
+    case 'qwen2_moe':
+      return qwen2Moe(parsed as FamilyConfig<'qwen2_moe'>, raw, where);
     case 'qwen3_moe':
       return qwen3Moe(parsed as FamilyConfig<'qwen3_moe'>, raw, where);
     case 'gpt2':
@@ -204,25 +207,53 @@ function gemma2(c: FamilyConfig<'gemma2'>, raw: Raw, where: string): NativeModel
   };
 }
 
-function qwen3Moe(c: FamilyConfig<'qwen3_moe'>, raw: Raw, where: string): NativeModelConfig {
+type QwenMoe = FamilyConfig<'qwen2_moe'> | FamilyConfig<'qwen3_moe'>;
+
+/** Experts and the layers that have them. */
+function qwenExperts(
+  c: QwenMoe,
+  sharedIntermediateSize: number,
+): Pick<NativeModelConfig, 'moe' | 'moeLayers'> {
   const sparse = (layer: number): boolean =>
     !c.mlp_only_layers.includes(layer) && c.num_experts > 0 && (layer + 1) % c.decoder_sparse_step === 0;
   const moeLayers = Array.from({ length: c.num_hidden_layers }, (_, i) => sparse(i));
+  if (!moeLayers.includes(true)) return { moe: null, moeLayers: [] };
+  return {
+    moe: {
+      numExperts: c.num_experts,
+      topK: c.num_experts_per_tok,
+      intermediateSize: c.moe_intermediate_size,
+      normalizeTopK: c.norm_topk_prob,
+      sharedIntermediateSize,
+    },
+    moeLayers,
+  };
+}
+
+function qwen2Moe(c: FamilyConfig<'qwen2_moe'>, raw: Raw, where: string): NativeModelConfig {
+  const window = c.use_sliding_window ? c.sliding_window : null;
+  const windows =
+    c.layer_types !== null
+      ? typedWindows(c.layer_types, c.num_hidden_layers, window, where)
+      : Array.from({ length: c.num_hidden_layers }, (_, i) =>
+          i % 2 === 0 && i < c.max_window_layers ? (window ?? 0) : 0,
+        );
+  return {
+    ...rmsDecoder('qwen2_moe', c, raw, where),
+    qkvBias: c.qkv_bias,
+    slidingWindows: windows,
+    ...qwenExperts(c, c.shared_expert_intermediate_size),
+  };
+}
+
+function qwen3Moe(c: FamilyConfig<'qwen3_moe'>, raw: Raw, where: string): NativeModelConfig {
   return {
     ...rmsDecoder('qwen3_moe', c, raw, where),
     qkNorm: true,
     qkvBias: c.attention_bias,
     outputBias: c.attention_bias,
     slidingWindows: everyLayer(c, c.use_sliding_window ? c.sliding_window : null),
-    moe: moeLayers.includes(true)
-      ? {
-          numExperts: c.num_experts,
-          topK: c.num_experts_per_tok,
-          intermediateSize: c.moe_intermediate_size,
-          normalizeTopK: c.norm_topk_prob,
-        }
-      : null,
-    moeLayers: moeLayers.includes(true) ? moeLayers : [],
+    ...qwenExperts(c, 0),
   };
 }
 

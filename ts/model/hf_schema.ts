@@ -72,6 +72,25 @@ const qwenWindow = {
   sliding_window: orNone(4096),
 };
 
+const expertCount = (d: number) =>
+  z
+    .number()
+    .int()
+    .min(0)
+    .max(MODEL_LIMITS.expertBlocks)
+    .nullish()
+    .transform((v) => v ?? d);
+
+/** Which layers have experts, and how their weights are normalised. */
+const sparse = {
+  decoder_sparse_step: int(1, 'positions'),
+  norm_topk_prob: bool(false),
+  mlp_only_layers: z
+    .array(layerIndex)
+    .nullish()
+    .transform((v) => v ?? []),
+};
+
 export const schemas = {
   llama: z.object({ ...decoder, attention_bias: bool(false), mlp_bias: bool(false) }),
   mistral: z.object({
@@ -132,6 +151,32 @@ export const schemas = {
     num_experts_per_tok: int(2, 'expertBlocks'),
     num_local_experts: int(8, 'expertBlocks'),
   }),
+  qwen2_moe: z.object({
+    ...decoder,
+    use_sliding_window: bool(false),
+    // transformers writes 0 where there is no window.
+    sliding_window: z
+      .number()
+      .min(0)
+      .nullable()
+      .optional()
+      .transform((v) => (v === undefined ? 4096 : v === 0 ? null : v)),
+    max_window_layers: layerIndex.nullish().transform((v) => v ?? 28),
+    layer_types: layerTypes,
+    vocab_size: int(151936, 'vocabulary'),
+    hidden_size: int(2048, 'width'),
+    intermediate_size: int(5632, 'width'),
+    num_hidden_layers: int(24, 'layers'),
+    num_attention_heads: int(16, 'heads'),
+    num_key_value_heads: maybeNone(16, 'heads'),
+    max_position_embeddings: int(32768, 'positions'),
+    qkv_bias: bool(true),
+    ...sparse,
+    moe_intermediate_size: int(1408, 'width'),
+    shared_expert_intermediate_size: int(5632, 'width'),
+    num_experts_per_tok: int(4, 'expertBlocks'),
+    num_experts: expertCount(60),
+  }),
   qwen3_moe: z.object({
     ...decoder,
     ...qwenWindow,
@@ -142,21 +187,10 @@ export const schemas = {
     num_key_value_heads: int(4, 'heads'),
     max_position_embeddings: int(32768, 'positions'),
     attention_bias: bool(false),
-    decoder_sparse_step: int(1, 'positions'),
+    ...sparse,
     moe_intermediate_size: int(768, 'width'),
     num_experts_per_tok: int(8, 'expertBlocks'),
-    num_experts: z
-      .number()
-      .int()
-      .min(0)
-      .max(MODEL_LIMITS.expertBlocks)
-      .nullish()
-      .transform((v) => v ?? 128),
-    norm_topk_prob: bool(false),
-    mlp_only_layers: z
-      .array(layerIndex)
-      .nullish()
-      .transform((v) => v ?? []),
+    num_experts: expertCount(128),
   }),
   gpt2: z.object({
     vocab_size: int(50257, 'vocabulary'),

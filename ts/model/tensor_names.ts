@@ -102,6 +102,14 @@ function moeMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: 
   const block = mixtral ? `${hf}.block_sparse_moe` : `${hf}.mlp`;
   const [gate, up, down] = mixtral ? ['w1', 'w3', 'w2'] : ['gate_proj', 'up_proj', 'down_proj'];
   map.tensor(`${block}.gate.weight`, `${own}.moe.router.weight`, moe.numExperts, c.hiddenSize);
+  const shared = moe.sharedIntermediateSize;
+  if (shared > 0) {
+    const expert = `${block}.shared_expert`;
+    map.tensor(`${block}.shared_expert_gate.weight`, `${own}.moe.shared.gate.weight`, 1, c.hiddenSize);
+    const slices = ['gate_proj', 'up_proj'].map((name) => ({ hf: `${expert}.${name}.weight`, rows: shared }));
+    map.fused(`${own}.moe.shared.in.weight`, slices, c.hiddenSize);
+    map.tensor(`${expert}.down_proj.weight`, `${own}.moe.shared.out.weight`, c.hiddenSize, shared);
+  }
   for (let e = 0; e < moe.numExperts; e++) {
     const expert = `${block}.experts.${e}`;
     const slices = [
@@ -163,6 +171,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   qwen3: 'Qwen3',
   gemma2: 'Gemma2',
   mixtral: 'Mixtral',
+  qwen2_moe: 'Qwen2Moe',
   qwen3_moe: 'Qwen3Moe',
   gpt2: 'GPT2',
 };

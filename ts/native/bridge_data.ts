@@ -6,6 +6,8 @@ export interface NativeMoeConfig {
   topK: number;
   intermediateSize: number;
   normalizeTopK: boolean;
+  /** Of the expert that every token goes to; 0: none. */
+  sharedIntermediateSize: number;
 }
 
 /** A fully resolved decoder (native/model/model_config.h); made from config.json by ts/model. */

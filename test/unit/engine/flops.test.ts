@@ -7,13 +7,16 @@ test('a dense decoder: 6 N Σ L + 6 Σ L² head_dim heads layers', () => {
 });
 
 test('mixture of experts: the experts that a token meets, and the router', () => {
-  const model = tinyModel({
-    numLayers: 2,
-    moe: { ...(tinyModel().moe ?? {}), numExperts: 4, topK: 2, intermediateSize: 6 } as never,
-    moeLayers: [0, 1] as never,
-  });
+  const model = (sharedIntermediateSize: number) =>
+    tinyModel({
+      numLayers: 2,
+      moe: { numExperts: 4, topK: 2, intermediateSize: 6, normalizeTopK: true, sharedIntermediateSize },
+      moeLayers: [false, true],
+    });
   const matrices = 2 * 192 + 384 + (2 * 3 * 8 * 6 + 8 * 4) + 256;
-  expect(trainingFlops(model, [1])).toBe(6 * matrices + 6 * 4 * 2 * 2);
+  expect(trainingFlops(model(0), [1])).toBe(6 * matrices + 6 * 4 * 2 * 2);
+  // A shared expert and its gate.
+  expect(trainingFlops(model(5), [1])).toBe(6 * (matrices + 3 * 8 * 5 + 8) + 6 * 4 * 2 * 2);
 });
 
 test('a value head counts as nothing', () => {

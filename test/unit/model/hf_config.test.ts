@@ -49,7 +49,13 @@ describe('conformance models', () => {
     });
     expect(resolve(configOf('mixtral'))).toMatchObject({
       headDim: 12,
-      moe: { numExperts: 4, topK: 2, intermediateSize: 40, normalizeTopK: true },
+      moe: {
+        numExperts: 4,
+        topK: 2,
+        intermediateSize: 40,
+        normalizeTopK: true,
+        sharedIntermediateSize: 0,
+      },
       moeLayers: [true, true],
     });
     expect(resolve(configOf('qwen3_moe')).moe).toEqual({
@@ -57,6 +63,21 @@ describe('conformance models', () => {
       topK: 2,
       intermediateSize: 24,
       normalizeTopK: true,
+      sharedIntermediateSize: 0,
+    });
+    expect(resolve(configOf('qwen2_moe'))).toMatchObject({
+      qkvBias: true,
+      outputBias: false,
+      qkNorm: false,
+      slidingWindows: [0, 0, 0],
+      moe: {
+        numExperts: 6,
+        topK: 2,
+        intermediateSize: 24,
+        normalizeTopK: false,
+        sharedIntermediateSize: 40,
+      },
+      moeLayers: [true, false, true],
     });
     expect(resolve(configOf('gpt2'))).toMatchObject({
       positions: 'learned',
@@ -139,6 +160,15 @@ describe('defaults of the Hugging Face classes', () => {
     ).toEqual([]);
   });
 
+  test('the windows of qwen2_moe: every other layer, below max_window_layers', () => {
+    const window = { ...small, model_type: 'qwen2_moe', num_hidden_layers: 6, max_window_layers: 4 };
+    const windows = (more: object) => resolve({ ...window, ...more }).slidingWindows;
+    expect(windows({ use_sliding_window: true, sliding_window: 3 })).toEqual([3, 0, 3, 0, 0, 0]);
+    expect(windows({ use_sliding_window: false, sliding_window: 3 })).toEqual([0, 0, 0, 0, 0, 0]);
+    // As transformers writes it where there is none.
+    expect(windows({ use_sliding_window: false, sliding_window: 0 })).toEqual([0, 0, 0, 0, 0, 0]);
+  });
+
   test('dense layers among experts', () => {
     const c = resolve({
       ...small,
@@ -217,6 +247,7 @@ test.each<[string, object, number]>([
   ['qwen3', {}, 32],
   ['mixtral', {}, 32],
   ['gemma2', {}, 26],
+  ['qwen2_moe', {}, 24],
   ['qwen3_moe', {}, 24],
   ['gpt2', {}, 12],
 ])(

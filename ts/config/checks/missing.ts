@@ -81,7 +81,6 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/omni|audio|wan-?2|flux|stable-?diffusion/i, 'images or sound (a multimodal model)'],
   [/qwen-?_?3\.?[5-9]/i, 'the model family Qwen3.5'],
   [/qwen-?_?3-?_?next/i, 'the model family Qwen3-Next'],
-  [/qwen1\.5-moe|qwen2-57b/i, 'the model family Qwen2-MoE'],
   [/gpt-?_?oss/i, 'the model family gpt-oss'],
   [/deepseek[-_]?v[2-9]|deepseek[-_]?r1|dsv\d|dpsk|deepseek-?moe/i, 'the model family DeepSeek-V2 and later'],
   [/deepseek-llm|deepseek-coder|deepseek-math/i, ''],
