@@ -136,24 +136,42 @@ TEST(log_probs_and_values_have_the_bits_of_one_process) {
 }
 
 TEST(the_first_forward_of_an_update_has_the_bits_of_compute_log_prob) {
-  for (const auto& [cp, tp, pp] : {std::tuple{2, 1, 1}, {2, 2, 1}, {2, 1, 2}, {4, 1, 1}}) {
+  for (const auto& [cp, tp, pp] : {std::tuple{2, 1, 1}, {2, 2, 1}, {2, 1, 2}, {3, 1, 1}}) {
     EngineOptions options = context("qwen3", cp, tp, pp);
-    options.gradient_checkpointing = cp == 4;
-    test::on_ranks(4, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
-      const auto engine = create_engine(options, comm);
-      const int64_t groups = 4 / ranks_per_group(options);
-      LongBatch batch = long_batch(group_of(options, rank, 4), round_robin(groups));
-      MiniBatches& mini = batch.mini;  // one
-      mini = {{0, mini.offsets.back()},
-              {mini.global_tokens[0] + mini.global_tokens[1]},
-              {mini.global_sequences[0] + mini.global_sequences[1]},
-              1};
-      const at::Tensor old = engine->compute_log_prob(batch.tokens, 0.9, false, false).log_probs;
-      const Metrics metrics =
-          engine->update_policy({batch.tokens, batch.mask, old, batch.b, {}, {}, {}}, mini, {}, 0.9)[0];
-      CHECK(metrics.at("ppo_kl") == 0);
-      CHECK(metrics.at("grad_norm") > 0);
-    });
+    options.gradient_checkpointing = cp == 3;
+    check_first_forward(options, ranks_per_group(options));
+  }
+}
+
+TEST(ranks_generate_by_themselves) {
+  check_generation(context("qwen3", 2), 2, [](const Engine&, const GenerateResult&) {});
+}
+
+// Keys and values of 128 rows per rank, log-probs and entropies, beside what two ranks of data parallelism send.
+TEST(bytes_are_those_of_the_formulas) {
+  constexpr int64_t kResponses = 160;
+  const TokenBatch tokens{at::arange(200, at::kInt).remainder(kVocabulary), at::tensor({0, 200}, at::kInt),
+                          at::tensor({40}, at::kInt)};
+  for (const bool checkpointing : {false, true}) {
+    std::vector<std::pair<int64_t, int64_t>> sent;  // by compute_log_prob and an update, of each kind of rank
+    for (const int64_t cp : {1, 2}) {
+      EngineOptions options = context("qwen3", cp);
+      options.gradient_checkpointing = checkpointing;
+      test::on_ranks(2, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
+        const auto engine = create_engine(options, comm);
+        const int64_t first = engine->bytes_sent();
+        engine->compute_log_prob(tokens, 1, false, false);
+        const int64_t second = engine->bytes_sent();
+        engine->update_policy({tokens, at::ones({kResponses}, at::kByte), at::full({kResponses}, -3.9),
+                               at::ones({kResponses}), {}, {}, {}},
+                              {{0, 1}, {2 * kResponses}, {2}, 1}, {}, 1);
+        if (rank == 0) sent.push_back({second - first, engine->bytes_sent() - second});
+      });
+    }
+    const ModelConfig model = context("qwen3", 2).model;
+    const int64_t keys = 2 * model.num_layers * 4 * 128 * model.num_kv_heads * model.head_dim;
+    CHECK(sent[1].first - sent[0].first == keys + 4 * kResponses);
+    CHECK(sent[1].second - sent[0].second == (checkpointing ? 4 : 3) * keys + 8 * kResponses);
   }
 }
 

@@ -119,7 +119,7 @@ inline void compare(const EngineOptions& options, int64_t groups, const Task& ta
 inline void check_first_forward(const EngineOptions& options, int64_t ranks_of_group) {
   on_ranks(2 * ranks_of_group, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
     const auto engine = create_engine(options, comm);
-    LongBatch batch = long_batch(rank / ranks_of_group, round_robin(2));
+    LongBatch batch = long_batch(group_of(options, rank, 2 * ranks_of_group), round_robin(2));
     MiniBatches& mini = batch.mini;  // one
     mini = {{0, mini.offsets.back()},
             {mini.global_tokens[0] + mini.global_tokens[1]},
