@@ -267,7 +267,7 @@ void add_rows(const at::Tensor& target, const at::Tensor& index, const at::Tenso
   if (out.is_cuda()) {
     // index_add_ adds with atomics there, in any order; this sorts by index, and equal ones stay in order.
     out.index_put_({index.to(at::kLong)}, rows, /*accumulate=*/true);
-  } else {
+  } else if (index.numel() > 0) {  // on meta tensors index_add_ looks at a first row
     out.index_add_(0, index, rows);
   }
 }

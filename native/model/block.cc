@@ -344,7 +344,7 @@ at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, Blo
 
 at::Tensor Block::make_qk_parts(const at::Tensor& dqkv, int64_t row_tile) const {
   if (!rotary_.qk_norm) return {};
-  const int64_t tiles = dqkv.is_cuda() ? 1 : (dqkv.size(0) + row_tile - 1) / row_tile;
+  const int64_t tiles = on_cpu_threads(dqkv.device()) ? (dqkv.size(0) + row_tile - 1) / row_tile : 1;
   return at::zeros({2, tiles, rotary_.head_dim}, dqkv.options().dtype(at::kFloat));
 }
 

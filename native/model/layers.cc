@@ -126,7 +126,7 @@ void norm_forward(const Norm& norm, const at::Tensor& x, const at::Tensor& y, co
 
 NormGradient::NormGradient(const Norm& norm, int64_t rows, int64_t tile) : norm_(norm), tile_(tile) {
   if (!norm.defined()) return;
-  const int64_t tiles = norm.weight.is_cuda() ? 1 : (rows + tile - 1) / tile;
+  const int64_t tiles = on_cpu_threads(norm.weight.device()) ? (rows + tile - 1) / tile : 1;
   const auto options = norm.weight.options().dtype(at::kFloat);
   weight_parts_ = at::zeros({tiles, norm.weight.size(0)}, options);
   if (norm.bias.defined()) bias_parts_ = at::zeros({tiles, norm.weight.size(0)}, options);

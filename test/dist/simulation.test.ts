@@ -58,11 +58,11 @@ const simulate = async (spec: PlanSpec): Promise<RoleSimulation> =>
   (await simulateRoles(spec))[0] as RoleSimulation;
 
 const layoutOf = (
-  { tp = 1, sequenceParallel = false, ep = 1 }: Partial<RoleLayout['parallel']>,
+  { tp = 1, cp = 1, sequenceParallel = false, ep = 1 }: Partial<RoleLayout['parallel']>,
   stages = 1,
   chunks = 1,
 ): RoleLayout => ({
-  parallel: { tp, sequenceParallel, ep },
+  parallel: { tp, cp, sequenceParallel, ep },
   pipeline: { ...ONE_MODEL.pipeline, stages, chunks },
 });
 

@@ -219,9 +219,12 @@ test('the keys of Megatron are those of the strategy megatron', () => {
   expect(critic?.parallel).toMatchObject({ tp: 1, sequenceParallel: false, fsdpSize: 1 });
   expect(critic?.dtype).toBe('float32');
   const target = { device: 'cpu', worldSize: 4 } as const;
-  expect(() => roleSpec(actorSettings(config), target)).toThrow(
-    /actor\.megatron\.tensor_model_parallel_size 2: needs a plan of tensor parallelism/,
-  );
+  expect(roleSpec(actorSettings(config), target).layout.parallel).toEqual({
+    tp: 2,
+    cp: 1,
+    sequenceParallel: true,
+    ep: 1,
+  });
 });
 
 test('a pipeline in configurations', async () => {
@@ -241,10 +244,10 @@ test('a pipeline in configurations', async () => {
   expect(of(referenceSettings(config) as RoleSettings)).toMatchObject({ pp: 2, vpp: 2 });
   expect(of(criticSettings(config))).toMatchObject({ pp: 2, vpp: 1, ep: 2, lastStageLayers: 1 });
   expect(() => roleSpec(criticSettings(config), { device: 'cpu', worldSize: 4 })).toThrow(
-    /critic\.megatron\.expert_model_parallel_size 2: needs a plan of expert parallelism/,
+    /parallel\.ep 2: expected a divisor of the 0 experts of the model/,
   );
   expect(() => roleSpec(actorSettings(config), { device: 'cpu', worldSize: 4 })).toThrow(
-    /actor\.megatron\.pipeline_model_parallel_size 2: needs a plan of a pipeline from a configuration/,
+    /parallel\.pp 2 x parallel\.vpp 2: 2 layers do not make 4 parts/,
   );
 });
 
