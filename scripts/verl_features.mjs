@@ -5,7 +5,6 @@ const CASES = {
   'a rollout on machines of its own': ({ text }) => /rollout\.nnodes=[1-9]/.test(text),
   'Megatron in a supervised run': ({ program, text }) =>
     /sft/.test(program) && /(engine|strategy)=(megatron|mcore)/.test(text),
-  'context parallelism': ({ text }) => /context_parallel_size=([2-9]|\d\d)/.test(text),
   'other parts of Megatron': ({ text }) =>
     /use_megatron_fsdp=True|pipeline_model_parallel_layout=|multi_latent_attention=True|apply_dsa|megatron\.dtype=float16/.test(
       text,
