@@ -41,7 +41,4 @@ module.exports = {
   testTimeout: 120_000,
   // Worker processes compute on every core: tests side by side would only fight for them.
   maxWorkers: 1,
-  // The files run one after another in a process of their own, which makes room for a fresh one where a file leaves it larger: what
-  // one of them leaves behind, or V8 has not collected yet, is not added up over two hundred.
-  workerIdleMemoryLimit: '512MB',
 };

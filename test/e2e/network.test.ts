@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { allGone, Command, type Exit, runCommand, sleep, workersOf } from '../helpers/e2e_process';
 import { promptRows, Workspace } from '../helpers/e2e_workspace';
@@ -13,6 +13,16 @@ const TOKEN = 'f4c1'.repeat(16);
 /** Of the controller's first listener; the workers' follows. */
 const PORT = 29_400;
 
+/** The usual reward, given once the file "hold" is gone: a run lasts as long as what is done to it. */
+const HELD_REWARD = `const { existsSync } = require('node:fs');
+const { join } = require('node:path');
+const quick = require('./reward.cjs').compute_score;
+exports.compute_score = async (sample) => {
+  while (existsSync(join(__dirname, 'hold'))) await new Promise((done) => setTimeout(done, 50));
+  return quick(sample);
+};
+`;
+
 let workspace: Workspace;
 let expected: string;
 let tokenFile: string;
@@ -24,6 +34,7 @@ describeWithHosts('hosts in network namespaces', () => {
     workspace = await Workspace.create();
     tokenFile = workspace.file('token');
     writeFileSync(tokenFile, TOKEN, { mode: 0o600 });
+    writeFileSync(workspace.file('held.cjs'), HELD_REWARD);
     const alone = await runCommand([...args('alone'), 'trainer.n_gpus_per_node=4']);
     expect(alone.code === 0 ? '' : alone.stderr).toBe('');
     expected = metrics('alone');
@@ -38,9 +49,11 @@ describeWithHosts('hosts in network namespaces', () => {
   test('two hosts under attack: the metrics of one machine, and nothing to read on the wire', async () => {
     const network = await hostNetwork();
     const stopCapture = await network.capture(workspace.file('wire.pcap'));
+    writeFileSync(workspace.file('hold'), '');
     const run = new HostedRun(network, 'attacked');
     await run.controller.until('training', () => run.controller.said(/training for 8 steps/));
     const attack = await attacked(network);
+    rmSync(workspace.file('hold'));
     const exit = await run.end();
     // What is in the clear is seen: the attacker says so himself.
     await stopCapture();
@@ -132,6 +145,7 @@ const args = (name: string): string[] => [
   workspace.file('train.yaml'),
   `trainer.default_local_dir=${workspace.file(name)}`,
   'trainer.total_training_steps=8',
+  `reward.custom_reward_function.path=${workspace.file('held.cjs')}`,
 ];
 
 const metrics = (name: string): string => readFileSync(join(workspace.file(name), 'metrics.jsonl'), 'utf8');
@@ -192,7 +206,11 @@ class HostedRun {
   async end(): Promise<Exit> {
     const exit = await this.controller.exited;
     this.over = true;
-    await Promise.all(this.agents.map((agent) => agent.exited));
+    // An agent that ended a moment before the controller may have been started again: it would wait for the next one.
+    const all = Promise.all(this.agents.map((agent) => agent.exited));
+    if ((await Promise.race([all, sleep(3_000)])) === undefined)
+      for (const agent of this.agents) agent.kill('SIGKILL');
+    await all;
     return exit;
   }
 
@@ -268,6 +286,17 @@ async function attack(): Promise<void> {
     const found = await Promise.all(range.map(open));
     openPorts.push(...range.filter((_, i) => found[i]));
   }
+  const taken: string[] = [];
+  const said = (bytes: string): Promise<void> =>
+    new Promise((done) => {
+      const socket = net.connect({ host: host as string, port });
+      socket.on('connect', () => socket.write(bytes));
+      socket.on('data', (answer: Buffer) => answer[0] !== 21 && taken.push(`an answer to ${bytes}`));
+      socket.on('error', () => {});
+      socket.on('close', () => done());
+    });
+  // Before the flood, in which a connection may be refused before it has said a word.
+  await said(plain as string);
   // Half of them say nothing, half begin a handshake and leave it at that.
   const hello = Buffer.from(`1603010200${'01'.repeat(40)}`, 'hex');
   let closed = 0;
@@ -287,16 +316,6 @@ async function attack(): Promise<void> {
         });
       }),
   );
-  const taken: string[] = [];
-  const said = (bytes: string): Promise<void> =>
-    new Promise((done) => {
-      const socket = net.connect({ host: host as string, port });
-      socket.on('connect', () => socket.write(bytes));
-      socket.on('data', (answer: Buffer) => answer[0] !== 21 && taken.push(`an answer to ${bytes}`));
-      socket.on('error', () => {});
-      socket.on('close', () => done());
-    });
-  await said(plain as string);
   await said('GET / HTTP/1.1\r\n\r\n');
   for (const options of [{}, { maxVersion: 'TLSv1.2' }, { psk: true, maxVersion: 'TLSv1.2' }] as const)
     await new Promise<void>((done) => {
