@@ -1,46 +1,24 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
-import { Actor } from '../../ts/actor/actor';
-import { WorkerGroup } from '../../ts/controller/worker_group';
-import { Critic } from '../../ts/critic/critic';
+import type { Actor } from '../../ts/actor/actor';
 import type { EngineOptions } from '../../ts/engine/engine_options';
 import { CONFORMANCE } from '../helpers/conformance';
-import { raggedBatch, relative, SHARDED_CRITIC, SHARDED_MODEL, smallEngine } from '../helpers/sharded';
+import {
+  batch,
+  criticRun,
+  expectCloseMetrics,
+  expectContinued,
+  layoutWorkers,
+  update,
+  withActor,
+  worst,
+} from '../helpers/layout_runs';
+import { raggedBatch, relative } from '../helpers/sharded';
 
 // Workers that share every matrix (tensor parallelism) have the numbers of one. The core alone, at more layouts:
 // test/native/tensor_parallel_test.cc and tensor_parallel_files_test.cc.
 const MODELS = path.join(CONFORMANCE, 'models');
-const batch = raggedBatch(12, 5);
-const update = { miniBatchSize: batch.size / 2, loss: { entropyCoeff: 0.01 } };
-
-const scratch = mkdtempSync(path.join(tmpdir(), 'troupe-tp-'));
-let groups: Record<'one' | 'two' | 'four', WorkerGroup>;
-beforeAll(async () => {
-  const launch = (worldSize: number) => WorkerGroup.launch({ worldSize, device: 'cpu', numThreads: 1 });
-  groups = { one: await launch(1), two: await launch(2), four: await launch(4) };
-});
-afterAll(async () => {
-  for (const group of Object.values(groups)) await group.close();
-  rmSync(scratch, { recursive: true, force: true });
-});
-
-async function withActor<T>(
-  o: Partial<EngineOptions> & { group: WorkerGroup },
-  body: (actor: Actor) => Promise<T>,
-): Promise<T> {
-  const actor = await Actor.create({ model: SHARDED_MODEL, ...smallEngine, ...o });
-  try {
-    return await body(actor);
-  } finally {
-    await actor.close();
-  }
-}
-
-function worst(a: Float32Array, b: Float32Array): number {
-  expect(a.length).toBe(b.length);
-  return a.reduce((most, x, i) => Math.max(most, Math.abs(x - (b[i] as number))), 0);
-}
+const { groups, scratch } = layoutWorkers();
 
 async function train(actor: Actor) {
   const before = await actor.computeLogProb(batch, { entropy: true });
@@ -65,13 +43,7 @@ test.each<[string, 'two' | 'four', Partial<EngineOptions>]>([
     1e-5,
   );
   expect(relative(actual.after.logProbs, expected.after.logProbs)).toBeLessThan(1e-5);
-  for (const [step, record] of expected.metrics.entries()) {
-    for (const [name, value] of Object.entries(record)) {
-      if (name.startsWith('perf/')) continue;
-      const error = Math.abs((actual.metrics[step]?.[name] as number) - value) / Math.max(1, Math.abs(value));
-      expect([name, error <= 2e-5]).toEqual([name, true]);
-    }
-  }
+  expectCloseMetrics(actual.metrics, expected.metrics);
 });
 
 test.each<['two' | 'four', NonNullable<EngineOptions['parallel']>]>([
@@ -110,18 +82,8 @@ test.each<['two' | 'four', NonNullable<EngineOptions['parallel']>]>([
 );
 
 test('a critic on tp 2 learns as on one worker', async () => {
-  const run = async (o: Partial<EngineOptions>) => {
-    const critic = await Critic.create({ model: SHARDED_CRITIC, ...smallEngine, ...o });
-    try {
-      const { values } = await critic.computeValues(batch);
-      for (let i = 0; i < 3; i++) await critic.updateCritic(batch, { miniBatchSize: batch.size / 2 });
-      return { before: values, after: (await critic.computeValues(batch)).values };
-    } finally {
-      await critic.close();
-    }
-  };
-  const expected = await run({ group: groups.one });
-  const actual = await run({ group: groups.two, parallel: { tp: 2, sequenceParallel: true } });
+  const expected = await criticRun({ group: groups.one });
+  const actual = await criticRun({ group: groups.two, parallel: { tp: 2, sequenceParallel: true } });
   expect(worst(actual.before, expected.before)).toBeLessThan(1e-5);
   expect(relative(actual.after, expected.after)).toBeLessThan(1e-5);
 });
@@ -144,30 +106,15 @@ test.each(readdirSync(MODELS))('%s on tp 2 scores and generates as on one worker
 });
 
 test('a checkpoint of tp 2 continues on one worker and on two that share by data, and theirs on tp 2', async () => {
-  const next = async (actor: Actor) => (await actor.updatePolicy(batch, update))['actor/loss'] as number;
-  const layouts: Record<string, Partial<EngineOptions> & { group: WorkerGroup }> = {
+  const layouts = {
     tensor: { group: groups.two, parallel: { tp: 2, sequenceParallel: true } },
     alone: { group: groups.one },
     data: { group: groups.two },
   };
-  const losses: Record<string, number> = {};
-  for (const [name, o] of Object.entries(layouts)) {
-    losses[name] = await withActor(o, async (actor) => {
-      await actor.updatePolicy(batch, update);
-      await actor.saveCheckpoint(path.join(scratch, name));
-      return next(actor);
-    });
-  }
-  for (const [from, to] of [
+  await expectContinued(scratch, layouts, [
     ['tensor', 'alone'],
     ['tensor', 'data'],
     ['alone', 'tensor'],
     ['data', 'tensor'],
-  ] as const) {
-    const continued = await withActor(layouts[to] as (typeof layouts)['alone'], async (actor) => {
-      await actor.loadCheckpoint(path.join(scratch, from));
-      return next(actor);
-    });
-    expect(Math.abs(continued - (losses[from] as number))).toBeLessThan(1e-6);
-  }
+  ]);
 });

@@ -1,5 +1,5 @@
 import { formatBytes } from '../base/byte_size';
-import type { NativeHeldBytes } from '../native/bridge';
+import type { NativeHeldBytes, NativeSimulatedCollective } from '../native/bridge';
 import type { PlanSpec, RoleSpec } from './plan';
 import { layoutTexts, table } from './render';
 import { renderPipeline } from './render_pipeline';
@@ -8,15 +8,7 @@ import type { RoleSimulation } from './simulate';
 import { trafficFormulas } from './traffic';
 
 /** Collectives of one kind over all groups that they move; blocks count as one. */
-export interface CollectiveTotal {
-  axis: string;
-  phase: string;
-  name: string;
-  subject: string;
-  count: number;
-  /** That one rank sends in all of them. */
-  bytes: number;
-}
+export type CollectiveTotal = NativeSimulatedCollective;
 
 /** 'layers.0', 'layers.1', ... become 'blocks', 'layers.0 attention', ... 'attention'. */
 export function collectiveTotals({ simulation }: RoleSimulation): CollectiveTotal[] {
