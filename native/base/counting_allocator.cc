@@ -114,7 +114,8 @@ void ByteCount::restart_peak() {
 }
 
 CountAllocations::CountAllocations(std::shared_ptr<ByteCount> count, std::optional<c10::DeviceType> only)
-    : outer_(std::exchange(current_count, std::move(count))), outer_only_(std::exchange(counted_type, only)) {}
+    : outer_(std::exchange(current_count, std::move(count))),
+      outer_only_(std::exchange(counted_type, only)) {}
 
 CountAllocations::~CountAllocations() {
   current_count = std::move(outer_);

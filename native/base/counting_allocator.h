@@ -66,8 +66,8 @@ class ByteCount {
 
 // While it lives, what its thread allocates is added to `count`, and removed when it is freed, by whichever
 // thread and however late. The innermost of several counts. LibTorch's allocations are seen on device types
-// for which install_counting_allocator() was called (`only`: of that type alone); zero_pages() is seen always.
-// Sizes are those asked for.
+// for which install_counting_allocator() was called (`only`: of that type alone); zero_pages() is seen
+// always. Sizes are those asked for.
 class CountAllocations {
  public:
   explicit CountAllocations(std::shared_ptr<ByteCount> count,

@@ -22,8 +22,8 @@ inline bool simulated(const at::Tensor& x) {
   return x.is_meta();
 }
 
-// While it lives, meta tensors of this thread stand for a GPU's: weights are not packed, rows are not cut into
-// tiles for threads, micro-batches are padded.
+// While it lives, meta tensors of this thread stand for a GPU's: weights are not packed, rows are not cut
+// into tiles for threads, micro-batches are padded.
 class SimulateGpu {
  public:
   explicit SimulateGpu(bool gpu) : outer_(std::exchange(flag(), gpu)) {}

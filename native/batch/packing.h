@@ -58,7 +58,8 @@ struct PackedTokens {
   at::Tensor tokens;       // [T] int32
   at::Tensor positions;    // [T] int32
   ops::Segments segments;  // of the real rows
-  at::Tensor sequences;    // [T] float32: how many sequences have the row: 0 in the tail, of a shared prompt several
+  // [T] float32: how many sequences have the row: 0 in the tail, of a shared prompt several
+  at::Tensor sequences;
   // The rows whose outputs predict the response tokens (the last row of a shared prompt several times), the
   // tokens they predict, and where those lie in the batch's response arrays. N response tokens.
   at::Tensor predict_rows;                // [N] int64
@@ -66,8 +67,8 @@ struct PackedTokens {
   at::Tensor response_index;              // [N] int64
   std::vector<int64_t> response_offsets;  // [S+1] into the N
   int64_t real_rows = 0;                  // those that belong to a segment, before the tail
-  // Of a part of a micro-batch (batch/row_parts.h): which of the whole's N response tokens are predicted there
-  // (undefined: all), and in a cut by context where the whole's rows lie, undefined elsewhere.
+  // Of a part of a micro-batch (batch/row_parts.h): which of the whole's N response tokens are predicted
+  // there (undefined: all), and in a cut by context where the whole's rows lie, undefined elsewhere.
   at::Tensor predictions;  // [n] int64
   at::Tensor places;       // [T of the whole] int64: rank * rows of a part + row
 };

@@ -13,7 +13,8 @@ namespace {
 // The predictions of the rows `own` (of the whole, ascending or not), in the order of the whole's.
 void take_predictions(const PackedTokens& whole, const std::vector<int64_t>& own, PackedTokens& part) {
   std::vector<int64_t> place(static_cast<size_t>(whole.tokens.size(0)), -1);
-  for (size_t row = 0; row < own.size(); ++row) place[static_cast<size_t>(own[row])] = static_cast<int64_t>(row);
+  for (size_t row = 0; row < own.size(); ++row)
+    place[static_cast<size_t>(own[row])] = static_cast<int64_t>(row);
   std::vector<int64_t> predictions, rows;
   const int64_t* predict_rows = whole.predict_rows.const_data_ptr<int64_t>();
   part.response_offsets.push_back(0);
@@ -50,7 +51,8 @@ std::vector<std::vector<ops::QueryRun>> balanced_runs(const ops::Segments& segme
     for (size_t chunk = 0; chunk < chunks.size(); ++chunk) {
       const int64_t end = begin + chunks[chunk];
       std::vector<ops::QueryRun>& own = runs[std::min(chunk, 2 * parts - 1 - chunk)];
-      const bool adjacent = !own.empty() && own.back().segment == static_cast<int64_t>(s) && own.back().end == begin;
+      const bool adjacent =
+          !own.empty() && own.back().segment == static_cast<int64_t>(s) && own.back().end == begin;
       if (adjacent) {
         own.back().end = end;
       } else if (begin < end) {

@@ -3,8 +3,8 @@
 
 #include <array>
 
-#include "binding/tensors.h"
 #include "base/error.h"
+#include "binding/tensors.h"
 
 namespace troupe::binding {
 

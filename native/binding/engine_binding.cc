@@ -1,13 +1,13 @@
 // The verbs of Engine as functions that return promises.
+#include "base/error.h"
 #include "binding/batches.h"
 #include "binding/binding.h"
-#include "binding/environment.h"
 #include "binding/engine_call.h"
+#include "binding/environment.h"
 #include "binding/errors.h"
 #include "binding/options.h"
 #include "binding/results.h"
 #include "binding/tensors.h"
-#include "base/error.h"
 
 // Above each function: the verb of engine/engine.h it calls, and its signature in ts/native/bridge.ts.
 namespace troupe::binding {

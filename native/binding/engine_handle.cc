@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "binding/environment.h"
 #include "base/error.h"
+#include "binding/environment.h"
 
 namespace troupe::binding {
 

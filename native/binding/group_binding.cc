@@ -1,9 +1,9 @@
 // Joining and leaving a group of ranks.
+#include "base/error.h"
 #include "binding/binding.h"
 #include "binding/dto.h"
 #include "binding/environment.h"
 #include "binding/results.h"
-#include "base/error.h"
 
 namespace troupe::binding {
 

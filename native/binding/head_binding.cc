@@ -6,11 +6,11 @@
 
 #include <chrono>
 
+#include "base/error.h"
+#include "base/parallel.h"
 #include "binding/binding.h"
 #include "binding/environment.h"
 #include "binding/tensors.h"
-#include "base/error.h"
-#include "base/parallel.h"
 #include "kernels/linear_log_prob.h"
 #include "model/value_head.h"
 

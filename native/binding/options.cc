@@ -47,9 +47,9 @@ ModelConfig read_model(const Field& dto) {
   model.tied_embeddings = dto["tiedEmbeddings"].boolean();
   model.value_bias = dto["valueBias"].boolean();
   if (const Field moe = dto["moe"]; !moe.is_null()) {
-    model.moe = MoeConfig{moe["numExperts"].integer(), moe["topK"].integer(),
-                          moe["intermediateSize"].integer(), moe["normalizeTopK"].boolean(),
-                          moe["sharedIntermediateSize"].integer()};
+    model.moe =
+        MoeConfig{moe["numExperts"].integer(), moe["topK"].integer(), moe["intermediateSize"].integer(),
+                  moe["normalizeTopK"].boolean(), moe["sharedIntermediateSize"].integer()};
   }
   model.moe_layers = dto["moeLayers"].booleans();
   return model;
@@ -104,8 +104,8 @@ EngineOptions read_engine_options(const Field& dto) {
   options.parallel.ep = parallel["ep"].count();
   options.sequence_parallel = parallel["sequenceParallel"].boolean();
   const Field pipeline = dto["pipeline"];
-  options.pipeline = {pipeline["stages"].count(),      pipeline["chunks"].count(),
-                      pipeline["firstLayers"].count(), pipeline["lastLayers"].count(),
+  options.pipeline = {pipeline["stages"].count(),           pipeline["chunks"].count(),
+                      pipeline["firstLayers"].count(),      pipeline["lastLayers"].count(),
                       pipeline["countEmbedding"].boolean(), pipeline["countHead"].boolean()};
   options.pipeline_order = parse_pipeline_order(pipeline["order"].string());
   if (const Field sharding = dto["sharding"]; !sharding.is_null())

@@ -80,7 +80,8 @@ RolloutRequest read_rollout_request(const Field& dto) {
 
 RolloutCommands read_rollout_commands(const Field& dto) {
   RolloutCommands commands;
-  for (const Field& request : dto["submit"].elements()) commands.submit.push_back(read_rollout_request(request));
+  for (const Field& request : dto["submit"].elements())
+    commands.submit.push_back(read_rollout_request(request));
   for (const int64_t id : dto["abort"].integers()) commands.abort.push_back(static_cast<uint64_t>(id));
   for (const Field& mask : dto["masks"].elements()) {
     std::vector<uint32_t> words;
@@ -165,7 +166,9 @@ Napi::Value open_rollout(const Napi::CallbackInfo& info) {
   const Arguments args(info, "openRollout");
   return call_engine(
       info, args(0, "engine"),
-      [options = read_rollout_options(args(1, "options"))](Engine& engine) { return engine.open_rollout(options); },
+      [options = read_rollout_options(args(1, "options"))](Engine& engine) {
+        return engine.open_rollout(options);
+      },
       write_rollout_stats);
 }
 

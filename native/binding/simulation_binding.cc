@@ -54,8 +54,7 @@ Napi::Value simulate(const Napi::CallbackInfo& info) {
       .call(
           info.Env(),
           [options = read_engine_options(args(0, "options")), rank = args(1, "rank").count(),
-           size = args(2, "size").count(),
-           load = read_load(args(3, "load")),
+           size = args(2, "size").count(), load = read_load(args(3, "load")),
            gpu = args(4, "gpu").boolean()] { return simulate_update(options, rank, size, load, gpu); },
           write_simulation);
 }
@@ -106,9 +105,9 @@ MemoryWork read_memory_work(const Field& dto) {
   return work;
 }
 
-// SimulatedMemory simulate_memory(const EngineOptions&, int64_t rank, int64_t size, const MemoryWork&, bool gpu)
-// simulateMemory(options: NativeEngineOptions, rank: number, size: number, work: NativeMemoryWork, gpu: boolean):
-// Promise<NativeSimulatedMemory>
+// SimulatedMemory simulate_memory(const EngineOptions&, int64_t rank, int64_t size, const MemoryWork&, bool
+// gpu) simulateMemory(options: NativeEngineOptions, rank: number, size: number, work: NativeMemoryWork, gpu:
+// boolean): Promise<NativeSimulatedMemory>
 Napi::Value simulate_memory_of(const Napi::CallbackInfo& info) {
   const Arguments args(info, "simulateMemory");
   return Environment::of(info.Env())

@@ -126,8 +126,9 @@ struct TensorFileWriter::State {
   State(const std::string& file, bool create)
       : path(file), descriptor(file, O_WRONLY | (create ? O_CREAT | O_EXCL : 0)), created(create) {
     if (simulated() || descriptor.get() >= 0) return;
-    fail_io(create ? "cannot create" : "cannot open (rank 0 has created it: all ranks must see its directory)",
-            path);
+    fail_io(
+        create ? "cannot create" : "cannot open (rank 0 has created it: all ranks must see its directory)",
+        path);
   }
   ~State() {
     if (created && !kept && descriptor.get() >= 0) ::unlink(path.c_str());

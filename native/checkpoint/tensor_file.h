@@ -13,8 +13,8 @@
 // worked out in TypeScript (ts/model); here bytes are read, converted, checked and written.
 namespace troupe {
 
-// [Note: files without a path] have no values: a simulation reads and writes them. What is read is a meta tensor,
-// and what is written goes nowhere; all buffers are made on the way.
+// [Note: files without a path] have no values: a simulation reads and writes them. What is read is a meta
+// tensor, and what is written goes nowhere; all buffers are made on the way.
 
 // Reads each slice of `file`, as far as rows_of(slice) wants it (rows of the parameter, within the slice),
 // and hands it to store(slice, values): [rows, ...] float32, as the parameter has it, with `slice` narrowed
@@ -28,16 +28,16 @@ void read_tensor_file(const TensorFile& file,
 // A file that several ranks fill together, in any order.
 class TensorFileWriter {
  public:
-  // create: makes the file, which must not exist, and writes its header; kNoSpace when the disk is full. Without, it is
-  // there already: another rank has made it.
+  // create: makes the file, which must not exist, and writes its header; kNoSpace when the disk is full.
+  // Without, it is there already: another rank has made it.
   TensorFileWriter(const TensorFile& file, bool create);
   // Who has created the file removes it unless keep() has been reached.
   ~TensorFileWriter();
   TensorFileWriter(const TensorFileWriter&) = delete;
   TensorFileWriter& operator=(const TensorFileWriter&) = delete;
 
-  // What `slice` has of `elements` [n]: the elements from `begin` on, in row-major order, of its parameter, which has
-  // this shape.
+  // What `slice` has of `elements` [n]: the elements from `begin` on, in row-major order, of its parameter,
+  // which has this shape.
   void write(const TensorSlice& slice, const std::vector<int64_t>& shape, int64_t begin,
              const at::Tensor& elements);
   void sync();  // to the disk

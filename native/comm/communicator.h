@@ -61,8 +61,8 @@ class Communicator {
   Pending all_gather_async(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
   // Part r of input [size * n] goes to rank r; part r of output came from rank r. Any dtype.
   void all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
-  // output [n] <- the sum over ranks of part `rank` of input [size * n]. Of narrow types (bfloat16) the sum is float32
-  // and rounded once.
+  // output [n] <- the sum over ranks of part `rank` of input [size * n]. Of narrow types (bfloat16) the sum
+  // is float32 and rounded once.
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
   // In place, any shape.
   void all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveLabel& label);
@@ -125,8 +125,8 @@ class Communicator {
   std::vector<int64_t> messages_to_, messages_from_;  // [size], so far
 };
 
-// float32 arrays whose elements are each written by one rank of `comm` and 0 on the others -> the whole on every rank,
-// bit by bit.
+// float32 arrays whose elements are each written by one rank of `comm` and 0 on the others -> the whole on
+// every rank, bit by bit.
 at::Tensor combine_parts(Communicator& comm, const at::Tensor& own, const CollectiveLabel& label);
 
 struct CommOptions {
@@ -134,7 +134,7 @@ struct CommOptions {
   int64_t rank = 0;
   int64_t size = 1;
   std::string host = "127.0.0.1";  // of this rank, where the others reach it (Gloo)
-  int64_t port = 0;  // of the rendezvous, on 127.0.0.1
+  int64_t port = 0;                // of the rendezvous, on 127.0.0.1
   std::string token;  // shared by the ranks of a group: strangers at the same rendezvous do not meet them
   std::chrono::milliseconds timeout{600'000};  // of one collective
 };

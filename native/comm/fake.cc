@@ -9,9 +9,11 @@
 
 namespace troupe {
 
-std::unique_ptr<Communicator> FakeCommunicator::split(const std::string& name, const std::vector<int64_t>& ranks) {
+std::unique_ptr<Communicator> FakeCommunicator::split(const std::string& name,
+                                                      const std::vector<int64_t>& ranks) {
   const int64_t own = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
-  auto part = std::make_unique<FakeCommunicator>(own, static_cast<int64_t>(ranks.size()), calls_, stages_gathers_);
+  auto part =
+      std::make_unique<FakeCommunicator>(own, static_cast<int64_t>(ranks.size()), calls_, stages_gathers_);
   part->group_ = name;
   return part;
 }

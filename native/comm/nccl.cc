@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include "comm/process_group.h"
 #include "base/error.h"
+#include "comm/process_group.h"
 
 namespace troupe {
 
@@ -35,9 +35,7 @@ class NcclCommunicator final : public ProcessGroupCommunicator {
     return std::make_unique<NcclCommunicator>(std::move(member));
   }
 
-  std::optional<Failure> wait(c10d::Work& work) override {
-    return poll(work, kPoll);
-  }
+  std::optional<Failure> wait(c10d::Work& work) override { return poll(work, kPoll); }
 
   void cancel() override { group()->abort(); }
 

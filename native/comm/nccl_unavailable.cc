@@ -1,6 +1,6 @@
 // In place of nccl.cc in a build without CUDA: says so.
-#include "comm/communicator.h"
 #include "base/error.h"
+#include "comm/communicator.h"
 
 // Takes the place of the NCCL communicator in builds without it.
 namespace troupe {

@@ -47,10 +47,10 @@ struct EngineOptions {
   std::optional<LoraOptions> lora;    // none: every parameter is trained
   uint64_t seed = 0;                  // initial values of parameters no checkpoint provides
   int64_t num_threads = 0;            // 0: leave LibTorch's choice
-  // How the ranks of a communicator lie on axes, but for pp, which is pipeline.stages; dp_shard -1: data parallelism
-  // takes the rest. Ranks of one tensor-parallel group (and of one along cp) are called with the same data, and all of them return the
-  // result. Ranks that share experts (ep) have data of their own, but for generate() and the rollout, which they do
-  // together.
+  // How the ranks of a communicator lie on axes, but for pp, which is pipeline.stages; dp_shard -1: data
+  // parallelism takes the rest. Ranks of one tensor-parallel group (and of one along cp) are called with the
+  // same data, and all of them return the result. Ranks that share experts (ep) have data of their own, but
+  // for generate() and the rollout, which they do together.
   ParallelDims parallel;
   // Of a tensor-parallel group: what is computed row by row between matrices is computed on 1/tp of the rows.
   bool sequence_parallel = false;
@@ -58,11 +58,11 @@ struct EngineOptions {
   ShardingStrategy sharding = ShardingStrategy::kFullShard;
   int64_t shard_size = 0;  // ranks of data parallelism that share one copy of the state; 0: all
   // Neighbouring ranks that share the micro-batches of every verb but generate (ulysses/sequence_group.h):
-  // they are called with the same data, and all of them return the result of the whole. So do those of parallel.cp,
-  // each with the rows of batch/row_parts.h.
+  // they are called with the same data, and all of them return the result of the whole. So do those of
+  // parallel.cp, each with the rows of batch/row_parts.h.
   int64_t ulysses = 1;
-  // Ranks along the pipeline, which takes world / stages apart; those of one pipeline are called with the same data,
-  // and all of them return the result of the whole.
+  // Ranks along the pipeline, which takes world / stages apart; those of one pipeline are called with the
+  // same data, and all of them return the result of the whole.
   PipelineOptions pipeline;
   PipelineOrder pipeline_order = PipelineOrder::k1F1B;  // of updates
   // Gather the next group of parameters while one is at work.
@@ -187,12 +187,12 @@ class Engine {
   virtual MetricsList update_sft(const SftBatch& batch, const MiniBatches& mini) = 0;
   virtual GenerateResult generate(const PromptBatch& prompts, const SamplingOptions& options) = 0;
 
-  // A rollout on the weights of this engine: requests come and go between other verbs. Once per engine; returns
-  // what its cache holds. Rank by rank, as rollout_turn and park_rollout.
+  // A rollout on the weights of this engine: requests come and go between other verbs. Once per engine;
+  // returns what its cache holds. Rank by rank, as rollout_turn and park_rollout.
   virtual RolloutStats open_rollout(const RolloutOptions& options) = 0;
-  // Every rank at the same time: brings the weights into the form that steps need, where it stays until another
-  // verb begins. `version`: of the weights, which tokens and pages carry from now on. restart: what is running
-  // is computed again with them.
+  // Every rank at the same time: brings the weights into the form that steps need, where it stays until
+  // another verb begins. `version`: of the weights, which tokens and pages carry from now on. restart: what
+  // is running is computed again with them.
   virtual void begin_rollout(int64_t version, bool restart) = 0;
   // Takes what is submitted and aborted, then makes steps until the time is over or nothing is left to do. A
   // request that is refused is an output with an error.

@@ -223,7 +223,8 @@ class ValueHead final : public LossHead {
 
 class SftHead final : public LossHead {
  public:
-  SftHead(const HeadContext& context, const SftBatch& batch, const BatchLayout& layout, const MiniBatches& mini)
+  SftHead(const HeadContext& context, const SftBatch& batch, const BatchLayout& layout,
+          const MiniBatches& mini)
       : context_(context),
         batch_(batch),
         layout_(layout),
@@ -233,7 +234,8 @@ class SftHead final : public LossHead {
   }
 
   void evaluate(const MicroRows& micro, const at::Tensor& hidden) override {
-    keep(micro.part, head_rows(context_, {1.0, context_.model.final_softcap, context_.vocabulary}, micro.part, hidden, false, false));
+    keep(micro.part, head_rows(context_, {1.0, context_.model.final_softcap, context_.vocabulary}, micro.part,
+                               hidden, false, false));
   }
 
   at::Tensor gradient(int64_t m, const MicroRows& micro, const at::Tensor& hidden) override {
@@ -267,7 +269,8 @@ class SftHead final : public LossHead {
 
  private:
   void keep(const PackedTokens& packed, const ops::LogProbRows& rows) {
-    log_probs_.index_copy_(0, packed.response_index, rows.log_probs.narrow(0, 0, packed.targets.size(0)).cpu());
+    log_probs_.index_copy_(0, packed.response_index,
+                           rows.log_probs.narrow(0, 0, packed.targets.size(0)).cpu());
   }
 
   HeadContext context_;
@@ -296,8 +299,9 @@ std::unique_ptr<LossHead> make_sft_head(const HeadContext& context, const SftBat
   return std::make_unique<SftHead>(context, batch, layout, mini);
 }
 
-ops::LogProbRows head_rows(const HeadContext& context, const ops::LogProbSpec& spec, const PackedTokens& packed,
-                           const at::Tensor& hidden, bool entropy, bool sum_pi_squared) {
+ops::LogProbRows head_rows(const HeadContext& context, const ops::LogProbSpec& spec,
+                           const PackedTokens& packed, const at::Tensor& hidden, bool entropy,
+                           bool sum_pi_squared) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(context.device);
   const auto rows = [&](bool wanted) { return wanted ? at::empty({hidden.size(0)}, options) : at::Tensor(); };
   const ops::LogProbRows out{rows(true), rows(true), rows(entropy), rows(sum_pi_squared)};

@@ -20,15 +20,15 @@ struct MicroRows {
   PackedTokens whole, part;
 };
 
-// The loss of an update, over its mini-batches. Hidden states [N', H] are those of the rows that predict response
-// tokens, zero rows behind them (model/stage.h).
+// The loss of an update, over its mini-batches. Hidden states [N', H] are those of the rows that predict
+// response tokens, zero rows behind them (model/stage.h).
 class LossHead {
  public:
   virtual ~LossHead() = default;
   // Keeps the per-token results of a micro-batch for the metrics.
   virtual void evaluate(const MicroRows& micro, const at::Tensor& hidden) = 0;
-  // The same, and the gradient [N', H] of the loss of mini-batch `mini` by the hidden states; adds to the gradients of
-  // the head's own parameters.
+  // The same, and the gradient [N', H] of the loss of mini-batch `mini` by the hidden states; adds to the
+  // gradients of the head's own parameters.
   virtual at::Tensor gradient(int64_t mini, const MicroRows& micro, const at::Tensor& hidden) = 0;
   // The metrics of a mini-batch whose micro-batches have all been here, or on the rank that has the head.
   virtual Metrics summarize(int64_t mini) = 0;
@@ -39,9 +39,10 @@ struct HeadContext {
   const Stage& stage;  // the last of this rank; without a head on ranks where only summarize() is called
   const ModelConfig& model;
   at::Device device;
-  Communicator* sharing;  // of the ranks that share the rows of micro-batches; null: none
+  Communicator* sharing;                   // of the ranks that share the rows of micro-batches; null: none
   const ops::VocabularyShard* vocabulary;  // null: the head has all of it
-  // A response array of which each rank that shares the micro-batches has written its part -> the whole, on all.
+  // A response array of which each rank that shares the micro-batches has written its part -> the whole, on
+  // all.
   std::function<at::Tensor(const at::Tensor& own, const char* what)> combined;
 };
 
@@ -56,7 +57,8 @@ std::unique_ptr<LossHead> make_sft_head(const HeadContext& context, const SftBat
                                         const BatchLayout& layout, const MiniBatches& mini);
 
 // Log-probs of a micro-batch's targets, and what else is wanted, from its hidden states.
-ops::LogProbRows head_rows(const HeadContext& context, const ops::LogProbSpec& spec, const PackedTokens& packed,
-                           const at::Tensor& hidden, bool entropy, bool sum_pi_squared);
+ops::LogProbRows head_rows(const HeadContext& context, const ops::LogProbSpec& spec,
+                           const PackedTokens& packed, const at::Tensor& hidden, bool entropy,
+                           bool sum_pi_squared);
 
 }  // namespace troupe

@@ -32,8 +32,8 @@ TokenBatch batch_of(const SequenceLoad& load, int64_t vocab) {
           at::full({load.count}, load.length - load.response, at::kInt)};
 }
 
-// The model with the heads of one rank, and the layers of the stage that has most of them: by it the pages of all
-// stages are counted.
+// The model with the heads of one rank, and the layers of the stage that has most of them: by it the pages of
+// all stages are counted.
 ModelConfig largest_stage(const EngineOptions& options, int64_t world) {
   const ParallelDims dims = parallel_dims(options).resolved(world);
   ModelConfig model = own_heads(options.model, decoder_part(options, dims, 0));
@@ -59,8 +59,10 @@ class Phases {
       engine_->import_tensors(TensorKind::kParam, work_.load);
       engine_->export_tensors(TensorKind::kParam, {});  // of no file, but from here on all weights are there
     });
-    if (work_.inference.count > 0) phase("inference", [&] { run_inference(*engine_, options_.model, work_.inference); });
-    if (work_.update.count > 0) phase("update", [&] { run_update(*engine_, options_.model, work_.update, work_.kl_loss); });
+    if (work_.inference.count > 0)
+      phase("inference", [&] { run_inference(*engine_, options_.model, work_.inference); });
+    if (work_.update.count > 0)
+      phase("update", [&] { run_update(*engine_, options_.model, work_.update, work_.kl_loss); });
     phase("save", [&] { save(); });
     for (const RolloutLoad& load : work_.rollouts) phase(load.verb.c_str(), [&] { roll_out(load); });
     return std::move(peaks_);
@@ -161,7 +163,8 @@ int64_t pages_held(const RolloutLoad& load, const RolloutOptions& limits, const 
                    at::ScalarType dtype) {
   const int64_t positions = limits.max_positions == 0 ? model.max_positions : limits.max_positions;
   const int64_t most = limits.max_sequences * KvCache::pages_for(positions);
-  const int64_t one = std::min(most, KvCache::pages_for(load.prompt + load.response - 1));  // which may always run
+  const int64_t one =
+      std::min(most, KvCache::pages_for(load.prompt + load.response - 1));  // which may always run
   PagePool pool(std::clamp(limits.kv_cache_bytes / KvCache::page_bytes(model, dtype), one, most));
   Scheduler scheduler({limits.max_sequences, limits.max_step_tokens, positions, limits.chunked_prefill,
                        limits.prefix_caching},

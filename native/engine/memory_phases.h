@@ -38,31 +38,33 @@ struct MemoryWork {
 struct PhasePeak {
   std::string verb;  // create | load | inference | update | save | generate | validate
   int64_t bytes = 0;
-  MemoryParts parts{};  // of `bytes`
+  MemoryParts parts{};                         // of `bytes`
   MemoryPart last = MemoryPart::kActivations;  // what the allocation was for that made it so much
 };
 
-// Runs what `work` says of creation, loading, log-probs (or values), one update, saving of parameters and moments, and
-// rollouts with an engine of these options; `count` must be that of the calling thread (CountAllocations). The engine is
-// gone afterwards. On meta tensors a rollout ends with the first step that is of decodes alone: later ones hold no more.
+// Runs what `work` says of creation, loading, log-probs (or values), one update, saving of parameters and
+// moments, and rollouts with an engine of these options; `count` must be that of the calling thread
+// (CountAllocations). The engine is gone afterwards. On meta tensors a rollout ends with the first step that
+// is of decodes alone: later ones hold no more.
 std::vector<PhasePeak> run_phases(const EngineOptions& options, std::shared_ptr<Communicator> comm,
                                   const MemoryWork& work, ByteCount& count);
 
 // `n` samples of each of the prompts, which differ.
 std::vector<RolloutRequest> requests_of(const RolloutLoad& load, int64_t vocab);
 
-// Pages that the scheduler of a rollout holds at most while it serves these requests, of which none ends early.
-// kInvalidArgument for requests that a rollout with these limits can never serve.
+// Pages that the scheduler of a rollout holds at most while it serves these requests, of which none ends
+// early. kInvalidArgument for requests that a rollout with these limits can never serve.
 int64_t pages_held(const RolloutLoad& load, const RolloutOptions& limits, const ModelConfig& model,
                    at::ScalarType dtype);
 
-// One mini-batch of an update of policy or critic, with `kl_loss` by a reference; log-probs with entropy, or values.
+// One mini-batch of an update of policy or critic, with `kl_loss` by a reference; log-probs with entropy, or
+// values.
 void run_update(Engine& engine, const ModelConfig& model, const SequenceLoad& load, bool kl_loss);
 void run_inference(Engine& engine, const ModelConfig& model, const SequenceLoad& load);
 
-// How many sequences fit into as many micro-batches of a verb as it takes until a further one holds no more than those
-// before it: two, from the second of which on there are the gradients of the first; in a pipeline all that are in
-// flight at a time, and one. Never more than `load.count`.
+// How many sequences fit into as many micro-batches of a verb as it takes until a further one holds no more
+// than those before it: two, from the second of which on there are the gradients of the first; in a pipeline
+// all that are in flight at a time, and one. Never more than `load.count`.
 int64_t enough_sequences(const SequenceLoad& load, const EngineOptions& options);
 
 }  // namespace troupe

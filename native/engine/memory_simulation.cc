@@ -17,8 +17,8 @@ namespace troupe {
 
 namespace {
 
-// c10's CUDACachingAllocator: blocks are multiples of 512 bytes; from 10 MiB on they have memory of their own, in
-// multiples of 2 MiB.
+// c10's CUDACachingAllocator: blocks are multiples of 512 bytes; from 10 MiB on they have memory of their
+// own, in multiples of 2 MiB.
 int64_t cuda_block(int64_t bytes) {
   constexpr int64_t kLeast = 512, kLarge = int64_t{10} << 20, kLargeMultiple = int64_t{2} << 20;
   return round_up(bytes, bytes >= kLarge ? kLargeMultiple : kLeast);
@@ -34,20 +34,21 @@ void check(const MemoryWork& work, int64_t rank, int64_t size) {
           "[simulate] expected a rank below the group's size, got rank ", rank, " of ", size);
   for (const SequenceLoad& load : {work.inference, work.update}) {
     require(load.count == 0 || (load.count > 0 && load.response >= 1 && load.length > load.response),
-            ErrorCode::kInvalidArgument, "[simulate] expected sequences with a prompt and a response, got ", load.count,
-            " of ", load.length, " tokens, ", load.response, " of them the response");
+            ErrorCode::kInvalidArgument, "[simulate] expected sequences with a prompt and a response, got ",
+            load.count, " of ", load.length, " tokens, ", load.response, " of them the response");
   }
   for (const RolloutLoad& load : work.rollouts) {
-    require(load.prompts >= 1 && load.n >= 1 && load.prompt >= 1 && load.response >= 1, ErrorCode::kInvalidArgument,
-            "[simulate] expected a rollout of at least one prompt with a response, got ", load.prompts, " x ", load.n,
-            " of ", load.prompt, " and ", load.response, " tokens");
+    require(load.prompts >= 1 && load.n >= 1 && load.prompt >= 1 && load.response >= 1,
+            ErrorCode::kInvalidArgument,
+            "[simulate] expected a rollout of at least one prompt with a response, got ", load.prompts, " x ",
+            load.n, " of ", load.prompt, " and ", load.response, " tokens");
   }
 }
 
 }  // namespace
 
-SimulatedMemory simulate_memory(const EngineOptions& given, int64_t rank, int64_t size, const MemoryWork& asked,
-                                bool gpu) {
+SimulatedMemory simulate_memory(const EngineOptions& given, int64_t rank, int64_t size,
+                                const MemoryWork& asked, bool gpu) {
   check(asked, rank, size);
   at::NoGradGuard no_grad;
   EngineOptions options = given;

@@ -11,16 +11,17 @@ struct SimulatedMemory {
   std::vector<PhasePeak> phases;
 };
 
-// The engine itself (engine/memory_phases.h) on meta tensors and a communicator without peers, with its allocations
-// counted: see [Note: simulated memory] in base/simulated.h. Of a verb as many micro-batches are run as it takes
-// (enough_sequences). On a GPU (`gpu`) only what lies there is counted, in the
-// blocks of LibTorch's allocator; the kernels' own temporaries are taken from the shapes of the CUDA sources, of which
+// The engine itself (engine/memory_phases.h) on meta tensors and a communicator without peers, with its
+// allocations counted: see [Note: simulated memory] in base/simulated.h. Of a verb as many micro-batches are
+// run as it takes (enough_sequences). On a GPU (`gpu`) only what lies there is counted, in the blocks of
+// LibTorch's allocator; the kernels' own temporaries are taken from the shapes of the CUDA sources, of which
 // a CPU has no way to know more. A rollout has the pages that
 // its scheduler holds at most, in a run to the end without a model.
 //
-// `options.num_threads` threads (0: LibTorch's choice) compute on a CPU. Left out: what an allocator keeps, and the
-// process itself. kInvalidModel / kInvalidArgument as create_engine. Counts allocations in this process from now on.
-SimulatedMemory simulate_memory(const EngineOptions& options, int64_t rank, int64_t size, const MemoryWork& work,
-                                bool gpu);
+// `options.num_threads` threads (0: LibTorch's choice) compute on a CPU. Left out: what an allocator keeps,
+// and the process itself. kInvalidModel / kInvalidArgument as create_engine. Counts allocations in this
+// process from now on.
+SimulatedMemory simulate_memory(const EngineOptions& options, int64_t rank, int64_t size,
+                                const MemoryWork& work, bool gpu);
 
 }  // namespace troupe

@@ -16,8 +16,8 @@ namespace troupe {
 // gradient is formed as soon as a chunk's log-probs exist, and the head runs once. The others need
 // every log-prob of a sequence (or of the micro-batch) first: for them the head runs twice.
 //
-// Where ranks share the rows a rank's head computes part of the micro-batch's n of N response tokens. The first kind
-// of mode needs no more than those; for the second the log-probs come together before the loss.
+// Where ranks share the rows a rank's head computes part of the micro-batch's n of N response tokens. The
+// first kind of mode needs no more than those; for the second the log-probs come together before the loss.
 class PolicyGradient {
  public:
   // `inputs` holds the arrays [N] of the whole micro-batch, log_probs and entropy still undefined. `part`:

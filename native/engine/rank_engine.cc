@@ -1,9 +1,9 @@
 // Creation, checkpoints, and the verbs that change no weight.
 #include "engine/rank_engine.h"
 
-#include "checkpoint/tensor_file.h"
 #include "base/error.h"
 #include "base/parallel.h"
+#include "checkpoint/tensor_file.h"
 #include "kernels/linear_log_prob.h"
 #include "megatron/schedule.h"
 #include "model/stage_layout.h"
@@ -46,7 +46,8 @@ const EngineOptions& checked(const EngineOptions& options) {
           "[parallel] expected either tp or ulysses, both of which share heads, to be 1, got tp ", dims.tp,
           " and ulysses ", options.ulysses);
   require(dims.cp == 1 || options.ulysses == 1, ErrorCode::kInvalidArgument,
-          "[parallel] expected either cp or ulysses, both of which share the rows of micro-batches, to be 1, got cp ",
+          "[parallel] expected either cp or ulysses, both of which share the rows of micro-batches, to be 1, "
+          "got cp ",
           dims.cp, " and ulysses ", options.ulysses);
   if (options.optim) validate(options.optim->schedule);
   set_num_threads(options.num_threads);
@@ -85,7 +86,8 @@ DecoderPart decoder_part(const EngineOptions& options, const ParallelDims& dims,
           dims.rank_on(Axis::kEp, rank)};
 }
 
-ParameterStore make_store(const EngineOptions& options, at::Device device, const ParallelDims& dims, int64_t rank) {
+ParameterStore make_store(const EngineOptions& options, at::Device device, const ParallelDims& dims,
+                          int64_t rank) {
   const ShardingOptions sharding = sharding_options(options, dims.size(Axis::kDpCp));
   const int64_t count = sharding.shard_count, experts = sharding.expert_shard_count;
   const PipelineOptions& pipeline = options.pipeline;
@@ -93,8 +95,9 @@ ParameterStore make_store(const EngineOptions& options, at::Device device, const
       layout_at_stage(decoder_layout(options.model, options.lora, decoder_part(options, dims, rank)),
                       pipeline_parts(options.model.num_layers, pipeline), pipeline.stages,
                       dims.rank_on(Axis::kPp, rank)),
-      device, options.dtype, options.optim.has_value(), options.seed, {dims.rank_on(Axis::kDpCp, rank) % count, count},
-      options.offload, {dims.rank_on(Axis::kExpertDp, rank) % experts, experts});
+      device, options.dtype, options.optim.has_value(), options.seed,
+      {dims.rank_on(Axis::kDpCp, rank) % count, count}, options.offload,
+      {dims.rank_on(Axis::kExpertDp, rank) % experts, experts});
 }
 
 std::unique_ptr<Engine> create_engine(const EngineOptions& options, std::shared_ptr<Communicator> comm) {
@@ -235,7 +238,7 @@ void RankEngine::onload(const StateKinds& kinds) {
 }
 
 LogProbResult RankEngine::compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
-                                            bool sum_pi_squared, bool disable_adapters) {
+                                           bool sum_pi_squared, bool disable_adapters) {
   at::NoGradGuard no_grad;
   const Beginning beginning(*this, 1);
   require_head(HeadKind::kLm, "compute_log_prob");
@@ -253,8 +256,9 @@ LogProbResult RankEngine::compute_log_prob(const TokenBatch& batch, double tempe
     const PackedTokens& packed = micro.part;
     const int64_t count = packed.targets.size(0);
     const HeadContext context = head_context();
-    const ops::LogProbRows out = head_rows(context, {temperature, options_.model.final_softcap, context.vocabulary},
-                                           packed, hidden, entropy, sum_pi_squared);
+    const ops::LogProbRows out =
+        head_rows(context, {temperature, options_.model.final_softcap, context.vocabulary}, packed, hidden,
+                  entropy, sum_pi_squared);
     const auto scatter = [&](const at::Tensor& target, const at::Tensor& source) {
       if (target.defined()) target.index_copy_(0, packed.response_index, source.narrow(0, 0, count).cpu());
     };
@@ -273,7 +277,11 @@ BatchLayout RankEngine::checked_layout(const TokenBatch& batch) const {
 }
 
 HeadContext RankEngine::head_context() {
-  return {transformer_.stages().back(), options_.model, device_, sharing(), vocabulary_ ? &*vocabulary_ : nullptr,
+  return {transformer_.stages().back(),
+          options_.model,
+          device_,
+          sharing(),
+          vocabulary_ ? &*vocabulary_ : nullptr,
           [this](const at::Tensor& own, const char* what) { return combined(own, what); }};
 }
 
@@ -282,11 +290,12 @@ int64_t RankEngine::row_parts() const {
   return scattered * mesh_.cp()->size() * options_.ulysses;
 }
 
-MicroRows RankEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro) const {
+MicroRows RankEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout,
+                                  const MicroBatch& micro) const {
   // On a CPU tiles of rows make a row's bits its own.
   const bool fixed = !on_cpu_threads(device_);
-  const PackedTokens whole = gather(
-      batch, layout, micro, padded_rows(micro, kRowTile * row_parts(), options_.max_tokens, fixed));
+  const PackedTokens whole =
+      gather(batch, layout, micro, padded_rows(micro, kRowTile * row_parts(), options_.max_tokens, fixed));
   if (sequence_) return {whole, consecutive_rows(whole, sequence_->rank(), sequence_->size())};
   if (context_) return {whole, balanced_rows(whole, context_->rank(), context_->size())};
   return {whole, whole};
@@ -302,7 +311,8 @@ at::Tensor RankEngine::combined(const at::Tensor& own, const char* what) const {
 }
 
 void RankEngine::run_micro_batches(const TokenBatch& batch, const BatchLayout& layout,
-                                   const std::vector<MicroBatch>& micros, int64_t rounds, const HeadWork& head) {
+                                   const std::vector<MicroBatch>& micros, int64_t rounds,
+                                   const HeadWork& head) {
   const bool training = static_cast<bool>(head.gradient);
   const PipelineShape shape{options_.pipeline.stages, rounds, options_.pipeline.chunks,
                             options_.gradient_checkpointing ? 3 : 2};
@@ -315,8 +325,9 @@ void RankEngine::run_micro_batches(const TokenBatch& batch, const BatchLayout& l
                mesh_.pp().get(), work);
 }
 
-void RankEngine::infer(const TokenBatch& batch, const BatchLayout& layout,
-                       const std::function<void(const MicroRows& micro, const at::Tensor& hidden)>& evaluate) {
+void RankEngine::infer(
+    const TokenBatch& batch, const BatchLayout& layout,
+    const std::function<void(const MicroRows& micro, const at::Tensor& hidden)>& evaluate) {
   const std::vector<MicroBatch> micros = pack(layout, 0, layout.size(), options_.max_tokens);
   const int64_t rounds = agree({static_cast<int64_t>(micros.size())})[0];
   run_micro_batches(batch, layout, micros, rounds, {evaluate, {}});

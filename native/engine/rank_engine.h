@@ -5,17 +5,17 @@
 #include <functional>
 #include <mutex>
 
+#include "batch/packing.h"
+#include "batch/row_parts.h"
 #include "engine/engine.h"
 #include "engine/loss_head.h"
 #include "engine/stage_work.h"
-#include "batch/packing.h"
-#include "batch/row_parts.h"
 #include "fsdp/sharding.h"
 #include "megatron/context_group.h"
 #include "megatron/exchange.h"
 #include "megatron/mesh.h"
-#include "parameters/parameter_store.h"
 #include "model/transformer.h"
+#include "parameters/parameter_store.h"
 #include "rollout/rollout.h"
 #include "ulysses/sequence_group.h"
 
@@ -30,11 +30,12 @@ ShardingOptions sharding_options(const EngineOptions& options, int64_t size);
 // What rank `rank` of resolved dims has of every layer.
 DecoderPart decoder_part(const EngineOptions& options, const ParallelDims& dims, int64_t rank);
 // The parameters of an engine on `device`: what a rank of a world with these dims (resolved) holds of them.
-ParameterStore make_store(const EngineOptions& options, at::Device device, const ParallelDims& dims, int64_t rank);
+ParameterStore make_store(const EngineOptions& options, at::Device device, const ParallelDims& dims,
+                          int64_t rank);
 
-// The engine of one rank of any number: its shard of a model, or of some stages of it, with a `sharding_` that
-// gathers what it lacks and, where several ranks share a micro-batch, a `sequence_` or `context_` group of them. A model in one
-// process is the shard of a group of one.
+// The engine of one rank of any number: its shard of a model, or of some stages of it, with a `sharding_`
+// that gathers what it lacks and, where several ranks share a micro-batch, a `sequence_` or `context_` group
+// of them. A model in one process is the shard of a group of one.
 class RankEngine final : public Engine {
  public:
   RankEngine(const EngineOptions& options, std::shared_ptr<Communicator> comm);
@@ -84,8 +85,8 @@ class RankEngine final : public Engine {
   void optimizer_step(Metrics& metrics);
   // How many micro-batches all ranks run for each entry: the most that any of them has. The start of a verb.
   std::vector<int64_t> agree(const std::vector<int64_t>& counts);
-  // Around what a verb does before agree(): where that throws on this rank alone, the others hear of it in their
-  // agree() of as many entries, and throw too, instead of waiting for a rank that does not come.
+  // Around what a verb does before agree(): where that throws on this rank alone, the others hear of it in
+  // their agree() of as many entries, and throw too, instead of waiting for a rank that does not come.
   class Beginning {
    public:
     Beginning(RankEngine& engine, size_t entries);
@@ -107,13 +108,13 @@ class RankEngine final : public Engine {
   // The rows of a micro-batch, which ranks share evenly, and this rank's part of them.
   int64_t row_parts() const;  // into which rows are cut
   MicroRows gather_rows(const TokenBatch& batch, const BatchLayout& layout, const MicroBatch& micro) const;
-  // A response array [sum R] of which each rank that shares the rows has written its part, on the stage with the
-  // head: the whole on all ranks that have been called with the same data.
+  // A response array [sum R] of which each rank that shares the rows has written its part, on the stage with
+  // the head: the whole on all ranks that have been called with the same data.
   at::Tensor combined(const at::Tensor& own, const char* what) const;
-  // This rank's micro-batches, among `rounds` of all ranks, through the stages: with a backward where `head` has a
-  // gradient.
-  void run_micro_batches(const TokenBatch& batch, const BatchLayout& layout, const std::vector<MicroBatch>& micros,
-                         int64_t rounds, const HeadWork& head);
+  // This rank's micro-batches, among `rounds` of all ranks, through the stages: with a backward where `head`
+  // has a gradient.
+  void run_micro_batches(const TokenBatch& batch, const BatchLayout& layout,
+                         const std::vector<MicroBatch>& micros, int64_t rounds, const HeadWork& head);
   // Inference over a batch: `evaluate` where the head is.
   void infer(const TokenBatch& batch, const BatchLayout& layout,
              const std::function<void(const MicroRows& micro, const at::Tensor& hidden)>& evaluate);
@@ -133,7 +134,8 @@ class RankEngine final : public Engine {
   at::Tensor merged(size_t group);
   // The whole flat buffer of a group on the ranks of its own stage and on the first rank of all.
   at::Tensor flat_on_first_stage(TensorKind kind, size_t group);
-  // A whole parameter in its own shape, from what is placed on this rank. All ranks of a tensor-parallel group.
+  // A whole parameter in its own shape, from what is placed on this rank. All ranks of a tensor-parallel
+  // group.
   at::Tensor whole(const Parameter& parameter, const at::Tensor& own);
   // A whole parameter for an export in buckets; undefined where nobody reads it.
   const at::Tensor& kept_parameter(TensorKind kind, const Parameter& parameter);
@@ -152,8 +154,8 @@ class RankEngine final : public Engine {
   std::vector<StageRange> parts_;  // of the decoder, over the stages of the pipeline
   ParameterStore store_;
   Sharding sharding_;
-  std::unique_ptr<SequenceGroup> sequence_;  // null where each rank has micro-batches of its own
-  std::optional<ContextGroup> context_;  // none where no rank has other rows of the same sequences
+  std::unique_ptr<SequenceGroup> sequence_;         // null where each rank has micro-batches of its own
+  std::optional<ContextGroup> context_;             // none where no rank has other rows of the same sequences
   Communicator* ep_;                                // null where each rank has all experts
   std::optional<Exchange> exchange_;                // none where each rank has whole matrices
   std::optional<ops::VocabularyShard> vocabulary_;  // of a causal LM, with exchange_

@@ -28,7 +28,8 @@ RolloutStats RankEngine::open_rollout(const RolloutOptions& options) {
 void RankEngine::begin_rollout(int64_t version, bool restart) {
   at::NoGradGuard no_grad;
   const Beginning beginning(*this, 0);
-  require(rollout_ != nullptr, ErrorCode::kInvalidArgument, "[rollout] expected open_rollout before begin_rollout");
+  require(rollout_ != nullptr, ErrorCode::kInvalidArgument,
+          "[rollout] expected open_rollout before begin_rollout");
   prepare();
   agree({});
   sharding_.acquire_all("generate");
@@ -42,7 +43,8 @@ void RankEngine::begin_rollout(int64_t version, bool restart) {
 RolloutTurn RankEngine::rollout_turn(RolloutCommands commands) {
   at::NoGradGuard no_grad;
   check_abort();
-  require(rollout_ != nullptr, ErrorCode::kInvalidArgument, "[rollout] expected open_rollout before rollout_turn");
+  require(rollout_ != nullptr, ErrorCode::kInvalidArgument,
+          "[rollout] expected open_rollout before rollout_turn");
   RolloutTurn turn;
   for (RolloutRequest& request : commands.submit) {
     const uint64_t id = request.id;
@@ -66,7 +68,8 @@ RolloutTurn RankEngine::rollout_turn(RolloutCommands commands) {
   // Of ranks that generate together the first one's clock counts: they make the same steps.
   const auto time_left = [&] {
     const at::Tensor more = at::tensor({int64_t{spent() < commands.milliseconds}}, at::kLong);
-    for (const auto& axis : {mesh_.pp(), mesh_.ep(), mesh_.tp()}) axis->broadcast(more, 0, {"generate", "time"});
+    for (const auto& axis : {mesh_.pp(), mesh_.ep(), mesh_.tp()})
+      axis->broadcast(more, 0, {"generate", "time"});
     return more.item<int64_t>() != 0;
   };
   do {

@@ -92,7 +92,8 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
         watch.count();
       }
       if (balance_coef != 0) {
-        // The gradient of the choices' loss is that of what all tokens of the mini-batch choose: one more forward.
+        // The gradient of the choices' loss is that of what all tokens of the mini-batch choose: one more
+        // forward.
         for (const size_t part : {2 * m, 2 * m + 1}) {
           run_micro_batches(tokens, layout, micro_batches[part], rounds[part],
                             {[](const MicroRows&, const at::Tensor&) {}, {}});
@@ -150,7 +151,8 @@ MetricsList RankEngine::update_policy(const PolicyBatch& batch, const MiniBatche
   prepare();
   const BatchLayout layout = checked_layout(batch.tokens);
   require(loss.router_aux_loss_coef == 0 || counts_routers(), ErrorCode::kInvalidArgument,
-          "[update_policy] router_aux_loss_coef ", loss.router_aux_loss_coef, ": expected 0 for a model without experts");
+          "[update_policy] router_aux_loss_coef ", loss.router_aux_loss_coef,
+          ": expected 0 for a model without experts");
   const auto head = make_policy_head(head_context(), batch, layout, mini, loss, temperature);
   return run_updates(batch.tokens, layout, batch.has_gradient, mini, *head, loss.router_aux_loss_coef);
 }

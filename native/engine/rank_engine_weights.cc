@@ -88,7 +88,7 @@ void RankEngine::weights_changed() {
 }
 
 ExportedWeights RankEngine::export_weights(TensorKind kind, const WeightBucket& bucket,
-                                            std::optional<int64_t> version, bool more) {
+                                           std::optional<int64_t> version, bool more) {
   at::NoGradGuard no_grad;
   check_abort();
   prepare();

@@ -25,8 +25,11 @@ std::string axis_of(const std::string& group, const ParallelDims& dims) {
   const std::string mesh = "/mesh/";
   const size_t found = group.find(mesh);
   if (found == std::string::npos)
-    return group.find("/shards") != std::string::npos || group.find("/replicas") != std::string::npos ? "dp" : "ulysses";
-  const std::string axis = group.substr(found + mesh.size(), group.find_first_of("0123456789", found) - found - mesh.size());
+    return group.find("/shards") != std::string::npos || group.find("/replicas") != std::string::npos
+               ? "dp"
+               : "ulysses";
+  const std::string axis =
+      group.substr(found + mesh.size(), group.find_first_of("0123456789", found) - found - mesh.size());
   return axis == name_of(Axis::kExpertDp) || axis == name_of(Axis::kDpCp) ? "dp" : axis;
 }
 
@@ -40,7 +43,8 @@ Collectives counted(const FakeCommunicator::Calls& calls, const ParallelDims& di
     if (std::string(call.name) == "recv") continue;  // its other end sends
     SimulatedCollective one{axis_of(call.group, dims), call.label.phase, call.name, call.label.subject};
     if (one.name == "send" && one.subject.rfind("micro-batch ", 0) == 0) one.subject = "micro-batches";
-    auto found = std::find_if(all.begin(), all.end(), [&](const auto& other) { return same_kind(other, one); });
+    auto found =
+        std::find_if(all.begin(), all.end(), [&](const auto& other) { return same_kind(other, one); });
     if (found == all.end()) found = all.insert(all.end(), one);
     ++found->count;
     found->bytes += call.bytes;
@@ -49,9 +53,11 @@ Collectives counted(const FakeCommunicator::Calls& calls, const ParallelDims& di
 }
 
 // Of so many micro-batches, from those of `few` and of `more`.
-Collectives extended(const Collectives& few, Collectives more, int64_t few_micros, int64_t more_micros, int64_t micros) {
+Collectives extended(const Collectives& few, Collectives more, int64_t few_micros, int64_t more_micros,
+                     int64_t micros) {
   for (SimulatedCollective& all : more) {
-    const auto before = std::find_if(few.begin(), few.end(), [&](const auto& other) { return same_kind(other, all); });
+    const auto before =
+        std::find_if(few.begin(), few.end(), [&](const auto& other) { return same_kind(other, all); });
     require(before != few.end(), ErrorCode::kInternal, "[simulate] ", all.name, " of ", all.subject,
             " begins with more micro-batches");
     const auto extend = [&](int64_t& value, int64_t with_few) {

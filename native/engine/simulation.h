@@ -31,11 +31,12 @@ struct Simulation {
   std::vector<SimulatedCollective> collectives;  // in the order of their first call
 };
 
-// One optimiser step (of a token-local policy loss, or of a critic) of a mini-batch `load`, or a pass over it by an engine
-// without an optimiser, as one rank of `size` takes part in it: the engine itself on meta tensors and a communicator without
-// peers. Nothing is computed, so the shapes may be those of any model. All sequences are alike and have a gradient; of
-// many micro-batches a few are run, and what each further one adds is taken to be the same. kInvalidModel / kInvalidArgument as
-// create_engine. On a GPU micro-batches are padded.
+// One optimiser step (of a token-local policy loss, or of a critic) of a mini-batch `load`, or a pass over it
+// by an engine without an optimiser, as one rank of `size` takes part in it: the engine itself on meta
+// tensors and a communicator without peers. Nothing is computed, so the shapes may be those of any model. All
+// sequences are alike and have a gradient; of many micro-batches a few are run, and what each further one
+// adds is taken to be the same. kInvalidModel / kInvalidArgument as create_engine. On a GPU micro-batches are
+// padded.
 Simulation simulate_update(const EngineOptions& options, int64_t rank, int64_t size, const SequenceLoad& load,
                            bool gpu);
 

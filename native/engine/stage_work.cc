@@ -34,8 +34,9 @@ void StageWork::leave(int64_t chunk, int64_t micro) {
 at::Tensor StageWork::message(int64_t micro) {
   check_();
   if (micro >= count_) return {};
-  return at::empty({transformer_.own_rows(flight(micro).rows->part.tokens.size(0)), transformer_.config().hidden_size},
-                   at::TensorOptions().dtype(transformer_.dtype()).device(transformer_.device()));
+  return at::empty(
+      {transformer_.own_rows(flight(micro).rows->part.tokens.size(0)), transformer_.config().hidden_size},
+      at::TensorOptions().dtype(transformer_.dtype()).device(transformer_.device()));
 }
 
 at::Tensor StageWork::forward(int64_t chunk, int64_t micro, const at::Tensor& x) {

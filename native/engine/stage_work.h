@@ -35,7 +35,7 @@ class StageWork final : public PipelineWork {
  private:
   // From the first step of a micro-batch on this rank to the last.
   struct Flight {
-    std::optional<MicroRows> rows;  // none: it is empty
+    std::optional<MicroRows> rows;                 // none: it is empty
     std::vector<std::optional<StagePass>> passes;  // by chunk
     at::Tensor hidden;                             // of the head, until its backward
     size_t chunks_left;

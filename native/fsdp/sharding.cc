@@ -21,20 +21,22 @@ Sharding::Sharding(ParameterStore& store, const Mesh& mesh, const ShardingOption
     : store_(store),
       options_(options),
       dense_(spread(mesh.dp_cp(), options.shard_count, "")),
-      experts_(mesh.ep()->size() > 1 ? spread(mesh.expert_dp(), options.expert_shard_count, "experts/") : dense_),
+      experts_(mesh.ep()->size() > 1 ? spread(mesh.expert_dp(), options.expert_shard_count, "experts/")
+                                     : dense_),
       ep_(mesh.ep()),
       tp_(mesh.tp()),
       uses_(store.groups().size()) {
   split_copies();
 }
 
-Sharding::Spread Sharding::spread(std::shared_ptr<Communicator> all, int64_t shard_count, const std::string& name) {
+Sharding::Spread Sharding::spread(std::shared_ptr<Communicator> all, int64_t shard_count,
+                                  const std::string& name) {
   const int64_t rank = all->rank();
   const int64_t first = rank / shard_count * shard_count;
   // Every member of a split has the same name for it, and engines are made in the same order on all ranks.
   const std::string prefix = "engine" + std::to_string(all->log().collectives()) + "/" + name;
   const auto subgroup = [&](const char* kind, int64_t start, int64_t count,
-                        int64_t stride) -> std::shared_ptr<Communicator> {
+                            int64_t stride) -> std::shared_ptr<Communicator> {
     if (count == all->size()) return all;
     std::vector<int64_t> ranks;
     for (int64_t i = 0; i < count; ++i) ranks.push_back(start + i * stride);
@@ -103,7 +105,8 @@ Pending Sharding::start_gather(size_t group, const char* phase) {
   ParameterGroup& g = store_.groups()[group];
   g.weights().fetch();
   g.full_compute.allocate();
-  return of(group).shards->all_gather_async(g.full_compute.tensor(), g.weights().tensor(), label(phase, group));
+  return of(group).shards->all_gather_async(g.full_compute.tensor(), g.weights().tensor(),
+                                            label(phase, group));
 }
 
 void Sharding::acquire(size_t group, const char* phase) {
@@ -269,7 +272,8 @@ void Sharding::sum_with(size_t group, Communicator& comm, int64_t peer) {
 double Sharding::squares_of(size_t group, const at::Tensor& grad) const {
   if (tp_->size() == 1) return sum_of_squares(grad);
   double sum = 0;
-  for (const SliceRun& run : store_.counted(group)) sum += sum_of_squares(grad.narrow(0, run.begin, run.count));
+  for (const SliceRun& run : store_.counted(group))
+    sum += sum_of_squares(grad.narrow(0, run.begin, run.count));
   return sum;
 }
 

@@ -16,15 +16,15 @@ namespace troupe {
 
 // The parameters of one store, sharded over the ranks of a communicator (perhaps this one alone), and the
 // collectives that gather and reduce them; what is kept on the host comes to the device here. Gradients are
-// summed over ranks in float32, in the order of the ranks: within a replica as GradientReduction says, between
-// replicas once per mini-batch.
+// summed over ranks in float32, in the order of the ranks: within a replica as GradientReduction says,
+// between replicas once per mini-batch.
 //
 // After a collective has failed nothing is freed here: see Communicator.
 class Sharding final : public ParameterAccess {
  public:
-  // Every rank at the same time, with the same options: over mesh.dp_cp(), and what only some ranks of mesh.ep() have
-  // (GroupSpec::expert_rank) over mesh.expert_dp(). The ranks of mesh.tp() hold the other parts
-  // of the matrices (parameters/placement.h), each the shards of its own.
+  // Every rank at the same time, with the same options: over mesh.dp_cp(), and what only some ranks of
+  // mesh.ep() have (GroupSpec::expert_rank) over mesh.expert_dp(). The ranks of mesh.tp() hold the other
+  // parts of the matrices (parameters/placement.h), each the shards of its own.
   Sharding(ParameterStore& store, const Mesh& mesh, const ShardingOptions& options);
 
   void acquire(size_t group, const char* phase) override;
@@ -43,19 +43,20 @@ class Sharding final : public ParameterAccess {
   // Before sum_gradients(): the gradients of this rank are of no use, and so are the sums of all. Their norm
   // will be NaN on every rank, whatever the others found.
   void spoil_gradients();
-  // The end of one: the gradients are those of all ranks, also of parameters of which several ranks hold copies and
-  // each has found a part.
+  // The end of one: the gradients are those of all ranks, also of parameters of which several ranks hold
+  // copies and each has found a part.
   void sum_gradients();
-  // After it: the gradients of a group that rank `peer` of `comm` has, too, are the sum of both. Both at the same time.
+  // After it: the gradients of a group that rank `peer` of `comm` has, too, are the sum of both. Both at the
+  // same time.
   void sum_with(size_t group, Communicator& comm, int64_t peer);
-  // sqrt of the sum of squares of all gradients of all ranks and of all `stages` of a pipeline, copies counted once; the
-  // same on every rank.
+  // sqrt of the sum of squares of all gradients of all ranks and of all `stages` of a pipeline, copies
+  // counted once; the same on every rank.
   double grad_norm(Communicator& stages);
   // One step of the optimiser, group by group; the masters have changed. See adamw_step.
   void step(const AdamWOptions& options, double lr, double grad_scale, int64_t step);
-  // The start of a verb: the largest of each rank's counts, element by element, over `all` ranks of the engine. A rank
-  // that cannot begin (`refuses`) gives as many counts as the others, and none of them waits for it: they throw
-  // kAborted.
+  // The start of a verb: the largest of each rank's counts, element by element, over `all` ranks of the
+  // engine. A rank that cannot begin (`refuses`) gives as many counts as the others, and none of them waits
+  // for it: they throw kAborted.
   std::vector<int64_t> agree(Communicator& all, const std::vector<int64_t>& counts, bool refuses = false);
   // The whole flat buffer of a kind, float32, on every rank.
   at::Tensor gather(TensorKind kind, size_t group);
@@ -73,7 +74,8 @@ class Sharding final : public ParameterAccess {
   // Ranks that hold a part of the model in common.
   struct Spread {
     std::shared_ptr<Communicator> all;
-    std::shared_ptr<Communicator> shards;    // the ranks whose shards make up one replica of the state with this one's
+    // the ranks whose shards make up one replica of the state with this one's
+    std::shared_ptr<Communicator> shards;
     std::shared_ptr<Communicator> replicas;  // the ranks that hold the same shard in the other replicas
     int64_t bytes_sent() const;
     void abort(const std::string& reason) const;
@@ -100,13 +102,14 @@ class Sharding final : public ParameterAccess {
   Spread experts_;  // of groups that only some ranks have; dense_ without expert parallelism
   std::shared_ptr<Communicator> ep_;
   std::shared_ptr<Communicator> tp_;
-  std::vector<std::shared_ptr<Communicator>> copies_;  // ranks of tp_ that hold the same pieces of some parameters
+  // ranks of tp_ that hold the same pieces of some parameters
+  std::vector<std::shared_ptr<Communicator>> copies_;
   struct Uses {
     int64_t parameters = 0, gradients = 0;  // leases that have not ended
     bool gathered = false;
   };
-  std::vector<Uses> uses_;  // by group
-  std::map<size_t, Pending> ahead_;       // gathers of prefetched groups
+  std::vector<Uses> uses_;           // by group
+  std::map<size_t, Pending> ahead_;  // gathers of prefetched groups
 };
 
 }  // namespace troupe

@@ -119,8 +119,8 @@ void simulate_forward(const AttentionSpec& spec, const Segments& segments, const
 }
 
 template <typename Scalar>
-void forward_cpu(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const Segments& segments,
-                 const at::Tensor& out, const at::Tensor& lse) {
+void forward_cpu(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
+                 const Segments& segments, const at::Tensor& out, const at::Tensor& lse) {
   const Shape shape(spec);
   struct Item {
     Queries run;
@@ -133,7 +133,8 @@ void forward_cpu(const AttentionSpec& spec, const at::Tensor& q, const at::Tenso
   }
   // Longest first, so that no thread starts the largest piece last.
   std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.q0 > b.q0; });
-  const ForwardArrays<Scalar> arrays{RowArray<Scalar>::of(q), RowArray<Scalar>::of(kv), RowArray<Scalar>::of(out),
+  const ForwardArrays<Scalar> arrays{RowArray<Scalar>::of(q), RowArray<Scalar>::of(kv),
+                                     RowArray<Scalar>::of(out),
                                      lse.defined() ? RowArray<float>::of(lse) : RowArray<float>{nullptr, 0}};
   const int64_t count = static_cast<int64_t>(items.size()) * spec.num_kv_heads;
   parallel_items(count, [&](int64_t i) {
@@ -155,7 +156,8 @@ Segments separate_segments(const std::vector<int64_t>& offsets) {
 std::vector<QueryRun> Segments::query_runs() const {
   if (share) return *share;
   std::vector<QueryRun> runs;
-  for (size_t s = 0; s < size(); ++s) runs.push_back({static_cast<int64_t>(s), (*this)[s].begin, (*this)[s].end});
+  for (size_t s = 0; s < size(); ++s)
+    runs.push_back({static_cast<int64_t>(s), (*this)[s].begin, (*this)[s].end});
   return runs;
 }
 
@@ -175,8 +177,8 @@ at::Tensor keys_and_values_of(const AttentionSpec& spec, const at::Tensor& qkv) 
   return qkv.narrow(1, queries, qkv.size(1) - queries);
 }
 
-void attention_forward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const Segments& segments,
-                       const at::Tensor& out, const at::Tensor& lse) {
+void attention_forward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
+                       const Segments& segments, const at::Tensor& out, const at::Tensor& lse) {
   if (const auto* device = flash_attention(spec, q)) {
     return device->attention_forward(spec, q, kv, segments, out, lse);
   }

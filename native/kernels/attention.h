@@ -32,13 +32,13 @@ struct QueryRun {
 class Segments : public std::vector<Segment> {
  public:
   using std::vector<Segment>::vector;
-  // Where the queries are some of the rows (and the keys all of them): which, in the order in which they lie one behind
-  // the other. None: all.
+  // Where the queries are some of the rows (and the keys all of them): which, in the order in which they lie
+  // one behind the other. None: all.
   std::optional<std::vector<QueryRun>> share;
   // The share, or one run for each segment.
   std::vector<QueryRun> query_runs() const;
-  // How their keys lie on `device`, for kernels that take keys by segment: made at the first call and kept, for
-  // every layer of both passes over the rows, until the segments change. One thread at a time.
+  // How their keys lie on `device`, for kernels that take keys by segment: made at the first call and kept,
+  // for every layer of both passes over the rows, until the segments change. One thread at a time.
   const KeyLayout& key_layout(at::Device device) const;
 
  private:
@@ -73,19 +73,19 @@ struct AttentionSpec {
   int64_t shape_groups = 0;
 };
 
-// q [N, Q*D], kv [T, 2K*D] (k, v), both after rotary and with adjacent columns: the queries of the segments' runs, and
-// all their rows as keys. Rows behind the last run (of kv: behind the last segment) belong to none; they give zeros.
-// out [N, Q*D]; lse [Q, N] float32 (log-sum-exp of the scaled scores) is written when defined. A row's result depends on
-// the rows it sees and on its position alone, bitwise: not on how long its sequence is, whether the prefix is shared,
-// which other rows are queries, or what else is packed.
-void attention_forward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const Segments& segments,
-                       const at::Tensor& out, const at::Tensor& lse);
+// q [N, Q*D], kv [T, 2K*D] (k, v), both after rotary and with adjacent columns: the queries of the segments'
+// runs, and all their rows as keys. Rows behind the last run (of kv: behind the last segment) belong to none;
+// they give zeros. out [N, Q*D]; lse [Q, N] float32 (log-sum-exp of the scaled scores) is written when
+// defined. A row's result depends on the rows it sees and on its position alone, bitwise: not on how long its
+// sequence is, whether the prefix is shared, which other rows are queries, or what else is packed.
+void attention_forward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
+                       const Segments& segments, const at::Tensor& out, const at::Tensor& lse);
 
-// dq [N, Q*D] and dkv [T, 2K*D] are fully overwritten; the second is the part of these queries. Recomputes the
-// probabilities from lse.
-void attention_backward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const at::Tensor& out,
-                        const at::Tensor& lse, const at::Tensor& dout, const Segments& segments, const at::Tensor& dq,
-                        const at::Tensor& dkv);
+// dq [N, Q*D] and dkv [T, 2K*D] are fully overwritten; the second is the part of these queries. Recomputes
+// the probabilities from lse.
+void attention_backward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
+                        const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout,
+                        const Segments& segments, const at::Tensor& dq, const at::Tensor& dkv);
 
 // The same where all rows are queries: qkv and dqkv [T, (Q+2K)*D], q, k and v side by side.
 void attention_forward(const AttentionSpec& spec, const at::Tensor& qkv, const Segments& segments,

@@ -143,7 +143,8 @@ class BackwardHead {
       gemm(dprob_matrix, keys.k, dq_matrix, k0 != key_begin);
     }
     for (int64_t g = 0; g < shape_.groups; ++g) {
-      store_rows(dq + g * queries * dim, queries, dim, arrays_.dq.at(row, shape_.q_column(head_, g)), arrays_.dq.ld);
+      store_rows(dq + g * queries * dim, queries, dim, arrays_.dq.at(row, shape_.q_column(head_, g)),
+                 arrays_.dq.ld);
     }
   }
 
@@ -161,12 +162,14 @@ class BackwardHead {
 
 std::vector<std::vector<Queries>> by_segment(const Segments& segments) {
   std::vector<std::vector<Queries>> runs(segments.size());
-  for (const Queries& run : attention::runs_of(segments)) runs[static_cast<size_t>(run.segment)].push_back(run);
+  for (const Queries& run : attention::runs_of(segments))
+    runs[static_cast<size_t>(run.segment)].push_back(run);
   return runs;
 }
 
 // Segments without a prefix, each with those that follow it, the most work first.
-std::vector<std::vector<size_t>> families(const Segments& segments, const std::vector<std::vector<Queries>>& runs) {
+std::vector<std::vector<size_t>> families(const Segments& segments,
+                                          const std::vector<std::vector<Queries>>& runs) {
   std::vector<std::vector<size_t>> result;
   std::vector<size_t> family_of(segments.size());
   std::vector<double> work;
@@ -223,8 +226,8 @@ void simulate_backward(const AttentionSpec& spec, const Segments& segments, cons
 
 template <typename Scalar>
 void backward_cpu(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const at::Tensor& out,
-                  const at::Tensor& lse, const at::Tensor& dout, const Segments& segments, const at::Tensor& dq,
-                  const at::Tensor& dkv) {
+                  const at::Tensor& lse, const at::Tensor& dout, const Segments& segments,
+                  const at::Tensor& dq, const at::Tensor& dkv) {
   using Rows = RowArray<Scalar>;
   const Shape shape(spec);
   const std::vector<std::vector<Queries>> runs = by_segment(segments);
@@ -244,15 +247,16 @@ void backward_cpu(const AttentionSpec& spec, const at::Tensor& q, const at::Tens
 
 }  // namespace
 
-void attention_backward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const at::Tensor& out,
-                        const at::Tensor& lse, const at::Tensor& dout, const Segments& segments, const at::Tensor& dq,
-                        const at::Tensor& dkv) {
+void attention_backward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
+                        const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout,
+                        const Segments& segments, const at::Tensor& dq, const at::Tensor& dkv) {
   if (const auto* device = flash_attention(spec, q)) {
     return device->attention_backward(spec, q, kv, out, lse, dout, segments, dq, dkv);
   }
   if (simulated(q)) return simulate_backward(spec, segments, q.device());
   if (!q.is_cpu()) return attention_backward_reference(spec, q, kv, out, lse, dout, segments, dq, dkv);
-  if (q.scalar_type() == at::kFloat) return backward_cpu<float>(spec, q, kv, out, lse, dout, segments, dq, dkv);
+  if (q.scalar_type() == at::kFloat)
+    return backward_cpu<float>(spec, q, kv, out, lse, dout, segments, dq, dkv);
   backward_cpu<at::BFloat16>(spec, q, kv, out, lse, dout, segments, dq, dkv);
 }
 

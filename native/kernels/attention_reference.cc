@@ -20,11 +20,11 @@ at::Tensor by_head(const at::Tensor& rows, int64_t heads, int64_t dim) {
 
 // A run of n queries at positions [first, L), and the keys that they may see.
 struct Run {
-  int64_t row;                    // of the first query
-  int64_t first, size;            // size: n
-  const Segment* prefix;          // null: none
-  int64_t own_begin, own_end;     // rows of the segment's keys
-  at::Tensor k, v;                // [Q, L, D], repeated for their group
+  int64_t row;                 // of the first query
+  int64_t first, size;         // size: n
+  const Segment* prefix;       // null: none
+  int64_t own_begin, own_end;  // rows of the segment's keys
+  at::Tensor k, v;             // [Q, L, D], repeated for their group
 
   at::Tensor queries(const at::Tensor& rows) const { return rows.narrow(0, row, size); }
   int64_t length() const { return first + size; }
@@ -65,7 +65,8 @@ at::Tensor masked_scores(const AttentionSpec& spec, const Run& run, const at::Te
 void attention_forward_reference(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
                                  const Segments& segments, const at::Tensor& out, const at::Tensor& lse) {
   for (const Run& run : runs_of(spec, kv, segments)) {
-    const at::Tensor scores = masked_scores(spec, run, by_head(run.queries(q), spec.num_heads, spec.head_dim));
+    const at::Tensor scores =
+        masked_scores(spec, run, by_head(run.queries(q), spec.num_heads, spec.head_dim));
     const at::Tensor result = at::matmul(at::softmax(scores, -1), run.v);  // [Q, n, D]
     run.queries(out).copy_(result.transpose(0, 1).reshape({run.size, -1}));
     if (lse.defined()) lse.narrow(1, run.row, run.size).copy_(at::logsumexp(scores, {-1}));
@@ -117,8 +118,8 @@ void attention_forward_reference(const AttentionSpec& spec, const at::Tensor& qk
 void attention_backward_reference(const AttentionSpec& spec, const at::Tensor& qkv, const at::Tensor& out,
                                   const at::Tensor& lse, const at::Tensor& dout, const Segments& segments,
                                   const at::Tensor& dqkv) {
-  attention_backward_reference(spec, queries_of(spec, qkv), keys_and_values_of(spec, qkv), out, lse, dout, segments,
-                               queries_of(spec, dqkv), keys_and_values_of(spec, dqkv));
+  attention_backward_reference(spec, queries_of(spec, qkv), keys_and_values_of(spec, qkv), out, lse, dout,
+                               segments, queries_of(spec, dqkv), keys_and_values_of(spec, dqkv));
 }
 
 }  // namespace troupe::ops

@@ -195,8 +195,7 @@ void gemm(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool 
   const Word* panels = simulated(a) ? nullptr : words_of(b.panels_);
   if (out.scalar_type() == at::kFloat) {
     float* const target = simulated(a) ? nullptr : out.data_ptr<float>();
-    return multiply(float_kernel(a), a, panels, b.cols_, kDepth, target, out.stride(0),
-                    accumulate);
+    return multiply(float_kernel(a), a, panels, b.cols_, kDepth, target, out.stride(0), accumulate);
   }
   // In one pass over all of k, to be rounded once.
   const Kernel<uint16_t> round = simulated(a) ? nullptr : bfloat16_gemm_kernels()->round;

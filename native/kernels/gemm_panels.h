@@ -37,8 +37,8 @@ class Source {
     for (int64_t r = 0; r < width; r += kGemmRows) {
       const char* from = data_ + (first + r) * row_bytes_;
       const int64_t there = std::clamp<int64_t>(rows - r, 0, kGemmRows);
-      kernels::gemm_kernels().transpose(from + s0 * int64_t{sizeof(Word)}, row_bytes_, there, whole - s0, target + r,
-                               width);
+      kernels::gemm_kernels().transpose(from + s0 * int64_t{sizeof(Word)}, row_bytes_, there, whole - s0,
+                                        target + r, width);
       if (whole == s1) continue;
       for (int64_t i = 0; i < kGemmRows; ++i) {
         target[(whole - s0) * width + r + i] = i < there ? *values(first + r + i, depth - 1) : 0;

@@ -39,7 +39,8 @@ class Upload {
 
 }  // namespace
 
-KeyLayout::KeyLayout(const Segments& segments, at::Device device) : segments_(segments), share_(segments.share) {
+KeyLayout::KeyLayout(const Segments& segments, at::Device device)
+    : segments_(segments), share_(segments.share) {
   std::vector<int32_t> queries{0}, keys{0}, rows;
   const auto add_rows = [&](int64_t begin, int64_t end) {
     const size_t before = rows.size();

@@ -9,9 +9,10 @@
 
 namespace troupe::ops {
 
-// Of segments, for kernels that take the keys of a query as consecutive rows: the keys of a run of queries are those of
-// its segment's prefix and the segment's own up to the run's end, so that a prefix lies once for every run that follows
-// it. Legend: S runs of queries (without a share: segments), R real rows, N keys in all.
+// Of segments, for kernels that take the keys of a query as consecutive rows: the keys of a run of queries
+// are those of its segment's prefix and the segment's own up to the run's end, so that a prefix lies once for
+// every run that follows it. Legend: S runs of queries (without a share: segments), R real rows, N keys in
+// all.
 class KeyLayout {
  public:
   // All arrays go to the device in one copy, which the host does not await.

@@ -125,8 +125,10 @@ class StatsTable {
 
   // Rows [begin, begin + rows) of the outputs from this table's rows and those of the other ranks.
   void write(const VocabularyShard* shard, const char* phase, int64_t begin, const LogProbRows& out) {
-    const at::Tensor own = at::empty({rows_, kernels::RowSums::kCount}, targets_.options().dtype(at::kDouble));
-    if (simulated(own)) return write_rows(shard != nullptr ? shard->gather(own, phase) : own.unsqueeze(0), begin, out);
+    const at::Tensor own =
+        at::empty({rows_, kernels::RowSums::kCount}, targets_.options().dtype(at::kDouble));
+    if (simulated(own))
+      return write_rows(shard != nullptr ? shard->gather(own, phase) : own.unsqueeze(0), begin, out);
     auto* const sums = reinterpret_cast<kernels::RowSums*>(own.data_ptr<double>());
     const float* const targets = target_logits();
     for (int64_t r = 0; r < rows_; ++r) {
@@ -233,7 +235,8 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
     const at::Tensor chunk_entropy_grad =
         grad_entropy.defined() ? grad_entropy.narrow(0, 0, count) : grad_entropy;
     const at::Tensor chunk_lse = rows.lse.narrow(0, begin, count);
-    const at::Tensor chunk_entropy = rows.entropy.defined() ? rows.entropy.narrow(0, begin, count) : at::Tensor();
+    const at::Tensor chunk_entropy =
+        rows.entropy.defined() ? rows.entropy.narrow(0, begin, count) : at::Tensor();
     gradients(begin, begin + count, chunk_grad, chunk_entropy_grad);
 
     const PackedMatrix packed_hidden =
@@ -248,8 +251,7 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
           const auto from = [&](const at::Tensor& values) {
             return values.defined() ? values.data_ptr<float>() : nullptr;
           };
-          for (int64_t r = 0; r < count; ++r)
-            columns[static_cast<size_t>(r)] = chunk.target_column(r, block);
+          for (int64_t r = 0; r < count; ++r) columns[static_cast<size_t>(r)] = chunk.target_column(r, block);
           kernels::linear_log_prob_kernels().backward(
               from(logits), count, head.block_cols(block), logits.stride(0), head.transform(), columns.data(),
               from(chunk_lse), from(chunk_entropy), from(chunk_grad), from(chunk_entropy_grad));

@@ -38,8 +38,7 @@ void scan_logits(const at::Tensor& logits, float inv_temperature, const at::Tens
 }
 
 void gather_blocks(const at::Tensor& logits, const at::Tensor& index, const at::Tensor& out) {
-  if (const auto* device = kernels::device_ops_for(logits))
-    return device->gather_blocks(logits, index, out);
+  if (const auto* device = kernels::device_ops_for(logits)) return device->gather_blocks(logits, index, out);
   const int32_t* pairs = index.const_data_ptr<int32_t>();
   for (int64_t i = 0; i < index.size(0); ++i) {
     const int64_t begin = pairs[2 * i + 1] * kLogitBlock;

@@ -1,4 +1,5 @@
-// The layout of pages of keys and values, and what one step on them takes where a device does it in one launch.
+// The layout of pages of keys and values, and what one step on them takes where a device does it in one
+// launch.
 #pragma once
 
 #include <ATen/core/Tensor.h>

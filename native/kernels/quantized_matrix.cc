@@ -29,7 +29,7 @@ using kernels::kGemmRows;
 using kernels::Word;
 
 constexpr double kLargestInt8 = 127, kLargestFp8 = 448;
-constexpr int64_t kStepsAtOnce = 64;             // of k: their words stay in the first-level cache
+constexpr int64_t kStepsAtOnce = 64;                 // of k: their words stay in the first-level cache
 constexpr int64_t kFloatsAtOnce = int64_t{4} << 20;  // of a weight that is being quantised
 
 at::ScalarType code_type(Quantization kind) {
@@ -41,7 +41,8 @@ int64_t codes_per_word(at::ScalarType dtype) {
 }
 
 // codes [N, K] and scales [N, 1], a few rows at a time.
-void quantize(const at::Tensor& weight, Quantization kind, const at::Tensor& codes, const at::Tensor& scales) {
+void quantize(const at::Tensor& weight, Quantization kind, const at::Tensor& codes,
+              const at::Tensor& scales) {
   const double largest = kind == Quantization::kInt8 ? kLargestInt8 : kLargestFp8;
   const int64_t rows = weight.size(0), at_once = std::max<int64_t>(1, kFloatsAtOnce / weight.size(1));
   for (int64_t begin = 0; begin < rows; begin += at_once) {
@@ -67,7 +68,8 @@ void fill_panels(const at::Tensor& codes, int64_t per_word, const at::Tensor& pa
       uint8_t* const begin = target + first * steps * per_word;
       for (int64_t c = 0; c < there; ++c) {
         const uint8_t* row = source + (first + c) * depth;
-        for (int64_t k = 0; k < depth; ++k) begin[(k / per_word * width + c) * per_word + k % per_word] = row[k];
+        for (int64_t k = 0; k < depth; ++k)
+          begin[(k / per_word * width + c) * per_word + k % per_word] = row[k];
       }
     });
   });
@@ -113,7 +115,8 @@ QuantizedMatrix QuantizedMatrix::of(const at::Tensor& weight, Quantization kind,
   }
   const int64_t per_word = codes_per_word(matrix.dtype_), steps = (matrix.depth_ + per_word - 1) / per_word;
   // Columns and steps that are not there have codes of zero.
-  matrix.panels_ = at::zeros({panels::padded_cols(matrix.cols_) * steps * per_word}, options.dtype(at::kByte));
+  matrix.panels_ =
+      at::zeros({panels::padded_cols(matrix.cols_) * steps * per_word}, options.dtype(at::kByte));
   if (!simulated(weight)) fill_panels(codes, per_word, matrix.panels_);
   return matrix;
 }
@@ -139,7 +142,8 @@ void QuantizedMatrix::multiply_panels(const at::Tensor& a, const at::Tensor& c, 
   const panels::Source source(a);
   for (int64_t r = 0; r < rows; r += kGemmRows)
     source.rows(r, std::min(kGemmRows, rows - r), depth_, 0, steps, kGemmRows, packed + r * steps);
-  const auto tile = dtype_ == at::kFloat ? kernels::gemm_kernels().tile : kernels::own_bfloat16_products()->tile;
+  const auto tile =
+      dtype_ == at::kFloat ? kernels::gemm_kernels().tile : kernels::own_bfloat16_products()->tile;
   const auto dequantize = dequantize_kernel(kind_, dtype_);
   const auto* codes = panels_.const_data_ptr<uint8_t>();
   const auto* scales = scales_.const_data_ptr<float>();

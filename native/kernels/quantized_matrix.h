@@ -10,15 +10,16 @@ namespace troupe::ops {
 // int8: whole numbers from -127 to 127. fp8: e4m3, from -448 to 448.
 enum class Quantization { kNone, kInt8, kFp8 };
 
-// The weight [N, K] of a linear layer as codes with one scale per output n, w[n, k] ~ scale[n] * code[n, k], where scale[n] =
-// max over k of |w[n, k]| / the largest code. Activations stay what they are: products take the weights for scale * code in
-// the dtype of the activations, made anew in every product, in registers and a buffer of a few KiB where the processor has
-// products of our own (kernels/gemm.h), so that a decoding step reads one byte per weight; elsewhere by LibTorch, one layer
-// at a time, which saves memory and not time.
+// The weight [N, K] of a linear layer as codes with one scale per output n, w[n, k] ~ scale[n] * code[n, k],
+// where scale[n] = max over k of |w[n, k]| / the largest code. Activations stay what they are: products take
+// the weights for scale * code in the dtype of the activations, made anew in every product, in registers and
+// a buffer of a few KiB where the processor has products of our own (kernels/gemm.h), so that a decoding step
+// reads one byte per weight; elsewhere by LibTorch, one layer at a time, which saves memory and not time.
 class QuantizedMatrix {
  public:
   QuantizedMatrix() = default;
-  // weight: float32 or bfloat16, which is then the dtype of the activations. own_products: false takes LibTorch's.
+  // weight: float32 or bfloat16, which is then the dtype of the activations. own_products: false takes
+  // LibTorch's.
   static QuantizedMatrix of(const at::Tensor& weight, Quantization kind, bool own_products = true);
 
   bool defined() const { return scales_.defined(); }
@@ -34,8 +35,8 @@ class QuantizedMatrix {
   at::ScalarType dtype_ = at::kFloat;
   int64_t depth_ = 0, cols_ = 0;  // K, N
   at::Tensor scales_;             // [N rounded up to whole vectors] float32
-  at::Tensor panels_;             // uint8, laid out for kernels/cpu/dequantize_kernels.h, a panel behind the other
-  at::Tensor codes_;              // [N, K] int8 or float8, where LibTorch multiplies
+  at::Tensor panels_;  // uint8, laid out for kernels/cpu/dequantize_kernels.h, a panel behind the other
+  at::Tensor codes_;   // [N, K] int8 or float8, where LibTorch multiplies
 };
 
 }  // namespace troupe::ops

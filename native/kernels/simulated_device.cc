@@ -1,4 +1,5 @@
-// The memory of the kernels of a GPU, from the shapes in kernels/cuda: see [Note: simulated memory] in base/simulated.h.
+// The memory of the kernels of a GPU, from the shapes in kernels/cuda: see [Note: simulated memory] in
+// base/simulated.h.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -28,15 +29,15 @@ struct Head {
   int64_t rows(const at::Tensor& hidden) const { return std::min(logits.size(0), hidden.size(0)); }
 };
 
-void head_forward(const ops::LogProbSpec&, const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor&,
-                  const ops::LogProbRows&) {
+void head_forward(const ops::LogProbSpec&, const at::Tensor& hidden, const at::Tensor& weight,
+                  const at::Tensor&, const ops::LogProbRows&) {
   const AllocateFor part(MemoryPart::kHead);
   const Head head(hidden, weight);
 }
 
-void head_backward(const ops::LogProbSpec&, const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor&,
-                   const ops::LogProbRows&, bool entropy_gradient, const ops::RowGradients& gradients, const at::Tensor&,
-                   const at::Tensor&) {
+void head_backward(const ops::LogProbSpec&, const at::Tensor& hidden, const at::Tensor& weight,
+                   const at::Tensor&, const ops::LogProbRows&, bool entropy_gradient,
+                   const ops::RowGradients& gradients, const at::Tensor&, const at::Tensor&) {
   const AllocateFor part(MemoryPart::kHead);
   const Head head(hidden, weight);
   const int64_t rows = head.rows(hidden);
@@ -46,7 +47,8 @@ void head_backward(const ops::LogProbSpec&, const at::Tensor& hidden, const at::
 }
 
 bool attention_fits(const ops::AttentionSpec& spec, const at::Tensor& q) {
-  return q.scalar_type() == at::kBFloat16 && spec.softcap == 0 && spec.head_dim <= 256 && spec.head_dim % 8 == 0;
+  return q.scalar_type() == at::kBFloat16 && spec.softcap == 0 && spec.head_dim <= 256 &&
+         spec.head_dim % 8 == 0;
 }
 
 // Keys and values by run of queries, where they are not those of the packed array.
@@ -63,11 +65,11 @@ void attention_forward(const ops::AttentionSpec& spec, const at::Tensor& q, cons
   const at::Tensor lse = at::empty({spec.num_heads, rows}, floats(q));
 }
 
-// Beside the gradients flash attention sums that by the queries in float32, and has those by keys and values once for
-// every query head.
-void attention_backward(const ops::AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const at::Tensor&,
-                        const at::Tensor&, const at::Tensor&, const ops::Segments& segments, const at::Tensor&,
-                        const at::Tensor&) {
+// Beside the gradients flash attention sums that by the queries in float32, and has those by keys and values
+// once for every query head.
+void attention_backward(const ops::AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
+                        const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                        const ops::Segments& segments, const at::Tensor&, const at::Tensor&) {
   constexpr int64_t kQueryBlock = 128;
   const ops::KeyLayout& layout = segments.key_layout(kv.device());
   const int64_t rows = ops::real_queries(segments), columns = spec.num_heads * spec.head_dim;

@@ -100,11 +100,11 @@ void VocabularyShard::check(const at::Tensor& hidden, const at::Tensor& weight, 
 }
 
 void VocabularyShard::check_rank(const Inputs& in, const Inputs& first, int64_t rank) const {
-  require(in.tokens == first.tokens && in.hidden_size == first.hidden_size &&
-              in.hidden_type == first.hidden_type,
-          ErrorCode::kInternal, "[linear_log_prob] expected the same hidden states on all ranks, got [",
-          first.tokens, ", ", first.hidden_size, "] ", type_name(first.hidden_type), " on rank 0 and [",
-          in.tokens, ", ", in.hidden_size, "] ", type_name(in.hidden_type), " on rank ", rank);
+  require(
+      in.tokens == first.tokens && in.hidden_size == first.hidden_size && in.hidden_type == first.hidden_type,
+      ErrorCode::kInternal, "[linear_log_prob] expected the same hidden states on all ranks, got [",
+      first.tokens, ", ", first.hidden_size, "] ", type_name(first.hidden_type), " on rank 0 and [",
+      in.tokens, ", ", in.hidden_size, "] ", type_name(in.hidden_type), " on rank ", rank);
   require(in.missing_rows == 0 && in.weight_columns == in.hidden_size && in.weight_type == first.weight_type,
           ErrorCode::kInternal, "[linear_log_prob] expected a weight of [", rows_of(rank), ", ",
           in.hidden_size, "] ", type_name(first.weight_type), " on rank ", rank, ", got [",

@@ -10,10 +10,10 @@
 
 namespace troupe::ops {
 
-// What is checked of the inputs of a call before anything is computed. kOwnShapes: what a rank sees of its own
-// without waiting for a device; a mistake of one rank leaves the others in a collective until their time-out.
-// kAllRanks, for debugging: the targets' values too, and between ranks by one more collective, so that all of
-// them refuse alike.
+// What is checked of the inputs of a call before anything is computed. kOwnShapes: what a rank sees of its
+// own without waiting for a device; a mistake of one rank leaves the others in a collective until their
+// time-out. kAllRanks, for debugging: the targets' values too, and between ranks by one more collective, so
+// that all of them refuse alike.
 enum class InputChecks { kOwnShapes, kAllRanks };
 
 // The rows of the head's weight W [V, H] that a rank of a tensor-parallel group holds: rank r those of

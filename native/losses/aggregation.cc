@@ -12,8 +12,8 @@ namespace {
 constexpr double kMeanEpsilon = 1e-8;
 
 double positive(double value, const char* name, Aggregation aggregation) {
-  require(value > 0, ErrorCode::kInvalidArgument, "[losses] ", name_of(aggregation), " expected a positive ", name,
-          " but got ", value);
+  require(value > 0, ErrorCode::kInvalidArgument, "[losses] ", name_of(aggregation), " expected a positive ",
+          name, " but got ", value);
   return value;
 }
 

@@ -10,8 +10,7 @@ namespace {
 
 // Estimators of KL(policy || reference) from samples of the policy (Schulman, "Approximating KL divergence",
 // 2020); the clamps are verl's.
-at::Tensor base_penalty(const at::Tensor& log_probs, const at::Tensor& ref_log_probs,
-                        KlEstimator estimator) {
+at::Tensor base_penalty(const at::Tensor& log_probs, const at::Tensor& ref_log_probs, KlEstimator estimator) {
   const at::Tensor difference = log_probs - ref_log_probs;
   switch (estimator) {
     case KlEstimator::kK1: return difference;
@@ -27,7 +26,8 @@ at::Tensor base_penalty(const at::Tensor& log_probs, const at::Tensor& ref_log_p
 
 }  // namespace
 
-at::Tensor kl_penalty(const at::Tensor& log_probs, const at::Tensor& ref_log_probs, const KlPenalty& penalty) {
+at::Tensor kl_penalty(const at::Tensor& log_probs, const at::Tensor& ref_log_probs,
+                      const KlPenalty& penalty) {
   const at::Tensor value = base_penalty(log_probs, ref_log_probs, penalty.value);
   if (!penalty.gradient_of_k2) return value;
   const at::Tensor k2 = base_penalty(log_probs, ref_log_probs, KlEstimator::kK2);

@@ -13,12 +13,12 @@ template <typename Value>
 using Names = std::pair<const char*, Value>;
 
 constexpr Names<PolicyMode> kModes[] = {
-    {"vanilla", PolicyMode::kVanilla},   {"gspo", PolicyMode::kGspo},
-    {"cispo", PolicyMode::kCispo},       {"gpg", PolicyMode::kGpg},
-    {"sapo", PolicyMode::kSapo},         {"dppo_tv", PolicyMode::kDppoTv},
-    {"dppo_kl", PolicyMode::kDppoKl},    {"geo_mean", PolicyMode::kGeoMean},
-    {"kl_cov", PolicyMode::kKlCov},      {"clip_cov", PolicyMode::kClipCov},
-    {"dro", PolicyMode::kDro},           {"reinforce", PolicyMode::kReinforce},
+    {"vanilla", PolicyMode::kVanilla}, {"gspo", PolicyMode::kGspo},
+    {"cispo", PolicyMode::kCispo},     {"gpg", PolicyMode::kGpg},
+    {"sapo", PolicyMode::kSapo},       {"dppo_tv", PolicyMode::kDppoTv},
+    {"dppo_kl", PolicyMode::kDppoKl},  {"geo_mean", PolicyMode::kGeoMean},
+    {"kl_cov", PolicyMode::kKlCov},    {"clip_cov", PolicyMode::kClipCov},
+    {"dro", PolicyMode::kDro},         {"reinforce", PolicyMode::kReinforce},
     {"linear", PolicyMode::kLinear},
 };
 constexpr Names<Aggregation> kAggregations[] = {
@@ -29,8 +29,8 @@ constexpr Names<Aggregation> kAggregations[] = {
     {"seq-mean-token-sum-norm", Aggregation::kSeqMeanTokenSumNorm},
 };
 constexpr Names<KlEstimator> kEstimators[] = {
-    {"kl", KlEstimator::kK1}, {"k1", KlEstimator::kK1},         {"abs", KlEstimator::kAbs},
-    {"mse", KlEstimator::kK2}, {"k2", KlEstimator::kK2},        {"low_var_kl", KlEstimator::kK3},
+    {"kl", KlEstimator::kK1},  {"k1", KlEstimator::kK1}, {"abs", KlEstimator::kAbs},
+    {"mse", KlEstimator::kK2}, {"k2", KlEstimator::kK2}, {"low_var_kl", KlEstimator::kK3},
     {"k3", KlEstimator::kK3},
 };
 

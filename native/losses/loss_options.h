@@ -52,7 +52,7 @@ struct PolicyLossOptions {
   bool use_kl_loss = false;
   double kl_loss_coef = 0.001;
   KlPenalty kl_loss_type;
-  double router_aux_loss_coef = 0;  // of a mixture of experts: weight of ExpertLoad::balance_loss
+  double router_aux_loss_coef = 0;      // of a mixture of experts: weight of ExpertLoad::balance_loss
   std::map<std::string, double> extra;  // tau_pos, kl_cov_ratio, dro_beta, ...
 };
 

@@ -209,13 +209,16 @@ ModeLoss dro(const ModeInputs& in) {
   require(beta > 0, ErrorCode::kInvalidArgument, "[losses] dro expected a positive dro_beta but got ", beta);
   const at::Tensor delta = log_ratio(in);
   return {aggregate(in, -(in.log_probs * in.advantages - 0.5 * beta * delta.square())),
-          [=, &in]() -> Metrics { return {{"ppo_kl", in.tokens->mean(-delta)}}; }};
+          [=, &in]() -> Metrics {
+            return {{"ppo_kl", in.tokens->mean(-delta)}};
+          }};
 }
 
 // REINFORCE (Williams 1992): with importance weights the off-policy policy gradient. verl's bypass mode.
 ModeLoss reinforce(const ModeInputs& in) {
-  return {aggregate(in, -in.advantages * in.log_probs),
-          [&in]() -> Metrics { return {{"ppo_kl", in.tokens->mean(-log_ratio(in))}}; }};
+  return {aggregate(in, -in.advantages * in.log_probs), [&in]() -> Metrics {
+            return {{"ppo_kl", in.tokens->mean(-log_ratio(in))}};
+          }};
 }
 
 // Value and slope of a loss that was computed at these very log-probs, elsewhere: its first-order

@@ -9,15 +9,16 @@
 
 namespace troupe {
 
-// A pair of matrices is shared by the ranks of a tensor-parallel group: of the first each has some outputs, of the
-// second the inputs that belong to them (Shoeybi et al. 2019, arXiv:1909.08053, section 3). The first takes all T rows
-// on every rank; the second yields a part of all T rows, and the sum of the parts is the result.
+// A pair of matrices is shared by the ranks of a tensor-parallel group: of the first each has some outputs,
+// of the second the inputs that belong to them (Shoeybi et al. 2019, arXiv:1909.08053, section 3). The first
+// takes all T rows on every rank; the second yields a part of all T rows, and the sum of the parts is the
+// result.
 //
-// Without sequence parallelism every rank has all rows between such pairs: gather() does nothing and sum() is an
-// all-reduce. With it (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2) a rank has T / size consecutive rows
-// there: gather() is an all-gather and sum() a reduce-scatter. Either is the other's backward pass. Sums are
-// float32, in the order of the ranks, rounded once to the dtype of what is summed: the same bits with and without
-// sequence parallelism.
+// Without sequence parallelism every rank has all rows between such pairs: gather() does nothing and sum() is
+// an all-reduce. With it (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2) a rank has T / size
+// consecutive rows there: gather() is an all-gather and sum() a reduce-scatter. Either is the other's
+// backward pass. Sums are float32, in the order of the ranks, rounded once to the dtype of what is summed:
+// the same bits with and without sequence parallelism.
 class Exchange {
  public:
   // comm outlives this.
@@ -30,7 +31,8 @@ class Exchange {
   // Whether a rank has a part of the rows between pairs.
   bool scattered() const { return scattered_; }
   int64_t own_rows(int64_t all) const { return scattered_ ? all / size() : all; }
-  // Of all rows, those that this rank has between pairs. T must be a multiple of size() where they are scattered.
+  // Of all rows, those that this rank has between pairs. T must be a multiple of size() where they are
+  // scattered.
   at::Tensor own(const at::Tensor& all) const;
 
   // This rank's rows of all [T', H] -> all rows [T, H]; the same tensor where they are all here.

@@ -59,7 +59,8 @@ void ExpertRows::sum(const at::Tensor& part, const at::Tensor& out, const Collec
     sent = at::zeros({most * ep_->size(), part.size(1)}, part.options());
     int64_t begin = 0;
     for (size_t rank = 0; rank < counts_.size(); ++rank) {
-      sent.narrow(0, static_cast<int64_t>(rank) * most, counts_[rank]).copy_(part.narrow(0, begin, counts_[rank]));
+      sent.narrow(0, static_cast<int64_t>(rank) * most, counts_[rank])
+          .copy_(part.narrow(0, begin, counts_[rank]));
       begin += counts_[rank];
     }
   }

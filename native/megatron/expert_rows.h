@@ -10,11 +10,11 @@
 
 namespace troupe {
 
-// Of a mixture of experts each rank of an expert-parallel group holds some. The rows of all ranks are gathered, each
-// rank computes what its own experts add to every row, and the parts are summed where the rows came from: an
-// all-gather and a reduce-scatter, each the other's backward pass. A row is sent to N - 1 ranks; an all-to-all sends it
-// to those of its k experts, min(k, N - 1) of them at most, and takes less where k is small beside N. Sums are
-// float32, in the order of the ranks.
+// Of a mixture of experts each rank of an expert-parallel group holds some. The rows of all ranks are
+// gathered, each rank computes what its own experts add to every row, and the parts are summed where the rows
+// came from: an all-gather and a reduce-scatter, each the other's backward pass. A row is sent to N - 1
+// ranks; an all-to-all sends it to those of its k experts, min(k, N - 1) of them at most, and takes less
+// where k is small beside N. Sums are float32, in the order of the ranks.
 //
 // In a generation all ranks have the same rows: nothing is gathered, and the parts are summed everywhere.
 class ExpertRows {
@@ -23,7 +23,8 @@ class ExpertRows {
   ExpertRows() = default;
   // All ranks have the same rows. ep outlives this.
   explicit ExpertRows(Communicator& ep) : ep_(&ep) {}
-  // This rank has `own` rows, perhaps none, and the others may have another number. All ranks at the same time.
+  // This rank has `own` rows, perhaps none, and the others may have another number. All ranks at the same
+  // time.
   static ExpertRows of(Communicator& ep, int64_t own, const CollectiveLabel& label);
 
   bool shared() const { return ep_ != nullptr; }

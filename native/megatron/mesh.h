@@ -10,10 +10,10 @@
 
 namespace troupe {
 
-// One rank's communicators with the ranks that share an axis with it. Whoever needs one is given it, or the mesh;
-// none is global. An axis of one rank has a communicator that moves nothing; dp_cp() and dp() are the world where
-// they are all of it, so that a model that only data parallelism spreads has no other connections than these; every
-// other axis has its own, whose log counts what is sent along it.
+// One rank's communicators with the ranks that share an axis with it. Whoever needs one is given it, or the
+// mesh; none is global. An axis of one rank has a communicator that moves nothing; dp_cp() and dp() are the
+// world where they are all of it, so that a model that only data parallelism spreads has no other connections
+// than these; every other axis has its own, whose log counts what is sent along it.
 class Mesh {
  public:
   // Every rank of `world` at the same time with the same dims. kInvalidArgument as ParallelDims::resolved.

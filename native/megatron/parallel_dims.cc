@@ -28,20 +28,13 @@ std::string equation(const ParallelDims& dims) {
 
 std::string name_of(Axis axis) {
   switch (axis) {
-    case Axis::kTp:
-      return "tp";
-    case Axis::kCp:
-      return "cp";
-    case Axis::kDp:
-      return "dp";
-    case Axis::kPp:
-      return "pp";
-    case Axis::kDpCp:
-      return "dp_cp";
-    case Axis::kEp:
-      return "ep";
-    case Axis::kExpertDp:
-      return "expert_dp";
+    case Axis::kTp: return "tp";
+    case Axis::kCp: return "cp";
+    case Axis::kDp: return "dp";
+    case Axis::kPp: return "pp";
+    case Axis::kDpCp: return "dp_cp";
+    case Axis::kEp: return "ep";
+    case Axis::kExpertDp: return "expert_dp";
   }
   fail(ErrorCode::kInternal, "[parallel] an axis without a name");
 }
@@ -74,10 +67,11 @@ ParallelDims ParallelDims::resolved(int64_t world) const {
   require(rest != nullptr || known == world, ErrorCode::kInvalidArgument, "[parallel] expected ",
           equation(*this), " to be the world of ", world, world == 1 ? " rank" : " ranks", ", got a product ",
           known > world ? "above it" : "of " + std::to_string(known));
-  require(dims.ep >= 1, ErrorCode::kInvalidArgument, "[parallel] expected ep to be a number of ranks, at least 1, got ",
-          dims.ep);
+  require(dims.ep >= 1, ErrorCode::kInvalidArgument,
+          "[parallel] expected ep to be a number of ranks, at least 1, got ", dims.ep);
   require((dims.dp() * dims.cp) % dims.ep == 0, ErrorCode::kInvalidArgument,
-          "[parallel] expected ep to divide dp x cp, the ranks of a stage among which experts are spread, got ep ",
+          "[parallel] expected ep to divide dp x cp, the ranks of a stage among which experts are spread, "
+          "got ep ",
           dims.ep, " of ", dims.dp() * dims.cp, " in ", equation(dims), " on ", world,
           world == 1 ? " rank" : " ranks");
   return dims;
@@ -90,20 +84,13 @@ struct ParallelDims::Stride {
 
 ParallelDims::Stride ParallelDims::stride(Axis axis) const {
   switch (axis) {
-    case Axis::kTp:
-      return {tp, 1};
-    case Axis::kCp:
-      return {cp, tp};
-    case Axis::kDp:
-      return {dp(), cp * tp};
-    case Axis::kPp:
-      return {pp, dp() * cp * tp};
-    case Axis::kDpCp:
-      return {dp() * cp, tp};
-    case Axis::kEp:
-      return {ep, tp};
-    case Axis::kExpertDp:
-      return {dp() * cp / ep, ep * tp};
+    case Axis::kTp: return {tp, 1};
+    case Axis::kCp: return {cp, tp};
+    case Axis::kDp: return {dp(), cp * tp};
+    case Axis::kPp: return {pp, dp() * cp * tp};
+    case Axis::kDpCp: return {dp() * cp, tp};
+    case Axis::kEp: return {ep, tp};
+    case Axis::kExpertDp: return {dp() * cp / ep, ep * tp};
   }
   fail(ErrorCode::kInternal, "[parallel] an axis without ranks");
 }

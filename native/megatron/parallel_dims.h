@@ -14,9 +14,9 @@ std::string name_of(Axis axis);
 
 // Numbers of ranks along each axis, in a world of pp * dp_replicate * dp_shard * cp * tp:
 //   rank = ((pp_rank * dp + dp_rank) * cp + cp_rank) * tp + tp_rank,  dp = dp_replicate * dp_shard,
-// so that tensor-parallel ranks, which talk most, are neighbours and pipeline stages lie farthest apart; of dp
-// the ranks of one shard group are neighbours. Experts are spread over ranks of dp and cp: `ep` neighbours of a
-// stage's dp * cp hold all of them once, and each expert is cut over tp as every other matrix is.
+// so that tensor-parallel ranks, which talk most, are neighbours and pipeline stages lie farthest apart; of
+// dp the ranks of one shard group are neighbours. Experts are spread over ranks of dp and cp: `ep` neighbours
+// of a stage's dp * cp hold all of them once, and each expert is cut over tp as every other matrix is.
 struct ParallelDims {
   int64_t dp_replicate = 1;
   int64_t dp_shard = -1;

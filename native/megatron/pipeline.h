@@ -11,9 +11,9 @@
 
 namespace troupe {
 
-// What a stage computes. Undefined tensors stand for nothing: the input of the first part, the outcome of the last, and
-// all of a micro-batch that has no rows, which stages run for the sake of the collectives in it. Whether a
-// micro-batch has rows all stages of a pipeline know.
+// What a stage computes. Undefined tensors stand for nothing: the input of the first part, the outcome of the
+// last, and all of a micro-batch that has no rows, which stages run for the sake of the collectives in it.
+// Whether a micro-batch has rows all stages of a pipeline know.
 class PipelineWork {
  public:
   virtual ~PipelineWork() = default;
@@ -23,7 +23,8 @@ class PipelineWork {
   virtual at::Tensor backward(int64_t chunk, int64_t micro, const at::Tensor& dy) = 0;
 };
 
-// In the order of `steps` (of this stage; the others run theirs at the same time). pp: of the stages, in order.
+// In the order of `steps` (of this stage; the others run theirs at the same time). pp: of the stages, in
+// order.
 void run_pipeline(const std::vector<PipelineStep>& steps, Communicator* pp, PipelineWork& work);
 
 }  // namespace troupe

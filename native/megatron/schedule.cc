@@ -34,7 +34,8 @@ std::vector<Compute> sequence(const PipelineShape& shape, bool backward) {
   return all;
 }
 
-// With a last group that is not whole an order could wait for itself: it is that of whole groups, less what is not there.
+// With a last group that is not whole an order could wait for itself: it is that of whole groups, less what
+// is not there.
 std::vector<Compute> compute_order(PipelineOrder order, PipelineShape shape, int64_t stage) {
   const int64_t micro_batches = shape.micro_batches;
   shape.micro_batches = (micro_batches + shape.stages - 1) / shape.stages * shape.stages;
@@ -59,8 +60,9 @@ std::vector<Compute> compute_order(PipelineOrder order, PipelineShape shape, int
   return all;
 }
 
-// All stages in one time: each computes in its order as soon as it can, and a message moves at the first moment from
-// its making on in which neither end is in the middle of a computation, so that nobody is kept from work by it.
+// All stages in one time: each computes in its order as soon as it can, and a message moves at the first
+// moment from its making on in which neither end is in the middle of a computation, so that nobody is kept
+// from work by it.
 class Timeline {
  public:
   Timeline(PipelineOrder order, const PipelineShape& shape) : shape_(shape), order_(order) {
@@ -71,7 +73,9 @@ class Timeline {
     run();
   }
 
-  const std::vector<PipelineStep>& steps(int64_t stage) const { return stages_[static_cast<size_t>(stage)].steps; }
+  const std::vector<PipelineStep>& steps(int64_t stage) const {
+    return stages_[static_cast<size_t>(stage)].steps;
+  }
 
  private:
   struct Stage {
@@ -87,7 +91,9 @@ class Timeline {
     int64_t from, to, micro;
   };
 
-  int64_t part(size_t stage, int64_t chunk) const { return chunk * shape_.stages + static_cast<int64_t>(stage); }
+  int64_t part(size_t stage, int64_t chunk) const {
+    return chunk * shape_.stages + static_cast<int64_t>(stage);
+  }
 
   void run() {
     int64_t now = 0;
@@ -97,9 +103,9 @@ class Timeline {
       for (size_t s = 0; s < stages_.size(); ++s) begin(s, now);
     } while (advance(now));
     for (size_t s = 0; s < stages_.size(); ++s) {
-      require(stages_[s].begun == stages_[s].order.size(), ErrorCode::kInternal, "[pipeline] stage ", s, " of ",
-              shape_.stages, " waits for ever in a schedule of ", shape_.micro_batches, " micro-batches and ",
-              shape_.chunks, " chunks");
+      require(stages_[s].begun == stages_[s].order.size(), ErrorCode::kInternal, "[pipeline] stage ", s,
+              " of ", shape_.stages, " waits for ever in a schedule of ", shape_.micro_batches,
+              " micro-batches and ", shape_.chunks, " chunks");
     }
   }
   void finish(size_t s, int64_t now) {
@@ -151,16 +157,17 @@ class Timeline {
   PipelineShape shape_;
   PipelineOrder order_;
   std::vector<Stage> stages_;
-  std::vector<Message> made_;                                // and not yet moved
+  std::vector<Message> made_;                           // and not yet moved
   std::set<std::tuple<bool, int64_t, int64_t>> there_;  // gradient, part, micro-batch: can be computed with
 };
 
 void check(const PipelineShape& shape, int64_t stage) {
   require(shape.stages >= 1 && stage >= 0 && stage < shape.stages, ErrorCode::kInvalidArgument,
           "[pipeline] expected a stage below the number of stages, got ", stage, " of ", shape.stages);
-  require(shape.micro_batches >= 0 && shape.chunks >= 1 && shape.backward_cost >= 1, ErrorCode::kInvalidArgument,
-          "[pipeline] expected at least 0 micro-batches, 1 chunk and a cost of 1, got ", shape.micro_batches, ", ",
-          shape.chunks, " and ", shape.backward_cost);
+  require(shape.micro_batches >= 0 && shape.chunks >= 1 && shape.backward_cost >= 1,
+          ErrorCode::kInvalidArgument,
+          "[pipeline] expected at least 0 micro-batches, 1 chunk and a cost of 1, got ", shape.micro_batches,
+          ", ", shape.chunks, " and ", shape.backward_cost);
   require(shape.chunks == 1 || shape.stages > 1, ErrorCode::kInvalidArgument, "[pipeline] ", shape.chunks,
           " chunks per stage (vpp) need at least 2 stages (pp), got ", shape.stages);
 }

@@ -28,10 +28,9 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
                 config.head_dim,          config.attention_scale,
                 config.attention_softcap, config.sliding_windows[static_cast<size_t>(layer)]};
   if (!part.whole()) attention_.shape_groups = whole.num_heads / whole.num_kv_heads;
-  rotary_ = {config.num_heads,       config.num_kv_heads,
-             config.head_dim,        config.positions == PositionKind::kRope,
-             config.qk_norm,         config.norm_eps,
-             config.norm_unit_offset};
+  rotary_ = {
+      config.num_heads, config.num_kv_heads, config.head_dim,        config.positions == PositionKind::kRope,
+      config.qk_norm,   config.norm_eps,     config.norm_unit_offset};
   const std::string prefix = "layers." + std::to_string(layer) + ".";
   attn_norm_ = Norm(store, config, prefix + "attn_norm");
   mlp_norm_ = Norm(store, config, prefix + "mlp_norm");
@@ -188,7 +187,8 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const Ro
       !moe_ && weights.attn_out.packed());
   if (moe_) {
     const at::Tensor result = out.defined() ? out : at::empty_like(x);
-    moe_->forward(moe_normed, result, row_tile, saved != nullptr ? &s.moe : nullptr, expert_pass(rows), weights.experts);
+    moe_->forward(moe_normed, result, row_tile, saved != nullptr ? &s.moe : nullptr, expert_pass(rows),
+                  weights.experts);
     if (out.defined()) result.add_(moe_mid);
   }
 }
@@ -218,7 +218,8 @@ at::Tensor Block::backward(const at::Tensor& dy, const RowContext& rows, BlockSa
   return dx;
 }
 
-void Block::experts_without_rows(const at::TensorOptions& options, const RowContext& rows, BlockSaved* saved) const {
+void Block::experts_without_rows(const at::TensorOptions& options, const RowContext& rows,
+                                 BlockSaved* saved) const {
   if (!moe_ || !rows.experts.shared()) return;
   const at::Tensor none = at::empty({0, qkv_.weight.size(1)}, options);
   moe_->forward(none, none, rows.row_tile, saved != nullptr ? &saved->moe : nullptr, expert_pass(rows));
@@ -231,7 +232,8 @@ void Block::experts_backward_without_rows(const at::TensorOptions& options, cons
   moe_->backward(none, none, saved.moe, none, expert_pass(rows));
 }
 
-at::Tensor Block::seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qkv, const RowContext& rows) const {
+at::Tensor Block::seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qkv,
+                            const RowContext& rows) const {
   const at::Tensor own = ops::keys_and_values_of(spec, qkv);
   return rows.context != nullptr ? rows.context->gather(own, rows.places, {rows.phase, name_}) : own;
 }
@@ -244,7 +246,8 @@ at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* sav
   const at::Tensor output = at::empty({total, spec.num_heads * spec.head_dim}, qkv.options());
   const at::Tensor lse =
       saved != nullptr ? at::empty({spec.num_heads, total}, qkv.options().dtype(at::kFloat)) : at::Tensor();
-  ops::attention_forward(spec, ops::queries_of(spec, qkv), seen_keys(spec, qkv, rows), rows.segments, output, lse);
+  ops::attention_forward(spec, ops::queries_of(spec, qkv), seen_keys(spec, qkv, rows), rows.segments, output,
+                         lse);
   const at::Tensor attn = group != nullptr ? group->gather_query_heads(output, {rows.phase, name_}) : output;
   if (saved != nullptr) {
     saved->qkv = qkv;
@@ -351,7 +354,9 @@ at::Tensor Block::make_qk_parts(const at::Tensor& dqkv, int64_t row_tile) const 
 void Block::rotary_backward_tile(const at::Tensor& dqkv, const RowContext& rows, int64_t begin, int64_t end,
                                  const BlockSaved& saved, const at::Tensor& qk_parts) const {
   const int64_t tile = begin / rows.row_tile;
-  const auto part = [&](int64_t i) { return qk_parts.defined() ? qk_parts[i].select(0, tile) : at::Tensor(); };
+  const auto part = [&](int64_t i) {
+    return qk_parts.defined() ? qk_parts[i].select(0, tile) : at::Tensor();
+  };
   ops::qk_norm_rotary_backward(rotary_, rows_of(dqkv, begin, end), rows_of(saved.qkv_pre, begin, end),
                                rows_of(rows.positions, begin, end), rows.rotary.cos, rows.rotary.sin, q_norm_,
                                k_norm_, rows_of(saved.qk_rstd, begin, end), part(0), part(1));

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "megatron/expert_rows.h"
 #include "model/decoder_layout.h"
 #include "model/layers.h"
-#include "megatron/expert_rows.h"
 #include "model/moe.h"
 
 namespace troupe {
@@ -32,11 +32,11 @@ struct RowContext {
   // Where a sequence group shares the micro-batch, T is the number of this rank's rows, and segments are
   // those of all S * T rows.
   const SequenceGroup* sequence = nullptr;
-  // Where ranks share the block's matrices: T rows are all that attention and matrices see, and between them a rank
-  // has those that the exchange says.
+  // Where ranks share the block's matrices: T rows are all that attention and matrices see, and between them
+  // a rank has those that the exchange says.
   const Exchange* exchange = nullptr;
-  // Where ranks share the sequences by context: T rows are this rank's, the segments' share; places [T of all] int64 as
-  // in ContextGroup.
+  // Where ranks share the sequences by context: T rows are this rank's, the segments' share; places [T of
+  // all] int64 as in ContextGroup.
   const ContextGroup* context = nullptr;
   at::Tensor places = {};
   // Where ranks share experts: how many rows each of them has.
@@ -46,9 +46,9 @@ struct RowContext {
   const char* phase = "forward";
 };
 
-// What the backward pass of a block reads; with an exchange that scatters rows, x, mid and the inputs of the post norms
-// have this rank's [T', H] of them. With gradient checkpointing only x is kept, and the rest
-// is recomputed.
+// What the backward pass of a block reads; with an exchange that scatters rows, x, mid and the inputs of the
+// post norms have this rank's [T', H] of them. With gradient checkpointing only x is kept, and the rest is
+// recomputed.
 struct BlockSaved {
   at::Tensor x;  // [T, H] the block's input
   NormStats attn_norm, mlp_norm, attn_post_norm, mlp_post_norm;
@@ -77,8 +77,8 @@ class Block {
     MoeMlp::Packed experts;
   };
   // out undefined: no more than what `saved` keeps.
-  void output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows, const at::Tensor& out,
-                      BlockSaved* saved, const OutputWeights& weights = {}) const;
+  void output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
+                      const at::Tensor& out, BlockSaved* saved, const OutputWeights& weights = {}) const;
 
   // What the pieces take, for many calls with the same weights.
   struct PackedWeights {
@@ -100,8 +100,10 @@ class Block {
   // `saved`: the gradient of `inner` takes its place.
   at::Tensor backward(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved) const;
 
-  // What other ranks wait for that share experts with this one, which has no rows: a forward and its backward.
-  void experts_without_rows(const at::TensorOptions& options, const RowContext& rows, BlockSaved* saved) const;
+  // What other ranks wait for that share experts with this one, which has no rows: a forward and its
+  // backward.
+  void experts_without_rows(const at::TensorOptions& options, const RowContext& rows,
+                            BlockSaved* saved) const;
   void experts_backward_without_rows(const at::TensorOptions& options, const RowContext& rows,
                                      const BlockSaved& saved) const;
 
@@ -133,7 +135,8 @@ class Block {
   // Rows [begin, end) of qkv from those of the norm's output.
   void qkv_tile(const at::Tensor& normed, const RowContext& rows, int64_t begin, int64_t end,
                 const at::Tensor& qkv, BlockSaved* saved, const Linear::Packed& qkv_weight) const;
-  // Rows [begin, end) of dqkv back through rotary and the norms of q and k, whose gradients go to qk_parts [2, tiles, D].
+  // Rows [begin, end) of dqkv back through rotary and the norms of q and k, whose gradients go to qk_parts
+  // [2, tiles, D].
   void rotary_backward_tile(const at::Tensor& dqkv, const RowContext& rows, int64_t begin, int64_t end,
                             const BlockSaved& saved, const at::Tensor& qk_parts) const;
   at::Tensor make_qk_parts(const at::Tensor& dqkv, int64_t row_tile) const;

@@ -21,7 +21,8 @@ void Block::exchange_attention_inputs(const at::Tensor& x, const RowContext& row
   const NormStats stats = save_inputs(x, qkv, saved);
   const at::Tensor own = at::empty_like(x);
   for_each_row_tile(x.size(0), rows.row_tile, x.device(), [&](int64_t begin, int64_t end) {
-    norm_forward(attn_norm_, rows_of(x, begin, end), rows_of(own, begin, end), stats.rows(begin, end - begin));
+    norm_forward(attn_norm_, rows_of(x, begin, end), rows_of(own, begin, end),
+                 stats.rows(begin, end - begin));
   });
   const at::Tensor normed = rows.exchange->gather(own, {rows.phase, name_ + " input"});
   for_each_row_tile(
@@ -77,7 +78,8 @@ void Block::exchange_output_and_mlp(const at::Tensor& x, const at::Tensor& attn,
   const bool wanted = out.defined() || post;
   const at::Tensor part = at::empty({total, hidden}, x.options());
   if (moe_) {
-    moe_->forward(all, part, rows.row_tile, saved != nullptr ? &s.moe : nullptr, expert_pass(rows), weights.experts);
+    moe_->forward(all, part, rows.row_tile, saved != nullptr ? &s.moe : nullptr, expert_pass(rows),
+                  weights.experts);
   } else {
     for_each_row_tile(
         total, rows.row_tile, x.device(),
@@ -156,8 +158,7 @@ at::Tensor Block::exchange_backward_mlp(const at::Tensor& dy, const RowContext& 
     attn_post.finish();
     mlp_post.finish();
   }
-  const at::Tensor d_attn_proj =
-      exchange.gather(post ? d_proj : d_mid, {rows.phase, name_ + " output"});
+  const at::Tensor d_attn_proj = exchange.gather(post ? d_proj : d_mid, {rows.phase, name_ + " output"});
   const Linear::Packed attn_out_weight = attn_out_.pack_backward();
   for_each_row_tile(total, rows.row_tile, dy.device(), [&](int64_t begin, int64_t end) {
     attn_out_.backward_input(rows_of(d_attn_proj, begin, end), rows_of(d_attn, begin, end), attn_out_weight);

@@ -22,8 +22,8 @@ class Decoder {
   virtual at::ScalarType dtype() const = 0;  // compute dtype
 
   // ---- which layers ----
-  // Those that this rank computes, ascending: in a pipeline not all. attention_inputs() and block_output() are of
-  // these alone; all else is called on all ranks alike.
+  // Those that this rank computes, ascending: in a pipeline not all. attention_inputs() and block_output()
+  // are of these alone; all else is called on all ranks alike.
   virtual std::vector<int64_t> own_layers() const {
     std::vector<int64_t> all(static_cast<size_t>(config().num_layers));
     std::iota(all.begin(), all.end(), 0);
@@ -31,7 +31,8 @@ class Decoder {
   }
   // The most that any rank of the pipeline has.
   virtual int64_t most_layers() const { return config().num_layers; }
-  // Before each layer of the decoder, whoever computes it: where x [n, H] comes from another rank it is here then.
+  // Before each layer of the decoder, whoever computes it: where x [n, H] comes from another rank it is here
+  // then.
   virtual void enter_layer(int64_t layer, const at::Tensor& x) {}
 
   // ---- one step over rows, prompts and decodes alike: n rows, any sequences, any positions ----
@@ -39,8 +40,8 @@ class Decoder {
   // n must be a multiple of it for results that do not depend on n (pad with token 0, position 0).
   virtual int64_t decode_row_tile() const = 0;
   // Before the first and after the last step of a generation, during which no weight changes: room for a form
-  // of the weights that serves all steps. decode_row_tile() may differ in between. quantization: of the layers' weights,
-  // not of the embeddings and the head; kInvalidArgument for mixtures of experts.
+  // of the weights that serves all steps. decode_row_tile() may differ in between. quantization: of the
+  // layers' weights, not of the embeddings and the head; kInvalidArgument for mixtures of experts.
   virtual void begin_decoding(ops::Quantization quantization = ops::Quantization::kNone) {}
   virtual void end_decoding() {}
   virtual void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) = 0;

@@ -109,7 +109,8 @@ class DecoderLayout {
       add_scale(prefix + "attn.q_norm.weight", c_.head_dim, true);
       add_scale(prefix + "attn.k_norm.weight", c_.head_dim, true);
     }
-    add_linear(prefix + "attn.out", c_.hidden_size, c_.q_size(), c_.output_bias, columns({even(c_.q_size())}));
+    add_linear(prefix + "attn.out", c_.hidden_size, c_.q_size(), c_.output_bias,
+               columns({even(c_.q_size())}));
     if (c_.post_norms) add_norm(prefix + "attn_post_norm", own_rows);
     add_norm(prefix + "mlp_norm", own_rows);
     if (c_.is_moe_layer(layer)) {
@@ -118,13 +119,15 @@ class DecoderLayout {
       if (const int64_t shared = c_.moe->shared_intermediate_size; shared > 0) {
         // Its gate, too, is on all ranks.
         add_matrix(prefix + "moe.shared.gate.weight", 1, c_.hidden_size, everywhere(true));
-        add_matrix(prefix + "moe.shared.in.weight", in_factor * shared, c_.hidden_size, rows(mlp_rows(shared)));
+        add_matrix(prefix + "moe.shared.in.weight", in_factor * shared, c_.hidden_size,
+                   rows(mlp_rows(shared)));
         add_matrix(prefix + "moe.shared.out.weight", c_.hidden_size, shared, columns({even(shared)}));
       }
       const int64_t size = c_.moe->intermediate_size;
       const size_t own = target_;
       for (int64_t expert = 0; expert < c_.moe->num_experts; ++expert) {
-        if (part_.ep > 1 && expert % part_.experts(c_) == 0) add_experts_group(layer, expert / part_.experts(c_));
+        if (part_.ep > 1 && expert % part_.experts(c_) == 0)
+          add_experts_group(layer, expert / part_.experts(c_));
         const std::string experts = prefix + "moe.experts." + std::to_string(expert);
         add_matrix(experts + ".in.weight", in_factor * size, c_.hidden_size, rows(mlp_rows(size)));
         add_matrix(experts + ".out.weight", c_.hidden_size, size, columns({even(size)}));
@@ -183,10 +186,11 @@ AdapterParts adapter_parts(const AdapterSite& site, const Placement& weight, int
     begin += block.size;
     row += block.per;
   }
-  require(rows == site.rows, ErrorCode::kInvalidArgument, "[lora] site ", site.name,
-          ": tensor parallelism cuts q, k, v, gate and up each by itself, and expects adapters on whole ones of "
-          "them, got rows ",
-          site.row, " to ", site.row + site.rows, " of ", site.param);
+  require(
+      rows == site.rows, ErrorCode::kInvalidArgument, "[lora] site ", site.name,
+      ": tensor parallelism cuts q, k, v, gate and up each by itself, and expects adapters on whole ones of "
+      "them, got rows ",
+      site.row, " to ", site.row + site.rows, " of ", site.param);
   return {first, everywhere(a_shape), place(b_shape, 0, std::move(covered))};
 }
 
@@ -221,7 +225,8 @@ void add_adapters(ParameterLayout& layout, const LoraOptions& lora, const Decode
     const std::vector<int64_t> a_shape = local_shape(parts.a), b_shape = local_shape(parts.b);
     layout.parameters.push_back(
         {{adapter.a, a_shape}, group->second, InitialValue::kUniform, std::move(parts.a)});
-    layout.parameters.push_back({{adapter.b, b_shape}, group->second, InitialValue::kZero, std::move(parts.b)});
+    layout.parameters.push_back(
+        {{adapter.b, b_shape}, group->second, InitialValue::kZero, std::move(parts.b)});
     layout.adapters[site.param].push_back(adapter);
   }
 }
@@ -235,11 +240,11 @@ void validate(const ModelConfig& c, const DecoderPart& part) {
   require(part.ep >= 1 && part.ep_rank >= 0 && part.ep_rank < part.ep, ErrorCode::kInvalidArgument,
           "[parallel] expected an expert-parallel rank below ep, got rank ", part.ep_rank, " of ", part.ep);
   require(part.ep == 1 || (c.moe && c.moe->num_experts % part.ep == 0), ErrorCode::kInvalidArgument,
-          "[parallel] expected ep to divide the ", c.moe ? c.moe->num_experts : 0, " experts of the model, got ep ",
-          part.ep);
+          "[parallel] expected ep to divide the ", c.moe ? c.moe->num_experts : 0,
+          " experts of the model, got ep ", part.ep);
   if (tp == 1) return;
-  require(c.num_heads % tp == 0, ErrorCode::kInvalidArgument, "[parallel] expected tp to divide the ", c.num_heads,
-          " attention heads of the model, got tp ", tp);
+  require(c.num_heads % tp == 0, ErrorCode::kInvalidArgument, "[parallel] expected tp to divide the ",
+          c.num_heads, " attention heads of the model, got tp ", tp);
   require(c.num_kv_heads % tp == 0 || tp % c.num_kv_heads == 0, ErrorCode::kInvalidArgument,
           "[parallel] expected tp to divide the ", c.num_kv_heads,
           " key heads of the model, or to be a multiple of them, got tp ", tp);

@@ -20,9 +20,9 @@
 //   layers.{i}.mlp_norm.{weight,bias} [H]
 //   layers.{i}.mlp.in.{weight [2I or I, H], bias}    layers.{i}.mlp.out.{weight [H, I], bias}
 //   layers.{i}.moe.router.weight [E, H]
-//   layers.{i}.moe.shared.{gate.weight [1, H], in.weight [2S, H], out.weight [H, S]}   (shared_intermediate_size S)
-//   layers.{i}.moe.experts.{e}.in.weight [2F, H]     layers.{i}.moe.experts.{e}.out.weight [H, F]
-//   layers.{i}.mlp_post_norm.weight [H]              (post_norms)
+//   layers.{i}.moe.shared.{gate.weight [1, H], in.weight [2S, H], out.weight [H, S]}
+//   (shared_intermediate_size S) layers.{i}.moe.experts.{e}.in.weight [2F, H]
+//   layers.{i}.moe.experts.{e}.out.weight [H, F] layers.{i}.mlp_post_norm.weight [H] (post_norms)
 //   norm.{weight,bias} [H]
 //   head.weight [V, H] (untied LM) or [1, H] (value)   head.bias [1]
 //   {site}.lora_a [r, in]   {site}.lora_b [rows, r]  (adapters)
@@ -46,12 +46,14 @@ struct LoraOptions {
   std::vector<AdapterSite> sites;
 };
 
-// One rank's part of a decoder. Tensor parallelism (Shoeybi et al. 2019, arXiv:1909.08053, section 3): rows of qkv by
-// heads, of the MLP's first matrix, of embeddings and head by vocabulary; columns of the matrices that follow them.
+// One rank's part of a decoder. Tensor parallelism (Shoeybi et al. 2019, arXiv:1909.08053, section 3): rows
+// of qkv by heads, of the MLP's first matrix, of embeddings and head by vocabulary; columns of the matrices
+// that follow them.
 struct DecoderPart {
   int64_t tp = 1;
   int64_t tp_rank = 0;
-  // What is computed row by row between the matrices is computed on a rank's own rows: their gradients are parts.
+  // What is computed row by row between the matrices is computed on a rank's own rows: their gradients are
+  // parts.
   bool sequence_parallel = false;
   // Expert parallelism: of E experts this rank has the ep_rank-th E / ep.
   int64_t ep = 1;
@@ -76,15 +78,16 @@ std::vector<int64_t> vocabulary_offsets(int64_t vocabulary, int64_t tp);
 // The attention heads of one rank as a model of its own: everything else is as it was.
 ModelConfig own_heads(const ModelConfig& config, const DecoderPart& part);
 
-// Groups: "embed", "layers.{i}" (with expert parallelism then "layers.{i}.experts.{r}" for each rank r of the group, of
-// which its own are here), "head" (with the final norm), then with adapters "layers.{i}.lora" for each
-// layer that has some, and "value_head", which is trained beside them. Matrices start from N(0, 0.02), norms
-// from the identity, biases from 0; adapters as in PEFT: A uniform (Kaiming, a = sqrt(5)), B 0, so that they
-// begin by adding nothing.
+// Groups: "embed", "layers.{i}" (with expert parallelism then "layers.{i}.experts.{r}" for each rank r of the
+// group, of which its own are here), "head" (with the final norm), then with adapters "layers.{i}.lora" for
+// each layer that has some, and "value_head", which is trained beside them. Matrices start from N(0, 0.02),
+// norms from the identity, biases from 0; adapters as in PEFT: A uniform (Kaiming, a = sqrt(5)), B 0, so that
+// they begin by adding nothing.
 //
-// kInvalidArgument naming an adapter site that is not on a linear layer of attention, a dense MLP or a shared expert, or
-// that leads out of it, and as validate() for a part.
-ParameterLayout decoder_layout(const ModelConfig& config, const std::optional<LoraOptions>& lora = std::nullopt,
+// kInvalidArgument naming an adapter site that is not on a linear layer of attention, a dense MLP or a shared
+// expert, or that leads out of it, and as validate() for a part.
+ParameterLayout decoder_layout(const ModelConfig& config,
+                               const std::optional<LoraOptions>& lora = std::nullopt,
                                const DecoderPart& part = {});
 
 }  // namespace troupe

@@ -9,13 +9,16 @@
 namespace troupe {
 
 ExpertLoad::ExpertLoad(int64_t layers, int64_t experts, at::Device device)
-    : experts_(experts), sums_(at::zeros({layers, 2 * experts + 2}, at::TensorOptions().dtype(at::kDouble).device(device.is_cuda() ? device : at::kCPU))) {}
+    : experts_(experts),
+      sums_(at::zeros({layers, 2 * experts + 2},
+                      at::TensorOptions().dtype(at::kDouble).device(device.is_cuda() ? device : at::kCPU))) {}
 
 void ExpertLoad::clear() {
   sums_.zero_();
 }
 
-void ExpertLoad::add(int64_t layer, const at::Tensor& probs, const at::Tensor& experts, const at::Tensor& tokens) {
+void ExpertLoad::add(int64_t layer, const at::Tensor& probs, const at::Tensor& experts,
+                     const at::Tensor& tokens) {
   if (simulated(probs)) return;
   const at::Tensor row = sums_.select(0, layer);
   const at::Tensor weights = tokens.to(at::kDouble);
@@ -59,7 +62,8 @@ Metrics ExpertLoad::metrics() const {
 double ExpertLoad::balance_loss() const {
   const double all = tokens();
   if (all == 0) return 0;
-  return (counts().sum(0) * probabilities().sum(0)).sum().item<double>() * static_cast<double>(experts_) / (all * all);
+  return (counts().sum(0) * probabilities().sum(0)).sum().item<double>() * static_cast<double>(experts_) /
+         (all * all);
 }
 
 at::Tensor ExpertLoad::balance_gradient() const {

@@ -1,4 +1,5 @@
-// Routing of tokens to experts: the router's product, the choice, the order of the slots, and their gradients.
+// Routing of tokens to experts: the router's product, the choice, the order of the slots, and their
+// gradients.
 #include "model/expert_routing.h"
 
 #include <ATen/ATen.h>
@@ -40,8 +41,8 @@ void Router::sort_slots(ExpertRouting& routing) const {
   routing.token_of = routing.choice_of.div(top_k_, "floor");
   const at::Tensor slots = at::arange(chosen.size(0), chosen.options());
   routing.slot_of = at::empty_like(chosen).scatter_(0, routing.choice_of, slots).view({tokens, top_k_});
-  // In a simulation the tokens choose all experts equally often, the first ones once more where that is no whole
-  // number.
+  // In a simulation the tokens choose all experts equally often, the first ones once more where that is no
+  // whole number.
   const at::Tensor counts = simulated(chosen) ? at::Tensor() : at::bincount(chosen, {}, num_experts_).cpu();
   routing.offsets = {0};
   for (int64_t expert = 0; expert < num_experts_; ++expert) {
@@ -54,7 +55,8 @@ void Router::sort_slots(ExpertRouting& routing) const {
 void Router::count(const ExpertRouting& routing, const RouterWork& work, int64_t first) {
   if (work.load == nullptr) return;
   const int64_t rows = work.tokens.size(0);
-  work.load->add(work.layer, routing.probs.narrow(0, first, rows), routing.experts.narrow(0, first, rows), work.tokens);
+  work.load->add(work.layer, routing.probs.narrow(0, first, rows), routing.experts.narrow(0, first, rows),
+                 work.tokens);
 }
 
 void Router::backward(const at::Tensor& d_weights, const at::Tensor& x, const ExpertRouting& routing,
@@ -65,8 +67,7 @@ void Router::backward(const at::Tensor& d_weights, const at::Tensor& x, const Ex
     d_chosen = (d_weights - (d_weights * routing.weights).sum(-1, true)) / total;
   }
   const at::Tensor d_probs = at::zeros_like(routing.probs).scatter_(1, routing.experts, d_chosen);
-  if (work.balance.defined())
-    d_probs.narrow(0, first, work.tokens.size(0)).addr_(work.tokens, work.balance);
+  if (work.balance.defined()) d_probs.narrow(0, first, work.tokens.size(0)).addr_(work.tokens, work.balance);
   const at::Tensor d_logits =
       (routing.probs * (d_probs - (d_probs * routing.probs).sum(-1, true))).to(x.scalar_type());
   linear_.accumulate_grad(d_logits, x);

@@ -15,8 +15,9 @@ class ExpertLoad;
 struct RouterWork {
   ExpertLoad* load = nullptr;  // where its choices are counted; null: nowhere
   int64_t layer = 0;
-  at::Tensor tokens;   // [T] float32: how many tokens of the batch a row stands for
-  at::Tensor balance;  // [E] float32: added to the gradient by the probabilities of every token; undefined: nothing
+  at::Tensor tokens;  // [T] float32: how many tokens of the batch a row stands for
+  // [E] float32: added to the gradient by the probabilities of every token; undefined: nothing
+  at::Tensor balance;
 };
 
 // The choices of T tokens among E experts, k each. A slot is one (token, choice); slots are sorted by expert,
@@ -44,10 +45,10 @@ class Router {
   Linear::Packed pack() const { return linear_.pack_forward(); }
   // x [T, H], in tiles of `row_tile` rows: a token's choices do not depend on its neighbours.
   ExpertRouting route(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight) const;
-  // d_weights [T, k]: the loss's gradient by `weights`. Adds to the router's gradient and to dx [T, H]. The rows of
-  // `work` are those from `first` on.
-  void backward(const at::Tensor& d_weights, const at::Tensor& x, const ExpertRouting& routing, const RouterWork& work,
-                int64_t first, const at::Tensor& dx) const;
+  // d_weights [T, k]: the loss's gradient by `weights`. Adds to the router's gradient and to dx [T, H]. The
+  // rows of `work` are those from `first` on.
+  void backward(const at::Tensor& d_weights, const at::Tensor& x, const ExpertRouting& routing,
+                const RouterWork& work, int64_t first, const at::Tensor& dx) const;
   // Counts what has been chosen for the rows of `work`, those from `first` on.
   static void count(const ExpertRouting& routing, const RouterWork& work, int64_t first);
 

@@ -24,8 +24,9 @@ Linear::Linear(const ParameterStore& store, const std::string& name) {
 
 Linear::Packed Linear::pack_forward(ops::Quantization quantization) const {
   Packed packed;
-  packed.weight = quantization == ops::Quantization::kNone ? ops::PackedMatrix::of(weight, true)
-                                                           : ops::PackedMatrix::quantized(weight, quantization);
+  packed.weight = quantization == ops::Quantization::kNone
+                      ? ops::PackedMatrix::of(weight, true)
+                      : ops::PackedMatrix::quantized(weight, quantization);
   if (adapters_enabled) {
     for (const Adapter& adapter : adapters) packed.adapters.push_back(adapter.pack_forward());
   }

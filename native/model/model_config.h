@@ -17,7 +17,7 @@ struct MoeConfig {
   int64_t num_experts = 0;
   int64_t top_k = 0;
   int64_t intermediate_size = 0;
-  bool normalize_top_k = false;  // divide the k routing weights by their sum
+  bool normalize_top_k = false;          // divide the k routing weights by their sum
   int64_t shared_intermediate_size = 0;  // of the expert that every token goes to; 0: none
 };
 

@@ -45,9 +45,10 @@ PackedMatrix operand(const at::Tensor& weight, bool transposed, bool pack) {
   return pack ? PackedMatrix::of(weight, transposed) : PackedMatrix::as_it_lies(weight, transposed);
 }
 
-// target [T, H] = sum over a token's slots of weights * rows (weights may be undefined: 1), choices in order. places
-// [T, k]: of the slots in `rows`.
-void sum_slots(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& weights, const at::Tensor& target) {
+// target [T, H] = sum over a token's slots of weights * rows (weights may be undefined: 1), choices in order.
+// places [T, k]: of the slots in `rows`.
+void sum_slots(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& weights,
+               const at::Tensor& target) {
   const int64_t top_k = places.size(1);
   for_each_row_tile(target.size(0), kRowTile, target.device(), [&](int64_t begin, int64_t end) {
     const at::Tensor slots = rows_of(places, begin, end);
@@ -93,8 +94,8 @@ at::Tensor MoeMlp::own_places(const ExpertRouting& routing) const {
   return places.masked_fill(at::logical_or(places.lt(0), places.ge(own.count)), own.count);
 }
 
-// Runs body(expert) for every expert that has rows: many experts side by side, the largest first; few one after
-// the other, each on all threads.
+// Runs body(expert) for every expert that has rows: many experts side by side, the largest first; few one
+// after the other, each on all threads.
 template <typename Body>
 void MoeMlp::for_each_expert(const ExpertRouting& routing, const at::Device& device, Body&& body) const {
   std::vector<size_t> active;
@@ -116,7 +117,8 @@ void MoeMlp::for_each_expert(const ExpertRouting& routing, const at::Device& dev
 }
 
 void MoeMlp::expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& state,
-                            const at::Tensor& outputs, const PackedMatrix& in, const PackedMatrix& out) const {
+                            const at::Tensor& outputs, const PackedMatrix& in,
+                            const PackedMatrix& out) const {
   const size_t of_all = expert + static_cast<size_t>(first_);
   const int64_t first = state.routing.offsets[of_all], last = state.routing.offsets[of_all + 1];
   const int64_t own = own_slots(state.routing).first;
@@ -196,7 +198,9 @@ at::Tensor MoeMlp::expert_backward(size_t expert, const at::Tensor& dout, const 
   for_each_row_tile(
       rows, kRowTile, x.device(),
       [&](int64_t begin, int64_t end) {
-        const auto kept = [&](const at::Tensor& t) { return rows_of(t, first - own + begin, first - own + end); };
+        const auto kept = [&](const at::Tensor& t) {
+          return rows_of(t, first - own + begin, first - own + end);
+        };
         const auto here = [&](const at::Tensor& t) { return rows_of(t, begin, end); };
         const at::Tensor tokens = rows_of(routing.token_of, first + begin, first + end);
         const at::Tensor incoming = dout.index_select(0, tokens);
@@ -219,14 +223,14 @@ at::Tensor MoeMlp::expert_backward(size_t expert, const at::Tensor& dout, const 
   return d_weights;
 }
 
-void MoeMlp::backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
-                      const Pass& pass) const {
+void MoeMlp::backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
+                      const at::Tensor& dx, const Pass& pass) const {
   backward_chosen(dout, x, saved, dx, pass);
   if (shared_) shared_->backward(dout, x, saved.shared, dx);
 }
 
-void MoeMlp::backward_chosen(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
-                             const Pass& pass) const {
+void MoeMlp::backward_chosen(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
+                             const at::Tensor& dx, const Pass& pass) const {
   if (!pass.rows.shared()) return backward_part(dout, x, saved, dx, pass);
   if (!pass.rows.any()) return;
   const at::Tensor all = pass.rows.gather(x, pass.label);
@@ -235,8 +239,8 @@ void MoeMlp::backward_chosen(const at::Tensor& dout, const at::Tensor& x, const 
   pass.rows.sum(part, dx, pass.label);
 }
 
-void MoeMlp::backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
-                           const Pass& pass) const {
+void MoeMlp::backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
+                           const at::Tensor& dx, const Pass& pass) const {
   const ExpertRouting& routing = saved.routing;
   const OwnSlots own = own_slots(routing);
   const int64_t behind = all_ ? 0 : 1;  // the place of other ranks' slots

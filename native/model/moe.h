@@ -14,26 +14,27 @@
 
 namespace troupe {
 
-// What the backward pass of a mixture of experts needs. S = T k slots (model/expert_routing.h), of which S' are of experts
-// of this rank; T rows of all ranks that share the experts.
+// What the backward pass of a mixture of experts needs. S = T k slots (model/expert_routing.h), of which S'
+// are of experts of this rank; T rows of all ranks that share the experts.
 struct MoeSaved {
   ExpertRouting routing;
-  at::Tensor inner;  // [S', 2F] (without a gate [S', F]): what the experts' activation gets
+  at::Tensor inner;          // [S', 2F] (without a gate [S', F]): what the experts' activation gets
   SharedExpertSaved shared;  // of this rank's rows
 };
 
-// out = sum over the chosen experts of weight * expert(x), and where the family has one the shared expert. The rows of an expert are computed together, with its
-// weights packed once per pass (kernels/gemm.h); experts are spread over the threads, and where there are fewer of
-// them than threads want, the rows of one. A token's result depends neither on its neighbours nor on how many of
-// them chose the same expert: where products are not ours every one of them has the same shape.
+// out = sum over the chosen experts of weight * expert(x), and where the family has one the shared expert.
+// The rows of an expert are computed together, with its weights packed once per pass (kernels/gemm.h);
+// experts are spread over the threads, and where there are fewer of them than threads want, the rows of one.
+// A token's result depends neither on its neighbours nor on how many of them chose the same expert: where
+// products are not ours every one of them has the same shape.
 class MoeMlp {
  public:
   MoeMlp() = default;
   MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t layer, const DecoderPart& part = {});
 
-  // Where the part has some of the experts, x, out and their gradients are this rank's rows, perhaps none, and all ranks
-  // that share them make the same calls at the same time. What this rank finds of the router's gradient is what its own
-  // experts make of it, for the rows of all.
+  // Where the part has some of the experts, x, out and their gradients are this rank's rows, perhaps none,
+  // and all ranks that share them make the same calls at the same time. What this rank finds of the router's
+  // gradient is what its own experts make of it, for the rows of all.
   struct Pass {
     ExpertRows rows;
     CollectiveLabel label;
@@ -46,10 +47,10 @@ class MoeMlp {
     SharedExpert::Packed shared;
   };
   Packed pack() const;
-  // out [T, H] = moe(x [T, H]); saved may be null. Without `packed` weights are packed here, and with kDecodeRowTile rows
-  // read as they lie.
-  void forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved, const Pass& pass = {},
-               const Packed& packed = {}) const;
+  // out [T, H] = moe(x [T, H]); saved may be null. Without `packed` weights are packed here, and with
+  // kDecodeRowTile rows read as they lie.
+  void forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved* saved,
+               const Pass& pass = {}, const Packed& packed = {}) const;
   // dx [T, H] is overwritten; the gradients of weights that are trained are added to.
   void backward(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
                 const Pass& pass = {}) const;
@@ -61,8 +62,8 @@ class MoeMlp {
   // The experts that are chosen.
   void forward_chosen(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state,
                       const Pass& pass, const Packed& packed) const;
-  void backward_chosen(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
-                       const Pass& pass) const;
+  void backward_chosen(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
+                       const at::Tensor& dx, const Pass& pass) const;
   // The same over all rows that there are.
   void forward_part(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state,
                     const Pass& pass, const Packed& packed) const;
@@ -75,7 +76,8 @@ class MoeMlp {
   OwnSlots own_slots(const ExpertRouting& routing) const;
   // Of every slot its place among those of this rank, and behind all of them where it is another rank's.
   at::Tensor own_places(const ExpertRouting& routing) const;
-  // The rows of one expert, the index of one that is here: writes its rows of `inner` and of `outputs` [S', H].
+  // The rows of one expert, the index of one that is here: writes its rows of `inner` and of `outputs` [S',
+  // H].
   void expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& state, const at::Tensor& outputs,
                       const ops::PackedMatrix& in, const ops::PackedMatrix& out) const;
   // Returns d_weights of the expert's slots [R]; writes the expert's rows of d_gathered.
@@ -88,8 +90,8 @@ class MoeMlp {
   bool gated_ = true;
   int64_t intermediate_size_ = 0;
   Router router_;
-  int64_t first_ = 0;  // expert of this rank
-  bool all_ = true;    // every expert is here
+  int64_t first_ = 0;             // expert of this rank
+  bool all_ = true;               // every expert is here
   std::vector<Linear> in_, out_;  // of the experts that are here
   std::optional<SharedExpert> shared_;
 };

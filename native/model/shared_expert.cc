@@ -69,11 +69,13 @@ void SharedExpert::backward(const at::Tensor& dout, const at::Tensor& x, const S
     const auto here = [&](const at::Tensor& t) { return rows_of(t, begin, end); };
     const at::Tensor gate = here(saved.gate);
     here(d_output).copy_(here(dout).to(at::kFloat) * gate);
-    // As with a routing weight (model/moe.cc): the gate's gradient is dout . (W activated) = (dout W) . activated.
+    // As with a routing weight (model/moe.cc): the gate's gradient is dout . (W activated) = (dout W) .
+    // activated.
     const at::Tensor unweighted = at::empty_like(here(activated));
     out_.backward_input(here(dout), unweighted, out_weight);
     const at::Tensor d_activated = (unweighted.to(at::kFloat) * gate).to(x.scalar_type());
-    ops::activation_backward(activation_, gated_, d_activated, here(saved.inner), here(d_inner), here(activated));
+    ops::activation_backward(activation_, gated_, d_activated, here(saved.inner), here(d_inner),
+                             here(activated));
     const at::Tensor d_gate = (unweighted.to(at::kFloat) * here(activated)).sum(1, /*keepdim=*/true);
     here(d_logit).copy_(d_gate * gate * (1 - gate));
     const at::Tensor d_input = at::empty_like(here(dx));

@@ -16,9 +16,9 @@ struct SharedExpertSaved {
 };
 
 // sigmoid(x g^T) * down(act(gate(x)) * up(x)), beside the experts that are chosen: Qwen1.5-MoE and Qwen2-MoE
-// (Qwen2MoeSparseMoeBlock of transformers). Ranks of a tensor-parallel group each have a part of its columns, and the
-// whole gate, of whose gradient each finds a part; those of an expert-parallel group have all of it, for rows of their
-// own.
+// (Qwen2MoeSparseMoeBlock of transformers). Ranks of a tensor-parallel group each have a part of its columns,
+// and the whole gate, of whose gradient each finds a part; those of an expert-parallel group have all of it,
+// for rows of their own.
 class SharedExpert {
  public:
   SharedExpert(const ParameterStore& store, const ModelConfig& config, const std::string& name);
@@ -28,12 +28,13 @@ class SharedExpert {
     Linear::Packed gate, in, out;
   };
   Packed pack() const { return {gate_.pack_forward(), in_.pack_forward(), out_.pack_forward()}; }
-  // Adds it to out [T, H]. saved may be null. Without `packed` weights are packed here, and with kDecodeRowTile rows read
-  // as they lie.
+  // Adds it to out [T, H]. saved may be null. Without `packed` weights are packed here, and with
+  // kDecodeRowTile rows read as they lie.
   void forward(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, SharedExpertSaved* saved,
                const Packed& packed) const;
   // Adds to dx [T, H] and to the gradients of what is trained.
-  void backward(const at::Tensor& dout, const at::Tensor& x, const SharedExpertSaved& saved, const at::Tensor& dx) const;
+  void backward(const at::Tensor& dout, const at::Tensor& x, const SharedExpertSaved& saved,
+                const at::Tensor& dx) const;
   void enable_adapters(bool enabled);
 
  private:

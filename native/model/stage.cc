@@ -170,7 +170,8 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
   }
   const int64_t total = packed->tokens.size(0);
   rows.experts = experts(total);
-  if (load_ != nullptr || balance_.defined()) rows.routers = {load_, 0, upload(packed->sequences, device_), balance_};
+  if (load_ != nullptr || balance_.defined())
+    rows.routers = {load_, 0, upload(packed->sequences, device_), balance_};
   at::Tensor y = x;
   if (pass.training) {
     pass.blocks.resize(blocks_.size());
@@ -326,7 +327,8 @@ void Stage::simulated_backward(int64_t rows, StagePass& pass) {
           blocks_[layer].experts_without_rows(row_options(), pass.rows, &saved);
         }
         blocks_[layer].experts_backward_without_rows(row_options(), pass.rows, saved);
-        if (saved.attn.defined()) blocks_[layer].attend_backward(at::empty_like(saved.attn), pass.rows, saved);
+        if (saved.attn.defined())
+          blocks_[layer].attend_backward(at::empty_like(saved.attn), pass.rows, saved);
       },
       [] {});
 }

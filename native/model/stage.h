@@ -15,8 +15,8 @@
 
 namespace troupe {
 
-// One micro-batch in a stage, from its forward to the end of its backward, or of its use of the head. Several may be
-// under way at the same time.
+// One micro-batch in a stage, from its forward to the end of its backward, or of its use of the head. Several
+// may be under way at the same time.
 struct StagePass {
   explicit StagePass(bool training, bool checkpointing = false)
       : training(training), checkpointing(training && checkpointing) {}
@@ -38,28 +38,30 @@ struct StagePass {
 // What a rank has of the decoder that shares it by `exchange`; null: all.
 DecoderPart part_of(const Exchange* exchange, const Communicator* ep = nullptr);
 
-// A range of the layers of the decoder of every supported family (which parts it has is data, ModelConfig), with the
-// embeddings if it is the first and with final norm and head if it is the last, or with all of them.
+// A range of the layers of the decoder of every supported family (which parts it has is data, ModelConfig),
+// with the embeddings if it is the first and with final norm and head if it is the last, or with all of them.
 // N' is the number of response-predicting rows rounded up to whole row tiles.
 //
 // A pass over a micro-batch:
 //   forward(packed, x, pass)   y [T, H] for the next stage; of the last one the hidden states [N', H]
 //   enter_head_backward(pass)  with a head: until backward() its gradients can be added to
 //   backward(dy, pass)         dx [T, H] for the stage before; of the first one undefined
-// or forward() and end(pass). Every rank that shares the parameters makes the same calls in the same order; one that
-// has no micro-batch while others have one calls with `packed` null and undefined tensors.
+// or forward() and end(pass). Every rank that shares the parameters makes the same calls in the same order;
+// one that has no micro-batch while others have one calls with `packed` null and undefined tensors.
 class Stage {
  public:
-  // access: null when `store` holds all parameters all the time. Otherwise a pass leases the embeddings, the blocks
-  // one by one, and the head, each for the time of its use (tied embeddings of a stage with both ends for the whole
-  // pass). sequence: of the ranks that share the micro-batches with this one; null: none. exchange: with the ranks that
-  // hold the other parts of every matrix (DecoderPart), which are called with the same rows; null: the store has all of
-  // each. Where it scatters rows, x, y and their gradients have this rank's [T', H] of them. ep: of the ranks that have the
-  // other experts, each with micro-batches of its own; null: the store has all of them. context: of the ranks that have the
-  // other rows of the micro-batches (balanced_rows); null: none.
+  // access: null when `store` holds all parameters all the time. Otherwise a pass leases the embeddings, the
+  // blocks one by one, and the head, each for the time of its use (tied embeddings of a stage with both ends
+  // for the whole pass). sequence: of the ranks that share the micro-batches with this one; null: none.
+  // exchange: with the ranks that hold the other parts of every matrix (DecoderPart), which are called with
+  // the same rows; null: the store has all of each. Where it scatters rows, x, y and their gradients have
+  // this rank's [T', H] of them. ep: of the ranks that have the other experts, each with micro-batches of its
+  // own; null: the store has all of them. context: of the ranks that have the other rows of the micro-batches
+  // (balanced_rows); null: none.
   Stage(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
         const StageRange& range, ParameterAccess* access, const SequenceGroup* sequence,
-        const Exchange* exchange = nullptr, Communicator* ep = nullptr, const ContextGroup* context = nullptr);
+        const Exchange* exchange = nullptr, Communicator* ep = nullptr,
+        const ContextGroup* context = nullptr);
 
   const StageRange& range() const { return range_; }
 
@@ -68,17 +70,18 @@ class Stage {
   // Adds to the gradient of every parameter that is trained.
   at::Tensor backward(const at::Tensor& dy, StagePass& pass);
   void end(StagePass& pass);
-  // What a pass asks of the parameters' access, and with rows > 0 what one over so many rows of this rank asks of
-  // the sequence group: on meta tensors, for simulation.
+  // What a pass asks of the parameters' access, and with rows > 0 what one over so many rows of this rank
+  // asks of the sequence group: on meta tensors, for simulation.
   void simulated_forward(int64_t rows, StagePass& pass);
   void simulated_backward(int64_t rows, StagePass& pass);
   // Without adapters a forward is that of the base model.
   void enable_adapters(bool enabled);
-  // From here on passes count what the routers choose in `load` (null: nowhere), and a backward adds to the gradient by
-  // their probabilities: see RouterWork.
+  // From here on passes count what the routers choose in `load` (null: nowhere), and a backward adds to the
+  // gradient by their probabilities: see RouterWork.
   void watch_routers(ExpertLoad* load, const at::Tensor& balance);
 
-  // [V, H] (LM, with an exchange this rank's rows of the vocabulary) or [1, H] (value); gradients are undefined where the head is not trained. Of a stage with a head.
+  // [V, H] (LM, with an exchange this rank's rows of the vocabulary) or [1, H] (value); gradients are
+  // undefined where the head is not trained. Of a stage with a head.
   const at::Tensor& head_weight() const { return head_weight_; }
   const at::Tensor& head_weight_grad() const { return head_weight_grad_; }
   const at::Tensor& head_bias() const { return head_bias_; }
@@ -86,15 +89,16 @@ class Stage {
   const Norm& final_norm() const { return final_norm_; }
   // Rows of the vocabulary on any rank at most.
   int64_t vocabulary_part() const {
-    return exchange_ != nullptr ? (config_.vocab_size + exchange_->size() - 1) / exchange_->size() : config_.vocab_size;
+    return exchange_ != nullptr ? (config_.vocab_size + exchange_->size() - 1) / exchange_->size()
+                                : config_.vocab_size;
   }
   // Layer range().first + i of the decoder.
   const std::vector<Block>& blocks() const { return blocks_; }
 
-  // tokens [n], positions [n] -> x [n, H], or of the rows that this rank has by `exchange`, which is that of the stage
-  // or the same ranks with whole rows. Of a stage with embeddings.
-  void embed(const at::Tensor& tokens, const at::Tensor& positions, const Exchange* exchange, const char* phase,
-             const at::Tensor& x) const;
+  // tokens [n], positions [n] -> x [n, H], or of the rows that this rank has by `exchange`, which is that of
+  // the stage or the same ranks with whole rows. Of a stage with embeddings.
+  void embed(const at::Tensor& tokens, const at::Tensor& positions, const Exchange* exchange,
+             const char* phase, const at::Tensor& x) const;
   RowContext row_context(const at::Tensor& positions, const ops::Segments& segments, int64_t row_tile);
   // Tables for positions below this.
   const RotaryTables& rotary(int64_t positions);
@@ -105,7 +109,8 @@ class Stage {
   void in_forward_order(StagePass& pass, Embed&& embed, BlockWork&& block, Head&& head);
   template <typename Head, typename BlockWork, typename Embed>
   void in_backward_order(StagePass& pass, Head&& head, BlockWork&& block, Embed&& embed);
-  Lease lease(const std::vector<size_t>& groups, const char* phase, Lease::Of of = Lease::Of::kParameters) const {
+  Lease lease(const std::vector<size_t>& groups, const char* phase,
+              Lease::Of of = Lease::Of::kParameters) const {
     return {access_, groups, phase, of};
   }
   void prefetch_block(size_t layer, const char* phase) const;
@@ -138,8 +143,8 @@ class Stage {
   ExpertLoad* load_ = nullptr;
   at::Tensor balance_;
   const ContextGroup* context_;
-  int64_t first_token_ = 0;  // of the embeddings held here
-  std::vector<std::vector<size_t>> block_groups_;       // of the store, by block
+  int64_t first_token_ = 0;                        // of the embeddings held here
+  std::vector<std::vector<size_t>> block_groups_;  // of the store, by block
   std::vector<size_t> embedding_groups_, head_groups_;
   bool tied_here_ = false;  // embeddings that this stage's head uses, too
 };

@@ -8,8 +8,9 @@
 
 namespace troupe {
 
-// The layout of a whole decoder (model/decoder_layout.h), its groups marked as here or not. parts: of the decoder;
-// those with k % stages == stage are this stage's. The last stage of a model with tied embeddings has a copy of them.
+// The layout of a whole decoder (model/decoder_layout.h), its groups marked as here or not. parts: of the
+// decoder; those with k % stages == stage are this stage's. The last stage of a model with tied embeddings
+// has a copy of them.
 ParameterLayout layout_at_stage(ParameterLayout layout, const std::vector<StageRange>& parts, int64_t stages,
                                 int64_t stage);
 

@@ -29,8 +29,8 @@ struct PipelineOptions {
   bool count_head = false;
 };
 
-// The stages * chunks parts of a decoder in order; part k is chunk k / stages of stage k % stages. What does not
-// divide evenly goes to parts in the middle before it goes to the first and last, which have more to do.
+// The stages * chunks parts of a decoder in order; part k is chunk k / stages of stage k % stages. What does
+// not divide evenly goes to parts in the middle before it goes to the first and last, which have more to do.
 // kInvalidArgument with the numbers where a part would have no layer or layers would be left over.
 std::vector<StageRange> pipeline_parts(int64_t num_layers, const PipelineOptions& options);
 

@@ -18,7 +18,8 @@ PipelinePlace whole(const ModelConfig& config) {
 
 Transformer::Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device,
                          at::ScalarType dtype, ParameterAccess* access, const SequenceGroup* sequence,
-                         std::optional<PipelinePlace> place, const Exchange* exchange, Communicator* ep, const ContextGroup* context)
+                         std::optional<PipelinePlace> place, const Exchange* exchange, Communicator* ep,
+                         const ContextGroup* context)
     : config_(own_heads(config, part_of(exchange))),
       device_(device),
       dtype_(dtype),
@@ -28,7 +29,8 @@ Transformer::Transformer(const ModelConfig& config, const ParameterStore& store,
   if (exchange != nullptr) whole_rows_ = exchange->of_whole_rows();
   for (size_t part = 0; part < place_.parts.size(); ++part) {
     if (static_cast<int64_t>(part) % place_.stages() != place_.stage()) continue;
-    stages_.emplace_back(config, store, device, dtype, place_.parts[part], access, sequence, exchange, ep, context);
+    stages_.emplace_back(config, store, device, dtype, place_.parts[part], access, sequence, exchange, ep,
+                         context);
   }
 }
 
@@ -58,7 +60,8 @@ std::vector<int64_t> Transformer::own_layers() const {
 
 int64_t Transformer::most_layers() const {
   std::vector<int64_t> layers(static_cast<size_t>(place_.stages()), 0);
-  for (size_t part = 0; part < place_.parts.size(); ++part) layers[part % layers.size()] += place_.parts[part].layers();
+  for (size_t part = 0; part < place_.parts.size(); ++part)
+    layers[part % layers.size()] += place_.parts[part].layers();
   return *std::max_element(layers.begin(), layers.end());
 }
 
@@ -66,8 +69,8 @@ int64_t Transformer::decode_row_tile() const {
   return decode_packs_ ? 1 : kDecodeRowTile;
 }
 
-// Packed weights give a row the same bits in a tile of any size: large ones read the weights less often, small
-// ones leave no thread without work.
+// Packed weights give a row the same bits in a tile of any size: large ones read the weights less often,
+// small ones leave no thread without work.
 int64_t Transformer::decode_tile(int64_t rows) const {
   return !decode_packs_ || rows < kRowTile * at::get_num_threads() ? kDecodeRowTile : kRowTile;
 }
@@ -75,7 +78,8 @@ int64_t Transformer::decode_tile(int64_t rows) const {
 void Transformer::begin_decoding(ops::Quantization quantization) {
   const bool quantized = quantization != ops::Quantization::kNone;
   require(!quantized || !config_.moe, ErrorCode::kInvalidArgument,
-          "[rollout] quantized weights of mixtures of experts are not there: expected quantization off for this model");
+          "[rollout] quantized weights of mixtures of experts are not there: expected quantization off for "
+          "this model");
   const auto packs = [](const Stage& stage) {
     const auto block_packs = [](const Block& block) { return block.packs(); };
     return std::all_of(stage.blocks().begin(), stage.blocks().end(), block_packs);
@@ -115,7 +119,8 @@ void Transformer::end_decoding() {
 }
 
 void Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) {
-  if (stages_.front().range().embedding) stages_.front().embed(tokens, positions, decoding_exchange(), "generate", x);
+  if (stages_.front().range().embedding)
+    stages_.front().embed(tokens, positions, decoding_exchange(), "generate", x);
 }
 
 void Transformer::enter_layer(int64_t layer, const at::Tensor& x) {
@@ -169,11 +174,13 @@ void Transformer::own_logits(const at::Tensor& x, const at::Tensor& logits) cons
   const Stage& last = stages_.back();
   const at::Tensor hidden = at::empty_like(x);
   // Steps outside of begin_decoding() and end_decoding() convert it each.
-  const at::Tensor weight =
-      decode_head_.packed() || decode_float_head_.defined() ? decode_float_head_ : last.head_weight().to(at::kFloat);
+  const at::Tensor weight = decode_head_.packed() || decode_float_head_.defined()
+                                ? decode_float_head_
+                                : last.head_weight().to(at::kFloat);
   // Of this rank's part of the vocabulary, and behind it what fills the shape that all parts have.
   const int64_t own = last.head_weight().size(0);
-  const at::Tensor part = exchange_ == nullptr ? logits : at::zeros({x.size(0), last.vocabulary_part()}, logits.options());
+  const at::Tensor part =
+      exchange_ == nullptr ? logits : at::zeros({x.size(0), last.vocabulary_part()}, logits.options());
   for_each_row_tile(
       x.size(0), kDecodeRowTile, device_,
       [&](int64_t begin, int64_t end) {

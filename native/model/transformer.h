@@ -10,7 +10,8 @@
 
 namespace troupe {
 
-// The parts of a decoder that a rank has: parts[k] for k % pp->size() == pp->rank(). pp null: all of the one part.
+// The parts of a decoder that a rank has: parts[k] for k % pp->size() == pp->rank(). pp null: all of the one
+// part.
 struct PipelinePlace {
   std::vector<StageRange> parts;
   Communicator* pp = nullptr;
@@ -19,12 +20,12 @@ struct PipelinePlace {
   int64_t stage() const { return pp != nullptr ? pp->rank() : 0; }
 };
 
-// A decoder as a generation sees it, over the stages that this rank has. In a pipeline all ranks make the same calls:
-// a row passes through the stages one after another, and all of them get the logits of the last.
+// A decoder as a generation sees it, over the stages that this rank has. In a pipeline all ranks make the
+// same calls: a row passes through the stages one after another, and all of them get the logits of the last.
 class Transformer final : public Decoder {
  public:
-  // access, sequence, exchange, ep, context: see Stage. A generation uses neither of the first, nor the last; with an exchange, or ep, it is a
-  // work of all of its ranks, all rows on each.
+  // access, sequence, exchange, ep, context: see Stage. A generation uses neither of the first, nor the last;
+  // with an exchange, or ep, it is a work of all of its ranks, all rows on each.
   Transformer(const ModelConfig& config, const ParameterStore& store, at::Device device, at::ScalarType dtype,
               ParameterAccess* access = nullptr, const SequenceGroup* sequence = nullptr,
               std::optional<PipelinePlace> place = std::nullopt, const Exchange* exchange = nullptr,
@@ -82,10 +83,10 @@ class Transformer final : public Decoder {
   Communicator* ep_;
   std::optional<Exchange> whole_rows_;
   std::vector<Stage> stages_;
-  // Of a generation on a processor for which weights are packed, or one with quantised weights: a second copy of them,
-  // for all its steps.
+  // Of a generation on a processor for which weights are packed, or one with quantised weights: a second copy
+  // of them, for all its steps.
   std::vector<std::vector<Block::PackedWeights>> decode_weights_;  // by stage and block
-  bool decode_packs_ = false;    // every product is of packed operands
+  bool decode_packs_ = false;                                      // every product is of packed operands
   ops::PackedMatrix decode_head_;
   at::Tensor decode_float_head_;  // float32, where LibTorch multiplies
 };

@@ -35,7 +35,8 @@ class Lease {
 
   Lease() = default;
   // access may be null: everything is there.
-  Lease(ParameterAccess* access, const std::vector<size_t>& groups, const char* phase, Of of = Of::kParameters)
+  Lease(ParameterAccess* access, const std::vector<size_t>& groups, const char* phase,
+        Of of = Of::kParameters)
       : access_(access), of_(of) {
     if (access_ == nullptr) return;
     groups_ = groups;

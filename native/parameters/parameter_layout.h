@@ -44,17 +44,18 @@ struct ParameterSpec {
 // Parameters that live and travel together.
 struct GroupSpec {
   std::string name;
-  std::optional<int64_t> layer = {};       // of the decoder, where it belongs to one
-  bool trainable = true;                   // false: frozen, because adapters are trained in its place
-  std::optional<size_t> adapts = {};       // the group whose weights these adapters are on
-  std::optional<int64_t> expert_rank = {};  // of the expert-parallel group: the one that has it; none: all of them
-  int64_t stage = 0;                       // of the pipeline: the one that answers for it
-  bool here = true;                        // false: known by names and shapes alone
-  bool copy = false;                       // here and kept equal, but another stage answers for it
+  std::optional<int64_t> layer = {};  // of the decoder, where it belongs to one
+  bool trainable = true;              // false: frozen, because adapters are trained in its place
+  std::optional<size_t> adapts = {};  // the group whose weights these adapters are on
+  std::optional<int64_t> expert_rank =
+      {};             // of the expert-parallel group: the one that has it; none: all of them
+  int64_t stage = 0;  // of the pipeline: the one that answers for it
+  bool here = true;   // false: known by names and shapes alone
+  bool copy = false;  // here and kept equal, but another stage answers for it
 };
 
-// One adapter on a weight: the names of its parameters and the rows from `row` on, of what this rank holds, that it
-// adds to.
+// One adapter on a weight: the names of its parameters and the rows from `row` on, of what this rank holds,
+// that it adds to.
 struct AdapterParameters {
   std::string a, b;
   int64_t row = 0;
@@ -62,7 +63,7 @@ struct AdapterParameters {
 };
 
 struct ParameterLayout {
-  std::string family;                     // of the model, for messages
+  std::string family;  // of the model, for messages
   std::vector<GroupSpec> groups;
   std::vector<ParameterSpec> parameters;  // in the order in which they lie in the groups' flat buffers
   std::map<std::string, std::vector<AdapterParameters>> adapters;  // by weight, in the order of the sites

@@ -38,7 +38,8 @@ ParameterStore::ParameterStore(ParameterLayout layout, at::Device device, at::Sc
     const int64_t start = sizes[spec.group];
     sizes[spec.group] = round_up(start + element_count(spec.info.shape), kAlignment);
     index_[spec.info.name] = parameters_.size();
-    parameters_.push_back({std::move(spec.info), spec.group, spec.initial, std::move(spec.placement), start, {}, {}, {}});
+    parameters_.push_back(
+        {std::move(spec.info), spec.group, spec.initial, std::move(spec.placement), start, {}, {}, {}});
   }
   allocate(device, compute_dtype, sizes, offload);
 }
@@ -214,7 +215,8 @@ RowRange ParameterStore::owned_rows(TensorKind kind, const Parameter& parameter,
   if (!groups_[parameter.group].here) return {row, row};
   const int64_t own = owned(kind, parameter.group).numel();
   const int64_t row_size = element_count(parameter.info.shape) / parameter.info.shape[0];
-  const int64_t from = slice(parameter.group).index * own - parameter.start;  // of what is held, in what is placed here
+  const int64_t from =
+      slice(parameter.group).index * own - parameter.start;  // of what is held, in what is placed here
   const int64_t first = std::max<int64_t>(0, from) / row_size;
   const int64_t last = (std::max<int64_t>(0, from + own) + row_size - 1) / row_size;
   const Placement& placement = parameter.placement;
@@ -284,7 +286,8 @@ void ParameterStore::initialize_missing() {
     if (here.begin == here.end) continue;
     const at::Device device = owned(TensorKind::kParam, parameter.group).device();
     if (device.is_meta()) {
-      at::empty(parameter.placement.shape, at::device(on_cpu_threads(device) ? device : at::kCPU).dtype(at::kFloat));
+      at::empty(parameter.placement.shape,
+                at::device(on_cpu_threads(device) ? device : at::kCPU).dtype(at::kFloat));
       continue;
     }
     at::Tensor values = at::ones(parameter.placement.shape, at::kFloat);

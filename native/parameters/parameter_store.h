@@ -1,4 +1,5 @@
-// The parameters of a model in flat buffers, one set of buffers per group, with gradients and moments beside them.
+// The parameters of a model in flat buffers, one set of buffers per group, with gradients and moments beside
+// them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,8 +31,8 @@ struct Parameter {
   at::Tensor compute;  // compute dtype; the master itself in float32
 };
 
-// Elements [begin, begin + count) of the slice of a flat buffer that is held here, which `copies` neighbouring ranks
-// hold.
+// Elements [begin, begin + count) of the slice of a flat buffer that is held here, which `copies`
+// neighbouring ranks hold.
 struct SliceRun {
   int64_t begin = 0;
   int64_t count = 0;
@@ -67,10 +68,11 @@ struct ParameterGroup : GroupSpec {
 class ParameterStore {
  public:
   // training: allocate gradients and optimiser moments (zeroed) of the groups that are trainable. slice: of
-  // every buffer, what is held here; expert_slice: of those of groups that only some ranks have (GroupSpec::expert_rank).
-  // offload: what is kept on the host.
+  // every buffer, what is held here; expert_slice: of those of groups that only some ranks have
+  // (GroupSpec::expert_rank). offload: what is kept on the host.
   ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype, bool training,
-                 uint64_t seed, ShardSlice slice = {}, const StateKinds& offload = {}, ShardSlice expert_slice = {});
+                 uint64_t seed, ShardSlice slice = {}, const StateKinds& offload = {},
+                 ShardSlice expert_slice = {});
 
   const std::vector<Parameter>& all() const { return parameters_; }
   std::vector<ParameterGroup>& groups() { return groups_; }
@@ -84,8 +86,8 @@ class ParameterStore {
   const std::vector<AdapterParameters>& adapters(const std::string& name) const;
   // Those that are here: base, then experts of this rank, then adapters, where it has any.
   std::vector<size_t> groups_of_layer(int64_t layer) const;
-  // Whether a group's parameters are written by an export of `kind`; the same on all ranks of a pipeline stage,
-  // and true on one stage alone.
+  // Whether a group's parameters are written by an export of `kind`; the same on all ranks of a pipeline
+  // stage, and true on one stage alone.
   bool exports(TensorKind kind, size_t group) const;
   // The group whose adapters are on weights of `group`, if there is one.
   std::optional<size_t> adapters_of(size_t group) const;
@@ -98,8 +100,9 @@ class ParameterStore {
   const at::Tensor& owned(TensorKind kind, size_t group) const;
   // A parameter in the flat buffer of its whole group.
   static at::Tensor view(const Parameter& parameter, const at::Tensor& flat);
-  // Of the slice of a group: what this rank counts in sums over all ranks, padding included, and where each copy finds
-  // a part of the gradient, so that it must be summed over them. Neighbours that hold copies have the same runs of them.
+  // Of the slice of a group: what this rank counts in sums over all ranks, padding included, and where each
+  // copy finds a part of the gradient, so that it must be summed over them. Neighbours that hold copies have
+  // the same runs of them.
   std::vector<SliceRun> counted(size_t group) const;
   std::vector<SliceRun> summed(size_t group) const;
   // From here on rows and columns are those of whole parameters.

@@ -32,7 +32,8 @@ int64_t cache_budget(at::Device device, double share) {
   require(allocator != nullptr, ErrorCode::kInternal, "[rollout] no allocator says how much memory there is");
   const int64_t index = device.has_index() ? device.index() : 0;
   const auto [free, total] = allocator->getMemoryInfo(static_cast<c10::DeviceIndex>(index));
-  const int64_t own = allocator->getDeviceStats(static_cast<c10::DeviceIndex>(index)).reserved_bytes[0].current;
+  const int64_t own =
+      allocator->getDeviceStats(static_cast<c10::DeviceIndex>(index)).reserved_bytes[0].current;
   const int64_t allowed = static_cast<int64_t>(share * static_cast<double>(total)) - own;
   return std::clamp<int64_t>(allowed, 0, static_cast<int64_t>(free));
 }

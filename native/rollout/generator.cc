@@ -63,20 +63,23 @@ GenerateResult generate(Decoder& decoder, const PromptBatch& prompts, const Samp
   std::vector<Sample> samples(static_cast<size_t>(list.num_samples()));
   if (samples.empty()) return joined(samples);
   const struct Decoding {
-    Decoding(Decoder& decoder, ops::Quantization quantization) : decoder(decoder) { decoder.begin_decoding(quantization); }
+    Decoding(Decoder& decoder, ops::Quantization quantization) : decoder(decoder) {
+      decoder.begin_decoding(quantization);
+    }
     ~Decoding() { decoder.end_decoding(); }
     Decoder& decoder;
   } decoding(decoder, limits.quantization);
   Rollout rollout(decoder, limits);
-  for (int64_t sample = 0; sample < list.num_samples(); ++sample) rollout.submit(request_of(list, sample, options));
+  for (int64_t sample = 0; sample < list.num_samples(); ++sample)
+    rollout.submit(request_of(list, sample, options));
   bool works = true;
   while (works) {
     check_abort();
     works = rollout.step();
     for (const RolloutOutput& output : rollout.take_outputs()) {
-      require(output.error.empty(), output.non_finite ? ErrorCode::kNonFinite : ErrorCode::kInternal, "[generate] prompt ",
-              static_cast<int64_t>(output.id) / list.n(), ", sample ", static_cast<int64_t>(output.id) % list.n(), ": ",
-              output.error);
+      require(output.error.empty(), output.non_finite ? ErrorCode::kNonFinite : ErrorCode::kInternal,
+              "[generate] prompt ", static_cast<int64_t>(output.id) / list.n(), ", sample ",
+              static_cast<int64_t>(output.id) % list.n(), ": ", output.error);
       Sample& sample = samples[output.id];
       sample.tokens.insert(sample.tokens.end(), output.tokens.begin(), output.tokens.end());
       sample.log_probs.insert(sample.log_probs.end(), output.log_probs.begin(), output.log_probs.end());

@@ -9,8 +9,8 @@
 
 namespace troupe {
 
-// A rollout of `n` samples of each prompt. See rollout/samples.h for the shapes; `check_abort` is called once per step
-// and throws to end the run. A sample depends on its prompt, its seed and the options: see Rollout.
+// A rollout of `n` samples of each prompt. See rollout/samples.h for the shapes; `check_abort` is called once
+// per step and throws to end the run. A sample depends on its prompt, its seed and the options: see Rollout.
 //
 // kInvalidArgument for prompts or options that make no sense, before any work; kNonFinite when the
 // model yields logits that are no distribution.

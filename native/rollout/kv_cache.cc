@@ -37,8 +37,9 @@ void KvCache::take_memory() {
   if (slab_.defined()) return;
   const AllocateFor part(MemoryPart::kKvCache);
   const std::vector<int64_t> sizes{num_pages_, num_layers_, num_kv_heads_, 2, head_dim_ * kPagePositions};
-  slab_ = device_.is_cpu() ? zero_pages(bytes() / static_cast<int64_t>(sizeof(float)), device_).view(dtype_).view(sizes)
-                           : at::empty(sizes, at::TensorOptions().dtype(dtype_).device(device_));
+  slab_ = device_.is_cpu()
+              ? zero_pages(bytes() / static_cast<int64_t>(sizeof(float)), device_).view(dtype_).view(sizes)
+              : at::empty(sizes, at::TensorOptions().dtype(dtype_).device(device_));
   base_ = static_cast<char*>(slab_.data_ptr());
 }
 
@@ -102,9 +103,9 @@ at::Tensor KvCache::gather(int64_t layer, int64_t part, const std::vector<int32_
   const int64_t count = static_cast<int64_t>(pages.size());
   const at::Tensor index = at::tensor(pages, at::kInt).to(at::kLong).to(device_);
   const at::Tensor own = slab_.select(1, layer).select(2, part).index_select(0, index);  // [n, K, D * P]
-  const at::Tensor positions = part == 0
-                                   ? own.view({count, num_kv_heads_, head_dim_, kPagePositions}).transpose(2, 3)
-                                   : own.view({count, num_kv_heads_, kPagePositions, head_dim_});
+  const at::Tensor positions =
+      part == 0 ? own.view({count, num_kv_heads_, head_dim_, kPagePositions}).transpose(2, 3)
+                : own.view({count, num_kv_heads_, kPagePositions, head_dim_});
   return positions.transpose(0, 1).reshape({num_kv_heads_, count * kPagePositions, head_dim_});
 }
 

@@ -77,7 +77,8 @@ int32_t PagePool::find(uint64_t parent, const int32_t* tokens) const {
 void PagePool::put(uint64_t parent, const int32_t* tokens, int32_t page) {
   Page& p = pages_[static_cast<size_t>(page)];
   const uint64_t key = chain(parent, tokens);
-  if (p.indexed || !index_.try_emplace(key, Entry{parent, {tokens, tokens + kPagePositions}, page}).second) return;
+  if (p.indexed || !index_.try_emplace(key, Entry{parent, {tokens, tokens + kPagePositions}, page}).second)
+    return;
   p.indexed = true;
   p.key = key;
 }
@@ -95,7 +96,8 @@ PagePool::Tail PagePool::find_tail(uint64_t parent, const int32_t* tokens, int64
   const auto found = tails_.find(parent);
   if (found == tails_.end()) return {};
   const std::vector<int32_t>& there = found->second.tokens;
-  const auto limit = there.begin() + std::min<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(there.size()), count);
+  const auto limit =
+      there.begin() + std::min<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(there.size()), count);
   const int64_t common = std::mismatch(there.begin(), limit, tokens).first - there.begin();
   return common > 0 ? Tail{found->second.page, common} : Tail{};
 }

@@ -10,9 +10,10 @@ namespace troupe {
 
 // Pages by number, with counts of those who hold them. A full page may be put into the index under the tokens
 // that it holds and all before them (a hash of the chain, and the tokens themselves): a sequence that begins
-// with the same tokens takes it instead of computing it. A page that nobody holds stays in the index until its
-// place is needed; of these the one goes first that was let go first. A page that a sequence left before it was full
-// may be put beside the index as the tail of its chain, one per chain: what goes on from there copies it.
+// with the same tokens takes it instead of computing it. A page that nobody holds stays in the index until
+// its place is needed; of these the one goes first that was let go first. A page that a sequence left before
+// it was full may be put beside the index as the tail of its chain, one per chain: what goes on from there
+// copies it.
 class PagePool {
  public:
   explicit PagePool(int64_t num_pages);
@@ -34,13 +35,15 @@ class PagePool {
   int32_t find(uint64_t parent, const int32_t* tokens) const;
   // The caller holds the page. Nothing happens when there is another of the same tokens.
   void put(uint64_t parent, const int32_t* tokens, int32_t page);
-  // The first `count` positions of the page hold these tokens, behind `parent`: the newest tail of a chain replaces the one before.
+  // The first `count` positions of the page hold these tokens, behind `parent`: the newest tail of a chain
+  // replaces the one before.
   void put_tail(uint64_t parent, const int32_t* tokens, int64_t count, int32_t page);
   struct Tail {
     int32_t page = -1;
     int64_t count = 0;
   };
-  // The page with the tail of this chain, and how many of its tokens these begin with, at most `count`; page -1: none.
+  // The page with the tail of this chain, and how many of its tokens these begin with, at most `count`; page
+  // -1: none.
   Tail find_tail(uint64_t parent, const int32_t* tokens, int64_t count) const;
   // Takes the page out of the index: what it was put for did not come to be.
   void forget(int32_t page);

@@ -68,8 +68,8 @@ class Attention {
       scratch.pages.push_back(cache_.address((*piece.run->pages)[static_cast<size_t>(page)]) +
                               cache_.head_bytes(layer_, head));
     }
-    const int64_t ld = std::min(kKeyBlock + 2 * kPagePositions,
-                                (KvCache::pages_for(end) - first_page) * kPagePositions);
+    const int64_t ld =
+        std::min(kKeyBlock + 2 * kPagePositions, (KvCache::pages_for(end) - first_page) * kPagePositions);
     const auto floats = static_cast<size_t>(rows * (2 * dim + ld + 3));
     if (scratch.floats.size() < floats) scratch.floats.resize(floats);
     float* const q = scratch.floats.data();
@@ -86,8 +86,8 @@ class Attention {
       const int64_t cols = std::min(kKeyBlock, end - k0);
       const int64_t page = k0 / kPagePositions;
       float* const block = scores + (k0 - page * kPagePositions);
-      const kernels::PageScores product{q, rows, dim, scratch.pages.data() + page,
-                                        KvCache::pages_for(k0 + cols) - page, scores, ld};
+      const kernels::PageScores product{
+          q, rows, dim, scratch.pages.data() + page, KvCache::pages_for(k0 + cols) - page, scores, ld};
       (float32 ? kernels.scores_float32 : kernels.scores_bfloat16)(product);
       kernels::ScoreBlock softmax = shape_.block(shape_.groups, piece.first, piece.count, k0, cols);
       softmax.ld = ld;
@@ -177,8 +177,9 @@ void attend_on_cpu(const ops::AttentionSpec& spec, const KvCache& cache, int64_t
     cache.store(layer, rows.slots(), qkv, 0, rows.size());
     return attend(0, work);
   }
-  parallel_ranges(rows.size(), std::min<int64_t>(rows.size(), 4 * at::get_num_threads()),
-                  [&](int64_t, int64_t begin, int64_t end) { cache.store(layer, rows.slots(), qkv, begin, end); });
+  parallel_ranges(
+      rows.size(), std::min<int64_t>(rows.size(), 4 * at::get_num_threads()),
+      [&](int64_t, int64_t begin, int64_t end) { cache.store(layer, rows.slots(), qkv, begin, end); });
   const int64_t ranges = std::min(work, at::get_num_threads() * kRangesPerThread);
   parallel_ranges(work, ranges, [&](int64_t, int64_t begin, int64_t end) { attend(begin, end); });
 }
@@ -221,8 +222,8 @@ StepRows::StepRows(std::vector<RowRun> runs, const KvCache& cache, bool apart)
   row_slots = places[1];
 }
 
-void paged_attention(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer, const StepRows& rows,
-                     const at::Tensor& qkv, const at::Tensor& out) {
+void paged_attention(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer,
+                     const StepRows& rows, const at::Tensor& qkv, const at::Tensor& out) {
   if (simulated(qkv)) return;  // its buffers are on no device
   if (cache.device().is_cpu()) return attend_on_cpu(spec, cache, layer, rows, qkv, out);
   const auto* device = kernels::device_ops_for(qkv);

@@ -10,23 +10,23 @@
 
 namespace troupe {
 
-// How the tokens of a request are chosen. In this order, each on what the one before has left: penalties, bias,
-// bad words, the mask of allowed tokens; temperature; top-k; top-p; min-p.
+// How the tokens of a request are chosen. In this order, each on what the one before has left: penalties,
+// bias, bad words, the mask of allowed tokens; temperature; top-k; top-p; min-p.
 struct RequestSampling {
   int64_t max_new_tokens = 0;
-  double temperature = 1;           // 0 = greedy
-  int64_t top_k = 0;                // 0 = off
-  double top_p = 1;                 // 1 = off
-  double min_p = 0;                 // 0 = off
-  double repetition_penalty = 1;    // divides positive logits of tokens seen so far, multiplies negative ones
-  double presence_penalty = 0;      // subtracted once from logits of tokens of the response
-  double frequency_penalty = 0;     // subtracted for every time that a token is in the response
+  double temperature = 1;         // 0 = greedy
+  int64_t top_k = 0;              // 0 = off
+  double top_p = 1;               // 1 = off
+  double min_p = 0;               // 0 = off
+  double repetition_penalty = 1;  // divides positive logits of tokens seen so far, multiplies negative ones
+  double presence_penalty = 0;    // subtracted once from logits of tokens of the response
+  double frequency_penalty = 0;   // subtracted for every time that a token is in the response
   std::vector<int64_t> stop_token_ids;
   std::vector<std::vector<int32_t>> bad_words;  // sequences that are never completed
   std::vector<std::pair<int32_t, float>> logit_bias;
-  int64_t top_log_probs = 0;        // also the most likely tokens of each position
+  int64_t top_log_probs = 0;  // also the most likely tokens of each position
   bool prompt_log_probs = false;
-  bool constrained = false;         // every token waits for a mask
+  bool constrained = false;  // every token waits for a mask
 
   bool changes_logits() const {
     return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0 || !bad_words.empty() ||
@@ -57,23 +57,23 @@ struct TokenLogProb {
 struct RolloutOutput {
   uint64_t id = 0;
   std::vector<int32_t> tokens;
-  std::vector<float> log_probs;                      // under the model at the temperature (greedy: 1), as
-                                                     // compute_log_prob gives them
-  std::vector<std::vector<TokenLogProb>> top;        // per token, where asked for
-  std::vector<float> prompt_log_probs;               // [P], the first NaN; with the first token, where asked for
-  int64_t version = 0;                               // of the weights that made these tokens
-  int64_t cached_tokens = 0;                         // of the prompt, found in the cache at admission
+  std::vector<float> log_probs;                // under the model at the temperature (greedy: 1), as
+                                               // compute_log_prob gives them
+  std::vector<std::vector<TokenLogProb>> top;  // per token, where asked for
+  std::vector<float> prompt_log_probs;         // [P], the first NaN; with the first token, where asked for
+  int64_t version = 0;                         // of the weights that made these tokens
+  int64_t cached_tokens = 0;                   // of the prompt, found in the cache at admission
   Finish finish = Finish::kNone;
-  std::string error;                                 // the request has failed
-  bool non_finite = false;                           // because the model's logits are no numbers
-  bool needs_mask = false;                           // it waits for the mask of its next token
+  std::string error;        // the request has failed
+  bool non_finite = false;  // because the model's logits are no numbers
+  bool needs_mask = false;  // it waits for the mask of its next token
 };
 
 // How much of the machine a rollout may take. None of it changes a token, but the last.
 struct RolloutOptions {
-  int64_t max_sequences = 256;     // that run at the same time
-  int64_t max_step_tokens = 8192;  // positions of a step, prompts and decodes together
-  int64_t max_positions = 0;       // of a sequence; 0: the model's
+  int64_t max_sequences = 256;                // that run at the same time
+  int64_t max_step_tokens = 8192;             // positions of a step, prompts and decodes together
+  int64_t max_positions = 0;                  // of a sequence; 0: the model's
   int64_t kv_cache_bytes = int64_t{4} << 30;  // 0: memory_share of what the machine has
   double memory_share = 0;
   bool chunked_prefill = true;
@@ -88,7 +88,7 @@ struct RolloutStats {
   int64_t pages = 0, pages_held = 0, pages_indexed = 0;
   int64_t cache_bytes = 0;
   int64_t prompt_tokens = 0, cached_prompt_tokens = 0, generated_tokens = 0;  // since it was made
-  int64_t computed_tokens = 0;                                               // rows of all steps
+  int64_t computed_tokens = 0;                                                // rows of all steps
   int64_t steps = 0, preemptions = 0, version = 0;
 };
 

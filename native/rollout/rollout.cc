@@ -23,15 +23,17 @@ RolloutOptions checked(RolloutOptions options, const Decoder& decoder) {
   const ModelConfig& config = decoder.config();
   require(config.head == HeadKind::kLm, kBad,
           "[rollout] expected a language model but this one has a value head: generate with the actor");
-  require(options.max_sequences >= 1, kBad, "[rollout] expected max_num_seqs >= 1 but got ", options.max_sequences);
+  require(options.max_sequences >= 1, kBad, "[rollout] expected max_num_seqs >= 1 but got ",
+          options.max_sequences);
   require(options.max_step_tokens >= 1, kBad, "[rollout] expected max_num_batched_tokens >= 1 but got ",
           options.max_step_tokens);
   require(options.quantization == ops::Quantization::kNone || !config.moe, kBad,
-          "[rollout] the weights of mixtures of experts cannot be quantized: expected quantization null for this model");
+          "[rollout] the weights of mixtures of experts cannot be quantized: expected quantization null for "
+          "this model");
   if (options.max_positions == 0) options.max_positions = config.max_positions;
   require(options.max_positions >= 1 && options.max_positions <= config.max_positions, kBad,
-          "[rollout] expected max_model_len from 1 to the model's ", config.max_positions, " positions but got ",
-          options.max_positions);
+          "[rollout] expected max_model_len from 1 to the model's ", config.max_positions,
+          " positions but got ", options.max_positions);
   return options;
 }
 
@@ -42,7 +44,8 @@ ModelConfig with_layers(ModelConfig config, int64_t layers) {
 
 // Stages of a pipeline must make the same plans: all have as many pages as the one with most layers.
 int64_t num_pages(const RolloutOptions& options, const Decoder& decoder) {
-  const int64_t bytes = KvCache::page_bytes(with_layers(decoder.config(), decoder.most_layers()), decoder.dtype());
+  const int64_t bytes =
+      KvCache::page_bytes(with_layers(decoder.config(), decoder.most_layers()), decoder.dtype());
   const int64_t pages = options.kv_cache_bytes / bytes;
   require(pages >= 1, kBad, "[rollout] the cache of keys and values has ", options.kv_cache_bytes,
           " bytes, less than one page of ", kPagePositions, " positions, ", bytes,
@@ -50,7 +53,8 @@ int64_t num_pages(const RolloutOptions& options, const Decoder& decoder) {
   // More could never be used.
   const int64_t longest = KvCache::pages_for(options.max_positions);
   const int64_t most = std::numeric_limits<int32_t>::max();
-  return std::min({pages, options.max_sequences > most / longest ? most : options.max_sequences * longest, most});
+  return std::min(
+      {pages, options.max_sequences > most / longest ? most : options.max_sequences * longest, most});
 }
 
 // The model with the layers of this rank alone.
@@ -79,23 +83,25 @@ void Rollout::check(const RolloutRequest& request) const {
   require(!request.prompt.empty(), kBad, "[rollout] the prompt is empty: expected at least one token");
   for (size_t i = 0; i < request.prompt.size(); ++i) {
     const int32_t token = request.prompt[i];
-    require(token >= 0 && token < vocab, kBad, "[rollout] the prompt has token id ", token, " at position ", i,
-            ", outside the model's vocabulary of ", vocab, ": do the tokenizer and the model belong together?");
+    require(token >= 0 && token < vocab, kBad, "[rollout] the prompt has token id ", token, " at position ",
+            i, ", outside the model's vocabulary of ", vocab,
+            ": do the tokenizer and the model belong together?");
   }
   require(s.max_new_tokens >= 1, kBad, "[rollout] expected max_new_tokens >= 1 but got ", s.max_new_tokens);
   require(s.temperature >= 0 && std::isfinite(s.temperature), kBad,
           "[rollout] expected temperature >= 0 (0 = greedy) but got ", s.temperature);
   require(s.top_k >= 0, kBad, "[rollout] expected top_k >= 0 (0 = off) but got ", s.top_k);
   require(s.top_p > 0 && s.top_p <= 1, kBad, "[rollout] expected 0 < top_p <= 1 (1 = off) but got ", s.top_p);
-  require(s.min_p >= 0 && s.min_p <= 1, kBad, "[rollout] expected 0 <= min_p <= 1 (0 = off) but got ", s.min_p);
+  require(s.min_p >= 0 && s.min_p <= 1, kBad, "[rollout] expected 0 <= min_p <= 1 (0 = off) but got ",
+          s.min_p);
   require(s.repetition_penalty > 0 && std::isfinite(s.repetition_penalty), kBad,
           "[rollout] expected repetition_penalty > 0 (1 = off) but got ", s.repetition_penalty);
   require(std::isfinite(s.presence_penalty) && std::isfinite(s.frequency_penalty), kBad,
           "[rollout] expected finite presence and frequency penalties but got ", s.presence_penalty, " and ",
           s.frequency_penalty);
   for (const auto& [token, bias] : s.logit_bias) {
-    require(token >= 0 && token < vocab && !std::isnan(bias), kBad, "[rollout] logit bias ", bias, " of token id ",
-            token, ": expected a number for an id below ", vocab);
+    require(token >= 0 && token < vocab && !std::isnan(bias), kBad, "[rollout] logit bias ", bias,
+            " of token id ", token, ": expected a number for an id below ", vocab);
   }
   for (const std::vector<int32_t>& word : s.bad_words) {
     require(!word.empty(), kBad, "[rollout] a bad word is empty: expected at least one token id");
@@ -137,7 +143,8 @@ bool Rollout::step() {
     for (const PlannedRun& run : plan.runs) {
       const Sequence& sequence = *run.sequence;
       if (sequence.tail >= 0)
-        cache_.copy_page(sequence.tail, sequence.pages[static_cast<size_t>(sequence.computed / kPagePositions)]);
+        cache_.copy_page(sequence.tail,
+                         sequence.pages[static_cast<size_t>(sequence.computed / kPagePositions)]);
     }
     const at::Tensor hidden = runner_.run(plan);
     for (const PlannedRun& run : plan.runs) {
@@ -211,11 +218,11 @@ void Rollout::choose(const at::Tensor& hidden, const std::vector<Use>& uses) {
 void Rollout::append(Sequence& sequence, const Chosen& chosen) {
   const RequestSampling& s = sequence.request.sampling;
   if (!chosen.sampled.finite) {
-    return fail_request(sequence,
-                        "[rollout] expected finite logits but response token " +
-                            std::to_string(sequence.response_length()) +
-                            " has NaN or infinity: check the weights, or the learning rate of the last update",
-                        true);
+    return fail_request(
+        sequence,
+        "[rollout] expected finite logits but response token " + std::to_string(sequence.response_length()) +
+            " has NaN or infinity: check the weights, or the learning rate of the last update",
+        true);
   }
   const int32_t token = chosen.sampled.token;
   RolloutOutput& output = sequence.output;
@@ -228,7 +235,8 @@ void Rollout::append(Sequence& sequence, const Chosen& chosen) {
   output.version = version_;
   ++totals_.generated_tokens;
   if (sequence.response_length() == 1) totals_.cached_prompt_tokens += output.cached_tokens;
-  const bool stops = std::find(s.stop_token_ids.begin(), s.stop_token_ids.end(), token) != s.stop_token_ids.end();
+  const bool stops =
+      std::find(s.stop_token_ids.begin(), s.stop_token_ids.end(), token) != s.stop_token_ids.end();
   if (!stops && sequence.response_length() < s.max_new_tokens) return scheduler_.report(sequence);
   output.finish = stops ? Finish::kStop : Finish::kLength;
   scheduler_.finish(sequence);

@@ -16,10 +16,11 @@
 
 namespace troupe {
 
-// Every row of a step is computed apart from the others, and the t-th token of a request is drawn with a number that
-// depends on (seed, t) alone. A request's tokens therefore depend on its prompt, its options, its seed and the
-// weights: not on what else runs, on the limits, on how prompts are cut, on what is found in the cache, on preemption
-// or on the number of threads. (On a GPU: up to rounding where prompts are cut otherwise.)
+// Every row of a step is computed apart from the others, and the t-th token of a request is drawn with a
+// number that depends on (seed, t) alone. A request's tokens therefore depend on its prompt, its options, its
+// seed and the weights: not on what else runs, on the limits, on how prompts are cut, on what is found in the
+// cache, on preemption or on the number of threads. (On a GPU: up to rounding where prompts are cut
+// otherwise.)
 class Rollout {
  public:
   // kInvalidArgument for options that make no sense, and for a cache without room for a page.
@@ -28,7 +29,8 @@ class Rollout {
   // kInvalidArgument, naming what is wrong, for what makes no sense or can never be served.
   void submit(RolloutRequest request);
   void abort(uint64_t id) { scheduler_.abort(id); }
-  // Bit i % 32 of word i / 32: token i may be the next one; empty: every token may. Nothing happens for unknown ids.
+  // Bit i % 32 of word i / 32: token i may be the next one; empty: every token may. Nothing happens for
+  // unknown ids.
   void set_mask(uint64_t id, std::vector<uint32_t> mask);
   // What tokens carry from now on.
   void set_version(int64_t version) { version_ = version; }
@@ -40,8 +42,8 @@ class Rollout {
   bool step();
   std::vector<RolloutOutput> take_outputs() { return scheduler_.take_outputs(); }
   RolloutStats stats() const;
-  // Gives the memory of keys and values and of the step's buffers back when nothing is running; false: something is.
-  // It comes back with the next step.
+  // Gives the memory of keys and values and of the step's buffers back when nothing is running; false:
+  // something is. It comes back with the next step.
   bool park();
 
  private:

@@ -159,7 +159,7 @@ Candidates with_weights(const Row& row, std::vector<int32_t> tokens) {
   for (size_t i = 0; i < tokens.size(); ++i) logits[i] = row[tokens[i]];
   result.weights.resize(tokens.size());
   kernels::logit_block_kernels().weights(logits.data(), static_cast<int64_t>(logits.size()), row.max,
-                                      row.inv_temperature, result.weights.data());
+                                         row.inv_temperature, result.weights.data());
   result.tokens = std::move(tokens);
   return result;
 }

@@ -27,9 +27,10 @@ struct Sampled {
 // The kept set: the top_k most probable tokens; of these, renormalised, the shortest prefix whose
 // probability reaches top_p, at least one token (Holtzman et al., "The Curious Case of Neural Text
 // Degeneration", 2019); of these, those at least min_p times as probable as the most probable one (Nguyen et
-// al., "Turning Up the Heat: Min-p Sampling", 2024). "Most probable" is by logit descending, then by id ascending, so that ties
-// have one outcome. The token is the inverse of the cumulative distribution at `uniform`, in that order
-// (in id order when nothing is filtered). Greedy takes the lowest id among the largest logits.
+// al., "Turning Up the Heat: Min-p Sampling", 2024). "Most probable" is by logit descending, then by id
+// ascending, so that ties have one outcome. The token is the inverse of the cumulative distribution at
+// `uniform`, in that order (in id order when nothing is filtered). Greedy takes the lowest id among the
+// largest logits.
 //
 // exp is float32, every sum float64 in one fixed order: equal inputs give equal results.
 Sampled sample_token(const float* logits, int64_t vocab, const SamplerOptions& options, double uniform);

@@ -27,12 +27,15 @@ void Scheduler::submit(RolloutRequest request) {
   const int64_t positions = prompt + request.sampling.max_new_tokens - 1;
   require(positions < limits_.max_positions, ErrorCode::kInvalidArgument, "[rollout] a prompt of ", prompt,
           " tokens and ", request.sampling.max_new_tokens, " new ones are ", positions + 1,
-          ", more than the engine's ", limits_.max_positions, " positions: shorten the prompt or the response");
-  require(KvCache::pages_for(positions) <= pool_.size(), ErrorCode::kInvalidArgument, "[rollout] a prompt of ", prompt,
-          " tokens and ", request.sampling.max_new_tokens, " new ones need ", KvCache::pages_for(positions),
-          " pages of ", kPagePositions, " positions, and the cache has ", pool_.size(),
+          ", more than the engine's ", limits_.max_positions,
+          " positions: shorten the prompt or the response");
+  require(KvCache::pages_for(positions) <= pool_.size(), ErrorCode::kInvalidArgument,
+          "[rollout] a prompt of ", prompt, " tokens and ", request.sampling.max_new_tokens,
+          " new ones need ", KvCache::pages_for(positions), " pages of ", kPagePositions,
+          " positions, and the cache has ", pool_.size(),
           ": shorten the prompt or the response, or give the cache more memory (gpu_memory_utilization)");
-  require(!by_id_.contains(request.id), ErrorCode::kInternal, "[rollout] request ", request.id, " is there already");
+  require(!by_id_.contains(request.id), ErrorCode::kInternal, "[rollout] request ", request.id,
+          " is there already");
   auto sequence = std::make_unique<Sequence>();
   sequence->tokens = request.prompt;
   sequence->arrival = arrivals_++;
@@ -111,9 +114,10 @@ void Scheduler::match_prefix(Sequence& sequence) {
 
 // What goes on where another sequence has ended computes nothing of its last page again.
 void Scheduler::match_tail(Sequence& sequence) {
-  const PagePool::Tail tail = pool_.find_tail(sequence.chain, sequence.tokens.data() + sequence.computed,
-                                              sequence.remaining() - 1);
-  // The tail's page is held beside those of the sequence until it is copied: only where there is room for both.
+  const PagePool::Tail tail =
+      pool_.find_tail(sequence.chain, sequence.tokens.data() + sequence.computed, sequence.remaining() - 1);
+  // The tail's page is held beside those of the sequence until it is copied: only where there is room for
+  // both.
   const int64_t wanted = KvCache::pages_for(sequence.length()) - static_cast<int64_t>(sequence.pages.size());
   if (tail.page < 0 || pool_.available() <= wanted) return;
   pool_.hold(tail.page);
@@ -127,7 +131,8 @@ void Scheduler::leave_tail(Sequence& sequence) {
   const bool whole = sequence.tail < 0 && count > 0 && count < kPagePositions;
   if (!limits_.prefix_caching || !sequence.shares || !whole) return;
   const auto last = static_cast<size_t>(sequence.chained);
-  pool_.put_tail(sequence.chain, sequence.tokens.data() + sequence.chained * kPagePositions, count, sequence.pages[last]);
+  pool_.put_tail(sequence.chain, sequence.tokens.data() + sequence.chained * kPagePositions, count,
+                 sequence.pages[last]);
 }
 
 void Scheduler::release_tail(Sequence& sequence) {
@@ -203,7 +208,8 @@ bool Scheduler::add_run(Sequence& sequence, int64_t& budget, StepPlan& plan) {
 bool Scheduler::admit(int64_t& budget, StepPlan& plan) {
   Sequence& sequence = *waiting_.front();
   match_prefix(sequence);
-  // All of what is known of it must find room, or it would take pages from those that run, to lose them again.
+  // All of what is known of it must find room, or it would take pages from those that run, to lose them
+  // again.
   const int64_t wanted = KvCache::pages_for(sequence.length()) - static_cast<int64_t>(sequence.pages.size());
   const bool room = running_.empty() || wanted <= pool_.available();
   const bool fits = limits_.chunked_prefill || sequence.remaining() <= budget || plan.rows == 0;
@@ -223,15 +229,17 @@ bool Scheduler::admit(int64_t& budget, StepPlan& plan) {
   return add_run(sequence, budget, plan);
 }
 
-// Sequences behind it that ask for the same tokens need no rows: they are of the run that has just been planned.
+// Sequences behind it that ask for the same tokens need no rows: they are of the run that has just been
+// planned.
 void Scheduler::add_copies(StepPlan& plan) {
   PlannedRun& run = plan.runs.back();
   const Sequence& first = *run.sequence;
   if (run.count != first.remaining() || first.response_length() > 0 || !first.may_sample()) return;
   while (!waiting_.empty() && running() < limits_.max_sequences) {
     Sequence& next = *waiting_.front();
-    const bool same = next.request.salt == first.request.salt && next.tokens == first.tokens && next.may_sample() &&
-                      !next.request.sampling.prompt_log_probs && !first.request.sampling.prompt_log_probs;
+    const bool same = next.request.salt == first.request.salt && next.tokens == first.tokens &&
+                      next.may_sample() && !next.request.sampling.prompt_log_probs &&
+                      !first.request.sampling.prompt_log_probs;
     if (!same) return;
     const size_t full = static_cast<size_t>(first.length() / kPagePositions);
     const bool own = first.pages.size() > full;  // a last page that is not full
@@ -241,7 +249,8 @@ void Scheduler::add_copies(StepPlan& plan) {
       next.pages.push_back(page);
     }
     for (size_t i = 0; i < full; ++i) pool_.hold(first.pages[i]);
-    next.pages.insert(next.pages.begin(), first.pages.begin(), first.pages.begin() + static_cast<std::ptrdiff_t>(full));
+    next.pages.insert(next.pages.begin(), first.pages.begin(),
+                      first.pages.begin() + static_cast<std::ptrdiff_t>(full));
     next.computed = first.computed;  // with the run
     next.chained = first.chained;
     next.chain = first.chain;

@@ -13,15 +13,15 @@
 namespace troupe {
 
 struct SchedulerLimits {
-  int64_t max_sequences = 256;      // that run at the same time
-  int64_t max_step_tokens = 8192;   // positions of a step
-  int64_t max_positions = 0;        // of a sequence, prompt and response
-  bool chunked_prefill = true;      // prompts may be cut over steps
+  int64_t max_sequences = 256;     // that run at the same time
+  int64_t max_step_tokens = 8192;  // positions of a step
+  int64_t max_positions = 0;       // of a sequence, prompt and response
+  bool chunked_prefill = true;     // prompts may be cut over steps
   bool prefix_caching = true;
 };
 
-// Positions [sequence->computed, + count) of one sequence. Its copies are sequences with the same tokens, which
-// sample from the logits of its last row and get its last page.
+// Positions [sequence->computed, + count) of one sequence. Its copies are sequences with the same tokens,
+// which sample from the logits of its last row and get its last page.
 struct PlannedRun {
   Sequence* sequence;
   int64_t count;
@@ -35,9 +35,9 @@ struct StepPlan {
   bool apart = true;
 };
 
-// Sequences from submission to their end. Decodes come first in a step, then what is left of running prompts, then
-// new ones, by priority and arrival. Pages are taken as sequences grow; where none is left the sequence of the
-// lowest priority, of these the newest, gives its pages back and is computed again later.
+// Sequences from submission to their end. Decodes come first in a step, then what is left of running prompts,
+// then new ones, by priority and arrival. Pages are taken as sequences grow; where none is left the sequence
+// of the lowest priority, of these the newest, gives its pages back and is computed again later.
 class Scheduler {
  public:
   Scheduler(const SchedulerLimits& limits, PagePool& pool);
@@ -48,8 +48,8 @@ class Scheduler {
   void abort(uint64_t id);
   Sequence* find(uint64_t id);
 
-  // Without runs when there is nothing to do. Full pages of the plan are in the index already: the caller copies the tails that
-  // sequences of the plan begin with, computes the runs, or calls drop().
+  // Without runs when there is nothing to do. Full pages of the plan are in the index already: the caller
+  // copies the tails that sequences of the plan begin with, computes the runs, or calls drop().
   StepPlan plan();
   // The step has been computed.
   void computed(const StepPlan& plan);

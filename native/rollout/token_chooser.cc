@@ -35,10 +35,11 @@ double uniform_of(const Sequence& sequence) {
   return uniform(sequence.request.seed, static_cast<uint64_t>(sequence.response_length()));
 }
 
-// Logits [V] -> logits / temperature with the soft cap, in place; what is known of their softmax. In the blocks
-// and with the code of linear_log_prob.cc, for its bits.
+// Logits [V] -> logits / temperature with the soft cap, in place; what is known of their softmax. In the
+// blocks and with the code of linear_log_prob.cc, for its bits.
 kernels::RowSums scale(float* logits, int64_t vocab, double temperature, double softcap) {
-  const kernels::LogitsTransform transform{static_cast<float>(1.0 / temperature), static_cast<float>(softcap)};
+  const kernels::LogitsTransform transform{static_cast<float>(1.0 / temperature),
+                                           static_cast<float>(softcap)};
   const int64_t count = (vocab + ops::kVocabBlock - 1) / ops::kVocabBlock;
   std::vector<kernels::BlockStats> blocks(static_cast<size_t>(count));
   for (int64_t b = 0; b < count; ++b) {
@@ -79,7 +80,8 @@ void forbid_words(float* logits, const Sequence& sequence) {
   for (const std::vector<int32_t>& word : sequence.request.sampling.bad_words) {
     const auto before = static_cast<std::ptrdiff_t>(word.size()) - 1;
     if (before > static_cast<std::ptrdiff_t>(sequence.tokens.size())) continue;
-    if (std::equal(word.begin(), word.end() - 1, sequence.tokens.end() - before)) logits[word.back()] = kNever;
+    if (std::equal(word.begin(), word.end() - 1, sequence.tokens.end() - before))
+      logits[word.back()] = kNever;
   }
 }
 
@@ -133,7 +135,8 @@ Chosen choose(float* logits, int64_t vocab, double softcap, const LogitsUse& use
   return chosen;
 }
 
-std::vector<Chosen> choose_on_host(const at::Tensor& logits, double softcap, const std::vector<LogitsUse>& uses) {
+std::vector<Chosen> choose_on_host(const at::Tensor& logits, double softcap,
+                                   const std::vector<LogitsUse>& uses) {
   const int64_t vocab = logits.size(1), rows = static_cast<int64_t>(uses.size());
   float* const data = logits.data_ptr<float>();
   std::vector<Chosen> chosen(uses.size());
@@ -156,7 +159,8 @@ bool stays(const LogitsUse& use) {
 
 }  // namespace
 
-std::vector<Chosen> choose_tokens(const at::Tensor& logits, double softcap, const std::vector<LogitsUse>& uses) {
+std::vector<Chosen> choose_tokens(const at::Tensor& logits, double softcap,
+                                  const std::vector<LogitsUse>& uses) {
   if (simulated(logits)) return std::vector<Chosen>(uses.size());  // token 0
   const at::Tensor rows = logits.narrow(0, 0, static_cast<int64_t>(uses.size()));
   if (logits.is_cpu()) return choose_on_host(rows, softcap, uses);
@@ -165,7 +169,8 @@ std::vector<Chosen> choose_tokens(const at::Tensor& logits, double softcap, cons
   std::map<Key, std::vector<int64_t>> groups;
   for (size_t i = 0; i < uses.size(); ++i) {
     const RequestSampling& s = uses[i].sequence->request.sampling;
-    const Key key = stays(uses[i]) ? Key{true, s.temperature, s.top_k, s.top_p, s.min_p} : Key{false, 0, 0, 0, 0};
+    const Key key =
+        stays(uses[i]) ? Key{true, s.temperature, s.top_k, s.top_p, s.min_p} : Key{false, 0, 0, 0, 0};
     groups[key].push_back(static_cast<int64_t>(i));
   }
   std::vector<Chosen> all(uses.size());

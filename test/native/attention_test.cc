@@ -123,15 +123,18 @@ TEST(runs_of_queries_have_the_bits_of_all_rows_and_their_part_of_the_gradients) 
         return own;
       };
       const at::Tensor own_q = take(ops::queries_of(p.spec, qkv)), own_dout = take(dout);
-      const at::Tensor own_out = at::full({padded, q_cols}, NAN), own_lse = at::full({p.spec.num_heads, padded}, NAN);
+      const at::Tensor own_out = at::full({padded, q_cols}, NAN),
+                       own_lse = at::full({p.spec.num_heads, padded}, NAN);
       ops::attention_forward(p.spec, own_q, kv, segments, own_out, own_lse);
       CHECK(own_out.narrow(0, 0, count).equal(out.index_select(0, index)));
       CHECK(own_lse.narrow(1, 0, count).equal(lse.index_select(1, index)));
       CHECK(own_out.narrow(0, count, 2).eq(0).all().item<bool>());
       const at::Tensor dq = at::full_like(own_q, NAN), dkv = at::full_like(kv, NAN);
       ops::attention_backward(p.spec, own_q, kv, own_out, own_lse, own_dout, segments, dq, dkv);
-      CHECK((dq.narrow(0, 0, count) - ops::queries_of(p.spec, dqkv).index_select(0, index)).abs().max().item<double>() <
-            1e-5 * dqkv.abs().max().item<double>());
+      CHECK((dq.narrow(0, 0, count) - ops::queries_of(p.spec, dqkv).index_select(0, index))
+                .abs()
+                .max()
+                .item<double>() < 1e-5 * dqkv.abs().max().item<double>());
       CHECK(dq.narrow(0, count, 2).eq(0).all().item<bool>());
       const at::Tensor reference = at::full_like(dkv, NAN), dq_reference = at::full_like(dq, NAN);
       ops::attention_backward_reference(p.spec, own_q, kv, own_out, own_lse, own_dout, segments, dq_reference,

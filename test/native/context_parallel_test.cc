@@ -31,7 +31,8 @@ TokenBatch sequences_of(const std::vector<int64_t>& lengths) {
     tokens.push_back(at::arange(lengths[i], at::kInt).mul(7).add(3 * first + 1).remainder(kVocabulary));
     offsets.push_back(offsets.back() + static_cast<int32_t>(lengths[i]));
   }
-  return {at::cat(tokens), at::tensor(offsets, at::kInt), at::ones({static_cast<int64_t>(lengths.size())}, at::kInt)};
+  return {at::cat(tokens), at::tensor(offsets, at::kInt),
+          at::ones({static_cast<int64_t>(lengths.size())}, at::kInt)};
 }
 
 PackedTokens packed(const std::vector<int64_t>& lengths, int64_t rows) {
@@ -105,7 +106,8 @@ TEST(ten_updates_with_the_other_axes_equal_one_process) {
 }
 
 TEST(ten_updates_of_a_critic_equal_one_process) {
-  for (const std::string variant : {"qwen2", "gpt2"}) compare(context(variant, 2, 1, 1, HeadKind::kValue), 1, updates(10));
+  for (const std::string variant : {"qwen2", "gpt2"})
+    compare(context(variant, 2, 1, 1, HeadKind::kValue), 1, updates(10));
   compare(context("qwen3", 2, 2, 1, HeadKind::kValue), 1, updates(3));
   compare(context("llama", 2, 1, 2, HeadKind::kValue), 1, updates(3));
 }
@@ -125,9 +127,11 @@ TEST(log_probs_and_values_have_the_bits_of_one_process) {
   for (const std::string variant : {"llama", "qwen3", "gemma2", "qwen3_moe"}) {
     const EngineOptions options = context(variant, 2);
     const LongBatch batch = long_batch(0, std::vector<int64_t>(kLongSequences, 0));
-    const LogProbResult expected = create_engine(alone(options))->compute_log_prob(batch.tokens, 0.9, true, true);
+    const LogProbResult expected =
+        create_engine(alone(options))->compute_log_prob(batch.tokens, 0.9, true, true);
     test::on_ranks(2, [&](int64_t, const std::shared_ptr<Communicator>& comm) {
-      const LogProbResult actual = create_engine(options, comm)->compute_log_prob(batch.tokens, 0.9, true, true);
+      const LogProbResult actual =
+          create_engine(options, comm)->compute_log_prob(batch.tokens, 0.9, true, true);
       CHECK(actual.log_probs.equal(expected.log_probs));
       CHECK(actual.entropy.equal(expected.entropy));
       CHECK(actual.sum_pi_squared.equal(expected.sum_pi_squared));
@@ -147,7 +151,8 @@ TEST(ranks_generate_by_themselves) {
   check_generation(context("qwen3", 2), 2, [](const Engine&, const GenerateResult&) {});
 }
 
-// Keys and values of 128 rows per rank, log-probs and entropies, beside what two ranks of data parallelism send.
+// Keys and values of 128 rows per rank, log-probs and entropies, beside what two ranks of data parallelism
+// send.
 TEST(bytes_are_those_of_the_formulas) {
   constexpr int64_t kResponses = 160;
   const TokenBatch tokens{at::arange(200, at::kInt).remainder(kVocabulary), at::tensor({0, 200}, at::kInt),
@@ -162,8 +167,13 @@ TEST(bytes_are_those_of_the_formulas) {
         const int64_t first = engine->bytes_sent();
         engine->compute_log_prob(tokens, 1, false, false);
         const int64_t second = engine->bytes_sent();
-        engine->update_policy({tokens, at::ones({kResponses}, at::kByte), at::full({kResponses}, -3.9),
-                               at::ones({kResponses}), {}, {}, {}},
+        engine->update_policy({tokens,
+                               at::ones({kResponses}, at::kByte),
+                               at::full({kResponses}, -3.9),
+                               at::ones({kResponses}),
+                               {},
+                               {},
+                               {}},
                               {{0, 1}, {2 * kResponses}, {2}, 1}, {}, 1);
         if (rank == 0) sent.push_back({second - first, engine->bytes_sent() - second});
       });
@@ -183,11 +193,17 @@ TEST(sequences_of_any_length) {
     const int64_t responses = tokens.tokens.numel() - tokens.size();
     const auto update = [&](Engine& engine) {
       const at::Tensor before = engine.compute_log_prob(tokens, 1, false, false).log_probs;
-      const MiniBatches mini{{0, tokens.size()}, {static_cast<double>(responses)}, {static_cast<double>(tokens.size())}, 1};
+      const MiniBatches mini{
+          {0, tokens.size()}, {static_cast<double>(responses)}, {static_cast<double>(tokens.size())}, 1};
       Metrics metrics;
       for (int64_t step = 0; step < 3; ++step) {
-        metrics = engine.update_policy({tokens, at::ones({responses}, at::kByte), at::full({responses}, -3.9),
-                                        at::arange(responses).add(1).cos(), {}, {}, {}},
+        metrics = engine.update_policy({tokens,
+                                        at::ones({responses}, at::kByte),
+                                        at::full({responses}, -3.9),
+                                        at::arange(responses).add(1).cos(),
+                                        {},
+                                        {},
+                                        {}},
                                        mini, {}, 1)[0];
       }
       metrics["log_probs"] = engine.compute_log_prob(tokens, 1, false, false).log_probs.sum().item<double>();
@@ -196,10 +212,12 @@ TEST(sequences_of_any_length) {
     for (const int64_t cp : {2, 4}) {
       const EngineOptions options = context("qwen3", cp);
       const auto [before, expected] = update(*create_engine(alone(options)));
-      test::on_ranks(cp, [&, &before = before, &expected = expected](int64_t, const std::shared_ptr<Communicator>& comm) {
+      test::on_ranks(cp, [&, &before = before, &expected = expected](
+                             int64_t, const std::shared_ptr<Communicator>& comm) {
         const auto [own, metrics] = update(*create_engine(options, comm));
         CHECK(own.equal(before));
-        for (const auto& [name, value] : expected) CHECK_CLOSE(metrics.at(name), value, 1e-5 * std::max(1.0, std::abs(value)));
+        for (const auto& [name, value] : expected)
+          CHECK_CLOSE(metrics.at(name), value, 1e-5 * std::max(1.0, std::abs(value)));
       });
     }
   }

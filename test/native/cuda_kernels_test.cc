@@ -2,10 +2,10 @@
 
 #include <limits>
 
+#include "base/parallel.h"
 #include "check.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
-#include "base/parallel.h"
 #include "kernels/attention_reference.h"
 #include "kernels/device_ops.h"
 #include "kernels/linear_log_prob.h"

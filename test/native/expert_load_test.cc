@@ -1,4 +1,5 @@
-// Counts of experts and the loss that evens them out: against sums and autograd in double precision, and over layouts.
+// Counts of experts and the loss that evens them out: against sums and autograd in double precision, and over
+// layouts.
 #include "model/expert_load.h"
 
 #include <ATen/ATen.h>
@@ -30,7 +31,8 @@ Task balanced(int64_t updates) {
 // E sum_e f_e P_e over tokens that count, f held fixed.
 at::Tensor balance_of(const at::Tensor& probs, const at::Tensor& chosen, const at::Tensor& tokens) {
   const int64_t experts = probs.size(1);
-  const at::Tensor often = at::one_hot(chosen, experts).sum(1).to(at::kDouble).mul(tokens.unsqueeze(1)).sum(0);
+  const at::Tensor often =
+      at::one_hot(chosen, experts).sum(1).to(at::kDouble).mul(tokens.unsqueeze(1)).sum(0);
   const at::Tensor mean = (probs * tokens.unsqueeze(1)).sum(0);
   return (often * mean).sum() * static_cast<double>(experts) / tokens.sum().square();
 }
@@ -39,7 +41,8 @@ at::Tensor balance_of(const at::Tensor& probs, const at::Tensor& chosen, const a
 
 TEST(sums_are_those_of_tokens_and_not_of_rows) {
   // 4 experts, 2 of them chosen. The second row stands for three tokens, the last one for none.
-  const at::Tensor probs = at::tensor({0.5F, 0.25F, 0.125F, 0.125F, 0.25F, 0.25F, 0.25F, 0.25F, 0.F, 0.F, 0.F, 1.F}).view({3, 4});
+  const at::Tensor probs =
+      at::tensor({0.5F, 0.25F, 0.125F, 0.125F, 0.25F, 0.25F, 0.25F, 0.25F, 0.F, 0.F, 0.F, 1.F}).view({3, 4});
   const at::Tensor experts = at::tensor({0, 1, 0, 3, 3, 2}, at::kLong).view({3, 2});
   const at::Tensor tokens = at::tensor({1.F, 3.F, 0.F});
   ExpertLoad load(3, 4, at::kCPU);
@@ -73,7 +76,8 @@ TEST(the_gradient_is_that_of_autograd_in_double_precision) {
     const std::string name = "layers." + std::to_string(layer) + ".moe.router.weight";
     at::Tensor(store.at(name).master).copy_(at::randn({6, kHidden}));
     store.refresh_compute();
-    const at::Tensor x = at::randn({kTokens, kHidden}), tokens = at::arange(kTokens).remainder(3).to(at::kFloat);
+    const at::Tensor x = at::randn({kTokens, kHidden}),
+                     tokens = at::arange(kTokens).remainder(3).to(at::kFloat);
 
     const at::Tensor weight = store.at(name).master.to(at::kDouble).detach().clone();
     at::Tensor d_weight, d_x;
@@ -101,7 +105,8 @@ TEST(the_gradient_is_that_of_autograd_in_double_precision) {
     // Of an output that moves no loss.
     pass.router.balance = load.balance_gradient() * 0.7;
     moe.backward(at::zeros_like(x), x, saved, dx, pass);
-    CHECK((store.at(name).grad - d_weight).abs().max().item<double>() < 1e-6 * d_weight.abs().max().item<double>() + 1e-7);
+    CHECK((store.at(name).grad - d_weight).abs().max().item<double>() <
+          1e-6 * d_weight.abs().max().item<double>() + 1e-7);
     CHECK((dx - d_x).abs().max().item<double>() < 1e-6 * d_x.abs().max().item<double>() + 1e-7);
   }
 }
@@ -136,7 +141,8 @@ TEST(micro_batches_do_not_show) {
     outcomes.push_back(work(*create_engine(options), HeadKind::kLm,
                             long_batch(0, std::vector<int64_t>(kLongSequences, 0)), balanced(2)));
   }
-  for (const auto& [name, value] : outcomes[0].metrics[0]) CHECK_CLOSE(outcomes[1].metrics[0].at(name), value, 1e-6);
+  for (const auto& [name, value] : outcomes[0].metrics[0])
+    CHECK_CLOSE(outcomes[1].metrics[0].at(name), value, 1e-6);
   CHECK(relative(flat(outcomes[1].weights), flat(outcomes[0].weights)) < 1e-6);
 }
 
@@ -149,7 +155,9 @@ TEST(updates_even_out_the_load) {
   loss.router_aux_loss_coef = 10;
   Metrics first, last;
   for (int64_t i = 0; i < 25; ++i) {
-    last = engine->update_policy({batch.tokens, batch.mask, batch.a, batch.b, {}, {}, {}}, batch.mini, loss, 1).back();
+    last =
+        engine->update_policy({batch.tokens, batch.mask, batch.a, batch.b, {}, {}, {}}, batch.mini, loss, 1)
+            .back();
     if (i == 0) first = last;
   }
   const double even = static_cast<double>(options.model.moe->top_k);
@@ -162,8 +170,9 @@ TEST(a_model_without_experts_has_no_such_loss) {
   const auto engine = create_engine(tensor_options("qwen3", HeadKind::kLm, 1, false));
   PolicyLossOptions loss;
   loss.router_aux_loss_coef = 0.1;
-  CHECK_THROWS(engine->update_policy({batch.tokens, batch.mask, batch.a, batch.b, {}, {}, {}}, batch.mini, loss, 1),
-               "expected 0 for a model without experts");
+  CHECK_THROWS(
+      engine->update_policy({batch.tokens, batch.mask, batch.a, batch.b, {}, {}, {}}, batch.mini, loss, 1),
+      "expected 0 for a model without experts");
 }
 
 TEST_MAIN()

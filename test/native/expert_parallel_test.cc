@@ -32,9 +32,9 @@ TEST(ten_updates_equal_one_process) {
     task.policy.entropy_coeff = 0.01;
     compare(options, 2, task);
   }
-  compare(mixture(2, 2), 2, updates(10));                  // with tensor and sequence parallelism
-  compare(mixture(2), 4, updates(10));                     // two ranks have the same experts
-  compare(mixture(4), 4, updates(5));                      // one expert each
+  compare(mixture(2, 2), 2, updates(10));  // with tensor and sequence parallelism
+  compare(mixture(2), 4, updates(10));     // two ranks have the same experts
+  compare(mixture(4), 4, updates(5));      // one expert each
   compare(mixture(2, 1, HeadKind::kValue), 2, updates(5));
 }
 
@@ -82,8 +82,8 @@ TEST(bytes_and_memory_are_those_of_the_formulas) {
       EngineOptions own = options;
       if (!shared) own.parallel.ep = 1;
       own.sharding = parse_sharding_strategy("shard_grad_op");
-      const TokenBatch tokens{at::arange(100, at::kInt).remainder(kVocabulary), at::tensor({0, 100}, at::kInt),
-                              at::tensor({40}, at::kInt)};
+      const TokenBatch tokens{at::arange(100, at::kInt).remainder(kVocabulary),
+                              at::tensor({0, 100}, at::kInt), at::tensor({40}, at::kInt)};
       std::vector<int64_t> bytes(2), parameters(2);
       const ModelConfig& model = own.model;
       int64_t layers = 0;
@@ -91,8 +91,9 @@ TEST(bytes_and_memory_are_those_of_the_formulas) {
       test::on_ranks(2, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
         const auto engine = create_engine(own, comm);
         const int64_t before = engine->bytes_sent();
-        engine->update_policy({tokens, at::ones({60}, at::kByte), at::full({60}, -3.9), at::ones({60}), {}, {}, {}},
-                              {{0, 1}, {120}, {2}, 1}, {}, 1);
+        engine->update_policy(
+            {tokens, at::ones({60}, at::kByte), at::full({60}, -3.9), at::ones({60}), {}, {}, {}},
+            {{0, 1}, {120}, {2}, 1}, {}, 1);
         bytes[static_cast<size_t>(rank)] = engine->bytes_sent() - before;
         parameters[static_cast<size_t>(rank)] = engine->state_bytes().parameters;
       });
@@ -102,10 +103,11 @@ TEST(bytes_and_memory_are_those_of_the_formulas) {
         continue;
       }
       const int64_t T = 128, H = model.hidden_size, N = 2, b = 4;
-      const int64_t of_expert = 3 * model.moe->intermediate_size * H, all = layers * model.moe->num_experts * of_expert;
+      const int64_t of_expert = 3 * model.moe->intermediate_size * H,
+                    all = layers * model.moe->num_experts * of_expert;
       const int64_t passes = checkpointing ? 7 : 5;
-      // Rows there and back, numbers of rows, squares of a gradient norm of experts alone and of more groups; and no
-      // experts among what is gathered and reduced.
+      // Rows there and back, numbers of rows, squares of a gradient norm of experts alone and of more groups;
+      // and no experts among what is gathered and reduced.
       const int64_t groups = 2 + model.num_layers, more = layers * N;
       const int64_t expected = passes * layers * b * T * H * (N - 1) + 8 * (N - 1) +
                                8 * (N - 1) * (more + groups + more) - (4 + 4) * all * (N - 1) / N;

@@ -4,10 +4,10 @@
 #include <chrono>
 #include <thread>
 
+#include "base/error.h"
 #include "check.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
-#include "base/error.h"
 #include "toy_training.h"
 
 // A rank that is lost in a collective of a phase: what its peers say, and when. Processes and signals are

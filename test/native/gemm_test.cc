@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "check.h"
 #include "base/parallel.h"
+#include "check.h"
 #include "kernels/cpu/gemm_kernels.h"
 #include "kernels/cpu/isa.h"
 
@@ -186,7 +186,8 @@ TEST(quantized_products_match_double) {
           weight.select(0, s.n / 2).zero_();
           weight = weight.to(dtype);
           at::Tensor known = dequantized(weight, kind);
-          const double step = kind == ops::Quantization::kInt8 ? 0.5 / 127 : 16.0 / 448;  // of the largest of a row
+          const double step =
+              kind == ops::Quantization::kInt8 ? 0.5 / 127 : 16.0 / 448;  // of the largest of a row
           const at::Tensor most = weight.abs().amax(1, true).to(at::kDouble);
           CHECK(((known - weight.to(at::kDouble)).abs() <= most * step * 1.001).all().item<bool>());
           known = known.to(at::kFloat).to(dtype).to(at::kDouble);
@@ -196,7 +197,9 @@ TEST(quantized_products_match_double) {
           const at::Tensor c = at::full({s.m, s.n}, NAN, dtype);
           matrix.multiply(a, c, false);
           const double scale = expected.abs().max().item<double>() + 1e-30;
-          const auto off = [&](const at::Tensor& e) { return ((c.to(at::kDouble) - e).abs().max() / scale).item<double>(); };
+          const auto off = [&](const at::Tensor& e) {
+            return ((c.to(at::kDouble) - e).abs().max() / scale).item<double>();
+          };
           CHECK(off(expected) < bound);
           matrix.multiply(a, c, true);
           CHECK(off(expected * 2) < 3 * bound);
@@ -214,7 +217,8 @@ TEST(rows_of_quantized_products_do_not_depend_on_each_other) {
     if (!matrix.packed()) continue;
     const at::Tensor all = at::empty({37, 145}, dtype);
     matrix.multiply(a, all, false);
-    for (const auto& [begin, count] : std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {5, 2}, {7, 3}, {9, 5}, {3, 30}}) {
+    for (const auto& [begin, count] :
+         std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {5, 2}, {7, 3}, {9, 5}, {3, 30}}) {
       const at::Tensor part = at::empty({count, 145}, dtype);
       matrix.multiply(a.narrow(0, begin, count), part, false);
       CHECK(at::equal(part, all.narrow(0, begin, count)));

@@ -1,7 +1,7 @@
 #include "kernels/linear_log_prob.h"
 
-#include "check.h"
 #include "base/parallel.h"
+#include "check.h"
 
 using namespace troupe;
 

@@ -70,7 +70,8 @@ const std::vector<std::string> kAggregations{"token-mean", "token-sum", "seq-mea
 TEST(aggregations_by_hand) {
   const ResponseLayout layout = small_layout();
   const auto equals = [&](const std::string& name, std::vector<float> expected) {
-    CHECK(at::allclose(aggregation_weights(layout, parse_aggregation(name), 10), floats(std::move(expected)), 1e-6, 0));
+    CHECK(at::allclose(aggregation_weights(layout, parse_aggregation(name), 10), floats(std::move(expected)),
+                       1e-6, 0));
   };
   equals("token-mean", {0.25, 0, 0.25, 0.25, 0.25, 0});
   equals("token-sum", {1, 0, 1, 1, 1, 0});
@@ -304,7 +305,8 @@ TEST(a_given_loss_keeps_its_value_and_gradients) {
     in.given.by_entropy = at::ones_like(in.given.values);
     options.entropy_coeff = 0;
     const PolicyLoss sloped = policy_loss(in, options);
-    CHECK(at::allclose(sloped.grad_entropy, aggregation_weights(in.layout, parse_aggregation(aggregation), 7), 1e-6, 0));
+    CHECK(at::allclose(sloped.grad_entropy, aggregation_weights(in.layout, parse_aggregation(aggregation), 7),
+                       1e-6, 0));
     in.entropy = at::Tensor();
     CHECK_THROWS(policy_loss(in, options), "expected entropy because the loss has a gradient by it");
   }
@@ -435,7 +437,9 @@ TEST(entropy_and_kl_terms_are_separate) {
 TEST(kl_penalties) {
   const at::Tensor log_probs = floats({-30, -5, 0, 5, 30, -0.3f});
   const at::Tensor reference = floats({0, 0, 0, 0, 0, 0.2f});
-  const auto value_of = [&](const std::string& type) { return kl_penalty(log_probs, reference, parse_kl_penalty(type)); };
+  const auto value_of = [&](const std::string& type) {
+    return kl_penalty(log_probs, reference, parse_kl_penalty(type));
+  };
   CHECK(at::allclose(value_of("k3"), floats({10, 10, 0, 4.006738f, 10, std::exp(0.5f) - 1.5f}), 1e-6, 1e-6));
   CHECK(at::allclose(value_of("low_var_kl"), value_of("k3"), 0, 0));
   CHECK(at::allclose(value_of("kl"), log_probs - reference, 0, 0));

@@ -11,12 +11,12 @@
 
 #include "base/error.h"
 #include "check.h"
-#include "counted.h"
 #include "comm/communicator.h"
+#include "counted.h"
 #include "engine/rank_engine.h"
-#include "rollout/kv_cache.h"
 #include "kernels/gemm.h"
 #include "ranks.h"
+#include "rollout/kv_cache.h"
 #include "small_model.h"
 
 using namespace troupe;
@@ -42,7 +42,7 @@ struct Setup {
 };
 
 std::string describe(const Setup& c) {
-  const char* strategy = c.sharding == ShardingStrategy::kFullShard      ? "full_shard"
+  const char* strategy = c.sharding == ShardingStrategy::kFullShard     ? "full_shard"
                          : c.sharding == ShardingStrategy::kShardGradOp ? "shard_grad_op"
                                                                         : "no_shard";
   std::string ranks = std::to_string(c.ranks);
@@ -51,7 +51,8 @@ std::string describe(const Setup& c) {
   if (c.ep > 1) ranks += " ep " + std::to_string(c.ep);
   if (c.ranks > c.tp * c.pp) ranks += std::string(" ") + strategy;
   return c.variant + (c.head == HeadKind::kLm ? "" : " critic") + (c.lora ? " LoRA" : "") + " | " +
-         (c.dtype == at::kFloat ? "float32" : "bfloat16") + " | " + ranks + " | " + (c.checkpointing ? "yes" : "no");
+         (c.dtype == at::kFloat ? "float32" : "bfloat16") + " | " + ranks + " | " +
+         (c.checkpointing ? "yes" : "no");
 }
 
 // Large enough that activations, head and weights matter, small enough for a fraction of a second.
@@ -180,11 +181,16 @@ bool packs(at::ScalarType dtype) {
   return ops::packs(at::empty({1, 1}, dtype));
 }
 
-// No experts or adapters in bfloat16: some of their products are LibTorch's, and oneDNN refuses memory of an allocator
-// that counts.
+// No experts or adapters in bfloat16: some of their products are LibTorch's, and oneDNN refuses memory of an
+// allocator that counts.
 const std::vector<Setup> kSetups{
     {.variant = "qwen3", .ranks = 2, .tp = 2},
-    {.variant = "qwen3", .ranks = 2, .dtype = at::kBFloat16, .checkpointing = true, .tp = 2, .sequence_parallel = true},
+    {.variant = "qwen3",
+     .ranks = 2,
+     .dtype = at::kBFloat16,
+     .checkpointing = true,
+     .tp = 2,
+     .sequence_parallel = true},
     {.variant = "qwen3", .ranks = 2, .pp = 2},
     {.variant = "qwen3", .ranks = 2, .checkpointing = true, .pp = 2, .vpp = 2},
     {.variant = "qwen3_moe", .ranks = 2, .ep = 2},
@@ -227,8 +233,8 @@ TEST(an_engine_allocates_what_is_simulated) {
         const double ratio = static_cast<double>(simulated.bytes) / static_cast<double>(own[p].bytes);
         test::report(std::abs(ratio - 1) <= kTolerance, __FILE__, __LINE__,
                      describe(c) + " rank " + std::to_string(rank) + " " + simulated.verb + ": simulated " +
-                         std::to_string(simulated.bytes) + ", allocated " + std::to_string(own[p].bytes) + ", ratio " +
-                         std::to_string(ratio));
+                         std::to_string(simulated.bytes) + ", allocated " + std::to_string(own[p].bytes) +
+                         ", ratio " + std::to_string(ratio));
         most_simulated[p] = std::max(most_simulated[p], simulated.bytes);
         most[p] = std::max(most[p], own[p].bytes);
       }
@@ -261,7 +267,8 @@ TEST(a_rollout_holds_the_pages_that_are_planned) {
   RolloutOptions limits;
   limits.max_sequences = 8;
   // None takes a page in its last step, after which the numbers are asked for.
-  for (const RolloutLoad& load : {RolloutLoad{"generate", 5, 4, 70, 50}, RolloutLoad{"generate", 12, 1, 33, 90}}) {
+  for (const RolloutLoad& load :
+       {RolloutLoad{"generate", 5, 4, 70, 50}, RolloutLoad{"generate", 12, 1, 33, 90}}) {
     limits.kv_cache_bytes = 1000 * page;
     const int64_t held = really_held(options, limits, load);
     CHECK(held > 0 && pages_held(load, limits, options.model, options.dtype) == held);
@@ -306,7 +313,8 @@ TEST(a_model_that_no_machine_holds) {
     CHECK(memory.phases.size() == 6);
     const auto bytes = [&](size_t phase) { return static_cast<double>(memory.phases[phase].bytes); };
     const double gib = 1 << 30;
-    const double state = static_cast<double>(memory.state.parameters + memory.state.gradients + memory.state.moments);
+    const double state =
+        static_cast<double>(memory.state.parameters + memory.state.gradients + memory.state.moments);
     CHECK(memory.phases[5].verb == "generate" && memory.phases[3].verb == "update");
     CHECK(bytes(3) > state + 5 * gib && bytes(3) < 100 * gib);
     // All of it in bfloat16, once (and on a CPU a second time, packed), and 4 GiB of pages.

@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 
-#include "comm/fake.h"
 #include "base/error.h"
+#include "comm/fake.h"
 #include "ranks.h"
 
 // Messages between two ranks of a group.

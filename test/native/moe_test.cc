@@ -1,4 +1,5 @@
-// The MLP of experts against every expert applied to every token in double precision, with its gradients by autograd.
+// The MLP of experts against every expert applied to every token in double precision, with its gradients by
+// autograd.
 #include "model/moe.h"
 
 #include <ATen/ATen.h>
@@ -74,11 +75,13 @@ Reference reference(const ParameterStore& store, const Shape& shape, const at::T
     const at::Tensor inner = at::mm(input, leaf(name + ".in.weight").t());
     const at::Tensor gate = inner.narrow(1, 0, shape.intermediate);
     const at::Tensor up = inner.narrow(1, shape.intermediate, shape.intermediate);
-    out = out + at::mm(at::silu(gate) * up, leaf(name + ".out.weight").t()) * dense.select(1, expert).unsqueeze(1);
+    out = out +
+          at::mm(at::silu(gate) * up, leaf(name + ".out.weight").t()) * dense.select(1, expert).unsqueeze(1);
   }
   if (shape.shared > 0) {
     const at::Tensor inner = at::mm(input, leaf("shared.in.weight").t());
-    const at::Tensor gate = inner.narrow(1, 0, shape.shared), up = inner.narrow(1, shape.shared, shape.shared);
+    const at::Tensor gate = inner.narrow(1, 0, shape.shared),
+                     up = inner.narrow(1, shape.shared, shape.shared);
     out = out + at::sigmoid(at::mm(input, leaf("shared.gate.weight").t())) *
                     at::mm(at::silu(gate) * up, leaf("shared.out.weight").t());
   }
@@ -108,9 +111,10 @@ double error_of(const at::Tensor& got, const at::Tensor& expected) {
 
 TEST(agrees_with_all_experts_in_double_precision) {
   // Many experts and few, rows beyond one tile, one token, every expert chosen, experts without rows.
-  const std::vector<Shape> shapes = {{70, 16, 4, 10, true}, {70, 16, 4, 10, false}, {300, 3, 2, 7, true},
-                                     {1, 8, 2, 5, true},    {5, 4, 4, 6, false},    {9, 32, 1, 3, true},
-                                     {70, 6, 2, 10, false, 12}, {300, 4, 1, 5, true, 7}, {1, 4, 2, 3, false, 9}};
+  const std::vector<Shape> shapes = {
+      {70, 16, 4, 10, true},     {70, 16, 4, 10, false},  {300, 3, 2, 7, true},
+      {1, 8, 2, 5, true},        {5, 4, 4, 6, false},     {9, 32, 1, 3, true},
+      {70, 6, 2, 10, false, 12}, {300, 4, 1, 5, true, 7}, {1, 4, 2, 3, false, 9}};
   at::manual_seed(11);
   for (const Shape& shape : shapes) {
     for (const int threads : {1, 2}) {

@@ -190,9 +190,9 @@ TEST(a_verb_that_fails_leaves_state_on_the_host_as_it_was) {
   const auto failed = create_engine(options);
   PolicyLossOptions impossible;  // found out by the loss, behind the first forward pass
   impossible.clip_ratio_c = 1;
-  CHECK_THROWS(
-      failed->update_policy({share.tokens, share.mask, share.a, share.b, {}, {}, {}}, share.mini, impossible, 1),
-      "clip_ratio_c expected a value above 1");
+  CHECK_THROWS(failed->update_policy({share.tokens, share.mask, share.a, share.b, {}, {}, {}}, share.mini,
+                                     impossible, 1),
+               "clip_ratio_c expected a value above 1");
   const Outcome a = train(*failed, HeadKind::kLm, share, 2), b = train(*whole, HeadKind::kLm, share, 2);
   CHECK(a.before.equal(b.before) && a.weights.equal(b.weights) && a.grad_norms == b.grad_norms);
   CHECK(same(failed->state_bytes(), {}));

@@ -42,8 +42,10 @@ struct Case {
   at::Tensor qkv;  // [sum of lengths, (Q+2K)*D]
   static constexpr int64_t kLayer = 1;
 
-  Case(const Shape& shape, int64_t window, double softcap, at::ScalarType dtype, std::vector<int64_t> lengths_of)
-      : spec{shape.heads, shape.kv_heads, shape.dim, 1 / std::sqrt(static_cast<double>(shape.dim)), softcap, window},
+  Case(const Shape& shape, int64_t window, double softcap, at::ScalarType dtype,
+       std::vector<int64_t> lengths_of)
+      : spec{shape.heads, shape.kv_heads, shape.dim, 1 / std::sqrt(static_cast<double>(shape.dim)),
+             softcap,     window},
         lengths(std::move(lengths_of)) {
     config.num_heads = shape.heads;
     config.num_kv_heads = shape.kv_heads;
@@ -51,7 +53,8 @@ struct Case {
     int32_t next = 0;
     for (const int64_t length : lengths) {
       pages.emplace_back();
-      for (int64_t page = 0; page < KvCache::pages_for(length); ++page) pages.back().push_back(next++ * 7 % 101);
+      for (int64_t page = 0; page < KvCache::pages_for(length); ++page)
+        pages.back().push_back(next++ * 7 % 101);
       offsets.push_back(offsets.back() + length);
     }
     qkv = random({offsets.back(), config.qkv_size()}, 3, dtype);
@@ -102,8 +105,8 @@ const std::vector<int64_t> kLengths = {1, 31, 32, 33, 65, 70, 200};
 
 void compare_all(at::Device device) {
   const OneThread one_thread;
-  for (const Shape& shape : {Shape{1, 1, 16}, Shape{6, 2, 10}, Shape{14, 2, 64}, Shape{8, 1, 128}, Shape{5, 1, 80},
-                             Shape{2, 1, 1}, Shape{3, 1, 256}}) {
+  for (const Shape& shape : {Shape{1, 1, 16}, Shape{6, 2, 10}, Shape{14, 2, 64}, Shape{8, 1, 128},
+                             Shape{5, 1, 80}, Shape{2, 1, 1}, Shape{3, 1, 256}}) {
     for (const int64_t window : {0, 1, 33}) {
       for (const double softcap : {0.0, 2.0}) {
         for (const auto dtype : {at::kFloat, at::kBFloat16}) {

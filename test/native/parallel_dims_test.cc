@@ -16,7 +16,8 @@ using Ranks = std::vector<int64_t>;
 const std::vector<Axis> kAxes = {Axis::kTp,   Axis::kCp, Axis::kDp,      Axis::kPp,
                                  Axis::kDpCp, Axis::kEp, Axis::kExpertDp};
 
-ParallelDims dims(int64_t pp, int64_t dp_replicate, int64_t dp_shard, int64_t cp, int64_t tp, int64_t ep = 1) {
+ParallelDims dims(int64_t pp, int64_t dp_replicate, int64_t dp_shard, int64_t cp, int64_t tp,
+                  int64_t ep = 1) {
   return {.dp_replicate = dp_replicate, .dp_shard = dp_shard, .cp = cp, .tp = tp, .pp = pp, .ep = ep};
 }
 

@@ -37,12 +37,15 @@ class Sleeps final : public PipelineWork {
   std::chrono::microseconds forward_, backward_;
 };
 
-// A communicator whose messages carry the time of their sender's clock, which only computations move: both ends of a
-// message go on at the later of their times, as where it blocks them.
+// A communicator whose messages carry the time of their sender's clock, which only computations move: both
+// ends of a message go on at the later of their times, as where it blocks them.
 class Clocked final : public Communicator {
  public:
-  Clocked(Communicator& inner, double& now) : Communicator(inner.rank(), inner.size()), inner_(inner), now_(now) {}
-  std::unique_ptr<Communicator> split(const std::string&, const std::vector<int64_t>&) override { return nullptr; }
+  Clocked(Communicator& inner, double& now)
+      : Communicator(inner.rank(), inner.size()), inner_(inner), now_(now) {}
+  std::unique_ptr<Communicator> split(const std::string&, const std::vector<int64_t>&) override {
+    return nullptr;
+  }
   void abort(const std::string& reason) override { inner_.abort(reason); }
 
  protected:
@@ -220,7 +223,8 @@ void on_engine(EngineOptions options, int64_t pp, int64_t vpp, int64_t dp,
   options.pipeline.chunks = vpp;
   options.parallel.tp = tp;
   if (pp == 0) return body(*create_engine(options), 0);
-  check_all(pp * dp * tp, [&](Communicator& comm) { body(*create_engine(options, borrowed(comm)), comm.rank()); });
+  check_all(pp * dp * tp,
+            [&](Communicator& comm) { body(*create_engine(options, borrowed(comm)), comm.rank()); });
 }
 
 }  // namespace
@@ -240,8 +244,8 @@ TEST(measured_bubbles_are_those_of_the_formula_within_a_tenth) {
                                      PipelineShape{2, 4, 2}, PipelineShape{4, 8, 2}}) {
     const double bubble = timed_bubble(shape, 50ms);
     const double formula = bubble_fraction(shape);
-    std::printf("  pp %ld, vpp %ld, %ld micro-batches: bubble %.4f, formula %.4f\n", shape.stages, shape.chunks,
-                shape.micro_batches, bubble, formula);
+    std::printf("  pp %ld, vpp %ld, %ld micro-batches: bubble %.4f, formula %.4f\n", shape.stages,
+                shape.chunks, shape.micro_batches, bubble, formula);
     CHECK(bubble >= formula && bubble <= 1.1 * formula);
   }
 }
@@ -259,9 +263,12 @@ TEST(a_stage_holds_the_activations_of_as_many_micro_batches_as_there_are_stages_
       const double rest = static_cast<double>(four[s]) - 4 * each;
       const int64_t flights = most_in_flight(PipelineOrder::k1F1B, {pp, 8, vpp}, stage);
       // And what is on its way: one message, and the packing of the micro-batch that comes next.
-      const double bound = rest + each * static_cast<double>(flights) / static_cast<double>(vpp) + 128 * 24 * 4 + 4096;
-      std::printf("  pp %ld vpp %ld stage %ld: a micro-batch %.0f bytes, %ld in flight, peak %ld, bound %.0f, gpipe %ld\n",
-                  pp, vpp, stage, each, flights, peaks[s], bound, eight[s]);
+      const double bound =
+          rest + each * static_cast<double>(flights) / static_cast<double>(vpp) + 128 * 24 * 4 + 4096;
+      std::printf(
+          "  pp %ld vpp %ld stage %ld: a micro-batch %.0f bytes, %ld in flight, peak %ld, bound %.0f, gpipe "
+          "%ld\n",
+          pp, vpp, stage, each, flights, peaks[s], bound, eight[s]);
       CHECK(each > 100'000);
       CHECK(static_cast<double>(peaks[s]) <= bound);
       CHECK(static_cast<double>(peaks[s]) >= 0.9 * bound);
@@ -270,17 +277,19 @@ TEST(a_stage_holds_the_activations_of_as_many_micro_batches_as_there_are_stages_
 }
 
 TEST(samples_of_a_pipeline_are_those_of_one_process) {
-  const PromptBatch prompts{at::tensor({1, 2, 3, 4, 5, 6, 7}, at::kInt), at::tensor({0, 2, 7}, at::kInt), 2,
-                            {7, 8, 9, 10}};
+  const PromptBatch prompts{
+      at::tensor({1, 2, 3, 4, 5, 6, 7}, at::kInt), at::tensor({0, 2, 7}, at::kInt), 2, {7, 8, 9, 10}};
   SamplingOptions sampling;
   sampling.max_new_tokens = 9;
   sampling.temperature = 0.8;
   for (const std::string variant : {"llama", "qwen2", "qwen3", "qwen3_moe"}) {
     const EngineOptions options = deep(variant, 4, 1);
     GenerateResult expected;
-    on_engine(options, 0, 1, 1, [&](Engine& engine, int64_t) { expected = engine.generate(prompts, sampling); });
+    on_engine(options, 0, 1, 1,
+              [&](Engine& engine, int64_t) { expected = engine.generate(prompts, sampling); });
     CHECK(expected.tokens.numel() > 0);
-    for (const auto& [pp, vpp, dp] : {std::tuple<int64_t, int64_t, int64_t>{2, 1, 1}, {2, 2, 1}, {4, 1, 1}, {2, 1, 2}}) {
+    for (const auto& [pp, vpp, dp] :
+         {std::tuple<int64_t, int64_t, int64_t>{2, 1, 1}, {2, 2, 1}, {4, 1, 1}, {2, 1, 2}}) {
       on_engine(options, pp, vpp, dp, [&](Engine& engine, int64_t) {
         const GenerateResult actual = engine.generate(prompts, sampling);
         CHECK(actual.tokens.equal(expected.tokens));
@@ -330,7 +339,8 @@ TEST(a_run_saved_on_a_pipeline_continues_on_one_process_and_the_other_way_round)
         for (int i = 0; i < 2; ++i) update(engine, own);
         CHECK(relative(weights_of(engine), uninterrupted) < 1e-6);
       });
-      for (const TensorKind kind : kKinds) std::filesystem::remove(path + std::to_string(static_cast<int>(kind)));
+      for (const TensorKind kind : kKinds)
+        std::filesystem::remove(path + std::to_string(static_cast<int>(kind)));
     }
   }
 }
@@ -381,7 +391,7 @@ TEST(bytes_sent_by_an_update_are_those_of_the_formula) {
         const int64_t behind = vpp - (last ? 1 : 0), before = vpp - (stage == 0 ? 1 : 0);
         int64_t bytes = kMicroBatches * (behind + before) * message;
         if (last) bytes += 2 * share.a.numel() * 4 * peers;  // log-probs and entropies, to all stages
-        bytes += (3 * 8 + groups * 8) * peers;               // counts of micro-batches, squares of the gradients
+        bytes += (3 * 8 + groups * 8) * peers;  // counts of micro-batches, squares of the gradients
         const bool tied = options.model.tied_embeddings && (last || stage == 0);
         if (tied) bytes += 16 + 4 * ((kVocabulary * 24 + 15) / 16 * 16 + options.model.max_positions * 24);
         CHECK(sent[static_cast<size_t>(stage)] == bytes);

@@ -39,8 +39,8 @@ EngineOptions deep(const std::string& variant, HeadKind head, int64_t layers) {
 }
 
 // Log-probs (or values) before any update, grad norms, and weights after it, of every rank.
-std::vector<Outcome> train_layout(EngineOptions options, const Layout& layout, const std::vector<int64_t>& owners,
-                                  int64_t updates) {
+std::vector<Outcome> train_layout(EngineOptions options, const Layout& layout,
+                                  const std::vector<int64_t>& owners, int64_t updates) {
   options.pipeline.stages = layout.pp;
   options.pipeline.chunks = layout.vpp;
   options.pipeline.first_layers = layout.first_layers;
@@ -55,10 +55,12 @@ std::vector<Outcome> train_layout(EngineOptions options, const Layout& layout, c
       {.size = layout.pp * layout.dp * layout.tp, .sharding = layout.sharding}, updates);
 }
 
-void compare(const EngineOptions& options, const Layout& layout, const std::vector<int64_t>& owners, int64_t updates) {
+void compare(const EngineOptions& options, const Layout& layout, const std::vector<int64_t>& owners,
+             int64_t updates) {
   const int before = failures();
   const auto whole = create_engine(options);
-  const Outcome expected = train(*whole, options.model.head, share_of(0, std::vector<int64_t>(kSequences, 0)), updates);
+  const Outcome expected =
+      train(*whole, options.model.head, share_of(0, std::vector<int64_t>(kSequences, 0)), updates);
   const std::vector<Outcome> actual = train_layout(options, layout, owners, updates);
   std::vector<int64_t> response_start{0};
   for (int64_t i = 0; i < kSequences; ++i)
@@ -74,7 +76,8 @@ void compare(const EngineOptions& options, const Layout& layout, const std::vect
     }
     const at::Tensor before = at::cat(own);
     // Bit for bit where no sum is cut.
-    CHECK(!layout.sums_are_cut() ? outcome.before.equal(before) : at::allclose(outcome.before, before, 0, 1e-5));
+    CHECK(!layout.sums_are_cut() ? outcome.before.equal(before)
+                                 : at::allclose(outcome.before, before, 0, 1e-5));
     CHECK(outcome.weights.equal(actual[0].weights));
     CHECK(relative(outcome.weights, expected.weights) < (layout.sums_are_cut() ? 1e-5 : 1e-6));
     CHECK(outcome.grad_norms == actual[0].grad_norms);
@@ -83,8 +86,8 @@ void compare(const EngineOptions& options, const Layout& layout, const std::vect
       CHECK_CLOSE(outcome.grad_norms[step] / expected.grad_norms[step], 1.0, 1e-5);
   }
   report(failures() == before, __FILE__, __LINE__,
-         options.model.family + " pp " + std::to_string(layout.pp) + " vpp " + std::to_string(layout.vpp) + " dp " +
-             std::to_string(layout.dp) + " tp " + std::to_string(layout.tp) + " " + layout.sharding);
+         options.model.family + " pp " + std::to_string(layout.pp) + " vpp " + std::to_string(layout.vpp) +
+             " dp " + std::to_string(layout.dp) + " tp " + std::to_string(layout.tp) + " " + layout.sharding);
 }
 
 const std::vector<int64_t> kOnOne(kSequences, 0);
@@ -110,7 +113,8 @@ TEST(ten_updates_equal_one_process_on_every_layout) {
 TEST(ten_updates_equal_one_process_with_shards_in_a_stage) {
   for (const std::string sharding : {"shard_grad_op", "no_shard"})
     compare(deep("qwen3", HeadKind::kLm, 4), {.pp = 2, .dp = 2, .sharding = sharding}, round_robin(2), 10);
-  compare(deep("qwen3_moe", HeadKind::kLm, 4), {.pp = 2, .vpp = 2, .dp = 2, .checkpointing = true}, round_robin(2), 10);
+  compare(deep("qwen3_moe", HeadKind::kLm, 4), {.pp = 2, .vpp = 2, .dp = 2, .checkpointing = true},
+          round_robin(2), 10);
   EngineOptions options = deep("gpt2", HeadKind::kLm, 4);  // tied embeddings
   options.prefetch = true;
   options.reduction = GradientReduction::kMiniBatch;
@@ -123,7 +127,8 @@ TEST(ten_updates_equal_one_process_with_tensor_parallel_stages) {
     const HeadKind head = variant == "qwen2" ? HeadKind::kValue : HeadKind::kLm;
     compare(deep(variant, head, 4), {.pp = 2, .tp = 2, .sequence_parallel = variant != "llama"}, kOnOne, 10);
   }
-  compare(deep("qwen3", HeadKind::kLm, 4), {.pp = 2, .vpp = 2, .dp = 2, .checkpointing = true, .tp = 2}, round_robin(2), 10);
+  compare(deep("qwen3", HeadKind::kLm, 4), {.pp = 2, .vpp = 2, .dp = 2, .checkpointing = true, .tp = 2},
+          round_robin(2), 10);
 }
 
 TEST(ten_updates_equal_one_process_with_experts_shared_in_a_stage) {
@@ -150,12 +155,15 @@ TEST(uneven_parts) {
   using Counts = std::vector<int64_t>;
   CHECK(layers(pipeline_parts(8, {.stages = 4})) == (Counts{2, 2, 2, 2}));
   CHECK(layers(pipeline_parts(7, {.stages = 3})) == (Counts{2, 3, 2}));
-  CHECK(layers(pipeline_parts(9, {.stages = 4, .chunks = 1, .first_layers = 1, .last_layers = 2})) == (Counts{1, 3, 3, 2}));
-  CHECK(layers(pipeline_parts(6, {.stages = 4, .count_embedding = true, .count_head = true})) == (Counts{1, 2, 2, 1}));
+  CHECK(layers(pipeline_parts(9, {.stages = 4, .chunks = 1, .first_layers = 1, .last_layers = 2})) ==
+        (Counts{1, 3, 3, 2}));
+  CHECK(layers(pipeline_parts(6, {.stages = 4, .count_embedding = true, .count_head = true})) ==
+        (Counts{1, 2, 2, 1}));
   CHECK(layers(pipeline_parts(8, {.stages = 2, .chunks = 2})) == (Counts{2, 2, 2, 2}));
   CHECK_THROWS(pipeline_parts(3, {.stages = 4}),
                "3 layers do not make pp(4) x vpp(1) = 4 parts with a layer in each (first 0, last 0)");
-  CHECK_THROWS(pipeline_parts(8, {.stages = 2, .chunks = 1, .first_layers = 8}), "with the given numbers of layers at the ends");
+  CHECK_THROWS(pipeline_parts(8, {.stages = 2, .chunks = 1, .first_layers = 8}),
+               "with the given numbers of layers at the ends");
   CHECK_THROWS(pipeline_parts(4, {.stages = 4, .count_head = true}), "part 3 would have none");
   CHECK_THROWS(pipeline_parts(4, {.stages = 1, .chunks = 2}), "vpp(2) needs at least 2 stages");
   compare(deep("gemma2", HeadKind::kLm, 5), {.pp = 2, .first_layers = 1}, kOnOne, 3);

@@ -1,5 +1,3 @@
-#include "rollout/rollout.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include "base/error.h"
 #include "check.h"
 #include "kernels/gemm.h"
+#include "rollout/rollout.h"
 #include "small_decoder.h"
 
 using namespace troupe;
@@ -52,7 +51,8 @@ RolloutRequest request(uint64_t id, Tokens prompt, int64_t new_tokens, double te
 
 Tokens prompt(int64_t length, int64_t salt = 0) {
   Tokens tokens(static_cast<size_t>(length));
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>((i * 7 + i * i * 3 + static_cast<size_t>(salt) * 11) % 50);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<int32_t>((i * 7 + i * i * 3 + static_cast<size_t>(salt) * 11) % 50);
   return tokens;
 }
 
@@ -93,14 +93,16 @@ bool same(const Answer& a, const Answer& b) {
 }
 
 bool all_same(const std::map<uint64_t, Answer>& a, const std::map<uint64_t, Answer>& b) {
-  return a.size() == b.size() &&
-         std::all_of(a.begin(), a.end(), [&](const auto& item) { return same(item.second, b.at(item.first)); });
+  return a.size() == b.size() && std::all_of(a.begin(), a.end(), [&](const auto& item) {
+           return same(item.second, b.at(item.first));
+         });
 }
 
 std::vector<RolloutRequest> mixed(int64_t count) {
   std::vector<RolloutRequest> requests;
   for (int64_t i = 0; i < count; ++i) {
-    RolloutRequest r = request(static_cast<uint64_t>(i), prompt(1 + i * 37 % 120, i % 5), 10 + i % 40, i % 4 == 0 ? 0 : 0.7 + 0.1 * static_cast<double>(i % 5));
+    RolloutRequest r = request(static_cast<uint64_t>(i), prompt(1 + i * 37 % 120, i % 5), 10 + i % 40,
+                               i % 4 == 0 ? 0 : 0.7 + 0.1 * static_cast<double>(i % 5));
     if (i % 3 == 1) r.sampling.top_k = 10;
     if (i % 3 == 2) r.sampling.top_p = 0.9;
     if (i % 5 == 3) r.sampling.min_p = 0.05;
@@ -139,7 +141,8 @@ TEST(preemption_changes_no_token) {
   // Room for one of the longest alone: 159 positions are 5 pages.
   for (const int64_t pages : {5, 7, 12}) {
     for (const bool caching : {false, true}) {
-      Rollout rollout(model.transformer, {.kv_cache_bytes = pages * page_bytes(model), .prefix_caching = caching});
+      Rollout rollout(model.transformer,
+                      {.kv_cache_bytes = pages * page_bytes(model), .prefix_caching = caching});
       CHECK(all_same(run(rollout, requests), together));
       CHECK(rollout.stats().preemptions > 0);
       CHECK(rollout.stats().pages_held == 0);
@@ -155,7 +158,8 @@ TEST(log_probs_have_the_bits_of_compute_log_prob) {
   for (const char* variant : {"qwen2", "qwen3", "gpt2", "gemma2"}) {
     SmallModel model(long_model(variant));
     std::vector<RolloutRequest> requests;
-    for (uint64_t i = 0; i < 12; ++i) requests.push_back(request(i, prompt(1 + static_cast<int64_t>(i) * 11, 2), 60));
+    for (uint64_t i = 0; i < 12; ++i)
+      requests.push_back(request(i, prompt(1 + static_cast<int64_t>(i) * 11, 2), 60));
     const auto answers = run(model, requests, {.max_step_tokens = 50});
     std::vector<at::Tensor> tokens, expected;
     Tokens offsets{0}, prompt_lens;
@@ -238,13 +242,16 @@ TEST(top_and_prompt_log_probs) {
   r.sampling.prompt_log_probs = true;
   const Answer answer = run(model, {r}, {.max_step_tokens = 16}).at(0);
   CHECK(answer.prompt_log_probs.size() == 50 && std::isnan(answer.prompt_log_probs[0]));
-  const TokenBatch batch{at::tensor(r.prompt, at::kInt), at::tensor(Tokens{0, 50}, at::kInt), at::tensor(Tokens{1}, at::kInt)};
+  const TokenBatch batch{at::tensor(r.prompt, at::kInt), at::tensor(Tokens{0, 50}, at::kInt),
+                         at::tensor(Tokens{1}, at::kInt)};
   const at::Tensor expected = model.log_probs(batch);
-  for (int64_t i = 0; i < 49; ++i) CHECK_CLOSE(answer.prompt_log_probs[static_cast<size_t>(i + 1)], expected[i].item<float>(), 1e-5);
+  for (int64_t i = 0; i < 49; ++i)
+    CHECK_CLOSE(answer.prompt_log_probs[static_cast<size_t>(i + 1)], expected[i].item<float>(), 1e-5);
   for (size_t t = 0; t < 5; ++t) {
     CHECK(answer.top[t].size() == 3);
     CHECK(answer.top[t][0].token == answer.tokens[t] && answer.top[t][0].log_prob == answer.log_probs[t]);
-    CHECK(answer.top[t][0].log_prob >= answer.top[t][1].log_prob && answer.top[t][1].log_prob >= answer.top[t][2].log_prob);
+    CHECK(answer.top[t][0].log_prob >= answer.top[t][1].log_prob &&
+          answer.top[t][1].log_prob >= answer.top[t][2].log_prob);
   }
 }
 
@@ -326,7 +333,8 @@ TEST(what_can_never_be_served_is_refused_with_numbers) {
   SmallModel model(long_model("qwen2"));
   Rollout rollout(model.transformer, {.kv_cache_bytes = 3 * page_bytes(model) + 5});
   CHECK(rollout.stats().pages == 3 && rollout.stats().cache_bytes == 3 * page_bytes(model));
-  CHECK_THROWS(rollout.submit(request(0, prompt(90), 20)), "need 4 pages of 32 positions, and the cache has 3");
+  CHECK_THROWS(rollout.submit(request(0, prompt(90), 20)),
+               "need 4 pages of 32 positions, and the cache has 3");
   CHECK_THROWS(rollout.submit(request(0, prompt(190), 20)), "are 210, more than the engine's 200 positions");
   CHECK_THROWS(rollout.submit(request(0, {}, 20)), "the prompt is empty");
   CHECK_THROWS(rollout.submit(request(0, {50}, 20)), "token id 50 at position 0");
@@ -340,19 +348,22 @@ TEST(what_can_never_be_served_is_refused_with_numbers) {
 TEST(ten_thousand_requests_leave_no_page_behind) {
   SmallModel model(long_model("qwen2"));
   model.transformer.begin_decoding();
-  Rollout rollout(model.transformer, {.max_sequences = 64, .max_step_tokens = 512, .kv_cache_bytes = 12 * page_bytes(model)});
+  Rollout rollout(model.transformer,
+                  {.max_sequences = 64, .max_step_tokens = 512, .kv_cache_bytes = 12 * page_bytes(model)});
   std::mt19937 random(5);
   const auto up_to = [&](uint32_t most) { return static_cast<int64_t>(random() % most); };
   std::map<uint64_t, Answer> answers;
   uint64_t next = 0;
   while (next < 10000 || rollout.stats().running + rollout.stats().waiting > 0) {
     for (int64_t i = up_to(80); i > 0 && next < 10000; --i) {
-      RolloutRequest r = request(next++, prompt(1 + (up_to(20) == 0 ? up_to(120) : up_to(12)), up_to(4)), 1 + up_to(30));
+      RolloutRequest r =
+          request(next++, prompt(1 + (up_to(20) == 0 ? up_to(120) : up_to(12)), up_to(4)), 1 + up_to(30));
       r.priority = static_cast<double>(up_to(3));
       rollout.submit(r);
     }
     rollout.step();
-    for (int64_t i = up_to(6); i > 0; --i) rollout.abort(next - std::min<uint64_t>(next, 1 + static_cast<uint64_t>(up_to(300))));
+    for (int64_t i = up_to(6); i > 0; --i)
+      rollout.abort(next - std::min<uint64_t>(next, 1 + static_cast<uint64_t>(up_to(300))));
     take(rollout, answers);
   }
   CHECK(answers.size() == 10000);

@@ -4,8 +4,8 @@
 #include <limits>
 #include <numeric>
 
-#include "check.h"
 #include "base/error.h"
+#include "check.h"
 #include "rollout/generator.h"
 #include "rollout/random.h"
 #include "rollout/sampler.h"
@@ -170,9 +170,10 @@ TEST(samples_do_not_depend_on_the_batch) {
   CHECK(backwards == together);
 
   // Few places, a cache for one sequence only, tiny groups of prompts and of logits.
-  CHECK(run(decoder, batch_of(prompts, 1, seeds), options,
-            {.max_sequences = 3, .max_step_tokens = 7, .kv_cache_bytes = 4 * kPageBytes, .logits_bytes = 1}) ==
-        together);
+  CHECK(
+      run(decoder, batch_of(prompts, 1, seeds), options,
+          {.max_sequences = 3, .max_step_tokens = 7, .kv_cache_bytes = 4 * kPageBytes, .logits_bytes = 1}) ==
+      together);
   CHECK(run(decoder, batch_of(prompts, 1, seeds), options,
             {.max_sequences = 5, .max_step_tokens = 100, .chunked_prefill = false}) == together);
 }
@@ -270,7 +271,8 @@ TEST(bad_input) {
   options.top_k = -1;
   CHECK_THROWS(attempt(good, options), "top_k >= 0");
   decoder.head()[13].fill_(std::nan(""));
-  CHECK_THROWS(attempt(good, sampling(5, 1)), "prompt 0, sample 0: [rollout] expected finite logits but response token 0");
+  CHECK_THROWS(attempt(good, sampling(5, 1)),
+               "prompt 0, sample 0: [rollout] expected finite logits but response token 0");
 }
 
 TEST_MAIN()

@@ -9,8 +9,8 @@
 #include "check.h"
 #include "kernels/device_ops.h"
 #include "kernels/logit_blocks.h"
-#include "rollout/random.h"
 #include "rollout/batch_sampler.h"
+#include "rollout/random.h"
 
 using namespace troupe;
 

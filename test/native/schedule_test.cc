@@ -1,10 +1,11 @@
+#include "megatron/schedule.h"
+
 #include <algorithm>
 #include <map>
 #include <set>
 #include <tuple>
 
 #include "check.h"
-#include "megatron/schedule.h"
 
 using namespace troupe;
 using Kind = PipelineStep::Kind;
@@ -13,18 +14,19 @@ namespace {
 
 struct Run {
   double makespan = 0;
-  std::vector<double> work;            // of each stage
+  std::vector<double> work;             // of each stage
   std::vector<int64_t> most_in_flight;  // of each stage
-  size_t done = 0, all = 0;            // steps
+  size_t done = 0, all = 0;             // steps
 };
 
-// Runs the schedules of all stages against each other with messages that block both ends until the other is there,
-// and checks on the way that nothing is used before it exists.
+// Runs the schedules of all stages against each other with messages that block both ends until the other is
+// there, and checks on the way that nothing is used before it exists.
 Run run(PipelineOrder order, const PipelineShape& shape, double forward_time, double backward_time) {
   Run run;
   const auto stages = static_cast<size_t>(shape.stages);
   std::vector<std::vector<PipelineStep>> steps;
-  for (int64_t stage = 0; stage < shape.stages; ++stage) steps.push_back(pipeline_schedule(order, shape, stage));
+  for (int64_t stage = 0; stage < shape.stages; ++stage)
+    steps.push_back(pipeline_schedule(order, shape, stage));
   std::vector<size_t> next(stages, 0);
   std::vector<double> time(stages, 0);
   std::vector<int64_t> in_flight(stages, 0);
@@ -154,9 +156,12 @@ TEST(without_chunks_the_bubble_does_not_depend_on_the_cost_that_was_planned_with
 }
 
 TEST(shapes_that_make_no_sense_are_refused) {
-  CHECK_THROWS(pipeline_schedule(PipelineOrder::k1F1B, {2, 4, 1}, 2), "stage below the number of stages, got 2 of 2");
-  CHECK_THROWS(pipeline_schedule(PipelineOrder::k1F1B, {2, -1, 1}, 0), "at least 0 micro-batches, 1 chunk and a cost of 1, got -1, 1 and 2");
-  CHECK_THROWS(pipeline_schedule(PipelineOrder::k1F1B, {1, 4, 2}, 0), "2 chunks per stage (vpp) need at least 2 stages");
+  CHECK_THROWS(pipeline_schedule(PipelineOrder::k1F1B, {2, 4, 1}, 2),
+               "stage below the number of stages, got 2 of 2");
+  CHECK_THROWS(pipeline_schedule(PipelineOrder::k1F1B, {2, -1, 1}, 0),
+               "at least 0 micro-batches, 1 chunk and a cost of 1, got -1, 1 and 2");
+  CHECK_THROWS(pipeline_schedule(PipelineOrder::k1F1B, {1, 4, 2}, 0),
+               "2 chunks per stage (vpp) need at least 2 stages");
   CHECK_THROWS(parse_pipeline_order("zb"), "expected schedule gpipe or 1f1b, got zb");
 }
 

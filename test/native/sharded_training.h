@@ -110,7 +110,8 @@ inline Outcome train(Engine& engine, HeadKind head, const Share& share, int64_t 
 }
 
 // By ranks that have the share that `share` says.
-inline std::vector<Outcome> train_shares(EngineOptions options, const std::function<Share(int64_t rank)>& share,
+inline std::vector<Outcome> train_shares(EngineOptions options,
+                                         const std::function<Share(int64_t rank)>& share,
                                          const Spread& spread, int64_t updates) {
   const int64_t size = spread.size;
   options.sharding = parse_sharding_strategy(spread.sharding);
@@ -130,8 +131,7 @@ inline std::vector<Outcome> train_shares(EngineOptions options, const std::funct
           comm = std::move(direct);
         }
         const auto engine = create_engine(options, comm);
-        outcomes[static_cast<size_t>(rank)] =
-            train(*engine, options.model.head, share(rank), updates);
+        outcomes[static_cast<size_t>(rank)] = train(*engine, options.model.head, share(rank), updates);
       } catch (const std::exception& error) {
         test::report(false, __FILE__, __LINE__, error.what());
       }
@@ -143,7 +143,8 @@ inline std::vector<Outcome> train_shares(EngineOptions options, const std::funct
 
 inline std::vector<Outcome> train_sharded(const EngineOptions& options, const std::vector<int64_t>& owners,
                                           const Spread& spread, int64_t updates) {
-  return train_shares(options, [&](int64_t rank) { return share_of(rank, owners); }, spread, updates);
+  return train_shares(
+      options, [&](int64_t rank) { return share_of(rank, owners); }, spread, updates);
 }
 
 inline double relative(const at::Tensor& a, const at::Tensor& b) {

@@ -4,10 +4,10 @@
 
 #include <thread>
 
+#include "base/error.h"
 #include "check.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
-#include "base/error.h"
 #include "small_model.h"
 
 using namespace troupe;
@@ -103,7 +103,8 @@ TEST(what_is_simulated_is_what_ranks_hold_and_send) {
       options.offload = {size == 3, size == 4, size > 2};
       const std::vector<Measured> measured = measure(options, size);
       for (int64_t rank = 0; rank < size; ++rank) {
-        const Simulation simulation = simulate_update(options, rank, size, {kMicroBatches, kLength, kLength - 2}, false);
+        const Simulation simulation =
+            simulate_update(options, rank, size, {kMicroBatches, kLength, kLength - 2}, false);
         int64_t collectives = 0, bytes = 0;
         for (const SimulatedCollective& c : simulation.collectives) {
           collectives += c.count;
@@ -174,7 +175,8 @@ TEST(of_many_micro_batches_a_few_are_run) {
       const auto bytes = [&](int64_t micro_batches) {
         int64_t sum = 0;
         for (const SimulatedCollective& collective :
-             simulate_update(options, rank, c.ranks, {micro_batches, kLength, kLength - 2}, false).collectives)
+             simulate_update(options, rank, c.ranks, {micro_batches, kLength, kLength - 2}, false)
+                 .collectives)
           sum += collective.bytes;
         return sum;
       };
@@ -210,8 +212,10 @@ TEST(a_model_that_no_machine_holds) {
 }
 
 TEST(a_rank_outside_its_group_is_refused) {
-  CHECK_THROWS(simulate_update(options_of("full_shard", "float32"), 2, 2, {1, 4, 2}, false), "got rank 2 of 2");
-  CHECK_THROWS(simulate_update(options_of("full_shard", "float32"), 0, 2, {0, 4, 2}, false), "with a prompt and a response");
+  CHECK_THROWS(simulate_update(options_of("full_shard", "float32"), 2, 2, {1, 4, 2}, false),
+               "got rank 2 of 2");
+  CHECK_THROWS(simulate_update(options_of("full_shard", "float32"), 0, 2, {0, 4, 2}, false),
+               "with a prompt and a response");
   CHECK_THROWS(simulate_update(options_of("zero", "float32"), 0, 2, {1, 4, 2}, false), "got zero");
 }
 

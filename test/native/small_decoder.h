@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "batch/packing.h"
-#include "model/value_head.h"
 #include "base/parallel.h"
+#include "batch/packing.h"
 #include "kernels/linear_log_prob.h"
 #include "model/decoder_layout.h"
 #include "model/transformer.h"
+#include "model/value_head.h"
 #include "small_model.h"
 
 // A small model with its parameters, forwards and backwards without an engine.
@@ -94,8 +94,8 @@ struct SmallModel {
       const ops::LogProbRows rows{at::empty({padded}), at::empty({padded}), {}, {}};
       const at::Tensor d_hidden = at::empty_like(hidden);
       ops::linear_log_prob_backward(
-          {1, config.final_softcap}, hidden, stage.head_weight(), pad_rows(packed.targets, padded),
-          rows, false,
+          {1, config.final_softcap}, hidden, stage.head_weight(), pad_rows(packed.targets, padded), rows,
+          false,
           [&](int64_t begin, int64_t end, const at::Tensor& g, const at::Tensor&) {
             g.copy_(grad.narrow(0, begin, end - begin));
           },

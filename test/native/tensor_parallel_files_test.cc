@@ -56,9 +56,11 @@ struct Saved {
 };
 
 // Reads `from` where there is one, updates, saves under `name`, updates once more.
-Saved life(const EngineOptions& options, int64_t size, const Saved* from, const std::string& name, Files& files) {
+Saved life(const EngineOptions& options, int64_t size, const Saved* from, const std::string& name,
+           Files& files) {
   Saved saved;
-  for (size_t kind = 0; kind < kKinds.size(); ++kind) saved.paths.push_back(scratch(name + std::to_string(kind)));
+  for (size_t kind = 0; kind < kKinds.size(); ++kind)
+    saved.paths.push_back(scratch(name + std::to_string(kind)));
   files.paths.insert(files.paths.end(), saved.paths.begin(), saved.paths.end());
   const int64_t groups = size / options.parallel.tp;
   std::vector<double> losses(static_cast<size_t>(size));
@@ -66,7 +68,8 @@ Saved life(const EngineOptions& options, int64_t size, const Saved* from, const 
     const auto engine = create_engine(options, comm);
     const LongBatch batch = long_batch(rank / options.parallel.tp, round_robin(groups));
     const auto update = [&] {
-      return engine->update_policy({batch.tokens, batch.mask, batch.a, batch.b, {}, {}, {}}, batch.mini, {}, 1);
+      return engine->update_policy({batch.tokens, batch.mask, batch.a, batch.b, {}, {}, {}}, batch.mini, {},
+                                   1);
     };
     for (size_t kind = 0; from != nullptr && kind < kKinds.size(); ++kind) {
       engine->import_tensors(kKinds[kind], {file_of(engine->parameters(), from->paths[kind])});
@@ -74,7 +77,7 @@ Saved life(const EngineOptions& options, int64_t size, const Saved* from, const 
     if (from != nullptr) engine->set_steps(2, 1);
     if (from == nullptr) update();
     for (size_t kind = 0; kind < kKinds.size(); ++kind) {
-        engine->export_tensors(kKinds[kind], {file_of(engine->parameters(), saved.paths[kind])});
+      engine->export_tensors(kKinds[kind], {file_of(engine->parameters(), saved.paths[kind])});
     }
     const Metrics metrics = update().front();
     losses[static_cast<size_t>(rank)] = metrics.count("loss") > 0 ? metrics.at("loss") : 0;

@@ -7,8 +7,9 @@ using namespace troupe::test;
 
 namespace {
 
-// Layouts in turn: tp 2 and 4 with one or two groups, each with and without sequence parallelism, checkpointing and
-// accumulation over micro-batches. With TROUPE_TEST_EXHAUSTIVE=1 all of them, otherwise `some`, other ones each time.
+// Layouts in turn: tp 2 and 4 with one or two groups, each with and without sequence parallelism,
+// checkpointing and accumulation over micro-batches. With TROUPE_TEST_EXHAUSTIVE=1 all of them, otherwise
+// `some`, other ones each time.
 void compare_layouts(const std::string& variant, HeadKind head, size_t some, const Task& task) {
   static size_t turn = 0;
   constexpr size_t kLayouts = 24;
@@ -83,7 +84,8 @@ TEST(adapters) {
       const int64_t inner = options.model.intermediate_size;
       options.lora->sites.push_back({prefix + "in.gate", prefix + "in.weight", 0, inner});
       options.lora->sites.push_back({prefix + "in.up", prefix + "in.weight", inner, inner});
-      options.lora->sites.push_back({prefix + "out.down", prefix + "out.weight", 0, options.model.hidden_size});
+      options.lora->sites.push_back(
+          {prefix + "out.down", prefix + "out.weight", 0, options.model.hidden_size});
     }
     options.optim->lr = 1e-3;
     compare(options, tp == 2 ? 2 : 1, updates(5), {1e-5, 1e-4});
@@ -142,16 +144,19 @@ TEST(a_vocabulary_of_fewer_words_than_ranks_would_like) {
   const TokenBatch tokens{at::tensor({3, 4, 6, 0}, at::kInt), at::tensor({0, 4}, at::kInt),
                           at::tensor({1}, at::kInt)};
   options.model.vocab_size = 7;
-  const at::Tensor expected = create_engine(alone(options))->compute_log_prob(tokens, 1, false, false).log_probs;
+  const at::Tensor expected =
+      create_engine(alone(options))->compute_log_prob(tokens, 1, false, false).log_probs;
   test::on_ranks(4, [&](int64_t, const std::shared_ptr<Communicator>& comm) {
     const auto engine = create_engine(options, comm);
-    CHECK((engine->compute_log_prob(tokens, 1, false, false).log_probs - expected).abs().max().item<double>() <
-          1e-5);
+    CHECK(
+        (engine->compute_log_prob(tokens, 1, false, false).log_probs - expected).abs().max().item<double>() <
+        1e-5);
   });
 }
 
 TEST(a_micro_batch_with_one_row) {
-  const TokenBatch tokens{at::tensor({3, 4}, at::kInt), at::tensor({0, 2}, at::kInt), at::tensor({1}, at::kInt)};
+  const TokenBatch tokens{at::tensor({3, 4}, at::kInt), at::tensor({0, 2}, at::kInt),
+                          at::tensor({1}, at::kInt)};
   const EngineOptions options = qwen3(4);
   const auto update = [&](Engine& engine) {
     return engine.update_policy(
@@ -174,7 +179,8 @@ TEST(models_that_do_not_divide_are_refused_with_the_numbers) {
   EngineOptions options = qwen3(3);
   expect(options, "expected tp to divide the 8 attention heads of the model, got tp 3");
   options.model.num_heads = 6;
-  expect(options, "expected tp to divide the 2 key heads of the model, or to be a multiple of them, got tp 3");
+  expect(options,
+         "expected tp to divide the 2 key heads of the model, or to be a multiple of them, got tp 3");
   options.parallel.tp = 2;
   options.ulysses = 2;
   expect(options, "got tp 2 and ulysses 2");

@@ -11,7 +11,8 @@ namespace {
 int64_t bytes_of_update(const EngineOptions& options) {
   const TokenBatch tokens{at::arange(100, at::kInt).remainder(kVocabulary), at::tensor({0, 100}, at::kInt),
                           at::tensor({40}, at::kInt)};
-  const PolicyBatch batch{tokens, at::ones({60}, at::kByte), at::full({60}, -3.9), at::ones({60}), {}, {}, {}};
+  const PolicyBatch batch{tokens, at::ones({60}, at::kByte), at::full({60}, -3.9), at::ones({60}), {}, {},
+                          {}};
   int64_t bytes = 0;
   test::on_ranks(2, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
     const auto engine = create_engine(options, comm);
@@ -36,7 +37,8 @@ TEST(bytes_of_an_update_are_those_of_the_formulas) {
       if (checkpointing) passes += sequence_parallel ? 3 * L : 2 * L;
       const int64_t rows = passes * b * T * H * (N - 1) / N;
       const int64_t head = 40 * predictions * (N - 1) + 2 * 4 * predictions * H * (N - 1) / N;
-      const int64_t copies = sequence_parallel ? 2 * 4 * (2 * L * H) * (N - 1) / N : 0;  // norms of the blocks
+      const int64_t copies =
+          sequence_parallel ? 2 * 4 * (2 * L * H) * (N - 1) / N : 0;  // norms of the blocks
       const int64_t counts = 3 * 8 * (N - 1), norm = (L + 2) * 8 * (N - 1);
       CHECK_CLOSE(bytes_of_update(options), rows + head + copies + counts + norm, 0);
     }

@@ -78,8 +78,7 @@ inline void compare(const EngineOptions& options, const std::vector<int64_t>& ow
     for (const auto column :
          {&LogProbResult::log_probs, &LogProbResult::entropy, &LogProbResult::sum_pi_squared}) {
       if (!(expected.before.*column).defined()) continue;
-      const at::Tensor difference =
-          own.before.*column - part_of(expected.before.*column, group, owners);
+      const at::Tensor difference = own.before.*column - part_of(expected.before.*column, group, owners);
       CHECK(difference.numel() == 0 || difference.abs().max().item<double>() < tolerance.forward);
       CHECK((own.before.*column).equal(first.before.*column));
     }
@@ -98,7 +97,8 @@ inline void compare(const EngineOptions& options, const std::vector<int64_t>& ow
     CHECK_CLOSE(actual[0].metrics[step].at("grad_norm") / norm, 1, tolerance.update);
     // Which experts are chosen says the first forward; later ones are of weights that rounding has moved.
     for (const auto& [name, value] : expected.metrics[step]) {
-      if (step == 0 && name.rfind("moe/", 0) == 0) CHECK_CLOSE(actual[0].metrics[step].at(name), value, tolerance.update);
+      if (step == 0 && name.rfind("moe/", 0) == 0)
+        CHECK_CLOSE(actual[0].metrics[step].at(name), value, tolerance.update);
     }
     double loss = 0;
     for (int64_t group = 0; group < groups; ++group) {
@@ -115,7 +115,8 @@ inline void compare(const EngineOptions& options, int64_t groups, const Task& ta
   compare(options, round_robin(groups), groups, task, tolerance);
 }
 
-// actor/ppo_kl of an update right after compute_log_prob is exactly 0. Two groups of ranks have every other sequence each.
+// actor/ppo_kl of an update right after compute_log_prob is exactly 0. Two groups of ranks have every other
+// sequence each.
 inline void check_first_forward(const EngineOptions& options, int64_t ranks_of_group) {
   on_ranks(2 * ranks_of_group, [&](int64_t rank, const std::shared_ptr<Communicator>& comm) {
     const auto engine = create_engine(options, comm);
@@ -143,10 +144,12 @@ inline GenerateResult sample(Engine& engine, const PromptBatch& prompts) {
 }
 
 inline PromptBatch two_prompts() {
-  return {at::tensor({1, 2, 3, 9, 8, 40, 41}, at::kInt), at::tensor({0, 3, 7}, at::kInt), 3, {1, 2, 3, 4, 5, 6}};
+  return {
+      at::tensor({1, 2, 3, 9, 8, 40, 41}, at::kInt), at::tensor({0, 3, 7}, at::kInt), 3, {1, 2, 3, 4, 5, 6}};
 }
 
-// All ranks have the tokens and bits of each other, and the tokens of one process. body(engine, result) runs on each.
+// All ranks have the tokens and bits of each other, and the tokens of one process. body(engine, result) runs
+// on each.
 template <typename Body>
 void check_generation(const EngineOptions& options, int64_t ranks, Body&& body) {
   const GenerateResult expected = sample(*create_engine(alone(options)), two_prompts());

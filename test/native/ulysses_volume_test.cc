@@ -85,7 +85,8 @@ TEST(what_is_simulated_is_what_ranks_send) {
         const Outcome outcome = work(*engine, head, batch, task);
         int64_t rows = 0;
         for (int64_t i = 0; i < kLongSequences; ++i) rows += own_rows_of(i);
-        const Simulation simulation = simulate_update(options, rank, 4, {1, rows + 1, batch.a.numel()}, false);
+        const Simulation simulation =
+            simulate_update(options, rank, 4, {1, rows + 1, batch.a.numel()}, false);
         int64_t bytes = 0, exchanges = 0;
         for (const SimulatedCollective& c : simulation.collectives) {
           bytes += c.bytes;

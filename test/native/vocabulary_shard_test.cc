@@ -1,5 +1,5 @@
-#include "comm/fake.h"
 #include "base/parallel.h"
+#include "comm/fake.h"
 #include "engine/policy_gradient.h"
 #include "ranks.h"
 #include "sharded_head.h"
@@ -196,9 +196,9 @@ TEST(a_group_that_is_not_there_has_the_same_collectives) {
     bytes += call.bytes;
   }
   const std::string gradient = " of hidden states of the head, backward";
-  CHECK((names ==
-         std::vector<std::string>{"all_gather of head sums, forward", "all_gather of head sums, backward",
-                                  "reduce_scatter" + gradient, "all_gather" + gradient}));
+  CHECK((names == std::vector<std::string>{"all_gather of head sums, forward",
+                                           "all_gather of head sums, backward", "reduce_scatter" + gradient,
+                                           "all_gather" + gradient}));
   CHECK(bytes == (size - 1) * 2 * n * 40 + 2 * n * hidden_size * 4 / size * (size - 1));
 }
 

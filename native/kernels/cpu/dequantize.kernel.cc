@@ -13,12 +13,15 @@ typedef int16_t Shorts __attribute__((vector_size(kGemmLanes * 2), aligned(1), m
 // By reference: how a register goes through a call depends on the processor that is compiled for.
 struct Int8 {
   // Of the low 8 bits, whatever lies above them.
-  static void value(const Ints& codes, Floats& to) { to = __builtin_convertvector((codes << 24) >> 24, Floats); }
+  static void value(const Ints& codes, Floats& to) {
+    to = __builtin_convertvector((codes << 24) >> 24, Floats);
+  }
 };
 
 struct Fp8 {
-  // e4m3 (Micikevicius et al. 2022, arXiv:2209.05433, section 3): exponent and mantissa in the places of a float32's give
-  // its value by 2^(7 - 127), below the least normal number too. NaN is not among the codes of a weight.
+  // e4m3 (Micikevicius et al. 2022, arXiv:2209.05433, section 3): exponent and mantissa in the places of a
+  // float32's give its value by 2^(7 - 127), below the least normal number too. NaN is not among the codes of
+  // a weight.
   static void value(const Ints& codes, Floats& to) {
     const Ints magnitude = (codes & 0x7f) << 20, sign = (codes & 0x80) << 24;
     const Floats scaled = reinterpret_cast<Floats>(magnitude) * 0x1p120f;

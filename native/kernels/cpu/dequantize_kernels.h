@@ -8,7 +8,8 @@
 namespace troupe::kernels {
 
 // `steps` steps of k of a panel of vectors * kGemmLanes columns, each column with a scale of its own.
-using Dequantize = void (*)(int64_t steps, const uint8_t* codes, const float* scales, int64_t vectors, Word* target);
+using Dequantize = void (*)(int64_t steps, const uint8_t* codes, const float* scales, int64_t vectors,
+                            Word* target);
 
 struct DequantizeKernels {
   // codes [steps][columns]: a word is a float32, code * scale.

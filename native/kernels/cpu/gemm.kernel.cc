@@ -10,8 +10,8 @@ typedef float Lanes __attribute__((vector_size(kGemmLanes * sizeof(float)), alig
 typedef float Value __attribute__((may_alias));
 
 // 8 x 48 accumulators are 24 of AVX-512's 32 registers; three loads of b serve 24 multiply-adds, so that b
-// may stream from the second-level cache. With fewer rows fewer multiply-adds: a decoding step of few sequences is bound by
-// memory, not by rows that are not there. A row's sums are the same in all of them.
+// may stream from the second-level cache. With fewer rows fewer multiply-adds: a decoding step of few
+// sequences is bound by memory, not by rows that are not there. A row's sums are the same in all of them.
 template <int kVectors, int kRows>
 void tile_of(int64_t steps, const Word* a_words, const Word* b_words, float* c, int64_t ldc, int64_t rows,
              bool add) {
@@ -46,8 +46,8 @@ void tile_of(int64_t steps, const Word* a_words, const Word* b_words, float* c, 
 }
 
 template <int kRows>
-void tile_rows(int64_t steps, const Word* a, const Word* b, int64_t vectors, float* c, int64_t ldc, int64_t rows,
-               bool add) {
+void tile_rows(int64_t steps, const Word* a, const Word* b, int64_t vectors, float* c, int64_t ldc,
+               int64_t rows, bool add) {
   if (vectors == 3) return tile_of<3, kRows>(steps, a, b, c, ldc, rows, add);
   if (vectors == 2) return tile_of<2, kRows>(steps, a, b, c, ldc, rows, add);
   tile_of<1, kRows>(steps, a, b, c, ldc, rows, add);

@@ -61,8 +61,8 @@ TROUPE_BFLOAT16 void tile_of(int64_t steps, const Word* a, const Word* b, Out* c
 }
 
 template <int kRows, typename Out>
-void tile_rows(int64_t steps, const Word* a, const Word* b, int64_t vectors, Out* c, int64_t ldc, int64_t rows,
-               bool add) {
+void tile_rows(int64_t steps, const Word* a, const Word* b, int64_t vectors, Out* c, int64_t ldc,
+               int64_t rows, bool add) {
   if (vectors == 3) return tile_of<3, kRows>(steps, a, b, c, ldc, rows, add);
   if (vectors == 2) return tile_of<2, kRows>(steps, a, b, c, ldc, rows, add);
   tile_of<1, kRows>(steps, a, b, c, ldc, rows, add);

@@ -38,7 +38,8 @@ struct Bfloat16GemmKernels {
 };
 // Null where the processor cannot, or has matrix units that LibTorch's BLAS knows how to use.
 const Bfloat16GemmKernels* bfloat16_gemm_kernels();
-// The same with matrix units or without: for operands that LibTorch's BLAS does not know. Null where the processor cannot.
+// The same with matrix units or without: for operands that LibTorch's BLAS does not know. Null where the
+// processor cannot.
 const Bfloat16GemmKernels* own_bfloat16_products();
 // For tests, as select_isa(): these kernels wherever the processor has the instruction, matrix units or not;
 // or LibTorch's. Whether they are in use now. Matrices packed before keep their form: pack again.

@@ -118,7 +118,8 @@ void value_rest(const PageValues& t, int64_t row, int64_t rows, int64_t d) {
     for (int64_t column = d; column < t.dim; ++column) {
       float sum = 0;
       for (int64_t position = t.begin; position < t.end; ++position) {
-        const Scalar* values = keys_of<Scalar>(t.pages[position / kPage]) + (kPage + position % kPage) * t.dim;
+        const Scalar* values =
+            keys_of<Scalar>(t.pages[position / kPage]) + (kPage + position % kPage) * t.dim;
         sum += weight[position] * load(values + column);
       }
       float* out = t.out + r * t.dim + column;
@@ -129,7 +130,8 @@ void value_rest(const PageValues& t, int64_t row, int64_t rows, int64_t d) {
 
 template <typename Scalar, int kRows, int kVectors>
 void value_columns(const PageValues& t, int64_t row, int64_t d) {
-  for (; d + kVectors * kLanes <= t.dim; d += kVectors * kLanes) value_tile<Scalar, kRows, kVectors>(t, row, d);
+  for (; d + kVectors * kLanes <= t.dim; d += kVectors * kLanes)
+    value_tile<Scalar, kRows, kVectors>(t, row, d);
   if constexpr (kVectors > 1) {
     value_columns<Scalar, kRows, kVectors / 2>(t, row, d);
   } else {

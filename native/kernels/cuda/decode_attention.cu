@@ -1,7 +1,7 @@
 // Decoding attention on pages of keys and values, one launch per layer.
-#include "kernels/paged_attention.h"
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/paged_attention.h"
 
 // A block takes a row and up to kGroup query heads of one key head; each of its warps takes every kWarps-th
 // page with a softmax of its own, and these are put together at the end. A lane is a position while scores

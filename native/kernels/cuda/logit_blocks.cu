@@ -69,8 +69,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kLogitBlock)
     gather_blocks_kernel(Logits logits, const int32_t* __restrict__ index, float* __restrict__ out) {
   const int64_t i = blockIdx.x;
-  out[i * kLogitBlock + threadIdx.x] =
-      logits.at(index[2 * i], index[2 * i + 1] * kLogitBlock + threadIdx.x);
+  out[i * kLogitBlock + threadIdx.x] = logits.at(index[2 * i], index[2 * i + 1] * kLogitBlock + threadIdx.x);
 }
 
 Logits view(const at::Tensor& logits) {
