@@ -1,0 +1,55 @@
+import { spawnSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+
+// scripts/jest_files.mjs runs the test files of this project; here those of a project that it is given.
+
+const script = resolve(__dirname, '../../scripts/jest_files.mjs');
+let root: string;
+beforeEach(() => {
+  root = mkdtempSync(join(tmpdir(), 'jest-files-'));
+  writeFileSync(join(root, 'package.json'), '{}');
+});
+afterEach(() => rmSync(root, { recursive: true, force: true }));
+
+function run(files: Record<string, string>): { sums: unknown; stderr: string } {
+  mkdirSync(join(root, 'tests'));
+  for (const [name, text] of Object.entries(files)) writeFileSync(join(root, 'tests', name), text);
+  const program = `
+    import { listTestFiles, runTestFiles } from ${JSON.stringify(script)};
+    const [root] = process.argv.slice(1);
+    const limits = { secondsPerFile: 6, secondsToExit: 2 };
+    console.log(JSON.stringify(await runTestFiles(root, listTestFiles(root), limits)));`;
+  const node = spawnSync(process.execPath, ['--input-type=module', '-e', program, root], {
+    encoding: 'utf8',
+    timeout: 100_000,
+  });
+  const line = node.stdout.trim().split('\n').at(-1) ?? '';
+  return { sums: line === '' ? node.stderr : JSON.parse(line), stderr: node.stderr };
+}
+
+test('a file that blocks its thread and one that ends the process count as failed, and the others run', () => {
+  const { sums, stderr } = run({
+    'a.test.js': "test('passes', () => {});",
+    'b.test.js': "test('blocks', () => { for (;;); });",
+    'c.test.js': "test('exits', () => process.kill(process.pid, 'SIGKILL'));",
+    'd.test.js': "test('fails', () => expect(1).toBe(2)); test.skip('skipped', () => {});",
+    'e.test.js': "test('passes', () => {}); test('again', () => {});",
+  });
+  expect([sums, stderr]).toEqual([{ passed: 3, failed: 3, skipped: 1 }, expect.any(String)]);
+  expect(stderr).toMatch(
+    /FAIL tests\/b\.test\.js: not done after 6 s, and ended; its processes:\n {2}\d+ of /,
+  );
+  expect(stderr).toMatch(/FAIL tests\/c\.test\.js: Jest ended while it ran: SIGKILL/);
+});
+
+test('what a file leaves open keeps nobody waiting', () => {
+  const { sums, stderr } = run({
+    'open.test.js': "test('leaves a timer', () => { setInterval(() => {}, 1000); });",
+  });
+  expect([sums, stderr]).toEqual([
+    { passed: 1, failed: 0, skipped: 0 },
+    expect.stringContaining('did not exit: one of them left something open'),
+  ]);
+});
