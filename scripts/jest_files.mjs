@@ -66,7 +66,8 @@ async function runProcess(root, files, { secondsPerFile, secondsToExit }) {
     {
       cwd: root,
       stdio: ['ignore', 'inherit', 'inherit'],
-      env: { ...process.env, TROUPE_JEST_PROGRESS: progress },
+      // Idle OpenMP threads of tests that load the addon sleep soon, as in worker processes.
+      env: { GOMP_SPINCOUNT: '20000', ...process.env, TROUPE_JEST_PROGRESS: progress },
     },
   );
   const exited = new Promise((resolve) => {
