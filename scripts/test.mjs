@@ -33,29 +33,37 @@ async function runCppTests() {
   return { ok: code === 0 && counts.length > 0, line: `C++: ${sum(1)} passed, ${failed} failed` };
 }
 
-/** All test files, or what `args` say to Jest. */
-async function runJest(args) {
-  if (args.length > 0) {
-    const jest = path.join(root, 'node_modules', 'jest', 'bin', 'jest.js');
-    const run = spawnSync(process.execPath, [jest, ...args], { stdio: 'inherit', cwd: root });
-    return { ok: run.status === 0, line: `Jest: ${run.status === 0 ? 'passed' : 'FAILED'}` };
-  }
-  const { passed, failed, skipped } = await runTestFiles(root, listTestFiles(root));
-  return { ok: failed === 0, line: `Jest: ${passed} passed, ${failed} failed, ${skipped} skipped` };
+/** Jest with arguments of its own. */
+function runJest(args) {
+  const jest = path.join(root, 'node_modules', 'jest', 'bin', 'jest.js');
+  const run = spawnSync(process.execPath, [jest, ...args], { stdio: 'inherit', cwd: root });
+  return { ok: run.status === 0, line: `Jest: ${run.status === 0 ? 'passed' : 'FAILED'}` };
+}
+
+/** The C++ tests and all of Jest's. Unit tests need one core and little of it, so they run beside the C++ tests. */
+async function runTests() {
+  const files = listTestFiles(root);
+  const isUnit = (file) => file.startsWith(path.join(root, 'test', 'unit') + path.sep);
+  const [cpp, unit] = await Promise.all([runCppTests(), runTestFiles(root, files.filter(isUnit))]);
+  const others = await runTestFiles(
+    root,
+    files.filter((file) => !isUnit(file)),
+  );
+  const sum = (key) => unit[key] + others[key];
+  const line = `Jest: ${sum('passed')} passed, ${sum('failed')} failed, ${sum('skipped')} skipped`;
+  return [cpp, { ok: sum('failed') === 0, line }];
 }
 
 /** Prints what scripts/smoke_test.mjs does; its last line is the outcome (passed, skipped and why, FAILED). */
 function runPackageTest() {
   console.log('\nPackage');
   const script = path.join(root, 'scripts', 'smoke_test.mjs');
-  const run = spawnSync(process.execPath, [script], { encoding: 'utf8', cwd: root });
+  const run = spawnSync(process.execPath, [script], { encoding: 'utf8', cwd: root, timeout: 900_000 });
   process.stdout.write(`${run.stdout}${run.stderr}`);
   const line = /^Package: .*$/m.exec(`${run.stdout}${run.stderr}`)?.[0] ?? 'Package: no outcome';
   return { ok: run.status === 0, line };
 }
 
-const results = jestArgs.length > 0 ? [] : [await runCppTests()];
-results.push(await runJest(jestArgs));
-if (jestArgs.length === 0) results.push(runPackageTest());
+const results = jestArgs.length > 0 ? [runJest(jestArgs)] : [...(await runTests()), runPackageTest()];
 console.log(`\n${results.map((result) => result.line).join('\n')}`);
 process.exit(results.every((result) => result.ok) ? 0 : 1);
