@@ -276,6 +276,39 @@ if (CHROMIUM === null)
     expect((await (await back).json())[0].series[0].total).toBe(1_000_000);
   });
 
+  test('a zoom is drawn once, with its answer; with the points that are there when that takes long', async () => {
+    const page = await ui.page('curves?run=math/a&metric=critic/score/mean');
+    await page.clock.install();
+    await page.reload();
+    await until(page, DRAWN);
+    await ui.settled(page);
+    await page.locator('.chart').focus();
+    await page.clock.pauseAt(Date.now() + 60_000);
+    await page.evaluate(`globalThis.drawn = 0;
+      new MutationObserver(() => globalThis.drawn++).observe(document.querySelector('.chart'), { attributeFilter: ['data-drawn'] })`);
+    let answer = (): void => {};
+    const held = new Promise<void>((done) => {
+      answer = done;
+    });
+    await page.route('**/api/series?*', async (route) => {
+      await held;
+      await route.continue();
+    });
+    const asked = page.waitForRequest('**/api/series?*');
+    await page.keyboard.press('+');
+    await asked;
+    expect(await page.evaluate('globalThis.drawn')).toBe(0);
+    await page.clock.runFor(100);
+    expect(await page.evaluate('globalThis.drawn')).toBe(1);
+    answer();
+    await until(page, 'globalThis.drawn === 2');
+    await page.unroute('**/api/series?*');
+    await page.keyboard.press('+');
+    await until(page, 'globalThis.drawn >= 3');
+    await page.clock.runFor(100);
+    expect(await page.evaluate('globalThis.drawn')).toBe(3);
+  });
+
   test('curves as PNG, SVG and CSV', async () => {
     const page = await ui.page('curves?run=math/a&run=math/b&metric=critic/score/mean');
     await until(page, DRAWN);

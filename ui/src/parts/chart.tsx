@@ -32,6 +32,9 @@ interface ChartProps {
   onOpen?: () => void;
 }
 
+/** Milliseconds after which the points that are there are drawn into a new range: an answer that takes longer is not waited for. */
+const PATIENCE = 60;
+
 const AXES: Record<XAxis, string> = { step: 'step', time: 'time', tokens: 'tokens' };
 
 export const axisText = (x: XAxis, value: number): string =>
@@ -73,7 +76,7 @@ export function Chart(props: ChartProps): JSX.Element {
   const [at, setAt] = useState<number | null>(null);
   const stamp = useStamp(runs, 'metrics');
   const points = Math.max(300, Math.round(width * 1.5));
-  const { data, error } = useAnswer<Curves>(
+  const { data, error, old } = useAnswer<Curves>(
     seen && width > 0 ? 'series' : null,
     {
       run: runs,
@@ -127,14 +130,23 @@ export function Chart(props: ChartProps): JSX.Element {
   useLayoutEffect(() => {
     const made = plot.current;
     if (!made || width === 0) return;
-    made.batch(() => {
-      if (made.width !== width) made.setSize({ width, height: box.current?.clientHeight ?? 190 });
-      made.setData(aligned(curves));
-      const range = view.range ?? extent(curves);
-      if (range) made.setScale('x', { min: range[0], max: range[1] });
-    });
-    frame.current?.setAttribute('data-drawn', String(performance.now()));
-  }, [curves, width, view.range]);
+    const draw = (): void => {
+      made.batch(() => {
+        if (made.width !== width) made.setSize({ width, height: box.current?.clientHeight ?? 190 });
+        made.setData(aligned(curves));
+        const range = view.range ?? extent(curves);
+        if (range) made.setScale('x', { min: range[0], max: range[1] });
+      });
+      frame.current?.setAttribute('data-drawn', String(performance.now()));
+    };
+    if (!old || made.width !== width) {
+      draw();
+      return;
+    }
+    // Points that are about to be replaced: their frame would only keep the new ones waiting.
+    const late = setTimeout(draw, PATIENCE);
+    return () => clearTimeout(late);
+  }, [curves, width, view.range, old, shape]);
 
   const keys = (event: KeyboardEvent): void => {
     const range = view.range ?? extent(curves);

@@ -21,6 +21,8 @@ export async function ask<T>(path: string, query: Query = {}, signal?: AbortSign
 export interface Answer<T> {
   data: T | null;
   error: string | null;
+  /** Whether this is still what was answered to an earlier question. */
+  old: boolean;
 }
 
 /**
@@ -34,10 +36,14 @@ export function useAnswer<T>(
   how: (path: string, query: Query, signal: AbortSignal) => Promise<T> = ask,
 ): Answer<T> {
   const address = path === null ? null : addressOf(path, query);
-  const [state, setState] = useState<Answer<T> & { of: string | null }>({
+  const [{ data, error, of }, setState] = useState<{
+    data: T | null;
+    error: string | null;
+    of: string | null;
+  }>({
     data: null,
     error: null,
-    of: address,
+    of: null,
   });
   // Not after the painting: the answer is what is waited for.
   useLayoutEffect(() => {
@@ -58,5 +64,5 @@ export function useAnswer<T>(
     );
     return () => stop.abort();
   }, [address, stamp]);
-  return state;
+  return { data, error, old: of !== address };
 }
