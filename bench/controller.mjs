@@ -34,14 +34,14 @@ const collectGarbage = runInNewContext('gc');
 const GIB = 2 ** 30;
 const VOCABULARY = 4096;
 
-/** What the other end would see of a message: through the frames of both, without a socket and its encryption. */
-function throughFrames(message) {
-  const reader = new FrameReader();
+/** What the other end would see of a message: through the frames of both, without a socket and its encryption. `around` the reading of each frame. */
+function throughFrames(message, onHead, around = (read) => read()) {
+  const reader = new FrameReader(onHead);
   return new Promise((done, fail) => {
     const stream = new Writable({
       highWaterMark: LONGEST_FRAME,
       write(bytes, _, next) {
-        const [whole] = reader.push(bytes);
+        const [whole] = around(() => reader.push(bytes));
         if (whole) done(whole);
         next();
       },
@@ -92,32 +92,49 @@ class SimulatedGroup {
 
   async closeEngine() {}
 
-  async callAll(engine, method, args) {
+  async callAll(engine, method, args, land) {
     const results = [];
     for (let rank = 0; rank < this.worldSize; rank++) {
       const own = typeof args === 'function' ? args(rank) : args[rank];
-      results.push(await this.callRank(rank, engine, method, own));
+      results.push(await this.callRank(rank, engine, method, own, land && ((value) => land(rank, value))));
     }
     return results;
   }
 
   /** The calls of a rank follow each other, as on a connection: a short one does not overtake a long one. */
-  callRank(rank, engine, method, args) {
+  callRank(rank, engine, method, args, land) {
     const before = this.lastCall.get(rank) ?? Promise.resolve();
-    const call = before.then(() => this.answer(rank, engine, method, args));
+    const call = before.then(() => this.answer(rank, engine, method, args, land));
     const ended = () => undefined; // what it gave is not held
     this.lastCall.set(rank, call.then(ended, ended));
     return call;
   }
 
-  async answer(rank, engine, method, args) {
+  async answer(rank, engine, method, args, land) {
     const requestId = rank + 1;
-    const request = await throughFrames({ type: 'callEngine', requestId, engine, method, args });
+    const lands = land ? { lands: true } : {};
+    const sent = {
+      type: 'callEngine',
+      requestId,
+      engine,
+      method,
+      args,
+      ...(land ? { answerLands: true } : {}),
+    };
+    const own = (work) => this.own(work);
+    const request = await throughFrames(sent, undefined, own);
+    const value = own(() => this[method]?.(...request.args) ?? []);
+    const answer = { type: 'result', requestId, value, ...lands };
+    return (await throughFrames(answer, (head) => land(head.value))).value;
+  }
+
+  /** Work of the simulated workers. */
+  own(work) {
     const [started, before] = [performance.now(), processorSeconds()];
-    const value = this[method]?.(...request.args) ?? [];
+    const result = work();
     this.seconds += (performance.now() - started) / 1000;
     this.processor += processorSeconds() - before;
-    return (await throughFrames({ type: 'result', requestId, value })).value;
+    return result;
   }
 
   openRollout() {

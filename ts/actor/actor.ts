@@ -10,21 +10,15 @@ import type { Batch, Seqs } from '../batch/batch';
 import { requireBatch } from '../batch/require_batch';
 import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../engine/engine_metrics';
 import type { EngineOptions } from '../engine/engine_options';
+import { responseColumns } from '../engine/response_columns';
 import { RoleEngine } from '../engine/role_engine';
-import {
-  checkMiniBatches,
-  joinFloats,
-  planUpdate,
-  type RankShard,
-  shardByRank,
-  tokenBatch,
-  type UpdateShard,
-} from '../engine/shards';
+import { checkMiniBatches, planUpdate, tokenBatch, type UpdateShard } from '../engine/shards';
 import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
 import { sampleBatch } from '../rollout/batch';
 import type { RolloutEngine } from '../rollout/engine';
 import { NativeRollout, type NativeRolloutConfig } from '../rollout/native/native_rollout';
 import type { SamplingOptions } from '../rollout/sampling';
+import type { EngineArgs } from '../worker/protocol';
 import { gradientSequences } from './gradient_sequences';
 import { policyBatch, policyColumns } from './policy_batch';
 import { preparationOf, updateStepwise } from './stepwise_update';
@@ -62,6 +56,9 @@ export interface PolicyUpdateOptions {
 
 /** actor/pg_loss, actor/pg_clipfrac, actor/ppo_kl, actor/entropy, actor/grad_norm, actor/lr, perf/*, ... */
 export type PolicyMetrics = UpdateMetrics;
+
+const LOG_PROB_COLUMNS = ['logProbs', 'entropy', 'sumPiSquared'] as const;
+const NO_COLUMNS = { entropy: null, sumPiSquared: null };
 
 /**
  * A causal language model that scores, generates and learns, in worker processes of its own or of a given group. Errors are
@@ -107,18 +104,17 @@ export class Actor extends TrainedModel {
     if (b.numResponseTokens === 0) {
       return { logProbs: new Float32Array(0), entropy: empty(entropy), sumPiSquared: empty(sumPiSquared) };
     }
-    const shards = shardByRank(b, this.engine.dataParallelSize);
-    return this.engine.splitCollect(
+    const wanted = { logProbs: true, entropy, sumPiSquared };
+    const names = LOG_PROB_COLUMNS.filter((name) => wanted[name]);
+    const columns = await responseColumns(
+      this.engine,
+      b,
       'computeLogProb',
-      shards.map((shard): [ReturnType<typeof tokenBatch>, number, boolean, boolean, boolean] => [
-        tokenBatch(shard.batch),
-        temperature,
-        entropy,
-        sumPiSquared,
-        disableAdapter,
-      ]),
-      (parts) => joinLogProbs(b, shards, parts),
+      names,
+      (tokens): EngineArgs<'computeLogProb'> => [tokens, temperature, entropy, sumPiSquared, disableAdapter],
+      (result) => result,
     );
+    return { ...NO_COLUMNS, ...columns };
   }
 
   /**
@@ -236,23 +232,3 @@ const sftArguments = ({
   { tokens: tokenBatch(batch), lossMask: batch.get('responseMask') },
   mini,
 ];
-
-function joinLogProbs(
-  batch: Batch,
-  shards: readonly RankShard[],
-  parts: NativeLogProbResult[],
-): NativeLogProbResult {
-  const join = (get: (r: NativeLogProbResult) => Float32Array | null): Float32Array | null => {
-    const arrays = parts.map(get).filter((x) => x !== null);
-    return arrays.length === parts.length ? joinFloats(batch, shards, arrays) : null;
-  };
-  return {
-    logProbs: joinFloats(
-      batch,
-      shards,
-      parts.map((r) => r.logProbs),
-    ),
-    entropy: join((r) => r.entropy),
-    sumPiSquared: join((r) => r.sumPiSquared),
-  };
-}

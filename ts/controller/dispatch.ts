@@ -36,6 +36,8 @@ export interface DataLayout {
   stages: number;
 }
 
+const ALONE: DataLayout = { neighbours: 1, stages: 1 };
+
 /** Which of the shards a rank of `worldSize` works on. */
 export function shardOf(rank: number, worldSize: number, { neighbours, stages }: DataLayout): number {
   return Math.floor((rank % (worldSize / stages)) / neighbours);
@@ -62,8 +64,40 @@ export async function splitCollect<M extends EngineMethod, R>(
   method: M,
   shards: EngineArgs<M>[],
   collect: (results: EngineResult<M>[]) => R,
-  layout: DataLayout = { neighbours: 1, stages: 1 },
+  layout: DataLayout = ALONE,
 ): Promise<R> {
+  return collect(await callShards(group, engine, method, shards, layout));
+}
+
+/**
+ * As {@link splitCollect}, but the arrays of the results are received where they are wanted: `land` says where (message_arrays.ts), when
+ * they are about to come and once more with the whole result, for arrays that came with it.
+ */
+export async function splitLand<M extends EngineMethod>(
+  group: Caller,
+  engine: string,
+  method: M,
+  shards: EngineArgs<M>[],
+  land: (shard: number, result: EngineResult<M>) => void,
+  layout: DataLayout = ALONE,
+): Promise<void> {
+  const { worldSize } = group;
+  const results = await callShards(group, engine, method, shards, layout, (rank, result) => {
+    const shard = shardOf(rank, worldSize, layout);
+    if (rank === shard * layout.neighbours) land(shard, result);
+  });
+  for (const [shard, result] of results.entries()) land(shard, result);
+}
+
+/** The results of the first rank of each shard. */
+async function callShards<M extends EngineMethod>(
+  group: Caller,
+  engine: string,
+  method: M,
+  shards: EngineArgs<M>[],
+  layout: DataLayout,
+  land?: (rank: number, result: EngineResult<M>) => void,
+): Promise<EngineResult<M>[]> {
   const { worldSize } = group;
   const count = shardCount(worldSize, layout);
   if (shards.length !== count) {
@@ -78,6 +112,7 @@ export async function splitCollect<M extends EngineMethod, R>(
     engine,
     method,
     (rank) => shards[shardOf(rank, worldSize, layout)] as EngineArgs<M>,
+    land,
   );
-  return collect(shards.map((_, shard) => results[shard * layout.neighbours] as EngineResult<M>));
+  return shards.map((_, shard) => results[shard * layout.neighbours] as EngineResult<M>);
 }

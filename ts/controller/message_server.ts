@@ -38,6 +38,8 @@ export interface Peer<Out> {
 /** What is made of what a peer says. */
 export interface Conversation<In> {
   receive(message: In): void;
+  /** The arrays of a message that lands are about to come: says where to. */
+  landing?(message: In): void;
   /** Something came, perhaps only a part of a message. */
   active(): void;
   /** The last call. `fault`: what came that should not have come; null: the stream has ended. */
@@ -136,7 +138,7 @@ export class MessageServer<In extends Message, Out extends Message> {
   /** The other end has the token, or the handshake would have failed. */
   #attach(socket: TLSSocket): void {
     socket.setNoDelay(true);
-    const reader = new FrameReader<In>();
+    const reader = new FrameReader<In>((message) => conversation.landing?.(message));
     const writer = new FrameWriter<Out>(socket);
     let done = false;
     const peer: Peer<Out> = {

@@ -21,6 +21,8 @@ export interface ControllerServerOptions {
   log: (line: string) => void;
   onConnect: (connection: WorkerConnection) => void;
   onMessage: (rank: number, message: WorkerMessage) => void;
+  /** The arrays of a message that lands are about to come. */
+  onLanding: (rank: number, message: WorkerMessage) => void;
   /** Something came, perhaps only a part of a message. */
   onActivity: (rank: number) => void;
   /** The stream has ended, whoever ended it. `fault`: what came that should not have come; null: nothing. */
@@ -78,6 +80,9 @@ export class ControllerServer {
       receive: (message) => {
         if (rank === null) rank = this.#greet(peer, message);
         else this.#options.onMessage(rank, message);
+      },
+      landing: (message) => {
+        if (rank !== null) this.#options.onLanding(rank, message);
       },
       active: () => {
         if (rank !== null) this.#options.onActivity(rank);

@@ -24,7 +24,7 @@ import { RankPlaces } from './rank_places';
 import { ControllerServer } from './server';
 import { Startup } from './startup';
 import { within } from './within';
-import { describeRequest, type NewRequest } from './worker_requests';
+import { describeRequest, type Land, type NewRequest } from './worker_requests';
 
 type State = 'STARTING' | 'RUNNING' | 'FAILED' | 'CLOSED';
 
@@ -134,22 +134,28 @@ export class WorkerGroup {
     engine: string,
     method: M,
     argsByRank: readonly A[] | ((rank: number) => A),
+    land?: (rank: number, value: EngineResult<M>) => void,
   ): Promise<EngineResult<M>[]> {
     const argsOf = typeof argsByRank === 'function' ? argsByRank : (rank: number): A => argsByRank[rank]!;
     return await this.#together(
       `${method} of '${engine}'`,
-      this.#members.map(({ rank }) => this.callRank(rank, engine, method, argsOf(rank))),
+      this.#members.map(({ rank }) => {
+        const own = land && ((value: EngineResult<M>): void => land(rank, value));
+        return this.callRank(rank, engine, method, argsOf(rank), own);
+      }),
     );
   }
 
+  /** `land` is called when the arrays of the answer are about to come, says where each lands, and drops the others (message_arrays.ts). */
   async callRank<M extends EngineMethod>(
     rank: number,
     engine: string,
     method: M,
     args: EngineArgs<M>,
+    land?: (value: EngineResult<M>) => void,
   ): Promise<EngineResult<M>> {
-    const request: NewRequest = { type: 'callEngine', engine, method, args };
-    return (await this.#request(this.#member(rank), request)) as EngineResult<M>;
+    const request: NewRequest = { type: 'callEngine', engine, method, args, answerLands: land !== undefined };
+    return (await this.#request(this.#member(rank), request, land as Land | undefined)) as EngineResult<M>;
   }
 
   /** Calls a binding function that needs no engine: policyLoss, valueLoss, ... */
@@ -208,6 +214,7 @@ export class WorkerGroup {
       },
       onActivity: (rank) => this.#monitor.heard(rank),
       onMessage: (rank, message) => this.#onMessage(this.#member(rank), message),
+      onLanding: (rank, message) => this.#member(rank).client.landing(message),
       onDisconnect: (rank, fault) => this.#onDisconnect(this.#member(rank), fault),
     });
     const { pool, localWorldSize } = this.#places;
@@ -279,11 +286,11 @@ export class WorkerGroup {
     );
   }
 
-  async #request(member: Member, request: NewRequest): Promise<unknown> {
+  async #request(member: Member, request: NewRequest, land?: Land): Promise<unknown> {
     if (this.#state === 'CLOSED' && this.#failure === null) throw groupClosed();
     const start = performance.now();
     try {
-      const answer = await member.client.request(request);
+      const answer = await member.client.request(request, land);
       if (request.type === 'callEngine') this.#tell(member, request, start);
       return answer;
     } catch (error) {

@@ -8,6 +8,7 @@ import {
 
 interface Pending {
   what: string;
+  land: Land | null;
   resolve: (value: unknown) => void;
   reject: (error: TroupeError) => void;
 }
@@ -15,6 +16,9 @@ interface Pending {
 type WithoutId<R> = R extends WorkRequest ? Omit<R, 'requestId'> : never;
 /** A request before it has got its id. */
 export type NewRequest = WithoutId<WorkRequest>;
+
+/** Says of the arrays of an answer where they are to land (message_arrays.ts), before they come. */
+export type Land = (value: unknown) => void;
 
 /** Ways of sending to a worker, behind what is being sent and past it; nothing while there is no connection. */
 export interface Wire {
@@ -41,13 +45,16 @@ export class WorkerClient {
     return null;
   }
 
-  /** Rejects with the worker's error, with that of fail(), or with INVALID_ARGUMENT when the request cannot be sent. */
-  request(request: NewRequest): Promise<unknown> {
+  /**
+   * Rejects with the worker's error, with that of fail(), or with INVALID_ARGUMENT when the request cannot be sent. `land`: of a request
+   * that lands.
+   */
+  request(request: NewRequest, land: Land | null = null): Promise<unknown> {
     if (this.#failure !== null) return Promise.reject(this.#failure);
     const requestId = this.#nextId++;
     return new Promise((resolve, reject) => {
       const what = describeRequest(request);
-      this.#pending.set(requestId, { what, resolve, reject });
+      this.#pending.set(requestId, { what, land, resolve, reject });
       try {
         this.send({ ...request, requestId });
       } catch (error) {
@@ -68,6 +75,11 @@ export class WorkerClient {
 
   sendNow(message: ControllerMessage): void {
     if (this.#failure === null) this.#wire.sendNow(message);
+  }
+
+  /** The arrays of this answer are about to come. */
+  landing(message: WorkerMessage): void {
+    if (message.type === 'result') this.#pending.get(message.requestId)?.land?.(message.value);
   }
 
   receive(message: Extract<WorkerMessage, { type: 'result' | 'error' }>): void {

@@ -7,14 +7,11 @@ import type { Batch } from '../batch/batch';
 import { requireBatch } from '../batch/require_batch';
 import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../engine/engine_metrics';
 import type { EngineOptions } from '../engine/engine_options';
+import { responseColumns } from '../engine/response_columns';
 import { RoleEngine } from '../engine/role_engine';
-import { checkMiniBatches, joinFloats, planUpdate, shardByRank, tokenBatch } from '../engine/shards';
-import type {
-  NativeMiniBatches,
-  NativeTokenBatch,
-  NativeValueBatch,
-  NativeValueLossOptions,
-} from '../native/bridge';
+import { checkMiniBatches, planUpdate, tokenBatch } from '../engine/shards';
+import type { NativeMiniBatches, NativeValueBatch, NativeValueLossOptions } from '../native/bridge';
+import type { EngineArgs } from '../worker/protocol';
 
 export interface CriticUpdateOptions {
   /** Sequences per optimiser step, over all ranks; default: the whole batch. It must divide the batch. */
@@ -47,11 +44,14 @@ export class Critic extends TrainedModel {
   async computeValues(b: Batch): Promise<{ values: Float32Array }> {
     this.engine.checkSequences('computeValues', b);
     if (b.numResponseTokens === 0) return { values: new Float32Array(0) };
-    const shards = shardByRank(b, this.engine.dataParallelSize);
-    const args = shards.map((shard): [NativeTokenBatch] => [tokenBatch(shard.batch)]);
-    return {
-      values: await this.engine.splitCollect('computeValues', args, (parts) => joinFloats(b, shards, parts)),
-    };
+    return responseColumns(
+      this.engine,
+      b,
+      'computeValues',
+      ['values'],
+      (tokens): EngineArgs<'computeValues'> => [tokens],
+      (values) => ({ values }),
+    );
   }
 
   /** `ppoEpochs` passes over the batch in mini-batches, one optimiser step each. Needs values (the old ones) and returns. */

@@ -10,6 +10,7 @@ import {
   rankZero,
   shardCount,
   splitCollect,
+  splitLand,
 } from '../controller/dispatch';
 import { WorkerGroup } from '../controller/worker_group';
 import { TroupeError } from '../errors';
@@ -167,6 +168,15 @@ export class RoleEngine {
     collect: (results: EngineResult<M>[]) => R,
   ): Promise<R> {
     return splitCollect(this.group, this.name, method, shards, collect, this.dataLayout);
+  }
+
+  /** One shard per data-parallel group; `land` says where the arrays of each result are received. */
+  splitLand<M extends EngineMethod>(
+    method: M,
+    shards: EngineArgs<M>[],
+    land: (shard: number, result: EngineResult<M>) => void,
+  ): Promise<void> {
+    return splitLand(this.group, this.name, method, shards, land, this.dataLayout);
   }
 
   get device(): 'cpu' | 'cuda' {

@@ -3,6 +3,7 @@ import type { Batch } from '../batch/batch';
 import { offsetsOf } from '../batch/layout';
 import { firstWithPrompt } from '../batch/prompts';
 import type { NativeMiniBatches, NativeTokenBatch } from '../native/bridge';
+import { gathered } from '../worker/message_arrays';
 import { type RankPart, rankParts } from './rank_parts';
 
 /** The part of an update that one rank computes (with Ulysses: one group of ranks). */
@@ -22,7 +23,8 @@ export function tokenBatch(batch: Batch): NativeTokenBatch {
 
 /** The sequences that one rank computes, and where they stand in the whole batch. */
 export interface RankShard {
-  batch: Batch;
+  tokens: NativeTokenBatch;
+  /** Ascending. */
   indices: number[];
 }
 
@@ -31,13 +33,34 @@ export function indicesByRank(batch: Batch, worldSize: number): number[][] {
   return balanced(batch, 0, batch.size, worldSize);
 }
 
-/** The tokens of a batch, one part per rank, balanced by work; with fewer sequences than ranks some are empty. */
+/** The tokens of a batch, one part per rank, balanced by work; with fewer sequences than ranks some are empty. They are sent from where they lie. */
 export function shardByRank(batch: Batch, worldSize: number): RankShard[] {
-  const tokens = batch.select([]);
   return indicesByRank(batch, worldSize).map((indices) => ({
-    batch: worldSize === 1 ? batch : tokens.take(indices),
+    tokens: worldSize === 1 ? tokenBatch(batch) : takeTokens(batch, indices),
     indices,
   }));
+}
+
+function takeTokens(batch: Batch, indices: readonly number[]): NativeTokenBatch {
+  const { seqOffsets, promptLens, sequenceLens } = batch;
+  const tokens = batch.get('tokens');
+  const pieces = runsOf(indices).map(([first, end]) => tokens.subarray(seqOffsets[first], seqOffsets[end]));
+  return {
+    tokens: gathered(pieces, new Int32Array(0)),
+    seqOffsets: offsetsOf(indices.map((i) => sequenceLens[i] as number)),
+    promptLens: Int32Array.from(indices, (i) => promptLens[i] as number),
+  };
+}
+
+/** Neighbours among ascending indices: [first, end) each. */
+export function runsOf(indices: readonly number[]): [number, number][] {
+  const runs: [number, number][] = [];
+  for (const index of indices) {
+    const last = runs.at(-1);
+    if (last?.[1] === index) last[1]++;
+    else runs.push([index, index + 1]);
+  }
+  return runs;
 }
 
 /** Contiguous parts of equally many sequences, one per rank, whose results in rank order are those of the whole. */
@@ -45,25 +68,6 @@ export function contiguousByRank(batch: Batch, worldSize: number): Batch[] {
   if (worldSize === 1) return [batch];
   const at = (rank: number): number => Math.floor((batch.size * rank) / worldSize);
   return Array.from({ length: worldSize }, (_, rank) => batch.slice(at(rank), at(rank + 1)));
-}
-
-/** Puts per-response-token results of `shardByRank` back in the order of the batch. */
-export function joinFloats(
-  batch: Batch,
-  shards: readonly RankShard[],
-  parts: readonly Float32Array[],
-): Float32Array {
-  const first = parts[0];
-  if (parts.length === 1 && first !== undefined) return first;
-  const out = new Float32Array(batch.numResponseTokens);
-  for (const [rank, { batch: own, indices }] of shards.entries()) {
-    const part = parts[rank] as Float32Array;
-    for (const [i, index] of indices.entries()) {
-      const values = part.subarray(own.responseOffsets[i], own.responseOffsets[i + 1]);
-      out.set(values, batch.responseOffsets[index] as number);
-    }
-  }
-  return out;
 }
 
 /**

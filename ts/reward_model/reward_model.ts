@@ -3,10 +3,10 @@ import { Batch } from '../batch/batch';
 import { requireBatch } from '../batch/require_batch';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
 import type { EngineOptions } from '../engine/engine_options';
+import { responseColumns } from '../engine/response_columns';
 import { RoleEngine } from '../engine/role_engine';
-import { joinFloats, shardByRank, tokenBatch } from '../engine/shards';
 import { TroupeError } from '../errors';
-import type { NativeTokenBatch } from '../native/bridge';
+import type { EngineArgs } from '../worker/protocol';
 import { retemplated } from './retemplate';
 
 export interface RewardModelOptions extends Omit<EngineOptions, 'optim' | 'gradientCheckpointing'> {
@@ -101,10 +101,13 @@ export class RewardModel {
       sequences.map(({ tokens, promptLength }) => [...tokens.subarray(promptLength), 0]),
     );
     this.engine.checkSequences('reward_model score', extended);
-    const shards = shardByRank(extended, this.engine.dataParallelSize);
-    const args = shards.map((shard): [NativeTokenBatch] => [tokenBatch(shard.batch)]);
-    const values = await this.engine.splitCollect('computeValues', args, (parts) =>
-      joinFloats(extended, shards, parts),
+    const { values } = await responseColumns(
+      this.engine,
+      extended,
+      'computeValues',
+      ['values'],
+      (tokens): EngineArgs<'computeValues'> => [tokens],
+      (values) => ({ values }),
     );
     const scores = Float32Array.from(
       sequences,

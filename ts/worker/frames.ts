@@ -1,5 +1,6 @@
 import type { Writable } from 'node:stream';
-import { decodeHead, type EncodedMessage, encodeMessage } from './message_codec';
+import { bytesOf, Landing } from './message_arrays';
+import { decodeHead, type EncodedMessage, type Expected, encodeMessage } from './message_codec';
 
 // Messages as frames on a stream of bytes. A frame is a header, u32 little-endian length of what follows it, u8 kind, 3 zeros, and
 // then either a whole short message or a part of a long one: u64 length of its head, head, segments (message_codec.ts). Short
@@ -103,48 +104,74 @@ export class FrameWriter<M> {
   }
 }
 
+/** Is told of a message whose arrays are about to come, and may say where each is to land. */
+type OnHead = (message: unknown) => void;
+
+/** Where bytes go: to memory, or nowhere (null). */
+interface Target {
+  length: number;
+  bytes: Uint8Array | null;
+}
+
+const targetOf = (bytes: Uint8Array): Target => ({ length: bytes.length, bytes });
+
+function targetsOf(expected: Expected): Target[] {
+  if (!(expected instanceof Landing)) return [targetOf(expected)];
+  const { into, bytes } = expected;
+  if (into === null) return [{ length: bytes, bytes: null }];
+  return into.filter((place) => place.length > 0).map((place) => targetOf(bytesOf(place)));
+}
+
 /** A long message in the making. */
 class LongMessage {
   #message: unknown = null;
   #stage: 'size' | 'head' | 'segments' = 'size';
-  /** To be filled one after another. */
-  #targets: Uint8Array[] = [new Uint8Array(8)];
+  /** To be filled one after another, from `#next` on. */
+  #targets: Target[] = [targetOf(new Uint8Array(8))];
+  #next = 0;
   #filled = 0;
+  readonly #onHead: OnHead;
+
+  constructor(onHead: OnHead) {
+    this.#onHead = onHead;
+  }
 
   /** Takes the next bytes. Whether the message is complete. */
   fill(bytes: Uint8Array): boolean {
     let rest = bytes;
     while (rest.length > 0) {
-      const target = this.#targets[0];
+      const target = this.#targets[this.#next];
       if (target === undefined) throw new Error(TOO_LONG);
       const taken = rest.subarray(0, target.length - this.#filled);
-      target.set(taken, this.#filled);
+      target.bytes?.set(taken, this.#filled);
       this.#filled += taken.length;
       rest = rest.subarray(taken.length);
       if (this.#filled === target.length) this.#advance(target);
     }
-    return this.#targets.length === 0;
+    return this.#next === this.#targets.length;
   }
 
   get message(): unknown {
     return this.#message;
   }
 
-  #advance(done: Uint8Array): void {
+  #advance({ bytes }: Target): void {
     this.#filled = 0;
+    this.#next++;
+    if (this.#stage === 'segments' || bytes === null) return;
     if (this.#stage === 'size') {
-      const size = Number(Buffer.from(done).readBigUInt64LE());
+      const size = Number(Buffer.from(bytes).readBigUInt64LE());
       if (size === 0 || size > LONGEST_HEAD) throw new Error(`the head of a message claims ${size} bytes`);
       this.#stage = 'head';
-      this.#targets = [new Uint8Array(size)];
-    } else if (this.#stage === 'head') {
-      this.#stage = 'segments';
-      const { message, segments } = decodeHead(done);
-      this.#message = message;
-      this.#targets = segments;
+      this.#targets = [targetOf(new Uint8Array(size))];
     } else {
-      this.#targets.shift();
+      this.#stage = 'segments';
+      const { message, segments } = decodeHead(bytes);
+      this.#message = message;
+      if (segments.some((expected) => expected instanceof Landing)) this.#onHead(message);
+      this.#targets = segments.flatMap(targetsOf);
     }
+    this.#next = 0;
   }
 }
 
@@ -157,6 +184,12 @@ export class FrameReader<M extends { type: string }> {
   #short: Buffer | null = null;
   #long: LongMessage | null = null;
   #complete: M[] = [];
+  readonly #onHead: (message: M) => void;
+
+  /** `onHead`: for messages that land; without it what is in their arrays is dropped. */
+  constructor(onHead: (message: M) => void = () => {}) {
+    this.#onHead = onHead;
+  }
 
   /** The messages that these bytes complete. Throws for what is no frame of ours; then the stream is of no more use. */
   push(bytes: Uint8Array): M[] {
@@ -200,7 +233,7 @@ export class FrameReader<M extends { type: string }> {
       if (segments.length > 0) throw new Error('a short message that names segments');
       this.#deliver(message);
     } else {
-      this.#long ??= new LongMessage();
+      this.#long ??= new LongMessage((message) => this.#onHead(asMessage(message)));
       if (!this.#long.fill(bytes)) return;
       if (this.#remaining > 0) throw new Error(TOO_LONG);
       const { message } = this.#long;
@@ -210,8 +243,12 @@ export class FrameReader<M extends { type: string }> {
   }
 
   #deliver(message: unknown): void {
-    if (typeof message !== 'object' || message === null || !('type' in message))
-      throw new Error('something that is no message');
-    this.#complete.push(message as M);
+    this.#complete.push(asMessage(message));
   }
+}
+
+function asMessage<M extends { type: string }>(message: unknown): M {
+  if (typeof message !== 'object' || message === null || !('type' in message))
+    throw new Error('something that is no message');
+  return message as M;
 }

@@ -1,8 +1,10 @@
 import { DefaultDeserializer, DefaultSerializer } from 'node:v8';
+import { bytesOf, Landing, piecesOf, type TypedArray } from './message_arrays';
 
 // A message as bytes: a head, serialised by V8, and beside it the long typed arrays as they lie in memory. So a long array is not
 // copied before it is sent, and is received into its final place. Short ones, of which a message may have a hundred thousand, are gathered
-// behind each other, and received as views of one buffer.
+// behind each other, and received as views of one buffer. Those of a message that `lands` come after its head whatever their length, and
+// go where its receiver says (message_arrays.ts).
 
 /** Shorter arrays are gathered. */
 const SEGMENT_BYTES = 64 * 1024;
@@ -30,9 +32,7 @@ const FIRST_PIECE_BYTES = 4096;
 const INLINE = 0;
 const SEGMENT = 1;
 const SHORT = 2;
-
-const bytesOf = (view: ArrayBufferView): Uint8Array =>
-  new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
+const LANDING = 3;
 
 const aligned = (bytes: number): number => Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
 
@@ -77,9 +77,28 @@ class ShortArrays {
   }
 }
 
+/** One array of `pieces`. */
+function joined(
+  pieces: readonly TypedArray[],
+  length: number,
+  type: number,
+): ArrayBufferView & ArrayLike<never> {
+  const array = new (ARRAYS[type] as (typeof ARRAYS)[number])(length);
+  let at = 0;
+  for (const piece of pieces) {
+    array.set(piece as never, at);
+    at += piece.length;
+  }
+  return array as unknown as ArrayBufferView & ArrayLike<never>;
+}
+
 class HeadSerializer extends DefaultSerializer {
   readonly segments: Uint8Array[] = [];
   readonly short = new ShortArrays();
+
+  constructor(private readonly lands: boolean) {
+    super();
+  }
 
   /** Called by V8 for every typed array, once for one that is there several times. */
   _writeHostObject(view: ArrayBufferView & ArrayLike<never> & { [Symbol.toStringTag]: string }): void {
@@ -89,17 +108,23 @@ class HeadSerializer extends DefaultSerializer {
       writeInline.call(this, view);
       return;
     }
-    const long = view.byteLength >= SEGMENT_BYTES;
-    this.writeUint32(long ? SEGMENT : SHORT);
+    const pieces = piecesOf(view);
+    const length = pieces === null ? view.length : pieces.reduce((sum, piece) => sum + piece.length, 0);
+    const { BYTES_PER_ELEMENT } = ARRAYS[type] as (typeof ARRAYS)[number];
+    const kind = this.lands ? LANDING : length * BYTES_PER_ELEMENT >= SEGMENT_BYTES ? SEGMENT : SHORT;
+    this.writeUint32(kind);
     this.writeUint32(type);
-    this.writeDouble(view.length);
-    if (long) this.segments.push(bytesOf(view));
-    else this.short.add(view, type);
+    this.writeDouble(length);
+    if (kind === SHORT) this.short.add(pieces === null ? view : joined(pieces, length, type), type);
+    else for (const piece of pieces ?? [view]) if (piece.length > 0) this.segments.push(bytesOf(piece));
   }
 }
 
+/** Behind a head: memory to be filled, or what its receiver has yet to find a place for. */
+export type Expected = Uint8Array | Landing;
+
 class HeadDeserializer extends DefaultDeserializer {
-  readonly segments: Uint8Array[] = [];
+  readonly segments: Expected[] = [];
   private taken = 0;
 
   /** `short`: the bytes of the short arrays. */
@@ -110,12 +135,17 @@ class HeadDeserializer extends DefaultDeserializer {
     super(head);
   }
 
-  _readHostObject(): ArrayBufferView {
+  _readHostObject(): ArrayBufferView | Landing {
     const kind = this.readUint32();
     if (kind === INLINE) return readInline.call(this);
     const type = ARRAYS[this.readUint32()];
     if (type === undefined) throw new Error('an array of an unknown type');
     const length = this.readDouble();
+    if (kind === LANDING) {
+      const landing = new Landing(type.name, length, length * type.BYTES_PER_ELEMENT);
+      this.segments.push(landing);
+      return landing;
+    }
     if (kind === SEGMENT) {
       const array = new type(length);
       this.segments.push(bytesOf(array));
@@ -151,7 +181,7 @@ const FOOTER_BYTES = 16;
  * @throws DataCloneError for what cannot be sent: functions, promises, ...
  */
 export function encodeMessage(message: unknown): EncodedMessage {
-  const serializer = new HeadSerializer();
+  const serializer = new HeadSerializer((message as { lands?: unknown } | null)?.lands === true);
   serializer.writeHeader();
   serializer.writeValue(message);
   const { short, segments } = serializer;
@@ -178,7 +208,7 @@ export function encodeMessage(message: unknown): EncodedMessage {
  * The message of a head that begins at a multiple of 8 bytes, with zeros in the arrays that are not in it, and their memory, to be filled in
  * this order. Throws for garbage.
  */
-export function decodeHead(head: Uint8Array): { message: unknown; segments: Uint8Array[] } {
+export function decodeHead(head: Uint8Array): { message: unknown; segments: Expected[] } {
   if (head.length < FOOTER_BYTES) throw new Error(`a head of ${head.length} bytes`);
   const footer = new DataView(head.buffer, head.byteOffset + head.length - FOOTER_BYTES, FOOTER_BYTES);
   const [start, size] = [footer.getFloat64(0, true), footer.getFloat64(8, true)];
@@ -190,5 +220,6 @@ export function decodeHead(head: Uint8Array): { message: unknown; segments: Uint
   deserializer.readHeader();
   const message: unknown = deserializer.readValue();
   const { segments } = deserializer;
-  return { message, segments: inHead ? segments : [short, ...segments] };
+  const expected = inHead ? segments : [short, ...segments];
+  return { message, segments: expected.filter(({ length }) => length > 0) };
 }

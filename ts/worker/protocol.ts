@@ -81,7 +81,15 @@ export function isBindingMethod(name: string): name is BindingMethod {
 /** Work for a worker: each is answered by one `result` or `error` with its requestId, in order. */
 export type WorkRequest =
   | { type: 'createEngine'; requestId: number; engine: string; options: NativeEngineOptions }
-  | { type: 'callEngine'; requestId: number; engine: string; method: string; args: unknown[] }
+  | {
+      type: 'callEngine';
+      requestId: number;
+      engine: string;
+      method: string;
+      args: unknown[];
+      /** The arrays of the answer have their place already (message_arrays.ts). */
+      answerLands?: boolean;
+    }
   | { type: 'closeEngine'; requestId: number; engine: string }
   | { type: 'callBinding'; requestId: number; method: string; args: unknown[] };
 
@@ -102,7 +110,7 @@ export type WorkerMessage =
   | { type: 'hello'; rank: number; pid: number }
   /** The addon is loaded: requests are served from now on. */
   | { type: 'ready'; buildInfo: NativeBuildInfo }
-  | { type: 'result'; requestId: number; value: unknown }
+  | { type: 'result'; requestId: number; value: unknown; lands?: true }
   /** requestId null: the worker could not start and exits. */
   | { type: 'error'; requestId: number | null; error: WireError }
   | { type: 'heartbeat' };

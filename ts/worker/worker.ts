@@ -126,7 +126,8 @@ export class Worker {
       if (this.#host === null)
         throw new TroupeError('INTERNAL', 'a request came before the worker was ready');
       const value = await this.#host.serve(request);
-      this.#send({ type: 'result', requestId, value });
+      const lands = request.type === 'callEngine' && request.answerLands === true;
+      this.#send({ type: 'result', requestId, value, ...(lands ? { lands: true as const } : {}) });
     } catch (error) {
       this.#send({ type: 'error', requestId, error: toWireError(error) });
     }

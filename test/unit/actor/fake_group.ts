@@ -1,4 +1,5 @@
 import type { WorkerGroup } from '../../../ts/controller/worker_group';
+import { piecesOf } from '../../../ts/worker/message_arrays';
 
 /** A call that reached the workers. */
 export interface Call {
@@ -7,6 +8,18 @@ export interface Call {
 }
 
 type Answer = (...args: never[]) => unknown;
+
+/** Arguments as the other end of a connection would see them: arrays in pieces are one there. */
+function asReceived<T>(value: T): T {
+  if (Array.isArray(value)) return value.map(asReceived) as T;
+  if (ArrayBuffer.isView(value)) {
+    const pieces = piecesOf(value);
+    if (pieces === null) return value;
+    return Int32Array.from(pieces.flatMap((piece) => [...(piece as Int32Array)])) as T;
+  }
+  if (typeof value !== 'object' || value === null || value.constructor !== Object) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, field]) => [name, asReceived(field)])) as T;
+}
 
 /** Stands in for the worker processes: answers engine methods from a table and records every call, by rank. */
 export class FakeGroup {
@@ -65,9 +78,10 @@ export class FakeGroup {
   }
 
   async callRank(_rank: number, _engine: string, method: string, args: unknown[]): Promise<unknown> {
-    this.calls.push({ method, args });
+    const received = asReceived(args);
+    this.calls.push({ method, args: received });
     const answer = this.answers[method];
-    if (answer !== undefined) return answer(...(args as never[]));
+    if (answer !== undefined) return answer(...(received as never[]));
     return method === 'parameters' ? [] : null;
   }
 

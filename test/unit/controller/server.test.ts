@@ -25,6 +25,7 @@ beforeEach(async () => {
     log: (line) => ownLog.push(line),
     onConnect: ({ rank }) => own.push(`connect ${rank}`),
     onMessage: (rank, { type }) => own.push(`${type} of ${rank}`),
+    onLanding: () => {},
     onActivity: () => {},
     onDisconnect: (rank, fault) => own.push(`disconnect ${rank}: ${fault}`),
   });

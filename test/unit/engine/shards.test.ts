@@ -1,7 +1,9 @@
 import { Batch } from '../../../ts/batch/batch';
 import { mergeRanks } from '../../../ts/engine/engine_metrics';
-import { contiguousByRank, joinFloats, planUpdate, shardByRank } from '../../../ts/engine/shards';
+import { responsePlaces } from '../../../ts/engine/response_columns';
+import { contiguousByRank, planUpdate, shardByRank } from '../../../ts/engine/shards';
 import type { NativeMiniBatches } from '../../../ts/native/bridge';
+import { land, piecesOf } from '../../../ts/worker/message_arrays';
 
 const batch = Batch.fromSequences([[1], [2], [3], [4], [5], [6]], [[1], [1, 1], [1, 1, 1], [], [1], [1, 1]], {
   uid: [0, 1, 2, 3, 4, 5],
@@ -89,16 +91,27 @@ test('ranks without sequences take part with none', () => {
 });
 
 test('results of balanced shards go back to the order of the batch', () => {
-  const shards = shardByRank(batch.with({ oldLogProbs: new Float32Array(9) }), 4);
-  // What log-probs do not need is not copied.
-  for (const shard of shards)
-    expect(shard.batch.names.sort()).toEqual(['promptLens', 'responseMask', 'tokens']);
+  const shards = shardByRank(batch, 4);
   expect(shards.flatMap((s) => s.indices).sort()).toEqual([0, 1, 2, 3, 4, 5]);
-  const own = shards.map(({ batch: part }) =>
-    Float32Array.from({ length: part.numResponseTokens }, (_, t) => part.get('responseMask')[t] as number),
-  );
-  expect([...joinFloats(batch, shards, own)]).toEqual([1, 1, 0, 1, 1, 1, 1, 1, 1]);
+  const whole = new Float32Array(batch.numResponseTokens);
+  for (const { indices } of shards) {
+    const own = indices.flatMap((i) => [...(batch.row('responseMask', i) as Uint8Array)]);
+    land(Float32Array.from(own), responsePlaces(batch, indices, whole));
+  }
+  expect([...whole]).toEqual([1, 1, 0, 1, 1, 1, 1, 1, 1]);
   expect(Batch.concat(contiguousByRank(batch, 4))).toEqual(batch);
+});
+
+test('the tokens of a rank are sent from where they lie, without a copy', () => {
+  const all = batch.get('tokens');
+  for (const { tokens: own, indices } of shardByRank(batch, 2)) {
+    const pieces = piecesOf(own.tokens) ?? [own.tokens];
+    for (const piece of pieces) expect(piece.buffer).toBe(all.buffer);
+    const part = batch.take(indices);
+    expect(pieces.flatMap((piece) => [...(piece as Int32Array)])).toEqual([...part.get('tokens')]);
+    expect(own.seqOffsets).toEqual(part.seqOffsets);
+    expect(own.promptLens).toEqual(part.promptLens);
+  }
 });
 
 test('metrics of ranks: losses add up, means are weighted by loss tokens, the rest is the same', () => {

@@ -2,6 +2,7 @@ import { Writable } from 'node:stream';
 import { finished } from 'node:stream/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { FrameReader, FrameWriter, LONGEST_FRAME } from '../../../ts/worker/frames';
+import { gathered, Landing, land } from '../../../ts/worker/message_arrays';
 import { decodeHead, encodeMessage } from '../../../ts/worker/message_codec';
 
 interface Message {
@@ -234,4 +235,48 @@ describe('frames', () => {
   ])('%s is refused', (_what, bytes, message) => {
     expect(() => read(bytes, 3)).toThrow(message);
   });
+});
+
+test.each([3, 40_000])('an array in pieces of %i elements is received as one', async (length) => {
+  const pieces = [1, 2, 3].map((start) => Int32Array.from({ length }, (_, i) => start + i));
+  const tokens = gathered([...pieces, new Int32Array(0)], new Int32Array(0));
+  const [message] = read(await written({ type: 'callEngine', tokens, after: Float32Array.of(0.5) }), 1000);
+  expect(message?.tokens).toEqual(Int32Array.from(pieces.flatMap((piece) => [...piece])));
+  expect(message?.after).toEqual(Float32Array.of(0.5));
+});
+
+test.each([7, 100_003])(
+  'the arrays of a message that lands go where its receiver says, in parts of %i bytes',
+  async (cut) => {
+    const logProbs = Float32Array.from({ length: 50_000 }, (_, i) => -i / 3);
+    const entropy = Float32Array.of(1, 2, 3);
+    const value = { logProbs, unwanted: numbers, entropy, none: new Int32Array(0), absent: null };
+    const bytes = await written({ type: 'result', lands: true, value }, small);
+    const whole = new Float32Array(50_003);
+    const reader = new FrameReader<Message>(({ value: head }) => {
+      const arrays = head as Record<string, Landing>;
+      const [first, second] = [whole.subarray(10, 20_010), whole.subarray(20_013)];
+      land(arrays.logProbs as Landing, [second, new Float32Array(0), first, whole.subarray(0, 10)]);
+      land(arrays.entropy as Landing, [whole.subarray(20_010, 20_013)]);
+    });
+    const received: Message[] = [];
+    for (let at = 0; at < bytes.length; at += cut)
+      received.push(...reader.push(bytes.subarray(at, at + cut)));
+    expect(received).toEqual([expect.objectContaining({ type: 'result' }), small]);
+    const second = logProbs.subarray(0, 29_990);
+    const first = logProbs.subarray(29_990, 49_990);
+    expect(whole).toEqual(Float32Array.from([...logProbs.subarray(49_990), ...first, ...entropy, ...second]));
+  },
+);
+
+test('an array that does not fit its place is refused before a byte is written', () => {
+  const whole = new Float32Array(4);
+  expect(() => land(new Landing('Float32Array', 5, 20), [whole])).toThrow(
+    'an array for 4 elements has 5 of Float32Array',
+  );
+  expect(() => land(new Landing('Int32Array', 4, 16), [whole])).toThrow(
+    'an array for 4 of Float32Array elements has 4 of Int32Array',
+  );
+  expect(() => land(Float32Array.of(1, 2, 3), [whole])).toThrow('an array for 4 elements has 3');
+  expect([...whole]).toEqual([0, 0, 0, 0]);
 });
