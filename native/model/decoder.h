@@ -41,7 +41,7 @@ class Decoder {
   virtual int64_t decode_row_tile() const = 0;
   // Before the first and after the last step of a generation, during which no weight changes: room for a form
   // of the weights that serves all steps. decode_row_tile() may differ in between. quantization: of the
-  // layers' weights, not of the embeddings and the head; kInvalidArgument for mixtures of experts.
+  // layers' weights, and of the head where ops::multiplies_codes; kInvalidArgument for mixtures of experts.
   virtual void begin_decoding(ops::Quantization quantization = ops::Quantization::kNone) {}
   virtual void end_decoding() {}
   virtual void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) = 0;

@@ -93,8 +93,11 @@ void Transformer::begin_decoding(ops::Quantization quantization) {
   }
   if (has_head() && stages_.back().head_weight().size(0) > 0) {
     const at::Tensor& head = stages_.back().head_weight();
-    // The logits are float32 whatever the compute dtype, as in linear_log_prob.
-    if (packed) {
+    // The logits are float32 whatever the compute dtype, as in linear_log_prob. Codes serve where they need
+    // not become a whole weight again in every step.
+    if (quantized && ops::multiplies_codes(head)) {
+      decode_head_ = ops::PackedMatrix::quantized(head, quantization);
+    } else if (packed) {
       decode_head_ = ops::PackedMatrix::of(head, true);
     } else {
       decode_float_head_ = head.to(at::kFloat);

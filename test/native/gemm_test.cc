@@ -1,9 +1,11 @@
 #include "kernels/gemm.h"
 
 #include <cmath>
+#include <vector>
 
 #include "base/parallel.h"
 #include "check.h"
+#include "kernels/cpu/code_gemm_kernels.h"
 #include "kernels/cpu/gemm_kernels.h"
 #include "kernels/cpu/isa.h"
 
@@ -190,10 +192,16 @@ TEST(quantized_products_match_double) {
               kind == ops::Quantization::kInt8 ? 0.5 / 127 : 16.0 / 448;  // of the largest of a row
           const at::Tensor most = weight.abs().amax(1, true).to(at::kDouble);
           CHECK(((known - weight.to(at::kDouble)).abs() <= most * step * 1.001).all().item<bool>());
-          known = known.to(at::kFloat).to(dtype).to(at::kDouble);
-          const at::Tensor expected = at::mm(a.to(at::kDouble), known.t());
           const auto matrix = ops::QuantizedMatrix::of(weight, kind, own);
+          // LibTorch gets numbers that are rounded; ours are codes, and a row is rounded once, at the end.
+          if (!matrix.packed()) known = known.to(at::kFloat).to(dtype).to(at::kDouble);
+          const at::Tensor expected = at::mm(a.to(at::kDouble), known.t());
           const double bound = dtype == at::kFloat ? 3e-6 : std::ldexp(1.0, -8) * 1.001;
+          const at::Tensor sums = at::full({s.m, s.n}, NAN, at::kFloat);
+          matrix.multiply(a, sums, false);
+          if (matrix.packed())
+            CHECK((sums.to(at::kDouble) - expected).abs().max().item<double>() <=
+                  3e-6 * expected.abs().max().item<double>());
           const at::Tensor c = at::full({s.m, s.n}, NAN, dtype);
           matrix.multiply(a, c, false);
           const double scale = expected.abs().max().item<double>() + 1e-30;
@@ -214,7 +222,7 @@ TEST(rows_of_quantized_products_do_not_depend_on_each_other) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     const at::Tensor a = at::randn({37, 300}).to(dtype), weight = at::randn({145, 300}).to(dtype);
     const auto matrix = ops::QuantizedMatrix::of(weight, ops::Quantization::kInt8);
-    if (!matrix.packed()) continue;
+    if (!matrix.packed()) continue;  // LibTorch's BLAS makes no promise about a part of the rows
     const at::Tensor all = at::empty({37, 145}, dtype);
     matrix.multiply(a, all, false);
     for (const auto& [begin, count] :
@@ -222,6 +230,52 @@ TEST(rows_of_quantized_products_do_not_depend_on_each_other) {
       const at::Tensor part = at::empty({count, 145}, dtype);
       matrix.multiply(a.narrow(0, begin, count), part, false);
       CHECK(at::equal(part, all.narrow(0, begin, count)));
+    }
+  }
+}
+
+// Every way in which a processor turns codes into numbers, in registers and in memory.
+TEST(codes_are_what_they_stand_for) {
+  constexpr int64_t kGroups = 64, kVectors = 3, kBytes = kGroups * kVectors * kernels::kCodeBytes;
+  std::vector<uint8_t> codes(kBytes);
+  for (int64_t i = 0; i < kBytes; ++i) codes[static_cast<size_t>(i)] = static_cast<uint8_t>(i * 37 + i / 256);
+  kernels::CodeTable table{};
+  for (int i = 0; i < 128; ++i) {
+    table.values[i] = static_cast<uint16_t>(0x3f00 + 3 * i);
+    table.low[i] = static_cast<uint8_t>(table.values[i]);
+    table.high[i] = static_cast<uint8_t>(table.values[i] >> 8);
+  }
+  constexpr int64_t kWidth = kVectors * kernels::kGemmLanes;
+  for (const kernels::CodeGemmKernels* own : kernels::all_code_gemm_kernels()) {
+    std::vector<uint32_t> floats(kGroups * kernels::kCodeSteps * kWidth), pairs(floats.size() / 2);
+    own->float_words(kGroups, codes.data(), table, kVectors, floats.data());
+    own->pair_words(kGroups, codes.data(), table, kVectors, pairs.data());
+    bool same = true;
+    for (int64_t k = 0; k < kGroups * kernels::kCodeSteps; ++k) {
+      for (int64_t c = 0; c < kWidth; ++c) {
+        const int64_t group = k / kernels::kCodeSteps * kVectors + c / kernels::kGemmLanes;
+        const uint8_t code =
+            codes[static_cast<size_t>(group * kernels::kCodeBytes +
+                                      kernels::code_place(k % kernels::kCodeSteps, c % kernels::kGemmLanes))];
+        const uint32_t value = table.values[code & 0x7f] | (code & 0x80u) << 8;
+        same = same && floats[static_cast<size_t>(k * kWidth + c)] == value << 16;
+        same = same && (pairs[static_cast<size_t>(k / 2 * kWidth + c)] >> (16 * (k % 2)) & 0xffff) == value;
+      }
+    }
+    CHECK(same);
+    // Tiles give the bits of the tiles over those words.
+    const std::vector<uint32_t> ones(kGroups * kernels::kCodeSteps * kernels::kGemmRows, 0x3f803f80);
+    for (int64_t rows = 1; rows <= kernels::kCodeRows; ++rows) {
+      std::vector<float> expected(static_cast<size_t>(rows * kWidth), 2), found = expected;
+      kernels::gemm_kernels().tile(kGroups * kernels::kCodeSteps, ones.data(), floats.data(), kVectors,
+                                   expected.data(), kWidth, rows, true);
+      own->float_tile(kGroups, ones.data(), codes.data(), table, kVectors, found.data(), kWidth, rows, true);
+      CHECK(expected == found);
+      if (kernels::own_bfloat16_products() == nullptr) continue;
+      kernels::own_bfloat16_products()->tile(kGroups * kernels::kCodeSteps / 2, ones.data(), pairs.data(),
+                                             kVectors, expected.data(), kWidth, rows, false);
+      own->pair_tile(kGroups, ones.data(), codes.data(), table, kVectors, found.data(), kWidth, rows, false);
+      CHECK(expected == found);
     }
   }
 }
