@@ -139,6 +139,28 @@ if (CHROMIUM === null)
     await page.getByText('new-one').waitFor();
   });
 
+  test('after a connection was lost everything is asked for again', async () => {
+    for (const [hash, question] of [
+      ['', '/api/runs?'],
+      ['curves?run=math/a', '/api/series?'],
+      ['events?run=math/a', '/api/events?'],
+    ] as const) {
+      const page = await ui.page(hash);
+      await page.getByRole('status').getByText('live').waitFor();
+      await ui.settled(page);
+      // All that there is to tell has been told.
+      await page.waitForTimeout(1000);
+      await ui.settled(page);
+      const again = page.waitForRequest((request) => request.url().includes(question), { timeout: 20_000 });
+      ui.disconnect();
+      await again;
+      await page.getByRole('status').getByText('live').waitFor();
+      await page.context().close();
+    }
+    // The browser says that connections ended.
+    ui.complaints.length = 0;
+  });
+
   test('curves that come into view together are one question', async () => {
     const page = await ui.page('');
     const asked: string[] = [];

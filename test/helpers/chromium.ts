@@ -1,6 +1,7 @@
 // The page of `troupe ui` in a real browser: Debian's Chromium, or that of TROUPE_CHROMIUM.
 import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
+import type { Server } from 'node:http';
 import { join, resolve } from 'node:path';
 import { type Browser, type BrowserContextOptions, chromium, type Page, type Request } from 'playwright-core';
 import { UiServer } from '../../ts/ui/server';
@@ -78,6 +79,11 @@ export class Watched {
       still = this.open.get(page)?.size === 0 ? still + 1 : 0;
       if (still === 0) await page.waitForTimeout(20);
     }
+  }
+
+  /** Ends all connections, as a network does; the server stays. */
+  disconnect(): void {
+    (this.server as unknown as { server: Server }).server.closeAllConnections();
   }
 
   async close(): Promise<void> {

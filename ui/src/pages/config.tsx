@@ -41,7 +41,7 @@ export function ConfigPage({ runs }: { runs: readonly string[] }): JSX.Element {
   const shown = keys.filter(
     (key) =>
       (all || differs(key)) &&
-      (key.includes(wanted) ||
+      (key.toLowerCase().includes(wanted) ||
         (configs ?? []).some((config) => config.get(key)?.toLowerCase().includes(wanted))),
   );
   if (configs !== null && keys.length === 0)
@@ -72,7 +72,7 @@ export function ConfigPage({ runs }: { runs: readonly string[] }): JSX.Element {
         </span>
       </div>
       <div class="card scroll-x" tabIndex={0} role="region" aria-label="Configuration">
-        <table class={`table config ${runs.length === 1 ? 'one' : ''}`}>
+        <table class="table config">
           <thead>
             <tr>
               <th scope="col">Key</th>
@@ -91,6 +91,7 @@ export function ConfigPage({ runs }: { runs: readonly string[] }): JSX.Element {
                 </th>
                 {(configs ?? []).map((config, i) => (
                   <td key={runs[i]} class="mono">
+                    {runs.length > 1 ? <span class="of">{runs[i]}</span> : null}
                     {config.get(key) ?? <span class="soft">not there</span>}
                   </td>
                 ))}

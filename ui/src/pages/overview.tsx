@@ -13,8 +13,8 @@ const ROW = 60;
 const MOST_COMPARED = 8;
 
 export function Overview(): JSX.Element {
-  const { summaries, gone } = useLive();
-  const { data, error } = useAnswer<RunSummary[]>('runs');
+  const { summaries, gone, regained } = useLive();
+  const { data, error } = useAnswer<RunSummary[]>('runs', {}, regained);
   const [search, setSearch] = useState('');
   const [chosen, setChosen] = useState<readonly string[]>([]);
   const runs = useMemo(() => {

@@ -169,7 +169,7 @@ export function Chart(props: ChartProps): JSX.Element {
   return (
     <section
       ref={frame}
-      class={`card chart ${large ? 'large' : ''}`}
+      class={`card chart ${large ? 'large' : ''} ${runs.length > 1 ? 'several' : ''}`}
       tabIndex={0}
       onKeyDown={keys}
       aria-label={`${title}, last value ${number(lastOf(curves[0]))}. Arrow keys move, plus and minus zoom, 0 shows all.`}

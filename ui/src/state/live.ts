@@ -9,6 +9,9 @@ class LiveStore {
   readonly stamps = new Map<string, RunStamp>();
   readonly gone = new Set<string>();
   connected = false;
+  /** How often the connection has been there again after it was lost. */
+  regained = 0;
+  private lost = false;
   private source: EventSource | null = null;
   private watched: readonly string[] = [];
   private readonly listeners = new Set<Listener>();
@@ -20,8 +23,14 @@ class LiveStore {
     const params = new URLSearchParams(ids.map((id) => ['run', id]));
     const source = new EventSource(`/api/live?${params}`);
     this.source = source;
-    source.addEventListener('hello', () => this.set(true));
-    source.addEventListener('error', () => this.set(false));
+    source.addEventListener('hello', () => {
+      if (this.lost) this.askAnew();
+      this.set(true);
+    });
+    source.addEventListener('error', () => {
+      this.lost = true;
+      this.set(false);
+    });
     source.addEventListener('change', (event) => {
       const { runs, gone } = JSON.parse((event as MessageEvent<string>).data) as LiveMessage;
       for (const { id, summary, stamp } of runs) {
@@ -43,6 +52,13 @@ class LiveStore {
   subscribe(listener: Listener): () => void {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);
+  }
+
+  /** What was told meanwhile has been told to others: nothing that is known here is sure to hold. */
+  private askAnew(): void {
+    this.lost = false;
+    this.regained++;
+    for (const known of [this.summaries, this.stamps, this.gone]) known.clear();
   }
 
   private set(connected: boolean): void {
@@ -67,11 +83,10 @@ export function useLive(): LiveStore {
 
 /** What a run stands at, as one value to compare: of one part of it, or of all. */
 export function useStamp(ids: readonly string[], part?: keyof RunStamp): string {
-  const { stamps } = useLive();
-  return ids
-    .map((id) => {
-      const stamp = stamps.get(id);
-      return stamp === undefined ? '' : part ? stamp[part] : JSON.stringify(stamp);
-    })
-    .join();
+  const { stamps, regained } = useLive();
+  const stood = ids.map((id) => {
+    const stamp = stamps.get(id);
+    return stamp === undefined ? '' : part ? stamp[part] : JSON.stringify(stamp);
+  });
+  return [regained, ...stood].join();
 }
