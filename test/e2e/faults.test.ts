@@ -31,6 +31,7 @@ const pick = <T>(list: readonly T[]): T | undefined => list[Math.floor(random() 
 let workspace: Workspace;
 let network: HostNetwork | null = null;
 let expected: string;
+let theRun: Run | null = null;
 beforeAll(async () => {
   workspace = await Workspace.create();
   mkdirSync(workspace.file('memory'));
@@ -43,6 +44,7 @@ beforeAll(async () => {
   expect(exit.code).toBe(0);
   expected = metrics('undisturbed');
 });
+afterEach(() => theRun?.kill());
 afterAll(async () => {
   if (network !== null) {
     await network.remove();
@@ -91,7 +93,7 @@ class Run {
   async end(): Promise<Exit> {
     for (;;) {
       const exit = await this.controller.exited;
-      if (exit.signal === null) {
+      if (exit.signal === null || this.over) {
         this.over = true;
         await this.agent.exited;
         return exit;
@@ -150,6 +152,13 @@ class Run {
     );
     this.started.push(command.pid);
     return command;
+  }
+
+  /** What of it is still there. */
+  async kill(): Promise<void> {
+    this.over = true;
+    for (const command of [this.controller, this.agent]) command.kill('SIGKILL');
+    await Promise.all([this.controller.exited, this.agent.exited]);
   }
 
   private async keepAgent(): Promise<void> {
@@ -244,6 +253,7 @@ test(
     const kinds = new Map<string, number>();
     for (let faults = 0, runs = 0; faults < FAULTS; runs++) {
       const run = new Run(`faults_${runs}`);
+      theRun = run;
       let over = false;
       const end = run.end().then((exit) => {
         over = true;

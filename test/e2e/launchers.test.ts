@@ -5,6 +5,7 @@ import { userInfo } from 'node:os';
 import { join } from 'node:path';
 import { Command, type Exit, runCommand, sleep } from '../helpers/e2e_process';
 import { Workspace } from '../helpers/e2e_workspace';
+import { marked } from '../helpers/left_over';
 
 // A run that is started by the real program of each engine: torchrun (TROUPE_TORCHRUN names it; default: on the PATH), mpirun, ssh. Where
 // one is not installed its test is skipped, and says so.
@@ -145,7 +146,10 @@ class SshServer {
     writeFileSync(at('bin/ssh'), `#!/bin/sh\nexec ${ssh} -F ${at('config')} "$@"\n`, { mode: 0o755 });
     this.env = { PATH: `${at('bin')}:${process.env['PATH']}` };
     if (process.getuid?.() === 0) mkdirSync('/run/sshd', { recursive: true });
-    this.daemon = spawn(sshd as string, ['-D', '-e', '-f', at('sshd_config')], { stdio: 'ignore' });
+    this.daemon = spawn(sshd as string, ['-D', '-e', '-f', at('sshd_config')], {
+      env: { ...process.env, ...marked() },
+      stdio: 'ignore',
+    });
   }
 
   stop(): void {

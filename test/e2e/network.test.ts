@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { allGone, Command, type Exit, runCommand, sleep, workersOf } from '../helpers/e2e_process';
 import { promptRows, Workspace } from '../helpers/e2e_workspace';
 import { describeWithHosts, HostNetwork } from '../helpers/host_network';
+import { marked } from '../helpers/left_over';
 
 // Runs over hosts that are network namespaces: the controller on one, two workers on each of two others. What takes minutes (a slow
 // link, a lossy one, one that is cut) runs where TROUPE_NETWORK_TESTS is set.
@@ -12,6 +13,8 @@ const slow = process.env['TROUPE_NETWORK_TESTS'] ? test : test.skip;
 const TOKEN = 'f4c1'.repeat(16);
 /** Of the controller's first listener; the workers' follows. */
 const PORT = 29_400;
+/** Of one run on a slow network. */
+const LIMIT_MS = 1_200_000;
 
 /** The usual reward, given once the file "hold" is gone: a run lasts as long as what is done to it. */
 const HELD_REWARD = `const { existsSync } = require('node:fs');
@@ -188,7 +191,7 @@ class HostedRun {
         'trainer.worker_timeouts.startup=300',
         ...overrides,
       ],
-      { prefix: network.on(0) },
+      { prefix: network.on(0), limitMs: LIMIT_MS },
     );
     this.started.push(this.controller.pid);
     this.agents = [1, 2].map((host) => this.start(host));
@@ -221,6 +224,7 @@ class HostedRun {
   private start(host: number): Command {
     const agent = new Command(hostAgent(this.network, tokenFile, host - 1), {
       prefix: this.network.on(host),
+      limitMs: LIMIT_MS,
     });
     this.started.push(agent.pid);
     return agent;
@@ -251,7 +255,7 @@ async function attacked(
   const wrong = new Command(hostAgent(network, other, 1, 2), { prefix: network.on(2) });
   const program = [...network.on(2), process.execPath, '-e', `(${attack.toString()})()`];
   const child = spawn(program[0] as string, program.slice(1), {
-    env: { ...process.env, HOST: network.address(0), PORT: `${PORT}`, PLAIN },
+    env: { ...process.env, ...marked(), HOST: network.address(0), PORT: `${PORT}`, PLAIN },
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   let told = '';

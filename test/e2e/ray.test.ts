@@ -3,8 +3,9 @@ import { once } from 'node:events';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { Command } from '../helpers/e2e_process';
+import { Command, sleep } from '../helpers/e2e_process';
 import { Workspace } from '../helpers/e2e_workspace';
+import { marked } from '../helpers/left_over';
 
 // A run on a real Ray of two raylets on this machine. TROUPE_RAY_PYTHON names an interpreter that has Ray; default python3.
 
@@ -33,13 +34,18 @@ describeWithRay(`Ray${there ? '' : ` (${python} has no Ray)`}`, () => {
     workspace = await Workspace.create();
     cluster = spawn(python, ['-c', CLUSTER], {
       stdio: ['pipe', 'pipe', 'ignore'],
-      env: { ...process.env, RAY_USAGE_STATS_ENABLED: '0', RAY_worker_niceness: '0' },
+      env: { ...process.env, ...marked(), RAY_USAGE_STATS_ENABLED: '0', RAY_worker_niceness: '0' },
     });
-    [address] = (await once(createInterface({ input: cluster.stdout! }), 'line')) as [string];
+    const told = once(createInterface({ input: cluster.stdout! }), 'line');
+    const ended = once(cluster, 'exit').then(([code]) => {
+      throw new Error(`the cluster of Ray ended with ${code} before it was there`);
+    });
+    [address] = (await Promise.race([told, ended])) as [string];
   }, 180_000);
   afterAll(async () => {
     cluster?.stdin?.end();
-    if (cluster?.exitCode === null) await once(cluster, 'exit');
+    // In order where that works; what is left ends with this file.
+    if (cluster?.exitCode === null) await Promise.race([once(cluster, 'exit'), sleep(30_000)]);
     workspace?.remove();
   }, 60_000);
 

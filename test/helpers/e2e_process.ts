@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync, watch } from 'node:fs';
 import { resolve } from 'node:path';
+import { endWithEnvironment, marked } from './left_over';
 
 const CLI = resolve(__dirname, '../../dist/cli.js');
 
@@ -11,23 +12,36 @@ export interface Exit {
   stderr: string;
 }
 
-/** One `troupe` command as a process of its own, in a process group of its own. */
+export interface CommandOptions {
+  env?: Record<string, string>;
+  /** A program that starts the command, such as a shell that sets a limit first. */
+  prefix?: readonly string[];
+  /** After which it is killed, and says so in its stderr; default five minutes. */
+  limitMs?: number;
+}
+
+const LIMIT_MS = 300_000;
+/** How long one thing that a test waits for may take. */
+const WAIT_MS = 120_000;
+/** Of the output that is shown of a command which a test has left. */
+const MOST_SHOWN = 4_000;
+
+/** One `troupe` command as a process of its own, in a process group of its own; it ends with the test that starts it. */
 export class Command {
+  /** Settles within the limit. */
   readonly exited: Promise<Exit>;
   private readonly child: ChildProcess;
   private output = { stdout: '', stderr: '' };
+  private ended = false;
 
-  /** `prefix`: a program that starts the command, such as a shell that sets a limit first. */
-  constructor(
-    args: readonly string[],
-    options: { env?: Record<string, string>; prefix?: readonly string[] } = {},
-  ) {
+  constructor(args: readonly string[], options: CommandOptions = {}) {
+    const mark = marked(() => (this.ended ? null : this.describe(args)));
     const [program, ...rest] = [...(options.prefix ?? []), process.execPath, CLI, ...args] as [
       string,
       ...string[],
     ];
     this.child = spawn(program, rest, {
-      env: { ...process.env, ...options.env },
+      env: { ...process.env, ...mark, ...options.env },
       detached: true,
       stdio: ['ignore', 'pipe', 'pipe'],
     });
@@ -36,9 +50,18 @@ export class Command {
         this.output[name] += text;
       });
     }
+    const limitMs = options.limitMs ?? LIMIT_MS;
+    const timer = setTimeout(() => {
+      this.output.stderr += `\nended by the test after ${limitMs / 1000} s\n`;
+      for (const [name, value] of Object.entries(mark)) endWithEnvironment(`${name}=${value}`);
+    }, limitMs);
     this.exited = new Promise((done, fail) => {
       this.child.once('error', fail);
-      this.child.once('close', (code, signal) => done({ code, signal, ...this.output }));
+      this.child.once('close', (code, signal) => {
+        this.ended = true;
+        clearTimeout(timer);
+        done({ code, signal, ...this.output });
+      });
     });
   }
 
@@ -70,25 +93,25 @@ export class Command {
     process.kill(-this.pid, signal);
   }
 
-  /** Waits until `condition` holds; an error with all output when the command ends first. */
-  async until(what: string, condition: () => boolean): Promise<void> {
-    let ended = false;
-    void this.exited.then(() => {
-      ended = true;
-    });
+  /** Waits until `condition` holds; an error with all output when the command ends first, or nothing comes of it within `ms`. */
+  async until(what: string, condition: () => boolean, ms = WAIT_MS): Promise<void> {
+    const end = Date.now() + ms;
     while (!condition()) {
-      if (ended) {
-        throw new Error(`the command ended before ${what}:\n${this.output.stdout}\n${this.output.stderr}`);
-      }
+      const { stdout, stderr } = this.output;
+      if (this.ended) throw new Error(`the command ended before ${what}:\n${stdout}\n${stderr}`);
+      if (Date.now() > end)
+        throw new Error(`${what} has not come within ${ms / 1000} s:\n${stdout}\n${stderr}`);
       await sleep(2);
     }
   }
+
+  private describe(args: readonly string[]): string {
+    const { stdout, stderr } = this.output;
+    return `troupe ${args.join(' ')}\n${stdout.slice(-MOST_SHOWN)}\n${stderr.slice(-MOST_SHOWN)}`;
+  }
 }
 
-export function runCommand(
-  args: readonly string[],
-  options: ConstructorParameters<typeof Command>[1] = {},
-): Promise<Exit> {
+export function runCommand(args: readonly string[], options: CommandOptions = {}): Promise<Exit> {
   return new Command(args, options).exited;
 }
 

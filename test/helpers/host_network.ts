@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { sleep } from './e2e_process';
+import { marked } from './left_over';
 
 // Hosts of a network of their own: a network namespace each, with a virtual cable to a bridge, or to a hub that delays what it hands on.
 
@@ -28,6 +29,9 @@ export const noHosts = obstacle();
 export const describeWithHosts = (name: string, tests: () => void): void =>
   noHosts === null ? describe(name, tests) : describe.skip(`${name} (${noHosts})`, tests);
 
+/** How long a helper of the network may take to end. */
+const STOP_MS = 10_000;
+
 export class HostNetwork {
   private static made = 0;
   private readonly name: string;
@@ -41,6 +45,7 @@ export class HostNetwork {
       delayMs === 0
         ? null
         : spawn('python3', [join(__dirname, 'delay_hub.py'), `${delayMs / 1000}`, ...tapNames(hosts)], {
+            env: { ...process.env, ...marked() },
             stdio: ['pipe', 'pipe', 'inherit'],
           });
     if (hub !== null) await once(createInterface({ input: hub.stdout as NodeJS.ReadableStream }), 'line');
@@ -121,6 +126,7 @@ export class HostNetwork {
     const inside = ['nsenter', `--net=/run/netns/${this.bridge}`, '--'];
     const options = ['-i', 'br0', '-s', '0', '-B', '65536', '-U', '-Z', 'root', '-w', file];
     const child = spawn('nsenter', [...inside.slice(1), 'tcpdump', ...options], {
+      env: { ...process.env, ...marked() },
       stdio: ['ignore', 'ignore', 'pipe'],
     });
     const said = createInterface({ input: child.stderr as NodeJS.ReadableStream });
@@ -128,8 +134,9 @@ export class HostNetwork {
     if (!line.includes('listening')) throw new Error(`tcpdump: ${line}`);
     return async () => {
       await sleep(500);
+      const gone = once(child, 'exit');
       child.kill('SIGINT');
-      await once(child, 'exit');
+      if (child.exitCode === null) await Promise.race([gone, sleep(STOP_MS)]);
     };
   }
 
@@ -139,7 +146,7 @@ export class HostNetwork {
     if (this.taps === null) return;
     const gone = once(this.taps, 'exit');
     this.taps.stdin?.end();
-    await gone;
+    if (this.taps.exitCode === null) await Promise.race([gone, sleep(STOP_MS)]);
   }
 
   private space(host: number): string {
@@ -154,7 +161,11 @@ const tapNames = (hosts: number): string[] =>
 const ip = (...args: string[]): string => run(['ip', ...args]);
 
 function run([program, ...args]: readonly string[], input = ''): string {
-  const { status, stdout, stderr } = spawnSync(program as string, args, { input, encoding: 'utf8' });
+  const { status, stdout, stderr } = spawnSync(program as string, args, {
+    input,
+    encoding: 'utf8',
+    timeout: 30_000,
+  });
   if (status === 0) return stdout;
   throw new Error(`${[program, ...args].join(' ')}: ${stderr}`);
 }

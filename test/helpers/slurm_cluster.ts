@@ -1,8 +1,9 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, openSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, openSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { sleep } from './e2e_process';
+import { endWithEnvironment, marked } from './left_over';
 
 // A cluster of Slurm of its own: a controller and several nodes, all of them on this machine.
 
@@ -17,6 +18,9 @@ export const describeWithSlurm = (name: string, tests: () => void): void =>
   slurmThere
     ? describe(name, tests)
     : describe.skip(`${name} (slurm-wlm is not installed, or this is not root)`, tests);
+
+/** For one state of a job; runs here take seconds. */
+const WAIT_MS = 300_000;
 
 export class SlurmCluster {
   readonly env: Record<string, string>;
@@ -72,8 +76,13 @@ export class SlurmCluster {
 
   /** What a command of Slurm prints. */
   ask(command: string, ...args: string[]): string {
-    const run = spawnSync(command, args, { env: { ...process.env, ...this.env }, encoding: 'utf8' });
-    return run.status === 0 ? run.stdout : `${run.stdout}${run.stderr}`;
+    const run = spawnSync(command, args, {
+      env: { ...process.env, ...this.env },
+      encoding: 'utf8',
+      // Without its controller a command of Slurm would ask for minutes.
+      timeout: 30_000,
+    });
+    return run.status === 0 ? run.stdout : `${run.error ?? ''}${run.stdout}${run.stderr}`;
   }
 
   /** PENDING, RUNNING, ... of a job. */
@@ -81,30 +90,60 @@ export class SlurmCluster {
     return /JobState=(\w+)/.exec(this.ask('scontrol', 'show', 'job', job))?.[1] ?? 'GONE';
   }
 
-  /** @throws Error when it does not come within 90 s */
-  async until(job: string, wanted: RegExp): Promise<void> {
-    for (let i = 0; !wanted.test(this.state(job)); i++) {
-      if (i > 450)
-        throw new Error(`job ${job} is ${this.state(job)}: ${this.ask('scontrol', 'show', 'job', job)}`);
+  /** @throws Error with what Slurm and `log` say when it does not come within five minutes */
+  async until(job: string, wanted: RegExp, log: () => string): Promise<void> {
+    for (const end = Date.now() + WAIT_MS; !wanted.test(this.state(job)); ) {
+      if (Date.now() > end)
+        throw new Error(`job ${job}: ${this.ask('scontrol', 'show', 'job', job)}\n${log()}`);
       await sleep(200);
     }
   }
 
+  /** How a job has ended, and its log. @throws as until */
+  async ended(job: string, log: () => string): Promise<[state: string, log: string]> {
+    await this.until(job, /COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL/, log);
+    const state = this.state(job);
+    const why = state === 'COMPLETED' ? '' : this.logs(job);
+    return [state, `${log()}${why}`];
+  }
+
+  /**
+   * Starts a job that was sent back to the queue without the two minutes that Slurm lets it wait, but not in the second in which it was
+   * ended: the nodes take the credential of that second for the one that was revoked, and the job fails.
+   */
+  async startAgain(job: string, log: () => string): Promise<void> {
+    await this.until(job, /PENDING/, log);
+    await sleep(2_100);
+    for (let i = 0; this.state(job) === 'PENDING'; i++) {
+      const said = this.ask('scontrol', 'update', `JobId=${job}`, 'StartTime=now');
+      if (i > 100) throw new Error(`job ${job} was not started again: ${said}\n${this.logs(job)}\n${log()}`);
+      await sleep(300);
+    }
+  }
+
+  /** Ends the daemons, and the jobs that are left. */
   stop(): void {
     for (const daemon of this.daemons) daemon.kill('SIGKILL');
+    endWithEnvironment(this.env['SLURM_CONF'] as string);
     rmSync(this.directory, { recursive: true, force: true });
+  }
+
+  /** What the daemons have said of a job. */
+  private logs(job: string): string {
+    return readdirSync(this.directory)
+      .filter((name) => name.endsWith('.out'))
+      .flatMap((name) => readFileSync(join(this.directory, name), 'utf8').split('\n'))
+      .filter((line) => new RegExp(`job(id=)? ?${job}\\b`, 'i').test(line))
+      .join('\n');
   }
 
   private daemon(program: string, ...args: string[]): void {
     const log = openSync(join(this.directory, `${args.at(-1)}.out`), 'w');
     this.daemons.push(
-      spawn(program, args, { env: { ...process.env, ...this.env }, stdio: ['ignore', log, log] }),
+      spawn(program, args, {
+        env: { ...process.env, ...marked(), ...this.env },
+        stdio: ['ignore', log, log],
+      }),
     );
   }
-}
-
-/** Process ids of all processes whose environment or command line names `text`. */
-export function processesWith(text: string): number[] {
-  const run = spawnSync('pgrep', ['-f', text], { encoding: 'utf8' });
-  return run.stdout.trim().split('\n').filter(Boolean).map(Number);
 }
