@@ -42,7 +42,7 @@ async function generate(
     sampling: complete,
     grammar: request.grammar ?? null,
     cacheSalt: null,
-    priority: 0,
+    priority: request.priority ?? 0,
   };
   for await (const part of protocol.generate(client, asked, new AbortController().signal)) parts.push(part);
   return parts;
@@ -78,6 +78,7 @@ describe('vLLM', () => {
           token_ids: [3, 4, 12, 5],
           stream: true,
           output_mode: 'tokens',
+          priority: 0,
         }),
       },
     ]);
@@ -91,6 +92,24 @@ describe('vLLM', () => {
       seed: 7,
       structured_outputs: { json: '{}' },
     });
+  });
+
+  test('what is to come first has a lower number there, and a managed server heeds it', async () => {
+    const [server, client] = await start((_, response) => {
+      sendEvents(response, events);
+      response.end('data: [DONE]\n\n');
+    });
+    for (const priority of [3, -2, 0.4]) await generate(new VllmProtocol(), client, {}, { priority });
+    expect(server.calls.map(({ body }) => body.priority)).toEqual([-3, 2, 0]);
+    const { args } = new VllmProtocol().launch({
+      model: 'm',
+      host: 'h',
+      port: 1,
+      dtype: 'float32',
+      maxTokens: 64,
+      seed: 0,
+    });
+    expect(args.join(' ')).toContain('--scheduling-policy priority');
   });
 
   test('weights are reloaded from a directory while requests stand still', async () => {

@@ -52,8 +52,9 @@ describe('stop strings', () => {
   const pieces = ['he', 'l', 'lo', ' wo', 'rld', '</', 'a', '>'];
   const decode = (tokens: ArrayLike<number>): string =>
     Array.from(tokens, (token) => pieces[token] as string).join('');
+  const tokenizer = { decode };
   const found = (stops: string[], tokens: number[]): [number, string] | null => {
-    const strings = new StopStrings(stops, decode);
+    const strings = new StopStrings(stops, tokenizer);
     for (const [i, token] of tokens.entries()) {
       const text = strings.push(token);
       if (text !== null) return [i, text];
@@ -69,6 +70,20 @@ describe('stop strings', () => {
 
   test('are found late in a long response', () => {
     expect(found(['</a>'], [...new Array(10_000).fill(1), 5, 6, 7])).toEqual([10_002, '</a>']);
+  });
+
+  test('a token is decoded with its neighbours, however long the response and the stop text are', () => {
+    let decoded = 0;
+    const counting = {
+      decode(tokens: ArrayLike<number>): string {
+        decoded += tokens.length;
+        return decode(tokens);
+      },
+    };
+    const strings = new StopStrings(['x'.repeat(500), 'lo</a>'], counting);
+    for (let i = 0; i < 1000; i++) expect(strings.push(i % 5)).toBeNull();
+    expect([2, 5, 6, 7].map((token) => strings.push(token))).toEqual([null, null, null, 'lo</a>']);
+    expect(decoded).toBeLessThan(5 * 1004);
   });
 });
 

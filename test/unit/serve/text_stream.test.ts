@@ -1,10 +1,10 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { TextStream } from '../../../ts/data/text_stream';
 import { TokenBytes } from '../../../ts/data/token_bytes';
 import { Tokenizer } from '../../../ts/data/tokenizer';
 import { StopTexts } from '../../../ts/serve/text/stop_texts';
-import { TextStream } from '../../../ts/serve/text/text_stream';
 
 const directory = mkdtempSync(join(tmpdir(), 'troupe-text-'));
 afterAll(() => rmSync(directory, { recursive: true, force: true }));

@@ -25,7 +25,7 @@ import type { RolloutRequest } from '../request';
 import { LiveRequest } from './live_request';
 import { Placement } from './placement';
 import { RankLoop } from './rank_loop';
-import { type DecodeTokens, StopStrings } from './stop_strings';
+import { StopStrings } from './stop_strings';
 
 /** None of them changes a token, but the last. */
 export interface NativeRolloutConfig {
@@ -119,7 +119,7 @@ export class NativeRollout implements RolloutEngine {
   private held: LiveRequest[] = [];
   private waiters: (() => void)[] = [];
   private scheduled = false;
-  private decode: DecodeTokens | null = null;
+  private tokenizer: Tokenizer | null = null;
   private readonly checks = new RequestChecks();
   private readonly onAbort = (request: LiveRequest): void => this.abort(request);
 
@@ -175,7 +175,7 @@ export class NativeRollout implements RolloutEngine {
     const model = { vocabSize: config.vocabSize, maxTokens: this.maxTokens, eosTokenIds };
     const sampling = this.checks.check(request, model);
     this.checkFits(request.promptIds.length + sampling.maxNewTokens - 1);
-    const stops = sampling.stop.length === 0 ? null : new StopStrings(sampling.stop, this.decoder());
+    const stops = sampling.stop.length === 0 ? null : new StopStrings(sampling.stop, this.loadedTokenizer());
     const live = new LiveRequest(
       this.nextId++,
       request.promptIds instanceof Int32Array ? request.promptIds : new Int32Array(request.promptIds),
@@ -266,12 +266,9 @@ export class NativeRollout implements RolloutEngine {
     );
   }
 
-  private decoder(): DecodeTokens {
-    if (this.decode === null) {
-      const tokenizer = Tokenizer.load(this.engine.model.dir);
-      this.decode = (tokens) => tokenizer.decode(tokens, { skipSpecialTokens: false });
-    }
-    return this.decode;
+  private loadedTokenizer(): Tokenizer {
+    this.tokenizer ??= Tokenizer.load(this.engine.model.dir);
+    return this.tokenizer;
   }
 
   private abort(request: LiveRequest): void {

@@ -1,28 +1,27 @@
 // Texts that end a response, looked for as its tokens come.
+import { TextStream } from '../../data/text_stream';
+import type { Tokenizer } from '../../data/tokenizer';
 
-export type DecodeTokens = (tokens: ArrayLike<number>) => string;
+const NO_TOKENS: ReadonlySet<number> = new Set();
 
-/** A character has at most four bytes, and a token at least one. */
-const TOKENS_PER_CHARACTER = 4;
-/** The text of a token may depend on what is before it. */
-const CONTEXT = 8;
-
+/** Every token is decoded once, and of the text before it only so much is kept as a stop text may begin in. */
 export class StopStrings {
-  private readonly window: number[] = [];
-  private readonly longest: number;
+  private readonly stream: TextStream;
+  private readonly kept: number;
+  private before = '';
 
   constructor(
     private readonly stops: readonly string[],
-    private readonly decode: DecodeTokens,
+    tokenizer: Pick<Tokenizer, 'decode'>,
   ) {
-    this.longest = TOKENS_PER_CHARACTER * Math.max(...stops.map((text) => text.length)) + CONTEXT;
+    this.stream = new TextStream(tokenizer, NO_TOKENS);
+    this.kept = Math.max(...stops.map((text) => text.length)) - 1;
   }
 
   /** The text that this token completes, the first of those given; null: none. */
   push(token: number): string | null {
-    this.window.push(token);
-    if (this.window.length > this.longest) this.window.shift();
-    const text = this.decode(this.window);
+    const text = this.before + this.stream.push(token);
+    this.before = text.slice(Math.max(0, text.length - this.kept));
     return this.stops.find((stop) => text.includes(stop)) ?? null;
   }
 }

@@ -10,6 +10,7 @@ export interface ServerRequest {
   sampling: CompleteSampling;
   grammar: Grammar | null;
   cacheSalt: string | null;
+  /** Higher ones first, as everywhere; servers know whole numbers. */
   priority: number;
 }
 

@@ -62,7 +62,7 @@ export class SglangProtocol implements ServerProtocol {
       logprob_start_len: -1,
       top_logprobs_num: topLogProbs,
       stream: false,
-      ...(request.priority === 0 ? {} : { priority: request.priority }),
+      ...(request.priority === 0 ? {} : { priority: Math.round(request.priority) }),
       ...(request.cacheSalt === null ? {} : { cache_salt: request.cacheSalt }),
     };
     const { output_ids: tokens, meta_info: meta } = answer.parse(

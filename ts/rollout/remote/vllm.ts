@@ -68,7 +68,8 @@ export class VllmProtocol implements ServerProtocol {
       stream: true,
       stream_options: { include_usage: true },
       output_mode: 'tokens',
-      priority: request.priority,
+      // There lower ones go first, and other numbers than 0 need a server that heeds them.
+      priority: 0 - Math.round(request.priority),
       ...(request.cacheSalt === null ? {} : { cache_salt: request.cacheSalt }),
     };
     for await (const event of server.events('/inference/v1/generate', body, signal)) {
@@ -131,6 +132,7 @@ export class VllmProtocol implements ServerProtocol {
         ...['--dtype', dtype, '--max-model-len', String(maxTokens), '--seed', String(seed)],
         // Log-probs at the sampling temperature: those of the policy that is trained.
         ...['--logprobs-mode', 'processed_logprobs', '--enable-scale-out', '--generation-config', 'vllm'],
+        ...['--scheduling-policy', 'priority'],
       ],
       env: { VLLM_SERVER_DEV_MODE: '1', HF_HUB_OFFLINE: '1', VLLM_NO_USAGE_STATS: '1' },
     };

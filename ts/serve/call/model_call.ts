@@ -1,4 +1,5 @@
 // One response to token ids, as text and calls of tools that come piece by piece, and as the exact tokens that the engine made.
+import { TextStream } from '../../data/text_stream';
 import type { RolloutEngine, RolloutHandle } from '../../rollout/engine';
 import type {
   RolloutRequest,
@@ -8,7 +9,6 @@ import type {
   TopLogProb,
 } from '../../rollout/request';
 import { StopTexts } from '../text/stop_texts';
-import { TextStream } from '../text/text_stream';
 import type { ToolFamily } from '../tools/families';
 import { CallCollector, type ToolCall, type ToolCallDelta, type ToolParser } from '../tools/tool_parser';
 import type { ServedModel } from './served_model';

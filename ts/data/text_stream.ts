@@ -1,5 +1,5 @@
 // Tokens to text as they come: every token is decoded once, and what comes out is what decoding all of them at the end would give.
-import type { Tokenizer } from '../../data/tokenizer';
+import type { Tokenizer } from './tokenizer';
 
 const INCOMPLETE = '\ufffd';
 /** A character has at most so many bytes, and a token at least one. */

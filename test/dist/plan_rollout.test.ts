@@ -1,0 +1,65 @@
+// The plan's bytes of keys and values are what a run needs: with them nothing is preempted, and with 1 % less something is.
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { Actor } from '../../ts/actor/actor';
+import { EngineMemory } from '../../ts/planner/engine_memory';
+import { configuredPlan } from '../../ts/planner/from_config';
+import { planMemory } from '../../ts/planner/plan';
+import { CONFORMANCE } from '../helpers/conformance';
+
+const model = path.join(CONFORMANCE, 'models', 'qwen3_headdim', 'actor');
+const PAGE_POSITIONS = 32;
+const [PROMPTS, SAMPLES, PROMPT, RESPONSE] = [64, 2, 33, 40];
+
+const directory = mkdtempSync(path.join(tmpdir(), 'plan-rollout-'));
+const engines = new EngineMemory();
+afterAll(async () => {
+  await engines.close();
+  rmSync(directory, { recursive: true });
+});
+
+async function plannedBytes(): Promise<number> {
+  const file = path.join(directory, 'run.yaml');
+  writeFileSync(
+    file,
+    `data: { train_files: train.jsonl, train_batch_size: ${PROMPTS}, max_prompt_length: ${PROMPT}, max_response_length: ${RESPONSE} }
+actor_rollout_ref:
+  model: { path: ${model} }
+  actor: { ppo_mini_batch_size: ${PROMPTS} }
+  rollout: { n: ${SAMPLES} }
+trainer: { device: cpu }
+algorithm: { adv_estimator: grpo }
+`,
+  );
+  const { pools } = await configuredPlan({ file, overrides: [], gpus: 1, memory: null }, engines);
+  const { phases } = await planMemory(pools[0] as (typeof pools)[number], engines);
+  return phases.find(({ verb }) => verb === 'generate')?.memory.kvCache as number;
+}
+
+/** Of a batch of whole lengths in a cache of so many bytes, in one engine that nothing else uses. */
+async function preemptions(kvCacheBytes: number): Promise<number> {
+  const actor = await Actor.create({ model, optim: null, numThreads: 1, rollout: { kvCacheBytes } });
+  try {
+    const prompts = Array.from({ length: PROMPTS }, (_, p) =>
+      Array.from({ length: PROMPT }, (_, i) => 1 + ((p * 31 + i * i + i * p) % 119)),
+    );
+    await actor.generate(prompts, { n: SAMPLES, maxNewTokens: RESPONSE, stopTokenIds: [] });
+    return (await actor.rollout.stats()).preemptions;
+  } finally {
+    await actor.close();
+  }
+}
+
+test('a batch runs in the bytes of the plan, and not in 1 % less', async () => {
+  const planned = await plannedBytes();
+  const config = JSON.parse(readFileSync(path.join(model, 'config.json'), 'utf8')) as Record<string, number>;
+  const [layers, heads, size] = ['num_hidden_layers', 'num_key_value_heads', 'head_dim'].map(
+    (key) => config[key] as number,
+  ) as [number, number, number];
+  const page = PAGE_POSITIONS * layers * heads * 2 * size * Float32Array.BYTES_PER_ELEMENT;
+  expect(planned % page).toBe(0);
+  expect(planned / page).toBeGreaterThan(100);
+  expect(await preemptions(planned)).toBe(0);
+  expect(await preemptions(Math.floor(0.99 * planned))).toBeGreaterThan(0);
+}, 300_000);
