@@ -22,6 +22,22 @@ export interface Gantt {
   end: number;
 }
 
+/** Colours of series: calls of ranks have those of the phases that they are of. */
+const HUES: readonly [RegExp, number][] = [
+  [/^gen|^rolloutTurn|Rollout of /, 0],
+  [/^reward|^score/, 6],
+  [/^old_log_prob|computeLogProb of 'actor'/, 5],
+  [/^ref|computeLogProb of 'ref'/, 3],
+  [/^values|computeValues/, 4],
+  [/^adv/, 7],
+  [/^update_actor|updatePolicy|updateSft/, 1],
+  [/^update_critic|updateCritic/, 2],
+  [/^testing/, 2],
+];
+
+/** The number of the colour of a phase or a call: the same thing has the same one on every lane. */
+export const hueOf = (name: string): number => HUES.find(([pattern]) => pattern.test(name))?.[1] ?? 7;
+
 const laneName = (pool: string | undefined, rank: number): string => `${pool ? `${pool} ` : ''}rank ${rank}`;
 
 /** Less than this is not worth the name of waiting, seconds. */

@@ -4,7 +4,7 @@ import type { JSX } from 'preact';
 import { useMemo, useState } from 'preact/hooks';
 import type { RunDetail, TracePage } from '../../../ts/ui/protocol';
 import { duration } from '../lib/format';
-import { type Bar, ganttOf, totals } from '../lib/gantt';
+import { type Bar, ganttOf, hueOf, totals } from '../lib/gantt';
 import { Empty, Problem } from '../parts/basics';
 import { Chart, type View } from '../parts/chart';
 import { useAnswer } from '../state/api';
@@ -14,20 +14,7 @@ const CHARTS = /^(perf\/|timing_s\/(step|gen|update_actor|old_log_prob|reward)$)
 const ROW = 26;
 const NAME = 92;
 
-/** The same thing has the same colour on every lane: calls as the phases that they are of. */
-const COLORS: readonly [RegExp, number][] = [
-  [/^gen|^generate/, 0],
-  [/^reward|^score/, 6],
-  [/^old_log_prob|computeLogProb of 'actor'/, 5],
-  [/^ref|computeLogProb of 'ref'/, 3],
-  [/^values|computeValues/, 4],
-  [/^adv/, 7],
-  [/^update_actor|updatePolicy|updateSft/, 1],
-  [/^update_critic|updateCritic/, 2],
-  [/^testing/, 2],
-];
-const colorOf = (name: string): string =>
-  `var(--series-${COLORS.find(([pattern]) => pattern.test(name))?.[1] ?? 7})`;
+const colorOf = (name: string): string => `var(--series-${hueOf(name)})`;
 
 export function TimePage({ id, detail }: { id: string; detail: RunDetail | null }): JSX.Element {
   const stamp = useStamp([id], 'trace');
