@@ -6,6 +6,7 @@ import { createRequire } from 'node:module';
 import { cpus } from 'node:os';
 import { resolve } from 'node:path';
 import { Writable } from 'node:stream';
+import { setTimeout } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
@@ -34,20 +35,27 @@ const collectGarbage = runInNewContext('gc');
 const GIB = 2 ** 30;
 const VOCABULARY = 4096;
 
-/** What the other end would see of a message: through the frames of both, without a socket and its encryption. `around` the reading of each frame. */
-function throughFrames(message, onHead, around = (read) => read()) {
+const inline = (work) => work();
+
+/**
+ * What the other end would see of a message: through the frames of both, without a socket and its encryption. `sending` and `reading` do
+ * what they are given, the encoding of the message and the reading of each frame.
+ */
+function throughFrames(message, { onHead, reading = inline, sending = inline }) {
   const reader = new FrameReader(onHead);
   return new Promise((done, fail) => {
     const stream = new Writable({
       highWaterMark: LONGEST_FRAME,
       write(bytes, _, next) {
-        const [whole] = around(() => reader.push(bytes));
+        const [whole] = reading(() => reader.push(bytes));
         if (whole) done(whole);
         next();
       },
     });
     stream.on('error', fail);
-    new FrameWriter(stream).send(message);
+    stream.cork(); // nothing is read before all is encoded
+    sending(() => new FrameWriter(stream).send(message));
+    stream.uncork();
   });
 }
 
@@ -122,10 +130,13 @@ class SimulatedGroup {
       ...(land ? { answerLands: true } : {}),
     };
     const own = (work) => this.own(work);
-    const request = await throughFrames(sent, undefined, own);
+    let request = await throughFrames(sent, { reading: own });
     const value = own(() => this[method]?.(...request.args) ?? []);
+    request = null;
+    // Arrays that a worker was sent are no memory of the trainer's process.
+    if (method === 'computeLogProb') own(collectGarbage);
     const answer = { type: 'result', requestId, value, ...lands };
-    return (await throughFrames(answer, (head) => land(head.value))).value;
+    return (await throughFrames(answer, { onHead: (head) => land(head.value), sending: own })).value;
   }
 
   /** Work of the simulated workers. */
@@ -198,6 +209,7 @@ function makePrompts(count, random) {
 /** Seconds of `work` that are the trainer's, and the peak of the process's memory meanwhile. */
 async function measured(name, group, work) {
   collectGarbage();
+  await setTimeout(500); // V8 frees the memory of arrays on a thread of its own
   writeFileSync('/proc/self/clear_refs', '5');
   group.seconds = 0;
   group.processor = 0;

@@ -104,11 +104,13 @@ export class Batch {
 
   private static build(layout: Layout, columns: Record<string, unknown>, o: ColumnOptions): Batch {
     const map = new Map<string, Column>();
-    const responseMask = new Uint8Array(layout.numResponseTokens).fill(1);
-    for (const [name, value] of Object.entries({ tokens: undefined, responseMask, ...columns })) {
+    // The mask stands behind the tokens, whether it is given or not.
+    for (const [name, value] of Object.entries({ tokens: undefined, responseMask: undefined, ...columns })) {
       if (name === 'promptLens')
         fail(`column 'promptLens' follows from the prompts; leave it out of columns`);
-      map.set(name, makeColumn(name, value, layout, o.granularity?.[name], o.adopt));
+      if (name === 'responseMask' && !Object.hasOwn(columns, name))
+        map.set(name, { granularity: 'response', data: new Uint8Array(layout.numResponseTokens).fill(1) });
+      else map.set(name, makeColumn(name, value, layout, o.granularity?.[name], o.adopt));
     }
     map.set('promptLens', { granularity: 'sequence', data: layout.promptLens });
     return new Batch(layout, map);

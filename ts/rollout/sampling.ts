@@ -1,5 +1,5 @@
 // What a caller of batches may ask of a generation, and the random numbers of its samples.
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import {
   badOption,
   checkOptionNames,
@@ -104,13 +104,11 @@ export function sampleSeeds(prompts: Batch, n: number, seed: number): BigUint64A
   const seeds = new BigUint64Array(prompts.size * n);
   const seen = new Map<string, number>();
   for (let i = 0; i < prompts.size; i++) {
-    const digest = createHash('sha256').update(prompts.prompt(i)).digest('hex');
+    const digest = hash('sha256', prompts.prompt(i), 'hex');
     const occurrence = seen.get(digest) ?? 0;
     seen.set(digest, occurrence + 1);
     for (let k = 0; k < n; k++) {
-      const sample = createHash('sha256')
-        .update(`${seed}:${digest}:${occurrence * n + k}`)
-        .digest();
+      const sample = hash('sha256', `${seed}:${digest}:${occurrence * n + k}`, 'buffer');
       seeds[i * n + k] = sample.readBigUInt64LE(0);
     }
   }
