@@ -29,19 +29,10 @@ beforeAll(async () => {
     ],
   });
   writeByteTokenizer(workspace.file('model'));
-  server = new Command([
-    ...[
-      'serve',
-      workspace.file('model'),
-      '--port',
-      '0',
-      '--served-model-name',
-      'tiny',
-      '--tool-parser',
-      'hermes',
-    ],
-    ...['--api-key', 'secret'],
-  ]);
+  const options = ['--port', '0', '--served-model-name', 'tiny', '--tool-parser', 'hermes'];
+  server = new Command(['serve', workspace.file('model'), ...options, '--api-key', 'secret'], {
+    endedByFile: true,
+  });
   url = await announced();
 });
 afterAll(async () => {

@@ -1,7 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync, watch } from 'node:fs';
 import { resolve } from 'node:path';
-import { endWithEnvironment, marked } from './left_over';
+import { endWithEnvironment, marked, unlisted } from './left_over';
 
 const CLI = resolve(__dirname, '../../dist/cli.js');
 
@@ -18,6 +18,8 @@ export interface CommandOptions {
   prefix?: readonly string[];
   /** After which it is killed, and says so in its stderr; default five minutes. */
   limitMs?: number;
+  /** The file ends it in its afterAll; else it ends with the test, or the file, that starts it. */
+  endedByFile?: boolean;
 }
 
 const LIMIT_MS = 300_000;
@@ -35,7 +37,7 @@ export class Command {
   private ended = false;
 
   constructor(args: readonly string[], options: CommandOptions = {}) {
-    const mark = marked(() => (this.ended ? null : this.describe(args)));
+    const mark = options.endedByFile ? unlisted() : marked(() => (this.ended ? null : this.describe(args)));
     const [program, ...rest] = [...(options.prefix ?? []), process.execPath, CLI, ...args] as [
       string,
       ...string[],
