@@ -51,7 +51,6 @@ const CASES = {
   'responses that are not generated': ({ text }) => /(^|\n)skip\.\w+\.enable=True/.test(text),
   'multi-token prediction': ({ text }) => /mtp\.enable(_train|_rollout)?=True/.test(text),
   'activation offload': ({ text }) => /enable_activation_offload=True/.test(text),
-  'router replay': ({ text }) => /router_replay\.mode=["']?R\d|routing_replay=True/.test(text),
 };
 
 /** @returns names of the features */

@@ -2,11 +2,12 @@
 #include "batch/packing.h"
 
 #include <numeric>
-#include <string_view>
+#include <string>
 #include <unordered_map>
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "batch/routed_experts.h"
 
 namespace troupe {
 
@@ -103,7 +104,11 @@ BatchLayout check_layout(const TokenBatch& batch, int64_t vocab_size, int64_t ma
           "), got ", offsets[0], " to ", offsets[size]);
 
   BatchLayout layout;
-  std::unordered_map<std::string_view, int64_t> first_of_prompt;
+  std::unordered_map<std::string, int64_t> first_of_prompt;
+  const at::Tensor& experts = batch.routed_experts;
+  const auto bytes_of_experts = experts.defined() && batch.tokens.numel() > 0
+                                    ? experts.nbytes() / static_cast<size_t>(batch.tokens.numel())
+                                    : 0;
   layout.seq_offsets.push_back(0);
   layout.response_offsets.push_back(0);
   for (int64_t i = 0; i < size; ++i) {
@@ -123,9 +128,14 @@ BatchLayout check_layout(const TokenBatch& batch, int64_t vocab_size, int64_t ma
     layout.lengths.push_back(length);
     layout.seq_offsets.push_back(offsets[i + 1]);
     layout.response_offsets.push_back(layout.response_offsets.back() + length - prompts[i]);
-    const std::string_view prompt(reinterpret_cast<const char*>(tokens + offsets[i]),
-                                  static_cast<size_t>(prompts[i]) * sizeof(int32_t));
-    layout.same_prompt.push_back(first_of_prompt.try_emplace(prompt, i).first->second);
+    std::string prompt(reinterpret_cast<const char*>(tokens + offsets[i]),
+                       static_cast<size_t>(prompts[i]) * sizeof(int32_t));
+    if (bytes_of_experts > 0) {
+      prompt.append(static_cast<const char*>(experts.const_data_ptr()) +
+                        static_cast<size_t>(offsets[i]) * bytes_of_experts,
+                    static_cast<size_t>(prompts[i]) * bytes_of_experts);
+    }
+    layout.same_prompt.push_back(first_of_prompt.try_emplace(std::move(prompt), i).first->second);
   }
   return layout;
 }
@@ -165,6 +175,7 @@ PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const Mi
     std::iota(positions + row, positions + row + to - from, static_cast<int32_t>(from));
     std::fill(sharing + row, sharing + row + to - from, 1.0F);
     packed.segments.push_back({row, row + to - from, prefix});
+    packed.sources.push_back({row, layout.seq_offsets[sequence] + from, to - from});
     row += to - from;
   };
   const auto prompt_of = [&](size_t s) {
@@ -188,6 +199,7 @@ PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const Mi
       }
     } else if (prefix >= 0) {
       for (int64_t r = prompt_begin; r <= prompt_end; ++r) sharing[r] += 1;
+      packed.sources.push_back({prompt_begin, layout.seq_offsets[sequence], prompt});
     }
     const int64_t first = prefix < 0 ? 0 : prompt;  // position of the first row of its own
     const int64_t own = row;
@@ -201,6 +213,7 @@ PackedTokens gather(const TokenBatch& batch, const BatchLayout& layout, const Mi
     packed.response_offsets.push_back(n);
   }
   packed.real_rows = row;
+  packed.routed_experts = routed_rows(batch, packed);
   return packed;
 }
 

@@ -15,7 +15,8 @@ struct BatchLayout {
   std::vector<int64_t> lengths;           // [B] tokens
   std::vector<int64_t> seq_offsets;       // [B+1] into the token arrays
   std::vector<int64_t> response_offsets;  // [B+1] into the response arrays
-  std::vector<int64_t> same_prompt;       // [B] the first sequence with the same prompt
+  // [B] the first sequence with the same prompt, which goes to the same experts
+  std::vector<int64_t> same_prompt;
   int64_t size() const { return static_cast<int64_t>(lengths.size()); }
   int64_t prompt_length(int64_t i) const { return lengths[i] - response_length(i); }
   int64_t response_length(int64_t i) const { return response_offsets[i + 1] - response_offsets[i]; }
@@ -51,6 +52,11 @@ Propagation propagation(const BatchLayout& layout, int64_t begin, int64_t end,
 // a library's a row has the same bits in every packing only if all have as many.
 int64_t padded_rows(const MicroBatch& micro, int64_t row_multiple, int64_t capacity, bool fixed);
 
+// Rows [row, + count) of a micro-batch are tokens [token, + count) of the batch.
+struct RowSource {
+  int64_t row, token, count;
+};
+
 // A micro-batch ready for the decoder. A prompt that several sequences share is one segment, computed once;
 // the last token of a sequence predicts nothing and has no row. Rows are padded with token 0 to `rows`
 // ("tail"); the tail belongs to no segment and its results are never read.
@@ -66,9 +72,14 @@ struct PackedTokens {
   at::Tensor targets;                     // [N] int32
   at::Tensor response_index;              // [N] int64
   std::vector<int64_t> response_offsets;  // [S+1] into the N
-  int64_t real_rows = 0;                  // those that belong to a segment, before the tail
-  // Of a part of a micro-batch (batch/row_parts.h): which of the whole's N response tokens are predicted
-  // there (undefined: all), and in a cut by context where the whole's rows lie, undefined elsewhere.
+  std::vector<RowSource> sources;  // of the whole; the rows of a shared prompt once for each of its sequences
+  at::Tensor routed_experts;       // [T, row_bytes] (batch/routed_experts.h); undefined: as in TokenBatch
+  int64_t real_rows = 0;           // those that belong to a segment, before the tail
+  // Of a part of a micro-batch (batch/row_parts.h): which of its whole_rows rows these are, [T] int64; which
+  // of the whole's N response tokens are predicted there (undefined: all); and in a cut by context where the
+  // whole's rows lie, undefined elsewhere.
+  at::Tensor rows;
+  int64_t whole_rows = 0;
   at::Tensor predictions;  // [n] int64
   at::Tensor places;       // [T of the whole] int64: rank * rows of a part + row
 };

@@ -10,8 +10,8 @@ namespace troupe {
 
 namespace {
 
-// The predictions of the rows `own` (of the whole, ascending or not), in the order of the whole's.
-void take_predictions(const PackedTokens& whole, const std::vector<int64_t>& own, PackedTokens& part) {
+// What belongs to the rows `own` (of the whole, ascending or not): predictions in the order of the whole's.
+void take_rows(const PackedTokens& whole, const std::vector<int64_t>& own, PackedTokens& part) {
   std::vector<int64_t> place(static_cast<size_t>(whole.tokens.size(0)), -1);
   for (size_t row = 0; row < own.size(); ++row)
     place[static_cast<size_t>(own[row])] = static_cast<int64_t>(row);
@@ -27,6 +27,10 @@ void take_predictions(const PackedTokens& whole, const std::vector<int64_t>& own
     }
     part.response_offsets.push_back(static_cast<int64_t>(predictions.size()));
   }
+  part.rows = at::tensor(own, at::kLong);
+  part.whole_rows = whole.tokens.size(0);
+  part.sources = whole.sources;
+  if (whole.routed_experts.defined()) part.routed_experts = whole.routed_experts.index_select(0, part.rows);
   part.predictions = at::tensor(predictions, at::kLong);
   part.predict_rows = at::tensor(rows, at::kLong);
   part.targets = whole.targets.index_select(0, part.predictions);
@@ -76,7 +80,7 @@ PackedTokens consecutive_rows(const PackedTokens& whole, int64_t index, int64_t 
   part.real_rows = std::clamp<int64_t>(whole.real_rows - first, 0, rows);
   std::vector<int64_t> own(static_cast<size_t>(rows));
   std::iota(own.begin(), own.end(), first);
-  take_predictions(whole, own, part);
+  take_rows(whole, own, part);
   return part;
 }
 
@@ -106,7 +110,7 @@ PackedTokens balanced_rows(const PackedTokens& whole, int64_t index, int64_t cou
   part.sequences = whole.sequences.index_select(0, taken);
   part.segments = whole.segments;
   part.segments.share = runs[static_cast<size_t>(index)];
-  take_predictions(whole, own, part);
+  take_rows(whole, own, part);
   return part;
 }
 

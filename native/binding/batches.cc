@@ -64,6 +64,7 @@ TokenBatch read_token_batch(const Field& dto) {
   require_length(dto["seqOffsets"], batch.seq_offsets, batch.size() + 1, "one more than promptLens");
   require_offsets(dto["seqOffsets"], batch.seq_offsets, batch.tokens.numel(), "the number of tokens");
   num_response_tokens(dto, batch);
+  if (!dto["routedExperts"].is_null()) batch.routed_experts = read_uint8(dto["routedExperts"]);
   return batch;
 }
 

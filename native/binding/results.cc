@@ -60,6 +60,7 @@ Napi::Value write_log_probs(Napi::Env env, const LogProbResult& result) {
   dto.Set("logProbs", write_float32(env, result.log_probs));
   dto.Set("entropy", write_float32(env, result.entropy));
   dto.Set("sumPiSquared", write_float32(env, result.sum_pi_squared));
+  dto.Set("routedExperts", write_uint8(env, result.routed_experts));
   return dto;
 }
 

@@ -33,6 +33,7 @@ RolloutOptions read_rollout_options(const Field& dto) {
   options.chunked_prefill = dto["chunkedPrefill"].boolean();
   options.prefix_caching = dto["prefixCaching"].boolean();
   options.quantization = read_quantization(dto["quantization"]);
+  options.routed_experts = dto["routedExperts"].boolean();
   return options;
 }
 
@@ -139,6 +140,10 @@ Napi::Value write_rollout_output(Napi::Env env, const RolloutOutput& output) {
   dto.Set("topLogProbs", write_float32(env, floats(top_log_probs)));
   dto.Set("promptLogProbs",
           write_float32(env, output.prompt_log_probs.empty() ? no_prompt : floats(output.prompt_log_probs)));
+  const std::vector<uint8_t>& experts = output.routed_experts;
+  dto.Set("routedExperts",
+          write_uint8(
+              env, experts.empty() ? at::Tensor() : at::tensor(at::ArrayRef<uint8_t>(experts), at::kByte)));
   dto.Set("version", static_cast<double>(output.version));
   dto.Set("cachedTokens", static_cast<double>(output.cached_tokens));
   dto.Set("finish", word_of(output.finish));

@@ -75,6 +75,9 @@ struct LogProbResult {
   at::Tensor log_probs;       // [sum R] float32
   at::Tensor entropy;         // [sum R] float32, undefined unless asked for
   at::Tensor sum_pi_squared;  // [sum R] float32, undefined unless asked for
+  // [sum L * row_bytes] uint8 (batch/routed_experts.h), undefined unless asked for: what
+  // TokenBatch::routed_experts takes; zeros at positions that are not computed
+  at::Tensor routed_experts;
 };
 
 // How the per-token losses of a mini-batch become one number, always over *global* counts: the
@@ -178,7 +181,8 @@ class Engine {
 
   // disable_adapters: of the base model, the reference policy of an engine with adapters.
   virtual LogProbResult compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
-                                         bool sum_pi_squared, bool disable_adapters = false) = 0;
+                                         bool sum_pi_squared, bool disable_adapters = false,
+                                         bool record_experts = false) = 0;
   virtual MetricsList update_policy(const PolicyBatch& batch, const MiniBatches& mini,
                                     const PolicyLossOptions& loss, double temperature) = 0;
   virtual at::Tensor compute_values(const TokenBatch& batch) = 0;  // [sum R] float32

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "checkpoint/tensor_file.h"
+#include "engine/router_watch.h"
 #include "kernels/linear_log_prob.h"
 #include "megatron/schedule.h"
 #include "model/stage_layout.h"
@@ -238,19 +239,25 @@ void RankEngine::onload(const StateKinds& kinds) {
 }
 
 LogProbResult RankEngine::compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
-                                           bool sum_pi_squared, bool disable_adapters) {
+                                           bool sum_pi_squared, bool disable_adapters, bool record_experts) {
   at::NoGradGuard no_grad;
   const Beginning beginning(*this, 1);
   require_head(HeadKind::kLm, "compute_log_prob");
   check_temperature(temperature);
   require(!disable_adapters || options_.lora, ErrorCode::kInvalidArgument,
           "[engine] there are no adapters to disable: the engine was created without lora");
+  require(!record_experts || options_.model.moe, ErrorCode::kInvalidArgument,
+          "[compute_log_prob] there are no routed experts to record: the model has no experts");
   prepare();
   const BatchLayout layout = checked_layout(batch);
+  std::optional<RoutingRecord> record;
+  if (record_experts) record.emplace(batch.tokens.numel(), routing_shape(options_.model));
+  const RouterWatch watch(transformer_,
+                          {.record = record ? &*record : nullptr, .no_choices = no_choices(batch)});
   const auto result = [&](bool wanted) {
     return wanted ? at::zeros({layout.num_response_tokens()}) : at::Tensor();
   };
-  LogProbResult all{result(true), result(entropy), result(sum_pi_squared)};
+  LogProbResult all{result(true), result(entropy), result(sum_pi_squared), {}};
   const AdaptersOff off(transformer_, disable_adapters);
   infer(batch, layout, [&](const MicroRows& micro, const at::Tensor& hidden) {
     const PackedTokens& packed = micro.part;
@@ -269,11 +276,24 @@ LogProbResult RankEngine::compute_log_prob(const TokenBatch& batch, double tempe
   all.log_probs = combined(all.log_probs, "log-probs");
   all.entropy = combined(all.entropy, "entropy");
   all.sum_pi_squared = combined(all.sum_pi_squared, "sums of squares");
+  if (record) {
+    if (sharing() != nullptr) record->sum(*sharing());
+    record->sum(*mesh_.pp());
+    all.routed_experts = record->choices();
+  }
   return all;
 }
 
 BatchLayout RankEngine::checked_layout(const TokenBatch& batch) const {
-  return check_layout(batch, options_.model.vocab_size, options_.model.max_positions);
+  const BatchLayout layout = check_layout(batch, options_.model.vocab_size, options_.model.max_positions);
+  check_routed_experts(batch, layout, routing_shape(options_.model));
+  return layout;
+}
+
+at::Tensor RankEngine::no_choices(const TokenBatch& batch) const {
+  if (!batch.routed_experts.defined()) return {};
+  const RoutingShape shape = routing_shape(options_.model);
+  return at::empty({0, shape.width()}, at::TensorOptions().dtype(shape.dtype()).device(device_));
 }
 
 HeadContext RankEngine::head_context() {

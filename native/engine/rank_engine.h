@@ -55,7 +55,7 @@ class RankEngine final : public Engine {
   void onload(const StateKinds& kinds) override;
 
   LogProbResult compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
-                                 bool sum_pi_squared, bool disable_adapters) override;
+                                 bool sum_pi_squared, bool disable_adapters, bool record_experts) override;
   MetricsList update_policy(const PolicyBatch& batch, const MiniBatches& mini, const PolicyLossOptions& loss,
                             double temperature) override;
   at::Tensor compute_values(const TokenBatch& batch) override;
@@ -100,6 +100,8 @@ class RankEngine final : public Engine {
     int64_t agreements_;
   };
   BatchLayout checked_layout(const TokenBatch& batch) const;
+  // See RouterOrders.
+  at::Tensor no_choices(const TokenBatch& batch) const;
   HeadContext head_context();
   // The ranks that share the rows of micro-batches with this one; null: none.
   Communicator* sharing() const {
@@ -140,6 +142,8 @@ class RankEngine final : public Engine {
   // A whole parameter for an export in buckets; undefined where nobody reads it.
   const at::Tensor& kept_parameter(TensorKind kind, const Parameter& parameter);
   void weights_changed();
+  // The choices of all stages. All ranks of a pipeline at the same time.
+  void join_routed_experts(std::vector<RolloutOutput>& outputs);
   // The end of begin_rollout's: nothing stays gathered, or in another form.
   void stop_decoding();
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "engine/rank_engine.h"
 #include "rollout/cache_budget.h"
 
@@ -77,8 +78,24 @@ RolloutTurn RankEngine::rollout_turn(RolloutCommands commands) {
     turn.idle = turn.ready && !rollout_->step();
   } while (turn.ready && !turn.idle && time_left());
   for (RolloutOutput& output : rollout_->take_outputs()) turn.outputs.push_back(std::move(output));
+  join_routed_experts(turn.outputs);
   turn.stats = rollout_->stats();
   return turn;
+}
+
+void RankEngine::join_routed_experts(std::vector<RolloutOutput>& outputs) {
+  if (mesh_.pp()->size() == 1) return;
+  for (RolloutOutput& output : outputs) {
+    std::vector<uint8_t>& choices = output.routed_experts;
+    if (choices.empty()) continue;
+    // Each stage has written its own layers, and zeros for the others.
+    const auto bytes = static_cast<int64_t>(choices.size());
+    const at::Tensor all = at::zeros({round_up(bytes, static_cast<int64_t>(sizeof(int32_t)))}, at::kByte);
+    std::copy(choices.begin(), choices.end(), all.mutable_data_ptr<uint8_t>());
+    mesh_.pp()->all_reduce(all.view(at::kInt), ReduceOp::kSum, {"generate", "routed experts"});
+    const auto* joined = all.const_data_ptr<uint8_t>();
+    choices.assign(joined, joined + bytes);
+  }
 }
 
 void RankEngine::park_rollout() {

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "engine/loss_head.h"
 #include "engine/rank_engine.h"
+#include "engine/router_watch.h"
 #include "engine/stage_work.h"
 #include "model/expert_load.h"
 #include "optim/adamw.h"
@@ -25,23 +26,6 @@ void check_mini(const MiniBatches& mini, const BatchLayout& layout) {
             "[batch] mini-batch offsets must not decrease");
   }
 }
-
-// What passes of a transformer ask of its routers, for the life of this object.
-class RouterWatch {
- public:
-  RouterWatch(Transformer& transformer, ExpertLoad* load) : transformer_(transformer), load_(load) {}
-  ~RouterWatch() { transformer_.watch_routers(nullptr, {}); }
-  RouterWatch(const RouterWatch&) = delete;
-  RouterWatch& operator=(const RouterWatch&) = delete;
-  // To be counted, and no more.
-  void count() const { transformer_.watch_routers(load_, {}); }
-  // To be evened out, and not counted again.
-  void balance(const at::Tensor& gradient) const { transformer_.watch_routers(nullptr, gradient); }
-
- private:
-  Transformer& transformer_;
-  ExpertLoad* load_;
-};
 
 // What run_updates() agrees on: two counts for every mini-batch.
 size_t agreed_entries(const MiniBatches& mini) {
@@ -82,14 +66,15 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
   };
   std::optional<ExpertLoad> load;
   if (counts_routers()) load.emplace(options_.model.num_layers, options_.model.moe->num_experts, device_);
-  const RouterWatch watch(transformer_, load ? &*load : nullptr);
+  RouterWatch watch(transformer_, {.no_choices = no_choices(tokens)});
   MetricsList all;
   for (int64_t epoch = 0; epoch < mini.epochs; ++epoch) {
     for (size_t m = 0; m + 1 < mini.offsets.size(); ++m) {
       sharding_.clear_gradients();
       if (load) {
         load->clear();
-        watch.count();
+        watch.count_in(&*load);
+        watch.balance_by({});
       }
       if (balance_coef != 0) {
         // The gradient of the choices' loss is that of what all tokens of the mini-batch choose: one more
@@ -99,7 +84,8 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
                             {[](const MicroRows&, const at::Tensor&) {}, {}});
         }
         load->sum(*mesh_.world(), own_choices());
-        watch.balance(own_choices() ? load->balance_gradient() * balance_coef : at::Tensor());
+        watch.count_in(nullptr);
+        watch.balance_by(own_choices() ? load->balance_gradient() * balance_coef : at::Tensor());
       }
       run_part(m, true);
       run_part(m, false);

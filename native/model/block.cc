@@ -50,6 +50,8 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
   attn_out_ = Linear(store, prefix + "attn.out");
   if (config.is_moe_layer(layer)) {
     moe_ = std::make_unique<MoeMlp>(store, whole, layer, part);
+    top_k_ = whole.moe->top_k;
+    first_choice_ = whole.moe_layers_before(layer) * top_k_;
   } else {
     mlp_in_ = Linear(store, prefix + "mlp.in");
     mlp_out_ = Linear(store, prefix + "mlp.out");
@@ -59,6 +61,9 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
 MoeMlp::Pass Block::expert_pass(const RowContext& rows) const {
   RouterWork router = rows.routers;
   router.layer = layer_;
+  for (at::Tensor* choices : {&router.given, &router.record}) {
+    if (choices->defined()) *choices = choices->narrow(1, first_choice_, top_k_);
+  }
   return {rows.experts, {rows.phase, mlp_name_ + " experts"}, std::move(router)};
 }
 

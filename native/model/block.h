@@ -156,6 +156,7 @@ class Block {
   at::Tensor q_norm_, k_norm_, q_norm_grad_, k_norm_grad_;
   Linear qkv_, attn_out_, mlp_in_, mlp_out_;
   std::unique_ptr<MoeMlp> moe_;
+  int64_t top_k_ = 0, first_choice_ = 0;  // of its choices among those of all layers
 };
 
 }  // namespace troupe

@@ -51,6 +51,9 @@ class Decoder {
   // out = x + Wo attn, then the MLP (or MoE) half of the block. attn [n, Q*D]; out [n, H] may alias x.
   virtual void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
                             const at::Tensor& out) = 0;
+  // From here on block_output() writes which experts a row goes to: rows [n, width] (batch/routed_experts.h),
+  // of its own layers alone; undefined: nowhere.
+  virtual void record_experts(const at::Tensor& rows) {}
   // Final norm and LM head: logits [n, V] float32, before the final soft cap and any temperature.
   virtual void logits(const at::Tensor& x, const at::Tensor& logits) = 0;
 };

@@ -4,10 +4,18 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
+#include <tuple>
+
 #include "base/parallel.h"
 #include "model/expert_load.h"
 
 namespace troupe {
+
+RoutingShape routing_shape(const ModelConfig& config) {
+  if (!config.moe) return {};
+  return {config.moe_layers_before(config.num_layers), config.moe->num_experts, config.moe->top_k};
+}
 
 Router::Router(const ParameterStore& store, const MoeConfig& config, const std::string& name)
     : num_experts_(config.num_experts),
@@ -15,7 +23,17 @@ Router::Router(const ParameterStore& store, const MoeConfig& config, const std::
       normalize_top_k_(config.normalize_top_k),
       linear_(store, name) {}
 
-ExpertRouting Router::route(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight) const {
+namespace {
+
+// What weights are divided by: never 0, as it might be of experts that are given.
+at::Tensor normaliser(const at::Tensor& values) {
+  return values.sum(-1, true).clamp_min(std::numeric_limits<float>::min());
+}
+
+}  // namespace
+
+ExpertRouting Router::route(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight,
+                            const at::Tensor& given) const {
   ExpertRouting routing;
   const int64_t tokens = x.size(0);
   const at::Tensor logits = at::empty({tokens, num_experts_}, x.options());
@@ -26,9 +44,15 @@ ExpertRouting Router::route(const at::Tensor& x, int64_t row_tile, const Linear:
       },
       weight.packed());
   routing.probs = at::softmax(logits.to(at::kFloat), -1);
-  auto [values, experts] = routing.probs.topk(top_k_, -1);
-  routing.experts = experts.contiguous();
-  routing.weights = normalize_top_k_ ? values / values.sum(-1, true) : values;
+  at::Tensor values;
+  if (given.defined()) {
+    routing.experts = given.to(at::kLong).contiguous();
+    values = routing.probs.gather(1, routing.experts);
+  } else {
+    std::tie(values, routing.experts) = routing.probs.topk(top_k_, -1);
+    routing.experts = routing.experts.contiguous();
+  }
+  routing.weights = normalize_top_k_ ? values / normaliser(values) : values;
 
   sort_slots(routing);
   return routing;
@@ -53,6 +77,10 @@ void Router::sort_slots(ExpertRouting& routing) const {
 }
 
 void Router::count(const ExpertRouting& routing, const RouterWork& work, int64_t first) {
+  if (work.record.defined()) {
+    at::Tensor record = work.record;
+    record.copy_(routing.experts.narrow(0, first, record.size(0)));
+  }
   if (work.load == nullptr) return;
   const int64_t rows = work.tokens.size(0);
   work.load->add(work.layer, routing.probs.narrow(0, first, rows), routing.experts.narrow(0, first, rows),
@@ -63,7 +91,7 @@ void Router::backward(const at::Tensor& d_weights, const at::Tensor& x, const Ex
                       const RouterWork& work, int64_t first, const at::Tensor& dx) const {
   at::Tensor d_chosen = d_weights;  // by the probabilities of the chosen experts
   if (normalize_top_k_) {
-    const at::Tensor total = routing.probs.gather(1, routing.experts).sum(-1, true);
+    const at::Tensor total = normaliser(routing.probs.gather(1, routing.experts));
     d_chosen = (d_weights - (d_weights * routing.weights).sum(-1, true)) / total;
   }
   const at::Tensor d_probs = at::zeros_like(routing.probs).scatter_(1, routing.experts, d_chosen);

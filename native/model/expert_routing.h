@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "batch/routed_experts.h"
 #include "model/layers.h"
 
 namespace troupe {
@@ -18,7 +19,13 @@ struct RouterWork {
   at::Tensor tokens;  // [T] float32: how many tokens of the batch a row stands for
   // [E] float32: added to the gradient by the probabilities of every token; undefined: nothing
   at::Tensor balance;
+  // [T, layers with experts * k] of whole numbers, of this block [T, k]: what to choose instead (undefined:
+  // nothing), and where to write what has been chosen (undefined: nowhere).
+  at::Tensor given, record;
 };
+
+// What is kept of a token's choices; of a model without experts: no layers.
+RoutingShape routing_shape(const ModelConfig& config);
 
 // The choices of T tokens among E experts, k each. A slot is one (token, choice); slots are sorted by expert,
 // and by token within an expert, without padding.
@@ -43,13 +50,16 @@ class Router {
 
   // The weight for many calls.
   Linear::Packed pack() const { return linear_.pack_forward(); }
-  // x [T, H], in tiles of `row_tile` rows: a token's choices do not depend on its neighbours.
-  ExpertRouting route(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight) const;
+  // x [T, H], in tiles of `row_tile` rows: a token's choices do not depend on its neighbours. given [T, k]:
+  // the choices, whose weights are then of the logits as they are now (routing replay: Zheng et al. 2025,
+  // arXiv:2507.18071, section 5.3); undefined: the k likeliest.
+  ExpertRouting route(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight,
+                      const at::Tensor& given = {}) const;
   // d_weights [T, k]: the loss's gradient by `weights`. Adds to the router's gradient and to dx [T, H]. The
   // rows of `work` are those from `first` on.
   void backward(const at::Tensor& d_weights, const at::Tensor& x, const ExpertRouting& routing,
                 const RouterWork& work, int64_t first, const at::Tensor& dx) const;
-  // Counts what has been chosen for the rows of `work`, those from `first` on.
+  // Counts and records what has been chosen for the rows of `work`, those from `first` on.
   static void count(const ExpertRouting& routing, const RouterWork& work, int64_t first);
 
  private:

@@ -68,6 +68,12 @@ struct ModelConfig {
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  // Layers with experts before `layer`; of all: num_layers.
+  int64_t moe_layers_before(int64_t layer) const {
+    int64_t count = 0;
+    for (int64_t l = 0; l < layer; ++l) count += is_moe_layer(l) ? 1 : 0;
+    return count;
+  }
   bool is_moe_layer(int64_t layer) const {
     return moe.has_value() && !moe_layers.empty() && moe_layers[static_cast<size_t>(layer)];
   }

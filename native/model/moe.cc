@@ -154,18 +154,20 @@ void MoeMlp::forward(const at::Tensor& x, const at::Tensor& out, int64_t row_til
 
 void MoeMlp::forward_chosen(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state,
                             const Pass& pass, const Packed& packed) const {
-  if (!pass.rows.shared()) return forward_part(x, out, row_tile, state, pass, packed);
+  at::Tensor given = pass.router.given;
+  if (!pass.rows.shared()) return forward_part(x, out, row_tile, state, pass, packed, given);
   if (!pass.rows.any()) return;
   const at::Tensor all = pass.rows.gather(x, pass.label);
+  if (given.defined()) given = pass.rows.gather(given, pass.label);
   const at::Tensor part = at::empty_like(all);
-  forward_part(all, part, row_tile, state, pass, packed);
+  forward_part(all, part, row_tile, state, pass, packed, given);
   pass.rows.sum(part, out, pass.label);
 }
 
 void MoeMlp::forward_part(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state,
-                          const Pass& pass, const Packed& packed) const {
+                          const Pass& pass, const Packed& packed, const at::Tensor& given) const {
   const bool here = packed.router.defined();
-  state.routing = router_.route(x, row_tile, here ? packed.router : router_.pack());
+  state.routing = router_.route(x, row_tile, here ? packed.router : router_.pack(), given);
   Router::count(state.routing, pass.router, pass.rows.first());
   const int64_t slots = own_slots(state.routing).count;
   state.inner = at::empty({slots, intermediate_size_ * (gated_ ? 2 : 1)}, x.options());

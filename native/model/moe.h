@@ -64,9 +64,9 @@ class MoeMlp {
                       const Pass& pass, const Packed& packed) const;
   void backward_chosen(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
                        const at::Tensor& dx, const Pass& pass) const;
-  // The same over all rows that there are.
+  // The same over all rows that there are; given: see Router::route.
   void forward_part(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state,
-                    const Pass& pass, const Packed& packed) const;
+                    const Pass& pass, const Packed& packed, const at::Tensor& given) const;
   void backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
                      const Pass& pass) const;
   // Slots [first, first + count) are those of experts of this rank.

@@ -93,9 +93,17 @@ void Stage::enable_adapters(bool enabled) {
   for (Block& block : blocks_) block.enable_adapters(enabled);
 }
 
-void Stage::watch_routers(ExpertLoad* load, const at::Tensor& balance) {
-  load_ = load;
-  balance_ = balance;
+RouterWork Stage::router_work(const PackedTokens& packed) const {
+  RouterWork work;
+  if (orders_.load != nullptr || orders_.balance.defined()) {
+    work.load = orders_.load;
+    work.tokens = upload(packed.sequences, device_);
+    work.balance = orders_.balance;
+  }
+  if (packed.routed_experts.defined())
+    work.given = upload(packed.routed_experts, device_).view(routing_shape(config_).dtype());
+  if (orders_.record != nullptr) work.record = orders_.record->rows(packed, device_);
+  return work;
 }
 
 template <typename Embed, typename BlockWork, typename Head>
@@ -158,6 +166,7 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
   };
   if (packed == nullptr) {
     pass.rows.experts = experts(0);
+    pass.rows.routers.given = orders_.no_choices;
     simulated_forward(0, pass);
     return {};
   }
@@ -170,13 +179,14 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
   }
   const int64_t total = packed->tokens.size(0);
   rows.experts = experts(total);
-  if (load_ != nullptr || balance_.defined())
-    rows.routers = {load_, 0, upload(packed->sequences, device_), balance_};
+  rows.routers = router_work(*packed);
   at::Tensor y = x;
   if (pass.training) {
     pass.blocks.resize(blocks_.size());
     pass.rows = rows;
-    pass.rows.routers.load = nullptr;  // what is computed again has been counted
+    // What is computed again has been counted and recorded.
+    pass.rows.routers.load = nullptr;
+    pass.rows.routers.record.reset();
     pass.real_rows = packed->real_rows;
     pass.total_rows = total;
   }
@@ -198,6 +208,7 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
         if (exchange_ != nullptr) y = exchange_->gather(y, {"forward", "outputs"});
         y = hidden_states(*packed, y, pass);
       });
+  if (orders_.record != nullptr) orders_.record->keep(*packed, rows.routers.record);
   return y;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "batch/packing.h"
+#include "batch/routed_experts.h"
 #include "megatron/context_group.h"
 #include "megatron/exchange.h"
 #include "model/block.h"
@@ -33,6 +34,16 @@ struct StagePass {
   int64_t total_rows = 0;  // T, of the last block's output
   // What stays from the forward on: the last block, whose backward is the first; head; tied embeddings.
   Lease last_block, embeddings, head, head_gradient, embedding_gradient;
+};
+
+// What passes ask of the routers: to count their choices (null: nowhere), to add to the gradient by their
+// probabilities (RouterWork::balance), to record their choices (null: nowhere). no_choices: [0, width], where
+// all micro-batches say what is to be chosen and this rank may have none.
+struct RouterOrders {
+  ExpertLoad* load = nullptr;
+  at::Tensor balance = {};
+  RoutingRecord* record = nullptr;
+  at::Tensor no_choices = {};
 };
 
 // What a rank has of the decoder that shares it by `exchange`; null: all.
@@ -76,9 +87,8 @@ class Stage {
   void simulated_backward(int64_t rows, StagePass& pass);
   // Without adapters a forward is that of the base model.
   void enable_adapters(bool enabled);
-  // From here on passes count what the routers choose in `load` (null: nowhere), and a backward adds to the
-  // gradient by their probabilities: see RouterWork.
-  void watch_routers(ExpertLoad* load, const at::Tensor& balance);
+  // From here on.
+  void watch_routers(const RouterOrders& orders) { orders_ = orders; }
 
   // [V, H] (LM, with an exchange this rank's rows of the vocabulary) or [1, H] (value); gradients are
   // undefined where the head is not trained. Of a stage with a head.
@@ -124,6 +134,7 @@ class Stage {
   };
   HeldTokens held(const at::Tensor& tokens) const;
   at::TensorOptions row_options() const { return at::TensorOptions().dtype(dtype_).device(device_); }
+  RouterWork router_work(const PackedTokens& packed) const;
   void attend_without_values(size_t layer, int64_t rows, RowContext& context, BlockSaved& saved) const;
 
   ModelConfig config_;
@@ -140,8 +151,7 @@ class Stage {
   const SequenceGroup* sequence_;
   const Exchange* exchange_;
   Communicator* ep_;
-  ExpertLoad* load_ = nullptr;
-  at::Tensor balance_;
+  RouterOrders orders_;
   const ContextGroup* context_;
   int64_t first_token_ = 0;                        // of the embeddings held here
   std::vector<std::vector<size_t>> block_groups_;  // of the store, by block

@@ -38,8 +38,8 @@ void Transformer::enable_adapters(bool enabled) {
   for (Stage& stage : stages_) stage.enable_adapters(enabled);
 }
 
-void Transformer::watch_routers(ExpertLoad* load, const at::Tensor& balance) {
-  for (Stage& stage : stages_) stage.watch_routers(load, balance);
+void Transformer::watch_routers(const RouterOrders& orders) {
+  for (Stage& stage : stages_) stage.watch_routers(orders);
 }
 
 Transformer::Place Transformer::find(int64_t layer) const {
@@ -142,6 +142,7 @@ RowContext Transformer::decoding_rows(int64_t count, const at::Tensor& positions
   RowContext rows{positions, {}, rotary, decode_tile(count)};
   rows.exchange = decoding_exchange();
   if (ep_ != nullptr) rows.experts = ExpertRows(*ep_);
+  rows.routers.record = routed_;
   rows.phase = "generate";
   return rows;
 }

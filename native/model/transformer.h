@@ -45,7 +45,7 @@ class Transformer final : public Decoder {
   // Without adapters a forward is that of the base model.
   void enable_adapters(bool enabled);
   // See Stage.
-  void watch_routers(ExpertLoad* load, const at::Tensor& balance);
+  void watch_routers(const RouterOrders& orders);
 
   std::vector<int64_t> own_layers() const override;
   int64_t most_layers() const override;
@@ -58,6 +58,7 @@ class Transformer final : public Decoder {
                         const at::Tensor& qkv) override;
   void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
                     const at::Tensor& out) override;
+  void record_experts(const at::Tensor& rows) override { routed_ = rows; }
   void logits(const at::Tensor& x, const at::Tensor& logits) override;
 
  private:
@@ -88,6 +89,7 @@ class Transformer final : public Decoder {
   std::vector<std::vector<Block::PackedWeights>> decode_weights_;  // by stage and block
   bool decode_packs_ = false;                                      // every product is of packed operands
   ops::PackedMatrix decode_head_;
+  at::Tensor routed_;             // see record_experts
   at::Tensor decode_float_head_;  // float32, where LibTorch multiplies
 };
 

@@ -61,8 +61,11 @@ struct RolloutOutput {
                                                // compute_log_prob gives them
   std::vector<std::vector<TokenLogProb>> top;  // per token, where asked for
   std::vector<float> prompt_log_probs;         // [P], the first NaN; with the first token, where asked for
-  int64_t version = 0;                         // of the weights that made these tokens
-  int64_t cached_tokens = 0;                   // of the prompt, found in the cache at admission
+  // Of every position but the last (batch/routed_experts.h: [count * row_bytes]); with the last token,
+  // where RolloutOptions say so.
+  std::vector<uint8_t> routed_experts;
+  int64_t version = 0;        // of the weights that made these tokens
+  int64_t cached_tokens = 0;  // of the prompt, found in the cache at admission
   Finish finish = Finish::kNone;
   std::string error;        // the request has failed
   bool non_finite = false;  // because the model's logits are no numbers
@@ -79,6 +82,8 @@ struct RolloutOptions {
   bool chunked_prefill = true;
   bool prefix_caching = true;
   int64_t logits_bytes = int64_t{64} << 20;  // of the logits that exist at once
+  // Of a mixture of experts: also say which ones the tokens went to.
+  bool routed_experts = false;
   // Of the layers' weights. It does change tokens.
   ops::Quantization quantization = ops::Quantization::kNone;
 };

@@ -13,6 +13,7 @@
 #include "base/counting_allocator.h"
 #include "base/error.h"
 #include "base/parallel.h"
+#include "model/expert_routing.h"
 
 namespace troupe {
 namespace {
@@ -30,6 +31,8 @@ RolloutOptions checked(RolloutOptions options, const Decoder& decoder) {
   require(options.quantization == ops::Quantization::kNone || !config.moe, kBad,
           "[rollout] the weights of mixtures of experts cannot be quantized: expected quantization null for "
           "this model");
+  require(!options.routed_experts || config.moe, kBad,
+          "[rollout] there are no routed experts to record: the model has no experts");
   if (options.max_positions == 0) options.max_positions = config.max_positions;
   require(options.max_positions >= 1 && options.max_positions <= config.max_positions, kBad,
           "[rollout] expected max_model_len from 1 to the model's ", config.max_positions,
@@ -75,7 +78,14 @@ Rollout::Rollout(Decoder& decoder, const RolloutOptions& options)
       cache_(cached_part(decoder), decoder.dtype(), decoder.device(), num_pages(options_, decoder)),
       pool_(cache_.num_pages()),
       scheduler_(limits_of(options_), pool_),
-      runner_(decoder, cache_) {}
+      runner_(decoder, cache_) {
+  if (options_.routed_experts) routing_.emplace(routing_shape(decoder.config()));
+}
+
+void Rollout::copy_page(int64_t from, int64_t to) {
+  cache_.copy_page(from, to);
+  if (routing_) routing_->copy_page(from, to);
+}
 
 void Rollout::check(const RolloutRequest& request) const {
   const RequestSampling& s = request.sampling;
@@ -131,6 +141,7 @@ bool Rollout::park() {
   pool_.clear_index();
   cache_.release_memory();
   runner_.release_memory();
+  if (routing_) routing_->release_memory();
   return true;
 }
 
@@ -143,14 +154,13 @@ bool Rollout::step() {
     for (const PlannedRun& run : plan.runs) {
       const Sequence& sequence = *run.sequence;
       if (sequence.tail >= 0)
-        cache_.copy_page(sequence.tail,
-                         sequence.pages[static_cast<size_t>(sequence.computed / kPagePositions)]);
+        copy_page(sequence.tail, sequence.pages[static_cast<size_t>(sequence.computed / kPagePositions)]);
     }
-    const at::Tensor hidden = runner_.run(plan);
+    const at::Tensor hidden = runner_.run(plan, routing_ ? &*routing_ : nullptr);
     for (const PlannedRun& run : plan.runs) {
       const auto full = static_cast<size_t>((run.sequence->computed + run.count) / kPagePositions);
       for (const Sequence* copy : run.copies) {
-        if (copy->pages.size() > full) cache_.copy_page(run.sequence->pages[full], copy->pages[full]);
+        if (copy->pages.size() > full) copy_page(run.sequence->pages[full], copy->pages[full]);
       }
     }
     scheduler_.computed(plan);
@@ -238,6 +248,7 @@ void Rollout::append(Sequence& sequence, const Chosen& chosen) {
   const bool stops =
       std::find(s.stop_token_ids.begin(), s.stop_token_ids.end(), token) != s.stop_token_ids.end();
   if (!stops && sequence.response_length() < s.max_new_tokens) return scheduler_.report(sequence);
+  if (routing_) output.routed_experts = routing_->read(sequence.pages, sequence.length() - 1);
   output.finish = stops ? Finish::kStop : Finish::kLength;
   scheduler_.finish(sequence);
 }

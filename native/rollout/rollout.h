@@ -10,6 +10,7 @@
 #include "rollout/kv_cache.h"
 #include "rollout/page_pool.h"
 #include "rollout/request.h"
+#include "rollout/routing_pages.h"
 #include "rollout/scheduler.h"
 #include "rollout/step_runner.h"
 #include "rollout/token_chooser.h"
@@ -55,12 +56,14 @@ class Rollout {
   void check(const RolloutRequest& request) const;
   std::vector<Use> uses_of(const StepPlan& plan) const;
   void choose(const at::Tensor& hidden, const std::vector<Use>& uses);
+  void copy_page(int64_t from, int64_t to);
   void append(Sequence& sequence, const Chosen& chosen);
   void fail_request(Sequence& sequence, std::string reason, bool non_finite);
 
   Decoder& decoder_;
   RolloutOptions options_;
   KvCache cache_;
+  std::optional<RoutingPages> routing_;
   PagePool pool_;
   Scheduler scheduler_;
   StepRunner runner_;

@@ -24,7 +24,7 @@ void StepRunner::reserve(int64_t rows) {
   positions_ = at::zeros({rows}, at::TensorOptions(at::kInt));
 }
 
-at::Tensor StepRunner::run(const StepPlan& plan) {
+at::Tensor StepRunner::run(const StepPlan& plan, RoutingPages* routing) {
   const ModelConfig& config = decoder_.config();
   const int64_t padded = round_up(plan.rows, decoder_.decode_row_tile());
   reserve(padded);
@@ -53,6 +53,8 @@ at::Tensor StepRunner::run(const StepPlan& plan) {
                           .head_dim = config.head_dim,
                           .scale = config.attention_scale,
                           .softcap = config.attention_softcap};
+  const at::Tensor choices = routing != nullptr ? routing->rows(padded, decoder_.device()) : at::Tensor();
+  decoder_.record_experts(choices);
   const std::vector<int64_t> own = decoder_.own_layers();
   int64_t cached = 0;  // place of the next of them in the cache
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
@@ -63,6 +65,8 @@ at::Tensor StepRunner::run(const StepPlan& plan) {
     paged_attention(spec, cache_, cached++, step, qkv, attention);
     decoder_.block_output(layer, x, attention, x);
   }
+  if (routing != nullptr) routing->store(step.slots(), choices);
+  decoder_.record_experts({});
   return x;
 }
 

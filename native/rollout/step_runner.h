@@ -9,6 +9,7 @@
 #include "model/decoder.h"
 #include "rollout/kv_cache.h"
 #include "rollout/paged_attention.h"
+#include "rollout/routing_pages.h"
 #include "rollout/scheduler.h"
 
 namespace troupe {
@@ -21,7 +22,8 @@ class StepRunner {
 
   // The last block's output [rows padded, H], before the final norm; valid until the next call. Row i is the
   // i-th of the plan's runs, one behind the other.
-  at::Tensor run(const StepPlan& plan);
+  // routing: gets the choices of experts (null: nobody does).
+  at::Tensor run(const StepPlan& plan, RoutingPages* routing = nullptr);
 
   void release_memory() { x_ = qkv_ = attention_ = at::Tensor(); }
 

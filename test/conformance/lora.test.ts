@@ -73,7 +73,12 @@ describe.each(readdirSync(CASES))('%s', (name) => {
       }
       const zeros = new Float32Array(batch.numResponseTokens);
       const native: NativePolicyBatch = {
-        tokens: { tokens: batch.get('tokens'), seqOffsets: batch.seqOffsets, promptLens: batch.promptLens },
+        tokens: {
+          tokens: batch.get('tokens'),
+          seqOffsets: batch.seqOffsets,
+          promptLens: batch.promptLens,
+          routedExperts: null,
+        },
         responseMask: batch.get('responseMask'),
         oldLogProbs: zeros,
         advantages: zeros,

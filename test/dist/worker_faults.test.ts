@@ -141,12 +141,14 @@ test('arguments that one rank refuses are its own error, nobody waits, and the g
     tokens: Int32Array.of(1, 2),
     seqOffsets: Int32Array.of(0, 2),
     promptLens: Int32Array.of(1),
+    routedExperts: null,
   };
   const bad = { ...tokens, tokens: Int32Array.of(1, 100_000) };
   const call = (refusing: number | null) =>
     group.callAll(actor.name, 'computeLogProb', (rank) => [
       rank === refusing ? bad : tokens,
       1,
+      false,
       false,
       false,
       false,

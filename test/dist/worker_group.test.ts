@@ -51,7 +51,14 @@ test('two ranks compute, each on its own engines, and exit when the group is clo
   const workers = await launch(2);
   await workers.createEngine('actor', tinyEngine());
   await workers.createEngine('critic', tinyEngine({ model: tinyModel({ head: 'value' }) }));
-  const [a, b] = await workers.callAll('actor', 'computeLogProb', () => [tinyBatch(), 1, true, false, false]);
+  const [a, b] = await workers.callAll('actor', 'computeLogProb', () => [
+    tinyBatch(),
+    1,
+    true,
+    false,
+    false,
+    false,
+  ]);
   expect(a!.logProbs).toHaveLength(5);
   expect(b).toEqual(a);
   expect((await workers.callRank(1, 'critic', 'computeValues', [tinyBatch()])).length).toBe(5);

@@ -93,6 +93,7 @@ export function tinyBatch(): NativeTokenBatch {
     tokens: Int32Array.of(1, 2, 3, 4, 5, 6, 7, 8),
     seqOffsets: Int32Array.of(0, 5, 8),
     promptLens: Int32Array.of(2, 1),
+    routedExperts: null,
   };
 }
 

@@ -57,7 +57,7 @@ struct Reference {
 
 // Dense: all experts for all tokens, times a weight that is 0 where an expert was not chosen.
 Reference reference(const ParameterStore& store, const Shape& shape, const at::Tensor& x,
-                    const at::Tensor& dout) {
+                    const at::Tensor& dout, const at::Tensor& given = {}) {
   const at::AutoGradMode on(true);
   std::map<std::string, at::Tensor> leaves;
   for (const Parameter& parameter : store.all()) {
@@ -66,7 +66,8 @@ Reference reference(const ParameterStore& store, const Shape& shape, const at::T
   const auto leaf = [&](const std::string& name) { return leaves.at("layers.0.moe." + name); };
   const at::Tensor input = x.to(at::kDouble).detach().requires_grad_(true);
   const at::Tensor probs = at::softmax(at::mm(input, leaf("router.weight").t()), -1);
-  const auto [values, chosen] = probs.topk(shape.top_k, -1);
+  const at::Tensor chosen = given.defined() ? given : std::get<1>(probs.topk(shape.top_k, -1));
+  const at::Tensor values = probs.gather(1, chosen);
   const at::Tensor weights = shape.normalize ? values / values.sum(-1, true) : values;
   const at::Tensor dense = at::zeros_like(probs).scatter(1, chosen, weights);
   at::Tensor out = at::zeros_like(input);
@@ -137,6 +138,30 @@ TEST(agrees_with_all_experts_in_double_precision) {
         CHECK(error_of(store.at(name).grad, grad) < 5e-6);
       }
     }
+  }
+}
+
+TEST(sends_tokens_where_it_is_told) {
+  at::manual_seed(15);
+  for (const bool normalize : {true, false}) {
+    const Shape shape{70, 16, 4, 10, normalize, 12};
+    ParameterStore store(decoder_layout(config_of(shape)), at::kCPU, at::kFloat, /*training=*/true, 1);
+    fill(store);
+    const MoeMlp moe(store, config_of(shape), 0);
+    const at::Tensor x = at::randn({shape.tokens, kHidden}), dout = at::randn_like(x);
+    const at::Tensor given = std::get<1>(at::rand({shape.tokens, shape.experts}).topk(shape.top_k, -1));
+    at::Tensor out = at::empty_like(x), dx = at::empty_like(x);
+    const at::NoGradGuard no_grad;
+    MoeSaved saved;
+    MoeMlp::Pass pass;
+    pass.router.given = given.to(at::kByte);
+    pass.router.record = at::zeros({shape.tokens, shape.top_k}, at::kByte);
+    moe.forward(x, out, 128, &saved, pass);
+    moe.backward(dout, x, saved, dx, pass);
+    const Reference expected = reference(store, shape, x, dout, given);
+    CHECK(pass.router.record.equal(pass.router.given));
+    CHECK(error_of(out, expected.out) < 2e-6 && error_of(dx, expected.dx) < 5e-6);
+    for (const auto& [name, grad] : expected.grads) CHECK(error_of(store.at(name).grad, grad) < 5e-6);
   }
 }
 

@@ -21,6 +21,12 @@ const noise = (...parts: (number | string)[]): number => deriveSeed(...parts) / 
 const perToken = (batch: Batch, weights: number, purpose: string): Float32Array =>
   Float32Array.from({ length: batch.numResponseTokens }, (_, t) => -noise(purpose, weights * 1e9, t));
 
+/** What a mixture with one layer, of which a token chooses one expert, might record. */
+export const expertsOf = (batch: Batch): Uint8Array[] =>
+  Array.from({ length: batch.size }, (_, i) =>
+    Uint8Array.from([...batch.prompt(i), ...batch.response(i)], (id) => id % 4),
+  );
+
 /** What the reward model gives: the sum of the response's tokens. */
 export const modelScores = (batch: Batch): Float32Array =>
   Float32Array.from({ length: batch.size }, (_, i) => batch.response(i).reduce((sum, id) => sum + id, 0));
@@ -33,6 +39,7 @@ export class FakeEngines {
   /** Parts that the actor's batches are said to be split into. */
   dataParallelSize = 1;
   updateOptions: unknown = null;
+  logProbOptions: unknown = null;
   /** The batch of every updatePolicy, in order. */
   readonly updates: Batch[] = [];
   /** Of every rollout request. */
@@ -52,10 +59,12 @@ export class FakeEngines {
       worldSize: 1,
       dataParallelSize: this.dataParallelSize,
       actor: {
-        computeLogProb: async (batch) => {
+        computeLogProb: async (batch, options) => {
           this.call('actor.computeLogProb');
+          this.logProbOptions = options;
           const entropy = perToken(batch, this.weights, 'entropy').map((x) => -x);
-          return { logProbs: perToken(batch, this.weights, 'actor'), entropy, sumPiSquared: null };
+          const routed = options?.recordExperts ? { routedExperts: expertsOf(batch) } : {};
+          return { logProbs: perToken(batch, this.weights, 'actor'), entropy, sumPiSquared: null, ...routed };
         },
         updatePolicy: async (batch, options) => {
           this.call('updatePolicy');

@@ -5,7 +5,7 @@ import { registerAdvantageEstimator } from '../../ts/algorithms/advantages';
 import { batchArithmetic } from '../../ts/config/config';
 import { indicesByRank } from '../../ts/engine/shards';
 import type { RewardFunction } from '../../ts/reward/contract/types';
-import { FakeEngines, fakeData, read, runConfig, runDirectory, trainer } from './fake_run';
+import { expertsOf, FakeEngines, fakeData, read, runConfig, runDirectory, trainer } from './fake_run';
 
 const lines = (directory: string, file = 'metrics.jsonl'): Record<string, number>[] =>
   read(directory, file)
@@ -44,6 +44,28 @@ async function expectNoTrace(overrides: string[], reward: RewardFunction, stride
   }
   return whole.directory;
 }
+
+describe('router replay', () => {
+  const mode = 'actor_rollout_ref.actor.megatron.router_replay.mode';
+  const one = ['trainer.total_training_steps=1', 'trainer.val_before_train=false'];
+
+  test.each([
+    ['disabled', [], {}],
+    ['R2', [], { recordExperts: true }],
+    ['R3', ['actor_rollout_ref.rollout.enable_rollout_routing_replay=true'], { replayExperts: true }],
+  ])('%s', async (name, more, asked) => {
+    const run = trainer({ overrides: [...one, `${mode}=${name}`, ...more], options: { reward: rareReward } });
+    await run.trainer.fit();
+    const { logProbOptions, updateOptions, updates } = run.engines;
+    const replays = (options: unknown) =>
+      Object.entries(options as object).filter(([key]) => /Experts$/.test(key));
+    expect(Object.fromEntries(replays(logProbOptions))).toEqual(asked);
+    expect(replays(updateOptions)).toEqual(name === 'disabled' ? [] : [['replayExperts', true]]);
+    const [batch] = updates;
+    expect(batch?.has('routedExperts')).toBe(name === 'R2');
+    if (batch && name === 'R2') expect(batch.get('routedExperts')).toEqual(expertsOf(batch));
+  });
+});
 
 describe('dynamic sampling', () => {
   const dapo = [

@@ -12,12 +12,21 @@ import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../engine/engine_
 import type { EngineOptions } from '../engine/engine_options';
 import { responseColumns } from '../engine/response_columns';
 import { RoleEngine } from '../engine/role_engine';
+import {
+  checkReplay,
+  expertBytes,
+  expertPlaces,
+  joinedExperts,
+  routingBytes,
+  splitExperts,
+} from '../engine/routed_experts';
 import { checkMiniBatches, planUpdate, tokenBatch, type UpdateShard } from '../engine/shards';
 import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
 import { sampleBatch } from '../rollout/batch';
 import type { RolloutEngine } from '../rollout/engine';
 import { NativeRollout, type NativeRolloutConfig } from '../rollout/native/native_rollout';
 import type { SamplingOptions } from '../rollout/sampling';
+import { land } from '../worker/message_arrays';
 import type { EngineArgs } from '../worker/protocol';
 import { gradientSequences } from './gradient_sequences';
 import { policyBatch, policyColumns } from './policy_batch';
@@ -40,10 +49,20 @@ export interface LogProbOptions {
   sumPiSquared?: boolean;
   /** Of the model without its adapters (option `lora`): the reference policy. */
   disableAdapter?: boolean;
+  /** Of a mixture of experts: also return which ones each token went to. */
+  recordExperts?: boolean;
+  /** Send each token to the experts of the column `routedExperts`, with weights of the router as it is now. */
+  replayExperts?: boolean;
 }
 
-/** logProbs [ΣR]; entropy and sumPiSquared [ΣR], or null when they were not asked for. */
-export type LogProbResult = NativeLogProbResult;
+/**
+ * logProbs [ΣR]; entropy and sumPiSquared [ΣR], or null when they were not asked for. routedExperts, where it was: what the column of that name holds, per
+ * sequence [L * bytes of a token]: for each layer with experts the topK chosen, the likeliest first, a byte each, or two (little-endian) of more
+ * than 256 experts; zeros for the last token, which is not computed.
+ */
+export interface LogProbResult extends Omit<NativeLogProbResult, 'routedExperts'> {
+  routedExperts?: Uint8Array[];
+}
 
 export interface PolicyUpdateOptions {
   /** Sequences per optimiser step, over all ranks; default: the whole batch. It must divide the batch. */
@@ -52,6 +71,8 @@ export interface PolicyUpdateOptions {
   ppoEpochs?: number;
   temperature?: number; // 1
   loss?: PolicyLossOptions;
+  /** Send each token to the experts of the column `routedExperts` (router replay), with weights of the router as it is now; false. */
+  replayExperts?: boolean;
 }
 
 /** actor/pg_loss, actor/pg_clipfrac, actor/ppo_kl, actor/entropy, actor/grad_norm, actor/lr, perf/*, ... */
@@ -89,21 +110,41 @@ export class Actor extends TrainedModel {
   /** Log-probability [ΣR] of each response token given all tokens before it, and what else was asked for. */
   async computeLogProb(b: Batch, o: LogProbOptions = {}): Promise<LogProbResult> {
     const where = 'computeLogProb';
-    checkOptionNames(where, o, ['temperature', 'entropy', 'sumPiSquared', 'disableAdapter']);
+    checkOptionNames(where, o, [
+      'temperature',
+      'entropy',
+      'sumPiSquared',
+      'disableAdapter',
+      'recordExperts',
+      'replayExperts',
+    ]);
     const temperature = temperatureOption(where, o.temperature, false);
     const entropy = flagOption(where, 'entropy', o.entropy, false);
     const sumPiSquared = flagOption(where, 'sumPiSquared', o.sumPiSquared, false);
     const disableAdapter = flagOption(where, 'disableAdapter', o.disableAdapter, false);
+    const record = flagOption(where, 'recordExperts', o.recordExperts, false);
+    const replay = flagOption(where, 'replayExperts', o.replayExperts, false);
+    const { config } = this.engine.model;
+    if (record) expertBytes(where, config);
     if (disableAdapter && this.engine.lora === null)
       throw badOption(
         where,
         'disableAdapter: the actor was created without the option lora and has no adapter',
       );
     this.engine.checkSequences(where, b);
+    if (replay) checkReplay(where, b, config);
     const empty = (wanted: boolean): Float32Array | null => (wanted ? new Float32Array(0) : null);
     if (b.numResponseTokens === 0) {
-      return { logProbs: new Float32Array(0), entropy: empty(entropy), sumPiSquared: empty(sumPiSquared) };
+      return {
+        logProbs: new Float32Array(0),
+        entropy: empty(entropy),
+        sumPiSquared: empty(sumPiSquared),
+        ...(record
+          ? { routedExperts: splitExperts(b, new Uint8Array(b.numTokens * routingBytes(config)), config) }
+          : {}),
+      };
     }
+    const routed = record ? new Uint8Array(b.numTokens * routingBytes(config)) : null;
     const wanted = { logProbs: true, entropy, sumPiSquared };
     const names = LOG_PROB_COLUMNS.filter((name) => wanted[name]);
     const columns = await responseColumns(
@@ -111,10 +152,24 @@ export class Actor extends TrainedModel {
       b,
       'computeLogProb',
       names,
-      (tokens): EngineArgs<'computeLogProb'> => [tokens, temperature, entropy, sumPiSquared, disableAdapter],
-      (result) => result,
+      (tokens, indices): EngineArgs<'computeLogProb'> => [
+        replay ? { ...tokens, routedExperts: joinedExperts(where, b, config, indices) } : tokens,
+        temperature,
+        entropy,
+        sumPiSquared,
+        disableAdapter,
+        record,
+      ],
+      ({ routedExperts: _, ...result }) => result,
+      ({ routedExperts }, indices) => {
+        if (routed !== null) land(routedExperts as Uint8Array, expertPlaces(b, indices, routed, config));
+      },
     );
-    return { ...NO_COLUMNS, ...columns };
+    return {
+      ...NO_COLUMNS,
+      ...columns,
+      ...(routed === null ? {} : { routedExperts: splitExperts(b, routed, config) }),
+    };
   }
 
   /**
@@ -125,10 +180,15 @@ export class Actor extends TrainedModel {
    */
   async updatePolicy(b: Batch, o: PolicyUpdateOptions = {}): Promise<PolicyMetrics> {
     const where = 'updatePolicy';
-    checkOptionNames(where, o, ['miniBatchSize', 'ppoEpochs', 'temperature', 'loss']);
+    checkOptionNames(where, o, ['miniBatchSize', 'ppoEpochs', 'temperature', 'loss', 'replayExperts']);
     const epochs = countOption(where, 'ppoEpochs', o.ppoEpochs, RUN_LIMITS.passes, 1);
     const temperature = temperatureOption(where, o.temperature, false);
+    const replayExperts = flagOption(where, 'replayExperts', o.replayExperts, false);
     requireBatch(where, b);
+    const { config } = this.engine.model;
+    if (replayExperts) checkReplay(where, b, config);
+    const experts = (batch: Batch): Uint8Array | null =>
+      replayExperts ? joinedExperts(where, batch, config) : null;
     const longest = b.responseLens.reduce((max, length) => Math.max(max, length), 0);
     const loss = resolvePolicyLoss(`${where} loss`, o.loss ?? {}, longest);
     const preparation = preparationOf(loss, o.loss?.rolloutCorrection ?? {}, o.loss?.kwargs ?? {});
@@ -144,15 +204,15 @@ export class Actor extends TrainedModel {
       const records = await updateStepwise(
         this.engine,
         b,
-        { miniBatchSize, epochs, temperature, useRef: loss.useKlLoss },
+        { miniBatchSize, epochs, temperature, useRef: loss.useKlLoss, replayExperts },
         preparation,
-        (mini, entropy) => this.computeLogProb(mini, { temperature, entropy }),
+        (mini, entropy) => this.computeLogProb(mini, { temperature, entropy, replayExperts }),
       );
       return this.updateMetrics(b, epochs, started, records);
     }
     const hasGradient = gradientSequences(b, loss);
     const shards = planUpdate(
-      policyColumns(b, loss.useKlLoss),
+      policyColumns(b, loss.useKlLoss, replayExperts),
       miniBatchSize,
       epochs,
       this.engine.dataParallelSize,
@@ -161,7 +221,7 @@ export class Actor extends TrainedModel {
     const records = await this.engine.splitCollect(
       'updatePolicy',
       shards.map((shard): [NativePolicyBatch, typeof shard.mini, typeof loss, number] => [
-        policyBatch(shard.batch, loss.useKlLoss, shard.hasGradient),
+        policyBatch(shard.batch, loss.useKlLoss, shard.hasGradient, experts(shard.batch)),
         shard.mini,
         loss,
         temperature,

@@ -1,4 +1,5 @@
 import type { Batch } from '../batch/batch';
+import { ROUTED_EXPERTS } from '../engine/routed_experts';
 import { tokenBatch } from '../engine/shards';
 import type { NativeGivenLoss, NativePolicyBatch } from '../native/bridge';
 
@@ -23,21 +24,27 @@ export function withGivenLoss(batch: Batch, given: NativeGivenLoss): Batch {
 const OPTIONAL = ['rolloutIsWeights', 'rolloutLogProbs', ...Object.values(GIVEN)];
 
 /** The batch with no more columns than a policy update reads: what is cut over ranks is copied. */
-export const policyColumns = (b: Batch, useRef: boolean): Batch =>
+export const policyColumns = (b: Batch, useRef: boolean, replayExperts: boolean): Batch =>
   b.select([
     'oldLogProbs',
     'advantages',
+    ...(replayExperts ? [ROUTED_EXPERTS] : []),
     ...(useRef ? ['refLogProbs'] : []),
     ...OPTIONAL.filter((name) => b.has(name)),
   ]);
 
-/** What the core takes of a batch in a policy update. `hasGradient` [B]: see gradientSequences. */
-export function policyBatch(b: Batch, useRef: boolean, hasGradient: Uint8Array | null): NativePolicyBatch {
+/** What the core takes of a batch in a policy update. `hasGradient` [B]: see gradientSequences. `experts`: see joinedExperts. */
+export function policyBatch(
+  b: Batch,
+  useRef: boolean,
+  hasGradient: Uint8Array | null,
+  experts: Uint8Array | null,
+): NativePolicyBatch {
   const optional = (name: string): Float32Array | null =>
     b.has(name) ? (b.get(name) as Float32Array) : null;
   const [values, byLogProb] = [optional(GIVEN.values), optional(GIVEN.byLogProb)];
   return {
-    tokens: tokenBatch(b),
+    tokens: tokenBatch(b, experts),
     responseMask: b.get('responseMask'),
     oldLogProbs: b.get('oldLogProbs'),
     advantages: b.get('advantages'),

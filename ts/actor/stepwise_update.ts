@@ -9,6 +9,7 @@ import type { Batch } from '../batch/batch';
 import { oneToAll, rankZero } from '../controller/dispatch';
 import { mergeRanks } from '../engine/engine_metrics';
 import type { RoleEngine } from '../engine/role_engine';
+import { joinedExperts } from '../engine/routed_experts';
 import { planUpdate } from '../engine/shards';
 import type { NativeMetrics, NativePolicyBatch, NativePolicyLossOptions } from '../native/bridge';
 import { bypassLoss, givenLoss } from './given_loss';
@@ -117,7 +118,7 @@ function functionPreparation(
 export async function updateStepwise(
   engine: RoleEngine,
   batch: Batch,
-  o: { miniBatchSize: number; epochs: number; temperature: number; useRef: boolean },
+  o: { miniBatchSize: number; epochs: number; temperature: number; useRef: boolean; replayExperts: boolean },
   preparation: Preparation,
   evaluate: Evaluate,
 ): Promise<NativeMetrics[]> {
@@ -133,12 +134,17 @@ export async function updateStepwise(
       const steps = await rankZero(group, name, 'optimizerSteps', []);
       await oneToAll(group, name, 'setSteps', [steps, scheduleSteps]);
     }
-    const columns = policyColumns(prepared.batch, o.useRef);
+    const columns = policyColumns(prepared.batch, o.useRef, o.replayExperts);
     const shards = planUpdate(columns, mini.size, 1, engine.dataParallelSize);
     const [record] = await engine.splitCollect(
       'updatePolicy',
       shards.map((shard): [NativePolicyBatch, typeof shard.mini, NativePolicyLossOptions, number] => [
-        policyBatch(shard.batch, o.useRef, null),
+        policyBatch(
+          shard.batch,
+          o.useRef,
+          null,
+          o.replayExperts ? joinedExperts('updatePolicy', shard.batch, engine.model.config) : null,
+        ),
         { ...shard.mini, globalTokens: [globalTokens] },
         prepared.loss,
         o.temperature,

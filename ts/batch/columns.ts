@@ -31,6 +31,8 @@ export interface KnownColumns {
   rolloutIsWeights: Float32Array;
   turn: Int32Array;
   version: Int32Array;
+  /** [B] of [L * bytes of a token]: the experts that each token of a sequence went to. */
+  routedExperts: Uint8Array[];
 }
 
 type Dtype = 'int32' | 'uint8' | 'float32' | 'any';
@@ -51,6 +53,7 @@ const KNOWN: Readonly<Record<string, { granularity: Granularity; dtype: Dtype }>
   rolloutIsWeights: { granularity: 'response', dtype: 'float32' },
   turn: { granularity: 'response', dtype: 'int32' },
   version: { granularity: 'response', dtype: 'int32' },
+  routedExperts: { granularity: 'sequence', dtype: 'any' },
   promptLens: { granularity: 'sequence', dtype: 'int32' },
   uid: { granularity: 'sequence', dtype: 'any' },
   dataSource: { granularity: 'sequence', dtype: 'any' },

@@ -17,8 +17,13 @@ export interface UpdateShard {
 }
 
 /** The tokens of a batch as the engine takes them. */
-export function tokenBatch(batch: Batch): NativeTokenBatch {
-  return { tokens: batch.get('tokens'), seqOffsets: batch.seqOffsets, promptLens: batch.promptLens };
+export function tokenBatch(batch: Batch, routedExperts: Uint8Array | null = null): NativeTokenBatch {
+  return {
+    tokens: batch.get('tokens'),
+    seqOffsets: batch.seqOffsets,
+    promptLens: batch.promptLens,
+    routedExperts,
+  };
 }
 
 /** The sequences that one rank computes, and where they stand in the whole batch. */
@@ -49,6 +54,7 @@ function takeTokens(batch: Batch, indices: readonly number[]): NativeTokenBatch 
     tokens: gathered(pieces, new Int32Array(0)),
     seqOffsets: offsetsOf(indices.map((i) => sequenceLens[i] as number)),
     promptLens: Int32Array.from(indices, (i) => promptLens[i] as number),
+    routedExperts: null,
   };
 }
 

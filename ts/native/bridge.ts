@@ -105,6 +105,7 @@ export interface NativeBinding {
     entropy: boolean,
     sumPiSquared: boolean,
     disableAdapters: boolean,
+    recordExperts: boolean,
   ): Promise<NativeLogProbResult>;
   updatePolicy(
     engine: NativeEngine,

@@ -175,6 +175,7 @@ export interface NativeTokenBatch {
   tokens: Int32Array; // [ΣL]
   seqOffsets: Int32Array; // [B+1]
   promptLens: Int32Array; // [B]
+  routedExperts: Uint8Array | null; // [ΣL * bytes] (native/batch/routed_experts.h)
 }
 
 export interface NativeMiniBatches {
@@ -245,6 +246,7 @@ export interface NativeLogProbResult {
   logProbs: Float32Array;
   entropy: Float32Array | null;
   sumPiSquared: Float32Array | null;
+  routedExperts: Uint8Array | null; // as in NativeTokenBatch
 }
 
 export interface NativeParameterInfo {

@@ -16,6 +16,7 @@ export interface NativeRolloutOptions {
   chunkedPrefill: boolean;
   prefixCaching: boolean;
   quantization: NativeQuantization;
+  routedExperts: boolean;
 }
 
 export interface NativeRequestSampling {
@@ -64,6 +65,8 @@ export interface NativeRolloutOutput {
   topTokens: Int32Array; // [tokens * topLogProbs]
   topLogProbs: Float32Array;
   promptLogProbs: Float32Array | null;
+  /** Of every position but the last (native/batch/routed_experts.h), with the last token. */
+  routedExperts: Uint8Array | null;
   version: number;
   cachedTokens: number;
   finish: 'none' | 'stop' | 'length' | 'abort';

@@ -50,6 +50,7 @@ export function rolloutOptions(config: ResolvedConfig): NativeRolloutConfig {
     enableChunkedPrefill: rollout.enable_chunked_prefill,
     enablePrefixCaching: rollout.enable_prefix_caching,
     freeCacheEngine: rollout.free_cache_engine,
+    routedExperts: rollout.enable_rollout_routing_replay,
     ...(rollout.quantization === null ? {} : { quantization: rollout.quantization }),
   };
 }

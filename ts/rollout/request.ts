@@ -96,6 +96,8 @@ export interface RolloutResult {
   topLogProbs?: TopLogProb[][];
   /** [P], the first is NaN; only where they were asked for. */
   promptLogProbs?: Float32Array;
+  /** [P+R] x bytes of a token, as the column of a batch; of our own engine with the option of that name, where the request ran to its end. */
+  routedExperts?: Uint8Array;
   finishReason: FinishReason;
   /** The stop text that ended it. */
   stopText?: string;

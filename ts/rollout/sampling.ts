@@ -119,9 +119,10 @@ export function sampleSeeds(prompts: Batch, n: number, seed: number): BigUint64A
 export interface SampledTokens {
   tokens: Int32Array;
   logProbs: Float32Array;
+  routedExperts?: Uint8Array;
 }
 
-/** Prompts and what was sampled after them: n sequences per prompt, with rolloutLogProbs and a response mask of ones. */
+/** Prompts and what was sampled after them: n sequences per prompt, with rolloutLogProbs, a response mask of ones, and routedExperts where all samples have them. */
 export function sampledBatch(prompts: Batch, n: number, samples: readonly SampledTokens[]): Batch {
   const size = prompts.size * n;
   const promptLens = new Int32Array(size).map((_, j) => prompts.promptLens[Math.floor(j / n)] as number);
@@ -138,8 +139,12 @@ export function sampledBatch(prompts: Batch, n: number, samples: readonly Sample
     tokens.set(sample.tokens, at + prompt.length);
     rolloutLogProbs.set(sample.logProbs, responseOffsets[j]);
   }
+  const experts = samples.flatMap(({ routedExperts }) =>
+    routedExperts === undefined ? [] : [routedExperts],
+  );
+  const routed = size > 0 && experts.length === size ? { routedExperts: experts } : {};
   return Batch.fromRagged(
-    { tokens, promptLens, responseLens, columns: { rolloutLogProbs } },
+    { tokens, promptLens, responseLens, columns: { rolloutLogProbs, ...routed } },
     { adopt: true },
   );
 }

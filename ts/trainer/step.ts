@@ -10,6 +10,7 @@ import { Mt19937 } from '../base/mt19937';
 import { deriveSeed } from '../base/seed';
 import type { Batch } from '../batch/batch';
 import type { ResolvedConfig } from '../config/config';
+import { routerReplay } from '../config/derived/router_replay';
 import { indicesByRank } from '../engine/shards';
 import type { RewardManager } from '../reward/contract/types';
 import { advantageOptions, policyLossOptions, trainSampling } from '../roles/settings';
@@ -203,14 +204,25 @@ async function oldLogProbs({ config, engines }: StepContext, batch: Batch, metri
   const temperature = config.actor_rollout_ref.rollout.temperature;
   const sumPiSquared = config.actor_rollout_ref.actor.calculate_sum_pi_squared;
   const started = performance.now();
-  const result = await engines.actor.computeLogProb(batch, { temperature, entropy: true, sumPiSquared });
+  const replay = routerReplay(config);
+  const result = await engines.actor.computeLogProb(batch, {
+    temperature,
+    entropy: true,
+    sumPiSquared,
+    ...(replay === 'R2' ? { recordExperts: true } : {}),
+    ...(replay === 'R3' ? { replayExperts: true } : {}),
+  });
   const mfu = engines.inferenceUtilisation?.(batch, (performance.now() - started) / 1000) ?? null;
   if (mfu !== null) metrics['perf/mfu/actor_infer'] = mfu;
   const entropy = result.entropy as Float32Array;
   const { loss_agg_mode, loss_scale_factor } = config.actor_rollout_ref.actor;
   metrics['actor/entropy'] = aggregate(entropy, batch, loss_agg_mode, loss_scale_factor);
   const sums = result.sumPiSquared ? { sumPiSquared: result.sumPiSquared } : {};
-  const evaluated = batch.with({ oldLogProbs: result.logProbs, entropy, ...sums }, { adopt: true });
+  const routed = result.routedExperts ? { routedExperts: result.routedExperts } : {};
+  const evaluated = batch.with(
+    { oldLogProbs: result.logProbs, entropy, ...sums, ...routed },
+    { adopt: true },
+  );
   Object.assign(metrics, rolloutDifference(evaluated));
   return evaluated;
 }
@@ -282,8 +294,9 @@ async function updateActor({ config, engines }: StepContext, batch: Batch, metri
   const { temperature } = sampling;
   const loss = policyLossOptions(config);
   const miniBatchSize = actor.ppo_mini_batch_size * sampling.n;
+  const replay = routerReplay(config) === 'disabled' ? {} : { replayExperts: true };
   const update = await miniBatchUpdate(batch, miniBatchSize, actor.ppo_epochs, (part, sizes) =>
-    engines.actor.updatePolicy(part, { ...sizes, temperature, loss }),
+    engines.actor.updatePolicy(part, { ...sizes, temperature, loss, ...replay }),
   );
   // The entropy stays that of the policy that generated, which an entropy bonus would replace by a mean over mini-batches.
   const { 'actor/entropy': entropy } = metrics;

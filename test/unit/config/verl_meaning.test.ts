@@ -196,9 +196,9 @@ describe('what is missing is named', () => {
     ['+actor_rollout_ref.actor.state_masking=False', 'actor_rollout_ref.actor.state_masking', /observations/],
     ['trainer.v1.trainer_mode=separate_async', 'trainer.v1', /asynchronous training/],
     [
-      'actor_rollout_ref.actor.router_replay.mode=R2',
-      'actor_rollout_ref.actor.router_replay',
-      /router replay/,
+      'actor_rollout_ref.ref.router_replay.mode=R2',
+      'actor_rollout_ref.ref.router_replay',
+      /router replay of the reference/,
     ],
     [
       'actor_rollout_ref.rollout.response_length=9',
@@ -227,6 +227,21 @@ describe('what is missing is named', () => {
   ])('%s', (keys, key, reason) => {
     const { notMapped } = ppo(keys);
     expect(why(notMapped, key)).toMatch(reason);
+  });
+
+  it('takes router replay', () => {
+    const rollout = 'actor_rollout_ref.rollout.enable_rollout_routing_replay';
+    const megatron = 'actor_rollout_ref.actor.megatron.router_replay.mode';
+    expect(ppo(`model_engine=megatron ${megatron}=R3 ${rollout}=True`)).toMatchObject({
+      notMapped: [],
+      config: {
+        actor_rollout_ref: {
+          actor: { megatron: { router_replay: { mode: 'R3' } } },
+          rollout: { enable_rollout_routing_replay: true },
+        },
+      },
+    });
+    expect(ppo(`actor_rollout_ref.actor.router_replay.mode=R2 ${rollout}=False`).notMapped).toEqual([]);
   });
 
   it.each(['model_engine=megatron', '--config-name=ppo_megatron_trainer'])('takes Megatron: %s', (choice) => {

@@ -71,7 +71,12 @@ test('workers of two hosts are one group: ranks, local ranks, shares of the core
   ]);
   await group.createEngine('actor', fakeEngineOptions);
   const values = await group.callAll('actor', 'computeValues', (rank) => [
-    { tokens: Int32Array.of(rank), seqOffsets: Int32Array.of(0, 1), promptLens: Int32Array.of(0) },
+    {
+      tokens: Int32Array.of(rank),
+      seqOffsets: Int32Array.of(0, 1),
+      promptLens: Int32Array.of(0),
+      routedExperts: null,
+    },
   ]);
   expect(values.map((array) => array[0])).toEqual([0, 0.5, 1, 1.5]);
   await group.close();

@@ -72,7 +72,12 @@ test('tracing logs each call with its arguments in short, and how it ended', asy
   } as unknown as NativeBinding;
   const binding = wrapBinding(native, { trace: true });
   await binding.getTensor(engine, 'param', 'head');
-  const batch = { tokens: new Int32Array(9), seqOffsets: new Int32Array(2), promptLens: new Int32Array(1) };
+  const batch = {
+    tokens: new Int32Array(9),
+    seqOffsets: new Int32Array(2),
+    promptLens: new Int32Array(1),
+    routedExperts: null,
+  };
   await expect(binding.computeValues(engine, batch)).rejects.toThrow('no');
   spy.mockRestore();
   expect(lines[0]).toMatch(/^\[native #\d+\] getTensor\(\{ {2}\}, "param", "head"\)$/);

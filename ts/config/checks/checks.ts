@@ -11,6 +11,7 @@ import { checkCorrection } from '../derived/correction';
 import { checkMegatronLayouts } from '../derived/megatron_layout';
 import { checkRewardPool, policyRanks, rewardRanks } from '../derived/pools';
 import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';
+import { checkRouterReplay } from '../derived/router_replay';
 import { checkUlysses, checkUlyssesSize, contextOf, sharingRanks } from '../derived/ulysses';
 import { nearestName } from '../reading/nearest';
 import { missing } from '../schema/field';
@@ -94,6 +95,7 @@ export function checkConsistency(config: ResolvedConfig): void {
     },
     () => checkReward(config),
     () => checkAgent(config),
+    () => checkRouterReplay(config),
     () => checkSampling(roles.rollout),
     () => checkRolloutServers(config),
     () => checkResuming(trainer),

@@ -16,11 +16,12 @@ import {
   sectionNeeds,
   str,
 } from './field';
-import { megatronSection } from './megatron_section';
+import { megatronSection, routerReplaySection } from './megatron_section';
 import { DYNAMIC, FUSED, TORCH_ONLY } from './reasons';
 import { ENGINE_STRATEGY, fsdpConfig, optim, PROFILER, QAT, updates } from './role_parts';
 
-const ROUTER_REPLAY = sectionNeeds('router replay', { mode: ['disabled'] });
+/** The reference chooses for itself, as in verl unless it is told otherwise. */
+const NO_REPLAY = sectionNeeds('router replay of the reference', { mode: ['disabled'] });
 
 export const actorSection = {
   ...updates,
@@ -74,7 +75,7 @@ export const actorSection = {
   load_weight: ignored('weights are always loaded'),
   use_prefix_grouper: ignored('the prompt of a group is always computed once'),
   freeze_vision_tower: needs('images', false),
-  router_replay: ROUTER_REPLAY,
+  router_replay: routerReplaySection,
   state_masking: fixed([true], 'tokens of observations never carry a gradient'),
   qat: QAT,
   veomni: needs('another engine than FSDP'),
@@ -123,7 +124,7 @@ export const refSection = {
   log_prob_use_dynamic_bsz: ignored(DYNAMIC),
   strategy: ignored('the strategy of the actor holds'),
   model: needs('a reference with a model of its own', {}),
-  router_replay: ROUTER_REPLAY,
+  router_replay: NO_REPLAY,
   rollout_n: ignored('actor_rollout_ref.rollout.n holds'),
   load_weight: ignored('weights are always loaded'),
   megatron: ignored('the settings of the actor hold'),

@@ -1,5 +1,5 @@
 // verl's keys of its Megatron engine, below actor and critic.
-import { bool, count, dtype, field, fixed, ignored, needs, orNull } from './field';
+import { bool, choice, count, dtype, field, fixed, ignored, needs, orNull } from './field';
 import { NO_PADDING } from './reasons';
 
 const CHECKPOINTS = 'checkpoints of every layout have one format, which every layout reads';
@@ -17,6 +17,17 @@ const KERNELS = [
   'use_naive_l2norm',
   'moe_shared_expert_overlap',
 ];
+
+/** verl's keys of router replay; docs/algorithms.md. */
+export const routerReplaySection = {
+  mode: field(
+    choice('disabled', 'R2', 'R3'),
+    'disabled',
+    'Updates of a mixture of experts send tokens where another pass did: R2, the one that computed the old log-probs; R3, the rollout (with rollout.enable_rollout_routing_replay).',
+  ),
+  record_file: needs('routing in files'),
+  replay_file: needs('routing in files'),
+};
 
 /** How a model lies on workers that share every matrix or its layers, where `strategy` is megatron; docs/distributed.md. */
 export const megatronSection = {
@@ -118,6 +129,7 @@ export const megatronSection = {
     fp8: needs('training in fp8', false),
     fp8_recipe: needs('training in fp8'),
   },
+  router_replay: routerReplaySection,
   override_ddp_config: fixed([{}], 'there is no DDP of Megatron to configure'),
   override_mcore_model_config: fixed([{}], 'the model is that of config.json'),
   use_dist_checkpointing: ignored(CHECKPOINTS),

@@ -68,7 +68,11 @@ export const rolloutSection = {
     'Divides the logits of tokens that have been; 1: off. Log-probs stay those without it.',
   ),
   over_sample_rate: needs('over-sampling', 0),
-  enable_rollout_routing_replay: needs('router replay', false),
+  enable_rollout_routing_replay: field(
+    bool,
+    false,
+    'The rollout records which experts tokens go to, for router_replay.mode R3.',
+  ),
   skip_rollout: fixed([false], 'responses are always generated'),
   quantization: field(
     orNull(choice('int8', 'fp8')),

@@ -17,6 +17,7 @@ export class LiveRequest implements RolloutHandle {
   rank: number | null = null;
   private readonly response: ResponseTokens;
   private promptLogProbs: Float32Array | null = null;
+  private routedExperts: Uint8Array | null = null;
   private cachedTokens = 0;
   private stopText: string | undefined;
   /** Who waits for spans. */
@@ -59,6 +60,7 @@ export class LiveRequest implements RolloutHandle {
     }
     this.cachedTokens = output.cachedTokens;
     this.promptLogProbs ??= output.promptLogProbs;
+    this.routedExperts ??= output.routedExperts;
     const kept = this.keptOf(output.tokens);
     if (kept > 0) {
       const last = this.stopText !== undefined || output.finish !== 'none';
@@ -82,6 +84,7 @@ export class LiveRequest implements RolloutHandle {
       ...(this.sampling.promptLogProbs
         ? { promptLogProbs: this.promptLogProbs ?? new Float32Array(this.promptIds.length).fill(Number.NaN) }
         : {}),
+      ...(this.routedExperts ? { routedExperts: this.withLast(this.routedExperts) } : {}),
       finishReason,
       ...(this.stopText === undefined ? {} : { stopText: this.stopText }),
       versions: this.response.versions,
@@ -119,6 +122,14 @@ export class LiveRequest implements RolloutHandle {
       return i + 1;
     }
     return tokens.length;
+  }
+
+  /** The last token goes nowhere: zeros. */
+  private withLast(experts: Uint8Array): Uint8Array {
+    const length = this.promptIds.length + this.response.whole().tokens.length;
+    const all = new Uint8Array(experts.length + experts.length / (length - 1));
+    all.set(experts);
+    return all;
   }
 
   private end(): void {

@@ -11,6 +11,7 @@ import { RUN_LIMITS } from '../../base/limits';
 import { oneToAll } from '../../controller/dispatch';
 import { Tokenizer } from '../../data/tokenizer';
 import type { RoleEngine } from '../../engine/role_engine';
+import { expertBytes } from '../../engine/routed_experts';
 import { TroupeError } from '../../errors';
 import type {
   NativeQuantization,
@@ -50,6 +51,8 @@ export interface NativeRolloutConfig {
    * compute dtype. Not of mixtures of experts.
    */
   quantization?: 'int8' | 'fp8';
+  /** Also say which experts of a mixture the tokens went to, false: `routedExperts` of results, and that column of batches. */
+  routedExperts?: boolean;
 }
 
 const KEYS = [
@@ -62,6 +65,7 @@ const KEYS = [
   'enablePrefixCaching',
   'freeCacheEngine',
   'quantization',
+  'routedExperts',
 ];
 
 const PAGE_POSITIONS = 32;
@@ -87,7 +91,14 @@ function nativeOptions(engine: RoleEngine, o: NativeRolloutConfig): NativeRollou
     chunkedPrefill: flagOption(where, 'enableChunkedPrefill', o.enableChunkedPrefill, true),
     prefixCaching: flagOption(where, 'enablePrefixCaching', o.enablePrefixCaching, true),
     quantization: quantizationOf(where, engine, o.quantization),
+    routedExperts: routedExpertsOf(where, engine, o.routedExperts),
   };
+}
+
+function routedExpertsOf(where: string, { model }: RoleEngine, given: unknown): boolean {
+  const wanted = flagOption(where, 'routedExperts', given, false);
+  if (wanted) expertBytes(`${where}.routedExperts`, model.config);
+  return wanted;
 }
 
 function quantizationOf(where: string, { model }: RoleEngine, given: unknown): NativeQuantization {
@@ -174,6 +185,11 @@ export class NativeRollout implements RolloutEngine {
     const { config, eosTokenIds } = this.engine.model;
     const model = { vocabSize: config.vocabSize, maxTokens: this.maxTokens, eosTokenIds };
     const sampling = this.checks.check(request, model);
+    if (this.options.routedExperts && sampling.stop.length > 0)
+      throw badOption(
+        'rollout',
+        'stop: an engine with routedExperts ends responses by stopTokenIds alone: a text is found after the engine has gone on',
+      );
     this.checkFits(request.promptIds.length + sampling.maxNewTokens - 1);
     const stops = sampling.stop.length === 0 ? null : new StopStrings(sampling.stop, this.loadedTokenizer());
     const live = new LiveRequest(
