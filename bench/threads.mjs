@@ -64,7 +64,7 @@ export function waits() {
   );
 }
 
-/** Of threads that were there both times, the one that waited longest meanwhile: milliseconds. */
+/** What the thread that waited longest between two looks waited for: milliseconds. */
 export function longestWait(before, after) {
-  return Math.max(0, ...[...after].map(([thread, waited]) => waited - (before.get(thread) ?? waited)));
+  return Math.max(0, ...[...after].map(([thread, waited]) => waited - (before.get(thread) ?? 0)));
 }

@@ -170,6 +170,11 @@ if (CHROMIUM === null)
     await page.goto(`${ui.server.origin}/#/curves?run=math/a`);
     await until(page, `document.querySelectorAll('.chart[data-drawn]').length >= 4`);
     expect(new URL(asked[0] as string).searchParams.getAll('name').length).toBeGreaterThanOrEqual(4);
+    // The first news say what is known.
+    await until(page, `document.querySelector('[role="status"]')?.textContent === 'live'`);
+    await page.waitForTimeout(1000);
+    await ui.settled(page);
+    expect(asked.filter((address) => asked.indexOf(address) !== asked.lastIndexOf(address))).toEqual([]);
   });
 
   test('a text full of HTML and scripts is text', async () => {

@@ -12,7 +12,7 @@ import { SamplesPage } from './pages/samples';
 import { TimePage } from './pages/time';
 import { TokensPage } from './pages/tokens';
 import { Icon, Problem, StateBadge } from './parts/basics';
-import { useAnswer } from './state/api';
+import { ask, type Query, useAnswer } from './state/api';
 import { live, useLive, useStamp } from './state/live';
 import { href, type Route, useRoute } from './state/route';
 import { useTheme } from './state/theme';
@@ -152,11 +152,18 @@ function Tabs({ route: { page, runs } }: { route: Route }): JSX.Element {
   );
 }
 
+/** What is asked about the run after this is as new as this, or newer. */
+async function askRun(path: string, query: Query, signal: AbortSignal): Promise<RunDetail> {
+  const detail = await ask<RunDetail>(path, query, signal);
+  live.answered(detail.summary.id, detail.stamp);
+  return detail;
+}
+
 function RunPage({ route }: { route: Route }): JSX.Element {
   const { runs, page, params } = route;
   const id = runs[0] as string;
   const stamp = useStamp([id]);
-  const { data: detail, error } = useAnswer<RunDetail>('run', { run: id }, stamp);
+  const { data: detail, error } = useAnswer<RunDetail>('run', { run: id }, stamp, askRun);
   useEffect(() => {
     if (detail) live.know(detail.summary);
   }, [detail]);

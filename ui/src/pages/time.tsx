@@ -45,6 +45,7 @@ export function TimePage({ id, detail }: { id: string; detail: RunDetail | null 
               From step
               <input
                 type="number"
+                class="from-step"
                 min={steps.first}
                 max={steps.last}
                 placeholder="newest"

@@ -7,7 +7,7 @@ import type { XAxis } from '../../../ts/ui/protocol';
 import { duration, number } from '../lib/format';
 import { type Curve, openFile, saveFile, svgOf } from '../lib/save';
 import { addressOf, useAnswer } from '../state/api';
-import { useStamp } from '../state/live';
+import { useMetricsStamp } from '../state/live';
 import { watchSeen } from '../state/seen';
 import { askSeries, type Curves } from '../state/series';
 import { cssColor, seriesColor, useTheme } from '../state/theme';
@@ -74,10 +74,11 @@ export function Chart(props: ChartProps): JSX.Element {
   const [theme] = useTheme();
   const [width, setWidth] = useState(0);
   const [at, setAt] = useState<number | null>(null);
-  const stamp = useStamp(runs, 'metrics');
+  const stamp = useMetricsStamp(runs);
   const points = Math.max(300, Math.round(width * 1.5));
   const { data, error, old } = useAnswer<Curves>(
-    seen && width > 0 ? 'series' : null,
+    // Before that is known the first news would ask again, though they hold nothing new.
+    seen && width > 0 && stamp !== null ? 'series' : null,
     {
       run: runs,
       name: [name],

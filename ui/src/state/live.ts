@@ -7,6 +7,8 @@ type Listener = () => void;
 class LiveStore {
   readonly summaries = new Map<string, RunSummary>();
   readonly stamps = new Map<string, RunStamp>();
+  /** By answers, where no news have come yet. */
+  readonly answers = new Map<string, RunStamp>();
   readonly gone = new Set<string>();
   connected = false;
   /** How often the connection has been there again after it was lost. */
@@ -49,6 +51,11 @@ class LiveStore {
     this.tell();
   }
 
+  /** What a run stood at, by an answer: what is asked after it holds that, too. Tells nobody. */
+  answered(id: string, stamp: RunStamp): void {
+    this.answers.set(id, stamp);
+  }
+
   subscribe(listener: Listener): () => void {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);
@@ -58,7 +65,7 @@ class LiveStore {
   private askAnew(): void {
     this.lost = false;
     this.regained++;
-    for (const known of [this.summaries, this.stamps, this.gone]) known.clear();
+    for (const known of [this.summaries, this.stamps, this.answers, this.gone]) known.clear();
   }
 
   private set(connected: boolean): void {
@@ -73,6 +80,13 @@ class LiveStore {
 }
 
 export const live = new LiveStore();
+
+/** What the metrics of runs stand at, by news or answers; null: nothing is known of the first one. */
+export function useMetricsStamp(ids: readonly string[]): string | null {
+  const { stamps, answers, regained } = useLive();
+  const stood = ids.map((id) => (stamps.get(id) ?? answers.get(id))?.metrics);
+  return stood[0] === undefined ? null : [regained, ...stood].join();
+}
 
 /** Draws the component again with every news. */
 export function useLive(): LiveStore {
