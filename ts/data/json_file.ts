@@ -27,11 +27,14 @@ export function openJsonFile(path: string, parsedAtOnce = PARSED_AT_ONCE): RowFi
   }
   let kept = false;
   try {
-    if (fstatSync(fd).size <= parsedAtOnce) {
+    const { size } = fstatSync(fd);
+    if (size <= parsedAtOnce) {
       const text = decodeUtf8(readFileSync(fd), (line) => notText(`${path}:${line}`));
-      return /^\s*\[/.test(text) && path.endsWith('.json') ? parseArray(path, text) : parseLines(path, text);
+      const isArray = /^\s*\[/.test(text) && path.endsWith('.json');
+      const { rows, lines } = isArray ? parseArray(path, text) : parseLines(path, text);
+      return new MemoryFile(path, rows, lines, size);
     }
-    const file = new IndexedFile(path, fd, scan(path, fd));
+    const file = new IndexedFile(path, fd, scan(path, fd), size);
     kept = true;
     return file;
   } catch (cause) {
@@ -70,7 +73,13 @@ function checkedRow(value: unknown, where: string): Row {
   throw new TroupeError('INVALID_DATA', `[data] ${where}: expected a JSON object, got ${show(value)}`);
 }
 
-function parseLines(path: string, text: string): RowFile {
+/** Rows, and the line of each; null for files without lines. */
+interface Parsed {
+  rows: readonly Row[];
+  lines: readonly number[] | null;
+}
+
+function parseLines(path: string, text: string): Parsed {
   const rows: Row[] = [];
   const lines: number[] = [];
   text.split('\n').forEach((line, i) => {
@@ -78,10 +87,10 @@ function parseLines(path: string, text: string): RowFile {
     rows.push(parseRow(line, `${path}:${i + 1}`));
     lines.push(i + 1);
   });
-  return new MemoryFile(path, rows, lines);
+  return { rows, lines };
 }
 
-function parseArray(path: string, text: string): RowFile {
+function parseArray(path: string, text: string): Parsed {
   let value: unknown;
   try {
     value = JSON.parse(text);
@@ -103,7 +112,7 @@ function parseArray(path: string, text: string): RowFile {
   value.forEach((row, i) => {
     checkedRow(row, rowOf(path, i));
   });
-  return new MemoryFile(path, value as Row[], null);
+  return { rows: value as Row[], lines: null };
 }
 
 /** Which row of an array is no JSON, and on which line; null when it is not one of the rows. */
@@ -148,9 +157,16 @@ class MemoryFile implements RowFile {
   constructor(
     readonly path: string,
     private readonly rows: readonly Row[],
-    /** Line of each row; null for files without lines. */
     private readonly lines: readonly number[] | null,
+    readonly bytes: number,
   ) {}
+
+  get starts(): readonly number[] {
+    return [0, this.length];
+  }
+  forget(): void {
+    // It is all there is of the rows.
+  }
 
   get length(): number {
     return this.rows.length;
@@ -171,7 +187,15 @@ class IndexedFile implements RowFile {
     readonly path: string,
     private readonly fd: number,
     private readonly index: JsonIndex,
+    readonly bytes: number,
   ) {}
+
+  get starts(): readonly number[] {
+    return [0, this.length];
+  }
+  forget(): void {
+    // Nothing is kept.
+  }
 
   get length(): number {
     return this.index.starts.length;

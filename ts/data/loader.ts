@@ -20,8 +20,15 @@ export interface LoaderState {
   shuffle: boolean;
 }
 
-/** Reads samples by index; null for one that is not to be used. */
-export type LoadSamples<T> = (indices: Int32Array) => Promise<readonly (T | null)[]>;
+/** Where samples are in the order of an epoch, and what that order is. */
+export interface Place {
+  epoch: number;
+  from: number;
+  order(epoch: number): Int32Array;
+}
+
+/** Reads samples by index; null for one that is not to be used. `place`: where the first of them is, and so what will be asked for next. */
+export type LoadSamples<T> = (indices: Int32Array, place: Place) => Promise<readonly (T | null)[]>;
 
 /**
  * Endless batches: a new order every epoch, from (seed, epoch) alone; the incomplete batch at the end of an epoch is
@@ -31,7 +38,8 @@ export type LoadSamples<T> = (indices: Int32Array) => Promise<readonly (T | null
 export class BatchLoader<T> {
   private epoch = 0;
   private position = 0;
-  private order: { epoch: number; indices: Int32Array } | null = null;
+  /** Of the running epoch and of the next. */
+  private readonly orders = new Map<number, Int32Array>();
 
   constructor(
     private readonly size: number,
@@ -53,12 +61,13 @@ export class BatchLoader<T> {
     let { epoch, position } = this;
     const fromStart = position === 0;
     for (let turn = 0; ; turn++) {
-      const indices = this.orderOf(epoch);
+      for (const known of this.orders.keys()) if (known !== epoch) this.orders.delete(known);
+      const load = (from: number, to: number): Promise<readonly (T | null)[]> =>
+        this.load(this.orderOf(epoch).slice(from, to), { epoch, from, order: (e) => this.orderOf(e) });
       const samples: T[] = [];
       while (samples.length < batchSize && position + batchSize - samples.length <= this.size) {
         const end = position + batchSize - samples.length;
-        for (const sample of await this.load(indices.slice(position, end)))
-          if (sample !== null) samples.push(sample);
+        for (const sample of await load(position, end)) if (sample !== null) samples.push(sample);
         position = end;
       }
       if (samples.length === batchSize) {
@@ -67,7 +76,7 @@ export class BatchLoader<T> {
       }
       // A whole epoch without one batch: the next would be like it.
       if (fromStart || turn > 0) {
-        const rest = await this.load(indices.slice(position));
+        const rest = await load(position, this.size);
         this.checkEnough(samples.length + rest.filter((sample) => sample !== null).length);
       }
       epoch++;
@@ -105,14 +114,14 @@ export class BatchLoader<T> {
   }
 
   private orderOf(epoch: number): Int32Array {
-    if (this.order?.epoch !== epoch) {
-      const { shuffle, seed } = this.options;
-      const indices = shuffle
-        ? permutation(this.size, seed, epoch)
-        : Int32Array.from({ length: this.size }, (_, i) => i);
-      this.order = { epoch, indices };
-    }
-    return this.order.indices;
+    const known = this.orders.get(epoch);
+    if (known !== undefined) return known;
+    const { shuffle, seed } = this.options;
+    const indices = shuffle
+      ? permutation(this.size, seed, epoch)
+      : Int32Array.from({ length: this.size }, (_, i) => i);
+    this.orders.set(epoch, indices);
+    return indices;
   }
 
   private checkEnough(samples: number): void {

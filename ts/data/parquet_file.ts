@@ -29,9 +29,10 @@ type ColumnChunks = ReadonlyMap<string, ArrayLike<unknown>>;
 export class ParquetFile implements RowFile {
   readonly inMemory = false;
   /** Of uncompressed column data; decoded they take two to four times that. */
-  private static readonly KEPT_BYTES = 256 * 2 ** 20;
+  static readonly KEPT_BYTES = 256 * 2 ** 20;
+  readonly starts: readonly number[];
+  readonly bytes: number;
   private readonly groups = new Map<number, Promise<ColumnChunks>>();
-  private readonly starts: number[];
   private readonly groupBytes: number[];
 
   private constructor(
@@ -41,15 +42,16 @@ export class ParquetFile implements RowFile {
     private readonly columns: readonly string[],
     private readonly keptBytes: number,
   ) {
-    this.starts = [0];
-    for (const group of metadata.row_groups)
-      this.starts.push((this.starts.at(-1) as number) + Number(group.num_rows));
+    const starts = [0];
+    for (const group of metadata.row_groups) starts.push((starts.at(-1) as number) + Number(group.num_rows));
+    this.starts = starts;
     this.groupBytes = metadata.row_groups.map((group) =>
       group.columns.reduce((sum, { meta_data: data }) => {
         const wanted = data !== undefined && columns.includes(data.path_in_schema[0] as string);
         return wanted ? sum + Number(data.total_uncompressed_size) : sum;
       }, 0),
     );
+    this.bytes = this.groupBytes.reduce((sum, bytes) => sum + bytes, 0);
   }
 
   /** @throws TroupeError IO, or INVALID_DATA: not a parquet file, a codec that cannot be read, a missing column */
@@ -89,6 +91,10 @@ export class ParquetFile implements RowFile {
 
   where(index: number): string {
     return `${this.path}, row ${index}`;
+  }
+
+  forget(): void {
+    this.groups.clear();
   }
 
   async row(index: number): Promise<Row> {

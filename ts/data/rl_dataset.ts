@@ -1,5 +1,6 @@
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
+import { ChosenRows, type Dataset, type Usable } from './dataset';
 import { checkPrompt, encodePrompt, promptText, type TemplateVariables } from './prompt';
 import { column, type Row } from './row';
 import { RowFiles } from './row_file';
@@ -39,20 +40,19 @@ const isAscii = (text: string): boolean => /^\p{ASCII}*$/u.test(text);
  * Prompts from parquet, JSON or JSONL files in verl's schema: {data_source, prompt, reward_model: {ground_truth}, extra_info}.
  * Rows are read and tokenized when they are asked for.
  */
-export class RlDataset {
+export class RlDataset implements Dataset<RlSample> {
+  /** Of all rows that are in memory, and of the first row of any other file. */
+  readonly dataSources = new Set<string>();
+
   private constructor(
-    private readonly files: RowFiles,
-    /** Numbers of the rows that are used. */
-    private readonly chosen: Int32Array,
+    readonly rows: ChosenRows,
     private readonly tokenizer: Tokenizer,
     private readonly options: RlDatasetOptions,
-    /** Of all rows that are in memory, and of the first row of any other file. */
-    readonly dataSources: ReadonlySet<string>,
   ) {}
 
   /** Rows, those that `filterOverlongPrompts` leaves out included: they are met when they are read. */
   get length(): number {
-    return this.chosen.length;
+    return this.rows.length;
   }
 
   /** @throws TroupeError IO or INVALID_DATA naming file and row */
@@ -61,26 +61,35 @@ export class RlDataset {
     tokenizer: Tokenizer,
     options: RlDatasetOptions,
   ): Promise<RlDataset> {
-    const { promptKey, dataSourceKey, maxSamples, shuffle, seed } = options;
-    const required = [promptKey, dataSourceKey, 'reward_model'];
-    const files = await RowFiles.open(paths, { required, optional: ['extra_info'] });
-    const chosen = chooseRows(files.length, maxSamples, shuffle ? seed : null);
-    const dataSources = new Set<string>();
-    const dataset = new RlDataset(files, chosen, tokenizer, options, dataSources);
-    await dataset.checkColumns(dataSources);
+    const dataset = await RlDataset.unchecked(paths, tokenizer, options);
+    await dataset.checkColumns();
     return dataset;
   }
 
+  /** Of files that have been opened once: no row is looked at. `keptBytes`: as {@link RowFiles.open} has it. */
+  static async unchecked(
+    paths: readonly string[],
+    tokenizer: Tokenizer,
+    options: RlDatasetOptions,
+    keptBytes?: number,
+  ): Promise<RlDataset> {
+    const { promptKey, dataSourceKey, maxSamples, shuffle, seed } = options;
+    const required = [promptKey, dataSourceKey, 'reward_model'];
+    const files = await RowFiles.open(paths, { required, optional: ['extra_info'] }, keptBytes);
+    const chosen = chooseRows(files.length, maxSamples, shuffle ? seed : null);
+    return new RlDataset(new ChosenRows(files, chosen), tokenizer, options);
+  }
+
   /** Shows wrong columns before any work starts: in every row that is in memory, in the first one of any other file. */
-  private async checkColumns(dataSources: Set<string>): Promise<void> {
+  private async checkColumns(): Promise<void> {
     const seen = new Set<unknown>();
-    for (const i of this.chosen) {
-      const { file, row: r } = this.files.locate(i);
+    for (const i of this.rows.numbers) {
+      const { file, row: r } = this.rows.files.locate(i);
       if (seen.has(file) && !file.inMemory) continue;
       seen.add(file);
       const row = await file.row(r);
       checkPrompt(column(row, this.options.promptKey, file.where(r)), file.where(r));
-      dataSources.add(this.labels(row, file.where(r)).dataSource);
+      this.dataSources.add(this.labels(row, file.where(r)).dataSource);
     }
     // The tokenizer and its chat template, too, may not fit the prompts.
     await this.tokens(0);
@@ -96,30 +105,33 @@ export class RlDataset {
   }
 
   /**
-   * Samples in the order of `indices`. They are read in the order of the files, one after another, so that each row group is
-   * read once and no more than the file keeps are in memory.
-   */
-  async samples(indices: ArrayLike<number>): Promise<(RlSample | null)[]> {
-    const out = new Array<RlSample | null>(indices.length).fill(null);
-    const inFileOrder = Array.from(indices, (index, at) => ({ index, at })).sort((a, b) => a.index - b.index);
-    for (const { index, at } of inFileOrder) out[at] = await this.sample(index);
-    return out;
-  }
-
-  /**
    * How many rows `filterOverlongPrompts` leaves, or `enough` when they are more: tokenizes prompts that are not short beyond
    * doubt.
    * @throws TroupeError INVALID_DATA when none is left
    */
   async countUsable(enough = Number.POSITIVE_INFINITY): Promise<number> {
-    const { maxPromptLength: limit, filterOverlongPrompts } = this.options;
-    if (!filterOverlongPrompts) return this.length;
+    if (!this.options.filterOverlongPrompts) return this.length;
+    return this.someUsable(await this.usableOf(0, this.length, enough));
+  }
+
+  /** @throws TroupeError INVALID_DATA when none of all prompts is usable */
+  someUsable({ usable, shortest }: Usable): number {
+    if (usable > 0) return usable;
+    throw new TroupeError(
+      'INVALID_DATA',
+      `[data] all ${this.length} prompts are longer than data.max_prompt_length ${this.options.maxPromptLength}; ` +
+        `the shortest has ${shortest} tokens`,
+    );
+  }
+
+  /** Of the prompts from..to, up to `enough` that are not too long. */
+  async usableOf(from: number, to: number, enough = Number.POSITIVE_INFINITY): Promise<Usable> {
+    const { maxPromptLength: limit, chatTemplateArguments = {} } = this.options;
     const slack = this.tokenizer.encode('', true).length + SLACK;
     let usable = 0;
     let shortest = Number.POSITIVE_INFINITY;
-    for (let i = 0; i < this.length && usable < enough; i++) {
+    for (let i = from; i < to && usable < enough; i++) {
       const { prompt, where } = await this.prompt(i);
-      const { chatTemplateArguments = {} } = this.options;
       const text = promptText(prompt, this.tokenizer, where, chatTemplateArguments);
       // Every token stands for at least one character; normalisation may lengthen a text, but not ASCII.
       if (text.length + slack <= limit && isAscii(text)) {
@@ -130,11 +142,7 @@ export class RlDataset {
       shortest = Math.min(shortest, length);
       if (length <= limit) usable++;
     }
-    if (usable > 0) return usable;
-    throw new TroupeError(
-      'INVALID_DATA',
-      `[data] all ${this.length} prompts are longer than data.max_prompt_length ${limit}; the shortest has ${shortest} tokens`,
-    );
+    return { usable, shortest };
   }
 
   private labels(row: Row, where: string): Omit<RlSample, 'tokens' | 'rawPrompt'> {
@@ -168,7 +176,7 @@ export class RlDataset {
   }
 
   private async prompt(i: number): Promise<{ row: Row; where: string; prompt: unknown }> {
-    const { file, row: r } = this.files.locate(this.chosen[i] as number);
+    const { file, row: r } = this.rows.files.locate(this.rows.numbers[i] as number);
     const where = file.where(r);
     const row = await file.row(r);
     return { row, where, prompt: column(row, this.options.promptKey, where) };

@@ -9,9 +9,15 @@ export interface RowFile {
   readonly length: number;
   /** Every row is there already: looking at all of them costs nothing. */
   readonly inMemory: boolean;
+  /** Of what is read of the rows, uncompressed. */
+  readonly bytes: number;
+  /** First rows of the parts that are read at once, and the number of rows. */
+  readonly starts: readonly number[];
   row(index: number): Promise<Row>;
   /** "file:line" or "file, row n", for messages. */
   where(index: number): string;
+  /** Gives up the memory of rows that can be read again. */
+  forget(): void;
 }
 
 /** Columns that a reader wants: the others of a parquet file are not read. */

@@ -5,14 +5,21 @@ import type { Projection, RowFile } from './row';
 
 /**
  * Opens .jsonl, .json (an array, or one object per line) or .parquet. Large files are not read but indexed; their rows
- * are read when they are asked for.
+ * are read when they are asked for. `keptBytes`: of rows that have been read, kept for when they are asked for again.
  * @throws TroupeError IO or INVALID_DATA naming file and line
  */
-export async function openRowFile(file: string, projection: Projection | null = null): Promise<RowFile> {
-  if (file.endsWith('.parquet')) return await ParquetFile.open(file, projection);
+export async function openRowFile(
+  file: string,
+  projection: Projection | null = null,
+  keptBytes?: number,
+): Promise<RowFile> {
+  if (file.endsWith('.parquet')) return await ParquetFile.open(file, projection, keptBytes);
   if (file.endsWith('.jsonl') || file.endsWith('.json')) return openJsonFile(file);
   throw new TroupeError('INVALID_DATA', `[data] ${file}: expected a .parquet, .jsonl or .json file`);
 }
+
+/** From so many on, shares that end with whole parts differ little. */
+const PARTS_PER_SHARE = 4;
 
 /** Several files as one sequence of rows. */
 export class RowFiles {
@@ -24,14 +31,44 @@ export class RowFiles {
   }
 
   /** @throws TroupeError as {@link openRowFile}, and INVALID_DATA when there are no rows */
-  static async open(paths: readonly string[], projection: Projection | null = null): Promise<RowFiles> {
-    const files = new RowFiles(await Promise.all(paths.map((path) => openRowFile(path, projection))));
+  static async open(
+    paths: readonly string[],
+    projection: Projection | null = null,
+    keptBytes?: number,
+  ): Promise<RowFiles> {
+    const opened = paths.map((path) => openRowFile(path, projection, keptBytes));
+    const files = new RowFiles(await Promise.all(opened));
     if (files.length > 0) return files;
     throw new TroupeError('INVALID_DATA', `[data] ${paths.join(', ')}: the data set is empty`);
   }
 
   get length(): number {
     return this.starts.at(-1) as number;
+  }
+
+  /** Of what is read of all rows, uncompressed. */
+  get bytes(): number {
+    return this.files.reduce((sum, file) => sum + file.bytes, 0);
+  }
+
+  /**
+   * First rows of `n` shares that are about equal. Where files are read in many parts, none of these is in two shares: each would have to
+   * be read twice.
+   */
+  shares(n: number): number[] {
+    const parts = this.files.flatMap((file, f) => file.starts.slice(0, -1).map((row) => row + this.first(f)));
+    const nearest = (row: number): number =>
+      parts.reduce((best, part) => (Math.abs(part - row) < Math.abs(best - row) ? part : best), 0);
+    const even = Array.from({ length: n }, (_, share) => Math.floor((this.length * share) / n));
+    return parts.length < PARTS_PER_SHARE * n ? even : even.map(nearest);
+  }
+
+  forget(): void {
+    for (const file of this.files) file.forget();
+  }
+
+  private first(file: number): number {
+    return this.starts[file] as number;
   }
 
   /** The file of row `i` of all, and the number of the row there. */

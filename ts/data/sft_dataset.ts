@@ -1,6 +1,7 @@
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import { encodeConversation, type SftSample } from './conversation';
+import { ChosenRows, type Dataset } from './dataset';
 import { encodePrompt, type TemplateVariables } from './prompt';
 import { column, type Projection, type Row } from './row';
 import { RowFiles } from './row_file';
@@ -26,20 +27,46 @@ export interface SftDatasetOptions {
   chatTemplateArguments?: TemplateVariables;
 }
 
-/** All examples of the files, tokenized. @throws TroupeError IO or INVALID_DATA naming file and row */
-export async function readSftDataset(
-  paths: readonly string[],
-  tokenizer: Tokenizer,
-  options: SftDatasetOptions,
-): Promise<SftSample[]> {
-  const files = await RowFiles.open(paths, projection(options));
-  const samples: SftSample[] = [];
-  for (const i of chooseRows(files.length, options.maxSamples, options.shuffle ? options.seed : null)) {
-    const { file, row } = files.locate(i);
-    const where = file.where(row);
-    samples.push(cut(toSample(await file.row(row), tokenizer, options, where), options, where));
+/** Examples from parquet, JSON or JSONL files. Rows are read and tokenized when they are asked for. */
+export class SftDataset implements Dataset<SftSample> {
+  private constructor(
+    readonly rows: ChosenRows,
+    private readonly tokenizer: Tokenizer,
+    private readonly options: SftDatasetOptions,
+  ) {}
+
+  /** @throws TroupeError IO or INVALID_DATA naming file and row: of the first example, too */
+  static async open(
+    paths: readonly string[],
+    tokenizer: Tokenizer,
+    options: SftDatasetOptions,
+  ): Promise<SftDataset> {
+    const dataset = await SftDataset.unchecked(paths, tokenizer, options);
+    await dataset.sample(0);
+    return dataset;
   }
-  return samples;
+
+  /** No row is looked at. `keptBytes`: as {@link RowFiles.open} has it. */
+  static async unchecked(
+    paths: readonly string[],
+    tokenizer: Tokenizer,
+    options: SftDatasetOptions,
+    keptBytes?: number,
+  ): Promise<SftDataset> {
+    const files = await RowFiles.open(paths, projection(options), keptBytes);
+    const chosen = chooseRows(files.length, options.maxSamples, options.shuffle ? options.seed : null);
+    return new SftDataset(new ChosenRows(files, chosen), tokenizer, options);
+  }
+
+  get length(): number {
+    return this.rows.length;
+  }
+
+  async sample(i: number): Promise<SftSample> {
+    const { file, row } = this.rows.files.locate(this.rows.numbers[i] as number);
+    const where = file.where(row);
+    return cut(toSample(await file.row(row), this.tokenizer, this.options, where), this.options, where);
+  }
 }
 
 function projection({ messagesKey, promptKey, responseKey, ...keys }: SftDatasetOptions): Projection {

@@ -92,6 +92,12 @@ export class Tokenizer {
     );
   }
 
+  /** What to load it from again. */
+  get source(): { directory: string; chatTemplate: string | null } {
+    const { directory, chatTemplate } = this;
+    return { directory, chatTemplate };
+  }
+
   /** Token ids; special tokens of the post-processor (a leading <s>, ...) only when asked for. */
   encode(text: string, addSpecialTokens = false): Int32Array {
     return this.using(() =>

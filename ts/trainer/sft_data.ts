@@ -1,6 +1,7 @@
 import type { ResolvedSftConfig } from '../config/config';
 import { BatchLoader } from '../data/loader';
-import { readSftDataset, type SftSample } from '../data/sft_dataset';
+import { SampleSource } from '../data/reading/sample_source';
+import { SftDataset, type SftDatasetOptions, type SftSample } from '../data/sft_dataset';
 import { loadTokenizer } from './training_data';
 
 /** An endless stream of training batches whose position can be kept and restored. */
@@ -16,15 +17,16 @@ export interface SftSource {
 export interface SftData {
   train: SftSource;
   validation: SftSample[];
+  close?(): Promise<void>;
 }
 
-/** The examples that `data.train_files` and `data.val_files` hold. */
+/** The examples that `data.train_files` and `data.val_files` hold: few are tokenized here, so that a bad one shows before any work starts. */
 export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
   const { data, trainer } = config;
   const tokenizer = loadTokenizer(config.model);
   const seed = data.seed ?? trainer.seed;
-  const read = (files: readonly string[], maxSamples: number): Promise<SftSample[]> =>
-    readSftDataset(files, tokenizer, {
+  const open = async (paths: readonly string[], maxSamples: number): Promise<SampleSource<SftSample>> => {
+    const options: SftDatasetOptions = {
       messagesKey: data.messages_key,
       promptKey: data.prompt_key,
       responseKey: data.response_key,
@@ -36,25 +38,36 @@ export async function loadSftData(config: ResolvedSftConfig): Promise<SftData> {
       shuffle: data.shuffle,
       seed,
       chatTemplateArguments: data.apply_chat_template_kwargs,
-    });
-  const examples = await read(data.train_files, data.train_max_samples);
-  const load = async (indices: Int32Array): Promise<SftSample[]> =>
-    Array.from(indices, (i) => examples[i] as SftSample);
-  const loader = new BatchLoader(examples.length, load, {
+    };
+    const dataset = await SftDataset.open(paths, tokenizer, options);
+    return SampleSource.of<SftSample>(dataset, { kind: 'sft', paths, tokenizer: tokenizer.source, options });
+  };
+  const train = await open(data.train_files, data.train_max_samples);
+  const loader = new BatchLoader(train.length, await train.checkedLoad(), {
     batchSize: data.train_batch_size,
     shuffle: data.shuffle,
     seed,
   });
-  return {
-    train: {
-      batchesPerEpoch: loader.batchesPerEpoch(),
-      next: async () => {
-        const { samples, epoch } = await loader.next();
-        return { examples: samples, epoch };
-      },
-      state: () => loader.state(),
-      restore: (state) => loader.restore(state),
-    },
-    validation: data.val_files === null ? [] : await read(data.val_files, data.val_max_samples),
+  const validation = async (files: readonly string[]): Promise<SftSample[]> => {
+    const source = await open(files, data.val_max_samples);
+    return await source.all().finally(() => source.close());
   };
+  try {
+    return {
+      train: {
+        batchesPerEpoch: loader.batchesPerEpoch(),
+        next: async () => {
+          const { samples, epoch } = await loader.next();
+          return { examples: samples, epoch };
+        },
+        state: () => loader.state(),
+        restore: (state) => loader.restore(state),
+      },
+      validation: data.val_files === null ? [] : await validation(data.val_files),
+      close: () => train.close(),
+    };
+  } catch (error) {
+    await train.close();
+    throw error;
+  }
 }

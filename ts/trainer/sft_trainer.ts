@@ -75,15 +75,14 @@ export class SftTrainer {
     const say = (line: string): void => options.log?.(line);
     const session = await Session.open(config, trainer.max_ckpt_to_keep, say);
     const data = await (options.data ?? loadSftData)(config);
-    const totalSteps = trainer.total_training_steps ?? data.train.batchesPerEpoch * trainer.total_epochs;
-    if (session.checkpoint) data.train.restore(session.checkpoint.state.loader);
-    const directory = session.prepareDirectory();
-
     let engine: SftEngine | null = null;
     let loggers: Loggers | null = null;
     let planned: Promise<void> | undefined;
     const noPlan = new AbortController();
     try {
+      const totalSteps = trainer.total_training_steps ?? data.train.batchesPerEpoch * trainer.total_epochs;
+      if (session.checkpoint) data.train.restore(session.checkpoint.state.loader);
+      const directory = session.prepareDirectory();
       engine = await (options.engine ?? this.createEngine)(config, totalSteps);
       await session.load({ actor: engine });
       loggers = session.begin(directory, totalSteps, false);
@@ -111,6 +110,8 @@ export class SftTrainer {
       noPlan.abort();
       await Promise.allSettled([planned, engine?.close(), loggers?.close('failed')]);
       throw error;
+    } finally {
+      await data.close?.();
     }
   }
 

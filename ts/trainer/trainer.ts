@@ -104,13 +104,14 @@ export class Trainer {
       this.log(line),
     );
     const { reward, prepare } = configuredReward(config, options.reward ?? options.batchReward);
+    let data: TrainingData | null = null;
     let engines: Engines | null = null;
     let loggers: Loggers | null = null;
     let agents: AgentRollout | null = null;
     let planned: Promise<void> | undefined;
     const noPlan = new AbortController();
     try {
-      const data = await (options.data ?? loadTrainingData)(config);
+      data = await (options.data ?? loadTrainingData)(config);
       for (const note of data.notes ?? []) this.log(note);
       await prepare(data.dataSources ?? []);
       agents = await configuredAgents(config, data.tokenizer, options);
@@ -169,6 +170,8 @@ export class Trainer {
         agents?.close(),
       ]);
       throw error;
+    } finally {
+      await data?.close?.();
     }
   }
 

@@ -1,7 +1,8 @@
 import { loadModelDirectory } from '../checkpoint/model_dir';
 import type { ResolvedConfig } from '../config/config';
 import { BatchLoader } from '../data/loader';
-import { RlDataset, type RlDatasetOptions } from '../data/rl_dataset';
+import { SampleSource } from '../data/reading/sample_source';
+import { RlDataset, type RlDatasetOptions, type RlSample } from '../data/rl_dataset';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
 import { ConfigError } from '../errors';
 import type { Decoder, Prompt } from './rollout';
@@ -26,6 +27,8 @@ export interface TrainingData {
   dataSources?: ReadonlySet<string>;
   /** What people should know about the data. */
   notes?: readonly string[];
+  /** Ends the threads that read them. */
+  close?(): Promise<void>;
 }
 
 export type LoadTrainingData = (config: ResolvedConfig) => Promise<TrainingData>;
@@ -60,13 +63,18 @@ function checkPositions(config: ResolvedConfig): void {
 const filterNote = (left: number, all: number, what: string): string =>
   `data.filter_overlong_prompts left out ${left} of ${all} ${what} prompts`;
 
-/** Every prompt of a data set that `data.filter_overlong_prompts` leaves. */
-async function allPrompts(dataset: RlDataset, notes: string[]): Promise<Prompt[]> {
-  const samples = await dataset.samples(Array.from({ length: dataset.length }, (_, i) => i));
-  const prompts = samples.filter((sample) => sample !== null);
+/** A data set of prompts, and what reads them. */
+interface Prompts {
+  dataset: RlDataset;
+  source: SampleSource<RlSample>;
+}
+
+/** Every prompt that `data.filter_overlong_prompts` leaves. */
+async function allPrompts({ dataset, source }: Prompts, notes: string[]): Promise<Prompt[]> {
+  const prompts = await source.all();
   if (prompts.length === 0) await dataset.countUsable();
-  if (prompts.length < samples.length)
-    notes.push(filterNote(samples.length - prompts.length, samples.length, 'validation'));
+  if (prompts.length < dataset.length)
+    notes.push(filterNote(dataset.length - prompts.length, dataset.length, 'validation'));
   return prompts;
 }
 
@@ -76,7 +84,7 @@ async function allPrompts(dataset: RlDataset, notes: string[]): Promise<Prompt[]
  */
 async function batchesPerEpoch(
   config: ResolvedConfig,
-  dataset: RlDataset,
+  { dataset, source }: Prompts,
   loader: BatchLoader<Prompt>,
   notes: string[],
 ): Promise<number> {
@@ -88,7 +96,8 @@ async function batchesPerEpoch(
     loader.batchesPerEpoch(await dataset.countUsable(data.gen_batch_size));
     return loader.batchesPerEpoch();
   }
-  const usable = await dataset.countUsable();
+  const { threads } = source;
+  const usable = threads ? dataset.someUsable(await threads.usable()) : await dataset.countUsable();
   if (usable < dataset.length) notes.push(filterNote(dataset.length - usable, dataset.length, 'training'));
   return loader.batchesPerEpoch(usable);
 }
@@ -99,48 +108,59 @@ export const loadTrainingData: LoadTrainingData = async (config) => {
   const tokenizer = loadTokenizer(config.actor_rollout_ref.model);
   checkPositions(config);
   const seed = data.seed ?? trainer.seed;
-  const options = (maxSamples: number): RlDatasetOptions => ({
-    promptKey: data.prompt_key,
-    dataSourceKey: data.reward_fn_key,
-    maxPromptLength: data.max_prompt_length,
-    filterOverlongPrompts: data.filter_overlong_prompts,
-    truncation: data.truncation,
-    maxSamples,
-    shuffle: data.shuffle,
-    seed,
-    chatTemplateArguments: data.apply_chat_template_kwargs,
-  });
-  const train = await RlDataset.open(data.train_files, tokenizer, options(data.train_max_samples));
-  const loader = new BatchLoader<Prompt>(train.length, (indices) => train.samples(indices), {
-    batchSize: data.gen_batch_size,
-    batchSizeKey:
-      data.gen_batch_size === data.train_batch_size ? 'data.train_batch_size' : 'data.gen_batch_size',
-    shuffle: data.shuffle,
-    seed,
-  });
-  const notes: string[] = [];
-  const batches = await batchesPerEpoch(config, train, loader, notes);
-  const dataSources = new Set(train.dataSources);
-  let validation: Prompt[] = [];
-  if (data.val_files !== null) {
-    const dataset = await RlDataset.open(data.val_files, tokenizer, options(data.val_max_samples));
-    validation = await allPrompts(dataset, notes);
-    for (const source of dataset.dataSources) dataSources.add(source);
-  }
-  return {
-    train: {
-      batchesPerEpoch: batches,
-      next: async () => {
-        const { samples, epoch } = await loader.next();
-        return { prompts: samples, epoch };
-      },
-      state: () => loader.state(),
-      restore: (state) => loader.restore(state),
-    },
-    validation,
-    decoder: tokenizer,
-    tokenizer,
-    dataSources,
-    notes,
+  const open = async (paths: readonly string[], maxSamples: number): Promise<Prompts> => {
+    const options: RlDatasetOptions = {
+      promptKey: data.prompt_key,
+      dataSourceKey: data.reward_fn_key,
+      maxPromptLength: data.max_prompt_length,
+      filterOverlongPrompts: data.filter_overlong_prompts,
+      truncation: data.truncation,
+      maxSamples,
+      shuffle: data.shuffle,
+      seed,
+      chatTemplateArguments: data.apply_chat_template_kwargs,
+    };
+    const dataset = await RlDataset.open(paths, tokenizer, options);
+    const spec = { kind: 'rl', paths, tokenizer: tokenizer.source, options } as const;
+    return { dataset, source: SampleSource.of(dataset, spec) };
   };
+  const train = await open(data.train_files, data.train_max_samples);
+  try {
+    const loader = new BatchLoader<Prompt>(train.dataset.length, train.source.load, {
+      batchSize: data.gen_batch_size,
+      batchSizeKey:
+        data.gen_batch_size === data.train_batch_size ? 'data.train_batch_size' : 'data.gen_batch_size',
+      shuffle: data.shuffle,
+      seed,
+    });
+    const notes: string[] = [];
+    const batches = await batchesPerEpoch(config, train, loader, notes);
+    const dataSources = new Set(train.dataset.dataSources);
+    let validation: Prompt[] = [];
+    if (data.val_files !== null) {
+      const prompts = await open(data.val_files, data.val_max_samples);
+      validation = await allPrompts(prompts, notes).finally(() => prompts.source.close());
+      for (const source of prompts.dataset.dataSources) dataSources.add(source);
+    }
+    return {
+      train: {
+        batchesPerEpoch: batches,
+        next: async () => {
+          const { samples, epoch } = await loader.next();
+          return { prompts: samples, epoch };
+        },
+        state: () => loader.state(),
+        restore: (state) => loader.restore(state),
+      },
+      validation,
+      decoder: tokenizer,
+      tokenizer,
+      dataSources,
+      notes,
+      close: () => train.source.close(),
+    };
+  } catch (error) {
+    await train.source.close();
+    throw error;
+  }
 };

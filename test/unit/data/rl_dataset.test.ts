@@ -1,6 +1,7 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parquetWriteBuffer } from 'hyparquet-writer';
+import { samplesOf } from '../../../ts/data/dataset';
 import { RlDataset, type RlDatasetOptions } from '../../../ts/data/rl_dataset';
 import { Tokenizer } from '../../../ts/data/tokenizer';
 import { id, rlRow, temporaryDirectory, tokenizerDirectory, writeLines } from './fake_tokenizer';
@@ -136,7 +137,7 @@ describe('long prompts', () => {
     const rows = Array.from({ length: 40 }, (_, n) => rlRow(n % 2 ? 'a'.repeat(n) : 'é'.repeat(n + 1)));
     for (const maxPromptLength of [9, 20, 33]) {
       const dataset = await open(writeLines(rows), { maxPromptLength, filterOverlongPrompts: true });
-      const kept = (await dataset.samples([...rows.keys()])).filter((sample) => sample !== null);
+      const kept = (await samplesOf(dataset, [...rows.keys()])).filter((sample) => sample !== null);
       expect(kept.length).toBeGreaterThan(0);
       expect(await dataset.countUsable()).toBe(kept.length);
     }

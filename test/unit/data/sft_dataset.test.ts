@@ -1,12 +1,17 @@
-import { readSftDataset, type SftDatasetOptions } from '../../../ts/data/sft_dataset';
+import { samplesOf } from '../../../ts/data/dataset';
+import { SftDataset, type SftDatasetOptions, type SftSample } from '../../../ts/data/sft_dataset';
 import { Tokenizer } from '../../../ts/data/tokenizer';
 import { TEMPLATE, tokenizerDirectory, writeLines } from './fake_tokenizer';
 
 const tokenizer = Tokenizer.load(tokenizerDirectory());
 const decode = (tokens: ArrayLike<number>) => tokenizer.decode(tokens, { skipSpecialTokens: false });
 
-const read = (rows: unknown[], options: Partial<SftDatasetOptions> = {}, using = tokenizer) =>
-  readSftDataset([writeLines(rows)], using, {
+const read = async (
+  rows: unknown[],
+  options: Partial<SftDatasetOptions> = {},
+  using = tokenizer,
+): Promise<SftSample[]> => {
+  const dataset = await SftDataset.open([writeLines(rows)], using, {
     messagesKey: null,
     promptKey: 'prompt',
     responseKey: 'response',
@@ -19,6 +24,12 @@ const read = (rows: unknown[], options: Partial<SftDatasetOptions> = {}, using =
     seed: 1,
     ...options,
   });
+  const all = await samplesOf(
+    dataset,
+    Array.from({ length: dataset.length }, (_, i) => i),
+  );
+  return all.filter((sample) => sample !== null);
+};
 
 const turn = (role: string, content: string) => ({ role, content });
 const conversation = [

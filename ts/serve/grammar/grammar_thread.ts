@@ -153,7 +153,7 @@ port.on('message', (request: GrammarRequest) => {
     .then(() => grammars.answer(request))
     .then(
       (mask): GrammarReply => ({ id, mask }),
-      (error): GrammarReply => ({ id, error: reasonOf(error) }),
+      (error): GrammarReply => ({ id, mask: null, error: reasonOf(error) }),
     )
     .then((reply) => port.postMessage(reply));
 });

@@ -1,7 +1,7 @@
 // Grammars in threads: one that makes masks, and one that looks at every new grammar first.
 import path from 'node:path';
-import { Worker } from 'node:worker_threads';
 import { printable } from '../../base/printable';
+import { ThreadCalls } from '../../base/thread_calls';
 import { byteLevelText, type TokenBytes } from '../../data/token_bytes';
 import type { Tokenizer } from '../../data/tokenizer';
 import { packageRoot } from '../../install/package_root';
@@ -14,52 +14,12 @@ import type { GrammarReply, GrammarRequest, GrammarVocabulary } from './protocol
 const CHECK_MS = 10_000;
 const MOST_CHECKED = 1024;
 
-type Unnumbered = GrammarRequest extends infer R ? (R extends { id: number } ? Omit<R, 'id'> : never) : never;
+type GrammarThread = ThreadCalls<GrammarRequest, GrammarReply>;
 
-/** dist/serve/grammar/grammar_thread.js with the requests that wait for it. */
-class GrammarThread {
-  private readonly worker: Worker;
-  private readonly waiting = new Map<
-    number,
-    { resolve(mask: Uint32Array | null): void; reject(e: Error): void }
-  >();
-  private next = 0;
-  private failed: Error | null = null;
-
-  constructor(vocabulary: GrammarVocabulary) {
-    const file = path.join(packageRoot, 'dist', 'serve', 'grammar', 'grammar_thread.js');
-    this.worker = new Worker(file, { workerData: vocabulary, execArgv: [] });
-    this.worker.unref();
-    this.worker.on('message', (reply: GrammarReply) => {
-      const request = this.waiting.get(reply.id);
-      this.waiting.delete(reply.id);
-      if ('error' in reply) request?.reject(new Error(reply.error));
-      else request?.resolve(reply.mask);
-      if (this.waiting.size === 0) this.worker.unref();
-    });
-    this.worker.on('error', (error) => this.fail(error as Error));
-    this.worker.on('exit', () => this.fail(new Error('the thread of the grammars has ended')));
-  }
-
-  ask(request: Unnumbered): Promise<Uint32Array | null> {
-    if (this.failed !== null) return Promise.reject(this.failed);
-    const id = this.next++;
-    this.worker.ref();
-    return new Promise((resolve, reject) => {
-      this.waiting.set(id, { resolve, reject });
-      this.worker.postMessage({ ...request, id });
-    });
-  }
-
-  async end(): Promise<void> {
-    await this.worker.terminate();
-  }
-
-  private fail(error: Error): void {
-    this.failed ??= error;
-    for (const { reject } of this.waiting.values()) reject(this.failed);
-    this.waiting.clear();
-  }
+/** null: one that only says whether it can read grammars. */
+function startThread(vocabulary: GrammarVocabulary): GrammarThread {
+  const file = path.join(packageRoot, 'dist', 'serve', 'grammar', 'grammar_thread.js');
+  return new ThreadCalls(file, vocabulary, 'grammars');
 }
 
 /**
@@ -74,16 +34,17 @@ export class GrammarThreads implements Grammars {
   private nextMatcher = 0;
 
   constructor(vocabulary: NonNullable<GrammarVocabulary>) {
-    this.masks = new GrammarThread(vocabulary);
+    this.masks = startThread(vocabulary);
   }
 
   async open(grammar: Grammar): Promise<OpenGrammar> {
     await this.check(grammar);
     const matcher = this.nextMatcher++;
-    let first: Uint32Array | null = await this.masks.ask({ kind: 'open', matcher, grammar });
+    let first = (await this.masks.ask({ kind: 'open', matcher, grammar })).mask;
     return {
       next: (tokens) => {
-        if (first === null || tokens.length > 0) return this.masks.ask({ kind: 'next', matcher, tokens });
+        if (first === null || tokens.length > 0)
+          return this.masks.ask({ kind: 'next', matcher, tokens }).then(({ mask }) => mask);
         const mask = first;
         first = null;
         return mask;
@@ -108,7 +69,7 @@ export class GrammarThreads implements Grammars {
   }
 
   private async read(grammar: Grammar): Promise<void> {
-    this.checker ??= new GrammarThread(null);
+    this.checker ??= startThread(null);
     const { checker } = this;
     let timer: NodeJS.Timeout | undefined;
     const late = new Promise<never>((_, reject) => {

@@ -17,5 +17,9 @@ export type GrammarRequest = { id: number } & (
   | { kind: 'close'; matcher: number }
 );
 
-/** mask: as TokenConstraint has it; null where none was asked for. */
-export type GrammarReply = { id: number } & ({ mask: Uint32Array | null } | { error: string });
+export interface GrammarReply {
+  id: number;
+  /** As TokenConstraint has it; null where none was asked for, or where there is an error. */
+  mask: Uint32Array | null;
+  error?: string;
+}
