@@ -99,7 +99,14 @@ export class Actor extends TrainedModel {
     if (typeof o !== 'object' || o === null)
       throw badOption('actor options', `expected an options object but got ${String(o)}`);
     const { rollout, ...engine } = o;
-    return new Actor(await RoleEngine.create(engine, 'actor'), rollout);
+    const workers = await RoleEngine.create(engine, 'actor');
+    try {
+      return new Actor(workers, rollout);
+    } catch (e) {
+      // Options of the rollout that the model does not allow: nobody else knows of the workers.
+      await workers.close().catch(() => undefined);
+      throw e;
+    }
   }
 
   /** The model's end-of-sequence ids, `generate`'s default stop ids. */

@@ -45,6 +45,14 @@ test.each([null, {}, [], 3])('verbs refuse %j, which is no batch', async (bad) =
 });
 
 describe('create', () => {
+  test('options of the rollout that the model does not allow leave no engine behind', async () => {
+    const group = new FakeGroup();
+    await expect(create(group, { rollout: { quantization: 'int4' } })).rejects.toThrow(
+      /quantization: expected one of int8, fp8/,
+    );
+    expect([group.callsOf('importTensors').length > 0, group.engines.size]).toEqual([true, 0]);
+  });
+
   test('resolves defaults and loads the weights', async () => {
     const group = new FakeGroup();
     const actor = await create(group);
