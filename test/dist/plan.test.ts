@@ -1,91 +1,21 @@
 // `troupe plan` as people run it, on model directories that hold config.json alone.
-import { spawnSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join, resolve } from 'node:path';
-import { type Advice, advise } from '../../ts/planner/advice';
-import { EngineMemory } from '../../ts/planner/engine_memory';
-import { configuredPlan } from '../../ts/planner/from_config';
-import { type Plan, type PlanSpec, planMemory } from '../../ts/planner/plan';
+import type { Plan } from '../../ts/planner/plan';
+import {
+  BLOCK,
+  config,
+  engines,
+  file,
+  GROUPS,
+  LAYERS,
+  llama,
+  MIB,
+  report,
+  sum,
+  troupe,
+  troupeIn,
+} from '../helpers/planned';
 
-const ROOT = resolve(__dirname, '../..');
-const MIB = 2 ** 20;
-const directory = mkdtempSync(join(tmpdir(), 'plan-'));
-/** As a 7B model, with fewer layers: what is simulated takes time by layers. */
-const LAYERS = 4;
-const llama = {
-  model_type: 'llama',
-  hidden_size: 4096,
-  intermediate_size: 11008,
-  num_hidden_layers: LAYERS,
-  num_attention_heads: 32,
-  num_key_value_heads: 32,
-  vocab_size: 32000,
-  max_position_embeddings: 4096,
-  rms_norm_eps: 1e-5,
-  tie_word_embeddings: false,
-};
-
-function file(name: string, text: string): string {
-  const path = join(directory, name);
-  mkdirSync(resolve(path, '..'), { recursive: true });
-  writeFileSync(path, text);
-  return path;
-}
-
-const config = file(
-  'run.yaml',
-  `
-data: { train_files: train.jsonl, train_batch_size: 256, max_prompt_length: 512, max_response_length: 512 }
-actor_rollout_ref:
-  model: { path: model, enable_gradient_checkpointing: false }
-  actor: { ppo_mini_batch_size: 64, use_kl_loss: true }
-  rollout: { n: 4 }
-algorithm: { adv_estimator: grpo }
-`,
-);
-file('model/config.json', JSON.stringify(llama));
-mkdirSync(join(directory, 'empty'));
-
-function troupe(...args: string[]) {
-  return troupeIn(process.env, ...args);
-}
-
-function troupeIn(env: NodeJS.ProcessEnv, ...args: string[]) {
-  const run = spawnSync(process.execPath, [join(ROOT, 'dist', 'cli.js'), 'plan', ...args], {
-    encoding: 'utf8',
-    cwd: directory,
-    env,
-  });
-  return { code: run.status, stdout: run.stdout, stderr: run.stderr };
-}
-
-type PoolReport = Plan & { spec: PlanSpec; advice: Advice };
-
-const engines = new EngineMemory();
 afterAll(() => engines.close());
-
-/** The same in this process: of the policy's pool, and of the others. */
-async function report(
-  overrides: readonly string[] = [],
-  o: { gpus?: number; memory?: number; file?: string; advise?: boolean } = {},
-): Promise<PoolReport & { others: PoolReport[] }> {
-  const cwd = process.cwd();
-  process.chdir(directory);
-  try {
-    const request = { file: o.file ?? config, overrides, gpus: o.gpus ?? null, memory: o.memory ?? null };
-    const pools: PoolReport[] = [];
-    for (const spec of (await configuredPlan(request, engines)).pools) {
-      const plan = await planMemory(spec, engines);
-      const advice = o.advise ? await advise(spec, plan, engines) : { knobs: [], together: null };
-      pools.push({ ...plan, spec, advice });
-    }
-    const [policy, ...others] = pools;
-    return { ...(policy as PoolReport), others };
-  } finally {
-    process.chdir(cwd);
-  }
-}
 
 test('a configuration that fits: exit code 0, every role and phase', async () => {
   const { code, stdout, stderr } = troupe(config, '--gpus', '8', '--gpu-memory', '80GiB');
@@ -155,18 +85,11 @@ test('a knob does what it says', async () => {
   expect(enough.fits).toBe(true);
 });
 
-/** Parameters of a block of layers. */
-const BLOCK = 4 * 4096 ** 2 + 3 * 4096 * 11008 + 2 * 4096;
-/** Of embeddings, blocks and head. */
-const GROUPS = [32000 * 4096, ...Array.from({ length: LAYERS }, () => BLOCK), 32000 * 4096 + 4096];
-
 /** So much of a GPU's memory: LibTorch has blocks of whole 2 MiB from 10 MiB on. */
 const block = (bytes: number): number => Math.ceil(bytes / (2 * MIB)) * 2 * MIB;
 /** So many bytes of each parameter, on one of `ranks`. */
 const blocksOf = (bytes: number, ranks: number): number =>
   GROUPS.reduce((sum, count) => sum + block((bytes * count) / ranks), 0);
-
-const sum = (numbers: readonly number[]): number => numbers.reduce((a, b) => a + b, 0);
 
 const nothing = { parameters: 0, gradients: 0, optimizer: 0 };
 const FSDP = 'actor_rollout_ref.actor.fsdp_config';
@@ -306,172 +229,6 @@ test('sequence parallelism: a part of as many times more sequences, and heads th
   await expect(report([`${key}=3`], { gpus: 9 })).rejects.toThrow(
     `${key}: expected a divisor of the 32 attention heads of the model, got 3`,
   );
-});
-
-describe('a reward model with a pool of its own', () => {
-  const model = ['reward.reward_model.enable=true', 'reward.reward_model.model_path=model'];
-  const own = (ranks: number, machines = 1) => [
-    ...model,
-    'reward.reward_model.enable_resource_pool=true',
-    `reward.reward_model.nnodes=${machines}`,
-    `reward.reward_model.n_gpus_per_node=${ranks}`,
-  ];
-  const rolesOf = ({ roles }: Plan): string[] => roles.map(({ role }) => role);
-
-  test('is counted on its own ranks, and nothing of it on those of the policy', async () => {
-    const policy = ['trainer.n_gpus_per_node=4'];
-    const shared = await report([...policy, ...model]);
-    const without = await report(policy);
-    const separate = await report([...policy, ...own(2)]);
-    expect(shared.others).toEqual([]);
-    expect(rolesOf(shared)).toEqual(['actor', 'reference', 'reward model']);
-    expect(rolesOf(separate)).toEqual(['actor', 'reference']);
-    expect(separate.spec.worldSize).toBe(4);
-    expect(separate.phases).toEqual(without.phases);
-    expect(shared.peak.total).toBeGreaterThan(separate.peak.total);
-
-    const [reward] = separate.others as [PoolReport];
-    expect(reward.spec.worldSize).toBe(2);
-    expect(rolesOf(reward)).toEqual(['reward model']);
-    // Half of it on each rank, where a quarter was; its part of the batch is as much larger.
-    const state = (plan: Plan) => plan.roles.find(({ role }) => role === 'reward model');
-    expect((state(reward)?.parameters as number) / (state(shared)?.parameters as number)).toBeCloseTo(2, 3);
-    const load = ({ spec }: PoolReport) => spec.roles.find(({ name }) => name === 'reward model')?.inference;
-    expect([load(shared)?.sequences, load(reward)?.sequences]).toEqual([256, 512]);
-    expect(reward.peak.total).toBe((await planMemory(reward.spec, engines)).peak.total);
-    expect(new Set(reward.phases.map(({ role }) => role))).toEqual(new Set(['reward model']));
-  });
-
-  test('--gpus counts both pools; machines count as well, by the older names, too', async () => {
-    const sizes = ({ spec, others }: Awaited<ReturnType<typeof report>>): number[] => [
-      spec.worldSize,
-      ...others.map((other) => other.spec.worldSize),
-    ];
-    expect(sizes(await report(own(2), { gpus: 8 }))).toEqual([6, 2]);
-    expect(sizes(await report([...own(4, 3), 'trainer.nnodes=2', 'trainer.n_gpus_per_node=8']))).toEqual([
-      16, 12,
-    ]);
-    const older = ['enable_resource_pool=true', 'nnodes=2'].map((key) => `reward_model.${key}`);
-    expect(sizes(await report([...model, ...older]))).toEqual([1, 16]);
-    await expect(report(own(2), { gpus: 2 })).rejects.toThrow(
-      /^--gpus 2: expected more than the 2 that the reward model's own pool takes/,
-    );
-    await expect(report([...model, 'reward.reward_model.enable_resource_pool=true'])).rejects.toThrow(
-      /nnodes: expected 1 because .* got 0/,
-    );
-    const key = 'reward.reward_model.ulysses_sequence_parallel_size';
-    await expect(report([...own(3), `${key}=2`], { gpus: 7 })).rejects.toThrow(
-      /divisor of the number of workers \(3,/,
-    );
-  });
-
-  test('its own knobs, which do what they say', async () => {
-    const target = { gpus: 10, memory: 4.2 * 2 ** 30 };
-    const before = (await report(own(2), { ...target, advise: true })).others[0] as PoolReport;
-    expect(before.fits).toBe(false);
-    const { knobs, together } = before.advice;
-    expect(together?.change).toMatch(/^all of these(, |$)/);
-    const more = knobs.find(({ change }) => change.startsWith('--gpus')) as (typeof knobs)[number];
-    const [, gpus, ranks] =
-      /^--gpus (\d+) reward\.reward_model\.n_gpus_per_node=(\d+)$/.exec(more.change) ?? [];
-    const after = await report(own(Number(ranks)), { ...target, gpus: Number(gpus) });
-    expect(after.spec.worldSize).toBe(8);
-    expect(before.peak.total - (after.others[0] as PoolReport).peak.total).toBe(more.saves);
-    for (const { change, saves } of knobs.filter(({ change }) => /^\S+=\S+$/.test(change))) {
-      const changed = (await report([...own(2), change], target)).others[0] as PoolReport;
-      expect(before.peak.total - changed.peak.total).toBe(saves);
-    }
-  });
-
-  test('the command: a table for each, and which of them does not fit', async () => {
-    const fits = troupe(config, '--gpus', '10', '--gpu-memory', '80GiB', ...own(2));
-    expect({ code: fits.code, stderr: fits.stderr }).toEqual({ code: 0, stderr: '' });
-    expect(fits.stdout).toMatch(
-      /\n10 ranks: 8 in pool policy, 2 in pool reward\n\npool policy: 8 ranks on cuda, 80\.00 GiB each/,
-    );
-    expect(fits.stdout).toMatch(/\n\npool reward: 2 ranks on cuda, [\s\S]*\nreward model: score /);
-    expect(fits.stdout.match(/^peak: /gm)).toHaveLength(2);
-    const large = troupe(config, '--gpus', '34', '--gpu-memory', '5GiB', '--json', ...own(2));
-    expect(large.code).toBe(2);
-    expect(large.stderr).toMatch(/does not fit: .*score of the reward model takes .* which has 5\.00 GiB/);
-    const { fits: policy, rewardPool } = JSON.parse(large.stdout);
-    expect([policy, rewardPool.fits, rewardPool.worldSize]).toEqual([
-      (await report(own(2), { gpus: 34, memory: 5 * 2 ** 30 })).fits,
-      false,
-      2,
-    ]);
-  });
-
-  test('memory that the configuration gives is refused in its own number', async () => {
-    const { code, stderr } = troupe(config, 'trainer.memory_per_rank=2GiB', ...own(1));
-    expect(code).toBe(2);
-    expect(stderr).toMatch(
-      /of the actor takes .* which has 2\.00 GiB;.*; score of the reward model takes .* which has 2\.00 GiB/,
-    );
-  });
-});
-
-describe('ranks that share the model', () => {
-  const actor = 'actor_rollout_ref.actor';
-  const megatron = (o: Record<string, number | boolean>, ...more: string[]) => [
-    `${actor}.strategy=megatron`,
-    'actor_rollout_ref.ref.strategy=megatron',
-    ...Object.entries(o).map(([key, value]) => `${actor}.megatron.${key}=${value}`),
-    ...more,
-  ];
-  const [tp, pp, ep] = ['tensor', 'pipeline', 'expert'].map((kind) => `${kind}_model_parallel_size`) as [
-    string,
-    string,
-    string,
-  ];
-
-  test('tp 2 x pp 2: the stage that holds most is shown, with what it has', async () => {
-    const plan = await report(megatron({ [tp]: 2, [pp]: 2 }, 'trainer.device=cpu'), { gpus: 4 });
-    expect(plan.ranks.map(({ rank, stages }) => [rank, stages])).toEqual([
-      [0, [0, 0]],
-      [2, [1, 1]],
-    ]);
-    // The first stage has a micro-batch more in flight. Half of two layers, norms whole; half of the embeddings.
-    const own = (LAYERS / 2) * ((BLOCK - 2 * 4096) / 2 + 2 * 4096) + (32000 * 4096) / 2;
-    expect(plan).toMatchObject({ rank: 0, stages: [0, 0] });
-    expect(plan.roles[0]).toMatchObject({ parameters: 4 * own, gradients: 4 * own, optimizer: 8 * own });
-    expect(plan.roles[0]?.count).toBe(sum(GROUPS));
-    const generate = plan.spec.roles[0]?.rollouts[0];
-    expect([generate?.prompts, plan.spec.roles[0]?.update?.sequences]).toEqual([256, 256]);
-    const { code, stdout } = troupe(config, '--gpus', '4', ...megatron({ [tp]: 2, [pp]: 2 }));
-    expect(code).toBe(0);
-    expect(stdout).toMatch(/4 ranks on cuda; bytes of rank \d \(stage \d of 2\)\n/);
-    expect(stdout).toMatch(/\nactor +1\.07 B +bfloat16 +shard_grad_op, tp 2 sequence parallel, pp 2 /);
-    expect(stdout).toMatch(/\npeak: .*\n {2}rank \d \(stage \d of 2\): [\d.]+ GiB in \S+ of the actor\n$/);
-  });
-
-  test('ep 2: half of the experts, of whose ranks each has its own share of the data', async () => {
-    const experts = {
-      num_local_experts: 4,
-      num_experts_per_tok: 2,
-      intermediate_size: 512,
-      hidden_size: 256,
-    };
-    const heads = { num_attention_heads: 4, num_key_value_heads: 4, vocab_size: 1000 };
-    file('moe/config.json', JSON.stringify({ ...llama, ...experts, ...heads, model_type: 'mixtral' }));
-    const overrides = megatron({ [ep]: 2 }, 'trainer.device=cpu', 'actor_rollout_ref.model.path=moe');
-    const plan = await report(overrides, { gpus: 4 });
-    const dense = LAYERS * (4 * 256 ** 2 + 4 * 256 + 2 * 256) + 2 * 1000 * 256 + 256;
-    const own = dense / 4 + (LAYERS * 2 * 3 * 256 * 512) / 2; // 2 of 4 experts, on 2 ranks
-    const { gradients = 0 } = plan.roles[0] ?? {};
-    expect(gradients).toBeGreaterThanOrEqual(4 * own);
-    expect(gradients).toBeLessThan(4.04 * own); // padded
-    const [role] = plan.spec.roles;
-    expect([role?.update?.sequences, role?.rollouts[0]?.prompts]).toEqual([64, 128]);
-  });
-
-  test('what does not divide is refused, with the numbers', async () => {
-    await expect(report(megatron({ [tp]: 3 }), { gpus: 3 })).rejects.toThrow(/tp 3.*32 attention heads/);
-    await expect(report(megatron({ [pp]: 8 }), { gpus: 8 })).rejects.toThrow(/4 layers do not make 8 parts/);
-    await expect(report(megatron({ [tp]: 2 }), { gpus: 3 })).rejects.toThrow(
-      /divisor of the number of workers \(3,.*got 2/,
-    );
-  });
 });
 
 test('positions of override_config in place of those of config.json', async () => {

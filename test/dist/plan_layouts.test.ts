@@ -1,0 +1,66 @@
+import { BLOCK, config, engines, file, GROUPS, LAYERS, llama, report, sum, troupe } from '../helpers/planned';
+
+afterAll(() => engines.close());
+
+describe('ranks that share the model', () => {
+  const actor = 'actor_rollout_ref.actor';
+  const megatron = (o: Record<string, number | boolean>, ...more: string[]) => [
+    `${actor}.strategy=megatron`,
+    'actor_rollout_ref.ref.strategy=megatron',
+    ...Object.entries(o).map(([key, value]) => `${actor}.megatron.${key}=${value}`),
+    ...more,
+  ];
+  const [tp, pp, ep] = ['tensor', 'pipeline', 'expert'].map((kind) => `${kind}_model_parallel_size`) as [
+    string,
+    string,
+    string,
+  ];
+
+  test('tp 2 x pp 2: the stage that holds most is shown, with what it has', async () => {
+    const plan = await report(megatron({ [tp]: 2, [pp]: 2 }, 'trainer.device=cpu'), { gpus: 4 });
+    expect(plan.ranks.map(({ rank, stages }) => [rank, stages])).toEqual([
+      [0, [0, 0]],
+      [2, [1, 1]],
+    ]);
+    // The first stage has a micro-batch more in flight. Half of two layers, norms whole; half of the embeddings.
+    const own = (LAYERS / 2) * ((BLOCK - 2 * 4096) / 2 + 2 * 4096) + (32000 * 4096) / 2;
+    expect(plan).toMatchObject({ rank: 0, stages: [0, 0] });
+    expect(plan.roles[0]).toMatchObject({ parameters: 4 * own, gradients: 4 * own, optimizer: 8 * own });
+    expect(plan.roles[0]?.count).toBe(sum(GROUPS));
+    const generate = plan.spec.roles[0]?.rollouts[0];
+    expect([generate?.prompts, plan.spec.roles[0]?.update?.sequences]).toEqual([256, 256]);
+    const { code, stdout } = troupe(config, '--gpus', '4', ...megatron({ [tp]: 2, [pp]: 2 }));
+    expect(code).toBe(0);
+    expect(stdout).toMatch(/4 ranks on cuda; bytes of rank \d \(stage \d of 2\)\n/);
+    expect(stdout).toMatch(/\nactor +1\.07 B +bfloat16 +shard_grad_op, tp 2 sequence parallel, pp 2 /);
+    expect(stdout).toMatch(/\npeak: .*\n {2}rank \d \(stage \d of 2\): [\d.]+ GiB in \S+ of the actor\n$/);
+  });
+
+  test('ep 2: half of the experts, of whose ranks each has its own share of the data', async () => {
+    const experts = {
+      num_local_experts: 4,
+      num_experts_per_tok: 2,
+      intermediate_size: 512,
+      hidden_size: 256,
+    };
+    const heads = { num_attention_heads: 4, num_key_value_heads: 4, vocab_size: 1000 };
+    file('moe/config.json', JSON.stringify({ ...llama, ...experts, ...heads, model_type: 'mixtral' }));
+    const overrides = megatron({ [ep]: 2 }, 'trainer.device=cpu', 'actor_rollout_ref.model.path=moe');
+    const plan = await report(overrides, { gpus: 4 });
+    const dense = LAYERS * (4 * 256 ** 2 + 4 * 256 + 2 * 256) + 2 * 1000 * 256 + 256;
+    const own = dense / 4 + (LAYERS * 2 * 3 * 256 * 512) / 2; // 2 of 4 experts, on 2 ranks
+    const { gradients = 0 } = plan.roles[0] ?? {};
+    expect(gradients).toBeGreaterThanOrEqual(4 * own);
+    expect(gradients).toBeLessThan(4.04 * own); // padded
+    const [role] = plan.spec.roles;
+    expect([role?.update?.sequences, role?.rollouts[0]?.prompts]).toEqual([64, 128]);
+  });
+
+  test('what does not divide is refused, with the numbers', async () => {
+    await expect(report(megatron({ [tp]: 3 }), { gpus: 3 })).rejects.toThrow(/tp 3.*32 attention heads/);
+    await expect(report(megatron({ [pp]: 8 }), { gpus: 8 })).rejects.toThrow(/4 layers do not make 8 parts/);
+    await expect(report(megatron({ [tp]: 2 }), { gpus: 3 })).rejects.toThrow(
+      /divisor of the number of workers \(3,.*got 2/,
+    );
+  });
+});
