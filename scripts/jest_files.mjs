@@ -61,7 +61,7 @@ async function runProcess(root, files, { secondsPerFile, secondsToExit }) {
       require.resolve('jest/bin/jest'),
       ...reporters.map((reporter) => `--reporters=${reporter}`),
       '--runTestsByPath',
-      ...files,
+      ...files.map((file) => path.relative(root, file)),
     ],
     {
       cwd: root,
