@@ -174,7 +174,8 @@ function SampleBrowser({ id, params }: Omit<Props, 'detail'>): JSX.Element {
               total={data?.total ?? 0}
               rowHeight={ROW}
               label="Samples"
-              of={`${JSON.stringify(settled)}|${stamp}`}
+              of={JSON.stringify(settled)}
+              version={stamp}
               load={load}
               keyOf={(row) => row.key}
               selected={selected}

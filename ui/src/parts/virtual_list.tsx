@@ -5,12 +5,20 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 const PAGE = 100;
 const BESIDE = 6;
 
+/** A part of the rows as they were last answered, and the version that was asked for last. */
+interface Page<Row> {
+  rows: readonly Row[] | null;
+  asked: string | null;
+}
+
 interface Props<Row> {
   total: number;
   rowHeight: number;
   label: string;
   /** Changes when all rows are others. */
   of: string;
+  /** Changes when rows may be others: those that are there stay until the new ones are. */
+  version: string;
   load: (offset: number, limit: number) => Promise<readonly Row[]>;
   /** Of nothing but the row: it is drawn again only where that is another one. */
   render: (row: Row) => ComponentChildren;
@@ -20,15 +28,18 @@ interface Props<Row> {
 }
 
 export function VirtualList<Row>(props: Props<Row>): JSX.Element {
-  const { total, rowHeight, of, load } = props;
+  const { total, rowHeight, of, version, load, onSelect } = props;
   const box = useRef<HTMLDivElement>(null);
-  const pages = useRef(new Map<number, readonly Row[] | 'asked'>());
+  const pages = useRef(new Map<number, Page<Row>>());
   const [window, setWindow] = useState({ first: 0, last: 30 });
   const [, redraw] = useState(0);
   const active = useRef(0);
+  // What a key chose before its row was there: selected when it comes.
+  const wanted = useRef<number | null>(null);
 
   useLayoutEffect(() => {
     pages.current = new Map();
+    wanted.current = null;
     redraw((count) => count + 1);
   }, [of]);
 
@@ -46,27 +57,36 @@ export function VirtualList<Row>(props: Props<Row>): JSX.Element {
     return () => observer.disconnect();
   }, [total, of]);
 
+  const rowAt = (index: number): Row | null =>
+    pages.current.get(Math.floor(index / PAGE))?.rows?.[index % PAGE] ?? null;
+  const choose = (index: number): void => {
+    const row = rowAt(index);
+    wanted.current = row === null ? index : null;
+    if (row !== null) onSelect(row);
+  };
+
   useEffect(() => {
-    const asked = pages.current;
+    const all = pages.current;
     const end = Math.min(window.last, total);
-    for (let page = Math.floor(window.first / PAGE); page * PAGE < end; page++) {
-      if (asked.has(page)) continue;
-      asked.set(page, 'asked');
-      load(page * PAGE, PAGE).then(
+    for (let number = Math.floor(window.first / PAGE); number * PAGE < end; number++) {
+      const page = all.get(number) ?? { rows: null, asked: null };
+      if (page.asked === version) continue;
+      all.set(number, page);
+      page.asked = version;
+      load(number * PAGE, PAGE).then(
         (rows) => {
-          if (pages.current !== asked) return;
-          asked.set(page, rows);
+          if (pages.current !== all || page.asked !== version) return;
+          page.rows = rows;
           redraw((count) => count + 1);
+          if (wanted.current !== null) choose(wanted.current);
         },
-        () => asked.delete(page),
+        () => {
+          if (page.asked === version) page.asked = null;
+        },
       );
     }
-  }, [window, total, of]);
+  }, [window, total, of, version]);
 
-  const rowAt = (index: number): Row | null => {
-    const page = pages.current.get(Math.floor(index / PAGE));
-    return page === undefined || page === 'asked' ? null : (page[index % PAGE] ?? null);
-  };
   const keys = (event: KeyboardEvent): void => {
     const steps: Record<string, number> = {
       ArrowDown: 1,
@@ -88,15 +108,18 @@ export function VirtualList<Row>(props: Props<Row>): JSX.Element {
     if (top < element.scrollTop) element.scrollTop = top;
     else if (bottom > element.scrollTop + element.clientHeight)
       element.scrollTop = bottom - element.clientHeight;
-    const row = rowAt(next);
-    if (row !== null) props.onSelect(row);
+    choose(next);
+  };
+  const clicked = (row: Row): void => {
+    wanted.current = null;
+    onSelect(row);
   };
   const shown = [];
   for (let index = window.first; index < Math.min(window.last, total); index++) {
     const row = rowAt(index);
     const key = row === null ? `empty-${index}` : props.keyOf(row);
     const selected = row !== null && key === props.selected;
-    if (selected) active.current = index;
+    if (selected && wanted.current === null) active.current = index;
     shown.push(
       <ListRow<Row>
         key={index}
@@ -106,7 +129,7 @@ export function VirtualList<Row>(props: Props<Row>): JSX.Element {
         total={total}
         height={rowHeight}
         render={props.render}
-        onSelect={props.onSelect}
+        onSelect={clicked}
       />,
     );
   }
