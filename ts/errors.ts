@@ -51,6 +51,8 @@ export class WorkerDiedError extends TroupeError {
   /** The rank's host, where the run has several. */
   readonly host: string | null;
   readonly phase: string;
+  /** With all that it has written; null: there is none. */
+  readonly logFile: string | null;
   readonly exitCode: number | null;
   readonly signal: string | null;
 
@@ -63,6 +65,7 @@ export class WorkerDiedError extends TroupeError {
       signal: string | null;
       pool?: string | null;
       host?: string | null;
+      logFile?: string | null;
     },
   ) {
     super('WORKER_DIED', message);
@@ -71,6 +74,7 @@ export class WorkerDiedError extends TroupeError {
     this.pool = details.pool ?? null;
     this.host = details.host ?? null;
     this.phase = details.phase;
+    this.logFile = details.logFile ?? null;
     this.exitCode = details.exitCode;
     this.signal = details.signal;
   }

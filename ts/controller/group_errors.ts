@@ -12,7 +12,12 @@ export interface WorkerIdentity {
   pool: string | null;
   /** Where the run has several. */
   host: string | null;
+  /** The file with all that it has written; null: there is none. */
+  logFile?: string | null;
 }
+
+/** A sentence for the end of an error; empty where there is no log. */
+export const logNote = ({ logFile }: WorkerIdentity): string => (logFile ? `\nIts log: ${logFile}` : '');
 
 /** "worker rank 0", of which pool and on which host where there are several. */
 export function workerName({ rank, pool, host }: WorkerIdentity): string {
@@ -20,7 +25,7 @@ export function workerName({ rank, pool, host }: WorkerIdentity): string {
 }
 
 export function cannotStart(wire: WireError, worker: WorkerIdentity): TroupeError {
-  const message = `${workerName(worker)} could not start: ${wire.message}`;
+  const message = `${workerName(worker)} could not start: ${wire.message}${logNote(worker)}`;
   return fromWireError({ ...wire, message }, worker.rank);
 }
 
@@ -35,7 +40,7 @@ export function rankFailed(
   const code = cause instanceof TroupeError ? cause.code : 'INTERNAL';
   const error = new TroupeError(
     code,
-    `${workerName(worker)} failed in ${doing}: ${cause instanceof Error ? cause.message : String(cause)}`,
+    `${workerName(worker)} failed in ${doing}: ${cause instanceof Error ? cause.message : String(cause)}${logNote(worker)}`,
   );
   if (cause instanceof Error && cause.stack !== undefined) error.stack = `${error.stack}\n${cause.stack}`;
   return error;

@@ -1,5 +1,6 @@
 import type { EngineCall } from './call';
 import type { Launcher, LauncherOptions, PoolPlace } from './launcher';
+import type { WorkerLogs } from './worker_log';
 
 /** What a group of workers is started with. */
 export interface WorkerGroupOptions {
@@ -24,6 +25,8 @@ export interface WorkerGroupOptions {
    * worker is noticed without it.
    */
   collectiveTimeoutMs?: number;
+  /** Where all that the workers write is kept; default: nowhere. */
+  logs?: WorkerLogs;
   /** Receives lines about connections that are refused; default: stderr. */
   log?: (line: string) => void;
   /** Hears of every call of an engine that has been answered. */

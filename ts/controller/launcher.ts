@@ -18,6 +18,8 @@ export interface WorkerProcess {
   readonly address?: string;
   /** Settles when the process has ended and its output has been read; never rejects. */
   readonly exited: Promise<WorkerExit>;
+  /** Calls back with each line that it writes from now on, where these come here. */
+  listen?(line: (text: string, isError: boolean) => void): void;
   /** The last lines of its stderr so far, for error messages. */
   stderrTail(): string;
   /** SIGKILL, or what comes closest; nothing when it has ended. */

@@ -126,6 +126,7 @@ export class LocalProcess implements WorkerProcess {
   readonly exited: Promise<WorkerExit>;
   readonly #child: ChildProcess;
   readonly #tail: string[] = [];
+  readonly #listeners: ((text: string, isError: boolean) => void)[] = [];
 
   constructor(child: ChildProcess, spec: WorkerSpec, output: WorkerOutput) {
     this.#child = child;
@@ -144,6 +145,7 @@ export class LocalProcess implements WorkerProcess {
       if (stream === null) continue;
       createInterface({ input: stream }).on('line', (line) => {
         if (isError) this.#remember(line);
+        for (const listener of this.#listeners) listener(line, isError);
         output(spec, line, isError);
       });
     }
@@ -151,6 +153,10 @@ export class LocalProcess implements WorkerProcess {
 
   get pid(): number | null {
     return this.#child.pid ?? null;
+  }
+
+  listen(line: (text: string, isError: boolean) => void): void {
+    this.#listeners.push(line);
   }
 
   stderrTail(): string {

@@ -1,5 +1,5 @@
 import { WorkerDiedError } from '../errors';
-import { type WorkerIdentity, workerName } from './group_errors';
+import { logNote, type WorkerIdentity, workerName } from './group_errors';
 import type { WorkerExit } from './launcher';
 
 export interface Death extends WorkerIdentity {
@@ -22,17 +22,22 @@ export function workerDied(death: Death): WorkerDiedError {
     death.stderrTail.trim() === ''
       ? 'It wrote nothing to stderr.'
       : `Its last lines on stderr:\n${indent(death.stderrTail)}`;
-  return new WorkerDiedError(`${workerName(death)} died in phase ${death.phase}${doing}: ${how}. ${said}`, {
-    rank: death.rank,
-    pool: death.pool,
-    host: death.host,
-    phase: death.phase,
-    exitCode: death.exit?.exitCode ?? null,
-    signal: death.exit?.signal ?? null,
-  });
+  return new WorkerDiedError(
+    `${workerName(death)} died in phase ${death.phase}${doing}: ${how}. ${said}${logNote(death)}`,
+    {
+      rank: death.rank,
+      pool: death.pool,
+      host: death.host,
+      logFile: death.logFile ?? null,
+      phase: death.phase,
+      exitCode: death.exit?.exitCode ?? null,
+      signal: death.exit?.signal ?? null,
+    },
+  );
 }
 
-function describeExit(exit: WorkerExit): string {
+/** "it exited with code 7" */
+export function describeExit(exit: WorkerExit): string {
   if (exit.lost !== undefined) return exit.lost;
   switch (exit.signal) {
     case null:

@@ -217,28 +217,15 @@ export class WorkerGroup {
       onLanding: (rank, message) => this.#member(rank).client.landing(message),
       onDisconnect: (rank, fault) => this.#onDisconnect(this.#member(rank), fault),
     });
-    const { pool, localWorldSize } = this.#places;
+    const { address: controller } = this.#server;
+    const { device, numThreads, logs } = this.#options;
+    const { pool } = this.#places;
     for (let rank = 0; rank < worldSize; rank++) {
-      const host = this.#places.hostOf(rank);
-      const localRank = this.#places.localRank(rank);
-      const process = starter.start({
-        rank,
-        worldSize,
-        host,
-        localRank,
-        localWorldSize,
-        pool,
-        device: this.#options.device,
-        numThreads: this.#options.numThreads || this.#places.numThreads(starter.cores?.(host)),
-        env: {
-          TROUPE_CONTROLLER: this.#server.address,
-          TROUPE_TOKEN: token,
-          RANK: String(rank),
-          WORLD_SIZE: String(worldSize),
-          LOCAL_RANK: String(localRank),
-        },
-      });
-      const member = new Member(rank, pool, process);
+      const cores = starter.cores?.(this.#places.hostOf(rank));
+      const process = starter.start(
+        this.#places.spec(rank, { controller, token, device, numThreads, cores }),
+      );
+      const member = new Member(rank, pool, process, logs?.of(pool, rank) ?? null);
       this.#members.push(member);
       void process.exited.then((exit) => {
         member.exit = exit;

@@ -152,7 +152,7 @@ export class Host {
   #line(id: number, line: string, isError: boolean): void {
     const from = this.#workers.get(id);
     if (from === undefined) return;
-    if (isError) from.worker.said(line);
+    from.worker.said(line, isError);
     this.#listener.line(`${workerPrefix(from.spec).slice(0, -1)} on ${this.name}] ${line}`);
   }
 }

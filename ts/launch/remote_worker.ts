@@ -12,6 +12,7 @@ export class RemoteWorker implements WorkerProcess {
   isStopped = false;
   readonly #signal: (signal: NodeJS.Signals) => void;
   readonly #tail: string[] = [];
+  readonly #listeners: ((text: string, isError: boolean) => void)[] = [];
   #resolve!: (exit: WorkerExit) => void;
 
   constructor(host: string, address: string, signal: (signal: NodeJS.Signals) => void) {
@@ -21,6 +22,10 @@ export class RemoteWorker implements WorkerProcess {
     this.exited = new Promise((resolve) => {
       this.#resolve = resolve;
     });
+  }
+
+  listen(line: (text: string, isError: boolean) => void): void {
+    this.#listeners.push(line);
   }
 
   stderrTail(): string {
@@ -35,8 +40,10 @@ export class RemoteWorker implements WorkerProcess {
     return this.isStopped;
   }
 
-  /** A line of its stderr. */
-  said(line: string): void {
+  /** A line that it has written. */
+  said(line: string, isError: boolean): void {
+    for (const listener of this.#listeners) listener(line, isError);
+    if (!isError) return;
     this.#tail.push(line);
     if (this.#tail.length > TAIL_LINES) this.#tail.shift();
   }

@@ -1,5 +1,7 @@
+import { join } from 'node:path';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
 import type { WorkerGroupOptions } from '../controller/group_options';
+import { WorkerLogs } from '../controller/worker_log';
 
 /** How long workers may take for what, in seconds -> milliseconds. */
 export function workerTimeouts(
@@ -14,4 +16,13 @@ export function workerTimeouts(
     closeTimeoutMs: 1000 * close,
     collectiveTimeoutMs: 1000 * collective,
   };
+}
+
+/** Where what the workers of this start write is kept: logs/ of the run directory. */
+export function workerLogs(config: ResolvedConfig | ResolvedSftConfig): Pick<WorkerGroupOptions, 'logs'> {
+  // Programs put configurations together from sections, and may leave this one out.
+  const limits = config.logging?.workers;
+  if (limits === undefined || limits.starts === 0) return {};
+  const { starts, max_size: maxBytes } = limits;
+  return { logs: new WorkerLogs(join(config.trainer.default_local_dir, 'logs'), { starts, maxBytes }) };
 }

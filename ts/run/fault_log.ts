@@ -13,6 +13,8 @@ export interface Fault {
   rank: number | null;
   host: string | null;
   phase: string | null;
+  /** Of all that the worker has written. */
+  log: string | null;
   message: string;
 }
 
@@ -28,6 +30,7 @@ export function faultOf(error: unknown, start: number, step: number): Fault {
     rank: died?.rank ?? null,
     host: died?.host ?? null,
     phase: died?.phase ?? null,
+    log: died?.logFile ?? null,
     message: reasonOf(error).slice(0, MOST_CHARACTERS),
   };
 }

@@ -18,7 +18,7 @@ import {
   rewardModelSettings,
 } from '../roles/role_settings';
 import { rolloutOptions } from '../roles/settings';
-import { workerTimeouts } from '../roles/worker_options';
+import { workerLogs, workerTimeouts } from '../roles/worker_options';
 import type { RolloutEngine } from '../rollout/engine';
 import { checkLayouts } from './check_layouts';
 import { gradientReductions } from './gradient_reduction';
@@ -101,6 +101,7 @@ function launchPools(
     launcher,
     onCall: calls?.add,
     ...workerTimeouts(config),
+    ...workerLogs(config),
   });
 }
 

@@ -17,7 +17,7 @@ import type { Observed } from '../records/run_records';
 import { usesLora } from '../roles/lora';
 import { engineOptions, trainedOptions } from '../roles/role_options';
 import { sftSettings } from '../roles/role_settings';
-import { workerTimeouts } from '../roles/worker_options';
+import { workerLogs, workerTimeouts } from '../roles/worker_options';
 import { chosenDevice } from './device';
 import { FitLoop, type FitResult, StopRequest, type Training } from './fit_loop';
 import type { Metrics } from './metrics/metrics';
@@ -172,6 +172,7 @@ export class SftTrainer {
       device,
       ...(calls ? { onCall: calls.add } : {}),
       ...workerTimeouts(config),
+      ...workerLogs(config),
       ...(trainer.num_threads ? { numThreads: trainer.num_threads } : {}),
       ...(launcher ? { launcher } : {}),
     });

@@ -1,8 +1,11 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { WorkerGroup } from '../../../ts/controller/worker_group';
+import { WorkerLogs } from '../../../ts/controller/worker_log';
 import { TroupeError, WorkerDiedError } from '../../../ts/errors';
 import type { NativePolicyLossInputs, NativePolicyLossOptions } from '../../../ts/native/bridge';
 import {
@@ -136,12 +139,20 @@ describe('errors of a call', () => {
 
 describe('a worker that dies', () => {
   test('by exiting: the code and its last words are reported', async () => {
-    const { group } = await launch();
+    const directory = mkdtempSync(path.join(tmpdir(), 'logs-'));
+    const { group } = await launch({ logs: new WorkerLogs(directory, { maxBytes: 1 << 20, starts: 1 }) });
     await group.createEngine('actor', fakeEngineOptions);
     await group.callRank(0, 'actor', 'getTensor', ['param', 'print the end is near']);
     const error = await died(group.callRank(0, 'actor', 'getTensor', ['param', 'exit 7']));
     expect(error).toMatchObject({ rank: 0, phase: "getTensor of 'actor'", exitCode: 7, signal: null });
     expect(error.message).toContain('it exited with code 7. Its last lines on stderr:\n  the end is near');
+    const file = path.join(directory, 'start_0001', 'rank_0.log');
+    expect(error.message).toContain(`\nIts log: ${file}`);
+    await group.close();
+    expect(readFileSync(file, 'utf8')).toMatch(
+      /Z ------ rank 0 is started\n.*Z stderr the end is near\n.*Z ------ it has ended: it exited with code 7\n$/,
+    );
+    rmSync(directory, { recursive: true });
   });
 
   test('by crashing', async () => {

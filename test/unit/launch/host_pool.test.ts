@@ -1,10 +1,11 @@
 import { once } from 'node:events';
-import { mkdtempSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { type AddressInfo, connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import type { Launcher, WorkerProcess } from '../../../ts/controller/launcher';
 import { WorkerGroup } from '../../../ts/controller/worker_group';
+import { WorkerLogs } from '../../../ts/controller/worker_log';
 import type { WorkerDiedError } from '../../../ts/errors';
 import { HostPool } from '../../../ts/launch/host_pool';
 import { commandStarter } from '../../../ts/launch/starter';
@@ -111,6 +112,35 @@ test('a worker that dies on a host is told of as one of this machine is', async 
   await group.close();
 });
 
+test('all that a worker on a host writes comes into a file here, which its error names', async () => {
+  const hosts = await gather();
+  const directory = mkdtempSync(path.join(tmpdir(), 'host-logs-'));
+  const logs = new WorkerLogs(directory, { maxBytes: 1 << 20, starts: 2 });
+  const launcher = hosts.pool.launcher();
+  const group = await WorkerGroup.launch({ worldSize: 2, hosts: 2, device: 'cpu', launcher, logs });
+  await group.createEngine('actor', fakeEngineOptions);
+  const say = (text: string) => group.callRank(1, 'actor', 'getTensor', ['param', `print ${text}`]);
+  for (let i = 0; i < 30; i++) await say(`line ${i}`);
+  const error = (await group
+    .callRank(1, 'actor', 'getTensor', ['param', 'exit 7'])
+    .catch((e: unknown) => e)) as WorkerDiedError;
+  const file = path.join(directory, 'start_0001', 'rank_1.log');
+  expect(error.logFile).toBe(file);
+  expect(error.message.endsWith(`\nIts log: ${file}`)).toBe(true);
+  await group.close();
+  const said = readFileSync(file, 'utf8')
+    .split('\n')
+    .map((line) => line.slice(line.indexOf(' ') + 1));
+  const name = hosts.pool.members[1]?.facts.name;
+  expect(said).toEqual([
+    `------ rank 1 is started on ${name}`,
+    ...Array.from({ length: 30 }, (_, i) => `stderr line ${i}`),
+    '------ it has ended: it exited with code 7',
+    '',
+  ]);
+  rmSync(directory, { recursive: true });
+});
+
 test('a port of one host leads to a port of another', async () => {
   const hosts = await gather();
   const echo = createServer((socket) => socket.pipe(socket));
@@ -130,8 +160,8 @@ test('a port of one host leads to a port of another', async () => {
 });
 
 test('hosts that do not come are told of', async () => {
-  await expect(gatherFakeHosts({ hosts: 3, waitMs: 300 }, 1)).rejects.toThrow(
-    /expected 3 hosts at 127\.0\.0\.1:\d+, but within 0\.3 s 1 came \(\S+\)/,
+  await expect(gatherFakeHosts({ hosts: 3, waitMs: 2_000 }, 1)).rejects.toThrow(
+    /expected 3 hosts at 127\.0\.0\.1:\d+, but within 2 s 1 came \(\S+\)/,
   );
 });
 

@@ -1,4 +1,4 @@
-import { bool, count, field, int, num, orNull, str } from './field';
+import { bool, byteSize, count, field, int, num, orNull, str } from './field';
 
 /** Options of the loggers that `trainer.logger` names; ours, apart from what verl takes from the environment. */
 export const loggingSection = {
@@ -35,6 +35,14 @@ export const loggingSection = {
       false,
       'Also their log-probs after the update, which takes one more forward pass over them.',
     ),
+  },
+  workers: {
+    starts: field(
+      int(0, 100_000),
+      10,
+      'Starts of the workers whose output is kept in logs/ of the run directory, the last ones; 0: none.',
+    ),
+    max_size: field(byteSize, 16 * 2 ** 20, 'Of the output of one worker; the oldest of more is dropped.'),
   },
   ui: {
     host: field(str, '127.0.0.1', 'Address that the page of trainer.ui is served at.'),
