@@ -1,6 +1,6 @@
 // A run without models: engines whose "weights" are one number that every update changes, prompts that are
 // numbers, and a configuration that fits them.
-import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { deriveSeed } from '../../ts/base/seed';
@@ -238,4 +238,48 @@ export function trainer({
       ...options,
     }),
   };
+}
+
+/** Lines of a log of a run. */
+export const lines = (directory: string, file = 'metrics.jsonl'): Record<string, number>[] =>
+  read(directory, file)
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line));
+/** Lines of metrics.jsonl that are of training steps. */
+export const steps = (directory: string): Record<string, number>[] =>
+  lines(directory).filter((line) => 'critic/score/mean' in line);
+export const checkpoints = (directory: string): string[] =>
+  readdirSync(directory)
+    .filter((name) => name.startsWith('global_step'))
+    .sort();
+
+/** Right in one of five responses: of two prompts out of five, all four responses are alike. */
+export const rareReward: RewardFunction = ({ responseTokens }) => {
+  const right = (responseTokens[0] as number) < 2;
+  return { score: right ? 1 : 0, acc: right, length: responseTokens.length };
+};
+
+/** Runs to the end, then again with a death at every `stride`-th call: metrics and weights must not tell. */
+export async function expectNoTrace(
+  overrides: string[],
+  reward: RewardFunction,
+  stride: number,
+): Promise<string> {
+  const whole = trainer({ overrides, options: { reward } });
+  await whole.trainer.fit();
+  const metrics = read(whole.directory, 'metrics.jsonl');
+  for (let deadAt = 1; deadAt < whole.engines.calls.length - 1; deadAt += stride) {
+    const directory = runDirectory();
+    const dying = new FakeEngines();
+    dying.failAt(deadAt, new Error('killed'));
+    const killed = trainer({ directory, overrides, engines: dying, options: { reward } });
+    await expect(killed.trainer.fit()).rejects.toThrow('killed');
+    const resumed = trainer({ directory, overrides, options: { reward } });
+    await resumed.trainer.fit();
+    expect(read(directory, 'metrics.jsonl')).toBe(metrics);
+    expect(resumed.engines.weights).toBe(whole.engines.weights);
+    rmSync(directory, { recursive: true });
+  }
+  return whole.directory;
 }

@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { Mt19937 } from '../../ts/base/mt19937';
 import { processValidationMetrics, validationMetrics } from '../../ts/trainer/metrics/validation_metrics';
 
 const recorded = JSON.parse(
@@ -37,4 +38,18 @@ test('names: core is acc, or reward where there is none', () => {
   expect(metrics['val-aux/b/reward/std@2']).toBe(0.25);
   expect(metrics['val-aux/b/reward/worst@2/mean']).toBeLessThan(0.25);
   expect(metrics).not.toHaveProperty('val-core/b/acc/mean@2');
+});
+
+test('prompts with as many responses share their bootstrap resamples, which are drawn once', () => {
+  const draws = jest.spyOn(Mt19937.prototype, 'nextBelow');
+  const prompts = 50;
+  const uids = Array.from({ length: 2 * prompts }, (_, i) => Math.floor(i / 2));
+  validationMetrics(
+    uids.map(() => 'a'),
+    uids,
+    { reward: uids.map((_, i) => i % 3), acc: uids.map((_, i) => i % 2) },
+  );
+  // 1000 resamples of two responses.
+  expect(draws).toHaveBeenCalledTimes(2000);
+  draws.mockRestore();
 });

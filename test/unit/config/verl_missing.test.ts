@@ -1,0 +1,270 @@
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { importVerlCommand } from '../../../ts/cli/import_verl';
+import { validate } from '../../../ts/cli/validate';
+import { loadConfig } from '../../../ts/config/config';
+import { directory, fresh, KEYS, ppo, read, why, write } from './verl_command';
+
+describe('what is missing is named', () => {
+  it.each([
+    ['trainer.device=npu', 'trainer.device', /got "npu": needs an engine for NPUs/],
+    [
+      '+actor_rollout_ref.model.override_config.rope_theta=1',
+      'actor_rollout_ref.model.override_config.rope_theta',
+      /edit config\.json/,
+    ],
+    ['data.image_key=images', 'data.image_key', /needs images/],
+    ['model_engine=veomni', 'model_engine=veomni', /needs another engine than FSDP or Megatron/],
+    [
+      'actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml',
+      'actor_rollout_ref.rollout.multi_turn.tool_config_path',
+      /tools are JavaScript modules/,
+    ],
+    [
+      'actor_rollout_ref.rollout.agent.agent_loop_config_path=loops.yaml',
+      'actor_rollout_ref.rollout.agent.agent_loop_config_path',
+      /agents are JavaScript modules/,
+    ],
+    ['+actor_rollout_ref.actor.state_masking=False', 'actor_rollout_ref.actor.state_masking', /observations/],
+    ['trainer.v1.trainer_mode=separate_async', 'trainer.v1', /asynchronous training/],
+    [
+      'actor_rollout_ref.ref.router_replay.mode=R2',
+      'actor_rollout_ref.ref.router_replay',
+      /router replay of the reference/,
+    ],
+    [
+      'actor_rollout_ref.rollout.response_length=9',
+      'actor_rollout_ref.rollout.response_length',
+      /max_response_length is 512/,
+    ],
+    [
+      'actor_rollout_ref.ref.model.path=/m',
+      'actor_rollout_ref.ref.model',
+      /a reference with a model of its own/,
+    ],
+    [
+      '+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32',
+      'actor_rollout_ref.actor.fsdp_config.mixed_precision',
+      /another mixed precision/,
+    ],
+    ['skip.rollout.enable=True', 'skip', /a rollout that is not generated/],
+    ['global_profiler.tool=nsys', 'global_profiler', /a profiler/],
+    ['distillation.enabled=True', 'distillation', /distillation/],
+    [
+      'actor_rollout_ref.rollout.quantization_config_file=q.json',
+      'actor_rollout_ref.rollout.quantization_config_file',
+      /quantised/,
+    ],
+    ['data.custom_cls.path=x.py', 'data.custom_cls.path', /a data set class in Python/],
+  ])('%s', (keys, key, reason) => {
+    const { notMapped } = ppo(keys);
+    expect(why(notMapped, key)).toMatch(reason);
+  });
+
+  it('takes router replay', () => {
+    const rollout = 'actor_rollout_ref.rollout.enable_rollout_routing_replay';
+    const megatron = 'actor_rollout_ref.actor.megatron.router_replay.mode';
+    expect(ppo(`model_engine=megatron ${megatron}=R3 ${rollout}=True`)).toMatchObject({
+      notMapped: [],
+      config: {
+        actor_rollout_ref: {
+          actor: { megatron: { router_replay: { mode: 'R3' } } },
+          rollout: { enable_rollout_routing_replay: true },
+        },
+      },
+    });
+    expect(ppo(`actor_rollout_ref.actor.router_replay.mode=R2 ${rollout}=False`).notMapped).toEqual([]);
+  });
+
+  it.each(['model_engine=megatron', '--config-name=ppo_megatron_trainer'])('takes Megatron: %s', (choice) => {
+    const keys = `actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4 actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2 actor_rollout_ref.actor.megatron.virtual_pipeline_model_parallel_size=null +actor_rollout_ref.actor.megatron.override_transformer_config.num_layers_in_last_pipeline_stage=6 actor_rollout_ref.ref.megatron.pipeline_model_parallel_size=2 actor_rollout_ref.ref.megatron.param_offload=True`;
+    const { config, notMapped } = ppo(`${choice} ${keys} critic.megatron.tensor_model_parallel_size=2`);
+    expect(notMapped).toEqual([]);
+    expect(config).toMatchObject({
+      actor_rollout_ref: {
+        actor: {
+          strategy: 'megatron',
+          megatron: { tensor_model_parallel_size: 4, pipeline_model_parallel_size: 2 },
+        },
+      },
+      critic: { strategy: 'megatron', megatron: { tensor_model_parallel_size: 2 } },
+    });
+    const context = ppo(
+      `${choice} actor_rollout_ref.actor.megatron.context_parallel_size=2 critic.megatron.context_parallel_size=4`,
+    );
+    expect(context.notMapped).toEqual([]);
+    expect(context.config).toMatchObject({
+      actor_rollout_ref: { actor: { megatron: { context_parallel_size: 2 } } },
+      critic: { megatron: { context_parallel_size: 4 } },
+    });
+  });
+
+  it("takes Megatron's choice of kernels, and nothing that computes something else", () => {
+    const below = (keys: Record<string, unknown>): string =>
+      Object.entries(keys)
+        .map(
+          ([key, value]) => `+actor_rollout_ref.actor.megatron.override_transformer_config.${key}=${value}`,
+        )
+        .join(' ');
+    const kernels = {
+      apply_rope_fusion: true,
+      masked_softmax_fusion: true,
+      use_flash_attn: true,
+      fp8: false,
+    };
+    expect(ppo(`model_engine=megatron ${below({ ...kernels, attention_dropout: 0.0 })}`).notMapped).toEqual(
+      [],
+    );
+    for (const other of [
+      { attention_dropout: 0.1 },
+      { fp8: 'hybrid' },
+      { moe_expert_capacity_factor: 1.2 },
+    ]) {
+      const [key] = Object.keys(other);
+      const { notMapped } = ppo(`model_engine=megatron ${below(other)}`);
+      expect(notMapped.map((note) => note.key)).toEqual([
+        `actor_rollout_ref.actor.megatron.override_transformer_config.${key}`,
+      ]);
+    }
+  });
+
+  it("takes all that Search-R1's scripts say", () => {
+    const script =
+      'data.max_start_length=2048 data.max_obs_length=500 actor_rollout_ref.rollout.n_agent=5 actor_rollout_ref.actor.state_masking=true ' +
+      'algorithm.no_think_rl=false max_turns=4 retriever.url=http://127.0.0.1:8000/retrieve retriever.topk=3 do_search=true ' +
+      'reward_model.structure_format_score=0.2 reward_model.final_format_score=0.1 reward_model.retrieval_score=0';
+    const { notMapped, config } = ppo(script.replaceAll(' ', ' +').replace(/^/, '+'));
+    expect(notMapped).toEqual([]);
+    expect(config).toMatchObject({
+      data: { max_start_length: 2048, max_obs_length: 500 },
+      actor_rollout_ref: { rollout: { n: 5 } },
+      max_turns: 4,
+      do_search: true,
+      retriever: { url: 'http://127.0.0.1:8000/retrieve', topk: 3 },
+      reward: { qa_em: { structure_format_score: 0.2, final_format_score: 0.1, retrieval_score: 0 } },
+    });
+  });
+
+  it.each([
+    'actor_rollout_ref.rollout.agent.num_workers=4',
+    'actor_rollout_ref.actor.profiler.ranks=[0]',
+    'trainer.use_v1=True',
+    'data.max_response_length=9 actor_rollout_ref.rollout.response_length=9',
+    '+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=bf16',
+    'actor_rollout_ref.actor.router_replay.mode=disabled',
+    '+actor_rollout_ref.model.override_config.attention_dropout=0. +actor_rollout_ref.model.override_config.attn_implementation=sdpa',
+    '+actor_rollout_ref.model.override_config.max_position_embeddings=32768',
+    'actor_rollout_ref.model.lora_rank=0 actor_rollout_ref.model.lora_alpha=0',
+    '+actor_rollout_ref.actor.policy_loss.tau_pos=1.0',
+  ])('%s asks for nothing', (keys) => {
+    expect(ppo(keys).notMapped).toEqual([]);
+  });
+
+  it.each([
+    ['recipe.sppo.main_sppo', /needs the program recipe\.sppo\.main_sppo, a trainer of its own/],
+    ['verl.experimental.fully_async_policy.fully_async_main', /needs asynchronous training \(the program/],
+    ['verl.trainer.main_generation_server', /generates or evaluates and does not train/],
+  ])('the program %s', (program, reason) => {
+    expect(why(read(`python3 -m ${program} ${KEYS}`).notMapped, 'the program')).toMatch(reason);
+  });
+});
+
+describe('troupe import-verl', () => {
+  const command = (keys: string, allowMissing: boolean): { code: number; said: string; out: string } => {
+    const out = join(directory, `out${fresh()}.yaml`);
+    let said = '';
+    const script = write(`python3 -m verl.trainer.main_ppo ${KEYS} algorithm.adv_estimator=grpo ${keys}`);
+    const say = (text: string): void => {
+      said += text;
+    };
+    const code = importVerlCommand(script, [], { out, allowMissing, version: 'main', write: say });
+    return { code, said, out };
+  };
+
+  it('writes what means the same', () => {
+    const { code, said, out } = command('trainer.n_gpus_per_node=2', false);
+    expect(code).toBe(0);
+    expect(said).toMatch(
+      /was run in a sandbox, where it would have started: verl\.trainer\.main_ppo \(5 arguments\)/,
+    );
+    expect(loadConfig(out).trainer).toMatchObject({ device: 'cuda', n_gpus_per_node: 2 });
+  });
+
+  it('takes over a run on several machines', () => {
+    const { code, out } = command('trainer.nnodes=2', false);
+    expect(code).toBe(0);
+    expect(loadConfig(out).trainer).toMatchObject({ nnodes: 2, launcher: { type: null } });
+  });
+
+  it.each(['no.such=1', 'trainer.logger=swanlab', 'actor_rollout_ref.model.path=Qwen/Qwen3.5-4B'])(
+    '%s: exit code 2 and nothing written, unless --allow-missing',
+    (keys) => {
+      const refused = command(keys, false);
+      expect(refused.code).toBe(2);
+      expect(refused.said).toMatch(/Nothing was written: 1 thing that changes the run/);
+      expect(existsSync(refused.out)).toBe(false);
+      const allowed = command(keys, true);
+      expect(allowed.code).toBe(0);
+      expect(readFileSync(allowed.out, 'utf8')).toContain('algorithm:');
+    },
+  );
+});
+
+describe('troupe validate', () => {
+  const check = async (keys: string): Promise<unknown> =>
+    validate(
+      write(`data: { train_files: a.parquet }\nactor_rollout_ref: { model: { path: ${keys} } }\n`, 'yaml'),
+      [],
+    );
+  const model = (type: string): string => {
+    const dir = join(directory, `model${fresh()}`);
+    mkdirSync(dir);
+    writeFileSync(join(dir, 'config.json'), JSON.stringify({ model_type: type }));
+    return dir;
+  };
+
+  it.each([
+    ['Qwen/Qwen2.5-VL-7B-Instruct', /needs images \(a vision-language model\)/],
+    [
+      '/data/Qwen3-Next-80B-A3B-Instruct',
+      /needs the model family Qwen3-Next, which is not there \(judged by the name/,
+    ],
+    ['google/gemma-2b-it', /needs the model family Gemma other than Gemma 2/],
+  ])('a model that is not there: %s', async (name, message) => {
+    await expect(check(name)).rejects.toThrow(message);
+  });
+
+  it('asks config.json first', async () => {
+    await expect(check(model('qwen3_5'))).rejects.toThrow(
+      /needs the model family qwen3_5, which is not there/,
+    );
+  });
+
+  it.each([
+    'custom_reward_function: { path: ./r.py }',
+    'reward: { reward_manager: { source: importlib, module: { path: r.py } } }',
+  ])('a reward in Python: %s', async (reward) => {
+    const file = write(
+      `data: { train_files: a.parquet }\nactor_rollout_ref: { model: { path: ./m } }\n${reward}\n`,
+      'yaml',
+    );
+    await expect(validate(file, [])).rejects.toThrow(/path: needs rewards in Python, which are not there: /);
+  });
+
+  it('reports what is missing and what is wrong at once', async () => {
+    const file = write(
+      'data: { train_files: a.parquet, train_batch_size: 100 }\nactor_rollout_ref: { model: { path: openai/gpt-oss-20b } }\n' +
+        'trainer: { nnodes: 2, launcher: { type: local }, logger: [swanlab] }\n',
+      'yaml',
+    );
+    const error: unknown = await validate(file, []).catch((caught: unknown) => caught);
+    const lines = (error as Error).message.split('\n').map((line) => line.slice(0, line.indexOf(':')));
+    expect(lines).toEqual([
+      'trainer.logger',
+      'trainer.nnodes',
+      'actor_rollout_ref.actor.ppo_mini_batch_size',
+      'critic.ppo_mini_batch_size',
+      'actor_rollout_ref.model.path',
+    ]);
+  });
+});
