@@ -203,6 +203,34 @@ trainer:
   default_local_dir: checkpoints/\${trainer.project_name}/x
 `;
 
+describe('defaults of variables, where a script is read', () => {
+  const value = (assignments: string, text: string): unknown => {
+    const { config, notMapped } = translate(
+      'defaults.sh',
+      `${assignments}\npython3 -m verl.trainer.main_ppo trainer.experiment_name=${text}`,
+    );
+    return (
+      why(notMapped, 'trainer.experiment_name') ??
+      (config['trainer'] as Record<string, unknown>)['experiment_name']
+    );
+  };
+
+  it.each([
+    [`A=${ref('A:-')}`, `x${ref('A:-8')}`, 'x8'],
+    ['A=', `x${ref('A-8')}`, 'x'],
+    ['A=1', `x${ref('A:-8')}`, 'x1'],
+    ['', ref(`A:-"${ref(`B:-"${ref('C-x')}/y"`)}/z"`), 'x/y/z'],
+    ['B=b', `${ref(`A:-${ref('B')}`)}c`, 'bc'],
+    ['', ref('A:-a\\}b'), 'a}b'],
+    ['', `x$(basename "$(dirname /a/b)")y`, 'holds the output of a program, $(basename "$(dirname /a/b)")'],
+    ['A=$(date)', ref('A:-8'), 'holds the output of a program, $(date)'],
+    ['A=$(date)', ref(`B:-${ref('A:-8')}`), 'holds the output of a program, $(date)'],
+    ['', ref('A:-a b'), 'holds a default of several words, a b'],
+  ])('%s, %s', (assignments, text, expected) => {
+    expect(value(assignments, text)).toEqual(expected);
+  });
+});
+
 describe('a YAML file', () => {
   const { config, ...notes } = translate('ppo.yaml', PPO, ['algorithm.gamma=0.99', 'data.shuffle=False']);
 

@@ -57,3 +57,31 @@ test('a worker starts on whatever PATH it gets', async () => {
   await worker.exited;
   expect(worker.stderrTail()).toBe('/nowhere');
 });
+
+test.each([
+  [undefined, 'ERROR'],
+  ['INFO', 'INFO'],
+])(
+  'what c10d says of connections that a dead peer has left, stacks and all, is for those who ask: %s',
+  async (own, expected) => {
+    const before = process.env['TORCH_CPP_LOG_LEVEL'];
+    delete process.env['TORCH_CPP_LOG_LEVEL'];
+    if (own !== undefined) process.env['TORCH_CPP_LOG_LEVEL'] = own;
+    try {
+      const program = { args: ['-e', 'console.error(process.env.TORCH_CPP_LOG_LEVEL)'], env: {} };
+      const env = { TROUPE_CONTROLLER: '', TROUPE_TOKEN: '', RANK: '0', WORLD_SIZE: '1', LOCAL_RANK: '0' };
+      const place = { rank: 0, worldSize: 1, host: 0, localRank: 0, localWorldSize: 1, pool: null };
+      const worker = createLocalLauncher({}, program).start({
+        ...place,
+        device: 'cpu',
+        numThreads: null,
+        env,
+      });
+      await worker.exited;
+      expect(worker.stderrTail()).toBe(expected);
+    } finally {
+      delete process.env['TORCH_CPP_LOG_LEVEL'];
+      if (before !== undefined) process.env['TORCH_CPP_LOG_LEVEL'] = before;
+    }
+  },
+);

@@ -47,9 +47,11 @@ class ShellReader {
   constructor(
     private readonly text: string,
     environment: Readonly<Record<string, string | undefined>>,
+    known: ReadonlyMap<string, Word> = new Map(),
   ) {
     for (const [name, value] of Object.entries(environment))
       if (value !== undefined) this.variables.set(name, { text: value, problem: null });
+    for (const [name, value] of known) this.variables.set(name, value);
   }
 
   /** Commands that are not assignments alone, in order. */
@@ -177,16 +179,28 @@ class ShellReader {
     }
   }
 
-  /** ${NAME}, ${NAME:-default}; other forms, references of OmegaConf among them, stay as they are. */
+  /** ${NAME}, ${NAME-default}, ${NAME:-default}; other forms, references of OmegaConf among them, stay as they are. */
   private braces(word: Word): void {
-    const end = this.closing('}', this.at + 2);
+    const end = this.matching(this.at + 2, '${', '}');
     const inside = this.text.slice(this.at + 2, end);
-    const [, name, , fallback] = /^([A-Za-z_]\w*)(:?-([\s\S]*))?$/.exec(inside) ?? [];
-    if (name === undefined) word.text += `\${${inside}}`;
-    else if (fallback !== undefined && !this.variables.has(name)) {
-      append(word, new ShellReader(fallback, this.environment()).word());
-    } else append(word, this.variable(name));
     this.at = end + 1;
+    const [, name, operator, fallback] = /^([A-Za-z_]\w*)(?:(:?-)([\s\S]*))?$/.exec(inside) ?? [];
+    if (name === undefined) {
+      word.text += `\${${inside}}`;
+      return;
+    }
+    const value = this.variables.get(name);
+    // With a colon an empty value is none; what is not known is not empty.
+    const unset = value === undefined || (operator === ':-' && value.text === '' && value.problem === null);
+    if (fallback === undefined || !unset) append(word, this.variable(name));
+    else append(word, this.fallback(fallback));
+  }
+
+  private fallback(text: string): Word {
+    const reader = new ShellReader(text, {}, this.variables);
+    const word = reader.word();
+    if (reader.at < text.length) word.problem ??= `holds a default of several words, ${text}`;
+    return word;
   }
 
   private arithmetic(word: Word): void {
@@ -208,7 +222,8 @@ class ShellReader {
   }
 
   private substitution(word: Word, open: string, close: string): void {
-    const end = this.closing(close, this.at + open.length);
+    const from = this.at + open.length;
+    const end = close === ')' ? this.matching(from, '(', close) : this.closing(close, from);
     const program = this.text.slice(this.at, end + 1);
     this.at = end + 1;
     append(word, { text: '', problem: `holds the output of a program, ${program}` });
@@ -219,13 +234,20 @@ class ShellReader {
     return end < 0 ? this.text.length : end;
   }
 
+  /** Where what opened before `from` closes; what opens in between closes before it. */
+  private matching(from: number, open: string, close: string): number {
+    let depth = 1;
+    for (let at = from; at < this.text.length; at++) {
+      if (this.text[at] === '\\') at++;
+      else if (this.text.startsWith(open, at)) depth++;
+      else if (this.text[at] === close && --depth === 0) return at;
+    }
+    return this.text.length;
+  }
+
   private variable(name: string): Word {
     const value = this.variables.get(name);
     return value ?? { text: '', problem: `holds $${name}, which is not set` };
-  }
-
-  private environment(): Record<string, string> {
-    return Object.fromEntries(Array.from(this.variables, ([name, { text }]) => [name, text]));
   }
 }
 
