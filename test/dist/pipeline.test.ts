@@ -9,6 +9,7 @@ import type { EngineOptions } from '../../ts/engine/engine_options';
 import { WorkerDiedError } from '../../ts/errors';
 import { CONFORMANCE } from '../helpers/conformance';
 import { waitForExit } from '../helpers/fake_group';
+import { expectCloseMetrics } from '../helpers/layout_runs';
 import { observedGroup } from '../helpers/observed_group';
 import { expectSameMetrics, raggedBatch, relative } from '../helpers/sharded';
 
@@ -49,13 +50,17 @@ test.each<[NonNullable<EngineOptions['parallel']>, number]>([
   expect(relative(actual.after.logProbs, expected.after.logProbs)).toBeLessThan(1e-6);
 });
 
-test('tensor-parallel stages, each rank of which has the results', async () => {
+test('eight workers, tp 2 x pp 2 x dp 2, have the numbers of one', async () => {
   const batch = raggedBatch(9, 3);
-  const expected = await withActor({}, (actor) => train(actor, batch, 3));
+  const expected = await withActor({}, (actor) => train(actor, batch, 10));
   const parallel = { pp: 2, tp: 2, sequenceParallel: true };
-  const actual = await withActor({ worldSize: 4, parallel }, (actor) => train(actor, batch, 3));
-  expect(relative(actual.before.logProbs, expected.before.logProbs)).toBeLessThan(1e-5);
+  const actual = await withActor({ worldSize: 8, parallel }, (actor) => train(actor, batch, 10));
+  for (const column of ['logProbs', 'entropy'] as const)
+    expect(
+      relative(actual.before[column] as Float32Array, expected.before[column] as Float32Array),
+    ).toBeLessThan(1e-6);
   expect(actual.metrics[0]?.['actor/ppo_kl']).toBe(0);
+  expectCloseMetrics(actual.metrics, expected.metrics);
   expect(relative(actual.after.logProbs, expected.after.logProbs)).toBeLessThan(1e-5);
 });
 

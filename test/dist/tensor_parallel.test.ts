@@ -8,6 +8,7 @@ import {
   criticRun,
   expectCloseMetrics,
   expectContinued,
+  type Groups,
   layoutWorkers,
   update,
   withActor,
@@ -105,16 +106,33 @@ test.each(readdirSync(MODELS))('%s on tp 2 scores and generates as on one worker
   expect(actual.samples.get('tokens')).toEqual(expected.samples.get('tokens'));
 });
 
-test('a checkpoint of tp 2 continues on one worker and on two that share by data, and theirs on tp 2', async () => {
-  const layouts = {
-    tensor: { group: groups.two, parallel: { tp: 2, sequenceParallel: true } },
-    alone: { group: groups.one },
-    data: { group: groups.two },
-  };
-  await expectContinued(scratch, layouts, [
-    ['tensor', 'alone'],
-    ['tensor', 'data'],
-    ['alone', 'tensor'],
-    ['data', 'tensor'],
-  ]);
+// Each layout reads what every other one has written.
+test.each<[model: string, Record<string, [keyof Groups, NonNullable<EngineOptions['parallel']>]>]>([
+  [
+    'mixtral',
+    {
+      one: ['one', {}],
+      'fsdp 4': ['four', {}],
+      'ep 2': ['two', { ep: 2 }],
+      'tp 2 x pp 2': ['four', { tp: 2, sequenceParallel: true, pp: 2 }],
+    },
+  ],
+  [
+    'qwen2_tied', // the first and the last stage have the embeddings
+    {
+      one: ['one', {}],
+      'fsdp 4': ['four', {}],
+      'tp 2': ['two', { tp: 2, sequenceParallel: true }],
+      'tp 2 x pp 2': ['four', { tp: 2, pp: 2 }],
+    },
+  ],
+])('a checkpoint of %s continues on every layout, whichever wrote it', async (name, layouts) => {
+  const model = path.join(MODELS, name, 'actor');
+  const ofModel = Object.fromEntries(
+    Object.entries(layouts).map(([layout, [workers, parallel]]) => [
+      layout,
+      { model, group: groups[workers], parallel },
+    ]),
+  );
+  await expectContinued(path.join(scratch, name), ofModel, undefined, raggedBatch(8, 9, 120));
 });

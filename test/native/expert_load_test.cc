@@ -115,6 +115,11 @@ TEST(every_layout_has_the_loads_and_the_loss_of_one_process) {
   compare(mixture(2), 2, balanced(2));
   compare(mixture(2, 2), 2, balanced(2));
   compare(mixture(1), std::vector<int64_t>(kLongSequences, 0), 2, balanced(2));  // a rank without sequences
+  for (const auto& [cp, tp, ep] : {std::tuple{2, 1, 1}, {3, 1, 1}, {2, 2, 1}, {2, 1, 2}}) {
+    EngineOptions options = mixture(ep, tp);  // of the tokens of whole sequences, of which each rank has some
+    options.parallel.cp = cp;
+    compare(options, cp == 3 ? 1 : 2, balanced(2));
+  }
   EngineOptions options = mixture(1);
   options.pipeline.stages = 2;
   options.gradient_checkpointing = true;

@@ -1,0 +1,131 @@
+// Every layout of a table has the numbers of one process: eight ranks that share matrices, layers and data,
+// and the smaller ones.
+
+#include "tensor_training.h"
+
+using namespace troupe;
+using namespace troupe::test;
+
+namespace {
+
+struct Layout {
+  int64_t tp = 1, cp = 1, pp = 1, vpp = 1, ep = 1, groups = 1;  // groups: of ranks with the same data
+  bool sequence_parallel = false, recompute = false;
+
+  int64_t ranks() const { return tp * cp * pp * groups; }
+};
+
+// As verl's Megatron examples lay out the largest models.
+constexpr Layout kEight{.tp = 2, .pp = 2, .groups = 2};
+
+const std::vector<Layout> kLayouts{
+    {.tp = 2},
+    {.tp = 4},
+    {.pp = 2},
+    {.pp = 4},
+    {.pp = 2, .vpp = 2},
+    {.tp = 2, .pp = 2},
+    {.tp = 2, .groups = 2},
+    {.cp = 2},
+    {.tp = 2, .cp = 2},
+    {.ep = 2, .groups = 2},
+    {.tp = 2, .ep = 2, .groups = 2},
+    kEight,
+    {.tp = 2, .pp = 2, .vpp = 2, .groups = 2},
+    {.tp = 2, .pp = 2, .ep = 2, .groups = 2},
+    {.tp = 2, .cp = 2, .pp = 2},
+};
+
+const std::vector<std::string> kFamilies{"llama", "qwen2", "qwen3", "qwen3_moe", "mixtral", "qwen2_moe"};
+
+bool has_experts(const std::string& family) {
+  return family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe";
+}
+
+// Four layers, so that four stages, or two of two ranges each, have one of their own.
+EngineOptions options_of(const std::string& family, HeadKind head, const Layout& layout) {
+  constexpr int64_t kLayers = 4;
+  const std::string variant = has_experts(family) ? "qwen3_moe" : family;
+  EngineOptions options = tensor_options(variant, head, layout.tp, layout.sequence_parallel && layout.tp > 1);
+  ModelConfig& model = options.model;
+  model.family = family;
+  model.num_layers = kLayers;
+  model.sliding_windows = {0, variant == "qwen3" ? 30 : 0, 0, 0};
+  if (has_experts(family)) model.moe_layers = {family != "qwen3_moe", true, true, true};
+  model.qk_norm = family == "qwen3" || family == "qwen3_moe";
+  if (model.qk_norm) model.attention_scale = 0.5;  // 1 / sqrt(head_dim)
+  if (family == "qwen2_moe") {
+    model.qkv_bias = true;
+    model.moe->normalize_top_k = false;
+    model.moe->shared_intermediate_size = 21;
+  }
+  options.parallel.cp = layout.cp;
+  options.parallel.ep = layout.ep;
+  options.pipeline.stages = layout.pp;
+  options.pipeline.chunks = layout.vpp;
+  options.gradient_checkpointing = layout.recompute;
+  return options;
+}
+
+void compare_layout(const std::string& family, HeadKind head, const Layout& layout) {
+  const int before = failures();
+  Task task;  // ten updates
+  if (head == HeadKind::kLm) task.policy.entropy_coeff = 0.01;
+  compare(options_of(family, head, layout), layout.groups, task);
+  const auto axis = [](const char* name, int64_t size) {
+    return size > 1 ? std::string(" ") + name + " " + std::to_string(size) : std::string();
+  };
+  report(failures() == before, __FILE__, __LINE__,
+         family + (head == HeadKind::kLm ? "" : " critic") + axis("tp", layout.tp) + axis("cp", layout.cp) +
+             axis("pp", layout.pp) + axis("vpp", layout.vpp) + axis("ep", layout.ep) +
+             axis("dp", layout.groups) + (layout.sequence_parallel ? ", sequence parallel" : "") +
+             (layout.recompute ? ", recompute" : ""));
+}
+
+}  // namespace
+
+// Log-probs, entropies or values before, ten updates and the norm of every gradient, on eight ranks.
+TEST(eight_ranks_that_share_matrices_layers_and_data_have_the_numbers_of_one) {
+  Layout layout = kEight;
+  compare_layout("llama", HeadKind::kLm, layout);
+  layout.sequence_parallel = true;
+  compare_layout("qwen2", HeadKind::kValue, layout);
+  layout.recompute = true;
+  compare_layout("qwen3_moe", HeadKind::kLm, layout);
+  layout.sequence_parallel = false;
+  compare_layout("qwen3", HeadKind::kLm, layout);
+}
+
+// With TROUPE_TEST_EXHAUSTIVE=1: every layout of the table with every family that it can have, with both
+// heads, with and without sequence parallelism and recomputation.
+TEST(every_layout_of_every_family_has_the_numbers_of_one) {
+  if (std::getenv("TROUPE_TEST_EXHAUSTIVE") == nullptr) return;
+  int64_t compared = 0;
+  for (Layout layout : kLayouts) {
+    for (const std::string& family : kFamilies) {
+      if (layout.ep > 1 && !has_experts(family)) continue;
+      for (const HeadKind head : {HeadKind::kLm, HeadKind::kValue}) {
+        for (const bool recompute : {false, true}) {
+          for (const bool sequence_parallel : {false, true}) {
+            if (sequence_parallel && layout.tp == 1) continue;
+            layout.recompute = recompute;
+            layout.sequence_parallel = sequence_parallel;
+            compare_layout(family, head, layout);
+            ++compared;
+          }
+        }
+      }
+    }
+  }
+  std::printf("  %ld cases\n", compared);
+}
+
+TEST(the_first_forward_of_an_update_on_eight_ranks_has_the_bits_of_compute_log_prob) {
+  for (const std::string family : {"qwen3", "qwen3_moe"}) {
+    Layout layout = kEight;
+    layout.sequence_parallel = layout.recompute = family == "qwen3";
+    check_first_forward(options_of(family, HeadKind::kLm, layout), layout.tp * layout.pp);
+  }
+}
+
+TEST_MAIN()
