@@ -1,4 +1,4 @@
-import { rmSync, statSync, writeFileSync } from 'node:fs';
+import { closeSync, constants, fstatSync, openSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { asTroupeError, TEMPORARY } from '../base/atomic_dir';
 import { discard, writeFileAtomic } from '../base/atomic_file';
@@ -35,15 +35,25 @@ export function writableDirectory(key: string, path: string): string {
   return directory;
 }
 
-/** The files of a run in `trainer.default_local_dir`, checkpoints apart. */
+/** The files of a run in `trainer.default_local_dir`, checkpoints apart. It is open until {@link close}. */
 export class RunDirectory {
   readonly path: string;
+  /** While it is open no other directory can get its number, also when it has been removed. */
+  private readonly handle: number;
   private readonly inode: number;
+  private closed = false;
 
   /** @throws TroupeError as {@link writableDirectory} */
   constructor(path: string) {
     this.path = writableDirectory('trainer.default_local_dir', path);
-    this.inode = statSync(this.path).ino;
+    this.handle = openSync(this.path, constants.O_RDONLY | constants.O_DIRECTORY);
+    this.inode = fstatSync(this.handle).ino;
+  }
+
+  /** Once nothing is written to it any more; may be repeated. */
+  close(): void {
+    if (!this.closed) closeSync(this.handle);
+    this.closed = true;
   }
 
   /** @throws TroupeError IO when somebody has removed or replaced it: what the run has written so far is gone then */

@@ -29,6 +29,7 @@ interface Loadable {
 
 export class Session {
   private loggers: Loggers | null = null;
+  private directory: RunDirectory | null = null;
   private written: RunRecords | null = null;
 
   /**
@@ -91,7 +92,13 @@ export class Session {
 
   /** Proves that the run directory can be written. @throws TroupeError IO, NO_SPACE */
   prepareDirectory(): RunDirectory {
-    return new RunDirectory(this.config.trainer.default_local_dir);
+    this.directory = new RunDirectory(this.config.trainer.default_local_dir);
+    return this.directory;
+  }
+
+  /** When everything that writes has been closed. */
+  close(): void {
+    this.directory?.close();
   }
 
   /**

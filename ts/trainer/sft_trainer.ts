@@ -111,6 +111,7 @@ export class SftTrainer {
       await Promise.allSettled([planned, engine?.close(), loggers?.close('failed')]);
       throw error;
     } finally {
+      session.close();
       await data.close?.();
     }
   }

@@ -171,6 +171,7 @@ export class Trainer {
       ]);
       throw error;
     } finally {
+      session.close();
       await data?.close?.();
     }
   }

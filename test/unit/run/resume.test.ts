@@ -369,8 +369,7 @@ test('a run directory that is removed while the run writes to it ends the run', 
     engines.onCall = (_, name) => {
       if (name !== 'updatePolicy' || engines.updates.length !== 1) return;
       rmSync(directory, { recursive: true });
-      // The number of the directory must be another one, too.
-      mkdirSync(`${directory}_other`);
+      // Many file systems would give the new one the number of the old.
       if (again) mkdirSync(directory);
     };
     await expect(session(directory, [], engines)).rejects.toMatchObject({
