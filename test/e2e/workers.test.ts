@@ -53,6 +53,24 @@ it('two and three workers train as one does, and each can go on from what the ot
   expectDone(await start('one', 1).exited);
   expectDone(await start('two', 2).exited);
   expectClose(metrics('two'), metrics('one'));
+  // What it took is told apart from what repeats to the bit.
+  expect(metricsText('two')).not.toMatch(/goodput|straggler|fault/);
+  for (const line of readFileSync(`${workspace.file('two')}/timings.jsonl`, 'utf8')
+    .trim()
+    .split('\n')) {
+    const timings = JSON.parse(line) as Record<string, number>;
+    if (timings['perf/goodput'] === undefined) continue; // of a validation, or a save
+    expect(timings).toMatchObject({ 'fault/restarts': 0, 'fault/lost_steps': 0 });
+    expect(timings['perf/goodput']).toBeGreaterThan(0);
+    expect(timings['perf/goodput']).toBeLessThanOrEqual(1);
+    for (const phase of ['gen', 'old_log_prob', 'ref', 'values', 'update_critic', 'update_actor']) {
+      expect(timings[`straggler/${phase}/ratio`]).toBeGreaterThanOrEqual(1);
+      expect([0, 1]).toContain(timings[`straggler/${phase}/rank`]);
+    }
+  }
+  expect(readFileSync(`${workspace.file('two')}/logs/start_0001/rank_1.log`, 'utf8')).toMatch(
+    /------ it has ended: it exited with code 0\n$/,
+  );
 
   // Both of them at the same sequences; the reference follows the actor.
   const shared = ['actor_rollout_ref.actor', 'critic'].map(

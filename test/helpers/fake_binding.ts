@@ -11,7 +11,7 @@ interface FakeEngine {
 const of = (engine: NativeEngine): FakeEngine => engine as unknown as FakeEngine;
 
 /**
- * A binding without native code. getTensor takes a command instead of a parameter name: 'sleep 50' (ms), 'fail
+ * A binding without native code. getTensor takes a command instead of a parameter name: 'sleep 50' (ms), 'hang' (whatever comes), 'fail
  * CODE message', 'exit 7', 'segfault', 'print text' (on stderr), 'unsendable'; anything else answers with the calls so far, by number.
  */
 export function createFakeBinding(): NativeBinding {
@@ -22,7 +22,10 @@ export function createFakeBinding(): NativeBinding {
     createEngine: async (options) =>
       ({ options, calls: [], abort: new AbortController() }) as unknown as NativeEngine,
     parameters: async (engine) => of(engine).calls.map((name) => ({ name, shape: [] })),
-    computeValues: async (_engine, batch) => Float32Array.from(batch.tokens, (token) => token / 2),
+    computeValues: async (_engine, batch) => {
+      await sleep(slowness(batch.tokens.length));
+      return Float32Array.from(batch.tokens, (token) => token / 2);
+    },
     updateCritic: async (_engine, batch) => [
       { sum: batch.tokens.tokens.reduce((sum, token) => sum + token, 0) },
     ],
@@ -42,6 +45,9 @@ export function createFakeBinding(): NativeBinding {
   return binding as NativeBinding;
 }
 
+/** Of values, in milliseconds: nothing for small batches, then as the square of their tokens. */
+const slowness = (tokens: number): number => (tokens < 10 ? 0 : (30 * tokens ** 2) / 1000);
+
 async function obey(engine: FakeEngine, command: string): Promise<Float32Array> {
   const [verb, ...rest] = command.split(' ');
   switch (verb) {
@@ -49,6 +55,9 @@ async function obey(engine: FakeEngine, command: string): Promise<Float32Array> 
       await sleep(Number(rest[0]), null, { signal: engine.abort.signal }).catch(() => {
         throw new TroupeError('ABORTED', String(engine.abort.signal.reason));
       });
+      break;
+    case 'hang':
+      await new Promise(() => {});
       break;
     case 'fail': {
       const error = new Error(rest.slice(1).join(' '));

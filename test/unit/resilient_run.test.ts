@@ -14,21 +14,25 @@ const lost = (): TroupeError => new TroupeError('COMM', 'a peer is gone');
 function runOf(sessions: { steps: number[]; end?: unknown }[], maxRestarts = 5) {
   const directory = mkdtempSync(join(tmpdir(), 'resilient-'));
   const log: string[] = [];
-  const places: Omit<SessionPlace, 'onStep'>[] = [];
+  const places: Omit<SessionPlace, 'onStep' | 'runMetrics'>[] = [];
   const stops: string[] = [];
+  const logged: Record<string, number>[] = [];
   let settled = 0;
   const run = new ResilientRun({
     maxRestarts,
     windowMs: 60_000,
     runDirectory: directory,
     say: (line) => log.push(line),
-    session({ onStep, ...place }) {
+    session({ onStep, runMetrics, ...place }) {
       const session = sessions[places.push(place) - 1];
       return {
         requestStop: (reason) => stops.push(reason),
         settled: async () => void settled++,
         async fit() {
-          for (const step of session?.steps ?? []) onStep(step);
+          for (const step of session?.steps ?? []) {
+            logged.push({ step, ...runMetrics(step, 0.001) });
+            onStep(step);
+          }
           await new Promise((resolve) => setImmediate(resolve));
           if (session?.end !== undefined) throw session.end;
           return done;
@@ -42,11 +46,11 @@ function runOf(sessions: { steps: number[]; end?: unknown }[], maxRestarts = 5) 
       .trim()
       .split('\n')
       .map((line) => JSON.parse(line) as Record<string, unknown>);
-  return { run, log, places, stops, faults, settled: () => settled };
+  return { run, log, logged, places, stops, faults, settled: () => settled };
 }
 
 test('goes on with the run directory, on the hosts that there are, and writes down what happened', async () => {
-  const { run, places, faults, log, settled } = runOf([
+  const { run, places, faults, log, logged, settled } = runOf([
     { steps: [1], end: lost() },
     { steps: [1, 2], end: lost() },
     { steps: [2, 3] },
@@ -65,7 +69,17 @@ test('goes on with the run directory, on the hosts that there are, and writes do
     { event: 'recovered', start: 2, step: 3, restarts: 2 },
   ]);
   expect(log.at(-1)).toMatch(/^2 restarts; goodput \d+\.\d %/);
-  expect(run.goodput).toBeGreaterThanOrEqual(0);
+  expect(logged.map(({ 'perf/goodput': _, ...rest }) => rest)).toEqual([
+    { step: 1, 'fault/restarts': 0, 'fault/lost_steps': 0 },
+    { step: 1, 'fault/restarts': 1, 'fault/lost_steps': 1 },
+    { step: 2, 'fault/restarts': 1, 'fault/lost_steps': 1 },
+    { step: 2, 'fault/restarts': 2, 'fault/lost_steps': 2 },
+    { step: 3, 'fault/restarts': 2, 'fault/lost_steps': 2 },
+  ]);
+  // Three milliseconds of all the time.
+  expect(
+    logged.every(({ 'perf/goodput': goodput }) => (goodput as number) > 0 && (goodput as number) <= 1),
+  ).toBe(true);
 });
 
 test('an error that would come again, and failures without progress, end it with a code of their own', async () => {

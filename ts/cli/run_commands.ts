@@ -15,7 +15,7 @@ import { requeueAfter } from '../launch/slurm';
 import { stagingOf } from '../run/checkpoint_staging';
 import { CheckpointStore } from '../run/checkpoint_store';
 import type { FitResult } from '../trainer/fit_loop';
-import { ResilientRun, type RunSession } from '../trainer/resilient_run';
+import { ResilientRun, type RunSession, type SessionPlace } from '../trainer/resilient_run';
 import { SftTrainer } from '../trainer/sft_trainer';
 import { Trainer } from '../trainer/trainer';
 import { onInterrupt } from './interrupt';
@@ -40,7 +40,7 @@ export function sft(file: string, overrides: readonly string[]): Promise<number>
 /** How a session is made from a configuration. */
 type MakeSession<Config> = (
   config: Config,
-  options: { launcher?: Launcher; onStep: (step: number) => void },
+  options: { launcher?: Launcher } & Pick<SessionPlace, 'onStep' | 'runMetrics'>,
 ) => RunSession;
 
 /** Plays the part that this process has in the run: the trainer of it, or the agent of a host for a trainer elsewhere. */
@@ -98,13 +98,13 @@ function resilient<Config extends ResolvedConfig | ResolvedSftConfig>(
     windowMs: 1000 * limits.window,
     runDirectory,
     say,
-    session({ again, hosts, onStep }) {
+    session({ again, hosts, onStep, runMetrics }) {
       const overrides = [
         ...(again && (mode === 'auto' || hasSaved(config)) ? ['trainer.resume_mode=auto'] : []),
         ...(hosts === null ? [] : [`trainer.nnodes=${hosts}`]),
       ];
       const own = overrides.length === 0 ? config : load(overrides);
-      return make(own, { onStep, ...(pool === null ? {} : { launcher: pool.launcher() }) });
+      return make(own, { onStep, runMetrics, ...(pool === null ? {} : { launcher: pool.launcher() }) });
     },
     async regroup() {
       if (pool === null) return null;

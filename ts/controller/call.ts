@@ -6,7 +6,11 @@ export interface EngineCall {
   pool: string | null;
   /** generate, updatePolicy, ... of which engine: "updatePolicy of 'actor'". */
   name: string;
-  /** When it was asked for and when its answer was there, in milliseconds of performance.now(). */
+  /** What the trainer was at: "update_actor of step 3"; null: nothing in particular. */
+  phase: string | null;
+  /** Milliseconds of it for which the worker computed, or wanted to; the rest it waited, for its peers mostly. null: not known. */
+  busyMs: number | null;
+  /** When its rank could begin with it and when its answer was there, in milliseconds of performance.now(). */
   start: number;
   end: number;
 }

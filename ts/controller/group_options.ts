@@ -1,4 +1,5 @@
 import type { EngineCall } from './call';
+import type { CallLimitOptions } from './call_limits';
 import type { Launcher, LauncherOptions, PoolPlace } from './launcher';
 import type { WorkerLogs } from './worker_log';
 
@@ -27,6 +28,8 @@ export interface WorkerGroupOptions {
   collectiveTimeoutMs?: number;
   /** Where all that the workers write is kept; default: nowhere. */
   logs?: WorkerLogs;
+  /** How long a call of an engine may take; default: for ever, as long as its workers live. */
+  callLimits?: CallLimitOptions;
   /** Receives lines about connections that are refused; default: stderr. */
   log?: (line: string) => void;
   /** Hears of every call of an engine that has been answered. */

@@ -24,6 +24,8 @@ export interface WorkerProcess {
   stderrTail(): string;
   /** SIGKILL, or what comes closest; nothing when it has ended. */
   kill(): void;
+  /** Where its threads are, as text; '' when that cannot be known. Takes seconds; never rejects. */
+  stacks?(): Promise<string>;
   /** Whether somebody has stopped it (SIGSTOP), where that can be known: a worker that has not connected yet gives no other sign. */
   stopped?(): boolean;
 }

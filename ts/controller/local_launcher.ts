@@ -6,6 +6,7 @@ import { TroupeError } from '../errors';
 import { packageRoot } from '../install/package_root';
 import { locateAddon } from '../native/loader';
 import type { Launcher, LauncherOptions, WorkerExit, WorkerProcess, WorkerSpec } from './launcher';
+import { nativeStacks } from './native_stacks';
 
 const tailLines = 20;
 /** Output may trail the exit, and a grandchild may hold the pipes open for good. */
@@ -169,6 +170,10 @@ export class LocalProcess implements WorkerProcess {
 
   signal(signal: NodeJS.Signals): void {
     this.#child.kill(signal);
+  }
+
+  async stacks(): Promise<string> {
+    return this.pid === null ? '' : await nativeStacks(this.pid);
   }
 
   stopped(): boolean {

@@ -1,10 +1,15 @@
 import type { WorkerDiedError } from '../errors';
 import type { NativeBuildInfo } from '../native/bridge';
+import type { ControllerMessage } from '../worker/protocol';
 import type { WorkerExit, WorkerProcess } from './launcher';
 import type { WorkerConnection } from './server';
+import { within } from './within';
 import { describeExit, workerDied } from './worker_death';
 import type { WorkerLog } from './worker_log';
-import { WorkerClient } from './worker_requests';
+import { type AnsweredCall, WorkerClient } from './worker_requests';
+
+/** A debugger on another host has its own limit, which is shorter. */
+const STACKS_MS = 45_000;
 
 /** One rank of a group: its process, its stream once it has dialled in, and the requests it owes an answer. */
 export class Member {
@@ -15,6 +20,7 @@ export class Member {
   readonly client: WorkerClient;
   /** The file with all that it writes; null: there is none. */
   readonly logFile: string | null;
+  readonly #log: WorkerLog | null;
   connection: WorkerConnection | null = null;
   /** Set when the process has ended. */
   exit: WorkerExit | null = null;
@@ -26,21 +32,31 @@ export class Member {
     return this.process.host ?? null;
   }
 
-  constructor(rank: number, pool: string | null, process: WorkerProcess, log: WorkerLog | null) {
+  constructor(
+    rank: number,
+    pool: string | null,
+    process: WorkerProcess,
+    log: WorkerLog | null,
+    answered: (call: AnsweredCall) => void,
+  ) {
     this.rank = rank;
     this.pool = pool;
     this.process = process;
     this.logFile = log?.path ?? null;
+    this.#log = log;
     if (log !== null) this.#record(log);
-    this.client = new WorkerClient(rank, {
-      send: (message) => this.connection?.send(message),
-      sendNow: (message) => this.connection?.sendNow(message),
-    });
+    const wire = {
+      send: (message: ControllerMessage) => this.connection?.send(message),
+      sendNow: (message: ControllerMessage) => this.connection?.sendNow(message),
+    };
+    this.client = new WorkerClient(rank, wire, answered);
   }
 
-  /** The error to fail the group with; `reason` says why it counts as dead while its process exists. */
-  death(phase: string | null, reason: string | null = null): WorkerDiedError {
-    const request = this.client.current;
+  /**
+   * The error to fail the group with; `reason` says why it counts as dead while its process exists. `request`: what it was at, where it has
+   * given that up meanwhile.
+   */
+  death(phase: string | null, reason: string | null = null, request = this.client.current): WorkerDiedError {
     return workerDied({
       rank: this.rank,
       pool: this.pool,
@@ -52,6 +68,18 @@ export class Member {
       reason,
       stderrTail: this.process.stderrTail(),
     });
+  }
+
+  /** Where its threads are, also put into its log; null: that cannot be known, or not in time. */
+  async stacks(): Promise<string | null> {
+    let text = '';
+    const asked = this.process.stacks?.().then((found) => {
+      text = found;
+    });
+    if (asked !== undefined) await within(STACKS_MS, asked);
+    if (text === '') return null;
+    for (const line of text.split('\n')) this.#log?.note(line);
+    return text;
   }
 
   kill(): void {

@@ -21,12 +21,18 @@ export class PeerReports {
     if (where !== undefined) this.#byRank.set(rank, where);
   }
 
-  /** Waits until the aborted peers of what failed have answered all they were asked. */
-  async collect(members: readonly Member[], cause: TroupeError): Promise<void> {
+  /** Waits until the aborted peers of what failed (null: all ranks) have answered all they were asked. */
+  async collect(members: readonly Member[], cause: TroupeError | null): Promise<void> {
     const lost = cause instanceof WorkerDiedError ? cause.rank : null;
     const busy = ({ rank, client, exit }: Member): boolean =>
       rank !== lost && exit === null && client.current !== null;
     for (let waited = 0; waited < REPORT_MS && members.some(busy); waited += POLL_MS) await sleep(POLL_MS);
+  }
+
+  /** Which collective the rank was in, counted from the first; null: in none that is known. */
+  sequenceOf(rank: number): number | null {
+    const match = / #(\d+) /.exec(this.#byRank.get(rank) ?? '');
+    return match === null ? null : Number(match[1]);
   }
 
   addTo(error: TroupeError): void {

@@ -13,8 +13,10 @@ import type {
   EngineResult,
   WorkerMessage,
 } from '../worker/protocol';
+import { CallWatch, type Overdue } from './call_watch';
 import { cannotStart, groupClosed, lostPeers, rankFailed } from './group_errors';
 import type { WorkerGroupOptions } from './group_options';
+import { findCulprit } from './hang';
 import { jointFailure } from './joint_failure';
 import type { Launcher } from './launcher';
 import { createLocalLauncher } from './local_launcher';
@@ -24,7 +26,7 @@ import { RankPlaces } from './rank_places';
 import { ControllerServer } from './server';
 import { Startup } from './startup';
 import { within } from './within';
-import { describeRequest, type Land, type NewRequest } from './worker_requests';
+import { type AnsweredCall, describeRequest, type Land, type NewRequest } from './worker_requests';
 
 type State = 'STARTING' | 'RUNNING' | 'FAILED' | 'CLOSED';
 
@@ -60,6 +62,9 @@ export class WorkerGroup {
   #closing: Promise<void> | null = null;
   #connecting: Promise<void> | null = null;
   readonly #reports = new PeerReports();
+  #watch: CallWatch | null = null;
+  /** Which rank holds up the others is being found out. */
+  #hangs = false;
 
   /**
    * Starts the processes and waits until each has dialled in and loaded the addon.
@@ -218,14 +223,15 @@ export class WorkerGroup {
       onDisconnect: (rank, fault) => this.#onDisconnect(this.#member(rank), fault),
     });
     const { address: controller } = this.#server;
-    const { device, numThreads, logs } = this.#options;
+    const { device, numThreads, logs, callLimits } = this.#options;
     const { pool } = this.#places;
     for (let rank = 0; rank < worldSize; rank++) {
       const cores = starter.cores?.(this.#places.hostOf(rank));
       const process = starter.start(
         this.#places.spec(rank, { controller, token, device, numThreads, cores }),
       );
-      const member = new Member(rank, pool, process, logs?.of(pool, rank) ?? null);
+      const log = logs?.of(pool, rank) ?? null;
+      const member = new Member(rank, pool, process, log, (call) => this.#answered(member, call));
       this.#members.push(member);
       void process.exited.then((exit) => {
         member.exit = exit;
@@ -233,6 +239,8 @@ export class WorkerGroup {
       });
     }
     await this.#startup.wait(this.#members);
+    if (callLimits !== undefined)
+      this.#watch = new CallWatch(callLimits, this.#members, (overdue) => void this.#onOverdue(overdue));
     this.#state = 'RUNNING';
   }
 
@@ -251,19 +259,19 @@ export class WorkerGroup {
   async #connect(): Promise<void> {
     const { worldSize } = this;
     if (worldSize === 1) return;
-    const backend = this.#options.device === 'cuda' ? 'nccl' : 'gloo';
-    const timeoutMs = this.#options.collectiveTimeoutMs ?? 600_000;
     const port = await this.callBinding('openRendezvous', []);
-    const token = createHash('sha256').update(`${this.#token}/ranks`).digest('hex');
     const ports = await Promise.all(this.#members.map(({ rank }) => this.#meetingPort(rank, port)));
-    const among = { backend, size: worldSize, token, timeoutMs } as const;
-    await this.#together(
-      'joinGroup',
-      this.#members.map(({ rank, process }) => {
-        const host = process.address ?? '127.0.0.1';
-        return this.callBinding('joinGroup', [{ ...among, rank, host, port: ports[rank] as number }], rank);
-      }),
-    );
+    const among = {
+      backend: this.#options.device === 'cuda' ? 'nccl' : 'gloo',
+      size: worldSize,
+      token: createHash('sha256').update(`${this.#token}/ranks`).digest('hex'),
+      timeoutMs: this.#options.collectiveTimeoutMs ?? 600_000,
+    } as const;
+    const join = ({ rank, process }: Member): Promise<null> => {
+      const host = process.address ?? '127.0.0.1';
+      return this.callBinding('joinGroup', [{ ...among, rank, host, port: ports[rank] as number }], rank);
+    };
+    await this.#together('joinGroup', this.#members.map(join));
   }
 
   async #requestAll(request: NewRequest): Promise<void> {
@@ -275,21 +283,35 @@ export class WorkerGroup {
 
   async #request(member: Member, request: NewRequest, land?: Land): Promise<unknown> {
     if (this.#state === 'CLOSED' && this.#failure === null) throw groupClosed();
-    const start = performance.now();
     try {
-      const answer = await member.client.request(request, land);
-      if (request.type === 'callEngine') this.#tell(member, request, start);
-      return answer;
+      return await member.client.request(request, land);
     } catch (error) {
       // Noted before there is a failure, too: a peer's loss may be heard of here before the death itself.
       this.#reports.note(member.rank, error);
-      if (this.#failure === null) throw error;
+      if (this.#failure === null && (!this.#hangs || this.#state === 'CLOSED')) throw error;
       throw await this.failed;
     }
   }
 
-  #tell({ rank, pool }: Member, request: NewRequest, start: number): void {
-    this.#options.onCall?.({ rank, pool, name: describeRequest(request), start, end: performance.now() });
+  #answered({ rank, pool }: Member, call: AnsweredCall): void {
+    this.#watch?.answered(call);
+    if (!call.isOfEngine) return;
+    const { what: name, begun: start, end } = call;
+    // On a GPU the host's thread may spin while it waits.
+    const busyMs = this.device === 'cpu' ? call.busyMs : null;
+    this.#options.onCall?.({ rank, pool, name, phase: this.#phase, busyMs, start, end });
+  }
+
+  async #onOverdue(overdue: Overdue): Promise<void> {
+    if (this.#state !== 'RUNNING') return;
+    this.#hangs = true;
+    // A debugger stops a process for a while.
+    this.#monitor.stop();
+    const abort = (): void => this.abort(`a call hangs: ${overdue.what}`);
+    const { member, reason } = await findCulprit(overdue, this.#members, this.#reports, abort);
+    this.#fail(member.death(this.#phase, reason, overdue.what));
+    // Closed meanwhile: calls may wait for the outcome.
+    if (this.#failure === null) this.#announceFailure(groupClosed());
   }
 
   /**
@@ -351,6 +373,7 @@ export class WorkerGroup {
     this.#state = 'FAILED';
     this.#failure = error;
     this.#monitor.stop();
+    this.#watch?.stop();
     this.abort(error.message);
     this.#startup.fail(error);
     if (this.#connecting === null) this.#announce(error);
@@ -375,6 +398,7 @@ export class WorkerGroup {
   async #close(): Promise<void> {
     const graceful = this.#state === 'RUNNING';
     this.#state = 'CLOSED';
+    this.#watch?.stop();
     const exited = Promise.all(this.#members.map((member) => member.process.exited));
     if (graceful) {
       for (const { client } of this.#members) client.send({ type: 'shutdown' });

@@ -5,12 +5,31 @@ import {
   type WorkerMessage,
   type WorkRequest,
 } from '../worker/protocol';
+import { type CallWork, workOf } from './call_work';
 
 interface Pending {
-  what: string;
+  call: PendingCall;
+  isOfEngine: boolean;
   land: Land | null;
   resolve: (value: unknown) => void;
   reject: (error: TroupeError) => void;
+}
+
+/** A request that the worker owes an answer to. */
+export interface PendingCall {
+  what: string;
+  work: CallWork;
+  /** When it was made, and since when nothing before it keeps the worker from it; milliseconds of performance.now(). */
+  asked: number;
+  begun: number;
+}
+
+/** One that has its answer. */
+export interface AnsweredCall extends PendingCall {
+  end: number;
+  /** Milliseconds for which the worker computed or wanted to, as far as it can tell: the rest it waited; null: it cannot. */
+  busyMs: number | null;
+  isOfEngine: boolean;
 }
 
 type WithoutId<R> = R extends WorkRequest ? Omit<R, 'requestId'> : never;
@@ -33,15 +52,24 @@ export class WorkerClient {
   readonly #pending = new Map<number, Pending>();
   #nextId = 1;
   #failure: TroupeError | null = null;
+  readonly #answered: (call: AnsweredCall) => void;
+  /** When the last answer came. */
+  #free = 0;
 
-  constructor(rank: number, wire: Wire) {
+  /** `answered`: hears of every request that ends with a result. */
+  constructor(rank: number, wire: Wire, answered: (call: AnsweredCall) => void = () => {}) {
     this.rank = rank;
     this.#wire = wire;
+    this.#answered = answered;
   }
 
   /** The oldest request without an answer, which is the one being worked on: "updatePolicy of 'actor'". */
   get current(): string | null {
-    for (const pending of this.#pending.values()) return pending.what;
+    return this.oldest?.what ?? null;
+  }
+
+  get oldest(): PendingCall | null {
+    for (const { call } of this.#pending.values()) return { ...call, begun: this.#begun(call) };
     return null;
   }
 
@@ -54,7 +82,10 @@ export class WorkerClient {
     const requestId = this.#nextId++;
     return new Promise((resolve, reject) => {
       const what = describeRequest(request);
-      this.#pending.set(requestId, { what, land, resolve, reject });
+      const asked = performance.now();
+      const call = { what, work: workOf(request), asked, begun: asked };
+      const isOfEngine = request.type === 'callEngine';
+      this.#pending.set(requestId, { call, isOfEngine, land, resolve, reject });
       try {
         this.send({ ...request, requestId });
       } catch (error) {
@@ -86,8 +117,18 @@ export class WorkerClient {
     const pending = message.requestId === null ? undefined : this.#pending.get(message.requestId);
     if (message.requestId === null || pending === undefined) return;
     this.#pending.delete(message.requestId);
-    if (message.type === 'result') pending.resolve(message.value);
-    else pending.reject(fromWireError(message.error, this.rank));
+    const { call, isOfEngine } = pending;
+    const begun = this.#begun(call);
+    this.#free = performance.now();
+    if (message.type === 'result') {
+      this.#answered({ ...call, begun, end: this.#free, busyMs: message.busyMs ?? null, isOfEngine });
+      pending.resolve(message.value);
+    } else pending.reject(fromWireError(message.error, this.rank));
+  }
+
+  /** A worker does one thing after another, in the order in which it is asked. */
+  #begun({ asked }: PendingCall): number {
+    return Math.max(asked, this.#free);
   }
 
   /** Rejects every pending and later request; the first error stays. */

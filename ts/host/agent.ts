@@ -93,6 +93,9 @@ export class HostAgent {
       case 'signal':
         this.#workers.get(message.id)?.signal(message.signal);
         break;
+      case 'stacks':
+        void this.#stacks(message.id);
+        break;
       case 'probe':
         this.#connection.sendNow({
           type: 'probed',
@@ -151,6 +154,11 @@ export class HostAgent {
       this.#connection.send({ type: 'line', id, line: (error as Error).message, isError: true });
       this.#connection.send({ type: 'exited', id, exitCode: null, signal: null });
     }
+  }
+
+  async #stacks(id: number): Promise<void> {
+    const text = (await this.#workers.get(id)?.stacks()) ?? '';
+    this.#connection.send({ type: 'stacks', id, text });
   }
 
   async #leave(reason: string): Promise<AgentEnd> {

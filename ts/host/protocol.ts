@@ -32,6 +32,8 @@ export type ToHost =
   /** Start a worker, known as `id` from now on. */
   | { type: 'start'; id: number; spec: WorkerSpec }
   | { type: 'signal'; id: number; signal: NodeJS.Signals }
+  /** Where the threads of a worker are; answered by `stacks`. */
+  | { type: 'stacks'; id: number }
   /** What is in a small file there, and what time it is; answered by `probed`. */
   | { type: 'probe'; id: number; file: string }
   /** Open a port of 127.0.0.1 whose connections go elsewhere; answered by `listening`. */
@@ -49,6 +51,7 @@ export type FromHost =
   | { type: 'heartbeat'; stopped: number[] }
   | { type: 'started'; id: number; pid: number | null }
   | { type: 'line'; id: number; line: string; isError: boolean }
+  | { type: 'stacks'; id: number; text: string }
   | { type: 'exited'; id: number; exitCode: number | null; signal: string | null }
   /** The engine asks for an end: a signal that the agent got. */
   | { type: 'notice'; signal: string }

@@ -56,9 +56,10 @@ export class Host {
 
   start(spec: WorkerSpec): RemoteWorker {
     const id = this.#next++;
-    const worker = new RemoteWorker(this.name, this.facts.address, (signal) =>
-      this.send({ type: 'signal', id, signal }),
-    );
+    const worker = new RemoteWorker(this.name, this.facts.address, {
+      signal: (signal) => this.send({ type: 'signal', id, signal }),
+      askStacks: () => this.send({ type: 'stacks', id }),
+    });
     if (this.lost !== null) {
       worker.end({ exitCode: null, signal: null, lost: this.#loss() });
       return worker;
@@ -102,6 +103,9 @@ export class Host {
       }
       case 'line':
         this.#line(message.id, message.line, message.isError);
+        break;
+      case 'stacks':
+        this.#workers.get(message.id)?.worker.stacksCame(message.text);
         break;
       case 'exited': {
         const { exitCode, signal } = message;

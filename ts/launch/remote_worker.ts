@@ -3,6 +3,13 @@ import type { WorkerExit, WorkerProcess } from '../controller/launcher';
 
 const TAIL_LINES = 20;
 
+/** What its agent can be asked for. */
+export interface RemoteCalls {
+  signal(signal: NodeJS.Signals): void;
+  /** Answered by {@link RemoteWorker.stacksCame}. */
+  askStacks(): void;
+}
+
 export class RemoteWorker implements WorkerProcess {
   readonly exited: Promise<WorkerExit>;
   readonly host: string;
@@ -11,14 +18,18 @@ export class RemoteWorker implements WorkerProcess {
   /** Whether somebody has stopped it (SIGSTOP), as its agent said last. */
   isStopped = false;
   readonly #signal: (signal: NodeJS.Signals) => void;
+  readonly #askStacks: () => void;
+  #stacks: Promise<string> | null = null;
+  #answerStacks: (text: string) => void = () => {};
   readonly #tail: string[] = [];
   readonly #listeners: ((text: string, isError: boolean) => void)[] = [];
   #resolve!: (exit: WorkerExit) => void;
 
-  constructor(host: string, address: string, signal: (signal: NodeJS.Signals) => void) {
+  constructor(host: string, address: string, { signal, askStacks }: RemoteCalls) {
     this.host = host;
     this.address = address;
     this.#signal = signal;
+    this.#askStacks = askStacks;
     this.exited = new Promise((resolve) => {
       this.#resolve = resolve;
     });
@@ -30,6 +41,21 @@ export class RemoteWorker implements WorkerProcess {
 
   stderrTail(): string {
     return this.#tail.join('\n');
+  }
+
+  stacks(): Promise<string> {
+    this.#stacks ??= new Promise((resolve) => {
+      this.#answerStacks = resolve;
+      this.#askStacks();
+      void this.exited.then(() => resolve(''));
+    });
+    return this.#stacks;
+  }
+
+  /** What its agent has found. */
+  stacksCame(text: string): void {
+    this.#stacks = null;
+    this.#answerStacks(text);
   }
 
   kill(): void {

@@ -6,8 +6,18 @@ import { WorkerLogs } from '../controller/worker_log';
 /** How long workers may take for what, in seconds -> milliseconds. */
 export function workerTimeouts(
   config: ResolvedConfig | ResolvedSftConfig,
-): Pick<WorkerGroupOptions, 'startupTimeoutMs' | 'deadTimeoutMs' | 'closeTimeoutMs' | 'collectiveTimeoutMs'> {
-  const { startup, silence, close } = config.trainer.worker_timeouts;
+): Pick<
+  WorkerGroupOptions,
+  'startupTimeoutMs' | 'deadTimeoutMs' | 'closeTimeoutMs' | 'collectiveTimeoutMs' | 'callLimits'
+> {
+  const {
+    startup,
+    silence,
+    close,
+    call,
+    call_factor: factor,
+    call_floor: floor,
+  } = config.trainer.worker_timeouts;
   const collective =
     'actor_rollout_ref' in config ? config.actor_rollout_ref.nccl_timeout : config.trainer.nccl_timeout;
   return {
@@ -15,6 +25,7 @@ export function workerTimeouts(
     deadTimeoutMs: 1000 * silence,
     closeTimeoutMs: 1000 * close,
     collectiveTimeoutMs: 1000 * collective,
+    callLimits: { fixedMs: call === null ? null : 1000 * call, factor, floorMs: 1000 * floor },
   };
 }
 

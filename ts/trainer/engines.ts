@@ -22,6 +22,8 @@ import { workerLogs, workerTimeouts } from '../roles/worker_options';
 import type { RolloutEngine } from '../rollout/engine';
 import { checkLayouts } from './check_layouts';
 import { gradientReductions } from './gradient_reduction';
+import type { Metrics } from './metrics/metrics';
+import { RankTimes } from './metrics/stragglers';
 import { ServerRollout } from './server_rollout';
 
 /** The policy being trained, as the trainer uses it. */
@@ -56,6 +58,8 @@ export interface Engines {
   setPhase(phase: string | null): void;
   /** What the ranks have done since this was last called, and the memory that they have now; absent: not known. */
   observe?(): Promise<{ calls: EngineCall[]; memory: MemberMemory[] }>;
+  /** straggler/* of what the ranks have done since this was last called; absent: not known. */
+  stragglers?(): Metrics;
   /** Resolves with the cause when a worker dies, whatever the trainer is doing then. */
   readonly failed?: Promise<Error>;
   close(): Promise<void>;
@@ -88,7 +92,7 @@ type PoolName = 'policy' | 'reward';
 function launchPools(
   config: ResolvedConfig,
   { device, launcher }: EngineNeeds,
-  calls: CallLog | null,
+  onCall: (call: EngineCall) => void,
 ): Promise<ResourcePools<PoolName>> {
   const { trainer } = config;
   if (device === 'cuda') checkGpus(config, machineOf(launcher)?.gpus() ?? null);
@@ -99,7 +103,7 @@ function launchPools(
     device,
     numThreads: trainer.num_threads ?? undefined,
     launcher,
-    onCall: calls?.add,
+    onCall,
     ...workerTimeouts(config),
     ...workerLogs(config),
   });
@@ -117,7 +121,11 @@ export const createEngines: CreateEngines = async (config, needs) => {
   checkLayouts(config, needs);
   const reductions = await gradientReductions(config, needs.device);
   const calls = config.logging.trace ? new CallLog() : null;
-  const pools = await launchPools(config, needs, calls);
+  const times = new RankTimes();
+  const pools = await launchPools(config, needs, (call) => {
+    times.add(call);
+    calls?.add(call);
+  });
   try {
     const policy = pools.group('policy');
     const ofActor = actorSettings(config);
@@ -173,6 +181,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
       rewardModel,
       setPhase: (phase) => pools.setPhase(phase),
       ...(calls ? { observe: async () => ({ memory: await pools.memoryInfo(), calls: calls.take() }) } : {}),
+      stragglers: () => times.take(),
       failed: pools.failed,
       close: async () => {
         await servers?.close();

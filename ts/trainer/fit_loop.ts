@@ -56,6 +56,8 @@ export interface Training {
   observe?(): Promise<Observed>;
   /** Named in the error when a worker dies. */
   setPhase?(phase: string | null): void;
+  /** What is logged of the run as a whole with a step that was done `seconds` after the one before it. */
+  runMetrics?(step: number, seconds: number): Metrics;
   /** A step is done and logged. */
   stepDone?(step: number): void;
 }
@@ -78,6 +80,8 @@ export class FitLoop {
   private position: Position;
   private metrics: Metrics = {};
   private validation: Metrics = {};
+  /** When the last step was done, or the first began. */
+  private since = performance.now();
 
   constructor(
     private readonly training: Training,
@@ -144,7 +148,10 @@ export class FitLoop {
     const metrics: Metrics = { ...done.metrics, 'training/global_step': step, 'training/epoch': done.epoch };
     if (due(schedule.validateEvery))
       Object.assign(metrics, await timer.time('testing', () => this.validate()));
-    this.metrics = { ...metrics, ...(done.timings?.(timer) ?? timer.metrics()) };
+    const now = performance.now();
+    const ofRun = training.runMetrics?.(step, (now - this.since) / 1000);
+    this.since = now;
+    this.metrics = { ...metrics, ...(done.timings?.(timer) ?? timer.metrics()), ...ofRun };
     this.directory.checkThere();
     // Logged before it is saved: a run killed in between repeats the step, so that no line is lost or doubled.
     await this.loggers.log(this.metrics, step);

@@ -3,8 +3,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { reasonOf } from '../base/text';
 import { TroupeError } from '../errors';
 import { faultOf, writeFault } from '../run/fault_log';
+import { Goodput } from '../run/goodput';
 import { RestartPolicy } from '../run/restart_policy';
 import type { FitResult } from './fit_loop';
+import type { Metrics } from './metrics/metrics';
 
 /** One session of the run: a Trainer or an SftTrainer. */
 export interface RunSession {
@@ -22,6 +24,8 @@ export interface SessionPlace {
   hosts: number | null;
   /** To be called after each step. */
   onStep(step: number): void;
+  /** What is logged of the run with a step that was done `seconds` after the one before it. */
+  runMetrics(step: number, seconds: number): Metrics;
 }
 
 export interface ResilientRunOptions {
@@ -49,15 +53,12 @@ function pauseAfter(error: unknown, failures: number): number {
 export class ResilientRun implements RunSession {
   readonly #options: ResilientRunOptions;
   readonly #policy: RestartPolicy;
-  readonly #begun = performance.now();
+  readonly #goodput = new Goodput(performance.now());
   #session: RunSession | null = null;
   #stop: string | null = null;
   #step = 0;
   /** When the failure was that no step has followed yet. */
   #failedAt: number | null = null;
-  /** When the last step was done, or the run began. */
-  #lastStepAt = performance.now();
-  #lostMs = 0;
 
   constructor(options: ResilientRunOptions) {
     this.#options = options;
@@ -78,7 +79,12 @@ export class ResilientRun implements RunSession {
     let hosts: number | null = null;
     for (let start = 0; ; start++) {
       try {
-        this.#session = session({ again: start > 0, hosts, onStep: (step) => this.#onStep(step, start) });
+        this.#session = session({
+          again: start > 0,
+          hosts,
+          onStep: (step) => this.#onStep(step, start),
+          runMetrics: (step, seconds) => this.#metricsOf(step, seconds),
+        });
         if (this.#stop !== null) this.#session.requestStop(this.#stop);
         const result = await this.#session.fit();
         if (start > 0) say(this.#summary());
@@ -109,8 +115,16 @@ export class ResilientRun implements RunSession {
 
   /** Share of the time in which steps were made that count. */
   get goodput(): number {
-    const all = performance.now() - this.#begun;
-    return all <= 0 ? 1 : Math.max(0, 1 - this.#lostMs / all);
+    return this.#goodput.share(performance.now());
+  }
+
+  #metricsOf(step: number, seconds: number): Metrics {
+    this.#goodput.stepDone(step, 1000 * seconds);
+    return {
+      'perf/goodput': this.goodput,
+      'fault/restarts': this.#policy.restarts,
+      'fault/lost_steps': this.#goodput.lostSteps,
+    };
   }
 
   async #regroup(cause: unknown): Promise<number | null> {
@@ -129,19 +143,16 @@ export class ResilientRun implements RunSession {
     const now = performance.now();
     // Steps that are made a second time make up for what was lost.
     if (this.#failedAt !== null && step > this.#step) {
-      const [lost, down] = [now - this.#lastStepAt, now - this.#failedAt];
-      this.#lostMs += lost;
       writeFault(this.#options.runDirectory, {
         event: 'recovered',
         start,
         step,
-        seconds_to_next_step: down / 1000,
+        seconds_to_next_step: (now - this.#failedAt) / 1000,
         restarts: this.#policy.restarts,
         goodput: this.goodput,
       });
       this.#failedAt = null;
     }
-    if (step > this.#step) this.#lastStepAt = now;
     this.#step = Math.max(this.#step, step);
   }
 

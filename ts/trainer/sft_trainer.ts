@@ -21,6 +21,7 @@ import { workerLogs, workerTimeouts } from '../roles/worker_options';
 import { chosenDevice } from './device';
 import { FitLoop, type FitResult, StopRequest, type Training } from './fit_loop';
 import type { Metrics } from './metrics/metrics';
+import { RankTimes } from './metrics/stragglers';
 import { Session } from './session';
 import { loadSftData, type SftData } from './sft_data';
 
@@ -31,6 +32,10 @@ export type SftEngine = Pick<
 > & {
   /** What the ranks did since it was last asked; absent: not known. */
   observe?(): Promise<Observed>;
+  /** straggler/* of what the ranks have done since this was last called; absent: not known. */
+  stragglers?(): Metrics;
+  /** Named in the error when a worker dies. */
+  setPhase?(phase: string | null): void;
 };
 
 export interface SftTrainerOptions {
@@ -39,6 +44,8 @@ export interface SftTrainerOptions {
   log?: (line: string) => void;
   /** Called after each step, when it has been logged. */
   onStep?: (step: number) => void;
+  /** What is logged of the run as a whole with a step that was done `seconds` after the one before it. */
+  runMetrics?: (step: number, seconds: number) => Metrics;
   /** Makes the engine; tests give fakes. */
   engine?: (config: ResolvedSftConfig, totalSteps: number) => Promise<SftEngine>;
   data?: (config: ResolvedSftConfig) => Promise<SftData>;
@@ -118,9 +125,11 @@ export class SftTrainer {
 
   private training(engine: SftEngine, data: SftData): Training {
     return {
-      step: async (_, timer) => {
+      step: async (step, timer) => {
         const { examples, epoch } = await data.train.next();
+        engine.setPhase?.(`update of step ${step}`);
         const update = await timer.time('step', () => engine.updateSft(sftBatch(examples)));
+        engine.setPhase?.(null);
         const named = Object.entries(update).map(([name, value]) => [NAMES[name] ?? name, value]);
         return { metrics: Object.fromEntries(named) as Metrics, epoch };
       },
@@ -130,6 +139,11 @@ export class SftTrainer {
       saveModel: (target) => engine.saveModel(target),
       saveAdapter: usesLora(this.config.model) ? (target) => engine.saveAdapter(target) : null,
       stepDone: (step) => this.options.onStep?.(step),
+      runMetrics: (step, seconds) => ({
+        ...engine.stragglers?.(),
+        ...this.options.runMetrics?.(step, seconds),
+      }),
+      setPhase: (phase) => engine.setPhase?.(phase),
       ...(engine.observe ? { observe: engine.observe } : {}),
     };
   }
@@ -167,11 +181,15 @@ export class SftTrainer {
     const device = chosenDevice(config, launcher, (line) => this.options.log?.(line));
     if (device === 'cuda') checkGpus(config, machineOf(launcher)?.gpus() ?? null);
     const calls = config.logging?.trace ? new CallLog() : null;
+    const times = new RankTimes();
     const pools = await ResourcePools.launch<'policy'>({
       pools: { policy: policyRanks(config) },
       hosts: { policy: trainer.nnodes },
       device,
-      ...(calls ? { onCall: calls.add } : {}),
+      onCall: (call) => {
+        times.add(call);
+        calls?.add(call);
+      },
       ...workerTimeouts(config),
       ...workerLogs(config),
       ...(trainer.num_threads ? { numThreads: trainer.num_threads } : {}),
@@ -187,6 +205,8 @@ export class SftTrainer {
       });
       return Object.assign(actor, {
         close: () => pools.close(),
+        setPhase: (phase: string | null) => pools.setPhase(phase),
+        stragglers: () => times.take(),
         ...(calls
           ? { observe: async () => ({ memory: await pools.memoryInfo(), calls: calls.take() }) }
           : {}),

@@ -50,6 +50,8 @@ export interface TrainerOptions {
   tools?: readonly Tool[];
   /** Called after each step, when it has been logged. */
   onStep?: (step: number) => void;
+  /** What is logged of the run as a whole with a step that was done `seconds` after the one before it. */
+  runMetrics?: (step: number, seconds: number) => Metrics;
   /** Makes the engines; tests give fakes. */
   engines?: CreateEngines;
   /** Makes the prompts and the tokenizer; tests give fakes. */
@@ -193,6 +195,10 @@ export class Trainer {
         : null,
       setPhase: (phase) => engines.setPhase(phase),
       stepDone: (step) => this.options.onStep?.(step),
+      runMetrics: (step, seconds) => ({
+        ...engines.stragglers?.(),
+        ...this.options.runMetrics?.(step, seconds),
+      }),
       ...(engines.observe ? { observe: engines.observe } : {}),
     };
   }

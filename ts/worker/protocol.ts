@@ -110,7 +110,8 @@ export type WorkerMessage =
   | { type: 'hello'; rank: number; pid: number }
   /** The addon is loaded: requests are served from now on. */
   | { type: 'ready'; buildInfo: NativeBuildInfo }
-  | { type: 'result'; requestId: number; value: unknown; lands?: true }
+  /** `busyMs`: for which its engine computed since the last answer that said so, or wanted to; the rest it waited. */
+  | { type: 'result'; requestId: number; value: unknown; lands?: true; busyMs?: number }
   /** requestId null: the worker could not start and exits. */
   | { type: 'error'; requestId: number | null; error: WireError }
   | { type: 'heartbeat' };

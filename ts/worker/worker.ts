@@ -1,5 +1,6 @@
 import { TroupeError } from '../errors';
 import type { NativeBinding } from '../native/bridge';
+import { BusyTime } from './busy_time';
 import { Connection } from './connection';
 import { EngineHost } from './engine_host';
 import { HeartbeatMonitor } from './heartbeat';
@@ -60,6 +61,7 @@ export class Worker {
   readonly #loadBinding: () => NativeBinding;
   readonly #connection: Connection<ControllerMessage, WorkerMessage>;
   #host: EngineHost | null = null;
+  readonly #busy = new BusyTime();
   #monitor: HeartbeatMonitor | null = null;
   #queue: Promise<void> = Promise.resolve();
   /** Set once this process has decided to end by itself. */
@@ -127,7 +129,12 @@ export class Worker {
         throw new TroupeError('INTERNAL', 'a request came before the worker was ready');
       const value = await this.#host.serve(request);
       const lands = request.type === 'callEngine' && request.answerLands === true;
-      this.#send({ type: 'result', requestId, value, ...(lands ? { lands: true as const } : {}) });
+      const busyMs = this.#busy.take();
+      const more = {
+        ...(lands ? { lands: true as const } : {}),
+        ...(busyMs === undefined ? {} : { busyMs }),
+      };
+      this.#send({ type: 'result', requestId, value, ...more });
     } catch (error) {
       this.#send({ type: 'error', requestId, error: toWireError(error) });
     }

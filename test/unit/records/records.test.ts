@@ -23,6 +23,8 @@ describe('traceLine', () => {
     rank,
     pool: null,
     name,
+    phase: null,
+    busyMs: null,
     start,
     end,
   });

@@ -1,0 +1,65 @@
+import { CallLimits } from '../../../ts/controller/call_limits';
+import { workOf } from '../../../ts/controller/call_work';
+import type { NewRequest } from '../../../ts/controller/worker_requests';
+
+const LIMITS = { fixedMs: null, factor: 10, floorMs: 2_000 };
+const UPDATE = "updatePolicy of 'actor'";
+const work = (tokens: number, longest = 10) => ({ tokens, longest });
+
+test('ten times the slowest of the last rounds, but no less than the floor', () => {
+  const limits = new CallLimits(LIMITS, 2);
+  expect(limits.of(UPDATE, work(100))).toBeNull();
+  limits.measured(UPDATE, work(100), 300);
+  limits.measured(UPDATE, work(100), 400);
+  expect(limits.of(UPDATE, work(100))?.ms).toBe(4_000);
+  expect(limits.of("updateCritic of 'critic'", work(100))).toBeNull();
+  for (let i = 0; i < 30; i++) limits.measured(UPDATE, work(100), 20);
+  expect(limits.of(UPDATE, work(100))?.ms).toBe(4_000);
+  for (let i = 0; i < 2; i++) limits.measured(UPDATE, work(100), 20);
+  expect(limits.of(UPDATE, work(100))).toMatchObject({
+    ms: 2_000,
+    why: expect.stringMatching(/^trainer\.worker_timeouts\.call_floor; the slowest .* took 0\.020 s/),
+  });
+});
+
+test('more work has more time, less work no less', () => {
+  const limits = new CallLimits(LIMITS, 1);
+  limits.measured(UPDATE, work(1_000, 100), 1_000);
+  expect(limits.of(UPDATE, work(1_000, 100))?.ms).toBe(10_000);
+  expect(limits.of(UPDATE, work(10, 10))?.ms).toBe(10_000);
+  expect(limits.of(UPDATE, work(8_000, 100))?.ms).toBe(80_000);
+  expect(limits.of(UPDATE, work(8_000, 400))?.ms).toBe(320_000);
+});
+
+test('a limit that is given holds for every call, none where there is to be none; files have no limit', () => {
+  const fixed = new CallLimits({ ...LIMITS, fixedMs: 5_000 }, 1);
+  expect(fixed.of(UPDATE, work(1))).toEqual({ ms: 5_000, why: 'trainer.worker_timeouts.call' });
+  fixed.measured(UPDATE, work(1), 4_000);
+  expect(fixed.of(UPDATE, work(1_000))?.ms).toBe(5_000);
+  expect(fixed.of("exportTensors of 'actor'", work(1))).toBeNull();
+  expect(fixed.of("createEngine 'actor'", work(1))).toBeNull();
+  const none = new CallLimits({ ...LIMITS, factor: 0 }, 1);
+  none.measured(UPDATE, work(1), 10);
+  expect(none.of(UPDATE, work(1))).toBeNull();
+});
+
+test('the work of a call is its tokens, over all epochs, and the longest of its sequences', () => {
+  const call = (args: unknown[]): NewRequest => ({
+    type: 'callEngine',
+    engine: 'actor',
+    method: 'any',
+    args,
+  });
+  const batch = {
+    tokens: new Int32Array(9),
+    seqOffsets: Int32Array.of(0, 2, 7, 9),
+    promptLens: new Int32Array(3),
+  };
+  expect(workOf(call([batch, 1, true]))).toEqual({ tokens: 9, longest: 5 });
+  expect(workOf(call([{ tokens: batch }, {}, { offsets: [], epochs: 4 }]))).toEqual({
+    tokens: 36,
+    longest: 5,
+  });
+  expect(workOf(call([{ tokens: new Int32Array(4) }, null, 'x']))).toEqual({ tokens: 0, longest: 0 });
+  expect(workOf({ type: 'callBinding', method: 'memoryInfo', args: [] })).toEqual({ tokens: 0, longest: 0 });
+});
