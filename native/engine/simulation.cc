@@ -20,7 +20,7 @@ using Collectives = std::vector<SimulatedCollective>;
 
 // From the name that a split has of mesh.cc, sharding.cc or sequence_group.cc.
 std::string axis_of(const std::string& group, const ParallelDims& dims) {
-  if (group.empty()) return dims.dp() == dims.world() ? "dp" : "all";
+  if (group.empty()) return dims.size(Axis::kDpCp) == dims.world() ? "dp" : "all";
   if (group.find("/copies") != std::string::npos) return "tp";
   const std::string mesh = "/mesh/";
   const size_t found = group.find(mesh);

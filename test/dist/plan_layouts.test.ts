@@ -15,6 +15,7 @@ describe('ranks that share the model', () => {
     string,
     string,
   ];
+  const cp = 'context_parallel_size';
 
   test('tp 2 x pp 2: the stage that holds most is shown, with what it has', async () => {
     const plan = await report(megatron({ [tp]: 2, [pp]: 2 }, 'trainer.device=cpu'), { gpus: 4 });
@@ -34,6 +35,30 @@ describe('ranks that share the model', () => {
     expect(stdout).toMatch(/4 ranks on cuda; bytes of rank \d \(stage \d of 2\)\n/);
     expect(stdout).toMatch(/\nactor +1\.07 B +bfloat16 +shard_grad_op, tp 2 sequence parallel, pp 2 /);
     expect(stdout).toMatch(/\npeak: .*\n {2}rank \d \(stage \d of 2\): [\d.]+ GiB in \S+ of the actor\n$/);
+  });
+
+  test('cp 2: micro-batches of two ranks, each with its part, and prompts of its own in generation', async () => {
+    const key = `${actor}.ppo_max_token_len_per_gpu`;
+    const capacity = (tokens: number) => [`${key}=${tokens}`, 'trainer.device=cpu'];
+    const [alone, shared] = await Promise.all([
+      report(megatron({}, ...capacity(1024)), { gpus: 2 }),
+      report(megatron({ [cp]: 2 }, ...capacity(1024)), { gpus: 2 }),
+    ]);
+    const [role] = shared.spec.roles;
+    expect([role?.update?.sequences, role?.inference?.sequences, role?.rollouts[0]?.prompts]).toEqual([
+      256, 1024, 128,
+    ]);
+    expect(shared.roles[0]).toEqual(alone.roles[0]); // sharded over both, as by data
+    const [update, other] = [shared, alone].map(({ phases }) => phases.find(({ verb }) => verb === 'update'));
+    // As many rows on each, and for a time the keys and values of all.
+    const activations = other?.memory.activations as number;
+    expect(update?.memory.activations).toBeGreaterThanOrEqual(activations);
+    expect(update?.memory.activations).toBeLessThan(1.15 * activations);
+    const { code, stdout } = troupe(config, '--gpus', '4', ...megatron({ [cp]: 2, [tp]: 2 }), '--simulate');
+    expect(code).toBe(0);
+    expect(stdout).toMatch(/tp 2 sequence parallel, cp 2 over 4 ranks/);
+    expect(stdout).toMatch(/\n {2}cp, of the layers: .* x 16 key heads x 128 x 2 B x 1 = /);
+    await expect(report(megatron({ [cp]: 3 }), { gpus: 2 })).rejects.toThrow(/context_parallel_size.*got 3/);
   });
 
   test('ep 2: half of the experts, of whose ranks each has its own share of the data', async () => {

@@ -69,7 +69,9 @@ const layoutOf = (
 /** What the formula of an axis is about, of what is counted. */
 const counted = (simulated: RoleSimulation, axis: string): number =>
   collectiveTotals(simulated)
-    .filter((total) => total.axis === axis && ['blocks', 'micro-batches'].includes(total.subject))
+    .filter(
+      (total) => total.axis === axis && ['blocks', 'attention', 'micro-batches'].includes(total.subject),
+    )
     .reduce((sum, { bytes }) => sum + bytes, 0);
 
 const MOE = path.join(CONFORMANCE, 'models', 'qwen3_moe', 'actor');
@@ -80,13 +82,16 @@ test.each([
   ['pp 2', model, 2, layoutOf({}, 2), false],
   ['tp 2 x pp 2 x dp 2', model, 8, layoutOf({ tp: 2, sequenceParallel: true }, 2), true],
   ['ep 2, recomputed', MOE, 2, layoutOf({ ep: 2 }), true],
+  ['cp 2', model, 2, layoutOf({ cp: 2 }), false],
+  ['cp 2 x tp 2 x pp 2, recomputed', model, 8, layoutOf({ tp: 2, cp: 2, sequenceParallel: true }, 2), true],
 ])(
   '%s: bytes by the formulas are those of the engine',
   async (_name, directory, ranks, layout, checkpointing) => {
     const shape = readModelShape(directory, 'lm', 'model');
     const spec = specOf(shape, ranks, { layout, checkpointing, microBatches: 11, strategy: 'shard_grad_op' });
     const [role] = spec.roles as [RoleSpec];
-    const expected = { tp: layout.parallel.tp, pp: layout.pipeline.stages, ep: layout.parallel.ep };
+    const { tp, cp, ep } = layout.parallel;
+    const expected = { tp, cp, pp: layout.pipeline.stages, ep };
     for (const simulated of await simulateRoles(spec)) {
       const formulas = trafficFormulas(role, simulated, spec);
       for (const [axis, size] of Object.entries(expected))

@@ -39,6 +39,7 @@ struct Setup {
   // Ranks of these axes; what is left of `ranks` is data parallelism.
   int64_t tp = 1, ep = 1, pp = 1, vpp = 1;
   bool sequence_parallel = false;
+  int64_t cp = 1;
 };
 
 std::string describe(const Setup& c) {
@@ -47,9 +48,10 @@ std::string describe(const Setup& c) {
                                                                         : "no_shard";
   std::string ranks = std::to_string(c.ranks);
   if (c.tp > 1) ranks += " tp " + std::to_string(c.tp) + (c.sequence_parallel ? " sequence parallel" : "");
+  if (c.cp > 1) ranks += " cp " + std::to_string(c.cp);
   if (c.pp > 1) ranks += " pp " + std::to_string(c.pp) + (c.vpp > 1 ? " x " + std::to_string(c.vpp) : "");
   if (c.ep > 1) ranks += " ep " + std::to_string(c.ep);
-  if (c.ranks > c.tp * c.pp) ranks += std::string(" ") + strategy;
+  if (c.ranks > c.tp * c.pp * c.cp) ranks += std::string(" ") + strategy;
   return c.variant + (c.head == HeadKind::kLm ? "" : " critic") + (c.lora ? " LoRA" : "") + " | " +
          (c.dtype == at::kFloat ? "float32" : "bfloat16") + " | " + ranks + " | " +
          (c.checkpointing ? "yes" : "no");
@@ -83,6 +85,7 @@ EngineOptions options_of(const Setup& c) {
   options.sharding = c.sharding;
   options.parallel.tp = c.tp;
   options.parallel.ep = c.ep;
+  options.parallel.cp = c.cp;
   options.sequence_parallel = c.sequence_parallel;
   options.pipeline.stages = c.pp;
   options.pipeline.chunks = c.vpp;
@@ -197,6 +200,11 @@ const std::vector<Setup> kSetups{
     {.variant = "qwen3_moe", .ranks = 2, .checkpointing = true, .tp = 2, .sequence_parallel = true},
     {.variant = "qwen3", .ranks = 4, .tp = 2, .pp = 2},
     {.variant = "qwen3", .head = HeadKind::kValue, .ranks = 4, .tp = 2},
+    {.variant = "qwen3", .ranks = 2, .cp = 2},
+    {.variant = "qwen3", .ranks = 2, .dtype = at::kBFloat16, .checkpointing = true, .cp = 2},
+    {.variant = "qwen3", .ranks = 4, .tp = 2, .sequence_parallel = true, .cp = 2},
+    {.variant = "qwen3_moe", .ranks = 4, .checkpointing = true, .pp = 2, .cp = 2},
+    {.variant = "qwen3", .head = HeadKind::kValue, .ranks = 4, .checkpointing = true, .cp = 2},
     {.variant = "qwen3"},
     {.variant = "qwen3", .dtype = at::kBFloat16, .checkpointing = true, .kl_loss = true},
     {.variant = "qwen3", .ranks = 2},

@@ -130,6 +130,7 @@ TEST(what_is_simulated_is_what_ranks_hold_and_send) {
 struct Shared {
   int64_t ranks, tp, pp, vpp, ep;
   bool sequence_parallel, checkpointing;
+  int64_t cp = 1;
 };
 
 EngineOptions shared_options(const Shared& c) {
@@ -141,6 +142,7 @@ EngineOptions shared_options(const Shared& c) {
   if (c.ep > 1) options.model.moe_layers.assign(4, true);
   options.parallel.tp = c.tp;
   options.parallel.ep = c.ep;
+  options.parallel.cp = c.cp;
   options.sequence_parallel = c.sequence_parallel;
   options.pipeline.stages = c.pp;
   options.pipeline.chunks = c.vpp;
@@ -152,7 +154,10 @@ TEST(ranks_that_share_the_model_send_what_is_simulated) {
   for (const Shared& c : {Shared{2, 2, 1, 1, 1, false, false}, Shared{2, 2, 1, 1, 1, true, true},
                           Shared{2, 1, 2, 1, 1, false, true}, Shared{2, 1, 2, 2, 1, false, false},
                           Shared{2, 1, 1, 1, 2, false, true}, Shared{4, 2, 2, 1, 1, true, false},
-                          Shared{4, 1, 2, 1, 1, false, false}, Shared{4, 2, 1, 1, 2, false, false}}) {
+                          Shared{4, 1, 2, 1, 1, false, false}, Shared{4, 2, 1, 1, 2, false, false},
+                          Shared{2, 1, 1, 1, 1, false, true, 2}, Shared{4, 2, 1, 1, 1, true, false, 2},
+                          Shared{4, 1, 2, 1, 1, false, false, 2}, Shared{2, 1, 1, 1, 2, false, false, 2},
+                          Shared{4, 1, 1, 1, 1, false, true, 2}}) {
     const EngineOptions options = shared_options(c);
     const std::vector<Measured> measured = measure(options, c.ranks);
     for (int64_t rank = 0; rank < c.ranks; ++rank) {

@@ -1,5 +1,6 @@
 import type { EngineMemory } from './engine_memory';
 import type { Placement } from './placement';
+import { rowParts } from './places';
 import { type Plan, type PlanSpec, planMemory, type RoleSpec } from './plan';
 
 /** A change of the configuration that takes less memory. */
@@ -106,9 +107,9 @@ async function capacities(spec: PlanSpec, engines: EngineMemory): Promise<Change
 }
 
 /** That holds the longest sequence, of whose tokens each rank that shares it has a part. */
-function leastCapacity({ inference, update, ulysses }: RoleSpec): number {
-  const longest = Math.max(inference?.longest ?? 0, update?.longest ?? 0);
-  return Math.ceil(longest / (ulysses * ROW_TILE)) * ROW_TILE;
+function leastCapacity(role: RoleSpec): number {
+  const longest = Math.max(role.inference?.longest ?? 0, role.update?.longest ?? 0);
+  return Math.ceil(longest / (rowParts(role) * ROW_TILE)) * ROW_TILE;
 }
 
 function halfPrecision(spec: PlanSpec): Change[] {

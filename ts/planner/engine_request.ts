@@ -6,6 +6,7 @@ import type {
   NativeSequenceLoad,
   NativeTensorFile,
 } from '../native/bridge';
+import { rowParts } from './places';
 import type { Load, PlanSpec, RoleSpec } from './plan';
 
 /** AdamW's defaults: they change no shape. */
@@ -32,7 +33,7 @@ export function engineOptions(
     model: role.model,
     device: 'cpu',
     dtype: role.dtype,
-    maxTokens: capacity * ulysses,
+    maxTokens: capacity * rowParts(role),
     gradientCheckpointing: role.gradientCheckpointing,
     optim: role.update === null ? null : OPTIM,
     lora: role.lora?.native ?? null,

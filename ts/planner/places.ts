@@ -15,6 +15,10 @@ export interface Place {
   stages: number[];
 }
 
+/** Ranks that each have a part of a micro-batch's rows, and room for `capacity` of its tokens. */
+export const rowParts = ({ ulysses, layout }: Pick<RoleSpec, 'ulysses' | 'layout'>): number =>
+  ulysses * layout.parallel.cp;
+
 /**
  * The first rank of a stage: of the ranks of a tensor-parallel group it has the most words of the vocabulary, and those of data and
  * expert parallelism all hold as much.

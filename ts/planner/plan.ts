@@ -66,7 +66,7 @@ export interface RoleSpec {
   /** Ranks that share a micro-batch. */
   ulysses: number;
   placement: Placement;
-  /** Packing capacity of one rank: a micro-batch has `ulysses` times as many tokens. */
+  /** Packing capacity of one rank: a micro-batch has as many for each rank that has a part of its rows. */
   capacity: number;
   /** Tokens of `capacity` that its key does not count. Default 0. */
   uncounted?: number;

@@ -72,10 +72,11 @@ export function renderPlan(spec: PlanSpec, plan: Plan): string[] {
 
 /** What ranks share beside the state. */
 export function layoutTexts({ ulysses, layout: { parallel, pipeline } }: RoleSpec): string[] {
-  const { tp, ep, sequenceParallel } = parallel;
+  const { tp, cp, ep, sequenceParallel } = parallel;
   return [
     ...(ulysses === 1 ? [] : [`ulysses ${ulysses}`]),
     ...(tp === 1 ? [] : [`tp ${tp}${sequenceParallel ? ' sequence parallel' : ''}`]),
+    ...(cp === 1 ? [] : [`cp ${cp}`]),
     ...(ep === 1 ? [] : [`ep ${ep}`]),
     ...(pipeline.stages === 1
       ? []

@@ -1,5 +1,6 @@
 import { formatBytes } from '../base/byte_size';
 import type { NativeHeldBytes, NativeSimulatedCollective } from '../native/bridge';
+import { rowParts } from './places';
 import type { PlanSpec, RoleSpec } from './plan';
 import { layoutTexts, table } from './render';
 import { renderPipeline } from './render_pipeline';
@@ -69,7 +70,7 @@ function renderRole({ worldSize, device }: PlanSpec, simulated: RoleSimulation, 
   const { role, microBatches, simulation } = simulated;
   const { state, groups } = simulation;
   const { parallel, pipeline } = spec.layout;
-  const sharing = spec.ulysses * parallel.tp * pipeline.stages;
+  const sharing = rowParts(spec) * parallel.tp * pipeline.stages;
   const kinds = new Map<string, { count: number; whole: number; own: number }>();
   for (const { name, whole, own } of groups) {
     const kind = name.startsWith('layers.') ? 'blocks' : name;

@@ -1,6 +1,5 @@
 // From what a configuration says of a role to what is planned of it.
 
-import { missing } from '../config/schema/field';
 import { checkLayout } from '../engine/check_layout';
 import type { EngineOptions } from '../engine/engine_options';
 import { resolveLoraOptions } from '../engine/lora_options';
@@ -20,9 +19,9 @@ export interface Target {
   worldSize: number;
 }
 
-/** Neighbours and stages that are called with the same sequences: with Ulysses, tensor parallelism and pipelines. */
+/** Neighbours and stages that are called with the same sequences: with Ulysses, context and tensor parallelism and pipelines. */
 export const sharingRanks = ({ ulysses, layout }: Pick<RoleSettings, 'ulysses' | 'layout'>): number =>
-  ulysses * layout.tp * layout.pp;
+  ulysses * (layout.cp ?? 1) * layout.tp * layout.pp;
 
 /** The share of `sequences` of one rank, or of `sharing` ranks that are called with the same ones. */
 export const loadPerRank = (
@@ -76,17 +75,13 @@ export function roleSpec(role: RoleSettings, { device, worldSize }: Target): Rol
   };
 }
 
-/** Of a model that can be spread like this over the ranks. Context parallelism is not planned yet. */
+/** Of a model that can be spread like this over the ranks. */
 function checkedLayout(
-  { keys, model: dir, layout: { cp = 1 } }: RoleSettings,
+  { keys, model: dir }: RoleSettings,
   config: NativeModelConfig,
   parallel: NonNullable<EngineOptions['parallel']>,
   worldSize: number,
 ): RoleLayout {
-  if (cp > 1) {
-    const key = `${keys.layout}.context_parallel_size`;
-    throw new ConfigError(`${key} ${cp}: ${missing('a plan of context parallelism')}`, key);
-  }
   const layout = resolveParallel(keys.layout, parallel, worldSize, 'fsdp');
   checkLayout(keys.layout, layout, { config, dir });
   return { parallel: layout.parallel, pipeline: layout.pipeline };

@@ -3,7 +3,7 @@ import { WorkerGroup } from '../controller/worker_group';
 import type { NativeSimulation } from '../native/bridge';
 import type { RoleName } from '../roles/role_settings';
 import { engineOptions, sequenceLoad } from './engine_request';
-import { firstRankOf, type Place, placesThatDiffer } from './places';
+import { firstRankOf, type Place, placesThatDiffer, rowParts } from './places';
 import type { Load, PlanSpec, RoleSpec } from './plan';
 
 /** One rank of a role. */
@@ -49,6 +49,6 @@ export function microBatchesOf(role: RoleSpec): number {
   return load === null ? 1 : Math.ceil(load.sequences / sequencesPerMicroBatch(role, load));
 }
 
-export function sequencesPerMicroBatch({ capacity, ulysses }: RoleSpec, { longest }: Load): number {
-  return Math.max(1, Math.floor((capacity * ulysses) / Math.max(1, longest - 1)));
+export function sequencesPerMicroBatch(role: RoleSpec, { longest }: Load): number {
+  return Math.max(1, Math.floor((role.capacity * rowParts(role)) / Math.max(1, longest - 1)));
 }

@@ -1,12 +1,13 @@
 // What a rank sends in one optimiser step along each axis of a layout, by formula: of the blocks, which is all but a little of it.
 import { layersByPart } from '../model/pipeline_parts';
 import type { NativeSimulatedGroup } from '../native/bridge';
+import { rowParts } from './places';
 import type { RoleSpec } from './plan';
 import { microBatchesOf, type RoleSimulation, sequencesPerMicroBatch } from './simulate';
 
 /** Bytes along one axis: a factor times a factor ... */
 export interface TrafficFormula {
-  axis: 'tp' | 'pp' | 'dp' | 'ep';
+  axis: 'tp' | 'cp' | 'pp' | 'dp' | 'ep';
   /** What is sent, and how often. */
   text: string;
   bytes: number;
@@ -41,6 +42,7 @@ export function trafficFormulas(
   const dataRanks = worldSize / (parallel.tp * pipeline.stages);
   return [
     ...(parallel.tp > 1 ? [tensorTraffic(part)] : []),
+    ...(parallel.cp > 1 ? [contextTraffic(part)] : []),
     ...(pipeline.stages > 1 ? [pipelineTraffic(part)] : []),
     ...(parallel.ep > 1 ? [expertTraffic(part)] : []),
     ...(dataRanks > 1 ? dataTraffic(part, simulated.simulation.groups, dataRanks) : []),
@@ -49,7 +51,7 @@ export function trafficFormulas(
 
 interface Part {
   role: RoleSpec;
-  /** Of all micro-batches, on all ranks that share them. */
+  /** Of all micro-batches; with context parallelism this rank's part of them. */
   rows: number;
   /** Bytes of an element in the compute dtype. */
   element: number;
@@ -60,18 +62,22 @@ interface Part {
   stage: number;
 }
 
-/** Padded to whole tiles for each rank that has a part of them; on a GPU to the capacity. */
+/** Padded to whole tiles for each rank that has a part of them; on a GPU to the capacity. Divided by the ranks along cp. */
 function rowsOf(role: RoleSpec, device: 'cpu' | 'cuda'): number {
   const load = role.update ?? role.inference;
   if (load === null) return 0;
   const { parallel } = role.layout;
-  const tile = ROW_TILE * (parallel.sequenceParallel ? parallel.tp : role.ulysses);
+  const tile = ROW_TILE * (parallel.sequenceParallel ? parallel.tp : 1) * rowParts(role);
   const padded = (rows: number): number => Math.ceil(rows / tile) * tile;
   const each = sequencesPerMicroBatch(role, load);
   const micros = microBatchesOf(role);
   const length = Math.min(load.longest, role.model.maxPositions) - 1;
-  if (device === 'cuda') return micros * padded(role.capacity * role.ulysses);
-  return (micros - 1) * padded(each * length) + padded((load.sequences - (micros - 1) * each) * length);
+  const last = (load.sequences - (micros - 1) * each) * length;
+  const all =
+    device === 'cuda'
+      ? micros * padded(role.capacity * rowParts(role))
+      : (micros - 1) * padded(each * length) + padded(last);
+  return all / parallel.cp;
 }
 
 function layersOf({ model, layout: { pipeline } }: RoleSpec, stage: number): number[] {
@@ -112,6 +118,23 @@ function tensorTraffic(part: Part): TrafficFormula {
     axis: 'tp',
     text: `${text} x ${layers.length} layers x ${count(rows)} rows x ${hidden} x ${element} B x ${tp - 1}/${tp}`,
     bytes: (times * layers.length * rows * hidden * element * (tp - 1)) / tp,
+  };
+}
+
+/**
+ * Keys and values to the ranks that share the context, in the forward and in the backward pass and where it is computed again, and
+ * their gradients back, summed (native/megatron/context_group.h).
+ */
+function contextTraffic(part: Part): TrafficFormula {
+  const { role, rows, element, layers } = part;
+  const { tp, cp } = role.layout.parallel;
+  const { text, times } = uses(part, [1, 2, 1]);
+  const { numKvHeads, headDim } = role.model;
+  const heads = Math.max(1, numKvHeads / tp); // fewer than tp: each rank has a copy of one
+  return {
+    axis: 'cp',
+    text: `${text} x 2 x ${layers.length} layers x ${count(rows)} rows x ${heads} key heads x ${headDim} x ${element} B x ${cp - 1}`,
+    bytes: times * 2 * layers.length * rows * heads * headDim * element * (cp - 1),
   };
 }
 
