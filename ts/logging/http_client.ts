@@ -1,6 +1,9 @@
+import { HttpConnection } from '../base/http_connection';
 import { reasonOf } from '../base/text';
 
 const SHOWN = 300;
+/** Of an answer. */
+const MOST_BYTES = 64 * 2 ** 20;
 /** Statuses below 500 after which the same request may succeed: time-out, too early, too many requests. */
 const PASSING = [408, 425, 429];
 
@@ -22,6 +25,7 @@ export type Credentials = { user: string; password: string } | { token: string }
 export class HttpClient {
   /** The URL without what says who is asking, and without a slash at its end. */
   readonly base: string;
+  private readonly connection: HttpConnection;
   private readonly authorization: string | null;
   private readonly secrets: readonly string[];
 
@@ -47,6 +51,7 @@ export class HttpClient {
     url.username = '';
     url.password = '';
     this.base = url.href.replace(/\/+$/, '');
+    this.connection = new HttpConnection(this.base);
     this.authorization = known && authorizationOf(known);
     this.secrets = known ? secretsOf(known) : [];
   }
@@ -56,26 +61,18 @@ export class HttpClient {
    * @throws RefusedError when trying again is of no use; Error when it may be, also when `signal` aborts it
    */
   async request(method: 'GET' | 'POST', path: string, body: unknown, signal: AbortSignal): Promise<unknown> {
-    const headers: Record<string, string> = { 'content-type': 'application/json' };
+    const headers: Record<string, string> = { accept: 'application/json' };
     if (this.authorization !== null) headers['authorization'] = this.authorization;
-    let status: number;
-    let text: string;
-    try {
-      const response = await fetch(this.base + path, {
-        method,
-        headers,
-        signal,
-        ...(body === null ? {} : { body: JSON.stringify(body) }),
+    const request = { method, path, headers, signal, body: body === null ? null : JSON.stringify(body) };
+    const { status, location, text } = await this.connection
+      .ask(request, MOST_BYTES)
+      .catch((error: unknown) => {
+        throw new Error(this.redacted(`${this.base}: ${reasonOf(error)}`));
       });
-      status = response.status;
-      text = await response.text();
-    } catch (error) {
-      throw new Error(this.redacted(`${this.base}: ${networkReason(error)}`));
-    }
     if (status >= 200 && status < 300) return this.parsed(text);
-    const message = this.redacted(
-      `${this.base}${path.split('?')[0]} answered ${status} ${text.slice(0, SHOWN)}`.trim(),
-    );
+    const said =
+      location === null ? text.slice(0, SHOWN) : `and sends to ${location}: give the address there`;
+    const message = this.redacted(`${this.base}${path.split('?')[0]} answered ${status} ${said}`.trim());
     if (status === 401 || status === 403) throw new RefusedError(status, `${message}: check ${this.keys}`);
     if (status >= 500 || PASSING.includes(status)) throw new Error(message);
     throw new RefusedError(status, message);
@@ -104,10 +101,4 @@ function authorizationOf(credentials: NonNullable<Credentials>): string {
 function secretsOf(credentials: NonNullable<Credentials>): string[] {
   const secret = 'token' in credentials ? credentials.token : credentials.password;
   return secret === '' ? [] : [secret, authorizationOf(credentials).split(' ')[1] as string];
-}
-
-/** fetch says "fetch failed"; why, its cause knows. */
-function networkReason(error: unknown): string {
-  const { cause } = error as { cause?: unknown };
-  return cause === undefined ? reasonOf(error) : reasonOf(cause) || reasonOf(error);
 }

@@ -1,5 +1,6 @@
 // A retrieval server of Search-R1: POST {queries, topk, return_scores}, answered with passages per query.
 import { z } from 'zod';
+import { AnswerTooLong, HttpConnection } from '../../base/http_connection';
 import { printable } from '../../base/printable';
 import { reasonOf } from '../../base/text';
 import { TroupeError } from '../../errors';
@@ -38,8 +39,16 @@ interface Waiting {
 /** Searches that begin in the same turn of the event loop are one request, as a batch of rows is one in Search-R1. */
 export class RetrieverClient implements Retriever {
   private waiting: Waiting[] = [];
+  private readonly connection: HttpConnection;
 
-  constructor(private readonly options: RetrieverOptions) {}
+  /** @throws TroupeError INVALID_ARGUMENT for a URL that is none */
+  constructor(private readonly options: RetrieverOptions) {
+    try {
+      this.connection = new HttpConnection(options.url);
+    } catch (error) {
+      throw new TroupeError('INVALID_ARGUMENT', `[search] retriever.url: ${printable(reasonOf(error))}`);
+    }
+  }
 
   /** @throws TroupeError IO when the server is not reached or answers something else */
   search(query: string, signal?: AbortSignal): Promise<Passage[]> {
@@ -95,22 +104,17 @@ export class RetrieverClient implements Retriever {
   }
 
   private async request(queries: readonly string[]): Promise<Passage[][]> {
-    const { url, topk, timeoutMs = 30_000 } = this.options;
-    let response: Response;
-    try {
-      response = await fetch(url, {
-        method: 'POST',
-        headers: { 'content-type': 'application/json' },
-        body: JSON.stringify({ queries, topk, return_scores: true }),
-        signal: AbortSignal.timeout(timeoutMs),
-      });
-    } catch (cause) {
-      const { cause: inner } = cause as { cause?: unknown };
-      throw new Transient(reasonOf(inner ?? cause));
-    }
-    const text = await response.text();
-    if (response.status === 429 || response.status >= 500) throw new Transient(said(response.status, text));
-    if (!response.ok) throw new Error(said(response.status, text));
+    const { topk, timeoutMs = 30_000 } = this.options;
+    const request = {
+      method: 'POST',
+      body: JSON.stringify({ queries, topk, return_scores: true }),
+      signal: AbortSignal.timeout(timeoutMs),
+    } as const;
+    const { status, text } = await this.connection.ask(request, MOST_BYTES).catch((error: unknown) => {
+      throw error instanceof AnswerTooLong ? error : new Transient(reasonOf(error));
+    });
+    if (status === 429 || status >= 500) throw new Transient(said(status, text));
+    if (status < 200 || status > 299) throw new Error(said(status, text));
     const { result } = reply.parse(JSON.parse(text));
     if (result.length !== queries.length)
       throw new Error(`it gave results for ${result.length} queries of ${queries.length}`);
@@ -129,6 +133,9 @@ export class RetrieverClient implements Retriever {
     );
   }
 }
+
+/** Of an answer. */
+const MOST_BYTES = 256 * 2 ** 20;
 
 /** Worth another attempt. */
 class Transient extends Error {}

@@ -1,5 +1,6 @@
 import pLimit from 'p-limit';
 import { checkOptionNames, numberOption } from '../../base/check_options';
+import { AnswerTooLong, HttpConnection } from '../../base/http_connection';
 import { reasonOf, show } from '../../base/text';
 import { TroupeError } from '../../errors';
 import { runCodeUrl } from '../contract/run_code_url';
@@ -37,6 +38,7 @@ const failed = (message: string, cause?: unknown): TroupeError =>
 export class SandboxFusion implements CodeRunner {
   private readonly limit: ReturnType<typeof pLimit>;
   private readonly url: string;
+  private readonly server: HttpConnection;
   private readonly retries: number;
   private readonly retryDelayMs: number;
   private readonly timeout: number;
@@ -48,6 +50,7 @@ export class SandboxFusion implements CodeRunner {
     checkOptionNames(where, o, KEYS);
     try {
       this.url = runCodeUrl(o.url);
+      this.server = new HttpConnection(this.url);
     } catch (error) {
       throw new TroupeError('INVALID_ARGUMENT', `[${where}] url: ${reasonOf(error)}`);
     }
@@ -89,37 +92,20 @@ export class SandboxFusion implements CodeRunner {
       compile_timeout: this.timeout,
       memory_limit_MB: this.memoryLimitMb,
     });
-    let status: number;
-    let text: string;
-    try {
-      const answer = await fetch(this.url, {
-        method: 'POST',
-        headers: { 'content-type': 'application/json', accept: 'application/json' },
-        body,
-        signal: AbortSignal.timeout(timerMs(1000 * (2 * this.timeout + this.patience))),
-      });
-      status = answer.status;
-      text = await readText(answer);
-    } catch (error) {
-      if (error instanceof TroupeError) throw error;
-      const cause = (error as { cause?: unknown }).cause;
-      throw new Temporary(`no answer (${reasonOf(cause ?? error)})`);
-    }
+    const request = {
+      method: 'POST',
+      headers: { accept: 'application/json' },
+      body,
+      signal: AbortSignal.timeout(timerMs(1000 * (2 * this.timeout + this.patience))),
+    } as const;
+    const { status, text } = await this.server.ask(request, MAX_ANSWER).catch((error: unknown) => {
+      if (error instanceof AnswerTooLong) throw failed(`${this.url}: ${error.message}`, error);
+      throw new Temporary(`no answer (${reasonOf(error)})`);
+    });
     if (BUSY.has(status)) throw new Temporary(`HTTP ${status}`);
     if (status !== 200) throw failed(`${this.url}: HTTP ${status}: ${show(text)}`);
     return text;
   }
-}
-
-async function readText(answer: Response): Promise<string> {
-  const chunks: Uint8Array[] = [];
-  let bytes = 0;
-  for await (const chunk of answer.body ?? []) {
-    bytes += chunk.length;
-    if (bytes > MAX_ANSWER) throw failed(`the answer is longer than ${MAX_ANSWER} bytes`);
-    chunks.push(chunk);
-  }
-  return Buffer.concat(chunks).toString('utf8');
 }
 
 interface Phase {

@@ -1,8 +1,7 @@
-// JSON over HTTP to one inference server, without the time limits of fetch: a response may take an hour.
-import { Agent as HttpAgent, request as httpRequest, type IncomingMessage } from 'node:http';
-import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
+// JSON over HTTP to one inference server, whose responses may take an hour.
+import type { IncomingMessage } from 'node:http';
+import { HttpConnection, noAnswer, textOf } from '../../base/http_connection';
 import { printable } from '../../base/printable';
-import { reasonOf } from '../../base/text';
 
 const SHOWN = 500;
 /** Of an answer that is kept whole. */
@@ -16,8 +15,7 @@ export class ServerRefused extends Error {}
 
 export class ServerClient {
   readonly url: string;
-  private readonly agent: HttpAgent | HttpsAgent;
-  private readonly secure: boolean;
+  private readonly connection: HttpConnection;
 
   /** @throws Error when it is no URL of http or https */
   constructor(
@@ -28,8 +26,7 @@ export class ServerClient {
     if (parsed === null || !/^https?:$/.test(parsed.protocol))
       throw new Error(`expected a URL such as http://host:8000, got ${printable(url, { max: 200 })}`);
     this.url = parsed.href.replace(/\/+$/, '');
-    this.secure = parsed.protocol === 'https:';
-    this.agent = this.secure ? new HttpsAgent({ keepAlive: true }) : new HttpAgent({ keepAlive: true });
+    this.connection = new HttpConnection(this.url);
   }
 
   /** The parsed answer; null when it is empty. @throws ServerLost, ServerRefused */
@@ -68,7 +65,7 @@ export class ServerClient {
   }
 
   close(): void {
-    this.agent.destroy();
+    this.connection.close();
   }
 
   private parsed(data: string): unknown {
@@ -80,7 +77,7 @@ export class ServerClient {
   }
 
   private async send(
-    method: string,
+    method: 'GET' | 'POST',
     path: string,
     body: unknown,
     signal: AbortSignal | undefined,
@@ -95,47 +92,32 @@ export class ServerClient {
     throw passing ? new ServerLost(message) : new ServerRefused(message);
   }
 
-  private open(
-    method: string,
+  private async open(
+    method: 'GET' | 'POST',
     path: string,
     body: unknown,
     signal: AbortSignal | undefined,
   ): Promise<IncomingMessage> {
-    const text = body === null ? null : JSON.stringify(body);
     const headers: Record<string, string> = { accept: 'application/json, text/event-stream' };
-    if (text !== null) {
-      headers['content-type'] = 'application/json';
-      headers['content-length'] = String(Buffer.byteLength(text));
-    } else if (method === 'POST') headers['content-length'] = '0';
     if (this.apiKey !== null) headers['authorization'] = `Bearer ${this.apiKey}`;
-    return new Promise((resolve, reject) => {
-      const request = (this.secure ? httpsRequest : httpRequest)(
-        this.url + path,
-        { method, headers, agent: this.agent, ...(signal ? { signal } : {}) },
-        resolve,
-      );
-      request.on('error', (error) => reject(this.lost(error)));
-      request.end(text ?? undefined);
-    });
-  }
-
-  private async text(response: IncomingMessage): Promise<string> {
-    const chunks: Buffer[] = [];
-    let size = 0;
+    const text = body === null ? null : JSON.stringify(body);
     try {
-      for await (const chunk of response as AsyncIterable<Buffer>) {
-        size += chunk.length;
-        if (size > MOST_BYTES) throw new Error(`an answer of more than ${MOST_BYTES} bytes`);
-        chunks.push(chunk);
-      }
+      return await this.connection.open({ method, path, body: text, headers, signal });
     } catch (error) {
       throw this.lost(error);
     }
-    return Buffer.concat(chunks).toString('utf8');
+  }
+
+  private async text(response: IncomingMessage): Promise<string> {
+    try {
+      return await textOf(response, MOST_BYTES);
+    } catch (error) {
+      throw this.lost(error);
+    }
   }
 
   private lost(error: unknown): Error {
     if (error instanceof ServerLost) return error;
-    return new ServerLost(`${this.url}: ${reasonOf(error) || 'the connection broke off'}`);
+    return new ServerLost(`${this.url}: ${noAnswer(error).message}`);
   }
 }
