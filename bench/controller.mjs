@@ -28,12 +28,18 @@ const [ranks, prompts, samples, tokens] = [values.ranks, values.prompts, values.
 const require = createRequire(import.meta.url);
 const { Actor, balanceOrder, karmarkarKarp } = require(resolve(values.dist, 'index.js'));
 const { validationMetrics } = require(resolve(values.dist, 'trainer/metrics/validation_metrics.js'));
+const { sampleSeeds, promptsBatch } = require(resolve(values.dist, 'rollout/sampling.js'));
+const { EngineHost } = require(resolve(values.dist, 'worker/engine_host.js'));
+const { KeptResponses } = require(resolve(values.dist, 'worker/kept_responses.js'));
 const { FrameReader, FrameWriter, LONGEST_FRAME } = require(resolve(values.dist, 'worker/frames.js'));
 
 setFlagsFromString('--expose-gc');
 const collectGarbage = runInNewContext('gc');
 const GIB = 2 ** 30;
 const VOCABULARY = 4096;
+
+/** Calls that carry columns of a batch. */
+const COLUMNS = new Set(['takeRollout', 'computeLogProb', 'computeValues', 'updatePolicy', 'updateCritic']);
 
 const inline = (work) => work();
 
@@ -71,7 +77,18 @@ function processorSeconds() {
   return (user + system) / 1e6;
 }
 
-/** As many workers as asked for, one after another; `seconds` and `processor` are the time that is theirs and not the trainer's. */
+/** What the simulated engines sample: a response is a part of these, which begins where its seed says, so that it takes no memory of its own. */
+const STARTS = 997;
+const SAMPLED = Int32Array.from({ length: tokens + STARTS }, (_, x) => (x * 31) % VOCABULARY);
+const SAMPLED_LOG_PROBS = Float32Array.from(SAMPLED, (_, x) => -(x % 89) / 8);
+const startOf = (seed) => Number(seed % BigInt(STARTS));
+/** Requests that a rank runs at the same time: they end together, and then the next ones run. */
+const RUNNING = 256;
+
+/**
+ * As many workers as asked for, one after another: each is the real host of engines with an engine that is made up. `seconds` and `processor` are
+ * the time that is theirs and not the trainer's.
+ */
 class SimulatedGroup {
   seconds = 0;
   processor = 0;
@@ -79,11 +96,26 @@ class SimulatedGroup {
   /** On the rank of each: what a rank has computed of a prompt serves its other samples. */
   promptsPrefilled = 0;
   device = 'cpu';
-  lastCall = new Map();
+  lastCall = Promise.resolve();
 
   constructor(worldSize, response) {
     this.worldSize = worldSize;
     this.response = response;
+    this.waiting = Array.from({ length: worldSize }, () => []);
+    this.hosts = this.waiting.map((waiting) => new EngineHost(this.binding(waiting)));
+  }
+
+  /** Of one rank. */
+  binding(waiting) {
+    return new Proxy(
+      {},
+      {
+        get:
+          (_, method) =>
+          async (_engine, ...args) =>
+            method === 'createEngine' ? {} : this.own(() => this[method]?.(...args, waiting) ?? []),
+      },
+    );
   }
 
   buildInfo() {
@@ -96,25 +128,26 @@ class SimulatedGroup {
 
   async connect() {}
 
-  async createEngine() {}
+  async createEngine(engine, options) {
+    for (const host of this.hosts) await host.serve({ type: 'createEngine', requestId: 0, engine, options });
+  }
 
   async closeEngine() {}
 
-  async callAll(engine, method, args, land) {
-    const results = [];
-    for (let rank = 0; rank < this.worldSize; rank++) {
-      const own = typeof args === 'function' ? args(rank) : args[rank];
-      results.push(await this.callRank(rank, engine, method, own, land && ((value) => land(rank, value))));
-    }
-    return results;
+  callAll(engine, method, args, land) {
+    return Promise.all(
+      this.hosts.map((_, rank) => {
+        const own = typeof args === 'function' ? args(rank) : args[rank];
+        return this.callRank(rank, engine, method, own, land && ((value) => land(rank, value)));
+      }),
+    );
   }
 
-  /** The calls of a rank follow each other, as on a connection: a short one does not overtake a long one. */
+  /** Worker by worker: what one of them gets or gives takes memory of this process for as long as it is its turn. */
   callRank(rank, engine, method, args, land) {
-    const before = this.lastCall.get(rank) ?? Promise.resolve();
-    const call = before.then(() => this.answer(rank, engine, method, args, land));
+    const call = this.lastCall.then(() => this.answer(rank, engine, method, args, land));
     const ended = () => undefined; // what it gave is not held
-    this.lastCall.set(rank, call.then(ended, ended));
+    this.lastCall = call.then(ended, ended);
     return call;
   }
 
@@ -131,12 +164,12 @@ class SimulatedGroup {
     };
     const own = (work) => this.own(work);
     let request = await throughFrames(sent, { reading: own });
-    const value = own(() => this[method]?.(...request.args) ?? []);
+    const value = await this.hosts[rank].serve(request);
     request = null;
     // Arrays that a worker was sent are no memory of the trainer's process.
-    if (method === 'computeLogProb') own(collectGarbage);
+    if (COLUMNS.has(method)) own(collectGarbage);
     const answer = { type: 'result', requestId, value, ...lands };
-    return (await throughFrames(answer, { onHead: (head) => land(head.value), sending: own })).value;
+    return (await throughFrames(answer, { onHead: (head) => land?.(head.value), sending: own })).value;
   }
 
   /** Work of the simulated workers. */
@@ -152,34 +185,31 @@ class SimulatedGroup {
     return { pages: 2 ** 20, pagesHeld: 0, running: 0 };
   }
 
-  rolloutTurn({ submit }) {
+  rolloutTurn({ submit }, waiting) {
     const sent = submit.map(({ prompt }) => Buffer.from(prompt.buffer, prompt.byteOffset, prompt.byteLength));
     this.promptsPrefilled += new Set(sent.map((bytes) => bytes.toString('latin1'))).size;
-    const random = new Random(submit.length);
-    const lengths = submit.map(() => this.response(random));
-    // In one buffer, so that the trainer's process does not tidy up after its simulated workers.
-    const total = lengths.reduce((sum, length) => sum + length, 0);
-    const [ids, logProbs] = [new Int32Array(total), new Float32Array(total).fill(-1)];
-    let end = 0;
-    const outputs = submit.map(({ id }, i) => {
-      const start = end;
-      end += lengths[i];
-      for (let t = start; t < end; t++) ids[t] = ((t - start) * 31) % VOCABULARY;
+    waiting.push(...submit);
+    const random = new Random(waiting.length);
+    const outputs = waiting.splice(0, RUNNING).map(({ id, seedAndSalt }) => {
+      const start = startOf(seedAndSalt[0]);
+      const end = start + this.response(random);
       return {
         id,
-        tokens: ids.subarray(start, end),
-        logProbs: logProbs.subarray(start, end),
+        tokens: SAMPLED.subarray(start, end),
+        logProbs: SAMPLED_LOG_PROBS.subarray(start, end),
         topTokens: new Int32Array(0),
         topLogProbs: new Float32Array(0),
         promptLogProbs: null,
+        routedExperts: null,
         version: 0,
         cachedTokens: 0,
         finish: 'length',
         error: null,
+        nonFinite: false,
         needsMask: false,
       };
     });
-    return { outputs, stats: this.openRollout(), ready: true, idle: true };
+    return { outputs, stats: this.openRollout(), ready: true, idle: waiting.length === 0 };
   }
 
   computeLogProb({ tokens: ids, seqOffsets, promptLens }) {
@@ -235,6 +265,22 @@ function check(batch, logProbs) {
   }
 }
 
+/** Every response of a batch from `generate` is the one that its seed asks for. */
+function checkSamples(batch, given) {
+  const seeds = sampleSeeds(promptsBatch('check', given, 1), batch.size / given.length, 0);
+  const ids = batch.get('tokens');
+  const logProbs = batch.get('rolloutLogProbs');
+  const { seqOffsets, promptLens, responseOffsets } = batch;
+  for (let i = 0; i < batch.size; i++) {
+    const shift = startOf(seeds[i]) - responseOffsets[i];
+    const tokensAt = seqOffsets[i] + promptLens[i] - responseOffsets[i];
+    for (let t = responseOffsets[i]; t < responseOffsets[i + 1]; t++) {
+      if (ids[t + tokensAt] !== SAMPLED[t + shift] || logProbs[t] !== SAMPLED_LOG_PROBS[t + shift])
+        throw new Error(`sequence ${i}: its response is that of another`);
+    }
+  }
+}
+
 const model = madeModel(4 * tokens);
 const actorOver = (group) =>
   Actor.create({ model, group, device: 'cpu', maxTokensPerMicroBatch: 4 * tokens });
@@ -247,11 +293,19 @@ console.log('| | s | processor, s | peak of the process, GiB |\n| --- | ---: | -
 const random = new Random(1);
 // Prompts have 200 tokens on average.
 const group = new SimulatedGroup(ranks, () => tokens - 200);
+// What a worker does with responses before they leave it is its own work.
+for (const name of ['submit', 'sorted', 'take']) {
+  const work = KeptResponses.prototype[name];
+  KeptResponses.prototype[name] = function (...args) {
+    return group.own(() => work.apply(this, args));
+  };
+}
 const actor = await actorOver(group);
 const given = makePrompts(prompts, random);
 const batch = await measured('generate', group, () =>
   actor.generate(given, { maxNewTokens: tokens, n: samples }),
 );
+checkSamples(batch, given);
 const { logProbs } = await measured('computeLogProb', group, () => actor.computeLogProb(batch));
 check(batch, logProbs);
 const lengths = Array.from({ length: prompts * samples }, () => 200 + responseLength(random, tokens));

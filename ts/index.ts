@@ -129,7 +129,7 @@ export type {
   RolloutStats,
   WeightSource,
 } from './rollout/engine';
-export type { NativeRolloutConfig } from './rollout/native/native_rollout';
+export type { NativeRolloutConfig } from './rollout/native/native_options';
 export type {
   FinishReason,
   RolloutRequest,

@@ -5,6 +5,7 @@ import { Actor, type ActorOptions } from '../../ts/actor/actor';
 import { Batch } from '../../ts/batch/batch';
 import { readHeader } from '../../ts/checkpoint/safetensors';
 import type { RolloutRequest, RolloutResult } from '../../ts/rollout/request';
+import { promptsBatch, sampleSeeds } from '../../ts/rollout/sampling';
 import { CONFORMANCE } from '../helpers/conformance';
 
 const directory = (name: string): string => path.join(CONFORMANCE, 'models', name, 'actor');
@@ -291,5 +292,44 @@ test('what can never fit is refused with numbers', async () => {
     const message = /need 4 pages of 32 positions, and the cache has \d/;
     await expect(actor.rollout.submit(long).result).rejects.toThrow(message);
     expect(() => actor.rollout.submit(long)).toThrow(message);
+  });
+});
+
+test('a batch is what its requests are one by one, while others run, and as far as they got when they are aborted', async () => {
+  await withActor({ worldSize: 2, rollout: { maxNumBatchedTokens: 24 } }, async (actor) => {
+    const prompts = [prompt(5, 1), prompt(30, 2), prompt(1, 3)];
+    const sampling = { maxNewTokens: 20, temperature: 0.9 };
+    const seeds = sampleSeeds(promptsBatch('test', prompts, 3), 3, 7);
+    const other = actor.rollout.submit({
+      promptIds: prompt(9, 4),
+      sampling: { maxNewTokens: 60, seed: 1n, stopTokenIds: [] },
+    });
+    const batch = await actor.generate(prompts, { ...sampling, n: 3, seed: 7 });
+    const single = await answers(
+      actor,
+      Array.from(seeds, (seed, j) => ({
+        promptIds: prompts[Math.floor(j / 3)] as number[],
+        sampling: { ...sampling, seed },
+      })),
+    );
+    expect(single.map((_, j) => [...batch.response(j)])).toEqual(tokensOf(single));
+    expect([...batch.get('rolloutLogProbs')]).toEqual(single.flatMap(({ logProbs }) => [...logProbs]));
+    expect((await other.result).tokens).toHaveLength(60);
+    const long = actor.generate(prompts, { ...sampling, maxNewTokens: 90, n: 3, seed: 7, stopTokenIds: [] });
+    await actor.rollout.stats();
+    await actor.rollout.pause('abort');
+    const aborted = await long;
+    await actor.rollout.resume();
+    const whole = await actor.generate(prompts, {
+      ...sampling,
+      maxNewTokens: 90,
+      n: 3,
+      seed: 7,
+      stopTokenIds: [],
+    });
+    for (let j = 0; j < 9; j++) {
+      const begun = [...aborted.response(j)];
+      expect([...whole.response(j)].slice(0, begun.length)).toEqual(begun);
+    }
   });
 });

@@ -24,7 +24,8 @@ import { checkMiniBatches, planUpdate, tokenBatch, type UpdateShard } from '../e
 import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
 import { sampleBatch } from '../rollout/batch';
 import type { RolloutEngine } from '../rollout/engine';
-import { NativeRollout, type NativeRolloutConfig } from '../rollout/native/native_rollout';
+import type { NativeRolloutConfig } from '../rollout/native/native_options';
+import { NativeRollout } from '../rollout/native/native_rollout';
 import type { SamplingOptions } from '../rollout/sampling';
 import { land } from '../worker/message_arrays';
 import type { EngineArgs } from '../worker/protocol';

@@ -6,7 +6,7 @@ import type { AdvantageConfig } from '../algorithms/advantage_types';
 import type { ResolvedConfig } from '../config/config';
 import { correctionOptions } from '../config/derived/correction';
 import type { RewardManagerOptions } from '../reward/contract/types';
-import type { NativeRolloutConfig } from '../rollout/native/native_rollout';
+import type { NativeRolloutConfig } from '../rollout/native/native_options';
 import type { SamplingOptions } from '../rollout/sampling';
 
 interface SamplingKeys {

@@ -29,6 +29,7 @@ export async function sampleBatch(
   }
   if (batch.size === 0) return batch.with({ rolloutLogProbs: new Float32Array(0) });
   const seeds = sampleSeeds(batch, n, seed);
+  if (engine.submitBatch !== undefined) return engine.submitBatch({ prompts: batch, n, sampling, seeds });
   const ids = Array.from({ length: batch.size }, (_, i) => batch.prompt(i));
   const handles = Array.from(seeds, (own, j) =>
     engine.submit({

@@ -1,5 +1,6 @@
 // The one interface through which everything gets responses: the trainer's batches, validation, agents, servers.
-import type { RolloutRequest, RolloutResult, TokenSpan } from './request';
+import type { Batch } from '../batch/batch';
+import type { RolloutRequest, RolloutResult, SamplingParams, TokenSpan } from './request';
 
 /** A running request: the spans as they come (once), the whole at the end. */
 export interface RolloutHandle extends AsyncIterable<TokenSpan> {
@@ -36,6 +37,16 @@ export interface RolloutStats {
   version: number;
 }
 
+/** n samples of each of some prompts, sample k of prompt i with seed i * n + k. */
+export interface BatchRequest {
+  /** Without responses. */
+  prompts: Batch;
+  n: number;
+  /** Of all; texts and constraints are for single requests. */
+  sampling: Omit<SamplingParams, 'seed' | 'stop' | 'constraint' | 'topLogProbs' | 'promptLogProbs'>;
+  seeds: BigUint64Array;
+}
+
 export interface RolloutEngine {
   /** The version of the weights that requests are served with now. */
   readonly version: number;
@@ -45,6 +56,11 @@ export interface RolloutEngine {
   readonly maxConcurrency: number;
   /** Refuses what can never be served, with numbers (INVALID_ARGUMENT), at once. */
   submit(request: RolloutRequest): RolloutHandle;
+  /**
+   * The responses that `submit` would give for each of these requests, as the columns of a batch (SampledColumns.batch), for which the engine has a faster
+   * way than one by one. When one fails the others are given up.
+   */
+  submitBatch?(request: BatchRequest): Promise<Batch>;
   pause(mode: PauseMode): Promise<void>;
   resume(): Promise<void>;
   /** Requests in flight go on with the new weights; their spans say which version made them. */

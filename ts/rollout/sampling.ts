@@ -10,8 +10,8 @@ import {
 import { RUN_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import { Batch, type Seqs } from '../batch/batch';
-import { offsetsOf } from '../batch/layout';
 import type { SamplingParams } from './request';
+import { SampledColumns } from './sampled_columns';
 
 export interface SamplingOptions {
   maxNewTokens: number;
@@ -124,27 +124,17 @@ export interface SampledTokens {
 
 /** Prompts and what was sampled after them: n sequences per prompt, with rolloutLogProbs, a response mask of ones, and routedExperts where all samples have them. */
 export function sampledBatch(prompts: Batch, n: number, samples: readonly SampledTokens[]): Batch {
-  const size = prompts.size * n;
-  const promptLens = new Int32Array(size).map((_, j) => prompts.promptLens[Math.floor(j / n)] as number);
-  const responseLens = Int32Array.from(samples, ({ tokens }) => tokens.length);
-  const seqOffsets = offsetsOf(promptLens.map((length, j) => length + (responseLens[j] as number)));
-  const responseOffsets = offsetsOf(responseLens);
-  const tokens = new Int32Array(seqOffsets[size] as number);
-  const rolloutLogProbs = new Float32Array(responseOffsets[size] as number);
-  let prompt: Int32Array = new Int32Array(0);
-  for (const [j, sample] of samples.entries()) {
-    const at = seqOffsets[j] as number;
-    if (j % n === 0) prompt = prompts.prompt(j / n);
-    tokens.set(prompt, at);
-    tokens.set(sample.tokens, at + prompt.length);
-    rolloutLogProbs.set(sample.logProbs, responseOffsets[j]);
+  const columns = new SampledColumns(
+    prompts,
+    n,
+    Int32Array.from(samples, ({ tokens }) => tokens.length),
+  );
+  for (const [j, { tokens, logProbs }] of samples.entries()) {
+    columns.response(j).set(tokens);
+    columns.logProbs(j, j + 1).set(logProbs);
   }
   const experts = samples.flatMap(({ routedExperts }) =>
     routedExperts === undefined ? [] : [routedExperts],
   );
-  const routed = size > 0 && experts.length === size ? { routedExperts: experts } : {};
-  return Batch.fromRagged(
-    { tokens, promptLens, responseLens, columns: { rolloutLogProbs, ...routed } },
-    { adopt: true },
-  );
+  return columns.batch(columns.size > 0 && experts.length === columns.size ? experts : null);
 }

@@ -1,13 +1,19 @@
 import { TroupeError } from '../errors';
 import type { NativeBinding, NativeEngine } from '../native/bridge';
-import { isBindingMethod, isEngineMethod, type WorkRequest } from './protocol';
+import { KeptResponses, type RolloutCommands } from './kept_responses';
+import { type EngineMethod, isBindingMethod, isEngineMethod, type WorkRequest } from './protocol';
 
 type AnyFunction = (...args: unknown[]) => unknown;
+
+interface HostedEngine {
+  native: NativeEngine;
+  kept: KeptResponses;
+}
 
 /** The named engines of one worker process ('actor', 'critic', 'ref', ...) over the native binding. */
 export class EngineHost {
   readonly #binding: NativeBinding;
-  readonly #engines = new Map<string, NativeEngine>();
+  readonly #engines = new Map<string, HostedEngine>();
 
   constructor(binding: NativeBinding) {
     this.#binding = binding;
@@ -20,18 +26,18 @@ export class EngineHost {
         if (this.#engines.has(request.engine)) {
           throw new TroupeError('INVALID_ARGUMENT', `the engine '${request.engine}' exists already`);
         }
-        this.#engines.set(request.engine, await this.#binding.createEngine(request.options));
+        const native = await this.#binding.createEngine(request.options);
+        this.#engines.set(request.engine, { native, kept: new KeptResponses() });
         return null;
       }
       case 'callEngine': {
         if (!isEngineMethod(request.method)) throw unknownMethod(request.method);
-        const call = this.#binding[request.method] as AnyFunction;
-        return await call(this.#engine(request.engine), ...request.args);
+        return await this.#call(this.#engine(request.engine), request.method, request.args);
       }
       case 'closeEngine': {
         const engine = this.#engines.get(request.engine);
         this.#engines.delete(request.engine);
-        if (engine !== undefined) await this.#binding.close(engine);
+        if (engine !== undefined) await this.#binding.close(engine.native);
         return null;
       }
       case 'callBinding': {
@@ -43,16 +49,34 @@ export class EngineHost {
   }
 
   abort(reason: string): void {
-    for (const engine of this.#engines.values()) this.#binding.abort(engine, reason);
+    for (const { native } of this.#engines.values()) this.#binding.abort(native, reason);
   }
 
   async close(): Promise<void> {
     const engines = [...this.#engines.values()];
     this.#engines.clear();
-    for (const engine of engines) await this.#binding.close(engine);
+    for (const { native } of engines) await this.#binding.close(native);
   }
 
-  #engine(name: string): NativeEngine {
+  async #call({ native, kept }: HostedEngine, method: EngineMethod, args: unknown[]): Promise<unknown> {
+    switch (method) {
+      case 'rolloutTurn':
+        return kept.turn(args[0] as RolloutCommands, (commands) =>
+          this.#binding.rolloutTurn(native, commands),
+        );
+      case 'takeRollout':
+        return kept.take(args[0] as number);
+      case 'dropRollout':
+        kept.drop(args[0] as number);
+        return null;
+      default: {
+        const call = this.#binding[method] as AnyFunction;
+        return await call(native, ...args);
+      }
+    }
+  }
+
+  #engine(name: string): HostedEngine {
     const engine = this.#engines.get(name);
     if (engine !== undefined) return engine;
     const known = [...this.#engines.keys()].map((key) => `'${key}'`).join(', ') || 'none';

@@ -1,24 +1,37 @@
 import { ConfigError, type ErrorCode, TroupeError } from '../errors';
 import type { NativeBinding, NativeBuildInfo, NativeEngine, NativeEngineOptions } from '../native/bridge';
+import type { RolloutCommands, RolloutTurn, TakenResponses } from './kept_responses';
 
 // What a worker process and its controller say to each other. Every message is one member of a union,
 // discriminated by `type`; typed arrays travel as they are (see frames.ts).
 
-/** Binding functions that take an engine, apart from those that end its life. */
+/** What an engine does for its controller: functions of the binding, and those that the worker adds or stands in front of (engine_host.ts). */
+export interface WorkerFunctions extends Omit<NativeBinding, 'rolloutTurn'> {
+  rolloutTurn(engine: NativeEngine, commands: RolloutCommands): Promise<RolloutTurn>;
+  /** The responses of a batch, once it has ended; the worker has them no longer. */
+  takeRollout(engine: NativeEngine, firstId: number): Promise<TakenResponses>;
+  /** Those of a batch that nobody wants. */
+  dropRollout(engine: NativeEngine, firstId: number): Promise<null>;
+}
+
+/** Functions that take an engine, apart from those that end its life. */
 export type EngineMethod = Exclude<
   {
-    [M in keyof NativeBinding]: NativeBinding[M] extends (engine: NativeEngine, ...rest: never[]) => unknown
+    [M in keyof WorkerFunctions]: WorkerFunctions[M] extends (
+      engine: NativeEngine,
+      ...rest: never[]
+    ) => unknown
       ? M
       : never;
-  }[keyof NativeBinding],
+  }[keyof WorkerFunctions],
   'abort' | 'close' | 'buildInfo' | 'memoryInfo' | 'keepFreedMemory' | 'openRendezvous'
 >;
 // A map, because the compiler cannot look into a conditional type over a type parameter.
 type EngineArgsMap = {
-  [M in EngineMethod]: Parameters<NativeBinding[M]> extends [NativeEngine, ...infer Rest] ? Rest : never;
+  [M in EngineMethod]: Parameters<WorkerFunctions[M]> extends [NativeEngine, ...infer Rest] ? Rest : never;
 };
 export type EngineArgs<M extends EngineMethod> = EngineArgsMap[M];
-export type EngineResult<M extends EngineMethod> = Awaited<ReturnType<NativeBinding[M]>>;
+export type EngineResult<M extends EngineMethod> = Awaited<ReturnType<WorkerFunctions[M]>>;
 
 /** Binding functions that need no engine. */
 export type BindingMethod =
@@ -53,6 +66,8 @@ const engineMethods: Record<EngineMethod, true> = {
   openRollout: true,
   beginRollout: true,
   rolloutTurn: true,
+  takeRollout: true,
+  dropRollout: true,
   parkRollout: true,
   optimizerSteps: true,
   scheduleSteps: true,

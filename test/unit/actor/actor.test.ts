@@ -8,9 +8,11 @@ import type {
   NativeRolloutCommands,
   NativeRolloutOutput,
   NativeRolloutRequest,
+  NativeRolloutTurn,
   NativeTokenBatch,
 } from '../../../ts/native/bridge';
 import { promptsBatch, sampledBatch } from '../../../ts/rollout/sampling';
+import { KeptResponses, type RolloutCommands } from '../../../ts/worker/kept_responses';
 import { FakeGroup } from './fake_group';
 
 const model = path.join(__dirname, '../../fixtures/conformance/models/llama_gqa/actor');
@@ -242,26 +244,32 @@ describe('generate', () => {
     finish: 'length',
     error: null,
     promptLogProbs: null,
+    routedExperts: null,
     version: 0,
     cachedTokens: 0,
     needsMask: false,
   });
+  /** What the engines of the ranks were given in each turn. */
+  let turns: NativeRolloutRequest[][] = [];
   /** Ranks that answer every request at once. */
-  const sampler = (answer: Answer, worldSize = 1): FakeGroup =>
-    new FakeGroup(
+  const sampler = (answer: Answer, worldSize = 1): FakeGroup => {
+    turns = [];
+    const kept = new KeptResponses();
+    return new FakeGroup(
       {
         openRollout: () => stats,
-        rolloutTurn: ({ submit }: NativeRolloutCommands) => ({
-          outputs: submit.map((request) => output(request, answer(request))),
-          stats,
-          ready: true,
-          idle: true,
-        }),
+        rolloutTurn: (commands: RolloutCommands) =>
+          kept.turn(commands, async ({ submit }: NativeRolloutCommands) => {
+            turns.push(submit);
+            const outputs = submit.map((request) => output(request, answer(request)));
+            return { outputs, stats, ready: true, idle: true } as NativeRolloutTurn;
+          }),
+        takeRollout: (firstId: number) => kept.take(firstId),
       },
       worldSize,
     );
-  const submitted = (group: FakeGroup): NativeRolloutRequest[] =>
-    group.callsOf('rolloutTurn').flatMap(({ args }) => (args[0] as NativeRolloutCommands).submit);
+  };
+  const submitted = (): NativeRolloutRequest[] => turns.flat();
 
   test('groups samples by prompt', async () => {
     let next = 0;
@@ -276,13 +284,14 @@ describe('generate', () => {
     ]);
     expect([...b.get('rolloutLogProbs')]).toEqual([-0, -1, -2, -3]);
     expect([...b.get('responseMask')]).toEqual([1, 1, 1, 1]);
-    expect(submitted(group)[0]).toMatchObject({
+    expect(submitted()[0]).toMatchObject({
       prompt: Int32Array.of(10),
       sampling: { maxNewTokens: 4, temperature: 1, topK: 0, topP: 1, minP: 0, stopTokenIds: [149] },
     });
     expect(group.calls.map(({ method }) => method).filter((name) => name.endsWith('Rollout'))).toEqual([
       'openRollout',
       'beginRollout',
+      'takeRollout',
       'parkRollout',
     ]);
   });
@@ -300,7 +309,6 @@ describe('generate', () => {
       twice.map(([id]) => new Array(id as number).fill(id)),
     );
     // All ranks have work, and samples of a prompt are together.
-    const turns = group.callsOf('rolloutTurn').map(({ args }) => (args[0] as NativeRolloutCommands).submit);
     const served = turns.filter((submit) => submit.length > 0);
     expect(served).toHaveLength(3);
     expect(served.map((submit) => submit.length % 2)).toEqual([0, 0, 0]);
@@ -318,9 +326,9 @@ describe('generate', () => {
     const group = sampler(() => [1]);
     const actor = await create(group);
     const seeds = async (prompts: number[][], seed = 0): Promise<bigint[]> => {
-      const before = submitted(group).length;
+      const before = submitted().length;
       await actor.generate(prompts, { maxNewTokens: 1, n: 2, seed });
-      return submitted(group)
+      return submitted()
         .slice(before)
         .map(({ seedAndSalt }) => seedAndSalt[0] as bigint);
     };

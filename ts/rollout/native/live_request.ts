@@ -55,7 +55,7 @@ export class LiveRequest implements RolloutHandle {
   take(output: NativeRolloutOutput): Progress {
     if (this.ended) return 'ended';
     if (output.error !== null) {
-      this.fail(new TroupeError(output.nonFinite ? 'NON_FINITE' : 'INVALID_ARGUMENT', output.error));
+      this.fail(requestError(output.error, output.nonFinite));
       return 'ended';
     }
     this.cachedTokens = output.cachedTokens;
@@ -144,6 +144,10 @@ export class LiveRequest implements RolloutHandle {
     for (const reader of readers ?? []) reader();
   }
 }
+
+/** What a caller is told of an error that the engine found in a request. */
+export const requestError = (error: string, nonFinite: boolean): TroupeError =>
+  new TroupeError(nonFinite ? 'NON_FINITE' : 'INVALID_ARGUMENT', error);
 
 function spanOf(output: NativeRolloutOutput, count: number, top: number): TokenSpan {
   const { tokens, logProbs, version } = output;

@@ -24,7 +24,7 @@ export class NativeRequests {
   }
 }
 
-function nativeSampling(s: SharedSampling): NativeRequestSampling {
+export function nativeSampling(s: SharedSampling): NativeRequestSampling {
   const offsets = [0];
   for (const word of s.badWords) offsets.push((offsets.at(-1) as number) + word.length);
   return {

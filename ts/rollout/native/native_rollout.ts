@@ -1,115 +1,31 @@
 // Our own engine in the worker processes of a role: every rank, or the ranks that hold a model together, serves requests of its own.
-import {
-  badOption,
-  checkOptionNames,
-  choiceOption,
-  countOption,
-  flagOption,
-  numberOption,
-} from '../../base/check_options';
-import { RUN_LIMITS } from '../../base/limits';
+import { badOption } from '../../base/check_options';
+import type { Batch } from '../../batch/batch';
 import { oneToAll } from '../../controller/dispatch';
 import { Tokenizer } from '../../data/tokenizer';
 import type { RoleEngine } from '../../engine/role_engine';
-import { expertBytes } from '../../engine/routed_experts';
 import { TroupeError } from '../../errors';
+import type { NativeRolloutOptions, NativeRolloutStats } from '../../native/bridge';
+import type { RolloutCommands, RolloutTurn, TakenResponses } from '../../worker/kept_responses';
+import { type ModelBounds, RequestChecks } from '../check_request';
 import type {
-  NativeQuantization,
-  NativeRolloutCommands,
-  NativeRolloutOptions,
-  NativeRolloutStats,
-  NativeRolloutTurn,
-} from '../../native/bridge';
-import { RequestChecks } from '../check_request';
-import type { PauseMode, RolloutEngine, RolloutHandle, RolloutStats, WeightSource } from '../engine';
+  BatchRequest,
+  PauseMode,
+  RolloutEngine,
+  RolloutHandle,
+  RolloutStats,
+  WeightSource,
+} from '../engine';
 import type { RolloutRequest } from '../request';
+import { type BatchShare, LiveBatch } from './live_batch';
 import { LiveRequest } from './live_request';
+import { type NativeRolloutConfig, nativeOptions } from './native_options';
+import { nativeSampling } from './native_request';
 import { Placement } from './placement';
 import { RankLoop } from './rank_loop';
 import { StopStrings } from './stop_strings';
 
-/** None of them changes a token, but the last. */
-export interface NativeRolloutConfig {
-  /** Requests that run at the same time on a rank, 256. */
-  maxNumSeqs?: number;
-  /** Tokens of a step, prompts and decodes together, 8192. */
-  maxNumBatchedTokens?: number;
-  /** Tokens of a prompt and its response; default: the positions of the model. */
-  maxModelLen?: number;
-  /** Share of the device's memory for keys and values, less what is in use, 0.5; on a CPU a quarter of it, shared by the ranks. */
-  gpuMemoryUtilization?: number;
-  /** Bytes for keys and values of a rank, in place of a share. */
-  kvCacheBytes?: number;
-  /** Cut prompts over steps, true. */
-  enableChunkedPrefill?: boolean;
-  /** Keep what was computed for later requests that begin alike, true. */
-  enablePrefixCaching?: boolean;
-  /** Give the memory of keys and values, and of the weights in the form for decoding, back whenever nothing runs, true. */
-  freeCacheEngine?: boolean;
-  /**
-   * Weights of the layers with 8 bits and a scale per output, without embeddings and head: whole numbers, or floating point (e4m3). Default: the
-   * compute dtype. Not of mixtures of experts.
-   */
-  quantization?: 'int8' | 'fp8';
-  /** Also say which experts of a mixture the tokens went to, false: `routedExperts` of results, and that column of batches. */
-  routedExperts?: boolean;
-}
-
-const KEYS = [
-  'maxNumSeqs',
-  'maxNumBatchedTokens',
-  'maxModelLen',
-  'gpuMemoryUtilization',
-  'kvCacheBytes',
-  'enableChunkedPrefill',
-  'enablePrefixCaching',
-  'freeCacheEngine',
-  'quantization',
-  'routedExperts',
-];
-
 const PAGE_POSITIONS = 32;
-
-function nativeOptions(engine: RoleEngine, o: NativeRolloutConfig): NativeRolloutOptions {
-  const where = 'rollout options';
-  checkOptionNames(where, o, KEYS);
-  const ranks = engine.device === 'cpu' ? engine.group.worldSize : 1;
-  const utilization = numberOption(where, 'gpuMemoryUtilization', o.gpuMemoryUtilization, 0.5, {
-    above: 0,
-    max: 1,
-  });
-  return {
-    maxSequences: countOption(where, 'maxNumSeqs', o.maxNumSeqs, RUN_LIMITS.sequences, 256),
-    maxStepTokens: countOption(where, 'maxNumBatchedTokens', o.maxNumBatchedTokens, RUN_LIMITS.tokens, 8192),
-    maxPositions: numberOption(where, 'maxModelLen', o.maxModelLen, engine.model.config.maxPositions, {
-      integer: true,
-      min: 2,
-      max: engine.model.config.maxPositions,
-    }),
-    kvCacheBytes: numberOption(where, 'kvCacheBytes', o.kvCacheBytes, 0, { integer: true, min: 0 }),
-    memoryShare: utilization / ranks,
-    chunkedPrefill: flagOption(where, 'enableChunkedPrefill', o.enableChunkedPrefill, true),
-    prefixCaching: flagOption(where, 'enablePrefixCaching', o.enablePrefixCaching, true),
-    quantization: quantizationOf(where, engine, o.quantization),
-    routedExperts: routedExpertsOf(where, engine, o.routedExperts),
-  };
-}
-
-function routedExpertsOf(where: string, { model }: RoleEngine, given: unknown): boolean {
-  const wanted = flagOption(where, 'routedExperts', given, false);
-  if (wanted) expertBytes(`${where}.routedExperts`, model.config);
-  return wanted;
-}
-
-function quantizationOf(where: string, { model }: RoleEngine, given: unknown): NativeQuantization {
-  if (given === undefined) return 'none';
-  if (model.config.moe !== null)
-    throw badOption(
-      where,
-      'quantization: the weights of mixtures of experts cannot be quantised: leave it out',
-    );
-  return choiceOption(where, 'quantization', given, ['int8', 'fp8'], 'int8');
-}
 
 export class NativeRollout implements RolloutEngine {
   private readonly options: NativeRolloutOptions;
@@ -128,6 +44,7 @@ export class NativeRollout implements RolloutEngine {
   private closed = false;
   /** Submitted in a pause. */
   private held: LiveRequest[] = [];
+  private heldBatches: LiveBatch[] = [];
   private waiters: (() => void)[] = [];
   private scheduled = false;
   private tokenizer: Tokenizer | null = null;
@@ -142,14 +59,14 @@ export class NativeRollout implements RolloutEngine {
     this.freesCache = config.freeCacheEngine ?? true;
     const { group, name } = engine;
     // Ranks that share every matrix, or the layers, make the same turns, and the first one speaks for them.
-    const turn = async (
-      together: readonly number[],
-      commands: NativeRolloutCommands,
-    ): Promise<NativeRolloutTurn> => {
+    const turn = async (together: readonly number[], commands: RolloutCommands): Promise<RolloutTurn> => {
+      const batches = commands.batches.map((batch) => ({ ...batch, keeps: false }));
       const turns = await Promise.all(
-        together.map((rank) => group.callRank(rank, name, 'rolloutTurn', [commands])),
+        together.map((rank, i) =>
+          group.callRank(rank, name, 'rolloutTurn', [i === 0 ? commands : { ...commands, batches }]),
+        ),
       );
-      return turns[0] as NativeRolloutTurn;
+      return turns[0] as RolloutTurn;
     };
     this.groups = engine.generatingRanks;
     this.placement = new Placement(this.groups.length);
@@ -161,7 +78,7 @@ export class NativeRollout implements RolloutEngine {
           lost: () => {
             this.begun = false;
           },
-          left: () => this.placement.left(rank),
+          left: (count) => this.placement.left(rank, count),
           rests: () => this.settled(),
         }),
     );
@@ -180,11 +97,8 @@ export class NativeRollout implements RolloutEngine {
   }
 
   submit(request: RolloutRequest): RolloutHandle {
-    this.engine.checkOpen();
-    if (this.closed) throw new TroupeError('CLOSED', '[rollout] the engine is closed');
-    const { config, eosTokenIds } = this.engine.model;
-    const model = { vocabSize: config.vocabSize, maxTokens: this.maxTokens, eosTokenIds };
-    const sampling = this.checks.check(request, model);
+    this.checkOpen();
+    const sampling = this.checks.check(request, this.bounds);
     if (this.options.routedExperts && sampling.stop.length > 0)
       throw badOption(
         'rollout',
@@ -205,14 +119,39 @@ export class NativeRollout implements RolloutEngine {
     return live;
   }
 
+  async submitBatch(request: BatchRequest): Promise<Batch> {
+    this.checkOpen();
+    const { prompts } = request;
+    const sampling = Array.from(prompts.promptLens, (length, i) => {
+      const shared = this.checks.check(
+        { promptIds: prompts.prompt(i), sampling: request.sampling },
+        this.bounds,
+      );
+      this.checkFits(length + shared.maxNewTokens - 1);
+      return shared;
+    })[0];
+    if (sampling === undefined || request.n === 0)
+      throw badOption('rollout', 'expected at least one request');
+    const live = new LiveBatch(request, nativeSampling(sampling), {
+      abort: (rank, ids) => this.ranks[rank]?.abort(ids),
+      take: (share, receive) => this.takeShare(share, receive),
+      drop: (share) => this.dropShare(share),
+    });
+    this.heldBatches.push(live);
+    this.schedule();
+    return await live.result;
+  }
+
   async pause(mode: PauseMode): Promise<void> {
-    if (mode === 'wait') await this.until(() => this.held.length + this.size === 0 && !this.busy);
+    if (mode === 'wait') await this.until(() => this.heldSize + this.size === 0 && !this.busy);
     this.paused = true;
     if (mode === 'abort') {
       for (const request of this.held) request.finish('abort');
+      for (const batch of this.heldBatches) batch.abort();
       this.held = [];
+      this.heldBatches = [];
       this.paused = false;
-      for (const rank of this.ranks) for (const request of rank.requests()) rank.abort(request);
+      for (const rank of this.ranks) rank.abortAll();
       await this.until(() => this.size === 0 && !this.busy);
       this.paused = true;
     }
@@ -235,15 +174,13 @@ export class NativeRollout implements RolloutEngine {
   }
 
   async stats(): Promise<RolloutStats> {
-    const all = this.ranks.map(
-      ({ stats }, rank) => stats ?? this.opened?.[this.groups[rank]?.[0] as number] ?? null,
-    );
+    const all = this.ranks.map(({ stats }, rank) => stats ?? this.opened?.[this.firstOf(rank)] ?? null);
     const sum = (pick: (stats: NativeRolloutStats) => number): number =>
       all.reduce((total, stats) => total + (stats === null ? 0 : pick(stats)), 0);
     const running = sum((stats) => stats.running);
     return {
       running,
-      waiting: Math.max(0, this.size + this.held.length - running),
+      waiting: Math.max(0, this.size + this.heldSize - running),
       cachePositions: PAGE_POSITIONS * sum(({ pages }) => pages),
       cachePositionsUsed: PAGE_POSITIONS * sum(({ pagesHeld }) => pagesHeld),
       promptTokens: sum(({ promptTokens }) => promptTokens),
@@ -265,8 +202,23 @@ export class NativeRollout implements RolloutEngine {
     return this.ranks.reduce((sum, rank) => sum + rank.size, 0);
   }
 
+  /** Requests that no rank has yet. */
+  private get heldSize(): number {
+    return this.heldBatches.reduce((sum, { size }) => sum + size, this.held.length);
+  }
+
   private get busy(): boolean {
     return this.beginning !== null || this.ranks.some((rank) => rank.busy);
+  }
+
+  private get bounds(): ModelBounds {
+    const { config, eosTokenIds } = this.engine.model;
+    return { vocabSize: config.vocabSize, maxTokens: this.maxTokens, eosTokenIds };
+  }
+
+  private checkOpen(): void {
+    this.engine.checkOpen();
+    if (this.closed) throw new TroupeError('CLOSED', '[rollout] the engine is closed');
   }
 
   /** What the cache can never hold; known once the engines have been opened. */
@@ -294,7 +246,7 @@ export class NativeRollout implements RolloutEngine {
       request.finish('abort');
       return;
     }
-    if (request.rank !== null) this.ranks[request.rank]?.abort(request);
+    if (request.rank !== null) this.ranks[request.rank]?.abort([request.id]);
     // Nothing is asked of the workers in a pause: it ends here, and there when they go on.
     if (this.paused) request.finish('abort');
   }
@@ -317,6 +269,13 @@ export class NativeRollout implements RolloutEngine {
       this.ranks[request.rank]?.submit(request);
     }
     this.held = [];
+    for (const batch of this.heldBatches) {
+      for (const share of batch.place(this.placement)) {
+        this.ranks[share.rank]?.submitShare(share, this.nextId);
+        this.nextId += share.samples.length;
+      }
+    }
+    this.heldBatches = [];
     if (this.size === 0) return;
     if (this.begun) {
       for (const rank of this.ranks) rank.wake();
@@ -353,7 +312,7 @@ export class NativeRollout implements RolloutEngine {
     if (this.paused || this.busy) return;
     if (this.size > 0) {
       if (!this.begun) this.begin();
-    } else if (this.held.length === 0 && this.freesCache && this.begun) {
+    } else if (this.heldSize === 0 && this.freesCache && this.begun) {
       void this.park().catch(() => undefined);
     }
   }
@@ -364,9 +323,33 @@ export class NativeRollout implements RolloutEngine {
     await oneToAll(this.engine.group, this.engine.name, 'parkRollout', []);
   }
 
+  /** From the rank that speaks for those which made it. */
+  private async takeShare(
+    { rank, firstId }: BatchShare,
+    receive: (taken: TakenResponses) => void,
+  ): Promise<void> {
+    const { group, name } = this.engine;
+    let landed = false;
+    const taken = await group.callRank(this.firstOf(rank), name, 'takeRollout', [firstId], (arrays) => {
+      landed = true;
+      receive(arrays);
+    });
+    if (!landed) receive(taken);
+  }
+
+  private dropShare({ rank, firstId }: BatchShare): void {
+    const { group, name } = this.engine;
+    // A worker that is gone has dropped it.
+    group.callRank(this.firstOf(rank), name, 'dropRollout', [firstId]).catch(() => undefined);
+  }
+
+  private firstOf(rank: number): number {
+    return this.groups[rank]?.[0] as number;
+  }
+
   private async until(condition: () => boolean): Promise<void> {
     while (!condition()) {
-      if (!this.busy && this.size + this.held.length > 0 && !this.paused) this.schedule();
+      if (!this.busy && this.size + this.heldSize > 0 && !this.paused) this.schedule();
       await new Promise<void>((resolve) => this.waiters.push(resolve));
     }
   }

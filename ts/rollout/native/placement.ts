@@ -1,12 +1,17 @@
 // Which rank serves a request: where its prefix lies, unless others have far less to do.
 import { createHash } from 'node:crypto';
-import type { LiveRequest } from './live_request';
+import type { RolloutRequest } from '../request';
 
 /** Tokens by which prompts are said to begin alike: those of one prompt, and turns of one conversation. */
 const PREFIX = 256;
 const REMEMBERED = 65_536;
 /** More requests than this over the least loaded rank are too many. */
 const IMBALANCE = 16;
+
+interface Placed {
+  promptIds: Int32Array;
+  request: Pick<RolloutRequest, 'session' | 'cacheSalt'>;
+}
 
 export class Placement {
   private readonly live: number[];
@@ -19,7 +24,7 @@ export class Placement {
   }
 
   /** The rank for a request, which counts as one that it serves until {@link left}. */
-  place(request: LiveRequest): number {
+  place(request: Placed): number {
     if (this.ranks === 1) return this.entered(0);
     const key = this.keyOf(request);
     const least = this.live.indexOf(Math.min(...this.live));
@@ -32,8 +37,8 @@ export class Placement {
     return this.entered(rank);
   }
 
-  left(rank: number): void {
-    this.live[rank] = (this.live[rank] as number) - 1;
+  left(rank: number, count = 1): void {
+    this.live[rank] = (this.live[rank] as number) - count;
   }
 
   private entered(rank: number): number {
@@ -41,7 +46,7 @@ export class Placement {
     return rank;
   }
 
-  private keyOf({ promptIds, request }: LiveRequest): string {
+  private keyOf({ promptIds, request }: Placed): string {
     if (request.session !== undefined) return `s${request.session}`;
     const { cacheSalt } = request;
     // Samples of one prompt follow each other.

@@ -1,11 +1,8 @@
 // The requests of one rank: turns of its engine follow each other for as long as there are any.
-import type {
-  NativeRolloutCommands,
-  NativeRolloutOutput,
-  NativeRolloutStats,
-  NativeRolloutTurn,
-} from '../../native/bridge';
-import type { LiveRequest } from './live_request';
+import type { NativeRolloutOutput, NativeRolloutStats } from '../../native/bridge';
+import type { RolloutCommands, RolloutTurn } from '../../worker/kept_responses';
+import type { BatchShare } from './live_batch';
+import { type LiveRequest, requestError } from './live_request';
 import { NativeRequests } from './native_request';
 
 /** Steps of a turn begin within so many milliseconds. */
@@ -14,13 +11,13 @@ const TURN_MS = 40;
 const TURNS = 2;
 
 export interface RankCalls {
-  turn(commands: NativeRolloutCommands): Promise<NativeRolloutTurn>;
+  turn(commands: RolloutCommands): Promise<RolloutTurn>;
   /** Whether turns may be made now; otherwise `wake` is called when they may. */
   ready(): boolean;
   /** The weights were not at hand for a turn. */
   lost(): void;
-  /** A request has ended. */
-  left(): void;
+  /** So many requests have ended. */
+  left(count: number): void;
   /** No turn is under way: nothing is left to do, or turns may not be made now. */
   rests(): void;
 }
@@ -28,8 +25,10 @@ export interface RankCalls {
 export class RankLoop {
   stats: NativeRolloutStats | null = null;
   private readonly live = new Map<number, LiveRequest>();
+  /** Of batches, by the id of their first request. */
+  private readonly shares = new Map<number, BatchShare>();
   private readonly native = new NativeRequests();
-  private commands: NativeRolloutCommands = none();
+  private commands: RolloutCommands = none();
   private underWay = 0;
   /** The engine has nothing to do until something is said to it. */
   private resting = false;
@@ -37,7 +36,9 @@ export class RankLoop {
   constructor(private readonly calls: RankCalls) {}
 
   get size(): number {
-    return this.live.size;
+    let size = this.live.size;
+    for (const { left } of this.shares.values()) size += left;
+    return size;
   }
 
   get busy(): boolean {
@@ -49,32 +50,43 @@ export class RankLoop {
     this.commands.submit.push(this.native.of(request));
   }
 
-  abort(request: LiveRequest): void {
-    if (this.live.has(request.id)) this.commands.abort.push(request.id);
+  /** `firstId`: ids of the share's requests begin here. */
+  submitShare(share: BatchShare, firstId: number): void {
+    this.shares.set(firstId, share);
+    this.commands.batches.push(share.submission(firstId));
+  }
+
+  abort(ids: readonly number[]): void {
+    for (const id of ids) if (this.live.has(id) || this.shareOf(id) !== null) this.commands.abort.push(id);
     this.wake();
   }
 
-  requests(): LiveRequest[] {
-    return [...this.live.values()];
+  abortAll(): void {
+    const ids = [...this.live.keys()];
+    for (const share of this.shares.values()) for (const id of share.openIds()) ids.push(id);
+    this.abort(ids);
   }
 
   /** Makes turns as long as there is something to do. */
   wake(): void {
     const said = (): boolean => {
-      const { submit, abort, masks } = this.commands;
-      return submit.length + abort.length + masks.length > 0;
+      const { submit, batches, abort, masks } = this.commands;
+      return submit.length + batches.length + abort.length + masks.length > 0;
     };
-    while (this.underWay < TURNS && this.calls.ready() && (said() || (this.live.size > 0 && !this.resting)))
+    while (this.underWay < TURNS && this.calls.ready() && (said() || (this.size > 0 && !this.resting)))
       void this.turn();
     if (this.underWay === 0) this.calls.rests();
   }
 
   fail(error: unknown): void {
     this.commands = none();
-    for (const request of this.requests()) {
+    for (const request of [...this.live.values()]) {
       request.fail(error);
       this.drop(request);
     }
+    const shares = [...this.shares.values()];
+    this.shares.clear();
+    for (const share of shares) this.calls.left(share.lost(error));
   }
 
   private async turn(): Promise<void> {
@@ -83,9 +95,13 @@ export class RankLoop {
     this.resting = false;
     this.underWay++;
     try {
-      const { outputs, stats, ready, idle } = await this.calls.turn(commands);
+      const { outputs, ended, stats, ready, idle } = await this.calls.turn(commands);
       this.stats = stats;
       for (const output of outputs) this.take(output);
+      for (const requests of ended) {
+        const share = this.shares.get(requests.firstId);
+        if (share !== undefined) this.ended(share, share.take(requests));
+      }
       if (!ready) this.calls.lost();
       // A turn behind this one may have been told more.
       else if (this.underWay === 1) this.resting = idle;
@@ -99,7 +115,13 @@ export class RankLoop {
 
   private take(output: NativeRolloutOutput): void {
     const request = this.live.get(output.id);
-    if (request === undefined) return;
+    if (request === undefined) {
+      const share = this.shareOf(output.id);
+      // Only errors come of the requests of a batch one by one.
+      if (share !== null && output.error !== null)
+        this.ended(share, share.failed(output.id, requestError(output.error, output.nonFinite)));
+      return;
+    }
     const progress = request.take(output);
     if (progress === 'stopped') this.commands.abort.push(request.id);
     if (progress !== 'runs') this.drop(request);
@@ -121,8 +143,24 @@ export class RankLoop {
   }
 
   private drop(request: LiveRequest): void {
-    if (this.live.delete(request.id)) this.calls.left();
+    if (this.live.delete(request.id)) this.calls.left(1);
+  }
+
+  private ended(share: BatchShare, count: number): void {
+    if (share.left === 0) this.shares.delete(share.firstId);
+    this.calls.left(count);
+  }
+
+  private shareOf(id: number): BatchShare | null {
+    for (const share of this.shares.values()) if (share.has(id)) return share;
+    return null;
   }
 }
 
-const none = (): NativeRolloutCommands => ({ submit: [], abort: [], masks: [], milliseconds: TURN_MS });
+const none = (): RolloutCommands => ({
+  submit: [],
+  batches: [],
+  abort: [],
+  masks: [],
+  milliseconds: TURN_MS,
+});

@@ -1,0 +1,142 @@
+import { Actor } from '../../../ts/actor/actor';
+import type {
+  NativeRolloutCommands,
+  NativeRolloutOutput,
+  NativeRolloutRequest,
+  NativeRolloutTurn,
+} from '../../../ts/native/bridge';
+import { KeptResponses, type RolloutCommands } from '../../../ts/worker/kept_responses';
+import { CONFORMANCE } from '../../helpers/conformance';
+import { FakeGroup } from '../actor/fake_group';
+
+// Batches of the native engine over ranks that are made up, when not everything goes well.
+
+const model = `${CONFORMANCE}/models/llama_gqa/actor`;
+const stats = { pages: 100, pagesHeld: 0, running: 0 };
+
+/** A rank whose requests run until the test ends them. */
+class Rank {
+  readonly running = new Map<number, NativeRolloutRequest>();
+  /** Ids that were to be aborted. */
+  readonly aborted: number[] = [];
+  /** What the next turn answers. */
+  outputs: Partial<NativeRolloutOutput>[] = [];
+  fails: Error | null = null;
+
+  async turn({ submit, abort }: NativeRolloutCommands): Promise<NativeRolloutTurn> {
+    await new Promise((resolve) => setImmediate(resolve));
+    if (this.fails !== null) throw this.fails;
+    for (const request of submit) this.running.set(request.id, request);
+    this.aborted.push(...abort);
+    const ended = abort
+      .filter((id) => this.running.has(id))
+      .map((id) => answer({ id, finish: 'abort' as const }));
+    const outputs = [...this.outputs.map(answer), ...ended];
+    this.outputs = [];
+    for (const { id, finish, error } of outputs)
+      if (finish !== 'none' || error !== null) this.running.delete(id);
+    return { outputs, stats, ready: true, idle: this.running.size === 0 } as unknown as NativeRolloutTurn;
+  }
+}
+
+const answer = (some: Partial<NativeRolloutOutput>): NativeRolloutOutput => ({
+  id: 0,
+  tokens: new Int32Array(0),
+  logProbs: new Float32Array(some.tokens?.length ?? 0),
+  topTokens: new Int32Array(0),
+  topLogProbs: new Float32Array(0),
+  promptLogProbs: null,
+  routedExperts: null,
+  version: 0,
+  cachedTokens: 0,
+  finish: 'none',
+  error: null,
+  nonFinite: false,
+  needsMask: false,
+  ...some,
+});
+
+async function twoRanks(): Promise<{ actor: Actor; ranks: Rank[]; group: FakeGroup }> {
+  const ranks = [new Rank(), new Rank()];
+  const kept = ranks.map(() => new KeptResponses());
+  const group = new FakeGroup({ openRollout: () => stats }, 2);
+  const { callRank } = FakeGroup.prototype;
+  group.callRank = async (rank, engine, method, args) => {
+    const recorded = callRank.call(group, rank, engine, method, args);
+    const received = group.calls.at(-1)?.args ?? [];
+    const own = kept[rank] as KeptResponses;
+    if (method === 'rolloutTurn')
+      return own.turn(received[0] as RolloutCommands, (commands) => (ranks[rank] as Rank).turn(commands));
+    if (method === 'takeRollout') return own.take(args[0] as number);
+    if (method === 'dropRollout') own.drop(args[0] as number);
+    return recorded;
+  };
+  const actor = await Actor.create({ model, group: group.asGroup(), maxTokensPerMicroBatch: 32 });
+  return { actor, ranks, group };
+}
+
+/** Ends when `condition` holds. */
+async function until(condition: () => boolean): Promise<void> {
+  for (let i = 0; !condition(); i++) {
+    if (i > 1000) throw new Error('it does not come to pass');
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+}
+
+const prompts = [[1], [2]];
+const options = { maxNewTokens: 4, n: 2 };
+
+test('when one request fails the others are given up, and the error comes when all have ended', async () => {
+  const { actor, ranks, group } = await twoRanks();
+  const batch = actor.generate(prompts, options);
+  const refused = expect(batch).rejects.toMatchObject({ code: 'NON_FINITE', message: 'row 3' });
+  await until(() => ranks.every(({ running }) => running.size === 2));
+  const [first, second] = ranks as [Rank, Rank];
+  const [failing, other] = [...first.running.keys()];
+  first.outputs = [{ id: failing as number, error: 'row 3', nonFinite: true }];
+  const rest = [other, ...second.running.keys()];
+  await refused;
+  expect([...first.aborted, ...second.aborted].sort()).toEqual(rest.sort());
+  await until(() => group.callsOf('dropRollout').length === 2);
+  expect(group.callsOf('takeRollout')).toEqual([]);
+  // The ranks serve the next batch.
+  const again = actor.generate([[3]], { maxNewTokens: 1 });
+  await until(() => ranks.some(({ running }) => running.size === 1));
+  for (const rank of ranks)
+    rank.outputs = [...rank.running.keys()].map((id) => ({
+      id,
+      tokens: Int32Array.of(7),
+      finish: 'length' as const,
+    }));
+  expect([...(await again).response(0)]).toEqual([7]);
+});
+
+test('a turn that fails ends the batch with its error', async () => {
+  const { actor, ranks } = await twoRanks();
+  const batch = actor.generate(prompts, options);
+  const refused = expect(batch).rejects.toThrow('out of memory');
+  await until(() => ranks.every(({ running }) => running.size === 2));
+  (ranks[1] as Rank).fails = new Error('out of memory');
+  await refused;
+  expect((ranks[0] as Rank).aborted).toHaveLength(2);
+});
+
+test('a pause that aborts ends a batch with what there is, on its ranks and held', async () => {
+  const { actor, ranks } = await twoRanks();
+  const { rollout } = actor;
+  const batch = actor.generate(prompts, options);
+  await until(() => ranks.every(({ running }) => running.size === 2));
+  const [first] = ranks as [Rank];
+  const [id] = [...first.running.keys()];
+  first.outputs = [{ id: id as number, tokens: Int32Array.of(5, 6) }];
+  await until(() => first.outputs.length === 0);
+  expect((await rollout.stats()).running + (await rollout.stats()).waiting).toBe(4);
+  await rollout.pause('keep');
+  const held = actor.generate(prompts, options);
+  await new Promise((resolve) => setImmediate(resolve));
+  expect(ranks.map(({ running }) => running.size)).toEqual([2, 2]);
+  await rollout.pause('abort');
+  expect([...(await batch).responseLens]).toEqual([2, 0, 0, 0]);
+  expect([...(await held).responseLens]).toEqual([0, 0, 0, 0]);
+  expect((await rollout.stats()).waiting).toBe(0);
+});

@@ -1,0 +1,112 @@
+import type {
+  NativeRolloutCommands,
+  NativeRolloutOutput,
+  NativeRolloutTurn,
+} from '../../../ts/native/bridge';
+import { type BatchSubmission, KeptResponses, type RolloutTurn } from '../../../ts/worker/kept_responses';
+
+const sampling = { maxNewTokens: 9 } as BatchSubmission['sampling'];
+/** Three samples of the prompt [1, 2] and one of [3], ids 10 to 13. */
+const batch = (more: Partial<BatchSubmission> = {}): BatchSubmission => ({
+  firstId: 10,
+  prompts: Int32Array.of(1, 2, 3),
+  promptLens: Int32Array.of(2, 1),
+  samples: Int32Array.of(3, 1),
+  seeds: BigUint64Array.of(5n, 6n, 7n, 8n),
+  sampling,
+  keeps: true,
+  ...more,
+});
+const none = { submit: [], batches: [], abort: [], masks: [], milliseconds: 1 };
+
+const output = (
+  id: number,
+  tokens: number[],
+  finish: NativeRolloutOutput['finish'] = 'none',
+  more: Partial<NativeRolloutOutput> = {},
+): NativeRolloutOutput => ({
+  id,
+  tokens: Int32Array.from(tokens),
+  logProbs: Float32Array.from(tokens, (token) => -token),
+  topTokens: new Int32Array(0),
+  topLogProbs: new Float32Array(0),
+  promptLogProbs: null,
+  routedExperts: null,
+  version: 0,
+  cachedTokens: 0,
+  finish,
+  error: null,
+  nonFinite: false,
+  needsMask: false,
+  ...more,
+});
+
+/** Turns of an engine that answers with `outputs`. */
+function turnOf(
+  kept: KeptResponses,
+  outputs: NativeRolloutOutput[],
+  batches: BatchSubmission[] = [],
+): Promise<RolloutTurn> {
+  return kept.turn({ ...none, batches }, async () => ({ outputs }) as unknown as NativeRolloutTurn);
+}
+
+test('a batch is single requests for the engine, behind those that came one by one', async () => {
+  const given: NativeRolloutCommands[] = [];
+  const single = { id: 3, prompt: Int32Array.of(9), sampling, seedAndSalt: BigUint64Array.of(1n, 2n) };
+  await new KeptResponses().turn(
+    { ...none, submit: [{ ...single, priority: 2 }], batches: [batch()] },
+    async (commands) => {
+      given.push(commands);
+      return { outputs: [] } as unknown as NativeRolloutTurn;
+    },
+  );
+  expect(given[0]).not.toHaveProperty('batches');
+  const [first, ...others] = given[0]?.submit ?? [];
+  expect(first).toMatchObject(single);
+  expect(others.map(({ id, prompt, seedAndSalt }) => [id, [...prompt], [...seedAndSalt]])).toEqual([
+    [10, [1, 2], [5n, 0n]],
+    [11, [1, 2], [6n, 0n]],
+    [12, [1, 2], [7n, 0n]],
+    [13, [3], [8n, 0n]],
+  ]);
+});
+
+test('responses stay until they are taken, in the order of the requests, however they came', async () => {
+  const kept = new KeptResponses();
+  const first = await turnOf(kept, [output(12, [1]), output(3, [50]), output(10, [2, 3])], [batch()]);
+  expect(first.outputs.map(({ id }) => id)).toEqual([3]);
+  expect(first.ended).toEqual([]);
+  const second = await turnOf(kept, [output(12, [4, 5, 6], 'stop'), output(13, [], 'abort')]);
+  expect(second).toMatchObject({
+    outputs: [],
+    ended: [{ firstId: 10, places: [2, 3], lengths: [4, 0], expertBytes: [0, 0] }],
+  });
+  const experts = { routedExperts: Uint8Array.of(7, 8) };
+  const third = await turnOf(kept, [output(10, [9], 'length', experts), output(11, [8], 'stop', experts)]);
+  expect(third.ended).toEqual([{ firstId: 10, places: [0, 1], lengths: [3, 1], expertBytes: [2, 2] }]);
+  const { tokens, logProbs, routedExperts } = kept.take(10);
+  expect([...tokens]).toEqual([2, 3, 9, 8, 1, 4, 5, 6]);
+  expect([...logProbs]).toEqual([...tokens].map((token) => -token));
+  expect([...routedExperts]).toEqual([7, 8, 7, 8]);
+  expect(() => kept.take(10)).toThrow('there are no responses of a batch 10');
+});
+
+test('an error passes by, and what nobody wants is forgotten when it has ended', async () => {
+  const kept = new KeptResponses();
+  const failed = output(11, [], 'none', { error: 'too long' });
+  const turn = await turnOf(kept, [failed, output(10, [1], 'stop')], [batch()]);
+  expect(turn.outputs).toEqual([failed]);
+  expect(turn.ended).toMatchObject([{ places: [0], lengths: [1] }]);
+  kept.drop(10);
+  expect((await turnOf(kept, [output(12, [1], 'stop'), output(13, [1], 'stop')])).ended).toHaveLength(1);
+  expect(() => kept.take(10)).toThrow('there are no responses');
+  // Its ids are of no batch any more.
+  expect((await turnOf(kept, [output(12, [1])])).outputs).toHaveLength(1);
+});
+
+test('of ranks that make the same responses one keeps them', async () => {
+  const kept = new KeptResponses();
+  const turn = await turnOf(kept, [output(10, [1, 2], 'stop')], [batch({ keeps: false })]);
+  expect(turn).toMatchObject({ outputs: [], ended: [{ firstId: 10, places: [0] }] });
+  expect(() => kept.take(10)).toThrow('there are no responses');
+});

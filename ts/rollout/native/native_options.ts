@@ -1,0 +1,94 @@
+// What a caller says of our own engine, and as its workers take it.
+import {
+  badOption,
+  checkOptionNames,
+  choiceOption,
+  countOption,
+  flagOption,
+  numberOption,
+} from '../../base/check_options';
+import { RUN_LIMITS } from '../../base/limits';
+import type { RoleEngine } from '../../engine/role_engine';
+import { expertBytes } from '../../engine/routed_experts';
+import type { NativeQuantization, NativeRolloutOptions } from '../../native/bridge';
+
+/** None of them changes a token, but the last. */
+export interface NativeRolloutConfig {
+  /** Requests that run at the same time on a rank, 256. */
+  maxNumSeqs?: number;
+  /** Tokens of a step, prompts and decodes together, 8192. */
+  maxNumBatchedTokens?: number;
+  /** Tokens of a prompt and its response; default: the positions of the model. */
+  maxModelLen?: number;
+  /** Share of the device's memory for keys and values, less what is in use, 0.5; on a CPU a quarter of it, shared by the ranks. */
+  gpuMemoryUtilization?: number;
+  /** Bytes for keys and values of a rank, in place of a share. */
+  kvCacheBytes?: number;
+  /** Cut prompts over steps, true. */
+  enableChunkedPrefill?: boolean;
+  /** Keep what was computed for later requests that begin alike, true. */
+  enablePrefixCaching?: boolean;
+  /** Give the memory of keys and values, and of the weights in the form for decoding, back whenever nothing runs, true. */
+  freeCacheEngine?: boolean;
+  /**
+   * Weights of the layers with 8 bits and a scale per output, without embeddings and head: whole numbers, or floating point (e4m3). Default: the
+   * compute dtype. Not of mixtures of experts.
+   */
+  quantization?: 'int8' | 'fp8';
+  /** Also say which experts of a mixture the tokens went to, false: `routedExperts` of results, and that column of batches. */
+  routedExperts?: boolean;
+}
+
+const KEYS = [
+  'maxNumSeqs',
+  'maxNumBatchedTokens',
+  'maxModelLen',
+  'gpuMemoryUtilization',
+  'kvCacheBytes',
+  'enableChunkedPrefill',
+  'enablePrefixCaching',
+  'freeCacheEngine',
+  'quantization',
+  'routedExperts',
+];
+
+export function nativeOptions(engine: RoleEngine, o: NativeRolloutConfig): NativeRolloutOptions {
+  const where = 'rollout options';
+  checkOptionNames(where, o, KEYS);
+  const ranks = engine.device === 'cpu' ? engine.group.worldSize : 1;
+  const utilization = numberOption(where, 'gpuMemoryUtilization', o.gpuMemoryUtilization, 0.5, {
+    above: 0,
+    max: 1,
+  });
+  return {
+    maxSequences: countOption(where, 'maxNumSeqs', o.maxNumSeqs, RUN_LIMITS.sequences, 256),
+    maxStepTokens: countOption(where, 'maxNumBatchedTokens', o.maxNumBatchedTokens, RUN_LIMITS.tokens, 8192),
+    maxPositions: numberOption(where, 'maxModelLen', o.maxModelLen, engine.model.config.maxPositions, {
+      integer: true,
+      min: 2,
+      max: engine.model.config.maxPositions,
+    }),
+    kvCacheBytes: numberOption(where, 'kvCacheBytes', o.kvCacheBytes, 0, { integer: true, min: 0 }),
+    memoryShare: utilization / ranks,
+    chunkedPrefill: flagOption(where, 'enableChunkedPrefill', o.enableChunkedPrefill, true),
+    prefixCaching: flagOption(where, 'enablePrefixCaching', o.enablePrefixCaching, true),
+    quantization: quantizationOf(where, engine, o.quantization),
+    routedExperts: routedExpertsOf(where, engine, o.routedExperts),
+  };
+}
+
+function routedExpertsOf(where: string, { model }: RoleEngine, given: unknown): boolean {
+  const wanted = flagOption(where, 'routedExperts', given, false);
+  if (wanted) expertBytes(`${where}.routedExperts`, model.config);
+  return wanted;
+}
+
+function quantizationOf(where: string, { model }: RoleEngine, given: unknown): NativeQuantization {
+  if (given === undefined) return 'none';
+  if (model.config.moe !== null)
+    throw badOption(
+      where,
+      'quantization: the weights of mixtures of experts cannot be quantised: leave it out',
+    );
+  return choiceOption(where, 'quantization', given, ['int8', 'fp8'], 'int8');
+}

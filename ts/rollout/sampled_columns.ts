@@ -1,0 +1,54 @@
+// The columns of a batch that is being sampled: every response has its place before it is there.
+import { Batch } from '../batch/batch';
+import { offsetsOf } from '../batch/layout';
+
+/** n sequences per prompt, with their prompts in them, and room for their responses. */
+export class SampledColumns {
+  readonly size: number;
+  /** [ΣL] */
+  readonly tokens: Int32Array;
+  /** [ΣR] */
+  readonly rolloutLogProbs: Float32Array;
+  private readonly promptLens: Int32Array;
+  private readonly seqOffsets: Int32Array;
+  private readonly responseOffsets: Int32Array;
+
+  /** `prompts`: a batch without responses. `responseLens` [prompts.size * n]. */
+  constructor(
+    prompts: Batch,
+    n: number,
+    private readonly responseLens: Int32Array,
+  ) {
+    this.size = prompts.size * n;
+    this.promptLens = new Int32Array(this.size).map(
+      (_, j) => prompts.promptLens[Math.floor(j / n)] as number,
+    );
+    this.seqOffsets = offsetsOf(this.promptLens.map((length, j) => length + (responseLens[j] as number)));
+    this.responseOffsets = offsetsOf(responseLens);
+    this.tokens = new Int32Array(this.seqOffsets[this.size] as number);
+    this.rolloutLogProbs = new Float32Array(this.responseOffsets[this.size] as number);
+    const ids = prompts.get('tokens');
+    for (let j = 0; j < this.size; j++) {
+      const i = Math.floor(j / n);
+      this.tokens.set(ids.subarray(prompts.seqOffsets[i], prompts.seqOffsets[i + 1]), this.seqOffsets[j]);
+    }
+  }
+
+  /** Where the tokens of response j lie. */
+  response(j: number): Int32Array {
+    const start = (this.seqOffsets[j] as number) + (this.promptLens[j] as number);
+    return this.tokens.subarray(start, this.seqOffsets[j + 1]);
+  }
+
+  /** Where the log-probabilities of the responses first <= j < end lie. */
+  logProbs(first: number, end: number): Float32Array {
+    return this.rolloutLogProbs.subarray(this.responseOffsets[first], this.responseOffsets[end]);
+  }
+
+  /** With rolloutLogProbs, a response mask of ones, and routedExperts [size] unless that is null. */
+  batch(routedExperts: Uint8Array[] | null): Batch {
+    const { tokens, promptLens, responseLens, rolloutLogProbs } = this;
+    const columns = { rolloutLogProbs, ...(routedExperts === null ? {} : { routedExperts }) };
+    return Batch.fromRagged({ tokens, promptLens, responseLens, columns }, { adopt: true });
+  }
+}
