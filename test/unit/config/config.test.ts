@@ -127,6 +127,10 @@ describe('mistakes', () => {
 
   it('with nothing near name the keys that are there', () => {
     expect(failure(['algorithm.kl_ctrl.zzzzzzzz=1']).message).toContain('type, kl_coef, target_kl, horizon');
+    // Any other letter is as near as n.
+    expect(failure(['actor_rollout_ref.rollout.x=1']).message).toMatch(
+      /unknown key .*rollout\.x: the keys here are/,
+    );
   });
 
   it.each([

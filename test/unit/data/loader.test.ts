@@ -103,6 +103,17 @@ describe('the position', () => {
   });
 
   it.each([
+    [{ position: -1 }, /a position from 0 to 10 .* got epoch 0 and position -1/],
+    [{ position: 1e9 }, /got epoch 0 and position 1000000000/],
+    [{ position: 0.5 }, /position 0\.5/],
+    [{ epoch: -1 }, /an epoch from 0 .* got epoch -1/],
+    [{ epoch: 0.5 }, /got epoch 0\.5/],
+  ])('that cannot be is refused: %j', (wrong, message) => {
+    const changed = { ...(loader().state() as object), ...wrong };
+    expect(() => loader().restore(changed)).toThrow(message);
+  });
+
+  it.each([
     [loader(11), /a data set of 10, now it is 11/],
     [loader(10, { seed: 4 }), /seed 3, now it is 4/],
     [loader(10, { shuffle: false }), /shuffle true, now it is false/],
