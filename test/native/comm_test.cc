@@ -1,5 +1,8 @@
 #include <ATen/ATen.h>
+#include <sched.h>
 
+#include <filesystem>
+#include <fstream>
 #include <future>
 
 #include "base/error.h"
@@ -248,6 +251,23 @@ TEST(abort_ends_a_gather_that_is_under_way) {
     CHECK_THROWS(comm.barrier(kLabel), "the trainer stops");
   });
   for (const std::string& error : errors) CHECK(error == "");
+}
+
+// What it costs otherwise is in native/comm/gloo.cc.
+TEST(threads_for_incoming_messages_do_not_preempt_others) {
+  check_all(2, [&](Communicator& comm) {
+    CHECK(sched_getscheduler(0) == SCHED_OTHER);
+    int64_t loops = 0;
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::ifstream file(thread.path() / "comm");
+      std::string name;
+      if (!std::getline(file, name) || name != "gloo_tcp_loop") continue;
+      ++loops;
+      CHECK(sched_getscheduler(std::stoi(thread.path().filename().string())) == SCHED_BATCH);
+    }
+    CHECK(loops >= 2);
+    comm.barrier(kLabel);
+  });
 }
 
 TEST(bad_options_are_refused) {
