@@ -226,6 +226,7 @@ async function predict({ config, verb, capacity, dtype, checkpointing, threads, 
   const role = {
     name: 'actor',
     model: config,
+    fileDtypes: new Map(tensorMapping(config).map(({ hf }) => [hf, 'F32'])),
     dtype,
     strategy: 'full_shard',
     shardSize: null,

@@ -5,8 +5,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <numeric>
 
 #include "base/error.h"
@@ -78,6 +80,26 @@ void check_rows(const TensorSlice& slice, int64_t rows) {
           slice.param, ", which has ", rows);
 }
 
+// Piece by piece: what it takes beside the values is small.
+void check_finite(const at::Tensor& values, const TensorSlice& slice, const std::string& path) {
+  constexpr int64_t kPiece = int64_t{1} << 18;
+  const at::Tensor flat = values.view({-1});
+  const auto each_piece = [&](const std::function<void(const at::Tensor&)>& body) {
+    for (int64_t begin = 0; begin < flat.numel(); begin += kPiece) {
+      body(flat.narrow(0, begin, std::min(kPiece, flat.numel() - begin)));
+      if (simulated(values)) return;  // pieces are alike
+    }
+  };
+  bool finite = true;
+  each_piece([&](const at::Tensor& piece) { finite = finite && at::isfinite(piece).all().item<bool>(); });
+  if (finite) return;
+  int64_t bad = 0;
+  each_piece(
+      [&](const at::Tensor& piece) { bad += at::isfinite(piece).logical_not().sum().item<int64_t>(); });
+  fail(ErrorCode::kNonFinite, "[checkpoint] tensor ", slice.label, " in ", path, " holds NaN or infinity in ",
+       bad, " of its ", values.numel(), " values");
+}
+
 }  // namespace
 
 void read_tensor_file(const TensorFile& file,
@@ -113,11 +135,7 @@ void read_tensor_file(const TensorFile& file,
                slice.offset);
     }
     const at::Tensor values = loaded.to(at::kFloat);
-    if (!at::isfinite(values).all().item<bool>()) {
-      fail(ErrorCode::kNonFinite, "[checkpoint] tensor ", slice.label, " in ", file.path,
-           " holds NaN or infinity in ", at::isfinite(values).logical_not().sum().item<int64_t>(), " of its ",
-           values.numel(), " values");
-    }
+    check_finite(values, slice, file.path);
     store(slice, slice.transpose ? values.t() : values);
   }
 }

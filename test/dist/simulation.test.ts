@@ -87,7 +87,7 @@ test.each([
 ])(
   '%s: bytes by the formulas are those of the engine',
   async (_name, directory, ranks, layout, checkpointing) => {
-    const shape = readModelShape(directory, 'lm', 'model');
+    const { config: shape } = readModelShape(directory, 'lm', 'model');
     const spec = specOf(shape, ranks, { layout, checkpointing, microBatches: 11, strategy: 'shard_grad_op' });
     const [role] = spec.roles as [RoleSpec];
     const { tp, cp, ep } = layout.parallel;
@@ -102,7 +102,7 @@ test.each([
 );
 
 test('tp 2 x pp 2: 4 workers hold and send what is simulated of their stage', async () => {
-  const shape = readModelShape(model, 'lm', 'model');
+  const { config: shape } = readModelShape(model, 'lm', 'model');
   const layout = layoutOf({ tp: 2 }, 2);
   const stages = await simulateRoles(specOf(shape, 4, { layout, strategy: 'shard_grad_op' }));
   const actor = await Actor.create({
@@ -130,7 +130,7 @@ test('tp 2 x pp 2: 4 workers hold and send what is simulated of their stage', as
 }, 60_000);
 
 test('neighbours share a copy: 4 workers in twos hold and send what is simulated', async () => {
-  const shape = readModelShape(model, 'lm', 'model');
+  const { config: shape } = readModelShape(model, 'lm', 'model');
   const { simulation } = await simulate(specOf(shape, 4, { shardSize: 2 }));
   const actor = await Actor.create({ model, worldSize: 4, numThreads: 1, parallel: { fsdpSize: 2 } });
   try {
@@ -157,7 +157,7 @@ test('neighbours share a copy: 4 workers in twos hold and send what is simulated
 test.each([1, 2, 3, 4])(
   '%d workers hold what is simulated: masters, as much of gradients, twice as much of moments',
   async (worldSize) => {
-    const shape = readModelShape(model, 'lm', 'model');
+    const { config: shape } = readModelShape(model, 'lm', 'model');
     for (const strategy of ['full_shard', 'shard_grad_op', 'no_shard'] as const) {
       const { state } = (await simulate(specOf(shape, worldSize, { strategy }))).simulation;
       const { parameters } = state;
@@ -186,7 +186,7 @@ test.each([1, 2, 3, 4])(
 );
 
 test('offloaded state is simulated and held on the host; one reduction per mini-batch is simulated', async () => {
-  const shape = readModelShape(model, 'lm', 'model');
+  const { config: shape } = readModelShape(model, 'lm', 'model');
   const placement: Placement = {
     offload: { parameters: true, gradients: false, moments: true },
     prefetch: true,
@@ -225,7 +225,7 @@ test('offloaded state is simulated and held on the host; one reduction per mini-
 }, 60_000);
 
 test('collectives of one step of full_shard: a block is gathered for its forward and for its backward', async () => {
-  const shape = readModelShape(model, 'lm', 'model');
+  const { config: shape } = readModelShape(model, 'lm', 'model');
   const layers = shape.numLayers;
   const [micro, ranks] = [3, 4];
   const simulated = await simulate(specOf(shape, ranks, { microBatches: micro, dtype: 'bfloat16' }));
@@ -257,7 +257,7 @@ test('collectives of one step of full_shard: a block is gathered for its forward
 }, 60_000);
 
 test('ranks that share micro-batches: the exchange around attention, of 8 key heads for 16 ranks', async () => {
-  const shape = readModelShape(path.join(EXAMPLES, 'llama-70b'), 'lm', 'model');
+  const { config: shape } = readModelShape(path.join(EXAMPLES, 'llama-70b'), 'lm', 'model');
   const { numLayers: layers, numHeads, numKvHeads, headDim } = shape;
   expect([numHeads, numKvHeads]).toEqual([64, 8]);
   const ulysses = 16;
@@ -284,7 +284,7 @@ test('ranks that share micro-batches: the exchange around attention, of 8 key he
 test.each(['llama-7b', 'llama-70b', 'llama-405b'])(
   '%s over up to 1024 ranks',
   async (name) => {
-    const shape = readModelShape(path.join(EXAMPLES, name), 'lm', 'model');
+    const { config: shape } = readModelShape(path.join(EXAMPLES, name), 'lm', 'model');
     for (const worldSize of [8, 100, 1024]) {
       const { simulation } = await simulate(specOf(shape, worldSize, { dtype: 'bfloat16' }));
       const { groups, state } = simulation;

@@ -256,6 +256,23 @@ TEST(an_engine_allocates_what_is_simulated) {
   }
 }
 
+TEST(loading_takes_little_beside_what_is_read) {
+  const Setup c{.variant = "qwen3"};
+  const EngineOptions options = options_of(c);
+  MemoryWork work = work_of(c, options);
+  int64_t largest = 0;
+  for (const ParameterInfo& info : parameters_of(options))
+    largest = std::max(
+        largest, std::accumulate(info.shape.begin(), info.shape.end(), int64_t{4}, std::multiplies<>()));
+  const auto beside = [&] {
+    const std::vector<PhasePeak> phases = simulate_memory(options, 0, 1, work, false).phases;
+    return phases[1].bytes - phases[0].bytes;
+  };
+  CHECK(beside() >= largest && beside() < largest + (4 << 20));
+  for (TensorSlice& slice : work.load[0].tensors) slice.dtype = "BF16";  // and its float32 values
+  CHECK(beside() >= largest * 3 / 2 && beside() < largest * 3 / 2 + (4 << 20));
+}
+
 // The most pages that a rollout for real holds.
 int64_t really_held(const EngineOptions& options, const RolloutOptions& limits, const RolloutLoad& load) {
   RankEngine engine(options, make_local_communicator());

@@ -1,4 +1,5 @@
 // What of a role the engine is asked for: its options on one rank, and the work of its verbs.
+import { floatBytes } from '../checkpoint/write_plan';
 import { tensorMapping } from '../model/tensor_names';
 import type {
   NativeEngineOptions,
@@ -47,7 +48,7 @@ export function engineOptions(
   };
 }
 
-/** All verbs of a role, with weights in bfloat16 files. No sequence is longer than the model's positions, whatever a configuration allows. */
+/** All verbs of a role, with weights in files of the dtypes that are there. No sequence is longer than the model's positions, whatever a configuration allows. */
 export function memoryWork(role: RoleSpec): NativeMemoryWork {
   const [shape] = role.rollouts;
   const { maxPositions } = role.model;
@@ -75,12 +76,13 @@ export function sequenceLoad({ model }: RoleSpec, load: Load | null): NativeSequ
   return { count: load.sequences, length, response: Math.min(load.response, length - 1) };
 }
 
-function weightFile({ model }: RoleSpec): NativeTensorFile {
+function weightFile({ model, fileDtypes }: RoleSpec): NativeTensorFile {
   let size = 0;
   const tensors = tensorMapping(model).map(({ hf, shape, param, row, rows, transpose }) => {
     const offset = size;
-    size += 2 * shape.reduce((count, extent) => count * extent, 1);
-    return { label: hf, param, row, rows, transpose, offset, dtype: 'BF16' as const };
+    const dtype = fileDtypes?.get(hf) ?? 'BF16';
+    size += floatBytes(dtype) * shape.reduce((count, extent) => count * extent, 1);
+    return { label: hf, param, row, rows, transpose, offset, dtype };
   });
   return { path: '', header: new Uint8Array(), size, tensors };
 }

@@ -2,9 +2,17 @@ import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { loadModelDirectory, withPositions } from '../checkpoint/model_dir';
 import { parseObject, readText } from '../checkpoint/safetensors';
+import type { FloatDtype } from '../checkpoint/write_plan';
 import { ConfigError } from '../errors';
 import { type Head, resolveModelConfig } from '../model/hf_config';
 import type { NativeModelConfig } from '../native/bridge';
+
+/** A model as far as its directory says without its weights. */
+export interface ModelShape {
+  config: NativeModelConfig;
+  /** dtype of each stored tensor, by Hugging Face name; null: there are no files. */
+  dtypes: ReadonlyMap<string, FloatDtype> | null;
+}
 
 /**
  * The shape of the model that an engine would load from `dir`. Reads config.json, and the headers of safetensors files where
@@ -16,7 +24,7 @@ export function readModelShape(
   head: Head,
   key: string,
   maxPositionEmbeddings: number | null = null,
-): NativeModelConfig {
+): ModelShape {
   const file = path.join(dir, 'config.json');
   if (!existsSync(file)) {
     throw new ConfigError(
@@ -25,8 +33,10 @@ export function readModelShape(
     );
   }
   const weights = ['model.safetensors', 'model.safetensors.index.json'];
-  if (weights.some((name) => existsSync(path.join(dir, name))))
-    return loadModelDirectory(dir, head, maxPositionEmbeddings).config;
+  if (weights.some((name) => existsSync(path.join(dir, name)))) {
+    const { config, dtypes } = loadModelDirectory(dir, head, maxPositionEmbeddings);
+    return { config, dtypes };
+  }
   const raw = withPositions(parseObject(readText(file), file), maxPositionEmbeddings, file);
-  return resolveModelConfig(raw, head, file).native;
+  return { config: resolveModelConfig(raw, head, file).native, dtypes: null };
 }

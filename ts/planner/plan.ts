@@ -1,3 +1,4 @@
+import type { FloatDtype } from '../checkpoint/write_plan';
 import type { Lora } from '../model/adapter_sites';
 import type {
   NativeHeldBytes,
@@ -56,6 +57,8 @@ export interface RoleLayout {
 export interface RoleSpec {
   name: RoleName;
   model: NativeModelConfig;
+  /** Of its files, by Hugging Face name; of a tensor that is not there, and without it of all: bfloat16. */
+  fileDtypes?: ReadonlyMap<string, FloatDtype>;
   /** Adapters; none: every parameter is trained. */
   lora?: Pick<Lora, 'mapping' | 'native'>;
   dtype: 'float32' | 'bfloat16';

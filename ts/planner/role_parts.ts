@@ -44,13 +44,19 @@ export const loadPerRank = (
  */
 export function roleSpec(role: RoleSettings, { device, worldSize }: Target): RoleSpec {
   const { model: modelKey, ulysses: ulyssesKey, lora: loraKey, ...keys } = role.keys;
-  const model = readModelShape(role.model, role.head, modelKey, role.maxPositionEmbeddings);
+  const { config: model, dtypes } = readModelShape(
+    role.model,
+    role.head,
+    modelKey,
+    role.maxPositionEmbeddings,
+  );
   const reduction = role.reduction === 'mini_batch' ? 'mini_batch' : 'micro_batch';
   const { parallel = {}, offload } = parallelOptions(role.fsdp, role.ulysses, reduction, role.layout);
   const { fsdpSize = -1, sharding = 'no_shard', prefetch = false } = parallel;
   return {
     name: role.name,
     model,
+    ...(dtypes === null ? {} : { fileDtypes: dtypes }),
     ulysses: checkedUlysses(role.ulysses, model, ulyssesKey),
     layout: checkedLayout(role, model, parallel, worldSize),
     ...loraOf(role, model, loraKey),

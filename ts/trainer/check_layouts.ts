@@ -37,7 +37,7 @@ function check(role: RoleSettings, workers: number): void {
   const { tp, ep } = layout.parallel;
   if (layout.ulysses * tp * ep * layout.pipeline.stages === 1) return;
   checkLayout(role.keys.layout, layout, {
-    config: readModelShape(role.model, role.head, role.keys.model),
+    config: readModelShape(role.model, role.head, role.keys.model).config,
     dir: role.model,
   });
 }

@@ -1,0 +1,61 @@
+// Values that come out of a file, and those that no weight may have.
+#include "checkpoint/tensor_file.h"
+
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "base/error.h"
+#include "check.h"
+
+using namespace troupe;
+
+namespace {
+
+constexpr int64_t kValues = 600'000;  // several pieces of what is checked at a time
+
+at::Tensor read(const at::Tensor& values) {
+  const std::string path = "/tmp/troupe_tensor_file_" + std::to_string(::getpid());
+  std::FILE* out = std::fopen(path.c_str(), "w");
+  CHECK(std::fwrite(values.const_data_ptr(), 4, kValues, out) == kValues);
+  std::fclose(out);
+  TensorFile file{path, "", kValues * 4, {}};
+  file.tensors.push_back({"weight", 0, kValues / 100, false, "the weight", 0, "F32"});
+  at::Tensor found;
+  try {
+    read_tensor_file(
+        file,
+        [](const std::string&) {
+          return std::vector<int64_t>{kValues / 100, 100};
+        },
+        [](const TensorSlice& slice) {
+          return RowRange{slice.row, slice.rows};
+        },
+        [&](const TensorSlice&, const at::Tensor& all) { found = all.clone(); });
+  } catch (...) {
+    ::unlink(path.c_str());
+    throw;
+  }
+  ::unlink(path.c_str());
+  return found.view({-1});
+}
+
+}  // namespace
+
+TEST(values_are_those_of_the_file) {
+  const at::Tensor values = at::arange(kValues, at::kFloat);
+  CHECK(read(values).equal(values));
+}
+
+TEST(values_that_are_no_numbers_are_counted_wherever_they_are) {
+  const at::Tensor values = at::arange(kValues, at::kFloat);
+  values[kValues - 1] = INFINITY;
+  CHECK_THROWS(read(values), "tensor the weight in /tmp/troupe_tensor_file_");
+  CHECK_THROWS(read(values), "holds NaN or infinity in 1 of its 600000 values");
+  values[5] = values[300'000] = NAN;
+  CHECK_THROWS(read(values), "in 3 of its 600000 values");
+}
+
+TEST_MAIN()

@@ -1,0 +1,40 @@
+import path from 'node:path';
+import { memoryWork } from '../../../ts/planner/engine_request';
+import { readModelShape } from '../../../ts/planner/model_shape';
+import { ON_DEVICE } from '../../../ts/planner/placement';
+import { ONE_MODEL } from '../../../ts/planner/places';
+import type { RoleSpec } from '../../../ts/planner/plan';
+import { CONFORMANCE } from '../../helpers/conformance';
+
+// What is read when a model is loaded is counted in the dtype that its files have.
+const specOf = (directory: string): RoleSpec => {
+  const { config: model, dtypes } = readModelShape(directory, 'lm', 'model.path');
+  return {
+    name: 'actor',
+    model,
+    ...(dtypes === null ? {} : { fileDtypes: dtypes }),
+    dtype: 'float32',
+    strategy: 'full_shard',
+    shardSize: null,
+    ulysses: 1,
+    layout: ONE_MODEL,
+    placement: ON_DEVICE,
+    capacity: 8,
+    gradientCheckpointing: false,
+    inference: null,
+    update: null,
+    rollouts: [],
+    keys: { capacity: '', dtype: '', gradientCheckpointing: '', layout: '', sharding: '', placement: '' },
+  };
+};
+
+test.each([
+  ['of the headers', path.join(CONFORMANCE, 'models', 'qwen2_tied', 'actor'), 'F32', 4],
+  ['bfloat16 where there is config.json alone', path.resolve('examples/plan/llama-7b'), 'BF16', 2],
+])('dtypes %s', (_, directory, dtype, bytes) => {
+  const [file] = memoryWork(specOf(directory)).load;
+  expect(new Set(file?.tensors.map((tensor) => tensor.dtype))).toEqual(new Set([dtype]));
+  const [first, second] = file?.tensors ?? [];
+  const width = specOf(directory).model.hiddenSize;
+  expect((second?.offset ?? 0) - (first?.offset ?? 0)).toBe((first?.rows ?? 0) * width * bytes);
+});
