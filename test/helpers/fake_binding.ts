@@ -11,7 +11,7 @@ interface FakeEngine {
 const of = (engine: NativeEngine): FakeEngine => engine as unknown as FakeEngine;
 
 /**
- * A binding without native code. getTensor takes a command instead of a parameter name: 'sleep 50' (ms), 'hang' (whatever comes), 'fail
+ * A binding without native code. getTensor takes a command instead of a parameter name: 'sleep 50' (ms), 'hang' (whatever comes), 'spin' (in JavaScript), 'fail
  * CODE message', 'exit 7', 'segfault', 'print text' (on stderr), 'unsendable'; anything else answers with the calls so far, by number.
  */
 export function createFakeBinding(): NativeBinding {
@@ -56,6 +56,9 @@ async function obey(engine: FakeEngine, command: string): Promise<Float32Array> 
         throw new TroupeError('ABORTED', String(engine.abort.signal.reason));
       });
       break;
+    case 'spin':
+      process.stderr.write('spinning\n');
+      for (;;);
     case 'hang':
       await new Promise(() => {});
       break;

@@ -6,6 +6,8 @@ import type { PeerReports } from './peer_reports';
 
 /** Of a group of hundreds, the stacks of a few say enough. */
 const MOST_STACKS = 8;
+/** Who else waits for it is kept waiting. */
+const SILENT_STACKS_MS = 15_000;
 /** What works on a worker's engines; the others carry messages, or wait for work. */
 const ENGINE_THREAD = 'troupe-engine';
 /** Of the stack in the error; the log has all. */
@@ -28,7 +30,7 @@ export async function findCulprit(
   const stacks = new Map<Member, string>();
   await Promise.all(
     suspects.slice(0, MOST_STACKS).map(async (member) => {
-      const text = await member.stacks();
+      const text = await member.stacks('native');
       if (text !== null) stacks.set(member, text);
     }),
   );
@@ -38,6 +40,17 @@ export async function findCulprit(
   const seconds = (ms / 1000).toFixed(1);
   const stack = stackText(stacks.get(member));
   return { member, reason: `it hangs: ${what} has taken ${seconds} s so far (limit: ${why})${stack}` };
+}
+
+/** Where a worker is that is there and says nothing any more: the end of a sentence about it. */
+export async function whereSilent(member: Member): Promise<string> {
+  // One that was stopped is where it was by chance.
+  if (member.process.stopped?.() === true) return '';
+  const script = await member.stacks('script', SILENT_STACKS_MS);
+  const native = await member.stacks('native', SILENT_STACKS_MS);
+  if (script === null) return native === null ? '' : '; its log says where its threads were';
+  const lines = script.split('\n').slice(0, MOST_LINES);
+  return `. Its JavaScript was\n${lines.map((line) => `  ${line}`).join('\n')}\n`;
 }
 
 /** Who does not answer is not in a collective; who is, waits for the others. */

@@ -9,6 +9,9 @@ export interface WorkerExit {
   lost?: string;
 }
 
+/** `native`: of all threads, by a debugger; `script`: the functions of JavaScript that its main thread does not come out of. */
+export type StackKind = 'native' | 'script';
+
 /** A started worker process. */
 export interface WorkerProcess {
   readonly pid: number | null;
@@ -24,8 +27,8 @@ export interface WorkerProcess {
   stderrTail(): string;
   /** SIGKILL, or what comes closest; nothing when it has ended. */
   kill(): void;
-  /** Where its threads are, as text; '' when that cannot be known. Takes seconds; never rejects. */
-  stacks?(): Promise<string>;
+  /** Where its threads are, or its JavaScript is, as text; '' when that cannot be known. Takes seconds; never rejects. */
+  stacks?(kind: StackKind): Promise<string>;
   /** Whether somebody has stopped it (SIGSTOP), where that can be known: a worker that has not connected yet gives no other sign. */
   stopped?(): boolean;
 }

@@ -5,8 +5,9 @@ import { createInterface } from 'node:readline';
 import { TroupeError } from '../errors';
 import { packageRoot } from '../install/package_root';
 import { locateAddon } from '../native/loader';
-import type { Launcher, LauncherOptions, WorkerExit, WorkerProcess, WorkerSpec } from './launcher';
+import type { Launcher, LauncherOptions, StackKind, WorkerExit, WorkerProcess, WorkerSpec } from './launcher';
 import { nativeStacks } from './native_stacks';
+import { INSPECTABLE, scriptStack } from './script_stack';
 
 const tailLines = 20;
 /** Output may trail the exit, and a grandchild may hold the pipes open for good. */
@@ -54,6 +55,7 @@ export function createLocalLauncher(
   const [command = process.execPath, ...args] = [
     ...diesWithParent(options.env),
     process.execPath,
+    ...INSPECTABLE,
     ...program.args,
   ];
   return {
@@ -172,8 +174,9 @@ export class LocalProcess implements WorkerProcess {
     this.#child.kill(signal);
   }
 
-  async stacks(): Promise<string> {
-    return this.pid === null ? '' : await nativeStacks(this.pid);
+  async stacks(kind: StackKind): Promise<string> {
+    if (this.pid === null) return '';
+    return await (kind === 'native' ? nativeStacks(this.pid) : scriptStack(this));
   }
 
   stopped(): boolean {

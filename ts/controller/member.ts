@@ -1,7 +1,7 @@
 import type { WorkerDiedError } from '../errors';
 import type { NativeBuildInfo } from '../native/bridge';
 import type { ControllerMessage } from '../worker/protocol';
-import type { WorkerExit, WorkerProcess } from './launcher';
+import type { StackKind, WorkerExit, WorkerProcess } from './launcher';
 import type { WorkerConnection } from './server';
 import { within } from './within';
 import { describeExit, workerDied } from './worker_death';
@@ -70,13 +70,13 @@ export class Member {
     });
   }
 
-  /** Where its threads are, also put into its log; null: that cannot be known, or not in time. */
-  async stacks(): Promise<string | null> {
+  /** Where its threads are (or its JavaScript is), also put into its log; null: that cannot be known, or not in time. */
+  async stacks(kind: StackKind, patienceMs = STACKS_MS): Promise<string | null> {
     let text = '';
-    const asked = this.process.stacks?.().then((found) => {
+    const asked = this.process.stacks?.(kind).then((found) => {
       text = found;
     });
-    if (asked !== undefined) await within(STACKS_MS, asked);
+    if (asked !== undefined) await within(patienceMs, asked);
     if (text === '') return null;
     for (const line of text.split('\n')) this.#log?.note(line);
     return text;

@@ -16,7 +16,7 @@ import type {
 import { CallWatch, type Overdue } from './call_watch';
 import { cannotStart, groupClosed, lostPeers, rankFailed } from './group_errors';
 import type { WorkerGroupOptions } from './group_options';
-import { findCulprit } from './hang';
+import { findCulprit, whereSilent } from './hang';
 import { jointFailure } from './joint_failure';
 import type { Launcher } from './launcher';
 import { createLocalLauncher } from './local_launcher';
@@ -101,7 +101,10 @@ export class WorkerGroup {
     this.#options = options;
     this.#places = new RankPlaces(worldSize, options.hosts ?? 1, options.pool ?? null);
     this.#deadTimeoutMs = options.deadTimeoutMs ?? 10_000;
-    this.#monitor = new HeartbeatMonitor(this.#deadTimeoutMs, (rank) => this.#onSilence(this.#member(rank)));
+    this.#monitor = new HeartbeatMonitor(
+      this.#deadTimeoutMs,
+      (rank) => void this.#onSilence(this.#member(rank)),
+    );
     this.#startup = new Startup(options.startupTimeoutMs ?? 60_000, this.#deadTimeoutMs);
   }
 
@@ -351,9 +354,10 @@ export class WorkerGroup {
     }
   }
 
-  #onSilence(member: Member): void {
+  async #onSilence(member: Member): Promise<void> {
     const what = `it has sent nothing for ${this.#deadTimeoutMs / 1000} s, although its process exists`;
-    this.#fail(member.death(this.#phase, what));
+    const where = await whereSilent(member);
+    this.#fail(member.death(this.#phase, `${what}${where}`));
   }
 
   #onDisconnect(member: Member, fault: string | null): void {

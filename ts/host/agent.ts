@@ -1,7 +1,7 @@
 // The agent of a host: one small process that starts the workers there and tells the controller what becomes of them.
 
 import { readFileSync, statSync } from 'node:fs';
-import type { WorkerSpec } from '../controller/launcher';
+import type { StackKind, WorkerSpec } from '../controller/launcher';
 import { createLocalLauncher, type LocalProcess } from '../controller/local_launcher';
 import { Connection } from '../worker/connection';
 import { HeartbeatMonitor } from '../worker/heartbeat';
@@ -94,7 +94,7 @@ export class HostAgent {
         this.#workers.get(message.id)?.signal(message.signal);
         break;
       case 'stacks':
-        void this.#stacks(message.id);
+        void this.#stacks(message.id, message.kind);
         break;
       case 'probe':
         this.#connection.sendNow({
@@ -156,9 +156,9 @@ export class HostAgent {
     }
   }
 
-  async #stacks(id: number): Promise<void> {
-    const text = (await this.#workers.get(id)?.stacks()) ?? '';
-    this.#connection.send({ type: 'stacks', id, text });
+  async #stacks(id: number, kind: StackKind): Promise<void> {
+    const text = (await this.#workers.get(id)?.stacks(kind)) ?? '';
+    this.#connection.send({ type: 'stacks', id, kind, text });
   }
 
   async #leave(reason: string): Promise<AgentEnd> {

@@ -1,5 +1,5 @@
 // What the agent of a host and the controller say to each other.
-import type { WorkerSpec } from '../controller/launcher';
+import type { StackKind, WorkerSpec } from '../controller/launcher';
 
 /** What a host is, as its agent finds it. */
 export interface HostFacts {
@@ -33,7 +33,7 @@ export type ToHost =
   | { type: 'start'; id: number; spec: WorkerSpec }
   | { type: 'signal'; id: number; signal: NodeJS.Signals }
   /** Where the threads of a worker are; answered by `stacks`. */
-  | { type: 'stacks'; id: number }
+  | { type: 'stacks'; id: number; kind: StackKind }
   /** What is in a small file there, and what time it is; answered by `probed`. */
   | { type: 'probe'; id: number; file: string }
   /** Open a port of 127.0.0.1 whose connections go elsewhere; answered by `listening`. */
@@ -51,7 +51,7 @@ export type FromHost =
   | { type: 'heartbeat'; stopped: number[] }
   | { type: 'started'; id: number; pid: number | null }
   | { type: 'line'; id: number; line: string; isError: boolean }
-  | { type: 'stacks'; id: number; text: string }
+  | { type: 'stacks'; id: number; kind: StackKind; text: string }
   | { type: 'exited'; id: number; exitCode: number | null; signal: string | null }
   /** The engine asks for an end: a signal that the agent got. */
   | { type: 'notice'; signal: string }

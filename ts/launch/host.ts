@@ -58,7 +58,7 @@ export class Host {
     const id = this.#next++;
     const worker = new RemoteWorker(this.name, this.facts.address, {
       signal: (signal) => this.send({ type: 'signal', id, signal }),
-      askStacks: () => this.send({ type: 'stacks', id }),
+      askStacks: (kind) => this.send({ type: 'stacks', id, kind }),
     });
     if (this.lost !== null) {
       worker.end({ exitCode: null, signal: null, lost: this.#loss() });
@@ -105,7 +105,7 @@ export class Host {
         this.#line(message.id, message.line, message.isError);
         break;
       case 'stacks':
-        this.#workers.get(message.id)?.worker.stacksCame(message.text);
+        this.#workers.get(message.id)?.worker.stacksCame(message.kind, message.text);
         break;
       case 'exited': {
         const { exitCode, signal } = message;

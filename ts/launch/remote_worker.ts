@@ -1,5 +1,5 @@
 // A worker on a host, as its controller sees it through the agent there.
-import type { WorkerExit, WorkerProcess } from '../controller/launcher';
+import type { StackKind, WorkerExit, WorkerProcess } from '../controller/launcher';
 
 const TAIL_LINES = 20;
 
@@ -7,7 +7,7 @@ const TAIL_LINES = 20;
 export interface RemoteCalls {
   signal(signal: NodeJS.Signals): void;
   /** Answered by {@link RemoteWorker.stacksCame}. */
-  askStacks(): void;
+  askStacks(kind: StackKind): void;
 }
 
 export class RemoteWorker implements WorkerProcess {
@@ -18,9 +18,9 @@ export class RemoteWorker implements WorkerProcess {
   /** Whether somebody has stopped it (SIGSTOP), as its agent said last. */
   isStopped = false;
   readonly #signal: (signal: NodeJS.Signals) => void;
-  readonly #askStacks: () => void;
-  #stacks: Promise<string> | null = null;
-  #answerStacks: (text: string) => void = () => {};
+  readonly #askStacks: (kind: StackKind) => void;
+  /** Who waits for them. */
+  readonly #stacks: Record<StackKind, ((text: string) => void)[]> = { native: [], script: [] };
   readonly #tail: string[] = [];
   readonly #listeners: ((text: string, isError: boolean) => void)[] = [];
   #resolve!: (exit: WorkerExit) => void;
@@ -43,19 +43,17 @@ export class RemoteWorker implements WorkerProcess {
     return this.#tail.join('\n');
   }
 
-  stacks(): Promise<string> {
-    this.#stacks ??= new Promise((resolve) => {
-      this.#answerStacks = resolve;
-      this.#askStacks();
+  stacks(kind: StackKind): Promise<string> {
+    return new Promise((resolve) => {
+      this.#stacks[kind].push(resolve);
+      this.#askStacks(kind);
       void this.exited.then(() => resolve(''));
     });
-    return this.#stacks;
   }
 
   /** What its agent has found. */
-  stacksCame(text: string): void {
-    this.#stacks = null;
-    this.#answerStacks(text);
+  stacksCame(kind: StackKind, text: string): void {
+    for (const resolve of this.#stacks[kind].splice(0)) resolve(text);
   }
 
   kill(): void {

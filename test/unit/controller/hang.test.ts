@@ -55,6 +55,17 @@ test('a rank that hangs is found by the times of the calls before, and named, no
   expect(log).toMatch(/ ------ Thread |^.* ------ TID /m);
 }, 120_000);
 
+test('a worker that does not come out of its JavaScript is named with the function that it is in', async () => {
+  const logs = new WorkerLogs(directory, { maxBytes: 1 << 20, starts: 1 });
+  group = (await launchFakeGroup({ worldSize: 2, deadTimeoutMs: 2_000, logs })).group;
+  await group.createEngine('actor', fakeEngineOptions);
+  const error = (await ask(1, 'spin').catch((e: unknown) => e)) as WorkerDiedError;
+  expect(error).toMatchObject({ rank: 1, phase: "getTensor of 'actor'" });
+  expect(error.message).toMatch(
+    /it has sent nothing for 2 s, although its process exists\. Its JavaScript was\n {2}at obey \(\S*fake_binding\.ts:\d+\)\n/,
+  );
+}, 60_000);
+
 test('a first call has no limit, and neither has one of more work than it takes', async () => {
   await launch(1, { fixedMs: null, factor: 4, floorMs: 100 });
   await ask(0, 'sleep 1500'); // nothing was measured before it

@@ -15,7 +15,9 @@ import { type FakeHosts, fakeAgent, gatherFakeHosts } from '../../helpers/fake_h
 // Agents in this process, real connections, real worker processes, no native code.
 
 let open: FakeHosts | null = null;
+const groups: WorkerGroup[] = [];
 afterEach(async () => {
+  await Promise.all(groups.splice(0).map((group) => group.close()));
   await open?.pool.close(0);
   await Promise.all(open?.agents.map((agent) => agent.ended) ?? []);
   open = null;
@@ -41,6 +43,7 @@ async function groupOn(
     },
   };
   const group = await WorkerGroup.launch({ worldSize, hosts: 2, device: 'cpu', launcher: observed });
+  groups.push(group);
   await group.createEngine('actor', fakeEngineOptions);
   return { group, workers };
 }
@@ -140,6 +143,25 @@ test('all that a worker on a host writes comes into a file here, which its error
   ]);
   rmSync(directory, { recursive: true });
 });
+
+test('a worker on a host is asked where it is by its agent', async () => {
+  const hosts = await gather();
+  const { group, workers } = await groupOn(hosts, 2);
+  const work = group.callRank(1, 'actor', 'getTensor', ['param', 'spin']);
+  work.catch(() => {});
+  for (const end = Date.now() + 20_000; !workers[1]?.stderrTail().includes('spinning'); ) {
+    if (Date.now() > end) throw new Error(`it does not spin: ${hosts.log.join('\n')}`);
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+  const script = await workers[1]?.stacks?.('script');
+  expect(script?.split('\n')[0]).toMatch(/^at obey \(.*fake_binding\.ts:\d+\)$/);
+  const native = await workers[1]?.stacks?.('native');
+  expect(native).toMatch(/^(Thread|TID) /m);
+  workers[1]?.kill();
+  await expect(work).rejects.toThrow(/killed by SIGKILL/);
+  expect(await workers[1]?.stacks?.('native')).toBe('');
+  await group.close();
+}, 60_000);
 
 test('a port of one host leads to a port of another', async () => {
   const hosts = await gather();
