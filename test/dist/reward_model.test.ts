@@ -72,6 +72,21 @@ test('over three workers, one of which has no sequence, scores are bitwise those
   }
 });
 
+test('over two workers that share every sequence by context, scores are bitwise those of one', async () => {
+  const long = Batch.fromSequences(
+    [[2, 3, 4], [5], [2, 3, 4]],
+    [Array.from({ length: 40 }, (_, i) => 2 + (i % 12)), [9, 1], [7, 8, 1]],
+  );
+  const score = (model: RewardModel) => model.score(long);
+  const expected = await withModel({}, score);
+  const two = await WorkerGroup.launch({ worldSize: 2, device: 'cpu' });
+  try {
+    expect(await withModel({ group: two, parallel: { cp: 2 } }, score)).toEqual(expected);
+  } finally {
+    await two.close();
+  }
+});
+
 describe('another tokenizer', () => {
   // "1+2=" and "7": ids of the policy are 2 + digit, + 12, - 13, = 14; those of the other tokenizer 16 minus that.
   const ours = (text: string): number[] => [...text].map((c) => '0123456789+-='.indexOf(c) + 2);
