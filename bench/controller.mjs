@@ -26,7 +26,7 @@ const [ranks, prompts, samples, tokens] = [values.ranks, values.prompts, values.
   Number,
 );
 const require = createRequire(import.meta.url);
-const { Actor, balanceOrder, karmarkarKarp } = require(resolve(values.dist, 'index.js'));
+const { Actor, Critic, balanceOrder, karmarkarKarp } = require(resolve(values.dist, 'index.js'));
 const { validationMetrics } = require(resolve(values.dist, 'trainer/metrics/validation_metrics.js'));
 const { sampleSeeds, promptsBatch } = require(resolve(values.dist, 'rollout/sampling.js'));
 const { EngineHost } = require(resolve(values.dist, 'worker/engine_host.js'));
@@ -176,8 +176,8 @@ class SimulatedGroup {
   own(work) {
     const [started, before] = [performance.now(), processorSeconds()];
     const result = work();
-    this.seconds += (performance.now() - started) / 1000;
     this.processor += processorSeconds() - before;
+    this.seconds += (performance.now() - started) / 1000; // with the cost of asking for the processor's time
     return result;
   }
 
@@ -210,6 +210,18 @@ class SimulatedGroup {
       };
     });
     return { outputs, stats: this.openRollout(), ready: true, idle: waiting.length === 0 };
+  }
+
+  computeValues({ tokens: ids, promptLens }) {
+    return new Float32Array(ids.length - promptLens.reduce((sum, length) => sum + length, 0));
+  }
+
+  updatePolicy({ advantages, tokens: { tokens: ids } }) {
+    return [{ pg_loss: ids.length + advantages.length }];
+  }
+
+  updateCritic({ returns, tokens: { tokens: ids } }) {
+    return [{ vf_loss: ids.length + returns.length }];
   }
 
   computeLogProb({ tokens: ids, seqOffsets, promptLens }) {
@@ -308,6 +320,15 @@ const batch = await measured('generate', group, () =>
 checkSamples(batch, given);
 const { logProbs } = await measured('computeLogProb', group, () => actor.computeLogProb(batch));
 check(batch, logProbs);
+const critic = await Critic.create({ model, group, device: 'cpu', maxTokensPerMicroBatch: 4 * tokens });
+const { values: predicted } = await measured('computeValues', group, () => critic.computeValues(batch));
+const whole = batch.with(
+  { oldLogProbs: logProbs, advantages: logProbs, values: predicted, returns: predicted },
+  { adopt: true },
+);
+const wholeUpdate = { miniBatchSize: batch.size / 8 };
+await measured('updatePolicy, 8 mini-batches', group, () => actor.updatePolicy(whole, wholeUpdate));
+await measured('updateCritic, 8 mini-batches', group, () => critic.updateCritic(whole, wholeUpdate));
 const lengths = Array.from({ length: prompts * samples }, () => 200 + responseLength(random, tokens));
 await measured(`balanceOrder of ${lengths.length} over ${ranks}`, group, () => balanceOrder(lengths, ranks));
 await measured(`karmarkarKarp of ${lengths.length} over ${ranks}`, group, () =>

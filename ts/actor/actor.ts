@@ -195,8 +195,8 @@ export class Actor extends TrainedModel {
     requireBatch(where, b);
     const { config } = this.engine.model;
     if (replayExperts) checkReplay(where, b, config);
-    const experts = (batch: Batch): Uint8Array | null =>
-      replayExperts ? joinedExperts(where, batch, config) : null;
+    const experts = (indices: readonly number[]): Uint8Array | null =>
+      replayExperts ? joinedExperts(where, b, config, indices) : null;
     const longest = b.responseLens.reduce((max, length) => Math.max(max, length), 0);
     const loss = resolvePolicyLoss(`${where} loss`, o.loss ?? {}, longest);
     const preparation = preparationOf(loss, o.loss?.rolloutCorrection ?? {}, o.loss?.kwargs ?? {});
@@ -229,7 +229,7 @@ export class Actor extends TrainedModel {
     const records = await this.engine.splitCollect(
       'updatePolicy',
       shards.map((shard): [NativePolicyBatch, typeof shard.mini, typeof loss, number] => [
-        policyBatch(shard.batch, loss.useKlLoss, shard.hasGradient, experts(shard.batch)),
+        policyBatch(shard.batch, loss.useKlLoss, shard.hasGradient, experts(shard.indices)),
         shard.mini,
         loss,
         temperature,

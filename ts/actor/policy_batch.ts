@@ -1,4 +1,5 @@
 import type { Batch } from '../batch/batch';
+import type { SentBatch } from '../engine/batch_part';
 import { ROUTED_EXPERTS } from '../engine/routed_experts';
 import { tokenBatch } from '../engine/shards';
 import type { NativeGivenLoss, NativePolicyBatch } from '../native/bridge';
@@ -23,7 +24,7 @@ export function withGivenLoss(batch: Batch, given: NativeGivenLoss): Batch {
 
 const OPTIONAL = ['rolloutIsWeights', 'rolloutLogProbs', ...Object.values(GIVEN)];
 
-/** The batch with no more columns than a policy update reads: what is cut over ranks is copied. */
+/** The batch with no more columns than a policy update reads. */
 export const policyColumns = (b: Batch, useRef: boolean, replayExperts: boolean): Batch =>
   b.select([
     'oldLogProbs',
@@ -35,7 +36,7 @@ export const policyColumns = (b: Batch, useRef: boolean, replayExperts: boolean)
 
 /** What the core takes of a batch in a policy update. `hasGradient` [B]: see gradientSequences. `experts`: see joinedExperts. */
 export function policyBatch(
-  b: Batch,
+  b: SentBatch,
   useRef: boolean,
   hasGradient: Uint8Array | null,
   experts: Uint8Array | null,

@@ -143,7 +143,7 @@ export async function updateStepwise(
           shard.batch,
           o.useRef,
           null,
-          o.replayExperts ? joinedExperts('updatePolicy', shard.batch, engine.model.config) : null,
+          o.replayExperts ? joinedExperts('updatePolicy', columns, engine.model.config, shard.indices) : null,
         ),
         { ...shard.mini, globalTokens: [globalTokens] },
         prepared.loss,

@@ -5,6 +5,7 @@ import { checkOptionNames, countOption } from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
 import type { Batch } from '../batch/batch';
 import { requireBatch } from '../batch/require_batch';
+import type { SentBatch } from '../engine/batch_part';
 import { mergeRanks, reduceMetrics, type UpdateMetrics } from '../engine/engine_metrics';
 import type { EngineOptions } from '../engine/engine_options';
 import { responseColumns } from '../engine/response_columns';
@@ -92,7 +93,7 @@ export class Critic extends TrainedModel {
   }
 }
 
-function valueBatch(b: Batch): NativeValueBatch {
+function valueBatch(b: SentBatch): NativeValueBatch {
   return {
     tokens: tokenBatch(b),
     responseMask: b.get('responseMask'),

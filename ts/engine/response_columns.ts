@@ -3,8 +3,9 @@ import type { Batch } from '../batch/batch';
 import type { NativeTokenBatch } from '../native/bridge';
 import { land } from '../worker/message_arrays';
 import type { EngineArgs, EngineMethod, EngineResult } from '../worker/protocol';
+import { runsOf } from './batch_part';
 import type { RoleEngine } from './role_engine';
-import { runsOf, shardByRank } from './shards';
+import { shardByRank } from './shards';
 
 /** [ΣR] of a batch, by name. `argsOf`: of the call for the tokens of one shard; `columnsOf`: its result, by name; `landMore`: where else of it goes. */
 export async function responseColumns<M extends EngineMethod, K extends string>(

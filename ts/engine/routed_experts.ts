@@ -4,7 +4,7 @@ import { badOption } from '../base/check_options';
 import type { Batch } from '../batch/batch';
 import { TroupeError } from '../errors';
 import type { NativeModelConfig } from '../native/bridge';
-import { runsOf } from './shards';
+import { runsOf } from './batch_part';
 
 /** Name of the column. */
 export const ROUTED_EXPERTS = 'routedExperts';

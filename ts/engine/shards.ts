@@ -3,12 +3,14 @@ import type { Batch } from '../batch/batch';
 import { offsetsOf } from '../batch/layout';
 import { firstWithPrompt } from '../batch/prompts';
 import type { NativeMiniBatches, NativeTokenBatch } from '../native/bridge';
-import { gathered } from '../worker/message_arrays';
+import { BatchPart, type SentBatch } from './batch_part';
 import { type RankPart, rankParts } from './rank_parts';
 
 /** The part of an update that one rank computes (with Ulysses: one group of ranks). */
 export interface UpdateShard {
-  batch: Batch;
+  batch: SentBatch;
+  /** Of its sequences in the whole batch. */
+  indices: number[];
   mini: NativeMiniBatches;
   /** Loss tokens of each mini-batch that are this rank's. */
   tokens: number[];
@@ -17,7 +19,7 @@ export interface UpdateShard {
 }
 
 /** The tokens of a batch as the engine takes them. */
-export function tokenBatch(batch: Batch, routedExperts: Uint8Array | null = null): NativeTokenBatch {
+export function tokenBatch(batch: SentBatch, routedExperts: Uint8Array | null = null): NativeTokenBatch {
   return {
     tokens: batch.get('tokens'),
     seqOffsets: batch.seqOffsets,
@@ -41,32 +43,9 @@ export function indicesByRank(batch: Batch, worldSize: number): number[][] {
 /** The tokens of a batch, one part per rank, balanced by work; with fewer sequences than ranks some are empty. They are sent from where they lie. */
 export function shardByRank(batch: Batch, worldSize: number): RankShard[] {
   return indicesByRank(batch, worldSize).map((indices) => ({
-    tokens: worldSize === 1 ? tokenBatch(batch) : takeTokens(batch, indices),
+    tokens: tokenBatch(worldSize === 1 ? batch : new BatchPart(batch, indices)),
     indices,
   }));
-}
-
-function takeTokens(batch: Batch, indices: readonly number[]): NativeTokenBatch {
-  const { seqOffsets, promptLens, sequenceLens } = batch;
-  const tokens = batch.get('tokens');
-  const pieces = runsOf(indices).map(([first, end]) => tokens.subarray(seqOffsets[first], seqOffsets[end]));
-  return {
-    tokens: gathered(pieces, new Int32Array(0)),
-    seqOffsets: offsetsOf(indices.map((i) => sequenceLens[i] as number)),
-    promptLens: Int32Array.from(indices, (i) => promptLens[i] as number),
-    routedExperts: null,
-  };
-}
-
-/** Neighbours among ascending indices: [first, end) each. */
-export function runsOf(indices: readonly number[]): [number, number][] {
-  const runs: [number, number][] = [];
-  for (const index of indices) {
-    const last = runs.at(-1);
-    if (last?.[1] === index) last[1]++;
-    else runs.push([index, index + 1]);
-  }
-  return runs;
 }
 
 /** Contiguous parts of equally many sequences, one per rank, whose results in rank order are those of the whole. */
@@ -164,7 +143,10 @@ export function planUpdate(
   hasGradient: Uint8Array | null = null,
 ): UpdateShard[] {
   const starts = Array.from({ length: batch.size / miniSize }, (_, m) => m * miniSize);
-  const globalTokens = starts.map((start) => maskSum(batch, start, start + miniSize));
+  const lossTokens = maskSums(batch);
+  const globalTokens = starts.map((start) =>
+    lossTokens.subarray(start, start + miniSize).reduce((sum, count) => sum + count, 0),
+  );
   const globalSequences = starts.map(() => miniSize);
   const prompts = worldSize === 1 ? null : firstWithPrompt(batch);
   const parts = starts.map((start) =>
@@ -172,24 +154,32 @@ export function planUpdate(
   );
   return Array.from({ length: worldSize }, (_, rank) => {
     const own = parts.map((byRank) => byRank[rank] as number[]);
+    const indices = own.flat();
     return {
-      batch: worldSize === 1 ? batch : batch.take(own.flat()),
+      batch: worldSize === 1 ? batch : new BatchPart(batch, indices),
+      indices,
       mini: {
         offsets: [...offsetsOf(own.map((indices) => indices.length))],
         globalTokens,
         globalSequences,
         epochs,
       },
-      hasGradient: hasGradient && Uint8Array.from(own.flat(), (i) => hasGradient[i] as number),
-      tokens: own.map((indices) => indices.reduce((sum, i) => sum + maskSum(batch, i, i + 1), 0)),
+      hasGradient: hasGradient && Uint8Array.from(indices, (i) => hasGradient[i] as number),
+      tokens: own.map((indices) => indices.reduce((sum, i) => sum + (lossTokens[i] as number), 0)),
     };
   });
 }
 
-function maskSum(batch: Batch, start: number, end: number): number {
+/** [B] loss tokens of each sequence. */
+function maskSums(batch: Batch): Int32Array {
   const mask = batch.get('responseMask');
-  let sum = 0;
-  for (let t = batch.responseOffsets[start] as number; t < (batch.responseOffsets[end] as number); t++)
-    sum += mask[t] as number;
-  return sum;
+  const { responseOffsets } = batch;
+  const sums = new Int32Array(batch.size);
+  for (let i = 0; i < batch.size; i++) {
+    const end = responseOffsets[i + 1] as number;
+    let sum = 0;
+    for (let t = responseOffsets[i] as number; t < end; t++) sum += mask[t] as number;
+    sums[i] = sum;
+  }
+  return sums;
 }

@@ -15,7 +15,8 @@ function asReceived<T>(value: T): T {
   if (ArrayBuffer.isView(value)) {
     const pieces = piecesOf(value);
     if (pieces === null) return value;
-    return Int32Array.from(pieces.flatMap((piece) => [...(piece as Int32Array)])) as T;
+    const { constructor: type } = value as unknown as { constructor: typeof Int32Array };
+    return type.from(pieces.flatMap((piece) => [...(piece as Int32Array)])) as T;
   }
   if (typeof value !== 'object' || value === null || value.constructor !== Object) return value;
   return Object.fromEntries(Object.entries(value).map(([name, field]) => [name, asReceived(field)])) as T;

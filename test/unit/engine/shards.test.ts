@@ -10,6 +10,22 @@ const batch = Batch.fromSequences([[1], [2], [3], [4], [5], [6]], [[1], [1, 1], 
   responseMask: [1, 1, 0, 1, 1, 1, 1, 1, 1],
 });
 
+test('what a rank is sent of an update are the columns of its sequences, from where they lie', () => {
+  const more = batch.with({ advantages: Float32Array.from({ length: 9 }, (_, t) => t) });
+  for (const { batch: own, indices } of planUpdate(more, 3, 1, 2)) {
+    const copy = more.take(indices);
+    for (const name of ['tokens', 'responseMask', 'advantages']) {
+      const pieces = piecesOf(own.get(name) as Int32Array) ?? [own.get(name) as Int32Array];
+      expect(pieces.flatMap((piece) => [...(piece as Int32Array)])).toEqual([...copy.get(name)]);
+      expect(new Set(pieces.map(({ buffer }) => buffer))).toEqual(
+        new Set([(more.get(name) as Int32Array).buffer]),
+      );
+    }
+    expect(own.seqOffsets).toEqual(copy.seqOffsets);
+    expect(own.promptLens).toEqual(copy.promptLens);
+  }
+});
+
 test('each mini-batch is cut over the ranks by work; counts stay those of the whole', () => {
   const shards = planUpdate(batch, 3, 2, 2);
   // An empty response is no work: sequence 3 goes to the rank with less of it.
@@ -117,6 +133,7 @@ test('the tokens of a rank are sent from where they lie, without a copy', () => 
 test('metrics of ranks: losses add up, means are weighted by loss tokens, the rest is the same', () => {
   const shards = [3, 1, 0].map((n) => ({
     batch,
+    indices: [],
     mini: {} as NativeMiniBatches,
     tokens: [n],
     hasGradient: null,

@@ -1,6 +1,6 @@
 // A batch of requests in the native engine, from submission to its columns. Its responses stay in the workers until all lengths are known.
 import type { Batch } from '../../batch/batch';
-import { runsOf } from '../../engine/shards';
+import { runsOf } from '../../engine/batch_part';
 import type { NativeRequestSampling } from '../../native/bridge';
 import type { BatchSubmission, EndedRequests, TakenResponses } from '../../worker/kept_responses';
 import { gathered, land } from '../../worker/message_arrays';
