@@ -30,7 +30,12 @@ const specOf = (directory: string): RoleSpec => {
 
 test.each([
   ['of the headers', path.join(CONFORMANCE, 'models', 'qwen2_tied', 'actor'), 'F32', 4],
-  ['bfloat16 where there is config.json alone', path.resolve('examples/plan/llama-7b'), 'BF16', 2],
+  [
+    'bfloat16 where there is config.json alone',
+    path.resolve(__dirname, '../../../examples/plan/llama-7b'),
+    'BF16',
+    2,
+  ],
 ])('dtypes %s', (_, directory, dtype, bytes) => {
   const [file] = memoryWork(specOf(directory)).load;
   expect(new Set(file?.tensors.map((tensor) => tensor.dtype))).toEqual(new Set([dtype]));
