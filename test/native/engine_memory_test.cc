@@ -6,6 +6,8 @@
 #include "check.h"
 #include "counted.h"
 #include "ranks.h"
+#include "rollout/cache_budget.h"
+#include "rollout/kv_cache.h"
 #include "toy_training.h"
 
 // What engines hold while they are made, used, updated and saved, in bytes that LibTorch was asked for.
@@ -182,6 +184,21 @@ TEST(embeddings_and_head_are_gathered_one_after_the_other) {
   for (const Peaks& rank : ranks) {
     check_at_most(rank.log_prob, rank.state + matrix + blocks + (alone.log_prob - alone.state), "log-probs");
     check_at_most(rank.update, rank.state + 2 * matrix + blocks + (alone.update - alone.state), "update");
+  }
+}
+
+// gpu_memory_utilization, of a quarter of a CPU's memory.
+TEST(a_rollout_has_the_pages_of_the_share_that_is_asked_for) {
+  const EngineOptions options = deep();
+  const double page = static_cast<double>(KvCache::page_bytes(options.model, options.dtype));
+  const double whole = static_cast<double>(cache_budget(at::kCPU, 1));
+  for (const double pages : {3.5, 20.5}) {
+    RolloutOptions rollout;
+    rollout.kv_cache_bytes = 0;
+    rollout.memory_share = pages * page / whole;
+    const RolloutStats stats = create_engine(options)->open_rollout(rollout);
+    CHECK(stats.pages == static_cast<int64_t>(pages));
+    CHECK(stats.cache_bytes == static_cast<int64_t>(page) * stats.pages);
   }
 }
 

@@ -35,4 +35,20 @@ inline int64_t host_reads(const std::function<void()>& body) {
   return counted_reads();
 }
 
+inline std::unique_ptr<at::ObserverContext> count_call(const at::RecordFunction&) {
+  ++counted_reads();
+  return nullptr;
+}
+
+// How many operations of LibTorch body() runs, those that run within others included: where the tensors are a
+// GPU's, each is a launch or does little.
+inline int64_t operations(const std::function<void()>& body) {
+  const auto handle =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(&count_call).scopes({at::RecordScope::FUNCTION}));
+  counted_reads() = 0;
+  body();
+  at::removeCallback(handle);
+  return counted_reads();
+}
+
 }  // namespace troupe::test

@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 
+#include "base/counting_allocator.h"
+#include "base/simulated.h"
 #include "check.h"
 #include "engine/engine.h"
 #include "kernels/linear_log_prob.h"
@@ -229,6 +231,30 @@ TEST(decoding_rows_are_those_of_the_merged_model) {
     return at::cat({qkv, x}, 1);
   };
   CHECK(relative(qkv_of(adapted), qkv_of(dense)) < 1e-5);
+}
+
+// A product that is made first and added then has been rounded to bfloat16 in between. On a simulated GPU its
+// memory shows; cuda_kernels_test compares the numbers on a real one.
+TEST(gradients_on_a_gpu_are_added_without_a_product_in_between) {
+  at::NoGradGuard no_grad;
+  install_counting_allocator(at::kMeta);
+  constexpr int64_t kTokens = 16, kIn = 4096, kOut = 8192, kRank = 8;
+  const SimulateGpu machine(true);
+  const auto meta = [](at::IntArrayRef shape, at::ScalarType dtype) {
+    return at::empty(shape, at::device(at::kMeta).dtype(dtype));
+  };
+  const Adapter adapter{meta({kRank, kIn}, at::kBFloat16),
+                        meta({kOut, kRank}, at::kBFloat16),
+                        meta({kRank, kIn}, at::kFloat),
+                        meta({kOut, kRank}, at::kFloat),
+                        0,
+                        kOut,
+                        2.0};
+  const at::Tensor x = meta({kTokens, kIn}, at::kBFloat16), dy = meta({kTokens, kOut}, at::kBFloat16);
+  const auto count = std::make_shared<ByteCount>();
+  const CountAllocations scope(count, at::kMeta);
+  adapter.accumulate_grad(dy, x, ops::PackedMatrix::of(x, false));
+  CHECK(count->total() == 2 * kTokens * kRank * 2);  // x A^T and dy B
 }
 
 TEST(impossible_sites_are_refused_by_name) {

@@ -8,6 +8,8 @@
 
 #include "base/parallel.h"
 #include "check.h"
+#include "engine/meta_kernels.h"
+#include "host_reads.h"
 #include "model/decoder_layout.h"
 #include "parameters/parameter_store.h"
 
@@ -212,6 +214,22 @@ TEST(weights_packed_once_give_the_bits_of_those_packed_per_pass) {
     moe.forward(rows, out, kDecodeRowTile, nullptr, {}, packed);
     CHECK(at::equal(out, all.narrow(0, begin, count)));
   }
+}
+
+// On a GPU an operation is a launch or two: there are as many for each expert, not for each tile of its rows.
+TEST(a_gpu_gets_one_product_per_expert_and_matrix) {
+  at::NoGradGuard no_grad;
+  install_meta_kernels();
+  const Shape shape{4096, 4, 2, 16, true};
+  ParameterStore store(decoder_layout(config_of(shape)), at::kMeta, at::kBFloat16, /*training=*/true, 1);
+  const MoeMlp moe(store, config_of(shape), 0);
+  const SimulateGpu machine(true);
+  const auto launches = [&](int64_t tokens) {
+    const at::Tensor x = at::empty({tokens, kHidden}, at::device(at::kMeta).dtype(at::kBFloat16));
+    return test::operations([&] { moe.forward(x, at::empty_like(x), kRowTile, nullptr); });
+  };
+  CHECK(launches(64) > 0);
+  CHECK(launches(4096) == launches(64));
 }
 
 TEST_MAIN()

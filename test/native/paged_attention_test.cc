@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "check.h"
+#include "host_reads.h"
 #include "kernels/device_ops.h"
 #include "kernels/gemm.h"
 #include "toy_decoder.h"
@@ -167,6 +168,36 @@ TEST(results_do_not_depend_on_threads) {
   for (const int threads : {2, 3}) {
     at::set_num_threads(threads);
     CHECK(at::equal(c.run(50), expected));
+  }
+}
+
+// On a GPU every operation is a launch.
+TEST(rows_of_many_pages_are_stored_in_as_many_operations_as_those_of_one) {
+  const ModelConfig config = test::toy_config();
+  constexpr int64_t kPages = 8, kRows = kPages * kPagePositions;
+  const KvCache cache(config, at::kFloat, at::kCPU, kPages), expected(config, at::kFloat, at::kCPU, kPages);
+  const at::Tensor qkv = random({kRows, config.qkv_size()}, 2, at::kFloat);
+  const at::Tensor rows = at::arange(kRows, at::kLong);
+  const at::Tensor pages = kPages - 1 - rows.div(kPagePositions, "floor");
+  const at::Tensor slots = rows.remainder(kPagePositions);
+  std::vector<KvSlot> places;
+  for (int64_t row = 0; row < kRows; ++row) {
+    places.push_back({static_cast<int32_t>(kPages - 1 - row / kPagePositions),
+                      static_cast<int32_t>(row % kPagePositions)});
+  }
+  for (const int64_t layer : {0, 1}) {
+    const auto stored = [&](int64_t count) {
+      return test::operations([&] {
+        cache.store(layer, pages.narrow(0, 0, count), slots.narrow(0, 0, count), qkv.narrow(0, 0, count));
+      });
+    };
+    CHECK(stored(2) > 0);
+    CHECK(stored(kRows) == stored(2));
+    expected.store(layer, places, qkv, 0, kRows);
+    for (const int64_t part : {0, 1}) {
+      for (int32_t page = 0; page < kPages; ++page)
+        CHECK(at::equal(cache.gather(layer, part, {page}), expected.gather(layer, part, {page})));
+    }
   }
 }
 

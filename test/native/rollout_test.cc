@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "check.h"
+#include "rollout/cache_budget.h"
 #include "rollout/generator.h"
 #include "rollout/random.h"
 #include "rollout/sampler.h"
@@ -170,12 +171,15 @@ TEST(samples_do_not_depend_on_the_batch) {
   CHECK(backwards == together);
 
   // Few places, a cache for one sequence only, tiny groups of prompts and of logits.
+  decoder.largest_step = 0;
   CHECK(
       run(decoder, batch_of(prompts, 1, seeds), options,
           {.max_sequences = 3, .max_step_tokens = 7, .kv_cache_bytes = 4 * kPageBytes, .logits_bytes = 1}) ==
       together);
+  CHECK(decoder.largest_step <= 8);  // 7, in tiles of 4: prompts of up to 70 tokens are cut
   CHECK(run(decoder, batch_of(prompts, 1, seeds), options,
             {.max_sequences = 5, .max_step_tokens = 100, .chunked_prefill = false}) == together);
+  CHECK(decoder.largest_step >= 70);
 }
 
 TEST(samples_of_a_prompt_share_it) {
@@ -241,6 +245,15 @@ TEST(abort_is_asked_once_per_step) {
   CHECK(calls == 13);  // the last finds nothing to do
   const auto abort = [&] { fail(ErrorCode::kAborted, "asked to stop"); };
   CHECK_THROWS(generate(decoder, batch, sampling(12, 1), abort), "asked to stop");
+}
+
+TEST(the_cache_takes_the_share_of_memory_that_is_asked_for) {
+  const int64_t whole = cache_budget(at::kCPU, 1);
+  CHECK(whole > int64_t{1} << 20);
+  for (const double share : {0.5, 0.1, 0.001})
+    CHECK_CLOSE(static_cast<double>(cache_budget(at::kCPU, share)), share * static_cast<double>(whole), 1);
+  CHECK_THROWS(cache_budget(at::kCPU, 0), "expected gpu_memory_utilization above 0 and at most 1 but got 0");
+  CHECK_THROWS(cache_budget(at::kCPU, 1.5), "above 0 and at most 1 but got 1.5");
 }
 
 TEST(bad_input) {

@@ -173,6 +173,24 @@ TEST(ranks_that_share_the_model_send_what_is_simulated) {
   }
 }
 
+// So that a product has the same shape in every verb, and with it the same bits.
+TEST(micro_batches_on_a_gpu_have_as_many_rows_whatever_they_hold) {
+  EngineOptions options = shared_options({2, 2, 1, 1, 1, false, false});
+  options.model.max_positions = 1024;
+  options.max_tokens = 1000;
+  const auto bytes_of_layers = [&](int32_t length, bool gpu) {
+    int64_t bytes = 0;
+    for (const SimulatedCollective& c : simulate_update(options, 0, 2, {1, length, 2}, gpu).collectives) {
+      if (c.phase == "forward" && c.subject.rfind("layers.", 0) == 0) bytes += c.bytes;
+    }
+    return bytes;
+  };
+  CHECK(bytes_of_layers(129, false) > 0);
+  CHECK(bytes_of_layers(1000, false) == 8 * bytes_of_layers(129, false));
+  for (const int32_t length : {5, 129, 1000})
+    CHECK(bytes_of_layers(length, true) == bytes_of_layers(1000, false));
+}
+
 TEST(of_many_micro_batches_a_few_are_run) {
   for (const Shared& c : {Shared{4, 1, 2, 1, 1, false, true}, Shared{4, 2, 2, 2, 1, true, false}}) {
     const EngineOptions options = shared_options(c);

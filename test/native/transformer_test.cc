@@ -2,6 +2,7 @@
 
 #include "base/counting_allocator.h"
 #include "check.h"
+#include "kernels/cpu/gemm_kernels.h"
 #include "kernels/linear_log_prob.h"
 #include "model/value_head.h"
 #include "small_decoder.h"
@@ -214,6 +215,36 @@ TEST(fixed_rows_are_those_of_a_full_micro_batch_and_change_nothing) {
     CHECK((flat_grad(model) - gradient).abs().max().item<double>() <=
           1e-6 * gradient.abs().max().item<double>());
   }
+}
+
+// Logits are float32 products, of a head that is brought into their form once and not in every step.
+TEST(steps_do_not_convert_the_head) {
+  install_counting_allocator(at::kCPU);
+  at::NoGradGuard no_grad;
+  ModelConfig config = small("qwen3");
+  config.vocab_size = 2000;
+  const bool first = kernels::bfloat16_gemm_kernels() != nullptr;
+  for (const bool own : {false, true}) {
+    if (kernels::select_bfloat16_gemm(own) != own) continue;  // not on this processor
+    SmallModel model(config, std::nullopt, at::kBFloat16);
+    const at::Tensor x = at::randn({kDecodeRowTile, config.hidden_size}).to(at::kBFloat16);
+    const at::Tensor logits = at::empty({kDecodeRowTile, config.vocab_size});
+    const auto bytes_of_a_step = [&] {
+      const auto count = std::make_shared<ByteCount>();
+      const CountAllocations scope(count);
+      model.transformer.logits(x, logits);
+      return count->total();
+    };
+    const int64_t head = config.vocab_size * config.hidden_size * static_cast<int64_t>(sizeof(float));
+    at::set_num_threads(1);  // the allocations of this thread are counted
+    CHECK(bytes_of_a_step() >= head);
+    const at::Tensor expected = logits.clone();
+    model.transformer.begin_decoding();
+    CHECK(bytes_of_a_step() < head / 4);
+    CHECK((logits - expected).abs().max().item<double>() < 1e-4 * expected.abs().max().item<double>());
+    model.transformer.end_decoding();
+  }
+  kernels::select_bfloat16_gemm(first);
 }
 
 TEST(impossible_batches_are_refused_by_name) {
