@@ -1,35 +1,16 @@
-// Creation, checkpoints, and the verbs that change no weight.
+// Creation, import of checkpoints, rows of micro-batches, and generation of a batch.
 #include "engine/rank_engine.h"
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "checkpoint/tensor_file.h"
-#include "engine/router_watch.h"
-#include "kernels/linear_log_prob.h"
 #include "megatron/schedule.h"
 #include "model/stage_layout.h"
-#include "model/value_head.h"
 #include "rollout/generator.h"
 
 namespace troupe {
 
 namespace {
-
-// The base model alone, for the life of this object.
-class AdaptersOff {
- public:
-  AdaptersOff(Transformer& transformer, bool off) : transformer_(off ? &transformer : nullptr) {
-    if (transformer_ != nullptr) transformer_->enable_adapters(false);
-  }
-  ~AdaptersOff() {
-    if (transformer_ != nullptr) transformer_->enable_adapters(true);
-  }
-  AdaptersOff(const AdaptersOff&) = delete;
-  AdaptersOff& operator=(const AdaptersOff&) = delete;
-
- private:
-  Transformer* transformer_;
-};
 
 const EngineOptions& checked(const EngineOptions& options) {
   validate(options.model);
@@ -198,7 +179,8 @@ at::Tensor RankEngine::whole(const Parameter& parameter, const at::Tensor& own) 
   parameter.placement.for_each_run([&](int64_t local, int64_t begin, int64_t count, const Piece& piece) {
     if (piece.copy == 0) target.narrow(0, begin, count).copy_(source.narrow(0, local, count));
   });
-  // As integers: a sum with zeros that keeps every bit of a float.
+  // Every element is written by one rank and zero on the others. Summed as integers, which keeps every bit
+  // (also of -0).
   mesh_.tp()->all_reduce(all.view(at::kInt), ReduceOp::kSum, {"gather", parameter.info.name});
   return all;
 }
@@ -222,7 +204,7 @@ RankEngine::Beginning::~Beginning() {
   try {
     engine_.sharding_.agree(*engine_.mesh_.world(), std::vector<int64_t>(entries_, 0), /*refuses=*/true);
   } catch (const std::exception&) {
-    // The others are lost as well; the error that is on its way is the one to be heard of.
+    // The other ranks cannot be reached either. The exception that is already on its way says why.
   }
 }
 
@@ -236,52 +218,6 @@ void RankEngine::onload(const StateKinds& kinds) {
   check_abort();
   agree({});
   store_.keep(kinds, /*on_host=*/false);
-}
-
-LogProbResult RankEngine::compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
-                                           bool sum_pi_squared, bool disable_adapters, bool record_experts) {
-  at::NoGradGuard no_grad;
-  const Beginning beginning(*this, 1);
-  require_head(HeadKind::kLm, "compute_log_prob");
-  check_temperature(temperature);
-  require(!disable_adapters || options_.lora, ErrorCode::kInvalidArgument,
-          "[engine] there are no adapters to disable: the engine was created without lora");
-  require(!record_experts || options_.model.moe, ErrorCode::kInvalidArgument,
-          "[compute_log_prob] there are no routed experts to record: the model has no experts");
-  prepare();
-  const BatchLayout layout = checked_layout(batch);
-  std::optional<RoutingRecord> record;
-  if (record_experts) record.emplace(batch.tokens.numel(), routing_shape(options_.model));
-  const RouterWatch watch(transformer_,
-                          {.record = record ? &*record : nullptr, .no_choices = no_choices(batch)});
-  const auto result = [&](bool wanted) {
-    return wanted ? at::zeros({layout.num_response_tokens()}) : at::Tensor();
-  };
-  LogProbResult all{result(true), result(entropy), result(sum_pi_squared), {}};
-  const AdaptersOff off(transformer_, disable_adapters);
-  infer(batch, layout, [&](const MicroRows& micro, const at::Tensor& hidden) {
-    const PackedTokens& packed = micro.part;
-    const int64_t count = packed.targets.size(0);
-    const HeadContext context = head_context();
-    const ops::LogProbRows out =
-        head_rows(context, {temperature, options_.model.final_softcap, context.vocabulary}, packed, hidden,
-                  entropy, sum_pi_squared);
-    const auto scatter = [&](const at::Tensor& target, const at::Tensor& source) {
-      if (target.defined()) target.index_copy_(0, packed.response_index, source.narrow(0, 0, count).cpu());
-    };
-    scatter(all.log_probs, out.log_probs);
-    scatter(all.entropy, out.entropy);
-    scatter(all.sum_pi_squared, out.sum_pi_squared);
-  });
-  all.log_probs = combined(all.log_probs, "log-probs");
-  all.entropy = combined(all.entropy, "entropy");
-  all.sum_pi_squared = combined(all.sum_pi_squared, "sums of squares");
-  if (record) {
-    if (sharing() != nullptr) record->sum(*sharing());
-    record->sum(*mesh_.pp());
-    all.routed_experts = record->choices();
-  }
-  return all;
 }
 
 BatchLayout RankEngine::checked_layout(const TokenBatch& batch) const {
@@ -312,7 +248,8 @@ int64_t RankEngine::row_parts() const {
 
 MicroRows RankEngine::gather_rows(const TokenBatch& batch, const BatchLayout& layout,
                                   const MicroBatch& micro) const {
-  // On a CPU tiles of rows make a row's bits its own.
+  // The bits of a product on a GPU depend on its number of rows, so micro-batches get the same number there.
+  // A CPU computes in tiles of a fixed size and needs no padding.
   const bool fixed = !on_cpu_threads(device_);
   const PackedTokens whole =
       gather(batch, layout, micro, padded_rows(micro, kRowTile * row_parts(), options_.max_tokens, fixed));
@@ -343,30 +280,6 @@ void RankEngine::run_micro_batches(const TokenBatch& batch, const BatchLayout& l
   run_pipeline(pipeline_schedule(training ? options_.pipeline_order : PipelineOrder::kForward, shape,
                                  mesh_.pp()->rank()),
                mesh_.pp().get(), work);
-}
-
-void RankEngine::infer(
-    const TokenBatch& batch, const BatchLayout& layout,
-    const std::function<void(const MicroRows& micro, const at::Tensor& hidden)>& evaluate) {
-  const std::vector<MicroBatch> micros = pack(layout, 0, layout.size(), options_.max_tokens);
-  const int64_t rounds = agree({static_cast<int64_t>(micros.size())})[0];
-  run_micro_batches(batch, layout, micros, rounds, {evaluate, {}});
-  sharding_.release_all();
-}
-
-at::Tensor RankEngine::compute_values(const TokenBatch& batch) {
-  at::NoGradGuard no_grad;
-  const Beginning beginning(*this, 1);
-  require_head(HeadKind::kValue, "compute_values");
-  prepare();
-  const BatchLayout layout = checked_layout(batch);
-  const at::Tensor values = at::zeros({layout.num_response_tokens()});
-  infer(batch, layout, [&](const MicroRows& micro, const at::Tensor& hidden) {
-    const Stage& stage = transformer_.stages().back();
-    const at::Tensor rows = value_head_forward(hidden, stage.head_weight(), stage.head_bias());
-    values.index_copy_(0, micro.part.response_index, rows.narrow(0, 0, micro.part.targets.size(0)).cpu());
-  });
-  return combined(values, "values");
 }
 
 GenerateResult RankEngine::generate(const PromptBatch& prompts, const SamplingOptions& options) {
