@@ -36,9 +36,10 @@ class CollectiveLog {
   void finish(int64_t sequence) { finished_ = std::max(finished_, sequence); }
 
   int64_t begun() const { return begun_; }
-  // Those of begun() that are collectives: the same number on all ranks that are at the same place.
+  // Collectives begun so far, messages left out: equal on all ranks that are at the same place of the
+  // program.
   int64_t collectives() const { return collectives_; }
-  // What begun() counts last; only after a first one.
+  // The collective or message that was begun last; there must have been one.
   const Entry& latest() const { return ring_[static_cast<size_t>(begun_ % kKept)]; }
   int64_t finished() const { return finished_; }
   int64_t bytes_sent() const { return bytes_sent_; }

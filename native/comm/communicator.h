@@ -115,7 +115,7 @@ class Communicator {
   using Move = void (Communicator::*)(const at::Tensor& header, const at::Tensor& tensor, int64_t peer);
   void message(CollectiveLog::Entry entry, const at::Tensor& tensor, int64_t peer,
                std::vector<int64_t>& counts, Move move);
-  // An all-gather under the name of what it serves.
+  // An all-gather that the log lists as `name`, the operation that it implements.
   Pending gather_as(const char* name, int64_t bytes, const at::Tensor& output, const at::Tensor& input,
                     const CollectiveLabel& label);
 

@@ -14,7 +14,7 @@ namespace troupe {
 // Python's.)
 class FakeCommunicator final : public Communicator {
  public:
-  // What was called, and the name of the split that was called; none for the communicator that was not split.
+  // A call, with the name of the split that it was made on; empty: of the whole group.
   struct Call : CollectiveLog::Entry {
     std::string group;
   };

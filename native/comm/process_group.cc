@@ -22,7 +22,8 @@ using Clock = std::chrono::steady_clock;
 // How long the ranks wait, once a collective has failed, for the others to say where they are.
 constexpr milliseconds kReportTime{1500};
 constexpr milliseconds kReportPoll{20};
-// Of the meeting point; on another host than rank 0 something forwards what is said there.
+// Where every rank reaches the rendezvous store that rank 0 serves; on other hosts the launcher forwards the
+// port to rank 0's host.
 constexpr const char* kMeetingHost = "127.0.0.1";
 constexpr int kMessageTag = 0;  // messages between two ranks keep their order
 
@@ -180,13 +181,13 @@ int64_t ProcessGroupCommunicator::begin(const std::function<c10::intrusive_ptr<c
   give_up(sequence, failure);
 }
 
-// c10d has a class of its own for what comes from its transport; all other errors of LibTorch are about this
-// rank's device, memory or arguments. Its workers' errors that are no LibTorch errors are the transport's.
+// c10d throws DistError for failures of its transport. Any other c10::Error is about this rank's own device,
+// memory or arguments. Exceptions that are no c10::Error come from threads of the transport.
 ProcessGroupCommunicator::Failure ProcessGroupCommunicator::caught() {
   try {
     throw;
   } catch (const c10::DistError& error) {
-    // NCCL's word for an error of CUDA on the rank that reports it.
+    // With these words NCCL reports a CUDA error of this very rank.
     const bool own = std::string(error.what()).find("nhandled cuda error") != std::string::npos;
     return {false, error.what_without_backtrace(), own, own ? ErrorCode::kInternal : ErrorCode::kComm};
   } catch (const c10::OutOfMemoryError& error) {
@@ -252,7 +253,7 @@ std::string ProcessGroupCommunicator::name_of(int64_t rank) const {
 }
 
 std::string ProcessGroupCommunicator::describe(int64_t sequence, const Failure& failure) {
-  // Both say it in words of their own.
+  // Gloo and NCCL have time-outs of their own, whose exceptions contain this text.
   const bool late = failure.late || (!failure.own && failure.cause.find("imed out") != std::string::npos);
   std::ostringstream text;
   text << "[comm] " << name_of(rank()) << ": " << log().describe(sequence);
@@ -266,7 +267,7 @@ std::string ProcessGroupCommunicator::describe(int64_t sequence, const Failure& 
   std::string own = log().describe(log().finished());
   if (failure.own) own += " (then it failed itself: " + first_line(failure.cause) + ")";
   std::string finished = name_of(rank()) + ": " + own;
-  // A message is a matter of two: the other ranks may well be busy with something else.
+  // A message concerns two ranks. The others may be busy with something else and are not named as missing.
   const CollectiveLog::Entry* entry = log().find(sequence);
   const int64_t peer = entry != nullptr ? entry->peer : -1;
   std::string missing;

@@ -15,7 +15,8 @@
 
 namespace troupe {
 
-// The rows of a micro-batch, and what this rank computes of them: all, where it shares them with none.
+// The rows of a micro-batch, and those of them that this rank computes: all, unless ranks share micro-batches
+// (ulysses or context parallelism).
 struct MicroRows {
   PackedTokens whole, part;
 };
@@ -30,7 +31,8 @@ class LossHead {
   // The same, and the gradient [N', H] of the loss of mini-batch `mini` by the hidden states; adds to the
   // gradients of the head's own parameters.
   virtual at::Tensor gradient(int64_t mini, const MicroRows& micro, const at::Tensor& hidden) = 0;
-  // The metrics of a mini-batch whose micro-batches have all been here, or on the rank that has the head.
+  // The metrics of a mini-batch, after all of its micro-batches went through evaluate() or gradient(): here
+  // or, in a pipeline, on the rank that has the head.
   virtual Metrics summarize(int64_t mini) = 0;
 };
 
@@ -41,8 +43,8 @@ struct HeadContext {
   at::Device device;
   Communicator* sharing;                   // of the ranks that share the rows of micro-batches; null: none
   const ops::VocabularyShard* vocabulary;  // null: the head has all of it
-  // A response array of which each rank that shares the micro-batches has written its part -> the whole, on
-  // all.
+  // Where ranks share micro-batches each writes a part of a response array: puts the parts together, on all
+  // of them.
   std::function<at::Tensor(const at::Tensor& own, const char* what)> combined;
 };
 

@@ -173,7 +173,7 @@ int64_t pages_held(const RolloutLoad& load, const RolloutOptions& limits, const 
   int64_t held = 0, finished = 0;
   for (StepPlan plan = scheduler.plan(); !plan.runs.empty(); plan = scheduler.plan()) {
     held = std::max(held, pool.held());
-    // There are no more pages; or those after them find as much room as the first ones did.
+    // All pages are held, or a whole generation of sequences has come and gone: later ones hold no more.
     if (held == pool.size() || finished >= limits.max_sequences) break;
     scheduler.computed(plan);
     const auto next_token = [&](Sequence& sequence) {
@@ -228,7 +228,7 @@ int64_t enough_sequences(const SequenceLoad& load, const EngineOptions& options)
   const int64_t stages = options.pipeline.stages;
   const int64_t each = std::max<int64_t>(1, options.max_tokens / std::max<int64_t>(1, load.length - 1));
   const int64_t all = (load.count + each - 1) / each;
-  // With several chunks forwards run ahead by whole groups of as many micro-batches as there are stages.
+  // With several chunks per rank, forwards run ahead of backwards by groups of `stages` micro-batches.
   int64_t enough = options.pipeline.chunks == 1 ? stages + 1 : 3 * stages;
   if (options.pipeline_order == PipelineOrder::kGPipe && stages > 1) enough = all;
   return std::min(load.count, std::min(all, enough) * each);

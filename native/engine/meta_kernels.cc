@@ -1,4 +1,4 @@
-// Kernels for LibTorch's dispatcher, by the usual way of adding some.
+// Kernels for meta tensors, registered with LibTorch's dispatcher.
 #include "engine/meta_kernels.h"
 
 #include <ATen/ATen.h>
@@ -22,7 +22,8 @@ at::Tensor& index_select_out(const at::Tensor& self, int64_t dim, const at::Tens
   return out;
 }
 
-// To the host come zeros; what is too large to be looked at stays as it was allocated, and takes no memory.
+// A copy to the host gives zeros. Large targets are not written: nobody reads them, and pages that nobody
+// touched take no memory.
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool) {
   constexpr int64_t kLooked = int64_t{1} << 20;
   TORCH_CHECK(at::is_expandable_to(source.sizes(), self.sizes()), "copy_: expected ", self.sizes(), ", got ",
@@ -51,7 +52,8 @@ at::Tensor& logical_and_out(const at::Tensor& self, const at::Tensor& other, at:
   return out;
 }
 
-// Not by way of the functions above: resizing a meta tensor asks no allocator.
+// These allocate their results themselves, without the out variants above: resize_() of a meta tensor asks no
+// allocator, so its bytes would not be counted.
 at::Tensor abs(const at::Tensor& self) {
   return at::empty_like(self);
 }

@@ -30,7 +30,7 @@ class PolicyGradient {
   // where that is defined.
   void run(const ops::LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
            const at::Tensor& targets, const at::Tensor& d_hidden, const at::Tensor& d_weight);
-  // Both where the hidden states are.
+  // On the device of the hidden states.
   const at::Tensor& log_probs() const { return log_probs_; }
   const at::Tensor& entropy() const { return entropy_; }
 

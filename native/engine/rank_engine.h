@@ -80,13 +80,14 @@ class RankEngine final : public Engine {
                           const MiniBatches& mini, LossHead& head, double balance_coef = 0);
   // Of a model with experts.
   bool counts_routers() const { return options_.model.moe.has_value(); }
-  // The choices that this rank counts are no copies of another one's.
+  // False where another rank of the tensor-parallel group counts the same choices.
   bool own_choices() const { return mesh_.tp()->rank() == 0; }
   void optimizer_step(Metrics& metrics);
   // How many micro-batches all ranks run for each entry: the most that any of them has. The start of a verb.
   std::vector<int64_t> agree(const std::vector<int64_t>& counts);
-  // Around what a verb does before agree(): where that throws on this rank alone, the others hear of it in
-  // their agree() of as many entries, and throw too, instead of waiting for a rank that does not come.
+  // Lives from the start of a verb. If the verb throws on this rank before its agree(), the destructor tells
+  // the other ranks through their agree() (of as many entries): they throw too, instead of waiting for a rank
+  // that will not come.
   class Beginning {
    public:
     Beginning(RankEngine& engine, size_t entries);
@@ -142,9 +143,10 @@ class RankEngine final : public Engine {
   // A whole parameter for an export in buckets; undefined where nobody reads it.
   const at::Tensor& kept_parameter(TensorKind kind, const Parameter& parameter);
   void weights_changed();
-  // The choices of all stages. All ranks of a pipeline at the same time.
+  // Completes the routed experts of outputs with those of the other stages' layers. All ranks of a pipeline
+  // at the same time.
   void join_routed_experts(std::vector<RolloutOutput>& outputs);
-  // The end of begin_rollout's: nothing stays gathered, or in another form.
+  // Undoes begin_rollout(): frees gathered parameters and the packed or quantised copies of the weights.
   void stop_decoding();
 
   void require_head(HeadKind head, const char* verb) const;
@@ -169,7 +171,8 @@ class RankEngine final : public Engine {
   std::unique_ptr<Rollout> rollout_;
   bool decoding_ = false;
   int64_t rollout_weights_ = 0;  // the weights_version_ of its pages
-  // The group that an export in buckets gathered last, and of it the parameter that was put together last.
+  // What an export in buckets keeps from one bucket to the next: the group that it gathered last, and the
+  // parameter of that group that it put together last.
   struct KeptGroup {
     TensorKind kind;
     size_t group;

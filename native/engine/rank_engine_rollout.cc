@@ -16,7 +16,7 @@ RolloutStats RankEngine::open_rollout(const RolloutOptions& options) {
   require(!rollout_, ErrorCode::kInvalidArgument, "[rollout] this engine has a rollout already");
   RolloutOptions own = options;
   if (own.kv_cache_bytes == 0) own.kv_cache_bytes = cache_budget(device_, own.memory_share);
-  // Ranks that generate together plan alike: with the smallest budget of them.
+  // Ranks that generate together must make the same plans: all take the smallest budget among them.
   const at::Tensor least = at::tensor({-own.kv_cache_bytes}, at::kLong);
   for (const auto& axis : {mesh_.tp(), mesh_.ep(), mesh_.pp()})
     axis->all_reduce(least, ReduceOp::kMax, {"generate", "cache budget"});
@@ -66,7 +66,7 @@ RolloutTurn RankEngine::rollout_turn(RolloutCommands commands) {
   const auto spent = [&] {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   };
-  // Of ranks that generate together the first one's clock counts: they make the same steps.
+  // Ranks that generate together must stop after the same step: the first rank's clock decides.
   const auto time_left = [&] {
     const at::Tensor more = at::tensor({int64_t{spent() < commands.milliseconds}}, at::kLong);
     for (const auto& axis : {mesh_.pp(), mesh_.ep(), mesh_.tp()})

@@ -77,8 +77,8 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
         watch.balance_by({});
       }
       if (balance_coef != 0) {
-        // The gradient of the choices' loss is that of what all tokens of the mini-batch choose: one more
-        // forward.
+        // The gradient of the load-balancing loss depends on the choices of all tokens of the mini-batch: one
+        // more forward pass collects them first.
         for (const size_t part : {2 * m, 2 * m + 1}) {
           run_micro_batches(tokens, layout, micro_batches[part], rounds[part],
                             {[](const MicroRows&, const at::Tensor&) {}, {}});
@@ -90,14 +90,15 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
       run_part(m, true);
       run_part(m, false);
       if (load && balance_coef == 0) load->sum(*mesh_.world(), own_choices());
-      // A rank without sequences has nothing to say about them.
+      // A rank without sequences has no metrics of this mini-batch.
       const bool any = counts[2 * m] + counts[2 * m + 1] > 0;
       Metrics metrics = any || sharding_.size() == 1 ? head.summarize(static_cast<int64_t>(m)) : Metrics();
       if (load) metrics.merge(load->metrics());
       if (balance_coef != 0) {
         const double balance = load->balance_loss();
         metrics["moe/aux_loss"] = balance;
-        // Losses are summed over the ranks that have data of their own.
+        // The caller sums losses over the ranks that have data of their own. This one is the same on all of
+        // them, so the first alone adds it.
         if (mesh_.dp()->rank() < options_.ulysses) metrics["loss"] += balance_coef * balance;
       }
       optimizer_step(metrics);
@@ -111,7 +112,8 @@ MetricsList RankEngine::run_updates(const TokenBatch& tokens, const BatchLayout&
 
 void RankEngine::optimizer_step(Metrics& metrics) {
   const AdamWOptions& optim = *options_.optim;
-  // NaN in a column can leave the loss without a number and its gradient at zero, which clips pass on.
+  // A NaN in an input column can make the loss NaN and leave its gradient zero, because a clipped term has no
+  // gradient. Spoiling the gradients makes every rank skip this step.
   const auto loss = metrics.find("loss");
   if (loss != metrics.end() && !std::isfinite(loss->second)) sharding_.spoil_gradients();
   sharding_.sum_gradients();

@@ -18,7 +18,7 @@ namespace {
 
 using Collectives = std::vector<SimulatedCollective>;
 
-// From the name that a split has of mesh.cc, sharding.cc or sequence_group.cc.
+// The axis of a communicator, from the name that mesh.cc, sharding.cc or sequence_group.cc gave its split.
 std::string axis_of(const std::string& group, const ParallelDims& dims) {
   if (group.empty()) return dims.size(Axis::kDpCp) == dims.world() ? "dp" : "all";
   if (group.find("/copies") != std::string::npos) return "tp";
@@ -52,7 +52,8 @@ Collectives counted(const FakeCommunicator::Calls& calls, const ParallelDims& di
   return all;
 }
 
-// Of so many micro-batches, from those of `few` and of `more`.
+// The collectives of `micros` micro-batches, by linear extrapolation from runs of `few_micros` and
+// `more_micros`.
 Collectives extended(const Collectives& few, Collectives more, int64_t few_micros, int64_t more_micros,
                      int64_t micros) {
   for (SimulatedCollective& all : more) {

@@ -13,11 +13,11 @@
 
 namespace troupe {
 
-// What happens to the hidden states of a micro-batch where the head is.
+// What the stage with the head does with the hidden states of a micro-batch.
 struct HeadWork {
   // Forward alone.
   std::function<void(const MicroRows& micro, const at::Tensor& hidden)> evaluate;
-  // The gradient by them, [N', H]; a pass with this one is a training pass.
+  // Returns the gradient by the hidden states, [N', H]. Defined: the pass is a training pass.
   std::function<at::Tensor(const MicroRows& micro, const at::Tensor& hidden)> gradient;
 };
 

@@ -76,7 +76,7 @@ class Block {
     Linear::Packed attn_out, mlp_in, mlp_out;
     MoeMlp::Packed experts;
   };
-  // out undefined: no more than what `saved` keeps.
+  // out undefined: ends when all that `saved` keeps has been computed, for recompute().
   void output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
                       const at::Tensor& out, BlockSaved* saved, const OutputWeights& weights = {}) const;
 
@@ -85,7 +85,7 @@ class Block {
     Linear::Packed qkv;
     OutputWeights output;
   };
-  // last: with those of the block's last product.
+  // last: also those of the block's last product, which recompute() leaves out.
   OutputWeights pack_output(bool last = true) const;
   // For a generation, experts included.
   PackedWeights pack(ops::Quantization quantization) const;
@@ -100,8 +100,8 @@ class Block {
   // `saved`: the gradient of `inner` takes its place.
   at::Tensor backward(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved) const;
 
-  // What other ranks wait for that share experts with this one, which has no rows: a forward and its
-  // backward.
+  // The collectives of a forward and of its backward on a rank without rows: ranks that share experts wait
+  // for each other.
   void experts_without_rows(const at::TensorOptions& options, const RowContext& rows,
                             BlockSaved* saved) const;
   void experts_backward_without_rows(const at::TensorOptions& options, const RowContext& rows,
@@ -117,7 +117,8 @@ class Block {
   int64_t qkv_size() const { return qkv_.out_features(); }
 
  private:
-  // Keys and values of all rows that attention sees, from q, k and v of those at hand.
+  // Keys and values of all rows that attention reads: this rank's own, or with context parallelism those of
+  // all its ranks.
   at::Tensor seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qkv, const RowContext& rows) const;
   at::Tensor backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,
                           const at::Tensor& d_attn) const;

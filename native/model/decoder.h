@@ -31,8 +31,8 @@ class Decoder {
   }
   // The most that any rank of the pipeline has.
   virtual int64_t most_layers() const { return config().num_layers; }
-  // Before each layer of the decoder, whoever computes it: where x [n, H] comes from another rank it is here
-  // then.
+  // Called before every layer of the decoder, whichever rank computes it: moves x [n, H] from the rank of the
+  // layer before to that of this one, where they differ.
   virtual void enter_layer(int64_t layer, const at::Tensor& x) {}
 
   // ---- one step over rows, prompts and decodes alike: n rows, any sequences, any positions ----

@@ -13,16 +13,18 @@ namespace {
 
 using ops::PackedMatrix;
 
-// Rows of a product whose weights are not packed: a BLAS rounds by shape, so they all have this one.
+// Rows of every product whose weights are not packed: how a BLAS rounds depends on the shape, so there is
+// one.
 constexpr int64_t kPlainRows = 32;
-// With so many experts per thread each is done by one of them, start to end.
+// From so many active experts per thread on, one thread computes an expert from start to end.
 constexpr int64_t kExpertsPerThread = 2;
 
 at::Tensor rows_of(const at::Tensor& tensor, int64_t begin, int64_t end) {
   return tensor.narrow(0, begin, end - begin);
 }
 
-// y = x W for rows of the same expert, in products of one shape where the bits depend on it.
+// y = x W for rows of the same expert. On a CPU without packed weights: in pieces of kPlainRows rows, the
+// last padded with zeros.
 void multiply(const at::Tensor& x, const PackedMatrix& weight, const at::Tensor& y) {
   if (weight.packed() || !x.is_cpu() || simulated(x)) return ops::gemm(x, weight, y, false);
   const int64_t rows = x.size(0);

@@ -22,11 +22,11 @@ struct MoeSaved {
   SharedExpertSaved shared;  // of this rank's rows
 };
 
-// out = sum over the chosen experts of weight * expert(x), and where the family has one the shared expert.
-// The rows of an expert are computed together, with its weights packed once per pass (kernels/gemm.h);
-// experts are spread over the threads, and where there are fewer of them than threads want, the rows of one.
-// A token's result depends neither on its neighbours nor on how many of them chose the same expert: where
-// products are not ours every one of them has the same shape.
+// out = sum over the chosen experts of weight * expert(x), plus the shared expert where the family has one.
+// The rows of an expert are computed together, with its weights packed once per pass (kernels/gemm.h). Each
+// thread takes whole experts; where they are too few to keep all threads busy, threads share the rows of one
+// expert. A token's result depends neither on its neighbours nor on how many of them chose the same expert:
+// where a BLAS multiplies, whose rounding depends on the shape, every product has the same one.
 class MoeMlp {
  public:
   MoeMlp() = default;

@@ -73,7 +73,7 @@ Stage::Stage(const ModelConfig& config, const ParameterStore& store, at::Device 
     head_bias_grad_ = bias->grad;
   }
   if (exchange != nullptr && config.head == HeadKind::kLm) {
-    // Behind the rows of the vocabulary there may be some that fill the shape.
+    // Parts of the vocabulary are padded to one size; the head leaves the padding out.
     const int64_t rows = words[static_cast<size_t>(part.tp_rank + 1)] - first_token_;
     head_weight_ = head_weight_.narrow(0, 0, rows);
     if (head_weight_grad_.defined()) head_weight_grad_ = head_weight_grad_.narrow(0, 0, rows);
@@ -135,7 +135,7 @@ void Stage::in_forward_order(StagePass& pass, Embed&& embed, BlockWork&& block, 
 
 void Stage::enter_head_backward(StagePass& pass) {
   pass.head_gradient = lease(head_groups_, "backward", Lease::Of::kGradients);
-  // Added to by the head and, at the end of the pass, by the embeddings.
+  // With tied weights the head adds to this gradient, and at the end of the pass the embeddings do.
   if (tied_here_) pass.embedding_gradient = lease(embedding_groups_, "backward", Lease::Of::kGradients);
 }
 
@@ -184,7 +184,7 @@ at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, Stage
   if (pass.training) {
     pass.blocks.resize(blocks_.size());
     pass.rows = rows;
-    // What is computed again has been counted and recorded.
+    // A block that is recomputed must not count and record its choices of experts a second time.
     pass.rows.routers.load = nullptr;
     pass.rows.routers.record.reset();
     pass.real_rows = packed->real_rows;
@@ -247,7 +247,7 @@ at::Tensor Stage::hidden_states_backward(const at::Tensor& d_hidden, const Stage
   const at::Tensor dx = at::zeros({pass.total_rows, config_.hidden_size}, d_hidden.options());
   // Responses that share a prompt share its last row.
   ops::add_rows(dx, pass.predict_rows, d_inputs.narrow(0, 0, predictions));
-  // Ranks with an exchange all have the same gradient of all rows.
+  // All ranks of a tensor-parallel group have the gradient of all rows here; each keeps that of its own.
   return exchange_ != nullptr ? exchange_->own(dx) : dx;
 }
 
@@ -350,7 +350,7 @@ void Stage::embed(const at::Tensor& tokens, const at::Tensor& positions, const E
   if (exchange == nullptr) {
     at::index_select_out(out, embed_, 0, tokens);
   } else {
-    // A row is here or on another rank: the sum has its bits.
+    // Each row is zero on all ranks but the one that holds its token, so the sum is exact.
     const HeldTokens here = held(tokens);
     const at::Tensor part = at::zeros({tokens.size(0), x.size(1)}, x.options());
     part.index_copy_(0, here.places, embed_.index_select(0, here.rows));

@@ -81,8 +81,9 @@ class Stage {
   // Adds to the gradient of every parameter that is trained.
   at::Tensor backward(const at::Tensor& dy, StagePass& pass);
   void end(StagePass& pass);
-  // What a pass asks of the parameters' access, and with rows > 0 what one over so many rows of this rank
-  // asks of the sequence group: on meta tensors, for simulation.
+  // The leases and collectives of a pass without its computation: on a rank that has no micro-batch while
+  // others have one. With rows > 0 also the exchanges of the sequence group over so many rows, on meta
+  // tensors, for simulation.
   void simulated_forward(int64_t rows, StagePass& pass);
   void simulated_backward(int64_t rows, StagePass& pass);
   // Without adapters a forward is that of the base model.
@@ -97,7 +98,7 @@ class Stage {
   const at::Tensor& head_bias() const { return head_bias_; }
   const at::Tensor& head_bias_grad() const { return head_bias_grad_; }
   const Norm& final_norm() const { return final_norm_; }
-  // Rows of the vocabulary on any rank at most.
+  // The most rows of the vocabulary that any rank holds.
   int64_t vocabulary_part() const {
     return exchange_ != nullptr ? (config_.vocab_size + exchange_->size() - 1) / exchange_->size()
                                 : config_.vocab_size;
@@ -114,7 +115,8 @@ class Stage {
   const RotaryTables& rotary(int64_t positions);
 
  private:
-  // Calls `embed`, `block` for each layer and `head` while what they compute with is there.
+  // The one place that orders the leases of a pass: calls `embed`, `block` for each layer and `head`, each
+  // while its parameters are gathered.
   template <typename Embed, typename BlockWork, typename Head>
   void in_forward_order(StagePass& pass, Embed&& embed, BlockWork&& block, Head&& head);
   template <typename Head, typename BlockWork, typename Embed>

@@ -69,8 +69,8 @@ int64_t Transformer::decode_row_tile() const {
   return decode_packs_ ? 1 : kDecodeRowTile;
 }
 
-// Packed weights give a row the same bits in a tile of any size: large ones read the weights less often,
-// small ones leave no thread without work.
+// With packed weights a row has the same bits in a tile of any size. Large tiles read the weights less often;
+// small ones give every thread work when there are few rows.
 int64_t Transformer::decode_tile(int64_t rows) const {
   return !decode_packs_ || rows < kRowTile * at::get_num_threads() ? kDecodeRowTile : kRowTile;
 }
@@ -86,15 +86,16 @@ void Transformer::begin_decoding(ops::Quantization quantization) {
   };
   if (config_.head != HeadKind::kLm) return;
   const bool packed = everywhere(std::all_of(stages_.begin(), stages_.end(), packs));
-  // Kept only when memory has sufficed for all of it.
+  // In a local first: if memory does not suffice for all of it, nothing is left behind.
   std::vector<std::vector<Block::PackedWeights>> weights(packed || quantized ? stages_.size() : 0);
   for (size_t stage = 0; stage < weights.size(); ++stage) {
     for (const Block& block : stages_[stage].blocks()) weights[stage].push_back(block.pack(quantization));
   }
   if (has_head() && stages_.back().head_weight().size(0) > 0) {
     const at::Tensor& head = stages_.back().head_weight();
-    // The logits are float32 whatever the compute dtype, as in linear_log_prob. Codes serve where they need
-    // not become a whole weight again in every step.
+    // The logits are float32 whatever the compute dtype, as in linear_log_prob. The head is quantised only
+    // where a kernel multiplies the codes themselves; elsewhere every step would expand them to a whole
+    // matrix.
     if (quantized && ops::multiplies_codes(head)) {
       decode_head_ = ops::PackedMatrix::quantized(head, quantization);
     } else if (packed) {
@@ -177,11 +178,11 @@ void Transformer::logits(const at::Tensor& x, const at::Tensor& logits) {
 void Transformer::own_logits(const at::Tensor& x, const at::Tensor& logits) const {
   const Stage& last = stages_.back();
   const at::Tensor hidden = at::empty_like(x);
-  // Steps outside of begin_decoding() and end_decoding() convert it each.
+  // Without begin_decoding() every call converts the head.
   const at::Tensor weight = decode_head_.packed() || decode_float_head_.defined()
                                 ? decode_float_head_
                                 : last.head_weight().to(at::kFloat);
-  // Of this rank's part of the vocabulary, and behind it what fills the shape that all parts have.
+  // The logits of this rank's part of the vocabulary, padded to the width that all ranks' parts have.
   const int64_t own = last.head_weight().size(0);
   const at::Tensor part =
       exchange_ == nullptr ? logits : at::zeros({x.size(0), last.vocabulary_part()}, logits.options());

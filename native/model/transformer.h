@@ -68,7 +68,7 @@ class Transformer final : public Decoder {
   };
   Place find(int64_t layer) const;
   int64_t decode_tile(int64_t rows) const;
-  // Whether something is so on all stages: they must decode with tiles of one size.
+  // Whether `here` is true on all stages of the pipeline: they must decode with tiles of one size.
   bool everywhere(bool here) const;
   void own_logits(const at::Tensor& x, const at::Tensor& logits) const;
   const Exchange* decoding_exchange() const { return whole_rows_ ? &*whole_rows_ : nullptr; }

@@ -12,7 +12,8 @@
 namespace troupe {
 namespace {
 
-// The share of a CPU's memory that a share of 1 is: weights, gradients and moments of training lie there too.
+// On a CPU gpu_memory_utilization 1 means this share of memory: weights, gradients and moments lie there,
+// too.
 constexpr double kHostShare = 0.25;
 
 int64_t host_memory() {

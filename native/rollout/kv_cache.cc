@@ -90,7 +90,8 @@ void KvCache::store(int64_t layer, const at::Tensor& pages, const at::Tensor& sl
   at::Tensor keys = own.select(2, 0).view({num_pages_, num_kv_heads_, head_dim_, kPagePositions});
   at::Tensor values = own.select(2, 1).view({num_pages_, num_kv_heads_, kPagePositions, head_dim_});
   const std::optional<at::Tensor> none, page(pages), slot(slots);
-  // Indices apart from each other come first: [rows, K, D] both times.
+  // With indices that are not adjacent the indexed dimension comes first, as in NumPy: [rows, K, D] both
+  // times.
   keys.index_put_({page, none, none, slot}, heads.narrow(1, num_heads_, num_kv_heads_));
   values.index_put_({page, none, slot, none}, heads.narrow(1, num_heads_ + num_kv_heads_, num_kv_heads_));
 }

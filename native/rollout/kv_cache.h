@@ -26,7 +26,7 @@ class KvCache {
  public:
   KvCache(const ModelConfig& config, at::ScalarType dtype, at::Device device, int64_t num_pages);
 
-  // Pages have no place before the first of these, and after the second; nothing happens when they have one.
+  // The slab is allocated by take_memory() (no effect if it is there) and freed by release_memory().
   void take_memory();
   void release_memory();
 

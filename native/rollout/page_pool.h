@@ -45,7 +45,7 @@ class PagePool {
   // The page with the tail of this chain, and how many of its tokens these begin with, at most `count`; page
   // -1: none.
   Tail find_tail(uint64_t parent, const int32_t* tokens, int64_t count) const;
-  // Takes the page out of the index: what it was put for did not come to be.
+  // Takes the page out of the index: the step that was to fill it has failed.
   void forget(int32_t page);
   // Forgets all.
   void clear_index();

@@ -53,7 +53,7 @@ struct TokenLogProb {
   float log_prob;
 };
 
-// What steps have made for one request since it was last asked for.
+// What steps have made for one request since outputs were last taken.
 struct RolloutOutput {
   uint64_t id = 0;
   std::vector<int32_t> tokens;

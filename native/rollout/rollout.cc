@@ -53,7 +53,7 @@ int64_t num_pages(const RolloutOptions& options, const Decoder& decoder) {
   require(pages >= 1, kBad, "[rollout] the cache of keys and values has ", options.kv_cache_bytes,
           " bytes, less than one page of ", kPagePositions, " positions, ", bytes,
           " bytes: give it more memory (gpu_memory_utilization)");
-  // More could never be used.
+  // More pages than all sequences of the greatest length would fill are never used.
   const int64_t longest = KvCache::pages_for(options.max_positions);
   const int64_t most = std::numeric_limits<int32_t>::max();
   return std::min(

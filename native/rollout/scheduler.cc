@@ -23,7 +23,7 @@ Scheduler::Scheduler(const SchedulerLimits& limits, PagePool& pool) : limits_(li
 
 void Scheduler::submit(RolloutRequest request) {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
-  // The last sampled token never goes through the model.
+  // The last token of a response is sampled but never fed to the model: it needs no place in the cache.
   const int64_t positions = prompt + request.sampling.max_new_tokens - 1;
   require(positions < limits_.max_positions, ErrorCode::kInvalidArgument, "[rollout] a prompt of ", prompt,
           " tokens and ", request.sampling.max_new_tokens, " new ones are ", positions + 1,
@@ -50,7 +50,7 @@ void Scheduler::submit(RolloutRequest request) {
 }
 
 void Scheduler::enqueue(Owner sequence) {
-  // From the end: new ones mostly belong there.
+  // Searched from the end, where most new requests belong.
   auto place = waiting_.end();
   while (place != waiting_.begin() && before(*sequence, **std::prev(place))) --place;
   waiting_.insert(place, std::move(sequence));
@@ -83,7 +83,8 @@ void Scheduler::finish(Sequence& sequence) {
 
 void Scheduler::release(Sequence& sequence) {
   release_tail(sequence);
-  // The end of a chain is of use only with its beginning: it goes first.
+  // Last pages first: pages are reused in the order of their release, and a later page of a chain is of no
+  // use without those before it.
   for (auto page = sequence.pages.rbegin(); page != sequence.pages.rend(); ++page) pool_.release(*page);
   sequence.pages.clear();
   sequence.computed = sequence.chained = 0;
@@ -97,7 +98,7 @@ uint64_t Scheduler::root(const Sequence& sequence) const {
 // Takes over the pages of the longest known prefix; one position is left to be computed.
 void Scheduler::match_prefix(Sequence& sequence) {
   sequence.chain = root(sequence);
-  // Every position of the prompt has to go through the head.
+  // Prompt log-probs need the hidden states of every position, which the cache does not have.
   if (!limits_.prefix_caching || sequence.request.sampling.prompt_log_probs) return;
   while (sequence.computed + kPagePositions < sequence.length()) {
     const int32_t* tokens = sequence.tokens.data() + sequence.computed;
@@ -112,7 +113,8 @@ void Scheduler::match_prefix(Sequence& sequence) {
   match_tail(sequence);
 }
 
-// What goes on where another sequence has ended computes nothing of its last page again.
+// A sequence that continues one that has ended (the next turn of a conversation) copies its last, partly
+// filled page instead of computing those positions again.
 void Scheduler::match_tail(Sequence& sequence) {
   const PagePool::Tail tail =
       pool_.find_tail(sequence.chain, sequence.tokens.data() + sequence.computed, sequence.remaining() - 1);
@@ -150,7 +152,8 @@ void Scheduler::chain_pages(Sequence& sequence, int64_t positions) {
   }
 }
 
-// Gives back the pages of the sequence that is to wait: never one before `sequence`, nor one of the plan.
+// Preempts the running sequence that comes last (lowest priority, then newest). Never one that comes before
+// `sequence` or is in the plan of this step; false: there is none.
 bool Scheduler::preempt_for(const Sequence& sequence) {
   size_t victim = running_.size();
   for (size_t i = 0; i < running_.size(); ++i) {
@@ -187,10 +190,10 @@ bool Scheduler::idle(const Sequence& sequence) const {
 // False: there is no room for it in this step.
 bool Scheduler::add_run(Sequence& sequence, int64_t& budget, StepPlan& plan) {
   int64_t count = sequence.remaining();
-  // The last position's row is what samples.
+  // The last position's row is computed only when its token may be sampled (a mask may be missing).
   if (!sequence.may_sample()) --count;
   if (count > budget) {
-    // What may not be cut and is longer than any step has one for itself.
+    // A prompt that may not be cut and is longer than a step gets a step of its own.
     if (!limits_.chunked_prefill && plan.rows > 0) return false;
     if (limits_.chunked_prefill) count = budget;
   }
@@ -204,12 +207,12 @@ bool Scheduler::add_run(Sequence& sequence, int64_t& budget, StepPlan& plan) {
   return true;
 }
 
-// The first of those that wait.
+// Admits the first of those that wait; false: no room for it.
 bool Scheduler::admit(int64_t& budget, StepPlan& plan) {
   Sequence& sequence = *waiting_.front();
   match_prefix(sequence);
-  // All of what is known of it must find room, or it would take pages from those that run, to lose them
-  // again.
+  // Admitted only if pages for all of its tokens so far are free. Otherwise it would soon be preempted for
+  // the running sequences, and its work lost.
   const int64_t wanted = KvCache::pages_for(sequence.length()) - static_cast<int64_t>(sequence.pages.size());
   const bool room = running_.empty() || wanted <= pool_.available();
   const bool fits = limits_.chunked_prefill || sequence.remaining() <= budget || plan.rows == 0;
@@ -229,8 +232,8 @@ bool Scheduler::admit(int64_t& budget, StepPlan& plan) {
   return add_run(sequence, budget, plan);
 }
 
-// Sequences behind it that ask for the same tokens need no rows: they are of the run that has just been
-// planned.
+// Waiting sequences with the same prompt as the run just planned (other samples of it) are admitted without
+// rows of their own: they share its pages and sample from its last row.
 void Scheduler::add_copies(StepPlan& plan) {
   PlannedRun& run = plan.runs.back();
   const Sequence& first = *run.sequence;

@@ -62,7 +62,7 @@ class Scheduler {
   // computed again.
   void weights_changed(bool restart);
 
-  // Sequences whose output is of interest to the caller since it last asked: with tokens, or ended.
+  // Outputs of the sequences that have got tokens or have ended since the last call.
   std::vector<RolloutOutput> take_outputs();
   void report(Sequence& sequence);
 

@@ -22,7 +22,7 @@ class StepRunner {
 
   // The last block's output [rows padded, H], before the final norm; valid until the next call. Row i is the
   // i-th of the plan's runs, one behind the other.
-  // routing: gets the choices of experts (null: nobody does).
+  // routing: where the choices of experts are recorded; null: nowhere.
   at::Tensor run(const StepPlan& plan, RoutingPages* routing = nullptr);
 
   void release_memory() { x_ = qkv_ = attention_ = at::Tensor(); }

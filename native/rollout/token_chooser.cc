@@ -151,7 +151,7 @@ std::vector<Chosen> choose_on_host(const at::Tensor& logits, double softcap,
   return chosen;
 }
 
-// Whether a row can be sampled where it lies.
+// Whether a row can be sampled on its device, without changes of its logits on the host.
 bool stays(const LogitsUse& use) {
   const RequestSampling& s = use.sequence->request.sampling;
   return use.target < 0 && !s.changes_logits() && s.top_log_probs == 0;
