@@ -4,7 +4,7 @@ import { type CallWork, growth } from './call_work';
 export interface CallLimitOptions {
   /** Milliseconds for every call, whatever was measured; null: from measured times. */
   fixedMs: number | null;
-  /** Times as long as the slowest of the last calls, for as much work. */
+  /** Times as long as the slowest call so far, for as much work. */
   factor: number;
   /** The least limit, in milliseconds. */
   floorMs: number;
@@ -15,7 +15,10 @@ interface Slowest {
   work: CallWork;
 }
 
-/** Rounds of all ranks that are remembered of each verb. */
+/**
+ * Rounds of all ranks that are remembered of each verb: the slowest. The last ones would not do: after many turns of a rollout that
+ * decode, one that takes up a prompt of thousands of tokens would look like a worker that hangs.
+ */
 const ROUNDS = 16;
 /** Their time is that of a disk, which others may keep busy for minutes. */
 const OF_A_DISK: ReadonlySet<string> = new Set(['importTensors', 'exportTensors']);
@@ -31,8 +34,8 @@ class Rounds {
     const last = this.rounds.at(-1);
     if (last === undefined || this.answers++ % this.ranks === 0) {
       this.answers = 1;
+      if (this.rounds.length >= ROUNDS) this.forgetFastest();
       this.rounds.push({ ms, work });
-      if (this.rounds.length > ROUNDS) this.rounds.shift();
       return;
     }
     last.ms = Math.max(last.ms, ms);
@@ -40,6 +43,14 @@ class Rounds {
       tokens: Math.min(last.work.tokens, work.tokens),
       longest: Math.min(last.work.longest, work.longest),
     };
+  }
+
+  private forgetFastest(): void {
+    const least = Math.min(...this.rounds.map((round) => round.ms));
+    this.rounds.splice(
+      this.rounds.findIndex((round) => round.ms === least),
+      1,
+    );
   }
 
   /** The longest that as much work would have taken. */
@@ -76,7 +87,7 @@ export class CallLimits {
     const rounds = this.verbs.get(verb);
     if (rounds === undefined || factor === 0) return null;
     const expected = rounds.expected(work);
-    const slowest = `the slowest of the last calls took ${seconds(expected)} s for as much work`;
+    const slowest = `the slowest call so far took ${seconds(expected)} s for as much work`;
     return factor * expected > floorMs
       ? { ms: factor * expected, why: `${slowest}, times trainer.worker_timeouts.call_factor` }
       : { ms: floorMs, why: `trainer.worker_timeouts.call_floor; ${slowest}` };

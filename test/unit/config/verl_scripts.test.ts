@@ -62,6 +62,13 @@ describe('a launch script passes what bash makes of it', () => {
     expect(launched(script)).toMatchObject({ program: 'verl.trainer.main_ppo', args: args.filter(Boolean) });
   });
 
+  it('programs that run at once do not take one another for too many', () => {
+    const line = `${MAIN} a.b=1 | tee x | tee y | tee z`;
+    const result = run(`for i in $(seq 40); do ${line} & ${line}; wait; done\n${MAIN} a.b=2`);
+    expect(result.status).toBe(0);
+    expect(launches(result.calls)).toHaveLength(81);
+  });
+
   it('with its arguments and the environment', () => {
     const script = `set -u\nn=$1; shift\n${MAIN} a.b=$n a.c=$MODEL "$@"`;
     expect(launched(script, ['4', 'a.d=5'], { MODEL: '/m' })?.args).toEqual(['a.b=4', 'a.c=/m', 'a.d=5']);

@@ -6,20 +6,29 @@ const LIMITS = { fixedMs: null, factor: 10, floorMs: 2_000 };
 const UPDATE = "updatePolicy of 'actor'";
 const work = (tokens: number, longest = 10) => ({ tokens, longest });
 
-test('ten times the slowest of the last rounds, but no less than the floor', () => {
+test('ten times the slowest call so far, but no less than the floor', () => {
   const limits = new CallLimits(LIMITS, 2);
   expect(limits.of(UPDATE, work(100))).toBeNull();
   limits.measured(UPDATE, work(100), 300);
   limits.measured(UPDATE, work(100), 400);
   expect(limits.of(UPDATE, work(100))?.ms).toBe(4_000);
   expect(limits.of("updateCritic of 'critic'", work(100))).toBeNull();
-  for (let i = 0; i < 30; i++) limits.measured(UPDATE, work(100), 20);
+  for (let i = 0; i < 100; i++) limits.measured(UPDATE, work(100), 20);
   expect(limits.of(UPDATE, work(100))?.ms).toBe(4_000);
-  for (let i = 0; i < 2; i++) limits.measured(UPDATE, work(100), 20);
-  expect(limits.of(UPDATE, work(100))).toMatchObject({
+  const fast = new CallLimits(LIMITS, 2);
+  fast.measured(UPDATE, work(100), 20);
+  expect(fast.of(UPDATE, work(100))).toMatchObject({
     ms: 2_000,
     why: expect.stringMatching(/^trainer\.worker_timeouts\.call_floor; the slowest .* took 0\.020 s/),
   });
+});
+
+test('turns that decode do not make one that takes up a long prompt look like a hang', () => {
+  const limits = new CallLimits(LIMITS, 1);
+  const turn = "rolloutTurn of 'actor'";
+  limits.measured(turn, work(0, 0), 3_000);
+  for (let i = 0; i < 1_000; i++) limits.measured(turn, work(0, 0), 20 + (i % 7));
+  expect(limits.of(turn, work(0, 0))?.ms).toBe(30_000);
 });
 
 test('more work has more time, less work no less', () => {

@@ -13,7 +13,7 @@ export const workerTimeouts = {
   call_factor: field(
     num(0, 1000),
     10,
-    'Without `call`: times as long as the slowest of the last calls of the kind took for as much work; 0: as long as it takes.',
+    'Without `call`: times as long as the slowest call of the kind so far took for as much work; 0: as long as it takes.',
   ),
   call_floor: field(
     num(0.1, RUN_LIMITS.seconds),
