@@ -1,4 +1,4 @@
-import { createHash, randomBytes } from 'node:crypto';
+import { randomBytes } from 'node:crypto';
 import { badOption, countOption } from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
 import { TroupeError } from '../errors';
@@ -22,6 +22,7 @@ import type { Launcher } from './launcher';
 import { createLocalLauncher } from './local_launcher';
 import { Member } from './member';
 import { PeerReports } from './peer_reports';
+import { joinArguments } from './rank_meeting';
 import { RankPlaces } from './rank_places';
 import { ControllerServer } from './server';
 import { Startup } from './startup';
@@ -247,12 +248,6 @@ export class WorkerGroup {
     this.#state = 'RUNNING';
   }
 
-  /** Where a rank finds the meeting point that rank 0 has opened on `port`. */
-  async #meetingPort(rank: number, port: number): Promise<number> {
-    const [of, at] = [this.#places.hostOf(0), this.#places.hostOf(rank)];
-    return of === at ? port : ((await this.#starter?.forward?.(port, of, at)) ?? port);
-  }
-
   #member(rank: number): Member {
     const member = this.#members[rank];
     if (member !== undefined) return member;
@@ -260,21 +255,20 @@ export class WorkerGroup {
   }
 
   async #connect(): Promise<void> {
-    const { worldSize } = this;
-    if (worldSize === 1) return;
-    const port = await this.callBinding('openRendezvous', []);
-    const ports = await Promise.all(this.#members.map(({ rank }) => this.#meetingPort(rank, port)));
-    const among = {
-      backend: this.#options.device === 'cuda' ? 'nccl' : 'gloo',
-      size: worldSize,
-      token: createHash('sha256').update(`${this.#token}/ranks`).digest('hex'),
-      timeoutMs: this.#options.collectiveTimeoutMs ?? 600_000,
-    } as const;
-    const join = ({ rank, process }: Member): Promise<null> => {
-      const host = process.address ?? '127.0.0.1';
-      return this.callBinding('joinGroup', [{ ...among, rank, host, port: ports[rank] as number }], rank);
+    if (this.worldSize === 1) return;
+    const meeting = {
+      members: this.#members,
+      places: this.#places,
+      launcher: this.#starter,
+      device: this.device,
+      token: this.#token,
+      collectiveTimeoutMs: this.#options.collectiveTimeoutMs ?? 600_000,
     };
-    await this.#together('joinGroup', this.#members.map(join));
+    const args = await joinArguments(meeting, await this.callBinding('openRendezvous', []));
+    await this.#together(
+      'joinGroup',
+      this.#members.map(({ rank }) => this.callBinding('joinGroup', args[rank]!, rank)),
+    );
   }
 
   async #requestAll(request: NewRequest): Promise<void> {
