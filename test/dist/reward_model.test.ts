@@ -72,7 +72,7 @@ test('over three workers, one of which has no sequence, scores are bitwise those
   }
 });
 
-test('over two workers that share every sequence by context, scores are bitwise those of one', async () => {
+test('over two workers that share every sequence by context, the layers or every matrix, scores are those of one', async () => {
   const long = Batch.fromSequences(
     [[2, 3, 4], [5], [2, 3, 4]],
     [Array.from({ length: 40 }, (_, i) => 2 + (i % 12)), [9, 1], [7, 8, 1]],
@@ -82,6 +82,11 @@ test('over two workers that share every sequence by context, scores are bitwise 
   const two = await WorkerGroup.launch({ worldSize: 2, device: 'cpu' });
   try {
     expect(await withModel({ group: two, parallel: { cp: 2 } }, score)).toEqual(expected);
+    // Two stages: the same bits. Two at every matrix: sums of two parts.
+    expect(await withModel({ group: two, parallel: { pp: 2 } }, score)).toEqual(expected);
+    const cut = await withModel({ group: two, parallel: { tp: 2, sequenceParallel: true } }, score);
+    for (const [i, value] of cut.entries())
+      expect(Math.abs(value - (expected[i] as number))).toBeLessThan(1e-5);
   } finally {
     await two.close();
   }

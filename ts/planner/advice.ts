@@ -122,14 +122,16 @@ function halfPrecision(spec: PlanSpec): Change[] {
 
 function sharding(spec: PlanSpec): Change[] {
   if (spec.worldSize === 1) return [];
-  const others = spec.roles.filter((role) => role.strategy !== mostSharded(role));
+  const others = spec.roles.filter((role) => role.strategy !== 'full_shard');
   return distinct(others.map((role) => role.keys.sharding)).map((key) => {
     const first = others.find((role) => role.keys.sharding === key) as RoleSpec;
-    const setting = first.strategy === 'no_shard' ? 'fsdp_size=-1' : 'reshard_after_forward=true';
+    const [setting, whole] = isMegatron(first)
+      ? ['use_distributed_optimizer=true', 'use_megatron_fsdp=true']
+      : ['fsdp_size=-1', 'reshard_after_forward=true'];
     return {
-      text: `${key}.${isMegatron(first) ? 'use_distributed_optimizer=true' : setting}`,
+      text: `${key}.${first.strategy === 'no_shard' ? setting : whole}`,
       spec: withRoles(spec, (role) =>
-        role.keys.sharding === key ? { ...role, strategy: mostSharded(role) } : role,
+        role.keys.sharding === key ? { ...role, strategy: moreSharded(role) } : role,
       ),
     };
   });
@@ -137,9 +139,9 @@ function sharding(spec: PlanSpec): Change[] {
 
 const isMegatron = ({ keys }: RoleSpec): boolean => keys.sharding === keys.layout;
 
-/** The strategy that takes least, of those that its keys can say. */
-const mostSharded = (role: RoleSpec): RoleSpec['strategy'] =>
-  isMegatron(role) ? 'shard_grad_op' : 'full_shard';
+/** What one key makes of it: those of Megatron shard step by step. */
+const moreSharded = (role: RoleSpec): RoleSpec['strategy'] =>
+  isMegatron(role) && role.strategy === 'no_shard' ? 'shard_grad_op' : 'full_shard';
 
 /** State to the host, one part of one role at a time; gradients that are not kept whole; no gathering ahead. */
 function placements(spec: PlanSpec): Change[] {
@@ -217,7 +219,7 @@ async function together(spec: PlanSpec, engines: EngineMemory): Promise<Change> 
       ...role,
       gradientCheckpointing: role.update !== null,
       dtype: 'bfloat16',
-      strategy: mostSharded(role),
+      strategy: 'full_shard',
       placement: role.keys.placement === null ? role.placement : ON_HOST,
       capacity: Math.min(role.capacity, leastCapacity(role)),
     }),

@@ -1,14 +1,14 @@
 import type { ResolvedConfig } from '../config/config';
 import { rewardModelSettings } from '../roles/role_settings';
 import type { RoleSpec } from './plan';
-import { loadPerRank, roleSpec, type Target } from './role_parts';
+import { loadPerRank, roleSpec, sharingRanks, type Target } from './role_parts';
 
 /** The reward model on the workers of `target`, which are its own or those of the policy. */
 export function rewardModelRole(config: ResolvedConfig, target: Target): RoleSpec {
   const { data, actor_rollout_ref } = config;
   const settings = rewardModelSettings(config);
   const sequences = data.gen_batch_size * actor_rollout_ref.rollout.n;
-  const load = loadPerRank(sequences, settings.ulysses, data, target);
+  const load = loadPerRank(sequences, sharingRanks(settings), data, target);
   return {
     ...roleSpec(settings, target),
     // One place more than the tokens: see RewardModel.score.

@@ -1,14 +1,11 @@
 import type { ResolvedConfig } from '../config/config';
+import { usesLora } from '../config/derived/roles';
 import type { EngineOptions } from '../engine/engine_options';
 
 type ModelConfig = Pick<
   ResolvedConfig['critic']['model'],
   'lora_rank' | 'lora_alpha' | 'target_modules' | 'exclude_modules' | 'lora_adapter_path'
 >;
-
-/** Whether adapters are trained instead of the weights. */
-export const usesLora = (model: ModelConfig): boolean =>
-  model.lora_rank > 0 || model.lora_adapter_path !== null;
 
 /** The engine's option for verl's keys; nothing when LoRA is off. With an adapter to start from, rank alone is compared. */
 export function loraOptions(model: ModelConfig): Pick<EngineOptions, 'lora'> {

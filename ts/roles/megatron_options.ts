@@ -1,4 +1,5 @@
 // What verl's keys of its Megatron engine mean for a role.
+import { expertRanks } from '../config/derived/expert_ranks';
 import type { EngineOptions } from '../engine/engine_options';
 import type { ShardingKeys } from './fsdp_options';
 
@@ -16,11 +17,13 @@ export interface MegatronKeys {
   virtual_pipeline_model_parallel_size: number | null;
   context_parallel_size: number;
   expert_model_parallel_size: number;
+  expert_tensor_parallel_size: number | null;
   sequence_parallel: boolean;
   use_distributed_optimizer: boolean;
+  use_megatron_fsdp: boolean;
   param_offload: boolean;
-  grad_offload: boolean;
-  optimizer_offload: boolean;
+  grad_offload?: boolean;
+  optimizer_offload?: boolean;
   override_transformer_config: {
     num_layers_in_first_pipeline_stage: number | null;
     num_layers_in_last_pipeline_stage: number | null;
@@ -29,14 +32,14 @@ export interface MegatronKeys {
   };
 }
 
-/** How the state lies on the ranks of data parallelism: the distributed optimiser shards what shard_grad_op does. */
+/** How the state lies on the ranks of data parallelism: the distributed optimiser shards what shard_grad_op does, Megatron-FSDP what full_shard does. */
 export function megatronSharding(keys: MegatronKeys): ShardingKeys {
   return {
     param_offload: keys.param_offload,
-    grad_offload: keys.grad_offload,
-    optimizer_offload: keys.optimizer_offload,
+    grad_offload: keys.grad_offload ?? false,
+    optimizer_offload: keys.optimizer_offload ?? false,
     fsdp_size: keys.use_distributed_optimizer ? -1 : 1,
-    reshard_after_forward: false,
+    reshard_after_forward: keys.use_megatron_fsdp,
     forward_prefetch: false,
   };
 }
@@ -48,7 +51,7 @@ export function megatronLayout(keys: MegatronKeys): ModelLayout {
     sequenceParallel: keys.sequence_parallel && tp > 1,
     pp,
     cp: keys.context_parallel_size,
-    ep: keys.expert_model_parallel_size,
+    ep: expertRanks(keys),
   };
   if (pp === 1) return matrices;
   const ends = keys.override_transformer_config;

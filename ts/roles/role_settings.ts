@@ -1,12 +1,19 @@
 // What a configuration says of each of its roles: the trainer makes engines of it, and the planner counts what they take.
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
+import { usesLora } from '../config/derived/roles';
 import { ulyssesOf } from '../config/derived/ulysses';
 import type { EngineOptions } from '../engine/engine_options';
 import type { Head } from '../model/hf_config';
 import type { Reduction } from '../native/bridge';
 import type { ShardingKeys } from './fsdp_options';
-import { loraOptions, usesLora } from './lora';
-import { type ModelLayout, megatronLayout, megatronSharding, WHOLE_MODEL } from './megatron_options';
+import { loraOptions } from './lora';
+import {
+  type MegatronKeys,
+  type ModelLayout,
+  megatronLayout,
+  megatronSharding,
+  WHOLE_MODEL,
+} from './megatron_options';
 import type { OptimSection } from './optim_options';
 
 export type RoleName = 'actor' | 'reference' | 'critic' | 'reward model';
@@ -53,24 +60,32 @@ const ACTOR = 'actor_rollout_ref.actor';
 const REFERENCE = 'actor_rollout_ref.ref';
 const REWARD_MODEL = 'reward.reward_model';
 
-type MegatronRole = Pick<ResolvedConfig['critic'], 'strategy' | 'megatron'>;
+interface MegatronRole {
+  strategy: ResolvedConfig['critic']['strategy'];
+  megatron: MegatronKeys;
+}
 
-/** How a role that learns is spread, by the section that its strategy names. */
-function spreadOf(
+/** How a role is spread, by the section that its strategy names. */
+function spreadOf<Fsdp extends ShardingKeys>(
   role: MegatronRole,
   roleSection: string,
-  fsdp: ResolvedConfig['actor_rollout_ref']['actor']['fsdp_config'],
+  fsdp: Fsdp,
   fsdpSection: string,
-): Pick<RoleSettings, 'dtype' | 'fsdp' | 'layout'> & { section: string } {
+): Pick<RoleSettings, 'fsdp' | 'layout'> & { section: string } {
   const { strategy, megatron } = role;
-  if (strategy !== 'megatron') return { dtype: fsdp.dtype, fsdp, layout: WHOLE_MODEL, section: fsdpSection };
+  if (strategy !== 'megatron') return { fsdp, layout: WHOLE_MODEL, section: fsdpSection };
   return {
-    dtype: megatron.dtype,
     fsdp: megatronSharding(megatron),
     layout: megatronLayout(megatron),
     section: `${roleSection}.megatron`,
   };
 }
+
+/** Compute dtype of a role that learns, by the section that its strategy names. */
+const dtypeOf = (
+  { strategy, megatron }: Pick<ResolvedConfig['critic'], 'strategy' | 'megatron'>,
+  fsdp: { dtype: RoleSettings['dtype'] },
+): RoleSettings['dtype'] => (strategy === 'megatron' ? megatron.dtype : fsdp.dtype);
 
 export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedConfig): RoleSettings {
   const spread = spreadOf(actor, ACTOR, actor.fsdp_config, `${ACTOR}.fsdp_config`);
@@ -78,7 +93,7 @@ export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedC
     name: 'actor',
     model: model.path,
     head: 'lm',
-    dtype: spread.dtype,
+    dtype: dtypeOf(actor, actor.fsdp_config),
     fsdp: spread.fsdp,
     layout: spread.layout,
     reduction: actor.fsdp_config.gradient_reduction,
@@ -104,13 +119,18 @@ export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedC
 
 /** null: with LoRA the reference is the actor without its adapter. */
 export function referenceSettings(config: ResolvedConfig): RoleSettings | null {
-  const { ref, model } = config.actor_rollout_ref;
+  const { ref, model, actor: learner } = config.actor_rollout_ref;
   if (usesLora(model)) return null;
   const actor = actorSettings(config);
+  const fsdp = { ...actor.fsdp, optimizer_offload: false, grad_offload: false, ...ref.fsdp_config };
+  const role = { strategy: learner.strategy, megatron: ref.megatron };
+  const spread = spreadOf(role, REFERENCE, fsdp, `${REFERENCE}.fsdp_config`);
+  const megatron = learner.strategy === 'megatron';
   return {
     ...actor,
     name: 'reference',
-    fsdp: { ...actor.fsdp, optimizer_offload: false, grad_offload: false, ...ref.fsdp_config },
+    fsdp: spread.fsdp,
+    layout: spread.layout,
     reduction: 'micro_batch',
     ulysses: ref.ulysses_sequence_parallel_size,
     tokensPerRank: ref.log_prob_max_token_len_per_gpu,
@@ -121,7 +141,8 @@ export function referenceSettings(config: ResolvedConfig): RoleSettings | null {
       ulysses: `${REFERENCE}.ulysses_sequence_parallel_size`,
       capacity: `${REFERENCE}.log_prob_max_token_len_per_gpu`,
       gradientCheckpointing: null,
-      placement: `${REFERENCE}.fsdp_config`,
+      placement: spread.section,
+      ...(megatron ? { layout: spread.section, sharding: spread.section } : {}),
     },
   };
 }
@@ -133,7 +154,7 @@ export function criticSettings({ critic }: ResolvedConfig): RoleSettings {
     name: 'critic',
     model: model.path,
     head: 'value',
-    dtype: spread.dtype,
+    dtype: dtypeOf(critic, model.fsdp_config),
     fsdp: spread.fsdp,
     layout: spread.layout,
     reduction: model.fsdp_config.gradient_reduction,
@@ -160,14 +181,16 @@ export function criticSettings({ critic }: ResolvedConfig): RoleSettings {
 /** Of a configuration that names one. */
 export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
   const keys = reward.reward_model;
+  const spread = spreadOf(keys, REWARD_MODEL, keys.model.fsdp_config, `${REWARD_MODEL}.model.fsdp_config`);
+  const megatron = keys.strategy === 'megatron';
   return {
     name: 'reward model',
     model: keys.model_path as string,
     head: 'value',
-    dtype: keys.dtype,
-    fsdp: keys.model.fsdp_config,
+    dtype: (megatron ? keys.megatron.dtype : null) ?? keys.dtype,
+    fsdp: spread.fsdp,
     reduction: 'micro_batch',
-    layout: WHOLE_MODEL,
+    layout: spread.layout,
     ulysses: keys.ulysses_sequence_parallel_size,
     tokensPerRank: keys.forward_max_token_len_per_gpu,
     gradientCheckpointing: false,
@@ -177,13 +200,13 @@ export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
     keys: {
       model: `${REWARD_MODEL}.model_path`,
       ulysses: `${REWARD_MODEL}.ulysses_sequence_parallel_size`,
-      layout: REWARD_MODEL,
+      layout: megatron ? spread.section : REWARD_MODEL,
       lora: REWARD_MODEL,
       capacity: `${REWARD_MODEL}.forward_max_token_len_per_gpu`,
-      dtype: `${REWARD_MODEL}.dtype`,
+      dtype: `${megatron && keys.megatron.dtype !== null ? spread.section : REWARD_MODEL}.dtype`,
       gradientCheckpointing: null,
-      sharding: `${REWARD_MODEL}.model.fsdp_config`,
-      placement: `${REWARD_MODEL}.model.fsdp_config`,
+      sharding: spread.section,
+      placement: spread.section,
     },
   };
 }

@@ -45,9 +45,11 @@ describe('what the source leaves to verl', () => {
 describe('keys', () => {
   it('one of which is accepted', () => {
     const { withoutEffect, notMapped } = ppo(
-      'reward_model.strategy=fsdp2 actor_rollout_ref.actor.fsdp_config.model_dtype=float32',
+      'actor_rollout_ref.actor.fsdp_config.strategy=fsdp2 actor_rollout_ref.actor.fsdp_config.model_dtype=float32',
     );
-    expect(why(withoutEffect, 'reward_model.strategy')).toBe('is what happens here anyway');
+    expect(why(withoutEffect, 'actor_rollout_ref.actor.fsdp_config.strategy')).toBe(
+      'is what happens here anyway',
+    );
     expect(why(withoutEffect, 'actor_rollout_ref.actor.fsdp_config.model_dtype')).toBeDefined();
     expect(notMapped).toEqual([]);
   });

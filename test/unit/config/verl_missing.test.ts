@@ -99,6 +99,42 @@ describe('what is missing is named', () => {
     });
   });
 
+  it('takes the Megatron keys of every role', () => {
+    const sizes = {
+      pipeline_model_parallel_size: 2,
+      virtual_pipeline_model_parallel_size: 2,
+      context_parallel_size: 2,
+      tensor_model_parallel_size: 2,
+      expert_model_parallel_size: 4,
+      expert_tensor_parallel_size: 1,
+      param_offload: true,
+      use_mbridge: false,
+      use_dist_checkpointing: false,
+      dist_checkpointing_path: '/disk/converted',
+    };
+    const roles = ['reward_model', 'critic', 'actor_rollout_ref.ref', 'actor_rollout_ref.actor'];
+    const keys = roles.flatMap((role) =>
+      Object.entries(sizes).map(([key, value]) => `${role}.megatron.${key}=${value}`),
+    );
+    const estimator = 'algorithm.adv_estimator=gae actor_rollout_ref.actor.use_kl_loss=True';
+    const model = 'reward_model.enable=True reward_model.strategy=megatron reward_model.model.path=./rm';
+    const own = 'actor_rollout_ref.ref.megatron.tensor_model_parallel_size=1';
+    const { config, notMapped } = ppo(
+      `--config-name=ppo_megatron_trainer ${estimator} ${model} ${keys.join(' ')} ${own}`,
+      'v0.6.1',
+    );
+    expect(notMapped).toEqual([]);
+    const { dist_checkpointing_path, use_mbridge, use_dist_checkpointing, ...read } = sizes;
+    expect(config).toMatchObject({
+      actor_rollout_ref: {
+        actor: { megatron: read },
+        ref: { megatron: { ...read, tensor_model_parallel_size: 1 } },
+      },
+      critic: { megatron: read },
+      reward: { reward_model: { strategy: 'megatron', megatron: read } },
+    });
+  });
+
   it("takes Megatron's choice of kernels, and nothing that computes something else", () => {
     const below = (keys: Record<string, unknown>): string =>
       Object.entries(keys)

@@ -78,7 +78,8 @@ export function checkConsistency(config: ResolvedConfig): void {
     },
     () => {
       const capacity = ref.log_prob_max_token_len_per_gpu;
-      const ranks = ref.ulysses_sequence_parallel_size * contextOf(actor);
+      const role = { strategy: actor.strategy, megatron: ref.megatron };
+      const ranks = ref.ulysses_sequence_parallel_size * contextOf(role);
       if (needsReference(config))
         checkFits(config, 'actor_rollout_ref.ref.log_prob_max_token_len_per_gpu', capacity, ranks);
     },

@@ -1,6 +1,7 @@
 import { reasonOf } from '../../base/text';
 import { ConfigError } from '../../errors';
 import { runCodeUrl } from '../../reward/contract/run_code_url';
+import { contextOf } from '../derived/ulysses';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 
 /** Values below `reward` that contradict each other or other sections. */
@@ -18,7 +19,7 @@ export function checkReward({ reward, data }: ResolvedConfig): void {
   if (input_tokenizer !== null || truncation !== 'error') return;
   const { forward_max_token_len_per_gpu: perRank, ulysses_sequence_parallel_size: ranks } =
     reward.reward_model;
-  const capacity = perRank * ranks;
+  const capacity = perRank * ranks * contextOf(reward.reward_model);
   const longest = data.max_prompt_length + data.max_response_length;
   for (const [key, limit] of [
     ['forward_max_token_len_per_gpu', capacity],

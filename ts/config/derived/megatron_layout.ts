@@ -2,12 +2,26 @@
 import { ConfigError } from '../../errors';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import { fsdpConfig } from '../schema/role_parts';
-import { policyRanks } from './pools';
-import { needsCritic } from './roles';
+import { expertRanks } from './expert_ranks';
+import { policyRanks, rewardRanks, rewardRanksKeys } from './pools';
+import { needsCritic, needsReference, needsRewardModel, usesLora } from './roles';
 import { ulyssesOf } from './ulysses';
 
-type Role = Pick<ResolvedConfig['critic'], 'strategy' | 'megatron'>;
-type FsdpConfig = ResolvedConfig['actor_rollout_ref']['actor']['fsdp_config'];
+type Learner = ResolvedConfig['critic'];
+interface Role {
+  /** Section of its keys. */
+  section: string;
+  /** Key that decides whether the section megatron is read. */
+  strategyKey: string;
+  strategy: Learner['strategy'];
+  megatron: Omit<Learner['megatron'], 'dtype' | 'grad_offload' | 'optimizer_offload' | 'router_replay'>;
+  fsdpSection: string;
+  fsdp: Readonly<Record<string, unknown>>;
+  ulysses: number;
+  workers: number;
+  /** Keys whose product the workers are. */
+  workersKeys: string;
+}
 
 /** Of fsdp_config, what the section megatron says in its place. */
 const IN_MEGATRON = ['param_offload', 'grad_offload', 'optimizer_offload', 'dtype'] as const;
@@ -16,31 +30,80 @@ const NOT_IN_MEGATRON = ['offload_policy', 'reshard_after_forward', 'fsdp_size',
 
 /** @throws ConfigError for groups that do not divide the workers, and for keys that the strategy does not read */
 export function checkMegatronLayouts(config: ResolvedConfig): void {
-  const { actor_rollout_ref: roles, critic } = config;
-  const workers = policyRanks(config);
-  const { actor } = roles;
-  checkRole(
-    'actor_rollout_ref.actor',
-    actor,
-    'actor_rollout_ref.actor.fsdp_config',
-    actor.fsdp_config,
-    ulyssesOf(actor, actor.fsdp_config),
-    workers,
-  );
-  const { fsdp_config: fsdp } = critic.model;
+  const { actor_rollout_ref: roles, critic, reward } = config;
+  const policy = { workers: policyRanks(config), workersKeys: 'trainer.nnodes x trainer.n_gpus_per_node' };
+  const { actor, ref } = roles;
+  const actorKey = 'actor_rollout_ref.actor.strategy';
+  checkRole({
+    section: 'actor_rollout_ref.actor',
+    strategyKey: actorKey,
+    strategy: actor.strategy,
+    megatron: actor.megatron,
+    fsdpSection: 'actor_rollout_ref.actor.fsdp_config',
+    fsdp: actor.fsdp_config,
+    ulysses: ulyssesOf(actor, actor.fsdp_config),
+    ...policy,
+  });
+  if (needsReference(config) && !usesLora(roles.model))
+    checkRole({
+      section: 'actor_rollout_ref.ref',
+      strategyKey: actorKey,
+      strategy: actor.strategy,
+      megatron: ownEnds(ref.megatron, actor.megatron),
+      fsdpSection: 'actor_rollout_ref.ref.fsdp_config',
+      fsdp: ref.fsdp_config,
+      ulysses: ref.ulysses_sequence_parallel_size,
+      ...policy,
+    });
   if (needsCritic(config))
-    checkRole('critic', critic, 'critic.model.fsdp_config', fsdp, ulyssesOf(critic, fsdp), workers);
+    checkRole({
+      section: 'critic',
+      strategyKey: 'critic.strategy',
+      strategy: critic.strategy,
+      megatron: critic.megatron,
+      fsdpSection: 'critic.model.fsdp_config',
+      fsdp: critic.model.fsdp_config,
+      ulysses: ulyssesOf(critic, critic.model.fsdp_config),
+      ...policy,
+    });
+  if (!needsRewardModel(config)) return;
+  const { reward_model: model } = reward;
+  checkRole({
+    section: 'reward.reward_model',
+    strategyKey: 'reward.reward_model.strategy',
+    strategy: model.strategy,
+    megatron: model.megatron,
+    fsdpSection: 'reward.reward_model.model.fsdp_config',
+    fsdp: model.model.fsdp_config,
+    ulysses: model.ulysses_sequence_parallel_size,
+    workers: rewardRanks(config),
+    workersKeys: rewardRanksKeys(config),
+  });
 }
 
-function checkRole(
-  section: string,
-  role: Role,
-  fsdpSection: string,
-  fsdp: FsdpConfig,
-  ulysses: number,
-  workers: number,
-): void {
-  const { megatron, strategy } = role;
+type RefMegatron = ResolvedConfig['actor_rollout_ref']['ref']['megatron'];
+
+/** Of a reference that is no pipeline, what it says itself: what it follows the actor in is about a pipeline. */
+function ownEnds(ref: RefMegatron, actor: Learner['megatron']): RefMegatron {
+  if (ref.pipeline_model_parallel_size > 1) return ref;
+  const { override_transformer_config: ends, virtual_pipeline_model_parallel_size: vpp } = ref;
+  const follows = JSON.stringify(ends) === JSON.stringify(actor.override_transformer_config);
+  return {
+    ...ref,
+    virtual_pipeline_model_parallel_size: vpp === actor.virtual_pipeline_model_parallel_size ? null : vpp,
+    override_transformer_config: follows ? NO_ENDS : ends,
+  };
+}
+
+const NO_ENDS: RefMegatron['override_transformer_config'] = {
+  num_layers_in_first_pipeline_stage: null,
+  num_layers_in_last_pipeline_stage: null,
+  account_for_embedding_in_pipeline_split: false,
+  account_for_loss_in_pipeline_split: false,
+};
+
+function checkRole(role: Role): void {
+  const { section, megatron, strategy, fsdp, fsdpSection, ulysses, workers, workersKeys } = role;
   const refuse = (path: string, message: string): never => {
     throw new ConfigError(`${path}: ${message}`, path);
   };
@@ -48,28 +111,29 @@ function checkRole(
   const tp = megatron.tensor_model_parallel_size;
   const pp = megatron.pipeline_model_parallel_size;
   const cp = megatron.context_parallel_size;
-  const ep = megatron.expert_model_parallel_size;
+  const { expert_model_parallel_size: experts, expert_tensor_parallel_size: cut } = megatron;
+  const ep = expertRanks(megatron);
   const vpp = megatron.virtual_pipeline_model_parallel_size ?? 1;
   for (const [name, size] of [
     ['tensor_model_parallel_size', tp],
     ['pipeline_model_parallel_size', pp],
     ['context_parallel_size', cp],
-    ['expert_model_parallel_size', ep],
+    ['expert_model_parallel_size', experts],
   ] as const) {
     if (size === 1) continue;
     if (strategy !== 'megatron')
-      refuse(key(name), `expected ${section}.strategy megatron beside ${size}, got ${strategy}`);
+      refuse(key(name), `expected ${role.strategyKey} megatron beside ${size}, got ${strategy}`);
     if (workers % size !== 0)
       refuse(
         key(name),
-        `expected a divisor of the number of workers (${workers}, trainer.nnodes x trainer.n_gpus_per_node), got ${size}`,
+        `expected a divisor of the number of workers (${workers}, ${workersKeys}), got ${size}`,
       );
   }
   if (workers % (tp * pp) !== 0)
     refuse(
       key('pipeline_model_parallel_size'),
       `expected tensor_model_parallel_size (${tp}) x pipeline_model_parallel_size (${pp}) to divide the number of workers (${workers}, ` +
-        'trainer.nnodes x trainer.n_gpus_per_node)',
+        `${workersKeys})`,
     );
   if ((workers / (tp * pp)) % cp !== 0)
     refuse(
@@ -82,11 +146,17 @@ function checkRole(
       key('context_parallel_size'),
       `expected 1 beside ${section}.ulysses_sequence_parallel_size ${ulysses}, got ${cp}: both share the tokens of every sequence`,
     );
+  if (!Number.isInteger(ep))
+    refuse(
+      key('expert_tensor_parallel_size'),
+      `expected expert_model_parallel_size (${experts}) x expert_tensor_parallel_size to be a divisor or a multiple of tensor_model_parallel_size (${tp}), ` +
+        `over which experts are cut, got ${experts} x ${cut} = ${experts * (cut ?? tp)}`,
+    );
   if ((workers / (tp * pp)) % ep !== 0)
     refuse(
       key('expert_model_parallel_size'),
       `expected a divisor of the ${workers / (tp * pp)} workers that share the data (${workers} / tensor_model_parallel_size ${tp} / ` +
-        `pipeline_model_parallel_size ${pp}), got ${ep}`,
+        `pipeline_model_parallel_size ${pp}), got ${experts}${cut === null ? '' : ` x expert_tensor_parallel_size ${cut} / ${tp} = ${ep}`}`,
     );
   if (tp > 1 && ulysses > 1)
     refuse(
@@ -100,9 +170,11 @@ function checkRole(
     );
   checkEnds(key('override_transformer_config'), megatron.override_transformer_config, pp, vpp, refuse);
   if (strategy !== 'megatron') return;
-  const given = (name: keyof FsdpConfig): boolean => {
+  if (megatron.use_megatron_fsdp && !megatron.use_distributed_optimizer)
+    refuse(key('use_megatron_fsdp'), 'expected use_distributed_optimizer true beside it, got false');
+  const given = (name: keyof typeof fsdpConfig): boolean => {
     const { value } = fsdpConfig[name as (typeof IN_MEGATRON)[number]];
-    return fsdp[name] !== value;
+    return name in fsdp && fsdp[name] !== value;
   };
   for (const name of IN_MEGATRON)
     if (given(name)) refuse(`${fsdpSection}.${name}`, `not read beside strategy megatron: give ${key(name)}`);

@@ -20,3 +20,8 @@ export function needsReference({ algorithm, actor_rollout_ref }: ResolvedConfig)
 export function needsRewardModel({ reward }: ResolvedConfig): boolean {
   return reward.reward_model.enable;
 }
+
+/** Whether adapters are trained instead of the weights. */
+export const usesLora = (
+  model: Pick<ResolvedConfig['critic']['model'], 'lora_rank' | 'lora_adapter_path'>,
+): boolean => model.lora_rank > 0 || model.lora_adapter_path !== null;

@@ -5,6 +5,10 @@ import { needsCritic, needsReference, needsRewardModel } from './roles';
 
 type UpdatedRole = Pick<ResolvedConfig['critic'], 'ulysses_sequence_parallel_size'>;
 type LaidOutRole = UpdatedRole & Pick<ResolvedConfig['critic'], 'strategy' | 'megatron'>;
+interface ContextRole {
+  strategy: LaidOutRole['strategy'];
+  megatron: Pick<LaidOutRole['megatron'], 'context_parallel_size'>;
+}
 type FsdpConfig = ResolvedConfig['actor_rollout_ref']['actor']['fsdp_config'];
 
 /** Ranks per micro-batch by Ulysses: the role's key, when it is more than 1, before that of its fsdp_config, as in verl. */
@@ -14,7 +18,7 @@ export function ulyssesOf(role: UpdatedRole, fsdp: FsdpConfig): number {
 }
 
 /** Ranks of context parallelism: 1 but under the strategy megatron. */
-export function contextOf({ strategy, megatron }: Omit<LaidOutRole, keyof UpdatedRole>): number {
+export function contextOf({ strategy, megatron }: ContextRole): number {
   return strategy === 'megatron' ? megatron.context_parallel_size : 1;
 }
 

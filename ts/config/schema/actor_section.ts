@@ -16,6 +16,7 @@ import {
   sectionNeeds,
   str,
 } from './field';
+import { referenceMegatronSection } from './inference_megatron_section';
 import { megatronSection, routerReplaySection } from './megatron_section';
 import { DYNAMIC, FUSED, TORCH_ONLY } from './reasons';
 import { ENGINE_STRATEGY, fsdpConfig, optim, PROFILER, QAT, updates } from './role_parts';
@@ -127,7 +128,7 @@ export const refSection = {
   router_replay: NO_REPLAY,
   rollout_n: ignored('actor_rollout_ref.rollout.n holds'),
   load_weight: ignored('weights are always loaded'),
-  megatron: ignored('the settings of the actor hold'),
+  megatron: referenceMegatronSection,
   fsdp_config: refFsdpConfig,
   use_torch_compile: ignored(TORCH_ONLY),
   ulysses_sequence_parallel_size: derived(

@@ -1,6 +1,6 @@
-// verl's keys of its Megatron engine, below actor and critic.
-import { bool, choice, count, dtype, field, fixed, ignored, needs, orNull } from './field';
-import { NO_PADDING } from './reasons';
+// verl's keys of its Megatron engine, below actor and critic; those of roles that do not learn: inference_megatron_section.ts.
+import { bool, choice, count, dtype, field, fixed, ignored, needs, orNull, sectionNeeds } from './field';
+import { FUSED, NO_PADDING } from './reasons';
 
 const CHECKPOINTS = 'checkpoints of every layout have one format, which every layout reads';
 const BRIDGES = 'Hugging Face directories are read and written directly';
@@ -17,6 +17,68 @@ const KERNELS = [
   'use_naive_l2norm',
   'moe_shared_expert_overlap',
 ];
+
+/** Of `override_transformer_config`, what means the same for every role. */
+export const transformer = {
+  moe_router_load_balancing_type: fixed(
+    ['none'],
+    'actor_rollout_ref.actor.router_aux_loss_coef is the load-balancing loss, over the whole mini-batch whatever its micro-batches',
+  ),
+  moe_aux_loss_coeff: ignored(
+    'it has no effect with moe_router_load_balancing_type none, verl’s default; actor_rollout_ref.actor.router_aux_loss_coef is the load-balancing loss',
+  ),
+  moe_z_loss_coeff: fixed([null, 0], 'there is no z-loss of the router'),
+  moe_permute_fusion: ignored('experts get their rows one way'),
+  moe_grouped_gemm: ignored('experts are computed one way'),
+  moe_token_dispatcher_type: ignored('experts get their rows one way'),
+  moe_enable_deepep: ignored('experts get their rows one way'),
+  moe_router_dtype: ignored(
+    'the product of a router is in the compute dtype, its softmax in float32, as in transformers',
+  ),
+  recompute_granularity: ignored(
+    'enable_gradient_checkpointing of the model decides: whole blocks are recomputed',
+  ),
+  recompute_modules: ignored('whole blocks are recomputed'),
+  recompute_method: ignored('whole blocks are recomputed'),
+  recompute_num_layers: ignored('whole blocks are recomputed'),
+  attention_backend: ignored('attention is computed one way'),
+  use_flash_attn: ignored('attention is computed one way'),
+  ...Object.fromEntries(KERNELS.map((key) => [key, ignored('the kernels are those of the core')])),
+  gradient_accumulation_fusion: ignored('gradients are added in float32, where they lie'),
+  deallocate_pipeline_outputs: ignored('what a stage has sent is not kept'),
+  sequence_parallel: ignored('sequence_parallel of the section holds'),
+  attention_dropout: fixed([null, 0], 'nothing is dropped in training'),
+  hidden_dropout: fixed([null, 0], 'nothing is dropped in training'),
+  moe_router_bias_update_rate: fixed([null, 0], 'routers have no bias that is moved'),
+  moe_expert_capacity_factor: needs('a capacity of experts'),
+  fp8: needs('training in fp8', false),
+  fp8_recipe: needs('training in fp8'),
+};
+
+/** Of the section, what means the same for every role. */
+export const engine = {
+  dynamic_context_parallel: needs('context parallelism that changes from batch to batch', false),
+  max_seqlen_per_dp_cp_rank: ignored('it belongs to dynamic_context_parallel, which is not there'),
+  override_ddp_config: fixed([{}], 'there is no DDP of Megatron to configure'),
+  override_mcore_model_config: fixed([{}], 'the model is that of config.json'),
+  use_dist_checkpointing: ignored(CHECKPOINTS),
+  dist_checkpointing_path: ignored(CHECKPOINTS),
+  dist_checkpointing_prefix: ignored(CHECKPOINTS),
+  dist_ckpt_optim_fully_reshardable: ignored(CHECKPOINTS),
+  distrib_optim_fully_reshardable_mem_efficient: ignored(CHECKPOINTS),
+  use_mbridge: ignored(BRIDGES),
+  vanilla_mbridge: ignored(BRIDGES),
+  seed: ignored('trainer.seed seeds everything'),
+  forward_only: ignored('the reference never trains'),
+  load_weight: ignored('weights are always loaded'),
+  use_remove_padding: ignored(NO_PADDING),
+  entropy_from_logits_with_chunking: ignored(FUSED),
+  entropy_from_logits_chunk_size: ignored(FUSED),
+  pad_bshd_to_minibatch_max: ignored(NO_PADDING),
+  pad_to_length: ignored(NO_PADDING),
+  pad_to_length_bucket: ignored(NO_PADDING),
+  qat: sectionNeeds('quantisation-aware training', { enable: [] }),
+};
 
 /** verl's keys of router replay; docs/algorithms.md. */
 export const routerReplaySection = {
@@ -56,6 +118,11 @@ export const megatronSection = {
     true,
     'Optimiser state, gradients and masters are sharded over data parallelism (shard_grad_op); false: every group holds all (no_shard).',
   ),
+  use_megatron_fsdp: field(
+    bool,
+    false,
+    'Parameters, too, are gathered block by block (full_shard); with use_distributed_optimizer alone.',
+  ),
   param_offload: field(bool, false, 'As that of fsdp_config.'),
   grad_offload: field(bool, false, 'As that of fsdp_config.'),
   optimizer_offload: field(bool, false, 'As that of fsdp_config.'),
@@ -65,15 +132,16 @@ export const megatronSection = {
     1,
     'Neighbouring workers that each have some of the tokens of every sequence, and room for ppo_max_token_len_per_gpu of them: times tensor_model_parallel_size and pipeline_model_parallel_size it divides the workers.',
   ),
-  dynamic_context_parallel: needs('context parallelism that changes from batch to batch', false),
   expert_model_parallel_size: field(
     count('ranks'),
     1,
     'Neighbouring workers of data parallelism that each hold a part of the experts: a divisor of them and of the experts.',
   ),
-  expert_tensor_parallel_size: fixed(
-    [null],
-    'experts are cut over the tensor-parallel workers as every other matrix is',
+  expert_tensor_parallel_size: field(
+    orNull(count('ranks')),
+    null,
+    'With T of it, E x T workers share the experts, E = expert_model_parallel_size. They are cut over the tensor-parallel workers here as every other matrix is, so ' +
+      'E x T / tensor_model_parallel_size of them hold different ones (as many bytes each), and one of the two must divide the other; null: tensor_model_parallel_size.',
   ),
   override_transformer_config: {
     num_layers_in_first_pipeline_stage: field(
@@ -96,51 +164,8 @@ export const megatronSection = {
       false,
       'The head takes that of a layer of the last stage.',
     ),
-    moe_router_load_balancing_type: fixed(
-      ['none'],
-      'actor_rollout_ref.actor.router_aux_loss_coef is the load-balancing loss, over the whole mini-batch whatever its micro-batches',
-    ),
-    moe_aux_loss_coeff: ignored(
-      'it has no effect with moe_router_load_balancing_type none, verl’s default; actor_rollout_ref.actor.router_aux_loss_coef is the load-balancing loss',
-    ),
-    moe_z_loss_coeff: fixed([null, 0], 'there is no z-loss of the router'),
-    moe_permute_fusion: ignored('experts get their rows one way'),
-    moe_grouped_gemm: ignored('experts are computed one way'),
-    moe_token_dispatcher_type: ignored('experts get their rows one way'),
-    moe_enable_deepep: ignored('experts get their rows one way'),
-    moe_router_dtype: ignored(
-      'the product of a router is in the compute dtype, its softmax in float32, as in transformers',
-    ),
-    recompute_granularity: ignored(
-      'enable_gradient_checkpointing of the model decides: whole blocks are recomputed',
-    ),
-    recompute_modules: ignored('whole blocks are recomputed'),
-    recompute_method: ignored('whole blocks are recomputed'),
-    recompute_num_layers: ignored('whole blocks are recomputed'),
-    attention_backend: ignored('attention is computed one way'),
-    use_flash_attn: ignored('attention is computed one way'),
-    ...Object.fromEntries(KERNELS.map((key) => [key, ignored('the kernels are those of the core')])),
-    gradient_accumulation_fusion: ignored('gradients are added in float32, where they lie'),
-    deallocate_pipeline_outputs: ignored('what a stage has sent is not kept'),
-    attention_dropout: fixed([null, 0], 'nothing is dropped in training'),
-    hidden_dropout: fixed([null, 0], 'nothing is dropped in training'),
-    moe_router_bias_update_rate: fixed([null, 0], 'routers have no bias that is moved'),
-    moe_expert_capacity_factor: needs('a capacity of experts'),
-    fp8: needs('training in fp8', false),
-    fp8_recipe: needs('training in fp8'),
+    ...transformer,
   },
   router_replay: routerReplaySection,
-  override_ddp_config: fixed([{}], 'there is no DDP of Megatron to configure'),
-  override_mcore_model_config: fixed([{}], 'the model is that of config.json'),
-  use_dist_checkpointing: ignored(CHECKPOINTS),
-  dist_checkpointing_path: ignored(CHECKPOINTS),
-  dist_checkpointing_prefix: ignored(CHECKPOINTS),
-  dist_ckpt_optim_fully_reshardable: ignored(CHECKPOINTS),
-  distrib_optim_fully_reshardable_mem_efficient: ignored(CHECKPOINTS),
-  use_mbridge: ignored(BRIDGES),
-  vanilla_mbridge: ignored(BRIDGES),
-  seed: ignored('trainer.seed seeds everything'),
-  forward_only: ignored('the reference never trains'),
-  load_weight: ignored('weights are always loaded'),
-  use_remove_padding: ignored(NO_PADDING),
+  ...engine,
 };

@@ -1,18 +1,19 @@
 import { bool, choice, count, dtype, field, fixed, ignored, moved, orNull, str } from './field';
+import { olderRewardModelMegatron, rewardModelMegatronSection } from './inference_megatron_section';
 import { DYNAMIC, FUSED, NO_PADDING, TORCH_ONLY } from './reasons';
-import { fsdpConfig, MEGATRON, OVERRIDE_CONFIG, PROFILER, STRATEGY, ulyssesSize } from './role_parts';
+import { ENGINE_STRATEGY, fsdpConfig, OVERRIDE_CONFIG, PROFILER, ulyssesSize } from './role_parts';
 
 const OWN = 'the reward model runs in an engine like the critic’s: no server is started';
 
 /** Keys of verl's releases up to v0.7.0 that do nothing, below `reward_model` and below `reward.reward_model`. */
 const withoutMeaning = {
   rollout: ignored(OWN),
-  strategy: STRATEGY,
   micro_batch_size: ignored(DYNAMIC),
   micro_batch_size_per_gpu: ignored(DYNAMIC),
   use_dynamic_bsz: ignored(DYNAMIC),
   profiler: PROFILER,
-  megatron: MEGATRON,
+  nccl_timeout: ignored('actor_rollout_ref.nccl_timeout holds'),
+  load_weight: ignored('weights are always loaded'),
 };
 
 /** verl's `reward_model.model`, up to v0.7.0. */
@@ -98,7 +99,9 @@ export const rewardModelKeys = {
   ),
   dtype: field(orNull(dtype), null, 'Compute dtype; null: float32 on cpu, bfloat16 on cuda.'),
   ulysses_sequence_parallel_size: ulyssesSize,
+  strategy: ENGINE_STRATEGY,
   model: currentModel,
+  megatron: rewardModelMegatronSection,
   ...withoutMeaning,
 };
 
@@ -112,6 +115,8 @@ export const olderRewardModelKeys = {
   max_length: moved('reward.reward_model.max_length'),
   forward_max_token_len_per_gpu: moved('reward.reward_model.forward_max_token_len_per_gpu'),
   ulysses_sequence_parallel_size: moved('reward.reward_model.ulysses_sequence_parallel_size'),
+  strategy: moved('reward.reward_model.strategy'),
   model: olderModel,
+  megatron: olderRewardModelMegatron,
   ...withoutMeaning,
 };

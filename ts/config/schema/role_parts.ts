@@ -38,7 +38,6 @@ export const MIXED_PRECISION = sectionNeeds('another mixed precision than bfloat
   reduce_dtype: ['fp32', 'float32'],
   buffer_dtype: ['fp32', 'float32'],
 });
-export const MEGATRON = needs('Megatron', {});
 /** Both names of FSDP mean the one engine that there is, spread by fsdp_config; megatron: by the keys of that section. */
 export const ENGINE_STRATEGY = field(
   choice('fsdp', 'fsdp2', 'megatron'),
