@@ -28,6 +28,9 @@ export interface HttpAnswer {
   text: string;
 }
 
+/** A kept connection broke off before anything of an answer came; a new one may serve. */
+class ClosedWhileIdle extends Error {}
+
 export class HttpConnection {
   private readonly agent: HttpAgent | HttpsAgent;
   private readonly secure: boolean;
@@ -48,15 +51,31 @@ export class HttpConnection {
     return { status, location: headers.location ?? null, text };
   }
 
-  /** The beginning of an answer, whose rest is to be read or destroyed. @throws NoAnswer */
-  open({ method, path = '', body, headers: given, signal }: HttpRequest): Promise<IncomingMessage> {
+  /**
+   * The beginning of an answer, whose rest is to be read or destroyed. What was sent on a kept connection that the server closed at that
+   * moment, as it does with idle ones, is sent again. @throws NoAnswer
+   */
+  async open(asked: HttpRequest): Promise<IncomingMessage> {
+    for (;;) {
+      try {
+        return await this.send(asked);
+      } catch (error) {
+        if (!(error instanceof ClosedWhileIdle)) throw error;
+      }
+    }
+  }
+
+  private send({ method, path = '', body, headers: given, signal }: HttpRequest): Promise<IncomingMessage> {
     const headers: Record<string, string> = { ...given };
     if (body !== null) headers['content-type'] = 'application/json';
     if (method === 'POST') headers['content-length'] = String(Buffer.byteLength(body ?? ''));
     return new Promise((resolve, reject) => {
       const options = { method, headers, agent: this.agent, ...(signal ? { signal } : {}) };
       const request = (this.secure ? httpsRequest : httpRequest)(this.url + path, options, resolve);
-      request.on('error', (error) => reject(noAnswer(error, signal)));
+      request.on('error', (error: NodeJS.ErrnoException) => {
+        const stale = request.reusedSocket && (error.code === 'ECONNRESET' || error.code === 'EPIPE');
+        reject(stale && !signal?.aborted ? new ClosedWhileIdle() : noAnswer(error, signal));
+      });
       request.end(body ?? undefined);
     });
   }

@@ -1,5 +1,5 @@
-// Our engine behind the protocol of SGLang or TGI: node our_server.cjs MARK KIND and the arguments of such a server. It dies once, in the middle
-// of a request, as long as there is no file MARK.
+// Our engine behind the protocol of SGLang or TGI: node our_server.cjs MARK KIND and the arguments of such a server. It dies of SIGKILL once, in
+// the middle of a request, as long as there is no file MARK: of the DIE_AT-th (12) that the weights of the directory DIE_IN (any) are asked.
 const { existsSync, writeFileSync } = require('node:fs');
 const { createServer } = require('node:http');
 const path = require('node:path');
@@ -9,17 +9,19 @@ const { Tokenizer } = require('../../../dist/data/tokenizer.js');
 const [mark, kind, ...args] = process.argv.slice(2);
 const of = (name) => args[args.indexOf(name) + 1];
 const directory = of(kind === 'sglang' ? '--model-path' : '--model-id');
+const { DIE_AT = '12', DIE_IN } = process.env;
 const load = (model) => Actor.create({ model, optim: null, maxTokensPerMicroBatch: 4096, device: 'cpu' });
 
-let actor = load(directory);
+const actor = load(directory);
 let version = 'default';
+let loaded = path.basename(directory);
 let asked = 0;
 
 async function sample(promptIds, sampling, seed) {
   asked++;
-  if (asked === 12 && !existsSync(mark)) {
+  if (asked === Number(DIE_AT) && (DIE_IN ?? loaded) === loaded && !existsSync(mark)) {
     writeFileSync(mark, 'died');
-    process.exit(9);
+    process.kill(process.pid, 'SIGKILL');
   }
   const batch = await (await actor).generate([promptIds], { ...sampling, seed });
   return { tokens: [...batch.response(0)], logProbs: [...batch.get('rolloutLogProbs')] };
@@ -34,9 +36,13 @@ const routes = {
   '/continue_generation': async () => ({}),
   '/abort_request': async () => ({}),
   '/update_weights_from_disk': async ({ model_path, weight_version }) => {
-    await (await actor).close();
-    actor = load(model_path);
+    await (await actor).rollout.updateWeights(
+      { kind: 'directory', path: model_path },
+      Number(weight_version),
+    );
     version = weight_version;
+    loaded = path.basename(model_path);
+    asked = 0;
     await actor;
     return { success: true, message: 'ok', num_paused_requests: 0 };
   },

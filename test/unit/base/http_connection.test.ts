@@ -1,5 +1,5 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { type AddressInfo, createServer as createTcpServer } from 'node:net';
 import { AnswerTooLong, HttpConnection, NoAnswer } from '../../../ts/base/http_connection';
 
 const ways: Record<string, (request: IncomingMessage, response: ServerResponse) => void> = {
@@ -50,6 +50,33 @@ test('what is sent arrives, whatever the status is, and one connection serves ag
   expect(again).toMatchObject({ method: 'GET', body: '', port: echo.port });
   expect(again.headers).not.toHaveProperty('content-type');
   connection.close();
+});
+
+test('a kept connection that the server closes as a request comes is no loss; one that was new is', async () => {
+  const asked: number[] = [];
+  let open = 0;
+  // Every connection is good for one answer.
+  const once = createTcpServer((socket) => {
+    const connection = open++;
+    let answered = false;
+    socket.on('error', () => undefined);
+    socket.on('data', () => {
+      asked.push(connection);
+      if (answered || connection > 1) return socket.destroy();
+      answered = true;
+      return socket.write('HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok');
+    });
+  });
+  await new Promise<void>((done) => once.listen(0, '127.0.0.1', done));
+  const connection = new HttpConnection(`http://127.0.0.1:${(once.address() as AddressInfo).port}`);
+  const request = { method: 'POST', body: '{}' } as const;
+  expect(await connection.ask(request, 10)).toMatchObject({ status: 200, text: 'ok' });
+  expect(await connection.ask(request, 10)).toMatchObject({ status: 200, text: 'ok' });
+  expect(asked).toEqual([0, 0, 1]);
+  await expect(connection.ask(request, 10)).rejects.toThrow(/hang up|ECONNRESET/);
+  expect(asked).toEqual([0, 0, 1, 1, 2]);
+  connection.close();
+  await new Promise((done) => once.close(done));
 });
 
 test('a redirection is an answer', async () => {

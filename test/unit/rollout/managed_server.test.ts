@@ -70,6 +70,20 @@ test('one that has died is started again with the weights of now', async () => {
   expect(readFileSync(log, 'utf8')).toContain('model /weights/version_7 yes 1');
 });
 
+test('who asks for it at the same time gets one process, and a close that comes meanwhile ends it', async () => {
+  const server = managed('first');
+  const signal = AbortSignal.timeout(20_000);
+  await Promise.all([server.ready(null, signal), server.ready('/weights/other', signal)]);
+  expect(readFileSync(log, 'utf8')).toBe('model first yes 1\n');
+  await server.close();
+  const old = server.ready('/weights/old', signal);
+  const ended = expect(old).rejects.toThrow(/ended with SIGTERM/);
+  await server.close();
+  await ended;
+  await server.ready('/weights/new', signal);
+  expect(readFileSync(log, 'utf8').trim().split('\n').at(-1)).toBe('model /weights/new yes 1');
+});
+
 test('one that ends before it answers is an error with the end of its log', async () => {
   await expect(managed('bad').ready(null, AbortSignal.timeout(20_000))).rejects.toThrow(
     /ended with exit code 3; the end of .*server\.log:\n[\s\S]*no such model/,

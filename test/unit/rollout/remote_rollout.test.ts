@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { RolloutHandle } from '../../../ts/rollout/engine';
 import { GivenServer } from '../../../ts/rollout/remote/inference_server';
 import { RemoteRollout, type RemoteRolloutOptions } from '../../../ts/rollout/remote/remote_rollout';
 import { VllmProtocol } from '../../../ts/rollout/remote/vllm';
@@ -12,7 +13,11 @@ interface Behaviour {
   pace?: number;
   /** Breaks off after so many tokens of a response. */
   dieAfter?: number;
+  /** Stands still after so many tokens of a response, until it is let go on (or is killed). */
+  stand?: { after: number; until: Promise<void> };
 }
+
+const never = new Promise<void>(() => undefined);
 
 function counting(behaviour: Behaviour = {}): Respond {
   let version: string | null = null;
@@ -29,6 +34,7 @@ function counting(behaviour: Behaviour = {}): Respond {
         response.destroy();
         return undefined;
       }
+      if (behaviour.stand && i > behaviour.stand.after) await behaviour.stand.until;
       const token = last + i;
       const end = i === params.max_tokens;
       const logprobs = { content: [{ token_id: token, logprob: -token / 64, top_logprobs: [] }] };
@@ -85,6 +91,22 @@ const request = (first: number, maxNewTokens = 5, more: Partial<RolloutRequest> 
 });
 const upwards = (first: number, count: number): number[] =>
   Array.from({ length: count }, (_, i) => first + 1 + i);
+/** Reads what comes of a request; the number of tokens so far. */
+function follow(handle: RolloutHandle): () => number {
+  let count = 0;
+  void (async () => {
+    for await (const { tokens } of handle) count += tokens.length;
+  })().catch(() => undefined); // its result says so, too
+  return () => count;
+}
+/** However slow the machine is; an error with what was there after 30 s. */
+async function until(what: string, condition: () => boolean, state: () => unknown): Promise<void> {
+  const end = performance.now() + 30_000;
+  while (!condition()) {
+    if (performance.now() > end) throw new Error(`no ${what} within 30 s: ${JSON.stringify(state())}`);
+    await sleep(5);
+  }
+}
 const generations = (server: FakeInferenceServer) =>
   server.calls.filter(({ path }) => path === '/inference/v1/generate');
 
@@ -115,10 +137,22 @@ test('samples of a prompt go to one server, prompts to all, and no server gets m
   expect(of.filter(({ size }) => size > 0).length).toBeGreaterThan(1);
   expect(of.reduce((sum, { size }) => sum + size, 0)).toBe(5);
 
-  const narrow = await connect([servers[0] as FakeInferenceServer], { maxConcurrency: 2 });
+  let go = (): void => undefined;
+  const standing = await fake({
+    stand: {
+      after: 1,
+      until: new Promise((resolve) => {
+        go = resolve;
+      }),
+    },
+  });
+  const narrow = await connect([standing], { maxConcurrency: 2 });
   const handles = prompts.map((first) => narrow.submit(request(first)));
-  await sleep(5);
-  expect((await narrow.stats()).running).toBe(2);
+  const counts = handles.map(follow);
+  const streamed = (): number[] => counts.map((count) => count());
+  await until('two requests', () => streamed().filter((count) => count === 1).length === 2, streamed);
+  expect(await narrow.stats()).toMatchObject({ running: 2, waiting: 3 });
+  go();
   await Promise.all(handles.map(({ result }) => result));
 });
 
@@ -130,30 +164,33 @@ test('one server does not get everything for the sake of its cache', async () =>
 });
 
 test('a server dies in the middle of responses: others go on where it stopped', async () => {
-  const [first, second] = [await fake({ pace: 5 }), await fake({ pace: 5 })];
+  const [first, second] = [await fake({ stand: { after: 3, until: never } }), await fake()];
   const rollout = await connect([first, second]);
   const handles = Array.from({ length: 8 }, (_, i) => rollout.submit(request(20 * i, 12)));
-  await sleep(40);
+  const counts = handles.map(follow);
+  const streamed = (): number[] => counts.map((count) => count());
+  await until('begun responses', () => streamed().every((count) => count === 3 || count === 12), streamed);
+  expect(streamed()).toContain(3);
   await first.kill();
   const results = await Promise.all(handles.map(({ result }) => result));
   expect(results.map(({ tokens }) => [...tokens])).toEqual(results.map((_, i) => upwards(20 * i, 12)));
   expect(results.map(({ logProbs }) => [...logProbs])).toEqual(
     results.map((_, i) => upwards(20 * i, 12).map((t) => -t / 64)),
   );
-  // Not from the beginning.
-  expect(generations(second).some(({ body }) => body.token_ids.length > 1)).toBe(true);
+  // Not from the beginning: the prompt and the three tokens.
+  expect(new Set(generations(second).map(({ body }) => body.token_ids.length))).toEqual(new Set([1, 4]));
   expect(said.join('\n')).toMatch(/vllm server 1 was lost/);
 });
 
 test('a server that comes back gets the weights of now before any request', async () => {
-  const server = await fake({ pace: 2 });
+  const server = await fake({ stand: { after: 3, until: never } });
   const port = Number(new URL(server.url).port);
   const rollout = await connect([server]);
   await rollout.updateWeights({ kind: 'directory', path: '/w/1' }, 1);
   const handle = rollout.submit(request(10, 30));
-  await sleep(20);
+  const count = follow(handle);
+  await until('begun response', () => count() === 3, count);
   await server.kill();
-  await sleep(50);
   const again = await fake({}, port);
   const { tokens, versions } = await handle.result;
   expect([...tokens]).toEqual(upwards(10, 30));
@@ -165,10 +202,11 @@ test('a server that comes back gets the weights of now before any request', asyn
 });
 
 test('when no server is left, requests fail with the reasons', async () => {
-  const server = await fake({ pace: 5 });
+  const server = await fake({ stand: { after: 3, until: never } });
   const rollout = await connect([server], { recoveryMs: 300 });
   const running = rollout.submit(request(10, 50));
-  await sleep(20);
+  const count = follow(running);
+  await until('begun response', () => count() === 3, count);
   await server.kill();
   await expect(running.result).rejects.toThrow(/no vllm server is left \(server 1: .*/);
   await expect(rollout.stats()).rejects.toMatchObject({ code: 'COMM' });
@@ -193,11 +231,45 @@ test('new weights reach every server, and tokens say which made them', async () 
   await expect(rollout.updateWeights({ kind: 'in-place' }, 5)).rejects.toThrow(/from a directory/);
 });
 
+test('servers that are started again for new weights: nobody waits for one that was given up', async () => {
+  class StartedAgain extends VllmProtocol {
+    override readonly reloads = false;
+  }
+  const protocol = new StartedAgain();
+  const servers = [await fake(), await fake({ stand: { after: 1, until: never } })];
+  const rollout = await connect(servers, {
+    protocol,
+    servers: servers.map(({ url }) => new GivenServer(protocol, url, null)),
+    maxConcurrency: 1,
+    recoveryMs: 300,
+  });
+  const handles = [request(10), request(20)].map((one) => rollout.submit(one));
+  const counts = handles.map(follow);
+  const streamed = (): number[] => counts.map((count) => count());
+  await until(
+    'one that has ended and one that stands',
+    () => [1, 5].every((n) => streamed().includes(n)),
+    streamed,
+  );
+  await servers[1]?.kill();
+  await Promise.all(handles.map(({ result }) => result));
+  const givenUp = (): number => said.filter((line) => line.includes('is given up')).length;
+  await until(
+    'word of the loss',
+    () => givenUp() === 1,
+    () => said,
+  );
+  await rollout.updateWeights({ kind: 'directory', path: '/w/1' }, 1);
+  expect((await rollout.submit(request(1)).result).versions).toEqual([{ version: 1, start: 0, end: 5 }]);
+  expect(givenUp()).toBe(1);
+});
+
 test('aborts, deadlines and pauses', async () => {
   const server = await fake({ pace: 10 });
   const rollout = await connect([server], { maxConcurrency: 1 });
   const [running, waiting] = [rollout.submit(request(1, 80)), rollout.submit(request(2, 80))];
-  await sleep(60);
+  const count = follow(running);
+  await until('begun response', () => count() > 0, count);
   waiting.abort();
   running.abort();
   expect((await waiting.result).finishReason).toBe('abort');

@@ -70,6 +70,8 @@ export class ManagedServer implements InferenceServer {
   private current: ServerClient | null = null;
   private process: ChildProcess | null = null;
   private ended: string | null = null;
+  /** Until its process is there. */
+  private starting: Promise<void> | null = null;
 
   constructor(
     private readonly protocol: ServerProtocol,
@@ -83,7 +85,12 @@ export class ManagedServer implements InferenceServer {
 
   /** @throws Error with the end of its log, when it ends before it answers */
   async ready(directory: string | null, signal: AbortSignal): Promise<void> {
-    if (this.process === null) await this.start(directory ?? this.options.model);
+    if (this.process === null) {
+      this.starting ??= this.start(directory ?? this.options.model).finally(() => {
+        this.starting = null;
+      });
+      await this.starting;
+    }
     const given = new AbortController();
     const child = this.process as ChildProcess;
     const onEnd = (): void => given.abort();
@@ -102,6 +109,8 @@ export class ManagedServer implements InferenceServer {
   }
 
   async close(): Promise<void> {
+    // Else it would go on with the weights of before, whatever it is started with next.
+    await this.starting?.catch(() => undefined);
     const child = this.process;
     this.current?.close();
     if (child === null) return;

@@ -327,10 +327,12 @@ export class RemoteRollout implements RolloutEngine {
   private async startAgain(): Promise<void> {
     this.paused = true;
     await this.allDone();
-    for (const member of this.members) member.up = false;
-    await Promise.all(this.members.map(({ server }) => server.close()));
+    // Nobody waits again for those that were given up.
+    const members = this.members.filter(({ lost }) => !lost);
+    for (const member of members) member.up = false;
+    await Promise.all(members.map(({ server }) => server.close()));
     await Promise.all(
-      this.members.map((member) => this.revive(member, performance.now() + this.options.recoveryMs)),
+      members.map((member) => this.revive(member, performance.now() + this.options.recoveryMs)),
     );
     this.paused = false;
     this.dispatch();

@@ -37,7 +37,7 @@ const models = z.object({ data: z.array(z.object({ max_model_len: z.int().nullis
 
 export class VllmProtocol implements ServerProtocol {
   readonly name = 'vllm';
-  readonly reloads = true;
+  readonly reloads: boolean = true;
 
   refusal(s: CompleteSampling): string | null {
     if (s.badWords.length > 0) return 'bad words are texts there, not token ids';
