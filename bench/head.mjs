@@ -3,7 +3,7 @@
 import { createRequire } from 'node:module';
 import { parseArgs } from 'node:util';
 import { median } from './measure.mjs';
-import { Random } from './random.mjs';
+import { NormalPool, Random } from './random.mjs';
 
 const { loadBinding } = createRequire(import.meta.url)('../dist/native/loader.js');
 
@@ -20,7 +20,7 @@ const native = loadBinding();
 native.keepFreedMemory();
 
 const random = new Random(1);
-const normals = (count, scale) => Float32Array.from({ length: count }, () => scale * random.normal());
+const normals = (count, scale) => new NormalPool(random, (all) => all.map((x) => scale * x)).take(count);
 const inputs = {
   hidden: normals(rows * hidden, 1),
   weight: normals(vocabulary * hidden, 0.04),

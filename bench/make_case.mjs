@@ -3,7 +3,7 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { Case } from './case.mjs';
 import { INIT_STD, modelConfig, modelTensors } from './presets.mjs';
-import { Random } from './random.mjs';
+import { NormalPool, Random } from './random.mjs';
 import { toBfloat16, writeSafetensors } from './safetensors_file.mjs';
 
 const PAD = 0;
@@ -13,10 +13,14 @@ const SIGMA = 0.8;
 /** Matrices and biases N(0, INIT_STD), norms 1 + 0.1 N(0, 1). */
 function writeWeights(directory, config, random) {
   const dtype = config.torch_dtype === 'float32' ? 'F32' : 'BF16';
+  // The shapes of published models have billions of weights.
+  const pool =
+    dtype === 'BF16' ? new NormalPool(random, (all) => toBfloat16(all.map((x) => INIT_STD * x))) : null;
   const tensors = modelTensors(config).map(([name, shape]) => {
     const count = shape.reduce((all, size) => all * size, 1);
     const values = () => {
       const norm = name.includes('norm');
+      if (pool !== null && !norm) return pool.take(count);
       const numbers = new Float32Array(count);
       for (let i = 0; i < count; i++)
         numbers[i] = norm ? 1 + 0.1 * random.normal() : INIT_STD * random.normal();

@@ -30,3 +30,26 @@ export class Random {
     return radius * Math.cos(angle);
   }
 }
+
+/** Of a pool; prime, so that rows of matrices are not alike. */
+const POOL = 4_194_301;
+
+/** Normals for arrays of billions, of which drawing each would take minutes: the same few millions over and over. */
+export class NormalPool {
+  /** @param {(values: Float32Array) => ArrayBufferView} encode what arrays are made of */
+  constructor(random, encode) {
+    this.numbers = encode(Float32Array.from({ length: POOL }, () => random.normal()));
+    this.at = 0;
+  }
+
+  take(count) {
+    const taken = new this.numbers.constructor(count);
+    for (let filled = 0; filled < count; ) {
+      const part = this.numbers.subarray(this.at, this.at + count - filled);
+      taken.set(part, filled);
+      filled += part.length;
+      this.at = (this.at + part.length) % POOL;
+    }
+    return taken;
+  }
+}

@@ -1,4 +1,4 @@
-// The communicator over Gloo, for CPUs.
+// The communicator over Gloo, for CPUs, and for ranks that share a GPU.
 #include <sched.h>
 
 #include <condition_variable>
@@ -70,6 +70,9 @@ class GlooCommunicator final : public ProcessGroupCommunicator {
     if (message_ != nullptr) message_->abort();
     signal_->changed.notify_all();
   }
+
+  // Gloo's messages are host memory only. Copies wait for the work that the device was given before.
+  at::Tensor movable(const at::Tensor& x) const override { return x.is_cuda() ? x.cpu() : x; }
 
  private:
   // A message has no future; what waits for it can be woken.

@@ -7,6 +7,11 @@ import type { WorkerLogs } from './worker_log';
 export interface WorkerGroupOptions {
   worldSize: number;
   device: 'cpu' | 'cuda';
+  /**
+   * What carries collectives between workers; default: nccl on GPUs, else gloo. NCCL wants a GPU for each worker; over gloo, which goes through
+   * memory of the host, several may share one (CUDA_VISIBLE_DEVICES=0,0).
+   */
+  backend?: 'gloo' | 'nccl';
   /** Hosts of the launcher that the workers are spread over, in order and evenly; default 1. */
   hosts?: number;
   /** Default: no other group works beside this one. */

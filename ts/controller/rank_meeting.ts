@@ -9,7 +9,7 @@ export interface RankMeeting {
   members: readonly Member[];
   places: RankPlaces;
   launcher: Launcher | null;
-  device: 'cpu' | 'cuda';
+  backend: 'gloo' | 'nccl';
   /** Of the worker group; the one of the collectives is made from it. */
   token: string;
   collectiveTimeoutMs: number;
@@ -17,12 +17,12 @@ export interface RankMeeting {
 
 /** The arguments of `joinGroup`, by rank, for a meeting point that rank 0 has opened on `port` of its host. */
 export async function joinArguments(meeting: RankMeeting, port: number): Promise<BindingArgs<'joinGroup'>[]> {
-  const { members, device, collectiveTimeoutMs } = meeting;
+  const { members, backend, collectiveTimeoutMs } = meeting;
   const token = createHash('sha256').update(`${meeting.token}/ranks`).digest('hex');
   return await Promise.all(
     members.map(async ({ rank, process }) => [
       {
-        backend: device === 'cuda' ? 'nccl' : 'gloo',
+        backend,
         size: members.length,
         token,
         timeoutMs: collectiveTimeoutMs,

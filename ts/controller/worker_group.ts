@@ -260,7 +260,7 @@ export class WorkerGroup {
       members: this.#members,
       places: this.#places,
       launcher: this.#starter,
-      device: this.device,
+      backend: this.#options.backend ?? (this.device === 'cuda' ? 'nccl' : 'gloo'),
       token: this.#token,
       collectiveTimeoutMs: this.#options.collectiveTimeoutMs ?? 600_000,
     };
