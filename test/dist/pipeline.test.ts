@@ -124,10 +124,14 @@ async function forever(body: (round: number) => Promise<unknown>): Promise<void>
   for (let round = 0; ; round++) await body(round);
 }
 
+// At which message of a step, in warm-up, steady state and cool-down: test/native/pipeline_faults_test.cc.
 test.each([
+  ['gen', 1],
+  ['old_log_prob', 1],
+  ['values', 0],
+  ['update_critic', 1],
   ['update_actor', 1],
   ['update_actor', 0],
-  ['old_log_prob', 1],
   ['save_checkpoint', 1],
   ['save_checkpoint', 0],
 ] as const)(
@@ -136,12 +140,23 @@ test.each([
     const dir = mkdtempSync(path.join(tmpdir(), 'troupe-pipeline-'));
     const { group, processes } = await observedGroup({ worldSize: 2, device: 'cpu', deadTimeoutMs: 2000 });
     try {
-      const actor = await Actor.create({ ...engine, model, group, parallel: { pp: 2 } });
+      const options = { ...engine, group, parallel: { pp: 2 } };
+      const actor = await Actor.create({ ...options, model });
+      const critic = await Critic.create({ ...options, model: path.join(model, '..', 'critic') });
       const batch = raggedBatch(9, 3);
+      const prompts = Array.from({ length: batch.size }, (_, i) => batch.prompt(i));
+      const sampling = { maxNewTokens: 40, n: 8, seed: 1, stopTokenIds: [] };
       const work = {
-        update_actor: () => actor.updatePolicy(batch, { ppoEpochs: 100_000 }),
+        gen: () => forever(() => actor.generate(prompts, sampling)),
         old_log_prob: () => forever(() => actor.computeLogProb(batch)),
-        save_checkpoint: () => forever((round) => actor.saveCheckpoint(path.join(dir, `step_${round}`))),
+        values: () => forever(() => critic.computeValues(batch)),
+        update_critic: () => critic.updateCritic(batch, { ppoEpochs: 100_000 }),
+        update_actor: () => actor.updatePolicy(batch, { ppoEpochs: 100_000 }),
+        save_checkpoint: () =>
+          forever(async (round) => {
+            await actor.saveCheckpoint(path.join(dir, `actor_${round}`));
+            await critic.saveCheckpoint(path.join(dir, `critic_${round}`));
+          }),
       };
       group.setPhase(phase);
       const call: Promise<unknown> = work[phase]();

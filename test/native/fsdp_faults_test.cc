@@ -8,6 +8,7 @@
 #include "check.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous.h"
+#include "doomed.h"
 #include "toy_training.h"
 
 // A rank that is lost in a collective of a phase: what its peers say, and when. Processes and signals are
@@ -20,67 +21,10 @@ namespace {
 
 constexpr int64_t kRanks = 3;
 
-enum class Fate { kDies, kStops };
-
 // Of a collective. Death is noticed without it, so it may be long; and joining must fit, on a busy machine.
 std::chrono::milliseconds timeout(Fate fate) {
   return std::chrono::seconds(fate == Fate::kDies ? 60 : 6);
 }
-
-// Thrown by the rank that dies, in its own thread.
-struct Dead {};
-
-// Rank 1's communicator: does not take part in the first collective whose description ends with `where`.
-// Dying closes its connections, as the end of a process does; stopping keeps them open for longer than its
-// peers wait.
-class Doomed final : public Communicator {
- public:
-  Doomed(std::unique_ptr<Communicator> inner, std::string where, Fate fate)
-      : Communicator(inner->rank(), inner->size()),
-        inner_(std::move(inner)),
-        where_(std::move(where)),
-        fate_(fate) {}
-
-  std::unique_ptr<Communicator> split(const std::string& name, const std::vector<int64_t>& ranks) override {
-    return inner_->split(name, ranks);
-  }
-  void abort(const std::string& reason) override { inner_->abort(reason); }
-
- protected:
-  std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) override {
-    meet_fate();
-    Pending pending = inner_->all_gather_async(output, input, {});
-    return [pending]() mutable { pending.wait(); };
-  }
-  void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
-    meet_fate();
-    inner_->all_to_all(output, input, {});
-  }
-  void move_broadcast(const at::Tensor& tensor, int64_t root) override {
-    meet_fate();
-    inner_->broadcast(tensor, root, {});
-  }
-  void move_send(const at::Tensor&, const at::Tensor& tensor, int64_t dst) override {
-    meet_fate();
-    inner_->send(tensor, dst, {});
-  }
-  void move_recv(const at::Tensor&, const at::Tensor& tensor, int64_t src) override {
-    meet_fate();
-    inner_->recv(tensor, src, {});
-  }
-
- private:
-  void meet_fate() {
-    if (log().describe(log().begun()).find(where_) == std::string::npos) return;
-    if (fate_ == Fate::kStops) std::this_thread::sleep_for(timeout(fate_) * 2);
-    inner_.reset();
-    throw Dead{};
-  }
-
-  std::unique_ptr<Communicator> inner_;
-  std::string where_;
-  Fate fate_;
-};
 
 // What each rank threw while it did a bit of everything.
 std::vector<std::string> lose_rank_1(const std::string& phase, const std::string& where, Fate fate,
@@ -98,7 +42,10 @@ std::vector<std::string> lose_rank_1(const std::string& phase, const std::string
             {"gloo", rank, kRanks, "127.0.0.1", rendezvous->port(), "secret", timeout(fate)});
         std::shared_ptr<Communicator> comm;
         if (rank == 1) {
-          comm = std::make_shared<Doomed>(std::move(direct), where, fate);
+          const auto here = [&where](const std::string& description) {
+            return description.find(where) != std::string::npos;
+          };
+          comm = std::make_shared<Doomed>(std::move(direct), here, fate, timeout(fate) * 2);
         } else {
           comm = std::move(direct);
         }
