@@ -29,6 +29,10 @@ const ways = {
   exit: () => process.exit(0),
   exitLater: async () => { setTimeout(() => process.exit(0), 20); await sleep(100000); },
   kill: () => process.kill(process.pid, 'SIGKILL'),
+  told: () => new Promise((done) => {
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGUSR2']) process.kill(process.pid, signal);
+    setTimeout(done, 100, 3);
+  }),
   throws: () => { throw new Error('boom \\x1b[2J' + 'x'.repeat(5e6)); },
   throwsLater: () => { setTimeout(() => { throw new Error('late boom'); }, 20); return 1; },
   floats: () => { Promise.reject(new Error('floating boom')); return sleep(1000).then(() => 1); },
@@ -88,6 +92,12 @@ test.each([
   const process = start();
   await expect(call(process, way)).rejects.toThrow(message);
   expect(await call(process, 'kwargs')).toBe(0.5);
+});
+
+test('signals that a scheduler sends to every process of a job end no reward', async () => {
+  const process = start();
+  await process.start();
+  expect(await call(process, 'told')).toBe(3);
 });
 
 test('what it throws is cut short and has no control characters', async () => {

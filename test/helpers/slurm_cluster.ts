@@ -3,9 +3,10 @@ import { mkdirSync, mkdtempSync, openSync, readdirSync, readFileSync, rmSync, wr
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { sleep } from './e2e_process';
+import type { HostNetwork } from './host_network';
 import { endWithEnvironment, marked } from './left_over';
 
-// A cluster of Slurm of its own: a controller and several nodes, all of them on this machine.
+// A cluster of Slurm of its own: a controller and several nodes, all of them this machine, or each in a network namespace.
 
 const installed = (program: string): boolean =>
   spawnSync('sh', ['-c', `command -v ${program}`], { stdio: 'ignore' }).status === 0;
@@ -22,29 +23,36 @@ export const describeWithSlurm = (name: string, tests: () => void): void =>
 /** For one state of a job; runs here take seconds. */
 const WAIT_MS = 300_000;
 
+/** A partition whose jobs give way to those of `p`, and go back to the queue: they have so long to save. */
+const GRACE_S = 60;
+
 export class SlurmCluster {
   readonly env: Record<string, string>;
+  /** What starts a program where jobs are submitted: on the first node. */
+  readonly prefix: readonly string[];
   private readonly directory = mkdtempSync(join(tmpdir(), 'troupe-slurm-'));
   private readonly daemons: ChildProcess[] = [];
 
-  static async start(nodes: number, cpus: number): Promise<SlurmCluster> {
-    const cluster = new SlurmCluster(nodes, cpus);
+  /** Nodes n1, n2, ... on 127.0.0.1; with a network its hosts node0, node1, ..., of which the first has the controller as well. */
+  static async start(nodes: number, cpus: number, network: HostNetwork | null = null): Promise<SlurmCluster> {
+    const cluster = new SlurmCluster(nodes, cpus, network);
     for (let i = 0; i < 200; i++) {
-      if (cluster.ask('sinfo', '-h', '-o', '%t %D').trim() === `idle ${nodes}`) return cluster;
+      if (cluster.ask('sinfo', '-h', '-p', 'p', '-o', '%t %D').trim() === `idle ${nodes}`) return cluster;
       await sleep(50);
     }
-    const said = cluster.ask('sinfo');
+    const said = `${cluster.ask('sinfo')}\n${cluster.outputs().join('\n')}`;
     cluster.stop();
     throw new Error(`the nodes of Slurm did not come: ${said}`);
   }
 
-  private constructor(nodes: number, cpus: number) {
+  private constructor(nodes: number, cpus: number, network: HostNetwork | null) {
     const { directory } = this;
-    const host = hostname().split('.')[0];
+    this.prefix = network?.on(0) ?? [];
+    const host = network === null ? hostname().split('.')[0] : 'node0';
     const port = 20_000 + (process.pid % 10_000);
     const settings: [string, string][] = [
       ['ClusterName', 'c'],
-      ['SlurmctldHost', `${host}(127.0.0.1)`],
+      ['SlurmctldHost', `${host}(${network?.address(0) ?? '127.0.0.1'})`],
       ['SlurmctldPort', `${port}`],
       ['SlurmUser', 'root'],
       ['AuthType', 'auth/none'],
@@ -59,24 +67,35 @@ export class SlurmCluster {
       ['SlurmdPidFile', `${directory}/%n.pid`],
       ['KillWait', '5'],
       ['SchedulerParameters', 'sched_interval=1'],
+      ['PreemptType', 'preempt/partition_prio'],
+      ['PreemptMode', 'REQUEUE'],
     ];
     const lines = settings.map(([key, value]) => `${key}=${value}`);
-    const range = `[1-${nodes}]`;
-    const ports = `[${port + 1}-${port + nodes}]`;
+    if (network === null) {
+      const ports = `[${port + 1}-${port + nodes}]`;
+      lines.push(`NodeName=n[1-${nodes}] NodeHostname=${host} NodeAddr=127.0.0.1 Port=${ports} CPUs=${cpus}`);
+    } else {
+      for (let i = 0; i < nodes; i++)
+        lines.push(`NodeName=node${i} NodeAddr=${network.address(i)} Port=${port + 1} CPUs=${cpus}`);
+    }
     lines.push(
-      `NodeName=n${range} NodeHostname=${host} NodeAddr=127.0.0.1 Port=${ports} CPUs=${cpus}`,
-      'PartitionName=p Nodes=ALL Default=YES MaxTime=INFINITE State=UP',
+      'PartitionName=p Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=2',
+      `PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=${GRACE_S}`,
     );
     mkdirSync(join(directory, 'state'));
     writeFileSync(join(directory, 'slurm.conf'), `${lines.join('\n')}\n`);
     this.env = { SLURM_CONF: join(directory, 'slurm.conf') };
-    this.daemon('slurmctld', '-D');
-    for (let i = 1; i <= nodes; i++) this.daemon('slurmd', '-D', '-N', `n${i}`);
+    this.daemon('slurmctld', [...this.prefix, 'slurmctld', '-D']);
+    for (let i = 0; i < nodes; i++) {
+      const name = network === null ? `n${i + 1}` : `node${i}`;
+      this.daemon(name, [...(network?.on(i) ?? []), 'slurmd', '-D', '-N', name]);
+    }
   }
 
   /** What a command of Slurm prints. */
-  ask(command: string, ...args: string[]): string {
-    const run = spawnSync(command, args, {
+  ask(...words: string[]): string {
+    const [program, ...args] = [...this.prefix, ...words] as [string, ...string[]];
+    const run = spawnSync(program, args, {
       env: { ...process.env, ...this.env },
       encoding: 'utf8',
       // Without its controller a command of Slurm would ask for minutes.
@@ -130,17 +149,23 @@ export class SlurmCluster {
 
   /** What the daemons have said of a job. */
   private logs(job: string): string {
-    return readdirSync(this.directory)
-      .filter((name) => name.endsWith('.out'))
-      .flatMap((name) => readFileSync(join(this.directory, name), 'utf8').split('\n'))
-      .filter((line) => new RegExp(`job(id=)? ?${job}\\b`, 'i').test(line))
+    const ofJob = new RegExp(`job(id=)? ?${job}\\b`, 'i');
+    return this.outputs()
+      .flatMap((text) => text.split('\n'))
+      .filter((line) => ofJob.test(line))
       .join('\n');
   }
 
-  private daemon(program: string, ...args: string[]): void {
-    const log = openSync(join(this.directory, `${args.at(-1)}.out`), 'w');
+  private outputs(): string[] {
+    return readdirSync(this.directory)
+      .filter((name) => name.endsWith('.out'))
+      .map((name) => readFileSync(join(this.directory, name), 'utf8'));
+  }
+
+  private daemon(name: string, command: string[]): void {
+    const log = openSync(join(this.directory, `${name}.out`), 'w');
     this.daemons.push(
-      spawn(program, args, {
+      spawn(command[0] as string, command.slice(1), {
         env: { ...process.env, ...marked(), ...this.env },
         stdio: ['ignore', log, log],
       }),

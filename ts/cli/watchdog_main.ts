@@ -17,7 +17,7 @@ function end(): void {
   process.kill(watched, 'SIGKILL');
 }
 
-for (const signal of ['SIGINT', 'SIGTERM'] as const)
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGUSR2'] as const)
   process.on(signal, () => {
     if (requests.take() === 'again') setTimeout(end, GRACE_MS);
   });

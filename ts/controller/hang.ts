@@ -35,7 +35,7 @@ export async function findCulprit(
     }),
   );
   abort();
-  await reports.collect(members, null);
+  await reports.collectAfterHang(members);
   const member = furthestBehind(suspects, reports);
   const seconds = (ms / 1000).toFixed(1);
   const stack = stackText(stacks.get(member));

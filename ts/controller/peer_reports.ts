@@ -4,6 +4,8 @@ import type { Member } from './member';
 
 /** The peers of a dead rank may take this long to leave their collectives and to say which these were. */
 const REPORT_MS = 1_000;
+/** Of a hang: on a machine that is short of time, or just out of a debugger, those that wait for the one that hangs need longer to say so. */
+const HANG_REPORT_MS = 15_000;
 const POLL_MS = 10;
 
 /** How a rank says that it was aborted, or that it has found out by itself that a peer is gone. */
@@ -27,6 +29,14 @@ export class PeerReports {
     const busy = ({ rank, client, exit }: Member): boolean =>
       rank !== lost && exit === null && client.current !== null;
     for (let waited = 0; waited < REPORT_MS && members.some(busy); waited += POLL_MS) await sleep(POLL_MS);
+  }
+
+  /** The same where one rank hangs, who will not answer: waits for the others, and then a moment for that one. */
+  async collectAfterHang(members: readonly Member[]): Promise<void> {
+    const silent = (): number =>
+      members.filter(({ client, exit }) => exit === null && client.current !== null).length;
+    for (let waited = 0; waited < HANG_REPORT_MS && silent() > 1; waited += POLL_MS) await sleep(POLL_MS);
+    await this.collect(members, null);
   }
 
   /** Which collective the rank was in, counted from the first; null: in none that is known. */

@@ -43,7 +43,8 @@ export async function runHostAgent(options: AgentProcessOptions): Promise<number
   };
   for (const signal of ['SIGTERM', 'SIGUSR2', 'SIGINT'] as const) process.on(signal, onSignal);
   process.on('SIGHUP', () => {});
-  process.title = 'troupe host-agent';
+  // Without a space: Slurm's proctrack/linuxproc cannot read such names in /proc, and would signal no such process.
+  process.title = 'troupe-host-agent';
   const { orphanMs = 0 } = options;
   let patienceMs = options.waitMs;
   let deadline = Date.now() + patienceMs;

@@ -54,7 +54,7 @@ interface TrainingRuntime {
   kind: 'TrainingRuntime';
   metadata: ObjectMeta;
   spec: {
-    mlPolicy: { numNodes: number; torch: { numProcPerNode: number } };
+    mlPolicy: { numNodes: number; torch: Record<string, never> };
     template: {
       spec: { replicatedJobs: { name: string; template: { metadata: ObjectMeta; spec: JobSpec } }[] };
     };
@@ -64,7 +64,10 @@ interface TrainJob {
   apiVersion: 'trainer.kubeflow.org/v1alpha1';
   kind: 'TrainJob';
   metadata: ObjectMeta;
-  spec: { runtimeRef: { apiGroup: string; kind: string; name: string }; trainer: { numNodes: number } };
+  spec: {
+    runtimeRef: { apiGroup: string; kind: string; name: string };
+    trainer: { numNodes: number; numProcPerNode: number };
+  };
 }
 
 export type Manifest = Secret | Service | Job | JobSet | TrainingRuntime | TrainJob;
@@ -247,7 +250,7 @@ function trainJob(config: Config, options: KubernetesOptions): [TrainingRuntime,
       kind: 'TrainingRuntime',
       metadata: metadata(options),
       spec: {
-        mlPolicy: { numNodes: nnodes, torch: { numProcPerNode: 1 } },
+        mlPolicy: { numNodes: nnodes, torch: {} },
         template: {
           spec: {
             replicatedJobs: [
@@ -269,7 +272,8 @@ function trainJob(config: Config, options: KubernetesOptions): [TrainingRuntime,
       metadata: metadata(options),
       spec: {
         runtimeRef: { apiGroup: 'trainer.kubeflow.org', kind: 'TrainingRuntime', name: options.name },
-        trainer: { numNodes: nnodes },
+        // The runtime's own setting of processes per node is gone since 2.2; this one is in all versions.
+        trainer: { numNodes: nnodes, numProcPerNode: 1 },
       },
     },
   ];

@@ -7,6 +7,8 @@ import { commandStarter, type HostStarter } from './starter';
 
 /** See sbatchScript. */
 const TIME_LIMIT_SIGNAL = 'SIGUSR2';
+/** Of a command of Slurm. */
+const ANSWER_MS = 30_000;
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
@@ -83,16 +85,30 @@ export function perNode(text: string, nodes: number): number[] {
 }
 
 /**
- * Sends the job of this process back to the queue, if the batch script has asked for that and it was stopped by the notice of its time limit.
- * Slurm then ends the processes of the job. @returns what was done, for people; null: nothing
+ * Sends the job of this process back to the queue, if the batch script has asked for that and it was stopped by the notice of its time limit,
+ * or because another job takes its nodes. Slurm then ends the processes of the job. @returns what was done, for people; null: nothing
  */
 export function requeueAfter(stopReason: string | null, env: Environment = process.env): string | null {
   const job = env['SLURM_JOB_ID'];
-  if (stopReason !== TIME_LIMIT_SIGNAL || !env[REQUEUE] || job === undefined) return null;
+  if (stopReason === null || !env[REQUEUE] || job === undefined) return null;
+  const scontrol = (...args: string[]): string =>
+    execFileSync('scontrol', args, { encoding: 'utf8', stdio: 'pipe', timeout: ANSWER_MS, env: { ...env } });
   try {
-    execFileSync('scontrol', ['requeue', job], { encoding: 'utf8', stdio: 'pipe' });
+    if (stopReason !== TIME_LIMIT_SIGNAL && !isPreempted(scontrol('show', 'job', job))) return null;
+    scontrol('requeue', job);
     return `job ${job} goes back to the queue, and on from there`;
   } catch (error) {
     return `job ${job} could not be sent back to the queue: ${(error as Error).message}`;
   }
+}
+
+/**
+ * Whether a job, as scontrol shows it, is in the grace time that it has since another job takes its nodes: it still runs, which one that was
+ * cancelled does not.
+ */
+export function isPreempted(shown: string): boolean {
+  const field = (name: string): string => new RegExp(`\\b${name}=(\\S+)`).exec(shown)?.[1] ?? '';
+  const preempted = field('PreemptTime');
+  // Times are "2026-11-23T12:30:33"; that of an earlier start may still be there.
+  return field('JobState') === 'RUNNING' && /^\d/.test(preempted) && preempted >= field('StartTime');
 }

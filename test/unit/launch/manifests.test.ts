@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import yaml from 'js-yaml';
@@ -97,6 +97,13 @@ test('a JobSet: the controller decides the end, agents dial its service and come
   });
 });
 
+test('a TrainJob: one process for each node, said where every version of the trainer reads it', () => {
+  const [runtime, job] = manifests(config(), { ...options, kind: 'trainjob' });
+  expect(runtime).toMatchObject({ spec: { mlPolicy: { numNodes: 2, torch: {} } } });
+  expect(runtime).not.toHaveProperty('spec.mlPolicy.torch.numProcPerNode');
+  expect(job).toMatchObject({ spec: { trainer: { numNodes: 2, numProcPerNode: 1 } } });
+});
+
 test('a batch script of Slurm is the controller, and says nothing that is secret', () => {
   const script = sbatchScript(config(), {
     program: 'train',
@@ -139,9 +146,41 @@ test('a batch script of Slurm is the controller, and says nothing that is secret
   ).not.toMatch(/gpus|--time/);
 });
 
-test('only the notice of a time limit sends a job back, and only one that has asked for it', () => {
-  const env = { SLURM_JOB_ID: '7', TROUPE_REQUEUE: '1', PATH: '' };
-  expect(requeueAfter('SIGTERM', env)).toBeNull();
-  expect(requeueAfter('SIGUSR2', { SLURM_JOB_ID: '7' })).toBeNull();
-  expect(requeueAfter('SIGUSR2', { TROUPE_REQUEUE: '1' })).toBeNull();
+test('only the notice of a time limit, or a job that takes its nodes, sends a job back, and only one that has asked for it', () => {
+  const program = join(directory, 'scontrol');
+  const shows = (state: string, preempted: string): string => {
+    const shown = `JobState=${state} StartTime=2026-11-23T12:29:54 PreemptEligibleTime=2026-11-23T12:29:54 PreemptTime=${preempted}`;
+    writeFileSync(
+      program,
+      `#!/bin/sh\necho "$@" >> ${directory}/asked\n[ $1 = requeue ] || echo ${shown}\n`,
+      { mode: 0o755 },
+    );
+    return `show job 7\n`;
+  };
+  const asked = (): string => {
+    const file = join(directory, 'asked');
+    const text = existsSync(file) ? readFileSync(file, 'utf8') : '';
+    rmSync(file, { force: true });
+    return text;
+  };
+  const env = { SLURM_JOB_ID: '7', TROUPE_REQUEUE: '1', PATH: `${directory}:/usr/bin:/bin` };
+  const back = 'job 7 goes back to the queue, and on from there';
+  const look = shows('RUNNING', '2026-11-23T12:30:33');
+  expect([requeueAfter('SIGTERM', env), asked()]).toEqual([back, `${look}requeue 7\n`]);
+  expect([requeueAfter('SIGUSR2', env), asked()]).toEqual([back, 'requeue 7\n']);
+  for (const [state, preempted] of [
+    ['RUNNING', 'None'],
+    ['COMPLETING', '2026-11-23T12:30:33'],
+    ['RUNNING', '2026-11-23T12:10:00'],
+  ] as const) {
+    shows(state, preempted);
+    expect([requeueAfter('SIGTERM', env), asked()]).toEqual([null, look]);
+  }
+  expect(requeueAfter(null, env)).toBeNull();
+  expect(requeueAfter('SIGUSR2', { SLURM_JOB_ID: '7', PATH: env.PATH })).toBeNull();
+  expect(requeueAfter('SIGUSR2', { TROUPE_REQUEUE: '1', PATH: env.PATH })).toBeNull();
+  expect(asked()).toBe('');
+  expect(requeueAfter('SIGTERM', { ...env, PATH: '' })).toMatch(
+    /could not be sent back to the queue: .*ENOENT/,
+  );
 });
