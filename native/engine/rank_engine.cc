@@ -1,6 +1,8 @@
 // Creation, import of checkpoints, rows of micro-batches, and generation of a batch.
 #include "engine/rank_engine.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "base/error.h"
 #include "base/parallel.h"
 #include "checkpoint/tensor_file.h"

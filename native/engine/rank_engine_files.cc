@@ -1,4 +1,6 @@
 // Weights and state into files: every rank writes what it holds.
+#include <ATen/core/grad_mode.h>
+
 #include <utility>
 
 #include "base/error.h"

@@ -1,4 +1,6 @@
 // The verbs that compute log-probs and values of a batch.
+#include <ATen/core/grad_mode.h>
+
 #include "base/error.h"
 #include "engine/rank_engine.h"
 #include "engine/router_watch.h"

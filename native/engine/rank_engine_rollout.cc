@@ -1,5 +1,6 @@
 // A rollout between the other verbs.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <chrono>
 #include <utility>

@@ -1,4 +1,6 @@
 // The update verbs: policy, critic, supervised.
+#include <ATen/core/grad_mode.h>
+
 #include "base/error.h"
 #include "engine/loss_head.h"
 #include "engine/rank_engine.h"

@@ -1,4 +1,6 @@
 // Weights in buckets, to an inference engine outside and back.
+#include <ATen/core/grad_mode.h>
+
 #include <numeric>
 #include <set>
 

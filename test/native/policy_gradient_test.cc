@@ -1,6 +1,7 @@
 #include "engine/policy_gradient.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "base/parallel.h"
 #include "check.h"

@@ -1,5 +1,7 @@
 #include "model/transformer.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "base/counting_allocator.h"
 #include "check.h"
 #include "kernels/cpu/gemm_kernels.h"
