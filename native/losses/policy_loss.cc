@@ -1,5 +1,6 @@
 // The policy loss as a whole: mode, entropy bonus and KL term added up.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"

@@ -2,6 +2,7 @@
 #include "losses/token_gradients.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "base/error.h"

@@ -1,5 +1,6 @@
 // The clipped value loss.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "losses/aggregation.h"
