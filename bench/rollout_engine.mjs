@@ -79,7 +79,7 @@ async function secondTurn() {
 }
 
 async function updates() {
-  await withActor({ kvCacheBytes: 2 ** 25, maxNumSeqs: 16 }, async ({ rollout }) => {
+  await withActor({ kvCacheBytes: 2 ** 27, maxNumSeqs: 16 }, async ({ rollout }) => {
     const pid = workerPid();
     let over = false;
     let answered = 0;
@@ -95,19 +95,19 @@ async function updates() {
       }
     });
     const seen = [];
-    for (let version = 1; version <= 200; version++) {
+    for (let version = 1; version <= 120; version++) {
       await rollout.updateWeights({ kind: 'in-place' }, version);
       const { generatedTokens } = await rollout.stats();
       // Under load: something is generated with each.
       while ((await rollout.stats()).generatedTokens === generatedTokens)
         await new Promise((done) => setTimeout(done, 5));
-      if (version % 25 === 0) seen.push(resident(pid).toFixed(0));
+      if (version % 20 === 0) seen.push(resident(pid).toFixed(0));
     }
     over = true;
     await Promise.all(clients);
     const { running, waiting, cachePositionsUsed } = await rollout.stats();
     console.log(
-      `200 updates in place with 16 requests in flight: ${answered} requests answered, all whole; resident MiB of the worker after each 25: ` +
+      `120 updates in place with 16 requests in flight: ${answered} requests answered, all whole; resident MiB of the worker after each 20: ` +
         `${seen.join(', ')}; afterwards ${running} running, ${waiting} waiting, ${cachePositionsUsed} positions of the cache held`,
     );
   });

@@ -22,9 +22,12 @@ class Rank {
   /** What the next turn answers. */
   outputs: Partial<NativeRolloutOutput>[] = [];
   fails: Error | null = null;
+  /** A step that takes long: no turn ends before it. */
+  step: Promise<void> = Promise.resolve();
 
   async turn({ submit, abort }: NativeRolloutCommands): Promise<NativeRolloutTurn> {
     await new Promise((resolve) => setImmediate(resolve));
+    await this.step;
     if (this.fails !== null) throw this.fails;
     for (const request of submit) this.running.set(request.id, request);
     this.aborted.push(...abort);
@@ -139,4 +142,28 @@ test('a pause that aborts ends a batch with what there is, on its ranks and held
   expect([...(await batch).responseLens]).toEqual([2, 0, 0, 0]);
   expect([...(await held).responseLens]).toEqual([0, 0, 0, 0]);
   expect((await rollout.stats()).waiting).toBe(0);
+});
+
+test('a request that is aborted while a step takes long ends at once, and there when the step is over', async () => {
+  const { actor, ranks } = await twoRanks();
+  const { rollout } = actor;
+  const handle = rollout.submit({ promptIds: [1], sampling: { maxNewTokens: 9 } });
+  await until(() => ranks.some(({ running }) => running.size === 1));
+  const rank = ranks.find(({ running }) => running.size === 1) as Rank;
+  const [id] = [...rank.running.keys()] as [number];
+  rank.outputs = [{ id, tokens: Int32Array.of(5, 6) }];
+  expect([...((await handle[Symbol.asyncIterator]().next()).value?.tokens ?? [])]).toEqual([5, 6]);
+  let stepEnds = (): void => undefined;
+  rank.step = new Promise((resolve) => {
+    stepEnds = resolve;
+  });
+  handle.abort();
+  expect(await handle.result).toMatchObject({ tokens: Int32Array.of(5, 6), finishReason: 'abort' });
+  expect(rank.aborted).toEqual([]);
+  // What it still made is nobody's.
+  rank.outputs = [{ id, tokens: Int32Array.of(7) }];
+  stepEnds();
+  await rollout.pause('wait');
+  expect([rank.aborted, rank.running.size]).toEqual([[id], 0]);
+  expect((await handle.result).tokens).toHaveLength(2);
 });

@@ -247,8 +247,9 @@ export class NativeRollout implements RolloutEngine {
       return;
     }
     if (request.rank !== null) this.ranks[request.rank]?.abort([request.id]);
-    // Nothing is asked of the workers in a pause: it ends here, and there when they go on.
-    if (this.paused) request.finish('abort');
+    // It ends here with what has come, and there when the engine hears of it: after a step, which may take up a long prompt, or a pause. What the
+    // engine says of experts at the end is of the tokens that it has made by then.
+    if (this.paused || !this.options.routedExperts) request.finish('abort');
   }
 
   /** All that a caller submits in one go runs together. */
