@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { allGone, Command, type Exit } from '../helpers/e2e_process';
 import { Workspace } from '../helpers/e2e_workspace';
 
@@ -68,9 +68,8 @@ it('two and three workers train as one does, and each can go on from what the ot
       expect([0, 1]).toContain(timings[`straggler/${phase}/rank`]);
     }
   }
-  expect(readFileSync(`${workspace.file('two')}/logs/start_0001/rank_1.log`, 'utf8')).toMatch(
-    /------ it has ended: it exited with code 0\n$/,
-  );
+  // Its workers have said nothing.
+  expect(existsSync(`${workspace.file('two')}/logs`)).toBe(false);
 
   // Both of them at the same sequences; the reference follows the actor.
   const shared = ['actor_rollout_ref.actor', 'critic'].map(

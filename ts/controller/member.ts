@@ -18,14 +18,17 @@ export class Member {
   readonly pool: string | null;
   readonly process: WorkerProcess;
   readonly client: WorkerClient;
-  /** The file with all that it writes; null: there is none. */
-  readonly logFile: string | null;
   readonly #log: WorkerLog | null;
   connection: WorkerConnection | null = null;
   /** Set when the process has ended. */
   exit: WorkerExit | null = null;
   /** Set when the worker is ready. */
   buildInfo: NativeBuildInfo | null = null;
+
+  /** The file with all that it has written; null: there is none. */
+  get logFile(): string | null {
+    return this.#log?.path ?? null;
+  }
 
   /** The host that it runs on, where there are several. */
   get host(): string | null {
@@ -42,7 +45,6 @@ export class Member {
     this.rank = rank;
     this.pool = pool;
     this.process = process;
-    this.logFile = log?.path ?? null;
     this.#log = log;
     if (log !== null) this.#record(log);
     const wire = {
@@ -78,7 +80,7 @@ export class Member {
     });
     if (asked !== undefined) await within(patienceMs, asked);
     if (text === '') return null;
-    for (const line of text.split('\n')) this.#log?.note(line);
+    this.#log?.stacks(text);
     return text;
   }
 

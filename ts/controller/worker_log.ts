@@ -13,70 +13,102 @@ const START = /^start_(\d+)$/;
 /** Of a line; what follows is left out. */
 const MOST_CHARACTERS = 64 << 10;
 
-/** The logs of the workers of one start. Nothing here throws: a log that cannot be written is no reason to end a run. */
+/**
+ * The logs of the workers of one start: files only of those that say something, so that a start which is refused leaves nothing. Nothing
+ * here throws: a log that cannot be written is no reason to end a run.
+ */
 export class WorkerLogs {
-  /** A directory of its own, numbered after the ones before it. */
-  readonly directory: string;
-  private readonly maxBytes: number;
+  private own: string | null = null;
 
-  /** `directory`: of all starts. Removes the logs of those that are too many. */
-  constructor(directory: string, { maxBytes, starts }: WorkerLogLimits) {
-    const earlier = numbersIn(directory);
-    const number = (earlier.at(-1) ?? 0) + 1;
-    this.directory = join(directory, nameOf(number));
-    this.maxBytes = maxBytes;
-    attempt(() => mkdirSync(this.directory, { recursive: true }));
-    for (const old of earlier.slice(0, Math.max(0, earlier.length + 1 - starts)))
-      attempt(() => rmSync(join(directory, nameOf(old)), { recursive: true }));
+  /** `parent`: of all starts. */
+  constructor(
+    private readonly parent: string,
+    private readonly limits: WorkerLogLimits,
+  ) {}
+
+  /** A directory of its own, numbered after the ones before it; made when it is asked for, and the oldest of too many removed. */
+  get directory(): string {
+    if (this.own === null) {
+      const earlier = numbersIn(this.parent);
+      const own = join(this.parent, nameOf((earlier.at(-1) ?? 0) + 1));
+      this.own = own;
+      attempt(() => mkdirSync(own, { recursive: true }));
+      for (const old of earlier.slice(0, Math.max(0, earlier.length + 1 - this.limits.starts)))
+        attempt(() => rmSync(join(this.parent, nameOf(old)), { recursive: true }));
+    }
+    return this.own;
   }
 
   /** `pool`: null where there is one. */
   of(pool: string | null, rank: number): WorkerLog {
     const name = `${pool === null ? '' : `${pool}_`}rank_${rank}.log`;
-    return new WorkerLog(join(this.directory, name), this.maxBytes);
+    return new WorkerLog(() => join(this.directory, name), this.limits.maxBytes);
   }
 }
 
 export class WorkerLog {
+  private file: string | null = null;
   private bytes = 0;
   private missed = 0;
+  /** Notes from before anything was said. */
+  private held: string[] = [];
 
   constructor(
-    readonly path: string,
+    private readonly place: () => string,
     private readonly maxBytes: number,
-  ) {
-    // Of a worker that is started again under the same name.
-    attempt(() => {
-      this.bytes = statSync(path).size;
-    });
+  ) {}
+
+  /** Of the file; null: there is nothing in it. */
+  get path(): string | null {
+    return this.file;
   }
 
   /** A line that the worker has written. */
   line(text: string, isError: boolean): void {
-    this.write(`${isError ? 'stderr' : 'stdout'} ${text.slice(0, MOST_CHARACTERS)}`);
+    this.write(stamped(`${isError ? 'stderr' : 'stdout'} ${text.slice(0, MOST_CHARACTERS)}`));
   }
 
-  /** What is known of the worker from elsewhere. */
+  /** Where its threads are, line by line. */
+  stacks(text: string): void {
+    for (const line of text.split('\n')) this.write(stamped(`------ ${line}`));
+  }
+
+  /** What is known of the worker from elsewhere, and of use beside what it says. */
   note(text: string): void {
-    this.write(`------ ${text}`);
+    const line = stamped(`------ ${text}`);
+    if (this.file === null) this.held.push(line);
+    else this.write(line);
   }
 
-  private write(text: string): void {
-    const time = new Date().toISOString();
-    const missed = this.missed === 0 ? '' : `${time} ------ ${this.missed} lines could not be written\n`;
-    const whole = `${missed}${time} ${text}\n`;
+  private write(line: string): void {
+    const path = this.file ?? this.open();
+    const missed = this.missed === 0 ? '' : stamped(`------ ${this.missed} lines could not be written`);
+    const whole = `${missed}${this.held.join('')}${line}`;
     const size = Buffer.byteLength(whole);
     const written = attempt(() => {
       if (this.bytes > 0 && this.bytes + size > this.maxBytes / 2) {
-        renameSync(this.path, `${this.path}.1`);
+        renameSync(path, `${path}.1`);
         this.bytes = 0;
       }
-      appendFileSync(this.path, whole);
+      appendFileSync(path, whole);
     });
     this.bytes += written ? size : 0;
     this.missed = written ? 0 : this.missed + 1;
+    if (written) this.held = [];
+  }
+
+  private open(): string {
+    const path = this.place();
+    // Of a worker that is started again under the same name.
+    attempt(() => {
+      this.bytes = statSync(path).size;
+    });
+    this.file = path;
+    return path;
   }
 }
+
+const stamped = (text: string): string => `${new Date().toISOString()} ${text}\n`;
 
 const nameOf = (start: number): string => `start_${String(start).padStart(4, '0')}`;
 

@@ -35,16 +35,32 @@ test('a worker that writes without end takes no more than its size, and its last
   for (let i = 0; i < 5_000; i++) log.line(`line ${i}`, true);
   log.line('x'.repeat(1 << 20), true);
   log.line('the last words', true);
-  const sizes = [log.path, `${log.path}.1`].map((path) => statSync(path).size);
+  const file = log.path as string;
+  const sizes = [file, `${file}.1`].map((path) => statSync(path).size);
   expect(Math.min(...sizes)).toBeGreaterThan(0);
   // A single line is cut, but never split.
   expect(Math.max(...sizes)).toBeLessThan(70_000);
-  expect(withoutTimes(log.path)).toMatch(/stderr the last words\n$/);
-  rmSync(`${log.path}.1`);
-  rmSync(log.path);
+  expect(withoutTimes(file)).toMatch(/stderr the last words\n$/);
+  rmSync(`${file}.1`);
+  rmSync(file);
   const again = new WorkerLogs(directory, { maxBytes: 10_000, starts: 1 }).of(null, 0);
   for (let i = 0; i < 5_000; i++) again.line(`line ${i}`, true);
-  expect(statSync(again.path).size + statSync(`${again.path}.1`).size).toBeLessThanOrEqual(10_000);
+  expect(statSync(again.path as string).size + statSync(`${again.path}.1`).size).toBeLessThanOrEqual(10_000);
+});
+
+test('a worker that says nothing has no file, and a start without files no directory', () => {
+  const logs = new WorkerLogs(join(directory, 'logs'), { maxBytes: 10_000, starts: 1 });
+  const [silent, hangs] = [logs.of(null, 0), logs.of(null, 1)];
+  for (const log of [silent, hangs]) log.note('it is started');
+  silent.note('it has ended');
+  expect(silent.path).toBeNull();
+  expect(readdirSync(directory)).toEqual([]);
+  hangs.stacks('thread 1\n  in poll');
+  hangs.note('it has ended');
+  expect(readdirSync(logs.directory)).toEqual(['rank_1.log']);
+  expect(withoutTimes(hangs.path as string)).toBe(
+    '------ it is started\n------ thread 1\n------   in poll\n------ it has ended\n',
+  );
 });
 
 test('what cannot be written is counted, and ends nothing', () => {
@@ -54,10 +70,10 @@ test('what cannot be written is counted, and ends nothing', () => {
   writeFileSync(logs.directory, 'a file is in the way');
   log.line('one', false);
   log.line('two', false);
-  expect(existsSync(log.path)).toBe(false);
+  expect(existsSync(log.path as string)).toBe(false);
   rmSync(logs.directory);
   const found = new WorkerLogs(directory, { maxBytes: 10_000, starts: 1 });
   expect(found.directory).toBe(logs.directory);
   log.line('three', false);
-  expect(withoutTimes(log.path)).toBe('------ 2 lines could not be written\nstdout three\n');
+  expect(withoutTimes(log.path as string)).toBe('------ 2 lines could not be written\nstdout three\n');
 });
