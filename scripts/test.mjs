@@ -40,16 +40,20 @@ function runJest(args) {
   return { ok: run.status === 0, line: `Jest: ${run.status === 0 ? 'passed' : 'FAILED'}` };
 }
 
-/** The C++ tests and all of Jest's. Unit tests need one core and little of it, so they run beside the C++ tests. */
+/** Folders of tests that need one core, and little of it: they run beside the C++ tests. */
+const BESIDE_CPP = ['unit', 'binding', 'conformance'];
+
+/** The C++ tests and all of Jest's. */
 async function runTests() {
   const files = listTestFiles(root);
-  const isUnit = (file) => file.startsWith(path.join(root, 'test', 'unit') + path.sep);
-  const [cpp, unit] = await Promise.all([runCppTests(), runTestFiles(root, files.filter(isUnit))]);
+  const isBeside = (file) =>
+    BESIDE_CPP.some((folder) => file.startsWith(path.join(root, 'test', folder) + path.sep));
+  const [cpp, beside] = await Promise.all([runCppTests(), runTestFiles(root, files.filter(isBeside))]);
   const others = await runTestFiles(
     root,
-    files.filter((file) => !isUnit(file)),
+    files.filter((file) => !isBeside(file)),
   );
-  const sum = (key) => unit[key] + others[key];
+  const sum = (key) => beside[key] + others[key];
   const line = `Jest: ${sum('passed')} passed, ${sum('failed')} failed, ${sum('skipped')} skipped`;
   return [cpp, { ok: sum('failed') === 0, line }];
 }
