@@ -2,6 +2,10 @@
 #include "kernels/gemm.h"
 
 #include <ATen/ATen.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <atomic>
 
@@ -12,6 +16,8 @@
 TROUPE_DECLARE_TABLES(GemmKernels, gemm_table)
 TROUPE_DECLARE_TABLES(Bfloat16GemmKernels, bfloat16_gemm_table)
 
+TROUPE_DECLARE_TABLES(Bfloat16GemmKernels, amx_gemm_table)
+
 namespace troupe::kernels {
 const GemmKernels& gemm_kernels() {
   return TROUPE_PICK_TABLE(gemm_table);
@@ -19,45 +25,39 @@ const GemmKernels& gemm_kernels() {
 
 namespace {
 
-#if defined(__x86_64__)
-bool has_bfloat16_products() {
-  return best_isa() == Isa::kAvx512 && __builtin_cpu_supports("avx512bf16");
-}
-bool has_matrix_units() {
-  return __builtin_cpu_supports("amx-bf16");
-}
-#endif
-
-std::atomic<const Bfloat16GemmKernels*>& bfloat16_kernels() {
-#if defined(__x86_64__)
+std::atomic<const Bfloat16GemmKernels*>& selected_bfloat16_kernels() {
   static std::atomic<const Bfloat16GemmKernels*> kernels{
-      has_bfloat16_products() && !has_matrix_units() ? &avx512::bfloat16_gemm_table : nullptr};
-#else
-  static std::atomic<const Bfloat16GemmKernels*> kernels{nullptr};
-#endif
+      bfloat16_matrix_kernels() != nullptr ? bfloat16_matrix_kernels() : bfloat16_vector_kernels()};
   return kernels;
 }
 
 }  // namespace
 
-const Bfloat16GemmKernels* bfloat16_gemm_kernels() {
-  return bfloat16_kernels().load(std::memory_order_relaxed);
-}
-
-const Bfloat16GemmKernels* own_bfloat16_products() {
+const Bfloat16GemmKernels* bfloat16_vector_kernels() {
 #if defined(__x86_64__)
-  return has_bfloat16_products() ? &avx512::bfloat16_gemm_table : nullptr;
-#else
+  if (best_isa() == Isa::kAvx512 && __builtin_cpu_supports("avx512bf16")) return &avx512::bfloat16_gemm_table;
+#endif
   return nullptr;
-#endif
 }
 
-bool select_bfloat16_gemm(bool own) {
-#if defined(__x86_64__)
-  bfloat16_kernels().store(own && has_bfloat16_products() ? &avx512::bfloat16_gemm_table : nullptr,
-                           std::memory_order_relaxed);
+const Bfloat16GemmKernels* bfloat16_matrix_kernels() {
+#if defined(__x86_64__) && defined(__linux__)
+  static const bool there = [] {
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return bfloat16_vector_kernels() != nullptr && __builtin_cpu_supports("amx-bf16") &&
+           __builtin_cpu_supports("amx-tile") && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
+  if (there) return &avx512::amx_gemm_table;
 #endif
-  return bfloat16_gemm_kernels() != nullptr;
+  return nullptr;
+}
+
+const Bfloat16GemmKernels* bfloat16_gemm_kernels() {
+  return selected_bfloat16_kernels().load(std::memory_order_relaxed);
+}
+
+void select_bfloat16_gemm(const Bfloat16GemmKernels* kernels) {
+  selected_bfloat16_kernels().store(kernels, std::memory_order_relaxed);
 }
 }  // namespace troupe::kernels
 
@@ -83,38 +83,100 @@ constexpr int64_t kDepth = 512;     // steps of k per pass: a block of `a` stays
 constexpr int64_t kRowBlock = 128;  // rows of c per unit of work of gemm_transposed
 constexpr int64_t kColBlock = 11;   // panels of columns per unit of work of gemm_transposed
 constexpr int64_t kPackSteps = 64;  // steps of a weight per unit of packing
+constexpr int64_t kLeftWords = int64_t{1} << 17;  // of `a` that all panels of columns go over: 512 KiB
 
-// The kernel for operands of this dtype that leaves its sums in float32.
-Kernel<float> float_kernel(const at::Tensor& operand) {
-  if (simulated(operand)) return nullptr;
-  return operand.scalar_type() == at::kFloat ? gemm_kernels().tile : bfloat16_gemm_kernels()->tile;
-}
+// What multiplies operands of one dtype, and the form in which it takes the left one.
+class Multiplier {
+ public:
+  explicit Multiplier(const at::Tensor& operand)
+      : bfloat16_(operand.scalar_type() == at::kBFloat16 ? bfloat16_gemm_kernels() : nullptr) {}
+
+  int64_t rows() const { return bfloat16_ != nullptr ? bfloat16_->rows : kGemmRows; }
+  // Words per row of an operand with k values per row.
+  int64_t steps(const at::Tensor& operand, int64_t k) const {
+    return round_up(Source::steps(operand, k), bfloat16_ != nullptr ? bfloat16_->group : 1);
+  }
+
+  // A block of up to rows() rows of the left operand; steps [s0, s1) of k.
+  void pack_rows(const Source& a, int64_t first, int64_t there, int64_t k, int64_t s0, int64_t s1,
+                 Word* target) const {
+    if (bfloat16_ == nullptr || bfloat16_->pack_rows == nullptr) {
+      return a.rows(first, there, k, s0, s1, kGemmRows, target);
+    }
+    bfloat16_->pack_rows(a.at(first, 0), a.row_bytes(), there, s0, s1 - s0, k, target);
+  }
+  void pack_columns(const Source& a, int64_t first, int64_t there, int64_t k, int64_t s0, int64_t s1,
+                    Word* target) const {
+    if (bfloat16_ == nullptr || bfloat16_->pack_columns == nullptr) {
+      return a.columns(first, there, k, s0, s1, kGemmRows, target);
+    }
+    bfloat16_->pack_columns(a.at(0, first), a.row_bytes(), there, s0, s1 - s0, k, target);
+  }
+
+  template <typename Out>
+  Kernel<Out> kernel() const {
+    if constexpr (std::is_same_v<Out, uint16_t>) {
+      return bfloat16_->round;
+    } else {
+      return bfloat16_ != nullptr ? bfloat16_->tile : gemm_kernels().tile;
+    }
+  }
+
+  // Around the tiles of a thread.
+  class Use {
+   public:
+    explicit Use(const Multiplier& multiplier) : kernels_(multiplier.bfloat16_) {
+      if (kernels_ != nullptr && kernels_->enter != nullptr) kernels_->enter();
+    }
+    ~Use() {
+      if (kernels_ != nullptr && kernels_->leave != nullptr) kernels_->leave();
+    }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    const kernels::Bfloat16GemmKernels* kernels_;
+  };
+
+ private:
+  const kernels::Bfloat16GemmKernels* bfloat16_;
+};
 
 // c = a B (+ c) in passes over `depth` steps of k, outside of a parallel region with columns spread over the
 // threads.
 template <typename Out>
-void multiply(Kernel<Out> kernel, const at::Tensor& a, const Word* panels, int64_t cols, int64_t depth,
-              Out* c, int64_t ldc, bool accumulate) {
-  const int64_t rows = a.size(0);
-  const int64_t steps = Source::steps(a, a.size(1));
-  const at::Tensor scratch = words(round_up(rows, kGemmRows) * std::min(depth, steps), a.device());
+void multiply(const at::Tensor& a, const at::Tensor& b_panels, int64_t cols, int64_t depth,
+              const at::Tensor& c, bool accumulate) {
+  const Multiplier multiplier(a);
+  const int64_t rows = a.size(0), k = a.size(1), block = multiplier.rows();
+  const int64_t steps = multiplier.steps(a, k);
+  const at::Tensor scratch = words(round_up(rows, block) * std::min(depth, steps), a.device());
   if (simulated(a)) return;
-  Word* packed = words_of(scratch);
+  const Kernel<Out> kernel = multiplier.template kernel<Out>();
+  const Word* const panels = words_of(b_panels);
+  Out* const target = static_cast<Out*>(c.mutable_data_ptr());
+  const int64_t ldc = c.stride(0);
+  Word* const packed = words_of(scratch);
   const Source source(a);
   for (int64_t s0 = 0; s0 < steps; s0 += depth) {
     const int64_t count = std::min(depth, steps - s0);
-    for (int64_t r = 0; r < rows; r += kGemmRows) {
-      source.rows(r, std::min(kGemmRows, rows - r), a.size(1), s0, s0 + count, kGemmRows, packed + r * count);
+    for (int64_t r = 0; r < rows; r += block) {
+      multiplier.pack_rows(source, r, std::min(block, rows - r), k, s0, s0 + count, packed + r * count);
     }
     const bool add = accumulate || s0 > 0;
+    const int64_t at_once = std::max(block, kLeftWords / count / block * block);
     const auto columns = [&](int64_t begin, int64_t end) {
-      for_each_panel(cols, begin, end, [&](int64_t first, int64_t width, int64_t there) {
-        const Word* panel = panels + first * steps + s0 * width;
-        for (int64_t r = 0; r < rows; r += kGemmRows) {
-          tile(kernel, count, packed + r * count, panel, width, there, c + r * ldc + first, ldc,
-               std::min(kGemmRows, rows - r), add);
-        }
-      });
+      const Multiplier::Use use(multiplier);
+      for (int64_t r0 = 0; r0 < rows; r0 += at_once) {
+        const int64_t r1 = std::min(rows, r0 + at_once);
+        for_each_panel(cols, begin, end, [&](int64_t first, int64_t width, int64_t there) {
+          const Word* panel = panels + first * steps + s0 * width;
+          for (int64_t r = r0; r < r1; r += block) {
+            tile(kernel, count, packed + r * count, panel, width, there, target + r * ldc + first, ldc,
+                 std::min(block, r1 - r), add);
+          }
+        });
+      }
     };
     spread_panels(num_panels(cols), columns);
   }
@@ -154,7 +216,7 @@ PackedMatrix PackedMatrix::of(const at::Tensor& matrix, bool transposed, bool pa
   PackedMatrix packed;
   packed.rows_ = matrix.size(transposed ? 1 : 0);
   packed.cols_ = matrix.size(transposed ? 0 : 1);
-  const int64_t k = packed.rows_, cols = packed.cols_, steps = Source::steps(matrix, k);
+  const int64_t k = packed.rows_, cols = packed.cols_, steps = Multiplier(matrix).steps(matrix, k);
   packed.panels_ = words(padded_cols(cols) * steps, matrix.device());
   if (simulated(matrix)) return packed;
   Word* target = words_of(packed.panels_);
@@ -192,16 +254,9 @@ void gemm(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool 
     }
     return;
   }
-  const Word* panels = simulated(a) ? nullptr : words_of(b.panels_);
-  if (out.scalar_type() == at::kFloat) {
-    float* const target = simulated(a) ? nullptr : out.data_ptr<float>();
-    return multiply(float_kernel(a), a, panels, b.cols_, kDepth, target, out.stride(0), accumulate);
-  }
+  if (out.scalar_type() == at::kFloat) return multiply<float>(a, b.panels_, b.cols_, kDepth, out, accumulate);
   // In one pass over all of k, to be rounded once.
-  const Kernel<uint16_t> round = simulated(a) ? nullptr : bfloat16_gemm_kernels()->round;
-  multiply(round, a, panels, b.cols_, Source::steps(a, b.rows_),
-           simulated(a) ? nullptr : reinterpret_cast<uint16_t*>(out.data_ptr<at::BFloat16>()), out.stride(0),
-           accumulate);
+  multiply<uint16_t>(a, b.panels_, b.cols_, Multiplier(a).steps(a, b.rows_), out, accumulate);
 }
 
 void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool parallel) {
@@ -214,8 +269,9 @@ void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tenso
     }
     return;
   }
+  const Multiplier multiplier(a);
   const int64_t rows = a.size(1), ldc = c.stride(0);
-  const int64_t steps = Source::steps(a, b.rows_);
+  const int64_t steps = multiplier.steps(a, b.rows_);
   if (simulated(a)) {
     const auto block = [&] { words(kRowBlock * std::min(kDepth, steps), a.device()); };
     return parallel ? simulate_threads((rows + kRowBlock - 1) / kRowBlock, block) : block();
@@ -225,7 +281,7 @@ void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tenso
   const int64_t col_blocks = (panels + kColBlock - 1) / kColBlock;
   const Source source(a);
   const Word* packed_b = words_of(b.panels_);
-  const Kernel<float> kernel = float_kernel(a);
+  const Kernel<float> kernel = multiplier.kernel<float>();
   float* target = out.data_ptr<float>();
   const auto block = [&](int64_t i) {
     const int64_t begin = i / col_blocks * kRowBlock;
@@ -233,17 +289,20 @@ void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tenso
     const int64_t panel = i % col_blocks * kColBlock;
     const at::Tensor scratch = words(kRowBlock * std::min(kDepth, steps), at::kCPU);
     Word* packed = words_of(scratch);
+    const Multiplier::Use use(multiplier);
     for (int64_t s0 = 0; s0 < steps; s0 += kDepth) {
       const int64_t s1 = std::min(steps, s0 + kDepth), k = s1 - s0;
-      for (int64_t r = 0; r < count; r += kGemmRows) {
-        source.columns(begin + r, std::min(kGemmRows, count - r), b.rows_, s0, s1, kGemmRows, packed + r * k);
+      for (int64_t r = 0; r < count; r += multiplier.rows()) {
+        multiplier.pack_columns(source, begin + r, std::min(multiplier.rows(), count - r), b.rows_, s0, s1,
+                                packed + r * k);
       }
       for_each_panel(b.cols_, panel, std::min(panels, panel + kColBlock),
                      [&](int64_t first, int64_t width, int64_t there) {
                        const Word* values = packed_b + first * steps + s0 * width;
-                       for (int64_t r = 0; r < count; r += kGemmRows) {
+                       for (int64_t r = 0; r < count; r += multiplier.rows()) {
                          tile(kernel, k, packed + r * k, values, width, there,
-                              target + (begin + r) * ldc + first, ldc, std::min(kGemmRows, count - r), true);
+                              target + (begin + r) * ldc + first, ldc, std::min(multiplier.rows(), count - r),
+                              true);
                        }
                      });
     }

@@ -30,18 +30,22 @@ class Source {
   }
 
   // Steps [s0, s1) of k, which runs along the rows and ends at `depth`, of `rows` <= width rows from `first`
-  // on: target[(s - s0) * width + r], zeros in place of missing rows. width is a multiple of kGemmRows.
+  // on: target[(s - s0) * width + r], zeros in place of missing rows and steps. width is a multiple of
+  // kGemmRows.
   void rows(int64_t first, int64_t rows, int64_t depth, int64_t s0, int64_t s1, int64_t width,
             Word* target) const {
-    const int64_t whole = bfloat16_ ? std::min(s1, depth / 2) : s1;
+    const int64_t whole = bfloat16_ ? std::clamp(depth / 2, s0, s1) : s1;
+    const bool half = bfloat16_ && depth % 2 != 0 && whole == depth / 2;
     for (int64_t r = 0; r < width; r += kGemmRows) {
       const char* from = data_ + (first + r) * row_bytes_;
       const int64_t there = std::clamp<int64_t>(rows - r, 0, kGemmRows);
       kernels::gemm_kernels().transpose(from + s0 * int64_t{sizeof(Word)}, row_bytes_, there, whole - s0,
                                         target + r, width);
-      if (whole == s1) continue;
-      for (int64_t i = 0; i < kGemmRows; ++i) {
-        target[(whole - s0) * width + r + i] = i < there ? *values(first + r + i, depth - 1) : 0;
+      for (int64_t s = whole; s < s1; ++s) {
+        for (int64_t i = 0; i < kGemmRows; ++i) {
+          target[(s - s0) * width + r + i] =
+              half && s == whole && i < there ? *values(first + r + i, depth - 1) : 0;
+        }
       }
     }
   }
@@ -55,11 +59,14 @@ class Source {
       } else if (2 * s + 1 < depth) {
         interleave(values(2 * s, first), values(2 * s + 1, first), cols, target);
       } else {
-        for (int64_t c = 0; c < cols; ++c) target[c] = values(2 * s, first)[c];
+        for (int64_t c = 0; c < cols; ++c) target[c] = 2 * s < depth ? values(2 * s, first)[c] : 0;
       }
       for (int64_t c = cols; c < width; ++c) target[c] = 0;
     }
   }
+
+  const void* at(int64_t row, int64_t column) const { return address(row, column); }
+  int64_t row_bytes() const { return row_bytes_; }
 
  private:
   typedef uint16_t Value __attribute__((may_alias));
@@ -116,12 +123,14 @@ template <typename Out>
 using Kernel = void (*)(int64_t steps, const Word* a, const Word* b, int64_t vectors, Out* c, int64_t ldc,
                         int64_t rows, bool add);
 
+constexpr int64_t kMostRows = 32;  // of a block of any kernel
+
 // One tile of c through the kernel; a panel that is not full goes through a buffer.
 template <typename Out>
 void tile(Kernel<Out> kernel, int64_t steps, const Word* a, const Word* b, int64_t width, int64_t there,
           Out* c, int64_t ldc, int64_t rows, bool add) {
   if (there == width) return kernel(steps, a, b, width / kGemmLanes, c, ldc, rows, add);
-  Out buffer[kGemmRows * kGemmCols] = {};
+  Out buffer[kMostRows * kGemmCols] = {};
   if (add) {
     for (int64_t r = 0; r < rows; ++r) std::copy_n(c + r * ldc, there, buffer + r * width);
   }

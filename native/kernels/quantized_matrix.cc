@@ -149,7 +149,7 @@ void write(const float* sums, const float* scales, int64_t there, int64_t width,
 bool multiplies_codes(const at::Tensor& weight) {
   if (simulated(weight)) return !SimulateGpu::active();
   if (!weight.is_cpu() || kernels::best_isa() != kernels::Isa::kAvx512) return false;
-  return weight.scalar_type() == at::kFloat || kernels::own_bfloat16_products() != nullptr;
+  return weight.scalar_type() == at::kFloat || kernels::bfloat16_vector_kernels() != nullptr;
 }
 
 QuantizedMatrix QuantizedMatrix::of(const at::Tensor& weight, Quantization kind, bool own_products) {
@@ -201,7 +201,7 @@ void QuantizedMatrix::multiply_panels(const at::Tensor& a, const at::Tensor& c, 
     std::fill(block + there_are * kGemmRows, block + steps * kGemmRows, 0);
   }
   const auto& kernels = kernels::code_gemm_kernels();
-  const auto tile = pairs ? kernels::own_bfloat16_products()->tile : kernels::gemm_kernels().tile;
+  const auto tile = pairs ? kernels::bfloat16_vector_kernels()->tile : kernels::gemm_kernels().tile;
   const auto code_tile = pairs ? kernels.pair_tile : kernels.float_tile;
   const auto code_words = pairs ? kernels.pair_words : kernels.float_words;
   const CodeTable& values = table(kind_);

@@ -97,7 +97,7 @@ test('the same tokens and log-probs alone, among 64, in chunks, with preemption,
 // Products of our own have the same bits in bfloat16, too. Those of LibTorch round a row as its shape has it: 2^-9 of the hidden states in each
 // product of a few layers.
 const CPU = readFileSync('/proc/cpuinfo', 'utf8');
-const BFLOAT16_BOUND = CPU.includes('avx512_bf16') && !CPU.includes('amx_bf16') ? 0 : 0.05;
+const BFLOAT16_BOUND = CPU.includes('avx512_bf16') ? 0 : 0.05;
 
 test('in bfloat16 log-probs are within a bound of those of computeLogProb', async () => {
   await withActor({ dtype: 'bfloat16' }, async (actor) => {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/parallel.h"
+#include "bfloat16_ways.h"
 #include "check.h"
 #include "kernels/cpu/code_gemm_kernels.h"
 #include "kernels/cpu/gemm_kernels.h"
@@ -22,16 +23,6 @@ struct Shape {
 };
 const std::vector<Shape> kShapes = {{1, 1, 1},     {8, 512, 48},    {128, 64, 96},   {7, 513, 47},
                                     {130, 31, 17}, {64, 1408, 512}, {3, 1025, 1000}, {129, 100, 145}};
-
-// Both ways to multiply bfloat16, where the processor has both.
-template <typename Body>
-void for_each_bfloat16_gemm(Body&& body) {
-  const bool first = kernels::bfloat16_gemm_kernels() != nullptr;
-  for (const bool own : {true, false}) {
-    if (kernels::select_bfloat16_gemm(own) == own) body();
-  }
-  kernels::select_bfloat16_gemm(first);
-}
 
 }  // namespace
 
@@ -57,6 +48,7 @@ TEST(products_match_double_and_overwrite_their_output) {
 
 TEST(bfloat16_products_are_summed_in_float32_and_rounded_once) {
   for_each_bfloat16_gemm([] {
+    CHECK(ops::packs(at::ones({8, 8}, at::kBFloat16)) == (kernels::bfloat16_gemm_kernels() != nullptr));
     at::manual_seed(5);
     // Half a unit in the last place, and the error of the sums themselves.
     const double once = std::ldexp(1.0, -8) * 1.001;
@@ -88,17 +80,19 @@ TEST(bfloat16_products_are_summed_in_float32_and_rounded_once) {
   });
 }
 
-TEST(the_own_bfloat16_kernel_runs_wherever_the_processor_has_its_instruction) {
-  const at::Tensor a = at::ones({8, 8}, at::kBFloat16);
+TEST(bfloat16_products_take_the_best_that_the_processor_has) {
 #if defined(__x86_64__)
-  const bool can = kernels::best_isa() == kernels::Isa::kAvx512 && __builtin_cpu_supports("avx512bf16");
+  const bool vectors = kernels::best_isa() == kernels::Isa::kAvx512 && __builtin_cpu_supports("avx512bf16");
+  const bool matrices = vectors && __builtin_cpu_supports("amx-bf16");
 #else
-  const bool can = false;
+  const bool vectors = false, matrices = false;
 #endif
-  const bool first = kernels::bfloat16_gemm_kernels() != nullptr;
-  CHECK(kernels::select_bfloat16_gemm(true) == can && ops::packs(a) == can);
-  CHECK(!kernels::select_bfloat16_gemm(false) && !ops::packs(a));
-  kernels::select_bfloat16_gemm(first);
+  CHECK((kernels::bfloat16_vector_kernels() != nullptr) == vectors);
+  // A system may keep the units to itself; it has none to give where the processor has none.
+  CHECK(kernels::bfloat16_matrix_kernels() == nullptr || matrices);
+  const auto* const best = kernels::bfloat16_matrix_kernels() != nullptr ? kernels::bfloat16_matrix_kernels()
+                                                                         : kernels::bfloat16_vector_kernels();
+  CHECK(kernels::bfloat16_gemm_kernels() == best);
 }
 
 TEST(bfloat16_views_begin_at_odd_places) {
@@ -271,9 +265,9 @@ TEST(codes_are_what_they_stand_for) {
                                    expected.data(), kWidth, rows, true);
       own->float_tile(kGroups, ones.data(), codes.data(), table, kVectors, found.data(), kWidth, rows, true);
       CHECK(expected == found);
-      if (kernels::own_bfloat16_products() == nullptr) continue;
-      kernels::own_bfloat16_products()->tile(kGroups * kernels::kCodeSteps / 2, ones.data(), pairs.data(),
-                                             kVectors, expected.data(), kWidth, rows, false);
+      if (kernels::bfloat16_vector_kernels() == nullptr) continue;
+      kernels::bfloat16_vector_kernels()->tile(kGroups * kernels::kCodeSteps / 2, ones.data(), pairs.data(),
+                                               kVectors, expected.data(), kWidth, rows, false);
       own->pair_tile(kGroups, ones.data(), codes.data(), table, kVectors, found.data(), kWidth, rows, false);
       CHECK(expected == found);
     }

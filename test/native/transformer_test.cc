@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "base/counting_allocator.h"
+#include "bfloat16_ways.h"
 #include "check.h"
 #include "kernels/cpu/gemm_kernels.h"
 #include "kernels/linear_log_prob.h"
@@ -225,9 +226,7 @@ TEST(steps_do_not_convert_the_head) {
   at::NoGradGuard no_grad;
   ModelConfig config = small("qwen3");
   config.vocab_size = 2000;
-  const bool first = kernels::bfloat16_gemm_kernels() != nullptr;
-  for (const bool own : {false, true}) {
-    if (kernels::select_bfloat16_gemm(own) != own) continue;  // not on this processor
+  for_each_bfloat16_gemm([&] {
     SmallModel model(config, std::nullopt, at::kBFloat16);
     const at::Tensor x = at::randn({kDecodeRowTile, config.hidden_size}).to(at::kBFloat16);
     const at::Tensor logits = at::empty({kDecodeRowTile, config.vocab_size});
@@ -245,8 +244,7 @@ TEST(steps_do_not_convert_the_head) {
     CHECK(bytes_of_a_step() < head / 4);
     CHECK((logits - expected).abs().max().item<double>() < 1e-4 * expected.abs().max().item<double>());
     model.transformer.end_decoding();
-  }
-  kernels::select_bfloat16_gemm(first);
+  });
 }
 
 TEST(impossible_batches_are_refused_by_name) {

@@ -28,21 +28,33 @@ struct GemmKernels {
 };
 const GemmKernels& gemm_kernels();
 
-// The same product of bfloat16, summed in float32 by the processor's own instruction. `round` is rounded to
-// bfloat16 once, after the addition.
+// The same product of bfloat16, summed in float32 by the processor's own instructions: vectors (AVX512_BF16)
+// or matrix units (AMX). Both take `b` in the form above.
 struct Bfloat16GemmKernels {
+  int64_t rows;   // of a block of `a`
+  int64_t group;  // numbers of steps are multiples of it; what k does not have is zeros on both sides
+  // A block of `a` from a matrix with k values along its rows (pack_rows) or its columns: steps [first, first
+  // + steps) of `there` rows, zeros in place of the others. Null: as in the form above.
+  void (*pack_rows)(const void* source, int64_t row_bytes, int64_t there, int64_t first, int64_t steps,
+                    int64_t k, Word* target);
+  void (*pack_columns)(const void* source, int64_t row_bytes, int64_t there, int64_t first, int64_t steps,
+                       int64_t k, Word* target);
+  // As GemmKernels::tile, for up to `rows` rows. `round` is rounded to bfloat16 once, after the addition.
   void (*tile)(int64_t steps, const Word* a, const Word* b, int64_t vectors, float* c, int64_t ldc,
                int64_t rows, bool add);
   void (*round)(int64_t steps, const Word* a, const Word* b, int64_t vectors, uint16_t* c, int64_t ldc,
                 int64_t rows, bool add);
+  // Before the first tile of a thread and after its last one; null where there is nothing to do.
+  void (*enter)();
+  void (*leave)();
 };
-// Null where the processor cannot, or has matrix units that LibTorch's BLAS knows how to use.
+// By vectors. Null where the processor cannot.
+const Bfloat16GemmKernels* bfloat16_vector_kernels();
+// By matrix units. Null where the processor has none or the system keeps them to itself.
+const Bfloat16GemmKernels* bfloat16_matrix_kernels();
+// Those in use: matrix units before vectors. Null where products of bfloat16 are LibTorch's.
 const Bfloat16GemmKernels* bfloat16_gemm_kernels();
-// The same with matrix units or without: for operands that LibTorch's BLAS does not know. Null where the
-// processor cannot.
-const Bfloat16GemmKernels* own_bfloat16_products();
-// For tests, as select_isa(): these kernels wherever the processor has the instruction, matrix units or not;
-// or LibTorch's. Whether they are in use now. Matrices packed before keep their form: pack again.
-bool select_bfloat16_gemm(bool own);
+// For tests, as select_isa(): one of the above, or null. Matrices packed before keep their form: pack again.
+void select_bfloat16_gemm(const Bfloat16GemmKernels* kernels);
 
 }  // namespace troupe::kernels
