@@ -188,7 +188,7 @@ class ValueHead final : public LossHead {
         {part_layout(whole, packed, batch_.response_mask, mini_, m), predict(packed, hidden),
          pick(batch_.values, packed.response_index), pick(batch_.returns, packed.response_index)},
         loss_);
-    const at::Tensor grad = pad_rows(result.grad_predictions, hidden.size(0)).to(context_.device);
+    const at::Tensor grad = upload(pad_rows(result.grad_predictions, hidden.size(0)), context_.device);
     const Stage& stage = context_.stage;
     return value_head_backward(grad, hidden, stage.head_weight(), stage.head_weight_grad(),
                                stage.head_bias_grad());
@@ -244,14 +244,14 @@ class SftHead final : public LossHead {
     // The gradient of this loss does not depend on the log-probs: one pass over the head is enough.
     const losses::ResponseLayout layout = part_layout(whole, packed, batch_.loss_mask, mini_, m);
     const at::Tensor grad =
-        pad_rows(losses::sft_loss(layout, at::zeros({packed.targets.size(0)})).grad_log_probs, padded)
-            .to(context_.device);
+        upload(pad_rows(losses::sft_loss(layout, at::zeros({packed.targets.size(0)})).grad_log_probs, padded),
+               context_.device);
     const auto rows_options = at::TensorOptions().dtype(at::kFloat).device(context_.device);
     const ops::LogProbRows rows{at::empty({padded}, rows_options), at::empty({padded}, rows_options), {}, {}};
     const at::Tensor d_hidden = at::empty_like(hidden);
     ops::linear_log_prob_backward(
         {1.0, context_.model.final_softcap, context_.vocabulary}, hidden, context_.stage.head_weight(),
-        pad_rows(packed.targets, padded).to(context_.device), rows, false,
+        upload(pad_rows(packed.targets, padded), context_.device), rows, false,
         [&](int64_t begin, int64_t end, const at::Tensor& grad_rows, const at::Tensor&) {
           grad_rows.copy_(grad.narrow(0, begin, end - begin));
         },

@@ -5,6 +5,8 @@
 
 #include <optional>
 
+#include "base/upload.h"
+
 namespace troupe {
 
 namespace {
@@ -61,8 +63,9 @@ void PolicyGradient::whole_gradients(const ops::LogProbRows& rows, const at::Ten
   inputs.log_probs = whole(rows.log_probs);
   inputs.entropy = whole(rows.entropy);
   const losses::PolicyLoss loss = losses::policy_loss(inputs, options_);
-  copy_padded(own(loss.grad_log_probs), grad_log_probs);
-  if (grad_entropy.defined()) copy_padded(own(loss.grad_entropy), grad_entropy);
+  copy_padded(upload(own(loss.grad_log_probs), grad_log_probs.device()), grad_log_probs);
+  if (grad_entropy.defined())
+    copy_padded(upload(own(loss.grad_entropy), grad_entropy.device()), grad_entropy);
 }
 
 void PolicyGradient::chunk_gradients(const losses::TokenGradients& tokens, const ops::LogProbRows& rows,

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/simulated.h"
 
 namespace troupe {
 
@@ -269,22 +270,30 @@ void Sharding::sum_with(size_t group, Communicator& comm, int64_t peer) {
   g.grad.give_back(true);
 }
 
-double Sharding::squares_of(size_t group, const at::Tensor& grad) const {
+at::Tensor Sharding::squares_of(size_t group, const at::Tensor& grad) const {
   if (tp_->size() == 1) return sum_of_squares(grad);
-  double sum = 0;
+  at::Tensor sum = sum_of_squares(grad.narrow(0, 0, 0));
   for (const SliceRun& run : store_.counted(group))
-    sum += sum_of_squares(grad.narrow(0, run.begin, run.count));
+    sum.add_(sum_of_squares(grad.narrow(0, run.begin, run.count)));
   return sum;
 }
 
 double Sharding::grad_norm(Communicator& stages) {
-  at::Tensor squares = at::zeros({static_cast<int64_t>(uses_.size())}, at::kDouble);
+  // On the device until the end: the host waits once, not for every group.
+  at::Device device = at::kCPU;
+  for (const ParameterGroup& g : store_.groups()) {
+    if (g.grad.defined() && !simulated(g.grad.tensor())) device = g.grad.tensor().device();
+  }
+  at::Tensor squares =
+      at::zeros({static_cast<int64_t>(uses_.size())}, at::TensorOptions().dtype(at::kDouble).device(device));
   at::Tensor of_experts = at::zeros_like(squares);
   for (size_t group = 0; group < uses_.size(); ++group) {
     ParameterGroup& g = store_.groups()[group];
     if (!g.grad.defined() || g.copy) continue;
     g.grad.fetch();
-    (g.expert_rank ? of_experts : squares)[static_cast<int64_t>(group)] = squares_of(group, g.grad.tensor());
+    (g.expert_rank ? of_experts : squares)
+        .select(0, static_cast<int64_t>(group))
+        .copy_(squares_of(group, g.grad.tensor()));
     g.grad.give_back(false);
   }
   const CollectiveLabel what{"optimizer", "gradient norm"};
@@ -296,8 +305,9 @@ double Sharding::grad_norm(Communicator& stages) {
   }
   tp_->all_reduce(squares, ReduceOp::kSum, what);
   stages.all_reduce(squares, ReduceOp::kSum, what);  // each group is in one stage alone
+  const at::Tensor all = squares.cpu();
   double sum = 0;
-  for (int64_t group = 0; group < squares.numel(); ++group) sum += squares[group].item<double>();
+  for (int64_t group = 0; group < all.numel(); ++group) sum += all.const_data_ptr<double>()[group];
   return std::sqrt(sum);
 }
 

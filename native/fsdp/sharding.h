@@ -94,7 +94,8 @@ class Sharding final : public ParameterAccess {
   void split_copies();
   // Sums of those parts of gradients that `comm`'s ranks all have copies of.
   void sum_copies(Communicator& comm);
-  double squares_of(size_t group, const at::Tensor& grad) const;
+  // [] float64 where the gradient lies.
+  at::Tensor squares_of(size_t group, const at::Tensor& grad) const;
 
   ParameterStore& store_;
   ShardingOptions options_;

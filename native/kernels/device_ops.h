@@ -6,6 +6,7 @@
 #include "base/simulated.h"
 #include "kernels/attention.h"
 #include "kernels/cpu/row_kernels.h"
+#include "kernels/grouped_gemm.h"
 #include "kernels/linear_log_prob.h"
 #include "kernels/paged_attention.h"
 
@@ -20,6 +21,9 @@ struct DeviceOps {
   // out [M, N] float32 = (accumulate ? out : 0) + a [M, K] b [K, N]; a and b both bfloat16 or both float32,
   // each with adjacent columns or adjacent rows; out with adjacent columns.
   void (*gemm)(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out, bool accumulate);
+  // As in kernels/grouped_gemm.h.
+  decltype(&ops::grouped_gemm) grouped_gemm;
+  decltype(&ops::grouped_gemm_transposed) grouped_gemm_transposed;
   decltype(&ops::linear_log_prob_forward) linear_log_prob_forward;
   decltype(&ops::linear_log_prob_backward) linear_log_prob_backward;
   bool (*attention_fits)(const ops::AttentionSpec& spec, const at::Tensor& q);

@@ -90,6 +90,8 @@ const DeviceOps* simulated_device_ops() {
   static const DeviceOps ops{
       row_kernels(),  // they allocate nothing, and are not called on meta tensors
       [](const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) {},
+      nullptr,  // their callers know what they allocate
+      nullptr,
       head_forward,
       head_backward,
       attention_fits,

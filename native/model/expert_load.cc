@@ -11,7 +11,7 @@ namespace troupe {
 ExpertLoad::ExpertLoad(int64_t layers, int64_t experts, at::Device device)
     : experts_(experts),
       sums_(at::zeros({layers, 2 * experts + 2},
-                      at::TensorOptions().dtype(at::kDouble).device(device.is_cuda() ? device : at::kCPU))) {}
+                      at::TensorOptions().dtype(at::kDouble).device(device.is_meta() ? at::kCPU : device))) {}
 
 void ExpertLoad::clear() {
   sums_.zero_();

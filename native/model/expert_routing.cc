@@ -33,7 +33,7 @@ at::Tensor normaliser(const at::Tensor& values) {
 }  // namespace
 
 ExpertRouting Router::route(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight,
-                            const at::Tensor& given) const {
+                            const at::Tensor& given, bool on_device) const {
   ExpertRouting routing;
   const int64_t tokens = x.size(0);
   const at::Tensor logits = at::empty({tokens, num_experts_}, x.options());
@@ -54,17 +54,24 @@ ExpertRouting Router::route(const at::Tensor& x, int64_t row_tile, const Linear:
   }
   routing.weights = normalize_top_k_ ? values / normaliser(values) : values;
 
-  sort_slots(routing);
+  sort_slots(routing, on_device);
   return routing;
 }
 
-void Router::sort_slots(ExpertRouting& routing) const {
+void Router::sort_slots(ExpertRouting& routing, bool on_device) const {
   const int64_t tokens = routing.experts.size(0);
   const at::Tensor chosen = routing.experts.flatten();
-  routing.choice_of = std::get<1>(chosen.sort(/*stable=*/true, 0, /*descending=*/false));
+  at::Tensor sorted;
+  std::tie(sorted, routing.choice_of) = chosen.sort(/*stable=*/true, 0, /*descending=*/false);
   routing.token_of = routing.choice_of.div(top_k_, "floor");
   const at::Tensor slots = at::arange(chosen.size(0), chosen.options());
   routing.slot_of = at::empty_like(chosen).scatter_(0, routing.choice_of, slots).view({tokens, top_k_});
+  if (on_device) {
+    const at::Tensor bounds = at::arange(num_experts_ + 1, chosen.options());
+    routing.starts = simulated(chosen) ? at::empty_like(bounds, at::kInt)
+                                       : at::searchsorted(sorted, bounds, /*out_int32=*/true);
+    return;
+  }
   // In a simulation the tokens choose all experts equally often, the first ones once more where that is no
   // whole number.
   const at::Tensor counts = simulated(chosen) ? at::Tensor() : at::bincount(chosen, {}, num_experts_).cpu();

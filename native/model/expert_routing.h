@@ -30,13 +30,16 @@ RoutingShape routing_shape(const ModelConfig& config);
 // The choices of T tokens among E experts, k each. A slot is one (token, choice); slots are sorted by expert,
 // and by token within an expert, without padding.
 struct ExpertRouting {
-  at::Tensor probs;              // [T, E] float32, softmax of the router's logits
-  at::Tensor experts;            // [T, k] int64 chosen, the likeliest first
-  at::Tensor weights;            // [T, k] float32 of their outputs
-  at::Tensor choice_of;          // [T k] int64: slot -> token * k + choice
-  at::Tensor token_of;           // [T k] int64: slot -> token
-  at::Tensor slot_of;            // [T, k] int64: the other way round
-  std::vector<int64_t> offsets;  // [E + 1]: slots of expert e are offsets[e] .. offsets[e + 1]
+  at::Tensor probs;      // [T, E] float32, softmax of the router's logits
+  at::Tensor experts;    // [T, k] int64 chosen, the likeliest first
+  at::Tensor weights;    // [T, k] float32 of their outputs
+  at::Tensor choice_of;  // [T k] int64: slot -> token * k + choice
+  at::Tensor token_of;   // [T k] int64: slot -> token
+  at::Tensor slot_of;    // [T, k] int64: the other way round
+  // [E + 1]: slots of expert e are offsets[e] .. offsets[e + 1]. Either known to the host, or int32 where x
+  // is.
+  std::vector<int64_t> offsets;
+  at::Tensor starts;
 
   int64_t slots() const { return token_of.size(0); }
 };
@@ -52,9 +55,10 @@ class Router {
   Linear::Packed pack() const { return linear_.pack_forward(); }
   // x [T, H], in tiles of `row_tile` rows: a token's choices do not depend on its neighbours. given [T, k]:
   // the choices, whose weights are then of the logits as they are now (routing replay: Zheng et al. 2025,
-  // arXiv:2507.18071, section 5.3); undefined: the k likeliest.
+  // arXiv:2507.18071, section 5.3); undefined: the k likeliest. on_device: the host does not learn how many
+  // tokens an expert has, for which it would wait.
   ExpertRouting route(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight,
-                      const at::Tensor& given = {}) const;
+                      const at::Tensor& given = {}, bool on_device = false) const;
   // d_weights [T, k]: the loss's gradient by `weights`. Adds to the router's gradient and to dx [T, H]. The
   // rows of `work` are those from `first` on.
   void backward(const at::Tensor& d_weights, const at::Tensor& x, const ExpertRouting& routing,
@@ -63,7 +67,7 @@ class Router {
   static void count(const ExpertRouting& routing, const RouterWork& work, int64_t first);
 
  private:
-  void sort_slots(ExpertRouting& routing) const;
+  void sort_slots(ExpertRouting& routing, bool on_device) const;
 
   int64_t num_experts_ = 0, top_k_ = 0;
   bool normalize_top_k_ = false;

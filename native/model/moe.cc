@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/parallel.h"
+#include "kernels/grouped_gemm.h"
 
 namespace troupe {
 
@@ -47,6 +48,12 @@ PackedMatrix operand(const at::Tensor& weight, bool transposed, bool pack) {
   return pack ? PackedMatrix::of(weight, transposed) : PackedMatrix::as_it_lies(weight, transposed);
 }
 
+at::Tensor stack(const std::vector<Linear>& experts, at::Tensor Linear::*of) {
+  std::vector<at::Tensor> matrices;
+  for (const Linear& expert : experts) matrices.push_back(expert.*of);
+  return ops::stacked(matrices);
+}
+
 // target [T, H] = sum over a token's slots of weights * rows (weights may be undefined: 1), choices in order.
 // places [T, k]: of the slots in `rows`.
 void sum_slots(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& weights,
@@ -81,6 +88,8 @@ MoeMlp::MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t l
     out_.emplace_back(store, prefix + "experts." + std::to_string(expert) + ".out");
   }
   intermediate_size_ = out_[0].weight.size(1);  // of this rank
+  stacks_ = {stack(in_, &Linear::weight), stack(out_, &Linear::weight), stack(in_, &Linear::weight_grad),
+             stack(out_, &Linear::weight_grad)};
   if (config.moe->shared_intermediate_size > 0) shared_.emplace(store, config, prefix + "shared");
 }
 
@@ -169,8 +178,9 @@ void MoeMlp::forward_chosen(const at::Tensor& x, const at::Tensor& out, int64_t 
 void MoeMlp::forward_part(const at::Tensor& x, const at::Tensor& out, int64_t row_tile, MoeSaved& state,
                           const Pass& pass, const Packed& packed, const at::Tensor& given) const {
   const bool here = packed.router.defined();
-  state.routing = router_.route(x, row_tile, here ? packed.router : router_.pack(), given);
+  state.routing = router_.route(x, row_tile, here ? packed.router : router_.pack(), given, grouped(x));
   Router::count(state.routing, pass.router, pass.rows.first());
+  if (grouped(x)) return forward_grouped(x, out, state);
   const int64_t slots = own_slots(state.routing).count;
   state.inner = at::empty({slots, intermediate_size_ * (gated_ ? 2 : 1)}, x.options());
   const at::Tensor outputs = at::empty({slots + (all_ ? 0 : 1), x.size(1)}, x.options());
@@ -182,6 +192,48 @@ void MoeMlp::forward_part(const at::Tensor& x, const at::Tensor& out, int64_t ro
                    operand(out_[expert].weight, true, pack));
   });
   sum_slots(outputs, own_places(state.routing), state.routing.weights, out);
+}
+
+bool MoeMlp::grouped(const at::Tensor& x) const {
+  const bool gradients = stacks_.in_grad.defined() == in_[0].weight_grad.defined() &&
+                         stacks_.out_grad.defined() == out_[0].weight_grad.defined();
+  return all_ && stacks_.in.defined() && stacks_.out.defined() && gradients && !on_cpu_threads(x.device());
+}
+
+void MoeMlp::forward_grouped(const at::Tensor& x, const at::Tensor& out, MoeSaved& state) const {
+  const ExpertRouting& routing = state.routing;
+  const at::Tensor gathered = x.index_select(0, routing.token_of);
+  state.inner = ops::grouped_gemm(gathered, stacks_.in.transpose(1, 2), routing.starts);
+  const at::Tensor activated = at::empty({routing.slots(), intermediate_size_}, x.options());
+  ops::activation_forward(activation_, gated_, state.inner, activated);
+  const at::Tensor outputs = ops::grouped_gemm(activated, stacks_.out.transpose(1, 2), routing.starts);
+  sum_slots(outputs, routing.slot_of, routing.weights, out);
+}
+
+// As expert_backward, for the slots of all experts at once.
+void MoeMlp::backward_grouped(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
+                              const at::Tensor& dx, const Pass& pass) const {
+  const ExpertRouting& routing = saved.routing;
+  const at::Tensor weights = routing.weights.flatten().index_select(0, routing.choice_of).unsqueeze(1);
+  at::Tensor d_output = dout.index_select(0, routing.token_of);
+  const at::Tensor unweighted = ops::grouped_gemm(d_output, stacks_.out, routing.starts);
+  const at::Tensor d_activated = (unweighted.to(at::kFloat) * weights).to(unweighted.scalar_type());
+  const at::Tensor d_inner = at::empty_like(saved.inner);
+  const at::Tensor activated = at::empty_like(d_activated);
+  ops::activation_backward(activation_, gated_, d_activated, saved.inner, d_inner, activated);
+  const at::Tensor d_slots = (unweighted.to(at::kFloat) * activated).sum(1);
+  if (stacks_.out_grad.defined()) {
+    d_output.mul_(weights);  // in float32, rounded once
+    ops::grouped_gemm_transposed(d_output, activated, routing.starts, stacks_.out_grad);
+  }
+  d_output.reset();
+  if (stacks_.in_grad.defined()) {
+    const at::Tensor gathered = x.index_select(0, routing.token_of);
+    ops::grouped_gemm_transposed(d_inner, gathered, routing.starts, stacks_.in_grad);
+  }
+  sum_slots(ops::grouped_gemm(d_inner, stacks_.in, routing.starts), routing.slot_of, {}, dx);
+  const at::Tensor d_weights = d_slots.index_select(0, routing.slot_of.flatten()).view_as(routing.weights);
+  router_.backward(d_weights, x, routing, pass.router, pass.rows.first(), dx);
 }
 
 at::Tensor MoeMlp::expert_backward(size_t expert, const at::Tensor& dout, const at::Tensor& x,
@@ -245,6 +297,7 @@ void MoeMlp::backward_chosen(const at::Tensor& dout, const at::Tensor& x, const 
 
 void MoeMlp::backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
                            const at::Tensor& dx, const Pass& pass) const {
+  if (grouped(x)) return backward_grouped(dout, x, saved, dx, pass);
   const ExpertRouting& routing = saved.routing;
   const OwnSlots own = own_slots(routing);
   const int64_t behind = all_ ? 0 : 1;  // the place of other ranks' slots

@@ -27,6 +27,9 @@ struct MoeSaved {
 // thread takes whole experts; where they are too few to keep all threads busy, threads share the rows of one
 // expert. A token's result depends neither on its neighbours nor on how many of them chose the same expert:
 // where a BLAS multiplies, whose rounding depends on the shape, every product has the same one.
+//
+// On a GPU that has all experts they are grouped products (kernels/grouped_gemm.h), and the host never waits
+// for the choices of a router. Where ranks share experts it does: how many rows are a rank's own is a shape.
 class MoeMlp {
  public:
   MoeMlp() = default;
@@ -69,6 +72,11 @@ class MoeMlp {
                     const Pass& pass, const Packed& packed, const at::Tensor& given) const;
   void backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
                      const Pass& pass) const;
+  // The same on a GPU that has all experts, in one product for each of the two matrices.
+  bool grouped(const at::Tensor& x) const;
+  void forward_grouped(const at::Tensor& x, const at::Tensor& out, MoeSaved& state) const;
+  void backward_grouped(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
+                        const at::Tensor& dx, const Pass& pass) const;
   // Slots [first, first + count) are those of experts of this rank.
   struct OwnSlots {
     int64_t first, count;
@@ -93,6 +101,11 @@ class MoeMlp {
   int64_t first_ = 0;             // expert of this rank
   bool all_ = true;               // every expert is here
   std::vector<Linear> in_, out_;  // of the experts that are here
+  // All of them, [E, out, in], where they lie at equal distances, else undefined: weights and their
+  // gradients.
+  struct Stacks {
+    at::Tensor in, out, in_grad, out_grad;
+  } stacks_;
   std::optional<SharedExpert> shared_;
 };
 

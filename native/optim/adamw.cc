@@ -45,22 +45,27 @@ void adamw_reference(const AdamWBuffers& buffers, const kernels::AdamWConstants&
 
 }  // namespace
 
-double sum_of_squares(const at::Tensor& flat) {
-  if (flat.is_meta()) return 0;  // a simulation: shapes without values
+at::Tensor sum_of_squares(const at::Tensor& flat) {
+  // In a simulation there are shapes without values.
+  const at::Tensor sum =
+      at::zeros({}, flat.options().device(flat.is_meta() ? at::kCPU : flat.device()).dtype(at::kDouble));
+  if (flat.is_meta()) return sum;
   check_flat("gradient", flat, at::kFloat, flat.numel());
   if (const auto* device = kernels::device_ops_for(flat)) {
-    return device->rows.optim.sum_of_squares(flat.const_data_ptr<float>(), flat.numel());
+    device->rows.optim.add_sum_of_squares(flat.const_data_ptr<float>(), flat.numel(),
+                                          sum.mutable_data_ptr<double>());
+    return sum;
   }
-  if (!flat.is_cpu()) return at::sum(at::square(flat.to(at::kDouble))).item<double>();
+  if (!flat.is_cpu()) return at::sum(at::square(flat.to(at::kDouble)));
   std::vector<double> parts(static_cast<size_t>((flat.numel() + kBlock - 1) / kBlock));
   const float* data = flat.const_data_ptr<float>();
   for_each_block(flat.numel(), [&](int64_t block, int64_t begin, int64_t end) {
-    parts[static_cast<size_t>(block)] =
-        kernels::row_kernels().optim.sum_of_squares(data + begin, end - begin);
+    kernels::row_kernels().optim.add_sum_of_squares(data + begin, end - begin,
+                                                    &parts[static_cast<size_t>(block)]);
   });
-  double sum = 0;
-  for (const double part : parts) sum += part;
-  return sum;
+  double total = 0;
+  for (const double part : parts) total += part;
+  return sum.fill_(total);
 }
 
 void adamw_step(const AdamWBuffers& buffers, const AdamWOptions& options, double lr, double grad_scale,

@@ -21,8 +21,9 @@ struct AdamWOptions {
   Schedule schedule;
 };
 
-// Accumulated in double in a fixed order; NaN/inf propagate.
-double sum_of_squares(const at::Tensor& flat);
+// [] float64 where `flat` lies: the host need not wait for it. Accumulated in double in a fixed order;
+// NaN/inf propagate.
+at::Tensor sum_of_squares(const at::Tensor& flat);
 
 // One flat buffer (a shard, a parameter group).
 struct AdamWBuffers {

@@ -17,7 +17,7 @@ using namespace troupe;
 // The global norm, as the optimiser step takes it.
 double norm_of(const std::vector<at::Tensor>& grads) {
   double sum = 0;
-  for (const at::Tensor& grad : grads) sum += sum_of_squares(grad);
+  for (const at::Tensor& grad : grads) sum += sum_of_squares(grad).item<double>();
   return std::sqrt(sum);
 }
 

@@ -197,11 +197,11 @@ TEST(adamw_and_the_gradient_norm_match_the_cpu) {
     check_near(gpu.exp_avg, wide(cpu.exp_avg), 2e-6, "adamw exp_avg");
     check_near(gpu.exp_avg_sq, wide(cpu.exp_avg_sq), 2e-6, "adamw exp_avg_sq");
     CHECK(at::equal(gpu.compute, gpu.param.to(at::kBFloat16)));
-    const double norm = std::sqrt(sum_of_squares(gpu.grad));
+    const double norm = std::sqrt(sum_of_squares(gpu.grad).item<double>());
     CHECK_CLOSE(norm, wide(gpu.grad).norm().item<double>(), 1e-9 * norm);
-    CHECK(norm == std::sqrt(sum_of_squares(gpu.grad)));
+    CHECK(norm == std::sqrt(sum_of_squares(gpu.grad).item<double>()));
     gpu.grad[count - 1] = kNan;
-    CHECK(std::isnan(sum_of_squares(gpu.grad)));
+    CHECK(std::isnan(sum_of_squares(gpu.grad).item<double>()));
   }
 }
 

@@ -216,20 +216,25 @@ TEST(weights_packed_once_give_the_bits_of_those_packed_per_pass) {
   }
 }
 
-// On a GPU an operation is a launch or two: there are as many for each expert, not for each tile of its rows.
-TEST(a_gpu_gets_one_product_per_expert_and_matrix) {
+// On a GPU an operation is a launch or two: their number grows neither with the rows nor with the experts.
+TEST(a_gpu_gets_one_product_for_a_matrix_of_all_experts) {
   at::NoGradGuard no_grad;
   install_meta_kernels();
-  const Shape shape{4096, 4, 2, 16, true};
-  ParameterStore store(decoder_layout(config_of(shape)), at::kMeta, at::kBFloat16, /*training=*/true, 1);
-  const MoeMlp moe(store, config_of(shape), 0);
-  const SimulateGpu machine(true);
-  const auto launches = [&](int64_t tokens) {
+  const auto launches = [&](int64_t tokens, int64_t experts) {
+    const Shape shape{tokens, experts, 2, 16, true};
+    ParameterStore store(decoder_layout(config_of(shape)), at::kMeta, at::kBFloat16, /*training=*/true, 1);
+    const MoeMlp moe(store, config_of(shape), 0);
+    const SimulateGpu machine(true);
     const at::Tensor x = at::empty({tokens, kHidden}, at::device(at::kMeta).dtype(at::kBFloat16));
-    return test::operations([&] { moe.forward(x, at::empty_like(x), kRowTile, nullptr); });
+    return test::operations([&] {
+      MoeSaved saved;
+      moe.forward(x, at::empty_like(x), kRowTile, &saved);
+      moe.backward(x, x, saved, at::empty_like(x));
+    });
   };
-  CHECK(launches(64) > 0);
-  CHECK(launches(4096) == launches(64));
+  CHECK(launches(64, 4) > 0);
+  CHECK(launches(4096, 4) == launches(64, 4));
+  CHECK(launches(64, 64) == launches(64, 4));
 }
 
 TEST_MAIN()

@@ -32,7 +32,7 @@ void adamw(const AdamWConstants& c, int64_t n, float* param, const float* grad, 
   }
 }
 
-double sum_of_squares(const float* x, int64_t n) {
+void add_sum_of_squares(const float* x, int64_t n, double* sum) {
   const int64_t half = n / 2;
   double low = 0, high = 0;
 #pragma omp simd reduction(+ : low, high)
@@ -43,12 +43,12 @@ double sum_of_squares(const float* x, int64_t n) {
     high += b * b;
   }
   for (int64_t i = 2 * half; i < n; ++i) low += static_cast<double>(x[i]) * x[i];
-  return low + high;
+  *sum += low + high;
 }
 
 }  // namespace
 
 extern const OptimKernels optim_table;
-const OptimKernels optim_table = {adamw, sum_of_squares};
+const OptimKernels optim_table = {adamw, add_sum_of_squares};
 
 }  // namespace troupe::kernels::TROUPE_ISA

@@ -117,7 +117,8 @@ struct OptimKernels {
   // One block of adamw_step; `compute` (bfloat16) may be null.
   void (*adamw)(const AdamWConstants& c, int64_t n, float* param, const float* grad, float* exp_avg,
                 float* exp_avg_sq, void* compute);
-  double (*sum_of_squares)(const float* x, int64_t n);
+  // *sum += of the squares of x; sum lies where x does.
+  void (*add_sum_of_squares)(const float* x, int64_t n, double* sum);
 };
 
 struct RowKernels {

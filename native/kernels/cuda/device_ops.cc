@@ -4,6 +4,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/grouped_gemm.h"
 #include "kernels/cuda/linear_log_prob.h"
 #include "kernels/cuda/logit_blocks.h"
 #include "kernels/cuda/tables.h"
@@ -14,6 +15,8 @@ const DeviceOps* device_ops() {
   static const DeviceOps ops{
       {cuda::norm_table, cuda::rotary_table, cuda::activation_table, cuda::optim_table},
       cuda::gemm,
+      cuda::grouped_gemm,
+      cuda::grouped_gemm_transposed,
       cuda::linear_log_prob_forward,
       cuda::linear_log_prob_backward,
       cuda::flash_attention_fits,

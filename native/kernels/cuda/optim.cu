@@ -1,6 +1,4 @@
 // AdamW and the sum of squares on a GPU.
-#include <vector>
-
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/tables.h"
 
@@ -44,6 +42,14 @@ __global__ void sum_of_squares_kernel(const float* x, int64_t n, double* partial
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
+// One block: *sum += the partial sums, in an order of its own that is the same in every run.
+__global__ void add_partial_kernel(const double* partial, int64_t count, double* sum) {
+  double own = 0;
+  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) own += partial[i];
+  own = block_sum(own);
+  if (threadIdx.x == 0) *sum += own;
+}
+
 void adamw(const AdamWConstants& c, int64_t n, float* param, const float* grad, float* exp_avg,
            float* exp_avg_sq, void* compute) {
   if (n == 0) return;
@@ -57,26 +63,18 @@ void adamw(const AdamWConstants& c, int64_t n, float* param, const float* grad, 
   check_launch("adamw");
 }
 
-double sum_of_squares(const float* x, int64_t n) {
-  if (n == 0) return 0;
+void add_sum_of_squares(const float* x, int64_t n, double* sum) {
+  if (n == 0) return;
   const int64_t blocks = std::min(kSumBlocks, ceil_div(n, kThreads));
   const c10::DataPtr memory = scratch(2 * blocks);
   auto* partial = static_cast<double*>(memory.get());
   sum_of_squares_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream()>>>(x, n, partial);
+  add_partial_kernel<<<1, kThreads, 0, stream()>>>(partial, blocks, sum);
   check_launch("sum_of_squares");
-  std::vector<double> parts(static_cast<size_t>(blocks));
-  cudaError_t status =
-      cudaMemcpyAsync(parts.data(), partial, parts.size() * sizeof(double), cudaMemcpyDeviceToHost, stream());
-  if (status == cudaSuccess) status = cudaStreamSynchronize(stream());
-  require(status == cudaSuccess, ErrorCode::kInternal,
-          "[kernels] sum_of_squares: ", cudaGetErrorString(status));
-  double sum = 0;
-  for (const double part : parts) sum += part;
-  return sum;
 }
 
 }  // namespace
 
-const OptimKernels optim_table = {adamw, sum_of_squares};
+const OptimKernels optim_table = {adamw, add_sum_of_squares};
 
 }  // namespace troupe::kernels::cuda

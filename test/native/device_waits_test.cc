@@ -1,0 +1,111 @@
+// How often the host waits for a GPU in an update, counted on a device of the host's memory
+// that takes the ways of a GPU; and that its numbers are those of the CPU.
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <string>
+
+#include "batch/packing.h"
+#include "check.h"
+#include "engine/engine.h"
+#include "fake_device.h"
+#include "toy_training.h"
+
+using namespace troupe;
+using namespace troupe::test;
+
+namespace {
+
+EngineOptions on(at::Device device, const std::string& variant, int64_t layers) {
+  EngineOptions options = options_of(variant, HeadKind::kLm);
+  options.device = device;
+  options.model.num_layers = layers;
+  options.model.sliding_windows.assign(static_cast<size_t>(layers), 0);
+  if (options.model.moe) options.model.moe_layers.assign(static_cast<size_t>(layers), true);
+  return options;
+}
+
+struct Update {
+  Metrics metrics;
+  DeviceCounts counts;
+  at::Tensor log_probs;  // after it
+  int64_t micro_batches = 0;
+};
+
+Update update(EngineOptions options, int64_t max_tokens, const std::string& mode = "vanilla") {
+  options.max_tokens = max_tokens;
+  const auto engine = create_engine(options, nullptr);
+  const Share share = share_of(0, {0, 0, 0, 0, 0, 0, 0, 0});
+  PolicyLossOptions loss;
+  loss.mode = parse_policy_mode(mode);
+  loss.entropy_coeff = 0.01;
+  Update result;
+  const auto run = [&] {
+    const MetricsList all =
+        engine->update_policy({share.tokens, share.mask, share.a, share.b, {}, {}, {}}, share.mini, loss, 1);
+    result.metrics = all.back();
+  };
+  const BatchLayout layout = check_layout(share.tokens, kVocabulary, options.model.max_positions);
+  for (size_t m = 0; m + 1 < share.mini.offsets.size(); ++m) {
+    result.micro_batches += static_cast<int64_t>(
+        pack(layout, share.mini.offsets[m], share.mini.offsets[m + 1], max_tokens).size());
+  }
+  run();  // makes what is made once
+  result.counts = counted_on_device(run);
+  result.log_probs = engine->compute_log_prob(share.tokens, 1, false, false).log_probs;
+  return result;
+}
+
+void print(const std::string& what, const DeviceCounts& counts) {
+  std::printf("  %s: %lld operations, %lld waits, %lld uploads", what.c_str(),
+              static_cast<long long>(counts.launches), static_cast<long long>(counts.waits),
+              static_cast<long long>(counts.uploads));
+  for (const auto& [name, times] : counts.waits_by_operation)
+    std::printf(", %s %lld", name.c_str(), static_cast<long long>(times));
+  std::printf("\n");
+}
+
+constexpr int64_t kOneMicroBatch = 4096, kSmallMicroBatches = 24;
+
+}  // namespace
+
+TEST(an_update_on_the_device_has_the_numbers_of_the_cpu) {
+  for (const std::string variant : {"qwen3", "qwen3_moe", "gpt2", "gemma2"}) {
+    const Update cpu = update(on(at::kCPU, variant, 2), kSmallMicroBatches);
+    const Update device = update(on(fake_device(), variant, 2), kSmallMicroBatches);
+    CHECK(device.counts.launches > 0 && cpu.counts.launches == 0);
+    CHECK((cpu.log_probs - device.log_probs).abs().max().item<double>() < 1e-4);
+    CHECK_CLOSE(cpu.metrics.at("grad_norm"), device.metrics.at("grad_norm"),
+                1e-4 * cpu.metrics.at("grad_norm"));
+  }
+}
+
+TEST(the_host_does_not_wait_inside_a_layer) {
+  for (const std::string variant : {"qwen3", "qwen3_moe"}) {
+    const Update few = update(on(fake_device(), variant, 2), kOneMicroBatch);
+    const Update many = update(on(fake_device(), variant, 6), kOneMicroBatch);
+    print(variant + ", 2 layers", few.counts);
+    print(variant + ", 6 layers", many.counts);
+    CHECK(many.counts.launches > few.counts.launches);
+    CHECK(many.counts.waits == few.counts.waits);
+  }
+}
+
+// Log-probs and entropy for the metrics, the norm of the gradient, and what a mixture of experts says of its
+// routers, all at the end of a mini-batch; losses that look at whole sequences read log-probs and entropy of
+// each micro-batch before.
+TEST(the_host_waits_at_most_twice_per_micro_batch) {
+  constexpr int64_t kMiniBatches = 2, kAtTheEnd = 4;
+  const std::vector<std::pair<std::string, int64_t>> cases = {{"vanilla", 0}, {"gspo", 2}};
+  for (const auto& [mode, each] : cases) {
+    const Update one = update(on(fake_device(), "qwen3_moe", 2), kOneMicroBatch, mode);
+    const Update several = update(on(fake_device(), "qwen3_moe", 2), kSmallMicroBatches, mode);
+    print(mode + ", one micro-batch", one.counts);
+    print(mode + ", several micro-batches", several.counts);
+    CHECK(one.counts.waits <= kMiniBatches * (kAtTheEnd + each));
+    const int64_t more = several.micro_batches - one.micro_batches;
+    CHECK(more > 0 && several.counts.waits - one.counts.waits == each * more);
+  }
+}
+
+TEST_MAIN()
