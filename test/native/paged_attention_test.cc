@@ -11,6 +11,7 @@
 #include "host_reads.h"
 #include "kernels/device_ops.h"
 #include "kernels/gemm.h"
+#include "kernels/key_splits.h"
 #include "toy_decoder.h"
 
 using namespace troupe;
@@ -138,6 +139,65 @@ TEST(gpu_kernel_equals_reference) {
     return;
   }
   compare_all(at::kCUDA);
+  // Rows of one part of their keys and of several, with windows that begin anywhere.
+  const OneThread one_thread;
+  for (const Shape& shape : {Shape{6, 2, 10}, Shape{14, 2, 64}, Shape{16, 8, 128}}) {
+    for (const int64_t window : {0, 20, 600}) {
+      Case c(shape, window, 0, at::kFloat, {1, 512, 513, 1300});
+      c.qkv = c.qkv.to(at::kCUDA);
+      const at::Tensor out = c.run(100);
+      CHECK(at::allclose(out, c.run(2000, true), 3e-6, 3e-6));
+      Case alone(shape, window, 0, at::kFloat, {1300});
+      alone.qkv = c.qkv.narrow(0, 1026, 1300);
+      CHECK(at::equal(alone.run(100), out.narrow(0, 1026, 1300)));
+    }
+  }
+}
+
+TEST(parts_of_a_rows_keys_are_all_of_them_once) {
+  for (const int length : {1, 31, 32, 33, 511, 512, 513, 5000}) {
+    for (const int window : {0, 1, 32, 33, 512, 600, 6000}) {
+      const kernels::KeySplits splits(length, window);
+      const int first = window > 0 ? std::max(0, length - window) : 0;
+      CHECK(splits.count() >= 1 && splits.begin(0) == first / kPagePositions);
+      for (int split = 0; split < splits.count(); ++split) {
+        CHECK(splits.begin(split) < splits.end(split));
+        CHECK(split == 0 || splits.begin(split) == splits.end(split - 1));
+      }
+      const int pages = static_cast<int>(KvCache::pages_for(length));
+      CHECK(splits.end(splits.count() - 1) == pages);
+      CHECK(splits.count() <= kernels::KeySplits::most(pages, window));
+      CHECK(splits.count() <= kernels::KeySplits::most(pages + 40, window));
+    }
+  }
+}
+
+// What the GPU's two launches compute of one row and head, in the same order of parts.
+TEST(softmaxes_of_parts_come_together_as_that_of_the_whole) {
+  for (const int length : {20, 512, 513, 3000}) {
+    const at::Tensor scores = random({length}, 4, at::kFloat) * 8, values = random({length}, 5, at::kFloat);
+    const kernels::KeySplits splits(length, 0);
+    std::vector<kernels::SoftmaxPart> parts;
+    std::vector<float> sums;
+    float top = -INFINITY, total = 0, value = 0;
+    for (int split = 0; split < splits.count(); ++split) {
+      const int64_t begin = splits.begin(split) * kPagePositions;
+      const int64_t end = std::min<int64_t>(length, splits.end(split) * kPagePositions);
+      const at::Tensor own = scores.narrow(0, begin, end - begin);
+      const float highest = own.max().item<float>();
+      const at::Tensor weights = at::exp(own - highest);
+      parts.push_back({highest, weights.sum().item<float>()});
+      sums.push_back((weights * values.narrow(0, begin, end - begin)).sum().item<float>());
+      top = std::max(top, highest);
+    }
+    for (size_t i = 0; i < parts.size(); ++i) {
+      total += kernels::factor_of(parts[i], top) * parts[i].sum;
+      value += kernels::factor_of(parts[i], top) * sums[i];
+    }
+    const at::Tensor whole = at::softmax(scores.to(at::kDouble), 0);
+    CHECK_CLOSE(value / total, (whole * values).sum().item<double>(), 1e-5);
+  }
+  CHECK(kernels::factor_of({-INFINITY, 0}, 1) == 0);  // a part without keys
 }
 
 // Longer than a block of keys (512), with windows whose blocks begin anywhere.

@@ -1,11 +1,13 @@
-// Decoding attention on pages of keys and values, one launch per layer.
+// Decoding attention on pages of keys and values, one launch per layer, or two where a row has many keys.
 #include "kernels/cuda/decode_attention.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/key_splits.h"
 #include "kernels/paged_attention.h"
 
-// A block takes a row and up to kGroup query heads of one key head; each of its warps takes every kWarps-th
-// page with a softmax of its own, and these are put together at the end. A lane is a position while scores
-// are made, and columns of D while values are summed.
+// A block takes a part of a row's keys (kernels/key_splits.h) and up to kGroup query heads of one key head;
+// each of its warps takes every kWarps-th page with a softmax of its own, and these are put together at the
+// end. A lane is a position while scores are made, and columns of D while values are summed. The parts of a
+// row come together in a second launch; a row that has one part is done before it.
 namespace troupe::kernels::cuda {
 
 namespace {
@@ -14,12 +16,16 @@ constexpr int kGroup = 8;
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarp;
 static_assert(kPagePositions == kWarp);
+// What parts leave behind: more rows than have room there are taken one slice after the other.
+constexpr int64_t kPartialFloats = int64_t{32} << 20;
 
 struct Args {
   const void* qkv;
   void* out;
   const int64_t* pages;
   const int32_t* lengths;
+  float* partial;  // [rows, heads, splits, D + 2] of rows with several parts: values, then their SoftmaxPart
+  int splits;      // the most that a row has
   int64_t qkv_stride, max_pages, layer_bytes, head_bytes;
   int num_heads, num_kv_heads, head_dim, group_chunks, window;
   float scale, softcap;
@@ -33,26 +39,23 @@ __device__ inline float warp_max(float value) {
   return value;
 }
 
-// The keys of a row: where they lie, and which of a page count.
-struct Keys {
-  int prompt_length, length, first, prompt_pages, num_pages;
+// The keys of a row: which parts they have, and which of a page count.
+struct Keys : KeySplits {
+  int length, first;
 
-  __device__ Keys(const int32_t* lengths, int window)
-      : prompt_length(lengths[0]),
-        length(lengths[1]),
-        first(window > 0 ? max(0, length - window) : 0),
-        prompt_pages((prompt_length + kWarp - 1) / kWarp),
-        num_pages(prompt_pages + (length - prompt_length + kWarp - 1) / kWarp) {}
+  __device__ Keys(int positions, int window)
+      : KeySplits(positions, window), length(positions), first(window > 0 ? max(0, positions - window) : 0) {}
 
   // Slots [begin, end) of a page hold visible positions.
   __device__ void visible(int page, int& begin, int& end) const {
-    const bool in_prompt = page < prompt_pages;
-    const int position = in_prompt ? page * kWarp : prompt_length + (page - prompt_pages) * kWarp;
-    const int limit = in_prompt ? prompt_length : length;
-    begin = max(0, first - position);
-    end = min(kWarp, limit - position);
+    begin = max(0, first - page * kWarp);
+    end = min(kWarp, length - page * kWarp);
   }
 };
+
+__device__ inline float* partial_of(const Args& a, int64_t row, int64_t query_head, int split) {
+  return a.partial + ((row * a.num_heads + query_head) * a.splits + split) * (a.head_dim + 2);
+}
 
 // kColumns: columns of D per lane.
 template <typename T, int kColumns>
@@ -70,15 +73,17 @@ __global__ void __launch_bounds__(kThreads) decode_attention_kernel(Args a) {
   const int groups = min(kGroup, group_size - first_query);
   const int dim = a.head_dim;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const Keys keys(a.lengths + 2 * row, a.window);
+  const Keys keys(a.lengths[2 * row + 1], a.window);
+  const int split = static_cast<int>(blockIdx.z), splits = keys.count();
+  if (split >= splits) return;
   const int64_t* pages = a.pages + row * a.max_pages;
   const int64_t head_offset = a.layer_bytes + head * a.head_bytes;
   const T* qkv = static_cast<const T*>(a.qkv) + row * a.qkv_stride;
   const int64_t query_column = static_cast<int64_t>(head * group_size + first_query) * dim;
 
-  const int slot = (keys.length - keys.prompt_length - 1) % kWarp;
+  const int slot = (keys.length - 1) % kWarp;
   T* last_page = reinterpret_cast<T*>(pages[keys.num_pages - 1] + head_offset);
-  for (int d = threadIdx.x; d < dim; d += kThreads) {
+  for (int d = threadIdx.x; split == splits - 1 && d < dim; d += kThreads) {
     last_page[d * kWarp + slot] = qkv[static_cast<int64_t>(a.num_heads + head) * dim + d];
     last_page[static_cast<int64_t>(kWarp + slot) * dim + d] =
         qkv[static_cast<int64_t>(a.num_heads + a.num_kv_heads + head) * dim + d];
@@ -96,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) decode_attention_kernel(Args a) {
     for (int c = 0; c < kColumns; ++c) acc[g][c] = 0;
   }
 
-  for (int page = warp; page < keys.num_pages; page += kWarps) {
+  for (int page = keys.begin(split) + warp; page < keys.end(split); page += kWarps) {
     int begin, end;
     keys.visible(page, begin, end);
     if (begin >= end) continue;
@@ -165,19 +170,51 @@ __global__ void __launch_bounds__(kThreads) decode_attention_kernel(Args a) {
       factors[w] = sums[w][g] > 0 ? expf(tops[w][g] - higher) : 0.0f;  // a warp without pages: 0
       total += factors[w] * sums[w][g];
     }
+    float* left = splits > 1 ? partial_of(a, row, head * group_size + first_query + g, split) : nullptr;
     for (int d = threadIdx.x; d < dim; d += kThreads) {
       float value = 0;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) value += factors[w] * partial[w][d];
-      store(out + static_cast<int64_t>(g) * dim + d, value / total);
+      if (left != nullptr) {
+        left[d] = value;
+      } else {
+        store(out + static_cast<int64_t>(g) * dim + d, value / total);
+      }
+    }
+    if (left != nullptr && threadIdx.x == 0) {
+      left[dim] = higher;
+      left[dim + 1] = total;
     }
     __syncthreads();
   }
 }
 
+// The parts of a row and query head, in their order.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) combine_parts_kernel(Args a) {
+  const int64_t row = blockIdx.x, query_head = blockIdx.y;
+  const int splits = KeySplits(a.lengths[2 * row + 1], a.window).count();
+  if (splits == 1) return;
+  const auto part = [&](int split) {
+    const float* sums = partial_of(a, row, query_head, split) + a.head_dim;
+    return SoftmaxPart{sums[0], sums[1]};
+  };
+  float top = -INFINITY, total = 0;
+  for (int split = 0; split < splits; ++split) top = fmaxf(top, part(split).top);
+  for (int split = 0; split < splits; ++split) total += factor_of(part(split), top) * part(split).sum;
+  T* out = static_cast<T*>(a.out) + (row * a.num_heads + query_head) * a.head_dim;
+  for (int d = threadIdx.x; d < a.head_dim; d += kThreads) {
+    float value = 0;
+    for (int split = 0; split < splits; ++split)
+      value += factor_of(part(split), top) * partial_of(a, row, query_head, split)[d];
+    store(out + d, value / total);
+  }
+}
+
 template <typename T>
 void launch(const Args& a, int64_t rows) {
-  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(a.num_kv_heads * a.group_chunks));
+  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(a.num_kv_heads * a.group_chunks),
+                  static_cast<unsigned>(a.splits));
   if (a.head_dim <= 32) {
     decode_attention_kernel<T, 1><<<grid, kThreads, 0, stream()>>>(a);
   } else if (a.head_dim <= 64) {
@@ -186,6 +223,26 @@ void launch(const Args& a, int64_t rows) {
     decode_attention_kernel<T, 4><<<grid, kThreads, 0, stream()>>>(a);
   } else {
     decode_attention_kernel<T, 8><<<grid, kThreads, 0, stream()>>>(a);
+  }
+  if (a.splits == 1) return;
+  const dim3 heads(static_cast<unsigned>(rows), static_cast<unsigned>(a.num_heads));
+  combine_parts_kernel<T><<<heads, kThreads, 0, stream()>>>(a);
+}
+
+// In slices of rows whose parts have room.
+template <typename T>
+void launch_slices(Args a, int64_t rows) {
+  const int64_t floats = a.splits == 1 ? 0 : int64_t{a.num_heads} * a.splits * (a.head_dim + 2);
+  const int64_t slice = floats == 0 ? rows : std::clamp<int64_t>(kPartialFloats / floats, 1, rows);
+  const c10::DataPtr memory = scratch(slice * floats);
+  a.partial = static_cast<float*>(memory.get());
+  for (int64_t first = 0; first < rows; first += slice) {
+    Args part = a;
+    part.qkv = static_cast<const T*>(a.qkv) + first * a.qkv_stride;
+    part.out = static_cast<T*>(a.out) + first * a.num_heads * a.head_dim;
+    part.pages += first * a.max_pages;
+    part.lengths += 2 * first;
+    launch<T>(part, std::min(slice, rows - first));
   }
 }
 
@@ -202,6 +259,7 @@ void decode_attention(const PagedAttention& task) {
   a.lengths = task.lengths.const_data_ptr<int32_t>();
   a.qkv_stride = task.qkv.stride(0);
   a.max_pages = task.pages.size(1);
+  a.splits = KeySplits::most(static_cast<int>(a.max_pages), static_cast<int>(task.window));
   a.layer_bytes = task.layer_bytes;
   a.head_bytes = 2 * task.head_dim * kPagePositions * static_cast<int64_t>(task.qkv.element_size());
   a.num_heads = static_cast<int>(task.num_heads);
@@ -212,9 +270,9 @@ void decode_attention(const PagedAttention& task) {
   a.scale = task.scale;
   a.softcap = task.softcap;
   if (task.qkv.scalar_type() == at::kFloat) {
-    launch<float>(a, rows);
+    launch_slices<float>(a, rows);
   } else {
-    launch<BFloat16>(a, rows);
+    launch_slices<BFloat16>(a, rows);
   }
   check_launch("decode_attention");
 }
