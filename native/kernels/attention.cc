@@ -27,9 +27,16 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-at::Tensor forward_scratch(int64_t rows, int64_t dim, int64_t key_cols, const at::Device& device) {
-  return at::empty({rows * (2 * dim + key_cols) + 2 * key_cols * dim + 3 * rows},
-                   at::TensorOptions(at::kFloat).device(device));
+struct ForwardScratch {
+  at::Tensor floats, operands;
+};
+
+ForwardScratch forward_scratch(int64_t rows, int64_t dim, int64_t key_cols, at::ScalarType operand,
+                               const at::Device& device) {
+  const auto options = at::TensorOptions().device(device);
+  return {at::empty({rows * (dim + key_cols + 3)}, options.dtype(at::kFloat)),
+          at::empty({rows * dim + 2 * key_cols * dim + rounded_size(operand, rows * key_cols)},
+                    options.dtype(operand))};
 }
 
 template <typename Scalar>
@@ -39,7 +46,7 @@ struct ForwardArrays {
 };
 
 // Queries of a run at positions [q0, q0 + block), see [Note: one shape per position].
-template <typename Scalar>
+template <typename Scalar, typename Operand>
 void forward_block(const Shape& shape, const ForwardArrays<Scalar>& arrays, const Queries& run, int64_t head,
                    int64_t q0) {
   const Sequence& sequence = run.sequence;
@@ -52,17 +59,19 @@ void forward_block(const Shape& shape, const ForwardArrays<Scalar>& arrays, cons
   const int64_t rows = shape.shape_groups * queries;
   const int64_t key_begin = shape.first_key(q0);
   const int64_t key_cols = std::min(kKeyBlock, q1 - key_begin);
-  const at::Tensor scratch = forward_scratch(rows, dim, key_cols, at::kCPU);
-  float* q = scratch.data_ptr<float>();
-  float* o = q + rows * dim;
+  const ForwardScratch scratch =
+      forward_scratch(rows, dim, key_cols, c10::CppTypeToScalarType<Operand>::value, at::kCPU);
+  float* o = scratch.floats.data_ptr<float>();
   float* scores = o + rows * dim;
-  float* k = scores + rows * key_cols;
-  float* v = k + key_cols * dim;
-  float* row_max = v + key_cols * dim;
+  float* row_max = scores + rows * key_cols;
   float* row_sum = row_max + rows;
   float* correction = row_sum + rows;
+  Operand* q = scratch.operands.data_ptr<Operand>();
+  Operand* k = q + rows * dim;
+  Operand* v = k + key_cols * dim;
+  Operand* rounded = v + key_cols * dim;
 
-  if (count < queries || shape.groups < shape.shape_groups) std::fill(q, q + rows * dim, 0.0f);
+  if (count < queries || shape.groups < shape.shape_groups) std::fill(q, q + rows * dim, Operand(0));
   for (int64_t g = 0; g < shape.groups; ++g) {
     load_rows(arrays.q.at(row, shape.q_column(head, g)), arrays.q.ld, count, dim,
               q + (g * queries + begin - q0) * dim);
@@ -75,7 +84,7 @@ void forward_block(const Shape& shape, const ForwardArrays<Scalar>& arrays, cons
     const int64_t cols = std::min(kKeyBlock, q1 - k0);
     load_positions(sequence, arrays.kv.at(0, shape.k_column(head)), arrays.kv.ld, k0, k0 + cols, dim, k);
     load_positions(sequence, arrays.kv.at(0, shape.v_column(head)), arrays.kv.ld, k0, k0 + cols, dim, v);
-    const auto pack = [&](float* keys, bool transposed) {
+    const auto pack = [&](Operand* keys, bool transposed) {
       return PackedMatrix::of(matrix(keys, cols, dim, dim), transposed, /*parallel=*/false);
     };
     const at::Tensor score_matrix = matrix(scores, rows, cols, cols);
@@ -85,7 +94,7 @@ void forward_block(const Shape& shape, const ForwardArrays<Scalar>& arrays, cons
     for (int64_t r = 0; k0 != key_begin && r < rows; ++r) {
       for (int64_t c = 0; c < dim; ++c) o[r * dim + c] *= correction[r];
     }
-    gemm(score_matrix, pack(v, false), o_matrix, k0 != key_begin);
+    gemm(operand_of(scores, rows, cols, rounded), pack(v, false), o_matrix, k0 != key_begin);
   }
   for (int64_t g = 0; g < shape.groups; ++g) {
     const int64_t first = g * queries + begin - q0;
@@ -101,7 +110,7 @@ void forward_block(const Shape& shape, const ForwardArrays<Scalar>& arrays, cons
 }
 
 // What forward_cpu allocates: see [Note: simulated memory].
-void simulate_forward(const AttentionSpec& spec, const Segments& segments, const at::Device& meta) {
+void simulate_forward(const AttentionSpec& spec, const at::Tensor& array, const Segments& segments) {
   const Shape shape(spec);
   int64_t items = 0, longest = 0;
   for (const Queries& run : attention::runs_of(segments)) {
@@ -111,14 +120,20 @@ void simulate_forward(const AttentionSpec& spec, const Segments& segments, const
   const int64_t rows = shape.shape_groups * shape.query_block, dim = spec.head_dim;
   const int64_t cols = std::min({kKeyBlock, longest, longest - shape.first_key(longest - shape.query_block)});
   simulate_threads(items, [&] {
-    const at::Tensor scratch = forward_scratch(rows, dim, cols, meta);
-    const auto part = [&](int64_t r, int64_t c) { return scratch.narrow(0, 0, r * c).view({r, c}); };
-    gemm(part(rows, dim), PackedMatrix::of(part(cols, dim), true), part(rows, cols), false);
-    gemm(part(rows, cols), PackedMatrix::of(part(cols, dim), false), part(rows, dim), true);
+    const ForwardScratch scratch = forward_scratch(rows, dim, cols, operand_type(array), array.device());
+    const auto part = [](const at::Tensor& all, int64_t r, int64_t c) {
+      return all.narrow(0, 0, r * c).view({r, c});
+    };
+    const at::Tensor& operands = scratch.operands;
+    const at::Tensor& probs = operands.scalar_type() == at::kFloat ? scratch.floats : operands;
+    gemm(part(operands, rows, dim), PackedMatrix::of(part(operands, cols, dim), true),
+         part(scratch.floats, rows, cols), false);
+    gemm(part(probs, rows, cols), PackedMatrix::of(part(operands, cols, dim), false),
+         part(scratch.floats, rows, dim), true);
   });
 }
 
-template <typename Scalar>
+template <typename Scalar, typename Operand>
 void forward_cpu(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
                  const Segments& segments, const at::Tensor& out, const at::Tensor& lse) {
   const Shape shape(spec);
@@ -139,7 +154,7 @@ void forward_cpu(const AttentionSpec& spec, const at::Tensor& q, const at::Tenso
   const int64_t count = static_cast<int64_t>(items.size()) * spec.num_kv_heads;
   parallel_items(count, [&](int64_t i) {
     const Item& item = items[static_cast<size_t>(i / spec.num_kv_heads)];
-    forward_block<Scalar>(shape, arrays, item.run, i % spec.num_kv_heads, item.q0);
+    forward_block<Scalar, Operand>(shape, arrays, item.run, i % spec.num_kv_heads, item.q0);
   });
   const int64_t real = real_queries(segments);
   out.narrow(0, real, out.size(0) - real).zero_();
@@ -182,10 +197,11 @@ void attention_forward(const AttentionSpec& spec, const at::Tensor& q, const at:
   if (const auto* device = flash_attention(spec, q)) {
     return device->attention_forward(spec, q, kv, segments, out, lse);
   }
-  if (simulated(q)) return simulate_forward(spec, segments, q.device());
+  if (simulated(q)) return simulate_forward(spec, q, segments);
   if (!q.is_cpu()) return attention_forward_reference(spec, q, kv, segments, out, lse);
-  if (q.scalar_type() == at::kFloat) return forward_cpu<float>(spec, q, kv, segments, out, lse);
-  forward_cpu<at::BFloat16>(spec, q, kv, segments, out, lse);
+  if (q.scalar_type() == at::kFloat) return forward_cpu<float, float>(spec, q, kv, segments, out, lse);
+  if (operand_type(q) == at::kFloat) return forward_cpu<at::BFloat16, float>(spec, q, kv, segments, out, lse);
+  forward_cpu<at::BFloat16, at::BFloat16>(spec, q, kv, segments, out, lse);
 }
 
 void attention_forward(const AttentionSpec& spec, const at::Tensor& qkv, const Segments& segments,

@@ -22,7 +22,25 @@ struct BackwardArrays {
 
 // The gradients of one key head of a segment and of the segments it is the prefix of, by one thread: the
 // keys of a prefix collect from all of them.
-template <typename Scalar>
+// What the pass over one key head needs: keys and values of the longest sequence with their gradients, and
+// the arrays of one block of queries.
+struct BackwardMemory {
+  at::Tensor keys, key_gradients, operands, floats;
+
+  BackwardMemory() = default;
+  BackwardMemory(int64_t longest, int64_t rows, int64_t cols, int64_t dim, at::ScalarType operand,
+                 const at::Device& device) {
+    const auto as_operand = at::TensorOptions(operand).device(device),
+               as_float = as_operand.dtype(at::kFloat);
+    keys = at::empty({2, longest, dim}, as_operand);
+    key_gradients = at::empty({2, longest, dim}, as_float);
+    operands = at::empty({rows * 2 * dim + rounded_size(operand, 2 * rows * cols)}, as_operand);
+    floats = at::empty({rows * (2 * dim + 2 * cols + 2)}, as_float);
+  }
+};
+
+// Operand: see [Note: operands of attention].
+template <typename Scalar, typename Operand>
 class BackwardHead {
  public:
   // runs: of queries, by segment.
@@ -35,15 +53,15 @@ class BackwardHead {
     int64_t longest = 0;
     for (const size_t s : family) longest = std::max(longest, Sequence(segments_, segments_[s]).length);
     const int64_t dim = shape_.spec.head_dim;
-    keys_ = at::empty({4, longest, dim}, at::kFloat);
     blocks_.resize(static_cast<size_t>(longest / kKeyBlock));
-    k_ = keys_.template data_ptr<float>();
-    v_ = k_ + longest * dim;
-    dk_ = v_ + longest * dim;
-    dv_ = dk_ + longest * dim;
     max_rows_ = shape_.groups * std::min(shape_.query_block, longest);
     max_cols_ = std::min(kKeyBlock, longest);
-    scratch_ = at::empty({max_rows_ * (4 * dim + 2 * max_cols_ + 2)}, at::kFloat);
+    memory_ = BackwardMemory(longest, max_rows_, max_cols_, dim, c10::CppTypeToScalarType<Operand>::value,
+                             at::kCPU);
+    k_ = memory_.keys.template data_ptr<Operand>();
+    v_ = k_ + longest * dim;
+    dk_ = memory_.key_gradients.template data_ptr<float>();
+    dv_ = dk_ + longest * dim;
     for (const size_t s : family) {
       const Sequence sequence(segments_, segments_[s]);
       load_keys(sequence);
@@ -81,7 +99,7 @@ class BackwardHead {
     KeyBlock& block = whole ? blocks_[static_cast<size_t>(k0 / kKeyBlock)] : passing_block_;
     if (whole && block.k.defined()) return block;
     const int64_t dim = shape_.spec.head_dim;
-    const auto pack = [&](float* rows, bool transposed) {
+    const auto pack = [&](Operand* rows, bool transposed) {
       return PackedMatrix::of(matrix(rows + k0 * dim, cols, dim, dim), transposed, /*parallel=*/false);
     };
     block = {pack(k_, true), pack(v_, true), pack(k_, false)};
@@ -102,10 +120,12 @@ class BackwardHead {
     const int64_t dim = shape_.spec.head_dim;
     const int64_t queries = q1 - q0;
     const int64_t rows = shape_.groups * queries;
-    float* q = scratch_.template data_ptr<float>();
-    float* o = q + max_rows_ * dim;
-    float* d_o = o + max_rows_ * dim;
-    float* dq = d_o + max_rows_ * dim;
+    Operand* q = memory_.operands.template data_ptr<Operand>();
+    Operand* d_o = q + max_rows_ * dim;
+    Operand* rounded_probs = d_o + max_rows_ * dim;
+    Operand* rounded_dscores = rounded_probs + max_rows_ * max_cols_;
+    float* o = memory_.floats.template data_ptr<float>();
+    float* dq = o + max_rows_ * dim;
     float* scores = dq + max_rows_ * dim;
     float* dprobs = scores + max_rows_ * max_cols_;
     float* block_lse = dprobs + max_rows_ * max_cols_;
@@ -120,7 +140,7 @@ class BackwardHead {
     }
     for (int64_t r = 0; r < rows; ++r) {
       float sum = 0;
-      for (int64_t c = 0; c < dim; ++c) sum += o[r * dim + c] * d_o[r * dim + c];
+      for (int64_t c = 0; c < dim; ++c) sum += o[r * dim + c] * static_cast<float>(d_o[r * dim + c]);
       delta[r] = sum;
     }
     const at::Tensor q_matrix = matrix(q, rows, dim, dim);
@@ -138,9 +158,11 @@ class BackwardHead {
       gemm(do_matrix, keys.v_turned, dprob_matrix, false);
       kernels::attention_kernels().softmax_backward(
           scores, dprobs, shape_.block(shape_.groups, q0, queries, k0, cols), block_lse, delta);
-      gemm_transposed(score_matrix, packed_do, matrix(dv_ + k0 * dim, cols, dim, dim), /*parallel=*/false);
-      gemm_transposed(dprob_matrix, packed_q, matrix(dk_ + k0 * dim, cols, dim, dim), /*parallel=*/false);
-      gemm(dprob_matrix, keys.k, dq_matrix, k0 != key_begin);
+      const at::Tensor probs = operand_of(scores, rows, cols, rounded_probs);
+      const at::Tensor dscores = operand_of(dprobs, rows, cols, rounded_dscores);
+      gemm_transposed(probs, packed_do, matrix(dv_ + k0 * dim, cols, dim, dim), /*parallel=*/false);
+      gemm_transposed(dscores, packed_q, matrix(dk_ + k0 * dim, cols, dim, dim), /*parallel=*/false);
+      gemm(dscores, keys.k, dq_matrix, k0 != key_begin);
     }
     for (int64_t g = 0; g < shape_.groups; ++g) {
       store_rows(dq + g * queries * dim, queries, dim, arrays_.dq.at(row, shape_.q_column(head_, g)),
@@ -153,11 +175,12 @@ class BackwardHead {
   const std::vector<std::vector<Queries>>& runs_;
   int64_t head_;
   const BackwardArrays<Scalar>& arrays_;
-  at::Tensor keys_, scratch_;
+  BackwardMemory memory_;
   std::vector<KeyBlock> blocks_;
   KeyBlock passing_block_;
   int64_t max_rows_ = 0, max_cols_ = 0;
-  float *k_ = nullptr, *v_ = nullptr, *dk_ = nullptr, *dv_ = nullptr;
+  Operand *k_ = nullptr, *v_ = nullptr;
+  float *dk_ = nullptr, *dv_ = nullptr;
 };
 
 std::vector<std::vector<Queries>> by_segment(const Segments& segments) {
@@ -197,7 +220,7 @@ std::vector<std::vector<size_t>> families(const Segments& segments,
 }
 
 // What backward_cpu allocates: see [Note: simulated memory].
-void simulate_backward(const AttentionSpec& spec, const Segments& segments, const at::Device& meta) {
+void simulate_backward(const AttentionSpec& spec, const at::Tensor& array, const Segments& segments) {
   const Shape shape(spec);
   int64_t longest = 0, families = 0;
   for (const Segment& segment : segments) {
@@ -208,23 +231,25 @@ void simulate_backward(const AttentionSpec& spec, const Segments& segments, cons
   const int64_t rows = shape.groups * std::min(shape.query_block, longest);
   const int64_t cols = std::min(kKeyBlock, longest);
   simulate_threads(families * spec.num_kv_heads, [&] {
-    const auto floats = at::TensorOptions(at::kFloat).device(meta);
-    const at::Tensor keys = at::empty({4, longest, dim}, floats);
-    const at::Tensor scratch = at::empty({rows * (4 * dim + 2 * cols + 2)}, floats);
-    const at::Tensor block = keys.view({-1, dim}).narrow(0, 0, cols);
+    const BackwardMemory memory(longest, rows, cols, dim, operand_type(array), array.device());
+    const at::Tensor block = memory.keys.view({-1, dim}).narrow(0, 0, cols);
     std::vector<PackedMatrix> packed;  // of whole blocks, and of one that is not
     for (int64_t k0 = 0; k0 < longest; k0 += kKeyBlock) {
       const at::Tensor part = block.narrow(0, 0, std::min(cols, longest - k0));
       for (const bool transposed : {true, true, false}) packed.push_back(PackedMatrix::of(part, transposed));
     }
-    const auto matrix = [&](int64_t r, int64_t c) { return scratch.narrow(0, 0, r * c).view({r, c}); };
-    const PackedMatrix q = PackedMatrix::of(matrix(rows, dim), false);
-    const PackedMatrix d_o = PackedMatrix::of(matrix(rows, dim), false);
-    gemm_transposed(matrix(rows, cols), q, block, /*parallel=*/false);
+    const auto matrix = [&](const at::Tensor& all, int64_t r, int64_t c) {
+      return all.narrow(0, 0, r * c).view({r, c});
+    };
+    const PackedMatrix q = PackedMatrix::of(matrix(memory.operands, rows, dim), false);
+    const PackedMatrix d_o = PackedMatrix::of(matrix(memory.operands, rows, dim), false);
+    const at::Tensor& probs = block.scalar_type() == at::kFloat ? memory.floats : memory.operands;
+    gemm_transposed(matrix(probs, rows, cols), q, memory.key_gradients.view({-1, dim}).narrow(0, 0, cols),
+                    /*parallel=*/false);
   });
 }
 
-template <typename Scalar>
+template <typename Scalar, typename Operand>
 void backward_cpu(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv, const at::Tensor& out,
                   const at::Tensor& lse, const at::Tensor& dout, const Segments& segments,
                   const at::Tensor& dq, const at::Tensor& dkv) {
@@ -235,7 +260,7 @@ void backward_cpu(const AttentionSpec& spec, const at::Tensor& q, const at::Tens
   const BackwardArrays<Scalar> arrays{Rows::of(q),  Rows::of(kv),  Rows::of(out),           Rows::of(dout),
                                       Rows::of(dq), Rows::of(dkv), RowArray<float>::of(lse)};
   parallel_items(static_cast<int64_t>(order.size()) * spec.num_kv_heads, [&](int64_t i) {
-    BackwardHead<Scalar>(shape, segments, runs, i % spec.num_kv_heads, arrays)
+    BackwardHead<Scalar, Operand>(shape, segments, runs, i % spec.num_kv_heads, arrays)
         .run(order[static_cast<size_t>(i / spec.num_kv_heads)]);
   });
   const auto zero_tail = [](const at::Tensor& gradient, int64_t real) {
@@ -253,11 +278,13 @@ void attention_backward(const AttentionSpec& spec, const at::Tensor& q, const at
   if (const auto* device = flash_attention(spec, q)) {
     return device->attention_backward(spec, q, kv, out, lse, dout, segments, dq, dkv);
   }
-  if (simulated(q)) return simulate_backward(spec, segments, q.device());
+  if (simulated(q)) return simulate_backward(spec, q, segments);
   if (!q.is_cpu()) return attention_backward_reference(spec, q, kv, out, lse, dout, segments, dq, dkv);
   if (q.scalar_type() == at::kFloat)
-    return backward_cpu<float>(spec, q, kv, out, lse, dout, segments, dq, dkv);
-  backward_cpu<at::BFloat16>(spec, q, kv, out, lse, dout, segments, dq, dkv);
+    return backward_cpu<float, float>(spec, q, kv, out, lse, dout, segments, dq, dkv);
+  if (operand_type(q) == at::kFloat)
+    return backward_cpu<at::BFloat16, float>(spec, q, kv, out, lse, dout, segments, dq, dkv);
+  backward_cpu<at::BFloat16, at::BFloat16>(spec, q, kv, out, lse, dout, segments, dq, dkv);
 }
 
 void attention_backward(const AttentionSpec& spec, const at::Tensor& qkv, const at::Tensor& out,

@@ -8,6 +8,7 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/attention_kernels.h"
 #include "kernels/device_ops.h"
+#include "kernels/gemm.h"
 
 // What the two passes of attention share: how heads and positions are cut into blocks, and where their rows
 // lie.
@@ -29,15 +30,41 @@ inline int64_t query_block_size(int64_t groups) {
   return size;
 }
 
-inline at::Tensor matrix(float* data, int64_t rows, int64_t cols, int64_t ld) {
-  return at::from_blob(data, {rows, cols}, {ld, 1}, at::kFloat);
+template <typename Value>
+at::Tensor matrix(Value* data, int64_t rows, int64_t cols, int64_t ld) {
+  return at::from_blob(data, {rows, cols}, {ld, 1}, c10::CppTypeToScalarType<Value>::value);
 }
 
-// [rows, D] of one head of the packed array as contiguous float32 (whatever the compute dtype).
-template <typename Scalar>
-void load_rows(const Scalar* source, int64_t ld, int64_t rows, int64_t cols, float* target) {
+// [Note: operands of attention] Scores, softmax and sums are float32. Operands of the products are, too,
+// unless they are bfloat16 in memory and such products are our own: then queries, keys, values and what comes
+// from behind go into them as they are, and probabilities (and in the backward pass the gradients of scores)
+// rounded, once, as in flash attention on a GPU.
+inline at::ScalarType operand_type(const at::Tensor& array) {
+  return packs(array) ? array.scalar_type() : at::kFloat;
+}
+
+// Float32 numbers [rows, cols] as an operand: where they lie, or rounded into `target`.
+inline at::Tensor operand_of(float* data, int64_t rows, int64_t cols, at::BFloat16* target) {
+  kernels::attention_kernels().round(data, rows, cols, cols, reinterpret_cast<uint16_t*>(target));
+  return matrix(target, rows, cols, cols);
+}
+inline at::Tensor operand_of(float* data, int64_t rows, int64_t cols, float*) {
+  return matrix(data, rows, cols, cols);
+}
+// Numbers that such a target needs.
+inline int64_t rounded_size(at::ScalarType operand, int64_t count) {
+  return operand == at::kFloat ? 0 : count;
+}
+
+// [rows, D] of one head of the packed array, contiguous.
+template <typename Scalar, typename Operand>
+void load_rows(const Scalar* source, int64_t ld, int64_t rows, int64_t cols, Operand* target) {
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) target[r * cols + c] = static_cast<float>(source[r * ld + c]);
+    if constexpr (std::is_same_v<Scalar, Operand>) {
+      std::copy_n(source + r * ld, cols, target + r * cols);
+    } else {
+      for (int64_t c = 0; c < cols; ++c) target[r * cols + c] = static_cast<Operand>(source[r * ld + c]);
+    }
   }
 }
 template <typename Scalar>
@@ -123,10 +150,10 @@ inline std::vector<Queries> runs_of(const Segments& segments) {
   return all;
 }
 
-// One head of positions [p0, p1) as float32 [p1 - p0, D], zeros behind the sequence's end.
-template <typename Scalar>
+// One head of positions [p0, p1): [p1 - p0, D], zeros behind the sequence's end.
+template <typename Scalar, typename Operand>
 void load_positions(const Sequence& sequence, const Scalar* column, int64_t ld, int64_t p0, int64_t p1,
-                    int64_t dim, float* target) {
+                    int64_t dim, Operand* target) {
   const auto part = [&](int64_t begin, int64_t end) {
     if (begin < end)
       load_rows(column + sequence.row(begin) * ld, ld, end - begin, dim, target + (begin - p0) * dim);
@@ -134,7 +161,7 @@ void load_positions(const Sequence& sequence, const Scalar* column, int64_t ld, 
   part(p0, std::min(p1, sequence.split));
   part(std::max(p0, sequence.split), std::min(p1, sequence.length));
   const int64_t end = std::max(p0, std::min(p1, sequence.length));
-  std::fill(target + (end - p0) * dim, target + (p1 - p0) * dim, 0.0f);
+  std::fill(target + (end - p0) * dim, target + (p1 - p0) * dim, Operand(0));
 }
 
 // What a GPU does with its own kernels; null for everything else, and for what they cannot do.

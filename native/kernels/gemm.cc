@@ -11,6 +11,7 @@
 
 #include "base/parallel.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/gemm_multiplier.h"
 #include "kernels/gemm_panels.h"
 
 TROUPE_DECLARE_TABLES(GemmKernels, gemm_table)
@@ -66,11 +67,10 @@ namespace troupe::ops {
 namespace {
 
 using kernels::bfloat16_gemm_kernels;
-using kernels::gemm_kernels;
-using kernels::kGemmRows;
 using kernels::Word;
 using panels::for_each_panel;
 using panels::Kernel;
+using panels::Multiplier;
 using panels::num_panels;
 using panels::padded_cols;
 using panels::Source;
@@ -85,71 +85,14 @@ constexpr int64_t kColBlock = 11;   // panels of columns per unit of work of gem
 constexpr int64_t kPackSteps = 64;  // steps of a weight per unit of packing
 constexpr int64_t kLeftWords = int64_t{1} << 17;  // of `a` that all panels of columns go over: 512 KiB
 
-// What multiplies operands of one dtype, and the form in which it takes the left one.
-class Multiplier {
- public:
-  explicit Multiplier(const at::Tensor& operand)
-      : bfloat16_(operand.scalar_type() == at::kBFloat16 ? bfloat16_gemm_kernels() : nullptr) {}
-
-  int64_t rows() const { return bfloat16_ != nullptr ? bfloat16_->rows : kGemmRows; }
-  // Words per row of an operand with k values per row.
-  int64_t steps(const at::Tensor& operand, int64_t k) const {
-    return round_up(Source::steps(operand, k), bfloat16_ != nullptr ? bfloat16_->group : 1);
-  }
-
-  // A block of up to rows() rows of the left operand; steps [s0, s1) of k.
-  void pack_rows(const Source& a, int64_t first, int64_t there, int64_t k, int64_t s0, int64_t s1,
-                 Word* target) const {
-    if (bfloat16_ == nullptr || bfloat16_->pack_rows == nullptr) {
-      return a.rows(first, there, k, s0, s1, kGemmRows, target);
-    }
-    bfloat16_->pack_rows(a.at(first, 0), a.row_bytes(), there, s0, s1 - s0, k, target);
-  }
-  void pack_columns(const Source& a, int64_t first, int64_t there, int64_t k, int64_t s0, int64_t s1,
-                    Word* target) const {
-    if (bfloat16_ == nullptr || bfloat16_->pack_columns == nullptr) {
-      return a.columns(first, there, k, s0, s1, kGemmRows, target);
-    }
-    bfloat16_->pack_columns(a.at(0, first), a.row_bytes(), there, s0, s1 - s0, k, target);
-  }
-
-  template <typename Out>
-  Kernel<Out> kernel() const {
-    if constexpr (std::is_same_v<Out, uint16_t>) {
-      return bfloat16_->round;
-    } else {
-      return bfloat16_ != nullptr ? bfloat16_->tile : gemm_kernels().tile;
-    }
-  }
-
-  // Around the tiles of a thread.
-  class Use {
-   public:
-    explicit Use(const Multiplier& multiplier) : kernels_(multiplier.bfloat16_) {
-      if (kernels_ != nullptr && kernels_->enter != nullptr) kernels_->enter();
-    }
-    ~Use() {
-      if (kernels_ != nullptr && kernels_->leave != nullptr) kernels_->leave();
-    }
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
-
-   private:
-    const kernels::Bfloat16GemmKernels* kernels_;
-  };
-
- private:
-  const kernels::Bfloat16GemmKernels* bfloat16_;
-};
-
 // c = a B (+ c) in passes over `depth` steps of k, outside of a parallel region with columns spread over the
 // threads.
 template <typename Out>
 void multiply(const at::Tensor& a, const at::Tensor& b_panels, int64_t cols, int64_t depth,
               const at::Tensor& c, bool accumulate) {
-  const Multiplier multiplier(a);
+  const Multiplier multiplier(a.scalar_type());
   const int64_t rows = a.size(0), k = a.size(1), block = multiplier.rows();
-  const int64_t steps = multiplier.steps(a, k);
+  const int64_t steps = multiplier.steps(k);
   const at::Tensor scratch = words(round_up(rows, block) * std::min(depth, steps), a.device());
   if (simulated(a)) return;
   const Kernel<Out> kernel = multiplier.template kernel<Out>();
@@ -216,7 +159,7 @@ PackedMatrix PackedMatrix::of(const at::Tensor& matrix, bool transposed, bool pa
   PackedMatrix packed;
   packed.rows_ = matrix.size(transposed ? 1 : 0);
   packed.cols_ = matrix.size(transposed ? 0 : 1);
-  const int64_t k = packed.rows_, cols = packed.cols_, steps = Multiplier(matrix).steps(matrix, k);
+  const int64_t k = packed.rows_, cols = packed.cols_, steps = Multiplier(matrix.scalar_type()).steps(k);
   packed.panels_ = words(padded_cols(cols) * steps, matrix.device());
   if (simulated(matrix)) return packed;
   Word* target = words_of(packed.panels_);
@@ -256,7 +199,7 @@ void gemm(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool 
   }
   if (out.scalar_type() == at::kFloat) return multiply<float>(a, b.panels_, b.cols_, kDepth, out, accumulate);
   // In one pass over all of k, to be rounded once.
-  multiply<uint16_t>(a, b.panels_, b.cols_, Multiplier(a).steps(a, b.rows_), out, accumulate);
+  multiply<uint16_t>(a, b.panels_, b.cols_, Multiplier(a.scalar_type()).steps(b.rows_), out, accumulate);
 }
 
 void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool parallel) {
@@ -269,9 +212,9 @@ void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tenso
     }
     return;
   }
-  const Multiplier multiplier(a);
+  const Multiplier multiplier(a.scalar_type());
   const int64_t rows = a.size(1), ldc = c.stride(0);
-  const int64_t steps = multiplier.steps(a, b.rows_);
+  const int64_t steps = multiplier.steps(b.rows_);
   if (simulated(a)) {
     const auto block = [&] { words(kRowBlock * std::min(kDepth, steps), a.device()); };
     return parallel ? simulate_threads((rows + kRowBlock - 1) / kRowBlock, block) : block();

@@ -24,6 +24,12 @@ class Source {
         bfloat16_(matrix.scalar_type() == at::kBFloat16),
         value_bytes_(matrix.element_size()),
         row_bytes_(matrix.stride(0) * value_bytes_) {}
+  // Rows of `cols` bfloat16, one behind the other.
+  Source(const at::BFloat16* data, int64_t cols)
+      : data_(reinterpret_cast<const char*>(data)),
+        bfloat16_(true),
+        value_bytes_(sizeof(at::BFloat16)),
+        row_bytes_(cols * value_bytes_) {}
 
   static int64_t steps(const at::Tensor& matrix, int64_t k) {
     return matrix.scalar_type() == at::kBFloat16 ? (k + 1) / 2 : k;

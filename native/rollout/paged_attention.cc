@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "base/parallel.h"
 #include "kernels/attention_blocks.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/paged_attention_kernels.h"
+#include "rollout/page_products.h"
 
 TROUPE_DECLARE_TABLES(PagedAttentionKernels, paged_attention_table)
 
@@ -33,8 +35,14 @@ constexpr int64_t kSmallStep = 1 << 17;
 
 // Buffers of one thread, kept from one item to the next.
 struct Scratch {
+  explicit Scratch(bool bfloat16) {
+    if (bfloat16 && PageProducts::available()) products.emplace();
+  }
+
   std::vector<const char*> pages;
   std::vector<float> floats;
+  std::optional<PageProducts>
+      products;  // of bfloat16 by kernels of our own, else of the keys and values made float32
 };
 
 // Rows of one run that lie in one block of queries, see [Note: one shape per position] in
@@ -79,16 +87,27 @@ class Attention {
     float* const correction = row_sum + rows;
     float* const scores = correction + rows;
 
-    load(piece, head, q);
+    if (scratch.products) {
+      load<at::BFloat16>(piece, head, scratch.products->queries(rows, dim));
+    } else if (float32) {
+      load<float>(piece, head, q);
+    } else {
+      load<at::BFloat16>(piece, head, q);
+    }
     std::fill(row_max, row_max + rows, -std::numeric_limits<float>::infinity());
     std::fill(row_sum, row_sum + rows, 0.0f);
     for (int64_t k0 = key_begin; k0 < end; k0 += kKeyBlock) {
       const int64_t cols = std::min(kKeyBlock, end - k0);
       const int64_t page = k0 / kPagePositions;
       float* const block = scores + (k0 - page * kPagePositions);
-      const kernels::PageScores product{
-          q, rows, dim, scratch.pages.data() + page, KvCache::pages_for(k0 + cols) - page, scores, ld};
-      (float32 ? kernels.scores_float32 : kernels.scores_bfloat16)(product);
+      const char* const* const pages = scratch.pages.data() + page;
+      const int64_t num_pages = KvCache::pages_for(k0 + cols) - page;
+      if (scratch.products) {
+        scratch.products->scores(pages, num_pages, scores, ld);
+      } else {
+        const kernels::PageScores product{q, rows, dim, pages, num_pages, scores, ld};
+        (float32 ? kernels.scores_float32 : kernels.scores_bfloat16)(product);
+      }
       kernels::ScoreBlock softmax = shape_.block(shape_.groups, piece.first, piece.count, k0, cols);
       softmax.ld = ld;
       kernels::attention_kernels().softmax(block, softmax, row_max, row_sum, correction);
@@ -96,8 +115,12 @@ class Attention {
       for (int64_t r = 0; add && r < rows; ++r) {
         for (int64_t c = 0; c < dim; ++c) o[r * dim + c] *= correction[r];
       }
-      const kernels::PageValues values{block, rows, dim, ld, scratch.pages.data(), k0, k0 + cols, o, add};
-      (float32 ? kernels.values_float32 : kernels.values_bfloat16)(values);
+      if (scratch.products) {
+        scratch.products->values(block, ld, scratch.pages.data(), k0, k0 + cols, o, add);
+      } else {
+        const kernels::PageValues values{block, rows, dim, ld, scratch.pages.data(), k0, k0 + cols, o, add};
+        (float32 ? kernels.values_float32 : kernels.values_bfloat16)(values);
+      }
     }
     for (int64_t r = 0; r < rows; ++r) {
       const float inverse = 1.0f / row_sum[r];
@@ -108,17 +131,12 @@ class Attention {
 
  private:
   // Row g * count + i: query head g of the key head's at the piece's position i.
-  void load(const Piece& piece, int64_t head, float* q) const {
+  template <typename Scalar, typename Operand>
+  void load(const Piece& piece, int64_t head, Operand* q) const {
     for (int64_t g = 0; g < shape_.groups; ++g) {
       const int64_t at = row_of(piece) * qkv_ld() + shape_.q_column(head, g);
-      float* target = q + g * piece.count * spec_.head_dim;
-      if (cache_.dtype() == at::kFloat) {
-        ops::attention::load_rows(reinterpret_cast<const float*>(qkv_) + at, qkv_ld(), piece.count,
-                                  spec_.head_dim, target);
-      } else {
-        ops::attention::load_rows(reinterpret_cast<const at::BFloat16*>(qkv_) + at, qkv_ld(), piece.count,
-                                  spec_.head_dim, target);
-      }
+      ops::attention::load_rows(reinterpret_cast<const Scalar*>(qkv_) + at, qkv_ld(), piece.count,
+                                spec_.head_dim, q + g * piece.count * spec_.head_dim);
     }
   }
   void store(const Piece& piece, int64_t head, const float* o) const {
@@ -168,7 +186,7 @@ void attend_on_cpu(const ops::AttentionSpec& spec, const KvCache& cache, int64_t
   const auto count = static_cast<int64_t>(pieces.size());
   // Head by head over all pieces: samples of one prompt are neighbours and find its keys in the cache.
   const auto attend = [&](int64_t begin, int64_t end) {
-    Scratch scratch;
+    Scratch scratch(cache.dtype() == at::kBFloat16);
     for (int64_t i = begin; i < end; ++i)
       attention.run(pieces[static_cast<size_t>(i % count)], i / count, scratch);
   };

@@ -1,5 +1,6 @@
 #include "kernels/attention.h"
 
+#include "bfloat16_ways.h"
 #include "check.h"
 #include "kernels/attention_reference.h"
 #include "kernels/key_layout.h"
@@ -75,10 +76,20 @@ TEST(matches_double_reference_forward_and_backward) {
     ops::attention_backward(p.spec, qkv, out, lse, dout, segments, dqkv);
     CHECK(relative_error(dqkv, dqkv64) < 5e-6);
 
-    const at::Tensor qkv16 = qkv.to(at::kBFloat16), out16 = at::empty({rows, q_cols}, at::kBFloat16);
-    ops::attention_forward(p.spec, qkv16, segments, out16, lse);
+    const at::Tensor qkv16 = qkv.to(at::kBFloat16), dout16 = dout.to(at::kBFloat16);
     ops::attention_forward_reference(p.spec, qkv16.to(at::kDouble), segments, out64, lse64);
-    CHECK(relative_error(out16, out64) < 5e-3);
+    ops::attention_backward_reference(p.spec, qkv16.to(at::kDouble), out64, lse64, dout16.to(at::kDouble),
+                                      segments, dqkv64);
+    for_each_bfloat16_gemm([&] {
+      const at::Tensor out16 = at::empty({rows, q_cols}, at::kBFloat16);
+      ops::attention_forward(p.spec, qkv16, segments, out16, lse);
+      CHECK(relative_error(out16, out64) < 5e-3);
+      // Products of bfloat16 are exact, and no score is rounded.
+      CHECK(relative_error(lse.narrow(1, 0, real), lse64.narrow(1, 0, real)) < 2e-6);
+      const at::Tensor dqkv16 = at::full({rows, qkv_cols}, NAN, at::kBFloat16);
+      ops::attention_backward(p.spec, qkv16, out16, lse, dout16, segments, dqkv16);
+      CHECK(relative_error(dqkv16, dqkv64) < 1e-2);
+    });
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "bfloat16_ways.h"
 #include "check.h"
 #include "host_reads.h"
 #include "kernels/device_ops.h"
@@ -129,7 +130,7 @@ void compare_all(at::Device device) {
 }  // namespace
 
 TEST(kernel_equals_reference_however_rows_are_cut) {
-  compare_all(at::kCPU);
+  for_each_bfloat16_gemm([] { compare_all(at::kCPU); });
 }
 
 // On a machine without a GPU, or in a build without CUDA, there is nothing to compare.
@@ -211,10 +212,17 @@ TEST(rows_have_the_bits_of_training) {
       for (const double softcap : {0.0, 30.0}) {
         for (const auto dtype : {at::kFloat, at::kBFloat16}) {
           Case c(shape, window, softcap, dtype, {1, 33, 200, 1300});
-          const at::Tensor trained = at::empty({c.offsets.back(), c.config.q_size()}, c.qkv.options());
-          ops::attention_forward(c.spec, c.qkv, ops::separate_segments(c.offsets), trained, {});
-          CHECK(at::equal(c.run(1000), trained));
-          CHECK(at::equal(c.run(37), trained));
+          const auto compare = [&] {
+            const at::Tensor trained = at::empty({c.offsets.back(), c.config.q_size()}, c.qkv.options());
+            ops::attention_forward(c.spec, c.qkv, ops::separate_segments(c.offsets), trained, {});
+            CHECK(at::equal(c.run(1000), trained));
+            CHECK(at::equal(c.run(37), trained));
+          };
+          if (dtype == at::kFloat) {
+            compare();
+          } else {
+            for_each_bfloat16_gemm(compare);
+          }
         }
       }
     }

@@ -33,6 +33,8 @@ at::Tensor part_of(const at::Tensor& whole, int64_t group, const std::vector<int
   return at::cat(parts);
 }
 
+constexpr double kShareTokens = 250;  // fewer than the response tokens of a batch
+
 // The numbers of one process that has all sequences.
 void compare(EngineOptions options, int64_t size, const std::vector<int64_t>& owners, const Task& task,
              double tolerance = 1e-6) {
@@ -78,8 +80,12 @@ void compare(EngineOptions options, int64_t size, const std::vector<int64_t>& ow
     const double whole_loss = expected.metrics[step].at("loss");
     CHECK_CLOSE(loss, whole_loss, 10 * tolerance * std::max(1.0, std::abs(whole_loss)));
     if (groups > 1) continue;
-    for (const auto& [name, value] : expected.metrics[step])
-      CHECK_CLOSE(actual[0].metrics[step].at(name), value, 10 * tolerance * std::max(1.0, std::abs(value)));
+    for (const auto& [name, value] : expected.metrics[step]) {
+      // A share of the tokens goes in steps: in bfloat16 one of them may be clipped here and not there.
+      const bool share = options.dtype == at::kBFloat16 && name == "pg_clipfrac";
+      const double bound = share ? 1.0 / kShareTokens : 10 * tolerance * std::max(1.0, std::abs(value));
+      CHECK_CLOSE(actual[0].metrics[step].at(name), value, bound);
+    }
   }
 }
 

@@ -92,9 +92,18 @@ void softmax_backward(float* scores, float* dprobs, const ScoreBlock& b, const f
   }
 }
 
+void round(const float* source, int64_t rows, int64_t cols, int64_t ld, uint16_t* target) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* row = source + r * ld;
+    BFloat16* out = reinterpret_cast<BFloat16*>(target + r * cols);
+#pragma omp simd
+    for (int64_t c = 0; c < cols; ++c) store(out + c, row[c]);
+  }
+}
+
 }  // namespace
 
 extern const AttentionKernels attention_table;
-const AttentionKernels attention_table = {softmax, softmax_backward};
+const AttentionKernels attention_table = {softmax, softmax_backward, round};
 
 }  // namespace troupe::kernels::TROUPE_ISA

@@ -27,7 +27,7 @@ void tile_of(int64_t steps, const Word* a_words, const Word* b_words, float* c, 
     for (int v = 0; v < kVectors; ++v) row[v] = *reinterpret_cast<const Lanes*>(b + v * kGemmLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const Lanes value = Lanes{} + a[r];
+      const Lanes value = a[r] - Lanes{};  // a load; + Lanes{} would be an addition
 #pragma GCC unroll 3
       for (int v = 0; v < kVectors; ++v) sum[r][v] += value * row[v];
     }

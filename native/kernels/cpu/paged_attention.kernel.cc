@@ -59,7 +59,7 @@ void score_tile(const PageScores& t, int64_t row, int64_t page) {
     for (int p = 0; p < kPages; ++p) {
       for (int v = 0; v < kPageVectors; ++v) {
         const Floats key = load_vector(keys[p] + d * kPage + v * kLanes);
-        for (int r = 0; r < kRows; ++r) sum[p][r][v] += (Floats{} + q[r * t.dim + d]) * key;
+        for (int r = 0; r < kRows; ++r) sum[p][r][v] += (q[r * t.dim + d] - Floats{}) * key;
       }
     }
   }
@@ -98,7 +98,7 @@ void value_tile(const PageValues& t, int64_t row, int64_t d) {
     for (; position < stop; ++position, value += t.dim) {
       for (int v = 0; v < kVectors; ++v) {
         const Floats column = load_vector(value + v * kLanes);
-        for (int r = 0; r < kRows; ++r) sum[r][v] += (Floats{} + weight[r * t.ld + position]) * column;
+        for (int r = 0; r < kRows; ++r) sum[r][v] += (weight[r * t.ld + position] - Floats{}) * column;
       }
     }
   }
@@ -160,10 +160,39 @@ void values_bfloat16(const PageValues& t) {
   value_rows<BFloat16, kMaxRows>(t, 0);
 }
 
+// target[c] = low[c], high[c]; no row: zeros.
+inline void pair(const BFloat16* low, const BFloat16* high, int64_t there, int64_t width, Word* target) {
+  const auto* even = reinterpret_cast<const uint16_t*>(low);
+  const auto* odd = reinterpret_cast<const uint16_t*>(high);
+  if (odd != nullptr) {
+#pragma omp simd
+    for (int64_t c = 0; c < there; ++c) target[c] = even[c] | static_cast<uint32_t>(odd[c]) << 16;
+  } else {
+    for (int64_t c = 0; c < there; ++c) target[c] = even != nullptr ? even[c] : 0;
+  }
+  for (int64_t c = there; c < width; ++c) target[c] = 0;
+}
+
+void key_words(const char* page, int64_t dim, int64_t steps, Word* target) {
+  const BFloat16* keys = keys_of<BFloat16>(page);
+  const auto row = [&](int64_t d) { return d < dim ? keys + d * kPage : nullptr; };
+  for (int64_t s = 0; s < steps; ++s) pair(row(2 * s), row(2 * s + 1), kPage, kPage, target + s * kPage);
+}
+
+void value_words(const ValueColumns& t, int64_t steps, Word* target) {
+  const auto row = [&](int64_t i) -> const BFloat16* {
+    const int64_t position = t.begin + i;
+    if (position >= t.end) return nullptr;
+    return keys_of<BFloat16>(t.pages[position / kPage]) + (kPage + position % kPage) * t.dim + t.first;
+  };
+  for (int64_t s = 0; s < steps; ++s)
+    pair(row(2 * s), row(2 * s + 1), t.there, t.width, target + s * t.width);
+}
+
 }  // namespace
 
 extern const PagedAttentionKernels paged_attention_table;
-const PagedAttentionKernels paged_attention_table = {scores_float32, scores_bfloat16, values_float32,
-                                                     values_bfloat16};
+const PagedAttentionKernels paged_attention_table = {scores_float32,  scores_bfloat16, values_float32,
+                                                     values_bfloat16, key_words,       value_words};
 
 }  // namespace troupe::kernels::TROUPE_ISA

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/gemm_kernels.h"
+
 // The two products of attention on pages (kernels/paged_attention.h), for rows of queries that see the same
 // keys. Every element is one sum in the order of its terms, as the GEMM of gemm.h makes it (fused
 // multiply-adds from zero): so these products have the bits of training's, which are made of packed keys and
@@ -27,11 +29,23 @@ struct PageValues {
   bool add;                  // to what is there
 };
 
+// Columns [first, first + there) of the values at positions [begin, end), as `width` columns.
+struct ValueColumns {
+  const char* const* pages;  // page 0 holds positions from 0
+  int64_t begin, end, dim;
+  int64_t first, there, width;
+};
+
 struct PagedAttentionKernels {
   void (*scores_float32)(const PageScores& task);
   void (*scores_bfloat16)(const PageScores& task);
   void (*values_float32)(const PageValues& task);
   void (*values_bfloat16)(const PageValues& task);
+  // bfloat16 keys of a page, or values, as `steps` rows of words of two successive k (gemm_kernels.h), zeros
+  // behind the last one: [steps, kPagePositions] with k along the head's dimension, [steps, width] with k
+  // along positions.
+  void (*key_words)(const char* page, int64_t dim, int64_t steps, Word* target);
+  void (*value_words)(const ValueColumns& columns, int64_t steps, Word* target);
 };
 const PagedAttentionKernels& paged_attention_kernels();
 
