@@ -44,6 +44,8 @@ class Decoder {
   // layers' weights, and of the head where ops::multiplies_codes; kInvalidArgument for mixtures of experts.
   virtual void begin_decoding(ops::Quantization quantization = ops::Quantization::kNone) {}
   virtual void end_decoding() {}
+  // Before a step whose rows lie at positions below `positions`.
+  virtual void begin_step(int64_t positions) {}
   virtual void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) = 0;
   // norm, QKV projection, q/k norm, RoPE: qkv [n, (Q+2K)*D], heads laid out q, k, v.
   virtual void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,

@@ -122,6 +122,10 @@ void Transformer::end_decoding() {
   decode_float_head_.reset();
 }
 
+void Transformer::begin_step(int64_t positions) {
+  for (Stage& stage : stages_) stage.rotary(positions);
+}
+
 void Transformer::embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) {
   if (stages_.front().range().embedding)
     stages_.front().embed(tokens, positions, decoding_exchange(), "generate", x);
@@ -152,9 +156,6 @@ void Transformer::attention_inputs(int64_t layer, const at::Tensor& x, const at:
                                    const at::Tensor& qkv) {
   const Place at = find(layer);
   Stage& stage = stages_[at.stage];
-  // Once per step: later layers have the same positions.
-  const bool first = at.block == 0;
-  if (config_.positions == PositionKind::kRope && first) stage.rotary(positions.max().item<int64_t>() + 1);
   stage.blocks()[at.block].attention_inputs(
       x, decoding_rows(x.size(0), positions, stage.rotary(0)), qkv, nullptr,
       decode_weights_.empty() ? Linear::Packed{} : decode_weights_[at.stage][at.block].qkv);

@@ -52,6 +52,7 @@ class Transformer final : public Decoder {
   int64_t decode_row_tile() const override;
   void begin_decoding(ops::Quantization quantization = ops::Quantization::kNone) override;
   void end_decoding() override;
+  void begin_step(int64_t positions) override;
   void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) override;
   void enter_layer(int64_t layer, const at::Tensor& x) override;
   void attention_inputs(int64_t layer, const at::Tensor& x, const at::Tensor& positions,

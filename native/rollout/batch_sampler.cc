@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/parallel.h"
+#include "base/upload.h"
 #include "kernels/cpu/logit_blocks_kernels.h"
 #include "kernels/logit_blocks.h"
 
@@ -16,6 +17,7 @@ using kernels::kLogitBlock;
 
 // Fewer logits cost less than waking the other threads.
 constexpr int64_t kSmallSampling = 1 << 14;
+constexpr int64_t kSum = sizeof(double), kMaximum = sizeof(float);
 
 template <typename Body>
 void over_rows(int64_t rows, int64_t vocab, Body&& body) {
@@ -42,16 +44,25 @@ class BlockRows {
       : logits_(logits),
         num_blocks_((logits.size(1) + kLogitBlock - 1) / kLogitBlock),
         rows_(static_cast<size_t>(logits.size(0))) {
-    const at::Tensor maxima = at::empty({logits.size(0), num_blocks_}, logits.options());
-    const at::Tensor sums = at::zeros(maxima.sizes(), logits.options().dtype(at::kDouble));
-    ops::scan_logits(logits, inverse_temperature(options), maxima, sums);
-    maxima_ = maxima.cpu();
-    sums_ = sums.cpu();
+    // Both in one array: they come to the host in one copy.
+    const int64_t count = logits.size(0) * num_blocks_;
+    const auto sums = [&](const at::Tensor& both) {
+      return both.narrow(0, 0, count * kSum).view(at::kDouble);
+    };
+    const auto maxima = [&](const at::Tensor& both) {
+      return both.narrow(0, count * kSum, count * kMaximum).view(at::kFloat);
+    };
+    const at::Tensor both = at::zeros({count * (kSum + kMaximum)}, logits.options().dtype(at::kByte));
+    const std::vector<int64_t> shape{logits.size(0), num_blocks_};
+    ops::scan_logits(logits, inverse_temperature(options), maxima(both).view(shape), sums(both).view(shape));
+    host_ = both.cpu();
+    const float* host_maxima = maxima(host_).const_data_ptr<float>();
+    const double* host_sums = sums(host_).const_data_ptr<double>();
     for (int64_t i = 0; i < logits.size(0); ++i) {
       LogitRow& row = rows_[static_cast<size_t>(i)];
       row.vocab = logits.size(1);
-      row.maxima = maxima_.const_data_ptr<float>() + i * num_blocks_;
-      row.sums = sums_.const_data_ptr<double>() + i * num_blocks_;
+      row.maxima = host_maxima + i * num_blocks_;
+      row.sums = host_sums + i * num_blocks_;
       row.blocks.resize(static_cast<size_t>(num_blocks_));
     }
   }
@@ -68,7 +79,7 @@ class BlockRows {
     }
     if (pairs.empty()) return;
     const auto count = static_cast<int64_t>(pairs.size() / 2);
-    const at::Tensor index = at::tensor(pairs, at::kInt).view({count, 2}).to(logits_.device());
+    const at::Tensor index = upload(at::tensor(pairs, at::kInt).view({count, 2}), logits_.device());
     const at::Tensor out = at::empty({count, kLogitBlock}, logits_.options());
     ops::gather_blocks(logits_, index, out);
     fetched_.push_back(out.cpu());
@@ -90,7 +101,7 @@ class BlockRows {
   at::Tensor logits_;
   int64_t num_blocks_;
   std::vector<LogitRow> rows_;
-  at::Tensor maxima_, sums_;
+  at::Tensor host_;  // bytes: sums and maxima of all blocks
   std::vector<at::Tensor> fetched_;
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/counting_allocator.h"
+#include "base/upload.h"
 #include "base/zero_pages.h"
 
 namespace troupe {
@@ -102,7 +103,7 @@ void KvCache::copy_page(int64_t from, int64_t to) const {
 
 at::Tensor KvCache::gather(int64_t layer, int64_t part, const std::vector<int32_t>& pages) const {
   const int64_t count = static_cast<int64_t>(pages.size());
-  const at::Tensor index = at::tensor(pages, at::kInt).to(at::kLong).to(device_);
+  const at::Tensor index = upload(at::tensor(pages, at::kInt).to(at::kLong), device_);
   const at::Tensor own = slab_.select(1, layer).select(2, part).index_select(0, index);  // [n, K, D * P]
   const at::Tensor positions =
       part == 0 ? own.view({count, num_kv_heads_, head_dim_, kPagePositions}).transpose(2, 3)

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/parallel.h"
+#include "base/upload.h"
 #include "kernels/attention_blocks.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/paged_attention_kernels.h"
@@ -233,9 +234,9 @@ StepRows::StepRows(std::vector<RowRun> runs, const KvCache& cache, bool apart)
       place[size()] = slot.slot;
     }
   }
-  pages = addresses.to(cache.device());
-  lengths = ends.to(cache.device());
-  const at::Tensor places = where.to(cache.device());
+  pages = upload(addresses, cache.device());
+  lengths = upload(ends, cache.device());
+  const at::Tensor places = upload(where, cache.device());
   row_pages = places[0];
   row_slots = places[1];
 }

@@ -13,6 +13,7 @@
 #include "base/counting_allocator.h"
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/upload.h"
 #include "model/expert_routing.h"
 
 namespace troupe {
@@ -208,7 +209,7 @@ void Rollout::choose(const at::Tensor& hidden, const std::vector<Use>& uses) {
     }
     const AllocateFor head(MemoryPart::kHead);
     const at::Tensor logits = at::empty({padded, config.vocab_size}, hidden.options().dtype(at::kFloat));
-    decoder_.logits(hidden.index_select(0, rows.to(hidden.device())), logits);
+    decoder_.logits(hidden.index_select(0, upload(rows, hidden.device())), logits);
     const std::vector<Chosen> chosen = choose_tokens(logits, config.final_softcap, of);
     for (int64_t i = 0; i < count; ++i) {
       const Use& use = uses[static_cast<size_t>(begin + i)];

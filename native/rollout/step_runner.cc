@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/parallel.h"
+#include "base/upload.h"
 
 namespace troupe {
 
@@ -31,7 +32,7 @@ at::Tensor StepRunner::run(const StepPlan& plan, RoutingPages* routing) {
   int32_t* tokens = tokens_.data_ptr<int32_t>();
   int32_t* positions = positions_.data_ptr<int32_t>();
   std::vector<RowRun> runs;
-  int64_t row = 0;
+  int64_t row = 0, last = 0;
   for (const PlannedRun& run : plan.runs) {
     const Sequence& sequence = *run.sequence;
     runs.push_back({row, sequence.computed, run.count, &sequence.pages});
@@ -39,6 +40,7 @@ at::Tensor StepRunner::run(const StepPlan& plan, RoutingPages* routing) {
       tokens[row] = sequence.tokens[static_cast<size_t>(sequence.computed + i)];
       positions[row] = static_cast<int32_t>(sequence.computed + i);
     }
+    last = std::max(last, sequence.computed + run.count - 1);
   }
   std::fill(tokens + row, tokens + padded, 0);
   std::fill(positions + row, positions + padded, 0);
@@ -46,8 +48,9 @@ at::Tensor StepRunner::run(const StepPlan& plan, RoutingPages* routing) {
   const at::Tensor x = x_.narrow(0, 0, padded);
   const at::Tensor qkv = qkv_.narrow(0, 0, padded);
   const at::Tensor attention = attention_.narrow(0, 0, padded);
-  const at::Tensor at_positions = positions_.narrow(0, 0, padded).to(decoder_.device());
-  decoder_.embed(tokens_.narrow(0, 0, padded).to(decoder_.device()), at_positions, x);
+  decoder_.begin_step(last + 1);
+  const at::Tensor at_positions = upload(positions_.narrow(0, 0, padded), decoder_.device());
+  decoder_.embed(upload(tokens_.narrow(0, 0, padded), decoder_.device()), at_positions, x);
   ops::AttentionSpec spec{.num_heads = config.num_heads,
                           .num_kv_heads = config.num_kv_heads,
                           .head_dim = config.head_dim,

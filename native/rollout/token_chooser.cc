@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/parallel.h"
+#include "base/upload.h"
 #include "kernels/cpu/linear_log_prob_kernels.h"
 #include "kernels/linear_log_prob.h"
 #include "kernels/row_sums.h"
@@ -177,7 +178,7 @@ std::vector<Chosen> choose_tokens(const at::Tensor& logits, double softcap,
   for (const auto& [key, members] : groups) {
     const bool whole = members.size() == uses.size();
     const at::Tensor own =
-        whole ? rows : rows.index_select(0, at::tensor(members, at::kLong).to(logits.device()));
+        whole ? rows : rows.index_select(0, upload(at::tensor(members, at::kLong), logits.device()));
     std::vector<LogitsUse> own_uses;
     for (const int64_t i : members) own_uses.push_back(uses[static_cast<size_t>(i)]);
     if (!std::get<0>(key)) {

@@ -1,4 +1,4 @@
-// How often the host waits for a GPU in an update, counted on a device of the host's memory
+// How often the host waits for a GPU in an update and in a rollout, counted on a device of the host's memory
 // that takes the ways of a GPU; and that its numbers are those of the CPU.
 #include <ATen/ATen.h>
 
@@ -105,6 +105,32 @@ TEST(the_host_waits_at_most_twice_per_micro_batch) {
     CHECK(one.counts.waits <= kMiniBatches * (kAtTheEnd + each));
     const int64_t more = several.micro_batches - one.micro_batches;
     CHECK(more > 0 && several.counts.waits - one.counts.waits == each * more);
+  }
+}
+
+// Logits come to the host once per step; rows, positions, pages and uniform numbers go to the device without
+// a wait.
+TEST(the_host_waits_once_per_step_of_a_generation) {
+  for (const std::string variant : {"qwen3", "qwen3_moe"}) {
+    const auto generated = [&](at::Device device, int64_t tokens) {
+      const auto engine = create_engine(on(device, variant, 2), nullptr);
+      const PromptBatch prompts{
+          at::tensor({1, 2, 3, 4, 5}, at::kInt), at::tensor({0, 2, 5}, at::kInt), 2, {7, 8, 9, 10}};
+      SamplingOptions sampling;
+      sampling.max_new_tokens = tokens;
+      const auto run = [&] { return engine->generate(prompts, sampling); };
+      run();
+      GenerateResult result;
+      const DeviceCounts counts = counted_on_device([&] { result = run(); });
+      return std::pair(result.tokens, counts);
+    };
+    const auto [cpu, none] = generated(at::kCPU, 12);
+    const auto [device, many] = generated(fake_device(), 12);
+    const auto [fewer, few] = generated(fake_device(), 4);
+    print(variant + ", 4 tokens", few);
+    print(variant + ", 12 tokens", many);
+    CHECK(cpu.equal(device) && cpu.numel() > fewer.numel());
+    CHECK(many.waits - few.waits == 8);
   }
 }
 
