@@ -5,8 +5,7 @@ import { Command, runCommand } from '../helpers/e2e_process';
 import { Workspace } from '../helpers/e2e_workspace';
 
 // The pods of printed manifests, played by processes of this machine: what a container is told to run, with the volume of the token as a
-// directory and the name of the service as 127.0.0.1. What a cluster does beside that (scheduling, admission, controllers) cannot be
-// played: scripts/smoke/kubernetes.sh is for a real one.
+// directory and the name of the service as 127.0.0.1. Needs no kubectl; what that and a cluster do: kubernetes_cluster.test.ts.
 
 let workspace: Workspace;
 beforeAll(async () => {
@@ -52,8 +51,8 @@ test('two jobs and a service: the metrics of one machine', async () => {
   // A port of its own for each run of this test.
   const port = 20_000 + (process.pid % 20_000);
   const play = (command: readonly string[], index: number): Command => {
-    expect(command.slice(0, 2)).toEqual(['npx', 'troupe']);
-    const words = command.slice(2).map((word) =>
+    expect(command.slice(0, 4)).toEqual(['sh', '-c', expect.stringMatching(/exec troupe/), 'troupe']);
+    const words = command.slice(4).map((word) =>
       word
         .replace('/var/run/troupe', secrets)
         .replace('run:29400', `127.0.0.1:${port}`)
@@ -77,4 +76,13 @@ test('two jobs and a service: the metrics of one machine', async () => {
   ]);
   const metrics = (name: string): string => readFileSync(join(workspace.file(name), 'metrics.jsonl'), 'utf8');
   expect(metrics('pods')).toBe(metrics('alone'));
+});
+
+test('a name that a service must not have is refused', async () => {
+  const submit = ['submit', workspace.file('train.yaml'), '--launcher=kubernetes', '--image=troupe'];
+  const { code, stdout, stderr } = await runCommand([...submit, '--name=7-runs']);
+  expect([code, stdout]).toEqual([2, '']);
+  expect(stderr).toMatch(
+    /--name: expected a DNS label of at most 40 characters that begins with a letter, got 7-runs/,
+  );
 });

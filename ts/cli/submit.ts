@@ -77,19 +77,21 @@ export function submitTask(a: Arguments, overrides: readonly string[]): () => Pr
   return a.launcher === 'slurm' ? slurmTask(a, overrides) : kubernetesTask(a, overrides);
 }
 
-const LABEL = /^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$/;
+const LABEL = /^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/;
+/** Also of a service, which must not begin with a digit. */
+const NAME = /^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$/;
 
 function kubernetesTask(a: Arguments, overrides: readonly string[]): () => Promise<number> {
   const { image, name, namespace = null, volume, grace, kind } = a;
   if (image === undefined) throw new UsageError('submit: expected --image for kubernetes');
-  for (const [option, value] of [
-    ['name', name],
-    ['namespace', namespace],
-  ] as const)
-    if (value !== null && !LABEL.test(value))
-      throw new UsageError(
-        `submit: --${option}: expected a DNS label of at most 40 characters, got ${value}`,
-      );
+  if (!NAME.test(name))
+    throw new UsageError(
+      `submit: --name: expected a DNS label of at most 40 characters that begins with a letter, got ${name}`,
+    );
+  if (namespace !== null && !LABEL.test(namespace))
+    throw new UsageError(
+      `submit: --namespace: expected a DNS label of at most 63 characters, got ${namespace}`,
+    );
   const wrong = volume.find((one) => !VOLUME.test(one));
   if (wrong !== undefined) throw new UsageError(`submit: --volume: expected claim:/path, got ${wrong}`);
   if (!(Number.isInteger(grace) && grace >= 0 && grace <= 86_400))

@@ -75,8 +75,13 @@ export type Manifest = Secret | Service | Job | JobSet | TrainingRuntime | Train
 const PORTS = [29400, 29463] as const;
 const TOKEN_DIRECTORY = '/var/run/troupe';
 const TOKEN = 'token';
-/** In the image: the package is installed globally, or `npx` finds it in the working directory. */
-const COMMAND = ['npx', 'troupe'];
+/**
+ * In the image the package is installed globally, or in the working directory. Not npx: it would take the SIGTERM that a pod gets for
+ * itself, and Troupe would not hear of it.
+ */
+const COMMAND = ['sh', '-c', 'PATH="$PWD/node_modules/.bin:$PATH"; exec troupe "$@"', 'troupe'];
+/** What the container is called; Kubeflow fills in one of this name. */
+const CONTAINER = { pod: 'troupe', node: 'node' } as const;
 const ROLE = 'troupe/role';
 const RUN = 'troupe/run';
 
@@ -162,15 +167,21 @@ function controllerJob(config: Config, options: KubernetesOptions): JobSpec {
     `trainer.launcher.token_file=${TOKEN_DIRECTORY}/${TOKEN}`,
   ];
   return {
+    ...afterFailure(CONTAINER.pod),
+    template: pod(config, options, 'controller', args, { restartPolicy: 'Never' }),
+  };
+}
+
+/** An exit code that says that it would fail again; and what the cluster did is not the run's fault. */
+function afterFailure(containerName: string): Pick<JobSpec, 'backoffLimit' | 'podFailurePolicy'> {
+  return {
     backoffLimit: 10,
-    // An exit code that says that it would fail again; and what the cluster did is not the run's fault.
     podFailurePolicy: {
       rules: [
-        { action: 'FailJob', onExitCodes: { containerName: 'troupe', operator: 'In', values: [2, 3] } },
+        { action: 'FailJob', onExitCodes: { containerName, operator: 'In', values: [2, 3] } },
         { action: 'Ignore', onPodConditions: [{ type: 'DisruptionTarget', status: 'True' }] },
       ],
     },
-    template: pod(config, options, 'controller', args, { restartPolicy: 'Never' }),
   };
 }
 
@@ -206,7 +217,7 @@ function pod(
   const { n_gpus_per_node: perHost, device } = config.trainer;
   const withGpus = role !== 'controller' && device !== 'cpu';
   const container: Container = {
-    name: 'troupe',
+    name: role === 'node' ? CONTAINER.node : CONTAINER.pod,
     image: options.image,
     command,
     ...(withGpus ? { resources: { limits: { 'nvidia.com/gpu': String(perHost) } } } : {}),
@@ -241,9 +252,6 @@ function trainJob(config: Config, options: KubernetesOptions): [TrainingRuntime,
   const { nnodes } = config.trainer;
   const args = [...COMMAND, options.program, options.file, ...options.overrides, 'trainer.launcher.type=env'];
   const template = pod(config, options, 'node', args, { restartPolicy: 'Never' });
-  const [container] = (template.spec as PodSpec).containers as [Container];
-  // What the runtime fills in, by its name.
-  container.name = 'node';
   return [
     {
       apiVersion: 'trainer.kubeflow.org/v1alpha1',
@@ -258,7 +266,7 @@ function trainJob(config: Config, options: KubernetesOptions): [TrainingRuntime,
                 name: 'node',
                 template: {
                   metadata: { labels: { 'trainer.kubeflow.org/trainjob-ancestor-step': 'trainer' } },
-                  spec: { template },
+                  spec: { ...afterFailure(CONTAINER.node), template },
                 },
               },
             ],

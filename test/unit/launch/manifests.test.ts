@@ -54,6 +54,9 @@ test.each(KUBERNETES_KINDS)(
   },
 );
 
+/** The shell gives its place to Troupe, which so gets the signals of a pod. */
+const command = ['sh', '-c', expect.stringMatching(/; exec troupe "\$@"$/), 'troupe'];
+
 test('a JobSet: the controller decides the end, agents dial its service and come back in place', () => {
   const set = manifests(config(), options)[1] as unknown as {
     spec: {
@@ -77,7 +80,7 @@ test('a JobSet: the controller decides the end, agents dial its service and come
   );
   expect(controller?.template.spec.containers[0]).toMatchObject({
     command: [
-      ...['npx', 'troupe', 'train', '/data/run.yaml', 'trainer.seed=3', 'trainer.launcher.type=external'],
+      ...[...command, 'train', '/data/run.yaml', 'trainer.seed=3', 'trainer.launcher.type=external'],
       ...['trainer.launcher.ports=29400-29463', 'trainer.launcher.token_file=/var/run/troupe/token'],
     ],
   });
@@ -90,7 +93,7 @@ test('a JobSet: the controller decides the end, agents dial its service and come
   });
   expect(worker?.template.spec.containers[0]).toMatchObject({
     command: [
-      ...['npx', 'troupe', 'host-agent', '--controller', 'run-controller-0-0.run:29400'],
+      ...[...command, 'host-agent', '--controller', 'run-controller-0-0.run:29400'],
       ...['--token-file', '/var/run/troupe/token'],
     ],
     resources: { limits: { 'nvidia.com/gpu': '8' } },
@@ -102,6 +105,17 @@ test('a TrainJob: one process for each node, said where every version of the tra
   expect(runtime).toMatchObject({ spec: { mlPolicy: { numNodes: 2, torch: {} } } });
   expect(runtime).not.toHaveProperty('spec.mlPolicy.torch.numProcPerNode');
   expect(job).toMatchObject({ spec: { trainer: { numNodes: 2, numProcPerNode: 1 } } });
+  const [node] = (runtime as never as { spec: { template: { spec: { replicatedJobs: unknown[] } } } }).spec
+    .template.spec.replicatedJobs;
+  const final = { containerName: 'node', operator: 'In', values: [2, 3] };
+  expect(node).toMatchObject({
+    template: {
+      spec: {
+        podFailurePolicy: { rules: [{ action: 'FailJob', onExitCodes: final }, { action: 'Ignore' }] },
+        template: { spec: { containers: [{ name: 'node' }] } },
+      },
+    },
+  });
 });
 
 test('a batch script of Slurm is the controller, and says nothing that is secret', () => {
