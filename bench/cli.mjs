@@ -45,6 +45,7 @@ const DEFAULTS = {
   'new-tokens': '64',
 };
 const OPTIONAL = ['peer', 'head', 'sweep', 'peak-tflops', 'compare', 'quantization'];
+const CHOICES = { dtype: ['fp32', 'bf16'], device: ['cpu', 'cuda'] };
 const COUNTS = [
   'prompts',
   'n',
@@ -76,6 +77,10 @@ export function readArguments(argv) {
   for (const name of COUNTS) {
     if (!/^[1-9]\d*$/.test(values[name]))
       throw new Error(`--${name}: expected a positive integer but got '${values[name]}'`);
+  }
+  for (const [name, choices] of Object.entries(CHOICES)) {
+    if (!choices.includes(values[name]))
+      throw new Error(`--${name}: expected ${choices.join(' or ')} but got '${values[name]}'`);
   }
   const known = [...OPERATIONS, 'linear_log_prob'];
   const unknown = values.ops.split(',').find((op) => !known.includes(op));
