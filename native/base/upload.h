@@ -9,7 +9,7 @@ namespace troupe {
 // current stream: a copy from pageable memory would make the host wait for all kernels before it.
 inline at::Tensor upload(const at::Tensor& host, at::Device device) {
   const bool pinned = device.is_cuda() && host.is_cpu();
-  return (pinned ? host.pin_memory() : host).to(device, /*non_blocking=*/true);
+  return (pinned ? host.pin_memory() : host).to(device, /*non_blocking=*/host.is_cpu());
 }
 
 }  // namespace troupe

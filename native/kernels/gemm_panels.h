@@ -14,6 +14,7 @@ namespace troupe::ops::panels {
 using kernels::kGemmCols;
 using kernels::kGemmLanes;
 using kernels::kGemmRows;
+using kernels::kMostGemmRows;
 using kernels::Word;
 
 // A matrix in memory as words of successive steps of k, whichever way k runs.
@@ -129,16 +130,15 @@ template <typename Out>
 using Kernel = void (*)(int64_t steps, const Word* a, const Word* b, int64_t vectors, Out* c, int64_t ldc,
                         int64_t rows, bool add);
 
-constexpr int64_t kMostRows = 32;  // of a block of any kernel
-
 // One tile of c through the kernel; a panel that is not full goes through a buffer.
 template <typename Out>
 void tile(Kernel<Out> kernel, int64_t steps, const Word* a, const Word* b, int64_t width, int64_t there,
           Out* c, int64_t ldc, int64_t rows, bool add) {
   if (there == width) return kernel(steps, a, b, width / kGemmLanes, c, ldc, rows, add);
-  Out buffer[kMostRows * kGemmCols] = {};
-  if (add) {
-    for (int64_t r = 0; r < rows; ++r) std::copy_n(c + r * ldc, there, buffer + r * width);
+  Out buffer[kMostGemmRows * kGemmCols];
+  for (int64_t r = 0; add && r < rows; ++r) {
+    std::copy_n(c + r * ldc, there, buffer + r * width);
+    std::fill(buffer + r * width + there, buffer + (r + 1) * width, Out(0));
   }
   kernel(steps, a, b, width / kGemmLanes, buffer, width, rows, add);
   for (int64_t r = 0; r < rows; ++r) std::copy_n(buffer + r * width, there, c + r * ldc);

@@ -4,13 +4,8 @@
 
 #include <cmath>
 
+#include "base/host_device.h"
 #include "kernels/paged_attention.h"
-
-#ifdef __CUDACC__
-#define TROUPE_HOST_DEVICE __host__ __device__
-#else
-#define TROUPE_HOST_DEVICE
-#endif
 
 namespace troupe::kernels {
 

@@ -5,14 +5,10 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/host_device.h"
+
 // What parts of a vocabulary (blocks, shards) know of a row of logits, and how they are put together: the
 // same on a CPU and in a CUDA kernel.
-#ifdef __CUDACC__
-#define TROUPE_HOST_DEVICE __host__ __device__
-#else
-#define TROUPE_HOST_DEVICE
-#endif
-
 namespace troupe::kernels {
 
 // Of the logits z of one part, with m = the largest of them. Without logits m is -inf, or so small that

@@ -22,12 +22,6 @@ kernels::Word* PageProducts::room(at::Tensor& buffer, int64_t count) {
   return ops::panels::words_of(buffer);
 }
 
-at::BFloat16* PageProducts::queries(int64_t rows, int64_t dim) {
-  rows_ = rows;
-  dim_ = dim;
-  return reinterpret_cast<at::BFloat16*>(room(queries_, (rows * dim + 1) / 2));
-}
-
 const kernels::Word* PageProducts::left(const at::BFloat16* source, int64_t k, at::Tensor& buffer) const {
   const int64_t block = multiplier_.rows(), steps = multiplier_.steps(k);
   Word* const packed = room(buffer, round_up(rows_, block) * steps);
@@ -39,8 +33,7 @@ const kernels::Word* PageProducts::left(const at::BFloat16* source, int64_t k, a
 
 void PageProducts::scores(const char* const* pages, int64_t count, float* out, int64_t ld) {
   const int64_t block = multiplier_.rows(), steps = multiplier_.steps(dim_);
-  const Word* const q =
-      left(static_cast<const at::BFloat16*>(queries_.const_data_ptr()), dim_, packed_queries_);
+  const Word* const q = ops::panels::words_of(packed_queries_);
   Word* const keys = room(key_words_, steps * kPagePositions);
   const auto kernel = multiplier_.kernel<float>();
   for (int64_t page = 0; page < count; ++page) {

@@ -19,9 +19,16 @@ class PageProducts {
 
   PageProducts() : multiplier_(at::kBFloat16), use_(multiplier_) {}
 
-  // Room for queries [rows, dim], for whoever calls scores() with them.
-  at::BFloat16* queries(int64_t rows, int64_t dim);
-  // out [rows, count * kPagePositions] (row stride ld) = queries times the keys of these pages.
+  // The queries of the products that follow: fill(at::BFloat16* target) writes them, [rows, dim].
+  template <typename Fill>
+  void take_queries(int64_t rows, int64_t dim, Fill&& fill) {
+    rows_ = rows;
+    dim_ = dim;
+    auto* const target = reinterpret_cast<at::BFloat16*>(room(queries_, (rows * dim + 1) / 2));
+    fill(target);
+    left(target, dim, packed_queries_);
+  }
+  // out [rows, count * kPagePositions] (row stride ld) = the queries times the keys of these pages.
   void scores(const char* const* pages, int64_t count, float* out, int64_t ld);
   // out [rows, dim] = (add ? out : 0) + weights, rounded, times the values at positions [begin, end); the
   // weight of row r and position begin + i is weights[r * ld + i], page 0 holds positions from 0.

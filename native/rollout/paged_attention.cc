@@ -89,7 +89,8 @@ class Attention {
     float* const scores = correction + rows;
 
     if (scratch.products) {
-      load<at::BFloat16>(piece, head, scratch.products->queries(rows, dim));
+      scratch.products->take_queries(rows, dim,
+                                     [&](at::BFloat16* target) { load<at::BFloat16>(piece, head, target); });
     } else if (float32) {
       load<float>(piece, head, q);
     } else {

@@ -22,6 +22,7 @@ constexpr int64_t kTileRows = 16;
 constexpr int64_t kTileWords = 16;                     // of a row: a group of steps of k
 constexpr int64_t kTileSize = kTileRows * kTileWords;  // words
 constexpr int64_t kBlockRows = 2 * kTileRows;
+static_assert(kBlockRows <= kMostGemmRows);
 
 typedef uint32_t Words __attribute__((vector_size(64)));
 typedef uint16_t Values __attribute__((vector_size(32)));

@@ -9,6 +9,7 @@
 namespace troupe::kernels {
 
 constexpr int64_t kGemmRows = 8;
+constexpr int64_t kMostGemmRows = 32;  // of a block of any kernel
 constexpr int64_t kGemmLanes = 16;
 constexpr int64_t kGemmVectors = 3;
 constexpr int64_t kGemmCols = kGemmVectors * kGemmLanes;
