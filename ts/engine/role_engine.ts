@@ -19,6 +19,7 @@ import { valueHeadName } from '../model/tensor_names';
 import type { NativeEngineOptions } from '../native/bridge';
 import type { EngineArgs, EngineMethod, EngineResult } from '../worker/protocol';
 import { checkLayout } from './check_layout';
+import { checkSequences } from './check_sequences';
 import { memoryMetrics, type UpdateMetrics } from './engine_metrics';
 import type { EngineOptions, ResolvedEngineOptions } from './engine_options';
 import { resolveEngineOptions } from './engine_options';
@@ -233,35 +234,8 @@ export class RoleEngine {
   checkSequences(where: string, batch: Batch): void {
     requireBatch(where, batch);
     this.checkOpen();
-    const { vocabSize, maxPositions } = this.model.config;
-    const capacity = this.options.maxTokens;
-    for (let i = 0; i < batch.size; i++) {
-      const length = (batch.seqOffsets[i + 1] as number) - (batch.seqOffsets[i] as number);
-      if (length > maxPositions) {
-        throw badOption(
-          where,
-          `sequence ${i} has ${length} tokens, more than the ${maxPositions} positions of the model in ${this.model.dir}`,
-        );
-      }
-      if (length > capacity) {
-        throw badOption(
-          where,
-          `sequence ${i} has ${length} tokens, more than maxTokensPerMicroBatch = ${capacity}: create the ${this.role} with a larger one`,
-        );
-      }
-    }
-    const tokens = batch.get('tokens');
-    for (let t = 0; t < tokens.length; t++) {
-      const id = tokens[t] as number;
-      if (id < 0 || id >= vocabSize) {
-        const i = sequenceOf(batch, t);
-        throw badOption(
-          where,
-          `sequence ${i}, position ${t - (batch.seqOffsets[i] as number)}: token id ${id} is outside the model's vocabulary ` +
-            `(0 to ${vocabSize - 1}): does the tokenizer belong to the model?`,
-        );
-      }
-    }
+    const { role, model, options } = this;
+    checkSequences(where, batch, { role, model, capacity: options.maxTokens });
   }
 
   /**
@@ -396,11 +370,4 @@ function nativeOptions(
     reduction: o.reduction,
     offload: o.offload,
   };
-}
-
-/** The sequence that token t of the concatenation belongs to. */
-function sequenceOf(batch: Batch, t: number): number {
-  let i = 0;
-  while ((batch.seqOffsets[i + 1] as number) <= t) i++;
-  return i;
 }

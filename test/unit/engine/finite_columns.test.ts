@@ -43,3 +43,18 @@ test('finite columns pass, absent ones and masked tokens too', () => {
   checkFinite('x', batch([-1, -1, -1, -1, -1]), [...COLUMNS, 'rolloutIsWeights']);
   checkFinite('x', batch([Number.NaN, -1, -1, -1, Number.NaN], [0, 1, 1, 1, 0]), COLUMNS);
 });
+
+test('one of many, wherever it is; the greatest and least numbers and zeros of both signs pass', () => {
+  const length = 9001;
+  const finite = [-0, 0, 3.4028234663852886e38, -3.4028234663852886e38, 1e-45, -1e-45, 1, -8.5];
+  const values = Array.from({ length }, (_, t) => finite[t % finite.length] as number);
+  const of = (column: number[]): Batch =>
+    Batch.fromSequences([[1]], [new Array(length).fill(2)], { oldLogProbs: column });
+  checkFinite('x', of(values), COLUMNS);
+  for (const at of [0, 1, 2, 3, 4095, 4096, 8191, 9000]) {
+    for (const wrong of [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY])
+      expect(() => checkFinite('x', of(values.with(at, wrong)), COLUMNS)).toThrow(
+        `at response token ${at} of`,
+      );
+  }
+});
