@@ -1,5 +1,6 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { writeTensors } from './safetensors.mjs';
 import { EOS, PAD, VOCABULARY_SIZE, writeTokenizer } from './tokenizer.mjs';
 
 const HIDDEN = 192;
@@ -7,7 +8,7 @@ const LAYERS = 3;
 const HEADS = 6;
 const INTERMEDIATE = 512;
 /** Wider than the usual 0.02: at this width it is closer to 1 / sqrt(hidden) and trains in far fewer steps. */
-const INITIAL_STD = 0.06;
+export const INITIAL_STD = 0.06;
 
 /** config.json of a vocabulary. */
 const configOf = ({ vocabulary, positions, theta }) => ({
@@ -64,22 +65,6 @@ function values(kind, count, random) {
   return data;
 }
 
-/** The bytes of a safetensors file: u64 header length, JSON header padded to 8 bytes, then the tensors. */
-function safetensors(tensors) {
-  const header = { __metadata__: { format: 'pt' } };
-  let end = 0;
-  for (const { name, shape, data } of tensors) {
-    header[name] = { dtype: 'F32', shape, data_offsets: [end, end + data.byteLength] };
-    end += data.byteLength;
-  }
-  const json = JSON.stringify(header);
-  const padded = Buffer.from(json.padEnd(Math.ceil(json.length / 8) * 8, ' '));
-  const length = Buffer.alloc(8);
-  length.writeBigUInt64LE(BigInt(padded.length));
-  const bytes = tensors.map(({ data }) => Buffer.from(data.buffer, data.byteOffset, data.byteLength));
-  return Buffer.concat([length, padded, ...bytes]);
-}
-
 /**
  * Writes a Hugging Face directory with a small Qwen2 model of random weights and its tokenizer.
  * @param {import('./random.mjs').Random} random
@@ -96,6 +81,6 @@ export function writeInitialModel(directory, random, model = ARITHMETIC) {
   json('config.json', configOf(model));
   json('generation_config.json', { eos_token_id: EOS.id, pad_token_id: PAD.id });
   model.writeTokenizer(directory);
-  writeFileSync(join(directory, 'model.safetensors'), safetensors(tensors));
+  writeTensors(join(directory, 'model.safetensors'), tensors);
   return tensors.reduce((sum, { data }) => sum + data.length, 0);
 }

@@ -1,18 +1,22 @@
-// The example from beginning to end: node examples/arithmetic/run.mjs [--ppo] [--name NAME] [key=value ...]
+// The example from beginning to end: node examples/arithmetic/run.mjs [--ppo] [--experts N] [--name NAME] [key=value ...]
 import { spawn } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, relative, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { writeMixture } from './mixture.mjs';
 import { prepare } from './prepare.mjs';
+import { Random } from './random.mjs';
 import { report } from './report.mjs';
 
 const HERE = dirname(fileURLToPath(import.meta.url));
 const ROOT = resolve(HERE, '..', '..');
 const CLI = join(ROOT, 'dist', 'cli.js');
-const USAGE = `usage: node examples/arithmetic/run.mjs [--ppo] [--name NAME] [--seed N] [--sft key=value]... [key=value ...]
+const MOST_EXPERTS = 64;
+const USAGE = `usage: node examples/arithmetic/run.mjs [--ppo] [--experts N] [--name NAME] [--seed N] [--sft key=value]... [key=value ...]
   --ppo            train with PPO and a critic instead of GRPO
-  --name NAME      results go to runs/NAME (default: arithmetic, or arithmetic-ppo)
+  --experts N      after the warm start every MLP becomes a mixture of N experts, 2 for each token
+  --name NAME      results go to runs/NAME (default: arithmetic, -ppo and -experts added)
   --seed N         seed of the problems and of the untrained model (default 1)
   --sft key=value  override a key of examples/arithmetic/sft.yaml
   key=value        override a key of examples/arithmetic/grpo.yaml`;
@@ -22,6 +26,7 @@ class UsageError extends Error {}
 function readArguments(argv) {
   const options = {
     ppo: { type: 'boolean', default: false },
+    experts: { type: 'string' },
     name: { type: 'string' },
     seed: { type: 'string', default: '1' },
     sft: { type: 'string', multiple: true, default: [] },
@@ -39,7 +44,12 @@ function readArguments(argv) {
   }
   if (!Number.isInteger(Number(values.seed)))
     throw new UsageError(`--seed: expected an integer but got '${values.seed}'`);
-  return { ...values, seed: Number(values.seed), overrides: positionals };
+  const experts = values.experts === undefined ? undefined : Number(values.experts);
+  if (experts !== undefined && !(Number.isInteger(experts) && experts >= 2 && experts <= MOST_EXPERTS))
+    throw new UsageError(
+      `--experts: expected an integer from 2 to ${MOST_EXPERTS} but got '${values.experts}'`,
+    );
+  return { ...values, seed: Number(values.seed), experts, overrides: positionals };
 }
 
 /**
@@ -97,20 +107,16 @@ async function main() {
   if (args.help) return console.log(USAGE);
   if (!existsSync(CLI))
     throw new Error(`${relative(process.cwd(), CLI)} is missing: run \`npm start\`, which builds it`);
-  const { ppo, seed, sft, overrides } = args;
-  const directory = runDirectory(args.name ?? (ppo ? 'arithmetic-ppo' : 'arithmetic'), {
-    ppo,
-    seed,
-    sft,
-    overrides,
-  });
+  const { ppo, seed, sft, experts, overrides } = args;
+  const name = args.name ?? `arithmetic${ppo ? '-ppo' : ''}${experts ? '-experts' : ''}`;
+  const directory = runDirectory(name, { ppo, seed, sft, experts, overrides });
   const path = (...parts) => relative(ROOT, join(directory, ...parts));
   const seconds = {};
 
   console.log(`[1/3] Preparing problems and an untrained model in ${relative(process.cwd(), directory)}`);
-  const { parameters, sizes } = prepare(directory, { seed });
+  const { parameters: dense, sizes } = prepare(directory, { seed });
   console.log(
-    `      ${parameters} parameters, ${sizes.sft} demonstrations, ${sizes.train} prompts, ${sizes.val} held-out`,
+    `      ${dense} parameters, ${sizes.sft} demonstrations, ${sizes.train} prompts, ${sizes.val} held-out`,
   );
 
   const warmStart = path('sft', 'final_model');
@@ -129,6 +135,13 @@ async function main() {
     );
   }
 
+  let [start, parameters] = [warmStart, dense];
+  if (experts) {
+    start = path('mixture');
+    parameters = writeMixture(join(ROOT, warmStart), join(ROOT, start), experts, new Random(seed));
+    console.log(`      a mixture of ${experts} experts in each layer: ${parameters} parameters`);
+  }
+
   const algorithm = ppo ? 'PPO' : 'GRPO';
   console.log(`[3/3] Reinforcement learning with ${algorithm}`);
   await timed(seconds, algorithm, () =>
@@ -137,8 +150,8 @@ async function main() {
       join(HERE, 'grpo.yaml'),
       `data.train_files=${path('data', 'train.jsonl')}`,
       `data.val_files=${path('data', 'val.jsonl')}`,
-      `actor_rollout_ref.model.path=${warmStart}`,
-      `critic.model.path=${warmStart}`,
+      `actor_rollout_ref.model.path=${start}`,
+      `critic.model.path=${start}`,
       `trainer.default_local_dir=${path('rl')}`,
       ...(ppo ? ['algorithm.adv_estimator=gae'] : []),
       ...overrides,

@@ -14,6 +14,8 @@ export interface Exit {
 
 export interface CommandOptions {
   env?: Record<string, string>;
+  /** A program for Node.js in place of `troupe`. */
+  program?: string;
   /** A program that starts the command, such as a shell that sets a limit first. */
   prefix?: readonly string[];
   /** After which it is killed, and says so in its stderr; default five minutes. */
@@ -38,10 +40,12 @@ export class Command {
 
   constructor(args: readonly string[], options: CommandOptions = {}) {
     const mark = options.endedByFile ? unlisted() : marked(() => (this.ended ? null : this.describe(args)));
-    const [program, ...rest] = [...(options.prefix ?? []), process.execPath, CLI, ...args] as [
-      string,
-      ...string[],
-    ];
+    const [program, ...rest] = [
+      ...(options.prefix ?? []),
+      process.execPath,
+      options.program ?? CLI,
+      ...args,
+    ] as [string, ...string[]];
     this.child = spawn(program, rest, {
       env: { ...process.env, ...mark, ...options.env },
       detached: true,

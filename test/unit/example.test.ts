@@ -83,6 +83,41 @@ describe('the arithmetic example', () => {
     expect(eosTokenIds).toEqual([1]);
     expect(config.vocabSize).toBe(15);
   });
+
+  it('makes a mixture of copies of the MLPs of a model, which the loader accepts', async () => {
+    const { prepare } = await example('prepare');
+    const { writeMixture } = await example('mixture');
+    const { readTensors } = await example('safetensors');
+    const { Random } = await example('random');
+    const dense = join(directory, 'initial_model');
+    const model = join(directory, 'mixture');
+    const { parameters } = prepare(directory, { sizes });
+    const mixed: number = writeMixture(dense, model, 4, new Random(1));
+    const stored = readHeader(join(model, 'model.safetensors'));
+    expect(stored.reduce((sum, { shape }) => sum + shape.reduce((a, b) => a * b, 1), 0)).toBe(mixed);
+    expect(mixed).toBeGreaterThan(3 * parameters * 0.6);
+    const { config } = loadModelDirectory(model, 'lm');
+    expect(config).toMatchObject({
+      family: 'qwen2_moe',
+      moe: { numExperts: 4, topK: 2, normalizeTopK: true },
+    });
+    const weights = (path: string): Map<string, Float32Array> =>
+      new Map(
+        readTensors(join(path, 'model.safetensors')).map((t: { name: string; data: Float32Array }) => [
+          t.name,
+          t.data,
+        ]),
+      );
+    const [before, after] = [weights(dense), weights(model)];
+    for (const [name, data] of before) {
+      const copies = [0, 3].map((e) => name.replace('.mlp.', `.mlp.experts.${e}.`));
+      for (const copy of copies) expect(after.get(copy)).toEqual(data);
+    }
+    // What every token goes to adds nothing.
+    const down = after.get('model.layers.2.mlp.shared_expert.down_proj.weight') as Float32Array;
+    expect(down.every((value) => value === 0)).toBe(true);
+    expect(after.get('model.layers.0.mlp.gate.weight')).toHaveLength(4 * config.hiddenSize);
+  });
 });
 
 describe('curves', () => {
