@@ -1,5 +1,6 @@
-// node bench/controller.mjs [--ranks 64] [--prompts 8192] [--samples 16] [--tokens 2048] [--dist DIR]: seconds and memory of the
-// trainer process for batches of a hundred thousand sequences, and how often prompts are computed. See docs/benchmarks.md.
+// node bench/controller.mjs [--steps 4] [--ranks 64] [--prompts 8192] [--samples 16] [--tokens 2048] [--dist DIR]: seconds and memory
+// of the trainer process for batches of a hundred thousand sequences, of the first step of a run (in fresh memory) and of later ones, and
+// how often prompts are computed. See docs/benchmarks.md.
 // The workers are simulated in this process: what they get and give goes through the real frames, what they compute is made up.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -15,6 +16,7 @@ import { madeModel } from './sharding_case.mjs';
 
 const { values } = parseArgs({
   options: {
+    steps: { type: 'string', default: '4' },
     ranks: { type: 'string', default: '64' },
     prompts: { type: 'string', default: '8192' },
     samples: { type: 'string', default: '16' },
@@ -22,9 +24,13 @@ const { values } = parseArgs({
     dist: { type: 'string', default: 'dist' },
   },
 });
-const [ranks, prompts, samples, tokens] = [values.ranks, values.prompts, values.samples, values.tokens].map(
-  Number,
-);
+const [steps, ranks, prompts, samples, tokens] = [
+  values.steps,
+  values.ranks,
+  values.prompts,
+  values.samples,
+  values.tokens,
+].map(Number);
 const require = createRequire(import.meta.url);
 const { Actor, Critic, balanceOrder, karmarkarKarp } = require(resolve(values.dist, 'index.js'));
 const { validationMetrics } = require(resolve(values.dist, 'trainer/metrics/validation_metrics.js'));
@@ -261,7 +267,7 @@ async function measured(name, group, work) {
   const processor = processorSeconds() - before - group.processor;
   const peak = Number(/VmHWM:\s+(\d+)/.exec(readFileSync('/proc/self/status', 'utf8'))[1]) * 1024;
   console.log(`| ${name} | ${seconds.toFixed(2)} | ${processor.toFixed(2)} | ${(peak / GIB).toFixed(2)} |`);
-  return result;
+  return { result, seconds };
 }
 
 function check(batch, logProbs) {
@@ -313,22 +319,37 @@ for (const name of ['submit', 'sorted', 'take']) {
   };
 }
 const actor = await actorOver(group);
-const given = makePrompts(prompts, random);
-const batch = await measured('generate', group, () =>
-  actor.generate(given, { maxNewTokens: tokens, n: samples }),
-);
-checkSamples(batch, given);
-const { logProbs } = await measured('computeLogProb', group, () => actor.computeLogProb(batch));
-check(batch, logProbs);
 const critic = await Critic.create({ model, group, device: 'cpu', maxTokensPerMicroBatch: 4 * tokens });
-const { values: predicted } = await measured('computeValues', group, () => critic.computeValues(batch));
-const whole = batch.with(
-  { oldLogProbs: logProbs, advantages: logProbs, values: predicted, returns: predicted },
-  { adopt: true },
-);
-const wholeUpdate = { miniBatchSize: batch.size / 8 };
-await measured('updatePolicy, 8 mini-batches', group, () => actor.updatePolicy(whole, wholeUpdate));
-await measured('updateCritic, 8 mini-batches', group, () => critic.updateCritic(whole, wholeUpdate));
+const wholeUpdate = { miniBatchSize: (prompts * samples) / 8 };
+const laterSteps = new Map();
+
+/** The verbs of a step, whose memory goes to the next one as that of a trainer's step does. */
+async function runStep(step) {
+  const verb = async (name, work) => {
+    const { result, seconds } = await measured(`${name}, step ${step}`, group, work);
+    if (step > 1) laterSteps.set(name, [...(laterSteps.get(name) ?? []), seconds]);
+    return result;
+  };
+  const given = makePrompts(prompts, random);
+  const batch = await verb('generate', () => actor.generate(given, { maxNewTokens: tokens, n: samples }));
+  checkSamples(batch, given);
+  const { logProbs } = await verb('computeLogProb', () => actor.computeLogProb(batch));
+  check(batch, logProbs);
+  const { values: predicted } = await verb('computeValues', () => critic.computeValues(batch));
+  const whole = batch.with(
+    { oldLogProbs: logProbs, advantages: logProbs, values: predicted, returns: predicted },
+    { adopt: true },
+  );
+  await verb('updatePolicy, 8 mini-batches', () => actor.updatePolicy(whole, wholeUpdate));
+  await verb('updateCritic, 8 mini-batches', () => critic.updateCritic(whole, wholeUpdate));
+  whole.recycle?.(); // not in older builds
+}
+
+const median = (of) => of.toSorted((a, b) => a - b)[Math.floor(of.length / 2)];
+
+for (let step = 1; step <= steps; step++) await runStep(step);
+for (const [name, seconds] of laterSteps)
+  console.log(`| ${name}, median of steps 2 to ${steps} | ${median(seconds).toFixed(2)} | | |`);
 const lengths = Array.from({ length: prompts * samples }, () => 200 + responseLength(random, tokens));
 await measured(`balanceOrder of ${lengths.length} over ${ranks}`, group, () => balanceOrder(lengths, ranks));
 await measured(`karmarkarKarp of ${lengths.length} over ${ranks}`, group, () =>

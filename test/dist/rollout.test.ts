@@ -333,3 +333,29 @@ test('a batch is what its requests are one by one, while others run, and as far 
     }
   });
 });
+
+test('memory that goes from one batch to the next: the tokens and log-probs are those of fresh memory, and nothing of the batch before', async () => {
+  const steps = (actor: Actor, recycles: boolean): Promise<number[][]> => {
+    const step = async (count: number, seed: number): Promise<number[]> => {
+      const prompts = Array.from({ length: count }, (_, i) => prompt(3 + ((5 * i) % 20), i));
+      const batch = await actor.generate(prompts, { maxNewTokens: 12, n: 2, seed, stopTokenIds: [] });
+      const { logProbs } = await actor.computeLogProb(batch, { temperature: 0.9 });
+      const all = batch.with({ oldLogProbs: logProbs }, { adopt: true });
+      const seen = [...all.get('tokens'), ...all.get('rolloutLogProbs'), ...all.get('oldLogProbs')];
+      if (recycles) all.recycle();
+      return seen;
+    };
+    // Longer, shorter and as long as the first.
+    return [10, 11, 7, 10].reduce<Promise<number[][]>>(
+      async (done, count, i) => [...(await done), await step(count, i)],
+      Promise.resolve([]),
+    );
+  };
+  const fresh = await withActor({ worldSize: 2 }, (actor) => steps(actor, false));
+  const recycled = await withActor({ worldSize: 2 }, async (actor) => {
+    const seen = await steps(actor, true);
+    expect(actor.engine.memory.freeBytes).toBeGreaterThan(0);
+    return seen;
+  });
+  expect(recycled).toEqual(fresh);
+});

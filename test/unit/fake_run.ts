@@ -40,7 +40,7 @@ export class FakeEngines {
   dataParallelSize = 1;
   updateOptions: unknown = null;
   logProbOptions: unknown = null;
-  /** The batch of every updatePolicy, in order. */
+  /** A copy of the batch of every updatePolicy, in order. */
   readonly updates: Batch[] = [];
   /** Of every rollout request. */
   readonly priorities: (number | undefined)[] = [];
@@ -69,7 +69,7 @@ export class FakeEngines {
         updatePolicy: async (batch, options) => {
           this.call('updatePolicy');
           this.updateOptions = options;
-          this.updates.push(batch);
+          this.updates.push(batch.slice());
           this.weights += batch.get('advantages').reduce((sum, x, t) => sum + x * 0.001 * (t + 1), 0);
           return { 'actor/pg_loss': this.weights, 'perf/mfu/actor': performance.now() };
         },

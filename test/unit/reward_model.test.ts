@@ -22,7 +22,7 @@ async function run(overrides: string[], reward?: RewardFunction) {
     const engines = await fakes.create(needs);
     const { updatePolicy } = engines.actor;
     engines.actor.updatePolicy = async (batch, options) => {
-      updates.push(batch);
+      updates.push(batch.slice());
       return updatePolicy(batch, options);
     };
     return engines;

@@ -1,13 +1,12 @@
-import { show } from '../base/text';
 import { arrayLength, checkArrays, checkRecord, checkSize } from './arguments';
+import { ColumnMemory } from './column_memory';
 import type { Column, ColumnData, Granularity, KnownColumns } from './columns';
-import { firstDifference, makeColumn, toInt32 } from './columns';
+import { firstDifference, lengthOf, makeColumn, toInt32 } from './columns';
 import { fail } from './fail';
 import { indexRange, permutation, resolveIndices } from './indices';
-import type { Layout } from './layout';
-import { concatColumns, makeLayout, offsetsFor, takeColumn, takeLayout } from './layout';
-import type { PaddedInput } from './padded';
-import { unpad } from './padded';
+import { concatColumns, type Layout, makeLayout, offsetsFor, takeColumn, takeLayout } from './layout';
+import { type PaddedInput, unpad } from './padded';
+import { checkSameColumns } from './same_columns';
 
 export type Seqs = ArrayLike<ArrayLike<number>>;
 
@@ -118,19 +117,7 @@ export class Batch {
 
   /** The sequences of all batches, in order. They must have the same columns. */
   static concat(batches: readonly Batch[]): Batch {
-    checkArrays('concat', batches);
-    const first = batches[0] ?? fail('concat: expected at least one batch');
-    const other = batches.findIndex((batch) => !(batch instanceof Batch));
-    if (other >= 0) fail(`concat: expected entry ${other} to be a Batch but got ${show(batches[other])}`);
-    for (const [i, batch] of batches.entries()) {
-      const missing = first.names.find((name) => !batch.has(name));
-      const extra = batch.names.find((name) => !first.has(name));
-      if (missing !== undefined) fail(`concat: batch ${i} lacks column '${missing}', which batch 0 has`);
-      if (extra !== undefined) fail(`concat: batch 0 lacks column '${extra}', which batch ${i} has`);
-      const differs = first.names.find((name) => first.granularity(name) !== batch.granularity(name));
-      if (differs !== undefined)
-        fail(`concat: column '${differs}' has another granularity in batch ${i} than in batch 0`);
-    }
+    const first = checkSameColumns(batches, (batch) => batch instanceof Batch);
     if (batches.length === 1) return first;
     const columns = new Map<string, Column>();
     for (const name of first.names) columns.set(name, concatColumns(batches.map((b) => b.column(name))));
@@ -385,10 +372,21 @@ export class Batch {
     for (let epoch = 0; epoch < epochs; epoch++) yield* parts;
   }
 
+  /**
+   * Gives the memory of columns that `generate`, `computeLogProb` and `computeValues` made back to the models that made them, for their next
+   * batches, which takes much less time than to find fresh memory. Their arrays are empty from then on, here and in every batch that shares
+   * them (`with`, `select`, `drop`, ...), and to ask for them is an error. For the end of a step: no call of a model may be running on them.
+   */
+  recycle(): void {
+    for (const { data } of this.columns.values()) ColumnMemory.reclaim(data);
+  }
+
   private column(name: string): Column {
-    return (
-      this.columns.get(name) ?? fail(`there is no column '${name}'; this batch has ${this.names.join(', ')}`)
-    );
+    const column =
+      this.columns.get(name) ?? fail(`there is no column '${name}'; this batch has ${this.names.join(', ')}`);
+    if (column.data.length !== lengthOf(this.layout, column.granularity))
+      fail(`column '${name}' has been recycled: read it before batch.recycle(), or keep a copy of it`);
+    return column;
   }
 
   private gather(indices: Int32Array): Batch {

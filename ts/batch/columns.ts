@@ -70,7 +70,8 @@ const isArrayLike = (value: unknown): value is ArrayLike<unknown> =>
 const describe = (value: unknown): string =>
   value === null ? 'null' : isArrayLike(value) ? `an array of ${value.length}` : `a ${typeof value}`;
 
-const lengthOf = (layout: Layout, granularity: Granularity): number =>
+/** Values of a column. */
+export const lengthOf = (layout: Layout, granularity: Granularity): number =>
   granularity === 'token'
     ? layout.numTokens
     : granularity === 'response'
@@ -194,6 +195,7 @@ function copySequence(value: ArrayLike<unknown>): ColumnData {
 function tokenData(name: string, value: ArrayLike<unknown>, dtype: Dtype, adopt: boolean): ColumnData {
   if (adopt && dtype === 'float32' && types.isFloat32Array(value)) return value;
   if (adopt && dtype === 'int32' && types.isInt32Array(value)) return value;
+  if (adopt && dtype === 'uint8' && types.isUint8Array(value) && isMask(value)) return value;
   switch (dtype) {
     case 'int32':
       return toInt32(name, value);
@@ -241,6 +243,19 @@ export function toInt32(name: string, value: ArrayLike<unknown>): Int32Array {
     out[i] = x;
   }
   return out;
+}
+
+/** Whether all bytes are 0 or 1; false, too, of others than ones alone in memory that does not begin at a multiple of four. */
+function isMask(bytes: Uint8Array): boolean {
+  const view = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
+  // All like the first: compared with themselves one on, which takes a tenth of a loop's time.
+  if (view.length > 0 && view[0] === 1 && view.subarray(1).equals(view.subarray(0, -1))) return true;
+  if (bytes.byteOffset % 4 !== 0) return false;
+  const words = new Int32Array(bytes.buffer, bytes.byteOffset, bytes.length >> 2);
+  let all = 0;
+  for (let i = 0; i < words.length; i++) all |= words[i] as number;
+  for (let i = 4 * words.length; i < bytes.length; i++) all |= bytes[i] as number;
+  return (all & 0xfefefefe) === 0;
 }
 
 /** A 0/1 mask, from numbers, booleans or bigints. Always a copy. */

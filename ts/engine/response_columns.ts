@@ -25,7 +25,7 @@ export async function responseColumns<M extends EngineMethod, K extends string>(
       return columnsOf(all as EngineResult<M>);
     }) as never;
   const columns = Object.fromEntries(
-    names.map((name) => [name, new Float32Array(batch.numResponseTokens)]),
+    names.map((name) => [name, engine.memory.float32(batch.numResponseTokens)]),
   ) as Record<K, Float32Array>;
   await engine.splitLand(method, args, (shard, result) => {
     const own = columnsOf(result);

@@ -1,5 +1,6 @@
 import { badOption } from '../base/check_options';
 import type { Batch } from '../batch/batch';
+import { ColumnMemory } from '../batch/column_memory';
 import { requireBatch } from '../batch/require_batch';
 import { type LoadedModel, loadModelDirectory } from '../checkpoint/model_dir';
 import { type Device, deviceOfWorkers, machineOf } from '../controller/default_device';
@@ -42,6 +43,8 @@ const DEFAULT_CAPACITY = { cpu: 4096, cuda: 16384 };
  * common. It checks what goes in before any work starts; the verbs are theirs.
  */
 export class RoleEngine {
+  /** What its results are received into. */
+  readonly memory = new ColumnMemory();
   private closing: Promise<void> | null = null;
   private replacing = false;
   /** Why the weights cannot be used. */

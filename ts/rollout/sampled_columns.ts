@@ -1,5 +1,6 @@
 // The columns of a batch that is being sampled: every response has its place before it is there.
 import { Batch } from '../batch/batch';
+import { ColumnMemory } from '../batch/column_memory';
 import { offsetsOf } from '../batch/layout';
 
 /** n sequences per prompt, with their prompts in them, and room for their responses. */
@@ -13,11 +14,12 @@ export class SampledColumns {
   private readonly seqOffsets: Int32Array;
   private readonly responseOffsets: Int32Array;
 
-  /** `prompts`: a batch without responses. `responseLens` [prompts.size * n]. */
+  /** `prompts`: a batch without responses. `responseLens` [prompts.size * n]. Every response is to be written. */
   constructor(
     prompts: Batch,
     n: number,
     private readonly responseLens: Int32Array,
+    private readonly memory = new ColumnMemory(),
   ) {
     this.size = prompts.size * n;
     this.promptLens = new Int32Array(this.size).map(
@@ -25,8 +27,8 @@ export class SampledColumns {
     );
     this.seqOffsets = offsetsOf(this.promptLens.map((length, j) => length + (responseLens[j] as number)));
     this.responseOffsets = offsetsOf(responseLens);
-    this.tokens = new Int32Array(this.seqOffsets[this.size] as number);
-    this.rolloutLogProbs = new Float32Array(this.responseOffsets[this.size] as number);
+    this.tokens = memory.int32(this.seqOffsets[this.size] as number);
+    this.rolloutLogProbs = memory.float32(this.responseOffsets[this.size] as number);
     const ids = prompts.get('tokens');
     for (let j = 0; j < this.size; j++) {
       const i = Math.floor(j / n);
@@ -48,7 +50,8 @@ export class SampledColumns {
   /** With rolloutLogProbs, a response mask of ones, and routedExperts [size] unless that is null. */
   batch(routedExperts: Uint8Array[] | null): Batch {
     const { tokens, promptLens, responseLens, rolloutLogProbs } = this;
-    const columns = { rolloutLogProbs, ...(routedExperts === null ? {} : { routedExperts }) };
+    const responseMask = this.memory.uint8(rolloutLogProbs.length).fill(1);
+    const columns = { responseMask, rolloutLogProbs, ...(routedExperts === null ? {} : { routedExperts }) };
     return Batch.fromRagged({ tokens, promptLens, responseLens, columns }, { adopt: true });
   }
 }

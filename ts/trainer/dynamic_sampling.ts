@@ -62,6 +62,8 @@ export async function sampleGroups(
         groups.flatMap(({ rows }) => rows),
       ),
     });
+    // What was kept is a copy.
+    batch.recycle();
     epoch = generation.epoch;
     all.batches++;
     all.prompts += generation.prompts.length;

@@ -194,6 +194,7 @@ async function greedyBaseline(
   const sampling = { maxNewTokens: config.data.max_response_length, temperature: 0 };
   const greedy = await generateResponses(engines.rollout, prompts, sampling, 'greedy');
   const { rewards } = await scoreResponses(greedy, decoder, reward, engines.rewardModel);
+  greedy.recycle();
   const n = config.actor_rollout_ref.rollout.n;
   const rewardBaselines = Array.from({ length: batch.size }, (_, i) => rewards.scores[Math.floor(i / n)]);
   return batch.with({ rewardBaselines }, { granularity: { rewardBaselines: 'sequence' } });

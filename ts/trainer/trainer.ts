@@ -219,6 +219,8 @@ export class Trainer {
     }
     this.writeGenerations(parts.directory, done, step);
     await this.writeTokens(parts, done, step);
+    // Of the step itself nothing is read from here on but its sizes.
+    done.batch.recycle();
     const { metrics, epoch, batch, generatedTokens } = done;
     const timings = (measured: PhaseTimer): Metrics => ({
       ...timingMetrics(measured, batch, engines.worldSize, generatedTokens),

@@ -75,6 +75,7 @@ export async function validate(
       columns.uid.push(batch.get('uid')[i]);
       columns.reward.push(batch.get('score')[i]);
     }
+    batch.recycle();
   }
   engines.setPhase(null);
   const extras = new Set<string>();

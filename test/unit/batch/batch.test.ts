@@ -50,6 +50,22 @@ describe('fromSequences', () => {
     expect(() => b.with({ values: new Float32Array(3) }, { adopt: true })).toThrow(/expected 2 entries/);
   });
 
+  test('adopts masks of whole bytes, but for what is none', () => {
+    const length = 11;
+    const of = (mask: Uint8Array): Batch =>
+      Batch.fromSequences([[1]], [new Array(length).fill(2)], { responseMask: mask }, { adopt: true });
+    const mask = Uint8Array.from({ length }, (_, t) => t % 2);
+    expect(of(mask).get('responseMask')).toBe(mask);
+    for (const [at, wrong] of [
+      [0, 2],
+      [7, 128],
+      [10, 255],
+    ] as const)
+      expect(() => of(mask.with(at, wrong))).toThrow(`entry ${at}: expected 0 or 1 but got ${wrong}`);
+    const within = new Uint8Array(new ArrayBuffer(16), 1, length).fill(1);
+    expect([...of(within).get('responseMask')]).toEqual([...within]);
+  });
+
   test('refuses more tokens than offsets can say', () => {
     const ragged = { tokens: [], promptLens: [2 ** 31 - 1, 1], responseLens: [0, 0] };
     expect(() => Batch.fromRagged(ragged)).toThrow(

@@ -1,5 +1,6 @@
 // A batch of requests in the native engine, from submission to its columns. Its responses stay in the workers until all lengths are known.
 import type { Batch } from '../../batch/batch';
+import type { ColumnMemory } from '../../batch/column_memory';
 import { runsOf } from '../../engine/batch_part';
 import type { NativeRequestSampling } from '../../native/bridge';
 import type { BatchSubmission, EndedRequests, TakenResponses } from '../../worker/kept_responses';
@@ -115,6 +116,7 @@ export class LiveBatch {
     readonly request: BatchRequest,
     readonly sampling: NativeRequestSampling,
     private readonly calls: BatchCalls,
+    private readonly memory: ColumnMemory,
   ) {
     this.size = request.prompts.size * request.n;
     this.lengths = new Int32Array(this.size);
@@ -176,7 +178,7 @@ export class LiveBatch {
 
   private async columns(): Promise<Batch> {
     const { prompts, n } = this.request;
-    const columns = new SampledColumns(prompts, n, this.lengths);
+    const columns = new SampledColumns(prompts, n, this.lengths, this.memory);
     const experts = this.expertPlaces();
     await Promise.all(
       this.shares.map((share) =>

@@ -17,7 +17,7 @@ import type {
   WeightSource,
 } from '../engine';
 import type { RolloutRequest } from '../request';
-import { type BatchShare, LiveBatch } from './live_batch';
+import { type BatchCalls, type BatchShare, LiveBatch } from './live_batch';
 import { LiveRequest } from './live_request';
 import { type NativeRolloutConfig, nativeOptions } from './native_options';
 import { nativeSampling } from './native_request';
@@ -132,11 +132,12 @@ export class NativeRollout implements RolloutEngine {
     })[0];
     if (sampling === undefined || request.n === 0)
       throw badOption('rollout', 'expected at least one request');
-    const live = new LiveBatch(request, nativeSampling(sampling), {
+    const calls: BatchCalls = {
       abort: (rank, ids) => this.ranks[rank]?.abort(ids),
       take: (share, receive) => this.takeShare(share, receive),
       drop: (share) => this.dropShare(share),
-    });
+    };
+    const live = new LiveBatch(request, nativeSampling(sampling), calls, this.engine.memory);
     this.heldBatches.push(live);
     this.schedule();
     return await live.result;
