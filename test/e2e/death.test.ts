@@ -1,6 +1,8 @@
+import { createHash } from 'node:crypto';
 import { existsSync, readFileSync, statSync } from 'node:fs';
 import { allGone, Command, type Exit, listTree, onEntry, sleep } from '../helpers/e2e_process';
 import { BATCH, VALIDATION_PROMPTS, Workspace } from '../helpers/e2e_workspace';
+import { readLines } from '../helpers/observed_run';
 
 // A worker, the trainer or the person in front of it ends a run at some instant. What was running ends with it and says why,
 // and the same command then goes on, to the same numbers bit for bit as a run that nothing happened to.
@@ -20,6 +22,8 @@ let ppo: Recipe;
 let dapo: Recipe;
 /** Supervised fine-tuning. */
 let sft: Recipe;
+/** Four workers that share every matrix by two and the layers by two; it starts them again when one dies. */
+let pipeline: Recipe;
 
 beforeAll(async () => {
   workspace = await Workspace.create();
@@ -44,6 +48,14 @@ beforeAll(async () => {
     'trainer.save_freq=2',
   ]);
   sft = new Recipe([], 'sft');
+  pipeline = new Recipe([
+    'actor_rollout_ref.actor.strategy=megatron',
+    'actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2',
+    'actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2',
+    'actor_rollout_ref.actor.ppo_epochs=5',
+    'trainer.n_gpus_per_node=4',
+    'trainer.fault_tolerance.max_restarts=2',
+  ]);
 });
 afterAll(() => workspace.remove());
 
@@ -58,38 +70,69 @@ class Recipe {
   ) {}
 
   /** Starts a run, or goes on with it. */
-  start(directory: string): Command {
+  start(directory: string, env: Record<string, string> = {}): Command {
     const overrides = [...this.overrides, `trainer.default_local_dir=${directory}`];
-    return new Command([this.program, workspace.file(`${this.program}.yaml`), ...overrides]);
+    return new Command([this.program, workspace.file(`${this.program}.yaml`), ...overrides], { env });
   }
 
   newDirectory(): string {
     return workspace.file(`run_${Recipe.runs++}`);
   }
 
-  /** Runs to the end and expects metrics.jsonl to be that of an undisturbed run, byte for byte. */
+  /** Runs to the end, as a run that nothing happens to. */
   async finish(directory: string): Promise<Exit> {
-    this.undisturbed ??= this.runUndisturbed();
-    const expected = await this.undisturbed;
+    await this.whole();
     const exit = await this.start(directory).exited;
     expect(exit).toMatchObject({ code: 0, stderr: '' });
-    expect(metrics(directory)).toBe(expected);
-    const leftovers = listTree(directory).filter((path) => /incomplete/.test(path));
-    expect(leftovers).toEqual([]);
+    await this.expectWhole(directory);
     return exit;
   }
 
-  async runUndisturbed(): Promise<string> {
+  /** Expects metrics.jsonl to be that of an undisturbed run, byte for byte, and nothing half-written. */
+  async expectWhole(directory: string): Promise<void> {
+    expect(metrics(directory)).toBe(metrics(await this.whole()));
+    const leftovers = listTree(directory).filter((path) => /incomplete/.test(path));
+    expect(leftovers).toEqual([]);
+  }
+
+  /** The directory of an undisturbed run. */
+  whole(): Promise<string> {
+    this.undisturbed ??= this.runUndisturbed();
+    return this.undisturbed;
+  }
+
+  private async runUndisturbed(): Promise<string> {
     const directory = this.newDirectory();
     const exit = await this.start(directory).exited;
     expect(exit).toMatchObject({ code: 0, stderr: '' });
-    return metrics(directory);
+    return directory;
   }
 }
 
 const metrics = (directory: string): string => readFileSync(`${directory}/metrics.jsonl`, 'utf8');
+/** Which rank failed in which phase, by failure. */
+const faults = (directory: string): string[] =>
+  (existsSync(`${directory}/faults.jsonl`) ? readLines(`${directory}/faults.jsonl`) : [])
+    .filter(({ phase }) => phase !== undefined)
+    .map(({ rank, phase }) => `${rank} in ${phase}`);
 const latest = (directory: string): string =>
   readFileSync(`${directory}/latest_checkpointed_iteration.txt`, 'utf8');
+
+/** Files of the checkpoints of a run; those with tensors by what they hold, as others tell the directory. */
+const checkpoints = (directory: string): string[] => {
+  const sum = (path: string) => createHash('sha256').update(readFileSync(path)).digest('hex');
+  const paths = listTree(directory).filter((path) => path.startsWith('global_step'));
+  return paths.map((path) =>
+    path.endsWith('.safetensors') ? `${path} ${sum(`${directory}/${path}`)}` : path,
+  );
+};
+
+/** How often workers of a run with TROUPE_TRACE_NATIVE_CALLS have begun a call. */
+const nativeCalls = (directory: string, name: string): number =>
+  listTree(`${directory}/logs`)
+    .filter((file) => statSync(`${directory}/logs/${file}`).isFile())
+    .map((file) => readFileSync(`${directory}/logs/${file}`, 'utf8').split(`] ${name}(`).length - 1)
+    .reduce((sum, count) => sum + count, 0);
 
 const countMarks = (): number =>
   existsSync(workspace.file('marks')) ? statSync(workspace.file('marks')).size : 0;
@@ -165,6 +208,30 @@ describe('a worker dies', () => {
     expect(listTree(directory)).toEqual([]);
   });
 });
+
+it('workers of a pipeline are killed in update_actor and in a save: the run goes on by itself to the same bits', async () => {
+  const directory = pipeline.newDirectory();
+  const run = pipeline.start(directory, { TROUPE_TRACE_NATIVE_CALLS: '1' });
+  const started = new Set<number>();
+  const kill = (rank: number): void => {
+    const workers = run.workers();
+    for (const pid of workers) started.add(pid);
+    const isRank = (pid: number): boolean =>
+      readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(`worker ${rank}/4`);
+    process.kill(workers.find(isRank) as number, 'SIGKILL');
+  };
+  await run.until('update_actor of step 2', () => nativeCalls(directory, 'updatePolicy') === 2 * 4);
+  kill(3); // the last stage
+  await run.until('another start', () => faults(directory).length > 0);
+  onEntry(directory, '.incomplete_global_step_3', () => kill(0));
+  const { code, stderr } = await run.exited;
+  expect([code, code === 0 ? '' : stderr]).toEqual([0, '']);
+  expect(faults(directory)).toEqual(['3 in update_actor of step 2', '0 in saving step 3']);
+  expect(started.size).toBe(8);
+  expect(await allGone([...started], TEN_SECONDS)).toBe(true);
+  await pipeline.expectWhole(directory);
+  expect(checkpoints(directory)).toEqual(checkpoints(await pipeline.whole()));
+}, 300_000);
 
 describe('the trainer dies', () => {
   it('in a step: its worker ends with it', async () => {
