@@ -82,7 +82,8 @@ using panels::words_of;
 constexpr int64_t kDepth = 512;     // steps of k per pass: a block of `a` stays in the second-level cache
 constexpr int64_t kRowBlock = 128;  // rows of c per unit of work of gemm_transposed
 constexpr int64_t kColBlock = 11;   // panels of columns per unit of work of gemm_transposed
-constexpr int64_t kPackSteps = 64;  // steps of a weight per unit of packing
+constexpr int64_t kPackSteps = 64;  // steps of a weight per unit of packing, where k runs along its rows
+constexpr int64_t kPackRows = 8;    // the same where k runs along its columns
 constexpr int64_t kLeftWords = int64_t{1} << 17;  // of `a` that all panels of columns go over: 512 KiB
 
 // c = a B (+ c) in passes over `depth` steps of k, outside of a parallel region with columns spread over the
@@ -164,8 +165,8 @@ PackedMatrix PackedMatrix::of(const at::Tensor& matrix, bool transposed, bool pa
   if (simulated(matrix)) return packed;
   Word* target = words_of(packed.panels_);
   const Source source(matrix);
-  const auto pack = [&](int64_t panel, int64_t s0, int64_t s1) {
-    for_each_panel(cols, panel, panel + 1, [&](int64_t first, int64_t width, int64_t there) {
+  const auto pack = [&](int64_t panel, int64_t panels, int64_t s0, int64_t s1) {
+    for_each_panel(cols, panel, panels, [&](int64_t first, int64_t width, int64_t there) {
       Word* const begin = target + first * steps + s0 * width;
       if (transposed) {
         source.rows(first, there, k, s0, s1, width, begin);
@@ -174,14 +175,18 @@ PackedMatrix PackedMatrix::of(const at::Tensor& matrix, bool transposed, bool pa
       }
     });
   };
+  // Along the rows of the matrix: some rows of all columns, or some columns of the rows of a panel.
+  const int64_t panels = num_panels(cols), at_once = transposed ? 1 : panels;
+  const int64_t slice = transposed ? kPackSteps : kPackRows, slices = (steps + slice - 1) / slice;
+  const auto item = [&](int64_t i) {
+    const int64_t panel = i / slices * at_once, s0 = i % slices * slice;
+    pack(panel, panel + at_once, s0, std::min(steps, s0 + slice));
+  };
+  const int64_t items = panels / at_once * slices;
   if (parallel) {
-    const int64_t slices = (steps + kPackSteps - 1) / kPackSteps;
-    parallel_items(num_panels(cols) * slices, [&](int64_t i) {
-      const int64_t s0 = i % slices * kPackSteps;
-      pack(i / slices, s0, std::min(steps, s0 + kPackSteps));
-    });
+    parallel_items(items, item);
   } else {
-    for (int64_t panel = 0; panel < num_panels(cols); ++panel) pack(panel, 0, steps);
+    for (int64_t i = 0; i < items; ++i) item(i);
   }
   return packed;
 }
@@ -239,15 +244,14 @@ void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tenso
         multiplier.pack_columns(source, begin + r, std::min(multiplier.rows(), count - r), b.rows_, s0, s1,
                                 packed + r * k);
       }
-      for_each_panel(b.cols_, panel, std::min(panels, panel + kColBlock),
-                     [&](int64_t first, int64_t width, int64_t there) {
-                       const Word* values = packed_b + first * steps + s0 * width;
-                       for (int64_t r = 0; r < count; r += multiplier.rows()) {
-                         tile(kernel, k, packed + r * k, values, width, there,
+      for (int64_t r = 0; r < count; r += multiplier.rows()) {
+        for_each_panel(b.cols_, panel, std::min(panels, panel + kColBlock),
+                       [&](int64_t first, int64_t width, int64_t there) {
+                         tile(kernel, k, packed + r * k, packed_b + first * steps + s0 * width, width, there,
                               target + (begin + r) * ldc + first, ldc, std::min(multiplier.rows(), count - r),
                               true);
-                       }
-                     });
+                       });
+      }
     }
   };
   if (parallel) {

@@ -60,16 +60,21 @@ class Source {
   // The same where k runs along the columns: `cols` <= width columns from `first` on.
   void columns(int64_t first, int64_t cols, int64_t depth, int64_t s0, int64_t s1, int64_t width,
                Word* target) const {
-    for (int64_t s = s0; s < s1; ++s, target += width) {
-      if (!bfloat16_) {
-        copy(floats(s, first), cols, target);
-      } else if (2 * s + 1 < depth) {
-        interleave(values(2 * s, first), values(2 * s + 1, first), cols, target);
-      } else {
-        for (int64_t c = 0; c < cols; ++c) target[c] = 2 * s < depth ? values(2 * s, first)[c] : 0;
-      }
-      for (int64_t c = cols; c < width; ++c) target[c] = 0;
+    int64_t s = s0;
+    if (bfloat16_) {
+      s = std::clamp(depth / 2, s0, s1);
+      kernels::gemm_kernels().interleave(address(2 * s0, first), row_bytes_, cols, s - s0, target, width);
     }
+    for (; s < s1; ++s) {
+      Word* const words = target + (s - s0) * width;
+      if (!bfloat16_) {
+        copy(floats(s, first), cols, words);
+      } else {
+        for (int64_t c = 0; c < cols; ++c) words[c] = 2 * s < depth ? values(2 * s, first)[c] : 0;
+      }
+    }
+    for (int64_t i = 0; cols < width && i < s1 - s0; ++i)
+      std::fill(target + i * width + cols, target + (i + 1) * width, Word{0});
   }
 
   const void* at(int64_t row, int64_t column) const { return address(row, column); }
@@ -93,14 +98,6 @@ class Source {
     int64_t i = 0;
     for (; i + kChunk <= count; i += kChunk) std::memcpy(target + i, source + i, kChunk * sizeof(Word));
     for (; i < count; ++i) target[i] = source[i];
-  }
-
-  static void interleave(const Value* even, const Value* odd, int64_t count, Word* target) {
-    int64_t i = 0;
-    for (; i + kChunk <= count; i += kChunk) {
-      for (int64_t c = i; c < i + kChunk; ++c) target[c] = even[c] | static_cast<Word>(odd[c]) << 16;
-    }
-    for (; i < count; ++i) target[i] = even[i] | static_cast<Word>(odd[i]) << 16;
   }
 
   const char* data_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/parallel.h"
+#include "kernels/chosen_rows.h"
 #include "kernels/grouped_gemm.h"
 
 namespace troupe {
@@ -58,19 +59,9 @@ at::Tensor stack(const std::vector<Linear>& experts, at::Tensor Linear::*of) {
 // places [T, k]: of the slots in `rows`.
 void sum_slots(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& weights,
                const at::Tensor& target) {
-  const int64_t top_k = places.size(1);
   for_each_row_tile(target.size(0), kRowTile, target.device(), [&](int64_t begin, int64_t end) {
-    const at::Tensor slots = rows_of(places, begin, end);
-    const at::Tensor sum = at::zeros({end - begin, target.size(1)}, target.options().dtype(at::kFloat));
-    for (int64_t choice = 0; choice < top_k; ++choice) {
-      const at::Tensor picked = rows.index_select(0, slots.select(1, choice)).to(at::kFloat);
-      if (weights.defined()) {
-        sum.addcmul_(picked, rows_of(weights, begin, end).narrow(1, choice, 1));
-      } else {
-        sum.add_(picked);
-      }
-    }
-    rows_of(target, begin, end).copy_(sum);
+    ops::sum_rows(rows, rows_of(places, begin, end),
+                  weights.defined() ? rows_of(weights, begin, end) : weights, rows_of(target, begin, end));
   });
 }
 
@@ -139,7 +130,9 @@ void MoeMlp::expert_forward(size_t expert, const at::Tensor& x, const MoeSaved& 
         begin += first;
         end += first;
         const at::Tensor inner = rows_of(state.inner, begin - own, end - own);
-        multiply(x.index_select(0, rows_of(state.routing.token_of, begin, end)), in, inner);
+        const at::Tensor gathered = at::empty({end - begin, x.size(1)}, x.options());
+        ops::gather_rows(x, rows_of(state.routing.token_of, begin, end), {}, gathered);
+        multiply(gathered, in, inner);
         const at::Tensor activated = at::empty({end - begin, intermediate_size_}, x.options());
         ops::activation_forward(activation_, gated_, inner, activated);
         multiply(activated, out, rows_of(outputs, begin - own, end - own));
@@ -245,7 +238,7 @@ at::Tensor MoeMlp::expert_backward(size_t expert, const at::Tensor& dout, const 
   const PackedMatrix in = PackedMatrix::of(in_[expert].weight, false);
   const PackedMatrix out = PackedMatrix::of(out_[expert].weight, false);
   const at::Tensor weights =
-      routing.weights.flatten().index_select(0, routing.choice_of.narrow(0, first, rows)).unsqueeze(1);
+      routing.weights.flatten().index_select(0, routing.choice_of.narrow(0, first, rows));
   const at::Tensor d_weights = at::empty({rows}, weights.options());
   const at::Tensor d_output = at::empty({rows, x.size(1)}, x.options());
   const at::Tensor d_inner = at::empty({rows, saved.inner.size(1)}, x.options());
@@ -259,18 +252,19 @@ at::Tensor MoeMlp::expert_backward(size_t expert, const at::Tensor& dout, const 
         };
         const auto here = [&](const at::Tensor& t) { return rows_of(t, begin, end); };
         const at::Tensor tokens = rows_of(routing.token_of, first + begin, first + end);
-        const at::Tensor incoming = dout.index_select(0, tokens);
-        here(d_output).copy_(incoming.to(at::kFloat) * here(weights));
-        here(gathered).copy_(x.index_select(0, tokens));
+        const at::Tensor incoming = at::empty({end - begin, x.size(1)}, x.options());
+        ops::gather_rows(dout, tokens, {}, incoming);
+        ops::scale_rows(incoming, here(weights), here(d_output));
+        ops::gather_rows(x, tokens, {}, here(gathered));
         // What the activations would get with a weight of 1: its product with them is the weight's gradient,
         // since dout . (W activated) = (dout W) . activated, and the expert's output need not be kept.
         const at::Tensor unweighted = at::empty({end - begin, intermediate_size_}, x.options());
         multiply(incoming, out, unweighted);
-        const at::Tensor d_activated =
-            (unweighted.to(at::kFloat) * here(weights)).to(unweighted.scalar_type());
+        const at::Tensor d_activated = at::empty_like(unweighted);
+        ops::scale_rows(unweighted, here(weights), d_activated);
         ops::activation_backward(activation_, gated_, d_activated, kept(saved.inner), here(d_inner),
                                  here(activated));
-        here(d_weights).copy_((unweighted.to(at::kFloat) * here(activated)).sum(1));
+        ops::dot_rows(unweighted, here(activated), here(d_weights));
         multiply(here(d_inner), in, kept(d_gathered));
       },
       in.packed());

@@ -129,6 +129,13 @@ TROUPE_AMX void tile(int64_t steps, const Word* a, const Word* b, int64_t vector
   if constexpr (sizeof(Out) == sizeof(float)) {
     if (!add && rows % kTileRows == 0) return sums(groups, a, b, vectors, c, ldc, rows);
   }
+  if (add) {  // it comes from memory while the units multiply
+    for (int64_t r = 0; r < rows; ++r) {
+      const char* row = reinterpret_cast<const char*>(c + r * ldc);
+      for (int64_t at = 0; at < vectors * kGemmLanes * int64_t{sizeof(Out)}; at += 64)
+        _mm_prefetch(row + at, _MM_HINT_T0);
+    }
+  }
   alignas(64) float block[kBlockRows * kGemmCols];
   sums(groups, a, b, vectors, block, kGemmCols, rows);
   for (int64_t r = 0; r < rows; ++r) {

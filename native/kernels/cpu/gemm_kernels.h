@@ -26,6 +26,9 @@ struct GemmKernels {
   // in place of the others.
   void (*transpose)(const void* source, int64_t row_bytes, int64_t rows, int64_t steps, Word* target,
                     int64_t width);
+  // target[step * width + c] = bfloat16 c of row 2 * step, and above it that of the row behind.
+  void (*interleave)(const void* source, int64_t row_bytes, int64_t cols, int64_t steps, Word* target,
+                     int64_t width);
 };
 const GemmKernels& gemm_kernels();
 
