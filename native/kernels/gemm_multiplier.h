@@ -29,6 +29,12 @@ class Multiplier {
     }
     bfloat16_->pack_rows(a.at(first, 0), a.row_bytes(), there, s0, s1 - s0, k, target);
   }
+  // Whether it takes rows of float32 as if they were rounded to bfloat16.
+  bool packs_floats() const { return bfloat16_ != nullptr && bfloat16_->pack_floats != nullptr; }
+  void pack_floats(const float* a, int64_t ld, int64_t there, int64_t k, int64_t s0, int64_t s1,
+                   Word* target) const {
+    bfloat16_->pack_floats(a, ld, there, s0, s1 - s0, k, target);
+  }
   void pack_columns(const Source& a, int64_t first, int64_t there, int64_t k, int64_t s0, int64_t s1,
                     Word* target) const {
     if (bfloat16_ == nullptr || bfloat16_->pack_columns == nullptr) {

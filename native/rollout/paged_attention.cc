@@ -64,8 +64,9 @@ class Attention {
         qkv_(static_cast<const char*>(qkv.const_data_ptr())),
         out_(static_cast<char*>(out.data_ptr())) {}
 
-  // As attention.cc's forward_block, with keys and values in pages and the rows that are there alone.
-  void run(const Piece& piece, int64_t head, Scratch& scratch) const {
+  // As attention.cc's forward_block, with keys and values in pages and the rows that are there alone. The
+  // first `shared` pages are read by a neighbour of the piece, too.
+  void run(const Piece& piece, int64_t head, int64_t shared, Scratch& scratch) const {
     const bool float32 = cache_.dtype() == at::kFloat;
     const auto& kernels = kernels::paged_attention_kernels();
     const int64_t dim = spec_.head_dim, rows = shape_.groups * piece.count;
@@ -77,6 +78,7 @@ class Attention {
       scratch.pages.push_back(cache_.address((*piece.run->pages)[static_cast<size_t>(page)]) +
                               cache_.head_bytes(layer_, head));
     }
+    const PageProducts::Pages kept{scratch.pages.data(), shared, piece.run->position + piece.run->count};
     const int64_t ld =
         std::min(kKeyBlock + 2 * kPagePositions, (KvCache::pages_for(end) - first_page) * kPagePositions);
     const auto floats = static_cast<size_t>(rows * (2 * dim + ld + 3));
@@ -105,7 +107,7 @@ class Attention {
       const char* const* const pages = scratch.pages.data() + page;
       const int64_t num_pages = KvCache::pages_for(k0 + cols) - page;
       if (scratch.products) {
-        scratch.products->scores(pages, num_pages, scores, ld);
+        scratch.products->scores(kept, page, page + num_pages, scores, ld);
       } else {
         const kernels::PageScores product{q, rows, dim, pages, num_pages, scores, ld};
         (float32 ? kernels.scores_float32 : kernels.scores_bfloat16)(product);
@@ -118,7 +120,7 @@ class Attention {
         for (int64_t c = 0; c < dim; ++c) o[r * dim + c] *= correction[r];
       }
       if (scratch.products) {
-        scratch.products->values(block, ld, scratch.pages.data(), k0, k0 + cols, o, add);
+        scratch.products->values(block, ld, kept, k0, k0 + cols, o, add);
       } else {
         const kernels::PageValues values{block, rows, dim, ld, scratch.pages.data(), k0, k0 + cols, o, add};
         (float32 ? kernels.values_float32 : kernels.values_bfloat16)(values);
@@ -166,31 +168,45 @@ class Attention {
   char* out_;
 };
 
+// From the first on, which both pieces read.
+int64_t shared_pages(const Piece& a, const Piece& b) {
+  const std::vector<int32_t>&of_a = *a.run->pages, &of_b = *b.run->pages;
+  if (&of_a == &of_b) return static_cast<int64_t>(of_a.size());
+  return std::mismatch(of_a.begin(), of_a.end(), of_b.begin(), of_b.end()).first - of_a.begin();
+}
+
 void attend_on_cpu(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer, const StepRows& rows,
                    const at::Tensor& qkv, const at::Tensor& out) {
   const int64_t query_block = ops::attention::query_block_size(spec.num_heads / spec.num_kv_heads);
+  std::vector<const RowRun*> runs;
+  for (const RowRun& run : rows.runs()) runs.push_back(&run);
+  // The longest first, so that no thread starts the largest piece last. Of one run, and of samples of one
+  // prompt, they stay together, since they read the same pages.
+  std::stable_sort(runs.begin(), runs.end(),
+                   [](const RowRun* a, const RowRun* b) { return a->count > b->count; });
   std::vector<Piece> pieces;
   int64_t keys_read = 0;
-  for (const RowRun& run : rows.runs()) {
-    const int64_t end = run.position + run.count;
-    for (int64_t first = run.position; first < end;) {
-      const int64_t stop = std::min(end, (first / query_block + 1) * query_block);
-      pieces.push_back({&run, first, stop - first});
-      keys_read += spec.window > 0 ? std::min(stop, spec.window + query_block) : stop;
-      first = stop;
+  for (const RowRun* run : runs) {
+    for (int64_t end = run->position + run->count; end > run->position;) {
+      const int64_t first = std::max(run->position, (end - 1) / query_block * query_block);
+      pieces.push_back({run, first, end - first});
+      keys_read += spec.window > 0 ? std::min(end, spec.window + query_block) : end;
+      end = first;
     }
   }
-  // The longest first, so that no thread starts the largest piece last.
-  std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
-    return a.count * (a.first + a.count) > b.count * (b.first + b.count);
-  });
   const Attention attention(spec, cache, layer, qkv, out);
   const auto count = static_cast<int64_t>(pieces.size());
-  // Head by head over all pieces: samples of one prompt are neighbours and find its keys in the cache.
+  // Head by head over all pieces.
   const auto attend = [&](int64_t begin, int64_t end) {
     Scratch scratch(cache.dtype() == at::kBFloat16);
-    for (int64_t i = begin; i < end; ++i)
-      attention.run(pieces[static_cast<size_t>(i % count)], i / count, scratch);
+    for (int64_t i = begin; i < end; ++i) {
+      const auto at = static_cast<size_t>(i % count);
+      int64_t shared = 0;
+      if (i > begin && at > 0) shared = shared_pages(pieces[at], pieces[at - 1]);
+      if (i + 1 < end && at + 1 < pieces.size())
+        shared = std::max(shared, shared_pages(pieces[at], pieces[at + 1]));
+      attention.run(pieces[at], i / count, shared, scratch);
+    }
   };
   const int64_t work = count * spec.num_kv_heads;
   if (keys_read * 2 * spec.num_kv_heads * spec.head_dim < kSmallStep) {

@@ -44,6 +44,7 @@ struct Case {
   std::vector<int64_t> offsets{0};
   at::Tensor qkv;  // [sum of lengths, (Q+2K)*D]
   static constexpr int64_t kLayer = 1;
+  static constexpr int32_t kPool = 211;  // pages
 
   Case(const Shape& shape, int64_t window, double softcap, at::ScalarType dtype,
        std::vector<int64_t> lengths_of)
@@ -57,17 +58,17 @@ struct Case {
     for (const int64_t length : lengths) {
       pages.emplace_back();
       for (int64_t page = 0; page < KvCache::pages_for(length); ++page)
-        pages.back().push_back(next++ * 7 % 101);
+        pages.back().push_back(next++ * 7 % kPool);
       offsets.push_back(offsets.back() + length);
     }
     qkv = random({offsets.back(), config.qkv_size()}, 3, dtype);
   }
 
   KvCache cache() const {
-    KvCache cache(config, qkv.scalar_type(), qkv.device(), 101);
+    KvCache cache(config, qkv.scalar_type(), qkv.device(), kPool);
     // What no position has written may hold anything.
     const at::Tensor everything = at::full({kPagePositions, config.qkv_size()}, std::nan(""), qkv.options());
-    for (int32_t page = 0; page < 101; ++page) {
+    for (int32_t page = 0; page < kPool; ++page) {
       std::vector<KvSlot> slots;
       for (int32_t slot = 0; slot < kPagePositions; ++slot) slots.push_back({page, slot});
       if (qkv.is_cpu()) {
@@ -211,7 +212,7 @@ TEST(rows_have_the_bits_of_training) {
     for (const int64_t window : {0, 20, 600}) {
       for (const double softcap : {0.0, 30.0}) {
         for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-          Case c(shape, window, softcap, dtype, {1, 33, 200, 1300});
+          Case c(shape, window, softcap, dtype, {1, 33, 200, 2200});
           const auto compare = [&] {
             const at::Tensor trained = at::empty({c.offsets.back(), c.config.q_size()}, c.qkv.options());
             ops::attention_forward(c.spec, c.qkv, ops::separate_segments(c.offsets), trained, {});
@@ -227,6 +228,24 @@ TEST(rows_have_the_bits_of_training) {
       }
     }
   }
+}
+
+TEST(samples_of_one_prompt_read_its_pages_together_with_the_bits_of_each_alone) {
+  const OneThread one_thread;
+  constexpr int64_t kPrompt = 3 * kPagePositions;
+  const auto compare = [](at::ScalarType dtype) {
+    for (const int64_t window : {0, 40}) {
+      const std::vector<int64_t> lengths{kPrompt + 1, kPrompt + 40, kPrompt + 3, 20, 600};
+      Case apart({6, 2, 64}, window, 0, dtype, lengths);
+      for (size_t s = 1; s < 3; ++s)
+        apart.qkv.narrow(0, apart.offsets[s], kPrompt).copy_(apart.qkv.narrow(0, 0, kPrompt));
+      Case together = apart;
+      for (size_t s = 1; s < 3; ++s) std::copy_n(together.pages[0].begin(), 3, together.pages[s].begin());
+      for (const int64_t chunk : {1, 16, 1000}) CHECK(at::equal(together.run(chunk), apart.run(chunk)));
+    }
+  };
+  compare(at::kFloat);
+  for_each_bfloat16_gemm([&] { compare(at::kBFloat16); });
 }
 
 TEST(results_do_not_depend_on_threads) {

@@ -109,10 +109,6 @@ typedef uint32_t Pairs __attribute__((vector_size(kGemmLanes * 4), aligned(2), m
 typedef uint16_t Halves __attribute__((vector_size(kGemmLanes * 2), aligned(2), may_alias));
 typedef uint16_t Brain16 __attribute__((may_alias));
 
-inline Pairs widened(const Brain16* values) {
-  return __builtin_convertvector(*reinterpret_cast<const Halves*>(values), Pairs);
-}
-
 void interleave(const void* source, int64_t row_bytes, int64_t cols, int64_t steps, Word* target,
                 int64_t width) {
   const char* bytes = static_cast<const char*>(source);
@@ -120,8 +116,11 @@ void interleave(const void* source, int64_t row_bytes, int64_t cols, int64_t ste
     const Brain16* low = reinterpret_cast<const Brain16*>(bytes);
     const Brain16* high = reinterpret_cast<const Brain16*>(bytes + row_bytes);
     int64_t c = 0;
-    for (; c + kGemmLanes <= cols; c += kGemmLanes)
-      *reinterpret_cast<Pairs*>(target + c) = widened(low + c) | widened(high + c) << 16;
+    for (; c + kGemmLanes <= cols; c += kGemmLanes) {
+      const Pairs even = __builtin_convertvector(*reinterpret_cast<const Halves*>(low + c), Pairs);
+      const Pairs odd = __builtin_convertvector(*reinterpret_cast<const Halves*>(high + c), Pairs);
+      *reinterpret_cast<Pairs*>(target + c) = even | odd << 16;
+    }
     for (; c < cols; ++c) target[c] = low[c] | static_cast<Word>(high[c]) << 16;
   }
 }

@@ -151,20 +151,43 @@ TROUPE_AMX inline __m512i values_of(const uint16_t* row, int64_t first, int64_t 
   return _mm512_maskz_loadu_epi16((__mmask32{1} << (there > 0 ? there : 0)) - 1, row + first);
 }
 
+// The same of float32, rounded. Subnormal numbers become zeros, as which the units take them anyway.
+TROUPE_AMX inline __m512i values_of(const float* row, int64_t first, int64_t depth) {
+  const int64_t there = depth - first;
+  if (there >= 2 * kTileWords) {
+    return reinterpret_cast<__m512i>(
+        _mm512_cvtne2ps_pbh(_mm512_loadu_ps(row + first + kTileWords), _mm512_loadu_ps(row + first)));
+  }
+  const auto mask = static_cast<__mmask32>((int64_t{1} << (there > 0 ? there : 0)) - 1);
+  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(
+      _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> kTileWords), row + first + kTileWords),
+      _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), row + first)));
+}
+
 // A block is, group of steps by group, two tiles of 16 rows. The second is not read where all rows are in the
 // first.
-TROUPE_AMX void pack_rows(const void* source, int64_t row_bytes, int64_t rows, int64_t first_step,
-                          int64_t steps, int64_t depth, Word* target) {
-  const char* bytes = static_cast<const char*>(source);
+template <typename Value>
+TROUPE_AMX inline void pack_rows_of(const char* bytes, int64_t row_bytes, int64_t rows, int64_t first_step,
+                                    int64_t steps, int64_t depth, Word* target) {
   const int64_t written = rows > kTileRows ? kBlockRows : kTileRows;
   for (int64_t r = 0; r < written; ++r) {
     Word* to = target + r / kTileRows * kTileSize + r % kTileRows * kTileWords;
-    const uint16_t* from = reinterpret_cast<const uint16_t*>(bytes + r * row_bytes);
+    const Value* from = reinterpret_cast<const Value*>(bytes + r * row_bytes);
     for (int64_t s = 0; s < steps; s += kTileWords, to += 2 * kTileSize) {
       _mm512_storeu_si512(to,
                           r < rows ? values_of(from, 2 * (first_step + s), depth) : _mm512_setzero_si512());
     }
   }
+}
+
+TROUPE_AMX void pack_rows(const void* source, int64_t row_bytes, int64_t rows, int64_t first_step,
+                          int64_t steps, int64_t depth, Word* target) {
+  pack_rows_of<uint16_t>(static_cast<const char*>(source), row_bytes, rows, first_step, steps, depth, target);
+}
+TROUPE_AMX void pack_floats(const float* source, int64_t ld, int64_t rows, int64_t first_step, int64_t steps,
+                            int64_t depth, Word* target) {
+  pack_rows_of<float>(reinterpret_cast<const char*>(source), ld * int64_t{sizeof(float)}, rows, first_step,
+                      steps, depth, target);
 }
 
 // words[p][c] -> words[c][p] in registers.
@@ -238,7 +261,7 @@ TROUPE_AMX void pack_columns(const void* source, int64_t row_bytes, int64_t colu
 
 }  // namespace
 
-const Bfloat16GemmKernels amx_gemm_table = {kBlockRows,  kTileWords,     pack_rows, pack_columns,
+const Bfloat16GemmKernels amx_gemm_table = {kBlockRows,  kTileWords,     pack_rows, pack_columns, pack_floats,
                                             tile<float>, tile<uint16_t>, enter,     leave};
 
 #else

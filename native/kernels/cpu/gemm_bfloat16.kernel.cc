@@ -79,8 +79,8 @@ void tile(int64_t steps, const Word* a, const Word* b, int64_t vectors, Out* c, 
 
 }  // namespace
 
-const Bfloat16GemmKernels bfloat16_gemm_table = {kGemmRows,      1,       nullptr, nullptr, tile<float>,
-                                                 tile<uint16_t>, nullptr, nullptr};
+const Bfloat16GemmKernels bfloat16_gemm_table = {
+    kGemmRows, 1, nullptr, nullptr, nullptr, tile<float>, tile<uint16_t>, nullptr, nullptr};
 
 #else
 

@@ -43,6 +43,9 @@ struct Bfloat16GemmKernels {
                     int64_t k, Word* target);
   void (*pack_columns)(const void* source, int64_t row_bytes, int64_t there, int64_t first, int64_t steps,
                        int64_t k, Word* target);
+  // pack_rows of float32, rounded to bfloat16; null where pack_rows is.
+  void (*pack_floats)(const float* source, int64_t ld, int64_t there, int64_t first, int64_t steps, int64_t k,
+                      Word* target);
   // As GemmKernels::tile, for up to `rows` rows. `round` is rounded to bfloat16 once, after the addition.
   void (*tile)(int64_t steps, const Word* a, const Word* b, int64_t vectors, float* c, int64_t ldc,
                int64_t rows, bool add);
