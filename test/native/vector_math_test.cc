@@ -28,6 +28,8 @@ TEST(vector_math_is_accurate) {
     const double e = std::exp(static_cast<double>(x));
     double& error = e < std::numeric_limits<float>::min() ? subnormal_error : exp_error;
     error = std::max(error, ulps(math::vector_exp(x), e));
+    const float of_scores = math::vector_exp_of_scores(x);
+    if (x <= 88) CHECK(of_scores == (x < -87 ? 0 : math::vector_exp(x)));
     tanh_error = std::max(tanh_error, ulps(math::vector_tanh(x / 8), std::tanh(static_cast<double>(x / 8))));
     const double cdf = 0.5 * std::erfc(-static_cast<double>(x / 8) / std::sqrt(2.0));
     cdf_error = std::max(cdf_error, std::abs(math::vector_normal(x / 8).cdf - cdf));
@@ -38,6 +40,7 @@ TEST(vector_math_is_accurate) {
   const float inf = std::numeric_limits<float>::infinity();
   CHECK(math::vector_exp(-inf) == 0 && math::vector_exp(inf) == inf && math::vector_exp(0) == 1);
   CHECK(std::isnan(math::vector_exp(std::nanf(""))) && std::isnan(math::vector_tanh(std::nanf(""))));
+  CHECK(math::vector_exp_of_scores(-inf) == 0 && std::isnan(math::vector_exp_of_scores(std::nanf("17"))));
   CHECK(math::vector_tanh(inf) == 1 && math::vector_tanh(-inf) == -1 &&
         std::signbit(math::vector_tanh(-0.0f)));
 }

@@ -41,20 +41,28 @@ void softmax(float* scores, const ScoreBlock& b, float* row_max, float* row_sum,
   for (int64_t r = 0; r < b.groups * b.queries; ++r) {
     float* row = scores + r * b.ld;
     const Visible v = visible(b, b.q0 + r % b.queries);
-    scale_and_cap(row, v, b);
     float top = row_max[r];
+    if (b.softcap > 0) {
+      scale_and_cap(row, v, b);
 #pragma omp simd reduction(max : top)
-    for (int64_t j = v.begin; j < v.end; ++j) top = row[j] > top ? row[j] : top;
+      for (int64_t j = v.begin; j < v.end; ++j) top = row[j] > top ? row[j] : top;
+    } else {
+#pragma omp simd reduction(max : top)
+      for (int64_t j = v.begin; j < v.end; ++j) {
+        row[j] *= b.scale;
+        top = row[j] > top ? row[j] : top;
+      }
+    }
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t j = v.begin; j < v.end; ++j) {
-      const float p = vector_exp(row[j] - top);
+      const float p = vector_exp_of_scores(row[j] - top);
       row[j] = p;
       sum += p;
     }
     clear_outside(row, v, b.cols);
     // A row that has seen no key yet has max -inf; exp(-inf - -inf) must not become NaN.
-    const float factor = row_max[r] == top ? 1.0f : vector_exp(row_max[r] - top);
+    const float factor = row_max[r] == top ? 1.0f : vector_exp_of_scores(row_max[r] - top);
     correction[r] = factor;
     row_sum[r] = row_sum[r] * factor + sum;
     row_max[r] = top;
@@ -74,7 +82,7 @@ void softmax_backward(float* scores, float* dprobs, const ScoreBlock& b, const f
       const float inverse = 1.0f / b.softcap;
 #pragma omp simd
       for (int64_t j = v.begin; j < v.end; ++j) {
-        const float p = vector_exp(row[j] - row_lse);
+        const float p = vector_exp_of_scores(row[j] - row_lse);
         const float t = row[j] * inverse;
         grad[j] = p * (grad[j] - row_delta) * b.scale * (1.0f - t * t);
         row[j] = p;
@@ -82,7 +90,7 @@ void softmax_backward(float* scores, float* dprobs, const ScoreBlock& b, const f
     } else {
 #pragma omp simd
       for (int64_t j = v.begin; j < v.end; ++j) {
-        const float p = vector_exp(row[j] - row_lse);
+        const float p = vector_exp_of_scores(row[j] - row_lse);
         grad[j] = p * (grad[j] - row_delta) * b.scale;
         row[j] = p;
       }

@@ -39,12 +39,13 @@ TROUPE_INLINE void store(BFloat16* p, float x) {
   p->bits = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
-// e^x within 1 ulp (2 where the result is subnormal); -inf gives 0, overflow +inf, NaN stays NaN.
-// x = n ln 2 + r with |r| <= ln 2 / 2 (Cody & Waite: ln 2 in two parts, n times the first is exact),
-// e^r = 1 + r + r^2 P(r), P a minimax polynomial (relative error 3e-9).
-TROUPE_INLINE float vector_exp(float x) {
-  x = x < -105.0f ? -105.0f : x;
-  x = x > 89.0f ? 89.0f : x;
+// e^x = 2^n e^r, where x = n ln 2 + r with |r| <= ln 2 / 2 (Cody & Waite: ln 2 in two parts, n times the
+// first is exact), and e^r = 1 + r + r^2 P(r), P a minimax polynomial (relative error 3e-9).
+struct ReducedExp {
+  float power;  // e^r
+  int32_t n;
+};
+TROUPE_INLINE ReducedExp reduced_exp(float x) {
   const float to_integer = 12582912.0f;  // 1.5 * 2^23: adding it leaves the rounded integer in the low bits
   const float shifted = x * 1.44269504f + to_integer;
   const float n = shifted - to_integer;
@@ -54,13 +55,27 @@ TROUPE_INLINE float vector_exp(float x) {
   p = p * r + 4.16683890e-2f;
   p = p * r + 1.66665211e-1f;
   p = p * r + 4.99999940e-1f;
-  const float e = (p * (r * r) + r) + 1.0f;
+  return {(p * (r * r) + r) + 1.0f, static_cast<int32_t>(bits_of(shifted)) - 0x4b400000};
+}
+
+// e^x within 1 ulp (2 where the result is subnormal); -inf gives 0, overflow +inf, NaN stays NaN.
+TROUPE_INLINE float vector_exp(float x) {
+  x = x < -105.0f ? -105.0f : x;
+  x = x > 89.0f ? 89.0f : x;
+  const ReducedExp e = reduced_exp(x);
   // 2^n as a product of two factors: n spans [-152, 129], more than one exponent field holds.
-  const int32_t exponent = static_cast<int32_t>(bits_of(shifted)) - 0x4b400000;
-  const int32_t half = exponent >> 1;
+  const int32_t half = e.n >> 1;
   const float first = float_from_bits(static_cast<uint32_t>(half + 127) << 23);
-  const float second = float_from_bits(static_cast<uint32_t>(exponent - half + 127) << 23);
-  return e * first * second;
+  const float second = float_from_bits(static_cast<uint32_t>(e.n - half + 127) << 23);
+  return e.power * first * second;
+}
+
+// The bits of vector_exp for x in [-87, 88], in fewer steps; 0 below, NaN stays NaN. For probabilities, where
+// e^-87 is nothing beside the largest.
+TROUPE_INLINE float vector_exp_of_scores(float x) {
+  const ReducedExp e = reduced_exp(x);
+  const float result = e.power * float_from_bits(static_cast<uint32_t>(e.n + 127) << 23);
+  return x < -87.0f ? 0.0f : result;
 }
 
 // 1 / (1 + e^-x)
