@@ -57,7 +57,10 @@ class LocalCommunicator final : public Communicator {
     output.copy_(input);
     return {};
   }
-  void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override { output.copy_(input); }
+  std::function<void()> begin_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
+    output.copy_(input);
+    return {};
+  }
   void move_broadcast(const at::Tensor&, int64_t) override {}
   void move_send(const at::Tensor&, const at::Tensor&, int64_t) override {}  // there is nobody else
   void move_recv(const at::Tensor&, const at::Tensor&, int64_t) override {}
@@ -90,25 +93,36 @@ Pending Communicator::gather_as(const char* name, int64_t bytes, const at::Tenso
 
 void Communicator::all_to_all(const at::Tensor& output, const at::Tensor& input,
                               const CollectiveLabel& label) {
+  all_to_all_async(output, input, label).wait();
+}
+
+Pending Communicator::all_to_all_async(const at::Tensor& output, const at::Tensor& input,
+                                       const CollectiveLabel& label) {
   check(output, input, 1, "all_to_all");
   require(input.numel() % size_ == 0, ErrorCode::kInternal, "[comm] all_to_all of ", input.numel(),
           " elements over ", size_, " ranks");
   const int64_t sequence =
       log_.begin("all_to_all", label, static_cast<int64_t>(input.nbytes()) / size_ * (size_ - 1));
-  move_all_to_all(bytes_of(output), bytes_of(input));
-  log_.finish(sequence);
+  return {*this, sequence, begin_all_to_all(bytes_of(output), bytes_of(input))};
 }
 
 void Communicator::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                   const CollectiveLabel& label) {
+  reduce_scatter_async(output, input, label).wait();
+}
+
+Pending Communicator::reduce_scatter_async(const at::Tensor& output, const at::Tensor& input,
+                                           const CollectiveLabel& label) {
   check(input, output, size_, "reduce_scatter");
   const int64_t sequence =
       log_.begin("reduce_scatter", label, static_cast<int64_t>(output.nbytes()) * (size_ - 1));
   const AllocateFor received(MemoryPart::kGathered);
   const at::Tensor parts = at::empty_like(input);
-  move_all_to_all(bytes_of(parts), bytes_of(input));
-  log_.finish(sequence);
-  sum_into(output.view({-1}), parts.view({size_, output.numel()}));
+  std::function<void()> moved = begin_all_to_all(bytes_of(parts), bytes_of(input));
+  return {*this, sequence, [this, output, parts, moved = std::move(moved)] {
+            if (moved) moved();
+            sum_into(output.view({-1}), parts.view({size_, output.numel()}));
+          }};
 }
 
 void Communicator::all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveLabel& label) {

@@ -19,7 +19,7 @@ enum class ReduceOp { kSum, kMax };
 class Communicator;
 
 // A collective that is under way. Until wait() has returned its output must not be read and neither of its
-// tensors written or freed.
+// tensors written or freed by hand.
 class Pending {
  public:
   // To the end of the collective; throws as Communicator does. A second call does nothing.
@@ -61,9 +61,13 @@ class Communicator {
   Pending all_gather_async(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
   // Part r of input [size * n] goes to rank r; part r of output came from rank r. Any dtype.
   void all_to_all(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
+  Pending all_to_all_async(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
   // output [n] <- the sum over ranks of part `rank` of input [size * n]. Of narrow types (bfloat16) the sum
   // is float32 and rounded once.
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, const CollectiveLabel& label);
+  // The same, begun only, with memory of the size of the input until its wait(), which adds up.
+  Pending reduce_scatter_async(const at::Tensor& output, const at::Tensor& input,
+                               const CollectiveLabel& label);
   // In place, any shape.
   void all_reduce(const at::Tensor& tensor, ReduceOp op, const CollectiveLabel& label);
   // In place: the tensor of rank `root` everywhere.
@@ -102,7 +106,7 @@ class Communicator {
   // Tensors of bytes. begin_ returns what waits for the end and throws what went wrong; empty when it has
   // ended.
   virtual std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) = 0;
-  virtual void move_all_to_all(const at::Tensor& output, const at::Tensor& input) = 0;
+  virtual std::function<void()> begin_all_to_all(const at::Tensor& output, const at::Tensor& input) = 0;
   virtual void move_broadcast(const at::Tensor& tensor, int64_t root) = 0;
   // `header`: what this rank sends or expects; see [Note: message headers].
   virtual void move_send(const at::Tensor& header, const at::Tensor& tensor, int64_t dst) = 0;

@@ -26,9 +26,10 @@ std::function<void()> FakeCommunicator::begin_all_gather(const at::Tensor& outpu
   return [staged = at::empty_like(output)] {};
 }
 
-void FakeCommunicator::move_all_to_all(const at::Tensor& output, const at::Tensor& input) {
+std::function<void()> FakeCommunicator::begin_all_to_all(const at::Tensor& output, const at::Tensor& input) {
   record();
   output.copy_(input);
+  return {};
 }
 
 void FakeCommunicator::move_broadcast(const at::Tensor&, int64_t) {

@@ -29,7 +29,7 @@ class FakeCommunicator final : public Communicator {
 
  protected:
   std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) override;
-  void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override;
+  std::function<void()> begin_all_to_all(const at::Tensor& output, const at::Tensor& input) override;
   void move_broadcast(const at::Tensor& tensor, int64_t root) override;
   void move_send(const at::Tensor& header, const at::Tensor& tensor, int64_t dst) override;
   void move_recv(const at::Tensor& header, const at::Tensor& tensor, int64_t src) override;

@@ -120,13 +120,17 @@ std::function<void()> ProcessGroupCommunicator::begin_all_gather(const at::Tenso
   };
 }
 
-void ProcessGroupCommunicator::move_all_to_all(const at::Tensor& output, const at::Tensor& input) {
+std::function<void()> ProcessGroupCommunicator::begin_all_to_all(const at::Tensor& output,
+                                                                 const at::Tensor& input) {
   at::Tensor out = movable(output), in = movable(input);
-  finish(begin([&] {
+  const int64_t sequence = begin([&] {
     std::vector<int64_t> even;
     return group_->alltoall_base(out, in, even, even);
-  }));
-  if (!out.is_same(output)) output.copy_(out);
+  });
+  return [this, sequence, output, out, in] {
+    finish(sequence);
+    if (!out.is_same(output)) output.copy_(out);
+  };
 }
 
 void ProcessGroupCommunicator::move_broadcast(const at::Tensor& tensor, int64_t root) {

@@ -65,7 +65,7 @@ class ProcessGroupCommunicator : public Communicator {
   const Group& group() const { return group_; }
 
   std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) final;
-  void move_all_to_all(const at::Tensor& output, const at::Tensor& input) final;
+  std::function<void()> begin_all_to_all(const at::Tensor& output, const at::Tensor& input) final;
   void move_broadcast(const at::Tensor& tensor, int64_t root) final;
   void move_send(const at::Tensor& header, const at::Tensor& tensor, int64_t dst) final;
   void move_recv(const at::Tensor& header, const at::Tensor& tensor, int64_t src) final;

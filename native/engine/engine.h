@@ -68,6 +68,9 @@ struct EngineOptions {
   // Gather the next group of parameters while one is at work.
   bool prefetch = false;
   GradientReduction reduction = GradientReduction::kMicroBatch;
+  // Sum the gradients of a block while the one before it computes its own (with kMicroBatch). None: where the
+  // device has streams, so not on a CPU, whose cores the sum would take from it.
+  std::optional<bool> overlap_reduction;
   StateKinds offload;  // what begins on the host: see Engine::offload
 };
 

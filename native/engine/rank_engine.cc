@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/simulated.h"
 #include "checkpoint/tensor_file.h"
 #include "megatron/schedule.h"
 #include "model/stage_layout.h"
@@ -55,8 +56,12 @@ at::Device parse_device(const std::string& name) {
 }
 
 ShardingOptions sharding_options(const EngineOptions& options, int64_t size) {
-  return {options.sharding, shard_count(options.sharding, options.shard_size, size), options.prefetch,
-          options.reduction, shard_count(options.sharding, 0, size / options.parallel.ep)};
+  return {.strategy = options.sharding,
+          .shard_count = shard_count(options.sharding, options.shard_size, size),
+          .prefetch = options.prefetch,
+          .reduction = options.reduction,
+          .overlap_reduction = options.overlap_reduction.value_or(!on_cpu_threads(options.device)),
+          .expert_shard_count = shard_count(options.sharding, 0, size / options.parallel.ep)};
 }
 
 ParallelDims parallel_dims(const EngineOptions& options) {

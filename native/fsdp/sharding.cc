@@ -151,6 +151,9 @@ void Sharding::acquire_gradient(size_t group) {
   ParameterGroup& g = store_.groups()[group];
   if (!g.trained() || ++uses_[group].gradients > 1) return;
   if (!sharded(group)) return g.grad.fetch();
+  next_block_ = true;
+  const auto same = [group](const Reduction& one) { return one.group == group; };
+  if (std::any_of(reducing_.begin(), reducing_.end(), same)) settle_gradients();
   if (options_.reduction == GradientReduction::kMiniBatch && g.full_grad.allocated()) return;
   g.full_grad.allocate();
   g.full_grad.tensor().zero_();
@@ -167,13 +170,26 @@ void Sharding::release_gradient(size_t group) {
 }
 
 void Sharding::reduce(size_t group) {
+  if (next_block_) settle_gradients();
+  next_block_ = false;
   ParameterGroup& g = store_.groups()[group];
   const at::Tensor sum = at::empty_like(g.grad.tensor());
-  of(group).shards->reduce_scatter(sum, g.full_grad.tensor(), label("backward", group));
-  g.grad.fetch();
-  g.grad.tensor().add_(sum);
-  g.grad.give_back(true);
-  g.full_grad.release();
+  reducing_.push_back(
+      {group, sum,
+       of(group).shards->reduce_scatter_async(sum, g.full_grad.tensor(), label("backward", group))});
+  if (!options_.overlap_reduction) settle_gradients();
+}
+
+void Sharding::settle_gradients() {
+  for (Reduction& one : reducing_) {
+    ParameterGroup& g = store_.groups()[one.group];
+    one.pending.wait();
+    g.grad.fetch();
+    g.grad.tensor().add_(one.sum);
+    g.grad.give_back(true);
+    g.full_grad.release();
+  }
+  reducing_.clear();
 }
 
 void Sharding::acquire_all(const char* phase) {
@@ -184,6 +200,7 @@ void Sharding::release_all() {
   // Groups that a verb has left behind when it failed.
   for (auto& [group, pending] : ahead_) pending.wait();
   ahead_.clear();
+  settle_gradients();
   for (size_t group = 0; group < uses_.size(); ++group) reshard(group);
   uses_.assign(uses_.size(), {});
 }
@@ -207,6 +224,7 @@ void Sharding::sum_gradients() {
     ParameterGroup& g = store_.groups()[group];
     if (!g.trained()) continue;
     if (g.full_grad.allocated()) reduce(group);
+    settle_gradients();
     if (of(group).replicas->size() == 1) continue;
     g.grad.fetch();
     of(group).replicas->all_reduce(g.grad.tensor(), ReduceOp::kSum, label("backward", group));

@@ -32,6 +32,7 @@ class Sharding final : public ParameterAccess {
   void prefetch(size_t group, const char* phase) override;
   void acquire_gradient(size_t group) override;
   void release_gradient(size_t group) override;
+  void settle_gradients() override;
 
   // For verbs that use all parameters at once.
   void acquire_all(const char* phase);
@@ -90,6 +91,7 @@ class Sharding final : public ParameterAccess {
   void bring(size_t group, const char* phase);
   Pending start_gather(size_t group, const char* phase);
   void reshard(size_t group);
+  // Begins to sum the group's gradient over ranks, behind those of the block before it.
   void reduce(size_t group);
   void split_copies();
   // Sums of those parts of gradients that `comm`'s ranks all have copies of.
@@ -111,6 +113,15 @@ class Sharding final : public ParameterAccess {
   };
   std::vector<Uses> uses_;           // by group
   std::map<size_t, Pending> ahead_;  // gathers of prefetched groups
+  // A group's gradient on its way to the shards. Its whole gradient and the parts of other ranks stay until
+  // it has come, so that those of one block at a time are under way, while one more computes its own.
+  struct Reduction {
+    size_t group;
+    at::Tensor sum;  // [shard]
+    Pending pending;
+  };
+  std::vector<Reduction> reducing_;
+  bool next_block_ = false;  // a gradient has been acquired since these were released
 };
 
 }  // namespace troupe

@@ -23,6 +23,7 @@ struct ShardingOptions {
   int64_t shard_count = 1;  // ranks whose shards make up one replica
   bool prefetch = false;    // gather ahead, at most the groups of one block
   GradientReduction reduction = GradientReduction::kMicroBatch;
+  bool overlap_reduction = false;  // kMicroBatch beside the backward of the next block, one block's at a time
   int64_t expert_shard_count = 1;  // shard_count of experts, among the ranks that have the same ones
 };
 // full_shard | shard_grad_op | no_shard, and micro_batch | mini_batch; kInvalidArgument for other names.

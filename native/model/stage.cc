@@ -153,11 +153,13 @@ void Stage::in_backward_order(StagePass& pass, Head&& head, BlockWork&& block, E
     block(layer);
     own.end();
   }
-  if (!range_.embedding) return;
-  if (!tied_here_) pass.embedding_gradient = lease(embedding_groups_, "backward", Lease::Of::kGradients);
-  embed();
-  pass.embedding_gradient.end();
-  pass.embeddings.end();
+  if (range_.embedding) {
+    if (!tied_here_) pass.embedding_gradient = lease(embedding_groups_, "backward", Lease::Of::kGradients);
+    embed();
+    pass.embedding_gradient.end();
+    pass.embeddings.end();
+  }
+  if (access_ != nullptr) access_->settle_gradients();
 }
 
 at::Tensor Stage::forward(const PackedTokens* packed, const at::Tensor& x, StagePass& pass) {

@@ -22,9 +22,12 @@ class ParameterAccess {
   // The group will be acquired next after what is acquired now: getting it may begin.
   virtual void prefetch(size_t group, const char* phase) = 0;
   // Where the group is trained, Parameter::grad can be added to until as many release_gradient(). The first
-  // one finds zeros (or what the mini-batch has added up so far), and the last one hands it on.
+  // one finds zeros (or what the mini-batch has added up so far), and the last one hands it on, which may
+  // take until the gradients after the next ones are released.
   virtual void acquire_gradient(size_t group) = 0;
   virtual void release_gradient(size_t group) = 0;
+  // The end of a backward pass: all that have been released are handed on.
+  virtual void settle_gradients() = 0;
 };
 
 // One use of some groups' parameters, gradients, or both, from its making to end(). A lease that is dropped

@@ -219,6 +219,22 @@ TEST(a_gather_that_is_under_way_ends_before_the_collectives_behind_it) {
   });
 }
 
+TEST(a_reduction_that_is_under_way_gives_the_bits_of_one_that_was_waited_for) {
+  check_all(3, [](Communicator& comm) {
+    const at::Tensor input = values(comm.rank(), 15000), gathered = at::empty({45000});
+    const at::Tensor one = at::empty({5000}), two = at::empty({5000}), expected = at::empty({5000});
+    Pending first = comm.reduce_scatter_async(one, input, kLabel);
+    Pending second = comm.reduce_scatter_async(two, input * 2, kLabel);
+    comm.all_gather(gathered, input, kLabel);
+    second.wait();
+    first.wait();
+    first.wait();
+    comm.reduce_scatter(expected, input, kLabel);
+    CHECK(one.equal(expected) && two.equal(expected * 2));
+    CHECK(gathered.narrow(0, 15000 * comm.rank(), 15000).equal(input));
+  });
+}
+
 TEST(a_gather_that_never_ends_is_named_whatever_was_waited_for) {
   const auto errors = on_ranks(
       2,

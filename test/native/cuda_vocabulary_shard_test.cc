@@ -26,10 +26,11 @@ class Staged final : public Communicator {
     output.copy_(out);
     return {};
   }
-  void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
+  std::function<void()> begin_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
     at::Tensor out = at::empty(output.sizes(), output.options().device(at::kCPU));
     inner_.all_to_all(out, input.cpu(), {});
     output.copy_(out);
+    return {};
   }
   void move_broadcast(const at::Tensor& tensor, int64_t root) override {
     const at::Tensor host = tensor.cpu();

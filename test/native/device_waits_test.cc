@@ -2,11 +2,14 @@
 // that takes the ways of a GPU; and that its numbers are those of the CPU.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "batch/packing.h"
 #include "check.h"
+#include "comm/communicator.h"
 #include "engine/engine.h"
 #include "fake_device.h"
 #include "toy_training.h"
@@ -65,6 +68,48 @@ void print(const std::string& what, const DeviceCounts& counts) {
   std::printf("\n");
 }
 
+// A reduce-scatter, from its beginning to its wait.
+struct Sum {
+  std::string group;
+  int64_t others = 0;      // of other blocks that were under way when it began
+  int64_t operations = 0;  // that the device was given meanwhile
+  bool under_way = true;
+};
+
+// One of two ranks whose peer has the same data; tells what the device does while gradients are on their way.
+class Watched final : public Communicator {
+ public:
+  explicit Watched(std::vector<Sum>& sums) : Communicator(0, 2), sums_(sums) {}
+  std::unique_ptr<Communicator> split(const std::string&, const std::vector<int64_t>&) override {
+    return make_local_communicator();
+  }
+  void abort(const std::string&) override {}
+
+ protected:
+  std::function<void()> begin_all_gather(const at::Tensor& output, const at::Tensor& input) override {
+    output.view({2, input.numel()}).copy_(input.unsqueeze(0).expand({2, input.numel()}));
+    return {};
+  }
+  std::function<void()> begin_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
+    output.copy_(input);
+    if (std::string(log().latest().name) != "reduce_scatter" || device_counts().launches == 0) return {};
+    Sum sum{log().latest().label.subject};
+    for (const Sum& other : sums_) sum.others += other.under_way && other.group != sum.group ? 1 : 0;
+    const size_t own = sums_.size();
+    sums_.push_back(sum);
+    return [this, own, before = device_counts().launches] {
+      sums_[own].operations = device_counts().launches - before;
+      sums_[own].under_way = false;
+    };
+  }
+  void move_broadcast(const at::Tensor&, int64_t) override {}
+  void move_send(const at::Tensor&, const at::Tensor&, int64_t) override {}
+  void move_recv(const at::Tensor&, const at::Tensor&, int64_t) override {}
+
+ private:
+  std::vector<Sum>& sums_;
+};
+
 constexpr int64_t kOneMicroBatch = 4096, kSmallMicroBatches = 24;
 
 }  // namespace
@@ -105,6 +150,42 @@ TEST(the_host_waits_at_most_twice_per_micro_batch) {
     CHECK(one.counts.waits <= kMiniBatches * (kAtTheEnd + each));
     const int64_t more = several.micro_batches - one.micro_batches;
     CHECK(more > 0 && several.counts.waits - one.counts.waits == each * more);
+  }
+}
+
+// The gradient of a block is on its way while the device computes that of the block before it, and no longer:
+// memory for the gradients of one block on its way is all that it takes. The first block has only the
+// embeddings before it, and they nothing.
+TEST(gradients_are_summed_while_the_device_computes_those_of_the_next_block) {
+  for (const std::optional<bool> overlap : {std::optional<bool>(), std::optional<bool>(false)}) {
+    EngineOptions options = on(fake_device(), "qwen3", 4);
+    options.max_tokens = kSmallMicroBatches;
+    options.overlap_reduction = overlap;
+    std::vector<Sum> sums;
+    const auto engine = create_engine(options, std::make_shared<Watched>(sums));
+    const Share share = share_of(0, {0, 0, 0, 0, 0, 0, 0, 0});
+    const DeviceCounts counts = counted_on_device([&] {
+      engine->update_policy({share.tokens, share.mask, share.a, share.b, {}, {}, {}}, share.mini, {}, 1);
+    });
+    int64_t least = counts.launches, blocks = 0, embeddings = 0;
+    for (const Sum& sum : sums) {
+      CHECK(!sum.under_way && sum.others == 0);
+      if (sum.group.rfind("layers.", 0) == 0) {
+        ++blocks;
+        if (sum.group != "layers.0") least = std::min(least, sum.operations);
+      } else if (sum.group == "embed") {
+        ++embeddings;
+        CHECK(sum.operations == 0);
+      }
+    }
+    std::printf("  overlap %d: %lld sums of blocks, at least %lld operations meanwhile\n",
+                overlap.value_or(true), static_cast<long long>(blocks), static_cast<long long>(least));
+    CHECK(embeddings > 2 && blocks == 4 * embeddings);
+    if (overlap) {
+      CHECK(least == 0);
+    } else {
+      CHECK(least >= 100);  // products, norms and attention of a block, not the clearing of a buffer
+    }
   }
 }
 

@@ -28,13 +28,14 @@ std::chrono::milliseconds timeout(Fate fate) {
 
 // What each rank threw while it did a bit of everything.
 std::vector<std::string> lose_rank_1(const std::string& phase, const std::string& where, Fate fate,
-                                     const std::string& sharding, bool prefetch = false) {
+                                     const std::string& sharding, bool ahead = false) {
   const auto rendezvous = Rendezvous::open();
   std::vector<std::string> errors(kRanks);
   std::vector<std::thread> threads;
   EngineOptions options = options_of("qwen3", HeadKind::kLm);
   options.sharding = parse_sharding_strategy(sharding);
-  options.prefetch = prefetch;
+  options.prefetch = ahead;
+  options.overlap_reduction = ahead;
   for (int64_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
@@ -114,7 +115,7 @@ TEST(a_rank_that_is_lost_while_a_gather_is_under_way_fails_its_peers_by_name) {
     for (const std::string phase : {"forward", "backward"}) {
       const std::string block = phase == "forward" ? "layers.1" : "layers.0";
       const std::string where = "of " + block + " (" + phase + ")";
-      const auto errors = lose_rank_1(phase, where, fate, "full_shard", /*prefetch=*/true);
+      const auto errors = lose_rank_1(phase, where, fate, "full_shard", /*ahead=*/true);
       CHECK(errors[1] == "dead");
       bool named = false;
       for (const size_t rank : {size_t{0}, size_t{2}}) {
@@ -125,6 +126,23 @@ TEST(a_rank_that_is_lost_while_a_gather_is_under_way_fails_its_peers_by_name) {
       CHECK(named);
       if (!named) std::printf("  %s\n  %s\n", errors[0].c_str(), errors[2].c_str());
     }
+  }
+}
+
+// Rank 1 is lost where it would begin to sum a block's gradient: its peers have begun, compute the gradient
+// of the block before it, and find out when that is to be summed.
+TEST(a_rank_that_is_lost_while_a_gradient_is_on_its_way_fails_its_peers_by_name) {
+  for (const Fate fate : {Fate::kDies, Fate::kStops}) {
+    const std::string where = "reduce_scatter #";
+    const auto errors = lose_rank_1("backward", where, fate, "shard_grad_op", /*ahead=*/true);
+    CHECK(errors[1] == "dead");
+    bool named = false;
+    for (const size_t rank : {size_t{0}, size_t{2}}) {
+      CHECK(errors[rank].find("[comm] rank " + std::to_string(rank) + ": " + where) == 0);
+      named = named || errors[rank].find("No sign of rank 1: dead, stopped, or busy") != std::string::npos;
+    }
+    CHECK(named);
+    if (!named) std::printf("  %s\n  %s\n", errors[0].c_str(), errors[2].c_str());
   }
 }
 

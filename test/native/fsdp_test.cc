@@ -133,6 +133,27 @@ TEST(delays_before_collectives_change_nothing) {
   }
 }
 
+TEST(gradients_that_are_summed_beside_the_backward_have_the_bits_of_those_that_are_not) {
+  for (const std::string variant : {"qwen3", "gpt2", "qwen3_moe"}) {
+    EngineOptions options = options_of(variant, HeadKind::kLm);
+    options.gradient_checkpointing = variant == "gpt2";
+    for (Spread spread : {Spread{3, "full_shard"}, Spread{2, "shard_grad_op"}, Spread{4, "full_shard", 2}}) {
+      const auto owners = round_robin(spread.size);
+      options.overlap_reduction = false;
+      const std::vector<Outcome> after = train_sharded(options, owners, spread, 2);
+      options.overlap_reduction = true;
+      options.prefetch = variant != "qwen3";
+      spread.delays = variant == "qwen3";
+      const std::vector<Outcome> beside = train_sharded(options, owners, spread, 2);
+      for (size_t rank = 0; rank < after.size(); ++rank) {
+        CHECK(beside[rank].weights.equal(after[rank].weights));
+        CHECK(beside[rank].grad_norms == after[rank].grad_norms && after[rank].grad_norms[0] > 0);
+        CHECK(beside[rank].bytes_sent == after[rank].bytes_sent);
+      }
+    }
+  }
+}
+
 TEST(bytes_sent_by_an_update_are_the_theoretical_volume) {
   EngineOptions options = options_of("qwen3", HeadKind::kLm);
   options.max_tokens = 400;  // one micro-batch in each of the two mini-batches

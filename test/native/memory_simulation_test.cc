@@ -40,6 +40,7 @@ struct Setup {
   int64_t tp = 1, ep = 1, pp = 1, vpp = 1;
   bool sequence_parallel = false;
   int64_t cp = 1;
+  bool overlap = false;  // sums of gradients, as on a GPU
 };
 
 std::string describe(const Setup& c) {
@@ -51,6 +52,7 @@ std::string describe(const Setup& c) {
   if (c.cp > 1) ranks += " cp " + std::to_string(c.cp);
   if (c.pp > 1) ranks += " pp " + std::to_string(c.pp) + (c.vpp > 1 ? " x " + std::to_string(c.vpp) : "");
   if (c.ep > 1) ranks += " ep " + std::to_string(c.ep);
+  if (c.overlap) ranks += " overlapping";
   if (c.ranks > c.tp * c.pp * c.cp) ranks += std::string(" ") + strategy;
   return c.variant + (c.head == HeadKind::kLm ? "" : " critic") + (c.lora ? " LoRA" : "") + " | " +
          (c.dtype == at::kFloat ? "float32" : "bfloat16") + " | " + ranks + " | " +
@@ -83,6 +85,7 @@ EngineOptions options_of(const Setup& c) {
   options.optim = AdamWOptions{};
   options.num_threads = 1;  // what other threads allocate is not counted
   options.sharding = c.sharding;
+  options.overlap_reduction = c.overlap;
   options.parallel.tp = c.tp;
   options.parallel.ep = c.ep;
   options.parallel.cp = c.cp;
@@ -209,6 +212,7 @@ const std::vector<Setup> kSetups{
     {.variant = "qwen3", .dtype = at::kBFloat16, .checkpointing = true, .kl_loss = true},
     {.variant = "qwen3", .ranks = 2},
     {.variant = "qwen3", .ranks = 4, .dtype = at::kBFloat16},
+    {.variant = "qwen3", .ranks = 4, .overlap = true},
     {.variant = "qwen3", .ranks = 2, .sharding = ShardingStrategy::kShardGradOp},
     {.variant = "qwen3", .ranks = 2, .sharding = ShardingStrategy::kNoShard},
     {.variant = "gemma2", .checkpointing = true},
@@ -284,6 +288,30 @@ int64_t really_held(const EngineOptions& options, const RolloutOptions& limits, 
   for (RolloutTurn turn; !turn.idle; held = std::max(held, turn.stats.pages_held))
     turn = engine.rollout_turn(std::exchange(commands, {}));
   return held;
+}
+
+// While a block computes its gradient, the whole gradient of the one behind it is still there, and the parts
+// of other ranks, which are as large.
+TEST(gradients_that_are_summed_beside_the_backward_take_two_more_of_a_block) {
+  EngineOptions options = options_of({.variant = "qwen3", .ranks = 2, .checkpointing = true});
+  options.model.vocab_size = 40;  // or else the head's gradient is the largest
+  MemoryWork work;
+  work.update = work_of({.variant = "qwen3"}, options).update;
+  const auto gathered = [&](std::optional<bool> overlap, bool gpu) {
+    options.overlap_reduction = overlap;
+    for (const PhasePeak& phase : simulate_memory(options, 0, 2, work, gpu).phases) {
+      if (phase.verb == "update") return phase.parts[static_cast<size_t>(MemoryPart::kGathered)];
+    }
+    return int64_t{0};
+  };
+  int64_t block = 0;
+  for (const ParameterInfo& info : parameters_of(options)) {
+    if (info.name.rfind("layers.0.", 0) == 0)
+      block += std::accumulate(info.shape.begin(), info.shape.end(), int64_t{4}, std::multiplies<>());
+  }
+  const int64_t more = gathered(true, true) - gathered(false, true);
+  CHECK(more >= 2 * block && more < 2 * block + (1 << 20));
+  CHECK(gathered({}, true) == gathered(true, true) && gathered({}, false) == gathered(false, false));
 }
 
 TEST(a_rollout_holds_the_pages_that_are_planned) {

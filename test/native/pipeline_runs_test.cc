@@ -50,7 +50,7 @@ class Clocked final : public Communicator {
 
  protected:
   std::function<void()> begin_all_gather(const at::Tensor&, const at::Tensor&) override { return {}; }
-  void move_all_to_all(const at::Tensor&, const at::Tensor&) override {}
+  std::function<void()> begin_all_to_all(const at::Tensor&, const at::Tensor&) override { return {}; }
   void move_broadcast(const at::Tensor&, int64_t) override {}
   void move_send(const at::Tensor&, const at::Tensor& tensor, int64_t dst) override {
     inner_.send(tensor, dst, {});

@@ -42,9 +42,10 @@ class Delayed final : public Communicator {
     Pending pending = inner_->all_gather_async(output, input, {});
     return [pending]() mutable { pending.wait(); };
   }
-  void move_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
+  std::function<void()> begin_all_to_all(const at::Tensor& output, const at::Tensor& input) override {
     wait();
-    inner_->all_to_all(output, input, {});
+    Pending pending = inner_->all_to_all_async(output, input, {});
+    return [pending]() mutable { pending.wait(); };
   }
   void move_broadcast(const at::Tensor& tensor, int64_t root) override {
     wait();

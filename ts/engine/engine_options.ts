@@ -114,7 +114,7 @@ export interface EngineOptions {
     /** Gather the next block while one is at work, forward and backward; default false. Takes the memory of one more block. */
     prefetch?: boolean;
     /**
-     * When the ranks that share a copy sum their gradients: micro_batch (default): in each micro-batch, one block at a time;
+     * When the ranks that share a copy sum their gradients: micro_batch (default): in each micro-batch, one block at a time (on a GPU while another is computed);
      * mini_batch: once per optimiser step, so fewer bytes are sent, but whole float32 gradients of all parameters are kept.
      */
     reduce?: Reduction;
