@@ -227,6 +227,27 @@ test('the keys of Megatron are those of the strategy megatron', () => {
   });
 });
 
+test('what Megatron recomputes: whole blocks, attention alone, or what the model says', () => {
+  const section = 'actor_rollout_ref.actor.megatron.override_transformer_config';
+  const recomputes = (...keys: string[]) => {
+    const config = ppo('critic.megatron.override_transformer_config.recompute_granularity=full', ...keys);
+    return [actorSettings(config), criticSettings(config)].map(
+      ({ gradientCheckpointing }) => gradientCheckpointing,
+    );
+  };
+  const megatron = ['actor_rollout_ref.actor.strategy=megatron', 'critic.strategy=megatron'];
+  const off = ['actor_rollout_ref.model', 'critic.model'].map(
+    (model) => `${model}.enable_gradient_checkpointing=false`,
+  );
+  expect(recomputes(...megatron)).toEqual([true, true]);
+  expect(recomputes(...megatron, ...off)).toEqual([false, true]);
+  expect(recomputes(...megatron, `${section}.recompute_granularity=selective`)).toEqual([false, true]);
+  expect(recomputes(...megatron, ...off, `${section}.recompute_granularity=full`)).toEqual([true, true]);
+  expect(() => recomputes(...megatron, `${section}.recompute_granularity=partial`)).toThrow(
+    /recompute_granularity.*full.*selective/,
+  );
+});
+
 test('a pipeline in configurations', async () => {
   const section = 'actor_rollout_ref.actor.megatron';
   const config = ppo(

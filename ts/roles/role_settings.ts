@@ -87,6 +87,16 @@ const dtypeOf = (
   fsdp: { dtype: RoleSettings['dtype'] },
 ): RoleSettings['dtype'] => (strategy === 'megatron' ? megatron.dtype : fsdp.dtype);
 
+/** Whether a role that learns keeps a block's input alone for the backward pass. */
+function recomputesBlocks(
+  { strategy, megatron }: Pick<ResolvedConfig['critic'], 'strategy' | 'megatron'>,
+  model: { enable_gradient_checkpointing: boolean },
+): boolean {
+  const granularity =
+    strategy === 'megatron' ? megatron.override_transformer_config.recompute_granularity : null;
+  return granularity === null ? model.enable_gradient_checkpointing : granularity === 'full';
+}
+
 export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedConfig): RoleSettings {
   const spread = spreadOf(actor, ACTOR, actor.fsdp_config, `${ACTOR}.fsdp_config`);
   return {
@@ -99,7 +109,7 @@ export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedC
     reduction: actor.fsdp_config.gradient_reduction,
     ulysses: ulyssesOf(actor, actor.fsdp_config),
     tokensPerRank: actor.ppo_max_token_len_per_gpu,
-    gradientCheckpointing: model.enable_gradient_checkpointing,
+    gradientCheckpointing: recomputesBlocks(actor, model),
     maxPositionEmbeddings: model.override_config.max_position_embeddings,
     lora: loraOptions(model),
     optim: { section: actor.optim, gradClip: actor.grad_clip },
@@ -160,7 +170,7 @@ export function criticSettings({ critic }: ResolvedConfig): RoleSettings {
     reduction: model.fsdp_config.gradient_reduction,
     ulysses: ulyssesOf(critic, model.fsdp_config),
     tokensPerRank: critic.ppo_max_token_len_per_gpu,
-    gradientCheckpointing: model.enable_gradient_checkpointing,
+    gradientCheckpointing: recomputesBlocks(critic, model),
     maxPositionEmbeddings: model.override_config.max_position_embeddings,
     lora: loraOptions(model),
     optim: { section: critic.optim, gradClip: critic.grad_clip },

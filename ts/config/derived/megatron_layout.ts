@@ -14,7 +14,12 @@ interface Role {
   /** Key that decides whether the section megatron is read. */
   strategyKey: string;
   strategy: Learner['strategy'];
-  megatron: Omit<Learner['megatron'], 'dtype' | 'grad_offload' | 'optimizer_offload' | 'router_replay'>;
+  /** What is about layouts. */
+  megatron: Pick<RefMegatron, 'override_transformer_config'> &
+    Omit<
+      Learner['megatron'],
+      'dtype' | 'grad_offload' | 'optimizer_offload' | 'router_replay' | 'override_transformer_config'
+    >;
   fsdpSection: string;
   fsdp: Readonly<Record<string, unknown>>;
   ulysses: number;
@@ -87,7 +92,8 @@ type RefMegatron = ResolvedConfig['actor_rollout_ref']['ref']['megatron'];
 function ownEnds(ref: RefMegatron, actor: Learner['megatron']): RefMegatron {
   if (ref.pipeline_model_parallel_size > 1) return ref;
   const { override_transformer_config: ends, virtual_pipeline_model_parallel_size: vpp } = ref;
-  const follows = JSON.stringify(ends) === JSON.stringify(actor.override_transformer_config);
+  const { recompute_granularity: _learning, ...actorEnds } = actor.override_transformer_config;
+  const follows = JSON.stringify(ends) === JSON.stringify(actorEnds);
   return {
     ...ref,
     virtual_pipeline_model_parallel_size: vpp === actor.virtual_pipeline_model_parallel_size ? null : vpp,

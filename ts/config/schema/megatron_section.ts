@@ -35,12 +35,10 @@ export const transformer = {
   moe_router_dtype: ignored(
     'the product of a router is in the compute dtype, its softmax in float32, as in transformers',
   ),
-  recompute_granularity: ignored(
-    'enable_gradient_checkpointing of the model decides: whole blocks are recomputed',
-  ),
-  recompute_modules: ignored('whole blocks are recomputed'),
-  recompute_method: ignored('whole blocks are recomputed'),
-  recompute_num_layers: ignored('whole blocks are recomputed'),
+  recompute_granularity: ignored('the role does not learn'),
+  recompute_modules: ignored('recompute_granularity decides: whole blocks, or attention'),
+  recompute_method: ignored('all blocks are recomputed, or none'),
+  recompute_num_layers: ignored('all blocks are recomputed, or none'),
   attention_backend: ignored('attention is computed one way'),
   use_flash_attn: ignored('attention is computed one way'),
   ...Object.fromEntries(KERNELS.map((key) => [key, ignored('the kernels are those of the core')])),
@@ -165,6 +163,12 @@ export const megatronSection = {
       'The head takes that of a layer of the last stage.',
     ),
     ...transformer,
+    recompute_granularity: field(
+      orNull(choice('full', 'selective')),
+      null,
+      'What the backward pass computes again. full: whole blocks; selective: attention alone, whose probabilities are never kept; ' +
+        'null: enable_gradient_checkpointing of the model says which of the two, on or off.',
+    ),
   },
   router_replay: routerReplaySection,
   ...engine,
