@@ -181,15 +181,16 @@ void Sharding::reduce(size_t group) {
 }
 
 void Sharding::settle_gradients() {
-  for (Reduction& one : reducing_) {
+  while (!reducing_.empty()) {  // one that failed stays, those before it are not added again
+    Reduction& one = reducing_.front();
     ParameterGroup& g = store_.groups()[one.group];
     one.pending.wait();
     g.grad.fetch();
     g.grad.tensor().add_(one.sum);
     g.grad.give_back(true);
     g.full_grad.release();
+    reducing_.pop_front();
   }
-  reducing_.clear();
 }
 
 void Sharding::acquire_all(const char* phase) {
@@ -220,6 +221,7 @@ void Sharding::spoil_gradients() {
 }
 
 void Sharding::sum_gradients() {
+  settle_gradients();
   for (size_t group = 0; group < uses_.size(); ++group) {
     ParameterGroup& g = store_.groups()[group];
     if (!g.trained()) continue;

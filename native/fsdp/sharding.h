@@ -1,6 +1,7 @@
 // A store's parameters over the ranks of a communicator, and the collectives that bring them together.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -120,7 +121,7 @@ class Sharding final : public ParameterAccess {
     at::Tensor sum;  // [shard]
     Pending pending;
   };
-  std::vector<Reduction> reducing_;
+  std::deque<Reduction> reducing_;
   bool next_block_ = false;  // a gradient has been acquired since these were released
 };
 

@@ -182,7 +182,7 @@ PackedMatrix PackedMatrix::of(const at::Tensor& matrix, bool transposed, bool pa
     const int64_t panel = i / slices * at_once, s0 = i % slices * slice;
     pack(panel, panel + at_once, s0, std::min(steps, s0 + slice));
   };
-  const int64_t items = panels / at_once * slices;
+  const int64_t items = (transposed ? panels : 1) * slices;
   if (parallel) {
     parallel_items(items, item);
   } else {

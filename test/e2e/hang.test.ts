@@ -6,7 +6,7 @@ import { StuckFunction } from '../helpers/stuck_function';
 
 // A rank of a real run that hangs in native code: it lives and answers, and never comes to a collective in which the others wait.
 
-const stuck = new StuckFunction('troupe::Communicator::reduce_scatter');
+const stuck = new StuckFunction('troupe::Communicator::reduce_scatter_async');
 
 /** The usual reward; the third step waits for the file "go". */
 const REWARD = `const { existsSync } = require('node:fs');

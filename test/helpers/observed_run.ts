@@ -50,16 +50,23 @@ export function readLines(file: string): Record<string, unknown>[] {
 }
 
 function observe(engines: Engines, updates: ObservedUpdate[], criticBatches: Batch[]): Engines {
+  // A step's batch is recycled when the step ends. One copy of it, whoever learns from it.
+  const copies = new WeakMap<Batch, Batch>();
+  const copyOf = (batch: Batch): Batch => {
+    const copy = copies.get(batch) ?? batch.take(Array.from({ length: batch.size }, (_, i) => i));
+    copies.set(batch, copy);
+    return copy;
+  };
   const { actor, critic } = engines;
   const observedActor: Engines['actor'] = Object.create(actor);
   observedActor.updatePolicy = (batch, options = {}) => {
-    updates.push({ batch, options });
+    updates.push({ batch: copyOf(batch), options });
     return actor.updatePolicy(batch, options);
   };
   if (critic === null) return { ...engines, actor: observedActor };
   const observedCritic: NonNullable<Engines['critic']> = Object.create(critic);
   observedCritic.updateCritic = (batch, options) => {
-    criticBatches.push(batch);
+    criticBatches.push(copyOf(batch));
     return critic.updateCritic(batch, options);
   };
   return { ...engines, actor: observedActor, critic: observedCritic };

@@ -40,6 +40,7 @@ TEST(vector_math_is_accurate) {
   const float inf = std::numeric_limits<float>::infinity();
   CHECK(math::vector_exp(-inf) == 0 && math::vector_exp(inf) == inf && math::vector_exp(0) == 1);
   CHECK(std::isnan(math::vector_exp(std::nanf(""))) && std::isnan(math::vector_tanh(std::nanf(""))));
+  CHECK(math::vector_exp_of_scores(-1.2e7f) == 0 && math::vector_exp_of_scores(-3e38f) == 0);
   CHECK(math::vector_exp_of_scores(-inf) == 0 && std::isnan(math::vector_exp_of_scores(std::nanf("17"))));
   CHECK(math::vector_tanh(inf) == 1 && math::vector_tanh(-inf) == -1 &&
         std::signbit(math::vector_tanh(-0.0f)));

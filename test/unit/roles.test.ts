@@ -235,6 +235,7 @@ test('what Megatron recomputes: whole blocks, attention alone, or what the model
       ({ gradientCheckpointing }) => gradientCheckpointing,
     );
   };
+  const advice = (...keys: string[]) => actorSettings(ppo(...keys)).keys.gradientCheckpointing;
   const megatron = ['actor_rollout_ref.actor.strategy=megatron', 'critic.strategy=megatron'];
   const off = ['actor_rollout_ref.model', 'critic.model'].map(
     (model) => `${model}.enable_gradient_checkpointing=false`,
@@ -243,6 +244,10 @@ test('what Megatron recomputes: whole blocks, attention alone, or what the model
   expect(recomputes(...megatron, ...off)).toEqual([false, true]);
   expect(recomputes(...megatron, `${section}.recompute_granularity=selective`)).toEqual([false, true]);
   expect(recomputes(...megatron, ...off, `${section}.recompute_granularity=full`)).toEqual([true, true]);
+  const selective = `${section}.recompute_granularity=selective`;
+  expect(advice(...megatron, selective)).toBe(`${section}.recompute_granularity=full`);
+  const ofTheModel = 'actor_rollout_ref.model.enable_gradient_checkpointing=true';
+  expect([advice(...megatron), advice(selective)]).toEqual([ofTheModel, ofTheModel]);
   expect(() => recomputes(...megatron, `${section}.recompute_granularity=partial`)).toThrow(
     /recompute_granularity.*full.*selective/,
   );

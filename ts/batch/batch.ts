@@ -13,7 +13,7 @@ export type Seqs = ArrayLike<ArrayLike<number>>;
 export interface ColumnOptions {
   /** Granularity of columns for which it does not follow from name or length. */
   granularity?: Record<string, Granularity>;
-  /** Typed arrays become the batch's own memory instead of being copied: the caller must not write to them any more. */
+  /** Typed arrays become the batch's own memory instead of being copied: the caller must not write to them any more, nor give them changed to another batch. */
   adopt?: boolean;
 }
 
@@ -235,7 +235,7 @@ export class Batch {
     checkRecord('with', columns);
     const map = new Map(this.columns);
     for (const [name, value] of Object.entries(columns)) {
-      const present = map.get(name);
+      const present = this.columns.has(name) ? this.column(name) : undefined;
       const granularity = o.granularity?.[name] ?? present?.granularity;
       const added = makeColumn(name, value, this.layout, granularity, o.adopt);
       if (present !== undefined) {
@@ -270,7 +270,7 @@ export class Batch {
   drop(names: string | readonly string[]): Batch {
     const map = new Map(this.columns);
     for (const name of typeof names === 'string' ? [names] : names) {
-      this.column(name);
+      this.listed(name);
       if (FIXED.includes(name)) fail(`drop: '${name}' is part of every batch`);
       map.delete(name);
     }
@@ -382,18 +382,23 @@ export class Batch {
   }
 
   private column(name: string): Column {
-    const column =
-      this.columns.get(name) ?? fail(`there is no column '${name}'; this batch has ${this.names.join(', ')}`);
+    const column = this.listed(name);
     if (column.data.length !== lengthOf(this.layout, column.granularity))
       fail(`column '${name}' has been recycled: read it before batch.recycle(), or keep a copy of it`);
     return column;
   }
 
+  private listed(name: string): Column {
+    return (
+      this.columns.get(name) ?? fail(`there is no column '${name}'; this batch has ${this.names.join(', ')}`)
+    );
+  }
+
   private gather(indices: Int32Array): Batch {
     const layout = takeLayout(this.layout, indices);
     const columns = new Map<string, Column>();
-    for (const [name, column] of this.columns)
-      columns.set(name, takeColumn(column, this.layout, layout, indices));
+    for (const name of this.columns.keys())
+      columns.set(name, takeColumn(this.column(name), this.layout, layout, indices));
     return new Batch(layout, columns);
   }
 }

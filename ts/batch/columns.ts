@@ -195,7 +195,8 @@ function copySequence(value: ArrayLike<unknown>): ColumnData {
 function tokenData(name: string, value: ArrayLike<unknown>, dtype: Dtype, adopt: boolean): ColumnData {
   if (adopt && dtype === 'float32' && types.isFloat32Array(value)) return value;
   if (adopt && dtype === 'int32' && types.isInt32Array(value)) return value;
-  if (adopt && dtype === 'uint8' && types.isUint8Array(value) && isMask(value)) return value;
+  if (adopt && dtype === 'uint8' && types.isUint8Array(value) && isMask(value))
+    return Buffer.isBuffer(value) ? new Uint8Array(value.buffer, value.byteOffset, value.length) : value;
   switch (dtype) {
     case 'int32':
       return toInt32(name, value);

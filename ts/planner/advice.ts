@@ -71,7 +71,7 @@ function checkpointing(spec: PlanSpec): Change[] {
   const off = (role: RoleSpec): boolean => role.update !== null && !role.gradientCheckpointing;
   const keys = spec.roles.filter(off).map((role) => role.keys.gradientCheckpointing as string);
   return distinct(keys).map((key) => ({
-    text: `${key}=true`,
+    text: key,
     spec: withRoles(spec, (role) =>
       role.keys.gradientCheckpointing === key ? { ...role, gradientCheckpointing: true } : role,
     ),

@@ -84,6 +84,7 @@ export interface RoleSpec {
   keys: {
     capacity: string;
     dtype: string;
+    /** With the value that turns it on. */
     gradientCheckpointing: string | null;
     /** Section of the keys of the layout. */
     layout: string;

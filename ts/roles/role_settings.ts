@@ -49,6 +49,7 @@ export interface RoleSettings {
     lora: string;
     capacity: string;
     dtype: string;
+    /** With the value that turns it on. */
     gradientCheckpointing: string | null;
     sharding: string;
     /** Section of param_offload and what is beside it. */
@@ -87,15 +88,23 @@ const dtypeOf = (
   fsdp: { dtype: RoleSettings['dtype'] },
 ): RoleSettings['dtype'] => (strategy === 'megatron' ? megatron.dtype : fsdp.dtype);
 
+type Strategy = Pick<ResolvedConfig['critic'], 'strategy' | 'megatron'>;
+
+/** What Megatron's section says of recomputation; null: nothing, or it is not read. */
+const granularityOf = ({ strategy, megatron }: Strategy): 'full' | 'selective' | null =>
+  strategy === 'megatron' ? megatron.override_transformer_config.recompute_granularity : null;
+
 /** Whether a role that learns keeps a block's input alone for the backward pass. */
-function recomputesBlocks(
-  { strategy, megatron }: Pick<ResolvedConfig['critic'], 'strategy' | 'megatron'>,
-  model: { enable_gradient_checkpointing: boolean },
-): boolean {
-  const granularity =
-    strategy === 'megatron' ? megatron.override_transformer_config.recompute_granularity : null;
+function recomputesBlocks(role: Strategy, model: { enable_gradient_checkpointing: boolean }): boolean {
+  const granularity = granularityOf(role);
   return granularity === null ? model.enable_gradient_checkpointing : granularity === 'full';
 }
+
+/** The key that makes it do so. */
+const recomputingKey = (role: Strategy, section: string, model: string): string =>
+  granularityOf(role) === null
+    ? `${model}.enable_gradient_checkpointing=true`
+    : `${section}.megatron.override_transformer_config.recompute_granularity=full`;
 
 export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedConfig): RoleSettings {
   const spread = spreadOf(actor, ACTOR, actor.fsdp_config, `${ACTOR}.fsdp_config`);
@@ -120,7 +129,7 @@ export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedC
       lora: 'actor_rollout_ref.model',
       capacity: `${ACTOR}.ppo_max_token_len_per_gpu`,
       dtype: `${spread.section}.dtype`,
-      gradientCheckpointing: 'actor_rollout_ref.model.enable_gradient_checkpointing',
+      gradientCheckpointing: recomputingKey(actor, ACTOR, 'actor_rollout_ref.model'),
       sharding: spread.section,
       placement: spread.section,
     },
@@ -181,7 +190,7 @@ export function criticSettings({ critic }: ResolvedConfig): RoleSettings {
       lora: 'critic.model',
       capacity: 'critic.ppo_max_token_len_per_gpu',
       dtype: `${spread.section}.dtype`,
-      gradientCheckpointing: 'critic.model.enable_gradient_checkpointing',
+      gradientCheckpointing: recomputingKey(critic, 'critic', 'critic.model'),
       sharding: spread.section,
       placement: spread.section,
     },
@@ -249,7 +258,7 @@ export function sftSettings({
       lora: 'model',
       capacity: 'data.max_token_len_per_gpu',
       dtype: 'model.dtype',
-      gradientCheckpointing: 'model.enable_gradient_checkpointing',
+      gradientCheckpointing: 'model.enable_gradient_checkpointing=true',
       sharding: 'model.fsdp_config',
       placement: 'model.fsdp_config',
     },

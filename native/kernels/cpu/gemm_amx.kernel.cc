@@ -151,7 +151,8 @@ TROUPE_AMX inline __m512i values_of(const uint16_t* row, int64_t first, int64_t 
   return _mm512_maskz_loadu_epi16((__mmask32{1} << (there > 0 ? there : 0)) - 1, row + first);
 }
 
-// The same of float32, rounded. Subnormal numbers become zeros, as which the units take them anyway.
+// The same of float32, rounded. Subnormal numbers become zeros: probabilities are none, being 0 or at least
+// e^-87.
 TROUPE_AMX inline __m512i values_of(const float* row, int64_t first, int64_t depth) {
   const int64_t there = depth - first;
   if (there >= 2 * kTileWords) {

@@ -55,7 +55,7 @@ TROUPE_INLINE ReducedExp reduced_exp(float x) {
   p = p * r + 4.16683890e-2f;
   p = p * r + 1.66665211e-1f;
   p = p * r + 4.99999940e-1f;
-  return {(p * (r * r) + r) + 1.0f, static_cast<int32_t>(bits_of(shifted)) - 0x4b400000};
+  return {(p * (r * r) + r) + 1.0f, static_cast<int32_t>(bits_of(shifted) - 0x4b400000u)};
 }
 
 // e^x within 1 ulp (2 where the result is subnormal); -inf gives 0, overflow +inf, NaN stays NaN.

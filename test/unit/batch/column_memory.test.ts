@@ -66,7 +66,8 @@ test('a batch that is recycled says so, and so do those that share its columns',
   batch.recycle();
   for (const read of [() => batch.get('tokens'), () => derived.prompt(0), () => derived.row('tokens', 1)])
     expect(read).toThrow("column 'tokens' has been recycled: read it before batch.recycle()");
-  expect(() => derived.take([0])).toThrow();
+  expect(() => derived.take([0])).toThrow("column 'tokens' has been recycled");
+  expect(() => derived.with({ tokens: [1, 2, 3, 4, 5] })).toThrow("column 'tokens' has been recycled");
   // Whatever else it has is not that memory.
   expect([...derived.get('values')]).toEqual([1, 2, 3]);
   expect([...derived.get('responseMask')]).toEqual([1, 1, 1]);

@@ -36,7 +36,7 @@ export const transformer = {
     'the product of a router is in the compute dtype, its softmax in float32, as in transformers',
   ),
   recompute_granularity: ignored('the role does not learn'),
-  recompute_modules: ignored('recompute_granularity decides: whole blocks, or attention'),
+  recompute_modules: ignored('whole blocks are recomputed, or attention'),
   recompute_method: ignored('all blocks are recomputed, or none'),
   recompute_num_layers: ignored('all blocks are recomputed, or none'),
   attention_backend: ignored('attention is computed one way'),

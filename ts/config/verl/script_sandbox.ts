@@ -85,8 +85,9 @@ mount --rbind $own/dev /dev
 cd "$directory"
 export TROUPE_STAND_INS=$own TROUPE_REAL_PATH="$PATH" BASH_ENV=$own/start
 set +e
+# The limit of processor time is for what outlives the clock: at the same second it would be the one that kills, with another code.
 PATH=$own/bin:$PATH setpriv --no-new-privs --bounding-set=-all --inh-caps=-all \\
-  prlimit --as=4294967296 --cpu=$seconds --core=0 \\
+  prlimit --as=4294967296 --cpu=$((\${seconds%.*} + 2)) --core=0 \\
   timeout -k 1 $seconds bash "$script" "$@" >$own/out 2>&1 </dev/null
 status=$?
 printf '${STANDS}\\0%s\\0' $status
