@@ -2,7 +2,7 @@
 // LibTorch, the native addon (with --tests also the C++ tests). Uses nothing but Node's own modules at first.
 import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -76,6 +76,8 @@ function compileTypeScript() {
     '-p',
     'tsconfig.build.json',
   ]);
+  // npx keeps a link to this file by the checkout's path and sets its mode once: a link of an earlier build would not start this one.
+  chmodSync(inRoot('dist', 'cli.js'), 0o755);
   run('The build of the page', process.execPath, [inRoot('node_modules/vite/bin/vite.js'), 'build', 'ui']);
 }
 
