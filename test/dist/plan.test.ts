@@ -328,3 +328,22 @@ test('a config.json that no engine would load: exit code 1, naming the key', asy
   expect(code).toBe(1);
   expect(stderr).toMatch(/INVALID_MODEL.*bad\/config\.json: model_type "mamba" is not supported/);
 });
+
+test('the trainer’s process: each phase, the peak, and a warning where its machine has less', () => {
+  const plan = (...args: string[]) => troupe(config, '--gpus', '8', ...args);
+  const { code, stdout } = plan('--controller-memory', '1TB');
+  expect(code).toBe(0);
+  // 256 prompts x 4 sequences of 1,024 tokens
+  expect(stdout).toMatch(/\nthe trainer's process, per step: 1024 sequences, 1\.05 M tokens\n/);
+  for (const phase of ['gen', 'reward', 'old_log_prob', 'ref', 'adv', 'update_actor'])
+    expect(stdout).toMatch(new RegExp(`\\n${phase} +[\\d.]+ MiB `));
+  expect(stdout).toMatch(/\npeak: [\d.]+ MiB in \w+, 0 % of the [\d.]+ GiB of its machine\n$/);
+  const little = plan('--controller-memory', '256MiB');
+  expect(little.code).toBe(0);
+  expect(little.stdout).toMatch(
+    /\nwarning: the trainer's process takes [\d.]+ MiB .*its machine has 256\.00 MiB/,
+  );
+  const { controller } = JSON.parse(plan('--json').stdout);
+  expect(controller.peak.total).toBeGreaterThan(256 * MIB);
+  expect(controller.warnings).toEqual([]);
+});

@@ -150,7 +150,7 @@ export function applyKlPenalty(
   const currentKl = batch.size === 0 ? 0 : klOfSequences / batch.size;
   controller.update(currentKl, batch.size);
   return {
-    batch: batch.with({ tokenRewards: rewards }),
+    batch: batch.with({ tokenRewards: rewards }, { adopt: true }),
     metrics: { 'actor/reward_kl_penalty': currentKl, 'actor/reward_kl_penalty_coeff': beta },
   };
 }

@@ -1,11 +1,14 @@
+import { totalmem } from 'node:os';
 import { formatBytes } from '../base/byte_size';
 import { ConfigError } from '../errors';
 import { type Advice, advise } from '../planner/advice';
+import { type ControllerPlan, planController } from '../planner/controller_memory';
 import { EngineMemory } from '../planner/engine_memory';
 import { type ConfiguredPlan, configuredPlan } from '../planner/from_config';
 import { bubbleFraction, pipelineTimeline } from '../planner/pipeline_timeline';
 import { type Plan, type PlanSpec, planMemory } from '../planner/plan';
 import { renderAdvice, renderPlan, renderPools } from '../planner/render';
+import { type ControllerMachine, controllerWarnings, renderController } from '../planner/render_controller';
 import { renderPipeline } from '../planner/render_pipeline';
 import { axisTotals, collectiveTotals, renderSimulation } from '../planner/render_simulation';
 import { pipelineOf } from '../planner/role_pipeline';
@@ -16,6 +19,8 @@ export interface PlanOptions {
   gpus: number | null;
   /** Bytes of one GPU. */
   gpuMemory: number | null;
+  /** Bytes of the machine that the trainer's process runs on; null: of this one. */
+  controllerMemory: number | null;
   /** Print shards and collectives of the engine instead of the memory. */
   simulate: boolean;
   /** Draw the schedules of updates over so many stages instead. */
@@ -58,13 +63,18 @@ export async function plan(
     }
     return { configured, results };
   });
+  const machine = {
+    memory: options.controllerMemory ?? totalmem(),
+    given: options.controllerMemory !== null,
+  };
   if (json) {
-    say([JSON.stringify(asJson(configured.notes, results), null, 2)]);
+    const plan = asJson(configured.notes, results) as object;
+    say([JSON.stringify({ ...plan, ...controllerJson(configured, machine) }, null, 2)]);
   } else {
     say([
       ...configured.notes.map((note) => `note: ${note}`),
       ...renderPools(configured.pools),
-      ...joined(results.map(renderResult)),
+      ...joined([...results.map(renderResult), ...controllerLines(configured, machine)]),
     ]);
   }
   const tooLarge = results.filter(({ plan }) => plan.fits === false);
@@ -76,6 +86,31 @@ const renderResult = ({ spec, plan, advice }: PoolResult): string[] => [
   ...renderPlan(spec, plan),
   ...(advice === null ? [] : ['', ...renderAdvice(advice)]),
 ];
+
+function controllerLines({ controller }: ConfiguredPlan, machine: ControllerMachine): string[][] {
+  if (controller === null) return [];
+  const { spec, notes } = controller;
+  const plan = planController(spec);
+  return [
+    [
+      ...renderController(spec, plan, machine),
+      ...notes.map((note) => `note: ${note}`),
+      ...controllerWarnings(spec, plan, machine).map((warning) => `warning: ${warning}`),
+    ],
+  ];
+}
+
+/** Of the trainer's process; nothing in fine-tuning. */
+function controllerJson(
+  { controller }: ConfiguredPlan,
+  machine: ControllerMachine,
+): { controller?: ControllerPlan & { memory: number; notes: string[]; warnings: string[] } } {
+  if (controller === null) return {};
+  const { spec, notes } = controller;
+  const plan = planController(spec);
+  const warnings = controllerWarnings(spec, plan, machine);
+  return { controller: { ...plan, memory: machine.memory, notes, warnings } };
+}
 
 /** An empty line between the parts. */
 const joined = (parts: readonly (readonly string[])[]): string[] =>

@@ -188,6 +188,12 @@ const withPlan = (y: Argv) =>
       requiresArg: true,
       describe: 'Memory of one, such as 80GiB: what does not fit is refused (exit code 2)',
     })
+    .option('controller-memory', {
+      type: 'string',
+      requiresArg: true,
+      describe:
+        "Memory of the machine that the trainer's process runs on, such as 16GiB; default: of this one",
+    })
     .option('simulate', {
       type: 'boolean',
       default: false,
@@ -207,14 +213,19 @@ function planOptions(a: Awaited<ReturnType<typeof withPlan>['argv']>): PlanOptio
   const { gpus, gpuMemory, simulate, json } = a;
   if (gpus !== undefined && !(Number.isInteger(gpus) && gpus >= 1 && gpus <= RUN_LIMITS.ranks))
     throw new UsageError(`plan: --gpus: expected an integer from 1 to ${RUN_LIMITS.ranks}, got ${gpus}`);
-  const memory = gpuMemory === undefined ? null : parseByteSize(gpuMemory);
-  if (gpuMemory !== undefined && memory === null)
-    throw new UsageError(`plan: --gpu-memory: expected a size such as 80GiB, got ${gpuMemory}`);
+  const size = (option: string, text: string | undefined): number | null => {
+    const bytes = text === undefined ? null : parseByteSize(text);
+    if (text !== undefined && bytes === null)
+      throw new UsageError(`plan: ${option}: expected a size such as 80GiB, got ${text}`);
+    return bytes;
+  };
+  const memory = size('--gpu-memory', gpuMemory);
+  const controllerMemory = size('--controller-memory', a.controllerMemory);
   const stages = a.pipeline === undefined ? null : /^([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?$/.exec(a.pipeline);
   if (a.pipeline !== undefined && stages === null)
     throw new UsageError(`plan: --pipeline: expected stages such as 4, or 4x2, got ${a.pipeline}`);
   const pipeline = stages && { stages: Number(stages[1]), chunks: Number(stages[2] ?? 1) };
-  return { gpus: gpus ?? null, gpuMemory: memory, simulate, pipeline, json };
+  return { gpus: gpus ?? null, gpuMemory: memory, controllerMemory, simulate, pipeline, json };
 }
 
 const withImport = (y: Argv) =>

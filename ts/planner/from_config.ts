@@ -20,6 +20,8 @@ import {
   sftSettings,
 } from '../roles/role_settings';
 import { askedRanks } from './asked_ranks';
+import type { ControllerSpec } from './controller_memory';
+import { controllerNotes, controllerSpec } from './controller_request';
 import type { EngineMemory } from './engine_memory';
 import type { Placement } from './placement';
 import { type Load, type PlanSpec, planMemory, type RoleSpec } from './plan';
@@ -39,6 +41,8 @@ export interface ConfiguredPlan {
   /** The pool of the policy, and that of the reward model where it has one. */
   pools: readonly [PlanSpec, ...PlanSpec[]];
   program: 'train' | 'sft';
+  /** The process that drives the workers; null: it holds next to nothing, in fine-tuning. */
+  controller: { spec: ControllerSpec; notes: string[] } | null;
   /** Said to the user beside the numbers. */
   notes: string[];
 }
@@ -67,12 +71,14 @@ export async function configuredPlan(
   const asked = [...overrides, ...ranks.overrides, 'trainer.device=cpu'];
   if (isSftTree(tree)) {
     const config = resolveSftConfig(source, asked);
-    return { program: 'sft', notes, pools: [planSft(config, { device, worldSize: ranks.policy, memory })] };
+    const pool = planSft(config, { device, worldSize: ranks.policy, memory });
+    return { program: 'sft', notes, pools: [pool], controller: null };
   }
   const config = resolveConfig(source, asked);
   const target = { device, memory: memory ?? config.trainer.memory_per_rank } as const;
   const pools = await planPools(config, target, engines);
-  return { program: 'train', notes, pools };
+  const controller = { spec: controllerSpec(config, pools[0]), notes: controllerNotes(config) };
+  return { program: 'train', notes, pools, controller };
 }
 
 /** What a configuration of `troupe sft` asks of each rank. */

@@ -6,7 +6,7 @@ import type { Metrics } from './metrics/metrics';
 
 /** Bypass mode: the rollout's log-probs in place of a pass over the model. */
 export const bypassOldLogProbs = (batch: Batch): Batch =>
-  batch.with({ oldLogProbs: batch.get('rolloutLogProbs') });
+  batch.with({ oldLogProbs: batch.get('rolloutLogProbs') }, { adopt: true });
 
 /**
  * Importance weights and rejected tokens by `algorithm.rollout_correction`, and rollout_corr/* in any case. In bypass mode the

@@ -261,7 +261,9 @@ function advantages({ config, kl }: StepContext, scored: Scored, batch: Batch, m
   }
   // Estimated over trajectories: one that became several sequences counts once.
   const whole = wholeTrajectories(rewarded);
-  return rewarded.with(computeAdvantages(algorithm.adv_estimator, whole, advantageOptions(config)));
+  // Group estimators give one array as both.
+  const estimated = computeAdvantages(algorithm.adv_estimator, whole, advantageOptions(config));
+  return rewarded.with({ ...estimated }, { adopt: true });
 }
 
 /** PF-PPO: what critic and actor are updated on. Its random numbers follow from the seed of the run and the step. */

@@ -221,12 +221,8 @@ export class Trainer {
     await this.writeTokens(parts, done, step);
     // Of the step itself nothing is read from here on but its sizes.
     done.batch.recycle();
-    const { metrics, epoch, batch, generatedTokens } = done;
-    const timings = (measured: PhaseTimer): Metrics => ({
-      ...timingMetrics(measured, batch, engines.worldSize, generatedTokens),
-      ...done.timings,
-    });
-    return { metrics, epoch, timings };
+    const { metrics, epoch } = done;
+    return { metrics, epoch, timings: timingsOf(done, engines.worldSize) };
   }
 
   /** All that is known of each token of a few responses. */
@@ -278,6 +274,15 @@ export class Trainer {
   private log(line: string): void {
     this.options.log?.(line);
   }
+}
+
+/** The step's times, when all of it is done. Its batch and texts are not held until then: a validation is before that. */
+function timingsOf(
+  { batch: { numTokens, numResponseTokens }, generatedTokens, timings }: StepResult,
+  worldSize: number,
+): (timer: PhaseTimer) => Metrics {
+  const sizes = { numTokens, numResponseTokens };
+  return (timer) => ({ ...timingMetrics(timer, sizes, worldSize, generatedTokens), ...timings });
 }
 
 function scheduleOf({ trainer }: ResolvedConfig, totalSteps: number): Schedule {

@@ -4,7 +4,7 @@ import { importanceWeights } from './importance_weights';
 import { offPolicyMetrics } from './off_policy';
 import { correctionError, type RolloutCorrectionOptions, resolveCorrection } from './options';
 import { rejectTokens } from './rejection';
-import { each, ValidTokens } from './valid_tokens';
+import { ValidTokens } from './valid_tokens';
 
 /** B sequences, ragged: response-token arrays [ΣR], cut by `offsets` [B+1]. */
 export interface CorrectionInputs {
@@ -33,32 +33,33 @@ export function rolloutCorrectionDouble(
   const { importance, rejections } = resolveCorrection(options);
   const { offsets, responseMask } = inputs;
   checkShapes(inputs);
-  const tokens = new ValidTokens(offsets, responseMask);
-  if (tokens.count === 0) {
+  let valid = 0;
+  for (let t = 0; t < responseMask.length; t++) if (responseMask[t]) valid++;
+  if (valid === 0) {
     throw correctionError(
-      `expected at least one response token with responseMask 1 but the ${tokens.rows} sequences have none`,
+      `expected at least one response token with responseMask 1 but the ${offsets.length - 1} sequences have none`,
     );
   }
-  const logProbs = tokens.pick(inputs.logProbs);
-  const rolloutLogProbs = tokens.pick(inputs.rolloutLogProbs);
-  const logRatio = each(logProbs, (lp, n) => lp - (rolloutLogProbs[n] as number));
-
   const metrics: Record<string, number> = {};
   let rolloutIsWeights: Float64Array | null = null;
-  if (importance !== null) {
-    const weighted = importanceWeights(tokens, logRatio, importance);
-    rolloutIsWeights = new Float64Array(responseMask.length);
-    for (let n = 0; n < tokens.count; n++)
-      rolloutIsWeights[tokens.index[n] as number] = weighted.weights[n] as number;
-    Object.assign(metrics, weighted.metrics);
-  }
   const mask = Uint8Array.from(responseMask);
-  if (rejections.length > 0) {
-    const rejected = rejectTokens(tokens, logRatio, rejections);
-    for (let n = 0; n < tokens.count; n++) mask[tokens.index[n] as number] = rejected.keep[n] as number;
-    Object.assign(metrics, rejected.metrics);
+  if (importance !== null || rejections.length > 0) {
+    const tokens = new ValidTokens(offsets, responseMask);
+    const logRatio = tokens.differences(inputs.logProbs, inputs.rolloutLogProbs);
+    if (importance !== null) {
+      const weighted = importanceWeights(tokens, logRatio, importance);
+      rolloutIsWeights = new Float64Array(responseMask.length);
+      for (let n = 0; n < tokens.count; n++)
+        rolloutIsWeights[tokens.index[n] as number] = weighted.weights[n] as number;
+      Object.assign(metrics, weighted.metrics);
+    }
+    if (rejections.length > 0) {
+      const rejected = rejectTokens(tokens, logRatio, rejections);
+      for (let n = 0; n < tokens.count; n++) mask[tokens.index[n] as number] = rejected.keep[n] as number;
+      Object.assign(metrics, rejected.metrics);
+    }
   }
-  Object.assign(metrics, offPolicyMetrics(tokens, logProbs, rolloutLogProbs, logRatio));
+  Object.assign(metrics, offPolicyMetrics(inputs, valid));
   return {
     rolloutIsWeights,
     responseMask: mask,
@@ -94,10 +95,12 @@ export function rolloutCorrection(
     },
     options,
   );
-  let corrected = batch.withResponseMask(responseMask);
+  // Without a criterion it is the batch's own.
+  let corrected =
+    resolveCorrection(options).rejections.length > 0 ? batch.withResponseMask(responseMask) : batch;
   if (rolloutIsWeights !== null) {
     if (corrected.has('rolloutIsWeights')) corrected = corrected.drop('rolloutIsWeights');
-    corrected = corrected.with({ rolloutIsWeights: Float32Array.from(rolloutIsWeights) });
+    corrected = corrected.with({ rolloutIsWeights: Float32Array.from(rolloutIsWeights) }, { adopt: true });
   }
   return { batch: corrected, metrics };
 }

@@ -2,7 +2,7 @@
 // that of a sequence without any such token (0). All in double.
 import type { NumberArray } from '../ragged';
 
-const MEAN_EPSILON = 1e-8;
+export const MEAN_EPSILON = 1e-8;
 /** Bound on |log ratio| before an exponential. */
 export const SAFETY_BOUND = 20;
 
@@ -64,9 +64,9 @@ export class ValidTokens {
     return this.counts.length;
   }
 
-  /** The values of a column at the valid tokens, [N]. */
-  pick(column: NumberArray): Float64Array {
-    return gather(column, this.index);
+  /** Of two columns at the valid tokens, [N]: a - b. */
+  differences(a: NumberArray, b: NumberArray): Float64Array {
+    return each(this.index, (t) => (a[t] as number) - (b[t] as number));
   }
 
   /** Σ f(value) / (N + 1e-8). */

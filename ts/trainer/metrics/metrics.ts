@@ -176,7 +176,7 @@ const PER_TOKEN_PHASES = ['gen', 'ref', 'values', 'adv', 'update_critic', 'updat
  */
 export function timingMetrics(
   timer: PhaseTimer,
-  batch: Batch,
+  batch: Pick<Batch, 'numTokens' | 'numResponseTokens'>,
   worldSize: number,
   generatedTokens = batch.numResponseTokens,
 ): Metrics {

@@ -1,0 +1,85 @@
+// What a configuration asks of the trainer's process in a step.
+import { registeredPolicyLoss } from '../algorithms/policy_losses/registry';
+import { resolveCorrection } from '../algorithms/rollout_correction/options';
+import type { ResolvedConfig } from '../config/config';
+import { agentOf } from '../config/derived/agents';
+import { correctionOptions } from '../config/derived/correction';
+import { needsCritic, needsReference } from '../config/derived/roles';
+import { routerReplay } from '../config/derived/router_replay';
+import { routingBytes } from '../engine/routed_experts';
+import type { BatchShape, ControllerSpec } from './controller_memory';
+import type { PlanSpec, RoleSpec } from './plan';
+
+/** Estimators that give every token a return of its own; group estimators give one array as advantages and returns. */
+const TOKEN_ESTIMATORS = [
+  'gae',
+  'reinforce_plus_plus',
+  'remax',
+  'optimal_token_baseline',
+  'tir_optimal_token_baseline',
+];
+
+/** Of a step with sequences as long as they may become. `policy`: the pool of the actor. */
+export function controllerSpec(config: ResolvedConfig, policy: PlanSpec): ControllerSpec {
+  const { data, algorithm, actor_rollout_ref: roles } = config;
+  const { importance, rejections } = resolveCorrection(correctionOptions(config));
+  const { n, val_kwargs: validation } = roles.rollout;
+  const of = (prompts: number, samples: number): BatchShape => shapeOf(config, prompts, samples);
+  const actor = policy.roles.find(({ name }) => name === 'actor') as RoleSpec;
+  // A reference without adapters is the actor.
+  const inParts = (name: RoleSpec['name']): boolean =>
+    policy.worldSize > sharing(policy.roles.find((role) => role.name === name) ?? actor);
+  const replay = routerReplay(config);
+  const { bypass_mode: bypass } = algorithm.rollout_correction;
+  const prepared = bypass || registeredPolicyLoss(roles.actor.policy_loss.loss_mode) !== null;
+  return {
+    generated: of(data.gen_batch_size, n),
+    trained: of(data.train_batch_size, n),
+    filtered: algorithm.filter_groups.enable,
+    inParts: { actor: inParts('actor'), reference: inParts('reference'), critic: inParts('critic') },
+    greedy: algorithm.adv_estimator === 'remax',
+    bypass,
+    sumPiSquared: roles.actor.calculate_sum_pi_squared,
+    routing:
+      replay === 'disabled'
+        ? null
+        : { bytes: routingBytes(actor.model), by: replay === 'R3' ? 'rollout' : 'actor' },
+    reference: needsReference(config),
+    critic: needsCritic(config),
+    klInReward: algorithm.use_kl_in_reward,
+    weights: importance && { normalized: importance.batchNormalize },
+    rejects: rejections.length > 0,
+    ownReturns: TOKEN_ESTIMATORS.includes(algorithm.adv_estimator),
+    resampled: algorithm.use_pf_ppo,
+    stepwise: prepared ? roles.actor.ppo_mini_batch_size * n : null,
+    validation:
+      data.val_files === null || data.val_batch_size === null ? null : of(data.val_batch_size, validation.n),
+  };
+}
+
+/** Ranks that are called with the same sequences. */
+const sharing = ({ ulysses, layout: { parallel, pipeline } }: RoleSpec): number =>
+  ulysses * parallel.cp * parallel.tp * pipeline.stages;
+
+/** What of a run is not counted, for its user. */
+export function controllerNotes(config: ResolvedConfig): string[] {
+  const { data } = config;
+  return [
+    ...(agentOf(config) === null ? [] : ['conversations of agents are not counted']),
+    ...(data.val_files !== null && data.val_batch_size === null
+      ? ['validation is not counted: data.val_batch_size is not given, so that it is as large as its data']
+      : []),
+  ];
+}
+
+function shapeOf({ data }: ResolvedConfig, prompts: number, samples: number): BatchShape {
+  const { max_prompt_length: prompt, max_response_length: response } = data;
+  const sequences = prompts * samples;
+  return {
+    prompts,
+    sequences,
+    promptTokens: prompts * prompt,
+    tokens: sequences * (prompt + response),
+    responseTokens: sequences * response,
+  };
+}
