@@ -54,7 +54,13 @@ step('configuring', process.execPath, [
   ...['--config', 'Release', '--log-level', 'error'],
   ...Object.entries(definitions).map((definition) => `--CD${definition.join('=')}`),
 ]);
-const tests = ['cuda_kernels_test', 'cuda_vocabulary_shard_test', 'grouped_gemm_test', 'cuda_comm_test'];
+const tests = [
+  'cuda_kernels_test',
+  'cuda_vocabulary_shard_test',
+  'grouped_gemm_test',
+  'token_choices_test',
+  'cuda_comm_test',
+];
 const parallel = String(availableParallelism());
 step('building', 'cmake', ['--build', out, '--parallel', parallel, '--target', 'troupe', ...tests]);
 

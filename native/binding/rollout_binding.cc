@@ -107,6 +107,7 @@ Napi::Value write_rollout_stats(Napi::Env env, const RolloutStats& stats) {
   dto.Set("cachedPromptTokens", number(stats.cached_prompt_tokens));
   dto.Set("generatedTokens", number(stats.generated_tokens));
   dto.Set("computedTokens", number(stats.computed_tokens));
+  dto.Set("hostChoices", number(stats.host_choices));
   dto.Set("steps", number(stats.steps));
   dto.Set("preemptions", number(stats.preemptions));
   dto.Set("version", number(stats.version));

@@ -9,6 +9,7 @@
 #include "kernels/grouped_gemm.h"
 #include "kernels/linear_log_prob.h"
 #include "kernels/paged_attention.h"
+#include "kernels/token_choices.h"
 
 namespace troupe::kernels {
 
@@ -34,10 +35,7 @@ struct DeviceOps {
                              const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout,
                              const ops::Segments& segments, const at::Tensor& dq, const at::Tensor& dkv);
   void (*paged_attention)(const PagedAttention& task);
-  // As in kernels/logit_blocks.h.
-  void (*scan_logits)(const at::Tensor& logits, float inv_temperature, const at::Tensor& maxima,
-                      const at::Tensor& sums);
-  void (*gather_blocks)(const at::Tensor& logits, const at::Tensor& index, const at::Tensor& out);
+  void (*choose_tokens)(const TokenChoices& task);
 };
 
 #if TROUPE_CUDA

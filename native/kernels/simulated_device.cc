@@ -99,7 +99,6 @@ const DeviceOps* simulated_device_ops() {
       attention_backward,
       nullptr,
       nullptr,
-      nullptr,
   };
   return &ops;
 }

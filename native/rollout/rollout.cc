@@ -195,34 +195,34 @@ std::vector<Rollout::Use> Rollout::uses_of(const StepPlan& plan) const {
 
 void Rollout::choose(const at::Tensor& hidden, const std::vector<Use>& uses) {
   const ModelConfig& config = decoder_.config();
-  const int64_t tile = decoder_.decode_row_tile(), total = static_cast<int64_t>(uses.size());
+  const int64_t tile = decoder_.decode_row_tile();
   const int64_t row_bytes = config.vocab_size * static_cast<int64_t>(sizeof(float));
   const int64_t chunk = std::max<int64_t>(options_.logits_bytes / row_bytes / tile, 1) * tile;
-  for (int64_t begin = 0; begin < total; begin += chunk) {
-    const int64_t count = std::min(chunk, total - begin), padded = round_up(count, tile);
-    const at::Tensor rows = at::zeros({padded}, at::kLong);
-    std::vector<LogitsUse> of;
-    for (int64_t i = 0; i < count; ++i) {
-      const Use& use = uses[static_cast<size_t>(begin + i)];
-      rows.data_ptr<int64_t>()[i] = use.row;
-      of.push_back(use.of);
-    }
-    const AllocateFor head(MemoryPart::kHead);
-    const at::Tensor logits = at::empty({padded, config.vocab_size}, hidden.options().dtype(at::kFloat));
+  std::vector<LogitsUse> wanted;
+  for (const Use& use : uses) wanted.push_back(use.of);
+  const AllocateFor head(MemoryPart::kHead);
+  const auto logits_of = [&](const std::vector<int64_t>& which) {
+    const at::Tensor rows = at::zeros({round_up(static_cast<int64_t>(which.size()), tile)}, at::kLong);
+    for (size_t i = 0; i < which.size(); ++i)
+      rows.data_ptr<int64_t>()[i] = uses[static_cast<size_t>(which[i])].row;
+    const at::Tensor logits =
+        at::empty({rows.size(0), config.vocab_size}, hidden.options().dtype(at::kFloat));
     decoder_.logits(hidden.index_select(0, upload(rows, hidden.device())), logits);
-    const std::vector<Chosen> chosen = choose_tokens(logits, config.final_softcap, of);
-    for (int64_t i = 0; i < count; ++i) {
-      const Use& use = uses[static_cast<size_t>(begin + i)];
-      Sequence* sequence = use.of.sequence;
-      const Chosen& own = chosen[static_cast<size_t>(i)];
-      if (use.of.target < 0) {
-        append(*sequence, own);
-        continue;
-      }
-      std::vector<float>& values = sequence->output.prompt_log_probs;
-      values.resize(static_cast<size_t>(sequence->prompt_length()), std::numeric_limits<float>::quiet_NaN());
-      values[static_cast<size_t>(use.position)] = own.sampled.log_prob;
+    return logits;
+  };
+  const Choices choices = choose_tokens(logits_of, chunk, config.final_softcap, wanted);
+  totals_.host_choices += choices.on_host;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const Use& use = uses[i];
+    Sequence* sequence = use.of.sequence;
+    const Chosen& own = choices.chosen[i];
+    if (use.of.target < 0) {
+      append(*sequence, own);
+      continue;
     }
+    std::vector<float>& values = sequence->output.prompt_log_probs;
+    values.resize(static_cast<size_t>(sequence->prompt_length()), std::numeric_limits<float>::quiet_NaN());
+    values[static_cast<size_t>(use.position)] = own.sampled.log_prob;
   }
 }
 

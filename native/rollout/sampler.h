@@ -2,17 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
-namespace troupe {
+#include "kernels/token_choice.h"
 
-struct SamplerOptions {
-  double temperature = 1;  // 0 = greedy: top_k and top_p then change nothing
-  int64_t top_k = 0;       // 0 = off
-  double top_p = 1;        // 1 = off
-  double min_p = 0;        // 0 = off
-};
+namespace troupe {
 
 struct Sampled {
   int32_t token = -1;
@@ -33,21 +27,8 @@ struct Sampled {
 // largest logits.
 //
 // exp is float32, every sum float64 in one fixed order: equal inputs give equal results.
+// kernels/choose_token.h does the same with many threads, and with the bits of this on a CPU.
 Sampled sample_token(const float* logits, int64_t vocab, const SamplerOptions& options, double uniform);
-
-// Row of logits [vocab] as passes over all of it left it, in blocks of kernels::kLogitBlock entries.
-struct LogitRow {
-  int64_t vocab = 0;
-  const float* maxima = nullptr;     // [blocks] the largest entry, NaN where a block holds NaN or +infinity
-  const double* sums = nullptr;      // [blocks] of exp((logit - the row's maximum) * inverse_temperature)
-  std::vector<const float*> blocks;  // [blocks] its entries, null where they are not at hand
-};
-float inverse_temperature(const SamplerOptions& options);
-
-// The blocks that sample_row reads, but for a rare wide top_p: it then finds one missing.
-std::vector<int64_t> blocks_to_read(const LogitRow& row, const SamplerOptions& options, double uniform);
-// As sample_token; nothing when a block that it needs is not at hand.
-std::optional<Sampled> sample_row(const LogitRow& row, const SamplerOptions& options, double uniform);
 
 // The kept set in its order, for tests and study; temperature > 0.
 std::vector<int32_t> kept_tokens(const float* logits, int64_t vocab, const SamplerOptions& options);

@@ -5,36 +5,25 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <map>
-#include <tuple>
+#include <numeric>
+#include <optional>
+#include <utility>
 
 #include "base/parallel.h"
-#include "base/upload.h"
 #include "kernels/cpu/linear_log_prob_kernels.h"
 #include "kernels/linear_log_prob.h"
+#include "kernels/one_thread.h"
 #include "kernels/row_sums.h"
-#include "rollout/batch_sampler.h"
+#include "kernels/token_choices.h"
+#include "rollout/device_chooser.h"
+#include "rollout/logit_changes.h"
 #include "rollout/random.h"
 
 namespace troupe {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
 // Fewer logits cost less than waking the other threads.
 constexpr int64_t kSmallSampling = 1 << 14;
-
-SamplerOptions sampler_options(const RequestSampling& s) {
-  return {.temperature = s.temperature, .top_k = s.top_k, .top_p = s.top_p, .min_p = s.min_p};
-}
-
-double temperature_of(const RequestSampling& s) {
-  return s.temperature == 0 ? 1 : s.temperature;
-}
-
-double uniform_of(const Sequence& sequence) {
-  return uniform(sequence.request.seed, static_cast<uint64_t>(sequence.response_length()));
-}
 
 // Logits [V] -> logits / temperature with the soft cap, in place; what is known of their softmax. In the
 // blocks and with the code of linear_log_prob.cc, for its bits.
@@ -76,42 +65,11 @@ std::vector<TokenLogProb> most_likely(const float* scaled, int64_t vocab, int64_
   return top;
 }
 
-// Forbids the last token of every bad word whose other tokens have just been.
-void forbid_words(float* logits, const Sequence& sequence) {
-  for (const std::vector<int32_t>& word : sequence.request.sampling.bad_words) {
-    const auto before = static_cast<std::ptrdiff_t>(word.size()) - 1;
-    if (before > static_cast<std::ptrdiff_t>(sequence.tokens.size())) continue;
-    if (std::equal(word.begin(), word.end() - 1, sequence.tokens.end() - before))
-      logits[word.back()] = kNever;
-  }
-}
-
-void change(float* logits, int64_t vocab, const Sequence& sequence) {
-  const RequestSampling& s = sequence.request.sampling;
-  if (s.penalises()) {
-    for (const auto& [token, times] : sequence.seen) {
-      double logit = logits[token];
-      logit = logit > 0 ? logit / s.repetition_penalty : logit * s.repetition_penalty;
-      logit -= s.frequency_penalty * times;
-      if (times > 0) logit -= s.presence_penalty;
-      logits[token] = static_cast<float>(logit);
-    }
-  }
-  for (const auto& [token, bias] : s.logit_bias) logits[token] += bias;
-  forbid_words(logits, sequence);
-  if (!s.constrained || sequence.mask.empty()) return;
-  const auto words = static_cast<int64_t>(sequence.mask.size());
-  for (int64_t token = 0; token < vocab; ++token) {
-    const bool allowed =
-        token / 32 < words && (sequence.mask[static_cast<size_t>(token / 32)] >> (token % 32) & 1) != 0;
-    if (!allowed) logits[token] = kNever;
-  }
-}
-
 Chosen choose(float* logits, int64_t vocab, double softcap, const LogitsUse& use) {
   const Sequence& sequence = *use.sequence;
   const RequestSampling& s = sequence.request.sampling;
-  const double temperature = temperature_of(s);
+  const SamplerOptions options = sampler_options(sequence);
+  const double temperature = kernels::temperature_of(options);
   const bool samples = use.target < 0;
   // What is sampled from: before the temperature, which the sampler applies itself.
   std::vector<float> own;
@@ -119,7 +77,12 @@ Chosen choose(float* logits, int64_t vocab, double softcap, const LogitsUse& use
   if (samples && (temperature != 1 || s.changes_logits())) {
     own.assign(logits, logits + vocab);
     if (softcap > 0) scale(own.data(), vocab, 1, softcap);
-    if (s.changes_logits()) change(own.data(), vocab, sequence);
+    if (s.changes_logits()) {
+      LogitChangeLists changes;
+      changes.add(0, sequence);
+      kernels::change_logits(kernels::OneThread(), own.data(), vocab, changes.rows.front(), changes.view(),
+                             own.data());
+    }
     from = own.data();
   }
   const kernels::RowSums sums = scale(logits, vocab, temperature, softcap);
@@ -129,7 +92,7 @@ Chosen choose(float* logits, int64_t vocab, double softcap, const LogitsUse& use
     return chosen;
   }
   chosen.sampled.token = use.target;
-  if (samples) chosen.sampled = sample_token(from, vocab, sampler_options(s), uniform_of(sequence));
+  if (samples) chosen.sampled = sample_token(from, vocab, options, uniform_of(sequence));
   if (!chosen.sampled.finite) return chosen;
   chosen.sampled.log_prob = log_prob(sums, logits[chosen.sampled.token]);
   if (samples && s.top_log_probs > 0) chosen.top = most_likely(logits, vocab, s.top_log_probs, sums);
@@ -152,48 +115,67 @@ std::vector<Chosen> choose_on_host(const at::Tensor& logits, double softcap,
   return chosen;
 }
 
-// Whether a row can be sampled on its device, without changes of its logits on the host.
-bool stays(const LogitsUse& use) {
-  const RequestSampling& s = use.sequence->request.sampling;
-  return use.target < 0 && !s.changes_logits() && s.top_log_probs == 0;
+std::vector<LogitsUse> some(const std::vector<LogitsUse>& uses, const std::vector<int64_t>& which) {
+  std::vector<LogitsUse> result;
+  for (const int64_t i : which) result.push_back(uses[static_cast<size_t>(i)]);
+  return result;
+}
+
+// Runs body(uses, their logits) over `which`, most_rows at a time.
+template <typename Body>
+void over_chunks(const LogitsOf& logits_of, int64_t most_rows, const std::vector<int64_t>& which,
+                 const Body& body) {
+  const auto total = static_cast<int64_t>(which.size());
+  for (int64_t begin = 0; begin < total; begin += most_rows) {
+    const std::vector<int64_t> chunk(which.begin() + begin,
+                                     which.begin() + std::min(begin + most_rows, total));
+    body(chunk, logits_of(chunk).narrow(0, 0, static_cast<int64_t>(chunk.size())));
+  }
 }
 
 }  // namespace
 
-std::vector<Chosen> choose_tokens(const at::Tensor& logits, double softcap,
-                                  const std::vector<LogitsUse>& uses) {
-  if (simulated(logits)) return std::vector<Chosen>(uses.size());  // token 0
-  const at::Tensor rows = logits.narrow(0, 0, static_cast<int64_t>(uses.size()));
-  if (logits.is_cpu()) return choose_on_host(rows, softcap, uses);
-  // Rows with the same options together on the device; those whose logits are changed come to the host.
-  using Key = std::tuple<bool, double, int64_t, double, double>;
-  std::map<Key, std::vector<int64_t>> groups;
-  for (size_t i = 0; i < uses.size(); ++i) {
-    const RequestSampling& s = uses[i].sequence->request.sampling;
-    const Key key =
-        stays(uses[i]) ? Key{true, s.temperature, s.top_k, s.top_p, s.min_p} : Key{false, 0, 0, 0, 0};
-    groups[key].push_back(static_cast<int64_t>(i));
-  }
-  std::vector<Chosen> all(uses.size());
-  for (const auto& [key, members] : groups) {
-    const bool whole = members.size() == uses.size();
-    const at::Tensor own =
-        whole ? rows : rows.index_select(0, upload(at::tensor(members, at::kLong), logits.device()));
-    std::vector<LogitsUse> own_uses;
-    for (const int64_t i : members) own_uses.push_back(uses[static_cast<size_t>(i)]);
-    if (!std::get<0>(key)) {
-      const std::vector<Chosen> chosen = choose_on_host(own.cpu(), softcap, own_uses);
-      for (size_t i = 0; i < members.size(); ++i) all[static_cast<size_t>(members[i])] = chosen[i];
-      continue;
+SamplerOptions sampler_options(const Sequence& sequence) {
+  const RequestSampling& s = sequence.request.sampling;
+  return {.temperature = s.temperature, .top_k = s.top_k, .top_p = s.top_p, .min_p = s.min_p};
+}
+
+double uniform_of(const Sequence& sequence) {
+  return uniform(sequence.request.seed, static_cast<uint64_t>(sequence.response_length()));
+}
+
+Choices choose_tokens(const LogitsOf& logits_of, int64_t most_rows, double softcap,
+                      const std::vector<LogitsUse>& uses) {
+  Choices all;
+  all.chosen.resize(uses.size());  // of simulated logits: token 0
+  DeviceChooser device(uses);
+  bool on_device = false;
+  const auto choose_here = [&](const std::vector<int64_t>& which, const at::Tensor& logits) {
+    std::vector<Chosen> chosen = choose_on_host(logits.cpu(), softcap, some(uses, which));
+    for (size_t i = 0; i < which.size(); ++i)
+      all.chosen[static_cast<size_t>(which[i])] = std::move(chosen[i]);
+  };
+  std::vector<int64_t> every(uses.size());
+  std::iota(every.begin(), every.end(), 0);
+  over_chunks(logits_of, most_rows, every, [&](const std::vector<int64_t>& which, at::Tensor logits) {
+    if (simulated(logits)) return;
+    if (logits.is_cpu() || !ops::chooses_tokens(logits)) return choose_here(which, logits);
+    if (softcap > 0) logits.div_(softcap).tanh_().mul_(softcap);
+    device.begin(which.front(), logits);
+    on_device = true;
+  });
+  if (!on_device) return all;
+  std::vector<int64_t> wide;
+  std::vector<std::optional<Chosen>> chosen = device.finish();
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    if (chosen[i]) {
+      all.chosen[i] = std::move(*chosen[i]);
+    } else {
+      wide.push_back(static_cast<int64_t>(i));
     }
-    at::Tensor capped = own;
-    if (softcap > 0) capped.div_(softcap).tanh_().mul_(softcap);
-    std::vector<double> uniforms;
-    for (const LogitsUse& use : own_uses) uniforms.push_back(uniform_of(*use.sequence));
-    const std::vector<Sampled> sampled =
-        sample_rows(capped, sampler_options(own_uses.front().sequence->request.sampling), uniforms);
-    for (size_t i = 0; i < members.size(); ++i) all[static_cast<size_t>(members[i])].sampled = sampled[i];
   }
+  over_chunks(logits_of, most_rows, wide, choose_here);
+  all.on_host = static_cast<int64_t>(wide.size());
   return all;
 }
 

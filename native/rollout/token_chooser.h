@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "rollout/sampler.h"
@@ -23,9 +24,23 @@ struct Chosen {
   std::vector<TokenLogProb> top;
 };
 
-// logits [n, V] float32, before the final soft cap; uses[i] of row i. Overwrites the logits. `softcap`: of
-// the model, 0 = off. Log-probs have the bits of ops::linear_log_prob_forward where the logits have.
-std::vector<Chosen> choose_tokens(const at::Tensor& logits, double softcap,
-                                  const std::vector<LogitsUse>& uses);
+SamplerOptions sampler_options(const Sequence& sequence);
+// The number that its next token is drawn with.
+double uniform_of(const Sequence& sequence);
+
+// The logits of uses [>= as many, V] float32, in their order, before the final soft cap; the chooser may
+// overwrite them, and has done with them when it asks again.
+using LogitsOf = std::function<at::Tensor(const std::vector<int64_t>& uses)>;
+
+struct Choices {
+  std::vector<Chosen> chosen;
+  int64_t on_host = 0;  // rows of a device that came to the host, because too many tokens may be sampled
+};
+
+// Takes the logits of at most `most_rows` uses at a time. `softcap`: of the model, 0 = off. On a device all
+// of it is launched before the host waits, once, for the result. On a CPU log-probs have the bits of
+// ops::linear_log_prob_forward where the logits have.
+Choices choose_tokens(const LogitsOf& logits_of, int64_t most_rows, double softcap,
+                      const std::vector<LogitsUse>& uses);
 
 }  // namespace troupe

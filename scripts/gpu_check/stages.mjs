@@ -6,7 +6,7 @@ const BENCH_LINES = /^(operation|compute_|update_|generate|linear_log_prob|expor
 const PEAK_TFLOPS = '989';
 /** Programs of test/native with cases for a GPU. */
 const KERNEL_TESTS = ['cuda_kernels', 'cuda_vocabulary_shard', 'linear_log_prob', 'vocabulary_shard']
-  .concat(['grouped_gemm', 'paged_attention', 'sampler', 'adamw', 'comm'])
+  .concat(['grouped_gemm', 'paged_attention', 'token_choices', 'adamw', 'comm'])
   .map((name) => `${name}_test`);
 
 const node = (...args) => [process.execPath, ...args];

@@ -65,6 +65,7 @@ export function fakeRollout(answer: Answer): RolloutEngine {
       promptTokens: 0,
       cachedPromptTokens: 0,
       generatedTokens: 0,
+      hostChoices: 0,
       preemptions: 0,
       version,
     }),

@@ -51,6 +51,7 @@ export function pacedEngine(script: Script): PacedEngine {
       promptTokens: 0,
       cachedPromptTokens: 0,
       generatedTokens: 0,
+      hostChoices: 0,
       preemptions: 0,
       version: engine.version,
     }),

@@ -65,6 +65,7 @@ export class ScriptedEngine implements RolloutEngine {
       promptTokens: 0,
       cachedPromptTokens: 0,
       generatedTokens: 0,
+      hostChoices: 0,
       preemptions: 0,
       version: this.version,
     };

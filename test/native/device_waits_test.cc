@@ -189,29 +189,42 @@ TEST(gradients_are_summed_while_the_device_computes_those_of_the_next_block) {
   }
 }
 
-// Logits come to the host once per step; rows, positions, pages and uniform numbers go to the device without
-// a wait.
+// Tokens are chosen on the device: they, their log-probabilities and nothing else come to the host, once per
+// step; rows, positions, pages and uniform numbers go to the device without a wait.
 TEST(the_host_waits_once_per_step_of_a_generation) {
-  for (const std::string variant : {"qwen3", "qwen3_moe"}) {
+  constexpr int64_t kSamples = 4, kMore = 8;
+  SamplingOptions nucleus;
+  nucleus.temperature = 0.8;
+  nucleus.top_p = 0.9;
+  SamplingOptions greedy;
+  greedy.temperature = 0;
+  for (const auto& [variant, sampling] : {std::pair(std::string("qwen3"), SamplingOptions{}),
+                                          {"qwen3", nucleus},
+                                          {"qwen3", greedy},
+                                          {"gemma2", nucleus},
+                                          {"qwen3_moe", SamplingOptions{}}}) {
     const auto generated = [&](at::Device device, int64_t tokens) {
       const auto engine = create_engine(on(device, variant, 2), nullptr);
       const PromptBatch prompts{
           at::tensor({1, 2, 3, 4, 5}, at::kInt), at::tensor({0, 2, 5}, at::kInt), 2, {7, 8, 9, 10}};
-      SamplingOptions sampling;
-      sampling.max_new_tokens = tokens;
-      const auto run = [&] { return engine->generate(prompts, sampling); };
+      SamplingOptions options = sampling;
+      options.max_new_tokens = tokens;
+      const auto run = [&] { return engine->generate(prompts, options); };
       run();
       GenerateResult result;
       const DeviceCounts counts = counted_on_device([&] { result = run(); });
-      return std::pair(result.tokens, counts);
+      return std::pair(result, counts);
     };
-    const auto [cpu, none] = generated(at::kCPU, 12);
-    const auto [device, many] = generated(fake_device(), 12);
+    const auto [cpu, none] = generated(at::kCPU, 4 + kMore);
+    const auto [device, many] = generated(fake_device(), 4 + kMore);
     const auto [fewer, few] = generated(fake_device(), 4);
     print(variant + ", 4 tokens", few);
     print(variant + ", 12 tokens", many);
-    CHECK(cpu.equal(device) && cpu.numel() > fewer.numel());
-    CHECK(many.waits - few.waits == 8);
+    CHECK(cpu.tokens.equal(device.tokens) && cpu.tokens.numel() > fewer.tokens.numel());
+    CHECK((cpu.log_probs - device.log_probs).abs().max().item<double>() < 1e-5);
+    CHECK(many.waits - few.waits == kMore);
+    // Of a row: what became of it, its token, the log-probability.
+    CHECK(many.bytes_to_host - few.bytes_to_host == kMore * kSamples * 3 * 4);
   }
 }
 

@@ -22,6 +22,7 @@ struct DeviceCounts {
   int64_t launches = 0;  // operations that read or write its memory
   int64_t waits = 0;     // of the host, for all that the device has been given: reads and blocking copies
   int64_t uploads = 0;   // copies from the host that nobody waits for
+  int64_t bytes_to_host = 0;
   std::map<std::string, int64_t> waits_by_operation;
 };
 
@@ -235,6 +236,7 @@ inline at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
 inline at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   if (!here(self)) {
     count_wait("copy to the host");
+    device_counts().bytes_to_host += static_cast<int64_t>(source.nbytes());
   } else if (here(source)) {
     ++device_counts().launches;
   } else if (non_blocking) {

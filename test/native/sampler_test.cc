@@ -7,9 +7,6 @@
 #include <numeric>
 
 #include "check.h"
-#include "kernels/device_ops.h"
-#include "kernels/logit_blocks.h"
-#include "rollout/batch_sampler.h"
 #include "rollout/random.h"
 
 using namespace troupe;
@@ -59,20 +56,6 @@ Tokens naive_kept(const std::vector<float>& logits, const SamplerOptions& option
     }
   }
   return order;
-}
-
-// [rows, vocab]
-at::Tensor random_rows(int64_t rows, int64_t vocab, double scale, bool ties) {
-  std::vector<at::Tensor> all;
-  for (int64_t r = 0; r < rows; ++r)
-    all.push_back(at::tensor(random_logits(vocab, static_cast<uint64_t>(r + 1), scale, ties)));
-  return at::stack(all);
-}
-
-std::vector<double> uniforms_of(int64_t rows) {
-  std::vector<double> uniforms;
-  for (int64_t r = 0; r < rows; ++r) uniforms.push_back(uniform(99, static_cast<uint64_t>(r)));
-  return uniforms;
 }
 
 }  // namespace
@@ -164,96 +147,6 @@ TEST(log_probs_of_a_large_vocabulary) {
       CHECK_CLOSE(sampled.log_prob, log_probs[static_cast<size_t>(sampled.token)], 2e-6);
     }
   }
-}
-
-TEST(rows_by_blocks_equal_whole_rows) {
-  const int64_t rows = 9;
-  const std::vector<double> uniforms = uniforms_of(rows);
-  for (const int64_t vocab : {1, 63, 64, 65, 1000, 5003}) {
-    for (const double scale : {0.0, 3.0, 30.0}) {
-      const at::Tensor logits = random_rows(rows, vocab, scale, scale == 30.0);
-      for (const double temperature : {0.0, 0.7, 1.3}) {
-        for (const int64_t top_k : {0, 1, 40, 700}) {
-          for (const double top_p : {0.1, 0.9, 0.9999, 1.0}) {
-            const SamplerOptions options{.temperature = temperature, .top_k = top_k, .top_p = top_p};
-            const auto by_blocks = sample_rows_by_blocks(logits, options, uniforms);
-            const auto whole = sample_rows(logits, options, uniforms);
-            for (size_t r = 0; r < uniforms.size(); ++r) {
-              CHECK(by_blocks[r].finite && whole[r].finite);
-              CHECK(by_blocks[r].token == whole[r].token);
-              CHECK(by_blocks[r].log_prob == whole[r].log_prob);
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST(rows_by_blocks_name_rows_that_are_no_distribution) {
-  const at::Tensor logits = random_rows(4, 300, 3, false);
-  logits[1][299] = std::numeric_limits<float>::quiet_NaN();
-  logits[2][70] = std::numeric_limits<float>::infinity();
-  logits[3].fill_(-std::numeric_limits<float>::infinity());
-  for (const double temperature : {0.0, 1.0}) {
-    for (const int64_t top_k : {0, 5}) {
-      const SamplerOptions options{.temperature = temperature, .top_k = top_k};
-      const auto sampled = sample_rows_by_blocks(logits, options, uniforms_of(4));
-      const Sampled alone = sample_token(logits.const_data_ptr<float>(), 300, options, uniforms_of(1)[0]);
-      CHECK(sampled[0].finite && sampled[0].token == alone.token);
-      for (size_t r = 1; r < 4; ++r) CHECK(!sampled[r].finite);
-    }
-  }
-}
-
-TEST(only_blocks_that_hold_candidates_are_read) {
-  const int64_t vocab = 6400;
-  const auto logits = random_logits(vocab, 4, 10, false);
-  std::vector<float> maxima;
-  std::vector<double> sums;
-  for (int64_t begin = 0; begin < vocab; begin += 64) {
-    maxima.push_back(*std::max_element(logits.begin() + begin, logits.begin() + begin + 64));
-    sums.push_back(1);
-  }
-  const LogitRow row{vocab, maxima.data(), sums.data(), std::vector<const float*>(maxima.size())};
-  CHECK(blocks_to_read(row, {}, 0.505) == std::vector<int64_t>{50});
-  CHECK(blocks_to_read(row, {.temperature = 0}, 0.5).size() == 1);
-  CHECK(blocks_to_read(row, {.temperature = 1, .top_k = 7}, 0.5).size() == 7);
-  CHECK(blocks_to_read(row, {.temperature = 1, .top_k = 0, .top_p = 0.9}, 0.5).size() == 64);
-  CHECK(!sample_row(row, {.temperature = 1, .top_k = 7}, 0.5).has_value());
-}
-
-// On a machine without a GPU, or in a build without CUDA, there is nothing to compare.
-TEST(a_gpu_scans_and_samples_as_the_cpu_does) {
-  if (kernels::device_ops() == nullptr || !at::hasCUDA()) {
-    std::printf("  no GPU: not compared\n");
-    return;
-  }
-  for (const int64_t vocab : {1, 65, 5003, 151936}) {
-    const int64_t rows = 5, blocks = (vocab + 63) / 64;
-    const at::Tensor logits = random_rows(rows, vocab, 20, false);
-    const at::Tensor maxima = at::empty({rows, blocks}), sums = at::empty({rows, blocks}, at::kDouble);
-    ops::scan_logits(logits, 0.8f, maxima, sums);
-    const at::Tensor gpu = logits.cuda(), nan = at::full_like(maxima, std::nan("")).cuda();
-    const at::Tensor gpu_sums = at::full_like(sums, std::nan("")).cuda();
-    ops::scan_logits(gpu, 0.8f, nan, gpu_sums);
-    CHECK(nan.cpu().equal(maxima));
-    CHECK(at::allclose(gpu_sums.cpu(), sums, 1e-5, 0));
-    const std::vector<double> uniforms = uniforms_of(rows);
-    for (const auto& options : {SamplerOptions{.temperature = 0}, SamplerOptions{.temperature = 0.8},
-                                SamplerOptions{.temperature = 0.8, .top_k = 20},
-                                SamplerOptions{.temperature = 0.8, .top_k = 0, .top_p = 0.9}}) {
-      const auto here = sample_rows(logits, options, uniforms), there = sample_rows(gpu, options, uniforms);
-      for (size_t r = 0; r < uniforms.size(); ++r) {
-        CHECK(here[r].token == there[r].token);
-        CHECK_CLOSE(here[r].log_prob, there[r].log_prob, 1e-5);
-      }
-    }
-  }
-  const at::Tensor bad = random_rows(2, 300, 3, false);
-  bad[1][299] = std::nan("");
-  const auto sampled = sample_rows(bad.cuda(), {}, uniforms_of(2));
-  CHECK(sampled[0].finite && !sampled[1].finite);
 }
 
 TEST_MAIN()

@@ -86,6 +86,7 @@ export interface NativeRolloutStats {
   cachedPromptTokens: number;
   generatedTokens: number;
   computedTokens: number;
+  hostChoices: number;
   steps: number;
   preemptions: number;
   version: number;

@@ -33,6 +33,8 @@ export interface RolloutStats {
   promptTokens: number;
   cachedPromptTokens: number;
   generatedTokens: number;
+  /** Of these, those whose logits came from a GPU to the host: there were more candidates than it keeps (docs/cuda.md). */
+  hostChoices: number;
   preemptions: number;
   version: number;
 }

@@ -6,8 +6,8 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/grouped_gemm.h"
 #include "kernels/cuda/linear_log_prob.h"
-#include "kernels/cuda/logit_blocks.h"
 #include "kernels/cuda/tables.h"
+#include "kernels/cuda/token_choices.h"
 
 namespace troupe::kernels {
 
@@ -23,8 +23,7 @@ const DeviceOps* device_ops() {
       cuda::flash_attention_forward,
       cuda::flash_attention_backward,
       cuda::decode_attention,
-      cuda::scan_logits,
-      cuda::gather_blocks,
+      cuda::choose_tokens,
   };
   return &ops;
 }

@@ -187,6 +187,7 @@ export class NativeRollout implements RolloutEngine {
       promptTokens: sum(({ promptTokens }) => promptTokens),
       cachedPromptTokens: sum(({ cachedPromptTokens }) => cachedPromptTokens),
       generatedTokens: sum(({ generatedTokens }) => generatedTokens),
+      hostChoices: sum(({ hostChoices }) => hostChoices),
       preemptions: sum(({ preemptions }) => preemptions),
       version: this.current,
     };

@@ -143,6 +143,7 @@ export class RemoteRollout implements RolloutEngine {
       cachePositions: 0,
       cachePositionsUsed: 0,
       ...this.counts,
+      hostChoices: 0,
       preemptions: 0,
       version: this.version,
     };
