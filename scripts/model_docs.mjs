@@ -18,6 +18,8 @@ const EXAMPLES = {
   mixtral: 'Mixtral 8x7B, 8x22B',
   qwen2_moe: 'Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B',
   qwen3_moe: 'Qwen3-30B-A3B, Qwen3-235B-A22B',
+  glm4_moe: 'GLM-4.5, GLM-4.5-Air, GLM-4.6',
+  dots1: 'dots.llm1',
   gpt2: 'GPT-2',
 };
 
@@ -29,6 +31,7 @@ function modelTable() {
     const keys = Object.keys(schemas[family].shape);
     const traits = [
       keys.some((key) => /experts/.test(key)) ? 'mixture of experts' : 'dense',
+      ...(keys.includes('routed_scaling_factor') ? ["DeepSeek-V3's router"] : []),
       ...(keys.some((key) => /shared_expert/.test(key)) ? ['a shared expert'] : []),
       ...(keys.includes('sliding_window') ? ['sliding windows'] : []),
       ...(keys.includes('final_logit_softcapping') ? ['soft caps'] : []),

@@ -47,9 +47,18 @@ ModelConfig read_model(const Field& dto) {
   model.tied_embeddings = dto["tiedEmbeddings"].boolean();
   model.value_bias = dto["valueBias"].boolean();
   if (const Field moe = dto["moe"]; !moe.is_null()) {
-    model.moe =
-        MoeConfig{moe["numExperts"].integer(), moe["topK"].integer(), moe["intermediateSize"].integer(),
-                  moe["normalizeTopK"].boolean(), moe["sharedIntermediateSize"].integer()};
+    model.moe = MoeConfig{
+        moe["numExperts"].integer(),
+        moe["topK"].integer(),
+        moe["intermediateSize"].integer(),
+        moe["normalizeTopK"].boolean(),
+        moe["sharedIntermediateSize"].integer(),
+        moe["sharedGate"].boolean(),
+        moe["score"].word({"softmax", "sigmoid"}) == 0 ? RouterScore::kSoftmax : RouterScore::kSigmoid,
+        moe["correctionBias"].boolean(),
+        moe["groups"].integer(),
+        moe["topGroups"].integer(),
+        moe["routedScale"].number()};
   }
   model.moe_layers = dto["moeLayers"].booleans();
   return model;

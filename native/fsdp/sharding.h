@@ -64,8 +64,8 @@ class Sharding final : public ParameterAccess {
   at::Tensor gather(TensorKind kind, size_t group);
 
   // Ranks that hold the same shard of a group, and which of them this one is.
-  int64_t copies(size_t group) const { return of(group).replicas->size(); }
-  int64_t copy(size_t group) const { return of(group).replicas->rank(); }
+  int64_t copies(size_t group) const { return replicas(group).size(); }
+  int64_t copy(size_t group) const { return replicas(group).rank(); }
   // Ranks of data parallelism.
   int64_t size() const { return dense_.all->size(); }
   // By the communicators that are its own: parts of the given one.
@@ -88,7 +88,11 @@ class Sharding final : public ParameterAccess {
 
   CollectiveLabel label(const char* phase, size_t group) const;
   // Whether this rank holds a shard of the group, so that it must be gathered.
-  bool sharded(size_t group) const { return of(group).shards->size() > 1; }
+  bool sharded(size_t group) const { return !store_.groups()[group].buffer && of(group).shards->size() > 1; }
+  // The ranks that hold what this one holds of a group.
+  const Communicator& replicas(size_t group) const {
+    return store_.groups()[group].buffer ? *dense_.all : *of(group).replicas;
+  }
   void bring(size_t group, const char* phase);
   Pending start_gather(size_t group, const char* phase);
   void reshard(size_t group);

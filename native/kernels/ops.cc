@@ -93,14 +93,15 @@ kernels::RotaryArgs rotary_args(const Op& op, const RotarySpec& spec, const at::
   args.q_heads = spec.num_heads;
   args.k_heads = spec.num_kv_heads;
   args.head_dim = spec.head_dim;
-  args.rope = spec.rope;
+  args.rotary_dim = spec.rotary_dim;
   args.qk_norm = spec.qk_norm;
   args.eps = static_cast<float>(spec.norm_eps);
   args.weight_offset = spec.norm_unit_offset ? 1.0f : 0.0f;
-  if (spec.rope) {
-    require(spec.head_dim % 2 == 0, ErrorCode::kInternal, "[ops] ", op.name,
-            " expected an even head_dim but got ", spec.head_dim);
-    const int64_t table = cos.size(0) * (spec.head_dim / 2);
+  if (spec.rotary_dim > 0) {
+    require(spec.rotary_dim % 2 == 0 && spec.rotary_dim <= spec.head_dim, ErrorCode::kInternal, "[ops] ",
+            op.name, " expected an even rotary_dim of at most head_dim ", spec.head_dim, " but got ",
+            spec.rotary_dim);
+    const int64_t table = cos.size(0) * (spec.rotary_dim / 2);
     args.positions = static_cast<const int32_t*>(
         needed(op, "positions", vector(op, "positions", positions, at::kInt, args.rows)));
     args.cos = floats(op, "cos", cos, table);
@@ -126,6 +127,7 @@ kernels::ActivationId activation_id(Activation kind) {
     case Activation::kGelu: return kernels::kGeluId;
     case Activation::kGeluTanh: return kernels::kGeluTanhId;
     case Activation::kRelu: return kernels::kReluId;
+    case Activation::kSigmoid: return kernels::kSigmoidId;
   }
   fail(ErrorCode::kInternal, "[ops] unknown activation ", static_cast<int>(kind));
 }
@@ -187,7 +189,7 @@ void qk_norm_rotary_forward(const RotarySpec& spec, const at::Tensor& qkv, const
   if (table == nullptr) {
     return reference::qk_norm_rotary_forward(spec, qkv, positions, cos, sin, q_weight, k_weight, qk_rstd);
   }
-  if (!spec.rope && !spec.qk_norm) return;
+  if (spec.rotary_dim == 0 && !spec.qk_norm) return;
   const Op op{"qk_norm_rotary_forward", qkv.device()};
   kernels::RotaryForward args{};
   args.rotary = rotary_args(op, spec, qkv, positions, cos, sin, q_weight, k_weight, qk_rstd);
@@ -208,7 +210,7 @@ void qk_norm_rotary_backward(const RotarySpec& spec, const at::Tensor& dqkv, con
     return reference::qk_norm_rotary_backward(spec, dqkv, qkv_pre, positions, cos, sin, q_weight, k_weight,
                                               qk_rstd, dq_weight, dk_weight);
   }
-  if (!spec.rope && !spec.qk_norm) return;
+  if (spec.rotary_dim == 0 && !spec.qk_norm) return;
   const Op op{"qk_norm_rotary_backward", dqkv.device()};
   kernels::RotaryBackward args{};
   args.rotary = rotary_args(op, spec, dqkv, positions, cos, sin, q_weight, k_weight, qk_rstd);

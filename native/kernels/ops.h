@@ -15,7 +15,7 @@
 namespace troupe {
 
 enum class NormKind { kRms, kLayer };
-enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
+enum class Activation { kSilu, kGelu, kGeluTanh, kRelu, kSigmoid };
 
 }  // namespace troupe
 
@@ -39,13 +39,14 @@ void norm_backward(const NormSpec& spec, const at::Tensor& dy, const at::Tensor&
                    const at::Tensor& rstd, const at::Tensor& mean, const at::Tensor& dx, bool accumulate,
                    const at::Tensor& dweight, const at::Tensor& dbias);
 
-// cos/sin tables [max_positions, D/2] float32 are made once by the decoder (rotary halves layout:
-// x1 = x[:D/2], x2 = x[D/2:]; y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin).
+// cos/sin tables [max_positions, R/2] float32 are made once by the decoder (rotary halves layout of the first
+// R of a head: x1 = x[:R/2], x2 = x[R/2:R]; y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin; the rest stays).
 struct RotarySpec {
   int64_t num_heads = 0;     // Q
   int64_t num_kv_heads = 0;  // K
   int64_t head_dim = 0;      // D
-  bool rope = true;
+  int64_t rotary_dim = 0;    // R, even; 0: without rotary positions
+
   bool qk_norm = false;
   double norm_eps = 1e-6;
   bool norm_unit_offset = false;

@@ -25,9 +25,8 @@ at::Tensor normalised_backward(const at::Tensor& g, const at::Tensor& xhat, cons
 }
 
 struct Heads {
-  at::Tensor all;  // [n, Q+K, D], a view
-  at::Tensor low, high;
-  at::Tensor cos, sin;  // [n, 1, D/2]
+  at::Tensor all;       // [n, Q+K, D], a view
+  at::Tensor cos, sin;  // [n, 1, R/2]
 };
 
 Heads heads_of(const RotarySpec& spec, const at::Tensor& qkv, const at::Tensor& positions,
@@ -35,10 +34,7 @@ Heads heads_of(const RotarySpec& spec, const at::Tensor& qkv, const at::Tensor& 
   const int64_t count = spec.num_heads + spec.num_kv_heads;
   Heads heads;
   heads.all = qkv.narrow(1, 0, count * spec.head_dim).unflatten(1, {count, spec.head_dim});
-  if (!spec.rope) return heads;
-  const int64_t half = spec.head_dim / 2;
-  heads.low = heads.all.narrow(2, 0, half);
-  heads.high = heads.all.narrow(2, half, half);
+  if (spec.rotary_dim == 0) return heads;
   const at::Tensor index = positions.to(at::kLong);
   heads.cos = cos.index_select(0, index).unsqueeze(1);
   heads.sin = sin.index_select(0, index).unsqueeze(1);
@@ -56,8 +52,9 @@ at::Tensor rotated(const at::Tensor& x, const Heads& heads, double direction) {
   const int64_t half = heads.cos.size(2);
   const at::Tensor low = x.narrow(2, 0, half);
   const at::Tensor high = x.narrow(2, half, half);
+  const at::Tensor rest = x.narrow(2, 2 * half, x.size(2) - 2 * half);
   const at::Tensor sin = heads.sin * direction;
-  return at::cat({low * heads.cos - high * sin, high * heads.cos + low * sin}, 2);
+  return at::cat({low * heads.cos - high * sin, high * heads.cos + low * sin, rest}, 2);
 }
 
 constexpr double kTanhInner = 0.7978845608028654;  // sqrt(2 / pi)
@@ -70,6 +67,7 @@ at::Tensor act(Activation kind, const at::Tensor& x) {
     case Activation::kGelu: return x * 0.5 * (1.0 + at::erf(x * kInverseSqrt2));
     case Activation::kGeluTanh: return x * 0.5 * (1.0 + at::tanh(kTanhInner * (x + 0.044715 * x * x * x)));
     case Activation::kRelu: return at::relu(x);
+    case Activation::kSigmoid: return at::sigmoid(x);
   }
   return {};
 }
@@ -87,6 +85,10 @@ at::Tensor act_slope(Activation kind, const at::Tensor& x) {
       return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * kTanhInner * (1.0 + 3 * 0.044715 * x * x);
     }
     case Activation::kRelu: return x.gt(0).to(x.scalar_type());
+    case Activation::kSigmoid: {
+      const at::Tensor s = at::sigmoid(x);
+      return s * (1.0 - s);
+    }
   }
   return {};
 }
@@ -132,7 +134,7 @@ void qk_norm_rotary_forward(const RotarySpec& spec, const at::Tensor& qkv, const
     if (qk_rstd.defined()) qk_rstd.copy_(rstd.squeeze(2));
     out = out * rstd * head_scales(spec, q_weight, k_weight);
   }
-  heads.all.copy_(spec.rope ? rotated(out, heads, 1) : out);
+  heads.all.copy_(spec.rotary_dim > 0 ? rotated(out, heads, 1) : out);
 }
 
 void qk_norm_rotary_backward(const RotarySpec& spec, const at::Tensor& dqkv, const at::Tensor& qkv_pre,
@@ -142,7 +144,7 @@ void qk_norm_rotary_backward(const RotarySpec& spec, const at::Tensor& dqkv, con
                              const at::Tensor& dk_weight) {
   const Heads heads = heads_of(spec, dqkv, positions, cos, sin);
   at::Tensor grad = wide(heads.all);
-  if (spec.rope) grad = rotated(grad, heads, -1);
+  if (spec.rotary_dim > 0) grad = rotated(grad, heads, -1);
   if (spec.qk_norm) {
     const int64_t count = spec.num_heads + spec.num_kv_heads;
     const at::Tensor rstd = qk_rstd.unsqueeze(2);

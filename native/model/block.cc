@@ -28,9 +28,8 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
                 config.head_dim,          config.attention_scale,
                 config.attention_softcap, config.sliding_windows[static_cast<size_t>(layer)]};
   if (!part.whole()) attention_.shape_groups = whole.num_heads / whole.num_kv_heads;
-  rotary_ = {
-      config.num_heads, config.num_kv_heads, config.head_dim,        config.positions == PositionKind::kRope,
-      config.qk_norm,   config.norm_eps,     config.norm_unit_offset};
+  rotary_ = {config.num_heads, config.num_kv_heads, config.head_dim,        config.rotary_dim(),
+             config.qk_norm,   config.norm_eps,     config.norm_unit_offset};
   const std::string prefix = "layers." + std::to_string(layer) + ".";
   attn_norm_ = Norm(store, config, prefix + "attn_norm");
   mlp_norm_ = Norm(store, config, prefix + "mlp_norm");

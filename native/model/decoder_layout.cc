@@ -114,11 +114,19 @@ class DecoderLayout {
     if (c_.post_norms) add_norm(prefix + "attn_post_norm", own_rows);
     add_norm(prefix + "mlp_norm", own_rows);
     if (c_.is_moe_layer(layer)) {
+      if (c_.moe->correction_bias) {
+        const size_t own = target_;
+        group({.name = name + ".buffers", .layer = layer, .trainable = !frozen_, .buffer = true});
+        add(prefix + "moe.router.correction_bias", {c_.moe->num_experts}, InitialValue::kZero,
+            everywhere(false));
+        target_ = own;
+      }
       // A rank sees its own columns of each expert's output, and so a part of the routing weights' gradient.
       add_matrix(prefix + "moe.router.weight", c_.moe->num_experts, c_.hidden_size, everywhere(true));
       if (const int64_t shared = c_.moe->shared_intermediate_size; shared > 0) {
         // Its gate, too, is on all ranks.
-        add_matrix(prefix + "moe.shared.gate.weight", 1, c_.hidden_size, everywhere(true));
+        if (c_.moe->shared_gate)
+          add_matrix(prefix + "moe.shared.gate.weight", 1, c_.hidden_size, everywhere(true));
         add_matrix(prefix + "moe.shared.in.weight", in_factor * shared, c_.hidden_size,
                    rows(mlp_rows(shared)));
         add_matrix(prefix + "moe.shared.out.weight", c_.hidden_size, shared, columns({even(shared)}));

@@ -18,10 +18,9 @@ RoutingShape routing_shape(const ModelConfig& config) {
 }
 
 Router::Router(const ParameterStore& store, const MoeConfig& config, const std::string& name)
-    : num_experts_(config.num_experts),
-      top_k_(config.top_k),
-      normalize_top_k_(config.normalize_top_k),
-      linear_(store, name) {}
+    : config_(config), linear_(store, name) {
+  if (config.correction_bias) correction_bias_ = store.at(name + ".correction_bias").compute;
+}
 
 namespace {
 
@@ -30,29 +29,61 @@ at::Tensor normaliser(const at::Tensor& values) {
   return values.sum(-1, true).clamp_min(std::numeric_limits<float>::min());
 }
 
+// The scores as probabilities: what loads and the loss that evens them out are about. Sigmoids over their sum
+// as in DeepSeek-V3 (arXiv:2412.19437, equation 19).
+at::Tensor probabilities(RouterScore score, const at::Tensor& scores) {
+  return score == RouterScore::kSoftmax ? scores : scores / normaliser(scores);
+}
+
+// -inf where an expert is in a group that is not among the `top` best.
+at::Tensor within_groups(const at::Tensor& scores, int64_t groups, int64_t top) {
+  const at::Tensor grouped = scores.view({scores.size(0), groups, -1});
+  const at::Tensor sums = std::get<0>(grouped.topk(2, -1)).sum(-1);
+  const at::Tensor best = std::get<1>(sums.topk(top, -1));
+  const at::Tensor out = at::ones_like(sums, at::kBool).scatter_(1, best, false);
+  return grouped.masked_fill(out.unsqueeze(-1), -std::numeric_limits<float>::infinity()).view_as(scores);
+}
+
 }  // namespace
+
+at::ScalarType Router::logit_type() const {
+  return config_.score == RouterScore::kSigmoid ? at::kFloat : linear_.weight.scalar_type();
+}
+
+Linear Router::product() const {
+  Linear wide = linear_;
+  wide.weight = linear_.weight.to(logit_type());
+  return wide;
+}
+
+at::Tensor Router::choose(const at::Tensor& scores) const {
+  at::Tensor ranked = correction_bias_.defined() ? scores + correction_bias_ : scores;
+  if (config_.top_groups < config_.groups) ranked = within_groups(ranked, config_.groups, config_.top_groups);
+  return std::get<1>(ranked.topk(config_.top_k, -1)).contiguous();
+}
 
 ExpertRouting Router::route(const at::Tensor& x, int64_t row_tile, const Linear::Packed& weight,
                             const at::Tensor& given, bool on_device) const {
   ExpertRouting routing;
   const int64_t tokens = x.size(0);
-  const at::Tensor logits = at::empty({tokens, num_experts_}, x.options());
+  const at::Tensor logits = at::empty({tokens, config_.num_experts}, x.options().dtype(logit_type()));
   for_each_row_tile(
       tokens, row_tile, x.device(),
       [&](int64_t begin, int64_t end) {
-        linear_.forward(x.narrow(0, begin, end - begin), logits.narrow(0, begin, end - begin), weight);
+        linear_.forward(x.narrow(0, begin, end - begin).to(logit_type()),
+                        logits.narrow(0, begin, end - begin), weight);
       },
       weight.packed());
-  routing.probs = at::softmax(logits.to(at::kFloat), -1);
-  at::Tensor values;
-  if (given.defined()) {
-    routing.experts = given.to(at::kLong).contiguous();
-    values = routing.probs.gather(1, routing.experts);
+  if (config_.score == RouterScore::kSigmoid) {
+    routing.scores = at::empty_like(logits);
+    ops::activation_forward(Activation::kSigmoid, /*gated=*/false, logits, routing.scores);
   } else {
-    std::tie(values, routing.experts) = routing.probs.topk(top_k_, -1);
-    routing.experts = routing.experts.contiguous();
+    routing.scores = at::softmax(logits.to(at::kFloat), -1);
   }
-  routing.weights = normalize_top_k_ ? values / normaliser(values) : values;
+  routing.experts = given.defined() ? given.to(at::kLong).contiguous() : choose(routing.scores);
+  routing.weights = routing.scores.gather(1, routing.experts);
+  if (config_.normalize_top_k) routing.weights = routing.weights / normaliser(routing.weights);
+  if (config_.routed_scale != 1) routing.weights = routing.weights * config_.routed_scale;
 
   sort_slots(routing, on_device);
   return routing;
@@ -63,50 +94,68 @@ void Router::sort_slots(ExpertRouting& routing, bool on_device) const {
   const at::Tensor chosen = routing.experts.flatten();
   at::Tensor sorted;
   std::tie(sorted, routing.choice_of) = chosen.sort(/*stable=*/true, 0, /*descending=*/false);
-  routing.token_of = routing.choice_of.div(top_k_, "floor");
+  routing.token_of = routing.choice_of.div(config_.top_k, "floor");
   const at::Tensor slots = at::arange(chosen.size(0), chosen.options());
-  routing.slot_of = at::empty_like(chosen).scatter_(0, routing.choice_of, slots).view({tokens, top_k_});
+  routing.slot_of =
+      at::empty_like(chosen).scatter_(0, routing.choice_of, slots).view({tokens, config_.top_k});
   if (on_device) {
-    const at::Tensor bounds = at::arange(num_experts_ + 1, chosen.options());
+    const at::Tensor bounds = at::arange(config_.num_experts + 1, chosen.options());
     routing.starts = simulated(chosen) ? at::empty_like(bounds, at::kInt)
                                        : at::searchsorted(sorted, bounds, /*out_int32=*/true);
     return;
   }
   // In a simulation the tokens choose all experts equally often, the first ones once more where that is no
   // whole number.
-  const at::Tensor counts = simulated(chosen) ? at::Tensor() : at::bincount(chosen, {}, num_experts_).cpu();
+  const at::Tensor counts =
+      simulated(chosen) ? at::Tensor() : at::bincount(chosen, {}, config_.num_experts).cpu();
   routing.offsets = {0};
-  for (int64_t expert = 0; expert < num_experts_; ++expert) {
-    const int64_t count = counts.defined() ? counts.const_data_ptr<int64_t>()[expert]
-                                           : (chosen.size(0) + num_experts_ - 1 - expert) / num_experts_;
+  for (int64_t expert = 0; expert < config_.num_experts; ++expert) {
+    const int64_t count = counts.defined()
+                              ? counts.const_data_ptr<int64_t>()[expert]
+                              : (chosen.size(0) + config_.num_experts - 1 - expert) / config_.num_experts;
     routing.offsets.push_back(routing.offsets.back() + count);
   }
 }
 
-void Router::count(const ExpertRouting& routing, const RouterWork& work, int64_t first) {
+void Router::count(const ExpertRouting& routing, const RouterWork& work, int64_t first) const {
   if (work.record.defined()) {
     at::Tensor record = work.record;
     record.copy_(routing.experts.narrow(0, first, record.size(0)));
   }
   if (work.load == nullptr) return;
   const int64_t rows = work.tokens.size(0);
-  work.load->add(work.layer, routing.probs.narrow(0, first, rows), routing.experts.narrow(0, first, rows),
-                 work.tokens);
+  work.load->add(work.layer, probabilities(config_.score, routing.scores.narrow(0, first, rows)),
+                 routing.experts.narrow(0, first, rows), work.tokens);
 }
 
 void Router::backward(const at::Tensor& d_weights, const at::Tensor& x, const ExpertRouting& routing,
                       const RouterWork& work, int64_t first, const at::Tensor& dx) const {
-  at::Tensor d_chosen = d_weights;  // by the probabilities of the chosen experts
-  if (normalize_top_k_) {
-    const at::Tensor total = normaliser(routing.probs.gather(1, routing.experts));
-    d_chosen = (d_weights - (d_weights * routing.weights).sum(-1, true)) / total;
+  const at::Tensor& scores = routing.scores;
+  const bool scaled = config_.routed_scale != 1, sigmoid = config_.score == RouterScore::kSigmoid;
+  at::Tensor d_chosen = scaled ? d_weights * config_.routed_scale : d_weights;  // by the chosen scores
+  if (config_.normalize_top_k) {
+    const at::Tensor total = normaliser(scores.gather(1, routing.experts));
+    // scaled: the weights have the factor that d_chosen has, too
+    const at::Tensor along = (d_weights * routing.weights).sum(-1, true);
+    d_chosen = (d_chosen - along) / total;
   }
-  const at::Tensor d_probs = at::zeros_like(routing.probs).scatter_(1, routing.experts, d_chosen);
-  if (work.balance.defined()) d_probs.narrow(0, first, work.tokens.size(0)).addr_(work.tokens, work.balance);
+  const at::Tensor d_scores = at::zeros_like(scores).scatter_(1, routing.experts, d_chosen);
+  if (work.balance.defined()) {
+    const int64_t rows = work.tokens.size(0);
+    const at::Tensor own = d_scores.narrow(0, first, rows);
+    if (sigmoid) {  // through the division by their sum
+      const at::Tensor of = scores.narrow(0, first, rows), total = normaliser(of);
+      const at::Tensor along = at::mv(of, work.balance).unsqueeze(1) / total;
+      own.add_((work.balance.unsqueeze(0) - along) / total * work.tokens.unsqueeze(1));
+    } else {
+      own.addr_(work.tokens, work.balance);
+    }
+  }
   const at::Tensor d_logits =
-      (routing.probs * (d_probs - (d_probs * routing.probs).sum(-1, true))).to(x.scalar_type());
-  linear_.accumulate_grad(d_logits, x);
-  dx.add_(at::mm(d_logits, linear_.weight));
+      sigmoid ? d_scores * scores * (1 - scores) : scores * (d_scores - (d_scores * scores).sum(-1, true));
+  const at::Tensor rounded = d_logits.to(logit_type());
+  linear_.accumulate_grad(rounded, x.to(logit_type()));
+  dx.add_(at::mm(rounded, linear_.weight.to(logit_type())));
 }
 
 }  // namespace troupe

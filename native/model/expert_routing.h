@@ -30,7 +30,7 @@ RoutingShape routing_shape(const ModelConfig& config);
 // The choices of T tokens among E experts, k each. A slot is one (token, choice); slots are sorted by expert,
 // and by token within an expert, without padding.
 struct ExpertRouting {
-  at::Tensor probs;      // [T, E] float32, softmax of the router's logits
+  at::Tensor scores;     // [T, E] float32: softmax of the router's logits, or the sigmoid of each
   at::Tensor experts;    // [T, k] int64 chosen, the likeliest first
   at::Tensor weights;    // [T, k] float32 of their outputs
   at::Tensor choice_of;  // [T k] int64: slot -> token * k + choice
@@ -44,15 +44,19 @@ struct ExpertRouting {
   int64_t slots() const { return token_of.size(0); }
 };
 
-// Linear map to E logits, softmax over all of them, the k largest, renormalised to 1 when the config says so
-// (Mixtral: Jiang et al. 2024, arXiv:2401.04088; Qwen3 MoE: norm_topk_prob).
+// Linear map to E logits, and one of
+// - softmax over all of them, the k largest, renormalised to 1 when the config says so (Mixtral: Jiang et al.
+//   2024, arXiv:2401.04088; Qwen3 MoE: norm_topk_prob);
+// - the sigmoid of each, in float32 from the product on. The k largest are those of scores + correction bias
+//   within the groups of experts whose two largest have the largest sums; weights are of the scores alone,
+//   times routed_scale (DeepSeek-V3: DeepSeek-AI 2024, arXiv:2412.19437, sections 2.1.2 and 4.2).
 class Router {
  public:
   Router() = default;
   Router(const ParameterStore& store, const MoeConfig& config, const std::string& name);
 
   // The weight for many calls.
-  Linear::Packed pack() const { return linear_.pack_forward(); }
+  Linear::Packed pack() const { return product().pack_forward(); }
   // x [T, H], in tiles of `row_tile` rows: a token's choices do not depend on its neighbours. given [T, k]:
   // the choices, whose weights are then of the logits as they are now (routing replay: Zheng et al. 2025,
   // arXiv:2507.18071, section 5.3); undefined: the k likeliest. on_device: the host does not learn how many
@@ -64,14 +68,20 @@ class Router {
   void backward(const at::Tensor& d_weights, const at::Tensor& x, const ExpertRouting& routing,
                 const RouterWork& work, int64_t first, const at::Tensor& dx) const;
   // Counts and records what has been chosen for the rows of `work`, those from `first` on.
-  static void count(const ExpertRouting& routing, const RouterWork& work, int64_t first);
+  void count(const ExpertRouting& routing, const RouterWork& work, int64_t first) const;
 
  private:
   void sort_slots(ExpertRouting& routing, bool on_device) const;
+  // [T, k], the likeliest first.
+  at::Tensor choose(const at::Tensor& scores) const;
+  // The dtype that logits are computed in.
+  at::ScalarType logit_type() const;
+  // linear_ with its weight in that dtype.
+  Linear product() const;
 
-  int64_t num_experts_ = 0, top_k_ = 0;
-  bool normalize_top_k_ = false;
+  MoeConfig config_;
   Linear linear_;
+  at::Tensor correction_bias_;  // [E] float32; undefined: none
 };
 
 }  // namespace troupe

@@ -30,8 +30,11 @@ void validate(const ModelConfig& c) {
   if (c.positions == PositionKind::kRope) {
     require(c.head_dim % 2 == 0, ErrorCode::kInvalidModel, "[model] RoPE needs an even head_dim, got ",
             c.head_dim);
-    require(static_cast<int64_t>(c.rope_inv_freq.size()) == c.head_dim / 2, ErrorCode::kInvalidModel,
-            "[model] expected ", c.head_dim / 2, " rotary frequencies, got ", c.rope_inv_freq.size());
+    require(c.rotary_dim() > 0 && c.rotary_dim() <= c.head_dim, ErrorCode::kInvalidModel,
+            "[model] expected 1 to ", c.head_dim / 2, " rotary frequencies, got ", c.rope_inv_freq.size());
+  } else {
+    require(c.rope_inv_freq.empty(), ErrorCode::kInvalidModel,
+            "[model] expected no rotary frequencies beside learned positions, got ", c.rope_inv_freq.size());
   }
   if (c.moe) {
     require(!c.post_norms, ErrorCode::kInvalidModel,
@@ -42,6 +45,16 @@ void validate(const ModelConfig& c) {
             "[model] expected moe.shared_intermediate_size >= 0, got ", c.moe->shared_intermediate_size);
     require(c.moe->top_k >= 1 && c.moe->top_k <= c.moe->num_experts, ErrorCode::kInvalidModel,
             "[model] expected moe.top_k between 1 and ", c.moe->num_experts, ", got ", c.moe->top_k);
+    const int64_t groups = c.moe->groups, top = c.moe->top_groups;
+    require(
+        groups >= 1 && c.moe->num_experts % groups == 0 && (groups == 1 || c.moe->num_experts / groups >= 2),
+        ErrorCode::kInvalidModel, "[model] expected moe.groups to divide the ", c.moe->num_experts,
+        " experts into parts of 2 or more, got ", groups);
+    require(top >= 1 && top <= groups && top * (c.moe->num_experts / groups) >= c.moe->top_k,
+            ErrorCode::kInvalidModel, "[model] expected moe.top_groups of 1 to ", groups,
+            " groups with at least the ", c.moe->top_k, " experts that a token chooses, got ", top);
+    require(c.moe->routed_scale > 0, ErrorCode::kInvalidModel, "[model] expected moe.routed_scale > 0, got ",
+            c.moe->routed_scale);
     require(static_cast<int64_t>(c.moe_layers.size()) == c.num_layers, ErrorCode::kInvalidModel,
             "[model] expected one moe_layers entry per layer (", c.num_layers, "), got ",
             c.moe_layers.size());

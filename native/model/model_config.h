@@ -13,12 +13,20 @@ namespace troupe {
 enum class HeadKind { kLm, kValue };
 enum class PositionKind { kRope, kLearned };
 
+enum class RouterScore { kSoftmax, kSigmoid };
+
 struct MoeConfig {
   int64_t num_experts = 0;
   int64_t top_k = 0;
   int64_t intermediate_size = 0;
   bool normalize_top_k = false;          // divide the k routing weights by their sum
   int64_t shared_intermediate_size = 0;  // of the expert that every token goes to; 0: none
+  bool shared_gate = true;               // whose output is weighted by a gate of its own
+  RouterScore score = RouterScore::kSoftmax;
+  bool correction_bias = false;  // added to the scores for the choice alone: a buffer, not trained
+  // The experts make up `groups` equal parts in order; a token chooses among those of `top_groups` of them.
+  int64_t groups = 1, top_groups = 1;
+  double routed_scale = 1;  // of the routing weights
 };
 
 // A decoder, fully resolved: every default of the Hugging Face config.json has been applied by
@@ -55,7 +63,7 @@ struct ModelConfig {
   Activation activation = Activation::kSilu;
 
   PositionKind positions = PositionKind::kRope;
-  std::vector<double> rope_inv_freq;  // [head_dim / 2]
+  std::vector<double> rope_inv_freq;  // [rotary_dim / 2]: the first so many of a head turn
   double rope_attention_factor = 1;   // yarn: multiplies cos and sin
 
   double embedding_scale = 1;  // gemma: sqrt(hidden_size), rounded to the compute dtype
@@ -65,6 +73,7 @@ struct ModelConfig {
   std::optional<MoeConfig> moe;
   std::vector<bool> moe_layers;  // [num_layers]; empty = none
 
+  int64_t rotary_dim() const { return 2 * static_cast<int64_t>(rope_inv_freq.size()); }
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }

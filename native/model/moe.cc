@@ -172,7 +172,7 @@ void MoeMlp::forward_part(const at::Tensor& x, const at::Tensor& out, int64_t ro
                           const Pass& pass, const Packed& packed, const at::Tensor& given) const {
   const bool here = packed.router.defined();
   state.routing = router_.route(x, row_tile, here ? packed.router : router_.pack(), given, grouped(x));
-  Router::count(state.routing, pass.router, pass.rows.first());
+  router_.count(state.routing, pass.router, pass.rows.first());
   if (grouped(x)) return forward_grouped(x, out, state);
   const int64_t slots = own_slots(state.routing).count;
   state.inner = at::empty({slots, intermediate_size_ * (gated_ ? 2 : 1)}, x.options());

@@ -52,13 +52,14 @@ void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
     ParameterGroup& group = groups_[g];
     group.whole_size = whole;
     if (!group.here) continue;
-    const bool trained = training_ && group.trainable;
+    const bool trained = training_ && group.trainable && !group.buffer;
     // An engine that has not been updated yet has neither gradients nor moments in its memory.
     const auto state = [&](at::ScalarType dtype, bool lazily, bool on_host) {
       return StateBuffer(own, dtype, device, lazily, on_host);
     };
     group.param = state(at::kFloat, false, offload.parameters);
-    if (compute_dtype != at::kFloat) group.compute = state(compute_dtype, false, offload.parameters);
+    if (compute_dtype != at::kFloat && !group.buffer)
+      group.compute = state(compute_dtype, false, offload.parameters);
     if (trained) {
       group.grad = state(at::kFloat, true, offload.gradients);
       group.exp_avg = state(at::kFloat, true, offload.moments);
@@ -120,7 +121,8 @@ std::optional<size_t> ParameterStore::adapters_of(size_t group) const {
 bool ParameterStore::exports(TensorKind kind, size_t group) const {
   const ParameterGroup& held = groups_[group];
   if (!held.here || held.copy) return false;
-  return kind == TensorKind::kMerged ? !held.adapts : held.trainable;
+  if (kind == TensorKind::kMerged) return !held.adapts;
+  return held.trainable && (kind == TensorKind::kParam || !held.buffer);
 }
 
 void ParameterStore::merge(size_t group, const at::Tensor& flat, const at::Tensor& adapters) const {
@@ -165,7 +167,7 @@ const at::Tensor& ParameterStore::owned(TensorKind kind, size_t group) const {
   require(training_, ErrorCode::kInvalidArgument,
           "[model] an inference-only engine (optim: null) has no gradients ", "or optimiser state");
   require(held.trained(), ErrorCode::kInvalidArgument, "[model] the parameters of ", held.name,
-          " are frozen: only adapters are trained");
+          held.buffer ? " are a buffer, which is not trained" : " are frozen: only adapters are trained");
   require(kind != TensorKind::kMerged, ErrorCode::kInvalidArgument,
           "[model] merged parameters can be exported only");
   if (kind == TensorKind::kGrad) return held.grad.kept();

@@ -28,7 +28,7 @@ struct Parameter {
   int64_t start = 0;   // in the flat buffer
   at::Tensor master;   // float32; undefined in a sharded store
   at::Tensor grad;     // float32; undefined for inference and where frozen
-  at::Tensor compute;  // compute dtype; the master itself in float32
+  at::Tensor compute;  // compute dtype; the master itself in float32 and of a buffer
 };
 
 // Elements [begin, begin + count) of the slice of a flat buffer that is held here, which `copies`
@@ -79,12 +79,15 @@ class ParameterStore {
   const std::vector<ParameterGroup>& groups() const { return groups_; }
 
   // Of a group's flat buffer, what is held here.
-  ShardSlice slice(size_t group) const { return groups_[group].expert_rank ? expert_slice_ : slice_; }
+  ShardSlice slice(size_t group) const {
+    if (groups_[group].buffer) return {};
+    return groups_[group].expert_rank ? expert_slice_ : slice_;
+  }
   const Parameter* find(const std::string& name) const;  // nullptr when there is none
   const Parameter& at(const std::string& name) const;    // kInvalidArgument when there is none
   // Of the weight `name`, in the order of the sites; none for most.
   const std::vector<AdapterParameters>& adapters(const std::string& name) const;
-  // Those that are here: base, then experts of this rank, then adapters, where it has any.
+  // Those that are here: base, then buffers, experts of this rank, and adapters, where it has any.
   std::vector<size_t> groups_of_layer(int64_t layer) const;
   // Whether a group's parameters are written by an export of `kind`; the same on all ranks of a pipeline
   // stage, and true on one stage alone.

@@ -11,7 +11,16 @@ import { CONFORMANCE } from '../helpers/conformance';
 const directory = (name: string): string => path.join(CONFORMANCE, 'models', name, 'actor');
 const model = directory('qwen3_headdim');
 /** Whose recorded log-probs have the bits of computeLogProb, on a processor whose products are our own. */
-const FAMILIES = ['llama_gqa', 'qwen2_tied', 'qwen3_headdim', 'mixtral', 'qwen3_moe'];
+const FAMILIES = [
+  'llama_gqa',
+  'qwen2_tied',
+  'qwen3_headdim',
+  'mixtral',
+  'qwen2_moe',
+  'qwen3_moe',
+  'glm4_moe',
+  'dots1',
+];
 const OWN_PRODUCTS = readFileSync('/proc/cpuinfo', 'utf8').includes('avx512f');
 
 async function withActor<T>(o: Partial<ActorOptions>, body: (actor: Actor) => Promise<T>): Promise<T> {

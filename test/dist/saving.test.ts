@@ -38,11 +38,13 @@ async function saveAll(actor: Actor, to: string): Promise<Map<string, Buffer>> {
   return content(to);
 }
 
-// gpt2 keeps its matrices transposed, mixtral has rows of one parameter in many tensors.
+// gpt2 keeps its matrices transposed, mixtral has rows of one parameter in many tensors, glm4_moe a buffer.
 test.each([
   ['gpt2', {}],
   ['mixtral', {}],
+  ['glm4_moe', {}],
   ['qwen3_headdim', { lora: { rank: 4, alpha: 8 } }],
+  ['glm4_moe', { dtype: 'bfloat16', lora: { rank: 4, alpha: 8 } }],
 ] as [string, Partial<EngineOptions>][])('%s', async (family, options) => {
   const own = { ...smallEngine, ...options, model: path.join(CONFORMANCE, 'models', family, 'actor') };
   const alone = await Actor.create(own);

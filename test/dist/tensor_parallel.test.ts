@@ -118,6 +118,15 @@ test.each<[model: string, Record<string, [keyof Groups, NonNullable<EngineOption
     },
   ],
   [
+    'glm4_moe', // with a buffer in every layer that has experts
+    {
+      one: ['one', {}],
+      'fsdp 4': ['four', {}],
+      'ep 2 x tp 2': ['four', { ep: 2, tp: 2 }],
+      'tp 2 x pp 2': ['four', { tp: 2, sequenceParallel: true, pp: 2 }],
+    },
+  ],
+  [
     'qwen2_tied', // the first and the last stage have the embeddings
     {
       one: ['one', {}],

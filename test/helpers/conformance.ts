@@ -13,7 +13,7 @@ export function layoutsOf(dir: string): TestLayout[] {
   const one = { layout: 'one worker', worldSize: 1, parallel: {} };
   if (TEST_DEVICE === 'cuda') return [one];
   const config = JSON.parse(readFileSync(path.join(dir, 'config.json'), 'utf8')) as Record<string, unknown>;
-  const experts = 'num_experts' in config || 'num_local_experts' in config;
+  const experts = ['num_experts', 'num_local_experts', 'n_routed_experts'].some((key) => key in config);
   return [
     one,
     { layout: 'tp 2 x pp 2', worldSize: 4, parallel: { tp: 2, sequenceParallel: true, pp: 2 } },

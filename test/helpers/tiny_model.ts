@@ -4,6 +4,7 @@ import type {
   NativeEngineOptions,
   NativeMiniBatches,
   NativeModelConfig,
+  NativeMoeConfig,
   NativePolicyBatch,
   NativePolicyLossOptions,
   NativeTokenBatch,
@@ -47,6 +48,24 @@ export function tinyModel(changes: Partial<NativeModelConfig> = {}): NativeModel
     valueBias: false,
     moe: null,
     moeLayers: [],
+    ...changes,
+  };
+}
+
+/** Top 2 of 4 experts as Mixtral chooses them. */
+export function tinyExperts(changes: Partial<NativeMoeConfig> = {}): NativeMoeConfig {
+  return {
+    numExperts: 4,
+    topK: 2,
+    intermediateSize: 4,
+    normalizeTopK: true,
+    sharedIntermediateSize: 0,
+    sharedGate: true,
+    score: 'softmax',
+    correctionBias: false,
+    groups: 1,
+    topGroups: 1,
+    routedScale: 1,
     ...changes,
   };
 }

@@ -115,12 +115,15 @@ TEST(rotary_and_qk_norm_match_the_float64_reference) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const int64_t dim : {14, 24, 64, 128}) {
       for (const int64_t rows : {1, 3, 640}) {
-        for (const ops::RotarySpec& spec : {ops::RotarySpec{3, 1, dim, true, false, 1e-6, false},
-                                            ops::RotarySpec{4, 2, dim, true, true, 1e-6, false},
-                                            ops::RotarySpec{2, 2, dim, false, true, 1e-5, true}}) {
+        for (const ops::RotarySpec& spec : {ops::RotarySpec{3, 1, dim, dim, false, 1e-6, false},
+                                            ops::RotarySpec{4, 2, dim, dim, true, 1e-6, false},
+                                            ops::RotarySpec{2, 1, dim, dim / 4 * 2, false, 1e-6, false},
+                                            ops::RotarySpec{3, 2, dim, dim / 4 * 2, true, 1e-6, false},
+                                            ops::RotarySpec{2, 2, dim, 0, true, 1e-5, true}}) {
           const std::string what = named("rotary", type, rows, dim);
           const int64_t heads = spec.num_heads + spec.num_kv_heads, width = (heads + spec.num_kv_heads) * dim;
-          const at::Tensor angle = at::outer(at::arange(40, at::kDouble), at::rand({dim / 2}, at::kDouble));
+          const at::Tensor angle =
+              at::outer(at::arange(40, at::kDouble), at::rand({spec.rotary_dim / 2}, at::kDouble));
           const at::Tensor cos = on_gpu(angle.cos().to(at::kFloat)), sin = on_gpu(angle.sin().to(at::kFloat));
           const at::Tensor positions = on_gpu(at::randint(40, {rows}, at::kInt));
           const at::Tensor pre = strided(random({rows, width}, type), 1), q = random({dim}, type),
@@ -152,8 +155,8 @@ TEST(rotary_and_qk_norm_match_the_float64_reference) {
 TEST(activations_match_the_float64_reference) {
   at::manual_seed(3);
   for_each_shape([](at::ScalarType type, int64_t rows, int64_t cols) {
-    for (const Activation kind :
-         {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+    for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
+                                  Activation::kRelu, Activation::kSigmoid}) {
       for (const bool gated : {true, false}) {
         const std::string what = named(gated ? "gated activation" : "activation", type, rows, cols);
         const int64_t width = gated ? 2 * cols : cols;

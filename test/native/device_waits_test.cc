@@ -115,7 +115,7 @@ constexpr int64_t kOneMicroBatch = 4096, kSmallMicroBatches = 24;
 }  // namespace
 
 TEST(an_update_on_the_device_has_the_numbers_of_the_cpu) {
-  for (const std::string variant : {"qwen3", "qwen3_moe", "gpt2", "gemma2"}) {
+  for (const std::string variant : {"qwen3", "qwen3_moe", "glm4_moe", "gpt2", "gemma2"}) {
     const Update cpu = update(on(at::kCPU, variant, 2), kSmallMicroBatches);
     const Update device = update(on(fake_device(), variant, 2), kSmallMicroBatches);
     CHECK(device.counts.launches > 0 && cpu.counts.launches == 0);
@@ -126,7 +126,7 @@ TEST(an_update_on_the_device_has_the_numbers_of_the_cpu) {
 }
 
 TEST(the_host_does_not_wait_inside_a_layer) {
-  for (const std::string variant : {"qwen3", "qwen3_moe"}) {
+  for (const std::string variant : {"qwen3", "qwen3_moe", "glm4_moe"}) {
     const Update few = update(on(fake_device(), variant, 2), kOneMicroBatch);
     const Update many = update(on(fake_device(), variant, 6), kOneMicroBatch);
     print(variant + ", 2 layers", few.counts);

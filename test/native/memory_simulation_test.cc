@@ -200,6 +200,7 @@ const std::vector<Setup> kSetups{
     {.variant = "qwen3", .ranks = 2, .pp = 2},
     {.variant = "qwen3", .ranks = 2, .checkpointing = true, .pp = 2, .vpp = 2},
     {.variant = "qwen3_moe", .ranks = 2, .ep = 2},
+    {.variant = "glm4_moe", .ranks = 2, .ep = 2},
     {.variant = "qwen3_moe", .ranks = 2, .checkpointing = true, .tp = 2, .sequence_parallel = true},
     {.variant = "qwen3", .ranks = 4, .tp = 2, .pp = 2},
     {.variant = "qwen3", .head = HeadKind::kValue, .ranks = 4, .tp = 2},

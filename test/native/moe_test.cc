@@ -6,6 +6,10 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
 #include "base/parallel.h"
 #include "check.h"
 #include "engine/meta_kernels.h"
@@ -23,6 +27,12 @@ struct Shape {
   int64_t tokens, experts, top_k, intermediate;
   bool normalize;
   int64_t shared = 0;
+  bool gate = true;  // of the shared expert
+  RouterScore score = RouterScore::kSoftmax;
+  int64_t groups = 1, top_groups = 1;
+  double scale = 1;
+
+  bool sigmoid() const { return score == RouterScore::kSigmoid; }
 };
 
 ModelConfig config_of(const Shape& shape) {
@@ -38,7 +48,9 @@ ModelConfig config_of(const Shape& shape) {
   c.max_positions = 8;
   c.sliding_windows = {0};
   c.rope_inv_freq = {1, 0.5};
-  c.moe = MoeConfig{shape.experts, shape.top_k, shape.intermediate, shape.normalize, shape.shared};
+  c.moe = MoeConfig{shape.experts, shape.top_k,      shape.intermediate, shape.normalize,
+                    shape.shared,  shape.gate,       shape.score,        shape.sigmoid(),
+                    shape.groups,  shape.top_groups, shape.scale};
   c.moe_layers = {true};
   return c;
 }
@@ -57,9 +69,46 @@ struct Reference {
   std::map<std::string, at::Tensor> grads;
 };
 
-// Dense: all experts for all tokens, times a weight that is 0 where an expert was not chosen.
+// [T, k], token by token: of the groups whose two best experts have the largest sums, the best ones.
+at::Tensor choice_of(const Shape& shape, const at::Tensor& ranked) {
+  const int64_t size = shape.experts / shape.groups;
+  const at::Tensor chosen = at::empty({ranked.size(0), shape.top_k}, at::kLong);
+  for (int64_t t = 0; t < ranked.size(0); ++t) {
+    std::vector<double> values(shape.experts);
+    for (int64_t e = 0; e < shape.experts; ++e) values[static_cast<size_t>(e)] = ranked[t][e].item<double>();
+    const auto best = [&](const std::vector<double>& of, int64_t count) {
+      std::vector<int64_t> order(of.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+        return of[static_cast<size_t>(a)] > of[static_cast<size_t>(b)];
+      });
+      order.resize(static_cast<size_t>(count));
+      return order;
+    };
+    if (shape.groups > 1) {
+      std::vector<double> sums;
+      for (int64_t g = 0; g < shape.groups; ++g) {
+        std::vector<double> part(values.begin() + g * size, values.begin() + (g + 1) * size);
+        double sum = 0;
+        for (const int64_t e : best(part, 2)) sum += part[static_cast<size_t>(e)];
+        sums.push_back(sum);
+      }
+      const std::vector<int64_t> groups = best(sums, shape.top_groups);
+      for (int64_t e = 0; e < shape.experts; ++e) {
+        if (std::find(groups.begin(), groups.end(), e / size) == groups.end())
+          values[static_cast<size_t>(e)] = -std::numeric_limits<double>::infinity();
+      }
+    }
+    const std::vector<int64_t> found = best(values, shape.top_k);
+    for (int64_t k = 0; k < shape.top_k; ++k) chosen[t][k] = found[static_cast<size_t>(k)];
+  }
+  return chosen;
+}
+
+// Dense: all experts for all tokens, times a weight that is 0 where an expert was not chosen. balance [E]:
+// the loss's gradient by the mean of the router's probabilities, beside dout by the output.
 Reference reference(const ParameterStore& store, const Shape& shape, const at::Tensor& x,
-                    const at::Tensor& dout, const at::Tensor& given = {}) {
+                    const at::Tensor& dout, const at::Tensor& given = {}, const at::Tensor& balance = {}) {
   const at::AutoGradMode on(true);
   std::map<std::string, at::Tensor> leaves;
   for (const Parameter& parameter : store.all()) {
@@ -67,11 +116,14 @@ Reference reference(const ParameterStore& store, const Shape& shape, const at::T
   }
   const auto leaf = [&](const std::string& name) { return leaves.at("layers.0.moe." + name); };
   const at::Tensor input = x.to(at::kDouble).detach().requires_grad_(true);
-  const at::Tensor probs = at::softmax(at::mm(input, leaf("router.weight").t()), -1);
-  const at::Tensor chosen = given.defined() ? given : std::get<1>(probs.topk(shape.top_k, -1));
-  const at::Tensor values = probs.gather(1, chosen);
-  const at::Tensor weights = shape.normalize ? values / values.sum(-1, true) : values;
-  const at::Tensor dense = at::zeros_like(probs).scatter(1, chosen, weights);
+  const at::Tensor logits = at::mm(input, leaf("router.weight").t());
+  const at::Tensor scores = shape.sigmoid() ? at::sigmoid(logits) : at::softmax(logits, -1);
+  at::Tensor ranked = scores.detach();
+  if (shape.sigmoid()) ranked = ranked + leaf("router.correction_bias").detach();
+  const at::Tensor chosen = given.defined() ? given : choice_of(shape, ranked);
+  const at::Tensor values = scores.gather(1, chosen);
+  const at::Tensor weights = shape.scale * (shape.normalize ? values / values.sum(-1, true) : values);
+  const at::Tensor dense = at::zeros_like(scores).scatter(1, chosen, weights);
   at::Tensor out = at::zeros_like(input);
   for (int64_t expert = 0; expert < shape.experts; ++expert) {
     const std::string name = "experts." + std::to_string(expert);
@@ -85,10 +137,15 @@ Reference reference(const ParameterStore& store, const Shape& shape, const at::T
     const at::Tensor inner = at::mm(input, leaf("shared.in.weight").t());
     const at::Tensor gate = inner.narrow(1, 0, shape.shared),
                      up = inner.narrow(1, shape.shared, shape.shared);
-    out = out + at::sigmoid(at::mm(input, leaf("shared.gate.weight").t())) *
-                    at::mm(at::silu(gate) * up, leaf("shared.out.weight").t());
+    const at::Tensor expert = at::mm(at::silu(gate) * up, leaf("shared.out.weight").t());
+    out = out + (shape.gate ? at::sigmoid(at::mm(input, leaf("shared.gate.weight").t())) * expert : expert);
   }
-  (out * dout.to(at::kDouble)).sum().backward();
+  at::Tensor loss = (out * dout.to(at::kDouble)).sum();
+  if (balance.defined()) {
+    const at::Tensor probabilities = scores / scores.sum(-1, true);
+    loss = loss + at::mv(probabilities, balance.to(at::kDouble)).sum();
+  }
+  loss.backward();
   Reference result{out.detach(), input.grad(), {}};
   for (auto& [name, tensor] : leaves) {
     if (tensor.grad().defined()) result.grads[name] = tensor.grad();
@@ -114,10 +171,18 @@ double error_of(const at::Tensor& got, const at::Tensor& expected) {
 
 TEST(agrees_with_all_experts_in_double_precision) {
   // Many experts and few, rows beyond one tile, one token, every expert chosen, experts without rows.
-  const std::vector<Shape> shapes = {
-      {70, 16, 4, 10, true},     {70, 16, 4, 10, false},  {300, 3, 2, 7, true},
-      {1, 8, 2, 5, true},        {5, 4, 4, 6, false},     {9, 32, 1, 3, true},
-      {70, 6, 2, 10, false, 12}, {300, 4, 1, 5, true, 7}, {1, 4, 2, 3, false, 9}};
+  const std::vector<Shape> shapes = {{70, 16, 4, 10, true},
+                                     {70, 16, 4, 10, false},
+                                     {300, 3, 2, 7, true},
+                                     {1, 8, 2, 5, true},
+                                     {5, 4, 4, 6, false},
+                                     {9, 32, 1, 3, true},
+                                     {70, 6, 2, 10, false, 12},
+                                     {300, 4, 1, 5, true, 7},
+                                     {1, 4, 2, 3, false, 9},
+                                     {70, 16, 4, 10, true, 12, false, RouterScore::kSigmoid, 4, 2, 2.5},
+                                     {200, 12, 3, 7, false, 5, false, RouterScore::kSigmoid, 1, 1, 1},
+                                     {5, 6, 2, 3, true, 0, true, RouterScore::kSigmoid, 3, 1, 0.5}};
   at::manual_seed(11);
   for (const Shape& shape : shapes) {
     for (const int threads : {1, 2}) {
@@ -141,6 +206,54 @@ TEST(agrees_with_all_experts_in_double_precision) {
       }
     }
   }
+}
+
+TEST(the_gradient_of_an_even_load_goes_through_the_scores) {
+  at::manual_seed(16);
+  for (const RouterScore score : {RouterScore::kSoftmax, RouterScore::kSigmoid}) {
+    const Shape shape{70, 8, 2, 10, true, 0, true, score, 1, 1, 2};
+    ParameterStore store(decoder_layout(config_of(shape)), at::kCPU, at::kFloat, /*training=*/true, 1);
+    fill(store);
+    const MoeMlp moe(store, config_of(shape), 0);
+    const at::Tensor x = at::randn({shape.tokens, kHidden}), dout = at::randn_like(x);
+    at::Tensor out = at::empty_like(x), dx = at::empty_like(x);
+    const at::Tensor balance = at::randn({shape.experts});
+    {
+      const at::NoGradGuard no_grad;
+      MoeSaved saved;
+      MoeMlp::Pass pass;
+      pass.router.tokens = at::ones({shape.tokens});
+      pass.router.balance = balance;
+      moe.forward(x, out, 128, &saved, pass);
+      moe.backward(dout, x, saved, dx, pass);
+    }
+    const Reference expected = reference(store, shape, x, dout, {}, balance);
+    CHECK(error_of(dx, expected.dx) < 5e-6);
+    for (const auto& [name, grad] : expected.grads) CHECK(error_of(store.at(name).grad, grad) < 5e-6);
+  }
+}
+
+// A buffer: float32 beside weights of any dtype, and out of all that trains.
+TEST(the_correction_bias_is_float32_and_has_no_gradient) {
+  const Shape shape{9, 8, 2, 10, true, 0, true, RouterScore::kSigmoid, 1, 1, 1};
+  ParameterStore store(decoder_layout(config_of(shape)), at::kCPU, at::kBFloat16, /*training=*/true, 1);
+  const Parameter& bias = store.at("layers.0.moe.router.correction_bias");
+  CHECK(bias.compute.scalar_type() == at::kFloat && bias.compute.is_same(bias.master));
+  CHECK(!bias.grad.defined() && !store.groups()[bias.group].trained());
+  CHECK(store.exports(TensorKind::kParam, bias.group) && store.exports(TensorKind::kMerged, bias.group));
+  CHECK(!store.exports(TensorKind::kExpAvg, bias.group));
+  CHECK_THROWS(store.owned(TensorKind::kExpAvg, bias.group), "which is not trained");
+  // A bias that tells apart what the weights round to the same changes the choice, and not the weights.
+  const MoeMlp moe(store, config_of(shape), 0);
+  const at::Tensor x = at::zeros({shape.tokens, kHidden}, at::kBFloat16), out = at::empty_like(x);
+  store.at(bias.info.name).master.copy_(at::arange(shape.experts, at::kFloat) * 1e-6);
+  MoeMlp::Pass pass;
+  pass.router.record = at::zeros({shape.tokens, shape.top_k}, at::kByte);
+  MoeSaved saved;
+  const at::NoGradGuard no_grad;
+  moe.forward(x, out, 128, &saved, pass);
+  CHECK(pass.router.record.eq(at::tensor({7, 6}, at::kByte)).all().item<bool>());
+  CHECK(saved.routing.weights.eq(0.5).all().item<bool>());
 }
 
 TEST(sends_tokens_where_it_is_told) {

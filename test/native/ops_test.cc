@@ -160,18 +160,18 @@ Tables tables_of(int64_t positions, int64_t half) {
 at::Tensor rotary_of(const ops::RotarySpec& spec, const at::Tensor& qkv, const at::Tensor& positions,
                      const Tables& tables, const at::Tensor& q_weight, const at::Tensor& k_weight) {
   const int64_t dim = spec.head_dim;
-  const int64_t half = dim / 2;
+  const int64_t turning = spec.rotary_dim, half = turning / 2;
   std::vector<at::Tensor> heads;
   for (int64_t h = 0; h < spec.num_heads + 2 * spec.num_kv_heads; ++h) {
     at::Tensor x = qkv.narrow(1, h * dim, dim);
     if (h < spec.num_heads + spec.num_kv_heads) {
       const at::Tensor& weight = h < spec.num_heads ? q_weight : k_weight;
       if (spec.qk_norm) x = norm_of({NormKind::kRms, spec.norm_eps, spec.norm_unit_offset}, x, weight, {});
-      if (spec.rope) {
+      if (turning > 0) {
         const at::Tensor cos = wide(tables.cos).index_select(0, positions.to(at::kLong));
         const at::Tensor sin = wide(tables.sin).index_select(0, positions.to(at::kLong));
         const at::Tensor low = x.narrow(1, 0, half), high = x.narrow(1, half, half);
-        x = at::cat({low * cos - high * sin, high * cos + low * sin}, 1);
+        x = at::cat({low * cos - high * sin, high * cos + low * sin, x.narrow(1, turning, dim - turning)}, 1);
       }
     }
     heads.push_back(x);
@@ -180,11 +180,11 @@ at::Tensor rotary_of(const ops::RotarySpec& spec, const at::Tensor& qkv, const a
 }
 
 void check_rotary(const Route& route, at::ScalarType type, const ops::RotarySpec& spec, int64_t n) {
-  const std::string what =
-      route.name + " rotary D=" + std::to_string(spec.head_dim) + " n=" + std::to_string(n);
+  const std::string what = route.name + " rotary D=" + std::to_string(spec.head_dim) +
+                           " R=" + std::to_string(spec.rotary_dim) + " n=" + std::to_string(n);
   const int64_t width = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim;
   const at::Tensor positions = at::randint(40, {n}, at::kInt);
-  const Tables tables = tables_of(40, spec.head_dim / 2);
+  const Tables tables = tables_of(40, spec.rotary_dim / 2);
   const at::Tensor pre = strided(random({n, width}, type));
   const at::Tensor q_weight = random({spec.head_dim}, type), k_weight = random({spec.head_dim}, type);
   const at::Tensor dout = random({n, width}, type);
@@ -215,9 +215,11 @@ TEST(rotary_and_qk_norm_match_float64_autograd) {
   for_each_route([](const Route& route, at::ScalarType type) {
     for (const int64_t dim : {14, 24, 64, 128}) {
       for (const int64_t n : {1, 3, 128}) {
-        check_rotary(route, type, {3, 1, dim, true, false, 1e-6, false}, n);
-        check_rotary(route, type, {4, 2, dim, true, true, 1e-6, false}, n);
-        check_rotary(route, type, {2, 2, dim, false, true, 1e-5, true}, n);
+        check_rotary(route, type, {3, 1, dim, dim, false, 1e-6, false}, n);
+        check_rotary(route, type, {4, 2, dim, dim, true, 1e-6, false}, n);
+        check_rotary(route, type, {2, 1, dim, dim / 4 * 2, false, 1e-6, false}, n);
+        check_rotary(route, type, {3, 2, dim, dim / 4 * 2, true, 1e-6, false}, n);
+        check_rotary(route, type, {2, 2, dim, 0, true, 1e-5, true}, n);
       }
     }
   });
@@ -229,6 +231,7 @@ at::Tensor activation_of(Activation kind, const at::Tensor& x) {
     case Activation::kGelu: return at::gelu(x);
     case Activation::kGeluTanh: return at::gelu(x, "tanh");
     case Activation::kRelu: return at::relu(x);
+    case Activation::kSigmoid: return at::sigmoid(x);
   }
   return {};
 }
@@ -260,8 +263,8 @@ void check_activation(const Route& route, at::ScalarType type, Activation kind, 
 TEST(activations_match_float64_autograd) {
   at::manual_seed(3);
   for_each_route([](const Route& route, at::ScalarType type) {
-    for (const Activation kind :
-         {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+    for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
+                                  Activation::kRelu, Activation::kSigmoid}) {
       for (const bool gated : {true, false}) {
         for (const int64_t width : {1, 7, 48, 513}) {
           for (const int64_t n : {1, 3, 128}) check_activation(route, type, kind, gated, n, width);
@@ -275,8 +278,8 @@ TEST(activations_survive_the_whole_range) {
   for_each_route([](const Route& route, at::ScalarType type) {
     // (Not beyond: in float32 the slope of tanh-gelu needs x^3.)
     const at::Tensor x = at::linspace(-1e4, 1e4, 2001, at::kFloat).to(type).unsqueeze(0);
-    for (const Activation kind :
-         {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+    for (const Activation kind : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
+                                  Activation::kRelu, Activation::kSigmoid}) {
       const at::Tensor out = at::empty_like(x), dx = at::empty_like(x);
       route.activation_forward(kind, false, x, out);
       route.activation_backward(kind, false, at::ones_like(x), x, dx, {});
@@ -302,7 +305,7 @@ TEST(rows_do_not_depend_on_their_surroundings) {
     route.norm_forward({}, x, weight, {}, y, rstd, {});
     route.norm_backward({}, dy, x, weight, rstd, {}, dx, false, {}, {});
     route.activation_forward(Activation::kGelu, false, x, act);
-    const ops::RotarySpec spec{2, 1, dim, true, true, 1e-6, false};
+    const ops::RotarySpec spec{2, 1, dim, dim, true, 1e-6, false};
     const Tables tables = tables_of(n, dim / 2);
     const at::Tensor positions = at::arange(n, at::kInt);
     const at::Tensor head_weight = random({dim}, type);

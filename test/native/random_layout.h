@@ -49,8 +49,9 @@ class Draw {
 };
 
 inline ModelConfig random_model(Draw& draw, const std::string& family) {
-  const bool experts = family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe";
-  ModelConfig model = small(experts ? "qwen3_moe" : family);
+  const bool sigmoid = family == "glm4_moe";
+  const bool experts = family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || sigmoid;
+  ModelConfig model = small(experts && !sigmoid ? "qwen3_moe" : family);
   model.family = family;
   model.vocab_size = draw.between(5, 97);
   model.hidden_size = draw.between(3, 30);
@@ -63,7 +64,8 @@ inline ModelConfig random_model(Draw& draw, const std::string& family) {
   for (int64_t layer = 0; layer < model.num_layers; ++layer)
     model.sliding_windows.push_back(family == "qwen3" && draw.coin() ? draw.between(2, 30) : 0);
   model.rope_inv_freq.clear();
-  for (int64_t i = 0; i < model.head_dim; i += 2)
+  const int64_t turning = sigmoid ? 2 * draw.between(1, model.head_dim / 2) : model.head_dim;
+  for (int64_t i = 0; i < turning; i += 2)
     model.rope_inv_freq.push_back(
         std::pow(100.0, -static_cast<double>(i) / static_cast<double>(model.head_dim)));
   model.qk_norm = family == "qwen3" || family == "qwen3_moe";
@@ -71,7 +73,13 @@ inline ModelConfig random_model(Draw& draw, const std::string& family) {
   if (experts) {
     const int64_t count = draw.between(2, 8);
     model.moe = MoeConfig{count, draw.between(1, count), draw.between(1, 21), family != "qwen2_moe",
-                          family == "qwen2_moe" ? draw.between(1, 21) : 0};
+                          family == "qwen2_moe" || sigmoid ? draw.between(1, 21) : 0};
+    if (sigmoid) {
+      model.moe->shared_gate = false;
+      model.moe->score = RouterScore::kSigmoid;
+      model.moe->correction_bias = true;
+      model.moe->routed_scale = 1.5;
+    }
     model.moe_layers.clear();
     for (int64_t layer = 0; layer < model.num_layers; ++layer)
       model.moe_layers.push_back(layer + 1 == model.num_layers || draw.between(0, 3) > 0);
@@ -79,7 +87,7 @@ inline ModelConfig random_model(Draw& draw, const std::string& family) {
   return model;
 }
 
-// family: of small_model.h, or mixtral or qwen2_moe. The first forward finds the old log-probs that it is
+// family: of small_model.h, mixtral or qwen2_moe. The first forward finds the old log-probs that it is
 // given.
 inline RandomLayout random_layout(uint64_t seed, const std::string& family) {
   Draw draw(seed * 1000003 + family.size() * 257 + static_cast<uint64_t>(family.front()));

@@ -120,7 +120,7 @@ int64_t page_bytes(const SmallModel& model) {
 }  // namespace
 
 TEST(the_same_tokens_whatever_else_runs) {
-  for (const char* variant : {"qwen2", "qwen3", "gpt2", "gemma2", "qwen3_moe"}) {
+  for (const char* variant : {"qwen2", "qwen3", "gpt2", "gemma2", "qwen3_moe", "glm4_moe"}) {
     SmallModel model(long_model(variant));
     const std::vector<RolloutRequest> requests = mixed(64);
     const auto together = run(model, requests);

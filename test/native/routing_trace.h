@@ -94,7 +94,7 @@ inline std::vector<std::vector<at::Tensor>> router_logits(const RandomLayout& dr
     for (int64_t layer = 0; layer < model.config.num_layers; ++layer) {
       if (!model.config.is_moe_layer(layer)) continue;
       const ExpertRouting& routing = pass.blocks[static_cast<size_t>(layer)].moe.routing;
-      all.back().push_back(routing.probs.narrow(0, 0, packed.real_rows).log());
+      all.back().push_back(routing.scores.narrow(0, 0, packed.real_rows).log());
     }
   }
   return all;

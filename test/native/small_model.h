@@ -10,7 +10,8 @@ namespace troupe::test {
 
 constexpr int64_t kVocabulary = 50;
 
-// qwen2 (biases), qwen3 (norms of q and k), gpt2, gemma2, qwen3_moe (one dense layer and one of experts).
+// qwen2 (biases), qwen3 (norms of q and k), gpt2, gemma2, qwen3_moe (one dense layer and one of experts),
+// glm4_moe (the same with DeepSeek-V3's router and shared expert, and heads of which a half turns).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
@@ -32,6 +33,10 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
   if (variant == "qwen3_moe") {
     c.moe = MoeConfig{4, 2, 16, true};
     c.moe_layers = {false, true};
+  } else if (variant == "glm4_moe") {
+    c.moe = MoeConfig{8, 3, 16, true, 12, false, RouterScore::kSigmoid, true, 4, 2, 1.5};
+    c.moe_layers = {false, true};
+    c.rope_inv_freq = {1, 0.1};
   } else if (variant == "gpt2") {
     c.norm = NormKind::kLayer;
     c.positions = PositionKind::kLearned;

@@ -27,10 +27,12 @@ struct Files {
   }
 };
 
-// All parameters in one file: matrices in two parts of rows, the second transposed.
-TensorFile file_of(const std::vector<ParameterInfo>& parameters, const std::string& path) {
+// All parameters in one file: matrices in two parts of rows, the second transposed. Buffers have no moments.
+TensorFile file_of(const std::vector<ParameterInfo>& parameters, const std::string& path,
+                   TensorKind kind = TensorKind::kParam) {
   TensorFile file{path, "head", 4, {}};
   for (const ParameterInfo& info : parameters) {
+    if (kind != TensorKind::kParam && info.name.ends_with("correction_bias")) continue;
     const int64_t width = info.shape.size() == 1 ? 1 : info.shape[1];
     const int64_t first = info.shape.size() == 1 ? info.shape[0] : (info.shape[0] + 2) / 3;
     for (const auto& [row, rows] : {std::pair<int64_t, int64_t>{0, first}, {first, info.shape[0] - first}}) {
@@ -72,12 +74,12 @@ Saved life(const EngineOptions& options, int64_t size, const Saved* from, const 
                                    1);
     };
     for (size_t kind = 0; from != nullptr && kind < kKinds.size(); ++kind) {
-      engine->import_tensors(kKinds[kind], {file_of(engine->parameters(), from->paths[kind])});
+      engine->import_tensors(kKinds[kind], {file_of(engine->parameters(), from->paths[kind], kKinds[kind])});
     }
     if (from != nullptr) engine->set_steps(2, 1);
     if (from == nullptr) update();
     for (size_t kind = 0; kind < kKinds.size(); ++kind) {
-      engine->export_tensors(kKinds[kind], {file_of(engine->parameters(), saved.paths[kind])});
+      engine->export_tensors(kKinds[kind], {file_of(engine->parameters(), saved.paths[kind], kKinds[kind])});
     }
     const Metrics metrics = update().front();
     losses[static_cast<size_t>(rank)] = metrics.count("loss") > 0 ? metrics.at("loss") : 0;
@@ -123,12 +125,14 @@ TEST(a_checkpoint_moves_between_layouts) {
 }
 
 TEST(a_checkpoint_moves_to_ranks_that_share_experts_and_back) {
-  EngineOptions tp2 = tensor_options("qwen3_moe", HeadKind::kLm, 2, true), ep2 = alone(tp2), both = tp2;
-  ep2.parallel.ep = 2;
-  both.parallel.ep = 2;
-  check_moves(tp2, 2, ep2, 2, "experts");
-  check_moves(ep2, 4, alone(tp2), 1, "experts_back");
-  check_moves(alone(tp2), 2, both, 4, "experts_tp2");
+  for (const std::string variant : {"qwen3_moe", "glm4_moe"}) {
+    EngineOptions tp2 = tensor_options(variant, HeadKind::kLm, 2, true), ep2 = alone(tp2), both = tp2;
+    ep2.parallel.ep = 2;
+    both.parallel.ep = 2;
+    check_moves(tp2, 2, ep2, 2, variant + "_experts");
+    check_moves(ep2, 4, alone(tp2), 1, variant + "_experts_back");
+    check_moves(alone(tp2), 2, both, 4, variant + "_experts_tp2");
+  }
 }
 
 TEST(parameters_and_adapters_start_from_the_same_values) {

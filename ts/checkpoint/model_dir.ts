@@ -5,7 +5,7 @@ import { TroupeError } from '../errors';
 import type { Head } from '../model/hf_config';
 import { resolveModelConfig } from '../model/hf_config';
 import type { TensorMapping } from '../model/tensor_names';
-import { tensorMapping, valueHeadName } from '../model/tensor_names';
+import { isPredictionLayer, tensorMapping, valueHeadName } from '../model/tensor_names';
 import type { NativeModelConfig, NativeTensorFile } from '../native/bridge';
 import { markFloats } from './json_floats';
 import { planLoad } from './load_plan';
@@ -68,7 +68,9 @@ export function loadModelDirectory(
   const { files, found } = planLoad(dir, stored, mapping, {
     optional: (hf) => freshHead && hf.startsWith(`${scoreName}.`),
     // Hugging Face, too, leaves the stored head of a model with tied embeddings out.
-    ignored: (hf) => hf === 'lm_head.weight' && (head === 'value' || config.tiedEmbeddings),
+    ignored: (hf) =>
+      (hf === 'lm_head.weight' && (head === 'value' || config.tiedEmbeddings)) ||
+      isPredictionLayer(config, hf),
   });
   return {
     dir,

@@ -37,7 +37,7 @@ export function planWrite(
   maxShardBytes = DEFAULT_SHARD_BYTES,
 ): WritePlan {
   const items = mapping.map((m): Item => {
-    const dtype = dtypeOf(m.hf);
+    const dtype = m.buffer ? 'F32' : dtypeOf(m.hf);
     return { mapping: m, dtype, bytes: m.shape.reduce((n, d) => n * d, FLOAT_BYTES[dtype]) };
   });
   const shards = shard(items, maxShardBytes);

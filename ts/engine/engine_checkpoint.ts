@@ -129,13 +129,12 @@ async function replaceByCheckpoint(engine: RoleEngine, dir: string, touch: () =>
       `[checkpoint] ${dir} holds ${saved}, but the ${engine.role} trains ${own}: create it ${state.adapter ? 'with' : 'without'} the option lora`,
     );
   }
-  const mapping = trainedMapping(engine);
   const loads: { kind: NativeTensorKind; files: NativeTensorFile[] }[] = [
     {
       kind: 'param',
       files: engine.lora
         ? planAdapterLoad(engine.lora, engine.model, path.join(dir, ADAPTER))
-        : planLoad(dir, readTensors(dir), mapping).files,
+        : planLoad(dir, readTensors(dir), engine.model.mapping).files,
     },
   ];
   if (engine.options.optim !== null) {
@@ -147,7 +146,7 @@ async function replaceByCheckpoint(engine: RoleEngine, dir: string, touch: () =>
     }
     const at = path.join(dir, 'optimizer');
     for (const { kind, base } of MOMENTS)
-      loads.push({ kind, files: planLoad(at, readTensors(at, base), mapping).files });
+      loads.push({ kind, files: planLoad(at, readTensors(at, base), trainedMapping(engine)).files });
   }
   touch();
   for (const { kind, files } of loads)
@@ -178,7 +177,8 @@ async function writeModel(
 }
 
 /** What the optimiser works on, by its name in files. */
-const trainedMapping = ({ lora, model }: RoleEngine): TensorMapping[] => lora?.mapping ?? model.mapping;
+const trainedMapping = ({ lora, model }: RoleEngine): TensorMapping[] =>
+  lora?.mapping ?? model.mapping.filter((m) => !m.buffer);
 
 async function writeMoments(engine: RoleEngine, dir: string): Promise<void> {
   mkdirSync(dir);

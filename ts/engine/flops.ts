@@ -30,7 +30,7 @@ const moeSize = (c: NativeModelConfig, moe: NonNullable<NativeModelConfig['moe']
   moe.topK * mlpSize(c, moe.intermediateSize) +
   c.hiddenSize * moe.numExperts +
   mlpSize(c, moe.sharedIntermediateSize) +
-  (moe.sharedIntermediateSize > 0 ? c.hiddenSize : 0);
+  (moe.sharedIntermediateSize > 0 && moe.sharedGate ? c.hiddenSize : 0);
 
 /**
  * Model FLOP utilisation: the share of the devices' peak that a pass over sequences of these lengths reached. `seconds`: its wall

@@ -2,6 +2,7 @@ import { MODEL_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { NativeModelConfig } from '../native/bridge';
+import { deepseekExperts, qwenExperts, SOFTMAX_EXPERTS } from './hf_experts';
 import type { DecoderConfig, Family, FamilyConfig } from './hf_schema';
 import { FAMILIES, isFamily, schemas } from './hf_schema';
 import { firstIssue } from './issue';
@@ -120,11 +121,11 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
         ...rmsDecoder(family, c, raw, where, 1e6),
         slidingWindows: everyLayer(c, c.sliding_window),
         moe: {
+          ...SOFTMAX_EXPERTS,
           numExperts: c.num_local_experts,
           topK: c.num_experts_per_tok,
           intermediateSize: c.intermediate_size,
           normalizeTopK: true,
-          sharedIntermediateSize: 0,
         },
         moeLayers: new Array(c.num_hidden_layers).fill(true),
       };
@@ -133,6 +134,10 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return qwen2Moe(parsed as FamilyConfig<'qwen2_moe'>, raw, where);
     case 'qwen3_moe':
       return qwen3Moe(parsed as FamilyConfig<'qwen3_moe'>, raw, where);
+    case 'glm4_moe':
+      return glm4Moe(parsed as FamilyConfig<'glm4_moe'>, raw, where);
+    case 'dots1':
+      return dots1(parsed as FamilyConfig<'dots1'>, raw, where);
     case 'gpt2':
       return gpt2(parsed as FamilyConfig<'gpt2'>, where);
   }
@@ -145,9 +150,11 @@ function rmsDecoder(
   raw: Raw,
   where: string,
   defaultTheta = 10000,
+  partialFactor: number | null = null,
 ): NativeModelConfig {
   const headDim = c.head_dim ?? Math.floor(c.hidden_size / c.num_attention_heads);
-  const rope = resolveRope({ raw, headDim, maxPositions: c.max_position_embeddings, defaultTheta, where });
+  const maxPositions = c.max_position_embeddings;
+  const rope = resolveRope({ raw, headDim, maxPositions, defaultTheta, partialFactor, where });
   return {
     family,
     head: 'lm',
@@ -207,29 +214,6 @@ function gemma2(c: FamilyConfig<'gemma2'>, raw: Raw, where: string): NativeModel
   };
 }
 
-type QwenMoe = FamilyConfig<'qwen2_moe'> | FamilyConfig<'qwen3_moe'>;
-
-/** Experts and the layers that have them. */
-function qwenExperts(
-  c: QwenMoe,
-  sharedIntermediateSize: number,
-): Pick<NativeModelConfig, 'moe' | 'moeLayers'> {
-  const sparse = (layer: number): boolean =>
-    !c.mlp_only_layers.includes(layer) && c.num_experts > 0 && (layer + 1) % c.decoder_sparse_step === 0;
-  const moeLayers = Array.from({ length: c.num_hidden_layers }, (_, i) => sparse(i));
-  if (!moeLayers.includes(true)) return { moe: null, moeLayers: [] };
-  return {
-    moe: {
-      numExperts: c.num_experts,
-      topK: c.num_experts_per_tok,
-      intermediateSize: c.moe_intermediate_size,
-      normalizeTopK: c.norm_topk_prob,
-      sharedIntermediateSize,
-    },
-    moeLayers,
-  };
-}
-
 function qwen2Moe(c: FamilyConfig<'qwen2_moe'>, raw: Raw, where: string): NativeModelConfig {
   const window = c.use_sliding_window ? c.sliding_window : null;
   const windows =
@@ -254,6 +238,32 @@ function qwen3Moe(c: FamilyConfig<'qwen3_moe'>, raw: Raw, where: string): Native
     outputBias: c.attention_bias,
     slidingWindows: everyLayer(c, c.use_sliding_window ? c.sliding_window : null),
     ...qwenExperts(c, 0),
+  };
+}
+
+function glm4Moe(c: FamilyConfig<'glm4_moe'>, raw: Raw, where: string): NativeModelConfig {
+  return {
+    ...rmsDecoder('glm4_moe', c, raw, where, 10000, 0.5),
+    qkNorm: c.use_qk_norm,
+    qkvBias: c.attention_bias,
+    ...deepseekExperts(c, where),
+  };
+}
+
+function dots1(c: FamilyConfig<'dots1'>, raw: Raw, where: string): NativeModelConfig {
+  const windows =
+    c.layer_types !== null
+      ? typedWindows(c.layer_types, c.num_hidden_layers, c.sliding_window, where)
+      : Array.from({ length: c.num_hidden_layers }, (_, i) =>
+          i >= c.max_window_layers ? (c.sliding_window ?? 0) : 0,
+        );
+  return {
+    ...rmsDecoder('dots1', c, raw, where),
+    qkNorm: true,
+    qkvBias: c.attention_bias,
+    outputBias: c.attention_bias,
+    slidingWindows: windows,
+    ...deepseekExperts(c, where),
   };
 }
 

@@ -91,6 +91,13 @@ const sparse = {
     .transform((v) => v ?? []),
 };
 
+/** DeepSeek-V3's router. */
+const deepseekExperts = {
+  routed_scaling_factor: real(1),
+  n_group: int(1, 'expertBlocks'),
+  topk_group: int(1, 'expertBlocks'),
+};
+
 export const schemas = {
   llama: z.object({ ...decoder, attention_bias: bool(false), mlp_bias: bool(false) }),
   mistral: z.object({
@@ -191,6 +198,44 @@ export const schemas = {
     moe_intermediate_size: int(768, 'width'),
     num_experts_per_tok: int(8, 'expertBlocks'),
     num_experts: expertCount(128),
+  }),
+  glm4_moe: z.object({
+    ...decoder,
+    vocab_size: int(151552, 'vocabulary'),
+    intermediate_size: int(10944, 'width'),
+    num_hidden_layers: int(46, 'layers'),
+    num_attention_heads: int(96, 'heads'),
+    num_key_value_heads: int(8, 'heads'),
+    max_position_embeddings: int(131072, 'positions'),
+    rms_norm_eps: real(1e-5),
+    attention_bias: bool(false),
+    use_qk_norm: bool(false),
+    ...deepseekExperts,
+    moe_intermediate_size: int(1408, 'width'),
+    num_experts_per_tok: int(8, 'expertBlocks'),
+    n_routed_experts: int(128, 'expertBlocks'),
+    n_shared_experts: int(1, 'expertBlocks'),
+    first_k_dense_replace: layerIndex.nullish().transform((v) => v ?? 1),
+    norm_topk_prob: bool(true),
+  }),
+  dots1: z.object({
+    ...decoder,
+    vocab_size: int(152064, 'vocabulary'),
+    hidden_size: int(4608, 'width'),
+    intermediate_size: int(10944, 'width'),
+    num_hidden_layers: int(62, 'layers'),
+    num_key_value_heads: maybeNone(32, 'heads'),
+    max_window_layers: layerIndex.nullish().transform((v) => v ?? 62),
+    sliding_window: orNone(4096),
+    layer_types: layerTypes,
+    attention_bias: bool(false),
+    ...deepseekExperts,
+    moe_intermediate_size: int(1408, 'width'),
+    num_experts_per_tok: count('expertBlocks'),
+    n_routed_experts: count('expertBlocks'),
+    n_shared_experts: count('expertBlocks'),
+    first_k_dense_replace: layerIndex.nullish().transform((v) => v ?? 0),
+    norm_topk_prob: bool(false),
   }),
   gpt2: z.object({
     vocab_size: int(50257, 'vocabulary'),

@@ -6,7 +6,7 @@ import { firstIssue } from './issue';
 
 /** Rotary embedding, resolved: angle = position * invFreq, cos and sin times attentionFactor. */
 export interface Rope {
-  invFreq: Float64Array; // [headDim / 2]
+  invFreq: Float64Array; // half of the part of a head that turns
   attentionFactor: number;
   /** How far positions reach beyond max_position_embeddings, which some scalings leave at its original value. */
   maxPositions: number;
@@ -18,6 +18,8 @@ export interface RopeInput {
   headDim: number;
   maxPositions: number;
   defaultTheta: number;
+  /** The share of a head that turns where the config does not say; null: all of it, and nothing else is supported. */
+  partialFactor: number | null;
   where: string;
 }
 
@@ -63,7 +65,7 @@ export function resolveRope(input: RopeInput): Rope {
 }
 
 function rotary(input: RopeInput): Rope {
-  const { raw, headDim, where } = input;
+  const { raw, where } = input;
   const key = isFilled(raw.rope_scaling) ? 'rope_scaling' : 'rope_parameters';
   const given = isFilled(raw[key]) ? (raw[key] as Record<string, unknown>) : {};
   const type = given.rope_type ?? given.type ?? 'default';
@@ -82,14 +84,9 @@ function rotary(input: RopeInput): Rope {
     throw invalid(where, `${key}.${firstIssue(parsed.error, values)}`);
   }
   const p = parsed.data;
-  if ((p.partial_rotary_factor ?? 1) !== 1) {
-    throw invalid(
-      where,
-      `partial_rotary_factor ${p.partial_rotary_factor} is not supported; supported: 1 (all of the head)`,
-    );
-  }
+  const turning = rotaryDim(p.partial_rotary_factor, input);
   const theta = p.rope_theta ?? input.defaultTheta;
-  const base = Float64Array.from({ length: headDim / 2 }, (_, i) => theta ** ((2 * i) / headDim));
+  const base = Float64Array.from({ length: turning / 2 }, (_, i) => theta ** ((2 * i) / turning));
   const original = p.original_max_position_embeddings ?? input.maxPositions;
   const need = (name: 'factor' | 'low_freq_factor' | 'high_freq_factor'): number => {
     const value = p[name];
@@ -115,7 +112,7 @@ function rotary(input: RopeInput): Rope {
     case 'yarn': {
       const factor = p.factor ?? input.maxPositions / original;
       return {
-        invFreq: yarn(base, headDim, theta, factor, original, p),
+        invFreq: yarn(base, turning, theta, factor, original, p),
         attentionFactor: p.attention_factor ?? yarnAttentionFactor(factor, p.mscale, p.mscale_all_dim),
         maxPositions: Math.max(input.maxPositions, Math.floor(original * factor)),
       };
@@ -123,6 +120,27 @@ function rotary(input: RopeInput): Rope {
     default:
       return { invFreq: base.map((f) => 1 / f), attentionFactor: 1, maxPositions: input.maxPositions };
   }
+}
+
+/** How many numbers of a head turn. */
+function rotaryDim(given: number | null | undefined, { headDim, partialFactor, where }: RopeInput): number {
+  if (partialFactor === null) {
+    if ((given ?? 1) !== 1)
+      throw invalid(
+        where,
+        `partial_rotary_factor ${given} is not supported for this model_type; supported: 1 (all of the head)`,
+      );
+    return headDim;
+  }
+  const factor = given ?? partialFactor;
+  const dim = Math.trunc(headDim * factor);
+  if (factor > 1 || dim < 2 || dim % 2 !== 0) {
+    throw invalid(
+      where,
+      `partial_rotary_factor ${factor} of head_dim ${headDim}: expected a share of at most 1 that is an even number >= 2, got ${dim}`,
+    );
+  }
+  return dim;
 }
 
 const invalid = (where: string, message: string): TroupeError =>

@@ -12,6 +12,8 @@ export interface TensorMapping {
   row: number;
   rows: number;
   transpose: boolean;
+  /** A buffer: float32 in files of any dtype, without gradient and moments. */
+  buffer?: true;
 }
 
 interface Slice {
@@ -25,6 +27,10 @@ class MappingBuilder {
 
   tensor(hf: string, param: string, rows: number, cols = 0, transpose = false): void {
     this.fused(param, [{ hf, rows }], cols, transpose);
+  }
+
+  buffer(hf: string, param: string, size: number): void {
+    this.entries.push({ hf, shape: [size], param, row: 0, rows: size, transpose: false, buffer: true });
   }
 
   /** Several file tensors stacked by rows in one parameter. */
@@ -102,10 +108,15 @@ function moeMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: 
   const block = mixtral ? `${hf}.block_sparse_moe` : `${hf}.mlp`;
   const [gate, up, down] = mixtral ? ['w1', 'w3', 'w2'] : ['gate_proj', 'up_proj', 'down_proj'];
   map.tensor(`${block}.gate.weight`, `${own}.moe.router.weight`, moe.numExperts, c.hiddenSize);
+  if (moe.correctionBias) {
+    const bias = `${block}.gate.e_score_correction_bias`;
+    map.buffer(bias, `${own}.moe.router.correction_bias`, moe.numExperts);
+  }
   const shared = moe.sharedIntermediateSize;
   if (shared > 0) {
-    const expert = `${block}.shared_expert`;
-    map.tensor(`${block}.shared_expert_gate.weight`, `${own}.moe.shared.gate.weight`, 1, c.hiddenSize);
+    const expert = `${block}.shared_expert${moe.sharedGate ? '' : 's'}`;
+    if (moe.sharedGate)
+      map.tensor(`${block}.shared_expert_gate.weight`, `${own}.moe.shared.gate.weight`, 1, c.hiddenSize);
     const slices = ['gate_proj', 'up_proj'].map((name) => ({ hf: `${expert}.${name}.weight`, rows: shared }));
     map.fused(`${own}.moe.shared.in.weight`, slices, c.hiddenSize);
     map.tensor(`${expert}.down_proj.weight`, `${own}.moe.shared.out.weight`, c.hiddenSize, shared);
@@ -173,6 +184,8 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   mixtral: 'Mixtral',
   qwen2_moe: 'Qwen2Moe',
   qwen3_moe: 'Qwen3Moe',
+  glm4_moe: 'Glm4Moe',
+  dots1: 'Dots1',
   gpt2: 'GPT2',
 };
 
@@ -186,6 +199,12 @@ export function architectureName(config: NativeModelConfig): string {
 /** Tensors that some checkpoints carry and that hold no weights: rotary tables and causal masks. */
 export const isBuffer = (hf: string): boolean =>
   /(^|\.)rotary_emb\.inv_freq$|(^|\.)attn\.(masked_)?bias$/.test(hf);
+
+/** Layers behind the last one: multi-token prediction heads (num_nextn_predict_layers), which transformers leaves out as well. */
+export function isPredictionLayer(config: NativeModelConfig, hf: string): boolean {
+  const layer = /^model\.layers\.(\d+)\./.exec(hf)?.[1];
+  return config.family === 'glm4_moe' && layer !== undefined && Number(layer) >= config.numLayers;
+}
 
 /** The same name without the wrapper's prefix: hub GPT-2 files, and bare `...Model` checkpoints, leave it out. */
 export const withoutPrefix = (hf: string): string => hf.replace(/^(model|transformer)\./, '');

@@ -8,6 +8,16 @@ export interface NativeMoeConfig {
   normalizeTopK: boolean;
   /** Of the expert that every token goes to; 0: none. */
   sharedIntermediateSize: number;
+  /** That expert's output is weighted by a gate of its own. */
+  sharedGate: boolean;
+  score: 'softmax' | 'sigmoid';
+  /** A buffer that is added to the scores for the choice alone. */
+  correctionBias: boolean;
+  /** A token chooses among the experts of `topGroups` of so many equal parts. */
+  groups: number;
+  topGroups: number;
+  /** Factor of the routing weights. */
+  routedScale: number;
 }
 
 /** A fully resolved decoder (native/model/model_config.h); made from config.json by ts/model. */

@@ -5,6 +5,7 @@ import { rowBytes, type WeightDtype, type WeightPart, type WeightTensor } from '
 
 /** A bucket before its bytes are there. */
 export interface PlannedBucket {
+  dtype: WeightDtype;
   parts: Omit<WeightPart, 'data'>[];
   chunks: NativeWeightChunk[];
   bytes: number;
@@ -12,7 +13,7 @@ export interface PlannedBucket {
 
 /**
  * Tensors in the order of `mapping`, which is that of the parameter groups, in buckets of at most `bucketBytes`: whole, or by rows
- * where one alone is larger.
+ * where one alone is larger. Buffers come last, in float32 whatever `dtype` says.
  */
 export function planBuckets(
   where: string,
@@ -21,13 +22,15 @@ export function planBuckets(
   bucketBytes: number,
 ): PlannedBucket[] {
   const buckets: PlannedBucket[] = [];
-  let bucket: PlannedBucket = { parts: [], chunks: [], bytes: 0 };
-  const flush = (): void => {
+  let bucket: PlannedBucket = { dtype, parts: [], chunks: [], bytes: 0 };
+  const flush = (next: WeightDtype): void => {
     if (bucket.parts.length > 0) buckets.push(bucket);
-    bucket = { parts: [], chunks: [], bytes: 0 };
+    bucket = { dtype: next, parts: [], chunks: [], bytes: 0 };
   };
-  for (const m of mapping) {
-    const tensor: WeightTensor = { name: m.hf, dtype, shape: m.shape };
+  const buffers = mapping.filter((m) => m.buffer);
+  for (const m of [...mapping.filter((one) => !one.buffer), ...buffers]) {
+    const tensor: WeightTensor = { name: m.hf, dtype: m.buffer ? 'float32' : dtype, shape: m.shape };
+    if (tensor.dtype !== bucket.dtype) flush(tensor.dtype);
     const width = rowBytes(tensor);
     if (width > bucketBytes) {
       throw badOption(
@@ -39,13 +42,13 @@ export function planBuckets(
     const atOnce = Math.floor(bucketBytes / width);
     for (let row = 0; row < all; row += atOnce) {
       const rows = Math.min(atOnce, all - row);
-      if (bucket.bytes + rows * width > bucketBytes) flush();
+      if (bucket.bytes + rows * width > bucketBytes) flush(tensor.dtype);
       bucket.parts.push({ ...tensor, row, rows });
       bucket.chunks.push(chunkOf(m, row, rows));
       bucket.bytes += rows * width;
     }
   }
-  flush();
+  flush(dtype);
   return buckets;
 }
 

@@ -14,7 +14,7 @@ import {
 export interface WeightExportOptions {
   /** No bucket has more bytes of tensors, 64 MiB. One row of the widest tensor must fit. */
   bucketBytes?: number;
-  /** Default: the compute dtype of the engine. */
+  /** Default: the compute dtype of the engine. Buffers (a router's correction bias) are float32 whatever it is. */
   dtype?: WeightDtype;
   /**
    * With `lora`: `merged` (default) is the model with the adapters merged in, under the model's names; `adapter` is what is trained
@@ -44,11 +44,10 @@ export class WeightExport implements AsyncIterable<WeightBucket> {
   constructor(
     private readonly engine: RoleEngine,
     private readonly kind: NativeTensorKind,
-    private readonly dtype: WeightDtype,
     private readonly plan: readonly PlannedBucket[],
   ) {
     this.tensors = plan.flatMap(({ parts }) =>
-      parts.filter(({ row }) => row === 0).map(({ name, shape }) => ({ name, dtype, shape })),
+      parts.filter(({ row }) => row === 0).map(({ name, dtype, shape }) => ({ name, dtype, shape })),
     );
     this.numBuckets = plan.length;
     this.numBytes = plan.reduce((sum, { bytes }) => sum + bytes, 0);
@@ -61,7 +60,7 @@ export class WeightExport implements AsyncIterable<WeightBucket> {
 
   async *[Symbol.asyncIterator](): AsyncGenerator<WeightBucket, void, undefined> {
     const { group, name } = this.engine;
-    const { kind, dtype } = this;
+    const { kind } = this;
     const moved: WeightTransfer = { bytes: 0, tensors: 0, buckets: 0, seconds: 0 };
     this.moved = moved;
     let version: number | null = null;
@@ -71,7 +70,7 @@ export class WeightExport implements AsyncIterable<WeightBucket> {
         this.engine.checkOpen();
         const started = performance.now();
         const more = i + 1 < this.plan.length;
-        const native = { dtype, chunks: planned.chunks };
+        const native = { dtype: planned.dtype, chunks: planned.chunks };
         const exported: NativeExportedWeights = await rankZero(group, name, 'exportWeights', [
           kind,
           native,
@@ -91,7 +90,7 @@ export class WeightExport implements AsyncIterable<WeightBucket> {
     } finally {
       // Left early: the ranks let go of the group that they kept for the next bucket.
       if (unfinished && this.engine.isOpen) {
-        await oneToAll(group, name, 'exportWeights', [kind, { dtype, chunks: [] }, null, false]);
+        await oneToAll(group, name, 'exportWeights', [kind, { dtype: 'float32', chunks: [] }, null, false]);
       }
     }
   }
@@ -119,7 +118,7 @@ export function exportWeights(engine: RoleEngine, o: WeightExportOptions): Weigh
   const adapter = engine.lora !== null && lora === 'adapter' ? engine.lora : null;
   const kind = engine.lora !== null && adapter === null ? 'merged' : 'param';
   const mapping = adapter?.mapping ?? engine.model.mapping;
-  return new WeightExport(engine, kind, dtype, planBuckets(where, mapping, dtype, bucketBytes));
+  return new WeightExport(engine, kind, planBuckets(where, mapping, dtype, bucketBytes));
 }
 
 function filled({ parts, bytes }: PlannedBucket, sent: Uint8Array): WeightBucket {

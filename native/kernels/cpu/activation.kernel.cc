@@ -50,6 +50,15 @@ struct Relu {
   }
 };
 
+// Of gates and routers, whose rows must not round as their place in a tensor has it: LibTorch's does.
+struct Sigmoid {
+  static inline __attribute__((always_inline)) float value(float x) { return vector_sigmoid(x); }
+  static inline __attribute__((always_inline)) ValueSlope both(float x) {
+    const float s = vector_sigmoid(x);
+    return {s, s * (1.0f - s)};
+  }
+};
+
 template <typename T, typename Act>
 void forward_rows(const ActivationForward& a) {
   for (int64_t r = 0; r < a.rows; ++r) {
@@ -108,6 +117,7 @@ void forward(const ActivationForward& a) {
     case kGeluId: return forward_rows<T, Gelu>(a);
     case kGeluTanhId: return forward_rows<T, GeluTanh>(a);
     case kReluId: return forward_rows<T, Relu>(a);
+    case kSigmoidId: return forward_rows<T, Sigmoid>(a);
   }
 }
 
@@ -118,6 +128,7 @@ void backward(const ActivationBackward& a) {
     case kGeluId: return backward_kind<T, Gelu>(a);
     case kGeluTanhId: return backward_kind<T, GeluTanh>(a);
     case kReluId: return backward_kind<T, Relu>(a);
+    case kSigmoidId: return backward_kind<T, Sigmoid>(a);
   }
 }
 

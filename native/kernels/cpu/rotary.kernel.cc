@@ -26,7 +26,7 @@ float normalise(const RotaryArgs& a, float* head, const T* weight) {
   return rstd;
 }
 
-// Both halves of a head by the same angles; `direction` -1 applies the transpose, which is the
+// Both halves of what turns of a head by the same angles; `direction` -1 applies the transpose, which is the
 // gradient (and the inverse but for the scale that yarn puts into the tables).
 template <typename T>
 void rotate(T* head, int64_t half, const float* cos, const float* sin, float direction) {
@@ -45,11 +45,11 @@ void rotate(T* head, int64_t half, const float* cos, const float* sin, float dir
 template <typename T>
 void forward(const RotaryForward& args) {
   const RotaryArgs& a = args.rotary;
-  const int64_t half = a.head_dim / 2;
+  const int64_t half = a.rotary_dim / 2;
   float head[kMaxHeadDim];
   for (int64_t r = 0; r < a.rows; ++r) {
     T* row = static_cast<T*>(args.qkv.data) + r * args.qkv.stride;
-    const int64_t table = a.rope ? a.positions[r] * half : 0;
+    const int64_t table = half > 0 ? a.positions[r] * half : 0;
     for (int64_t h = 0; h < a.q_heads + a.k_heads; ++h) {
       T* out = row + h * a.head_dim;
       if (!a.qk_norm) {
@@ -59,7 +59,7 @@ void forward(const RotaryForward& args) {
       widen(out, a.head_dim, head);
       const float rstd = normalise(a, head, static_cast<const T*>(h < a.q_heads ? a.q_weight : a.k_weight));
       if (args.rstd != nullptr) args.rstd[r * a.rstd_stride + h] = rstd;
-      if (a.rope) rotate(head, half, a.cos + table, a.sin + table, 1.0f);
+      if (half > 0) rotate(head, half, a.cos + table, a.sin + table, 1.0f);
 #pragma omp simd
       for (int64_t j = 0; j < a.head_dim; ++j) store(out + j, head[j]);
     }
@@ -88,13 +88,13 @@ void normalise_backward(const RotaryArgs& a, const float* grad, const float* x, 
 template <typename T>
 void backward(const RotaryBackward& args) {
   const RotaryArgs& a = args.rotary;
-  const int64_t half = a.head_dim / 2;
+  const int64_t half = a.rotary_dim / 2;
   float grad[kMaxHeadDim];
   float x[kMaxHeadDim];
   for (int64_t r = 0; r < a.rows; ++r) {
     T* row = static_cast<T*>(args.dqkv.data) + r * args.dqkv.stride;
     const T* pre = static_cast<const T*>(args.qkv_pre.data) + r * args.qkv_pre.stride;
-    const int64_t table = a.rope ? a.positions[r] * half : 0;
+    const int64_t table = half > 0 ? a.positions[r] * half : 0;
     for (int64_t h = 0; h < a.q_heads + a.k_heads; ++h) {
       const int64_t column = h * a.head_dim;
       if (!a.qk_norm) {
@@ -103,7 +103,7 @@ void backward(const RotaryBackward& args) {
       }
       widen(row + column, a.head_dim, grad);
       widen(pre + column, a.head_dim, x);
-      if (a.rope) rotate(grad, half, a.cos + table, a.sin + table, -1.0f);
+      if (half > 0) rotate(grad, half, a.cos + table, a.sin + table, -1.0f);
       const bool is_query = h < a.q_heads;
       normalise_backward(a, grad, x, args.rstd[r * a.rstd_stride + h],
                          static_cast<const T*>(is_query ? a.q_weight : a.k_weight),

@@ -55,10 +55,11 @@ constexpr int64_t kMaxHeadDim = 1024;  // with qk-norm, which keeps a head on th
 struct RotaryArgs {
   int64_t rows;
   int64_t q_heads, k_heads, head_dim;
-  bool rope, qk_norm;  // at least one
+  int64_t rotary_dim;  // of which so many turn
+  bool qk_norm;        // where none do
   float eps, weight_offset;
   const int32_t* positions;  // [rows]
-  const float* cos;          // [max_positions, head_dim / 2]
+  const float* cos;          // [max_positions, rotary_dim / 2]
   const float* sin;
   const void* q_weight;  // [head_dim], qk_norm only
   const void* k_weight;
@@ -82,7 +83,7 @@ struct RotaryKernels {
   void (*backward[kNumDtypes])(const RotaryBackward& args);
 };
 
-enum ActivationId { kSiluId, kGeluId, kGeluTanhId, kReluId };
+enum ActivationId { kSiluId, kGeluId, kGeluTanhId, kReluId, kSigmoidId };
 
 struct ActivationForward {
   ActivationId kind;

@@ -25,10 +25,10 @@ struct Head {
   const float* sin;
 
   __device__ Head(const RotaryArgs& a, int64_t row, int64_t head) : row(row), head(head), dim(a.head_dim) {
-    half = dim / 2;
+    half = a.rotary_dim / 2;
     is_query = head < a.q_heads;
     weight = static_cast<const T*>(is_query ? a.q_weight : a.k_weight);
-    const int64_t position = a.rope ? a.positions[row] : 0;
+    const int64_t position = half > 0 ? a.positions[row] : 0;
     cos = a.cos + position * half;
     sin = a.sin + position * half;
   }
@@ -59,15 +59,13 @@ __global__ void forward_kernel(RotaryForward a) {
     const float value = to_float(x[i]);
     return a.rotary.qk_norm ? value * rstd * (to_float(head.weight[i]) + a.rotary.weight_offset) : value;
   };
-  if (!a.rotary.rope) {
-    for (int64_t i = lane; i < head.dim; i += kWarp) store(x + i, scaled(i));
-    return;
-  }
   for (int64_t i = lane; i < head.half; i += kWarp) {
     const float low = scaled(i), high = scaled(i + head.half);
     store(x + i, low * head.cos[i] - high * head.sin[i]);
     store(x + i + head.half, high * head.cos[i] + low * head.sin[i]);
   }
+  if (!a.rotary.qk_norm) return;
+  for (int64_t i = 2 * head.half + lane; i < head.dim; i += kWarp) store(x + i, scaled(i));
 }
 
 template <typename T>
@@ -92,28 +90,23 @@ __global__ void backward_kernel(RotaryBackward a) {
   const auto scale = [&](int64_t i) { return to_float(head.weight[i]) + a.rotary.weight_offset; };
   const auto normalised = [&](int64_t i) { return to_float(pre[i]) * rstd; };
   float dot = 0;
-  if (a.rotary.rope) {
-    for (int64_t i = lane; i < head.half; i += kWarp) {
-      const Pair g = head.rotated_back(grad, i);
-      const int64_t j = i + head.half;
-      dot += g.low * scale(i) * normalised(i) + g.high * scale(j) * normalised(j);
-    }
-  } else {
-    for (int64_t i = lane; i < head.dim; i += kWarp) dot += to_float(grad[i]) * scale(i) * normalised(i);
+  const int64_t rest = 2 * head.half + lane;  // what does not turn
+  for (int64_t i = lane; i < head.half; i += kWarp) {
+    const Pair g = head.rotated_back(grad, i);
+    const int64_t j = i + head.half;
+    dot += g.low * scale(i) * normalised(i) + g.high * scale(j) * normalised(j);
   }
+  for (int64_t i = rest; i < head.dim; i += kWarp) dot += to_float(grad[i]) * scale(i) * normalised(i);
   const float mean = warp_sum(dot) / static_cast<float>(head.dim);
   const auto write = [&](int64_t i, float g) {
     store(grad + i, rstd * (g * scale(i) - normalised(i) * mean));
   };
-  if (a.rotary.rope) {
-    for (int64_t i = lane; i < head.half; i += kWarp) {
-      const Pair g = head.rotated_back(grad, i);
-      write(i, g.low);
-      write(i + head.half, g.high);
-    }
-  } else {
-    for (int64_t i = lane; i < head.dim; i += kWarp) write(i, to_float(grad[i]));
+  for (int64_t i = lane; i < head.half; i += kWarp) {
+    const Pair g = head.rotated_back(grad, i);
+    write(i, g.low);
+    write(i + head.half, g.high);
   }
+  for (int64_t i = rest; i < head.dim; i += kWarp) write(i, to_float(grad[i]));
 }
 
 // partial [strips, head_dim] of sum g xhat over the rows and the heads [first_head, first_head + heads).
@@ -128,7 +121,7 @@ __global__ void weight_kernel(RotaryBackward a, int64_t first_head, int64_t head
       const Head<T> head(a.rotary, item / heads, first_head + item % heads);
       const T* grad = row_of<T>(a.dqkv, head.row) + head.head * dim;
       float g = to_float(grad[i]);
-      if (a.rotary.rope) {
+      if (i < 2 * head.half) {
         g = i < head.half ? head.rotated_back(grad, i).low : head.rotated_back(grad, i - head.half).high;
       }
       const float rstd = a.rstd[head.row * a.rotary.rstd_stride + head.head];

@@ -1,5 +1,5 @@
 import { flopUtilisation, trainingFlops } from '../../../ts/engine/flops';
-import { tinyModel } from '../../helpers/tiny_model';
+import { tinyExperts, tinyModel } from '../../helpers/tiny_model';
 
 test('a dense decoder: 6 N Σ L + 6 Σ L² head_dim heads layers', () => {
   // Per layer: MLP 3·8·16, projections 8·(8 + 4 + 4 + 8); embedding and head 2·16·8; N = 384 + 192 + 256.
@@ -7,16 +7,17 @@ test('a dense decoder: 6 N Σ L + 6 Σ L² head_dim heads layers', () => {
 });
 
 test('mixture of experts: the experts that a token meets, and the router', () => {
-  const model = (sharedIntermediateSize: number) =>
+  const model = (sharedIntermediateSize: number, sharedGate = true) =>
     tinyModel({
       numLayers: 2,
-      moe: { numExperts: 4, topK: 2, intermediateSize: 6, normalizeTopK: true, sharedIntermediateSize },
+      moe: tinyExperts({ intermediateSize: 6, sharedIntermediateSize, sharedGate }),
       moeLayers: [false, true],
     });
   const matrices = 2 * 192 + 384 + (2 * 3 * 8 * 6 + 8 * 4) + 256;
   expect(trainingFlops(model(0), [1])).toBe(6 * matrices + 6 * 4 * 2 * 2);
   // A shared expert and its gate.
   expect(trainingFlops(model(5), [1])).toBe(6 * (matrices + 3 * 8 * 5 + 8) + 6 * 4 * 2 * 2);
+  expect(trainingFlops(model(5, false), [1])).toBe(6 * (matrices + 3 * 8 * 5) + 6 * 4 * 2 * 2);
 });
 
 test('a value head counts as nothing', () => {

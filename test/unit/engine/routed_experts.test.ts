@@ -3,11 +3,11 @@ import { expertPlaces, joinedExperts, routingBytes, splitExperts } from '../../.
 import { shardByRank } from '../../../ts/engine/shards';
 import type { NativeModelConfig } from '../../../ts/native/bridge';
 import { land } from '../../../ts/worker/message_arrays';
-import { tinyModel } from '../../helpers/tiny_model';
+import { tinyExperts, tinyModel } from '../../helpers/tiny_model';
 
 const mixture = (numExperts: number, topK = 2): NativeModelConfig => ({
   ...tinyModel(),
-  moe: { numExperts, topK, intermediateSize: 4, normalizeTopK: true, sharedIntermediateSize: 0 },
+  moe: tinyExperts({ numExperts, topK }),
   moeLayers: [false, true, true],
 });
 const model = mixture(8);

@@ -64,6 +64,12 @@ describe('conformance models', () => {
       intermediateSize: 24,
       normalizeTopK: true,
       sharedIntermediateSize: 0,
+      sharedGate: true,
+      score: 'softmax',
+      correctionBias: false,
+      groups: 1,
+      topGroups: 1,
+      routedScale: 1,
     });
     expect(resolve(configOf('qwen2_moe'))).toMatchObject({
       qkvBias: true,
@@ -249,6 +255,8 @@ test.each<[string, object, number]>([
   ['gemma2', {}, 26],
   ['qwen2_moe', {}, 24],
   ['qwen3_moe', {}, 24],
+  ['glm4_moe', { head_dim: 128 }, 46],
+  ['dots1', { n_routed_experts: 8, num_experts_per_tok: 2, n_shared_experts: 1 }, 62],
   ['gpt2', {}, 12],
 ])(
   '%s has the layers of its Hugging Face class when config.json does not say',

@@ -1,0 +1,78 @@
+import { TroupeError } from '../errors';
+import type { NativeModelConfig } from '../native/bridge';
+import type { FamilyConfig } from './hf_schema';
+
+// What config.json says of a decoder's experts, and of the layers that have them.
+
+type Experts = Pick<NativeModelConfig, 'moe' | 'moeLayers'>;
+
+/** What Mixtral and the Qwen models have in common. */
+export const SOFTMAX_EXPERTS = {
+  sharedIntermediateSize: 0,
+  sharedGate: true,
+  score: 'softmax',
+  correctionBias: false,
+  groups: 1,
+  topGroups: 1,
+  routedScale: 1,
+} as const;
+
+type QwenMoe = FamilyConfig<'qwen2_moe'> | FamilyConfig<'qwen3_moe'>;
+
+export function qwenExperts(c: QwenMoe, sharedIntermediateSize: number): Experts {
+  const sparse = (layer: number): boolean =>
+    !c.mlp_only_layers.includes(layer) && c.num_experts > 0 && (layer + 1) % c.decoder_sparse_step === 0;
+  const moeLayers = Array.from({ length: c.num_hidden_layers }, (_, i) => sparse(i));
+  if (!moeLayers.includes(true)) return { moe: null, moeLayers: [] };
+  return {
+    moe: {
+      ...SOFTMAX_EXPERTS,
+      numExperts: c.num_experts,
+      topK: c.num_experts_per_tok,
+      intermediateSize: c.moe_intermediate_size,
+      normalizeTopK: c.norm_topk_prob,
+      sharedIntermediateSize,
+    },
+    moeLayers,
+  };
+}
+
+type DeepseekExperts = FamilyConfig<'glm4_moe'> | FamilyConfig<'dots1'>;
+
+/** DeepSeek-V3's: on all layers but the first ones, beside a shared one without a gate. */
+export function deepseekExperts(c: DeepseekExperts, where: string): Experts {
+  const { n_group: groups, topk_group: topGroups, n_routed_experts: numExperts } = c;
+  const size = numExperts / groups;
+  if (!Number.isInteger(size) || (groups > 1 && size < 2))
+    throw invalid(
+      where,
+      `n_group ${groups}: expected a divisor of n_routed_experts ${numExperts} that leaves 2 or more in a group`,
+    );
+  if (topGroups > groups || topGroups * size < c.num_experts_per_tok) {
+    throw invalid(
+      where,
+      `topk_group ${topGroups}: expected at most n_group ${groups}, and groups of ${size} experts that have the ${c.num_experts_per_tok} of num_experts_per_tok`,
+    );
+  }
+  const moeLayers = Array.from({ length: c.num_hidden_layers }, (_, i) => i >= c.first_k_dense_replace);
+  if (!moeLayers.includes(true)) return { moe: null, moeLayers: [] };
+  return {
+    moe: {
+      numExperts,
+      topK: c.num_experts_per_tok,
+      intermediateSize: c.moe_intermediate_size,
+      normalizeTopK: c.norm_topk_prob,
+      sharedIntermediateSize: c.moe_intermediate_size * c.n_shared_experts,
+      sharedGate: false,
+      score: 'sigmoid',
+      correctionBias: true,
+      groups,
+      topGroups,
+      routedScale: c.routed_scaling_factor,
+    },
+    moeLayers,
+  };
+}
+
+const invalid = (where: string, message: string): TroupeError =>
+  new TroupeError('INVALID_MODEL', `[model] ${where}: ${message}`);
