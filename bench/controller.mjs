@@ -1,4 +1,4 @@
-// node bench/controller.mjs [--steps 4] [--ranks 64] [--prompts 8192] [--samples 16] [--tokens 2048] [--dist DIR]: seconds and memory
+// node bench/controller.mjs [--steps 4] [--ranks 64] [--prompts 8192] [--samples 16] [--tokens 2048] [--advantages sequence] [--dist DIR]: seconds, bytes sent and memory
 // of the trainer process for batches of a hundred thousand sequences, of the first step of a run (in fresh memory) and of later ones, and
 // how often prompts are computed. See docs/benchmarks.md.
 // The workers are simulated in this process: what they get and give goes through the real frames, what they compute is made up.
@@ -21,6 +21,8 @@ const { values } = parseArgs({
     prompts: { type: 'string', default: '8192' },
     samples: { type: 'string', default: '16' },
     tokens: { type: 'string', default: '2048' },
+    /** token: each its own, as with GAE; sequence: one of all tokens of a response, as with GRPO. */
+    advantages: { type: 'string', default: 'token' },
     dist: { type: 'string', default: 'dist' },
   },
 });
@@ -51,14 +53,15 @@ const inline = (work) => work();
 
 /**
  * What the other end would see of a message: through the frames of both, without a socket and its encryption. `sending` and `reading` do
- * what they are given, the encoding of the message and the reading of each frame.
+ * what they are given, the encoding of the message and the reading of each frame; `onBytes` hears how many there are.
  */
-function throughFrames(message, { onHead, reading = inline, sending = inline }) {
+function throughFrames(message, { onHead, reading = inline, sending = inline, onBytes }) {
   const reader = new FrameReader(onHead);
   return new Promise((done, fail) => {
     const stream = new Writable({
       highWaterMark: LONGEST_FRAME,
       write(bytes, _, next) {
+        onBytes?.(bytes.length);
         const [whole] = reading(() => reader.push(bytes));
         if (whole) done(whole);
         next();
@@ -98,6 +101,8 @@ const RUNNING = 256;
 class SimulatedGroup {
   seconds = 0;
   processor = 0;
+  /** To the workers. */
+  bytesSent = 0;
   promptsComputed = 0;
   /** On the rank of each: what a rank has computed of a prompt serves its other samples. */
   promptsPrefilled = 0;
@@ -169,7 +174,10 @@ class SimulatedGroup {
       ...(land ? { answerLands: true } : {}),
     };
     const own = (work) => this.own(work);
-    let request = await throughFrames(sent, { reading: own });
+    const onBytes = (count) => {
+      this.bytesSent += count;
+    };
+    let request = await throughFrames(sent, { reading: own, onBytes });
     const value = await this.hosts[rank].serve(request);
     request = null;
     // Arrays that a worker was sent are no memory of the trainer's process.
@@ -219,7 +227,9 @@ class SimulatedGroup {
   }
 
   computeValues({ tokens: ids, promptLens }) {
-    return new Float32Array(ids.length - promptLens.reduce((sum, length) => sum + length, 0));
+    const out = new Float32Array(ids.length - promptLens.reduce((sum, length) => sum + length, 0));
+    for (let t = 0; t < out.length; t++) out[t] = t % 61;
+    return out;
   }
 
   updatePolicy({ advantages, tokens: { tokens: ids } }) {
@@ -261,12 +271,15 @@ async function measured(name, group, work) {
   writeFileSync('/proc/self/clear_refs', '5');
   group.seconds = 0;
   group.processor = 0;
+  group.bytesSent = 0;
   const [started, before] = [performance.now(), processorSeconds()];
   const result = await work();
   const seconds = (performance.now() - started) / 1000 - group.seconds;
   const processor = processorSeconds() - before - group.processor;
   const peak = Number(/VmHWM:\s+(\d+)/.exec(readFileSync('/proc/self/status', 'utf8'))[1]) * 1024;
-  console.log(`| ${name} | ${seconds.toFixed(2)} | ${processor.toFixed(2)} | ${(peak / GIB).toFixed(2)} |`);
+  console.log(
+    `| ${name} | ${seconds.toFixed(2)} | ${processor.toFixed(2)} | ${(peak / GIB).toFixed(2)} | ${(group.bytesSent / GIB).toFixed(2)} |`,
+  );
   return { result, seconds };
 }
 
@@ -307,7 +320,9 @@ console.log(`node ${process.version}, ${cpus().length} x ${cpus()[0]?.model.trim
 console.log(
   `${prompts} prompts x ${samples} responses of ${tokens} tokens with their prompts, ${ranks} ranks`,
 );
-console.log('| | s | processor, s | peak of the process, GiB |\n| --- | ---: | ---: | ---: |');
+console.log(
+  '| | s | processor, s | peak of the process, GiB | sent, GiB |\n| --- | ---: | ---: | ---: | ---: |',
+);
 const random = new Random(1);
 // Prompts have 200 tokens on average.
 const group = new SimulatedGroup(ranks, () => tokens - 200);
@@ -337,7 +352,12 @@ async function runStep(step) {
   check(batch, logProbs);
   const { values: predicted } = await verb('computeValues', () => critic.computeValues(batch));
   const whole = batch.with(
-    { oldLogProbs: logProbs, advantages: logProbs, values: predicted, returns: predicted },
+    {
+      oldLogProbs: logProbs,
+      advantages: advantagesOf(batch, logProbs),
+      values: predicted,
+      returns: predicted,
+    },
     { adopt: true },
   );
   await verb('updatePolicy, 8 mini-batches', () => actor.updatePolicy(whole, wholeUpdate));
@@ -345,11 +365,18 @@ async function runStep(step) {
   whole.recycle?.(); // not in older builds
 }
 
+function advantagesOf({ size, responseOffsets }, logProbs) {
+  if (values.advantages === 'token') return logProbs;
+  const advantages = new Float32Array(logProbs.length);
+  for (let i = 0; i < size; i++) advantages.fill(i % 7, responseOffsets[i], responseOffsets[i + 1]);
+  return advantages;
+}
+
 const median = (of) => of.toSorted((a, b) => a - b)[Math.floor(of.length / 2)];
 
 for (let step = 1; step <= steps; step++) await runStep(step);
 for (const [name, seconds] of laterSteps)
-  console.log(`| ${name}, median of steps 2 to ${steps} | ${median(seconds).toFixed(2)} | | |`);
+  console.log(`| ${name}, median of steps 2 to ${steps} | ${median(seconds).toFixed(2)} | | | |`);
 const lengths = Array.from({ length: prompts * samples }, () => 200 + responseLength(random, tokens));
 await measured(`balanceOrder of ${lengths.length} over ${ranks}`, group, () => balanceOrder(lengths, ranks));
 await measured(`karmarkarKarp of ${lengths.length} over ${ranks}`, group, () =>

@@ -22,7 +22,8 @@ export function withGivenLoss(batch: Batch, given: NativeGivenLoss): Batch {
   return batch.with(columns, { granularity });
 }
 
-const OPTIONAL = ['rolloutIsWeights', 'rolloutLogProbs', ...Object.values(GIVEN)];
+// The rollout's log-probs are not among them: no loss of the core reads them.
+const OPTIONAL = ['rolloutIsWeights', ...Object.values(GIVEN)];
 
 /** The batch with no more columns than a policy update reads. */
 export const policyColumns = (b: Batch, useRef: boolean, replayExperts: boolean): Batch =>
@@ -51,7 +52,7 @@ export function policyBatch(
     advantages: b.get('advantages'),
     refLogProbs: useRef ? b.get('refLogProbs') : null,
     rolloutIsWeights: optional('rolloutIsWeights'),
-    rolloutLogProbs: optional('rolloutLogProbs'),
+    rolloutLogProbs: null,
     givenLoss:
       values === null || byLogProb === null
         ? null

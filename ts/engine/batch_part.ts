@@ -54,6 +54,13 @@ export class BatchPart implements SentBatch {
     return gathered(
       this.runs.map(([first, end]) => data.subarray(offsets[first], offsets[end])),
       data.slice(0, 0),
+      this.lengths(granularity),
     );
+  }
+
+  /** Of the sequences' parts of a column. */
+  private lengths(granularity: 'token' | 'response'): Int32Array {
+    const lens = granularity === 'token' ? this.batch.sequenceLens : this.batch.responseLens;
+    return Int32Array.from(this.indices, (i) => lens[i] as number);
   }
 }

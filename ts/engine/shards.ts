@@ -156,7 +156,7 @@ export function planUpdate(
     const own = parts.map((byRank) => byRank[rank] as number[]);
     const indices = own.flat();
     return {
-      batch: worldSize === 1 ? batch : new BatchPart(batch, indices),
+      batch: new BatchPart(batch, indices),
       indices,
       mini: {
         offsets: [...offsetsOf(own.map((indices) => indices.length))],

@@ -1,10 +1,11 @@
 import { DefaultDeserializer, DefaultSerializer } from 'node:v8';
-import { bytesOf, Landing, piecesOf, type TypedArray } from './message_arrays';
+import { bytesOf, filledRows, fillRows, Landing, piecesOf, type TypedArray } from './message_arrays';
 
 // A message as bytes: a head, serialised by V8, and beside it the long typed arrays as they lie in memory. So a long array is not
 // copied before it is sent, and is received into its final place. Short ones, of which a message may have a hundred thousand, are gathered
 // behind each other, and received as views of one buffer. Those of a message that `lands` come after its head whatever their length, and
-// go where its receiver says (message_arrays.ts).
+// go where its receiver says (message_arrays.ts). Of an array whose rows have one value each, as advantages of whole responses and masks of ones, the head has
+// the values and lengths of the rows.
 
 /** Shorter arrays are gathered. */
 const SEGMENT_BYTES = 64 * 1024;
@@ -33,6 +34,7 @@ const INLINE = 0;
 const SEGMENT = 1;
 const SHORT = 2;
 const LANDING = 3;
+const FILLED = 4;
 
 const aligned = (bytes: number): number => Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
 
@@ -109,6 +111,7 @@ class HeadSerializer extends DefaultSerializer {
       return;
     }
     const pieces = piecesOf(view);
+    if (this.writeFilled(view as unknown as TypedArray, type)) return;
     const length = pieces === null ? view.length : pieces.reduce((sum, piece) => sum + piece.length, 0);
     const { BYTES_PER_ELEMENT } = ARRAYS[type] as (typeof ARRAYS)[number];
     const kind = this.lands ? LANDING : length * BYTES_PER_ELEMENT >= SEGMENT_BYTES ? SEGMENT : SHORT;
@@ -117,6 +120,19 @@ class HeadSerializer extends DefaultSerializer {
     this.writeDouble(length);
     if (kind === SHORT) this.short.add(pieces === null ? view : joined(pieces, length, type), type);
     else for (const piece of pieces ?? [view]) if (piece.length > 0) this.segments.push(bytesOf(piece));
+  }
+
+  /** Whether it is an array whose rows have one value each. */
+  private writeFilled(array: TypedArray, type: number): boolean {
+    const rows = this.lands ? null : filledRows(array);
+    if (rows === null) return false;
+    this.writeUint32(FILLED);
+    this.writeUint32(type);
+    this.writeDouble(rows.lengths.reduce((sum, length) => sum + length, 0));
+    this.writeUint32(rows.lengths.length);
+    this.writeRawBytes(bytesOf(rows.lengths));
+    this.writeRawBytes(bytesOf(rows.values));
+    return true;
   }
 }
 
@@ -141,6 +157,7 @@ class HeadDeserializer extends DefaultDeserializer {
     const type = ARRAYS[this.readUint32()];
     if (type === undefined) throw new Error('an array of an unknown type');
     const length = this.readDouble();
+    if (kind === FILLED) return this.readFilled(new type(length));
     if (kind === LANDING) {
       const landing = new Landing(type.name, length, length * type.BYTES_PER_ELEMENT);
       this.segments.push(landing);
@@ -156,6 +173,18 @@ class HeadDeserializer extends DefaultDeserializer {
     const { buffer, byteOffset } = this.short;
     const array = new type(buffer as ArrayBuffer, byteOffset + this.taken, length);
     this.taken += aligned(bytes);
+    return array;
+  }
+
+  private readFilled(array: TypedArray): TypedArray {
+    const count = this.readUint32();
+    const copy = (bytes: number): ArrayBuffer => Uint8Array.from(this.readRawBytes(bytes)).buffer;
+    const lengths = new Int32Array(copy(4 * count));
+    const values = copy(array.BYTES_PER_ELEMENT * count);
+    fillRows(array, {
+      lengths,
+      values: array.BYTES_PER_ELEMENT === 4 ? new Int32Array(values) : new Uint8Array(values),
+    });
     return array;
   }
 }
