@@ -179,6 +179,7 @@ async function measuredStep(config: ResolvedConfig, measured: Measured): Promise
   const step = async (number: number): Promise<void> =>
     (await trainStep(context, source, number)).batch.recycle();
   await step(1);
+  await setTimeout(10); // as between steps of a run; what was asked for by a weak reference lives until then
   // Counted from before the first step: what that leaves belongs to the second.
   measured.looks = true;
   await step(2);
