@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
+
 #include "base/error.h"
 #include "base/simulated.h"
 #include "kernels/device_ops.h"
@@ -68,7 +70,9 @@ at::Tensor stacked(const std::vector<at::Tensor>& matrices) {
 }
 
 at::Tensor grouped_gemm_reference(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& starts) {
-  at::Tensor y = at::zeros({x.size(0), weights.size(2)}, x.options());
+  // NaN where a row is of no group: nobody may read it.
+  at::Tensor y =
+      at::full({x.size(0), weights.size(2)}, std::numeric_limits<double>::quiet_NaN(), x.options());
   for (int64_t group = 0; group < weights.size(0); ++group)
     y = at::where(rows_of_group(x, starts, group), at::mm(x, weights.select(0, group)), y);
   return y;
@@ -79,7 +83,8 @@ void grouped_gemm_transposed_reference(const at::Tensor& a, const at::Tensor& b,
   for (int64_t group = 0; group < out.size(0); ++group) {
     const at::Tensor own = rows_of_group(a, starts, group);
     const at::Tensor zero = at::zeros({}, a.options());
-    out.select(0, group).add_(at::mm(at::where(own, a, zero).t().to(at::kFloat), b.to(at::kFloat)));
+    out.select(0, group).add_(
+        at::mm(at::where(own, a, zero).t().to(at::kFloat), at::where(own, b, zero).to(at::kFloat)));
   }
 }
 

@@ -11,7 +11,8 @@
 namespace troupe::ops {
 
 // Rows starts[e] .. starts[e + 1] of the arrays below are group e's. starts [E + 1] int32 on their device,
-// from 0 to the number of rows. Row strides are free, columns adjacent.
+// from 0 to the number of rows, or fewer: rows behind the last group have no meaning. Row strides are free,
+// columns adjacent.
 
 // y [S, N] of the dtype of x [S, K]: a row of x times its group's matrix of weights, a [E, K, N] view whose
 // columns or whose rows are adjacent (the transposed view of weights that lie as [E, N, K]). Sums are

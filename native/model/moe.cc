@@ -84,6 +84,41 @@ MoeMlp::MoeMlp(const ParameterStore& store, const ModelConfig& config, int64_t l
   if (config.moe->shared_intermediate_size > 0) shared_.emplace(store, config, prefix + "shared");
 }
 
+// [Note: own slots on a GPU] Where ranks share experts the host must know how many slots are of experts that
+// are here: it is the size of all that follows. Buffers for as many as there could be (all slots of all
+// ranks) would take ep times the memory, and the first product's result is kept for the backward pass;
+// buffers for a share and a margin would drop what does not fit, or wait all the same. So the host reads the
+// places where its experts begin, once in each forward pass of the layer; the backward pass asks nothing.
+void MoeMlp::keep_own(ExpertRouting& routing) const {
+  const auto experts = static_cast<int64_t>(in_.size()), all = routing.starts.size(0) - 1;
+  const at::Tensor bounds = routing.starts.narrow(0, first_, experts + 1);
+  OwnSlots own{0, 0};
+  if (simulated(bounds)) {
+    own.count = (routing.slots() * experts + all - 1) / all;
+  } else {
+    const at::Tensor here = bounds.cpu();
+    own.first = here.const_data_ptr<int32_t>()[0];
+    own.count = here.const_data_ptr<int32_t>()[experts] - own.first;
+  }
+  const at::Tensor other = at::zeros({1}, routing.token_of.options());
+  const auto with_one_behind = [&](const at::Tensor& slots) {
+    return at::cat({slots.narrow(0, own.first, own.count), other});
+  };
+  routing.token_of = with_one_behind(routing.token_of);
+  routing.choice_of = with_one_behind(routing.choice_of);
+  routing.starts = bounds - own.first;
+  routing.slot_of = places_of(routing.slot_of, own);
+}
+
+void MoeMlp::clear_other(const at::Tensor& slots) const {
+  if (!all_) slots.narrow(0, slots.size(0) - 1, 1).zero_();
+}
+
+at::Tensor MoeMlp::places_of(const at::Tensor& slot_of, const OwnSlots& own) {
+  const at::Tensor places = slot_of - own.first;
+  return places.masked_fill(at::logical_or(places.lt(0), places.ge(own.count)), own.count);
+}
+
 MoeMlp::OwnSlots MoeMlp::own_slots(const ExpertRouting& routing) const {
   const auto first = static_cast<size_t>(first_);
   return {routing.offsets[first], routing.offsets[first + in_.size()] - routing.offsets[first]};
@@ -91,9 +126,7 @@ MoeMlp::OwnSlots MoeMlp::own_slots(const ExpertRouting& routing) const {
 
 at::Tensor MoeMlp::own_places(const ExpertRouting& routing) const {
   if (all_) return routing.slot_of;
-  const OwnSlots own = own_slots(routing);
-  const at::Tensor places = routing.slot_of - own.first;
-  return places.masked_fill(at::logical_or(places.lt(0), places.ge(own.count)), own.count);
+  return places_of(routing.slot_of, own_slots(routing));
 }
 
 // Runs body(expert) for every expert that has rows: many experts side by side, the largest first; few one
@@ -173,7 +206,10 @@ void MoeMlp::forward_part(const at::Tensor& x, const at::Tensor& out, int64_t ro
   const bool here = packed.router.defined();
   state.routing = router_.route(x, row_tile, here ? packed.router : router_.pack(), given, grouped(x));
   router_.count(state.routing, pass.router, pass.rows.first());
-  if (grouped(x)) return forward_grouped(x, out, state);
+  if (grouped(x)) {
+    if (!all_) keep_own(state.routing);
+    return forward_grouped(x, out, state);
+  }
   const int64_t slots = own_slots(state.routing).count;
   state.inner = at::empty({slots, intermediate_size_ * (gated_ ? 2 : 1)}, x.options());
   const at::Tensor outputs = at::empty({slots + (all_ ? 0 : 1), x.size(1)}, x.options());
@@ -190,7 +226,7 @@ void MoeMlp::forward_part(const at::Tensor& x, const at::Tensor& out, int64_t ro
 bool MoeMlp::grouped(const at::Tensor& x) const {
   const bool gradients = stacks_.in_grad.defined() == in_[0].weight_grad.defined() &&
                          stacks_.out_grad.defined() == out_[0].weight_grad.defined();
-  return all_ && stacks_.in.defined() && stacks_.out.defined() && gradients && !on_cpu_threads(x.device());
+  return stacks_.in.defined() && stacks_.out.defined() && gradients && !on_cpu_threads(x.device());
 }
 
 void MoeMlp::forward_grouped(const at::Tensor& x, const at::Tensor& out, MoeSaved& state) const {
@@ -200,6 +236,7 @@ void MoeMlp::forward_grouped(const at::Tensor& x, const at::Tensor& out, MoeSave
   const at::Tensor activated = at::empty({routing.slots(), intermediate_size_}, x.options());
   ops::activation_forward(activation_, gated_, state.inner, activated);
   const at::Tensor outputs = ops::grouped_gemm(activated, stacks_.out.transpose(1, 2), routing.starts);
+  clear_other(outputs);
   sum_slots(outputs, routing.slot_of, routing.weights, out);
 }
 
@@ -215,6 +252,7 @@ void MoeMlp::backward_grouped(const at::Tensor& dout, const at::Tensor& x, const
   const at::Tensor activated = at::empty_like(d_activated);
   ops::activation_backward(activation_, gated_, d_activated, saved.inner, d_inner, activated);
   const at::Tensor d_slots = (unweighted.to(at::kFloat) * activated).sum(1);
+  clear_other(d_slots);
   if (stacks_.out_grad.defined()) {
     d_output.mul_(weights);  // in float32, rounded once
     ops::grouped_gemm_transposed(d_output, activated, routing.starts, stacks_.out_grad);
@@ -224,7 +262,9 @@ void MoeMlp::backward_grouped(const at::Tensor& dout, const at::Tensor& x, const
     const at::Tensor gathered = x.index_select(0, routing.token_of);
     ops::grouped_gemm_transposed(d_inner, gathered, routing.starts, stacks_.in_grad);
   }
-  sum_slots(ops::grouped_gemm(d_inner, stacks_.in, routing.starts), routing.slot_of, {}, dx);
+  const at::Tensor d_gathered = ops::grouped_gemm(d_inner, stacks_.in, routing.starts);
+  clear_other(d_gathered);
+  sum_slots(d_gathered, routing.slot_of, {}, dx);
   const at::Tensor d_weights = d_slots.index_select(0, routing.slot_of.flatten()).view_as(routing.weights);
   router_.backward(d_weights, x, routing, pass.router, pass.rows.first(), dx);
 }

@@ -28,8 +28,9 @@ struct MoeSaved {
 // expert. A token's result depends neither on its neighbours nor on how many of them chose the same expert:
 // where a BLAS multiplies, whose rounding depends on the shape, every product has the same one.
 //
-// On a GPU that has all experts they are grouped products (kernels/grouped_gemm.h), and the host never waits
-// for the choices of a router. Where ranks share experts it does: how many rows are a rank's own is a shape.
+// On a GPU they are grouped products (kernels/grouped_gemm.h), and with all experts the host never waits for
+// the choices of a router. Where ranks share experts it does, once per forward pass: how many rows are a
+// rank's own is a shape ([Note: own slots on a GPU] in moe.cc).
 class MoeMlp {
  public:
   MoeMlp() = default;
@@ -72,7 +73,8 @@ class MoeMlp {
                     const Pass& pass, const Packed& packed, const at::Tensor& given) const;
   void backward_part(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved, const at::Tensor& dx,
                      const Pass& pass) const;
-  // The same on a GPU that has all experts, in one product for each of the two matrices.
+  // The same on a GPU, in one product for each of the two matrices, over the slots of experts that are here
+  // and, where others are elsewhere, one place behind them that stands for theirs.
   bool grouped(const at::Tensor& x) const;
   void forward_grouped(const at::Tensor& x, const at::Tensor& out, MoeSaved& state) const;
   void backward_grouped(const at::Tensor& dout, const at::Tensor& x, const MoeSaved& saved,
@@ -82,6 +84,11 @@ class MoeMlp {
     int64_t first, count;
   };
   OwnSlots own_slots(const ExpertRouting& routing) const;
+  static at::Tensor places_of(const at::Tensor& slot_of, const OwnSlots& own);
+  // Leaves in the routing of a GPU the slots of experts that are here.
+  void keep_own(ExpertRouting& routing) const;
+  // Zeros in the place of the slots of others.
+  void clear_other(const at::Tensor& slots) const;
   // Of every slot its place among those of this rank, and behind all of them where it is another rank's.
   at::Tensor own_places(const ExpertRouting& routing) const;
   // The rows of one expert, the index of one that is here: writes its rows of `inner` and of `outputs` [S',

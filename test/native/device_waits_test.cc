@@ -1,17 +1,22 @@
 // How often the host waits for a GPU in an update and in a rollout, counted on a device of the host's memory
 // that takes the ways of a GPU; and that its numbers are those of the CPU.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/parallel.h"
 #include "batch/packing.h"
 #include "check.h"
 #include "comm/communicator.h"
 #include "engine/engine.h"
 #include "fake_device.h"
+#include "model/decoder_layout.h"
+#include "model/moe.h"
+#include "parameters/parameter_store.h"
 #include "toy_training.h"
 
 using namespace troupe;
@@ -151,6 +156,71 @@ TEST(the_host_waits_at_most_twice_per_micro_batch) {
     const int64_t more = several.micro_batches - one.micro_batches;
     CHECK(more > 0 && several.counts.waits - one.counts.waits == each * more);
   }
+}
+
+// A rank with a part of the experts computes them in the same products, for one wait in a forward pass: where
+// its slots begin and end. The parts of all ranks are the whole, in both directions.
+TEST(ranks_that_share_experts_wait_once_per_forward_pass) {
+  const at::NoGradGuard no_grad;
+  ModelConfig config = options_of("qwen3_moe", HeadKind::kLm).model;
+  config.num_layers = 1;
+  config.sliding_windows = {0};
+  config.moe_layers = {true};
+  const int64_t experts = config.moe->num_experts;
+  at::manual_seed(5);
+  ParameterStore whole(decoder_layout(config), fake_device(), at::kFloat, /*training=*/true, 1);
+  for (const Parameter& parameter : whole.all()) {
+    at::Tensor master = parameter.master;
+    master.copy_(at::randn(master.sizes()) * 0.3);
+  }
+  whole.refresh_compute();
+  const at::Tensor x = at::randn({40, config.hidden_size}).to(fake_device());
+  const at::Tensor dout = at::randn({40, config.hidden_size}).to(fake_device());
+  struct Passes {
+    at::Tensor out, dx;
+    DeviceCounts forward, backward;
+  };
+  const auto passes = [&](const ParameterStore& store, const DecoderPart& part) {
+    const MoeMlp moe(store, config, 0, part);
+    Passes result{at::empty_like(x), at::empty_like(x), {}, {}};
+    MoeSaved saved;
+    result.forward = counted_on_device([&] { moe.forward(x, result.out, kRowTile, &saved); });
+    result.backward = counted_on_device([&] { moe.backward(dout, x, saved, result.dx); });
+    return result;
+  };
+  const auto far = [](const at::Tensor& a, const at::Tensor& b) {
+    return (a.cpu() - b.cpu()).abs().max().item<double>();
+  };
+  const Passes all = passes(whole, {});
+  CHECK(all.forward.waits == 0 && all.backward.waits == 0);
+  at::Tensor out = at::zeros_like(x), dx = at::zeros_like(x);
+  const std::string router = "layers.0.moe.router.weight";
+  at::Tensor by_router = at::zeros_like(whole.at(router).grad);
+  for (int64_t rank = 0; rank < experts; ++rank) {
+    DecoderPart part;
+    part.ep = experts;
+    part.ep_rank = rank;
+    ParameterStore own(decoder_layout(config, {}, part), fake_device(), at::kFloat, /*training=*/true, 1);
+    for (const Parameter& parameter : own.all()) {
+      at::Tensor master = parameter.master;
+      if (master.defined()) master.copy_(whole.at(parameter.info.name).master);
+    }
+    own.refresh_compute();
+    const Passes one = passes(own, part);
+    CHECK(one.forward.waits == 1 && one.backward.waits == 0);
+    CHECK(one.forward.launches <= all.forward.launches + 16 && one.forward.launches < 80);
+    out += one.out;
+    dx += one.dx;
+    by_router += own.at(router).grad;
+    for (const char* matrix : {".in.weight", ".out.weight"}) {
+      const std::string name = "layers.0.moe.experts." + std::to_string(rank) + matrix;
+      CHECK(far(own.at(name).grad, whole.at(name).grad) < 1e-5);
+    }
+  }
+  CHECK(far(out, all.out) < 1e-5 && far(dx, all.dx) < 1e-5);
+  CHECK(far(by_router, whole.at(router).grad) < 1e-4);
+  CHECK(all.out.cpu().abs().max().item<double>() > 0.1);
+  print("all experts, forward", all.forward);
 }
 
 // The gradient of a block is on its way while the device computes that of the block before it, and no longer:
