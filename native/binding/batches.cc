@@ -83,7 +83,6 @@ PolicyBatch read_policy_batch(const Field& dto) {
   batch.advantages = read_response(dto["advantages"], n);
   batch.ref_log_probs = read_response_or_none(dto["refLogProbs"], n);
   batch.rollout_is_weights = read_response_or_none(dto["rolloutIsWeights"], n);
-  batch.rollout_log_probs = read_response_or_none(dto["rolloutLogProbs"], n);
   batch.given_loss = read_given_loss(dto["givenLoss"], n);
   if (!dto["hasGradient"].is_null()) {
     batch.has_gradient = read_uint8(dto["hasGradient"]);

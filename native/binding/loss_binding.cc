@@ -55,7 +55,6 @@ losses::PolicyInputs read_policy_inputs(const Field& dto) {
   inputs.advantages = read_per_token(dto["advantages"], inputs.layout);
   inputs.ref_log_probs = read_per_token_or_none(dto["refLogProbs"], inputs.layout);
   inputs.rollout_is_weights = read_per_token_or_none(dto["rolloutIsWeights"], inputs.layout);
-  inputs.rollout_log_probs = read_per_token_or_none(dto["rolloutLogProbs"], inputs.layout);
   inputs.given = read_given_loss(dto["givenLoss"], inputs.layout.mask.numel());
   return inputs;
 }

@@ -101,7 +101,6 @@ struct PolicyBatch {
   at::Tensor advantages;          // [sum R] float32
   at::Tensor ref_log_probs;       // [sum R] float32 or undefined
   at::Tensor rollout_is_weights;  // [sum R] float32 or undefined
-  at::Tensor rollout_log_probs;   // [sum R] float32 or undefined
   GivenLoss given_loss;           // undefined but in the mode "linear"
   // [B] uint8, or undefined: all. 0: the caller knows that the loss of this sequence has no gradient, so that
   // its log-probs and entropies are computed for the metrics, and nothing is propagated backwards.

@@ -87,7 +87,6 @@ class PolicyHead final : public LossHead {
     check_column(batch.advantages, "advantages", layout);
     check_column(batch.ref_log_probs, "refLogProbs", layout);
     check_column(batch.rollout_is_weights, "rolloutIsWeights", layout);
-    check_column(batch.rollout_log_probs, "rolloutLogProbs", layout);
     require(!batch.has_gradient.defined() || batch.has_gradient.numel() == layout.size(),
             ErrorCode::kInvalidArgument, "[batch] hasGradient: expected one value per sequence (",
             layout.size(), "), got ", batch.has_gradient.defined() ? batch.has_gradient.numel() : 0);
@@ -117,7 +116,6 @@ class PolicyHead final : public LossHead {
          pick(batch_.advantages, index),
          pick(batch_.ref_log_probs, index),
          pick(batch_.rollout_is_weights, index),
-         pick(batch_.rollout_log_probs, index),
          {pick(given.values, index), pick(given.by_log_prob, index), pick(given.by_entropy, index)}},
         packed, context_.sharing, loss_);
     const at::Tensor d_hidden = at::empty_like(hidden);
@@ -139,7 +137,6 @@ class PolicyHead final : public LossHead {
                 columns.of(batch_.advantages),
                 columns.of(batch_.ref_log_probs),
                 columns.of(batch_.rollout_is_weights),
-                columns.of(batch_.rollout_log_probs),
                 {columns.of(given.values), columns.of(given.by_log_prob), columns.of(given.by_entropy)}},
                loss_)
         .metrics;

@@ -21,7 +21,6 @@ losses::PolicyInputs each_array(const losses::PolicyInputs& inputs, Take&& take)
   taken.advantages = of(inputs.advantages);
   taken.ref_log_probs = of(inputs.ref_log_probs);
   taken.rollout_is_weights = of(inputs.rollout_is_weights);
-  taken.rollout_log_probs = of(inputs.rollout_log_probs);
   taken.given = {of(inputs.given.values), of(inputs.given.by_log_prob), of(inputs.given.by_entropy)};
   return taken;
 }

@@ -42,7 +42,6 @@ struct PolicyInputs {
   at::Tensor advantages;          // [sum R]
   at::Tensor ref_log_probs;       // [sum R] or undefined
   at::Tensor rollout_is_weights;  // [sum R] or undefined
-  at::Tensor rollout_log_probs;   // [sum R] or undefined
   GivenLoss given;                // [sum R] each, or undefined
 };
 

@@ -159,7 +159,6 @@ test('the losses run on arrays of the caller', async () => {
     advantages: Float32Array.of(1, 1, 1, -1, -1),
     refLogProbs: null,
     rolloutIsWeights: null,
-    rolloutLogProbs: null,
     givenLoss: null,
   };
   const result = await binding.policyLoss(inputs, tinyPolicyLoss);

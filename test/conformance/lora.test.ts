@@ -84,7 +84,6 @@ describe.each(readdirSync(CASES))('%s', (name) => {
         advantages: zeros,
         refLogProbs: null,
         rolloutIsWeights: null,
-        rolloutLogProbs: null,
         givenLoss: { values: zeros, byLogProb: weights, byEntropy: null },
         hasGradient: null,
       };

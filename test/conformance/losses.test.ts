@@ -59,7 +59,6 @@ function policyInputs(source: Record<string, Matrix>, p: Params): NativePolicyLo
     advantages: floats(source['advantages'] as Matrix).map((a) => sign * a),
     refLogProbs: null,
     rolloutIsWeights: p.is_weights ? floats(inputs.is_weights) : null,
-    rolloutLogProbs: null,
     givenLoss: null,
   };
 }

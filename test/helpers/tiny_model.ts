@@ -124,7 +124,6 @@ export function tinyPolicyBatch(): NativePolicyBatch {
     advantages: Float32Array.of(1, 1, 1, -1, -1),
     refLogProbs: null,
     rolloutIsWeights: null,
-    rolloutLogProbs: null,
     givenLoss: null,
     hasGradient: null,
   };

@@ -36,7 +36,7 @@ Result update(Engine& engine, const Mixed& mixed, const std::string& mode, bool 
   const LongBatch& batch = mixed.batch;
   PolicyLossOptions loss;
   loss.mode = parse_policy_mode(mode);
-  PolicyBatch policy{batch.tokens, batch.mask, batch.a, batch.b, {}, {}, {}, {}, {}};
+  PolicyBatch policy{batch.tokens, batch.mask, batch.a, batch.b, {}, {}, {}, {}};
   if (told) policy.has_gradient = mixed.has_gradient;
   MiniBatches mini = batch.mini;
   mini.epochs = 2;

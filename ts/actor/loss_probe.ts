@@ -94,10 +94,9 @@ export async function policyLoss(
     advantages: floats('advantages') ?? missing(where, 'advantages'),
     refLogProbs: floats('refLogProbs') ?? (loss.useKlLoss ? missing(where, 'refLogProbs') : null),
     rolloutIsWeights: floats('rolloutIsWeights'),
-    rolloutLogProbs,
     givenLoss: null,
   };
-  const prepared = prepare(native, loss, options, inputs.globalTokens);
+  const prepared = prepare(native, rolloutLogProbs, loss, options, inputs.globalTokens);
   const result = await withGroup(group, (workers) =>
     workers.callBinding('policyLoss', [prepared.inputs, prepared.loss]),
   );
@@ -107,6 +106,7 @@ export async function policyLoss(
 /** A loss that TypeScript computes or corrects, as the core takes it; the core's own as they are. */
 function prepare(
   inputs: NativePolicyLossInputs,
+  rolloutLogProbs: Float32Array | null,
   loss: NativePolicyLossOptions,
   { rolloutCorrection = {}, kwargs = {} }: PolicyLossOptions,
   globalTokens: number | undefined,
@@ -125,7 +125,7 @@ function prepare(
   }
   const fn = registeredPolicyLoss(loss.mode);
   if (fn === null) return { inputs, loss, metrics: {} };
-  const { refLogProbs, rolloutIsWeights, rolloutLogProbs, entropy, givenLoss: _, ...columns } = inputs;
+  const { refLogProbs, rolloutIsWeights, entropy, givenLoss: _, ...columns } = inputs;
   const { given, metrics } = givenLoss(
     loss.mode,
     fn,

@@ -52,7 +52,6 @@ export function policyBatch(
     advantages: b.get('advantages'),
     refLogProbs: useRef ? b.get('refLogProbs') : null,
     rolloutIsWeights: optional('rolloutIsWeights'),
-    rolloutLogProbs: null,
     givenLoss:
       values === null || byLogProb === null
         ? null

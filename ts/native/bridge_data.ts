@@ -226,7 +226,6 @@ export interface NativePolicyBatch {
   advantages: Float32Array;
   refLogProbs: Float32Array | null;
   rolloutIsWeights: Float32Array | null;
-  rolloutLogProbs: Float32Array | null;
   givenLoss: NativeGivenLoss | null;
   hasGradient: Uint8Array | null; // [B]; 0: forward alone
 }
@@ -317,7 +316,6 @@ export interface NativePolicyLossInputs {
   advantages: Float32Array;
   refLogProbs: Float32Array | null;
   rolloutIsWeights: Float32Array | null;
-  rolloutLogProbs: Float32Array | null;
   givenLoss: NativeGivenLoss | null;
 }
 
