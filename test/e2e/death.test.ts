@@ -200,8 +200,10 @@ describe('a worker dies', () => {
   it('before it is ready', async () => {
     const directory = long.newDirectory();
     const run = long.start(directory);
-    await run.until('the start of a worker', () => run.workers().length > 0);
-    process.kill(run.workers()[0]!, 'SIGKILL');
+    await run.until('the start of a worker', () => {
+      const worker = run.workers()[0];
+      return worker !== undefined && process.kill(worker, 'SIGKILL');
+    });
     const { code, stderr } = await within(TEN_SECONDS, run.exited);
     expect(code).toBe(1);
     expect(stderr).toContain('worker rank 0 died in phase startup: killed by SIGKILL');
