@@ -70,9 +70,13 @@ using kernels::bfloat16_gemm_kernels;
 using kernels::Word;
 using panels::for_each_panel;
 using panels::Kernel;
+using panels::kGemmCols;
+using panels::kGemmLanes;
 using panels::Multiplier;
 using panels::num_panels;
 using panels::padded_cols;
+using panels::panel_ranges;
+using panels::part_of;
 using panels::Source;
 using panels::spread_panels;
 using panels::tile;
@@ -86,44 +90,125 @@ constexpr int64_t kPackSteps = 64;  // steps of a weight per unit of packing, wh
 constexpr int64_t kPackRows = 8;    // the same where k runs along its columns
 constexpr int64_t kLeftWords = int64_t{1} << 17;  // of `a` that all panels of columns go over: 512 KiB
 
-// c = a B (+ c) in passes over `depth` steps of k, outside of a parallel region with columns spread over the
-// threads.
+// A packed right operand.
+struct Panels {
+  const Word* words = nullptr;
+  int64_t cols = 0, steps = 0;
+};
+
+// c = a B (+ c) in passes over `depth` steps of k. `next`: what is multiplied with behind it, or nothing.
 template <typename Out>
-void multiply(const at::Tensor& a, const at::Tensor& b_panels, int64_t cols, int64_t depth,
-              const at::Tensor& c, bool accumulate) {
-  const Multiplier multiplier(a.scalar_type());
-  const int64_t rows = a.size(0), k = a.size(1), block = multiplier.rows();
-  const int64_t steps = multiplier.steps(k);
-  const at::Tensor scratch = words(round_up(rows, block) * std::min(depth, steps), a.device());
-  if (simulated(a)) return;
-  const Kernel<Out> kernel = multiplier.template kernel<Out>();
-  const Word* const panels = words_of(b_panels);
-  Out* const target = static_cast<Out*>(c.mutable_data_ptr());
-  const int64_t ldc = c.stride(0);
-  Word* const packed = words_of(scratch);
-  const Source source(a);
-  for (int64_t s0 = 0; s0 < steps; s0 += depth) {
-    const int64_t count = std::min(depth, steps - s0);
-    for (int64_t r = 0; r < rows; r += block) {
-      multiplier.pack_rows(source, r, std::min(block, rows - r), k, s0, s0 + count, packed + r * count);
-    }
-    const bool add = accumulate || s0 > 0;
-    const int64_t at_once = std::max(block, kLeftWords / count / block * block);
-    const auto columns = [&](int64_t begin, int64_t end) {
-      const Multiplier::Use use(multiplier);
-      for (int64_t r0 = 0; r0 < rows; r0 += at_once) {
-        const int64_t r1 = std::min(rows, r0 + at_once);
-        for_each_panel(cols, begin, end, [&](int64_t first, int64_t width, int64_t there) {
-          const Word* panel = panels + first * steps + s0 * width;
-          for (int64_t r = r0; r < r1; r += block) {
-            tile(kernel, count, packed + r * count, panel, width, there, target + r * ldc + first, ldc,
-                 std::min(block, r1 - r), add);
-          }
-        });
-      }
-    };
-    spread_panels(num_panels(cols), columns);
+class Product {
+ public:
+  // scratch: what scratch_words() says.
+  Product(const at::Tensor& a, const Panels& b, const Panels& next, int64_t depth, const at::Tensor& c,
+          bool accumulate, const at::Tensor& scratch)
+      : multiplier_(a.scalar_type()),
+        rows_(a.size(0)),
+        k_(a.size(1)),
+        depth_(depth),
+        source_(a),
+        as_it_lies_(multiplier_.reads_rows()),
+        a_(words_of(scratch)),
+        row_words_(a.stride(0)),
+        b_(b),
+        next_(next),
+        c_(static_cast<Out*>(c.mutable_data_ptr())),
+        ldc_(c.stride(0)),
+        accumulate_(accumulate) {}
+
+  static int64_t scratch_words(const at::Tensor& a) {
+    const Multiplier multiplier(a.scalar_type());
+    if (multiplier.reads_rows()) return 0;
+    return round_up(a.size(0), multiplier.rows()) * multiplier.steps(a.size(1));
   }
+
+  // Outside of a parallel region with columns spread over the threads.
+  void run() const {
+    const int64_t block = multiplier_.rows(), count = num_panels(b_.cols);
+    for (int64_t s0 = 0; s0 < b_.steps && !as_it_lies_; s0 += depth_) {
+      const int64_t steps = std::min(depth_, b_.steps - s0);
+      for (int64_t r = 0; r < rows_; r += block)
+        multiplier_.pack_rows(source_, r, std::min(block, rows_ - r), k_, s0, s0 + steps, left(s0, r));
+    }
+    spread_panels(count, [&](int64_t begin, int64_t end, int64_t next) {
+      const Multiplier::Use use(multiplier_);
+      const Panel behind = next < count ? panel(b_, next, 0) : first_panel(next_, next - count);
+      for (int64_t s0 = 0; s0 < b_.steps; s0 += depth_)
+        pass(s0, begin, end, s0 + depth_ < b_.steps ? panel(b_, begin, s0 + depth_) : behind);
+    });
+  }
+
+ private:
+  // A panel's part of one pass.
+  struct Panel {
+    int64_t first = 0, there = 0, width = 0;  // columns
+    const Word* words = nullptr;
+    int64_t count = 0;
+  };
+
+  Panel panel(const Panels& of, int64_t i, int64_t s0) const {
+    const int64_t first = i * kGemmCols, there = std::min(kGemmCols, of.cols - first);
+    const int64_t width = padded_cols(there);
+    return {first, there, width, of.words + first * of.steps + s0 * width,
+            width * std::min(depth_, of.steps - s0)};
+  }
+  Panel first_panel(const Panels& of, int64_t range) const {
+    if (of.cols == 0) return {};
+    const int64_t count = num_panels(of.cols), ranges = panel_ranges(count);
+    return panel(of, count * (range % ranges) / ranges, 0);
+  }
+  // Block of rows `row` of `a` from step s0 on, packed.
+  Word* left(int64_t s0, int64_t row) const {
+    return a_ + round_up(rows_, multiplier_.rows()) * s0 + row * std::min(depth_, b_.steps - s0);
+  }
+
+  // Steps from s0 on for panels [begin, end). The thread is likely to go on with `behind`.
+  void pass(int64_t s0, int64_t begin, int64_t end, const Panel& behind) const {
+    const int64_t steps = std::min(depth_, b_.steps - s0), block = multiplier_.rows();
+    const int64_t at_once = std::max(block, kLeftWords / steps / block * block);
+    kernels::GemmTile<Out> t{.steps = steps, .ldc = ldc_, .add = accumulate_ || s0 > 0};
+    if (as_it_lies_) {
+      t.a_row = row_words_;
+      t.a_step = 1;
+    }
+    for (int64_t r0 = 0; r0 < rows_; r0 += at_once) {
+      const int64_t r1 = std::min(rows_, r0 + at_once), blocks = (r1 - r0 + block - 1) / block;
+      const Panel then = r1 < rows_ ? panel(b_, begin, s0) : behind;
+      for (int64_t i = begin; i < end; ++i) {
+        const Panel own = panel(b_, i, s0);
+        const Panel next = i + 1 < end ? panel(b_, i + 1, s0) : then;  // comes from memory meanwhile
+        t.b = own.words;
+        t.vectors = own.width / kGemmLanes;
+        for (int64_t r = r0; r < r1; r += block) {
+          t.a = as_it_lies_ ? static_cast<const Word*>(source_.at(r, s0)) : left(s0, r);
+          t.c = c_ + r * ldc_ + own.first;
+          t.rows = std::min(block, r1 - r);
+          t.ahead = part_of(next.words, next.count, (r - r0) / block, blocks);
+          tile(kernel_, t, own.there);
+        }
+      }
+    }
+  }
+
+  const Multiplier multiplier_;
+  const Kernel<Out> kernel_ = multiplier_.template kernel<Out>();
+  const int64_t rows_, k_, depth_;
+  const Source source_;
+  const bool as_it_lies_;
+  Word* const a_;
+  const int64_t row_words_;
+  const Panels b_, next_;
+  Out* const c_;
+  const int64_t ldc_;
+  const bool accumulate_;
+};
+
+template <typename Out>
+void multiply(const at::Tensor& a, const Panels& b, const Panels& next, int64_t depth, const at::Tensor& c,
+              bool accumulate) {
+  const at::Tensor scratch = words(Product<Out>::scratch_words(a), a.device());
+  if (!simulated(a)) Product<Out>(a, b, next, depth, c, accumulate, scratch).run();
 }
 
 }  // namespace
@@ -134,6 +219,12 @@ PackedMatrix PackedMatrix::quantized(const at::Tensor& weight, Quantization kind
   packed.rows_ = weight.size(1);
   packed.cols_ = weight.size(0);
   return packed;
+}
+
+void PackedMatrix::precede(const PackedMatrix& next) {
+  next_panels_ = next.panels_;
+  next_rows_ = next.rows_;
+  next_cols_ = next.cols_;
 }
 
 bool packs(const at::Tensor& matrix) {
@@ -202,9 +293,15 @@ void gemm(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool 
     }
     return;
   }
-  if (out.scalar_type() == at::kFloat) return multiply<float>(a, b.panels_, b.cols_, kDepth, out, accumulate);
+  const auto panels_of = [&](const at::Tensor& words, int64_t cols, int64_t k) {
+    if (!words.defined() || simulated(words)) return Panels{};
+    return Panels{words_of(words), cols, Multiplier(a.scalar_type()).steps(k)};
+  };
+  const Panels own = panels_of(b.panels_, b.cols_, b.rows_);
+  const Panels next = panels_of(b.next_panels_, b.next_cols_, b.next_rows_);
+  if (out.scalar_type() == at::kFloat) return multiply<float>(a, own, next, kDepth, out, accumulate);
   // In one pass over all of k, to be rounded once.
-  multiply<uint16_t>(a, b.panels_, b.cols_, Multiplier(a.scalar_type()).steps(b.rows_), out, accumulate);
+  multiply<uint16_t>(a, own, next, Multiplier(a.scalar_type()).steps(b.rows_), out, accumulate);
 }
 
 void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool parallel) {
@@ -247,9 +344,16 @@ void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tenso
       for (int64_t r = 0; r < count; r += multiplier.rows()) {
         for_each_panel(b.cols_, panel, std::min(panels, panel + kColBlock),
                        [&](int64_t first, int64_t width, int64_t there) {
-                         tile(kernel, k, packed + r * k, packed_b + first * steps + s0 * width, width, there,
-                              target + (begin + r) * ldc + first, ldc, std::min(multiplier.rows(), count - r),
-                              true);
+                         tile(kernel,
+                              {.steps = k,
+                               .a = packed + r * k,
+                               .b = packed_b + first * steps + s0 * width,
+                               .vectors = width / kGemmLanes,
+                               .c = target + (begin + r) * ldc + first,
+                               .ldc = ldc,
+                               .rows = std::min(multiplier.rows(), count - r),
+                               .add = true},
+                              there);
                        });
       }
     }

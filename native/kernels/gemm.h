@@ -28,6 +28,10 @@ class PackedMatrix {
   // Not packed anywhere: for a few rows, which cost less than packing.
   static PackedMatrix as_it_lies(const at::Tensor& matrix, bool transposed);
 
+  // The product behind one with this matrix will be one with `next`, whose first columns then come from
+  // memory while the last of this one are multiplied. It is kept as long as this one.
+  void precede(const PackedMatrix& next);
+
   bool defined() const { return cols_ > 0; }
   // Whether products with this matrix run here, so that their bits do not depend on the shape of the left
   // operand.
@@ -44,6 +48,8 @@ class PackedMatrix {
                        // behind the other
   at::Tensor plain_;   // [K, N], where LibTorch multiplies
   QuantizedMatrix quantized_;
+  at::Tensor next_panels_;
+  int64_t next_rows_ = 0, next_cols_ = 0;
 };
 
 // c [M, N] = a [M, K] B, or c += a B. Unit column strides, free row strides. a has the dtype of B; c too, or

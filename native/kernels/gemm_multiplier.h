@@ -21,6 +21,8 @@ class Multiplier {
                     bfloat16_ != nullptr ? bfloat16_->group : 1);
   }
 
+  // Whether the left operand is read as it lies.
+  bool reads_rows() const { return values_per_word_ == 1; }
   // A block of up to rows() rows of the left operand; steps [s0, s1) of k.
   void pack_rows(const Source& a, int64_t first, int64_t there, int64_t k, int64_t s0, int64_t s1,
                  Word* target) const {

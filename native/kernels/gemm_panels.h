@@ -124,21 +124,30 @@ inline int64_t num_panels(int64_t cols) {
 }
 
 template <typename Out>
-using Kernel = void (*)(int64_t steps, const Word* a, const Word* b, int64_t vectors, Out* c, int64_t ldc,
-                        int64_t rows, bool add);
+using Kernel = void (*)(const kernels::GemmTile<Out>& t);
 
-// One tile of c through the kernel; a panel that is not full goes through a buffer.
+// A tile through the kernel, `there` of its columns; a panel that is not full goes through a buffer.
 template <typename Out>
-void tile(Kernel<Out> kernel, int64_t steps, const Word* a, const Word* b, int64_t width, int64_t there,
-          Out* c, int64_t ldc, int64_t rows, bool add) {
-  if (there == width) return kernel(steps, a, b, width / kGemmLanes, c, ldc, rows, add);
+void tile(Kernel<Out> kernel, const kernels::GemmTile<Out>& t, int64_t there) {
+  const int64_t width = t.vectors * kGemmLanes;
+  if (there == width) return kernel(t);
   Out buffer[kMostGemmRows * kGemmCols];
-  for (int64_t r = 0; add && r < rows; ++r) {
-    std::copy_n(c + r * ldc, there, buffer + r * width);
+  for (int64_t r = 0; t.add && r < t.rows; ++r) {
+    std::copy_n(t.c + r * t.ldc, there, buffer + r * width);
     std::fill(buffer + r * width + there, buffer + (r + 1) * width, Out(0));
   }
-  kernel(steps, a, b, width / kGemmLanes, buffer, width, rows, add);
-  for (int64_t r = 0; r < rows; ++r) std::copy_n(buffer + r * width, there, c + r * ldc);
+  kernels::GemmTile<Out> whole = t;
+  whole.c = buffer;
+  whole.ldc = width;
+  kernel(whole);
+  for (int64_t r = 0; r < t.rows; ++r) std::copy_n(buffer + r * width, there, t.c + r * t.ldc);
+}
+
+// Part `i` of `parts` of the `words` that begin there.
+inline kernels::Ahead part_of(const Word* begin, int64_t words, int64_t i, int64_t parts) {
+  const int64_t lines = words * int64_t{sizeof(Word)} / kernels::kLineBytes;
+  const int64_t first = lines * i / parts, end = lines * (i + 1) / parts;
+  return {reinterpret_cast<const char*>(begin) + first * kernels::kLineBytes, end - first};
 }
 
 inline at::Tensor words(int64_t count, const at::Device& device) {
@@ -149,13 +158,24 @@ inline Word* words_of(const at::Tensor& scratch) {
   return reinterpret_cast<Word*>(scratch.data_ptr<int32_t>());
 }
 
-// Runs columns(first panel, end) for all panels: outside of a parallel region spread over the threads.
+// In how many ranges spread_panels() hands them out.
+inline int64_t panel_ranges(int64_t count) {
+  constexpr int64_t kRangesPerThread = 4;
+  return std::min<int64_t>(count, kRangesPerThread * at::get_num_threads());
+}
+
+// Runs columns(first panel, end, next) for all panels: outside of a parallel region in ranges that threads
+// take as they become free, so that one is likely to go on with panel `next`, or, from `count` on, with range
+// next - count of the next matrix.
 template <typename Columns>
 void spread_panels(int64_t count, Columns&& columns) {
-  constexpr int64_t kRangesPerThread = 4;
-  if (omp_in_parallel() || at::get_num_threads() == 1) return columns(int64_t{0}, count);
-  const int64_t ranges = std::min<int64_t>(count, kRangesPerThread * at::get_num_threads());
-  parallel_ranges(count, ranges, [&](int64_t, int64_t begin, int64_t end) { columns(begin, end); });
+  const int64_t threads = at::get_num_threads();
+  if (omp_in_parallel() || threads == 1) return columns(int64_t{0}, count, count);
+  const int64_t ranges = panel_ranges(count);
+  parallel_ranges(count, ranges, [&](int64_t range, int64_t begin, int64_t end) {
+    const int64_t next = range + threads;
+    columns(begin, end, next < ranges ? count * next / ranges : count + next - ranges);
+  });
 }
 
 }  // namespace troupe::ops::panels

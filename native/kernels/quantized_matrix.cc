@@ -207,7 +207,7 @@ void QuantizedMatrix::multiply_panels(const at::Tensor& a, const at::Tensor& c, 
   const CodeTable& values = table(kind_);
   const auto* codes = panels_.const_data_ptr<uint8_t>();
   const auto* scales = scales_.const_data_ptr<float>();
-  panels::spread_panels(panels::num_panels(cols_), [&](int64_t from, int64_t to) {
+  panels::spread_panels(panels::num_panels(cols_), [&](int64_t from, int64_t to, int64_t) {
     std::vector<float> sums(static_cast<size_t>(rows * kGemmCols));
     Word words[kGroupsAtOnce * kCodeSteps * kGemmCols];
     panels::for_each_panel(cols_, from, to, [&](int64_t first, int64_t width, int64_t there) {
@@ -221,8 +221,14 @@ void QuantizedMatrix::multiply_panels(const at::Tensor& a, const at::Tensor& c, 
         }
         code_words(count, own, values, vectors, words);
         for (int64_t r = 0; r < rows; r += kGemmRows) {
-          tile(count * words_per_group, left + r * steps, words, vectors, sums.data() + r * width, width,
-               std::min(kGemmRows, rows - r), g > 0);
+          tile({.steps = count * words_per_group,
+                .a = left + r * steps,
+                .b = words,
+                .vectors = vectors,
+                .c = sums.data() + r * width,
+                .ldc = width,
+                .rows = std::min(kGemmRows, rows - r),
+                .add = g > 0});
         }
       }
       for (int64_t r = 0; r < rows; ++r)

@@ -70,9 +70,12 @@ int64_t Transformer::decode_row_tile() const {
 }
 
 // With packed weights a row has the same bits in a tile of any size. Large tiles read the weights less often;
-// small ones give every thread work when there are few rows.
-int64_t Transformer::decode_tile(int64_t rows) const {
-  return !decode_packs_ || rows < kRowTile * at::get_num_threads() ? kDecodeRowTile : kRowTile;
+// small ones give every thread work where there are few rows, unless these are one tile whose products spread
+// over the threads by columns.
+int64_t Transformer::decode_tile(int64_t rows, bool spreads) const {
+  if (!decode_packs_) return kDecodeRowTile;
+  const bool enough = rows >= kRowTile * at::get_num_threads();
+  return enough || (spreads && rows <= kRowTile) ? kRowTile : kDecodeRowTile;
 }
 
 void Transformer::begin_decoding(ops::Quantization quantization) {
@@ -106,6 +109,19 @@ void Transformer::begin_decoding(ops::Quantization quantization) {
   }
   decode_weights_ = std::move(weights);
   decode_packs_ = packed;
+  ops::PackedMatrix* before = nullptr;
+  const auto chain = [&](ops::PackedMatrix& matrix) {
+    if (before != nullptr) before->precede(matrix);
+    before = &matrix;
+  };
+  for (std::vector<Block::PackedWeights>& stage : decode_weights_) {
+    for (Block::PackedWeights& block : stage) {
+      for (Linear::Packed* linear :
+           {&block.qkv, &block.output.attn_out, &block.output.mlp_in, &block.output.mlp_out})
+        chain(linear->weight);
+    }
+  }
+  chain(decode_head_);
 }
 
 bool Transformer::everywhere(bool here) const {
@@ -144,7 +160,7 @@ void Transformer::enter_layer(int64_t layer, const at::Tensor& x) {
 
 RowContext Transformer::decoding_rows(int64_t count, const at::Tensor& positions,
                                       const RotaryTables& rotary) const {
-  RowContext rows{positions, {}, rotary, decode_tile(count)};
+  RowContext rows{positions, {}, rotary, decode_tile(count, /*spreads=*/!config_.moe)};
   rows.exchange = decoding_exchange();
   if (ep_ != nullptr) rows.experts = ExpertRows(*ep_);
   rows.routers.record = routed_;
@@ -188,7 +204,7 @@ void Transformer::own_logits(const at::Tensor& x, const at::Tensor& logits) cons
   const at::Tensor part =
       exchange_ == nullptr ? logits : at::zeros({x.size(0), last.vocabulary_part()}, logits.options());
   for_each_row_tile(
-      x.size(0), kDecodeRowTile, device_,
+      x.size(0), decode_tile(x.size(0), /*spreads=*/true), device_,
       [&](int64_t begin, int64_t end) {
         const at::Tensor tile = hidden.narrow(0, begin, end - begin);
         norm_forward(last.final_norm(), x.narrow(0, begin, end - begin), tile, {});

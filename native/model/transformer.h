@@ -68,7 +68,8 @@ class Transformer final : public Decoder {
     size_t stage, block;
   };
   Place find(int64_t layer) const;
-  int64_t decode_tile(int64_t rows) const;
+  // Rows per tile of a step. spreads: a tile that is alone has work for all threads.
+  int64_t decode_tile(int64_t rows, bool spreads) const;
   // Whether `here` is true on all stages of the pipeline: they must decode with tiles of one size.
   bool everywhere(bool here) const;
   void own_logits(const at::Tensor& x, const at::Tensor& logits) const;

@@ -89,8 +89,14 @@ void PageProducts::scores(const Pages& pages, int64_t begin, int64_t end, float*
     if (page + 1 < end) fetch(pages.at[page + 1], bytes);
     const Word* const keys = keys_of(pages, page);
     for (int64_t r = 0; r < rows_; r += block) {
-      kernel(steps, q + r * steps, keys, kPagePositions / kernels::kGemmLanes, out + r * ld, ld,
-             std::min(block, rows_ - r), false);
+      kernel({.steps = steps,
+              .a = q + r * steps,
+              .b = keys,
+              .vectors = kPagePositions / kernels::kGemmLanes,
+              .c = out + r * ld,
+              .ldc = ld,
+              .rows = std::min(block, rows_ - r),
+              .add = false});
     }
   }
 }
@@ -143,13 +149,21 @@ void PageProducts::values(const float* weights, int64_t ld, const Pages& pages, 
   const Word* const a = left(weights, ld, count);
   const Values words = values_of(pages, begin, end, steps);
   const auto kernel = multiplier_.kernel<float>();
-  ops::panels::for_each_panel(
-      dim_, 0, ops::panels::num_panels(dim_), [&](int64_t first, int64_t width, int64_t there) {
-        for (int64_t r = 0; r < rows_; r += block) {
-          ops::panels::tile(kernel, steps, a + r * steps, words.at + first * words.steps, width, there,
-                            out + r * dim_ + first, dim_, std::min(block, rows_ - r), add);
-        }
-      });
+  ops::panels::for_each_panel(dim_, 0, ops::panels::num_panels(dim_),
+                              [&](int64_t first, int64_t width, int64_t there) {
+                                for (int64_t r = 0; r < rows_; r += block) {
+                                  ops::panels::tile(kernel,
+                                                    {.steps = steps,
+                                                     .a = a + r * steps,
+                                                     .b = words.at + first * words.steps,
+                                                     .vectors = width / kernels::kGemmLanes,
+                                                     .c = out + r * dim_ + first,
+                                                     .ldc = dim_,
+                                                     .rows = std::min(block, rows_ - r),
+                                                     .add = add},
+                                                    there);
+                                }
+                              });
 }
 
 }  // namespace troupe

@@ -109,7 +109,8 @@ class Attention {
       if (scratch.products) {
         scratch.products->scores(kept, page, page + num_pages, scores, ld);
       } else {
-        const kernels::PageScores product{q, rows, dim, pages, num_pages, scores, ld};
+        const kernels::PageScores product{q,      rows, dim, pages, num_pages, KvCache::pages_for(end) - page,
+                                          scores, ld};
         (float32 ? kernels.scores_float32 : kernels.scores_bfloat16)(product);
       }
       kernels::ScoreBlock softmax = shape_.block(shape_.groups, piece.first, piece.count, k0, cols);

@@ -1,3 +1,4 @@
+import { SOFTMAX_EXPERTS } from '../../ts/model/hf_experts';
 import { ONE_STAGE } from '../../ts/model/pipeline_parts';
 import type {
   NativeAdamWOptions,
@@ -55,17 +56,11 @@ export function tinyModel(changes: Partial<NativeModelConfig> = {}): NativeModel
 /** Top 2 of 4 experts as Mixtral chooses them. */
 export function tinyExperts(changes: Partial<NativeMoeConfig> = {}): NativeMoeConfig {
   return {
+    ...SOFTMAX_EXPERTS,
     numExperts: 4,
     topK: 2,
     intermediateSize: 4,
     normalizeTopK: true,
-    sharedIntermediateSize: 0,
-    sharedGate: true,
-    score: 'softmax',
-    correctionBias: false,
-    groups: 1,
-    topGroups: 1,
-    routedScale: 1,
     ...changes,
   };
 }

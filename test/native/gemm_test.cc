@@ -141,6 +141,27 @@ TEST(a_row_has_the_same_bits_in_every_tile_of_one_shape) {
   }
 }
 
+// Of rows that share a matrix with others, of any length; and whatever matrix comes next.
+TEST(a_product_has_the_same_bits_whatever_comes_from_memory_meanwhile) {
+  at::manual_seed(6);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t rows : {1, 3, 17, 130}) {
+      const at::Tensor wide = at::randn({rows, 1700}).to(dtype), a = wide.narrow(1, 100, 1500);
+      const at::Tensor b = at::randn({700, 1500}).to(dtype);
+      ops::PackedMatrix packed = ops::PackedMatrix::of(b, true);
+      const at::Tensor alone = at::empty({rows, 700}, dtype), followed = at::empty({rows, 700}, dtype);
+      ops::gemm(a, packed, alone, false);
+      CHECK(error(alone, at::mm(a.to(at::kDouble), b.t().to(at::kDouble))) <
+            (dtype == at::kFloat ? 3e-6 : 8e-3));
+      for (const int64_t next : {1, 40, 3000}) {
+        packed.precede(ops::PackedMatrix::of(at::randn({next, 70}).to(dtype), true));
+        ops::gemm(a, packed, followed, false);
+        CHECK(at::equal(alone, followed));
+      }
+    }
+  }
+}
+
 TEST(weight_gradients_do_not_depend_on_the_number_of_threads) {
   at::manual_seed(4);
   const at::Tensor dy = at::randn({333, 300}), x = at::randn({333, 600});
@@ -261,15 +282,41 @@ TEST(codes_are_what_they_stand_for) {
     const std::vector<uint32_t> ones(kGroups * kernels::kCodeSteps * kernels::kGemmRows, 0x3f803f80);
     for (int64_t rows = 1; rows <= kernels::kCodeRows; ++rows) {
       std::vector<float> expected(static_cast<size_t>(rows * kWidth), 2), found = expected;
-      kernels::gemm_kernels().tile(kGroups * kernels::kCodeSteps, ones.data(), floats.data(), kVectors,
-                                   expected.data(), kWidth, rows, true);
+      kernels::gemm_kernels().tile({.steps = kGroups * kernels::kCodeSteps,
+                                    .a = ones.data(),
+                                    .b = floats.data(),
+                                    .vectors = kVectors,
+                                    .c = expected.data(),
+                                    .ldc = kWidth,
+                                    .rows = rows,
+                                    .add = true});
       own->float_tile(kGroups, ones.data(), codes.data(), table, kVectors, found.data(), kWidth, rows, true);
       CHECK(expected == found);
       if (kernels::bfloat16_vector_kernels() == nullptr) continue;
-      kernels::bfloat16_vector_kernels()->tile(kGroups * kernels::kCodeSteps / 2, ones.data(), pairs.data(),
-                                               kVectors, expected.data(), kWidth, rows, false);
+      kernels::bfloat16_vector_kernels()->tile({.steps = kGroups * kernels::kCodeSteps / 2,
+                                                .a = ones.data(),
+                                                .b = pairs.data(),
+                                                .vectors = kVectors,
+                                                .c = expected.data(),
+                                                .ldc = kWidth,
+                                                .rows = rows});
       own->pair_tile(kGroups, ones.data(), codes.data(), table, kVectors, found.data(), kWidth, rows, false);
       CHECK(expected == found);
+    }
+  }
+}
+
+// What a tile asks for: all lines of `ahead` but what whole numbers leave over, none twice, none beyond.
+TEST(a_tile_asks_for_what_is_ahead) {
+  for (const int64_t steps : {1, 7, 512}) {
+    for (const int64_t lines : {0, 1, 3, 6, 7, 8, 200, 511, 512, 513, 1024, 1025, 1535, 1536}) {
+      if (lines > 3 * steps) continue;
+      const kernels::AheadPlan plan({nullptr, lines}, steps);
+      const int64_t asked = plan.at_once * plan.with_lines + plan.lines;
+      CHECK(asked <= lines && lines - asked < 3);
+      CHECK(plan.with_lines + plan.lines * plan.every <= steps);
+      CHECK(plan.at_once == 0 || (plan.at_once > 1 && plan.at_once <= 3 && plan.lines == 0));
+      CHECK(plan.lines == 0 || plan.every > 0);
     }
   }
 }

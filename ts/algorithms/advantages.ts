@@ -45,6 +45,9 @@ export const isRegisteredEstimator = (name: string): boolean => registeredEstima
 export const estimatorNeeds = (name: string, column: string): boolean =>
   needsOf.get(name)?.includes(column) ?? false;
 
+/** Whether an estimator gives returns in an array of their own; those of whole sequences give one array as both. */
+export const estimatesReturns = (name: string): boolean => !sequenceEstimators.has(name);
+
 /** Names accepted by {@link computeAdvantages}, the user's included. */
 export function advantageEstimatorNames(): string[] {
   return [tokenEstimators, sequenceEstimators, registeredEstimators].flatMap((names) => [...names.keys()]);

@@ -1,4 +1,5 @@
 // What a configuration asks of the trainer's process in a step.
+import { estimatesReturns } from '../algorithms/advantages';
 import { registeredPolicyLoss } from '../algorithms/policy_losses/registry';
 import { resolveCorrection } from '../algorithms/rollout_correction/options';
 import type { ResolvedConfig } from '../config/config';
@@ -9,15 +10,6 @@ import { routerReplay } from '../config/derived/router_replay';
 import { routingBytes } from '../engine/routed_experts';
 import type { BatchShape, ControllerSpec } from './controller_memory';
 import type { PlanSpec, RoleSpec } from './plan';
-
-/** Estimators that give every token a return of its own; group estimators give one array as advantages and returns. */
-const TOKEN_ESTIMATORS = [
-  'gae',
-  'reinforce_plus_plus',
-  'remax',
-  'optimal_token_baseline',
-  'tir_optimal_token_baseline',
-];
 
 /** Of a step with sequences as long as they may become. `policy`: the pool of the actor. */
 export function controllerSpec(config: ResolvedConfig, policy: PlanSpec): ControllerSpec {
@@ -49,7 +41,7 @@ export function controllerSpec(config: ResolvedConfig, policy: PlanSpec): Contro
     klInReward: algorithm.use_kl_in_reward,
     weights: importance && { normalized: importance.batchNormalize },
     rejects: rejections.length > 0,
-    ownReturns: TOKEN_ESTIMATORS.includes(algorithm.adv_estimator),
+    ownReturns: estimatesReturns(algorithm.adv_estimator),
     resampled: algorithm.use_pf_ppo,
     stepwise: prepared ? roles.actor.ppo_mini_batch_size * n : null,
     validation:

@@ -157,7 +157,7 @@ class HeadDeserializer extends DefaultDeserializer {
     const type = ARRAYS[this.readUint32()];
     if (type === undefined) throw new Error('an array of an unknown type');
     const length = this.readDouble();
-    if (kind === FILLED) return this.readFilled(new type(length));
+    if (kind === FILLED) return this.readFilled(type, length);
     if (kind === LANDING) {
       const landing = new Landing(type.name, length, length * type.BYTES_PER_ELEMENT);
       this.segments.push(landing);
@@ -176,14 +176,18 @@ class HeadDeserializer extends DefaultDeserializer {
     return array;
   }
 
-  private readFilled(array: TypedArray): TypedArray {
+  private readFilled(type: (typeof ARRAYS)[number], length: number): TypedArray {
     const count = this.readUint32();
-    const copy = (bytes: number): ArrayBuffer => Uint8Array.from(this.readRawBytes(bytes)).buffer;
+    const copy = (bytes: number): ArrayBuffer => new Uint8Array(this.readRawBytes(bytes)).buffer;
     const lengths = new Int32Array(copy(4 * count));
-    const values = copy(array.BYTES_PER_ELEMENT * count);
+    const values = copy(type.BYTES_PER_ELEMENT * count);
+    // Before there is memory for it: a few bytes may name any length.
+    const rows = lengths.reduce((sum, row) => sum + row, 0);
+    if (rows !== length) throw new Error(`rows of ${rows} elements for an array of ${length}`);
+    const array = new type(length);
     fillRows(array, {
       lengths,
-      values: array.BYTES_PER_ELEMENT === 4 ? new Int32Array(values) : new Uint8Array(values),
+      values: type.BYTES_PER_ELEMENT === 4 ? new Int32Array(values) : new Uint8Array(values),
     });
     return array;
   }

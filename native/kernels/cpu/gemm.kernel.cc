@@ -1,4 +1,6 @@
 // The float32 tile of gemm.cc, and the transposition that packs operands.
+#include <type_traits>
+
 #include "kernels/cpu/gemm_kernels.h"
 
 namespace troupe::kernels::TROUPE_ISA {
@@ -13,52 +15,66 @@ typedef float Value __attribute__((may_alias));
 // may stream from the second-level cache. With fewer rows fewer multiply-adds: a decoding step of few
 // sequences is bound by memory, not by rows that are not there. A row's sums are the same in all of them.
 template <int kVectors, int kRows>
-void tile_of(int64_t steps, const Word* a_words, const Word* b_words, float* c, int64_t ldc, int64_t rows,
-             bool add) {
-  const Value* a = reinterpret_cast<const Value*>(a_words);
-  const Value* b = reinterpret_cast<const Value*>(b_words);
+void tile_of(const GemmTile<float>& t) {
+  const Value* a = reinterpret_cast<const Value*>(t.a);
+  const Value* b = reinterpret_cast<const Value*>(t.b);
+  const int64_t a_step = t.a_step;
+  int64_t row_of[kRows];  // the first one in place of those that are not there
+  for (int r = 0; r < kRows; ++r) row_of[r] = r < t.rows ? r * t.a_row : 0;
   Lanes sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sum[r][v] = Lanes{};
   }
-  for (int64_t i = 0; i < steps; ++i) {
-    Lanes row[kVectors];
+  const char* ahead = t.ahead.from;
+  const auto run = [&](auto lines, int64_t steps) __attribute__((always_inline)) {
+    for (int64_t i = 0; i < steps; ++i) {
+      if (lines > 0) ask_for(ahead);
+      if (lines > 1) ask_for(ahead);
+      if (lines > 2) ask_for(ahead);
+      Lanes row[kVectors];
 #pragma GCC unroll 3
-    for (int v = 0; v < kVectors; ++v) row[v] = *reinterpret_cast<const Lanes*>(b + v * kGemmLanes);
+      for (int v = 0; v < kVectors; ++v) row[v] = *reinterpret_cast<const Lanes*>(b + v * kGemmLanes);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const Lanes value = a[r] - Lanes{};  // a load; + Lanes{} would be an addition
+      for (int r = 0; r < kRows; ++r) {
+        const Lanes value = a[row_of[r]] - Lanes{};  // a load; + Lanes{} would be an addition
 #pragma GCC unroll 3
-      for (int v = 0; v < kVectors; ++v) sum[r][v] += value * row[v];
+        for (int v = 0; v < kVectors; ++v) sum[r][v] += value * row[v];
+      }
+      a += a_step;
+      b += kVectors * kGemmLanes;
     }
-    a += kGemmRows;
-    b += kVectors * kGemmLanes;
+  };
+  const AheadPlan plan(t.ahead, t.steps);
+  if (plan.at_once == 3) run(std::integral_constant<int, 3>(), plan.with_lines);
+  if (plan.at_once == 2) run(std::integral_constant<int, 2>(), plan.with_lines);
+  for (int64_t i = 0; i < plan.lines; ++i) {
+    ask_for(ahead);
+    run(std::integral_constant<int, 0>(), plan.every);
   }
+  run(std::integral_constant<int, 0>(), t.steps - plan.with_lines - plan.lines * plan.every);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    if (r == rows) return;
+    if (r == t.rows) return;
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) {
-      Lanes* out = reinterpret_cast<Lanes*>(c + r * ldc + v * kGemmLanes);
-      *out = add ? *out + sum[r][v] : sum[r][v];
+      Lanes* out = reinterpret_cast<Lanes*>(t.c + r * t.ldc + v * kGemmLanes);
+      *out = t.add ? *out + sum[r][v] : sum[r][v];
     }
   }
 }
 
 template <int kRows>
-void tile_rows(int64_t steps, const Word* a, const Word* b, int64_t vectors, float* c, int64_t ldc,
-               int64_t rows, bool add) {
-  if (vectors == 3) return tile_of<3, kRows>(steps, a, b, c, ldc, rows, add);
-  if (vectors == 2) return tile_of<2, kRows>(steps, a, b, c, ldc, rows, add);
-  tile_of<1, kRows>(steps, a, b, c, ldc, rows, add);
+void tile_rows(const GemmTile<float>& t) {
+  if (t.vectors == 3) return tile_of<3, kRows>(t);
+  if (t.vectors == 2) return tile_of<2, kRows>(t);
+  tile_of<1, kRows>(t);
 }
 
-void tile(int64_t steps, const Word* a, const Word* b, int64_t vectors, float* c, int64_t ldc, int64_t rows,
-          bool add) {
-  if (rows > 4) return tile_rows<kGemmRows>(steps, a, b, vectors, c, ldc, rows, add);
-  if (rows > 2) return tile_rows<4>(steps, a, b, vectors, c, ldc, rows, add);
-  if (rows > 1) return tile_rows<2>(steps, a, b, vectors, c, ldc, rows, add);
-  tile_rows<1>(steps, a, b, vectors, c, ldc, rows, add);
+void tile(const GemmTile<float>& t) {
+  if (t.rows > 4) return tile_rows<kGemmRows>(t);
+  if (t.rows > 2) return tile_rows<4>(t);
+  if (t.rows > 1) return tile_rows<2>(t);
+  tile_rows<1>(t);
 }
 
 typedef uint32_t Half __attribute__((vector_size(32), aligned(2), may_alias));

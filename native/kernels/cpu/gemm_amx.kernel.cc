@@ -48,7 +48,8 @@ TROUPE_AMX void leave() {
 // product takes the unit 16 cycles and a load 8, so that loading a tile of b twice costs less than holding
 // fewer sums. An element is summed by groups of 32 values of k in order, in any of these shapes.
 template <int kVectors, int kHalves>
-TROUPE_AMX void sums_of(int64_t groups, const Word* a, const Word* b, float* out, int64_t ld) {
+TROUPE_AMX void sums_of(int64_t groups, const Word* a, const Word* b, const Ahead& asked, float* out,
+                        int64_t ld) {
   constexpr int64_t kWidth = kVectors * kTileWords;
   constexpr int64_t kRowBytes = kWidth * int64_t{sizeof(Word)};
   _tile_zero(0);
@@ -59,7 +60,12 @@ TROUPE_AMX void sums_of(int64_t groups, const Word* a, const Word* b, float* out
     if (kVectors > 1) _tile_zero(4);
     if (kVectors > 2) _tile_zero(5);
   }
+  const int64_t share = kHalves > 1 ? (asked.lines + groups - 1) / groups : 0;
+  const char* ahead = asked.from;
+  const char* const stop = asked.from + asked.lines * kLineBytes;
   for (int64_t g = 0; g < groups; ++g) {
+    // With fewer rows the loads of b by themselves ask for all that memory gives.
+    for (int64_t i = 0; i < share && ahead < stop; ++i) ask_for(ahead);
     _tile_loadd(6, a, 64);
     _tile_loadd(7, b, kRowBytes);
     _tile_dpbf16ps(0, 6, 7);
@@ -98,16 +104,18 @@ TROUPE_AMX void sums_of(int64_t groups, const Word* a, const Word* b, float* out
   }
 }
 
-void sums(int64_t groups, const Word* a, const Word* b, int64_t vectors, float* out, int64_t ld,
-          int64_t rows) {
-  if (rows > kTileRows) {
-    if (vectors == 3) return sums_of<3, 2>(groups, a, b, out, ld);
-    if (vectors == 2) return sums_of<2, 2>(groups, a, b, out, ld);
-    return sums_of<1, 2>(groups, a, b, out, ld);
-  }
-  if (vectors == 3) return sums_of<3, 1>(groups, a, b, out, ld);
-  if (vectors == 2) return sums_of<2, 1>(groups, a, b, out, ld);
-  sums_of<1, 1>(groups, a, b, out, ld);
+template <int kHalves, typename Out>
+void sums_of_halves(const GemmTile<Out>& t, float* out, int64_t ld) {
+  const int64_t groups = t.steps / kTileWords;
+  if (t.vectors == 3) return sums_of<3, kHalves>(groups, t.a, t.b, t.ahead, out, ld);
+  if (t.vectors == 2) return sums_of<2, kHalves>(groups, t.a, t.b, t.ahead, out, ld);
+  sums_of<1, kHalves>(groups, t.a, t.b, t.ahead, out, ld);
+}
+
+template <typename Out>
+void sums(const GemmTile<Out>& t, float* out, int64_t ld) {
+  if (t.rows > kTileRows) return sums_of_halves<2>(t, out, ld);
+  sums_of_halves<1>(t, out, ld);
 }
 
 TROUPE_AMX inline void store(float* c, __m512 sum, bool add) {
@@ -123,24 +131,22 @@ TROUPE_AMX inline void store(uint16_t* c, __m512 sum, bool add) {
 }
 
 template <typename Out>
-TROUPE_AMX void tile(int64_t steps, const Word* a, const Word* b, int64_t vectors, Out* c, int64_t ldc,
-                     int64_t rows, bool add) {
-  const int64_t groups = steps / kTileWords;
+TROUPE_AMX void tile(const GemmTile<Out>& t) {
   if constexpr (sizeof(Out) == sizeof(float)) {
-    if (!add && rows % kTileRows == 0) return sums(groups, a, b, vectors, c, ldc, rows);
+    if (!t.add && t.rows % kTileRows == 0) return sums(t, t.c, t.ldc);
   }
-  if (add) {  // it comes from memory while the units multiply
-    for (int64_t r = 0; r < rows; ++r) {
-      const char* row = reinterpret_cast<const char*>(c + r * ldc);
-      for (int64_t at = 0; at < vectors * kGemmLanes * int64_t{sizeof(Out)}; at += 64)
+  if (t.add) {  // it comes from memory while the units multiply
+    for (int64_t r = 0; r < t.rows; ++r) {
+      const char* row = reinterpret_cast<const char*>(t.c + r * t.ldc);
+      for (int64_t at = 0; at < t.vectors * kGemmLanes * int64_t{sizeof(Out)}; at += 64)
         _mm_prefetch(row + at, _MM_HINT_T0);
     }
   }
   alignas(64) float block[kBlockRows * kGemmCols];
-  sums(groups, a, b, vectors, block, kGemmCols, rows);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t v = 0; v < vectors; ++v)
-      store(c + r * ldc + v * kGemmLanes, _mm512_load_ps(block + r * kGemmCols + v * kGemmLanes), add);
+  sums(t, block, kGemmCols);
+  for (int64_t r = 0; r < t.rows; ++r) {
+    for (int64_t v = 0; v < t.vectors; ++v)
+      store(t.c + r * t.ldc + v * kGemmLanes, _mm512_load_ps(block + r * kGemmCols + v * kGemmLanes), t.add);
   }
 }
 

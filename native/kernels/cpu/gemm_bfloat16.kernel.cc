@@ -4,6 +4,8 @@
 #include <immintrin.h>
 #endif
 
+#include <type_traits>
+
 #include "kernels/cpu/gemm_kernels.h"
 
 namespace troupe::kernels::TROUPE_ISA {
@@ -31,50 +33,63 @@ TROUPE_BFLOAT16 inline void store(uint16_t* c, __m512 sum, bool add) {
 
 // Registers as in gemm.kernel.cc. An instruction adds the products of two steps of k to every lane.
 template <int kVectors, int kRows, typename Out>
-TROUPE_BFLOAT16 void tile_of(int64_t steps, const Word* a, const Word* b, Out* c, int64_t ldc, int64_t rows,
-                             bool add) {
+TROUPE_BFLOAT16 void tile_of(const GemmTile<Out>& t) {
+  const Word* a = t.a;
+  const Word* b = t.b;
   __m512 sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_ps();
   }
-  for (int64_t i = 0; i < steps; ++i) {
-    __m512i row[kVectors];
+  const char* ahead = t.ahead.from;
+  const auto run = [&](auto lines, int64_t steps) TROUPE_BFLOAT16 __attribute__((always_inline)) {
+    for (int64_t i = 0; i < steps; ++i) {
+      if (lines > 0) ask_for(ahead);
+      if (lines > 1) ask_for(ahead);
+      if (lines > 2) ask_for(ahead);
+      __m512i row[kVectors];
 #pragma GCC unroll 3
-    for (int v = 0; v < kVectors; ++v) row[v] = _mm512_loadu_si512(b + v * kGemmLanes);
+      for (int v = 0; v < kVectors; ++v) row[v] = _mm512_loadu_si512(b + v * kGemmLanes);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const __m512i value = _mm512_set1_epi32(static_cast<int>(a[r]));
+      for (int r = 0; r < kRows; ++r) {
+        const __m512i value = _mm512_set1_epi32(static_cast<int>(a[r]));
 #pragma GCC unroll 3
-      for (int v = 0; v < kVectors; ++v)
-        sum[r][v] = _mm512_dpbf16_ps(sum[r][v], reinterpret_cast<__m512bh>(value),
-                                     reinterpret_cast<__m512bh>(row[v]));
+        for (int v = 0; v < kVectors; ++v)
+          sum[r][v] = _mm512_dpbf16_ps(sum[r][v], reinterpret_cast<__m512bh>(value),
+                                       reinterpret_cast<__m512bh>(row[v]));
+      }
+      a += kGemmRows;
+      b += kVectors * kGemmLanes;
     }
-    a += kGemmRows;
-    b += kVectors * kGemmLanes;
+  };
+  const AheadPlan plan(t.ahead, t.steps);
+  if (plan.at_once == 3) run(std::integral_constant<int, 3>(), plan.with_lines);
+  if (plan.at_once == 2) run(std::integral_constant<int, 2>(), plan.with_lines);
+  for (int64_t i = 0; i < plan.lines; ++i) {
+    ask_for(ahead);
+    run(std::integral_constant<int, 0>(), plan.every);
   }
+  run(std::integral_constant<int, 0>(), t.steps - plan.with_lines - plan.lines * plan.every);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    if (r == rows) return;
+    if (r == t.rows) return;
 #pragma GCC unroll 3
-    for (int v = 0; v < kVectors; ++v) store(c + r * ldc + v * kGemmLanes, sum[r][v], add);
+    for (int v = 0; v < kVectors; ++v) store(t.c + r * t.ldc + v * kGemmLanes, sum[r][v], t.add);
   }
 }
 
 template <int kRows, typename Out>
-void tile_rows(int64_t steps, const Word* a, const Word* b, int64_t vectors, Out* c, int64_t ldc,
-               int64_t rows, bool add) {
-  if (vectors == 3) return tile_of<3, kRows>(steps, a, b, c, ldc, rows, add);
-  if (vectors == 2) return tile_of<2, kRows>(steps, a, b, c, ldc, rows, add);
-  tile_of<1, kRows>(steps, a, b, c, ldc, rows, add);
+void tile_rows(const GemmTile<Out>& t) {
+  if (t.vectors == 3) return tile_of<3, kRows>(t);
+  if (t.vectors == 2) return tile_of<2, kRows>(t);
+  tile_of<1, kRows>(t);
 }
 
 template <typename Out>
-void tile(int64_t steps, const Word* a, const Word* b, int64_t vectors, Out* c, int64_t ldc, int64_t rows,
-          bool add) {
-  if (rows > 4) return tile_rows<kGemmRows>(steps, a, b, vectors, c, ldc, rows, add);
-  if (rows > 2) return tile_rows<4>(steps, a, b, vectors, c, ldc, rows, add);
-  if (rows > 1) return tile_rows<2>(steps, a, b, vectors, c, ldc, rows, add);
-  tile_rows<1>(steps, a, b, vectors, c, ldc, rows, add);
+void tile(const GemmTile<Out>& t) {
+  if (t.rows > 4) return tile_rows<kGemmRows>(t);
+  if (t.rows > 2) return tile_rows<4>(t);
+  if (t.rows > 1) return tile_rows<2>(t);
+  tile_rows<1>(t);
 }
 
 }  // namespace

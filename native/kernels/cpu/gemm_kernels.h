@@ -1,6 +1,7 @@
 // Tiles and packing of gemm.cc.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 // The inner loops of a GEMM over packed operands. A step of k is one 32-bit word of each row of `a` and of
@@ -17,11 +18,52 @@ constexpr int64_t kGemmCols = kGemmVectors * kGemmLanes;
 // Of any matrix in memory, where rows of bfloat16 may begin at odd places.
 typedef uint32_t Word __attribute__((may_alias, aligned(2)));
 
+// Memory that a tile asks for while it computes. Weights that no cache holds come at twice the rate at which
+// the processor would fetch them by itself, and products of few rows are bound by that.
+struct Ahead {
+  const char* from = nullptr;
+  int64_t lines = 0;
+};
+constexpr int64_t kLineBytes = 64;
+
+// How a tile asks for them: evenly, since a burst would hold up what the tile itself reads. First steps with
+// `at_once` lines each, or, where it is 0, `every` steps behind a line.
+struct AheadPlan {
+  AheadPlan(const Ahead& ahead, int64_t steps)
+      : at_once(std::min(kMost, ahead.lines > steps ? (ahead.lines + steps - 1) / steps : 0)),
+        with_lines(at_once > 0 ? std::min(steps, ahead.lines / at_once) : 0),
+        lines(at_once > 0 ? 0 : ahead.lines),
+        every(lines > 0 ? steps / lines : 0) {}
+
+  static constexpr int64_t kMost = 3;
+  int64_t at_once, with_lines;
+  int64_t lines, every;
+};
+
+inline void ask_for(const char*& line) {
+  __builtin_prefetch(line, 0, 2);
+  line += kLineBytes;
+}
+
+// c [rows, vectors * kGemmLanes] (row stride ldc) = (add ? c : 0) + sum over k of a[k] b[k]^T, every element
+// summed in the order of k. Step s of row r of `a` is a[r * a_row + s * a_step]; bfloat16 takes it packed
+// alone.
+template <typename Out>
+struct GemmTile {
+  int64_t steps = 0;
+  const Word* a = nullptr;
+  const Word* b = nullptr;
+  int64_t vectors = 0;
+  Out* c = nullptr;
+  int64_t ldc = 0, rows = 0;
+  bool add = false;
+  int64_t a_row = 1, a_step = kGemmRows;
+  Ahead ahead = {};
+};
+
 struct GemmKernels {
-  // c [rows <= kGemmRows, vectors * kGemmLanes] (row stride ldc) = (add ? c : 0) + sum over k of a[k] b[k]^T,
-  // every element summed in the order of k.
-  void (*tile)(int64_t steps, const Word* a, const Word* b, int64_t vectors, float* c, int64_t ldc,
-               int64_t rows, bool add);
+  // Up to kGemmRows rows.
+  void (*tile)(const GemmTile<float>& t);
   // target[step * width + r] = word `step` of row r for the kGemmRows rows, of which `rows` are there; zeros
   // in place of the others.
   void (*transpose)(const void* source, int64_t row_bytes, int64_t rows, int64_t steps, Word* target,
@@ -47,10 +89,8 @@ struct Bfloat16GemmKernels {
   void (*pack_floats)(const float* source, int64_t ld, int64_t there, int64_t first, int64_t steps, int64_t k,
                       Word* target);
   // As GemmKernels::tile, for up to `rows` rows. `round` is rounded to bfloat16 once, after the addition.
-  void (*tile)(int64_t steps, const Word* a, const Word* b, int64_t vectors, float* c, int64_t ldc,
-               int64_t rows, bool add);
-  void (*round)(int64_t steps, const Word* a, const Word* b, int64_t vectors, uint16_t* c, int64_t ldc,
-                int64_t rows, bool add);
+  void (*tile)(const GemmTile<float>& t);
+  void (*round)(const GemmTile<uint16_t>& t);
   // Before the first tile of a thread and after its last one; null where there is nothing to do.
   void (*enter)();
   void (*leave)();

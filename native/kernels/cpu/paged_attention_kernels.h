@@ -16,7 +16,8 @@ struct PageScores {
   int64_t rows, dim;
   const char* const* pages;  // of num_pages pages, from where this layer's and head's keys begin
   int64_t num_pages;
-  float* out;  // [rows, num_pages * kPagePositions], row stride ld
+  int64_t pages_there;  // at least num_pages; the others, and all values, are asked for from memory meanwhile
+  float* out;           // [rows, num_pages * kPagePositions], row stride ld
   int64_t ld;
 };
 
