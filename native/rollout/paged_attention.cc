@@ -31,7 +31,7 @@ using ops::attention::kKeyBlock;
 using ops::attention::Shape;
 
 constexpr int64_t kRangesPerThread = 16;
-// Less than this, in elements of keys and values read, costs less than waking the other threads.
+// Less than this, in elements of keys and values, costs less than waking the other threads.
 constexpr int64_t kSmallStep = 1 << 17;
 
 // Buffers of one thread, kept from one item to the next.
@@ -177,21 +177,21 @@ int64_t shared_pages(const Piece& a, const Piece& b) {
 }
 
 void attend_on_cpu(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer, const StepRows& rows,
-                   const at::Tensor& qkv, const at::Tensor& out) {
+                   const std::vector<RowRun>& wanted, const at::Tensor& qkv, const at::Tensor& out) {
   const int64_t query_block = ops::attention::query_block_size(spec.num_heads / spec.num_kv_heads);
   std::vector<const RowRun*> runs;
-  for (const RowRun& run : rows.runs()) runs.push_back(&run);
+  for (const RowRun& run : wanted) runs.push_back(&run);
   // The longest first, so that no thread starts the largest piece last. Of one run, and of samples of one
   // prompt, they stay together, since they read the same pages.
   std::stable_sort(runs.begin(), runs.end(),
                    [](const RowRun* a, const RowRun* b) { return a->count > b->count; });
   std::vector<Piece> pieces;
-  int64_t keys_read = 0;
+  int64_t keys_moved = rows.size();  // to the cache, and then from it
   for (const RowRun* run : runs) {
     for (int64_t end = run->position + run->count; end > run->position;) {
       const int64_t first = std::max(run->position, (end - 1) / query_block * query_block);
       pieces.push_back({run, first, end - first});
-      keys_read += spec.window > 0 ? std::min(end, spec.window + query_block) : end;
+      keys_moved += spec.window > 0 ? std::min(end, spec.window + query_block) : end;
       end = first;
     }
   }
@@ -210,7 +210,7 @@ void attend_on_cpu(const ops::AttentionSpec& spec, const KvCache& cache, int64_t
     }
   };
   const int64_t work = count * spec.num_kv_heads;
-  if (keys_read * 2 * spec.num_kv_heads * spec.head_dim < kSmallStep) {
+  if (keys_moved * 2 * spec.num_kv_heads * spec.head_dim < kSmallStep) {
     cache.store(layer, rows.slots(), qkv, 0, rows.size());
     return attend(0, work);
   }
@@ -260,9 +260,11 @@ StepRows::StepRows(std::vector<RowRun> runs, const KvCache& cache, bool apart)
 }
 
 void paged_attention(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer,
-                     const StepRows& rows, const at::Tensor& qkv, const at::Tensor& out) {
+                     const StepRows& rows, const at::Tensor& qkv, const at::Tensor& out,
+                     const std::vector<RowRun>* wanted) {
   if (simulated(qkv)) return;  // its buffers are on no device
-  if (cache.device().is_cpu()) return attend_on_cpu(spec, cache, layer, rows, qkv, out);
+  if (cache.device().is_cpu())
+    return attend_on_cpu(spec, cache, layer, rows, wanted != nullptr ? *wanted : rows.runs(), qkv, out);
   const auto* device = kernels::device_ops_for(qkv);
   if (device == nullptr || spec.head_dim > kernels::kMaxPagedHeadDim)
     return paged_attention_reference(spec, cache, layer, rows, qkv, out);

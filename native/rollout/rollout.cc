@@ -157,7 +157,8 @@ bool Rollout::step() {
       if (sequence.tail >= 0)
         copy_page(sequence.tail, sequence.pages[static_cast<size_t>(sequence.computed / kPagePositions)]);
     }
-    const at::Tensor hidden = runner_.run(plan, routing_ ? &*routing_ : nullptr);
+    const Uses uses = uses_of(plan);
+    const at::Tensor hidden = runner_.run(plan, uses.rows, routing_ ? &*routing_ : nullptr);
     for (const PlannedRun& run : plan.runs) {
       const auto full = static_cast<size_t>((run.sequence->computed + run.count) / kPagePositions);
       for (const Sequence* copy : run.copies) {
@@ -165,7 +166,7 @@ bool Rollout::step() {
       }
     }
     scheduler_.computed(plan);
-    choose(hidden, uses_of(plan));
+    choose(hidden, uses.list);
   } catch (...) {
     scheduler_.drop(plan);
     throw;
@@ -175,20 +176,24 @@ bool Rollout::step() {
   return true;
 }
 
-std::vector<Rollout::Use> Rollout::uses_of(const StepPlan& plan) const {
-  std::vector<Use> uses;
+Rollout::Uses Rollout::uses_of(const StepPlan& plan) const {
+  Uses uses;
+  const auto add = [&](int64_t row, const LogitsUse& of, int64_t position) {
+    if (uses.rows.empty() || uses.rows.back() != row) uses.rows.push_back(row);
+    uses.list.push_back({static_cast<int64_t>(uses.rows.size()) - 1, of, position});
+  };
   int64_t row = 0;
   for (const PlannedRun& run : plan.runs) {
     Sequence& sequence = *run.sequence;
-    const int64_t first = sequence.computed - run.count;
+    const int64_t first = sequence.computed, end = first + run.count;
     if (sequence.request.sampling.prompt_log_probs) {
-      for (int64_t i = first; i < std::min(sequence.computed, sequence.prompt_length() - 1); ++i)
-        uses.push_back({row + i - first, {&sequence, sequence.tokens[static_cast<size_t>(i + 1)]}, i + 1});
+      for (int64_t i = first; i < std::min(end, sequence.prompt_length() - 1); ++i)
+        add(row + i - first, {&sequence, sequence.tokens[static_cast<size_t>(i + 1)]}, i + 1);
     }
     row += run.count;
-    if (sequence.remaining() > 0) continue;
-    uses.push_back({row - 1, {&sequence, -1}, 0});
-    for (Sequence* copy : run.copies) uses.push_back({row - 1, {copy, -1}, 0});
+    if (sequence.remaining() > run.count) continue;
+    add(row - 1, {&sequence, -1}, 0);
+    for (Sequence* copy : run.copies) add(row - 1, {copy, -1}, 0);
   }
   return uses;
 }

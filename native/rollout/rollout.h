@@ -49,12 +49,17 @@ class Rollout {
 
  private:
   struct Use {
-    int64_t row;
+    int64_t row;  // of Uses::rows
     LogitsUse of;
     int64_t position;
   };
+  struct Uses {
+    std::vector<Use> list;
+    std::vector<int64_t> rows;  // of the step, ascending, whose logits are used
+  };
   void check(const RolloutRequest& request) const;
-  std::vector<Use> uses_of(const StepPlan& plan) const;
+  // Of the step that is about to run.
+  Uses uses_of(const StepPlan& plan) const;
   void choose(const at::Tensor& hidden, const std::vector<Use>& uses);
   void copy_page(int64_t from, int64_t to);
   void append(Sequence& sequence, const Chosen& chosen);

@@ -25,7 +25,26 @@ void StepRunner::reserve(int64_t rows) {
   positions_ = at::zeros({rows}, at::TensorOptions(at::kInt));
 }
 
-at::Tensor StepRunner::run(const StepPlan& plan, RoutingPages* routing) {
+namespace {
+
+// The parts of `runs` that have these rows.
+std::vector<RowRun> parts_with(const std::vector<RowRun>& runs, const std::vector<int64_t>& rows) {
+  std::vector<RowRun> parts;
+  auto run = runs.begin();
+  for (const int64_t row : rows) {
+    while (row >= run->row + run->count) ++run;
+    if (!parts.empty() && parts.back().pages == run->pages && parts.back().row + parts.back().count == row) {
+      ++parts.back().count;
+    } else {
+      parts.push_back({row, run->position + row - run->row, 1, run->pages});
+    }
+  }
+  return parts;
+}
+
+}  // namespace
+
+at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wanted, RoutingPages* routing) {
   const ModelConfig& config = decoder_.config();
   const int64_t padded = round_up(plan.rows, decoder_.decode_row_tile());
   reserve(padded);
@@ -58,6 +77,14 @@ at::Tensor StepRunner::run(const StepPlan& plan, RoutingPages* routing) {
                           .softcap = config.attention_softcap};
   const at::Tensor choices = routing != nullptr ? routing->rows(padded, decoder_.device()) : at::Tensor();
   decoder_.record_experts(choices);
+  const bool all = static_cast<int64_t>(wanted.size()) == plan.rows;
+  at::Tensor chosen, output;  // of the rows, and those of them that are wanted
+  if (!all) {
+    chosen =
+        at::zeros({round_up(static_cast<int64_t>(wanted.size()), decoder_.decode_row_tile())}, at::kLong);
+    std::copy(wanted.begin(), wanted.end(), chosen.data_ptr<int64_t>());
+    chosen = upload(chosen, decoder_.device());
+  }
   const std::vector<int64_t> own = decoder_.own_layers();
   int64_t cached = 0;  // place of the next of them in the cache
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
@@ -65,12 +92,20 @@ at::Tensor StepRunner::run(const StepPlan& plan, RoutingPages* routing) {
     if (cached == static_cast<int64_t>(own.size()) || own[static_cast<size_t>(cached)] != layer) continue;
     spec.window = config.sliding_windows[static_cast<size_t>(layer)];
     decoder_.attention_inputs(layer, x, at_positions, qkv);
+    if (!all && !config.moe && layer + 1 == config.num_layers) {
+      const std::vector<RowRun> parts = parts_with(step.runs(), wanted);
+      paged_attention(spec, cache_, cached++, step, qkv, attention, &parts);
+      output = x.index_select(0, chosen);
+      if (!wanted.empty()) decoder_.block_output(layer, output, attention.index_select(0, chosen), output);
+      continue;
+    }
     paged_attention(spec, cache_, cached++, step, qkv, attention);
     decoder_.block_output(layer, x, attention, x);
   }
   if (routing != nullptr) routing->store(step.slots(), choices);
   decoder_.record_experts({});
-  return x;
+  if (output.defined()) return output;
+  return all ? x : x.index_select(0, chosen);
 }
 
 }  // namespace troupe

@@ -81,8 +81,10 @@ struct Case {
     return cache;
   }
 
-  // All rows, in steps of at most `chunk` positions of every sequence.
-  at::Tensor run(int64_t chunk, bool reference = false) const {
+  // All rows, in steps of at most `chunk` positions of every sequence. every: wanted are rows 0, every, 2
+  // every,
+  // ... of a run, and the others NaN.
+  at::Tensor run(int64_t chunk, bool reference = false, int64_t every = 1) const {
     const KvCache pool = cache();
     const at::Tensor out = at::zeros({offsets.back(), config.q_size()}, qkv.options());
     for (int64_t begin = 0; begin < *std::max_element(lengths.begin(), lengths.end()); begin += chunk) {
@@ -95,10 +97,19 @@ struct Case {
         for (int64_t i = 0; i < count; ++i) rows.push_back(offsets[s] + begin + i);
       }
       const at::Tensor index = at::tensor(rows, at::kLong).to(qkv.device());
-      const at::Tensor step_out = at::zeros({index.size(0), config.q_size()}, qkv.options());
+      const at::Tensor step_out = at::full({index.size(0), config.q_size()}, NAN, qkv.options());
+      std::vector<RowRun> wanted;
+      for (const RowRun& run : runs) {
+        for (int64_t i = 0; i < run.count; i += every)
+          wanted.push_back({run.row + i, run.position + i, 1, run.pages});
+      }
       const StepRows step(runs, pool, chunk == 1);
-      const auto attend = reference ? paged_attention_reference : paged_attention;
-      attend(spec, pool, kLayer, step, qkv.index_select(0, index), step_out);
+      const at::Tensor inputs = qkv.index_select(0, index);
+      if (reference) {
+        paged_attention_reference(spec, pool, kLayer, step, inputs, step_out);
+      } else {
+        paged_attention(spec, pool, kLayer, step, inputs, step_out, every > 1 ? &wanted : nullptr);
+      }
       out.index_copy_(0, index, step_out);
     }
     return out;
@@ -122,6 +133,14 @@ void compare_all(at::Device device) {
           CHECK(at::allclose(out.to(at::kFloat), expected.to(at::kFloat), tolerance, tolerance));
           CHECK(!device.is_cpu() || at::equal(out, c.run(1)));
           CHECK(!device.is_cpu() || at::equal(out, c.run(1000)));
+          // Rows that are wanted have the bits that they have among all.
+          if (device.is_cpu()) {
+            const at::Tensor some = c.run(16, false, 3), there = some.isnan().logical_not();
+            CHECK(at::equal(some.masked_select(there), out.masked_select(there)));
+            const at::Tensor rows = there.all(1), none = there.any(1).logical_not();
+            CHECK(rows.logical_or(none).all().item<bool>() && rows.any().item<bool>() &&
+                  none.any().item<bool>());
+          }
         }
       }
     }
