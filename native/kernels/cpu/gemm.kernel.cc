@@ -25,6 +25,10 @@ void tile_of(const GemmTile<float>& t) {
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sum[r][v] = Lanes{};
   }
+  for (int r = 0; t.add && r < kRows; ++r) {  // c comes from memory while it multiplies
+    for (int v = 0; v < kVectors; ++v)
+      __builtin_prefetch(t.c + (r < t.rows ? r * t.ldc : 0) + v * kGemmLanes, 1, 3);
+  }
   const char* ahead = t.ahead.from;
   const auto run = [&](auto lines, int64_t steps) __attribute__((always_inline)) {
     for (int64_t i = 0; i < steps; ++i) {
