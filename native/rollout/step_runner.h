@@ -23,8 +23,8 @@ class StepRunner {
   // The last block's output [wanted padded, H], before the final norm; valid until the next call. Row i is
   // row wanted[i] of the plan's runs, which lie one behind the other; `wanted` ascends. Of the others the
   // last layer's keys and values are what a step is for, so that its attention and MLP leave them out (but
-  // experts see all rows: they are counted, recorded, and shared by ranks that must all come). routing: where
-  // the choices of experts are recorded; null: nowhere.
+  // experts see all rows: they are counted, recorded, and shared by ranks that must all come).
+  // routing: where the choices of experts are recorded; null: nowhere.
   at::Tensor run(const StepPlan& plan, const std::vector<int64_t>& wanted, RoutingPages* routing = nullptr);
 
   void release_memory() { x_ = qkv_ = attention_ = at::Tensor(); }

@@ -81,9 +81,8 @@ struct Case {
     return cache;
   }
 
-  // All rows, in steps of at most `chunk` positions of every sequence. every: wanted are rows 0, every, 2
-  // every,
-  // ... of a run, and the others NaN.
+  // All rows, in steps of at most `chunk` positions of every sequence. every: of a run only each every-th row
+  // is wanted, and the others are NaN.
   at::Tensor run(int64_t chunk, bool reference = false, int64_t every = 1) const {
     const KvCache pool = cache();
     const at::Tensor out = at::zeros({offsets.back(), config.q_size()}, qkv.options());
