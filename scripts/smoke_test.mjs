@@ -16,7 +16,13 @@ const require = createRequire(import.meta.url);
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
 const { values } = parseArgs({ options: { tarball: { type: 'string' } } });
 const { findLibTorch } = require('../dist/install/discovery.js');
-const { localAddon, prebuildsDirectory, prebuiltName } = require('../dist/install/addons.js');
+const {
+  addonFor,
+  listAddons,
+  localAddon,
+  prebuildsDirectory,
+  prebuiltName,
+} = require('../dist/install/addons.js');
 const libtorch = findLibTorch();
 const work = mkdtempSync(path.join(tmpdir(), 'troupe-smoke-'));
 const started = performance.now();
@@ -55,15 +61,16 @@ const pack = (directory) => {
 
 /** Our files and the local addon in the place and the state of a prebuilt one. */
 function packWithAddon() {
-  if (!existsSync(localAddon)) throw new Error(`${localAddon} is missing: run npm run build:native first`);
+  const local = listAddons(root).find(({ kind }) => kind === 'local');
+  if (local === undefined) throw new Error(`${localAddon} is missing: run npm run build:native first`);
   const { filename } = pack(root);
   run('tar', ['-xzf', path.join(work, filename), '-C', work]);
   const stage = path.join(work, 'package');
   const prebuilds = prebuildsDirectory(stage);
   rmSync(prebuilds, { recursive: true, force: true });
   mkdirSync(prebuilds, { recursive: true });
-  const addon = path.join(prebuilds, `${prebuiltName(libtorch.minor, 'cpu')}.node`);
-  cpSync(localAddon, addon);
+  const addon = path.join(prebuilds, `${prebuiltName(local.minor, local.variant)}.node`);
+  cpSync(local.file, addon);
   const script = path.join(work, 'rpath.cmake');
   writeFileSync(script, `file(RPATH_REMOVE FILE "${addon}")\n`);
   run('cmake', ['-P', script]);
@@ -135,18 +142,13 @@ function use(project, env) {
 
 /** The addon that npm installed asks no more of a system than docs/install.md states. */
 function checkInstalled(project) {
-  const name = path.relative(root, prebuildsDirectory(root));
-  const file = path.join(
-    project,
-    'node_modules',
-    'troupe',
-    name,
-    `${prebuiltName(libtorch.minor, 'cpu')}.node`,
-  );
-  const { needs, problems } = inspect(file);
+  const addon = addonFor(listAddons(path.join(project, 'node_modules', 'troupe')), libtorch);
+  if (addon?.kind !== 'prebuilt')
+    throw new Error(`the package has no prebuilt addon for LibTorch ${libtorch.minor} (${libtorch.variant})`);
+  const { needs, problems } = inspect(addon.file);
   if (problems.length > 0) throw new Error(`the prebuilt addon: ${problems.join('; ')}`);
   say(
-    `needs ${Object.entries(needs)
+    `${path.basename(addon.file)} needs ${Object.entries(needs)
       .map((entry) => entry.join('_'))
       .join(', ')}`,
   );

@@ -10,21 +10,6 @@
 #include "base/upload.h"
 
 namespace troupe {
-
-StepRunner::StepRunner(Decoder& decoder, const KvCache& cache) : decoder_(decoder), cache_(cache) {}
-
-void StepRunner::reserve(int64_t rows) {
-  if (x_.defined() && x_.size(0) >= rows) return;
-  const ModelConfig& config = decoder_.config();
-  const auto compute = at::TensorOptions().dtype(decoder_.dtype()).device(decoder_.device());
-  // Padding rows are computed too: zeros keep them finite.
-  x_ = at::zeros({rows, config.hidden_size}, compute);
-  qkv_ = at::zeros({rows, config.qkv_size()}, compute);
-  attention_ = at::zeros({rows, config.q_size()}, compute);
-  tokens_ = at::zeros({rows}, at::TensorOptions(at::kInt));
-  positions_ = at::zeros({rows}, at::TensorOptions(at::kInt));
-}
-
 namespace {
 
 // The parts of `runs` that have these rows.
@@ -43,6 +28,20 @@ std::vector<RowRun> parts_with(const std::vector<RowRun>& runs, const std::vecto
 }
 
 }  // namespace
+
+StepRunner::StepRunner(Decoder& decoder, const KvCache& cache) : decoder_(decoder), cache_(cache) {}
+
+void StepRunner::reserve(int64_t rows) {
+  if (x_.defined() && x_.size(0) >= rows) return;
+  const ModelConfig& config = decoder_.config();
+  const auto compute = at::TensorOptions().dtype(decoder_.dtype()).device(decoder_.device());
+  // Padding rows are computed too: zeros keep them finite.
+  x_ = at::zeros({rows, config.hidden_size}, compute);
+  qkv_ = at::zeros({rows, config.qkv_size()}, compute);
+  attention_ = at::zeros({rows, config.q_size()}, compute);
+  tokens_ = at::zeros({rows}, at::TensorOptions(at::kInt));
+  positions_ = at::zeros({rows}, at::TensorOptions(at::kInt));
+}
 
 at::Tensor StepRunner::run(const StepPlan& plan, const std::vector<int64_t>& wanted, RoutingPages* routing) {
   const ModelConfig& config = decoder_.config();

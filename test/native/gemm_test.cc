@@ -10,6 +10,10 @@
 #include "kernels/cpu/gemm_kernels.h"
 #include "kernels/cpu/isa.h"
 
+#define TROUPE_ISA of_this_test
+#define TROUPE_STEPS
+#include "kernels/cpu/gemm_steps.h"
+
 using namespace troupe;
 
 namespace {
@@ -311,12 +315,16 @@ TEST(a_tile_asks_for_what_is_ahead) {
   for (const int64_t steps : {1, 7, 512}) {
     for (const int64_t lines : {0, 1, 3, 6, 7, 8, 200, 511, 512, 513, 1024, 1025, 1535, 1536}) {
       if (lines > 3 * steps) continue;
-      const kernels::AheadPlan plan({nullptr, lines}, steps);
+      const kernels::Ahead ahead = {nullptr, lines};
+      const kernels::of_this_test::AheadPlan plan(ahead, steps);
       const int64_t asked = plan.at_once * plan.with_lines + plan.lines;
       CHECK(asked <= lines && lines - asked < 3);
       CHECK(plan.with_lines + plan.lines * plan.every <= steps);
       CHECK(plan.at_once == 0 || (plan.at_once > 1 && plan.at_once <= 3 && plan.lines == 0));
       CHECK(plan.lines == 0 || plan.every > 0);
+      int64_t done = 0;
+      kernels::of_this_test::over_steps(steps, ahead, [&done] { ++done; });
+      CHECK(done == steps);
     }
   }
 }

@@ -1,7 +1,6 @@
 // The float32 tile of gemm.cc, and the transposition that packs operands.
-#include <type_traits>
-
-#include "kernels/cpu/gemm_kernels.h"
+#define TROUPE_STEPS  // those of the file
+#include "kernels/cpu/gemm_steps.h"
 
 namespace troupe::kernels::TROUPE_ISA {
 
@@ -29,33 +28,20 @@ void tile_of(const GemmTile<float>& t) {
     for (int v = 0; v < kVectors; ++v)
       __builtin_prefetch(t.c + (r < t.rows ? r * t.ldc : 0) + v * kGemmLanes, 1, 3);
   }
-  const char* ahead = t.ahead.from;
-  const auto run = [&](auto lines, int64_t steps) __attribute__((always_inline)) {
-    for (int64_t i = 0; i < steps; ++i) {
-      if (lines > 0) ask_for(ahead);
-      if (lines > 1) ask_for(ahead);
-      if (lines > 2) ask_for(ahead);
-      Lanes row[kVectors];
+  const auto step = [&]() __attribute__((always_inline)) {
+    Lanes row[kVectors];
 #pragma GCC unroll 3
-      for (int v = 0; v < kVectors; ++v) row[v] = *reinterpret_cast<const Lanes*>(b + v * kGemmLanes);
+    for (int v = 0; v < kVectors; ++v) row[v] = *reinterpret_cast<const Lanes*>(b + v * kGemmLanes);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        const Lanes value = a[row_of[r]] - Lanes{};  // a load; + Lanes{} would be an addition
+    for (int r = 0; r < kRows; ++r) {
+      const Lanes value = a[row_of[r]] - Lanes{};  // a load; + Lanes{} would be an addition
 #pragma GCC unroll 3
-        for (int v = 0; v < kVectors; ++v) sum[r][v] += value * row[v];
-      }
-      a += a_step;
-      b += kVectors * kGemmLanes;
+      for (int v = 0; v < kVectors; ++v) sum[r][v] += value * row[v];
     }
+    a += a_step;
+    b += kVectors * kGemmLanes;
   };
-  const AheadPlan plan(t.ahead, t.steps);
-  if (plan.at_once == 3) run(std::integral_constant<int, 3>(), plan.with_lines);
-  if (plan.at_once == 2) run(std::integral_constant<int, 2>(), plan.with_lines);
-  for (int64_t i = 0; i < plan.lines; ++i) {
-    ask_for(ahead);
-    run(std::integral_constant<int, 0>(), plan.every);
-  }
-  run(std::integral_constant<int, 0>(), t.steps - plan.with_lines - plan.lines * plan.every);
+  over_steps(t.steps, t.ahead, step);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
     if (r == t.rows) return;

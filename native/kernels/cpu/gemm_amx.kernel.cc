@@ -2,9 +2,13 @@
 // like its neighbours; the units are an extension that few such processors have.
 #if defined(__AVX512F__)
 #include <immintrin.h>
-#endif
 
+#define TROUPE_AMX __attribute__((target("amx-tile,amx-bf16,avx512bf16")))
+#define TROUPE_STEPS TROUPE_AMX
+#include "kernels/cpu/gemm_steps.h"
+#else
 #include "kernels/cpu/gemm_kernels.h"
+#endif
 
 namespace troupe::kernels::TROUPE_ISA {
 
@@ -13,8 +17,6 @@ extern const Bfloat16GemmKernels amx_gemm_table;
 #if defined(__AVX512F__)
 
 namespace {
-
-#define TROUPE_AMX __attribute__((target("amx-tile,amx-bf16,avx512bf16")))
 
 // All eight tile registers are whole: 16 rows of 64 bytes. Rows, columns and steps that are not there are
 // zeros.

@@ -2,11 +2,13 @@
 // that not every such processor has.
 #if defined(__AVX512F__)
 #include <immintrin.h>
-#endif
 
-#include <type_traits>
-
+#define TROUPE_BFLOAT16 __attribute__((target("avx512bf16")))
+#define TROUPE_STEPS TROUPE_BFLOAT16
+#include "kernels/cpu/gemm_steps.h"
+#else
 #include "kernels/cpu/gemm_kernels.h"
+#endif
 
 namespace troupe::kernels::TROUPE_ISA {
 
@@ -15,8 +17,6 @@ extern const Bfloat16GemmKernels bfloat16_gemm_table;
 #if defined(__AVX512F__)
 
 namespace {
-
-#define TROUPE_BFLOAT16 __attribute__((target("avx512bf16")))
 
 TROUPE_BFLOAT16 inline void store(float* c, __m512 sum, bool add) {
   _mm512_storeu_ps(c, add ? _mm512_add_ps(_mm512_loadu_ps(c), sum) : sum);
@@ -40,35 +40,22 @@ TROUPE_BFLOAT16 void tile_of(const GemmTile<Out>& t) {
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_ps();
   }
-  const char* ahead = t.ahead.from;
-  const auto run = [&](auto lines, int64_t steps) TROUPE_BFLOAT16 __attribute__((always_inline)) {
-    for (int64_t i = 0; i < steps; ++i) {
-      if (lines > 0) ask_for(ahead);
-      if (lines > 1) ask_for(ahead);
-      if (lines > 2) ask_for(ahead);
-      __m512i row[kVectors];
+  const auto step = [&]() TROUPE_BFLOAT16 __attribute__((always_inline)) {
+    __m512i row[kVectors];
 #pragma GCC unroll 3
-      for (int v = 0; v < kVectors; ++v) row[v] = _mm512_loadu_si512(b + v * kGemmLanes);
+    for (int v = 0; v < kVectors; ++v) row[v] = _mm512_loadu_si512(b + v * kGemmLanes);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        const __m512i value = _mm512_set1_epi32(static_cast<int>(a[r]));
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i value = _mm512_set1_epi32(static_cast<int>(a[r]));
 #pragma GCC unroll 3
-        for (int v = 0; v < kVectors; ++v)
-          sum[r][v] = _mm512_dpbf16_ps(sum[r][v], reinterpret_cast<__m512bh>(value),
-                                       reinterpret_cast<__m512bh>(row[v]));
-      }
-      a += kGemmRows;
-      b += kVectors * kGemmLanes;
+      for (int v = 0; v < kVectors; ++v)
+        sum[r][v] = _mm512_dpbf16_ps(sum[r][v], reinterpret_cast<__m512bh>(value),
+                                     reinterpret_cast<__m512bh>(row[v]));
     }
+    a += kGemmRows;
+    b += kVectors * kGemmLanes;
   };
-  const AheadPlan plan(t.ahead, t.steps);
-  if (plan.at_once == 3) run(std::integral_constant<int, 3>(), plan.with_lines);
-  if (plan.at_once == 2) run(std::integral_constant<int, 2>(), plan.with_lines);
-  for (int64_t i = 0; i < plan.lines; ++i) {
-    ask_for(ahead);
-    run(std::integral_constant<int, 0>(), plan.every);
-  }
-  run(std::integral_constant<int, 0>(), t.steps - plan.with_lines - plan.lines * plan.every);
+  over_steps(t.steps, t.ahead, step);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
     if (r == t.rows) return;

@@ -1,7 +1,6 @@
 // Tiles and packing of gemm.cc.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 // The inner loops of a GEMM over packed operands. A step of k is one 32-bit word of each row of `a` and of
@@ -25,25 +24,6 @@ struct Ahead {
   int64_t lines = 0;
 };
 constexpr int64_t kLineBytes = 64;
-
-// How a tile asks for them: evenly, since a burst would hold up what the tile itself reads. First steps with
-// `at_once` lines each, or, where it is 0, `every` steps behind a line.
-struct AheadPlan {
-  AheadPlan(const Ahead& ahead, int64_t steps)
-      : at_once(std::min(kMost, ahead.lines > steps ? (ahead.lines + steps - 1) / steps : 0)),
-        with_lines(at_once > 0 ? std::min(steps, ahead.lines / at_once) : 0),
-        lines(at_once > 0 ? 0 : ahead.lines),
-        every(lines > 0 ? steps / lines : 0) {}
-
-  static constexpr int64_t kMost = 3;
-  int64_t at_once, with_lines;
-  int64_t lines, every;
-};
-
-inline void ask_for(const char*& line) {
-  __builtin_prefetch(line, 0, 2);
-  line += kLineBytes;
-}
 
 // c [rows, vectors * kGemmLanes] (row stride ldc) = (add ? c : 0) + sum over k of a[k] b[k]^T, every element
 // summed in the order of k. Step s of row r of `a` is a[r * a_row + s * a_step]; bfloat16 takes it packed

@@ -110,9 +110,8 @@ export class PodProcess {
     const child = this.child;
     while (child !== null && this.child === child) {
       const first = firstChild(child.pid as number);
-      if (first !== null) {
+      if (first !== null && reaches(first, signal)) {
         this.killed = signal === 'SIGKILL';
-        process.kill(first, signal);
         return;
       }
       await sleep(10);
@@ -161,5 +160,15 @@ function firstChild(pid: number): number | null {
     return first ? Number(first) : null;
   } catch {
     return null;
+  }
+}
+
+/** Sends a signal. False: the process ended after it was found. */
+function reaches(pid: number, signal: NodeJS.Signals): boolean {
+  try {
+    return process.kill(pid, signal);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ESRCH') return false;
+    throw error;
   }
 }
