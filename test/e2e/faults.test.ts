@@ -179,6 +179,8 @@ class Run {
         'trainer.worker_timeouts.startup=300',
         'trainer.fault_tolerance.max_restarts=1000',
         `trainer.fault_tolerance.elastic=${this.elastic}`,
+        // A controller that was killed just before has not seen the host that goes.
+        ...(this.elastic ? ['trainer.launcher.wait=60'] : []),
         ...this.staging,
       ],
       {

@@ -115,3 +115,32 @@ test('the controller is killed: another one takes the hosts over, and one step i
   expect(metrics('taken')).toBe(metrics('whole'));
   expect(await allGone([...workers, ...workersOf(agent.pid)], 5_000)).toBe(true);
 }, 600_000);
+
+test('the controller is killed and the other host goes for good: an elastic run is taken up on the host that is left', async () => {
+  const overrides = [
+    'trainer.total_training_steps=6',
+    'trainer.test_freq=-1',
+    'trainer.save_freq=1',
+    'trainer.fault_tolerance.max_restarts=1',
+    'trainer.fault_tolerance.elastic=true',
+  ];
+  const [agent, killed] = start('halved', ...overrides) as [Command, Command];
+  await killed.until('two steps', () => stepOf('halved') >= 2);
+  killed.kill('SIGKILL');
+  agent.kill('SIGKILL');
+  await Promise.all([agent.exited, killed.exited]);
+  const refused = await controller(
+    'halved',
+    ...overrides,
+    'trainer.launcher.wait=2',
+    'trainer.fault_tolerance.elastic=false',
+  ).exited;
+  expect([refused.code, refused.stderr]).toEqual([
+    1,
+    expect.stringMatching(/expected 2 hosts at .*, but within 2 s 1 came/),
+  ]);
+  const { code, stdout, stderr } = await controller('halved', ...overrides, 'trainer.launcher.wait=2').exited;
+  expect([code, code === 0 ? '' : stderr]).toEqual([0, '']);
+  expect(stdout).toMatch(/going on with 1 of 2 hosts\n[\s\S]*resuming after step \d/);
+  expect(stepOf('halved')).toBe(6);
+});

@@ -67,8 +67,14 @@ async function onHosts<Config extends ResolvedConfig | ResolvedSftConfig>(
     asked ??= signal;
     session?.requestStop(signal);
   };
-  const { spares } = config.trainer.fault_tolerance;
-  const pool = await gatherHosts(config, part, { say, onNotice, spares });
+  const { spares, elastic } = config.trainer.fault_tolerance;
+  const resumes = config.trainer.resume_mode !== 'disable' && hasSaved(config);
+  const pool = await gatherHosts(config, part, {
+    say,
+    onNotice,
+    spares,
+    ...(elastic ? { elastic: { resumes } } : {}),
+  });
   let code = 1;
   try {
     session = resilient(config, load, make, pool);
@@ -83,35 +89,33 @@ async function onHosts<Config extends ResolvedConfig | ResolvedSftConfig>(
   }
 }
 
-/** How long an elastic run waits for a host to come back before it goes on without. */
-const ELASTIC_WAIT_MS = 15_000;
-
 function resilient<Config extends ResolvedConfig | ResolvedSftConfig>(
   config: Config,
   load: (overrides: readonly string[]) => Config,
   make: MakeSession<Config>,
   pool: HostPool | null,
 ): RunSession {
-  const { fault_tolerance: limits, default_local_dir: runDirectory, resume_mode: mode } = config.trainer;
+  const {
+    fault_tolerance: limits,
+    default_local_dir: runDirectory,
+    resume_mode: mode,
+    nnodes,
+  } = config.trainer;
   return new ResilientRun({
     maxRestarts: limits.max_restarts,
     windowMs: 1000 * limits.window,
     runDirectory,
     say,
-    session({ again, hosts, onStep, runMetrics }) {
+    session({ again, onStep, runMetrics }) {
+      const hosts = pool?.members.length ?? nnodes;
       const overrides = [
         ...(again && (mode === 'auto' || hasSaved(config)) ? ['trainer.resume_mode=auto'] : []),
-        ...(hosts === null ? [] : [`trainer.nnodes=${hosts}`]),
+        ...(hosts === nnodes ? [] : [`trainer.nnodes=${hosts}`]),
       ];
       const own = overrides.length === 0 ? config : load(overrides);
       return make(own, { onStep, runMetrics, ...(pool === null ? {} : { launcher: pool.launcher() }) });
     },
-    async regroup() {
-      if (pool === null) return null;
-      if (limits.elastic) await pool.regroup(1, ELASTIC_WAIT_MS);
-      else await pool.regroup();
-      return limits.elastic ? pool.members.length : null;
-    },
+    regroup: async () => pool?.regroup(),
   });
 }
 

@@ -31,11 +31,20 @@ export interface HostPoolOptions {
   withdraw?: () => void;
   /** How long the hosts may take to come. */
   waitMs: number;
+  /** When the run goes on with fewer hosts; default: never. */
+  elastic?: ElasticHosts;
   /** A host that sends nothing for this long is lost. */
   deadTimeoutMs: number;
   say: (line: string) => void;
   /** An engine has sent an agent a signal. */
   onNotice?: (signal: string, host: string) => void;
+}
+
+export interface ElasticHosts {
+  /** How long a lost host may take to come back, or another in its place, once all have come. */
+  waitMs: number;
+  /** The run has been at work before: it goes on with those that have come when the time is up, even where others never came. */
+  resumes: boolean;
 }
 
 /** A host that was lost so often is used again only where no other takes its place. */
@@ -52,6 +61,7 @@ export class HostPool {
   readonly #all: Host[] = [];
   readonly #agents = new Map<number, StartedAgent>();
   readonly #losses = new Map<string, number>();
+  #lastLoss = 0;
   /** The hosts that the run works on. */
   #members: Host[] = [];
   #server!: MessageServer<FromHost, ToHost>;
@@ -109,21 +119,23 @@ export class HostPool {
   }
 
   /**
-   * Makes up the number of hosts again: a lost one is replaced by a spare, or by its own agent started once more. `least`: with how few the
-   * run would go on once the time is up; default: none less.
+   * Makes up the number of hosts again: a lost one is replaced by a spare, or by its own agent started once more, or,
+   * with `elastic`, done without.
    * @throws TroupeError COMM when too few have come within the time
    */
-  async regroup(least = this.#options.hosts, waitMs = this.#options.waitMs): Promise<void> {
-    const { hosts } = this.#options;
+  async regroup(): Promise<void> {
+    const { hosts, say } = this.#options;
     this.#broken = null;
     this.#restartLost();
-    const deadline = Date.now() + waitMs;
+    const began = Date.now();
     while (this.#live().length < hosts) {
       if (this.#broken !== null) throw this.#broken;
-      const left = deadline - Date.now();
+      const { until, least } = this.#patience(began);
+      const left = until - Date.now();
       if (left <= 0) {
-        if (this.#live().length >= least) break;
-        throw this.#missing(waitMs);
+        if (this.#live().length < least) throw this.#missing();
+        say(`going on with ${this.#live().length} of ${hosts} hosts`);
+        break;
       }
       await new Promise<void>((resolve) => {
         const timer = setTimeout(resolve, left);
@@ -180,6 +192,18 @@ export class HostPool {
     return [...live.filter((host) => !isDoubtful(host)), ...live.filter(isDoubtful)];
   }
 
+  /** Until when missing hosts are waited for, and how few will do then. */
+  #patience(began: number): { until: number; least: number } {
+    const { hosts, waitMs, elastic } = this.#options;
+    const end = began + waitMs;
+    if (elastic === undefined) return { until: end, least: hosts };
+    // A host that has never come may be on its way: only one that was there is known to be gone.
+    const complete = this.#members.length > 0 || new Set(this.#all.map(identity)).size >= hosts;
+    if (complete && this.#live().length > 0)
+      return { until: Math.min(end, Math.max(began, this.#lastLoss) + elastic.waitMs), least: 1 };
+    return { until: end, least: elastic.resumes ? 1 : hosts };
+  }
+
   #restartLost(): void {
     const { starter } = this.#options;
     if (starter === null) return;
@@ -206,8 +230,8 @@ export class HostPool {
     });
   }
 
-  #missing(waitMs: number): TroupeError {
-    const { hosts, starter } = this.#options;
+  #missing(): TroupeError {
+    const { hosts, starter, waitMs } = this.#options;
     const here = this.#live().map(({ name }) => name);
     const claimed = new Set(this.#live().map((host) => host.claimed));
     const absent = starter?.names.filter((_, index) => !claimed.has(index)) ?? [];
@@ -266,6 +290,7 @@ export class HostPool {
     if (host.lost !== null || this.#closing !== null) return;
     this.#monitor.unwatch(this.#all.indexOf(host));
     this.#losses.set(identity(host), (this.#losses.get(identity(host)) ?? 0) + 1);
+    this.#lastLoss = Date.now();
     host.lose(reason);
     this.#relay.lost(host);
     this.#options.say(`host ${host.name} is lost: ${reason}`);

@@ -79,13 +79,18 @@ export interface LaunchOptions {
   onNotice?: HostPoolOptions['onNotice'];
   /** Hosts beyond trainer.nnodes that may dial in. */
   spares?: number;
+  /** The run may go on with fewer hosts; `resumes`: it has been at work before. */
+  elastic?: { resumes: boolean };
 }
+
+/** How long an elastic run waits for a lost host to come back before it goes on without. */
+const ELASTIC_WAIT_MS = 15_000;
 
 /** Gathers the hosts of a run; `close` of the pool ends all that was started on them. @throws as HostPool.gather */
 export async function gatherHosts(
   config: Config,
   { type }: Extract<Part, { part: 'controller' }>,
-  { say, onNotice, spares = 0 }: LaunchOptions,
+  { say, onNotice, spares = 0, elastic }: LaunchOptions,
 ): Promise<HostPool> {
   const { nnodes, n_gpus_per_node: perHost, launcher, worker_timeouts: timeouts } = config.trainer;
   const file = rendezvousFile(config);
@@ -108,6 +113,7 @@ export async function gatherHosts(
       if (byFile) removeRendezvous(file);
     },
     waitMs: 1000 * launcher.wait,
+    ...(elastic === undefined ? {} : { elastic: { waitMs: ELASTIC_WAIT_MS, ...elastic } }),
     deadTimeoutMs: 1000 * timeouts.silence,
     say,
     ...(onNotice === undefined ? {} : { onNotice }),

@@ -20,8 +20,6 @@ export interface RunSession {
 export interface SessionPlace {
   /** Goes on with the run directory, whatever the configuration says of a first start. */
   again: boolean;
-  /** Hosts that it works on; null: those of the configuration. */
-  hosts: number | null;
   /** To be called after each step. */
   onStep(step: number): void;
   /** What is logged of the run with a step that was done `seconds` after the one before it. */
@@ -34,8 +32,8 @@ export interface ResilientRunOptions {
   windowMs: number;
   runDirectory: string;
   session(place: SessionPlace): RunSession;
-  /** Makes the hosts ready for another start; how many there are, or null where that is not asked. */
-  regroup(): Promise<number | null>;
+  /** Makes the hosts ready for another start. */
+  regroup(): Promise<void>;
   say(line: string): void;
 }
 
@@ -76,12 +74,10 @@ export class ResilientRun implements RunSession {
    */
   async fit(): Promise<FitResult> {
     const { session, say, runDirectory, maxRestarts } = this.#options;
-    let hosts: number | null = null;
     for (let start = 0; ; start++) {
       try {
         this.#session = session({
           again: start > 0,
-          hosts,
           onStep: (step) => this.#onStep(step, start),
           runMetrics: (step, seconds) => this.#metricsOf(step, seconds),
         });
@@ -105,7 +101,7 @@ export class ResilientRun implements RunSession {
         // What still goes on writes into the same directory.
         await this.#session?.settled?.();
         await sleep(pauseAfter(error, this.#policy.stuck));
-        hosts = await this.#regroup(error);
+        await this.#regroup(error);
         say(
           `restart ${this.#policy.restarts} (at most ${maxRestarts} within ${this.#options.windowMs / 1000} s)`,
         );
@@ -127,9 +123,9 @@ export class ResilientRun implements RunSession {
     };
   }
 
-  async #regroup(cause: unknown): Promise<number | null> {
+  async #regroup(cause: unknown): Promise<void> {
     try {
-      return await this.#options.regroup();
+      await this.#options.regroup();
     } catch (error) {
       throw this.#gaveUp(cause, reasonOf(error));
     }

@@ -7,8 +7,12 @@ import type { Launcher, WorkerProcess } from '../../../ts/controller/launcher';
 import { WorkerGroup } from '../../../ts/controller/worker_group';
 import { WorkerLogs } from '../../../ts/controller/worker_log';
 import type { WorkerDiedError } from '../../../ts/errors';
-import { HostPool } from '../../../ts/launch/host_pool';
+import type { HostAgent } from '../../../ts/host/agent';
+import { hostFacts } from '../../../ts/host/facts';
+import type { FromHost, ToHost } from '../../../ts/host/protocol';
+import { HostPool, type HostPoolOptions } from '../../../ts/launch/host_pool';
 import { commandStarter } from '../../../ts/launch/starter';
+import { Connection } from '../../../ts/worker/connection';
 import { fakeEngineOptions, waitForExit } from '../../helpers/fake_group';
 import { type FakeHosts, fakeAgent, gatherFakeHosts } from '../../helpers/fake_hosts';
 
@@ -232,6 +236,60 @@ test('a spare takes the place of a host that is lost', async () => {
   expect(hosts.pool.members.map(({ claimed }) => claimed)).toEqual([1, 2]);
   const { group } = await groupOn(hosts, 2);
   await group.close();
+});
+
+/** An agent that comes, is welcomed and goes for good; then those of two other hosts. */
+function announceOneThatGoesAndTwo(agents: HostAgent[]): NonNullable<HostPoolOptions['announce']> {
+  return ({ controllers, token }) => {
+    const controller = controllers[0] as string;
+    const gone = new Connection<ToHost, FromHost>({
+      controller,
+      token,
+      identity: 'host',
+      hello: (from) => ({ type: 'hello', facts: hostFacts(from, null), index: 2 }),
+      receive: () => gone.end(),
+      active: () => {},
+      closed: () => {
+        for (const index of [0, 1]) agents.push(fakeAgent(controller, token, index));
+      },
+    });
+  };
+}
+
+test('an elastic run goes on without a host that is lost before all were there at once; another run waits', async () => {
+  const agents: HostAgent[] = [];
+  const announce = announceOneThatGoesAndTwo(agents);
+  const elastic = { waitMs: 200, resumes: false };
+  const { pool, log } = await gather({ hosts: 3, waitMs: 60_000, elastic, announce });
+  expect(pool.members.map(({ claimed }) => claimed)).toEqual([0, 1]);
+  expect(log.filter((line) => line.startsWith('host '))).toEqual([
+    expect.stringMatching(/^host \S+ is lost: /),
+  ]);
+  expect(log).toContain('going on with 2 of 3 hosts');
+  pool.members[0]?.lose('the power went');
+  await pool.regroup();
+  expect(pool.members.map(({ claimed }) => claimed)).toEqual([1]);
+  await pool.close(0);
+  await Promise.all(agents.map((agent) => agent.ended));
+
+  agents.length = 0;
+  await expect(gatherFakeHosts({ hosts: 3, waitMs: 1_500, announce })).rejects.toThrow(
+    /expected 3 hosts at \S+, but within 1.5 s 2 came/,
+  );
+  await Promise.all(agents.map((agent) => agent.ended));
+});
+
+test('an elastic run that resumes goes on without a host that never came, once the time is up', async () => {
+  const elastic = { waitMs: 1, resumes: true };
+  const started = Date.now();
+  const { pool, log } = await gather({ hosts: 2, waitMs: 1_500, elastic }, 1);
+  expect(Date.now() - started).toBeGreaterThanOrEqual(1_500);
+  expect(pool.members).toHaveLength(1);
+  expect(log).toContain('going on with 1 of 2 hosts');
+  await expect(
+    gatherFakeHosts({ hosts: 2, waitMs: 1_500, elastic: { ...elastic, resumes: false } }, 1),
+  ).rejects.toThrow(/expected 2 hosts/);
+  await expect(gatherFakeHosts({ hosts: 2, waitMs: 300, elastic }, 0)).rejects.toThrow(/0 came/);
 });
 
 test('the end of the run is the end of its agents, with its exit code', async () => {
