@@ -1,4 +1,4 @@
-// Batches from JavaScript into tensors that share their memory.
+// Batches from JavaScript, copied into tensors.
 #include "binding/batches.h"
 
 #include <array>

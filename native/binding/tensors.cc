@@ -1,4 +1,4 @@
-// Typed arrays as tensors, and tensors as typed arrays, without copies where lifetimes allow.
+// Typed arrays copied into tensors, and tensors into typed arrays.
 #include "binding/tensors.h"
 
 #include <ATen/ops/empty.h>

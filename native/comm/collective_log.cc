@@ -28,13 +28,4 @@ std::string CollectiveLog::describe(int64_t sequence) const {
   return text + " of " + entry->label.subject + " (" + entry->label.phase + ")";
 }
 
-std::string CollectiveLog::recent() const {
-  std::string lines;
-  for (int64_t sequence = std::max<int64_t>(1, begun_ - kKept + 1); sequence <= begun_; ++sequence) {
-    if (!lines.empty()) lines += '\n';
-    lines += describe(sequence);
-  }
-  return lines;
-}
-
 }  // namespace troupe

@@ -47,8 +47,6 @@ class CollectiveLog {
   const Entry* find(int64_t sequence) const;
   // "all_gather #42 of layers.0 (forward)", "send #3 to rank 1 of layers.0 (forward)"; "none" for 0.
   std::string describe(int64_t sequence) const;
-  // What is kept, oldest first, one per line.
-  std::string recent() const;
 
  private:
   static constexpr int64_t kKept = 8;

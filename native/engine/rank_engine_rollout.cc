@@ -14,7 +14,11 @@ namespace troupe {
 
 RolloutStats RankEngine::open_rollout(const RolloutOptions& options) {
   require_head(HeadKind::kLm, "open_rollout");
-  require(!rollout_, ErrorCode::kInvalidArgument, "[rollout] this engine has a rollout already");
+  // Where another rank could not open, all are asked to open again.
+  const bool serves = rollout_ && (rollout_->stats().running > 0 || rollout_->stats().waiting > 0);
+  require(!serves, ErrorCode::kInvalidArgument,
+          "[rollout] this engine has a rollout already, which has requests: expected one per engine");
+  rollout_.reset();
   RolloutOptions own = options;
   if (own.kv_cache_bytes == 0) own.kv_cache_bytes = cache_budget(device_, own.memory_share);
   // Ranks that generate together must make the same plans: all take the smallest budget among them.

@@ -150,8 +150,8 @@ bool Rollout::step() {
   const at::NoGradGuard no_grad;
   const StepPlan plan = scheduler_.plan();
   if (plan.runs.empty()) return false;
-  cache_.take_memory();
   try {
+    cache_.take_memory();
     for (const PlannedRun& run : plan.runs) {
       const Sequence& sequence = *run.sequence;
       if (sequence.tail >= 0)

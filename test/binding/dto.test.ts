@@ -1,4 +1,4 @@
-import type { NativeEngine } from '../../ts/native/bridge';
+import type { NativeEngine, NativeRolloutRequest } from '../../ts/native/bridge';
 import { loadBinding } from '../../ts/native/loader';
 import {
   tinyBatch,
@@ -7,6 +7,7 @@ import {
   tinyModel,
   tinyPolicyBatch,
   tinyPolicyLoss,
+  tinyTurn,
 } from '../helpers/tiny_model';
 
 // What the binding says about arguments that are not what bridge.ts promises. The casts are the point: TypeScript
@@ -38,40 +39,11 @@ function updatePolicy(changes: {
   );
 }
 
-const rolloutTurn = (changes: { request?: object; sampling?: object }): Promise<unknown> =>
-  binding.rolloutTurn(engine, {
-    submit: [
-      {
-        id: 1,
-        prompt: Int32Array.of(1, 2),
-        sampling: {
-          maxNewTokens: 1,
-          temperature: 1,
-          topK: 0,
-          topP: 1,
-          minP: 0,
-          repetitionPenalty: 1,
-          presencePenalty: 0,
-          frequencyPenalty: 0,
-          stopTokenIds: [],
-          badWordIds: Int32Array.of(3, 4),
-          badWordOffsets: Int32Array.of(0, 2),
-          biasedIds: new Int32Array(0),
-          biases: new Float32Array(0),
-          topLogProbs: 0,
-          promptLogProbs: false,
-          constrained: false,
-          ...changes.sampling,
-        },
-        seedAndSalt: BigUint64Array.of(1n, 2n),
-        priority: 0,
-        ...changes.request,
-      },
-    ],
-    abort: [],
-    masks: [],
-    milliseconds: 1,
-  });
+const rolloutTurn = (changes: { request?: object; sampling?: object }): Promise<unknown> => {
+  const [request] = tinyTurn.submit as [NativeRolloutRequest];
+  const sampling = { ...request.sampling, ...changes.sampling };
+  return binding.rolloutTurn(engine, { ...tinyTurn, submit: [{ ...request, sampling, ...changes.request }] });
+};
 
 const cases: [string, () => Promise<unknown>, string][] = [
   [

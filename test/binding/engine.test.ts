@@ -1,6 +1,6 @@
 import { types } from 'node:util';
 import { TroupeError } from '../../ts/errors';
-import type { NativeEngine } from '../../ts/native/bridge';
+import type { NativeEngine, NativeRolloutOptions } from '../../ts/native/bridge';
 import { loadBinding } from '../../ts/native/loader';
 import {
   tinyBatch,
@@ -8,6 +8,7 @@ import {
   tinyMiniBatches,
   tinyPolicyBatch,
   tinyPolicyLoss,
+  tinyTurn,
 } from '../helpers/tiny_model';
 
 const binding = loadBinding();
@@ -167,4 +168,22 @@ test('the losses run on arrays of the caller', async () => {
   await expect(binding.policyLoss(inputs, { ...tinyPolicyLoss, mode: 'none such' })).rejects.toMatchObject({
     code: 'INVALID_ARGUMENT',
   });
+});
+
+test('a rollout is opened again for as long as nobody has asked it for anything', async () => {
+  const engine = await createEngine();
+  const options: NativeRolloutOptions = {
+    ...{ maxSequences: 4, maxStepTokens: 64, maxPositions: 16, kvCacheBytes: 2 ** 20, memoryShare: 1 },
+    ...{ chunkedPrefill: true, prefixCaching: true, quantization: 'none', routedExperts: false },
+  };
+  await binding.openRollout(engine, options);
+  expect(
+    (await binding.openRollout(engine, { ...options, kvCacheBytes: 2 ** 19 })).cacheBytes,
+  ).toBeLessThanOrEqual(2 ** 19);
+  await binding.rolloutTurn(engine, tinyTurn);
+  await expect(binding.openRollout(engine, options)).rejects.toThrow(
+    /has a rollout already, which has requests/,
+  );
+  await binding.rolloutTurn(engine, { ...tinyTurn, submit: [], abort: [1] });
+  await binding.openRollout(engine, options);
 });

@@ -185,6 +185,45 @@ test('int8 weights are those of their definition, and a directory takes the plac
   }
 });
 
+test('a token carries the version of the weights that made it, whatever is in flight while they change', async () => {
+  const other = writeQuantized(directory('llama_gqa'));
+  const request = (changes: Partial<RolloutRequest['sampling']>): RolloutRequest => ({
+    promptIds: prompt(6, 1),
+    sampling: { maxNewTokens: 40, temperature: 1, seed: 3n, stopTokenIds: [], ...changes },
+  });
+  const all = new Uint32Array(64).fill(0xffffffff);
+  try {
+    await withActor({ model: directory('llama_gqa'), worldSize: 2 }, async (actor) => {
+      const { rollout } = actor;
+      const before = await rollout.submit(request({})).result;
+      let updated: Promise<void> | null = null;
+      // Others are in flight on both ranks; this one is at its tenth token when the update begins.
+      const others = Array.from({ length: 6 }, (_, i) => rollout.submit(request({ seed: BigInt(9 + i) })));
+      const next = (): Uint32Array => {
+        if (++asked === 10) updated = rollout.updateWeights({ kind: 'directory', path: other }, 7);
+        return all;
+      };
+      let asked = 0;
+      const during = await rollout.submit(request({ constraint: { next } })).result;
+      await updated;
+      const at = during.versions[1]?.start as number;
+      expect(during.versions).toEqual([
+        { version: 0, start: 0, end: at },
+        { version: 7, start: at, end: 40 },
+      ]);
+      expect(at).toBeGreaterThanOrEqual(9);
+      // Of the weights of before to the last bit up to there, and not one token further.
+      expect([...during.logProbs.subarray(0, at)]).toEqual([...before.logProbs.subarray(0, at)]);
+      expect(during.logProbs[at]).not.toBe(before.logProbs[at]);
+      for (const { result } of others) expect((await result).tokens).toHaveLength(40);
+      const after = await rollout.submit(request({})).result;
+      expect(after.versions).toEqual([{ version: 7, start: 0, end: 40 }]);
+    });
+  } finally {
+    rmSync(other, { recursive: true });
+  }
+});
+
 test.each(['int8', 'fp8'] as const)(
   'weights of 8 bits change tokens, and nothing else does: %s',
   async (quantization) => {

@@ -8,6 +8,7 @@ import type {
   NativeMoeConfig,
   NativePolicyBatch,
   NativePolicyLossOptions,
+  NativeRolloutCommands,
   NativeTokenBatch,
 } from '../../ts/native/bridge';
 
@@ -144,4 +145,37 @@ export const tinyPolicyLoss: NativePolicyLossOptions = {
   klLossType: 'low_var_kl',
   routerAuxLossCoef: 0,
   extra: {},
+};
+
+/** One request of two tokens, with the id 1. */
+export const tinyTurn: NativeRolloutCommands = {
+  submit: [
+    {
+      id: 1,
+      prompt: Int32Array.of(1, 2),
+      sampling: {
+        maxNewTokens: 1,
+        temperature: 1,
+        topK: 0,
+        topP: 1,
+        minP: 0,
+        repetitionPenalty: 1,
+        presencePenalty: 0,
+        frequencyPenalty: 0,
+        stopTokenIds: [],
+        badWordIds: Int32Array.of(3, 4),
+        badWordOffsets: Int32Array.of(0, 2),
+        biasedIds: new Int32Array(0),
+        biases: new Float32Array(0),
+        topLogProbs: 0,
+        promptLogProbs: false,
+        constrained: false,
+      },
+      seedAndSalt: BigUint64Array.of(1n, 2n),
+      priority: 0,
+    },
+  ],
+  abort: [],
+  masks: [],
+  milliseconds: 1,
 };

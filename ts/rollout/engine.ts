@@ -65,7 +65,11 @@ export interface RolloutEngine {
   submitBatch?(request: BatchRequest): Promise<Batch>;
   pause(mode: PauseMode): Promise<void>;
   resume(): Promise<void>;
-  /** Requests in flight go on with the new weights; their spans say which version made them. */
+  /**
+   * Requests in flight go on with the new weights; their spans say which version made them. Of weights that are trained in place an engine
+   * learns here: tokens made between the training and this call carry the number of before, unless `pause('keep')` comes before the one and
+   * `resume` after the other.
+   */
   updateWeights(source: WeightSource, version: number): Promise<void>;
   stats(): Promise<RolloutStats>;
   close(): Promise<void>;

@@ -39,10 +39,14 @@ export class NativeRollout implements RolloutEngine {
   /** The weights are in the form that steps need, on every rank. */
   private begun = false;
   private beginning: Promise<void> | null = null;
+  /** Updates of the weights that have begun, and that are under way: nothing is begun with weights of which the version is not known. */
+  private updates = 0;
+  private updating = 0;
   private opened: NativeRolloutStats[] | null = null;
-  private paused = false;
+  /** draining: turns are made for what runs, and nothing new is admitted. */
+  private state: 'open' | 'draining' | 'paused' = 'open';
   private closed = false;
-  /** Submitted in a pause. */
+  /** Submitted in a pause, or just now. */
   private held: LiveRequest[] = [];
   private heldBatches: LiveBatch[] = [];
   private waiters: (() => void)[] = [];
@@ -74,7 +78,7 @@ export class NativeRollout implements RolloutEngine {
       (together, rank) =>
         new RankLoop({
           turn: (commands) => turn(together, commands),
-          ready: () => this.begun && !this.paused,
+          ready: () => this.begun && this.state !== 'paused',
           lost: () => {
             this.begun = false;
           },
@@ -144,34 +148,40 @@ export class NativeRollout implements RolloutEngine {
   }
 
   async pause(mode: PauseMode): Promise<void> {
-    if (mode === 'wait') await this.until(() => this.heldSize + this.size === 0 && !this.busy);
-    this.paused = true;
-    if (mode === 'abort') {
-      for (const request of this.held) request.finish('abort');
-      for (const batch of this.heldBatches) batch.abort();
-      this.held = [];
-      this.heldBatches = [];
-      this.paused = false;
-      for (const rank of this.ranks) rank.abortAll();
-      await this.until(() => this.size === 0 && !this.busy);
-      this.paused = true;
+    const is = (state: NativeRollout['state']): boolean => this.state === state;
+    if (mode === 'abort') this.abortHeld();
+    // What was submitted before is waited for, but what stands still in a pause is not.
+    else if (mode === 'wait') this.start();
+    if (mode === 'abort' || (mode === 'wait' && is('open'))) {
+      this.state = 'draining';
+      if (mode === 'abort') for (const rank of this.ranks) rank.abortAll();
+      await this.until(() => !is('draining') || (this.size === 0 && !this.busy));
+      if (is('open')) return; // somebody has resumed meanwhile
     }
+    this.state = 'paused';
     await this.until(() => !this.busy);
     await this.park();
   }
 
   async resume(): Promise<void> {
-    this.paused = false;
+    this.state = 'open';
+    this.settled();
     this.schedule();
   }
 
   async updateWeights(source: WeightSource, version: number): Promise<void> {
-    if (source.kind === 'directory') await this.engine.reload(source.path);
-    this.current = version;
-    // The next turn begins with them.
+    this.updates++;
+    this.updating++;
     this.begun = false;
-    for (const rank of this.ranks) rank.wake();
-    this.schedule();
+    try {
+      if (source.kind === 'directory') await this.engine.reload(source.path);
+      this.current = version;
+    } finally {
+      this.updating--;
+      // The next turn begins with them.
+      for (const rank of this.ranks) rank.wake();
+      this.schedule();
+    }
   }
 
   async stats(): Promise<RolloutStats> {
@@ -251,7 +261,7 @@ export class NativeRollout implements RolloutEngine {
     if (request.rank !== null) this.ranks[request.rank]?.abort([request.id]);
     // It ends here with what has come, and there when the engine hears of it: after a step, which may take up a long prompt, or a pause. What the
     // engine says of experts at the end is of the tokens that it has made by then.
-    if (this.paused || !this.options.routedExperts) request.finish('abort');
+    if (this.state === 'paused' || !this.options.routedExperts) request.finish('abort');
   }
 
   /** All that a caller submits in one go runs together. */
@@ -266,7 +276,17 @@ export class NativeRollout implements RolloutEngine {
   }
 
   private start(): void {
-    if (this.paused) return;
+    if (this.state === 'paused') return;
+    if (this.state === 'open') this.admit();
+    if (this.size === 0) return;
+    if (this.begun) {
+      for (const rank of this.ranks) rank.wake();
+    } else {
+      this.begin();
+    }
+  }
+
+  private admit(): void {
     for (const request of this.held) {
       request.rank = this.placement.place(request);
       this.ranks[request.rank]?.submit(request);
@@ -279,22 +299,25 @@ export class NativeRollout implements RolloutEngine {
       }
     }
     this.heldBatches = [];
-    if (this.size === 0) return;
-    if (this.begun) {
-      for (const rank of this.ranks) rank.wake();
-    } else {
-      this.begin();
-    }
+  }
+
+  private abortHeld(): void {
+    for (const request of this.held) request.finish('abort');
+    for (const batch of this.heldBatches) batch.abort();
+    this.held = [];
+    this.heldBatches = [];
   }
 
   /** Brings the weights into the form that steps need: all ranks together. */
   private begin(): void {
-    if (this.beginning !== null) return;
+    // An update that is under way begins when it is done.
+    if (this.beginning !== null || this.updating > 0) return;
     const { group, name } = this.engine;
+    const { updates, current } = this;
     const begin = async (): Promise<void> => {
       this.opened ??= await oneToAll(group, name, 'openRollout', [this.options]);
-      await oneToAll(group, name, 'beginRollout', [this.current, false]);
-      this.begun = true;
+      await oneToAll(group, name, 'beginRollout', [current, false]);
+      this.begun = updates === this.updates;
     };
     this.beginning = begin()
       .catch((error: unknown) => {
@@ -312,7 +335,7 @@ export class NativeRollout implements RolloutEngine {
     const waiters = this.waiters;
     this.waiters = [];
     for (const waiter of waiters) waiter();
-    if (this.paused || this.busy) return;
+    if (this.state === 'paused' || this.busy) return;
     if (this.size > 0) {
       if (!this.begun) this.begin();
     } else if (this.heldSize === 0 && this.freesCache && this.begun) {
@@ -352,7 +375,7 @@ export class NativeRollout implements RolloutEngine {
 
   private async until(condition: () => boolean): Promise<void> {
     while (!condition()) {
-      if (!this.busy && this.size + this.heldSize > 0 && !this.paused) this.schedule();
+      if (!this.busy && this.size + this.heldSize > 0) this.schedule();
       await new Promise<void>((resolve) => this.waiters.push(resolve));
     }
   }

@@ -62,9 +62,7 @@ export class RankLoop {
   }
 
   abortAll(): void {
-    const ids = [...this.live.keys()];
-    for (const share of this.shares.values()) for (const id of share.openIds()) ids.push(id);
-    this.abort(ids);
+    this.abort(this.openIds());
   }
 
   /** Makes turns as long as there is something to do. */
@@ -78,8 +76,10 @@ export class RankLoop {
     if (this.underWay === 0) this.calls.rests();
   }
 
+  /** Of everything: what the engine has of it is given up with the next turn. */
   fail(error: unknown): void {
-    this.commands = none();
+    const abort = [...this.commands.abort, ...this.openIds()];
+    this.commands = { ...none(), abort };
     for (const request of [...this.live.values()]) {
       request.fail(error);
       this.drop(request);
@@ -87,6 +87,12 @@ export class RankLoop {
     const shares = [...this.shares.values()];
     this.shares.clear();
     for (const share of shares) this.calls.left(share.lost(error));
+  }
+
+  private openIds(): number[] {
+    const ids = [...this.live.keys()];
+    for (const share of this.shares.values()) ids.push(...share.openIds());
+    return ids;
   }
 
   private async turn(): Promise<void> {

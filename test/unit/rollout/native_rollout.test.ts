@@ -1,0 +1,120 @@
+import type { RolloutHandle } from '../../../ts/rollout/engine';
+import type { NativeRollout } from '../../../ts/rollout/native/native_rollout';
+import { fakeRollout } from '../../helpers/fake_ranks';
+
+// When turns are made, with which weights and for whom: what test/dist/rollout.test.ts cannot bring about at will.
+
+const submit = (rollout: NativeRollout, maxNewTokens: number, promptIds = [1]): RolloutHandle =>
+  rollout.submit({ promptIds, sampling: { maxNewTokens } });
+
+/** Until the first token has come. */
+const begun = async (handle: RolloutHandle): Promise<void> => {
+  for await (const _ of handle) return;
+};
+
+const turnOfTheLoop = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+
+async function until(condition: () => boolean): Promise<void> {
+  for (let i = 0; !condition(); i++) {
+    if (i === 10_000) throw new Error(`it does not come: ${condition}`);
+    await turnOfTheLoop();
+  }
+}
+
+test('a rank that has its new weights before another makes no token under the old number', async () => {
+  const { ranks, rollout } = fakeRollout(2);
+  const running = submit(rollout, 10_000);
+  await begun(running);
+  const slow = ranks[1]?.hold('importTensors');
+  const updated = rollout.updateWeights({ kind: 'directory', path: '' }, 1);
+  await slow?.reached;
+  await until(() => ranks[0]?.weights === 1);
+  for (let i = 0; i < 50; i++) await turnOfTheLoop();
+  slow?.open();
+  await updated;
+  await submit(rollout, 3).result;
+  running.abort();
+  await running.result;
+  const made = ranks.flatMap((rank) => rank.made);
+  expect(made.filter(({ version, weights }) => version !== weights)).toEqual([]);
+  expect(new Set(made.map(({ version }) => version))).toEqual(new Set([0, 1]));
+});
+
+test('weights that change while an engine begins are begun with again', async () => {
+  const { ranks, rollout } = fakeRollout(1, { freeCacheEngine: false });
+  const begin = ranks[0]?.hold('beginRollout');
+  const running = submit(rollout, 5);
+  await begin?.reached;
+  await rollout.updateWeights({ kind: 'in-place' }, 7);
+  begin?.open();
+  expect((await running.result).versions).toEqual([{ version: 7, start: 0, end: 5 }]);
+});
+
+test('pause wait: who was there before is served, who comes later after the pause', async () => {
+  const { ranks, rollout } = fakeRollout(1);
+  const [running, submitted] = [submit(rollout, 200), submit(rollout, 5)];
+  await begun(running);
+  const late: RolloutHandle[] = [];
+  const paused = rollout.pause('wait');
+  let over = false;
+  void paused.then(() => {
+    over = true;
+  });
+  while (!over && late.length < 1_000) {
+    late.push(submit(rollout, 200));
+    await turnOfTheLoop();
+  }
+  expect(over).toBe(true);
+  expect((await running.result).tokens).toHaveLength(200);
+  expect((await submitted.result).tokens).toHaveLength(5);
+  expect(ranks[0]?.made).toHaveLength(205);
+  expect(await rollout.stats()).toMatchObject({ running: 0, waiting: late.length });
+  await rollout.pause('wait');
+  await rollout.resume();
+  for (const { result } of late) expect((await result).tokens).toHaveLength(200);
+});
+
+test('pause abort comes to its end though clients submit again at once', async () => {
+  const { ranks, rollout } = fakeRollout(2);
+  const reasons: string[] = [];
+  const client = async (promptIds: number[]): Promise<void> => {
+    for (let i = 0; i < 3; i++) reasons.push((await submit(rollout, 2_000, promptIds).result).finishReason);
+  };
+  const clients = [client([1]), client([2])];
+  await until(() => ranks.every(({ made }) => made.length > 0));
+  const slow = ranks[1]?.hold('rolloutTurn');
+  const paused = rollout.pause('abort');
+  await until(() => reasons.length > 0);
+  // The client of the other rank is back before this one has heard of the pause.
+  for (let i = 0; i < 20; i++) await turnOfTheLoop();
+  slow?.open();
+  await paused;
+  expect(reasons).toEqual(['abort', 'abort']);
+  expect(await rollout.stats()).toMatchObject({ running: 0, waiting: 2 });
+  await rollout.resume();
+  await Promise.all(clients);
+  expect(reasons.slice(2)).toEqual(Array(4).fill('length'));
+});
+
+test('a pause that waits is over when somebody resumes', async () => {
+  const { rollout } = fakeRollout(1);
+  const running = submit(rollout, 20_000);
+  await begun(running);
+  const paused = rollout.pause('wait');
+  await rollout.resume();
+  await paused;
+  expect((await submit(rollout, 3).result).tokens).toHaveLength(3);
+  running.abort();
+});
+
+test('after a turn that has failed the engine below keeps nothing of what was given up', async () => {
+  const { ranks, rollout } = fakeRollout(1, { freeCacheEngine: false });
+  const [rank] = ranks;
+  const running = submit(rollout, 10_000);
+  await begun(running);
+  if (rank !== undefined) rank.failure = new Error('out of memory');
+  await expect(running.result).rejects.toThrow('out of memory');
+  expect((await submit(rollout, 3).result).tokens).toHaveLength(3);
+  expect(rank?.live.size).toBe(0);
+  expect(rank?.turns.flatMap(({ abort }) => abort)).toHaveLength(1);
+});
