@@ -7,6 +7,7 @@ import { readHeader } from '../../ts/checkpoint/safetensors';
 import type { RolloutRequest, RolloutResult } from '../../ts/rollout/request';
 import { promptsBatch, sampleSeeds } from '../../ts/rollout/sampling';
 import { CONFORMANCE } from '../helpers/conformance';
+import { workersOf } from '../helpers/e2e_process';
 
 const directory = (name: string): string => path.join(CONFORMANCE, 'models', name, 'actor');
 const model = directory('qwen3_headdim');
@@ -331,6 +332,16 @@ test('constraints are asked before every token; what they forbid does not come',
       sampling: { maxNewTokens: 4, constraint: { next: () => new Uint32Array(5) } },
     });
     await expect(none.result).rejects.toThrow('the constraint allows no token');
+  });
+});
+
+test('an engine whose worker is gone has no numbers to give', async () => {
+  await withActor({}, async (actor) => {
+    await answers(actor, requests(1));
+    expect(await actor.rollout.stats()).toMatchObject({ running: 0 });
+    for (const pid of workersOf(process.pid)) process.kill(pid, 'SIGKILL');
+    await actor.engine.group.failed;
+    await expect(actor.rollout.stats()).rejects.toMatchObject({ code: 'WORKER_DIED' });
   });
 });
 

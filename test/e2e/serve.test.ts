@@ -14,6 +14,17 @@ let workspace: Workspace;
 let server: Command;
 let url: string;
 
+const OPTIONS = [
+  '--port',
+  '0',
+  '--served-model-name',
+  'tiny',
+  '--tool-parser',
+  'hermes',
+  '--api-key',
+  'secret',
+];
+
 beforeAll(async () => {
   workspace = await Workspace.create();
   const module = '../../bench/byte_tokenizer.mjs';
@@ -29,11 +40,8 @@ beforeAll(async () => {
     ],
   });
   writeByteTokenizer(workspace.file('model'));
-  const options = ['--port', '0', '--served-model-name', 'tiny', '--tool-parser', 'hermes'];
-  server = new Command(['serve', workspace.file('model'), ...options, '--api-key', 'secret'], {
-    endedByFile: true,
-  });
-  url = await announced();
+  server = new Command(['serve', workspace.file('model'), ...OPTIONS], { endedByFile: true });
+  url = await announced(server);
 });
 afterAll(async () => {
   server.kill('SIGTERM');
@@ -43,14 +51,14 @@ afterAll(async () => {
 });
 
 /** The URL that the server says when it is ready. */
-async function announced(): Promise<string> {
+async function announced(command: Command): Promise<string> {
   const found = (): RegExpExecArray | null =>
-    /serving tiny at (\S+)\/v1 \(tools as hermes\)/.exec(server.stderr);
-  await server.until('it was ready', () => found() !== null);
+    /serving tiny at (\S+)\/v1 \(tools as hermes\)/.exec(command.stderr);
+  await command.until('it was ready', () => found() !== null);
   return found()?.[1] as string;
 }
 
-const client = (): OpenAI => new OpenAI({ baseURL: `${url}/v1`, apiKey: 'secret', maxRetries: 0 });
+const client = (base = url): OpenAI => new OpenAI({ baseURL: `${base}/v1`, apiKey: 'secret', maxRetries: 0 });
 const ask = {
   model: 'tiny',
   messages: [{ role: 'user' as const, content: 'hello' }],
@@ -164,6 +172,23 @@ test('two hundred requests at a time', async () => {
     }),
   );
   expect(new Set(answers).size).toBe(4);
+});
+
+test('a server whose worker dies ends with an error, and its streams with them', async () => {
+  const own = new Command(['serve', workspace.file('model'), ...OPTIONS]);
+  const base = await announced(own);
+  const health = async (): Promise<number> => (await fetch(`${base}/health`)).status;
+  expect(await health()).toBe(200);
+  const stream = await client(base).chat.completions.create({ ...ask, max_tokens: 900, stream: true });
+  const read = async (): Promise<void> => {
+    for await (const _ of stream) for (const pid of own.workers()) process.kill(pid, 'SIGKILL');
+  };
+  await expect(read()).rejects.toThrow(/worker rank 0 died/);
+  const { code, stderr } = await own.exited;
+  expect([code, stderr]).toEqual([
+    1,
+    expect.stringMatching(/troupe: error \(WORKER_DIED\): worker rank 0 died/),
+  ]);
 });
 
 /** What a program prints; the test goes on meanwhile. */

@@ -29,7 +29,7 @@ export interface ServeOptions {
 /** Tokens that a micro-batch may always hold. */
 const MIN_CAPACITY = 4096;
 
-/** Returns the exit code once a signal has ended it. */
+/** Returns the exit code once a signal has ended it. @throws TroupeError when its workers fail, so that whoever watches it starts it again */
 export async function serve(
   options: ServeOptions,
   say: (line: string) => void = (line) => process.stderr.write(`troupe: ${line}\n`),
@@ -76,8 +76,14 @@ export async function serve(
     const url = await server.listen();
     say(`serving ${model.name} at ${url}/v1 (${family === null ? 'no tools' : `tools as ${family.name}`})`);
     if (options.server.apiKeys.length === 0) say('there is no API key: everybody who can connect may ask');
-    await signalled(say);
-    await server.close();
+    const failed = actor.engine.group.failed.then((error): never => {
+      throw error;
+    });
+    try {
+      await Promise.race([signalled(say), failed]);
+    } finally {
+      await server.close();
+    }
     return 0;
   } finally {
     for (const close of closers) await close();

@@ -71,6 +71,7 @@ export interface RolloutEngine {
    * `resume` after the other.
    */
   updateWeights(source: WeightSource, version: number): Promise<void>;
+  /** Rejects when the engine can serve nothing any more. */
   stats(): Promise<RolloutStats>;
   close(): Promise<void>;
 }

@@ -27,6 +27,7 @@ export class FakeGroup {
   readonly calls: Call[] = [];
   readonly engines = new Map<string, unknown>();
   closed = false;
+  readonly failure = null;
 
   constructor(
     private readonly answers: Record<string, Answer> = {},

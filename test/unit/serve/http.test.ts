@@ -1,5 +1,6 @@
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { TroupeError } from '../../../ts/errors';
 import { ModelServer } from '../../../ts/serve/model_server';
 import { post, type Served, served } from './served';
 
@@ -54,6 +55,14 @@ test('models, health, metrics, and what is not there', async () => {
   expect(metrics).toMatch(/^troupe_serve_cache_positions_used 16$/m);
   expect((await get('/v1/nothing')).status).toBe(404);
   expect((await get(chat)).status).toBe(405);
+});
+
+test('health is refused with the reason while the engine does not answer', async () => {
+  const s = await serve(() => '');
+  s.engine.stats = () => Promise.reject(new TroupeError('WORKER_DIED', 'worker 0 was killed'));
+  const response = await fetch(`${s.url}/health`);
+  const { error } = JSON.parse(await response.text());
+  expect([response.status, error.message]).toEqual([503, 'the engine does not answer: worker 0 was killed']);
 });
 
 test('bodies are bounded and must be JSON', async () => {

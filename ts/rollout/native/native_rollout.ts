@@ -184,7 +184,10 @@ export class NativeRollout implements RolloutEngine {
     }
   }
 
+  /** @throws the first cause once the workers have failed: what they said last is no answer. */
   async stats(): Promise<RolloutStats> {
+    const { failure } = this.engine.group;
+    if (failure !== null) throw failure;
     const all = this.ranks.map(({ stats }, rank) => stats ?? this.opened?.[this.firstOf(rank)] ?? null);
     const sum = (pick: (stats: NativeRolloutStats) => number): number =>
       all.reduce((total, stats) => total + (stats === null ? 0 : pick(stats)), 0);
