@@ -349,8 +349,15 @@ test('what can never fit is refused with numbers', async () => {
   await withActor({ rollout: { kvCacheBytes: 40_000 } }, async (actor) => {
     const long = { promptIds: prompt(60, 0), sampling: { maxNewTokens: 60 } };
     const message = /need 4 pages of 32 positions, and the cache has \d/;
+    const { maxTokens } = actor.rollout;
     await expect(actor.rollout.submit(long).result).rejects.toThrow(message);
     expect(() => actor.rollout.submit(long)).toThrow(message);
+    // Whoever asks for what there is room for gets it.
+    const room = actor.rollout.maxTokens;
+    expect(room).toBeLessThan(maxTokens);
+    const sampling = { maxNewTokens: room - 20, stopTokenIds: [] };
+    const { tokens } = await actor.rollout.submit({ promptIds: prompt(20, 0), sampling }).result;
+    expect(tokens).toHaveLength(room - 20);
   });
 });
 

@@ -1,7 +1,8 @@
 import { spawn, spawnSync } from 'node:child_process';
-import { resolve } from 'node:path';
+import { cpSync, readFileSync, writeFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
 import OpenAI from 'openai';
-import { Command } from '../helpers/e2e_process';
+import { Command, type Exit, runCommand } from '../helpers/e2e_process';
 import { modelTensors, Workspace, writeModel } from '../helpers/e2e_workspace';
 
 // `troupe serve` with a model of random weights, and the clients that people have.
@@ -40,6 +41,7 @@ beforeAll(async () => {
     ],
   });
   writeByteTokenizer(workspace.file('model'));
+  copyModel('large', { max_position_embeddings: 1_000_000 });
   server = new Command(['serve', workspace.file('model'), ...OPTIONS], { endedByFile: true });
   url = await announced(server);
 });
@@ -49,6 +51,13 @@ afterAll(async () => {
   workspace.remove();
   expect([code, stderr]).toEqual([0, expect.stringContaining('SIGTERM: ending once what runs is done')]);
 });
+
+/** The model under another name, with these changes of its configuration. */
+function copyModel(name: string, changes: object): void {
+  cpSync(workspace.file('model'), workspace.file(name), { recursive: true });
+  const file = join(workspace.file(name), 'config.json');
+  writeFileSync(file, JSON.stringify({ ...JSON.parse(readFileSync(file, 'utf8')), ...changes }));
+}
 
 /** The URL that the server says when it is ready. */
 async function announced(command: Command): Promise<string> {
@@ -189,6 +198,38 @@ test('a server whose worker dies ends with an error, and its streams with them',
     1,
     expect.stringMatching(/troupe: error \(WORKER_DIED\): worker rank 0 died/),
   ]);
+});
+
+test('a cache that is smaller than the model bounds requests, and serve has the options for it', async () => {
+  // 256 bytes per position: on a machine with less than 10 TB the cache has no room for a million.
+  const share = ['--gpu-memory-utilization', '0.0001'];
+  const own = new Command(['serve', workspace.file('large'), ...OPTIONS, ...share]);
+  const base = await announced(own);
+  const room = (await client(base).models.list()).data[0] as unknown as { max_model_len: number };
+  expect(room.max_model_len).toBeLessThan(1_000_000);
+  expect(own.stderr).toContain(`requests may have ${room.max_model_len} tokens of the model's 1000000`);
+  // As long as it likes.
+  const stream = await client(base).chat.completions.create({ ...ask, max_tokens: null, stream: true });
+  for await (const { choices } of stream) if (choices[0]?.delta.content) break;
+  own.kill('SIGTERM');
+  expect((await own.exited).code).toBe(0);
+
+  const run = (...options: string[]): Promise<Exit> =>
+    runCommand(['serve', workspace.file('large'), ...OPTIONS, ...options]);
+  expect(await run(...share, '--max-model-len', '900000')).toMatchObject({
+    code: 2,
+    stderr: expect.stringMatching(
+      /--max-model-len: expected at most \d+, for which the cache .*got 900000: --gpu-memory-utilization/,
+    ),
+  });
+  expect(await run('--max-model-len', '2000000')).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('--max-model-len: expected at most 1000000, the positions of the model'),
+  });
+  expect(await run('--gpu-memory-utilization', '1.5')).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('--gpu-memory-utilization: expected a number above 0 and at most 1'),
+  });
 });
 
 /** What a program prints; the test goes on meanwhile. */

@@ -5,10 +5,12 @@ import { readRegularFile } from '../base/regular_file';
 import { loadModelDirectory } from '../checkpoint/model_dir';
 import { TokenBytes } from '../data/token_bytes';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
+import type { RolloutEngine } from '../rollout/engine';
 import type { ServedModel } from '../serve/call/served_model';
 import { GrammarThreads, grammarVocabulary } from '../serve/grammar/grammar_threads';
 import { ModelServer, type ModelServerOptions } from '../serve/model_server';
 import { type FamilyName, familyOf, toolFamily } from '../serve/tools/families';
+import { UsageError } from './report';
 import { Requests } from './requests';
 
 export interface ServeOptions {
@@ -23,6 +25,10 @@ export interface ServeOptions {
   device: 'cpu' | 'cuda' | null;
   dtype: 'float32' | 'bfloat16' | null;
   workers: number;
+  /** Most tokens of a prompt and its response; null: what the model and the cache have room for. */
+  maxModelLen: number | null;
+  /** Share of memory for keys and values; null: the engine's default. */
+  gpuMemoryUtilization: number | null;
   server: ModelServerOptions;
 }
 
@@ -36,7 +42,12 @@ export async function serve(
 ): Promise<number> {
   const { model: directory } = options;
   const { config } = loadModelDirectory(directory, 'lm');
-  const { chatTemplate } = options;
+  const { chatTemplate, maxModelLen, gpuMemoryUtilization } = options;
+  if (maxModelLen !== null && maxModelLen > config.maxPositions) {
+    throw new UsageError(
+      `serve: --max-model-len: expected at most ${config.maxPositions}, the positions of the model, got ${maxModelLen}`,
+    );
+  }
   const tokenizer = Tokenizer.load(directory, {
     chatTemplate: chatTemplate === null ? null : readRegularFile(chatTemplate),
   });
@@ -48,9 +59,15 @@ export async function serve(
     maxTokensPerMicroBatch: Math.max(MIN_CAPACITY, config.maxPositions),
     ...(options.device === null ? {} : { device: options.device }),
     ...(options.dtype === null ? {} : { dtype: options.dtype }),
+    rollout: {
+      ...(maxModelLen === null ? {} : { maxModelLen }),
+      ...(gpuMemoryUtilization === null ? {} : { gpuMemoryUtilization }),
+    },
   });
   const closers: (() => Promise<void>)[] = [() => actor.close()];
   try {
+    await openCache(actor.rollout);
+    checkRoom(actor.rollout.maxTokens, maxModelLen, config.maxPositions, say);
     const family =
       options.toolParser === null ? familyOf(tokenizer.chatTemplate) : toolFamily(options.toolParser);
     const bytes = new TokenBytes(tokenizer);
@@ -88,6 +105,25 @@ export async function serve(
   } finally {
     for (const close of closers) await close();
   }
+}
+
+/** A first token, before anybody is told of the server: how much room the cache has is known after it, and that the engine works. */
+async function openCache(engine: RolloutEngine): Promise<void> {
+  await engine.submit({ promptIds: [0], sampling: { maxNewTokens: 1 } }).result;
+}
+
+/** @throws UsageError when the cache has no room for what was asked for */
+function checkRoom(room: number, asked: number | null, positions: number, say: (line: string) => void): void {
+  const advice = '--gpu-memory-utilization gives it a larger share of memory';
+  if (asked !== null && room < asked) {
+    throw new UsageError(
+      `serve: --max-model-len: expected at most ${room}, for which the cache of keys and values has room, got ${asked}: ${advice}`,
+    );
+  }
+  if (asked === null && room < positions)
+    say(
+      `requests may have ${room} tokens of the model's ${positions}: the cache has no room for more (${advice})`,
+    );
 }
 
 /** The first SIGINT or SIGTERM ends the server once what runs is done; a later one at once. */

@@ -34,6 +34,18 @@ export const withServe = (y: Argv) =>
     .option('workers', { type: 'number', requiresArg: true, default: 1, describe: 'Worker processes' })
     .option('device', { choices: ['cpu', 'cuda'] as const })
     .option('dtype', { choices: ['float32', 'bfloat16'] as const })
+    .option('max-model-len', {
+      type: 'number',
+      requiresArg: true,
+      describe:
+        'Most tokens of a prompt and its response; default: as many as the model has positions and the cache has room for',
+    })
+    .option('gpu-memory-utilization', {
+      type: 'number',
+      requiresArg: true,
+      describe:
+        "Share of the GPU's memory for the model and the cache of keys and values, 0.5; on a CPU a quarter of it, of the machine's memory, for the cache",
+    })
     .option('max-requests', {
       type: 'number',
       requiresArg: true,
@@ -57,6 +69,13 @@ export function serveOptions(a: Awaited<ReturnType<typeof withServe>['argv']>): 
   };
   within('port', a.port, 0, 65_535);
   within('workers', a.workers, 1, RUN_LIMITS.ranks);
+  if (a.maxModelLen !== undefined) within('max-model-len', a.maxModelLen, 2, RUN_LIMITS.tokens);
+  const share = a.gpuMemoryUtilization;
+  if (share !== undefined && !(share > 0 && share <= 1)) {
+    throw new UsageError(
+      `serve: --gpu-memory-utilization: expected a number above 0 and at most 1, got ${share}`,
+    );
+  }
   within('max-requests', a.maxRequests, 1, 1_000_000);
   within('grace', a.grace, 0, 86_400, false);
   const maxBodyBytes = parseByteSize(a.maxBody);
@@ -72,6 +91,8 @@ export function serveOptions(a: Awaited<ReturnType<typeof withServe>['argv']>): 
     device: a.device ?? null,
     dtype: a.dtype ?? null,
     workers: a.workers,
+    maxModelLen: a.maxModelLen ?? null,
+    gpuMemoryUtilization: share ?? null,
     server: {
       host: a.host,
       port: a.port,

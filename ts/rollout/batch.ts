@@ -23,7 +23,8 @@ export async function sampleBatch(
     if (length + sampling.maxNewTokens > engine.maxTokens) {
       throw badOption(
         where,
-        `prompt ${i} has ${length} tokens and maxNewTokens is ${sampling.maxNewTokens}: the model has ${engine.maxTokens} positions`,
+        `prompt ${i} has ${length} tokens and maxNewTokens is ${sampling.maxNewTokens}: the engine has room for ${engine.maxTokens} ` +
+          '(positions of the model, or of its cache: gpuMemoryUtilization)',
       );
     }
   }

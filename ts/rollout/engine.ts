@@ -52,7 +52,7 @@ export interface BatchRequest {
 export interface RolloutEngine {
   /** The version of the weights that requests are served with now. */
   readonly version: number;
-  /** Prompt and response together, in tokens. */
+  /** Prompt and response together, in tokens; less once it is known that the engine has room for less. */
   readonly maxTokens: number;
   /** Requests that run at the same time; more wait. */
   readonly maxConcurrency: number;

@@ -344,7 +344,7 @@ describe('generate', () => {
 
   test.each<[object, RegExp]>([
     [{}, /maxNewTokens: expected an integer from 1 to 16777216, but it is not given/],
-    [{ maxNewTokens: 200 }, /prompt 0 has 1 tokens and maxNewTokens is 200: the model has 128 positions/],
+    [{ maxNewTokens: 200 }, /prompt 0 has 1 tokens and maxNewTokens is 200: the engine has room for 128 /],
     [{ maxNewTokens: 1, topP: 0 }, /topP: expected a number > 0 and <= 1 but got 0/],
     [{ maxNewTokens: 1, temperature: -1 }, /temperature: expected 0 \(greedy\), or a number from 0.000001/],
     [

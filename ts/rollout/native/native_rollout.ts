@@ -92,8 +92,9 @@ export class NativeRollout implements RolloutEngine {
     return this.current;
   }
 
+  /** What the cache has room for may be less than the positions; known once the engines have been opened. The last token is not kept. */
   get maxTokens(): number {
-    return this.options.maxPositions;
+    return Math.min(this.options.maxPositions, this.cachePages * PAGE_POSITIONS + 1);
   }
 
   get maxConcurrency(): number {
@@ -228,7 +229,14 @@ export class NativeRollout implements RolloutEngine {
 
   private get bounds(): ModelBounds {
     const { config, eosTokenIds } = this.engine.model;
-    return { vocabSize: config.vocabSize, maxTokens: this.maxTokens, eosTokenIds };
+    return { vocabSize: config.vocabSize, maxTokens: this.options.maxPositions, eosTokenIds };
+  }
+
+  /** Of the rank that has fewest. */
+  private get cachePages(): number {
+    return this.opened === null
+      ? Number.POSITIVE_INFINITY
+      : Math.min(...this.opened.map((stats) => stats.pages));
   }
 
   private checkOpen(): void {
@@ -236,10 +244,9 @@ export class NativeRollout implements RolloutEngine {
     if (this.closed) throw new TroupeError('CLOSED', '[rollout] the engine is closed');
   }
 
-  /** What the cache can never hold; known once the engines have been opened. */
+  /** What the cache can never hold. */
   private checkFits(positions: number): void {
-    if (this.opened === null) return;
-    const pages = Math.min(...this.opened.map((stats) => stats.pages));
+    const pages = this.cachePages;
     const needed = Math.ceil(positions / PAGE_POSITIONS);
     if (needed <= pages) return;
     throw badOption(
