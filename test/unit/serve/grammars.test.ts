@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -79,6 +80,19 @@ test('whatever is drawn among the allowed tokens is JSON of the schema', async (
 test('strings of a bounded length have no control characters', async () => {
   const bounded = { type: 'array', items: { type: 'string', maxLength: 12 }, minItems: 4, maxItems: 4 };
   for (let seed = 1; seed <= 8; seed++) expect(JSON.parse(await walk(schema(bounded), seed))).toHaveLength(4);
+});
+
+test('grammars that are no longer kept give their memory back, and matchers of them go on', async () => {
+  const program = join(__dirname, '../../helpers/serve/grammar_memory.cjs');
+  const { status, stdout } = spawnSync(process.execPath, [program, '70', '200'], { encoding: 'utf8' });
+  const [some, many] = JSON.parse(stdout);
+  expect([status, many]).toEqual([0, some]);
+
+  const running = await grammars.open(schema({ enum: ['yes'] }));
+  await running.next(new Int32Array(0));
+  for (let i = 0; i < 70; i++) (await grammars.open(schema({ enum: [`no ${i}`] }))).close();
+  expect(allowed((await running.next(Int32Array.of(0x22))) as Uint32Array)).toEqual([0x79]);
+  running.close();
 });
 
 test('an end may come only when the value is complete', async () => {

@@ -1,30 +1,14 @@
 // A thread that turns grammars into masks of tokens, with xgrammar.
-import { readFileSync } from 'node:fs';
-import { createRequire, Module } from 'node:module';
 import { parentPort, workerData } from 'node:worker_threads';
-import type { CompiledGrammar, GrammarMatcher, Grammar as ParsedGrammar } from '@mlc-ai/web-xgrammar';
+import type { GrammarMatcher } from '@mlc-ai/web-xgrammar';
 import type { Grammar } from '../../rollout/request';
+import { CompiledGrammars, parseGrammar } from './compiled_grammars';
 import type { GrammarReply, GrammarRequest, GrammarVocabulary } from './protocol';
-
-type Library = typeof import('@mlc-ai/web-xgrammar', { with: { 'resolution-mode': 'import' }});
-type Compiler = Awaited<ReturnType<Library['GrammarCompiler']['createGrammarCompiler']>>;
-
-/** Grammars that stay compiled: compiling takes far longer than a step, and the same schema comes again and again. */
-const MOST_COMPILED = 64;
-/** JSON on one line, as Python writes it: where any white space may come, small models write nothing else. */
-const ONE_LINE = [false, -1, [', ', ': ']] as const;
+import { type Library, loadLibrary } from './xgrammar';
 
 /** In GPT-2's table, in which the vocabulary is written, bytes below 32 are the characters from U+0100 on. */
 const CONTROL = /[\u0100-\u011f]/;
 const END_OF_LINE = '\u010a';
-
-/** The package calls itself an ES module, but what it ships is none: neither import nor require can load it as it is. */
-function loadLibrary(): Library {
-  const file = createRequire(__filename).resolve('@mlc-ai/web-xgrammar');
-  const loaded = new Module(file) as Module & { _compile(source: string, file: string): void };
-  loaded._compile(readFileSync(file, 'utf8'), file.replace(/\.js$/, '.cjs'));
-  return loaded.exports as Library;
-}
 
 interface Open {
   matcher: GrammarMatcher;
@@ -34,18 +18,19 @@ interface Open {
 
 class Grammars {
   private readonly matchers = new Map<number, Open>();
-  private readonly compiled = new Map<string, CompiledGrammar>();
   private readonly text = new Map<Grammar['kind'], Uint32Array>();
-  private compiler: Compiler | null = null;
+  private readonly compiled: CompiledGrammars;
 
   constructor(
     private readonly library: Library,
     private readonly vocabulary: GrammarVocabulary,
-  ) {}
+  ) {
+    this.compiled = new CompiledGrammars(library, vocabulary);
+  }
 
   async answer(request: GrammarRequest): Promise<Uint32Array | null> {
     if (request.kind === 'check') {
-      (await this.parse(request.grammar)).dispose();
+      (await parseGrammar(this.library, request.grammar)).dispose();
       return null;
     }
     const { matcher: number } = request;
@@ -55,7 +40,7 @@ class Grammars {
       return null;
     }
     if (request.kind === 'open') {
-      const compiled = await this.compile(request.grammar);
+      const compiled = await this.compiled.of(request.grammar);
       const matcher = await this.library.GrammarMatcher.createGrammarMatcher(compiled);
       this.matchers.set(number, { matcher, text: this.textTokens(request.grammar.kind) });
     }
@@ -94,40 +79,6 @@ class Grammars {
     const mask = new Uint32Array(Math.ceil(tokens.length / 32));
     for (const id of stopTokenIds) mask[id >> 5] = (mask[id >> 5] as number) | (1 << (id & 31));
     return mask;
-  }
-
-  private parse(grammar: Grammar): Promise<ParsedGrammar> {
-    const { Grammar } = this.library;
-    if (grammar.kind === 'structural-tag') return Grammar.fromStructuralTag(grammar.tag);
-    const [anyWhitespace, indent, separators] = ONE_LINE;
-    return Grammar.fromJSONSchema(grammar.schema, anyWhitespace, indent, [...separators]);
-  }
-
-  private async compile(grammar: Grammar): Promise<CompiledGrammar> {
-    const key = JSON.stringify(grammar);
-    const known = this.compiled.get(key);
-    if (known !== undefined) return known;
-    this.compiler ??= await this.createCompiler();
-    const parsed = await this.parse(grammar);
-    const compiled = await this.compiler.compileGrammar(parsed);
-    parsed.dispose();
-    const [oldest] = this.compiled.keys();
-    if (oldest !== undefined && this.compiled.size >= MOST_COMPILED) this.compiled.delete(oldest);
-    this.compiled.set(key, compiled);
-    return compiled;
-  }
-
-  private async createCompiler(): Promise<Compiler> {
-    const { tokens, stopTokenIds } = this.vocabulary as NonNullable<GrammarVocabulary>;
-    const { GrammarCompiler, TokenizerInfo } = this.library;
-    const info = await TokenizerInfo.createTokenizerInfo(
-      tokens,
-      'byte_level',
-      false,
-      tokens.length,
-      stopTokenIds,
-    );
-    return GrammarCompiler.createGrammarCompiler(info);
   }
 }
 

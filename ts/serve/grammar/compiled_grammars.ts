@@ -1,0 +1,68 @@
+// Grammars that stay compiled, up to a number: compiling takes far longer than a step, and the same schema comes again and again.
+import type { CompiledGrammar, Grammar as ParsedGrammar } from '@mlc-ai/web-xgrammar';
+import type { Grammar } from '../../rollout/request';
+import type { GrammarVocabulary } from './protocol';
+import type { Library } from './xgrammar';
+
+type Compiler = Awaited<ReturnType<Library['GrammarCompiler']['createGrammarCompiler']>>;
+
+const MOST_COMPILED = 64;
+/** JSON on one line, as Python writes it: where any white space may come, small models write nothing else. */
+const ONE_LINE = [false, -1, [', ', ': ']] as const;
+
+/** To be disposed. */
+export function parseGrammar({ Grammar }: Library, grammar: Grammar): Promise<ParsedGrammar> {
+  if (grammar.kind === 'structural-tag') return Grammar.fromStructuralTag(grammar.tag);
+  const [anyWhitespace, indent, separators] = ONE_LINE;
+  return Grammar.fromJSONSchema(grammar.schema, anyWhitespace, indent, [...separators]);
+}
+
+/** What the library makes lies in the memory of WebAssembly, where no collector comes by: whatever leaves is disposed. */
+export class CompiledGrammars {
+  private readonly compiled = new Map<string, CompiledGrammar>();
+  private compiler: Compiler | null = null;
+
+  constructor(
+    private readonly library: Library,
+    private readonly vocabulary: GrammarVocabulary,
+  ) {}
+
+  /** It may be gone after the next call; a matcher that was made of it stays. */
+  async of(grammar: Grammar): Promise<CompiledGrammar> {
+    const key = JSON.stringify(grammar);
+    const known = this.compiled.get(key);
+    if (known !== undefined) return known;
+    const compiled = await this.compile(grammar);
+    const [oldest] = this.compiled;
+    if (oldest !== undefined && this.compiled.size >= MOST_COMPILED) {
+      oldest[1].dispose();
+      this.compiled.delete(oldest[0]);
+    }
+    this.compiled.set(key, compiled);
+    return compiled;
+  }
+
+  private async compile(grammar: Grammar): Promise<CompiledGrammar> {
+    this.compiler ??= await this.createCompiler();
+    const parsed = await parseGrammar(this.library, grammar);
+    try {
+      return await this.compiler.compileGrammar(parsed);
+    } finally {
+      parsed.dispose();
+    }
+  }
+
+  private async createCompiler(): Promise<Compiler> {
+    const { tokens, stopTokenIds } = this.vocabulary as NonNullable<GrammarVocabulary>;
+    const { GrammarCompiler, TokenizerInfo } = this.library;
+    const info = await TokenizerInfo.createTokenizerInfo(
+      tokens,
+      'byte_level',
+      false,
+      tokens.length,
+      stopTokenIds,
+    );
+    // Its own cache has no bound.
+    return GrammarCompiler.createGrammarCompiler(info, false);
+  }
+}
