@@ -2,7 +2,7 @@ import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TroupeError } from '../../../ts/errors';
 import { ModelServer } from '../../../ts/serve/model_server';
-import { post, type Served, served } from './served';
+import { post, type Served, served, until } from './served';
 
 const chat = '/v1/chat/completions';
 const ask = { messages: [{ role: 'user', content: 'go' }] };
@@ -15,11 +15,6 @@ const serve = async (...args: Parameters<typeof served>): Promise<Served> => {
 afterEach(async () => {
   for (const one of opened.splice(0)) await one.close();
 });
-
-async function until(what: () => boolean): Promise<void> {
-  for (let i = 0; i < 500 && !what(); i++) await sleep(10);
-  expect(what()).toBe(true);
-}
 
 test('only those with a key are let in', async () => {
   const s = await serve(() => 'yes', { server: { apiKeys: ['secret', 'other'] } });

@@ -2,6 +2,7 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { TokenBytes } from '../../../ts/data/token_bytes';
 import { Tokenizer } from '../../../ts/data/tokenizer';
 import type { ServedModel } from '../../../ts/serve/call/served_model';
@@ -91,6 +92,11 @@ export async function post(url: string, path: string, body: unknown, headers: Re
   });
   const text = await response.text();
   return { status: response.status, text, headers: response.headers };
+}
+
+export async function until(what: () => boolean): Promise<void> {
+  for (let i = 0; i < 500 && !what(); i++) await sleep(10);
+  expect(what()).toBe(true);
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: answers are looked at field by field.

@@ -1,6 +1,6 @@
 // One response to token ids, as text and calls of tools that come piece by piece, and as the exact tokens that the engine made.
 import { TextStream } from '../../data/text_stream';
-import type { RolloutEngine, RolloutHandle } from '../../rollout/engine';
+import type { RolloutHandle } from '../../rollout/engine';
 import type {
   RolloutRequest,
   RolloutResult,
@@ -24,7 +24,7 @@ export interface ModelCall {
   /** Give special tokens out as text. */
   specialTokens?: boolean;
   request?: Omit<RolloutRequest, 'promptIds' | 'sampling'>;
-  /** Called once, when it has ended. */
+  /** Called once, when the engine has ended it: also where nobody reads it. */
   release?(): void;
 }
 
@@ -76,7 +76,10 @@ export class RunningCall implements AsyncIterable<CallDelta> {
     this.stream = new TextStream(tokenizer, hiddenTokens(tokenizer, call));
     this.stops = new StopTexts(call.stop);
     this.parser = tools?.parser() ?? null;
-    this.handle = submit(engine, { ...request, promptIds, sampling });
+    this.handle = engine.submit({ ...request, promptIds, sampling });
+    // Of an error, whoever reads the spans hears.
+    const ended = (): void => call.release?.();
+    this.handle.result.then(ended, ended);
   }
 
   /** Ends it with what it has. */
@@ -103,7 +106,6 @@ export class RunningCall implements AsyncIterable<CallDelta> {
       this.whole = this.recordOf(result);
     } finally {
       this.handle.abort();
-      this.call.release?.();
     }
   }
 
@@ -178,11 +180,4 @@ function hiddenTokens(tokenizer: ServedModel['tokenizer'], call: ModelCall): Rea
   return new Set(
     added.filter(([, token]) => token.special && !shown.includes(token.content)).map(([id]) => id),
   );
-}
-
-function submit(engine: RolloutEngine, request: RolloutRequest): RolloutHandle {
-  const handle = engine.submit(request);
-  // Whoever reads the spans hears of it.
-  handle.result.catch(() => undefined);
-  return handle;
 }

@@ -42,11 +42,13 @@ export async function startCalls(
   const abort = (): void => {
     for (const running of calls) running.abort();
   };
-  let open = call.n;
   // A signal that outlives its calls must not keep them.
+  const forget = (): void => signal.removeEventListener('abort', abort);
+  let open = call.n;
   const ended = (): void => {
-    if (--open === 0) signal.removeEventListener('abort', abort);
+    if (--open === 0) forget();
   };
+  signal.addEventListener('abort', abort, { once: true });
   try {
     for (let choice = 0; choice < call.n; choice++) {
       const seed = choiceSeed(call.seed, choice);
@@ -55,10 +57,11 @@ export async function startCalls(
     }
   } catch (error) {
     abort();
+    forget();
     throw error;
   }
+  // It may have been over before all of them had started.
   if (signal.aborted) abort();
-  else signal.addEventListener('abort', abort, { once: true });
   return { promptIds, calls };
 }
 
