@@ -83,6 +83,7 @@ export async function serve(
       name: options.servedName ?? basename(resolve(directory)),
       created: Math.floor(Date.now() / 1000),
       engine: actor.rollout,
+      vocabSize: config.vocabSize,
       eosTokenIds: actor.eosTokenIds,
       tokenizer,
       bytes,

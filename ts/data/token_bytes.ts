@@ -16,9 +16,20 @@ const encoder = new TextEncoder();
 
 export class TokenBytes {
   private readonly added: ReturnType<Tokenizer['addedTokens']>;
+  private longestKnown: number | null = null;
 
   constructor(private readonly tokenizer: Tokenizer) {
     this.added = tokenizer.addedTokens();
+  }
+
+  /** Bytes that a token has at most; infinite where one may stand for any length of text that the vocabulary does not know. */
+  get longest(): number {
+    if (this.tokenizer.byteCoding === 'raw') return Number.POSITIVE_INFINITY;
+    this.longestKnown ??= Array.from({ length: this.tokenizer.vocabSize }).reduce(
+      (most: number, _, id) => Math.max(most, this.bytes(id).length),
+      1,
+    );
+    return this.longestKnown;
   }
 
   /** None for an id that is no token. */

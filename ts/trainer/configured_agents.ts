@@ -165,6 +165,7 @@ function chatParts(config: ResolvedConfig, tokenizer: Tokenizer): Omit<ChatParts
     served: {
       name: 'policy',
       created: 0,
+      vocabSize: modelConfig.vocabSize,
       eosTokenIds,
       tokenizer,
       bytes,

@@ -86,6 +86,7 @@ export const bytewise = (text: string): number[] => [...Buffer.from(text), EOS];
 export const served = (tokenizer: Tokenizer): Omit<ServedModel, 'engine'> => ({
   name: 'policy',
   created: 0,
+  vocabSize: tokenizer.vocabSize,
   eosTokenIds: [EOS],
   tokenizer,
   bytes: new TokenBytes(tokenizer),

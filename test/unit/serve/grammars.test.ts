@@ -132,7 +132,7 @@ test.each<FamilyName>(['hermes', 'llama3', 'mistral'])(
 );
 
 const BAD: [string, Grammar, RegExp][] = [
-  ['a type that is none', schema({ type: 'frob' }), /response_format: this schema cannot be used: .*frob/],
+  ['a type that is none', schema({ type: 'frob' }), /^this schema cannot be used: .*frob/],
   ['a reference to nothing', schema({ $ref: '#/nope' }), /nope/],
   ['a pattern that is none', schema({ type: 'string', pattern: '(' }), /parenthesis/],
 ];

@@ -14,7 +14,7 @@ export const END = 256;
 
 export const TEMPLATE =
   '{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}' +
-  '{% for m in messages %}<{{ m.role }}>{{ m.content }}' +
+  '{% for m in messages %}{% if m.content == "forbidden" %}{{ raise_exception("not this") }}{% endif %}<{{ m.role }}>{{ m.content }}' +
   '{% for c in m.tool_calls or [] %}({{ c.function.name }} {{ c.function.arguments.x }}){% endfor %}{% endfor %}' +
   '{% if add_generation_prompt %}<assistant>{% endif %}';
 
@@ -55,6 +55,7 @@ export async function served(
     name: 'tiny',
     created: 1,
     engine,
+    vocabSize: 257,
     eosTokenIds: [END],
     tokenizer,
     bytes: new TokenBytes(tokenizer),

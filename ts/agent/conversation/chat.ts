@@ -53,6 +53,7 @@ export class AgentChat {
   async complete(messages: readonly ChatMessage[], options: ChatOptions = {}): Promise<ChatReply> {
     const { tools, variables, maxNewTokens, stop = [] } = options;
     const call: ChatCall = {
+      fields: { prompt: 'messages', maxTokens: 'maxNewTokens', grammar: 'tools' },
       conversation: this.conversation(messages, tools, variables),
       maxTokens: null,
       atMost: maxNewTokens ?? null,

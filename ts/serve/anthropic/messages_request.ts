@@ -88,6 +88,7 @@ export function parseMessages(model: ServedModel, body: unknown): { call: ChatCa
   const opening: ChatMessage[] = r.system ? [{ role: 'system', content: r.system }] : [];
   return {
     call: {
+      fields: { prompt: 'messages', maxTokens: 'max_tokens', grammar: 'tools' },
       conversation: {
         messages: [...opening, ...r.messages.flatMap(messagesOf)],
         tools,
@@ -99,7 +100,7 @@ export function parseMessages(model: ServedModel, body: unknown): { call: ChatCa
       atMost: r.max_tokens,
       sampling: samplingOf(
         { temperature: r.temperature, top_p: r.top_p, top_k: r.top_k } as Parameters<typeof samplingOf>[0],
-        model.eosTokenIds,
+        model,
       ),
       n: 1,
       seed: undefined,

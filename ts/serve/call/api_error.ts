@@ -27,6 +27,12 @@ export class ApiError extends Error {
 export const badField = (param: string, message: string): ApiError =>
   new ApiError(400, `${param}: ${message}`, param, 'invalid_value');
 
+/** A refusal that names no field yet, of this one. */
+export const inField = (field: string, error: ApiError): ApiError =>
+  error.status === 400 && error.param === null
+    ? new ApiError(400, `${field}: ${error.message}`, field, error.code)
+    : error;
+
 /** What the engine or a template refuses is the caller's doing; everything else is ours. */
 export function apiErrorOf(error: unknown): ApiError {
   if (error instanceof ApiError) return error;

@@ -3,7 +3,16 @@ import type { Grammar, SamplingParams } from '../../rollout/request';
 import type { ToolFamily } from '../tools/families';
 import type { Conversation } from './conversation';
 
+/** What its client calls the parts of a request, for errors. */
+export interface CallFields {
+  prompt: string;
+  maxTokens: string;
+  /** What a grammar is made of. */
+  grammar: string;
+}
+
 export interface ChatCall {
+  fields: CallFields;
   conversation: Conversation;
   /** Most tokens of the response; null: what there is room for. */
   maxTokens: number | null;

@@ -13,11 +13,15 @@ export interface Conversation {
   opened: boolean;
 }
 
-/** The template's text without the tokenizer's own special tokens, which it writes itself. */
-export function conversationIds(tokenizer: Tokenizer, conversation: Conversation): Int32Array {
+/** As the template writes it. */
+export function conversationText(tokenizer: Tokenizer, conversation: Conversation): string {
   const { messages, tools, variables, opened } = conversation;
-  return tokenizer.encode(tokenizer.renderChat(messages, opened, { ...variables, tools }));
+  return tokenizer.renderChat(messages, opened, { ...variables, tools });
 }
+
+/** The template's text without the tokenizer's own special tokens, which it writes itself. */
+export const conversationIds = (tokenizer: Tokenizer, conversation: Conversation): Int32Array =>
+  tokenizer.encode(conversationText(tokenizer, conversation));
 
 /** Calls of tools as templates want them: arguments as an object where they are one. */
 export function templateCalls(

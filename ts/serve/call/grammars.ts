@@ -7,7 +7,7 @@ export interface OpenGrammar extends TokenConstraint {
 }
 
 export interface Grammars {
-  /** @throws ApiError 400 saying why a grammar cannot be read */
+  /** @throws ApiError 400 saying why a grammar cannot be read; of which field it is made, the caller knows */
   open(grammar: Grammar): Promise<OpenGrammar>;
   close(): Promise<void>;
 }

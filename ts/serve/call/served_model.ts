@@ -11,6 +11,8 @@ export interface ServedModel {
   /** Seconds since 1970. */
   created: number;
   engine: RolloutEngine;
+  /** Ids of the model, from 0. */
+  vocabSize: number;
   /** Tokens that end a response. */
   eosTokenIds: readonly number[];
   tokenizer: Tokenizer;

@@ -1,12 +1,13 @@
 // From what a dialect was asked to running calls: ids, room, seeds.
 import type { SamplingParams } from '../../rollout/request';
 import type { CallHooks } from './answer';
-import { ApiError } from './api_error';
+import { ApiError, apiErrorOf, badField, inField } from './api_error';
 import type { ChatCall, PlainCall } from './chat_call';
-import { conversationIds } from './conversation';
+import { conversationText } from './conversation';
 import { defined } from './defined';
 import { RunningCall } from './model_call';
 import type { ServedModel } from './served_model';
+import { textIds } from './text_ids';
 
 export interface StartedCalls {
   promptIds: ArrayLike<number>;
@@ -24,8 +25,17 @@ export async function startChat(
   const { conversation, ...rest } = call;
   const promptIds = hooks.promptIds
     ? await hooks.promptIds(conversation)
-    : conversationIds(model.tokenizer, conversation);
+    : textIds(model, written(model, call), call.fields.prompt);
   return startCalls(model, { ...rest, promptIds }, signal, hooks);
+}
+
+/** What the template refuses, the messages have done. */
+function written({ tokenizer }: ServedModel, { conversation, fields }: ChatCall): string {
+  try {
+    return conversationText(tokenizer, conversation);
+  } catch (error) {
+    throw inField(fields.prompt, apiErrorOf(error));
+  }
 }
 
 /** @throws ApiError 400 */
@@ -36,7 +46,7 @@ export async function startCalls(
   hooks: CallHooks = {},
 ): Promise<StartedCalls> {
   const { promptIds } = call;
-  const room = roomFor(model, promptIds, call.maxTokens);
+  const room = roomFor(model, call);
   const maxNewTokens = Math.min(room, call.atMost ?? room);
   const calls: RunningCall[] = [];
   const abort = (): void => {
@@ -76,7 +86,9 @@ async function startCall(
   const constraint =
     call.grammar === null || grammars === null || grammars === 'engine'
       ? null
-      : await grammars.open(call.grammar);
+      : await grammars.open(call.grammar).catch((error: unknown) => {
+          throw inField(call.fields.grammar, apiErrorOf(error));
+        });
   try {
     return new RunningCall(model, {
       promptIds: call.promptIds,
@@ -102,15 +114,15 @@ async function startCall(
 }
 
 /** Tokens of the response: as many as were asked for, or as there is room for. */
-function roomFor({ engine }: ServedModel, promptIds: ArrayLike<number>, asked: number | null): number {
+function roomFor({ engine }: ServedModel, { promptIds, maxTokens: asked, fields }: PlainCall): number {
   const room = engine.maxTokens - promptIds.length;
-  if (promptIds.length === 0) throw new ApiError(400, 'the prompt is empty');
+  if (promptIds.length === 0) throw badField(fields.prompt, 'expected a prompt that is not empty');
   if (room < 1 || (asked ?? 1) > room) {
     throw new ApiError(
       400,
       `this model's maximum context length is ${engine.maxTokens} tokens: the prompt has ${promptIds.length}` +
         (asked === null ? '' : `, and ${asked} were asked for as response`),
-      asked === null || room < 1 ? 'messages' : 'max_tokens',
+      asked === null || room < 1 ? fields.prompt : fields.maxTokens,
       'context_length_exceeded',
     );
   }

@@ -80,9 +80,8 @@ export class GrammarThreads implements Grammars {
     } catch (error) {
       this.checker = null;
       void checker.end();
-      const param = grammar.kind === 'json-schema' ? 'response_format' : 'tools';
       const reason = printable((error as Error).message, { max: 500 });
-      throw new ApiError(400, `${param}: this schema cannot be used: ${reason}`, param, 'invalid_schema');
+      throw new ApiError(400, `this schema cannot be used: ${reason}`, null, 'invalid_schema');
     } finally {
       clearTimeout(timer);
     }

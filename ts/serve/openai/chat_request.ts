@@ -124,6 +124,11 @@ export function parseChat(model: ServedModel, body: unknown): { call: ChatCall; 
   }
   const logProbs = r.logprobs ? (r.top_logprobs ?? 0) : null;
   const call: ChatCall = {
+    fields: {
+      prompt: 'messages',
+      maxTokens: r.max_completion_tokens == null ? 'max_tokens' : 'max_completion_tokens',
+      grammar: forced ? 'tools' : 'response_format',
+    },
     conversation: {
       messages: r.messages.map(templateMessage),
       tools,
@@ -132,7 +137,7 @@ export function parseChat(model: ServedModel, body: unknown): { call: ChatCall; 
     },
     maxTokens: r.max_completion_tokens ?? r.max_tokens ?? null,
     sampling: {
-      ...samplingOf(r, model.eosTokenIds),
+      ...samplingOf(r, model),
       ...(logProbs ? { topLogProbs: logProbs } : {}),
     },
     n: r.n ?? 1,

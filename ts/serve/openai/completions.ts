@@ -8,8 +8,9 @@ import { merge, withEnd } from '../call/merge';
 import type { CallDelta, CallRecord, RunningCall } from '../call/model_call';
 import type { ServedModel } from '../call/served_model';
 import { startCalls } from '../call/start_calls';
+import { textIds } from '../call/text_ids';
 import { checkName } from './chat_request';
-import { harmlessFields, parseBody, samplingFields, samplingOf, streamFields } from './fields';
+import { checkIds, harmlessFields, parseBody, samplingFields, samplingOf, streamFields } from './fields';
 import { finite, topOf } from './log_probs';
 import { errorEvent, type Usage, usageOf } from './usage';
 
@@ -54,8 +55,10 @@ export const answerCompletions: Dialect = async (model, body, signal, hooks = {}
   const r = parseBody(schema, body, Object.keys(fields));
   checkName(model, r.model);
   if (r.cache_salt === '') throw badField('cache_salt', 'expected a text that is not empty');
-  const prompts = promptsOf(r.prompt).map((prompt) =>
-    typeof prompt === 'string' ? model.tokenizer.encode(prompt, true) : prompt,
+  const given = promptsOf(r.prompt);
+  for (const prompt of given) if (typeof prompt !== 'string') checkIds('prompt', prompt, model);
+  const prompts = given.map((prompt) =>
+    typeof prompt === 'string' ? textIds(model, prompt, 'prompt', true) : prompt,
   );
   const logProbs = r.logprobs ?? null;
   const running: Running[] = [];
@@ -64,9 +67,10 @@ export const answerCompletions: Dialect = async (model, body, signal, hooks = {}
       const { calls } = await startCalls(
         model,
         {
+          fields: { prompt: 'prompt', maxTokens: 'max_tokens', grammar: 'prompt' },
           promptIds,
           maxTokens: r.max_tokens ?? DEFAULT_TOKENS,
-          sampling: { ...samplingOf(r, model.eosTokenIds), ...(logProbs ? { topLogProbs: logProbs } : {}) },
+          sampling: { ...samplingOf(r, model), ...(logProbs ? { topLogProbs: logProbs } : {}) },
           n: r.n ?? 1,
           seed: r.seed,
           stop: r.stop ?? [],

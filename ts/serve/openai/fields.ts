@@ -1,11 +1,12 @@
 // Fields that completions and chat completions share: the OpenAI API's, and those that vLLM and SGLang add.
 import { z } from 'zod';
 import { shapeProblem } from '../../base/json_shape';
-import { MAX_TEMPERATURE } from '../../base/limits';
+import { MAX_TEMPERATURE, MIN_TEMPERATURE } from '../../base/limits';
 import { editDistance } from '../../base/text';
 import type { SamplingParams } from '../../rollout/request';
 import { ApiError, badField } from '../call/api_error';
 import { defined } from '../call/defined';
+import type { ServedModel } from '../call/served_model';
 
 const MOST_CHOICES = 128;
 const MOST_STOPS = 16;
@@ -18,7 +19,15 @@ const tokenId = z
 const optional = <T extends z.ZodType>(type: T) => type.nullish().transform((value) => value ?? undefined);
 
 export const samplingFields = {
-  temperature: optional(z.number().min(0).max(MAX_TEMPERATURE)),
+  temperature: optional(
+    z
+      .number()
+      .min(0)
+      .max(MAX_TEMPERATURE)
+      .refine((value) => value === 0 || value >= MIN_TEMPERATURE, {
+        error: `expected 0 (greedy), or a number from ${MIN_TEMPERATURE} to ${MAX_TEMPERATURE}`,
+      }),
+  ),
   top_p: optional(z.number().gt(0).max(1)),
   top_k: optional(z.int().min(-1)),
   min_p: optional(z.number().min(0).max(1)),
@@ -109,14 +118,27 @@ export function parseJson(text: string): unknown {
   return value;
 }
 
-/** Sampling of one choice, but for its length. */
-export function samplingOf(
-  f: SamplingFields,
-  eos: readonly number[] | undefined,
-): Omit<SamplingParams, 'maxNewTokens'> {
+/** @throws ApiError 400 naming `field` where one of these is no id of the model */
+export function checkIds(
+  field: string,
+  ids: readonly number[],
+  { vocabSize }: Pick<ServedModel, 'vocabSize'>,
+): void {
+  const wrong = ids.find((id) => id >= vocabSize);
+  if (wrong !== undefined)
+    throw badField(
+      field,
+      `expected token ids from 0 to ${vocabSize - 1}, the model's vocabulary, got ${wrong}`,
+    );
+}
+
+/** Sampling of one choice, but for its length. @throws ApiError 400 */
+export function samplingOf(f: SamplingFields, model: ServedModel): Omit<SamplingParams, 'maxNewTokens'> {
+  checkIds('logit_bias', Object.keys(f.logit_bias ?? {}).map(Number), model);
+  checkIds('stop_token_ids', f.stop_token_ids ?? [], model);
   const stopTokenIds = f.ignore_eos
     ? (f.stop_token_ids ?? [])
-    : f.stop_token_ids && [...(eos ?? []), ...f.stop_token_ids];
+    : f.stop_token_ids && [...model.eosTokenIds, ...f.stop_token_ids];
   return defined({
     temperature: f.temperature,
     topP: f.top_p,

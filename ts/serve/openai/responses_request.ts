@@ -136,6 +136,11 @@ export function parseResponses(
   const opening: ChatMessage[] = r.instructions ? [{ role: 'system', content: r.instructions }] : [];
   return {
     call: {
+      fields: {
+        prompt: 'input',
+        maxTokens: 'max_output_tokens',
+        grammar: forced ? 'tools' : 'text.format',
+      },
       conversation: {
         messages: [...opening, ...messages],
         tools,
@@ -146,7 +151,7 @@ export function parseResponses(
       atMost: r.max_output_tokens ?? null,
       sampling: samplingOf(
         { temperature: r.temperature, top_p: r.top_p } as Parameters<typeof samplingOf>[0],
-        model.eosTokenIds,
+        model,
       ),
       n: 1,
       seed: undefined,

@@ -1,0 +1,154 @@
+import type { Dialect } from '../../../ts/serve/call/answer';
+import { ApiError } from '../../../ts/serve/call/api_error';
+import { answerChat } from '../../../ts/serve/openai/chat';
+import { answerResponses } from '../../../ts/serve/openai/responses';
+import { type Json, post, type Served, served, until } from './served';
+
+const chat = '/v1/chat/completions';
+const hello = [{ role: 'user', content: 'hello' }];
+const opened: Served[] = [];
+const serve = async (...args: Parameters<typeof served>): Promise<Served> => {
+  const one = await served(...args);
+  opened.push(one);
+  return one;
+};
+afterEach(async () => {
+  for (const one of opened.splice(0)) await one.close();
+});
+
+const tools = [{ type: 'function', function: { name: 'add', parameters: { type: 'object' } } }];
+
+const REFUSED: [string, Json, number, string | null, RegExp][] = [
+  ['no messages', { messages: [] }, 400, 'messages', /messages/],
+  ['no such field', { messages: hello, temprature: 1 }, 400, 'temprature', /did you mean temperature/],
+  ['a wrong type', { messages: hello, temperature: 'warm' }, 400, 'temperature', /number/],
+  ['out of range', { messages: hello, top_p: 2 }, 400, 'top_p', /<=1/],
+  [
+    'a wrong part of a message',
+    { messages: [{ role: 'user', content: [{ type: 'image_url' }] }] },
+    400,
+    'messages.0.content.0.type',
+    /text only/,
+  ],
+  ['a role that is none', { messages: [{ role: 'cat', content: '' }] }, 400, 'messages.0.role', /role/],
+  ['tools without a family', { messages: hello, tools }, 400, 'tools', /knows no tools/],
+  ['a choice without tools', { messages: hello, tool_choice: 'required' }, 400, 'tool_choice', /no tools/],
+  [
+    'a grammar that the engine has not',
+    { messages: hello, response_format: { type: 'json_object' } },
+    400,
+    'response_format',
+    /grammar/,
+  ],
+  ['top_logprobs alone', { messages: hello, top_logprobs: 2 }, 400, 'top_logprobs', /logprobs: true/],
+  ['another model', { messages: hello, model: 'gpt-9' }, 404, 'model', /only "tiny"/],
+  [
+    'too long a response',
+    { messages: hello, max_tokens: 5000 },
+    400,
+    'max_tokens',
+    /maximum context length is 4096/,
+  ],
+  [
+    'too long a response, by its other name',
+    { messages: hello, max_completion_tokens: 5000 },
+    400,
+    'max_completion_tokens',
+    /maximum context length is 4096/,
+  ],
+  [
+    'a bias for what is no token',
+    { messages: hello, logit_bias: { 5000: 1 } },
+    400,
+    'logit_bias',
+    /token ids from 0 to 256.*got 5000/,
+  ],
+  [
+    'an end that is no token',
+    { messages: hello, stop_token_ids: [3, 257] },
+    400,
+    'stop_token_ids',
+    /token ids from 0 to 256.*got 257/,
+  ],
+  [
+    'a temperature that is hardly one',
+    { messages: hello, temperature: 1e-9 },
+    400,
+    'temperature',
+    /0 \(greedy\), or a number from 0.000001/,
+  ],
+  [
+    'what the template refuses',
+    { messages: [{ role: 'user', content: 'forbidden' }] },
+    400,
+    'messages',
+    /messages: .*not this/,
+  ],
+  ['a body that is no object', [], 400, null, /object/],
+];
+
+test.each(REFUSED)('%s is refused', async (_, body, expected, param, message) => {
+  const s = await serve(() => '');
+  const { status, text } = await post(s.url, chat, body);
+  expect([status, JSON.parse(text).error.param]).toEqual([expected, param]);
+  expect(JSON.parse(text).error.message).toMatch(message);
+  expect(s.engine.requests).toHaveLength(0);
+});
+
+const PROMPTS: [string, Json, string, RegExp][] = [
+  ['a prompt that is empty', { prompt: '' }, 'prompt', /not empty/],
+  ['one of several prompts that is empty', { prompt: ['a', ''] }, 'prompt', /not empty/],
+  ['an id that is no token', { prompt: [3, 5000] }, 'prompt', /token ids from 0 to 256.*got 5000/],
+  ['too long a prompt', { prompt: 'x'.repeat(4096) }, 'prompt', /maximum context length is 4096.*has 4096/],
+  ['too long a response', { prompt: 'x', max_tokens: 4096 }, 'max_tokens', /4096 were asked for/],
+];
+
+test.each(PROMPTS)('a completion with %s is refused', async (_, body, param, message) => {
+  const s = await serve(() => '');
+  const { status, text } = await post(s.url, '/v1/completions', body);
+  expect([status, JSON.parse(text).error.param]).toEqual([400, param]);
+  expect(JSON.parse(text).error.message).toMatch(message);
+  await until(() => s.engine.running === 0);
+});
+
+test('a schema that cannot be used is refused by the name of its field', async () => {
+  const open = () => Promise.reject(new ApiError(400, 'this schema cannot be used', null, 'invalid_schema'));
+  const s = await serve(() => '', { family: 'hermes', grammars: { open, close: async () => undefined } });
+  const format = { type: 'json_object' };
+  const asked: [Dialect, object, string][] = [
+    [answerChat, { messages: hello, response_format: format }, 'response_format'],
+    [answerChat, { messages: hello, tools, tool_choice: 'required' }, 'tools'],
+    [answerResponses, { input: 'hello', text: { format } }, 'text.format'],
+  ];
+  for (const [dialect, body, param] of asked)
+    await expect(dialect(s.model, body, new AbortController().signal)).rejects.toMatchObject({
+      status: 400,
+      param,
+      code: 'invalid_schema',
+      message: `${param}: this schema cannot be used`,
+    });
+});
+
+test('a text that cannot fit is refused before its tokens are looked for', async () => {
+  const s = await serve(() => '', { server: { maxBodyBytes: 1_000_000 } });
+  const encode = jest.spyOn(s.model.tokenizer, 'encode');
+  // The longest token is <|im_end|>.
+  const text = 'x'.repeat(10 * 4096 + 1);
+  for (const [path, body, param] of [
+    [chat, { messages: [{ role: 'user', content: text }] }, 'messages'],
+    ['/v1/completions', { prompt: text }, 'prompt'],
+  ] as const) {
+    const { status, text: answer } = await post(s.url, path, body);
+    expect([status, JSON.parse(answer).error]).toEqual([
+      400,
+      expect.objectContaining({
+        param,
+        code: 'context_length_exceeded',
+        message: expect.stringMatching(
+          /4096 tokens, none of more than 10 bytes: the prompt has 409\d\d char/,
+        ),
+      }),
+    ]);
+  }
+  expect(encode).not.toHaveBeenCalled();
+});
