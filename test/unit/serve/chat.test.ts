@@ -159,6 +159,25 @@ test.each([false, true])('calls of tools are read out of the text (stream: %s)',
   expect(events(text).at(-1).choices[0].finish_reason).toBe('tool_calls');
 });
 
+test.each([false, true])(
+  'of several calls only the first, where one alone was asked for (stream: %s)',
+  async (stream) => {
+    const s = await serve(() => `${CALL}\n${CALL.replace('1}', '2}')}`, { family: 'hermes' });
+    const names = async (more: object): Promise<string[]> => {
+      const { text } = await post(s.url, chat, { messages: hello, tools, stream, ...more });
+      const all: Json[] = stream ? events(text) : [JSON.parse(text)];
+      expect(all.at(-1).choices[0].finish_reason).toBe('tool_calls');
+      const calls = all.flatMap(({ choices: [c] }) => (c.delta ?? c.message).tool_calls ?? []);
+      return [
+        ...new Set(calls.map((call: Json) => call.id).filter(Boolean)),
+        calls.map((c: Json) => c.function.arguments).join(''),
+      ] as string[];
+    };
+    expect(await names({})).toEqual([expect.any(String), expect.any(String), '{"x": 1}{"x": 2}']);
+    expect(await names({ parallel_tool_calls: false })).toEqual([expect.any(String), '{"x": 1}']);
+  },
+);
+
 test('without tools, or with none chosen, a call is text', async () => {
   const s = await serve(() => CALL, { family: 'hermes' });
   for (const body of [{}, { tools, tool_choice: 'none' }]) {

@@ -114,6 +114,7 @@ export function parseMessages(model: ServedModel, body: unknown): { call: ChatCa
           )
         : null,
       tools: offered === null ? null : model.family,
+      oneCall: choice.disable_parallel_tool_use === true,
       specialTokens: false,
       priority: undefined,
       cacheSalt: undefined,

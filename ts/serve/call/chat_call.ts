@@ -25,6 +25,8 @@ export interface ChatCall {
   grammar: Grammar | null;
   /** Whose calls are read; null: the response is text. */
   tools: ToolFamily | null;
+  /** Of several calls of tools only the first one counts. */
+  oneCall?: boolean;
   specialTokens: boolean;
   priority: number | undefined;
   cacheSalt: string | undefined;

@@ -21,6 +21,8 @@ export interface ModelCall {
   stop: readonly string[];
   /** Whose calls are read; null: everything is text. */
   tools: ToolFamily | null;
+  /** Of several calls only the first one counts. */
+  oneCall?: boolean;
   /** Give special tokens out as text. */
   specialTokens?: boolean;
   request?: Omit<RolloutRequest, 'promptIds' | 'sampling'>;
@@ -147,10 +149,11 @@ export class RunningCall implements AsyncIterable<CallDelta> {
   }
 
   private add({ text, calls }: { text: string; calls: ToolCallDelta[] }, delta: CallDelta): void {
+    const counted = this.call.oneCall ? calls.filter(({ index }) => index === 0) : calls;
     delta.text += text;
-    delta.calls.push(...calls);
+    delta.calls.push(...counted);
     this.text += text;
-    this.collector.add(calls);
+    this.collector.add(counted);
   }
 
   private recordOf(result: RolloutResult): CallRecord {

@@ -95,6 +95,7 @@ async function startCall(
       sampling: constraint === null ? sampling : { ...sampling, constraint },
       stop: call.stop,
       tools: call.tools,
+      oneCall: call.oneCall,
       specialTokens: call.specialTokens,
       request: defined({
         grammar: constraint === null ? (call.grammar ?? undefined) : undefined,

@@ -146,6 +146,7 @@ export function parseChat(model: ServedModel, body: unknown): { call: ChatCall; 
     grammar,
     // JSON that was asked for is an answer, also where it looks like a call.
     tools: offered !== null && (forced || format === null) ? model.family : null,
+    oneCall: r.parallel_tool_calls === false,
     specialTokens: r.skip_special_tokens === false,
     priority: r.priority,
     cacheSalt: r.cache_salt,

@@ -158,6 +158,7 @@ export function parseResponses(
       stop: [],
       grammar,
       tools: offered === null ? null : model.family,
+      oneCall: r.parallel_tool_calls === false,
       specialTokens: false,
       priority: undefined,
       cacheSalt: undefined,

@@ -1,0 +1,50 @@
+import { answerMessages } from '../../../ts/serve/anthropic/messages';
+import type { Dialect } from '../../../ts/serve/call/answer';
+import { answerResponses } from '../../../ts/serve/openai/responses';
+import { type Json, type Served, served } from './served';
+
+// The dialects that sessions of agents speak beside chat completions.
+
+const opened: Served[] = [];
+const serve = async (...args: Parameters<typeof served>): Promise<Served> => {
+  const one = await served(...args);
+  opened.push(one);
+  return one;
+};
+afterEach(async () => {
+  for (const one of opened.splice(0)) await one.close();
+});
+
+/** The body of an answer, or the data of its events. */
+async function answered(s: Served, dialect: Dialect, body: object): Promise<Json> {
+  const answer = await dialect(s.model, body, new AbortController().signal);
+  if ('body' in answer) return answer.body;
+  const all: Json[] = [];
+  for await (const { data } of answer.events) all.push(JSON.parse(data));
+  return all;
+}
+
+const call = (x: number): string => `<tool_call>\n{"name": "add", "arguments": {"x": ${x}}}\n</tool_call>`;
+const message = { max_tokens: 200, messages: [{ role: 'user', content: 'hello' }] };
+
+test('of several calls only the first, where one alone was asked for', async () => {
+  const s = await serve(() => `${call(1)}\n${call(2)}`, { family: 'hermes' });
+  const uses = async (choice: object): Promise<unknown[]> => {
+    const tools = [{ name: 'add', input_schema: { type: 'object' } }];
+    const { content, stop_reason } = await answered(s, answerMessages, {
+      ...message,
+      tools,
+      tool_choice: { type: 'auto', ...choice },
+    });
+    return [stop_reason, ...content.map(({ input }: Json) => input.x)];
+  };
+  expect(await uses({})).toEqual(['tool_use', 1, 2]);
+  expect(await uses({ disable_parallel_tool_use: true })).toEqual(['tool_use', 1]);
+  const outputs = async (more: object): Promise<unknown[]> => {
+    const tools = [{ type: 'function', name: 'add', parameters: { type: 'object' } }];
+    const { output } = await answered(s, answerResponses, { input: 'hello', tools, ...more });
+    return output.map((item: Json) => item.arguments);
+  };
+  expect(await outputs({})).toEqual(['{"x": 1}', '{"x": 2}']);
+  expect(await outputs({ parallel_tool_calls: false })).toEqual(['{"x": 1}']);
+});
