@@ -19,6 +19,8 @@ export interface Script {
   span?: number;
   stopTokenIds?: readonly number[];
   maxTokens?: number;
+  /** The k-th likeliest token where this one was drawn; default: it and those after it. */
+  top?(token: number, k: number): number;
   /** Awaited before every span. */
   pace?(): Promise<unknown>;
 }
@@ -27,6 +29,7 @@ const logProbOf = (token: number, at: number): number => -((token % 7) + at / 12
 
 export function pacedEngine(script: Script): PacedEngine {
   const { span = 1, stopTokenIds = [], maxTokens = 4096, pace = () => turn() } = script;
+  const topOf = script.top ?? ((token: number, k: number): number => token + k);
   const engine: PacedEngine = {
     requests: [],
     aborted: 0,
@@ -78,7 +81,7 @@ export function pacedEngine(script: Script): PacedEngine {
         if (stop >= 0) tokens.length = stop + 1;
         const room = Math.min(tokens.length, maxNewTokens - all.length);
         tokens.length = room;
-        spans.push(spanOf(tokens, all.length, topLogProbs, engine.version));
+        spans.push(spanOf(tokens, all.length, topLogProbs, engine.version, topOf));
         all.push(...tokens);
         wake();
         if (stop >= 0 && stop < room) finishReason = 'stop';
@@ -125,10 +128,16 @@ export function pacedEngine(script: Script): PacedEngine {
   return engine;
 }
 
-function spanOf(tokens: number[], at: number, top: number, version: number): TokenSpan {
+function spanOf(
+  tokens: number[],
+  at: number,
+  top: number,
+  version: number,
+  topOf: (token: number, k: number) => number,
+): TokenSpan {
   const logProbs = Float32Array.from(tokens, (token, i) => logProbOf(token, at + i));
   const others = (token: number, i: number): TopLogProb[] =>
-    Array.from({ length: top }, (_, k) => ({ token: token + k, logProb: (logProbs[i] as number) - k }));
+    Array.from({ length: top }, (_, k) => ({ token: topOf(token, k), logProb: (logProbs[i] as number) - k }));
   return {
     tokens: Int32Array.from(tokens),
     logProbs,

@@ -34,3 +34,64 @@ test('completions take text and ids, several at a time', async () => {
   const wrong = await post(s.url, '/v1/completions', { prompt: 'a', echo: true });
   expect([wrong.status, JSON.parse(wrong.text).error.param]).toEqual([400, 'echo']);
 });
+
+/** The log-probs of the one choice, whole or streamed. */
+async function logProbsOf(s: Served, body: object): Promise<Json> {
+  const { text } = await post(s.url, '/v1/completions', { prompt: 'a', ...body });
+  if (!('stream' in body && body.stream)) return JSON.parse(text).choices[0].logprobs;
+  const parts = events(text).flatMap(({ choices: [c] }) => (c.logprobs === null ? [] : [c.logprobs]));
+  const joined = (key: string): unknown[] => parts.flatMap((part) => part[key]);
+  return Object.fromEntries(
+    ['tokens', 'token_logprobs', 'top_logprobs', 'text_offset'].map((key) => [key, joined(key)]),
+  );
+}
+
+test.each([
+  [false, 1],
+  [true, 1],
+  [true, 3],
+])(
+  'offsets are those of the text, and parts of characters are bytes (stream: %s, tokens at a time: %s)',
+  async (stream, span) => {
+    const s = await serve(() => 'h\u00e9\u{1f44d}!', { script: { span } });
+    const { tokens, text_offset } = await logProbsOf(s, { logprobs: 1, stream });
+    expect(tokens).toEqual([
+      'h',
+      ...['bytes:\\xc3', 'bytes:\\xa9'],
+      ...['bytes:\\xf0', 'bytes:\\x9f', 'bytes:\\x91', 'bytes:\\x8d'],
+      '!',
+      '<|im_end|>',
+    ]);
+    expect(text_offset).toEqual([0, 1, 1, 2, 2, 2, 2, 3, 4]);
+  },
+);
+
+test('the token that was drawn is among the likeliest, also where it is not, and each has a key', async () => {
+  const s = await serve(() => '\u00e9', { script: { top: (token, k) => token + 1 + k } });
+  const { tokens, token_logprobs, top_logprobs } = await logProbsOf(s, { logprobs: 2 });
+  expect(top_logprobs.slice(0, 2).map(Object.keys)).toEqual([
+    ['bytes:\\xc4', 'bytes:\\xc5', 'bytes:\\xc3'],
+    ['bytes:\\xaa', 'bytes:\\xab', 'bytes:\\xa9'],
+  ]);
+  expect(tokens.map((token: string, i: number) => top_logprobs[i][token])).toEqual(token_logprobs);
+});
+
+test('a stream with token ids has those of the prompts, and the versions of the weights', async () => {
+  const s = await serve(() => 'yes');
+  const streamed = async (path: string, body: object): Promise<Json[]> =>
+    events((await post(s.url, path, { stream: true, return_token_ids: true, ...body })).text);
+  const completions = await streamed('/v1/completions', { prompt: ['ab', 'c'] });
+  const choices = completions.map(({ choices: [c] }) => c);
+  const own = (index: number): Json[] => choices.filter((choice) => choice.index === index);
+  for (const [index, prompt] of ['ab', 'c'].entries()) {
+    expect(own(index).flatMap(({ prompt_token_ids }) => prompt_token_ids ?? [])).toEqual([
+      ...Buffer.from(prompt),
+    ]);
+    expect(own(index)[0]).toHaveProperty('prompt_token_ids');
+    expect(own(index).at(-1).weight_versions).toEqual([{ version: 3, start: 0, end: 4 }]);
+  }
+  const messages = [{ role: 'user', content: 'hello' }];
+  const chats = await streamed('/v1/chat/completions', { messages });
+  expect(chats.at(-1).choices[0].weight_versions).toEqual([{ version: 3, start: 0, end: 4 }]);
+  expect(chats.filter(({ choices: [c] }) => 'weight_versions' in c)).toHaveLength(1);
+});

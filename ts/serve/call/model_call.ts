@@ -36,9 +36,20 @@ export interface CallDelta {
   /** [n] */
   logProbs: number[];
   topLogProbs: TopLogProb[][];
+  /** [n] Characters (code points) of all text before each token, those in the middle of a character where that begins. */
+  offsets: number[];
   text: string;
   calls: ToolCallDelta[];
 }
+
+const emptyDelta = (): CallDelta => ({
+  tokens: [],
+  logProbs: [],
+  topLogProbs: [],
+  offsets: [],
+  text: '',
+  calls: [],
+});
 
 /** What a response was made of, for whoever learns from it. */
 export interface CallRecord {
@@ -67,6 +78,8 @@ export class RunningCall implements AsyncIterable<CallDelta> {
   private readonly tokens: number[] = [];
   private readonly logProbs: number[] = [];
   private text = '';
+  /** Characters of what the tokens so far have completed. */
+  private decoded = 0;
   private stopped = false;
   private whole: CallRecord | null = null;
 
@@ -112,14 +125,17 @@ export class RunningCall implements AsyncIterable<CallDelta> {
   }
 
   private read(span: TokenSpan): CallDelta {
-    const delta: CallDelta = { tokens: [], logProbs: [], topLogProbs: [], text: '', calls: [] };
+    const delta = emptyDelta();
     for (let i = 0; i < span.tokens.length && !this.stopped; i++) {
       const token = span.tokens[i] as number;
       delta.tokens.push(token);
       delta.logProbs.push(span.logProbs[i] as number);
       const top = span.topLogProbs?.[i];
       if (top !== undefined) delta.topLogProbs.push(top);
-      const { text, stop } = this.stops.push(this.stream.push(token));
+      delta.offsets.push(this.decoded);
+      const completed = this.stream.push(token);
+      for (const _ of completed) this.decoded++;
+      const { text, stop } = this.stops.push(completed);
       this.parse(text, delta);
       this.stopped = stop !== null;
     }
@@ -131,7 +147,7 @@ export class RunningCall implements AsyncIterable<CallDelta> {
 
   /** What was held back until it was sure that nothing follows. */
   private rest(): CallDelta {
-    const delta: CallDelta = { tokens: [], logProbs: [], topLogProbs: [], text: '', calls: [] };
+    const delta = emptyDelta();
     const { text, stop } = this.stops.push(this.stream.end());
     this.parse(stop === null ? text + this.stops.end() : text, delta);
     this.stopped = stop !== null;

@@ -62,7 +62,7 @@ class ChatAnswer {
       for (const choice of this.calls.keys()) yield this.opening(choice);
       for await (const [choice, delta] of merge(this.calls.map(withEnd))) {
         if (delta !== null) yield* this.chunk(choice, delta);
-        else yield this.event([{ ...this.choice(choice, {}), finish_reason: this.finish(choice).finish }]);
+        else yield this.ending(choice);
       }
       if (this.form.includeUsage) yield this.event([], this.usage());
     } catch (error) {
@@ -86,6 +86,12 @@ class ChatAnswer {
     const logprobs = logProbs === null ? {} : { logprobs: { content: this.entries(delta), refusal: null } };
     const ids = tokenIds ? { token_ids: delta.tokens } : {};
     yield this.event([{ ...this.choice(choice, { ...content, ...calls }), ...logprobs, ...ids }]);
+  }
+
+  private ending(choice: number): ServerEvent {
+    const { finish, versions } = this.finish(choice);
+    const ids = this.form.tokenIds ? { weight_versions: versions } : {};
+    return this.event([{ ...this.choice(choice, {}), finish_reason: finish, ...ids }]);
   }
 
   private choice(index: number, delta: object) {

@@ -11,7 +11,7 @@ import { startCalls } from '../call/start_calls';
 import { textIds } from '../call/text_ids';
 import { checkName } from './chat_request';
 import { checkIds, harmlessFields, parseBody, samplingFields, samplingOf, streamFields } from './fields';
-import { finite, topOf } from './log_probs';
+import { finite, tokenText, topOf } from './log_probs';
 import { errorEvent, type Usage, usageOf } from './usage';
 
 const MOST_TOP = 20;
@@ -108,8 +108,8 @@ function promptsOf(prompt: z.infer<typeof fields.prompt>): (string | number[])[]
 class CompletionAnswer {
   private readonly head: { id: string; object: string; created: number; model: string };
   private readonly records: CallRecord[] = [];
-  /** Characters of each choice so far. */
-  private readonly offsets: number[];
+  /** Choices whose stream has begun. */
+  private readonly begun = new Set<number>();
 
   constructor(
     private readonly model: ServedModel,
@@ -118,7 +118,6 @@ class CompletionAnswer {
     private readonly running: readonly Running[],
     private readonly onRecord: ((record: CallRecord, choice: number) => void) | undefined,
   ) {
-    this.offsets = running.map(() => 0);
     this.head = {
       id: `cmpl-${randomUUID()}`,
       object: 'text_completion',
@@ -130,7 +129,7 @@ class CompletionAnswer {
   async whole(): Promise<unknown> {
     const parts: LogProbs[][] = this.running.map(() => []);
     for await (const [choice, delta] of merge(this.running.map(({ call }) => call))) {
-      if (this.form.logProbs !== null) parts[choice]?.push(this.logProbs(choice, delta));
+      if (this.form.logProbs !== null) parts[choice]?.push(this.logProbs(delta));
     }
     const choices = this.running.map((one) => {
       const record = this.finish(one);
@@ -139,7 +138,9 @@ class CompletionAnswer {
         text: record.text,
         logprobs: this.form.logProbs === null ? null : joined(parts[one.choice] as LogProbs[]),
         finish_reason: record.finish,
-        ...this.ids(one.promptIds, record),
+        ...this.promptIds(one),
+        ...(this.form.tokenIds ? { token_ids: Array.from(record.tokens) } : {}),
+        ...this.versions(record),
       };
     });
     return { ...this.head, choices, usage: this.usage() };
@@ -160,20 +161,30 @@ class CompletionAnswer {
   }
 
   private end(one: Running): ServerEvent {
-    const { finish } = this.finish(one);
-    return this.event([{ index: one.choice, text: '', logprobs: null, finish_reason: finish }]);
+    const record = this.finish(one);
+    return this.event([
+      {
+        index: one.choice,
+        text: '',
+        logprobs: null,
+        finish_reason: record.finish,
+        ...this.promptIds(one),
+        ...this.versions(record),
+      },
+    ]);
   }
 
-  private chunk({ choice }: Running, delta: CallDelta): ServerEvent | null {
+  private chunk(one: Running, delta: CallDelta): ServerEvent | null {
     const { logProbs, tokenIds } = this.form;
     const asked = (logProbs !== null || tokenIds) && delta.tokens.length > 0;
     if (delta.text === '' && !asked) return null;
     return this.event([
       {
-        index: choice,
+        index: one.choice,
         text: delta.text,
-        logprobs: logProbs === null ? null : this.logProbs(choice, delta),
+        logprobs: logProbs === null ? null : this.logProbs(delta),
         finish_reason: null,
+        ...this.promptIds(one),
         ...(tokenIds ? { token_ids: delta.tokens } : {}),
       },
     ]);
@@ -191,35 +202,34 @@ class CompletionAnswer {
     return record;
   }
 
-  private logProbs(choice: number, delta: CallDelta): LogProbs {
-    const { bytes } = this.model;
-    const text = (token: number): string => Buffer.from(bytes.bytes(token)).toString('utf8');
+  private logProbs(delta: CallDelta): LogProbs {
     const count = this.form.logProbs ?? 0;
-    const tokens = delta.tokens.map(text);
     return {
-      tokens,
+      tokens: delta.tokens.map((token) => tokenText(this.model, token)),
       token_logprobs: delta.logProbs.map(finite),
-      top_logprobs:
-        count === 0
-          ? null
-          : delta.tokens.map((_, i) =>
-              Object.fromEntries(topOf(delta, i, count).map((top) => [text(top.token), finite(top.logProb)])),
-            ),
-      text_offset: tokens.map((token) => {
-        const at = this.offsets[choice] as number;
-        this.offsets[choice] = at + token.length;
-        return at;
-      }),
+      top_logprobs: count === 0 ? null : delta.tokens.map((_, i) => this.topLogProbs(delta, i, count)),
+      text_offset: delta.offsets,
     };
   }
 
-  private ids(promptIds: ArrayLike<number>, { tokens, versions }: CallRecord): object {
-    if (!this.form.tokenIds) return {};
-    return {
-      prompt_token_ids: Array.from(promptIds),
-      token_ids: Array.from(tokens),
-      weight_versions: versions,
-    };
+  /** The token that was drawn is one of them, or one more. */
+  private topLogProbs(delta: CallDelta, i: number, count: number): Record<string, number> {
+    const drawn = { token: delta.tokens[i] as number, logProb: delta.logProbs[i] as number };
+    const entries = [...topOf(delta, i, count), drawn].map(
+      ({ token, logProb }) => [tokenText(this.model, token), finite(logProb)] as const,
+    );
+    return Object.fromEntries(entries);
+  }
+
+  /** In the first event of a choice, where they were asked for. */
+  private promptIds({ choice, promptIds }: Running): object {
+    if (!this.form.tokenIds || this.begun.has(choice)) return {};
+    this.begun.add(choice);
+    return { prompt_token_ids: Array.from(promptIds) };
+  }
+
+  private versions({ versions }: CallRecord): object {
+    return this.form.tokenIds ? { weight_versions: versions } : {};
   }
 
   private usage(): Usage {

@@ -6,6 +6,8 @@ import type { ServedModel } from '../call/served_model';
 /** JSON has no infinity; the API's own number for "not at all". */
 const LEAST = -9999;
 
+const strict = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+
 export interface TokenEntry {
   token: string;
   logprob: number;
@@ -22,6 +24,16 @@ export function tokenLogProbs(model: ServedModel, delta: CallDelta, count: numbe
     ...entry(model, token, delta.logProbs[i] as number),
     top_logprobs: topOf(delta, i, count).map((top) => entry(model, top.token, top.logProb)),
   }));
+}
+
+/** A token as the text that it is, or else its bytes, as completions have it. */
+export function tokenText({ bytes }: ServedModel, token: number): string {
+  const own = bytes.bytes(token);
+  try {
+    return strict.decode(own);
+  } catch {
+    return `bytes:${Array.from(own, (byte) => `\\x${byte.toString(16).padStart(2, '0')}`).join('')}`;
+  }
 }
 
 export const topOf = (delta: CallDelta, i: number, count: number): TopLogProb[] =>
