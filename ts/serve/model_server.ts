@@ -2,6 +2,7 @@
 import { packageVersion } from '../install/package_root';
 import type { Dialect } from './call/answer';
 import { ApiError } from './call/api_error';
+import type { RunningCall } from './call/model_call';
 import type { ServedModel } from './call/served_model';
 import { type HttpOptions, HttpServer, type Route } from './http/http_server';
 import { answerChat } from './openai/chat';
@@ -46,7 +47,7 @@ export class ModelServer {
       method: 'POST',
       path,
       answer: ({ body, signal }) =>
-        dialect(this.model, parseJson(body), signal, { onRecord: (record) => this.metrics.record(record) }),
+        dialect(this.model, parseJson(body), signal, { onCall: (call) => this.count(call, signal) }),
       errorBody,
     });
     return [
@@ -58,6 +59,20 @@ export class ModelServer {
       get('/version', true, async () => ({ body: { version: packageVersion() } })),
       get('/metrics', true, async () => this.metrics.text()),
     ];
+  }
+
+  /** When its request is over, also where its client has left. What the engine failed at counts for nothing. */
+  private count(call: RunningCall, signal: AbortSignal): void {
+    const over = new Promise<void>((resolve) => {
+      if (signal.aborted) resolve();
+      else signal.addEventListener('abort', () => resolve(), { once: true });
+    });
+    void over
+      .then(() => call.cost())
+      .then(
+        (cost) => this.metrics.record(cost),
+        () => undefined,
+      );
   }
 
   private entry(): object {

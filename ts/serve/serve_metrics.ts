@@ -1,7 +1,7 @@
 // What a server tells Prometheus: requests, times, tokens, and what its engine says of itself.
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { RolloutEngine, RolloutStats } from '../rollout/engine';
-import type { CallRecord } from './call/model_call';
+import type { CallCost } from './call/model_call';
 
 const SECONDS = [0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300];
 
@@ -63,7 +63,7 @@ export class ServeMetrics {
     this.seconds.observe({ path }, seconds);
   }
 
-  record({ promptIds, tokens, cachedTokens, finish }: CallRecord): void {
+  record({ promptIds, tokens, cachedTokens, finish }: CallCost): void {
     this.tokens.inc({ kind: 'prompt' }, promptIds.length);
     this.tokens.inc({ kind: 'cached' }, cachedTokens);
     this.tokens.inc({ kind: 'response' }, tokens.length);

@@ -1,5 +1,6 @@
 // What the field's clients ask of a session beside messages: to go on from a response, and calls that are demanded.
 import { type Agent, defineAgent } from '../../../ts/agent/define';
+import type { Session } from '../../../ts/agent/endpoint/session_server';
 import { toolAgent } from '../../../ts/agent/loops/tool_agent';
 import { joinCalls } from '../../../ts/agent/trajectory/sequences';
 import type { Trajectory } from '../../../ts/agent/trajectory/trajectory';
@@ -125,4 +126,29 @@ describe('a call that is demanded', () => {
     expect(new Set(statuses)).toEqual(new Set([400]));
     expect(requests).toEqual([]);
   });
+});
+
+test.each([
+  ['messages', { type: 'error', error: { type: 'authentication_error', message: expect.any(String) } }],
+  [
+    'responses',
+    {
+      error: {
+        message: expect.any(String),
+        type: 'authentication_error',
+        param: null,
+        code: 'invalid_api_key',
+      },
+    },
+  ],
+])('an error is in the dialect of its path: %s', async (path, expected) => {
+  const ended = await sessions.open({} as Session);
+  ended.close();
+  for (const base of [
+    ended.address.anthropicBaseUrl,
+    ended.address.anthropicBaseUrl.replace(/\/s\/.*/, ''),
+  ]) {
+    const response = await post(`${base}/v1/${path}`, ended.address.apiKey, {});
+    expect([response.status, await response.json()]).toEqual([401, expected]);
+  }
 });

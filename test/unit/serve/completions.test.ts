@@ -23,6 +23,9 @@ test('completions take text and ids, several at a time', async () => {
     text_offset: [0, 1, 2, 3],
   });
   expect([usage.prompt_tokens, usage.completion_tokens]).toEqual([3, 7]);
+  // Of each prompt at most four tokens are in the cache.
+  const { text: longer } = await post(s.url, '/v1/completions', { prompt: ['abcdef', 'c', 'defghi'], n: 2 });
+  expect(JSON.parse(longer).usage.prompt_tokens_details).toEqual({ cached_tokens: 4 + 1 + 4 });
   const streamed = await post(s.url, '/v1/completions', {
     prompt: [97, 98],
     stream: true,

@@ -111,6 +111,33 @@ test('a reader that goes takes its request with it', async () => {
   await until(() => s.engine.aborted === 2 && s.engine.running === 0);
 });
 
+test('a client that leaves is counted as such, with the tokens that were made for it', async () => {
+  const s = await serve(() => 'x'.repeat(3000), { script: { pace: () => sleep(5) } });
+  const leave = async (stream: boolean): Promise<void> => {
+    const left = new AbortController();
+    const asked = s.engine.requests.length;
+    const body = JSON.stringify({ ...ask, stream });
+    const answer = fetch(s.url + chat, { method: 'POST', body, signal: left.signal });
+    if (stream) await (await answer).body?.getReader().read();
+    else await until(() => s.engine.requests.length > asked);
+    left.abort();
+    await answer.catch(() => undefined);
+    await until(() => s.engine.running === 0);
+  };
+  await leave(true);
+  await leave(false);
+  const counted = async (name: string): Promise<number> => {
+    const metrics = await (await fetch(`${s.url}/metrics`)).text();
+    const line = metrics.split('\n').find((one) => one.startsWith(`troupe_serve_${name} `));
+    return Number(line?.split(' ').at(-1));
+  };
+  expect(await counted(`requests_total{path="${chat}",status="499"}`)).toBe(2);
+  expect(await counted('responses_total{reason="abort"}')).toBe(2);
+  expect(await counted('tokens_total{kind="prompt"}')).toBe(2 * '<user>go<assistant>'.length);
+  expect(await counted('tokens_total{kind="cached"}')).toBe(2 * 4);
+  expect(await counted('tokens_total{kind="response"}')).toBeGreaterThan(0);
+});
+
 /** Asks for a stream and reads nothing of it. */
 function readNothing(url: string): Promise<Socket> {
   const { hostname, port } = new URL(url);

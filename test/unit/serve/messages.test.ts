@@ -48,3 +48,17 @@ test('of several calls only the first, where one alone was asked for', async () 
   expect(await outputs({})).toEqual(['{"x": 1}', '{"x": 2}']);
   expect(await outputs({ parallel_tool_calls: false })).toEqual(['{"x": 1}']);
 });
+
+test.each([false, true])('a stop sequence that ends a message is named (stream: %s)', async (stream) => {
+  const s = await serve(() => 'one\n\ntwo');
+  const ends = async (more: object): Promise<unknown[]> => {
+    const answer = await answered(s, answerMessages, { ...message, stream, ...more });
+    const { stop_reason, stop_sequence } = stream
+      ? answer.find(({ type }: Json) => type === 'message_delta').delta
+      : answer;
+    return [stop_reason, stop_sequence];
+  };
+  expect(await ends({ stop_sequences: ['zzz', '\n\n'] })).toEqual(['stop_sequence', '\n\n']);
+  expect(await ends({ stop_sequences: ['zzz'] })).toEqual(['end_turn', null]);
+  expect(await ends({ stop_sequences: ['two'], max_tokens: 4 })).toEqual(['max_tokens', null]);
+});

@@ -91,12 +91,11 @@ export class SessionServer {
       method: 'POST',
       path: '/s/',
       answer: (request) => {
-        const [, key = '', rest = ''] = /^\/s\/([^/]+)(\/.*)$/.exec(request.path) ?? [];
-        const found = DIALECTS.find(({ path }) => path === rest);
+        const { key, rest, found } = inSession(request.path);
         if (found === undefined) throw new ApiError(404, `there is nothing at ${rest.slice(0, 200)}`);
         return answer(found.dialect, () => key)(request);
       },
-      errorBody,
+      errorBody: (error, path) => (inSession(path).found?.error ?? errorBody)(error),
     };
     const byKey = DIALECTS.map(
       ({ path, dialect, error }): Route => ({
@@ -108,6 +107,16 @@ export class SessionServer {
     );
     return [byPath, ...byKey];
   }
+}
+
+/** What a path in a session asks for. */
+function inSession(path: string): {
+  key: string;
+  rest: string;
+  found: (typeof DIALECTS)[number] | undefined;
+} {
+  const [, key = '', rest = ''] = /^\/s\/([^/]+)(\/.*)$/.exec(path) ?? [];
+  return { key, rest, found: DIALECTS.find((one) => one.path === rest) };
 }
 
 type Headers = Readonly<Record<string, string | undefined>>;

@@ -50,7 +50,7 @@ class MessagesAnswer {
       for (const one of this.writer.end()) yield this.shown(one);
       const record = this.finish();
       yield event('message_delta', {
-        delta: { stop_reason: stopReason(record), stop_sequence: null },
+        delta: ending(record),
         usage: this.usage(record),
       });
       yield event('message_stop', {});
@@ -96,8 +96,7 @@ class MessagesAnswer {
       role: 'assistant',
       model: this.model,
       content: record === null ? [] : this.writer.blocks.map(contentBlock),
-      stop_reason: record === null ? null : stopReason(record),
-      stop_sequence: null,
+      ...(record === null ? { stop_reason: null, stop_sequence: null } : ending(record)),
       usage: this.usage(record),
     };
   }
@@ -129,9 +128,15 @@ function objectOf(source: string): unknown {
   return { arguments: source };
 }
 
-function stopReason({ finish, calls }: CallRecord): string {
-  if (calls.length > 0 && finish !== 'length') return 'tool_use';
-  return finish === 'length' || finish === 'abort' ? 'max_tokens' : 'end_turn';
+/** What ended a message. */
+function ending({ finish, calls, stopText }: CallRecord): {
+  stop_reason: string;
+  stop_sequence: string | null;
+} {
+  const by = (stop_reason: string) => ({ stop_reason, stop_sequence: null });
+  if (calls.length > 0 && finish !== 'length') return by('tool_use');
+  if (finish === 'length' || finish === 'abort') return by('max_tokens');
+  return stopText === null ? by('end_turn') : { stop_reason: 'stop_sequence', stop_sequence: stopText };
 }
 
 const event = (type: string, more: object): ServerEvent => ({

@@ -3,7 +3,7 @@
 import type { RolloutRequest, SamplingParams } from '../../rollout/request';
 import type { Conversation } from './conversation';
 import type { KeptResponses } from './kept_responses';
-import type { CallRecord } from './model_call';
+import type { CallRecord, RunningCall } from './model_call';
 import type { ServedModel } from './served_model';
 
 /** One event of a stream; `event`: its name, where a dialect has names. */
@@ -23,6 +23,8 @@ export interface CallHooks {
   request?: Omit<RolloutRequest, 'promptIds' | 'sampling'>;
   /** Responses that requests may go on from by their id; without it none are kept. */
   keptResponses?: KeptResponses;
+  /** Each response, when the engine has been asked for it. */
+  onCall?: (call: RunningCall) => void;
   /** After each response, with its place among the choices. */
   onRecord?: (record: CallRecord, choice: number) => void;
 }

@@ -63,7 +63,12 @@ export interface CallRecord {
   text: string;
   calls: readonly ToolCall[];
   cachedTokens: number;
+  /** The stop text that ended it. */
+  stopText: string | null;
 }
+
+/** What a response has taken, read to its end or not. */
+export type CallCost = Pick<CallRecord, 'promptIds' | 'tokens' | 'cachedTokens' | 'finish'>;
 
 /** abort: nobody waits for it, or the engine was stopped. */
 export type CallFinish = 'stop' | 'length' | 'tool_calls' | 'abort';
@@ -80,7 +85,7 @@ export class RunningCall implements AsyncIterable<CallDelta> {
   private text = '';
   /** Characters of what the tokens so far have completed. */
   private decoded = 0;
-  private stopped = false;
+  private stopText: string | null = null;
   private whole: CallRecord | null = null;
 
   constructor(
@@ -106,6 +111,12 @@ export class RunningCall implements AsyncIterable<CallDelta> {
   get record(): CallRecord {
     if (this.whole === null) throw new Error('the response is not complete: read all deltas first');
     return this.whole;
+  }
+
+  /** Resolves when the engine has ended it; what nobody has read to its end counts as aborted. Rejects as the engine does. */
+  async cost(): Promise<CallCost> {
+    const { tokens, cachedTokens } = await this.handle.result;
+    return this.whole ?? { promptIds: this.call.promptIds, tokens, cachedTokens, finish: 'abort' };
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<CallDelta> {
@@ -137,7 +148,7 @@ export class RunningCall implements AsyncIterable<CallDelta> {
       for (const _ of completed) this.decoded++;
       const { text, stop } = this.stops.push(completed);
       this.parse(text, delta);
-      this.stopped = stop !== null;
+      this.stopText = stop;
     }
     if (this.stopped) this.endParsing(delta);
     for (const token of delta.tokens) this.tokens.push(token);
@@ -150,7 +161,7 @@ export class RunningCall implements AsyncIterable<CallDelta> {
     const delta = emptyDelta();
     const { text, stop } = this.stops.push(this.stream.end());
     this.parse(stop === null ? text + this.stops.end() : text, delta);
-    this.stopped = stop !== null;
+    this.stopText = stop;
     this.endParsing(delta);
     return delta;
   }
@@ -187,7 +198,12 @@ export class RunningCall implements AsyncIterable<CallDelta> {
       text: this.text,
       calls,
       cachedTokens: result.cachedTokens,
+      stopText: this.stopText,
     };
+  }
+
+  private get stopped(): boolean {
+    return this.stopText !== null;
   }
 }
 

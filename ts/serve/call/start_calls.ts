@@ -63,7 +63,9 @@ export async function startCalls(
     for (let choice = 0; choice < call.n; choice++) {
       const seed = choiceSeed(call.seed, choice);
       const asked = defined({ ...call.sampling, maxNewTokens, seed }) as SamplingParams;
-      calls.push(await startCall(model, call, hooks.sampling?.(asked) ?? asked, hooks, ended));
+      const running = await startCall(model, call, hooks.sampling?.(asked) ?? asked, hooks, ended);
+      calls.push(running);
+      hooks.onCall?.(running);
     }
   } catch (error) {
     abort();

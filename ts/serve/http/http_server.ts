@@ -26,8 +26,8 @@ export interface Route {
   /** Whether it is open to those without a key. */
   open?: boolean;
   answer(request: RouteRequest): Promise<RouteAnswer>;
-  /** The body of an error, in the route's dialect. */
-  errorBody(error: ApiError): unknown;
+  /** The body of an error, in the dialect of the path. */
+  errorBody(error: ApiError, path: string): unknown;
 }
 
 export interface HttpOptions {
@@ -45,6 +45,9 @@ export interface HttpOptions {
   /** Of every request, once. */
   onDone?(done: { path: string; status: number; seconds: number; streamed: boolean }): void;
 }
+
+/** As nginx counts those who do not wait for the end of their answer. */
+const CLIENT_LEFT = 499;
 
 const notFound = (message: string): ApiError => new ApiError(404, message);
 
@@ -120,14 +123,15 @@ export class HttpServer {
       else if ('text' in answer) send(response, answer.status ?? 200, answer.type, answer.text);
       else send(response, 200, 'application/json', JSON.stringify(answer.body));
     } catch (error) {
-      this.refuse(response, route, apiErrorOf(error));
+      this.refuse(response, route, path, apiErrorOf(error));
     } finally {
       await taken(response, 'finish', this.options.stallMs);
       this.running.delete(controller);
       controller.abort();
       if (this.closing) this.closeIdle();
       const seconds = (performance.now() - started) / 1000;
-      this.options.onDone?.({ path: route?.path ?? 'other', status: response.statusCode, seconds, streamed });
+      const status = response.writableFinished ? response.statusCode : CLIENT_LEFT;
+      this.options.onDone?.({ path: route?.path ?? 'other', status, seconds, streamed });
     }
   }
 
@@ -155,7 +159,7 @@ export class HttpServer {
     throw new ApiError(401, `${what}: expected "Authorization: Bearer KEY"`, null, 'invalid_api_key');
   }
 
-  private refuse(response: ServerResponse, route: Route | undefined, error: ApiError): void {
+  private refuse(response: ServerResponse, route: Route | undefined, path: string, error: ApiError): void {
     if (response.headersSent) {
       response.destroy();
       return;
@@ -164,7 +168,7 @@ export class HttpServer {
     // What is left of a body that was refused is not read.
     if (error.status === 413 || error.status === 503) response.setHeader('connection', 'close');
     const { message, type, param, code } = error;
-    const body = route?.errorBody(error) ?? { error: { message, type, param, code } };
+    const body = route?.errorBody(error, path) ?? { error: { message, type, param, code } };
     send(response, error.status, 'application/json', JSON.stringify(body));
   }
 }

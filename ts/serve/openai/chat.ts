@@ -120,7 +120,7 @@ class ChatAnswer {
   }
 
   private usage(): Usage {
-    return usageOf(this.promptIds.length, this.records);
+    return usageOf([this.promptIds], this.records);
   }
 }
 

@@ -233,8 +233,7 @@ class CompletionAnswer {
   }
 
   private usage(): Usage {
-    const total = this.prompts.reduce((sum, prompt) => sum + prompt.length, 0);
-    return usageOf(total, this.records);
+    return usageOf(this.prompts, this.records);
   }
 }
 

@@ -10,15 +10,22 @@ export interface Usage {
   prompt_tokens_details: { cached_tokens: number };
 }
 
-/** The prompt counts once, whatever the number of choices. */
-export function usageOf(promptTokens: number, records: readonly CallRecord[]): Usage {
-  const completion = records.reduce((sum, { tokens }) => sum + tokens.length, 0);
-  const cached = Math.max(0, ...records.map(({ cachedTokens }) => cachedTokens));
+/** Each prompt counts once, whatever the number of its choices. */
+export function usageOf(prompts: readonly ArrayLike<number>[], records: readonly CallRecord[]): Usage {
+  const sum = (counts: number[]): number => counts.reduce((total, count) => total + count, 0);
+  const promptTokens = sum(prompts.map(({ length }) => length));
+  const completion = sum(records.map(({ tokens }) => tokens.length));
+  const cached = sum(
+    prompts.map((prompt) => {
+      const own = records.filter(({ promptIds }) => promptIds === prompt);
+      return Math.min(prompt.length, Math.max(0, ...own.map(({ cachedTokens }) => cachedTokens)));
+    }),
+  );
   return {
     prompt_tokens: promptTokens,
     completion_tokens: completion,
     total_tokens: promptTokens + completion,
-    prompt_tokens_details: { cached_tokens: Math.min(cached, promptTokens) },
+    prompt_tokens_details: { cached_tokens: cached },
   };
 }
 
