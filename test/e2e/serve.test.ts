@@ -1,5 +1,7 @@
 import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { cpSync, readFileSync, writeFileSync } from 'node:fs';
+import { connect } from 'node:net';
 import { join, resolve } from 'node:path';
 import OpenAI from 'openai';
 import { Command, type Exit, runCommand } from '../helpers/e2e_process';
@@ -26,6 +28,13 @@ const OPTIONS = [
   'secret',
 ];
 
+/** Shows tools, calls and results as Hermes does. */
+const TEMPLATE =
+  '{% for t in tools or [] %}{{ t | tojson }}\n{% endfor %}' +
+  '{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}' +
+  '{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}' +
+  '{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}';
+
 beforeAll(async () => {
   workspace = await Workspace.create();
   const module = '../../bench/byte_tokenizer.mjs';
@@ -42,7 +51,9 @@ beforeAll(async () => {
   });
   writeByteTokenizer(workspace.file('model'));
   copyModel('large', { max_position_embeddings: 1_000_000 });
-  server = new Command(['serve', workspace.file('model'), ...OPTIONS], { endedByFile: true });
+  writeFileSync(workspace.file('template.jinja'), TEMPLATE);
+  const template = ['--chat-template', workspace.file('template.jinja')];
+  server = new Command(['serve', workspace.file('model'), ...OPTIONS, ...template], { endedByFile: true });
   url = await announced(server);
 });
 afterAll(async () => {
@@ -154,6 +165,62 @@ test('the openai package: JSON of a schema, and a tool that must be called', asy
   });
 });
 
+test('the openai package: a call of a tool, its result, and the answer', async () => {
+  const properties = {
+    city: { type: 'string', maxLength: 8 },
+    unit: { enum: ['C', 'F'] },
+    days: { type: 'array', items: { enum: [1, 2, 3] }, maxItems: 3 },
+  };
+  const parameters = { type: 'object', properties, required: ['city', 'unit'], additionalProperties: false };
+  const tools = [{ type: 'function' as const, function: { name: 'weather', parameters } }];
+  for (const seed of [1, 2, 3]) {
+    const demand = {
+      ...ask,
+      seed,
+      temperature: 1,
+      max_tokens: 200,
+      tools,
+      tool_choice: { type: 'function' as const, function: { name: 'weather' } },
+    };
+    const [whole, streamed] = [
+      (await client().chat.completions.create(demand)).choices[0],
+      (await client().chat.completions.stream(demand).finalChatCompletion()).choices[0],
+    ];
+    const [call] = whole?.message.tool_calls ?? [];
+    if (whole === undefined || call?.type !== 'function') throw new Error('expected a call of a function');
+    expect([whole.finish_reason, whole.message.content, call.function.name]).toEqual([
+      'tool_calls',
+      null,
+      'weather',
+    ]);
+    const given = JSON.parse(call.function.arguments);
+    expect(Object.keys(given).every((key) => key in properties)).toBe(true);
+    expect([typeof given.city, properties.unit.enum.includes(given.unit)]).toEqual(['string', true]);
+    expect(streamed).toMatchObject({
+      finish_reason: 'tool_calls',
+      message: { tool_calls: [{ type: 'function', function: { ...call.function } }] },
+    });
+
+    const result = { role: 'tool' as const, tool_call_id: call.id, content: 'sunny' };
+    const after = {
+      ...ask,
+      tools,
+      messages: [...ask.messages, whole.message, result],
+      return_token_ids: true,
+    };
+    const answer = await client().chat.completions.create(after);
+    const ids = (answer as unknown as { prompt_token_ids: number[] }).prompt_token_ids;
+    const prompt = Buffer.from(ids.filter((id) => id < 256)).toString('utf8');
+    const [, written = ''] =
+      /<tool_call>(.*)<\/tool_call>\n<\|im_start\|>tool\nsunny\n<\|im_start\|>assistant\n$/.exec(prompt) ??
+      [];
+    expect(JSON.parse(written)).toEqual({ name: 'weather', arguments: given });
+    const text = answer.choices[0]?.message.content;
+    expect(text).toMatch(/./);
+    expect(await client().chat.completions.stream(after).finalContent()).toBe(text);
+  }
+});
+
 test('the openai package: errors', async () => {
   const wrong = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'wrong', maxRetries: 0 });
   await expect(wrong.models.list()).rejects.toBeInstanceOf(OpenAI.AuthenticationError);
@@ -230,6 +297,41 @@ test('a cache that is smaller than the model bounds requests, and serve has the 
     code: 2,
     stderr: expect.stringContaining('--gpu-memory-utilization: expected a number above 0 and at most 1'),
   });
+});
+
+test('a reader that reads nothing for a while stops nobody, and misses nothing', async () => {
+  const { hostname, port } = new URL(url);
+  const body = JSON.stringify({
+    ...ask,
+    max_tokens: 900,
+    temperature: 1,
+    n: 16,
+    ignore_eos: true,
+    stream: true,
+    logprobs: true,
+    top_logprobs: 20,
+  });
+  const socket = connect(Number(port), hostname);
+  const head = `POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer secret\r\n`;
+  socket.write(`${head}connection: close\r\ncontent-length: ${body.length}\r\n\r\n${body}`);
+  // The stream has begun.
+  await once(socket, 'readable');
+  for (let i = 0; i < 3; i++) {
+    let text = '';
+    const stream = await client().chat.completions.create({ ...ask, stream: true });
+    for await (const { choices } of stream) text += choices[0]?.delta.content ?? '';
+    expect(text).toMatch(/./);
+  }
+  expect(socket.bytesRead).toBeLessThan(1_000_000);
+  let [bytes, end] = [0, ''];
+  socket.on('data', (chunk) => {
+    bytes += chunk.length;
+    end = end.slice(-100) + chunk.toString('latin1');
+  });
+  await once(socket.resume(), 'end');
+  // Far more than what the system keeps for a reader.
+  expect(bytes).toBeGreaterThan(15_000_000);
+  expect(end).toContain('data: [DONE]');
 });
 
 /** What a program prints; the test goes on meanwhile. */
