@@ -221,6 +221,14 @@ test('the openai package: a call of a tool, its result, and the answer', async (
   }
 });
 
+test('a prompt that has come before is found in the cache, also when nothing has run meanwhile', async () => {
+  const long = { ...ask, messages: [{ role: 'user' as const, content: 'The same again. '.repeat(20) }] };
+  const cached = async (): Promise<number | undefined> =>
+    (await client().chat.completions.create(long)).usage?.prompt_tokens_details?.cached_tokens;
+  expect(await cached()).toBeLessThan(32);
+  expect(await cached()).toBeGreaterThan(300);
+});
+
 test('the openai package: errors', async () => {
   const wrong = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'wrong', maxRetries: 0 });
   await expect(wrong.models.list()).rejects.toBeInstanceOf(OpenAI.AuthenticationError);

@@ -60,6 +60,8 @@ export async function serve(
     ...(options.device === null ? {} : { device: options.device }),
     ...(options.dtype === null ? {} : { dtype: options.dtype }),
     rollout: {
+      // Nobody else wants the memory, and the next request may begin like one before it.
+      freeCacheEngine: false,
       ...(maxModelLen === null ? {} : { maxModelLen }),
       ...(gpuMemoryUtilization === null ? {} : { gpuMemoryUtilization }),
     },
