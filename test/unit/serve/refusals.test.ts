@@ -84,6 +84,15 @@ const REFUSED: [string, Json, number, string | null, RegExp][] = [
     'messages',
     /messages: .*not this/,
   ],
+  [
+    'a penalty by next to nothing',
+    { messages: hello, repetition_penalty: 1e-300 },
+    400,
+    'repetition_penalty',
+    />=0.000001/,
+  ],
+  ['an empty salt', { messages: hello, cache_salt: '' }, 400, 'cache_salt', /cache_salt/],
+  ['too many stop texts', { messages: hello, stop: Array(17).fill('a') }, 400, 'stop', /at most 16/],
   ['a body that is no object', [], 400, null, /object/],
 ];
 
@@ -98,6 +107,8 @@ test.each(REFUSED)('%s is refused', async (_, body, expected, param, message) =>
 const PROMPTS: [string, Json, string, RegExp][] = [
   ['a prompt that is empty', { prompt: '' }, 'prompt', /not empty/],
   ['one of several prompts that is empty', { prompt: ['a', ''] }, 'prompt', /not empty/],
+  ['too many prompts', { prompt: Array(257).fill('a') }, 'prompt', /at most 256 prompts, got 257/],
+  ['a prompt that is none', { prompt: 5 }, 'prompt', /a text, token ids, or a list of either/],
   ['an id that is no token', { prompt: [3, 5000] }, 'prompt', /token ids from 0 to 256.*got 5000/],
   ['too long a prompt', { prompt: 'x'.repeat(4096) }, 'prompt', /maximum context length is 4096.*has 4096/],
   ['too long a response', { prompt: 'x', max_tokens: 4096 }, 'max_tokens', /4096 were asked for/],

@@ -23,12 +23,9 @@ const fields = {
   ...harmlessFields,
   ...samplingFields,
   ...streamFields,
-  prompt: z.union([
-    z.string(),
-    ids,
-    z.array(z.string()).min(1).max(MOST_PROMPTS),
-    z.array(ids).min(1).max(MOST_PROMPTS),
-  ]),
+  prompt: z.union([z.string(), ids, z.array(z.string()).min(1), z.array(ids).min(1)], {
+    error: 'expected a text, token ids, or a list of either',
+  }),
   max_tokens: z.int().min(1).nullish(),
   logprobs: z.int().min(0).max(MOST_TOP).nullish(),
   echo: z.literal(false, { error: 'expected false: the prompt is not given back' }).nullish(),
@@ -54,8 +51,9 @@ interface Running {
 export const answerCompletions: Dialect = async (model, body, signal, hooks = {}) => {
   const r = parseBody(schema, body, Object.keys(fields));
   checkName(model, r.model);
-  if (r.cache_salt === '') throw badField('cache_salt', 'expected a text that is not empty');
   const given = promptsOf(r.prompt);
+  if (given.length > MOST_PROMPTS)
+    throw badField('prompt', `expected at most ${MOST_PROMPTS} prompts, got ${given.length}`);
   for (const prompt of given) if (typeof prompt !== 'string') checkIds('prompt', prompt, model);
   const prompts = given.map((prompt) =>
     typeof prompt === 'string' ? textIds(model, prompt, 'prompt', true) : prompt,

@@ -31,21 +31,26 @@ export const samplingFields = {
   top_p: optional(z.number().gt(0).max(1)),
   top_k: optional(z.int().min(-1)),
   min_p: optional(z.number().min(0).max(1)),
-  repetition_penalty: optional(z.number().gt(0).max(100)),
+  // Logits divided by less would overflow.
+  repetition_penalty: optional(z.number().min(1e-6).max(100)),
   presence_penalty: optional(z.number().min(-2).max(2)),
   frequency_penalty: optional(z.number().min(-2).max(2)),
   logit_bias: optional(z.record(z.string().regex(/^\d{1,9}$/), z.number().min(-100).max(100))),
   seed: optional(z.int()),
   n: optional(z.int().min(1).max(MOST_CHOICES)),
   stop: optional(
-    z.union([z.string().min(1), z.array(z.string().min(1)).max(MOST_STOPS)]).transform((s) => [s].flat()),
+    z
+      .union([z.string().min(1), z.array(z.string().min(1)).max(MOST_STOPS)], {
+        error: `expected a text, or at most ${MOST_STOPS} texts, none of them empty`,
+      })
+      .transform((s) => [s].flat()),
   ),
   stop_token_ids: optional(z.array(tokenId)),
   ignore_eos: optional(z.boolean()),
   skip_special_tokens: optional(z.boolean()),
   return_token_ids: optional(z.boolean()),
   priority: optional(z.int()),
-  cache_salt: optional(z.string().max(256)),
+  cache_salt: optional(z.string().min(1).max(256)),
 };
 
 export const streamFields = {
