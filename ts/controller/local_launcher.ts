@@ -1,7 +1,8 @@
-import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
+import { diesWithParent } from '../base/dies_with_parent';
 import { TroupeError } from '../errors';
 import { packageRoot } from '../install/package_root';
 import { locateAddon } from '../native/loader';
@@ -53,7 +54,7 @@ export function createLocalLauncher(
   output: WorkerOutput = toStderr,
 ): LocalLauncher {
   const [command = process.execPath, ...args] = [
-    ...diesWithParent(options.env),
+    ...diesWithParent({ ...process.env, ...options.env }),
     process.execPath,
     ...INSPECTABLE,
     ...program.args,
@@ -76,18 +77,6 @@ export function createLocalLauncher(
       return new LocalProcess(child, spec, output);
     },
   };
-}
-
-/**
- * What starts a program so that the kernel kills it when this process has gone, whatever has become of it meanwhile: a stopped worker
- * cannot look for its parent. Nothing where util-linux is missing.
- */
-function diesWithParent(given: LauncherOptions['env']): string[] {
-  const options = ['--pdeathsig', 'KILL', '--'];
-  // On the PATH that workers get.
-  const env = { ...process.env, ...given };
-  const works = spawnSync('setpriv', [...options, 'true'], { stdio: 'ignore', env }).status === 0;
-  return works ? ['setpriv', ...options] : [];
 }
 
 /**

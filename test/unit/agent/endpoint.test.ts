@@ -1,7 +1,5 @@
-import { join } from 'node:path';
 import { z } from 'zod';
 import { type Agent, defineAgent } from '../../../ts/agent/define';
-import { commandAgent } from '../../../ts/agent/loops/command';
 import { toolAgent } from '../../../ts/agent/loops/tool_agent';
 import { defineTool } from '../../../ts/agent/tools/tool';
 import { joinCalls } from '../../../ts/agent/trajectory/sequences';
@@ -300,55 +298,5 @@ describe('sessions end with their trajectory', () => {
       }),
     );
     expect(trajectory.answer).toBe('400 400 400 404');
-  });
-});
-
-describe('any program', () => {
-  const script = (code: string): Agent => commandAgent([process.execPath, '-e', code]);
-  const ASK = `const task = JSON.parse(process.env.TROUPE_TASK);
-    const ask = (content) => fetch(process.env.OPENAI_BASE_URL + '/chat/completions', { method: 'POST',
-      headers: { authorization: 'Bearer ' + process.env.OPENAI_API_KEY },
-      body: JSON.stringify({ model: 'x', messages: [{ role: 'user', content }] }) }).then((r) => r.json());`;
-
-  test('finds the policy in its environment and prints its result', async () => {
-    const trajectory = await run(
-      script(`${ASK} ask(task.prompt[0].content).then((reply) => {
-        console.log('a log line');
-        console.log(JSON.stringify({ reward: Number(task.groundTruth) / 84, said: reply.choices[0].message.content })); });`),
-      { say: () => 'forty-two' },
-    );
-    expect(trajectory).toMatchObject({ reward: 0.5, extra: { said: 'forty-two' }, error: null });
-    expect(trajectory.calls).toHaveLength(1);
-  });
-
-  test.each([
-    ['ends with an error', 'console.error("no key"); process.exit(3)', 20, /ended with status 3: no key/],
-    ['kills itself', 'process.kill(process.pid, "SIGKILL")', 20, /ended with SIGKILL/],
-    ['hangs', 'setInterval(() => {}, 1000)', 0.5, /did not end within 0.5 s/],
-  ])('one that %s costs its trajectory', async (_, code, timeout, expected) => {
-    const trajectory = await run(script(code), { timeout });
-    expect(trajectory.error).toMatch(expected);
-  });
-
-  test('one that prints 100 MB is read to its end', async () => {
-    const trajectory = await run(
-      script(`const line = 'x'.repeat(1023) + '\\n';
-      let left = 100 * 1024; const more = () => { while (left-- > 0) if (!process.stdout.write(line)) return process.stdout.once('drain', more);
-      process.stdout.write('0.75\\n'); }; more();`),
-      { timeout: 60 },
-    );
-    expect(trajectory).toMatchObject({ error: null, reward: 0.75 });
-  });
-
-  test('what it has started ends with it', async () => {
-    const marker = join(__dirname, 'none');
-    const trajectory = await run(
-      commandAgent([`sleep 1000 & echo "{\\"answer\\": \\"$!\\"}"; exec true ${marker}`]),
-      { timeout: 3 },
-    );
-    // The shell has gone, the one that it started holds its output: the trajectory runs out of time, and both end.
-    const pid = Number(trajectory.answer ?? 0);
-    if (pid > 0) expect(() => process.kill(pid, 0)).toThrow();
-    else expect(trajectory.error).toMatch(/did not end/);
   });
 });

@@ -1,5 +1,6 @@
 // Any program as the agent: it finds the policy where clients of the OpenAI and Anthropic APIs look, and prints its result.
 import { type ChildProcess, spawn } from 'node:child_process';
+import { diesWithParent } from '../../base/dies_with_parent';
 import { printable } from '../../base/printable';
 import { toJson } from '../../base/text';
 import { type Agent, type AgentContext, type AgentResult, type AgentTask, defineAgent } from '../define';
@@ -10,22 +11,26 @@ const MAX_OUTPUT = 2 ** 20;
 /** Milliseconds between the request to end and the end. */
 const GRACE_MS = 2000;
 
+/** Bytes of a task that its variable takes. Linux starts no program with a variable of 128 KiB. */
+const MAX_VARIABLE = 100 * 2 ** 10;
+
 /** One word is a line for the shell; several are a program and its arguments. */
-export const commandAgent = (command: readonly string[]): Agent =>
-  defineAgent({
+export function commandAgent(command: readonly string[]): Agent {
+  const words = command.length === 1 ? ['/bin/sh', '-c', ...command] : command;
+  const programs = new Programs([...diesWithParent(process.env), ...words]);
+  return defineAgent({
     name: command.join(' ').slice(0, 60),
     run: async (task, context) => {
       const address = await context.endpoint();
-      return resultOf(
-        await run(command, environment(task, address), taskJson(task), context.signal),
-        context,
-      );
+      const text = taskJson(task);
+      return resultOf(await programs.run(environment(text, address), text, context.signal), context);
     },
   });
+}
 
 const taskJson = ({ promptIds: _, ...task }: AgentTask): string => toJson(task);
 
-function environment(task: AgentTask, address: SessionAddress): NodeJS.ProcessEnv {
+function environment(task: string, address: SessionAddress): NodeJS.ProcessEnv {
   const { openaiBaseUrl, anthropicBaseUrl, apiKey } = address;
   return {
     ...process.env,
@@ -34,7 +39,7 @@ function environment(task: AgentTask, address: SessionAddress): NodeJS.ProcessEn
     OPENAI_API_KEY: apiKey,
     ANTHROPIC_BASE_URL: anthropicBaseUrl,
     ANTHROPIC_API_KEY: apiKey,
-    TROUPE_TASK: taskJson(task),
+    TROUPE_TASK: Buffer.byteLength(task) > MAX_VARIABLE ? undefined : task,
   };
 }
 
@@ -47,42 +52,60 @@ function end(child: ChildProcess, signal: NodeJS.Signals): void {
   }
 }
 
-/** Its standard output. @throws Error with its status and the end of its standard error; the signal's reason */
-function run(
-  [program = '', ...args]: readonly string[],
-  env: NodeJS.ProcessEnv,
-  stdin: string,
-  signal: AbortSignal,
-): Promise<string> {
-  return new Promise((resolve, reject) => {
-    const shell = args.length === 0;
-    const child = spawn(program, args, { env, shell, detached: true, stdio: ['pipe', 'pipe', 'pipe'] });
-    const [out, err] = [new Tail(), new Tail()];
-    child.stdout.on('data', (part: Buffer) => out.push(part));
-    child.stderr.on('data', (part: Buffer) => err.push(part));
-    // Programs need not read their task.
-    child.stdin.on('error', () => undefined);
-    child.stdin.end(stdin);
-    let killing: NodeJS.Timeout | undefined;
-    const abort = (): void => {
-      end(child, 'SIGTERM');
-      killing = setTimeout(() => end(child, 'SIGKILL'), GRACE_MS);
-      reject(signal.reason);
-    };
-    signal.addEventListener('abort', abort, { once: true });
-    child.on('error', reject);
-    child.on('close', (status, by) => {
-      clearTimeout(killing);
-      signal.removeEventListener('abort', abort);
-      // What it has left behind.
-      end(child, 'SIGKILL');
-      if (status === 0) return resolve(out.text);
-      const said = err.text.trim().slice(-1000) || 'it wrote nothing to standard error';
-      reject(
-        new Error(`the program ended with ${by ?? `status ${status}`}: ${printable(said, { max: 1000 })}`),
-      );
+/** Runs one command again and again, and leaves nothing of it when this process ends. */
+class Programs {
+  private readonly running = new Set<ChildProcess>();
+  private readonly endAll = (): void => {
+    for (const child of this.running) end(child, 'SIGKILL');
+  };
+
+  constructor(private readonly command: readonly string[]) {}
+
+  /** Its standard output. @throws Error with its status and the end of its standard error; the signal's reason */
+  run(env: NodeJS.ProcessEnv, stdin: string, signal: AbortSignal): Promise<string> {
+    return new Promise((resolve, reject) => {
+      const child = this.start(env);
+      child.on('error', reject);
+      const [out, err] = [new Tail(), new Tail()];
+      // Without a file descriptor left there are no pipes, and the error is still to come.
+      child.stdout?.on('data', (part: Buffer) => out.push(part));
+      child.stderr?.on('data', (part: Buffer) => err.push(part));
+      // Programs need not read their task.
+      child.stdin?.on('error', () => undefined);
+      child.stdin?.end(stdin);
+      let killing: NodeJS.Timeout | undefined;
+      const abort = (): void => {
+        end(child, 'SIGTERM');
+        killing = setTimeout(() => end(child, 'SIGKILL'), GRACE_MS);
+        reject(signal.reason);
+      };
+      signal.addEventListener('abort', abort, { once: true });
+      child.on('close', (status, by) => {
+        clearTimeout(killing);
+        signal.removeEventListener('abort', abort);
+        // What it has left behind.
+        end(child, 'SIGKILL');
+        if (status === 0) return resolve(out.text);
+        const said = err.text.trim().slice(-1000) || 'it wrote nothing to standard error';
+        reject(
+          new Error(`the program ended with ${by ?? `status ${status}`}: ${printable(said, { max: 1000 })}`),
+        );
+      });
     });
-  });
+  }
+
+  private start(env: NodeJS.ProcessEnv): ChildProcess {
+    const [program = '', ...args] = this.command;
+    const child = spawn(program, args, { env, detached: true, stdio: ['pipe', 'pipe', 'pipe'] });
+    // The kernel ends the program alone; what it has started ends with it where this process still can see to that.
+    if (this.running.size === 0) process.on('exit', this.endAll);
+    this.running.add(child);
+    child.on('close', () => {
+      this.running.delete(child);
+      if (this.running.size === 0) process.off('exit', this.endAll);
+    });
+    return child;
+  }
 }
 
 /** The end of a stream. */
