@@ -1,7 +1,7 @@
 """The agent of this example with the package openai: rollout.agent.command: [python3, examples/agent/openai_client.py]"""
 import json
-import os
 import re
+import sys
 
 from openai import OpenAI
 
@@ -22,7 +22,7 @@ def calculator(expression: str) -> str:
 
 
 client = OpenAI(max_retries=0)
-messages = json.loads(os.environ["TROUPE_TASK"])["prompt"]
+messages = json.load(sys.stdin)["prompt"]
 for _ in range(MAX_TURNS):
     message = client.chat.completions.create(model="policy", messages=messages, tools=[TOOL]).choices[0].message
     messages.append(message.model_dump(exclude_none=True))

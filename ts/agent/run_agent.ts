@@ -5,6 +5,7 @@ import { printable } from '../base/printable';
 import { reasonOf, show } from '../base/text';
 import { TroupeError } from '../errors';
 import { checkSize } from '../reward/contract/outcome';
+import { timerMs } from '../reward/contract/timers';
 import type { RolloutEngine } from '../rollout/engine';
 import type { SamplingParams } from '../rollout/request';
 import type { ServedModel } from '../serve/call/served_model';
@@ -100,7 +101,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
         reject(reason);
         own.abort(reason);
       };
-      timer = setTimeout(give, Math.min(options.timeout * 1000, 2 ** 31 - 1));
+      timer = setTimeout(give, timerMs(options.timeout * 1000));
       own.signal.addEventListener('abort', () => reject(own.signal.reason), { once: true });
     });
     late.catch(() => undefined);

@@ -112,6 +112,18 @@ describe('the tool agent', () => {
     expect(trajectory.error).toBeNull();
   });
 
+  test('a tool that may take longer than a timer can wait has the time that it needs', async () => {
+    const slow = defineTool({
+      name: 'add',
+      description: '',
+      parameters: z.object({}),
+      timeout: 1e7,
+      run: () => new Promise((resolve) => setTimeout(resolve, 20, 42)),
+    });
+    const { toolUses } = await run(toolAgent(limits), { tools: [slow] });
+    expect(toolUses).toMatchObject([{ observation: '42', error: null }]);
+  });
+
   test('rows choose their tools, and give them arguments of their own', async () => {
     const seen: unknown[] = [];
     const other = defineTool({ name: 'other', description: '', parameters: z.object({}), run: () => '' });

@@ -1,5 +1,6 @@
 // The tools of one trajectory: calls with time-outs, limits on what comes back, and a record of every use.
 import { reasonOf, toJson } from '../../base/text';
+import { timerMs } from '../../reward/contract/timers';
 import type { ToolUse } from '../trajectory/trajectory';
 import type { Tool } from './tool';
 
@@ -111,7 +112,7 @@ export class Toolbox {
         reject(reason);
         own.abort(reason);
       };
-      timer = setTimeout(() => give(new Error(`no answer within ${seconds} s`)), seconds * 1000);
+      timer = setTimeout(() => give(new Error(`no answer within ${seconds} s`)), timerMs(seconds * 1000));
       own.signal.addEventListener('abort', () => reject(own.signal.reason), { once: true });
     });
     try {
