@@ -171,12 +171,20 @@ class Talk {
 
   async endpoint(): Promise<SessionAddress> {
     const { served, signal } = this;
-    this.opened ??= this.parts.sessions.open({ served, signal, hooks: () => this.chat.hooks() });
+    const session = { served, signal, hooks: () => this.chat.hooks() };
+    this.opened ??= this.parts.sessions.open(session).catch((error: unknown) => {
+      this.opened = null;
+      throw error;
+    });
     return (await this.opened).address;
   }
 
   close(): void {
-    void this.opened?.then(({ close }) => close());
+    // Who asked for a session that could not be opened was told.
+    this.opened?.then(
+      ({ close }) => close(),
+      () => undefined,
+    );
   }
 }
 

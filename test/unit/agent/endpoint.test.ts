@@ -1,5 +1,8 @@
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
 import { z } from 'zod';
 import { type Agent, defineAgent } from '../../../ts/agent/define';
+import { SessionServer } from '../../../ts/agent/endpoint/session_server';
 import { toolAgent } from '../../../ts/agent/loops/tool_agent';
 import { defineTool } from '../../../ts/agent/tools/tool';
 import { joinCalls } from '../../../ts/agent/trajectory/sequences';
@@ -289,6 +292,24 @@ describe('sessions end with their trajectory', () => {
     expect(await response.json()).toMatchObject({
       error: { message: expect.stringMatching(/no such session/) },
     });
+  });
+
+  test('one that cannot be opened costs its trajectory, and not the run', async () => {
+    // An address of documentation, which no machine has.
+    const server = new SessionServer('192.0.2.1');
+    const asking = defineAgent({ run: async (_, { endpoint }) => ({ answer: (await endpoint()).apiKey }) });
+    expect((await run(asking, { server })).error).toMatch(/port 0 on 192\.0\.2\.1 .*EADDRNOTAVAIL/);
+    await server.close();
+  });
+
+  test('one that could not be opened for want of a file descriptor can be later', () => {
+    const program = ['register_ts.js', 'agents/starved_sessions.ts'].map((name) =>
+      join(__dirname, '../../helpers', name),
+    );
+    const limited = ['-c', 'ulimit -n 64; exec "$@"', 'sh', process.execPath, '-r', ...program];
+    const { stdout, stderr } = spawnSync('/bin/sh', limited, { encoding: 'utf8' });
+    const starved = expect.stringMatching(/EMFILE/);
+    expect({ stderr, said: JSON.parse(stdout) }).toEqual({ stderr: '', said: [starved, starved, 'open'] });
   });
 
   test('what is no request is refused with its field', async () => {

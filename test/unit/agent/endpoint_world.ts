@@ -47,12 +47,13 @@ export const run = async (
     one = task(),
     timeout = 20,
     maxTokens = 4000,
+    server = sessions,
   } = {},
 ): Promise<Trajectory> => {
   const [trajectory] = await collectTrajectories(agent, [one], {
     engine,
     tokenizer,
-    chat: { served: { ...served(tokenizer), grammars }, history: 'append', sessions, variables: {} },
+    chat: { served: { ...served(tokenizer), grammars }, history: 'append', sessions: server, variables: {} },
     sampling: { maxNewTokens: 200 },
     tools,
     toolOptions: { timeout: 1, maxResponseLength: 100, truncateSide: 'middle' },

@@ -57,7 +57,11 @@ export class SessionServer {
 
   /** Opens a session: by the base URL, or by the key at the server's own address. The first one starts the server. @throws TroupeError IO */
   async open(session: Session): Promise<{ address: SessionAddress; close(): void }> {
-    this.url ??= this.http.listen();
+    this.url ??= this.http.listen().catch((error: unknown) => {
+      // The next trajectory may have better luck.
+      this.url = null;
+      throw error;
+    });
     const url = await this.url;
     const key = randomBytes(18).toString('base64url');
     this.sessions.set(key, session);
