@@ -11,7 +11,7 @@ export const AGGREGATIONS = [
 export type Aggregation = (typeof AGGREGATIONS)[number];
 
 /** Estimators of the KL; kl, mse and low_var_kl are other names of k1, k2 and k3. */
-export const KL_BASES = ['kl', 'k1', 'abs', 'mse', 'k2', 'low_var_kl', 'k3'] as const;
+const KL_BASES = ['kl', 'k1', 'abs', 'mse', 'k2', 'low_var_kl', 'k3'] as const;
 export type KlBase = (typeof KL_BASES)[number];
 /** With a "+", which gives a loss the gradient of k2. */
 export const KL_KINDS = [...KL_BASES, ...KL_BASES.map((base) => `${base}+` as const)] as const;

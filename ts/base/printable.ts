@@ -2,7 +2,7 @@
 // text without end.
 
 /** Characters of a piece of foreign text that a message shows, unless it says otherwise. */
-export const SHOWN_CHARACTERS = 300;
+const SHOWN_CHARACTERS = 300;
 
 export interface PrintableOptions {
   /** Characters of the text that are kept; what is longer is cut, and its length told. 300 */

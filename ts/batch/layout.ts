@@ -58,12 +58,6 @@ export function makeLayout(promptLens: Int32Array, responseLens: Int32Array): La
   };
 }
 
-export function lengthsOf(offsets: Int32Array): Int32Array {
-  const lengths = new Int32Array(offsets.length - 1);
-  for (let i = 0; i < lengths.length; i++) lengths[i] = (offsets[i + 1] as number) - (offsets[i] as number);
-  return lengths;
-}
-
 /** The layout of the sequences `indices` of `layout`, in that order. */
 export function takeLayout(layout: Layout, indices: Int32Array): Layout {
   const prompts = new Int32Array(indices.length);

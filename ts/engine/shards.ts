@@ -48,13 +48,6 @@ export function shardByRank(batch: Batch, worldSize: number): RankShard[] {
   }));
 }
 
-/** Contiguous parts of equally many sequences, one per rank, whose results in rank order are those of the whole. */
-export function contiguousByRank(batch: Batch, worldSize: number): Batch[] {
-  if (worldSize === 1) return [batch];
-  const at = (rank: number): number => Math.floor((batch.size * rank) / worldSize);
-  return Array.from({ length: worldSize }, (_, rank) => batch.slice(at(rank), at(rank + 1)));
-}
-
 /**
  * Sequences [start, end) in one set per rank, ascending in each. Ranks that share a model run the passes of sequences with a gradient
  * together, and then those of the others: each kind is balanced on its own, and who has most of one gets least of the other.

@@ -10,7 +10,7 @@ export interface NamedAddress {
 }
 
 /** All addresses, IPv4 before IPv6 of each interface; without those that are good on one link only (fe80::). */
-export function allAddresses(): NamedAddress[] {
+function allAddresses(): NamedAddress[] {
   return Object.entries(networkInterfaces()).flatMap(([name, list = []]) =>
     list
       .filter(({ family, address }) => family === 'IPv4' || !address.startsWith('fe80:'))

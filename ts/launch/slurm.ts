@@ -106,7 +106,7 @@ export function requeueAfter(stopReason: string | null, env: Environment = proce
  * Whether a job, as scontrol shows it, is in the grace time that it has since another job takes its nodes: it still runs, which one that was
  * cancelled does not.
  */
-export function isPreempted(shown: string): boolean {
+function isPreempted(shown: string): boolean {
   const field = (name: string): string => new RegExp(`\\b${name}=(\\S+)`).exec(shown)?.[1] ?? '';
   const preempted = field('PreemptTime');
   // Times are "2026-11-23T12:30:33"; that of an earlier start may still be there.

@@ -158,7 +158,7 @@ export interface Plan extends RankPlan {
  * Bytes of a worker before it holds a model: Node and LibTorch on a CPU (measured), context and library workspaces on a GPU (an
  * estimate).
  */
-export const PROCESS_BYTES: Readonly<Record<'cpu' | 'cuda', number>> = {
+const PROCESS_BYTES: Readonly<Record<'cpu' | 'cuda', number>> = {
   cpu: 256 * 2 ** 20,
   cuda: 2 ** 30,
 };

@@ -5,7 +5,7 @@ import { z } from 'zod';
 /** JSON has no NaN and no infinities: null stands for what is not a number. */
 const maybeNumber = z.number().nullable();
 
-export const EVENT_KINDS = ['start', 'end', 'checkpoint', 'validation', 'warning', 'note', 'error'] as const;
+const EVENT_KINDS = ['start', 'end', 'checkpoint', 'validation', 'warning', 'note', 'error'] as const;
 
 /** A line of events.jsonl. Lines are only ever added; a run that begins anew in its directory empties the file. */
 export const eventSchema = z.object({
@@ -54,7 +54,6 @@ export const traceSchema = z.object({
   host: z.object({ used: z.number(), total: z.number() }).optional(),
 });
 export type TraceLine = z.infer<typeof traceSchema>;
-export type RankMemory = z.infer<typeof rankMemorySchema>;
 
 /** A line of tokens/{step}.jsonl: one response, one number per token in each array. Absent: the run does not compute it. */
 export const tokensSchema = z.object({

@@ -12,7 +12,7 @@ interface OffloadKeys {
 }
 
 /** What begins on the host. offload_policy means everything, as FSDP2's CPUOffloadPolicy. */
-export function offloadOptions(fsdp: OffloadKeys): Required<OffloadOptions> {
+function offloadOptions(fsdp: OffloadKeys): Required<OffloadOptions> {
   const all = fsdp.offload_policy === true;
   return {
     params: all || fsdp.param_offload,

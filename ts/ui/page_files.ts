@@ -28,7 +28,7 @@ export class PageFile {
   }
 }
 
-export const PAGE_DIRECTORY = join(packageRoot, 'ui', 'dist');
+const PAGE_DIRECTORY = join(packageRoot, 'ui', 'dist');
 
 /** By path. @throws TroupeError IO where the page is not built */
 export function loadPage(directory = PAGE_DIRECTORY): ReadonlyMap<string, PageFile> {

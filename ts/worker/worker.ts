@@ -27,7 +27,7 @@ const CONTROLLER = 0;
 const farewellMs = 2_000;
 
 /** Reads TROUPE_CONTROLLER, TROUPE_TOKEN, RANK, WORLD_SIZE and, where they are set, TROUPE_PARENT_PID and TROUPE_TITLE. */
-export function readWorkerSettings(env: NodeJS.ProcessEnv): WorkerSettings {
+function readWorkerSettings(env: NodeJS.ProcessEnv): WorkerSettings {
   const text = (name: string): string => {
     const value = env[name];
     if (value) return value;

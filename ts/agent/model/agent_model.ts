@@ -93,10 +93,10 @@ export class Generated {
 }
 
 /** A context that leaves no room for a response: the agent's matter, not the run's. */
-export class ContextFull extends Error {}
+class ContextFull extends Error {}
 
 /** The engine or its weights failed: no trajectory can go on. */
-export class EngineFailed extends Error {}
+class EngineFailed extends Error {}
 
 export class AgentModel {
   readonly calls: ModelCall[] = [];

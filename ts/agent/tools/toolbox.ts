@@ -18,7 +18,7 @@ export interface ToolboxOptions {
 const MARK = '(truncated)';
 
 /** verl's rule (since 0.8): `side` is where the cut is. Characters are Unicode code points. */
-export function truncateResponse(text: string, length: number, side: TruncateSide): string {
+function truncateResponse(text: string, length: number, side: TruncateSide): string {
   if (text.length <= length) return text;
   const points = [...text.slice(0, length * 2 + 2)];
   const whole = text.length > length * 2 + 2 || points.length > length;

@@ -18,7 +18,7 @@ export interface Sequence {
 }
 
 /** Whether `ids` begins with `prefix`. */
-export function startsWith(ids: Int32Array, prefix: Int32Array): boolean {
+function startsWith(ids: Int32Array, prefix: Int32Array): boolean {
   if (prefix.length > ids.length) return false;
   const bytes = (a: Int32Array, length: number): Buffer => Buffer.from(a.buffer, a.byteOffset, length * 4);
   return bytes(ids, prefix.length).equals(bytes(prefix, prefix.length));

@@ -20,7 +20,7 @@ interface TrainedTokens {
 }
 
 /** Of tokens that nobody sampled. */
-export const NO_VERSION = -1;
+const NO_VERSION = -1;
 
 /** [R] of one sequence. */
 function trainedTokens({ tokens, promptLength, turns }: Sequence, { calls }: Trajectory): TrainedTokens {

@@ -4,8 +4,7 @@ import type { ResolvedConfig } from '../schema/ppo_schema';
 export type AgentKind = 'module' | 'command' | 'search_agent' | 'tool_agent';
 
 /** Search-R1's switch, which is on where there is something to search with. */
-export const searches = ({ do_search, retriever }: ResolvedConfig): boolean =>
-  do_search ?? retriever.url !== null;
+const searches = ({ do_search, retriever }: ResolvedConfig): boolean => do_search ?? retriever.url !== null;
 
 /** null: nobody; prompts are answered once each. */
 export function agentOf(config: ResolvedConfig): AgentKind | null {

@@ -15,7 +15,7 @@ import {
   strings,
 } from './field';
 
-export const AGENT_LOOPS = ['single_turn_agent', 'tool_agent', 'search_agent'] as const;
+const AGENT_LOOPS = ['single_turn_agent', 'tool_agent', 'search_agent'] as const;
 
 const PYTHON_TOOLS =
   'tools are JavaScript modules (rollout.agent.tools), MCP servers (rollout.agent.mcp_servers) or Python in a sandbox ' +

@@ -24,7 +24,7 @@ const excerpt = (text: string): string => {
 export const thrownText = (error: unknown): string => printable(reasonOf(error), { max: 1000 });
 
 /** REWARD_FAILED for one response, with what there is to know about it. */
-export function failure(sample: RewardSample, index: number, what: string, cause?: unknown): TroupeError {
+function failure(sample: RewardSample, index: number, what: string, cause?: unknown): TroupeError {
   return new TroupeError(
     'REWARD_FAILED',
     `[reward] ${what} for response ${index} of the batch: data_source ${excerpt(sample.dataSource)}, ` +
@@ -62,7 +62,7 @@ export const concernsRun = (error: unknown): boolean =>
   error instanceof TroupeError && error.code === 'INVALID_CONFIG';
 
 /** The error for whatever a reward function threw on a sample. */
-export function failed(sample: RewardSample, index: number, error: unknown): unknown {
+function failed(sample: RewardSample, index: number, error: unknown): unknown {
   if (concernsRun(error)) return error;
   return failure(sample, index, `the reward function failed (${thrownText(error)})`, error);
 }

@@ -27,7 +27,7 @@ function asCall(value: unknown): Call | null {
 }
 
 /** The calls of a response in order; null when one is malformed or other text stands between or after them. */
-export function parseToolCalls(response: string): Call[] | null {
+function parseToolCalls(response: string): Call[] | null {
   const first = response.indexOf(OPEN);
   if (first < 0) return response.includes(CLOSE) ? null : [];
   if (response.slice(0, first).includes(CLOSE)) return null;

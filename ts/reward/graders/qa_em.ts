@@ -31,7 +31,7 @@ const STEPS: Readonly<Record<string, { from: readonly string[]; to: string }>> =
  * Whether what follows the first ChatML mark of the assistant is think, then (search, information, think) any number of times, then
  * answer, with nothing but white space between them.
  */
-export function hasValidForm(text: string): boolean {
+function hasValidForm(text: string): boolean {
   const start = ASSISTANT.exec(text);
   if (start === null) return false;
   let state = 'start';

@@ -16,7 +16,7 @@ export function normalizeAnswer(text: string): string {
 }
 
 /** The last `<answer>...</answer>`, pairs taken from the left; null when there is none. */
-export function lastAnswer(text: string): string | null {
+function lastAnswer(text: string): string | null {
   let answer: string | null = null;
   let position = 0;
   for (;;) {
