@@ -47,3 +47,46 @@ it('every page of docs/ is linked from the README', () => {
   const readme = readFileSync(join(ROOT, 'README.md'), 'utf8');
   for (const page of PAGES.slice(2)) expect(readme).toContain(`(${page})`);
 });
+
+/** Names that `pattern` captures in the files below `directory` whose names match `files`. */
+function named(directory: string, files: RegExp, pattern: RegExp): Set<string> {
+  const names = readdirSync(join(ROOT, directory), { recursive: true, encoding: 'utf8' });
+  const texts = names
+    .filter((name) => files.test(name))
+    .map((name) => readFileSync(join(ROOT, directory, name), 'utf8'));
+  return new Set(texts.flatMap((text) => [...text.matchAll(pattern)].map(([, name]) => name as string)));
+}
+
+it('every variable that tests look at is in CONTRIBUTING.md, and they look at every one that is in its table', () => {
+  const text = readFileSync(join(ROOT, 'CONTRIBUTING.md'), 'utf8');
+  const read = new Set([
+    ...named('test', /\.ts$/, /process\.env\['(TROUPE_\w+)'\]/g),
+    ...named('test', /\.(cc|h)$/, /getenv\("(TROUPE_\w+)"\)/g),
+  ]);
+  // What a stand-in for a worker has from its controller, and what a test sets and takes back.
+  for (const name of ['TROUPE_PARENT_PID', 'TROUPE_TOKEN', 'TROUPE_TEST_MODEL']) read.delete(name);
+  expect([...read].filter((name) => !text.includes(`\`${name}`))).toEqual([]);
+  const table = [...text.matchAll(/^\| `(TROUPE_\w+)(?:=\w+)?` \|/gm)].map(([, name]) => name as string);
+  expect(table.length).toBeGreaterThan(10);
+  expect(table.filter((name) => !read.has(name))).toEqual([]);
+});
+
+it('every package that Troupe needs is in the table of libraries, and every library there is one', () => {
+  const { dependencies, devDependencies } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+    dependencies: Record<string, string>;
+    devDependencies: Record<string, string>;
+  };
+  const text = readFileSync(join(ROOT, 'docs/architecture.md'), 'utf8');
+  const [, table] = text.split('## Libraries, and why these') as [string, string];
+  const listed = [...table.matchAll(/^\| (?!library|---)([^|]*) \|/gm)].flatMap(([, names]) =>
+    (names as string)
+      .replace(/ \(.*\)/, '')
+      .split(', ')
+      .map((name) => name.toLowerCase()),
+  );
+  expect(Object.keys(dependencies).filter((name) => !listed.includes(name))).toEqual([]);
+  const packages = new Set([...Object.keys(dependencies), ...Object.keys(devDependencies)]);
+  // Not of npm.
+  const others = ['libtorch 2.11-2.14', 'bubblewrap', 'where it is installed'];
+  expect(listed.filter((name) => !packages.has(name) && !others.includes(name))).toEqual([]);
+});
