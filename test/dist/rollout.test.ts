@@ -11,17 +11,6 @@ import { workersOf } from '../helpers/e2e_process';
 
 const directory = (name: string): string => path.join(CONFORMANCE, 'models', name, 'actor');
 const model = directory('qwen3_headdim');
-/** Whose recorded log-probs have the bits of computeLogProb, on a processor whose products are our own. */
-const FAMILIES = [
-  'llama_gqa',
-  'qwen2_tied',
-  'qwen3_headdim',
-  'mixtral',
-  'qwen2_moe',
-  'qwen3_moe',
-  'glm4_moe',
-  'dots1',
-];
 const OWN_PRODUCTS = readFileSync('/proc/cpuinfo', 'utf8').includes('avx512f');
 
 async function withActor<T>(o: Partial<ActorOptions>, body: (actor: Actor) => Promise<T>): Promise<T> {
@@ -51,58 +40,6 @@ const answers = (actor: Actor, list: readonly RolloutRequest[]): Promise<Rollout
   Promise.all(list.map((request) => actor.rollout.submit(request).result));
 
 const tokensOf = (results: readonly RolloutResult[]): number[][] => results.map(({ tokens }) => [...tokens]);
-
-test('the same tokens and log-probs alone, among 64, in chunks, with preemption, and under FSDP 2', async () => {
-  const list = requests(64);
-  const together = await withActor({}, (actor) => answers(actor, list));
-  const alone = await withActor({}, async (actor) => {
-    const results: RolloutResult[] = [];
-    for (const i of [0, 9, 33, 63]) results.push(...(await answers(actor, [list[i] as RolloutRequest])));
-    return results;
-  });
-  expect(tokensOf(alone)).toEqual(tokensOf([0, 9, 33, 63].map((i) => together[i] as RolloutResult)));
-  const config = JSON.parse(readFileSync(path.join(model, 'config.json'), 'utf8')) as Record<string, number>;
-  const pageBytes =
-    (config['num_hidden_layers'] as number) *
-    (config['num_key_value_heads'] as number) *
-    2 *
-    (config['head_dim'] as number) *
-    32 *
-    4;
-  const variants: Partial<ActorOptions>[] = [
-    { rollout: { maxNumBatchedTokens: 16 } },
-    { rollout: { kvCacheBytes: 8 * pageBytes, enablePrefixCaching: false } },
-    { worldSize: 2 },
-  ];
-  for (const variant of variants) {
-    const [others, stats] = await withActor(variant, async (actor) => [
-      await answers(actor, list),
-      await actor.rollout.stats(),
-    ]);
-    expect(tokensOf(others)).toEqual(tokensOf(together));
-    expect(others.map(({ logProbs }) => [...logProbs])).toEqual(
-      together.map(({ logProbs }) => [...logProbs]),
-    );
-    expect(stats).toMatchObject({ running: 0, waiting: 0, cachePositionsUsed: 0 });
-    if (variant.rollout?.kvCacheBytes !== undefined) expect(stats.preemptions).toBeGreaterThan(0);
-  }
-});
-
-(OWN_PRODUCTS ? test : test.skip).each(FAMILIES)(
-  'log-probs have the bits of computeLogProb: %s',
-  async (name) => {
-    await withActor({ model: directory(name) }, async (actor) => {
-      const list = requests(24).map((r) => ({ ...r, sampling: { ...r.sampling, temperature: 0.8 } }));
-      const results = await answers(actor, list);
-      const batch = Batch.fromSequences(
-        list.map(({ promptIds }) => promptIds),
-        results.map(({ tokens }) => tokens),
-      );
-      const { logProbs } = await actor.computeLogProb(batch, { temperature: 0.8 });
-      expect(results.flatMap((result) => [...result.logProbs])).toEqual([...logProbs]);
-    });
-  },
-);
 
 // Products of our own have the same bits in bfloat16, too. Those of LibTorch round a row as its shape has it: 2^-9 of the hidden states in each
 // product of a few layers.

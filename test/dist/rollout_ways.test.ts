@@ -1,0 +1,198 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { Actor, type ActorOptions } from '../../ts/actor/actor';
+import { Batch } from '../../ts/batch/batch';
+import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
+import { WorkerGroup } from '../../ts/controller/worker_group';
+import type { RolloutStats } from '../../ts/rollout/engine';
+import type { RolloutRequest, RolloutResult } from '../../ts/rollout/request';
+import { CONFORMANCE } from '../helpers/conformance';
+
+// What holds whatever else runs, for every model of the conformance tests: greedy and sampled requests have the tokens that they have
+// alone, and the bits of their log-probs, which are those of computeLogProb.
+const MODELS = path.join(CONFORMANCE, 'models');
+/** Where log-probs have the bits of computeLogProb: on a processor whose products are our own. */
+const OWN_PRODUCTS = readFileSync('/proc/cpuinfo', 'utf8').includes('avx512f');
+const PAGE_POSITIONS = 32;
+const REQUESTS = 64;
+const MOST_TOKENS = 26;
+/** Of a sequence; models that know fewer have shorter ones. */
+const MOST_POSITIONS = 96;
+/** How a request samples, by its number. */
+const SAMPLINGS = [
+  { temperature: 0 },
+  { temperature: 0.8 },
+  { temperature: 1, topP: 0.9 },
+  { temperature: 1, topK: 20 },
+] as const;
+
+/** Every eighth request begins with the same page. */
+const beginsWithPage = (request: number): boolean => request % 8 === 7;
+
+/** Prompts of up to three pages, in tokens that all models have. */
+function requests(maxPositions: number): RolloutRequest[] {
+  const longest = Math.min(maxPositions, MOST_POSITIONS) - MOST_TOKENS;
+  return Array.from({ length: REQUESTS }, (_, i) => {
+    const length = beginsWithPage(i) ? PAGE_POSITIONS + 1 + (i % 5) : 1 + ((i * 11) % longest);
+    const salt = (at: number): number => (beginsWithPage(i) && at < PAGE_POSITIONS ? 0 : i);
+    return {
+      promptIds: Array.from({ length }, (_, at) => 1 + ((at * 7 + salt(at) * 13 + at * at) % 119)),
+      sampling: {
+        ...SAMPLINGS[i % SAMPLINGS.length],
+        maxNewTokens: 3 + (i % (MOST_TOKENS - 2)),
+        stopTokenIds: [],
+        seed: BigInt(i),
+      },
+    };
+  });
+}
+
+interface Play {
+  actor: Actor;
+  list: readonly RolloutRequest[];
+}
+
+const together = ({ actor, list }: Play): Promise<RolloutResult[]> =>
+  Promise.all(list.map((request) => actor.rollout.submit(request).result));
+
+async function oneByOne({ actor, list }: Play): Promise<RolloutResult[]> {
+  const results: RolloutResult[] = [];
+  for (const request of list) results.push(await actor.rollout.submit(request).result);
+  return results;
+}
+
+interface Way {
+  way: string;
+  workers: 1 | 2;
+  /** `page`: bytes of a page of keys and values. */
+  options(page: number): Partial<ActorOptions>;
+  play(play: Play): Promise<RolloutResult[]>;
+  /** That the way was taken. */
+  taken?(stats: RolloutStats, results: readonly RolloutResult[]): void;
+  /** How far log-probs may be from those of the requests alone, and from those of computeLogProb. */
+  within: { alone: number; scored: number };
+}
+
+const BITS = { alone: 0, scored: 0 };
+
+const ALONE: Way = {
+  way: 'alone',
+  workers: 1,
+  options: () => ({ rollout: { enablePrefixCaching: false } }),
+  play: oneByOne,
+  within: BITS,
+};
+
+/** Every model has all of them: with one head of keys, as llama3_rope_tied has it, the two ranks of tp 2 have copies. */
+const WAYS: readonly Way[] = [
+  { way: `${REQUESTS} together`, workers: 1, options: () => ({}), play: together, within: BITS },
+  {
+    way: 'prompts in chunks of 16 tokens',
+    workers: 1,
+    options: () => ({ rollout: { maxNumBatchedTokens: 16 } }),
+    play: together,
+    within: BITS,
+  },
+  {
+    way: 'preempted, with pages for a few',
+    workers: 1,
+    options: (page) => ({ rollout: { kvCacheBytes: 5 * page, enablePrefixCaching: false } }),
+    play: together,
+    taken: ({ preemptions }) => expect(preemptions).toBeGreaterThan(0),
+    within: BITS,
+  },
+  {
+    way: 'beginnings found in the cache',
+    workers: 1,
+    options: () => ({ rollout: { freeCacheEngine: false } }),
+    play: async (play) => {
+      await together(play);
+      return await together(play);
+    },
+    taken: (_, results) => {
+      for (const [i, { cachedTokens }] of results.entries())
+        if (beginsWithPage(i)) expect(cachedTokens).toBeGreaterThanOrEqual(PAGE_POSITIONS);
+    },
+    within: BITS,
+  },
+  { way: 'fsdp 2', workers: 2, options: () => ({}), play: together, within: BITS },
+  {
+    way: 'tp 2',
+    workers: 2,
+    options: () => ({ parallel: { tp: 2 } }),
+    play: together,
+    // Sums of matrices that ranks share are rounded elsewhere. The sampler adds up exponentials in blocks of the whole vocabulary, computeLogProb
+    // in blocks of each rank's part: other terms are rounded to float32 together.
+    within: { alone: 1e-5, scored: 2e-6 },
+  },
+];
+
+/** What computeLogProb says of these answers: for each temperature of those that have it. */
+async function scored({ actor, list }: Play, results: readonly RolloutResult[]): Promise<number[][]> {
+  const found: number[][] = [];
+  // Of greedy tokens the log-probs are at temperature 1.
+  const temperatures = list.map(({ sampling }) => sampling.temperature || 1);
+  for (const temperature of new Set(temperatures)) {
+    const own = [...list.keys()].filter((i) => temperatures[i] === temperature);
+    const batch = Batch.fromSequences(
+      own.map((i) => (list[i] as RolloutRequest).promptIds),
+      own.map((i) => (results[i] as RolloutResult).tokens),
+    );
+    const filled = batch.with({ logProbs: (await actor.computeLogProb(batch, { temperature })).logProbs });
+    for (const [row, i] of own.entries()) found[i] = [...(filled.row('logProbs', row) as Float32Array)];
+  }
+  return found;
+}
+
+const tokensOf = (results: readonly RolloutResult[]): number[][] => results.map(({ tokens }) => [...tokens]);
+const logProbsOf = (results: readonly RolloutResult[]): number[][] =>
+  results.map(({ logProbs }) => [...logProbs]);
+
+function expectWithin(actual: readonly number[][], expected: readonly number[][], bound: number): void {
+  expect(actual.map(({ length }) => length)).toEqual(expected.map(({ length }) => length));
+  const [one, other] = [actual.flat(), expected.flat()];
+  expect(Math.max(...one.map((x, i) => Math.abs(x - (other[i] as number))))).toBeLessThanOrEqual(bound);
+}
+
+const groups = {} as Record<1 | 2, WorkerGroup>;
+beforeAll(async () => {
+  for (const worldSize of [1, 2] as const)
+    groups[worldSize] = await WorkerGroup.launch({ worldSize, device: 'cpu', numThreads: 1 });
+});
+afterAll(async () => {
+  for (const group of Object.values(groups)) await group.close();
+});
+
+/** Answers, from an engine that keeps nothing of them, with the log-probs of computeLogProb. */
+async function run(model: string, { workers, options, play, taken, within }: Way): Promise<RolloutResult[]> {
+  const { numLayers, numKvHeads, headDim, maxPositions } = loadModelDirectory(model, 'lm').config;
+  const page = numLayers * numKvHeads * headDim * 2 * PAGE_POSITIONS * Float32Array.BYTES_PER_ELEMENT;
+  const group = groups[workers];
+  const actor = await Actor.create({ model, optim: null, dtype: 'float32', group, ...options(page) });
+  try {
+    const own = { actor, list: requests(maxPositions) };
+    const results = await play(own);
+    const stats = await actor.rollout.stats();
+    expect(stats).toMatchObject({ running: 0, waiting: 0, cachePositionsUsed: 0 });
+    taken?.(stats, results);
+    if (OWN_PRODUCTS) expectWithin(logProbsOf(results), await scored(own, results), within.scored);
+    return results;
+  } finally {
+    await actor.close();
+  }
+}
+
+describe.each(readdirSync(MODELS))('%s', (name) => {
+  const model = path.join(MODELS, name, 'actor');
+  let alone: RolloutResult[];
+
+  test('alone, with the log-probs of computeLogProb', async () => {
+    alone = await run(model, ALONE);
+  });
+
+  test.each(WAYS)('$way: as alone', async (way) => {
+    const results = await run(model, way);
+    expect(tokensOf(results)).toEqual(tokensOf(alone));
+    expectWithin(logProbsOf(results), logProbsOf(alone), way.within.alone);
+  });
+});
