@@ -2,7 +2,7 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { Actor } from '../../ts/actor/actor';
+import { Actor, type ActorOptions } from '../../ts/actor/actor';
 import { EngineMemory } from '../../ts/planner/engine_memory';
 import { configuredPlan } from '../../ts/planner/from_config';
 import { planMemory } from '../../ts/planner/plan';
@@ -12,6 +12,50 @@ const model = path.join(CONFORMANCE, 'models', 'qwen3_headdim', 'actor');
 const PAGE_POSITIONS = 32;
 const [PROMPTS, SAMPLES, PROMPT, RESPONSE] = [64, 2, 33, 40];
 
+interface Setup {
+  setup: string;
+  workers: number;
+  keys: readonly string[];
+  options: Partial<ActorOptions>;
+  /** Bytes of a number, and ranks that a position is spread over. */
+  bytes: number;
+  parts: number;
+}
+
+const ACTOR = 'actor_rollout_ref.actor';
+const megatron = (key: string): string[] => [
+  `${ACTOR}.strategy=megatron`,
+  `${ACTOR}.megatron.${key}_model_parallel_size=2`,
+];
+const SETUPS: readonly Setup[] = [
+  { setup: 'float32', workers: 1, keys: [], options: {}, bytes: 4, parts: 1 },
+  {
+    setup: 'bfloat16',
+    workers: 1,
+    keys: [`${ACTOR}.fsdp_config.dtype=bfloat16`],
+    options: { dtype: 'bfloat16' },
+    bytes: 2,
+    parts: 1,
+  },
+  { setup: 'fsdp 2', workers: 2, keys: [], options: {}, bytes: 4, parts: 1 },
+  {
+    setup: 'tp 2',
+    workers: 2,
+    keys: megatron('tensor'),
+    options: { parallel: { tp: 2 } },
+    bytes: 4,
+    parts: 2,
+  },
+  {
+    setup: 'pp 2',
+    workers: 2,
+    keys: megatron('pipeline'),
+    options: { parallel: { pp: 2 } },
+    bytes: 4,
+    parts: 2,
+  },
+];
+
 const directory = mkdtempSync(path.join(tmpdir(), 'plan-rollout-'));
 const engines = new EngineMemory();
 afterAll(async () => {
@@ -19,7 +63,8 @@ afterAll(async () => {
   rmSync(directory, { recursive: true });
 });
 
-async function plannedBytes(): Promise<number> {
+/** Of the rank that is shown; all have the same here. */
+async function plannedBytes({ workers, keys }: Setup): Promise<number> {
   const file = path.join(directory, 'run.yaml');
   writeFileSync(
     file,
@@ -32,14 +77,16 @@ trainer: { device: cpu }
 algorithm: { adv_estimator: grpo }
 `,
   );
-  const { pools } = await configuredPlan({ file, overrides: [], gpus: 1, memory: null }, engines);
+  const { pools } = await configuredPlan({ file, overrides: keys, gpus: workers, memory: null }, engines);
   const { phases } = await planMemory(pools[0] as (typeof pools)[number], engines);
   return phases.find(({ verb }) => verb === 'generate')?.memory.kvCache as number;
 }
 
 /** Of a batch of whole lengths in a cache of so many bytes, in one engine that nothing else uses. */
-async function preemptions(kvCacheBytes: number): Promise<number> {
-  const actor = await Actor.create({ model, optim: null, numThreads: 1, rollout: { kvCacheBytes } });
+async function preemptions({ workers, options }: Setup, kvCacheBytes: number): Promise<number> {
+  const rollout = { kvCacheBytes };
+  const shared = { model, optim: null, worldSize: workers, numThreads: 1, rollout };
+  const actor = await Actor.create({ ...shared, ...options });
   try {
     const prompts = Array.from({ length: PROMPTS }, (_, p) =>
       Array.from({ length: PROMPT }, (_, i) => 1 + ((p * 31 + i * i + i * p) % 119)),
@@ -51,15 +98,15 @@ async function preemptions(kvCacheBytes: number): Promise<number> {
   }
 }
 
-test('a batch runs in the bytes of the plan, and not in 1 % less', async () => {
-  const planned = await plannedBytes();
+test.each(SETUPS)('a batch runs in the bytes of the plan, and not in 1 % less: $setup', async (setup) => {
+  const planned = await plannedBytes(setup);
   const config = JSON.parse(readFileSync(path.join(model, 'config.json'), 'utf8')) as Record<string, number>;
   const [layers, heads, size] = ['num_hidden_layers', 'num_key_value_heads', 'head_dim'].map(
     (key) => config[key] as number,
   ) as [number, number, number];
-  const page = PAGE_POSITIONS * layers * heads * 2 * size * Float32Array.BYTES_PER_ELEMENT;
+  const page = (PAGE_POSITIONS * layers * heads * 2 * size * setup.bytes) / setup.parts;
   expect(planned % page).toBe(0);
   expect(planned / page).toBeGreaterThan(100);
-  expect(await preemptions(planned)).toBe(0);
-  expect(await preemptions(Math.floor(0.99 * planned))).toBeGreaterThan(0);
-}, 300_000);
+  expect(await preemptions(setup, planned)).toBe(0);
+  expect(await preemptions(setup, Math.floor(0.99 * planned))).toBeGreaterThan(0);
+});
