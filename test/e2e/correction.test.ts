@@ -61,6 +61,25 @@ test.each(['bypass_ppo_clip_geo_rs', 'bypass_pg_is', 'bypass_pg_token_icepop'])(
   },
 );
 
+test.each(['int8', 'fp8'])(
+  'a rollout with weights of 8 bits is corrected without a key of the correction: %s',
+  async (quantization) => {
+    const [exact] = await train(`${quantization}_off`, []);
+    expect(exact?.['rollout_corr/rollout_is_mean']).toBeUndefined();
+    const steps = await train(quantization, [`actor_rollout_ref.rollout.quantization=${quantization}`]);
+    expect(steps).toHaveLength(2);
+    for (const step of steps) {
+      // Responses are from another policy than the one that is trained, by more than rounding, and their tokens are weighed.
+      expect(step['rollout_corr/kl']).not.toBe(0);
+      expect(step['rollout_corr/k3_kl']).toBeGreaterThan(1e-6);
+      expect(step['rollout_corr/rollout_is_max']).toBeGreaterThan(1.001);
+      expect(step['rollout_corr/rollout_is_mean']).toBeCloseTo(1, 1);
+      for (const [name, value] of Object.entries(step))
+        expect([name, Number.isFinite(value)]).toEqual([name, true]);
+    }
+  },
+);
+
 test('a run with vanilla written in TypeScript equals one with the core’s', async () => {
   checkPolicyLoss(vanillaInTypeScript);
   registerPolicyLoss('mine', vanillaInTypeScript);
