@@ -1,4 +1,5 @@
-import { readdirSync, readFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { Actor, type ActorOptions } from '../../ts/actor/actor';
 import { Batch } from '../../ts/batch/batch';
@@ -7,6 +8,7 @@ import { WorkerGroup } from '../../ts/controller/worker_group';
 import type { RolloutStats } from '../../ts/rollout/engine';
 import type { RolloutRequest, RolloutResult } from '../../ts/rollout/request';
 import { CONFORMANCE } from '../helpers/conformance';
+import { modelTensors, writeModel } from '../helpers/e2e_workspace';
 
 // What holds whatever else runs, for every model of the conformance tests: greedy and sampled requests have the tokens that they have
 // alone, and the bits of their log-probs, which are those of computeLogProb.
@@ -14,6 +16,8 @@ const MODELS = path.join(CONFORMANCE, 'models');
 /** Where log-probs have the bits of computeLogProb: on a processor whose products are our own. */
 const OWN_PRODUCTS = readFileSync('/proc/cpuinfo', 'utf8').includes('avx512f');
 const PAGE_POSITIONS = 32;
+/** Tokens that a sum over the vocabulary takes together (kVocabBlock). */
+const VOCABULARY_BLOCK = 768;
 const REQUESTS = 64;
 const MOST_TOKENS = 26;
 /** Of a sequence; models that know fewer have shorter ones. */
@@ -83,6 +87,16 @@ const ALONE: Way = {
   within: BITS,
 };
 
+const TP: Way = {
+  way: 'tp 2',
+  workers: 2,
+  options: () => ({ parallel: { tp: 2 } }),
+  play: together,
+  // Sums of matrices that ranks share are rounded elsewhere. The sampler adds up exponentials in blocks of the whole vocabulary, computeLogProb
+  // in blocks of each rank's part: other terms are rounded to float32 together.
+  within: { alone: 1e-5, scored: 2e-6 },
+};
+
 /** Every model has all of them: with one head of keys, as llama3_rope_tied has it, the two ranks of tp 2 have copies. */
 const WAYS: readonly Way[] = [
   { way: `${REQUESTS} together`, workers: 1, options: () => ({}), play: together, within: BITS },
@@ -116,15 +130,7 @@ const WAYS: readonly Way[] = [
     within: BITS,
   },
   { way: 'fsdp 2', workers: 2, options: () => ({}), play: together, within: BITS },
-  {
-    way: 'tp 2',
-    workers: 2,
-    options: () => ({ parallel: { tp: 2 } }),
-    play: together,
-    // Sums of matrices that ranks share are rounded elsewhere. The sampler adds up exponentials in blocks of the whole vocabulary, computeLogProb
-    // in blocks of each rank's part: other terms are rounded to float32 together.
-    within: { alone: 1e-5, scored: 2e-6 },
-  },
+  TP,
 ];
 
 /** What computeLogProb says of these answers: for each temperature of those that have it. */
@@ -196,3 +202,23 @@ describe.each(readdirSync(MODELS))('%s', (name) => {
     expectWithin(logProbsOf(results), logProbsOf(alone), way.within.alone);
   });
 });
+
+(OWN_PRODUCTS ? test : test.skip)(
+  'tp 2 of a vocabulary whose parts are whole blocks: the bits of computeLogProb',
+  async () => {
+    const vocab = 2 * VOCABULARY_BLOCK;
+    const directory = mkdtempSync(path.join(tmpdir(), 'rollout-ways-'));
+    try {
+      const tensors = modelTensors().map(({ name, shape, data }) => {
+        if (name !== 'model.embed_tokens.weight') return { name, shape, data };
+        const width = shape[1] as number;
+        const wide = Float32Array.from({ length: vocab * width }, (_, i) => 0.3 * Math.sin(i * i));
+        return { name, shape: [vocab, width], data: wide };
+      });
+      const model = await writeModel(directory, { config: { vocab_size: vocab }, tensors });
+      await run(model, { ...TP, within: BITS });
+    } finally {
+      rmSync(directory, { recursive: true });
+    }
+  },
+);
