@@ -148,6 +148,7 @@ export function fakeRollout(count: number, config: NativeRolloutConfig = {}) {
   let loaded = 0;
   const group = {
     worldSize: count,
+    failure: null,
     callRank: (rank: number, _: string, method: string, args: unknown[]) => ranks[rank]?.call(method, args),
     callAll: (_: string, method: string, args: (rank: number) => unknown[]) =>
       Promise.all(ranks.map((rank, i) => rank.call(method, args(i)))),
