@@ -56,6 +56,8 @@ class Decoder {
   // From here on block_output() writes which experts a row goes to: rows [n, width] (batch/routed_experts.h),
   // of its own layers alone; undefined: nowhere.
   virtual void record_experts(const at::Tensor& rows) {}
+  // The vocabulary by the ranks that share it, [ranks + 1] offsets: training sums each one's part by itself.
+  virtual std::vector<int64_t> vocabulary_parts() const { return {0, config().vocab_size}; }
   // Final norm and LM head: logits [n, V] float32, before the final soft cap and any temperature.
   virtual void logits(const at::Tensor& x, const at::Tensor& logits) = 0;
 };

@@ -185,6 +185,10 @@ void Transformer::block_output(int64_t layer, const at::Tensor& x, const at::Ten
       decode_weights_.empty() ? Block::OutputWeights{} : decode_weights_[at.stage][at.block].output);
 }
 
+std::vector<int64_t> Transformer::vocabulary_parts() const {
+  return vocabulary_offsets(config_.vocab_size, exchange_ != nullptr ? exchange_->size() : 1);
+}
+
 void Transformer::logits(const at::Tensor& x, const at::Tensor& logits) {
   require(config_.head == HeadKind::kLm, ErrorCode::kInvalidArgument,
           "[generate] expected a causal LM, got a value model");

@@ -60,6 +60,7 @@ class Transformer final : public Decoder {
   void block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
                     const at::Tensor& out) override;
   void record_experts(const at::Tensor& rows) override { routed_ = rows; }
+  std::vector<int64_t> vocabulary_parts() const override;
   void logits(const at::Tensor& x, const at::Tensor& logits) override;
 
  private:

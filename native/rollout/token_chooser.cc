@@ -25,22 +25,29 @@ namespace {
 // Fewer logits cost less than waking the other threads.
 constexpr int64_t kSmallSampling = 1 << 14;
 
+kernels::RowSums together(const std::vector<kernels::RowSums>& parts) {
+  return kernels::combined(static_cast<int64_t>(parts.size()),
+                           [&](int64_t i) -> const kernels::RowSums& { return parts[static_cast<size_t>(i)]; });
+}
+
 // Logits [V] -> logits / temperature with the soft cap, in place; what is known of their softmax. In the
-// blocks and with the code of linear_log_prob.cc, for its bits.
-kernels::RowSums scale(float* logits, int64_t vocab, double temperature, double softcap) {
+// parts, the blocks and with the code of linear_log_prob.cc, for its bits.
+kernels::RowSums scale(float* logits, const LogitsKind& kind, double temperature) {
   const kernels::LogitsTransform transform{static_cast<float>(1.0 / temperature),
-                                           static_cast<float>(softcap)};
-  const int64_t count = (vocab + ops::kVocabBlock - 1) / ops::kVocabBlock;
-  std::vector<kernels::BlockStats> blocks(static_cast<size_t>(count));
-  for (int64_t b = 0; b < count; ++b) {
-    const int64_t begin = b * ops::kVocabBlock, cols = std::min(ops::kVocabBlock, vocab - begin);
-    kernels::linear_log_prob_kernels().stats(logits + begin, 1, cols, cols, transform,
-                                             &blocks[static_cast<size_t>(b)]);
+                                           static_cast<float>(kind.softcap)};
+  std::vector<kernels::RowSums> parts, blocks;
+  for (size_t part = 0; part + 1 < kind.parts.size(); ++part) {
+    blocks.clear();
+    const int64_t end = kind.parts[part + 1];
+    for (int64_t begin = kind.parts[part]; begin < end; begin += ops::kVocabBlock) {
+      const int64_t cols = std::min(ops::kVocabBlock, end - begin);
+      kernels::BlockStats block;
+      kernels::linear_log_prob_kernels().stats(logits + begin, 1, cols, cols, transform, &block);
+      blocks.push_back({block.max, block.sum, block.weighted, block.sum_squares, 0});
+    }
+    parts.push_back(together(blocks));
   }
-  return kernels::combined(count, [&](int64_t b) {
-    const kernels::BlockStats& block = blocks[static_cast<size_t>(b)];
-    return kernels::RowSums{block.max, block.sum, block.weighted, block.sum_squares, 0};
-  });
+  return together(parts);
 }
 
 float log_prob(const kernels::RowSums& sums, float scaled) {
@@ -65,7 +72,8 @@ std::vector<TokenLogProb> most_likely(const float* scaled, int64_t vocab, int64_
   return top;
 }
 
-Chosen choose(float* logits, int64_t vocab, double softcap, const LogitsUse& use) {
+Chosen choose(float* logits, const LogitsKind& kind, const LogitsUse& use) {
+  const int64_t vocab = kind.parts.back();
   const Sequence& sequence = *use.sequence;
   const RequestSampling& s = sequence.request.sampling;
   const SamplerOptions options = sampler_options(sequence);
@@ -76,7 +84,7 @@ Chosen choose(float* logits, int64_t vocab, double softcap, const LogitsUse& use
   const float* from = logits;
   if (samples && (temperature != 1 || s.changes_logits())) {
     own.assign(logits, logits + vocab);
-    if (softcap > 0) scale(own.data(), vocab, 1, softcap);
+    if (kind.softcap > 0) scale(own.data(), kind, 1);
     if (s.changes_logits()) {
       LogitChangeLists changes;
       changes.add(0, sequence);
@@ -85,7 +93,7 @@ Chosen choose(float* logits, int64_t vocab, double softcap, const LogitsUse& use
     }
     from = own.data();
   }
-  const kernels::RowSums sums = scale(logits, vocab, temperature, softcap);
+  const kernels::RowSums sums = scale(logits, kind, temperature);
   Chosen chosen;
   if (!std::isfinite(sums.max) || !std::isfinite(sums.sum)) {
     chosen.sampled.finite = false;
@@ -99,13 +107,13 @@ Chosen choose(float* logits, int64_t vocab, double softcap, const LogitsUse& use
   return chosen;
 }
 
-std::vector<Chosen> choose_on_host(const at::Tensor& logits, double softcap,
+std::vector<Chosen> choose_on_host(const at::Tensor& logits, const LogitsKind& kind,
                                    const std::vector<LogitsUse>& uses) {
   const int64_t vocab = logits.size(1), rows = static_cast<int64_t>(uses.size());
   float* const data = logits.data_ptr<float>();
   std::vector<Chosen> chosen(uses.size());
   const auto row = [&](int64_t i) {
-    chosen[static_cast<size_t>(i)] = choose(data + i * vocab, vocab, softcap, uses[static_cast<size_t>(i)]);
+    chosen[static_cast<size_t>(i)] = choose(data + i * vocab, kind, uses[static_cast<size_t>(i)]);
   };
   if (rows * vocab >= kSmallSampling) {
     parallel_items(rows, row);
@@ -144,14 +152,14 @@ double uniform_of(const Sequence& sequence) {
   return uniform(sequence.request.seed, static_cast<uint64_t>(sequence.response_length()));
 }
 
-Choices choose_tokens(const LogitsOf& logits_of, int64_t most_rows, double softcap,
+Choices choose_tokens(const LogitsOf& logits_of, int64_t most_rows, const LogitsKind& kind,
                       const std::vector<LogitsUse>& uses) {
   Choices all;
   all.chosen.resize(uses.size());  // of simulated logits: token 0
   DeviceChooser device(uses);
   bool on_device = false;
   const auto choose_here = [&](const std::vector<int64_t>& which, const at::Tensor& logits) {
-    std::vector<Chosen> chosen = choose_on_host(logits.cpu(), softcap, some(uses, which));
+    std::vector<Chosen> chosen = choose_on_host(logits.cpu(), kind, some(uses, which));
     for (size_t i = 0; i < which.size(); ++i)
       all.chosen[static_cast<size_t>(which[i])] = std::move(chosen[i]);
   };
@@ -160,7 +168,7 @@ Choices choose_tokens(const LogitsOf& logits_of, int64_t most_rows, double softc
   over_chunks(logits_of, most_rows, every, [&](const std::vector<int64_t>& which, at::Tensor logits) {
     if (simulated(logits)) return;
     if (logits.is_cpu() || !ops::chooses_tokens(logits)) return choose_here(which, logits);
-    if (softcap > 0) logits.div_(softcap).tanh_().mul_(softcap);
+    if (kind.softcap > 0) logits.div_(kind.softcap).tanh_().mul_(kind.softcap);
     device.begin(which.front(), logits);
     on_device = true;
   });

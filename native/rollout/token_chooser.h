@@ -37,10 +37,16 @@ struct Choices {
   int64_t on_host = 0;  // rows of a device that came to the host, because too many tokens may be sampled
 };
 
-// Takes the logits of at most `most_rows` uses at a time. `softcap`: of the model, 0 = off. On a device all
-// of it is launched before the host waits, once, for the result. On a CPU log-probs have the bits of
-// ops::linear_log_prob_forward where the logits have.
-Choices choose_tokens(const LogitsOf& logits_of, int64_t most_rows, double softcap,
+// What logits are of.
+struct LogitsKind {
+  std::vector<int64_t> parts;  // Decoder::vocabulary_parts
+  double softcap;              // of the model, 0 = off
+};
+
+// Takes the logits of at most `most_rows` uses at a time. On a device all of it is launched before the host
+// waits, once, for the result. On a CPU log-probs have the bits of ops::linear_log_prob_forward, over the
+// parts of the vocabulary that ranks have, where the logits have.
+Choices choose_tokens(const LogitsOf& logits_of, int64_t most_rows, const LogitsKind& kind,
                       const std::vector<LogitsUse>& uses);
 
 }  // namespace troupe
