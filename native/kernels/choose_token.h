@@ -257,8 +257,10 @@ TROUPE_TEAM_CODE void choose_token(const Team& team, const LogitScan& row, const
   const int64_t top = wish.top < row.vocab ? wish.top : row.vocab;
   int32_t token = wish.target;
   ChoiceOutcome outcome = kChosen;
-  if (!row.finite() || !from.finite()) {
+  if (!row.finite()) {
     outcome = kNotFinite;
+  } else if (!from.finite()) {
+    outcome = kNoneLeft;
   } else if (token < 0) {
     token = options.temperature == 0        ? greedy_token(team, from, scratch)
             : filtered(options, from.vocab) ? filtered_token(team, from, wish, scratch)

@@ -56,7 +56,8 @@ struct LogitChanges {
 };
 
 // kTooWide: more candidates than a device keeps (kMostCandidates); nothing was chosen.
-enum ChoiceOutcome : int32_t { kChosen = 0, kNotFinite = 1, kTooWide = 2 };
+// kNoneLeft: the model's logits are finite, and what the wish makes of them is not, or leaves none.
+enum ChoiceOutcome : int32_t { kChosen = 0, kNotFinite = 1, kTooWide = 2, kNoneLeft = 3 };
 // Of a row in the result: outcome, token, log-probability, then (token, log-probability) of the most likely.
 // Log-probabilities are the bits of a float.
 TROUPE_HOST_DEVICE constexpr int64_t choice_words(int64_t top) {

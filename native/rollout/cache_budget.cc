@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 
 #include "base/error.h"
 
@@ -17,13 +18,42 @@ namespace {
 constexpr double kHostShare = 0.25;
 
 int64_t host_memory() {
-  int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
-  std::ifstream limit("/sys/fs/cgroup/memory.max");
-  if (int64_t most = 0; limit >> most) bytes = std::min(bytes, most);
-  return bytes;
+  const int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  return std::min(bytes, control_group_limit("/proc/self/cgroup", "/sys/fs/cgroup"));
+}
+
+// Of the group at `path` below `root`, and of all above it up to the root.
+int64_t least_above(const std::string& root, std::string path, const char* file) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  while (true) {
+    std::ifstream limit(root + path + "/" + file);
+    if (int64_t most = 0; limit >> most) least = std::min(least, most);  // "max" is no number
+    if (path.empty()) return least;
+    const size_t slash = path.rfind('/');
+    path.erase(slash == std::string::npos ? 0 : slash);
+  }
 }
 
 }  // namespace
+
+int64_t control_group_limit(const std::string& groups, const std::string& root) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  std::ifstream lines(groups);
+  // "0::/path" of version 2, "4:memory:/path" of version 1.
+  for (std::string line; std::getline(lines, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    std::string path = line.substr(second + 1);
+    while (!path.empty() && path.back() == '/') path.pop_back();
+    if (controllers == ",,") {
+      least = std::min(least, least_above(root, path, "memory.max"));
+    } else if (controllers.find(",memory,") != std::string::npos) {
+      least = std::min(least, least_above(root + "/memory", path, "memory.limit_in_bytes"));
+    }
+  }
+  return least;
+}
 
 int64_t cache_budget(at::Device device, double share) {
   require(share > 0 && share <= 1, ErrorCode::kInvalidArgument,

@@ -4,11 +4,17 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 
 namespace troupe {
 
 // On a GPU: `share` of its memory less what this process holds there, and no more than is free. On a CPU: a
 // quarter of `share` of the memory of the machine (or of the control group that the process is in).
 int64_t cache_budget(at::Device device, double share);
+
+// The least memory, in bytes, that the control groups of a process (`groups`: its /proc/PID/cgroup) and those
+// above them may take; no limit: the largest number. Both versions, mounted at `root`; a group that is not
+// there, as from inside of a container, has none.
+int64_t control_group_limit(const std::string& groups, const std::string& root);
 
 }  // namespace troupe

@@ -73,8 +73,9 @@ std::vector<std::optional<Chosen>> DeviceChooser::finish() {
   for (size_t i = 0; i < uses_.size(); ++i, words += choices.size(1)) {
     if (words[0] == kernels::kTooWide) continue;
     Chosen& chosen = all[i].emplace();
-    chosen.sampled.finite = words[0] == kernels::kChosen;
-    if (!chosen.sampled.finite) continue;
+    chosen.sampled.finite = words[0] != kernels::kNotFinite;
+    chosen.none_left = words[0] == kernels::kNoneLeft;
+    if (words[0] != kernels::kChosen) continue;
     chosen.sampled.token = words[1];
     chosen.sampled.log_prob = float_of(words[2]);
     if (uses_[i].target >= 0) continue;

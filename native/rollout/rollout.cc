@@ -111,8 +111,9 @@ void Rollout::check(const RolloutRequest& request) const {
           "[rollout] expected finite presence and frequency penalties but got ", s.presence_penalty, " and ",
           s.frequency_penalty);
   for (const auto& [token, bias] : s.logit_bias) {
-    require(token >= 0 && token < vocab && !std::isnan(bias), kBad, "[rollout] logit bias ", bias,
-            " of token id ", token, ": expected a number for an id below ", vocab);
+    require(token >= 0 && token < vocab && bias < std::numeric_limits<float>::infinity(), kBad,
+            "[rollout] logit bias ", bias, " of token id ", token, ": expected a float32, or -infinity, for an id below ",
+            vocab);
   }
   for (const std::vector<int32_t>& word : s.bad_words) {
     require(!word.empty(), kBad, "[rollout] a bad word is empty: expected at least one token id");
@@ -148,17 +149,20 @@ bool Rollout::park() {
 
 bool Rollout::step() {
   const at::NoGradGuard no_grad;
-  const StepPlan plan = scheduler_.plan();
-  if (plan.runs.empty()) return false;
+  StepPlan plan;
+  Uses uses;
+  at::Tensor hidden;
   try {
+    plan = scheduler_.plan();
+    if (plan.runs.empty()) return false;
     cache_.take_memory();
     for (const PlannedRun& run : plan.runs) {
       const Sequence& sequence = *run.sequence;
       if (sequence.tail >= 0)
         copy_page(sequence.tail, sequence.pages[static_cast<size_t>(sequence.computed / kPagePositions)]);
     }
-    const Uses uses = uses_of(plan);
-    const at::Tensor hidden = runner_.run(plan, uses.rows, routing_ ? &*routing_ : nullptr);
+    uses = uses_of(plan);
+    hidden = runner_.run(plan, uses.rows, routing_ ? &*routing_ : nullptr);
     for (const PlannedRun& run : plan.runs) {
       const auto full = static_cast<size_t>((run.sequence->computed + run.count) / kPagePositions);
       for (const Sequence* copy : run.copies) {
@@ -166,11 +170,12 @@ bool Rollout::step() {
       }
     }
     scheduler_.computed(plan);
-    choose(hidden, uses.list);
   } catch (...) {
-    scheduler_.drop(plan);
+    scheduler_.drop();
     throw;
   }
+  // What fails from here on leaves keys and values that are right.
+  choose(hidden, uses.list);
   ++totals_.steps;
   totals_.computed_tokens += plan.rows;
   return true;
@@ -233,6 +238,13 @@ void Rollout::choose(const at::Tensor& hidden, const std::vector<Use>& uses) {
 
 void Rollout::append(Sequence& sequence, const Chosen& chosen) {
   const RequestSampling& s = sequence.request.sampling;
+  if (chosen.none_left) {
+    return fail_request(
+        sequence,
+        "[rollout] penalties, logit bias, bad words and mask leave no token of finite logits for response token " +
+            std::to_string(sequence.response_length()) + ": give options that allow one",
+        false);
+  }
   if (!chosen.sampled.finite) {
     return fail_request(
         sequence,

@@ -300,12 +300,6 @@ void Scheduler::computed(const StepPlan& plan) {
   }
 }
 
-void Scheduler::drop(const StepPlan& plan) {
-  for (const PlannedRun& run : plan.runs) {
-    for (const int32_t page : run.sequence->pages) pool_.forget(page);
-  }
-}
-
 void Scheduler::weights_changed(bool restart) {
   ++weights_;
   pool_.clear_index();
@@ -336,6 +330,9 @@ std::vector<RolloutOutput> Scheduler::take_outputs() {
     RolloutOutput next;
     next.id = id;
     next.cached_tokens = sequence->output.cached_tokens;
+    // Those of a prompt go out whole.
+    if (sequence->computed + 1 < sequence->prompt_length())
+      next.prompt_log_probs = std::move(sequence->output.prompt_log_probs);
     outputs.push_back(std::exchange(sequence->output, std::move(next)));
   }
   reported_.clear();

@@ -53,8 +53,8 @@ class Scheduler {
   StepPlan plan();
   // The step has been computed.
   void computed(const StepPlan& plan);
-  // The step has failed: no page of it can be used.
-  void drop(const StepPlan& plan);
+  // A step has failed, perhaps while it was planned: no page is found in the index any more.
+  void drop() { pool_.clear_index(); }
   // Ends a sequence, whose output has the reason.
   void finish(Sequence& sequence);
 

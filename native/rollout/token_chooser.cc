@@ -100,8 +100,12 @@ Chosen choose(float* logits, const LogitsKind& kind, const LogitsUse& use) {
     return chosen;
   }
   chosen.sampled.token = use.target;
-  if (samples) chosen.sampled = sample_token(from, vocab, options, uniform_of(sequence));
-  if (!chosen.sampled.finite) return chosen;
+  if (samples) {
+    const Sampled sampled = sample_token(from, vocab, options, uniform_of(sequence));
+    chosen.none_left = !sampled.finite;
+    if (chosen.none_left) return chosen;
+    chosen.sampled = sampled;
+  }
   chosen.sampled.log_prob = log_prob(sums, logits[chosen.sampled.token]);
   if (samples && s.top_log_probs > 0) chosen.top = most_likely(logits, vocab, s.top_log_probs, sums);
   return chosen;

@@ -20,7 +20,8 @@ struct LogitsUse {
 };
 
 struct Chosen {
-  Sampled sampled;  // for a target: token is the target
+  Sampled sampled;         // for a target: token is the target
+  bool none_left = false;  // of finite logits, by the options of the request: nothing was sampled
   std::vector<TokenLogProb> top;
 };
 

@@ -255,6 +255,49 @@ TEST(top_and_prompt_log_probs) {
   }
 }
 
+// A constrained request is reported when it is submitted, before its prompt is through.
+TEST(prompt_log_probs_of_a_constrained_request_go_out_whole) {
+  SmallModel model(long_model("qwen2"));
+  RolloutRequest r = request(0, prompt(50), 1, 0);
+  r.sampling.prompt_log_probs = true;
+  const Answer free = run(model, {r}, {.max_step_tokens = 16}).at(0);
+  model.transformer.begin_decoding();
+  Rollout rollout(model.transformer, {.max_step_tokens = 16});
+  r.sampling.constrained = true;
+  rollout.submit(r);
+  std::vector<std::vector<float>> sent;
+  const auto take_some = [&] {
+    for (const RolloutOutput& output : rollout.take_outputs())
+      if (!output.prompt_log_probs.empty()) sent.push_back(output.prompt_log_probs);
+  };
+  CHECK(rollout.step());
+  take_some();
+  while (rollout.step()) take_some();
+  rollout.set_mask(0, {~0u, ~0u});
+  while (rollout.step()) take_some();
+  take_some();
+  CHECK(sent.size() == 1 && sent[0].size() == 50);
+  for (size_t i = 1; i < 50; ++i) CHECK(sent[0][i] == free.prompt_log_probs[i]);
+}
+
+TEST(options_that_leave_no_token_are_those_of_the_request) {
+  SmallModel model(long_model("qwen2"));
+  model.transformer.begin_decoding();
+  Rollout rollout(model.transformer, {});
+  RolloutRequest r = request(5, prompt(9), 4, 1);
+  r.sampling.constrained = true;
+  r.sampling.bad_words = {{3}};
+  rollout.submit(r);
+  rollout.set_mask(5, {1u << 3, 0});
+  while (rollout.step()) {
+  }
+  const std::vector<RolloutOutput> outputs = rollout.take_outputs();
+  CHECK(outputs.size() == 1 && !outputs[0].non_finite);
+  CHECK(outputs[0].error.find("leave no token of finite logits for response token 0") != std::string::npos);
+  r.sampling.logit_bias = {{17, std::numeric_limits<float>::infinity()}};
+  CHECK_THROWS(rollout.submit(r), "logit bias inf of token id 17: expected a float32");
+}
+
 TEST(penalties_bias_bad_words_and_masks) {
   SmallModel model(long_model("qwen2"));
   const Answer free = run(model, {request(0, prompt(9), 30, 0)}).at(0);

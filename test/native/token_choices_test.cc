@@ -197,7 +197,7 @@ struct Step {
       rows.push_back(there[0]);  // padding
       return at::stack(rows);
     };
-    return choose_tokens(logits_of, most_rows, softcap, uses);
+    return choose_tokens(logits_of, most_rows, {{0, logits.size(1)}, softcap}, uses);
   }
 };
 
@@ -299,7 +299,7 @@ TEST(a_step_on_the_device_waits_once_and_chooses_as_the_cpu_does) {
     };
     Choices device;
     const DeviceCounts counts =
-        counted_on_device([&] { device = choose_tokens(logits_of, 7, 0, step.uses); });
+        counted_on_device([&] { device = choose_tokens(logits_of, 7, {{0, vocab}, 0}, step.uses); });
     check_equal(cpu, device);
     CHECK(device.on_host == 0 && counts.waits == 1);
     const int64_t most = kernels::choice_words(std::min<int64_t>(20, vocab)) * 4;
