@@ -43,7 +43,8 @@ int64_t control_group_limit(const std::string& groups, const std::string& root) 
   for (std::string line; std::getline(lines, line);) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    std::string controllers = ",";
+    controllers.append(line, first + 1, second - first - 1).push_back(',');
     std::string path = line.substr(second + 1);
     while (!path.empty() && path.back() == '/') path.pop_back();
     if (controllers == ",,") {

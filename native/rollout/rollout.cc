@@ -112,8 +112,8 @@ void Rollout::check(const RolloutRequest& request) const {
           s.frequency_penalty);
   for (const auto& [token, bias] : s.logit_bias) {
     require(token >= 0 && token < vocab && bias < std::numeric_limits<float>::infinity(), kBad,
-            "[rollout] logit bias ", bias, " of token id ", token, ": expected a float32, or -infinity, for an id below ",
-            vocab);
+            "[rollout] logit bias ", bias, " of token id ", token,
+            ": expected a float32, or -infinity, for an id below ", vocab);
   }
   for (const std::vector<int32_t>& word : s.bad_words) {
     require(!word.empty(), kBad, "[rollout] a bad word is empty: expected at least one token id");
@@ -220,7 +220,8 @@ void Rollout::choose(const at::Tensor& hidden, const std::vector<Use>& uses) {
     decoder_.logits(hidden.index_select(0, upload(rows, hidden.device())), logits);
     return logits;
   };
-  const Choices choices = choose_tokens(logits_of, chunk, {decoder_.vocabulary_parts(), config.final_softcap}, wanted);
+  const Choices choices =
+      choose_tokens(logits_of, chunk, {decoder_.vocabulary_parts(), config.final_softcap}, wanted);
   totals_.host_choices += choices.on_host;
   for (size_t i = 0; i < uses.size(); ++i) {
     const Use& use = uses[i];
@@ -239,11 +240,11 @@ void Rollout::choose(const at::Tensor& hidden, const std::vector<Use>& uses) {
 void Rollout::append(Sequence& sequence, const Chosen& chosen) {
   const RequestSampling& s = sequence.request.sampling;
   if (chosen.none_left) {
-    return fail_request(
-        sequence,
-        "[rollout] penalties, logit bias, bad words and mask leave no token of finite logits for response token " +
-            std::to_string(sequence.response_length()) + ": give options that allow one",
-        false);
+    return fail_request(sequence,
+                        "[rollout] penalties, logit bias, bad words and mask leave no token of finite logits "
+                        "for response token " +
+                            std::to_string(sequence.response_length()) + ": give options that allow one",
+                        false);
   }
   if (!chosen.sampled.finite) {
     return fail_request(

@@ -26,8 +26,9 @@ namespace {
 constexpr int64_t kSmallSampling = 1 << 14;
 
 kernels::RowSums together(const std::vector<kernels::RowSums>& parts) {
-  return kernels::combined(static_cast<int64_t>(parts.size()),
-                           [&](int64_t i) -> const kernels::RowSums& { return parts[static_cast<size_t>(i)]; });
+  return kernels::combined(static_cast<int64_t>(parts.size()), [&](int64_t i) -> const kernels::RowSums& {
+    return parts[static_cast<size_t>(i)];
+  });
 }
 
 // Logits [V] -> logits / temperature with the soft cap, in place; what is known of their softmax. In the

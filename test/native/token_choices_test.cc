@@ -298,8 +298,9 @@ TEST(a_step_on_the_device_waits_once_and_chooses_as_the_cpu_does) {
       return there.narrow(0, which.front(), static_cast<int64_t>(which.size()));
     };
     Choices device;
-    const DeviceCounts counts =
-        counted_on_device([&] { device = choose_tokens(logits_of, 7, {{0, vocab}, 0}, step.uses); });
+    const DeviceCounts counts = counted_on_device([&] {
+      device = choose_tokens(logits_of, 7, {{0, vocab}, 0}, step.uses);
+    });
     check_equal(cpu, device);
     CHECK(device.on_host == 0 && counts.waits == 1);
     const int64_t most = kernels::choice_words(std::min<int64_t>(20, vocab)) * 4;
