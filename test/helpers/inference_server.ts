@@ -13,6 +13,9 @@ export type Respond = (call: Call, response: ServerResponse) => unknown;
 
 export class FakeInferenceServer {
   readonly calls: Call[] = [];
+  /** That were ever opened. */
+  connections = 0;
+
   private constructor(
     private readonly server: Server,
     readonly url: string,
@@ -30,6 +33,7 @@ export class FakeInferenceServer {
       });
     });
     await new Promise<void>((resolve) => server.listen(port, '127.0.0.1', () => resolve()));
+    server.on('connection', () => fake.connections++);
     fake = new FakeInferenceServer(server, `http://127.0.0.1:${(server.address() as AddressInfo).port}`);
     return fake;
   }

@@ -67,12 +67,6 @@ export class RequestChecks {
       checkSampling(where, complete, model.vocabSize);
       this.last = { of: sampling, complete };
     }
-    if (request.grammar !== undefined) {
-      throw badOption(
-        where,
-        `grammar: this engine takes constraints: turn the ${request.grammar.kind} into sampling.constraint first`,
-      );
-    }
     numberOption(where, 'priority', request.priority, 0, {});
     numberOption(where, 'deadlineMs', request.deadlineMs, 1, { above: 0 });
     if (typeof (sampling.seed ?? 0n) !== 'bigint')

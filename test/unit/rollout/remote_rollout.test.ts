@@ -1,114 +1,19 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { RolloutHandle } from '../../../ts/rollout/engine';
-import { GivenServer } from '../../../ts/rollout/remote/inference_server';
-import { RemoteRollout, type RemoteRolloutOptions } from '../../../ts/rollout/remote/remote_rollout';
 import { VllmProtocol } from '../../../ts/rollout/remote/vllm';
-import type { RolloutRequest } from '../../../ts/rollout/request';
-import { FakeInferenceServer, type Respond, sendEvents } from '../../helpers/inference_server';
+import {
+  follow,
+  generations,
+  never,
+  request,
+  rolloutsOverServers,
+  until,
+  upwards,
+} from '../../helpers/counting_servers';
 
-// Servers in vLLM's protocol whose next token is the last one plus one: a response can be told from any of its beginnings.
-
-interface Behaviour {
-  /** Milliseconds per token. */
-  pace?: number;
-  /** Breaks off after so many tokens of a response. */
-  dieAfter?: number;
-  /** Stands still after so many tokens of a response, until it is let go on (or is killed). */
-  stand?: { after: number; until: Promise<void> };
-}
-
-const never = new Promise<void>(() => undefined);
-
-function counting(behaviour: Behaviour = {}): Respond {
-  let version: string | null = null;
-  return async ({ path, body }, response) => {
-    if (path === '/v1/models') return { data: [{ max_model_len: 100 }] };
-    if (path === '/update_weight_version') version = body.new_version;
-    if (path !== '/inference/v1/generate') return {};
-    const { token_ids: prompt, sampling_params: params } = body;
-    const last = prompt.at(-1) as number;
-    for (let i = 1; i <= params.max_tokens; i++) {
-      if (behaviour.pace) await sleep(behaviour.pace);
-      if (response.destroyed) return undefined;
-      if (behaviour.dieAfter !== undefined && i > behaviour.dieAfter) {
-        response.destroy();
-        return undefined;
-      }
-      if (behaviour.stand && i > behaviour.stand.after) await behaviour.stand.until;
-      const token = last + i;
-      const end = i === params.max_tokens;
-      const logprobs = { content: [{ token_id: token, logprob: -token / 64, top_logprobs: [] }] };
-      const versions = end && version !== null ? [{ version, start: 0, end: i }] : null;
-      sendEvents(response, [
-        {
-          choices: [
-            { token_ids: [token], finish_reason: end ? 'length' : null, logprobs, weight_versions: versions },
-          ],
-        },
-      ]);
-    }
-    response.end('data: [DONE]\n\n');
-    return undefined;
-  };
-}
-
-const opened: (() => Promise<unknown>)[] = [];
-const said: string[] = [];
-afterEach(async () => {
-  for (const close of opened.splice(0).reverse()) await close();
-  said.length = 0;
-});
-
-async function connect(
-  servers: readonly FakeInferenceServer[],
-  o: Partial<RemoteRolloutOptions> = {},
-): Promise<RemoteRollout> {
-  const protocol = new VllmProtocol();
-  const rollout = await RemoteRollout.connect({
-    protocol,
-    servers: servers.map(({ url }) => new GivenServer(protocol, url, null)),
-    vocabSize: 1000,
-    eosTokenIds: [999],
-    maxTokens: 500,
-    maxConcurrency: 4,
-    recoveryMs: 20_000,
-    say: (line) => said.push(line),
-    ...o,
-  });
-  opened.push(() => rollout.close());
-  return rollout;
-}
-async function fake(behaviour: Behaviour = {}, port = 0): Promise<FakeInferenceServer> {
-  const server = await FakeInferenceServer.start(counting(behaviour), port);
-  opened.push(() => server.kill().catch(() => undefined));
-  return server;
-}
-
-const request = (first: number, maxNewTokens = 5, more: Partial<RolloutRequest> = {}): RolloutRequest => ({
-  promptIds: [first],
-  sampling: { maxNewTokens, seed: 7n },
-  ...more,
-});
-const upwards = (first: number, count: number): number[] =>
-  Array.from({ length: count }, (_, i) => first + 1 + i);
-/** Reads what comes of a request; the number of tokens so far. */
-function follow(handle: RolloutHandle): () => number {
-  let count = 0;
-  void (async () => {
-    for await (const { tokens } of handle) count += tokens.length;
-  })().catch(() => undefined); // its result says so, too
-  return () => count;
-}
-/** However slow the machine is; an error with what was there after 30 s. */
-async function until(what: string, condition: () => boolean, state: () => unknown): Promise<void> {
-  const end = performance.now() + 30_000;
-  while (!condition()) {
-    if (performance.now() > end) throw new Error(`no ${what} within 30 s: ${JSON.stringify(state())}`);
-    await sleep(5);
-  }
-}
-const generations = (server: FakeInferenceServer) =>
-  server.calls.filter(({ path }) => path === '/inference/v1/generate');
+const servers = rolloutsOverServers();
+const { said } = servers;
+const connect = servers.connect.bind(servers);
+const fake = servers.fake.bind(servers);
 
 test('responses are streamed, and whole at the end', async () => {
   const rollout = await connect([await fake()]);
@@ -237,12 +142,7 @@ test('servers that are started again for new weights: nobody waits for one that 
   }
   const protocol = new StartedAgain();
   const servers = [await fake(), await fake({ stand: { after: 1, until: never } })];
-  const rollout = await connect(servers, {
-    protocol,
-    servers: servers.map(({ url }) => new GivenServer(protocol, url, null)),
-    maxConcurrency: 1,
-    recoveryMs: 300,
-  });
+  const rollout = await connect(servers, { maxConcurrency: 1, recoveryMs: 300 }, protocol);
   const handles = [request(10), request(20)].map((one) => rollout.submit(one));
   const counts = handles.map(follow);
   const streamed = (): number[] => counts.map((count) => count());

@@ -36,11 +36,6 @@ describe('a request', () => {
     [{}, { maxNewTokens: 1, seed: 3 }, /seed: expected a bigint/],
     [{}, { maxNewTokens: 1, top_k: 3 }, /unknown option 'top_k'; did you mean 'topK'/],
     [{ deadline: 3 }, { maxNewTokens: 1 }, /unknown option 'deadline'; did you mean 'deadlineMs'/],
-    [
-      { grammar: { kind: 'json-schema', schema: '{}' } },
-      { maxNewTokens: 1 },
-      /turn the json-schema into sampling.constraint/,
-    ],
   ])('%j with %j is refused', (request, sampling, message) => {
     const given = { promptIds: [1], sampling, ...request } as never;
     expect(() => checkRequest(given, model)).toThrow(message);

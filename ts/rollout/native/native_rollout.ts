@@ -104,6 +104,11 @@ export class NativeRollout implements RolloutEngine {
   submit(request: RolloutRequest): RolloutHandle {
     this.checkOpen();
     const sampling = this.checks.check(request, this.bounds);
+    if (request.grammar !== undefined)
+      throw badOption(
+        'rollout',
+        `grammar: this engine takes constraints: turn the ${request.grammar.kind} into sampling.constraint first`,
+      );
     if (this.options.routedExperts && sampling.stop.length > 0)
       throw badOption(
         'rollout',
