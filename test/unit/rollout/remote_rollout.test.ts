@@ -1,5 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { RemoteHandle } from '../../../ts/rollout/remote/remote_handle';
 import { VllmProtocol } from '../../../ts/rollout/remote/vllm';
+import type { RolloutRequest } from '../../../ts/rollout/request';
 import {
   follow,
   generations,
@@ -86,6 +88,57 @@ test('a server dies in the middle of responses: others go on where it stopped', 
   expect(new Set(generations(second).map(({ body }) => body.token_ids.length))).toEqual(new Set([1, 4]));
   expect(said.join('\n')).toMatch(/vllm server 1 was lost/);
 });
+
+const grammar = { kind: 'json-schema', schema: '{}' } as const;
+const sampling = { maxNewTokens: 12, seed: 7n };
+
+test.each<[string, Partial<RolloutRequest>, boolean]>([
+  ['a grammar begins again', { grammar }, true],
+  ['a presence penalty begins again', { sampling: { ...sampling, presencePenalty: 0.5 } }, true],
+  ['a frequency penalty begins again', { sampling: { ...sampling, frequencyPenalty: 0.5 } }, true],
+  ['a repetition penalty goes on', { sampling: { ...sampling, repetitionPenalty: 1.5 } }, false],
+])('an interrupted response with %s', async (_, more, again) => {
+  const server = await fake({ stand: { after: 3, until: never } });
+  const rollout = await connect([server]);
+  const handle = rollout.submit({ ...request(20, 12), ...more }) as RemoteHandle;
+  const streamed: number[] = [];
+  const read = (async () => {
+    for await (const { tokens } of handle) streamed.push(...tokens);
+  })();
+  await until(
+    'begun response',
+    () => handle.tokens.length === 3,
+    () => handle.tokens,
+  );
+  await server.kill();
+  const next = await fake({}, Number(new URL(server.url).port));
+  const { tokens, logProbs, versions } = await handle.result;
+  await read;
+  expect([...tokens]).toEqual(upwards(20, 12));
+  expect(streamed).toEqual([...tokens]);
+  expect(logProbs).toHaveLength(12);
+  expect(versions).toEqual([{ version: 0, start: 0, end: 12 }]);
+  expect(generations(next).map(({ body }) => [body.token_ids, body.sampling_params.seed])).toEqual([
+    again ? [[20], 7] : [[20, 21, 22, 23], 10],
+  ]);
+});
+
+test('what has come of a response that may begin again is there when it is aborted', async () => {
+  const rollout = await connect([await fake({ pace: 1 })]);
+  const handle = rollout.submit({ ...request(1, 80), grammar, deadlineMs: 60 });
+  const { tokens, finishReason } = await handle.result;
+  expect(finishReason).toBe('abort');
+  expect([...tokens]).toEqual(upwards(1, tokens.length));
+});
+
+test('a response that begins again does so five times at most, however far it came', async () => {
+  const server = await fake({ dieAfter: 2, pace: 2 });
+  const rollout = await connect([server]);
+  await expect(rollout.submit({ ...request(1, 12), grammar }).result).rejects.toThrow(
+    /given up after 5 servers failed/,
+  );
+  expect(generations(server)).toHaveLength(5);
+}, 30_000);
 
 test('a server that comes back gets the weights of now before any request', async () => {
   const server = await fake({ stand: { after: 3, until: never } });

@@ -21,6 +21,8 @@ export class RemoteHandle implements RolloutHandle {
   constructor(
     readonly request: RolloutRequest,
     private readonly wantsTop: boolean,
+    /** Its tokens are handed out at its end: until then it may begin again. */
+    private readonly held: boolean,
   ) {
     this.result = new Promise((resolve, reject) => {
       this.resolve = resolve;
@@ -35,6 +37,16 @@ export class RemoteHandle implements RolloutHandle {
 
   get signal(): AbortSignal {
     return this.controller.signal;
+  }
+
+  /** Forgets what has come. */
+  startOver(): void {
+    this.tokens.length = 0;
+    this.logProbs.length = 0;
+    this.top.length = 0;
+    this.versions = [];
+    this.cachedTokens = null;
+    this.spans.length = 0;
   }
 
   /** `start`: tokens that were there when the server that sends it began. */
@@ -90,7 +102,7 @@ export class RemoteHandle implements RolloutHandle {
 
   async *[Symbol.asyncIterator](): AsyncGenerator<TokenSpan> {
     for (;;) {
-      const span = this.spans.shift();
+      const span = this.held && !this.over ? undefined : this.spans.shift();
       if (span !== undefined) yield span;
       else if (this.over) break;
       else

@@ -1,16 +1,15 @@
 // A rollout engine over inference servers: requests go where their prefix lies, and to another server when theirs dies.
-import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { badOption } from '../../base/check_options';
 import { printable } from '../../base/printable';
 import { reasonOf } from '../../base/text';
 import { TroupeError } from '../../errors';
-import { type CompleteSampling, checkRequest } from '../check_request';
+import { checkRequest } from '../check_request';
 import type { PauseMode, RolloutEngine, RolloutHandle, RolloutStats, WeightSource } from '../engine';
 import type { RolloutRequest } from '../request';
 import type { InferenceServer } from './inference_server';
+import { type Job, jobOf, serveJob } from './job';
 import { chooseMember, type Member, memberOf } from './members';
-import { RemoteHandle } from './remote_handle';
 import { ServerLost } from './server_client';
 import type { ServerProtocol } from './server_protocol';
 
@@ -26,14 +25,6 @@ export interface RemoteRolloutOptions {
   /** How long a server may be away before it is given up, milliseconds. */
   recoveryMs: number;
   say(line: string): void;
-}
-
-interface Job {
-  readonly handle: RemoteHandle;
-  readonly sampling: CompleteSampling;
-  readonly priority: number;
-  /** Servers that were lost under it without a token in between. */
-  failures: number;
 }
 
 /** A request that so many servers were lost under is what they die of. */
@@ -91,13 +82,14 @@ export class RemoteRollout implements RolloutEngine {
         ? protocol.refusal(sampling, request.grammar ?? null)
         : 'it cannot ask this process before every token: give a grammar instead of a constraint';
     if (reason !== null) throw badOption('rollout', `${protocol.name} cannot serve this request: ${reason}`);
-    const handle = new RemoteHandle(request, sampling.topLogProbs > 0);
+    const job = jobOf(request, sampling);
+    const { handle } = job;
     this.counts.promptTokens += request.promptIds.length;
     if (request.deadlineMs !== undefined) {
       const timer = setTimeout(() => handle.abort(), request.deadlineMs);
       void handle.result.catch(() => undefined).finally(() => clearTimeout(timer));
     }
-    this.enqueue({ handle, sampling, priority: request.priority ?? 0, failures: 0 });
+    this.enqueue(job);
     setImmediate(() => this.dispatch());
     return handle;
   }
@@ -195,11 +187,13 @@ export class RemoteRollout implements RolloutEngine {
 
   private async run(job: Job, member: Member): Promise<void> {
     const { handle } = job;
-    const start = handle.tokens.length;
+    const start = job.whole ? 0 : handle.tokens.length;
     member.inFlight++;
     this.running.set(job, member);
     try {
-      await this.generate(job, member, start);
+      await serveJob(job, this.options.protocol, member, (tokens) => {
+        this.counts.cachedPromptTokens += tokens;
+      });
     } catch (error) {
       if (handle.ended) return;
       if (!(error instanceof ServerLost)) {
@@ -210,7 +204,7 @@ export class RemoteRollout implements RolloutEngine {
             : new TroupeError('COMM', `[rollout] ${printable(reasonOf(error))}`, { cause: error }),
         );
       } else {
-        job.failures = handle.tokens.length > start ? 1 : job.failures + 1;
+        job.failures = !job.whole && handle.tokens.length > start ? 1 : job.failures + 1;
         this.lose(member, error);
         if (job.failures >= MOST_FAILURES) {
           handle.fail(
@@ -229,45 +223,6 @@ export class RemoteRollout implements RolloutEngine {
       this.dispatch();
       if (this.running.size === 0) for (const tell of this.idle.splice(0)) tell();
     }
-  }
-
-  /** A response that another server began goes on where that one was lost. */
-  private async generate({ handle, sampling, priority }: Job, member: Member, start: number): Promise<void> {
-    const { protocol } = this.options;
-    // A server was lost between its last token and the word that it was the last.
-    if (start > 0 && sampling.stopTokenIds.includes(handle.tokens[start - 1] as number))
-      return handle.finish('stop');
-    if (start >= sampling.maxNewTokens) return handle.finish('length');
-    const { promptIds, grammar, cacheSalt } = handle.request;
-    const { client } = member.server;
-    const id = randomUUID();
-    const seed = sampling.seed === undefined ? undefined : sampling.seed + BigInt(start);
-    const parts = protocol.generate(
-      client,
-      {
-        id,
-        promptIds: [...Array.from(promptIds), ...handle.tokens],
-        sampling: { ...sampling, seed, maxNewTokens: sampling.maxNewTokens - start },
-        grammar: grammar ?? null,
-        cacheSalt: cacheSalt ?? null,
-        priority,
-      },
-      handle.signal,
-    );
-    try {
-      for await (const part of parts) {
-        if (handle.ended) return;
-        this.counts.cachedPromptTokens += part.cachedTokens ?? 0;
-        handle.add(part, start, member.version);
-        if (part.finish !== undefined) {
-          handle.finish(part.finish);
-          return;
-        }
-      }
-    } finally {
-      if (handle.signal.aborted) void protocol.abort(client, id).catch(() => undefined);
-    }
-    throw new ServerLost(`${client.url} ended a response before it was complete`);
   }
 
   /** It is asked for its health until it is back, with the weights of now, or is given up. */

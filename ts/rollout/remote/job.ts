@@ -1,0 +1,75 @@
+// A request to inference servers, and what one of them does of it.
+import { randomUUID } from 'node:crypto';
+import type { CompleteSampling } from '../check_request';
+import type { FinishReason, RolloutRequest } from '../request';
+import type { Member } from './members';
+import { RemoteHandle } from './remote_handle';
+import { ServerLost } from './server_client';
+import type { ServerProtocol } from './server_protocol';
+
+export interface Job {
+  readonly handle: RemoteHandle;
+  readonly sampling: CompleteSampling;
+  readonly priority: number;
+  /** It cannot go on where it was interrupted. */
+  readonly whole: boolean;
+  /** Servers that were lost under it without a token in between that it kept. */
+  failures: number;
+}
+
+export function jobOf(request: RolloutRequest, sampling: CompleteSampling): Job {
+  // These look at the response so far, which is part of the prompt for a server that goes on with it.
+  const whole =
+    request.grammar !== undefined || sampling.presencePenalty !== 0 || sampling.frequencyPenalty !== 0;
+  const handle = new RemoteHandle(request, sampling.topLogProbs > 0, whole);
+  return { handle, sampling, priority: request.priority ?? 0, whole, failures: 0 };
+}
+
+/**
+ * A response that another server began goes on where that one was lost, or begins again. `cached` is told of tokens of the prompt that were in the cache.
+ * @throws ServerLost, ServerRefused, TroupeError
+ */
+export async function serveJob(
+  { handle, sampling, priority, whole }: Job,
+  protocol: ServerProtocol,
+  member: Member,
+  cached: (tokens: number) => void,
+): Promise<void> {
+  if (whole) handle.startOver();
+  const start = handle.tokens.length;
+  // A server was lost between its last token and the word that it was the last.
+  if (start > 0 && sampling.stopTokenIds.includes(handle.tokens[start - 1] as number))
+    return handle.finish('stop');
+  if (start >= sampling.maxNewTokens) return handle.finish('length');
+  const { promptIds, grammar, cacheSalt } = handle.request;
+  const { client } = member.server;
+  const id = randomUUID();
+  const seed = sampling.seed === undefined ? undefined : sampling.seed + BigInt(start);
+  const parts = protocol.generate(
+    client,
+    {
+      id,
+      promptIds: [...Array.from(promptIds), ...handle.tokens],
+      sampling: { ...sampling, seed, maxNewTokens: sampling.maxNewTokens - start },
+      grammar: grammar ?? null,
+      cacheSalt: cacheSalt ?? null,
+      priority,
+    },
+    handle.signal,
+  );
+  let finish: FinishReason | undefined;
+  try {
+    for await (const part of parts) {
+      if (handle.ended) return;
+      cached(part.cachedTokens ?? 0);
+      handle.add(part, start, member.version);
+      if (part.finish === undefined) continue;
+      finish = part.finish;
+      break;
+    }
+  } finally {
+    if (handle.signal.aborted) void protocol.abort(client, id).catch(() => undefined);
+  }
+  if (finish === undefined) throw new ServerLost(`${client.url} ended a response before it was complete`);
+  handle.finish(finish);
+}
