@@ -18,9 +18,20 @@ export interface Behaviour {
   stand?: { after: number; until: Promise<void> };
   /** Of each prompt, in the cache. */
   cached?: number;
+  /** Gets the paths that are asked for and 'token' for each that is made, in order. */
+  log?: string[];
 }
 
 export const never = new Promise<void>(() => undefined);
+
+/** A promise and what resolves it. */
+export function gate(): { opened: Promise<void>; open: () => void } {
+  let open = (): void => undefined;
+  const opened = new Promise<void>((resolve) => {
+    open = resolve;
+  });
+  return { opened, open };
+}
 
 interface WeightSpan {
   version: string;
@@ -49,6 +60,7 @@ export function counting(behaviour: Behaviour = {}): Respond {
     },
   };
   return async ({ path, body }, response) => {
+    behaviour.log?.push(path);
     const control = controls[path];
     if (control !== undefined) return control(body);
     if (path !== '/inference/v1/generate') {
@@ -67,6 +79,7 @@ export function counting(behaviour: Behaviour = {}): Respond {
         response.destroy();
         return undefined;
       }
+      behaviour.log?.push('token');
       if (spans.at(-1)?.version === version) (spans.at(-1) as WeightSpan).end = i;
       else spans.push({ version, start: i - 1, end: i });
       const token = last + i;

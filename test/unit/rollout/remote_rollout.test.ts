@@ -168,6 +168,7 @@ test('when no server is left, requests fail with the reasons', async () => {
   await server.kill();
   await expect(running.result).rejects.toThrow(/no vllm server is left \(server 1: .*/);
   await expect(rollout.stats()).rejects.toMatchObject({ code: 'COMM' });
+  await expect(rollout.submit(request(10)).result).rejects.toThrow(/no vllm server is left/);
 });
 
 test('a request that servers die of is given up', async () => {

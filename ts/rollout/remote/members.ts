@@ -9,6 +9,8 @@ export interface Member {
   inFlight: number;
   /** Of its weights. */
   version: number;
+  /** New weights are on their way to it. */
+  loading: boolean;
   /** Why it is not up. */
   reason: string;
   /** Under way while it is brought back; it never rejects. */
@@ -23,6 +25,7 @@ export const memberOf = (server: InferenceServer, index: number): Member => ({
   up: false,
   inFlight: 0,
   version: 0,
+  loading: false,
   reason: 'it has not answered yet',
   revival: null,
   lost: false,

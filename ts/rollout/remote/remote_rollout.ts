@@ -9,6 +9,7 @@ import type { PauseMode, RolloutEngine, RolloutHandle, RolloutStats, WeightSourc
 import type { RolloutRequest } from '../request';
 import type { InferenceServer } from './inference_server';
 import { type Job, jobOf, serveJob } from './job';
+import { JobQueue } from './job_queue';
 import { chooseMember, type Member, memberOf } from './members';
 import { ServerLost } from './server_client';
 import type { ServerProtocol } from './server_protocol';
@@ -33,16 +34,18 @@ const RETRY_MS = 1000;
 
 export class RemoteRollout implements RolloutEngine {
   private readonly members: Member[];
-  private waiting: Job[] = [];
-  private readonly running = new Map<Job, Member>();
-  private paused = false;
-  private kept = false;
+  private readonly jobs = new JobQueue();
+  private readonly running = new Set<Job>();
+  /** How it is paused; null: it is not. */
+  private paused: PauseMode | null = null;
+  /** Servers are started again, and requests wait. */
+  private restarting = false;
   private closed = false;
   private readonly ending = new AbortController();
   private weights: { directory: string; version: number } | null = null;
   private limit: number;
   private readonly counts = { promptTokens: 0, cachedPromptTokens: 0, generatedTokens: 0 };
-  private idle: (() => void)[] = [];
+  private readonly waiters: { done: () => boolean; tell: () => void }[] = [];
 
   /** Waits until all servers answer. @throws TroupeError COMM naming one that does not */
   static async connect(options: RemoteRolloutOptions): Promise<RemoteRollout> {
@@ -85,32 +88,46 @@ export class RemoteRollout implements RolloutEngine {
     const job = jobOf(request, sampling);
     const { handle } = job;
     this.counts.promptTokens += request.promptIds.length;
-    if (request.deadlineMs !== undefined) {
-      const timer = setTimeout(() => handle.abort(), request.deadlineMs);
-      void handle.result.catch(() => undefined).finally(() => clearTimeout(timer));
-    }
-    this.enqueue(job);
+    const { deadlineMs } = request;
+    const timer = deadlineMs === undefined ? null : setTimeout(() => handle.abort(), deadlineMs);
+    void handle.result
+      .catch(() => undefined)
+      .finally(() => {
+        if (timer !== null) clearTimeout(timer);
+        this.settle();
+      });
+    if (this.paused === null) this.jobs.push(job);
+    else this.jobs.hold(job);
     setImmediate(() => this.dispatch());
     return handle;
   }
 
   async pause(mode: PauseMode): Promise<void> {
-    this.paused = true;
-    if (mode === 'abort') {
-      for (const { handle } of [...this.waiting, ...this.running.keys()]) handle.abort();
-      this.waiting = [];
-    }
+    const { protocol } = this.options;
+    if (mode === 'keep' && !protocol.pauses)
+      throw badOption(
+        'rollout',
+        `pause: requests of ${protocol.name} cannot stand still: wait, or abort them`,
+      );
+    const kept = this.paused === 'keep';
+    this.paused = mode;
     if (mode === 'keep') {
-      this.kept = true;
-      await this.eachUp(({ server }) => this.options.protocol.pause(server.client, 'keep'));
-    } else await this.allDone();
+      await this.eachUp(({ server }) => protocol.pause(server.client));
+      return;
+    }
+    if (mode === 'abort') for (const { handle } of [...this.jobs.drain(), ...this.running]) handle.abort();
+    if (kept) await this.letGo();
+    this.dispatch();
+    await this.until(() => this.paused !== mode || (this.running.size === 0 && this.jobs.empty));
   }
 
   async resume(): Promise<void> {
-    if (this.kept) await this.eachUp(({ server }) => this.options.protocol.resume(server.client));
-    this.paused = false;
-    this.kept = false;
+    const kept = this.paused === 'keep';
+    this.paused = null;
+    if (kept) await this.letGo();
+    this.jobs.release();
     this.dispatch();
+    this.settle();
   }
 
   async updateWeights(source: WeightSource, version: number): Promise<void> {
@@ -131,7 +148,7 @@ export class RemoteRollout implements RolloutEngine {
     this.checkHope();
     return {
       running: this.running.size,
-      waiting: this.waiting.length,
+      waiting: this.jobs.size,
       cachePositions: 0,
       cachePositionsUsed: 0,
       ...this.counts,
@@ -143,8 +160,7 @@ export class RemoteRollout implements RolloutEngine {
 
   async close(): Promise<void> {
     this.closed = true;
-    for (const { handle } of [...this.waiting, ...this.running.keys()]) handle.abort();
-    this.waiting = [];
+    for (const { handle } of [...this.jobs.drain(), ...this.running]) handle.abort();
     this.ending.abort();
     await Promise.all(this.members.map(({ revival }) => revival));
     await Promise.all(this.members.map(({ server }) => server.close()));
@@ -167,21 +183,18 @@ export class RemoteRollout implements RolloutEngine {
     }
   }
 
-  private enqueue(job: Job): void {
-    const at = this.waiting.findIndex(({ priority }) => priority < job.priority);
-    if (at < 0) this.waiting.push(job);
-    else this.waiting.splice(at, 0, job);
-  }
-
   private dispatch(): void {
-    while (!this.paused && this.waiting.length > 0) {
-      const [job] = this.waiting as [Job];
+    if (this.members.every(({ lost }) => lost))
+      for (const { handle } of this.jobs.drain()) handle.fail(this.hopeless());
+    while (this.paused !== 'keep' && !this.restarting) {
+      const job = this.jobs.first;
+      if (job === undefined) return;
       if (!job.handle.ended) {
         const member = chooseMember(this.members, job.handle.request, this.options.maxConcurrency);
         if (member === null) return;
         void this.run(job, member);
       }
-      this.waiting.shift();
+      this.jobs.shift();
     }
   }
 
@@ -189,7 +202,7 @@ export class RemoteRollout implements RolloutEngine {
     const { handle } = job;
     const start = job.whole ? 0 : handle.tokens.length;
     member.inFlight++;
-    this.running.set(job, member);
+    this.running.add(job);
     try {
       await serveJob(job, this.options.protocol, member, (tokens) => {
         this.counts.cachedPromptTokens += tokens;
@@ -213,15 +226,14 @@ export class RemoteRollout implements RolloutEngine {
               `[rollout] a request was given up after ${MOST_FAILURES} servers failed: ${error.message}`,
             ),
           );
-        } else if (this.members.every(({ lost }) => lost)) handle.fail(this.hopeless());
-        else this.waiting.unshift(job);
+        } else this.jobs.putBack(job);
       }
     } finally {
       member.inFlight--;
       this.running.delete(job);
       this.counts.generatedTokens += handle.tokens.length - start;
       this.dispatch();
-      if (this.running.size === 0) for (const tell of this.idle.splice(0)) tell();
+      this.settle();
     }
   }
 
@@ -253,8 +265,7 @@ export class RemoteRollout implements RolloutEngine {
       try {
         await member.server.ready(this.weights?.directory ?? null, signal);
         const { weights } = this;
-        if (weights !== null && protocol.reloads)
-          await protocol.load(member.server.client, weights.directory, weights.version);
+        if (weights !== null && protocol.reloads) await this.load(member);
         if (weights !== this.weights) continue;
         member.version = this.version;
         member.up = true;
@@ -269,20 +280,35 @@ export class RemoteRollout implements RolloutEngine {
     say(
       `${protocol.name} server ${member.index + 1} is given up after ${recoveryMs / 1000} s: ${member.reason}`,
     );
-    if (!this.members.every(({ lost }) => lost)) return;
-    for (const { handle } of this.waiting.splice(0)) handle.fail(this.hopeless());
   }
 
+  /** Requests in flight stand still meanwhile, and afterwards where the rollout is paused so. */
   private async load(member: Member): Promise<void> {
+    const { protocol } = this.options;
+    const { client } = member.server;
     const { directory, version } = this.weights as { directory: string; version: number };
-    await this.options.protocol.load(member.server.client, directory, version);
-    member.version = version;
+    member.loading = true;
+    try {
+      await protocol.pause(client);
+      await protocol.load(client, directory, version);
+      member.version = version;
+    } finally {
+      member.loading = false;
+      if (this.paused !== 'keep') await protocol.resume(client);
+    }
+  }
+
+  /** What stands still goes on, once weights that are under way are there. */
+  private letGo(): Promise<void> {
+    return this.eachUp(async ({ server, loading }) => {
+      if (!loading) await this.options.protocol.resume(server.client);
+    });
   }
 
   /** For servers that take weights when they start only. */
   private async startAgain(): Promise<void> {
-    this.paused = true;
-    await this.allDone();
+    this.restarting = true;
+    await this.until(() => this.running.size === 0);
     // Nobody waits again for those that were given up.
     const members = this.members.filter(({ lost }) => !lost);
     for (const member of members) member.up = false;
@@ -290,7 +316,7 @@ export class RemoteRollout implements RolloutEngine {
     await Promise.all(
       members.map((member) => this.revive(member, performance.now() + this.options.recoveryMs)),
     );
-    this.paused = false;
+    this.restarting = false;
     this.dispatch();
   }
 
@@ -310,11 +336,19 @@ export class RemoteRollout implements RolloutEngine {
     await Promise.all(done);
   }
 
-  private allDone(): Promise<void> {
-    if (this.running.size === 0) return Promise.resolve();
-    return new Promise((resolve) => {
-      this.idle.push(resolve);
+  private until(done: () => boolean): Promise<void> {
+    if (done()) return Promise.resolve();
+    return new Promise((tell) => {
+      this.waiters.push({ done, tell });
     });
+  }
+
+  /** Something has ended. */
+  private settle(): void {
+    for (const waiter of this.waiters.splice(0)) {
+      if (waiter.done()) waiter.tell();
+      else this.waiters.push(waiter);
+    }
   }
 
   private checkHope(): void {

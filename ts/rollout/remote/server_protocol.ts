@@ -45,6 +45,8 @@ export interface ServerProtocol {
   readonly name: 'vllm' | 'sglang' | 'tgi';
   /** Whether weights are exchanged while it runs; else it must be started again with the new ones. */
   readonly reloads: boolean;
+  /** Whether requests in flight can stand still. */
+  readonly pauses: boolean;
   /** Why it cannot serve a request; null: it can. */
   refusal(sampling: CompleteSampling, grammar: Grammar | null): string | null;
   /** Resolves once it answers requests. */
@@ -53,9 +55,10 @@ export interface ServerProtocol {
   generate(server: ServerClient, request: ServerRequest, signal: AbortSignal): AsyncIterable<ServerPart>;
   /** Ends a request that nobody waits for. */
   abort(server: ServerClient, id: string): Promise<void>;
-  /** Takes the weights of a directory; requests in flight stand still meanwhile and go on with them. */
+  /** Requests in flight stand still, also where they do so already, until they go on with the weights of then. */
+  pause(server: ServerClient): Promise<void>;
+  /** Takes the weights of a directory, in a pause. */
   load(server: ServerClient, directory: string, version: number): Promise<void>;
-  pause(server: ServerClient, mode: 'abort' | 'keep'): Promise<void>;
   resume(server: ServerClient): Promise<void>;
   /** The command line of a server of our own. */
   launch(options: LaunchOptions): { command: string[]; args: string[]; env: Record<string, string> };

@@ -30,6 +30,7 @@ const serverInfo = z.object({ context_length: z.int().nullish(), max_req_input_l
 export class SglangProtocol implements ServerProtocol {
   readonly name = 'sglang';
   readonly reloads = true;
+  readonly pauses = true;
 
   refusal(s: CompleteSampling): string | null {
     if (s.badWords.length > 0) return 'it has no bad words';
@@ -96,20 +97,15 @@ export class SglangProtocol implements ServerProtocol {
   }
 
   /** Retracted requests give up their keys and values, which are of the old weights, and compute them again. */
-  async load(server: ServerClient, directory: string, version: number): Promise<void> {
+  async pause(server: ServerClient): Promise<void> {
     await server.json('POST', '/pause_generation', { mode: 'retract' });
-    try {
-      const body = { model_path: directory, flush_cache: true, weight_version: String(version) };
-      const result = done.parse(await server.json('POST', '/update_weights_from_disk', body));
-      if (!result.success)
-        throw new ServerRefused(`${server.url}: ${result.message ?? 'it did not take the weights'}`);
-    } finally {
-      await this.resume(server);
-    }
   }
 
-  async pause(server: ServerClient, mode: 'abort' | 'keep'): Promise<void> {
-    await server.json('POST', '/pause_generation', { mode: mode === 'keep' ? 'in_place' : 'abort' });
+  async load(server: ServerClient, directory: string, version: number): Promise<void> {
+    const body = { model_path: directory, flush_cache: true, weight_version: String(version) };
+    const result = done.parse(await server.json('POST', '/update_weights_from_disk', body));
+    if (!result.success)
+      throw new ServerRefused(`${server.url}: ${result.message ?? 'it did not take the weights'}`);
   }
 
   async resume(server: ServerClient): Promise<void> {

@@ -30,6 +30,7 @@ const info = z.object({ max_total_tokens: z.int().nullish() });
 export class TgiProtocol implements ServerProtocol {
   readonly name = 'tgi';
   readonly reloads = false;
+  readonly pauses = false;
 
   /** `eosTokenIds`: what ends a response there, which no request can change. */
   constructor(

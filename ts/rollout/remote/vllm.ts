@@ -38,6 +38,7 @@ const models = z.object({ data: z.array(z.object({ max_model_len: z.int().nullis
 export class VllmProtocol implements ServerProtocol {
   readonly name = 'vllm';
   readonly reloads: boolean = true;
+  readonly pauses = true;
 
   refusal(s: CompleteSampling): string | null {
     if (s.badWords.length > 0) return 'bad words are texts there, not token ids';
@@ -102,22 +103,17 @@ export class VllmProtocol implements ServerProtocol {
     await server.json('POST', '/inference/v1/abort_requests', { request_ids: [`generate-tokens-${id}`] });
   }
 
-  async load(server: ServerClient, directory: string, version: number): Promise<void> {
-    await this.pause(server, 'keep');
-    try {
-      await server.json('POST', '/collective_rpc', {
-        method: 'reload_weights',
-        kwargs: { weights_path: directory },
-      });
-      await server.json('POST', '/update_weight_version', { new_version: String(version) });
-      await server.json('POST', '/reset_prefix_cache', null);
-    } finally {
-      await this.resume(server);
-    }
+  async pause(server: ServerClient): Promise<void> {
+    await server.json('POST', '/pause?mode=keep', null);
   }
 
-  async pause(server: ServerClient, mode: 'abort' | 'keep'): Promise<void> {
-    await server.json('POST', `/pause?mode=${mode}`, null);
+  async load(server: ServerClient, directory: string, version: number): Promise<void> {
+    await server.json('POST', '/collective_rpc', {
+      method: 'reload_weights',
+      kwargs: { weights_path: directory },
+    });
+    await server.json('POST', '/update_weight_version', { new_version: String(version) });
+    await server.json('POST', '/reset_prefix_cache', null);
   }
 
   async resume(server: ServerClient): Promise<void> {
