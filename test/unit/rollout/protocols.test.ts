@@ -168,7 +168,7 @@ describe('SGLang', () => {
       ],
       finish: 'stop',
       cachedTokens: 2,
-      versions: [{ version: 3, start: 0, end: 3 }],
+      endVersion: 3,
     });
     expect(server.calls[0]).toMatchObject({
       path: '/generate',
@@ -186,6 +186,19 @@ describe('SGLang', () => {
           sampling_seed: 9,
         },
       },
+    });
+  });
+
+  test('weights of each token, from servers that know them', async () => {
+    const { answer_with_spans } = EXCHANGES.sglang;
+    const [, client] = await start(() => answer_with_spans);
+    const [part] = await generate(new SglangProtocol(), client, {});
+    expect(part).toMatchObject({
+      endVersion: 4,
+      versions: [
+        { version: 3, start: 0, end: 2 },
+        { version: 4, start: 2, end: 3 },
+      ],
     });
   });
 

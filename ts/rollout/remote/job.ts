@@ -57,12 +57,13 @@ export async function serveJob(
     },
     handle.signal,
   );
+  const begunWith = member.version;
   let finish: FinishReason | undefined;
   try {
     for await (const part of parts) {
       if (handle.ended) return;
       cached(part.cachedTokens ?? 0);
-      handle.add(part, start, member.version);
+      handle.add(part, start, { begunWith, now: member.version });
       if (part.finish === undefined) continue;
       finish = part.finish;
       break;

@@ -49,27 +49,32 @@ export class RemoteHandle implements RolloutHandle {
     this.spans.length = 0;
   }
 
-  /** `start`: tokens that were there when the server that sends it began. */
-  add(part: ServerPart, start: number, version: number): void {
+  /**
+   * `start`: tokens that were there when the server that sends it began; `begunWith`, `now`: what is known of the weights that the server had then, and
+   * has now, where it does not say which of them made a token.
+   */
+  add(part: ServerPart, start: number, { begunWith, now }: { begunWith: number; now: number }): void {
     const from = this.tokens.length;
     this.tokens.push(...part.tokens);
     this.logProbs.push(...part.logProbs);
     if (this.wantsTop) this.top.push(...(part.topLogProbs ?? []));
     this.cachedTokens ??= part.cachedTokens ?? null;
-    this.extend(version, from, this.tokens.length);
-    if (part.versions !== undefined) {
+    const to = this.tokens.length;
+    const said = part.versions ?? [];
+    if (said.length > 0) {
       this.versions = this.versions
         .filter((span) => span.start < start)
         .map((span) => ({ ...span, end: Math.min(span.end, start) }));
-      for (const span of part.versions) this.extend(span.version, start + span.start, start + span.end);
+      for (const span of said) this.extend(span.version, start + span.start, start + span.end);
+    } else if (part.endVersion !== undefined && part.endVersion !== begunWith) {
+      // Any of the tokens before the last may be of either: they count as of the older one, as if they were as stale as they can be.
+      this.extend(begunWith, from, Math.max(from, to - 1));
     }
-    if (part.tokens.length === 0) return;
-    this.spans.push({
-      tokens: Int32Array.from(part.tokens),
-      logProbs: Float32Array.from(part.logProbs),
-      ...(this.wantsTop ? { topLogProbs: part.topLogProbs ?? [] } : {}),
-      version: part.versions?.at(-1)?.version ?? version,
-    });
+    this.extend(part.endVersion ?? now, this.versions.at(-1)?.end ?? from, to);
+    for (const { version, start: first, end } of this.versions) {
+      const [a, b] = [Math.max(first, from), Math.min(end, to)];
+      if (a < b) this.spans.push(this.span(a, b, version));
+    }
     this.wake();
   }
 
@@ -111,6 +116,15 @@ export class RemoteHandle implements RolloutHandle {
         });
     }
     await this.result;
+  }
+
+  private span(start: number, end: number, version: number): TokenSpan {
+    return {
+      tokens: Int32Array.from(this.tokens.slice(start, end)),
+      logProbs: Float32Array.from(this.logProbs.slice(start, end)),
+      ...(this.wantsTop ? { topLogProbs: this.top.slice(start, end) } : {}),
+      version,
+    };
   }
 
   private extend(version: number, start: number, end: number): void {

@@ -1,6 +1,7 @@
 // What our rollout needs of an inference server, whichever it is.
+import { z } from 'zod';
 import type { CompleteSampling } from '../check_request';
-import type { FinishReason, Grammar, TopLogProb } from '../request';
+import type { FinishReason, Grammar, RolloutResult, TopLogProb } from '../request';
 import type { ServerClient } from './server_client';
 
 /** A request as one server gets it; tokens that another one made before it was lost are at the end of the prompt. */
@@ -14,6 +15,8 @@ export interface ServerRequest {
   priority: number;
 }
 
+export type WeightSpan = RolloutResult['versions'][number];
+
 export interface ServerPart {
   tokens: number[];
   logProbs: number[];
@@ -22,7 +25,9 @@ export interface ServerPart {
   finish?: FinishReason;
   cachedTokens?: number;
   /** Of tokens [start, end) of the response, where the server says so. */
-  versions?: { version: number; start: number; end: number }[];
+  versions?: WeightSpan[];
+  /** Of the weights that it ended with, where the server says no more. */
+  endVersion?: number;
 }
 
 export interface ServerInfo {
@@ -66,3 +71,21 @@ export interface ServerProtocol {
 
 /** JSON numbers are exact up to 2^53. */
 export const seedNumber = (seed: bigint): number => Number(seed & ((1n << 53n) - 1n));
+
+/** In the answers of vLLM and SGLang. */
+export const weightVersions = z
+  .array(z.object({ version: z.string(), start: z.int(), end: z.int() }))
+  .nullish();
+
+/** Versions are texts there: those that we have set are numbers. null: others, or none. */
+export const weightVersion = (text: string | null | undefined): number | null =>
+  text && /^\d+$/.test(text) ? Number(text) : null;
+
+/** The spans of a server; nothing where their versions are not ours. */
+export function weightSpans(spans: z.infer<typeof weightVersions>): { versions?: WeightSpan[] } {
+  const versions = (spans ?? []).flatMap(({ version: text, start, end }) => {
+    const version = weightVersion(text);
+    return version === null ? [] : [{ version, start, end }];
+  });
+  return versions.length > 0 && versions.length === spans?.length ? { versions } : {};
+}

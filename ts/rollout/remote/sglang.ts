@@ -10,6 +10,9 @@ import {
   type ServerProtocol,
   type ServerRequest,
   seedNumber,
+  weightSpans,
+  weightVersion,
+  weightVersions,
 } from './server_protocol';
 
 /** [log-prob, token, its text or null] */
@@ -22,6 +25,8 @@ const answer = z.object({
     output_top_logprobs: z.array(z.array(logProb).nullable()).nullish(),
     cached_tokens: z.int().nullish(),
     weight_version: z.string().nullish(),
+    // Since 2026-08.
+    weight_versions: weightVersions,
   }),
 });
 const done = z.object({ success: z.boolean(), message: z.string().nullish() });
@@ -72,7 +77,7 @@ export class SglangProtocol implements ServerProtocol {
     const logProbs = meta.output_token_logprobs ?? [];
     if (logProbs.length !== tokens.length || logProbs.some(([, token], i) => token !== tokens[i]))
       throw new ServerRefused(`${server.url} sent ${tokens.length} tokens with ${logProbs.length} log-probs`);
-    const version = meta.weight_version ?? '';
+    const endVersion = weightVersion(meta.weight_version);
     const { type } = meta.finish_reason;
     yield {
       tokens,
@@ -86,9 +91,8 @@ export class SglangProtocol implements ServerProtocol {
           }),
       finish: type === 'stop' || type === 'length' ? type : 'abort',
       cachedTokens: meta.cached_tokens ?? 0,
-      ...(/^\d+$/.test(version)
-        ? { versions: [{ version: Number(version), start: 0, end: tokens.length }] }
-        : {}),
+      ...(endVersion === null ? {} : { endVersion }),
+      ...weightSpans(meta.weight_versions),
     };
   }
 

@@ -11,6 +11,8 @@ import {
   type ServerProtocol,
   type ServerRequest,
   seedNumber,
+  weightSpans,
+  weightVersions,
 } from './server_protocol';
 
 /** Log-probs per position that its default allows. */
@@ -24,7 +26,7 @@ const part = z.object({
         token_ids: z.array(z.int()),
         finish_reason: z.string().nullish(),
         logprobs: z.object({ content: z.array(entry.extend({ top_logprobs: z.array(entry) })) }).nullish(),
-        weight_versions: z.array(z.object({ version: z.string(), start: z.int(), end: z.int() })).nullish(),
+        weight_versions: weightVersions,
       }),
     )
     .max(1),
@@ -92,7 +94,7 @@ export class VllmProtocol implements ServerProtocol {
           top.map(({ token_id: token, logprob: logProb }) => ({ token, logProb })),
         ),
         ...(choice.finish_reason ? { finish: finishOf(choice.finish_reason) } : {}),
-        ...versionsOf(choice.weight_versions),
+        ...weightSpans(choice.weight_versions),
         ...(usage ? { cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? 0 } : {}),
       };
     }
@@ -164,10 +166,4 @@ function samplingParams(s: CompleteSampling, grammar: Grammar | null): Record<st
 
 function finishOf(reason: string): FinishReason {
   return reason === 'stop' || reason === 'length' ? reason : 'abort';
-}
-
-/** Its versions are texts: those that we have set are numbers. */
-function versionsOf(spans: readonly { version: string; start: number; end: number }[] | null | undefined) {
-  if (!spans?.length || spans.some(({ version }) => !/^\d+$/.test(version))) return {};
-  return { versions: spans.map((span) => ({ ...span, version: Number(span.version) })) };
 }
