@@ -68,7 +68,8 @@ describe('vLLM', () => {
     expect(parts.flatMap(({ logProbs }) => logProbs)).toEqual([
       -2.1815428733825684, -2.502079486846924, -2.112013816833496, -1.925735354423523,
     ]);
-    expect(parts.at(-1)).toMatchObject({ finish: 'length', versions: [{ version: 3, start: 0, end: 4 }] });
+    expect(parts.at(-2)).toMatchObject({ finish: 'length', versions: [{ version: 3, start: 0, end: 4 }] });
+    expect(parts.at(-1)).toEqual({ tokens: [], logProbs: [], cachedTokens: 2 });
     expect(server.calls).toEqual([
       {
         method: 'POST',
@@ -94,6 +95,27 @@ describe('vLLM', () => {
     });
   });
 
+  test('of the most likely tokens one more is asked for than is given: the sampled one comes first there', async () => {
+    const top = (...entries: [number, number][]) =>
+      entries.map(([token_id, logprob], rank) => ({ token_id, logprob, rank }));
+    const content = [
+      { token_id: 9, logprob: -4, top_logprobs: top([9, -4], [3, -0.5], [5, -1.5]) },
+      { token_id: 5, logprob: -1.5, top_logprobs: top([5, -1.5], [3, -0.5], [7, -2]) },
+    ];
+    const [server, client] = await start((_, response) => {
+      const choice = { token_ids: [9, 5], finish_reason: 'length', logprobs: { content } };
+      sendEvents(response, [{ choices: [choice] }]);
+      response.end('data: [DONE]\n\n');
+    });
+    const [part] = await generate(new VllmProtocol(), client, { topLogProbs: 2 });
+    const likely = [
+      { token: 3, logProb: -0.5 },
+      { token: 5, logProb: -1.5 },
+    ];
+    expect(part?.topLogProbs).toEqual([likely, likely]);
+    expect(server.calls[0]?.body.sampling_params.logprobs).toBe(3);
+  });
+
   test('what is to come first has a lower number there, and a managed server heeds it', async () => {
     const [server, client] = await start((_, response) => {
       sendEvents(response, events);
@@ -110,6 +132,7 @@ describe('vLLM', () => {
       seed: 0,
     });
     expect(args.join(' ')).toContain('--scheduling-policy priority');
+    expect(args).toContain('--enable-prompt-tokens-details');
   });
 
   test('weights are reloaded from a directory', async () => {

@@ -11,6 +11,7 @@ import {
   until,
   upwards,
 } from '../../helpers/counting_servers';
+import { sendEvents } from '../../helpers/inference_server';
 
 const servers = rolloutsOverServers();
 const { said } = servers;
@@ -32,6 +33,32 @@ test('responses are streamed, and whole at the end', async () => {
   expect(() => rollout.submit({ promptIds: [1], sampling: { maxNewTokens: 1, badWords: [[3]] } })).toThrow(
     /vllm cannot serve/,
   );
+});
+
+test('what follows the last token is read: counts, and a connection that serves the next request', async () => {
+  const server = await fake({ cached: 1 });
+  const rollout = await connect([server]);
+  const { connections } = server;
+  for (const first of [10, 20, 30])
+    expect((await rollout.submit(request(first)).result).cachedTokens).toBe(1);
+  expect(await rollout.stats()).toMatchObject({ cachedPromptTokens: 3, promptTokens: 3 });
+  expect(server.connections - connections).toBeLessThanOrEqual(1);
+});
+
+test('a response whose counts do not come is whole all the same', async () => {
+  const server = await servers.start(({ path }, response) => {
+    if (path !== '/inference/v1/generate') return { data: [] };
+    const logprobs = { content: [{ token_id: 11, logprob: -1, top_logprobs: [] }] };
+    sendEvents(response, [{ choices: [{ token_ids: [11], finish_reason: 'length', logprobs }] }]);
+    setImmediate(() => response.destroy());
+    return undefined;
+  });
+  const rollout = await connect([server]);
+  expect(await rollout.submit(request(10, 1)).result).toMatchObject({
+    finishReason: 'length',
+    cachedTokens: 0,
+  });
+  expect(generations(server)).toHaveLength(1);
 });
 
 test('samples of a prompt go to one server, prompts to all, and no server gets more than it may', async () => {

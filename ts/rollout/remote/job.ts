@@ -64,10 +64,11 @@ export async function serveJob(
       if (handle.ended) return;
       cached(part.cachedTokens ?? 0);
       handle.add(part, start, { begunWith, now: member.version });
-      if (part.finish === undefined) continue;
-      finish = part.finish;
-      break;
+      finish ??= part.finish;
     }
+  } catch (error) {
+    // All tokens are there: what was to follow are counts.
+    if (finish === undefined) throw error;
   } finally {
     if (handle.signal.aborted) void protocol.abort(client, id).catch(() => undefined);
   }

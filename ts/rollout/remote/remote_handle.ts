@@ -58,7 +58,9 @@ export class RemoteHandle implements RolloutHandle {
     this.tokens.push(...part.tokens);
     this.logProbs.push(...part.logProbs);
     if (this.wantsTop) this.top.push(...(part.topLogProbs ?? []));
-    this.cachedTokens ??= part.cachedTokens ?? null;
+    // For a server that goes on with a response, this is part of the prompt.
+    if (part.cachedTokens !== undefined)
+      this.cachedTokens ??= Math.min(part.cachedTokens, this.request.promptIds.length);
     const to = this.tokens.length;
     const said = part.versions ?? [];
     if (said.length > 0) {

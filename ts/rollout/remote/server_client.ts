@@ -46,15 +46,17 @@ export class ServerClient {
     const response = await this.send('POST', path, body, signal);
     response.setEncoding('utf8');
     let rest = '';
+    let done = false;
     try {
+      // To its end, also after [DONE]: a connection whose answer is not read to the end is of no more use.
       for await (const chunk of response as AsyncIterable<string>) {
         const lines = (rest + chunk).split('\n');
         rest = lines.pop() as string;
         for (const line of lines) {
-          if (!line.startsWith('data:')) continue;
+          if (done || !line.startsWith('data:')) continue;
           const data = line.slice('data:'.length).trim();
-          if (data === '[DONE]') return;
-          yield this.parsed(data);
+          if (data === '[DONE]') done = true;
+          else yield this.parsed(data);
         }
       }
     } catch (error) {

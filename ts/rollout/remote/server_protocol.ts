@@ -21,7 +21,7 @@ export interface ServerPart {
   tokens: number[];
   logProbs: number[];
   topLogProbs?: TopLogProb[][];
-  /** Only with the last part. */
+  /** With the last part that has tokens; others may tell of counts. */
   finish?: FinishReason;
   cachedTokens?: number;
   /** Of tokens [start, end) of the response, where the server says so. */

@@ -15,7 +15,7 @@ import {
   weightVersions,
 } from './server_protocol';
 
-/** Log-probs per position that its default allows. */
+/** Log-probs per position. */
 const MOST_TOP = 20;
 
 const entry = z.object({ token_id: z.int(), logprob: z.number() });
@@ -79,8 +79,13 @@ export class VllmProtocol implements ServerProtocol {
       const failed = failure.safeParse(event);
       if (failed.success) throw new ServerRefused(`${server.url}: ${failed.data.error.message}`);
       const { choices, usage } = part.parse(event);
+      const cachedTokens = usage?.prompt_tokens_details?.cached_tokens ?? 0;
       const [choice] = choices;
-      if (choice === undefined) continue;
+      // After the last token it tells of counts.
+      if (choice === undefined) {
+        if (usage) yield { tokens: [], logProbs: [], cachedTokens };
+        continue;
+      }
       const content = choice.logprobs?.content ?? [];
       if (content.length !== choice.token_ids.length) {
         throw new ServerRefused(
@@ -91,11 +96,13 @@ export class VllmProtocol implements ServerProtocol {
         tokens: choice.token_ids,
         logProbs: content.map(({ logprob }) => logprob),
         topLogProbs: content.map(({ top_logprobs: top }) =>
-          top.map(({ token_id: token, logprob: logProb }) => ({ token, logProb })),
+          top
+            .map(({ token_id: token, logprob: logProb }) => ({ token, logProb }))
+            .sort((a, b) => b.logProb - a.logProb)
+            .slice(0, request.sampling.topLogProbs),
         ),
         ...(choice.finish_reason ? { finish: finishOf(choice.finish_reason) } : {}),
         ...weightSpans(choice.weight_versions),
-        ...(usage ? { cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? 0 } : {}),
       };
     }
   }
@@ -130,7 +137,9 @@ export class VllmProtocol implements ServerProtocol {
         ...['--dtype', dtype, '--max-model-len', String(maxTokens), '--seed', String(seed)],
         // Log-probs at the sampling temperature: those of the policy that is trained.
         ...['--logprobs-mode', 'processed_logprobs', '--enable-scale-out', '--generation-config', 'vllm'],
-        ...['--scheduling-policy', 'priority'],
+        ...['--scheduling-policy', 'priority', '--enable-prompt-tokens-details'],
+        // One more than we ask for, with the sampled token.
+        ...['--max-logprobs', String(MOST_TOP + 1)],
       ],
       env: { VLLM_SERVER_DEV_MODE: '1', HF_HUB_OFFLINE: '1', VLLM_NO_USAGE_STATS: '1' },
     };
@@ -151,7 +160,8 @@ function samplingParams(s: CompleteSampling, grammar: Grammar | null): Record<st
     // What ends a response we say, whatever its generation_config.json has.
     ignore_eos: true,
     stop_token_ids: [...s.stopTokenIds],
-    logprobs: s.topLogProbs,
+    // The sampled token comes first of so many, however likely it is.
+    logprobs: s.topLogProbs === 0 ? 0 : s.topLogProbs + 1,
     detokenize: false,
     ...(s.seed === undefined ? {} : { seed: seedNumber(s.seed) }),
     ...(s.logitBias.size === 0 ? {} : { logit_bias: Object.fromEntries(s.logitBias) }),
