@@ -259,6 +259,8 @@ test('aborts, deadlines and pauses', async () => {
   expect(result.tokens.length).toBeGreaterThan(0);
   expect([...result.tokens]).toEqual(upwards(1, result.tokens.length));
   expect((await rollout.submit(request(1, 80, { deadlineMs: 50 })).result).finishReason).toBe('abort');
+  // More than timers know: they would take it for none at all.
+  expect((await rollout.submit(request(1, 5, { deadlineMs: 3e9 })).result).finishReason).toBe('length');
   await rollout.pause('wait');
   const held = rollout.submit(request(5, 1));
   await sleep(30);

@@ -1,5 +1,5 @@
 import { checkRequest, RequestChecks } from '../../../ts/rollout/check_request';
-import type { LiveRequest } from '../../../ts/rollout/native/live_request';
+import { LiveRequest } from '../../../ts/rollout/native/live_request';
 import { Placement } from '../../../ts/rollout/native/placement';
 import { StopStrings } from '../../../ts/rollout/native/stop_strings';
 
@@ -39,6 +39,25 @@ describe('a request', () => {
   ])('%j with %j is refused', (request, sampling, message) => {
     const given = { promptIds: [1], sampling, ...request } as never;
     expect(() => checkRequest(given, model)).toThrow(message);
+  });
+});
+
+describe('a deadline', () => {
+  afterEach(() => jest.useRealTimers());
+
+  test.each([
+    [1000, 1],
+    // More than timers know: they would take it for none at all.
+    [3e9, 0],
+  ])('of %d ms within 2 s: %d aborts', (deadlineMs, aborts) => {
+    jest.useFakeTimers();
+    const sampling = { maxNewTokens: 3 };
+    const complete = checkRequest({ promptIds: [1], sampling }, model);
+    const asked = { promptIds: [1], sampling, deadlineMs };
+    const aborted = jest.fn();
+    new LiveRequest(1, Int32Array.of(1), complete, asked, null, aborted);
+    jest.advanceTimersByTime(2000);
+    expect(aborted).toHaveBeenCalledTimes(aborts);
   });
 });
 

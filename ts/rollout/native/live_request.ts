@@ -1,6 +1,7 @@
 // A request of the native engine from submission to its end, and what its caller holds of it.
 import { TroupeError } from '../../errors';
 import type { NativeRolloutOutput } from '../../native/bridge';
+import { timerMs } from '../../reward/contract/timers';
 import type { SharedSampling } from '../check_request';
 import type { RolloutHandle } from '../engine';
 import type { FinishReason, RolloutRequest, RolloutResult, TokenSpan, TopLogProb } from '../request';
@@ -42,7 +43,7 @@ export class LiveRequest implements RolloutHandle {
     // Who only reads the spans has not asked for the result.
     this.result.catch(() => undefined);
     if (request.deadlineMs !== undefined) {
-      this.timer = setTimeout(() => this.abort(), request.deadlineMs);
+      this.timer = setTimeout(() => this.abort(), timerMs(request.deadlineMs));
       this.timer.unref();
     }
   }

@@ -4,6 +4,7 @@ import { badOption } from '../../base/check_options';
 import { printable } from '../../base/printable';
 import { reasonOf } from '../../base/text';
 import { TroupeError } from '../../errors';
+import { timerMs } from '../../reward/contract/timers';
 import { checkRequest } from '../check_request';
 import type { PauseMode, RolloutEngine, RolloutHandle, RolloutStats, WeightSource } from '../engine';
 import type { RolloutRequest } from '../request';
@@ -89,7 +90,7 @@ export class RemoteRollout implements RolloutEngine {
     const { handle } = job;
     this.counts.promptTokens += request.promptIds.length;
     const { deadlineMs } = request;
-    const timer = deadlineMs === undefined ? null : setTimeout(() => handle.abort(), deadlineMs);
+    const timer = deadlineMs === undefined ? null : setTimeout(() => handle.abort(), timerMs(deadlineMs));
     void handle.result
       .catch(() => undefined)
       .finally(() => {
@@ -170,7 +171,10 @@ export class RemoteRollout implements RolloutEngine {
   private async meet(member: Member): Promise<void> {
     const { protocol, recoveryMs } = this.options;
     try {
-      await member.server.ready(null, AbortSignal.any([this.ending.signal, AbortSignal.timeout(recoveryMs)]));
+      await member.server.ready(
+        null,
+        AbortSignal.any([this.ending.signal, AbortSignal.timeout(timerMs(recoveryMs))]),
+      );
       const { maxTokens } = await protocol.info(member.server.client);
       this.limit = Math.min(this.limit, maxTokens ?? this.limit);
       member.up = true;
@@ -260,7 +264,7 @@ export class RemoteRollout implements RolloutEngine {
   private async revive(member: Member, until: number): Promise<void> {
     const { protocol, recoveryMs, say } = this.options;
     while (!this.closed && performance.now() < until) {
-      const left = AbortSignal.timeout(Math.max(1, Math.ceil(until - performance.now())));
+      const left = AbortSignal.timeout(timerMs(Math.max(1, until - performance.now())));
       const signal = AbortSignal.any([this.ending.signal, left]);
       try {
         await member.server.ready(this.weights?.directory ?? null, signal);
