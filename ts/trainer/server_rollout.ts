@@ -130,6 +130,7 @@ function serversOf(
         model,
         dtype,
         maxTokens: config.data.max_prompt_length + config.data.max_response_length,
+        maxConcurrency: server.max_concurrency,
         seed: config.trainer.seed,
         command: server.command ?? [],
         args: server.args ?? [],

@@ -31,6 +31,7 @@ function managed(model: string, command = [process.execPath, join(directory, 'se
     model,
     dtype: 'float32',
     maxTokens: 64,
+    maxConcurrency: 8,
     seed: 1,
     command,
     args: ['--extra', 'yes'],

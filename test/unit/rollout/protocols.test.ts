@@ -129,6 +129,7 @@ describe('vLLM', () => {
       port: 1,
       dtype: 'float32',
       maxTokens: 64,
+      maxConcurrency: 8,
       seed: 0,
     });
     expect(args.join(' ')).toContain('--scheduling-policy priority');
@@ -283,12 +284,51 @@ describe('TGI', () => {
     );
   });
 
+  test('the most likely token is asked for without options that would make it draw', async () => {
+    const [server, client] = await start((_, response) => {
+      sendEvents(response, events);
+      response.end();
+    });
+    const cut = { ...eos, topK: 5, topP: 0.5 };
+    for (const temperature of [0, 1])
+      await generate(tgi, client, { ...cut, temperature }, { promptIds: [1, 104] });
+    const [greedy, drawn] = server.calls.map(({ body }) => body.parameters);
+    expect(greedy).toEqual({ max_new_tokens: 4, do_sample: false, details: true });
+    expect(drawn).toEqual({ max_new_tokens: 4, do_sample: true, top_k: 5, top_p: 0.5, details: true });
+  });
+
+  test('errors in a stream: of the request, and of the server', async () => {
+    const { errors } = EXCHANGES.tgi;
+    let error: object = errors.validation;
+    const [, client] = await start((_, response) => {
+      sendEvents(response, [error]);
+      response.end();
+    });
+    const ask = (): Promise<unknown> => generate(tgi, client, eos, { promptIds: [1, 104] });
+    await expect(ask()).rejects.toBeInstanceOf(ServerRefused);
+    for (error of [errors.overloaded, errors.generation])
+      await expect(ask()).rejects.toBeInstanceOf(ServerLost);
+  });
+
+  test('a managed server takes as many requests as it is sent', () => {
+    const options = { model: 'm', host: 'h', port: 1, dtype: 'float32', maxTokens: 64, seed: 0 } as const;
+    const { args } = tgi.launch({ ...options, maxConcurrency: 256 });
+    expect(args.join(' ')).toContain('--max-concurrent-requests 256');
+  });
+
   test('what it cannot do', () => {
-    const refusal = (sampling: Partial<SamplingParams>): string | null =>
-      tgi.refusal(checkRequest({ promptIds: [1], sampling: { maxNewTokens: 1, ...sampling } }, model), null);
+    const refusal = (sampling: Partial<SamplingParams>, schema?: string): string | null =>
+      tgi.refusal(
+        checkRequest({ promptIds: [1], sampling: { maxNewTokens: 1, ...sampling } }, model),
+        schema === undefined ? null : { kind: 'json-schema', schema },
+      );
     expect(refusal(eos)).toBeNull();
     expect(refusal({ stopTokenIds: [] })).toMatch(/end tokens/);
     expect(refusal({ ...eos, minP: 0.1 })).toMatch(/min-p/);
+    expect(refusal({ ...eos, frequencyPenalty: 1 })).toMatch(/frequency penalty/);
+    expect(refusal(eos, '{"properties":{}}')).toBeNull();
+    for (const schema of ['{"type":"object"}', 'true', 'no JSON'])
+      expect(refusal(eos, schema)).toMatch(/with properties/);
   });
 });
 

@@ -150,6 +150,27 @@ test.each<[string, Partial<RolloutRequest>, boolean]>([
   ]);
 });
 
+test.each([false, true])(
+  'a prompt that a server cannot take with the response so far; handed out: %s',
+  async (read) => {
+    class OfNoText extends VllmProtocol {
+      override takes(): boolean {
+        return false;
+      }
+    }
+    const server = await fake({ stand: { after: 3, until: never } });
+    const rollout = await connect([server], {}, new OfNoText());
+    const handle = rollout.submit(request(20, 12)) as RemoteHandle;
+    const count = read ? follow(handle) : () => handle.tokens.length;
+    await until('begun response', () => count() === 3, count);
+    await server.kill();
+    const next = await fake({}, Number(new URL(server.url).port));
+    if (read) await expect(handle.result).rejects.toThrow(/cannot go on with its 3 tokens, nor begin again/);
+    else expect([...(await handle.result).tokens]).toEqual(upwards(20, 12));
+    expect(generations(next).map(({ body }) => body.token_ids)).toEqual(read ? [] : [[20]]);
+  },
+);
+
 test('what has come of a response that may begin again is there when it is aborted', async () => {
   const rollout = await connect([await fake({ pace: 1 })]);
   const handle = rollout.submit({ ...request(1, 80), grammar, deadlineMs: 60 });

@@ -1,11 +1,12 @@
 // A request to inference servers, and what one of them does of it.
 import { randomUUID } from 'node:crypto';
+import { TroupeError } from '../../errors';
 import type { CompleteSampling } from '../check_request';
 import type { FinishReason, RolloutRequest } from '../request';
 import type { Member } from './members';
 import { RemoteHandle } from './remote_handle';
 import { ServerLost } from './server_client';
-import type { ServerProtocol } from './server_protocol';
+import type { ServerPart, ServerProtocol } from './server_protocol';
 
 export interface Job {
   readonly handle: RemoteHandle;
@@ -26,22 +27,29 @@ export function jobOf(request: RolloutRequest, sampling: CompleteSampling): Job 
 }
 
 /**
- * A response that another server began goes on where that one was lost, or begins again. `cached` is told of tokens of the prompt that were in the cache.
+ * A response that another server began goes on where that one was lost, or begins again. `count` is told of each part.
  * @throws ServerLost, ServerRefused, TroupeError
  */
 export async function serveJob(
   { handle, sampling, priority, whole }: Job,
   protocol: ServerProtocol,
   member: Member,
-  cached: (tokens: number) => void,
+  count: (part: ServerPart) => void,
 ): Promise<void> {
-  if (whole) handle.startOver();
+  const resumed = (): number[] => [...Array.from(handle.request.promptIds), ...handle.tokens];
+  if ((whole || (handle.tokens.length > 0 && !protocol.takes(resumed()))) && !handle.startOver()) {
+    throw new TroupeError(
+      'COMM',
+      `[rollout] the server of a response was lost, and ${protocol.name} cannot go on with its ${handle.tokens.length} tokens, nor begin again: they have ` +
+        'been handed out',
+    );
+  }
   const start = handle.tokens.length;
   // A server was lost between its last token and the word that it was the last.
   if (start > 0 && sampling.stopTokenIds.includes(handle.tokens[start - 1] as number))
     return handle.finish('stop');
   if (start >= sampling.maxNewTokens) return handle.finish('length');
-  const { promptIds, grammar, cacheSalt } = handle.request;
+  const { grammar, cacheSalt } = handle.request;
   const { client } = member.server;
   const id = randomUUID();
   const seed = sampling.seed === undefined ? undefined : sampling.seed + BigInt(start);
@@ -49,7 +57,7 @@ export async function serveJob(
     client,
     {
       id,
-      promptIds: [...Array.from(promptIds), ...handle.tokens],
+      promptIds: resumed(),
       sampling: { ...sampling, seed, maxNewTokens: sampling.maxNewTokens - start },
       grammar: grammar ?? null,
       cacheSalt: cacheSalt ?? null,
@@ -62,7 +70,7 @@ export async function serveJob(
   try {
     for await (const part of parts) {
       if (handle.ended) return;
-      cached(part.cachedTokens ?? 0);
+      count(part);
       handle.add(part, start, { begunWith, now: member.version });
       finish ??= part.finish;
     }

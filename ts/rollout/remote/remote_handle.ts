@@ -13,6 +13,7 @@ export class RemoteHandle implements RolloutHandle {
   private readonly spans: TokenSpan[] = [];
   private wake: () => void = () => undefined;
   private over = false;
+  private handedOut = false;
   private resolve!: (result: RolloutResult) => void;
   private reject!: (error: unknown) => void;
   /** Breaks off the call that is running. */
@@ -39,14 +40,16 @@ export class RemoteHandle implements RolloutHandle {
     return this.controller.signal;
   }
 
-  /** Forgets what has come. */
-  startOver(): void {
+  /** Forgets what has come; false: some of it has been handed out, and stays. */
+  startOver(): boolean {
+    if (this.handedOut) return false;
     this.tokens.length = 0;
     this.logProbs.length = 0;
     this.top.length = 0;
     this.versions = [];
     this.cachedTokens = null;
     this.spans.length = 0;
+    return true;
   }
 
   /**
@@ -110,8 +113,10 @@ export class RemoteHandle implements RolloutHandle {
   async *[Symbol.asyncIterator](): AsyncGenerator<TokenSpan> {
     for (;;) {
       const span = this.held && !this.over ? undefined : this.spans.shift();
-      if (span !== undefined) yield span;
-      else if (this.over) break;
+      if (span !== undefined) {
+        this.handedOut = true;
+        yield span;
+      } else if (this.over) break;
       else
         await new Promise<void>((resolve) => {
           this.wake = resolve;

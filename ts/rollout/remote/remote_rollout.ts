@@ -208,8 +208,9 @@ export class RemoteRollout implements RolloutEngine {
     member.inFlight++;
     this.running.add(job);
     try {
-      await serveJob(job, this.options.protocol, member, (tokens) => {
-        this.counts.cachedPromptTokens += tokens;
+      await serveJob(job, this.options.protocol, member, ({ tokens, cachedTokens = 0 }) => {
+        this.counts.generatedTokens += tokens.length;
+        this.counts.cachedPromptTokens += cachedTokens;
       });
     } catch (error) {
       if (handle.ended) return;
@@ -235,7 +236,6 @@ export class RemoteRollout implements RolloutEngine {
     } finally {
       member.inFlight--;
       this.running.delete(job);
-      this.counts.generatedTokens += handle.tokens.length - start;
       this.dispatch();
       this.settle();
     }

@@ -42,10 +42,12 @@ export interface LaunchOptions {
   port: number;
   dtype: 'float32' | 'bfloat16';
   maxTokens: number;
+  /** Requests at a time. */
+  maxConcurrency: number;
   seed: number;
 }
 
-/** One kind of server. All but `launch` and `refusal` throw ServerLost and ServerRefused. */
+/** One kind of server. All but `launch`, `refusal` and `takes` throw ServerLost and ServerRefused. */
 export interface ServerProtocol {
   readonly name: 'vllm' | 'sglang' | 'tgi';
   /** Whether weights are exchanged while it runs; else it must be started again with the new ones. */
@@ -54,6 +56,8 @@ export interface ServerProtocol {
   readonly pauses: boolean;
   /** Why it cannot serve a request; null: it can. */
   refusal(sampling: CompleteSampling, grammar: Grammar | null): string | null;
+  /** Whether there is a prompt of these ids, as there is of those of a text. */
+  takes(promptIds: readonly number[]): boolean;
   /** Resolves once it answers requests. */
   health(server: ServerClient, signal: AbortSignal): Promise<void>;
   info(server: ServerClient): Promise<ServerInfo>;

@@ -44,6 +44,10 @@ export class SglangProtocol implements ServerProtocol {
     return null;
   }
 
+  takes(): boolean {
+    return true;
+  }
+
   async health(server: ServerClient, signal: AbortSignal): Promise<void> {
     await server.json('GET', '/health_generate', null, signal);
   }

@@ -3,7 +3,7 @@ import { z } from 'zod';
 import { TroupeError } from '../../errors';
 import type { CompleteSampling } from '../check_request';
 import type { FinishReason, Grammar } from '../request';
-import { type ServerClient, ServerRefused } from './server_client';
+import { type ServerClient, ServerLost, ServerRefused } from './server_client';
 import {
   type LaunchOptions,
   type ServerInfo,
@@ -24,6 +24,7 @@ const event = z.object({
   token: token.nullish(),
   details: z.object({ finish_reason: z.enum(['length', 'eos_token', 'stop_sequence']) }).nullish(),
   error: z.string().nullish(),
+  error_type: z.string().nullish(),
 });
 const info = z.object({ max_total_tokens: z.int().nullish() });
 
@@ -46,9 +47,17 @@ export class TgiProtocol implements ServerProtocol {
     if (s.stop.length > 0 || s.badWords.length > 0) return 'stop texts and bad words are texts there';
     if (s.logitBias.size > 0 || s.minP > 0 || s.presencePenalty !== 0)
       return 'it has no min-p, no presence penalty and no logit bias';
+    if (s.frequencyPenalty !== 0)
+      return 'its frequency penalty is of the share of a token in prompt and response';
     if (s.topLogProbs > 0 || s.promptLogProbs) return 'only log-probs of sampled tokens are taken from it';
     if (grammar?.kind === 'structural-tag') return 'it has JSON schemas, but no structural tags';
+    if (grammar !== null && !hasProperties(grammar.schema))
+      return 'its JSON schemas are objects with properties';
     return null;
+  }
+
+  takes(promptIds: readonly number[]): boolean {
+    return this.textOf(promptIds) !== null;
   }
 
   async health(server: ServerClient, signal: AbortSignal): Promise<void> {
@@ -64,13 +73,21 @@ export class TgiProtocol implements ServerProtocol {
     request: ServerRequest,
     signal: AbortSignal,
   ): AsyncGenerator<ServerPart> {
+    const inputs = this.textOf(request.promptIds);
+    if (inputs === null) {
+      throw new TroupeError(
+        'INVALID_ARGUMENT',
+        '[rollout] TGI takes text, and no text gives these prompt ids: use an engine that takes token ids (vllm, sglang, native)',
+      );
+    }
     const body = {
-      inputs: this.textOf(request.promptIds),
+      inputs,
       parameters: parameters(request.sampling, request.grammar),
     };
     for await (const given of server.events('/generate_stream', body, signal)) {
-      const { token: made, details, error } = event.parse(given);
-      if (error) throw new ServerRefused(`${server.url}: ${error}`);
+      const { token: made, details, error, error_type: type } = event.parse(given);
+      // Of its other errors (overloaded, a shard that failed) the request is not the reason.
+      if (error) throw new (type === 'validation' ? ServerRefused : ServerLost)(`${server.url}: ${error}`);
       if (!made) continue;
       if (made.logprob === null) throw new ServerRefused(`${server.url} sent a token without its log-prob`);
       yield {
@@ -94,28 +111,27 @@ export class TgiProtocol implements ServerProtocol {
 
   async resume(): Promise<void> {}
 
-  launch({ model, host, port, dtype, maxTokens }: LaunchOptions) {
+  launch({ model, host, port, dtype, maxTokens, maxConcurrency }: LaunchOptions) {
     return {
       command: ['text-generation-launcher'],
       args: [
         ...['--model-id', model, '--hostname', host, '--port', String(port), '--dtype', dtype],
         ...['--max-total-tokens', String(maxTokens), '--max-input-tokens', String(maxTokens - 1)],
+        // Of more than this (128 by default) it refuses some.
+        ...['--max-concurrent-requests', String(maxConcurrency)],
       ],
       env: { HF_HUB_OFFLINE: '1' },
     };
   }
 
-  /** The text that its tokenizer, which adds its own special tokens, turns into these ids again. */
-  private textOf(ids: readonly number[]): string {
+  /** The text that its tokenizer, which adds its own special tokens, turns into these ids again; null: none does. */
+  private textOf(ids: readonly number[]): string | null {
     for (const start of [0, 1]) {
       const text = this.tokenizer.decode(ids.slice(start), { skipSpecialTokens: false });
       const again = this.tokenizer.encode(text, true);
       if (again.length === ids.length && again.every((id, i) => id === ids[i])) return text;
     }
-    throw new TroupeError(
-      'INVALID_ARGUMENT',
-      '[rollout] TGI takes text, and no text gives these prompt ids: use an engine that takes token ids (vllm, sglang, native)',
-    );
+    return null;
   }
 }
 
@@ -125,11 +141,10 @@ function parameters(s: CompleteSampling, grammar: Grammar | null): Record<string
     max_new_tokens: s.maxNewTokens,
     do_sample: !greedy,
     ...(greedy || s.temperature === 1 ? {} : { temperature: s.temperature }),
-    ...(s.topK > 0 ? { top_k: s.topK } : {}),
-    // It takes numbers below 1 only.
-    ...(s.topP < 1 ? { top_p: s.topP } : {}),
+    // With any of these it samples, whatever do_sample says. Of top_p it takes numbers below 1 only.
+    ...(greedy || s.topK === 0 ? {} : { top_k: s.topK }),
+    ...(greedy || s.topP === 1 ? {} : { top_p: s.topP }),
     ...(s.repetitionPenalty === 1 ? {} : { repetition_penalty: s.repetitionPenalty }),
-    ...(s.frequencyPenalty === 0 ? {} : { frequency_penalty: s.frequencyPenalty }),
     ...(s.seed === undefined ? {} : { seed: seedNumber(s.seed) }),
     ...(grammar?.kind === 'json-schema'
       ? { grammar: { type: 'json', value: JSON.parse(grammar.schema) } }
@@ -140,3 +155,12 @@ function parameters(s: CompleteSampling, grammar: Grammar | null): Record<string
 
 const finishOf = (reason: 'length' | 'eos_token' | 'stop_sequence'): FinishReason =>
   reason === 'length' ? 'length' : 'stop';
+
+function hasProperties(schema: string): boolean {
+  try {
+    const { properties } = JSON.parse(schema);
+    return properties !== undefined;
+  } catch {
+    return false;
+  }
+}

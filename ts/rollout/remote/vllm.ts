@@ -50,6 +50,10 @@ export class VllmProtocol implements ServerProtocol {
     return null;
   }
 
+  takes(): boolean {
+    return true;
+  }
+
   async health(server: ServerClient, signal: AbortSignal): Promise<void> {
     await server.json('GET', '/health', null, signal);
   }
