@@ -137,12 +137,20 @@ describe('vLLM', () => {
   });
 
   test('weights are reloaded from a directory', async () => {
-    const [server, client] = await start(() => ({}));
+    const [server, client] = await start(({ path }, response) => {
+      const answer = EXCHANGES.vllm.controls[path];
+      if (answer === null) response.end();
+      return answer ?? undefined;
+    });
+    await new VllmProtocol().pause(client);
     await new VllmProtocol().load(client, '/weights/version_5', 5);
+    await new VllmProtocol().resume(client);
     expect(server.calls.map(({ path, body }) => [path, body])).toEqual([
+      ['/pause?mode=keep', null],
       ['/collective_rpc', { method: 'reload_weights', kwargs: { weights_path: '/weights/version_5' } }],
       ['/update_weight_version', { new_version: '5' }],
-      ['/reset_prefix_cache', null],
+      ['/reset_prefix_cache?reset_running_requests=true', null],
+      ['/resume', null],
     ]);
   });
 
@@ -158,6 +166,19 @@ describe('vLLM', () => {
     expect(refusal({ promptLogProbs: true })).toMatch(/temperature/);
   });
 
+  test('errors in a stream: of the request, and of the server', async () => {
+    const { errors } = EXCHANGES.vllm;
+    let error: object = errors.bad_request;
+    const [, client] = await start((_, response) => {
+      sendEvents(response, [error]);
+      response.end('data: [DONE]\n\n');
+    });
+    const ask = (): Promise<unknown> => generate(new VllmProtocol(), client, {});
+    await expect(ask()).rejects.toBeInstanceOf(ServerRefused);
+    error = errors.internal;
+    await expect(ask()).rejects.toBeInstanceOf(ServerLost);
+  });
+
   test('tokens without log-probs are refused', async () => {
     const [, client] = await start((_, response) => {
       sendEvents(response, [{ choices: [{ token_ids: [1, 2], finish_reason: 'length', logprobs: null }] }]);
@@ -168,7 +189,7 @@ describe('vLLM', () => {
 });
 
 describe('SGLang', () => {
-  const { answer, update, info } = EXCHANGES.sglang;
+  const { answer, info } = EXCHANGES.sglang;
 
   test('token ids in and out, with log-probs and versions', async () => {
     const [server, client] = await start(() => answer);
@@ -226,19 +247,30 @@ describe('SGLang', () => {
     });
   });
 
-  test('weights come from a directory', async () => {
-    const [server, client] = await start(({ path }) => (path === '/update_weights_from_disk' ? update : {}));
-    await new SglangProtocol().load(client, '/weights/version_5', 5);
+  test('weights come from a directory, in a pause', async () => {
+    const [server, client] = await start(({ path }) => EXCHANGES.sglang.controls[path]);
+    const sglang = new SglangProtocol();
+    await sglang.pause(client);
+    await sglang.load(client, '/weights/version_5', 5);
+    await sglang.resume(client);
     expect(server.calls.map(({ path, body }) => [path, body])).toEqual([
+      ['/pause_generation', { mode: 'retract' }],
       [
         '/update_weights_from_disk',
         { model_path: '/weights/version_5', flush_cache: true, weight_version: '5' },
       ],
+      ['/continue_generation', {}],
     ]);
-    const [, failing] = await start(({ path }) =>
-      path === '/update_weights_from_disk' ? { success: false, message: 'shapes differ' } : {},
+  });
+
+  test('weights that it does not take are an error', async () => {
+    const [, failing] = await start((_, response) => {
+      response.statusCode = 400;
+      return EXCHANGES.sglang.update_failed;
+    });
+    await expect(new SglangProtocol().load(failing, '/x', 1)).rejects.toThrow(
+      'Failed to get weights iterator',
     );
-    await expect(new SglangProtocol().load(failing, '/x', 1)).rejects.toThrow('shapes differ');
   });
 
   test('what it can hold', async () => {

@@ -43,7 +43,7 @@ test('keep: requests stand still, through new weights as well, and go on with th
     '/pause?mode=keep',
     '/collective_rpc',
     '/update_weight_version',
-    '/reset_prefix_cache',
+    '/reset_prefix_cache?reset_running_requests=true',
   ]);
   expect(log.filter((entry) => entry === '/resume')).toHaveLength(1);
 });

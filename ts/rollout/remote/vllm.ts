@@ -3,7 +3,7 @@ import { z } from 'zod';
 import type { CompleteSampling } from '../check_request';
 import type { FinishReason, Grammar } from '../request';
 import type { ServerClient } from './server_client';
-import { ServerRefused } from './server_client';
+import { ServerLost, ServerRefused } from './server_client';
 import {
   type LaunchOptions,
   type ServerInfo,
@@ -34,7 +34,7 @@ const part = z.object({
     .object({ prompt_tokens_details: z.object({ cached_tokens: z.int().nullish() }).nullish() })
     .nullish(),
 });
-const failure = z.object({ error: z.object({ message: z.string() }) });
+const failure = z.object({ error: z.object({ message: z.string(), code: z.int().nullish() }) });
 const models = z.object({ data: z.array(z.object({ max_model_len: z.int().nullish() })) });
 
 export class VllmProtocol implements ServerProtocol {
@@ -81,7 +81,10 @@ export class VllmProtocol implements ServerProtocol {
     };
     for await (const event of server.events('/inference/v1/generate', body, signal)) {
       const failed = failure.safeParse(event);
-      if (failed.success) throw new ServerRefused(`${server.url}: ${failed.data.error.message}`);
+      if (failed.success) {
+        const { message, code } = failed.data.error;
+        throw new ((code ?? 400) >= 500 ? ServerLost : ServerRefused)(`${server.url}: ${message}`);
+      }
       const { choices, usage } = part.parse(event);
       const cachedTokens = usage?.prompt_tokens_details?.cached_tokens ?? 0;
       const [choice] = choices;
@@ -126,7 +129,8 @@ export class VllmProtocol implements ServerProtocol {
       kwargs: { weights_path: directory },
     });
     await server.json('POST', '/update_weight_version', { new_version: String(version) });
-    await server.json('POST', '/reset_prefix_cache', null);
+    // Else what requests in flight hold, and prefixes with it, stays as the old weights made it, and nobody is told.
+    await server.json('POST', '/reset_prefix_cache?reset_running_requests=true', null);
   }
 
   async resume(server: ServerClient): Promise<void> {
