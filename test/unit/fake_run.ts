@@ -38,6 +38,8 @@ export class FakeEngines {
   criticWeights = 0.25;
   /** Parts that the actor's batches are said to be split into. */
   dataParallelSize = 1;
+  /** Responses come from processes of their own. */
+  apart = false;
   updateOptions: unknown = null;
   logProbOptions: unknown = null;
   /** A copy of the batch of every updatePolicy, in order. */
@@ -84,6 +86,12 @@ export class FakeEngines {
         },
       },
       rollout: fakeRollout((requests) => this.generate(requests)),
+      ...(this.apart
+        ? {
+            syncRollout: async () => this.call('syncRollout'),
+            releaseRollout: async () => this.call('releaseRollout'),
+          }
+        : {}),
       reference: needs.reference
         ? {
             computeLogProb: async (batch) => {

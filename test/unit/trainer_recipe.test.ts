@@ -26,6 +26,15 @@ describe('router replay', () => {
   });
 });
 
+test('a rollout in processes of its own gets weights after they change, and may rest before anything is trained', async () => {
+  const engines = new FakeEngines();
+  engines.apart = true;
+  const once = ['trainer.total_training_steps=1', 'trainer.val_before_train=false', 'trainer.test_freq=-1'];
+  await trainer({ overrides: once, engines }).trainer.fit();
+  const seen = ['syncRollout', 'generate', 'releaseRollout', 'actor.computeLogProb', 'updatePolicy'];
+  expect(engines.calls.filter((call) => seen.includes(call))).toEqual([...seen, 'syncRollout']);
+});
+
 describe('metrics of a step', () => {
   const once = ['trainer.total_training_steps=1', 'trainer.val_before_train=false'];
 

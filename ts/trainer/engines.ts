@@ -49,6 +49,8 @@ export interface Engines {
   readonly rollout: RolloutEngine;
   /** Hands the weights of now to a rollout that is not generating from them; `version`: the steps that made them. */
   syncRollout?(version: number): Promise<void>;
+  /** Tells a rollout in processes of its own that training comes next, for which it may give memory back until it is asked for something. */
+  releaseRollout?(): Promise<void>;
   readonly reference: ReferenceEngine | null;
   readonly critic: ValueEngine | null;
   /** Model FLOP utilisation of log-probs of `batch` in `seconds`; null (or absent) when the device's peak is not known. */
@@ -173,7 +175,9 @@ export const createEngines: CreateEngines = async (config, needs) => {
       dataParallelSize: actor.engine.dataParallelSize,
       actor,
       rollout: servers?.engine ?? actor.rollout,
-      ...(servers ? { syncRollout: (version: number) => servers.sync(version) } : {}),
+      ...(servers
+        ? { syncRollout: (version: number) => servers.sync(version), releaseRollout: () => servers.release() }
+        : {}),
       reference,
       critic,
       inferenceUtilisation: (batch, seconds) =>

@@ -6,7 +6,6 @@ import { makeDirectories } from '../base/make_directories';
 import { untieHead } from '../checkpoint/untie_head';
 import type { ResolvedConfig } from '../config/config';
 import { Tokenizer } from '../data/tokenizer';
-import type { RolloutEngine } from '../rollout/engine';
 import { GivenServer, type InferenceServer, ManagedServer } from '../rollout/remote/inference_server';
 import { RemoteRollout } from '../rollout/remote/remote_rollout';
 import type { ServerProtocol } from '../rollout/remote/server_protocol';
@@ -32,8 +31,11 @@ export class ServerRollout {
       // vLLM's CPU build does not take new weights of a head that is the embedding.
       rollout.mode === 'managed' && rollout.name === 'vllm' && device === 'cpu',
     );
+    // Servers of others may be somebody else's, too. On a CPU only an end gives memory back, which is what TGI is brought to anyway.
+    const releases =
+      rollout.mode === 'managed' && rollout.free_cache_engine && (device === 'cuda' || !protocol.reloads);
     const model = weights.untied ? await weights.write(0) : path.resolve(config.actor_rollout_ref.model.path);
-    const servers = serversOf(config, { dtype, model }, protocol);
+    const servers = serversOf(config, { dtype, model, releases }, protocol);
     const engine = await RemoteRollout.connect({
       protocol,
       servers,
@@ -45,12 +47,13 @@ export class ServerRollout {
       say,
     });
     say(`responses come from ${servers.length} ${rollout.name} server${servers.length === 1 ? '' : 's'}`);
-    return new ServerRollout(engine, weights);
+    return new ServerRollout(engine, weights, releases);
   }
 
   private constructor(
-    readonly engine: RolloutEngine,
+    readonly engine: RemoteRollout,
     private readonly weights: RolloutWeights,
+    private readonly releases: boolean,
   ) {}
 
   /** Writes the weights of now and has the servers take them. */
@@ -58,6 +61,11 @@ export class ServerRollout {
     const directory = await this.weights.write(version);
     await this.engine.updateWeights({ kind: 'directory', path: directory }, version);
     this.weights.keepOnly(directory);
+  }
+
+  /** Nothing is generated for now: servers of our own give back what memory they can. */
+  async release(): Promise<void> {
+    if (this.releases) await this.engine.release();
   }
 
   async close(): Promise<void> {
@@ -114,7 +122,7 @@ function protocolOf(config: ResolvedConfig, actor: Actor): ServerProtocol {
 
 function serversOf(
   config: ResolvedConfig,
-  { dtype, model }: { dtype: 'float32' | 'bfloat16'; model: string },
+  { dtype, model, releases }: { dtype: 'float32' | 'bfloat16'; model: string; releases: boolean },
   protocol: ServerProtocol,
 ): InferenceServer[] {
   const { rollout } = config.actor_rollout_ref;
@@ -132,6 +140,7 @@ function serversOf(
         maxTokens: config.data.max_prompt_length + config.data.max_response_length,
         maxConcurrency: server.max_concurrency,
         seed: config.trainer.seed,
+        releases,
         command: server.command ?? [],
         args: server.args ?? [],
         log: path.resolve(config.trainer.default_local_dir, 'logs', `${protocol.name}_${i + 1}.log`),

@@ -90,6 +90,7 @@ export async function trainStep(
     batch = await phase('gen_max', () => greedyBaseline(context, batch, prompts));
     pause();
   }
+  await engines.releaseRollout?.();
   batch = await phase('old_log_prob', () => oldLogProbs(context, batch, metrics));
   pause();
   if (engines.reference) {

@@ -131,6 +131,7 @@ describe('vLLM', () => {
       maxTokens: 64,
       maxConcurrency: 8,
       seed: 0,
+      releases: false,
     });
     expect(args.join(' ')).toContain('--scheduling-policy priority');
     expect(args).toContain('--enable-prompt-tokens-details');
@@ -343,7 +344,15 @@ describe('TGI', () => {
   });
 
   test('a managed server takes as many requests as it is sent', () => {
-    const options = { model: 'm', host: 'h', port: 1, dtype: 'float32', maxTokens: 64, seed: 0 } as const;
+    const options = {
+      model: 'm',
+      host: 'h',
+      port: 1,
+      dtype: 'float32',
+      maxTokens: 64,
+      seed: 0,
+      releases: false,
+    } as const;
     const { args } = tgi.launch({ ...options, maxConcurrency: 256 });
     expect(args.join(' ')).toContain('--max-concurrent-requests 256');
   });
@@ -362,6 +371,15 @@ describe('TGI', () => {
     for (const schema of ['{"type":"object"}', 'true', 'no JSON'])
       expect(refusal(eos, schema)).toMatch(/with properties/);
   });
+});
+
+test.each<[ServerProtocol, string]>([
+  [new VllmProtocol(), '--enable-sleep-mode'],
+  [new SglangProtocol(), '--enable-memory-saver'],
+])('a managed server can give its memory back where it will be asked to', (protocol, option) => {
+  const options = { model: 'm', host: 'h', port: 1, dtype: 'float32', maxTokens: 64, seed: 0 } as const;
+  for (const releases of [true, false])
+    expect(protocol.launch({ ...options, maxConcurrency: 8, releases }).args.includes(option)).toBe(releases);
 });
 
 test('what passes and what does not', async () => {

@@ -96,7 +96,11 @@ export const rolloutSection = {
   ),
   ignore_eos: field(bool, false, 'true: responses do not stop at the model’s end tokens.'),
   enforce_eager: ignored(ROLLOUT_ENGINE),
-  free_cache_engine: field(bool, true, 'Give the memory of keys and values back while nothing is generated.'),
+  free_cache_engine: field(
+    bool,
+    true,
+    'Give the memory of keys and values back while nothing is generated; managed servers on a GPU give that of their weights, too.',
+  ),
   tensor_model_parallel_size: ignored(ROLLOUT_ENGINE),
   data_parallel_size: ignored(ROLLOUT_ENGINE),
   expert_parallel_size: ignored(ROLLOUT_ENGINE),

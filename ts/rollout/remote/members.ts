@@ -11,6 +11,8 @@ export interface Member {
   version: number;
   /** New weights are on their way to it. */
   loading: boolean;
+  /** It has given its memory back. */
+  asleep: boolean;
   /** Why it is not up. */
   reason: string;
   /** Under way while it is brought back; it never rejects. */
@@ -26,6 +28,7 @@ export const memberOf = (server: InferenceServer, index: number): Member => ({
   inFlight: 0,
   version: 0,
   loading: false,
+  asleep: false,
   reason: 'it has not answered yet',
   revival: null,
   lost: false,

@@ -1,5 +1,4 @@
 // A rollout engine over inference servers: requests go where their prefix lies, and to another server when theirs dies.
-import { setTimeout as sleep } from 'node:timers/promises';
 import { badOption } from '../../base/check_options';
 import { printable } from '../../base/printable';
 import { reasonOf } from '../../base/text';
@@ -8,43 +7,29 @@ import { timerMs } from '../../reward/contract/timers';
 import { checkRequest } from '../check_request';
 import type { PauseMode, RolloutEngine, RolloutHandle, RolloutStats, WeightSource } from '../engine';
 import type { RolloutRequest } from '../request';
-import type { InferenceServer } from './inference_server';
+import { Fleet, type FleetOptions } from './fleet';
 import { type Job, jobOf, serveJob } from './job';
 import { JobQueue } from './job_queue';
-import { chooseMember, type Member, memberOf } from './members';
+import type { Member } from './members';
 import { ServerLost } from './server_client';
-import type { ServerProtocol } from './server_protocol';
 
-export interface RemoteRolloutOptions {
-  protocol: ServerProtocol;
-  servers: readonly InferenceServer[];
+export interface RemoteRolloutOptions extends FleetOptions {
   vocabSize: number;
   eosTokenIds: readonly number[];
-  /** Prompt and response together; a server may have less. */
-  maxTokens: number;
-  /** Requests at a time, of each server. */
-  maxConcurrency: number;
-  /** How long a server may be away before it is given up, milliseconds. */
-  recoveryMs: number;
-  say(line: string): void;
 }
 
 /** A request that so many servers were lost under is what they die of. */
 const MOST_FAILURES = 5;
-const RETRY_MS = 1000;
 
 export class RemoteRollout implements RolloutEngine {
-  private readonly members: Member[];
+  private readonly fleet: Fleet;
   private readonly jobs = new JobQueue();
   private readonly running = new Set<Job>();
   /** How it is paused; null: it is not. */
   private paused: PauseMode | null = null;
-  /** Servers are started again, and requests wait. */
-  private restarting = false;
+  /** Requests wait for servers: they are started again, or give memory back, or take it. */
+  private shut = false;
   private closed = false;
-  private readonly ending = new AbortController();
-  private weights: { directory: string; version: number } | null = null;
-  private limit: number;
   private readonly counts = { promptTokens: 0, cachedPromptTokens: 0, generatedTokens: 0 };
   private readonly waiters: { done: () => boolean; tell: () => void }[] = [];
 
@@ -52,7 +37,7 @@ export class RemoteRollout implements RolloutEngine {
   static async connect(options: RemoteRolloutOptions): Promise<RemoteRollout> {
     const rollout = new RemoteRollout(options);
     try {
-      await Promise.all(rollout.members.map((member) => rollout.meet(member)));
+      await rollout.fleet.meet();
     } catch (error) {
       await rollout.close();
       throw error;
@@ -61,26 +46,25 @@ export class RemoteRollout implements RolloutEngine {
   }
 
   private constructor(private readonly options: RemoteRolloutOptions) {
-    this.members = options.servers.map(memberOf);
-    this.limit = options.maxTokens;
+    this.fleet = new Fleet(options, () => this.dispatch());
   }
 
   get version(): number {
-    return this.weights?.version ?? 0;
+    return this.fleet.version;
   }
 
   get maxTokens(): number {
-    return this.limit;
+    return this.fleet.maxTokens;
   }
 
   get maxConcurrency(): number {
-    return this.options.maxConcurrency * this.members.length;
+    return this.options.maxConcurrency * this.fleet.size;
   }
 
   submit(request: RolloutRequest): RolloutHandle {
     if (this.closed) throw new TroupeError('CLOSED', '[rollout] the engine is closed');
     const { protocol, vocabSize, eosTokenIds } = this.options;
-    const sampling = checkRequest(request, { vocabSize, maxTokens: this.limit, eosTokenIds });
+    const sampling = checkRequest(request, { vocabSize, maxTokens: this.maxTokens, eosTokenIds });
     const reason =
       sampling.constraint === undefined
         ? protocol.refusal(sampling, request.grammar ?? null)
@@ -113,11 +97,11 @@ export class RemoteRollout implements RolloutEngine {
     const kept = this.paused === 'keep';
     this.paused = mode;
     if (mode === 'keep') {
-      await this.eachUp(({ server }) => protocol.pause(server.client));
+      await this.fleet.pause();
       return;
     }
     if (mode === 'abort') for (const { handle } of [...this.jobs.drain(), ...this.running]) handle.abort();
-    if (kept) await this.letGo();
+    if (kept) await this.fleet.resume();
     this.dispatch();
     await this.until(() => this.paused !== mode || (this.running.size === 0 && this.jobs.empty));
   }
@@ -125,7 +109,7 @@ export class RemoteRollout implements RolloutEngine {
   async resume(): Promise<void> {
     const kept = this.paused === 'keep';
     this.paused = null;
-    if (kept) await this.letGo();
+    if (kept) await this.fleet.resume();
     this.jobs.release();
     this.dispatch();
     this.settle();
@@ -134,19 +118,26 @@ export class RemoteRollout implements RolloutEngine {
   async updateWeights(source: WeightSource, version: number): Promise<void> {
     if (source.kind !== 'directory')
       throw badOption('rollout', `updateWeights: servers take weights from a directory, not ${source.kind}`);
-    this.weights = { directory: source.path, version };
-    const { protocol } = this.options;
-    if (!protocol.reloads) await this.startAgain();
-    else await this.eachUp((member) => this.load(member));
+    const { fleet } = this;
+    fleet.setWeights(source.path, version);
+    if (this.options.protocol.reloads && !fleet.asleep) await fleet.bringBack();
+    else await this.shutFor(() => fleet.bringBack());
     // At least one serves the new weights before anything is asked of them.
-    while (!this.members.some(({ up }) => up)) {
-      this.checkHope();
-      await Promise.race(this.members.map(({ revival }) => revival ?? sleep(RETRY_MS)));
-    }
+    await fleet.untilOneServes();
+  }
+
+  /**
+   * Servers give the memory of weights, keys and values back, until something is asked of them or new weights come; TGI ends. Nothing happens where requests
+   * are there, or no weights yet to come back with.
+   */
+  async release(): Promise<void> {
+    if (this.paused === 'keep' || this.shut || !this.fleet.hasWeights) return;
+    if (this.running.size + this.jobs.size > 0) return;
+    await this.shutFor(() => this.fleet.release());
   }
 
   async stats(): Promise<RolloutStats> {
-    this.checkHope();
+    this.fleet.checkHope();
     return {
       running: this.running.size,
       waiting: this.jobs.size,
@@ -162,39 +153,18 @@ export class RemoteRollout implements RolloutEngine {
   async close(): Promise<void> {
     this.closed = true;
     for (const { handle } of [...this.jobs.drain(), ...this.running]) handle.abort();
-    this.ending.abort();
-    await Promise.all(this.members.map(({ revival }) => revival));
-    await Promise.all(this.members.map(({ server }) => server.close()));
-  }
-
-  /** The first time: it must answer, and what it can hold counts. */
-  private async meet(member: Member): Promise<void> {
-    const { protocol, recoveryMs } = this.options;
-    try {
-      await member.server.ready(
-        null,
-        AbortSignal.any([this.ending.signal, AbortSignal.timeout(timerMs(recoveryMs))]),
-      );
-      const { maxTokens } = await protocol.info(member.server.client);
-      this.limit = Math.min(this.limit, maxTokens ?? this.limit);
-      member.up = true;
-    } catch (error) {
-      throw new TroupeError(
-        'COMM',
-        `[rollout] ${protocol.name} server ${member.index + 1} did not come up (it has ${recoveryMs / 1000} s): ${reasonOf(error)}`,
-        { cause: error },
-      );
-    }
+    await this.fleet.close();
   }
 
   private dispatch(): void {
-    if (this.members.every(({ lost }) => lost))
-      for (const { handle } of this.jobs.drain()) handle.fail(this.hopeless());
-    while (this.paused !== 'keep' && !this.restarting) {
+    const { hopeless } = this.fleet;
+    if (hopeless !== null) for (const { handle } of this.jobs.drain()) handle.fail(hopeless);
+    if (this.fleet.asleep && !this.shut && this.paused !== 'keep' && !this.jobs.empty) void this.wake();
+    while (this.paused !== 'keep' && !this.shut) {
       const job = this.jobs.first;
       if (job === undefined) return;
       if (!job.handle.ended) {
-        const member = chooseMember(this.members, job.handle.request, this.options.maxConcurrency);
+        const member = this.fleet.choose(job.handle.request);
         if (member === null) return;
         void this.run(job, member);
       }
@@ -223,7 +193,7 @@ export class RemoteRollout implements RolloutEngine {
         );
       } else {
         job.failures = !job.whole && handle.tokens.length > start ? 1 : job.failures + 1;
-        this.lose(member, error);
+        this.fleet.lose(member, error);
         if (job.failures >= MOST_FAILURES) {
           handle.fail(
             new TroupeError(
@@ -241,103 +211,23 @@ export class RemoteRollout implements RolloutEngine {
     }
   }
 
-  /** It is asked for its health until it is back, with the weights of now, or is given up. */
-  private lose(member: Member, error: Error): void {
-    member.up = false;
-    member.reason = error.message;
-    if (member.revival !== null || this.closed) return;
-    const { protocol, recoveryMs, say } = this.options;
-    say(
-      `${protocol.name} server ${member.index + 1} was lost (${error.message}): its requests go to others, or wait`,
-    );
-    const since = performance.now();
-    member.revival = this.revive(member, since + recoveryMs)
-      .then(() => {
-        if (member.up) say(`${protocol.name} server ${member.index + 1} is back after ${seconds(since)} s`);
-      })
-      .finally(() => {
-        member.revival = null;
-        this.dispatch();
-      });
-  }
-
-  private async revive(member: Member, until: number): Promise<void> {
-    const { protocol, recoveryMs, say } = this.options;
-    while (!this.closed && performance.now() < until) {
-      const left = AbortSignal.timeout(timerMs(Math.max(1, until - performance.now())));
-      const signal = AbortSignal.any([this.ending.signal, left]);
-      try {
-        await member.server.ready(this.weights?.directory ?? null, signal);
-        const { weights } = this;
-        if (weights !== null && protocol.reloads) await this.load(member);
-        if (weights !== this.weights) continue;
-        member.version = this.version;
-        member.up = true;
-        return;
-      } catch (error) {
-        member.reason = reasonOf(error);
-        await sleep(RETRY_MS, undefined, { signal }).catch(() => undefined);
-      }
-    }
-    if (this.closed) return;
-    member.lost = true;
-    say(
-      `${protocol.name} server ${member.index + 1} is given up after ${recoveryMs / 1000} s: ${member.reason}`,
-    );
-  }
-
-  /** Requests in flight stand still meanwhile, and afterwards where the rollout is paused so. */
-  private async load(member: Member): Promise<void> {
-    const { protocol } = this.options;
-    const { client } = member.server;
-    const { directory, version } = this.weights as { directory: string; version: number };
-    member.loading = true;
+  private async shutFor(work: () => Promise<void>): Promise<void> {
+    this.shut = true;
     try {
-      await protocol.pause(client);
-      await protocol.load(client, directory, version);
-      member.version = version;
+      await this.until(() => this.running.size === 0);
+      await work();
     } finally {
-      member.loading = false;
-      if (this.paused !== 'keep') await protocol.resume(client);
+      this.shut = false;
     }
-  }
-
-  /** What stands still goes on, once weights that are under way are there. */
-  private letGo(): Promise<void> {
-    return this.eachUp(async ({ server, loading }) => {
-      if (!loading) await this.options.protocol.resume(server.client);
-    });
-  }
-
-  /** For servers that take weights when they start only. */
-  private async startAgain(): Promise<void> {
-    this.restarting = true;
-    await this.until(() => this.running.size === 0);
-    // Nobody waits again for those that were given up.
-    const members = this.members.filter(({ lost }) => !lost);
-    for (const member of members) member.up = false;
-    await Promise.all(members.map(({ server }) => server.close()));
-    await Promise.all(
-      members.map((member) => this.revive(member, performance.now() + this.options.recoveryMs)),
-    );
-    this.restarting = false;
     this.dispatch();
   }
 
-  /** Those that are lost meanwhile are brought back; what one refuses is an error. */
-  private async eachUp(work: (member: Member) => Promise<void>): Promise<void> {
-    const done = this.members
-      .filter(({ up }) => up)
-      .map(async (member) => {
-        try {
-          await work(member);
-        } catch (error) {
-          if (!(error instanceof ServerLost))
-            throw new TroupeError('COMM', `[rollout] ${reasonOf(error)}`, { cause: error });
-          this.lose(member, error);
-        }
-      });
-    await Promise.all(done);
+  private async wake(): Promise<void> {
+    try {
+      await this.shutFor(() => this.fleet.bringBack());
+    } catch (error) {
+      for (const { handle } of this.jobs.drain()) handle.fail(error);
+    }
   }
 
   private until(done: () => boolean): Promise<void> {
@@ -354,15 +244,4 @@ export class RemoteRollout implements RolloutEngine {
       else this.waiters.push(waiter);
     }
   }
-
-  private checkHope(): void {
-    if (this.members.every(({ lost }) => lost)) throw this.hopeless();
-  }
-
-  private hopeless(): TroupeError {
-    const reasons = this.members.map(({ index, reason }) => `server ${index + 1}: ${reason}`).join('; ');
-    return new TroupeError('COMM', `[rollout] no ${this.options.protocol.name} server is left (${reasons})`);
-  }
 }
-
-const seconds = (since: number): string => ((performance.now() - since) / 1000).toFixed(1);

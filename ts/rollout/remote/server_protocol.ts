@@ -45,6 +45,8 @@ export interface LaunchOptions {
   /** Requests at a time. */
   maxConcurrency: number;
   seed: number;
+  /** It will be asked to give its memory back. */
+  releases: boolean;
 }
 
 /** One kind of server. All but `launch`, `refusal` and `takes` throw ServerLost and ServerRefused. */
@@ -69,6 +71,10 @@ export interface ServerProtocol {
   /** Takes the weights of a directory, in a pause. */
   load(server: ServerClient, directory: string, version: number): Promise<void>;
   resume(server: ServerClient): Promise<void>;
+  /** Gives the memory of weights, keys and values back; nothing is asked of it. */
+  release(server: ServerClient): Promise<void>;
+  /** Takes its memory again, and the weights of a directory. */
+  wake(server: ServerClient, directory: string, version: number): Promise<void>;
   /** The command line of a server of our own. */
   launch(options: LaunchOptions): { command: string[]; args: string[]; env: Record<string, string> };
 }

@@ -120,7 +120,20 @@ export class SglangProtocol implements ServerProtocol {
     await server.json('POST', '/continue_generation', {});
   }
 
-  launch({ model, host, port, dtype, maxTokens, seed }: LaunchOptions) {
+  /** It dies of being asked where a request is left: those that nobody waits for must be gone. */
+  async release(server: ServerClient): Promise<void> {
+    await server.json('POST', '/pause_generation', { mode: 'abort' });
+    await server.json('POST', '/release_memory_occupation', { tags: ['kv_cache', 'weights'] });
+  }
+
+  async wake(server: ServerClient, directory: string, version: number): Promise<void> {
+    await server.json('POST', '/resume_memory_occupation', { tags: ['weights'] });
+    await this.load(server, directory, version);
+    await server.json('POST', '/resume_memory_occupation', { tags: ['kv_cache'] });
+    await this.resume(server);
+  }
+
+  launch({ model, host, port, dtype, maxTokens, seed, releases }: LaunchOptions) {
     return {
       command: ['python3', '-m', 'sglang.launch_server'],
       args: [
@@ -128,6 +141,7 @@ export class SglangProtocol implements ServerProtocol {
         ...['--dtype', dtype, '--context-length', String(maxTokens), '--random-seed', String(seed)],
         // Per-request seeds, and samplers that nobody's generation_config.json changes.
         ...['--enable-deterministic-inference', '--sampling-defaults', 'openai'],
+        ...(releases ? ['--enable-memory-saver'] : []),
       ],
       env: { HF_HUB_OFFLINE: '1' },
     };

@@ -111,6 +111,14 @@ export class TgiProtocol implements ServerProtocol {
 
   async resume(): Promise<void> {}
 
+  async release(server: ServerClient): Promise<void> {
+    throw new ServerRefused(`${server.url}: TGI keeps its memory`);
+  }
+
+  wake(server: ServerClient): Promise<void> {
+    return this.load(server);
+  }
+
   launch({ model, host, port, dtype, maxTokens, maxConcurrency }: LaunchOptions) {
     return {
       command: ['text-generation-launcher'],

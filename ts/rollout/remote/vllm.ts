@@ -137,7 +137,18 @@ export class VllmProtocol implements ServerProtocol {
     await server.json('POST', '/resume', null);
   }
 
-  launch({ model, host, port, dtype, maxTokens, seed }: LaunchOptions) {
+  /** What is left of requests that nobody waits for ends with it. */
+  async release(server: ServerClient): Promise<void> {
+    await server.json('POST', '/sleep?level=2', null);
+  }
+
+  async wake(server: ServerClient, directory: string, version: number): Promise<void> {
+    await server.json('POST', '/wake_up?tags=weights', null);
+    await this.load(server, directory, version);
+    await server.json('POST', '/wake_up?tags=kv_cache', null);
+  }
+
+  launch({ model, host, port, dtype, maxTokens, seed, releases }: LaunchOptions) {
     return {
       command: ['python3', '-m', 'vllm.entrypoints.openai.api_server'],
       args: [
@@ -148,6 +159,7 @@ export class VllmProtocol implements ServerProtocol {
         ...['--scheduling-policy', 'priority', '--enable-prompt-tokens-details'],
         // One more than we ask for, with the sampled token.
         ...['--max-logprobs', String(MOST_TOP + 1)],
+        ...(releases ? ['--enable-sleep-mode'] : []),
       ],
       env: { VLLM_SERVER_DEV_MODE: '1', HF_HUB_OFFLINE: '1', VLLM_NO_USAGE_STATS: '1' },
     };

@@ -1,0 +1,259 @@
+// The servers of a rollout together: up, lost and brought back, asleep, and with the weights of now.
+import { setTimeout as sleep } from 'node:timers/promises';
+import { reasonOf } from '../../base/text';
+import { TroupeError } from '../../errors';
+import { timerMs } from '../../reward/contract/timers';
+import type { RolloutRequest } from '../request';
+import type { InferenceServer } from './inference_server';
+import { chooseMember, type Member, memberOf } from './members';
+import { ServerLost } from './server_client';
+import type { ServerProtocol } from './server_protocol';
+
+export interface FleetOptions {
+  protocol: ServerProtocol;
+  servers: readonly InferenceServer[];
+  /** Prompt and response together; a server may have less. */
+  maxTokens: number;
+  /** Requests at a time, of each server. */
+  maxConcurrency: number;
+  /** How long a server may be away before it is given up, milliseconds. */
+  recoveryMs: number;
+  say(line: string): void;
+}
+
+const RETRY_MS = 1000;
+
+export class Fleet {
+  private readonly members: Member[];
+  private weights: { directory: string; version: number } | null = null;
+  private limit: number;
+  /** Requests in flight stand still. */
+  private standing = false;
+  private closed = false;
+  private readonly ending = new AbortController();
+
+  constructor(
+    private readonly options: FleetOptions,
+    /** A server that was lost is back, or given up. */
+    private readonly changed: () => void,
+  ) {
+    this.members = options.servers.map(memberOf);
+    this.limit = options.maxTokens;
+  }
+
+  get size(): number {
+    return this.members.length;
+  }
+
+  /** What all of them can hold. */
+  get maxTokens(): number {
+    return this.limit;
+  }
+
+  get version(): number {
+    return this.weights?.version ?? 0;
+  }
+
+  get hasWeights(): boolean {
+    return this.weights !== null;
+  }
+
+  /** Whether some have to take their memory again. */
+  get asleep(): boolean {
+    return this.members.some(({ asleep, revival, lost }) => asleep && revival === null && !lost);
+  }
+
+  /** Why no server will ever answer; null: one may. */
+  get hopeless(): TroupeError | null {
+    if (!this.members.every(({ lost }) => lost)) return null;
+    const reasons = this.members.map(({ index, reason }) => `server ${index + 1}: ${reason}`).join('; ');
+    return new TroupeError('COMM', `[rollout] no ${this.options.protocol.name} server is left (${reasons})`);
+  }
+
+  checkHope(): void {
+    const { hopeless } = this;
+    if (hopeless !== null) throw hopeless;
+  }
+
+  /** Waits until all of them answer. @throws TroupeError COMM naming one that does not */
+  async meet(): Promise<void> {
+    await Promise.all(this.members.map((member) => this.meetOne(member)));
+  }
+
+  /** The server for a request; null: none has room. */
+  choose(request: RolloutRequest): Member | null {
+    return chooseMember(this.members, request, this.options.maxConcurrency);
+  }
+
+  async pause(): Promise<void> {
+    this.standing = true;
+    await this.eachUp(async ({ server, asleep }) => {
+      if (!asleep) await this.options.protocol.pause(server.client);
+    });
+  }
+
+  /** What stands still goes on, once weights that are under way are there. */
+  async resume(): Promise<void> {
+    this.standing = false;
+    await this.eachUp(async ({ server, asleep, loading }) => {
+      if (!asleep && !loading) await this.options.protocol.resume(server.client);
+    });
+  }
+
+  /** What `bringBack`, and those that come back by themselves, take. */
+  setWeights(directory: string, version: number): void {
+    this.weights = { directory, version };
+  }
+
+  /** All of them serve with the weights of now then: those that sleep, too, and those that take weights when they start only. */
+  async bringBack(): Promise<void> {
+    if (this.options.protocol.reloads) {
+      await this.eachUp((member) => this.load(member));
+      return;
+    }
+    // Nobody waits again for those that were given up.
+    const members = this.members.filter(({ lost }) => !lost);
+    for (const member of members) member.up = false;
+    await Promise.all(members.map(({ server }) => server.close()));
+    await Promise.all(
+      members.map((member) => this.revive(member, performance.now() + this.options.recoveryMs)),
+    );
+  }
+
+  /** @throws TroupeError COMM when none ever will */
+  async untilOneServes(): Promise<void> {
+    while (!this.members.some(({ up }) => up)) {
+      this.checkHope();
+      await Promise.race(this.members.map(({ revival }) => revival ?? sleep(RETRY_MS)));
+    }
+  }
+
+  /** They give their memory back, as far as they can; no request is in flight. */
+  async release(): Promise<void> {
+    const { protocol } = this.options;
+    await this.eachUp(async (member) => {
+      member.asleep = true;
+      if (protocol.reloads) {
+        await protocol.release(member.server.client);
+        return;
+      }
+      member.up = false;
+      await member.server.close();
+    });
+  }
+
+  async close(): Promise<void> {
+    this.closed = true;
+    this.ending.abort();
+    await Promise.all(this.members.map(({ revival }) => revival));
+    await Promise.all(this.members.map(({ server }) => server.close()));
+  }
+
+  /** It is asked for its health until it is back, with the weights of now, or is given up. */
+  lose(member: Member, error: Error): void {
+    member.up = false;
+    member.reason = error.message;
+    if (member.revival !== null || this.closed) return;
+    const { protocol, recoveryMs, say } = this.options;
+    say(
+      `${protocol.name} server ${member.index + 1} was lost (${error.message}): its requests go to others, or wait`,
+    );
+    const since = performance.now();
+    member.revival = this.revive(member, since + recoveryMs)
+      .then(() => {
+        if (member.up) say(`${protocol.name} server ${member.index + 1} is back after ${seconds(since)} s`);
+      })
+      .finally(() => {
+        member.revival = null;
+        this.changed();
+      });
+  }
+
+  /** The first time: it must answer, and what it can hold counts. */
+  private async meetOne(member: Member): Promise<void> {
+    const { protocol, recoveryMs } = this.options;
+    try {
+      await member.server.ready(
+        null,
+        AbortSignal.any([this.ending.signal, AbortSignal.timeout(timerMs(recoveryMs))]),
+      );
+      const { maxTokens } = await protocol.info(member.server.client);
+      this.limit = Math.min(this.limit, maxTokens ?? this.limit);
+      member.up = true;
+    } catch (error) {
+      throw new TroupeError(
+        'COMM',
+        `[rollout] ${protocol.name} server ${member.index + 1} did not come up (it has ${recoveryMs / 1000} s): ${reasonOf(error)}`,
+        { cause: error },
+      );
+    }
+  }
+
+  private async revive(member: Member, until: number): Promise<void> {
+    const { protocol, recoveryMs, say } = this.options;
+    while (!this.closed && performance.now() < until) {
+      const left = AbortSignal.timeout(timerMs(Math.max(1, until - performance.now())));
+      const signal = AbortSignal.any([this.ending.signal, left]);
+      try {
+        // Whether it has its memory is not known.
+        if (member.asleep) await member.server.close();
+        member.asleep = false;
+        await member.server.ready(this.weights?.directory ?? null, signal);
+        const { weights } = this;
+        if (weights !== null && protocol.reloads) await this.load(member);
+        if (weights !== this.weights) continue;
+        member.version = this.version;
+        member.up = true;
+        return;
+      } catch (error) {
+        member.reason = reasonOf(error);
+        await sleep(RETRY_MS, undefined, { signal }).catch(() => undefined);
+      }
+    }
+    if (this.closed) return;
+    member.lost = true;
+    say(
+      `${protocol.name} server ${member.index + 1} is given up after ${recoveryMs / 1000} s: ${member.reason}`,
+    );
+  }
+
+  /** Requests in flight stand still meanwhile, and afterwards where they did so before. */
+  private async load(member: Member): Promise<void> {
+    const { protocol } = this.options;
+    const { client } = member.server;
+    const { directory, version } = this.weights as { directory: string; version: number };
+    if (member.asleep) {
+      await protocol.wake(client, directory, version);
+      member.asleep = false;
+      member.version = version;
+      return;
+    }
+    member.loading = true;
+    try {
+      await protocol.pause(client);
+      await protocol.load(client, directory, version);
+      member.version = version;
+    } finally {
+      member.loading = false;
+      if (!this.standing) await protocol.resume(client);
+    }
+  }
+
+  /** Those that are lost meanwhile are brought back; what one refuses is an error. */
+  private async eachUp(work: (member: Member) => Promise<void>): Promise<void> {
+    const done = this.members
+      .filter(({ up }) => up)
+      .map(async (member) => {
+        try {
+          await work(member);
+        } catch (error) {
+          if (!(error instanceof ServerLost))
+            throw new TroupeError('COMM', `[rollout] ${reasonOf(error)}`, { cause: error });
+          this.lose(member, error);
+        }
+      });
+    await Promise.all(done);
+  }
+}
+
+const seconds = (since: number): string => ((performance.now() - since) / 1000).toFixed(1);
