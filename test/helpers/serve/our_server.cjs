@@ -32,9 +32,9 @@ const routes = {
   '/health_generate': () => actor.then(() => ({})),
   '/server_info': async () => ({ context_length: Number(of('--context-length')) }),
   '/info': async () => ({ max_total_tokens: Number(of('--max-total-tokens')) }),
-  '/pause_generation': async () => ({}),
-  '/continue_generation': async () => ({}),
-  '/abort_request': async () => ({}),
+  '/pause_generation': async () => ({ message: 'Generation paused successfully.', status: 'ok' }),
+  '/continue_generation': async () => ({ message: 'Generation continued successfully.', status: 'ok' }),
+  '/abort_request': async () => '',
   '/update_weights_from_disk': async ({ model_path, weight_version }) => {
     await (await actor).rollout.updateWeights(
       { kind: 'directory', path: model_path },
@@ -44,7 +44,7 @@ const routes = {
     loaded = path.basename(model_path);
     asked = 0;
     await actor;
-    return { success: true, message: 'ok', num_paused_requests: 0 };
+    return { success: true, message: 'Succeeded to update model weights.', num_paused_requests: 0 };
   },
   '/generate': async ({ input_ids, sampling_params: s }) => {
     const sampling = {
@@ -100,8 +100,8 @@ createServer(async (request, response) => {
   const body = text === '' ? {} : JSON.parse(text);
   if (request.url === '/generate_stream') return await stream(body, response);
   const answer = await routes[request.url]?.(body);
-  response.statusCode = answer ? 200 : 404;
-  response.end(JSON.stringify(answer ?? {}));
+  response.statusCode = answer === undefined ? 404 : 200;
+  response.end(answer === '' ? '' : JSON.stringify(answer ?? {}));
 }).listen(Number(of('--port')), of(kind === 'sglang' ? '--host' : '--hostname'));
 
 process.on('SIGTERM', async () => {
