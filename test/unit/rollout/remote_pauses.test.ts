@@ -2,6 +2,7 @@ import { SglangProtocol } from '../../../ts/rollout/remote/sglang';
 import { TgiProtocol } from '../../../ts/rollout/remote/tgi';
 import { VllmProtocol } from '../../../ts/rollout/remote/vllm';
 import {
+  counting,
   follow,
   gate,
   generations,
@@ -107,6 +108,18 @@ test('a server that is started again for new weights gets nothing in a pause', a
   expect(await rollout.stats()).toMatchObject({ running: 0, waiting: 1 });
   await rollout.resume();
   expect([...(await handle.result).tokens]).toEqual(upwards(10, 5));
+});
+
+test('a pause that a server refuses is none', async () => {
+  const answer = counting();
+  const server = await servers.start((call, response) => {
+    if (call.path !== '/pause?mode=keep') return answer(call, response);
+    response.statusCode = 404;
+    return { detail: 'Not Found' };
+  });
+  const rollout = await servers.connect([server]);
+  await expect(rollout.pause('keep')).rejects.toThrow(/answered 404/);
+  expect([...(await rollout.submit(request(10)).result).tokens]).toEqual(upwards(10, 5));
 });
 
 test('requests that cannot stand still are not asked to', async () => {

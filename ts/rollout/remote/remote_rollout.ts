@@ -97,7 +97,12 @@ export class RemoteRollout implements RolloutEngine {
     const kept = this.paused === 'keep';
     this.paused = mode;
     if (mode === 'keep') {
-      await this.fleet.pause();
+      try {
+        await this.fleet.pause();
+      } catch (error) {
+        await this.resume().catch(() => undefined);
+        throw error;
+      }
       return;
     }
     if (mode === 'abort') for (const { handle } of [...this.jobs.drain(), ...this.running]) handle.abort();
