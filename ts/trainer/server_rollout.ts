@@ -116,7 +116,7 @@ class RolloutWeights {
 function protocolOf(config: ResolvedConfig, actor: Actor): ServerProtocol {
   const { model, rollout } = config.actor_rollout_ref;
   if (rollout.name === 'vllm') return new VllmProtocol();
-  if (rollout.name === 'sglang') return new SglangProtocol();
+  if (rollout.name === 'sglang') return new SglangProtocol(actor.eosTokenIds);
   return new TgiProtocol(Tokenizer.load(model.tokenizer_path ?? model.path), actor.eosTokenIds);
 }
 

@@ -47,13 +47,11 @@ const routes = {
     return { success: true, message: 'Succeeded to update model weights.', num_paused_requests: 0 };
   },
   '/generate': async ({ input_ids, sampling_params: s }) => {
-    const sampling = {
-      maxNewTokens: s.max_new_tokens,
-      temperature: s.temperature,
-      stopTokenIds: s.stop_token_ids,
-    };
+    // As SGLang: the model's end tokens beside those of the request, or none at all.
+    const stopTokenIds = s.ignore_eos ? [] : [...s.stop_token_ids, ...(await actor).eosTokenIds];
+    const sampling = { maxNewTokens: s.max_new_tokens, temperature: s.temperature, stopTokenIds };
     const { tokens, logProbs } = await sample(input_ids, sampling, s.sampling_seed ?? 0);
-    const stopped = s.stop_token_ids.includes(tokens.at(-1));
+    const stopped = stopTokenIds.includes(tokens.at(-1));
     return {
       text: '',
       output_ids: tokens,

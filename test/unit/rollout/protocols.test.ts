@@ -194,7 +194,7 @@ describe('SGLang', () => {
 
   test('token ids in and out, with log-probs and versions', async () => {
     const [server, client] = await start(() => answer);
-    const [part] = await generate(new SglangProtocol(), client, { seed: 9n, topLogProbs: 2 });
+    const [part] = await generate(new SglangProtocol([2]), client, { seed: 9n, topLogProbs: 2 });
     expect(part).toEqual({
       tokens: [12, 14, 2],
       logProbs: [-2.25, -2.5, -2.125],
@@ -227,7 +227,7 @@ describe('SGLang', () => {
         sampling_params: {
           max_new_tokens: 4,
           top_k: -1,
-          ignore_eos: true,
+          ignore_eos: false,
           stop_token_ids: [2],
           sampling_seed: 9,
         },
@@ -235,10 +235,26 @@ describe('SGLang', () => {
     });
   });
 
+  test('stop ids: with ignore_eos none ends a response, without it those of the model do as well', async () => {
+    const [server, client] = await start(() => answer);
+    const sglang = new SglangProtocol([2, 3]);
+    const refusal = (stopTokenIds: number[]): string | null =>
+      sglang.refusal(checkRequest({ promptIds: [1], sampling: { maxNewTokens: 1, stopTokenIds } }, model));
+    for (const stopTokenIds of [[], [2, 3, 9]]) {
+      expect(refusal(stopTokenIds)).toBeNull();
+      await generate(sglang, client, { stopTokenIds });
+    }
+    expect(server.calls.map(({ body: { sampling_params: s } }) => [s.ignore_eos, s.stop_token_ids])).toEqual([
+      [true, []],
+      [false, [2, 3, 9]],
+    ]);
+    expect(refusal([2, 9])).toMatch(/the model's end tokens/);
+  });
+
   test('weights of each token, from servers that know them', async () => {
     const { answer_with_spans } = EXCHANGES.sglang;
     const [, client] = await start(() => answer_with_spans);
-    const [part] = await generate(new SglangProtocol(), client, {});
+    const [part] = await generate(new SglangProtocol([2]), client, {});
     expect(part).toMatchObject({
       endVersion: 4,
       versions: [
@@ -250,7 +266,7 @@ describe('SGLang', () => {
 
   test('weights come from a directory, in a pause', async () => {
     const [server, client] = await start(({ path }) => EXCHANGES.sglang.controls[path]);
-    const sglang = new SglangProtocol();
+    const sglang = new SglangProtocol([2]);
     await sglang.pause(client);
     await sglang.load(client, '/weights/version_5', 5);
     await sglang.resume(client);
@@ -269,14 +285,14 @@ describe('SGLang', () => {
       response.statusCode = 400;
       return EXCHANGES.sglang.update_failed;
     });
-    await expect(new SglangProtocol().load(failing, '/x', 1)).rejects.toThrow(
+    await expect(new SglangProtocol([2]).load(failing, '/x', 1)).rejects.toThrow(
       'Failed to get weights iterator',
     );
   });
 
   test('what it can hold', async () => {
     const [, client] = await start(() => info);
-    expect(await new SglangProtocol().info(client)).toEqual({ maxTokens: 64 });
+    expect(await new SglangProtocol([2]).info(client)).toEqual({ maxTokens: 64 });
   });
 });
 
@@ -375,7 +391,7 @@ describe('TGI', () => {
 
 test.each<[ServerProtocol, string]>([
   [new VllmProtocol(), '--enable-sleep-mode'],
-  [new SglangProtocol(), '--enable-memory-saver'],
+  [new SglangProtocol([2]), '--enable-memory-saver'],
 ])('a managed server can give its memory back where it will be asked to', (protocol, option) => {
   const options = { model: 'm', host: 'h', port: 1, dtype: 'float32', maxTokens: 64, seed: 0 } as const;
   for (const releases of [true, false])

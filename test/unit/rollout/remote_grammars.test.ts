@@ -19,7 +19,7 @@ const tokenizer = {
 };
 const PROTOCOLS: Record<string, ServerProtocol> = {
   vllm: new VllmProtocol(),
-  sglang: new SglangProtocol(),
+  sglang: new SglangProtocol([999]),
   tgi: new TgiProtocol(tokenizer, [999]),
 };
 const servers = rolloutsOverServers();

@@ -37,7 +37,7 @@ test('vLLM sleeps until it is asked for something, which it answers with the wei
 
 test('new weights wake SGLang, whose requests are gone before it sleeps', async () => {
   const server = await servers.start(({ path }) => EXCHANGES.sglang.controls[path] ?? {});
-  const rollout = await servers.connect([server], {}, new SglangProtocol());
+  const rollout = await servers.connect([server], {}, new SglangProtocol([999]));
   await rollout.updateWeights(weights(1), 1);
   server.calls.length = 0;
   await rollout.release();

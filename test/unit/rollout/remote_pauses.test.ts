@@ -51,7 +51,7 @@ test('keep: requests stand still, through new weights as well, and go on with th
 
 test('an update goes on with what it found: running, or standing still', async () => {
   const server = await servers.start(() => ({ success: true, message: '', num_paused_requests: 0 }));
-  const rollout = await servers.connect([server], {}, new SglangProtocol());
+  const rollout = await servers.connect([server], {}, new SglangProtocol([999]));
   const paths = (): string[] => server.calls.splice(0).map(({ path }) => path);
   paths();
   const update = ['/pause_generation', '/update_weights_from_disk'];
@@ -82,7 +82,7 @@ test('resume while new weights are on their way: nothing goes on before they are
     if (path === '/update_weights_from_disk') await opened;
     return { success: true };
   });
-  const rollout = await servers.connect([server], {}, new SglangProtocol());
+  const rollout = await servers.connect([server], {}, new SglangProtocol([999]));
   await rollout.pause('keep');
   const update = rollout.updateWeights(weights(1), 1);
   await until(

@@ -18,7 +18,7 @@ async function passedBy(answer: object) {
     if (path === '/generate') await opened;
     return path === '/generate' ? answer : { success: true };
   });
-  const rollout = await servers.connect([server], {}, new SglangProtocol());
+  const rollout = await servers.connect([server], {}, new SglangProtocol([999]));
   await rollout.updateWeights({ kind: 'directory', path: '/w/3' }, 3);
   const handle = rollout.submit({ promptIds: [3, 4], sampling: { maxNewTokens: 4 } });
   const paths = (): string[] => server.paths();

@@ -37,7 +37,12 @@ export class SglangProtocol implements ServerProtocol {
   readonly reloads = true;
   readonly pauses = true;
 
+  /** `eosTokenIds`: what ends a response there beside the ids of a request, or else neither does. */
+  constructor(private readonly eosTokenIds: readonly number[]) {}
+
   refusal(s: CompleteSampling): string | null {
+    if (s.stopTokenIds.length > 0 && !this.eosTokenIds.every((id) => s.stopTokenIds.includes(id)))
+      return "it stops at the model's end tokens too where it stops at any";
     if (s.badWords.length > 0) return 'it has no bad words';
     if (s.stop.length > 0) return 'its stop texts are cut off the tokens';
     if (s.promptLogProbs) return 'its log-probs of prompts are not at the sampling temperature';
@@ -158,7 +163,8 @@ function samplingParams(s: CompleteSampling, grammar: Grammar | null): Record<st
     repetition_penalty: s.repetitionPenalty,
     presence_penalty: s.presencePenalty,
     frequency_penalty: s.frequencyPenalty,
-    ignore_eos: true,
+    // With it no token ends a response, those of the request neither.
+    ignore_eos: s.stopTokenIds.length === 0,
     stop_token_ids: [...s.stopTokenIds],
     no_stop_trim: true,
     skip_special_tokens: false,
