@@ -3,6 +3,7 @@
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { PolicyUpdateOptions } from '../../ts/actor/actor';
 import { deriveSeed } from '../../ts/base/seed';
 import type { Batch } from '../../ts/batch/batch';
 import { loadConfig, type ResolvedConfig } from '../../ts/config/config';
@@ -44,6 +45,8 @@ export class FakeEngines {
   logProbOptions: unknown = null;
   /** A copy of the batch of every updatePolicy, in order. */
   readonly updates: Batch[] = [];
+  /** The miniBatchSize of every updatePolicy. */
+  readonly miniBatches: PolicyUpdateOptions['miniBatchSize'][] = [];
   /** Of every rollout request. */
   readonly priorities: (number | undefined)[] = [];
   closeError: Error | null = null;
@@ -72,6 +75,7 @@ export class FakeEngines {
           this.call('updatePolicy');
           this.updateOptions = options;
           this.updates.push(batch.slice());
+          this.miniBatches.push(options?.miniBatchSize);
           this.weights += batch.get('advantages').reduce((sum, x, t) => sum + x * 0.001 * (t + 1), 0);
           return { 'actor/pg_loss': this.weights, 'perf/mfu/actor': performance.now() };
         },

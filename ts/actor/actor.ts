@@ -66,8 +66,8 @@ export interface LogProbResult extends Omit<NativeLogProbResult, 'routedExperts'
 }
 
 export interface PolicyUpdateOptions {
-  /** Sequences per optimiser step, over all ranks; default: the whole batch. It must divide the batch. */
-  miniBatchSize?: number;
+  /** Sequences per optimiser step, over all ranks; default: the whole batch. It must divide the batch; or those of each step, in order. */
+  miniBatchSize?: number | readonly number[];
   /** Passes over the batch, 1. */
   ppoEpochs?: number;
   temperature?: number; // 1
@@ -206,13 +206,13 @@ export class Actor extends TrainedModel {
       ...(loss.useKlLoss ? ['refLogProbs'] : []),
     ];
     this.engine.checkUpdate(where, b, columns, ['rolloutIsWeights']);
-    const miniBatchSize = checkMiniBatches(where, b, o.miniBatchSize);
+    const miniSizes = checkMiniBatches(where, b, o.miniBatchSize);
     const started = performance.now();
     if (preparation !== null) {
       const records = await updateStepwise(
         this.engine,
         b,
-        { miniBatchSize, epochs, temperature, useRef: loss.useKlLoss, replayExperts },
+        { miniSizes, epochs, temperature, useRef: loss.useKlLoss, replayExperts },
         preparation,
         (mini, entropy) => this.computeLogProb(mini, { temperature, entropy, replayExperts }),
       );
@@ -221,7 +221,7 @@ export class Actor extends TrainedModel {
     const hasGradient = gradientSequences(b, loss);
     const shards = planUpdate(
       policyColumns(b, loss.useKlLoss, replayExperts),
-      miniBatchSize,
+      miniSizes,
       epochs,
       this.engine.dataParallelSize,
       hasGradient,
@@ -244,13 +244,16 @@ export class Actor extends TrainedModel {
   }
 
   /** Supervised: cross-entropy of the response tokens whose responseMask is 1, averaged over each mini-batch. */
-  async updateSft(b: Batch, o: { miniBatchSize?: number; epochs?: number } = {}): Promise<UpdateMetrics> {
+  async updateSft(
+    b: Batch,
+    o: { miniBatchSize?: number | readonly number[]; epochs?: number } = {},
+  ): Promise<UpdateMetrics> {
     const where = 'updateSft';
     checkOptionNames(where, o, ['miniBatchSize', 'epochs']);
     const epochs = countOption(where, 'epochs', o.epochs, RUN_LIMITS.passes, 1);
     this.engine.checkUpdate(where, b, []);
-    const miniBatchSize = checkMiniBatches(where, b, o.miniBatchSize);
-    const shards = planUpdate(b.select([]), miniBatchSize, epochs, this.engine.dataParallelSize);
+    const miniSizes = checkMiniBatches(where, b, o.miniBatchSize);
+    const shards = planUpdate(b.select([]), miniSizes, epochs, this.engine.dataParallelSize);
     const started = performance.now();
     const records = await this.engine.splitCollect('updateSft', shards.map(sftArguments), (byRank) =>
       mergeRanks(byRank, shards),

@@ -6,6 +6,7 @@ import {
 } from '../algorithms/policy_losses/registry';
 import type { RolloutCorrectionOptions } from '../algorithms/rollout_correction/options';
 import type { Batch } from '../batch/batch';
+import { offsetsOf } from '../batch/layout';
 import { oneToAll, rankZero } from '../controller/dispatch';
 import { mergeRanks } from '../engine/engine_metrics';
 import type { RoleEngine } from '../engine/role_engine';
@@ -118,14 +119,22 @@ function functionPreparation(
 export async function updateStepwise(
   engine: RoleEngine,
   batch: Batch,
-  o: { miniBatchSize: number; epochs: number; temperature: number; useRef: boolean; replayExperts: boolean },
+  o: {
+    miniSizes: readonly number[];
+    epochs: number;
+    temperature: number;
+    useRef: boolean;
+    replayExperts: boolean;
+  },
   preparation: Preparation,
   evaluate: Evaluate,
 ): Promise<NativeMetrics[]> {
   const { group, name } = engine;
   const scheduleSteps = await rankZero(group, name, 'scheduleSteps', []);
   const records: NativeMetrics[] = [];
-  for (const mini of batch.minibatches(o.miniBatchSize, o.epochs)) {
+  const starts = offsetsOf(o.miniSizes);
+  const minis = o.miniSizes.map((_, m) => batch.slice(starts[m], starts[m + 1]));
+  for (const mini of Array.from({ length: o.epochs }, () => minis).flat()) {
     const globalTokens = mini.get('responseMask').reduce((sum, bit) => sum + bit, 0);
     const counts = { globalTokens, globalSequences: mini.size };
     const current = await evaluate(mini, preparation.entropy);
@@ -135,7 +144,7 @@ export async function updateStepwise(
       await oneToAll(group, name, 'setSteps', [steps, scheduleSteps]);
     }
     const columns = policyColumns(prepared.batch, o.useRef, o.replayExperts);
-    const shards = planUpdate(columns, mini.size, 1, engine.dataParallelSize);
+    const shards = planUpdate(columns, [mini.size], 1, engine.dataParallelSize);
     const [record] = await engine.splitCollect(
       'updatePolicy',
       shards.map((shard): [NativePolicyBatch, typeof shard.mini, NativePolicyLossOptions, number] => [

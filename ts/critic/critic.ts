@@ -15,8 +15,8 @@ import type { NativeMiniBatches, NativeValueBatch, NativeValueLossOptions } from
 import type { EngineArgs } from '../worker/protocol';
 
 export interface CriticUpdateOptions {
-  /** Sequences per optimiser step, over all ranks; default: the whole batch. It must divide the batch. */
-  miniBatchSize?: number;
+  /** Sequences per optimiser step, over all ranks; default: the whole batch. It must divide the batch; or those of each step, in order. */
+  miniBatchSize?: number | readonly number[];
   ppoEpochs?: number; // 1
   /** Values move at most this far from the old ones, 0.5. */
   clipRangeValue?: number;
@@ -70,9 +70,9 @@ export class Critic extends TrainedModel {
     const longest = b.responseLens.reduce((max, length) => Math.max(max, length), 0);
     const loss = resolveValueLoss(where, o, longest);
     this.engine.checkUpdate(where, b, ['values', 'returns']);
-    const miniBatchSize = checkMiniBatches(where, b, o.miniBatchSize);
+    const miniSizes = checkMiniBatches(where, b, o.miniBatchSize);
     const columns = b.select(['values', 'returns']);
-    const shards = planUpdate(columns, miniBatchSize, epochs, this.engine.dataParallelSize);
+    const shards = planUpdate(columns, miniSizes, epochs, this.engine.dataParallelSize);
     const started = performance.now();
     const records = await this.engine.splitCollect(
       'updateCritic',

@@ -1,4 +1,5 @@
 import { badOption } from '../base/check_options';
+import { show } from '../base/text';
 import type { Batch } from '../batch/batch';
 import { offsetsOf } from '../batch/layout';
 import { firstWithPrompt } from '../batch/prompts';
@@ -108,10 +109,15 @@ function propagated(
   });
 }
 
-/** Sequences per mini-batch, which must divide the batch; default: all. */
-export function checkMiniBatches(where: string, batch: Batch, size: number | undefined): number {
-  const miniSize = size ?? batch.size;
+/** Sequences of each mini-batch from those of all alike, which must divide the batch, or of each one, which add up to it; default: all in one. */
+export function checkMiniBatches(
+  where: string,
+  batch: Batch,
+  size: number | readonly number[] | undefined,
+): number[] {
   if (batch.size === 0) throw badOption(where, 'the batch has no sequence');
+  if (Array.isArray(size)) return checkSizes(where, batch, size);
+  const miniSize = (size ?? batch.size) as number;
   if (!Number.isInteger(miniSize) || miniSize < 1)
     throw badOption(where, `miniBatchSize: expected an integer >= 1 but got ${miniSize}`);
   if (batch.size % miniSize !== 0) {
@@ -120,31 +126,45 @@ export function checkMiniBatches(where: string, batch: Batch, size: number | und
       `miniBatchSize: ${batch.size} sequences do not divide into mini-batches of ${miniSize} (remainder ${batch.size % miniSize})`,
     );
   }
-  return miniSize;
+  return new Array<number>(batch.size / miniSize).fill(miniSize);
+}
+
+function checkSizes(where: string, batch: Batch, sizes: readonly unknown[]): number[] {
+  const wrong = sizes.findIndex((size) => !Number.isInteger(size) || (size as number) < 1);
+  if (wrong >= 0) {
+    throw badOption(where, `miniBatchSize[${wrong}]: expected an integer >= 1 but got ${show(sizes[wrong])}`);
+  }
+  const sum = (sizes as number[]).reduce((a, b) => a + b, 0);
+  if (sum !== batch.size) {
+    throw badOption(
+      where,
+      `miniBatchSize: expected sizes that add up to the ${batch.size} sequences of the batch but they make ${sum}`,
+    );
+  }
+  return [...(sizes as number[])];
 }
 
 /**
- * Cuts a batch into mini-batches of `miniSize` sequences (see {@link checkMiniBatches}) in order and each of those over the ranks. The counts by which losses
- * are divided are those of the whole mini-batch, so a result depends neither on ranks nor on micro-batches.
+ * Cuts a batch into mini-batches of so many sequences each (see {@link checkMiniBatches}), in order, and each of those over the ranks. The counts by which
+ * losses are divided are those of the whole mini-batch, so a result depends neither on ranks nor on micro-batches.
  * `hasGradient` [B]: see gradientSequences.
  */
 export function planUpdate(
   batch: Batch,
-  miniSize: number,
+  miniSizes: readonly number[],
   epochs: number,
   worldSize: number,
   hasGradient: Uint8Array | null = null,
 ): UpdateShard[] {
-  const starts = Array.from({ length: batch.size / miniSize }, (_, m) => m * miniSize);
+  const starts = offsetsOf(miniSizes);
   const lossTokens = maskSums(batch);
-  const globalTokens = starts.map((start) =>
-    lossTokens.subarray(start, start + miniSize).reduce((sum, count) => sum + count, 0),
-  );
-  const globalSequences = starts.map(() => miniSize);
   const prompts = worldSize === 1 ? null : firstWithPrompt(batch);
-  const parts = starts.map((start) =>
-    balanced(batch, start, start + miniSize, worldSize, prompts, hasGradient),
-  );
+  const globalTokens: number[] = [];
+  const parts = miniSizes.map((size, m) => {
+    const start = starts[m] as number;
+    globalTokens.push(lossTokens.subarray(start, start + size).reduce((sum, count) => sum + count, 0));
+    return balanced(batch, start, start + size, worldSize, prompts, hasGradient);
+  });
   return Array.from({ length: worldSize }, (_, rank) => {
     const own = parts.map((byRank) => byRank[rank] as number[]);
     const indices = own.flat();
@@ -154,7 +174,7 @@ export function planUpdate(
       mini: {
         offsets: [...offsetsOf(own.map((indices) => indices.length))],
         globalTokens,
-        globalSequences,
+        globalSequences: [...miniSizes],
         epochs,
       },
       hasGradient: hasGradient && Uint8Array.from(indices, (i) => hasGradient[i] as number),

@@ -28,7 +28,7 @@ import {
   rewardExtraMetrics,
   rolloutDifference,
 } from './metrics/metrics';
-import { miniBatchUpdate } from './mini_batch_update';
+import { miniBatchSizes } from './mini_batch_sizes';
 import { rewardComponents } from './reward_columns';
 import { type Decoder, generateResponses, type Prompt, type Scored, scoreResponses } from './rollout';
 import type { PromptSource } from './training_data';
@@ -281,27 +281,25 @@ async function updateCritic({ config, engines }: StepContext, batch: Batch, metr
   const { critic, actor_rollout_ref } = config;
   const { critic: engine } = engines;
   if (engine === null) return;
-  const miniBatchSize = critic.ppo_mini_batch_size * actor_rollout_ref.rollout.n;
-  const options = {
+  const update = await engine.updateCritic(batch, {
+    miniBatchSize: miniBatchSizes(batch, critic.ppo_mini_batch_size * actor_rollout_ref.rollout.n),
+    ppoEpochs: critic.ppo_epochs,
     clipRangeValue: critic.cliprange_value,
     aggregation: critic.loss_agg_mode,
     ...(critic.loss_scale_factor === null ? {} : { scaleFactor: critic.loss_scale_factor }),
-  };
-  const update = await miniBatchUpdate(batch, miniBatchSize, critic.ppo_epochs, (part, sizes) =>
-    engine.updateCritic(part, { ...sizes, ...options }),
-  );
+  });
   Object.assign(metrics, update);
 }
 
 async function updateActor({ config, engines }: StepContext, batch: Batch, metrics: Metrics): Promise<void> {
   const { actor, rollout: sampling } = config.actor_rollout_ref;
-  const { temperature } = sampling;
-  const loss = policyLossOptions(config);
-  const miniBatchSize = actor.ppo_mini_batch_size * sampling.n;
-  const replay = routerReplay(config) === 'disabled' ? {} : { replayExperts: true };
-  const update = await miniBatchUpdate(batch, miniBatchSize, actor.ppo_epochs, (part, sizes) =>
-    engines.actor.updatePolicy(part, { ...sizes, temperature, loss, ...replay }),
-  );
+  const update = await engines.actor.updatePolicy(batch, {
+    miniBatchSize: miniBatchSizes(batch, actor.ppo_mini_batch_size * sampling.n),
+    ppoEpochs: actor.ppo_epochs,
+    temperature: sampling.temperature,
+    loss: policyLossOptions(config),
+    ...(routerReplay(config) === 'disabled' ? {} : { replayExperts: true }),
+  });
   // The entropy stays that of the policy that generated, which an entropy bonus would replace by a mean over mini-batches.
   const { 'actor/entropy': entropy } = metrics;
   Object.assign(metrics, update, entropy === undefined ? {} : { 'actor/entropy': entropy });

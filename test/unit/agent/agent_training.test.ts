@@ -72,9 +72,9 @@ describe('a trainer with an agent', () => {
     const { directory, engines, trainer: one } = run({ options: { agent: twoTurns, tools: [add] } });
     await one.fit();
     // Two mini-batches of one prompt: four trajectories, of which those of odd tasks are two sequences each.
-    const sizes = engines.updates.map(({ size }) => size);
-    expect(sizes.slice(0, 2)).toEqual([4, 8]);
-    const [plain, branched] = engines.updates;
+    expect(engines.miniBatches[0]).toEqual([4, 8]);
+    const plain = engines.updates[0]?.slice(0, 4);
+    const branched = engines.updates[0]?.slice(4);
     expect(new Set(plain?.get('uid') as unknown[]).size).toBe(1);
     for (const batch of [plain, branched]) {
       const mask = batch?.get('responseMask') as Uint8Array;

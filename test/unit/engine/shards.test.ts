@@ -1,7 +1,7 @@
 import { Batch } from '../../../ts/batch/batch';
 import { mergeRanks } from '../../../ts/engine/engine_metrics';
 import { responsePlaces } from '../../../ts/engine/response_columns';
-import { planUpdate, shardByRank } from '../../../ts/engine/shards';
+import { checkMiniBatches, planUpdate, shardByRank } from '../../../ts/engine/shards';
 import type { NativeMiniBatches } from '../../../ts/native/bridge';
 import { land, piecesOf } from '../../../ts/worker/message_arrays';
 
@@ -12,7 +12,7 @@ const batch = Batch.fromSequences([[1], [2], [3], [4], [5], [6]], [[1], [1, 1], 
 
 test('what a rank is sent of an update are the columns of its sequences, from where they lie', () => {
   const more = batch.with({ advantages: Float32Array.from({ length: 9 }, (_, t) => t) });
-  for (const { batch: own, indices } of planUpdate(more, 3, 1, 2)) {
+  for (const { batch: own, indices } of planUpdate(more, [3, 3], 1, 2)) {
     const copy = more.take(indices);
     for (const name of ['tokens', 'responseMask', 'advantages']) {
       const pieces = piecesOf(own.get(name) as Int32Array) ?? [own.get(name) as Int32Array];
@@ -27,7 +27,7 @@ test('what a rank is sent of an update are the columns of its sequences, from wh
 });
 
 test('each mini-batch is cut over the ranks by work; counts stay those of the whole', () => {
-  const shards = planUpdate(batch, 3, 2, 2);
+  const shards = planUpdate(batch, [3, 3], 2, 2);
   // An empty response is no work: sequence 3 goes to the rank with less of it.
   expect(shards.map((s) => s.batch.get('uid'))).toEqual([
     [0, 1, 5],
@@ -52,7 +52,7 @@ test('sequences with and without a gradient are balanced apart: ranks run either
     { uid: lengths.map((_, i) => i) },
   );
   const hasGradient = Uint8Array.of(1, 1, 1, 1, 1, 0, 0, 0);
-  const shards = planUpdate(uneven, 8, 1, 2, hasGradient);
+  const shards = planUpdate(uneven, [8], 1, 2, hasGradient);
   const backward = shards.map((s) => (s.hasGradient as Uint8Array).reduce((sum, flag) => sum + flag, 0));
   const forward = shards.map((s) => s.batch.size - (backward[shards.indexOf(s)] as number));
   expect([...backward].sort()).toEqual([2, 3]);
@@ -66,7 +66,7 @@ test('sequences with and without a gradient are balanced apart: ranks run either
     shards.map((s) => (s.batch.get('uid') as number[]).map((i) => hasGradient[i])),
   );
   // Fewer of one kind than ranks.
-  const one = planUpdate(uneven, 8, 1, 4, Uint8Array.of(1, 0, 0, 0, 0, 0, 0, 0));
+  const one = planUpdate(uneven, [8], 1, 4, Uint8Array.of(1, 0, 0, 0, 0, 0, 0, 0));
   expect(one.flatMap((s) => s.batch.get('uid') as number[]).sort()).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
 });
 
@@ -85,19 +85,40 @@ test('sequences without a gradient stay with their prompt where the core propaga
     ],
     { uid: [0, 1, 2, 3, 4, 5] },
   );
-  const shards = planUpdate(mixed, 6, 1, 2, Uint8Array.of(1, 0, 1, 1, 0, 0));
+  const shards = planUpdate(mixed, [6], 1, 2, Uint8Array.of(1, 0, 1, 1, 0, 0));
   const together = shards.map((s) => (s.batch.get('uid') as number[]).filter((uid) => uid < 2));
   expect(together.map((uids) => uids.length).sort()).toEqual([0, 2]);
 });
 
 test.each([1, 2])('a hundred thousand sequences without a gradient on %i ranks', (ranks) => {
   const many = Batch.fromSequences(new Array(130_000).fill([1]), new Array(130_000).fill([1]));
-  const shards = planUpdate(many, 130_000, 1, ranks, new Uint8Array(130_000).fill(1, 0, 1));
+  const shards = planUpdate(many, [130_000], 1, ranks, new Uint8Array(130_000).fill(1, 0, 1));
   expect(shards.reduce((sum, s) => sum + s.batch.size, 0)).toBe(130_000);
 });
 
+test('mini-batches of different sizes are cut in order, each with its own counts', () => {
+  const shards = planUpdate(batch, checkMiniBatches('update', batch, [1, 3, 2]), 2, 2);
+  for (const [rank, { mini, indices }] of shards.entries()) {
+    expect(mini).toMatchObject({ globalSequences: [1, 3, 2], globalTokens: [1, 4, 3], epochs: 2 });
+    const cut = [...mini.offsets].slice(1).map((end, m) => indices.slice(mini.offsets[m], end));
+    cut.forEach((part, m) => {
+      for (const i of part) expect([0, 1, 1, 1, 2, 2][i]).toBe(m);
+    });
+    expect(shards[rank]?.tokens).toHaveLength(3);
+  }
+  expect(shards.flatMap(({ indices }) => indices).sort()).toEqual([0, 1, 2, 3, 4, 5]);
+});
+
+test.each([
+  [[3, 2], /add up to the 6 sequences of the batch but they make 5/],
+  [[6, 0], /miniBatchSize\[1\]: expected an integer >= 1 but got 0/],
+  [[2.5, 3.5], /miniBatchSize\[0\]: .* got 2.5/],
+])('sizes %j of mini-batches are refused', (sizes, message) => {
+  expect(() => checkMiniBatches('update', batch, sizes)).toThrow(message);
+});
+
 test('ranks without sequences take part with none', () => {
-  const shards = planUpdate(batch, 2, 1, 3);
+  const shards = planUpdate(batch, [2, 2, 2], 1, 3);
   expect(shards.map((s) => [...s.mini.offsets])).toEqual([
     [0, 1, 2, 3],
     [0, 1, 2, 3],
