@@ -65,7 +65,7 @@ class Recipe {
   private undisturbed: Promise<string> | null = null;
 
   constructor(
-    private readonly overrides: readonly string[],
+    readonly overrides: readonly string[],
     private readonly program: 'train' | 'sft' = 'train',
   ) {}
 
@@ -233,6 +233,44 @@ it('workers of a pipeline are killed in update_actor and in a save: the run goes
   expect(await allGone([...started], TEN_SECONDS)).toBe(true);
   await pipeline.expectWhole(directory);
   expect(checkpoints(directory)).toEqual(checkpoints(await pipeline.whole()));
+}, 300_000);
+
+it('a worker dies in a run that began from a named checkpoint: it goes on from its own', async () => {
+  const first = await long.whole();
+  const directory = long.newDirectory();
+  const run = new Recipe([
+    ...long.overrides,
+    'trainer.resume_mode=resume_path',
+    `trainer.resume_from_path=${first}/global_step_1`,
+    'trainer.fault_tolerance.max_restarts=2',
+  ]).start(directory);
+  const named = `${directory}/latest_checkpointed_iteration.txt`;
+  await run.until('its first checkpoint', () => existsSync(named) && latest(directory) === '2');
+  process.kill(run.workers()[0]!, 'SIGKILL');
+  const { code, stdout, stderr } = await run.exited;
+  expect([code, code === 0 ? '' : stderr]).toEqual([0, '']);
+  expect(stdout).toContain(`resuming after step 2 from ${directory}/global_step_2`);
+  const ofStep = (path: string, step: number): string | undefined =>
+    metrics(path)
+      .split('\n')
+      .find((line) => line.includes(`"training/global_step":${step},`) || line.includes(`"step":${step},`));
+  for (const step of [2, 3]) expect(ofStep(directory, step)).toBe(ofStep(first, step));
+}, 300_000);
+
+it('a worker dies before a run that takes the place of another has begun: it does not go on with the other', async () => {
+  const fresh = new Recipe(['trainer.resume_mode=disable', 'trainer.fault_tolerance.max_restarts=2']);
+  const directory = await fresh.whole();
+  const before = metrics(directory);
+  const run = fresh.start(directory);
+  await run.until('the start of a worker', () => {
+    const worker = run.workers()[0];
+    return worker !== undefined && process.kill(worker, 'SIGKILL');
+  });
+  const { code, stdout, stderr } = await run.exited;
+  expect([code, code === 0 ? '' : stderr]).toEqual([0, '']);
+  expect(stdout).not.toContain('resuming');
+  expect(stdout).toMatch(/^training for 4 steps\n[\s\S]*^step 4\/4 \|/m);
+  expect(metrics(directory)).toBe(before);
 }, 300_000);
 
 describe('the trainer dies', () => {

@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, readFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, truncateSync } from 'node:fs';
 import { join } from 'node:path';
 import { allGone, Command, runCommand, workersOf } from '../helpers/e2e_process';
 import { Workspace } from '../helpers/e2e_workspace';
@@ -46,6 +46,12 @@ function stepOf(name: string): number {
   if (!existsSync(join(workspace.file(name), 'metrics.jsonl'))) return 0;
   const last = metrics(name).trimEnd().split('\n').at(-1) as string;
   return last === '' ? 0 : (JSON.parse(last) as { step: number }).step;
+}
+
+/** The step of the newest checkpoint of a run so far. */
+function savedStep(name: string): number {
+  const file = join(workspace.file(name), 'latest_checkpointed_iteration.txt');
+  return existsSync(file) ? Number(readFileSync(file, 'utf8')) : 0;
 }
 
 test('two hosts of two workers give the metrics of one host of four', async () => {
@@ -125,10 +131,13 @@ test('the controller is killed and the other host goes for good: an elastic run 
     'trainer.fault_tolerance.elastic=true',
   ];
   const [agent, killed] = start('halved', ...overrides) as [Command, Command];
-  await killed.until('two steps', () => stepOf('halved') >= 2);
+  await killed.until('two checkpoints', () => savedStep('halved') >= 2);
   killed.kill('SIGKILL');
   agent.kill('SIGKILL');
   await Promise.all([agent.exited, killed.exited]);
+  // The newest checkpoint is damaged at that: the one before it serves.
+  const torn = join(workspace.file('halved'), `global_step_${savedStep('halved')}`, 'trainer.json');
+  truncateSync(torn, 100);
   const refused = await controller(
     'halved',
     ...overrides,
@@ -141,6 +150,8 @@ test('the controller is killed and the other host goes for good: an elastic run 
   ]);
   const { code, stdout, stderr } = await controller('halved', ...overrides, 'trainer.launcher.wait=2').exited;
   expect([code, code === 0 ? '' : stderr]).toEqual([0, '']);
-  expect(stdout).toMatch(/going on with 1 of 2 hosts\n[\s\S]*resuming after step \d/);
+  expect(stdout).toMatch(
+    /going on with 1 of 2 hosts\n[\s\S]*trainer\.json is damaged .*; going on from step \d instead\n[\s\S]*resuming after step \d/,
+  );
   expect(stepOf('halved')).toBe(6);
 });

@@ -10,11 +10,11 @@ import { ResilientRun, type SessionPlace } from '../../ts/trainer/resilient_run'
 const done = { step: 3, interrupted: false } as FitResult;
 const lost = (): TroupeError => new TroupeError('COMM', 'a peer is gone');
 
-/** Sessions one after another: the steps that each does, and how it ends. */
-function runOf(sessions: { steps: number[]; end?: unknown }[], maxRestarts = 5) {
+/** Sessions one after another: the steps that each does, whether it saves after them, and how it ends. */
+function runOf(sessions: { steps: number[]; saves?: boolean; end?: unknown }[], maxRestarts = 5) {
   const directory = mkdtempSync(join(tmpdir(), 'resilient-'));
   const log: string[] = [];
-  const places: Omit<SessionPlace, 'onStep' | 'runMetrics'>[] = [];
+  const places: Omit<SessionPlace, 'onStep' | 'onSaved' | 'runMetrics'>[] = [];
   const stops: string[] = [];
   const logged: Record<string, number>[] = [];
   const regroupedAfter: number[] = [];
@@ -24,7 +24,7 @@ function runOf(sessions: { steps: number[]; end?: unknown }[], maxRestarts = 5) 
     windowMs: 60_000,
     runDirectory: directory,
     say: (line) => log.push(line),
-    session({ onStep, runMetrics, ...place }) {
+    session({ onStep, onSaved, runMetrics, ...place }) {
       const session = sessions[places.push(place) - 1];
       return {
         requestStop: (reason) => stops.push(reason),
@@ -34,6 +34,7 @@ function runOf(sessions: { steps: number[]; end?: unknown }[], maxRestarts = 5) 
             logged.push({ step, ...runMetrics(step, 0.001) });
             onStep(step);
           }
+          if (session?.saves) onSaved();
           await new Promise((resolve) => setImmediate(resolve));
           if (session?.end !== undefined) throw session.end;
           return done;
@@ -53,11 +54,12 @@ function runOf(sessions: { steps: number[]; end?: unknown }[], maxRestarts = 5) 
 test('goes on with the run directory, on hosts that are ready again, and writes down what happened', async () => {
   const { run, places, regroupedAfter, faults, log, logged, settled } = runOf([
     { steps: [1], end: lost() },
-    { steps: [1, 2], end: lost() },
+    { steps: [1, 2], saves: true, end: lost() },
     { steps: [2, 3] },
   ]);
   expect(await run.fit()).toBe(done);
-  expect(places).toEqual([{ again: false }, { again: true }, { again: true }]);
+  // What is there before a session of it has saved is of another run.
+  expect(places).toEqual([{ again: false }, { again: false }, { again: true }]);
   expect(regroupedAfter).toEqual([1, 2]);
   expect(settled()).toBe(2);
   expect(faults()).toMatchObject([

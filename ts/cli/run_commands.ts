@@ -37,10 +37,12 @@ export function sft(file: string, overrides: readonly string[]): Promise<number>
   return onHosts(load, (config, options) => new SftTrainer(config, { log: say, ...options }));
 }
 
+type ResumeMode = ResolvedConfig['trainer']['resume_mode'];
+
 /** How a session is made from a configuration. */
 type MakeSession<Config> = (
   config: Config,
-  options: { launcher?: Launcher } & Pick<SessionPlace, 'onStep' | 'runMetrics'>,
+  options: { launcher?: Launcher } & Pick<SessionPlace, 'onStep' | 'onSaved' | 'runMetrics'>,
 ) => RunSession;
 
 /** Plays the part that this process has in the run: the trainer of it, or the agent of a host for a trainer elsewhere. */
@@ -68,12 +70,11 @@ async function onHosts<Config extends ResolvedConfig | ResolvedSftConfig>(
     session?.requestStop(signal);
   };
   const { spares, elastic } = config.trainer.fault_tolerance;
-  const resumes = config.trainer.resume_mode !== 'disable' && hasSaved(config);
   const pool = await gatherHosts(config, part, {
     say,
     onNotice,
     spares,
-    ...(elastic ? { elastic: { resumes } } : {}),
+    ...(elastic ? { elastic: { resumes: hasBeenAtWork(config) } } : {}),
   });
   let code = 1;
   try {
@@ -106,23 +107,29 @@ function resilient<Config extends ResolvedConfig | ResolvedSftConfig>(
     windowMs: 1000 * limits.window,
     runDirectory,
     say,
-    session({ again, onStep, runMetrics }) {
+    session({ again, ...told }) {
       const hosts = pool?.members.length ?? nnodes;
       const overrides = [
-        ...(again && (mode === 'auto' || hasSaved(config)) ? ['trainer.resume_mode=auto'] : []),
+        ...(again ? goOnFromNewest(mode) : []),
         ...(hosts === nnodes ? [] : [`trainer.nnodes=${hosts}`]),
       ];
       const own = overrides.length === 0 ? config : load(overrides);
-      return make(own, { onStep, runMetrics, ...(pool === null ? {} : { launcher: pool.launcher() }) });
+      return make(own, { ...told, ...(pool === null ? {} : { launcher: pool.launcher() }) });
     },
     regroup: async () => pool?.regroup(),
   });
 }
 
-/** Whether there is something to go on from, on the disk or in memory. */
-const hasSaved = (config: ResolvedConfig | ResolvedSftConfig): boolean =>
-  new CheckpointStore(config.trainer.default_local_dir).latest() !== null ||
-  (stagingOf(config)?.latest() ?? null) !== null;
+/** What makes a start of any mode go on from the newest checkpoint in the run directory. */
+function goOnFromNewest(mode: ResumeMode): string[] {
+  if (mode === 'auto') return [];
+  return ['trainer.resume_mode=auto', ...(mode === 'resume_path' ? ['trainer.resume_from_path=null'] : [])];
+}
+
+/** Whether a process before this one has saved, on the disk or in memory, what the run is to go on from. A session says what is damaged of it. */
+const hasBeenAtWork = (config: ResolvedConfig | ResolvedSftConfig): boolean =>
+  config.trainer.resume_mode !== 'disable' &&
+  (new CheckpointStore(config.trainer.default_local_dir).newestStep > 0 || stagingOf(config)?.left === true);
 
 function announce(config: ResolvedConfig | ResolvedSftConfig): void {
   for (const { path, reason } of configNotes(config)) say(`note: ${path}: ${reason}`);

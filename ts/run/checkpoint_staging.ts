@@ -34,10 +34,15 @@ export class CheckpointStaging<State extends object> {
     this.#store = new CheckpointStore<State>(this.directory, 1);
   }
 
+  /** Whether an earlier process of this run has left something, whole or not. */
+  get left(): boolean {
+    const id = idOf(this.#root);
+    return id !== null && id === idOf(this.directory) && this.#store.holdsRun();
+  }
+
   /** What an earlier process of this run has left; null: nothing, or of another run. @throws TroupeError IO when it is damaged */
   latest(): Checkpoint<State> | null {
-    const id = idOf(this.#root);
-    return id !== null && id === idOf(this.directory) ? this.#store.latest() : null;
+    return this.left ? this.#store.latest() : null;
   }
 
   /** Reads all of its files. @throws TroupeError IO naming one that is not as it was written */

@@ -60,6 +60,8 @@ export interface Training {
   runMetrics?(step: number, seconds: number): Metrics;
   /** A step is done and logged. */
   stepDone?(step: number): void;
+  /** The state after a step is held, on the disk or in memory. */
+  saved?(): void;
 }
 
 export interface Schedule {
@@ -158,7 +160,8 @@ export class FitLoop {
     await this.writeTrace(timer);
     training.stepDone?.(step);
     if (due(schedule.saveEvery)) await this.save();
-    else await session.hold(step, this.position, (directory) => training.saveCheckpoint(directory));
+    else if (await session.hold(step, this.position, (directory) => training.saveCheckpoint(directory)))
+      training.saved?.();
     return true;
   }
 
@@ -183,6 +186,7 @@ export class FitLoop {
       this.session.save(this.done, this.position, (directory) => training.saveCheckpoint(directory)),
     );
     training.setPhase?.(null);
+    training.saved?.();
     this.saved = this.done;
     await this.loggers.log(timer.metrics(), this.done);
     await this.writeTrace(timer);

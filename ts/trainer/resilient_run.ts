@@ -18,10 +18,12 @@ export interface RunSession {
 
 /** What a session is told, and tells. */
 export interface SessionPlace {
-  /** Goes on with the run directory, whatever the configuration says of a first start. */
+  /** Goes on from what earlier sessions of the run have saved, whatever the configuration says of a first start. */
   again: boolean;
   /** To be called after each step. */
   onStep(step: number): void;
+  /** To be called when there is something to go on from, on the disk or in memory. */
+  onSaved(): void;
   /** What is logged of the run with a step that was done `seconds` after the one before it. */
   runMetrics(step: number, seconds: number): Metrics;
 }
@@ -55,6 +57,8 @@ export class ResilientRun implements RunSession {
   #session: RunSession | null = null;
   #stop: string | null = null;
   #step = 0;
+  /** A session of this run has saved: what is there before that is of another. */
+  #saved = false;
   /** When the failure was that no step has followed yet. */
   #failedAt: number | null = null;
 
@@ -77,8 +81,11 @@ export class ResilientRun implements RunSession {
     for (let start = 0; ; start++) {
       try {
         this.#session = session({
-          again: start > 0,
+          again: this.#saved,
           onStep: (step) => this.#onStep(step, start),
+          onSaved: () => {
+            this.#saved = true;
+          },
           runMetrics: (step, seconds) => this.#metricsOf(step, seconds),
         });
         if (this.#stop !== null) this.#session.requestStop(this.#stop);

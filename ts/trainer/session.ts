@@ -194,17 +194,22 @@ export class Session {
     });
   }
 
-  /** The state after a step that is not to be saved, where it is held in memory. */
-  async hold(step: number, position: Position, write: (directory: string) => Promise<void>): Promise<void> {
+  /** The state after a step that is not to be saved, where it is held in memory. @returns whether it is */
+  async hold(
+    step: number,
+    position: Position,
+    write: (directory: string) => Promise<void>,
+  ): Promise<boolean> {
     const { staging } = this;
-    if (staging === null || !staging.use.everyStep) return;
+    if (staging === null || !staging.use.everyStep) return false;
     await staging.settled();
-    if (await staging.hold(step, this.state(step, position), write)) return;
+    if (await staging.hold(step, this.state(step, position), write)) return true;
     this.note(
       `warning: there is no space for the state after a step in ${staging.directory}: it is not held there`,
     );
     staging.remove();
     this.staging = null;
+    return false;
   }
 
   /** Waits until what was saved is on the disk. @throws TroupeError NO_SPACE, IO when it could not be written */

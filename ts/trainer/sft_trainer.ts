@@ -44,6 +44,8 @@ export interface SftTrainerOptions {
   log?: (line: string) => void;
   /** Called after each step, when it has been logged. */
   onStep?: (step: number) => void;
+  /** Called when a state of the run is held, on the disk or in memory, that another start can go on from. */
+  onSaved?: () => void;
   /** What is logged of the run as a whole with a step that was done `seconds` after the one before it. */
   runMetrics?: (step: number, seconds: number) => Metrics;
   /** Makes the engine; tests give fakes. */
@@ -139,6 +141,7 @@ export class SftTrainer {
       saveModel: (target) => engine.saveModel(target),
       saveAdapter: usesLora(this.config.model) ? (target) => engine.saveAdapter(target) : null,
       stepDone: (step) => this.options.onStep?.(step),
+      saved: () => this.options.onSaved?.(),
       runMetrics: (step, seconds) => ({
         ...engine.stragglers?.(),
         ...this.options.runMetrics?.(step, seconds),

@@ -49,6 +49,8 @@ export interface TrainerOptions {
   tools?: readonly Tool[];
   /** Called after each step, when it has been logged. */
   onStep?: (step: number) => void;
+  /** Called when a state of the run is held, on the disk or in memory, that another start can go on from. */
+  onSaved?: () => void;
   /** What is logged of the run as a whole with a step that was done `seconds` after the one before it. */
   runMetrics?: (step: number, seconds: number) => Metrics;
   /** Makes the engines; tests give fakes. */
@@ -194,6 +196,7 @@ export class Trainer {
         : null,
       setPhase: (phase) => engines.setPhase(phase),
       stepDone: (step) => this.options.onStep?.(step),
+      saved: () => this.options.onSaved?.(),
       runMetrics: (step, seconds) => ({
         ...engines.stragglers?.(),
         ...this.options.runMetrics?.(step, seconds),
