@@ -61,7 +61,8 @@ async function onHosts<Config extends ResolvedConfig | ResolvedSftConfig>(
   }
   if (part.part === 'agent') return await serveAsAgent(config, part, say);
   announce(config);
-  if (part.part === 'alone') return await run(resilient(config, load, make, null));
+  const mode = config.trainer.resume_mode;
+  if (part.part === 'alone') return await run(resilient(config, load, make, null), mode);
   let session: RunSession | null = null;
   let asked: string | null = null;
   const onNotice = (signal: string, host: string): void => {
@@ -80,7 +81,7 @@ async function onHosts<Config extends ResolvedConfig | ResolvedSftConfig>(
   try {
     session = resilient(config, load, make, pool);
     if (asked !== null) session.requestStop(asked);
-    code = await run(session);
+    code = await run(session, mode);
     return code;
   } catch (error) {
     code = exitCodeOf(error);
@@ -139,17 +140,18 @@ function announce(config: ResolvedConfig | ResolvedSftConfig): void {
   if (!ui) say(`page: npx troupe ui ${here(dirname(resolve(directory)))}`);
 }
 
-/** Runs to the end, or to the checkpoint that a signal asks for. */
-export async function run(trainer: RunSession): Promise<number> {
+/** Runs to the end, or to the checkpoint that a signal asks for. `mode`: how the same command would start. */
+export async function run(trainer: RunSession, mode: ResumeMode): Promise<number> {
   process.on('exit', tellEnd);
   const restore = onInterrupt((reason) => trainer.requestStop(reason));
   try {
     const result = await trainer.fit();
     // A signal that came when the last step was done has stopped nothing.
     const stopped = result.interrupted && result.finalModel === null;
-    say(stopped ? stoppedLine(result) : doneLine(result));
+    say(stopped ? stoppedLine(result, mode) : doneLine(result));
     if (!stopped) return 0;
-    const requeued = requeueAfter(result.stopReason);
+    // With another mode it would begin again, and again.
+    const requeued = mode === 'auto' ? requeueAfter(result.stopReason) : null;
     if (requeued !== null) say(requeued);
     return 130;
   } finally {
@@ -172,9 +174,12 @@ function tellEnd(code: number): void {
   );
 }
 
-function stoppedLine({ step, stopReason }: FitResult): string {
+function stoppedLine({ step, stopReason }: FitResult, mode: ResumeMode): string {
   if (step === 0) return `stopped by ${stopReason} before the first step was done: there is nothing to save`;
-  return `stopped by ${stopReason} after step ${step}, which is saved; the same command goes on from there`;
+  const command = ['the same command', ...(mode === 'auto' ? [] : ['with', ...goOnFromNewest(mode)])].join(
+    ' ',
+  );
+  return `stopped by ${stopReason} after step ${step}, which is saved; ${command} goes on from there`;
 }
 
 function doneLine({ step, finalModel, runDirectory }: FitResult): string {

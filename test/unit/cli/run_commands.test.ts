@@ -1,3 +1,6 @@
+import { existsSync, mkdtempSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { run } from '../../../ts/cli/run_commands';
 import type { FitResult } from '../../../ts/trainer/fit_loop';
 
@@ -51,7 +54,7 @@ function signal(name: NodeJS.Signals): void {
 test('a run that ends by itself: 0, and no signal handler stays', async () => {
   const before = process.listenerCount('SIGINT');
   const trainer = fakeTrainer(() => RESULT);
-  const code = run(trainer);
+  const code = run(trainer, 'auto');
   expect(process.listenerCount('SIGINT')).toBe(before + 1);
   trainer.finish();
   expect(await code).toBe(0);
@@ -66,7 +69,7 @@ test.each(['SIGINT', 'SIGTERM'] as const)('%s: asks the trainer to stop, says so
     stopReason,
     finalModel: null,
   }));
-  const code = run(trainer);
+  const code = run(trainer, 'auto');
   signal(name);
   expect(await code).toBe(130);
   expect(trainer.requestStop).toHaveBeenCalledWith(name);
@@ -74,9 +77,55 @@ test.each(['SIGINT', 'SIGTERM'] as const)('%s: asks the trainer to stop, says so
   expect(written[1]).toContain(`stopped by ${name} after step 3, which is saved`);
 });
 
+test.each([
+  ['auto', 'the same command goes on from there'],
+  ['disable', 'the same command with trainer.resume_mode=auto goes on from there'],
+  [
+    'resume_path',
+    'the same command with trainer.resume_mode=auto trainer.resume_from_path=null goes on from there',
+  ],
+] as const)('what goes on with a run that was stopped, with %s', async (mode, line) => {
+  const trainer = fakeTrainer((stopReason) => ({
+    ...RESULT,
+    interrupted: true,
+    stopReason,
+    finalModel: null,
+  }));
+  const code = run(trainer, mode);
+  signal('SIGTERM');
+  expect(await code).toBe(130);
+  expect(written[1]).toBe(`stopped by SIGTERM after step 3, which is saved; ${line}`);
+});
+
+test('a job goes back to the queue only where its run goes on then', async () => {
+  const directory = mkdtempSync(join(tmpdir(), 'run-commands-'));
+  const asked = join(directory, 'asked');
+  writeFileSync(join(directory, 'scontrol'), `#!/bin/sh\necho "$@" >> ${asked}\n`, { mode: 0o755 });
+  const { PATH } = process.env;
+  Object.assign(process.env, { SLURM_JOB_ID: '7', TROUPE_REQUEUE: '1', PATH: `${directory}:${PATH}` });
+  try {
+    for (const mode of ['disable', 'resume_path', 'auto'] as const) {
+      const trainer = fakeTrainer((stopReason) => ({
+        ...RESULT,
+        interrupted: true,
+        stopReason,
+        finalModel: null,
+      }));
+      const code = run(trainer, mode);
+      trainer.requestStop('SIGUSR2');
+      expect(await code).toBe(130);
+      expect(existsSync(asked)).toBe(mode === 'auto');
+    }
+  } finally {
+    process.env['PATH'] = PATH;
+    delete process.env['SLURM_JOB_ID'];
+    delete process.env['TROUPE_REQUEUE'];
+  }
+});
+
 test('a signal in the last step stops nothing: 0', async () => {
   const trainer = fakeTrainer((stopReason) => ({ ...RESULT, interrupted: true, stopReason }));
-  const code = run(trainer);
+  const code = run(trainer, 'auto');
   signal('SIGINT');
   expect(await code).toBe(0);
 });
@@ -85,7 +134,7 @@ test('a second signal leaves at once, unless it is the echo of the first', async
   const trainer = fakeTrainer(() => RESULT);
   trainer.requestStop.mockImplementation(() => {});
   const clock = jest.spyOn(performance, 'now');
-  const code = run(trainer);
+  const code = run(trainer, 'auto');
   clock.mockReturnValue(1000);
   signal('SIGINT');
   clock.mockReturnValue(1010); // npm passes it on
@@ -100,5 +149,5 @@ test('a second signal leaves at once, unless it is the echo of the first', async
 test('a failure passes through', async () => {
   const failure = new Error('worker died');
   const trainer = { fit: () => Promise.reject(failure), requestStop: () => {} };
-  await expect(run(trainer)).rejects.toBe(failure);
+  await expect(run(trainer, 'auto')).rejects.toBe(failure);
 });

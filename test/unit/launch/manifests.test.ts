@@ -160,6 +160,88 @@ test('a batch script of Slurm is the controller, and says nothing that is secret
   ).not.toMatch(/gpus|--time/);
 });
 
+/** The words of the #SBATCH lines of a script, by the rules of sbatch: quotes of both kinds, a backslash before any character, # begins a comment. */
+function sbatchWords(script: string): string[] {
+  const words: string[] = [];
+  for (const line of script.split('\n').filter((one) => one.startsWith('#SBATCH'))) {
+    let word: string | null = null;
+    let quote: string | null = null;
+    for (let at = '#SBATCH'.length; at < line.length; at++) {
+      const c = line[at] as string;
+      if (c === '\\') word = (word ?? '') + line[++at];
+      else if (c === quote) quote = null;
+      else if (quote !== null) word = (word ?? '') + c;
+      else if (c === '"' || c === "'") quote = c;
+      else if (c === '#') break;
+      else if (c !== ' ') word = (word ?? '') + c;
+      else if (word !== null) {
+        words.push(word);
+        word = null;
+      }
+    }
+    expect(quote).toBeNull();
+    if (word !== null) words.push(word);
+  }
+  return words;
+}
+
+const slurm = {
+  program: 'train',
+  file: 'a.yaml',
+  overrides: [],
+  options: [],
+  time: null,
+  notice: 60,
+  directory: '/',
+};
+
+test.each([
+  ['my run', '/runs/of me/x'],
+  ['"quoted" # 1', "/runs/it's"],
+  ['a\\b', '/runs/"x"'],
+])('the name %s of a job and its directory %s are one word each for sbatch', (name, root) => {
+  const words = sbatchWords(
+    sbatchScript(
+      config(
+        `trainer.experiment_name=${JSON.stringify(name)}`,
+        `trainer.default_local_dir=${JSON.stringify(root)}`,
+      ),
+      slurm,
+    ),
+  );
+  expect(words).toContain(`--job-name=${name}`);
+  expect(words).toContain(`--output=${root}/slurm-%j.log`);
+  expect(words.every((word) => word.startsWith('--'))).toBe(true);
+});
+
+test('a % of the directory of a job is none of the patterns of sbatch', () => {
+  const script = sbatchScript(config('trainer.default_local_dir=/runs/50%j'), slurm);
+  expect(sbatchWords(script)).toContain('--output=/runs/50%%j/slurm-%j.log');
+});
+
+test.each([
+  ['experiment_name', 'a\nrm -rf x', /trainer\.experiment_name: .*control characters.* "a\\nrm -rf x"/],
+  ['default_local_dir', '/runs/a\\b', /trainer\.default_local_dir: .*backslash.* "\/runs\/a\\\\b"/],
+])('what sbatch cannot be told in trainer.%s is refused', (key, value, message) => {
+  const whole = config();
+  const told = { ...whole, trainer: { ...whole.trainer, [key]: value } };
+  expect(() => sbatchScript(told, slurm)).toThrow(message);
+});
+
+test.each(['disable', 'resume_path'])(
+  'a job that would begin again with %s does not go back to the queue',
+  (mode) => {
+    const path = mode === 'resume_path' ? ['trainer.resume_from_path=/runs/x/global_step_1'] : [];
+    const script = sbatchScript(config(`trainer.resume_mode=${mode}`, ...path), slurm);
+    expect(sbatchWords(script)).toEqual(expect.arrayContaining(['--no-requeue', '--signal=B:USR2@60']));
+    expect(script).not.toMatch(/--requeue|TROUPE_REQUEUE/);
+    const asked = { ...slurm, options: ['--requeue'] };
+    expect(() => sbatchScript(config(`trainer.resume_mode=${mode}`, ...path), asked)).toThrow(
+      /trainer\.resume_mode: expected auto with the option --requeue/,
+    );
+  },
+);
+
 test('only the notice of a time limit, or a job that takes its nodes, sends a job back, and only one that has asked for it', () => {
   const program = join(directory, 'scontrol');
   const shows = (state: string, preempted: string): string => {
