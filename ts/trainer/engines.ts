@@ -188,8 +188,11 @@ export const createEngines: CreateEngines = async (config, needs) => {
       stragglers: () => times.take(),
       failed: pools.failed,
       close: async () => {
-        await servers?.close();
-        await pools.close();
+        try {
+          await servers?.close();
+        } finally {
+          await pools.close();
+        }
       },
     };
   } catch (error) {

@@ -3,6 +3,7 @@ import { existsSync, readdirSync, rmdirSync, rmSync } from 'node:fs';
 import path from 'node:path';
 import type { Actor } from '../actor/actor';
 import { makeDirectories } from '../base/make_directories';
+import { reasonOf } from '../base/text';
 import { untieHead } from '../checkpoint/untie_head';
 import type { ResolvedConfig } from '../config/config';
 import { Tokenizer } from '../data/tokenizer';
@@ -30,6 +31,7 @@ export class ServerRollout {
       path.resolve(server.weights_dir ?? path.join(config.trainer.default_local_dir, 'rollout_weights')),
       // vLLM's CPU build does not take new weights of a head that is the embedding.
       rollout.mode === 'managed' && rollout.name === 'vllm' && device === 'cpu',
+      say,
     );
     // Servers of others may be somebody else's, too. On a CPU only an end gives memory back, which is what TGI is brought to anyway.
     const releases =
@@ -83,6 +85,7 @@ class RolloutWeights {
     private readonly actor: Actor,
     private readonly directory: string,
     untieHeads: boolean,
+    private readonly say: (line: string) => void,
   ) {
     this.untied = untieHeads && actor.engine.model.config.tiedEmbeddings;
   }
@@ -101,15 +104,28 @@ class RolloutWeights {
   keepOnly(kept: string): void {
     for (const directory of this.written) {
       if (directory === kept) continue;
-      rmSync(directory, { recursive: true, force: true });
-      this.written.delete(directory);
+      this.tryRemoving(() => {
+        rmSync(directory, { recursive: true, force: true });
+        this.written.delete(directory);
+      });
     }
   }
 
   remove(): void {
     this.keepOnly('');
     // Others may use the directory, too.
-    if (existsSync(this.directory) && readdirSync(this.directory).length === 0) rmdirSync(this.directory);
+    this.tryRemoving(() => {
+      if (existsSync(this.directory) && readdirSync(this.directory).length === 0) rmdirSync(this.directory);
+    });
+  }
+
+  /** What stays takes space, and is no reason to end a run. */
+  private tryRemoving(remove: () => void): void {
+    try {
+      remove();
+    } catch (error) {
+      this.say(`warning: [rollout] old weights could not be removed: ${reasonOf(error)}`);
+    }
   }
 }
 
