@@ -6,9 +6,10 @@ export class HeartbeatMonitor {
   readonly #silent = new Map<number, number>();
   readonly #timer: NodeJS.Timeout;
 
-  /** Workers should send something every `intervalMs`; onSilent is called once per rank after `deadTimeoutMs` without. */
+  /** onSilent is called once per rank that has sent nothing for `deadTimeoutMs`, and a tick at most. */
   constructor(deadTimeoutMs: number, onSilent: (rank: number) => void) {
-    const limit = ticksPerTimeout - 1;
+    // The first tick may come at once after a sign of life.
+    const limit = ticksPerTimeout + 1;
     this.#timer = setInterval(() => {
       for (const [rank, ticks] of this.#silent) {
         this.#silent.set(rank, ticks + 1);
