@@ -45,9 +45,9 @@ export interface Engines {
   /** Parts that the actor's batches are split into; absent: one per rank. */
   readonly dataParallelSize?: number;
   readonly actor: PolicyEngine;
-  /** Where responses come from. */
+  /** Where responses come from; the version of its weights is the step that made them. */
   readonly rollout: RolloutEngine;
-  /** Hands the weights of now to a rollout that is not generating from them; `version`: the steps that made them. */
+  /** Hands the weights of now to a rollout that is not generating from them; `version`: the step that made them, 0: none. */
   syncRollout?(version: number): Promise<void>;
   /** Tells a rollout in processes of its own that training comes next, for which it may give memory back until it is asked for something. */
   releaseRollout?(): Promise<void>;

@@ -107,6 +107,7 @@ export async function trainStep(
   if (config.trainer.critic_warmup <= step) {
     await phase('update_actor', () => updateActor(context, learnt, metrics));
     if (engines.syncRollout) await phase('update_weights', async () => engines.syncRollout?.(step));
+    else await engines.rollout.updateWeights({ kind: 'in-place' }, step);
   }
   engines.setPhase(null);
 

@@ -138,7 +138,10 @@ export class Trainer {
         say: session.say,
       });
       await session.load({ actor: engines.actor, critic: engines.critic });
-      await engines.syncRollout?.(session.firstStep);
+      // Steps before that left the policy alone.
+      const version = session.firstStep < config.trainer.critic_warmup ? 0 : session.firstStep;
+      if (engines.syncRollout) await engines.syncRollout(version);
+      else await engines.rollout.updateWeights({ kind: 'in-place' }, version);
       loggers = session.begin(directory, totalSteps, config.trainer.val_only);
       await session.showPage();
       const target = { device, memory: config.trainer.memory_per_rank };
