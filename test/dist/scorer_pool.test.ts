@@ -1,13 +1,17 @@
 import childProcess, { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { loadConfig } from '../../ts/config/config';
 import type { RewardManager, RewardManagerOptions, RewardSample } from '../../ts/reward/contract/types';
 import { scorePrimeMath } from '../../ts/reward/graders/prime_math';
 import { createRewardManager } from '../../ts/reward/manager';
 import { ScorerPool } from '../../ts/reward/scorers/scorer_pool';
+import { configuredReward } from '../../ts/trainer/configured_reward';
+import { allGone } from '../helpers/e2e_process';
+import { writeConfig } from '../unit/config/write_config';
 
 const path = join(mkdtempSync(join(tmpdir(), 'scorer-')), 'reward.cjs');
 writeFileSync(
@@ -26,6 +30,21 @@ exports.compute_score = ({ response, responseTokens, groundTruth }, kwargs) => {
 };
 `,
 );
+
+/** Processes of this one that score. */
+const scorers = (): number[] =>
+  readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .map(Number)
+    .filter((pid) => {
+      try {
+        const parent = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ').at(-1)?.split(' ')[1];
+        const command = readFileSync(`/proc/${pid}/cmdline`, 'utf8');
+        return Number(parent) === process.pid && command.includes('scorer_main');
+      } catch {
+        return false; // it has ended meanwhile
+      }
+    });
 
 const sample = (response: string): RewardSample => ({
   prompt: '',
@@ -226,6 +245,17 @@ describe('prime_math', () => {
     ['', '0', 0],
   ])('%s and %s: %d', async (answer, truth, score) => {
     expect(await scorePrimeMath(`\\boxed{${answer}}`, truth)).toBe(score);
+  });
+
+  test('the processes of a run end with its manager', async () => {
+    const before = new Set(scorers());
+    const { reward } = configuredReward(loadConfig(writeConfig(), ['algorithm.adv_estimator=grpo']));
+    const one = { ...sample('\\boxed{x+x}'), groundTruth: '2x', dataSource: 'numina_aops' };
+    expect([...(await reward.score([one])).scores]).toEqual([1]);
+    const own = scorers().filter((pid) => !before.has(pid));
+    expect(own).toHaveLength(1);
+    await reward.close?.();
+    expect(await allGone(own, 5_000)).toBe(true);
   });
 
   // In bounded time and memory; the test's time-out is that of several comparisons.

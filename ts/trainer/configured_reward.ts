@@ -67,14 +67,14 @@ export function configuredReward(
     };
   }
   if (reward_manager.source === 'register') {
-    return { reward: closing(createRewardManager(reward_manager.name, fn, options), own), prepare };
+    return { reward: closing(createRewardManager(reward_manager.name, fn, options), own ?? usual), prepare };
   }
   const factory = loadExport(
     module.path,
     module.name,
     'reward.reward_manager.module',
   ) as RewardManagerFactory;
-  return { reward: closing(factory(fn, options), own), prepare };
+  return { reward: closing(factory(fn, options), own ?? usual), prepare };
 }
 
 /** The user's function, in a process of its own. */
@@ -112,8 +112,8 @@ function moduleReward(config: ResolvedConfig, path: string): ModuleReward {
   };
 }
 
-/** A manager that takes the process of its function with it. */
-const closing = (manager: RewardManager, own: ModuleReward | null): RewardManager =>
+/** A manager that takes the processes of its function with it. */
+const closing = (manager: RewardManager, own: Pick<ModuleReward, 'close'> | null): RewardManager =>
   own === null
     ? manager
     : {

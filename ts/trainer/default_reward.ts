@@ -5,6 +5,7 @@ import { PythonSandbox } from '../reward/code/python_sandbox';
 import { type CodeRunner, once } from '../reward/code/runner';
 import { SandboxFusion } from '../reward/code/sandbox_fusion';
 import type { RewardFunction } from '../reward/contract/types';
+import { PrimeMath, primeMath } from '../reward/graders/prime_math';
 import { rewardByDataSource, rewardFunction } from '../reward/reward';
 import { rewardModelScore } from '../reward_model/reward_function';
 
@@ -16,23 +17,35 @@ export interface DefaultReward {
    * does not work here.
    */
   prepare(dataSources: Iterable<string>): Promise<void>;
+  /** Ends its processes. */
+  close(): void;
 }
 
-/** The reward model's score; without one, the function of each row's data source, those of code with `reward.sandbox`. */
+/**
+ * The reward model's score; without one, the function of each row's data source, those of code with `reward.sandbox`, that of computer algebra
+ * with processes of the run.
+ */
 export function defaultReward(config: ResolvedConfig): DefaultReward {
-  if (needsRewardModel(config)) return { reward: rewardModelScore, prepare: async () => undefined };
+  if (needsRewardModel(config))
+    return { reward: rewardModelScore, prepare: async () => undefined, close: () => undefined };
   const runner = codeRunner(config);
   const code = codeReward(runner, { continuous: config.reward.sandbox.continuous });
   const isCode = (source: string): boolean => CODE_SOURCES.includes(source);
+  const math = new PrimeMath();
+  const isMath = (source: string): boolean => rewardFunction(source) === primeMath;
   const kwargs = { ...config.reward.qa_em, ...config.reward.custom_reward_function.reward_kwargs };
   return {
-    reward: (sample) => (isCode(sample.dataSource) ? code(sample) : rewardByDataSource(sample, kwargs)),
+    reward: (sample) => {
+      if (isCode(sample.dataSource)) return code(sample);
+      return isMath(sample.dataSource) ? math.reward(sample) : rewardByDataSource(sample, kwargs);
+    },
     prepare: async (dataSources) => {
       for (const source of dataSources) {
         rewardFunction(source);
         if (isCode(source)) await runner();
       }
     },
+    close: () => math.close(),
   };
 }
 
