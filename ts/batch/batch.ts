@@ -1,8 +1,9 @@
 import { arrayLength, checkArrays, checkRecord, checkSize } from './arguments';
 import { ColumnMemory } from './column_memory';
 import type { Column, ColumnData, Granularity, KnownColumns } from './columns';
-import { firstDifference, lengthOf, makeColumn, toInt32 } from './columns';
+import { lengthOf, makeColumn, toInt32 } from './columns';
 import { fail } from './fail';
+import { checkEqual, FIXED } from './fixed_columns';
 import { indexRange, permutation, resolveIndices } from './indices';
 import { concatColumns, type Layout, makeLayout, offsetsFor, takeColumn, takeLayout } from './layout';
 import { type PaddedInput, unpad } from './padded';
@@ -22,14 +23,6 @@ export interface RaggedInput {
   promptLens: ArrayLike<number>; // [B]
   responseLens: ArrayLike<number>; // [B]
   columns?: Record<string, unknown>;
-}
-
-const FIXED = ['tokens', 'promptLens', 'responseMask'];
-
-/** How a column that is there already gets other values. */
-function replacement(name: string): string {
-  if (name === 'responseMask') return 'withResponseMask(...) replaces it';
-  return FIXED.includes(name) ? 'make a new batch for other tokens' : `drop('${name}') first to replace it`;
 }
 
 /**
@@ -238,17 +231,8 @@ export class Batch {
       const present = this.columns.has(name) ? this.column(name) : undefined;
       const granularity = o.granularity?.[name] ?? present?.granularity;
       const added = makeColumn(name, value, this.layout, granularity, o.adopt);
-      if (present !== undefined) {
-        const at = firstDifference(present, added);
-        if (at >= 0) {
-          fail(
-            `with: column '${name}' is there already and differs at entry ${at} (${String(present.data[at])} there, ` +
-              `${String(added.data[at])} given): ${replacement(name)}`,
-          );
-        }
-        continue;
-      }
-      map.set(name, added);
+      if (present === undefined) map.set(name, added);
+      else checkEqual(name, present, added);
     }
     return new Batch(this.layout, map);
   }

@@ -1,3 +1,5 @@
+import { badOption, countOption } from '../base/check_options';
+import { RUN_LIMITS } from '../base/limits';
 import type { EngineCall } from './call';
 import type { CallLimitOptions } from './call_limits';
 import type { Launcher, LauncherOptions, PoolPlace } from './launcher';
@@ -39,4 +41,39 @@ export interface WorkerGroupOptions {
   log?: (line: string) => void;
   /** Hears of every call of an engine that has been answered. */
   onCall?: (call: EngineCall) => void;
+}
+
+type WithDefault =
+  | 'backend'
+  | 'hosts'
+  | 'startupTimeoutMs'
+  | 'deadTimeoutMs'
+  | 'closeTimeoutMs'
+  | 'collectiveTimeoutMs'
+  | 'log';
+
+/** With what holds where nothing is said. */
+export type ResolvedGroupOptions = Omit<WorkerGroupOptions, 'pool'> &
+  Required<Pick<WorkerGroupOptions, WithDefault>> & { pool: PoolPlace | null };
+
+/** @throws TroupeError INVALID_ARGUMENT for counts that no group can have */
+export function resolveGroupOptions(options: WorkerGroupOptions): ResolvedGroupOptions {
+  const where = 'worker group';
+  const { worldSize, device, hosts = 1, pool = null } = options;
+  countOption(where, 'worldSize', worldSize, RUN_LIMITS.ranks);
+  countOption(where, 'numThreads', options.numThreads ?? 1, RUN_LIMITS.threads);
+  countOption(where, 'hosts', hosts, RUN_LIMITS.ranks);
+  if (worldSize % hosts !== 0)
+    throw badOption(where, `worldSize ${worldSize}: expected a multiple of hosts ${hosts}`);
+  return {
+    ...options,
+    hosts,
+    pool,
+    backend: options.backend ?? (device === 'cuda' ? 'nccl' : 'gloo'),
+    startupTimeoutMs: options.startupTimeoutMs ?? 60_000,
+    deadTimeoutMs: options.deadTimeoutMs ?? 10_000,
+    closeTimeoutMs: options.closeTimeoutMs ?? 5_000,
+    collectiveTimeoutMs: options.collectiveTimeoutMs ?? 600_000,
+    log: options.log ?? ((line) => process.stderr.write(`${line}\n`)),
+  };
 }

@@ -1,6 +1,4 @@
 import { randomBytes } from 'node:crypto';
-import { badOption, countOption } from '../base/check_options';
-import { RUN_LIMITS } from '../base/limits';
 import { TroupeError } from '../errors';
 import type { NativeBuildInfo, NativeEngineOptions, NativeMemoryInfo } from '../native/bridge';
 import { HeartbeatMonitor, heartbeatInterval } from '../worker/heartbeat';
@@ -15,7 +13,7 @@ import type {
 } from '../worker/protocol';
 import { CallWatch, type Overdue } from './call_watch';
 import { cannotStart, groupClosed, lostPeers, rankFailed } from './group_errors';
-import type { WorkerGroupOptions } from './group_options';
+import { type ResolvedGroupOptions, resolveGroupOptions, type WorkerGroupOptions } from './group_options';
 import { findCulprit, whereSilent } from './hang';
 import { jointFailure } from './joint_failure';
 import type { Launcher } from './launcher';
@@ -46,8 +44,7 @@ export class WorkerGroup {
   readonly device: 'cpu' | 'cuda';
   /** Resolves with the first cause when the group fails, also while no call is pending. */
   readonly failed: Promise<TroupeError>;
-  readonly #options: WorkerGroupOptions;
-  readonly #deadTimeoutMs: number;
+  readonly #options: ResolvedGroupOptions;
   readonly #members: Member[] = [];
   /** Shown by every worker that dials in, and to each other. */
   readonly #token = randomBytes(32).toString('hex');
@@ -84,29 +81,18 @@ export class WorkerGroup {
     return group;
   }
 
-  private constructor(options: WorkerGroupOptions) {
-    const { worldSize } = options;
-    countOption('worker group', 'worldSize', worldSize, RUN_LIMITS.ranks);
-    countOption('worker group', 'numThreads', options.numThreads ?? 1, RUN_LIMITS.threads);
-    countOption('worker group', 'hosts', options.hosts ?? 1, RUN_LIMITS.ranks);
-    if (worldSize % (options.hosts ?? 1) !== 0)
-      throw badOption(
-        'worker group',
-        `worldSize ${worldSize}: expected a multiple of hosts ${options.hosts}`,
-      );
+  private constructor(given: WorkerGroupOptions) {
+    const options = resolveGroupOptions(given);
+    const { worldSize, device, deadTimeoutMs } = options;
     this.worldSize = worldSize;
-    this.device = options.device;
+    this.device = device;
     this.failed = new Promise((resolve) => {
       this.#announceFailure = resolve;
     });
     this.#options = options;
-    this.#places = new RankPlaces(worldSize, options.hosts ?? 1, options.pool ?? null);
-    this.#deadTimeoutMs = options.deadTimeoutMs ?? 10_000;
-    this.#monitor = new HeartbeatMonitor(
-      this.#deadTimeoutMs,
-      (rank) => void this.#onSilence(this.#member(rank)),
-    );
-    this.#startup = new Startup(options.startupTimeoutMs ?? 60_000, this.#deadTimeoutMs);
+    this.#places = new RankPlaces(worldSize, options.hosts, options.pool);
+    this.#monitor = new HeartbeatMonitor(deadTimeoutMs, (rank) => void this.#onSilence(this.#member(rank)));
+    this.#startup = new Startup(options.startupTimeoutMs, deadTimeoutMs);
   }
 
   /** The first cause, once the group has failed. */
@@ -210,13 +196,13 @@ export class WorkerGroup {
     const { launcher } = this.#options;
     const starter = launcher !== undefined && 'start' in launcher ? launcher : createLocalLauncher(launcher);
     this.#starter = starter;
-    const heartbeatMs = heartbeatInterval(this.#deadTimeoutMs);
+    const heartbeatMs = heartbeatInterval(this.#options.deadTimeoutMs);
     this.#server = await ControllerServer.listen({
       worldSize,
       token,
       ...(starter.listen === undefined ? {} : { place: starter.listen }),
       heartbeatMs,
-      log: this.#options.log ?? ((line) => process.stderr.write(`${line}\n`)),
+      log: this.#options.log,
       onConnect: (connection) => {
         this.#member(connection.rank).connection = connection;
         connection.send({ type: 'welcome', heartbeatMs });
@@ -260,9 +246,9 @@ export class WorkerGroup {
       members: this.#members,
       places: this.#places,
       launcher: this.#starter,
-      backend: this.#options.backend ?? (this.device === 'cuda' ? 'nccl' : 'gloo'),
+      backend: this.#options.backend,
       token: this.#token,
-      collectiveTimeoutMs: this.#options.collectiveTimeoutMs ?? 600_000,
+      collectiveTimeoutMs: this.#options.collectiveTimeoutMs,
     };
     const args = await joinArguments(meeting, await this.callBinding('openRendezvous', []));
     await this.#together(
@@ -349,7 +335,7 @@ export class WorkerGroup {
   }
 
   async #onSilence(member: Member): Promise<void> {
-    const what = `it has sent nothing for ${this.#deadTimeoutMs / 1000} s, although its process exists`;
+    const what = `it has sent nothing for ${this.#options.deadTimeoutMs / 1000} s, although its process exists`;
     const where = await whereSilent(member);
     this.#fail(member.death(this.#phase, `${what}${where}`));
   }
@@ -400,7 +386,7 @@ export class WorkerGroup {
     const exited = Promise.all(this.#members.map((member) => member.process.exited));
     if (graceful) {
       for (const { client } of this.#members) client.send({ type: 'shutdown' });
-      await within(this.#options.closeTimeoutMs ?? 5_000, exited);
+      await within(this.#options.closeTimeoutMs, exited);
     }
     this.#monitor.stop();
     this.#killAll();
