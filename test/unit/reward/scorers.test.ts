@@ -152,12 +152,24 @@ describe('math_dapo', () => {
   test.each([
     [`\\boxed{4}${' '.repeat(91)}`, '4'],
     [`\\boxed{4}${' '.repeat(92)}`, '[INVALID]'],
-    [`\\boxed{4} \\boxed{ 5 }${'x'.repeat(80)}`, '5'],
-    ['Answer: [INVALID]\n\\boxed{a 4}', '4'],
+    [`\\boxed{4} \\boxed{ 5 }${'x'.repeat(80)}`, ' 5 '],
+    ['Answer: [INVALID]\n\\boxed{a 4}', 'a 4'],
     ['\\boxed{}', ''],
-    ['\\boxed{2\\text{ cm}}', '2'],
-  ])('without an answer the box of the last 100 characters counts, in normal form: %j', (text, pred) => {
+    ['\\boxed{2\\text{ cm}}', '2\\text{ cm}'],
+  ])('without an answer the box of the last 100 characters counts, as text: %j', (text, pred) => {
     expect(scoreMathDapo(text, pred)).toEqual({ score: 1, acc: true, pred });
+  });
+
+  test.each([
+    ['1,000', '1000'],
+    ['\\frac12', '\\frac{1}{2}'],
+    [' 42 ', '42'],
+    ['x=42', '42'],
+    ['\\text{B}', 'B'],
+    ['$42$', '42'],
+  ])('a box with %j is not %j', (pred, truth) => {
+    expect(scoreMathDapo(`\\boxed{${pred}}`, truth)).toEqual({ score: -1, acc: false, pred });
+    expect(scoreMathDapo(`Answer: ${pred}`, truth).score).toBe(1);
   });
 
   test('strict: the box must lie within the last 100 code points, as text', () => {

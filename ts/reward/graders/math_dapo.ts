@@ -95,7 +95,8 @@ const boxAtEnd = (tail: string): string | null => lastBoxed(lastCodePoints(tail,
 
 /**
  * The rule score of DAPO (Yu et al. 2025, arXiv 2503.14476) over the last 300 characters: the line after the last
- * "Answer:", else the last `\boxed{...}` of the last 100, against the ground truth, both in Minerva's normal form.
+ * "Answer:" against the ground truth, both in Minerva's normal form; without one the last `\boxed{...}` of the last 100,
+ * which must equal the ground truth as text.
  */
 export function scoreMathDapo(
   response: string,
@@ -103,13 +104,11 @@ export function scoreMathDapo(
   options: MathDapoOptions = {},
 ): MathDapoScore {
   const tail = lastCodePoints(response, TAIL);
-  if (options.strictBox) {
-    const pred = boxAtEnd(tail);
-    const acc = pred === groundTruth;
-    return { score: acc ? 1 : -1, acc, pred };
-  }
-  const marked = normalizeFinalAnswer([...tail.matchAll(ANSWER)].at(-1)?.[1] ?? NO_ANSWER);
-  const pred = marked === NO_ANSWER ? normalizeFinalAnswer(boxAtEnd(tail) ?? NO_ANSWER) : marked;
+  const box = boxAtEnd(tail);
+  const boxed: MathDapoScore = { score: box === groundTruth ? 1 : -1, acc: box === groundTruth, pred: box };
+  if (options.strictBox) return boxed;
+  const pred = normalizeFinalAnswer([...tail.matchAll(ANSWER)].at(-1)?.[1] ?? NO_ANSWER);
+  if (pred === NO_ANSWER && box !== null) return boxed;
   const acc = pred === normalizeFinalAnswer(groundTruth);
   return { score: acc ? 1 : -1, acc, pred };
 }
