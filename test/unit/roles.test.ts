@@ -194,6 +194,17 @@ describe('time-outs of workers', () => {
   });
 });
 
+test.each([
+  ['-1', 3],
+  ['0', 3],
+  ['2', 2],
+])('lr_warmup_steps %s: %d of 30 steps with a ratio of 0.1', (steps, expected) => {
+  const warmup = [`optim.lr_warmup_steps=${steps}`, 'optim.lr_warmup_steps_ratio=0.1'];
+  const actor = ppo(...warmup.map((key) => `actor_rollout_ref.actor.${key}`));
+  expect(trainedOptions(actorSettings(actor), 30).optim?.warmupSteps).toBe(expected);
+  expect(trainedOptions(sftSettings(sft(...warmup)), 30).optim?.warmupSteps).toBe(expected);
+});
+
 test('the keys of Megatron are those of the strategy megatron', () => {
   const config = ppo(
     'actor_rollout_ref.actor.strategy=megatron',

@@ -8,7 +8,7 @@ export type OptimSection = Omit<ResolvedConfig['actor_rollout_ref']['actor']['op
 export function optimOptions(optim: OptimSection, gradClip: number, totalSteps: number): OptimOptions {
   const total = optim.total_training_steps > 0 ? optim.total_training_steps : totalSteps;
   const warmup =
-    optim.lr_warmup_steps >= 0 ? optim.lr_warmup_steps : Math.floor(optim.lr_warmup_steps_ratio * total);
+    optim.lr_warmup_steps > 0 ? optim.lr_warmup_steps : Math.floor(optim.lr_warmup_steps_ratio * total);
   return {
     lr: optim.lr,
     betas: [...optim.betas],

@@ -81,7 +81,11 @@ export const optim = (lr: number, role: string) => ({
     'constant',
     'Learning-rate schedule; moves once per training step.',
   ),
-  lr_warmup_steps: field(int(-1), -1, 'Steps of linear warm-up; -1: lr_warmup_steps_ratio of all steps.'),
+  lr_warmup_steps: field(
+    int(-1),
+    -1,
+    'Steps of linear warm-up; 0 or -1: lr_warmup_steps_ratio of all steps.',
+  ),
   lr_warmup_steps_ratio: field(num(0, 1), 0, 'Warm-up as a share of all steps.'),
   total_training_steps: field(int(-1), -1, 'End of the schedule; -1: the steps of the run.'),
   min_lr_ratio: field(num(0, 1), 0, 'Final learning rate of the cosine as a share of lr.'),
@@ -90,7 +94,10 @@ export const optim = (lr: number, role: string) => ({
   optimizer: fixed(['AdamW'], 'AdamW is the optimiser'),
   optimizer_impl: ignored('the optimiser is our own AdamW'),
   override_optimizer_config: fixed([null, {}], 'AdamW is the optimiser'),
-  zero_indexed_step: ignored('the first step is step 1 of the schedule'),
+  zero_indexed_step: fixed(
+    [true],
+    'schedules count from 0: with warm-up the first step has a learning rate of 0',
+  ),
   init_lr_ratio: fixed([0], 'warm-up starts from 0'),
   clip_grad: moved(`${role}.grad_clip`),
 });
