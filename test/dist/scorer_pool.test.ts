@@ -243,6 +243,19 @@ describe('prime_math', () => {
     ['x+', 'x', 0],
     ['\\frac{}{}', '0', 0],
     ['', '0', 0],
+    ['5 hours', '5', 1],
+    ['7 3/4', '7.75', 1],
+    ['-7 3/4', '-7.75', 1],
+    ['7 3/4', '25/4', 0],
+    ['5 million', '5*10^6', 1],
+    ['5 million', '5*10^7', 0],
+    ['1010_2', '1010', 1],
+    ['1010_2', '1010_3', 0],
+    ['Monday', 'monday', 1],
+    ['f(x)=x^2', 'x^2', 1],
+    ['f(x)=x^2', 'f(x)=x^2', 1],
+    ['x^2+y^2=1', 'x^2+y^2=1', 1],
+    ['6.28', '2\\pi', 0],
   ])('%s and %s: %d', async (answer, truth, score) => {
     expect(await scorePrimeMath(`\\boxed{${answer}}`, truth)).toBe(score);
   });
@@ -256,6 +269,22 @@ describe('prime_math', () => {
     expect(own).toHaveLength(1);
     await reward.close?.();
     expect(await allGone(own, 5_000)).toBe(true);
+  });
+
+  test.each([
+    ['So the result is 42', '42', 1],
+    ['x = 5', '5', 1],
+    ['42', '42', 1],
+    ['\\boxed 9', '9', 1],
+    ['final answer: \\(12\\)', '12', 1],
+    ['hence\n\\[x = 7\\]', '7', 1],
+    ['The answer is 42. Bye.', '42', 1],
+    ['The answer is 42.\nBye', '42', 1],
+    ['The answer is 41.\n\\boxed{42}', '42', 1],
+    ['We add 40 and 2', '42', 0],
+    ['', '', 0],
+  ])('the response %j against %s: %d', async (response, truth, score) => {
+    expect(await scorePrimeMath(response, truth)).toBe(score);
   });
 
   // In bounded time and memory; the test's time-out is that of several comparisons.

@@ -2,7 +2,7 @@ import { scoreFunctionCalling } from '../../../ts/reward/graders/function_callin
 import { scoreGsm8k } from '../../../ts/reward/graders/gsm8k';
 import { scoreMath } from '../../../ts/reward/graders/math';
 import { scoreMathDapo } from '../../../ts/reward/graders/math_dapo';
-import { extractAnswer } from '../../../ts/reward/graders/prime_math';
+import { extractAnswer } from '../../../ts/reward/graders/prime_answer';
 import { scoreSearchR1 } from '../../../ts/reward/graders/search_r1';
 
 // Quadratic time on any of these would take hours: the time-out of the test is what bounds it.

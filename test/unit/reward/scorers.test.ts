@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { scoreGsm8k } from '../../../ts/reward/graders/gsm8k';
 import { lastBoxedAnswer, normalizeMath, scoreMath } from '../../../ts/reward/graders/math';
 import { normalizeFinalAnswer, scoreMathDapo } from '../../../ts/reward/graders/math_dapo';
-import { extractAnswer } from '../../../ts/reward/graders/prime_math';
+import { conclusion, extractAnswer, sameText } from '../../../ts/reward/graders/prime_answer';
 import {
   normalizeAnswer,
   scoreSearchR1,
@@ -214,16 +214,59 @@ describe('search_r1', () => {
 });
 
 test.each([
-  ['so \\boxed{x} and \\fbox{ y }', 'y'],
+  ['so \\boxed{x} and \\fbox{ y }', 'x'],
+  ['so \\fbox{ y }', 'y'],
+  ['\\boxed{3}, but the answer is 4', '4'],
+  ['\\boxed{42}. The answer is correct', '42'],
+  ['\\boxed{}', '\\boxed{}'],
+  ['\\boxed 9', '\\boxed 9'],
+  ['The final answers are 1, 2', '1, 2'],
+  ['42 is the answer', '42'],
   ['Answer: 3\nThe answer is: $x$\nbye', '$x$'],
-  ['\\boxed{1', null],
+  ['\\boxed{1', '\\boxed{1'],
   ['answer:\n', null],
   ['answer: .', null],
   ['So the answer is $42$.', '$42$'],
   ['The answers are: 1, 2 \nand the final answer is 3.5', '3.5'],
   ['the answer is 1. Answer: \n', null],
-  ['an answer', null],
-  ['nothing', null],
+  ['an answer', 'an answer'],
+  ['nothing', 'nothing'],
+  [' ', null],
 ])('prime_math reads %j', (text, answer) => {
   expect(extractAnswer(text)).toBe(answer);
+});
+
+test.each([
+  ['So the result is 42', '42'],
+  ['We get\nx=42', '42'],
+  ['Let n be 12', '12'],
+  ['The total is\n12', '12'],
+  ['42. Bye.', '42'],
+  ['f(x)=x^2', 'x^2'],
+  ['İİ IS 5', '5'],
+  ['42', '42'],
+])('prime_math concludes from %j', (answer, conclusion_) => {
+  expect(conclusion(answer)).toBe(conclusion_);
+});
+
+test.each([
+  ['yes', 'Yes', true],
+  ['\\text{Monday}', 'monday', true],
+  ['X+1', 'x+1', true],
+  ['\\frac{R}{r}', '\\frac{r}{R}', false],
+  ['\\triangle ABC', '\\triangle abc', false],
+  ['5 cm', '5', true],
+  ['12 cm^2', '12', true],
+  ['90 degrees', '90\\degree', true],
+  ['\\(12\\)', '12', true],
+  ['$\\text{A}$', 'A', true],
+  ['5\\$', '5', true],
+  ['\\boxed 9', '9', true],
+  ['3 and 4', '3 , 4', true],
+  ['10,\\!000', '10000', true],
+  ['yes', 'no', false],
+  ['', '', false],
+  ['\\text{ cm}', '', false],
+])('prime_math: %j has the text of %j: %s', (answer, truth, same) => {
+  expect(sameText(answer, truth)).toBe(same);
 });

@@ -3,9 +3,8 @@ import { boundsItself } from '../contract/bounded';
 import type { RewardSample } from '../contract/types';
 import { ScorerPool } from '../scorers/scorer_pool';
 import { SCORER_VARIABLE } from '../scorers/scorer_protocol';
-import { balanced } from './boxed';
 import { isEquivalent } from './math';
-import { strip } from './python_text';
+import { conclusion, extractAnswer, sameText } from './prime_answer';
 import { symbolicallyEqual } from './symbolic_equal';
 
 const TIMEOUT_MS = 10_000;
@@ -15,23 +14,6 @@ const IDLE_MS = 30_000;
 /** Longer answers are compared as texts only. */
 const MAX_LENGTH = 500;
 
-const MARK = /answer(?:(?: is| are):?|:)/gi;
-
-/**
- * The last `\boxed{...}` or `\fbox{...}`, else the rest of the line after the last "answer:", "answer is" or "answer are",
- * without a period at its end; null without either.
- */
-export function extractAnswer(text: string): string | null {
-  const start = Math.max(text.lastIndexOf('\\boxed{'), text.lastIndexOf('\\fbox{'));
-  const box = start < 0 ? null : balanced(text, start);
-  if (box !== null) return strip(box.slice(box.indexOf('{') + 1, -1));
-  let from = -1;
-  for (const { 0: mark, index } of text.matchAll(MARK)) from = index + mark.length;
-  if (from < 0) return null;
-  const line = strip(text.slice(from).split('\n', 1)[0] as string);
-  return strip(line.endsWith('.') ? line.slice(0, -1) : line) || null;
-}
-
 /** prime_math with its processes, which start when there is something to compare and end with `close`, or without work. */
 export class PrimeMath {
   readonly #pool = new ScorerPool(availableParallelism(), { kind: 'symbolic' }, MEMORY_MB, IDLE_MS);
@@ -40,14 +22,9 @@ export class PrimeMath {
   async score(response: string, groundTruth: string): Promise<number> {
     const answer = extractAnswer(response);
     if (answer === null) return 0;
-    if (isEquivalent(answer, groundTruth)) return 1;
-    if (answer.length > MAX_LENGTH || groundTruth.length > MAX_LENGTH) return 0;
-    // A scorer process of the manager prime is killed at its own time-out.
-    const inScorer = process.env[SCORER_VARIABLE] !== undefined;
-    const equal = inScorer
-      ? symbolicallyEqual(answer, groundTruth)
-      : await this.#isolated(answer, groundTruth);
-    return equal ? 1 : 0;
+    for (const reading of new Set([answer, conclusion(answer)]))
+      if (await this.#equal(groundTruth, reading)) return 1;
+    return 0;
   }
 
   /** {@link score}. Each comparison is bounded, and standing in line for one is not failing. */
@@ -56,6 +33,15 @@ export class PrimeMath {
 
   close(): void {
     this.#pool.close();
+  }
+
+  async #equal(truth: string, answer: string): Promise<boolean> {
+    if (isEquivalent(answer, truth)) return true;
+    if (answer.length > MAX_LENGTH || truth.length > MAX_LENGTH) return false;
+    if (sameText(answer, truth)) return true;
+    // A scorer process of the manager prime is killed at its own time-out.
+    const inScorer = process.env[SCORER_VARIABLE] !== undefined;
+    return inScorer ? symbolicallyEqual(answer, truth) : await this.#isolated(answer, truth);
   }
 
   /** A comparison that takes too long, or too much memory, or fails: not equal. */
@@ -71,9 +57,9 @@ export class PrimeMath {
 const shared = new PrimeMath();
 
 /**
- * Mathematical equality, in the style of verl's prime_math: 1 when the extracted answer equals the ground truth in the
- * normal form of MATH or symbolically (see {@link symbolicallyEqual}), else 0. The computer algebra runs in processes of
- * its own with 10 s and 512 MB for each comparison; one that needs more counts as not equal.
+ * Mathematical equality, in the style of verl's prime_math: 1 when the extracted answer, or what it concludes, equals the ground
+ * truth in the normal form of MATH, as text or symbolically (see {@link symbolicallyEqual}), else 0. The computer algebra runs
+ * in processes of its own with 10 s and 512 MB for each comparison; one that needs more counts as not equal.
  */
 export async function scorePrimeMath(response: string, groundTruth: string): Promise<number> {
   return await shared.score(response, groundTruth);

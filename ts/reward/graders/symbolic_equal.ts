@@ -1,27 +1,10 @@
 import type { ComputeEngine, Expression } from '@cortex-js/compute-engine';
+import { tidy } from './prime_answer';
 
 /** Points at which expressions with variables are compared, and how many of them must be defined. */
 const [POINTS, NEEDED] = [8, 3];
 /** Relative tolerance between exact expressions, and where one is a decimal number, as in verl. */
 const [EXACT, DECIMAL] = [1e-9, 1e-4];
-
-/** A whole answer in words. */
-const WORDS = /^\\(?:text|mbox|mathrm|textbf)\{([^{}]*)\}$/;
-
-/** Without what changes the looks only: math mode, sizes, spacing, units in `\text{}`, degree, per cent, dollar. */
-function tidy(text: string): string {
-  const bare = text
-    .trim()
-    .replace(WORDS, '$1')
-    .replace(
-      /\\(?:text|mbox|mathrm)\{[^{}]*\}|\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|\\[,;:!%$ ]|\^\{?\\circ\}?|\\degree(?![a-zA-Z])|\$/g,
-      ' ',
-    )
-    .replace(/\\[dt]frac(?![a-zA-Z])/g, '\\frac')
-    .replace(/\\([{}])/g, (_, brace: string) => (brace === '{' ? '\\lbrace ' : '\\rbrace '))
-    .trim();
-  return /^[-+]?\d{1,3}(,\d{3})+(\.\d*)?$/.test(bare) ? bare.replaceAll(',', '') : bare;
-}
 
 const OPENERS = ['(', '[', '{', '\\lbrace'];
 const CLOSERS = [')', ']', '}', '\\rbrace'];
@@ -73,8 +56,13 @@ function equalSequences(engine: ComputeEngine, a: Sequence, b: Sequence): boolea
 /** Left minus right side of an equation. */
 const difference = ([left, right]: readonly string[]): string => `(${left})-(${right})`;
 
+/** A number with its base. */
+const BASED = /^(\d+)_\{?\d+\}?$/;
+
 function equal(engine: ComputeEngine, a: string, b: string): boolean {
   if (a === b) return a !== '';
+  const [based, plain] = BASED.test(a) ? [a, b] : [b, a];
+  if (INTEGER.test(plain) && BASED.test(based)) return based.replace(BASED, '$1') === plain;
   for (const separator of ['\\cup', '\\in']) {
     const [first, second] = [splitOutside(a, separator), splitOutside(b, separator)];
     if (first.length > 1 && first.length === second.length)
