@@ -66,6 +66,31 @@ describe('variance_proxy', () => {
     expect(metrics['variance_proxy/expected_w']).toBeCloseTo((0.4 + 4 * 0.8 + 9 * 0.1) / 3, 6);
   });
 
+  // What verl's compute_variance_proxy_metrics gives.
+  test.each([
+    [[1, 0, 1, 1], 2.32749462, 0.84636164],
+    [[1e-6, 0, 1, 1e-6], 0.2849423, 0.28212056],
+  ])('tokens with importance weights of %j: those near 0 have no energy', (rolloutIsWeights, total, w) => {
+    const weighted = Batch.fromSequences(
+      [[1], [1]],
+      [
+        [2, 3],
+        [4, 5],
+      ],
+      {
+        responseMask: [1, 1, 1, 1],
+        oldLogProbs: [-1, -1, -1, -1],
+        sumPiSquared: [0.3, 0.3, 0.3, 0.3],
+        advantages: [1, 1, 2, 2],
+        rolloutIsWeights,
+      },
+    );
+    const metrics = varianceProxyMetrics(weighted, 0.5);
+    expect(metrics['variance_proxy/proxy2_total_power']).toBeCloseTo(total, 5);
+    expect(metrics['variance_proxy/proxy3_pure_noise']).toBeCloseTo(total - 0.25, 5);
+    expect(metrics['variance_proxy/expected_w']).toBeCloseTo(w, 5);
+  });
+
   test('nothing without sumPiSquared or without a policy token', () => {
     expect(varianceProxyMetrics(batch.drop('sumPiSquared'), 1)).toEqual({});
     const silent = Batch.fromSequences([[1]], [[2]], {

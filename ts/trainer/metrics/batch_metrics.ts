@@ -34,11 +34,14 @@ function contiguous(rows: number, parts: number): number[][] {
   );
 }
 
+/** A token with a smaller squared importance weight counts less in the power, with 0 not at all. */
+const SMALLEST_SQUARE = 1e-10;
+
 /**
  * variance_proxy/*, how noisy the policy gradient is, without a backward pass: a response's squared gradient norm is estimated
  * as A²·W, A its mean advantage over policy tokens and W = Σ_t (1 − 2π(a_t) + Σπ²) over them (at least 0).
  * proxy1_signal_strength: `gradNorm`² (of the update, as logged); proxy2_total_power: mean of A²W, times the squared mean importance
- * weight where there are such weights; proxy3_pure_noise: (proxy2 − proxy1)/(B − 1), at least 0; expected_a_squared, expected_w: means
+ * weight where there are such weights (then W without tokens whose weight is 0); proxy3_pure_noise: (proxy2 − proxy1)/(B − 1), at least 0; expected_a_squared, expected_w: means
  * of A² and of W (there with squared importance weights per token). Needs sumPiSquared, else there are none; proxies 1 and 3
  * need an update.
  */
@@ -63,13 +66,15 @@ export function varianceProxyMetrics(batch: Batch, gradNorm: number | undefined)
 
   const advantages = batch.get('advantages');
   const advantage = masked((t) => advantages[t] as number);
-  const w = masked(energy);
+  let w = masked(energy);
   let weight: Float64Array | null = null;
   let expectedW = w;
   if (batch.has('rolloutIsWeights')) {
     const weights = batch.get('rolloutIsWeights');
+    const square = (t: number): number => (weights[t] as number) ** 2;
     weight = masked((t) => weights[t] as number);
-    expectedW = masked((t) => energy(t) * (weights[t] as number) ** 2);
+    expectedW = masked((t) => energy(t) * square(t));
+    w = masked((t) => energy(t) * Math.min(square(t) / SMALLEST_SQUARE, 1));
   }
   const mean = (value: (i: number) => number): number => {
     let sum = 0;
