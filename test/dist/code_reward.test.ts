@@ -1,11 +1,14 @@
 import { createServer } from 'node:net';
+import { loadConfig } from '../../ts/config/config';
 import { codeReward } from '../../ts/reward/code/code_reward';
 import { PythonSandbox } from '../../ts/reward/code/python_sandbox';
 import { SandboxFusion } from '../../ts/reward/code/sandbox_fusion';
 import type { RewardOutcome, RewardSample } from '../../ts/reward/contract/types';
 import { createRewardManager } from '../../ts/reward/manager';
+import { defaultReward } from '../../ts/trainer/default_reward';
 import { FusionServer } from '../helpers/fusion_server';
 import { namespacesPermitted } from '../helpers/namespaces';
+import { writeConfig } from '../unit/config/write_config';
 
 // Responses with code against tests, in a sandbox here and over HTTP: the same scores.
 
@@ -55,6 +58,25 @@ describe.each(['here', 'over HTTP'])('%s', (where) => {
       verdict: 'accepted',
     });
     expect(await score(right, SQUARES, false)).toMatchObject({ score: 1, tests_total: 12 });
+  });
+
+  test('assertions run after the code, with the inputs and outputs where there are any', async () => {
+    const square = 'def square(n):\n    return n * n';
+    const asserted = { assert_case: ['assert square(3) == 9', 'assert square(2) == 5', 'print(square(1))'] };
+    expect(await score(square, asserted)).toMatchObject({ score: 2 / 3, verdict: 'error' });
+    const printed = {
+      inputs: ['3', '4'],
+      outputs: ['9', '9'],
+      assert_case: Array(2).fill('print(square(int(input())))'),
+    };
+    expect(await score(square, printed)).toMatchObject({ score: 0.5, verdict: 'wrong_answer' });
+    const called = {
+      fn_name: 'square',
+      inputs: ['3', '3'],
+      outputs: [null, 9],
+      assert_case: ['assert square(0) == 0', 'assert square(1) == 0'],
+    };
+    expect(await score(square, called)).toMatchObject({ score: 0.5, verdict: 'error' });
   });
 
   test('a partly right answer gets its share, or nothing', async () => {
@@ -107,6 +129,20 @@ describe.each(['here', 'over HTTP'])('%s', (where) => {
     expect(
       await score(`print(input() + ${JSON.stringify('é"\\')})`, { inputs: [text], outputs: [`${text}é"\\`] }),
     ).toMatchObject({ score: 1 });
+  });
+});
+
+test('a run takes a response without a fence as code where programs run here, as verl does', async () => {
+  const isolation = `reward.sandbox.isolation=${namespacesPermitted ? 'namespaces' : 'process'}`;
+  const score = (...overrides: string[]): RewardOutcome | Promise<RewardOutcome> => {
+    const { reward } = defaultReward(loadConfig(writeConfig(), [isolation, ...overrides]));
+    const bare = sample('', { inputs: ['2'], outputs: ['4'] });
+    return reward({ ...bare, response: 'n = int(input())\nprint(n * n)' });
+  };
+  expect(await score()).toMatchObject({ score: 1 });
+  expect(await score(`reward.sandbox_fusion.url=${server.url}`)).toMatchObject({
+    score: 0,
+    verdict: 'no_code',
   });
 });
 

@@ -1,6 +1,7 @@
 import { codeReward } from '../../ts/reward/code/code_reward';
 import { exactJson, parseExactJson } from '../../ts/reward/code/exact_json';
 import { extractCode } from '../../ts/reward/code/python_program';
+import type { CodeRunner } from '../../ts/reward/code/runner';
 import { parseTests, sameOutput, sameValue } from '../../ts/reward/code/tests';
 
 // What needs no Python; programs run in test/dist/code_reward.test.ts.
@@ -120,6 +121,9 @@ test.each([
   ['no outputs', '{"inputs": [""]}'],
   ['another number of them', '{"inputs": ["", ""], "outputs": [""]}'],
   ['no test', '{"inputs": [], "outputs": []}'],
+  ['another number of assertions', '{"inputs": [""], "outputs": [""], "assert_case": ["", ""]}'],
+  ['no assertions', '{"assert_case": []}'],
+  ['assertions that are no list', '{"assert_case": "assert x"}'],
   ['an argument that is no JSON', '{"fn_name": "f", "inputs": ["x"], "outputs": ["1"]}'],
 ])('a ground truth with %s names it', (_, groundTruth) => {
   expect(() => parseTests(groundTruth)).toThrow(
@@ -146,4 +150,37 @@ test('a response without code, or with more than anyone writes, runs nothing and
       verdict: 'no_code',
     });
   await expect(reward({ ...sample, response: '```python\n1\n```' })).rejects.toThrow('asked for a sandbox');
+});
+
+test('programs are what the response says, with or without a fence, and the assertion of each test', async () => {
+  const ran: string[] = [];
+  const runner = async (): Promise<CodeRunner> => ({
+    run: async ({ code }) => {
+      ran.push(code);
+      return {
+        status: code.includes(base64('x = 1\n\nassert x == 2')) ? 'error' : 'finished',
+        stdout: 'y',
+        stderr: '',
+      };
+    },
+  });
+  const base64 = (text: string): string => Buffer.from(text, 'utf8').toString('base64');
+  const reward = codeReward(runner, { unfenced: true });
+  const groundTruth = { assert_case: ['assert x == 1', 'assert x == 2'] };
+  const sample = {
+    prompt: '',
+    responseTokens: new Int32Array(0),
+    groundTruth,
+    dataSource: 'apps',
+    extraInfo: {},
+  };
+  expect(await reward({ ...sample, response: 'x = 1' })).toEqual({
+    score: 0.5,
+    acc: 0,
+    tests_passed: 1,
+    tests_total: 2,
+    verdict: 'error',
+  });
+  expect(ran[0]).toContain(base64('x = 1\n\nassert x == 1'));
+  expect(await reward({ ...sample, response: ' ' })).toMatchObject({ score: 0, verdict: 'no_code' });
 });

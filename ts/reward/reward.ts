@@ -12,7 +12,10 @@ import { primeMath } from './graders/prime_math';
 import { QA_SOURCES, qaEm } from './graders/qa_em';
 import { searchR1, searchR1Substring } from './graders/search_r1';
 
-const defaultCodeReward = codeReward(once(() => PythonSandbox.create()));
+const defaultCodeReward = codeReward(
+  once(() => PythonSandbox.create()),
+  { unfenced: true },
+);
 
 /** By data source, as verl's default_compute_score, and by name. */
 const registry = new Map<string, RewardFunction>([

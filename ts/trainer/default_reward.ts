@@ -29,7 +29,8 @@ export function defaultReward(config: ResolvedConfig): DefaultReward {
   if (needsRewardModel(config))
     return { reward: rewardModelScore, prepare: async () => undefined, close: () => undefined };
   const runner = codeRunner(config);
-  const code = codeReward(runner, { continuous: config.reward.sandbox.continuous });
+  const { sandbox, sandbox_fusion: fusion } = config.reward;
+  const code = codeReward(runner, { continuous: sandbox.continuous, unfenced: fusion.url === null });
   const isCode = (source: string): boolean => CODE_SOURCES.includes(source);
   const math = new PrimeMath();
   const isMath = (source: string): boolean => rewardFunction(source) === primeMath;

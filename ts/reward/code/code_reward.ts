@@ -11,6 +11,8 @@ export const CODE_SOURCES: readonly string[] = ['codecontests', 'apps', 'codefor
 export interface CodeRewardOptions {
   /** true (verl's way): the share of the first 10 tests that pass. false: 1 when all tests pass, else 0. */
   continuous?: boolean;
+  /** A response without a fence is code as a whole, as in verl without Sandbox Fusion. false: it has no code. false */
+  unfenced?: boolean;
 }
 
 const FIRST_TESTS = 10;
@@ -21,34 +23,38 @@ const MAX_CODE = 256 * 1024;
 export type Verdict = 'accepted' | 'wrong_answer' | 'no_code' | Exclude<RunStatus, 'finished'>;
 
 /**
- * Scores responses with Python code by the tests in their ground truth, {inputs, outputs, fn_name?}. Besides the score: acc (1 when
+ * Scores responses with Python code by the tests in their ground truth, {inputs, outputs, fn_name?, assert_case?}. Besides the score: acc (1 when
  * every test that counts passed), tests_passed, tests_total, verdict. After a test that times out no other is run.
  * `runner`: asked for when the first program is to be run.
  */
 export function codeReward(
   runner: () => Promise<CodeRunner>,
-  { continuous = true }: CodeRewardOptions = {},
+  { continuous = true, unfenced = false }: CodeRewardOptions = {},
 ): RewardFunction {
-  return (sample) => boundsItself(score(runner, sample, continuous));
+  return (sample) => boundsItself(score(runner, sample, continuous, unfenced));
 }
 
 async function score(
   runner: () => Promise<CodeRunner>,
   { response, groundTruth }: RewardSample,
   continuous: boolean,
+  unfenced: boolean,
 ): Promise<RewardOutcome> {
   const tests = parseTests(groundTruth);
   const cases = continuous ? tests.cases.slice(0, FIRST_TESTS) : tests.cases;
-  const code = extractCode(response);
+  const code = extractCode(response) ?? (unfenced ? response : null);
   if (code === null || code.trim() === '' || code.length > MAX_CODE)
     return outcome('no_code', 0, cases, continuous);
-  const program = tests.fnName === null ? programOf(code) : callOf(code, tests.fnName);
+  const program = ({ assertion }: CodeCase): string => {
+    const source = assertion === undefined ? code : `${code}\n\n${assertion}`;
+    return tests.fnName === null ? programOf(source) : callOf(source, tests.fnName);
+  };
   const sandbox = await runner();
   let passed = 0;
   let verdict: Verdict = 'accepted';
   for (const test of cases) {
     const stdin = tests.fnName === null ? (test.input as string) : exactJson(test.input);
-    const result = judge(tests, test, await sandbox.run({ code: program, stdin }));
+    const result = judge(tests, test, await sandbox.run({ code: program(test), stdin }));
     if (result === 'accepted') passed++;
     else if (verdict === 'accepted') verdict = result;
     if (result === 'timeout' || (result !== 'accepted' && !continuous)) break;
@@ -58,6 +64,7 @@ async function score(
 
 function judge({ fnName }: CodeTests, { output }: CodeCase, { status, stdout }: RunResult): Verdict {
   if (status !== 'finished') return status;
+  if (output === undefined) return 'accepted';
   if (fnName === null) return sameOutput(stdout, output as string) ? 'accepted' : 'wrong_answer';
   try {
     return sameValue(parseExactJson(stdout), output) ? 'accepted' : 'wrong_answer';

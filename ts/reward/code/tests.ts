@@ -12,14 +12,17 @@ export interface CodeTests {
 /** With a function name: its arguments and its value. Else: stdin and stdout, text. */
 export interface CodeCase {
   input: unknown;
+  /** undefined: whatever it is. */
   output: unknown;
+  /** Code that runs after the response's, such as an assertion. */
+  assertion?: string;
 }
 
 const invalid = (what: string): TroupeError =>
   new TroupeError(
     'INVALID_DATA',
-    `[reward] ground truth of a code problem: ${what}; expected JSON {"inputs": [...], "outputs": [...], "fn_name"?: "..."} ` +
-      'with as many outputs as inputs, at least one',
+    `[reward] ground truth of a code problem: ${what}; expected JSON {"inputs": [...], "outputs": [...], "fn_name"?: "...", ` +
+      '"assert_case"?: [...]} with as many outputs as inputs, at least one, or with assert_case alone',
   );
 
 /** Text as it is; a list of lines, as some data sets have it, joined. */
@@ -47,21 +50,27 @@ function json(source: string, what: string): unknown {
 export function parseTests(groundTruth: unknown): CodeTests {
   const parsed = typeof groundTruth === 'string' ? json(groundTruth, 'text') : groundTruth;
   if (typeof parsed !== 'object' || parsed === null) throw invalid(`got ${show(parsed)}`);
-  const { inputs, outputs, fn_name: name } = parsed as Record<string, unknown>;
+  const { fn_name: name, assert_case: given, ...others } = parsed as Record<string, unknown>;
+  const assertions: unknown[] | null = Array.isArray(given) ? given : null;
+  const { inputs = assertions?.map(() => ''), outputs = assertions?.map(() => null) } = others;
   if (
     !Array.isArray(inputs) ||
     !Array.isArray(outputs) ||
     inputs.length !== outputs.length ||
+    inputs.length !== (assertions ?? inputs).length ||
     inputs.length === 0
   )
     throw invalid(`got ${show(parsed)}`);
   const fnName = typeof name === 'string' && name !== '' ? name : null;
   const cases = inputs.map((input, i): CodeCase => {
     const output: unknown = outputs[i];
-    if (fnName === null) return { input: text(input), output: text(output) };
+    const added = assertions === null ? {} : { assertion: text(assertions[i]) };
+    const any = assertions !== null && output === null;
+    if (fnName === null) return { input: text(input), output: any ? undefined : text(output), ...added };
     return {
       input: callArguments(input),
-      output: typeof output === 'string' ? json(output, 'output') : output,
+      output: any ? undefined : typeof output === 'string' ? json(output, 'output') : output,
+      ...added,
     };
   });
   return { fnName, cases };
