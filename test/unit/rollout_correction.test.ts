@@ -192,6 +192,13 @@ describe('edges', () => {
   });
 });
 
+test('without a threshold there are no weights, and nothing is said of them', () => {
+  const inputs = ratios([[0.1, 0.2], [-3]]);
+  const without = rolloutCorrectionDouble(inputs, { rolloutIs: 'token', rolloutIsThreshold: null });
+  expect(without).toEqual(rolloutCorrectionDouble(inputs, {}));
+  expect(without.rolloutIsWeights).toBeNull();
+});
+
 describe('refuses', () => {
   const inputs = ratios([[0, 0]]);
   test.each<[object, RegExp]>([

@@ -1,4 +1,5 @@
 import { registerPolicyLoss } from '../../../ts/algorithms/policy_losses/registry';
+import { resolveCorrection } from '../../../ts/algorithms/rollout_correction/options';
 import { PRESET_NAMES } from '../../../ts/algorithms/rollout_correction/presets';
 import { loadConfig } from '../../../ts/config/config';
 import { correctionOptions } from '../../../ts/config/derived/correction';
@@ -36,13 +37,18 @@ describe('algorithm.rollout_correction', () => {
     for (const name of PRESET_NAMES) expect(() => load([`${section}.preset=${name}`])).not.toThrow();
   });
 
+  test('a threshold of null asks for no weights', () => {
+    const config = load([`${section}.rollout_is=token`, `${section}.rollout_is_threshold=null`]);
+    expect(resolveCorrection(correctionOptions(config)).importance).toBeNull();
+  });
+
   test.each<[string[], string, RegExp]>([
     [['preset=tis'], 'preset', /expected one of disabled, .*, got "tis"/],
     [['rollout_is=row'], 'rollout_is', /expected one of token, sequence, or null/],
     [
       ['rollout_is_threshold=true'],
       'rollout_is_threshold',
-      /rollout_is_threshold: expected a number or a string, got true/,
+      /rollout_is_threshold: expected a number or a string, or null, got true/,
     ],
     [['rollout_is_threshold=0'], 'rollout_is_threshold', /rollout_is_threshold: expected a number > 0/],
     [['rollout_rs=token_k2'], 'rollout_rs_threshold', /rollout_rs_threshold: rollout_rs token_k2 needs one/],

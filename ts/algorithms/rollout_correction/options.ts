@@ -9,8 +9,8 @@ export type ImportanceLevel = 'token' | 'sequence';
 export interface RolloutCorrectionOptions {
   /** Importance weights π_train/π_rollout per token or per sequence; null: none. null */
   rolloutIs?: ImportanceLevel | null;
-  /** A number: weights are cut off there (TIS). 'lower_upper': weights outside become 0 (IcePop). 2 */
-  rolloutIsThreshold?: number | string;
+  /** A number: weights are cut off there (TIS). 'lower_upper': weights outside become 0 (IcePop). null: no weights. 2 */
+  rolloutIsThreshold?: number | string | null;
   /** Divide the weights by their mean over the batch. false */
   rolloutIsBatchNormalize?: boolean;
   /** Rejection criteria, comma-separated; a token stays when it passes all of them. null */
@@ -60,10 +60,11 @@ export function resolveCorrection(options: RolloutCorrectionOptions): ResolvedCo
       throw correctionError(`${name}: expected true or false but got ${show(value)}`);
     return value;
   };
-  const bounds = parseIsThreshold(options.rolloutIsThreshold ?? 2);
+  const { rolloutIsThreshold: threshold = 2 } = options;
+  const bounds = threshold === null ? null : parseIsThreshold(threshold);
   return {
     importance:
-      rolloutIs === null
+      rolloutIs === null || bounds === null
         ? null
         : { level: rolloutIs, bounds, batchNormalize: flag('rolloutIsBatchNormalize') },
     rejections: rolloutRs === null ? [] : parseRsThresholds(rolloutRs, options.rolloutRsThreshold ?? null),

@@ -1,3 +1,4 @@
+import { resolveCorrection } from '../../algorithms/rollout_correction/options';
 // Where responses come from: what no single key of rollout can tell.
 import { ConfigError } from '../../errors';
 import { correctionOptions } from '../derived/correction';
@@ -56,7 +57,7 @@ export function rolloutNotes(config: ResolvedConfig): ConfigNote[] {
   const { name, mode, top_k, top_p, quantization } = config.actor_rollout_ref.rollout;
   if (!usesServers(config)) {
     const quantized =
-      quantization === null || correctionOptions(config).rolloutIs !== 'token'
+      quantization === null || resolveCorrection(correctionOptions(config)).importance?.level !== 'token'
         ? []
         : [
             {

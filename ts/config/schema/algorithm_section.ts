@@ -62,9 +62,9 @@ export const algorithmSection = {
       'Importance weights for the rollout’s policy.',
     ),
     rollout_is_threshold: field(
-      numOrStr,
+      orNull(numOrStr),
       2,
-      'A number: weights are cut off there. "lower_upper", in quotes: weights outside become 0.',
+      'A number: weights are cut off there. "lower_upper", in quotes: weights outside become 0. null: no weights.',
     ),
     rollout_is_batch_normalize: field(bool, false, 'Divide the weights by their mean over the batch.'),
     rollout_rs: field(orNull(str), null, 'Rejection criteria, comma-separated; see docs/algorithms.md.'),
