@@ -279,6 +279,27 @@ describe('policyLoss', () => {
     expect(clip.loss).toBeCloseTo((-w + 1 + 2) / 3, 6);
   });
 
+  // What verl's compute_policy_loss_bypass_mode gives.
+  test.each([
+    ['token-mean', -0.05258548],
+    ['seq-mean-token-sum', -0.10517097],
+    ['seq-mean-token-mean', -0.05258548],
+    ['seq-mean-token-sum-norm', -0.05258548],
+  ] as const)('bypass_mode, %s: a sequence that is rejected is not counted', async (aggregation, loss) => {
+    const rejecting = {
+      offsets: [0, 2, 4],
+      logProbs: [-1, -2, -2, -3],
+      rolloutLogProbs: [-1.1, -2, -1, -3],
+      advantages: [1, -1, 2, -2],
+    };
+    const rolloutCorrection = { rolloutRs: 'seq_sum_k1', rolloutRsThreshold: '0.8_1.2' };
+    const result = await policyLoss('bypass_mode', rejecting, { aggregation, rolloutCorrection }, group);
+    expect(result.loss).toBeCloseTo(loss, 6);
+    const { rolloutLogProbs: oldLogProbs, ...others } = rejecting;
+    const masked = { ...others, oldLogProbs, responseMask: [1, 1, 0, 0] };
+    expect((await policyLoss('vanilla', masked, { aggregation }, group)).loss).toBeCloseTo(loss, 6);
+  });
+
   test('a registered loss, aggregated as configured', async () => {
     registerPolicyLoss('vanilla in TypeScript', vanillaInTypeScript);
     for (const aggregation of ['token-sum', 'seq-mean-token-mean'] as const) {

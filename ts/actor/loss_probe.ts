@@ -16,7 +16,7 @@ interface LossLayout {
   responseMask?: ArrayLike<number>;
   /** Divisor of token-mean: mask sum of the whole mini-batch; default: of these inputs. */
   globalTokens?: number;
-  /** Divisor of seq-mean-*: sequences of the whole mini-batch; default: of these inputs. */
+  /** Divisor of seq-mean-*: sequences of the whole mini-batch; default: those of these inputs that the mask leaves a token. */
   globalSequences?: number;
 }
 
@@ -68,7 +68,7 @@ const POLICY_KEYS = [
 
 /**
  * A policy loss by mode (vanilla, gspo, ..., bypass_mode, or a registered one), its gradient and its metrics. In bypass_mode
- * globalTokens counts, by default, the tokens that are not rejected. Formulas and sources: docs/algorithms.md.
+ * globalTokens and globalSequences count, by default, what is not rejected. Formulas and sources: docs/algorithms.md.
  * @throws TroupeError INVALID_ARGUMENT naming the option or array
  */
 export async function policyLoss(
@@ -96,7 +96,7 @@ export async function policyLoss(
     rolloutIsWeights: floats('rolloutIsWeights'),
     givenLoss: null,
   };
-  const prepared = prepare(native, rolloutLogProbs, loss, options, inputs.globalTokens);
+  const prepared = prepare(native, rolloutLogProbs, loss, options, inputs);
   const result = await withGroup(group, (workers) =>
     workers.callBinding('policyLoss', [prepared.inputs, prepared.loss]),
   );
@@ -109,16 +109,15 @@ function prepare(
   rolloutLogProbs: Float32Array | null,
   loss: NativePolicyLossOptions,
   { rolloutCorrection = {}, kwargs = {} }: PolicyLossOptions,
-  globalTokens: number | undefined,
+  given: LossLayout,
 ): { inputs: NativePolicyLossInputs; loss: NativePolicyLossOptions; metrics: NativeMetrics } {
   if (loss.mode === BYPASS_MODE) {
     const { mode, responseMask, rolloutIsWeights, metrics } = bypassLoss(
       { ...inputs, rolloutLogProbs: inputs.oldLogProbs },
       rolloutCorrection,
     );
-    const left = responseMask.reduce((n, bit) => n + bit, 0);
     return {
-      inputs: { ...inputs, responseMask, rolloutIsWeights, globalTokens: globalTokens ?? left },
+      inputs: { ...inputs, responseMask, rolloutIsWeights, ...divisors(given, inputs.offsets, responseMask) },
       loss: { ...loss, mode },
       metrics,
     };
@@ -126,7 +125,7 @@ function prepare(
   const fn = registeredPolicyLoss(loss.mode);
   if (fn === null) return { inputs, loss, metrics: {} };
   const { refLogProbs, rolloutIsWeights, entropy, givenLoss: _, ...columns } = inputs;
-  const { given, metrics } = givenLoss(
+  const { given: known, metrics } = givenLoss(
     loss.mode,
     fn,
     {
@@ -140,7 +139,7 @@ function prepare(
     kwargs,
   );
   return {
-    inputs: { ...inputs, rolloutIsWeights: null, givenLoss: given },
+    inputs: { ...inputs, rolloutIsWeights: null, givenLoss: known },
     loss: { ...loss, mode: 'linear' },
     metrics,
   };
@@ -189,11 +188,19 @@ function resolveLayout(
       `responseMask: expected ${length} entries, as the other arrays, but got ${responseMask.length}`,
     );
   }
+  return { offsets, responseMask, ...divisors(inputs, offsets, responseMask) };
+}
+
+/** Those that are given, else counted: tokens of the mask, and sequences with one. */
+function divisors(
+  given: LossLayout,
+  offsets: Int32Array,
+  mask: Uint8Array,
+): { globalTokens: number; globalSequences: number } {
+  const rows = [...offsets.subarray(1)].map((end, i) => mask.subarray(offsets[i], end));
   return {
-    offsets,
-    responseMask,
-    globalTokens: inputs.globalTokens ?? responseMask.reduce((n, m) => n + m, 0),
-    globalSequences: inputs.globalSequences ?? offsets.length - 1,
+    globalTokens: given.globalTokens ?? mask.reduce((n, bit) => n + bit, 0),
+    globalSequences: given.globalSequences ?? rows.filter((row) => row.includes(1)).length,
   };
 }
 
