@@ -1,4 +1,5 @@
-import type { RewardManager } from '../../ts/reward/contract/types';
+import type { RewardFunction, RewardManager } from '../../ts/reward/contract/types';
+import { createRewardManager } from '../../ts/reward/manager';
 import type { Engines } from '../../ts/trainer/engines';
 import type { Prompt } from '../../ts/trainer/rollout';
 import { validate } from '../../ts/trainer/validation';
@@ -59,4 +60,24 @@ test('in several batches the metrics are those of all responses', async () => {
   expect(rows.map((row) => row.gts)).toEqual(Array.from({ length: 10 }, (_, i) => String(i)));
   // Scores begin at 0 in each batch: 0 1 2 3, 0 1 2 3, 0 1.
   expect(metrics).toMatchObject({ 'val-aux/even/reward/mean@1': 4 / 5, 'val-aux/odd/reward/mean@1': 9 / 5 });
+});
+
+test('a score beside other numbers is one of them, as the function returned it, and not that of the penalties', async () => {
+  const overlong = { enable: true, len: 1, penaltyFactor: 1, maxRespLen: 1, log: false };
+  const config = runConfig('x', []);
+  const run = (fn: RewardFunction) =>
+    validate(
+      { config, engines, decoder, agents: null, reward: createRewardManager('dapo', fn, { overlong }) },
+      prompts(2),
+      3,
+    );
+  const record = await run(({ dataSource }) => (dataSource === 'even' ? { score: 2, acc: 1 } : 3));
+  expect(record.metrics).toEqual({
+    'val-core/even/acc/mean@1': 1,
+    'val-aux/even/reward/mean@1': 1,
+    'val-aux/even/score/mean@1': 2,
+    'val-core/odd/acc/mean@1': 3,
+    'val-aux/odd/reward/mean@1': 2,
+  });
+  expect(record.rows.map(({ score }) => score)).toEqual([1, 2]);
 });

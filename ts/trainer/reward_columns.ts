@@ -16,17 +16,16 @@ export function rewardColumn(
   onError: RewardManagerOptions['onError'],
 ): Float64Array {
   const column = rewards.extras[name];
-  if (name === 'score' && column === undefined) return Float64Array.from(rewards.scores);
   const returned = (i: number): string[] =>
     Object.keys(rewards.extras).filter((extra) => rewards.extras[extra]?.[i] !== undefined);
   return Float64Array.from({ length: batch.size }, (_, i) => {
-    const value = column?.[i];
+    const value = column?.[i] ?? (name === 'score' ? rewards.scores[i] : undefined);
     const number = typeof value === 'boolean' ? Number(value) : value;
     if (typeof number === 'number' && Number.isFinite(number)) return number;
     if (onError !== 'fail' && returned(i).length === 0) return 0;
     const got =
       value === undefined
-        ? `only ${printable(['score', ...returned(i)].join(', '))}`
+        ? `only ${printable([...new Set(['score', ...returned(i)])].join(', '))}`
         : `${name} = ${printable(String(value), { max: 100 })}`;
     throw new TroupeError(
       'REWARD_FAILED',

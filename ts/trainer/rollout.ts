@@ -157,7 +157,8 @@ export function dumpRows(step: number, scored: Scored): DumpRow[] {
   const rows = batch.has('trajectory')
     ? trajectoryRows(batch).map(({ start }) => start)
     : Array.from(inputs.keys());
-  const columns = { ...notes, ...rewards.extras };
+  const { score: _, ...extras } = rewards.extras;
+  const columns = { ...notes, ...extras };
   return rows.map((i) => ({
     step,
     input: inputs[i] as string,

@@ -61,7 +61,12 @@ export async function validate(
   const size = config.data.val_batch_size ?? prompts.length;
   const rows: DumpRow[] = [];
   // Of the batches themselves nothing is kept: they hold every token.
-  const columns = { dataSource: [] as string[], uid: [] as unknown[], reward: [] as unknown[] };
+  const columns = {
+    dataSource: [] as string[],
+    uid: [] as unknown[],
+    reward: [] as unknown[],
+    score: [] as unknown[],
+  };
   for (let start = 0; start < prompts.length; start += size) {
     const seed = deriveSeed(config.trainer.seed, 'validation', start);
     const part = prompts.slice(start, start + size);
@@ -74,6 +79,7 @@ export async function validate(
       columns.dataSource.push(batch.get('dataSource')[i] as string);
       columns.uid.push(batch.get('uid')[i]);
       columns.reward.push(batch.get('score')[i]);
+      columns.score.push(scored.rewards.extras['score']?.[i]);
     }
     batch.recycle();
   }
@@ -81,7 +87,7 @@ export async function validate(
   const extras = new Set<string>();
   for (const row of rows) for (const key of Object.keys(row)) extras.add(key);
   for (const key of ['step', 'input', 'output', 'gts', 'score', 'reward']) extras.delete(key);
-  const variables: Record<string, unknown[]> = { reward: columns.reward };
+  const variables: Record<string, unknown[]> = { reward: columns.reward, score: columns.score };
   for (const key of extras) variables[key] = rows.map((row) => row[key]);
   const { dataSource: dataSources } = columns;
   return { metrics: validationMetrics(dataSources, columns.uid, variables), rows, dataSources };

@@ -24,7 +24,11 @@ describe('batch', () => {
     const rewards = await manager.score(samples);
     expect(sizes).toEqual([3]);
     expect([...rewards.scores]).toEqual([2, 9, 6]);
-    expect(rewards.extras).toEqual({ acc: [2, undefined, 6], pred: [undefined, 'b', undefined] });
+    expect(rewards.extras).toEqual({
+      score: [undefined, 9, undefined],
+      acc: [2, undefined, 6],
+      pred: [undefined, 'b', undefined],
+    });
     expect((await manager.score([])).scores).toHaveLength(0);
     expect(sizes).toEqual([3]);
   });
@@ -71,16 +75,17 @@ describe('dapo', () => {
     expect(overlongReward(tokens, overlong)).toBeCloseTo(penalty, 15);
   });
 
-  test('penalises the score and leaves acc', async () => {
+  test('penalises the score and leaves what the function returned', async () => {
     const long = [sample('x', { responseTokens: new Int32Array(8) }), sample('y')];
     const fn: RewardFunction = () => ({ score: 1, acc: true });
     const logged = await createRewardManager('dapo', fn, { overlong }).score(long);
     expect([...logged.scores]).toEqual([0.75, 1]);
     expect(logged.extras['acc']).toEqual([true, true]);
+    expect(logged.extras['score']).toEqual([1, 1]);
     expect(logged.extras['overlong']).toEqual([true, false]);
     expect((logged.extras['overlong_reward'] as number[])[0]).toBe(-0.25);
     const silent = createRewardManager('dapo', fn, { overlong: { ...overlong, log: false } });
-    expect(Object.keys((await silent.score(long)).extras)).toEqual(['acc']);
+    expect(Object.keys((await silent.score(long)).extras)).toEqual(['score', 'acc']);
     const off = createRewardManager('dapo', fn, { overlong: { ...overlong, enable: false } });
     expect([...(await off.score(long)).scores]).toEqual([1, 1]);
   });

@@ -92,7 +92,11 @@ describe('naive', () => {
     };
     const rewards = await computeRewards(fn, [sample('a'), sample('b'), sample('cc')]);
     expect([...rewards.scores]).toEqual([0.5, 1, 0.25]);
-    expect(rewards.extras).toEqual({ acc: [true, 1, 0.25], pred: ['x', undefined, undefined] });
+    expect(rewards.extras).toEqual({
+      score: [0.5, undefined, undefined],
+      acc: [true, 1, 0.25],
+      pred: ['x', undefined, undefined],
+    });
   });
 
   test.each<[string, RewardFunction, RegExp]>([
@@ -149,7 +153,7 @@ describe('naive', () => {
     const fn: RewardFunction = ({ response }) => JSON.parse(`{"score": 1${response}}`);
     const rewards = await computeRewards(fn, [sample(''), sample(`, ${extra}`)]);
     expect(JSON.stringify(rewards.extras)).toBe(
-      '{"__proto__":[null,[6]],"constructor":[null,7],"toString":[null,8]}',
+      '{"score":[1,1],"__proto__":[null,[6]],"constructor":[null,7],"toString":[null,8]}',
     );
     for (const shared of [Object.prototype, Object, Object.prototype.toString])
       expect(Object.keys(shared)).toEqual([]);

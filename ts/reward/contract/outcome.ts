@@ -76,8 +76,8 @@ function readOutcome(outcome: RewardOutcome): Scored {
     return { score: Number(outcome), extra: { acc: Number(outcome) } };
   }
   if (typeof outcome === 'object' && outcome !== null) {
-    const { score, ...extra } = outcome;
-    return { score: typeof score === 'boolean' ? Number(score) : score, extra };
+    const score = typeof outcome.score === 'boolean' ? Number(outcome.score) : outcome.score;
+    return { score, extra: { ...outcome, score } };
   }
   return { score: Number.NaN, extra: {} };
 }

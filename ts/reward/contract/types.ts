@@ -38,7 +38,7 @@ export type BatchRewardFunction = (
 export interface Rewards {
   /** [B] */
   scores: Float64Array;
-  /** [B] per key that the reward function returned besides `score`; `acc` for plain numbers. undefined: not for this row. */
+  /** [B] per key of the object that the reward function returned, `score` included; `acc` for plain numbers. undefined: not for this row. */
   extras: Record<string, unknown[]>;
   /** Responses that were scored 0 because the reward function failed. */
   failures: number;

@@ -135,6 +135,8 @@ export function rolloutDifference(batch: Batch): Metrics {
 export function rewardExtraMetrics(extras: Record<string, unknown[]>): Metrics {
   const metrics: Metrics = {};
   for (const [key, column] of Object.entries(extras)) {
+    // critic/score/* are these.
+    if (key === 'score') continue;
     const numbers = column.filter((v) => typeof v === 'number' || typeof v === 'boolean').map(Number);
     addSummary(metrics, `reward/${key}`, numbers);
   }
