@@ -102,6 +102,9 @@ describe('math', () => {
     ['a\\\\b\\!c', 'a\\bc'],
     ['30^{\\circ}', '30'],
     ['5\\%', '5'],
+    ['5\\\\%', '5'],
+    ['5\\\\\\%', '5'],
+    ['5\\\\\\\\\\%', '5\\'],
   ])('normalises %s', (answer, normal) => {
     expect(normalizeMath(answer)).toBe(normal);
   });

@@ -80,6 +80,7 @@ export function normalizeMath(answer: string): string {
   let text = answer;
   for (const [from, to] of REWRITES) text = replaceText(text, from, to);
   text = withoutUnits(text);
+  text = replaceText(text, '\\\\%', '');
   text = replaceText(text, '\\%', '');
   text = replaceText(text, ' .', ' 0.');
   text = replaceText(text, '{.', '{0.');
