@@ -40,6 +40,20 @@ test('dataMetrics', () => {
   expect(metrics['critic/vf_explained_var']).toBeCloseTo(1 - 0.25 / (1 + 1e-5), 10);
 });
 
+test('one policy token explains nothing', () => {
+  const one = Batch.fromSequences([[1]], [[2, 3]], {
+    responseMask: [1, 0],
+    tokenScores: [0, 1],
+    tokenRewards: [0, 1],
+    advantages: [1, 0],
+    returns: [1, 0],
+    values: [0, 0],
+  });
+  const metrics = dataMetrics(one, { prompt: 2, response: 3 });
+  expect(metrics['critic/values/mean']).toBe(0);
+  expect(metrics).not.toHaveProperty(['critic/vf_explained_var']);
+});
+
 test('rolloutDifference looks at policy tokens only', () => {
   const metrics = rolloutDifference(batch);
   expect(metrics['training/rollout_probs_diff_max']).toBeCloseTo(0.25, 6);

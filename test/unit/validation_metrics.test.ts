@@ -40,6 +40,23 @@ test('names: core is acc, or reward where there is none', () => {
   expect(metrics).not.toHaveProperty('val-core/b/acc/mean@2');
 });
 
+// What verl's process_validation_metrics gives.
+test('a prediction of true is one of 1', () => {
+  const of = (acc: number[]) =>
+    processValidationMetrics(Array(5).fill('a'), Array(5).fill('u'), { acc, pred: [true, 1, 1, 1, 2] })[
+      'a'
+    ]?.['acc'];
+  expect(of([1, 0, 0, 0, 1])).toMatchObject({
+    'maj@2/mean': 0.407,
+    'maj@4/mean': 0.356,
+    'maj@5/mean': 0.293,
+  });
+  expect(of([0, 1, 1, 1, 0])).toMatchObject({
+    'maj@2/mean': 0.593,
+    'maj@4/mean': 0.644,
+  });
+});
+
 test('prompts with as many responses share their bootstrap resamples, which are drawn once', () => {
   const draws = jest.spyOn(Mt19937.prototype, 'nextBelow');
   const prompts = 50;

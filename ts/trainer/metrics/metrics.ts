@@ -16,8 +16,8 @@ function addSummary(metrics: Metrics, name: string, values: NumberArray, mask?: 
   metrics[`${name}/min`] = stats.min;
 }
 
-/** Unbiased variance of `value` at each entry of the mask; 0 with fewer than two entries. Nothing is stored: a batch may be large. */
-function variance(value: (i: number) => number, mask: NumberArray): number {
+/** Unbiased variance of `value` at each entry of the mask; null with fewer than two entries. Nothing is stored: a batch may be large. */
+function variance(value: (i: number) => number, mask: NumberArray): number | null {
   let count = 0;
   let sum = 0;
   for (let i = 0; i < mask.length; i++) {
@@ -25,7 +25,7 @@ function variance(value: (i: number) => number, mask: NumberArray): number {
     count++;
     sum += value(i);
   }
-  if (count < 2) return 0;
+  if (count < 2) return null;
   const mean = sum / count;
   let squares = 0;
   for (let i = 0; i < mask.length; i++) if (mask[i]) squares += (value(i) - mean) ** 2;
@@ -67,7 +67,7 @@ export function dataMetrics(batch: Batch, limits: { prompt: number; response: nu
     addSummary(metrics, 'critic/values', values, mask);
     const errors = variance((t) => (returns[t] as number) - (values[t] as number), mask);
     const spread = variance((t) => returns[t] as number, mask);
-    metrics['critic/vf_explained_var'] = 1 - errors / (spread + 1e-5);
+    if (errors !== null && spread !== null) metrics['critic/vf_explained_var'] = 1 - errors / (spread + 1e-5);
   }
   addLengths(metrics, 'response_length', lengths, limits.response);
   addLengths(

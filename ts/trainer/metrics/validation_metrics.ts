@@ -61,8 +61,12 @@ function extremes(draws: Int32Array, values: Float64Array): { best: Float64Array
 /** In each resample the first response with the most frequent prediction; ties go to the prediction seen first. */
 function majorities(draws: Int32Array, predictions: readonly unknown[]): Int32Array {
   const ids = new Map<unknown, number>();
-  for (const prediction of predictions) if (!ids.has(prediction)) ids.set(prediction, ids.size);
-  const idOf = Int32Array.from(predictions, (prediction) => ids.get(prediction) as number);
+  // In Python, true is 1.
+  const keys = predictions.map((prediction) =>
+    typeof prediction === 'boolean' ? Number(prediction) : prediction,
+  );
+  for (const key of keys) if (!ids.has(key)) ids.set(key, ids.size);
+  const idOf = Int32Array.from(keys, (key) => ids.get(key) as number);
   const counts = new Int32Array(ids.size);
   const size = draws.length / RESAMPLES;
   const winners = new Int32Array(RESAMPLES);
