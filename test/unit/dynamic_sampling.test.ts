@@ -126,6 +126,16 @@ describe('metrics', () => {
     expect(result.scored.rewards.extras['acc']).toEqual([false, true]);
   });
 
+  test('any number that the reward function returned may be the metric', async () => {
+    const named = async (i: number): Promise<Generation> => {
+      const made = generation(i, [same, same]);
+      const extras = { format: [1, 1, 0, 1] };
+      return { ...made, scored: { ...made.scored, rewards: { ...made.scored.rewards, extras } } };
+    };
+    const result = await sampleGroups(named, { ...OPTIONS, metric: 'format', wanted: 1 });
+    expect(result.scored.outputs).toEqual(['0.1.0', '0.1.1']);
+  });
+
   test('acc that is missing is named', async () => {
     const acc = [1, 1, undefined, 1];
     const run = sampleGroups(async (i) => generation(i, [mixed, same], acc), { ...OPTIONS, metric: 'acc' });

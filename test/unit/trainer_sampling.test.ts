@@ -63,6 +63,11 @@ describe('dynamic sampling', () => {
     }
   });
 
+  test('the metric may be anything that the reward function returns', () => {
+    const config = runConfig('x', [...dapo, 'algorithm.filter_groups.metric=format']);
+    expect(config.algorithm.filter_groups.metric).toBe('format');
+  });
+
   test.each([
     [['algorithm.filter_groups.enable=true'], /filter_groups\.metric: expected acc, score/],
     [

@@ -23,6 +23,8 @@ const BUILT_IN: Readonly<Record<BuiltInManager, RewardManagerFactory>> = {
   batch: batchManager,
   prime: primeManager,
   dapo: dapoManager,
+  // verl's has a name of its own and does what naive does.
+  gdpo: naiveManager,
   rate_limited: rateLimitedManager,
 };
 

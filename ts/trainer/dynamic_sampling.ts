@@ -18,8 +18,8 @@ export interface Generation {
 export interface DynamicSamplingOptions {
   /** Prompts that the step trains on. */
   wanted: number;
-  /** `algorithm.filter_groups.metric`. */
-  metric: 'acc' | 'score' | 'seq_reward' | 'seq_final_reward';
+  /** `algorithm.filter_groups.metric`: seq_reward, seq_final_reward, or what the reward function returns. */
+  metric: string;
   /** Generation batches before giving up; 0: no limit. */
   maxGenBatches: number;
   /** Generation batches of one pass over the data: when so many in a row leave nothing, none ever will. */

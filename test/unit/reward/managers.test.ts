@@ -75,6 +75,14 @@ describe('dapo', () => {
     expect(overlongReward(tokens, overlong)).toBeCloseTo(penalty, 15);
   });
 
+  test('has no part in gdpo, which is naive', async () => {
+    const rewards = await createRewardManager('gdpo', () => ({ score: 1, format: 0 }), { overlong }).score([
+      sample('x'),
+    ]);
+    expect([...rewards.scores]).toEqual([1]);
+    expect(rewards.extras).toEqual({ score: [1], format: [0] });
+  });
+
   test('penalises the score and leaves what the function returned', async () => {
     const long = [sample('x', { responseTokens: new Int32Array(8) }), sample('y')];
     const fn: RewardFunction = () => ({ score: 1, acc: true });

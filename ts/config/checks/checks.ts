@@ -295,7 +295,7 @@ function checkDynamicSampling({ algorithm, data }: ResolvedConfig): void {
   if (metric === null) {
     const key = 'algorithm.filter_groups.metric';
     throw new ConfigError(
-      `${key}: expected acc, score, seq_reward or seq_final_reward because filter_groups.enable is true`,
+      `${key}: expected acc, score, seq_reward, seq_final_reward or another number that the reward function returns because filter_groups.enable is true`,
       key,
     );
   }

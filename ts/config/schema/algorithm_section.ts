@@ -84,9 +84,9 @@ export const algorithmSection = {
   filter_groups: {
     enable: field(bool, false, 'DAPO dynamic sampling: train on prompts whose responses differ in `metric`.'),
     metric: field(
-      orNull(choice('acc', 'score', 'seq_reward', 'seq_final_reward')),
+      orNull(str),
       null,
-      'What must differ: `acc` of the reward function, its score, or the sum of token rewards.',
+      'What must differ: a number that the reward function returns, such as acc or score, or the sum of token rewards: seq_reward, seq_final_reward.',
     ),
     max_num_gen_batches: field(int(0), 0, 'Generation batches per step before giving up; 0: no limit.'),
     max_inflight_gen_batches: ignored('generation batches run one after another'),

@@ -34,7 +34,7 @@ export const rewardSection = {
     name: field(
       str,
       'naive',
-      'naive, batch, prime, dapo, rate_limited, or a registered one; see docs/rewards.md.',
+      'naive, batch, prime, dapo, gdpo, rate_limited, or a registered one; see docs/rewards.md.',
     ),
     module: {
       path: field(orNull(str), null, 'JavaScript or TypeScript module with the manager.'),
