@@ -122,6 +122,9 @@ test('num_turns and tool_call_counts where the batch has them', () => {
     'num_turns/mean': 4,
     'num_turns/max': 6,
     'num_turns/min': 2,
+    'training/num_turns/mean': 4,
+    'training/num_turns/max': 6,
+    'training/num_turns/min': 2,
     'tool_call_counts/mean': 1,
   });
 });

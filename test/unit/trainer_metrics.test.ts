@@ -1,5 +1,7 @@
+import type { Trajectory } from '../../ts/agent/trajectory/trajectory';
 import { deriveSeed } from '../../ts/base/seed';
 import { Batch } from '../../ts/batch/batch';
+import { agentTimings } from '../../ts/trainer/metrics/agent_metrics';
 import { aggregate } from '../../ts/trainer/metrics/aggregate';
 import {
   dataMetrics,
@@ -56,10 +58,41 @@ test('one policy token explains nothing', () => {
 
 test('rolloutDifference looks at policy tokens only', () => {
   const metrics = rolloutDifference(batch);
+  expect(metrics['training/rollout_probs_diff_valid']).toBe(1);
   expect(metrics['training/rollout_probs_diff_max']).toBeCloseTo(0.25, 6);
   expect(metrics['training/rollout_probs_diff_mean']).toBeCloseTo(0.5 / 3, 6);
   expect(metrics['training/rollout_probs_diff_std']).toBeCloseTo(0.25 / Math.sqrt(3), 6);
   expect(metrics['training/rollout_actor_probs_pearson_corr']).toBeCloseTo(-0.5, 5);
+});
+
+test('rolloutDifference of no policy token is not valid', () => {
+  const silent = batch.withResponseMask(new Uint8Array(batch.numResponseTokens));
+  expect(rolloutDifference(silent)).toEqual({ 'training/rollout_probs_diff_valid': 0 });
+});
+
+test('the slowest trajectory is the one whose model and tools took longest', () => {
+  const call = (prompt: number, tokens: number, seconds: number) => ({
+    promptIds: new Int32Array(prompt),
+    tokens: new Int32Array(tokens),
+    seconds,
+  });
+  const trajectories = [
+    { calls: [call(2, 9, 5)], toolUses: [], seconds: 90, metrics: {} },
+    {
+      calls: [call(3, 4, 1), call(8, 2, 2)],
+      toolUses: [{ name: 'add', seconds: 3 }],
+      seconds: 7,
+      metrics: {},
+    },
+  ] as unknown as Trajectory[];
+  expect(agentTimings(trajectories)).toMatchObject({
+    'agent_loop/generate_sequences/max': 5,
+    'agent_loop/slowest/generate_sequences': 3,
+    'agent_loop/slowest/tool_calls': 3,
+    'agent_loop/slowest/prompt_length': 3,
+    'agent_loop/slowest/response_length': 7,
+  });
+  expect(agentTimings([])).toEqual({});
 });
 
 test('an empty batch and extras without numbers give no metric', () => {
@@ -118,6 +151,7 @@ test('rolloutDifference: probabilities that are all the same have no correlation
     .drop(['oldLogProbs', 'rolloutLogProbs'])
     .with({ oldLogProbs: logProbs, rolloutLogProbs: logProbs });
   expect(rolloutDifference(same)).toEqual({
+    'training/rollout_probs_diff_valid': 1,
     'training/rollout_probs_diff_max': 0,
     'training/rollout_probs_diff_mean': 0,
     'training/rollout_probs_diff_std': 0,

@@ -7,7 +7,7 @@ import type { SamplingOptions } from '../rollout/sampling';
 import type { DumpRow } from '../run/run_directory';
 import { type AgentRollout, collectResponses, scoreTrajectories } from './agent_rollout';
 import type { Engines } from './engines';
-import type { Metrics } from './metrics/metrics';
+import { addSummary, type Metrics } from './metrics/metrics';
 import { validationMetrics } from './metrics/validation_metrics';
 import {
   type Decoder,
@@ -90,5 +90,7 @@ export async function validate(
   const variables: Record<string, unknown[]> = { reward: columns.reward, score: columns.score };
   for (const key of extras) variables[key] = rows.map((row) => row[key]);
   const { dataSource: dataSources } = columns;
-  return { metrics: validationMetrics(dataSources, columns.uid, variables), rows, dataSources };
+  const metrics = validationMetrics(dataSources, columns.uid, variables);
+  if (context.agents) addSummary(metrics, 'val-aux/num_turns', variables['num_turns'] as number[]);
+  return { metrics, rows, dataSources };
 }

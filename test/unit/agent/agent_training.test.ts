@@ -109,6 +109,12 @@ describe('a trainer with an agent', () => {
     );
     expect(timings).toHaveProperty(['agent_loop/generate_sequences/mean']);
     expect(timings).toHaveProperty(['tool/add/seconds/mean']);
+    expect(Object.keys(timings ?? {}).filter((name) => name.includes('/slowest/'))).toEqual([
+      'agent_loop/slowest/generate_sequences',
+      'agent_loop/slowest/tool_calls',
+      'agent_loop/slowest/prompt_length',
+      'agent_loop/slowest/response_length',
+    ]);
     const samples = read(directory, join('samples', '1.jsonl'))
       .trim()
       .split('\n')
@@ -208,6 +214,20 @@ describe('a trainer with an agent', () => {
     const theirs = run({ overrides, options: { agent: twoTurns, tools: [add] } });
     await theirs.trainer.fit();
     expect(new Set(theirs.engines.priorities)).toEqual(new Set([undefined]));
+  });
+
+  test('validation tells the turns of its conversations', async () => {
+    const { trainer: one } = run({
+      options: { agent: twoTurns, tools: [add] },
+      overrides: ['trainer.val_before_train=true', 'trainer.total_training_steps=1'],
+    });
+    const { validation } = await one.fit();
+    const turns = Object.entries(validation ?? {}).filter(([name]) => name.startsWith('val-aux/num_turns/'));
+    expect(Object.fromEntries(turns)).toEqual({
+      'val-aux/num_turns/mean': 4,
+      'val-aux/num_turns/max': 4,
+      'val-aux/num_turns/min': 4,
+    });
   });
 
   test('an engine that fails ends the run, whatever on_error says', async () => {

@@ -1,16 +1,7 @@
 // What trajectories tell besides their rewards: failures, tools, times.
 
 import type { Trajectory } from '../../agent/trajectory/trajectory';
-import { summary } from '../../algorithms/masked';
-import type { Metrics } from './metrics';
-
-function addSummary(metrics: Metrics, name: string, values: readonly number[]): void {
-  const stats = summary(values);
-  if (!stats) return;
-  metrics[`${name}/mean`] = stats.mean;
-  metrics[`${name}/max`] = stats.max;
-  metrics[`${name}/min`] = stats.min;
-}
+import { addSummary, type Metrics } from './metrics';
 
 function byTool(trajectories: readonly Trajectory[]): Map<string, Trajectory['toolUses'][number][]> {
   const uses = new Map<string, Trajectory['toolUses'][number][]>();
@@ -52,11 +43,29 @@ export function agentMetrics(trajectories: readonly Trajectory[]): Metrics {
   return metrics;
 }
 
-/** Seconds: agent_loop/{generate_sequences,tool_calls}/*, as verl has them, agent_loop/total/*, and tool/{name}/seconds/*. */
+const sum = (values: readonly { seconds: number }[]): number =>
+  values.reduce((total, { seconds }) => total + seconds, 0);
+
+/** agent_loop/slowest/*: of the trajectory whose model and tools took longest, seconds and tokens (of its longest sequence). */
+function slowestTrajectory(trajectories: readonly Trajectory[]): Metrics {
+  const time = ({ calls, toolUses }: Trajectory): number => sum(calls) + sum(toolUses);
+  const [first, ...others] = trajectories;
+  if (first === undefined) return {};
+  const slowest = others.reduce((most, one) => (time(one) > time(most) ? one : most), first);
+  const { calls, toolUses } = slowest;
+  const prompt = calls[0]?.promptIds.length ?? 0;
+  const longest = Math.max(prompt, ...calls.map(({ promptIds, tokens }) => promptIds.length + tokens.length));
+  return {
+    'agent_loop/slowest/generate_sequences': sum(calls),
+    'agent_loop/slowest/tool_calls': sum(toolUses),
+    'agent_loop/slowest/prompt_length': prompt,
+    'agent_loop/slowest/response_length': longest - prompt,
+  };
+}
+
+/** Seconds: agent_loop/{generate_sequences,tool_calls,slowest}/*, as verl has them, agent_loop/total/*, and tool/{name}/seconds/*. */
 export function agentTimings(trajectories: readonly Trajectory[]): Metrics {
-  const metrics: Metrics = {};
-  const sum = (values: readonly { seconds: number }[]): number =>
-    values.reduce((total, { seconds }) => total + seconds, 0);
+  const metrics = slowestTrajectory(trajectories);
   addSummary(
     metrics,
     'agent_loop/generate_sequences',

@@ -8,7 +8,8 @@ const MEAN_EPSILON = 1e-8;
 /** Metric name -> value, under verl's names (reference: `compute_data_metrics`, `compute_timing_metrics`). */
 export type Metrics = Record<string, number>;
 
-function addSummary(metrics: Metrics, name: string, values: NumberArray, mask?: NumberArray): void {
+/** {name}/{mean,max,min} of the values where the mask is not 0; none of none. */
+export function addSummary(metrics: Metrics, name: string, values: NumberArray, mask?: NumberArray): void {
   const stats = summary(values, mask);
   if (!stats) return;
   metrics[`${name}/mean`] = stats.mean;
@@ -40,16 +41,17 @@ function addLengths(metrics: Metrics, name: string, lengths: NumberArray, limit:
   metrics[`${name}/clip_ratio`] = clipped / lengths.length;
 }
 
-/** Sequence columns that conversations with tools have, and the metrics of them. */
+/** Sequence columns that conversations with tools have, and the metrics of them; verl's trainers differ in the name of one. */
 const TURN_COLUMNS = [
   ['numTurns', 'num_turns'],
+  ['numTurns', 'training/num_turns'],
   ['numToolCalls', 'tool_call_counts'],
 ] as const;
 
 /**
  * critic/{score,rewards,advantages,returns,values}/*, critic/vf_explained_var, response_length/*, prompt_length/* of a
  * batch with tokenScores, tokenRewards, advantages, returns and, with a critic, values. Scores and rewards leave
- * out aborted (empty) responses; response lengths include tool tokens; clip_ratio is the share at the limit. num_turns/* and
+ * out aborted (empty) responses; response lengths include tool tokens; clip_ratio is the share at the limit. num_turns/*, training/num_turns/* and
  * tool_call_counts/* when the batch has the sequence columns numTurns and numToolCalls.
  */
 export function dataMetrics(batch: Batch, limits: { prompt: number; response: number }): Metrics {
@@ -87,7 +89,8 @@ export function dataMetrics(batch: Batch, limits: { prompt: number; response: nu
 
 /**
  * How far the trainer's probabilities of the sampled tokens are from those of the rollout:
- * training/rollout_probs_diff_{max,mean,std} of |exp(old) - exp(rollout)| and their Pearson correlation.
+ * training/rollout_probs_diff_{max,mean,std} of |exp(old) - exp(rollout)| and their Pearson correlation;
+ * rollout_probs_diff_valid 1, or 0 alone where there is no policy token.
  */
 export function rolloutDifference(batch: Batch): Metrics {
   const mask = batch.get('responseMask');
@@ -106,7 +109,7 @@ export function rolloutDifference(batch: Batch): Metrics {
     sum.rollout += p;
     sum.actor += q;
   }
-  if (count === 0) return {};
+  if (count === 0) return { 'training/rollout_probs_diff_valid': 0 };
   const centre = (total: number): number => total / (count + MEAN_EPSILON);
   const mean = { difference: sum.difference / count, rollout: sum.rollout / count, actor: sum.actor / count };
   const [rolloutCentre, actorCentre] = [centre(sum.rollout), centre(sum.actor)];
@@ -122,6 +125,7 @@ export function rolloutDifference(batch: Batch): Metrics {
   }
   const variance = (total: number): number => (count < 2 ? 0 : total / (count - 1));
   const metrics: Metrics = {
+    'training/rollout_probs_diff_valid': 1,
     'training/rollout_probs_diff_max': max,
     'training/rollout_probs_diff_mean': mean.difference,
     'training/rollout_probs_diff_std': Math.sqrt(variance(squares.difference)),
