@@ -2,7 +2,7 @@ import { scoreFunctionCalling } from '../../../ts/reward/graders/function_callin
 import { scoreGsm8k } from '../../../ts/reward/graders/gsm8k';
 import { scoreMath } from '../../../ts/reward/graders/math';
 import { scoreMathDapo } from '../../../ts/reward/graders/math_dapo';
-import { extractAnswer } from '../../../ts/reward/graders/prime_answer';
+import { conclusion, extractAnswer } from '../../../ts/reward/graders/prime_answer';
 import { scoreSearchR1 } from '../../../ts/reward/graders/search_r1';
 
 // Quadratic time on any of these would take hours: the time-out of the test is what bounds it.
@@ -42,6 +42,7 @@ test.each(texts)('%s: linear time and no points', (_, text) => {
   expect(scoreSearchR1(text, '42', { match: 'substring' })).toBe(0);
   expect(scoreFunctionCalling(text, [{ name: 'f', arguments: {} }])).toBe(0);
   expect(extractAnswer(text)).not.toBe('42');
+  expect(conclusion(text)).not.toBe('42');
 });
 
 test('a ground truth may be long, too', () => {

@@ -208,7 +208,7 @@ describe('registry', () => {
 
   test('names what there is', () => {
     expect(() => createRewardManager('naiv', () => 0)).toThrow(
-      /expected one of naive, batch, prime, dapo, rate_limited.*got "naiv"/,
+      /expected one of naive, batch, prime, dapo, gdpo, rate_limited.*got "naiv"/,
     );
   });
 });

@@ -40,10 +40,13 @@ export function extractAnswer(text: string): string | null {
 export function conclusion(answer: string): string {
   const period = answer.lastIndexOf('. ');
   let text = period < 0 ? answer : strip(answer.slice(0, period));
+  // Other letters may have another length in lower case.
+  let lower = text.replace(/[A-Z]+/g, (letters) => letters.toLowerCase());
   for (const lead of LEADS) {
-    // Lower case as a whole may have another length.
-    const at = text.replace(/[A-Z]/g, (letter) => letter.toLowerCase()).lastIndexOf(lead);
-    if (at >= 0) text = strip(text.slice(at + lead.length));
+    const at = lower.lastIndexOf(lead);
+    if (at < 0) continue;
+    text = strip(text.slice(at + lead.length));
+    lower = strip(lower.slice(at + lead.length));
   }
   return text;
 }
