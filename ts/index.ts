@@ -118,6 +118,7 @@ export { scoreMath } from './reward/graders/math';
 export { type MathDapoOptions, type MathDapoScore, scoreMathDapo } from './reward/graders/math_dapo';
 export { scorePrimeMath } from './reward/graders/prime_math';
 export { type QaEmScores, scoreQaEm } from './reward/graders/qa_em';
+export { type RllaScore, scoreRlla } from './reward/graders/rlla';
 export { type SearchR1Options, scoreSearchR1 } from './reward/graders/search_r1';
 export { createRewardManager } from './reward/manager';
 export { registerRewardFunction, rewardByDataSource } from './reward/reward';

@@ -10,6 +10,7 @@ import { math } from './graders/math';
 import { mathDapo } from './graders/math_dapo';
 import { primeMath } from './graders/prime_math';
 import { QA_SOURCES, qaEm } from './graders/qa_em';
+import { rlla } from './graders/rlla';
 import { searchR1, searchR1Substring } from './graders/search_r1';
 
 const defaultCodeReward = codeReward(
@@ -36,6 +37,7 @@ const registry = new Map<string, RewardFunction>([
   ...QA_SOURCES.map((source) => [source, qaEm] as const),
   ['qa_em', qaEm],
   ['function_calling', functionCalling],
+  ['rlla', rlla],
 ]);
 
 /** Families of data sources, by how their names begin; a name of its own in the registry goes first. */

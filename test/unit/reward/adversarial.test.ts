@@ -3,6 +3,7 @@ import { scoreGsm8k } from '../../../ts/reward/graders/gsm8k';
 import { scoreMath } from '../../../ts/reward/graders/math';
 import { scoreMathDapo } from '../../../ts/reward/graders/math_dapo';
 import { conclusion, extractAnswer } from '../../../ts/reward/graders/prime_answer';
+import { scoreRlla } from '../../../ts/reward/graders/rlla';
 import { scoreSearchR1 } from '../../../ts/reward/graders/search_r1';
 
 // Quadratic time on any of these would take hours: the time-out of the test is what bounds it.
@@ -41,6 +42,8 @@ test.each(texts)('%s: linear time and no points', (_, text) => {
   expect(scoreSearchR1(text, '42')).toBe(0);
   expect(scoreSearchR1(text, '42', { match: 'substring' })).toBe(0);
   expect(scoreFunctionCalling(text, [{ name: 'f', arguments: {} }])).toBe(0);
+  for (const truth of ['<think>', '<response>', '<tool_call>{"name":"f","parameters":{}}</tool_call>'])
+    expect(scoreRlla(`<think>${text}`, truth).score).toBeLessThanOrEqual(0);
   expect(extractAnswer(text)).not.toBe('42');
   expect(conclusion(text)).not.toBe('42');
 });

@@ -8,7 +8,7 @@ interface Call {
   arguments: Record<string, unknown>;
 }
 
-const isObject = (value: unknown): value is Record<string, unknown> =>
+export const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
 
 function parseJson(text: string): unknown {
@@ -48,7 +48,7 @@ function parseToolCalls(response: string): Call[] | null {
 }
 
 /** Equal as JSON, whatever the order of keys. Goes no deeper than the shallower of the two. */
-function sameJson(a: unknown, b: unknown): boolean {
+export function sameJson(a: unknown, b: unknown): boolean {
   if (Array.isArray(a) && Array.isArray(b)) {
     return a.length === b.length && a.every((item, i) => sameJson(item, b[i]));
   }
