@@ -58,16 +58,15 @@ test('one policy token explains nothing', () => {
 
 test('rolloutDifference looks at policy tokens only', () => {
   const metrics = rolloutDifference(batch);
-  expect(metrics['training/rollout_probs_diff_valid']).toBe(1);
   expect(metrics['training/rollout_probs_diff_max']).toBeCloseTo(0.25, 6);
   expect(metrics['training/rollout_probs_diff_mean']).toBeCloseTo(0.5 / 3, 6);
   expect(metrics['training/rollout_probs_diff_std']).toBeCloseTo(0.25 / Math.sqrt(3), 6);
   expect(metrics['training/rollout_actor_probs_pearson_corr']).toBeCloseTo(-0.5, 5);
 });
 
-test('rolloutDifference of no policy token is not valid', () => {
+test('rolloutDifference of no policy token is none', () => {
   const silent = batch.withResponseMask(new Uint8Array(batch.numResponseTokens));
-  expect(rolloutDifference(silent)).toEqual({ 'training/rollout_probs_diff_valid': 0 });
+  expect(rolloutDifference(silent)).toEqual({});
 });
 
 test('the slowest trajectory is the one whose model and tools took longest', () => {
@@ -151,7 +150,6 @@ test('rolloutDifference: probabilities that are all the same have no correlation
     .drop(['oldLogProbs', 'rolloutLogProbs'])
     .with({ oldLogProbs: logProbs, rolloutLogProbs: logProbs });
   expect(rolloutDifference(same)).toEqual({
-    'training/rollout_probs_diff_valid': 1,
     'training/rollout_probs_diff_max': 0,
     'training/rollout_probs_diff_mean': 0,
     'training/rollout_probs_diff_std': 0,

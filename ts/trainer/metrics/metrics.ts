@@ -89,8 +89,7 @@ export function dataMetrics(batch: Batch, limits: { prompt: number; response: nu
 
 /**
  * How far the trainer's probabilities of the sampled tokens are from those of the rollout:
- * training/rollout_probs_diff_{max,mean,std} of |exp(old) - exp(rollout)| and their Pearson correlation;
- * rollout_probs_diff_valid 1, or 0 alone where there is no policy token.
+ * training/rollout_probs_diff_{max,mean,std} of |exp(old) - exp(rollout)| and their Pearson correlation.
  */
 export function rolloutDifference(batch: Batch): Metrics {
   const mask = batch.get('responseMask');
@@ -109,7 +108,7 @@ export function rolloutDifference(batch: Batch): Metrics {
     sum.rollout += p;
     sum.actor += q;
   }
-  if (count === 0) return { 'training/rollout_probs_diff_valid': 0 };
+  if (count === 0) return {};
   const centre = (total: number): number => total / (count + MEAN_EPSILON);
   const mean = { difference: sum.difference / count, rollout: sum.rollout / count, actor: sum.actor / count };
   const [rolloutCentre, actorCentre] = [centre(sum.rollout), centre(sum.actor)];
@@ -125,7 +124,6 @@ export function rolloutDifference(batch: Batch): Metrics {
   }
   const variance = (total: number): number => (count < 2 ? 0 : total / (count - 1));
   const metrics: Metrics = {
-    'training/rollout_probs_diff_valid': 1,
     'training/rollout_probs_diff_max': max,
     'training/rollout_probs_diff_mean': mean.difference,
     'training/rollout_probs_diff_std': Math.sqrt(variance(squares.difference)),
