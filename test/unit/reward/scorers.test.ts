@@ -225,6 +225,7 @@ test.each([
   ['\\boxed 9', '\\boxed 9'],
   ['The final answers are 1, 2', '1, 2'],
   ['42 is the answer', '42'],
+  ['What is the answer? It is \\boxed{42}.', '42'],
   ['Answer: 3\nThe answer is: $x$\nbye', '$x$'],
   ['\\boxed{1', '\\boxed{1'],
   ['answer:\n', null],

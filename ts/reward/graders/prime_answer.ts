@@ -18,7 +18,7 @@ function lastBox(text: string): string | null {
 
 /**
  * The answer of a response: what its last box holds after the last "answer:", "answer is" or "answers are", or before "is the answer"; else
- * the rest of that line, without a period at its end, if there is a digit in it or no box anywhere; else the last box; else the whole text.
+ * the rest of that line, without a period at its end, if it has a digit or there is no box; else the last box anywhere; else the whole text.
  * null when that is empty.
  */
 export function extractAnswer(text: string): string | null {
@@ -30,7 +30,7 @@ export function extractAnswer(text: string): string | null {
   if (to >= 0) rest = strip(rest.slice(0, to));
   const box = lastBox(rest);
   if (box !== null) return box;
-  if (from < 0) return strip(rest) || null;
+  if (from < 0) return lastBox(text) ?? (strip(rest) || null);
   const line = strip(rest.split('\n', 1)[0] as string);
   const answer = strip(line.endsWith('.') ? line.slice(0, -1) : line) || null;
   return answer !== null && /\d/.test(answer) ? answer : (lastBox(text) ?? answer);
