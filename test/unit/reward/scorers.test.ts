@@ -264,6 +264,7 @@ test.each([
   ['90 degrees', '90\\degree', true],
   ['\\(12\\)', '12', true],
   ['$\\text{A}$', 'A', true],
+  ['\\[\\text{A}\\]', 'A', true],
   ['5\\$', '5', true],
   ['\\boxed 9', '9', true],
   ['3 and 4', '3 , 4', true],

@@ -67,7 +67,7 @@ const LOOKS =
 export function tidy(text: string): string {
   const bare = text
     .trim()
-    .replace(/^\$+|(?<!\\)\$+$/g, '')
+    .replace(/^(?:\$+|\\[([])|(?<!\\)(?:\$+|\\[)\]])$/g, '')
     .replace(WORDS, '$1')
     .replace(/(?<=\d),\\! *(?=\d)/g, '')
     .replace(/ (?:or|and) /g, ' , ')
