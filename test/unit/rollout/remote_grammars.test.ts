@@ -1,5 +1,3 @@
-import { readFileSync } from 'node:fs';
-import { resolve } from 'node:path';
 import type { ServerProtocol } from '../../../ts/rollout/remote/server_protocol';
 import { SglangProtocol } from '../../../ts/rollout/remote/sglang';
 import { TgiProtocol } from '../../../ts/rollout/remote/tgi';
@@ -7,12 +5,10 @@ import { VllmProtocol } from '../../../ts/rollout/remote/vllm';
 import type { Grammar } from '../../../ts/rollout/request';
 import { rolloutsOverServers } from '../../helpers/counting_servers';
 import { type Call, sendEvents } from '../../helpers/inference_server';
+import { EXCHANGES } from '../../helpers/protocol_exchanges';
 
 // Grammars from submit to what each kind of server is sent.
 
-const EXCHANGES = JSON.parse(
-  readFileSync(resolve(__dirname, '../../fixtures/rollout/exchanges.json'), 'utf8'),
-);
 const tokenizer = {
   encode: (text: string) => Int32Array.from(Buffer.from(text)),
   decode: (ids: ArrayLike<number>) => Buffer.from(Array.from(ids)).toString(),

@@ -1,15 +1,11 @@
-import { readFileSync } from 'node:fs';
-import { resolve } from 'node:path';
 import { GivenServer } from '../../../ts/rollout/remote/inference_server';
 import { SglangProtocol } from '../../../ts/rollout/remote/sglang';
 import { VllmProtocol } from '../../../ts/rollout/remote/vllm';
 import { follow, never, request, rolloutsOverServers, until, upwards } from '../../helpers/counting_servers';
+import { EXCHANGES } from '../../helpers/protocol_exchanges';
 
 // Servers that give their memory back while nothing is generated.
 
-const EXCHANGES = JSON.parse(
-  readFileSync(resolve(__dirname, '../../fixtures/rollout/exchanges.json'), 'utf8'),
-);
 const servers = rolloutsOverServers();
 const weights = (version: number) => ({ kind: 'directory', path: `/w/${version}` }) as const;
 const LOAD = ['/collective_rpc', '/update_weight_version', '/reset_prefix_cache?reset_running_requests=true'];

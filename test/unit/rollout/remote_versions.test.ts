@@ -1,14 +1,11 @@
-import { readFileSync } from 'node:fs';
-import { resolve } from 'node:path';
 import { SglangProtocol } from '../../../ts/rollout/remote/sglang';
 import type { TokenSpan } from '../../../ts/rollout/request';
 import { gate, rolloutsOverServers, until } from '../../helpers/counting_servers';
+import { EXCHANGES } from '../../helpers/protocol_exchanges';
 
 // Which weights made which token of a response that an update passed.
 
-const { sglang } = JSON.parse(
-  readFileSync(resolve(__dirname, '../../fixtures/rollout/exchanges.json'), 'utf8'),
-);
+const { sglang } = EXCHANGES;
 const servers = rolloutsOverServers();
 
 /** A request that SGLang answers with `answer` after an update from version 3 to 4. */
