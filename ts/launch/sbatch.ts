@@ -32,7 +32,7 @@ export function sbatchScript(config: ResolvedConfig | ResolvedSftConfig, o: Sbat
   const { trainer } = config;
   const onGpus = trainer.device !== 'cpu';
   const requeues = trainer.resume_mode === 'auto';
-  if (!requeues && o.options.some((option) => option === '--requeue'))
+  if (!requeues && o.options.includes('--requeue'))
     throw new ConfigError(
       `trainer.resume_mode: expected auto with the option --requeue of sbatch, got ${trainer.resume_mode}, with which a job that went back to the queue would begin again`,
       'trainer.resume_mode',

@@ -36,5 +36,15 @@ test.each(['bypass_mode', 'loss of the test'])(
     await actor.updatePolicy(batch, { miniBatchSize: 2, loss: { mode } });
     const sizes = jest.mocked(planUpdate).mock.calls.map(([part]) => part.size);
     expect(sizes).toEqual([2, 2, 2]);
+    // Trajectories that have become different numbers of sequences.
+    jest.mocked(planUpdate).mockClear();
+    await actor.updatePolicy(batch, { miniBatchSize: [1, 3, 2], ppoEpochs: 2, loss: { mode } });
+    const parts = jest.mocked(planUpdate).mock.calls.map(([part]) => [...part.get('tokens')]);
+    const epoch = [
+      [1, 1],
+      [2, 2, 3, 3, 4, 4],
+      [5, 5, 6, 6],
+    ];
+    expect(parts).toEqual([...epoch, ...epoch]);
   },
 );
