@@ -57,7 +57,9 @@ test('goes on with the run directory, on hosts that are ready again, and writes 
     { steps: [1, 2], saves: true, end: lost() },
     { steps: [2, 3] },
   ]);
+  expect(run.saved).toBe(false);
   expect(await run.fit()).toBe(done);
+  expect(run.saved).toBe(true);
   // What is there before a session of it has saved is of another run.
   expect(places).toEqual([{ again: false }, { again: false }, { again: true }]);
   expect(regroupedAfter).toEqual([1, 2]);

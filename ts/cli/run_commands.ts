@@ -148,7 +148,9 @@ export async function run(trainer: RunSession, mode: ResumeMode): Promise<number
     const result = await trainer.fit();
     // A signal that came when the last step was done has stopped nothing.
     const stopped = result.interrupted && result.finalModel === null;
-    say(stopped ? stoppedLine(result, mode) : doneLine(result));
+    say(
+      stopped ? stoppedLine(result, trainer.saved === false ? [] : goOnFromNewest(mode)) : doneLine(result),
+    );
     if (!stopped) return 0;
     // With another mode it would begin again, and again.
     const requeued = mode === 'auto' ? requeueAfter(result.stopReason) : null;
@@ -174,11 +176,10 @@ function tellEnd(code: number): void {
   );
 }
 
-function stoppedLine({ step, stopReason }: FitResult, mode: ResumeMode): string {
+/** `overrides`: with which the same command goes on. */
+function stoppedLine({ step, stopReason }: FitResult, overrides: readonly string[]): string {
   if (step === 0) return `stopped by ${stopReason} before the first step was done: there is nothing to save`;
-  const command = ['the same command', ...(mode === 'auto' ? [] : ['with', ...goOnFromNewest(mode)])].join(
-    ' ',
-  );
+  const command = ['the same command', ...(overrides.length === 0 ? [] : ['with', ...overrides])].join(' ');
   return `stopped by ${stopReason} after step ${step}, which is saved; ${command} goes on from there`;
 }
 

@@ -14,6 +14,8 @@ export interface RunSession {
   requestStop(reason: string): void;
   /** Resolves when nothing of a `fit` that has failed goes on. */
   settled?(): Promise<void>;
+  /** Whether it has saved, on the disk or in memory; absent: not known. */
+  readonly saved?: boolean;
 }
 
 /** What a session is told, and tells. */
@@ -119,6 +121,11 @@ export class ResilientRun implements RunSession {
   /** Share of the time in which steps were made that count. */
   get goodput(): number {
     return this.#goodput.share(performance.now());
+  }
+
+  /** Whether a session of it has saved. */
+  get saved(): boolean {
+    return this.#saved;
   }
 
   #metricsOf(step: number, seconds: number): Metrics {

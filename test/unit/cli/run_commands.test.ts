@@ -97,6 +97,19 @@ test.each([
   expect(written[1]).toBe(`stopped by SIGTERM after step 3, which is saved; ${line}`);
 });
 
+test('a run that was stopped before it saved anything goes on from where it began: by the same command', async () => {
+  const trainer = fakeTrainer((stopReason) => ({
+    ...RESULT,
+    interrupted: true,
+    stopReason,
+    finalModel: null,
+  }));
+  const code = run({ ...trainer, saved: false }, 'resume_path');
+  signal('SIGTERM');
+  expect(await code).toBe(130);
+  expect(written[1]).toMatch(/which is saved; the same command goes on from there$/);
+});
+
 test('a job goes back to the queue only where its run goes on then', async () => {
   const directory = mkdtempSync(join(tmpdir(), 'run-commands-'));
   const asked = join(directory, 'asked');
