@@ -53,6 +53,7 @@ export class SftDataset implements Dataset<SftSample> {
     options: SftDatasetOptions,
     keptBytes?: number,
   ): Promise<SftDataset> {
+    if (options.messagesKey === null) endOf(tokenizer);
     const files = await RowFiles.open(paths, projection(options), keptBytes);
     const chosen = chooseRows(files.length, options.maxSamples, options.shuffle ? options.seed : null);
     return new SftDataset(new ChosenRows(files, chosen), tokenizer, options);
@@ -89,13 +90,22 @@ function toSample(row: Row, tokenizer: Tokenizer, options: SftDatasetOptions, wh
       `[data] ${where}: expected the response to be a string, got ${show(response)}`,
     );
   }
-  const tokens = Array.from(tokenizer.encode(response));
-  if (tokenizer.eosId !== null) tokens.push(tokenizer.eosId);
+  const tokens = [...tokenizer.encode(response), endOf(tokenizer)];
   return {
     prompt: encodePrompt(column(row, promptKey, where), tokenizer, where, chatTemplateArguments),
     response: Int32Array.from(tokens),
     lossMask: new Uint8Array(tokens.length).fill(1),
   };
+}
+
+/** Without it a model would learn responses that never end. */
+function endOf({ eosId, directory }: Tokenizer): number {
+  if (eosId !== null) return eosId;
+  throw new TroupeError(
+    'INVALID_MODEL',
+    `[data] responses without data.messages_key are closed with the end token, but nothing in ${directory} names one that its vocabulary ` +
+      'has: set eos_token in its tokenizer_config.json, or write the examples as conversations (data.messages_key)',
+  );
 }
 
 /** Variables of the template that a row brings along. */

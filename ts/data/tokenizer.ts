@@ -1,12 +1,11 @@
-import { existsSync } from 'node:fs';
 import path from 'node:path';
 import { Tokenizer as HfTokenizer } from '@huggingface/tokenizers';
 import { MODEL_LIMITS } from '../base/limits';
 import { printable } from '../base/printable';
-import { readRegularFile } from '../base/regular_file';
 import { reasonOf, show } from '../base/text';
 import { TroupeError } from '../errors';
 import { type ChatMessage, ChatTemplate } from './chat_template';
+import { readJsonObject, specialTokens, templateSource } from './tokenizer_files';
 
 /** Options of `Tokenizer.load`. */
 export interface TokenizerOptions {
@@ -14,19 +13,9 @@ export interface TokenizerOptions {
   chatTemplate?: string | null;
 }
 
-const SPECIAL = [
-  'bos_token',
-  'eos_token',
-  'pad_token',
-  'unk_token',
-  'sep_token',
-  'cls_token',
-  'mask_token',
-] as const;
-
 /**
  * The tokenizer of a Hugging Face directory: tokenizer.json through @huggingface/tokenizers (the reference
- * implementation's port), special tokens and chat template from tokenizer_config.json or chat_template.jinja.
+ * implementation's port), special tokens and chat template from tokenizer_config.json or the files beside it.
  */
 export class Tokenizer {
   private constructor(
@@ -47,7 +36,7 @@ export class Tokenizer {
   /** @throws TroupeError INVALID_MODEL naming the file that is missing or unusable */
   static load(directory: string, options: TokenizerOptions = {}): Tokenizer {
     const file = path.join(directory, 'tokenizer.json');
-    const definition = readJson(file);
+    const definition = readJsonObject(file);
     if (definition === null) {
       throw new TroupeError(
         'INVALID_MODEL',
@@ -55,7 +44,7 @@ export class Tokenizer {
       );
     }
     const configFile = path.join(directory, 'tokenizer_config.json');
-    const config = readJson(configFile) ?? {};
+    const config = readJsonObject(configFile) ?? {};
     checkModel(definition, file);
     const vocabSize = largestId(definition, file) + 1;
     let inner: HfTokenizer;
@@ -68,11 +57,7 @@ export class Tokenizer {
         { cause },
       );
     }
-    const special: Record<string, string> = {};
-    for (const name of SPECIAL) {
-      const text = tokenText(config[name]);
-      if (text !== null) special[name] = text;
-    }
+    const special = specialTokens(directory, config, (id) => inner.id_to_token(id));
     const id = (name: string): number | null => {
       const text = special[name];
       return text === undefined ? null : (inner.token_to_id(text) ?? null);
@@ -178,50 +163,6 @@ export function checkVocabulary(tokenizer: Tokenizer, modelVocabSize: number, mo
         `${modelDirectory} has vocab_size ${modelVocabSize}: they do not belong together`,
     );
   }
-}
-
-function readJson(file: string): Record<string, unknown> | null {
-  if (!existsSync(file)) return null;
-  let value: unknown;
-  try {
-    value = JSON.parse(readRegularFile(file));
-  } catch (cause) {
-    if (cause instanceof TroupeError) throw cause;
-    const reason = printable(reasonOf(cause));
-    throw new TroupeError('INVALID_MODEL', `[data] ${file} is not valid JSON: ${reason}`, { cause });
-  }
-  if (typeof value === 'object' && value !== null && !Array.isArray(value))
-    return value as Record<string, unknown>;
-  throw new TroupeError(
-    'INVALID_MODEL',
-    `[data] ${file} is not valid: expected a JSON object, got ${show(value)}`,
-  );
-}
-
-/** A special token is a string, or an object with `content`. */
-function tokenText(value: unknown): string | null {
-  if (typeof value === 'string') return value;
-  const content = (value as { content?: unknown } | null | undefined)?.content;
-  return typeof content === 'string' ? content : null;
-}
-
-function templateSource(directory: string, config: Record<string, unknown>): string | null {
-  const file = path.join(directory, 'chat_template.jinja');
-  if (existsSync(file)) return readRegularFile(file);
-  const template = config['chat_template'] ?? null;
-  if (template === null || typeof template === 'string') return template;
-  if (Array.isArray(template) && template.length === 0) return null;
-  // Several named templates: the default one.
-  const named = (Array.isArray(template) ? template : []) as ({
-    name?: unknown;
-    template?: unknown;
-  } | null)[];
-  const chosen = (named.find((entry) => entry?.name === 'default') ?? named[0])?.template;
-  if (typeof chosen === 'string') return chosen;
-  throw new TroupeError(
-    'INVALID_MODEL',
-    `[data] ${path.join(directory, 'tokenizer_config.json')}: chat_template: expected a text, or a list of {name, template}, got ${show(template)}`,
-  );
 }
 
 /**

@@ -47,6 +47,17 @@ it('a pair has its loss on the response and the end token', async () => {
   expect(Array.from(sample!.lossMask)).toEqual([1, 1, 1]);
 });
 
+it('a pair is refused when nothing names an end token; a conversation is not', async () => {
+  const endless = Tokenizer.load(tokenizerDirectory({ eos_token: null, chat_template: TEMPLATE }));
+  await expect(read([{ prompt: 'ab', response: 'cd' }], {}, endless)).rejects.toMatchObject({
+    code: 'INVALID_MODEL',
+    message: expect.stringMatching(/closed with the end token, but nothing in .* names one .*set eos_token/),
+  });
+  const messages = [turn('user', 'a'), turn('assistant', 'b')];
+  const [sample] = await read([{ messages }], { messagesKey: 'messages' }, endless);
+  expect(decode(sample!.response)).toBe('b');
+});
+
 it('a conversation has its loss on the turns of the assistant', async () => {
   const [sample] = await read([{ messages: conversation }], { messagesKey: 'messages' });
   expect(decode(sample!.prompt)).toBe('<|system|>s<eos><|user|>a<eos><|assistant|>');

@@ -62,6 +62,31 @@ describe('tokens', () => {
   });
 });
 
+// Directories whose tokenizer_config.json does not say it: older ones, and those of pretrained models.
+describe('the end token', () => {
+  const map = { 'special_tokens_map.json': { eos_token: { content: '<eos>' }, bos_token: '<bos>' } };
+  const generation = (eos_token_id: unknown) => ({ 'generation_config.json': { eos_token_id } });
+  const model = { 'config.json': { eos_token_id: 3, bos_token_id: 1 } };
+
+  it.each([
+    ['of special_tokens_map.json', map, 2, '<bos><eos>'],
+    ['of special_tokens_map.json before the model’s', { ...map, ...model }, 2, '<bos><eos>'],
+    ['of config.json, and of it no other token', model, 3, '<pad>'],
+    ['of generation_config.json before it', { ...model, ...generation(2) }, 2, '<eos>'],
+    ['the first that the vocabulary has', generation([1000, 2, 3]), 2, '<eos>'],
+    ['of config.json when the other says nothing', { ...model, ...generation(null) }, 3, '<pad>'],
+    ['missing', {}, null, ''],
+  ])('%s', (_, files, end, rendered) => {
+    const chat_template = '{{ bos_token }}{{ eos_token }}';
+    const directory = tokenizerDirectory({ chat_template, bos_token: undefined, eos_token: null });
+    for (const [name, value] of Object.entries(files))
+      writeFileSync(join(directory, name), JSON.stringify(value));
+    const tokenizer = Tokenizer.load(directory);
+    expect(tokenizer.eosId).toBe(end);
+    expect(tokenizer.renderChat([user('x')], true)).toBe(rendered);
+  });
+});
+
 describe('chat templates', () => {
   it('come from tokenizer_config.json', () => {
     const tokenizer = Tokenizer.load(tokenizerDirectory());
