@@ -65,6 +65,7 @@ export { Batch, type ColumnOptions, type RaggedInput, type Seqs } from './batch/
 export type { ColumnData, Granularity, KnownColumns } from './batch/columns';
 export type { PaddedInput } from './batch/padded';
 export { balanceOrder, karmarkarKarp, sequenceWorkload } from './batch/partition';
+export type { SavedTokenizer } from './checkpoint/save_files';
 export {
   batchArithmetic,
   type ConfigNote,

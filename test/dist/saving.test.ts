@@ -2,9 +2,11 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
+import { Tokenizer } from '../../ts/data/tokenizer';
 import type { EngineOptions } from '../../ts/engine/engine_options';
 import { CONFORMANCE } from '../helpers/conformance';
 import { raggedBatch, smallEngine } from '../helpers/sharded';
+import { tokenizerDirectory } from '../unit/data/fake_tokenizer';
 
 // Every rank writes its part of the files: what they save together is what one saves alone, byte for byte.
 
@@ -67,4 +69,23 @@ test.each([
     for (const [file, bytes] of expected)
       expect([name, file, saved.get(file)?.equals(bytes)]).toEqual([name, file, true]);
   }
+});
+
+test('model and checkpoint hold the tokenizer that was trained with', async () => {
+  const model = path.join(CONFORMANCE, 'models', 'qwen2_tied', 'actor');
+  const directory = tokenizerDirectory();
+  const actor = await Actor.create({
+    ...smallEngine,
+    model,
+    savedTokenizer: { directory, chatTemplate: 'mine' },
+  });
+  await saveAll(actor, dir);
+  await actor.close();
+  for (const at of ['checkpoint', 'float32']) {
+    const saved = Tokenizer.load(path.join(dir, at));
+    expect([saved.eosId, saved.chatTemplate]).toEqual([2, 'mine']);
+  }
+  await expect(
+    Actor.create({ ...smallEngine, model, savedTokenizer: { directory: '', chatTemplate: null } }),
+  ).rejects.toThrow(/savedTokenizer\] directory: expected a directory with tokenizer.json/);
 });

@@ -129,6 +129,22 @@ test('only a role that learns has an optimiser; with LoRA the reference is the a
   expect(referenceSettings(ppo('actor_rollout_ref.model.lora_rank=2'))).toBeNull();
 });
 
+test('what learns is saved with the tokenizer that its data went through', () => {
+  const config = ppo(
+    'actor_rollout_ref.model.tokenizer_path=/other',
+    'actor_rollout_ref.model.custom_chat_template=mine',
+  );
+  const used = { directory: '/other', chatTemplate: 'mine' };
+  expect(trainedOptions(actorSettings(config), 9).savedTokenizer).toEqual(used);
+  expect(trainedOptions(criticSettings(config), 9).savedTokenizer).toEqual(used);
+  expect(trainedOptions(criticSettings(ppo()), 9).savedTokenizer).toEqual({
+    directory: model,
+    chatTemplate: null,
+  });
+  const tuned = sft('model.tokenizer_path=/other', 'model.custom_chat_template=mine');
+  expect(trainedOptions(sftSettings(tuned), 9).savedTokenizer).toEqual(used);
+});
+
 describe('time-outs of workers', () => {
   const launched: WorkerGroupOptions[] = [];
   beforeEach(() => {

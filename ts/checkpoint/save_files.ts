@@ -1,4 +1,4 @@
-import { copyFileSync, existsSync } from 'node:fs';
+import { cpSync, existsSync } from 'node:fs';
 import path from 'node:path';
 import { writeSmallFile } from '../base/atomic_dir';
 import { architectureName } from '../model/tensor_names';
@@ -6,9 +6,8 @@ import { restoreFloats } from './json_floats';
 import type { LoadedModel } from './model_dir';
 import type { WritePlan } from './write_plan';
 
-/** What travels with the weights besides config.json. */
-const COMPANIONS = [
-  'generation_config.json',
+/** What a tokenizer is made of besides its chat templates. */
+const TOKENIZER_FILES = [
   'tokenizer.json',
   'tokenizer_config.json',
   'special_tokens_map.json',
@@ -16,26 +15,49 @@ const COMPANIONS = [
   'vocab.json',
   'merges.txt',
   'tokenizer.model',
-  'chat_template.jinja',
-  'chat_template.json',
 ];
+const TEMPLATE_FILE = 'chat_template.jinja';
+/** The last one is a directory. */
+const TEMPLATES = [TEMPLATE_FILE, 'chat_template.json', 'additional_chat_templates'];
+
+/** The tokenizer that is written beside a model. */
+export interface SavedTokenizer {
+  /** Directory with tokenizer.json. */
+  directory: string;
+  /** In place of the directory's; null: those. */
+  chatTemplate: string | null;
+}
 
 /**
  * Writes all of a Hugging Face directory but its tensors: config.json as loaded, with the class and dtype of what is being
- * saved, the tokenizer and generation files of the source, and the shard index.
+ * saved, the generation file of the source, the tokenizer (default: the source's), and the shard index.
  */
 export function writeModelFiles(
   model: LoadedModel,
   dir: string,
   plan: WritePlan,
   dtype: 'float32' | 'bfloat16' | null,
+  tokenizer: SavedTokenizer | null = null,
 ): void {
-  for (const name of COMPANIONS) {
-    const source = path.join(model.dir, name);
-    if (existsSync(source)) copyFileSync(source, path.join(dir, name));
-  }
+  copyFiles(model.dir, dir, ['generation_config.json']);
+  writeTokenizer(tokenizer ?? { directory: model.dir, chatTemplate: null }, dir);
   writeJson(path.join(dir, 'config.json'), savedConfig(model, dtype));
   if (plan.index !== null) writeJson(path.join(dir, 'model.safetensors.index.json'), plan.index);
+}
+
+function writeTokenizer({ directory, chatTemplate }: SavedTokenizer, dir: string): void {
+  copyFiles(directory, dir, TOKENIZER_FILES);
+  if (chatTemplate === null) copyFiles(directory, dir, TEMPLATES);
+  // Read before the template of tokenizer_config.json, here and by transformers.
+  else writeSmallFile(path.join(dir, TEMPLATE_FILE), chatTemplate);
+}
+
+/** Those that are there. */
+function copyFiles(from: string, to: string, names: readonly string[]): void {
+  for (const name of names) {
+    const source = path.join(from, name);
+    if (existsSync(source)) cpSync(source, path.join(to, name), { recursive: true, dereference: true });
+  }
 }
 
 export function writeJson(file: string, value: unknown): void {

@@ -169,7 +169,7 @@ async function writeModel(
     dtype === null ? (model.dtypes.get(hf) ?? usual) : DTYPES[dtype];
   const plan = planWrite(dir, 'model', model.mapping, dtypeOf, maxShardBytes);
   try {
-    writeModelFiles(model, dir, plan, dtype);
+    writeModelFiles(model, dir, plan, dtype, engine.savedTokenizer);
   } catch (e) {
     throw asTroupeError(e, `write ${dir}`);
   }

@@ -8,6 +8,7 @@ import {
 } from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
 import { show } from '../base/text';
+import type { SavedTokenizer } from '../checkpoint/save_files';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import type { WorkerGroup } from '../controller/worker_group';
 import type {
@@ -45,6 +46,11 @@ export interface OptimOptions {
 export interface EngineOptions {
   /** Hugging Face directory: config.json and safetensors. */
   model: string;
+  /**
+   * Directory of the tokenizer that is saved with the model, and (if not null) the chat template in place of its own. Default: that of the
+   * model directory.
+   */
+  savedTokenizer?: SavedTokenizer;
   /** Of the model, in place of config.json's, also for what RoPE scalings derive from it; saved with the model. */
   maxPositionEmbeddings?: number;
   strategy?: 'fsdp' | 'megatron'; // fsdp
@@ -143,6 +149,7 @@ export interface EngineOptions {
 
 export interface ResolvedEngineOptions {
   model: string;
+  savedTokenizer: SavedTokenizer | null;
   maxPositionEmbeddings: number | null;
   name: string;
   worldSize: number;
@@ -170,6 +177,7 @@ export interface ResolvedEngineOptions {
 
 const KEYS = [
   'model',
+  'savedTokenizer',
   'maxPositionEmbeddings',
   'strategy',
   'worldSize',
@@ -217,6 +225,7 @@ export function resolveEngineOptions(
   const sharding = resolveParallel(where, o.parallel === undefined ? {} : o.parallel, worldSize, strategy);
   return {
     model: o.model,
+    savedTokenizer: o.savedTokenizer === undefined ? null : resolveTokenizer(where, o.savedTokenizer),
     maxPositionEmbeddings:
       o.maxPositionEmbeddings === undefined
         ? null
@@ -246,6 +255,17 @@ export function resolveEngineOptions(
     peakTflops:
       o.peakTflops === undefined ? null : numberOption(where, 'peakTflops', o.peakTflops, 0, { above: 0 }),
   };
+}
+
+function resolveTokenizer(where: string, o: SavedTokenizer): SavedTokenizer {
+  const at = `${where}.savedTokenizer`;
+  checkOptionNames(at, o, ['directory', 'chatTemplate']);
+  const { directory, chatTemplate = null } = o;
+  if (typeof directory !== 'string' || directory === '')
+    throw badOption(at, `directory: expected a directory with tokenizer.json but got ${show(directory)}`);
+  if (chatTemplate !== null && typeof chatTemplate !== 'string')
+    throw badOption(at, `chatTemplate: expected a Jinja template or null but got ${show(chatTemplate)}`);
+  return { directory, chatTemplate };
 }
 
 function resolveOptim(where: string, o: OptimOptions, defaultLr: number): NativeAdamWOptions {

@@ -3,6 +3,7 @@ import type { Batch } from '../batch/batch';
 import { ColumnMemory } from '../batch/column_memory';
 import { requireBatch } from '../batch/require_batch';
 import { type LoadedModel, loadModelDirectory } from '../checkpoint/model_dir';
+import type { SavedTokenizer } from '../checkpoint/save_files';
 import { type Device, deviceOfWorkers, machineOf } from '../controller/default_device';
 import {
   type DataLayout,
@@ -61,6 +62,8 @@ export class RoleEngine {
     readonly options: NativeEngineOptions,
     private readonly peakTflops: number | null,
     private readonly maxPositionEmbeddings: number | null,
+    /** null: that of the model directory. */
+    readonly savedTokenizer: SavedTokenizer | null,
   ) {}
 
   static async create(o: EngineOptions, role: RoleName): Promise<RoleEngine> {
@@ -98,6 +101,7 @@ export class RoleEngine {
         options,
         resolved.peakTflops,
         resolved.maxPositionEmbeddings,
+        resolved.savedTokenizer,
       );
       await engine.loadWeights();
       return engine;

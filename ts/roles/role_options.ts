@@ -40,12 +40,13 @@ export function engineOptions(
 
 /** What a role that learns has besides; `totalSteps`: see optimOptions. */
 export function trainedOptions(
-  { gradientCheckpointing, lora, optim }: RoleSettings,
+  { gradientCheckpointing, lora, optim, tokenizer }: RoleSettings,
   totalSteps: number,
-): Pick<EngineOptions, 'gradientCheckpointing' | 'lora' | 'optim'> {
+): Pick<EngineOptions, 'gradientCheckpointing' | 'lora' | 'optim' | 'savedTokenizer'> {
   return {
     gradientCheckpointing,
     optim: optim === null ? null : optimOptions(optim.section, optim.gradClip, totalSteps),
     ...lora,
+    ...(tokenizer === null ? {} : { savedTokenizer: tokenizer }),
   };
 }

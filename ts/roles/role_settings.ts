@@ -1,4 +1,5 @@
 // What a configuration says of each of its roles: the trainer makes engines of it, and the planner counts what they take.
+import type { SavedTokenizer } from '../checkpoint/save_files';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
 import { usesLora } from '../config/derived/roles';
 import { ulyssesOf } from '../config/derived/ulysses';
@@ -22,6 +23,8 @@ export interface RoleSettings {
   name: RoleName;
   /** Hugging Face directory. */
   model: string;
+  /** Of the token ids that it learns from: it is saved with the model. null: it does not learn. */
+  tokenizer: SavedTokenizer | null;
   head: Head;
   /** null: by device. */
   dtype: 'float32' | 'bfloat16' | null;
@@ -106,11 +109,23 @@ const recomputingKey = (role: Strategy, section: string, model: string): string 
     ? `${model}.enable_gradient_checkpointing=true`
     : `${section}.megatron.override_transformer_config.recompute_granularity=full`;
 
+interface PolicyModel {
+  readonly path: string;
+  readonly tokenizer_path: string | null;
+  readonly custom_chat_template: string | null;
+}
+
+const tokenizerOf = (model: PolicyModel): SavedTokenizer => ({
+  directory: model.tokenizer_path ?? model.path,
+  chatTemplate: model.custom_chat_template,
+});
+
 export function actorSettings({ actor_rollout_ref: { actor, model } }: ResolvedConfig): RoleSettings {
   const spread = spreadOf(actor, ACTOR, actor.fsdp_config, `${ACTOR}.fsdp_config`);
   return {
     name: 'actor',
     model: model.path,
+    tokenizer: tokenizerOf(model),
     head: 'lm',
     dtype: dtypeOf(actor, actor.fsdp_config),
     fsdp: spread.fsdp,
@@ -148,6 +163,7 @@ export function referenceSettings(config: ResolvedConfig): RoleSettings | null {
   return {
     ...actor,
     name: 'reference',
+    tokenizer: null,
     fsdp: spread.fsdp,
     layout: spread.layout,
     reduction: 'micro_batch',
@@ -166,12 +182,13 @@ export function referenceSettings(config: ResolvedConfig): RoleSettings | null {
   };
 }
 
-export function criticSettings({ critic }: ResolvedConfig): RoleSettings {
+export function criticSettings({ critic, actor_rollout_ref: policy }: ResolvedConfig): RoleSettings {
   const { model } = critic;
   const spread = spreadOf(critic, 'critic', model.fsdp_config, 'critic.model.fsdp_config');
   return {
     name: 'critic',
     model: model.path,
+    tokenizer: tokenizerOf(policy.model),
     head: 'value',
     dtype: dtypeOf(critic, model.fsdp_config),
     fsdp: spread.fsdp,
@@ -205,6 +222,7 @@ export function rewardModelSettings({ reward }: ResolvedConfig): RoleSettings {
   return {
     name: 'reward model',
     model: keys.model_path as string,
+    tokenizer: null,
     head: 'value',
     dtype: (megatron ? keys.megatron.dtype : null) ?? keys.dtype,
     fsdp: spread.fsdp,
@@ -240,6 +258,7 @@ export function sftSettings({
   return {
     name: 'actor',
     model: model.path,
+    tokenizer: tokenizerOf(model),
     head: 'lm',
     dtype: model.dtype,
     fsdp: model.fsdp_config,

@@ -1,0 +1,56 @@
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { loadModelDirectory } from '../../../ts/checkpoint/model_dir';
+import { writeModelFiles } from '../../../ts/checkpoint/save_files';
+import { Tokenizer } from '../../../ts/data/tokenizer';
+import { CONFORMANCE } from '../../helpers/conformance';
+import { tokenizerDirectory } from '../data/fake_tokenizer';
+
+const source = join(CONFORMANCE, 'models', 'llama_gqa', 'actor');
+const plan = { files: [], index: null } as unknown as Parameters<typeof writeModelFiles>[2];
+
+function written(tokenizer?: Parameters<typeof writeModelFiles>[4], dir = source): string {
+  const out = mkdtempSync(join(tmpdir(), 'troupe-save-files-'));
+  writeModelFiles({ ...loadModelDirectory(source, 'lm'), dir }, out, plan, null, tokenizer);
+  return out;
+}
+
+const rendered = (directory: string): string =>
+  Tokenizer.load(directory).renderChat([{ role: 'user', content: 'x' }], true);
+
+test('without a tokenizer of its own a model is saved with that of its directory, templates beside it included', () => {
+  const directory = tokenizerDirectory({ chat_template: 'inside' });
+  expect(rendered(written(undefined, directory))).toBe('inside');
+  writeFileSync(join(directory, 'chat_template.jinja'), 'beside');
+  const more = join(directory, 'additional_chat_templates');
+  mkdirSync(more);
+  writeFileSync(join(more, 'tool_use.jinja'), 'tools');
+  const out = written(undefined, directory);
+  expect(rendered(out)).toBe('beside');
+  expect(readFileSync(join(out, 'additional_chat_templates', 'tool_use.jinja'), 'utf8')).toBe('tools');
+});
+
+test('a tokenizer of another directory is saved in place of the model’s', () => {
+  const [own, other] = [
+    tokenizerDirectory({ chat_template: 'own' }),
+    tokenizerDirectory({ chat_template: 'other' }),
+  ];
+  writeFileSync(join(own, 'chat_template.jinja'), 'own');
+  writeFileSync(join(own, 'generation_config.json'), '{}');
+  const out = written({ directory: other, chatTemplate: null }, own);
+  expect(rendered(out)).toBe('other');
+  expect(existsSync(join(out, 'generation_config.json'))).toBe(true);
+});
+
+test('a chat template of one’s own wins over every other of the tokenizer', () => {
+  const directory = tokenizerDirectory({ chat_template: 'inside' });
+  writeFileSync(join(directory, 'chat_template.jinja'), 'beside');
+  const more = join(directory, 'additional_chat_templates');
+  mkdirSync(more);
+  writeFileSync(join(more, 'tool_use.jinja'), 'tools');
+  const out = written({ directory, chatTemplate: 'mine' });
+  expect(rendered(out)).toBe('mine');
+  expect(readFileSync(join(out, 'chat_template.jinja'), 'utf8')).toBe('mine');
+  expect(existsSync(join(out, 'additional_chat_templates'))).toBe(false);
+});
