@@ -1,5 +1,5 @@
+import { exactJson, parseExactJson } from '../../ts/base/exact_json';
 import { codeReward } from '../../ts/reward/code/code_reward';
-import { exactJson, parseExactJson } from '../../ts/reward/code/exact_json';
 import { extractCode } from '../../ts/reward/code/python_program';
 import type { CodeRunner } from '../../ts/reward/code/runner';
 import { parseTests, sameOutput, sameValue } from '../../ts/reward/code/tests';
@@ -106,6 +106,7 @@ test('integers beyond 2^53 stay exact', () => {
     '1'.repeat(4e6),
     '[',
     `${'1'.repeat(16)}"${'\\"'.repeat(4e6)}`,
+    `[${'1'.repeat(16)}, "${'x'.repeat(3e7)}"]`,
   ]) {
     try {
       parseExactJson(text);

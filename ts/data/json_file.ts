@@ -1,4 +1,5 @@
 import { closeSync, fstatSync, openSync, readFileSync, readSync } from 'node:fs';
+import { parseExactJson } from '../base/exact_json';
 import { describeShape, shapeProblem } from '../base/json_shape';
 import { printable } from '../base/printable';
 import { isRegularFile } from '../base/regular_file';
@@ -58,7 +59,7 @@ const rowOf = (path: string, index: number): string => `${path}, row ${index}`;
 function parseRow(text: string, where: string): Row {
   let row: unknown;
   try {
-    row = JSON.parse(text);
+    row = parseExactJson(text);
   } catch (cause) {
     throw new TroupeError('INVALID_DATA', `[data] ${where}: not valid JSON: ${jsonReason(cause)}`, { cause });
   }
@@ -93,7 +94,7 @@ function parseLines(path: string, text: string): Parsed {
 function parseArray(path: string, text: string): Parsed {
   let value: unknown;
   try {
-    value = JSON.parse(text);
+    value = parseExactJson(text);
   } catch (cause) {
     throw new TroupeError(
       'INVALID_DATA',

@@ -44,6 +44,22 @@ test('small templates over all kinds of values give what transformers gives, or 
   expect(refused).toBeLessThanOrEqual(REFUSED_HERE_ALONE);
 });
 
+test('integers beyond 2^53 have the digits that Python writes', () => {
+  const v = { id: 12345678901234567891n, others: [9007199254740993n, 9007199254740992, -0.5], text: 'x' };
+  const of = (template: string) => new JinjaTemplate(template).render({ v });
+  expect(of('{{ v.id }} {{ v }} {{ v | tojson }}')).toBe(
+    "12345678901234567891 {'id': 12345678901234567891, 'others': [9007199254740993, 9007199254740992, -0.5], 'text': 'x'} " +
+      '{"id": 12345678901234567891, "others": [9007199254740993, 9007199254740992, -0.5], "text": "x"}',
+  );
+  expect(
+    of('{{ v.others[0] == v.others[1] }} {{ v.others[0] == v.others[0] }} {{ v.others[0] > v.others[1] }}'),
+  ).toBe('False True True');
+  expect(of('{{ v.others | unique | length }} {{ v.id is integer }} {{ v.id in [v.id] }}')).toBe(
+    '3 True True',
+  );
+  expect(() => of('{{ v.id + 1 }}')).toThrow('cannot compute with integers beyond 2^53 (+)');
+});
+
 const big = (count: number): string => `{% set s = 'x' * ${count} %}`;
 const doubled = (start: string, grow: string, show: string): string =>
   `{% set ns = namespace(s=${start}) %}{% for i in range(64) %}{% set ns.s = ${grow} %}{% endfor %}{{ ${show} }}`;

@@ -48,6 +48,23 @@ describe('JSON', () => {
     },
   );
 
+  it.each([Number.POSITIVE_INFINITY, 0])(
+    'integers beyond 2^53 keep their digits, and nothing else becomes a bigint (parsed up to %d bytes)',
+    async (limit) => {
+      const row =
+        '{"a": 12345678901234567891, "b": [-9007199254740993], "c": 0.1234567890123456, "d": "12345678901234567891", "e": 9007199254740991}';
+      const expected = {
+        a: 12345678901234567891n,
+        b: [-9007199254740993n],
+        c: 0.1234567890123456,
+        d: '12345678901234567891',
+        e: 9007199254740991,
+      };
+      expect(await rowsOf(openJsonFile(write('a.jsonl', row), limit))).toEqual([expected]);
+      expect(await rowsOf(openJsonFile(write('a.json', `[${row}, {}]`), limit))).toEqual([expected, {}]);
+    },
+  );
+
   it('rows of a large file are found over the borders of what is read at once', async () => {
     const long = Array.from({ length: 60 }, (_, i) => ({ i, text: `é"${'y'.repeat(200_000 + i)}` }));
     for (const [name, content] of [

@@ -1,5 +1,6 @@
 // Token ids of conversations that grow: earlier turns are the ids that the model saw and made, only what is new is tokenised.
 import { createHash } from 'node:crypto';
+import { toJson } from '../../base/text';
 import type { ChatMessage } from '../../data/chat_template';
 import type { Tokenizer } from '../../data/tokenizer';
 import { type Conversation, conversationIds } from '../../serve/call/conversation';
@@ -143,7 +144,7 @@ function keyOf({ tools, variables }: Conversation, messages: readonly ChatMessag
     calls: Array.isArray(calls) ? calls.map(canonicalCall) : [],
   }));
   return createHash('sha256')
-    .update(JSON.stringify([canonical, tools, variables]))
+    .update(toJson([canonical, tools, variables]))
     .digest('base64');
 }
 

@@ -14,7 +14,8 @@ export interface Node {
 }
 
 export interface Scope {
-  set(name: string, value: unknown): Value;
+  set(name: string, data: unknown): Value;
+  setVariable(name: string, value: Value): Value;
   lookupVariable(name: string): Value;
 }
 
@@ -30,3 +31,28 @@ export const newScope = (): Scope => new library.Environment() as unknown as Sco
 /** With the white space that Hugging Face takes off around blocks. @throws Error that says what does not parse */
 export const parseTemplate = (source: string): Node =>
   library.parse(library.tokenize(source, { lstrip_blocks: true, trim_blocks: true })) as unknown as Node;
+
+type ValueClass = new (value?: unknown) => Value;
+/** The library does not export what it makes of data. */
+const classOf = (sample: unknown): ValueClass => newScope().set('sample', sample).constructor as ValueClass;
+const IntegerValue = classOf(0);
+const ArrayValue = classOf([]);
+const ObjectValue = classOf({});
+
+/** Gives a scope data. Those that hold a bigint are made here: the library takes none. */
+export function setData(scope: Scope, name: string, data: unknown): void {
+  if (holdsBigint(data)) scope.setVariable(name, valueOf(data));
+  else scope.set(name, data);
+}
+
+const isObject = (data: unknown): data is object => typeof data === 'object' && data !== null;
+
+const holdsBigint = (data: unknown): boolean =>
+  typeof data === 'bigint' || (isObject(data) && Object.values(data).some(holdsBigint));
+
+function valueOf(data: unknown): Value {
+  if (typeof data === 'bigint') return new IntegerValue(data);
+  if (Array.isArray(data)) return new ArrayValue(data.map(valueOf));
+  if (!isObject(data)) return newScope().set('data', data);
+  return new ObjectValue(new Map(Object.entries(data).map(([key, item]) => [key, valueOf(item)])));
+}

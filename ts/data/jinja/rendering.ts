@@ -18,6 +18,8 @@ import {
 import { textFilter, textMethod, words } from './text_methods';
 import { equal, isDict, isList, isNumber, isText, isUndefined, itemsOf, text, typeName } from './values';
 
+const ARITHMETIC = ['+', '-', '*', '/', '//', '%', '**'];
+
 type Evaluated = (node: Node, environment: Scope) => Value;
 
 export class Rendering extends Interpreter {
@@ -81,6 +83,8 @@ export class Rendering extends Interpreter {
     if (operator === 'and' || operator === 'or')
       return this.theirs({ ...node, left: wrapped(left) }, environment);
     const right = this.of(node['right'], environment);
+    if (ARITHMETIC.includes(operator) && [left, right].some(({ value }) => typeof value === 'bigint'))
+      throw new Error(`cannot compute with integers beyond 2^53 (${operator})`);
     switch (operator) {
       case '==':
         return this.truth(equal(left, right, this.budget.steps));

@@ -1,7 +1,7 @@
 // Where the library differs from Jinja, as data, and what its nodes say.
 import type { Spend } from './budget';
 import type { Node, Value } from './engine';
-import { isDict, isList, isNumber, isText, isUndefined, text } from './values';
+import { exact, isDict, isList, isNumber, isText, isUndefined, text } from './values';
 
 /** Tests of Jinja that the library answers otherwise. */
 export const TESTS: Readonly<Record<string, (value: Value) => boolean>> = {
@@ -43,9 +43,7 @@ export function checkHashable(value: Value): void {
 
 /** Equal for equal numbers and truth values. */
 export const keyOf = (value: Value, spend: Spend): unknown =>
-  isNumber(value) || value.type === 'BooleanValue'
-    ? Number(value.value)
-    : `${value.type} ${text(value, spend)}`;
+  isNumber(value) || value.type === 'BooleanValue' ? exact(value) : `${value.type} ${text(value, spend)}`;
 
 export const nameOfArgument = ({ type, key }: Node): string | null =>
   type === 'KeywordArgumentExpression' ? String((key as Node)['value']) : null;

@@ -2,7 +2,7 @@
 import { reasonOf } from '../../base/text';
 import { Budget, range } from './budget';
 import { strftime } from './clock';
-import { type Node, newScope, parseTemplate } from './engine';
+import { type Node, newScope, parseTemplate, setData } from './engine';
 import { Rendering } from './rendering';
 import { text } from './values';
 
@@ -45,7 +45,7 @@ export class JinjaTemplate {
   render(variables: Readonly<Record<string, unknown>>): string {
     return within(() => {
       const scope = newScope();
-      for (const [name, value] of Object.entries({ ...globals(), ...variables })) scope.set(name, value);
+      for (const [name, value] of Object.entries({ ...globals(), ...variables })) setData(scope, name, value);
       const budget = new Budget();
       const rendered = text(new Rendering(scope, budget).run(this.program), budget.steps);
       budget.characters(rendered.length);

@@ -30,10 +30,17 @@ const isNumeric = (value: Value): boolean => isNumber(value) || value.type === '
 export const itemsOf = (value: Value): readonly Value[] => value.value as Value[];
 const entriesOf = (value: Value): ReadonlyMap<string, Value> => value.value as Map<string, Value>;
 
+/** Whole numbers as bigints once they may be beyond what doubles tell apart. */
+export function exact({ value }: Value): number | bigint {
+  if (typeof value === 'bigint') return value;
+  const number = Number(value);
+  return Number.isInteger(number) && !Number.isSafeInteger(number) ? BigInt(number) : number;
+}
+
 /** Python's ==. */
 export function equal(a: Value, b: Value, spend: Spend): boolean {
   spend(1);
-  if (isNumeric(a) && isNumeric(b)) return Number(a.value) === Number(b.value);
+  if (isNumeric(a) && isNumeric(b)) return exact(a) === exact(b);
   if (isDict(a) && isDict(b)) {
     const [one, other] = [entriesOf(a), entriesOf(b)];
     if (one.size !== other.size) return false;

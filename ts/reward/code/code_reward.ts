@@ -1,6 +1,6 @@
+import { exactJson, parseExactJson } from '../../base/exact_json';
 import { boundsItself } from '../contract/bounded';
 import type { RewardFunction, RewardOutcome, RewardSample } from '../contract/types';
-import { exactJson, parseExactJson } from './exact_json';
 import { callOf, extractCode, programOf } from './python_program';
 import type { CodeRunner, RunResult, RunStatus } from './runner';
 import { type CodeCase, type CodeTests, parseTests, sameOutput, sameValue } from './tests';

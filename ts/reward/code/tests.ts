@@ -1,6 +1,6 @@
+import { parseExactJson } from '../../base/exact_json';
 import { show } from '../../base/text';
 import { TroupeError } from '../../errors';
-import { parseExactJson } from './exact_json';
 
 /** Tests of one problem. */
 export interface CodeTests {

@@ -4,7 +4,7 @@
 const MARK = '\0';
 const MARKED = /^\0-?\d+$/;
 /** A text, or an integer of so many digits as Python reads at once and is worth it. */
-const TEXT_OR_INTEGER = /"(?:[^"\\]|\\.)*"|(?<![\d.eE+-])-?\d{16,4300}(?![\d.eE])/g;
+const TEXT_OR_INTEGER = /"[^"\\]*(?:\\.[^"\\]*)*"|(?<![\d.eE+-])-?\d{16,4300}(?![\d.eE])/g;
 
 /** @throws SyntaxError when it is not JSON */
 export function parseExactJson(text: string): unknown {
@@ -14,6 +14,7 @@ export function parseExactJson(text: string): unknown {
   const marked = text.replace(TEXT_OR_INTEGER, (token) =>
     token.startsWith('"') || Number.isSafeInteger(Number(token)) ? token : `"\\u0000${token}"`,
   );
+  if (marked === text) return rounded;
   return JSON.parse(marked, (_, value: unknown) =>
     typeof value === 'string' && MARKED.test(value) ? BigInt(value.slice(1)) : value,
   );
