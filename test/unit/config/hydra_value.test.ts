@@ -54,6 +54,17 @@ describe('overrides', () => {
     expect(withOverrides('a.c.deep=1')).toEqual({ a: { b: 1, c: { deep: 1 } }, d: 2 });
   });
 
+  it('join a section that is given whole to the one that is there', () => {
+    expect(withOverrides('a={b:3}', '+a={d:{e:1}}', 'a={d:{f:2}}')).toEqual({
+      a: { b: 3, c: null, d: { e: 1, f: 2 } },
+      d: 2,
+    });
+    expect(withOverrides('a={}', 'd={x:1}', 'a.c={x:1}', 'a.b=[1]')).toEqual({
+      a: { b: [1], c: { x: 1 } },
+      d: { x: 1 },
+    });
+  });
+
   it.each(['~a.none', 'd.e=1', 'a.b', '+=1'])('%s is refused', (override) => {
     expect(() => withOverrides(override)).toThrow(`override '${override}'`);
   });

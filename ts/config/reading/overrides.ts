@@ -2,7 +2,7 @@ import { printable } from '../../base/printable';
 import { show } from '../../base/text';
 import { ConfigError } from '../../errors';
 import { parseHydraValue } from './hydra_value';
-import { deletePath, getPath, setPath, type Tree } from './tree';
+import { deletePath, getPath, mergePath, type Tree } from './tree';
 
 const shown = (text: string): string => printable(text, { max: 100 });
 
@@ -17,7 +17,8 @@ const DELETE = new RegExp(`^~(${KEY})(?:=[\\s\\S]*)?$`);
 const SET = new RegExp(`^\\+{0,2}(${KEY})=([\\s\\S]*)$`);
 
 /**
- * `a.b=value`; Hydra's + and ++ (a key that its file does not have) mean the same here. Nothing after = is null.
+ * `a.b=value`; Hydra's + and ++ (a key that its file does not have) mean the same here. Nothing after = is null. A section that is given
+ * whole (`a={b:1}`) joins what is there, as Hydra has it.
  * @throws ConfigError naming the override
  */
 export function parseOverride(text: string): Override {
@@ -42,7 +43,7 @@ export function applyOverride(tree: Tree, text: string): void {
       key,
     );
   }
-  const inTheWay = setPath(tree, key, override.value);
+  const inTheWay = mergePath(tree, key, override.value);
   if (inTheWay === null) return;
   const found = show(getPath(tree, inTheWay));
   throw new ConfigError(`override '${shown(text)}': ${shown(inTheWay)} is ${found}, not a section`, inTheWay);

@@ -40,6 +40,23 @@ export function setPath(tree: Tree, path: string, value: unknown): string | null
   return null;
 }
 
+/** As {@link setPath}, but a section joins one that is there. */
+export function mergePath(tree: Tree, path: string, value: unknown): string | null {
+  const there = getPath(tree, path);
+  if (!isTree(value) || !isTree(there)) return setPath(tree, path, structuredClone(value));
+  mergeInto(there, structuredClone(value));
+  return null;
+}
+
+/** Sections are joined, all else is replaced. */
+export function mergeInto(target: Tree, values: Tree): void {
+  for (const [key, value] of Object.entries(values)) {
+    const there = Object.hasOwn(target, key) ? target[key] : undefined;
+    if (isTree(there) && isTree(value)) mergeInto(there, value);
+    else define(target, key, value);
+  }
+}
+
 /** Dotted paths of all values that are not sections, in order. */
 export function leafPaths(tree: Tree, prefix = ''): string[] {
   return Object.entries(tree).flatMap(([key, value]) =>

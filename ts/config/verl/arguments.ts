@@ -1,7 +1,7 @@
 import { reasonOf } from '../../base/text';
 import { parseOverride } from '../reading/overrides';
-import { deletePath, getPath, isTree, setPath, type Tree } from '../reading/tree';
-import { type GroupChoice, groupChoice, mergeInto } from './compose';
+import { deletePath, getPath, mergePath, type Tree } from '../reading/tree';
+import { type GroupChoice, groupChoice } from './compose';
 import type { ConfigFiles } from './config_files';
 import type { Word } from './shell';
 
@@ -76,16 +76,10 @@ export function applyArguments(
         removed.push(override.key);
         continue;
       }
-      const there = getPath(tree, override.key);
-      if (isTree(override.value) && isTree(there)) {
-        mergeInto(there, override.value);
-        setPath(given, override.key, override.value);
-        continue;
-      }
-      const inTheWay = setPath(tree, override.key, override.value);
+      const inTheWay = mergePath(tree, override.key, override.value);
       if (inTheWay !== null && getPath(tree, inTheWay) !== undefined)
         unread.push({ key: override.key, why: `${inTheWay} is already a value, not a section` });
-      else setPath(given, override.key, override.value);
+      else mergePath(given, override.key, override.value);
     } catch (error) {
       unread.push({ key: text, why: reasonOf(error).replace(/^override '[^']*': /, '') });
     }

@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { ConfigError } from '../../errors';
-import { getPath, isTree, setPath, type Tree } from '../reading/tree';
+import { getPath, isTree, mergeInto, setPath, type Tree } from '../reading/tree';
 import type { ConfigFiles } from './config_files';
 
 // How Hydra makes one tree of many files: each file names others in its defaults list (`group@package: option`), and packages say
@@ -155,14 +155,5 @@ class Composer {
     const { tree } = this.result;
     if (at !== '' && !isTree(getPath(tree, at))) setPath(tree, at, {});
     mergeInto(at === '' ? tree : (getPath(tree, at) as Tree), structuredClone(values));
-  }
-}
-
-/** Sections are joined, all else is replaced. */
-export function mergeInto(target: Tree, values: Tree): void {
-  for (const [key, value] of Object.entries(values)) {
-    const there = Object.hasOwn(target, key) ? target[key] : undefined;
-    if (isTree(there) && isTree(value)) mergeInto(there, value);
-    else setPath(target, key, value);
   }
 }
