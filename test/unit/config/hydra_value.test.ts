@@ -27,6 +27,21 @@ it.each([
   ['1.2.3', '1.2.3'],
   ['NULL', null],
   ['/a/b-c.parquet', '/a/b-c.parquet'],
+  ['', ''],
+  [' ', ''],
+  ['x\\,y', 'x,y'],
+  ['[x\\,y,a\\]b]', ['x,y', 'a]b']],
+  ['{a\\:b:c\\=d}', { 'a:b': 'c=d' }],
+  ['\\(\\)\\[\\]\\{\\}\\:\\=\\,\\ \\\t\\\\', '()[]{}:=, \t\\'],
+  [' \\ x\\  ', ' x '],
+  ['x\\\\ ', 'x\\'],
+  ['[a\\ ,b]', ['a ', 'b']],
+  // No others.
+  ['\\d+\\.', '\\d+\\.'],
+  ['\\1', '\\1'],
+  ['\\', '\\'],
+  [`\\${ref('a')}`, `\\${ref('a')}`],
+  [`\\,${ref('oc.select:a,x\\,y')}`, `,${ref('oc.select:a,x\\,y')}`],
 ])('%s', (text, value) => {
   expect(parseHydraValue(text, 'here')).toEqual(value);
 });
@@ -63,6 +78,10 @@ describe('overrides', () => {
       a: { b: [1], c: { x: 1 } },
       d: { x: 1 },
     });
+  });
+
+  it('with nothing after = are an empty text', () => {
+    expect(withOverrides('a.b=', 'd= ')).toEqual({ a: { b: '', c: null }, d: '' });
   });
 
   it.each(['~a.none', 'd.e=1', 'a.b', '+=1'])('%s is refused', (override) => {

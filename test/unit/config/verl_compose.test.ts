@@ -31,6 +31,12 @@ describe("verl's own files", () => {
     });
   });
 
+  it('leave a group out that is null', () => {
+    const choice = groupChoice('critic=null', main);
+    const { tree, missing } = compose('ppo_trainer', main, choice === null ? [] : [choice]);
+    expect([getPath(tree, 'critic.optim'), missing]).toEqual([undefined, []]);
+  });
+
   it('choose another engine by a group, or by another primary file', () => {
     const choice = groupChoice('model_engine=megatron', main);
     expect(choice).toEqual({ group: 'model_engine', package: null, option: 'megatron', added: false });
@@ -45,6 +51,8 @@ describe('an argument is a choice', () => {
     ['engine=fsdp', { group: 'engine', option: 'fsdp', package: null }],
     ['optim@actor_rollout_ref.actor.optim=megatron', { package: 'actor_rollout_ref.actor.optim' }],
     ['~critic', { group: 'critic', option: null }],
+    ['critic=null', { group: 'critic', option: null }],
+    ['critic=NULL', { group: 'critic', option: null }],
     ['+profiler=profiler', { added: true }],
   ])('%s', (argument, expected) => {
     expect(groupChoice(argument, main)).toMatchObject(expected);

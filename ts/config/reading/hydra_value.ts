@@ -11,7 +11,7 @@ const MOST_LEVELS = 50;
  * @throws ConfigError when brackets or quotes do not match
  */
 export function parseHydraValue(text: string, where: string): unknown {
-  const parser = new ValueParser(text.trim(), where);
+  const parser = new ValueParser(trimmed(text), where);
   return parser.all();
 }
 
@@ -100,11 +100,12 @@ class ValueParser {
     let depth = 0;
     for (; this.at < this.text.length; this.at++) {
       const character = this.text[this.at] as string;
-      if (character === '{' && this.text[this.at - 1] === '$') depth++;
+      if (depth === 0 && character === '\\' && ESCAPED.includes(this.text[this.at + 1] ?? '.')) this.at++;
+      else if (character === '{' && this.text[this.at - 1] === '$') depth++;
       else if (depth > 0 && character === '}') depth--;
       else if (depth === 0 && ends.includes(character)) break;
     }
-    const text = this.text.slice(start, this.at).trim();
+    const text = trimmed(this.text.slice(start, this.at));
     if (text === '') throw this.error(`expected a value at "${this.text.slice(start)}"`);
     return text;
   }
@@ -131,6 +132,33 @@ class ValueParser {
   }
 }
 
+/** Of plain text: after a backslash they stand for themselves. */
+const ESCAPED = '\\()[]{}:=, \t';
+
+/** Without the blanks around it, but for an escaped one at the end. */
+function trimmed(text: string): string {
+  const short = text.trim();
+  const escaped = (/\\*$/.exec(short) as RegExpExecArray)[0].length % 2 === 1;
+  return escaped ? text.trimStart().slice(0, short.length + 1) : short;
+}
+
+/** A reference is left as it is: what stands in it is read when it is resolved. */
+function unescaped(text: string): string {
+  let out = '';
+  let depth = 0;
+  for (let at = 0; at < text.length; at++) {
+    const character = text[at] as string;
+    if (depth === 0 && character === '\\' && ESCAPED.includes(text[at + 1] ?? '.')) {
+      out += text[++at];
+      continue;
+    }
+    if (character === '{' && text[at - 1] === '$') depth++;
+    else if (depth > 0 && character === '}') depth--;
+    out += character;
+  }
+  return out;
+}
+
 const INTEGER = /^[+-]?\d+(_\d+)*$/;
 const FLOAT = /^[+-]?(\d+\.\d*|\.\d+|\d+)(e[+-]?\d+)?$/i;
 
@@ -141,5 +169,5 @@ function primitive(text: string): unknown {
   if (lower === 'true' || lower === 'false') return lower === 'true';
   if (INTEGER.test(text)) return Number(text.replaceAll('_', ''));
   if (FLOAT.test(text)) return Number(text);
-  return text;
+  return unescaped(text);
 }

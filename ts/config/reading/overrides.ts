@@ -17,7 +17,7 @@ const DELETE = new RegExp(`^~(${KEY})(?:=[\\s\\S]*)?$`);
 const SET = new RegExp(`^\\+{0,2}(${KEY})=([\\s\\S]*)$`);
 
 /**
- * `a.b=value`; Hydra's + and ++ (a key that its file does not have) mean the same here. Nothing after = is null. A section that is given
+ * `a.b=value`; Hydra's + and ++ (a key that its file does not have) mean the same here. Nothing after = is an empty text. A section that is given
  * whole (`a={b:1}`) joins what is there, as Hydra has it.
  * @throws ConfigError naming the override
  */
@@ -29,7 +29,7 @@ export function parseOverride(text: string): Override {
   if (key === undefined || value === undefined) {
     throw new ConfigError(`${where}: expected key=value with a dotted key, as in trainer.seed=2`);
   }
-  return { kind: 'set', key, value: value.trim() === '' ? null : parseHydraValue(value, where) };
+  return { kind: 'set', key, value: parseHydraValue(value, where) };
 }
 
 /** @throws ConfigError naming the override */

@@ -246,6 +246,9 @@ export const mapping: ValueType<Readonly<Record<string, unknown>>> = {
   schema: z.record(z.string(), z.unknown()),
 };
 
+/** An empty text, which is what Hydra makes of `key=`, is null, too, unless it is a value of the type. */
 export function orNull<T>(type: ValueType<T>): ValueType<T | null> {
-  return { name: `${type.name}, or null`, schema: type.schema.nullable() };
+  const emptyIsNull = !type.schema.safeParse('').success;
+  const given = (value: unknown): unknown => (value === '' && emptyIsNull ? null : value);
+  return { name: `${type.name}, or null`, schema: z.preprocess(given, type.schema.nullable()) };
 }

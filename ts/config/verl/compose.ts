@@ -6,7 +6,7 @@ import type { ConfigFiles } from './config_files';
 // How Hydra makes one tree of many files: each file names others in its defaults list (`group@package: option`), and packages say
 // where in the tree their keys go. Written from Hydra's documentation of the defaults list and of packages.
 
-/** A choice on the command line: `engine=fsdp`, `optim@actor.optim=fsdp`, `+profiler=x`, `~critic`. */
+/** A choice on the command line: `engine=fsdp`, `optim@actor.optim=fsdp`, `+profiler=x`, `~critic`, `critic=null`. */
 export interface GroupChoice {
   group: string;
   /** null: the one of the same name. */
@@ -36,9 +36,10 @@ export function groupChoice(argument: string, files: ConfigFiles): GroupChoice |
   if (group === undefined || !files.group(group)) return null;
   if (option === undefined && sign !== '~') return null;
   const isOption = option !== undefined && files.file(`${group}/${option}`) !== null;
-  // A section of the same name as a group is set by a value: model={...}, critic=null.
+  // A section of the same name as a group is set by a value: model={...}.
   if (sign !== '~' && at === undefined && !isOption && !/^\w+$/.test(option ?? '')) return null;
-  return { group, package: at ?? null, option: sign === '~' ? null : (option ?? null), added: sign === '+' };
+  const none = sign === '~' || option === undefined || /^null$/i.test(option);
+  return { group, package: at ?? null, option: none ? null : option, added: sign === '+' };
 }
 
 /** verl's largest have some dozens. */
