@@ -70,6 +70,43 @@ describe('defaults', () => {
   });
 });
 
+describe('a name may look like a number', () => {
+  const names = ({ trainer, logging }: ReturnType<typeof load>) => [
+    trainer.project_name,
+    trainer.experiment_name,
+    logging.wandb.project,
+    trainer.default_local_dir,
+  ];
+
+  it('in a file: it stays as it is spelled', () => {
+    const text = `${MINIMAL}
+trainer: { project_name: 20240501, experiment_name: 1.0 }
+logging: { wandb: { project: 0x1F } }
+`;
+    expect(names(load([], text))).toEqual(['20240501', '1.0', '0x1F', 'checkpoints/20240501/1.0']);
+  });
+
+  it('on the command line, in a section and by reference', () => {
+    expect(
+      names(
+        load([
+          'trainer.project_name=20240501_1',
+          'trainer={experiment_name:2024}',
+          `logging.wandb.project=${reference('trainer.seed')}`,
+          'trainer.seed=7',
+        ]),
+      ),
+    ).toEqual(['20240501_1', '2024', '7', 'checkpoints/20240501_1/2024']);
+  });
+
+  it('and must be one', () => {
+    expect(failure(['trainer.project_name=true']).message).toMatch(
+      /project_name: expected a string, got true/,
+    );
+    expect(failure(['trainer.project_name=']).message).toMatch(/project_name: expected a string, got ""/);
+  });
+});
+
 describe('overrides', () => {
   it.each([
     [

@@ -2,6 +2,7 @@ import { printable } from '../../base/printable';
 import { show } from '../../base/text';
 import { ConfigError } from '../../errors';
 import { parseHydraValue } from './hydra_value';
+import { isName } from './names';
 import { deletePath, getPath, mergePath, type Tree } from './tree';
 
 const shown = (text: string): string => printable(text, { max: 100 });
@@ -29,7 +30,8 @@ export function parseOverride(text: string): Override {
   if (key === undefined || value === undefined) {
     throw new ConfigError(`${where}: expected key=value with a dotted key, as in trainer.seed=2`);
   }
-  return { kind: 'set', key, value: parseHydraValue(value, where) };
+  const parsed = parseHydraValue(value, where);
+  return { kind: 'set', key, value: typeof parsed === 'number' && isName(key) ? value.trim() : parsed };
 }
 
 /** @throws ConfigError naming the override */

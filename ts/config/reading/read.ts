@@ -1,10 +1,11 @@
 import { readFileSync, statSync } from 'node:fs';
-import { load, YAMLException } from 'js-yaml';
+import { FAILSAFE_SCHEMA, load, YAMLException } from 'js-yaml';
 import { printable } from '../../base/printable';
 import { reasonOf, show } from '../../base/text';
 import { decodeUtf8 } from '../../base/utf8';
 import { ConfigError } from '../../errors';
 import type { Hidden } from './hidden';
+import { keepNames } from './names';
 import { applyOverride } from './overrides';
 import { resolveReferences } from './references';
 import { isTree, type Tree } from './tree';
@@ -66,6 +67,7 @@ export function parseYamlTree(text: string, file: string): Record<string, unknow
   const tree = empty ? {} : parse(text, file);
   checkSize(tree, file);
   if (!isTree(tree)) throw new ConfigError(`${file}: expected a mapping of sections, got ${show(tree)}`);
+  keepNames(tree, () => load(text, { schema: FAILSAFE_SCHEMA }));
   return tree;
 }
 

@@ -208,6 +208,11 @@ export const byteSize: ValueType<number> = {
 
 export const bool: ValueType<boolean> = { name: 'true or false', schema: z.boolean() };
 export const str: ValueType<string> = { name: 'a string', schema: z.string().min(1) };
+/** A number is a name, too: one that a file or a command line spells is a string by then (reading/names.ts). */
+export const name: ValueType<string> = {
+  name: 'a string',
+  schema: z.union([z.string().min(1), z.number().transform(String)]),
+};
 
 export function choice<const T extends string>(...values: T[]): ValueType<T> {
   return { name: `one of ${values.join(', ')}`, schema: z.enum(values) as unknown as z.ZodType<T> };

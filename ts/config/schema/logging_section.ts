@@ -1,4 +1,4 @@
-import { bool, byteSize, count, field, int, num, orNull, str } from './field';
+import { bool, byteSize, count, field, int, name, num, orNull, str } from './field';
 
 /** Options of the loggers that `trainer.logger` names; ours, apart from what verl takes from the environment. */
 export const loggingSection = {
@@ -11,8 +11,8 @@ export const loggingSection = {
   },
   wandb: {
     base_url: field(orNull(str), null, 'Server; null: WANDB_BASE_URL, else https://api.wandb.ai.'),
-    entity: field(orNull(str), null, 'User or team; null: WANDB_ENTITY, else that of the API key.'),
-    project: field(orNull(str), null, 'Project; null: WANDB_PROJECT, else trainer.project_name.'),
+    entity: field(orNull(name), null, 'User or team; null: WANDB_ENTITY, else that of the API key.'),
+    project: field(orNull(name), null, 'Project; null: WANDB_PROJECT, else trainer.project_name.'),
   },
   mlflow: {
     tracking_uri: field(orNull(str), null, 'Server, http:// or https://; null: MLFLOW_TRACKING_URI.'),

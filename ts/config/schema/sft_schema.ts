@@ -14,6 +14,7 @@ import {
   intOrOff,
   mapping,
   moved,
+  name,
   needs,
   num,
   orNull,
@@ -176,8 +177,8 @@ export const sftSchema = {
       null,
       'Ends the run earlier or later than total_epochs.',
     ),
-    project_name: field(str, 'troupe', 'For loggers and the default directory.'),
-    experiment_name: field(str, 'sft', 'For loggers and the default directory.'),
+    project_name: field(name, 'troupe', 'For loggers and the default directory.'),
+    experiment_name: field(name, 'sft', 'For loggers and the default directory.'),
     logger: field(
       strings,
       ['console'] as readonly string[],

@@ -9,6 +9,7 @@ import {
   fixed,
   ignored,
   int,
+  name,
   needs,
   orNull,
   sectionNeeds,
@@ -27,8 +28,8 @@ export const trainerSection = {
     null,
     'Ends the run earlier or later than total_epochs.',
   ),
-  project_name: field(str, 'troupe', 'For loggers and the default directory.'),
-  experiment_name: field(str, 'run', 'For loggers and the default directory.'),
+  project_name: field(name, 'troupe', 'For loggers and the default directory.'),
+  experiment_name: field(name, 'run', 'For loggers and the default directory.'),
   logger: field(
     strings,
     ['console'] as readonly string[],
