@@ -369,6 +369,35 @@ algorithm: { gamma: "\${data.train_batch_size}" }
   });
 });
 
+describe('a reference after a backslash', () => {
+  const dir = (text: string) => `trainer.default_local_dir='${text}'`;
+
+  // As OmegaConf has it: only backslashes before a ${ count.
+  it.each([
+    [`x\\${reference('a')}`, `x${reference('a')}`],
+    [`\\${reference('a')}`, reference('a')],
+    [`x\\\\${reference('trainer.seed')}`, 'x\\7'],
+    [`x\\\\\\${reference('a')}`, `x\\${reference('a')}`],
+    [`\\${reference('a')}/${reference('trainer.seed')}\\d`, `${reference('a')}/7\\d`],
+    ['x\\d{2}', 'x\\d{2}'],
+  ])('is text: %s', (text, expected) => {
+    const file = `${MINIMAL}trainer: { seed: 7, default_local_dir: '${text}' }`;
+    const config = load([], file);
+    expect(config.trainer.default_local_dir).toBe(expected);
+    // What is written of it says the same when it is read.
+    expect(loadConfig(writeConfig(describeConfig(config))).trainer.default_local_dir).toBe(expected);
+  });
+
+  it('that another key refers to is text there, too', () => {
+    const config = load([
+      dir(`\\${reference('a')}`),
+      `trainer.experiment_name=${reference('trainer.default_local_dir')}`,
+    ]);
+    expect(config.trainer.experiment_name).toBe(reference('a'));
+    expect(loadConfig(writeConfig(describeConfig(config))).trainer.experiment_name).toBe(reference('a'));
+  });
+});
+
 describe('batch arithmetic', () => {
   it('states every size in its unit', () => {
     const lines = batchArithmetic(

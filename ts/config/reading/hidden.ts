@@ -2,7 +2,7 @@
 // references instead.
 import { isTree, type Tree } from './tree';
 
-/** A value that the environment has a part in. */
+/** A value that the environment has a part in, or that would be a reference if it were written as it is. */
 export interface Hidden {
   /** Keys from the root; names may contain dots. */
   path: readonly string[];

@@ -3,14 +3,15 @@ import type { Hidden } from './hidden';
 import { parseHydraValue } from './hydra_value';
 import { getPath, isTree, type Tree } from './tree';
 
-// ${...} as OmegaConf resolves it: ${a.b}, relative ${.b} and ${..b}, ${oc.select:a.b,default} and ${oc.env:NAME,default}.
+// ${...} as OmegaConf resolves it: ${a.b}, relative ${.b} and ${..b}, ${oc.select:a.b,default} and ${oc.env:NAME,default}. After a
+// backslash it is no reference.
 
 /** Called for a value that cannot be resolved; what it returns takes the value's place. */
 export type Unresolved = (path: string, why: string) => unknown;
 
 /**
- * A copy of the tree with references replaced; a string that is nothing but one takes over the type. `hidden` is told what the
- * environment has a part in.
+ * A copy of the tree with references replaced; a string that is nothing but one takes over the type. `hidden` is told what must be written as it
+ * is in the file: what the environment has a part in, and texts that would be references if they were read again.
  */
 export function resolveReferences(tree: Tree, unresolved: Unresolved, hidden: Hidden[] = []): Tree {
   const root = new References(tree);
@@ -25,9 +26,9 @@ export function resolveReferences(tree: Tree, unresolved: Unresolved, hidden: Hi
   const visit = (value: unknown, path: string, keys: readonly string[] | null): unknown => {
     if (isTree(value)) return visitTree(value, path, keys);
     if (keys === null) return visitValue(value, path);
-    root.usesEnvironment = false;
+    root.keepsSource = false;
     const found = visitValue(value, path);
-    if (root.usesEnvironment) hidden.push({ path: keys, source: value });
+    if (root.keepsSource) hidden.push({ path: keys, source: value });
     return found;
   };
   const visitValue = (value: unknown, path: string): unknown => {
@@ -50,8 +51,8 @@ const MOST_CHARACTERS = 2 ** 20;
 class ReferenceProblem extends Error {}
 
 class References {
-  /** Set when a value of the environment is taken. */
-  usesEnvironment = false;
+  /** Set when a value of the environment is taken, or a ${ that is no reference. */
+  keepsSource = false;
 
   private lookUps = 0;
   private levels = 0;
@@ -71,11 +72,21 @@ class References {
     for (let at = 0; at < value.length; ) {
       const start = value.indexOf('${', at);
       if (start < 0) return out + value.slice(at);
+      // Of backslashes before it two stand for one; one that is left over is for the reference.
+      let slashes = 0;
+      while (start - slashes > at && value[start - slashes - 1] === '\\') slashes++;
+      out += value.slice(at, start - slashes) + '\\'.repeat(slashes >> 1);
+      if (slashes % 2 === 1) {
+        this.keepsSource = true;
+        out += '${';
+        at = start + 2;
+        continue;
+      }
       const end = closing(value, start + 2);
       if (end < 0) throw new ReferenceProblem(`cannot resolve ${value}: a \${ is not closed`);
       const found = this.lookUp(value.slice(start + 2, end), path, seen);
       if (start === 0 && end === value.length - 1) return found;
-      out += value.slice(at, start) + asText(found);
+      out += asText(found);
       if (out.length > MOST_CHARACTERS)
         throw new ReferenceProblem(`its references give more than ${MOST_CHARACTERS} characters`);
       at = end + 1;
@@ -109,7 +120,7 @@ class References {
     }
     if (resolver === 'oc.env') {
       const value = process.env[name];
-      if (value !== undefined) this.usesEnvironment = true;
+      if (value !== undefined) this.keepsSource = true;
       if ((value ?? fallback) !== undefined) return value ?? fallback;
       throw new ReferenceProblem(`cannot resolve \${${inner}}: the environment has no ${name}`);
     }
