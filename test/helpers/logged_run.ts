@@ -23,6 +23,8 @@ interface RunOptions {
   logging?: Tree;
   generations?: number;
   environment?: Record<string, string>;
+  /** Of the record, beside what loggers look at. */
+  record?: object;
 }
 
 export function loggingConfig(options: RunOptions = {}): LoggingConfig {
@@ -43,7 +45,7 @@ export function loggedRun(options: RunOptions = {}): TestRun {
   const warned: string[] = [];
   return {
     config: loggingConfig(options),
-    record: loggingConfig(options),
+    record: { ...loggingConfig(options), ...options.record },
     directory: options.directory ?? temporary(),
     length: { firstStep: options.firstStep ?? 0, totalSteps: 10 },
     say: (line) => said.push(line),

@@ -1,7 +1,8 @@
+import { createHash } from 'node:crypto';
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { TEMPORARY } from '../base/atomic_dir';
-import { reasonOf } from '../base/text';
+import { reasonOf, toJson } from '../base/text';
 import type { LoggedRun } from './run';
 
 /** What is known of a run on a server. */
@@ -13,9 +14,13 @@ export interface RemoteRun {
   lastStep: number;
 }
 
+/** Keys of the trainer that say how to go on, or where, not with what. */
+const HOW_TO_RESUME = ['resume_mode', 'resume_from_path', 'resume_with_changes', 'default_local_dir'];
+
 /**
  * {run directory}/{name}.json: the run on a server that this one is, so that a resumed session goes on with it. Steps that
- * the server has are not sent again, because it would show them twice; a repeated step has the same values.
+ * the server has are not sent again, because it would show them twice; a repeated step has the same values, unless the configuration is another
+ * one: such a session is another run.
  */
 export class RemoteRunFile {
   private readonly path: string;
@@ -23,19 +28,30 @@ export class RemoteRunFile {
   sentBefore = -1;
   private current: RemoteRun | null = null;
   private warned = false;
+  private readonly digest: string;
+  /** Why the run on the server is not gone on with. */
+  private parted: string | null = null;
 
   constructor(
     private readonly run: LoggedRun,
     private readonly name: string,
   ) {
     this.path = join(run.directory, `${name}.json`);
+    this.digest = digestOf(run.record);
   }
 
   /** The run to go on with; null when this run begins anew, or has not been at `place`. */
   resumed(place: string): RemoteRun | null {
-    if ((this.run.length?.firstStep ?? 0) === 0 || !existsSync(this.path)) return null;
-    const { runId, place: there, lastStep } = parsed(readFileSync(this.path, 'utf8'));
+    const done = this.run.length?.firstStep ?? 0;
+    if (done === 0 || !existsSync(this.path)) return null;
+    const { runId, place: there, lastStep, config } = parsed(readFileSync(this.path, 'utf8'));
     if (typeof runId !== 'string' || typeof lastStep !== 'number' || there !== place) return null;
+    if (done < lastStep && config !== undefined && config !== this.digest) {
+      this.parted =
+        `the configuration is another one than that of run ${runId}, which has steps up to ${lastStep} of which those after ${done} come ` +
+        'again: they go to a new run';
+      return null;
+    }
     return { runId, place, lastStep };
   }
 
@@ -44,6 +60,7 @@ export class RemoteRunFile {
     this.current = remote;
     this.sentBefore = remote.lastStep;
     this.save(remote);
+    if (this.parted !== null) this.run.say(`${this.name}: ${this.parted}`);
     const known = remote.lastStep < 0 ? '' : `, which has the steps up to ${remote.lastStep}`;
     this.run.say(`${this.name}: ${url}${known}`);
   }
@@ -59,7 +76,7 @@ export class RemoteRunFile {
   private save(remote: RemoteRun): void {
     const temporary = join(this.run.directory, `${TEMPORARY}${this.name}.json`);
     try {
-      writeFileSync(temporary, `${JSON.stringify(remote, null, 2)}\n`);
+      writeFileSync(temporary, `${JSON.stringify({ ...remote, config: this.digest }, null, 2)}\n`);
       renameSync(temporary, this.path);
     } catch (error) {
       if (!this.warned) this.run.warn(`${this.name}: a resumed run may repeat steps: ${reasonOf(error)}`);
@@ -68,10 +85,20 @@ export class RemoteRunFile {
   }
 }
 
+function digestOf(record: object): string {
+  const { trainer } = record as { trainer?: object };
+  const kept = Object.entries(trainer ?? {}).filter(([key]) => !HOW_TO_RESUME.includes(key));
+  const config = toJson({ ...record, trainer: Object.fromEntries(kept) });
+  return createHash('sha256').update(config).digest('base64url');
+}
+
+/** `config`: digest of the configuration that the steps are of; earlier versions have none. */
+type Remembered = RemoteRun & { readonly config: string };
+
 /** What a crash or a person left half-written is no run. */
-function parsed(text: string): Partial<RemoteRun> {
+function parsed(text: string): Partial<Remembered> {
   try {
-    return (JSON.parse(text) ?? {}) as Partial<RemoteRun>;
+    return (JSON.parse(text) ?? {}) as Partial<Remembered>;
   } catch {
     return {};
   }

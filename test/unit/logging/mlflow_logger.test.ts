@@ -101,6 +101,54 @@ test('a resumed run goes on with the same id; steps that the server has are not 
   expect(server.to(/log-batch/).filter(({ body }) => body.params)).toHaveLength(1);
 });
 
+test('a session that goes back with another configuration is another run, and says so; the same one, or one that goes on, is not', async () => {
+  server = await serve((request, before) =>
+    request.path === `${API}/runs/create`
+      ? { json: { run: { info: { run_id: `r${before}` } } } }
+      : accept(request),
+  );
+  const directory = temporary();
+  const session = async (
+    firstStep: number,
+    lr: number,
+    steps: number[],
+    resume?: string,
+  ): Promise<string[]> => {
+    const { run, logger } = make({ directory, firstStep, record: { optim: { lr } } });
+    if (resume) Object.assign(run.record, { trainer: { ...run.config.trainer, resume_from_path: resume } });
+    for (const step of steps) logger.log({ loss: lr }, step);
+    await logger.close('finished');
+    return run.said;
+  };
+  const sent = (): [string, number][] =>
+    server
+      .to(/log-batch/)
+      .flatMap(({ body }) =>
+        (body.metrics ?? []).map(({ step }: { step: number }): [string, number] => [body.run_id, step]),
+      );
+  await session(0, 1, [1, 2, 3]);
+  // Back with the same, from a path.
+  await session(1, 1, [2, 3, 4], 'somewhere');
+  // On with another.
+  await session(4, 2, [5, 6]);
+  expect(new Set(sent().map(([run]) => run)).size).toBe(1);
+  expect(sent().map(([, step]) => step)).toEqual([1, 2, 3, 4, 5, 6]);
+  // Back with another.
+  const said = await session(4, 3, [5, 6, 7]);
+  expect(said[0]).toMatch(
+    /^mlflow: the configuration is another one than that of run \w+, which has steps up to 6 of which those after 4 come again: they go to a new run$/,
+  );
+  expect(new Set(sent().map(([run]) => run)).size).toBe(2);
+  expect(
+    sent()
+      .slice(6)
+      .map(([, step]) => step),
+  ).toEqual([5, 6, 7]);
+  // And on with that one.
+  expect(await session(6, 3, [7, 8])).toEqual([expect.stringMatching(/, which has the steps up to 7$/)]);
+  expect(new Set(sent().map(([run]) => run)).size).toBe(2);
+});
+
 test('a run that was deleted on the server is made again', async () => {
   server = await serve((request) =>
     request.path.endsWith('/runs/update') && request.body.status === 'RUNNING' ? MISSING : accept(request),

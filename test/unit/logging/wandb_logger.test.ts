@@ -120,6 +120,53 @@ test('a resumed run goes on with the same id, behind the lines that the server h
   expect(server.to(/graphql/).at(-1)?.body.variables.project).toBe('other');
 });
 
+test('a session that goes back with another configuration is another run, and says so; the same one, or one that goes on, is not', async () => {
+  server = await serve(accept);
+  const directory = temporary();
+  const session = async (
+    firstStep: number,
+    lr: number,
+    steps: number[],
+    resume?: string,
+  ): Promise<string[]> => {
+    const { run, logger } = make({ directory, firstStep, record: { optim: { lr } } });
+    if (resume) Object.assign(run.record, { trainer: { ...run.config.trainer, resume_from_path: resume } });
+    for (const step of steps) logger.log({ loss: lr }, step);
+    await logger.close('finished');
+    return run.said;
+  };
+  const sent = (): [string, number][] =>
+    server
+      .to(/file_stream/)
+      .flatMap(({ path, body }) =>
+        (body.files?.['wandb-history.jsonl']?.content ?? []).map((line: string): [string, number] => [
+          path,
+          JSON.parse(line)._step,
+        ]),
+      );
+  await session(0, 1, [1, 2, 3]);
+  // Back with the same, from a path.
+  await session(1, 1, [2, 3, 4], 'somewhere');
+  // On with another.
+  await session(4, 2, [5, 6]);
+  expect(new Set(sent().map(([run]) => run)).size).toBe(1);
+  expect(sent().map(([, step]) => step)).toEqual([1, 2, 3, 4, 5, 6]);
+  // Back with another.
+  const said = await session(4, 3, [5, 6, 7]);
+  expect(said[0]).toMatch(
+    /^wandb: the configuration is another one than that of run \w+, which has steps up to 6 of which those after 4 come again: they go to a new run$/,
+  );
+  expect(new Set(sent().map(([run]) => run)).size).toBe(2);
+  expect(
+    sent()
+      .slice(6)
+      .map(([, step]) => step),
+  ).toEqual([5, 6, 7]);
+  // And on with that one.
+  expect(await session(6, 3, [7, 8])).toEqual([expect.stringMatching(/, which has the steps up to 7$/)]);
+  expect(new Set(sent().map(([run]) => run)).size).toBe(2);
+});
+
 test('errors of the server are tried again: no line is lost or doubled', async () => {
   server = await serve((request, before) => (before === 0 ? { status: 500, text: 'oops' } : accept(request)));
   const { run, logger } = make();
