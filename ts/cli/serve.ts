@@ -71,7 +71,7 @@ export async function serve(
     await openCache(actor.rollout);
     checkRoom(actor.rollout.maxTokens, maxModelLen, config.maxPositions, say);
     const family =
-      options.toolParser === null ? familyOf(tokenizer.chatTemplate) : toolFamily(options.toolParser);
+      options.toolParser === null ? familyOf(tokenizer.toolTemplate) : toolFamily(options.toolParser);
     const bytes = new TokenBytes(tokenizer);
     const grammars = new GrammarThreads(
       grammarVocabulary(tokenizer, bytes, {

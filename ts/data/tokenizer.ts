@@ -5,7 +5,7 @@ import { printable } from '../base/printable';
 import { reasonOf, show } from '../base/text';
 import { TroupeError } from '../errors';
 import { type ChatMessage, ChatTemplate } from './chat_template';
-import { readJsonObject, specialTokens, templateSource } from './tokenizer_files';
+import { readJsonObject, specialTokens, templateSources } from './tokenizer_files';
 
 /** Options of `Tokenizer.load`. */
 export interface TokenizerOptions {
@@ -18,9 +18,13 @@ export interface TokenizerOptions {
  * implementation's port), special tokens and chat template from tokenizer_config.json or the files beside it.
  */
 export class Tokenizer {
+  /** What renders conversations with tools; made when there is the first one. */
+  private withTools: ChatTemplate | null = null;
+
   private constructor(
     private readonly inner: HfTokenizer,
     private readonly template: ChatTemplate | null,
+    private readonly specialTokens: Readonly<Record<string, string>>,
     readonly directory: string,
     /** One more than the largest id the tokenizer can produce. */
     readonly vocabSize: number,
@@ -31,6 +35,10 @@ export class Tokenizer {
     readonly byteCoding: ByteCoding,
     /** The source of the chat template. */
     readonly chatTemplate: string | null,
+    /** That of conversations with tools: the same, unless the directory has one of its own for them (`tool_use`). */
+    readonly toolTemplate: string | null,
+    /** Given in place of those of the directory. */
+    private readonly ownTemplate: string | null,
   ) {}
 
   /** @throws TroupeError INVALID_MODEL naming the file that is missing or unusable */
@@ -62,25 +70,28 @@ export class Tokenizer {
       const text = special[name];
       return text === undefined ? null : (inner.token_to_id(text) ?? null);
     };
-    const source = options.chatTemplate ?? templateSource(directory, config);
-    const template = source === null ? null : new ChatTemplate(source, directory, special);
+    const ownTemplate = options.chatTemplate ?? null;
+    const { usual, toolUse } =
+      ownTemplate === null ? templateSources(directory, config) : { usual: ownTemplate, toolUse: null };
     return new Tokenizer(
       inner,
-      template,
+      usual === null ? null : new ChatTemplate(usual, directory, special),
+      special,
       directory,
       vocabSize,
       id('eos_token'),
       id('pad_token'),
       cleansUp(definition, config),
       byteCodingOf(definition),
-      source,
+      usual,
+      toolUse ?? usual,
+      ownTemplate,
     );
   }
 
   /** What to load it from again. */
   get source(): { directory: string; chatTemplate: string | null } {
-    const { directory, chatTemplate } = this;
-    return { directory, chatTemplate };
+    return { directory: this.directory, chatTemplate: this.ownTemplate };
   }
 
   /** Token ids; special tokens of the post-processor (a leading <s>, ...) only when asked for. */
@@ -124,23 +135,30 @@ export class Tokenizer {
   }
 
   get hasChatTemplate(): boolean {
-    return this.template !== null;
+    return this.chatTemplate !== null;
   }
 
-  /** The text of a conversation, ready for the assistant's turn when `addGenerationPrompt`. */
+  /** The text of a conversation, ready for the assistant's turn when `addGenerationPrompt`. `extra`: more variables, `tools` among them. */
   renderChat(
     messages: readonly ChatMessage[],
     addGenerationPrompt: boolean,
     extra: Readonly<Record<string, unknown>> = {},
   ): string {
-    if (this.template === null) {
+    const template = (extra['tools'] ?? null) === null ? this.template : this.toolUse();
+    if (template === null) {
       throw new TroupeError(
         'INVALID_DATA',
         `[data] the prompts are conversations, but the tokenizer of ${this.directory} has no chat template: give one ` +
           '(actor_rollout_ref.model.custom_chat_template) or write the prompts as plain strings',
       );
     }
-    return this.template.render(messages, addGenerationPrompt, extra);
+    return template.render(messages, addGenerationPrompt, extra);
+  }
+
+  private toolUse(): ChatTemplate | null {
+    if (this.toolTemplate === null || this.toolTemplate === this.chatTemplate) return this.template;
+    this.withTools ??= new ChatTemplate(this.toolTemplate, this.directory, this.specialTokens);
+    return this.withTools;
   }
 }
 

@@ -77,19 +77,41 @@ function tokenText(value: unknown): string | null {
   return typeof content === 'string' ? content : null;
 }
 
-export function templateSource(directory: string, config: Record<string, unknown>): string | null {
-  const file = path.join(directory, 'chat_template.jinja');
-  if (existsSync(file)) return readRegularFile(file);
-  const template = config['chat_template'] ?? null;
-  if (template === null || typeof template === 'string') return template;
-  if (Array.isArray(template) && template.length === 0) return null;
-  // Several named templates: the default one.
+/** Sources of chat templates. */
+export interface TemplateSources {
+  usual: string | null;
+  /** Of conversations with tools; null: the usual one. */
+  toolUse: string | null;
+}
+
+/**
+ * Those of files go before those of tokenizer_config.json, where there may be one, or several with names: transformers takes `tool_use` when there
+ * are tools, else `default`.
+ */
+export function templateSources(directory: string, config: Record<string, unknown>): TemplateSources {
+  const read = (...names: string[]): string | null => {
+    const file = path.join(directory, ...names);
+    return existsSync(file) ? readRegularFile(file) : null;
+  };
+  const usual = read('chat_template.jinja');
+  const toolUse = read('additional_chat_templates', 'tool_use.jinja');
+  if (usual !== null) return { usual, toolUse };
+  const inside = configTemplates(directory, config['chat_template'] ?? null);
+  return toolUse === null ? inside : { usual: inside.usual, toolUse };
+}
+
+function configTemplates(directory: string, template: unknown): TemplateSources {
+  if (template === null || typeof template === 'string') return { usual: template, toolUse: null };
+  if (Array.isArray(template) && template.length === 0) return { usual: null, toolUse: null };
   const named = (Array.isArray(template) ? template : []) as ({
     name?: unknown;
     template?: unknown;
   } | null)[];
-  const chosen = (named.find((entry) => entry?.name === 'default') ?? named[0])?.template;
-  if (typeof chosen === 'string') return chosen;
+  const byName = (name: string) => named.find((entry) => entry?.name === name);
+  const usual = (byName('default') ?? named[0])?.template;
+  const toolUse = byName('tool_use')?.template ?? null;
+  if (typeof usual === 'string' && (toolUse === null || typeof toolUse === 'string'))
+    return { usual, toolUse };
   throw new TroupeError(
     'INVALID_MODEL',
     `[data] ${path.join(directory, 'tokenizer_config.json')}: chat_template: expected a text, or a list of {name, template}, got ${show(template)}`,

@@ -143,7 +143,7 @@ function chatParts(config: ResolvedConfig, tokenizer: Tokenizer): Omit<ChatParts
   const { model, rollout } = config.actor_rollout_ref;
   const { format } = rollout.multi_turn;
   const { eosTokenIds, config: modelConfig } = loadModelDirectory(model.path, 'lm');
-  const written = familyOf(tokenizer.chatTemplate);
+  const written = familyOf(tokenizer.toolTemplate);
   const family = format === 'auto' ? written : toolFamily(format === 'llama3_json' ? 'llama3' : format);
   if (written !== null && family !== null && written.name !== family.name) {
     const key = 'actor_rollout_ref.rollout.multi_turn.format';

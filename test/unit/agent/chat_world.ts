@@ -90,7 +90,7 @@ export const served = (tokenizer: Tokenizer): Omit<ServedModel, 'engine'> => ({
   eosTokenIds: [EOS],
   tokenizer,
   bytes: new TokenBytes(tokenizer),
-  family: familyOf(tokenizer.chatTemplate),
+  family: familyOf(tokenizer.toolTemplate),
   grammars: null,
 });
 

@@ -50,7 +50,7 @@ describe.each(['agent/problems', 'search_r1/facts'])('%s', (path) => {
 test('a call of the calculator is the same text from a demonstration and from the template', async () => {
   const example = await load('agent/problems');
   const tokenizer = await tokenizerOf(example);
-  expect(familyOf(tokenizer.chatTemplate)?.name).toBe('hermes');
+  expect(familyOf(tokenizer.toolTemplate)?.name).toBe('hermes');
   const { open, close } = example.CALL;
   const call = { function: { name: 'calculator', arguments: { expression: '12*34' } } };
   const user = { role: 'user', content: '12*34=' };

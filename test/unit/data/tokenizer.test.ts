@@ -1,6 +1,7 @@
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { checkVocabulary, Tokenizer } from '../../../ts/data/tokenizer';
+import { familyOf } from '../../../ts/serve/tools/families';
 import { ALPHABET, id, TEMPLATE, temporaryDirectory, tokenizerDirectory } from './fake_tokenizer';
 
 const user = (content: string) => ({ role: 'user', content });
@@ -93,14 +94,21 @@ describe('chat templates', () => {
     expect(tokenizer.renderChat([user('1+1')], true)).toBe('<|user|>1+1<eos><|assistant|>');
   });
 
-  it.each([5, {}, [null], [{ name: 'default' }], [{ name: 'default', template: 5 }]])(
-    'that are none are refused: %j',
-    (template) => {
-      expect(() => Tokenizer.load(tokenizerDirectory({ chat_template: template }))).toThrow(
-        /tokenizer_config\.json: chat_template: expected a text, or a list of \{name, template\}, got /,
-      );
-    },
-  );
+  it.each([
+    5,
+    {},
+    [null],
+    [{ name: 'default' }],
+    [{ name: 'default', template: 5 }],
+    [
+      { name: 'default', template: 'x' },
+      { name: 'tool_use', template: 5 },
+    ],
+  ])('that are none are refused: %j', (template) => {
+    expect(() => Tokenizer.load(tokenizerDirectory({ chat_template: template }))).toThrow(
+      /tokenizer_config\.json: chat_template: expected a text, or a list of \{name, template\}, got /,
+    );
+  });
 
   it('come from chat_template.jinja first', () => {
     const directory = tokenizerDirectory();
@@ -120,6 +128,45 @@ describe('chat templates', () => {
     ];
     const tokenizer = Tokenizer.load(tokenizerDirectory({ chat_template: named }));
     expect(tokenizer.renderChat([user('x')], false)).toBe('<|user|>x<eos>');
+  });
+
+  // Hermes' layout, and that of newer directories.
+  const TOOL_USE = "<tools>{{ tools[0]['name'] }}</tools><tool_call>";
+  const inside = [
+    { name: 'default', template: TEMPLATE },
+    { name: 'tool_use', template: TOOL_USE },
+  ];
+  it.each<[string, Record<string, unknown>, Record<string, string>]>([
+    ['in a list', { chat_template: inside }, {}],
+    ['beside the usual one', { chat_template: 'no' }, { 'chat_template.jinja': TEMPLATE }],
+    ['beside that of tokenizer_config.json', { chat_template: TEMPLATE }, {}],
+  ])('take that named tool_use when there are tools: %s', (_, config, files) => {
+    const directory = tokenizerDirectory(config);
+    if (config['chat_template'] !== inside) {
+      mkdirSync(join(directory, 'additional_chat_templates'));
+      files = { ...files, 'additional_chat_templates/tool_use.jinja': TOOL_USE };
+    }
+    for (const [name, text] of Object.entries(files)) writeFileSync(join(directory, name), text);
+    const first = Tokenizer.load(directory);
+    const again = Tokenizer.load(first.source.directory, first.source);
+    for (const tokenizer of [first, again]) {
+      const tools = { tools: [{ name: 'f' }] };
+      expect(tokenizer.renderChat([user('x')], false, tools)).toBe('<tools>f</tools><tool_call>');
+      for (const none of [{}, { tools: null }])
+        expect(tokenizer.renderChat([user('x')], false, none)).toBe('<|user|>x<eos>');
+      expect(familyOf(tokenizer.toolTemplate)?.name).toBe('hermes');
+      expect(familyOf(tokenizer.chatTemplate)).toBeNull();
+    }
+    const own = Tokenizer.load(directory, { chatTemplate: 'mine' });
+    expect(own.renderChat([user('x')], false, { tools: [] })).toBe('mine');
+    expect([own.toolTemplate, own.source.chatTemplate]).toEqual(['mine', 'mine']);
+  });
+
+  it('named tool_use that do not parse are named when there are tools', () => {
+    const tool_use = { name: 'tool_use', template: '{% if %}' };
+    const tokenizer = Tokenizer.load(tokenizerDirectory({ chat_template: [inside[0], tool_use] }));
+    expect(tokenizer.renderChat([user('x')], false)).toBe('<|user|>x<eos>');
+    expect(() => tokenizer.renderChat([user('x')], false, { tools: [] })).toThrow(/does not parse/);
   });
 
   it.each([

@@ -41,7 +41,7 @@ const ObjectValue = classOf({});
 
 /** Gives a scope data. Those that hold a bigint are made here: the library takes none. */
 export function setData(scope: Scope, name: string, data: unknown): void {
-  if (holdsBigint(data)) scope.setVariable(name, valueOf(data));
+  if (holdsBigint(data)) scope.setVariable(name, fromData(data));
   else scope.set(name, data);
 }
 
@@ -50,9 +50,9 @@ const isObject = (data: unknown): data is object => typeof data === 'object' && 
 const holdsBigint = (data: unknown): boolean =>
   typeof data === 'bigint' || (isObject(data) && Object.values(data).some(holdsBigint));
 
-function valueOf(data: unknown): Value {
+function fromData(data: unknown): Value {
   if (typeof data === 'bigint') return new IntegerValue(data);
-  if (Array.isArray(data)) return new ArrayValue(data.map(valueOf));
+  if (Array.isArray(data)) return new ArrayValue(data.map(fromData));
   if (!isObject(data)) return newScope().set('data', data);
-  return new ObjectValue(new Map(Object.entries(data).map(([key, item]) => [key, valueOf(item)])));
+  return new ObjectValue(new Map(Object.entries(data).map(([key, item]) => [key, fromData(item)])));
 }
