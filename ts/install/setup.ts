@@ -103,7 +103,7 @@ function buildFromSource(libtorch: LibTorch, choice: CudaChoice, log: (line: str
 }
 
 /** Builds the addon for this machine, says whether with CUDA, and why. @throws TroupeError as buildAddon */
-function buildForMachine({
+export function buildForMachine({
   libtorch,
   tests,
   force = false,
