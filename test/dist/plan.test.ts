@@ -42,6 +42,25 @@ test('LoRA: gradients and moments of adapters alone, and no reference of its own
   expect(actor?.count).toBe((dense.roles[0]?.count as number) + adapters);
 });
 
+test('more GPUs are advised as a plan for so many of them counts', async () => {
+  const few = ['data.train_batch_size=8', 'actor_rollout_ref.actor.ppo_mini_batch_size=8'];
+  // On four ranks a rank has eight sequences, which do not fill a micro-batch.
+  const load = ['trainer.device=cpu', 'data.val_files=val.jsonl', ...few];
+  const validated = ['data.val_batch_size=512', 'data.val_batch_size=null'];
+  for (const validation of validated) {
+    const overrides = [...load, validation];
+    const two = await report(overrides, { gpus: 2 });
+    const four = await report(overrides, { gpus: 4 });
+    // So much that two ranks are not enough, and four are.
+    const memory = (two.peak.total + four.peak.total) / 2;
+    const one = await report(overrides, { gpus: 1, memory, advise: true });
+    const enough = await report(overrides, { gpus: 4, memory });
+    const more = one.advice.knobs.find(({ change }) => change.startsWith('--gpus'));
+    expect(more).toMatchObject({ change: '--gpus 4', fits: true });
+    expect(more!.saves).toBe(one.peak.total - enough.peak.total);
+  }
+});
+
 test('one that does not: exit code 2, one message, and the bytes that every knob saves', async () => {
   const { code, stdout, stderr } = troupe(config, '--gpus', '4', '--gpu-memory', '10GiB');
   expect(code).toBe(2);

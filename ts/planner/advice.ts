@@ -1,7 +1,7 @@
 import type { EngineMemory } from './engine_memory';
 import type { Placement } from './placement';
 import { rowParts } from './places';
-import { type Plan, type PlanSpec, planMemory, type RoleSpec } from './plan';
+import { type Load, type Plan, type PlanSpec, planMemory, type RoleSpec } from './plan';
 
 /** A change of the configuration that takes less memory. */
 export interface Knob {
@@ -189,7 +189,25 @@ function noReference(spec: PlanSpec): Change[] {
 async function moreGpus(spec: PlanSpec, engines: EngineMemory): Promise<Change[]> {
   const count = (await enoughGpus(spec, engines)) ?? gpuCounts(spec).at(-1);
   if (count === undefined || count === spec.worldSize) return [];
-  return [{ text: ranksText(spec, count), spec: { ...spec, worldSize: count } }];
+  return [{ text: ranksText(spec, count), spec: onRanks(spec, count) }];
+}
+
+/** The same work on a multiple of its ranks, of which each has a smaller part. */
+function onRanks(spec: PlanSpec, worldSize: number): PlanSpec {
+  const part = (count: number): number => Math.ceil((count * spec.worldSize) / worldSize);
+  const load = (whole: Load | null): Load | null =>
+    whole === null ? null : { ...whole, sequences: part(whole.sequences) };
+  const roles = spec.roles.map(
+    (role): RoleSpec => ({
+      ...role,
+      inference: load(role.inference),
+      update: load(role.update),
+      rollouts: role.rollouts.map((shape) =>
+        shape.fixed ? shape : { ...shape, prompts: part(shape.prompts) },
+      ),
+    }),
+  );
+  return { ...spec, worldSize, roles };
 }
 
 /** As it is typed for so many ranks of this pool; the others stay as they are. */
@@ -207,7 +225,7 @@ function gpuCounts({ worldSize }: PlanSpec): number[] {
 
 async function enoughGpus(spec: PlanSpec, engines: EngineMemory): Promise<number | undefined> {
   for (const worldSize of gpuCounts(spec)) {
-    if ((await planMemory({ ...spec, worldSize }, engines)).fits === true) return worldSize;
+    if ((await planMemory(onRanks(spec, worldSize), engines)).fits === true) return worldSize;
   }
   return undefined;
 }
@@ -227,5 +245,5 @@ async function together(spec: PlanSpec, engines: EngineMemory): Promise<Change> 
   const worldSize = (await enoughGpus({ ...spec, roles }, engines)) ?? spec.worldSize;
   const gpus = worldSize === spec.worldSize ? '' : `, ${ranksText(spec, worldSize)}`;
   const all = noReference(spec).length === 0 ? 'all of these' : 'all of these but the reference';
-  return { text: `${all}${gpus}`, spec: { ...spec, worldSize, roles } };
+  return { text: `${all}${gpus}`, spec: onRanks({ ...spec, roles }, worldSize) };
 }

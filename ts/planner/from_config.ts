@@ -178,6 +178,7 @@ function policyRoles(config: ResolvedConfig, target: Target, memory: number | nu
               {
                 verb: 'validate' as const,
                 prompts: prompts(data.val_batch_size ?? ALL_PROMPTS * target.worldSize),
+                ...(data.val_batch_size === null ? { fixed: true as const } : {}),
                 n: rollout.val_kwargs.n,
                 ...shape,
               },

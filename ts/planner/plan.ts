@@ -26,6 +26,8 @@ export interface StateBytes {
 export interface RolloutShape {
   verb: 'generate' | 'validate';
   prompts: number;
+  /** They are as many on each rank, however many ranks there are. */
+  fixed?: true;
   /** Samples per prompt. */
   n: number;
   promptLength: number;
