@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
-import { existsSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, statSync } from 'node:fs';
+import { hostname } from 'node:os';
 import path from 'node:path';
 import { makeDirectories } from '../base/make_directories';
 import { TroupeError } from '../errors';
@@ -31,7 +32,7 @@ export async function fetchLibTorch(options: FetchOptions): Promise<LibTorch> {
   checkVersion(options.version);
   makeDirectories(options.cache);
   removeAbandoned(options.cache);
-  const work = mkdtempSync(path.join(options.cache, `${partialPrefix}${process.pid}-`));
+  const work = mkdtempSync(path.join(options.cache, `${partialPrefix}${hostname()}-${process.pid}-`));
   const cleanUp = (): void => rmSync(work, { recursive: true, force: true });
   const endings = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
   const interrupt = (signal: NodeJS.Signals): void => {
@@ -147,12 +148,33 @@ export function missingLibraries(torch: LibTorch): string[] {
   return [...run.stdout.matchAll(/^\s*(\S+) => not found/gm)].map((match) => match[1] as string);
 }
 
-/** Working directories of fetches whose process is gone. */
+/** No fetch writes nothing into its directory for so long. */
+const ABANDONED_AFTER = 24 * 3600 * 1000;
+
+/**
+ * Working directories of fetches whose process is gone. The cache may be shared: a process of another host, or of a container with the
+ * host's name, is not to be seen here, so they must be of this host, and old.
+ */
 function removeAbandoned(cache: string): void {
   for (const name of readdirSync(cache)) {
-    if (!name.startsWith(partialPrefix)) continue;
-    const owner = Number(name.slice(partialPrefix.length).split('-')[0]);
-    if (!existsSync(`/proc/${owner}`)) rmSync(path.join(cache, name), { recursive: true, force: true });
+    const own = `${partialPrefix}${hostname()}-`;
+    if (!name.startsWith(own)) continue;
+    const [, pid] = /^(\d+)-/.exec(name.slice(own.length)) ?? [];
+    if (pid === undefined || existsSync(`/proc/${pid}`)) continue;
+    const directory = path.join(cache, name);
+    if (Date.now() - lastWritten(directory) > ABANDONED_AFTER)
+      rmSync(directory, { recursive: true, force: true });
+  }
+}
+
+/** Milliseconds since 1970, of what was written last into a fetch's directory. Infinity: it has gone meanwhile. */
+function lastWritten(directory: string): number {
+  try {
+    // pip adds its wheels to a directory of their own.
+    const inside = readdirSync(directory).map((name) => path.join(directory, name));
+    return Math.max(...[directory, ...inside].map((at) => statSync(at).mtimeMs));
+  } catch {
+    return Number.POSITIVE_INFINITY;
   }
 }
 

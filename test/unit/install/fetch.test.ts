@@ -1,4 +1,14 @@
-import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs';
+import { hostname } from 'node:os';
 import path from 'node:path';
 import { cudaRequirements, fetchLibTorch } from '../../../ts/install/fetch';
 import { temporaryDirectory } from './fake_libtorch';
@@ -76,11 +86,26 @@ test('a damaged wheel leaves nothing behind', async () => {
   expect(readdirSync(path.join(root, 'cache'))).toEqual([]);
 });
 
-test('what a killed fetch left is removed by the next one', async () => {
-  const abandoned = path.join(root, 'cache', '.partial-999999999-abc');
-  mkdirSync(abandoned, { recursive: true });
+test('what a killed fetch left is removed by the next one: of this host, of no process, and old', async () => {
+  const days = (count: number): Date => new Date(Date.now() - count * 24 * 3600 * 1000);
+  const gone = 999999999;
+  const partial = (name: string, age: number, wheelAge = age): string => {
+    const directory = path.join(root, 'cache', `.partial-${name}`);
+    mkdirSync(path.join(directory, 'wheels'), { recursive: true });
+    utimesSync(path.join(directory, 'wheels'), days(wheelAge), days(wheelAge));
+    utimesSync(directory, days(age), days(age));
+    return path.basename(directory);
+  };
+  partial(`${hostname()}-${gone}-abcdef`, 2);
+  const kept = [
+    partial(`${hostname()}-${gone}-recent`, 0),
+    partial(`${hostname()}-${gone}-wheels`, 2, 0),
+    partial(`${hostname()}-${process.pid}-alive0`, 2),
+    partial(`another-host-${gone}-abcdef`, 2),
+    partial(`${hostname()}-and-more-${gone}-abcdef`, 2),
+  ];
   await fetch(pythonWithPip(makeWheel('2.13.0')));
-  expect(readdirSync(path.join(root, 'cache'))).toEqual(['2.13.0-cpu']);
+  expect(readdirSync(path.join(root, 'cache')).sort()).toEqual([...kept, '2.13.0-cpu'].sort());
 });
 
 test('refuses versions that are not supported before it downloads anything', async () => {
