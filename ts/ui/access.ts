@@ -44,7 +44,8 @@ export class Access {
 
   /**
    * Whether a Host header names this server. A page of another site whose name has been pointed at this address (DNS rebinding) sends
-   * its own name. On a loopback address only its names are right; on another one also numbers and the name of the machine.
+   * its own name. On a loopback address only its names are right; on another one also numbers and the name of the machine,
+   * with or without its domain. Whoever has pointed a name at this address still needs the token.
    */
   knowsHost(header: string | undefined): boolean {
     const name = nameOf(header);
@@ -52,7 +53,8 @@ export class Access {
     const { host } = this.options;
     if (isLoopback(name) || name === host.toLowerCase()) return true;
     if (isLoopback(host)) return false;
-    return /^(\d+\.){3}\d+$|:/.test(name) || name === hostname().toLowerCase();
+    const machine = hostname().toLowerCase();
+    return /^(\d+\.){3}\d+$|:/.test(name) || name === machine || name.startsWith(`${machine}.`);
   }
 
   /** The cookie for whoever shows this token; null when it is not the one. */

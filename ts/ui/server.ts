@@ -1,6 +1,7 @@
 // The server of the page: reads, never writes; every answer forbids what the page does not need.
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { type AddressInfo, isIPv6 } from 'node:net';
+import { networkInterfaces } from 'node:os';
 import { pipeline, Readable } from 'node:stream';
 import { gzipSync } from 'node:zlib';
 import { printable } from '../base/printable';
@@ -89,12 +90,9 @@ export class UiServer {
 
   get origin(): string {
     const { address, family, port } = this.server.address() as AddressInfo;
-    const shown = ['0.0.0.0', '::'].includes(address)
-      ? '127.0.0.1'
-      : family === 'IPv6'
-        ? `[${address}]`
-        : address;
-    return `http://${shown}:${port}`;
+    // One that others reach it at, too: it was to be reached from there.
+    const shown = ['0.0.0.0', '::'].includes(address) ? outwardAddress(family) : address;
+    return `http://${isIPv6(shown) ? `[${shown}]` : shown}:${port}`;
   }
 
   /** Whether a page is open. */
@@ -187,6 +185,16 @@ export class UiServer {
       sendJson(request, response, found);
     }
   }
+}
+
+/** The first IPv4 address that leaves this machine; where there is none, and IPv6 is listened on, of those; else 127.0.0.1. */
+function outwardAddress(listens: string): string {
+  const outward = Object.values(networkInterfaces())
+    .flatMap((list = []) => list)
+    .filter(({ internal, address }) => !internal && !address.startsWith('fe80:'));
+  const found =
+    outward.find(({ family }) => family === 'IPv4') ?? outward.find(({ family }) => family === listens);
+  return found?.address ?? '127.0.0.1';
 }
 
 const UNAUTHORIZED = 'Open the address that troupe printed: it holds the token that this server asks for.';

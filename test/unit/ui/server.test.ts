@@ -1,7 +1,7 @@
 // The server of the page: who may look, under which name, at what; and that it only reads.
 import { mkdirSync, mkdtempSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { request } from 'node:http';
-import { hostname, tmpdir } from 'node:os';
+import { hostname, networkInterfaces, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Access } from '../../../ts/ui/access';
 import { UiServer } from '../../../ts/ui/server';
@@ -95,7 +95,35 @@ describe('access', () => {
     expect(
       ['10.0.0.7:8420', `${hostname()}:1`, 'localhost', 'evil.example'].map((host) => access.knowsHost(host)),
     ).toEqual([true, true, true, false]);
+    const domains = [
+      `${hostname().toUpperCase()}.cluster.example:1`,
+      `${hostname()}x.example`,
+      `x.${hostname()}`,
+    ];
+    expect(domains.map((host) => access.knowsHost(host))).toEqual([true, false, false]);
+    const near = new Access({ host: '127.0.0.1', token: TOKEN });
+    expect(near.knowsHost(`${hostname()}.cluster.example`)).toBe(false);
   });
+
+  test.each(['0.0.0.0', '::'])(
+    'that of %s is one that others reach it at, where there is one',
+    async (host) => {
+      const everywhere = await UiServer.open({ directory: root, host, port: 0, token: TOKEN, page });
+      try {
+        const { hostname: shown } = new URL(everywhere.address);
+        const outward = Object.values(networkInterfaces())
+          .flatMap((list = []) => list)
+          .filter(({ internal }) => !internal)
+          .map(({ address, family }) => (family === 'IPv6' ? `[${address}]` : address));
+        expect(outward.length === 0 ? ['127.0.0.1'] : outward).toContain(shown);
+        const answer = await fetch(`${everywhere.origin}/api/runs`, { headers: bearer });
+        expect([answer.status, (await answer.text()).length > 0]).toEqual([200, true]);
+        expect((await fetch(`${everywhere.origin}/api/runs`)).status).toBe(401);
+      } finally {
+        await everywhere.close();
+      }
+    },
+  );
 
   test('without a token on loopback addresses only', async () => {
     const open = await UiServer.open({ directory: root, host: '127.0.0.1', port: 0, token: null, page });
