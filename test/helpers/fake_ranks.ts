@@ -143,7 +143,7 @@ export class FakeRank {
 }
 
 /** The engine over `count` of them; a reload gives rank by rank the weights of the next number. */
-export function fakeRollout(count: number, config: NativeRolloutConfig = {}) {
+export function rolloutOverRanks(count: number, config: NativeRolloutConfig = {}) {
   const ranks = Array.from({ length: count }, () => new FakeRank());
   let loaded = 0;
   const group = {

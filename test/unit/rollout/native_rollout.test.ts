@@ -1,6 +1,6 @@
 import type { RolloutHandle } from '../../../ts/rollout/engine';
 import type { NativeRollout } from '../../../ts/rollout/native/native_rollout';
-import { fakeRollout } from '../../helpers/fake_ranks';
+import { rolloutOverRanks } from '../../helpers/fake_ranks';
 
 // When turns are made, with which weights and for whom: what test/dist/rollout.test.ts cannot bring about at will.
 
@@ -22,7 +22,7 @@ async function until(condition: () => boolean): Promise<void> {
 }
 
 test('a rank that has its new weights before another makes no token under the old number', async () => {
-  const { ranks, rollout } = fakeRollout(2);
+  const { ranks, rollout } = rolloutOverRanks(2);
   const running = submit(rollout, 10_000);
   await begun(running);
   const slow = ranks[1]?.hold('importTensors');
@@ -41,7 +41,7 @@ test('a rank that has its new weights before another makes no token under the ol
 });
 
 test('weights that change while an engine begins are begun with again', async () => {
-  const { ranks, rollout } = fakeRollout(1, { freeCacheEngine: false });
+  const { ranks, rollout } = rolloutOverRanks(1, { freeCacheEngine: false });
   const begin = ranks[0]?.hold('beginRollout');
   const running = submit(rollout, 5);
   await begin?.reached;
@@ -51,7 +51,7 @@ test('weights that change while an engine begins are begun with again', async ()
 });
 
 test('pause wait: who was there before is served, who comes later after the pause', async () => {
-  const { ranks, rollout } = fakeRollout(1);
+  const { ranks, rollout } = rolloutOverRanks(1);
   const [running, submitted] = [submit(rollout, 200), submit(rollout, 5)];
   await begun(running);
   const late: RolloutHandle[] = [];
@@ -75,7 +75,7 @@ test('pause wait: who was there before is served, who comes later after the paus
 });
 
 test('pause abort comes to its end though clients submit again at once', async () => {
-  const { ranks, rollout } = fakeRollout(2);
+  const { ranks, rollout } = rolloutOverRanks(2);
   const reasons: string[] = [];
   const client = async (promptIds: number[]): Promise<void> => {
     for (let i = 0; i < 3; i++) reasons.push((await submit(rollout, 2_000, promptIds).result).finishReason);
@@ -97,7 +97,7 @@ test('pause abort comes to its end though clients submit again at once', async (
 });
 
 test('a pause that waits is over when somebody resumes', async () => {
-  const { rollout } = fakeRollout(1);
+  const { rollout } = rolloutOverRanks(1);
   const running = submit(rollout, 20_000);
   await begun(running);
   const paused = rollout.pause('wait');
@@ -108,7 +108,7 @@ test('a pause that waits is over when somebody resumes', async () => {
 });
 
 test('after a turn that has failed the engine below keeps nothing of what was given up', async () => {
-  const { ranks, rollout } = fakeRollout(1, { freeCacheEngine: false });
+  const { ranks, rollout } = rolloutOverRanks(1, { freeCacheEngine: false });
   const [rank] = ranks;
   const running = submit(rollout, 10_000);
   await begun(running);
