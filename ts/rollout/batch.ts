@@ -23,8 +23,8 @@ export async function sampleBatch(
     if (length + sampling.maxNewTokens > engine.maxTokens) {
       throw badOption(
         where,
-        `prompt ${i} has ${length} tokens and maxNewTokens is ${sampling.maxNewTokens}: the engine has room for ${engine.maxTokens} ` +
-          '(positions of the model, or of its cache: gpuMemoryUtilization)',
+        `prompt ${i} has ${length} tokens and maxNewTokens is ${sampling.maxNewTokens}: the engine has room for ${engine.maxTokens} positions ` +
+          '(those of the model, or of its cache: gpuMemoryUtilization)',
       );
     }
   }
