@@ -1,6 +1,6 @@
 // The tools of one trajectory: calls with time-outs, limits on what comes back, and a record of every use.
 import { reasonOf, toJson } from '../../base/text';
-import { timerMs } from '../../reward/contract/timers';
+import { timerMs } from '../../base/timers';
 import type { ToolUse } from '../trajectory/trajectory';
 import type { Tool } from './tool';
 

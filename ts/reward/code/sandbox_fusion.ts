@@ -2,9 +2,9 @@ import pLimit from 'p-limit';
 import { checkOptionNames, numberOption } from '../../base/check_options';
 import { AnswerTooLong, HttpConnection } from '../../base/http_connection';
 import { reasonOf, show } from '../../base/text';
+import { sleep, timerMs } from '../../base/timers';
 import { TroupeError } from '../../errors';
 import { runCodeUrl } from '../contract/run_code_url';
-import { sleep, timerMs } from '../contract/timers';
 import type { CodeRunner, RunRequest, RunResult, RunStatus } from './runner';
 
 export interface SandboxFusionOptions {

@@ -2,9 +2,9 @@
 
 import { printable } from '../../base/printable';
 import { reasonOf, show, toJson } from '../../base/text';
+import { timerMs } from '../../base/timers';
 import { TroupeError } from '../../errors';
 import { isBounded } from './bounded';
-import { timerMs } from './timers';
 import type { RewardOutcome, RewardSample, Rewards } from './types';
 
 const EXCERPT = 300;

@@ -1,6 +1,6 @@
 import pLimit from 'p-limit';
+import { sleep } from '../../base/timers';
 import { scoreEach, settle } from '../contract/outcome';
-import { sleep } from '../contract/timers';
 import type {
   Clock,
   RateLimits,

@@ -1,6 +1,6 @@
 import type { ChildProcess } from 'node:child_process';
+import { timerMs } from '../../base/timers';
 import { boundsItself } from '../contract/bounded';
-import { timerMs } from '../contract/timers';
 import { endError, forkScorer, hold, isLostChannel, replyError, START_MS, strayError } from './fork';
 import type { ScorerMessage, ScorerSetup } from './scorer_protocol';
 

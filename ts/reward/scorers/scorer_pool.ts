@@ -1,5 +1,5 @@
 import type { ChildProcess } from 'node:child_process';
-import { timerMs } from '../contract/timers';
+import { timerMs } from '../../base/timers';
 import { endError, forkScorer, hold, isLostChannel, replyError, START_MS, strayError } from './fork';
 import {
   SCORER_VARIABLE,

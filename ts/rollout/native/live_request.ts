@@ -1,7 +1,8 @@
 // A request of the native engine from submission to its end, and what its caller holds of it.
+
+import { timerMs } from '../../base/timers';
 import { TroupeError } from '../../errors';
 import type { NativeRolloutOutput } from '../../native/bridge';
-import { timerMs } from '../../reward/contract/timers';
 import type { SharedSampling } from '../check_request';
 import type { RolloutHandle } from '../engine';
 import type { FinishReason, RolloutRequest, RolloutResult, TokenSpan, TopLogProb } from '../request';

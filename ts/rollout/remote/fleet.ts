@@ -1,8 +1,8 @@
 // The servers of a rollout together: up, lost and brought back, asleep, and with the weights of now.
 import { setTimeout as sleep } from 'node:timers/promises';
 import { reasonOf } from '../../base/text';
+import { timerMs } from '../../base/timers';
 import { TroupeError } from '../../errors';
-import { timerMs } from '../../reward/contract/timers';
 import type { RolloutRequest } from '../request';
 import type { InferenceServer } from './inference_server';
 import { chooseMember, type Member, memberOf } from './members';

@@ -2,8 +2,8 @@
 import { badOption } from '../../base/check_options';
 import { printable } from '../../base/printable';
 import { reasonOf } from '../../base/text';
+import { timerMs } from '../../base/timers';
 import { TroupeError } from '../../errors';
-import { timerMs } from '../../reward/contract/timers';
 import { checkRequest } from '../check_request';
 import type { PauseMode, RolloutEngine, RolloutHandle, RolloutStats, WeightSource } from '../engine';
 import type { RolloutRequest } from '../request';

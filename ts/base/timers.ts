@@ -1,3 +1,4 @@
+// Waits longer than a timer of Node can be.
 import { setTimeout as sleepOnce } from 'node:timers/promises';
 
 /** The longest wait that Node's timers know, 24.8 days: they take a longer one for none at all. */
