@@ -45,12 +45,12 @@ class PagePool {
   // The page with the tail of this chain, and how many of its tokens these begin with, at most `count`; page
   // -1: none.
   Tail find_tail(uint64_t parent, const int32_t* tokens, int64_t count) const;
-  // Takes the page out of the index: the step that was to fill it has failed.
-  void forget(int32_t page);
-  // Forgets all.
+  // Takes all pages out of the index.
   void clear_index();
 
  private:
+  // Takes the page out of the index.
+  void forget(int32_t page);
   struct Page {
     int32_t holders = 0;
     uint64_t key = 0;  // in the index

@@ -32,30 +32,23 @@ const withVersion = (version: string): object => ({
   meta_info: { ...sglang.answer.meta_info, weight_version: version },
 });
 
+const UPDATED_BEFORE_THE_LAST = {
+  versions: [
+    { version: 3, start: 0, end: 2 },
+    { version: 4, start: 2, end: 3 },
+  ],
+  spans: [
+    [[12, 14], 3],
+    [[2], 4],
+  ],
+};
+
 test('a server that knows them says so, and the stream has them too', async () => {
-  expect(await passedBy(sglang.answer_with_spans)).toEqual({
-    versions: [
-      { version: 3, start: 0, end: 2 },
-      { version: 4, start: 2, end: 3 },
-    ],
-    spans: [
-      [[12, 14], 3],
-      [[2], 4],
-    ],
-  });
+  expect(await passedBy(sglang.answer_with_spans)).toEqual(UPDATED_BEFORE_THE_LAST);
 });
 
 test('of one that says only which it ended with, tokens before the last count as of the older weights', async () => {
-  expect(await passedBy(withVersion('4'))).toEqual({
-    versions: [
-      { version: 3, start: 0, end: 2 },
-      { version: 4, start: 2, end: 3 },
-    ],
-    spans: [
-      [[12, 14], 3],
-      [[2], 4],
-    ],
-  });
+  expect(await passedBy(withVersion('4'))).toEqual(UPDATED_BEFORE_THE_LAST);
 });
 
 test('a response that ended before the update is of the weights before', async () => {

@@ -2,7 +2,7 @@
 import { TroupeError } from '../../errors';
 import type { RewardManagerFactory } from './types';
 
-export const BUILT_IN_MANAGERS = ['naive', 'batch', 'prime', 'dapo', 'gdpo', 'rate_limited'] as const;
+const BUILT_IN_MANAGERS = ['naive', 'batch', 'prime', 'dapo', 'gdpo', 'rate_limited'] as const;
 export type BuiltInManager = (typeof BUILT_IN_MANAGERS)[number];
 
 const registered = new Map<string, RewardManagerFactory>();
