@@ -91,17 +91,12 @@ void forward_block(const Shape& shape, const ForwardArrays<Scalar>& arrays, cons
     gemm(q_matrix, pack(k, true), score_matrix, false);
     kernels::attention_kernels().softmax(scores, shape.block(shape.shape_groups, q0, queries, k0, cols),
                                          row_max, row_sum, correction);
-    for (int64_t r = 0; k0 != key_begin && r < rows; ++r) {
-      for (int64_t c = 0; c < dim; ++c) o[r * dim + c] *= correction[r];
-    }
+    if (k0 != key_begin) kernels::attention_kernels().scale_rows(o, rows, dim, correction);
     gemm(operand_of(scores, rows, cols, rounded), pack(v, false), o_matrix, k0 != key_begin);
   }
   for (int64_t g = 0; g < shape.groups; ++g) {
     const int64_t first = g * queries + begin - q0;
-    for (int64_t r = first; r < first + count; ++r) {
-      const float inverse = 1.0f / row_sum[r];
-      for (int64_t c = 0; c < dim; ++c) o[r * dim + c] *= inverse;
-    }
+    kernels::attention_kernels().divide_rows(o + first * dim, count, dim, row_sum + first);
     store_rows(o + first * dim, count, dim, arrays.out.at(row, shape.q_column(head, g)), arrays.out.ld);
     if (arrays.lse.data == nullptr) continue;
     float* head_lse = arrays.lse.at(head * shape.groups + g, row);

@@ -96,13 +96,14 @@ struct Panels {
   int64_t cols = 0, steps = 0;
 };
 
-// c = a B (+ c) in passes over `depth` steps of k. `next`: what is multiplied with behind it, or nothing.
+// c = a B (+ addend) in passes over `depth` steps of k. `next`: what is multiplied with behind it, or
+// nothing.
 template <typename Out>
 class Product {
  public:
-  // scratch: what scratch_words() says.
+  // scratch: what scratch_words() says. addend: undefined, c itself, or another matrix.
   Product(const at::Tensor& a, const Panels& b, const Panels& next, int64_t depth, const at::Tensor& c,
-          bool accumulate, const at::Tensor& scratch)
+          const at::Tensor& addend, const at::Tensor& scratch)
       : multiplier_(a.scalar_type()),
         rows_(a.size(0)),
         k_(a.size(1)),
@@ -115,7 +116,8 @@ class Product {
         next_(next),
         c_(static_cast<Out*>(c.mutable_data_ptr())),
         ldc_(c.stride(0)),
-        accumulate_(accumulate) {}
+        addend_(addend.defined() ? static_cast<const Out*>(addend.const_data_ptr()) : nullptr),
+        addend_ld_(addend.defined() ? addend.stride(0) : 0) {}
 
   static int64_t scratch_words(const at::Tensor& a) {
     const Multiplier multiplier(a.scalar_type());
@@ -167,7 +169,7 @@ class Product {
   void pass(int64_t s0, int64_t begin, int64_t end, const Panel& behind) const {
     const int64_t steps = std::min(depth_, b_.steps - s0), block = multiplier_.rows();
     const int64_t at_once = std::max(block, kLeftWords / steps / block * block);
-    kernels::GemmTile<Out> t{.steps = steps, .ldc = ldc_, .add = accumulate_ || s0 > 0};
+    kernels::GemmTile<Out> t{.steps = steps, .ldc = ldc_, .addend_ld = s0 > 0 ? ldc_ : addend_ld_};
     if (as_it_lies_) {
       t.a_row = row_words_;
       t.a_step = 1;
@@ -184,6 +186,7 @@ class Product {
           t.a = as_it_lies_ ? static_cast<const Word*>(source_.at(r, s0)) : left(s0, r);
           t.c = c_ + r * ldc_ + own.first;
           t.rows = std::min(block, r1 - r);
+          t.addend = s0 > 0 ? t.c : addend_ != nullptr ? addend_ + r * addend_ld_ + own.first : nullptr;
           t.ahead = part_of(next.words, next.count, (r - r0) / block, blocks);
           tile(kernel_, t, own.there);
         }
@@ -201,14 +204,15 @@ class Product {
   const Panels b_, next_;
   Out* const c_;
   const int64_t ldc_;
-  const bool accumulate_;
+  const Out* const addend_;
+  const int64_t addend_ld_;
 };
 
 template <typename Out>
 void multiply(const at::Tensor& a, const Panels& b, const Panels& next, int64_t depth, const at::Tensor& c,
-              bool accumulate) {
+              const at::Tensor& addend) {
   const at::Tensor scratch = words(Product<Out>::scratch_words(a), a.device());
-  if (!simulated(a)) Product<Out>(a, b, next, depth, c, accumulate, scratch).run();
+  if (!simulated(a)) Product<Out>(a, b, next, depth, c, addend, scratch).run();
 }
 
 }  // namespace
@@ -283,11 +287,18 @@ PackedMatrix PackedMatrix::of(const at::Tensor& matrix, bool transposed, bool pa
 }
 
 void gemm(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool accumulate) {
-  if (b.quantized_.defined()) return b.quantized_.multiply(a, c, accumulate);
+  gemm_add(a, b, accumulate ? c : at::Tensor(), c);
+}
+
+void gemm_add(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& addend, const at::Tensor& c) {
   at::Tensor out = c;
+  if (b.quantized_.defined()) {
+    if (addend.defined() && !addend.is_same(c)) out.copy_(addend);
+    return b.quantized_.multiply(a, c, addend.defined());
+  }
   if (b.plain_.defined()) {
-    if (accumulate) {
-      at::addmm_out(out, out, a, b.plain_);
+    if (addend.defined()) {
+      at::addmm_out(out, addend, a, b.plain_);
     } else {
       at::mm_out(out, a, b.plain_);
     }
@@ -299,9 +310,9 @@ void gemm(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool 
   };
   const Panels own = panels_of(b.panels_, b.cols_, b.rows_);
   const Panels next = panels_of(b.next_panels_, b.next_cols_, b.next_rows_);
-  if (out.scalar_type() == at::kFloat) return multiply<float>(a, own, next, kDepth, out, accumulate);
+  if (out.scalar_type() == at::kFloat) return multiply<float>(a, own, next, kDepth, out, addend);
   // In one pass over all of k, to be rounded once.
-  multiply<uint16_t>(a, own, next, Multiplier(a.scalar_type()).steps(b.rows_), out, accumulate);
+  multiply<uint16_t>(a, own, next, Multiplier(a.scalar_type()).steps(b.rows_), out, addend);
 }
 
 void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool parallel) {
@@ -344,15 +355,17 @@ void gemm_transposed(const at::Tensor& a, const PackedMatrix& b, const at::Tenso
       for (int64_t r = 0; r < count; r += multiplier.rows()) {
         for_each_panel(b.cols_, panel, std::min(panels, panel + kColBlock),
                        [&](int64_t first, int64_t width, int64_t there) {
+                         float* const c = target + (begin + r) * ldc + first;
                          tile(kernel,
                               {.steps = k,
                                .a = packed + r * k,
                                .b = packed_b + first * steps + s0 * width,
                                .vectors = width / kGemmLanes,
-                               .c = target + (begin + r) * ldc + first,
+                               .c = c,
                                .ldc = ldc,
                                .rows = std::min(multiplier.rows(), count - r),
-                               .add = true},
+                               .addend = c,
+                               .addend_ld = ldc},
                               there);
                        });
       }

@@ -40,7 +40,7 @@ class PackedMatrix {
   int64_t cols() const { return cols_; }
 
  private:
-  friend void gemm(const at::Tensor&, const PackedMatrix&, const at::Tensor&, bool);
+  friend void gemm_add(const at::Tensor&, const PackedMatrix&, const at::Tensor&, const at::Tensor&);
   friend void gemm_transposed(const at::Tensor&, const PackedMatrix&, const at::Tensor&, bool);
 
   int64_t rows_ = 0, cols_ = 0;
@@ -57,6 +57,11 @@ class PackedMatrix {
 // the same bits whatever M is and wherever the row lies. One thread inside a parallel region; outside of one
 // packed panels are spread over all threads.
 void gemm(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& c, bool accumulate);
+
+// c = addend + a B, as gemm() onto a c that the addend was copied to, without the copy. addend [M, N] has c's
+// dtype, unit column stride and any row stride (0: one row for all, a bias); it is c, shares no memory with
+// it, or is undefined: c = a B.
+void gemm_add(const at::Tensor& a, const PackedMatrix& b, const at::Tensor& addend, const at::Tensor& c);
 
 // c [M, N] (float32) += a^T B for a [K, M]: the gradient of a weight, K being the tokens. Over all threads,
 // with the same bits for any number of them; parallel: false inside a parallel region.

@@ -132,13 +132,15 @@ void tile(Kernel<Out> kernel, const kernels::GemmTile<Out>& t, int64_t there) {
   const int64_t width = t.vectors * kGemmLanes;
   if (there == width) return kernel(t);
   Out buffer[kMostGemmRows * kGemmCols];
-  for (int64_t r = 0; t.add && r < t.rows; ++r) {
-    std::copy_n(t.c + r * t.ldc, there, buffer + r * width);
+  for (int64_t r = 0; t.addend != nullptr && r < t.rows; ++r) {
+    std::copy_n(t.addend + r * t.addend_ld, there, buffer + r * width);
     std::fill(buffer + r * width + there, buffer + (r + 1) * width, Out(0));
   }
   kernels::GemmTile<Out> whole = t;
   whole.c = buffer;
   whole.ldc = width;
+  if (t.addend != nullptr) whole.addend = buffer;
+  whole.addend_ld = width;
   kernel(whole);
   for (int64_t r = 0; r < t.rows; ++r) std::copy_n(buffer + r * width, there, t.c + r * t.ldc);
 }

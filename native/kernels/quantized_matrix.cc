@@ -221,14 +221,16 @@ void QuantizedMatrix::multiply_panels(const at::Tensor& a, const at::Tensor& c, 
         }
         code_words(count, own, values, vectors, words);
         for (int64_t r = 0; r < rows; r += kGemmRows) {
+          float* const c = sums.data() + r * width;
           tile({.steps = count * words_per_group,
                 .a = left + r * steps,
                 .b = words,
                 .vectors = vectors,
-                .c = sums.data() + r * width,
+                .c = c,
                 .ldc = width,
                 .rows = std::min(kGemmRows, rows - r),
-                .add = g > 0});
+                .addend = g > 0 ? c : nullptr,
+                .addend_ld = width});
         }
       }
       for (int64_t r = 0; r < rows; ++r)

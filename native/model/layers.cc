@@ -41,11 +41,11 @@ Linear::Packed Linear::pack_backward() const {
 
 void Linear::forward(const at::Tensor& x, const at::Tensor& y, const Packed& packed) const {
   at::Tensor out = y;
-  if (bias.defined()) out.copy_(bias.expand_as(out));
+  const at::Tensor added = bias.defined() ? bias.expand_as(out) : at::Tensor();
   if (packed.defined()) {
-    ops::gemm(x, packed.weight, out, bias.defined());
+    ops::gemm_add(x, packed.weight, added, out);
   } else if (bias.defined()) {
-    at::addmm_out(out, out, x, weight.t());
+    at::addmm_out(out, added, x, weight.t());
   } else {
     at::mm_out(out, x, weight.t());
   }
@@ -56,8 +56,7 @@ void Linear::forward_add(const at::Tensor& x, const at::Tensor& residual, const 
                          const Packed& packed) const {
   at::Tensor out = y;
   if (packed.defined()) {
-    out.copy_(residual);
-    ops::gemm(x, packed.weight, out, true);
+    ops::gemm_add(x, packed.weight, residual, out);
   } else {
     at::addmm_out(out, residual, x, weight.t());
   }

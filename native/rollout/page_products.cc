@@ -95,8 +95,7 @@ void PageProducts::scores(const Pages& pages, int64_t begin, int64_t end, float*
               .vectors = kPagePositions / kernels::kGemmLanes,
               .c = out + r * ld,
               .ldc = ld,
-              .rows = std::min(block, rows_ - r),
-              .add = false});
+              .rows = std::min(block, rows_ - r)});
     }
   }
 }
@@ -152,15 +151,17 @@ void PageProducts::values(const float* weights, int64_t ld, const Pages& pages, 
   ops::panels::for_each_panel(dim_, 0, ops::panels::num_panels(dim_),
                               [&](int64_t first, int64_t width, int64_t there) {
                                 for (int64_t r = 0; r < rows_; r += block) {
+                                  float* const c = out + r * dim_ + first;
                                   ops::panels::tile(kernel,
                                                     {.steps = steps,
                                                      .a = a + r * steps,
                                                      .b = words.at + first * words.steps,
                                                      .vectors = width / kernels::kGemmLanes,
-                                                     .c = out + r * dim_ + first,
+                                                     .c = c,
                                                      .ldc = dim_,
                                                      .rows = std::min(block, rows_ - r),
-                                                     .add = add},
+                                                     .addend = add ? c : nullptr,
+                                                     .addend_ld = dim_},
                                                     there);
                                 }
                               });

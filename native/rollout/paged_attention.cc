@@ -117,9 +117,7 @@ class Attention {
       softmax.ld = ld;
       kernels::attention_kernels().softmax(block, softmax, row_max, row_sum, correction);
       const bool add = k0 != key_begin;
-      for (int64_t r = 0; add && r < rows; ++r) {
-        for (int64_t c = 0; c < dim; ++c) o[r * dim + c] *= correction[r];
-      }
+      if (add) kernels::attention_kernels().scale_rows(o, rows, dim, correction);
       if (scratch.products) {
         scratch.products->values(block, ld, kept, k0, k0 + cols, o, add);
       } else {
@@ -127,10 +125,7 @@ class Attention {
         (float32 ? kernels.values_float32 : kernels.values_bfloat16)(values);
       }
     }
-    for (int64_t r = 0; r < rows; ++r) {
-      const float inverse = 1.0f / row_sum[r];
-      for (int64_t c = 0; c < dim; ++c) o[r * dim + c] *= inverse;
-    }
+    kernels::attention_kernels().divide_rows(o, rows, dim, row_sum);
     store(piece, head, o);
   }
 

@@ -50,6 +50,37 @@ TEST(products_match_double_and_overwrite_their_output) {
   }
 }
 
+TEST(an_addend_costs_no_copy_and_no_bit) {
+  for_each_bfloat16_gemm([] {
+    at::manual_seed(4);
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      for (const Shape& s : kShapes) {
+        const at::Tensor a = at::randn({s.m, s.k}).to(type), weight = at::randn({s.n, s.k}).to(type);
+        const at::Tensor residual = at::randn({s.m, s.n + 3}).to(type).narrow(1, 2, s.n);
+        const at::Tensor bias = at::randn({s.n}).to(type).expand({s.m, s.n});
+        for (const auto& packed :
+             {ops::PackedMatrix::of(weight, true), ops::PackedMatrix::as_it_lies(weight, true),
+              ops::PackedMatrix::quantized(weight, ops::Quantization::kInt8)}) {
+          for (const at::Tensor& addend : {residual, bias}) {
+            const at::Tensor before = addend.clone(), copied = addend.clone();
+            ops::gemm(a, packed, copied, true);
+            const at::Tensor c = at::full({s.m, s.n}, NAN, type);
+            ops::gemm_add(a, packed, addend, c);
+            CHECK(at::equal(c, copied) && at::equal(addend, before));
+            ops::gemm_add(a, packed, c, c);
+            ops::gemm(a, packed, copied, true);
+            CHECK(at::equal(c, copied));
+          }
+          const at::Tensor c = at::full({s.m, s.n}, NAN, type), alone = at::empty_like(c);
+          ops::gemm_add(a, packed, {}, c);
+          ops::gemm(a, packed, alone, false);
+          CHECK(at::equal(c, alone));
+        }
+      }
+    }
+  });
+}
+
 TEST(bfloat16_products_are_summed_in_float32_and_rounded_once) {
   for_each_bfloat16_gemm([] {
     CHECK(ops::packs(at::ones({8, 8}, at::kBFloat16)) == (kernels::bfloat16_gemm_kernels() != nullptr));
@@ -293,7 +324,8 @@ TEST(codes_are_what_they_stand_for) {
                                     .c = expected.data(),
                                     .ldc = kWidth,
                                     .rows = rows,
-                                    .add = true});
+                                    .addend = expected.data(),
+                                    .addend_ld = kWidth});
       own->float_tile(kGroups, ones.data(), codes.data(), table, kVectors, found.data(), kWidth, rows, true);
       CHECK(expected == found);
       if (kernels::bfloat16_vector_kernels() == nullptr) continue;

@@ -100,6 +100,19 @@ void softmax_backward(float* scores, float* dprobs, const ScoreBlock& b, const f
   }
 }
 
+inline void scale_row(float* row, int64_t cols, float factor) {
+#pragma omp simd
+  for (int64_t c = 0; c < cols; ++c) row[c] *= factor;
+}
+
+void scale_rows(float* values, int64_t count, int64_t cols, const float* factors) {
+  for (int64_t r = 0; r < count; ++r) scale_row(values + r * cols, cols, factors[r]);
+}
+
+void divide_rows(float* values, int64_t count, int64_t cols, const float* divisors) {
+  for (int64_t r = 0; r < count; ++r) scale_row(values + r * cols, cols, 1.0f / divisors[r]);
+}
+
 void round(const float* source, int64_t rows, int64_t cols, int64_t ld, uint16_t* target) {
   for (int64_t r = 0; r < rows; ++r) {
     const float* row = source + r * ld;
@@ -112,6 +125,6 @@ void round(const float* source, int64_t rows, int64_t cols, int64_t ld, uint16_t
 }  // namespace
 
 extern const AttentionKernels attention_table;
-const AttentionKernels attention_table = {softmax, softmax_backward, round};
+const AttentionKernels attention_table = {softmax, softmax_backward, scale_rows, divide_rows, round};
 
 }  // namespace troupe::kernels::TROUPE_ISA

@@ -22,6 +22,9 @@ struct AttentionKernels {
   // scores -> probabilities in place; dprobs (dO V^T) -> d(raw scores) in place.
   void (*softmax_backward)(float* scores, float* dprobs, const ScoreBlock& block, const float* lse,
                            const float* delta);
+  // Row r of `count` rows of `cols` numbers, one behind the other, times factors[r], or divided by it.
+  void (*scale_rows)(float* values, int64_t count, int64_t cols, const float* factors);
+  void (*divide_rows)(float* values, int64_t count, int64_t cols, const float* divisors);
   // Rounded to bfloat16: rows of `cols` numbers, row stride ld, into rows one behind the other.
   void (*round)(const float* source, int64_t rows, int64_t cols, int64_t ld, uint16_t* target);
 };

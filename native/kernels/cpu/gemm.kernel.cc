@@ -24,9 +24,10 @@ void tile_of(const GemmTile<float>& t) {
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sum[r][v] = Lanes{};
   }
-  for (int r = 0; t.add && r < kRows; ++r) {  // c comes from memory while it multiplies
+  // It comes from memory while the tile multiplies.
+  for (int r = 0; t.addend != nullptr && r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v)
-      __builtin_prefetch(t.c + (r < t.rows ? r * t.ldc : 0) + v * kGemmLanes, 1, 3);
+      __builtin_prefetch(t.addend + (r < t.rows ? r * t.addend_ld : 0) + v * kGemmLanes, 0, 3);
   }
   const auto step = [&]() __attribute__((always_inline)) {
     Lanes row[kVectors];
@@ -47,8 +48,9 @@ void tile_of(const GemmTile<float>& t) {
     if (r == t.rows) return;
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) {
-      Lanes* out = reinterpret_cast<Lanes*>(t.c + r * t.ldc + v * kGemmLanes);
-      *out = t.add ? *out + sum[r][v] : sum[r][v];
+      const auto* addend = reinterpret_cast<const Lanes*>(addend_of(t, r, v));
+      *reinterpret_cast<Lanes*>(t.c + r * t.ldc + v * kGemmLanes) =
+          addend != nullptr ? *addend + sum[r][v] : sum[r][v];
     }
   }
 }

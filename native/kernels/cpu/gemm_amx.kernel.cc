@@ -120,13 +120,13 @@ void sums(const GemmTile<Out>& t, float* out, int64_t ld) {
   sums_of_halves<1>(t, out, ld);
 }
 
-TROUPE_AMX inline void store(float* c, __m512 sum, bool add) {
-  _mm512_storeu_ps(c, add ? _mm512_add_ps(_mm512_loadu_ps(c), sum) : sum);
+TROUPE_AMX inline void store(float* c, __m512 sum, const float* addend) {
+  _mm512_storeu_ps(c, addend != nullptr ? _mm512_add_ps(_mm512_loadu_ps(addend), sum) : sum);
 }
 
-TROUPE_AMX inline void store(uint16_t* c, __m512 sum, bool add) {
-  if (add) {
-    const auto there = reinterpret_cast<Values>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(c)));
+TROUPE_AMX inline void store(uint16_t* c, __m512 sum, const uint16_t* addend) {
+  if (addend != nullptr) {
+    const auto there = reinterpret_cast<Values>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(addend)));
     sum += reinterpret_cast<__m512>(__builtin_convertvector(there, Words) << 16);
   }
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(c), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sum)));
@@ -135,11 +135,11 @@ TROUPE_AMX inline void store(uint16_t* c, __m512 sum, bool add) {
 template <typename Out>
 TROUPE_AMX void tile(const GemmTile<Out>& t) {
   if constexpr (sizeof(Out) == sizeof(float)) {
-    if (!t.add && t.rows % kTileRows == 0) return sums(t, t.c, t.ldc);
+    if (t.addend == nullptr && t.rows % kTileRows == 0) return sums(t, t.c, t.ldc);
   }
-  if (t.add) {  // it comes from memory while the units multiply
+  if (t.addend != nullptr) {  // it comes from memory while the units multiply
     for (int64_t r = 0; r < t.rows; ++r) {
-      const char* row = reinterpret_cast<const char*>(t.c + r * t.ldc);
+      const char* row = reinterpret_cast<const char*>(t.addend + r * t.addend_ld);
       for (int64_t at = 0; at < t.vectors * kGemmLanes * int64_t{sizeof(Out)}; at += 64)
         _mm_prefetch(row + at, _MM_HINT_T0);
     }
@@ -148,7 +148,8 @@ TROUPE_AMX void tile(const GemmTile<Out>& t) {
   sums(t, block, kGemmCols);
   for (int64_t r = 0; r < t.rows; ++r) {
     for (int64_t v = 0; v < t.vectors; ++v)
-      store(t.c + r * t.ldc + v * kGemmLanes, _mm512_load_ps(block + r * kGemmCols + v * kGemmLanes), t.add);
+      store(t.c + r * t.ldc + v * kGemmLanes, _mm512_load_ps(block + r * kGemmCols + v * kGemmLanes),
+            addend_of(t, r, v));
   }
 }
 

@@ -18,16 +18,19 @@ extern const Bfloat16GemmKernels bfloat16_gemm_table;
 
 namespace {
 
-TROUPE_BFLOAT16 inline void store(float* c, __m512 sum, bool add) {
-  _mm512_storeu_ps(c, add ? _mm512_add_ps(_mm512_loadu_ps(c), sum) : sum);
+TROUPE_BFLOAT16 inline void store(float* c, __m512 sum, const float* addend) {
+  _mm512_storeu_ps(c, addend != nullptr ? _mm512_add_ps(_mm512_loadu_ps(addend), sum) : sum);
 }
 
 typedef uint16_t Rounded __attribute__((vector_size(kGemmLanes * sizeof(uint16_t)), aligned(2), may_alias));
 typedef uint32_t Wide __attribute__((vector_size(kGemmLanes * sizeof(uint32_t))));
 
-TROUPE_BFLOAT16 inline void store(uint16_t* c, __m512 sum, bool add) {
+TROUPE_BFLOAT16 inline void store(uint16_t* c, __m512 sum, const uint16_t* addend) {
+  if (addend != nullptr) {
+    const Rounded& there = *reinterpret_cast<const Rounded*>(addend);
+    sum += reinterpret_cast<__m512>(__builtin_convertvector(there, Wide) << 16);
+  }
   Rounded* const out = reinterpret_cast<Rounded*>(c);  // not auto, which would forget the alignment
-  if (add) sum += reinterpret_cast<__m512>(__builtin_convertvector(*out, Wide) << 16);
   *out = reinterpret_cast<Rounded>(_mm512_cvtneps_pbh(sum));
 }
 
@@ -60,7 +63,7 @@ TROUPE_BFLOAT16 void tile_of(const GemmTile<Out>& t) {
   for (int r = 0; r < kRows; ++r) {
     if (r == t.rows) return;
 #pragma GCC unroll 3
-    for (int v = 0; v < kVectors; ++v) store(t.c + r * t.ldc + v * kGemmLanes, sum[r][v], t.add);
+    for (int v = 0; v < kVectors; ++v) store(t.c + r * t.ldc + v * kGemmLanes, sum[r][v], addend_of(t, r, v));
   }
 }
 

@@ -25,9 +25,9 @@ struct Ahead {
 };
 constexpr int64_t kLineBytes = 64;
 
-// c [rows, vectors * kGemmLanes] (row stride ldc) = (add ? c : 0) + sum over k of a[k] b[k]^T, every element
-// summed in the order of k. Step s of row r of `a` is a[r * a_row + s * a_step]; bfloat16 takes it packed
-// alone.
+// c [rows, vectors * kGemmLanes] (row stride ldc) = addend + sum over k of a[k] b[k]^T, every element summed
+// in the order of k. The addend (row stride addend_ld; null: 0) may be c. Step s of row r of `a` is a[r *
+// a_row + s * a_step]; bfloat16 takes it packed alone.
 template <typename Out>
 struct GemmTile {
   int64_t steps = 0;
@@ -36,10 +36,17 @@ struct GemmTile {
   int64_t vectors = 0;
   Out* c = nullptr;
   int64_t ldc = 0, rows = 0;
-  bool add = false;
+  const Out* addend = nullptr;
+  int64_t addend_ld = 0;
   int64_t a_row = 1, a_step = kGemmRows;
   Ahead ahead = {};
 };
+
+// Of the lanes of vector v of row r, or null.
+template <typename Out>
+inline const Out* addend_of(const GemmTile<Out>& t, int64_t r, int64_t v) {
+  return t.addend != nullptr ? t.addend + r * t.addend_ld + v * kGemmLanes : nullptr;
+}
 
 struct GemmKernels {
   // Up to kGemmRows rows.
