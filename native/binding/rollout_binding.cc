@@ -32,6 +32,7 @@ RolloutOptions read_rollout_options(const Field& dto) {
   options.memory_share = dto["memoryShare"].number();
   options.chunked_prefill = dto["chunkedPrefill"].boolean();
   options.prefix_caching = dto["prefixCaching"].boolean();
+  options.tensor_parallel = dto["tensorParallel"].count();
   options.quantization = read_quantization(dto["quantization"]);
   options.routed_experts = dto["routedExperts"].boolean();
   return options;

@@ -87,6 +87,7 @@ RolloutOptions read_limits(const Field& dto) {
   limits.max_sequences = dto["maxSequences"].count();
   limits.max_step_tokens = dto["maxStepTokens"].count();
   limits.kv_cache_bytes = dto["kvCacheBytes"].count();
+  limits.tensor_parallel = dto["tensorParallel"].count();
   limits.quantization = read_quantization(dto["quantization"]);
   return limits;
 }

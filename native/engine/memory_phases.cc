@@ -32,11 +32,14 @@ TokenBatch batch_of(const SequenceLoad& load, int64_t vocab) {
           at::full({load.count}, load.length - load.response, at::kInt)};
 }
 
-// The model with the heads of one rank, and the layers of the stage that has most of them: by it the pages of
-// all stages are counted.
-ModelConfig largest_stage(const EngineOptions& options, int64_t world) {
+// The model with the heads of one rank that decodes, and the layers of the stage that has most of them: by it
+// the pages of all stages are counted.
+ModelConfig largest_stage(const EngineOptions& options, const RolloutOptions& limits, int64_t world) {
   const ParallelDims dims = parallel_dims(options).resolved(world);
-  ModelConfig model = own_heads(options.model, decoder_part(options, dims, 0));
+  const DecoderPart part =
+      limits.tensor_parallel > 1 ? DecoderPart{.tp = limits.tensor_parallel} : decoder_part(options, dims, 0);
+  validate(options.model, part);
+  ModelConfig model = own_heads(options.model, part);
   std::vector<int64_t> layers(static_cast<size_t>(options.pipeline.stages), 0);
   const std::vector<StageRange> parts = pipeline_parts(model.num_layers, options.pipeline);
   for (size_t part = 0; part < parts.size(); ++part) layers[part % layers.size()] += parts[part].layers();
@@ -97,7 +100,7 @@ class Phases {
 
   void open_rollout() {
     RolloutOptions limits = work_.limits;
-    const ModelConfig cached = largest_stage(options_, comm_->size());
+    const ModelConfig cached = largest_stage(options_, limits, comm_->size());
     int64_t pages = 1;
     for (const RolloutLoad& load : work_.rollouts)
       pages = std::max(pages, pages_held(load, limits, cached, options_.dtype));

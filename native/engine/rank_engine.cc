@@ -319,6 +319,7 @@ void RankEngine::abort(const std::string& reason) {
   mesh_.abort(reason);
   sharding_.abort(reason);
   if (sequence_) sequence_->abort(reason);
+  if (copy_) copy_->comm().abort(reason);
 }
 
 void RankEngine::check_abort() const {

@@ -7,6 +7,7 @@
 
 #include "batch/packing.h"
 #include "batch/row_parts.h"
+#include "engine/decoding_copy.h"
 #include "engine/engine.h"
 #include "engine/loss_head.h"
 #include "engine/stage_work.h"
@@ -49,7 +50,8 @@ class RankEngine final : public Engine {
   at::Tensor get_tensor(TensorKind kind, const std::string& param) override;
   StateBytes state_bytes() const override;
   int64_t bytes_sent() const override {
-    return mesh_.bytes_sent() + sharding_.bytes_sent() + (sequence_ ? sequence_->bytes_sent() : 0);
+    return mesh_.bytes_sent() + sharding_.bytes_sent() + (sequence_ ? sequence_->bytes_sent() : 0) +
+           (copy_ ? copy_->comm().log().bytes_sent() : 0);
   }
   void offload(const StateKinds& kinds) override;
   void onload(const StateKinds& kinds) override;
@@ -146,6 +148,11 @@ class RankEngine final : public Engine {
   // Completes the routed experts of outputs with those of the other stages' layers. All ranks of a pipeline
   // at the same time.
   void join_routed_experts(std::vector<RolloutOutput>& outputs);
+  // Of these ranks, so many that decode together, from open_rollout() on.
+  void decode_over(int64_t tensor_parallel);
+  Transformer& decoder() { return copy_ ? copy_->decoder() : transformer_; }
+  // The communicators of the ranks that decode together: all of them make the same calls.
+  std::vector<Communicator*> decoding_axes() const;
   // Undoes begin_rollout(): frees gathered parameters and the packed or quantised copies of the weights.
   void stop_decoding();
 
@@ -168,6 +175,7 @@ class RankEngine final : public Engine {
   Transformer transformer_;
   std::optional<int64_t> tied_peer_;  // the stage that has the tied embeddings, too
   bool prepared_ = false;
+  std::unique_ptr<DecodingCopy> copy_;  // null where a generation is laid out as training
   std::unique_ptr<Rollout> rollout_;
   bool decoding_ = false;
   int64_t rollout_weights_ = 0;  // the weights_version_ of its pages

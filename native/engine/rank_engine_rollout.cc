@@ -19,16 +19,35 @@ RolloutStats RankEngine::open_rollout(const RolloutOptions& options) {
   require(!serves, ErrorCode::kInvalidArgument,
           "[rollout] this engine has a rollout already, which has requests: expected one per engine");
   rollout_.reset();
+  decode_over(options.tensor_parallel);
   RolloutOptions own = options;
   if (own.kv_cache_bytes == 0) own.kv_cache_bytes = cache_budget(device_, own.memory_share);
   // Ranks that generate together must make the same plans: all take the smallest budget among them.
   const at::Tensor least = at::tensor({-own.kv_cache_bytes}, at::kLong);
-  for (const auto& axis : {mesh_.tp(), mesh_.ep(), mesh_.pp()})
+  for (Communicator* axis : decoding_axes())
     axis->all_reduce(least, ReduceOp::kMax, {"generate", "cache budget"});
   own.kv_cache_bytes = -least.item<int64_t>();
-  rollout_ = std::make_unique<Rollout>(transformer_, own);
+  rollout_ = std::make_unique<Rollout>(decoder(), own);
   rollout_->park();
   return rollout_->stats();
+}
+
+void RankEngine::decode_over(int64_t tensor_parallel) {
+  require(tensor_parallel >= 1, ErrorCode::kInvalidArgument, "[rollout] expected tensorParallel >= 1, got ",
+          tensor_parallel);
+  if (tensor_parallel == (copy_ ? copy_->tp() : 1)) return;
+  require(!copy_, ErrorCode::kInvalidArgument, "[rollout] expected tensorParallel ", copy_ ? copy_->tp() : 1,
+          " again, got ", tensor_parallel);
+  auto copy = std::make_unique<DecodingCopy>(options_, *mesh_.world(), tensor_parallel);
+  const std::lock_guard<std::mutex> lock(abort_mutex_);  // abort() is called from another thread
+  copy_ = std::move(copy);
+  if (aborted_) copy_->comm().abort(abort_reason_);
+}
+
+std::vector<Communicator*> RankEngine::decoding_axes() const {
+  std::vector<Communicator*> axes{mesh_.pp().get(), mesh_.ep().get(), mesh_.tp().get()};
+  if (copy_) axes.push_back(&copy_->comm());
+  return axes;
 }
 
 void RankEngine::begin_rollout(int64_t version, bool restart) {
@@ -38,8 +57,13 @@ void RankEngine::begin_rollout(int64_t version, bool restart) {
           "[rollout] expected open_rollout before begin_rollout");
   prepare();
   agree({});
-  sharding_.acquire_all("generate");
-  transformer_.begin_decoding(rollout_->options().quantization);
+  if (copy_) {
+    copy_->fill(store_, sharding_);
+    sharding_.release_all();
+  } else {
+    sharding_.acquire_all("generate");
+  }
+  decoder().begin_decoding(rollout_->options().quantization);
   decoding_ = true;
   rollout_->set_version(version);
   if (rollout_weights_ != weights_version_) rollout_->weights_changed(restart);
@@ -74,8 +98,7 @@ RolloutTurn RankEngine::rollout_turn(RolloutCommands commands) {
   // Ranks that generate together must stop after the same step: the first rank's clock decides.
   const auto time_left = [&] {
     const at::Tensor more = at::tensor({int64_t{spent() < commands.milliseconds}}, at::kLong);
-    for (const auto& axis : {mesh_.pp(), mesh_.ep(), mesh_.tp()})
-      axis->broadcast(more, 0, {"generate", "time"});
+    for (Communicator* axis : decoding_axes()) axis->broadcast(more, 0, {"generate", "time"});
     return more.item<int64_t>() != 0;
   };
   do {
@@ -109,9 +132,10 @@ void RankEngine::park_rollout() {
 }
 
 void RankEngine::stop_decoding() {
+  if (copy_) copy_->release();  // also of a beginning that failed
   if (!decoding_) return;
   decoding_ = false;
-  transformer_.end_decoding();
+  decoder().end_decoding();
   sharding_.release_all();
 }
 

@@ -26,12 +26,24 @@ int64_t element_count(const std::vector<int64_t>& shape) {
 ParameterStore::ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype,
                                bool training, uint64_t seed, ShardSlice slice, const StateKinds& offload,
                                ShardSlice expert_slice)
-    : family_(std::move(layout.family)),
-      training_(training),
-      seed_(seed),
-      slice_(slice),
-      expert_slice_(expert_slice),
-      adapters_(std::move(layout.adapters)) {
+    : training_(training), seed_(seed), slice_(slice), expert_slice_(expert_slice) {
+  allocate(device, compute_dtype, take(std::move(layout)), offload);
+}
+
+ParameterStore::ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype) {
+  const std::vector<int64_t> sizes = take(std::move(layout));
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    ParameterGroup& group = groups_[g];
+    group.whole_size = round_up(sizes[g], kAlignment);
+    group.full_compute = FlatBuffer(group.whole_size, group.buffer ? at::kFloat : compute_dtype, device);
+  }
+  for (Parameter& parameter : parameters_)
+    parameter.compute = view(parameter, groups_[parameter.group].full_compute.tensor());
+}
+
+std::vector<int64_t> ParameterStore::take(ParameterLayout layout) {
+  family_ = std::move(layout.family);
+  adapters_ = std::move(layout.adapters);
   for (GroupSpec& spec : layout.groups) groups_.push_back({std::move(spec), {}, {}, {}, {}, {}, {}, {}, 0});
   std::vector<int64_t> sizes(groups_.size(), 0);
   for (ParameterSpec& spec : layout.parameters) {
@@ -41,7 +53,7 @@ ParameterStore::ParameterStore(ParameterLayout layout, at::Device device, at::Sc
     parameters_.push_back(
         {std::move(spec.info), spec.group, spec.initial, std::move(spec.placement), start, {}, {}, {}});
   }
-  allocate(device, compute_dtype, sizes, offload);
+  return sizes;
 }
 
 void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,

@@ -50,8 +50,8 @@ struct ParameterGroup : GroupSpec {
   // The slice that is owned: float32, and compute in the compute dtype where that is another. Gradient and
   // moments only where trained.
   StateBuffer param, compute, grad, exp_avg, exp_avg_sq;
-  // What Parameter::compute and grad are views of in a sharded store: of the whole group, in memory only
-  // around their use (fsdp/sharding.h).
+  // What Parameter::compute and grad are views of in a store that is sharded or computes alone: of the whole
+  // group, in memory only around their use (fsdp/sharding.h, engine/decoding_copy.h).
   FlatBuffer full_compute, full_grad;
   int64_t whole_size = 0;  // elements of the whole group's flat buffer, with its padding
 
@@ -73,6 +73,9 @@ class ParameterStore {
   ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype, bool training,
                  uint64_t seed, ShardSlice slice = {}, const StateKinds& offload = {},
                  ShardSlice expert_slice = {});
+  // To compute with alone: a parameter has no master, and its `compute` is a view of full_compute, which
+  // begins without memory.
+  ParameterStore(ParameterLayout layout, at::Device device, at::ScalarType compute_dtype);
 
   const std::vector<Parameter>& all() const { return parameters_; }
   std::vector<ParameterGroup>& groups() { return groups_; }
@@ -130,14 +133,16 @@ class ParameterStore {
   void keep(const StateKinds& kinds, bool on_host);
 
  private:
+  // Takes the layout's groups and parameters; elements by group.
+  std::vector<int64_t> take(ParameterLayout layout);
   void allocate(at::Device device, at::ScalarType compute_dtype, const std::vector<int64_t>& sizes,
                 const StateKinds& offload);
   template <typename Predicate>
   std::vector<SliceRun> runs_of(size_t group, Predicate&& predicate) const;
 
   std::string family_;
-  bool training_;
-  uint64_t seed_;
+  bool training_ = false;
+  uint64_t seed_ = 0;
   ShardSlice slice_, expert_slice_;
   std::vector<Parameter> parameters_;
   std::vector<ParameterGroup> groups_;

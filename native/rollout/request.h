@@ -84,6 +84,9 @@ struct RolloutOptions {
   int64_t logits_bytes = int64_t{64} << 20;  // of the logits that exist at once
   // Of a mixture of experts: also say which ones the tokens went to.
   bool routed_experts = false;
+  // Neighbouring ranks that decode together where each trains with whole matrices: each has a part of every
+  // matrix and of the cache. It changes the rounding of log-probs, and a token where that decides.
+  int64_t tensor_parallel = 1;
   // Of the layers' weights. It does change tokens.
   ops::Quantization quantization = ops::Quantization::kNone;
 };

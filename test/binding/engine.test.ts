@@ -174,7 +174,13 @@ test('a rollout is opened again for as long as nobody has asked it for anything'
   const engine = await createEngine();
   const options: NativeRolloutOptions = {
     ...{ maxSequences: 4, maxStepTokens: 64, maxPositions: 16, kvCacheBytes: 2 ** 20, memoryShare: 1 },
-    ...{ chunkedPrefill: true, prefixCaching: true, quantization: 'none', routedExperts: false },
+    ...{
+      chunkedPrefill: true,
+      prefixCaching: true,
+      tensorParallel: 1,
+      quantization: 'none',
+      routedExperts: false,
+    },
   };
   await binding.openRollout(engine, options);
   expect(

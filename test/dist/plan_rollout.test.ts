@@ -39,6 +39,14 @@ const SETUPS: readonly Setup[] = [
   },
   { setup: 'fsdp 2', workers: 2, keys: [], options: {}, bytes: 4, parts: 1 },
   {
+    setup: 'fsdp 2 that decodes together',
+    workers: 2,
+    keys: ['actor_rollout_ref.rollout.tensor_model_parallel_size=2'],
+    options: { rollout: { tensorParallel: 2 } },
+    bytes: 4,
+    parts: 2,
+  },
+  {
     setup: 'tp 2',
     workers: 2,
     keys: megatron('tensor'),
@@ -84,9 +92,9 @@ algorithm: { adv_estimator: grpo }
 
 /** Of a batch of whole lengths in a cache of so many bytes, in one engine that nothing else uses. */
 async function preemptions({ workers, options }: Setup, kvCacheBytes: number): Promise<number> {
-  const rollout = { kvCacheBytes };
-  const shared = { model, optim: null, worldSize: workers, numThreads: 1, rollout };
-  const actor = await Actor.create({ ...shared, ...options });
+  const rollout = { ...options.rollout, kvCacheBytes };
+  const shared = { model, optim: null, worldSize: workers, numThreads: 1 };
+  const actor = await Actor.create({ ...shared, ...options, rollout });
   try {
     const prompts = Array.from({ length: PROMPTS }, (_, p) =>
       Array.from({ length: PROMPT }, (_, i) => 1 + ((p * 31 + i * i + i * p) % 119)),

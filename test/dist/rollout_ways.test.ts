@@ -127,6 +127,14 @@ const WAYS: readonly Way[] = [
     within: BITS,
   },
   { way: 'fsdp 2', workers: 2, options: () => ({}), play: together, within: BITS },
+  {
+    way: 'fsdp 2 that decodes together',
+    workers: 2,
+    options: () => ({ rollout: { tensorParallel: 2 } }),
+    play: together,
+    // It is scored with whole matrices.
+    within: { alone: 1e-5, scored: 1e-5 },
+  },
   TP,
 ];
 

@@ -41,6 +41,7 @@ struct Setup {
   bool sequence_parallel = false;
   int64_t cp = 1;
   bool overlap = false;  // sums of gradients, as on a GPU
+  int64_t decoding = 1;  // ranks that decode together
 };
 
 std::string describe(const Setup& c) {
@@ -53,6 +54,7 @@ std::string describe(const Setup& c) {
   if (c.pp > 1) ranks += " pp " + std::to_string(c.pp) + (c.vpp > 1 ? " x " + std::to_string(c.vpp) : "");
   if (c.ep > 1) ranks += " ep " + std::to_string(c.ep);
   if (c.overlap) ranks += " overlapping";
+  if (c.decoding > 1) ranks += " decoding " + std::to_string(c.decoding);
   if (c.ranks > c.tp * c.pp * c.cp) ranks += std::string(" ") + strategy;
   return c.variant + (c.head == HeadKind::kLm ? "" : " critic") + (c.lora ? " LoRA" : "") + " | " +
          (c.dtype == at::kFloat ? "float32" : "bfloat16") + " | " + ranks + " | " +
@@ -141,6 +143,7 @@ MemoryWork work_of(const Setup& c, const EngineOptions& options) {
   // More than run together, in steps that cut prompts.
   work.limits.max_sequences = 8;
   work.limits.max_step_tokens = 256;
+  work.limits.tensor_parallel = c.decoding;
   if (c.head == HeadKind::kLm) work.rollouts = {{"generate", 6, 2, 100, 20}};
   return work;
 }
@@ -216,6 +219,9 @@ const std::vector<Setup> kSetups{
     {.variant = "qwen3", .ranks = 4, .overlap = true},
     {.variant = "qwen3", .ranks = 2, .sharding = ShardingStrategy::kShardGradOp},
     {.variant = "qwen3", .ranks = 2, .sharding = ShardingStrategy::kNoShard},
+    {.variant = "qwen3", .ranks = 2, .decoding = 2},
+    {.variant = "qwen3", .ranks = 4, .dtype = at::kBFloat16, .decoding = 2},
+    {.variant = "qwen3_moe", .ranks = 2, .decoding = 2},
     {.variant = "gemma2", .checkpointing = true},
     {.variant = "qwen3_moe", .ranks = 2, .checkpointing = true},
     {.variant = "qwen3", .ranks = 2, .lora = true},

@@ -2,6 +2,7 @@ import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import {
+  configNotes,
   loadConfig,
   loadSftConfig,
   type ResolvedConfig,
@@ -20,6 +21,7 @@ import {
   rewardModelSettings,
   sftSettings,
 } from '../../ts/roles/role_settings';
+import { rolloutOptions } from '../../ts/roles/settings';
 import { createEngines } from '../../ts/trainer/engines';
 import { SftTrainer } from '../../ts/trainer/sft_trainer';
 import { FakeGroup } from './actor/fake_group';
@@ -252,6 +254,31 @@ test('the keys of Megatron are those of the strategy megatron', () => {
     sequenceParallel: true,
     ep: 1,
   });
+});
+
+test('ranks decode together under FSDP; under Megatron, and where servers generate, a note says why the key does not count', () => {
+  const key = 'actor_rollout_ref.rollout.tensor_model_parallel_size';
+  const decoding = (...keys: string[]) => {
+    const config = ppo('trainer.n_gpus_per_node=4', ...keys);
+    const notes = configNotes(config).filter(({ path }) => path === key);
+    return [rolloutOptions(config).tensorParallel, ...notes.map(({ reason }) => reason)];
+  };
+  const megatron = [
+    'actor_rollout_ref.actor.strategy=megatron',
+    'actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4',
+  ];
+  const server = ['actor_rollout_ref.rollout.name=vllm', 'actor_rollout_ref.rollout.mode=server'];
+  expect(decoding()).toEqual([1]);
+  expect(decoding(`${key}=2`)).toEqual([2]);
+  expect(decoding(`${key}=4`, ...megatron)).toEqual([1]);
+  expect(decoding(`${key}=2`, ...megatron)).toEqual([
+    1,
+    'under strategy megatron generation is laid out as training (4)',
+  ]);
+  expect(decoding(`${key}=8`, ...server, 'actor_rollout_ref.rollout.server.addresses=[http://a:1]')).toEqual([
+    1,
+    'the servers were started by somebody else',
+  ]);
 });
 
 test('what Megatron recomputes: whole blocks, attention alone, or what the model says', () => {

@@ -15,6 +15,8 @@ export interface NativeRolloutOptions {
   memoryShare: number;
   chunkedPrefill: boolean;
   prefixCaching: boolean;
+  /** Neighbouring ranks that decode together, where training has whole matrices on each; 1: none. */
+  tensorParallel: number;
   quantization: NativeQuantization;
   routedExperts: boolean;
 }

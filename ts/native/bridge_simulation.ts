@@ -48,6 +48,7 @@ export interface NativeRolloutLimits {
   maxSequences: number;
   maxStepTokens: number;
   kvCacheBytes: number;
+  tensorParallel: number;
   quantization: NativeQuantization;
 }
 

@@ -65,6 +65,7 @@ export function memoryWork(role: RoleSpec): NativeMemoryWork {
       maxSequences: shape?.maxSequences ?? 1,
       maxStepTokens: shape?.maxStepTokens ?? 1,
       kvCacheBytes: shape?.kvCacheBytes ?? 0,
+      tensorParallel: shape?.tensorParallel ?? 1,
       quantization: shape?.quantization ?? 'none',
     },
   };

@@ -1,4 +1,5 @@
 // What a configuration asks of each rank.
+
 import { availableParallelism } from 'node:os';
 import {
   type ResolvedConfig,
@@ -8,6 +9,7 @@ import {
 } from '../config/config';
 import { hasRewardPool, policyRanks, rewardRanks } from '../config/derived/pools';
 import { needsCritic, needsReference, needsRewardModel } from '../config/derived/roles';
+import { decodingRanks } from '../config/derived/rollout_place';
 import { configTree, readConfig } from '../config/reading/read';
 import { getPath } from '../config/reading/tree';
 import { isSftTree } from '../config/verl/source';
@@ -158,12 +160,14 @@ function policyRoles(config: ResolvedConfig, target: Target, memory: number | nu
     responseLength: data.max_response_length,
     maxSequences: rollout.max_num_seqs,
     maxStepTokens: rollout.max_num_batched_tokens,
+    tensorParallel: decodingRanks(config),
     quantization: rollout.quantization,
     kvCacheBytes: Math.min(ENOUGH_CACHE, memory === null ? ENOUGH_CACHE : Math.floor(share * memory)),
   };
   const settings = actorSettings(config);
   // Ranks that share the model, or its experts, generate together.
-  const together = settings.layout.tp * settings.layout.pp * (settings.layout.ep ?? 1);
+  const together =
+    settings.layout.tp * settings.layout.pp * (settings.layout.ep ?? 1) * decodingRanks(config);
   const prompts = (count: number): number => Math.ceil((count * together) / target.worldSize);
   const found: RoleSpec[] = [
     {

@@ -36,6 +36,8 @@ export interface RolloutShape {
   maxSequences: number;
   maxStepTokens: number;
   kvCacheBytes: number;
+  /** Ranks that decode together where each trains with whole matrices; 1: none. */
+  tensorParallel: number;
   /** Weights of 8 bits; null: of the compute dtype. */
   quantization: 'int8' | 'fp8' | null;
 }

@@ -5,6 +5,7 @@ import type { PolicyLossOptions } from '../actor/update_options';
 import type { AdvantageConfig } from '../algorithms/advantage_types';
 import type { ResolvedConfig } from '../config/config';
 import { correctionOptions } from '../config/derived/correction';
+import { decodingRanks } from '../config/derived/rollout_place';
 import type { RewardManagerOptions } from '../reward/contract/types';
 import type { NativeRolloutConfig } from '../rollout/native/native_options';
 import type { SamplingOptions } from '../rollout/sampling';
@@ -50,6 +51,7 @@ export function rolloutOptions(config: ResolvedConfig): NativeRolloutConfig {
     enableChunkedPrefill: rollout.enable_chunked_prefill,
     enablePrefixCaching: rollout.enable_prefix_caching,
     freeCacheEngine: rollout.free_cache_engine,
+    tensorParallel: decodingRanks(config),
     routedExperts: rollout.enable_rollout_routing_replay,
     ...(rollout.quantization === null ? {} : { quantization: rollout.quantization }),
   };

@@ -1,8 +1,8 @@
 import { Actor } from '../actor/actor';
 import type { Batch } from '../batch/batch';
-import { usesServers } from '../config/checks/rollout_checks';
 import type { ResolvedConfig } from '../config/config';
 import { checkGpus, hasRewardPool, policyRanks, poolHosts, rewardRanks } from '../config/derived/pools';
+import { usesServers } from '../config/derived/rollout_place';
 import { CallLog, type EngineCall } from '../controller/call';
 import { type Device, machineOf } from '../controller/default_device';
 import type { Launcher, LauncherOptions } from '../controller/launcher';

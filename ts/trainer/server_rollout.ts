@@ -156,6 +156,7 @@ function serversOf(
         maxTokens: config.data.max_prompt_length + config.data.max_response_length,
         maxConcurrency: server.max_concurrency,
         seed: config.trainer.seed,
+        tensorParallel: rollout.tensor_model_parallel_size ?? 1,
         releases,
         command: server.command ?? [],
         args: server.args ?? [],

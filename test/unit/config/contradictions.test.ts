@@ -42,6 +42,10 @@ describe('contradictions', () => {
       /actor\.ulysses_sequence_parallel_size: expected a divisor of the number of workers \(1, .*\), got 2/,
     ],
     [
+      'actor_rollout_ref.rollout.tensor_model_parallel_size=2',
+      /rollout\.tensor_model_parallel_size: expected a divisor of the number of workers \(1, .*\), got 2/,
+    ],
+    [
       'actor_rollout_ref.ref.ulysses_sequence_parallel_size=0',
       /ref\.ulysses_sequence_parallel_size: expected an integer from 1 to 65536, got 0/,
     ],

@@ -52,6 +52,7 @@ python3 -m verl.trainer.main_ppo --config-name='ppo_trainer.yaml' \
     actor_rollout_ref.actor.shuffle=False \
     actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16 \
     actor_rollout_ref.rollout.name=vllm \
+    actor_rollout_ref.rollout.tensor_model_parallel_size=1 \
     actor_rollout_ref.rollout.n=5 \
     +actor_rollout_ref.rollout.val_kwargs.n=4 \
     actor_rollout_ref.rollout.mystery_switch=3 \
@@ -89,7 +90,13 @@ describe('a launch script', () => {
           fsdp_config: { param_offload: true, dtype: 'bfloat16' },
           kl_loss_type: 'low_var_kl',
         },
-        rollout: { name: 'vllm', max_num_seqs: 256, n: 5, val_kwargs: { n: 4 } },
+        rollout: {
+          name: 'vllm',
+          tensor_model_parallel_size: 1,
+          max_num_seqs: 256,
+          n: 5,
+          val_kwargs: { n: 4 },
+        },
       },
       trainer: {
         logger: ['console', 'file'],

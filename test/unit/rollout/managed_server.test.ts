@@ -33,6 +33,7 @@ function managed(model: string, command = [process.execPath, join(directory, 'se
     maxTokens: 64,
     maxConcurrency: 8,
     seed: 1,
+    tensorParallel: 1,
     releases: false,
     command,
     args: ['--extra', 'yes'],

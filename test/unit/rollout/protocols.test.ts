@@ -7,6 +7,17 @@ import type { SamplingParams } from '../../../ts/rollout/request';
 import { sendEvents } from '../../helpers/inference_server';
 import { EXCHANGES, generate, model, start } from '../../helpers/protocol_exchanges';
 
+const LAUNCH = {
+  model: 'm',
+  host: 'h',
+  port: 1,
+  dtype: 'float32',
+  maxTokens: 64,
+  maxConcurrency: 8,
+  seed: 0,
+  tensorParallel: 1,
+} as const;
+
 describe('vLLM', () => {
   const { events, models } = EXCHANGES.vllm;
 
@@ -82,16 +93,7 @@ describe('vLLM', () => {
     });
     for (const priority of [3, -2, 0.4]) await generate(new VllmProtocol(), client, {}, { priority });
     expect(server.calls.map(({ body }) => body.priority)).toEqual([-3, 2, 0]);
-    const { args } = new VllmProtocol().launch({
-      model: 'm',
-      host: 'h',
-      port: 1,
-      dtype: 'float32',
-      maxTokens: 64,
-      maxConcurrency: 8,
-      seed: 0,
-      releases: false,
-    });
+    const { args } = new VllmProtocol().launch({ ...LAUNCH, releases: false });
     expect(args.join(' ')).toContain('--scheduling-policy priority');
     expect(args).toContain('--enable-prompt-tokens-details');
   });
@@ -259,9 +261,18 @@ test.each<[ServerProtocol, string]>([
   [new VllmProtocol(), '--enable-sleep-mode'],
   [new SglangProtocol([2]), '--enable-memory-saver'],
 ])('a managed server can give its memory back where it will be asked to', (protocol, option) => {
-  const options = { model: 'm', host: 'h', port: 1, dtype: 'float32', maxTokens: 64, seed: 0 } as const;
   for (const releases of [true, false])
-    expect(protocol.launch({ ...options, maxConcurrency: 8, releases }).args.includes(option)).toBe(releases);
+    expect(protocol.launch({ ...LAUNCH, releases }).args.includes(option)).toBe(releases);
+});
+
+test.each<[ServerProtocol, string]>([
+  [new VllmProtocol(), '--tensor-parallel-size 2'],
+  [new SglangProtocol([2]), '--tp-size 2'],
+])('a managed server has a model over so many GPUs as the configuration says', (protocol, option) => {
+  for (const tensorParallel of [1, 2]) {
+    const { args } = protocol.launch({ ...LAUNCH, tensorParallel, releases: false });
+    expect(args.join(' ').includes(option)).toBe(tensorParallel === 2);
+  }
 });
 
 test('what passes and what does not', async () => {

@@ -76,6 +76,7 @@ describe('TGI', () => {
       dtype: 'float32',
       maxTokens: 64,
       seed: 0,
+      tensorParallel: 1,
       releases: false,
     } as const;
     const { args } = tgi.launch({ ...options, maxConcurrency: 256 });

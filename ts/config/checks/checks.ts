@@ -11,6 +11,7 @@ import { checkCorrection } from '../derived/correction';
 import { checkMegatronLayouts } from '../derived/megatron_layout';
 import { checkRewardPool, policyRanks, rewardRanks } from '../derived/pools';
 import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';
+import { checkDecodingRanks } from '../derived/rollout_place';
 import { checkRouterReplay } from '../derived/router_replay';
 import { checkUlysses, checkUlyssesSize, contextOf, sharingRanks } from '../derived/ulysses';
 import { nearestName } from '../reading/nearest';
@@ -61,6 +62,7 @@ export function checkConsistency(config: ResolvedConfig): void {
     () => checkRewardPool(config),
     () => checkUlysses(config),
     () => checkMegatronLayouts(config),
+    () => checkDecodingRanks(config),
     () =>
       checkFits(
         config,

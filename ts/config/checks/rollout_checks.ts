@@ -2,16 +2,12 @@ import { resolveCorrection } from '../../algorithms/rollout_correction/options';
 // Where responses come from: what no single key of rollout can tell.
 import { ConfigError } from '../../errors';
 import { correctionOptions } from '../derived/correction';
+import { unreadDecodingRanks, usesServers } from '../derived/rollout_place';
 import type { ConfigNote } from '../reading/resolve';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import { SERVER_NAMES } from '../schema/rollout_server_section';
 
 const ROLLOUT = 'actor_rollout_ref.rollout';
-
-/** Whether responses come from inference servers. */
-export function usesServers({ actor_rollout_ref: { rollout } }: ResolvedConfig): boolean {
-  return rollout.mode === 'server' || rollout.mode === 'managed';
-}
 
 /** @throws ConfigError naming the key */
 export function checkRolloutServers(config: ResolvedConfig): void {
@@ -54,6 +50,11 @@ export function checkRolloutServers(config: ResolvedConfig): void {
 
 /** What a name of verl means here, and what servers do otherwise. */
 export function rolloutNotes(config: ResolvedConfig): ConfigNote[] {
+  const unread = unreadDecodingRanks(config);
+  return [...(unread === null ? [] : [unread]), ...sourceNotes(config)];
+}
+
+function sourceNotes(config: ResolvedConfig): ConfigNote[] {
   const { name, mode, top_k, top_p, quantization } = config.actor_rollout_ref.rollout;
   if (!usesServers(config)) {
     const quantized =

@@ -101,7 +101,11 @@ export const rolloutSection = {
     true,
     'Give the memory of keys and values back while nothing is generated; managed servers on a GPU give that of their weights, too.',
   ),
-  tensor_model_parallel_size: ignored(ROLLOUT_ENGINE),
+  tensor_model_parallel_size: field(
+    orNull(count('ranks')),
+    null,
+    'Neighbouring workers that generate together, each with its part of every matrix, or GPUs of a managed server; null: one. Under strategy megatron generation is laid out as training.',
+  ),
   data_parallel_size: ignored(ROLLOUT_ENGINE),
   expert_parallel_size: ignored(ROLLOUT_ENGINE),
   pipeline_model_parallel_size: ignored(ROLLOUT_ENGINE),

@@ -10,6 +10,7 @@ import {
 import { RUN_LIMITS } from '../../base/limits';
 import type { RoleEngine } from '../../engine/role_engine';
 import { expertBytes } from '../../engine/routed_experts';
+import { tensorProblem } from '../../model/tensor_parts';
 import type { NativeQuantization, NativeRolloutOptions } from '../../native/bridge';
 
 /** None of them changes a token, but the last. */
@@ -35,6 +36,11 @@ export interface NativeRolloutConfig {
    * compute dtype. Not of mixtures of experts.
    */
   quantization?: 'int8' | 'fp8';
+  /**
+   * Neighbouring ranks that decode together, each with its part of every matrix and of the cache, 1: for a model that does not fit on one beside its
+   * cache, trained with whole matrices (not under `parallel` or `pipeline`, which generation follows). Log-probs then round as under tensor parallelism.
+   */
+  tensorParallel?: number;
   /** Also say which experts of a mixture the tokens went to, false: `routedExperts` of results, and that column of batches. */
   routedExperts?: boolean;
 }
@@ -49,6 +55,7 @@ const KEYS = [
   'enablePrefixCaching',
   'freeCacheEngine',
   'quantization',
+  'tensorParallel',
   'routedExperts',
 ];
 
@@ -72,6 +79,7 @@ export function nativeOptions(engine: RoleEngine, o: NativeRolloutConfig): Nativ
     memoryShare: utilization / ranks,
     chunkedPrefill: flagOption(where, 'enableChunkedPrefill', o.enableChunkedPrefill, true),
     prefixCaching: flagOption(where, 'enablePrefixCaching', o.enablePrefixCaching, true),
+    tensorParallel: tensorParallelOf(where, engine, o.tensorParallel),
     quantization: quantizationOf(where, engine, o.quantization),
     routedExperts: routedExpertsOf(where, engine, o.routedExperts),
   };
@@ -81,6 +89,19 @@ function routedExpertsOf(where: string, { model }: RoleEngine, given: unknown): 
   const wanted = flagOption(where, 'routedExperts', given, false);
   if (wanted) expertBytes(`${where}.routedExperts`, model.config);
   return wanted;
+}
+
+function tensorParallelOf(where: string, engine: RoleEngine, given: unknown): number {
+  const { worldSize } = engine.group;
+  const tp = numberOption(where, 'tensorParallel', given, 1, { integer: true, min: 1 });
+  const refuse = (expected: string) => badOption(where, `tensorParallel: ${expected}, got ${tp}`);
+  if (tp === 1) return tp;
+  if (engine.generatingRanks.length !== worldSize)
+    throw refuse('expected 1 where training cuts the model, since generation is laid out alike');
+  if (worldSize % tp !== 0) throw refuse(`expected a divisor of the ${worldSize} workers`);
+  const problem = tensorProblem(tp, engine.model.config);
+  if (problem !== null) throw refuse(problem);
+  return tp;
 }
 
 function quantizationOf(where: string, { model }: RoleEngine, given: unknown): NativeQuantization {

@@ -27,6 +27,10 @@ import { StopStrings } from './stop_strings';
 
 const PAGE_POSITIONS = 32;
 
+/** Each `count` neighbours in one. */
+const joined = (groups: number[][], count: number): number[][] =>
+  Array.from({ length: groups.length / count }, (_, i) => groups.slice(i * count, (i + 1) * count).flat());
+
 export class NativeRollout implements RolloutEngine {
   private readonly options: NativeRolloutOptions;
   private readonly freesCache: boolean;
@@ -72,7 +76,7 @@ export class NativeRollout implements RolloutEngine {
       );
       return turns[0] as RolloutTurn;
     };
-    this.groups = engine.generatingRanks;
+    this.groups = joined(engine.generatingRanks, this.options.tensorParallel);
     this.placement = new Placement(this.groups.length);
     this.ranks = this.groups.map(
       (together, rank) =>

@@ -45,6 +45,8 @@ export interface LaunchOptions {
   /** Requests at a time. */
   maxConcurrency: number;
   seed: number;
+  /** GPUs that have a part of every matrix each. */
+  tensorParallel: number;
   /** It will be asked to give its memory back. */
   releases: boolean;
 }

@@ -138,7 +138,7 @@ export class SglangProtocol implements ServerProtocol {
     await this.resume(server);
   }
 
-  launch({ model, host, port, dtype, maxTokens, seed, releases }: LaunchOptions) {
+  launch({ model, host, port, dtype, maxTokens, seed, tensorParallel, releases }: LaunchOptions) {
     return {
       command: ['python3', '-m', 'sglang.launch_server'],
       args: [
@@ -146,6 +146,7 @@ export class SglangProtocol implements ServerProtocol {
         ...['--dtype', dtype, '--context-length', String(maxTokens), '--random-seed', String(seed)],
         // Per-request seeds, and samplers that nobody's generation_config.json changes.
         ...['--enable-deterministic-inference', '--sampling-defaults', 'openai'],
+        ...(tensorParallel > 1 ? ['--tp-size', String(tensorParallel)] : []),
         ...(releases ? ['--enable-memory-saver'] : []),
       ],
       env: { HF_HUB_OFFLINE: '1' },

@@ -119,7 +119,7 @@ export class TgiProtocol implements ServerProtocol {
     return this.load(server);
   }
 
-  launch({ model, host, port, dtype, maxTokens, maxConcurrency }: LaunchOptions) {
+  launch({ model, host, port, dtype, maxTokens, maxConcurrency, tensorParallel }: LaunchOptions) {
     return {
       command: ['text-generation-launcher'],
       args: [
@@ -127,6 +127,7 @@ export class TgiProtocol implements ServerProtocol {
         ...['--max-total-tokens', String(maxTokens), '--max-input-tokens', String(maxTokens - 1)],
         // Of more than this (128 by default) it refuses some.
         ...['--max-concurrent-requests', String(maxConcurrency)],
+        ...(tensorParallel > 1 ? ['--num-shard', String(tensorParallel)] : []),
       ],
       env: { HF_HUB_OFFLINE: '1' },
     };

@@ -148,7 +148,7 @@ export class VllmProtocol implements ServerProtocol {
     await server.json('POST', '/wake_up?tags=kv_cache', null);
   }
 
-  launch({ model, host, port, dtype, maxTokens, seed, releases }: LaunchOptions) {
+  launch({ model, host, port, dtype, maxTokens, seed, tensorParallel, releases }: LaunchOptions) {
     return {
       command: ['python3', '-m', 'vllm.entrypoints.openai.api_server'],
       args: [
@@ -159,6 +159,7 @@ export class VllmProtocol implements ServerProtocol {
         ...['--scheduling-policy', 'priority', '--enable-prompt-tokens-details'],
         // One more than we ask for, with the sampled token.
         ...['--max-logprobs', String(MOST_TOP + 1)],
+        ...(tensorParallel > 1 ? ['--tensor-parallel-size', String(tensorParallel)] : []),
         ...(releases ? ['--enable-sleep-mode'] : []),
       ],
       env: { VLLM_SERVER_DEV_MODE: '1', HF_HUB_OFFLINE: '1', VLLM_NO_USAGE_STATS: '1' },

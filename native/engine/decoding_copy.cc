@@ -1,0 +1,73 @@
+// Parts of whole matrices, and who has which.
+#include "engine/decoding_copy.h"
+
+#include <ATen/ATen.h>
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace troupe {
+
+namespace {
+
+std::unique_ptr<Communicator> neighbours(const EngineOptions& options, Communicator& world, int64_t tp) {
+  const ParallelDims& dims = options.parallel;
+  require(dims.tp == 1 && dims.ep == 1 && options.pipeline.stages == 1, ErrorCode::kInvalidArgument,
+          "[rollout] expected tensorParallel 1 of a model that training cuts (tp ", dims.tp, ", pp ",
+          options.pipeline.stages, ", ep ", dims.ep, "), since it generates as it trains; got ", tp);
+  require(world.size() % tp == 0, ErrorCode::kInvalidArgument,
+          "[rollout] expected tensorParallel to divide the ", world.size(), " ranks, got ", tp);
+  validate(options.model, DecoderPart{.tp = tp});
+  std::vector<int64_t> ranks(static_cast<size_t>(tp));
+  std::iota(ranks.begin(), ranks.end(), world.rank() / tp * tp);
+  // As Sharding names its splits: by what no other engine of these ranks has seen.
+  const std::string engine = "engine" + std::to_string(world.log().collectives());
+  std::unique_ptr<Communicator> comm =
+      world.split(engine + "/decoding" + std::to_string(ranks.front()), ranks);
+  world.barrier({"generate", "ranks"});
+  return comm;
+}
+
+// What lies at the pieces of `part` in the whole.
+void cut(const at::Tensor& whole, const Parameter& part) {
+  const auto dimension = static_cast<int64_t>(part.placement.dimension);
+  for (const Piece& piece : part.placement.pieces) {
+    if (piece.count == 0) continue;
+    part.compute.narrow(dimension, piece.local, piece.count)
+        .copy_(whole.narrow(dimension, piece.whole, piece.count));
+  }
+}
+
+}  // namespace
+
+DecodingCopy::DecodingCopy(const EngineOptions& options, Communicator& world, int64_t tp)
+    : comm_(neighbours(options, world, tp)),
+      store_(decoder_layout(options.model, options.lora, {.tp = tp, .tp_rank = comm_->rank()}),
+             options.device, options.dtype),
+      exchange_(*comm_, /*sequence_parallel=*/false),
+      decoder_(options.model, store_, options.device, options.dtype, nullptr, nullptr, std::nullopt,
+               &exchange_) {}
+
+void DecodingCopy::fill(const ParameterStore& source, Sharding& sharding) {
+  const size_t count = source.groups().size();
+  for (size_t group = 0; group < count; ++group) {
+    Lease whole(&sharding, {group}, "generate");
+    if (group + 1 < count) sharding.prefetch(group + 1, "generate");
+    FlatBuffer& own = store_.groups()[group].full_compute;
+    own.allocate();
+    own.tensor().zero_();  // behind parts that are less than others'
+    for (const Parameter& parameter : source.all()) {
+      if (parameter.group == group) cut(parameter.compute, store_.at(parameter.info.name));
+    }
+    whole.end();
+  }
+}
+
+void DecodingCopy::release() {
+  for (ParameterGroup& group : store_.groups()) group.full_compute.release();
+}
+
+}  // namespace troupe

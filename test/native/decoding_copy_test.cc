@@ -1,0 +1,181 @@
+// A generation of ranks that train with whole matrices and decode with parts of them: what one process
+// generates.
+#include "engine/decoding_copy.h"
+
+#include <chrono>
+#include <map>
+#include <thread>
+
+#include "check.h"
+#include "ranks.h"
+#include "toy_training.h"
+
+using namespace troupe;
+using namespace troupe::test;
+
+namespace {
+
+constexpr int64_t kRequests = 6;
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::vector<float> log_probs;
+};
+using Answers = std::map<uint64_t, Answer>;
+
+RolloutOptions limits(int64_t tensor_parallel) {
+  RolloutOptions limits;
+  limits.max_sequences = 4;
+  limits.max_step_tokens = 24;  // prompts in parts
+  limits.kv_cache_bytes = int64_t{1} << 20;
+  limits.tensor_parallel = tensor_parallel;
+  return limits;
+}
+
+// Half of them greedy.
+Answers answers(Engine& engine) {
+  RolloutCommands commands;
+  for (int64_t i = 0; i < kRequests; ++i) {
+    RolloutRequest request;
+    request.id = request.seed = static_cast<uint64_t>(i);
+    for (int64_t t = 0; t < 3 + 5 * i; ++t)
+      request.prompt.push_back(static_cast<int32_t>((t * 7 + i) % kVocabulary));
+    request.sampling.max_new_tokens = 6 + i;
+    request.sampling.temperature = i % 2 == 0 ? 0 : 1;
+    commands.submit.push_back(std::move(request));
+  }
+  commands.milliseconds = 60'000;
+  engine.begin_rollout(0, false);
+  Answers found;
+  RolloutTurn turn;
+  for (int64_t turns = 0; turns < 100 && !turn.idle; ++turns) {
+    turn = engine.rollout_turn(std::exchange(commands, {}));
+    for (const RolloutOutput& output : turn.outputs) {
+      CHECK(output.error.empty());
+      Answer& answer = found[output.id];
+      answer.tokens.insert(answer.tokens.end(), output.tokens.begin(), output.tokens.end());
+      answer.log_probs.insert(answer.log_probs.end(), output.log_probs.begin(), output.log_probs.end());
+    }
+  }
+  CHECK(turn.idle && turn.stats.running == 0 && turn.stats.pages_held == 0);
+  engine.park_rollout();
+  return found;
+}
+
+// Before and after an update by all ranks.
+std::vector<Answers> generations(Engine& engine, int64_t rank, int64_t size, int64_t tensor_parallel) {
+  engine.open_rollout(limits(tensor_parallel));
+  std::vector<Answers> all{answers(engine), answers(engine)};
+  std::vector<int64_t> owners;
+  for (int64_t i = 0; i < kSequences; ++i) owners.push_back(i % size);
+  const Share share = share_of(rank, owners);
+  engine.update_policy({share.tokens, share.mask, share.a, share.b, {}, {}, {}}, share.mini, {}, 1);
+  all.push_back(answers(engine));
+  return all;
+}
+
+double distance(const Answers& a, const Answers& b) {
+  double most = 0;
+  CHECK(a.size() == kRequests && b.size() == kRequests);
+  for (const auto& [id, answer] : a) {
+    const Answer& other = b.at(id);
+    CHECK(answer.tokens == other.tokens);
+    for (size_t i = 0; i < answer.log_probs.size() && i < other.log_probs.size(); ++i)
+      most = std::max(most, std::abs(static_cast<double>(answer.log_probs[i]) - other.log_probs[i]));
+  }
+  return most;
+}
+
+EngineOptions options_for(const std::string& variant) {
+  const bool lora = variant == "lora";
+  EngineOptions options = options_of(lora ? "qwen3" : variant, HeadKind::kLm);
+  options.optim->lr = 1e-2;  // an update that shows
+  if (!lora) return options;
+  LoraOptions adapters;
+  adapters.rank = 4;
+  adapters.scale = 2;
+  for (int64_t layer = 0; layer < options.model.num_layers; ++layer) {
+    const std::string prefix = "layers." + std::to_string(layer) + ".";
+    const int64_t q = options.model.num_heads * options.model.head_dim;
+    adapters.sites.push_back({prefix + "attn.q", prefix + "attn.qkv.weight", 0, q});
+    adapters.sites.push_back({prefix + "attn.o", prefix + "attn.out.weight", 0, options.model.hidden_size});
+  }
+  options.lora = adapters;
+  return options;
+}
+
+struct Layout {
+  int64_t ranks, tp;
+  ShardingStrategy sharding = ShardingStrategy::kFullShard;
+  int64_t shard_size = 0;
+  bool offload = false;
+};
+
+}  // namespace
+
+// 4 of tp share two heads of keys; the vocabulary of 50 leaves the last rank less.
+TEST(ranks_that_decode_together_generate_what_one_process_does) {
+  for (const std::string variant : {"qwen2", "qwen3", "gpt2", "gemma2", "qwen3_moe", "glm4_moe", "lora"}) {
+    const EngineOptions options = options_for(variant);
+    const auto engine = create_engine(options, nullptr);
+    const std::vector<Answers> expected = generations(*engine, 0, 1, 1);
+    CHECK(distance(expected[0], expected[1]) == 0);
+    for (const Layout& layout :
+         {Layout{2, 2}, Layout{4, 2, ShardingStrategy::kFullShard, 2, true},
+          Layout{4, 4, ShardingStrategy::kShardGradOp}, Layout{2, 2, ShardingStrategy::kNoShard}}) {
+      check_all(layout.ranks, [&](Communicator& comm) {
+        EngineOptions own = options;
+        own.sharding = layout.sharding;
+        own.shard_size = layout.shard_size;
+        if (layout.offload) own.offload = {true, true, true};
+        const auto sharded = create_engine(own, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}));
+        const std::vector<Answers> found = generations(*sharded, comm.rank(), layout.ranks, layout.tp);
+        for (size_t i = 0; i < found.size(); ++i) CHECK(distance(found[i], expected[i]) < 2e-5);
+      });
+    }
+  }
+}
+
+TEST(what_cannot_decode_together_is_refused_on_all_ranks) {
+  const auto refused = [](EngineOptions options, int64_t ranks, int64_t tp, const std::string& telling) {
+    check_all(ranks, [&](Communicator& comm) {
+      const auto engine = create_engine(options, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}));
+      CHECK_THROWS(engine->open_rollout(limits(tp)), telling);
+      // It is as good as before.
+      engine->open_rollout(limits(1));
+      CHECK(answers(*engine).size() == kRequests);
+    });
+  };
+  const EngineOptions plain = options_of("qwen3", HeadKind::kLm);
+  refused(plain, 2, 3, "divide the 2 ranks, got 3");
+  refused(plain, 2, 0, "tensorParallel >= 1, got 0");
+  EngineOptions three = plain;
+  three.model.num_heads = 6;
+  three.model.num_kv_heads = 3;
+  refused(three, 2, 2, "key heads");
+  EngineOptions cut = plain;
+  cut.parallel.tp = 2;
+  refused(cut, 2, 2, "generates as it trains");
+}
+
+TEST(an_abort_ends_a_generation_of_ranks_that_wait_for_each_other) {
+  check_all(2, [](Communicator& comm) {
+    const auto engine = create_engine(options_of("qwen3", HeadKind::kLm),
+                                      std::shared_ptr<Communicator>(&comm, [](Communicator*) {}));
+    engine->open_rollout(limits(2));
+    engine->begin_rollout(0, false);
+    if (comm.rank() == 1) return std::this_thread::sleep_for(std::chrono::seconds(1));  // it makes no turn
+    std::thread watch([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      engine->abort("rank 1 is lost");
+    });
+    RolloutCommands commands;
+    commands.submit.resize(1);
+    commands.submit[0].prompt = {1, 2, 3};
+    commands.submit[0].sampling.max_new_tokens = 4;
+    CHECK_THROWS(engine->rollout_turn(std::move(commands)), "rank 1 is lost");
+    watch.join();
+  });
+}
+
+TEST_MAIN()
