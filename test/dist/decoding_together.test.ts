@@ -100,8 +100,8 @@ describe('whole runs', () => {
   });
 
   test('a number that the heads do not divide is refused before any worker starts', async () => {
-    await expect(
-      run('refused', 'trainer.n_gpus_per_node=3', `${key}=3`),
-    ).rejects.toThrow(/rollout\.tensor_model_parallel_size: expected a divisor of the \d+ attention heads/);
+    await expect(run('refused', 'trainer.n_gpus_per_node=3', `${key}=3`)).rejects.toThrow(
+      /rollout\.tensor_model_parallel_size: expected a divisor of the \d+ attention heads/,
+    );
   });
 });

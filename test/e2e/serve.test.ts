@@ -307,6 +307,39 @@ test('a cache that is smaller than the model bounds requests, and serve has the 
   });
 });
 
+test('workers that share every matrix answer as one does', async () => {
+  const answer = async (...options: string[]): Promise<unknown> => {
+    const own = new Command(['serve', workspace.file('model'), ...OPTIONS, ...options]);
+    const base = await announced(own);
+    expect(own.workers()).toHaveLength(options.length === 0 ? 1 : 2);
+    const { choices } = await client(base).chat.completions.create({
+      ...ask,
+      max_tokens: 24,
+      temperature: 0.7,
+      seed: 3,
+    });
+    own.kill('SIGTERM');
+    expect((await own.exited).code).toBe(0);
+    return choices.map(({ message, finish_reason }) => [message.content, finish_reason]);
+  };
+  expect(await answer('--tensor-parallel-size', '2')).toEqual(await answer());
+
+  const refused = (...options: string[]): Promise<Exit> =>
+    runCommand(['serve', workspace.file('model'), ...OPTIONS, ...options]);
+  expect(await refused('--tensor-parallel-size', '2', '--workers', '3')).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining(
+      '--tensor-parallel-size: expected a divisor of the 3 workers (--workers), got 2',
+    ),
+  });
+  expect(await refused('--tensor-parallel-size', '64')).toMatchObject({
+    code: 2,
+    stderr: expect.stringMatching(
+      /--tensor-parallel-size: expected a divisor of the \d+ attention heads of the model, got 64/,
+    ),
+  });
+});
+
 test('a reader that reads nothing for a while stops nobody, and misses nothing', async () => {
   const { hostname, port } = new URL(url);
   const body = JSON.stringify({

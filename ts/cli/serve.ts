@@ -5,6 +5,7 @@ import { readRegularFile } from '../base/regular_file';
 import { loadModelDirectory } from '../checkpoint/model_dir';
 import { TokenBytes } from '../data/token_bytes';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
+import { tensorProblem } from '../model/tensor_parts';
 import type { RolloutEngine } from '../rollout/engine';
 import type { ServedModel } from '../serve/call/served_model';
 import { GrammarThreads, grammarVocabulary } from '../serve/grammar/grammar_threads';
@@ -25,6 +26,8 @@ export interface ServeOptions {
   device: 'cpu' | 'cuda' | null;
   dtype: 'float32' | 'bfloat16' | null;
   workers: number;
+  /** So many of them have a part of every matrix each and answer together. */
+  tensorParallel: number;
   /** Most tokens of a prompt and its response; null: what the model and the cache have room for. */
   maxModelLen: number | null;
   /** Share of memory for keys and values; null: the engine's default. */
@@ -42,12 +45,15 @@ export async function serve(
 ): Promise<number> {
   const { model: directory } = options;
   const { config } = loadModelDirectory(directory, 'lm');
-  const { chatTemplate, maxModelLen, gpuMemoryUtilization } = options;
+  const { chatTemplate, maxModelLen, gpuMemoryUtilization, tensorParallel } = options;
   if (maxModelLen !== null && maxModelLen > config.maxPositions) {
     throw new UsageError(
       `serve: --max-model-len: expected at most ${config.maxPositions}, the positions of the model, got ${maxModelLen}`,
     );
   }
+  const problem = tensorProblem(tensorParallel, config);
+  if (problem !== null)
+    throw new UsageError(`serve: --tensor-parallel-size: ${problem} of the model, got ${tensorParallel}`);
   const tokenizer = Tokenizer.load(directory, {
     chatTemplate: chatTemplate === null ? null : readRegularFile(chatTemplate),
   });
@@ -62,6 +68,7 @@ export async function serve(
     rollout: {
       // Nobody else wants the memory, and the next request may begin like one before it.
       freeCacheEngine: false,
+      tensorParallel,
       ...(maxModelLen === null ? {} : { maxModelLen }),
       ...(gpuMemoryUtilization === null ? {} : { gpuMemoryUtilization }),
     },

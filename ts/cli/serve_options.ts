@@ -31,7 +31,17 @@ export const withServe = (y: Argv) =>
       describe: 'How the model writes calls of tools; default: as its chat template says',
     })
     .option('chat-template', { type: 'string', requiresArg: true, describe: 'File with another one' })
-    .option('workers', { type: 'number', requiresArg: true, default: 1, describe: 'Worker processes' })
+    .option('workers', {
+      type: 'number',
+      requiresArg: true,
+      describe: 'Worker processes; default: --tensor-parallel-size',
+    })
+    .option('tensor-parallel-size', {
+      type: 'number',
+      requiresArg: true,
+      default: 1,
+      describe: 'Workers that have a part of every matrix each and answer together: a divisor of --workers',
+    })
     .option('device', { choices: ['cpu', 'cuda'] as const })
     .option('dtype', { choices: ['float32', 'bfloat16'] as const })
     .option('max-model-len', {
@@ -68,7 +78,14 @@ export function serveOptions(a: Awaited<ReturnType<typeof withServe>['argv']>): 
     throw new UsageError(`serve: --${name}: expected ${kind} from ${min} to ${max}, got ${value}`);
   };
   within('port', a.port, 0, 65_535);
-  within('workers', a.workers, 1, RUN_LIMITS.ranks);
+  const { tensorParallelSize: tensorParallel, workers = tensorParallel } = a;
+  within('tensor-parallel-size', tensorParallel, 1, RUN_LIMITS.ranks);
+  within('workers', workers, 1, RUN_LIMITS.ranks);
+  if (workers % tensorParallel !== 0) {
+    throw new UsageError(
+      `serve: --tensor-parallel-size: expected a divisor of the ${workers} workers (--workers), got ${tensorParallel}`,
+    );
+  }
   if (a.maxModelLen !== undefined) within('max-model-len', a.maxModelLen, 2, RUN_LIMITS.tokens);
   const share = a.gpuMemoryUtilization;
   if (share !== undefined && !(share > 0 && share <= 1)) {
@@ -90,7 +107,8 @@ export function serveOptions(a: Awaited<ReturnType<typeof withServe>['argv']>): 
     chatTemplate: a.chatTemplate ?? null,
     device: a.device ?? null,
     dtype: a.dtype ?? null,
-    workers: a.workers,
+    workers,
+    tensorParallel,
     maxModelLen: a.maxModelLen ?? null,
     gpuMemoryUtilization: share ?? null,
     server: {
