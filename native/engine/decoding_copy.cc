@@ -51,14 +51,18 @@ DecodingCopy::DecodingCopy(const EngineOptions& options, Communicator& world, in
       decoder_(options.model, store_, options.device, options.dtype, nullptr, nullptr, std::nullopt,
                &exchange_) {}
 
+void DecodingCopy::reserve() {
+  for (ParameterGroup& group : store_.groups()) {
+    group.full_compute.allocate();
+    group.full_compute.tensor().zero_();  // behind parts that are less than others'
+  }
+}
+
 void DecodingCopy::fill(const ParameterStore& source, Sharding& sharding) {
   const size_t count = source.groups().size();
   for (size_t group = 0; group < count; ++group) {
     Lease whole(&sharding, {group}, "generate");
     if (group + 1 < count) sharding.prefetch(group + 1, "generate");
-    FlatBuffer& own = store_.groups()[group].full_compute;
-    own.allocate();
-    own.tensor().zero_();  // behind parts that are less than others'
     for (const Parameter& parameter : source.all()) {
       if (parameter.group == group) cut(parameter.compute, store_.at(parameter.info.name));
     }

@@ -22,8 +22,10 @@ class DecodingCopy {
   DecodingCopy(const EngineOptions& options, Communicator& world, int64_t tp);
 
   int64_t tp() const { return comm_->size(); }
+  // Takes the memory.
+  void reserve();
   // With the weights that `source` has now, group by group: of no more than two is there a whole on a rank.
-  // Every rank at the same time.
+  // Every rank at the same time, behind reserve().
   void fill(const ParameterStore& source, Sharding& sharding);
   // Gives their memory back.
   void release();

@@ -209,6 +209,8 @@ RankEngine::Beginning::Beginning(RankEngine& engine, size_t entries)
 RankEngine::Beginning::~Beginning() {
   if (engine_.agreements_ != agreements_) return;
   try {
+    // As the others do in their agree(): ranks that decode together go on together or not at all.
+    engine_.stop_decoding();
     engine_.sharding_.agree(*engine_.mesh_.world(), std::vector<int64_t>(entries_, 0), /*refuses=*/true);
   } catch (const std::exception&) {
     // The other ranks cannot be reached either. The exception that is already on its way says why.

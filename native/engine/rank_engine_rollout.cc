@@ -18,8 +18,8 @@ RolloutStats RankEngine::open_rollout(const RolloutOptions& options) {
   const bool serves = rollout_ && (rollout_->stats().running > 0 || rollout_->stats().waiting > 0);
   require(!serves, ErrorCode::kInvalidArgument,
           "[rollout] this engine has a rollout already, which has requests: expected one per engine");
-  rollout_.reset();
   decode_over(options.tensor_parallel);
+  rollout_.reset();
   RolloutOptions own = options;
   if (own.kv_cache_bytes == 0) own.kv_cache_bytes = cache_budget(device_, own.memory_share);
   // Ranks that generate together must make the same plans: all take the smallest budget among them.
@@ -56,14 +56,22 @@ void RankEngine::begin_rollout(int64_t version, bool restart) {
   require(rollout_ != nullptr, ErrorCode::kInvalidArgument,
           "[rollout] expected open_rollout before begin_rollout");
   prepare();
-  agree({});
-  if (copy_) {
-    copy_->fill(store_, sharding_);
-    sharding_.release_all();
-  } else {
-    sharding_.acquire_all("generate");
+  stop_decoding();
+  try {
+    // A rank that has no room for it says so before the others gather anything for it.
+    if (copy_) copy_->reserve();
+    agree({});
+    if (copy_) {
+      copy_->fill(store_, sharding_);
+      sharding_.release_all();
+    } else {
+      sharding_.acquire_all("generate");
+    }
+    decoder().begin_decoding(rollout_->options().quantization);
+  } catch (...) {
+    if (copy_) copy_->release();
+    throw;
   }
-  decoder().begin_decoding(rollout_->options().quantization);
   decoding_ = true;
   rollout_->set_version(version);
   if (rollout_weights_ != weights_version_) rollout_->weights_changed(restart);
@@ -132,10 +140,10 @@ void RankEngine::park_rollout() {
 }
 
 void RankEngine::stop_decoding() {
-  if (copy_) copy_->release();  // also of a beginning that failed
   if (!decoding_) return;
   decoding_ = false;
   decoder().end_decoding();
+  if (copy_) copy_->release();
   sharding_.release_all();
 }
 

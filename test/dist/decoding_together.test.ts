@@ -39,6 +39,7 @@ const furthest = (a: Float32Array, b: Float32Array): number =>
 test.each<[string, Partial<EngineOptions>, NativeRolloutConfig]>([
   ['two pairs of four workers', { worldSize: 4 }, {}],
   ['state on the host', { worldSize: 2, offload: { params: true, grads: true, optimizer: true } }, {}],
+  ['sequences that neighbours share in training', { worldSize: 2, parallel: { ulysses: 2 } }, {}],
   ['a cache that stays', { worldSize: 2 }, { freeCacheEngine: false }],
 ])('generate what each alone does, before and after an update: %s', async (_, options, rollout) => {
   const alone = await generations(options, rollout);

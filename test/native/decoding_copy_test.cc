@@ -32,8 +32,7 @@ RolloutOptions limits(int64_t tensor_parallel) {
   return limits;
 }
 
-// Half of them greedy.
-Answers answers(Engine& engine) {
+RolloutCommands requests() {
   RolloutCommands commands;
   for (int64_t i = 0; i < kRequests; ++i) {
     RolloutRequest request;
@@ -45,6 +44,12 @@ Answers answers(Engine& engine) {
     commands.submit.push_back(std::move(request));
   }
   commands.milliseconds = 60'000;
+  return commands;
+}
+
+// Half of them greedy.
+Answers answers(Engine& engine) {
+  RolloutCommands commands = requests();
   engine.begin_rollout(0, false);
   Answers found;
   RolloutTurn turn;
@@ -131,6 +136,78 @@ TEST(ranks_that_decode_together_generate_what_one_process_does) {
         const auto sharded = create_engine(own, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}));
         const std::vector<Answers> found = generations(*sharded, comm.rank(), layout.ranks, layout.tp);
         for (size_t i = 0; i < found.size(); ++i) CHECK(distance(found[i], expected[i]) < 2e-5);
+      });
+    }
+  }
+}
+
+TEST(experts_with_buffers_and_weights_of_8_bits_in_bfloat16) {
+  for (const auto& [variant, kind] :
+       {std::pair("glm4_moe", ops::Quantization::kNone), std::pair("qwen3", ops::Quantization::kInt8),
+        std::pair("qwen2", ops::Quantization::kFp8)}) {
+    EngineOptions options = options_for(variant);
+    options.dtype = at::kBFloat16;
+    check_all(2, [&, kind = kind](Communicator& comm) {
+      const auto engine = create_engine(options, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}));
+      RolloutOptions own = limits(2);
+      own.quantization = kind;
+      engine->open_rollout(own);
+      const Answers found = answers(*engine);
+      CHECK(found.size() == kRequests);
+      std::vector<int32_t> tokens, ends{0}, prompts;
+      std::vector<float> log_probs;
+      const RolloutCommands asked = requests();
+      for (const RolloutRequest& request : asked.submit) {
+        const Answer& answer = found.at(request.id);
+        tokens.insert(tokens.end(), request.prompt.begin(), request.prompt.end());
+        tokens.insert(tokens.end(), answer.tokens.begin(), answer.tokens.end());
+        ends.push_back(static_cast<int32_t>(tokens.size()));
+        prompts.push_back(static_cast<int32_t>(request.prompt.size()));
+        log_probs.insert(log_probs.end(), answer.log_probs.begin(), answer.log_probs.end());
+      }
+      // Whole matrices say of them what the parts did, up to their rounding.
+      const LogProbResult scored = engine->compute_log_prob(
+          {at::tensor(tokens, at::kInt), at::tensor(ends, at::kInt), at::tensor(prompts, at::kInt)}, 1, false,
+          false);
+      const double most = (scored.log_probs - at::tensor(log_probs)).abs().max().item<double>();
+      CHECK(most < 0.05);
+    });
+  }
+}
+
+// A verb that one rank refuses while a generation is under way ends it on all ranks alike, and another
+// begins.
+TEST(ranks_leave_and_enter_a_generation_together) {
+  for (const int64_t tp : {1, 2}) {
+    for (const bool offload : {false, true}) {
+      check_all(2, [&](Communicator& comm) {
+        EngineOptions options = options_for("qwen3");
+        if (offload) options.offload = {true, true, true};
+        const auto engine =
+            create_engine(options, std::shared_ptr<Communicator>(&comm, [](Communicator*) {}));
+        engine->open_rollout(limits(tp));
+        const Answers expected = answers(*engine);
+        engine->begin_rollout(0, false);
+        RolloutCommands commands = requests();
+        commands.milliseconds = 0;  // one step
+        const RolloutTurn first = engine->rollout_turn(std::move(commands));
+        CHECK(first.ready && !first.idle);
+        Share share = share_of(comm.rank(), {0, 1, 0, 1, 0, 1, 0, 1});
+        if (comm.rank() == 0) share.tokens.tokens.fill_(kVocabulary);
+        CHECK_THROWS(engine->compute_log_prob(share.tokens, 1, false, false),
+                     comm.rank() == 0 ? "token" : "another rank");
+        CHECK(!engine->rollout_turn({}).ready);
+        engine->begin_rollout(0, false);
+        std::map<uint64_t, std::vector<int32_t>> tokens;
+        for (const RolloutOutput& output : first.outputs)
+          tokens[output.id].insert(tokens[output.id].end(), output.tokens.begin(), output.tokens.end());
+        RolloutTurn turn;
+        for (int64_t turns = 0; turns < 1000 && !turn.idle; ++turns) {
+          turn = engine->rollout_turn({});
+          for (const RolloutOutput& output : turn.outputs)
+            tokens[output.id].insert(tokens[output.id].end(), output.tokens.begin(), output.tokens.end());
+        }
+        for (const auto& [id, answer] : expected) CHECK(tokens[id] == answer.tokens);
       });
     }
   }

@@ -269,6 +269,11 @@ test('ranks decode together under FSDP; under Megatron, and where servers genera
   ];
   const server = ['actor_rollout_ref.rollout.name=vllm', 'actor_rollout_ref.rollout.mode=server'];
   expect(decoding()).toEqual([1]);
+  expect(decoding(`${key}=4`, 'trainer.nnodes=2')).toEqual([4]);
+  expect(decoding(`${key}=3`, 'trainer.nnodes=3')).toEqual([
+    3,
+    expect.stringMatching(/of 3 neighbouring workers some are on two machines \(4 on each\)/),
+  ]);
   expect(decoding(`${key}=2`)).toEqual([2]);
   expect(decoding(`${key}=4`, ...megatron)).toEqual([1]);
   expect(decoding(`${key}=2`, ...megatron)).toEqual([

@@ -1,5 +1,4 @@
 // What a configuration asks of each rank.
-
 import { availableParallelism } from 'node:os';
 import {
   type ResolvedConfig,
@@ -13,6 +12,7 @@ import { decodingRanks } from '../config/derived/rollout_place';
 import { configTree, readConfig } from '../config/reading/read';
 import { getPath } from '../config/reading/tree';
 import { isSftTree } from '../config/verl/source';
+import { checkDecoding } from '../roles/check_decoding';
 import {
   actorSettings,
   criticSettings,
@@ -169,9 +169,11 @@ function policyRoles(config: ResolvedConfig, target: Target, memory: number | nu
   const together =
     settings.layout.tp * settings.layout.pp * (settings.layout.ep ?? 1) * decodingRanks(config);
   const prompts = (count: number): number => Math.ceil((count * together) / target.worldSize);
+  const spec = roleSpec(settings, target);
+  checkDecoding(config, spec.model);
   const found: RoleSpec[] = [
     {
-      ...roleSpec(settings, target),
+      ...spec,
       inference: perRank(data.train_batch_size, settings),
       update: perRank(actor.ppo_mini_batch_size, settings),
       rollouts: [

@@ -1,12 +1,11 @@
 // Whether every model of a run can be spread as the configuration says: before any worker is started.
 import type { ResolvedConfig } from '../config/config';
 import { policyRanks, rewardRanks } from '../config/derived/pools';
-import { DECODING_RANKS, decodingRanks } from '../config/derived/rollout_place';
+import { decodingRanks } from '../config/derived/rollout_place';
 import { checkLayout } from '../engine/check_layout';
 import { resolveParallel } from '../engine/parallel_options';
-import { ConfigError } from '../errors';
-import { tensorProblem } from '../model/tensor_parts';
 import { readModelShape } from '../planner/model_shape';
+import { checkDecoding } from '../roles/check_decoding';
 import { parallelOptions } from '../roles/fsdp_options';
 import {
   actorSettings,
@@ -28,22 +27,14 @@ interface Roles {
  */
 export function checkLayouts(config: ResolvedConfig, needs: Roles): void {
   check(actorSettings(config), policyRanks(config));
-  checkDecoding(config);
+  if (decodingRanks(config) > 1) {
+    const { model, head, keys } = actorSettings(config);
+    checkDecoding(config, readModelShape(model, head, keys.model).config);
+  }
   const reference = needs.reference ? referenceSettings(config) : null;
   if (reference !== null) check(reference, policyRanks(config));
   if (needs.critic) check(criticSettings(config), policyRanks(config));
   if (needs.rewardModel) check(rewardModelSettings(config), rewardRanks(config));
-}
-
-function checkDecoding(config: ResolvedConfig): void {
-  const [ranks, role] = [decodingRanks(config), actorSettings(config)];
-  if (ranks === 1) return;
-  const problem = tensorProblem(ranks, readModelShape(role.model, role.head, role.keys.model).config);
-  if (problem === null) return;
-  throw new ConfigError(
-    `${DECODING_RANKS}: ${problem} of the model in ${role.model}, got ${ranks}`,
-    DECODING_RANKS,
-  );
 }
 
 function check(role: RoleSettings, workers: number): void {

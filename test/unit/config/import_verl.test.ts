@@ -316,6 +316,11 @@ describe('bad input', () => {
   });
 });
 
+it('ranks that decode together are 2, as verl has it, where a script says nothing', () => {
+  const { config } = translate('bare.sh', 'python -m verl.trainer.main_ppo data.seed=1');
+  expect(config).toMatchObject({ actor_rollout_ref: { rollout: { tensor_model_parallel_size: 2 } } });
+});
+
 describe('troupe import-verl', () => {
   const OPTIONS = { out: null, allowMissing: true, version: 'main' };
   const script = write('run.sh', GRPO.replace('Qwen/Qwen2-7B-Instruct', './model'));

@@ -81,6 +81,9 @@ describe('TGI', () => {
     } as const;
     const { args } = tgi.launch({ ...options, maxConcurrency: 256 });
     expect(args.join(' ')).toContain('--max-concurrent-requests 256');
+    expect(args).not.toContain('--num-shard');
+    const spread = tgi.launch({ ...options, maxConcurrency: 256, tensorParallel: 2 });
+    expect(spread.args.join(' ')).toContain('--num-shard 2');
   });
 
   test('what it cannot do', () => {

@@ -2,7 +2,7 @@ import { resolveCorrection } from '../../algorithms/rollout_correction/options';
 // Where responses come from: what no single key of rollout can tell.
 import { ConfigError } from '../../errors';
 import { correctionOptions } from '../derived/correction';
-import { unreadDecodingRanks, usesServers } from '../derived/rollout_place';
+import { decodingNote, usesServers } from '../derived/rollout_place';
 import type { ConfigNote } from '../reading/resolve';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import { SERVER_NAMES } from '../schema/rollout_server_section';
@@ -50,8 +50,8 @@ export function checkRolloutServers(config: ResolvedConfig): void {
 
 /** What a name of verl means here, and what servers do otherwise. */
 export function rolloutNotes(config: ResolvedConfig): ConfigNote[] {
-  const unread = unreadDecodingRanks(config);
-  return [...(unread === null ? [] : [unread]), ...sourceNotes(config)];
+  const decoding = decodingNote(config);
+  return [...(decoding === null ? [] : [decoding]), ...sourceNotes(config)];
 }
 
 function sourceNotes(config: ResolvedConfig): ConfigNote[] {

@@ -30,9 +30,15 @@ export function checkDecodingRanks(config: ResolvedConfig): void {
   );
 }
 
-/** Why the key has no effect, where it says something; null: it has. */
-export function unreadDecodingRanks(config: ResolvedConfig): { path: string; reason: string } | null {
+/** Why the key has no effect where it says something, or one that nobody wants; null: neither. */
+export function decodingNote(config: ResolvedConfig): { path: string; reason: string } | null {
   const { actor, rollout } = config.actor_rollout_ref;
+  const { nnodes, n_gpus_per_node: perNode } = config.trainer;
+  const ranks = decodingRanks(config);
+  if (nnodes > 1 && perNode % ranks !== 0) {
+    const reason = `of ${ranks} neighbouring workers some are on two machines (${perNode} on each), and wait for the network in every layer`;
+    return { path: DECODING_RANKS, reason };
+  }
   const { tensor_model_parallel_size: given, mode } = rollout;
   if (given === null || mode === 'managed') return null;
   if (mode === 'server') return { path: DECODING_RANKS, reason: 'the servers were started by somebody else' };

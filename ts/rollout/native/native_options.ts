@@ -13,7 +13,7 @@ import { expertBytes } from '../../engine/routed_experts';
 import { tensorProblem } from '../../model/tensor_parts';
 import type { NativeQuantization, NativeRolloutOptions } from '../../native/bridge';
 
-/** None of them changes a token, but the last. */
+/** None of them changes a token, but `quantization`, and `tensorParallel` where rounding decides. */
 export interface NativeRolloutConfig {
   /** Requests that run at the same time on a rank, 256. */
   maxNumSeqs?: number;

@@ -1,0 +1,17 @@
+// Whether the workers that decode together can share the model: before any of them is started, and in the plan.
+import { DECODING_RANKS, decodingRanks } from '../config/derived/rollout_place';
+import type { ResolvedConfig } from '../config/schema/ppo_schema';
+import { ConfigError } from '../errors';
+import { tensorProblem } from '../model/tensor_parts';
+import type { NativeModelConfig } from '../native/bridge';
+
+/** @throws ConfigError with the numbers */
+export function checkDecoding(
+  config: ResolvedConfig,
+  model: Pick<NativeModelConfig, 'numHeads' | 'numKvHeads'>,
+): void {
+  const ranks = decodingRanks(config);
+  const problem = tensorProblem(ranks, model);
+  if (problem !== null)
+    throw new ConfigError(`${DECODING_RANKS}: ${problem} of the model, got ${ranks}`, DECODING_RANKS);
+}
