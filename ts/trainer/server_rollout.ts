@@ -9,6 +9,7 @@ import type { ResolvedConfig } from '../config/config';
 import { Tokenizer } from '../data/tokenizer';
 import { GivenServer, type InferenceServer, ManagedServer } from '../rollout/remote/inference_server';
 import { RemoteRollout } from '../rollout/remote/remote_rollout';
+import { serverGpus } from '../rollout/remote/server_gpus';
 import type { ServerProtocol } from '../rollout/remote/server_protocol';
 import { SglangProtocol } from '../rollout/remote/sglang';
 import { TgiProtocol } from '../rollout/remote/tgi';
@@ -37,7 +38,7 @@ export class ServerRollout {
     const releases =
       rollout.mode === 'managed' && rollout.free_cache_engine && (device === 'cuda' || !protocol.reloads);
     const model = weights.untied ? await weights.write(0) : path.resolve(config.actor_rollout_ref.model.path);
-    const servers = serversOf(config, { dtype, model, releases }, protocol);
+    const servers = serversOf(config, { dtype, device, model, releases }, protocol);
     const engine = await RemoteRollout.connect({
       protocol,
       servers,
@@ -136,9 +137,16 @@ function protocolOf(config: ResolvedConfig, actor: Actor): ServerProtocol {
   return new TgiProtocol(Tokenizer.load(model.tokenizer_path ?? model.path), actor.eosTokenIds);
 }
 
+interface ServerModel {
+  dtype: 'float32' | 'bfloat16';
+  device: 'cpu' | 'cuda';
+  model: string;
+  releases: boolean;
+}
+
 function serversOf(
   config: ResolvedConfig,
-  { dtype, model, releases }: { dtype: 'float32' | 'bfloat16'; model: string; releases: boolean },
+  { dtype, device, model, releases }: ServerModel,
   protocol: ServerProtocol,
 ): InferenceServer[] {
   const { rollout } = config.actor_rollout_ref;
@@ -147,16 +155,18 @@ function serversOf(
     const key = server.api_key_env === null ? null : (process.env[server.api_key_env] ?? null);
     return (server.addresses ?? []).map((address) => new GivenServer(protocol, address, key));
   }
-  return Array.from(
-    { length: server.count },
-    (_, i) =>
+  const tensorParallel = rollout.tensor_model_parallel_size ?? 1;
+  const none = Array<null>(server.count).fill(null);
+  return (device === 'cuda' ? serverGpus(server.count, tensorParallel) : none).map(
+    (gpus, i) =>
       new ManagedServer(protocol, {
         model,
         dtype,
         maxTokens: config.data.max_prompt_length + config.data.max_response_length,
         maxConcurrency: server.max_concurrency,
         seed: config.trainer.seed,
-        tensorParallel: rollout.tensor_model_parallel_size ?? 1,
+        tensorParallel,
+        gpus,
         releases,
         command: server.command ?? [],
         args: server.args ?? [],

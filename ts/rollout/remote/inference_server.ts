@@ -62,6 +62,8 @@ export interface ManagedOptions extends Omit<LaunchOptions, 'host' | 'port'> {
   command: readonly string[];
   /** More arguments, after ours. */
   args: readonly string[];
+  /** CUDA_VISIBLE_DEVICES; null: as this process has it. */
+  gpus: string | null;
   /** Its output goes here, all of it. */
   log: string;
 }
@@ -122,7 +124,7 @@ export class ManagedServer implements InferenceServer {
   }
 
   private async start(model: string): Promise<void> {
-    const { command, args, log } = this.options;
+    const { command, args, gpus, log } = this.options;
     const host = '127.0.0.1';
     const port = await freePort(host);
     const launch = this.protocol.launch({ ...this.options, model, host, port });
@@ -131,7 +133,7 @@ export class ManagedServer implements InferenceServer {
     const file = openSync(log, 'a');
     // In a process group of its own: servers have workers, and a Ctrl-C is for the trainer, which ends them.
     const child = spawn(program as string, [...first, ...launch.args, ...args], {
-      env: { ...process.env, ...launch.env },
+      env: { ...process.env, ...launch.env, ...(gpus === null ? {} : { CUDA_VISIBLE_DEVICES: gpus }) },
       stdio: ['ignore', file, file],
       detached: true,
     });

@@ -1,0 +1,29 @@
+// Which GPUs of a machine the servers have that are started on it.
+import { countGpus } from '../../controller/gpus';
+import { ConfigError } from '../../errors';
+
+const KEY = 'actor_rollout_ref.rollout.tensor_model_parallel_size';
+
+/**
+ * CUDA_VISIBLE_DEVICES of each of `servers`: the next `each` of those that this process may use, from the first again when all have been given
+ * (servers then share them, and gpu_memory_utilization among their arguments says how). Nulls: it is not known which there are.
+ * @throws ConfigError where one server asks for more than there are
+ */
+export function serverGpus(
+  servers: number,
+  each: number,
+  env: NodeJS.ProcessEnv = process.env,
+  there: number | null = countGpus(env),
+): (string | null)[] {
+  if (there === null || there === 0) return Array<null>(servers).fill(null);
+  if (each > there)
+    throw new ConfigError(
+      `${KEY}: expected at most the ${there} GPUs that a server may use on this machine, got ${each}`,
+      KEY,
+    );
+  const visible = env['CUDA_VISIBLE_DEVICES']?.split(',').map((device) => device.trim());
+  const nameOf = (gpu: number): string => visible?.[gpu] ?? String(gpu);
+  return Array.from({ length: servers }, (_, server) =>
+    Array.from({ length: each }, (_, i) => nameOf((server * each + i) % there)).join(','),
+  );
+}
