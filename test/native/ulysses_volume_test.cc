@@ -227,6 +227,7 @@ TEST(sizes_that_make_no_sense_are_refused) {
     options.ulysses = ulysses;
     std::vector<std::string> errors(static_cast<size_t>(size), "(nothing thrown)");
     on_ranks(size, [&](int64_t rank, std::shared_ptr<Communicator> comm) {
+      comm->barrier({"test", "joined"});  // or else one is gone before another has come
       try {
         create_engine(options, comm);
       } catch (const Error& error) {

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { importVerlCommand } from '../../../ts/cli/import_verl';
 import { loadConfig } from '../../../ts/config/config';
-import { leafPaths } from '../../../ts/config/reading/tree';
+import { getPath, leafPaths } from '../../../ts/config/reading/tree';
 import { importVerl, type VerlImport } from '../../../ts/config/verl/import';
 import { readVerlSource } from '../../../ts/config/verl/source';
 
@@ -316,9 +316,12 @@ describe('bad input', () => {
   });
 });
 
-it('ranks that decode together are 2, as verl has it, where a script says nothing', () => {
-  const { config } = translate('bare.sh', 'python -m verl.trainer.main_ppo data.seed=1');
-  expect(config).toMatchObject({ actor_rollout_ref: { rollout: { tensor_model_parallel_size: 2 } } });
+it('how many ranks decode together is what the script says, not what is the default of an engine of verl', () => {
+  const key = 'actor_rollout_ref.rollout.tensor_model_parallel_size';
+  const imported = (...keys: string[]): unknown =>
+    getPath(translate('tp.sh', `python -m verl.trainer.main_ppo data.seed=1 ${keys.join(' ')}`).config, key);
+  expect(imported()).toBeUndefined();
+  expect(imported(`${key}=2`)).toBe(2);
 });
 
 describe('troupe import-verl', () => {

@@ -9,6 +9,11 @@ export interface OtherDefault {
   ours: unknown;
 }
 
+/** What verl's own engine needs by default, and ours does not: it changes where work is done, not what is learnt. */
+const OF_THE_ENGINE: ReadonlySet<string> = new Set([
+  'actor_rollout_ref.rollout.tensor_model_parallel_size',
+]);
+
 /**
  * Writes verl's default into `config` for every key that the source leaves to it and whose default here is another one, so that
  * the run is the one that verl would have made. `tree`: the composed configuration; `taken`: whether a key is looked at.
@@ -31,7 +36,7 @@ export function writeOtherDefaults(
     const found = fieldOf(schema, given);
     if (found === null) continue;
     const { key, field } = found;
-    if (getPath(config, key) !== undefined || !taken(key)) continue;
+    if (getPath(config, key) !== undefined || !taken(key) || OF_THE_ENGINE.has(key)) continue;
     const parsed = field.type.schema.safeParse(value);
     if (!parsed.success) continue;
     if (field.from !== null) followers.push({ key, field, value });
