@@ -10,9 +10,7 @@ export interface OtherDefault {
 }
 
 /** What verl's own engine needs by default, and ours does not: it changes where work is done, not what is learnt. */
-const OF_THE_ENGINE: ReadonlySet<string> = new Set([
-  'actor_rollout_ref.rollout.tensor_model_parallel_size',
-]);
+const OF_THE_ENGINE: ReadonlySet<string> = new Set(['actor_rollout_ref.rollout.tensor_model_parallel_size']);
 
 /**
  * Writes verl's default into `config` for every key that the source leaves to it and whose default here is another one, so that
