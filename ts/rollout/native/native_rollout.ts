@@ -21,15 +21,11 @@ import { type BatchCalls, type BatchShare, LiveBatch } from './live_batch';
 import { LiveRequest } from './live_request';
 import { type NativeRolloutConfig, nativeOptions } from './native_options';
 import { nativeSampling } from './native_request';
-import { Placement } from './placement';
+import { joined, Placement } from './placement';
 import { RankLoop } from './rank_loop';
 import { StopStrings } from './stop_strings';
 
 const PAGE_POSITIONS = 32;
-
-/** Each `count` neighbours in one. */
-const joined = (groups: number[][], count: number): number[][] =>
-  Array.from({ length: groups.length / count }, (_, i) => groups.slice(i * count, (i + 1) * count).flat());
 
 export class NativeRollout implements RolloutEngine {
   private readonly options: NativeRolloutOptions;

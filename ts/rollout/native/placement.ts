@@ -13,6 +13,10 @@ interface Placed {
   request: Pick<RolloutRequest, 'session' | 'cacheSalt'>;
 }
 
+/** Each `count` neighbouring groups of ranks in one. */
+export const joined = (groups: number[][], count: number): number[][] =>
+  Array.from({ length: groups.length / count }, (_, i) => groups.slice(i * count, (i + 1) * count).flat());
+
 export class Placement {
   private readonly live: number[];
   private readonly known = new Map<string, number>();
