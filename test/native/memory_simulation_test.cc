@@ -39,9 +39,8 @@ struct Setup {
   // Ranks of these axes; what is left of `ranks` is data parallelism.
   int64_t tp = 1, ep = 1, pp = 1, vpp = 1;
   bool sequence_parallel = false;
-  int64_t cp = 1;
-  bool overlap = false;  // sums of gradients, as on a GPU
-  int64_t decoding = 1;  // ranks that decode together
+  int64_t cp = 1, decoding = 1;  // decoding: ranks that generate together
+  bool overlap = false;          // sums of gradients, as on a GPU
 };
 
 std::string describe(const Setup& c) {

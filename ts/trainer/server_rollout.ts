@@ -9,11 +9,11 @@ import type { ResolvedConfig } from '../config/config';
 import { Tokenizer } from '../data/tokenizer';
 import { GivenServer, type InferenceServer, ManagedServer } from '../rollout/remote/inference_server';
 import { RemoteRollout } from '../rollout/remote/remote_rollout';
-import { serverGpus } from '../rollout/remote/server_gpus';
 import type { ServerProtocol } from '../rollout/remote/server_protocol';
 import { SglangProtocol } from '../rollout/remote/sglang';
 import { TgiProtocol } from '../rollout/remote/tgi';
 import { VllmProtocol } from '../rollout/remote/vllm';
+import { serverGpus } from './server_gpus';
 
 /** Weights go through a directory that both sides see; those of now stay there, because a server that comes back asks for them again. */
 export class ServerRollout {

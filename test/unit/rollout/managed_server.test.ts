@@ -2,8 +2,8 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { ManagedServer } from '../../../ts/rollout/remote/inference_server';
-import { serverGpus } from '../../../ts/rollout/remote/server_gpus';
 import { VllmProtocol } from '../../../ts/rollout/remote/vllm';
+import { serverGpus } from '../../../ts/trainer/server_gpus';
 
 // A program that is started as a server of vLLM would be.
 const PROGRAM = `

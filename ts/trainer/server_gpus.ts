@@ -1,8 +1,7 @@
 // Which GPUs of a machine the servers have that are started on it.
-import { countGpus } from '../../controller/gpus';
-import { ConfigError } from '../../errors';
-
-const KEY = 'actor_rollout_ref.rollout.tensor_model_parallel_size';
+import { DECODING_RANKS } from '../config/derived/rollout_place';
+import { countGpus } from '../controller/gpus';
+import { ConfigError } from '../errors';
 
 /**
  * CUDA_VISIBLE_DEVICES of each of `servers`: the next `each` of those that this process may use, from the first again when all have been given
@@ -18,8 +17,8 @@ export function serverGpus(
   if (there === null || there === 0) return Array<null>(servers).fill(null);
   if (each > there)
     throw new ConfigError(
-      `${KEY}: expected at most the ${there} GPUs that a server may use on this machine, got ${each}`,
-      KEY,
+      `${DECODING_RANKS}: expected at most the ${there} GPUs that a server may use on this machine, got ${each}`,
+      DECODING_RANKS,
     );
   const visible = env['CUDA_VISIBLE_DEVICES']?.split(',').map((device) => device.trim());
   const nameOf = (gpu: number): string => visible?.[gpu] ?? String(gpu);
