@@ -96,7 +96,7 @@ describe('any program', () => {
     afterAll(() => rmSync(directory, { recursive: true }));
 
     test.each([
-      ['is killed', 'SIGKILL', (file: string) => `touch ${file}; exec sleep 1000`],
+      ['is killed', 'SIGKILL', (file: string) => `sleep 1000 & touch ${file}; sleep 1000; true`],
       ['leaves at once', 'SIGINT', (file: string) => `sleep 1000 & touch ${file}; sleep 1000; true`],
     ] as const)(
       'when that %s',

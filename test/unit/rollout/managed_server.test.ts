@@ -1,19 +1,23 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { join, resolve } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { ManagedServer } from '../../../ts/rollout/remote/inference_server';
 import { VllmProtocol } from '../../../ts/rollout/remote/vllm';
 import { serverGpus } from '../../../ts/trainer/server_gpus';
 
-// A program that is started as a server of vLLM would be.
+// A program that is started as a server of vLLM would be, with a process of its own.
 const PROGRAM = `
+const { pid: worker } = require('node:child_process').spawn('sleep', ['600'], { stdio: 'ignore' });
 const args = process.argv.slice(2);
 const of = (name) => args[args.indexOf(name) + 1];
 console.log('model', of('--model'), of('--extra'), process.env.VLLM_SERVER_DEV_MODE, process.env.CUDA_VISIBLE_DEVICES);
 if (of('--model') === 'bad') { console.error('no such model'); process.exit(3); }
 require('node:http').createServer((request, response) => {
   if (request.url === '/die') process.exit(9);
-  response.end('{"pid":' + process.pid + '}');
+  response.end(JSON.stringify({ pid: process.pid, worker }));
 }).listen(Number(of('--port')), of('--host'));
 `;
 
@@ -27,20 +31,22 @@ afterEach(async () => {
 });
 afterAll(() => rmSync(directory, { recursive: true, force: true }));
 
-function managed(model: string, command = [process.execPath, join(directory, 'server.cjs')]): ManagedServer {
-  const server = new ManagedServer(new VllmProtocol(), {
-    model,
-    dtype: 'float32',
-    maxTokens: 64,
-    maxConcurrency: 8,
-    seed: 1,
-    tensorParallel: 1,
-    releases: false,
-    command,
-    args: ['--extra', 'yes'],
-    gpus: '3,5',
-    log,
-  });
+const options = {
+  model: 'first',
+  dtype: 'float32' as const,
+  maxTokens: 64,
+  maxConcurrency: 8,
+  seed: 1,
+  tensorParallel: 1,
+  releases: false,
+  command: [process.execPath, join(directory, 'server.cjs')],
+  args: ['--extra', 'yes'],
+  gpus: '3,5',
+  log,
+};
+
+function managed(model: string, command = options.command): ManagedServer {
+  const server = new ManagedServer(new VllmProtocol(), { ...options, model, command });
   servers.push(server);
   return server;
 }
@@ -54,6 +60,9 @@ const alive = (id: number): boolean => {
     return false;
   }
 };
+/** Of processes whose parent has gone: nobody may be there to wait for them. */
+const running = (id: number): boolean =>
+  alive(id) && !readFileSync(`/proc/${id}/stat`, 'utf8').includes(') Z');
 
 test('each server has GPUs of its own, as long as there are some', () => {
   const of = (servers: number, each: number, visible?: string, there?: number) =>
@@ -81,7 +90,7 @@ test('one that has died is started again with the weights of now', async () => {
   await server.ready(null, AbortSignal.timeout(20_000));
   const id = await pid(server);
   await server.client.json('GET', '/die', null).catch(() => undefined);
-  for (let i = 0; i < 200 && alive(id); i++) await new Promise((resolve) => setTimeout(resolve, 10));
+  while (alive(id)) await sleep(10);
   await server.ready('/weights/version_7', AbortSignal.timeout(20_000));
   expect(await pid(server)).not.toBe(id);
   expect(readFileSync(log, 'utf8')).toContain('model /weights/version_7 yes 1 3,5');
@@ -108,4 +117,27 @@ test('one that ends before it answers is an error with the end of its log', asyn
   await expect(
     managed('first', ['/no/such/program']).ready(null, AbortSignal.timeout(20_000)),
   ).rejects.toThrow(/\/no\/such\/program could not be started/);
+});
+
+// What has a server when it is killed itself.
+const HOLDER = `
+const [dist, options] = process.argv.slice(1);
+const { ManagedServer } = require(dist + '/rollout/remote/inference_server.js');
+const { VllmProtocol } = require(dist + '/rollout/remote/vllm.js');
+const server = new ManagedServer(new VllmProtocol(), JSON.parse(options));
+server.ready(null, AbortSignal.timeout(20_000))
+  .then(() => server.client.json('GET', '/health', null))
+  .then((answer) => console.log(JSON.stringify(answer)));
+`;
+
+test('of a process that is killed neither a server nor what the server has started is left', async () => {
+  const dist = resolve(__dirname, '../../../dist');
+  const holder = spawn(process.execPath, ['-e', HOLDER, dist, JSON.stringify(options)], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  const [line] = await once(holder.stdout.setEncoding('utf8'), 'data');
+  const { pid: server, worker } = JSON.parse(line) as { pid: number; worker: number };
+  expect([server, worker].map(running)).toEqual([true, true]);
+  holder.kill('SIGKILL');
+  while (running(server) || running(worker)) await sleep(10);
 });

@@ -1,6 +1,6 @@
 // Any program as the agent: it finds the policy where clients of the OpenAI and Anthropic APIs look, and prints its result.
 import { type ChildProcess, spawn } from 'node:child_process';
-import { diesWithParent } from '../../base/dies_with_parent';
+import { GroupGuard, signalGroup } from '../../base/group_guard';
 import { printable } from '../../base/printable';
 import { toJson } from '../../base/text';
 import { type Agent, type AgentContext, type AgentResult, type AgentTask, defineAgent } from '../define';
@@ -17,7 +17,7 @@ const MAX_VARIABLE = 100 * 2 ** 10;
 /** One word is a line for the shell; several are a program and its arguments. */
 export function commandAgent(command: readonly string[]): Agent {
   const words = command.length === 1 ? ['/bin/sh', '-c', ...command] : command;
-  const programs = new Programs([...diesWithParent(process.env), ...words]);
+  const programs = new Programs(words);
   return defineAgent({
     name: command.join(' ').slice(0, 60),
     run: async (task, context) => {
@@ -43,21 +43,9 @@ function environment(task: string, address: SessionAddress): NodeJS.ProcessEnv {
   };
 }
 
-function end(child: ChildProcess, signal: NodeJS.Signals): void {
-  try {
-    // All that it has started, too.
-    if (child.pid !== undefined) process.kill(-child.pid, signal);
-  } catch {
-    // It has ended already.
-  }
-}
-
 /** Runs one command again and again, and leaves nothing of it when this process ends. */
 class Programs {
-  private readonly running = new Set<ChildProcess>();
-  private readonly endAll = (): void => {
-    for (const child of this.running) end(child, 'SIGKILL');
-  };
+  private readonly guard = new GroupGuard();
 
   constructor(private readonly command: readonly string[]) {}
 
@@ -75,8 +63,8 @@ class Programs {
       child.stdin?.end(stdin);
       let killing: NodeJS.Timeout | undefined;
       const abort = (): void => {
-        end(child, 'SIGTERM');
-        killing = setTimeout(() => end(child, 'SIGKILL'), GRACE_MS);
+        signalGroup(child.pid, 'SIGTERM');
+        killing = setTimeout(() => signalGroup(child.pid, 'SIGKILL'), GRACE_MS);
         reject(signal.reason);
       };
       signal.addEventListener('abort', abort, { once: true });
@@ -84,7 +72,8 @@ class Programs {
         clearTimeout(killing);
         signal.removeEventListener('abort', abort);
         // What it has left behind.
-        end(child, 'SIGKILL');
+        signalGroup(child.pid, 'SIGKILL');
+        this.guard.drop(child.pid);
         if (status === 0) return resolve(out.text);
         const said = err.text.trim().slice(-1000) || 'it wrote nothing to standard error';
         reject(
@@ -97,13 +86,7 @@ class Programs {
   private start(env: NodeJS.ProcessEnv): ChildProcess {
     const [program = '', ...args] = this.command;
     const child = spawn(program, args, { env, detached: true, stdio: ['pipe', 'pipe', 'pipe'] });
-    // The kernel ends the program alone; what it has started ends with it where this process still can see to that.
-    if (this.running.size === 0) process.on('exit', this.endAll);
-    this.running.add(child);
-    child.on('close', () => {
-      this.running.delete(child);
-      if (this.running.size === 0) process.off('exit', this.endAll);
-    });
+    this.guard.hold(child.pid);
     return child;
   }
 }

@@ -4,6 +4,7 @@ import { closeSync, mkdirSync, openSync, readFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { GroupGuard, signalGroup } from '../../base/group_guard';
 import { printable } from '../../base/printable';
 import { ServerClient } from './server_client';
 import type { LaunchOptions, ServerProtocol } from './server_protocol';
@@ -72,6 +73,7 @@ export class ManagedServer implements InferenceServer {
   private current: ServerClient | null = null;
   private process: ChildProcess | null = null;
   private ended: string | null = null;
+  private readonly guard = new GroupGuard();
   /** Until its process is there. */
   private starting: Promise<void> | null = null;
 
@@ -117,8 +119,8 @@ export class ManagedServer implements InferenceServer {
     this.current?.close();
     if (child === null) return;
     const gone = new Promise((resolve) => child.once('close', resolve));
-    this.signal(child, 'SIGTERM');
-    const late = setTimeout(() => this.signal(child, 'SIGKILL'), STOP_MS);
+    signalGroup(child.pid, 'SIGTERM');
+    const late = setTimeout(() => signalGroup(child.pid, 'SIGKILL'), STOP_MS);
     await gone;
     clearTimeout(late);
   }
@@ -142,27 +144,17 @@ export class ManagedServer implements InferenceServer {
     this.current = new ServerClient(`http://${host}:${port}`);
     this.process = child;
     this.ended = null;
-    const kill = (): void => this.signal(child, 'SIGKILL');
-    process.once('exit', kill);
+    this.guard.hold(child.pid);
     child.once('error', (error) => {
       this.ended = `${program} could not be started (${error.message})`;
     });
     child.once('close', (code, signal) => {
-      process.off('exit', kill);
       // Its workers do not outlive it.
-      this.signal(child, 'SIGKILL');
+      signalGroup(child.pid, 'SIGKILL');
+      this.guard.drop(child.pid);
       this.ended ??= `${program} ended with ${signal ?? `exit code ${code}`}`;
       if (this.process === child) this.process = null;
     });
-  }
-
-  private signal(child: ChildProcess, signal: NodeJS.Signals): void {
-    if (child.pid === undefined) return;
-    try {
-      process.kill(-child.pid, signal);
-    } catch {
-      // It has gone.
-    }
   }
 
   private lastWords(): string {

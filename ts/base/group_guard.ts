@@ -1,0 +1,69 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+
+/**
+ * Reads which groups there are until its input ends, which it does with the process at the other end, whatever that dies of. What a
+ * program starts in its turn learns of no death signal of the kernel (see diesWithParent).
+ */
+const SHELL = `
+groups=
+while read -r verb group; do
+  if [ "$verb" = hold ]; then
+    groups="$groups $group"
+  else
+    rest=
+    for held in $groups; do
+      [ "$held" = "$group" ] || rest="$rest $held"
+    done
+    groups=$rest
+  fi
+done
+for held in $groups; do
+  kill -s KILL -- "-$held"
+done`;
+
+/** Sends the signal to a process group, if there is one. */
+export function signalGroup(leader: number | undefined, signal: NodeJS.Signals): void {
+  if (leader === undefined) return;
+  try {
+    process.kill(-leader, signal);
+  } catch {
+    // It has gone.
+  }
+}
+
+/** Process groups that are killed when this process ends: by itself, or by a shell if it is killed. */
+export class GroupGuard {
+  private readonly groups = new Set<number>();
+  private shell: ChildProcess | null = null;
+  private readonly killAll = (): void => {
+    for (const leader of this.groups) signalGroup(leader, 'SIGKILL');
+  };
+
+  hold(leader: number | undefined): void {
+    if (leader === undefined) return;
+    if (this.groups.size === 0) process.on('exit', this.killAll);
+    this.groups.add(leader);
+    this.shell ??= startShell();
+    this.shell.stdin?.write(`hold ${leader}\n`);
+  }
+
+  /** The group has ended: its number may be given anew. */
+  drop(leader: number | undefined): void {
+    if (leader === undefined || !this.groups.delete(leader)) return;
+    this.shell?.stdin?.write(`drop ${leader}\n`);
+    if (this.groups.size > 0) return;
+    process.off('exit', this.killAll);
+    this.shell?.stdin?.end();
+    this.shell = null;
+  }
+}
+
+function startShell(): ChildProcess {
+  // A group of its own: a Ctrl-C is not for it.
+  const shell = spawn('/bin/sh', ['-c', SHELL], { stdio: ['pipe', 'ignore', 'ignore'], detached: true });
+  // Without a shell groups still end where this process sees to it; without a file descriptor left there is no pipe.
+  shell.on('error', () => undefined);
+  shell.stdin?.on('error', () => undefined);
+  shell.unref();
+  return shell;
+}
