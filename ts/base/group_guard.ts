@@ -43,8 +43,8 @@ export class GroupGuard {
     if (leader === undefined) return;
     if (this.groups.size === 0) process.on('exit', this.killAll);
     this.groups.add(leader);
-    this.shell ??= startShell();
-    this.shell.stdin?.write(`hold ${leader}\n`);
+    if (this.shell !== null) this.shell.stdin?.write(`hold ${leader}\n`);
+    else this.start();
   }
 
   /** The group has ended: its number may be given anew. */
@@ -56,14 +56,19 @@ export class GroupGuard {
     this.shell?.stdin?.end();
     this.shell = null;
   }
-}
 
-function startShell(): ChildProcess {
-  // A group of its own: a Ctrl-C is not for it.
-  const shell = spawn('/bin/sh', ['-c', SHELL], { stdio: ['pipe', 'ignore', 'ignore'], detached: true });
-  // Without a shell groups still end where this process sees to it; without a file descriptor left there is no pipe.
-  shell.on('error', () => undefined);
-  shell.stdin?.on('error', () => undefined);
-  shell.unref();
-  return shell;
+  private start(): void {
+    // A group of its own: a Ctrl-C is not for it.
+    const shell = spawn('/bin/sh', ['-c', SHELL], { stdio: ['pipe', 'ignore', 'ignore'], detached: true });
+    // Without a shell groups still end where this process sees to it; without a file descriptor left there is no pipe.
+    shell.on('error', () => undefined);
+    shell.stdin?.on('error', () => undefined);
+    // The next group gets another one, with all that there are.
+    shell.on('exit', () => {
+      if (this.shell === shell) this.shell = null;
+    });
+    shell.unref();
+    for (const leader of this.groups) shell.stdin?.write(`hold ${leader}\n`);
+    this.shell = shell;
+  }
 }

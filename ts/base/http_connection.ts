@@ -34,6 +34,8 @@ class ClosedWhileIdle extends Error {}
 export class HttpConnection {
   private readonly agent: HttpAgent | HttpsAgent;
   private readonly secure: boolean;
+  /** How often its connections were ended. */
+  private closings = 0;
 
   /** @throws Error when `url` is no URL of http or https */
   constructor(readonly url: string) {
@@ -66,6 +68,7 @@ export class HttpConnection {
   }
 
   private send({ method, path = '', body, headers: given, signal }: HttpRequest): Promise<IncomingMessage> {
+    const { closings } = this;
     const headers: Record<string, string> = { ...given };
     if (body !== null) headers['content-type'] = 'application/json';
     if (method === 'POST') headers['content-length'] = String(Buffer.byteLength(body ?? ''));
@@ -73,15 +76,17 @@ export class HttpConnection {
       const options = { method, headers, agent: this.agent, ...(signal ? { signal } : {}) };
       const request = (this.secure ? httpsRequest : httpRequest)(this.url + path, options, resolve);
       request.on('error', (error: NodeJS.ErrnoException) => {
-        const stale = request.reusedSocket && (error.code === 'ECONNRESET' || error.code === 'EPIPE');
+        const closed = error.code === 'ECONNRESET' || error.code === 'EPIPE';
+        const stale = request.reusedSocket && closed && closings === this.closings;
         reject(stale && !signal?.aborted ? new ClosedWhileIdle() : noAnswer(error, signal));
       });
       request.end(body ?? undefined);
     });
   }
 
-  /** Ends its connections. Idle ones keep no program alive. */
+  /** Ends its connections, with what is being asked on them. Idle ones keep no program alive. */
   close(): void {
+    this.closings++;
     this.agent.destroy();
   }
 }

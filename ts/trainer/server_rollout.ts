@@ -2,6 +2,7 @@
 import { existsSync, readdirSync, rmdirSync, rmSync } from 'node:fs';
 import path from 'node:path';
 import type { Actor } from '../actor/actor';
+import { GroupGuard } from '../base/group_guard';
 import { makeDirectories } from '../base/make_directories';
 import { reasonOf } from '../base/text';
 import { untieHead } from '../checkpoint/untie_head';
@@ -156,21 +157,26 @@ function serversOf(
     return (server.addresses ?? []).map((address) => new GivenServer(protocol, address, key));
   }
   const tensorParallel = rollout.tensor_model_parallel_size ?? 1;
+  const guard = new GroupGuard();
   const none = Array<null>(server.count).fill(null);
   return (device === 'cuda' ? serverGpus(server.count, tensorParallel) : none).map(
     (gpus, i) =>
-      new ManagedServer(protocol, {
-        model,
-        dtype,
-        maxTokens: config.data.max_prompt_length + config.data.max_response_length,
-        maxConcurrency: server.max_concurrency,
-        seed: config.trainer.seed,
-        tensorParallel,
-        gpus,
-        releases,
-        command: server.command ?? [],
-        args: server.args ?? [],
-        log: path.resolve(config.trainer.default_local_dir, 'logs', `${protocol.name}_${i + 1}.log`),
-      }),
+      new ManagedServer(
+        protocol,
+        {
+          model,
+          dtype,
+          maxTokens: config.data.max_prompt_length + config.data.max_response_length,
+          maxConcurrency: server.max_concurrency,
+          seed: config.trainer.seed,
+          tensorParallel,
+          gpus,
+          releases,
+          command: server.command ?? [],
+          args: server.args ?? [],
+          log: path.resolve(config.trainer.default_local_dir, 'logs', `${protocol.name}_${i + 1}.log`),
+        },
+        guard,
+      ),
   );
 }

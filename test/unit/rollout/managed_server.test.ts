@@ -4,6 +4,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { GroupGuard } from '../../../ts/base/group_guard';
 import { ManagedServer } from '../../../ts/rollout/remote/inference_server';
 import { VllmProtocol } from '../../../ts/rollout/remote/vllm';
 import { serverGpus } from '../../../ts/trainer/server_gpus';
@@ -25,6 +26,7 @@ const directory = mkdtempSync(join(tmpdir(), 'troupe-managed-'));
 const log = join(directory, 'logs', 'server.log');
 writeFileSync(join(directory, 'server.cjs'), PROGRAM);
 const servers: ManagedServer[] = [];
+const guard = new GroupGuard();
 afterEach(async () => {
   for (const server of servers.splice(0)) await server.close();
   rmSync(log, { force: true });
@@ -46,7 +48,7 @@ const options = {
 };
 
 function managed(model: string, command = options.command): ManagedServer {
-  const server = new ManagedServer(new VllmProtocol(), { ...options, model, command });
+  const server = new ManagedServer(new VllmProtocol(), { ...options, model, command }, guard);
   servers.push(server);
   return server;
 }
@@ -122,9 +124,10 @@ test('one that ends before it answers is an error with the end of its log', asyn
 // What has a server when it is killed itself.
 const HOLDER = `
 const [dist, options] = process.argv.slice(1);
+const { GroupGuard } = require(dist + '/base/group_guard.js');
 const { ManagedServer } = require(dist + '/rollout/remote/inference_server.js');
 const { VllmProtocol } = require(dist + '/rollout/remote/vllm.js');
-const server = new ManagedServer(new VllmProtocol(), JSON.parse(options));
+const server = new ManagedServer(new VllmProtocol(), JSON.parse(options), new GroupGuard());
 server.ready(null, AbortSignal.timeout(20_000))
   .then(() => server.client.json('GET', '/health', null))
   .then((answer) => console.log(JSON.stringify(answer)));

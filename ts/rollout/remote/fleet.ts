@@ -6,7 +6,7 @@ import { TroupeError } from '../../errors';
 import type { RolloutRequest } from '../request';
 import type { InferenceServer } from './inference_server';
 import { chooseMember, type Member, memberOf } from './members';
-import { ServerLost } from './server_client';
+import { type ServerBusy, ServerLost } from './server_client';
 import type { ServerProtocol } from './server_protocol';
 
 export interface FleetOptions {
@@ -16,12 +16,14 @@ export interface FleetOptions {
   maxTokens: number;
   /** Requests at a time, of each server. */
   maxConcurrency: number;
-  /** How long a server may be away before it is given up, milliseconds. */
+  /** How long a server may be away, and owe an answer, before it is given up, milliseconds. */
   recoveryMs: number;
   say(line: string): void;
 }
 
 const RETRY_MS = 1000;
+/** What has requests is asked for its health so often, or four times while it may owe an answer. */
+const LOOK_MS = 30_000;
 
 export class Fleet {
   private readonly members: Member[];
@@ -31,6 +33,7 @@ export class Fleet {
   private standing = false;
   private closed = false;
   private readonly ending = new AbortController();
+  private readonly looking: NodeJS.Timeout;
 
   constructor(
     private readonly options: FleetOptions,
@@ -39,6 +42,8 @@ export class Fleet {
   ) {
     this.members = options.servers.map(memberOf);
     this.limit = options.maxTokens;
+    const every = Math.min(LOOK_MS, options.recoveryMs / 4);
+    this.looking = setInterval(() => this.look(), timerMs(every)).unref();
   }
 
   get size(): number {
@@ -87,16 +92,17 @@ export class Fleet {
 
   async pause(): Promise<void> {
     this.standing = true;
-    await this.eachUp(async ({ server, asleep }) => {
-      if (!asleep) await this.options.protocol.pause(server.client);
+    await this.eachUp(async (member) => {
+      if (!member.asleep) await this.answered(member, this.options.protocol.pause(member.server.client));
     });
   }
 
   /** What stands still goes on, once weights that are under way are there. */
   async resume(): Promise<void> {
     this.standing = false;
-    await this.eachUp(async ({ server, asleep, loading }) => {
-      if (!asleep && !loading) await this.options.protocol.resume(server.client);
+    await this.eachUp(async (member) => {
+      const { server, asleep, loading } = member;
+      if (!asleep && !loading) await this.answered(member, this.options.protocol.resume(server.client));
     });
   }
 
@@ -120,9 +126,10 @@ export class Fleet {
     );
   }
 
-  /** @throws TroupeError COMM when none ever will */
+  /** @throws TroupeError COMM when none ever will, CLOSED */
   async untilOneServes(): Promise<void> {
     while (!this.members.some(({ up }) => up)) {
+      if (this.closed) throw new TroupeError('CLOSED', '[rollout] the engine is closed');
       this.checkHope();
       await Promise.race(this.members.map(({ revival }) => revival ?? sleep(RETRY_MS)));
     }
@@ -134,7 +141,7 @@ export class Fleet {
     await this.eachUp(async (member) => {
       member.asleep = true;
       if (protocol.reloads) {
-        await protocol.release(member.server.client);
+        await this.answered(member, protocol.release(member.server.client));
         return;
       }
       member.up = false;
@@ -144,6 +151,7 @@ export class Fleet {
 
   async close(): Promise<void> {
     this.closed = true;
+    clearInterval(this.looking);
     this.ending.abort();
     await Promise.all(this.members.map(({ revival }) => revival));
     await Promise.all(this.members.map(({ server }) => server.close()));
@@ -152,6 +160,7 @@ export class Fleet {
   /** It is asked for its health until it is back, with the weights of now, or is given up. */
   lose(member: Member, error: Error): void {
     member.up = false;
+    member.heard = null;
     member.reason = error.message;
     if (member.revival !== null || this.closed) return;
     const { protocol, recoveryMs, say } = this.options;
@@ -169,6 +178,81 @@ export class Fleet {
       });
   }
 
+  /**
+   * It has too much to do: nothing is asked of it for a moment, unless it is not well. false: it has said so for as long as it may be
+   * away.
+   */
+  rest(member: Member, error: ServerBusy): boolean {
+    const { protocol, recoveryMs, say } = this.options;
+    if (member.busySince === null)
+      say(`${protocol.name} server ${member.index + 1} is asked again later (${error.message})`);
+    member.busySince ??= performance.now();
+    if (performance.now() - member.busySince > recoveryMs) {
+      member.busySince = null;
+      return false;
+    }
+    if (member.resting || !member.up) return true;
+    member.resting = true;
+    void sleep(RETRY_MS, undefined, { signal: this.ending.signal })
+      .then(() => protocol.health(member.server.client, this.within(recoveryMs)))
+      .catch((reason) => {
+        if (member.up) this.lose(member, reason as Error);
+      })
+      .finally(() => {
+        member.resting = false;
+        this.changed();
+      });
+    return true;
+  }
+
+  /** One that is gone without a word, or hangs, would keep its requests for ever. */
+  private look(): void {
+    for (const member of this.members) {
+      const works = member.up && member.inFlight > 0 && !member.loading && !this.standing;
+      if (!works) member.heard = null;
+      else void this.lookAt(member);
+    }
+  }
+
+  private async lookAt(member: Member): Promise<void> {
+    const { protocol, recoveryMs } = this.options;
+    const { server } = member;
+    const asked = performance.now();
+    member.heard ??= asked;
+    try {
+      await protocol.health(server.client, this.within(recoveryMs));
+      member.heard = Math.max(member.heard ?? 0, asked);
+    } catch {
+      if (!member.up || member.heard === null || performance.now() - member.heard < recoveryMs) return;
+      this.lose(member, this.silence(member));
+    }
+  }
+
+  /** `asked` of a server, which may take no longer for it than to come back. @throws ServerLost */
+  private async answered<T>(member: Member, asked: Promise<T>): Promise<T> {
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<never>((_, reject) => {
+      timer = setTimeout(() => reject(this.silence(member)), timerMs(this.options.recoveryMs));
+    });
+    try {
+      return await Promise.race([asked, late]);
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  /** Whatever is being asked of the server is broken off. */
+  private silence(member: Member): ServerLost {
+    const { client } = member.server;
+    member.silent = true;
+    client.close();
+    return new ServerLost(`${client.url} has not answered for ${this.options.recoveryMs / 1000} s`);
+  }
+
+  private within(ms: number): AbortSignal {
+    return AbortSignal.any([this.ending.signal, AbortSignal.timeout(timerMs(ms))]);
+  }
+
   /** The first time: it must answer, and what it can hold counts. */
   private async meetOne(member: Member): Promise<void> {
     const { protocol, recoveryMs } = this.options;
@@ -177,7 +261,7 @@ export class Fleet {
         null,
         AbortSignal.any([this.ending.signal, AbortSignal.timeout(timerMs(recoveryMs))]),
       );
-      const { maxTokens } = await protocol.info(member.server.client);
+      const { maxTokens } = await this.answered(member, protocol.info(member.server.client));
       this.limit = Math.min(this.limit, maxTokens ?? this.limit);
       member.up = true;
     } catch (error) {
@@ -195,9 +279,10 @@ export class Fleet {
       const left = AbortSignal.timeout(timerMs(Math.max(1, until - performance.now())));
       const signal = AbortSignal.any([this.ending.signal, left]);
       try {
-        // Whether it has its memory is not known.
-        if (member.asleep) await member.server.close();
+        // Whether it has its memory is not known, or whether it will ever answer.
+        if (member.asleep || member.silent) await member.server.close();
         member.asleep = false;
+        member.silent = false;
         await member.server.ready(this.weights?.directory ?? null, signal);
         const { weights } = this;
         if (weights !== null && protocol.reloads) await this.load(member);
@@ -223,19 +308,19 @@ export class Fleet {
     const { client } = member.server;
     const { directory, version } = this.weights as { directory: string; version: number };
     if (member.asleep) {
-      await protocol.wake(client, directory, version);
+      await this.answered(member, protocol.wake(client, directory, version));
       member.asleep = false;
       member.version = version;
       return;
     }
     member.loading = true;
     try {
-      await protocol.pause(client);
-      await protocol.load(client, directory, version);
+      await this.answered(member, protocol.pause(client));
+      await this.answered(member, protocol.load(client, directory, version));
       member.version = version;
     } finally {
       member.loading = false;
-      if (!this.standing) await protocol.resume(client);
+      if (!this.standing) await this.answered(member, protocol.resume(client));
     }
   }
 

@@ -4,7 +4,7 @@ import { closeSync, mkdirSync, openSync, readFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { GroupGuard, signalGroup } from '../../base/group_guard';
+import { type GroupGuard, signalGroup } from '../../base/group_guard';
 import { printable } from '../../base/printable';
 import { ServerClient } from './server_client';
 import type { LaunchOptions, ServerProtocol } from './server_protocol';
@@ -73,13 +73,13 @@ export class ManagedServer implements InferenceServer {
   private current: ServerClient | null = null;
   private process: ChildProcess | null = null;
   private ended: string | null = null;
-  private readonly guard = new GroupGuard();
   /** Until its process is there. */
   private starting: Promise<void> | null = null;
 
   constructor(
     private readonly protocol: ServerProtocol,
     private readonly options: ManagedOptions,
+    private readonly guard: GroupGuard,
   ) {}
 
   get client(): ServerClient {

@@ -72,6 +72,8 @@ export async function serveJob(
       if (handle.ended) return;
       count(part);
       handle.add(part, start, { begunWith, now: member.version });
+      // Nobody has asked it to: as vLLM ends what it has when it is stopped in order.
+      if (part.finish === 'abort') throw new ServerLost(`${client.url} gave a response up`);
       finish ??= part.finish;
     }
   } catch (error) {

@@ -13,6 +13,14 @@ export interface Member {
   loading: boolean;
   /** It has given its memory back. */
   asleep: boolean;
+  /** It has too much to do: nothing is asked of it for a moment. */
+  resting: boolean;
+  /** Since when it takes nothing, of performance.now(); null: it does. */
+  busySince: number | null;
+  /** It owed an answer for too long: a process of ours is started again. */
+  silent: boolean;
+  /** When it was last well while it had requests, of performance.now(); null: it has not been asked. */
+  heard: number | null;
   /** Why it is not up. */
   reason: string;
   /** Under way while it is brought back; it never rejects. */
@@ -29,6 +37,10 @@ export const memberOf = (server: InferenceServer, index: number): Member => ({
   version: 0,
   loading: false,
   asleep: false,
+  resting: false,
+  busySince: null,
+  silent: false,
+  heard: null,
   reason: 'it has not answered yet',
   revival: null,
   lost: false,
@@ -48,7 +60,7 @@ export function chooseMember(
   request: RolloutRequest,
   capacity: number,
 ): Member | null {
-  const open = members.filter(({ up, inFlight }) => up && inFlight < capacity);
+  const open = members.filter(({ up, resting, inFlight }) => up && !resting && inFlight < capacity);
   if (open.length < 2) return open[0] ?? null;
   const key = request.session === undefined ? hashIds(request.promptIds) : hashText(request.session);
   const preferred = open.reduce((a, b) => (mix(key, b.index) > mix(key, a.index) ? b : a));

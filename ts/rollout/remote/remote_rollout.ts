@@ -11,7 +11,7 @@ import { Fleet, type FleetOptions } from './fleet';
 import { type Job, jobOf, serveJob } from './job';
 import { JobQueue } from './job_queue';
 import type { Member } from './members';
-import { ServerLost } from './server_client';
+import { ServerBusy, ServerLost } from './server_client';
 
 export interface RemoteRolloutOptions extends FleetOptions {
   vocabSize: number;
@@ -184,6 +184,7 @@ export class RemoteRollout implements RolloutEngine {
     this.running.add(job);
     try {
       await serveJob(job, this.options.protocol, member, ({ tokens, cachedTokens = 0 }) => {
+        member.busySince = null;
         this.counts.generatedTokens += tokens.length;
         this.counts.cachedPromptTokens += cachedTokens;
       });
@@ -196,6 +197,8 @@ export class RemoteRollout implements RolloutEngine {
             ? error
             : new TroupeError('COMM', `[rollout] ${printable(reasonOf(error))}`, { cause: error }),
         );
+      } else if (error instanceof ServerBusy && this.fleet.rest(member, error)) {
+        this.jobs.putBack(job);
       } else {
         job.failures = !job.whole && handle.tokens.length > start ? 1 : job.failures + 1;
         this.fleet.lose(member, error);

@@ -10,6 +10,9 @@ const MOST_BYTES = 1024 * 2 ** 20;
 /** The server could not be reached, broke off, or failed inside: another one, or the same one later, may do it. */
 export class ServerLost extends Error {}
 
+/** The server has too much to do, or says so for another one. */
+export class ServerBusy extends ServerLost {}
+
 /** The server understood and will not do it. */
 export class ServerRefused extends Error {}
 
@@ -66,6 +69,7 @@ export class ServerClient {
     }
   }
 
+  /** Breaks off what is being asked; it may be asked again. */
   close(): void {
     this.connection.close();
   }
@@ -89,9 +93,8 @@ export class ServerClient {
     if (status >= 200 && status < 300) return response;
     const said = printable((await this.text(response)).slice(0, SHOWN));
     const message = `${this.url}${path.split('?')[0]} answered ${status} ${said}`.trim();
-    // Too many requests, a time-out: the same may succeed later.
-    const passing = status >= 500 || status === 408 || status === 429;
-    throw passing ? new ServerLost(message) : new ServerRefused(message);
+    if (status === 408 || status === 429 || status === 503) throw new ServerBusy(message);
+    throw status >= 500 ? new ServerLost(message) : new ServerRefused(message);
   }
 
   private async open(
