@@ -194,7 +194,8 @@ class Engine {
   virtual GenerateResult generate(const PromptBatch& prompts, const SamplingOptions& options) = 0;
 
   // A rollout on the weights of this engine: requests come and go between other verbs. Once per engine;
-  // returns what its cache holds. Rank by rank, as rollout_turn and park_rollout.
+  // returns what its cache holds. Every rank at the same time; rollout_turn and park_rollout: every rank of
+  // those that generate together.
   virtual RolloutStats open_rollout(const RolloutOptions& options) = 0;
   // Every rank at the same time: brings the weights into the form that steps need, where it stays until
   // another verb begins. `version`: of the weights, which tokens and pages carry from now on. restart: what

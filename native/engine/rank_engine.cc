@@ -130,6 +130,8 @@ std::vector<ParameterInfo> RankEngine::parameters() const {
 void RankEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>& files) {
   at::NoGradGuard no_grad;
   stop_decoding();
+  // Before the first, since a file that ends too early has changed some of them.
+  if (kind == TensorKind::kParam) weights_changed();
   for (const TensorFile& file : files) {
     check_abort();
     read_tensor_file(
@@ -142,9 +144,7 @@ void RankEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>& 
           store_.assign(kind, store_.at(slice.param), slice.row, values);
         });
   }
-  if (kind != TensorKind::kParam) return;
-  weights_changed();
-  if (prepared_) store_.refresh_compute();
+  if (kind == TensorKind::kParam && prepared_) store_.refresh_compute();
 }
 
 at::Tensor RankEngine::merged(size_t group) {

@@ -153,7 +153,8 @@ class RankEngine final : public Engine {
   Transformer& decoder() { return copy_ ? copy_->decoder() : transformer_; }
   // The communicators of the ranks that decode together: all of them make the same calls.
   std::vector<Communicator*> decoding_axes() const;
-  // Undoes begin_rollout(): frees gathered parameters and the packed or quantised copies of the weights.
+  // Undoes begin_rollout(): frees gathered parameters, the parts of a decoding copy, and the packed or
+  // quantised copies of the weights.
   void stop_decoding();
 
   void require_head(HeadKind head, const char* verb) const;

@@ -21,7 +21,8 @@ RankEngine::GroupPart RankEngine::export_part(TensorKind kind, size_t group) {
   GroupPart part{slice.index * own.numel() + from, own.narrow(0, from, to - from)};
   if (const auto adapters = store_.adapters_of(group); merges && adapters) {
     part.values = part.values.to(device_, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-    store_.merge(group, part.begin, part.values, sharding_.gather(TensorKind::kParam, *adapters));
+    store_.merge(group, part.begin, part.values,
+                 sharding_.gather(TensorKind::kParam, *adapters).to(part.values.device()));
   }
   return part;
 }

@@ -36,8 +36,10 @@ void RankEngine::decode_over(int64_t tensor_parallel) {
   require(tensor_parallel >= 1, ErrorCode::kInvalidArgument, "[rollout] expected tensorParallel >= 1, got ",
           tensor_parallel);
   if (tensor_parallel == (copy_ ? copy_->tp() : 1)) return;
-  require(!copy_, ErrorCode::kInvalidArgument, "[rollout] expected tensorParallel ", copy_ ? copy_->tp() : 1,
-          " again, got ", tensor_parallel);
+  if (copy_) {
+    fail(ErrorCode::kInvalidArgument, "[rollout] expected tensorParallel ", copy_->tp(), " again, got ",
+         tensor_parallel);
+  }
   auto copy = std::make_unique<DecodingCopy>(options_, *mesh_.world(), tensor_parallel);
   const std::lock_guard<std::mutex> lock(abort_mutex_);  // abort() is called from another thread
   copy_ = std::move(copy);

@@ -128,8 +128,10 @@ void RankEngine::optimizer_step(Metrics& metrics) {
   if (!std::isfinite(norm)) return;
   // torch.nn.utils.clip_grad_norm_'s coefficient.
   const double scale = optim.grad_clip > 0 ? std::min(1.0, optim.grad_clip / (norm + 1e-6)) : 1.0;
-  sharding_.step(optim, lr, scale, ++optimizer_steps_);
+  // Before it, since one that fails on the way has changed some of them.
   weights_changed();
+  sharding_.step(optim, lr, scale, optimizer_steps_ + 1);
+  ++optimizer_steps_;
 }
 
 MetricsList RankEngine::update_policy(const PolicyBatch& batch, const MiniBatches& mini,

@@ -148,6 +148,7 @@ void RankEngine::import_weights(const WeightBucket& bucket, const at::Tensor& by
     require(at::isfinite(values).all().item<bool>(), ErrorCode::kNonFinite, "[weights] tensor ", chunk.label,
             " holds NaN or infinity");
   });
+  weights_changed();
   std::set<size_t> groups;
   each([&](const WeightChunk& chunk, const at::Tensor& values) {
     const Parameter& parameter = store_.at(chunk.param);
@@ -160,7 +161,6 @@ void RankEngine::import_weights(const WeightBucket& bucket, const at::Tensor& by
     groups.insert(parameter.group);
   });
   for (const size_t group : groups) store_.refresh_compute(group);
-  weights_changed();
 }
 
 }  // namespace troupe

@@ -14,12 +14,13 @@ namespace troupe::kernels {
 constexpr int64_t kPagePositions = 32;
 
 // One layer of a step on paged keys and values (rollout/kv_cache.h), all rows in one launch; every row is one
-// query, and the last of the keys that it sees is its own.
+// query of a sequence, and the last of the keys that it sees is its own.
 struct PagedAttention {
-  at::Tensor qkv;       // [>= rows, (Q+2K)*D] float32 or bfloat16, rows contiguous
-  at::Tensor out;       // [>= rows, Q*D]
-  at::Tensor pages;     // [rows, max pages] int64: addresses; page i holds positions from i * kPagePositions
-  at::Tensor lengths;   // [rows, 2] int32: 0, positions in all
+  at::Tensor qkv;  // [>= rows, (Q+2K)*D] float32 or bfloat16, rows contiguous
+  at::Tensor out;  // [>= rows, Q*D]
+  // [sequences, max pages] int64: addresses; page i holds positions from i * kPagePositions
+  at::Tensor pages;
+  at::Tensor queries;   // [rows, 2] int32: sequence, positions in all
   int64_t layer_bytes;  // from the start of a page to the layer's first head
   int64_t num_heads, num_kv_heads, head_dim;
   int64_t window;        // 0 = everything

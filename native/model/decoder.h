@@ -36,7 +36,7 @@ class Decoder {
   virtual void enter_layer(int64_t layer, const at::Tensor& x) {}
 
   // ---- one step over rows, prompts and decodes alike: n rows, any sequences, any positions ----
-  // x [n, H] in the compute dtype. Rows run through fixed-size GEMM tiles of `row_tile()` rows, so
+  // x [n, H] in the compute dtype. Rows run through fixed-size GEMM tiles of this many rows, so
   // n must be a multiple of it for results that do not depend on n (pad with token 0, position 0).
   virtual int64_t decode_row_tile() const = 0;
   // Before the first and after the last step of a generation, during which no weight changes: room for a form

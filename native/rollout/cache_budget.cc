@@ -34,6 +34,12 @@ int64_t least_above(const std::string& root, std::string path, const char* file)
   }
 }
 
+c10::DeviceAllocator& allocator_of(at::Device device) {
+  auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  require(allocator != nullptr, ErrorCode::kInternal, "[rollout] no allocator says how much memory there is");
+  return *allocator;
+}
+
 }  // namespace
 
 int64_t control_group_limit(const std::string& groups, const std::string& root) {
@@ -60,14 +66,17 @@ int64_t cache_budget(at::Device device, double share) {
   require(share > 0 && share <= 1, ErrorCode::kInvalidArgument,
           "[rollout] expected gpu_memory_utilization above 0 and at most 1 but got ", share);
   if (device.is_cpu()) return static_cast<int64_t>(share * kHostShare * static_cast<double>(host_memory()));
-  auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
-  require(allocator != nullptr, ErrorCode::kInternal, "[rollout] no allocator says how much memory there is");
+  c10::DeviceAllocator& allocator = allocator_of(device);
   const int64_t index = device.has_index() ? device.index() : 0;
-  const auto [free, total] = allocator->getMemoryInfo(static_cast<c10::DeviceIndex>(index));
+  const auto [free, total] = allocator.getMemoryInfo(static_cast<c10::DeviceIndex>(index));
   const int64_t own =
-      allocator->getDeviceStats(static_cast<c10::DeviceIndex>(index)).reserved_bytes[0].current;
+      allocator.getDeviceStats(static_cast<c10::DeviceIndex>(index)).reserved_bytes[0].current;
   const int64_t allowed = static_cast<int64_t>(share * static_cast<double>(total)) - own;
   return std::clamp<int64_t>(allowed, 0, static_cast<int64_t>(free));
+}
+
+void return_free_memory(at::Device device) {
+  if (!device.is_cpu() && !device.is_meta()) allocator_of(device).emptyCache();
 }
 
 }  // namespace troupe

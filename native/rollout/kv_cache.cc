@@ -8,6 +8,7 @@
 #include "base/counting_allocator.h"
 #include "base/upload.h"
 #include "base/zero_pages.h"
+#include "rollout/cache_budget.h"
 
 namespace troupe {
 namespace {
@@ -45,8 +46,12 @@ void KvCache::take_memory() {
 }
 
 void KvCache::release_memory() {
+  if (!slab_.defined()) return;
   slab_.reset();
   base_ = nullptr;
+  // Else what comes next, gathered weights too, lies in parts of the slab's place, and the slab, which wants
+  // one piece, needs a second place.
+  return_free_memory(device_);
 }
 
 int64_t KvCache::pages_for(int64_t positions) {

@@ -229,26 +229,28 @@ StepRows::StepRows(std::vector<RowRun> runs, const KvCache& cache, bool apart)
     }
   }
   if (on_cpu_threads(cache.device())) return;
-  const at::Tensor addresses = at::zeros({size(), static_cast<int64_t>(most)}, at::kLong);
-  const at::Tensor ends = at::zeros({size(), 2}, at::kInt);
+  const at::Tensor addresses =
+      at::zeros({static_cast<int64_t>(runs_.size()), static_cast<int64_t>(most)}, at::kLong);
+  const at::Tensor sequence_and_length = at::empty({size(), 2}, at::kInt);
   const at::Tensor where = at::empty({2, size()}, at::kLong);
   int64_t* next = addresses.mutable_data_ptr<int64_t>();
-  int32_t* end = ends.mutable_data_ptr<int32_t>();
+  int32_t* query = sequence_and_length.mutable_data_ptr<int32_t>();
   int64_t* place = where.mutable_data_ptr<int64_t>();
-  for (const RowRun& run : runs_) {
-    for (int64_t i = 0; i < run.count; ++i, next += most, end += 2, ++place) {
-      const int64_t length = run.position + i + 1;
-      for (int64_t page = 0; page < KvCache::pages_for(length); ++page)
-        next[page] = static_cast<int64_t>(
-            reinterpret_cast<intptr_t>(cache.address((*run.pages)[static_cast<size_t>(page)])));
-      end[1] = static_cast<int32_t>(length);
+  for (size_t sequence = 0; sequence < runs_.size(); ++sequence, next += most) {
+    const RowRun& run = runs_[sequence];
+    for (int64_t page = 0; page < KvCache::pages_for(run.position + run.count); ++page)
+      next[page] = static_cast<int64_t>(
+          reinterpret_cast<intptr_t>(cache.address((*run.pages)[static_cast<size_t>(page)])));
+    for (int64_t i = 0; i < run.count; ++i, query += 2, ++place) {
+      query[0] = static_cast<int32_t>(sequence);
+      query[1] = static_cast<int32_t>(run.position + i + 1);
       const KvSlot slot = slots_[static_cast<size_t>(run.row + i)];
       place[0] = slot.page;
       place[size()] = slot.slot;
     }
   }
   pages = upload(addresses, cache.device());
-  lengths = upload(ends, cache.device());
+  queries = upload(sequence_and_length, cache.device());
   const at::Tensor places = upload(where, cache.device());
   row_pages = places[0];
   row_slots = places[1];
@@ -268,7 +270,7 @@ void paged_attention(const ops::AttentionSpec& spec, const KvCache& cache, int64
   device->paged_attention({.qkv = qkv,
                            .out = out,
                            .pages = rows.pages,
-                           .lengths = rows.lengths,
+                           .queries = rows.queries,
                            .layer_bytes = cache.head_bytes(layer, 0),
                            .num_heads = spec.num_heads,
                            .num_kv_heads = spec.num_kv_heads,

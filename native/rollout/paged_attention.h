@@ -31,7 +31,7 @@ class StepRows {
   bool apart() const { return apart_; }
 
   // On a GPU, else undefined: what PagedAttention takes, and page and slot of each row [rows] int64.
-  at::Tensor pages, lengths, row_pages, row_slots;
+  at::Tensor pages, queries, row_pages, row_slots;
 
  private:
   std::vector<RowRun> runs_;

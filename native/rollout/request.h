@@ -72,7 +72,8 @@ struct RolloutOutput {
   bool needs_mask = false;  // it waits for the mask of its next token
 };
 
-// How much of the machine a rollout may take. None of it changes a token, but the last.
+// How much of the machine a rollout may take. Of all this quantization and tensor_parallel alone change
+// tokens.
 struct RolloutOptions {
   int64_t max_sequences = 256;                // that run at the same time
   int64_t max_step_tokens = 8192;             // positions of a step, prompts and decodes together

@@ -174,7 +174,8 @@ bool Rollout::step() {
     scheduler_.drop();
     throw;
   }
-  // What fails from here on leaves keys and values that are right.
+  // What fails from here on leaves keys and values that are right, and sequences that are never planned
+  // again: they are to be aborted.
   choose(hidden, uses.list);
   ++totals_.steps;
   totals_.computed_tokens += plan.rows;

@@ -254,7 +254,8 @@ void Scheduler::add_copies(StepPlan& plan) {
     for (size_t i = 0; i < full; ++i) pool_.hold(first.pages[i]);
     next.pages.insert(next.pages.begin(), first.pages.begin(),
                       first.pages.begin() + static_cast<std::ptrdiff_t>(full));
-    next.computed = first.computed;  // with the run
+    // Its last page is written behind the run: until then nothing of it counts.
+    next.computed = first.computed / kPagePositions * kPagePositions;
     next.chained = first.chained;
     next.chain = first.chain;
     next.shares = first.shares;

@@ -10,6 +10,7 @@
 #include "kernels/gemm.h"
 #include "rollout/rollout.h"
 #include "small_decoder.h"
+#include "toy_decoder.h"
 
 using namespace troupe;
 using test::small;
@@ -117,6 +118,17 @@ int64_t page_bytes(const SmallModel& model) {
   return KvCache::page_bytes(model.config, at::kFloat);
 }
 
+// The next step fails, as one does for want of memory.
+class FailingDecoder : public test::ToyDecoder {
+ public:
+  void embed(const at::Tensor& tokens, const at::Tensor& positions, const at::Tensor& x) override {
+    if (std::exchange(fails, false)) throw Error(ErrorCode::kOutOfMemory, "no memory");
+    ToyDecoder::embed(tokens, positions, x);
+  }
+
+  bool fails = false;
+};
+
 }  // namespace
 
 TEST(the_same_tokens_whatever_else_runs) {
@@ -204,6 +216,27 @@ TEST(a_second_turn_computes_only_what_is_new) {
   CHECK(run(rollout, {salted}).at(3).cached == 0);
   rollout.weights_changed(false);
   CHECK(run(rollout, {request(4, history, 1)}).at(4).cached == 0);
+}
+
+// The turn ends in the page that the one before it has begun: one sample copies its tail, others get a page
+// of their own that is written behind the step.
+TEST(a_step_that_fails_leaves_no_page_that_was_not_written) {
+  FailingDecoder decoder;
+  Rollout rollout(decoder, {});
+  Tokens history = prompt(40);
+  const auto first = run(rollout, {request(1, history, 3)}).at(1);
+  history.insert(history.end(), first.tokens.begin(), first.tokens.end());
+  history.resize(48, 7);
+  decoder.fails = true;
+  for (const uint64_t id : {2, 3}) rollout.submit(request(id, history, 10));
+  CHECK_THROWS(rollout.step(), "no memory");
+  for (const uint64_t id : {2, 3}) rollout.abort(id);
+  CHECK(rollout.stats().pages_held == 0);
+  // One that goes on to the next page, then one that parts from it in this one.
+  run(rollout, {request(4, history, 30)});
+  history[45] = 8;
+  Rollout other(decoder, {});
+  CHECK(same(run(rollout, {request(5, history, 10)}).at(5), run(other, {request(5, history, 10)}).at(5)));
 }
 
 // As many pages as the second turn needs: its tail cannot be held beside them.

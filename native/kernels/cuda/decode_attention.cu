@@ -23,7 +23,7 @@ struct Args {
   const void* qkv;
   void* out;
   const int64_t* pages;
-  const int32_t* lengths;
+  const int32_t* queries;
   float* partial;  // [rows, heads, splits, D + 2] of rows with several parts: values, then their SoftmaxPart
   int splits;      // the most that a row has
   int64_t qkv_stride, max_pages, layer_bytes, head_bytes;
@@ -73,10 +73,10 @@ __global__ void __launch_bounds__(kThreads) decode_attention_kernel(Args a) {
   const int groups = min(kGroup, group_size - first_query);
   const int dim = a.head_dim;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const Keys keys(a.lengths[2 * row + 1], a.window);
+  const Keys keys(a.queries[2 * row + 1], a.window);
   const int split = static_cast<int>(blockIdx.z), splits = keys.count();
   if (split >= splits) return;
-  const int64_t* pages = a.pages + row * a.max_pages;
+  const int64_t* pages = a.pages + a.queries[2 * row] * a.max_pages;
   const int64_t head_offset = a.layer_bytes + head * a.head_bytes;
   const T* qkv = static_cast<const T*>(a.qkv) + row * a.qkv_stride;
   const int64_t query_column = static_cast<int64_t>(head * group_size + first_query) * dim;
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kThreads) decode_attention_kernel(Args a) {
 template <typename T>
 __global__ void __launch_bounds__(kThreads) combine_parts_kernel(Args a) {
   const int64_t row = blockIdx.x, query_head = blockIdx.y;
-  const int splits = KeySplits(a.lengths[2 * row + 1], a.window).count();
+  const int splits = KeySplits(a.queries[2 * row + 1], a.window).count();
   if (splits == 1) return;
   const auto part = [&](int split) {
     const float* sums = partial_of(a, row, query_head, split) + a.head_dim;
@@ -240,8 +240,7 @@ void launch_slices(Args a, int64_t rows) {
     Args part = a;
     part.qkv = static_cast<const T*>(a.qkv) + first * a.qkv_stride;
     part.out = static_cast<T*>(a.out) + first * a.num_heads * a.head_dim;
-    part.pages += first * a.max_pages;
-    part.lengths += 2 * first;
+    part.queries += 2 * first;
     launch<T>(part, std::min(slice, rows - first));
   }
 }
@@ -249,14 +248,14 @@ void launch_slices(Args a, int64_t rows) {
 }  // namespace
 
 void decode_attention(const PagedAttention& task) {
-  const int64_t rows = task.pages.size(0);
+  const int64_t rows = task.queries.size(0);
   if (rows == 0) return;
   const int64_t groups = task.num_heads / task.num_kv_heads;
   Args a{};
   a.qkv = task.qkv.const_data_ptr();
   a.out = task.out.mutable_data_ptr();
   a.pages = task.pages.const_data_ptr<int64_t>();
-  a.lengths = task.lengths.const_data_ptr<int32_t>();
+  a.queries = task.queries.const_data_ptr<int32_t>();
   a.qkv_stride = task.qkv.stride(0);
   a.max_pages = task.pages.size(1);
   a.splits = KeySplits::most(static_cast<int>(a.max_pages), static_cast<int>(task.window));
