@@ -69,7 +69,7 @@ export interface RolloutRequest {
   session?: string;
 }
 
-/** stop: a stop id or text; length: maxNewTokens; abort: by the caller, its deadline, or a new version of the weights. */
+/** stop: a stop id or text; length: maxNewTokens; abort: by the caller or its deadline. */
 export type FinishReason = 'stop' | 'length' | 'abort';
 
 export interface TopLogProb {

@@ -5,7 +5,7 @@ import type { RolloutRequest } from '../request';
 /** Tokens by which prompts are said to begin alike: those of one prompt, and turns of one conversation. */
 const PREFIX = 256;
 const REMEMBERED = 65_536;
-/** More requests than this over the least loaded rank are too many. */
+/** A rank has too many requests where it has so many more than twice those of the least loaded one. */
 const IMBALANCE = 16;
 
 interface Placed {

@@ -121,9 +121,7 @@ export class Fleet {
     const members = this.members.filter(({ lost }) => !lost);
     for (const member of members) member.up = false;
     await Promise.all(members.map(({ server }) => server.close()));
-    await Promise.all(
-      members.map((member) => this.revive(member, performance.now() + this.options.recoveryMs)),
-    );
+    await Promise.all(members.map((member) => this.startReviving(member)));
   }
 
   /** @throws TroupeError COMM when none ever will, CLOSED */
@@ -163,19 +161,23 @@ export class Fleet {
     member.heard = null;
     member.reason = error.message;
     if (member.revival !== null || this.closed) return;
-    const { protocol, recoveryMs, say } = this.options;
+    const { protocol, say } = this.options;
     say(
       `${protocol.name} server ${member.index + 1} was lost (${error.message}): its requests go to others, or wait`,
     );
     const since = performance.now();
-    member.revival = this.revive(member, since + recoveryMs)
-      .then(() => {
-        if (member.up) say(`${protocol.name} server ${member.index + 1} is back after ${seconds(since)} s`);
-      })
-      .finally(() => {
-        member.revival = null;
-        this.changed();
-      });
+    void this.startReviving(member).then(() => {
+      if (member.up) say(`${protocol.name} server ${member.index + 1} is back after ${seconds(since)} s`);
+    });
+  }
+
+  /** Of a member once at a time. */
+  private startReviving(member: Member): Promise<void> {
+    member.revival ??= this.revive(member, performance.now() + this.options.recoveryMs).finally(() => {
+      member.revival = null;
+      this.changed();
+    });
+    return member.revival;
   }
 
   /**
