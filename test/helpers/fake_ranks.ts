@@ -150,6 +150,8 @@ export function rolloutOverRanks(count: number, config: NativeRolloutConfig = {}
     worldSize: count,
     failure: null,
     callRank: (rank: number, _: string, method: string, args: unknown[]) => ranks[rank]?.call(method, args),
+    callRanks: (together: number[], _: string, method: string, args: (rank: number) => unknown[]) =>
+      Promise.all(together.map((rank) => ranks[rank]?.call(method, args(rank)))),
     callAll: (_: string, method: string, args: (rank: number) => unknown[]) =>
       Promise.all(ranks.map((rank, i) => rank.call(method, args(i)))),
   };

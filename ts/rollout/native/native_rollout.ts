@@ -65,11 +65,9 @@ export class NativeRollout implements RolloutEngine {
     // Ranks that share every matrix, or the layers, make the same turns, and the first one speaks for them.
     const turn = async (together: readonly number[], commands: RolloutCommands): Promise<RolloutTurn> => {
       const batches = commands.batches.map((batch) => ({ ...batch, keeps: false }));
-      const turns = await Promise.all(
-        together.map((rank, i) =>
-          group.callRank(rank, name, 'rolloutTurn', [i === 0 ? commands : { ...commands, batches }]),
-        ),
-      );
+      const turns = await group.callRanks(together, name, 'rolloutTurn', (rank) => [
+        rank === together[0] ? commands : { ...commands, batches },
+      ]);
       return turns[0] as RolloutTurn;
     };
     this.groups = joined(engine.generatingRanks, this.options.tensorParallel);
