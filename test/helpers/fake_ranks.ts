@@ -157,9 +157,10 @@ export function rolloutOverRanks(count: number, config: NativeRolloutConfig = {}
   };
   const engine = {
     ...{ group, name: 'actor', device: 'cpu', isOpen: true, memory: {}, checkOpen: () => {} },
+    replacement: null as Promise<void> | null,
     generatingRanks: ranks.map((_, rank) => [rank]),
     model: { dir: '', eosTokenIds: [], config: { vocabSize: 10, maxPositions: 100_000, moe: null } },
     reload: () => group.callAll('actor', 'importTensors', () => [loaded + 1]).then(() => void loaded++),
   };
-  return { ranks, rollout: new NativeRollout(engine as unknown as RoleEngine, config) };
+  return { ranks, engine, rollout: new NativeRollout(engine as unknown as RoleEngine, config) };
 }
