@@ -1,7 +1,11 @@
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { Actor } from '../../ts/actor/actor';
 import type { EngineOptions } from '../../ts/engine/engine_options';
 import type { NativeRolloutConfig } from '../../ts/rollout/native/native_options';
 import { Workspace } from '../helpers/e2e_workspace';
+import { waitForExit } from '../helpers/fake_group';
+import { observedGroup } from '../helpers/observed_group';
 import { type ObservedRun, observeRun } from '../helpers/observed_run';
 import { raggedBatch, SHARDED_MODEL, smallEngine } from '../helpers/sharded';
 
@@ -48,6 +52,39 @@ test.each<[string, Partial<EngineOptions>, NativeRolloutConfig]>([
   for (const [i, made] of together.entries()) {
     expect(made.tokens).toEqual(alone[i]?.tokens);
     expect(furthest(made.logProbs, alone[i]?.logProbs as Float32Array)).toBeLessThan(2e-5);
+  }
+});
+
+/** From now on the process may map so many bytes more. */
+function limitMemory(pid: number, bytes: number): void {
+  const mapped = /^VmSize:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
+  execFileSync('prlimit', ['--pid', String(pid), `--as=${1024 * Number(mapped) + bytes}`]);
+}
+
+test('a rank that has no memory for a step ends the group: the one beside it would wait', async () => {
+  const { group, processes } = await observedGroup({ worldSize: 4, device: 'cpu' });
+  try {
+    const cache = { kvCacheBytes: 2 ** 30, maxNumSeqs: 100_000 };
+    const rollout = { tensorParallel: 2, ...cache };
+    const actor = await Actor.create({ ...smallEngine, model: SHARDED_MODEL, group, rollout });
+    const generate = () => actor.generate(prompts, { maxNewTokens: 40, seed: 5, stopTokenIds: [] });
+    await generate();
+    // Keys and values have been given back when a rank answers to this; its next step takes them again.
+    await actor.rollout.pause('keep');
+    await group.callRank(3, actor.name, 'stateBytes', []);
+    limitMemory(processes[3]?.pid as number, 2 ** 28);
+    await actor.rollout.resume();
+    group.setPhase('gen');
+    const error = await generate().catch((reason: unknown) => reason);
+    expect(error).toMatchObject({
+      message: expect.stringMatching(
+        /^worker rank 3 failed in phase gen \(rolloutTurn of 'actor'\): .*memory/,
+      ),
+    });
+    await expect(generate()).rejects.toBe(error);
+    for (const { pid } of processes) await waitForExit(pid as number, 3000);
+  } finally {
+    await group.close();
   }
 });
 

@@ -19,6 +19,8 @@ export function createFakeBinding(): NativeBinding {
     buildInfo: () => ({ version: '0.0.0', libtorch: '0.0.0', cuda: false, deviceCount: 0, threads: 1 }),
     memoryInfo: () => ({ peakRss: process.memoryUsage().rss, allocated: 0, maxAllocated: 0 }),
     keepFreedMemory: () => {},
+    openRendezvous: async () => 0,
+    joinGroup: async () => null,
     createEngine: async (options) =>
       ({ options, calls: [], abort: new AbortController() }) as unknown as NativeEngine,
     parameters: async (engine) => of(engine).calls.map((name) => ({ name, shape: [] })),

@@ -150,14 +150,17 @@ export function rolloutOverRanks(count: number, config: NativeRolloutConfig = {}
     worldSize: count,
     failure: null,
     callRank: (rank: number, _: string, method: string, args: unknown[]) => ranks[rank]?.call(method, args),
+    callRanks: (together: number[], _: string, method: string, args: (rank: number) => unknown[]) =>
+      Promise.all(together.map((rank) => ranks[rank]?.call(method, args(rank)))),
     callAll: (_: string, method: string, args: (rank: number) => unknown[]) =>
       Promise.all(ranks.map((rank, i) => rank.call(method, args(i)))),
   };
   const engine = {
     ...{ group, name: 'actor', device: 'cpu', isOpen: true, memory: {}, checkOpen: () => {} },
+    replacement: null as Promise<void> | null,
     generatingRanks: ranks.map((_, rank) => [rank]),
     model: { dir: '', eosTokenIds: [], config: { vocabSize: 10, maxPositions: 100_000, moe: null } },
     reload: () => group.callAll('actor', 'importTensors', () => [loaded + 1]).then(() => void loaded++),
   };
-  return { ranks, rollout: new NativeRollout(engine as unknown as RoleEngine, config) };
+  return { ranks, engine, rollout: new NativeRollout(engine as unknown as RoleEngine, config) };
 }

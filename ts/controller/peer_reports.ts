@@ -24,7 +24,7 @@ export class PeerReports {
   }
 
   /** Waits until the aborted peers of what failed (null: all ranks) have answered all they were asked. */
-  async collect(members: readonly Member[], cause: TroupeError | null): Promise<void> {
+  private async collect(members: readonly Member[], cause: TroupeError | null): Promise<void> {
     const lost = cause instanceof WorkerDiedError ? cause.rank : null;
     const busy = ({ rank, client, exit }: Member): boolean =>
       rank !== lost && exit === null && client.current !== null;
@@ -45,7 +45,9 @@ export class PeerReports {
     return match === null ? null : Number(match[1]);
   }
 
-  addTo(error: TroupeError): void {
+  /** When the peers of what failed have answered. */
+  async addTo(error: TroupeError, members: readonly Member[]): Promise<void> {
+    await this.collect(members, error);
     if (this.#byRank.size === 0) return;
     const ranks = [...this.#byRank].sort(([a], [b]) => a - b);
     error.message += `\nIts peers were in a collective: ${ranks.map(([rank, where]) => `rank ${rank}: ${where}`).join('; ')}.`;

@@ -153,6 +153,17 @@ export class WorkerGroup {
     return (await this.#request(this.#member(rank), request, land as Land | undefined)) as EngineResult<M>;
   }
 
+  /** Calls it on ranks that can only go on together; results in their order. An error that not all of them run into ends the group. */
+  async callRanks<M extends EngineMethod, const A extends EngineArgs<M>>(
+    ranks: readonly number[],
+    engine: string,
+    method: M,
+    argsOf: (rank: number) => A,
+  ): Promise<EngineResult<M>[]> {
+    const calls = ranks.map((rank) => this.callRank(rank, engine, method, argsOf(rank)));
+    return await this.#together(`${method} of '${engine}'`, calls, ranks);
+  }
+
   /** Calls a binding function that needs no engine: policyLoss, valueLoss, ... */
   async callBinding<M extends BindingMethod>(
     method: M,
@@ -242,14 +253,9 @@ export class WorkerGroup {
 
   async #connect(): Promise<void> {
     if (this.worldSize === 1) return;
-    const meeting = {
-      members: this.#members,
-      places: this.#places,
-      launcher: this.#starter,
-      backend: this.#options.backend,
-      token: this.#token,
-      collectiveTimeoutMs: this.#options.collectiveTimeoutMs,
-    };
+    const { backend, collectiveTimeoutMs } = this.#options;
+    const found = { members: this.#members, places: this.#places, launcher: this.#starter };
+    const meeting = { ...found, backend, token: this.#token, collectiveTimeoutMs };
     const args = await joinArguments(meeting, await this.callBinding('openRendezvous', []));
     await this.#together(
       'joinGroup',
@@ -298,16 +304,16 @@ export class WorkerGroup {
   }
 
   /**
-   * The results of one call (`what`) on every rank. Where ranks work together, an error of some leaves the others waiting in a
-   * collective, and a lost collective leaves all of them useless: both fail the group. An error that every rank runs into, or one
-   * that keeps no other from its result, is only thrown.
+   * The results of one call (`what`) on every rank, or on those `inStep`. Where ranks work together, an error of some leaves the others
+   * waiting in a collective, and a lost collective leaves all of them useless: both fail the group. An error that every rank runs into,
+   * or one that keeps no other from its result (of ranks that are not `inStep`), is only thrown.
    */
-  async #together<T>(what: string, calls: Promise<T>[]): Promise<T[]> {
+  async #together<T>(what: string, calls: Promise<T>[], inStep?: readonly number[]): Promise<T[]> {
     try {
       return await Promise.all(calls);
     } catch (error) {
       if (this.#connecting === null || this.#failure !== null) throw error;
-      const { rank, cause, fatal, alone } = await jointFailure(calls);
+      const { rank, cause, fatal, alone } = await jointFailure(calls, inStep);
       if (!fatal) throw alone ? rankFailed(cause, this.#member(rank), this.#phase, what) : cause;
       // The death that lost the collective may still be on its way, and says more.
       if (lostPeers(cause)) await within(exitAfterDisconnectMs, this.failed);
@@ -361,12 +367,7 @@ export class WorkerGroup {
     this.abort(error.message);
     this.#startup.fail(error);
     if (this.#connecting === null) this.#announce(error);
-    else {
-      void this.#reports.collect(this.#members, error).then(() => {
-        this.#reports.addTo(error);
-        this.#announce(error);
-      });
-    }
+    else void this.#reports.addTo(error, this.#members).then(() => this.#announce(error));
   }
 
   #announce(error: TroupeError): void {

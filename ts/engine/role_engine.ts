@@ -47,7 +47,7 @@ export class RoleEngine {
   /** What its results are received into. */
   readonly memory = new ColumnMemory();
   private closing: Promise<void> | null = null;
-  private replacing = false;
+  private replacing: Promise<void> | null = null;
   /** Why the weights cannot be used. */
   private torn: string | null = null;
 
@@ -195,6 +195,11 @@ export class RoleEngine {
     return this.closing === null;
   }
 
+  /** While the weights are being replaced piece by piece: resolves when that has ended, well or not. */
+  get replacement(): Promise<void> | null {
+    return this.replacing;
+  }
+
   /** The verbs call this first. */
   checkOpen(): void {
     if (this.closing !== null) throw new TroupeError('CLOSED', `the ${this.role} is closed`);
@@ -207,13 +212,16 @@ export class RoleEngine {
    */
   async replaceWeights<T>(what: string, replace: (touch: () => void) => Promise<T>): Promise<T> {
     if (this.closing !== null) this.checkOpen();
-    if (this.replacing) {
+    if (this.replacing !== null) {
       throw new TroupeError(
         'INVALID_ARGUMENT',
         `[${what}] the weights are being replaced already: wait for it`,
       );
     }
-    this.replacing = true;
+    let ended = (): void => {};
+    this.replacing = new Promise((resolve) => {
+      ended = resolve;
+    });
     const before = this.torn;
     let touched = false;
     this.torn = `${what} is replacing the weights: wait for it`;
@@ -233,7 +241,8 @@ export class RoleEngine {
       }
       throw error;
     } finally {
-      this.replacing = false;
+      this.replacing = null;
+      ended();
     }
   }
 

@@ -79,6 +79,15 @@ export class FakeGroup {
     return Promise.all(byRank.map((rankArgs, rank) => this.callRank(rank, engine, method, rankArgs ?? [])));
   }
 
+  async callRanks(
+    ranks: readonly number[],
+    engine: string,
+    method: string,
+    args: (rank: number) => unknown[],
+  ): Promise<unknown[]> {
+    return Promise.all(ranks.map((rank) => this.callRank(rank, engine, method, args(rank))));
+  }
+
   async callRank(_rank: number, _engine: string, method: string, args: unknown[]): Promise<unknown> {
     const received = asReceived(args);
     this.calls.push({ method, args: received });

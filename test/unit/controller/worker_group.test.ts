@@ -137,6 +137,47 @@ describe('errors of a call', () => {
   });
 });
 
+describe('ranks that can only go on together', () => {
+  const three = async () => {
+    const { group, processes } = await launch({ worldSize: 3 });
+    await group.connect();
+    await group.createEngine('actor', fakeEngineOptions);
+    const call = (commandOf: (rank: number) => string) =>
+      group.callRanks([1, 2], 'actor', 'getTensor', (rank) => ['param', commandOf(rank)]);
+    return { group, processes, call };
+  };
+
+  test('an error that all of them have is thrown, and the group goes on', async () => {
+    const { group, call } = await three();
+    await expect(call(() => 'fail OUT_OF_MEMORY it is full')).rejects.toMatchObject({
+      code: 'OUT_OF_MEMORY',
+      message: 'it is full',
+    });
+    expect(group.failure).toBeNull();
+    expect(await call((rank) => `third of ${rank}`)).toEqual([Float32Array.of(0, 1), Float32Array.of(0, 1)]);
+    expect(await group.callRank(0, 'actor', 'parameters', [])).toEqual([]);
+  });
+
+  test.each([
+    ['others wait for it', 'sleep 60000'],
+    ['the other has gone on without it', 'nothing'],
+  ])('an error of one ends the group under its number: %s', async (_, other) => {
+    const { group, processes, call } = await three();
+    group.setPhase('gen');
+    const error = await call((rank) => (rank === 2 ? 'fail OUT_OF_MEMORY it is full' : other)).catch(
+      (reason: unknown) => reason,
+    );
+    expect(error).toMatchObject({
+      code: 'OUT_OF_MEMORY',
+      message: expect.stringContaining(
+        "worker rank 2 failed in phase gen (getTensor of 'actor'): it is full",
+      ),
+    });
+    await expect(group.memoryInfo()).rejects.toBe(error);
+    for (const { pid } of processes) await waitForExit(pid!, 3000);
+  });
+});
+
 describe('a worker that dies', () => {
   test('by exiting: the code and its last words are reported', async () => {
     const directory = mkdtempSync(path.join(tmpdir(), 'logs-'));

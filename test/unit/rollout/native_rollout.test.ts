@@ -50,6 +50,23 @@ test('weights that change while an engine begins are begun with again', async ()
   expect((await running.result).versions).toEqual([{ version: 7, start: 0, end: 5 }]);
 });
 
+test('nothing begins while weights are replaced piece by piece, also where that has begun while the engine opened', async () => {
+  const { ranks, engine, rollout } = rolloutOverRanks(1);
+  const opening = ranks[0]?.hold('openRollout');
+  const { result } = submit(rollout, 5);
+  await opening?.reached;
+  let end = (): void => {};
+  engine.replacement = new Promise((resolve) => {
+    end = resolve;
+  });
+  opening?.open();
+  for (let i = 0; i < 50; i++) await turnOfTheLoop();
+  expect(ranks[0]?.made).toEqual([]);
+  engine.replacement = null;
+  end();
+  expect((await result).tokens).toHaveLength(5);
+});
+
 test('pause wait: who was there before is served, who comes later after the pause', async () => {
   const { ranks, rollout } = rolloutOverRanks(1);
   const [running, submitted] = [submit(rollout, 200), submit(rollout, 5)];

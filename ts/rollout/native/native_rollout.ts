@@ -49,7 +49,7 @@ export class NativeRollout implements RolloutEngine {
   /** Submitted in a pause, or just now. */
   private held: LiveRequest[] = [];
   private heldBatches: LiveBatch[] = [];
-  private waiters: (() => void)[] = [];
+  private readonly waiters: (() => void)[] = [];
   private scheduled = false;
   private tokenizer: Tokenizer | null = null;
   private readonly checks = new RequestChecks();
@@ -65,11 +65,9 @@ export class NativeRollout implements RolloutEngine {
     // Ranks that share every matrix, or the layers, make the same turns, and the first one speaks for them.
     const turn = async (together: readonly number[], commands: RolloutCommands): Promise<RolloutTurn> => {
       const batches = commands.batches.map((batch) => ({ ...batch, keeps: false }));
-      const turns = await Promise.all(
-        together.map((rank, i) =>
-          group.callRank(rank, name, 'rolloutTurn', [i === 0 ? commands : { ...commands, batches }]),
-        ),
-      );
+      const turns = await group.callRanks(together, name, 'rolloutTurn', (rank) => [
+        rank === together[0] ? commands : { ...commands, batches },
+      ]);
       return turns[0] as RolloutTurn;
     };
     this.groups = joined(engine.generatingRanks, this.options.tensorParallel);
@@ -294,11 +292,8 @@ export class NativeRollout implements RolloutEngine {
     if (this.state === 'paused') return;
     if (this.state === 'open') this.admit();
     if (this.size === 0) return;
-    if (this.begun) {
-      for (const rank of this.ranks) rank.wake();
-    } else {
-      this.begin();
-    }
+    if (!this.begun) this.begin();
+    else for (const rank of this.ranks) rank.wake();
   }
 
   private admit(): void {
@@ -325,12 +320,13 @@ export class NativeRollout implements RolloutEngine {
 
   /** Brings the weights into the form that steps need: all ranks together. */
   private begin(): void {
-    // An update that is under way begins when it is done.
-    if (this.beginning !== null || this.updating > 0) return;
+    if (this.beginning !== null || this.awaitsWeights()) return;
     const { group, name } = this.engine;
     const { updates, current } = this;
     const begin = async (): Promise<void> => {
       this.opened ??= await oneToAll(group, name, 'openRollout', [this.options]);
+      if (this.awaitsWeights()) return;
+      this.engine.checkOpen();
       await oneToAll(group, name, 'beginRollout', [current, false]);
       this.begun = updates === this.updates;
     };
@@ -345,11 +341,16 @@ export class NativeRollout implements RolloutEngine {
       });
   }
 
+  /** Whether an update is under way, or the weights are being replaced piece by piece: nothing begins before that is done, and then by itself. */
+  private awaitsWeights(): boolean {
+    const { replacement } = this.engine;
+    void replacement?.then(() => this.schedule());
+    return this.updating > 0 || replacement !== null;
+  }
+
   /** A rank has come to rest, perhaps because the weights are not at hand. */
   private settled(): void {
-    const waiters = this.waiters;
-    this.waiters = [];
-    for (const waiter of waiters) waiter();
+    for (const waiter of this.waiters.splice(0)) waiter();
     if (this.state === 'paused' || this.busy) return;
     if (this.size > 0) {
       if (!this.begun) this.begin();

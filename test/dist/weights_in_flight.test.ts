@@ -1,0 +1,111 @@
+import { Actor } from '../../ts/actor/actor';
+import type { RolloutResult } from '../../ts/rollout/request';
+import type { WeightBucket } from '../../ts/weights/weight_bucket';
+import { raggedBatch, SHARDED_MODEL, smallEngine } from '../helpers/sharded';
+
+// A request that is under way while an import replaces the weights bucket by bucket.
+
+const NEW_TOKENS = 100;
+/** The import begins when so many tokens have come. */
+const BEGINS = 10;
+
+let actor: Actor;
+let old: WeightBucket[];
+let fresh: WeightBucket[];
+beforeAll(async () => {
+  actor = await Actor.create({ ...smallEngine, optim: { lr: 1e-2 }, model: SHARDED_MODEL });
+  old = await buckets();
+  await actor.updatePolicy(raggedBatch(8, 6));
+  fresh = await buckets();
+});
+beforeEach(async () => {
+  await actor.importWeights(old);
+});
+afterAll(() => actor.close());
+
+async function buckets(): Promise<WeightBucket[]> {
+  const all: WeightBucket[] = [];
+  for await (const bucket of actor.exportWeights({ bucketBytes: 20_000 })) all.push(bucket);
+  return all;
+}
+
+/** `next` is called before every token with the number of those that have come, and waited for. */
+function generate(next: (made: number) => Promise<unknown> | null): Promise<RolloutResult> {
+  let made = 0;
+  const constraint = { next: async () => next(made++)?.then(() => null) ?? null };
+  const sampling = { maxNewTokens: NEW_TOKENS, seed: 3n, stopTokenIds: [], constraint };
+  return actor.rollout.submit({ promptIds: [5, 9, 2], sampling }).result;
+}
+
+/** While the import goes on the request does so, too, if it can; `made`: the tokens that have come. */
+function generateDuring(source: (made: () => number) => AsyncIterable<WeightBucket>) {
+  let count = 0;
+  let result: Promise<RolloutResult> | null = null;
+  const imported = new Promise((resolve, reject) => {
+    result = generate((made) => {
+      count = made;
+      if (made === BEGINS) actor.importWeights(source(() => count)).then(resolve, reject);
+      return null;
+    });
+  });
+  return { imported, result: result as unknown as Promise<RolloutResult> };
+}
+
+/** Until the worker has answered to all that it was given. */
+async function answered(): Promise<void> {
+  for (let i = 0; i < 3; i++) await actor.engine.group.callRank(0, actor.name, 'stateBytes', []);
+}
+
+test('no token is made between two buckets, and from the last one on they are of the new weights', async () => {
+  const counts: number[] = [];
+  const { imported, result } = generateDuring(async function* (made) {
+    for (const bucket of fresh) {
+      yield bucket;
+      await answered();
+      counts.push(made());
+    }
+  });
+  await imported;
+  const { tokens, logProbs } = await result;
+  expect(counts.length).toBeGreaterThan(3);
+  expect(new Set(counts).size).toBe(1);
+  const [at] = counts as [number];
+  expect(at).toBeGreaterThanOrEqual(BEGINS);
+
+  // The same request, which is held while all the weights are replaced in one go.
+  await actor.importWeights(old);
+  const held = await generate((made) => (made === at ? actor.importWeights(fresh) : null));
+  expect([...tokens]).toEqual([...held.tokens]);
+  expect([...logProbs]).toEqual([...held.logProbs]);
+  await actor.importWeights(old);
+  const unchanged = await generate(() => null);
+  expect([...logProbs.subarray(0, at)]).toEqual([...unchanged.logProbs.subarray(0, at)]);
+  expect(logProbs[at]).not.toBe(unchanged.logProbs[at]);
+});
+
+test('an import that fails half way fails the requests under way as it refuses new ones', async () => {
+  const { imported, result } = generateDuring(async function* () {
+    yield fresh[0] as WeightBucket;
+    await answered();
+    throw new Error('the network is down');
+  });
+  const failed = expect(result).rejects.toMatchObject({
+    code: 'INVALID_MODEL',
+    message: expect.stringContaining('they are neither the old ones nor the new'),
+  });
+  await expect(imported).rejects.toThrow(/the network is down; a part of the weights had been replaced/);
+  await failed;
+  expect(() => generate(() => null)).toThrow(/neither the old ones nor the new/);
+  await actor.importWeights(fresh);
+  expect((await generate(() => null)).tokens).toHaveLength(NEW_TOKENS);
+});
+
+test('an import that fails before anything has changed leaves requests as they are', async () => {
+  const unchanged = await generate(() => null);
+  const { imported, result } = generateDuring(async function* () {
+    yield { parts: [], bytes: 0 };
+    throw new Error('the network is down');
+  });
+  await expect(imported).rejects.toThrow(/^the network is down$/);
+  expect([...(await result).logProbs]).toEqual([...unchanged.logProbs]);
+});
