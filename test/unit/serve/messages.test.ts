@@ -62,3 +62,20 @@ test.each([false, true])('a stop sequence that ends a message is named (stream: 
   expect(await ends({ stop_sequences: ['zzz'] })).toEqual(['end_turn', null]);
   expect(await ends({ stop_sequences: ['two'], max_tokens: 4 })).toEqual(['max_tokens', null]);
 });
+
+test('what was cached of a prompt is not counted among its other tokens', async () => {
+  const s = await serve(() => 'ok');
+  const whole = await answered(s, answerMessages, message);
+  const prompt = s.prompt(0).length;
+  const usage = (cached: number): object => ({
+    input_tokens: prompt - cached,
+    cache_creation_input_tokens: 0,
+    cache_read_input_tokens: cached,
+  });
+  expect(whole.usage).toEqual({ ...usage(4), output_tokens: 3 });
+  const all = await answered(s, answerMessages, { ...message, stream: true });
+  // Before it has been read nobody knows what of it is cached.
+  expect(all[0].message.usage).toEqual({ ...usage(0), output_tokens: 0 });
+  const { usage: last } = all.find(({ type }: Json) => type === 'message_delta');
+  expect(last).toEqual({ ...usage(4), output_tokens: 3 });
+});
