@@ -89,8 +89,66 @@ test('a single response per prompt is always kept', async () => {
 test('equal numbers do not differ, whatever rounding makes of their deviation', () => {
   // numpy: std([0.1, 0.1, 0.1]) is 1.4e-17
   expect(groupsThatDiffer([0.1, 0.1, 0.1, 0.1, 0.1, 0.2], ['a', 'a', 'a', 'b', 'b', 'b'])).toEqual([
-    { index: 1, rows: [3, 4, 5] },
+    { index: 1, members: [3, 4, 5] },
   ]);
+});
+
+describe('trajectories of several sequences', () => {
+  /** One prompt per list of scores. Every trajectory has two sequences, both with its score, and the tokens' on the last one. */
+  const agents = async (index: number, scores: number[][], extras = {}): Promise<Generation> => {
+    const made = generation(
+      index,
+      scores.map((group) => group.flatMap((score) => [0, score])),
+    );
+    const each = scores.flat().flatMap((score) => [score, score]);
+    const batch = made.scored.batch.with(
+      { trajectory: each.map((_, row) => `${index}-${row >> 1}`) },
+      { granularity: { trajectory: 'sequence' } },
+    );
+    const rewards = { ...made.scored.rewards, scores: Float64Array.from(each), extras };
+    return { ...made, scored: { ...made.scored, batch, rewards } };
+  };
+
+  test.each(['seq_reward', 'seq_final_reward', 'score'])(
+    'are compared as one response, by %s',
+    async (metric) => {
+      const result = await sampleGroups((i) => agents(i, [same, mixed]), { ...OPTIONS, metric, wanted: 1 });
+      expect(result.scored.outputs).toEqual(['0.1.0', '0.1.1', '0.1.2', '0.1.3']);
+      expect(result.prompts.map(({ groundTruth }) => groundTruth)).toEqual(['0.1']);
+      expect(result.metrics).toMatchObject({ 'train/kept_prompt_ratio': 0.5, 'train/gen_score_mean': 0.75 });
+    },
+  );
+
+  test('by what the reward function returned, too', async () => {
+    const extras = { acc: [1, 1, 1, 1, 0, 0, 1, 1] };
+    const options = { ...OPTIONS, metric: 'acc', wanted: 1 };
+    const result = await sampleGroups((i) => agents(i, [same, same], extras), options);
+    expect(result.scored.rewards.extras['acc']).toEqual([0, 0, 1, 1]);
+  });
+
+  test('a single one per prompt is always kept', async () => {
+    const result = await sampleGroups((i) => agents(i, [[1], [1], [1]]), {
+      ...OPTIONS,
+      metric: 'seq_reward',
+    });
+    expect(result.scored.batch.size).toBe(6);
+    expect((await sampleGroups((i) => agents(i, [[1], [1], [1]]), OPTIONS)).scored.batch.size).toBe(6);
+  });
+
+  test('count once each in the mean score', async () => {
+    const uneven = async (i: number): Promise<Generation> => {
+      const made = await agents(i, [mixed]);
+      // The first trajectory takes three of the four sequences.
+      const trajectory = ['a', 'a', 'a', 'b'];
+      const batch = made.scored.batch
+        .drop('trajectory')
+        .with({ trajectory }, { granularity: { trajectory: 'sequence' } });
+      const rewards = { ...made.scored.rewards, scores: Float64Array.of(0, 0, 0, 1) };
+      return { ...made, scored: { ...made.scored, batch, rewards } };
+    };
+    const { metrics } = await sampleGroups(uneven, { ...OPTIONS, wanted: 1 });
+    expect(metrics['train/gen_score_mean']).toBe(0.5);
+  });
 });
 
 test('too few after max_num_gen_batches: an error that counts', async () => {

@@ -1,6 +1,8 @@
 // DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476): a prompt whose responses all earn the same teaches a group
 // estimator nothing, so further prompts take its place.
+import { trajectoryRows } from '../agent/trajectory/trajectory_batch';
 import { groupByUid, type NumberArray, rowSums } from '../algorithms/ragged';
+import type { Batch } from '../batch/batch';
 import { TroupeError } from '../errors';
 import type { RewardManagerOptions } from '../reward/contract/types';
 import type { Metrics } from './metrics/metrics';
@@ -53,13 +55,19 @@ export async function sampleGroups(
     if (fruitless >= Math.max(batchesPerEpoch, 1)) throw tooFew(all, options, 'a whole epoch');
     const generation = await generate(all.batches);
     const { batch, rewards } = generation.scored;
-    const groups = groupsThatDiffer(metricOf(generation.scored, options), batch.get('uid') as unknown[]);
+    const responses = wholeResponses(batch);
+    const firsts = responses.map(({ start }) => start);
+    const uid = batch.get('uid') as unknown[];
+    const groups = groupsThatDiffer(
+      metricOf(generation.scored, responses, options),
+      firsts.map((row) => uid[row]),
+    );
     fruitless = groups.length === 0 ? fruitless + 1 : 0;
     kept.push({
       prompts: groups.map(({ index }) => generation.prompts[index] as Prompt),
       scored: takeScored(
         generation.scored,
-        groups.flatMap(({ rows }) => rows),
+        groups.flatMap(({ members }) => members.flatMap((k) => rowsOf(responses[k] as Rows))),
       ),
     });
     // What was kept is a copy.
@@ -69,8 +77,8 @@ export async function sampleGroups(
     all.prompts += generation.prompts.length;
     all.kept += groups.length;
     all.tokens += batch.numResponseTokens;
-    all.responses += batch.size;
-    all.score += rewards.scores.reduce((sum, score) => sum + score, 0);
+    all.responses += responses.length;
+    all.score += firsts.reduce((sum, row) => sum + (rewards.scores[row] as number), 0);
   }
   return {
     ...truncated(kept, wanted),
@@ -89,18 +97,43 @@ export async function sampleGroups(
 export function groupsThatDiffer(
   values: NumberArray,
   uid: ArrayLike<unknown>,
-): { index: number; rows: number[] }[] {
+): { index: number; members: number[] }[] {
   return groupByUid(uid, values.length)
-    .members.map((rows, index) => ({ index, rows }))
-    .filter(({ rows }) => rows.length === 1 || rows.some((i) => values[i] !== values[rows[0] as number]));
+    .members.map((members, index) => ({ index, members }))
+    .filter(
+      ({ members }) =>
+        members.length === 1 || members.some((i) => values[i] !== values[members[0] as number]),
+    );
 }
 
-function metricOf(scored: Scored, { metric, onError }: DynamicSamplingOptions): NumberArray {
+/** First and last + 1 row of a response. */
+interface Rows {
+  start: number;
+  end: number;
+}
+
+const rowsOf = ({ start, end }: Rows): number[] => Array.from({ length: end - start }, (_, i) => start + i);
+
+/** A trajectory is one response to its prompt, however many sequences it became. */
+function wholeResponses(batch: Batch): Rows[] {
+  if (batch.has('trajectory')) return trajectoryRows(batch);
+  return Array.from({ length: batch.size }, (_, start) => ({ start, end: start + 1 }));
+}
+
+function metricOf(
+  scored: Scored,
+  responses: readonly Rows[],
+  { metric, onError }: DynamicSamplingOptions,
+): NumberArray {
   // Without a KL in the reward, which the configuration refuses here, the final rewards are the scores.
   if (metric === 'seq_reward' || metric === 'seq_final_reward') {
-    return rowSums(scored.batch.get('tokenScores'), scored.batch.responseOffsets);
+    const { responseOffsets } = scored.batch;
+    const offsets = [0, ...responses.map(({ end }) => responseOffsets[end] as number)];
+    return rowSums(scored.batch.get('tokenScores'), offsets);
   }
-  return rewardColumn(scored, metric, 'algorithm.filter_groups.metric', onError);
+  // Every row of a trajectory has what its reward function returned.
+  const column = rewardColumn(scored, metric, 'algorithm.filter_groups.metric', onError);
+  return responses.map(({ start }) => column[start] as number);
 }
 
 function truncated(

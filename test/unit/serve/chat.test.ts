@@ -223,6 +223,60 @@ test('a schema, or a tool that must be called, becomes a grammar', async () => {
   ]);
 });
 
+describe('tools beside a format', () => {
+  const format = { type: 'json_object' };
+  const asJson = { messages: hello, tools, response_format: format };
+  const call = '<tool_call>\n{"name": "add", "arguments": {"x": 1}}\n</tool_call>';
+  // In a string of an answer there may be what looks like a call.
+  const answer = JSON.stringify({ said: call });
+  const kinds = (s: Served) => s.engine.requests.map(({ grammar }) => grammar?.kind);
+
+  test.each([false, true])('a call is read, and what is JSON is an answer (stream: %s)', async (stream) => {
+    const said = [call, answer];
+    const s = await serve((_, index) => said[index] as string, { family: 'hermes', grammars: 'engine' });
+    const answered = async (): Promise<[string, Json[]]> => {
+      const { text } = await post(s.url, chat, { ...asJson, stream });
+      const parts: Json[] = stream
+        ? events(text).map(({ choices }) => choices[0].delta)
+        : [JSON.parse(text).choices[0].message];
+      return [
+        parts.map(({ content }) => content ?? '').join(''),
+        parts.flatMap(({ tool_calls }) => tool_calls ?? []),
+      ];
+    };
+    const [none, calls] = await answered();
+    expect([none, calls[0].function.name]).toEqual(['', 'add']);
+    expect(calls.map((one: Json) => one.function.arguments).join('')).toBe('{"x": 1}');
+    expect(await answered()).toEqual([answer, []]);
+    expect(kinds(s)).toEqual(['structural-tag', 'structural-tag']);
+  });
+
+  test('what is no call is an answer from its first character on, and also where it is cut off', async () => {
+    const said = ['<tool_call>\n{"name": "ad', '<tool_call>\n{"name": "mul", "arguments": {}}\n</tool_call>'];
+    const s = await serve((_, index) => said[index] as string, { family: 'hermes', grammars: 'engine' });
+    for (const text of said) {
+      const answered = JSON.parse((await post(s.url, chat, asJson)).text);
+      expect(answered.choices[0].message).toMatchObject({ content: text });
+      expect(answered.choices[0].message.tool_calls).toBeUndefined();
+    }
+  });
+
+  test('tools that may not be called leave the format alone', async () => {
+    const s = await serve(() => answer, { family: 'hermes', grammars: 'engine' });
+    const { text } = await post(s.url, chat, { ...asJson, tool_choice: 'none' });
+    expect(JSON.parse(text).choices[0].message.content).toBe(answer);
+    expect(s.engine.requests.map(({ grammar }) => grammar)).toEqual([
+      { kind: 'json-schema', schema: '{"type":"object"}' },
+    ]);
+  });
+
+  test('an engine without grammars refuses them by the name of the format', async () => {
+    const s = await serve(() => '', { family: 'hermes' });
+    const { status, text } = await post(s.url, chat, asJson);
+    expect([status, JSON.parse(text).error.param]).toEqual([400, 'response_format']);
+  });
+});
+
 test('hooks decide on ids and keep what came out', async () => {
   const s = await serve(() => 'ok');
   const records: unknown[] = [];

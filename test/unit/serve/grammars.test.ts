@@ -6,7 +6,7 @@ import { TokenBytes } from '../../../ts/data/token_bytes';
 import { Tokenizer } from '../../../ts/data/tokenizer';
 import type { Grammar } from '../../../ts/rollout/request';
 import { GrammarThreads, grammarVocabulary } from '../../../ts/serve/grammar/grammar_threads';
-import { forcedCalls } from '../../../ts/serve/openai/formats';
+import { forcedCalls, responseForm } from '../../../ts/serve/openai/formats';
 import { type FamilyName, toolFamily } from '../../../ts/serve/tools/families';
 
 const END = 256;
@@ -130,6 +130,72 @@ test.each<FamilyName>(['hermes', 'llama3', 'mistral'])(
     }
   },
 );
+
+describe('calls that may come beside JSON of a schema', () => {
+  const parameters = { type: 'object', properties: { x: { type: 'integer' } }, required: ['x'] };
+  const tools = ['add', 'sub'].map((name) => ({
+    type: 'function' as const,
+    function: { name, parameters },
+  }));
+  const CALLS: Record<FamilyName, [one: string, two: string | null]> = {
+    hermes: [
+      '<tool_call>\n{"name": "sub", "arguments": {"x": 1}}\n</tool_call>',
+      '<tool_call>\n{"name": "add", "arguments": {"x": 1}}\n</tool_call>\n<tool_call>\n{"name": "sub", "arguments": {"x": 2}}\n</tool_call>',
+    ],
+    llama3: [
+      '{"name": "sub", "parameters": {"x": 1}}',
+      '{"name": "add", "parameters": {"x": 1}}; {"name": "sub", "parameters": {"x": 2}}',
+    ],
+    mistral: ['[TOOL_CALLS] [{"name": "sub", "arguments": {"x": 1}}]', null],
+  };
+  const person = { type: 'json_schema' as const, json_schema: { schema: PERSON } };
+  const ada = '{"name": "Ada", "age": 36}';
+  const form = (name: FamilyName, format: Parameters<typeof responseForm>[3], parallel = true) =>
+    responseForm(toolFamily(name), tools, { forced: false, name: null, parallel }, format);
+
+  /** Whether a response may be this text, from its first token to its end. */
+  async function takes({ grammar }: ReturnType<typeof form>, text: string): Promise<boolean> {
+    const constraint = await grammars.open(grammar as Grammar);
+    let last = new Int32Array(0);
+    try {
+      for (const token of [...Buffer.from(text), END]) {
+        if (!allowed((await constraint.next(last)) as Uint32Array).includes(token)) return false;
+        last = Int32Array.of(token);
+      }
+      return true;
+    } finally {
+      constraint.close();
+    }
+  }
+
+  test.each(Object.keys(CALLS) as FamilyName[])('either comes, and nothing else: %s', async (name) => {
+    const [one, two] = CALLS[name];
+    const either = form(name, person);
+    expect(await takes(either, one)).toBe(true);
+    expect(await takes(either, ada)).toBe(true);
+    if (two !== null) {
+      expect(await takes(either, two)).toBe(true);
+      expect(await takes(form(name, person, false), two)).toBe(false);
+      expect(await takes(form(name, person, false), one)).toBe(true);
+    }
+    for (const other of [
+      'hello',
+      '{"age": 36}',
+      `${ada} ${ada}`,
+      `${ada}${one}`,
+      `${one}${ada}`,
+      one.replace('sub', 'mul'),
+    ])
+      expect([other, await takes(either, other)]).toEqual([other, false]);
+  });
+
+  test.each(Object.keys(CALLS) as FamilyName[])('any object is JSON, too: %s', async (name) => {
+    const either = form(name, { type: 'json_object' });
+    for (const text of [CALLS[name][0], '{}', '{"a": [1, {"b": null}]}'])
+      expect([text, await takes(either, text)]).toEqual([text, true]);
+    for (const text of ['hello', '[1]']) expect([text, await takes(either, text)]).toEqual([text, false]);
+  });
+});
 
 const BAD: [string, Grammar, RegExp][] = [
   ['a type that is none', schema({ type: 'frob' }), /^this schema cannot be used: .*frob/],

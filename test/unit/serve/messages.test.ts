@@ -49,6 +49,25 @@ test('of several calls only the first, where one alone was asked for', async () 
   expect(await outputs({ parallel_tool_calls: false })).toEqual(['{"x": 1}']);
 });
 
+test('a response may call tools although it is to be JSON', async () => {
+  const answer = JSON.stringify({ said: call(1) });
+  const said = [call(1), answer, answer];
+  const s = await serve((_, index) => said[index] as string, { family: 'hermes', grammars: 'engine' });
+  const tools = [{ type: 'function', name: 'add', parameters: { type: 'object' } }];
+  const schema = { type: 'object', properties: { said: { type: 'string' } } };
+  const body = { input: 'hello', tools, text: { format: { type: 'json_schema', name: 'x', schema } } };
+  const output = async (more: object): Promise<Json[]> =>
+    (await answered(s, answerResponses, { ...body, ...more })).output;
+  expect(await output({})).toMatchObject([{ type: 'function_call', name: 'add', arguments: '{"x": 1}' }]);
+  expect(await output({})).toMatchObject([{ type: 'message', content: [{ text: answer }] }]);
+  expect(await output({ tool_choice: 'none' })).toMatchObject([{ content: [{ text: answer }] }]);
+  expect(s.engine.requests.map(({ grammar }) => grammar?.kind)).toEqual([
+    'structural-tag',
+    'structural-tag',
+    'json-schema',
+  ]);
+});
+
 test.each([false, true])('a stop sequence that ends a message is named (stream: %s)', async (stream) => {
   const s = await serve(() => 'one\n\ntwo');
   const ends = async (more: object): Promise<unknown[]> => {
@@ -61,4 +80,21 @@ test.each([false, true])('a stop sequence that ends a message is named (stream: 
   expect(await ends({ stop_sequences: ['zzz', '\n\n'] })).toEqual(['stop_sequence', '\n\n']);
   expect(await ends({ stop_sequences: ['zzz'] })).toEqual(['end_turn', null]);
   expect(await ends({ stop_sequences: ['two'], max_tokens: 4 })).toEqual(['max_tokens', null]);
+});
+
+test('what was cached of a prompt is not counted among its other tokens', async () => {
+  const s = await serve(() => 'ok');
+  const whole = await answered(s, answerMessages, message);
+  const prompt = s.prompt(0).length;
+  const usage = (cached: number): object => ({
+    input_tokens: prompt - cached,
+    cache_creation_input_tokens: 0,
+    cache_read_input_tokens: cached,
+  });
+  expect(whole.usage).toEqual({ ...usage(4), output_tokens: 3 });
+  const all = await answered(s, answerMessages, { ...message, stream: true });
+  // Before it has been read nobody knows what of it is cached.
+  expect(all[0].message.usage).toEqual({ ...usage(0), output_tokens: 0 });
+  const { usage: last } = all.find(({ type }: Json) => type === 'message_delta');
+  expect(last).toEqual({ ...usage(4), output_tokens: 3 });
 });

@@ -10,6 +10,8 @@ import type { SessionAddress } from '../endpoint/session_server';
 const MAX_OUTPUT = 2 ** 20;
 /** Milliseconds between the request to end and the end. */
 const GRACE_MS = 2000;
+/** Milliseconds that what a program has left behind has to write what it still holds of the output. */
+const DRAIN_MS = 250;
 
 /** Bytes of a task that its variable takes. Linux starts no program with a variable of 128 KiB. */
 const MAX_VARIABLE = 100 * 2 ** 10;
@@ -61,15 +63,27 @@ class Programs {
       // Programs need not read their task.
       child.stdin?.on('error', () => undefined);
       child.stdin?.end(stdin);
-      let killing: NodeJS.Timeout | undefined;
+      let ending: NodeJS.Timeout | undefined;
+      const end = (): void => {
+        signalGroup(child.pid, 'SIGKILL');
+        // What has left the group may hold the pipes for good. What is in them is read before an immediate comes.
+        setImmediate(() => {
+          child.stdout?.destroy();
+          child.stderr?.destroy();
+        });
+      };
       const abort = (): void => {
         signalGroup(child.pid, 'SIGTERM');
-        killing = setTimeout(() => signalGroup(child.pid, 'SIGKILL'), GRACE_MS);
+        clearTimeout(ending);
+        ending = setTimeout(end, GRACE_MS);
         reject(signal.reason);
       };
       signal.addEventListener('abort', abort, { once: true });
+      child.on('exit', () => {
+        ending ??= setTimeout(end, DRAIN_MS);
+      });
       child.on('close', (status, by) => {
-        clearTimeout(killing);
+        clearTimeout(ending);
         signal.removeEventListener('abort', abort);
         // What it has left behind.
         signalGroup(child.pid, 'SIGKILL');

@@ -101,12 +101,14 @@ class MessagesAnswer {
     };
   }
 
+  /** The API's input tokens are those of the prompt that were not cached. */
   private usage(record: CallRecord | null): object {
+    const cached = Math.min(record?.cachedTokens ?? 0, this.promptTokens);
     return {
-      input_tokens: this.promptTokens,
+      input_tokens: this.promptTokens - cached,
       output_tokens: record?.tokens.length ?? 0,
       cache_creation_input_tokens: 0,
-      cache_read_input_tokens: Math.min(record?.cachedTokens ?? 0, this.promptTokens),
+      cache_read_input_tokens: cached,
     };
   }
 }

@@ -6,9 +6,9 @@ import type { ChatCall } from '../call/chat_call';
 import { templateCalls } from '../call/conversation';
 import { defined } from '../call/defined';
 import type { ServedModel } from '../call/served_model';
-import type { FunctionTool, ToolFamily } from '../tools/families';
+import type { FunctionTool } from '../tools/families';
 import { harmlessFields, parseBody, samplingFields, samplingOf, streamFields } from './fields';
-import { checkChoice, forcedCalls, jsonGrammar } from './formats';
+import { checkChoice, responseForm } from './formats';
 
 const MOST_TOP = 20;
 const MOST_TOOLS = 512;
@@ -114,10 +114,8 @@ export function parseChat(model: ServedModel, body: unknown): { call: ChatCall; 
   checkChoice('tool_choice.function.name', name, tools);
   if (!r.logprobs && r.top_logprobs) throw badField('top_logprobs', 'needs logprobs: true');
   const forced = offered !== null && (choice === 'required' || name !== null);
-  const format = jsonGrammar(r.response_format);
-  const grammar = forced
-    ? forcedCalls(model.family as ToolFamily, offered, name, r.parallel_tool_calls !== false)
-    : format;
+  const choices = { forced, name, parallel: r.parallel_tool_calls !== false };
+  const { grammar, tools: read } = responseForm(model.family, offered, choices, r.response_format);
   if (grammar !== null && model.grammars === null) {
     const field = forced ? 'tool_choice' : 'response_format';
     throw badField(field, 'the engine behind this server cannot hold responses to a grammar');
@@ -144,8 +142,7 @@ export function parseChat(model: ServedModel, body: unknown): { call: ChatCall; 
     seed: r.seed,
     stop: r.stop ?? [],
     grammar,
-    // JSON that was asked for is an answer, also where it looks like a call.
-    tools: offered !== null && (forced || format === null) ? model.family : null,
+    tools: read,
     oneCall: r.parallel_tool_calls === false,
     specialTokens: r.skip_special_tokens === false,
     priority: r.priority,

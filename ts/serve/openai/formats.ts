@@ -1,6 +1,7 @@
-// What a response must be, as grammars: JSON of a schema, or calls of tools that were asked for.
+// What a response must be, as grammars: JSON of a schema, calls of tools that were asked for, or either.
 import type { Grammar } from '../../rollout/request';
 import { badField } from '../call/api_error';
+import { callsOrText } from '../tools/calls_or_text';
 import type { FunctionTool, ToolFamily } from '../tools/families';
 
 type ResponseFormat =
@@ -8,10 +9,36 @@ type ResponseFormat =
   | { type: 'json_object' }
   | { type: 'json_schema'; json_schema: { schema: Record<string, unknown> } };
 
-export function jsonGrammar(format: ResponseFormat | null | undefined): Grammar | null {
+/** What a response is held to, and whose calls are read in it. */
+export interface ResponseForm {
+  grammar: Grammar | null;
+  tools: ToolFamily | null;
+}
+
+/** `offered`: with calls that may come, or must (`forced`); null: none may, and nobody needs a family. */
+export function responseForm(
+  family: ToolFamily | null,
+  offered: readonly FunctionTool[] | null,
+  choice: { forced: boolean; name: string | null; parallel: boolean },
+  format: ResponseFormat | null | undefined,
+): ResponseForm {
+  const schema = jsonSchema(format);
+  if (offered === null || family === null) {
+    const grammar: Grammar | null = schema && { kind: 'json-schema', schema: JSON.stringify(schema) };
+    return { grammar, tools: null };
+  }
+  const { forced, name, parallel } = choice;
+  if (forced) return { grammar: forcedCalls(family, offered, name, parallel), tools: family };
+  if (schema === null) return { grammar: null, tools: family };
+  // xgrammar's "or" has no place for a plain schema beside tags with separators.
+  const json = { type: 'tag', begin: '', content: { type: 'json_schema', json_schema: schema }, end: '' };
+  const elements = [callsOf(family, offered, parallel), separated([json], null)];
+  return { grammar: structuralTag({ type: 'or', elements }), tools: callsOrText(family, offered) };
+}
+
+function jsonSchema(format: ResponseFormat | null | undefined): Record<string, unknown> | null {
   if (format === null || format === undefined || format.type === 'text') return null;
-  const schema = format.type === 'json_object' ? { type: 'object' } : format.json_schema.schema;
-  return { kind: 'json-schema', schema: JSON.stringify(schema) };
+  return format.type === 'json_object' ? { type: 'object' } : format.json_schema.schema;
 }
 
 /** @throws ApiError 400 where a tool is demanded that is not offered */
@@ -35,19 +62,29 @@ export function forcedCalls(
   parallel: boolean,
 ): Grammar {
   const chosen = tools.filter(({ function: f }) => name === null || f.name === name);
-  const tags = chosen.map(({ function: f }) => ({
+  return structuralTag(callsOf(family, chosen, name === null && parallel));
+}
+
+function callsOf(family: ToolFamily, tools: readonly FunctionTool[], parallel: boolean): object {
+  const tags = tools.map(({ function: f }) => ({
     type: 'tag',
     ...family.frame(f.name),
     content: { type: 'json_schema', json_schema: f.parameters ?? { type: 'object', properties: {} } },
   }));
-  const separator = name === null && parallel ? family.separator : null;
-  const format = {
-    type: 'tags_with_separator',
-    tags,
-    // xgrammar wants one, also where it never comes.
-    separator: separator ?? ' ',
-    at_least_one: true,
-    stop_after_first: separator === null,
-  };
-  return { kind: 'structural-tag', tag: JSON.stringify({ type: 'structural_tag', format }) };
+  return separated(tags, parallel ? family.separator : null);
 }
+
+/** One of the tags, or, with a separator, one or more. */
+const separated = (tags: object[], separator: string | null): object => ({
+  type: 'tags_with_separator',
+  tags,
+  // xgrammar wants one, also where it never comes.
+  separator: separator ?? ' ',
+  at_least_one: true,
+  stop_after_first: separator === null,
+});
+
+const structuralTag = (format: object): Grammar => ({
+  kind: 'structural-tag',
+  tag: JSON.stringify({ type: 'structural_tag', format }),
+});

@@ -10,7 +10,7 @@ import type { ServedModel } from '../call/served_model';
 import type { FunctionTool } from '../tools/families';
 import { checkName } from './chat_request';
 import { parseBody, samplingFields, samplingOf, streamFields } from './fields';
-import { checkChoice, forcedCalls, jsonGrammar } from './formats';
+import { checkChoice, responseForm } from './formats';
 
 const part = z.looseObject({
   type: z.enum(['input_text', 'output_text', 'text', 'refusal']),
@@ -115,18 +115,14 @@ export function parseResponses(
   checkChoice('tool_choice.name', name, offered);
   const forced = offered !== null && (choice === 'required' || name !== null);
   const format = r.text?.format ?? null;
-  const grammar = forced
-    ? forcedCalls(
-        model.family as NonNullable<typeof model.family>,
-        offered,
-        name,
-        r.parallel_tool_calls !== false,
-      )
-    : jsonGrammar(
-        format?.type === 'json_schema'
-          ? { type: 'json_schema', json_schema: { schema: format.schema as Record<string, unknown> } }
-          : format,
-      );
+  const { grammar, tools: read } = responseForm(
+    model.family,
+    offered,
+    { forced, name, parallel: r.parallel_tool_calls !== false },
+    format?.type === 'json_schema'
+      ? { type: 'json_schema', json_schema: { schema: format.schema as Record<string, unknown> } }
+      : format,
+  );
   if (grammar !== null && model.grammars === null)
     throw badField(
       forced ? 'tool_choice' : 'text.format',
@@ -157,7 +153,7 @@ export function parseResponses(
       seed: undefined,
       stop: [],
       grammar,
-      tools: offered === null ? null : model.family,
+      tools: read,
       oneCall: r.parallel_tool_calls === false,
       specialTokens: false,
       priority: undefined,
