@@ -39,12 +39,15 @@ export class GroupGuard {
     for (const leader of this.groups) signalGroup(leader, 'SIGKILL');
   };
 
-  hold(leader: number | undefined): void {
-    if (leader === undefined) return;
+  /** Starts a process that leads a group of its own, behind the shell that will see to it. */
+  start(program: () => ChildProcess): ChildProcess {
+    if (this.shell === null) this.startShell();
+    const child = program();
+    if (child.pid === undefined) return child;
     if (this.groups.size === 0) process.on('exit', this.killAll);
-    this.groups.add(leader);
-    if (this.shell !== null) this.shell.stdin?.write(`hold ${leader}\n`);
-    else this.start();
+    this.groups.add(child.pid);
+    this.shell?.stdin?.write(`hold ${child.pid}\n`);
+    return child;
   }
 
   /** The group has ended: its number may be given anew. */
@@ -57,7 +60,7 @@ export class GroupGuard {
     this.shell = null;
   }
 
-  private start(): void {
+  private startShell(): void {
     // A group of its own: a Ctrl-C is not for it.
     const shell = spawn('/bin/sh', ['-c', SHELL], { stdio: ['pipe', 'ignore', 'ignore'], detached: true });
     // Without a shell groups still end where this process sees to it; without a file descriptor left there is no pipe.

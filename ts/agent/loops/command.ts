@@ -99,9 +99,9 @@ class Programs {
 
   private start(env: NodeJS.ProcessEnv): ChildProcess {
     const [program = '', ...args] = this.command;
-    const child = spawn(program, args, { env, detached: true, stdio: ['pipe', 'pipe', 'pipe'] });
-    this.guard.hold(child.pid);
-    return child;
+    return this.guard.start(() =>
+      spawn(program, args, { env, detached: true, stdio: ['pipe', 'pipe', 'pipe'] }),
+    );
   }
 }
 

@@ -134,17 +134,18 @@ export class ManagedServer implements InferenceServer {
     mkdirSync(path.dirname(log), { recursive: true });
     const file = openSync(log, 'a');
     // In a process group of its own: servers have workers, and a Ctrl-C is for the trainer, which ends them.
-    const child = spawn(program as string, [...first, ...launch.args, ...args], {
-      env: { ...process.env, ...launch.env, ...(gpus === null ? {} : { CUDA_VISIBLE_DEVICES: gpus }) },
-      stdio: ['ignore', file, file],
-      detached: true,
-    });
+    const child = this.guard.start(() =>
+      spawn(program as string, [...first, ...launch.args, ...args], {
+        env: { ...process.env, ...launch.env, ...(gpus === null ? {} : { CUDA_VISIBLE_DEVICES: gpus }) },
+        stdio: ['ignore', file, file],
+        detached: true,
+      }),
+    );
     closeSync(file);
     this.current?.close();
     this.current = new ServerClient(`http://${host}:${port}`);
     this.process = child;
     this.ended = null;
-    this.guard.hold(child.pid);
     child.once('error', (error) => {
       this.ended = `${program} could not be started (${error.message})`;
     });
