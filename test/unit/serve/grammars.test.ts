@@ -54,6 +54,40 @@ async function walk(grammar: Grammar, seed: number): Promise<string> {
   return Buffer.from(bytes).toString('utf8');
 }
 
+test('a schema that takes too long to compile is refused, and holds up no masks meanwhile', async () => {
+  // As large as a vocabulary is today: of pieces of text of up to nine letters.
+  const tokens = Array.from({ length: 150_000 }, (_, i) =>
+    i < 95
+      ? i === 0
+        ? '\u0120'
+        : String.fromCharCode(32 + i)
+      : `${i % 2 ? '\u0120' : ''}${(i * 7919).toString(36)}`,
+  );
+  const large = new GrammarThreads({ tokens, stopTokenIds: [149_999] });
+  try {
+    const open = await large.open({ kind: 'json-schema', schema: '{"type":"string"}' });
+    expect(allowed((await open.next(new Int32Array(0))) as Uint32Array)).toContain(2);
+    const pattern = '^(.{0,4000}){1,9}[^a]{1,4000}$';
+    let refused = false;
+    const long = large
+      .open({ kind: 'json-schema', schema: JSON.stringify({ type: 'string', pattern }) })
+      .finally(() => {
+        refused = true;
+      });
+    const refusal = expect(long).rejects.toMatchObject({
+      status: 400,
+      message: expect.stringMatching(/cannot be used: compiling it took more than 10000 ms/),
+    });
+    expect((await open.next(Int32Array.of(2)))?.length).toBe(Math.ceil(150_000 / 32));
+    expect(refused).toBe(false);
+    await refusal;
+    open.close();
+    (await large.open({ kind: 'json-schema', schema: '{"type":"integer"}' })).close();
+  } finally {
+    await large.close();
+  }
+}, 120_000);
+
 const PERSON = {
   type: 'object',
   properties: {

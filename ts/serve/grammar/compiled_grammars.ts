@@ -11,7 +11,7 @@ const MOST_COMPILED = 64;
 const ONE_LINE = [false, -1, [', ', ': ']] as const;
 
 /** To be disposed. */
-export function parseGrammar({ Grammar }: Library, grammar: Grammar): Promise<ParsedGrammar> {
+function parseGrammar({ Grammar }: Library, grammar: Grammar): Promise<ParsedGrammar> {
   if (grammar.kind === 'structural-tag') return Grammar.fromStructuralTag(grammar.tag);
   const [anyWhitespace, indent, separators] = ONE_LINE;
   return Grammar.fromJSONSchema(grammar.schema, anyWhitespace, indent, [...separators]);
@@ -20,12 +20,16 @@ export function parseGrammar({ Grammar }: Library, grammar: Grammar): Promise<Pa
 /** What the library makes lies in the memory of WebAssembly, where no collector comes by: whatever leaves is disposed. */
 export class CompiledGrammars {
   private readonly compiled = new Map<string, CompiledGrammar>();
-  private compiler: Compiler | null = null;
+  private readonly compiler: Promise<Compiler>;
 
   constructor(
     private readonly library: Library,
-    private readonly vocabulary: GrammarVocabulary,
-  ) {}
+    vocabulary: GrammarVocabulary,
+  ) {
+    this.compiler = createCompiler(library, vocabulary);
+    // Who compiles is told.
+    this.compiler.catch(() => undefined);
+  }
 
   /** It may be gone after the next call; a matcher that was made of it stays. */
   async of(grammar: Grammar): Promise<CompiledGrammar> {
@@ -43,26 +47,27 @@ export class CompiledGrammars {
   }
 
   private async compile(grammar: Grammar): Promise<CompiledGrammar> {
-    this.compiler ??= await this.createCompiler();
+    const compiler = await this.compiler;
     const parsed = await parseGrammar(this.library, grammar);
     try {
-      return await this.compiler.compileGrammar(parsed);
+      return await compiler.compileGrammar(parsed);
     } finally {
       parsed.dispose();
     }
   }
+}
 
-  private async createCompiler(): Promise<Compiler> {
-    const { tokens, stopTokenIds } = this.vocabulary as NonNullable<GrammarVocabulary>;
-    const { GrammarCompiler, TokenizerInfo } = this.library;
-    const info = await TokenizerInfo.createTokenizerInfo(
-      tokens,
-      'byte_level',
-      false,
-      tokens.length,
-      stopTokenIds,
-    );
-    // Its own cache has no bound.
-    return GrammarCompiler.createGrammarCompiler(info, false);
-  }
+async function createCompiler(
+  { GrammarCompiler, TokenizerInfo }: Library,
+  { tokens, stopTokenIds }: GrammarVocabulary,
+): Promise<Compiler> {
+  const info = await TokenizerInfo.createTokenizerInfo(
+    tokens,
+    'byte_level',
+    false,
+    tokens.length,
+    stopTokenIds,
+  );
+  // Its own cache has no bound.
+  return GrammarCompiler.createGrammarCompiler(info, false);
 }

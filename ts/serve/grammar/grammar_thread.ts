@@ -2,7 +2,7 @@
 import { parentPort, workerData } from 'node:worker_threads';
 import type { GrammarMatcher } from '@mlc-ai/web-xgrammar';
 import type { Grammar } from '../../rollout/request';
-import { CompiledGrammars, parseGrammar } from './compiled_grammars';
+import { CompiledGrammars } from './compiled_grammars';
 import type { GrammarReply, GrammarRequest, GrammarVocabulary } from './protocol';
 import { type Library, loadLibrary } from './xgrammar';
 
@@ -30,7 +30,7 @@ class Grammars {
 
   async answer(request: GrammarRequest): Promise<Uint32Array | null> {
     if (request.kind === 'check') {
-      (await parseGrammar(this.library, request.grammar)).dispose();
+      await this.compiled.of(request.grammar);
       return null;
     }
     const { matcher: number } = request;
@@ -64,7 +64,7 @@ class Grammars {
   private textTokens(kind: Grammar['kind']): Uint32Array {
     const known = this.text.get(kind);
     if (known !== undefined) return known;
-    const { tokens } = this.vocabulary as NonNullable<GrammarVocabulary>;
+    const { tokens } = this.vocabulary;
     const text = new Uint32Array(Math.ceil(tokens.length / 32));
     for (const [id, token] of tokens.entries()) {
       const allowed = kind === 'json-schema' ? token : token.replaceAll(END_OF_LINE, '');
@@ -75,7 +75,7 @@ class Grammars {
   }
 
   private onlyEnd(): Uint32Array {
-    const { tokens, stopTokenIds } = this.vocabulary as NonNullable<GrammarVocabulary>;
+    const { tokens, stopTokenIds } = this.vocabulary;
     const mask = new Uint32Array(Math.ceil(tokens.length / 32));
     for (const id of stopTokenIds) mask[id >> 5] = (mask[id >> 5] as number) | (1 << (id & 31));
     return mask;

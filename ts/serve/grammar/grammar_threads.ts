@@ -1,4 +1,4 @@
-// Grammars in threads: one that makes masks, and one that looks at every new grammar first.
+// Grammars in threads: one that makes masks, and one that compiles every new grammar first.
 import path from 'node:path';
 import { printable } from '../../base/printable';
 import { ThreadCalls } from '../../base/thread_calls';
@@ -10,31 +10,31 @@ import { ApiError } from '../call/api_error';
 import type { Grammars, OpenGrammar } from '../call/grammars';
 import type { GrammarReply, GrammarRequest, GrammarVocabulary } from './protocol';
 
-/** Reading a grammar may take so long, milliseconds. */
+/** Compiling a grammar may take so long, milliseconds. */
 const CHECK_MS = 10_000;
 const MOST_CHECKED = 1024;
 
 type GrammarThread = ThreadCalls<GrammarRequest, GrammarReply>;
 
-/** null: one that only says whether it can read grammars. */
 function startThread(vocabulary: GrammarVocabulary): GrammarThread {
   const file = path.join(packageRoot, 'dist', 'serve', 'grammar', 'grammar_thread.js');
   return new ThreadCalls(file, vocabulary, 'grammars');
 }
 
 /**
- * xgrammar aborts on what it cannot read, and is not to be trusted after that: a grammar is read by a thread of its own first, which is
- * given up when it fails or takes too long.
+ * xgrammar aborts on what it cannot read, and is not to be trusted after that; and there are small schemas that it compiles for minutes,
+ * while no mask would be made. A grammar is compiled by a thread of its own first, which is given up when it fails or takes too long.
  */
 export class GrammarThreads implements Grammars {
   private readonly masks: GrammarThread;
-  private checker: GrammarThread | null = null;
+  private checker: GrammarThread | null;
   private readonly checked = new Set<string>();
   private before: Promise<unknown> = Promise.resolve();
   private nextMatcher = 0;
 
-  constructor(vocabulary: NonNullable<GrammarVocabulary>) {
+  constructor(private readonly vocabulary: GrammarVocabulary) {
     this.masks = startThread(vocabulary);
+    this.checker = startThread(vocabulary);
   }
 
   async open(grammar: Grammar): Promise<OpenGrammar> {
@@ -61,19 +61,19 @@ export class GrammarThreads implements Grammars {
   private async check(grammar: Grammar): Promise<void> {
     const key = JSON.stringify(grammar);
     if (this.checked.has(key)) return;
-    const own = this.before.then(() => this.read(grammar));
+    const own = this.before.then(() => this.compile(grammar));
     this.before = own.catch(() => undefined);
     await own;
     if (this.checked.size >= MOST_CHECKED) this.checked.clear();
     this.checked.add(key);
   }
 
-  private async read(grammar: Grammar): Promise<void> {
-    this.checker ??= startThread(null);
+  private async compile(grammar: Grammar): Promise<void> {
+    this.checker ??= startThread(this.vocabulary);
     const { checker } = this;
     let timer: NodeJS.Timeout | undefined;
     const late = new Promise<never>((_, reject) => {
-      timer = setTimeout(() => reject(new Error(`reading it took more than ${CHECK_MS} ms`)), CHECK_MS);
+      timer = setTimeout(() => reject(new Error(`compiling it took more than ${CHECK_MS} ms`)), CHECK_MS);
     });
     try {
       await Promise.race([checker.ask({ kind: 'check', grammar }), late]);
@@ -93,7 +93,7 @@ export function grammarVocabulary(
   tokenizer: Tokenizer,
   bytes: TokenBytes,
   o: { vocabSize: number; stopTokenIds: readonly number[]; tags: readonly string[] },
-): NonNullable<GrammarVocabulary> {
+): GrammarVocabulary {
   const added = tokenizer.addedTokens();
   const tokens = Array.from({ length: o.vocabSize }, (_, id) => {
     const token = added.get(id);

@@ -1,14 +1,15 @@
 // Messages between a server and a thread that knows grammars.
 import type { Grammar } from '../../rollout/request';
 
-/** What a thread is started with: null when it only says whether it can read grammars. */
-export type GrammarVocabulary = {
+/** What a thread is started with. */
+export interface GrammarVocabulary {
   /** The bytes of every token by GPT-2's table, '' for those that no text may hold. */
   tokens: string[];
   stopTokenIds: number[];
-} | null;
+}
 
-export type GrammarRequest = { id: number } & (
+export type GrammarRequest = { id: number } & /** Answered by no mask, once it is compiled. */
+(
   | { kind: 'check'; grammar: Grammar }
   /** Answered by the mask of the first token. */
   | { kind: 'open'; matcher: number; grammar: Grammar }
