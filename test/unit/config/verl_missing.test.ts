@@ -166,6 +166,17 @@ describe('what is missing is named', () => {
     }
   });
 
+  it.each([
+    `verl.trainer.main_ppo ${KEYS}`,
+    'verl.trainer.sft_trainer data.train_files=a.parquet model.path=./m',
+  ])('has no Hydra to be told anything: %s', (command) => {
+    const { notMapped, withoutEffect } = read(
+      `python3 -m ${command} hydra.run.dir=out hydra.searchpath=[file://configs]`,
+    );
+    expect(notMapped).toEqual([]);
+    expect(why(withoutEffect, 'hydra')).toBe('there is no Hydra');
+  });
+
   it('takes LoRA by the names of Megatron, and says what it lacks', () => {
     const lora = (keys: string): VerlImport =>
       ppo(
