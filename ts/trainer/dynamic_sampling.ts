@@ -1,6 +1,7 @@
 // DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476): a prompt whose responses all earn the same teaches a group
 // estimator nothing, so further prompts take its place.
-import { groupByUid, type NumberArray, rowSums } from '../algorithms/ragged';
+import { groupByUid, type NumberArray } from '../algorithms/ragged';
+import { totalScores } from '../algorithms/response_totals';
 import { TroupeError } from '../errors';
 import type { RewardManagerOptions } from '../reward/contract/types';
 import type { Metrics } from './metrics/metrics';
@@ -98,7 +99,7 @@ export function groupsThatDiffer(
 function metricOf(scored: Scored, { metric, onError }: DynamicSamplingOptions): NumberArray {
   // Without a KL in the reward, which the configuration refuses here, the final rewards are the scores.
   if (metric === 'seq_reward' || metric === 'seq_final_reward') {
-    return rowSums(scored.batch.get('tokenScores'), scored.batch.responseOffsets);
+    return totalScores(scored.batch);
   }
   return rewardColumn(scored, metric, 'algorithm.filter_groups.metric', onError);
 }
