@@ -154,19 +154,26 @@ describe("verl's optimiser of Megatron", () => {
     ppo(`model_engine=megatron ${keys.map((key) => `actor_rollout_ref.actor.optim.${key}`).join(' ')}`);
 
   it('has schedules, of which those that are here come over', () => {
-    const { notMapped, config: imported } = schedule('lr=1e-5', 'lr_decay_style=cosine', 'min_lr=1e-6');
+    const { notMapped, config: imported } = schedule(
+      'lr=1e-5',
+      'lr_decay_style=cosine',
+      'min_lr=1e-6',
+      'lr_decay_steps=5',
+      'lr_warmup_steps_ratio=0.4',
+    );
     expect(notMapped).toEqual([]);
     const { optim } = loadConfig(write(dump(imported), 'yaml')).actor_rollout_ref.actor;
     expect(optimOptions(optim, 1, 10)).toMatchObject({
       schedule: 'cosine',
       lr: 1e-5,
+      totalSteps: 5,
+      warmupSteps: 2,
       minLrRatio: expect.closeTo(0.1, 12),
     });
   });
 
   it.each([
     ['lr_decay_style=linear', /expected one of constant, cosine, got "linear"/],
-    ['lr_decay_steps=5', /total_training_steps/],
     ['lr_warmup_init=1e-7', /warm-up starts from 0/],
     ['optimizer=muon', /AdamW is the optimiser/],
     ['exp_avg_dtype=bf16', /float32/],

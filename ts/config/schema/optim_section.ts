@@ -30,7 +30,7 @@ const megatronOptim = {
     0,
     'Final learning rate of the cosine, where it is not given as min_lr_ratio; at most lr.',
   ),
-  lr_decay_steps: fixed([null], 'total_training_steps is the end of the schedule: give that'),
+  lr_decay_steps: moved('total_training_steps'),
   lr_warmup_init: fixed([0], 'warm-up starts from 0'),
   lr_wsd_decay_style: ignored(OF_WSD),
   lr_wsd_decay_steps: ignored(OF_WSD),
