@@ -204,6 +204,31 @@ test('a process in a loop ends when its parent is shot', async () => {
   expect(running()).toBe(false);
 });
 
+test.each(['naive', 'prime'])('the scores of reward.qa_em reach the manager %s', async (name) => {
+  const { reward } = configuredReward(
+    loadConfig(writeConfig(), [
+      `reward.reward_manager.name=${name}`,
+      'reward.num_workers=1',
+      'reward_model.structure_format_score=0.2',
+      'reward.qa_em.final_format_score=0.1',
+      'reward.custom_reward_function.reward_kwargs={final_format_score: 0.3}',
+    ]),
+  );
+  const answered = (response: string) => ({
+    ...sample(response),
+    prompt: '<answer> Beijing </answer><|im_start|>assistant',
+    groundTruth: { target: ['Rome'] },
+    dataSource: 'nq',
+  });
+  const valid = answered('<think> t </think><answer> Paris </answer>');
+  try {
+    const { scores } = await reward.score([valid, answered('<answer> Paris </answer>')]);
+    expect([...scores]).toEqual([0.2, 0.3]);
+  } finally {
+    await reward.close?.();
+  }
+});
+
 describe('prime_math', () => {
   test.each([
     ['2\\sqrt{3}', '\\sqrt{12}', 1],

@@ -181,6 +181,54 @@ test.each(['grpo', 'rloo', 'opo', 'gpg', 'egpo'])(
   },
 );
 
+describe('a response without any token', () => {
+  // Responses of 2, 0, 1 and 0 tokens, of two prompts.
+  const inputs: AdvantageInputs = {
+    offsets: [0, 2, 2, 3, 3],
+    responseMask: [1, 1, 1],
+    tokenRewards: [0, 3, 1],
+    uid: ['p', 'p', 'q', 'q'],
+    score: [9, -1, 9, 0.5],
+  };
+  // Where verl has its score: on a column that is no token of the policy.
+  const padded: AdvantageInputs = {
+    offsets: [0, 2, 3, 4, 5],
+    responseMask: [1, 1, 0, 1, 0],
+    tokenRewards: [0, 3, -1, 1, 0.5],
+    uid: inputs.uid,
+  };
+
+  test.each([
+    ['grpo', {}],
+    ['grpo', { normAdvByStdInGrpo: false }],
+    ['grpo_passk', {}],
+    ['rloo', {}],
+    ['opo', {}],
+    ['gpg', {}],
+    ['reinforce_plus_plus_baseline', {}],
+  ])('counts in the statistics of its group: %s %j', (name, config: AdvantageConfig) => {
+    const { advantages } = computeAdvantagesDouble(name, padded, config);
+    expect([...computeAdvantagesDouble(name, inputs, config).advantages]).toEqual([
+      advantages[0],
+      advantages[1],
+      advantages[3],
+    ]);
+  });
+
+  test('counts with the column score of a batch, rounded as the rewards of the others are', () => {
+    const advantages = (score: number[]): number[] => {
+      const batch = Batch.fromSequences([[1], [1], [1]], [[2], [3], []], {
+        tokenRewards: [[0.1], [0.1], []],
+        uid: ['p', 'p', 'p'],
+        score,
+      });
+      return [...computeAdvantages('grpo', batch, { normAdvByStdInGrpo: false }).advantages];
+    };
+    expect(advantages([0.1, 0.1, 0.1])).toEqual([0, 0]);
+    expect(advantages([0.1, 0.1, -0.2])).toEqual([expect.closeTo(0.1), expect.closeTo(0.1)]);
+  });
+});
+
 describe('rewards on masked tokens', () => {
   // policy, policy, tool (reward 1), policy, user (reward 2)
   const inputs: AdvantageInputs = {

@@ -205,6 +205,32 @@ describe('metrics', () => {
     });
   });
 
+  test('seq_reward of a response without any token is its score', async () => {
+    const batch = generation(0, [same]);
+    const { prompts, epoch, scored } = batch;
+    const empty = Batch.fromSequences([[0], [0]], [[7], []], {
+      tokenScores: [[1], []],
+      score: [1, -1],
+      uid: ['0-0', '0-0'],
+      dataSource: ['fake', 'fake'],
+    });
+    const result = sampleGroups(async () => ({ prompts, epoch, scored: { ...scored, batch: empty } }), {
+      ...OPTIONS,
+      metric: 'seq_reward',
+      wanted: 1,
+    });
+    expect((await result).scored.batch.get('score')).toEqual([1, -1]);
+    const alike = empty.drop('score').with({ score: [1, 1] });
+    await expect(
+      sampleGroups(async () => ({ prompts, epoch, scored: { ...scored, batch: alike } }), {
+        ...OPTIONS,
+        metric: 'seq_reward',
+        wanted: 1,
+        maxGenBatches: 1,
+      }),
+    ).rejects.toThrow(/max_num_gen_batches/);
+  });
+
   test.each(['seq_reward', 'seq_final_reward'] as const)('%s is the sum of token rewards', async (metric) => {
     const run = sample([[same, mixed]], { metric, wanted: 1 });
     expect((await run.result).scored.outputs).toEqual(['0.1.0', '0.1.1']);

@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import {
   configNotes,
+  describeConfig,
   loadConfig,
   loadSftConfig,
   type ResolvedConfig,
@@ -129,6 +130,38 @@ test('only a role that learns has an optimiser; with LoRA the reference is the a
   });
   expect(referenceSettings(config)?.optim).toBeNull();
   expect(referenceSettings(ppo('actor_rollout_ref.model.lora_rank=2'))).toBeNull();
+});
+
+test('LoRA by the names of Megatron is LoRA by ours', () => {
+  const lora = 'actor_rollout_ref.model.lora';
+  const config = ppo(`${lora}.rank=4`, `${lora}.target_modules=[linear_qkv,linear_fc1]`);
+  const modules = ['q_proj', 'k_proj', 'v_proj', 'gate_proj', 'up_proj'];
+  expect(trainedOptions(actorSettings(config), 9).lora).toMatchObject({
+    rank: 4,
+    alpha: 32,
+    targetModules: modules,
+  });
+  expect(referenceSettings(config)).toBeNull();
+  expect(config.actor_rollout_ref.model).toMatchObject({
+    lora_rank: 4,
+    lora_alpha: 32,
+    target_modules: modules,
+  });
+  // What is written down is read again.
+  expect(loadConfig(yaml(describeConfig(config)))).toEqual(config);
+  expect(trainedOptions(actorSettings(ppo(`${lora}.rank=4`, `${lora}.adapter_path=a`)), 9).lora).toEqual({
+    adapter: 'a',
+    rank: 4,
+  });
+  const small = ppo('critic.model.lora.rank=2', 'critic.model.lora.alpha=8', `${lora}.alpha=9`);
+  expect(trainedOptions(criticSettings(small), 9).lora).toMatchObject({ rank: 2, alpha: 8 });
+  expect(trainedOptions(actorSettings(small), 9).lora).toBeUndefined();
+  const canonical = sft(
+    'model.lora.type=canonical_lora',
+    'model.lora.rank=2',
+    'model.lora.target_modules=[linear_q]',
+  );
+  expect(canonical.model).toMatchObject({ lora_rank: 2, target_modules: ['q_proj'] });
 });
 
 test('what learns is saved with the tokenizer that its data went through', () => {

@@ -14,6 +14,8 @@ export interface AdvantageInputs {
   tokenRewards: NumberArray;
   /** [B] sequences of one prompt share a uid. */
   uid: ArrayLike<unknown>;
+  /** [B] read of responses without any token, which count in the statistics of their groups all the same. */
+  score?: NumberArray;
   /** [ΣR] critic values; gae. */
   values?: NumberArray;
   /** [B] reward of the greedy answer to the same prompt; remax. */

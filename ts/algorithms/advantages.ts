@@ -11,6 +11,7 @@ import type {
 import type { SequenceEstimator } from './group_estimators';
 import * as group from './group_estimators';
 import { runRegisteredEstimator } from './registered_estimator';
+import { tokenlessScores } from './response_totals';
 import { optimalTokenBaseline, tirOptimalTokenBaseline } from './token_baselines';
 import { gae, reinforcePlusPlus, remax } from './token_estimators';
 
@@ -162,6 +163,8 @@ function inputsOf(batch: Batch): AdvantageInputs {
     tokenRewards: batch.get('tokenRewards'),
     uid: batch.get('uid'),
   };
+  const score = tokenlessScores(batch);
+  if (score !== undefined) inputs.score = score;
   for (const name of OPTIONAL_COLUMNS)
     if (batch.has(name)) Object.assign(inputs, { [name]: batch.get(name) });
   if (batch.has('rewardComponents')) {
@@ -176,7 +179,8 @@ function inputsOf(batch: Batch): AdvantageInputs {
 
 /**
  * Advantages and returns of a batch by verl's estimator names; sums in double, results float32 [ΣR].
- * Reads responseMask, tokenRewards and uid, and what the estimator needs besides (values for gae, ...).
+ * Reads responseMask, tokenRewards and uid, score of responses without any token where it is there, and what the estimator needs besides
+ * (values for gae, ...).
  * Group estimators return one array as both. Formulas and sources: docs/algorithms.md.
  * @throws TroupeError INVALID_ARGUMENT for an unknown name, option or column; NON_FINITE for rewards or values that are NaN or infinite,
  * naming the sequence where there is one

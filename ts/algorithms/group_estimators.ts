@@ -4,6 +4,7 @@ import { TroupeError } from '../errors';
 import { type AdvantageConfig, type AdvantageInputs, requireColumn } from './advantage_types';
 import { Moments } from './moments';
 import { groupByUid, rowSums } from './ragged';
+import { responseTotals } from './response_totals';
 
 /** One advantage per sequence, [B]. */
 export type SequenceEstimator = (inputs: AdvantageInputs, config: AdvantageConfig) => Float64Array;
@@ -46,8 +47,8 @@ function whitenSequences(scores: Float64Array, inputs: AdvantageInputs): Float64
 }
 
 /** Total reward of each sequence, [B]. One NaN would reach every response of its group, or of the batch. */
-function totalRewards({ tokenRewards, offsets }: AdvantageInputs): Float64Array {
-  return finite(rowSums(tokenRewards, offsets), 'its token rewards add up to');
+function totalRewards({ tokenRewards, offsets, score }: AdvantageInputs): Float64Array {
+  return finite(responseTotals(tokenRewards, offsets, score), 'its token rewards add up to');
 }
 
 function finite(scores: Float64Array, what: string): Float64Array {

@@ -5,6 +5,7 @@ import { checkConsistency, checkSft } from './checks/checks';
 import { offloadNotes } from './checks/offload_notes';
 import { rolloutNotes } from './checks/rollout_checks';
 import { expandPreset } from './derived/correction';
+import { adoptMegatronLora } from './derived/megatron_lora';
 import { poolNotes } from './derived/pools';
 import { type Hidden, hide } from './reading/hidden';
 import { type ConfigSource, configTree, readConfig } from './reading/read';
@@ -92,7 +93,9 @@ function fromTree<T extends { trainer: object }>(
   given: Tree,
   hidden: readonly Hidden[] = [],
 ): T {
-  const { tree, notes, ...carried } = resolve(schema, expandPreset(given));
+  const adopted = adoptMegatronLora(expandPreset(given));
+  const { tree, notes, moved, copied } = resolve(schema, adopted.tree);
+  const carried = { moved, copied: [...copied, ...adopted.copied] };
   const config = tree as unknown as T;
   const trainer = config.trainer as unknown as RunKeys;
   const written = hide(tree, hidden, carried) as { trainer?: RunKeys };

@@ -2,7 +2,7 @@ import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import { ChosenRows, type Dataset, type Usable } from './dataset';
 import { checkPrompt, encodePrompt, promptText, type TemplateVariables } from './prompt';
-import { column, type Row } from './row';
+import { column, MEDIA_COLUMNS, type Row, refuseMedia } from './row';
 import { RowFiles } from './row_file';
 import { chooseRows } from './shuffle';
 import type { Tokenizer } from './tokenizer';
@@ -75,7 +75,11 @@ export class RlDataset implements Dataset<RlSample> {
   ): Promise<RlDataset> {
     const { promptKey, dataSourceKey, maxSamples, shuffle, seed } = options;
     const required = [promptKey, dataSourceKey, 'reward_model'];
-    const files = await RowFiles.open(paths, { required, optional: ['extra_info'] }, keptBytes);
+    const files = await RowFiles.open(
+      paths,
+      { required, optional: ['extra_info', ...MEDIA_COLUMNS] },
+      keptBytes,
+    );
     const chosen = chooseRows(files.length, maxSamples, shuffle ? seed : null);
     return new RlDataset(new ChosenRows(files, chosen), tokenizer, options);
   }
@@ -88,7 +92,7 @@ export class RlDataset implements Dataset<RlSample> {
       if (seen.has(file) && !file.inMemory) continue;
       seen.add(file);
       const row = await file.row(r);
-      checkPrompt(column(row, this.options.promptKey, file.where(r)), file.where(r));
+      checkPrompt(this.promptOf(row, file.where(r)), file.where(r));
       this.dataSources.add(this.labels(row, file.where(r)).dataSource);
     }
     // The tokenizer and its chat template, too, may not fit the prompts.
@@ -179,7 +183,12 @@ export class RlDataset implements Dataset<RlSample> {
     const { file, row: r } = this.rows.files.locate(this.rows.numbers[i] as number);
     const where = file.where(r);
     const row = await file.row(r);
-    return { row, where, prompt: column(row, this.options.promptKey, where) };
+    return { row, where, prompt: this.promptOf(row, where) };
+  }
+
+  private promptOf(row: Row, where: string): unknown {
+    refuseMedia(row, where);
+    return column(row, this.options.promptKey, where);
   }
 
   private async tokens(i: number): Promise<{ row: Row; where: string; tokens: Int32Array }> {

@@ -32,6 +32,23 @@ export function column(row: Row, name: string, where: string): unknown {
   return row[name];
 }
 
+/** Columns of verl's data sets (data.image_key, video_key and audio_key) that a model of text cannot be shown. */
+export const MEDIA_COLUMNS = ['images', 'videos', 'audios'] as const;
+
+/** Without what it asks about, a prompt would be trained on blindly. @throws TroupeError INVALID_DATA naming the column */
+export function refuseMedia(row: Row, where: string): void {
+  for (const name of MEDIA_COLUMNS) {
+    const value = Object.hasOwn(row, name) ? row[name] : null;
+    const { length } = (value ?? []) as { length?: number };
+    if (length === 0) continue;
+    throw new TroupeError(
+      'INVALID_DATA',
+      `[data] ${where}: expected the column '${name}' to be empty, got ${length ?? 'a value'}: models here read text only, ` +
+        'so leave out such rows, or the column where the prompts make sense without it',
+    );
+  }
+}
+
 export function missingColumn(name: string, columns: readonly string[], where: string): TroupeError {
   return new TroupeError(
     'INVALID_DATA',

@@ -3,7 +3,7 @@ import { TroupeError } from '../errors';
 import { encodeConversation, type SftSample } from './conversation';
 import { ChosenRows, type Dataset } from './dataset';
 import { encodePrompt, type TemplateVariables } from './prompt';
-import { column, type Projection, type Row } from './row';
+import { column, MEDIA_COLUMNS, type Projection, type Row, refuseMedia } from './row';
 import { RowFiles } from './row_file';
 import { chooseRows } from './shuffle';
 import type { Tokenizer } from './tokenizer';
@@ -73,12 +73,13 @@ export class SftDataset implements Dataset<SftSample> {
 function projection({ messagesKey, promptKey, responseKey, ...keys }: SftDatasetOptions): Projection {
   return {
     required: messagesKey === null ? [promptKey, responseKey] : [messagesKey],
-    optional: [keys.toolsKey, keys.enableThinkingKey].filter((key) => key !== null),
+    optional: [keys.toolsKey, keys.enableThinkingKey, ...MEDIA_COLUMNS].filter((key) => key !== null),
   };
 }
 
 function toSample(row: Row, tokenizer: Tokenizer, options: SftDatasetOptions, where: string): SftSample {
   const { messagesKey, promptKey, responseKey, chatTemplateArguments = {} } = options;
+  refuseMedia(row, where);
   if (messagesKey !== null) {
     const variables = { ...chatTemplateArguments, ...rowVariables(row, options, where) };
     return encodeConversation(column(row, messagesKey, where), tokenizer, where, variables);

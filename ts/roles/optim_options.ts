@@ -2,7 +2,10 @@ import type { ResolvedConfig } from '../config/config';
 import type { OptimOptions } from '../engine/engine_options';
 
 /** The keys of an `optim` section that both programs share. */
-export type OptimSection = Omit<ResolvedConfig['actor_rollout_ref']['actor']['optim'], 'num_cycles'>;
+export type OptimSection = Omit<
+  ResolvedConfig['actor_rollout_ref']['actor']['optim'],
+  'num_cycles' | 'min_lr'
+> & { min_lr?: number };
 
 /** `totalSteps`: of the run, when the section does not say where its schedule ends. `gradClip` 0: no clipping. */
 export function optimOptions(optim: OptimSection, gradClip: number, totalSteps: number): OptimOptions {
@@ -17,6 +20,6 @@ export function optimOptions(optim: OptimSection, gradClip: number, totalSteps: 
     schedule: optim.lr_scheduler_type,
     warmupSteps: warmup,
     totalSteps: total,
-    minLrRatio: optim.min_lr_ratio,
+    minLrRatio: optim.min_lr ? optim.min_lr / optim.lr : optim.min_lr_ratio,
   };
 }

@@ -111,13 +111,15 @@ function atOnce({ sandbox, sandbox_fusion: fusion }: ResolvedConfig['reward']): 
   return Math.max(USUAL_CONCURRENCY, places);
 }
 
-export function rewardOptions(config: ResolvedConfig): RewardManagerOptions {
+/** `own`: the function is the user's, who knows of no keys but the keyword arguments. */
+export function rewardOptions(config: ResolvedConfig, own: boolean): RewardManagerOptions {
   const { reward } = config;
+  const { reward_kwargs: kwargs } = reward.custom_reward_function;
   const { overlong_buffer_cfg: overlong, max_resp_len } = reward.reward_kwargs;
   return {
     timeoutMs: 1000 * reward.timeout,
     onError: reward.on_error,
-    kwargs: reward.custom_reward_function.reward_kwargs,
+    kwargs: own ? kwargs : { ...reward.qa_em, ...kwargs },
     libraries: config.actor_rollout_ref.model.external_lib ?? [],
     concurrency: atOnce(reward),
     numWorkers: reward.num_workers,

@@ -46,7 +46,7 @@ export function configuredReward(
     );
   }
   const source = given !== undefined ? {} : { module: path === null ? null : { path, name } };
-  const options = { ...rewardOptions(config), ...source };
+  const options = { ...rewardOptions(config, usual === null), ...source };
   const { module } = reward_manager;
   if (own && reward_manager.source === 'register' && reward_manager.name === 'prime') {
     // It has processes of its own; this one has shown that the module can be had.
@@ -88,7 +88,7 @@ function moduleReward(config: ResolvedConfig, path: string): ModuleReward {
   const key = 'reward.custom_reward_function';
   const file = resolve(path);
   if (!existsSync(file)) throw new ConfigError(`${key}.path: there is no file ${file}`, `${key}.path`);
-  const { timeoutMs = 300_000, kwargs = {}, libraries = [] } = rewardOptions(config);
+  const { timeoutMs = 300_000, kwargs = {}, libraries = [] } = rewardOptions(config, true);
   const { name } = config.reward.custom_reward_function;
   const process = new RewardProcess(
     { kind: 'function', module: { path, name }, libraries, kwargs },

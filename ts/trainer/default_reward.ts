@@ -34,9 +34,8 @@ export function defaultReward(config: ResolvedConfig): DefaultReward {
   const isCode = (source: string): boolean => CODE_SOURCES.includes(source);
   const math = new PrimeMath();
   const isMath = (source: string): boolean => rewardFunction(source) === primeMath;
-  const kwargs = { ...config.reward.qa_em, ...config.reward.custom_reward_function.reward_kwargs };
   return {
-    reward: (sample) => {
+    reward: (sample, kwargs) => {
       if (isCode(sample.dataSource)) return code(sample);
       return isMath(sample.dataSource) ? math.reward(sample) : rewardByDataSource(sample, kwargs);
     },

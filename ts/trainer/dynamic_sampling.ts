@@ -1,7 +1,8 @@
 // DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476): a prompt whose responses all earn the same teaches a group
 // estimator nothing, so further prompts take its place.
 import { trajectoryRows } from '../agent/trajectory/trajectory_batch';
-import { groupByUid, type NumberArray, rowSums } from '../algorithms/ragged';
+import { groupByUid, type NumberArray } from '../algorithms/ragged';
+import { responseTotals, tokenlessScores } from '../algorithms/response_totals';
 import type { Batch } from '../batch/batch';
 import { TroupeError } from '../errors';
 import type { RewardManagerOptions } from '../reward/contract/types';
@@ -127,9 +128,14 @@ function metricOf(
 ): NumberArray {
   // Without a KL in the reward, which the configuration refuses here, the final rewards are the scores.
   if (metric === 'seq_reward' || metric === 'seq_final_reward') {
-    const { responseOffsets } = scored.batch;
-    const offsets = [0, ...responses.map(({ end }) => responseOffsets[end] as number)];
-    return rowSums(scored.batch.get('tokenScores'), offsets);
+    const { batch } = scored;
+    const offsets = [0, ...responses.map(({ end }) => batch.responseOffsets[end] as number)];
+    const scores = tokenlessScores(batch);
+    return responseTotals(
+      batch.get('tokenScores'),
+      offsets,
+      scores && responses.map(({ start }) => scores[start] as number),
+    );
   }
   // Every row of a trajectory has what its reward function returned.
   const column = rewardColumn(scored, metric, 'algorithm.filter_groups.metric', onError);

@@ -93,7 +93,7 @@ export async function scoreResponses(
   const tokenScores = new Float32Array(batch.numResponseTokens);
   for (const i of rows) {
     const end = batch.responseOffsets[i + 1] as number;
-    // An empty response has no token to carry its score.
+    // An empty response has no token to carry its score: group statistics take it from `score`.
     if (end > (batch.responseOffsets[i] as number)) tokenScores[end - 1] = rewards.scores[i] as number;
   }
   const columns = { tokenScores, score: Array.from(rewards.scores) };

@@ -5,7 +5,7 @@ import { wholeTrajectories } from '../agent/trajectory/whole';
 import { computeAdvantages, estimatorNeeds } from '../algorithms/advantages';
 import { applyKlPenalty, type KlController } from '../algorithms/kl';
 import { pfPpoResample } from '../algorithms/pf_ppo';
-import { rowSums } from '../algorithms/ragged';
+import { totalScores } from '../algorithms/response_totals';
 import { Mt19937 } from '../base/mt19937';
 import { deriveSeed } from '../base/seed';
 import type { Batch } from '../batch/batch';
@@ -272,7 +272,7 @@ function advantages({ config, kl }: StepContext, scored: Scored, batch: Batch, m
 function resample(config: ResolvedConfig, batch: Batch, step: number, metrics: Metrics): Batch {
   const { reweight_method: method, weight_pow: weightPow } = config.algorithm.pf_ppo;
   const random = new Mt19937(deriveSeed(config.trainer.seed, 'pf_ppo', step) % 2 ** 32);
-  const scores = rowSums(batch.get('tokenScores'), batch.responseOffsets);
+  const scores = totalScores(batch);
   const rows = pfPpoResample(scores, { method, weightPow }, () => random.nextDouble());
   metrics['pf_ppo/kept_ratio'] = new Set(rows).size / batch.size;
   return batch.take(rows);

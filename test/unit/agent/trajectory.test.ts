@@ -102,6 +102,23 @@ describe('trajectories as a batch', () => {
     expect([...batch.get('numTurns')]).toEqual([6, 6, 2, 2]);
   });
 
+  test('advantages count a trajectory in which nothing was sampled, by its score', () => {
+    const branching = [callOf([1, 2], [3, 4]), callOf([1, 2, 7], [6, 6])];
+    const batch = trajectoryBatch([row(branching), row(), row([callOf([1, 2], [])])]);
+    // Each row of a trajectory has its score: only where no token has it, it is read.
+    const scores = [2, 1, -3];
+    const rewarded = batch.with({
+      uid: ['a', 'a', 'a', 'a'],
+      score: [2, 2, 1, -3],
+      tokenRewards: turnScores(batch, scores, [new Map(), new Map(), new Map()]),
+    });
+    const { advantages } = computeAdvantages('grpo', wholeTrajectories(rewarded), {
+      normAdvByStdInGrpo: false,
+    });
+    const mask = batch.get('responseMask');
+    expect([...advantages].filter((_, t) => mask[t])).toEqual([2, 2, 2, 2, 1]);
+  });
+
   test('advantages count a trajectory once, however many sequences it has', () => {
     const branching = [callOf([1, 2], [3, 4]), callOf([1, 2, 3, 4, 9], [5]), callOf([1, 2, 7], [6, 6])];
     const batch = trajectoryBatch([row(branching), row(), row()]).with({

@@ -28,6 +28,19 @@ describe('contradictions', () => {
     ['actor_rollout_ref.rollout.do_sample=false', /training needs sampled responses/],
     ['trainer.resume_mode=resume_path', /trainer\.resume_from_path: expected a checkpoint directory/],
     ['trainer.resume_from_path=x/global_step_1', /set it to resume_path/],
+    [
+      'actor_rollout_ref.model={path: m, lora_rank: 8, lora: {rank: 4}}',
+      /model\.lora\.rank: actor_rollout_ref\.model\.lora_rank is given as well, with another value/,
+    ],
+    [
+      'actor_rollout_ref.model.lora={rank: 4, type: dora}',
+      /model\.lora\.type: expected "lora" or "canonical_lora", got "dora": .* give lora/,
+    ],
+    ['actor_rollout_ref.model.lora={rank: 4, dropout: 0.1}', /model\.lora\.dropout: expected 0, got 0\.1/],
+    [
+      'actor_rollout_ref.model.lora={rank: 4, target_modules: ["*.linear_qkv"]}',
+      /model\.lora\.target_modules: expected a list of linear_qkv, .* give lora_rank and the keys beside it/,
+    ],
     ['trainer.val_only=true', /expected data\.val_files/],
     [
       'trainer.launcher.type=ssh',

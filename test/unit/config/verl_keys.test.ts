@@ -1,5 +1,14 @@
+import { dump } from 'js-yaml';
+import { checkTree, loadConfig } from '../../../ts/config/config';
+import { getPath, mergePath, setPath, type Tree } from '../../../ts/config/reading/tree';
 import { isLeaf, type Leaf, type Section } from '../../../ts/config/schema/field';
 import { ppoSchema } from '../../../ts/config/schema/ppo_schema';
+import { VERL_VERSIONS } from '../../../ts/config/verl/config_files';
+import table from '../../../ts/config/verl/defaults_table.json';
+import { importVerl, type VerlImport } from '../../../ts/config/verl/import';
+import { readVerlSource } from '../../../ts/config/verl/source';
+import { optimOptions } from '../../../ts/roles/optim_options';
+import { OPTIONS, ppo, KEYS as VERL_KEYS, why, write } from './verl_command';
 
 // Keys of verl's composed PPO configuration, v0.6 to main. `a.{b,c}` stands for a.b and a.c.
 const KEYS = `
@@ -111,4 +120,83 @@ it("every key of verl's tree is a field, has a reason, or has moved", () => {
     .flatMap((line) => [...expand(line)]);
   expect(keys.length).toBeGreaterThan(300);
   expect(keys.filter((key) => leafOf(key) === null && !isSection(key))).toEqual([]);
+});
+
+describe("verl's optimiser of Megatron", () => {
+  const { keys } = table.files['optim/megatron'];
+  const config = (section: string, key: string, value: unknown): Tree => {
+    const tree = { data: { train_files: 'a' }, actor_rollout_ref: { model: { path: 'm' } } };
+    setPath(tree, `${section}.optim.${key}`, value);
+    return tree;
+  };
+
+  it.each(
+    Object.entries(keys).flatMap(([key, defaults]) =>
+      [...new Set(Object.values(defaults))].map((value) => [key, value] as const),
+    ),
+  )('%s is accepted at its default %j', (key, value) => {
+    for (const section of ['actor_rollout_ref.actor', 'critic'])
+      expect(() => checkTree(config(section, key, value), 'train')).not.toThrow();
+  });
+
+  it.each(VERL_VERSIONS)('of %s imports with the whole composed configuration', (version) => {
+    const old = version.startsWith('v0.6') || version.startsWith('v0.7');
+    const engine = old ? '--config-name=ppo_megatron_trainer' : 'model_engine=megatron';
+    const said = `python3 -m verl.trainer.main_ppo ${engine} ${VERL_KEYS} actor_rollout_ref.rollout.name=vllm`;
+    const options = { ...OPTIONS, version, run: false };
+    const { tree } = readVerlSource(write(said), [], options);
+    const composed = importVerl(readVerlSource(write(dump(tree), 'yaml'), [], options));
+    expect(composed.notMapped).toEqual([]);
+    expect(getPath(composed.config, 'actor_rollout_ref.actor.strategy')).toBe('megatron');
+  });
+
+  const schedule = (...keys: string[]): VerlImport =>
+    ppo(`model_engine=megatron ${keys.map((key) => `actor_rollout_ref.actor.optim.${key}`).join(' ')}`);
+
+  it('has schedules, of which those that are here come over', () => {
+    const { notMapped, config: imported } = schedule(
+      'lr=1e-5',
+      'lr_decay_style=cosine',
+      'min_lr=1e-6',
+      'lr_decay_steps=5',
+      'lr_warmup_steps_ratio=0.4',
+    );
+    expect(notMapped).toEqual([]);
+    const { optim } = loadConfig(write(dump(imported), 'yaml')).actor_rollout_ref.actor;
+    expect(optimOptions(optim, 1, 10)).toMatchObject({
+      schedule: 'cosine',
+      lr: 1e-5,
+      totalSteps: 5,
+      warmupSteps: 2,
+      minLrRatio: expect.closeTo(0.1, 12),
+    });
+  });
+
+  it.each([
+    ['lr_decay_style=linear', /expected one of constant, cosine, got "linear"/],
+    ['lr_warmup_init=1e-7', /warm-up starts from 0/],
+    ['optimizer=muon', /AdamW is the optimiser/],
+    ['exp_avg_dtype=bf16', /float32/],
+    ['use_checkpoint_opt_param_scheduler=True', /resume/],
+    ['override_optimizer_config={optimizer_cpu_offload:true}', /megatron\.optimizer_offload/],
+  ])('%s is refused', (said, reason) => {
+    const key = said.replace(/=.*/, '');
+    expect(why(schedule(said).notMapped, `actor_rollout_ref.actor.optim.${key}`)).toMatch(reason);
+  });
+
+  it('has options that ask for nothing', () => {
+    const own = 'override_optimizer_config';
+    expect(
+      schedule(`${own}={use_precision_aware_optimizer:true,optimizer_cpu_offload:false}`).notMapped,
+    ).toEqual([]);
+  });
+
+  it.each([
+    [{ min_lr: 1e-7, min_lr_ratio: 0.1 }, /min_lr_ratio 0\.1 says the same/],
+    [{ min_lr: 1 }, /min_lr: expected at most actor_rollout_ref\.actor\.optim\.lr \(0\.000001\), got 1/],
+  ])('%j contradicts itself', (optim, reason) => {
+    const tree = config('actor_rollout_ref.actor', 'lr', 1e-6);
+    mergePath(tree, 'actor_rollout_ref.actor.optim', optim);
+    expect(() => checkTree(tree, 'train')).toThrow(reason);
+  });
 });

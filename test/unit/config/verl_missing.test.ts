@@ -1,8 +1,10 @@
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { dump } from 'js-yaml';
 import { importVerlCommand } from '../../../ts/cli/import_verl';
 import { validate } from '../../../ts/cli/validate';
 import { loadConfig } from '../../../ts/config/config';
+import type { VerlImport } from '../../../ts/config/verl/import';
 import { directory, fresh, KEYS, ppo, read, why, write } from './verl_command';
 
 describe('what is missing is named', () => {
@@ -164,6 +166,37 @@ describe('what is missing is named', () => {
     }
   });
 
+  it.each([
+    `verl.trainer.main_ppo ${KEYS}`,
+    'verl.trainer.sft_trainer data.train_files=a.parquet model.path=./m',
+  ])('has no Hydra to be told anything: %s', (command) => {
+    const { notMapped, withoutEffect } = read(
+      `python3 -m ${command} hydra.run.dir=out hydra.searchpath=[file://configs]`,
+    );
+    expect(notMapped).toEqual([]);
+    expect(why(withoutEffect, 'hydra')).toBe('there is no Hydra');
+  });
+
+  it('takes LoRA by the names of Megatron, and says what it lacks', () => {
+    const lora = (keys: string): VerlImport =>
+      ppo(
+        `model_engine=megatron actor_rollout_ref.model.lora.rank=16 ${keys.replace(/(?=\b[a-zA-Z_]+=)/g, 'actor_rollout_ref.model.lora.')}`,
+      );
+    const { notMapped, config } = lora(
+      'alpha=64 merge=True lora_A_init_method=kaiming target_modules=[linear_proj]',
+    );
+    expect(notMapped).toEqual([]);
+    expect(loadConfig(write(dump(config), 'yaml')).actor_rollout_ref.model).toMatchObject({
+      lora_rank: 16,
+      lora_alpha: 64,
+      target_modules: ['o_proj'],
+    });
+    for (const key of ['type=dora', 'dropout=0.1', 'exclude_modules=[linear_fc1]', 'target_modules=[router]'])
+      expect(lora(key).notMapped.map((note) => note.key)).toEqual([
+        `actor_rollout_ref.model.lora.${key.replace(/=.*/, '')}`,
+      ]);
+  });
+
   it("takes all that Search-R1's scripts say", () => {
     const script =
       'data.max_start_length=2048 data.max_obs_length=500 actor_rollout_ref.rollout.n_agent=5 actor_rollout_ref.actor.state_masking=true ' +
@@ -191,6 +224,7 @@ describe('what is missing is named', () => {
     '+actor_rollout_ref.model.override_config.attention_dropout=0. +actor_rollout_ref.model.override_config.attn_implementation=sdpa',
     '+actor_rollout_ref.model.override_config.max_position_embeddings=32768',
     'actor_rollout_ref.model.lora_rank=0 actor_rollout_ref.model.lora_alpha=0',
+    'actor_rollout_ref.model.lora.rank=0 actor_rollout_ref.model.lora.dropout=0.1',
     '+actor_rollout_ref.actor.policy_loss.tau_pos=1.0',
   ])('%s asks for nothing', (keys) => {
     expect(ppo(keys).notMapped).toEqual([]);

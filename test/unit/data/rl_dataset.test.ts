@@ -166,6 +166,50 @@ describe('bad files', () => {
     await expectError(list, /:2: expected a JSON object, got \[1\]/);
   });
 
+  it.each(['images', 'videos', 'audios'])(
+    'with %s are refused, because the model would not see them',
+    async (name) => {
+      const empty = { ...rlRow('a'), [name]: [] };
+      const file = writeLines([
+        rlRow('a'),
+        empty,
+        { ...rlRow('b'), [name]: [{ bytes: 'aa' }, { bytes: 'bb' }] },
+      ]);
+      await expect(open(file)).rejects.toMatchObject({
+        code: 'INVALID_DATA',
+        message: expect.stringMatching(
+          new RegExp(
+            `data\\.jsonl:3: expected the column '${name}' to be empty, got 2: models here read text only`,
+          ),
+        ),
+      });
+      expect((await open(writeLines([rlRow('a'), empty, { ...rlRow('b'), [name]: null }]))).length).toBe(3);
+    },
+  );
+
+  it('with images in a parquet file are refused where they are met', async () => {
+    const strings = (name: string, data: string[]) => ({ name, data, type: 'STRING' as const });
+    const parquet = (images: string[]): string => {
+      const file = join(temporaryDirectory(), 'data.parquet');
+      const rows = images.map((_, i) => `p${i}`);
+      const columnData = [
+        strings(
+          'data_source',
+          rows.map(() => 'sums'),
+        ),
+        strings('prompt', rows),
+        { name: 'reward_model', data: rows.map(() => ({ ground_truth: '4' })), type: 'JSON' as const },
+        strings('images', images),
+      ];
+      writeFileSync(file, Buffer.from(parquetWriteBuffer({ columnData })));
+      return file;
+    };
+    await expect(open(parquet(['a.png', '']))).rejects.toThrow(/row 0: .*'images' to be empty/);
+    const later = await open(parquet(['', 'a.png']));
+    expect(await text(later, 0)).toBe('<bos>p0');
+    await expect(later.sample(1)).rejects.toThrow(/row 1: .*'images' to be empty/);
+  });
+
   it('name the column that is missing and those that are there', async () => {
     await expectError(writeLines([rlRow('a')]), /no column 'question'; the columns are data_source, prompt/, {
       promptKey: 'question',

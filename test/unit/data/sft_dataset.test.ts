@@ -47,6 +47,13 @@ it('a pair has its loss on the response and the end token', async () => {
   expect(Array.from(sample!.lossMask)).toEqual([1, 1, 1]);
 });
 
+it('an example with images is refused, because the model would not see them', async () => {
+  const rows = [{ prompt: 'ab', response: 'cd', images: ['a.png'] }];
+  await expect(read(rows)).rejects.toThrow(
+    /:1: expected the column 'images' to be empty, got 1: models here read text/,
+  );
+});
+
 it('a pair is refused when nothing names an end token; a conversation is not', async () => {
   const endless = Tokenizer.load(tokenizerDirectory({ eos_token: null, chat_template: TEMPLATE }));
   await expect(read([{ prompt: 'ab', response: 'cd' }], {}, endless)).rejects.toMatchObject({

@@ -37,7 +37,7 @@ test.each([
   await computeRewards(
     fn,
     Array.from({ length: 200 }, () => sample('a')),
-    rewardOptions(config),
+    rewardOptions(config, true),
   );
   expect(most).toBe(expected);
 });

@@ -147,7 +147,7 @@ export function turnScores(
       final = t;
       lastOf.set(turn[t] as number, t);
     }
-    if (final < 0) return; // An empty response has no token to carry its score.
+    if (final < 0) return; // Nothing was sampled that could carry the score: group statistics take it from the column `score`.
     out[final] = scores[k] as number;
     for (const [call, reward] of turnRewards[k] ?? []) {
       const t = lastOf.get(call);

@@ -22,6 +22,7 @@ import type { ResolvedSftConfig } from '../schema/sft_schema';
 import { checkAgent } from './agent_checks';
 import { reportAll } from './collect';
 import { checkLauncher } from './launcher_checks';
+import { checkOptim } from './optim_checks';
 import { checkReward } from './reward_checks';
 import { checkRolloutServers } from './rollout_checks';
 
@@ -70,6 +71,10 @@ export function checkConsistency(config: ResolvedConfig): void {
         actor.ppo_max_token_len_per_gpu,
         sharingRanks(actor, actor.fsdp_config),
       ),
+    () => checkOptim('actor_rollout_ref.actor.optim', actor.optim),
+    () => {
+      if (withCritic) checkOptim('critic.optim', critic.optim);
+    },
     () => {
       if (withCritic) checkDivides(config, 'critic.ppo_mini_batch_size', critic.ppo_mini_batch_size);
     },

@@ -18,8 +18,9 @@ import {
 } from './field';
 import { referenceMegatronSection } from './inference_megatron_section';
 import { megatronSection, routerReplaySection } from './megatron_section';
+import { optim } from './optim_section';
 import { DYNAMIC, FUSED, TORCH_ONLY } from './reasons';
-import { ENGINE_STRATEGY, fsdpConfig, optim, PROFILER, QAT, updates } from './role_parts';
+import { ENGINE_STRATEGY, fsdpConfig, PROFILER, QAT, updates } from './role_parts';
 
 /** The reference chooses for itself, as in verl unless it is told otherwise. */
 const NO_REPLAY = sectionNeeds('router replay of the reference', { mode: ['disabled'] });
@@ -68,6 +69,7 @@ export const actorSection = {
   optim: optim(1e-6, 'actor_rollout_ref.actor'),
   fsdp_config: fsdpConfig,
   entropy_from_logits_with_chunking: ignored(FUSED),
+  entropy_from_logits_chunk_size: ignored(FUSED),
   entropy_checkpointing: ignored(FUSED),
   use_torch_compile: ignored(TORCH_ONLY),
   sum_pi_squared_checkpointing: ignored(FUSED),
@@ -137,6 +139,7 @@ export const refSection = {
     'Neighbouring workers that share micro-batches of the reference.',
   ),
   entropy_from_logits_with_chunking: ignored(FUSED),
+  entropy_from_logits_chunk_size: ignored(FUSED),
   entropy_checkpointing: ignored(FUSED),
   profiler: PROFILER,
 };

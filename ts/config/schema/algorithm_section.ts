@@ -5,6 +5,7 @@ import {
   bool,
   choice,
   field,
+  fixed,
   ignored,
   int,
   mapping,
@@ -79,6 +80,9 @@ export const algorithmSection = {
       'Take the rollout’s log-probs as old ones; updates correct against the current policy.',
     ),
     loss_type: field(choice('ppo_clip', 'reinforce'), 'ppo_clip', 'Policy loss of bypass_mode.'),
+    rollout_rs_threshold_lower: fixed([null], 'rollout_rs_threshold has both: give "lower_upper"'),
+    rollout_token_veto_threshold: needs('a veto of single tokens'),
+    use_policy_gradient: fixed([false], 'give bypass_mode true and loss_type reinforce'),
     debug_rollout_actor_probs: needs('a further pass over the model', false),
   },
   filter_groups: {

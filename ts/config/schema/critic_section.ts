@@ -1,8 +1,9 @@
 import { AGGREGATIONS } from '../../algorithms/names';
 import { bool, choice, count, derived, field, ignored, moved, needs, num, orNull, str } from './field';
 import { megatronSection } from './megatron_section';
+import { optim } from './optim_section';
 import { DYNAMIC } from './reasons';
-import { ENGINE_STRATEGY, fsdpConfig, model, optim, updates } from './role_parts';
+import { ENGINE_STRATEGY, fsdpConfig, model, updates } from './role_parts';
 
 export const criticSection = {
   ...updates,

@@ -3,7 +3,6 @@ import { AGGREGATIONS } from '../../algorithms/names';
 import { RUN_LIMITS } from '../../base/limits';
 import {
   above,
-  betas,
   bool,
   choice,
   count,
@@ -15,7 +14,6 @@ import {
   ignored,
   int,
   missing,
-  moved,
   needs,
   num,
   orNull,
@@ -63,44 +61,14 @@ export const overrideConfig = {
   rope_theta: fixed([null], EDIT_CONFIG),
   rope_scaling: fixed([null], EDIT_CONFIG),
   model_config: fixed([null, {}], `${EDIT_CONFIG}, or give override_config.max_position_embeddings`),
-  moe_config: fixed([null, {}], EDIT_CONFIG),
+  // The second is what verl's configuration of Megatron says by default.
+  moe_config: fixed([null, {}, { freeze_moe_router: false }], EDIT_CONFIG),
   max_position_embeddings: field(
     orNull(count('tokens')),
     null,
     'Positions of the model in place of config.json’s, also for what RoPE scalings derive from them; null: config.json’s.',
   ),
 };
-
-/** Options of AdamW and its schedule; `role`: the section that holds grad_clip. */
-export const optim = (lr: number, role: string) => ({
-  lr: field(num(0, RUN_LIMITS.learningRate), lr, 'Peak learning rate of AdamW.'),
-  betas: field(betas, [0.9, 0.999] as const, 'AdamW betas.'),
-  weight_decay: field(num(0), 0.01, 'Decoupled weight decay, on every parameter.'),
-  lr_scheduler_type: field(
-    choice('constant', 'cosine'),
-    'constant',
-    'Learning-rate schedule; moves once per training step.',
-  ),
-  lr_warmup_steps: field(
-    int(-1),
-    -1,
-    'Steps of linear warm-up; 0 or -1: lr_warmup_steps_ratio of all steps.',
-  ),
-  lr_warmup_steps_ratio: field(num(0, 1), 0, 'Warm-up as a share of all steps.'),
-  total_training_steps: field(int(-1), -1, 'End of the schedule; -1: the steps of the run.'),
-  min_lr_ratio: field(num(0, 1), 0, 'Final learning rate of the cosine as a share of lr.'),
-  num_cycles: fixed([0.5], 'the cosine falls once, to min_lr_ratio'),
-  warmup_style: moved('lr_scheduler_type'),
-  optimizer: fixed(['AdamW'], 'AdamW is the optimiser'),
-  optimizer_impl: ignored('the optimiser is our own AdamW'),
-  override_optimizer_config: fixed([null, {}], 'AdamW is the optimiser'),
-  zero_indexed_step: fixed(
-    [true],
-    'schedules count from 0: with warm-up the first step has a learning rate of 0',
-  ),
-  init_lr_ratio: fixed([0], 'warm-up starts from 0'),
-  clip_grad: moved(`${role}.grad_clip`),
-});
 
 /** How a model is spread over the workers, and where it lies; docs/distributed.md. */
 export const sharding = {
@@ -159,6 +127,7 @@ export const fsdpConfig = {
     'The same as that of the role, which holds when it is more than 1.',
   ),
   entropy_from_logits_with_chunking: ignored(FUSED),
+  entropy_from_logits_chunk_size: ignored(FUSED),
   entropy_checkpointing: ignored(FUSED),
 };
 
@@ -171,6 +140,7 @@ const checkpoint = {
     'The same as trainer.checkpoint_staging.async: actor and critic are saved together, so either key holds for both.',
   ),
   mbridge_config: ignored('concerns Megatron checkpoints'),
+  strict: fixed([true], 'what a checkpoint lacks is an error always'),
 };
 
 /** Ulysses sequence parallelism; docs/distributed.md. */

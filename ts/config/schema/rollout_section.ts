@@ -16,7 +16,7 @@ import {
   temperature,
 } from './field';
 import { DYNAMIC, ROLLOUT_ENGINE } from './reasons';
-import { MTP, PROFILER } from './role_parts';
+import { MTP, PROFILER, QAT } from './role_parts';
 import { ROLLOUT_NAMES, rolloutServerSection } from './rollout_server_section';
 
 const sampling = {
@@ -133,5 +133,8 @@ export const rolloutSection = {
   scheduling_policy: ignored(ROLLOUT_ENGINE),
   multi_stage_wake_up: ignored(ROLLOUT_ENGINE),
   profiler: PROFILER,
+  qat: QAT,
+  full_determinism: ignored('runs are deterministic always'),
+  moe_load_balance_metrics_interval: needs('metrics of how evenly experts are used', 0),
   trace: sectionNeeds('tracing of the rollout', { backend: [] }),
 };

@@ -241,6 +241,7 @@ export const sftSchema = {
     seed: field(int(0), 1, 'Seed of everything random.'),
   },
   logging: loggingSection,
+  hydra: ignored('there is no Hydra'),
   defaults: fixed(
     [[], ['_self_']],
     'configuration groups are not composed here: write all keys into one file',

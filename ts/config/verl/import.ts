@@ -110,9 +110,11 @@ class Import {
   }
 
   private isDormant(path: string): boolean {
-    // Without adapters their scale is of no consequence.
+    // Without adapters it is of no consequence what they are like.
     if (path.endsWith('.lora_alpha'))
       return (getPath(this.source.tree, path.replace(/alpha$/, 'rank')) ?? 0) === 0;
+    const [, lora] = /^(.*model\.lora)\.(?!rank$)/.exec(path) ?? [];
+    if (lora !== undefined) return (getPath(this.source.tree, `${lora}.rank`) ?? 0) === 0;
     const section = DORMANT.find((prefix) => path.startsWith(`${prefix}.`));
     return section !== undefined && getPath(this.source.tree, `${section}.enable`) === false;
   }
