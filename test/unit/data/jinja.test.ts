@@ -7,25 +7,25 @@ interface Cases {
   values: Record<string, unknown>;
   /** What transformers renders; null: it refuses. */
   cases: { template: string; results: Record<string, string | null> }[];
+  programs: { template: string; result: string | null }[];
+  conversations: Record<string, unknown>;
+  tools: unknown;
+  chats: { template: string; results: Record<string, string | null> }[];
 }
 
-const { values, cases } = JSON.parse(
+const { values, cases, programs, conversations, tools, chats } = JSON.parse(
   readFileSync(join(__dirname, '../../fixtures/templates/cases.json'), 'utf8'),
 ) as Cases;
 
-function rendered(template: string, value: unknown): string | null {
+function rendered(template: string, variables: Record<string, unknown>): string | null {
   try {
-    return new JinjaTemplate(template).render({
-      v: value,
-      w: value,
-      messages: [],
-      tools: null,
-      documents: null,
-    });
+    return new JinjaTemplate(template).render(variables);
   } catch {
     return null;
   }
 }
+
+const none = { messages: [], tools: null, documents: null };
 
 /** Of 3335: what the reference renders and we refuse, such as arithmetic with truth values. No text is wrong in silence. */
 const REFUSED_HERE_ALONE = 120;
@@ -35,7 +35,7 @@ test('small templates over all kinds of values give what transformers gives, or 
   let refused = 0;
   for (const { template, results } of cases) {
     for (const [name, expected] of Object.entries(results)) {
-      const got = rendered(template, values[name]);
+      const got = rendered(template, { v: values[name], w: values[name], ...none });
       if (got === null && expected !== null) refused++;
       else if (got !== expected) wrong.push({ template, name, expected, got });
     }
@@ -43,6 +43,32 @@ test('small templates over all kinds of values give what transformers gives, or 
   expect(wrong).toEqual([]);
   expect(refused).toBeLessThanOrEqual(REFUSED_HERE_ALONE);
 });
+
+const ofPrograms = programs.map(({ template, result }) => [template, result] as const);
+
+test.each(ofPrograms)('%s gives what transformers gives', (template, result) => {
+  expect(rendered(template, {})).toBe(result);
+});
+
+const ofChats = chats.flatMap(({ template, results }, i) =>
+  Object.entries(results).map(([name, result]) => [i, name, template, result] as const),
+);
+
+test.each(ofChats)(
+  'chat template %i over "%s" gives what transformers gives',
+  (_, name, template, result) => {
+    const [conversation = ''] = name.split(' ');
+    const got = rendered(template, {
+      messages: conversations[conversation],
+      tools: name.includes(' with tools') ? tools : null,
+      documents: null,
+      add_generation_prompt: name.endsWith(' to go on'),
+      bos_token: '<s>',
+      eos_token: '</s>',
+    });
+    expect(got).toBe(result);
+  },
+);
 
 test('integers beyond 2^53 have the digits that Python writes', () => {
   const v = { id: 12345678901234567891n, others: [9007199254740993n, 9007199254740992, -0.5], text: 'x' };

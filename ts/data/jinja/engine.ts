@@ -14,6 +14,8 @@ export interface Node {
 }
 
 export interface Scope {
+  /** Of this scope alone. */
+  readonly variables: ReadonlyMap<string, Value>;
   set(name: string, data: unknown): Value;
   setVariable(name: string, value: Value): Value;
   lookupVariable(name: string): Value;
@@ -23,10 +25,14 @@ interface Engine {
   readonly global: Scope;
   run(program: Node): Value;
   evaluate(node: Node | undefined, scope: Scope): Value;
+  /** Called by the library for the bodies of its statements. */
+  evaluateBlock(statements: readonly Node[], scope: Scope): Value;
 }
 
 export const Interpreter = library.Interpreter as unknown as new (scope: Scope) => Engine;
-export const newScope = (): Scope => new library.Environment() as unknown as Scope;
+/** Names that it lacks are those of `outer`. */
+export const newScope = (outer?: Scope): Scope =>
+  new library.Environment(outer as unknown as library.Environment) as unknown as Scope;
 
 /** With the white space that Hugging Face takes off around blocks. @throws Error that says what does not parse */
 export const parseTemplate = (source: string): Node =>
@@ -38,6 +44,23 @@ const classOf = (sample: unknown): ValueClass => newScope().set('sample', sample
 const IntegerValue = classOf(0);
 const ArrayValue = classOf([]);
 const ObjectValue = classOf({});
+const BooleanValue = classOf(true);
+const UndefinedValue = classOf(undefined);
+const FunctionValue = classOf(() => null);
+
+/** A whole number, a truth value, or what is undefined. */
+export function plainValue(data: number | boolean | undefined): Value {
+  if (data === undefined) return new UndefinedValue();
+  return typeof data === 'number' ? new IntegerValue(data) : new BooleanValue(data);
+}
+
+/** `from`: the scope of the call. Arguments by name come as one value, the last. */
+export const newFunction = (run: (args: readonly Value[], from: Scope) => Value): Value =>
+  new FunctionValue(run);
+
+/** As Python takes a value for true. */
+export const isTrue = (value: Value): boolean =>
+  (value as Value & { __bool__(): Value }).__bool__().value as boolean;
 
 /** Gives a scope data. Those that hold a bigint are made here: the library takes none. */
 export function setData(scope: Scope, name: string, data: unknown): void {
