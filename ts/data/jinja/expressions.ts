@@ -1,8 +1,20 @@
 // Expressions of a template: the library's interpreter within a budget, and as Python where the library is not.
 import type { Budget } from './budget';
-import { Interpreter, type Node, plainValue, type Scope, type Value } from './engine';
+import { Interpreter, isTrue, type Node, plainValue, type Scope, type Value } from './engine';
 import { Loop } from './loop';
-import { checkHashable, DICT_METHODS, mapOf, nameOf, OF_LIST, OF_TEXT, TESTS, wrapped } from './rules';
+import {
+  COMPARING_TESTS,
+  checkHashable,
+  DICT_METHODS,
+  mapOf,
+  nameOf,
+  nameOfArgument,
+  OF_LIST,
+  OF_TEXT,
+  TESTS,
+  wrapped,
+} from './rules';
+import { textCall } from './text_calls';
 import { textMethod, words } from './text_methods';
 import { equal, isDict, isList, isNumber, isText, isUndefined, itemsOf, text, typeName } from './values';
 
@@ -147,36 +159,81 @@ export class Expressions extends Interpreter {
   private call(node: Node, environment: Scope): Value {
     const callee = node['callee'] as Node;
     const args = node['args'] as Node[];
-    if (callee.type !== 'MemberExpression' || callee['computed'] === true) {
-      const value = this.theirs(node, environment);
-      this.budget.whole(value.value);
-      return value;
-    }
+    if (callee.type !== 'MemberExpression' || callee['computed'] === true)
+      return this.called(node, this.of(callee, environment), nameOf(callee), environment);
     const object = this.of(callee['object'], environment);
     const method = (callee['property'] as Node)['value'] as string;
-    const given = { ...callee, object: wrapped(object) };
     if (isDict(object) && method === 'items' && args.length === 0) return this.pairs(object);
-    if (!isText(object)) return this.theirs({ ...node, callee: given }, environment);
-    if (method === 'split' && args.length === 0)
-      return this.list(words(object.value as string).map((word) => this.text(word)));
-    const simple = args.every(({ type }) => !/Keyword|Spread/.test(type));
-    const values = simple ? args.map((arg) => this.of(arg, environment)) : [];
-    this.budget.whole(object.value);
-    for (const { value } of values) this.budget.search(object.value, value);
-    const own = simple
-      ? textMethod(
-          method,
-          object.value as string,
-          values.map(({ value }) => value),
-        )
-      : null;
-    if (own !== null) return this.text(own);
-    const value = this.theirs(
-      { ...node, callee: given, args: simple ? values.map(wrapped) : args },
-      environment,
-    );
+    const given = { ...node, args: this.evaluated(args, environment) };
+    const own = isText(object) ? this.ofText(object, method, given.args) : null;
+    if (own !== null) return own;
+    const found = this.of({ ...callee, object: wrapped(object) }, environment);
+    if (isUndefined(found)) throw new Error(`a ${typeName(object)} has no method '${method}' here`);
+    return this.called(given, found, `'${method}'`, environment);
+  }
+
+  /** By the library. */
+  private called(node: Node, callee: Value, name: string, environment: Scope): Value {
+    if (callee.type !== 'FunctionValue')
+      throw new Error(`${name} is called, expected a function, got: ${typeName(callee)}`);
+    const value = this.theirs({ ...node, callee: wrapped(callee) }, environment);
     this.budget.whole(value.value);
     return value;
+  }
+
+  /** Arguments with their values, but for those that are lists or dicts of arguments. */
+  protected evaluated(args: readonly Node[], environment: Scope): Node[] {
+    return args.map((arg) => {
+      if (arg.type.includes('Spread')) return arg;
+      if (nameOfArgument(arg) === null) return wrapped(this.of(arg, environment));
+      return { ...arg, value: wrapped(this.of(arg['value'], environment)) };
+    });
+  }
+
+  /** A method of a text; null: the library's does. */
+  private ofText(object: Value, method: string, args: readonly Node[]): Value | null {
+    const value = object.value as string;
+    if (method === 'split' && args.length === 0) return this.texts(words(value));
+    if (args.some(({ type }) => type.includes('Spread'))) return null;
+    const given = args.filter(({ type }) => type === 'Value').map((arg) => arg['value'] as Value);
+    const named = new Map<string, Value>();
+    for (const arg of args) {
+      const name = nameOfArgument(arg);
+      if (name !== null) named.set(name, (arg['value'] as Node)['value'] as Value);
+    }
+    this.budget.whole(value);
+    const own = textCall(value, {
+      method,
+      args: given,
+      named,
+      budget: this.budget,
+      plain: (item) => this.plain(item),
+      entries: (item) => this.entries(item),
+    });
+    if (typeof own === 'number') return this.literal('IntegerLiteral', own);
+    if (Array.isArray(own)) return this.texts(own);
+    if (own !== null) return this.text(own);
+    for (const item of given) this.budget.search(value, item.value);
+    if (named.size > 0) return null;
+    const changed = textMethod(
+      method,
+      value,
+      given.map((item) => item.value),
+    );
+    return changed === null ? null : this.text(changed);
+  }
+
+  private texts(texts: string[]): Value {
+    this.budget.whole(texts);
+    return this.list(texts.map((part) => this.text(part)));
+  }
+
+  /** What a list holds, of a text its characters, of a dict its keys, of what is undefined nothing. */
+  protected entries(value: Value): Value {
+    const list = this.operand('list', value);
+    if (!isList(list)) throw new Error(`a ${typeName(value)} has no entries to go through`);
+    this.budget.whole(list.value);
+    return list;
   }
 
   private member(node: Node, environment: Scope): Value {
@@ -223,9 +280,24 @@ export class Expressions extends Interpreter {
 
   private test(node: Node, environment: Scope): Value {
     const name = (node['test'] as Node)['value'] as string;
-    const own = Object.hasOwn(TESTS, name) ? TESTS[name] : undefined;
-    if (own === undefined) return this.theirs(node, environment);
-    return this.truth(own(this.of(node['operand'], environment)) !== node['negate']);
+    const holds = this.holds(name, this.of(node['operand'], environment), [], environment);
+    return this.truth(holds !== node['negate']);
+  }
+
+  protected holds(test: string, value: Value, args: readonly Value[], environment: Scope): boolean {
+    const operator = Object.hasOwn(COMPARING_TESTS, test) ? COMPARING_TESTS[test] : undefined;
+    const [other] = args;
+    if (operator !== undefined || test === 'divisibleby') {
+      if (other === undefined || args.length > 1) throw new Error(`test ${test}: expected one argument`);
+      const computed = { operator: { value: operator ?? '%' }, left: wrapped(value), right: wrapped(other) };
+      const result = this.of({ type: 'BinaryExpression', ...computed }, environment);
+      return isTrue(result) === (operator !== undefined);
+    }
+    if (other !== undefined) throw new Error(`test ${test}: arguments are not supported`);
+    const own = Object.hasOwn(TESTS, test) ? TESTS[test] : undefined;
+    if (own !== undefined) return own(value);
+    const node = { type: 'TestExpression', operand: wrapped(value), negate: false, test: { value: test } };
+    return isTrue(this.theirs(node, environment));
   }
 
   /** What a filter is given, as the kind of value that it takes: of anything its text, or the list of its parts. */

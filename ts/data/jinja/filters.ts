@@ -1,9 +1,9 @@
 // Filters of a template, as Jinja has them where the library does not.
 
-import type { Node, Scope, Value } from './engine';
+import { isTrue, type Node, plainValue, type Scope, type Value } from './engine';
 import { Expressions } from './expressions';
 import { type JsonLayout, jsonText } from './json_text';
-import { checkArguments, checkHashable, keyOf, mapOf, nameOfArgument, wrapped } from './rules';
+import { ATTRIBUTES, checkArguments, checkHashable, keyOf, mapOf, nameOfArgument, wrapped } from './rules';
 import { textFilter } from './text_methods';
 import { isDict, isList, isText, isUndefined, itemsOf, typeName } from './values';
 
@@ -56,6 +56,13 @@ export class Filters extends Expressions {
         this.budget.characters(items.reduce((sum, item) => sum + item.length + between.length, 0));
         return this.text(items.join(between));
       }
+      case 'select':
+      case 'reject':
+      case 'selectattr':
+      case 'rejectattr':
+        return this.select(name, operand, args, environment);
+      case 'map':
+        return this.map(operand, args, environment);
       case 'tojson': {
         this.budget.whole(operand.value);
         return this.text(jsonText(operand, this.jsonLayout(args, environment)));
@@ -65,6 +72,68 @@ export class Filters extends Expressions {
         return value === null ? null : this.text(value);
       }
     }
+  }
+
+  private select(filter: string, operand: Value, args: readonly Node[], environment: Scope): Value {
+    const given = args.map((arg) => this.of(arg, environment));
+    const path = filter.endsWith('attr') ? given.shift() : undefined;
+    const [test, ...others] = given;
+    const passes = (item: Value): boolean => {
+      const value = path === undefined ? item : this.attribute(item, path);
+      return test === undefined ? isTrue(value) : this.holds(String(test.value), value, others, environment);
+    };
+    const wanted = filter.startsWith('select');
+    return this.list(this.all(operand).filter((item) => passes(item) === wanted));
+  }
+
+  /** Of None, False and 0 nothing, as in the reference. */
+  private all(operand: Value): readonly Value[] {
+    return isTrue(operand) ? itemsOf(this.entries(operand)) : [];
+  }
+
+  /** By an attribute, or by a filter and its arguments. */
+  private map(operand: Value, args: readonly Node[], environment: Scope): Value {
+    const items = this.all(operand);
+    const [first, ...others] = this.evaluated(args, environment);
+    if (first === undefined) throw new Error('filter map: expected a filter, or attribute=');
+    if (nameOfArgument(first) !== null) {
+      const named = new Map([first, ...others].map((arg) => [nameOfArgument(arg), arg['value'] as Node]));
+      const path = named.get('attribute')?.['value'] as Value | undefined;
+      if (path === undefined) throw new Error('filter map: expected a filter, or attribute=');
+      const otherwise = named.get('default')?.['value'] as Value | undefined;
+      return this.list(items.map((item) => this.attribute(item, path, otherwise)));
+    }
+    const callee: Node = { type: 'Identifier', value: String((first['value'] as Value).value) };
+    const filter = others.length === 0 ? callee : { type: 'CallExpression', callee, args: others };
+    return this.list(
+      items.map((item) => this.of({ type: 'FilterExpression', operand: wrapped(item), filter }, environment)),
+    );
+  }
+
+  /** `a.b.0` of a value. `otherwise` stands for each part that is undefined. */
+  private attribute(item: Value, path: Value, otherwise?: Value): Value {
+    const parts = isText(path) ? (path.value as string).split('.') : [String(path.value)];
+    return parts.reduce((of, part) => {
+      this.budget.steps(1);
+      const value = this.part(of, part);
+      return isUndefined(value) && otherwise !== undefined ? otherwise : value;
+    }, item);
+  }
+
+  private part(of: Value, name: string): Value {
+    if (isUndefined(of)) throw new Error(`a value is undefined, so it has no attribute '${name}'`);
+    if (isDict(of) || of.type === 'NamespaceValue') return mapOf(of).get(name) ?? this.nothing();
+    if (!isList(of) && !isText(of)) return this.nothing();
+    if (/^\d+$/.test(name)) {
+      const property = wrapped(plainValue(Number(name)));
+      return this.of(
+        { type: 'MemberExpression', object: wrapped(of), property, computed: true },
+        this.global,
+      );
+    }
+    if (ATTRIBUTES.includes(name))
+      throw new Error(`the attribute ${name} of a ${typeName(of)} is not supported`);
+    return this.nothing();
   }
 
   private jsonLayout(args: readonly Node[], environment: Scope): JsonLayout {

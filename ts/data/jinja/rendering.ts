@@ -3,7 +3,7 @@ import { isTrue, type Node, newFunction, newScope, type Scope, type Value } from
 import { Filters } from './filters';
 import { Loop } from './loop';
 import { wrapped } from './rules';
-import { isList, isText, itemsOf, typeName } from './values';
+import { isText, itemsOf } from './values';
 
 /** A scope for each entry of a loop. */
 const STEPS_OF_SCOPE = 4;
@@ -52,7 +52,7 @@ export class Rendering extends Filters {
   private loop(node: Node, environment: Scope): Value {
     const iterable = node['iterable'] as Node;
     const select = iterable.type === 'SelectExpression';
-    const items = this.parts(this.of(select ? iterable['lhs'] : iterable, environment));
+    const items = itemsOf(this.entries(this.of(select ? iterable['lhs'] : iterable, environment)));
     const entered = (item: Value): Scope => {
       this.budget.steps(STEPS_OF_SCOPE);
       const scope = newScope(environment);
@@ -97,18 +97,10 @@ export class Rendering extends Filters {
     }
     if (target.type !== 'TupleLiteral') throw new Error(`expected names to set, got a ${target.type}`);
     const names = target['value'] as Node[];
-    const parts = this.parts(value);
+    const parts = itemsOf(this.entries(value));
     if (parts.length !== names.length)
       throw new Error(`expected ${names.length} values for ${names.length} names, got ${parts.length}`);
     for (const [i, name] of names.entries()) this.assign(name, parts[i] as Value, scope);
-  }
-
-  /** Of a text its characters, of a dict its keys, of what is undefined nothing. */
-  private parts(value: Value): readonly Value[] {
-    const list = this.operand('list', value);
-    if (!isList(list)) throw new Error(`a ${typeName(value)} has no entries to go through`);
-    this.budget.whole(list.value);
-    return itemsOf(list);
   }
 
   /** Its body sees the names of the place where it is written, not those of the place where it is called. */
