@@ -80,6 +80,9 @@ test.each([
   ["{{ '{:>3}'.format(1) }}", 'format() does not know the field {:>3}'],
   ["{{ ['a'] | selectattr('title') }}", 'the attribute title of a str is not supported'],
   ['{% for a, b in [[1]] %}{% endfor %}', 'expected 2 values for 2 names, got 1'],
+  ["{{ [1] | map('is eq', 1) }}", "'is eq' is no name of a filter"],
+  ['{% with a %}{% endwith %}', '{% with %}: expected name = value'],
+  ['{% raw %}{% endraw %}', 'Unknown statement type: raw'],
   ['{% if true %}{% break %}{% endif %}', '{% break %} stands outside of a loop'],
 ])('%s is refused by name', (template, message) => {
   expect(() => new JinjaTemplate(template).render({})).toThrow(message);
@@ -154,6 +157,8 @@ test.each<[string, string, RegExp]>([
   ],
   ['blanks', ' '.repeat(200_000), /run of more than 1000 blanks/],
   ['brackets', `{{ ${'('.repeat(50_000)}1${')'.repeat(50_000)} }}`, /nested too deeply/],
+  ['tests in tests', `{{ ${'1 is in ['.repeat(20_000)}1${']'.repeat(20_000)} }}`, /nested too deeply/],
+  ['with in with', '{% with a = 1 %}'.repeat(15_000), /nested too deeply/],
   ['length', 'x'.repeat(1_000_000), /1000000 characters, expected at most 262144/],
 ])('%s ends with a reason', (_, source, message) => {
   expect(() => new JinjaTemplate(source).render({})).toThrow(message);

@@ -1,5 +1,6 @@
 // What is used of @huggingface/jinja below its Template, whose own types do not resolve in projects of ES modules.
 import * as library from '@huggingface/jinja';
+import { rewritten } from './tokens';
 
 /** What an expression of a template gives. */
 export interface Value {
@@ -35,8 +36,10 @@ export const newScope = (outer?: Scope): Scope =>
   new library.Environment(outer as unknown as library.Environment) as unknown as Scope;
 
 /** With the white space that Hugging Face takes off around blocks. @throws Error that says what does not parse */
-export const parseTemplate = (source: string): Node =>
-  library.parse(library.tokenize(source, { lstrip_blocks: true, trim_blocks: true })) as unknown as Node;
+export function parseTemplate(source: string): Node {
+  const tokens = rewritten(library.tokenize(source, { lstrip_blocks: true, trim_blocks: true }));
+  return library.parse(tokens as Parameters<typeof library.parse>[0]) as unknown as Node;
+}
 
 type ValueClass = new (value?: unknown) => Value;
 /** The library does not export what it makes of data. */

@@ -5,6 +5,7 @@ import { Expressions } from './expressions';
 import { type JsonLayout, jsonText } from './json_text';
 import { ATTRIBUTES, checkArguments, checkHashable, keyOf, mapOf, nameOfArgument, wrapped } from './rules';
 import { textFilter } from './text_methods';
+import { testOf } from './tokens';
 import { isDict, isList, isText, isUndefined, itemsOf, typeName } from './values';
 
 export class Filters extends Expressions {
@@ -17,6 +18,8 @@ export class Filters extends Expressions {
     const called = filter.type === 'CallExpression';
     const name = ((called ? filter['callee'] : filter) as Node)['value'] as string;
     const args = called ? (filter['args'] as Node[]) : [];
+    const test = testOf(name);
+    if (test !== null) return this.compared(test, node, args, environment);
     checkArguments(name, args);
     const operand = this.operand(name, this.of(node['operand'], environment));
     const own = this.ownFilter(name, operand, args, environment);
@@ -27,6 +30,18 @@ export class Filters extends Expressions {
     const value = this.theirs({ ...node, operand: wrapped(operand) }, environment);
     this.budget.whole(value.value);
     return value;
+  }
+
+  /** A test with arguments. */
+  private compared(
+    test: { name: string; negate: boolean },
+    node: Node,
+    args: readonly Node[],
+    environment: Scope,
+  ): Value {
+    const value = this.of(node['operand'], environment);
+    const given = args.map((arg) => this.of(arg, environment));
+    return this.truth(this.holds(test.name, value, given, environment) !== test.negate);
   }
 
   /** null: the library's does. */
@@ -103,7 +118,9 @@ export class Filters extends Expressions {
       const otherwise = named.get('default')?.['value'] as Value | undefined;
       return this.list(items.map((item) => this.attribute(item, path, otherwise)));
     }
-    const callee: Node = { type: 'Identifier', value: String((first['value'] as Value).value) };
+    const name = String((first['value'] as Value).value);
+    if (!/^\w+$/.test(name)) throw new Error(`filter map: '${name}' is no name of a filter`);
+    const callee: Node = { type: 'Identifier', value: name };
     const filter = others.length === 0 ? callee : { type: 'CallExpression', callee, args: others };
     return this.list(
       items.map((item) => this.of({ type: 'FilterExpression', operand: wrapped(item), filter }, environment)),

@@ -2,7 +2,7 @@
 import { isTrue, type Node, newFunction, newScope, type Scope, type Value } from './engine';
 import { Filters } from './filters';
 import { Loop } from './loop';
-import { wrapped } from './rules';
+import { nameOfArgument, wrapped } from './rules';
 import { isText, itemsOf } from './values';
 
 /** A scope for each entry of a loop. */
@@ -24,6 +24,8 @@ export class Rendering extends Filters {
         return this.text(this.plain(this.theirs(node, environment)));
       case 'FilterStatement':
         return this.filtered(node, environment);
+      case 'With':
+        return this.with(node, environment);
       case 'Break':
       case 'Continue':
         this.jump = node.type;
@@ -122,5 +124,16 @@ export class Rendering extends Filters {
     if (this.jump !== null) return this.nothing();
     const filter: Node = { type: 'FilterExpression', operand: wrapped(body), filter: node['filter'] };
     return this.text(this.plain(this.of(filter, environment)));
+  }
+
+  /** Its values do not see each other's names. */
+  private with(node: Node, environment: Scope): Value {
+    const scope = newScope(environment);
+    for (const arg of (node['filter'] as Node)['args'] as Node[]) {
+      const name = nameOfArgument(arg);
+      if (name === null) throw new Error('{% with %}: expected name = value');
+      scope.setVariable(name, this.of(arg['value'], environment));
+    }
+    return this.block(node['body'], scope);
   }
 }

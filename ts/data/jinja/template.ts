@@ -4,6 +4,7 @@ import { Budget, range } from './budget';
 import { strftime } from './clock';
 import { type Node, newScope, parseTemplate, setData } from './engine';
 import { Rendering } from './rendering';
+import { WITH } from './tokens';
 import { text } from './values';
 
 /** The longest chat templates have some tens of thousands of characters. */
@@ -19,6 +20,7 @@ const STATEMENTS = [
   'Macro',
   'CallStatement',
   'FilterStatement',
+  'With',
   'Break',
   'Continue',
   'Comment',
@@ -74,12 +76,16 @@ function markOutputs(node: Node, inLoop: boolean): void {
     if (!Array.isArray(statements)) continue;
     const looped = block === 'body' ? bodyIsLooped(node, inLoop) : inLoop;
     node[block] = statements.map((statement: Node) => {
+      if (isWith(statement)) statement.type = 'With';
       checkPlace(statement, looped);
       markOutputs(statement, looped);
       return STATEMENTS.includes(statement.type) ? statement : { type: 'Output', expression: statement };
     });
   }
 }
+
+const isWith = ({ type, filter }: Node): boolean =>
+  type === 'FilterStatement' && ((filter as Node)['callee'] as Node | undefined)?.['value'] === WITH;
 
 /** Whether {% break %} and {% continue %} are of a loop within this body. */
 const bodyIsLooped = ({ type }: Node, inLoop: boolean): boolean =>
