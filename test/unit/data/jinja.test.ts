@@ -82,7 +82,8 @@ test.each([
   ['{% for a, b in [[1]] %}{% endfor %}', 'expected 2 values for 2 names, got 1'],
   ["{{ [1] | map('is eq', 1) }}", "'is eq' is no name of a filter"],
   ['{% with a %}{% endwith %}', '{% with %}: expected name = value'],
-  ['{% raw %}{% endraw %}', 'Unknown statement type: raw'],
+  ['{% raw %}{% endra %}', 'Unknown statement type: raw'],
+  ['{% raw %}{# endraw #}', '{% raw %} has no {% endraw %}'],
   ['{% if true %}{% break %}{% endif %}', '{% break %} stands outside of a loop'],
 ])('%s is refused by name', (template, message) => {
   expect(() => new JinjaTemplate(template).render({})).toThrow(message);
@@ -159,6 +160,7 @@ test.each<[string, string, RegExp]>([
   ['brackets', `{{ ${'('.repeat(50_000)}1${')'.repeat(50_000)} }}`, /nested too deeply/],
   ['tests in tests', `{{ ${'1 is in ['.repeat(20_000)}1${']'.repeat(20_000)} }}`, /nested too deeply/],
   ['with in with', '{% with a = 1 %}'.repeat(15_000), /nested too deeply/],
+  ['quotes in raw', `{{ "${'\\"'.repeat(100_000)}{% raw %}{% endraw %}`, /Unexpected end of input/],
   ['length', 'x'.repeat(1_000_000), /1000000 characters, expected at most 262144/],
 ])('%s ends with a reason', (_, source, message) => {
   expect(() => new JinjaTemplate(source).render({})).toThrow(message);

@@ -1,5 +1,6 @@
 // What is used of @huggingface/jinja below its Template, whose own types do not resolve in projects of ES modules.
 import * as library from '@huggingface/jinja';
+import { withoutRaw, withRaw } from './raw';
 import { rewritten } from './tokens';
 
 /** What an expression of a template gives. */
@@ -37,8 +38,11 @@ export const newScope = (outer?: Scope): Scope =>
 
 /** With the white space that Hugging Face takes off around blocks. @throws Error that says what does not parse */
 export function parseTemplate(source: string): Node {
-  const tokens = rewritten(library.tokenize(source, { lstrip_blocks: true, trim_blocks: true }));
-  return library.parse(tokens as Parameters<typeof library.parse>[0]) as unknown as Node;
+  const parts = withoutRaw(source);
+  const tokens = library.tokenize(parts.text, { lstrip_blocks: true, trim_blocks: true });
+  return library.parse(
+    rewritten(withRaw(tokens, parts)) as Parameters<typeof library.parse>[0],
+  ) as unknown as Node;
 }
 
 type ValueClass = new (value?: unknown) => Value;
