@@ -197,7 +197,7 @@ describe('chat templates', () => {
   it('may fail', () => {
     const tokenizer = Tokenizer.load(tokenizerDirectory({ chat_template: "{{ messages.strip('x') }}" }));
     expect(() => tokenizer.renderChat([user('x')], true)).toThrow(
-      /failed: Cannot call something that is not a function/,
+      /failed: a list has no method 'strip' here/,
     );
   });
 

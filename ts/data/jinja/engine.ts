@@ -1,5 +1,7 @@
 // What is used of @huggingface/jinja below its Template, whose own types do not resolve in projects of ES modules.
 import * as library from '@huggingface/jinja';
+import { withoutRaw, withRaw } from './raw';
+import { rewritten } from './tokens';
 
 /** What an expression of a template gives. */
 export interface Value {
@@ -14,6 +16,8 @@ export interface Node {
 }
 
 export interface Scope {
+  /** Of this scope alone. */
+  readonly variables: ReadonlyMap<string, Value>;
   set(name: string, data: unknown): Value;
   setVariable(name: string, value: Value): Value;
   lookupVariable(name: string): Value;
@@ -23,14 +27,23 @@ interface Engine {
   readonly global: Scope;
   run(program: Node): Value;
   evaluate(node: Node | undefined, scope: Scope): Value;
+  /** Called by the library for the bodies of its statements. */
+  evaluateBlock(statements: readonly Node[], scope: Scope): Value;
 }
 
 export const Interpreter = library.Interpreter as unknown as new (scope: Scope) => Engine;
-export const newScope = (): Scope => new library.Environment() as unknown as Scope;
+/** Names that it lacks are those of `outer`. */
+export const newScope = (outer?: Scope): Scope =>
+  new library.Environment(outer as unknown as library.Environment) as unknown as Scope;
 
 /** With the white space that Hugging Face takes off around blocks. @throws Error that says what does not parse */
-export const parseTemplate = (source: string): Node =>
-  library.parse(library.tokenize(source, { lstrip_blocks: true, trim_blocks: true })) as unknown as Node;
+export function parseTemplate(source: string): Node {
+  const parts = withoutRaw(source);
+  const tokens = library.tokenize(parts.text, { lstrip_blocks: true, trim_blocks: true });
+  return library.parse(
+    rewritten(withRaw(tokens, parts)) as Parameters<typeof library.parse>[0],
+  ) as unknown as Node;
+}
 
 type ValueClass = new (value?: unknown) => Value;
 /** The library does not export what it makes of data. */
@@ -38,6 +51,23 @@ const classOf = (sample: unknown): ValueClass => newScope().set('sample', sample
 const IntegerValue = classOf(0);
 const ArrayValue = classOf([]);
 const ObjectValue = classOf({});
+const BooleanValue = classOf(true);
+const UndefinedValue = classOf(undefined);
+const FunctionValue = classOf(() => null);
+
+/** A whole number, a truth value, or what is undefined. */
+export function plainValue(data: number | boolean | undefined): Value {
+  if (data === undefined) return new UndefinedValue();
+  return typeof data === 'number' ? new IntegerValue(data) : new BooleanValue(data);
+}
+
+/** `from`: the scope of the call. Arguments by name come as one value, the last. */
+export const newFunction = (run: (args: readonly Value[], from: Scope) => Value): Value =>
+  new FunctionValue(run);
+
+/** As Python takes a value for true. */
+export const isTrue = (value: Value): boolean =>
+  (value as Value & { __bool__(): Value }).__bool__().value as boolean;
 
 /** Gives a scope data. Those that hold a bigint are made here: the library takes none. */
 export function setData(scope: Scope, name: string, data: unknown): void {

@@ -9,6 +9,32 @@ export const TESTS: Readonly<Record<string, (value: Value) => boolean>> = {
   sequence: (value) => isList(value) || isDict(value) || isText(value) || isUndefined(value),
   number: (value) => isNumber(value) || value.type === 'BooleanValue',
 };
+/** Tests that compare with their argument, as operators. */
+export const COMPARING_TESTS: Readonly<Record<string, string>> = {
+  eq: '==',
+  equalto: '==',
+  '==': '==',
+  ne: '!=',
+  '!=': '!=',
+  lt: '<',
+  lessthan: '<',
+  '<': '<',
+  le: '<=',
+  '<=': '<=',
+  gt: '>',
+  greaterthan: '>',
+  '>': '>',
+  ge: '>=',
+  '>=': '>=',
+  in: 'in',
+};
+/** What texts and lists of Python have as attributes. Others are undefined. */
+export const ATTRIBUTES = [
+  'capitalize casefold center count encode endswith expandtabs find format format_map index isalnum isalpha isascii',
+  'isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip',
+  'maketrans partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines',
+  'startswith strip swapcase title translate upper zfill append clear copy extend insert pop remove reverse sort',
+].flatMap((names) => names.split(' '));
 /** Methods of a dict come before keys of the same name: `x.items` is the method, `x['items']` the key. */
 export const DICT_METHODS = ['items', 'keys', 'values', 'get'];
 /** What a filter of the library takes by name; another name would be left out in silence. */

@@ -4,6 +4,7 @@ import { Budget, range } from './budget';
 import { strftime } from './clock';
 import { type Node, newScope, parseTemplate, setData } from './engine';
 import { Rendering } from './rendering';
+import { WITH } from './tokens';
 import { text } from './values';
 
 /** The longest chat templates have some tens of thousands of characters. */
@@ -19,6 +20,7 @@ const STATEMENTS = [
   'Macro',
   'CallStatement',
   'FilterStatement',
+  'With',
   'Break',
   'Continue',
   'Comment',
@@ -36,7 +38,7 @@ export class JinjaTemplate {
       throw new Error(`it has a run of more than ${MOST_BLANKS} blanks`);
     this.program = within(() => {
       const program = parseTemplate(source);
-      markOutputs(program);
+      markOutputs(program, false);
       return program;
     });
   }
@@ -68,16 +70,39 @@ const globals = (): Record<string, unknown> => ({
   strftime_now: (format: unknown) => strftime(new Date(), String(format)),
 });
 
-function markOutputs(node: Node): void {
+function markOutputs(node: Node, inLoop: boolean): void {
   for (const block of BLOCKS) {
     const statements = node[block];
     if (!Array.isArray(statements)) continue;
+    const looped = block === 'body' ? bodyIsLooped(node, inLoop) : inLoop;
     node[block] = statements.map((statement: Node) => {
-      markOutputs(statement);
+      if (isWith(statement)) statement.type = 'With';
+      checkPlace(statement, looped);
+      markOutputs(statement, looped);
       return STATEMENTS.includes(statement.type) ? statement : { type: 'Output', expression: statement };
     });
   }
 }
+
+const isWith = ({ type, filter }: Node): boolean =>
+  type === 'FilterStatement' && ((filter as Node)['callee'] as Node | undefined)?.['value'] === WITH;
+
+/** Whether {% break %} and {% continue %} are of a loop within this body. */
+const bodyIsLooped = ({ type }: Node, inLoop: boolean): boolean =>
+  type === 'For' || (inLoop && type !== 'Macro' && type !== 'CallStatement');
+
+function checkPlace(statement: Node, inLoop: boolean): void {
+  const { type } = statement;
+  if ((type === 'Break' || type === 'Continue') && !inLoop)
+    throw new Error(`{% ${type.toLowerCase()} %} stands outside of a loop`);
+  const target =
+    type === 'For' ? statement['loopvar'] : type === 'Set' && inLoop ? statement['assignee'] : null;
+  if (target !== null && names(target as Node).includes('loop'))
+    throw new Error("'loop' cannot be set: a loop has it for itself");
+}
+
+const names = ({ type, value }: Node): unknown[] =>
+  type === 'TupleLiteral' ? (value as Node[]).flatMap(names) : type === 'Identifier' ? [value] : [];
 
 /** Says in the words of a template what the engine of JavaScript ran into. */
 function within<T>(work: () => T): T {
