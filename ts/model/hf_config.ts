@@ -26,6 +26,14 @@ const REFUSED: Readonly<Record<string, string>> = {
   attention_sinks: 'attention sinks are not supported',
 };
 
+/** Names that transformers writes, or takes, in place of those of the schema. */
+const ALIASES: { readonly [F in Family]?: Readonly<Record<string, string>> } = {
+  mixtral: { num_experts: 'num_local_experts' },
+  qwen3_moe: { num_local_experts: 'num_experts' },
+  glm4_moe: { num_local_experts: 'n_routed_experts' },
+  dots1: { num_local_experts: 'n_routed_experts' },
+};
+
 /** Reads and resolves config.json content; the one place where Hugging Face's defaults and quirks are known. */
 export interface ResolvedModel {
   family: Family;
@@ -49,12 +57,12 @@ export function resolveModelConfig(raw: unknown, head: Head, where: string): Res
     );
   }
   for (const [key, why] of Object.entries(REFUSED)) {
-    if (config[key] !== undefined && config[key] !== null && config[key] !== false)
-      throw invalid(where, `${key}: ${why}`);
+    if (isSet(config[key])) throw invalid(where, `${key}: ${why}`);
   }
-  const parsed = schemas[type].safeParse(config);
+  const named = withoutAliases(config, ALIASES[type] ?? {}, where);
+  const parsed = schemas[type].safeParse(named);
   if (!parsed.success) {
-    throw invalid(where, firstIssue(parsed.error, config));
+    throw invalid(where, firstIssue(parsed.error, named));
   }
   const native = resolveFamily(type, parsed.data, config, where);
   native.head = head;
@@ -76,6 +84,25 @@ function asObject(raw: unknown, where: string): Raw {
   if (typeof raw !== 'object' || raw === null || Array.isArray(raw))
     throw invalid(where, 'expected a JSON object');
   return raw as Raw;
+}
+
+const isSet = (value: unknown): boolean =>
+  value !== undefined &&
+  value !== null &&
+  value !== false &&
+  !(typeof value === 'object' && Object.keys(value).length === 0);
+
+function withoutAliases(raw: Raw, aliases: Readonly<Record<string, string>>, where: string): Raw {
+  const named = { ...raw };
+  for (const [alias, name] of Object.entries(aliases)) {
+    const value = raw[alias];
+    if (value === undefined || value === null) continue;
+    const other = raw[name] ?? value;
+    if (other !== value)
+      throw invalid(where, `${alias} ${show(value)} and ${name} ${show(other)}: expected the same`);
+    named[name] = value;
+  }
+  return named;
 }
 
 function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string): NativeModelConfig {

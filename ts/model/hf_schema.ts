@@ -69,7 +69,13 @@ const decoder = {
 
 const qwenWindow = {
   use_sliding_window: bool(false),
-  sliding_window: orNone(4096),
+  // transformers writes 0 where there is no window.
+  sliding_window: z
+    .number()
+    .min(0)
+    .nullable()
+    .optional()
+    .transform((v) => (v === undefined ? 4096 : v === 0 ? null : v)),
 };
 
 const expertCount = (d: number) =>
@@ -160,14 +166,7 @@ export const schemas = {
   }),
   qwen2_moe: z.object({
     ...decoder,
-    use_sliding_window: bool(false),
-    // transformers writes 0 where there is no window.
-    sliding_window: z
-      .number()
-      .min(0)
-      .nullable()
-      .optional()
-      .transform((v) => (v === undefined ? 4096 : v === 0 ? null : v)),
+    ...qwenWindow,
     max_window_layers: layerIndex.nullish().transform((v) => v ?? 28),
     layer_types: layerTypes,
     vocab_size: int(151936, 'vocabulary'),

@@ -129,6 +129,13 @@ describe('defaults of the Hugging Face classes', () => {
       resolve({ ...small, model_type: 'qwen3_moe', use_sliding_window: true, sliding_window: 3 })
         .slidingWindows,
     ).toEqual([3, 3, 3, 3]);
+    for (const model_type of ['qwen2', 'qwen3', 'qwen2_moe', 'qwen3_moe'])
+      expect(resolve({ ...small, model_type, sliding_window: 0 }).slidingWindows).toEqual([0, 0, 0, 0]);
+  });
+
+  test('an empty quantization_config quantises nothing', () => {
+    const plain = { ...small, model_type: 'llama' };
+    expect(resolve({ ...plain, quantization_config: {} })).toEqual(resolve(plain));
   });
 
   test('llama 2, mistral, qwen3, gemma2, gpt2', () => {

@@ -61,6 +61,22 @@ test('defaults of the Hugging Face classes', () => {
   expect(dots.moe?.normalizeTopK).toBe(false);
 });
 
+test.each<[string, string, string]>([
+  // transformers 5 writes this one alone.
+  ['qwen3_moe', 'num_experts', 'num_local_experts'],
+  ['mixtral', 'num_local_experts', 'num_experts'],
+  ['glm4_moe', 'n_routed_experts', 'num_local_experts'],
+  ['dots1', 'n_routed_experts', 'num_local_experts'],
+])('%s: %s may be named %s', (family, name, alias) => {
+  const { [name]: count, ...rest } = configOf(family);
+  expect(count).toEqual(expect.any(Number));
+  expect(resolve({ ...rest, [alias]: count })).toEqual(resolve({ ...rest, [name]: count }));
+  expect(resolve({ ...rest, [name]: count, [alias]: count })).toEqual(resolve({ ...rest, [name]: count }));
+  expect(() => resolve({ ...rest, [name]: count, [alias]: 1 + Number(count) })).toThrow(
+    new RegExp(`${alias} \\d+ and ${name} \\d+: expected the same`),
+  );
+});
+
 test('GLM-4.5 as the hub has it: the share of a head that turns stands beside the others', () => {
   const raw = configOf('glm4_moe');
   const { rope_parameters: _, ...hub } = raw;
