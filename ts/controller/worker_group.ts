@@ -318,6 +318,8 @@ export class WorkerGroup {
       // The death that lost the collective may still be on its way, and says more.
       if (lostPeers(cause)) await within(exitAfterDisconnectMs, this.failed);
       this.#fail(rankFailed(cause, this.#member(rank), this.#phase, what));
+      // Closed meanwhile.
+      if (this.#failure === null) throw cause;
       throw await this.failed;
     }
   }

@@ -19,7 +19,7 @@ export const rolloutServerSection = {
   recovery_timeout: field(
     seconds,
     600,
-    'Seconds that a server may take to start, or to come back: then it is given up; and to answer a question about its health or weights: then it counts as lost.',
+    'Seconds that a server may take to start, or to come back: then it is given up; and to say whether it is well: then it counts as lost.',
   ),
   weights_dir: field(
     orNull(str),

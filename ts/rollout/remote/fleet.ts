@@ -8,6 +8,7 @@ import type { InferenceServer } from './inference_server';
 import { chooseMember, type Member, memberOf } from './members';
 import { type ServerBusy, ServerLost } from './server_client';
 import type { ServerProtocol } from './server_protocol';
+import { ServerWatch } from './server_watch';
 
 export interface FleetOptions {
   protocol: ServerProtocol;
@@ -22,8 +23,6 @@ export interface FleetOptions {
 }
 
 const RETRY_MS = 1000;
-/** What has requests is asked for its health so often, or four times while it may owe an answer. */
-const LOOK_MS = 30_000;
 
 export class Fleet {
   private readonly members: Member[];
@@ -33,7 +32,7 @@ export class Fleet {
   private standing = false;
   private closed = false;
   private readonly ending = new AbortController();
-  private readonly looking: NodeJS.Timeout;
+  private readonly watch: ServerWatch;
 
   constructor(
     private readonly options: FleetOptions,
@@ -42,8 +41,14 @@ export class Fleet {
   ) {
     this.members = options.servers.map(memberOf);
     this.limit = options.maxTokens;
-    const every = Math.min(LOOK_MS, options.recoveryMs / 4);
-    this.looking = setInterval(() => this.look(), timerMs(every)).unref();
+    this.watch = new ServerWatch({
+      protocol: options.protocol,
+      members: this.members,
+      patienceMs: options.recoveryMs,
+      standing: () => this.standing,
+      lose: (member, error) => this.lose(member, error),
+      rested: changed,
+    });
   }
 
   get size(): number {
@@ -93,7 +98,8 @@ export class Fleet {
   async pause(): Promise<void> {
     this.standing = true;
     await this.eachUp(async (member) => {
-      if (!member.asleep) await this.answered(member, this.options.protocol.pause(member.server.client));
+      if (!member.asleep)
+        await this.watch.answered(member, this.options.protocol.pause(member.server.client));
     });
   }
 
@@ -102,7 +108,7 @@ export class Fleet {
     this.standing = false;
     await this.eachUp(async (member) => {
       const { server, asleep, loading } = member;
-      if (!asleep && !loading) await this.answered(member, this.options.protocol.resume(server.client));
+      if (!asleep && !loading) await this.watch.answered(member, this.options.protocol.resume(server.client));
     });
   }
 
@@ -139,7 +145,7 @@ export class Fleet {
     await this.eachUp(async (member) => {
       member.asleep = true;
       if (protocol.reloads) {
-        await this.answered(member, protocol.release(member.server.client));
+        await this.watch.answered(member, protocol.release(member.server.client));
         return;
       }
       member.up = false;
@@ -149,7 +155,7 @@ export class Fleet {
 
   async close(): Promise<void> {
     this.closed = true;
-    clearInterval(this.looking);
+    this.watch.close();
     this.ending.abort();
     await Promise.all(this.members.map(({ revival }) => revival));
     await Promise.all(this.members.map(({ server }) => server.close()));
@@ -171,88 +177,23 @@ export class Fleet {
     });
   }
 
-  /** Of a member once at a time. */
+  /** Of a member once at a time; one that is under way gets its time anew. */
   private startReviving(member: Member): Promise<void> {
-    member.revival ??= this.revive(member, performance.now() + this.options.recoveryMs).finally(() => {
+    member.until = performance.now() + this.options.recoveryMs;
+    member.revival ??= this.revive(member).finally(() => {
       member.revival = null;
       this.changed();
     });
     return member.revival;
   }
 
-  /**
-   * It has too much to do: nothing is asked of it for a moment, unless it is not well. false: it has said so for as long as it may be
-   * away.
-   */
-  rest(member: Member, error: ServerBusy): boolean {
-    const { protocol, recoveryMs, say } = this.options;
-    if (member.busySince === null)
+  /** It has too much to do. */
+  rest(member: Member, error: ServerBusy): void {
+    const { protocol, say } = this.options;
+    if (!member.busy)
       say(`${protocol.name} server ${member.index + 1} is asked again later (${error.message})`);
-    member.busySince ??= performance.now();
-    if (performance.now() - member.busySince > recoveryMs) {
-      member.busySince = null;
-      return false;
-    }
-    if (member.resting || !member.up) return true;
-    member.resting = true;
-    void sleep(RETRY_MS, undefined, { signal: this.ending.signal })
-      .then(() => protocol.health(member.server.client, this.within(recoveryMs)))
-      .catch((reason) => {
-        if (member.up) this.lose(member, reason as Error);
-      })
-      .finally(() => {
-        member.resting = false;
-        this.changed();
-      });
-    return true;
-  }
-
-  /** One that is gone without a word, or hangs, would keep its requests for ever. */
-  private look(): void {
-    for (const member of this.members) {
-      const works = member.up && member.inFlight > 0 && !member.loading && !this.standing;
-      if (!works) member.heard = null;
-      else void this.lookAt(member);
-    }
-  }
-
-  private async lookAt(member: Member): Promise<void> {
-    const { protocol, recoveryMs } = this.options;
-    const { server } = member;
-    const asked = performance.now();
-    member.heard ??= asked;
-    try {
-      await protocol.health(server.client, this.within(recoveryMs));
-      member.heard = Math.max(member.heard ?? 0, asked);
-    } catch {
-      if (!member.up || member.heard === null || performance.now() - member.heard < recoveryMs) return;
-      this.lose(member, this.silence(member));
-    }
-  }
-
-  /** `asked` of a server, which may take no longer for it than to come back. @throws ServerLost */
-  private async answered<T>(member: Member, asked: Promise<T>): Promise<T> {
-    let timer: NodeJS.Timeout | undefined;
-    const late = new Promise<never>((_, reject) => {
-      timer = setTimeout(() => reject(this.silence(member)), timerMs(this.options.recoveryMs));
-    });
-    try {
-      return await Promise.race([asked, late]);
-    } finally {
-      clearTimeout(timer);
-    }
-  }
-
-  /** Whatever is being asked of the server is broken off. */
-  private silence(member: Member): ServerLost {
-    const { client } = member.server;
-    member.silent = true;
-    client.close();
-    return new ServerLost(`${client.url} has not answered for ${this.options.recoveryMs / 1000} s`);
-  }
-
-  private within(ms: number): AbortSignal {
-    return AbortSignal.any([this.ending.signal, AbortSignal.timeout(timerMs(ms))]);
+    member.busy = true;
+    this.watch.rest(member);
   }
 
   /** The first time: it must answer, and what it can hold counts. */
@@ -263,7 +204,7 @@ export class Fleet {
         null,
         AbortSignal.any([this.ending.signal, AbortSignal.timeout(timerMs(recoveryMs))]),
       );
-      const { maxTokens } = await this.answered(member, protocol.info(member.server.client));
+      const { maxTokens } = await this.watch.answered(member, protocol.info(member.server.client));
       this.limit = Math.min(this.limit, maxTokens ?? this.limit);
       member.up = true;
     } catch (error) {
@@ -275,10 +216,10 @@ export class Fleet {
     }
   }
 
-  private async revive(member: Member, until: number): Promise<void> {
+  private async revive(member: Member): Promise<void> {
     const { protocol, recoveryMs, say } = this.options;
-    while (!this.closed && performance.now() < until) {
-      const left = AbortSignal.timeout(timerMs(Math.max(1, until - performance.now())));
+    while (!this.closed && performance.now() < member.until) {
+      const left = AbortSignal.timeout(timerMs(Math.max(1, member.until - performance.now())));
       const signal = AbortSignal.any([this.ending.signal, left]);
       try {
         // Whether it has its memory is not known, or whether it will ever answer.
@@ -310,19 +251,19 @@ export class Fleet {
     const { client } = member.server;
     const { directory, version } = this.weights as { directory: string; version: number };
     if (member.asleep) {
-      await this.answered(member, protocol.wake(client, directory, version));
+      await this.watch.answered(member, protocol.wake(client, directory, version));
       member.asleep = false;
       member.version = version;
       return;
     }
     member.loading = true;
     try {
-      await this.answered(member, protocol.pause(client));
-      await this.answered(member, protocol.load(client, directory, version));
+      await this.watch.answered(member, protocol.pause(client));
+      await this.watch.answered(member, protocol.load(client, directory, version));
       member.version = version;
     } finally {
       member.loading = false;
-      if (!this.standing) await this.answered(member, protocol.resume(client));
+      if (!this.standing && !member.silent) await this.watch.answered(member, protocol.resume(client));
     }
   }
 

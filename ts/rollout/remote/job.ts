@@ -16,6 +16,8 @@ export interface Job {
   readonly whole: boolean;
   /** Servers that were lost under it without a token in between that it kept. */
   failures: number;
+  /** Since when servers have too much to do for it, of performance.now(); null: one has made a token of it since. */
+  busySince: number | null;
 }
 
 export function jobOf(request: RolloutRequest, sampling: CompleteSampling): Job {
@@ -23,7 +25,7 @@ export function jobOf(request: RolloutRequest, sampling: CompleteSampling): Job 
   const whole =
     request.grammar !== undefined || sampling.presencePenalty !== 0 || sampling.frequencyPenalty !== 0;
   const handle = new RemoteHandle(request, sampling.topLogProbs > 0, whole);
-  return { handle, sampling, priority: request.priority ?? 0, whole, failures: 0 };
+  return { handle, sampling, priority: request.priority ?? 0, whole, failures: 0, busySince: null };
 }
 
 /**

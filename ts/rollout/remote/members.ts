@@ -15,16 +15,18 @@ export interface Member {
   asleep: boolean;
   /** It has too much to do: nothing is asked of it for a moment. */
   resting: boolean;
-  /** Since when it takes nothing, of performance.now(); null: it does. */
-  busySince: number | null;
+  /** It has said so since its last token. */
+  busy: boolean;
   /** It owed an answer for too long: a process of ours is started again. */
   silent: boolean;
-  /** When it was last well while it had requests, of performance.now(); null: it has not been asked. */
+  /** When it was last well, or sent a token, while it had requests, of performance.now(); null: it has not been asked. */
   heard: number | null;
   /** Why it is not up. */
   reason: string;
   /** Under way while it is brought back; it never rejects. */
   revival: Promise<void> | null;
+  /** Until when it may be brought back, of performance.now(). */
+  until: number;
   /** Given up. */
   lost: boolean;
 }
@@ -38,11 +40,12 @@ export const memberOf = (server: InferenceServer, index: number): Member => ({
   loading: false,
   asleep: false,
   resting: false,
-  busySince: null,
+  busy: false,
   silent: false,
   heard: null,
   reason: 'it has not answered yet',
   revival: null,
+  until: 0,
   lost: false,
 });
 

@@ -184,7 +184,9 @@ export class RemoteRollout implements RolloutEngine {
     this.running.add(job);
     try {
       await serveJob(job, this.options.protocol, member, ({ tokens, cachedTokens = 0 }) => {
-        member.busySince = null;
+        member.busy = false;
+        if (member.heard !== null) member.heard = performance.now();
+        job.busySince = null;
         this.counts.generatedTokens += tokens.length;
         this.counts.cachedPromptTokens += cachedTokens;
       });
@@ -197,8 +199,9 @@ export class RemoteRollout implements RolloutEngine {
             ? error
             : new TroupeError('COMM', `[rollout] ${printable(reasonOf(error))}`, { cause: error }),
         );
-      } else if (error instanceof ServerBusy && this.fleet.rest(member, error)) {
-        this.jobs.putBack(job);
+      } else if (error instanceof ServerBusy) {
+        this.fleet.rest(member, error);
+        this.wait(job, error);
       } else {
         job.failures = !job.whole && handle.tokens.length > start ? 1 : job.failures + 1;
         this.fleet.lose(member, error);
@@ -217,6 +220,22 @@ export class RemoteRollout implements RolloutEngine {
       this.dispatch();
       this.settle();
     }
+  }
+
+  /** For a server that takes it, as long as one may be away. */
+  private wait(job: Job, error: ServerBusy): void {
+    const { recoveryMs } = this.options;
+    job.busySince ??= performance.now();
+    if (performance.now() - job.busySince <= recoveryMs) {
+      this.jobs.putBack(job);
+      return;
+    }
+    job.handle.fail(
+      new TroupeError(
+        'COMM',
+        `[rollout] a request was given up: servers have had too much to do for it for ${recoveryMs / 1000} s (${error.message})`,
+      ),
+    );
   }
 
   private async shutFor(work: () => Promise<void>): Promise<void> {
