@@ -57,10 +57,12 @@ function adapters(section: Tree): Adopted[] | null {
   const adapter = read('adapter_path', megatronLora.adapter_path);
   if (!rank || alpha === undefined || modules === undefined || adapter === undefined) return null;
   const names = new Set(modules.flatMap((name) => MEGATRON_MODULES[name] ?? []));
+  // verl's default says every layer, of models with other names for them (GPT-2) or without some of them (mixtures), too.
+  const isEvery = Object.values(MEGATRON_MODULES).every((all) => all.every((name) => names.has(name)));
   return [
     { key: 'lora_rank', from: 'rank', value: rank },
     { key: 'lora_alpha', from: 'alpha', value: alpha },
-    { key: 'target_modules', from: 'target_modules', value: [...names] },
+    { key: 'target_modules', from: 'target_modules', value: isEvery ? ['all-linear'] : [...names] },
     ...(adapter === null ? [] : [{ key: 'lora_adapter_path', from: 'adapter_path', value: adapter }]),
   ];
 }
