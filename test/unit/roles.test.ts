@@ -1,6 +1,7 @@
 import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
 import {
   configNotes,
   describeConfig,
@@ -11,6 +12,8 @@ import {
 } from '../../ts/config/config';
 import type { WorkerGroupOptions } from '../../ts/controller/group_options';
 import { WorkerGroup } from '../../ts/controller/worker_group';
+import { type LoraOptions, resolveLoraOptions } from '../../ts/engine/lora_options';
+import { planLora } from '../../ts/engine/plan_lora';
 import { rewardModelRole } from '../../ts/planner/reward_model_role';
 import { roleSpec } from '../../ts/planner/role_parts';
 import { engineOptions, trainedOptions } from '../../ts/roles/role_options';
@@ -163,6 +166,28 @@ test('LoRA by the names of Megatron is LoRA by ours', () => {
   );
   expect(canonical.model).toMatchObject({ lora_rank: 2, target_modules: ['q_proj'] });
 });
+
+test.each(['gpt2', 'mixtral', 'qwen3_moe'])(
+  'LoRA by the names of Megatron is on every linear layer of %s where no layer is left out',
+  (name) => {
+    const shape = loadModelDirectory(join(model, '../..', name, 'actor'), 'lm');
+    const planned = (...keys: string[]): string[] => {
+      const config = ppo(...keys.map((key) => `actor_rollout_ref.model.${key}`));
+      const { lora } = trainedOptions(actorSettings(config), 9);
+      return planLora('actor', shape, resolveLoraOptions('actor', lora as LoraOptions)).targetModules;
+    };
+    const all = planned('lora_rank=4');
+    expect(planned('lora.rank=4')).toEqual(all);
+    for (const list of [
+      'linear_fc2,linear_fc1,linear_proj,linear_qkv',
+      'linear_q,linear_k,linear_v,linear_proj,linear_fc1_up,linear_fc1_gate,linear_fc2',
+    ])
+      expect(planned('lora.rank=4', `lora.target_modules=[${list}]`)).toEqual(all);
+    expect(() => planned('lora.rank=4', 'lora.target_modules=[linear_fc1]')).toThrow(
+      /'gate_proj' matches no/,
+    );
+  },
+);
 
 test('what learns is saved with the tokenizer that its data went through', () => {
   const config = ppo(

@@ -103,7 +103,7 @@ function fromTree<T extends { trainer: object }>(
   if (written.trainer)
     written.trainer.default_local_dir ??= `checkpoints/${written.trainer.project_name}/${written.trainer.experiment_name}`;
   if (hidden.length > 0) setWritten(config, written);
-  notesOf.set(config, Object.freeze(notes));
+  notesOf.set(config, Object.freeze([...adopted.notes, ...notes]));
   deepFreeze(config);
   return config;
 }

@@ -278,6 +278,30 @@ describe('keys of verl', () => {
     ).toEqual([]);
   });
 
+  it('of LoRA for Megatron are without effect where there is no adapter', () => {
+    const lora = 'actor_rollout_ref.model.lora';
+    const keys = [
+      'dropout=0.1',
+      'type=dora',
+      'exclude_modules=[linear_fc1]',
+      'alpha=0',
+      'target_modules=["*.linear_qkv"]',
+    ].map((key) => `${lora}.${key}`);
+    const paths = keys.map((key) => key.replace(/=.*/, ''));
+    for (const given of [keys, [`${lora}.rank=0`, ...keys], [`${lora}.rank=null`, ...keys]]) {
+      const config = load(given);
+      expect(config).toEqual(load());
+      expect(configNotes(config)).toEqual(
+        paths.map((path) => ({ path, reason: `there are no adapters: ${lora}.rank is 0` })),
+      );
+    }
+    const unlisted = load([`${lora}.rank=0`, `${lora}.new_key=1`, `${lora}.merge=true`]);
+    expect(configNotes(unlisted).map(({ path }) => path)).toEqual([`${lora}.new_key`, `${lora}.merge`]);
+    // It may be a slip in the name of the rank.
+    expect(failure([`${lora}.rnk=16`]).message).toMatch(/unknown key .*\.lora\.rnk: did you mean .*\.rank\?/);
+    expect(failure([`${lora}.rank=-1`, ...keys]).message).toMatch(/lora\.rank: expected an integer/);
+  });
+
   it('that ask for another schedule are refused', () => {
     const key = 'actor_rollout_ref.actor.optim.zero_indexed_step';
     expect(configNotes(load([`${key}=true`]))).toEqual([]);

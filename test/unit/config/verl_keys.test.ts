@@ -172,6 +172,25 @@ describe("verl's optimiser of Megatron", () => {
     });
   });
 
+  // Where nothing is said, verl's composed configuration has -1.
+  it.each([
+    { total_training_steps: -1, lr_decay_steps: 100 },
+    { lr_decay_steps: 100, total_training_steps: -1 },
+    { total_training_steps: 100, lr_decay_steps: -1 },
+    { lr_decay_steps: -1, total_training_steps: 100 },
+  ])('%j is a schedule of 100 steps', (optim) => {
+    const section = 'actor_rollout_ref.actor';
+    const tree = config(section, 'lr', 1e-6);
+    mergePath(tree, `${section}.optim`, optim);
+    const file = write(dump(tree), 'yaml');
+    expect(loadConfig(file).actor_rollout_ref.actor.optim.total_training_steps).toBe(100);
+    const composed = importVerl(readVerlSource(file, [], OPTIONS));
+    expect(composed.notMapped).toEqual([]);
+    expect(getPath(composed.config, `${section}.optim.total_training_steps`)).toBe(100);
+    mergePath(tree, `${section}.optim`, { total_training_steps: 50, lr_decay_steps: 100 });
+    expect(() => checkTree(tree, 'train')).toThrow(/is an older name of .*, and both are given: 100 and 50/);
+  });
+
   it.each([
     ['lr_decay_style=linear', /expected one of constant, cosine, got "linear"/],
     ['lr_warmup_init=1e-7', /warm-up starts from 0/],

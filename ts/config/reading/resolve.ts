@@ -1,7 +1,16 @@
 import { printable } from '../../base/printable';
 import { show } from '../../base/text';
 import { ConfigError } from '../../errors';
-import { type Field, isAccepted, isLeaf, type Leaf, movedTo, type Section } from '../schema/field';
+import {
+  type Field,
+  isAccepted,
+  isLeaf,
+  isUnset,
+  type Leaf,
+  leafAt,
+  movedTo,
+  type Section,
+} from '../schema/field';
 import type { Carried } from './hidden';
 import { nearestPath } from './nearest';
 import { getPath, isTree, setPath, type Tree } from './tree';
@@ -82,8 +91,10 @@ class Resolution {
       delete node[key];
       if (value === null) continue;
       const to = movedTo(entry.to, path);
+      const leaf = leafAt(this.schema, to);
       const there = getPath(this.input, to) ?? null;
-      if (there !== null && JSON.stringify(there) !== JSON.stringify(value)) {
+      if (there !== null && isUnset(leaf, value)) continue;
+      if (there !== null && !isUnset(leaf, there) && JSON.stringify(there) !== JSON.stringify(value)) {
         this.mistake(
           path,
           `is an older name of ${to}, and both are given: ${show(value)} and ${show(there)}`,

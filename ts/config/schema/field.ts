@@ -68,6 +68,20 @@ export function isLeaf(node: Leaf | Section): node is Leaf {
   return typeof node['kind'] === 'string';
 }
 
+/** null: there is no such key, or it is a section. */
+export function leafAt(schema: Section, key: string): Leaf | null {
+  let node: Leaf | Section | undefined = schema;
+  for (const name of key.split('.')) {
+    if (node === undefined || isLeaf(node)) return null;
+    node = Object.hasOwn(node, name) ? (node[name] as Leaf | Section) : undefined;
+  }
+  return node !== undefined && isLeaf(node) ? node : null;
+}
+
+/** Whether a value stands for none, as it does in verl's composed configurations: the -1 of a key whose default it is. */
+export const isUnset = (leaf: Leaf | null, value: unknown): boolean =>
+  value === -1 && leaf?.kind === 'field' && leaf.value === -1;
+
 export function field<T>(type: ValueType<T>, value: NoInfer<T>, doc: string): Field<T> {
   return { kind: 'field', type, doc, value, from: null };
 }

@@ -32,7 +32,7 @@ export const megatronLora = {
   target_modules: field(
     megatronModules,
     ['linear_qkv', 'linear_proj', 'linear_fc1', 'linear_fc2'],
-    'With rank: target_modules, by Megatron’s names: q_proj, k_proj and v_proj; o_proj; gate_proj and up_proj; down_proj.',
+    'With rank: target_modules, by Megatron’s names: q_proj, k_proj and v_proj; o_proj; gate_proj and up_proj; down_proj; the list of all of them is all-linear.',
   ),
   adapter_path: field(orNull(str), null, 'With rank: lora_adapter_path, a directory in PEFT’s format.'),
   type: fixed(

@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { getPath, leafPaths, setPath, type Tree } from '../reading/tree';
-import { type Field, isLeaf, type Leaf, movedTo, type Section } from '../schema/field';
+import { type Field, isLeaf, type Leaf, leafAt, movedTo, type Section } from '../schema/field';
 
 /** A key that the source leaves to verl, whose default is not ours. */
 export interface OtherDefault {
@@ -86,14 +86,4 @@ function fieldOf(schema: Section, key: string): { key: string; field: Field<unkn
     return fieldOf(schema, [to, ...names.slice(depth + 1)].join('.'));
   }
   return null;
-}
-
-/** null: there is no such key, or it is a section. */
-export function leafAt(schema: Section, key: string): Leaf | null {
-  let node: Leaf | Section | undefined = schema;
-  for (const name of key.split('.')) {
-    if (node === undefined || isLeaf(node)) return null;
-    node = Object.hasOwn(node, name) ? (node[name] as Leaf | Section) : undefined;
-  }
-  return node !== undefined && isLeaf(node) ? node : null;
 }

@@ -4,10 +4,20 @@ import { show } from '../../base/text';
 import { type Carried, hide } from '../reading/hidden';
 import { nearestPath } from '../reading/nearest';
 import { getPath, isTree, setPath, type Tree } from '../reading/tree';
-import { type Field, isAccepted, isLeaf, type Leaf, missing, movedTo, type Section } from '../schema/field';
+import {
+  type Field,
+  isAccepted,
+  isLeaf,
+  isUnset,
+  type Leaf,
+  leafAt,
+  missing,
+  movedTo,
+  type Section,
+} from '../schema/field';
 import { ppoSchema } from '../schema/ppo_schema';
 import { sftSchema } from '../schema/sft_schema';
-import { effective, leafAt, type OtherDefault, writeOtherDefaults } from './default_values';
+import { effective, type OtherDefault, writeOtherDefaults } from './default_values';
 import type { VerlSource } from './source';
 
 /** A key of verl and why it is treated so. */
@@ -214,10 +224,10 @@ class Import {
       return;
     }
     const there = getPath(this.result.config, path) ?? null;
-    if (there !== null && JSON.stringify(there) !== JSON.stringify(value)) {
+    if (there !== null && !isUnset(leaf, there) && JSON.stringify(there) !== JSON.stringify(value)) {
       const why = `${path} is given as well, with another value: ${this.shown(path, there)}, not ${this.shown(from, value)}`;
       // What the launcher says holds in verl as well.
-      this.note(this.isLaunchers(path) ? 'withoutEffect' : 'notMapped', from, why);
+      this.note(this.isLaunchers(path) || isUnset(leaf, value) ? 'withoutEffect' : 'notMapped', from, why);
       return;
     }
     setPath(this.result.config, path, value);
