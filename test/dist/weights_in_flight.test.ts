@@ -109,3 +109,52 @@ test('an import that fails before anything has changed leaves requests as they a
   await expect(imported).rejects.toThrow(/^the network is down$/);
   expect([...(await result).logProbs]).toEqual([...unchanged.logProbs]);
 });
+
+/** A source that gives one bucket and then nothing until it is released. */
+function stalling(): { source: () => AsyncIterable<WeightBucket>; stalls: Promise<void>; release(): void } {
+  let [release, stall] = [(): void => {}, (): void => {}];
+  const released = new Promise<void>((resolve) => {
+    release = resolve;
+  });
+  const stalls = new Promise<void>((resolve) => {
+    stall = resolve;
+  });
+  const source = async function* (): AsyncGenerator<WeightBucket> {
+    yield fresh[0] as WeightBucket;
+    await answered();
+    stall();
+    await released;
+    throw new Error('the network is down');
+  };
+  return { source, stalls, release };
+}
+
+test('an import that comes to no end keeps nobody from giving requests up', async () => {
+  const { source, stalls, release } = stalling();
+  const { imported, result } = generateDuring(source);
+  const failed = expect(imported).rejects.toThrow(/the network is down/);
+  await stalls;
+  await actor.rollout.pause('abort');
+  const { finishReason, tokens } = await result;
+  expect(finishReason).toBe('abort');
+  expect(tokens.length).toBeGreaterThanOrEqual(BEGINS);
+  release();
+  await failed;
+  await actor.importWeights(fresh);
+  await actor.rollout.resume();
+  expect((await generate(() => null)).tokens).toHaveLength(NEW_TOKENS);
+}, 30_000);
+
+test('an actor that is closed while an import comes to no end fails the requests under way', async () => {
+  const { source, stalls, release } = stalling();
+  const { imported, result } = generateDuring(source);
+  const failed = [
+    expect(result).rejects.toMatchObject({ code: 'CLOSED' }),
+    expect(imported).rejects.toThrow(/the network is down/),
+  ];
+  await stalls;
+  await actor.close();
+  await failed[0];
+  release();
+  await failed[1];
+}, 30_000);

@@ -47,7 +47,7 @@ export class RoleEngine {
   /** What its results are received into. */
   readonly memory = new ColumnMemory();
   private closing: Promise<void> | null = null;
-  private replacing: Promise<void> | null = null;
+  private replacing: { over: Promise<void>; end(): void } | null = null;
   /** Why the weights cannot be used. */
   private torn: string | null = null;
 
@@ -195,9 +195,9 @@ export class RoleEngine {
     return this.closing === null;
   }
 
-  /** While the weights are being replaced piece by piece: resolves when that has ended, well or not. */
+  /** While the weights are being replaced piece by piece: resolves when that has ended, well or not, or the engine is closed. */
   get replacement(): Promise<void> | null {
-    return this.replacing;
+    return this.isOpen && this.replacing !== null ? this.replacing.over : null;
   }
 
   /** The verbs call this first. */
@@ -218,10 +218,11 @@ export class RoleEngine {
         `[${what}] the weights are being replaced already: wait for it`,
       );
     }
-    let ended = (): void => {};
-    this.replacing = new Promise((resolve) => {
-      ended = resolve;
+    let end = (): void => {};
+    const over = new Promise<void>((resolve) => {
+      end = resolve;
     });
+    this.replacing = { over, end };
     const before = this.torn;
     let touched = false;
     this.torn = `${what} is replacing the weights: wait for it`;
@@ -242,7 +243,7 @@ export class RoleEngine {
       throw error;
     } finally {
       this.replacing = null;
-      ended();
+      end();
     }
   }
 
@@ -320,6 +321,7 @@ export class RoleEngine {
   /** Idempotent; waits for queued work. Workers that were given are left running. */
   close(): Promise<void> {
     this.closing ??= this.ownsGroup ? this.group.close() : this.group.closeEngine(this.name);
+    this.replacing?.end();
     return this.closing;
   }
 }

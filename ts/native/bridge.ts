@@ -122,10 +122,11 @@ export interface NativeBinding {
     loss: NativeValueLossOptions,
   ): Promise<NativeMetrics[]>;
   updateSft(engine: NativeEngine, batch: NativeSftBatch, mini: NativeMiniBatches): Promise<NativeMetrics[]>;
-  /** Once per engine, rank by rank, as rolloutTurn and parkRollout; see Engine::open_rollout. */
+  /** Once per engine, every rank at the same time; see Engine::open_rollout. */
   openRollout(engine: NativeEngine, options: NativeRolloutOptions): Promise<NativeRolloutStats>;
   /** All ranks together: the weights as steps need them, until another verb begins. */
   beginRollout(engine: NativeEngine, version: number, restart: boolean): Promise<null>;
+  /** As parkRollout: every rank of those that generate together. */
   rolloutTurn(engine: NativeEngine, commands: NativeRolloutCommands): Promise<NativeRolloutTurn>;
   parkRollout(engine: NativeEngine): Promise<null>;
   /** Steps that changed the weights. */

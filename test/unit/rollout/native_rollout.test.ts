@@ -67,6 +67,37 @@ test('nothing begins while weights are replaced piece by piece, also where that 
   expect((await result).tokens).toHaveLength(5);
 });
 
+const stalled = new Promise<void>(() => {});
+
+test.each<[string, (rollout: NativeRollout) => Promise<void>]>([
+  ['a pause', (rollout) => rollout.pause('abort')],
+  ['the end of the rollout', (rollout) => rollout.close()],
+])('%s gives up what waits for weights that never come', async (_, give) => {
+  const { ranks, engine, rollout } = rolloutOverRanks(2);
+  const running = [submit(rollout, 10_000), submit(rollout, 10_000)];
+  for (const handle of running) await begun(handle);
+  // The first piece has come.
+  engine.replacement = stalled;
+  for (const rank of ranks) await rank.call('importTensors', [1]);
+  for (let i = 0; i < 50; i++) await turnOfTheLoop();
+  await give(rollout);
+  const results = await Promise.all(running.map(({ result }) => result));
+  expect(results.map(({ finishReason }) => finishReason)).toEqual(['abort', 'abort']);
+  const taken = results.reduce((sum, { tokens }) => sum + tokens.length, 0);
+  expect(taken).toBe(ranks.reduce((sum, { made }) => sum + made.length, 0));
+  expect(ranks.map(({ live }) => live.size)).toEqual([0, 0]);
+});
+
+test('what no engine has heard of yet is given up, too', async () => {
+  const { ranks, engine, rollout } = rolloutOverRanks(1);
+  engine.replacement = stalled;
+  const { result } = submit(rollout, 5);
+  await turnOfTheLoop();
+  await rollout.pause('abort');
+  expect((await result).finishReason).toBe('abort');
+  expect(ranks[0]?.made).toEqual([]);
+});
+
 test('pause wait: who was there before is served, who comes later after the pause', async () => {
   const { ranks, rollout } = rolloutOverRanks(1);
   const [running, submitted] = [submit(rollout, 200), submit(rollout, 5)];

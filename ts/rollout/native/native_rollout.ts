@@ -77,6 +77,7 @@ export class NativeRollout implements RolloutEngine {
         new RankLoop({
           turn: (commands) => turn(together, commands),
           ready: () => this.begun && this.state !== 'paused',
+          hears: () => this.opened !== null && this.awaitsWeights && this.state !== 'paused',
           lost: () => {
             this.begun = false;
           },
@@ -320,12 +321,15 @@ export class NativeRollout implements RolloutEngine {
 
   /** Brings the weights into the form that steps need: all ranks together. */
   private begin(): void {
-    if (this.beginning !== null || this.awaitsWeights()) return;
+    if (this.beginning !== null) return;
+    if (this.opened !== null && this.awaitsWeights)
+      return void this.engine.replacement?.then(() => this.schedule());
     const { group, name } = this.engine;
     const { updates, current } = this;
     const begin = async (): Promise<void> => {
+      // Also without weights: who is open can give requests up.
       this.opened ??= await oneToAll(group, name, 'openRollout', [this.options]);
-      if (this.awaitsWeights()) return;
+      if (this.awaitsWeights) return;
       this.engine.checkOpen();
       await oneToAll(group, name, 'beginRollout', [current, false]);
       this.begun = updates === this.updates;
@@ -341,11 +345,9 @@ export class NativeRollout implements RolloutEngine {
       });
   }
 
-  /** Whether an update is under way, or the weights are being replaced piece by piece: nothing begins before that is done, and then by itself. */
-  private awaitsWeights(): boolean {
-    const { replacement } = this.engine;
-    void replacement?.then(() => this.schedule());
-    return this.updating > 0 || replacement !== null;
+  /** An update is under way, or the weights are being replaced piece by piece: nothing begins before that is done. */
+  private get awaitsWeights(): boolean {
+    return this.updating > 0 || this.engine.replacement !== null;
   }
 
   /** A rank has come to rest, perhaps because the weights are not at hand. */

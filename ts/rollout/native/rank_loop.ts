@@ -14,6 +14,8 @@ export interface RankCalls {
   turn(commands: RolloutCommands): Promise<RolloutTurn>;
   /** Whether turns may be made now; otherwise `wake` is called when they may. */
   ready(): boolean;
+  /** Whether requests can be given up while turns may not be made: the engine is there, and waits for weights. */
+  hears(): boolean;
   /** The weights were not at hand for a turn. */
   lost(): void;
   /** So many requests have ended. */
@@ -71,8 +73,11 @@ export class RankLoop {
       const { submit, batches, abort, masks } = this.commands;
       return submit.length + batches.length + abort.length + masks.length > 0;
     };
-    while (this.underWay < TURNS && this.calls.ready() && (said() || (this.size > 0 && !this.resting)))
-      void this.turn();
+    const due = (): boolean =>
+      this.calls.ready()
+        ? said() || (this.size > 0 && !this.resting)
+        : this.commands.abort.length > 0 && this.calls.hears();
+    while (this.underWay < TURNS && due()) void this.turn();
     if (this.underWay === 0) this.calls.rests();
   }
 
