@@ -42,10 +42,11 @@ export async function observeRun(
   return { result, updates, criticBatches, metrics: readLines(`${result.runDirectory}/metrics.jsonl`) };
 }
 
+/** Those that are whole: the last one may be on its way. */
 export function readLines(file: string): Record<string, unknown>[] {
   return readFileSync(file, 'utf8')
-    .trim()
     .split('\n')
+    .slice(0, -1)
     .map((line) => JSON.parse(line) as Record<string, unknown>);
 }
 

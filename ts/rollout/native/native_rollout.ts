@@ -325,12 +325,12 @@ export class NativeRollout implements RolloutEngine {
     if (this.opened !== null && this.awaitsWeights)
       return void this.engine.replacement?.then(() => this.schedule());
     const { group, name } = this.engine;
-    const { updates, current } = this;
     const begin = async (): Promise<void> => {
       // Also without weights: who is open can give requests up.
       this.opened ??= await oneToAll(group, name, 'openRollout', [this.options]);
       if (this.awaitsWeights) return;
       this.engine.checkOpen();
+      const { updates, current } = this;
       await oneToAll(group, name, 'beginRollout', [current, false]);
       this.begun = updates === this.updates;
     };
