@@ -2,6 +2,7 @@ import { MODEL_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { NativeModelConfig } from '../native/bridge';
+import { withoutAliases } from './hf_aliases';
 import { deepseekExperts, qwenExperts, SOFTMAX_EXPERTS } from './hf_experts';
 import type { DecoderConfig, Family, FamilyConfig } from './hf_schema';
 import { FAMILIES, isFamily, schemas } from './hf_schema';
@@ -24,14 +25,6 @@ const ACTIVATIONS: Readonly<Record<string, NativeModelConfig['activation']>> = {
 const REFUSED: Readonly<Record<string, string>> = {
   quantization_config: 'quantised weights are not supported: use the float32, float16 or bfloat16 checkpoint',
   attention_sinks: 'attention sinks are not supported',
-};
-
-/** Names that transformers writes, or takes, in place of those of the schema. */
-const ALIASES: { readonly [F in Family]?: Readonly<Record<string, string>> } = {
-  mixtral: { num_experts: 'num_local_experts' },
-  qwen3_moe: { num_local_experts: 'num_experts' },
-  glm4_moe: { num_local_experts: 'n_routed_experts' },
-  dots1: { num_local_experts: 'n_routed_experts' },
 };
 
 /** Reads and resolves config.json content; the one place where Hugging Face's defaults and quirks are known. */
@@ -59,7 +52,7 @@ export function resolveModelConfig(raw: unknown, head: Head, where: string): Res
   for (const [key, why] of Object.entries(REFUSED)) {
     if (isSet(config[key])) throw invalid(where, `${key}: ${why}`);
   }
-  const named = withoutAliases(config, ALIASES[type] ?? {}, where);
+  const named = withoutAliases(type, config, where);
   const parsed = schemas[type].safeParse(named);
   if (!parsed.success) {
     throw invalid(where, firstIssue(parsed.error, named));
@@ -91,19 +84,6 @@ const isSet = (value: unknown): boolean =>
   value !== null &&
   value !== false &&
   !(typeof value === 'object' && Object.keys(value).length === 0);
-
-function withoutAliases(raw: Raw, aliases: Readonly<Record<string, string>>, where: string): Raw {
-  const named = { ...raw };
-  for (const [alias, name] of Object.entries(aliases)) {
-    const value = raw[alias];
-    if (value === undefined || value === null) continue;
-    const other = raw[name] ?? value;
-    if (other !== value)
-      throw invalid(where, `${alias} ${show(value)} and ${name} ${show(other)}: expected the same`);
-    named[name] = value;
-  }
-  return named;
-}
 
 function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string): NativeModelConfig {
   switch (family) {

@@ -1,0 +1,33 @@
+// Keys of config.json that have several names.
+import { show } from '../base/text';
+import { TroupeError } from '../errors';
+import type { Family } from './hf_schema';
+
+/** Names that transformers writes, or takes, in place of those of the schema. */
+const ALIASES: { readonly [F in Family]?: Readonly<Record<string, string>> } = {
+  mixtral: { num_experts: 'num_local_experts' },
+  qwen3_moe: { num_local_experts: 'num_experts' },
+  glm4_moe: { num_local_experts: 'n_routed_experts' },
+  dots1: { num_local_experts: 'n_routed_experts' },
+};
+
+/** @throws TroupeError INVALID_MODEL where two names of one thing have different values */
+export function withoutAliases(
+  family: Family,
+  raw: Readonly<Record<string, unknown>>,
+  where: string,
+): Record<string, unknown> {
+  const named: Record<string, unknown> = { ...raw };
+  for (const [alias, name] of Object.entries(ALIASES[family] ?? {})) {
+    const value = raw[alias];
+    if (value === undefined || value === null) continue;
+    const other = raw[name] ?? value;
+    if (other !== value)
+      throw new TroupeError(
+        'INVALID_MODEL',
+        `[model] ${where}: ${alias} ${show(value)} and ${name} ${show(other)}: expected the same`,
+      );
+    named[name] = value;
+  }
+  return named;
+}
