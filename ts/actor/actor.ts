@@ -89,10 +89,13 @@ const NO_COLUMNS = { entropy: null, sumPiSquared: null };
 export class Actor extends TrainedModel {
   /** Serves requests one by one from the weights as they are, beside everything else that the actor does. */
   readonly rollout: RolloutEngine;
+  readonly #eosTokenIds: readonly number[];
 
   private constructor(engine: RoleEngine, rollout: NativeRolloutConfig | undefined) {
     super(engine);
-    this.rollout = new NativeRollout(engine, rollout);
+    const own = new NativeRollout(engine, rollout);
+    this.rollout = own;
+    this.#eosTokenIds = own.bounds.eosTokenIds;
   }
 
   /** Reads and checks the model directory, starts the workers (unless given), and loads the weights. */
@@ -110,9 +113,9 @@ export class Actor extends TrainedModel {
     }
   }
 
-  /** The model's end-of-sequence ids, `generate`'s default stop ids. */
+  /** What ends a response unless a request says otherwise: those of `rollout.eosTokenIds`, else of the model directory. */
   get eosTokenIds(): number[] {
-    return [...this.engine.model.eosTokenIds];
+    return [...this.#eosTokenIds];
   }
 
   /** Log-probability [ΣR] of each response token given all tokens before it, and what else was asked for. */

@@ -3,6 +3,7 @@ import { basename, resolve } from 'node:path';
 import { Actor } from '../actor/actor';
 import { readRegularFile } from '../base/regular_file';
 import { loadModelDirectory } from '../checkpoint/model_dir';
+import { endTokenIds } from '../data/end_tokens';
 import { TokenBytes } from '../data/token_bytes';
 import { checkVocabulary, Tokenizer } from '../data/tokenizer';
 import { tensorProblem } from '../model/tensor_parts';
@@ -44,7 +45,8 @@ export async function serve(
   say: (line: string) => void = (line) => process.stderr.write(`troupe: ${line}\n`),
 ): Promise<number> {
   const { model: directory } = options;
-  const { config } = loadModelDirectory(directory, 'lm');
+  const loaded = loadModelDirectory(directory, 'lm');
+  const { config } = loaded;
   const { chatTemplate, maxModelLen, gpuMemoryUtilization, tensorParallel } = options;
   if (maxModelLen !== null && maxModelLen > config.maxPositions) {
     throw new UsageError(
@@ -69,6 +71,7 @@ export async function serve(
       // Nobody else wants the memory, and the next request may begin like one before it.
       freeCacheEngine: false,
       tensorParallel,
+      eosTokenIds: endTokenIds(loaded, tokenizer),
       ...(maxModelLen === null ? {} : { maxModelLen }),
       ...(gpuMemoryUtilization === null ? {} : { gpuMemoryUtilization }),
     },

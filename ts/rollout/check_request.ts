@@ -129,7 +129,7 @@ function completeSampling(where: string, s: SamplingParams, eosTokenIds: readonl
   return complete;
 }
 
-function refuseOutside(where: string, name: string, ids: ArrayLike<number>, vocabSize: number): void {
+export function refuseOutside(where: string, name: string, ids: ArrayLike<number>, vocabSize: number): void {
   for (let i = 0; i < ids.length; i++) {
     const id = ids[i] as number;
     if (Number.isInteger(id) && id >= 0 && id < vocabSize) continue;

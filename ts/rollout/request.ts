@@ -30,7 +30,7 @@ export interface SamplingParams {
   presencePenalty?: number;
   /** Taken off the logits of a token for every time that it is in the response; 0: off. */
   frequencyPenalty?: number;
-  /** Ids that end a response and are its last token. Default: the model's eos ids; []: never stop early. */
+  /** Ids that end a response and are its last token. Default: the engine's eos ids; []: never stop early. */
   stopTokenIds?: readonly number[];
   /** Texts that end a response when it contains them; the token that completes one is the last. Needs an engine with a tokenizer. */
   stop?: readonly string[];

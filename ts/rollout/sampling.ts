@@ -27,7 +27,7 @@ export interface SamplingOptions {
   minP?: number;
   /** Divides the logits of tokens that are in the prompt or the response; off by default, and with 1. */
   repetitionPenalty?: number;
-  /** Ids that end a response and are its last token. Default: the model's eos ids; []: never stop early. */
+  /** Ids that end a response and are its last token. Default: the engine's eos ids; []: never stop early. */
   stopTokenIds?: number[];
   /** Default 0: calls with the same prompts and seed give the same samples. */
   seed?: number;

@@ -14,6 +14,7 @@ import { loadModelDirectory } from '../checkpoint/model_dir';
 import type { ResolvedConfig } from '../config/config';
 import { agentOf } from '../config/derived/agents';
 import { usesServers } from '../config/derived/rollout_place';
+import { endTokenIds } from '../data/end_tokens';
 import { TokenBytes } from '../data/token_bytes';
 import type { Tokenizer } from '../data/tokenizer';
 import { ConfigError } from '../errors';
@@ -142,7 +143,9 @@ function moduleAgent(path: string, name: string, kwargs: Readonly<Record<string,
 function chatParts(config: ResolvedConfig, tokenizer: Tokenizer): Omit<ChatParts, 'sessions'> {
   const { model, rollout } = config.actor_rollout_ref;
   const { format } = rollout.multi_turn;
-  const { eosTokenIds, config: modelConfig } = loadModelDirectory(model.path, 'lm');
+  const loaded = loadModelDirectory(model.path, 'lm');
+  const modelConfig = loaded.config;
+  const eosTokenIds = endTokenIds(loaded, tokenizer);
   const written = familyOf(tokenizer.toolTemplate);
   const family = format === 'auto' ? written : toolFamily(format === 'llama3_json' ? 'llama3' : format);
   if (written !== null && family !== null && written.name !== family.name) {

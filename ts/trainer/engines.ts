@@ -1,5 +1,6 @@
 import { Actor } from '../actor/actor';
 import type { Batch } from '../batch/batch';
+import { loadModelDirectory } from '../checkpoint/model_dir';
 import type { ResolvedConfig } from '../config/config';
 import { checkGpus, hasRewardPool, policyRanks, poolHosts, rewardRanks } from '../config/derived/pools';
 import { usesServers } from '../config/derived/rollout_place';
@@ -8,6 +9,8 @@ import { type Device, machineOf } from '../controller/default_device';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { type MemberMemory, ResourcePools } from '../controller/resource_pools';
 import { Critic } from '../critic/critic';
+import { endTokenIds } from '../data/end_tokens';
+import type { Tokenizer } from '../data/tokenizer';
 import { RewardModel, type RewardModelEngine } from '../reward_model/reward_model';
 import { checkSameTokenizer } from '../reward_model/same_tokenizer';
 import { engineOptions, trainedOptions } from '../roles/role_options';
@@ -77,6 +80,8 @@ export interface EngineNeeds {
   /** Where all of them run. */
   device: Device;
   launcher?: LauncherOptions | Launcher;
+  /** Of the data: its end token ends responses, too. */
+  tokenizer?: Pick<Tokenizer, 'eosId'>;
   /** Says what becomes of servers. */
   say?(line: string): void;
 }
@@ -134,7 +139,12 @@ export const createEngines: CreateEngines = async (config, needs) => {
     const actor = await Actor.create({
       ...engineOptions(ofActor, policy, config, reductions.actor),
       ...trainedOptions(ofActor, needs.totalSteps),
-      rollout: rolloutOptions(config),
+      rollout: {
+        ...rolloutOptions(config),
+        ...(needs.tokenizer
+          ? { eosTokenIds: endTokenIds(loadModelDirectory(model.path, 'lm'), needs.tokenizer) }
+          : {}),
+      },
     });
     const ofReference = referenceSettings(config);
     const reference = !needs.reference

@@ -13,6 +13,7 @@ import { RemoteRollout } from '../rollout/remote/remote_rollout';
 import type { ServerProtocol } from '../rollout/remote/server_protocol';
 import { SglangProtocol } from '../rollout/remote/sglang';
 import { TgiProtocol } from '../rollout/remote/tgi';
+import { tgiEndTokenIds } from '../rollout/remote/tgi_ends';
 import { VllmProtocol } from '../rollout/remote/vllm';
 import { serverGpus } from './server_gpus';
 
@@ -135,7 +136,8 @@ function protocolOf(config: ResolvedConfig, actor: Actor): ServerProtocol {
   const { model, rollout } = config.actor_rollout_ref;
   if (rollout.name === 'vllm') return new VllmProtocol();
   if (rollout.name === 'sglang') return new SglangProtocol(actor.eosTokenIds);
-  return new TgiProtocol(Tokenizer.load(model.tokenizer_path ?? model.path), actor.eosTokenIds);
+  const tokenizer = Tokenizer.load(model.tokenizer_path ?? model.path);
+  return new TgiProtocol(tokenizer, tgiEndTokenIds(model.path, tokenizer));
 }
 
 interface ServerModel {

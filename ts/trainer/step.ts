@@ -193,7 +193,7 @@ async function greedyBaseline(
   prompts: readonly Prompt[],
 ): Promise<Batch> {
   const { config, engines, decoder, reward } = context;
-  const sampling = { maxNewTokens: config.data.max_response_length, temperature: 0 };
+  const sampling = { ...trainSampling(config), n: 1, temperature: 0 };
   const greedy = await generateResponses(engines.rollout, prompts, sampling, 'greedy');
   const { rewards } = await scoreResponses(greedy, decoder, reward, engines.rewardModel);
   greedy.recycle();

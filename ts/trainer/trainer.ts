@@ -135,6 +135,7 @@ export class Trainer {
         totalSteps,
         device,
         launcher: options.launcher,
+        ...(data.tokenizer ? { tokenizer: data.tokenizer } : {}),
         say: session.say,
       });
       await session.load({ actor: engines.actor, critic: engines.critic });

@@ -1,6 +1,10 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
 import { checkRequest } from '../../../ts/rollout/check_request';
 import { ServerLost, ServerRefused } from '../../../ts/rollout/remote/server_client';
 import { TgiProtocol } from '../../../ts/rollout/remote/tgi';
+import { tgiEndTokenIds } from '../../../ts/rollout/remote/tgi_ends';
 import type { SamplingParams } from '../../../ts/rollout/request';
 import { sendEvents } from '../../helpers/inference_server';
 import { EXCHANGES, generate, model, start } from '../../helpers/protocol_exchanges';
@@ -53,6 +57,32 @@ describe('TGI', () => {
     const [greedy, drawn] = server.calls.map(({ body }) => body.parameters);
     expect(greedy).toEqual({ max_new_tokens: 4, do_sample: false, details: true });
     expect(drawn).toEqual({ max_new_tokens: 4, do_sample: true, top_k: 5, top_p: 0.5, details: true });
+  });
+
+  test('what ends a response there ends it for the caller, or the request is refused', () => {
+    const refusal = (stopTokenIds: number[]): string | null =>
+      tgi.refusal(checkRequest({ promptIds: [1], sampling: { maxNewTokens: 1, stopTokenIds } }, model), null);
+    expect(refusal([256])).toBeNull();
+    for (const other of [[], [7], [7, 256]])
+      expect(refusal(other)).toMatch(
+        /its end tokens \(256\) end a response there, and no others: .* in the list eos_token_id of generation_config.json/,
+      );
+  });
+
+  test.each<[string, object | null, number[]]>([
+    ['a list of generation_config.json', { eos_token_id: [7, 8] }, [7, 8]],
+    ['not a single id of it, but the end token of the tokenizer', { eos_token_id: 7 }, [9]],
+    ['the end token of the tokenizer', null, [9]],
+  ])('its end tokens: %s', (_, generation, expected) => {
+    const directory = mkdtempSync(path.join(tmpdir(), 'troupe-tgi-'));
+    try {
+      const file = path.join(directory, 'generation_config.json');
+      if (generation) writeFileSync(file, JSON.stringify(generation));
+      expect(tgiEndTokenIds(directory, { eosId: 9 })).toEqual(expected);
+      expect(tgiEndTokenIds(directory, { eosId: null })).toEqual(expected[0] === 9 ? [] : expected);
+    } finally {
+      rmSync(directory, { recursive: true });
+    }
   });
 
   test('errors in a stream: of the request, and of the server', async () => {

@@ -94,7 +94,7 @@ export const rolloutSection = {
     0.5,
     'Share of the GPU’s memory that keys and values may take together with what is there; on a CPU a quarter of it, of the machine’s memory.',
   ),
-  ignore_eos: field(bool, false, 'true: responses do not stop at the model’s end tokens.'),
+  ignore_eos: field(bool, false, 'true: responses do not stop at the end tokens of model and tokenizer.'),
   enforce_eager: ignored(ROLLOUT_ENGINE),
   free_cache_engine: field(
     bool,

@@ -8,10 +8,12 @@ import {
   numberOption,
 } from '../../base/check_options';
 import { RUN_LIMITS } from '../../base/limits';
+import { show } from '../../base/text';
 import type { RoleEngine } from '../../engine/role_engine';
 import { expertBytes } from '../../engine/routed_experts';
 import { tensorProblem } from '../../model/tensor_parts';
 import type { NativeQuantization, NativeRolloutOptions } from '../../native/bridge';
+import { type ModelBounds, refuseOutside } from '../check_request';
 
 /** None of them changes a token, but `quantization`, and `tensorParallel` where rounding decides. */
 export interface NativeRolloutConfig {
@@ -41,6 +43,8 @@ export interface NativeRolloutConfig {
    * cache, trained with whole matrices (not under `parallel` or `pipeline`, which generation follows). Log-probs then round as under tensor parallelism.
    */
   tensorParallel?: number;
+  /** What ends a response whose request says nothing of it, as its last token; default: the ids of the model directory. */
+  eosTokenIds?: readonly number[];
   /** Also say which experts of a mixture the tokens went to, false: `routedExperts` of results, and that column of batches. */
   routedExperts?: boolean;
 }
@@ -56,6 +60,7 @@ const KEYS = [
   'freeCacheEngine',
   'quantization',
   'tensorParallel',
+  'eosTokenIds',
   'routedExperts',
 ];
 
@@ -83,6 +88,23 @@ export function nativeOptions(engine: RoleEngine, o: NativeRolloutConfig): Nativ
     quantization: quantizationOf(where, engine, o.quantization),
     routedExperts: routedExpertsOf(where, engine, o.routedExperts),
   };
+}
+
+/** What requests are checked against. */
+export function boundsOf(
+  { model }: RoleEngine,
+  { maxPositions }: NativeRolloutOptions,
+  o: NativeRolloutConfig,
+): ModelBounds {
+  const { vocabSize } = model.config;
+  const eosTokenIds = o.eosTokenIds ?? model.eosTokenIds;
+  if (!Array.isArray(eosTokenIds))
+    throw badOption(
+      'rollout options',
+      `eosTokenIds: expected an array of token ids but got ${show(eosTokenIds)}`,
+    );
+  if (o.eosTokenIds !== undefined) refuseOutside('rollout options', 'eosTokenIds', eosTokenIds, vocabSize);
+  return { vocabSize, maxTokens: maxPositions, eosTokenIds };
 }
 
 function routedExpertsOf(where: string, { model }: RoleEngine, given: unknown): boolean {

@@ -19,7 +19,7 @@ import type {
 import type { RolloutRequest } from '../request';
 import { type BatchCalls, type BatchShare, LiveBatch } from './live_batch';
 import { LiveRequest } from './live_request';
-import { type NativeRolloutConfig, nativeOptions } from './native_options';
+import { boundsOf, type NativeRolloutConfig, nativeOptions } from './native_options';
 import { nativeSampling } from './native_request';
 import { joined, Placement } from './placement';
 import { RankLoop } from './rank_loop';
@@ -28,6 +28,7 @@ import { StopStrings } from './stop_strings';
 const PAGE_POSITIONS = 32;
 
 export class NativeRollout implements RolloutEngine {
+  readonly bounds: ModelBounds;
   private readonly options: NativeRolloutOptions;
   private readonly freesCache: boolean;
   /** Ranks of the workers that serve the same requests together; what is called a rank here is one of these groups. */
@@ -60,6 +61,7 @@ export class NativeRollout implements RolloutEngine {
     config: NativeRolloutConfig = {},
   ) {
     this.options = nativeOptions(engine, config);
+    this.bounds = boundsOf(engine, this.options, config);
     this.freesCache = config.freeCacheEngine ?? true;
     const { group, name } = engine;
     // Ranks that share every matrix, or the layers, make the same turns, and the first one speaks for them.
@@ -229,11 +231,6 @@ export class NativeRollout implements RolloutEngine {
 
   private get busy(): boolean {
     return this.beginning !== null || this.ranks.some((rank) => rank.busy);
-  }
-
-  private get bounds(): ModelBounds {
-    const { config, eosTokenIds } = this.engine.model;
-    return { vocabSize: config.vocabSize, maxTokens: this.options.maxPositions, eosTokenIds };
   }
 
   /** Of the rank that has fewest. */

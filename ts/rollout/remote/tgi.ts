@@ -43,7 +43,11 @@ export class TgiProtocol implements ServerProtocol {
     const same =
       s.stopTokenIds.length === this.eosTokenIds.length &&
       s.stopTokenIds.every((id) => this.eosTokenIds.includes(id));
-    if (!same) return "it stops at the model's end tokens, and at no others";
+    if (!same)
+      return (
+        `its end tokens (${this.eosTokenIds.join(', ') || 'none'}) end a response there, and no others: name what shall end ` +
+        'responses in the list eos_token_id of generation_config.json'
+      );
     if (s.stop.length > 0 || s.badWords.length > 0) return 'stop texts and bad words are texts there';
     if (s.logitBias.size > 0 || s.minP > 0 || s.presencePenalty !== 0)
       return 'it has no min-p, no presence penalty and no logit bias';
