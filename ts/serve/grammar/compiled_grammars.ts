@@ -31,6 +31,11 @@ export class CompiledGrammars {
     this.compiler.catch(() => undefined);
   }
 
+  /** Resolves once the library has read the vocabulary. */
+  async ready(): Promise<void> {
+    await this.compiler;
+  }
+
   /** It may be gone after the next call; a matcher that was made of it stays. */
   async of(grammar: Grammar): Promise<CompiledGrammar> {
     const key = JSON.stringify(grammar);

@@ -29,6 +29,10 @@ class Grammars {
   }
 
   async answer(request: GrammarRequest): Promise<Uint32Array | null> {
+    if (request.kind === 'ready') {
+      await this.compiled.ready();
+      return null;
+    }
     if (request.kind === 'check') {
       await this.compiled.of(request.grammar);
       return null;

@@ -12,9 +12,18 @@ import type { GrammarReply, GrammarRequest, GrammarVocabulary } from './protocol
 
 /** Compiling a grammar may take so long, milliseconds. */
 const CHECK_MS = 10_000;
+/** A refusal is remembered so long, milliseconds: what took too long may have had a busy processor. */
+const REFUSED_MS = 60_000;
 const MOST_CHECKED = 1024;
 
 type GrammarThread = ThreadCalls<GrammarRequest, GrammarReply>;
+
+interface Verdict {
+  /** Rejects with the ApiError of the refusal. */
+  compiled: Promise<void>;
+  /** A time of performance.now(). */
+  until: number;
+}
 
 function startThread(vocabulary: GrammarVocabulary): GrammarThread {
   const file = path.join(packageRoot, 'dist', 'serve', 'grammar', 'grammar_thread.js');
@@ -27,10 +36,11 @@ function startThread(vocabulary: GrammarVocabulary): GrammarThread {
  */
 export class GrammarThreads implements Grammars {
   private readonly masks: GrammarThread;
-  private checker: GrammarThread | null;
-  private readonly checked = new Set<string>();
+  private checker: GrammarThread;
+  private readonly verdicts = new Map<string, Verdict>();
   private before: Promise<unknown> = Promise.resolve();
   private nextMatcher = 0;
+  private closed = false;
 
   constructor(private readonly vocabulary: GrammarVocabulary) {
     this.masks = startThread(vocabulary);
@@ -54,32 +64,37 @@ export class GrammarThreads implements Grammars {
   }
 
   async close(): Promise<void> {
-    await Promise.all([this.masks.end(), this.checker?.end()]);
+    this.closed = true;
+    await Promise.all([this.masks.end(), this.checker.end()]);
   }
 
   /** One after another, each new one once. */
-  private async check(grammar: Grammar): Promise<void> {
+  private check(grammar: Grammar): Promise<void> {
     const key = JSON.stringify(grammar);
-    if (this.checked.has(key)) return;
-    const own = this.before.then(() => this.compile(grammar));
-    this.before = own.catch(() => undefined);
-    await own;
-    if (this.checked.size >= MOST_CHECKED) this.checked.clear();
-    this.checked.add(key);
+    const known = this.verdicts.get(key);
+    if (known !== undefined && performance.now() < known.until) return known.compiled;
+    if (this.verdicts.size >= MOST_CHECKED) this.verdicts.clear();
+    const compiled = this.before.then(() => this.compile(grammar));
+    const verdict: Verdict = { compiled, until: Number.POSITIVE_INFINITY };
+    this.verdicts.set(key, verdict);
+    this.before = compiled.catch(() => {
+      verdict.until = performance.now() + REFUSED_MS;
+    });
+    return compiled;
   }
 
   private async compile(grammar: Grammar): Promise<void> {
-    this.checker ??= startThread(this.vocabulary);
     const { checker } = this;
     let timer: NodeJS.Timeout | undefined;
-    const late = new Promise<never>((_, reject) => {
-      timer = setTimeout(() => reject(new Error(`compiling it took more than ${CHECK_MS} ms`)), CHECK_MS);
-    });
     try {
+      await checker.ask({ kind: 'ready' });
+      const late = new Promise<never>((_, reject) => {
+        timer = setTimeout(() => reject(new Error(`compiling it took more than ${CHECK_MS} ms`)), CHECK_MS);
+      });
       await Promise.race([checker.ask({ kind: 'check', grammar }), late]);
     } catch (error) {
-      this.checker = null;
       void checker.end();
+      if (!this.closed) this.checker = startThread(this.vocabulary);
       const reason = printable((error as Error).message, { max: 500 });
       throw new ApiError(400, `this schema cannot be used: ${reason}`, null, 'invalid_schema');
     } finally {

@@ -8,7 +8,10 @@ export interface GrammarVocabulary {
   stopTokenIds: number[];
 }
 
-export type GrammarRequest = { id: number } /** Answered by no mask, once it is compiled. */ & (
+export type GrammarRequest = { id: number } & /** Answered by no mask, once grammars can be compiled. */
+(
+  | { kind: 'ready' }
+  /** Answered by no mask, once it is compiled. */
   | { kind: 'check'; grammar: Grammar }
   /** Answered by the mask of the first token. */
   | { kind: 'open'; matcher: number; grammar: Grammar }
