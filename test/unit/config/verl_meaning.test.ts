@@ -62,6 +62,18 @@ describe('keys', () => {
     expect(why(notMapped, 'zzzzzzzz')).toBe('is not known here (its value: {"qqqqqqqq":1})');
   });
 
+  it('that ask for nothing while something is off are said to, and those that are unknown stay so', () => {
+    const model = 'actor_rollout_ref.model';
+    const { withoutEffect, notMapped } = ppo(
+      `${model}.lora_alpha=8 ${model}.lora.alpha=8 +${model}.lora.rnk=16 ` +
+        'reward.reward_kwargs.overlong_buffer_cfg.len=9 reward.reward_kwargs.overlong_buffer_cfg.enable=False',
+    );
+    expect(why(withoutEffect, `${model}.lora_alpha`)).toBe(`is of adapters, and ${model}.lora_rank is 0`);
+    expect(why(withoutEffect, `${model}.lora.alpha`)).toBe(`is of adapters, and ${model}.lora.rank is 0`);
+    expect(why(withoutEffect, 'reward.reward_kwargs.overlong_buffer_cfg.len')).toMatch(/enable is false$/);
+    expect(notMapped).toEqual([{ key: `${model}.lora.rnk`, why: expect.stringMatching(/not known here/) }]);
+  });
+
   it("DAPO's penalty for length arrives, under every name", () => {
     for (const prefix of [
       'reward_model.overlong_buffer',

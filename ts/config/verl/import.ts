@@ -99,7 +99,11 @@ class Import {
   run(): VerlImport {
     const { tree, given, removed } = this.source;
     for (const path of given) {
-      if (this.isDormant(path)) continue;
+      const dormant = this.dormancy(path);
+      if (dormant !== null) {
+        this.note('withoutEffect', path, dormant);
+        continue;
+      }
       for (let at = path.length; at >= 0; at = path.lastIndexOf('.', at - 1)) {
         this.asked.add(path.slice(0, at));
         if (at === 0) break;
@@ -119,14 +123,18 @@ class Import {
     return this.result;
   }
 
-  private isDormant(path: string): boolean {
-    // Without adapters it is of no consequence what they are like.
-    if (path.endsWith('.lora_alpha'))
-      return (getPath(this.source.tree, path.replace(/alpha$/, 'rank')) ?? 0) === 0;
-    const [, lora] = /^(.*model\.lora)\.(?!rank$)/.exec(path) ?? [];
-    if (lora !== undefined) return (getPath(this.source.tree, `${lora}.rank`) ?? 0) === 0;
+  /** Why a key of ours asks for nothing, which is not looked at further then. */
+  private dormancy(path: string): string | null {
+    if (leafAt(this.schema, path) === null) return null;
+    const off = (key: string): boolean => (getPath(this.source.tree, key) ?? 0) === 0;
+    const [, alpha] = /^(.*\.lora_)alpha$/.exec(path) ?? [];
+    const [, lora] = /^(.*model\.lora\.)(?!rank$)/.exec(path) ?? [];
+    const rank = `${alpha ?? lora}rank`;
+    if ((alpha ?? lora) !== undefined && off(rank)) return `is of adapters, and ${rank} is 0`;
     const section = DORMANT.find((prefix) => path.startsWith(`${prefix}.`));
-    return section !== undefined && getPath(this.source.tree, `${section}.enable`) === false;
+    return section !== undefined && getPath(this.source.tree, `${section}.enable`) === false
+      ? `asks for nothing while ${section}.enable is false`
+      : null;
   }
 
   /** torchrun says how many processes a run of the SFT trainer has. */

@@ -8,8 +8,7 @@ export interface GrammarVocabulary {
   stopTokenIds: number[];
 }
 
-export type GrammarRequest = { id: number } & /** Answered by no mask, once grammars can be compiled. */
-(
+export type GrammarRequest = { id: number } /** Answered by no mask, once grammars can be compiled. */ & (
   | { kind: 'ready' }
   /** Answered by no mask, once it is compiled. */
   | { kind: 'check'; grammar: Grammar }
