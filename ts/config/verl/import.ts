@@ -61,8 +61,8 @@ const TELLING: Readonly<Record<string, string>> = {
   'data.audio_key': 'needs sound, which is not there: models are text only',
 };
 
-/** Sections that ask for nothing while they are not enabled. */
-const DORMANT = ['reward.reward_kwargs.overlong_buffer_cfg', 'reward_model.overlong_buffer'];
+/** It asks for nothing while it is not enabled. */
+const OVERLONG = 'reward.reward_kwargs.overlong_buffer_cfg';
 
 /** Limits of the rollout, which are those of the data here. */
 const LIMITS: Readonly<Record<string, string>> = {
@@ -131,9 +131,8 @@ class Import {
     const [, lora] = /^(.*model\.lora\.)(?!rank$)/.exec(path) ?? [];
     const rank = `${alpha ?? lora}rank`;
     if ((alpha ?? lora) !== undefined && off(rank)) return `is of adapters, and ${rank} is 0`;
-    const section = DORMANT.find((prefix) => path.startsWith(`${prefix}.`));
-    return section !== undefined && getPath(this.source.tree, `${section}.enable`) === false
-      ? `asks for nothing while ${section}.enable is false`
+    return path.startsWith(`${OVERLONG}.`) && getPath(this.source.tree, `${OVERLONG}.enable`) === false
+      ? `asks for nothing while ${OVERLONG}.enable is false`
       : null;
   }
 
