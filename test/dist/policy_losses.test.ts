@@ -300,6 +300,23 @@ describe('policyLoss', () => {
     expect((await policyLoss('vanilla', masked, { aggregation }, group)).loss).toBeCloseTo(loss, 6);
   });
 
+  // What verl's compute_policy_loss_geo_mean gives: torch.mean over all rows, those without a token too.
+  test.each([
+    [[1, 1, 0, 0, 1, 0], -1.1826588, -0.1841952],
+    [[0, 0, 0, 0, 0, 0], 0, 0],
+  ])('geo_mean is over all sequences, with the mask %j', async (responseMask, loss, gradient) => {
+    const sequences = {
+      offsets: [0, 2, 4, 6],
+      responseMask,
+      logProbs: [-1, -0.5, -2, -1, -0.25, 0],
+      oldLogProbs: [-1.25, -0.5, -1, -1, -0.5, 0],
+      advantages: [1, 1, -1, -1, 2, 0],
+    };
+    const result = await policyLoss('geo_mean', sequences, {}, group);
+    expect(result.loss).toBeCloseTo(loss, 6);
+    expect(result.gradLogProbs[1]).toBeCloseTo(gradient, 6);
+  });
+
   test('a registered loss, aggregated as configured', async () => {
     registerPolicyLoss('vanilla in TypeScript', vanillaInTypeScript);
     for (const aggregation of ['token-sum', 'seq-mean-token-mean'] as const) {

@@ -16,7 +16,10 @@ interface LossLayout {
   responseMask?: ArrayLike<number>;
   /** Divisor of token-mean: mask sum of the whole mini-batch; default: of these inputs. */
   globalTokens?: number;
-  /** Divisor of seq-mean-*: sequences of the whole mini-batch; default: those of these inputs that the mask leaves a token. */
+  /**
+   * Divisor of seq-mean-* and geo_mean: sequences of the whole mini-batch; default: those of these inputs that the mask leaves a token, with
+   * geo_mean all of them.
+   */
   globalSequences?: number;
 }
 
@@ -80,7 +83,9 @@ export async function policyLoss(
   const where = 'policyLoss';
   checkOptionNames(where, inputs, [...LAYOUT_KEYS, ...POLICY_KEYS]);
   const length = inputs.logProbs.length;
-  const layout = resolveLayout(where, inputs, length);
+  const counted =
+    mode === 'geo_mean' ? { ...inputs, globalSequences: inputs.globalSequences ?? rowsOf(inputs) } : inputs;
+  const layout = resolveLayout(where, counted, length);
   const floats = (name: keyof PolicyLossInputs): Float32Array | null =>
     column(where, name, inputs[name], length);
   const loss = resolvePolicyLoss(where, { ...options, mode }, longestOf(layout.offsets));
@@ -190,6 +195,9 @@ function resolveLayout(
   }
   return { offsets, responseMask, ...divisors(inputs, offsets, responseMask) };
 }
+
+/** With a token or without. */
+const rowsOf = ({ offsets }: LossLayout): number => (offsets === undefined ? 1 : offsets.length - 1);
 
 /** Those that are given, else counted: tokens of the mask, and sequences with one. */
 function divisors(

@@ -9,6 +9,23 @@ export interface ChatMessage {
   [key: string]: unknown;
 }
 
+/** What a message's reasoning may be called; templates read the first of them, and those of gpt-oss the second. */
+const REASONING = ['reasoning_content', 'thinking', 'reasoning'] as const;
+
+/**
+ * A message as transformers (5.24) gives it to a template: without what is null, such as `content` beside calls of tools or the
+ * `tool_calls` that a parquet column has in every message, and with its reasoning under the names that templates read.
+ */
+function templateMessage(message: ChatMessage): Record<string, unknown> {
+  const given = Object.fromEntries(
+    Object.entries(message).filter(([, value]) => value !== null && value !== undefined),
+  );
+  const name = REASONING.find((key) => Object.hasOwn(given, key));
+  if (name === undefined) return given;
+  const reasoning = given[name];
+  return { thinking: reasoning, ...given, reasoning_content: reasoning };
+}
+
 /**
  * A chat template as Hugging Face renders it: `messages`, `add_generation_prompt`, the special tokens, raise_exception, strftime_now
  * and range are in scope; `tools` and `documents` are none unless they are given.
@@ -42,7 +59,7 @@ export class ChatTemplate {
       documents: null,
       ...this.specialTokens,
       ...extra,
-      messages,
+      messages: messages.map(templateMessage),
       add_generation_prompt: addGenerationPrompt,
     };
     try {

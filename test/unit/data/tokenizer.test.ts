@@ -186,6 +186,44 @@ describe('chat templates', () => {
     expect(tokenizer.renderChat([user('x')], true, { greeting: 'hello' })).toBe(expected);
   });
 
+  // transformers 5.24 renders these texts.
+  it.each<[string, Record<string, unknown> & { content: unknown }, string]>([
+    [
+      'content: null',
+      { content: null, tool_calls: [{ id: 'c' }] },
+      '{"role": "assistant", "tool_calls": [{"id": "c"}]}',
+    ],
+    [
+      'null beside a content',
+      { content: 'x', tool_calls: null, name: null },
+      '{"role": "assistant", "content": "x"}',
+    ],
+    [
+      'null in what it holds',
+      { content: [{ text: null }] },
+      '{"role": "assistant", "content": [{"text": null}]}',
+    ],
+    [
+      'thinking',
+      { content: 'x', thinking: 't' },
+      '{"thinking": "t", "role": "assistant", "content": "x", "reasoning_content": "t"}',
+    ],
+    [
+      'reasoning',
+      { content: 'x', reasoning: 'r', thinking: null },
+      '{"thinking": "r", "role": "assistant", "content": "x", "reasoning": "r", "reasoning_content": "r"}',
+    ],
+    [
+      'reasoning under two names',
+      { reasoning_content: 'c', content: 'x', thinking: 't' },
+      '{"thinking": "t", "role": "assistant", "reasoning_content": "c", "content": "x"}',
+    ],
+  ])('see messages as Hugging Face gives them: %s', (_, message, expected) => {
+    const template = '{{ messages[0]|tojson }}';
+    const tokenizer = Tokenizer.load(tokenizerDirectory({ chat_template: template }));
+    expect(tokenizer.renderChat([{ role: 'assistant', ...message }], false)).toBe(expected);
+  });
+
   it('may refuse a conversation', () => {
     const template = "{{ raise_exception('roles must alternate') }}";
     const tokenizer = Tokenizer.load(tokenizerDirectory({ chat_template: template }));
