@@ -192,8 +192,8 @@ void attention_forward(const AttentionSpec& spec, const at::Tensor& q, const at:
   if (const auto* device = flash_attention(spec, q)) {
     return device->attention_forward(spec, q, kv, segments, out, lse);
   }
+  if (!on_cpu_threads(q.device())) return attention_forward_reference(spec, q, kv, segments, out, lse);
   if (simulated(q)) return simulate_forward(spec, q, segments);
-  if (!q.is_cpu()) return attention_forward_reference(spec, q, kv, segments, out, lse);
   if (q.scalar_type() == at::kFloat) return forward_cpu<float, float>(spec, q, kv, segments, out, lse);
   if (operand_type(q) == at::kFloat) return forward_cpu<at::BFloat16, float>(spec, q, kv, segments, out, lse);
   forward_cpu<at::BFloat16, at::BFloat16>(spec, q, kv, segments, out, lse);

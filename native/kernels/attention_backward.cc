@@ -278,8 +278,9 @@ void attention_backward(const AttentionSpec& spec, const at::Tensor& q, const at
   if (const auto* device = flash_attention(spec, q)) {
     return device->attention_backward(spec, q, kv, out, lse, dout, segments, dq, dkv);
   }
+  if (!on_cpu_threads(q.device()))
+    return attention_backward_reference(spec, q, kv, out, lse, dout, segments, dq, dkv);
   if (simulated(q)) return simulate_backward(spec, q, segments);
-  if (!q.is_cpu()) return attention_backward_reference(spec, q, kv, out, lse, dout, segments, dq, dkv);
   if (q.scalar_type() == at::kFloat)
     return backward_cpu<float, float>(spec, q, kv, out, lse, dout, segments, dq, dkv);
   if (operand_type(q) == at::kFloat)

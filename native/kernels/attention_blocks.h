@@ -164,10 +164,16 @@ void load_positions(const Sequence& sequence, const Scalar* column, int64_t ld, 
   std::fill(target + (end - p0) * dim, target + (p1 - p0) * dim, Operand(0));
 }
 
+// What LibTorch's flash attention on a GPU can do.
+inline bool flash_attention_fits(const AttentionSpec& spec, const at::Tensor& q) {
+  constexpr int64_t kLargestHead = 256, kHeadMultiple = 8;
+  return q.scalar_type() == at::kBFloat16 && spec.softcap == 0 && spec.head_dim <= kLargestHead &&
+         spec.head_dim % kHeadMultiple == 0;
+}
+
 // What a GPU does with its own kernels; null for everything else, and for what they cannot do.
 inline const kernels::DeviceOps* flash_attention(const AttentionSpec& spec, const at::Tensor& q) {
-  const kernels::DeviceOps* device = kernels::device_ops_for(q);
-  return device != nullptr && device->attention_fits(spec, q) ? device : nullptr;
+  return flash_attention_fits(spec, q) ? kernels::device_ops_for(q) : nullptr;
 }
 
 }  // namespace troupe::ops::attention

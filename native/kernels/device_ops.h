@@ -27,8 +27,8 @@ struct DeviceOps {
   decltype(&ops::grouped_gemm_transposed) grouped_gemm_transposed;
   decltype(&ops::linear_log_prob_forward) linear_log_prob_forward;
   decltype(&ops::linear_log_prob_backward) linear_log_prob_backward;
-  bool (*attention_fits)(const ops::AttentionSpec& spec, const at::Tensor& q);
-  // As ops::attention_forward and ops::attention_backward of queries, keys and values apart.
+  // As ops::attention_forward and ops::attention_backward of queries, keys and values apart, for what
+  // flash_attention_fits.
   void (*attention_forward)(const ops::AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
                             const ops::Segments& segments, const at::Tensor& out, const at::Tensor& lse);
   void (*attention_backward)(const ops::AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,

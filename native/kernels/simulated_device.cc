@@ -46,11 +46,6 @@ void head_backward(const ops::LogProbSpec&, const at::Tensor& hidden, const at::
   if (rows > 0) gradients(0, rows, by_log_prob, by_entropy);
 }
 
-bool attention_fits(const ops::AttentionSpec& spec, const at::Tensor& q) {
-  return q.scalar_type() == at::kBFloat16 && spec.softcap == 0 && spec.head_dim <= 256 &&
-         spec.head_dim % 8 == 0;
-}
-
 // Keys and values by run of queries, where they are not those of the packed array.
 at::Tensor laid_out(const at::Tensor& kv, const ops::KeyLayout& layout) {
   if (!layout.index.defined()) return {};
@@ -94,7 +89,6 @@ const DeviceOps* simulated_device_ops() {
       nullptr,
       head_forward,
       head_backward,
-      attention_fits,
       attention_forward,
       attention_backward,
       nullptr,

@@ -1,5 +1,9 @@
 #include "kernels/attention.h"
 
+#include <array>
+
+#include "base/counting_allocator.h"
+#include "base/simulated.h"
 #include "bfloat16_ways.h"
 #include "check.h"
 #include "kernels/attention_reference.h"
@@ -155,6 +159,53 @@ TEST(runs_of_queries_have_the_bits_of_all_rows_and_their_part_of_the_gradients) 
     }
     CHECK(relative_error(dkv_sum, ops::keys_and_values_of(p.spec, dqkv).to(at::kDouble)) < 5e-6);
   }
+}
+
+TEST(reference_is_the_same_in_blocks_of_queries) {
+  at::manual_seed(6);
+  const auto fp64 = at::TensorOptions().dtype(at::kDouble);
+  for (const Problem& p : problems()) {
+    const int64_t rows = ops::real_rows(p.segments) + p.tail;
+    const int64_t q_cols = p.spec.num_heads * p.spec.head_dim;
+    const int64_t qkv_cols = q_cols + 2 * p.spec.num_kv_heads * p.spec.head_dim;
+    const at::Tensor qkv = at::randn({rows, qkv_cols}, fp64), dout = at::randn({rows, q_cols}, fp64);
+    const auto run = [&](int64_t most_scores) {
+      const at::Tensor out = at::empty({rows, q_cols}, fp64), lse = at::zeros({p.spec.num_heads, rows}, fp64),
+                       dqkv = at::empty({rows, qkv_cols}, fp64);
+      ops::attention_forward_reference(p.spec, ops::queries_of(p.spec, qkv),
+                                       ops::keys_and_values_of(p.spec, qkv), p.segments, out, lse,
+                                       most_scores);
+      ops::attention_backward_reference(
+          p.spec, ops::queries_of(p.spec, qkv), ops::keys_and_values_of(p.spec, qkv), out, lse, dout,
+          p.segments, ops::queries_of(p.spec, dqkv), ops::keys_and_values_of(p.spec, dqkv), most_scores);
+      return std::array{out, lse, dqkv};
+    };
+    const auto whole = run(int64_t{1} << 40), blocks = run(40 * p.spec.num_heads);
+    for (size_t i = 0; i < whole.size(); ++i) CHECK(relative_error(blocks[i], whole[i]) < 1e-12);
+  }
+}
+
+// Where flash attention does not fit, as with a soft cap. On a simulated GPU the memory shows.
+TEST(a_long_sequence_on_a_gpu_takes_no_memory_by_its_square) {
+  install_counting_allocator(at::kMeta);
+  const SimulateGpu machine(true);
+  constexpr int64_t kRows = 40'000, kHeads = 16, kDim = 64;
+  const ops::AttentionSpec spec{kHeads, 8, kDim, 0.1, 50.0, 0};
+  const ops::Segments segments = segments_of({kRows});
+  const auto meta = [](at::IntArrayRef shape, at::ScalarType dtype) {
+    return at::empty(shape, at::device(at::kMeta).dtype(dtype));
+  };
+  const at::Tensor qkv = meta({kRows, 2 * kHeads * kDim}, at::kBFloat16),
+                   out = meta({kRows, kHeads * kDim}, at::kBFloat16), lse = meta({kHeads, kRows}, at::kFloat),
+                   dqkv = at::empty_like(qkv);
+  const auto count = std::make_shared<ByteCount>();
+  const CountAllocations scope(count, at::kMeta);
+  constexpr int64_t kBlock = 4 * ops::kMostScores, kKeys = kRows * kHeads * kDim * 4;
+  ops::attention_forward(spec, qkv, segments, out, lse);
+  CHECK(count->peak() >= 2 * kBlock);
+  CHECK(count->peak() < 4 * kBlock + 2 * kKeys);
+  ops::attention_backward(spec, qkv, out, lse, out, segments, dqkv);
+  CHECK(count->peak() < 4 * kBlock + 5 * kKeys);
 }
 
 TEST(reference_gradient_is_autograd_of_reference_forward) {

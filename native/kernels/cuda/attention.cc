@@ -14,8 +14,6 @@ namespace troupe::kernels::cuda {
 
 namespace {
 
-constexpr int64_t kLargestHead = 256;
-constexpr int64_t kHeadMultiple = 8;
 // Where all queries are single, flash attention takes another path with other bits: this much is always
 // claimed.
 constexpr int64_t kLeastQueries = 2;
@@ -69,11 +67,6 @@ void zero_tail(const at::Tensor& out, int64_t rows) {
 }
 
 }  // namespace
-
-bool flash_attention_fits(const ops::AttentionSpec& spec, const at::Tensor& q) {
-  return q.scalar_type() == at::kBFloat16 && spec.softcap == 0 && spec.head_dim <= kLargestHead &&
-         spec.head_dim % kHeadMultiple == 0;
-}
 
 void flash_attention_forward(const ops::AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
                              const ops::Segments& segments, const at::Tensor& out, const at::Tensor& lse) {

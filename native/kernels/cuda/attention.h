@@ -9,7 +9,6 @@ namespace troupe::kernels::cuda {
 // shared prefix are laid out once for every segment that follows it, and their gradients are summed in
 // float32 in the order of the segments; the backward pass runs in its deterministic mode. The arguments are
 // those of ops::attention_forward and ops::attention_backward.
-bool flash_attention_fits(const ops::AttentionSpec& spec, const at::Tensor& q);
 void flash_attention_forward(const ops::AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
                              const ops::Segments& segments, const at::Tensor& out, const at::Tensor& lse);
 void flash_attention_backward(const ops::AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,

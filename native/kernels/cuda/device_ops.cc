@@ -19,7 +19,6 @@ const DeviceOps* device_ops() {
       cuda::grouped_gemm_transposed,
       cuda::linear_log_prob_forward,
       cuda::linear_log_prob_backward,
-      cuda::flash_attention_fits,
       cuda::flash_attention_forward,
       cuda::flash_attention_backward,
       cuda::decode_attention,
