@@ -135,8 +135,10 @@ test('a client that leaves is counted as such, with the tokens that were made fo
     const asked = s.engine.requests.length;
     const body = JSON.stringify({ ...ask, stream });
     const answer = fetch(s.url + chat, { method: 'POST', body, signal: left.signal });
-    if (stream) await (await answer).body?.getReader().read();
-    else await until(() => s.engine.requests.length > asked);
+    if (stream) {
+      const reader = (await answer).body?.pipeThrough(new TextDecoderStream()).getReader();
+      for (let read = ''; !read.includes('"content":"x'); ) read += (await reader?.read())?.value;
+    } else await until(() => s.engine.requests.length > asked);
     left.abort();
     await answer.catch(() => undefined);
     await until(() => s.engine.running === 0);
