@@ -163,3 +163,27 @@ test('a text that cannot fit is refused before its tokens are looked for', async
   }
   expect(encode).not.toHaveBeenCalled();
 });
+
+test.each<[string, (entries: Json[]) => Json]>([
+  ['messages', (messages) => ({ messages })],
+  ['messages.0.content', (content) => ({ messages: [{ role: 'user', content }] })],
+])('of a list of wrong entries only the first one is looked at: %s', async (path, bodyOf) => {
+  const s = await serve(() => '');
+  let looked = 0;
+  const wrong = Array.from({ length: 100 }, (_, i) => ({
+    get type(): string {
+      if (i > 0) looked++;
+      return 'none';
+    },
+    get role(): string {
+      if (i > 0) looked++;
+      return 'none';
+    },
+  }));
+  const refused = answerChat(s.model, bodyOf(wrong), new AbortController().signal);
+  await expect(refused).rejects.toMatchObject({
+    status: 400,
+    param: expect.stringContaining(`${path}.0.`),
+  });
+  expect(looked).toBe(0);
+});
