@@ -187,3 +187,17 @@ test.each<[string, (entries: Json[]) => Json]>([
   });
   expect(looked).toBe(0);
 });
+
+test('what is null in a tool or a schema is as if it were absent', async () => {
+  const s = await serve(() => 'yes', { family: 'hermes', grammars: 'engine' });
+  const ask = async (tool: object, format: object): Promise<unknown> => {
+    const named = { type: 'function', function: { name: 'add', ...tool } };
+    const response_format = { type: 'json_schema', json_schema: { schema: { type: 'object' }, ...format } };
+    const { status } = await post(s.url, chat, { messages: hello, tools: [named], response_format });
+    return [status, s.prompt(s.engine.requests.length - 1), s.engine.requests.at(-1)?.grammar];
+  };
+  const absent = await ask({}, {});
+  expect(absent).toMatchObject([200, '[add]<user>hello<assistant>', { kind: 'structural-tag' }]);
+  const given = { description: null, parameters: null, strict: null };
+  expect(await ask(given, { name: null, description: null, strict: null })).toEqual(absent);
+});

@@ -7,7 +7,7 @@ import { templateCalls } from '../call/conversation';
 import { defined } from '../call/defined';
 import type { ServedModel } from '../call/served_model';
 import type { FunctionTool } from '../tools/families';
-import { harmlessFields, parseBody, samplingFields, samplingOf, streamFields } from './fields';
+import { harmlessFields, optional, parseBody, samplingFields, samplingOf, streamFields } from './fields';
 import { checkChoice, responseForm } from './formats';
 import { list } from './lists';
 
@@ -43,8 +43,8 @@ const tool = z.object({
   type: z.literal('function'),
   function: z.object({
     name: z.string().regex(/^[\w.-]{1,256}$/, 'expected letters, digits, _, . and -'),
-    description: z.string().optional(),
-    parameters: z.record(z.string(), z.unknown()).optional(),
+    description: optional(z.string()),
+    parameters: optional(z.record(z.string(), z.unknown())),
     strict: z.boolean().nullish(),
   }),
 });
@@ -55,8 +55,8 @@ const responseFormat = z.discriminatedUnion('type', [
   z.object({
     type: z.literal('json_schema'),
     json_schema: z.object({
-      name: z.string().optional(),
-      description: z.string().optional(),
+      name: z.string().nullish(),
+      description: z.string().nullish(),
       schema: z.record(z.string(), z.unknown()),
       strict: z.boolean().nullish(),
     }),

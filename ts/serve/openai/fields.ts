@@ -17,7 +17,8 @@ const tokenId = z
   .max(2 ** 31 - 1);
 
 /** Absent and null are the same in these APIs. */
-const optional = <T extends z.ZodType>(type: T) => type.nullish().transform((value) => value ?? undefined);
+export const optional = <T extends z.ZodType>(type: T) =>
+  type.nullish().transform((value) => value ?? undefined);
 
 export const samplingFields = {
   temperature: optional(
