@@ -33,6 +33,24 @@ describe('any program', () => {
     expect(trajectory.calls).toHaveLength(1);
   });
 
+  test('does not start where its trajectory was over before its session was open', async () => {
+    const directory = mkdtempSync(join(tmpdir(), 'troupe-command-'));
+    const file = join(directory, 'started');
+    const over = new AbortController();
+    const context = {
+      endpoint: async () => {
+        over.abort(new Error('time is up'));
+        return { openaiBaseUrl: '', anthropicBaseUrl: '', apiKey: '' };
+      },
+      signal: over.signal,
+      note: () => undefined,
+    } as unknown as Parameters<Agent['run']>[1];
+    const ended = script(`require('fs').writeFileSync(${JSON.stringify(file)}, '')`).run(task(), context);
+    await expect(ended).rejects.toThrow('time is up');
+    expect(existsSync(file)).toBe(false);
+    rmSync(directory, { recursive: true });
+  });
+
   test.each([
     ['ends with an error', 'console.error("no key"); process.exit(3)', 20, /ended with status 3: no key/],
     ['kills itself', 'process.kill(process.pid, "SIGKILL")', 20, /ended with SIGKILL/],

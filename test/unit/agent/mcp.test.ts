@@ -86,3 +86,27 @@ test.each([[{}], [{ command: 1 }], [{ url: 'x' }], [{ command: 'x', arg: [] }]])
     expect(() => mcpSettings({ files: settings })).toThrow(/mcp_servers\.files: expected \{command/);
   },
 );
+
+test.each([
+  [3, ['t0', 't1', 't2'], null],
+  [Number.POSITIVE_INFINITY, null, /no end: page 1 comes again/],
+])('a server that tells its tools page by page (%d)', async (pages, names, error) => {
+  const code = `
+    import { Server } from '@modelcontextprotocol/sdk/server/index.js';
+    import { StdioServerTransport } from '@modelcontextprotocol/sdk/server/stdio.js';
+    import { ListToolsRequestSchema } from '@modelcontextprotocol/sdk/types.js';
+    const server = new Server({ name: 'pages', version: '1' }, { capabilities: { tools: {} } });
+    server.setRequestHandler(ListToolsRequestSchema, ({ params }) => {
+      const page = Number(params?.cursor ?? 0);
+      const next = ${pages} === Infinity ? 1 : page + 1;
+      return {
+        tools: [{ name: 't' + page, inputSchema: { type: 'object' } }],
+        ...(next < ${pages} ? { nextCursor: String(next) } : {}),
+      };
+    });
+    await server.connect(new StdioServerTransport());`;
+  const settings = { command: process.execPath, args: ['--input-type=module', '-e', code] };
+  const told = open({ ...settings, cwd: join(__dirname, '../../..') }).tools();
+  if (error !== null) await expect(told).rejects.toThrow(error);
+  else expect((await told).map(({ name }) => name)).toEqual(names);
+});

@@ -111,6 +111,23 @@ test('a reader that goes takes its request with it', async () => {
   await until(() => s.engine.aborted === 2 && s.engine.running === 0);
 });
 
+test('a client that goes takes with it what it has asked behind the answer that it was reading', async () => {
+  const s = await serve(() => 'x'.repeat(3000), { script: { pace: () => sleep(5) } });
+  const { hostname, port } = new URL(s.url);
+  const asked = [{ ...ask, stream: true }, ask, { ...ask, stream: true }].map((one) => {
+    const body = JSON.stringify(one);
+    return `POST ${chat} HTTP/1.1\r\nhost: x\r\ncontent-length: ${body.length}\r\n\r\n${body}`;
+  });
+  const socket = connect(Number(port), hostname, () => socket.write(asked.join('')));
+  await until(() => s.engine.running === 3);
+  socket.destroy();
+  await until(() => s.engine.aborted === 3 && s.engine.running === 0);
+  const counted = async (): Promise<boolean> =>
+    /^troupe_serve_requests_total\{.*status="499"\} 3$/m.test(await (await fetch(`${s.url}/metrics`)).text());
+  for (let i = 0; i < 500 && !(await counted()); i++) await sleep(10);
+  expect(await counted()).toBe(true);
+});
+
 test('a client that leaves is counted as such, with the tokens that were made for it', async () => {
   const s = await serve(() => 'x'.repeat(3000), { script: { pace: () => sleep(5) } });
   const leave = async (stream: boolean): Promise<void> => {
@@ -118,8 +135,10 @@ test('a client that leaves is counted as such, with the tokens that were made fo
     const asked = s.engine.requests.length;
     const body = JSON.stringify({ ...ask, stream });
     const answer = fetch(s.url + chat, { method: 'POST', body, signal: left.signal });
-    if (stream) await (await answer).body?.getReader().read();
-    else await until(() => s.engine.requests.length > asked);
+    if (stream) {
+      const reader = (await answer).body?.pipeThrough(new TextDecoderStream()).getReader();
+      for (let read = ''; !read.includes('"content":"x'); ) read += (await reader?.read())?.value;
+    } else await until(() => s.engine.requests.length > asked);
     left.abort();
     await answer.catch(() => undefined);
     await until(() => s.engine.running === 0);

@@ -163,3 +163,41 @@ test('a text that cannot fit is refused before its tokens are looked for', async
   }
   expect(encode).not.toHaveBeenCalled();
 });
+
+test.each<[string, (entries: Json[]) => Json]>([
+  ['messages', (messages) => ({ messages })],
+  ['messages.0.content', (content) => ({ messages: [{ role: 'user', content }] })],
+])('of a list of wrong entries only the first one is looked at: %s', async (path, bodyOf) => {
+  const s = await serve(() => '');
+  let looked = 0;
+  const wrong = Array.from({ length: 100 }, (_, i) => ({
+    get type(): string {
+      if (i > 0) looked++;
+      return 'none';
+    },
+    get role(): string {
+      if (i > 0) looked++;
+      return 'none';
+    },
+  }));
+  const refused = answerChat(s.model, bodyOf(wrong), new AbortController().signal);
+  await expect(refused).rejects.toMatchObject({
+    status: 400,
+    param: expect.stringContaining(`${path}.0.`),
+  });
+  expect(looked).toBe(0);
+});
+
+test('what is null in a tool or a schema is as if it were absent', async () => {
+  const s = await serve(() => 'yes', { family: 'hermes', grammars: 'engine' });
+  const ask = async (tool: object, format: object): Promise<unknown> => {
+    const named = { type: 'function', function: { name: 'add', ...tool } };
+    const response_format = { type: 'json_schema', json_schema: { schema: { type: 'object' }, ...format } };
+    const { status } = await post(s.url, chat, { messages: hello, tools: [named], response_format });
+    return [status, s.prompt(s.engine.requests.length - 1), s.engine.requests.at(-1)?.grammar];
+  };
+  const absent = await ask({}, {});
+  expect(absent).toMatchObject([200, '[add]<user>hello<assistant>', { kind: 'structural-tag' }]);
+  const given = { description: null, parameters: null, strict: null };
+  expect(await ask(given, { name: null, description: null, strict: null })).toEqual(absent);
+});

@@ -54,6 +54,8 @@ class Programs {
   /** Its standard output. @throws Error with its status and the end of its standard error; the signal's reason */
   run(env: NodeJS.ProcessEnv, stdin: string, signal: AbortSignal): Promise<string> {
     return new Promise((resolve, reject) => {
+      // It may have been over before the session was open: nothing would end the program.
+      signal.throwIfAborted();
       const child = this.start(env);
       child.on('error', reject);
       const [out, err] = [new Tail(), new Tail()];

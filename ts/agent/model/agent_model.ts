@@ -98,6 +98,17 @@ class ContextFull extends Error {}
 /** The engine or its weights failed: no trajectory can go on. */
 class EngineFailed extends Error {}
 
+/** What the agent wanted to be told of threw: its own matter. */
+class CallerFailed extends Error {}
+
+function told(onTokens: (span: TokenSpan) => void, span: TokenSpan): void {
+  try {
+    onTokens(span);
+  } catch (cause) {
+    throw new CallerFailed('onTokens failed', { cause });
+  }
+}
+
 export class AgentModel {
   readonly calls: ModelCall[] = [];
   private readonly occurrences = new Map<string, number>();
@@ -142,10 +153,12 @@ export class AgentModel {
       const abort = (): void => handle.abort();
       signal?.addEventListener('abort', abort, { once: true });
       try {
-        if (options.onTokens) for await (const span of handle) options.onTokens(span);
+        if (options.onTokens) for await (const span of handle) told(options.onTokens, span);
         return await handle.result;
       } finally {
         signal?.removeEventListener('abort', abort);
+        // Of a caller that failed nobody waits for the rest.
+        handle.abort();
       }
     });
     signal?.throwIfAborted();
@@ -193,6 +206,7 @@ export class AgentModel {
       return await work();
     } catch (cause) {
       this.options.signal?.throwIfAborted();
+      if (cause instanceof CallerFailed) throw cause.cause;
       if (cause instanceof ApiError && cause.code === 'context_length_exceeded')
         throw new ContextFull(cause.message);
       if (cause instanceof ApiError && cause.status < 500) throw cause;

@@ -61,7 +61,7 @@ export class McpServer {
     const wanted = this.options.tools ?? null;
     try {
       const client = await this.connected();
-      const { tools } = await client.listTools(undefined, { timeout: CONNECT_MS });
+      const tools = await allTools(client);
       const missing = wanted?.find((name) => !tools.some((tool) => tool.name === name));
       if (missing !== undefined) {
         throw new Error(`it has no tool ${missing}, but ${tools.map(({ name }) => name).join(', ')}`);
@@ -143,4 +143,22 @@ export class McpServer {
       ...(cwd ? { cwd } : {}),
     });
   }
+}
+
+/** Of all pages: a server decides how many it tells at a time. */
+async function allTools(client: Client): Promise<Awaited<ReturnType<Client['listTools']>>['tools']> {
+  const tools = [];
+  const seen = new Set<string>();
+  let cursor: string | undefined;
+  do {
+    const page = await client.listTools(cursor === undefined ? undefined : { cursor }, {
+      timeout: CONNECT_MS,
+    });
+    tools.push(...page.tools);
+    cursor = page.nextCursor;
+    if (cursor !== undefined && seen.has(cursor))
+      throw new Error(`its list of tools has no end: page ${cursor} comes again`);
+    if (cursor !== undefined) seen.add(cursor);
+  } while (cursor !== undefined);
+  return tools;
 }

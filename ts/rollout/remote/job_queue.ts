@@ -26,9 +26,9 @@ export class JobQueue {
   }
 
   push(job: Job): void {
-    const at = this.admitted.findIndex(({ priority }) => priority < job.priority);
-    if (at < 0) this.admitted.push(job);
-    else this.admitted.splice(at, 0, job);
+    // From the end: most requests are as urgent as the one before, and a batch has a hundred thousand.
+    const before = this.admitted.findLastIndex(({ priority }) => priority >= job.priority);
+    this.admitted.splice(before + 1, 0, job);
   }
 
   /** One that was interrupted goes before all others. */

@@ -10,10 +10,10 @@ export class RemoteHandle implements RolloutHandle {
   private readonly top: TopLogProb[][] = [];
   private versions: RolloutResult['versions'] = [];
   private cachedTokens: number | null = null;
-  private readonly spans: TokenSpan[] = [];
+  /** Tokens that have been handed out: a span is made when it is read, since most responses are read as a whole. */
+  private read = 0;
   private wake: () => void = () => undefined;
   private over = false;
-  private handedOut = false;
   private resolve!: (result: RolloutResult) => void;
   private reject!: (error: unknown) => void;
   /** Breaks off the call that is running. */
@@ -42,13 +42,12 @@ export class RemoteHandle implements RolloutHandle {
 
   /** Forgets what has come; false: some of it has been handed out, and stays. */
   startOver(): boolean {
-    if (this.handedOut) return false;
+    if (this.read > 0) return false;
     this.tokens.length = 0;
     this.logProbs.length = 0;
     this.top.length = 0;
     this.versions = [];
     this.cachedTokens = null;
-    this.spans.length = 0;
     return true;
   }
 
@@ -58,9 +57,10 @@ export class RemoteHandle implements RolloutHandle {
    */
   add(part: ServerPart, start: number, { begunWith, now }: { begunWith: number; now: number }): void {
     const from = this.tokens.length;
-    this.tokens.push(...part.tokens);
-    this.logProbs.push(...part.logProbs);
-    if (this.wantsTop) this.top.push(...(part.topLogProbs ?? []));
+    // One by one: a whole response may have more of them than a call has room for arguments.
+    for (const token of part.tokens) this.tokens.push(token);
+    for (const logProb of part.logProbs) this.logProbs.push(logProb);
+    if (this.wantsTop) for (const top of part.topLogProbs ?? []) this.top.push(top);
     // For a server that goes on with a response, this is part of the prompt.
     if (part.cachedTokens !== undefined)
       this.cachedTokens ??= Math.min(part.cachedTokens, this.request.promptIds.length);
@@ -76,10 +76,6 @@ export class RemoteHandle implements RolloutHandle {
       this.extend(begunWith, from, Math.max(from, to - 1));
     }
     this.extend(part.endVersion ?? now, this.versions.at(-1)?.end ?? from, to);
-    for (const { version, start: first, end } of this.versions) {
-      const [a, b] = [Math.max(first, from), Math.min(end, to)];
-      if (a < b) this.spans.push(this.span(a, b, version));
-    }
     this.wake();
   }
 
@@ -112,11 +108,9 @@ export class RemoteHandle implements RolloutHandle {
 
   async *[Symbol.asyncIterator](): AsyncGenerator<TokenSpan> {
     for (;;) {
-      const span = this.held && !this.over ? undefined : this.spans.shift();
-      if (span !== undefined) {
-        this.handedOut = true;
-        yield span;
-      } else if (this.over) break;
+      const span = this.held && !this.over ? null : this.next();
+      if (span !== null) yield span;
+      else if (this.over) break;
       else
         await new Promise<void>((resolve) => {
           this.wake = resolve;
@@ -125,7 +119,13 @@ export class RemoteHandle implements RolloutHandle {
     await this.result;
   }
 
-  private span(start: number, end: number, version: number): TokenSpan {
+  /** What has come since the last one, as far as one version of the weights made it; null: nothing. */
+  private next(): TokenSpan | null {
+    const start = this.read;
+    const run = this.versions.find((one) => one.end > start);
+    if (run === undefined) return null;
+    const { version, end } = run;
+    this.read = end;
     return {
       tokens: Int32Array.from(this.tokens.slice(start, end)),
       logProbs: Float32Array.from(this.logProbs.slice(start, end)),

@@ -8,6 +8,7 @@ import type { ServedModel } from '../call/served_model';
 import { checkName } from '../openai/chat_request';
 import { parseBody, samplingFields, samplingOf } from '../openai/fields';
 import { checkChoice, forcedCalls } from '../openai/formats';
+import { list } from '../openai/lists';
 import type { FunctionTool } from '../tools/families';
 
 const textBlock = z.looseObject({ type: z.literal('text'), text: z.string() });
@@ -19,7 +20,7 @@ const toolUse = z.looseObject({
 });
 const words = z.union([
   z.string(),
-  z.array(textBlock).transform((blocks) => blocks.map(({ text }) => text).join('')),
+  list(textBlock).transform((blocks) => blocks.map(({ text }) => text).join('')),
 ]);
 const toolResult = z.looseObject({
   type: z.literal('tool_result'),
@@ -33,7 +34,7 @@ const block = z.union([textBlock, toolUse, toolResult, thinking], {
 });
 const message = z.looseObject({
   role: z.enum(['user', 'assistant', 'system']),
-  content: z.union([z.string().transform((text) => [{ type: 'text' as const, text }]), z.array(block)]),
+  content: z.union([z.string().transform((text) => [{ type: 'text' as const, text }]), list(block)]),
 });
 const tool = z.looseObject({
   name: z.string().regex(/^[\w.-]{1,256}$/, 'expected letters, digits, _, . and -'),
@@ -45,14 +46,14 @@ const tool = z.looseObject({
 const schema = z.looseObject({
   model: z.string().optional(),
   max_tokens: z.int().min(1),
-  messages: z.array(message).min(1),
+  messages: list(message, { min: 1 }),
   system: words.nullish(),
   stream: z.boolean().nullish(),
-  stop_sequences: z.array(z.string().min(1)).max(64).nullish(),
+  stop_sequences: list(z.string().min(1), { max: 64 }).nullish(),
   temperature: samplingFields.temperature,
   top_p: samplingFields.top_p,
   top_k: samplingFields.top_k,
-  tools: z.array(tool).max(512).nullish(),
+  tools: list(tool, { max: 512 }).nullish(),
   tool_choice: z
     .looseObject({
       type: z.enum(['auto', 'any', 'tool', 'none']),

@@ -1,7 +1,7 @@
 // An HTTP server of a few routes: keys, bounds, and an end that lets what runs run out.
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { AddressInfo, Socket } from 'node:net';
 import { TroupeError } from '../../errors';
 import type { Answer } from '../call/answer';
 import { ApiError, apiErrorOf } from '../call/api_error';
@@ -53,7 +53,8 @@ const notFound = (message: string): ApiError => new ApiError(404, message);
 
 export class HttpServer {
   private readonly server: Server;
-  private readonly running = new Set<AbortController>();
+  /** By who ends it, with the connection that it came on. */
+  private readonly running = new Map<AbortController, Socket>();
   private readonly keys: readonly Buffer[];
   private closing = false;
 
@@ -63,6 +64,7 @@ export class HttpServer {
   ) {
     this.keys = options.apiKeys.map(digest);
     this.server = createServer((request, response) => void this.serve(request, response));
+    this.server.on('connection', (socket) => socket.once('close', () => this.leave(socket)));
     // Agents keep their connections between turns.
     this.server.keepAliveTimeout = 75_000;
   }
@@ -91,7 +93,7 @@ export class HttpServer {
     });
     this.closeIdle();
     const late = setTimeout(() => {
-      for (const controller of this.running) controller.abort();
+      for (const controller of this.running.keys()) controller.abort();
       this.server.closeAllConnections();
     }, this.options.graceMs);
     await closed;
@@ -104,28 +106,32 @@ export class HttpServer {
     else this.server.closeIdleConnections();
   }
 
+  /** A reader that goes takes its requests with it: those, too, whose answers would have come after the one that it was reading. */
+  private leave(gone: Socket): void {
+    for (const [controller, socket] of this.running) if (socket === gone) controller.abort();
+  }
+
   private async serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const started = performance.now();
     const controller = new AbortController();
     const path = (request.url ?? '').split('?')[0] as string;
     const route = this.routes.find((one) => matches(one, path));
     let streamed = false;
-    // A reader that goes takes its request with it.
-    response.on('close', () => controller.abort());
+    const { signal } = controller;
     response.on('error', () => controller.abort());
-    this.running.add(controller);
+    this.running.set(controller, request.socket);
     try {
       const known = this.admit(request, path, route);
       const body = known.method === 'POST' ? await readBody(request, this.options.maxBodyBytes) : '';
-      const answer = await known.answer({ request, path, body, signal: controller.signal });
+      const answer = await known.answer({ request, path, body, signal });
       streamed = 'events' in answer;
-      if ('events' in answer) await writeEvents(response, answer.events, this.options.stallMs);
+      if ('events' in answer) await writeEvents(response, answer.events, this.options.stallMs, signal);
       else if ('text' in answer) send(response, answer.status ?? 200, answer.type, answer.text);
       else send(response, 200, 'application/json', JSON.stringify(answer.body));
     } catch (error) {
       this.refuse(response, route, path, apiErrorOf(error));
     } finally {
-      await taken(response, 'finish', this.options.stallMs);
+      await taken(response, 'finish', this.options.stallMs, signal);
       this.running.delete(controller);
       controller.abort();
       if (this.closing) this.closeIdle();

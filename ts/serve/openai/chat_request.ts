@@ -7,8 +7,9 @@ import { templateCalls } from '../call/conversation';
 import { defined } from '../call/defined';
 import type { ServedModel } from '../call/served_model';
 import type { FunctionTool } from '../tools/families';
-import { harmlessFields, parseBody, samplingFields, samplingOf, streamFields } from './fields';
+import { harmlessFields, optional, parseBody, samplingFields, samplingOf, streamFields } from './fields';
 import { checkChoice, responseForm } from './formats';
+import { list } from './lists';
 
 const MOST_TOP = 20;
 const MOST_TOOLS = 512;
@@ -19,7 +20,7 @@ const textPart = z.object({
 });
 const content = z.union([
   z.string(),
-  z.array(textPart).transform((parts) => parts.map(({ text }) => text).join('')),
+  list(textPart).transform((parts) => parts.map(({ text }) => text).join('')),
 ]);
 const toolCall = z.object({
   id: z.string(),
@@ -33,7 +34,7 @@ const message = z.discriminatedUnion('role', [
   z.looseObject({
     role: z.literal('assistant'),
     content: content.nullish(),
-    tool_calls: z.array(toolCall).nullish(),
+    tool_calls: list(toolCall).nullish(),
   }),
   z.looseObject({ role: z.literal('tool'), content, tool_call_id: z.string().nullish() }),
 ]);
@@ -42,8 +43,8 @@ const tool = z.object({
   type: z.literal('function'),
   function: z.object({
     name: z.string().regex(/^[\w.-]{1,256}$/, 'expected letters, digits, _, . and -'),
-    description: z.string().optional(),
-    parameters: z.record(z.string(), z.unknown()).optional(),
+    description: optional(z.string()),
+    parameters: optional(z.record(z.string(), z.unknown())),
     strict: z.boolean().nullish(),
   }),
 });
@@ -54,8 +55,8 @@ const responseFormat = z.discriminatedUnion('type', [
   z.object({
     type: z.literal('json_schema'),
     json_schema: z.object({
-      name: z.string().optional(),
-      description: z.string().optional(),
+      name: z.string().nullish(),
+      description: z.string().nullish(),
       schema: z.record(z.string(), z.unknown()),
       strict: z.boolean().nullish(),
     }),
@@ -66,12 +67,12 @@ const fields = {
   ...harmlessFields,
   ...samplingFields,
   ...streamFields,
-  messages: z.array(message).min(1),
+  messages: list(message, { min: 1 }),
   max_tokens: z.int().min(1).nullish(),
   max_completion_tokens: z.int().min(1).nullish(),
   logprobs: z.boolean().nullish(),
   top_logprobs: z.int().min(0).max(MOST_TOP).nullish(),
-  tools: z.array(tool).max(MOST_TOOLS).nullish(),
+  tools: list(tool, { max: MOST_TOOLS }).nullish(),
   tool_choice: z
     .union([
       z.enum(['none', 'auto', 'required']),
@@ -83,7 +84,7 @@ const fields = {
   reasoning_effort: z.string().nullish(),
   chat_template_kwargs: z.record(z.string(), z.unknown()).nullish(),
   add_generation_prompt: z.boolean().nullish(),
-  modalities: z.array(z.literal('text')).nullish(),
+  modalities: list(z.literal('text')).nullish(),
 };
 const schema = z.strictObject(fields);
 

@@ -11,6 +11,7 @@ import { startCalls } from '../call/start_calls';
 import { textIds } from '../call/text_ids';
 import { checkName } from './chat_request';
 import { checkIds, harmlessFields, parseBody, samplingFields, samplingOf, streamFields } from './fields';
+import { list } from './lists';
 import { finite, tokenText, topOf } from './log_probs';
 import { errorEvent, type Usage, usageOf } from './usage';
 
@@ -18,12 +19,12 @@ const MOST_TOP = 20;
 const MOST_PROMPTS = 256;
 const DEFAULT_TOKENS = 16;
 
-const ids = z.array(z.int().min(0)).min(1);
+const ids = list(z.int().min(0), { min: 1 });
 const fields = {
   ...harmlessFields,
   ...samplingFields,
   ...streamFields,
-  prompt: z.union([z.string(), ids, z.array(z.string()).min(1), z.array(ids).min(1)], {
+  prompt: z.union([z.string(), ids, list(z.string(), { min: 1 }), list(ids, { min: 1 })], {
     error: 'expected a text, token ids, or a list of either',
   }),
   max_tokens: z.int().min(1).nullish(),

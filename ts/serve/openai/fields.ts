@@ -7,6 +7,7 @@ import type { SamplingParams } from '../../rollout/request';
 import { ApiError, badField } from '../call/api_error';
 import { defined } from '../call/defined';
 import type { ServedModel } from '../call/served_model';
+import { list } from './lists';
 
 const MOST_CHOICES = 128;
 const MOST_STOPS = 16;
@@ -16,7 +17,8 @@ const tokenId = z
   .max(2 ** 31 - 1);
 
 /** Absent and null are the same in these APIs. */
-const optional = <T extends z.ZodType>(type: T) => type.nullish().transform((value) => value ?? undefined);
+export const optional = <T extends z.ZodType>(type: T) =>
+  type.nullish().transform((value) => value ?? undefined);
 
 export const samplingFields = {
   temperature: optional(
@@ -40,12 +42,12 @@ export const samplingFields = {
   n: optional(z.int().min(1).max(MOST_CHOICES)),
   stop: optional(
     z
-      .union([z.string().min(1), z.array(z.string().min(1)).max(MOST_STOPS)], {
+      .union([z.string().min(1), list(z.string().min(1), { max: MOST_STOPS })], {
         error: `expected a text, or at most ${MOST_STOPS} texts, none of them empty`,
       })
       .transform((s) => [s].flat()),
   ),
-  stop_token_ids: optional(z.array(tokenId)),
+  stop_token_ids: optional(list(tokenId)),
   ignore_eos: optional(z.boolean()),
   skip_special_tokens: optional(z.boolean()),
   return_token_ids: optional(z.boolean()),

@@ -11,6 +11,7 @@ import type { FunctionTool } from '../tools/families';
 import { checkName } from './chat_request';
 import { parseBody, samplingFields, samplingOf, streamFields } from './fields';
 import { checkChoice, responseForm } from './formats';
+import { list } from './lists';
 
 const part = z.looseObject({
   type: z.enum(['input_text', 'output_text', 'text', 'refusal']),
@@ -18,7 +19,7 @@ const part = z.looseObject({
 });
 const content = z.union([
   z.string(),
-  z.array(part).transform((parts) => parts.map(({ text = '' }) => text).join('')),
+  list(part).transform((parts) => parts.map(({ text = '' }) => text).join('')),
 ]);
 const message = z.looseObject({
   type: z.literal('message').optional(),
@@ -53,13 +54,13 @@ const schema = z.looseObject({
   stream: streamFields.stream,
   temperature: samplingFields.temperature,
   top_p: samplingFields.top_p,
-  input: z.union([z.string(), z.array(item)]),
+  input: z.union([z.string(), list(item)]),
   instructions: z.string().nullish(),
   max_output_tokens: z.int().min(1).nullish(),
   previous_response_id: z.string().nullish(),
   store: z.boolean().nullish(),
   conversation: z.null({ error: 'this server keeps no conversations: send the whole input' }).optional(),
-  tools: z.array(tool).max(512).nullish(),
+  tools: list(tool, { max: 512 }).nullish(),
   tool_choice: z
     .union([
       z.enum(['none', 'auto', 'required']),

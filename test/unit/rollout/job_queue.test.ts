@@ -1,0 +1,21 @@
+import type { Job } from '../../../ts/rollout/remote/job';
+import { JobQueue } from '../../../ts/rollout/remote/job_queue';
+
+test('higher priorities go first, equal ones as they came', () => {
+  const queue = new JobQueue();
+  for (const [failures, priority] of [0, 2, 0, 1, 2, -1].entries()) queue.push({ priority, failures } as Job);
+  expect(queue.drain().map(({ failures }) => failures)).toEqual([1, 4, 3, 0, 2, 5]);
+});
+
+test('a request does not look at all that came before it', () => {
+  const queue = new JobQueue();
+  let looked = 0;
+  const job = {
+    get priority(): number {
+      looked++;
+      return 0;
+    },
+  } as Job;
+  for (let i = 0; i < 1000; i++) queue.push(job);
+  expect(looked).toBeLessThan(5000);
+});
