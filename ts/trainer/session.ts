@@ -11,6 +11,7 @@ import { type CheckpointStaging, stagingOf } from '../run/checkpoint_staging';
 import { type Checkpoint, CheckpointStore } from '../run/checkpoint_store';
 import { type RunConfig, runIdentity } from '../run/config_changes';
 import { findCheckpoint, type Resumed } from '../run/resume';
+import { RunClaim } from '../run/run_claim';
 import { RunDirectory } from '../run/run_directory';
 import { type TrainerState, VERSION } from '../run/trainer_state';
 
@@ -33,25 +34,28 @@ export class Session {
   private written: RunRecords | null = null;
 
   /**
-   * Finds and checks the checkpoint to go on from; touches nothing. `keep`: checkpoints that stay; null: all.
-   * @throws TroupeError IO, ConfigError as findCheckpoint
+   * Finds and checks the checkpoint to go on from; touches nothing. The directory is its own until {@link close}. `keep`: checkpoints
+   * that stay; null: all.
+   * @throws TroupeError IN_USE, IO; ConfigError as findCheckpoint
    */
   static async open(config: RunConfig, keep: number | null, say: (line: string) => void): Promise<Session> {
-    const store = new CheckpointStore<TrainerState>(config.trainer.default_local_dir, keep);
-    store.checkForeign();
-    const shown = writtenConfig(config);
-    const staging = stagingOf(config);
-    return new Session(
-      config,
-      shown,
-      store,
-      staging,
-      await findCheckpoint(config, shown, store, staging),
-      say,
-    );
+    // What another run replaces while it is read looks damaged.
+    const claim = await RunClaim.take(config.trainer.default_local_dir);
+    try {
+      const store = new CheckpointStore<TrainerState>(config.trainer.default_local_dir, keep);
+      store.checkForeign();
+      const shown = writtenConfig(config);
+      const staging = stagingOf(config);
+      const resumed = await findCheckpoint(config, shown, store, staging);
+      return new Session(claim, config, shown, store, staging, resumed, say);
+    } catch (error) {
+      claim.release();
+      throw error;
+    }
   }
 
   private constructor(
+    private readonly claim: RunClaim,
     private readonly config: RunConfig,
     /** The configuration as it is written down. */
     private readonly shown: Record<string, unknown>,
@@ -99,6 +103,7 @@ export class Session {
   /** When everything that writes has been closed. */
   close(): void {
     this.directory?.close();
+    this.claim.release();
   }
 
   /**
@@ -108,6 +113,7 @@ export class Session {
   begin(directory: RunDirectory, totalSteps: number, readOnly: boolean): Loggers {
     const { checkpoint, firstStep } = this;
     if (!readOnly) {
+      directory.takeOver();
       this.store.removeLeftovers();
       if (this.resumed?.staged) this.store.goOnAs(this.resumed.checkpoint.run);
       else this.store.beginFrom(checkpoint, this.resumed?.again ?? false);
@@ -174,6 +180,7 @@ export class Session {
 
   /** What ended it, before loggers are closed. */
   failed(error: unknown): void {
+    if (error instanceof TroupeError && error.code === 'IN_USE') this.written?.events.leave();
     this.written?.events.tryAdd('error', reasonOf(error));
   }
 
