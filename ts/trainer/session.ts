@@ -1,6 +1,7 @@
 // What a session of a run keeps on disk, whichever program it is: where it goes on from, its files, its checkpoints.
 import { existsSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
+import { checkReplaceable } from '../base/atomic_dir';
 import { reasonOf } from '../base/text';
 import { writtenConfig } from '../config/written_config';
 import { TroupeError } from '../errors';
@@ -22,6 +23,8 @@ export type Position = Pick<TrainerState, 'loader' | 'klController'>;
 
 const LOGS = ['metrics.jsonl', 'timings.jsonl', 'trace.jsonl'];
 const CONFIG = 'config.json';
+/** What a run writes when it has done all of its steps. */
+const FINAL = ['final_model', 'final_adapter'];
 
 /** An engine that a checkpoint has a directory for. */
 interface Loadable {
@@ -94,9 +97,12 @@ export class Session {
     }
   }
 
-  /** Proves that the run directory can be written. @throws TroupeError IO, NO_SPACE */
+  /** Proves that the run directory can be written, in the end the model, too. @throws TroupeError IO, NO_SPACE */
   prepareDirectory(): RunDirectory {
-    this.directory = new RunDirectory(this.config.trainer.default_local_dir);
+    const { trainer } = this.config;
+    this.directory = new RunDirectory(trainer.default_local_dir);
+    if (!('val_only' in trainer && trainer.val_only))
+      for (const name of FINAL) checkReplaceable(this.directory.file(name));
     return this.directory;
   }
 
