@@ -44,6 +44,7 @@ export function writableDirectory(key: string, path: string): string {
     writeFileSync(probe, 'x');
     rmSync(probe);
   } catch (error) {
+    discard(probe);
     throw asTroupeError(error, `write to ${key} ${directory}`);
   }
   return directory;
