@@ -2,6 +2,7 @@
 import './cli/warnings';
 import { runCli } from './cli/program';
 import { exitCodeOf, reportError } from './cli/report';
+import { TroupeError } from './errors';
 
 const debug = process.argv.includes('--debug');
 
@@ -12,19 +13,34 @@ function fail(error: unknown): void {
 
 process.on('unhandledRejection', fail);
 process.on('uncaughtException', fail);
+/** What these print is news of their work, and not what they are asked for. */
+const AT_WORK = ['train', 'sft', 'serve', 'ui', 'retriever', 'host-agent'];
+const isResult = !AT_WORK.includes(process.argv[2] ?? '');
+
 // A reader that has gone (| head), or a full disk below a redirected output, ends the output, not the run.
 process.stderr.on('error', () => {});
-let told = false;
-process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (error.code === 'EPIPE' || told) return;
-  told = true;
-  process.stderr.write(`warning: the output is incomplete: ${error.message}\n`);
-});
+let ended = false;
+let incomplete = false;
+function endOutput(error: NodeJS.ErrnoException): void {
+  // After the first error there are others, of a stream that is destroyed.
+  if (ended) return;
+  ended = true;
+  if (error.code === 'EPIPE') return;
+  incomplete = true;
+  const message = `the output is incomplete: ${error.message}`;
+  if (isResult) reportError(new TroupeError('NO_SPACE', message, { cause: error }), debug);
+  else process.stderr.write(`warning: ${message}\n`);
+}
+process.stdout.on('error', endOutput);
 
 // Timers and connections that a reward function leaves behind must not keep a program alive that is done; what is still being
 // written goes out first.
 function leave(code: number): void {
-  process.stdout.write('', () => process.stderr.write('', () => process.exit(code)));
+  process.stdout.write('', (error) => {
+    // It comes before the event.
+    if (error) endOutput(error);
+    process.stderr.write('', () => process.exit(code === 0 && incomplete && isResult ? 1 : code));
+  });
 }
 
 runCli(process.argv.slice(2)).then(leave, fail);

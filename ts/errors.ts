@@ -5,6 +5,7 @@ export type ErrorCode =
   | 'INVALID_MODEL'
   | 'INVALID_DATA'
   | 'IO'
+  | 'IN_USE'
   | 'NO_SPACE'
   | 'OUT_OF_MEMORY'
   | 'NON_FINITE'

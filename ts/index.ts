@@ -88,6 +88,7 @@ export type {
 export { ResourcePools, type ResourcePoolsOptions } from './controller/resource_pools';
 export { WorkerGroup } from './controller/worker_group';
 export { Critic, type CriticMetrics, type CriticUpdateOptions } from './critic/critic';
+export type { ChatMessage } from './data/chat_template';
 export { Tokenizer, type TokenizerOptions } from './data/tokenizer';
 export type { EngineOptions, OptimOptions } from './engine/engine_options';
 export type { LoraOptions } from './engine/lora_options';

@@ -82,6 +82,14 @@ it('a disk that is full', async () => {
   }
 });
 
+it('a disk that takes nothing at all: nothing is left there', async () => {
+  const directory = workspace.file('nothing');
+  mkdirSync(directory);
+  const limited = ['sh', '-c', 'trap "" XFSZ; ulimit -f 0; exec "$0" "$@"'];
+  expectOneMessage(await train(directory, [], limited), `trainer.default_local_dir ${directory}`);
+  expect(listTree(directory)).toEqual([]);
+});
+
 it('a limit on the size of files', async () => {
   const directory = workspace.file('limited');
   expect(await train(directory, ['trainer.total_training_steps=1', 'trainer.test_freq=-1'])).toMatchObject({

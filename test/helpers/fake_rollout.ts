@@ -1,4 +1,5 @@
 // A rollout engine without a model: what is submitted in one go is answered together, by a function.
+import { TroupeError } from '../../ts/errors';
 import type { RolloutEngine, RolloutHandle } from '../../ts/rollout/engine';
 import type { RolloutRequest, RolloutResult, TokenSpan } from '../../ts/rollout/request';
 
@@ -38,6 +39,14 @@ export function fakeRollout(answer: Answer): RolloutEngine {
     maxTokens: 2 ** 24,
     maxConcurrency: 256,
     submit(request): RolloutHandle {
+      const bad =
+        request.promptIds.length === 0 ? 0 : Array.from(request.promptIds).findIndex((id) => !(id >= 0));
+      if (bad >= 0) {
+        throw new TroupeError(
+          'INVALID_ARGUMENT',
+          `[rollout] promptIds: ${request.promptIds[bad] ?? 'nothing'} at position ${bad}`,
+        );
+      }
       const result = new Promise<RolloutResult>((resolve, reject) => {
         waiting.push({ request, resolve, reject });
       });

@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 
 const ROOT = resolve(__dirname, '../..');
@@ -40,6 +40,47 @@ it.each(PAGES)('links of %s lead somewhere', (page) => {
     expect([target, existsSync(to)]).toEqual([target, true]);
     if (anchor !== undefined)
       expect([target, anchors(to)]).toEqual([target, expect.arrayContaining([anchor])]);
+  }
+});
+
+it('programs in the pages are programs: the type checker takes those that import from the package', () => {
+  const directory = mkdtempSync(join(ROOT, 'test/docs-'));
+  try {
+    const pages = PAGES.filter((page) => page !== 'docs/api.md');
+    const programs = pages.flatMap((page) =>
+      [...readFileSync(join(ROOT, page), 'utf8').matchAll(/```ts\n(import .*?)```/gs)].map(
+        ([, program], i) => {
+          const file = `${page.replace(/\W/g, '_')}_${i}.mts`;
+          writeFileSync(
+            join(directory, file),
+            (program as string).replaceAll("from 'troupe'", "from '../../ts/index'"),
+          );
+          return file;
+        },
+      ),
+    );
+    expect(programs.length).toBeGreaterThan(3);
+    // What the pages speak of before.
+    writeFileSync(
+      join(directory, 'given.d.ts'),
+      'declare const prompts: number[][], responses: number[][];\n',
+    );
+    const config = {
+      extends: '../../tsconfig.json',
+      include: ['.', '../../ts'],
+      compilerOptions: {
+        moduleResolution: 'bundler',
+        module: 'preserve',
+        noUnusedParameters: false,
+        noUnusedLocals: false,
+      },
+    };
+    writeFileSync(join(directory, 'tsconfig.json'), JSON.stringify(config));
+    const tsc = join(ROOT, 'node_modules/typescript/bin/tsc');
+    const { status, stdout } = spawnSync(process.execPath, [tsc, '-p', directory], { encoding: 'utf8' });
+    expect([status, stdout]).toEqual([0, '']);
+  } finally {
+    rmSync(directory, { recursive: true });
   }
 });
 

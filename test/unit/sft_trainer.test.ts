@@ -49,12 +49,12 @@ function fakeEngine(
     }),
     saveModel: async (dir: string) => {
       mkdirSync(dir, { recursive: true });
-      writeFileSync(join(dir, 'weights'), String(weights));
+      writeFileSync(join(dir, 'config.json'), String(weights));
     },
     saveAdapter: async (dir: string) => engine.saveModel(dir),
     saveCheckpoint: async (dir: string) => engine.saveModel(dir),
     loadCheckpoint: async (dir: string) => {
-      weights = Number(readFileSync(join(dir, 'weights'), 'utf8'));
+      weights = Number(readFileSync(join(dir, 'config.json'), 'utf8'));
     },
     close: async () => {
       engine.closed = true;
@@ -115,7 +115,7 @@ test('killed and resumed equals uninterrupted', async () => {
   await expect(runSft(directory, dying)).rejects.toThrow('killed');
   expect(dying.closed).toBe(true);
   await runSft(directory, fakeEngine());
-  for (const file of ['metrics.jsonl', 'final_model/weights']) {
+  for (const file of ['metrics.jsonl', 'final_model/config.json']) {
     expect(readFileSync(join(directory, file), 'utf8')).toBe(readFileSync(join(whole, file), 'utf8'));
   }
 });

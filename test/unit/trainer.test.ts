@@ -378,6 +378,22 @@ describe('failures', () => {
     await expect(run.trainer.fit()).rejects.toMatchObject({ code: 'REWARD_FAILED' });
   });
 
+  test.each(['final_model', 'final_adapter'])(
+    'a %s that the trained one must not replace is found before any engine starts',
+    async (name) => {
+      const directory = runDirectory();
+      mkdirSync(join(directory, name));
+      writeFileSync(join(directory, name, 'README.md'), 'mine');
+      const overrides = ['actor_rollout_ref.model.lora_rank=2'];
+      const { trainer: refused, engines } = trainer({ directory, overrides });
+      await expect(refused.fit()).rejects.toMatchObject({
+        code: 'IO',
+        message: expect.stringContaining(`${join(directory, name)}: it holds 'README.md'`),
+      });
+      expect(engines.calls).toEqual([]);
+    },
+  );
+
   test('an unwritable run directory is found before any engine starts', async () => {
     const file = join(runDirectory(), 'file');
     writeFileSync(file, '');

@@ -1,4 +1,5 @@
 // What an agent is: code that works on a task with the policy as its model, and says what came of it.
+import type { ChatMessage } from '../data/chat_template';
 import { TroupeError } from '../errors';
 import type { AgentChat } from './conversation/chat';
 import type { SessionAddress } from './endpoint/session_server';
@@ -9,7 +10,7 @@ import type { TurnRecord } from './trajectory/trajectory';
 /** One row of the data set. */
 export interface AgentTask {
   /** The prompt as the row has it: text, or messages. */
-  prompt: unknown;
+  prompt: string | readonly ChatMessage[];
   /** The same as token ids, with the chat template's opening of the assistant's turn. */
   promptIds: Int32Array;
   dataSource: string;

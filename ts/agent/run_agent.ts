@@ -2,7 +2,7 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { printable } from '../base/printable';
-import { reasonOf, show } from '../base/text';
+import { reasonOf, show, toJson } from '../base/text';
 import { timerMs } from '../base/timers';
 import { TroupeError } from '../errors';
 import { checkSize } from '../reward/contract/outcome';
@@ -190,26 +190,42 @@ class Talk {
 
 type Outcome = Pick<Trajectory, 'reward' | 'answer' | 'extra' | 'metrics'>;
 
-function finite(value: unknown): number {
+function finite(value: unknown, name = 'reward'): number {
   if (typeof value === 'boolean') return Number(value);
   if (typeof value === 'number' && Number.isFinite(value)) return value;
-  throw new Error(`expected a finite number as the reward, got ${show(value)}`);
+  throw new Error(`${name}: expected a finite number, got ${show(value)}`);
 }
 
 function readResult(result: AgentResult): Outcome {
   if (result === undefined || result === null) return { reward: null, answer: null, extra: {}, metrics: {} };
-  if (typeof result !== 'object') return { reward: finite(result), answer: null, extra: {}, metrics: {} };
+  if (typeof result === 'number' || typeof result === 'boolean')
+    return { reward: finite(result), answer: null, extra: {}, metrics: {} };
+  if (!isRecord(result))
+    throw new Error(`expected a number, an object or nothing from the agent, got ${show(result)}`);
   const { reward, answer, metrics = {}, ...extra } = result;
   if (answer !== undefined && typeof answer !== 'string')
     throw new Error(`expected a text as the answer, got ${show(answer)}`);
+  if (!isRecord(metrics)) throw new Error(`metrics: expected an object of numbers, got ${show(metrics)}`);
+  try {
+    toJson(extra);
+  } catch (error) {
+    throw new Error(
+      `expected JSON values beside the reward, but got some that are none (${reasonOf(error)})`,
+    );
+  }
   checkSize([extra]);
   return {
     reward: reward === undefined ? null : finite(reward),
     answer: answer ?? null,
     extra,
-    metrics: Object.fromEntries(Object.entries(metrics).map(([name, value]) => [name, finite(value)])),
+    metrics: Object.fromEntries(
+      Object.entries(metrics).map(([name, value]) => [name, finite(value, `metrics.${name}`)]),
+    ),
   };
 }
+
+const isRecord = (value: unknown): boolean =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
 
 function toolsKwargs({ extraInfo }: AgentTask): Record<string, { create_kwargs?: Record<string, unknown> }> {
   const { tools_kwargs: given } = extraInfo;

@@ -3,6 +3,7 @@ import {
   closeSync,
   existsSync,
   fsyncSync,
+  lstatSync,
   mkdirSync,
   openSync,
   readdirSync,
@@ -83,7 +84,8 @@ export function asTroupeError(e: unknown, what: string): TroupeError {
   return new TroupeError('IO', `cannot ${what}: ${message ?? String(e)}${hint}`, { cause: e });
 }
 
-function checkReplaceable(final: string): void {
+/** @throws TroupeError IO naming what {@link writeDirectory} would have to delete of what is not an earlier save */
+export function checkReplaceable(final: string): void {
   if (!existsSync(final)) return;
   if (!statSync(final).isDirectory()) {
     throw new TroupeError(
@@ -105,7 +107,9 @@ function checkReplaceable(final: string): void {
 
 /** Renames a synced directory to its final name beside it. An earlier save is moved aside first, and removed when the new one is on disk. */
 export function publish(temporary: string, final: string): void {
-  if (!existsSync(final) || readdirSync(final).length === 0) {
+  const there = lstatSync(final, { throwIfNoEntry: false });
+  // Only an empty directory gives its place to another one; a link gives none.
+  if (there === undefined || (there.isDirectory() && readdirSync(final).length === 0)) {
     renameSync(temporary, final);
     syncPath(path.dirname(final));
     return;

@@ -6,7 +6,7 @@ import { runAgent } from '../agent/run_agent';
 import type { TurnRecord } from '../agent/trajectory/trajectory';
 import { toJson } from '../base/text';
 import { loadConfig } from '../config/config';
-import { encodePrompt } from '../data/prompt';
+import { checkPrompt, encodePrompt } from '../data/prompt';
 import { configuredAgents } from '../trainer/configured_agents';
 import { loadTokenizer } from '../trainer/training_data';
 import { UsageError } from './report';
@@ -42,6 +42,7 @@ export async function agentTry(
   const tokenizer = loadTokenizer(model);
   const row = taskOf(options.task);
   const { prompt = null, data_source = 'try', reward_model, extra_info = {} } = row;
+  checkPrompt(prompt, '--task');
   const task: AgentTask = {
     prompt,
     promptIds: encodePrompt(prompt, tokenizer, '--task', config.data.apply_chat_template_kwargs),

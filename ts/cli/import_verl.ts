@@ -1,5 +1,6 @@
 import { writeFileSync } from 'node:fs';
 import { dump } from 'js-yaml';
+import { discard } from '../base/atomic_file';
 import { printable } from '../base/printable';
 import { reasonOf } from '../base/text';
 import { missingFeatures } from '../config/checks/missing';
@@ -54,6 +55,7 @@ export function importVerlCommand(
     // Never over a file that someone may have worked on.
     writeFileSync(out, text, { flag: 'wx' });
   } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code !== 'EEXIST') discard(out);
     throw new TroupeError('IO', `cannot write ${out}: ${reasonOf(cause)}: choose another file`, { cause });
   }
   write(`${report.join('\n')}\n\nwritten to ${out}\n`);

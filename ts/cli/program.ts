@@ -144,6 +144,7 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
         runSetup({ version: a.libtorch ?? null, force: a.force, rebuild: a.rebuild, cuda: a.cuda ?? null }),
       ),
     )
+    .middleware((given) => checkNumbers(argv, given), true)
     .option('debug', { type: 'boolean', default: false, describe: 'Show the stack of an error' })
     .demandCommand(1, 'Expected a command')
     .strict()
@@ -163,6 +164,19 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
     })
     .parseAsync();
   return task;
+}
+
+/** yargs makes NaN of what is no number, before anybody can say what came. @throws UsageError */
+function checkNumbers(argv: readonly string[], given: Readonly<Record<string, unknown>>): void {
+  for (const [name, value] of Object.entries(given)) {
+    if (!Number.isNaN(value)) continue;
+    const option = `--${name}`;
+    const at = argv.findIndex((word) => word === option || word.startsWith(`${option}=`));
+    if (at < 0) continue;
+    const word = argv[at] as string;
+    const came = word === option ? argv[at + 1] : word.slice(option.length + 1);
+    throw new UsageError(`${option}: expected a number, got ${came}`);
+  }
 }
 
 const withConfig = (y: Argv) =>

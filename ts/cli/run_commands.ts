@@ -170,7 +170,7 @@ function tellEnd(code: number): void {
     new TroupeError(
       'ABORTED',
       'the program was ended with exit code 0 before the run was done: code that it loaded into this process (actor_rollout_ref.model.external_lib, ' +
-        'a reward manager, a registered reward function, loss or estimator) called process.exit',
+        'a reward manager, a registered reward function, loss or estimator, the module of an agent or of its tools) called process.exit',
     ),
     false,
   );

@@ -17,6 +17,7 @@ export class EventLog implements MetricLogger {
   readonly name = 'events.jsonl';
   private readonly path: string;
   private step: number;
+  private left = false;
 
   /** `step`: steps done so far. */
   constructor(directory: string, step: number) {
@@ -26,6 +27,7 @@ export class EventLog implements MetricLogger {
 
   /** Adds a line. Throws what the disk says. */
   add(kind: EventKind, message: string, data?: Record<string, unknown>, step = this.step): void {
+    if (this.left) return;
     const event: RunEvent = { time: Date.now() / 1000, step, kind, message, ...(data ? { data } : {}) };
     appendWhole(
       this.path,
@@ -41,6 +43,11 @@ export class EventLog implements MetricLogger {
     } catch {
       // Loggers warn of a disk that takes nothing.
     }
+  }
+
+  /** The file is another run's now. */
+  leave(): void {
+    this.left = true;
   }
 
   start(message: string, data: Record<string, unknown>): void {

@@ -2,8 +2,9 @@
 // there copied while they go on.
 import { createHash, randomBytes } from 'node:crypto';
 import { mkdirSync, readFileSync, rmSync, statSync } from 'node:fs';
-import { join, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { writeFileAtomic } from '../base/atomic_file';
+import { makeDirectories } from '../base/make_directories';
 import { TroupeError } from '../errors';
 import { type Checkpoint, CheckpointStore } from './checkpoint_store';
 import type { RunConfig } from './config_changes';
@@ -54,7 +55,8 @@ export class CheckpointStaging<State extends object> {
   begin(run: number): void {
     try {
       rmSync(this.directory, { recursive: true, force: true });
-      mkdirSync(this.directory, { recursive: true, mode: OWNER_ONLY });
+      makeDirectories(dirname(this.directory));
+      mkdirSync(this.directory, { mode: OWNER_ONLY });
       if (statSync(this.directory).uid !== (process.getuid?.() ?? 0)) throw new Error('it is another user’s');
       const id = randomBytes(16).toString('hex');
       for (const directory of [this.directory, this.#root]) writeFileAtomic(join(directory, ID), id);

@@ -1,4 +1,15 @@
-import { closeSync, constants, fstatSync, openSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { randomBytes } from 'node:crypto';
+import {
+  closeSync,
+  constants,
+  fstatSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
+import { hostname } from 'node:os';
 import { join, resolve } from 'node:path';
 import { asTroupeError, TEMPORARY } from '../base/atomic_dir';
 import { discard, writeFileAtomic } from '../base/atomic_file';
@@ -6,6 +17,7 @@ import { makeDirectories } from '../base/make_directories';
 import { isRegularFile, readRegularFile } from '../base/regular_file';
 import { toJson } from '../base/text';
 import { TroupeError } from '../errors';
+import { inUse } from './run_claim';
 
 /** One generation in a dump: verl's keys, and what the reward function returned. */
 export interface DumpRow extends Record<string, unknown> {
@@ -17,6 +29,8 @@ export interface DumpRow extends Record<string, unknown> {
 }
 
 const SAMPLES_PER_STEP = 4;
+/** Which session writes to the directory: the one that began last, on whatever machine. */
+const WRITER = '.writer';
 
 /**
  * Creates a directory and proves that it can be written, before any work starts. Returns its absolute path.
@@ -30,6 +44,7 @@ export function writableDirectory(key: string, path: string): string {
     writeFileSync(probe, 'x');
     rmSync(probe);
   } catch (error) {
+    discard(probe);
     throw asTroupeError(error, `write to ${key} ${directory}`);
   }
   return directory;
@@ -42,6 +57,8 @@ export class RunDirectory {
   private readonly handle: number;
   private readonly inode: number;
   private closed = false;
+  /** What this session has written into {@link WRITER}; null: it takes nobody's place. */
+  private writer: string | null = null;
 
   /** @throws TroupeError as {@link writableDirectory} */
   constructor(path: string) {
@@ -54,16 +71,39 @@ export class RunDirectory {
   close(): void {
     if (!this.closed) closeSync(this.handle);
     this.closed = true;
+    if (this.writer !== null && this.currentWriter() === this.writer) discard(this.file(WRITER));
   }
 
-  /** @throws TroupeError IO when somebody has removed or replaced it: what the run has written so far is gone then */
+  /** From now on it is written to by this session: one on another machine, which no claim sees, ends when it next looks. */
+  takeOver(): void {
+    this.writer = `process ${process.pid} on ${hostname()}, ${randomBytes(8).toString('hex')}`;
+    writeFileAtomic(this.file(WRITER), this.writer);
+  }
+
+  /**
+   * @throws TroupeError IO when somebody has removed or replaced it: what the run has written so far is gone then; IN_USE when another
+   * session has taken over
+   */
   checkThere(): void {
-    if (statSync(this.path, { throwIfNoEntry: false })?.ino === this.inode) return;
-    throw new TroupeError(
-      'IO',
-      `the run directory ${this.path} was removed or replaced while the run was writing to it, with the metrics and checkpoints in it: ` +
-        'start the run again',
-    );
+    if (statSync(this.path, { throwIfNoEntry: false })?.ino !== this.inode) {
+      throw new TroupeError(
+        'IO',
+        `the run directory ${this.path} was removed or replaced while the run was writing to it, with the metrics and checkpoints in it: ` +
+          'start the run again',
+      );
+    }
+    const writer = this.writer === null ? null : this.currentWriter();
+    if (writer !== null && writer !== this.writer)
+      throw inUse(this.path, `${writer.replace(/,.*/s, '')}, which began later`);
+  }
+
+  /** null: nobody says so. */
+  private currentWriter(): string | null {
+    try {
+      return readFileSync(this.file(WRITER), 'utf8');
+    } catch {
+      return null;
+    }
   }
 
   file(name: string): string {

@@ -48,7 +48,9 @@ export async function collectResponses(
     Array.from({ length: n }, (_, sample): AgentTask => {
       const { tokens, rawPrompt, dataSource, groundTruth, extraInfo } = prompt;
       const promptIds = Int32Array.from(tokens);
-      return { prompt: rawPrompt, promptIds, dataSource, groundTruth, extraInfo, sample, validation };
+      // Which of the two it is was checked when the row was read.
+      const asked = rawPrompt as AgentTask['prompt'];
+      return { prompt: asked, promptIds, dataSource, groundTruth, extraInfo, sample, validation };
     }),
   );
   const { agent, tokenizer, chat, tools, options } = rollout;

@@ -99,11 +99,10 @@ export class ResilientRun implements RunSession {
         const at = performance.now();
         this.#failedAt ??= at;
         const why = this.#policy.judge({ error, step: this.#step, at });
-        writeFault(runDirectory, {
-          event: 'fault',
-          ...faultOf(error, start, this.#step),
-          restart: why === null,
-        });
+        const fault = faultOf(error, start, this.#step);
+        // What happens to another run is not told there.
+        if (fault.code !== 'IN_USE')
+          writeFault(runDirectory, { event: 'fault', ...fault, restart: why === null });
         if (why !== null || this.#stop !== null)
           throw this.#gaveUp(error, why ?? `the run was to stop (${this.#stop})`);
         say(`failed after step ${this.#step}: ${reasonOf(error)}`);

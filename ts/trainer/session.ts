@@ -1,6 +1,7 @@
 // What a session of a run keeps on disk, whichever program it is: where it goes on from, its files, its checkpoints.
 import { existsSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
+import { checkReplaceable } from '../base/atomic_dir';
 import { reasonOf } from '../base/text';
 import { writtenConfig } from '../config/written_config';
 import { TroupeError } from '../errors';
@@ -11,6 +12,7 @@ import { type CheckpointStaging, stagingOf } from '../run/checkpoint_staging';
 import { type Checkpoint, CheckpointStore } from '../run/checkpoint_store';
 import { type RunConfig, runIdentity } from '../run/config_changes';
 import { findCheckpoint, type Resumed } from '../run/resume';
+import { RunClaim } from '../run/run_claim';
 import { RunDirectory } from '../run/run_directory';
 import { type TrainerState, VERSION } from '../run/trainer_state';
 
@@ -21,6 +23,8 @@ export type Position = Pick<TrainerState, 'loader' | 'klController'>;
 
 const LOGS = ['metrics.jsonl', 'timings.jsonl', 'trace.jsonl'];
 const CONFIG = 'config.json';
+/** What a run writes when it has done all of its steps. */
+const FINAL = ['final_model', 'final_adapter'];
 
 /** An engine that a checkpoint has a directory for. */
 interface Loadable {
@@ -33,25 +37,28 @@ export class Session {
   private written: RunRecords | null = null;
 
   /**
-   * Finds and checks the checkpoint to go on from; touches nothing. `keep`: checkpoints that stay; null: all.
-   * @throws TroupeError IO, ConfigError as findCheckpoint
+   * Finds and checks the checkpoint to go on from; touches nothing. The directory is its own until {@link close}. `keep`: checkpoints
+   * that stay; null: all.
+   * @throws TroupeError IN_USE, IO; ConfigError as findCheckpoint
    */
   static async open(config: RunConfig, keep: number | null, say: (line: string) => void): Promise<Session> {
-    const store = new CheckpointStore<TrainerState>(config.trainer.default_local_dir, keep);
-    store.checkForeign();
-    const shown = writtenConfig(config);
-    const staging = stagingOf(config);
-    return new Session(
-      config,
-      shown,
-      store,
-      staging,
-      await findCheckpoint(config, shown, store, staging),
-      say,
-    );
+    // What another run replaces while it is read looks damaged.
+    const claim = await RunClaim.take(config.trainer.default_local_dir);
+    try {
+      const store = new CheckpointStore<TrainerState>(config.trainer.default_local_dir, keep);
+      store.checkForeign();
+      const shown = writtenConfig(config);
+      const staging = stagingOf(config);
+      const resumed = await findCheckpoint(config, shown, store, staging);
+      return new Session(claim, config, shown, store, staging, resumed, say);
+    } catch (error) {
+      claim.release();
+      throw error;
+    }
   }
 
   private constructor(
+    private readonly claim: RunClaim,
     private readonly config: RunConfig,
     /** The configuration as it is written down. */
     private readonly shown: Record<string, unknown>,
@@ -90,15 +97,19 @@ export class Session {
     }
   }
 
-  /** Proves that the run directory can be written. @throws TroupeError IO, NO_SPACE */
+  /** Proves that the run directory can be written, in the end the model, too. @throws TroupeError IO, NO_SPACE */
   prepareDirectory(): RunDirectory {
-    this.directory = new RunDirectory(this.config.trainer.default_local_dir);
+    const { trainer } = this.config;
+    this.directory = new RunDirectory(trainer.default_local_dir);
+    if (!('val_only' in trainer && trainer.val_only))
+      for (const name of FINAL) checkReplaceable(this.directory.file(name));
     return this.directory;
   }
 
   /** When everything that writes has been closed. */
   close(): void {
     this.directory?.close();
+    this.claim.release();
   }
 
   /**
@@ -108,6 +119,7 @@ export class Session {
   begin(directory: RunDirectory, totalSteps: number, readOnly: boolean): Loggers {
     const { checkpoint, firstStep } = this;
     if (!readOnly) {
+      directory.takeOver();
       this.store.removeLeftovers();
       if (this.resumed?.staged) this.store.goOnAs(this.resumed.checkpoint.run);
       else this.store.beginFrom(checkpoint, this.resumed?.again ?? false);
@@ -174,6 +186,7 @@ export class Session {
 
   /** What ended it, before loggers are closed. */
   failed(error: unknown): void {
+    if (error instanceof TroupeError && error.code === 'IN_USE') this.written?.events.leave();
     this.written?.events.tryAdd('error', reasonOf(error));
   }
 

@@ -80,9 +80,20 @@ export class SftTrainer {
   /** Runs to the end, or until `requestStop`. On any error everything is closed and the newest checkpoint stays. */
   async fit(): Promise<FitResult> {
     const { config, options } = this;
+    const session = await Session.open(config, config.trainer.max_ckpt_to_keep, (line) =>
+      options.log?.(line),
+    );
+    try {
+      return await this.fitIn(session);
+    } finally {
+      session.close();
+    }
+  }
+
+  private async fitIn(session: Session): Promise<FitResult> {
+    const { config, options } = this;
     const { trainer } = config;
-    const say = (line: string): void => options.log?.(line);
-    const session = await Session.open(config, trainer.max_ckpt_to_keep, say);
+    const { say } = session;
     const data = await (options.data ?? loadSftData)(config);
     let engine: SftEngine | null = null;
     let loggers: Loggers | null = null;
@@ -120,7 +131,6 @@ export class SftTrainer {
       await Promise.allSettled([planned, engine?.close(), loggers?.close('failed')]);
       throw error;
     } finally {
-      session.close();
       await data.close?.();
     }
   }

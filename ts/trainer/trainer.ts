@@ -102,10 +102,19 @@ export class Trainer {
    * @throws WorkerDiedError within seconds of a worker's death; TroupeError with a code for all else
    */
   async fit(): Promise<FitResult> {
-    const { config, options } = this;
+    const { config } = this;
     const session = await Session.open(config, config.trainer.max_actor_ckpt_to_keep, (line) =>
       this.log(line),
     );
+    try {
+      return await this.fitIn(session);
+    } finally {
+      session.close();
+    }
+  }
+
+  private async fitIn(session: Session): Promise<FitResult> {
+    const { config, options } = this;
     const { reward, prepare } = configuredReward(config, options.reward ?? options.batchReward);
     let data: TrainingData | null = null;
     let engines: Engines | null = null;
@@ -178,7 +187,6 @@ export class Trainer {
       ]);
       throw error;
     } finally {
-      session.close();
       await data?.close?.();
     }
   }

@@ -1,7 +1,8 @@
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { defineAgent } from '../../../ts/agent/define';
+import { type AgentResult, defineAgent } from '../../../ts/agent/define';
+import type { AgentModel } from '../../../ts/agent/model/agent_model';
 import { defineTool } from '../../../ts/agent/tools/tool';
 import type { Trainer, TrainerOptions } from '../../../ts/trainer/trainer';
 import { type FakeEngines, fakeData, read, type Setup, trainer } from '../fake_run';
@@ -176,6 +177,47 @@ describe('a trainer with an agent', () => {
     });
     const { trainer: one } = run({ options: { agent: broken } });
     await expect(one.fit()).rejects.toThrow(/every one of 8 tasks: no such file/);
+  });
+
+  test.each<[string, (model: AgentModel) => unknown, string]>([
+    ['a list', () => [1], 'expected a number, an object or nothing from the agent, got [1]'],
+    ['a text', () => 'right', 'expected a number, an object or nothing from the agent, got "right"'],
+    [
+      'what JSON cannot hold',
+      () => {
+        const circle: Record<string, unknown> = { reward: 1 };
+        circle['self'] = circle;
+        return circle;
+      },
+      'expected JSON values beside the reward',
+    ],
+    [
+      'a metric that is none',
+      () => ({ metrics: { depth: 'deep' } }),
+      'metrics.depth: expected a finite number, got "deep"',
+    ],
+    ['metrics that are none', () => ({ metrics: 3 }), 'metrics: expected an object of numbers, got 3'],
+    ['no context at all', (model) => model.generate([]), 'promptIds: nothing at position 0'],
+    ['a context outside the vocabulary', (model) => model.generate([-1]), 'promptIds: -1 at position 0'],
+  ])('an agent that gives or asks for %s costs its own trajectory', async (_, wrong, says) => {
+    const agent = defineAgent({
+      run: async ({ promptIds, sample }, { model }) => {
+        await model.generate(promptIds);
+        return sample === 0 ? ((await wrong(model)) as AgentResult) : 1;
+      },
+    });
+    const overrides = ['trainer.total_training_steps=1'];
+    const { directory, trainer: one } = run({ options: { agent }, overrides });
+    await one.fit();
+    expect(metricsOf(directory)[0]).toMatchObject({ 'agent/failed': 2, 'critic/score/mean': 0.75 });
+    const strict = run({
+      options: { agent },
+      overrides: [...overrides, 'actor_rollout_ref.rollout.agent.on_error=fail'],
+    });
+    await expect(strict.trainer.fit()).rejects.toMatchObject({
+      code: 'AGENT_FAILED',
+      message: expect.stringContaining(says),
+    });
   });
 
   test('an agent that hangs costs its own trajectory; what it awaits is aborted', async () => {

@@ -1,4 +1,13 @@
-import fs, { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import fs, {
+  lstatSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { asTroupeError, writeDirectory, writeSmallFile } from '../../../ts/base/atomic_dir';
@@ -87,6 +96,22 @@ test('a failure leaves what was there and nothing else', async () => {
   expect(readFileSync(path.join(target, 'config.json'), 'utf8')).toBe('one');
   expect(readdirSync(dir)).toEqual(['model']);
 });
+
+test.each(['nowhere', 'empty', 'full'])(
+  'a link to a directory that is %s is replaced, what it leads to stays',
+  async (name) => {
+    const elsewhere = path.join(dir, name);
+    if (name !== 'nowhere') mkdirSync(elsewhere);
+    if (name === 'full') writeFileSync(path.join(elsewhere, 'config.json'), 'old');
+    const target = path.join(dir, 'model');
+    symlinkSync(elsewhere, target);
+    await writeDirectory(target, fill('new'));
+    expect(lstatSync(target).isDirectory()).toBe(true);
+    expect(readFileSync(path.join(target, 'config.json'), 'utf8')).toBe('new');
+    expect(readdirSync(dir).sort()).toEqual(name === 'nowhere' ? ['model'] : [name, 'model']);
+    if (name === 'full') expect(readFileSync(path.join(elsewhere, 'config.json'), 'utf8')).toBe('old');
+  },
+);
 
 test('never deletes files that are not its own', async () => {
   writeFileSync(path.join(dir, 'data.json'), '');

@@ -39,7 +39,9 @@ const usageErrors: [args: string[], message: RegExp][] = [
   [['train', config, '--fast'], /Unknown argument: fast/],
   [['generate', '--prompt', 'a'], /Missing required argument: model/],
   [['generate', '--model', 'm'], /expected --prompt TEXT or --prompts FILE/],
-  [['generate', '--model', 'm', '--prompt', 'a', '--n', 'many'], /n: expected an integer from 1 to 65536/],
+  [['generate', '--model', 'm', '--prompt', 'a', '--n', 'many'], /--n: expected a number, got many/],
+  [['generate', '--model', 'm', '--prompt', 'a', '--n', '1.5'], /n: expected an integer from 1 to 65536/],
+  [['serve', 'm', '--port=http'], /--port: expected a number, got http/],
   [
     ['generate', '--model', 'm', '--prompt', 'a', '--temperature', '-1'],
     /temperature: expected 0 \(greedy\), or a number from 0.000001/,

@@ -15,8 +15,7 @@ export interface ToolAgentOptions {
 
 /** The row's messages; a text is the user's. */
 function messagesOf({ prompt }: AgentTask): ChatMessage[] {
-  if (Array.isArray(prompt)) return [...(prompt as ChatMessage[])];
-  return [{ role: 'user', content: String(prompt) }];
+  return typeof prompt === 'string' ? [{ role: 'user', content: prompt }] : [...prompt];
 }
 
 function argumentsOf(source: string): unknown {

@@ -200,7 +200,7 @@ export class AgentModel {
     );
   }
 
-  /** @throws EngineFailed for what the engine throws, ContextFull for what can be put right by a shorter context */
+  /** @throws EngineFailed for what the engine fails in, what it refuses as it is, ContextFull for what can be put right by a shorter context */
   async guarded<T>(work: () => Promise<T>): Promise<T> {
     try {
       return await work();
@@ -210,7 +210,8 @@ export class AgentModel {
       if (cause instanceof ApiError && cause.code === 'context_length_exceeded')
         throw new ContextFull(cause.message);
       if (cause instanceof ApiError && cause.status < 500) throw cause;
-      if (cause instanceof TroupeError && cause.code === 'INVALID_DATA') throw cause;
+      // What it refuses to begin is in what was asked.
+      if (cause instanceof TroupeError && REFUSED.includes(cause.code)) throw cause;
       throw new EngineFailed(cause instanceof Error ? cause.message : String(cause), { cause });
     }
   }
@@ -241,6 +242,7 @@ export class AgentModel {
 }
 
 const ROUND = 64;
+const REFUSED: readonly string[] = ['INVALID_ARGUMENT', 'INVALID_DATA'];
 
 /** Cuts after the token that completes the first of the texts; null: none of them is there. */
 function stopAt(generated: Generated, stop: readonly string[]): Generated | null {
