@@ -92,7 +92,7 @@ export function withPositions(
   file: string,
 ): Record<string, unknown> {
   if (positions === null) return raw;
-  if ('n_positions' in raw) {
+  if (raw['model_type'] === 'gpt2') {
     throw new TroupeError(
       'INVALID_MODEL',
       `[model] max_position_embeddings ${positions} in place of that of ${file}: expected a model with rotary positions, but those of ` +

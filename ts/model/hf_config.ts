@@ -2,7 +2,7 @@ import { MODEL_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { NativeModelConfig } from '../native/bridge';
-import { withoutAliases } from './hf_aliases';
+import { checkAliases, withoutAliases } from './hf_aliases';
 import { deepseekExperts, qwenExperts, SOFTMAX_EXPERTS } from './hf_experts';
 import type { DecoderConfig, Family, FamilyConfig } from './hf_schema';
 import { FAMILIES, isFamily, schemas } from './hf_schema';
@@ -52,11 +52,12 @@ export function resolveModelConfig(raw: unknown, head: Head, where: string): Res
   for (const [key, why] of Object.entries(REFUSED)) {
     if (isSet(config[key])) throw invalid(where, `${key}: ${why}`);
   }
-  const named = withoutAliases(type, config, where);
+  const named = withoutAliases(type, config);
   const parsed = schemas[type].safeParse(named);
   if (!parsed.success) {
     throw invalid(where, firstIssue(parsed.error, named));
   }
+  checkAliases(type, config, where);
   const native = resolveFamily(type, parsed.data, config, where);
   native.head = head;
   if (head === 'value') {

@@ -1,7 +1,7 @@
 import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { loadModelDirectory } from '../../../ts/checkpoint/model_dir';
+import { loadModelDirectory, withPositions } from '../../../ts/checkpoint/model_dir';
 
 const fixtures = path.join(__dirname, '../../fixtures/conformance');
 const models = readdirSync(path.join(fixtures, 'models')).map((name) => path.join(fixtures, 'models', name));
@@ -162,8 +162,10 @@ describe('max_position_embeddings in place of config.json’s', () => {
 
   test('positions that are weights are not made more', () => {
     const gpt2 = models.find((name) => path.basename(name).startsWith('gpt2'))!;
-    expect(() => loadModelDirectory(path.join(gpt2, 'actor'), 'lm', 4096)).toThrow(
-      /max_position_embeddings 4096 .*expected a model with rotary positions/,
-    );
+    const refused = /max_position_embeddings 4096 .*expected a model with rotary positions/;
+    expect(() => loadModelDirectory(path.join(gpt2, 'actor'), 'lm', 4096)).toThrow(refused);
+    // The name that transformers takes as well, and none at all: 1024.
+    for (const raw of [{ model_type: 'gpt2', max_position_embeddings: 64 }, { model_type: 'gpt2' }])
+      expect(() => withPositions(raw, 4096, 'config.json')).toThrow(refused);
   });
 });

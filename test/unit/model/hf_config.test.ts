@@ -161,6 +161,21 @@ describe('defaults of the Hugging Face classes', () => {
     expect(resolve({ model_type: 'mixtral' }).ropeInvFreq[1]).toBeCloseTo(1e6 ** (-2 / 128), 15);
   });
 
+  test('the other names of GPT-2’s keys', () => {
+    const own = { model_type: 'gpt2', n_embd: 48, n_layer: 2, n_head: 4, n_positions: 64 };
+    const other = {
+      model_type: 'gpt2',
+      hidden_size: 48,
+      num_hidden_layers: 2,
+      num_attention_heads: 4,
+      max_position_embeddings: 64,
+    };
+    expect(resolve(other)).toEqual(resolve(own));
+    expect(() => resolve({ ...own, num_attention_heads: 12 })).toThrow(
+      /num_attention_heads 12 and n_head 4: expected the same/,
+    );
+  });
+
   test('eos ids may be one or several', () => {
     expect(
       resolveModelConfig({ ...small, model_type: 'llama', eos_token_id: [1, 2] }, 'lm', 'x').eosTokenIds,
