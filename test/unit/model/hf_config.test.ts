@@ -136,6 +136,7 @@ describe('defaults of the Hugging Face classes', () => {
   test('an empty quantization_config quantises nothing', () => {
     const plain = { ...small, model_type: 'llama' };
     expect(resolve({ ...plain, quantization_config: {} })).toEqual(resolve(plain));
+    expect(resolve({ ...plain, is_causal: true, per_layer_config: null })).toEqual(resolve(plain));
   });
 
   test('llama 2, mistral, qwen3, gemma2, gpt2', () => {
@@ -345,6 +346,13 @@ describe('what is not supported is named with what is', () => {
       /hidden_act "mish" is not supported; supported: silu/,
     ],
     [{ ...small, model_type: 'llama', quantization_config: { bits: 4 } }, /quantization_config: quantised/],
+    [{ ...small, model_type: 'llama', is_causal: false }, /is_causal: attention that looks ahead/],
+    [{ ...small, model_type: 'qwen3', is_causal: null }, /is_causal: attention that looks ahead/],
+    [{ ...small, model_type: 'llama', per_layer_config: { 1: { head_dim: 8 } } }, /per_layer_config: layers/],
+    [
+      { ...small, model_type: 'llama', transformers_weights: 'a.safetensors' },
+      /transformers_weights: weights/,
+    ],
     [{ ...small, model_type: 'llama', hidden_size: '64' }, /hidden_size: .*expected number/i],
     [
       { ...small, model_type: 'llama', num_key_value_heads: 3 },
