@@ -148,6 +148,11 @@ describe('defaults of the Hugging Face classes', () => {
     });
     expect(resolve({ model_type: 'mistral' })).toMatchObject({ numKvHeads: 8, maxPositions: 131072 });
     expect(resolve({ ...small, model_type: 'qwen3' }).headDim).toBe(128);
+    for (const model_type of ['qwen2', 'qwen3']) {
+      const heads = { model_type, num_attention_heads: 64 };
+      expect(resolve(heads).numKvHeads).toBe(32);
+      expect(resolve({ ...heads, num_key_value_heads: null }).numKvHeads).toBe(64);
+    }
     expect(resolve({ model_type: 'gemma2' })).toMatchObject({
       numLayers: 26,
       tiedEmbeddings: true,
@@ -258,6 +263,23 @@ describe('RoPE scaling', () => {
     for (const [i, f] of invFreq.entries()) expect(c.ropeInvFreq[i]! / f).toBeCloseTo(1, 5);
     expect(c.ropeInvFreq).toHaveLength(invFreq.length);
     expect(c.ropeAttentionFactor).toBeCloseTo(factor, 6);
+  });
+
+  test('truncate: null truncates nothing', () => {
+    const yarn = (truncate?: boolean | null) =>
+      resolve({
+        ...base,
+        rope_parameters: {
+          rope_type: 'yarn',
+          factor: 4,
+          original_max_position_embeddings: 32,
+          beta_fast: 4,
+          truncate,
+        },
+      }).ropeInvFreq;
+    expect(yarn(null)).toEqual(yarn(false));
+    expect(yarn()).toEqual(yarn(true));
+    expect(yarn()).not.toEqual(yarn(false));
   });
 
   test('attention_factor overrides, yarn reaches factor times the original length', () => {
