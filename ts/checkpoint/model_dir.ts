@@ -65,7 +65,7 @@ export function loadModelDirectory(
   const scoreName = valueHeadName(config.family);
   const freshHead = head === 'value' && !stored.has(`${scoreName}.weight`);
   // A value head without a bias, as sequence classification has it, stays without one.
-  if (head === 'value' && !freshHead) config.valueBias = stored.has(`${scoreName}.bias`);
+  if (head === 'value' && !freshHead) config.valueBias &&= stored.has(`${scoreName}.bias`);
   const mapping = tensorMapping(config);
   const { files, found } = planLoad(dir, stored, mapping, {
     optional: (hf) => freshHead && hf.startsWith(`${scoreName}.`),

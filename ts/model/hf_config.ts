@@ -58,7 +58,7 @@ export function resolveModelConfig(raw: unknown, head: Head, where: string): Res
     // Token classification has neither a tied head nor a cap on its output.
     native.tiedEmbeddings = false;
     native.finalSoftcap = 0;
-    native.valueBias = true;
+    native.valueBias = type === 'gpt2' || config.token_classification_bias !== false;
   }
   checkSizes(native, where);
   const eos = parsed.data.eos_token_id;
