@@ -42,7 +42,7 @@ export class ChatTemplate {
       documents: null,
       ...this.specialTokens,
       ...extra,
-      messages,
+      messages: messages.map(asRendered),
       add_generation_prompt: addGenerationPrompt,
     };
     try {
@@ -55,4 +55,14 @@ export class ChatTemplate {
       );
     }
   }
+}
+
+/** The first one is the name that most templates read. */
+const REASONING = ['reasoning_content', 'thinking', 'reasoning'];
+
+function asRendered(message: ChatMessage): ChatMessage {
+  const given = Object.entries(message).filter(([, value]) => value !== null && value !== undefined);
+  const there = Object.fromEntries(given) as ChatMessage;
+  const reasoning = REASONING.map((name) => there[name]).find((value) => value !== undefined);
+  return reasoning === undefined ? there : { thinking: reasoning, ...there, reasoning_content: reasoning };
 }

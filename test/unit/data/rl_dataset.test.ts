@@ -251,11 +251,9 @@ describe('bad files', () => {
   it('a message may call tools instead of saying something', async () => {
     const calls = [{ type: 'function', function: { name: 'f', arguments: {} } }];
     const called = [...chat('a'), { role: 'assistant', content: null, tool_calls: calls }];
-    // The template writes the content as it is, and Python's text of null is None.
+    // What is null is not there for the template, and it writes nothing in its place.
     const dataset = await open(writeLines([rlRow([...called, { role: 'tool', content: '1' }])]));
-    expect(await text(dataset, 0)).toBe(
-      '<|user|>a<eos><|assistant|><unk>one<eos><|tool|>1<eos><|assistant|>',
-    );
+    expect(await text(dataset, 0)).toBe('<|user|>a<eos><|assistant|><eos><|tool|>1<eos><|assistant|>');
     const none = [...chat('a'), { role: 'assistant', content: null, tool_calls: [] }];
     await expectError(writeLines([rlRow(none)]), /expected a prompt string or a list/);
   });

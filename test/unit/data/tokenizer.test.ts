@@ -113,6 +113,8 @@ describe('the end token', () => {
   });
 });
 
+const REASONED = '{"thinking": "b", "role": "assistant", "reasoning": "c", "reasoning_content": "b"}';
+
 describe('chat templates', () => {
   it('come from tokenizer_config.json', () => {
     const tokenizer = Tokenizer.load(tokenizerDirectory());
@@ -209,6 +211,27 @@ describe('chat templates', () => {
   ])('do what Hugging Face does: %s', (template, expected) => {
     const tokenizer = Tokenizer.load(tokenizerDirectory({ chat_template: template }));
     expect(tokenizer.renderChat([user('x')], true, { greeting: 'hello' })).toBe(expected);
+  });
+
+  // What transformers 5.24 renders (apply_chat_template with tokenize=False).
+  it.each([
+    [{ content: null, tool_calls: null }, "{{ m.keys()|list }}{{ 'tool_calls' in m }}", "['role']False"],
+    [{ content: 'x', name: null }, '{{ m|tojson }}', '{"role": "assistant", "content": "x"}'],
+    [{ reasoning: 'why' }, '{{ m.reasoning_content }}{{ m.thinking }}', 'whywhy'],
+    [{ reasoning_content: 'a', thinking: 'b' }, '{{ m.reasoning_content }}{{ m.thinking }}', 'ab'],
+    [{ thinking: 'b', reasoning: 'c' }, '{{ m|tojson }}', REASONED],
+    [{ reasoning: null }, '{{ m.reasoning_content is defined }}', 'False'],
+  ])('see a message as transformers gives it: %j', (message, template, expected) => {
+    const chat_template = `{%- set m = messages[0] -%}${template}`;
+    const tokenizer = Tokenizer.load(tokenizerDirectory({ chat_template }));
+    const messages = [{ role: 'assistant', ...message } as unknown as ReturnType<typeof user>];
+    expect(tokenizer.renderChat(messages, true)).toBe(expected);
+  });
+
+  it('may have lines that end as those of Windows', () => {
+    const chat_template = "a\r\n{% if true %}\r\nb\r{% endif %}\r\nc{{ 'x\r\ny' }}{{ '\\r\\n' }}";
+    const tokenizer = Tokenizer.load(tokenizerDirectory({ chat_template }));
+    expect(tokenizer.renderChat([user('x')], true)).toBe('a\nb\ncx\ny\r\n');
   });
 
   it('may refuse a conversation', () => {
