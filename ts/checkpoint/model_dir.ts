@@ -11,13 +11,14 @@ import { markFloats } from './json_floats';
 import { planLoad } from './load_plan';
 import type { StoredTensor } from './safetensors';
 import { parseObject, readTensors, readText } from './safetensors';
+import { LM_HEAD, tiedTensors } from './tied_head';
 import type { FloatDtype } from './write_plan';
 import { isFloatDtype } from './write_plan';
 
 /** A Hugging Face directory, read and checked up to, but not including, the tensors' bytes. */
 export interface LoadedModel {
   dir: string;
-  /** config.json as it is, floats marked (checkpoint/json_floats.ts). */
+  /** config.json as it is but for a head that the files do not tie, floats marked (checkpoint/json_floats.ts). */
   raw: Record<string, unknown>;
   config: NativeModelConfig;
   mapping: TensorMapping[];
@@ -57,24 +58,24 @@ export function loadModelDirectory(
     );
   }
   const text = readText(configFile);
-  const raw = withPositions(parseObject(text, configFile), maxPositionEmbeddings, configFile);
-  const { native: config, eosTokenIds } = resolveModelConfig(raw, head, configFile);
-  const stored = readTensors(dir);
+  const read = withPositions(parseObject(text, configFile), maxPositionEmbeddings, configFile);
+  const { native: config, eosTokenIds } = resolveModelConfig(read, head, configFile);
+  const { stored, own: ownHead } = inFiles(dir, config);
+  if (ownHead) config.tiedEmbeddings = false;
   const scoreName = valueHeadName(config.family);
   const freshHead = head === 'value' && !stored.has(`${scoreName}.weight`);
   // A value head without a bias, as sequence classification has it, stays without one.
-  if (head === 'value' && !freshHead) config.valueBias = stored.has(`${scoreName}.bias`);
+  if (head === 'value' && !freshHead) config.valueBias &&= stored.has(`${scoreName}.bias`);
   const mapping = tensorMapping(config);
   const { files, found } = planLoad(dir, stored, mapping, {
     optional: (hf) => freshHead && hf.startsWith(`${scoreName}.`),
-    // Hugging Face, too, leaves the stored head of a model with tied embeddings out.
     ignored: (hf) =>
-      (hf === 'lm_head.weight' && (head === 'value' || config.tiedEmbeddings)) ||
-      isPredictionLayer(config, hf),
+      (hf === LM_HEAD && (head === 'value' || config.tiedEmbeddings)) || isPredictionLayer(config, hf),
   });
+  const raw = withPositions(parseObject(markFloats(text), configFile), maxPositionEmbeddings, configFile);
   return {
     dir,
-    raw: withPositions(parseObject(markFloats(text), configFile), maxPositionEmbeddings, configFile),
+    raw: ownHead ? { ...raw, tie_word_embeddings: false } : raw,
     config,
     mapping,
     files,
@@ -85,6 +86,14 @@ export function loadModelDirectory(
   };
 }
 
+function inFiles(dir: string, config: NativeModelConfig): ReturnType<typeof tiedTensors> {
+  const stored = readTensors(dir);
+  const embedding = tensorMapping(config).find(({ param }) => param === 'embed.weight');
+  return config.tiedEmbeddings && embedding !== undefined
+    ? tiedTensors(stored, embedding.hf)
+    : { stored, own: false };
+}
+
 /** As if config.json said so. Positions that are weights can only be as many as there are. */
 export function withPositions(
   raw: Record<string, unknown>,
@@ -92,7 +101,7 @@ export function withPositions(
   file: string,
 ): Record<string, unknown> {
   if (positions === null) return raw;
-  if ('n_positions' in raw) {
+  if (raw['model_type'] === 'gpt2') {
     throw new TroupeError(
       'INVALID_MODEL',
       `[model] max_position_embeddings ${positions} in place of that of ${file}: expected a model with rotary positions, but those of ` +

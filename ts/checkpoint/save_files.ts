@@ -70,6 +70,8 @@ function savedConfig(model: LoadedModel, dtype: 'float32' | 'bfloat16' | null): 
     config.id2label = { '0': 'LABEL_0' };
     config.label2id = { LABEL_0: 0 };
     delete config.num_labels;
+    // The only key that says so; without it transformers makes a bias.
+    if (!model.config.valueBias) config.token_classification_bias = false;
   }
   if (dtype !== null) {
     if ('torch_dtype' in config || !('dtype' in config)) config.torch_dtype = dtype;

@@ -2,8 +2,9 @@ import { MODEL_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { NativeModelConfig } from '../native/bridge';
-import { withoutAliases } from './hf_aliases';
+import { checkAliases, withoutAliases } from './hf_aliases';
 import { deepseekExperts, qwenExperts, SOFTMAX_EXPERTS } from './hf_experts';
+import { refusedKey } from './hf_refused';
 import type { DecoderConfig, Family, FamilyConfig } from './hf_schema';
 import { FAMILIES, isFamily, schemas } from './hf_schema';
 import { firstIssue } from './issue';
@@ -19,12 +20,6 @@ const ACTIVATIONS: Readonly<Record<string, NativeModelConfig['activation']>> = {
   gelu_fast: 'gelu_tanh',
   gelu_pytorch_tanh: 'gelu_tanh',
   relu: 'relu',
-};
-
-/** Keys that change what a model computes and that no supported family has here; a set one must not be ignored. */
-const REFUSED: Readonly<Record<string, string>> = {
-  quantization_config: 'quantised weights are not supported: use the float32, float16 or bfloat16 checkpoint',
-  attention_sinks: 'attention sinks are not supported',
 };
 
 /** Reads and resolves config.json content; the one place where Hugging Face's defaults and quirks are known. */
@@ -49,21 +44,21 @@ export function resolveModelConfig(raw: unknown, head: Head, where: string): Res
       `model_type ${type === undefined ? '(missing)' : show(type)} is not supported; supported: ${FAMILIES.join(', ')}`,
     );
   }
-  for (const [key, why] of Object.entries(REFUSED)) {
-    if (isSet(config[key])) throw invalid(where, `${key}: ${why}`);
-  }
-  const named = withoutAliases(type, config, where);
+  const refused = refusedKey(config);
+  if (refused !== null) throw invalid(where, refused);
+  const named = withoutAliases(type, config);
   const parsed = schemas[type].safeParse(named);
   if (!parsed.success) {
     throw invalid(where, firstIssue(parsed.error, named));
   }
+  checkAliases(type, config, where);
   const native = resolveFamily(type, parsed.data, config, where);
   native.head = head;
   if (head === 'value') {
     // Token classification has neither a tied head nor a cap on its output.
     native.tiedEmbeddings = false;
     native.finalSoftcap = 0;
-    native.valueBias = true;
+    native.valueBias = type === 'gpt2' || config.token_classification_bias !== false;
   }
   checkSizes(native, where);
   const eos = parsed.data.eos_token_id;
@@ -78,12 +73,6 @@ function asObject(raw: unknown, where: string): Raw {
     throw invalid(where, 'expected a JSON object');
   return raw as Raw;
 }
-
-const isSet = (value: unknown): boolean =>
-  value !== undefined &&
-  value !== null &&
-  value !== false &&
-  !(typeof value === 'object' && Object.keys(value).length === 0);
 
 function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string): NativeModelConfig {
   switch (family) {

@@ -132,7 +132,7 @@ function rotaryDim(given: number | null | undefined, { headDim, partialFactor, w
       );
     return headDim;
   }
-  const factor = given ?? partialFactor;
+  const factor = given === undefined ? partialFactor : (given ?? 1); // null: all of it, in transformers
   const dim = Math.trunc(headDim * factor);
   if (factor > 1 || dim < 2 || dim % 2 !== 0) {
     throw invalid(
@@ -190,7 +190,7 @@ function yarn(
     (dim * Math.log(original / (rotations * 2 * Math.PI))) / (2 * Math.log(theta));
   let low = correction(p.beta_fast ?? 32);
   let high = correction(p.beta_slow ?? 1);
-  if (p.truncate ?? true) {
+  if (p.truncate === undefined || p.truncate) {
     low = Math.floor(low);
     high = Math.ceil(high);
   }

@@ -1,7 +1,7 @@
 import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { loadModelDirectory } from '../../../ts/checkpoint/model_dir';
+import { loadModelDirectory, withPositions } from '../../../ts/checkpoint/model_dir';
 
 const fixtures = path.join(__dirname, '../../fixtures/conformance');
 const models = readdirSync(path.join(fixtures, 'models')).map((name) => path.join(fixtures, 'models', name));
@@ -105,14 +105,10 @@ describe('bad directories', () => {
     expect(load).toThrow(expect.objectContaining({ code: 'INVALID_MODEL' }));
   });
 
-  test('buffers and the head of a tied model are left out; a prefix may be missing', () => {
-    edit('config.json', (c) => {
-      c.tie_word_embeddings = true;
-    });
+  test('a prefix may be missing', () => {
     editHeader((text) => text.replaceAll('"model.', '"'));
     const model = loadModelDirectory(dir, 'lm');
     expect(model.files[0]!.tensors.map((t) => t.label)).toContain('layers.0.self_attn.q_proj.weight');
-    expect(model.mapping.some((m) => m.hf === 'lm_head.weight')).toBe(false);
   });
 
   test('a dtype that cannot be read', () => {
@@ -162,8 +158,10 @@ describe('max_position_embeddings in place of config.json’s', () => {
 
   test('positions that are weights are not made more', () => {
     const gpt2 = models.find((name) => path.basename(name).startsWith('gpt2'))!;
-    expect(() => loadModelDirectory(path.join(gpt2, 'actor'), 'lm', 4096)).toThrow(
-      /max_position_embeddings 4096 .*expected a model with rotary positions/,
-    );
+    const refused = /max_position_embeddings 4096 .*expected a model with rotary positions/;
+    expect(() => loadModelDirectory(path.join(gpt2, 'actor'), 'lm', 4096)).toThrow(refused);
+    // The name that transformers takes as well, and none at all: 1024.
+    for (const raw of [{ model_type: 'gpt2', max_position_embeddings: 64 }, { model_type: 'gpt2' }])
+      expect(() => withPositions(raw, 4096, 'config.json')).toThrow(refused);
   });
 });

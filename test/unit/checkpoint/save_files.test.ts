@@ -5,6 +5,7 @@ import { loadModelDirectory } from '../../../ts/checkpoint/model_dir';
 import { writeModelFiles } from '../../../ts/checkpoint/save_files';
 import { Tokenizer } from '../../../ts/data/tokenizer';
 import { CONFORMANCE } from '../../helpers/conformance';
+import { rewardTensors, writeModel } from '../../helpers/e2e_workspace';
 import { tokenizerDirectory } from '../data/fake_tokenizer';
 
 const source = join(CONFORMANCE, 'models', 'llama_gqa', 'actor');
@@ -53,4 +54,23 @@ test('a chat template of one’s own wins over every other of the tokenizer', ()
   expect(rendered(out)).toBe('mine');
   expect(readFileSync(join(out, 'chat_template.jinja'), 'utf8')).toBe('mine');
   expect(existsSync(join(out, 'additional_chat_templates'))).toBe(false);
+});
+
+test('a value head without a bias is saved as one, and begins as one where config.json says so', async () => {
+  const out = mkdtempSync(join(tmpdir(), 'troupe-save-files-'));
+  const savedConfig = (from: string): Record<string, unknown> => {
+    writeModelFiles(loadModelDirectory(from, 'value'), out, plan, null);
+    return JSON.parse(readFileSync(join(out, 'config.json'), 'utf8'));
+  };
+  const bias = { name: 'score.bias', shape: [1], data: new Float32Array(1) };
+  const without = await writeModel(join(out, 'without'), { tensors: rewardTensors() });
+  const having = await writeModel(join(out, 'with'), { tensors: [...rewardTensors(), bias] });
+  expect(savedConfig(without)['token_classification_bias']).toBe(false);
+  expect(savedConfig(having)).not.toHaveProperty('token_classification_bias');
+
+  const config = { token_classification_bias: false };
+  const fresh = loadModelDirectory(await writeModel(join(out, 'fresh'), { config }), 'value');
+  expect([fresh.freshHead, fresh.config.valueBias]).toEqual([true, false]);
+  const surplus = await writeModel(join(out, 'surplus'), { config, tensors: [...rewardTensors(), bias] });
+  expect(() => loadModelDirectory(surplus, 'value')).toThrow(/not expected in this model:\n {4}score.bias/);
 });

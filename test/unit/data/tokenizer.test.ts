@@ -50,6 +50,31 @@ describe('tokens', () => {
     expect(Array.from(tokenizer.encode('a<eos>'))).toEqual([id('a'), 2]);
   });
 
+  it('behind the vocabulary have no text', () => {
+    const far = tokenizer.vocabSize + 7;
+    for (const skipSpecialTokens of [true, false]) {
+      expect(tokenizer.decode([id('a'), far, id('b')], { skipSpecialTokens })).toBe('ab');
+      expect(tokenizer.decode([far], { skipSpecialTokens })).toBe('');
+    }
+  });
+
+  // What the library in Rust (tokenizers 0.23) makes of it: blanks are those of Unicode, not those of JavaScript.
+  it.each([
+    ["\ufeff's", ["ï»¿'", 's']],
+    ['\ufeff\u0085a', ['ï»¿', 'Âħ', 'a']],
+    ['a \u0085', ['a', 'ĠÂħ']],
+    ["a's", ['a', "'s"]],
+  ])('are cut out of %j by GPT-2’s pattern', (text, pieces) => {
+    const directory = tokenizerDirectory();
+    const file = join(directory, 'tokenizer.json');
+    const definition = JSON.parse(readFileSync(file, 'utf8'));
+    definition.pre_tokenizer = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true };
+    for (const [i, piece] of pieces.entries()) definition.model.vocab[piece] = 100 + i;
+    writeFileSync(file, JSON.stringify(definition));
+    const tokens = Tokenizer.load(directory).encode(text);
+    expect(Array.from(tokens)).toEqual(pieces.map((piece) => definition.model.vocab[piece]));
+  });
+
   it('are counted, and known by their roles', () => {
     expect(tokenizer.vocabSize).toBe(4 + ALPHABET.length);
     expect([tokenizer.eosId, tokenizer.padId]).toEqual([2, 3]);
@@ -222,6 +247,12 @@ describe('chat templates', () => {
     const template = '{{ messages[0]|tojson }}';
     const tokenizer = Tokenizer.load(tokenizerDirectory({ chat_template: template }));
     expect(tokenizer.renderChat([{ role: 'assistant', ...message }], false)).toBe(expected);
+  });
+
+  it('may have lines that end as those of Windows', () => {
+    const chat_template = "a\r\n{% if true %}\r\nb\r{% endif %}\r\nc{{ 'x\r\ny' }}{{ '\\r\\n' }}";
+    const tokenizer = Tokenizer.load(tokenizerDirectory({ chat_template }));
+    expect(tokenizer.renderChat([user('x')], true)).toBe('a\nb\ncx\ny\r\n');
   });
 
   it('may refuse a conversation', () => {

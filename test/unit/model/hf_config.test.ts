@@ -136,6 +136,7 @@ describe('defaults of the Hugging Face classes', () => {
   test('an empty quantization_config quantises nothing', () => {
     const plain = { ...small, model_type: 'llama' };
     expect(resolve({ ...plain, quantization_config: {} })).toEqual(resolve(plain));
+    expect(resolve({ ...plain, is_causal: true, per_layer_config: null })).toEqual(resolve(plain));
   });
 
   test('llama 2, mistral, qwen3, gemma2, gpt2', () => {
@@ -147,6 +148,11 @@ describe('defaults of the Hugging Face classes', () => {
     });
     expect(resolve({ model_type: 'mistral' })).toMatchObject({ numKvHeads: 8, maxPositions: 131072 });
     expect(resolve({ ...small, model_type: 'qwen3' }).headDim).toBe(128);
+    for (const model_type of ['qwen2', 'qwen3']) {
+      const heads = { model_type, num_attention_heads: 64 };
+      expect(resolve(heads).numKvHeads).toBe(32);
+      expect(resolve({ ...heads, num_key_value_heads: null }).numKvHeads).toBe(64);
+    }
     expect(resolve({ model_type: 'gemma2' })).toMatchObject({
       numLayers: 26,
       tiedEmbeddings: true,
@@ -159,6 +165,21 @@ describe('defaults of the Hugging Face classes', () => {
       mlpBias: true,
     });
     expect(resolve({ model_type: 'mixtral' }).ropeInvFreq[1]).toBeCloseTo(1e6 ** (-2 / 128), 15);
+  });
+
+  test('the other names of GPT-2’s keys', () => {
+    const own = { model_type: 'gpt2', n_embd: 48, n_layer: 2, n_head: 4, n_positions: 64 };
+    const other = {
+      model_type: 'gpt2',
+      hidden_size: 48,
+      num_hidden_layers: 2,
+      num_attention_heads: 4,
+      max_position_embeddings: 64,
+    };
+    expect(resolve(other)).toEqual(resolve(own));
+    expect(() => resolve({ ...own, num_attention_heads: 12 })).toThrow(
+      /num_attention_heads 12 and n_head 4: expected the same/,
+    );
   });
 
   test('eos ids may be one or several', () => {
@@ -242,6 +263,23 @@ describe('RoPE scaling', () => {
     for (const [i, f] of invFreq.entries()) expect(c.ropeInvFreq[i]! / f).toBeCloseTo(1, 5);
     expect(c.ropeInvFreq).toHaveLength(invFreq.length);
     expect(c.ropeAttentionFactor).toBeCloseTo(factor, 6);
+  });
+
+  test('truncate: null truncates nothing', () => {
+    const yarn = (truncate?: boolean | null) =>
+      resolve({
+        ...base,
+        rope_parameters: {
+          rope_type: 'yarn',
+          factor: 4,
+          original_max_position_embeddings: 32,
+          beta_fast: 4,
+          truncate,
+        },
+      }).ropeInvFreq;
+    expect(yarn(null)).toEqual(yarn(false));
+    expect(yarn()).toEqual(yarn(true));
+    expect(yarn()).not.toEqual(yarn(false));
   });
 
   test('attention_factor overrides, yarn reaches factor times the original length', () => {
@@ -330,6 +368,13 @@ describe('what is not supported is named with what is', () => {
       /hidden_act "mish" is not supported; supported: silu/,
     ],
     [{ ...small, model_type: 'llama', quantization_config: { bits: 4 } }, /quantization_config: quantised/],
+    [{ ...small, model_type: 'llama', is_causal: false }, /is_causal: attention that looks ahead/],
+    [{ ...small, model_type: 'qwen3', is_causal: null }, /is_causal: attention that looks ahead/],
+    [{ ...small, model_type: 'llama', per_layer_config: { 1: { head_dim: 8 } } }, /per_layer_config: layers/],
+    [
+      { ...small, model_type: 'llama', transformers_weights: 'a.safetensors' },
+      /transformers_weights: weights/,
+    ],
     [{ ...small, model_type: 'llama', hidden_size: '64' }, /hidden_size: .*expected number/i],
     [
       { ...small, model_type: 'llama', num_key_value_heads: 3 },

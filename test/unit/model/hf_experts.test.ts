@@ -52,6 +52,8 @@ test('defaults of the Hugging Face classes', () => {
   const glm = resolve({ model_type: 'glm4_moe', head_dim: 128 });
   expect(glm).toMatchObject({ numLayers: 46, numHeads: 96, numKvHeads: 8, normEps: 1e-5, qkNorm: false });
   expect(glm.ropeInvFreq).toHaveLength(32);
+  const whole = resolve({ model_type: 'glm4_moe', head_dim: 128, partial_rotary_factor: null });
+  expect(whole.ropeInvFreq).toHaveLength(64);
   expect(glm.moeLayers.indexOf(true)).toBe(1);
   expect(glm.moe).toMatchObject({ numExperts: 128, topK: 8, normalizeTopK: true, routedScale: 1 });
   const experts = { n_routed_experts: 8, num_experts_per_tok: 2, n_shared_experts: 1 };

@@ -37,7 +37,7 @@ export class JinjaTemplate {
     if (new RegExp(`\\s{${MOST_BLANKS + 1}}`).test(source))
       throw new Error(`it has a run of more than ${MOST_BLANKS} blanks`);
     this.program = within(() => {
-      const program = parseTemplate(source);
+      const program = parseTemplate(source.replace(/\r\n?/g, '\n')); // as Jinja reads it, in texts as well
       markOutputs(program, false);
       return program;
     });

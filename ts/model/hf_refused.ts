@@ -1,0 +1,24 @@
+// Keys of config.json that change what a model computes and that no supported family has here.
+
+const REFUSED: Readonly<Record<string, string>> = {
+  quantization_config: 'quantised weights are not supported: use the float32, float16 or bfloat16 checkpoint',
+  attention_sinks: 'attention sinks are not supported',
+  per_layer_config: 'layers of different sizes are not supported: one set of keys for all layers is',
+  transformers_weights:
+    'weights in a file of another name are not supported: name it model.safetensors and leave the key out',
+};
+
+/** The first such key that must not be ignored, and why; null: none. */
+export function refusedKey(config: Readonly<Record<string, unknown>>): string | null {
+  for (const [key, why] of Object.entries(REFUSED)) if (isSet(config[key])) return `${key}: ${why}`;
+  // transformers masks nothing also where it is null.
+  if ('is_causal' in config && !config['is_causal'])
+    return 'is_causal: attention that looks ahead is not supported: expected true, or no such key';
+  return null;
+}
+
+const isSet = (value: unknown): boolean =>
+  value !== undefined &&
+  value !== null &&
+  value !== false &&
+  !(typeof value === 'object' && Object.keys(value).length === 0);
