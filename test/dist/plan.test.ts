@@ -316,7 +316,7 @@ const refused: [args: string[], message: RegExp][] = [
   [[], /Expected a configuration file/],
   [[config, '--gpu', '8'], /Unknown argument: gpu/],
   [[config, '--gpus', '0'], /--gpus: expected an integer from 1 to 65536, got 0/],
-  [[config, '--gpus', 'many'], /--gpus: expected an integer/],
+  [[config, '--gpus', 'many'], /--gpus: expected a number, got many/],
   [[config, '--gpu-memory', '80'], /--gpu-memory: expected a size such as 80GiB, got 80/],
   [['missing.yaml'], /cannot read the configuration missing\.yaml/],
   [[config, 'trainer.sedd=3'], /unknown key trainer\.sedd/],
