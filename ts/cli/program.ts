@@ -8,6 +8,7 @@ import { runSetup } from '../install/setup';
 import { resolveSampling } from '../rollout/sampling';
 import { agentTask, withAgent } from './agent_try';
 import { bench } from './bench';
+import { checkNumbers } from './check_numbers';
 import { doctorTask, withDoctor } from './doctor_command';
 import { exportCommand } from './export';
 import { type GenerateOptions, generate } from './generate';
@@ -164,19 +165,6 @@ async function parse(argv: readonly string[]): Promise<Task | null> {
     })
     .parseAsync();
   return task;
-}
-
-/** yargs makes NaN of what is no number, before anybody can say what came. @throws UsageError */
-function checkNumbers(argv: readonly string[], given: Readonly<Record<string, unknown>>): void {
-  for (const [name, value] of Object.entries(given)) {
-    if (!Number.isNaN(value)) continue;
-    const option = `--${name}`;
-    const at = argv.findIndex((word) => word === option || word.startsWith(`${option}=`));
-    if (at < 0) continue;
-    const word = argv[at] as string;
-    const came = word === option ? argv[at + 1] : word.slice(option.length + 1);
-    throw new UsageError(`${option}: expected a number, got ${came}`);
-  }
 }
 
 const withConfig = (y: Argv) =>
