@@ -7,7 +7,7 @@
 // floating-point dtype (float64 in tests), for blocks of queries of one run at a time.
 namespace troupe::ops {
 
-// Scores of a block over all heads: 64 MiB in float32, of which five are held at the most.
+// Scores of a block over all heads: 64 MiB in float32, of which less than four are held.
 inline constexpr int64_t kMostScores = int64_t{1} << 24;
 
 void attention_forward_reference(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,

@@ -1,10 +1,11 @@
-import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { loadConfig } from '../../ts/config/config';
 import { createEngines } from '../../ts/trainer/engines';
 import { CONFORMANCE } from '../helpers/conformance';
 import { allGone, workersOf } from '../helpers/e2e_process';
+import { modelTensors, type NamedTensor, writeModel } from '../helpers/e2e_workspace';
 import { FakeInferenceServer } from '../helpers/inference_server';
 import { writeConfig } from '../unit/config/write_config';
 
@@ -15,6 +16,41 @@ beforeAll(() => {
   scratch = mkdtempSync(path.join(tmpdir(), 'troupe-server-rollout-'));
 });
 afterAll(() => rmSync(scratch, { recursive: true }));
+
+const needs = {
+  reference: false,
+  critic: false,
+  rewardModel: false,
+  totalSteps: 1,
+  device: 'cpu',
+} as const;
+
+// The config.json of the model says that the head is the embedding, and a server believes it.
+test('a server of our own starts with the head that the files have', async () => {
+  const [embedding, ...others] = modelTensors() as [NamedTensor, ...NamedTensor[]];
+  const head = { ...embedding, name: 'lm_head.weight', data: embedding.data.map((x) => -x) };
+  const model = await writeModel(path.join(scratch, 'own_head'), { tensors: [embedding, ...others, head] });
+  const [command, said] = [path.join(scratch, 'server.cjs'), path.join(scratch, 'said')];
+  writeFileSync(
+    command,
+    `const fs = require('node:fs');
+const at = process.argv.indexOf('--model-path') + 1;
+const config = JSON.parse(fs.readFileSync(process.argv[at] + '/config.json', 'utf8'));
+fs.writeFileSync(${JSON.stringify(said)}, String(config.tie_word_embeddings));
+process.exit(1);`,
+  );
+  const config = loadConfig(writeConfig(), [
+    `actor_rollout_ref.model.path=${model}`,
+    'algorithm.adv_estimator=grpo',
+    'actor_rollout_ref.rollout.mode=managed',
+    'actor_rollout_ref.rollout.name=sglang',
+    `actor_rollout_ref.rollout.server.command=${JSON.stringify([process.execPath, command])}`,
+    `actor_rollout_ref.rollout.server.weights_dir=${path.join(scratch, 'own_weights')}`,
+    `trainer.default_local_dir=${path.join(scratch, 'run')}`,
+  ]);
+  await expect(createEngines(config, needs)).rejects.toThrow(/server/);
+  expect(readFileSync(said, 'utf8')).toBe('false');
+}, 60_000);
 
 test('old weights that cannot be deleted are a warning, and the workers end all the same', async () => {
   const weights = path.join(scratch, 'weights');
@@ -36,13 +72,6 @@ test('old weights that cannot be deleted are a warning, and the workers end all 
     `actor_rollout_ref.rollout.server.weights_dir=${weights}`,
   ]);
   const said: string[] = [];
-  const needs = {
-    reference: false,
-    critic: false,
-    rewardModel: false,
-    totalSteps: 1,
-    device: 'cpu',
-  } as const;
   const engines = await createEngines(config, { ...needs, say: (line) => said.push(line) });
   const workers = workersOf(process.pid);
   expect(workers).toHaveLength(1);

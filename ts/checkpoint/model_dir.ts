@@ -30,6 +30,8 @@ export interface LoadedModel {
   dtypes: Map<string, FloatDtype>;
   /** generation_config.json's eos ids, else config.json's. */
   eosTokenIds: number[];
+  /** The files hold a head that differs from the embedding, though config.json ties them. */
+  ownHead: boolean;
   /** The value head is not in the files and starts from its initial values. */
   freshHead: boolean;
 }
@@ -44,19 +46,7 @@ export function loadModelDirectory(
   head: Head,
   maxPositionEmbeddings: number | null = null,
 ): LoadedModel {
-  const configFile = path.join(dir, 'config.json');
-  if (!existsSync(dir) || !statSync(dir).isDirectory()) {
-    throw new TroupeError(
-      'INVALID_MODEL',
-      `[model] expected a Hugging Face model directory, but ${dir} is not a directory`,
-    );
-  }
-  if (!existsSync(configFile)) {
-    throw new TroupeError(
-      'INVALID_MODEL',
-      `[model] ${dir} has no config.json: expected a Hugging Face model directory`,
-    );
-  }
+  const configFile = configOf(dir);
   const text = readText(configFile);
   const read = withPositions(parseObject(text, configFile), maxPositionEmbeddings, configFile);
   const { native: config, eosTokenIds } = resolveModelConfig(read, head, configFile);
@@ -78,12 +68,36 @@ export function loadModelDirectory(
     raw: ownHead ? { ...raw, tie_word_embeddings: false } : raw,
     config,
     mapping,
+    ownHead,
     files,
     stored: found,
     dtypes: dtypesOf(found),
     eosTokenIds: generationEos(dir) ?? eosTokenIds,
     freshHead,
   };
+}
+
+/** What {@link loadModelDirectory} says of it, without a look at the tensors. */
+export function readEosTokenIds(dir: string): number[] {
+  const file = configOf(dir);
+  return generationEos(dir) ?? resolveModelConfig(parseObject(readText(file), file), 'lm', file).eosTokenIds;
+}
+
+function configOf(dir: string): string {
+  const configFile = path.join(dir, 'config.json');
+  if (!existsSync(dir) || !statSync(dir).isDirectory()) {
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[model] expected a Hugging Face model directory, but ${dir} is not a directory`,
+    );
+  }
+  if (!existsSync(configFile)) {
+    throw new TroupeError(
+      'INVALID_MODEL',
+      `[model] ${dir} has no config.json: expected a Hugging Face model directory`,
+    );
+  }
+  return configFile;
 }
 
 function inFiles(dir: string, config: NativeModelConfig): ReturnType<typeof tiedTensors> {

@@ -9,6 +9,6 @@ export function checkNumbers(argv: readonly string[], given: Readonly<Record<str
     if (at < 0) continue;
     const word = argv[at] as string;
     const came = word === option ? argv[at + 1] : word.slice(option.length + 1);
-    throw new UsageError(`${option}: expected a number, got ${came}`);
+    throw new UsageError(`${option}: expected a number, got ${came ?? 'nothing'}`);
   }
 }

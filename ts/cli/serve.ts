@@ -45,8 +45,7 @@ export async function serve(
   say: (line: string) => void = (line) => process.stderr.write(`troupe: ${line}\n`),
 ): Promise<number> {
   const { model: directory } = options;
-  const loaded = loadModelDirectory(directory, 'lm');
-  const { config } = loaded;
+  const { config, eosTokenIds } = loadModelDirectory(directory, 'lm');
   const { chatTemplate, maxModelLen, gpuMemoryUtilization, tensorParallel } = options;
   if (maxModelLen !== null && maxModelLen > config.maxPositions) {
     throw new UsageError(
@@ -71,7 +70,7 @@ export async function serve(
       // Nobody else wants the memory, and the next request may begin like one before it.
       freeCacheEngine: false,
       tensorParallel,
-      eosTokenIds: endTokenIds(loaded, tokenizer),
+      eosTokenIds: endTokenIds(eosTokenIds, tokenizer),
       ...(maxModelLen === null ? {} : { maxModelLen }),
       ...(gpuMemoryUtilization === null ? {} : { gpuMemoryUtilization }),
     },

@@ -143,9 +143,8 @@ function moduleAgent(path: string, name: string, kwargs: Readonly<Record<string,
 function chatParts(config: ResolvedConfig, tokenizer: Tokenizer): Omit<ChatParts, 'sessions'> {
   const { model, rollout } = config.actor_rollout_ref;
   const { format } = rollout.multi_turn;
-  const loaded = loadModelDirectory(model.path, 'lm');
-  const modelConfig = loaded.config;
-  const eosTokenIds = endTokenIds(loaded, tokenizer);
+  const { config: modelConfig, eosTokenIds: modelEnds } = loadModelDirectory(model.path, 'lm');
+  const eosTokenIds = endTokenIds(modelEnds, tokenizer);
   const written = familyOf(tokenizer.toolTemplate);
   const family = format === 'auto' ? written : toolFamily(format === 'llama3_json' ? 'llama3' : format);
   if (written !== null && family !== null && written.name !== family.name) {

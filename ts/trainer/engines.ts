@@ -1,6 +1,6 @@
 import { Actor } from '../actor/actor';
 import type { Batch } from '../batch/batch';
-import { loadModelDirectory } from '../checkpoint/model_dir';
+import { readEosTokenIds } from '../checkpoint/model_dir';
 import type { ResolvedConfig } from '../config/config';
 import { checkGpus, hasRewardPool, policyRanks, poolHosts, rewardRanks } from '../config/derived/pools';
 import { usesServers } from '../config/derived/rollout_place';
@@ -142,7 +142,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
       rollout: {
         ...rolloutOptions(config),
         ...(needs.tokenizer
-          ? { eosTokenIds: endTokenIds(loadModelDirectory(model.path, 'lm'), needs.tokenizer) }
+          ? { eosTokenIds: endTokenIds(readEosTokenIds(model.path), needs.tokenizer) }
           : {}),
       },
     });

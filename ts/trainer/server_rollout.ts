@@ -39,7 +39,9 @@ export class ServerRollout {
     // Servers of others may be somebody else's, too. On a CPU only an end gives memory back, which is what TGI is brought to anyway.
     const releases =
       rollout.mode === 'managed' && rollout.free_cache_engine && (device === 'cuda' || !protocol.reloads);
-    const model = weights.untied ? await weights.write(0) : path.resolve(config.actor_rollout_ref.model.path);
+    // Which matrices there are is settled when a server starts, by the config.json that it starts with.
+    const started = weights.untied || actor.engine.model.ownHead;
+    const model = started ? await weights.write(0) : path.resolve(config.actor_rollout_ref.model.path);
     const servers = serversOf(config, { dtype, device, model, releases }, protocol);
     const engine = await RemoteRollout.connect({
       protocol,

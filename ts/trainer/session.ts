@@ -36,6 +36,21 @@ export class Session {
   private directory: RunDirectory | null = null;
   private written: RunRecords | null = null;
 
+  /** Works in a session from {@link open} to {@link close}. */
+  static async during<T>(
+    config: RunConfig,
+    keep: number | null,
+    say: (line: string) => void,
+    work: (session: Session) => Promise<T>,
+  ): Promise<T> {
+    const session = await Session.open(config, keep, say);
+    try {
+      return await work(session);
+    } finally {
+      session.close();
+    }
+  }
+
   /**
    * Finds and checks the checkpoint to go on from; touches nothing. The directory is its own until {@link close}. `keep`: checkpoints
    * that stay; null: all.

@@ -80,14 +80,10 @@ export class SftTrainer {
   /** Runs to the end, or until `requestStop`. On any error everything is closed and the newest checkpoint stays. */
   async fit(): Promise<FitResult> {
     const { config, options } = this;
-    const session = await Session.open(config, config.trainer.max_ckpt_to_keep, (line) =>
-      options.log?.(line),
+    const say = (line: string): void => options.log?.(line);
+    return await Session.during(config, config.trainer.max_ckpt_to_keep, say, (session) =>
+      this.fitIn(session),
     );
-    try {
-      return await this.fitIn(session);
-    } finally {
-      session.close();
-    }
   }
 
   private async fitIn(session: Session): Promise<FitResult> {

@@ -103,14 +103,10 @@ export class Trainer {
    */
   async fit(): Promise<FitResult> {
     const { config } = this;
-    const session = await Session.open(config, config.trainer.max_actor_ckpt_to_keep, (line) =>
-      this.log(line),
+    const say = (line: string): void => this.log(line);
+    return await Session.during(config, config.trainer.max_actor_ckpt_to_keep, say, (session) =>
+      this.fitIn(session),
     );
-    try {
-      return await this.fitIn(session);
-    } finally {
-      session.close();
-    }
   }
 
   private async fitIn(session: Session): Promise<FitResult> {

@@ -1,7 +1,7 @@
 import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
-import { loadModelDirectory, withPositions } from '../../../ts/checkpoint/model_dir';
+import { loadModelDirectory, readEosTokenIds, withPositions } from '../../../ts/checkpoint/model_dir';
 
 const fixtures = path.join(__dirname, '../../fixtures/conformance');
 const models = readdirSync(path.join(fixtures, 'models')).map((name) => path.join(fixtures, 'models', name));
@@ -127,8 +127,10 @@ describe('bad directories', () => {
 
   test('generation_config.json has the last word on eos', () => {
     expect(loadModelDirectory(dir, 'lm').eosTokenIds).toEqual([149]);
+    expect(readEosTokenIds(dir)).toEqual([149]);
     writeFileSync(path.join(dir, 'generation_config.json'), '{"eos_token_id": [3, 4]}');
     expect(loadModelDirectory(dir, 'lm').eosTokenIds).toEqual([3, 4]);
+    expect(readEosTokenIds(dir)).toEqual([3, 4]);
   });
 });
 

@@ -15,7 +15,7 @@ import { tensorProblem } from '../../model/tensor_parts';
 import type { NativeQuantization, NativeRolloutOptions } from '../../native/bridge';
 import { type ModelBounds, refuseOutside } from '../check_request';
 
-/** None of them changes a token, but `quantization`, and `tensorParallel` where rounding decides. */
+/** None of them changes a token, but `quantization`, `tensorParallel` where rounding decides, and `eosTokenIds`, which end responses. */
 export interface NativeRolloutConfig {
   /** Requests that run at the same time on a rank, 256. */
   maxNumSeqs?: number;

@@ -8,7 +8,8 @@ export interface GrammarVocabulary {
   stopTokenIds: number[];
 }
 
-export type GrammarRequest = { id: number } /** Answered by no mask, once grammars can be compiled. */ & (
+type Asked =
+  /** Answered by no mask, once grammars can be compiled. */
   | { kind: 'ready' }
   /** Answered by no mask, once it is compiled. */
   | { kind: 'check'; grammar: Grammar }
@@ -16,8 +17,9 @@ export type GrammarRequest = { id: number } /** Answered by no mask, once gramma
   | { kind: 'open'; matcher: number; grammar: Grammar }
   /** Answered by the mask of the token after these. */
   | { kind: 'next'; matcher: number; tokens: Int32Array }
-  | { kind: 'close'; matcher: number }
-);
+  | { kind: 'close'; matcher: number };
+
+export type GrammarRequest = { id: number } & Asked;
 
 export interface GrammarReply {
   id: number;
