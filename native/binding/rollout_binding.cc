@@ -204,14 +204,14 @@ Napi::Value rollout_turn(const Napi::CallbackInfo& info) {
       write_rollout_turn);
 }
 
-// void Engine::park_rollout()
-// parkRollout(engine: NativeEngine): Promise<null>
+// void Engine::park_rollout(bool preempt)
+// parkRollout(engine: NativeEngine, preempt: boolean): Promise<null>
 Napi::Value park_rollout(const Napi::CallbackInfo& info) {
   const Arguments args(info, "parkRollout");
   return call_engine(
       info, args(0, "engine"),
-      [](Engine& engine) {
-        engine.park_rollout();
+      [preempt = args(1, "preempt").boolean()](Engine& engine) {
+        engine.park_rollout(preempt);
         return Nothing{};
       },
       write_nothing);

@@ -126,7 +126,7 @@ class Phases {
     for (uint64_t id = 0; !turn.idle && id < static_cast<uint64_t>(load.prompts * load.n); ++id)
       commands.abort.push_back(id);
     if (!turn.idle) engine_->rollout_turn(std::move(commands));
-    engine_->park_rollout();
+    engine_->park_rollout(false);
   }
 
   const EngineOptions& options_;

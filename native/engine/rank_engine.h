@@ -68,7 +68,7 @@ class RankEngine final : public Engine {
   RolloutStats open_rollout(const RolloutOptions& options) override;
   void begin_rollout(int64_t version, bool restart) override;
   RolloutTurn rollout_turn(RolloutCommands commands) override;
-  void park_rollout() override;
+  void park_rollout(bool preempt) override;
 
   int64_t optimizer_steps() const override { return optimizer_steps_; }
   int64_t schedule_steps() const override { return schedule_steps_; }

@@ -28,7 +28,7 @@ RolloutStats RankEngine::open_rollout(const RolloutOptions& options) {
     axis->all_reduce(least, ReduceOp::kMax, {"generate", "cache budget"});
   own.kv_cache_bytes = -least.item<int64_t>();
   rollout_ = std::make_unique<Rollout>(decoder(), own);
-  rollout_->park();
+  rollout_->park(false);
   return rollout_->stats();
 }
 
@@ -136,9 +136,9 @@ void RankEngine::join_routed_experts(std::vector<RolloutOutput>& outputs) {
   }
 }
 
-void RankEngine::park_rollout() {
+void RankEngine::park_rollout(bool preempt) {
   stop_decoding();
-  if (rollout_) rollout_->park();
+  if (rollout_) rollout_->park(preempt);
 }
 
 void RankEngine::stop_decoding() {

@@ -138,7 +138,8 @@ void Rollout::set_mask(uint64_t id, std::vector<uint32_t> mask) {
   sequence->has_mask = true;
 }
 
-bool Rollout::park() {
+bool Rollout::park(bool preempt) {
+  if (preempt) scheduler_.preempt_all();
   if (scheduler_.running() > 0) return false;
   pool_.clear_index();
   cache_.release_memory();

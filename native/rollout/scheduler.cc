@@ -305,7 +305,10 @@ void Scheduler::weights_changed(bool restart) {
   ++weights_;
   pool_.clear_index();
   for (const Owner& owner : running_) owner->shares = false;
-  if (!restart) return;
+  if (restart) preempt_all();
+}
+
+void Scheduler::preempt_all() {
   std::vector<Owner> again = std::move(running_);
   running_.clear();
   for (Owner& owner : again) {

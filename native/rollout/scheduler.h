@@ -61,6 +61,8 @@ class Scheduler {
   // The weights are others: pages of those before are not shared from now on. restart: running sequences are
   // computed again.
   void weights_changed(bool restart);
+  // What is running gives its pages back, and waits to be computed again.
+  void preempt_all();
 
   // Outputs of the sequences that have got tokens or have ended since the last call.
   std::vector<RolloutOutput> take_outputs();

@@ -63,7 +63,7 @@ Answers answers(Engine& engine) {
     }
   }
   CHECK(turn.idle && turn.stats.running == 0 && turn.stats.pages_held == 0);
-  engine.park_rollout();
+  engine.park_rollout(false);
   return found;
 }
 

@@ -416,8 +416,32 @@ TEST(what_can_never_be_served_is_refused_with_numbers) {
   CHECK_THROWS(rollout.submit(request(0, {50}, 20)), "token id 50 at position 0");
   CHECK_THROWS(Rollout(model.transformer, {.kv_cache_bytes = 5}), "less than one page");
   CHECK(run(rollout, {request(0, prompt(77), 20)}).at(0).tokens.size() == 20);
-  CHECK(rollout.park() && rollout.stats().pages_held == 0);
+  CHECK(rollout.park(false) && rollout.stats().pages_held == 0);
   CHECK(run(rollout, {request(0, prompt(77), 20)}).at(0).tokens.size() == 20);
+}
+
+// Between two steps of training others need the memory: what is under way gives it back and is computed again.
+TEST(what_is_running_gives_its_memory_back_when_it_is_preempted) {
+  SmallModel model(long_model("qwen2"));
+  model.transformer.begin_decoding();
+  std::vector<RolloutRequest> requests;
+  for (uint64_t i = 0; i < 5; ++i)
+    requests.push_back(request(i, prompt(20 + 13 * static_cast<int64_t>(i), static_cast<int64_t>(i)), 30));
+  const std::map<uint64_t, Answer> alone = run(model, requests);
+  model.transformer.begin_decoding();
+  Rollout rollout(model.transformer, {});
+  std::map<uint64_t, Answer> answers;
+  for (const RolloutRequest& one : requests) rollout.submit(one);
+  for (int i = 0; i < 3; ++i) {
+    for (int step = 0; step < 7; ++step) rollout.step();
+    take(rollout, answers);
+    CHECK(!rollout.park(false) && rollout.stats().pages_held > 0);
+    CHECK(rollout.park(true));
+    CHECK(rollout.stats().pages_held == 0 && rollout.stats().running == 0 && rollout.stats().waiting == 5);
+  }
+  while (rollout.step()) take(rollout, answers);
+  take(rollout, answers);
+  for (uint64_t i = 0; i < 5; ++i) CHECK(same(alone.at(i), answers.at(i)));
 }
 
 // Random lengths, priorities and aborts at random times, in a cache that is too small for all that runs.

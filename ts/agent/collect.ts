@@ -1,6 +1,6 @@
 // Trajectories of many tasks at once: each its own async task, so that slow ones do not hold fast ones.
 import { setMaxListeners } from 'node:events';
-import pLimit from 'p-limit';
+import pLimit, { type LimitFunction } from 'p-limit';
 import { TroupeError } from '../errors';
 import type { Agent, AgentTask } from './define';
 import { type AgentRunOptions, runAgent } from './run_agent';
@@ -9,31 +9,35 @@ import type { Trajectory } from './trajectory/trajectory';
 export interface CollectOptions extends Omit<AgentRunOptions, 'seed' | 'session'> {
   /** All randomness, with the number of the task and of the sample. */
   seed: number;
-  /** Trajectories at once. */
-  concurrency: number;
+  /** Trajectories at once; a limit is one that calls share. */
+  concurrency: number | LimitFunction;
   /** A trajectory that fails: end the run (fail), or give it a reward of 0 (zero). */
   onError: 'fail' | 'zero';
+  /** Number of the first task, 0. */
+  first?: number;
 }
 
 /**
  * One trajectory per task, in their order.
- * @throws TroupeError AGENT_FAILED with onError fail, and where every one of at least two failed
+ * @throws TroupeError AGENT_FAILED with onError fail
  */
 export async function collectTrajectories(
   agent: Agent,
   tasks: readonly AgentTask[],
   options: CollectOptions,
 ): Promise<Trajectory[]> {
-  const limit = pLimit(options.concurrency);
+  const { concurrency, first = 0 } = options;
+  const limit = typeof concurrency === 'number' ? pLimit(concurrency) : concurrency;
   const stop = new AbortController();
   // One for each trajectory.
   setMaxListeners(0, stop.signal);
   const end = (): void => stop.abort(options.signal?.reason);
   options.signal?.addEventListener('abort', end, { once: true });
   try {
-    const trajectories = await Promise.all(
-      tasks.map((task, index) =>
+    return await Promise.all(
+      tasks.map((task, i) =>
         limit(async () => {
+          const index = first + i;
           try {
             const trajectory = await runAgent(agent, task, {
               ...options,
@@ -51,13 +55,16 @@ export async function collectTrajectories(
         }),
       ),
     );
-    const errors = trajectories.flatMap(({ error }) => (error === null ? [] : [error]));
-    if (errors.length > 1 && errors.length === tasks.length)
-      throw failed(agent, errors[0] as string, `every one of ${tasks.length} tasks`);
-    return trajectories;
   } finally {
     options.signal?.removeEventListener('abort', end);
   }
+}
+
+/** @throws TroupeError AGENT_FAILED where every one of at least two trajectories failed: the agent is wrong, not a task */
+export function checkSomeWorked(agent: Agent, trajectories: readonly Trajectory[]): void {
+  const errors = trajectories.flatMap(({ error }) => (error === null ? [] : [error]));
+  if (errors.length > 1 && errors.length === trajectories.length)
+    throw failed(agent, errors[0] as string, `every one of ${trajectories.length} tasks`);
 }
 
 const failed = ({ name = 'agent' }: Agent, error: string, where: string): TroupeError =>

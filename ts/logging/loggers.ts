@@ -12,7 +12,9 @@ import { TensorboardLogger } from './tensorboard_logger';
 import { WandbLogger } from './wandb_logger';
 
 const isTiming = (name: string): boolean =>
-  /^(timing_s|timing_per_token_ms|perf|agent_loop|fault|straggler)\/|^tool\/.*\/seconds\//.test(name);
+  /^(timing_s|timing_per_token_ms|perf|agent_loop|fault|straggler)\/|^tool\/.*\/seconds\/|\/idle_ratio$/.test(
+    name,
+  );
 
 /** All loggers of a run as one. */
 export class Loggers {

@@ -128,7 +128,8 @@ export interface NativeBinding {
   beginRollout(engine: NativeEngine, version: number, restart: boolean): Promise<null>;
   /** As parkRollout: every rank of those that generate together. */
   rolloutTurn(engine: NativeEngine, commands: NativeRolloutCommands): Promise<NativeRolloutTurn>;
-  parkRollout(engine: NativeEngine): Promise<null>;
+  /** preempt: what is running gives its part of the cache back, too, and is computed again later. */
+  parkRollout(engine: NativeEngine, preempt: boolean): Promise<null>;
   /** Steps that changed the weights. */
   optimizerSteps(engine: NativeEngine): Promise<number>;
   /** Update calls: the position in the learning-rate schedule. */

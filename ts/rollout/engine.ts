@@ -11,10 +11,11 @@ export interface RolloutHandle extends AsyncIterable<TokenSpan> {
 }
 
 /**
- * What becomes of requests in flight when the engine pauses. keep: they stand still, and go on after; abort: they end with what they
- * have; wait: they run to their end first, and nothing new is admitted.
+ * What becomes of requests in flight when the engine pauses. keep: they stand still, and go on after; preempt: so do they, and what they
+ * have in the cache is given back where it is in the way of training, and computed again after; abort: they end with what they have; wait:
+ * they run to their end first, and nothing new is admitted.
  */
-export type PauseMode = 'keep' | 'abort' | 'wait';
+export type PauseMode = 'keep' | 'preempt' | 'abort' | 'wait';
 
 /** Where new weights come from. */
 export type WeightSource =

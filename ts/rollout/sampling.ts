@@ -107,13 +107,28 @@ export function sampleSeeds(prompts: Batch, n: number, seed: number): BigUint64A
     const digest = hash('sha256', prompts.prompt(i), 'hex');
     const occurrence = seen.get(digest) ?? 0;
     seen.set(digest, occurrence + 1);
-    for (let k = 0; k < n; k++) {
-      const sample = hash('sha256', `${seed}:${digest}:${occurrence * n + k}`, 'buffer');
-      seeds[i * n + k] = sample.readBigUInt64LE(0);
-    }
+    for (let k = 0; k < n; k++) seeds[i * n + k] = sampleSeed(seed, digest, occurrence * n + k);
   }
   return seeds;
 }
+
+/** Of prompt `index` of `prompts`, what {@link sampleSeeds} gives. [n] */
+export function promptSeeds(
+  prompts: readonly ArrayLike<number>[],
+  index: number,
+  n: number,
+  seed: number,
+): BigUint64Array {
+  const ids = Int32Array.from(prompts[index] as ArrayLike<number>);
+  const same = (other: ArrayLike<number>): boolean =>
+    other.length === ids.length && ids.every((id, t) => id === other[t]);
+  const before = prompts.slice(0, index).filter(same).length;
+  const digest = hash('sha256', ids, 'hex');
+  return BigUint64Array.from({ length: n }, (_, k) => sampleSeed(seed, digest, before * n + k));
+}
+
+const sampleSeed = (seed: number, digest: string, sample: number): bigint =>
+  hash('sha256', `${seed}:${digest}:${sample}`, 'buffer').readBigUInt64LE(0);
 
 /** A prompt's sample: its tokens and their log-probabilities. */
 export interface SampledTokens {

@@ -7,6 +7,14 @@ import type { Checkpoint } from './checkpoint_store';
 export const VERSION = 2;
 const READABLE = [1, VERSION];
 
+/** Of a run that works on prompts ahead of its steps. */
+export interface QueueState {
+  /** Number of the first batch of prompts, counted from 1, of which some have not been learnt from: that at which the loader stands. */
+  batch: number;
+  /** Of this batch and those behind it that have been read, the prompts that are left, by their place in it. */
+  left: readonly (readonly number[])[];
+}
+
 export interface TrainerState {
   version: number;
   /** Steps done. */
@@ -17,6 +25,8 @@ export interface TrainerState {
   loader: unknown;
   /** Absent: a run of `troupe sft`. */
   klController?: { value: number };
+  /** Absent: every step has learnt from the prompts that came next. */
+  queue?: QueueState;
   /** The configuration, as it is written down. */
   config: Record<string, unknown>;
   /** Digest of what makes the run this one: see runIdentity. Absent in version 1. */
@@ -33,6 +43,7 @@ const stateSchema = z.object({
   seed: wholeNumber,
   loader: z.unknown().refine((loader) => loader !== undefined && loader !== null, 'expected a position'),
   klController: z.object({ value: z.number() }).optional(),
+  queue: z.object({ batch: z.int().min(1), left: z.array(z.array(wholeNumber)) }).optional(),
   config: z.record(z.string(), z.unknown()),
   identity: z.string().optional(),
   lines: z.array(z.string()).optional(),

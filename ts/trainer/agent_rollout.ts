@@ -1,5 +1,5 @@
 // From prompts to scored trajectories, where an agent works on them instead of answering once.
-import { type CollectOptions, collectTrajectories } from '../agent/collect';
+import { type CollectOptions, checkSomeWorked, collectTrajectories } from '../agent/collect';
 import type { Agent, AgentTask } from '../agent/define';
 import type { AgentTokenizer } from '../agent/model/agent_model';
 import type { ChatParts } from '../agent/run_agent';
@@ -21,8 +21,8 @@ export interface AgentRollout {
   tools: readonly Tool[];
   options: Pick<
     CollectOptions,
-    'toolOptions' | 'timeout' | 'retries' | 'concurrency' | 'onError' | 'maxTokens' | 'behindFirst'
-  >;
+    'toolOptions' | 'timeout' | 'retries' | 'onError' | 'maxTokens' | 'behindFirst'
+  > & { concurrency: number };
   close(): Promise<void>;
 }
 
@@ -30,6 +30,12 @@ export interface Collected {
   batch: Batch;
   /** In the order of the batch; null: without an agent. */
   trajectories: readonly Trajectory[] | null;
+}
+
+/** Of prompts that are a part of a batch. */
+export interface PartOptions extends Partial<Pick<CollectOptions, 'concurrency' | 'signal'>> {
+  /** Place of the first one in the batch, 0. */
+  first?: number;
 }
 
 /**
@@ -43,6 +49,7 @@ export async function collectResponses(
   { n = 1, seed = 0, ...sampling }: SamplingOptions,
   uidPrefix: string,
   validation: boolean,
+  { first = 0, ...part }: PartOptions = {},
 ): Promise<Collected> {
   const tasks = prompts.flatMap((prompt) =>
     Array.from({ length: n }, (_, sample): AgentTask => {
@@ -56,6 +63,8 @@ export async function collectResponses(
   const { agent, tokenizer, chat, tools, options } = rollout;
   const trajectories = await collectTrajectories(agent, tasks, {
     ...options,
+    ...part,
+    first: first * n,
     engine,
     tokenizer,
     chat,
@@ -70,16 +79,23 @@ export async function collectResponses(
   const perSequence = <T>(value: (prompt: Prompt, index: number) => T): T[] =>
     Array.from(index, (k) => value(prompts[Math.floor(k / n)] as Prompt, Math.floor(k / n)));
   const columns = {
-    uid: perSequence((_, i) => `${uidPrefix}-${i}`),
+    uid: perSequence((_, i) => `${uidPrefix}-${first + i}`),
     dataSource: perSequence((prompt) => prompt.dataSource),
     groundTruth: perSequence((prompt) => prompt.groundTruth),
     extraInfo: perSequence((prompt) => prompt.extraInfo),
     rawPrompt: perSequence((prompt) => prompt.rawPrompt),
     // Trajectories of several batches may come together: their numbers must not.
-    trajectory: Array.from(index, (k) => `${uidPrefix}-${k}`),
+    trajectory: Array.from(index, (k) => `${uidPrefix}-${first * n + k}`),
   };
   const granularity = { extraInfo: 'sequence', rawPrompt: 'sequence', trajectory: 'sequence' } as const;
   return { batch: batch.drop('trajectory').with(columns, { granularity }), trajectories };
+}
+
+/** As collectResponses of a whole batch. @throws TroupeError AGENT_FAILED where the agent failed on all of it */
+export async function collectBatch(...args: Parameters<typeof collectResponses>): Promise<Collected> {
+  const collected = await collectResponses(...args);
+  checkSomeWorked(args[0].agent, collected.trajectories ?? []);
+  return collected;
 }
 
 /**

@@ -18,16 +18,19 @@ export interface Generation {
   scored: Scored;
 }
 
-export interface DynamicSamplingOptions {
-  /** Prompts that the step trains on. */
-  wanted: number;
+export interface MetricOptions {
   /** `algorithm.filter_groups.metric`: seq_reward, seq_final_reward, or what the reward function returns. */
   metric: string;
+  onError: RewardManagerOptions['onError'];
+}
+
+export interface DynamicSamplingOptions extends MetricOptions {
+  /** Prompts that the step trains on. */
+  wanted: number;
   /** Generation batches before giving up; 0: no limit. */
   maxGenBatches: number;
   /** Generation batches of one pass over the data: when so many in a row leave nothing, none ever will. */
   batchesPerEpoch: number;
-  onError: RewardManagerOptions['onError'];
 }
 
 export interface Sampled extends Generation {
@@ -56,13 +59,8 @@ export async function sampleGroups(
     if (fruitless >= Math.max(batchesPerEpoch, 1)) throw tooFew(all, options, 'a whole epoch');
     const generation = await generate(all.batches);
     const { batch, rewards } = generation.scored;
-    const responses = wholeResponses(batch);
+    const { responses, groups } = groupsOf(generation.scored, options);
     const firsts = responses.map(({ start }) => start);
-    const uid = batch.get('uid') as unknown[];
-    const groups = groupsThatDiffer(
-      metricOf(generation.scored, responses, options),
-      firsts.map((row) => uid[row]),
-    );
     fruitless = groups.length === 0 ? fruitless + 1 : 0;
     kept.push({
       prompts: groups.map(({ index }) => generation.prompts[index] as Prompt),
@@ -92,6 +90,24 @@ export async function sampleGroups(
       'train/gen_score_mean': all.score / all.responses,
     },
   };
+}
+
+/** Whether the responses to one prompt teach something: they differ in the metric, or there is one alone. */
+export const differs = (scored: Scored, options: MetricOptions): boolean =>
+  groupsOf(scored, options).groups.length > 0;
+
+/** The responses of a batch, and the prompts whose responses differ. */
+function groupsOf(
+  scored: Scored,
+  options: MetricOptions,
+): { responses: Rows[]; groups: ReturnType<typeof groupsThatDiffer> } {
+  const responses = wholeResponses(scored.batch);
+  const uid = scored.batch.get('uid') as unknown[];
+  const groups = groupsThatDiffer(
+    metricOf(scored, responses, options),
+    responses.map(({ start }) => uid[start]),
+  );
+  return { responses, groups };
 }
 
 /** Responses are compared by value: a standard deviation computed in floating point is not always 0 for equal numbers. */
@@ -124,7 +140,7 @@ function wholeResponses(batch: Batch): Rows[] {
 function metricOf(
   scored: Scored,
   responses: readonly Rows[],
-  { metric, onError }: DynamicSamplingOptions,
+  { metric, onError }: MetricOptions,
 ): NumberArray {
   // Without a KL in the reward, which the configuration refuses here, the final rewards are the scores.
   if (metric === 'seq_reward' || metric === 'seq_final_reward') {
@@ -152,9 +168,9 @@ function truncated(
   return { prompts: kept.flatMap((part) => part.prompts).slice(0, wanted), scored: takeScored(scored, rows) };
 }
 
-function tooFew(
+export function tooFew(
   all: { batches: number; prompts: number; kept: number },
-  { wanted, metric, maxGenBatches }: DynamicSamplingOptions,
+  { wanted, metric, maxGenBatches }: Pick<DynamicSamplingOptions, 'wanted' | 'metric' | 'maxGenBatches'>,
   limit: 'max_num_gen_batches' | 'a whole epoch',
 ): TroupeError {
   const reason =

@@ -39,11 +39,16 @@ export async function generateResponses(
     prompts.map((prompt) => prompt.tokens),
     sampling,
   );
-  const n = sampling.n ?? 1;
+  return withPrompts(batch, prompts, (index) => `${uidPrefix}-${index}`);
+}
+
+/** The same number of responses per prompt, grouped by prompt, with what is known of their prompts. */
+export function withPrompts(batch: Batch, prompts: readonly Prompt[], uid: (index: number) => string): Batch {
+  const n = batch.size / prompts.length;
   const perResponse = <T>(value: (prompt: Prompt, index: number) => T): T[] =>
     prompts.flatMap((prompt, index) => new Array<T>(n).fill(value(prompt, index)));
   const columns = {
-    uid: perResponse((_, index) => `${uidPrefix}-${index}`),
+    uid: perResponse((_, index) => uid(index)),
     dataSource: perResponse((prompt) => prompt.dataSource),
     groundTruth: perResponse((prompt) => prompt.groundTruth),
     extraInfo: perResponse((prompt) => prompt.extraInfo),

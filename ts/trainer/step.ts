@@ -1,6 +1,5 @@
 // One training step, phase by phase. `trainStep` is the recipe; each phase below it is one call to an engine or
 // one pure function.
-import type { Trajectory } from '../agent/trajectory/trajectory';
 import { wholeTrajectories } from '../agent/trajectory/whole';
 import { computeAdvantages, estimatorNeeds } from '../algorithms/advantages';
 import { applyKlPenalty, type KlController } from '../algorithms/kl';
@@ -14,9 +13,9 @@ import { routerReplay } from '../config/derived/router_replay';
 import { indicesByRank } from '../engine/shards';
 import type { RewardManager } from '../reward/contract/types';
 import { advantageOptions, policyLossOptions, trainSampling } from '../roles/settings';
-import { type AgentRollout, type Collected, collectResponses, scoreTrajectories } from './agent_rollout';
+import type { AgentRollout } from './agent_rollout';
+import type { Collector, Phase } from './collect';
 import { bypassOldLogProbs, correctRollout } from './correction';
-import { type Generation, type Sampled, sampleGroups } from './dynamic_sampling';
 import type { Engines } from './engines';
 import { agentMetrics, agentTimings } from './metrics/agent_metrics';
 import { aggregate } from './metrics/aggregate';
@@ -31,10 +30,6 @@ import {
 import { miniBatchSizes } from './mini_batch_sizes';
 import { rewardComponents } from './reward_columns';
 import { type Decoder, generateResponses, type Prompt, type Scored, scoreResponses } from './rollout';
-import type { PromptSource } from './training_data';
-
-/** Where a step takes its prompts from. */
-type StepPrompts = Pick<PromptSource, 'next' | 'batchesPerEpoch'>;
 
 /** What a step works with. */
 export interface StepContext {
@@ -63,13 +58,10 @@ export interface StepResult {
   generatedTokens: number;
 }
 
-/** Runs one phase of a step: named in errors and timed. */
-type Phase = <T>(name: string, work: () => Promise<T> | T) => Promise<T>;
-
-/** Generate, score, evaluate, estimate advantages, update critic and actor: step `step` (from 1) on prompts from `source`. */
+/** Collect scored responses, evaluate them, estimate advantages, update critic and actor: step `step`, from 1. */
 export async function trainStep(
   context: StepContext,
-  source: StepPrompts,
+  collector: Collector,
   step: number,
 ): Promise<StepResult> {
   const { config, engines, timer, pause } = context;
@@ -79,10 +71,8 @@ export async function trainStep(
     return timer.time(name, work);
   };
 
-  const trajectories: Trajectory[] = [];
-  const sampled = await sample(context, source, step, phase, trajectories);
-  const { scored, prompts } = sampled;
-  Object.assign(metrics, sampled.metrics, rewardMetrics(scored));
+  const { scored, prompts, trajectories, ...taken } = await collector.take(step, phase, pause);
+  Object.assign(metrics, taken.metrics, rewardMetrics(scored));
   if (context.agents) Object.assign(metrics, agentMetrics(trajectories));
   let batch = scored.batch;
   const { adv_estimator: estimator } = config.algorithm;
@@ -90,7 +80,7 @@ export async function trainStep(
     batch = await phase('gen_max', () => greedyBaseline(context, batch, prompts));
     pause();
   }
-  await engines.releaseRollout?.();
+  await collector.beforeLearning();
   batch = await phase('old_log_prob', () => oldLogProbs(context, batch, metrics));
   pause();
   if (engines.reference) {
@@ -109,6 +99,7 @@ export async function trainStep(
     if (engines.syncRollout) await phase('update_weights', async () => engines.syncRollout?.(step));
     else await engines.rollout.updateWeights({ kind: 'in-place' }, step);
   }
+  await collector.learnt(step);
   engines.setPhase(null);
 
   const ranks = engines.dataParallelSize ?? engines.worldSize;
@@ -119,65 +110,9 @@ export async function trainStep(
     sequenceLengthMetrics(learnt.sequenceLens, ranks, indicesByRank(learnt, ranks)),
     varianceProxyMetrics(learnt, metrics['actor/grad_norm']),
   );
-  const timings = context.agents ? agentTimings(trajectories) : {};
-  const { epoch, generatedTokens } = sampled;
+  const timings = { ...taken.timings, ...(context.agents ? agentTimings(trajectories) : {}) };
+  const { epoch, generatedTokens } = taken;
   return { batch, scored, metrics, timings, epoch, generatedTokens };
-}
-
-/** One generation batch, or with dynamic sampling as many as it takes. */
-async function sample(
-  context: StepContext,
-  source: StepPrompts,
-  step: number,
-  phase: Phase,
-  trajectories: Trajectory[],
-): Promise<Sampled> {
-  const { config, pause } = context;
-  const generate = async (index: number): Promise<Generation> => {
-    const { prompts, epoch } = await source.next();
-    const collected = await phase('gen', () => rollout(context, prompts, step, index));
-    pause();
-    const scored = await phase('reward', () => score(context, collected));
-    for (const trajectory of collected.trajectories ?? []) trajectories.push(trajectory);
-    pause();
-    return { prompts, epoch, scored };
-  };
-  const { enable, metric, max_num_gen_batches } = config.algorithm.filter_groups;
-  if (!enable || metric === null) {
-    const generation = await generate(0);
-    return { ...generation, metrics: {}, generatedTokens: generation.scored.batch.numResponseTokens };
-  }
-  return sampleGroups(generate, {
-    wanted: config.data.train_batch_size,
-    metric,
-    maxGenBatches: max_num_gen_batches,
-    batchesPerEpoch: source.batchesPerEpoch,
-    onError: config.reward.on_error,
-  });
-}
-
-/** `index`: of the generation batch in the step; the first has the seed that it has without dynamic sampling. */
-async function rollout(
-  { config, engines, agents }: StepContext,
-  prompts: readonly Prompt[],
-  step: number,
-  index: number,
-): Promise<Collected> {
-  const place = index === 0 ? [step] : [step, index];
-  const seed = deriveSeed(config.trainer.seed, 'rollout', ...place);
-  const sampling = { ...trainSampling(config), seed };
-  const uid = place.join('.');
-  if (agents) return await collectResponses(agents, engines.rollout, prompts, sampling, uid, false);
-  return { batch: await generateResponses(engines.rollout, prompts, sampling, uid), trajectories: null };
-}
-
-function score(
-  { engines, decoder, reward }: StepContext,
-  { batch, trajectories }: Collected,
-): Promise<Scored> {
-  return trajectories
-    ? scoreTrajectories({ batch, trajectories }, decoder, reward, engines.rewardModel)
-    : scoreResponses(batch, decoder, reward, engines.rewardModel);
 }
 
 function rewardMetrics({ rewards }: Scored): Metrics {

@@ -3,6 +3,7 @@ import type { Agent } from '../agent/define';
 import type { Tool } from '../agent/tools/tool';
 import { createKlController, type KlController } from '../algorithms/kl';
 import type { ResolvedConfig } from '../config/config';
+import { asynchrony } from '../config/derived/asynchrony';
 import { needsCritic, needsReference, needsRewardModel, usesLora } from '../config/derived/roles';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { TroupeError } from '../errors';
@@ -15,6 +16,8 @@ import type { Checkpoint } from '../run/checkpoint_store';
 import { type RunDirectory, writableDirectory, writeDump } from '../run/run_directory';
 import type { TrainerState } from '../run/trainer_state';
 import type { AgentRollout } from './agent_rollout';
+import { AsyncCollector } from './async_collector';
+import { BatchCollector, type CollectContext, type Collector } from './collect';
 import { configuredAgents } from './configured_agents';
 import { configuredReward } from './configured_reward';
 import { chosenDevice } from './device';
@@ -28,6 +31,7 @@ import {
   type Training,
 } from './fit_loop';
 import { type Metrics, type PhaseTimer, timingMetrics } from './metrics/metrics';
+import { PromptStream } from './prompt_stream';
 import { dumpRows } from './rollout';
 import { Session } from './session';
 import { type StepResult, trainStep } from './step';
@@ -72,6 +76,7 @@ interface Parts {
   directory: RunDirectory;
   loggers: Loggers;
   session: Session;
+  collector: Collector;
 }
 
 /**
@@ -116,6 +121,7 @@ export class Trainer {
     let engines: Engines | null = null;
     let loggers: Loggers | null = null;
     let agents: AgentRollout | null = null;
+    let collector: Collector | null = null;
     let planned: Promise<void> | undefined;
     const noPlan = new AbortController();
     try {
@@ -159,12 +165,29 @@ export class Trainer {
           ? `resuming after step ${session.firstStep} from ${session.checkpoint.directory}`
           : `training for ${totalSteps} steps`,
       );
-      const training = this.training({ data, engines, agents, reward, kl, directory, loggers, session });
+      collector = this.collector(
+        { config, engines, decoder: data.decoder, agents, reward },
+        data,
+        session,
+        totalSteps,
+      );
+      const training = this.training({
+        data,
+        engines,
+        agents,
+        reward,
+        kl,
+        directory,
+        loggers,
+        session,
+        collector,
+      });
       const schedule = scheduleOf(config, totalSteps);
       const loop = new FitLoop(training, session, directory, loggers, schedule, this.stop);
       const running = loop.run();
       this.#running = running;
       const result = await unlessFailed(running, engines.failed);
+      await collector.close();
       await Promise.all([planned, engines.close()]);
       await loggers.close(result.interrupted ? 'interrupted' : 'finished');
       await reward.close?.();
@@ -173,6 +196,7 @@ export class Trainer {
     } catch (error) {
       session.failed(error);
       noPlan.abort();
+      await collector?.close();
       // What went wrong first is what the caller must see, whatever closing says.
       await Promise.allSettled([
         planned,
@@ -187,13 +211,29 @@ export class Trainer {
     }
   }
 
+  private collector(
+    context: CollectContext,
+    { train }: TrainingData,
+    { firstStep, checkpoint }: Session,
+    totalSteps: number,
+  ): Collector {
+    const ahead = asynchrony(this.config);
+    if (ahead === null) return new BatchCollector(context, train);
+    const stream = new PromptStream(train, firstStep, checkpoint?.state.queue);
+    return new AsyncCollector(context, stream, {
+      ...ahead,
+      totalSteps,
+      batchesPerEpoch: train.batchesPerEpoch,
+    });
+  }
+
   private training(parts: Parts): Training {
-    const { engines, data, kl } = parts;
+    const { engines, kl, collector } = parts;
     const { actor, critic } = engines;
     return {
       step: (step, timer) => this.step(parts, step, timer),
       validate: (step) => this.validate(parts, step),
-      position: () => ({ loader: data.train.state(), klController: kl.state() }),
+      position: () => ({ ...collector.position(), klController: kl.state() }),
       saveCheckpoint: async (temporary) => {
         await actor.saveCheckpoint(join(temporary, 'actor'));
         await critic?.saveCheckpoint(join(temporary, 'critic'));
@@ -223,7 +263,7 @@ export class Trainer {
     const context = { config, engines, decoder: data.decoder, agents, reward, kl, timer, pause };
     let done: StepResult;
     try {
-      done = await timer.time('step', () => trainStep(context, data.train, step));
+      done = await timer.time('step', () => trainStep(context, parts.collector, step));
     } catch (error) {
       if (error instanceof StepAbandoned) return null;
       throw error;

@@ -5,7 +5,7 @@ import type { RewardManager } from '../reward/contract/types';
 import { validationSampling } from '../roles/settings';
 import type { SamplingOptions } from '../rollout/sampling';
 import type { DumpRow } from '../run/run_directory';
-import { type AgentRollout, collectResponses, scoreTrajectories } from './agent_rollout';
+import { type AgentRollout, collectBatch, scoreTrajectories } from './agent_rollout';
 import type { Engines } from './engines';
 import { addSummary, type Metrics } from './metrics/metrics';
 import { validationMetrics } from './metrics/validation_metrics';
@@ -45,7 +45,7 @@ async function answer(
     const batch = await generateResponses(rollout, prompts, sampling, uid);
     return await scoreResponses(batch, decoder, reward, rewardModel);
   }
-  const { batch, trajectories } = await collectResponses(agents, rollout, prompts, sampling, uid, true);
+  const { batch, trajectories } = await collectBatch(agents, rollout, prompts, sampling, uid, true);
   return await scoreTrajectories({ batch, trajectories: trajectories ?? [] }, decoder, reward, rewardModel);
 }
 

@@ -28,7 +28,11 @@ describe('what is missing is named', () => {
       /agents are JavaScript modules/,
     ],
     ['+actor_rollout_ref.actor.state_masking=False', 'actor_rollout_ref.actor.state_masking', /observations/],
-    ['trainer.v1.trainer_mode=separate_async', 'trainer.v1', /asynchronous training/],
+    [
+      'trainer.v1.separate_async.hybrid_rollout.enable_switch=True',
+      'trainer.v1.separate_async.hybrid_rollout',
+      /lending the trainer’s GPUs/,
+    ],
     [
       'actor_rollout_ref.ref.router_replay.mode=R2',
       'actor_rollout_ref.ref.router_replay',

@@ -14,6 +14,7 @@ import type { PlanSpec } from '../../../ts/planner/plan';
 import { controllerWarnings } from '../../../ts/planner/render_controller';
 import type { RewardManager } from '../../../ts/reward/contract/types';
 import { SampledColumns } from '../../../ts/rollout/sampled_columns';
+import { BatchCollector } from '../../../ts/trainer/collect';
 import type { Engines } from '../../../ts/trainer/engines';
 import { PhaseTimer } from '../../../ts/trainer/metrics/metrics';
 import type { Prompt } from '../../../ts/trainer/rollout';
@@ -175,9 +176,14 @@ async function measuredStep(config: ResolvedConfig, measured: Measured): Promise
     timer: new MeasuringTimer(measured),
     pause: () => undefined,
   };
-  const source = { batchesPerEpoch: 100, next: async () => ({ prompts: given, epoch: 0 }) };
+  const collector = new BatchCollector(context, {
+    batchesPerEpoch: 100,
+    next: async () => ({ prompts: given, epoch: 0 }),
+    state: () => null,
+    restore: () => undefined,
+  });
   const step = async (number: number): Promise<void> =>
-    (await trainStep(context, source, number)).batch.recycle();
+    (await trainStep(context, collector, number)).batch.recycle();
   await step(1);
   await setTimeout(10); // as between steps of a run; what was asked for by a weak reference lives until then
   // Counted from before the first step: what that leaves belongs to the second.

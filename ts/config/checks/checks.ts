@@ -7,6 +7,7 @@ import {
 import { RUN_LIMITS } from '../../base/limits';
 import { ConfigError } from '../../errors';
 import { rewardManagerNames } from '../../reward/contract/manager_registry';
+import { checkAsynchrony } from '../derived/asynchrony';
 import { checkCorrection } from '../derived/correction';
 import { checkMegatronLayouts } from '../derived/megatron_layout';
 import { checkRewardPool, policyRanks, rewardRanks } from '../derived/pools';
@@ -106,6 +107,7 @@ export function checkConsistency(config: ResolvedConfig): void {
     () => checkRouterReplay(config),
     () => checkSampling(roles.rollout),
     () => checkRolloutServers(config),
+    () => checkAsynchrony(config),
     () => checkResuming(trainer),
     () => {
       if (trainer.val_only && data.val_files === null)

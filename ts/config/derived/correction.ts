@@ -14,20 +14,23 @@ import type { ResolvedConfig } from '../schema/ppo_schema';
 const SECTION = 'algorithm.rollout_correction';
 
 const QUANTIZATION = 'actor_rollout_ref.rollout.quantization';
-/** Where responses come from weights of 8 bits and the section says nothing. */
-const PRESET_OF_QUANTIZED = 'decoupled_token_is';
+const TRAINER_MODE = 'trainer.v1.trainer_mode';
+/** Where responses come from weights of 8 bits, or from those of earlier steps, and the section says nothing. */
+const PRESET_OF_OTHER_WEIGHTS = 'decoupled_token_is';
 
 const snake = (name: string): string => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 
 /**
- * The tree with the keys of `preset`, where there is one (or quantised weights want one), put under those that are given. Other trees, also wrong ones,
+ * The tree with the keys of `preset`, where there is one (or quantised or older weights want one), put under those that are given. Other trees, also wrong ones,
  * come back as they are: the schema judges them.
  */
 export function expandPreset(tree: Tree): Tree {
   const given = getPath(tree, SECTION);
   const unsaid = given === undefined || given === null || (isTree(given) && Object.keys(given).length === 0);
-  const quantized = typeof getPath(tree, QUANTIZATION) === 'string';
-  const section = unsaid && quantized ? { preset: PRESET_OF_QUANTIZED } : given;
+  const mode = getPath(tree, TRAINER_MODE);
+  const otherWeights =
+    typeof getPath(tree, QUANTIZATION) === 'string' || (typeof mode === 'string' && mode !== 'sync');
+  const section = unsaid && otherWeights ? { preset: PRESET_OF_OTHER_WEIGHTS } : given;
   const preset = isTree(section) ? section['preset'] : undefined;
   if (typeof preset !== 'string' || !PRESET_NAMES.includes(preset)) return tree;
   const keys = Object.entries(rolloutCorrectionPreset(preset)).map(([name, value]) => [snake(name), value]);

@@ -1,3 +1,4 @@
+import { asynchronousSection } from './asynchronous_section';
 import { faultSection } from './fault_section';
 import {
   above,
@@ -12,7 +13,6 @@ import {
   name,
   needs,
   orNull,
-  sectionNeeds,
   str,
   strings,
 } from './field';
@@ -109,10 +109,7 @@ export const trainerSection = {
   ray_wait_register_center_timeout: ignored('there is no Ray'),
   use_legacy_worker_impl: ignored('there is one worker implementation'),
   use_v1: ignored('there is one trainer'),
-  v1: sectionNeeds('asynchronous training', {
-    trainer_mode: ['sync'],
-    'sampler.custom_sampler.path': [],
-  }),
+  v1: asynchronousSection,
   profile_steps: needs('a profiler', []),
   controller_nsight_options: ignored(NO_PROFILER),
   worker_nsight_options: ignored(NO_PROFILER),

@@ -167,7 +167,7 @@ export class NativeRollout implements RolloutEngine {
     }
     this.state = 'paused';
     await this.until(() => !this.busy);
-    await this.park();
+    await this.park(mode === 'preempt' && this.freesCache);
   }
 
   async resume(): Promise<void> {
@@ -358,10 +358,11 @@ export class NativeRollout implements RolloutEngine {
     }
   }
 
-  private async park(): Promise<void> {
-    if (!this.begun) return;
+  /** `preempt`: what is running gives its part of the cache back, too. */
+  private async park(preempt = false): Promise<void> {
+    if (!this.begun && !(preempt && this.opened !== null)) return;
     this.begun = false;
-    await oneToAll(this.engine.group, this.engine.name, 'parkRollout', []);
+    await oneToAll(this.engine.group, this.engine.name, 'parkRollout', [preempt]);
   }
 
   /** From the rank that speaks for those which made it. */

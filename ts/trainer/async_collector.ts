@@ -1,0 +1,224 @@
+// Responses that are worked on while the policy learns: a bounded queue of prompts, from which steps take what is done.
+import { setMaxListeners } from 'node:events';
+import pLimit from 'p-limit';
+import { checkSomeWorked } from '../agent/collect';
+import type { Trajectory } from '../agent/trajectory/trajectory';
+import type { Asynchrony } from '../config/derived/asynchrony';
+import { type CollectContext, type Collector, type Phase, scored, type Taken } from './collect';
+import { differs, tooFew } from './dynamic_sampling';
+import { collectGroup, type GroupOptions } from './group_rollout';
+import { addSummary, type Metrics } from './metrics/metrics';
+import { offPolicyMetrics } from './metrics/off_policy_metrics';
+import type { PromptStream, StreamedPrompt } from './prompt_stream';
+import { type QueuedGroup, ReplayQueue } from './replay_queue';
+import { concatScored, type Scored } from './rollout';
+import type { Position } from './session';
+
+/** A prompt's scored responses. */
+interface Done {
+  scored: Scored;
+  trajectories: readonly Trajectory[];
+}
+
+type Group = QueuedGroup<StreamedPrompt, Done>;
+
+export interface AsyncOptions extends Asynchrony {
+  /** Steps of the whole run. */
+  totalSteps: number;
+  /** Batches of one pass over the data. */
+  batchesPerEpoch: number;
+}
+
+/**
+ * Before a step takes the oldest prompts that are done, so many are begun that all which were, less what was taken or left out, are one step's and `ahead` more: nothing is
+ * begun between two steps, so that what a step waits for was begun with the newest weights or those of the steps before. With nothing ahead
+ * that is what {@link BatchCollector} does, to the last bit.
+ */
+export class AsyncCollector implements Collector {
+  private readonly queue: ReplayQueue<StreamedPrompt, Done>;
+  private readonly stop = new AbortController();
+  private readonly group: GroupOptions;
+  private failure: { error: unknown } | null = null;
+  private wake: () => void = () => undefined;
+  /** Milliseconds since the last step took its own in which nothing was worked on. */
+  private idle = 0;
+  private idleSince: number | null = performance.now();
+  private takenAt = performance.now();
+  private paused = false;
+  /** Since the last step took its own. */
+  private evicted = { stale: [] as number[], filtered: 0, tokens: 0 };
+  /** Prompts in a row, of these and earlier steps, whose responses are alike. */
+  private fruitless = 0;
+
+  constructor(
+    private readonly context: CollectContext,
+    private readonly stream: PromptStream,
+    private readonly options: AsyncOptions,
+  ) {
+    const { data } = context.config;
+    const { ahead, maxSpan, strategy, totalSteps } = options;
+    this.queue = new ReplayQueue({
+      wanted: data.train_batch_size,
+      ahead,
+      maxSpan,
+      strategy,
+      lastStep: totalSteps,
+    });
+    // One for each group.
+    setMaxListeners(0, this.stop.signal);
+    this.group = { signal: this.stop.signal, limit: pLimit(context.agents?.options.concurrency ?? 1) };
+  }
+
+  async take(step: number, phase: Phase, pause: () => void): Promise<Taken> {
+    const taken = await phase('gen', async () => {
+      for (;;) {
+        await this.fill(step);
+        if (this.failure !== null) throw this.failure.error;
+        if (this.dropStale(step)) continue;
+        if (this.queue.ready(step)) return this.queue.take();
+        await new Promise<void>((resolve) => {
+          this.wake = resolve;
+        });
+      }
+    });
+    pause();
+    for (const { prompt } of taken) this.stream.done(prompt);
+    const trajectories = taken.flatMap(({ result }) => result.trajectories);
+    const { agents } = this.context;
+    if (agents) checkSomeWorked(agents.agent, trajectories);
+    const whole = concatScored(taken.map(({ result }) => result.scored));
+    const metrics = { ...offPolicyMetrics(whole.batch, this.version), ...this.evictions(taken.length) };
+    const generatedTokens = whole.batch.numResponseTokens + this.evicted.tokens;
+    this.evicted = { stale: [], filtered: 0, tokens: 0 };
+    return {
+      prompts: taken.map(({ prompt }) => prompt.prompt),
+      epoch: Math.max(...taken.map(({ prompt }) => prompt.epoch)),
+      scored: whole,
+      metrics,
+      timings: { 'rollouter/idle_ratio': this.idleRatio() },
+      generatedTokens,
+      trajectories,
+    };
+  }
+
+  async beforeLearning(): Promise<void> {
+    if (!this.options.colocated) return;
+    await this.context.engines.rollout.pause('preempt');
+    this.paused = true;
+    this.watch();
+  }
+
+  async learnt(): Promise<void> {
+    if (!this.options.colocated) return;
+    await this.context.engines.rollout.resume();
+    this.paused = false;
+    this.watch();
+  }
+
+  position(): Pick<Position, 'loader' | 'queue'> {
+    return this.stream.position();
+  }
+
+  async close(): Promise<void> {
+    this.stop.abort(new Error('the run has ended'));
+  }
+
+  private get version(): number {
+    return this.context.engines.rollout.version;
+  }
+
+  private async fill(step: number): Promise<void> {
+    while (this.queue.room(step) > 0) {
+      const prompt = await this.stream.next();
+      void this.work(this.queue.begin(prompt, step));
+    }
+    this.watch();
+  }
+
+  private async work(group: Group): Promise<void> {
+    try {
+      const collected = await collectGroup(this.context, group.prompt, this.group);
+      const result = await scored(this.context, collected);
+      if (this.teaches(result)) {
+        this.fruitless = 0;
+        group.result = { scored: result, trajectories: collected.trajectories ?? [] };
+      } else this.filter(group, result);
+    } catch (error) {
+      this.failure ??= { error };
+    }
+    this.watch();
+    this.wake();
+  }
+
+  /** Dynamic sampling: a prompt whose responses all earn the same makes room for another one. */
+  private teaches(result: Scored): boolean {
+    const { algorithm, reward } = this.context.config;
+    const { enable, metric } = algorithm.filter_groups;
+    return !enable || metric === null || differs(result, { metric, onError: reward.on_error });
+  }
+
+  private filter(group: Group, { batch }: Scored): void {
+    this.queue.leaveOut(group);
+    this.stream.done(group.prompt);
+    this.evicted.filtered++;
+    this.evicted.tokens += batch.numResponseTokens;
+    this.fruitless++;
+    const { data, algorithm } = this.context.config;
+    const { metric, max_num_gen_batches: most } = algorithm.filter_groups;
+    const { train_batch_size: wanted, gen_batch_size: perBatch } = data;
+    const all = wanted + this.evicted.filtered;
+    const limit = { wanted, metric: metric as string, maxGenBatches: most };
+    const so = { batches: Math.ceil(all / perBatch), prompts: all, kept: all - this.evicted.filtered };
+    if (most > 0 && all > most * perBatch) throw tooFew(so, limit, 'max_num_gen_batches');
+    if (this.fruitless >= Math.max(this.options.batchesPerEpoch, 1) * perBatch)
+      throw tooFew({ ...so, kept: 0 }, limit, 'a whole epoch');
+  }
+
+  /** @returns whether there were any */
+  private dropStale(step: number): boolean {
+    const stale = this.queue.dropStale(step);
+    for (const { prompt, step: begun, result } of stale) {
+      this.stream.done(prompt);
+      this.evicted.stale.push(step - begun + 1);
+      this.evicted.tokens += result?.scored.batch.numResponseTokens ?? 0;
+    }
+    return stale.length > 0;
+  }
+
+  /** What was left out since the last step, under verl's names, and of dynamic sampling ours. */
+  private evictions(taken: number): Metrics {
+    const { stale, filtered } = this.evicted;
+    const metrics: Metrics = {};
+    if (stale.length > 0) metrics['training/off_policy/evicted_samples'] = stale.length;
+    addSummary(metrics, 'training/off_policy/evicted_samples_staleness', stale);
+    if (!this.context.config.algorithm.filter_groups.enable) return metrics;
+    const all = taken + filtered;
+    return {
+      ...metrics,
+      'training/filter_groups/evicted_samples': filtered,
+      'train/num_gen_prompts': all,
+      'train/kept_prompt_ratio': taken / all,
+    };
+  }
+
+  /** Notes when work stops and begins. */
+  private watch(): void {
+    const works = !this.paused && this.queue.running > 0;
+    const now = performance.now();
+    if (works && this.idleSince !== null) {
+      this.idle += now - this.idleSince;
+      this.idleSince = null;
+    } else if (!works) this.idleSince ??= now;
+  }
+
+  /** The share of the time since the last step took its own in which nothing was worked on. */
+  private idleRatio(): number {
+    const now = performance.now();
+    const idle = this.idle + (this.idleSince === null ? 0 : now - this.idleSince);
+    const ratio = idle / Math.max(now - this.takenAt, 1e-3);
+    this.takenAt = now;
+    this.idle = 0;
+    if (this.idleSince !== null) this.idleSince = now;
+    return ratio;
+  }
+}

@@ -1,0 +1,113 @@
+// Where a step gets the responses that it learns from.
+import type { Trajectory } from '../agent/trajectory/trajectory';
+import { deriveSeed } from '../base/seed';
+import type { ResolvedConfig } from '../config/config';
+import type { RewardManager } from '../reward/contract/types';
+import { trainSampling } from '../roles/settings';
+import { type AgentRollout, type Collected, collectBatch, scoreTrajectories } from './agent_rollout';
+import { type Generation, type Sampled, sampleGroups } from './dynamic_sampling';
+import type { Engines } from './engines';
+import type { Metrics } from './metrics/metrics';
+import { type Decoder, generateResponses, type Prompt, type Scored, scoreResponses } from './rollout';
+import type { Position } from './session';
+import type { PromptSource } from './training_data';
+
+/** Runs one phase of a step: named in errors and timed. */
+export type Phase = <T>(name: string, work: () => Promise<T> | T) => Promise<T>;
+
+/** What responses are made and scored with. */
+export interface CollectContext {
+  config: ResolvedConfig;
+  engines: Pick<Engines, 'rollout' | 'rewardModel' | 'releaseRollout'>;
+  decoder: Decoder;
+  /** null: prompts are answered once each. */
+  agents: AgentRollout | null;
+  reward: RewardManager;
+}
+
+/** What a step learns from. */
+export interface Taken extends Sampled {
+  trajectories: readonly Trajectory[];
+  /** Shares of time that no phase tells. */
+  timings: Metrics;
+}
+
+export interface Collector {
+  /** The responses of step `step`. `pause` is called between phases; it throws when the step is to be given up. */
+  take(step: number, phase: Phase, pause: () => void): Promise<Taken>;
+  /** The workers are needed for something else than responses, until {@link learnt}. */
+  beforeLearning(): Promise<void>;
+  /** The policy has the weights of step `step`, and the rollout knows. */
+  learnt(step: number): Promise<void>;
+  /** Of the prompts, after the last step. */
+  position(): Pick<Position, 'loader' | 'queue'>;
+  close(): Promise<void>;
+}
+
+/** Scored responses with what their agents left. */
+export const scored = (
+  { engines, decoder, reward }: Pick<CollectContext, 'engines' | 'decoder' | 'reward'>,
+  { batch, trajectories }: Collected,
+): Promise<Scored> =>
+  trajectories
+    ? scoreTrajectories({ batch, trajectories }, decoder, reward, engines.rewardModel)
+    : scoreResponses(batch, decoder, reward, engines.rewardModel);
+
+/** The next batch of prompts for every step, or with dynamic sampling as many as it takes: nothing else is worked on. */
+export class BatchCollector implements Collector {
+  constructor(
+    private readonly context: CollectContext,
+    private readonly source: PromptSource,
+  ) {}
+
+  async take(step: number, phase: Phase, pause: () => void): Promise<Taken> {
+    const { config } = this.context;
+    const trajectories: Trajectory[] = [];
+    const generate = async (index: number): Promise<Generation> => {
+      const { prompts, epoch } = await this.source.next();
+      const collected = await phase('gen', () => this.collect(prompts, step, index));
+      pause();
+      const whole = await phase('reward', () => scored(this.context, collected));
+      for (const trajectory of collected.trajectories ?? []) trajectories.push(trajectory);
+      pause();
+      return { prompts, epoch, scored: whole };
+    };
+    const { enable, metric, max_num_gen_batches } = config.algorithm.filter_groups;
+    if (!enable || metric === null) {
+      const generation = await generate(0);
+      const { numResponseTokens: generatedTokens } = generation.scored.batch;
+      return { ...generation, metrics: {}, timings: {}, generatedTokens, trajectories };
+    }
+    const sampled = await sampleGroups(generate, {
+      wanted: config.data.train_batch_size,
+      metric,
+      maxGenBatches: max_num_gen_batches,
+      batchesPerEpoch: this.source.batchesPerEpoch,
+      onError: config.reward.on_error,
+    });
+    return { ...sampled, timings: {}, trajectories };
+  }
+
+  async beforeLearning(): Promise<void> {
+    await this.context.engines.releaseRollout?.();
+  }
+
+  async learnt(): Promise<void> {}
+
+  position(): { loader: unknown } {
+    return { loader: this.source.state() };
+  }
+
+  async close(): Promise<void> {}
+
+  /** `index`: of the generation batch in the step; the first has the seed that it has without dynamic sampling. */
+  private async collect(prompts: readonly Prompt[], step: number, index: number): Promise<Collected> {
+    const { config, engines, agents } = this.context;
+    const place = index === 0 ? [step] : [step, index];
+    const seed = deriveSeed(config.trainer.seed, 'rollout', ...place);
+    const sampling = { ...trainSampling(config), seed };
+    const uid = place.join('.');
+    if (agents) return await collectBatch(agents, engines.rollout, prompts, sampling, uid, false);
+    return { batch: await generateResponses(engines.rollout, prompts, sampling, uid), trajectories: null };
+  }
+}

@@ -1,0 +1,71 @@
+// One prompt and its responses, whatever else is being worked on.
+import type { LimitFunction } from 'p-limit';
+import { deriveSeed } from '../base/seed';
+import { trainSampling } from '../roles/settings';
+import type { RolloutResult } from '../rollout/request';
+import { promptSeeds, promptsBatch, resolveSampling, sampledBatch } from '../rollout/sampling';
+import { type Collected, collectResponses } from './agent_rollout';
+import type { CollectContext } from './collect';
+import type { StreamedPrompt } from './prompt_stream';
+import { withPrompts } from './rollout';
+
+export interface GroupOptions {
+  /** Ends what is under way. */
+  signal: AbortSignal;
+  /** Trajectories of agents at once, of all groups. */
+  limit: LimitFunction;
+}
+
+/**
+ * The responses to one prompt, with the columns that those of a batch have, and `version` [ΣR], the weights that made each token. Their seeds are those that they would
+ * have in the batch of the data which the prompt is from.
+ */
+export async function collectGroup(
+  context: CollectContext,
+  streamed: StreamedPrompt,
+  { signal, limit }: GroupOptions,
+): Promise<Collected> {
+  const { config, engines, agents } = context;
+  const { prompt, batch, index } = streamed;
+  const seed = deriveSeed(config.trainer.seed, 'rollout', batch);
+  const sampling = { ...trainSampling(config), seed };
+  if (agents) {
+    const part = { first: index, signal, concurrency: limit };
+    return await collectResponses(agents, engines.rollout, [prompt], sampling, `${batch}`, false, part);
+  }
+  const { n, sampling: shared } = resolveSampling('rollout', sampling);
+  const prompts = streamed.siblings.map(({ tokens }) => tokens);
+  const seeds = promptSeeds(prompts, index, n, seed);
+  const promptIds = Int32Array.from(prompt.tokens);
+  const handles = Array.from(seeds, (own) =>
+    engines.rollout.submit({ promptIds, sampling: { ...shared, seed: own } }),
+  );
+  const end = (): void => {
+    for (const handle of handles) handle.abort();
+  };
+  signal.addEventListener('abort', end, { once: true });
+  const results = handles.map(({ result }) => result);
+  try {
+    const sampled = sampledBatch(promptsBatch('rollout', [promptIds], n), n, await Promise.all(results));
+    const version = versionsOf(await Promise.all(results));
+    const whole = sampled.with({ version }, { granularity: { version: 'response' }, adopt: true });
+    return { batch: withPrompts(whole, [prompt], () => `${batch}-${index}`), trajectories: null };
+  } catch (error) {
+    end();
+    await Promise.allSettled(results);
+    throw error;
+  } finally {
+    signal.removeEventListener('abort', end);
+  }
+}
+
+/** [ΣR] */
+function versionsOf(results: readonly RolloutResult[]): Int32Array {
+  const out = new Int32Array(results.reduce((sum, { tokens }) => sum + tokens.length, 0));
+  let at = 0;
+  for (const { tokens, versions } of results) {
+    for (const { version, start, end } of versions) out.fill(version, at + start, at + end);
+    at += tokens.length;
+  }
+  return out;
+}

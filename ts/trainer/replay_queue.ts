@@ -1,0 +1,82 @@
+// What is worked on and what is done, between those who collect responses and the policy that learns from them.
+
+export interface QueueOptions {
+  /** Groups that a step takes. */
+  wanted: number;
+  /** Groups that may be worked on, or be done, beside these. */
+  ahead: number;
+  /** Steps from the one in which work on a group begins to the one that takes it, both counted, at most. */
+  maxSpan: number;
+  /** drop: a group that is done too late is left out. wait: no step begins while one that is at its limit is worked on. */
+  strategy: 'drop' | 'wait';
+  /** After which nothing is taken. */
+  lastStep: number;
+}
+
+/** A group of responses to one prompt. */
+export interface QueuedGroup<P, R> {
+  readonly prompt: P;
+  /** In which work on it began. */
+  readonly step: number;
+  /** null: it is being worked on. */
+  result: R | null;
+}
+
+/** Groups in the order in which work on them began. Nothing here waits: a caller looks again when something has changed. */
+export class ReplayQueue<P, R> {
+  private groups: QueuedGroup<P, R>[] = [];
+
+  constructor(private readonly options: QueueOptions) {}
+
+  /** Groups that are being worked on. */
+  get running(): number {
+    return this.groups.filter(({ result }) => result === null).length;
+  }
+
+  /** How many more may begin before step `step` takes its own: never more than the run is going to take. */
+  room(step: number): number {
+    const { wanted, ahead, lastStep } = this.options;
+    return Math.min(wanted + ahead, wanted * (lastStep - step + 1)) - this.groups.length;
+  }
+
+  begin(prompt: P, step: number): QueuedGroup<P, R> {
+    const group: QueuedGroup<P, R> = { prompt, step, result: null };
+    this.groups.push(group);
+    return group;
+  }
+
+  /** It will never be taken. */
+  leaveOut(group: QueuedGroup<P, R>): void {
+    this.groups = this.groups.filter((one) => one !== group);
+  }
+
+  /** Leaves out what is done, and older than step `step` may take. */
+  dropStale(step: number): QueuedGroup<P, R>[] {
+    if (this.options.strategy !== 'drop') return [];
+    const stale = this.groups.filter(
+      (group) => group.result !== null && this.span(group, step) > this.options.maxSpan,
+    );
+    for (const group of stale) this.leaveOut(group);
+    return stale;
+  }
+
+  /** Whether step `step` has what it takes. */
+  ready(step: number): boolean {
+    const { wanted, maxSpan, strategy } = this.options;
+    const due = (group: QueuedGroup<P, R>): boolean =>
+      group.result === null && this.span(group, step) >= maxSpan;
+    if (strategy === 'wait' && this.groups.some(due)) return false;
+    return this.groups.length - this.running >= wanted;
+  }
+
+  /** The oldest that are done. */
+  take(): { prompt: P; step: number; result: R }[] {
+    const done = this.groups.filter(({ result }) => result !== null).slice(0, this.options.wanted);
+    this.groups = this.groups.filter((group) => !done.includes(group));
+    return done.map(({ prompt, step, result }) => ({ prompt, step, result: result as R }));
+  }
+
+  private span({ step: begun }: QueuedGroup<P, R>, step: number): number {
+    return step - begun + 1;
+  }
+}
