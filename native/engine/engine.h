@@ -204,8 +204,8 @@ class Engine {
   // Takes what is submitted and aborted, then makes steps until the time is over or nothing is left to do. A
   // request that is refused is an output with an error.
   virtual RolloutTurn rollout_turn(RolloutCommands commands) = 0;
-  // Gives back the form of the weights and, when nothing is running, the memory of keys and values. preempt: what
-  // is running gives its part back, too, and is computed again later.
+  // Gives back the form of the weights and, when nothing is running, the memory of keys and values. preempt:
+  // what is running gives its part back, too, and is computed again later.
   virtual void park_rollout(bool preempt) = 0;
 
   // Optimiser steps taken (skipped ones not counted): AdamW's bias correction depends on it.

@@ -44,7 +44,8 @@ class Rollout {
   std::vector<RolloutOutput> take_outputs() { return scheduler_.take_outputs(); }
   RolloutStats stats() const;
   // Gives the memory of keys and values and of the step's buffers back when nothing is running; false:
-  // something is. preempt: nothing is then, and what was is computed again later. It comes back with the next step.
+  // something is. preempt: nothing is then, and what was is computed again later. It comes back with the next
+  // step.
   bool park(bool preempt);
 
  private:

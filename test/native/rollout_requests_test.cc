@@ -420,7 +420,8 @@ TEST(what_can_never_be_served_is_refused_with_numbers) {
   CHECK(run(rollout, {request(0, prompt(77), 20)}).at(0).tokens.size() == 20);
 }
 
-// Between two steps of training others need the memory: what is under way gives it back and is computed again.
+// Between two steps of training others need the memory: what is under way gives it back and is computed
+// again.
 TEST(what_is_running_gives_its_memory_back_when_it_is_preempted) {
   SmallModel model(long_model("qwen2"));
   model.transformer.begin_decoding();
