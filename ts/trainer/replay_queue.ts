@@ -7,7 +7,7 @@ export interface QueueOptions {
   ahead: number;
   /** Steps from the one in which work on a group begins to the one that takes it, both counted, at most. */
   maxSpan: number;
-  /** drop: a group that is done too late is left out. wait: no step begins while one that is at its limit is worked on. */
+  /** drop: a group that is done too late is left out. wait: a step waits for older groups as long as those that it would leave could not all be taken in time. */
   strategy: 'drop' | 'wait';
   /** After which nothing is taken. */
   lastStep: number;
@@ -63,20 +63,33 @@ export class ReplayQueue<P, R> {
   /** Whether step `step` has what it takes. */
   ready(step: number): boolean {
     const { wanted, maxSpan, strategy } = this.options;
-    const due = (group: QueuedGroup<P, R>): boolean =>
-      group.result === null && this.span(group, step) >= maxSpan;
-    if (strategy === 'wait' && this.groups.some(due)) return false;
-    return this.groups.length - this.running >= wanted;
+    const next = this.nextTaken();
+    if (next.length < wanted) return false;
+    if (strategy === 'drop') return true;
+    // Of those that stay, older ones go first: so many to a step. All of them are in time where all are done, because no more begin than
+    // `maxSpan` steps take.
+    return without(this.groups, next).every(
+      (group, i) => this.span(group, step + 1 + Math.floor(i / wanted)) <= maxSpan,
+    );
   }
 
   /** The oldest that are done. */
   take(): { prompt: P; step: number; result: R }[] {
-    const done = this.groups.filter(({ result }) => result !== null).slice(0, this.options.wanted);
-    this.groups = this.groups.filter((group) => !done.includes(group));
-    return done.map(({ prompt, step, result }) => ({ prompt, step, result: result as R }));
+    const taken = this.nextTaken();
+    this.groups = without(this.groups, taken);
+    return taken.map(({ prompt, step, result }) => ({ prompt, step, result: result as R }));
+  }
+
+  private nextTaken(): QueuedGroup<P, R>[] {
+    return this.groups.filter(({ result }) => result !== null).slice(0, this.options.wanted);
   }
 
   private span({ step: begun }: QueuedGroup<P, R>, step: number): number {
     return step - begun + 1;
   }
+}
+
+function without<T>(all: readonly T[], some: readonly T[]): T[] {
+  const out = new Set(some);
+  return all.filter((one) => !out.has(one));
 }
