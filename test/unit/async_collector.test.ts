@@ -19,36 +19,42 @@ class ToldRollout {
     { resolve: (r: RolloutResult) => void; reject: (e: unknown) => void }[]
   >();
 
+  private result(tokens: number[], finishReason: RolloutResult['finishReason']): RolloutResult {
+    const { version } = this;
+    return {
+      tokens: Int32Array.from(tokens),
+      logProbs: Float32Array.from(tokens, () => -1),
+      finishReason,
+      versions: [{ version, start: 0, end: tokens.length }],
+      cachedTokens: 0,
+    };
+  }
+
   readonly engine = {
     ...fakeRollout(() => []),
     submit: ({ promptIds }: RolloutRequest): RolloutHandle => {
       const id = promptIds[0] as number;
       const waiting = this.open.get(id) ?? [];
       if (waiting.length === 0) this.asked.push(id);
+      let cut = (): void => undefined;
       const result = new Promise<RolloutResult>((resolve, reject) => {
         waiting.push({ resolve, reject });
+        cut = () => resolve(this.result([], 'abort'));
       });
       this.open.set(id, waiting);
       result.catch(() => undefined);
       const abort = (): void => {
         this.aborted.push(id);
+        cut();
       };
       return { result, abort } as unknown as RolloutHandle;
     },
   };
 
   answer(...ids: number[]): void {
-    for (const id of ids) {
-      const { version } = this;
+    for (const id of ids)
       for (const [i, { resolve }] of (this.open.get(id) ?? []).entries())
-        resolve({
-          tokens: Int32Array.of(i, 1),
-          logProbs: Float32Array.of(-1, -1),
-          finishReason: 'stop',
-          versions: [{ version, start: 0, end: 2 }],
-          cachedTokens: 0,
-        });
-    }
+        resolve(this.result([i, 1], 'stop'));
   }
 
   fail(id: number, error: Error): void {
@@ -60,7 +66,8 @@ class ToldRollout {
 function collectorOf(
   options: Partial<Asynchrony>,
   overrides: string[] = [],
-  score = (_: string, response: string): number => Number(response.split(' ')[0]),
+  score: (prompt: string, response: string) => number | Promise<number> = (_, response) =>
+    Number(response.split(' ')[0]),
 ) {
   const rollout = new ToldRollout();
   const config = runConfig(runDirectory(), overrides);
@@ -82,7 +89,9 @@ function collectorOf(
     agents: null,
     reward: {
       score: async (samples: readonly { prompt: string; response: string }[]) => ({
-        scores: Float64Array.from(samples, ({ prompt, response }) => score(prompt, response)),
+        scores: Float64Array.from(
+          await Promise.all(samples.map(({ prompt, response }) => score(prompt, response))),
+        ),
         extras: {},
         failures: 0,
       }),
@@ -171,6 +180,49 @@ test('an engine that fails while the policy learns ends the step that comes next
   expect(rollout.aborted).toContain(3);
 });
 
+test('what is cut short when the run ends is not scored, and who waits is told', async () => {
+  const scored: string[] = [];
+  const { collector, rollout } = collectorOf({}, [], (prompt) => scored.push(prompt));
+  const first = taken(collector, 1);
+  await settle();
+  rollout.answer(1, 2);
+  await first;
+  const second = taken(collector, 2);
+  const ended = expect(second).rejects.toThrow('the run has ended');
+  await settle();
+  await collector.close();
+  await ended;
+  await collector.settled();
+  expect(new Set(rollout.aborted)).toEqual(new Set([3, 4, 5, 6]));
+  expect(new Set(scored)).toEqual(new Set(['1', '2']));
+  await expect(taken(collector, 3)).rejects.toThrow('the run has ended');
+  expect(rollout.asked).toEqual([1, 2, 3, 4, 5, 6]);
+});
+
+test('it is settled when the rewards that were being computed have come', async () => {
+  let give: () => void = () => undefined;
+  const reward = new Promise<void>((done) => {
+    give = done;
+  });
+  const { collector, rollout } = collectorOf({}, [], async () => {
+    await reward;
+    return 1;
+  });
+  taken(collector, 1).catch(() => undefined);
+  await settle();
+  rollout.answer(1);
+  await settle();
+  await collector.close();
+  let settled = false;
+  const waiting = collector.settled().then(() => {
+    settled = true;
+  });
+  await settle();
+  expect(settled).toBe(false);
+  give();
+  await waiting;
+});
+
 test('dynamic sampling: prompts whose responses are alike make room for others, until that is hopeless', async () => {
   const filter = 'algorithm.filter_groups={enable: true, metric: seq_reward';
   /** Odd prompts teach, or none does. */
@@ -230,6 +282,33 @@ describe('steps and the engine', () => {
     expect(await calls(['trainer.v1.trainer_mode=colocate_async'], false)).toEqual(
       [1, 2].flatMap(() => ['pause preempt', 'actor.computeLogProb', 'updatePolicy', 'resume']),
     );
+  });
+
+  test('a run that has failed is settled when rewards of what was ahead have come', async () => {
+    let give: () => void = () => undefined;
+    const late = new Promise<number>((done) => {
+      give = () => done(1);
+    });
+    let scored = 0;
+    const engines = new FakeEngines();
+    engines.onCall = (_, name) => {
+      if (name === 'updatePolicy') throw new Error('no update');
+    };
+    const run = trainer({
+      overrides: ['trainer.v1.trainer_mode=colocate_async', 'trainer.val_before_train=false'],
+      engines,
+      options: { reward: ({ response }) => (scored++ < 8 ? response.length : late) },
+    });
+    await expect(run.trainer.fit()).rejects.toThrow('no update');
+    expect(scored).toBeGreaterThan(8);
+    let settled = false;
+    const waiting = run.trainer.settled().then(() => {
+      settled = true;
+    });
+    await settle();
+    expect(settled).toBe(false);
+    give();
+    await waiting;
   });
 
   test('separate: they never do; servers are given the weights of each step, and do not rest', async () => {

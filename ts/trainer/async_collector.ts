@@ -41,6 +41,8 @@ export class AsyncCollector implements Collector {
   private readonly queue: ReplayQueue<StreamedPrompt, Done>;
   private readonly stop = new AbortController();
   private readonly group: GroupOptions;
+  /** Each for one group; none of them rejects. */
+  private readonly works = new Set<Promise<void>>();
   private failure: { error: unknown } | null = null;
   private wake: () => void = () => undefined;
   /** Milliseconds since the last step took its own in which nothing was worked on. */
@@ -115,7 +117,14 @@ export class AsyncCollector implements Collector {
   }
 
   async close(): Promise<void> {
-    this.stop.abort(new Error('the run has ended'));
+    const ended = new Error('the run has ended');
+    this.failure ??= { error: ended };
+    this.stop.abort(ended);
+    this.wake();
+  }
+
+  async settled(): Promise<void> {
+    await Promise.all(this.works);
   }
 
   private get version(): number {
@@ -125,8 +134,9 @@ export class AsyncCollector implements Collector {
   /** The oldest prompts that are done, when there are as many as a step takes. */
   private async next(step: number): Promise<{ prompt: StreamedPrompt; result: Done }[]> {
     for (;;) {
+      this.throwIfFailed();
       await this.fill(step);
-      if (this.failure !== null) throw this.failure.error;
+      this.throwIfFailed();
       if (this.dropStale(step)) continue;
       if (this.queue.ready(step)) return this.queue.take();
       await new Promise<void>((resolve) => {
@@ -135,10 +145,16 @@ export class AsyncCollector implements Collector {
     }
   }
 
+  private throwIfFailed(): void {
+    if (this.failure !== null) throw this.failure.error;
+  }
+
   private async fill(step: number): Promise<void> {
     while (this.queue.room(step) > 0) {
       const prompt = await this.stream.next();
-      void this.work(this.queue.begin(prompt, step));
+      const work = this.work(this.queue.begin(prompt, step));
+      this.works.add(work);
+      void work.finally(() => this.works.delete(work));
     }
     this.watch();
   }

@@ -41,7 +41,10 @@ export interface Collector {
   learnt(step: number): Promise<void>;
   /** Of the prompts, after the last step. */
   position(): Pick<Position, 'loader' | 'queue'>;
+  /** Gives up what is under way. */
   close(): Promise<void>;
+  /** Resolves when nothing of it goes on after {@link close}, such as a reward that was being computed. */
+  settled(): Promise<void>;
 }
 
 /** Scored responses with what their agents left. */
@@ -99,6 +102,8 @@ export class BatchCollector implements Collector {
   }
 
   async close(): Promise<void> {}
+
+  async settled(): Promise<void> {}
 
   /** `index`: of the generation batch in the step; the first has the seed that it has without dynamic sampling. */
   private async collect(prompts: readonly Prompt[], step: number, index: number): Promise<Collected> {

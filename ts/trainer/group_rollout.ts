@@ -10,7 +10,7 @@ import type { StreamedPrompt } from './prompt_stream';
 import { withPrompts } from './rollout';
 
 export interface GroupOptions {
-  /** Ends what is under way. */
+  /** Ends what is under way, with its reason. */
   signal: AbortSignal;
   /** Trajectories of agents at once, of all groups. */
   limit: LimitFunction;
@@ -26,6 +26,7 @@ export async function collectGroup(
   { signal, limit }: GroupOptions,
 ): Promise<Collected> {
   const { config, engines, agents } = context;
+  signal.throwIfAborted();
   const { prompt, batch, index } = streamed;
   const seed = deriveSeed(config.trainer.seed, 'rollout', batch);
   const sampling = { ...trainSampling(config), seed };
@@ -46,8 +47,11 @@ export async function collectGroup(
   signal.addEventListener('abort', end, { once: true });
   const results = handles.map(({ result }) => result);
   try {
-    const sampled = sampledBatch(promptsBatch('rollout', [promptIds], n), n, await Promise.all(results));
-    const version = versionsOf(await Promise.all(results));
+    const samples = await Promise.all(results);
+    // Of what was cut short nobody should learn, or be asked for a reward.
+    signal.throwIfAborted();
+    const sampled = sampledBatch(promptsBatch('rollout', [promptIds], n), n, samples);
+    const version = versionsOf(samples);
     const whole = sampled.with({ version }, { granularity: { version: 'response' }, adopt: true });
     return { batch: withPrompts(whole, [prompt], () => `${batch}-${index}`), trajectories: null };
   } catch (error) {

@@ -86,6 +86,7 @@ interface Parts {
 export class Trainer {
   private readonly stop = new StopRequest();
   #running: Promise<unknown> = Promise.resolve();
+  #collector: Collector | null = null;
 
   constructor(
     private readonly config: ResolvedConfig,
@@ -100,6 +101,7 @@ export class Trainer {
   /** Resolves when nothing of a `fit` that has ended goes on: what a failure finds waiting for a reward ends when that comes. */
   async settled(): Promise<void> {
     await this.#running.catch(() => undefined);
+    await this.#collector?.settled();
   }
 
   /**
@@ -171,6 +173,7 @@ export class Trainer {
         session,
         totalSteps,
       );
+      this.#collector = collector;
       const training = this.training({
         data,
         engines,
