@@ -173,6 +173,18 @@ describe('prompts ahead', () => {
     }
   }, 120_000);
 
+  test('an agent that always fails ends a run with dynamic sampling as such, not for prompts that teach nothing', async () => {
+    const agent = defineAgent({
+      run: async () => {
+        throw new Error('no such tool');
+      },
+    });
+    const filter = 'algorithm.filter_groups={enable: true, metric: seq_reward}';
+    await expect(train('broken', [...EPOCH, filter], { agent })).rejects.toThrow(
+      /agent failed on every one of 16 tasks: no such tool/,
+    );
+  }, 120_000);
+
   test('a reward function that fails ends the run', async () => {
     const reward: RewardFunction = () => {
       throw new Error('no such answer');

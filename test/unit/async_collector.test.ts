@@ -68,6 +68,7 @@ function collectorOf(
   overrides: string[] = [],
   score: (prompt: string, response: string) => number | Promise<number> = (_, response) =>
     Number(response.split(' ')[0]),
+  fails: (sample: { prompt: string }) => boolean = () => false,
 ) {
   const rollout = new ToldRollout();
   const config = runConfig(runDirectory(), overrides);
@@ -93,7 +94,7 @@ function collectorOf(
           await Promise.all(samples.map(({ prompt, response }) => score(prompt, response))),
         ),
         extras: {},
-        failures: 0,
+        failures: samples.filter(fails).length,
       }),
     },
   };
@@ -199,6 +200,23 @@ test('what is cut short when the run ends is not scored, and who waits is told',
   expect(rollout.asked).toEqual([1, 2, 3, 4, 5, 6]);
 });
 
+test('a step that is to be given up does not wait for all that it would take', async () => {
+  const { collector, rollout } = collectorOf({});
+  let stopped = false;
+  const step = collector.take(1, phase, () => {
+    if (stopped) throw new Error('given up');
+  });
+  const ended = expect(step).rejects.toThrow('given up');
+  await settle();
+  stopped = true;
+  rollout.answer(3);
+  await ended;
+  expect(collector.position().queue?.left).toEqual([
+    [0, 1],
+    [0, 1],
+  ]);
+});
+
 test('it is settled when the rewards that were being computed have come', async () => {
   let give: () => void = () => undefined;
   const reward = new Promise<void>((done) => {
@@ -245,9 +263,45 @@ test('dynamic sampling: prompts whose responses are alike make room for others, 
   expect(ids).toEqual([1, 3]);
   expect(metrics).toMatchObject({ 'training/filter_groups/evicted_samples': 1, 'train/num_gen_prompts': 3 });
   await expect(run('', () => true)).rejects.toThrow(
-    /of 8 prompts in 4 generation batches only 0 are such, and none of the last pass/,
+    /of 6 prompts in 3 generation batches only 0 are such, and none of the last pass/,
   );
-  await expect(run(', max_num_gen_batches: 2', () => true)).rejects.toThrow(/max_num_gen_batches is 2/);
+  // The first one teaches.
+  await expect(run(', max_num_gen_batches: 2', (prompt) => prompt !== '1')).rejects.toThrow(
+    /of 4 prompts in 2 generation batches only 1 are such, and .*max_num_gen_batches is 2/,
+  );
+});
+
+test('dynamic sampling: what is left out while the policy learns is no reason to give up a step that has enough', async () => {
+  const { collector, rollout } = collectorOf(
+    { ahead: 8, maxSpan: 5 },
+    ['algorithm.filter_groups={enable: true, metric: seq_reward, max_num_gen_batches: 1}'],
+    (prompt, response) => (Number(prompt) > 6 ? 0 : Number(response.split(' ')[0])),
+  );
+  const first = taken(collector, 1);
+  await settle();
+  rollout.answer(1, 2);
+  await first;
+  // 3 and 4 teach, 7 and 8 do not.
+  rollout.answer(3, 4, 7, 8);
+  await settle();
+  const { ids, metrics } = await taken(collector, 2);
+  expect(ids).toEqual([3, 4]);
+  expect(metrics).toMatchObject({ 'training/filter_groups/evicted_samples': 2 });
+});
+
+test('dynamic sampling: failures of rewards of what was left out are counted', async () => {
+  const { collector, rollout } = collectorOf(
+    { ahead: 0 },
+    ['algorithm.filter_groups={enable: true, metric: seq_reward}'],
+    (prompt, response) => (prompt === '1' ? 0 : Number(response.split(' ')[0])),
+    ({ prompt }) => prompt === '1',
+  );
+  const first = collector.take(1, phase, () => undefined);
+  await settle();
+  rollout.answer(1);
+  await settle();
+  rollout.answer(2, 3);
+  expect((await first).scored.rewards.failures).toBe(4);
 });
 
 describe('steps and the engine', () => {

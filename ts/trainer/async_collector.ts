@@ -10,7 +10,7 @@ import { collectGroup, type GroupOptions } from './group_rollout';
 import { addSummary, type Metrics } from './metrics/metrics';
 import { offPolicyMetrics } from './metrics/off_policy_metrics';
 import type { PromptStream, StreamedPrompt } from './prompt_stream';
-import { type QueuedGroup, ReplayQueue } from './replay_queue';
+import { type QueuedGroup, ReplayQueue, type TakenGroup } from './replay_queue';
 import { concatScored, type Scored } from './rollout';
 import type { Position } from './session';
 
@@ -24,6 +24,18 @@ interface Done {
 }
 
 type Group = QueuedGroup<StreamedPrompt, Done>;
+
+/** What no step learns from. */
+const noneEvicted = () => ({
+  /** Steps that prompts have seen which were done too late. */
+  stale: [] as number[],
+  /** Prompts whose responses are alike. */
+  filtered: 0,
+  tokens: 0,
+  /** Of reward functions. */
+  failures: 0,
+  trajectories: [] as Trajectory[],
+});
 
 export interface AsyncOptions extends Asynchrony {
   /** Steps of the whole run. */
@@ -51,9 +63,9 @@ export class AsyncCollector implements Collector {
   private takenAt = performance.now();
   private paused = false;
   /** Since the last step took its own. */
-  private evicted = { stale: [] as number[], filtered: 0, tokens: 0 };
-  /** Prompts in a row, of these and earlier steps, whose responses are alike. */
-  private fruitless = 0;
+  private evicted = noneEvicted();
+  /** Prompts in a row, of these and earlier steps, whose responses are alike; and of the last of them, those whose agent always failed. */
+  private fruitless = { prompts: 0, failed: [] as (readonly Trajectory[])[] };
 
   constructor(
     private readonly context: CollectContext,
@@ -76,7 +88,7 @@ export class AsyncCollector implements Collector {
 
   async take(step: number, phase: Phase, pause: () => void): Promise<Taken> {
     const { taken, whole } = await phase('gen', async () => {
-      const taken = await this.next(step);
+      const taken = await this.next(step, pause);
       return { taken, whole: concatScored(taken.map(({ result }) => result.scored)) };
     });
     pause();
@@ -85,16 +97,18 @@ export class AsyncCollector implements Collector {
     const { agents } = this.context;
     if (agents) checkSomeWorked(agents.agent, trajectories);
     const metrics = { ...offPolicyMetrics(whole.batch, this.version), ...this.evictions(taken.length) };
-    const generatedTokens = whole.batch.numResponseTokens + this.evicted.tokens;
-    this.evicted = { stale: [], filtered: 0, tokens: 0 };
+    const { evicted } = this;
+    this.evicted = noneEvicted();
+    // What was left out has been generated and scored, too.
+    const failures = whole.rewards.failures + evicted.failures;
     return {
       prompts: taken.map(({ prompt }) => prompt.prompt),
       epoch: Math.max(...taken.map(({ prompt }) => prompt.epoch)),
-      scored: whole,
+      scored: { ...whole, rewards: { ...whole.rewards, failures } },
       metrics,
       timings: { [ROLLOUT_IDLE]: this.idleRatio() },
-      generatedTokens,
-      trajectories,
+      generatedTokens: whole.batch.numResponseTokens + evicted.tokens,
+      trajectories: [...trajectories, ...evicted.trajectories],
     };
   }
 
@@ -132,11 +146,10 @@ export class AsyncCollector implements Collector {
   }
 
   /** The oldest prompts that are done, when there are as many as a step takes. */
-  private async next(step: number): Promise<{ prompt: StreamedPrompt; result: Done }[]> {
+  private async next(step: number, pause: () => void): Promise<TakenGroup<StreamedPrompt, Done>[]> {
     for (;;) {
-      this.throwIfFailed();
       await this.fill(step);
-      this.throwIfFailed();
+      pause();
       if (this.dropStale(step)) continue;
       if (this.queue.ready(step)) return this.queue.take();
       await new Promise<void>((resolve) => {
@@ -150,7 +163,11 @@ export class AsyncCollector implements Collector {
   }
 
   private async fill(step: number): Promise<void> {
-    while (this.queue.room(step) > 0) {
+    for (;;) {
+      // Prompts may be left out as fast as they are begun.
+      this.throwIfFailed();
+      this.throwIfHopeless();
+      if (this.queue.room(step) <= 0) break;
       const prompt = await this.stream.next();
       const work = this.work(this.queue.begin(prompt, step));
       this.works.add(work);
@@ -163,10 +180,11 @@ export class AsyncCollector implements Collector {
     try {
       const collected = await collectGroup(this.context, group.prompt, this.group);
       const result = await scored(this.context, collected);
+      const done = { scored: result, trajectories: collected.trajectories ?? [] };
       if (this.teaches(result)) {
-        this.fruitless = 0;
-        group.result = { scored: result, trajectories: collected.trajectories ?? [] };
-      } else this.filter(group, result);
+        this.fruitless = { prompts: 0, failed: [] };
+        group.result = done;
+      } else this.filter(group, done);
     } catch (error) {
       this.failure ??= { error };
     }
@@ -181,30 +199,49 @@ export class AsyncCollector implements Collector {
     return !enable || metric === null || differs(result, { metric, onError: reward.on_error });
   }
 
-  private filter(group: Group, { batch }: Scored): void {
+  private filter(group: Group, done: Done): void {
     this.queue.leaveOut(group);
-    this.stream.done(group.prompt);
+    this.evict(group.prompt, done);
     this.evicted.filtered++;
-    this.evicted.tokens += batch.numResponseTokens;
-    this.fruitless++;
+    this.fruitless.prompts++;
+    const { trajectories } = done;
+    const failed = trajectories.length > 0 && trajectories.every(({ error }) => error !== null);
+    this.fruitless.failed = failed ? [...this.fruitless.failed, trajectories] : [];
+  }
+
+  /** Dynamic sampling: no step finds as many prompts as it takes where agents always fail, or where none teaches anything. */
+  private throwIfHopeless(): void {
     const { data, algorithm } = this.context.config;
-    const { metric, max_num_gen_batches: most } = algorithm.filter_groups;
     const { train_batch_size: wanted, gen_batch_size: perBatch } = data;
-    const all = wanted + this.evicted.filtered;
-    const limit = { wanted, metric: metric as string, maxGenBatches: most };
-    const so = { batches: Math.ceil(all / perBatch), prompts: all, kept: all - this.evicted.filtered };
-    if (most > 0 && all > most * perBatch) throw tooFew(so, limit, 'max_num_gen_batches');
-    if (this.fruitless >= Math.max(this.options.batchesPerEpoch, 1) * perBatch)
-      throw tooFew({ ...so, kept: 0 }, limit, 'a whole epoch');
+    const { metric, max_num_gen_batches: most } = algorithm.filter_groups;
+    const { prompts: fruitless, failed } = this.fruitless;
+    const { done: kept } = this.queue;
+    if (metric === null || kept >= wanted) return;
+    const { agents } = this.context;
+    if (agents && failed.length >= perBatch) checkSomeWorked(agents.agent, failed.flat());
+    const prompts = kept + this.evicted.filtered;
+    const all = { batches: Math.ceil(prompts / perBatch), prompts, kept };
+    const limit = { wanted, metric, maxGenBatches: most };
+    if (most > 0 && wanted + this.evicted.filtered > most * perBatch)
+      throw tooFew(all, limit, 'max_num_gen_batches');
+    if (fruitless >= Math.max(this.options.batchesPerEpoch, 1) * perBatch)
+      throw tooFew(all, limit, 'a whole epoch');
+  }
+
+  /** Nobody learns from it. */
+  private evict(prompt: StreamedPrompt, { scored: { batch, rewards }, trajectories }: Done): void {
+    this.stream.done(prompt);
+    this.evicted.tokens += batch.numResponseTokens;
+    this.evicted.failures += rewards.failures;
+    this.evicted.trajectories.push(...trajectories);
   }
 
   /** @returns whether there were any */
   private dropStale(step: number): boolean {
     const stale = this.queue.dropStale(step);
     for (const { prompt, step: begun, result } of stale) {
-      this.stream.done(prompt);
+      this.evict(prompt, result);
       this.evicted.stale.push(step - begun + 1);
-      this.evicted.tokens += result?.scored.batch.numResponseTokens ?? 0;
     }
     return stale.length > 0;
   }

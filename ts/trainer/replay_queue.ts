@@ -22,6 +22,9 @@ export interface QueuedGroup<P, R> {
   result: R | null;
 }
 
+/** A group that is done and no longer in the queue. */
+export type TakenGroup<P, R> = Omit<QueuedGroup<P, R>, 'result'> & { readonly result: R };
+
 /** Groups in the order in which work on them began. Nothing here waits: a caller looks again when something has changed. */
 export class ReplayQueue<P, R> {
   private groups: QueuedGroup<P, R>[] = [];
@@ -31,6 +34,11 @@ export class ReplayQueue<P, R> {
   /** Groups that are being worked on. */
   get running(): number {
     return this.groups.filter(({ result }) => result === null).length;
+  }
+
+  /** Groups that a step may take. */
+  get done(): number {
+    return this.groups.length - this.running;
   }
 
   /** How many more may begin before step `step` takes its own: never more than the run is going to take. */
@@ -51,13 +59,12 @@ export class ReplayQueue<P, R> {
   }
 
   /** Leaves out what is done, and older than step `step` may take. */
-  dropStale(step: number): QueuedGroup<P, R>[] {
+  dropStale(step: number): TakenGroup<P, R>[] {
     if (this.options.strategy !== 'drop') return [];
-    const stale = this.groups.filter(
-      (group) => group.result !== null && this.span(group, step) > this.options.maxSpan,
+    const { maxSpan } = this.options;
+    return this.takeOut(
+      this.groups.filter((group) => group.result !== null && this.span(group, step) > maxSpan),
     );
-    for (const group of stale) this.leaveOut(group);
-    return stale;
   }
 
   /** Whether step `step` has what it takes. */
@@ -74,10 +81,13 @@ export class ReplayQueue<P, R> {
   }
 
   /** The oldest that are done. */
-  take(): { prompt: P; step: number; result: R }[] {
-    const taken = this.nextTaken();
-    this.groups = without(this.groups, taken);
-    return taken.map(({ prompt, step, result }) => ({ prompt, step, result: result as R }));
+  take(): TakenGroup<P, R>[] {
+    return this.takeOut(this.nextTaken());
+  }
+
+  private takeOut(groups: readonly QueuedGroup<P, R>[]): TakenGroup<P, R>[] {
+    this.groups = without(this.groups, groups);
+    return groups.map(({ prompt, step, result }) => ({ prompt, step, result: result as R }));
   }
 
   private nextTaken(): QueuedGroup<P, R>[] {
