@@ -146,7 +146,10 @@ test('a step takes the oldest that are done; what is done too late is left out, 
     'training/off_policy/trajectory_staleness_worst/max': 0,
   });
   // Only 8 and 10 are left, as the rest of what was read.
-  expect(collector.position()).toEqual({ loader: { at: 6 }, queue: { batch: 4, left: [[1], [1]] } });
+  expect(collector.position()).toEqual({
+    loader: { at: 6 },
+    queue: { batch: 4, read: [{ epoch: 0, prompts: 4, left: [1, 3] }] },
+  });
   await collector.close();
   expect(new Set(rollout.aborted)).toEqual(new Set([8, 10]));
 });
@@ -211,10 +214,7 @@ test('a step that is to be given up does not wait for all that it would take', a
   stopped = true;
   rollout.answer(3);
   await ended;
-  expect(collector.position().queue?.left).toEqual([
-    [0, 1],
-    [0, 1],
-  ]);
+  expect(collector.position().queue?.read).toEqual([{ epoch: 0, prompts: 4, left: [0, 1, 2, 3] }]);
 });
 
 test('it is settled when the rewards that were being computed have come', async () => {

@@ -56,11 +56,16 @@ export const scored = (
     ? scoreTrajectories({ batch, trajectories }, decoder, reward, engines.rewardModel)
     : scoreResponses(batch, decoder, reward, engines.rewardModel);
 
+/** Where batches come from. */
+export interface BatchSource extends Pick<PromptSource, 'batchesPerEpoch' | 'next'> {
+  position(): Pick<Position, 'loader' | 'queue'>;
+}
+
 /** The next batch of prompts for every step, or with dynamic sampling as many as it takes: nothing else is worked on. */
 export class BatchCollector implements Collector {
   constructor(
     private readonly context: CollectContext,
-    private readonly source: PromptSource,
+    private readonly source: BatchSource,
   ) {}
 
   async take(step: number, phase: Phase, pause: () => void): Promise<Taken> {
@@ -97,8 +102,8 @@ export class BatchCollector implements Collector {
 
   async learnt(): Promise<void> {}
 
-  position(): { loader: unknown } {
-    return { loader: this.source.state() };
+  position(): Pick<Position, 'loader' | 'queue'> {
+    return this.source.position();
   }
 
   async close(): Promise<void> {}
