@@ -1,7 +1,9 @@
+import type { AgentTask } from '../../ts/agent/define';
 import type { Asynchrony } from '../../ts/config/derived/asynchrony';
 import { TroupeError } from '../../ts/errors';
 import type { RolloutHandle } from '../../ts/rollout/engine';
 import type { RolloutRequest, RolloutResult } from '../../ts/rollout/request';
+import type { AgentRollout } from '../../ts/trainer/agent_rollout';
 import { AsyncCollector } from '../../ts/trainer/async_collector';
 import type { Phase } from '../../ts/trainer/collect';
 import type { Engines } from '../../ts/trainer/engines';
@@ -69,6 +71,7 @@ function collectorOf(
   score: (prompt: string, response: string) => number | Promise<number> = (_, response) =>
     Number(response.split(' ')[0]),
   fails: (sample: { prompt: string }) => boolean = () => false,
+  agents: AgentRollout | null = null,
 ) {
   const rollout = new ToldRollout();
   const config = runConfig(runDirectory(), overrides);
@@ -87,7 +90,7 @@ function collectorOf(
     config,
     engines: { rollout: engine, rewardModel: null } as unknown as Engines,
     decoder: data.decoder,
-    agents: null,
+    agents,
     reward: {
       score: async (samples: readonly { prompt: string; response: string }[]) => ({
         scores: Float64Array.from(
@@ -215,6 +218,42 @@ test('a step that is to be given up does not wait for all that it would take', a
   rollout.answer(3);
   await ended;
   expect(collector.position().queue?.read).toEqual([{ epoch: 0, prompts: 4, left: [0, 1, 2, 3] }]);
+});
+
+test('the time of a trajectory does not run while its engine stands still', async () => {
+  jest.useFakeTimers({ doNotFake: ['setImmediate', 'nextTick', 'queueMicrotask'] });
+  const waiting: (() => void)[] = [];
+  const agents = {
+    agent: {
+      run: async ({ promptIds: [id] }: AgentTask) => {
+        if (id === 3 || id === 4) await new Promise<void>((done) => waiting.push(done));
+        return 1;
+      },
+    },
+    tokenizer: { encode: () => new Int32Array(), decode: () => '' },
+    chat: null,
+    tools: [],
+    options: {
+      toolOptions: { timeout: 1, maxResponseLength: 256, truncateSide: 'left' as const },
+      timeout: 10,
+      retries: 0,
+      concurrency: 64,
+      onError: 'zero' as const,
+    },
+    close: async () => undefined,
+  };
+  const { collector } = collectorOf({ colocated: true }, [], undefined, undefined, agents);
+  const { prompts } = await collector.take(1, phase, () => undefined);
+  expect(prompts.map(({ tokens }) => tokens[0])).toEqual([1, 2]);
+  jest.advanceTimersByTime(6_000);
+  await collector.beforeLearning();
+  jest.advanceTimersByTime(60_000);
+  await collector.learnt();
+  jest.advanceTimersByTime(3_000);
+  for (const done of waiting) done();
+  const { trajectories } = await collector.take(2, phase, () => undefined);
+  jest.useRealTimers();
+  expect(trajectories.map(({ error }) => error)).toEqual(new Array(8).fill(null));
 });
 
 test('it is settled when the rewards that were being computed have come', async () => {

@@ -33,7 +33,7 @@ export interface Collected {
 }
 
 /** Of prompts that are a part of a batch. */
-export interface PartOptions extends Partial<Pick<CollectOptions, 'concurrency' | 'signal'>> {
+export interface PartOptions extends Partial<Pick<CollectOptions, 'concurrency' | 'signal' | 'timers'>> {
   /** Place of the first one in the batch, 0. */
   first?: number;
 }

@@ -3,6 +3,7 @@ import { setMaxListeners } from 'node:events';
 import pLimit from 'p-limit';
 import { checkSomeWorked } from '../agent/collect';
 import type { Trajectory } from '../agent/trajectory/trajectory';
+import { StoppableTimers } from '../base/stoppable_timers';
 import type { Asynchrony } from '../config/derived/asynchrony';
 import { type CollectContext, type Collector, type Phase, scored, type Taken } from './collect';
 import { differs, tooFew } from './dynamic_sampling';
@@ -62,6 +63,8 @@ export class AsyncCollector implements Collector {
   private idleSince: number | null = performance.now();
   private takenAt = performance.now();
   private paused = false;
+  /** Of trajectories: they stand still while their engine does. */
+  private readonly timers = new StoppableTimers();
   /** Since the last step took its own. */
   private evicted = noneEvicted();
   /** Prompts in a row, of these and earlier steps, whose responses are alike; and of the last of them, those whose agent always failed. */
@@ -83,7 +86,11 @@ export class AsyncCollector implements Collector {
     });
     // One for each group.
     setMaxListeners(0, this.stop.signal);
-    this.group = { signal: this.stop.signal, limit: pLimit(context.agents?.options.concurrency ?? 1) };
+    this.group = {
+      signal: this.stop.signal,
+      limit: pLimit(context.agents?.options.concurrency ?? 1),
+      timers: this.timers,
+    };
   }
 
   async take(step: number, phase: Phase, pause: () => void): Promise<Taken> {
@@ -114,6 +121,7 @@ export class AsyncCollector implements Collector {
 
   async beforeLearning(): Promise<void> {
     if (!this.options.colocated) return;
+    this.timers.stop();
     await this.context.engines.rollout.pause('preempt');
     this.paused = true;
     this.watch();
@@ -122,6 +130,7 @@ export class AsyncCollector implements Collector {
   async learnt(): Promise<void> {
     if (!this.options.colocated) return;
     await this.context.engines.rollout.resume();
+    this.timers.go();
     this.paused = false;
     this.watch();
   }

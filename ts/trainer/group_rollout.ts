@@ -1,6 +1,7 @@
 // One prompt and its responses, whatever else is being worked on.
 import type { LimitFunction } from 'p-limit';
 import { deriveSeed } from '../base/seed';
+import type { StoppableTimers } from '../base/stoppable_timers';
 import { trainSampling } from '../roles/settings';
 import type { RolloutResult } from '../rollout/request';
 import { promptSeeds, promptsBatch, resolveSampling, sampledBatch } from '../rollout/sampling';
@@ -14,6 +15,8 @@ export interface GroupOptions {
   signal: AbortSignal;
   /** Trajectories of agents at once, of all groups. */
   limit: LimitFunction;
+  /** What the time of trajectories is measured by. */
+  timers: StoppableTimers;
 }
 
 /**
@@ -23,7 +26,7 @@ export interface GroupOptions {
 export async function collectGroup(
   context: CollectContext,
   streamed: StreamedPrompt,
-  { signal, limit }: GroupOptions,
+  { signal, limit, timers }: GroupOptions,
 ): Promise<Collected> {
   const { config, engines, agents } = context;
   signal.throwIfAborted();
@@ -31,7 +34,7 @@ export async function collectGroup(
   const seed = deriveSeed(config.trainer.seed, 'rollout', batch);
   const sampling = { ...trainSampling(config), seed };
   if (agents) {
-    const part = { first: index, signal, concurrency: limit };
+    const part = { first: index, signal, timers, concurrency: limit };
     return await collectResponses(agents, engines.rollout, [prompt], sampling, `${batch}`, false, part);
   }
   const { n, sampling: shared } = resolveSampling('rollout', sampling);
