@@ -39,6 +39,8 @@ export interface AgentRunOptions {
   retries: number;
   signal?: AbortSignal;
   session?: string;
+  /** Of its calls, for engines that know priorities: 0. */
+  priority?: number;
   /** For engines that know priorities: trajectories that have had fewer calls go first. Default: they do not. */
   behindFirst?: boolean;
 }
@@ -72,7 +74,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
   const end = (): void => own.abort(options.signal?.reason);
   options.signal?.throwIfAborted();
   options.signal?.addEventListener('abort', end, { once: true });
-  const { tokenizer, sampling, seed, maxTokens, session, behindFirst = false } = options;
+  const { tokenizer, sampling, seed, maxTokens, session, priority = 0, behindFirst = false } = options;
   const engine = maxTokens === undefined ? options.engine : new BoundedEngine(options.engine, maxTokens);
   const model = new AgentModel({
     engine,
@@ -80,6 +82,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
     sampling,
     seed,
     signal: own.signal,
+    priority,
     behindFirst,
     ...(session === undefined ? {} : { session }),
   });

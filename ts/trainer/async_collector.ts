@@ -1,6 +1,5 @@
 // Responses that are worked on while the policy learns: a bounded queue of prompts, from which steps take what is done.
 import { setMaxListeners } from 'node:events';
-import pLimit from 'p-limit';
 import { checkSomeWorked } from '../agent/collect';
 import type { Trajectory } from '../agent/trajectory/trajectory';
 import { StoppableTimers } from '../base/stoppable_timers';
@@ -88,7 +87,6 @@ export class AsyncCollector implements Collector {
     setMaxListeners(0, this.stop.signal);
     this.group = {
       signal: this.stop.signal,
-      limit: pLimit(context.agents?.options.concurrency ?? 1),
       timers: this.timers,
     };
   }

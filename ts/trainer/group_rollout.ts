@@ -1,5 +1,4 @@
 // One prompt and its responses, whatever else is being worked on.
-import type { LimitFunction } from 'p-limit';
 import { deriveSeed } from '../base/seed';
 import type { StoppableTimers } from '../base/stoppable_timers';
 import { trainSampling } from '../roles/settings';
@@ -10,11 +9,12 @@ import type { CollectContext } from './collect';
 import type { StreamedPrompt } from './prompt_stream';
 import { withPrompts } from './rollout';
 
+/** Of one trajectory: more than there ever are. */
+const MOST_CALLS = 2 ** 20;
+
 export interface GroupOptions {
   /** Ends what is under way, with its reason. */
   signal: AbortSignal;
-  /** Trajectories of agents at once, of all groups. */
-  limit: LimitFunction;
   /** What the time of trajectories is measured by. */
   timers: StoppableTimers;
 }
@@ -26,7 +26,7 @@ export interface GroupOptions {
 export async function collectGroup(
   context: CollectContext,
   streamed: StreamedPrompt,
-  { signal, limit, timers }: GroupOptions,
+  { signal, timers }: GroupOptions,
 ): Promise<Collected> {
   const { config, engines, agents } = context;
   signal.throwIfAborted();
@@ -34,7 +34,8 @@ export async function collectGroup(
   const seed = deriveSeed(config.trainer.seed, 'rollout', batch);
   const sampling = { ...trainSampling(config), seed };
   if (agents) {
-    const part = { first: index, signal, timers, concurrency: limit };
+    // Calls of older prompts go first, however many their trajectories have had.
+    const part = { first: index, signal, timers, priority: -batch * MOST_CALLS };
     return await collectResponses(agents, engines.rollout, [prompt], sampling, `${batch}`, false, part);
   }
   const { n, sampling: shared } = resolveSampling('rollout', sampling);
