@@ -24,6 +24,7 @@ import { nativeSampling } from './native_request';
 import { joined, Placement } from './placement';
 import { RankLoop } from './rank_loop';
 import { StopStrings } from './stop_strings';
+import { takeWeights } from './take_weights';
 
 const PAGE_POSITIONS = 32;
 
@@ -181,7 +182,7 @@ export class NativeRollout implements RolloutEngine {
     this.updating++;
     this.begun = false;
     try {
-      if (source.kind === 'directory') await this.engine.reload(source.path);
+      await takeWeights(this.engine, source);
       this.current = version;
     } finally {
       this.updating--;
