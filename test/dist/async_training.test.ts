@@ -1,5 +1,8 @@
 import { readFileSync } from 'node:fs';
+import { setTimeout } from 'node:timers/promises';
+import { type Agent, defineAgent } from '../../ts/agent/define';
 import { loadConfig } from '../../ts/config/config';
+import type { RewardFunction } from '../../ts/reward/contract/types';
 import { Trainer, type TrainerOptions } from '../../ts/trainer/trainer';
 import { Workspace } from '../helpers/e2e_workspace';
 
@@ -36,7 +39,7 @@ const logged = (directory: string, file: string): Line[] =>
     .split('\n')
     .map((line) => JSON.parse(line));
 
-/** Prompts of the samples files of steps. */
+/** Prompts of the samples files of steps, which show one response to each. */
 const prompts = (directory: string, steps: number): string[] =>
   Array.from({ length: steps }, (_, i) => i + 1).flatMap((step) =>
     logged(directory, `samples/${step}.jsonl`).map((row) =>
@@ -62,29 +65,119 @@ test('with nothing ahead, the numbers are those of steps that generate what they
   expect(staleness).toEqual([0, 0, 0, 0]);
 }, 240_000);
 
-test('prompts ahead: every one is learnt from once, and none is older than it may be', async () => {
-  const steps = 6;
-  const lines = await train('ahead_1', [
-    `trainer.total_training_steps=${steps}`,
-    COLOCATED,
-    'trainer.v1.sampler.max_off_policy_threshold=2',
-    'trainer.v1.sampler.max_off_policy_strategy=wait',
-  ]);
-  const all = prompts('ahead_1', steps);
-  const sync = prompts('sync', 4);
-  // The order is that in which they were done.
-  expect(all.slice(0, sync.length)).not.toEqual([]);
-  const perStep = sync.length / 4;
-  expect(all.length).toBe(steps * perStep);
-  const trained = lines.filter((line) => 'actor/pg_loss' in line);
-  for (const [i, line] of trained.entries()) {
-    expect(line['training/off_policy/trajectory_staleness_worst/max']).toBeLessThanOrEqual(Math.min(i, 1));
-    expect(line['training/off_policy/trajectory_staleness/min']).toBeGreaterThanOrEqual(0);
-    expect(line['training/off_policy/evicted_samples']).toBeUndefined();
-    // Weights of two steps: the default correction measures and weighs them.
-    expect(line['rollout_corr/kl']).toBeDefined();
-  }
-  expect(
-    trained.some((line) => (line['training/off_policy/trajectory_staleness_worst/max'] as number) > 0),
-  ).toBe(true);
-}, 240_000);
+/** An agent of two calls, of which some trajectories wait in between until a step has been done. */
+function slowAgent(): { agent: Agent; onStep: () => void } {
+  let waiting: (() => void)[] = [];
+  let begun = 0;
+  const agent = defineAgent({
+    run: async ({ promptIds, sample }, { model }) => {
+      const first = await model.generate(promptIds, { maxNewTokens: 3 });
+      if (sample === 0 && begun++ % 3 === 0) {
+        const step = new Promise<void>((resolve) => waiting.push(resolve));
+        await Promise.race([step, setTimeout(300, undefined, { ref: false })]);
+      }
+      const second = await model.generate([...promptIds, ...first.tokens, 2], { maxNewTokens: 3 });
+      return (first.tokens.length + second.tokens.length) / 6 + (second.tokens[0] === 3 ? 1 : 0);
+    },
+  });
+  const onStep = (): void => {
+    for (const resolve of waiting) resolve();
+    waiting = [];
+  };
+  return { agent, onStep };
+}
+
+describe('prompts ahead', () => {
+  const EPOCH = ['trainer.total_training_steps=5', COLOCATED];
+  const steps = (lines: Line[]): Line[] => lines.filter((line) => 'actor/pg_loss' in line);
+  const values = (lines: Line[], name: string): number[] => lines.map((line) => line[name] as number);
+  let everyPrompt: string[];
+  beforeAll(async () => {
+    await train('epoch', ['trainer.total_training_steps=5']);
+    everyPrompt = prompts('epoch', 5).sort();
+    expect(new Set(everyPrompt).size).toBe(20);
+  });
+
+  test('every prompt is learnt from once, trajectories go on over updates, and the weights of each token are known', async () => {
+    const lines = steps(await train('ahead', EPOCH, slowAgent()));
+    expect(prompts('ahead', 5).sort()).toEqual(everyPrompt);
+    expect(Math.max(...values(lines, 'training/off_policy/trajectory_spans/max'))).toBeGreaterThanOrEqual(2);
+    for (const [i, line] of lines.entries()) {
+      expect(line['training/off_policy/trajectory_staleness/min']).toBeGreaterThanOrEqual(0);
+      expect(line['training/off_policy/trajectory_staleness_worst/max']).toBeLessThanOrEqual(i);
+      // Importance weights against the weights that sampled, unless the configuration says otherwise.
+      expect(line['rollout_corr/rollout_is_mean']).toBeDefined();
+    }
+    const idle = values(logged('ahead', 'timings.jsonl'), 'rollouter/idle_ratio').filter(
+      (x) => x !== undefined,
+    );
+    expect(idle).toHaveLength(5);
+    for (const ratio of idle) expect(ratio >= 0 && ratio <= 1).toBe(true);
+  }, 120_000);
+
+  test('wait: no trajectory is older than it may be, and none is left out', async () => {
+    const lines = steps(
+      await train(
+        'wait',
+        [...EPOCH, 'trainer.v1.sampler={max_off_policy_threshold: 2, max_off_policy_strategy: wait}'],
+        slowAgent(),
+      ),
+    );
+    expect(prompts('wait', 5).sort()).toEqual(everyPrompt);
+    for (const worst of values(lines, 'training/off_policy/trajectory_staleness_worst/max'))
+      expect(worst).toBeLessThanOrEqual(1);
+  }, 120_000);
+
+  test('a run that is stopped goes on with the prompts that are left, each of them once', async () => {
+    const { agent, onStep } = slowAgent();
+    const config = loadConfig(workspace.file('train.yaml'), [
+      `trainer.default_local_dir=${workspace.file('resumed')}`,
+      ...EPOCH,
+    ]);
+    const first: Trainer = new Trainer(config, {
+      agent,
+      onStep: (step) => {
+        onStep();
+        if (step === 2) first.requestStop('the test');
+      },
+    });
+    expect(await first.fit()).toMatchObject({ step: 2, interrupted: true });
+    expect(await new Trainer(config, slowAgent()).fit()).toMatchObject({ step: 5, interrupted: false });
+    expect(prompts('resumed', 5).sort()).toEqual(everyPrompt);
+  }, 120_000);
+
+  test('dynamic sampling: prompts whose responses are alike make room for others', async () => {
+    const lines = steps(
+      await train('filtered', [
+        'trainer.total_training_steps=3',
+        COLOCATED,
+        `reward.custom_reward_function.path=${workspace.file('rare.cjs')}`,
+        'algorithm.filter_groups={enable: true, metric: acc}',
+        `trainer.rollout_data_dir=${workspace.file('generations')}`,
+      ]),
+    );
+    for (const line of lines) {
+      const [out, all] = ['training/filter_groups/evicted_samples', 'train/num_gen_prompts'].map(
+        (name) => line[name] as number,
+      );
+      expect(all).toBe(4 + (out as number));
+    }
+    for (let step = 1; step <= 3; step++) {
+      const answers = new Map<string, Set<boolean>>();
+      for (const row of logged('generations', `${step}.jsonl`)) {
+        const { input, acc } = row as unknown as { input: string; acc: boolean };
+        answers.set(input, (answers.get(input) ?? new Set()).add(acc));
+      }
+      expect([...answers.values()].every(({ size }) => size > 1)).toBe(true);
+    }
+  }, 120_000);
+
+  test('a reward function that fails ends the run', async () => {
+    const reward: RewardFunction = () => {
+      throw new Error('no such answer');
+    };
+    await expect(train('failed', [...EPOCH, 'reward.on_error=fail'], { reward })).rejects.toThrow(
+      /no such answer/,
+    );
+  }, 120_000);
+});

@@ -20,6 +20,8 @@ export interface ControllerSpec {
   trained: BatchShape;
   /** Prompts whose responses are all alike are left out: what is kept of several generations is copied. */
   filtered: boolean;
+  /** Responses come prompt by prompt, and those to so many prompts ahead of the step wait for later ones; null: as one batch. */
+  ahead: BatchShape | null;
   /** Whose results come in parts from several ranks: they are received into memory that goes to the next step. */
   inParts: { actor: boolean; reference: boolean; critic: boolean };
   /** A greedy answer to each prompt (ReMax). */
@@ -75,6 +77,8 @@ const TEXT = 4;
 const PROCESS_BYTES = 256 * 2 ** 20;
 /** Offsets and lengths of a sequence in a batch. */
 const LAYOUT = 5 * INT;
+/** A column of what is not of the step's batch. */
+const AHEAD = 'responses ahead';
 
 const sum = (numbers: Iterable<number>): number => [...numbers].reduce((a, b) => a + b, 0);
 
@@ -83,6 +87,9 @@ const sampledBytes = ({ tokens, responseTokens }: BatchShape): number =>
   INT * tokens + (FLOAT + 1) * responseTokens;
 /** The same with a score of each token. */
 const scoredBytes = (shape: BatchShape): number => sampledBytes(shape) + FLOAT * shape.responseTokens;
+/** Responses to single prompts, with a score and the version of the weights of each token. */
+const groupBytes = (shape: BatchShape): number =>
+  scoredBytes(shape) + INT * shape.responseTokens + LAYOUT * shape.sequences;
 /** Prompts as they are sent, and a seed for each sample. */
 const requestBytes = ({ promptTokens, sequences }: BatchShape): number =>
   INT * promptTokens + DOUBLE * sequences;
@@ -118,7 +125,11 @@ class StepMemory {
   constructor(private readonly spec: ControllerSpec) {}
 
   generation(): void {
-    const { generated, trained, filtered, routing } = this.spec;
+    const { generated, trained, filtered, routing, ahead } = this.spec;
+    if (ahead !== null) {
+      this.groups(trained, ahead);
+      return;
+    }
     const { tokens, responseTokens, sequences } = generated;
     this.hold('tokens', INT * tokens, true);
     this.hold('rolloutLogProbs', FLOAT * responseTokens, true);
@@ -137,6 +148,16 @@ class StepMemory {
     this.phase('filter', 2 * kept + wanted);
     this.columns.clear();
     this.hold('sequences that are kept', wanted + experts(trained));
+  }
+
+  /** What the step takes is copied into one batch. */
+  private groups(trained: BatchShape, ahead: BatchShape): void {
+    const { routing } = this.spec;
+    const bytes = (shape: BatchShape): number =>
+      groupBytes(shape) + (routing?.by === 'rollout' ? routing.bytes * shape.tokens : 0);
+    this.hold(AHEAD, bytes(ahead));
+    this.hold('responses', bytes(trained));
+    this.phase('gen', bytes(trained), textBytes(trained) + textBytes(ahead));
   }
 
   greedyAnswers(): void {
@@ -209,7 +230,9 @@ class StepMemory {
   validation(): void {
     const { validation } = this.spec;
     if (validation === null) return;
+    const ahead = this.columns.get(AHEAD);
     this.columns.clear();
+    if (ahead !== undefined) this.hold(AHEAD, ahead);
     const work = scoredBytes(validation) + copiedResponses(validation) + requestBytes(validation);
     this.phase('testing', work, textBytes(validation));
   }

@@ -4,6 +4,7 @@ import { registeredPolicyLoss } from '../algorithms/policy_losses/registry';
 import { resolveCorrection } from '../algorithms/rollout_correction/options';
 import type { ResolvedConfig } from '../config/config';
 import { agentOf } from '../config/derived/agents';
+import { asynchrony } from '../config/derived/asynchrony';
 import { correctionOptions } from '../config/derived/correction';
 import { needsCritic, needsReference } from '../config/derived/roles';
 import { routerReplay } from '../config/derived/router_replay';
@@ -21,6 +22,7 @@ export function controllerSpec(config: ResolvedConfig, policy: PlanSpec): Contro
   // A reference without adapters is the actor.
   const inParts = (name: RoleSpec['name']): boolean =>
     policy.worldSize > sharing(policy.roles.find((role) => role.name === name) ?? actor);
+  const ahead = asynchrony(config);
   const replay = routerReplay(config);
   const { bypass_mode: bypass } = algorithm.rollout_correction;
   const prepared = bypass || registeredPolicyLoss(roles.actor.policy_loss.loss_mode) !== null;
@@ -28,6 +30,7 @@ export function controllerSpec(config: ResolvedConfig, policy: PlanSpec): Contro
     generated: of(data.gen_batch_size, n),
     trained: of(data.train_batch_size, n),
     filtered: algorithm.filter_groups.enable,
+    ahead: ahead === null ? null : of(ahead.ahead, n),
     inParts: { actor: inParts('actor'), reference: inParts('reference'), critic: inParts('critic') },
     greedy: algorithm.adv_estimator === 'remax',
     bypass,

@@ -14,6 +14,9 @@ import { type QueuedGroup, ReplayQueue } from './replay_queue';
 import { concatScored, type Scored } from './rollout';
 import type { Position } from './session';
 
+/** The share of a step in which no response was worked on. */
+export const ROLLOUT_IDLE = 'rollouter/idle_ratio';
+
 /** A prompt's scored responses. */
 interface Done {
   scored: Scored;
@@ -70,23 +73,15 @@ export class AsyncCollector implements Collector {
   }
 
   async take(step: number, phase: Phase, pause: () => void): Promise<Taken> {
-    const taken = await phase('gen', async () => {
-      for (;;) {
-        await this.fill(step);
-        if (this.failure !== null) throw this.failure.error;
-        if (this.dropStale(step)) continue;
-        if (this.queue.ready(step)) return this.queue.take();
-        await new Promise<void>((resolve) => {
-          this.wake = resolve;
-        });
-      }
+    const { taken, whole } = await phase('gen', async () => {
+      const taken = await this.next(step);
+      return { taken, whole: concatScored(taken.map(({ result }) => result.scored)) };
     });
     pause();
     for (const { prompt } of taken) this.stream.done(prompt);
     const trajectories = taken.flatMap(({ result }) => result.trajectories);
     const { agents } = this.context;
     if (agents) checkSomeWorked(agents.agent, trajectories);
-    const whole = concatScored(taken.map(({ result }) => result.scored));
     const metrics = { ...offPolicyMetrics(whole.batch, this.version), ...this.evictions(taken.length) };
     const generatedTokens = whole.batch.numResponseTokens + this.evicted.tokens;
     this.evicted = { stale: [], filtered: 0, tokens: 0 };
@@ -95,7 +90,7 @@ export class AsyncCollector implements Collector {
       epoch: Math.max(...taken.map(({ prompt }) => prompt.epoch)),
       scored: whole,
       metrics,
-      timings: { 'rollouter/idle_ratio': this.idleRatio() },
+      timings: { [ROLLOUT_IDLE]: this.idleRatio() },
       generatedTokens,
       trajectories,
     };
@@ -125,6 +120,19 @@ export class AsyncCollector implements Collector {
 
   private get version(): number {
     return this.context.engines.rollout.version;
+  }
+
+  /** The oldest prompts that are done, when there are as many as a step takes. */
+  private async next(step: number): Promise<{ prompt: StreamedPrompt; result: Done }[]> {
+    for (;;) {
+      await this.fill(step);
+      if (this.failure !== null) throw this.failure.error;
+      if (this.dropStale(step)) continue;
+      if (this.queue.ready(step)) return this.queue.take();
+      await new Promise<void>((resolve) => {
+        this.wake = resolve;
+      });
+    }
   }
 
   private async fill(step: number): Promise<void> {

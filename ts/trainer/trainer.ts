@@ -16,7 +16,7 @@ import type { Checkpoint } from '../run/checkpoint_store';
 import { type RunDirectory, writableDirectory, writeDump } from '../run/run_directory';
 import type { TrainerState } from '../run/trainer_state';
 import type { AgentRollout } from './agent_rollout';
-import { AsyncCollector } from './async_collector';
+import { AsyncCollector, ROLLOUT_IDLE } from './async_collector';
 import { BatchCollector, type CollectContext, type Collector } from './collect';
 import { configuredAgents } from './configured_agents';
 import { configuredReward } from './configured_reward';
@@ -333,7 +333,14 @@ function timingsOf(
   worldSize: number,
 ): (timer: PhaseTimer) => Metrics {
   const sizes = { numTokens, numResponseTokens };
-  return (timer) => ({ ...timingMetrics(timer, sizes, worldSize, generatedTokens), ...timings });
+  // What a step waits for responses that others work on, as verl has it.
+  const idle = (timer: PhaseTimer): Metrics =>
+    ROLLOUT_IDLE in timings ? { 'trainer/idle_ratio': (timer.get('gen') ?? 0) / (timer.get('step') ?? 1) } : {};
+  return (timer) => ({
+    ...timingMetrics(timer, sizes, worldSize, generatedTokens),
+    ...timings,
+    ...idle(timer),
+  });
 }
 
 function scheduleOf({ trainer }: ResolvedConfig, totalSteps: number): Schedule {

@@ -3,9 +3,10 @@ import { setTimeout } from 'node:timers/promises';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { ValidTokens } from '../../../ts/algorithms/rollout_correction/valid_tokens';
-import type { Batch } from '../../../ts/batch/batch';
+import { Batch } from '../../../ts/batch/batch';
 import { ColumnMemory } from '../../../ts/batch/column_memory';
 import type { ResolvedConfig } from '../../../ts/config/config';
+import { asynchrony } from '../../../ts/config/derived/asynchrony';
 import { needsCritic, needsReference } from '../../../ts/config/derived/roles';
 import { planController } from '../../../ts/planner/controller_memory';
 import { controllerSpec } from '../../../ts/planner/controller_request';
@@ -14,9 +15,11 @@ import type { PlanSpec } from '../../../ts/planner/plan';
 import { controllerWarnings } from '../../../ts/planner/render_controller';
 import type { RewardManager } from '../../../ts/reward/contract/types';
 import { SampledColumns } from '../../../ts/rollout/sampled_columns';
+import { AsyncCollector } from '../../../ts/trainer/async_collector';
 import { BatchCollector } from '../../../ts/trainer/collect';
 import type { Engines } from '../../../ts/trainer/engines';
 import { PhaseTimer } from '../../../ts/trainer/metrics/metrics';
+import { PromptStream } from '../../../ts/trainer/prompt_stream';
 import type { Prompt } from '../../../ts/trainer/rollout';
 import { type StepContext, trainStep } from '../../../ts/trainer/step';
 import { fakeRollout } from '../../helpers/fake_rollout';
@@ -106,7 +109,10 @@ function enginesOf(config: ResolvedConfig, measured: Measured): Engines {
     dataParallelSize: 2,
     actor: { computeLogProb: logProbs, updatePolicy: update },
     rollout: {
-      ...fakeRollout(() => []),
+      ...fakeRollout((requests) => {
+        const logProbs = new Array<number>(RESPONSE).fill(-1);
+        return requests.map(() => ({ tokens: new Array<number>(RESPONSE).fill(1), logProbs }));
+      }),
       submitBatch: async ({ prompts, n }: { prompts: Batch; n: number }) => {
         const lengths = new Int32Array(prompts.size * n).fill(RESPONSE);
         const columns = new SampledColumns(prompts, n, lengths, actor);
@@ -176,12 +182,21 @@ async function measuredStep(config: ResolvedConfig, measured: Measured): Promise
     timer: new MeasuringTimer(measured),
     pause: () => undefined,
   };
-  const collector = new BatchCollector(context, {
+  const source = {
     batchesPerEpoch: 100,
     next: async () => ({ prompts: given, epoch: 0 }),
     state: () => null,
     restore: () => undefined,
-  });
+  };
+  const ahead = asynchrony(config);
+  const collector =
+    ahead === null
+      ? new BatchCollector(context, source)
+      : new AsyncCollector(context, new PromptStream(source, 0), {
+          ...ahead,
+          totalSteps: 9,
+          batchesPerEpoch: 100,
+        });
   const step = async (number: number): Promise<void> =>
     (await trainStep(context, collector, number)).batch.recycle();
   await step(1);
@@ -189,6 +204,7 @@ async function measuredStep(config: ResolvedConfig, measured: Measured): Promise
   // Counted from before the first step: what that leaves belongs to the second.
   measured.looks = true;
   await step(2);
+  await collector.close();
 }
 
 // Without the room for longer columns, to which nobody writes.
@@ -219,6 +235,10 @@ test.each<[string, string[]]>([
       `data.gen_batch_size=${FEW}`,
     ],
   ],
+  [
+    'prompts ahead',
+    ['trainer.v1.trainer_mode=colocate_async', 'actor_rollout_ref.actor.use_kl_loss=true', ...sized(FEW)],
+  ],
 ])(
   '%s: what each phase of a step holds is what is planned, within 10 %%',
   async (_, overrides) => {
@@ -229,6 +249,12 @@ test.each<[string, string[]]>([
     const measured = new Measured();
     // What rollout correction takes is seen in the middle of it. Not by a spy of Jest, which holds all that it is given.
     const { clampedDeviation } = ValidTokens.prototype;
+    const { concat } = Batch;
+    Batch.concat = (batches): Batch => {
+      const whole = concat.call(Batch, batches);
+      if (spec.ahead !== null) measured.see();
+      return whole;
+    };
     ValidTokens.prototype.clampedDeviation = function (this: ValidTokens, ...args) {
       measured.see();
       return clampedDeviation.apply(this, args);
@@ -237,6 +263,7 @@ test.each<[string, string[]]>([
       await measuredStep(config, measured);
     } finally {
       ValidTokens.prototype.clampedDeviation = clampedDeviation;
+      Batch.concat = concat;
     }
     const compared = plan.phases.filter(({ phase }) => measured.phases.has(phase));
     const ratios = compared.map(({ phase, columns, kept, work }) => [
@@ -244,7 +271,13 @@ test.each<[string, string[]]>([
       (columns + kept + work) / (measured.phases.get(phase) as number),
     ]);
     expect(compared.length).toBeGreaterThanOrEqual(5);
-    expect(ratios.filter(([, ratio]) => Math.abs((ratio as number) - 1) > 0.1)).toEqual([]);
+    // The newest of those ahead are still being worked on when a step takes its own.
+    const spare = (phase: string): number => (phase === 'gen' && spec.ahead !== null ? 0.2 : 0.1);
+    const off = ratios.filter(([phase, ratio]) => {
+      const over = (ratio as number) - 1;
+      return over > spare(phase as string) || over < -0.1;
+    });
+    expect(off).toEqual([]);
   },
   120_000,
 );
