@@ -2,7 +2,8 @@
 // of the importer's, to hold it against (scripts/verl_scripts.mjs).
 
 const CASES = {
-  'a rollout on machines of its own': ({ text }) => /rollout\.nnodes=[1-9]/.test(text),
+  'a rollout on more machines than training': ({ value }) =>
+    Number(value('actor_rollout_ref.rollout.nnodes') ?? 0) > Number(value('trainer.nnodes') ?? 1),
   'Megatron in a supervised run': ({ program, text }) =>
     /sft/.test(program) && /(engine|strategy)=(megatron|mcore)/.test(text),
   'other parts of Megatron': ({ text }) =>

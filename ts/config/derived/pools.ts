@@ -35,24 +35,19 @@ export function hasRolloutPool({ actor_rollout_ref: { rollout } }: ResolvedConfi
   return rollout.nnodes > 0;
 }
 
-/** Workers of each machine that our own engine generates in, and the machines. */
-function rolloutPlace({ trainer, actor_rollout_ref: { rollout } }: ResolvedConfig): {
-  nnodes: number;
-  perNode: number;
-} {
-  if (rollout.nnodes === 0) return { nnodes: trainer.nnodes, perNode: trainer.n_gpus_per_node };
-  return { nnodes: rollout.nnodes, perNode: rollout.n_gpus_per_node ?? trainer.n_gpus_per_node };
-}
+/** The section whose nnodes and n_gpus_per_node say where our own engine generates. */
+const placeOf = ({ trainer, actor_rollout_ref: { rollout } }: ResolvedConfig) =>
+  rollout.nnodes === 0 ? trainer : rollout;
 
 /** Workers that our own engine generates in. */
 export function rolloutRanks(config: ResolvedConfig): number {
-  const { nnodes, perNode } = rolloutPlace(config);
+  const { nnodes, n_gpus_per_node: perNode } = placeOf(config);
   return nnodes * perNode;
 }
 
 /** Of these, on each of several machines; null: there is one. */
 export function rolloutRanksPerMachine(config: ResolvedConfig): number | null {
-  const { nnodes, perNode } = rolloutPlace(config);
+  const { nnodes, n_gpus_per_node: perNode } = placeOf(config);
   return nnodes > 1 ? perNode : null;
 }
 
@@ -81,9 +76,7 @@ export function rewardRanksKeys(config: ResolvedConfig): string {
 
 /** The keys whose product is {@link rolloutRanks}, for messages. */
 export function rolloutRanksKeys(config: ResolvedConfig): string {
-  if (!hasRolloutPool(config)) return POLICY_KEYS;
-  const { n_gpus_per_node: own } = config.actor_rollout_ref.rollout;
-  return `${ROLLOUT}.nnodes x ${own === null ? 'trainer' : ROLLOUT}.n_gpus_per_node`;
+  return hasRolloutPool(config) ? `${ROLLOUT}.nnodes x ${ROLLOUT}.n_gpus_per_node` : POLICY_KEYS;
 }
 
 function refuse(key: string, message: string): never {
@@ -125,16 +118,35 @@ export function checkRolloutPool(config: ResolvedConfig): void {
     );
 }
 
+type Sizes = ReturnType<typeof poolSizes>;
+
+/** Workers of each pool on the first machine, which has some of all. */
+function onFirstMachine(config: ResolvedConfig | ResolvedSftConfig): Sizes {
+  if (!('actor_rollout_ref' in config)) return { policy: config.trainer.n_gpus_per_node };
+  const hosts = poolHosts(config);
+  const each = Object.entries(poolSizes(config)).map(([name, ranks]) => [
+    name,
+    ranks / hosts[name as PoolName],
+  ]);
+  return Object.fromEntries(each) as Sizes;
+}
+
+/** Workers of all pools on the machine that has most. */
+export function workersPerMachine(config: ResolvedConfig | ResolvedSftConfig): number {
+  const { policy, rollout = 0, reward = 0 } = onFirstMachine(config);
+  return policy + rollout + reward;
+}
+
 /**
- * @param gpus that this machine has, where engines run on them; null: not known, or not needed
- * @throws ConfigError when the workers of all pools are more
+ * @param gpus that the machines have together, as many each, where engines run on them; null: not known, or not needed
+ * @throws ConfigError when the workers of all pools on one are more
  */
 export function checkGpus(config: ResolvedConfig | ResolvedSftConfig, gpus: number | null): void {
   if (gpus === null) return;
-  const sizes: ReturnType<typeof poolSizes> =
-    'actor_rollout_ref' in config ? poolSizes(config) : { policy: policyRanks(config) };
-  const { policy, rollout = 0, reward = 0 } = sizes;
-  if (policy + rollout + reward <= gpus) return;
+  const { nnodes } = config.trainer;
+  const offered = gpus / nnodes;
+  if (workersPerMachine(config) <= offered) return;
+  const { policy, rollout = 0, reward = 0 } = onFirstMachine(config);
   const asked = [
     `${policy}${rollout + reward === 0 ? '' : ' of the policy'}`,
     ...(rollout === 0 ? [] : [`${rollout} of the rollout`]),
@@ -149,7 +161,7 @@ export function checkGpus(config: ResolvedConfig | ResolvedSftConfig, gpus: numb
     reward > 0 ? `${REWARD}.n_gpus_per_node` : `${rollout > 0 ? ROLLOUT : 'trainer'}.n_gpus_per_node`;
   refuse(
     key,
-    `expected one GPU per worker, but this machine offers ${gpus}, and there are ${all}: ` +
+    `expected one GPU per worker, but ${nnodes === 1 ? 'this' : 'a'} machine offers ${offered}, and ${nnodes === 1 ? 'there' : 'on the first one'} are ${all}: ` +
       (remedies.length === 0 ? 'use fewer workers, or trainer.device=cpu' : remedies.join('; ')),
   );
 }
@@ -169,6 +181,7 @@ function rewardPoolNotes(config: ResolvedConfig): ConfigNote[] {
 }
 
 function rolloutPoolNotes(config: ResolvedConfig): ConfigNote[] {
-  if (hasRolloutPool(config) || config.actor_rollout_ref.rollout.n_gpus_per_node === null) return [];
+  const { rollout } = config.actor_rollout_ref;
+  if (hasRolloutPool(config) || rollout.n_gpus_per_node === config.trainer.n_gpus_per_node) return [];
   return [{ path: `${ROLLOUT}.n_gpus_per_node`, reason: `has no effect without ${ROLLOUT}.nnodes` }];
 }

@@ -4,6 +4,7 @@ import {
   bool,
   choice,
   count,
+  derived,
   field,
   fixed,
   ignored,
@@ -91,10 +92,10 @@ export const rolloutSection = {
     0,
     'Machines, of those of trainer.nnodes the first ones, with workers that generate and do nothing else (the pool `rollout`); 0: the training workers do.',
   ),
-  n_gpus_per_node: field(
-    orNull(count('ranksPerMachine')),
-    null,
-    'With nnodes: worker processes of the pool on each; on cuda one per GPU, after those of the policy; null: trainer.n_gpus_per_node.',
+  n_gpus_per_node: derived(
+    count('ranksPerMachine'),
+    'trainer.n_gpus_per_node',
+    'With nnodes: worker processes of the pool on each; on cuda one per GPU, after those of the policy.',
   ),
   dtype: ignored(ROLLOUT_ENGINE),
   gpu_memory_utilization: field(
