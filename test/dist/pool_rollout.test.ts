@@ -75,6 +75,19 @@ test('a run that is resumed goes on with the weights of its checkpoint', async (
   );
 }, 120_000);
 
+test('separate_async with nothing ahead has the numbers of steps that wait for their responses', async () => {
+  const alike = [
+    'trainer.v1.trainer_mode=separate_async',
+    'trainer.v1.separate_async.num_warmup_batches=0',
+    'algorithm.rollout_correction.preset=disabled',
+  ];
+  await new Trainer(configured('nothing-ahead', ...pool(2), ...alike)).fit();
+  const found = lines('nothing-ahead').map((line) =>
+    Object.fromEntries(Object.entries(line).filter(([key]) => !key.startsWith('training/off_policy/'))),
+  );
+  expect(found).toEqual(lines('whole-shared'));
+}, 120_000);
+
 /** What the actor was asked for log-probs of, and what it said: by step the batch with both. */
 function observed(seen: Batch[]): CreateEngines {
   return async (config, needs) => {
