@@ -25,9 +25,8 @@ import { nativeSampling } from './native_request';
 import { joined, Placement } from './placement';
 import { RankLoop } from './rank_loop';
 import { StopStrings } from './stop_strings';
+import { PAGE_POSITIONS, summedStats } from './summed_stats';
 import { takeWeights } from './take_weights';
-
-const PAGE_POSITIONS = 32;
 
 export class NativeRollout implements RolloutEngine {
   readonly bounds: ModelBounds;
@@ -200,21 +199,7 @@ export class NativeRollout implements RolloutEngine {
     const { failure } = this.engine.group;
     if (failure !== null) throw failure;
     const all = this.ranks.map(({ stats }, rank) => stats ?? this.opened?.[this.firstOf(rank)] ?? null);
-    const sum = (pick: (stats: NativeRolloutStats) => number): number =>
-      all.reduce((total, stats) => total + (stats === null ? 0 : pick(stats)), 0);
-    const running = sum((stats) => stats.running);
-    return {
-      running,
-      waiting: Math.max(0, this.size + this.heldSize - running),
-      cachePositions: PAGE_POSITIONS * sum(({ pages }) => pages),
-      cachePositionsUsed: PAGE_POSITIONS * sum(({ pagesHeld }) => pagesHeld),
-      promptTokens: sum(({ promptTokens }) => promptTokens),
-      cachedPromptTokens: sum(({ cachedPromptTokens }) => cachedPromptTokens),
-      generatedTokens: sum(({ generatedTokens }) => generatedTokens),
-      hostChoices: sum(({ hostChoices }) => hostChoices),
-      preemptions: sum(({ preemptions }) => preemptions),
-      version: this.current,
-    };
+    return summedStats(all, this.size + this.heldSize, this.current);
   }
 
   async close(): Promise<void> {
