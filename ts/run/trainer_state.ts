@@ -17,6 +17,8 @@ export interface TrainerState {
   loader: unknown;
   /** Absent: a run of `troupe sft`. */
   klController?: { value: number };
+  /** Trained on so far, of a run of `troupe sft`. Absent: they were not counted. */
+  tokens?: number;
   /** The configuration, as it is written down. */
   config: Record<string, unknown>;
   /** Digest of what makes the run this one: see runIdentity. Absent in version 1. */
@@ -33,6 +35,7 @@ const stateSchema = z.object({
   seed: wholeNumber,
   loader: z.unknown().refine((loader) => loader !== undefined && loader !== null, 'expected a position'),
   klController: z.object({ value: z.number() }).optional(),
+  tokens: wholeNumber.optional(),
   config: z.record(z.string(), z.unknown()),
   identity: z.string().optional(),
   lines: z.array(z.string()).optional(),

@@ -18,8 +18,8 @@ import { type TrainerState, VERSION } from '../run/trainer_state';
 
 import { sharedServer } from '../ui/shared_server';
 
-/** Where a run stands besides its step: the data loader, and the KL coefficient where there is one. */
-export type Position = Pick<TrainerState, 'loader' | 'klController'>;
+/** Where a run stands besides its step: the data loader, and the KL coefficient or the tokens where there are such. */
+export type Position = Pick<TrainerState, 'loader' | 'klController' | 'tokens'>;
 
 const LOGS = ['metrics.jsonl', 'timings.jsonl', 'trace.jsonl'];
 const CONFIG = 'config.json';
