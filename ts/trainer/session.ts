@@ -18,8 +18,8 @@ import { type TrainerState, VERSION } from '../run/trainer_state';
 
 import { sharedServer } from '../ui/shared_server';
 
-/** Where a run stands besides its step: the data loader, and the KL coefficient and the queue of prompts where there are such. */
-export type Position = Pick<TrainerState, 'loader' | 'klController' | 'queue'>;
+/** Where a run stands besides its step: the data loader, and the KL coefficient, the queue of prompts and the tokens where there are such. */
+export type Position = Pick<TrainerState, 'loader' | 'klController' | 'queue' | 'tokens'>;
 
 const LOGS = ['metrics.jsonl', 'timings.jsonl', 'trace.jsonl'];
 const CONFIG = 'config.json';

@@ -95,6 +95,22 @@ test.each(CASES)('%s: %s', (family, _, response, text, calls) => {
   }
 });
 
+test('a call whose arguments are no JSON does not hide the next one, in whatever pieces they come', () => {
+  const response = `<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>then<tool_call>{"name": "time"}</tool_call>`;
+  for (const size of [1, 2, 3, 7, response.length]) {
+    const { text, calls } = read('hermes', response, size);
+    const sources = calls.map(({ name, arguments: source }) => [name, source]);
+    expect([size, text, sources]).toEqual([
+      size,
+      '}</tool_call>then',
+      [
+        ['f', '{"a": NaN}'],
+        ['time', '{}'],
+      ],
+    ]);
+  }
+});
+
 test('arguments come while they are written', () => {
   const parser = toolFamily('hermes').parser();
   expect(parser.push('<tool_call>{"name": "f", "arguments": {"a": "bc').calls).toEqual([

@@ -19,9 +19,9 @@ export class HermesParser implements ToolParser {
   push(text: string): ParsedText {
     this.buffer += text;
     const out: ParsedText = { text: '', calls: [] };
-    let before = -1;
-    while (this.buffer.length !== before) {
-      before = this.buffer.length;
+    let [before, closing] = [-1, false];
+    while (this.buffer.length !== before || this.closing !== closing) {
+      [before, closing] = [this.buffer.length, this.closing];
       if (this.body !== null) this.readBody(this.body, out);
       else if (this.closing) this.readClosing();
       else this.readText(out);
