@@ -46,6 +46,8 @@ export class CallReader {
   /** JSON of the arguments that nobody has taken yet. */
   private pending = '';
   private sawArguments = false;
+  /** Arguments that are an object pass through as they are. */
+  private streams = false;
 
   /** `bare`: a name alone is a call, of a tool without arguments. */
   constructor(private readonly bare: boolean) {}
@@ -104,6 +106,7 @@ export class CallReader {
   private begin(c: string): void {
     this.value = new ValueEnd();
     this.source = '';
+    this.streams = this.expected === 'value' && ARGUMENTS.includes(this.key) && c === '{';
     this.takeOfValue(c);
   }
 
@@ -111,18 +114,13 @@ export class CallReader {
     const end = (this.value as ValueEnd).take(c);
     if (end !== 'before') {
       this.source += c;
-      if (this.streams()) this.pending += c;
+      if (this.streams) this.pending += c;
     }
     if (end !== false) {
       this.value = null;
       this.endValue();
     }
     return end !== 'before';
-  }
-
-  /** Arguments that are an object pass through as they are. */
-  private streams(): boolean {
-    return this.expected === 'value' && ARGUMENTS.includes(this.key) && this.source.startsWith('{');
   }
 
   private endValue(): void {
