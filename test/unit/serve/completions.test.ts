@@ -38,6 +38,20 @@ test('completions take text and ids, several at a time', async () => {
   expect([wrong.status, JSON.parse(wrong.text).error.param]).toEqual([400, 'echo']);
 });
 
+test('who does not say how many tokens gets 16, or what there is room for', async () => {
+  const s = await serve(() => 'x'.repeat(100), { script: { maxTokens: 20 } });
+  const tokens = async (body: object): Promise<number> =>
+    JSON.parse((await post(s.url, '/v1/completions', body)).text).usage.completion_tokens;
+  expect(await tokens({ prompt: 'abc' })).toBe(16);
+  expect(await tokens({ prompt: 'abcdefghij' })).toBe(10);
+  expect(await tokens({ prompt: ['abc', 'abcdefghij'], max_tokens: null })).toBe(26);
+  const { status, text } = await post(s.url, '/v1/completions', { prompt: 'abcdefghij', max_tokens: 16 });
+  expect([status, JSON.parse(text).error.message]).toEqual([
+    400,
+    expect.stringMatching(/prompt has 10, and 16 were asked for/),
+  ]);
+});
+
 /** The log-probs of the one choice, whole or streamed. */
 async function logProbsOf(s: Served, body: object): Promise<Json> {
   const { text } = await post(s.url, '/v1/completions', { prompt: 'a', ...body });

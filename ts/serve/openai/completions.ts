@@ -68,7 +68,8 @@ export const answerCompletions: Dialect = async (model, body, signal, hooks = {}
         {
           fields: { prompt: 'prompt', maxTokens: 'max_tokens', grammar: 'prompt' },
           promptIds,
-          maxTokens: r.max_tokens ?? DEFAULT_TOKENS,
+          maxTokens: r.max_tokens ?? null,
+          atMost: r.max_tokens ?? DEFAULT_TOKENS,
           sampling: { ...samplingOf(r, model), ...(logProbs ? { topLogProbs: logProbs } : {}) },
           n: r.n ?? 1,
           seed: r.seed,
