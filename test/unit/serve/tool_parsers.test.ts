@@ -139,6 +139,30 @@ test('ids of calls are what the template of Mistral accepts', () => {
   expect(calls[0]?.id).toMatch(/^[A-Za-z0-9]{9}$/);
 });
 
+test.each([
+  ['a line break in a text', '{"text": "one\ntwo"}'],
+  ['no JSON', '{oops}'],
+])(
+  'arguments that are none (%s) are told as they are, and nothing behind them becomes text',
+  (_, written) => {
+    for (const family of ['hermes', 'llama3', 'mistral'] as const) {
+      const { begin, end } = toolFamily(family).frame('f');
+      for (const size of [1, 4, 1000]) {
+        const { text, calls } = read(family, begin + written + end, size);
+        expect([text, calls.map((call) => call.arguments)]).toEqual(['', [written]]);
+      }
+    }
+  },
+);
+
+test('of arguments that come twice the first ones count', () => {
+  for (const second of ['{"b": 2}', '"more"', 'null']) {
+    const body = `{"name": "f", "arguments": {"a": 1}, "parameters": ${second}, "arguments": ${second}}`;
+    const { text, calls } = read('hermes', `<tool_call>${body}</tool_call>`, 3);
+    expect([text, calls.map((call) => call.arguments)]).toEqual(['', ['{"a": 1}']]);
+  }
+});
+
 test('a call that is cut off keeps what there is of it', () => {
   const { calls, text } = read('hermes', '<tool_call>{"name": "f", "arguments": {"a": 1', 5);
   expect([text, calls[0]?.name, calls[0]?.arguments]).toEqual(['', 'f', '{"a": 1']);
