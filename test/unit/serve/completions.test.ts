@@ -52,6 +52,18 @@ test('who does not say how many tokens gets 16, or what there is room for', asyn
   ]);
 });
 
+test('many prompts of one request are no leak of listeners', async () => {
+  const s = await serve((prompt) => prompt);
+  const warnings: Error[] = [];
+  const onWarning = (warning: Error): void => void warnings.push(warning);
+  process.on('warning', onWarning);
+  const prompt = Array.from({ length: 40 }, (_, i) => `p${i}`);
+  const { text } = await post(s.url, '/v1/completions', { prompt });
+  process.off('warning', onWarning);
+  expect(JSON.parse(text).choices.map((choice: Json) => choice.text)).toEqual(prompt);
+  expect(warnings).toEqual([]);
+});
+
 /** The log-probs of the one choice, whole or streamed. */
 async function logProbsOf(s: Served, body: object): Promise<Json> {
   const { text } = await post(s.url, '/v1/completions', { prompt: 'a', ...body });
