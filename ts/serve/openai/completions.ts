@@ -1,5 +1,6 @@
 // POST /v1/completions: text or token ids in, their continuation out.
 import { randomUUID } from 'node:crypto';
+import { setImmediate as turn } from 'node:timers/promises';
 import { z } from 'zod';
 import type { Dialect, ServerEvent } from '../call/answer';
 import { apiErrorOf, badField } from '../call/api_error';
@@ -84,6 +85,8 @@ export const answerCompletions: Dialect = async (model, body, signal, hooks = {}
         hooks,
       );
       for (const call of calls) running.push({ promptIds, call, choice: running.length });
+      // There may be tens of thousands of choices: other requests get their turn.
+      await turn();
     }
   } catch (error) {
     for (const { call } of running) call.abort();
