@@ -4,7 +4,7 @@ import { ConfigError } from '../../errors';
 import type { Hidden } from '../reading/hidden';
 import { parseYamlTree, readConfigText } from '../reading/read';
 import { resolveReferences } from '../reading/references';
-import { getPath, leafPaths, mergeInto, type Tree } from '../reading/tree';
+import { getPath, isSftTree, leafPaths, mergeInto, type Tree } from '../reading/tree';
 import { missing as missingFeature } from '../schema/field';
 import { applyArguments, type HydraArguments, hydraArguments, type Unread } from './arguments';
 import { compose } from './compose';
@@ -286,6 +286,3 @@ function withPath(
   const dapo = /recipe\/dapo\/config\/?$/.test(given) ? [tableFiles(version, 'recipe.dapo/')] : [];
   return searchPath(...places.map(directoryFiles), ...dapo, own);
 }
-
-/** Whether a tree is one of verl's (or our) SFT trainers: a top-level model, and no actor_rollout_ref. */
-export const isSftTree = (tree: Tree): boolean => 'model' in tree && !('actor_rollout_ref' in tree);
