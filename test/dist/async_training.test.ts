@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs';
+import { resolve } from 'node:path';
 import { setTimeout } from 'node:timers/promises';
 import { type Agent, defineAgent } from '../../ts/agent/define';
 import { loadConfig } from '../../ts/config/config';
@@ -73,7 +74,7 @@ function slowAgent(): { agent: Agent; onStep: () => void } {
     run: async ({ promptIds, sample }, { model }) => {
       const first = await model.generate(promptIds, { maxNewTokens: 3 });
       if (sample === 0 && begun++ % 3 === 0) {
-        const step = new Promise<void>((resolve) => waiting.push(resolve));
+        const step = new Promise<void>((done) => waiting.push(done));
         await Promise.race([step, setTimeout(300, undefined, { ref: false })]);
       }
       const second = await model.generate([...promptIds, ...first.tokens, 2], { maxNewTokens: 3 });
@@ -81,7 +82,7 @@ function slowAgent(): { agent: Agent; onStep: () => void } {
     },
   });
   const onStep = (): void => {
-    for (const resolve of waiting) resolve();
+    for (const done of waiting) done();
     waiting = [];
   };
   return { agent, onStep };
@@ -181,3 +182,29 @@ describe('prompts ahead', () => {
     );
   }, 120_000);
 });
+
+test('separate: a server generates while the policy learns, is lost once, and no prompt with it', async () => {
+  const server = [process.execPath, resolve(__dirname, '../helpers/serve/our_server.cjs')];
+  const command = [...server, workspace.file('mark'), 'sglang'].join(',');
+  const said: string[] = [];
+  const lines = await train(
+    'separate',
+    [
+      'trainer.total_training_steps=5',
+      'trainer.v1.trainer_mode=separate_async',
+      'actor_rollout_ref.rollout.name=sglang',
+      'actor_rollout_ref.rollout.mode=managed',
+      `actor_rollout_ref.rollout.server.command=[${command}]`,
+      'trainer.test_freq=-1',
+    ],
+    { log: (line) => said.push(line) },
+  );
+  expect(said.join('\n')).toMatch(/sglang server 1 was lost .*\n(.*\n)*.*sglang server 1 is back after/);
+  await train('epoch', ['trainer.total_training_steps=5']);
+  expect(prompts('separate', 5).sort()).toEqual(prompts('epoch', 5).sort());
+  const worst = lines.flatMap((line) => line['training/off_policy/trajectory_staleness_worst/max'] ?? []);
+  expect(worst).toHaveLength(5);
+  // What is ahead goes on while the policy learns.
+  expect(Math.max(...worst)).toBeGreaterThanOrEqual(1);
+  for (const [i, most] of worst.entries()) expect(most).toBeLessThanOrEqual(i);
+}, 240_000);

@@ -7,6 +7,8 @@ import { makeDirectories } from '../base/make_directories';
 import { reasonOf } from '../base/text';
 import { untieHead } from '../checkpoint/untie_head';
 import type { ResolvedConfig } from '../config/config';
+import { asynchrony } from '../config/derived/asynchrony';
+import { gpusOfWorkers } from '../config/derived/pools';
 import { Tokenizer } from '../data/tokenizer';
 import { GivenServer, type InferenceServer, ManagedServer } from '../rollout/remote/inference_server';
 import { RemoteRollout } from '../rollout/remote/remote_rollout';
@@ -38,7 +40,10 @@ export class ServerRollout {
     );
     // Servers of others may be somebody else's, too. On a CPU only an end gives memory back, which is what TGI is brought to anyway.
     const releases =
-      rollout.mode === 'managed' && rollout.free_cache_engine && (device === 'cuda' || !protocol.reloads);
+      rollout.mode === 'managed' &&
+      rollout.free_cache_engine &&
+      asynchrony(config) === null &&
+      (device === 'cuda' || !protocol.reloads);
     // Which matrices there are is settled when a server starts, by the config.json that it starts with.
     const started = weights.untied || actor.engine.model.ownHead;
     const model = started ? await weights.write(0) : path.resolve(config.actor_rollout_ref.model.path);
@@ -163,7 +168,11 @@ function serversOf(
   const tensorParallel = rollout.tensor_model_parallel_size ?? 1;
   const guard = new GroupGuard();
   const none = Array<null>(server.count).fill(null);
-  return (device === 'cuda' ? serverGpus(server.count, tensorParallel) : none).map(
+  // Servers that go on while the policy learns have GPUs of their own.
+  const taken = asynchrony(config) === null ? 0 : gpusOfWorkers(config);
+  const places =
+    device === 'cuda' ? serverGpus({ servers: server.count, each: tensorParallel, taken }) : none;
+  return places.map(
     (gpus, i) =>
       new ManagedServer(
         protocol,

@@ -335,7 +335,9 @@ function timingsOf(
   const sizes = { numTokens, numResponseTokens };
   // What a step waits for responses that others work on, as verl has it.
   const idle = (timer: PhaseTimer): Metrics =>
-    ROLLOUT_IDLE in timings ? { 'trainer/idle_ratio': (timer.get('gen') ?? 0) / (timer.get('step') ?? 1) } : {};
+    ROLLOUT_IDLE in timings
+      ? { 'trainer/idle_ratio': (timer.get('gen') ?? 0) / (timer.get('step') ?? 1) }
+      : {};
   return (timer) => ({
     ...timingMetrics(timer, sizes, worldSize, generatedTokens),
     ...timings,

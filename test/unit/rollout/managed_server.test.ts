@@ -67,14 +67,23 @@ const running = (id: number): boolean =>
   alive(id) && !readFileSync(`/proc/${id}/stat`, 'utf8').includes(') Z');
 
 test('each server has GPUs of its own, as long as there are some', () => {
-  const of = (servers: number, each: number, visible?: string, there?: number) =>
-    serverGpus(servers, each, visible === undefined ? {} : { CUDA_VISIBLE_DEVICES: visible }, there);
+  const of = (servers: number, each: number, visible?: string, there?: number, taken = 0) =>
+    serverGpus(
+      { servers, each, taken },
+      visible === undefined ? {} : { CUDA_VISIBLE_DEVICES: visible },
+      there,
+    );
   expect(of(2, 2, undefined, 4)).toEqual(['0,1', '2,3']);
   expect(of(2, 2, 'GPU-a, GPU-b,GPU-c,GPU-d')).toEqual(['GPU-a,GPU-b', 'GPU-c,GPU-d']);
   expect(of(3, 1, '4,6')).toEqual(['4', '6', '4']);
   expect(of(2, 1, '')).toEqual([null, null]);
   expect(() => of(1, 4, '0,1')).toThrow(
     /rollout\.tensor_model_parallel_size: expected at most the 2 GPUs .*got 4/,
+  );
+  // Training has the first ones and goes on while servers generate.
+  expect(of(3, 1, '4,5,6,7', undefined, 2)).toEqual(['6', '7', '6']);
+  expect(() => of(1, 2, undefined, 4, 3)).toThrow(
+    /at most the 1 GPUs .*it has 4, and 3 are those of training.*got 2/,
   );
 });
 

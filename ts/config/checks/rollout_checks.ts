@@ -55,28 +55,37 @@ export function rolloutNotes(config: ResolvedConfig): ConfigNote[] {
 }
 
 function sourceNotes(config: ResolvedConfig): ConfigNote[] {
-  const { name, mode, top_k, top_p, quantization } = config.actor_rollout_ref.rollout;
+  const { name, mode, top_k, top_p } = config.actor_rollout_ref.rollout;
+  const weighed = weighedNotes(config);
   if (!usesServers(config)) {
-    const quantized =
-      quantization === null || resolveCorrection(correctionOptions(config)).importance?.level !== 'token'
-        ? []
-        : [
-            {
-              path: `${ROLLOUT}.quantization`,
-              reason: `responses come from other weights than those that are trained: rollout correction weighs tokens (algorithm.rollout_correction.preset=disabled: it does not)`,
-            },
-          ];
-    if (name === 'native') return quantized;
+    if (name === 'native') return weighed;
     const reason =
       `responses come from the training workers, not from a separate inference engine, with mode ${mode}; ` +
       'mode server or managed asks servers of vllm, sglang or tgi';
-    return [...quantized, { path: `${ROLLOUT}.name`, reason }];
+    return [...weighed, { path: `${ROLLOUT}.name`, reason }];
   }
-  if (top_k === -1 && top_p === 1) return [];
+  if (top_k === -1 && top_p === 1) return weighed;
   return [
+    ...weighed,
     {
       path: `${ROLLOUT}.${top_k === -1 ? 'top_p' : 'top_k'}`,
       reason: `log-probs of ${name} are those after top-k and top-p, so rollout_probs_diff counts what they leave out`,
     },
   ];
+}
+
+/** Responses of weights of 8 bits, or of earlier steps, are weighed where rollout correction does that. */
+function weighedNotes(config: ResolvedConfig): ConfigNote[] {
+  if (resolveCorrection(correctionOptions(config)).importance?.level !== 'token') return [];
+  const { quantization } = config.actor_rollout_ref.rollout;
+  const path =
+    quantization !== null
+      ? `${ROLLOUT}.quantization`
+      : config.trainer.v1.trainer_mode !== 'sync'
+        ? 'trainer.v1.trainer_mode'
+        : null;
+  if (path === null) return [];
+  const reason =
+    'responses come from other weights than those that are trained: rollout correction weighs tokens (algorithm.rollout_correction.preset=disabled: it does not)';
+  return [{ path, reason }];
 }

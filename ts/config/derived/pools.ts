@@ -25,6 +25,12 @@ export function rewardRanks(config: ResolvedConfig): number {
   return hasRewardPool(config) ? nnodes * perNode : policyRanks(config);
 }
 
+/** GPUs of a machine that workers have. */
+export function gpusOfWorkers(config: ResolvedConfig): number {
+  const reward = hasRewardPool(config) ? config.reward.reward_model.n_gpus_per_node : 0;
+  return config.trainer.n_gpus_per_node + reward;
+}
+
 /** Hosts that each pool is spread over. */
 export function poolHosts(config: ResolvedConfig): { policy: number; reward: number } {
   return { policy: config.trainer.nnodes, reward: config.reward.reward_model.nnodes };

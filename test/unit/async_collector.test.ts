@@ -1,0 +1,246 @@
+import type { Asynchrony } from '../../ts/config/derived/asynchrony';
+import { TroupeError } from '../../ts/errors';
+import type { RolloutHandle } from '../../ts/rollout/engine';
+import type { RolloutRequest, RolloutResult } from '../../ts/rollout/request';
+import { AsyncCollector } from '../../ts/trainer/async_collector';
+import type { Phase } from '../../ts/trainer/collect';
+import type { Engines } from '../../ts/trainer/engines';
+import { PromptStream } from '../../ts/trainer/prompt_stream';
+import { fakeRollout } from '../helpers/fake_rollout';
+import { FakeEngines, fakeData, runConfig, runDirectory, steps, trainer } from './fake_run';
+
+/** Answers when it is told to, by the first token of the prompt. */
+class ToldRollout {
+  version = 0;
+  readonly aborted: number[] = [];
+  readonly asked: number[] = [];
+  private readonly open = new Map<
+    number,
+    { resolve: (r: RolloutResult) => void; reject: (e: unknown) => void }[]
+  >();
+
+  readonly engine = {
+    ...fakeRollout(() => []),
+    submit: ({ promptIds }: RolloutRequest): RolloutHandle => {
+      const id = promptIds[0] as number;
+      const waiting = this.open.get(id) ?? [];
+      if (waiting.length === 0) this.asked.push(id);
+      const result = new Promise<RolloutResult>((resolve, reject) => {
+        waiting.push({ resolve, reject });
+      });
+      this.open.set(id, waiting);
+      result.catch(() => undefined);
+      const abort = (): void => {
+        this.aborted.push(id);
+      };
+      return { result, abort } as unknown as RolloutHandle;
+    },
+  };
+
+  answer(...ids: number[]): void {
+    for (const id of ids) {
+      const { version } = this;
+      for (const [i, { resolve }] of (this.open.get(id) ?? []).entries())
+        resolve({
+          tokens: Int32Array.of(i, 1),
+          logProbs: Float32Array.of(-1, -1),
+          finishReason: 'stop',
+          versions: [{ version, start: 0, end: 2 }],
+          cachedTokens: 0,
+        });
+    }
+  }
+
+  fail(id: number, error: Error): void {
+    for (const { reject } of this.open.get(id) ?? []) reject(error);
+  }
+}
+
+/** Two prompts of four responses per step; prompts are 1, 2, 3, ... */
+function collectorOf(
+  options: Partial<Asynchrony>,
+  overrides: string[] = [],
+  score = (_: string, response: string): number => Number(response.split(' ')[0]),
+) {
+  const rollout = new ToldRollout();
+  const config = runConfig(runDirectory(), overrides);
+  const { engine } = rollout;
+  Object.defineProperty(engine, 'version', { get: () => rollout.version });
+  const data = fakeData();
+  let at = 0;
+  const prompt = (i: number) => ({ tokens: [i], dataSource: 'fake', groundTruth: '', extraInfo: {} });
+  const source = {
+    batchesPerEpoch: 3,
+    next: async () => ({ prompts: [prompt(++at), prompt(++at)], epoch: 0 }),
+    state: () => ({ at }),
+    restore: () => undefined,
+  };
+  const context = {
+    config,
+    engines: { rollout: engine, rewardModel: null } as unknown as Engines,
+    decoder: data.decoder,
+    agents: null,
+    reward: {
+      score: async (samples: readonly { prompt: string; response: string }[]) => ({
+        scores: Float64Array.from(samples, ({ prompt, response }) => score(prompt, response)),
+        extras: {},
+        failures: 0,
+      }),
+    },
+  };
+  const collector = new AsyncCollector(context, new PromptStream(source, 0), {
+    colocated: false,
+    ahead: 2,
+    maxSpan: 2,
+    strategy: 'drop',
+    totalSteps: 9,
+    batchesPerEpoch: 3,
+    ...options,
+  });
+  return { collector, rollout };
+}
+
+const phase: Phase = async (_, work) => await work();
+const settle = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+const taken = async (collector: AsyncCollector, step: number) => {
+  const { prompts, metrics } = await collector.take(step, phase, () => undefined);
+  return { ids: prompts.map(({ tokens }) => tokens[0]), metrics };
+};
+
+test('a step takes the oldest that are done; what is done too late is left out, and others take its place', async () => {
+  const { collector, rollout } = collectorOf({});
+  const first = taken(collector, 1);
+  await settle();
+  expect(rollout.asked).toEqual([1, 2, 3, 4]);
+  rollout.answer(2, 4);
+  expect((await first).ids).toEqual([2, 4]);
+  rollout.version = 1;
+  const second = taken(collector, 2);
+  await settle();
+  expect(rollout.asked).toEqual([1, 2, 3, 4, 5, 6]);
+  rollout.answer(5, 6);
+  expect((await second).ids).toEqual([5, 6]);
+  rollout.version = 2;
+  // Of prompts 1 and 3, of step 1, nothing may be learnt in step 3 any more.
+  const third = taken(collector, 3);
+  await settle();
+  rollout.answer(1, 7);
+  await settle();
+  rollout.answer(3, 9);
+  const { ids, metrics } = await third;
+  expect(ids).toEqual([7, 9]);
+  expect(rollout.asked).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+  expect(metrics).toMatchObject({
+    'training/off_policy/evicted_samples': 2,
+    'training/off_policy/evicted_samples_staleness/mean': 3,
+    'training/off_policy/trajectory_staleness_worst/max': 0,
+  });
+  // Only 8 and 10 are left, as the rest of what was read.
+  expect(collector.position()).toEqual({ loader: { at: 6 }, queue: { batch: 4, left: [[1], [1]] } });
+  await collector.close();
+  expect(new Set(rollout.aborted)).toEqual(new Set([8, 10]));
+});
+
+test('wait: a step begins when those at their limit are done', async () => {
+  const { collector, rollout } = collectorOf({ strategy: 'wait' });
+  const first = taken(collector, 1);
+  await settle();
+  rollout.answer(3, 4);
+  expect((await first).ids).toEqual([3, 4]);
+  const second = taken(collector, 2);
+  await settle();
+  rollout.answer(5, 6);
+  await settle();
+  rollout.version = 1;
+  rollout.answer(1);
+  await settle();
+  rollout.answer(2);
+  expect((await second).ids).toEqual([1, 2]);
+});
+
+test('an engine that fails while the policy learns ends the step that comes next, with its error', async () => {
+  const { collector, rollout } = collectorOf({});
+  const first = taken(collector, 1);
+  await settle();
+  rollout.answer(1, 2);
+  await first;
+  rollout.fail(3, new TroupeError('COMM', 'the cable is out'));
+  await settle();
+  await expect(taken(collector, 2)).rejects.toThrow('the cable is out');
+  // The other samples of the prompt were given up with it.
+  expect(rollout.aborted).toContain(3);
+});
+
+test('dynamic sampling: prompts whose responses are alike make room for others, until that is hopeless', async () => {
+  const filter = 'algorithm.filter_groups={enable: true, metric: seq_reward';
+  /** Odd prompts teach, or none does. */
+  const run = async (more: string, alike: (prompt: string) => boolean) => {
+    const { collector, rollout } = collectorOf({ ahead: 0 }, [`${filter}${more}}`], (prompt, response) =>
+      alike(prompt) ? 0 : Number(response.split(' ')[0]),
+    );
+    let ended = false;
+    const step = taken(collector, 1).finally(() => {
+      ended = true;
+    });
+    step.catch(() => undefined);
+    while (!ended) {
+      await settle();
+      rollout.answer(...rollout.asked);
+    }
+    return await step;
+  };
+  const { ids, metrics } = await run('', (prompt) => Number(prompt) % 2 === 0);
+  expect(ids).toEqual([1, 3]);
+  expect(metrics).toMatchObject({ 'training/filter_groups/evicted_samples': 1, 'train/num_gen_prompts': 3 });
+  await expect(run('', () => true)).rejects.toThrow(
+    /of 8 prompts in 4 generation batches only 0 are such, and none of the last pass/,
+  );
+  await expect(run(', max_num_gen_batches: 2', () => true)).rejects.toThrow(/max_num_gen_batches is 2/);
+});
+
+describe('steps and the engine', () => {
+  const once = ['trainer.total_training_steps=2', 'trainer.val_before_train=false', 'trainer.test_freq=-1'];
+
+  /** Calls in order, those of the rollout's pauses among them. */
+  async function calls(overrides: string[], apart: boolean): Promise<string[]> {
+    const engines = new FakeEngines();
+    engines.apart = apart;
+    const run = trainer({
+      overrides: [...once, ...overrides],
+      engines,
+      options: {
+        engines: async (_, needs) => {
+          const made = await engines.create(needs);
+          made.rollout.pause = async (mode) => {
+            engines.calls.push(`pause ${mode}`);
+          };
+          made.rollout.resume = async () => {
+            engines.calls.push('resume');
+          };
+          return made;
+        },
+      },
+    });
+    await run.trainer.fit();
+    for (const line of steps(run.directory)) expect(line['training/off_policy/trajectory_spans/max']).toBe(1);
+    return engines.calls.filter((call) => !/^(save|close|generate)/.test(call));
+  }
+
+  test('colocated: responses stand still, and give their memory back, from the first forward pass to the update', async () => {
+    expect(await calls(['trainer.v1.trainer_mode=colocate_async'], false)).toEqual(
+      [1, 2].flatMap(() => ['pause preempt', 'actor.computeLogProb', 'updatePolicy', 'resume']),
+    );
+  });
+
+  test('separate: they never do; servers are given the weights of each step, and do not rest', async () => {
+    const apart = [
+      'trainer.v1.trainer_mode=separate_async',
+      'actor_rollout_ref.rollout.name=vllm',
+      'actor_rollout_ref.rollout.mode=managed',
+    ];
+    expect(await calls(apart, true)).toEqual([
+      'syncRollout',
+      ...[1, 2].flatMap(() => ['actor.computeLogProb', 'updatePolicy', 'syncRollout']),
+    ]);
+  });
+});
