@@ -19,9 +19,9 @@ const oneStep = (keys: string, version?: string): VerlImport =>
   read(`python3 -m ${ONE_STEP} ${KEYS} ${POLICY} data.train_batch_size=64 ${keys}`, version);
 const WARMUP = 'actor_rollout_ref.actor.optim.lr_warmup_steps';
 
-/** The keys of a result that differ from none, but for machines of the rollout. */
+/** What is not taken over, but for machines of the rollout. */
 const left = ({ notMapped }: VerlImport): string[] =>
-  notMapped.map(({ key }) => key).filter((key) => key !== 'rollout.nnodes');
+  notMapped.map(({ key }) => key).filter((key) => !/^rollout\.n(nodes|_gpus_per_node)$/.test(key));
 
 describe('the fully asynchronous program', () => {
   const SIZES =
@@ -204,6 +204,23 @@ describe('the program that is one step off', () => {
       for (const list of ['notMapped', 'withoutEffect'] as const)
         expect(why(own[list], `rollout.${key}`)).toBe(why(main[list], `${place}.${key}`));
     }
+  });
+
+  it.each([
+    // Eight and eight GPUs do not lie on one machine.
+    ['trainer.nnodes=8 trainer.n_gpus_per_node=8 rollout.nnodes=8 rollout.n_gpus_per_node=8', 16, 4],
+    ['trainer.nnodes=4 trainer.n_gpus_per_node=8 rollout.nnodes=12 rollout.n_gpus_per_node=8', 16, 2],
+    // Four and four do.
+    ['trainer.nnodes=1 trainer.n_gpus_per_node=4 rollout.nnodes=2 rollout.n_gpus_per_node=4', 2, 2],
+    ['trainer.nnodes=2 trainer.n_gpus_per_node=6 rollout.nnodes=2 rollout.n_gpus_per_node=2', 2, 6],
+    // No whole number of each on all.
+    ['trainer.nnodes=1 trainer.n_gpus_per_node=8 rollout.nnodes=2 rollout.n_gpus_per_node=8', 1, 8],
+  ])('%s: as many machines as verl needs, %i', (keys, nodes, perNode) => {
+    const { config, changed } = oneStep(keys);
+    expect(config['trainer']).toMatchObject({ nnodes: nodes, n_gpus_per_node: perNode });
+    expect(/have workers of both/.test(why(changed, 'trainer.nnodes') ?? '')).toBe(
+      !keys.includes(`trainer.nnodes=${nodes} `),
+    );
   });
 
   it.each([

@@ -2,6 +2,7 @@ import { show } from '../../base/text';
 import { deletePath, getPath, leafPaths, type Tree } from '../reading/tree';
 import { missing } from '../schema/field';
 import type { ImportNote } from './import';
+import { type Machines, spreadOver } from './machines';
 import type { VerlSource } from './source';
 
 // Programs of verl that learn while they generate say so in sections of their own, async_training and rollout. Here trainer.v1 does, with a
@@ -84,6 +85,7 @@ class Translation {
     if (mode !== 'colocate_async' && mode !== 'separate_async') return;
     this.drop('data.gen_batch_size', ONE_BY_ONE);
     if (mode === 'colocate_async') return;
+    this.machines(`${ROLES}.rollout`);
     const pieces = this.number(`${SEPARATE}.parameter_sync_step`);
     const size = this.number('data.train_batch_size');
     if (pieces !== null && size !== null) this.inPieces(pieces, size / pieces);
@@ -97,7 +99,7 @@ class Translation {
       [`${SAMPLER}.max_off_policy_strategy`]: 'wait',
     });
     this.note('changed', 'the program', 'the first step takes of the first two batches what is done first');
-    this.machines();
+    this.machines('rollout');
     this.withoutFilter();
     this.unknown('rollout');
   }
@@ -106,7 +108,7 @@ class Translation {
     this.program('separate_async, and no prompt is left out, however long it took', {
       [`${SAMPLER}.max_off_policy_threshold`]: NO_THRESHOLD,
     });
-    this.machines();
+    this.machines('rollout');
     this.withoutFilter();
     this.rename(`${TRAINING}.staleness_threshold`, `${SEPARATE}.num_warmup_batches`);
     const mini = this.number(`${ROLES}.actor.ppo_mini_batch_size`);
@@ -133,8 +135,33 @@ class Translation {
     for (const [to, value] of Object.entries(all)) this.computed.push({ from: [], to, value, why: words });
   }
 
-  private machines(): void {
-    for (const key of ['nnodes', 'n_gpus_per_node']) this.rename(`rollout.${key}`, `${ROLES}.rollout.${key}`);
+  /** verl's rollout has GPUs beside those of the trainer, on the same machines or on others; here both lie on the same. */
+  private machines(section: string): void {
+    const place = `${ROLES}.rollout`;
+    const names = ['nnodes', 'n_gpus_per_node'];
+    const of = (from: string): Machines => ({
+      nodes: this.count(`${from}.nnodes`),
+      perNode: this.count(`${from}.n_gpus_per_node`),
+    });
+    const [trainer, rollout] = [of('trainer'), of(section)];
+    const spread = spreadOver(trainer, rollout);
+    if (spread === null) {
+      if (section !== place) for (const name of names) this.rename(`${section}.${name}`, `${place}.${name}`);
+      return;
+    }
+    const { nodes, trainerEach, rolloutEach } = spread;
+    const why =
+      `verl has ${rollout.nodes} machines for the rollout beside ${trainer.nodes} for the trainer; here all ${nodes} have workers of both, ` +
+      `${trainerEach} of the trainer and ${rolloutEach} of the rollout on each`;
+    for (const [from, to, value] of [
+      ['trainer.nnodes', 'trainer.nnodes', nodes],
+      ['trainer.n_gpus_per_node', 'trainer.n_gpus_per_node', trainerEach],
+      [`${section}.nnodes`, `${place}.nnodes`, nodes],
+      [`${section}.n_gpus_per_node`, `${place}.n_gpus_per_node`, rolloutEach],
+    ] as const) {
+      this.computed.push({ from: this.given.has(from) ? [from] : [], to, value, why });
+      this.take(from);
+    }
   }
 
   /** A step is all that lies between two updates of the rollout's weights. */
@@ -312,6 +339,12 @@ class Translation {
     if (value !== undefined && value !== null)
       this.note('notMapped', key, `expected a number, got ${show(value)}`);
     return null;
+  }
+
+  /** 0: none, or no number. */
+  private count(key: string): number {
+    const value = this.at(key);
+    return typeof value === 'number' ? value : 0;
   }
 
   /** The value of a key or a section, which is looked at no further. */
