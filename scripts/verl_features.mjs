@@ -41,7 +41,7 @@ const CASES = {
     ),
   NPU: ({ text }) => /trainer\.device=npu/.test(text),
   'fp8, quantisation': ({ text }) =>
-    /quantization=(?!null)|fp8=|qat\.enable=True|nvfp4|kv_cache_dtype=fp8|fp8_/i.test(text),
+    /quantization=(?!null|["']?(fp8|int8)\b)|fp8=|qat\.enable=True|nvfp4|kv_cache_dtype=fp8|fp8_/i.test(text),
   distillation: ({ text }) => /distillation\.enabled=True|teacher/.test(text),
   profiler: ({ text }) =>
     /profiler\.enable=True|profiler\.tool=(?!null)|profile_steps=\[?['"\d]|profiler\.steps=\[/.test(text),

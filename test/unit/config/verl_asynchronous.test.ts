@@ -1,6 +1,7 @@
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { dump } from 'js-yaml';
+import { dump, load } from 'js-yaml';
+import { importVerlCommand } from '../../../ts/cli/import_verl';
 import { checkTree, loadConfig } from '../../../ts/config/config';
 import { getPath } from '../../../ts/config/reading/tree';
 import { importVerl, type VerlImport } from '../../../ts/config/verl/import';
@@ -172,6 +173,45 @@ describe('the fully asynchronous program', () => {
         v1: { trainer_mode: 'separate_async', separate_async: { num_warmup_batches: 1 } },
       },
     });
+  });
+});
+
+it('troupe import-verl reports of a launch script what became of each number', () => {
+  const script = write(`set -eu
+GPUS=\${GPUS:-8}
+rollout=2
+mini=16
+takes=2
+args=(
+  ${KEYS} ${POLICY}
+  data.train_batch_size=0
+  trainer.n_gpus_per_node=$((GPUS - rollout)) rollout.n_gpus_per_node=$rollout
+  actor_rollout_ref.actor.ppo_mini_batch_size=$mini
+  rollout.total_rollout_steps=$((mini * takes * 25))
+)
+python3 recipe/fully_async_policy/fully_async_main.py "\${args[@]}" \\
+  async_training.trigger_parameter_sync_step=$takes async_training.staleness_threshold=0.25 "$@"
+`);
+  const out = join(directory, `${fresh()}.yaml`);
+  let said = '';
+  importVerlCommand(script, [], {
+    out,
+    allowMissing: true,
+    version: 'main',
+    write: (text) => {
+      said += text;
+    },
+  });
+  expect(said).toMatch(/would have started: recipe\/fully_async_policy\/fully_async_main\.py/);
+  expect(said).toMatch(/2 x 1 x ppo_mini_batch_size 16 = 32 prompts \(data\.train_batch_size\)/);
+  expect(said).toMatch(/800 prompts are 25 steps of 32/);
+  expect(load(readFileSync(out, 'utf8'))).toMatchObject({
+    data: { train_batch_size: 32 },
+    trainer: {
+      n_gpus_per_node: 6,
+      total_training_steps: 25,
+      v1: { trainer_mode: 'separate_async', separate_async: { num_warmup_batches: 0.25 } },
+    },
   });
 });
 
