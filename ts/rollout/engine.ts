@@ -48,6 +48,8 @@ export interface BatchRequest {
   /** Of all; texts and constraints are for single requests. */
   sampling: Omit<SamplingParams, 'seed' | 'stop' | 'constraint' | 'topLogProbs' | 'promptLogProbs'>;
   seeds: BigUint64Array;
+  /** Also a column `version` [ΣR]: of the weights that made each token. */
+  versions?: boolean;
 }
 
 export interface RolloutEngine {

@@ -1,8 +1,10 @@
 // One prompt and its responses, whatever else is being worked on.
 import type { LimitFunction } from 'p-limit';
 import { deriveSeed } from '../base/seed';
+import type { Batch } from '../batch/batch';
 import { trainSampling } from '../roles/settings';
-import type { RolloutResult } from '../rollout/request';
+import type { RolloutEngine } from '../rollout/engine';
+import type { RolloutResult, SamplingParams } from '../rollout/request';
 import { promptSeeds, promptsBatch, resolveSampling, sampledBatch } from '../rollout/sampling';
 import { type Collected, collectResponses } from './agent_rollout';
 import type { CollectContext } from './collect';
@@ -34,11 +36,27 @@ export async function collectGroup(
     return await collectResponses(agents, engines.rollout, [prompt], sampling, `${batch}`, false, part);
   }
   const { n, sampling: shared } = resolveSampling('rollout', sampling);
-  const prompts = streamed.siblings.map(({ tokens }) => tokens);
-  const seeds = promptSeeds(prompts, index, n, seed);
-  const promptIds = Int32Array.from(prompt.tokens);
-  const handles = Array.from(seeds, (own) =>
-    engines.rollout.submit({ promptIds, sampling: { ...shared, seed: own } }),
+  const siblings = streamed.siblings.map(({ tokens }) => tokens);
+  const seeds = promptSeeds(siblings, index, n, seed);
+  const sampled = await sampleGroup(engines.rollout, prompt.tokens, n, shared, seeds, signal);
+  return { batch: withPrompts(sampled, [prompt], () => `${batch}-${index}`), trajectories: null };
+}
+
+/** With the column `version`. */
+async function sampleGroup(
+  engine: RolloutEngine,
+  promptIds: ArrayLike<number>,
+  n: number,
+  sampling: SamplingParams,
+  seeds: BigUint64Array,
+  signal: AbortSignal,
+): Promise<Batch> {
+  const prompts = promptsBatch('rollout', [promptIds], n);
+  if (engine.submitBatch !== undefined)
+    return await engine.submitBatch({ prompts, n, sampling, seeds, versions: true });
+  const ids = prompts.prompt(0);
+  const handles = Array.from(seeds, (seed) =>
+    engine.submit({ promptIds: ids, sampling: { ...sampling, seed } }),
   );
   const end = (): void => {
     for (const handle of handles) handle.abort();
@@ -46,10 +64,12 @@ export async function collectGroup(
   signal.addEventListener('abort', end, { once: true });
   const results = handles.map(({ result }) => result);
   try {
-    const sampled = sampledBatch(promptsBatch('rollout', [promptIds], n), n, await Promise.all(results));
-    const version = versionsOf(await Promise.all(results));
-    const whole = sampled.with({ version }, { granularity: { version: 'response' }, adopt: true });
-    return { batch: withPrompts(whole, [prompt], () => `${batch}-${index}`), trajectories: null };
+    const all = await Promise.all(results);
+    const version = versionsOf(all);
+    return sampledBatch(prompts, n, all).with(
+      { version },
+      { granularity: { version: 'response' }, adopt: true },
+    );
   } catch (error) {
     end();
     await Promise.allSettled(results);

@@ -1,6 +1,7 @@
 // Our own engine in the worker processes of a role: every rank, or the ranks that hold a model together, serves requests of its own.
 import { badOption } from '../../base/check_options';
 import type { Batch } from '../../batch/batch';
+import { ColumnMemory } from '../../batch/column_memory';
 import { oneToAll } from '../../controller/dispatch';
 import { Tokenizer } from '../../data/tokenizer';
 import type { RoleEngine } from '../../engine/role_engine';
@@ -148,7 +149,9 @@ export class NativeRollout implements RolloutEngine {
       take: (share, receive) => this.takeShare(share, receive),
       drop: (share) => this.dropShare(share),
     };
-    const live = new LiveBatch(request, nativeSampling(sampling), calls, this.engine.memory);
+    // Whose tokens have versions are the parts of a batch: many, small, and copied into one.
+    const memory = request.versions ? new ColumnMemory() : this.engine.memory;
+    const live = new LiveBatch(request, nativeSampling(sampling), calls, memory);
     this.heldBatches.push(live);
     this.schedule();
     return await live.result;
