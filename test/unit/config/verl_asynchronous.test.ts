@@ -253,14 +253,20 @@ describe('the program that is one step off', () => {
     // Four and four do.
     ['trainer.nnodes=1 trainer.n_gpus_per_node=4 rollout.nnodes=2 rollout.n_gpus_per_node=4', 2, 2],
     ['trainer.nnodes=2 trainer.n_gpus_per_node=6 rollout.nnodes=2 rollout.n_gpus_per_node=2', 2, 6],
-    // No whole number of each on all.
-    ['trainer.nnodes=1 trainer.n_gpus_per_node=8 rollout.nnodes=2 rollout.n_gpus_per_node=8', 1, 8],
   ])('%s: as many machines as verl needs, %i', (keys, nodes, perNode) => {
     const { config, changed } = oneStep(keys);
     expect(config['trainer']).toMatchObject({ nnodes: nodes, n_gpus_per_node: perNode });
     expect(/have workers of both/.test(why(changed, 'trainer.nnodes') ?? '')).toBe(
       !keys.includes(`trainer.nnodes=${nodes} `),
     );
+  });
+
+  it('says where no whole number of each fits on all machines', () => {
+    const { config, changed } = oneStep(
+      'trainer.nnodes=2 trainer.n_gpus_per_node=8 rollout.nnodes=1 rollout.n_gpus_per_node=8',
+    );
+    expect(config['trainer']).toMatchObject({ nnodes: 2, n_gpus_per_node: 8 });
+    expect(changed.map(({ why: reason }) => reason).join('\n')).toMatch(/which need 16 GPUs so/);
   });
 
   it.each([

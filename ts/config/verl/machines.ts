@@ -11,12 +11,12 @@ const GPUS = 8;
 
 /**
  * The workers of both on as many machines as verl needs for them, all with the same of each: here the rollout lies on machines of the
- * trainer. null: it does already, or there is no whole number.
+ * trainer. null: it does already.
  */
 export function spreadOver(
   trainer: Machines,
   rollout: Machines,
-): { nodes: number; trainerEach: number; rolloutEach: number } | null {
+): { nodes: number; trainerEach: number; rolloutEach: number } | 'no whole numbers' | null {
   if (rollout.nodes === 0) return null;
   const fit = trainer.perNode + rollout.perNode <= GPUS;
   const nodes = fit ? Math.max(trainer.nodes, rollout.nodes) : trainer.nodes + rollout.nodes;
@@ -27,5 +27,5 @@ export function spreadOver(
   ];
   return [trainerEach, rolloutEach].every((each) => Number.isInteger(each) && each > 0)
     ? { nodes, trainerEach, rolloutEach }
-    : null;
+    : 'no whole numbers';
 }

@@ -145,8 +145,11 @@ class Translation {
     });
     const [trainer, rollout] = [of('trainer'), of(section)];
     const spread = spreadOver(trainer, rollout);
-    if (spread === null) {
+    if (spread === null || spread === 'no whole numbers') {
       if (section !== place) for (const name of names) this.rename(`${section}.${name}`, `${place}.${name}`);
+      const both = trainer.perNode + rollout.perNode;
+      const why = `verl has ${rollout.nodes} machines for the rollout beside ${trainer.nodes} for the trainer; here its workers lie on those of the trainer, which need ${both} GPUs so: give numbers that fit`;
+      if (spread !== null) this.note('changed', `${section}.n_gpus_per_node`, why);
       return;
     }
     const { nodes, trainerEach, rolloutEach } = spread;
