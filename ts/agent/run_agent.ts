@@ -83,7 +83,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
   });
   const talk = options.chat ? new Talk(options.chat, engine, model, own.signal) : null;
   const tools = new Toolbox(
-    options.tools,
+    chosenTools(options.tools, task),
     options.toolOptions,
     own.signal,
     () => model.calls.length - 1,
@@ -236,4 +236,11 @@ function toolsKwargs({ extraInfo }: AgentTask): Record<string, { create_kwargs?:
     'INVALID_DATA',
     `[agent] extra_info.tools_kwargs: expected {tool: {create_kwargs: {...}}}, got ${show(given)}`,
   );
+}
+
+/** Of `extra_info.tool_selection`, in its order, where a row has one; else all. */
+function chosenTools(tools: readonly Tool[], { extraInfo }: AgentTask): readonly Tool[] {
+  const { tool_selection: selection } = extraInfo;
+  if (!Array.isArray(selection) || selection.length === 0) return tools;
+  return [...new Set(selection)].flatMap((chosen) => tools.find(({ name }) => name === chosen) ?? []);
 }

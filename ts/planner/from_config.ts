@@ -10,8 +10,7 @@ import { type PoolName, poolSizes, rewardRanks } from '../config/derived/pools';
 import { needsCritic, needsReference, needsRewardModel } from '../config/derived/roles';
 import { generatesInTraining } from '../config/derived/rollout_place';
 import { configTree, readConfig } from '../config/reading/read';
-import { getPath } from '../config/reading/tree';
-import { isSftTree } from '../config/verl/source';
+import { getPath, isSftTree } from '../config/reading/tree';
 import { checkDecoding } from '../roles/check_decoding';
 import {
   actorSettings,

@@ -27,6 +27,8 @@ export interface TrainerState {
   klController?: { value: number };
   /** Absent: every step has learnt from the prompts that came next. */
   queue?: QueueState;
+  /** Trained on so far, of a run of `troupe sft`. Absent: they were not counted. */
+  tokens?: number;
   /** The configuration, as it is written down. */
   config: Record<string, unknown>;
   /** Digest of what makes the run this one: see runIdentity. Absent in version 1. */
@@ -44,6 +46,7 @@ const stateSchema = z.object({
   loader: z.unknown().refine((loader) => loader !== undefined && loader !== null, 'expected a position'),
   klController: z.object({ value: z.number() }).optional(),
   queue: z.object({ batch: z.int().min(1), left: z.array(z.array(wholeNumber)) }).optional(),
+  tokens: wholeNumber.optional(),
   config: z.record(z.string(), z.unknown()),
   identity: z.string().optional(),
   lines: z.array(z.string()).optional(),

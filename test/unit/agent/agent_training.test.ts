@@ -302,3 +302,28 @@ describe('a trainer with an agent', () => {
     expect(metricsOf(directory)[0]).toMatchObject({ 'critic/score/mean': 2 });
   });
 });
+
+test.each([
+  [
+    'the tool agent shows them with every prompt',
+    ['actor_rollout_ref.rollout.multi_turn.enable=true'],
+    null,
+    ['add'],
+  ],
+  ['what another agent shows is its own matter', [], twoTurns, null],
+  ['there are none without an agent', [], null, null],
+])('what the data count of tools: %s', async (_, overrides, agent, names) => {
+  const told: unknown[] = [];
+  const stop = new Error('counted');
+  const options: TrainerOptions = {
+    data: async (_config, tools) => {
+      told.push(tools);
+      throw stop;
+    },
+    tools: [add],
+    ...(agent ? { agent } : {}),
+  };
+  await expect(run({ overrides, options }).trainer.fit()).rejects.toThrow(stop);
+  const shown = told[0] as { function: { name: string } }[] | null;
+  expect(shown?.map(({ function: { name } }) => name) ?? null).toEqual(names);
+});

@@ -247,7 +247,7 @@ describe('what is missing is named', () => {
 
   it.each([
     ['recipe.sppo.main_sppo', /needs the program recipe\.sppo\.main_sppo, a trainer of its own/],
-    ['verl.experimental.fully_async_policy.fully_async_main', /needs asynchronous training \(the program/],
+    ['recipe.async_flow.main_grpo', /needs the program recipe\.async_flow\.main_grpo, a trainer of its own/],
     ['verl.trainer.main_generation_server', /generates or evaluates and does not train/],
   ])('the program %s', (program, reason) => {
     expect(why(read(`python3 -m ${program} ${KEYS}`).notMapped, 'the program')).toMatch(reason);

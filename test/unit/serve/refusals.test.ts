@@ -64,6 +64,21 @@ const REFUSED: [string, Json, number, string | null, RegExp][] = [
     /token ids from 0 to 256.*got 5000/,
   ],
   [
+    'a bias for a word',
+    { messages: hello, logit_bias: { hello: 1 } },
+    400,
+    'logit_bias.hello',
+    /expected a token id as key/,
+  ],
+  [
+    'a bias without end',
+    { messages: hello, logit_bias: { 5: 1e9 } },
+    400,
+    'logit_bias.5',
+    /from -100 to 100/,
+  ],
+  ['a list of biases', { messages: hello, logit_bias: [1] }, 400, 'logit_bias', /an object/],
+  [
     'an end that is no token',
     { messages: hello, stop_token_ids: [3, 257] },
     400,
@@ -186,6 +201,33 @@ test.each<[string, (entries: Json[]) => Json]>([
     param: expect.stringContaining(`${path}.0.`),
   });
   expect(looked).toBe(0);
+});
+
+test.each(['token ', '1'])(
+  'of a record of wrong entries only the first one is looked at: %s0',
+  async (name) => {
+    const s = await serve(() => '');
+    let looked = 0;
+    const wrong = {};
+    for (let i = 0; i < 100; i++) {
+      const get = (): number => {
+        if (i > 0) looked++;
+        return 1000;
+      };
+      Object.defineProperty(wrong, `${name}${i}`, { enumerable: true, get });
+    }
+    const refused = answerChat(s.model, { messages: hello, logit_bias: wrong }, new AbortController().signal);
+    await expect(refused).rejects.toMatchObject({ status: 400, param: `logit_bias.${name}0` });
+    expect(looked).toBe(0);
+  },
+);
+
+test('a bias for many tokens reaches the engine', async () => {
+  const s = await serve(() => 'yes');
+  const bias = Object.fromEntries(Array.from({ length: 257 }, (_, id) => [id, (id + 1) / 257]));
+  expect((await post(s.url, chat, { messages: hello, logit_bias: bias })).status).toBe(200);
+  const expected = new Map(Object.entries(bias).map(([id, by]) => [Number(id), by]));
+  expect(s.engine.requests[0]?.sampling.logitBias).toEqual(expected);
 });
 
 test('what is null in a tool or a schema is as if it were absent', async () => {

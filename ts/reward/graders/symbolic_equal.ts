@@ -56,13 +56,22 @@ function equalSequences(engine: ComputeEngine, a: Sequence, b: Sequence): boolea
 /** Left minus right side of an equation. */
 const difference = ([left, right]: readonly string[]): string => `(${left})-(${right})`;
 
-/** A number with its base. */
-const BASED = /^(\d+)_\{?\d+\}?$/;
+/** A number with its base, of which words are left out. */
+const BASED = /^(\d+)_\{? *(\d*) *\}?$/;
+
+/** Digits alike, and bases alike where both have one; null: neither is a number with its base. */
+function equalInBase(a: string, b: string): boolean | null {
+  const [first, second] = [a, b].map(
+    (text) => BASED.exec(text) ?? (INTEGER.test(text) ? [text, text, ''] : null),
+  );
+  if (!first || !second || !(BASED.test(a) || BASED.test(b))) return null;
+  return first[1] === second[1] && (first[2] === second[2] || first[2] === '' || second[2] === '');
+}
 
 function equal(engine: ComputeEngine, a: string, b: string): boolean {
   if (a === b) return a !== '';
-  const [based, plain] = BASED.test(a) ? [a, b] : [b, a];
-  if (INTEGER.test(plain) && BASED.test(based)) return based.replace(BASED, '$1') === plain;
+  const inBase = equalInBase(a, b);
+  if (inBase !== null) return inBase;
   for (const separator of ['\\cup', '\\in']) {
     const [first, second] = [splitOutside(a, separator), splitOutside(b, separator)];
     if (first.length > 1 && first.length === second.length)

@@ -1,5 +1,6 @@
 // POST /v1/completions: text or token ids in, their continuation out.
 import { randomUUID } from 'node:crypto';
+import { setImmediate as turn } from 'node:timers/promises';
 import { z } from 'zod';
 import type { Dialect, ServerEvent } from '../call/answer';
 import { apiErrorOf, badField } from '../call/api_error';
@@ -68,7 +69,8 @@ export const answerCompletions: Dialect = async (model, body, signal, hooks = {}
         {
           fields: { prompt: 'prompt', maxTokens: 'max_tokens', grammar: 'prompt' },
           promptIds,
-          maxTokens: r.max_tokens ?? DEFAULT_TOKENS,
+          maxTokens: r.max_tokens ?? null,
+          atMost: r.max_tokens ?? DEFAULT_TOKENS,
           sampling: { ...samplingOf(r, model), ...(logProbs ? { topLogProbs: logProbs } : {}) },
           n: r.n ?? 1,
           seed: r.seed,
@@ -83,6 +85,8 @@ export const answerCompletions: Dialect = async (model, body, signal, hooks = {}
         hooks,
       );
       for (const call of calls) running.push({ promptIds, call, choice: running.length });
+      // There may be tens of thousands of choices: other requests get their turn.
+      await turn();
     }
   } catch (error) {
     for (const { call } of running) call.abort();
