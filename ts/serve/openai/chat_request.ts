@@ -7,7 +7,15 @@ import { templateCalls } from '../call/conversation';
 import { defined } from '../call/defined';
 import type { ServedModel } from '../call/served_model';
 import type { FunctionTool } from '../tools/families';
-import { harmlessFields, optional, parseBody, samplingFields, samplingOf, streamFields } from './fields';
+import {
+  anyObject,
+  harmlessFields,
+  optional,
+  parseBody,
+  samplingFields,
+  samplingOf,
+  streamFields,
+} from './fields';
 import { checkChoice, responseForm } from './formats';
 import { list } from './lists';
 
@@ -44,7 +52,7 @@ const tool = z.object({
   function: z.object({
     name: z.string().regex(/^[\w.-]{1,256}$/, 'expected letters, digits, _, . and -'),
     description: optional(z.string()),
-    parameters: optional(z.record(z.string(), z.unknown())),
+    parameters: optional(anyObject),
     strict: z.boolean().nullish(),
   }),
 });
@@ -57,7 +65,7 @@ const responseFormat = z.discriminatedUnion('type', [
     json_schema: z.object({
       name: z.string().nullish(),
       description: z.string().nullish(),
-      schema: z.record(z.string(), z.unknown()),
+      schema: anyObject,
       strict: z.boolean().nullish(),
     }),
   }),
@@ -82,7 +90,7 @@ const fields = {
   parallel_tool_calls: z.boolean().nullish(),
   response_format: responseFormat.nullish(),
   reasoning_effort: z.string().nullish(),
-  chat_template_kwargs: z.record(z.string(), z.unknown()).nullish(),
+  chat_template_kwargs: anyObject.nullish(),
   add_generation_prompt: z.boolean().nullish(),
   modalities: list(z.literal('text')).nullish(),
 };
