@@ -108,6 +108,16 @@ const REFUSED: [string, Json, number, string | null, RegExp][] = [
     'repetition_penalty',
     />=0.000001/,
   ],
+  [
+    'more variables than a template has',
+    {
+      messages: hello,
+      chat_template_kwargs: Object.fromEntries(Array.from({ length: 257 }, (_, i) => [`v${i}`, 1])),
+    },
+    400,
+    'chat_template_kwargs',
+    /at most 256 variables/,
+  ],
   ['an empty salt', { messages: hello, cache_salt: '' }, 400, 'cache_salt', /cache_salt/],
   ['too many stop texts', { messages: hello, stop: Array(17).fill('a') }, 400, 'stop', /at most 16/],
   ['a body that is no object', [], 400, null, /object/],

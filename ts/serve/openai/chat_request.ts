@@ -21,6 +21,8 @@ import { list } from './lists';
 
 const MOST_TOP = 20;
 const MOST_TOOLS = 512;
+/** Of the template, each of which takes it a while. */
+const MOST_VARIABLES = 256;
 
 const textPart = z.object({
   type: z.literal('text', { error: 'expected "text": this server reads text only' }),
@@ -90,7 +92,11 @@ const fields = {
   parallel_tool_calls: z.boolean().nullish(),
   response_format: responseFormat.nullish(),
   reasoning_effort: z.string().nullish(),
-  chat_template_kwargs: anyObject.nullish(),
+  chat_template_kwargs: anyObject
+    .refine((given) => Object.keys(given).length <= MOST_VARIABLES, {
+      error: `expected at most ${MOST_VARIABLES} variables of the template`,
+    })
+    .nullish(),
   add_generation_prompt: z.boolean().nullish(),
   modalities: list(z.literal('text')).nullish(),
 };
