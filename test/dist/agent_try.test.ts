@@ -59,6 +59,11 @@ test('one task, turn by turn', async () => {
   expect(shown).toMatch(
     /^--- user\na\nb\n\nanswer: a\nb\nreward: 0\.5\n1 calls of the model, 2 tokens, 0 uses of tools, [\d.]+ s\n$/,
   );
+  const noted = await tried({ extra_info: { says: { a: [1] } } });
+  expect([noted.code, noted.shown]).toEqual([
+    1,
+    expect.stringMatching(/^--- user\n\{"a":\[1\]\}\n\nfailed: /),
+  ]);
   const failed = await tried({ extra_info: { fails: true } });
   expect([failed.code, failed.shown]).toEqual([1, expect.stringMatching(/\nfailed: no luck\n/)]);
 });

@@ -89,7 +89,7 @@ export async function agentTry(
       write(`${toJson({ turns: record, toolUses, answer, reward, error, calls: shown, seconds })}\n`);
       return error === null ? 0 : 1;
     }
-    for (const turn of record) write(`${heading(turn)}\n${readable(turn.content.trim())}\n\n`);
+    for (const turn of record) write(`${heading(turn)}\n${readable(turn.content)}\n\n`);
     const made = calls.reduce((sum, { tokens }) => sum + tokens.length, 0);
     const lines = [
       ...(answer === null ? [] : [`answer: ${readable(answer)}`]),
@@ -104,8 +104,11 @@ export async function agentTry(
   }
 }
 
-/** All of it, but for what would move the cursor of a terminal or hide something. */
-const readable = (text: string): string => printable(text, { max: Number.POSITIVE_INFINITY, lines: true });
+/** All of it, but for what would move the cursor of a terminal or hide something. An agent may note what is no text. */
+function readable(content: unknown): string {
+  const text = typeof content === 'string' ? content : (toJson(content) ?? '');
+  return printable(text.trim(), { max: Number.POSITIVE_INFINITY, lines: true });
+}
 
 function heading({ role, tool, seconds, error }: TurnRecord): string {
   const name = printable(tool === undefined || tool === role ? role : `${role} ${tool}`);
