@@ -16,6 +16,10 @@ const SOURCES = {
   'verl/trainer/config': '',
   'recipe/dapo/config': 'recipe.dapo/',
   'dapo/config': 'recipe.dapo/',
+  'verl/experimental/fully_async_policy/config': 'fully_async/',
+  'recipe/fully_async_policy/config': 'fully_async/',
+  'verl/experimental/one_step_off_policy/config': 'one_step_off/',
+  'recipe/one_step_off_policy/config': 'one_step_off/',
 };
 const LEFT_OUT = /^(_generated|evaluation|generation)/;
 

@@ -2,7 +2,8 @@
 // of the importer's, to hold it against (scripts/verl_scripts.mjs).
 
 const CASES = {
-  'a rollout on machines of its own': ({ text }) => /rollout\.nnodes=[1-9]/.test(text),
+  'a rollout on more machines than training': ({ value }) =>
+    Number(value('actor_rollout_ref.rollout.nnodes') ?? 0) > Number(value('trainer.nnodes') ?? 1),
   'Megatron in a supervised run': ({ program, text }) =>
     /sft/.test(program) && /(engine|strategy)=(megatron|mcore)/.test(text),
   'other parts of Megatron': ({ text }) =>
@@ -17,9 +18,10 @@ const CASES = {
   'images, video, sound': ({ text, model }) =>
     /image_key=(?!null)|freeze_vision_tower=True|limit_images=\d|video_key=/.test(text) ||
     /-VL|vision|omni|kimi-vl|minicpm-?o|glm-?4\.?\dv/i.test(model),
-  'asynchronous training': ({ program, text }) =>
-    /fully_async|one_step_off|async_flow/.test(program) ||
-    /trainer_mode=\w*async|async_training\./.test(text),
+  'GPUs of the trainer lent to the rollout': ({ text }) =>
+    /enable_switch=True|use_dynamic_resource_scheduling=True/.test(text),
+  'updates that wait for requests in flight': ({ text }) =>
+    /partial_rollout=False/.test(text) && /staleness_threshold=(?!0(\.0*)?(\n|$))/.test(text),
   'a model family': ({ model }) =>
     /qwen-?3\.?5|qwen-?3\.?6|qwen3[-_.]?next|gpt-?oss|deepseek-?(v\d|ai\/deepseek-v)|glm|mimo|moonlight|kimi|nemotron|minimax|seed-?oss|step-?3|dsv3|ling-|hunyuan|wan2/i.test(
       model,
@@ -27,7 +29,8 @@ const CASES = {
   'a trainer of its own': ({ program }) =>
     !/verl[./]trainer[./](main_ppo|sft_trainer|fsdp_sft_trainer)(_sync|_ray|_format)?(\.py)?$|dapo[./]main_dapo(\.py)?$|^main_ppo\.py$/.test(
       program,
-    ),
+    ) &&
+    !/one_step_off_policy[./]main_ppo(\.py)?$|fully_async_policy[./]fully_async_main(\.py)?$/.test(program),
   'agents and tools in Python': ({ text }) =>
     /(agent_loop_config|tool_config|function_tool|interaction_config)_?path=(?!null)|agent_loop_manager_class=(?!null)/.test(
       text,
@@ -39,7 +42,7 @@ const CASES = {
     ),
   NPU: ({ text }) => /trainer\.device=npu/.test(text),
   'fp8, quantisation': ({ text }) =>
-    /quantization=(?!null)|fp8=|qat\.enable=True|nvfp4|kv_cache_dtype=fp8|fp8_/i.test(text),
+    /quantization=(?!null|["']?(fp8|int8)\b)|fp8=|qat\.enable=True|nvfp4|kv_cache_dtype=fp8|fp8_/i.test(text),
   distillation: ({ text }) => /distillation\.enabled=True|teacher/.test(text),
   profiler: ({ text }) =>
     /profiler\.enable=True|profiler\.tool=(?!null)|profile_steps=\[?['"\d]|profiler\.steps=\[/.test(text),

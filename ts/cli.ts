@@ -1,7 +1,8 @@
 #!/usr/bin/env node
+import { TrajectoryEnded } from './agent/trajectory_ended';
 import './cli/warnings';
 import { runCli } from './cli/program';
-import { exitCodeOf, reportError } from './cli/report';
+import { exitCodeOf, reportError, reportLeftBehind } from './cli/report';
 import { TroupeError } from './errors';
 
 const debug = process.argv.includes('--debug');
@@ -11,8 +12,15 @@ function fail(error: unknown): void {
   process.exit(exitCodeOf(error));
 }
 
-process.on('unhandledRejection', fail);
-process.on('uncaughtException', fail);
+function failLeftBehind(error: unknown, kind: 'rejection' | 'exception'): void {
+  reportLeftBehind(error, kind, debug);
+  process.exit(exitCodeOf(error));
+}
+
+process.on('unhandledRejection', (error) => {
+  if (!(error instanceof TrajectoryEnded)) failLeftBehind(error, 'rejection');
+});
+process.on('uncaughtException', (error) => failLeftBehind(error, 'exception'));
 /** What these print is news of their work, and not what they are asked for. */
 const AT_WORK = ['train', 'sft', 'serve', 'ui', 'retriever', 'host-agent'];
 const isResult = !AT_WORK.includes(process.argv[2] ?? '');

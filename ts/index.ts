@@ -25,7 +25,13 @@ export {
   defineAgent,
 } from './agent/define';
 export type { AgentModel, CallOptions, Generated } from './agent/model/agent_model';
-export { defineTool, type Tool, type ToolContext, type ToolDefinition } from './agent/tools/tool';
+export {
+  defineTool,
+  type Tool,
+  type ToolContext,
+  type ToolDefinition,
+  type ToolSchema,
+} from './agent/tools/tool';
 export type { ToolAnswer, Toolbox } from './agent/tools/toolbox';
 export type { ModelCall } from './agent/trajectory/model_call';
 export { joinCalls, type Sequence, type Turn } from './agent/trajectory/sequences';

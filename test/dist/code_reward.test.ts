@@ -106,9 +106,23 @@ describe.each(['here', 'over HTTP'])('%s', (where) => {
       'a method, with the names that judges provide',
       'class Solution:\n  def add(self, a: List[int], b) -> Any:\n    return a + b',
     ],
+    [
+      'the functions of math, copy, io and json too',
+      `def add(a, b):
+  add.calls = deepcopy(StringIO(dumps(gcd(12, 18) + ceil(0.5)))).read() + str(pow(2, -1, 5))
+  return a + b if (add.calls, statistics.mean([1]), inf > stdin.fileno()) == ("73", 1, True) else None`,
+    ],
     ['a tuple for a list', 'def add(a, b):\n  return tuple(a + b) if isinstance(a, list) else a + b'],
   ])('%s', async (_, code) => {
     expect(await score(code, ADD)).toMatchObject({ score: 1, tests_total: 2 });
+  });
+
+  test('keys of a dict that are integers are integers in the one argument of a function', async () => {
+    const tests = (...inputs: string[]) => ({ fn_name: 'f', inputs, outputs: inputs.map(() => '3') });
+    const code = 'def f(d, *more): return d[1]';
+    expect(await score(code, tests('{"1": 3, "-2": 4}'))).toMatchObject({ score: 1 });
+    expect(await score(code, tests('{"1": 3, "a": 4}'))).toMatchObject({ score: 0, verdict: 'error' });
+    expect(await score(code, tests('{"1": 3}\n2'))).toMatchObject({ score: 0, verdict: 'error' });
   });
 
   test('a function that is missing, prints instead, or returns what JSON has not', async () => {

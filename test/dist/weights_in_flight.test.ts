@@ -1,5 +1,7 @@
 import { Actor } from '../../ts/actor/actor';
+import type { Batch } from '../../ts/batch/batch';
 import type { RolloutResult } from '../../ts/rollout/request';
+import { promptsBatch } from '../../ts/rollout/sampling';
 import type { WeightBucket } from '../../ts/weights/weight_bucket';
 import { raggedBatch, SHARDED_MODEL, smallEngine } from '../helpers/sharded';
 
@@ -144,6 +146,50 @@ test('an import that comes to no end keeps nobody from giving requests up', asyn
   await actor.rollout.resume();
   expect((await generate(() => null)).tokens).toHaveLength(NEW_TOKENS);
 }, 30_000);
+
+test('a batch that gives its memory up for an update goes on after it, and has the version of each token', async () => {
+  const { rollout } = actor;
+  // So many that they take a few turns.
+  const ids = Array.from({ length: 128 }, (_, i) => [5 + (i % 7), 9, 2 + (i % 5)]);
+  const prompts = promptsBatch('test', ids, 2);
+  const sampling = { maxNewTokens: NEW_TOKENS, stopTokenIds: [] };
+  const request = {
+    prompts,
+    n: 2,
+    sampling,
+    seeds: BigUint64Array.from(ids.flatMap((_, i) => [2n * BigInt(i), 2n * BigInt(i) + 1n])),
+    versions: true,
+  };
+  // Another request is told when tokens have come; the batch is silent until its end.
+  const run = async (mode: 'keep' | 'preempt' | null) => {
+    await rollout.updateWeights({ kind: 'in-place' }, 1);
+    let paused: Promise<void> | null = null;
+    const other = generate((made) => {
+      if (made !== 1 || mode === null) return null;
+      paused = (async () => {
+        await rollout.pause(mode);
+        await rollout.updateWeights({ kind: 'in-place' }, 2);
+        await rollout.resume();
+      })();
+      return null;
+    });
+    const batch = await rollout.submitBatch?.(request);
+    await other;
+    await paused;
+    return batch as Batch;
+  };
+  const whole = await run(null);
+  expect(new Set(whole.get('version') as Int32Array)).toEqual(new Set([1]));
+  for (const mode of ['keep', 'preempt'] as const) {
+    const batch = await run(mode);
+    // The weights were the same before and after.
+    for (const name of ['tokens', 'rolloutLogProbs'] as const)
+      expect(batch.get(name)).toEqual(whole.get(name));
+    const rows = Array.from({ length: batch.size }, (_, i) => batch.row('version', i) as Int32Array);
+    for (const versions of rows) expect(versions).toEqual(Int32Array.from(versions).sort());
+    expect(rows.some((versions) => versions[0] === 1 && versions.at(-1) === 2)).toBe(true);
+  }
+});
 
 test('an actor that is closed while an import comes to no end fails the requests under way', async () => {
   const { source, stalls, release } = stalling();

@@ -64,32 +64,40 @@ test.each(['sglang', 'tgi'])('our engine behind the protocol of %s', async (name
   expect(log.trim().split('\n').at(-1)).toBe(name === 'tgi' ? 'version_2' : 'version_0');
 });
 
+/** A run with vLLM's own server in `run_${name}`. */
+async function trainWithVllm(name: string, ...more: string[]): Promise<Command> {
+  const { writeInitialModel } = await load('../../examples/arithmetic/initial_model.mjs');
+  const { Random } = await load('../../examples/arithmetic/random.mjs');
+  const model = workspace.file(`${name}_model`);
+  writeInitialModel(model, new Random(1));
+  return new Command(
+    [
+      'train',
+      workspace.file('train.yaml'),
+      ...overrides('vllm', [VLLM, '-m', 'vllm.entrypoints.openai.api_server']),
+      "actor_rollout_ref.rollout.server.args=[--enforce-eager,--gpu-memory-utilization,'0.1']",
+      `actor_rollout_ref.rollout.server.recovery_timeout=${VLLM_PATIENCE_S}`,
+      `actor_rollout_ref.model.path=${model}`,
+      `trainer.default_local_dir=${workspace.file(`run_${name}`)}`,
+      ...more,
+    ],
+    {
+      env: {
+        VLLM_CPU_KVCACHE_SPACE: '1',
+        VLLM_CPU_OMP_THREADS_BIND: 'nobind',
+        OMP_NUM_THREADS: '1',
+        VLLM_ENGINE_READY_TIMEOUT_S: `${VLLM_PATIENCE_S}`,
+        VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: `${VLLM_PATIENCE_S}`,
+      },
+    },
+  );
+}
+
 const withVllm = hasVllm ? test : test.skip;
 withVllm(
   'vLLM, killed in the middle (skipped where python3 has none)',
   async () => {
-    const { writeInitialModel } = await load('../../examples/arithmetic/initial_model.mjs');
-    const { Random } = await load('../../examples/arithmetic/random.mjs');
-    writeInitialModel(workspace.file('vllm_model'), new Random(1));
-    const run = new Command(
-      [
-        'train',
-        workspace.file('train.yaml'),
-        ...overrides('vllm', [VLLM, '-m', 'vllm.entrypoints.openai.api_server']),
-        "actor_rollout_ref.rollout.server.args=[--enforce-eager,--gpu-memory-utilization,'0.1']",
-        `actor_rollout_ref.rollout.server.recovery_timeout=${VLLM_PATIENCE_S}`,
-        `actor_rollout_ref.model.path=${workspace.file('vllm_model')}`,
-      ],
-      {
-        env: {
-          VLLM_CPU_KVCACHE_SPACE: '1',
-          VLLM_CPU_OMP_THREADS_BIND: 'nobind',
-          OMP_NUM_THREADS: '1',
-          VLLM_ENGINE_READY_TIMEOUT_S: `${VLLM_PATIENCE_S}`,
-          VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS: `${VLLM_PATIENCE_S}`,
-        },
-      },
-    );
+    const run = await trainWithVllm('vllm');
     const samples = join(workspace.file('run_vllm'), 'samples');
     await run.until('the first step', () => existsSync(join(samples, '1.jsonl')));
     const servers = readdirSync('/proc').filter(
@@ -106,6 +114,29 @@ withVllm(
     checkRun('vllm', 1e-5);
   },
   2 * VLLM_PATIENCE_S * 1000,
+);
+
+withVllm(
+  'vLLM goes on while the policy learns, over the updates of its weights (skipped where python3 has none)',
+  async () => {
+    const asynchronous = 'trainer.v1.trainer_mode=separate_async';
+    const run = await trainWithVllm('separate', asynchronous, 'trainer.total_training_steps=4');
+    const { code, stderr } = await run.exited;
+    expect([code, stderr]).toEqual([0, '']);
+    const lines = readLines(join(workspace.file('run_separate'), 'metrics.jsonl')).filter(
+      ({ step }) => Number(step) > 0,
+    );
+    const worst = lines.map((line) => line['training/off_policy/trajectory_staleness_worst/max'] as number);
+    expect(worst).toHaveLength(4);
+    expect(worst[0]).toBe(0);
+    expect(Math.max(...worst)).toBeGreaterThanOrEqual(1);
+    for (const [i, line] of lines.entries()) {
+      expect(worst[i]).toBeLessThanOrEqual(i);
+      // Old log-probs are those of the weights that learn, which these responses may be behind.
+      if (worst[i] === 0) expect(line['training/rollout_probs_diff_max']).toBeLessThanOrEqual(1e-5);
+    }
+  },
+  VLLM_PATIENCE_S * 1000,
 );
 
 const load = (module: string) => import(module); // untyped

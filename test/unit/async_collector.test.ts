@@ -206,6 +206,16 @@ test('what is cut short when the run ends is not scored, and who waits is told',
   expect(rollout.asked).toEqual([1, 2, 3, 4, 5, 6]);
 });
 
+test('an engine that leaves batches where they are when it is closed holds nobody up', async () => {
+  const { collector, rollout } = collectorOf({});
+  Object.assign(rollout.engine, { submitBatch: () => new Promise(() => undefined) });
+  const ended = expect(taken(collector, 1)).rejects.toThrow('the run has ended');
+  await settle();
+  await collector.close();
+  await ended;
+  await collector.settled();
+});
+
 test('a step that is to be given up does not wait for all that it would take', async () => {
   const { collector, rollout } = collectorOf({});
   let stopped = false;

@@ -20,7 +20,10 @@ test.each([
 test.each<[string, string, boolean]>([
   ['1 2\n3\n', '1 2\n3', true],
   ['  1   2 \r\n3\n\n\n', '1 2\n3', true],
-  ['1\n\n2', '1\n2', false],
+  ['1\n\n2', '1\n2', true],
+  ['1\n2', '1\n\n \n2', true],
+  ['\n\n1\n2', '1\n2', true],
+  ['1\n2', '\n1\n2', true],
   ['1\n\n2 ', '1\n \n2\n', true],
   ['1\n2\n3', '1\n2', false],
   ['1\n2', '1\n2\n3', false],
@@ -63,7 +66,12 @@ test.each<[unknown, unknown, boolean]>([
   [{ a: [1] }, { a: [1] }, true],
   [{ a: 1, b: 2 }, { a: 1 }, false],
   [[], {}, false],
-  [true, 1, false],
+  // As Python has it.
+  [true, 1, true],
+  [[1, 0.0], [true, false], true],
+  [true, 2, false],
+  [true, '1', false],
+  [false, null, false],
   [null, null, true],
 ])('value %j for %j: %j', (actual, expected, same) => {
   expect(sameValue(actual, expected)).toBe(same);

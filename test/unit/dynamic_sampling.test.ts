@@ -73,6 +73,8 @@ test('goes on until enough prompts have responses that differ, and keeps the fir
     'train/num_gen_prompts': 6,
     'train/kept_prompt_ratio': 4 / 6,
     'train/gen_score_mean': (2 + 1 + 1 + 2 + 1 + 1) / 12,
+    'training/filter_groups/evicted_samples': 2,
+    'training/filter_groups/discarded_surplus_samples': 1,
   });
 });
 

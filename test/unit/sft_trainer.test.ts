@@ -120,6 +120,32 @@ test('killed and resumed equals uninterrupted', async () => {
   }
 });
 
+test('tells the tokens of a step and of the run, in billions, over a restart too', async () => {
+  const tokens = (directory: string): unknown[] =>
+    readFileSync(join(directory, 'metrics.jsonl'), 'utf8')
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line))
+      .map((line) => [line['train/global_tokens'], line['train/total_tokens(B)']]);
+  const directory = runDirectory();
+  const dying = fakeEngine((count) => {
+    if (count === 4) throw new Error('killed');
+  });
+  await expect(runSft(directory, dying)).rejects.toThrow('killed');
+  await runSft(directory, fakeEngine());
+  // Two examples of three tokens, those of the prompts among them.
+  expect(tokens(directory)).toEqual([1, 2, 3, 4, 5, 6].map((step) => [6, (6 * step) / 1e9]));
+  // A checkpoint that was made before they were counted.
+  const older = runDirectory();
+  await runSft(older, fakeEngine(), { total_training_steps: 2 });
+  const file = join(older, 'global_step_2', 'trainer.json');
+  const { step, seed, loader, config: written, tokens: counted } = JSON.parse(readFileSync(file, 'utf8'));
+  expect(counted).toBe(12);
+  writeFileSync(file, JSON.stringify({ version: 1, step, seed, loader, config: written }));
+  await runSft(older, fakeEngine(), { total_training_steps: 3 });
+  expect(tokens(older)[2]).toEqual([6, 6 / 1e9]);
+});
+
 test('a stop request saves after the step', async () => {
   const directory = runDirectory();
   const engine = fakeEngine((count) => {

@@ -1,9 +1,15 @@
 import type { EngineCall } from '../../ts/controller/call';
 import { RankTimes } from '../../ts/trainer/metrics/stragglers';
 
-const call = (phase: string | null, rank: number, ms: number, busyMs: number | null = null): EngineCall => ({
+const call = (
+  phase: string | null,
+  rank: number,
+  ms: number,
+  busyMs: number | null = null,
+  pool: string | null = null,
+): EngineCall => ({
   rank,
-  pool: null,
+  pool,
   name: "updatePolicy of 'actor'",
   phase,
   start: 1000,
@@ -39,4 +45,31 @@ test('where all ranks end together, the one that has not waited is the slow one'
   times.add(call('update_actor of step 2', 0, 100, 10));
   times.add(call('update_actor of step 2', 1, 150));
   expect(times.take()['straggler/update_actor/ratio']).toBe(150 / 125);
+});
+
+test('of several pools the one whose phase it is: others go on with their own work, and nobody waits for them', () => {
+  const times = new RankTimes();
+  const add = (phase: string, pool: string, ...each: number[]): void => {
+    for (const [rank, ms] of each.entries()) times.add(call(`${phase} of step 2`, rank, ms, null, pool));
+  };
+  add('gen', 'policy', 1, 5);
+  add('gen', 'rollout', 100, 300);
+  add('gen', 'reward', 7, 70);
+  add('reward', 'policy', 1, 5);
+  add('reward', 'reward', 20, 30);
+  add('update_actor', 'policy', 50, 60);
+  add('update_actor', 'rollout', 100, 900);
+  // Without a pool that generates, the policy does.
+  add('gen_max', 'policy', 10, 20);
+  add('gen_max', 'reward', 7, 70);
+  expect(times.take()).toEqual({
+    'straggler/gen/ratio': 1.5,
+    'straggler/gen/rank': 1,
+    'straggler/reward/ratio': 1.2,
+    'straggler/reward/rank': 1,
+    'straggler/update_actor/ratio': 60 / 55,
+    'straggler/update_actor/rank': 1,
+    'straggler/gen_max/ratio': 20 / 15,
+    'straggler/gen_max/rank': 1,
+  });
 });

@@ -18,6 +18,7 @@ import { BoundedEngine } from './model/bounded_engine';
 import type { Tool } from './tools/tool';
 import { Toolbox, type ToolboxOptions } from './tools/toolbox';
 import type { Trajectory, TurnRecord } from './trajectory/trajectory';
+import { TrajectoryEnded } from './trajectory_ended';
 
 export interface AgentRunOptions {
   engine: RolloutEngine;
@@ -71,7 +72,10 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
   const own = new AbortController();
   // One for each call and tool that runs.
   setMaxListeners(0, own.signal);
-  const end = (): void => own.abort(options.signal?.reason);
+  const end = (): void => {
+    const cause: unknown = options.signal?.reason;
+    own.abort(new TrajectoryEnded(reasonOf(cause), { cause }));
+  };
   options.signal?.throwIfAborted();
   options.signal?.addEventListener('abort', end, { once: true });
   const { tokenizer, sampling, seed, maxTokens, session, priority = 0, behindFirst = false } = options;
@@ -88,7 +92,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
   });
   const talk = options.chat ? new Talk(options.chat, engine, model, own.signal) : null;
   const tools = new Toolbox(
-    options.tools,
+    chosenTools(options.tools, task),
     options.toolOptions,
     own.signal,
     () => model.calls.length - 1,
@@ -102,7 +106,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
   try {
     const late = new Promise<never>((_, reject) => {
       const give = (): void => {
-        const reason = new Error(`the agent did not end within ${options.timeout} s`);
+        const reason = new TrajectoryEnded(`the agent did not end within ${options.timeout} s`);
         reject(reason);
         own.abort(reason);
       };
@@ -145,7 +149,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
     options.signal?.removeEventListener('abort', end);
     talk?.close();
     // What the agent has left running ends with it.
-    own.abort(new Error('the trajectory has ended'));
+    own.abort(new TrajectoryEnded('the trajectory has ended'));
   }
   return {
     calls: [...model.calls],
@@ -241,4 +245,11 @@ function toolsKwargs({ extraInfo }: AgentTask): Record<string, { create_kwargs?:
     'INVALID_DATA',
     `[agent] extra_info.tools_kwargs: expected {tool: {create_kwargs: {...}}}, got ${show(given)}`,
   );
+}
+
+/** Of `extra_info.tool_selection`, in its order, where a row has one; else all. */
+function chosenTools(tools: readonly Tool[], { extraInfo }: AgentTask): readonly Tool[] {
+  const { tool_selection: selection } = extraInfo;
+  if (!Array.isArray(selection) || selection.length === 0) return tools;
+  return [...new Set(selection)].flatMap((chosen) => tools.find(({ name }) => name === chosen) ?? []);
 }

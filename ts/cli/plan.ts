@@ -130,7 +130,8 @@ async function simulate({ pools, notes }: ConfiguredPlan, json: boolean): Promis
   const simulated: { spec: PlanSpec; roles: RoleSimulation[] }[] = [];
   for (const spec of pools) simulated.push({ spec, roles: await simulateRoles(spec) });
   if (json) {
-    const [policy, reward] = simulated.map(({ spec, roles }) => ({
+    const pools = simulated.map(({ spec, roles }) => ({
+      spec,
       worldSize: spec.worldSize,
       roles: roles.map((role) => ({
         ...role,
@@ -143,7 +144,7 @@ async function simulate({ pools, notes }: ConfiguredPlan, json: boolean): Promis
         ),
       })),
     }));
-    say([JSON.stringify({ notes, ...policy, ...(reward ? { rewardPool: reward } : {}) }, null, 2)]);
+    say([JSON.stringify({ notes, ...byPool(pools) }, null, 2)]);
   } else {
     say([
       ...notes.map((note) => `note: ${note}`),
@@ -186,11 +187,17 @@ function drawPipelines(
   return 0;
 }
 
-/** The pool of the policy, and below it that of the reward model where it has one. */
 function asJson(notes: readonly string[], results: readonly PoolResult[]): unknown {
-  const [policy, reward] = results.map(({ spec: { device, worldSize, memory }, plan, advice }) => {
+  const pools = results.map(({ spec, plan, advice }) => {
+    const { device, worldSize, memory } = spec;
     const { rank, stages, roles, phases, peak, ranks, fits } = plan;
-    return { device, worldSize, memory, rank, stages, roles, phases, peak, ranks, fits, advice };
+    return { spec, device, worldSize, memory, rank, stages, roles, phases, peak, ranks, fits, advice };
   });
-  return { notes, ...policy, ...(reward ? { rewardPool: reward } : {}) };
+  return { notes, ...byPool(pools) };
+}
+
+/** The pool of the policy, and below it each of the others: rolloutPool, rewardPool. */
+function byPool<T extends { spec: PlanSpec }>(pools: readonly T[]): object {
+  const [policy, ...others] = pools.map(({ spec: { pool }, ...rest }) => ({ name: pool?.name, rest }));
+  return Object.assign({ ...policy?.rest }, ...others.map(({ name, rest }) => ({ [`${name}Pool`]: rest })));
 }

@@ -318,7 +318,12 @@ function generateOptions(a: Awaited<ReturnType<typeof withSampling>['argv']>): G
   try {
     resolveSampling('generate', sampling);
   } catch (error) {
-    throw new UsageError((error as Error).message);
+    // It names the option of the API: maxNewTokens is --max-new-tokens here.
+    const message = (error as Error).message.replace(
+      /^\[generate\] (\w+)/,
+      (_, name: string) => `generate: --${name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`,
+    );
+    throw new UsageError(message);
   }
   return {
     model: a.model,

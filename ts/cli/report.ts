@@ -1,6 +1,7 @@
 import { types } from 'node:util';
 import { printable } from '../base/printable';
 import { TroupeError } from '../errors';
+import { packageRoot } from '../install/package_root';
 
 /** A wrong command line: exit code 2. */
 export class UsageError extends Error {}
@@ -12,11 +13,12 @@ export function exitCodeOf(error: unknown): number {
   return error.code === 'INVALID_CONFIG' ? 2 : error.code === 'GAVE_UP' ? 3 : 1;
 }
 
-/** One message on stderr; with `debug` also the stack and what caused it. */
+/** One message on stderr; with `debug` also the stack and what caused it, else a `hint`. */
 export function reportError(
   error: unknown,
   debug: boolean,
   write: (line: string) => void = (line) => process.stderr.write(`${line}\n`),
+  hint: string | null = isForeseen(error) ? null : UNFORESEEN,
 ): void {
   // Parts of it may come from a file. A list of mistakes has lines of its own.
   const message = printable(types.isNativeError(error) ? error.message : String(error), {
@@ -28,9 +30,39 @@ export function reportError(
   if (debug) {
     for (let cause: unknown = error; types.isNativeError(cause); cause = cause.cause)
       write(String(cause.stack));
-  } else if (!isForeseen(error)) {
-    write('This error was not foreseen: run again with --debug for the stack.');
-  }
+  } else if (hint !== null) write(hint);
+}
+
+const UNFORESEEN = 'This error was not foreseen: run again with --debug for the stack.';
+const LEFT_BEHIND = {
+  rejection: 'A promise was rejected, and nobody waited for it',
+  exception: 'An error was thrown where nobody could catch it',
+};
+
+/** The same for what reached the process itself: most often code of the user that was loaded into it has left it behind. */
+export function reportLeftBehind(
+  error: unknown,
+  kind: 'rejection' | 'exception',
+  debug: boolean,
+  write?: (line: string) => void,
+): void {
+  const place = placeOfUser(error);
+  const hint =
+    place === null
+      ? `${LEFT_BEHIND[kind]}. ${UNFORESEEN}`
+      : `${LEFT_BEHIND[kind]}: ${place}. Code that this process has loaded (an agent, a tool, a reward manager) has to await its promises, or catch what they throw.`;
+  reportError(error, debug, write, hint);
+}
+
+/** The first place of its stack that is neither in our code, nor in that of Node.js or of a package; null: there is none. */
+function placeOfUser(error: unknown): string | null {
+  if (!types.isNativeError(error)) return null;
+  const frames = String(error.stack)
+    .split('\n')
+    .filter((line) => /^ +at .*:\d+:\d+\)?$/.test(line));
+  const others = [`${packageRoot}/dist/`, '/node_modules/', 'node:'];
+  const frame = frames.find((line) => !others.some((part) => line.includes(part)));
+  return frame === undefined ? null : printable(frame.trim(), { max: 1000 });
 }
 
 /** Ours, or the operating system's (ENOENT, EACCES, ...), which says what it could not do. */

@@ -145,6 +145,11 @@ function slurmTask(a: Arguments, overrides: readonly string[]): () => Promise<nu
     // sbatch would not make the directory of its log.
     mkdirSync(config.trainer.default_local_dir, { recursive: true });
     const sbatch = spawnSync('sbatch', [], { input: script, encoding: 'utf8' });
+    if (sbatch.error !== undefined && 'code' in sbatch.error && sbatch.error.code === 'ENOENT')
+      throw new TroupeError(
+        'IO',
+        'there is no sbatch on this machine (PATH): submit where Slurm is, or print the job with --dry-run',
+      );
     if (sbatch.error !== undefined || sbatch.status !== 0)
       throw new TroupeError('IO', `sbatch refused the job: ${sbatch.error?.message ?? sbatch.stderr.trim()}`);
     process.stdout.write(sbatch.stdout);

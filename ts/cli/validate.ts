@@ -13,8 +13,7 @@ import {
 import { type Hidden, hide } from '../config/reading/hidden';
 import { parseOverride } from '../config/reading/overrides';
 import { type ConfigSource, configTree, parseYamlTree, readConfig } from '../config/reading/read';
-import { getPath, leafPaths, type Tree } from '../config/reading/tree';
-import { isSftTree } from '../config/verl/source';
+import { getPath, isSftTree, leafPaths, type Tree } from '../config/reading/tree';
 import { ConfigError } from '../errors';
 
 /** `troupe validate`. Returns the exit code. */

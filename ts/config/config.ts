@@ -1,6 +1,7 @@
 import path from 'node:path';
 import { dump } from 'js-yaml';
 import { loadUserModule } from '../base/user_module';
+import { ConfigError } from '../errors';
 import { checkConsistency, checkSft } from './checks/checks';
 import { offloadNotes } from './checks/offload_notes';
 import { rolloutNotes } from './checks/rollout_checks';
@@ -10,7 +11,7 @@ import { poolNotes } from './derived/pools';
 import { type Hidden, hide } from './reading/hidden';
 import { type ConfigSource, configTree, readConfig } from './reading/read';
 import { type ConfigNote, resolve } from './reading/resolve';
-import type { Tree } from './reading/tree';
+import { isSftTree, type Tree } from './reading/tree';
 import type { Section } from './schema/field';
 import { ppoSchema, type ResolvedConfig } from './schema/ppo_schema';
 import { type ResolvedSftConfig, sftSchema } from './schema/sft_schema';
@@ -85,7 +86,24 @@ function load<T extends { trainer: object }>(
   overrides: readonly string[],
 ): T {
   const hidden: Hidden[] = [];
-  return fromTree(schema, configTree(source, overrides, hidden), hidden);
+  const tree = configTree(source, overrides, hidden);
+  try {
+    return fromTree(schema, tree, hidden);
+  } catch (error) {
+    const note = error instanceof ConfigError ? ofOtherProgram(schema, tree) : null;
+    if (note === null) throw error;
+    const { message, path: key } = error as ConfigError;
+    throw new ConfigError(`${source.file} ${note}\n${message}`, key);
+  }
+}
+
+/** Of a tree with mistakes, where it is one of the other program. */
+function ofOtherProgram(schema: Section, tree: Tree): string | null {
+  if (schema === ppoSchema && isSftTree(tree))
+    return 'is for troupe sft: it has a section model, and no actor_rollout_ref. As a configuration of troupe train:';
+  if (schema === sftSchema && 'actor_rollout_ref' in tree)
+    return 'is for troupe train: it has a section actor_rollout_ref. As a configuration of troupe sft:';
+  return null;
 }
 
 function fromTree<T extends { trainer: object }>(

@@ -1,6 +1,7 @@
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import { ChosenRows, type Dataset, type Usable } from './dataset';
+import { extraInfoOf, groundTruthOf } from './labels';
 import { checkPrompt, encodePrompt, promptText, type TemplateVariables } from './prompt';
 import { column, MEDIA_COLUMNS, type Row, refuseMedia } from './row';
 import { RowFiles } from './row_file';
@@ -30,6 +31,8 @@ export interface RlDatasetOptions {
   shuffle: boolean;
   seed: number;
   chatTemplateArguments?: TemplateVariables;
+  /** Tools that the agent shows the model with every prompt: `filterOverlongPrompts` counts them, too. Default: it sees the prompt alone. */
+  tools?: readonly unknown[] | null;
 }
 
 /** Tokens that a tokenizer may add to a text whatever it is: a prefix space, an end token. */
@@ -102,8 +105,11 @@ export class RlDataset implements Dataset<RlSample> {
   /** @returns null when `filterOverlongPrompts` leaves the row out */
   async sample(i: number): Promise<RlSample | null> {
     const { row, where, tokens } = await this.tokens(i);
-    const { maxPromptLength, filterOverlongPrompts } = this.options;
-    if (filterOverlongPrompts && tokens.length > maxPromptLength) return null;
+    const { maxPromptLength, filterOverlongPrompts, tools } = this.options;
+    if (filterOverlongPrompts) {
+      const { length } = tools ? this.encoded(this.seen(this.promptOf(row, where), where)) : tokens;
+      if (length > maxPromptLength) return null;
+    }
     const rawPrompt = row[this.options.promptKey];
     return { tokens: this.truncated(tokens, where), ...this.labels(row, where), rawPrompt };
   }
@@ -130,40 +136,44 @@ export class RlDataset implements Dataset<RlSample> {
 
   /** Of the prompts from..to, up to `enough` that are not too long. */
   async usableOf(from: number, to: number, enough = Number.POSITIVE_INFINITY): Promise<Usable> {
-    const { maxPromptLength: limit, chatTemplateArguments = {} } = this.options;
+    const { maxPromptLength: limit } = this.options;
     const slack = this.tokenizer.encode('', true).length + SLACK;
     let usable = 0;
     let shortest = Number.POSITIVE_INFINITY;
     for (let i = from; i < to && usable < enough; i++) {
       const { prompt, where } = await this.prompt(i);
-      const text = promptText(prompt, this.tokenizer, where, chatTemplateArguments);
+      const seen = this.seen(prompt, where);
+      const { text } = seen;
       // Every token stands for at least one character; normalisation may lengthen a text, but not ASCII.
       if (text.length + slack <= limit && isAscii(text)) {
         usable++;
         continue;
       }
-      const { length } = this.tokenizer.encode(text, typeof prompt === 'string');
+      const { length } = this.encoded(seen);
       shortest = Math.min(shortest, length);
       if (length <= limit) usable++;
     }
     return { usable, shortest };
   }
 
+  /** The text of a prompt as it is counted: where an agent shows tools, a text is the user's message. */
+  private seen(prompt: unknown, where: string): { text: string; special: boolean } {
+    const { chatTemplateArguments = {}, tools } = this.options;
+    const plain = typeof prompt === 'string';
+    if (!tools)
+      return { text: promptText(prompt, this.tokenizer, where, chatTemplateArguments), special: plain };
+    const messages = plain ? [{ role: 'user', content: prompt }] : prompt;
+    const variables = { ...chatTemplateArguments, tools: tools.length > 0 ? tools : null };
+    return { text: promptText(messages, this.tokenizer, where, variables), special: false };
+  }
+
+  private encoded({ text, special }: { text: string; special: boolean }): Int32Array {
+    return this.tokenizer.encode(text, special);
+  }
+
   private labels(row: Row, where: string): Omit<RlSample, 'tokens' | 'rawPrompt'> {
-    const reward = column(row, 'reward_model', where);
-    if (typeof reward !== 'object' || reward === null || !('ground_truth' in reward)) {
-      throw new TroupeError(
-        'INVALID_DATA',
-        `[data] ${where}: expected reward_model to be an object with ground_truth, got ${show(reward)}`,
-      );
-    }
-    const extraInfo = row['extra_info'] ?? {};
-    if (typeof extraInfo !== 'object' || Array.isArray(extraInfo)) {
-      throw new TroupeError(
-        'INVALID_DATA',
-        `[data] ${where}: expected extra_info to be an object, got ${show(extraInfo)}`,
-      );
-    }
+    const groundTruth = groundTruthOf(column(row, 'reward_model', where), where);
+    const extraInfo = extraInfoOf(row['extra_info'], where);
     const { dataSourceKey } = this.options;
     const dataSource = column(row, dataSourceKey, where);
     if (typeof dataSource !== 'string' && typeof dataSource !== 'number') {
@@ -174,8 +184,8 @@ export class RlDataset implements Dataset<RlSample> {
     }
     return {
       dataSource: String(dataSource),
-      groundTruth: reward.ground_truth,
-      extraInfo: extraInfo as Record<string, unknown>,
+      groundTruth,
+      extraInfo,
     };
   }
 

@@ -4,7 +4,7 @@ import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { z } from 'zod';
 import { reasonOf } from '../base/text';
-import { TroupeError } from '../errors';
+import { ConfigError, TroupeError } from '../errors';
 import { type AgentEnd, HostAgent } from './agent';
 
 /** Where the controller is, and what it takes to be let in. */
@@ -81,8 +81,7 @@ export async function runHostAgent(options: AgentProcessOptions): Promise<number
 }
 
 async function readAddress(source: AddressSource): Promise<ControllerAddress> {
-  if ('controller' in source)
-    return { controllers: [source.controller], token: readFileSync(source.tokenFile, 'utf8').trim() };
+  if ('controller' in source) return { controllers: [source.controller], token: readToken(source.tokenFile) };
   const [where, text] =
     'stdin' in source ? ['stdin', await firstLine()] : [source.file, readFileSync(source.file, 'utf8')];
   const parsed = addressSchema.safeParse(parseJson(text));
@@ -91,6 +90,22 @@ async function readAddress(source: AddressSource): Promise<ControllerAddress> {
     'INVALID_ARGUMENT',
     `${where}: expected one line {"controllers": ["host:port"], "token": "..."}, as the controller of a run writes it`,
   );
+}
+
+/** @throws ConfigError */
+function readToken(file: string): string {
+  const wrong = (why: string): never => {
+    throw new ConfigError(
+      `host-agent: --token-file: ${why}: expected the file with the token of the run, which its controller has as trainer.launcher.token_file`,
+    );
+  };
+  let token = '';
+  try {
+    token = readFileSync(file, 'utf8').trim();
+  } catch (cause) {
+    wrong(`cannot read ${file} (${reasonOf(cause)})`);
+  }
+  return token === '' ? wrong(`${file} is empty`) : token;
 }
 
 function parseJson(text: string): unknown {

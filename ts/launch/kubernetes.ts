@@ -6,6 +6,7 @@ import type { Job, JobSpec } from 'kubernetes-types/batch/v1';
 import type { Container, PodSpec, PodTemplateSpec, Secret, Service, Volume } from 'kubernetes-types/core/v1';
 import type { ObjectMeta } from 'kubernetes-types/meta/v1';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
+import { workersPerMachine } from '../config/derived/pools';
 
 type Config = ResolvedConfig | ResolvedSftConfig;
 
@@ -214,13 +215,12 @@ function pod(
   command: string[],
   spec: Pick<PodSpec, 'restartPolicy'>,
 ): PodTemplateSpec {
-  const { n_gpus_per_node: perHost, device } = config.trainer;
-  const withGpus = role !== 'controller' && device !== 'cpu';
+  const withGpus = role !== 'controller' && config.trainer.device !== 'cpu';
   const container: Container = {
     name: role === 'node' ? CONTAINER.node : CONTAINER.pod,
     image: options.image,
     command,
-    ...(withGpus ? { resources: { limits: { 'nvidia.com/gpu': String(perHost) } } } : {}),
+    ...(withGpus ? { resources: { limits: { 'nvidia.com/gpu': String(workersPerMachine(config)) } } } : {}),
     volumeMounts: [
       ...claims(options).map(({ name, path }) => ({ name, mountPath: path })),
       { name: 'shm', mountPath: '/dev/shm' },

@@ -1,6 +1,7 @@
 // The hosts that a configuration asks for.
 import { join } from 'node:path';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
+import { workersPerMachine } from '../config/derived/pools';
 import type { LauncherName } from '../config/schema/launcher_section';
 import { ConfigError, TroupeError } from '../errors';
 import { namedAddress, outwardAddress } from '../host/addresses';
@@ -131,8 +132,9 @@ function starterOf(
   type: Exclude<LauncherName, 'local'>,
   say: (line: string) => void,
 ): HostStarter | null {
-  const { nnodes, n_gpus_per_node: perHost, launcher } = config.trainer;
+  const { nnodes, launcher } = config.trainer;
   const { network } = launcher;
+  const perHost = workersPerMachine(config);
   switch (type) {
     case 'slurm':
       return slurmStarter(nnodes, network, say);

@@ -1,6 +1,7 @@
 // The batch script that brings a run to Slurm: the controller is the script.
 import { join } from 'node:path';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
+import { workersPerMachine } from '../config/derived/pools';
 import { ConfigError } from '../errors';
 import { packageRoot } from '../install/package_root';
 import { carriedEnvironment, shellWord } from './agent_command';
@@ -41,7 +42,7 @@ export function sbatchScript(config: ResolvedConfig | ResolvedSftConfig, o: Sbat
     `--job-name=${sbatchValue('trainer.experiment_name', trainer.experiment_name)}`,
     `--nodes=${trainer.nnodes}`,
     '--ntasks-per-node=1',
-    ...(onGpus ? [`--gpus-per-node=${trainer.n_gpus_per_node}`] : []),
+    ...(onGpus ? [`--gpus-per-node=${workersPerMachine(config)}`] : []),
     ...(o.options.some((option) => /^--(exclusive|cpus-per-task)\b/.test(option)) ? [] : ['--exclusive']),
     ...(o.time === null ? [] : [`--time=${o.time}`]),
     `--signal=B:USR2@${o.notice}`,

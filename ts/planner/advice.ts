@@ -82,7 +82,8 @@ function checkpointing(spec: PlanSpec): Change[] {
 async function capacities(spec: PlanSpec, engines: EngineMemory): Promise<Change[]> {
   const changes: Change[] = [];
   for (const key of distinct(spec.roles.map((role) => role.keys.capacity))) {
-    const sharing = spec.roles.filter((role) => role.keys.capacity === key);
+    const sharing = spec.roles.filter((role) => role.keys.capacity === key && packs(role));
+    if (sharing.length === 0) continue;
     const { capacity, uncounted = 0 } = sharing[0] as RoleSpec;
     const least = Math.min(capacity, Math.max(...sharing.map(leastCapacity)));
     if (least === capacity) continue;
@@ -105,6 +106,9 @@ async function capacities(spec: PlanSpec, engines: EngineMemory): Promise<Change
   }
   return changes;
 }
+
+/** Whether it has micro-batches: one that only generates has none. */
+const packs = ({ inference, update }: RoleSpec): boolean => inference !== null || update !== null;
 
 /** That holds the longest sequence, of whose tokens each rank that shares it has a part. */
 function leastCapacity(role: RoleSpec): number {
@@ -148,6 +152,7 @@ function placements(spec: PlanSpec): Change[] {
   return spec.roles.flatMap((role): Change[] => {
     const { keys, placement, update } = role;
     const { offload } = placement;
+    if (keys.placement === null) return [];
     const change = (setting: string, changed: Partial<Placement>): Change => ({
       text: `${keys.placement}.${setting}`,
       spec: withRoles(spec, (other) =>
@@ -210,11 +215,16 @@ function onRanks(spec: PlanSpec, worldSize: number): PlanSpec {
   return { ...spec, worldSize, roles };
 }
 
+const RANKS_KEYS = {
+  rollout: 'actor_rollout_ref.rollout.n_gpus_per_node',
+  reward: 'reward.reward_model.n_gpus_per_node',
+};
+
 /** As it is typed for so many ranks of this pool; the others stay as they are. */
 function ranksText({ pool }: PlanSpec, count: number): string {
   if (pool === undefined) return `--gpus ${count}`;
   const gpus = `--gpus ${count + pool.otherRanks}`;
-  return pool.name === 'policy' ? gpus : `${gpus} reward.reward_model.n_gpus_per_node=${count}`;
+  return pool.name === 'policy' ? gpus : `${gpus} ${RANKS_KEYS[pool.name]}=${count}`;
 }
 
 function gpuCounts({ worldSize }: PlanSpec): number[] {
@@ -239,7 +249,7 @@ async function together(spec: PlanSpec, engines: EngineMemory): Promise<Change> 
       dtype: 'bfloat16',
       strategy: 'full_shard',
       placement: role.keys.placement === null ? role.placement : ON_HOST,
-      capacity: Math.min(role.capacity, leastCapacity(role)),
+      capacity: packs(role) ? Math.min(role.capacity, leastCapacity(role)) : role.capacity,
     }),
   );
   const worldSize = (await enoughGpus({ ...spec, roles }, engines)) ?? spec.worldSize;

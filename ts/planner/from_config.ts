@@ -6,12 +6,11 @@ import {
   resolveConfig,
   resolveSftConfig,
 } from '../config/config';
-import { hasRewardPool, policyRanks, rewardRanks } from '../config/derived/pools';
+import { type PoolName, poolSizes, rewardRanks } from '../config/derived/pools';
 import { needsCritic, needsReference, needsRewardModel } from '../config/derived/roles';
-import { decodingRanks } from '../config/derived/rollout_place';
+import { generatesInTraining } from '../config/derived/rollout_place';
 import { configTree, readConfig } from '../config/reading/read';
-import { getPath } from '../config/reading/tree';
-import { isSftTree } from '../config/verl/source';
+import { getPath, isSftTree } from '../config/reading/tree';
 import { checkDecoding } from '../roles/check_decoding';
 import {
   actorSettings,
@@ -29,6 +28,7 @@ import type { Placement } from './placement';
 import { type Load, type PlanSpec, planMemory, type RoleSpec } from './plan';
 import { rewardModelRole } from './reward_model_role';
 import { loadPerRank, roleSpec, sharingRanks, type Target } from './role_parts';
+import { rolloutRole, rolloutShapes } from './rollout_role';
 
 export interface PlanRequest {
   file: string;
@@ -40,7 +40,7 @@ export interface PlanRequest {
 }
 
 export interface ConfiguredPlan {
-  /** The pool of the policy, and that of the reward model where it has one. */
+  /** The pool of the policy, and those of the rollout and of the reward model where they have one. */
   pools: readonly [PlanSpec, ...PlanSpec[]];
   program: 'train' | 'sft';
   /** The process that drives the workers; null: it holds next to nothing, in fine-tuning. */
@@ -48,9 +48,6 @@ export interface ConfiguredPlan {
   /** Said to the user beside the numbers. */
   notes: string[];
 }
-
-/** Sequences in a validation batch that is not limited: as many as decode at the same time. */
-const ALL_PROMPTS = 256;
 
 /**
  * Reads a configuration and the shapes of its models; no weight is read.
@@ -99,16 +96,28 @@ export async function planPools(
   engines: EngineMemory,
 ): Promise<[PlanSpec, ...PlanSpec[]]> {
   const threads = config.trainer.num_threads ?? availableParallelism();
-  const [policy, reward] = [policyRanks(config), rewardRanks(config)];
-  const common = { device, memory, threads };
+  const { policy, ...others } = poolSizes(config);
+  const all = policy + Object.values(others).reduce((sum, ranks) => sum + ranks, 0);
+  const pool = (name: PoolName, worldSize: number, roles: RoleSpec[]): PlanSpec => ({
+    ...(all === policy ? {} : { pool: { name, otherRanks: all - worldSize } }),
+    device,
+    memory,
+    threads,
+    worldSize,
+    roles,
+  });
   const roles = policyRoles(config, { device, worldSize: policy }, memory);
-  const model = needsRewardModel(config) ? [rewardModelRole(config, { device, worldSize: reward })] : [];
-  const chosen = (spec: PlanSpec): Promise<PlanSpec> => chooseReductions(config, spec, engines);
-  if (!hasRewardPool(config))
-    return [await chosen({ ...common, worldSize: policy, roles: [...roles, ...model] })];
+  const model = needsRewardModel(config)
+    ? [rewardModelRole(config, { device, worldSize: rewardRanks(config) })]
+    : [];
+  const { rollout, reward } = others;
+  const ofPolicy = pool('policy', policy, reward === undefined ? [...roles, ...model] : roles);
   return [
-    await chosen({ ...common, worldSize: policy, pool: { name: 'policy', otherRanks: reward }, roles }),
-    { ...common, worldSize: reward, pool: { name: 'reward', otherRanks: policy }, roles: model },
+    await chooseReductions(config, ofPolicy, engines),
+    ...(rollout === undefined
+      ? []
+      : [pool('rollout', rollout, [rolloutRole(config, { device, worldSize: rollout }, memory)])]),
+    ...(reward === undefined ? [] : [pool('reward', reward, model)]),
   ];
 }
 
@@ -143,53 +152,22 @@ function withReduction(spec: PlanSpec, name: RoleName, reduction: Placement['red
   return { ...spec, roles };
 }
 
-/** Of a CPU's memory, for keys and values: native/rollout/cache_budget.cc. */
-const HOST_SHARE = 0.25;
-/** The cache takes more where there is room, and never what others hold: so much makes no run too large. */
-const ENOUGH_CACHE = 4 * 2 ** 30;
-
-/** All but the reward model. */
+/** All that share the workers of the policy in any case. */
 function policyRoles(config: ResolvedConfig, target: Target, memory: number | null): RoleSpec[] {
   const { data, actor_rollout_ref: roles, critic } = config;
   const { actor, rollout } = roles;
   const perRank = (prompts: number, role: RoleSettings): Load =>
     loadPerRank(prompts * rollout.n, sharingRanks(role), data, target);
-  const share = rollout.gpu_memory_utilization * (target.device === 'cpu' ? HOST_SHARE : 1);
-  const shape = {
-    promptLength: data.max_prompt_length,
-    responseLength: data.max_response_length,
-    maxSequences: rollout.max_num_seqs,
-    maxStepTokens: rollout.max_num_batched_tokens,
-    tensorParallel: decodingRanks(config),
-    quantization: rollout.quantization,
-    kvCacheBytes: Math.min(ENOUGH_CACHE, memory === null ? ENOUGH_CACHE : Math.floor(share * memory)),
-  };
   const settings = actorSettings(config);
-  // Ranks that share the model, or its experts, generate together.
-  const together =
-    settings.layout.tp * settings.layout.pp * (settings.layout.ep ?? 1) * decodingRanks(config);
-  const prompts = (count: number): number => Math.ceil((count * together) / target.worldSize);
   const spec = roleSpec(settings, target);
-  checkDecoding(config, spec.model);
+  const generates = generatesInTraining(config);
+  if (generates) checkDecoding(config, spec.model);
   const found: RoleSpec[] = [
     {
       ...spec,
       inference: perRank(data.train_batch_size, settings),
       update: perRank(actor.ppo_mini_batch_size, settings),
-      rollouts: [
-        { verb: 'generate', prompts: prompts(data.gen_batch_size), n: rollout.n, ...shape },
-        ...(data.val_files === null
-          ? []
-          : [
-              {
-                verb: 'validate' as const,
-                prompts: prompts(data.val_batch_size ?? ALL_PROMPTS * target.worldSize),
-                ...(data.val_batch_size === null ? { fixed: true as const } : {}),
-                n: rollout.val_kwargs.n,
-                ...shape,
-              },
-            ]),
-      ],
+      rollouts: generates ? rolloutShapes(config, settings, target, memory) : [],
     },
   ];
   const reference = needsReference(config) ? referenceSettings(config) : null;

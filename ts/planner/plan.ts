@@ -1,4 +1,5 @@
 import type { FloatDtype } from '../checkpoint/write_plan';
+import type { PoolName } from '../config/derived/pools';
 import type { Lora } from '../model/adapter_sites';
 import type {
   NativeHeldBytes,
@@ -93,15 +94,15 @@ export interface RoleSpec {
     /** Section of the keys of the layout. */
     layout: string;
     sharding: string;
-    /** Section of param_offload and what is beside it. */
-    placement: string;
+    /** Section of param_offload and what is beside it; null: there is none. */
+    placement: string | null;
   };
 }
 
 /** What is planned: the workers of one pool. */
 export interface PlanSpec {
   /** Given where the run has several pools: which one this is, and the ranks of the others. */
-  pool?: { name: 'policy' | 'reward'; otherRanks: number };
+  pool?: { name: PoolName; otherRanks: number };
   device: 'cpu' | 'cuda';
   worldSize: number;
   /** Compute threads per worker on a CPU. */
@@ -170,6 +171,7 @@ const PROCESS_BYTES: Readonly<Record<'cpu' | 'cuda', number>> = {
 const INFERENCE_VERB: Readonly<Record<RoleName, string>> = {
   actor: 'compute_log_prob',
   reference: 'compute_log_prob',
+  rollout: 'compute_log_prob',
   critic: 'compute_values',
   'reward model': 'score',
 };

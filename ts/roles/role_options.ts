@@ -10,6 +10,7 @@ import type { RoleSettings } from './role_settings';
 const ENGINE_NAMES = {
   actor: 'actor',
   reference: 'ref',
+  rollout: 'rollout',
   critic: 'critic',
   'reward model': 'reward_model',
 } as const;

@@ -17,7 +17,7 @@ import {
 } from './megatron_options';
 import type { OptimSection } from './optim_options';
 
-export type RoleName = 'actor' | 'reference' | 'critic' | 'reward model';
+export type RoleName = 'actor' | 'reference' | 'rollout' | 'critic' | 'reward model';
 
 export interface RoleSettings {
   name: RoleName;
@@ -55,13 +55,14 @@ export interface RoleSettings {
     /** With the value that turns it on. */
     gradientCheckpointing: string | null;
     sharding: string;
-    /** Section of param_offload and what is beside it. */
-    placement: string;
+    /** Section of param_offload and what is beside it; null: there is none. */
+    placement: string | null;
   };
 }
 
 const ACTOR = 'actor_rollout_ref.actor';
 const REFERENCE = 'actor_rollout_ref.ref';
+const ROLLOUT = 'actor_rollout_ref.rollout';
 const REWARD_MODEL = 'reward.reward_model';
 
 interface MegatronRole {
@@ -179,6 +180,24 @@ export function referenceSettings(config: ResolvedConfig): RoleSettings | null {
       placement: spread.section,
       ...(megatron ? { layout: spread.section, sharding: spread.section } : {}),
     },
+  };
+}
+
+/** Of generation in workers of its own: the actor's model, sharded over them, and gathered, or cut by what decodes together, to generate. */
+export function rolloutSettings(config: ResolvedConfig): RoleSettings {
+  const actor = actorSettings(config);
+  return {
+    ...actor,
+    name: 'rollout',
+    tokenizer: null,
+    fsdp: { fsdp_size: -1, reshard_after_forward: true, forward_prefetch: false, param_offload: false },
+    reduction: 'micro_batch',
+    layout: WHOLE_MODEL,
+    ulysses: 1,
+    tokensPerRank: actor.tokensPerRank * actor.ulysses * (actor.layout.cp ?? 1),
+    gradientCheckpointing: false,
+    optim: null,
+    keys: { ...actor.keys, layout: ROLLOUT, gradientCheckpointing: null, sharding: ROLLOUT, placement: null },
   };
 }
 

@@ -5,6 +5,7 @@ import type { PolicyLossOptions } from '../actor/update_options';
 import type { AdvantageConfig } from '../algorithms/advantage_types';
 import type { ResolvedConfig } from '../config/config';
 import { correctionOptions } from '../config/derived/correction';
+import { hasRolloutPool } from '../config/derived/pools';
 import { decodingRanks } from '../config/derived/rollout_place';
 import type { RewardManagerOptions } from '../reward/contract/types';
 import type { NativeRolloutConfig } from '../rollout/native/native_options';
@@ -40,9 +41,11 @@ export function validationSampling(config: ResolvedConfig): SamplingOptions {
   return sampling(config.actor_rollout_ref.rollout.val_kwargs, config);
 }
 
-/** How much of the workers the rollout may take. */
+/** How much of the workers that generate the rollout may take. */
 export function rolloutOptions(config: ResolvedConfig): NativeRolloutConfig {
   const { rollout } = config.actor_rollout_ref;
+  // Nobody else wants the memory of workers that do nothing else.
+  const shared = !hasRolloutPool(config);
   return {
     maxNumSeqs: rollout.max_num_seqs,
     maxNumBatchedTokens: rollout.max_num_batched_tokens,
@@ -50,7 +53,7 @@ export function rolloutOptions(config: ResolvedConfig): NativeRolloutConfig {
     gpuMemoryUtilization: rollout.gpu_memory_utilization,
     enableChunkedPrefill: rollout.enable_chunked_prefill,
     enablePrefixCaching: rollout.enable_prefix_caching,
-    freeCacheEngine: rollout.free_cache_engine,
+    freeCacheEngine: shared && rollout.free_cache_engine,
     tensorParallel: decodingRanks(config),
     routedExperts: rollout.enable_rollout_routing_replay,
     ...(rollout.quantization === null ? {} : { quantization: rollout.quantization }),

@@ -1,5 +1,6 @@
 // The one interface through which everything gets responses: the trainer's batches, validation, agents, servers.
 import type { Batch } from '../batch/batch';
+import type { WeightBucket } from '../weights/weight_bucket';
 import type { RolloutRequest, RolloutResult, SamplingParams, TokenSpan } from './request';
 
 /** A running request: the spans as they come (once), the whole at the end. */
@@ -22,7 +23,9 @@ export type WeightSource =
   /** The engine generates from the weights that are trained: they are there already. */
   | { kind: 'in-place' }
   /** A Hugging Face model directory that the engine can read. */
-  | { kind: 'directory'; path: string };
+  | { kind: 'directory'; path: string }
+  /** A stream of all tensors, such as the exportWeights of an actor gives; of our own engine with adapters all of these alone. */
+  | { kind: 'buckets'; buckets: AsyncIterable<WeightBucket> };
 
 export interface RolloutStats {
   running: number;
@@ -48,6 +51,8 @@ export interface BatchRequest {
   /** Of all; texts and constraints are for single requests. */
   sampling: Omit<SamplingParams, 'seed' | 'stop' | 'constraint' | 'topLogProbs' | 'promptLogProbs'>;
   seeds: BigUint64Array;
+  /** Also a column `version` [ΣR]: of the weights that made each token. */
+  versions?: boolean;
 }
 
 export interface RolloutEngine {

@@ -44,7 +44,12 @@ export class SampledColumns {
 
   /** Where the log-probabilities of the responses first <= j < end lie. */
   logProbs(first: number, end: number): Float32Array {
-    return this.rolloutLogProbs.subarray(this.responseOffsets[first], this.responseOffsets[end]);
+    return this.ofResponses(this.rolloutLogProbs, first, end);
+  }
+
+  /** Where these responses lie in a column [ΣR]. */
+  ofResponses<A extends Int32Array | Float32Array>(column: A, first: number, end: number): A {
+    return column.subarray(this.responseOffsets[first], this.responseOffsets[end]) as A;
   }
 
   /** With rolloutLogProbs, a response mask of ones, and routedExperts [size] unless that is null. */

@@ -43,7 +43,9 @@ export class RunClaim {
 export function inUse(directory: string, owner: string): TroupeError {
   return new TroupeError(
     'IN_USE',
-    `the run directory ${directory} is in use by another run (${owner}): end that one, or choose another trainer.default_local_dir`,
+    `the run directory ${directory} is in use by another run (${owner}): end that one, or choose another trainer.default_local_dir ` +
+      '(to look at what it has saved, with trainer.val_only=true: another trainer.default_local_dir, trainer.resume_mode=resume_path and ' +
+      'trainer.resume_from_path)',
   );
 }
 

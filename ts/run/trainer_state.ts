@@ -37,6 +37,8 @@ export interface TrainerState {
   klController?: { value: number };
   /** Absent: every step has learnt from the prompts that the loader gave next. */
   queue?: QueueState;
+  /** Trained on so far, of a run of `troupe sft`. Absent: they were not counted. */
+  tokens?: number;
   /** The configuration, as it is written down. */
   config: Record<string, unknown>;
   /** Digest of what makes the run this one: see runIdentity. Absent in version 1. */
@@ -59,6 +61,7 @@ const stateSchema = z.object({
       read: z.array(z.object({ epoch: wholeNumber, prompts: wholeNumber, left: z.array(wholeNumber) })),
     })
     .optional(),
+  tokens: wholeNumber.optional(),
   config: z.record(z.string(), z.unknown()),
   identity: z.string().optional(),
   lines: z.array(z.string()).optional(),

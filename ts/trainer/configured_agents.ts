@@ -6,9 +6,6 @@ import { commandAgent } from '../agent/loops/command';
 import { searchAgent } from '../agent/loops/search';
 import { toolAgent } from '../agent/loops/tool_agent';
 import type { ChatParts } from '../agent/run_agent';
-import { McpServer, mcpSettings } from '../agent/tools/mcp';
-import { pythonTool } from '../agent/tools/python';
-import type { Tool } from '../agent/tools/tool';
 import { reasonOf } from '../base/text';
 import { loadUserModule } from '../base/user_module';
 import { loadModelDirectory } from '../checkpoint/model_dir';
@@ -24,31 +21,26 @@ import { GrammarThreads, grammarVocabulary } from '../serve/grammar/grammar_thre
 import { LazyGrammars } from '../serve/grammar/lazy_grammars';
 import { familyOf, toolFamily } from '../serve/tools/families';
 import type { AgentRollout } from './agent_rollout';
-import { codeRunner } from './default_reward';
+import { configuredTools, type GivenAgent, type RunTools } from './configured_tools';
 
 const SECTION = 'actor_rollout_ref.rollout.agent';
 
-/** Given by a program instead of the configuration. */
-export interface GivenAgent {
-  agent?: Agent;
-  tools?: readonly Tool[];
-}
-
 /**
- * null: prompts are answered once each.
+ * null: prompts are answered once each. `ready`: its tools, where they are there already; they are closed with it.
  * @throws ConfigError when a module cannot be loaded, or exports something else
  */
 export async function configuredAgents(
   config: ResolvedConfig,
   tokenizer: Tokenizer | undefined,
   given: GivenAgent = {},
+  ready: RunTools | null = null,
 ): Promise<AgentRollout | null> {
   const { agent: keys, multi_turn: turns } = config.actor_rollout_ref.rollout;
   const agent = given.agent ? defineAgent(given.agent) : configuredAgent(config);
   if (agent === null) return null;
   if (tokenizer === undefined)
     throw new ConfigError(`${SECTION}: agents need the tokenizer of the data`, SECTION);
-  const servers = mcpSettings(keys.mcp_servers).map(([name, options]) => new McpServer(name, options));
+  const { tools, ...own } = ready ?? ((await configuredTools(config, given)) as RunTools);
   const sessions = new SessionServer();
   const chat = tokenizer.hasChatTemplate ? { ...chatParts(config, tokenizer), sessions } : null;
   const close = async (): Promise<void> => {
@@ -57,21 +49,9 @@ export async function configuredAgents(
       agent.close?.(),
       sessions.close(),
       ...(grammars === 'engine' || !grammars ? [] : [grammars.close()]),
-      ...servers.map((server) => server.close()),
+      own.close(),
     ]);
   };
-  let tools: Tool[];
-  try {
-    tools = [
-      ...(given.tools ?? (keys.tools ?? []).flatMap(moduleTools)),
-      ...(keys.python_tool ? [pythonTool(codeRunner(config))] : []),
-      ...(await Promise.all(servers.map((server) => server.tools()))).flat(),
-    ];
-    checkNames(tools);
-  } catch (error) {
-    await close();
-    throw error;
-  }
   return {
     agent,
     tokenizer,
@@ -180,31 +160,4 @@ function chatParts(config: ResolvedConfig, tokenizer: Tokenizer): Omit<ChatParts
     history: rollout.agent.history,
     variables: config.data.apply_chat_template_kwargs,
   };
-}
-
-/** @throws ConfigError where two tools have one name */
-function checkNames(tools: readonly Tool[]): void {
-  const seen = new Set<string>();
-  for (const { name } of tools) {
-    if (seen.has(name)) throw new ConfigError(`${SECTION}: two tools have the name ${name}`, SECTION);
-    seen.add(name);
-  }
-}
-
-const isTool = (value: unknown): value is Tool =>
-  typeof value === 'object' &&
-  value !== null &&
-  typeof (value as Partial<Tool>).call === 'function' &&
-  typeof (value as Partial<Tool>).name === 'string' &&
-  typeof (value as Partial<Tool>).parameters === 'object';
-
-/** Every tool that a module exports, by itself or in a list. */
-function moduleTools(path: string): Tool[] {
-  const exported = loadUserModule(path, `${SECTION}.tools`);
-  const found = [...new Set(Object.values(exported).flat())].filter(isTool);
-  if (found.length > 0) return found;
-  throw new ConfigError(
-    `${SECTION}.tools: ${path} exports no tool: expected some made by defineTool`,
-    `${SECTION}.tools`,
-  );
 }

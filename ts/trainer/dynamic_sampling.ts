@@ -34,7 +34,7 @@ export interface DynamicSamplingOptions extends MetricOptions {
 }
 
 export interface Sampled extends Generation {
-  /** train/*; see docs/metrics.md. */
+  /** train/*, training/filter_groups/*; see docs/metrics.md. */
   metrics: Metrics;
   /** Response tokens of all generation batches. */
   generatedTokens: number;
@@ -88,6 +88,8 @@ export async function sampleGroups(
       'train/num_gen_prompts': all.prompts,
       'train/kept_prompt_ratio': all.kept / all.prompts,
       'train/gen_score_mean': all.score / all.responses,
+      'training/filter_groups/evicted_samples': all.prompts - all.kept,
+      'training/filter_groups/discarded_surplus_samples': all.kept - wanted,
     },
   };
 }

@@ -2,8 +2,15 @@ import { Actor } from '../actor/actor';
 import type { Batch } from '../batch/batch';
 import { readEosTokenIds } from '../checkpoint/model_dir';
 import type { ResolvedConfig } from '../config/config';
-import { checkGpus, hasRewardPool, policyRanks, poolHosts, rewardRanks } from '../config/derived/pools';
-import { usesServers } from '../config/derived/rollout_place';
+import {
+  checkGpus,
+  hasRewardPool,
+  hasRolloutPool,
+  type PoolName,
+  poolHosts,
+  poolSizes,
+} from '../config/derived/pools';
+import { generatesInTraining, usesServers } from '../config/derived/rollout_place';
 import { CallLog, type EngineCall } from '../controller/call';
 import { type Device, machineOf } from '../controller/default_device';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
@@ -27,6 +34,7 @@ import { checkLayouts } from './check_layouts';
 import { gradientReductions } from './gradient_reduction';
 import type { Metrics } from './metrics/metrics';
 import { RankTimes } from './metrics/stragglers';
+import { PoolRollout } from './pool_rollout';
 import { ServerRollout } from './server_rollout';
 
 /** The policy being trained, as the trainer uses it. */
@@ -93,9 +101,6 @@ function withoutAdapter(actor: Actor): ReferenceEngine {
   return { computeLogProb: (batch, o) => actor.computeLogProb(batch, { ...o, disableAdapter: true }) };
 }
 
-/** Of actor, reference and critic; of the reward model, where it does not share theirs. */
-type PoolName = 'policy' | 'reward';
-
 function launchPools(
   config: ResolvedConfig,
   { device, launcher }: EngineNeeds,
@@ -103,9 +108,8 @@ function launchPools(
 ): Promise<ResourcePools<PoolName>> {
   const { trainer } = config;
   if (device === 'cuda') checkGpus(config, machineOf(launcher)?.gpus() ?? null);
-  const reward = hasRewardPool(config) ? { reward: rewardRanks(config) } : {};
   return ResourcePools.launch<PoolName>({
-    pools: { policy: policyRanks(config), ...reward },
+    pools: poolSizes(config),
     hosts: poolHosts(config),
     device,
     numThreads: trainer.num_threads ?? undefined,
@@ -117,7 +121,7 @@ function launchPools(
 }
 
 /**
- * Actor, reference and critic in the same processes; the reward model beside them, or in a pool of its own. The reference starts
+ * Actor, reference and critic in the same processes; generation and the reward model beside them, or in pools of their own. The reference starts
  * from the configured model, whatever checkpoint the actor resumes from; with LoRA it is the actor without its adapter.
  */
 export const createEngines: CreateEngines = async (config, needs) => {
@@ -136,15 +140,14 @@ export const createEngines: CreateEngines = async (config, needs) => {
   try {
     const policy = pools.group('policy');
     const ofActor = actorSettings(config);
+    const ends = needs.tokenizer
+      ? { eosTokenIds: endTokenIds(readEosTokenIds(model.path), needs.tokenizer) }
+      : {};
+    const rollout = { ...rolloutOptions(config), ...ends };
     const actor = await Actor.create({
       ...engineOptions(ofActor, policy, config, reductions.actor),
       ...trainedOptions(ofActor, needs.totalSteps),
-      rollout: {
-        ...rolloutOptions(config),
-        ...(needs.tokenizer
-          ? { eosTokenIds: endTokenIds(readEosTokenIds(model.path), needs.tokenizer) }
-          : {}),
-      },
+      rollout: generatesInTraining(config) ? rollout : ends,
     });
     const ofReference = referenceSettings(config);
     const reference = !needs.reference
@@ -169,6 +172,9 @@ export const createEngines: CreateEngines = async (config, needs) => {
           truncation: r.truncation,
         })
       : null;
+    const pool = hasRolloutPool(config)
+      ? await PoolRollout.create(config, actor, pools.group('rollout'), rollout)
+      : null;
     const servers = usesServers(config)
       ? await ServerRollout.start(
           config,
@@ -184,7 +190,8 @@ export const createEngines: CreateEngines = async (config, needs) => {
       worldSize: pools.worldSize,
       dataParallelSize: actor.engine.dataParallelSize,
       actor,
-      rollout: servers?.engine ?? actor.rollout,
+      rollout: servers?.engine ?? pool?.engine ?? actor.rollout,
+      ...(pool ? { syncRollout: (version: number) => pool.sync(version) } : {}),
       ...(servers
         ? { syncRollout: (version: number) => servers.sync(version), releaseRollout: () => servers.release() }
         : {}),

@@ -1,8 +1,10 @@
 // One prompt and its responses, whatever else is being worked on.
 import { deriveSeed } from '../base/seed';
 import type { StoppableTimers } from '../base/stoppable_timers';
+import type { Batch } from '../batch/batch';
 import { trainSampling } from '../roles/settings';
-import type { RolloutResult } from '../rollout/request';
+import type { RolloutEngine } from '../rollout/engine';
+import type { RolloutResult, SamplingParams } from '../rollout/request';
 import { promptSeeds, promptsBatch, resolveSampling, sampledBatch } from '../rollout/sampling';
 import { type Collected, collectResponses } from './agent_rollout';
 import type { CollectContext } from './collect';
@@ -39,11 +41,29 @@ export async function collectGroup(
     return await collectResponses(agents, engines.rollout, [prompt], sampling, `${batch}`, false, part);
   }
   const { n, sampling: shared } = resolveSampling('rollout', sampling);
-  const prompts = streamed.siblings.map(({ tokens }) => tokens);
-  const seeds = promptSeeds(prompts, index, n, seed);
-  const promptIds = Int32Array.from(prompt.tokens);
-  const handles = Array.from(seeds, (own) =>
-    engines.rollout.submit({ promptIds, sampling: { ...shared, seed: own } }),
+  const siblings = streamed.siblings.map(({ tokens }) => tokens);
+  const seeds = promptSeeds(siblings, index, n, seed);
+  const sampled = await sampleGroup(engines.rollout, prompt.tokens, n, shared, seeds, signal);
+  // Of what was cut short nobody should learn, or be asked for a reward.
+  signal.throwIfAborted();
+  return { batch: withPrompts(sampled, [prompt], () => `${batch}-${index}`), trajectories: null };
+}
+
+/** With the column `version`. */
+async function sampleGroup(
+  engine: RolloutEngine,
+  promptIds: ArrayLike<number>,
+  n: number,
+  sampling: SamplingParams,
+  seeds: BigUint64Array,
+  signal: AbortSignal,
+): Promise<Batch> {
+  const prompts = promptsBatch('rollout', [promptIds], n);
+  if (engine.submitBatch !== undefined)
+    return await unlessAborted(engine.submitBatch({ prompts, n, sampling, seeds, versions: true }), signal);
+  const ids = prompts.prompt(0);
+  const handles = Array.from(seeds, (seed) =>
+    engine.submit({ promptIds: ids, sampling: { ...sampling, seed } }),
   );
   const end = (): void => {
     for (const handle of handles) handle.abort();
@@ -51,19 +71,32 @@ export async function collectGroup(
   signal.addEventListener('abort', end, { once: true });
   const results = handles.map(({ result }) => result);
   try {
-    const samples = await Promise.all(results);
-    // Of what was cut short nobody should learn, or be asked for a reward.
-    signal.throwIfAborted();
-    const sampled = sampledBatch(promptsBatch('rollout', [promptIds], n), n, samples);
-    const version = versionsOf(samples);
-    const whole = sampled.with({ version }, { granularity: { version: 'response' }, adopt: true });
-    return { batch: withPrompts(whole, [prompt], () => `${batch}-${index}`), trajectories: null };
+    const all = await Promise.all(results);
+    const version = versionsOf(all);
+    return sampledBatch(prompts, n, all).with(
+      { version },
+      { granularity: { version: 'response' }, adopt: true },
+    );
   } catch (error) {
     end();
     await Promise.allSettled(results);
     throw error;
   } finally {
     signal.removeEventListener('abort', end);
+  }
+}
+
+/** The engine goes on with it until it is closed, which may be in a pause. */
+async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  let give: () => void = () => undefined;
+  const aborted = new Promise<never>((_, reject) => {
+    give = () => reject(signal.reason);
+    signal.addEventListener('abort', give, { once: true });
+  });
+  try {
+    return await Promise.race([work, aborted]);
+  } finally {
+    signal.removeEventListener('abort', give);
   }
 }
 

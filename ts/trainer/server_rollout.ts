@@ -8,7 +8,7 @@ import { reasonOf } from '../base/text';
 import { untieHead } from '../checkpoint/untie_head';
 import type { ResolvedConfig } from '../config/config';
 import { asynchrony } from '../config/derived/asynchrony';
-import { gpusOfWorkers } from '../config/derived/pools';
+import { workersPerMachine } from '../config/derived/pools';
 import { Tokenizer } from '../data/tokenizer';
 import { GivenServer, type InferenceServer, ManagedServer } from '../rollout/remote/inference_server';
 import { RemoteRollout } from '../rollout/remote/remote_rollout';
@@ -169,7 +169,7 @@ function serversOf(
   const guard = new GroupGuard();
   const none = Array<null>(server.count).fill(null);
   // Servers that go on while the policy learns have GPUs of their own.
-  const taken = asynchrony(config) === null ? 0 : gpusOfWorkers(config);
+  const taken = asynchrony(config) === null ? 0 : workersPerMachine(config);
   const places =
     device === 'cuda' ? serverGpus({ servers: server.count, each: tensorParallel, taken }) : none;
   return places.map(

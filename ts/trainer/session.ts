@@ -18,8 +18,8 @@ import { type TrainerState, VERSION } from '../run/trainer_state';
 
 import { sharedServer } from '../ui/shared_server';
 
-/** Where a run stands besides its step: the data loader, and the KL coefficient and the queue of prompts where there are such. */
-export type Position = Pick<TrainerState, 'loader' | 'klController' | 'queue'>;
+/** Where a run stands besides its step: the data loader, and the KL coefficient, the queue of prompts and the tokens where there are such. */
+export type Position = Pick<TrainerState, 'loader' | 'klController' | 'queue' | 'tokens'>;
 
 const LOGS = ['metrics.jsonl', 'timings.jsonl', 'trace.jsonl'];
 const CONFIG = 'config.json';
@@ -114,10 +114,8 @@ export class Session {
 
   /** Proves that the run directory can be written, in the end the model, too. @throws TroupeError IO, NO_SPACE */
   prepareDirectory(): RunDirectory {
-    const { trainer } = this.config;
-    this.directory = new RunDirectory(trainer.default_local_dir);
-    if (!('val_only' in trainer && trainer.val_only))
-      for (const name of FINAL) checkReplaceable(this.directory.file(name));
+    this.directory = new RunDirectory(this.config.trainer.default_local_dir);
+    if (!this.onlyLooks) for (const name of FINAL) checkReplaceable(this.directory.file(name));
     return this.directory;
   }
 
@@ -199,6 +197,12 @@ export class Session {
     return this.config.logging?.trace ?? true;
   }
 
+  /** At what another session has saved. */
+  private get onlyLooks(): boolean {
+    const { trainer } = this.config;
+    return 'val_only' in trainer && trainer.val_only;
+  }
+
   /** What ended it, before loggers are closed. */
   failed(error: unknown): void {
     if (error instanceof TroupeError && error.code === 'IN_USE') this.written?.events.leave();
@@ -252,6 +256,7 @@ export class Session {
 
   /** Nothing is to follow what is on the disk, or (`failed`) perhaps something is: what is held in memory goes, or may stay. */
   leave(failed: boolean): void {
+    if (this.onlyLooks) return;
     if (!failed || this.staging?.use.everyStep !== true) this.staging?.remove();
   }
 

@@ -116,7 +116,7 @@ export class SftTrainer {
         validateFirst: false,
         validateOnly: false,
       };
-      const training = this.training(engine, data);
+      const training = this.training(engine, data, session.checkpoint?.state.tokens ?? 0);
       const result = await new FitLoop(training, session, directory, loggers, schedule, this.stop).run();
       await Promise.all([planned, engine.close()]);
       await loggers.close(result.interrupted ? 'interrupted' : 'finished');
@@ -131,18 +131,24 @@ export class SftTrainer {
     }
   }
 
-  private training(engine: SftEngine, data: SftData): Training {
+  /** `tokens`: that the run has trained on before. */
+  private training(engine: SftEngine, data: SftData, tokens: number): Training {
+    let total = tokens;
     return {
       step: async (step, timer) => {
         const { examples, epoch } = await data.train.next();
         engine.setPhase?.(`update of step ${step}`);
-        const update = await timer.time('step', () => engine.updateSft(sftBatch(examples)));
+        const batch = sftBatch(examples);
+        const update = await timer.time('step', () => engine.updateSft(batch));
         engine.setPhase?.(null);
         const named = Object.entries(update).map(([name, value]) => [NAMES[name] ?? name, value]);
-        return { metrics: Object.fromEntries(named) as Metrics, epoch };
+        const { length } = batch.get('tokens');
+        total += length;
+        const counts = { 'train/global_tokens': length, 'train/total_tokens(B)': total / 1e9 };
+        return { metrics: { ...(Object.fromEntries(named) as Metrics), ...counts }, epoch };
       },
       validate: () => this.validate(engine, data.validation),
-      position: () => ({ loader: data.train.state() }),
+      position: () => ({ loader: data.train.state(), tokens: total }),
       saveCheckpoint: (temporary) => engine.saveCheckpoint(join(temporary, 'actor')),
       saveModel: (target) => engine.saveModel(target),
       saveAdapter: usesLora(this.config.model) ? (target) => engine.saveAdapter(target) : null,

@@ -20,6 +20,7 @@ import { AsyncCollector, ROLLOUT_IDLE } from './async_collector';
 import { BatchCollector, type CollectContext, type Collector } from './collect';
 import { configuredAgents } from './configured_agents';
 import { configuredReward } from './configured_reward';
+import { configuredTools, type RunTools } from './configured_tools';
 import { chosenDevice } from './device';
 import { type CreateEngines, createEngines, type Engines } from './engines';
 import {
@@ -122,15 +123,17 @@ export class Trainer {
     let data: TrainingData | null = null;
     let engines: Engines | null = null;
     let loggers: Loggers | null = null;
+    let tools: RunTools | null = null;
     let agents: AgentRollout | null = null;
     let collector: Collector | null = null;
     let planned: Promise<void> | undefined;
     const noPlan = new AbortController();
     try {
-      data = await (options.data ?? loadTrainingData)(config);
+      tools = await configuredTools(config, options);
+      data = await (options.data ?? loadTrainingData)(config, tools?.shown ?? null);
       for (const note of data.notes ?? []) this.log(note);
       await prepare(data.dataSources ?? []);
-      agents = await configuredAgents(config, data.tokenizer, options);
+      agents = await configuredAgents(config, data.tokenizer, options, tools);
       const totalSteps =
         config.trainer.total_training_steps ?? data.train.batchesPerEpoch * config.trainer.total_epochs;
       const kl = createKlController(klOptions(config));
@@ -206,7 +209,7 @@ export class Trainer {
         engines?.close(),
         loggers?.close('failed'),
         reward.close?.(),
-        agents?.close(),
+        (agents ?? tools)?.close(),
       ]);
       throw error;
     } finally {

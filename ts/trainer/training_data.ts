@@ -31,7 +31,11 @@ export interface TrainingData {
   close?(): Promise<void>;
 }
 
-export type LoadTrainingData = (config: ResolvedConfig) => Promise<TrainingData>;
+/** `tools`: as chat templates have them, those that every prompt comes with; null: none. */
+export type LoadTrainingData = (
+  config: ResolvedConfig,
+  tools?: readonly unknown[] | null,
+) => Promise<TrainingData>;
 
 /** The tokenizer of a model directory, or of another one, checked against the model's vocabulary. */
 export function loadTokenizer(model: {
@@ -103,7 +107,7 @@ async function batchesPerEpoch(
 }
 
 /** The prompts that `data.train_files` and `data.val_files` hold. */
-export const loadTrainingData: LoadTrainingData = async (config) => {
+export const loadTrainingData: LoadTrainingData = async (config, tools = null) => {
   const { data, trainer } = config;
   const tokenizer = loadTokenizer(config.actor_rollout_ref.model);
   checkPositions(config);
@@ -119,6 +123,7 @@ export const loadTrainingData: LoadTrainingData = async (config) => {
       shuffle: data.shuffle,
       seed,
       chatTemplateArguments: data.apply_chat_template_kwargs,
+      tools,
     };
     const dataset = await RlDataset.open(paths, tokenizer, options);
     const spec = { kind: 'rl', paths, tokenizer: tokenizer.source, options } as const;

@@ -19,6 +19,8 @@ export interface BatchSubmission {
   sampling: NativeRequestSampling;
   /** false: another rank makes the same responses and keeps them. */
   keeps: boolean;
+  /** Whether it is kept which weights made which token. */
+  versions: boolean;
 }
 
 export interface RolloutCommands extends NativeRolloutCommands {
@@ -45,6 +47,8 @@ export interface RolloutTurn extends NativeRolloutTurn {
 export interface TakenResponses {
   tokens: Int32Array;
   logProbs: Float32Array;
+  /** Of the weights that made each token; empty unless the batch wanted it. */
+  versions: Int32Array;
   routedExperts: Uint8Array;
 }
 
@@ -54,9 +58,14 @@ class GrowingResponse {
   logProbs: Float32Array = new Float32Array(0);
   experts: Uint8Array | null = null;
   size = 0;
+  /** Of neighbouring tokens by the same weights, and where they end. */
+  private readonly runs: { version: number; end: number }[] = [];
 
-  append({ tokens, logProbs, routedExperts, finish }: NativeRolloutOutput): void {
+  append({ tokens, logProbs, version, routedExperts, finish }: NativeRolloutOutput): void {
     const end = this.size + tokens.length;
+    const newest = this.runs.at(-1);
+    if (newest?.version === version) newest.end = end;
+    else this.runs.push({ version, end });
     this.experts ??= routedExperts;
     if (this.size === 0 && finish !== 'none') {
       [this.tokens, this.logProbs] = [tokens, logProbs];
@@ -66,6 +75,14 @@ class GrowingResponse {
       this.logProbs.set(logProbs, this.size);
     }
     this.size = end;
+  }
+
+  writeVersions(into: Int32Array, at: number): void {
+    let start = 0;
+    for (const { version, end } of this.runs) {
+      into.fill(version, at + start, at + end);
+      start = end;
+    }
   }
 
   private grow(length: number): void {
@@ -82,6 +99,7 @@ interface KeptBatch {
   count: number;
   /** Requests that have not ended. */
   left: number;
+  versions: boolean;
   /** null: dropped as they come. */
   responses: GrowingResponse[] | null;
 }
@@ -89,6 +107,8 @@ interface KeptBatch {
 /** Of one engine. */
 export class KeptResponses {
   private readonly batches = new Map<number, KeptBatch>();
+  /** Of these, ascending, as they come. */
+  private readonly firstIds: number[] = [];
 
   /** A turn of the engine below (`native`), which knows single requests alone. */
   async turn(
@@ -103,19 +123,22 @@ export class KeptResponses {
 
   /** Gives the responses of a batch away. @throws for a batch that is not here */
   take(firstId: number): TakenResponses {
-    const responses = this.batches.get(firstId)?.responses;
-    if (!responses) throw new Error(`[rollout] there are no responses of a batch ${firstId}`);
-    this.batches.delete(firstId);
+    const { responses = null, versions = false } = this.batches.get(firstId) ?? {};
+    if (responses === null) throw new Error(`[rollout] there are no responses of a batch ${firstId}`);
+    this.forget(firstId);
     const total = (size: (response: GrowingResponse) => number): number =>
       responses.reduce((sum, response) => sum + size(response), 0);
     const length = total(({ size }) => size);
     const taken = {
       tokens: new Int32Array(length),
       logProbs: new Float32Array(length),
+      versions: new Int32Array(versions ? length : 0),
       routedExperts: new Uint8Array(total(({ experts }) => experts?.length ?? 0)),
     };
     let [at, expertsAt] = [0, 0];
-    for (const { tokens, logProbs, experts, size } of responses) {
+    for (const response of responses) {
+      const { tokens, logProbs, experts, size } = response;
+      if (versions) response.writeVersions(taken.versions, at);
       taken.tokens.set(size === tokens.length ? tokens : tokens.subarray(0, size), at);
       taken.logProbs.set(size === logProbs.length ? logProbs : logProbs.subarray(0, size), at);
       at += size;
@@ -131,11 +154,11 @@ export class KeptResponses {
     const batch = this.batches.get(firstId);
     if (batch === undefined) return;
     batch.responses = null;
-    if (batch.left === 0) this.batches.delete(firstId);
+    if (batch.left === 0) this.forget(firstId);
   }
 
   private submit(batch: BatchSubmission): NativeRolloutRequest[] {
-    const { firstId, prompts, promptLens, samples, seeds, sampling, keeps } = batch;
+    const { firstId, prompts, promptLens, samples, seeds, sampling, keeps, versions } = batch;
     const requests: NativeRolloutRequest[] = [];
     let start = 0;
     for (const [i, length] of promptLens.entries()) {
@@ -149,7 +172,8 @@ export class KeptResponses {
     }
     const responses = keeps ? requests.map(() => new GrowingResponse()) : null;
     const count = requests.length;
-    this.batches.set(firstId, { firstId, count, left: count, responses });
+    this.firstIds.push(firstId);
+    this.batches.set(firstId, { firstId, count, left: count, versions, responses });
     return requests;
   }
 
@@ -180,12 +204,23 @@ export class KeptResponses {
 
   private ends(batch: KeptBatch): void {
     batch.left--;
-    if (batch.left === 0 && batch.responses === null) this.batches.delete(batch.firstId);
+    if (batch.left === 0 && batch.responses === null) this.forget(batch.firstId);
   }
 
+  /** There may be thousands of small ones. */
   private batchOf(id: number): KeptBatch | null {
-    for (const batch of this.batches.values())
-      if (id >= batch.firstId && id < batch.firstId + batch.count) return batch;
-    return null;
+    let [low, high] = [0, this.firstIds.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if ((this.firstIds[middle] as number) <= id) low = middle + 1;
+      else high = middle;
+    }
+    const batch = this.batches.get(this.firstIds[low - 1] ?? -1);
+    return batch !== undefined && id < batch.firstId + batch.count ? batch : null;
+  }
+
+  private forget(firstId: number): void {
+    this.batches.delete(firstId);
+    this.firstIds.splice(this.firstIds.indexOf(firstId), 1);
   }
 }

@@ -1,4 +1,5 @@
-// An MCP server over stdio, or with a port as its argument over HTTP, with tools that behave and one that does not.
+// An MCP server over stdio, or with a port as its argument over HTTP, with tools that behave and one that does not. With a status
+// as its second argument it keeps sessions, and answers those that it does not know with that.
 import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:http';
 import { McpServer } from '@modelcontextprotocol/sdk/server/mcp.js';
@@ -25,13 +26,33 @@ function made() {
   return server;
 }
 
-if (process.argv[2] === undefined) {
+const sessions = new Map();
+
+/** The transport of the session that a request names, or of a new one. null: it names one that nobody knows. */
+async function transportOf(request, status) {
+  if (status === undefined) {
+    const transport = new StreamableHTTPServerTransport({ sessionIdGenerator: undefined, id: randomUUID() });
+    await made().connect(transport);
+    return transport;
+  }
+  const id = request.headers['mcp-session-id'];
+  if (id !== undefined) return sessions.get(id) ?? null;
+  const transport = new StreamableHTTPServerTransport({
+    sessionIdGenerator: randomUUID,
+    onsessioninitialized: (made) => sessions.set(made, transport),
+  });
+  await made().connect(transport);
+  return transport;
+}
+
+const [port, status] = process.argv.slice(2);
+if (port === undefined) {
   await made().connect(new StdioServerTransport());
 } else {
   const http = createServer(async (request, response) => {
-    const transport = new StreamableHTTPServerTransport({ sessionIdGenerator: undefined, id: randomUUID() });
-    await made().connect(transport);
-    await transport.handleRequest(request, response);
+    const transport = await transportOf(request, status);
+    if (transport !== null) await transport.handleRequest(request, response);
+    else response.writeHead(Number(status)).end();
   });
-  http.listen(Number(process.argv[2]), '127.0.0.1', () => console.log(http.address().port));
+  http.listen(Number(port), '127.0.0.1', () => console.log(http.address().port));
 }

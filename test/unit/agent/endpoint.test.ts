@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { type Agent, defineAgent } from '../../../ts/agent/define';
 import { SessionServer } from '../../../ts/agent/endpoint/session_server';
 import { toolAgent } from '../../../ts/agent/loops/tool_agent';
-import { defineTool } from '../../../ts/agent/tools/tool';
+import { defineTool, type Tool } from '../../../ts/agent/tools/tool';
 import { joinCalls } from '../../../ts/agent/trajectory/sequences';
 import {
   add,
@@ -148,6 +148,28 @@ describe('the tool agent', () => {
     expect(tokenizer.decode(trajectory.calls[0]?.promptIds ?? [], { skipSpecialTokens: true })).not.toContain(
       'other',
     );
+  });
+
+  test('tools that a row does not choose cannot be called; those that it chooses are in its order', async () => {
+    const made = (name: string) =>
+      defineTool({ name, description: '', parameters: z.object({}), run: () => `${name} ran` });
+    const [a, b, c] = ['a', 'b', 'c'].map(made) as [Tool, Tool, Tool];
+    const say = (prompt: string) =>
+      prompt.includes('<tool_response>') ? 'end' : '<tool_call>{"name": "b", "arguments": {}}</tool_call>';
+    const played = async (selection: unknown) => {
+      const one = task({ tool_selection: selection });
+      const { toolUses, calls } = await run(toolAgent(limits), { tools: [a, b, c], say, one });
+      const prompt = tokenizer.decode(calls[0]?.promptIds ?? [], { skipSpecialTokens: true });
+      const offered = [...prompt.matchAll(/"name": "([abc])"/g)].map(([, name]) => name).join('');
+      return [offered, toolUses[0]?.observation];
+    };
+    expect(await played(['c', 'none', 'a'])).toEqual([
+      'ca',
+      'Error when executing tool: there is no tool "b"; there are: c, a',
+    ]);
+    expect(await played(['b'])).toEqual(['b', 'b ran']);
+    expect(await played([])).toEqual(['abc', 'b ran']);
+    expect(await played(null)).toEqual(['abc', 'b ran']);
   });
 });
 

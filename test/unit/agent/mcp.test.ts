@@ -1,24 +1,36 @@
 // Tools of MCP servers: the real protocol, with servers in processes of their own.
 import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { McpServer, mcpSettings } from '../../../ts/agent/tools/mcp';
 import { Toolbox } from '../../../ts/agent/tools/toolbox';
+import { until } from '../../helpers/counting_servers';
 
 const program = join(__dirname, '../../helpers/agents/mcp_server.mjs');
-let http: ChildProcess;
 let url: string;
 const servers: McpServer[] = [];
+const processes: ChildProcess[] = [];
 
-beforeAll(async () => {
-  http = spawn(process.execPath, [program, '0'], { stdio: ['ignore', 'pipe', 'inherit'] });
+/** A server over HTTP, and the port that it has. */
+async function listening(...args: string[]): Promise<{ http: ChildProcess; port: string }> {
+  const http = spawn(process.execPath, [program, ...args], { stdio: ['ignore', 'pipe', 'inherit'] });
+  processes.push(http);
   const port = await new Promise<string>((resolve) =>
     http.stdout?.once('data', (part) => resolve(String(part).trim())),
   );
-  url = `http://127.0.0.1:${port}/mcp`;
+  return { http, port };
+}
+
+beforeAll(async () => {
+  url = `http://127.0.0.1:${(await listening('0')).port}/mcp`;
 });
 afterAll(async () => {
   await Promise.all(servers.map((server) => server.close()));
-  http.kill();
+  for (const one of processes) one.kill();
 });
 
 const open = (settings: Record<string, unknown>): McpServer => {
@@ -59,6 +71,65 @@ describe.each([
       expect(await box.call('add', { a: 1, b: 2 })).toMatchObject({ text: '3', error: null });
     });
   }
+});
+
+test.each(['404', '400'])(
+  'a server over HTTP that was started again, and answers %s to sessions of before, is asked in a new one',
+  async (status) => {
+    const { http, port } = await listening('0', status);
+    const box = await boxOf(open({ url: `http://127.0.0.1:${port}/mcp` }));
+    expect(await box.call('add', { a: 1, b: 2 })).toMatchObject({ text: '3', error: null });
+    const ended = once(http, 'exit');
+    http.kill();
+    await ended;
+    await listening(port, status);
+    const answers = await Promise.all([1, 2, 3].map((a) => box.call('add', { a, b: 1 })));
+    expect(answers).toMatchObject([2, 3, 4].map((sum) => ({ text: String(sum), error: null })));
+  },
+);
+
+test('an address that answers 404 to everybody is asked once', async () => {
+  let asked = 0;
+  const none = createServer((_, response) => {
+    asked++;
+    response.writeHead(404).end('no such page');
+  });
+  await new Promise<void>((resolve) => none.listen(0, '127.0.0.1', resolve));
+  const { port } = none.address() as AddressInfo;
+  await expect(open({ url: `http://127.0.0.1:${port}/mcp` }).tools()).rejects.toThrow(/no such page/);
+  expect(asked).toBe(1);
+  none.close();
+});
+
+test('a client that ends late does not take the newer one with it', async () => {
+  const directory = mkdtempSync(join(tmpdir(), 'troupe-mcp-'));
+  // The first start refuses to begin, and ends a while after it is told to. Each start is a line of the file, each end another one.
+  const code = `
+    import { appendFileSync, existsSync } from 'node:fs';
+    const first = !existsSync('starts');
+    appendFileSync('starts', 'start\\n');
+    if (!first) await import(${JSON.stringify(program)});
+    else {
+      process.stdin.once('data', (line) => {
+        const error = { code: -32000, message: 'not yet' };
+        console.log(JSON.stringify({ jsonrpc: '2.0', id: JSON.parse(line).id, error }));
+      });
+      process.stdin.on('end', () => setTimeout(() => appendFileSync('starts', 'end\\n'), 300));
+    }`;
+  const server = open({
+    command: process.execPath,
+    args: ['--input-type=module', '-e', code],
+    cwd: directory,
+  });
+  await expect(server.tools()).rejects.toThrow(/not yet/);
+  const box = await boxOf(server);
+  const told = (): string => readFileSync(join(directory, 'starts'), 'utf8');
+  await until('end of the first', () => told().includes('end'), told);
+  // Time to hear of it; with less this test passes in any case.
+  await new Promise((resolve) => setTimeout(resolve, 300));
+  expect(await box.call('add', { a: 1, b: 2 })).toMatchObject({ text: '3', error: null });
+  expect(told().match(/start/g)).toHaveLength(2);
+  rmSync(directory, { recursive: true });
 });
 
 test('only the tools that are named are taken', async () => {

@@ -1,6 +1,6 @@
 // The program as people run it; nothing here starts a worker.
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 
@@ -23,10 +23,13 @@ trainer: { default_local_dir: ${join(directory, 'run')} }
   );
 });
 
-function troupe(...args: string[]) {
+const troupe = (...args: string[]) => troupeWith(process.env, ...args);
+
+function troupeWith(env: NodeJS.ProcessEnv, ...args: string[]) {
   const run = spawnSync(process.execPath, [join(ROOT, 'dist', 'cli.js'), ...args], {
     encoding: 'utf8',
     cwd: directory,
+    env,
   });
   return { code: run.status, stdout: run.stdout, stderr: run.stderr };
 }
@@ -40,7 +43,15 @@ const usageErrors: [args: string[], message: RegExp][] = [
   [['generate', '--prompt', 'a'], /Missing required argument: model/],
   [['generate', '--model', 'm'], /expected --prompt TEXT or --prompts FILE/],
   [['generate', '--model', 'm', '--prompt', 'a', '--n', 'many'], /--n: expected a number, got many/],
-  [['generate', '--model', 'm', '--prompt', 'a', '--n', '1.5'], /n: expected an integer from 1 to 65536/],
+  [
+    ['generate', '--model', 'm', '--prompt', 'a', '--n', '1.5'],
+    /error: generate: --n: expected an integer from 1 to 65536/,
+  ],
+  [
+    ['generate', '--model', 'm', '--prompt', 'a', '--max-new-tokens=0'],
+    /error: generate: --max-new-tokens: expected an integer from 1 to \d+ but got 0/,
+  ],
+  [['generate', '--model', 'm', '--prompt', 'a', '--top-p=2'], /error: generate: --top-p: expected a number/],
   [['serve', 'm', '--port=http'], /--port: expected a number, got http/],
   [
     ['generate', '--model', 'm', '--prompt', 'a', '--temperature', '-1'],
@@ -49,6 +60,19 @@ const usageErrors: [args: string[], message: RegExp][] = [
   [['train', config, 'trainer.sedd=3'], /unknown key trainer\.sedd: did you mean trainer\.seed\?/],
   [['train', config, 'trainer.seed'], /override 'trainer\.seed'/],
   [['train', config, '--', 'trainer.sedd=3'], /trainer\.sedd/],
+  [
+    ['train', config, 'trainer.seed=12345678901234567890'],
+    /trainer\.seed: expected an integer >= 0 \(of at most 9007199254740991\), got 12345678901234567000/,
+  ],
+  [
+    ['train', config, 'data.seed=-1e20'],
+    /data\.seed: expected an integer, or null \(from -9007199254740991\)/,
+  ],
+  [
+    ['host-agent', '--controller=a:1', '--token-file=nowhere'],
+    /--token-file: cannot read nowhere .*ENOENT.*token of the run/,
+  ],
+  [['host-agent', '--controller=a:1', '--token-file=/dev/null'], /--token-file: \/dev\/null is empty/],
   [['train', config, 'actor_rollout_ref.actor.ppo_mini_batch_size=3'], /ppo_mini_batch_size/],
   [['export', 'run'], /Expected a checkpoint and a new directory/],
   [['export', 'run', 'out', '--max-shard-size', 'big'], /expected a size such as 5GB, got big/],
@@ -63,6 +87,66 @@ test.each(usageErrors)('%j: exit code 2 and one message', (args, message) => {
   expect(stderr).toMatch(/^troupe: error/);
   expect(stderr).toMatch(message);
   expect(stderr.trim().split('\n')).toHaveLength(1);
+});
+
+test('a configuration of the other program says so, and what is wrong with it all the same', () => {
+  const examples = join(directory, 'sft.yaml');
+  writeFileSync(examples, 'model: { path: m }\ndata: { train_files: a.jsonl, train_batch_size: 4 }\n');
+  const [trained, tuned] = [troupe('train', 'sft.yaml'), troupe('sft', config)];
+  expect([trained.code, tuned.code]).toEqual([2, 2]);
+  const [first, ...rest] = trained.stderr.split('\n');
+  expect(first).toMatch(/sft\.yaml is for troupe sft: it has a section model, and no actor_rollout_ref/);
+  expect(rest.join('\n')).toMatch(/unknown key model/);
+  expect(tuned.stderr.split('\n')[0]).toMatch(
+    /run\.yaml is for troupe train: it has a section actor_rollout_ref/,
+  );
+  // A mistake in one of its own is none of that.
+  expect(troupe('train', config, 'trainer.sedd=3').stderr).not.toMatch(/is for troupe/);
+});
+
+test('a machine without sbatch is not a scheduler that refuses', () => {
+  const path = join(directory, 'empty');
+  mkdirSync(path);
+  const { code, stderr } = troupeWith({ ...process.env, PATH: path }, 'submit', '--launcher=slurm', config);
+  expect(code).toBe(1);
+  expect(stderr).toMatch(/there is no sbatch on this machine .*--dry-run/);
+});
+
+test.each([
+  [
+    'a promise',
+    "return Promise.reject(new Error('too late'))",
+    /A promise was rejected, and nobody waited for it/,
+  ],
+  ['an error', "throw new Error('too late')", /An error was thrown where nobody could catch it/],
+])('%s that code of the user has left behind names its place', (_, statement, message) => {
+  const module = join(directory, 'leaves.cjs');
+  writeFileSync(module, `setImmediate(function later() {\n  ${statement};\n});\n`);
+  // A command that goes on until it is ended.
+  const args = ['--require', module, join(ROOT, 'dist', 'cli.js'), 'ui', directory];
+  const { status, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' });
+  expect(status).toBe(1);
+  const [first, second] = stderr.split('\n');
+  expect(first).toBe('troupe: error: too late');
+  expect(second).toMatch(message);
+  expect(second).toMatch(/at .*leaves\.cjs:2:\d+.* has to await its promises, or catch what they throw/);
+});
+
+test('what an agent has not waited for ends with its trajectory, and that is all', () => {
+  const module = join(directory, 'ends.cjs');
+  const ended = join(ROOT, 'dist', 'agent', 'trajectory_ended.js');
+  writeFileSync(
+    module,
+    `const { TrajectoryEnded } = require(${JSON.stringify(ended)});
+    setImmediate(() => {
+      setImmediate(() => process.exit(7));
+      return Promise.reject(new TrajectoryEnded('over'));
+    });`,
+  );
+  const args = ['--require', module, join(ROOT, 'dist', 'cli.js'), 'ui', directory];
+  const { status, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' });
+  expect(stderr).not.toMatch(/error/);
+  expect(status).toBe(7);
 });
 
 test('a failure: exit code 1 and one message; with --debug the stack', () => {

@@ -1,6 +1,8 @@
 import { statSync } from 'node:fs';
-import { exitCodeOf, reportError, UsageError } from '../../../ts/cli/report';
+import { join } from 'node:path';
+import { exitCodeOf, reportError, reportLeftBehind, UsageError } from '../../../ts/cli/report';
 import { ConfigError, TroupeError } from '../../../ts/errors';
+import { packageRoot } from '../../../ts/install/package_root';
 
 function reported(error: unknown, debug = false): string[] {
   const lines: string[] = [];
@@ -43,4 +45,36 @@ test('--debug: stacks, causes included', () => {
   expect(lines).toHaveLength(3);
   expect(lines[1]).toMatch(/TroupeError: above\n +at /);
   expect(lines[2]).toMatch(/RangeError: below\n +at /);
+});
+
+test('what nobody waited for: where it was, if that is not in our own code', () => {
+  const lines: string[] = [];
+  const error = new TypeError('x is not a function');
+  error.stack = [
+    'TypeError: x is not a function',
+    '    at fetch (node:internal/deps/undici/undici:1:2)',
+    `    at inner (${join(packageRoot, 'dist', 'agent', 'run_agent.js')}:3:4)`,
+    '    at async ask (file:///home/me/my agent.mjs:7:11)',
+    '    at file:///home/me/other.mjs:1:1',
+  ].join('\n');
+  reportLeftBehind(error, 'rejection', false, (line) => lines.push(line));
+  expect(lines).toEqual([
+    'troupe: error: x is not a function',
+    expect.stringMatching(
+      /^A promise was rejected, and nobody waited for it: at async ask \(file:\/\/\/home\/me\/my agent\.mjs:7:11\)/,
+    ),
+  ]);
+});
+
+test.each([
+  ['rejection', /^A promise was rejected, and nobody waited for it\. This error was not foreseen: run again/],
+  ['exception', /^An error was thrown where nobody could catch it\. This error was not foreseen: run again/],
+] as const)('a %s of our own is not foreseen', (kind, hint) => {
+  const error = new TypeError('x is not a function');
+  error.stack = `TypeError: x\n    at f (${join(packageRoot, 'dist', 'cli.js')}:3:4)\n    at node:internal/timers:1:2`;
+  for (const one of [error, 5]) {
+    const lines: string[] = [];
+    reportLeftBehind(one, kind, false, (line) => lines.push(line));
+    expect(lines).toEqual([reported(one)[0], expect.stringMatching(hint)]);
+  }
 });

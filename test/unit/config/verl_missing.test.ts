@@ -67,6 +67,17 @@ describe('what is missing is named', () => {
     expect(why(notMapped, key)).toMatch(reason);
   });
 
+  it('takes a rollout in workers of its own', () => {
+    const rollout = 'actor_rollout_ref.rollout';
+    const sizes = `${rollout}.nnodes=1 ${rollout}.n_gpus_per_node=4 trainer.n_gpus_per_node=4`;
+    const { config, notMapped } = ppo(`trainer.v1.trainer_mode=separate_async ${sizes}`);
+    expect(notMapped).toEqual([]);
+    expect(config).toMatchObject({
+      actor_rollout_ref: { rollout: { nnodes: 1, n_gpus_per_node: 4 } },
+      trainer: { n_gpus_per_node: 4, v1: { trainer_mode: 'separate_async' } },
+    });
+  });
+
   it('takes router replay', () => {
     const rollout = 'actor_rollout_ref.rollout.enable_rollout_routing_replay';
     const megatron = 'actor_rollout_ref.actor.megatron.router_replay.mode';
@@ -236,7 +247,7 @@ describe('what is missing is named', () => {
 
   it.each([
     ['recipe.sppo.main_sppo', /needs the program recipe\.sppo\.main_sppo, a trainer of its own/],
-    ['verl.experimental.fully_async_policy.fully_async_main', /needs asynchronous training \(the program/],
+    ['recipe.async_flow.main_grpo', /needs the program recipe\.async_flow\.main_grpo, a trainer of its own/],
     ['verl.trainer.main_generation_server', /generates or evaluates and does not train/],
   ])('the program %s', (program, reason) => {
     expect(why(read(`python3 -m ${program} ${KEYS}`).notMapped, 'the program')).toMatch(reason);

@@ -4,7 +4,7 @@ import { parquetWriteBuffer } from 'hyparquet-writer';
 import { samplesOf } from '../../../ts/data/dataset';
 import { RlDataset, type RlDatasetOptions } from '../../../ts/data/rl_dataset';
 import { Tokenizer } from '../../../ts/data/tokenizer';
-import { id, rlRow, temporaryDirectory, tokenizerDirectory, writeLines } from './fake_tokenizer';
+import { id, rlRow, TEMPLATE, temporaryDirectory, tokenizerDirectory, writeLines } from './fake_tokenizer';
 
 const tokenizer = Tokenizer.load(tokenizerDirectory());
 
@@ -131,6 +131,35 @@ describe('long prompts', () => {
     expect([dataset.length, await dataset.countUsable()]).toEqual([2, 1]);
     expect(await dataset.sample(0)).toBeNull();
     expect(await text(dataset, 1)).toBe('<bos>ab');
+  });
+
+  it('are counted with the tools that an agent shows, which are no part of the sample', async () => {
+    const directory = tokenizerDirectory({
+      chat_template: `{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}${TEMPLATE}`,
+    });
+    const withTools = Tokenizer.load(directory);
+    const rows = writeLines([rlRow(chat('abc')), rlRow('abc'), rlRow(chat('abcd')), rlRow('abcd')]);
+    const kept = async (tools: RlDatasetOptions['tools']): Promise<unknown[]> => {
+      const dataset = await RlDataset.open([rows], withTools, {
+        promptKey: 'prompt',
+        dataSourceKey: 'data_source',
+        maxPromptLength: 27,
+        filterOverlongPrompts: true,
+        truncation: 'error',
+        maxSamples: -1,
+        shuffle: false,
+        seed: 1,
+        ...(tools === undefined ? {} : { tools }),
+      });
+      const samples = await samplesOf(dataset, [0, 1, 2, 3]);
+      expect(await dataset.countUsable()).toBe(samples.filter((sample) => sample !== null).length);
+      return samples.map((sample) => sample && withTools.decode(sample.tokens, { skipSpecialTokens: false }));
+    };
+    const [message, text] = ['<|user|>abc<eos><|assistant|>', '<bos>abc'];
+    const longer = ['<|user|>abcd<eos><|assistant|>', '<bos>abcd'];
+    expect(await kept(undefined)).toEqual([message, text, ...longer]);
+    expect(await kept([])).toEqual([message, text, ...longer]);
+    expect(await kept([{ type: 'function', function: { name: 'fg' } }])).toEqual([message, text, null, null]);
   });
 
   it('are counted exactly: also text that normalisation could lengthen, and around the limit', async () => {

@@ -160,6 +160,22 @@ test('a batch script of Slurm is the controller, and says nothing that is secret
   ).not.toMatch(/gpus|--time/);
 });
 
+test('machines are asked for GPUs for the workers of every pool', () => {
+  const pools = config(
+    'trainer.n_gpus_per_node=4',
+    'actor_rollout_ref.rollout.nnodes=2',
+    'actor_rollout_ref.rollout.n_gpus_per_node=3',
+    'reward.reward_model.enable=true',
+    'reward.reward_model.model_path=rm',
+    'reward.reward_model.enable_resource_pool=true',
+    'reward.reward_model.nnodes=1',
+    'reward.reward_model.n_gpus_per_node=1',
+  );
+  expect(manifestText(manifests(pools, options))).toMatch(/nvidia\.com\/gpu: '8'/);
+  const script = { program: 'train', file: 'a', overrides: [], options: [], time: null, notice: 1 };
+  expect(sbatchScript(pools, { ...script, directory: '/' })).toMatch(/^#SBATCH --gpus-per-node=8$/m);
+});
+
 /** The words of the #SBATCH lines of a script, by the rules of sbatch: quotes of both kinds, a backslash before any character, # begins a comment. */
 function sbatchWords(script: string): string[] {
   const words: string[] = [];

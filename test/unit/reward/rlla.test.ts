@@ -4,6 +4,7 @@ import { sample } from './sample';
 
 const THOUGHT = '<think>t</think>';
 const add = (a: unknown, b: unknown) => ({ name: 'add', parameters: { a, b } });
+const id = (digits: string): string => `{"name": "get", "parameters": {"id": ${digits}}}`;
 const get = { name: 'get', parameters: {} };
 const other = { name: 'add', parameters: { a: 1, c: 2 } };
 const calls = (...lines: unknown[]): string =>
@@ -31,6 +32,16 @@ test.each<[string, string, number, number]>([
   [THREE, calls('{bad'), 1, -3],
   [THREE, calls('null'), 1, -3],
   [calls(get), calls({ name: 'get', parameters: [1] }), 1, -3],
+  // As Python compares: true is 1, integers are exact, and there may be no name.
+  [calls(add(1, 2)), calls(add(true, 2)), 1, 3],
+  [calls(add(1, [0, { x: true }])), calls(add(1, [false, { x: 1 }])), 1, 3],
+  [calls(add(1, true), add(3, 2)), calls(add(1, 1), add(0, 2)), 1, 2.1428571428571432],
+  [calls(add(1, 2)), calls(add('1', 2)), 1, 1.5],
+  [calls(add(0, 2)), calls(add(null, 2)), 1, 1.5],
+  [calls(id('12345678901234567890')), calls(id('12345678901234567891')), 1, 1],
+  [calls(id('12345678901234567890')), calls(id('12345678901234567890')), 1, 3],
+  [calls(add(1, 2)), calls({ name: null, parameters: {} }, add(1, 2)), 1, 2.25],
+  [calls(add(1, 2)), calls({ name: ['add'], parameters: {} }, add(1, 2)), 1, -3],
   [BOTH, BOTH, 1, 3],
   [BOTH, calls(add(1, 2)), 0, 3],
   [BOTH, calls(other, add(3, 2)), 0, 0.75],

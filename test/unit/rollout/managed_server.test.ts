@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -124,6 +124,11 @@ test('who asks for it at the same time gets one process, and a close that comes 
 test('one that ends before it answers is an error with the end of its log', async () => {
   await expect(managed('bad').ready(null, AbortSignal.timeout(20_000))).rejects.toThrow(
     /ended with exit code 3; the end of .*server\.log:\n[\s\S]*no such model/,
+  );
+  // Of a log that nobody has looked after for weeks, too. It takes no room: what was never written is a hole.
+  truncateSync(log, 3 * 2 ** 30);
+  await expect(managed('bad').ready(null, AbortSignal.timeout(20_000))).rejects.toThrow(
+    /server\.log:\n[\s\S]*no such model/,
   );
   await expect(
     managed('first', ['/no/such/program']).ready(null, AbortSignal.timeout(20_000)),

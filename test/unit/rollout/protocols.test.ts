@@ -291,3 +291,54 @@ test('what passes and what does not', async () => {
   );
   expect(() => new ServerClient('ftp://x')).toThrow(/expected a URL/);
 });
+
+describe('an answer that is none of such a server names its URL, status and beginning', () => {
+  const vllm = new VllmProtocol();
+  const sglang = new SglangProtocol([2]);
+  const load = (client: ServerClient): Promise<unknown> => sglang.load(client, '/weights', 5);
+  const page = '<html><body>It works!</body></html>';
+
+  test.each<[string, string, (client: ServerClient) => Promise<unknown>, object, RegExp]>([
+    [
+      'a page of something else',
+      page,
+      (client) => vllm.info(client),
+      ServerLost,
+      /^http:\/\/127\.0\.0\.1:\d+\/v1\/models answered 200 with what is no JSON: <html><body>It works!/,
+    ],
+    [
+      'other JSON',
+      '{"object":"list"}',
+      (client) => vllm.info(client),
+      ServerRefused,
+      /\/v1\/models answered 200 with JSON of another shape \(data: .*expected array.*\): \{"object":"list"\}/,
+    ],
+    [
+      'nothing',
+      '',
+      (client) => generate(sglang, client, {}),
+      ServerLost,
+      /\/generate answered 200 .*: nothing/,
+    ],
+    ['null', 'null', load, ServerRefused, /\/update_weights_from_disk answered 200 .*another shape.*: null/],
+    [
+      'a page instead of a stream',
+      page,
+      (client) => generate(vllm, client, {}),
+      ServerLost,
+      /\/inference\/v1\/generate answered 200 without an event: <html>/,
+    ],
+    [
+      'another event',
+      'data: {"choices":[{"text":"hi"}]}\n\n',
+      (client) => generate(vllm, client, {}),
+      ServerRefused,
+      /\/inference\/v1\/generate sent an event of another shape \(choices\.0\.token_ids: .*\): \{"choices"/,
+    ],
+  ])('%s', async (_, body, ask, kind, message) => {
+    const [, client] = await start((_call, response) => void response.end(body));
+    const error = await ask(client).catch((cause: unknown) => cause as Error);
+    expect(error).toBeInstanceOf(kind);
+    expect((error as Error).message).toMatch(message);
+  });
+});

@@ -126,6 +126,16 @@ describe('after every step', () => {
     expect(readdirSync(held)).toEqual([]);
   });
 
+  test('a look at it with val_only leaves it there', async () => {
+    const [directory, held] = [runDirectory(), memory()];
+    await expect(run(directory, staging(held), dyingIn(3 * updatesPerStep))).rejects.toThrow('killed');
+    const look = await run(directory, [...staging(held), 'trainer.val_only=true']);
+    expect(look.updates).toBe(0);
+    const { said, updates } = await run(directory, staging(held));
+    expect(said).toContainEqual(expect.stringMatching(/resuming after step 3 from .*memory-/));
+    expect(updates).toBe(2 * updatesPerStep);
+  });
+
   test('before the first save', async () => {
     const [directory, held] = [runDirectory(), memory()];
     const only = [...staging(held), 'trainer.save_freq=-1'];

@@ -80,6 +80,32 @@ test('a second run in the directory of one under way is refused, and the first i
   expect(existsSync(join(directory, '.writer'))).toBe(false);
 });
 
+test('who only wants to look at a run under way is told how, and can', async () => {
+  const [directory, elsewhere] = [runDirectory(), runDirectory()];
+  const look = (path: string, ...more: string[]): Promise<unknown> =>
+    trainer({ directory: path, overrides: ['trainer.val_only=true', ...more] }).trainer.fit();
+  const engines = new FakeEngines();
+  let looks: Promise<unknown>[] = [];
+  engines.onCall = (_, name) => {
+    if (name !== 'updatePolicy' || !existsSync(join(directory, 'global_step_1')) || looks.length > 0) return;
+    const saved = [
+      'trainer.resume_mode=resume_path',
+      `trainer.resume_from_path=${join(directory, 'global_step_1')}`,
+    ];
+    looks = [look(directory), look(elsewhere, ...saved)];
+    for (const one of looks) one.catch(() => undefined);
+  };
+  await run(directory, engines).fit();
+  const [refused, other] = looks;
+  await expect(refused).rejects.toMatchObject({
+    code: 'IN_USE',
+    message: expect.stringMatching(
+      /val_only.*another trainer\.default_local_dir, trainer\.resume_mode=resume_path and trainer\.resume_from_path/,
+    ),
+  });
+  await expect(other).resolves.toMatchObject({ step: 1, finalModel: null });
+});
+
 test('a run on another machine that begins later ends the one before it, which writes nothing more', async () => {
   const directory = runDirectory();
   const engines = new FakeEngines();

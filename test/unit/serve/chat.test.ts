@@ -1,3 +1,4 @@
+import { templateCalls } from '../../../ts/serve/call/conversation';
 import { answerChat } from '../../../ts/serve/openai/chat';
 import { events, type Json, post, type Served, served } from './served';
 
@@ -203,6 +204,21 @@ test('earlier calls and their results reach the template', async () => {
   ];
   await post(s.url, chat, { messages });
   expect(s.prompt(0)).toBe('<system>be brief<user>what is it<assistant>(add 1)<tool>2<assistant>');
+});
+
+test.each([
+  ['{"x": 1}', { x: 1 }],
+  // As clients write it for tools without parameters.
+  ['', {}],
+  [' ', {}],
+  // What a model wrote that is no object stays what it said.
+  ['[1]', '[1]'],
+  ['{"x": ', '{"x": '],
+])('arguments of an earlier call, %j, are %j to the template', (written, shown) => {
+  const call = { id: 'c1', function: { name: 'now', arguments: written } };
+  expect(templateCalls([call])).toEqual([
+    { ...call, type: 'function', function: { name: 'now', arguments: shown } },
+  ]);
 });
 
 test('a schema, or a tool that must be called, becomes a grammar', async () => {

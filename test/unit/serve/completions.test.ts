@@ -38,6 +38,48 @@ test('completions take text and ids, several at a time', async () => {
   expect([wrong.status, JSON.parse(wrong.text).error.param]).toEqual([400, 'echo']);
 });
 
+test('who does not say how many tokens gets 16, or what there is room for', async () => {
+  const s = await serve(() => 'x'.repeat(100), { script: { maxTokens: 20 } });
+  const tokens = async (body: object): Promise<number> =>
+    JSON.parse((await post(s.url, '/v1/completions', body)).text).usage.completion_tokens;
+  expect(await tokens({ prompt: 'abc' })).toBe(16);
+  expect(await tokens({ prompt: 'abcdefghij' })).toBe(10);
+  expect(await tokens({ prompt: ['abc', 'abcdefghij'], max_tokens: null })).toBe(26);
+  const { status, text } = await post(s.url, '/v1/completions', { prompt: 'abcdefghij', max_tokens: 16 });
+  expect([status, JSON.parse(text).error.message]).toEqual([
+    400,
+    expect.stringMatching(/prompt has 10, and 16 were asked for/),
+  ]);
+});
+
+test('many prompts of one request are no leak of listeners, and others get their turn while they begin', async () => {
+  const s = await serve((prompt) => prompt);
+  const listens = jest.spyOn(EventTarget.prototype, 'addEventListener');
+  const prompt = Array.from({ length: 40 }, (_, i) => `p${i}`);
+  let turns = 0;
+  const submit = s.engine.submit;
+  jest.spyOn(s.engine, 'submit').mockImplementation((request) => {
+    if (s.engine.requests.length === 0) setImmediate(() => turns++);
+    expect(s.engine.requests.length === 39 ? turns : 1).toBe(1);
+    return submit(request);
+  });
+  const { status, text } = await post(s.url, '/v1/completions', { prompt });
+  expect(status).toBe(200);
+  expect(JSON.parse(text).choices.map((choice: Json) => choice.text)).toEqual(prompt);
+  const targets = listens.mock.contexts as unknown as EventTarget[];
+  listens.mockRestore();
+  const many = [...new Set(targets)].filter((one) => targets.filter((other) => other === one).length >= 40);
+  // By its name: getMaxListeners does not know a target of another realm.
+  const limit = (target: EventTarget): unknown =>
+    Reflect.get(
+      target,
+      Object.getOwnPropertySymbols(target).find(
+        ({ description }) => description === 'events.maxEventTargetListeners',
+      ) as symbol,
+    );
+  expect(many.map(limit)).toEqual([0]);
+});
+
 /** The log-probs of the one choice, whole or streamed. */
 async function logProbsOf(s: Served, body: object): Promise<Json> {
   const { text } = await post(s.url, '/v1/completions', { prompt: 'a', ...body });

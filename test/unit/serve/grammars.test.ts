@@ -170,6 +170,55 @@ test.each<FamilyName>(['hermes', 'llama3', 'mistral'])(
   },
 );
 
+test.each<[string, Record<string, unknown>]>([
+  ['that say nothing', {}],
+  ['that have a description alone', { description: 'none needed' }],
+  ['without a type', { properties: { x: { type: 'integer' } }, required: ['x'] }],
+  ['that may be null', { type: ['object', 'null'], properties: { x: { type: 'integer' } } }],
+  [
+    'that are a reference',
+    {
+      $ref: '#/$defs/p',
+      $defs: { p: { type: 'object', required: ['x'], properties: { x: { type: 'integer' } } } },
+    },
+  ],
+  [
+    'of a choice',
+    {
+      anyOf: [
+        { type: 'object', properties: { x: { type: 'null' } }, required: ['x'] },
+        { type: 'object', properties: { y: { type: 'null' } }, required: ['y'] },
+      ],
+    },
+  ],
+  [
+    'with odd names',
+    {
+      type: 'object',
+      properties: {
+        'a b {}': { enum: ['</tool_call>', '\u{1f44d}', '"}'] },
+        '\u65e5\u672c': { const: true },
+      },
+      required: ['a b {}', '\u65e5\u672c'],
+      additionalProperties: false,
+    },
+  ],
+])('a call that must be made has an object as arguments: parameters %s', async (_, parameters) => {
+  for (const name of ['hermes', 'llama3', 'mistral'] as const) {
+    const family = toolFamily(name);
+    const tools = [{ type: 'function' as const, function: { name: 'f', parameters } }];
+    for (let seed = 1; seed <= 6; seed++) {
+      const text = await walk(forcedCalls(family, tools, 'f', false), seed);
+      const parser = family.parser();
+      const parts = [parser.push(text), parser.end()];
+      const written = parts.flatMap(({ calls }) => calls.map((call) => call.arguments)).join('');
+      expect([name, text, parts.map((part) => part.text).join('')]).toEqual([name, text, '']);
+      expect(JSON.parse(written)).toEqual(expect.objectContaining({}));
+      expect(written.startsWith('{')).toBe(true);
+    }
+  }
+});
+
 describe('calls that may come beside JSON of a schema', () => {
   const parameters = { type: 'object', properties: { x: { type: 'integer' } }, required: ['x'] };
   const tools = ['add', 'sub'].map((name) => ({

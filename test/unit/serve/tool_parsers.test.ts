@@ -1,3 +1,4 @@
+import { setImmediate as turn } from 'node:timers/promises';
 import { familyOf, toolFamily } from '../../../ts/serve/tools/families';
 import { CallCollector, type ToolCall } from '../../../ts/serve/tools/tool_parser';
 
@@ -84,8 +85,32 @@ const CASES: [Family, string, string, string, [string, unknown][]][] = [
     'Hm.',
     [weather, time],
   ],
+  ['mistral', 'an odd name', `[TOOL_CALLS]files/l\u00e4s[ARGS]${args}`, '', [['files/l\u00e4s', weather[1]]]],
+  [
+    'hermes',
+    'an odd name',
+    `<tool_call>{"name": "files/l\\u00e4s", "arguments": ${args}}</tool_call>`,
+    '',
+    [['files/l\u00e4s', weather[1]]],
+  ],
+  [
+    'llama3',
+    'an odd name',
+    `{"name": "files/l\u00e4s", "parameters": ${args}}`,
+    '',
+    [['files/l\u00e4s', weather[1]]],
+  ],
+  [
+    'mistral',
+    'prose before the arguments',
+    '[TOOL_CALLS]no call [ARGS]{}',
+    '[TOOL_CALLS]no call [ARGS]{}',
+    [],
+  ],
   ['mistral', 'text alone', 'see [TOOL', 'see [TOOL', []],
   ['mistral', 'no call', '[TOOL_CALLS] nothing', '[TOOL_CALLS]nothing', []],
+  ['mistral', 'a list of nothing', '[TOOL_CALLS][] then', '[TOOL_CALLS][] then', []],
+  ['mistral', 'a list of something else', '[TOOL_CALLS][1, 2]', '[TOOL_CALLS][1, 2]', []],
 ];
 
 test.each(CASES)('%s: %s', (family, _, response, text, calls) => {
@@ -94,6 +119,49 @@ test.each(CASES)('%s: %s', (family, _, response, text, calls) => {
     expect([size, parsed.text, nameAndArguments(parsed.calls)]).toEqual([size, text, calls]);
   }
 });
+
+test('a call whose arguments are no JSON does not hide the next one, in whatever pieces they come', () => {
+  const response = `<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>then<tool_call>{"name": "time"}</tool_call>`;
+  for (const size of [1, 2, 3, 7, response.length]) {
+    const { text, calls } = read('hermes', response, size);
+    const sources = calls.map(({ name, arguments: source }) => [name, source]);
+    expect([size, text, sources]).toEqual([
+      size,
+      'then',
+      [
+        ['f', '{"a": NaN}'],
+        ['time', '{}'],
+      ],
+    ]);
+  }
+});
+
+test.each(CASES)('%s: %s, cut off anywhere: what has not begun as a call is text', (family, _, response) => {
+  const solid = (text: string): string => text.replace(/\s/g, '');
+  for (let end = 0; end < response.length; end++) {
+    const cut = response.slice(0, end);
+    const { text, calls } = read(family, cut, 3);
+    if (calls.length === 0) expect(solid(text)).toBe(solid(cut));
+  }
+});
+
+// Read again with each character they take minutes.
+test.each(['hermes', 'llama3', 'mistral'] as const)(
+  '%s: arguments of any length are read once',
+  async (family) => {
+    const { begin, end } = toolFamily(family).frame('f');
+    const written = JSON.stringify({ text: 'x'.repeat(500_000) });
+    const response = begin + written + end;
+    const parser = toolFamily(family).parser();
+    const collector = new CallCollector();
+    for (let at = 0; at < response.length; at += 4) {
+      collector.add(parser.push(response.slice(at, at + 4)).calls);
+      if (at % 10_000 === 0) await turn();
+    }
+    expect(collector.calls.map((call) => call.arguments === written)).toEqual([true]);
+  },
+  20_000,
+);
 
 test('arguments come while they are written', () => {
   const parser = toolFamily('hermes').parser();
@@ -107,6 +175,30 @@ test('arguments come while they are written', () => {
 test('ids of calls are what the template of Mistral accepts', () => {
   const { calls } = read('mistral', '[TOOL_CALLS] [{"name": "f", "arguments": {}}]', 4);
   expect(calls[0]?.id).toMatch(/^[A-Za-z0-9]{9}$/);
+});
+
+test.each([
+  ['a line break in a text', '{"text": "one\ntwo"}'],
+  ['no JSON', '{oops}'],
+])(
+  'arguments that are none (%s) are told as they are, and nothing behind them becomes text',
+  (_, written) => {
+    for (const family of ['hermes', 'llama3', 'mistral'] as const) {
+      const { begin, end } = toolFamily(family).frame('f');
+      for (const size of [1, 4, 1000]) {
+        const { text, calls } = read(family, begin + written + end, size);
+        expect([text, calls.map((call) => call.arguments)]).toEqual(['', [written]]);
+      }
+    }
+  },
+);
+
+test('of arguments that come twice the first ones count', () => {
+  for (const second of ['{"b": 2}', '"more"', 'null']) {
+    const body = `{"name": "f", "arguments": {"a": 1}, "parameters": ${second}, "arguments": ${second}}`;
+    const { text, calls } = read('hermes', `<tool_call>${body}</tool_call>`, 3);
+    expect([text, calls.map((call) => call.arguments)]).toEqual(['', ['{"a": 1}']]);
+  }
 });
 
 test('a call that is cut off keeps what there is of it', () => {

@@ -15,6 +15,7 @@ const batch = (more: Partial<BatchSubmission> = {}): BatchSubmission => ({
   seeds: BigUint64Array.of(5n, 6n, 7n, 8n),
   sampling,
   keeps: true,
+  versions: false,
   ...more,
 });
 const none = { submit: [], batches: [], abort: [], masks: [], milliseconds: 1 };
@@ -109,4 +110,48 @@ test('of ranks that make the same responses one keeps them', async () => {
   const turn = await turnOf(kept, [output(10, [1, 2], 'stop')], [batch({ keeps: false })]);
   expect(turn).toMatchObject({ outputs: [], ended: [{ firstId: 10, places: [0] }] });
   expect(() => kept.take(10)).toThrow('there are no responses');
+});
+
+test('the weights of each token, where they are wanted', async () => {
+  const kept = new KeptResponses();
+  const of = (
+    id: number,
+    tokens: number[],
+    version: number,
+    finish: NativeRolloutOutput['finish'] = 'none',
+  ) => output(id, tokens, finish, { version });
+  await turnOf(kept, [of(10, [1, 2], 3), of(11, [1], 3, 'stop')], [batch({ versions: true })]);
+  await turnOf(kept, [
+    of(10, [3], 3),
+    of(10, [4, 5], 4, 'stop'),
+    of(12, [], 4, 'abort'),
+    of(13, [6], 5, 'stop'),
+  ]);
+  const { tokens, versions } = kept.take(10);
+  expect([...tokens]).toEqual([1, 2, 3, 4, 5, 1, 6]);
+  expect([...versions]).toEqual([3, 3, 3, 4, 4, 3, 5]);
+  await turnOf(
+    kept,
+    [10, 11, 12, 13].map((id) => output(id, [1], 'stop')),
+    [batch()],
+  );
+  expect(kept.take(10).versions).toHaveLength(0);
+});
+
+test('of thousands of batches each output finds its own', async () => {
+  const kept = new KeptResponses();
+  const firsts = Array.from({ length: 3000 }, (_, i) => 10 + 5 * i);
+  await turnOf(
+    kept,
+    [],
+    firsts.map((firstId) => batch({ firstId })),
+  );
+  // Id 14 + 5 i is of none.
+  const turn = await turnOf(
+    kept,
+    firsts.flatMap((first) => [0, 1, 2, 3, 4].map((k) => output(first + k, [first], 'stop'))),
+  );
+  expect(turn.outputs).toHaveLength(3000);
+  for (const first of [...firsts].reverse())
+    expect([...kept.take(first).tokens]).toEqual([first, first, first, first]);
 });

@@ -38,16 +38,18 @@ async function play(
   const { chat, tools, note } = context;
   const { maxAssistantTurns, maxUserTurns, maxParallelCalls, maxResponseLength } = options;
   const messages = messagesOf(task);
-  const selected = toolSelection(task, context);
   let start: number | null = null;
   let answer = '';
   for (let turn = 1; ; turn++) {
-    const before = chat.promptIds(messages, { tools: selected });
+    const before = chat.promptIds(messages, { tools: tools.schemas });
     start ??= before.length;
     const used = before.length - start;
     // What tools told does not fit any more: the episode ends without it.
     if (used >= maxResponseLength) break;
-    const reply = await chat.complete(messages, { tools: selected, maxNewTokens: maxResponseLength - used });
+    const reply = await chat.complete(messages, {
+      tools: tools.schemas,
+      maxNewTokens: maxResponseLength - used,
+    });
     answer = reply.text;
     note({ role: 'assistant', content: shown(reply.text, reply.calls), seconds: reply.seconds });
     messages.push(reply.message);
@@ -67,16 +69,6 @@ async function play(
     });
   }
   return { answer };
-}
-
-/** Of `extra_info.tool_selection`, where a row has one; else all. */
-function toolSelection(
-  { extraInfo }: AgentTask,
-  { tools }: AgentContext,
-): ReturnType<() => typeof tools.schemas> {
-  const { tool_selection: selection } = extraInfo;
-  if (!Array.isArray(selection)) return tools.schemas;
-  return tools.schemas.filter(({ function: { name } }) => selection.includes(name));
 }
 
 const shown = (text: string, calls: readonly { name: string; arguments: string }[]): string =>

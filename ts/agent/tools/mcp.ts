@@ -1,7 +1,10 @@
 // Tools of MCP servers, started as programs (stdio) or reached by URL (streamable HTTP).
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
-import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
+import {
+  StreamableHTTPClientTransport,
+  StreamableHTTPError,
+} from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import type { Transport } from '@modelcontextprotocol/sdk/shared/transport.js';
 import { z } from 'zod';
 import { printable } from '../../base/printable';
@@ -46,9 +49,15 @@ export function mcpSettings(given: Readonly<Record<string, unknown>>): [string, 
   });
 }
 
-/** One server; a connection that is lost is made anew at the next call. */
+/** A client of the server, from the moment that it begins. */
+interface Session {
+  client: Client;
+  ready: Promise<void>;
+}
+
+/** One server; a session that is lost is begun anew: at the next call, or, where the server says that it is, by the call that was told so. */
 export class McpServer {
-  private client: Promise<Client> | null = null;
+  private current: Session | null = null;
   private readonly clients = new Set<Client>();
 
   constructor(
@@ -60,8 +69,7 @@ export class McpServer {
   async tools(): Promise<Tool[]> {
     const wanted = this.options.tools ?? null;
     try {
-      const client = await this.connected();
-      const tools = await allTools(client);
+      const tools = await this.ask(allTools);
       const missing = wanted?.find((name) => !tools.some((tool) => tool.name === name));
       if (missing !== undefined) {
         throw new Error(`it has no tool ${missing}, but ${tools.map(({ name }) => name).join(', ')}`);
@@ -87,17 +95,15 @@ export class McpServer {
   }
 
   async close(): Promise<void> {
-    this.client = null;
+    this.current = null;
     await Promise.allSettled([...this.clients].map((client) => client.close()));
   }
 
   private async call(name: string, args: unknown, signal: AbortSignal): Promise<string> {
-    const client = await this.connected();
+    const params = { name, arguments: args as Record<string, unknown> };
     // Its own time-out never comes first: the toolbox counts.
-    const result = await client.callTool({ name, arguments: args as Record<string, unknown> }, undefined, {
-      signal,
-      timeout: 2 ** 31 - 1,
-    });
+    const options = { signal, timeout: 2 ** 31 - 1 };
+    const result = await this.ask((client) => client.callTool(params, undefined, options));
     const content = (result.content ?? []) as { type: string; text?: string }[];
     const text = content
       .map((part) => (part.type === 'text' ? (part.text ?? '') : `(${part.type})`))
@@ -107,23 +113,44 @@ export class McpServer {
     return text;
   }
 
-  private connected(): Promise<Client> {
-    this.client ??= this.connect().catch((error: unknown) => {
-      this.client = null;
-      throw error;
-    });
-    return this.client;
+  /** Once more in a new session, when the server does not know the one that it was asked in. */
+  private async ask<Result>(question: (client: Client) => Promise<Result>): Promise<Result> {
+    const session = this.session();
+    await session.ready;
+    try {
+      return await question(session.client);
+    } catch (error) {
+      if (!isLost(session.client, error)) throw error;
+      // Not closed here: other calls wait in it, and each is to hear for itself that it is lost.
+      this.forget(session.client);
+      const next = this.session();
+      await next.ready;
+      return question(next.client);
+    }
   }
 
-  private async connect(): Promise<Client> {
+  private session(): Session {
+    this.current ??= this.begin();
+    return this.current;
+  }
+
+  private begin(): Session {
     const client = new Client({ name: 'troupe', version: packageVersion() });
     client.onclose = () => {
       this.clients.delete(client);
-      this.client = null;
+      this.forget(client);
     };
     this.clients.add(client);
-    await client.connect(this.transport(), { timeout: CONNECT_MS });
-    return client;
+    const ready = client.connect(this.transport(), { timeout: CONNECT_MS }).catch((error: unknown) => {
+      this.forget(client);
+      throw error;
+    });
+    return { client, ready };
+  }
+
+  /** A client may end long after the next one began. */
+  private forget(client: Client): void {
+    if (this.current?.client === client) this.current = null;
   }
 
   private transport(): Transport {
@@ -143,6 +170,15 @@ export class McpServer {
       ...(cwd ? { cwd } : {}),
     });
   }
+}
+
+/** By the protocol a server answers 404 to a session that it does not know; its own package says 400 as long as none has begun. */
+function isLost(client: Client, error: unknown): boolean {
+  return (
+    client.transport?.sessionId !== undefined &&
+    error instanceof StreamableHTTPError &&
+    (error.code === 404 || error.code === 400)
+  );
 }
 
 /** Of all pages: a server decides how many it tells at a time. */

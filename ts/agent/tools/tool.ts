@@ -67,3 +67,15 @@ export function defineTool<S extends z.ZodType>(definition: ToolDefinition<S>): 
     },
   };
 }
+
+/** A tool as chat templates and the OpenAI API have it. */
+export interface ToolSchema {
+  type: 'function';
+  function: { name: string; description: string; parameters: Record<string, unknown> };
+}
+
+export const toolSchemas = (tools: readonly Tool[]): ToolSchema[] =>
+  tools.map(({ name, description, parameters }) => ({
+    type: 'function',
+    function: { name, description, parameters: { ...parameters } },
+  }));

@@ -2,7 +2,7 @@
 import { reasonOf, toJson } from '../../base/text';
 import { timerMs } from '../../base/timers';
 import type { ToolUse } from '../trajectory/trajectory';
-import type { Tool } from './tool';
+import { type Tool, type ToolSchema, toolSchemas } from './tool';
 
 export type TruncateSide = 'left' | 'middle' | 'right';
 
@@ -55,14 +55,8 @@ export class Toolbox {
   }
 
   /** As chat templates and the OpenAI API have them. */
-  get schemas(): {
-    type: 'function';
-    function: { name: string; description: string; parameters: Record<string, unknown> };
-  }[] {
-    return this.tools.map(({ name, description, parameters }) => ({
-      type: 'function',
-      function: { name, description, parameters: { ...parameters } },
-    }));
+  get schemas(): ToolSchema[] {
+    return toolSchemas(this.tools);
   }
 
   /**

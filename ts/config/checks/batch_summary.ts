@@ -1,4 +1,4 @@
-import { hasRewardPool, policyRanks, rewardRanks } from '../derived/pools';
+import { hasRewardPool, policyRanks, poolSizes, rewardRanks } from '../derived/pools';
 import { needsCritic, needsRewardModel } from '../derived/roles';
 import { sharingRanks } from '../derived/ulysses';
 import type { ResolvedConfig } from '../schema/ppo_schema';
@@ -73,12 +73,14 @@ function rlArithmetic(config: ResolvedConfig): string[] {
 }
 
 function pools(config: ResolvedConfig): string[] {
-  if (!hasRewardPool(config)) return [];
-  const [policy, reward] = [policyRanks(config), rewardRanks(config)];
-  return [
-    `pools: policy, ${count(policy, 'rank')}; reward, ${count(reward, 'rank')} for the reward model alone; ` +
-      `${policy + reward} worker processes`,
+  const { policy, rollout = 0, reward = 0 } = poolSizes(config);
+  if (rollout + reward === 0) return [];
+  const parts = [
+    `policy, ${count(policy, 'rank')}`,
+    ...(rollout === 0 ? [] : [`rollout, ${count(rollout, 'rank')} for generation alone`]),
+    ...(reward === 0 ? [] : [`reward, ${count(reward, 'rank')} for the reward model alone`]),
   ];
+  return [`pools: ${parts.join('; ')}; ${policy + rollout + reward} worker processes`];
 }
 
 function sftArithmetic({

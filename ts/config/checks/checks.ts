@@ -10,7 +10,7 @@ import { rewardManagerNames } from '../../reward/contract/manager_registry';
 import { checkAsynchrony } from '../derived/asynchrony';
 import { checkCorrection } from '../derived/correction';
 import { checkMegatronLayouts } from '../derived/megatron_layout';
-import { checkRewardPool, policyRanks, rewardRanks } from '../derived/pools';
+import { checkRewardPool, checkRolloutPool, policyRanks, rewardRanks } from '../derived/pools';
 import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';
 import { checkDecodingRanks } from '../derived/rollout_place';
 import { checkRouterReplay } from '../derived/router_replay';
@@ -62,6 +62,7 @@ export function checkConsistency(config: ResolvedConfig): void {
     () => checkSequences(config),
     () => checkDivides(config, 'actor_rollout_ref.actor.ppo_mini_batch_size', actor.ppo_mini_batch_size),
     () => checkRewardPool(config),
+    () => checkRolloutPool(config),
     () => checkUlysses(config),
     () => checkMegatronLayouts(config),
     () => checkDecodingRanks(config),

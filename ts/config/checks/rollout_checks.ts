@@ -2,6 +2,7 @@ import { resolveCorrection } from '../../algorithms/rollout_correction/options';
 // Where responses come from: what no single key of rollout can tell.
 import { ConfigError } from '../../errors';
 import { correctionOptions } from '../derived/correction';
+import { hasRolloutPool } from '../derived/pools';
 import { decodingNote, usesServers } from '../derived/rollout_place';
 import type { ConfigNote } from '../reading/resolve';
 import type { ResolvedConfig } from '../schema/ppo_schema';
@@ -59,8 +60,11 @@ function sourceNotes(config: ResolvedConfig): ConfigNote[] {
   const weighed = weighedNotes(config);
   if (!usesServers(config)) {
     if (name === 'native') return weighed;
+    const where = hasRolloutPool(config)
+      ? 'our own engine in workers of their own'
+      : 'the training workers, not from a separate inference engine,';
     const reason =
-      `responses come from the training workers, not from a separate inference engine, with mode ${mode}; ` +
+      `responses come from ${where} with mode ${mode}; ` +
       'mode server or managed asks servers of vllm, sglang or tgi';
     return [...weighed, { path: `${ROLLOUT}.name`, reason }];
   }

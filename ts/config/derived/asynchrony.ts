@@ -1,6 +1,7 @@
 // What a run works on while it learns, and how old that may become.
 import { ConfigError } from '../../errors';
 import type { ResolvedConfig } from '../schema/ppo_schema';
+import { hasRolloutPool } from './pools';
 import { usesServers } from './rollout_place';
 
 const V1 = 'trainer.v1';
@@ -37,15 +38,16 @@ export function checkAsynchrony(config: ResolvedConfig): void {
     throw new ConfigError(`${key}: ${message}`, key);
   };
   const servers = usesServers(config);
-  if (mode === 'colocate_async' && servers)
+  const pool = hasRolloutPool(config);
+  if (mode === 'colocate_async' && (servers || pool))
     refuse(
       `${V1}.trainer_mode`,
-      `colocate_async is for responses from the training workers, but rollout.mode is ${roles.rollout.mode}: use separate_async`,
+      `colocate_async is for responses from the training workers, but ${servers ? `rollout.mode is ${roles.rollout.mode}` : `rollout.nnodes ${roles.rollout.nnodes} asks for workers of their own`}: use separate_async`,
     );
-  if (mode === 'separate_async' && !servers)
+  if (mode === 'separate_async' && !servers && !pool)
     refuse(
       `${V1}.trainer_mode`,
-      'separate_async needs responses from elsewhere than the training workers (rollout.mode server or managed): give them, or use colocate_async',
+      'separate_async needs responses from elsewhere than the training workers: give them workers of their own (actor_rollout_ref.rollout.nnodes and n_gpus_per_node) or servers (rollout.mode server or managed), or use colocate_async',
     );
   const { num_warmup_batches: warmup } = trainer.v1[mode];
   const span = 1 + Math.ceil(warmup);

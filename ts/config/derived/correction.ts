@@ -20,17 +20,24 @@ const PRESET_OF_OTHER_WEIGHTS = 'decoupled_token_is';
 
 const snake = (name: string): string => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 
+/** The preset that holds where the section says nothing; null: none, or it says something. */
+export function defaultPreset(tree: Tree): string | null {
+  const given = getPath(tree, SECTION);
+  if (given !== undefined && given !== null && !(isTree(given) && Object.keys(given).length === 0))
+    return null;
+  const mode = getPath(tree, TRAINER_MODE);
+  const otherWeights =
+    typeof getPath(tree, QUANTIZATION) === 'string' || (typeof mode === 'string' && mode !== 'sync');
+  return otherWeights ? PRESET_OF_OTHER_WEIGHTS : null;
+}
+
 /**
  * The tree with the keys of `preset`, where there is one (or quantised or older weights want one), put under those that are given. Other trees, also wrong ones,
  * come back as they are: the schema judges them.
  */
 export function expandPreset(tree: Tree): Tree {
-  const given = getPath(tree, SECTION);
-  const unsaid = given === undefined || given === null || (isTree(given) && Object.keys(given).length === 0);
-  const mode = getPath(tree, TRAINER_MODE);
-  const otherWeights =
-    typeof getPath(tree, QUANTIZATION) === 'string' || (typeof mode === 'string' && mode !== 'sync');
-  const section = unsaid && otherWeights ? { preset: PRESET_OF_OTHER_WEIGHTS } : given;
+  const unsaid = defaultPreset(tree);
+  const section = unsaid === null ? getPath(tree, SECTION) : { preset: unsaid };
   const preset = isTree(section) ? section['preset'] : undefined;
   if (typeof preset !== 'string' || !PRESET_NAMES.includes(preset)) return tree;
   const keys = Object.entries(rolloutCorrectionPreset(preset)).map(([name, value]) => [snake(name), value]);

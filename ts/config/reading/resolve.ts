@@ -44,6 +44,13 @@ export function resolve(schema: Section, given: Tree): Resolved {
 
 const MOST_MISTAKES = 50;
 
+/** The limit that an integer has because it must be exact: keys without one of their own do not name it. */
+function exactUpTo({ type }: Field<unknown>, value: unknown): string {
+  if (!Number.isInteger(value) || Number.isSafeInteger(value) || !type.name.includes('integer')) return '';
+  const { MIN_SAFE_INTEGER: least, MAX_SAFE_INTEGER: most } = Number;
+  return (value as number) > 0 ? ` (of at most ${most})` : ` (from ${least})`;
+}
+
 function listed(messages: readonly string[]): string {
   const more = messages.length - MOST_MISTAKES;
   return [...messages.slice(0, MOST_MISTAKES), ...(more > 0 ? [`and ${more} more mistakes`] : [])].join('\n');
@@ -150,7 +157,7 @@ class Resolution {
     if (!absent) {
       const parsed = leaf.type.schema.safeParse(value);
       if (parsed.success) return parsed.data;
-      this.mistake(path, `expected ${leaf.type.name}, got ${show(value)}`);
+      this.mistake(path, `expected ${leaf.type.name}${exactUpTo(leaf, value)}, got ${show(value)}`);
     } else if (leaf.from !== null) {
       this.derived.push({ path, from: leaf.from });
       return null;

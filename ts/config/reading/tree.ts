@@ -63,3 +63,6 @@ export function leafPaths(tree: Tree, prefix = ''): string[] {
     isTree(value) ? leafPaths(value, `${prefix}${key}.`) : [prefix + key],
   );
 }
+
+/** Whether a configuration is one of verl's (or our) SFT trainers: a top-level model, and no actor_rollout_ref. */
+export const isSftTree = (tree: Tree): boolean => 'model' in tree && !('actor_rollout_ref' in tree);

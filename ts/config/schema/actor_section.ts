@@ -85,6 +85,7 @@ export const actorSection = {
   torchtitan: needs('another engine than FSDP'),
   rollout_correction: fixed([null, {}], 'write it under algorithm.rollout_correction'),
   recompute_old_log_prob: ignored('algorithm.rollout_correction.bypass_mode decides'),
+  use_rollout_log_probs: ignored('algorithm.rollout_correction.bypass_mode decides'),
   megatron: megatronSection,
 };
 

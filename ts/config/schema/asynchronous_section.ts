@@ -11,7 +11,7 @@ export const asynchronousSection = {
   trainer_mode: field(
     choice('sync', 'colocate_async', 'separate_async'),
     'sync',
-    'sync: generate, then learn. colocate_async: a step learns from the first prompts that are done, the others go on after it. separate_async: responses come from servers while the policy learns.',
+    'sync: generate, then learn. colocate_async: a step learns from the first prompts that are done, the others go on after it. separate_async: responses come from servers, or from workers of their own (actor_rollout_ref.rollout.nnodes), while the policy learns.',
   ),
   sync: ignored('there are no keys in it'),
   colocate_async: { num_warmup_batches: warmup },

@@ -9,7 +9,6 @@ import {
   fixed,
   ignored,
   missing,
-  needs,
   orNull,
   type Resolved,
   required,
@@ -27,6 +26,10 @@ import { COLLECTIVE_TIMEOUT } from './worker_section';
 
 // verl's configuration tree (its generated PPO config; main's defaults where versions differ), every key of it with a
 // meaning here, a stated reason why it has none, or an error. See docs/config.md.
+
+const OWN_PROGRAM =
+  'is a section of verl’s programs one_step_off_policy and fully_async_policy, which troupe import-verl translates: ' +
+  'give trainer.v1.trainer_mode and trainer.v1.separate_async.num_warmup_batches';
 
 export const ppoSchema = {
   data: dataSection,
@@ -73,8 +76,8 @@ export const ppoSchema = {
     ['dp', 'megatron'],
     `${missing('another engine than FSDP or Megatron')}; the strategy of each role decides`,
   ),
-  async_training: needs('asynchronous training'),
-  rollout: needs('asynchronous training'),
+  async_training: fixed([null], `${OWN_PROGRAM}, data.train_batch_size and trainer.total_training_steps`),
+  rollout: fixed([null], `${OWN_PROGRAM}, actor_rollout_ref.rollout.nnodes and n_gpus_per_node`),
   do_search: field(
     orNull(bool),
     null,

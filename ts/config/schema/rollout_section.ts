@@ -4,6 +4,7 @@ import {
   bool,
   choice,
   count,
+  derived,
   field,
   fixed,
   ignored,
@@ -41,7 +42,7 @@ export const rolloutSection = {
   mode: field(
     choice('sync', 'async', 'server', 'managed'),
     'async',
-    'server: inference servers that run already; managed: servers that the run starts and stops; verl’s own modes: the training workers.',
+    'server: inference servers that run already; managed: servers that the run starts and stops; verl’s own modes: the training workers, or with nnodes workers of their own.',
   ),
   server: rolloutServerSection,
   prompt_length: ignored('data.max_prompt_length is the limit'),
@@ -86,8 +87,16 @@ export const rolloutSection = {
   limit_images: needs('images'),
   agent: agentSection,
   n_agent: moved('n'),
-  nnodes: needs('a rollout on machines of its own', 0),
-  n_gpus_per_node: ignored('generation runs in the training workers'),
+  nnodes: field(
+    count('ranks', 0),
+    0,
+    'Machines, of those of trainer.nnodes the first ones, with workers that generate and do nothing else (the pool `rollout`); 0: the training workers do.',
+  ),
+  n_gpus_per_node: derived(
+    count('ranksPerMachine'),
+    'trainer.n_gpus_per_node',
+    'With nnodes: worker processes of the pool on each; on cuda one per GPU, after those of the policy.',
+  ),
   dtype: ignored(ROLLOUT_ENGINE),
   gpu_memory_utilization: field(
     share,
@@ -99,12 +108,12 @@ export const rolloutSection = {
   free_cache_engine: field(
     bool,
     true,
-    'Give the memory of keys and values back while nothing is generated; managed servers on a GPU give that of their weights, too.',
+    'Give the memory of keys and values back while nothing is generated; managed servers on a GPU give that of their weights, too. Workers of their own keep it.',
   ),
   tensor_model_parallel_size: field(
     orNull(count('ranks')),
     null,
-    'Neighbouring workers that generate together, each with its part of every matrix, or GPUs of a managed server; null: one. Under strategy megatron generation is laid out as training.',
+    'Neighbouring workers that generate together, each with its part of every matrix, or GPUs of a managed server; null: one. Under strategy megatron the training workers generate as they are laid out for training.',
   ),
   data_parallel_size: ignored(ROLLOUT_ENGINE),
   expert_parallel_size: ignored(ROLLOUT_ENGINE),

@@ -85,12 +85,13 @@ export function searchPath(...places: readonly ConfigFiles[]): ConfigFiles {
 }
 
 /** verl's own files in the checkout that holds `file`; null: it is in none. */
-export function checkoutOf(file: string): { directory: string; version: string } | null {
+export function checkoutOf(file: string): { root: string; directory: string; version: string } | null {
   for (let at = path.dirname(path.resolve(file)); ; at = path.dirname(at)) {
     const directory = path.join(at, 'verl/trainer/config');
     if (isDirectory(path.join(directory, 'actor'))) {
       const version = path.join(at, 'verl/version/version');
-      return { directory, version: existsSync(version) ? readFileSync(version, 'utf8').trim() : 'unknown' };
+      const said = existsSync(version) ? readFileSync(version, 'utf8').trim() : 'unknown';
+      return { root: at, directory, version: said };
     }
     if (at === path.dirname(at)) return null;
   }

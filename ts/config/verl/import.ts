@@ -1,6 +1,7 @@
 import { existsSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { show } from '../../base/text';
+import { defaultPreset } from '../derived/correction';
 import { type Carried, hide } from '../reading/hidden';
 import { nearestPath } from '../reading/nearest';
 import { getPath, isTree, setPath, type Tree } from '../reading/tree';
@@ -18,6 +19,7 @@ import {
 import { ppoSchema } from '../schema/ppo_schema';
 import { sftSchema } from '../schema/sft_schema';
 import { effective, type OtherDefault, writeOtherDefaults } from './default_values';
+import { type Computed, type OwnSections, ownSections } from './own_sections';
 import type { VerlSource } from './source';
 
 /** A key of verl and why it is treated so. */
@@ -48,7 +50,8 @@ export interface VerlImport {
 
 /** Translates key by key through the schema of our configuration. */
 export function importVerl(source: VerlSource): VerlImport {
-  return new Import(source).run();
+  const own = ownSections(source);
+  return new Import(own.source, own).run();
 }
 
 const PATHS =
@@ -79,7 +82,10 @@ class Import {
   private readonly asked = new Set<string>();
   private readonly renamed: Carried[] = [];
 
-  constructor(private readonly source: VerlSource) {
+  constructor(
+    private readonly source: VerlSource,
+    private readonly own: OwnSections,
+  ) {
     const { program, version, unread } = source;
     this.schema = program.program === 'sft' ? sftSchema : ppoSchema;
     this.result = {
@@ -110,6 +116,7 @@ class Import {
       }
     }
     this.launcher();
+    this.ownSections();
     this.section(this.schema, tree, '', '');
     for (const key of removed) this.note('withoutEffect', key, 'is taken away (~): the default holds');
     const unread = new Set(this.source.unread.map(({ key }) => key));
@@ -118,6 +125,7 @@ class Import {
     const isLeft = (key: string): boolean => !given.has(key) && !unread.has(key) && this.isUsed(key);
     for (const other of writeOtherDefaults(this.schema, tree, this.result.config, isLeft))
       this.otherDefault(other);
+    this.correction();
     this.dated();
     this.result.written = hide(this.result.config, this.source.hidden, { moved: this.renamed, copied: [] });
     return this.result;
@@ -147,6 +155,39 @@ class Import {
       setPath(this.result.config, key, value);
       this.note('changed', option, `of torchrun is now ${key}=${value}`);
     }
+  }
+
+  private ownSections(): void {
+    const { renamed, computed, changed, withoutEffect, notMapped } = this.own;
+    for (const one of computed) this.computed(one);
+    for (const { from, to, value } of renamed) {
+      const leaf = leafAt(this.schema, to);
+      if (leaf !== null) this.leaf(leaf, to, value, from);
+    }
+    this.result.changed.push(...changed);
+    this.result.withoutEffect.push(...withoutEffect);
+    this.result.notMapped.push(...notMapped);
+  }
+
+  private computed({ from, to, value, why }: Computed): void {
+    const leaf = leafAt(this.schema, to);
+    const isOne = leaf?.kind === 'field' && leaf.type.schema.safeParse(value).success;
+    if (isOne) {
+      setPath(this.result.config, to, value);
+      this.result.mapped.push(...from);
+    }
+    const expected = leaf?.kind === 'field' && !isOne ? `; ${to} expects ${leaf.type.name}` : '';
+    for (const key of from) this.note(isOne ? 'changed' : 'notMapped', key, `${why}${expected}`);
+  }
+
+  /** Where nothing is said of it, responses from other weights are corrected here, and not in verl. */
+  private correction(): void {
+    const preset = this.result.program === 'train' ? defaultPreset(this.result.config) : null;
+    if (preset === null) return;
+    const key = 'algorithm.rollout_correction.bypass_mode';
+    setPath(this.result.config, key, false);
+    const why = `verl's default, no correction, is written; ours is preset ${preset} where responses come from other weights`;
+    this.result.defaults.push({ key, why });
   }
 
   /** @param from what stands before the key in verl's tree, where that is another one than ours (`prefix`) */

@@ -1,3 +1,4 @@
+import path from 'node:path';
 import {
   type ConfigFiles,
   checkoutOf,
@@ -14,22 +15,46 @@ export interface VerlProgram {
   config: string;
   /** Folder of that file in the table of defaults; '': verl's own. */
   folder: string;
+  /** How it learns while it generates, which it says in sections of its own; null: it does not, or says it by trainer.v1. */
+  asynchronous: 'one step off' | 'fully' | null;
   /** Why it is not one that exists here; null: it is. */
   needs: string | null;
 }
 
 /** Ends of module names that train here as they do there. */
 const KNOWN: readonly (readonly [RegExp, Omit<VerlProgram, 'needs'>])[] = [
-  [/(^|\.)verl\.trainer\.main_ppo(_sync|_format)?$/, { program: 'train', config: 'ppo_trainer', folder: '' }],
-  [/(^|\.)verl\.trainer\.sft_trainer(_ray)?$/, { program: 'sft', config: 'sft_trainer_engine', folder: '' }],
-  [/(^|\.)verl\.trainer\.fsdp_sft_trainer$/, { program: 'sft', config: 'sft_trainer', folder: '' }],
+  [/(^|\.)verl\.trainer\.main_ppo(_sync|_format)?$/, train('ppo_trainer')],
   [
-    /(^|\.)(recipe\.|verl_recipe\.)?dapo\.main_dapo$/,
-    { program: 'train', config: 'dapo_trainer', folder: 'recipe.dapo/' },
+    /(^|\.)verl\.trainer\.sft_trainer(_ray)?$/,
+    { program: 'sft', config: 'sft_trainer_engine', folder: '', asynchronous: null },
   ],
+  [
+    /(^|\.)verl\.trainer\.fsdp_sft_trainer$/,
+    { program: 'sft', config: 'sft_trainer', folder: '', asynchronous: null },
+  ],
+  [/(^|\.)(recipe\.|verl_recipe\.)?dapo\.main_dapo$/, train('dapo_trainer', 'recipe.dapo/')],
+  [
+    /(^|\.)one_step_off_policy\.main_ppo$/,
+    train('one_step_off_ppo_trainer', 'one_step_off/', 'one step off'),
+  ],
+  [/(^|\.)fully_async_policy\.fully_async_main$/, train('fully_async_ppo_trainer', 'fully_async/', 'fully')],
 ];
 
-const ASYNC = /fully_async|one_step_off|async_flow|partial_rollout|reward_queue/;
+/** Where a checkout has the files of a folder of the table. */
+const PLACES: Readonly<Record<string, readonly string[]>> = {
+  'recipe.dapo/': ['recipe/dapo/config'],
+  'one_step_off/': ['verl/experimental/one_step_off_policy/config', 'recipe/one_step_off_policy/config'],
+  'fully_async/': ['verl/experimental/fully_async_policy/config', 'recipe/fully_async_policy/config'],
+};
+
+function train(
+  config: string,
+  folder = '',
+  asynchronous: VerlProgram['asynchronous'] = null,
+): Omit<VerlProgram, 'needs'> {
+  return { program: 'train', config, folder, asynchronous };
+}
+
 const NO_TRAINER = /main_(generation|eval)/;
 
 /** @param name a module, or the file of one */
@@ -38,13 +63,11 @@ export function verlProgram(name: string): VerlProgram {
   const known = KNOWN.find(([pattern]) => pattern.test(module));
   // A bare main_ppo.py is taken for verl's own.
   if (known !== undefined) return { ...known[1], needs: null };
-  if (/^main_ppo$/.test(module)) return { program: 'train', config: 'ppo_trainer', folder: '', needs: null };
+  if (/^main_ppo$/.test(module)) return { ...train('ppo_trainer'), needs: null };
   const needs = NO_TRAINER.test(module)
     ? `needs the program ${name}, which generates or evaluates and does not train, and which is not there`
-    : ASYNC.test(module)
-      ? `needs asynchronous training (the program ${name}), which is not there`
-      : `needs the program ${name}, a trainer of its own, which is not there`;
-  return { program: /sft/.test(module) ? 'sft' : 'train', config: 'ppo_trainer', folder: '', needs };
+    : `needs the program ${name}, a trainer of its own, which is not there`;
+  return { ...train('ppo_trainer'), program: /sft/.test(module) ? 'sft' : 'train', needs };
 }
 
 /** Dots for slashes, without .py and what leads to the checkout. */
@@ -76,8 +99,10 @@ export function verlFiles(script: string, { config, folder }: VerlProgram, asked
   const table =
     folder === '' ? tableFiles(version) : searchPath(tableFiles(version, folder), tableFiles(version));
   if (checkout === null) return { files: table, version, tableVersion: version };
+  const places = PLACES[folder] ?? [];
+  const own = [checkout.directory, ...places.map((place) => path.join(checkout.root, place))];
   return {
-    files: searchPath(directoryFiles(checkout.directory), table),
+    files: searchPath(...own.map(directoryFiles), table),
     version: `${checkout.version}, of the checkout`,
     tableVersion: version,
   };

@@ -4,7 +4,7 @@ import { ConfigError } from '../../errors';
 import type { Hidden } from '../reading/hidden';
 import { parseYamlTree, readConfigText } from '../reading/read';
 import { resolveReferences } from '../reading/references';
-import { getPath, leafPaths, mergeInto, type Tree } from '../reading/tree';
+import { getPath, isSftTree, leafPaths, mergeInto, type Tree } from '../reading/tree';
 import { missing as missingFeature } from '../schema/field';
 import { applyArguments, type HydraArguments, hydraArguments, type Unread } from './arguments';
 import { compose } from './compose';
@@ -85,8 +85,14 @@ export function readVerlSource(
 }
 
 const NO_LAUNCH = { launch: null, launchCount: 0, notRun: null };
-const programFor = (tree: Tree): VerlProgram =>
-  verlProgram(isSftTree(tree) ? 'verl.trainer.sft_trainer' : 'verl.trainer.main_ppo');
+const programFor = (tree: Tree): VerlProgram => verlProgram(programName(tree));
+
+/** The program that has the sections of a tree. */
+function programName(tree: Tree): string {
+  if (isSftTree(tree)) return 'verl.trainer.sft_trainer';
+  if ('async_training' in tree) return 'verl.experimental.fully_async_policy.fully_async_main';
+  return 'rollout' in tree ? 'verl.experimental.one_step_off_policy.main_ppo' : 'verl.trainer.main_ppo';
+}
 
 function fromYaml(file: string, text: string): Raw {
   const tree = parseYamlTree(text, file);
@@ -185,7 +191,7 @@ function composed(
     args.choices.slice(0, 0),
   ).tree;
   const { unread } = args;
-  const { tree, missing } = primary(file, raw, args, base, filesFor(args.configPath));
+  const { tree, missing } = primary(file, raw, args, own.files, filesFor(args.configPath));
   for (const name of missing)
     unread.push({
       key: `the configuration file ${name}.yaml`,
@@ -257,12 +263,12 @@ function primary(
   file: string,
   raw: Raw,
   args: HydraArguments,
-  base: Tree,
+  own: ConfigFiles,
   files: ConfigFiles,
 ): { tree: Tree; missing: string[] } {
   if (raw.file === null) return compose(args.configName ?? raw.program.config, files, args.choices);
   // A composed file says all; one that is written by hand leaves the rest to verl.
-  const tree = structuredClone(base);
+  const { tree } = compose(raw.program.config, own, []);
   if (Array.isArray(raw.file['defaults']) && file.endsWith('.yaml')) {
     const own = compose(path.basename(file, '.yaml'), files, args.choices);
     mergeInto(tree, own.tree);
@@ -286,6 +292,3 @@ function withPath(
   const dapo = /recipe\/dapo\/config\/?$/.test(given) ? [tableFiles(version, 'recipe.dapo/')] : [];
   return searchPath(...places.map(directoryFiles), ...dapo, own);
 }
-
-/** Whether a tree is one of verl's (or our) SFT trainers: a top-level model, and no actor_rollout_ref. */
-export const isSftTree = (tree: Tree): boolean => 'model' in tree && !('actor_rollout_ref' in tree);

@@ -1,26 +1,47 @@
 // The Python around a response's code. It is source text in a single file, so that it runs the same way in a sandbox here
-// and on a server. What solutions take for granted, as judges provide it, is imported beforehand; not math.*,
-// whose pow would hide the built-in one.
+// and on a server. What solutions take for granted is imported beforehand, in verl's order: builtins after math, whose pow would
+// hide the built-in one, and modules after what has their names.
 const PRELUDE = `import base64, sys
 sys.setrecursionlimit(600000)
 scope = {"__name__": NAME}
 exec("""
-import bisect, collections, copy, datetime, functools, heapq, itertools, math, operator, random, re, string, sys, time
-from bisect import *
+from string import *
+from re import *
+from datetime import *
 from collections import *
-from functools import *
 from heapq import *
+from bisect import *
+from copy import *
+from math import *
+from random import *
+from statistics import *
 from itertools import *
+from functools import *
+from operator import *
+from io import *
+from sys import *
+from json import *
+from builtins import *
 from typing import *
+import bisect, collections, copy, datetime, functools, heapq, io, itertools, json, math, operator, random, re, statistics
+import string, sys, time
 """, scope)
 source = base64.b64decode(SOURCE).decode("utf-8")
 `;
 
 // Whatever the code prints goes to stderr: stdout carries the value alone.
+// JSON has no keys but texts: in a dict that is the one argument, integers are what they say, as in verl. Of the names that are
+// there beforehand none is the function.
 const CALL = `import json, os
 result_file = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 arguments = json.load(sys.stdin)
+if len(arguments) == 1 and isinstance(arguments[0], dict):
+    try:
+        arguments = [{int(key): value for key, value in arguments[0].items()}]
+    except ValueError:
+        pass
+scope.pop(FUNCTION, None)
 exec(compile(source, "solution.py", "exec"), scope)
 owner = scope["Solution"]() if isinstance(scope.get("Solution"), type) else None
 function = getattr(owner, FUNCTION, None) or scope[FUNCTION]

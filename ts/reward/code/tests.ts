@@ -85,22 +85,26 @@ function sameNumber(a: string, b: string): boolean {
   return Math.abs(Number(a) - Number(b)) <= 1e-8 + 1e-5 * Math.abs(Number(b));
 }
 
-/** The words of an output and the ends of its lines, one by one: it may be megabytes of either. */
-const tokens = (output: string): IterableIterator<RegExpExecArray> => output.trimEnd().matchAll(/\n|\S+/g);
+/** The words of an output and what ends its lines, one by one: it may be megabytes of either. Empty lines are none. */
+function* tokens(output: string): Generator<string> {
+  for (const [token] of output.trim().matchAll(/\n\s*|\S+/g)) yield token.startsWith('\n') ? '\n' : token;
+}
 
 /** Whether a program printed what was expected. */
 export function sameOutput(actual: string, expected: string): boolean {
   const others = tokens(expected);
-  for (const [token] of tokens(actual)) {
-    const other = others.next().value?.[0];
+  for (const token of tokens(actual)) {
+    const other: string | undefined = others.next().value;
     if (other === undefined || (token !== other && !sameNumber(token, other))) return false;
   }
   return others.next().done === true;
 }
 
-/** Equal JSON values; numbers by value, so that 1 equals 1.0. */
+/** Equal values of JSON as Python has them: 1 equals 1.0, and true. */
 function sameJson(a: unknown, b: unknown): boolean {
   if (a === b) return true;
+  if (typeof a === 'boolean') return typeof b === 'number' && Number(a) === b;
+  if (typeof b === 'boolean') return sameJson(b, a);
   if (typeof a === 'bigint') return typeof b === 'number' && Number.isInteger(b) && BigInt(b) === a;
   if (typeof b === 'bigint') return sameJson(b, a);
   if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null) return false;

@@ -47,20 +47,25 @@ function parseToolCalls(response: string): Call[] | null {
   return calls;
 }
 
-/** Equal as JSON, whatever the order of keys. Goes no deeper than the shallower of the two. */
-export function sameJson(a: unknown, b: unknown): boolean {
+/** Equal as JSON, whatever the order of keys. Goes no deeper than the shallower of the two. `plain`: what a number, text or the like counts as. */
+export function sameJson(
+  a: unknown,
+  b: unknown,
+  plain: (value: unknown) => unknown = (value) => value,
+): boolean {
   if (Array.isArray(a) && Array.isArray(b)) {
-    return a.length === b.length && a.every((item, i) => sameJson(item, b[i]));
+    return a.length === b.length && a.every((item, i) => sameJson(item, b[i], plain));
   }
   if (isObject(a) && isObject(b)) {
     const keys = Object.keys(a);
     return (
       keys.length === Object.keys(b).length &&
-      keys.every((key) => Object.hasOwn(b, key) && sameJson(a[key], b[key]))
+      keys.every((key) => Object.hasOwn(b, key) && sameJson(a[key], b[key], plain))
     );
   }
+  const [x, y] = [plain(a), plain(b)];
   // Data files may hold integers as BigInt.
-  return typeof a === 'bigint' || typeof b === 'bigint' ? String(a) === String(b) : a === b;
+  return typeof x === 'bigint' || typeof y === 'bigint' ? String(x) === String(y) : x === y;
 }
 
 /** Also in OpenAI's form, whose arguments are a JSON text. */

@@ -16,6 +16,16 @@ function lastBox(text: string): string | null {
   return box === null ? null : strip(box.slice(box.indexOf('{') + 1, -1)) || null;
 }
 
+/** Up to the end of the line; one within \begin and \end, as of a matrix, does not count. */
+function firstLine(text: string): string {
+  let depth = 0;
+  for (const { 0: mark, index } of text.matchAll(/\n|\\begin\{|\\end\{/g)) {
+    if (mark !== '\n') depth += mark === '\\begin{' ? 1 : -1;
+    else if (depth <= 0) return text.slice(0, index);
+  }
+  return depth > 0 ? (text.split('\n', 1)[0] as string) : text;
+}
+
 /**
  * The answer of a response: what its last box holds after the last "answer:", "answer is" or "answers are", or before "is the answer"; else
  * the rest of that line, without a period at its end, if it has a digit or there is no box; else the last box anywhere; else the whole text.
@@ -31,7 +41,7 @@ export function extractAnswer(text: string): string | null {
   const box = lastBox(rest);
   if (box !== null) return box;
   if (from < 0) return lastBox(text) ?? (strip(rest) || null);
-  const line = strip(rest.split('\n', 1)[0] as string);
+  const line = strip(firstLine(rest));
   const answer = strip(line.endsWith('.') ? line.slice(0, -1) : line) || null;
   return answer !== null && /\d/.test(answer) ? answer : (lastBox(text) ?? answer);
 }
@@ -51,26 +61,41 @@ export function conclusion(answer: string): string {
   return text;
 }
 
-/** A whole answer in words. */
-const WORDS = /^\\(?:text|mbox|mathrm|textbf)\{([^{}]*)\}$/;
-/** Units, which may have an exponent; not the names of LaTeX commands. */
+const SYMBOLS: Readonly<Record<string, string>> = {
+  '∅': '\\emptyset ',
+  '\\varnothing': '\\emptyset ',
+  '∞': '\\infty ',
+  '∪': '\\cup ',
+  '°': '^\\circ ',
+};
+
+/** An answer with commas for "and" and "or", also where they are text of LaTeX, whose rest the rules of MATH would take for a unit. */
+export const listed = (text: string): string =>
+  text.replace(/\\(?:text|mbox|mathrm)\{\s*(?:or|and)\s*\}/gi, ' , ').replace(/ (?:or|and) /gi, ' , ');
+
+/** A whole answer in words, or in another font. */
+const WORDS = /^\\(?:text|mbox|mathrm|mathbf|mathit|textbf|textit|boldsymbol)\{((?:[^{}]|\{[^{}]*\})*)\}$/;
+/** Units, which may have an exponent; not the ends of other words (Monday), nor the names of LaTeX commands. */
 const UNITS =
-  /(?<!\\[a-z]*)(?:degree|cm|centimeter|meter|mile|second|minute|hour|day|week|month|year|foot|feet|inch|yard|liter)(?:es)?s? *(?:\^\d+)?/g;
+  /(?<![a-zA-Z\\])(?:degree|cm|(?:centi|kilo|milli)?meter|mile|second|minute|hour|day|week|month|year|foot|feet|inch|yard|liter)(?:es)?s?(?![a-zA-Z]) *(?:\^\d+)?/g;
+/** The end of a row, with the space below it. */
+const ROW_END = /\\\\ *\[-?[\d.]+ *(?:pt|em|ex|mm|cm)\]/g;
 const LARGE = { million: 6, billion: 9, trillion: 12 };
 const LOOKS =
-  /\\(?:text|mbox|mathrm)\{[^{}]*\}|\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|\\[,;:!%$ ]|(?<!\\)\\[()[\]]|\\(?:boxed|fbox)(?![a-zA-Z])|\^ *\{?\\circ\}?|\\degree(?![a-zA-Z])|[$%]/g;
+  /\\(?:text|mbox|mathrm)\{[^{}]*\}|\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|(?<!\\)\\[,;:!%$ ()[\]]|\\(?:boxed|fbox)(?![a-zA-Z])|\^ *\{?\\circ\}?|\\degree(?![a-zA-Z])|[$%]/g;
 
 /**
  * An answer without what changes the looks only: math mode, sizes, spacing, units, degree, per cent, dollar. Mixed numbers
  * are written as fractions, "million" as a power of ten, "or" and "and" as a comma.
  */
 export function tidy(text: string): string {
-  const bare = text
-    .trim()
-    .replace(/^(?:\$+|\\[([])|(?<!\\)(?:\$+|\\[)\]])$/g, '')
-    .replace(WORDS, '$1')
+  let bare = text.trim().replace(/^(?:\$+|\\[([])|(?<!\\)(?:\$+|\\[)\]])$/g, '');
+  while (WORDS.test(bare)) bare = bare.replace(WORDS, '$1');
+  bare = listed(bare)
+    .replace(/[∅∞∪°]|\\varnothing(?![a-zA-Z])/g, (symbol) => SYMBOLS[symbol] as string)
+    .replace(ROW_END, '\\\\')
+    .replace(/\\overline *(\d)(?!\d)/g, '\\overline{$1}')
     .replace(/(?<=\d),\\! *(?=\d)/g, '')
-    .replace(/ (?:or|and) /g, ' , ')
     .replace(LOOKS, ' ')
     .replace(/(million|billion|trillion)/g, (name) => `\\times 10^{${LARGE[name as keyof typeof LARGE]}}`)
     .replace(UNITS, ' ')
@@ -87,11 +112,15 @@ const hasBothCases = (text: string): boolean =>
   [...text].some((letter) => letter !== letter.toLowerCase() && text.includes(letter.toLowerCase()));
 
 /**
- * Equal as texts in the form of {@link tidy}. The case of letters does not count, but in a formula that has a letter in both
- * cases, which means two things by it.
+ * Equal as texts in the form of {@link tidy}, spaces aside but for those between two words or numbers. The case of letters does
+ * not count, but in a formula that has a letter in both cases, which means two things by it.
  */
 export function sameText(first: string, second: string): boolean {
-  const [a, b] = [first, second].map((text) => tidy(text).replace(/\s+/g, ' ')) as [string, string];
+  const [a, b] = [first, second].map((text) =>
+    tidy(text)
+      .replace(/\s+/g, ' ')
+      .replace(/(?<!\w) | (?!\w)/g, ''),
+  ) as [string, string];
   if (a === b || a === '') return a !== '';
   if (a.toLowerCase() !== b.toLowerCase()) return false;
   return LETTERS_ONLY.test(a) || !(hasBothCases(a) || hasBothCases(b));

@@ -1,3 +1,4 @@
+import { parseExactJson } from '../../base/exact_json';
 import { show } from '../../base/text';
 import type { RewardSample } from '../contract/types';
 import { isObject, sameJson } from './function_calling';
@@ -59,7 +60,10 @@ function hasForm(response: string, truth: string): boolean {
 const callLines = (text: string): unknown[] =>
   strip((text.split(CALL, 2)[1] as string).split(CALL_END, 1)[0] as string)
     .split('\n')
-    .map((line) => JSON.parse(line) as unknown);
+    .map((line) => parseExactJson(line));
+
+/** verl compares as Python does, where True is 1 and False is 0. */
+const plain = (value: unknown): unknown => (typeof value === 'boolean' ? Number(value) : value);
 
 function expectedCalls(truth: string): Call[] {
   try {
@@ -91,11 +95,12 @@ function overlap(first: readonly unknown[], second: readonly unknown[]): number 
 /** The names of the calls, and of each expected call the names and values of its parameters in the best call of that name. */
 function shareOfCalls(expected: readonly Call[], given: readonly unknown[]): number {
   const names = given.map((call) => {
-    if (!isObject(call) || !('name' in call) || typeof call['name'] === 'object') throw new Error('no name');
-    return call['name'];
+    if (!isObject(call) || !('name' in call) || Array.isArray(call['name']) || isObject(call['name']))
+      throw new Error('no name');
+    return plain(call['name']);
   });
   let points = overlap(
-    expected.map(({ name }) => name),
+    expected.map(({ name }) => plain(name)),
     names,
   );
   let most = 1;
@@ -105,10 +110,10 @@ function shareOfCalls(expected: readonly Call[], given: readonly unknown[]): num
     most += 1 + keys.length;
     let [best, chosen] = [0, -1];
     given.forEach((call, i) => {
-      if (used.has(i) || names[i] !== name) return;
+      if (used.has(i) || names[i] !== plain(name)) return;
       const theirs = asCall(call).parameters;
       const right = keys.filter(
-        (key) => Object.hasOwn(theirs, key) && sameJson(parameters[key], theirs[key]),
+        (key) => Object.hasOwn(theirs, key) && sameJson(parameters[key], theirs[key], plain),
       );
       const total = overlap(keys, Object.keys(theirs)) + right.length;
       if (total > best) [best, chosen] = [total, i];
@@ -125,7 +130,7 @@ function accuracy(response: string, truth: string): number {
   if (!response.includes(CALL) || !response.includes(CALL_END)) return WORST;
   try {
     const given = callLines(response);
-    if (sameJson(given, callLines(truth))) return BEST;
+    if (sameJson(given, callLines(truth), plain)) return BEST;
     return (BEST - WORST) * shareOfCalls(expected, given) + WORST;
   } catch {
     return WORST;

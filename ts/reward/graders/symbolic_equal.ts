@@ -43,7 +43,11 @@ function asSequence(text: string): Sequence | null {
 }
 
 function equalSequences(engine: ComputeEngine, a: Sequence, b: Sequence): boolean {
-  if (a.brackets !== b.brackets || a.items.length !== b.items.length) return false;
+  // A bare list stands for a tuple.
+  const bare = (one: Sequence, other: Sequence): boolean =>
+    one.brackets === '' && ['()', '[]'].includes(other.brackets);
+  if (a.items.length !== b.items.length) return false;
+  if (a.brackets !== b.brackets && !bare(a, b) && !bare(b, a)) return false;
   if (a.brackets !== 'set') return a.items.every((item, i) => equal(engine, item, b.items[i] as string));
   const left = [...b.items];
   return a.items.every((item) => {
@@ -56,13 +60,22 @@ function equalSequences(engine: ComputeEngine, a: Sequence, b: Sequence): boolea
 /** Left minus right side of an equation. */
 const difference = ([left, right]: readonly string[]): string => `(${left})-(${right})`;
 
-/** A number with its base. */
-const BASED = /^(\d+)_\{?\d+\}?$/;
+/** A number with its base, of which words are left out. */
+const BASED = /^(\d+)_\{? *(\d*) *\}?$/;
+
+/** Digits alike, and bases alike where both have one; null: neither is a number with its base. */
+function equalInBase(a: string, b: string): boolean | null {
+  const [first, second] = [a, b].map(
+    (text) => BASED.exec(text) ?? (INTEGER.test(text) ? [text, text, ''] : null),
+  );
+  if (!first || !second || !(BASED.test(a) || BASED.test(b))) return null;
+  return first[1] === second[1] && (first[2] === second[2] || first[2] === '' || second[2] === '');
+}
 
 function equal(engine: ComputeEngine, a: string, b: string): boolean {
   if (a === b) return a !== '';
-  const [based, plain] = BASED.test(a) ? [a, b] : [b, a];
-  if (INTEGER.test(plain) && BASED.test(based)) return based.replace(BASED, '$1') === plain;
+  const inBase = equalInBase(a, b);
+  if (inBase !== null) return inBase;
   for (const separator of ['\\cup', '\\in']) {
     const [first, second] = [splitOutside(a, separator), splitOutside(b, separator)];
     if (first.length > 1 && first.length === second.length)

@@ -57,6 +57,7 @@ export class BatchShare {
       seeds: BigUint64Array.from(this.samples, (j) => request.seeds[j] as bigint),
       sampling,
       keeps: true,
+      versions: request.versions ?? false,
     };
   }
 
@@ -179,19 +180,26 @@ export class LiveBatch {
   private async columns(): Promise<Batch> {
     const { prompts, n } = this.request;
     const columns = new SampledColumns(prompts, n, this.lengths, this.memory);
+    const version = this.request.versions ? this.memory.int32(columns.rolloutLogProbs.length) : null;
     const experts = this.expertPlaces();
     await Promise.all(
       this.shares.map((share) =>
-        this.calls.take(share, ({ tokens, logProbs, routedExperts }) => {
+        this.calls.take(share, ({ tokens, logProbs, versions, routedExperts }) => {
           const { samples } = share;
           land(
             tokens,
             samples.map((j) => columns.response(j)),
           );
+          const runs = runsOf(samples);
           land(
             logProbs,
-            runsOf(samples).map(([first, end]) => columns.logProbs(first, end)),
+            runs.map(([first, end]) => columns.logProbs(first, end)),
           );
+          if (version !== null)
+            land(
+              versions,
+              runs.map(([first, end]) => columns.ofResponses(version, first, end)),
+            );
           if (experts !== null)
             land(
               routedExperts,
@@ -200,7 +208,9 @@ export class LiveBatch {
         }),
       ),
     );
-    return columns.batch(experts);
+    const batch = columns.batch(experts);
+    if (version === null) return batch;
+    return batch.with({ version }, { granularity: { version: 'response' }, adopt: true });
   }
 
   /** An array for each sequence, with zeros for its last token, which goes nowhere; null where some request has none. */

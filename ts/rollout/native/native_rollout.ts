@@ -1,6 +1,7 @@
 // Our own engine in the worker processes of a role: every rank, or the ranks that hold a model together, serves requests of its own.
 import { badOption } from '../../base/check_options';
 import type { Batch } from '../../batch/batch';
+import { ColumnMemory } from '../../batch/column_memory';
 import { oneToAll } from '../../controller/dispatch';
 import { Tokenizer } from '../../data/tokenizer';
 import type { RoleEngine } from '../../engine/role_engine';
@@ -24,8 +25,8 @@ import { nativeSampling } from './native_request';
 import { joined, Placement } from './placement';
 import { RankLoop } from './rank_loop';
 import { StopStrings } from './stop_strings';
-
-const PAGE_POSITIONS = 32;
+import { PAGE_POSITIONS, summedStats } from './summed_stats';
+import { takeWeights } from './take_weights';
 
 export class NativeRollout implements RolloutEngine {
   readonly bounds: ModelBounds;
@@ -148,7 +149,9 @@ export class NativeRollout implements RolloutEngine {
       take: (share, receive) => this.takeShare(share, receive),
       drop: (share) => this.dropShare(share),
     };
-    const live = new LiveBatch(request, nativeSampling(sampling), calls, this.engine.memory);
+    // Whose tokens have versions are the parts of a batch: many, small, and copied into one.
+    const memory = request.versions ? new ColumnMemory() : this.engine.memory;
+    const live = new LiveBatch(request, nativeSampling(sampling), calls, memory);
     this.heldBatches.push(live);
     this.schedule();
     return await live.result;
@@ -181,7 +184,7 @@ export class NativeRollout implements RolloutEngine {
     this.updating++;
     this.begun = false;
     try {
-      if (source.kind === 'directory') await this.engine.reload(source.path);
+      await takeWeights(this.engine, source);
       this.current = version;
     } finally {
       this.updating--;
@@ -196,21 +199,7 @@ export class NativeRollout implements RolloutEngine {
     const { failure } = this.engine.group;
     if (failure !== null) throw failure;
     const all = this.ranks.map(({ stats }, rank) => stats ?? this.opened?.[this.firstOf(rank)] ?? null);
-    const sum = (pick: (stats: NativeRolloutStats) => number): number =>
-      all.reduce((total, stats) => total + (stats === null ? 0 : pick(stats)), 0);
-    const running = sum((stats) => stats.running);
-    return {
-      running,
-      waiting: Math.max(0, this.size + this.heldSize - running),
-      cachePositions: PAGE_POSITIONS * sum(({ pages }) => pages),
-      cachePositionsUsed: PAGE_POSITIONS * sum(({ pagesHeld }) => pagesHeld),
-      promptTokens: sum(({ promptTokens }) => promptTokens),
-      cachedPromptTokens: sum(({ cachedPromptTokens }) => cachedPromptTokens),
-      generatedTokens: sum(({ generatedTokens }) => generatedTokens),
-      hostChoices: sum(({ hostChoices }) => hostChoices),
-      preemptions: sum(({ preemptions }) => preemptions),
-      version: this.current,
-    };
+    return summedStats(all, this.size + this.heldSize, this.current);
   }
 
   async close(): Promise<void> {

@@ -1,6 +1,6 @@
 // A server that is there, or one that we start and stop.
 import { type ChildProcess, spawn } from 'node:child_process';
-import { closeSync, mkdirSync, openSync, readFileSync } from 'node:fs';
+import { closeSync, fstatSync, mkdirSync, openSync, readSync } from 'node:fs';
 import { createServer } from 'node:net';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -160,10 +160,22 @@ export class ManagedServer implements InferenceServer {
 
   private lastWords(): string {
     try {
-      return printable(readFileSync(this.options.log, 'utf8').slice(-SHOWN), { max: SHOWN, lines: true });
+      return printable(endOf(this.options.log).slice(-SHOWN), { max: SHOWN, lines: true });
     } catch {
       return '(nothing)';
     }
+  }
+}
+
+/** The last characters of a file of any size. */
+function endOf(file: string): string {
+  const fd = openSync(file, 'r');
+  try {
+    const end = Buffer.alloc(4 * SHOWN);
+    const read = readSync(fd, end, 0, end.length, Math.max(0, fstatSync(fd).size - end.length));
+    return end.toString('utf8', 0, read);
+  } finally {
+    closeSync(fd);
   }
 }
 

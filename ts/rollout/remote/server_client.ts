@@ -1,5 +1,6 @@
 // JSON over HTTP to one inference server, whose responses may take an hour.
 import type { IncomingMessage } from 'node:http';
+import type { z } from 'zod';
 import { HttpConnection, noAnswer, textOf } from '../../base/http_connection';
 import { printable } from '../../base/printable';
 
@@ -15,6 +16,8 @@ export class ServerBusy extends ServerLost {}
 
 /** The server understood and will not do it. */
 export class ServerRefused extends Error {}
+
+type Method = 'GET' | 'POST';
 
 export class ServerClient {
   readonly url: string;
@@ -32,36 +35,66 @@ export class ServerClient {
     this.connection = new HttpConnection(this.url);
   }
 
-  /** The parsed answer; null when it is empty. @throws ServerLost, ServerRefused */
-  async json(method: 'GET' | 'POST', path: string, body: unknown, signal?: AbortSignal): Promise<unknown> {
+  /** The parsed answer; null when it is empty, a text where it is in words, as that of some routes is. @throws ServerLost, ServerRefused */
+  async json(method: Method, path: string, body: unknown, signal?: AbortSignal): Promise<unknown> {
     const text = await this.text(await this.send(method, path, body, signal));
     if (text.trim() === '') return null;
-    try {
-      return JSON.parse(text);
-    } catch {
-      // Some routes answer in words.
-      return text;
-    }
+    const value = parsed(text);
+    return value === undefined ? text : value;
   }
 
-  /** The data of server-sent events, parsed, until [DONE] or the end. @throws ServerLost, ServerRefused */
+  /** An answer of this shape. @throws ServerLost, also where it is no JSON; ServerRefused, also where it is of another shape */
+  async answer<T>(
+    shape: z.ZodType<T>,
+    method: Method,
+    path: string,
+    body: unknown,
+    signal?: AbortSignal,
+  ): Promise<T> {
+    const response = await this.send(method, path, body, signal);
+    const text = await this.text(response);
+    const value = parsed(text);
+    if (value === undefined)
+      throw new ServerLost(`${this.heard(path, response)} with what is no JSON: ${beginning(text)}`);
+    const result = shape.safeParse(value);
+    if (result.success) return result.data;
+    throw new ServerRefused(
+      `${this.heard(path, response)} with JSON of another shape (${problem(result.error)}): ${beginning(text)}`,
+    );
+  }
+
+  /** What an event of a stream holds. @throws ServerRefused where its shape is another */
+  read<T>(shape: z.ZodType<T>, path: string, event: unknown): T {
+    const result = shape.safeParse(event);
+    if (result.success) return result.data;
+    throw new ServerRefused(
+      `${this.url}${path} sent an event of another shape (${problem(result.error)}): ${beginning(JSON.stringify(event))}`,
+    );
+  }
+
+  /** The data of server-sent events, parsed, until [DONE] or the end. @throws ServerLost, also where there are none; ServerRefused */
   async *events(path: string, body: unknown, signal?: AbortSignal): AsyncGenerator<unknown> {
     const response = await this.send('POST', path, body, signal);
     response.setEncoding('utf8');
     let rest = '';
     let done = false;
+    let first: string | null = '';
     try {
       // To its end, also after [DONE]: a connection whose answer is not read to the end is of no more use.
       for await (const chunk of response as AsyncIterable<string>) {
         const lines = (rest + chunk).split('\n');
         rest = lines.pop() as string;
+        if (first !== null && first.length < SHOWN) first += chunk;
         for (const line of lines) {
           if (done || !line.startsWith('data:')) continue;
+          first = null;
           const data = line.slice('data:'.length).trim();
           if (data === '[DONE]') done = true;
-          else yield this.parsed(data);
+          else yield this.eventOf(data);
         }
       }
+      if (first !== null)
+        throw new ServerLost(`${this.heard(path, response)} without an event: ${beginning(first)}`);
     } catch (error) {
       throw this.lost(error);
     } finally {
@@ -74,16 +107,19 @@ export class ServerClient {
     this.connection.close();
   }
 
-  private parsed(data: string): unknown {
-    try {
-      return JSON.parse(data);
-    } catch {
+  private eventOf(data: string): unknown {
+    const value = parsed(data);
+    if (value === undefined)
       throw new ServerLost(`${this.url}: expected JSON in a stream, got ${printable(data, { max: 200 })}`);
-    }
+    return value;
+  }
+
+  private heard(path: string, response: IncomingMessage): string {
+    return `${this.url}${path.split('?')[0]} answered ${response.statusCode ?? 0}`;
   }
 
   private async send(
-    method: 'GET' | 'POST',
+    method: Method,
     path: string,
     body: unknown,
     signal: AbortSignal | undefined,
@@ -92,13 +128,13 @@ export class ServerClient {
     const status = response.statusCode ?? 0;
     if (status >= 200 && status < 300) return response;
     const said = printable((await this.text(response)).slice(0, SHOWN));
-    const message = `${this.url}${path.split('?')[0]} answered ${status} ${said}`.trim();
+    const message = `${this.heard(path, response)} ${said}`.trim();
     if (status === 408 || status === 429 || status === 503) throw new ServerBusy(message);
     throw status >= 500 ? new ServerLost(message) : new ServerRefused(message);
   }
 
   private async open(
-    method: 'GET' | 'POST',
+    method: Method,
     path: string,
     body: unknown,
     signal: AbortSignal | undefined,
@@ -126,3 +162,18 @@ export class ServerClient {
     return new ServerLost(`${this.url}: ${noAnswer(error).message}`);
   }
 }
+
+/** undefined: it is no JSON. */
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+const beginning = (text: string): string =>
+  text.trim() === '' ? 'nothing' : printable(text.slice(0, SHOWN).trim());
+
+const problem = ({ issues: [issue] }: z.ZodError): string =>
+  [issue?.path.map(String).join('.') ?? '', issue?.message].filter(Boolean).join(': ');

@@ -80,8 +80,12 @@ export class SglangProtocol implements ServerProtocol {
       ...(request.priority === 0 ? {} : { priority: Math.round(request.priority) }),
       ...(request.cacheSalt === null ? {} : { cache_salt: request.cacheSalt }),
     };
-    const { output_ids: tokens, meta_info: meta } = answer.parse(
-      await server.json('POST', '/generate', body, signal),
+    const { output_ids: tokens, meta_info: meta } = await server.answer(
+      answer,
+      'POST',
+      '/generate',
+      body,
+      signal,
     );
     const logProbs = meta.output_token_logprobs ?? [];
     if (logProbs.length !== tokens.length || logProbs.some(([, token], i) => token !== tokens[i]))
@@ -116,7 +120,7 @@ export class SglangProtocol implements ServerProtocol {
 
   async load(server: ServerClient, directory: string, version: number): Promise<void> {
     const body = { model_path: directory, flush_cache: true, weight_version: String(version) };
-    const result = done.parse(await server.json('POST', '/update_weights_from_disk', body));
+    const result = await server.answer(done, 'POST', '/update_weights_from_disk', body);
     if (!result.success)
       throw new ServerRefused(`${server.url}: ${result.message ?? 'it did not take the weights'}`);
   }

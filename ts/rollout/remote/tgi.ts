@@ -69,7 +69,8 @@ export class TgiProtocol implements ServerProtocol {
   }
 
   async info(server: ServerClient): Promise<ServerInfo> {
-    return { maxTokens: info.parse(await server.json('GET', '/info', null)).max_total_tokens ?? null };
+    const { max_total_tokens: maxTokens } = await server.answer(info, 'GET', '/info', null);
+    return { maxTokens: maxTokens ?? null };
   }
 
   async *generate(
@@ -88,8 +89,9 @@ export class TgiProtocol implements ServerProtocol {
       inputs,
       parameters: parameters(request.sampling, request.grammar),
     };
-    for await (const given of server.events('/generate_stream', body, signal)) {
-      const { token: made, details, error, error_type: type } = event.parse(given);
+    const path = '/generate_stream';
+    for await (const given of server.events(path, body, signal)) {
+      const { token: made, details, error, error_type: type } = server.read(event, path, given);
       // Of its other errors (overloaded, a shard that failed) the request is not the reason.
       if (error) throw new (type === 'validation' ? ServerRefused : ServerLost)(`${server.url}: ${error}`);
       if (!made) continue;

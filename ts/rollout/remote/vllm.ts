@@ -59,7 +59,7 @@ export class VllmProtocol implements ServerProtocol {
   }
 
   async info(server: ServerClient): Promise<ServerInfo> {
-    const { data } = models.parse(await server.json('GET', '/v1/models', null));
+    const { data } = await server.answer(models, 'GET', '/v1/models', null);
     return { maxTokens: data[0]?.max_model_len ?? null };
   }
 
@@ -79,13 +79,14 @@ export class VllmProtocol implements ServerProtocol {
       priority: 0 - Math.round(request.priority),
       ...(request.cacheSalt === null ? {} : { cache_salt: request.cacheSalt }),
     };
-    for await (const event of server.events('/inference/v1/generate', body, signal)) {
+    const path = '/inference/v1/generate';
+    for await (const event of server.events(path, body, signal)) {
       const failed = failure.safeParse(event);
       if (failed.success) {
         const { message, code } = failed.data.error;
         throw new ((code ?? 400) >= 500 ? ServerLost : ServerRefused)(`${server.url}: ${message}`);
       }
-      const { choices, usage } = part.parse(event);
+      const { choices, usage } = server.read(part, path, event);
       const cachedTokens = usage?.prompt_tokens_details?.cached_tokens ?? 0;
       const [choice] = choices;
       // After the last token it tells of counts.

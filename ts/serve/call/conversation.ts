@@ -54,6 +54,7 @@ export function replyMessage({
 }
 
 function parsed(source: string): unknown {
+  if (source.trim() === '') return {};
   try {
     const value: unknown = JSON.parse(source);
     if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;

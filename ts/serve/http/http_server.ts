@@ -1,5 +1,6 @@
 // An HTTP server of a few routes: keys, bounds, and an end that lets what runs run out.
 import { createHash, timingSafeEqual } from 'node:crypto';
+import { setMaxListeners } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import { TroupeError } from '../../errors';
@@ -114,6 +115,8 @@ export class HttpServer {
   private async serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const started = performance.now();
     const controller = new AbortController();
+    // Each prompt of a request listens.
+    setMaxListeners(0, controller.signal);
     const path = (request.url ?? '').split('?')[0] as string;
     const route = this.routes.find((one) => matches(one, path));
     let streamed = false;

@@ -8,17 +8,21 @@ import { ApiError, badField } from '../call/api_error';
 import { defined } from '../call/defined';
 import type { ServedModel } from '../call/served_model';
 import { list } from './lists';
+import { logitBias } from './logit_bias';
+import { tokenIds } from './prompts';
 
 const MOST_CHOICES = 128;
 const MOST_STOPS = 16;
-const tokenId = z
-  .int()
-  .min(0)
-  .max(2 ** 31 - 1);
 
 /** Absent and null are the same in these APIs. */
 export const optional = <T extends z.ZodType>(type: T) =>
   type.nullish().transform((value) => value ?? undefined);
+
+/** Its keys are nobody's here: a schema for each takes seconds where there are many. */
+export const anyObject = z.custom<Record<string, unknown>>(
+  (value) => typeof value === 'object' && value !== null && !Array.isArray(value),
+  'expected an object',
+);
 
 export const samplingFields = {
   temperature: optional(
@@ -37,7 +41,7 @@ export const samplingFields = {
   repetition_penalty: optional(z.number().min(1e-6).max(100)),
   presence_penalty: optional(z.number().min(-2).max(2)),
   frequency_penalty: optional(z.number().min(-2).max(2)),
-  logit_bias: optional(z.record(z.string().regex(/^\d{1,9}$/), z.number().min(-100).max(100))),
+  logit_bias: optional(logitBias),
   seed: optional(z.int()),
   n: optional(z.int().min(1).max(MOST_CHOICES)),
   stop: optional(
@@ -47,7 +51,7 @@ export const samplingFields = {
       })
       .transform((s) => [s].flat()),
   ),
-  stop_token_ids: optional(list(tokenId)),
+  stop_token_ids: optional(tokenIds.transform((ids) => [...new Set(ids)])),
   ignore_eos: optional(z.boolean()),
   skip_special_tokens: optional(z.boolean()),
   return_token_ids: optional(z.boolean()),
@@ -128,20 +132,21 @@ export function parseJson(text: string): unknown {
 /** @throws ApiError 400 naming `field` where one of these is no id of the model */
 export function checkIds(
   field: string,
-  ids: readonly number[],
+  ids: Iterable<number>,
   { vocabSize }: Pick<ServedModel, 'vocabSize'>,
 ): void {
-  const wrong = ids.find((id) => id >= vocabSize);
-  if (wrong !== undefined)
-    throw badField(
-      field,
-      `expected token ids from 0 to ${vocabSize - 1}, the model's vocabulary, got ${wrong}`,
-    );
+  for (const id of ids) {
+    if (id >= vocabSize)
+      throw badField(
+        field,
+        `expected token ids from 0 to ${vocabSize - 1}, the model's vocabulary, got ${id}`,
+      );
+  }
 }
 
 /** Sampling of one choice, but for its length. @throws ApiError 400 */
 export function samplingOf(f: SamplingFields, model: ServedModel): Omit<SamplingParams, 'maxNewTokens'> {
-  checkIds('logit_bias', Object.keys(f.logit_bias ?? {}).map(Number), model);
+  checkIds('logit_bias', f.logit_bias?.keys() ?? [], model);
   checkIds('stop_token_ids', f.stop_token_ids ?? [], model);
   const stopTokenIds = f.ignore_eos
     ? (f.stop_token_ids ?? [])
@@ -154,8 +159,7 @@ export function samplingOf(f: SamplingFields, model: ServedModel): Omit<Sampling
     repetitionPenalty: f.repetition_penalty,
     presencePenalty: f.presence_penalty,
     frequencyPenalty: f.frequency_penalty,
-    logitBias:
-      f.logit_bias && new Map(Object.entries(f.logit_bias).map(([id, bias]) => [Number(id), bias as number])),
+    logitBias: f.logit_bias,
     stopTokenIds,
   });
 }

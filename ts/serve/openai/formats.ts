@@ -69,9 +69,17 @@ function callsOf(family: ToolFamily, tools: readonly FunctionTool[], parallel: b
   const tags = tools.map(({ function: f }) => ({
     type: 'tag',
     ...family.frame(f.name),
-    content: { type: 'json_schema', json_schema: f.parameters ?? { type: 'object', properties: {} } },
+    content: { type: 'json_schema', json_schema: argumentsSchema(f.parameters) },
   }));
   return separated(tags, parallel ? family.separator : null);
+}
+
+const KINDS = ['type', '$ref', 'enum', 'const', 'anyOf', 'oneOf', 'allOf'];
+
+/** Arguments are an object, also where their schema does not say so; one that says nothing, as {}, takes numbers, too. */
+function argumentsSchema(parameters: Record<string, unknown> | undefined): Record<string, unknown> {
+  if (parameters === undefined) return { type: 'object', properties: {} };
+  return KINDS.some((key) => Object.hasOwn(parameters, key)) ? parameters : { type: 'object', ...parameters };
 }
 
 /** One of the tags, or, with a separator, one or more. */

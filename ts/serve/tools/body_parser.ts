@@ -41,8 +41,8 @@ export class BodyParser {
     return text.slice(taken);
   }
 
-  /** What is text after all: everything, when no part has been given out as a call. */
-  rest(): string {
-    return this.begun ? '' : this.raw;
+  /** What is text after all: everything, behind what opened it, when no part has been given out as a call. */
+  rest(opening: string): string {
+    return this.begun ? '' : opening + this.raw;
   }
 }

@@ -46,6 +46,8 @@ export class CallReader {
   /** JSON of the arguments that nobody has taken yet. */
   private pending = '';
   private sawArguments = false;
+  /** Arguments that are an object pass through as they are, also where they are no JSON. */
+  private streams = false;
 
   /** `bare`: a name alone is a call, of a tool without arguments. */
   constructor(private readonly bare: boolean) {}
@@ -104,14 +106,20 @@ export class CallReader {
   private begin(c: string): void {
     this.value = new ValueEnd();
     this.source = '';
+    this.streams = this.isArguments && c === '{';
     this.takeOfValue(c);
+  }
+
+  /** Whether the value that begins or has ended is that; the first one counts. */
+  private get isArguments(): boolean {
+    return this.expected === 'value' && ARGUMENTS.includes(this.key) && !this.sawArguments;
   }
 
   private takeOfValue(c: string): boolean {
     const end = (this.value as ValueEnd).take(c);
     if (end !== 'before') {
-      this.source += c;
-      if (this.streams()) this.pending += c;
+      if (this.streams) this.pending += c;
+      else this.source += c;
     }
     if (end !== false) {
       this.value = null;
@@ -120,12 +128,12 @@ export class CallReader {
     return end !== 'before';
   }
 
-  /** Arguments that are an object pass through as they are. */
-  private streams(): boolean {
-    return this.expected === 'value' && ARGUMENTS.includes(this.key) && this.source.startsWith('{');
-  }
-
   private endValue(): void {
+    if (this.streams) {
+      this.sawArguments = true;
+      this.expected = 'next';
+      return;
+    }
     let value: unknown;
     try {
       value = JSON.parse(this.source);
@@ -138,11 +146,12 @@ export class CallReader {
       this.expected = 'colon';
       return;
     }
+    const isArguments = this.isArguments;
     this.expected = 'next';
     if (this.key === 'name') {
       if (typeof value === 'string' && value !== '') this.name = value;
       else this.expected = 'failed';
-    } else if (ARGUMENTS.includes(this.key)) {
+    } else if (isArguments) {
       this.sawArguments = true;
       if (typeof value === 'string') this.pending += value;
       else if (value === null) this.pending += '{}';

@@ -19,9 +19,9 @@ export class HermesParser implements ToolParser {
   push(text: string): ParsedText {
     this.buffer += text;
     const out: ParsedText = { text: '', calls: [] };
-    let before = -1;
-    while (this.buffer.length !== before) {
-      before = this.buffer.length;
+    let [before, closing] = [-1, false];
+    while (this.buffer.length !== before || this.closing !== closing) {
+      [before, closing] = [this.buffer.length, this.closing];
       if (this.body !== null) this.readBody(this.body, out);
       else if (this.closing) this.readClosing();
       else this.readText(out);
@@ -30,10 +30,9 @@ export class HermesParser implements ToolParser {
   }
 
   end(): ParsedText {
-    const rest = this.body === null ? '' : this.body.rest();
-    const opened = rest === '' ? '' : OPEN;
+    const rest = this.body?.rest(OPEN) ?? '';
     const left = this.closing ? '' : this.gap ? this.buffer.trim() : this.buffer;
-    const text = opened + rest + left;
+    const text = rest + left;
     this.buffer = '';
     return { text, calls: [] };
   }
@@ -55,8 +54,8 @@ export class HermesParser implements ToolParser {
   private readBody(body: BodyParser, out: ParsedText): void {
     this.buffer = body.push(this.buffer, out.calls);
     if (body.failed) {
-      const raw = body.rest();
-      if (raw !== '') out.text += OPEN + raw;
+      const raw = body.rest(OPEN);
+      out.text += raw;
       this.body = null;
       // Of a call that broke after it began, nothing more is told.
       this.closing = raw === '';

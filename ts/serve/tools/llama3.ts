@@ -26,7 +26,7 @@ export class Llama3Parser implements ToolParser {
   }
 
   end(): ParsedText {
-    const text = this.state === 'body' ? this.opening + this.body.rest() : '';
+    const text = this.state === 'body' ? this.body.rest(this.opening) : '';
     const rest = this.state === 'between' ? '' : this.buffer;
     this.buffer = '';
     return { text: text + rest, calls: [] };
@@ -56,8 +56,7 @@ export class Llama3Parser implements ToolParser {
     this.buffer = this.body.push(this.buffer, out.calls);
     if (this.body.done) this.state = 'between';
     if (!this.body.failed) return;
-    const raw = this.body.rest();
-    if (raw !== '') out.text += this.opening + raw;
+    out.text += this.body.rest(this.opening);
     this.state = 'text';
   }
 }

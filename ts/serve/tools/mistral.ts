@@ -15,6 +15,8 @@ export class MistralParser implements ToolParser {
   private state: 'text' | 'opened' | 'list' | 'body' | 'name' | 'arguments' = 'text';
   private body = new BodyParser(this.writer);
   private value = new ValueEnd();
+  /** What a list is opened with, as long as no call of it has begun. */
+  private opening = '';
 
   push(text: string): ParsedText {
     this.buffer += text;
@@ -29,8 +31,8 @@ export class MistralParser implements ToolParser {
 
   end(): ParsedText {
     const opened = this.state === 'opened' || this.state === 'name' ? TOOL_CALLS : '';
-    const text = this.state === 'body' ? this.body.rest() : '';
-    const rest = this.state === 'arguments' || this.state === 'list' ? '' : this.buffer;
+    const text = this.state === 'body' ? this.body.rest(this.opening) : '';
+    const rest = this.state === 'list' ? this.opening : this.buffer;
     this.buffer = '';
     return { text: opened + text + rest, calls: [] };
   }
@@ -38,7 +40,7 @@ export class MistralParser implements ToolParser {
   private step(out: ParsedText): void {
     if (this.state === 'text') this.readText(out);
     else if (this.state === 'opened') this.readOpening();
-    else if (this.state === 'list') this.readList();
+    else if (this.state === 'list') this.readList(out);
     else if (this.state === 'body') this.readBody(out);
     else if (this.state === 'name') this.readName(out);
     else this.readArguments(out);
@@ -57,34 +59,41 @@ export class MistralParser implements ToolParser {
     if (rest === '') return;
     this.state = rest.startsWith('[') ? 'list' : 'name';
     this.buffer = rest.startsWith('[') ? rest.slice(1) : rest;
+    this.opening = `${TOOL_CALLS}[`;
   }
 
-  private readList(): void {
+  private readList(out: ParsedText): void {
     const rest = this.buffer.replace(/^[\s,]+/, '');
     if (rest.startsWith('{')) {
       this.body = new BodyParser(this.writer);
       this.state = 'body';
       this.buffer = rest;
     } else if (rest !== '') {
+      const empty = this.opening !== '';
+      if (empty) out.text += this.opening;
       this.state = 'text';
-      this.buffer = rest.startsWith(']') ? rest.slice(1) : rest;
+      this.buffer = rest.startsWith(']') && !empty ? rest.slice(1) : rest;
     }
   }
 
   private readBody(out: ParsedText): void {
     this.buffer = this.body.push(this.buffer, out.calls);
-    if (this.body.done) this.state = 'list';
+    if (this.body.done) {
+      this.state = 'list';
+      this.opening = '';
+    }
     if (!this.body.failed) return;
-    const raw = this.body.rest();
-    if (raw !== '') out.text += `${TOOL_CALLS}[${raw}`;
+    out.text += this.body.rest(this.opening);
     this.state = 'text';
   }
 
   private readName(out: ParsedText): void {
     const at = this.buffer.indexOf('{');
     if (at < 0) return;
-    const name = (this.buffer.slice(0, at).split(/\[(?:ARGS|CALL_ID)\]/)[0] as string).trim();
-    if (/^[\w.-]{1,256}$/.test(name)) {
+    const [first = '', ...tagged] = this.buffer.slice(0, at).split(/\[(?:ARGS|CALL_ID)\]/);
+    const name = first.trim();
+    // Tools of MCP servers may have any name; without a tag behind it, it may also be prose.
+    if ((tagged.length > 0 ? /^\S{1,256}$/ : /^[\w.-]{1,256}$/).test(name)) {
       out.calls.push(this.writer.begin(name));
       this.value = new ValueEnd();
       this.state = 'arguments';
