@@ -7,6 +7,7 @@ import type { AgentRollout } from '../../ts/trainer/agent_rollout';
 import { AsyncCollector } from '../../ts/trainer/async_collector';
 import type { Phase } from '../../ts/trainer/collect';
 import type { Engines } from '../../ts/trainer/engines';
+import type { Metrics } from '../../ts/trainer/metrics/metrics';
 import { PromptStream } from '../../ts/trainer/prompt_stream';
 import { fakeRollout } from '../helpers/fake_rollout';
 import { FakeEngines, fakeData, runConfig, runDirectory, steps, trainer } from './fake_run';
@@ -172,6 +173,24 @@ test('wait: a step begins when those at their limit are done', async () => {
   await settle();
   rollout.answer(2);
   expect((await second).ids).toEqual([1, 2]);
+});
+
+test('staleness counts updates: steps that leave the policy alone are none', async () => {
+  const { collector, rollout } = collectorOf({ maxSpan: 9 }, [
+    'algorithm.adv_estimator=gae',
+    'trainer.critic_warmup=5',
+  ]);
+  const off = (metrics: Metrics) =>
+    ['staleness', 'staleness_worst', 'spans'].map(
+      (name) => metrics[`training/off_policy/trajectory_${name}/max`],
+    );
+  const first = taken(collector, 4);
+  await settle();
+  rollout.answer(1, 2, 3, 4);
+  expect(off((await first).metrics)).toEqual([0, 0, 1]);
+  // Step 5 is the first that changes the policy.
+  rollout.version = 5;
+  expect(off((await taken(collector, 6)).metrics)).toEqual([1, 1, 1]);
 });
 
 test('an engine that fails while the policy learns ends the step that comes next, with its error', async () => {

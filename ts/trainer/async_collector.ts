@@ -101,7 +101,11 @@ export class AsyncCollector implements Collector {
     const trajectories = taken.flatMap(({ result }) => result.trajectories);
     const { agents } = this.context;
     if (agents) checkSomeWorked(agents.agent, trajectories);
-    const metrics = { ...offPolicyMetrics(whole.batch, this.version), ...this.evictions(taken.length) };
+    const { critic_warmup: firstUpdate } = this.context.config.trainer;
+    const metrics = {
+      ...offPolicyMetrics(whole.batch, this.version, firstUpdate),
+      ...this.evictions(taken.length),
+    };
     const { evicted } = this;
     this.evicted = noneEvicted();
     // What was left out has been generated and scored, too.
