@@ -316,6 +316,19 @@ describe('steps and the engine', () => {
     await waiting;
   });
 
+  test('colocated: what is known of tokens after the update is computed before responses go on', async () => {
+    const tokens = 'logging.tokens={samples: 2, every: 1, after_update: true}';
+    expect(await calls(['trainer.v1.trainer_mode=colocate_async', tokens], false)).toEqual(
+      [1, 2].flatMap(() => [
+        'pause preempt',
+        'actor.computeLogProb',
+        'updatePolicy',
+        'actor.computeLogProb',
+        'resume',
+      ]),
+    );
+  });
+
   test('separate: they never do; servers are given the weights of each step, and do not rest', async () => {
     const apart = [
       'trainer.v1.trainer_mode=separate_async',

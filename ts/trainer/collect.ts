@@ -37,7 +37,7 @@ export interface Collector {
   take(step: number, phase: Phase, pause: () => void): Promise<Taken>;
   /** The workers are needed for something else than responses, until {@link learnt}. */
   beforeLearning(): Promise<void>;
-  /** The policy has the weights of step `step`, and the rollout knows. */
+  /** The policy has the weights of step `step`, the rollout knows, and nothing else is computed for the step. */
   learnt(step: number): Promise<void>;
   /** Of the prompts, after the last step. */
   position(): Pick<Position, 'loader' | 'queue'>;

@@ -99,7 +99,6 @@ export async function trainStep(
     if (engines.syncRollout) await phase('update_weights', async () => engines.syncRollout?.(step));
     else await engines.rollout.updateWeights({ kind: 'in-place' }, step);
   }
-  await collector.learnt(step);
   engines.setPhase(null);
 
   const ranks = engines.dataParallelSize ?? engines.worldSize;

@@ -259,6 +259,7 @@ export class Trainer {
     }
     this.writeGenerations(parts.directory, done, step);
     await this.writeTokens(parts, done, step);
+    await parts.collector.learnt(step);
     // Of the step itself nothing is read from here on but its sizes.
     done.batch.recycle();
     const { metrics, epoch } = done;

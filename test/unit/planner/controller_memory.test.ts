@@ -199,8 +199,10 @@ async function measuredStep(config: ResolvedConfig, measured: Measured): Promise
           totalSteps: 9,
           batchesPerEpoch: 100,
         });
-  const step = async (number: number): Promise<void> =>
+  const step = async (number: number): Promise<void> => {
     (await trainStep(context, collector, number)).batch.recycle();
+    await collector.learnt();
+  };
   await step(1);
   await setTimeout(10); // as between steps of a run; what was asked for by a weak reference lives until then
   // Counted from before the first step: what that leaves belongs to the second.
