@@ -118,8 +118,8 @@ test('an engine that leaves batches where they are when it is closed holds nobod
   await collector.settled();
 });
 
-test('a step that is to be given up does not wait for all that it would take', async () => {
-  const { collector, rollout } = collectorOf({});
+test('a step that is to be given up does not wait for what it would take', async () => {
+  const { collector } = collectorOf({});
   let stopped = false;
   const step = collector.take(1, phase, () => {
     if (stopped) throw new Error('given up');
@@ -127,7 +127,7 @@ test('a step that is to be given up does not wait for all that it would take', a
   const ended = expect(step).rejects.toThrow('given up');
   await settle();
   stopped = true;
-  rollout.answer(3);
+  collector.nudge();
   await ended;
   expect(collector.position().queue?.read).toEqual([{ epoch: 0, prompts: 4, left: [0, 1, 2, 3] }]);
 });
@@ -287,6 +287,31 @@ describe('steps and the engine', () => {
     expect(await calls(['trainer.v1.trainer_mode=colocate_async'], false)).toEqual(
       [1, 2].flatMap(() => ['pause preempt', 'actor.computeLogProb', 'updatePolicy', 'resume']),
     );
+  });
+
+  test('a run that is to stop does not wait for prompts that take long', async () => {
+    let [asked, give] = [() => {}, () => {}];
+    const waiting = new Promise<void>((done) => {
+      asked = done;
+    });
+    const late = new Promise<number>((done) => {
+      give = () => done(1);
+    });
+    const run = trainer({
+      overrides: ['trainer.v1.trainer_mode=colocate_async', 'trainer.val_before_train=false'],
+      options: {
+        reward: () => {
+          asked();
+          return late;
+        },
+      },
+    });
+    const fitting = run.trainer.fit();
+    await waiting;
+    run.trainer.requestStop('the test');
+    expect(await fitting).toMatchObject({ step: 0, interrupted: true });
+    give();
+    await run.trainer.settled();
   });
 
   test('a run that has failed is settled when rewards of what was ahead have come', async () => {

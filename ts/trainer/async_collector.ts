@@ -121,6 +121,10 @@ export class AsyncCollector implements Collector {
     };
   }
 
+  nudge(): void {
+    this.wake();
+  }
+
   async beforeLearning(): Promise<void> {
     if (!this.options.colocated) return;
     this.timers.stop();

@@ -35,6 +35,8 @@ export interface Taken extends Sampled {
 export interface Collector {
   /** The responses of step `step`. `pause` is called between phases; it throws when the step is to be given up. */
   take(step: number, phase: Phase, pause: () => void): Promise<Taken>;
+  /** What `pause` of {@link take} looks at has changed: a take that waits calls it. */
+  nudge(): void;
   /** The workers are needed for something else than responses, until {@link learnt}. */
   beforeLearning(): Promise<void>;
   /** The policy has the weights of step `step`, the rollout knows, and nothing else is computed for the step. */
@@ -95,6 +97,8 @@ export class BatchCollector implements Collector {
     });
     return { ...sampled, timings: {}, trajectories };
   }
+
+  nudge(): void {}
 
   async beforeLearning(): Promise<void> {
     await this.context.engines.releaseRollout?.();

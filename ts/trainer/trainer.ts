@@ -96,6 +96,7 @@ export class Trainer {
   /** Ends `fit` soon, with a checkpoint: at once between the phases of a step that has not updated anything, else after it. */
   requestStop(reason: string): void {
     this.stop.make(reason);
+    this.#collector?.nudge();
   }
 
   /** Resolves when nothing of a `fit` that has ended goes on: what a failure finds waiting for a reward ends when that comes. */
