@@ -1,4 +1,5 @@
 #!/usr/bin/env node
+import { TrajectoryEnded } from './agent/trajectory_ended';
 import './cli/warnings';
 import { runCli } from './cli/program';
 import { exitCodeOf, reportError, reportLeftBehind } from './cli/report';
@@ -16,7 +17,9 @@ function failLeftBehind(error: unknown, kind: 'rejection' | 'exception'): void {
   process.exit(exitCodeOf(error));
 }
 
-process.on('unhandledRejection', (error) => failLeftBehind(error, 'rejection'));
+process.on('unhandledRejection', (error) => {
+  if (!(error instanceof TrajectoryEnded)) failLeftBehind(error, 'rejection');
+});
 process.on('uncaughtException', (error) => failLeftBehind(error, 'exception'));
 /** What these print is news of their work, and not what they are asked for. */
 const AT_WORK = ['train', 'sft', 'serve', 'ui', 'retriever', 'host-agent'];

@@ -18,6 +18,7 @@ import { BoundedEngine } from './model/bounded_engine';
 import type { Tool } from './tools/tool';
 import { Toolbox, type ToolboxOptions } from './tools/toolbox';
 import type { Trajectory, TurnRecord } from './trajectory/trajectory';
+import { TrajectoryEnded } from './trajectory_ended';
 
 export interface AgentRunOptions {
   engine: RolloutEngine;
@@ -67,7 +68,10 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
   const own = new AbortController();
   // One for each call and tool that runs.
   setMaxListeners(0, own.signal);
-  const end = (): void => own.abort(options.signal?.reason);
+  const end = (): void => {
+    const cause: unknown = options.signal?.reason;
+    own.abort(new TrajectoryEnded(reasonOf(cause), { cause }));
+  };
   options.signal?.throwIfAborted();
   options.signal?.addEventListener('abort', end, { once: true });
   const { tokenizer, sampling, seed, maxTokens, session, behindFirst = false } = options;
@@ -97,7 +101,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
   try {
     const late = new Promise<never>((_, reject) => {
       const give = (): void => {
-        const reason = new Error(`the agent did not end within ${options.timeout} s`);
+        const reason = new TrajectoryEnded(`the agent did not end within ${options.timeout} s`);
         reject(reason);
         own.abort(reason);
       };
@@ -140,7 +144,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
     options.signal?.removeEventListener('abort', end);
     talk?.close();
     // What the agent has left running ends with it.
-    own.abort(new Error('the trajectory has ended'));
+    own.abort(new TrajectoryEnded('the trajectory has ended'));
   }
   return {
     calls: [...model.calls],

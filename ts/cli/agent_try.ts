@@ -4,8 +4,10 @@ import { Actor } from '../actor/actor';
 import type { AgentTask } from '../agent/define';
 import { runAgent } from '../agent/run_agent';
 import type { TurnRecord } from '../agent/trajectory/trajectory';
+import { printable } from '../base/printable';
 import { toJson } from '../base/text';
 import { loadConfig } from '../config/config';
+import { extraInfoOf, groundTruthOf } from '../data/labels';
 import { checkPrompt, encodePrompt } from '../data/prompt';
 import { configuredAgents } from '../trainer/configured_agents';
 import { loadTokenizer } from '../trainer/training_data';
@@ -41,14 +43,14 @@ export async function agentTry(
   const { model, rollout } = config.actor_rollout_ref;
   const tokenizer = loadTokenizer(model);
   const row = taskOf(options.task);
-  const { prompt = null, data_source = 'try', reward_model, extra_info = {} } = row;
+  const { prompt = null, data_source = 'try', reward_model: labels = null, extra_info } = row;
   checkPrompt(prompt, '--task');
   const task: AgentTask = {
     prompt,
     promptIds: encodePrompt(prompt, tokenizer, '--task', config.data.apply_chat_template_kwargs),
     dataSource: String(data_source),
-    groundTruth: (reward_model as { ground_truth?: unknown } | undefined)?.ground_truth ?? null,
-    extraInfo: extra_info as Record<string, unknown>,
+    groundTruth: labels === null ? null : groundTruthOf(labels, '--task'),
+    extraInfo: extraInfoOf(extra_info, '--task'),
     sample: 0,
     validation: true,
   };
@@ -87,10 +89,10 @@ export async function agentTry(
       write(`${toJson({ turns: record, toolUses, answer, reward, error, calls: shown, seconds })}\n`);
       return error === null ? 0 : 1;
     }
-    for (const turn of record) write(`${heading(turn)}\n${turn.content.trim()}\n\n`);
+    for (const turn of record) write(`${heading(turn)}\n${readable(turn.content)}\n\n`);
     const made = calls.reduce((sum, { tokens }) => sum + tokens.length, 0);
     const lines = [
-      ...(answer === null ? [] : [`answer: ${answer}`]),
+      ...(answer === null ? [] : [`answer: ${readable(answer)}`]),
       ...(reward === null ? [] : [`reward: ${reward}`]),
       ...(error === null ? [] : [`failed: ${error}`]),
       `${calls.length} calls of the model, ${made} tokens, ${toolUses.length} uses of tools, ${seconds.toFixed(2)} s`,
@@ -102,8 +104,14 @@ export async function agentTry(
   }
 }
 
+/** All of it, but for what would move the cursor of a terminal or hide something. An agent may note what is no text. */
+function readable(content: unknown): string {
+  const text = typeof content === 'string' ? content : (toJson(content) ?? '');
+  return printable(text.trim(), { max: Number.POSITIVE_INFINITY, lines: true });
+}
+
 function heading({ role, tool, seconds, error }: TurnRecord): string {
-  const name = tool === undefined || tool === role ? role : `${role} ${tool}`;
+  const name = printable(tool === undefined || tool === role ? role : `${role} ${tool}`);
   const time = seconds === undefined ? '' : ` (${seconds.toFixed(2)} s)`;
   return `--- ${name}${time}${error === undefined ? '' : ', failed'}`;
 }

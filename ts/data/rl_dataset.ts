@@ -1,6 +1,7 @@
 import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import { ChosenRows, type Dataset, type Usable } from './dataset';
+import { extraInfoOf, groundTruthOf } from './labels';
 import { checkPrompt, encodePrompt, promptText, type TemplateVariables } from './prompt';
 import { column, MEDIA_COLUMNS, type Row, refuseMedia } from './row';
 import { RowFiles } from './row_file';
@@ -171,20 +172,8 @@ export class RlDataset implements Dataset<RlSample> {
   }
 
   private labels(row: Row, where: string): Omit<RlSample, 'tokens' | 'rawPrompt'> {
-    const reward = column(row, 'reward_model', where);
-    if (typeof reward !== 'object' || reward === null || !('ground_truth' in reward)) {
-      throw new TroupeError(
-        'INVALID_DATA',
-        `[data] ${where}: expected reward_model to be an object with ground_truth, got ${show(reward)}`,
-      );
-    }
-    const extraInfo = row['extra_info'] ?? {};
-    if (typeof extraInfo !== 'object' || Array.isArray(extraInfo)) {
-      throw new TroupeError(
-        'INVALID_DATA',
-        `[data] ${where}: expected extra_info to be an object, got ${show(extraInfo)}`,
-      );
-    }
+    const groundTruth = groundTruthOf(column(row, 'reward_model', where), where);
+    const extraInfo = extraInfoOf(row['extra_info'], where);
     const { dataSourceKey } = this.options;
     const dataSource = column(row, dataSourceKey, where);
     if (typeof dataSource !== 'string' && typeof dataSource !== 'number') {
@@ -195,8 +184,8 @@ export class RlDataset implements Dataset<RlSample> {
     }
     return {
       dataSource: String(dataSource),
-      groundTruth: reward.ground_truth,
-      extraInfo: extraInfo as Record<string, unknown>,
+      groundTruth,
+      extraInfo,
     };
   }
 

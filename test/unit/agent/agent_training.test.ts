@@ -4,6 +4,7 @@ import { z } from 'zod';
 import { type AgentResult, defineAgent } from '../../../ts/agent/define';
 import type { AgentModel } from '../../../ts/agent/model/agent_model';
 import { defineTool } from '../../../ts/agent/tools/tool';
+import { TrajectoryEnded } from '../../../ts/agent/trajectory_ended';
 import type { Trainer, TrainerOptions } from '../../../ts/trainer/trainer';
 import { type FakeEngines, fakeData, read, type Setup, trainer } from '../fake_run';
 
@@ -243,6 +244,39 @@ describe('a trainer with an agent', () => {
     expect(metricsOf(directory)[0]).toMatchObject({ 'agent/failed': 2 });
     expect(aborted.length).toBeGreaterThanOrEqual(2);
     expect(String(aborted[0])).toMatch(/did not end within 0.05 s/);
+    for (const reason of aborted) expect(reason).toBeInstanceOf(TrajectoryEnded);
+  });
+
+  test.each([
+    ['that ends', () => 1],
+    [
+      'that fails',
+      () => {
+        throw new Error('no');
+      },
+    ],
+  ])('what an agent %s has not waited for hears that its trajectory has ended', async (_, ends) => {
+    const left: Promise<unknown>[] = [];
+    const hasty = defineAgent({
+      run: async ({ promptIds }, { model, tools }) => {
+        await model.generate(promptIds);
+        left.push(tools.call('wait', {}).catch((error: unknown) => error));
+        return ends();
+      },
+    });
+    const wait = defineTool({
+      name: 'wait',
+      description: 'Waits',
+      parameters: z.object({}),
+      run: () => new Promise(() => undefined),
+    });
+    const { trainer: one } = run({
+      options: { agent: hasty, tools: [wait] },
+      overrides: ['trainer.total_training_steps=1', 'data.val_files=null'],
+    });
+    await one.fit().catch(() => undefined);
+    expect(left.length).toBeGreaterThan(0);
+    for (const reason of await Promise.all(left)) expect(reason).toBeInstanceOf(TrajectoryEnded);
   });
 
   test('our own engine takes first what has had fewer calls; servers are asked for no priorities', async () => {

@@ -132,6 +132,23 @@ test.each([
   expect(second).toMatch(/at .*leaves\.cjs:2:\d+.* has to await its promises, or catch what they throw/);
 });
 
+test('what an agent has not waited for ends with its trajectory, and that is all', () => {
+  const module = join(directory, 'ends.cjs');
+  const ended = join(ROOT, 'dist', 'agent', 'trajectory_ended.js');
+  writeFileSync(
+    module,
+    `const { TrajectoryEnded } = require(${JSON.stringify(ended)});
+    setImmediate(() => {
+      setImmediate(() => process.exit(7));
+      return Promise.reject(new TrajectoryEnded('over'));
+    });`,
+  );
+  const args = ['--require', module, join(ROOT, 'dist', 'cli.js'), 'ui', directory];
+  const { status, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' });
+  expect(stderr).not.toMatch(/error/);
+  expect(status).toBe(7);
+});
+
 test('a failure: exit code 1 and one message; with --debug the stack', () => {
   const args = ['generate', '--model', 'nowhere', '--prompt', 'a'];
   const { code, stdout, stderr } = troupe(...args);

@@ -14,6 +14,7 @@ import { ONE_MODEL } from '../../../ts/planner/places';
 import type { PlanSpec } from '../../../ts/planner/plan';
 import { controllerWarnings } from '../../../ts/planner/render_controller';
 import type { RewardManager } from '../../../ts/reward/contract/types';
+import type { BatchRequest } from '../../../ts/rollout/engine';
 import { SampledColumns } from '../../../ts/rollout/sampled_columns';
 import { AsyncCollector } from '../../../ts/trainer/async_collector';
 import { BatchCollector } from '../../../ts/trainer/collect';
@@ -109,15 +110,16 @@ function enginesOf(config: ResolvedConfig, measured: Measured): Engines {
     dataParallelSize: 2,
     actor: { computeLogProb: logProbs, updatePolicy: update },
     rollout: {
-      ...fakeRollout((requests) => {
-        const logProbs = new Array<number>(RESPONSE).fill(-1);
-        return requests.map(() => ({ tokens: new Array<number>(RESPONSE).fill(1), logProbs }));
-      }),
-      submitBatch: async ({ prompts, n }: { prompts: Batch; n: number }) => {
+      ...fakeRollout(() => []),
+      submitBatch: async ({ prompts, n, versions }: BatchRequest) => {
         const lengths = new Int32Array(prompts.size * n).fill(RESPONSE);
-        const columns = new SampledColumns(prompts, n, lengths, actor);
+        if (versions) await new Promise((done) => setImmediate(done));
+        const columns = new SampledColumns(prompts, n, lengths, versions ? new ColumnMemory() : actor);
         columns.rolloutLogProbs.fill(-1);
-        return columns.batch(null);
+        const batch = columns.batch(null);
+        if (!versions) return batch;
+        const version = new Int32Array(batch.numResponseTokens);
+        return batch.with({ version }, { granularity: { version: 'response' }, adopt: true });
       },
     },
     reference: needsReference(config)

@@ -1,6 +1,8 @@
 import type { Dialect } from '../../../ts/serve/call/answer';
 import { ApiError } from '../../../ts/serve/call/api_error';
 import { answerChat } from '../../../ts/serve/openai/chat';
+import { parseChat } from '../../../ts/serve/openai/chat_request';
+import { answerCompletions } from '../../../ts/serve/openai/completions';
 import { answerResponses } from '../../../ts/serve/openai/responses';
 import { type Json, post, type Served, served, until } from './served';
 
@@ -106,6 +108,16 @@ const REFUSED: [string, Json, number, string | null, RegExp][] = [
     'repetition_penalty',
     />=0.000001/,
   ],
+  [
+    'more variables than a template has',
+    {
+      messages: hello,
+      chat_template_kwargs: Object.fromEntries(Array.from({ length: 257 }, (_, i) => [`v${i}`, 1])),
+    },
+    400,
+    'chat_template_kwargs',
+    /at most 256 variables/,
+  ],
   ['an empty salt', { messages: hello, cache_salt: '' }, 400, 'cache_salt', /cache_salt/],
   ['too many stop texts', { messages: hello, stop: Array(17).fill('a') }, 400, 'stop', /at most 16/],
   ['a body that is no object', [], 400, null, /object/],
@@ -124,6 +136,12 @@ const PROMPTS: [string, Json, string, RegExp][] = [
   ['one of several prompts that is empty', { prompt: ['a', ''] }, 'prompt', /not empty/],
   ['too many prompts', { prompt: Array(257).fill('a') }, 'prompt', /at most 256 prompts, got 257/],
   ['a prompt that is none', { prompt: 5 }, 'prompt', /a text, token ids, or a list of either/],
+  ['an id that is no number', { prompt: [3, 'x'] }, 'prompt.1', /expected a token id/],
+  ['an id below 0', { prompt: [[3], [4, -1]] }, 'prompt.1.1', /expected a token id/],
+  ['ids beside a text', { prompt: ['a', [3]] }, 'prompt.1', /a text, token ids, or a list of either/],
+  ['no prompt among several', { prompt: [[3], []] }, 'prompt.1', /a text, token ids, or a list of either/],
+  ['no prompts', { prompt: [] }, 'prompt', /a text, token ids, or a list of either/],
+  ['an end that is no number', { prompt: 'a', stop_token_ids: [3, 0.5] }, 'stop_token_ids.1', /a token id/],
   ['an id that is no token', { prompt: [3, 5000] }, 'prompt', /token ids from 0 to 256.*got 5000/],
   ['too long a prompt', { prompt: 'x'.repeat(4096) }, 'prompt', /maximum context length is 4096.*has 4096/],
   ['too long a response', { prompt: 'x', max_tokens: 4096 }, 'max_tokens', /4096 were asked for/],
@@ -221,6 +239,36 @@ test.each(['token ', '1'])(
     expect(looked).toBe(0);
   },
 );
+
+test('of too many prompts none is looked at, and of parameters of tools none by itself', async () => {
+  const s = await serve(() => '', { family: 'hermes' });
+  let looked = 0;
+  const counted = <T extends object>(target: T, count: number, value: unknown): T => {
+    for (let i = 0; i < count; i++) {
+      const get = (): unknown => {
+        looked++;
+        return value;
+      };
+      Object.defineProperty(target, i, { enumerable: true, get });
+    }
+    return target;
+  };
+  const { signal } = new AbortController();
+  const refused = answerCompletions(s.model, { prompt: counted([], 300, [1]) }, signal);
+  await expect(refused).rejects.toMatchObject({ message: 'prompt: expected at most 256 prompts, got 300' });
+  expect(looked).toBeLessThan(5);
+  looked = 0;
+  const named = { type: 'function', function: { name: 'add', parameters: counted({}, 300, {}) } };
+  const { call } = parseChat(s.model, { messages: hello, tools: [named] });
+  expect(Object.keys(call.conversation.tools?.[0]?.function.parameters ?? {})).toHaveLength(300);
+  expect(looked).toBe(0);
+});
+
+test('an end that is named many times is one end to the engine', async () => {
+  const s = await serve(() => 'yes');
+  const { status } = await post(s.url, chat, { messages: hello, stop_token_ids: [5, 5, 6, 5] });
+  expect([status, s.engine.requests[0]?.sampling.stopTokenIds]).toEqual([200, [256, 5, 6]]);
+});
 
 test('a bias for many tokens reaches the engine', async () => {
   const s = await serve(() => 'yes');

@@ -61,6 +61,18 @@ export function conclusion(answer: string): string {
   return text;
 }
 
+const SYMBOLS: Readonly<Record<string, string>> = {
+  '∅': '\\emptyset ',
+  '\\varnothing': '\\emptyset ',
+  '∞': '\\infty ',
+  '∪': '\\cup ',
+  '°': '^\\circ ',
+};
+
+/** An answer with commas for "and" and "or", also where they are text of LaTeX, whose rest the rules of MATH would take for a unit. */
+export const listed = (text: string): string =>
+  text.replace(/\\(?:text|mbox|mathrm)\{\s*(?:or|and)\s*\}/gi, ' , ').replace(/ (?:or|and) /gi, ' , ');
+
 /** A whole answer in words, or in another font. */
 const WORDS = /^\\(?:text|mbox|mathrm|mathbf|mathit|textbf|textit|boldsymbol)\{((?:[^{}]|\{[^{}]*\})*)\}$/;
 /** Units, which may have an exponent; not the ends of other words (Monday), nor the names of LaTeX commands. */
@@ -79,10 +91,11 @@ const LOOKS =
 export function tidy(text: string): string {
   let bare = text.trim().replace(/^(?:\$+|\\[([])|(?<!\\)(?:\$+|\\[)\]])$/g, '');
   while (WORDS.test(bare)) bare = bare.replace(WORDS, '$1');
-  bare = bare
+  bare = listed(bare)
+    .replace(/[∅∞∪°]|\\varnothing(?![a-zA-Z])/g, (symbol) => SYMBOLS[symbol] as string)
     .replace(ROW_END, '\\\\')
+    .replace(/\\overline *(\d)(?!\d)/g, '\\overline{$1}')
     .replace(/(?<=\d),\\! *(?=\d)/g, '')
-    .replace(/ (?:or|and) /gi, ' , ')
     .replace(LOOKS, ' ')
     .replace(/(million|billion|trillion)/g, (name) => `\\times 10^{${LARGE[name as keyof typeof LARGE]}}`)
     .replace(UNITS, ' ')

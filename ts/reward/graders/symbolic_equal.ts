@@ -43,7 +43,11 @@ function asSequence(text: string): Sequence | null {
 }
 
 function equalSequences(engine: ComputeEngine, a: Sequence, b: Sequence): boolean {
-  if (a.brackets !== b.brackets || a.items.length !== b.items.length) return false;
+  // A bare list stands for a tuple.
+  const bare = (one: Sequence, other: Sequence): boolean =>
+    one.brackets === '' && ['()', '[]'].includes(other.brackets);
+  if (a.items.length !== b.items.length) return false;
+  if (a.brackets !== b.brackets && !bare(a, b) && !bare(b, a)) return false;
   if (a.brackets !== 'set') return a.items.every((item, i) => equal(engine, item, b.items[i] as string));
   const left = [...b.items];
   return a.items.every((item) => {

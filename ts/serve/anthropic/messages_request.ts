@@ -6,7 +6,7 @@ import type { ChatCall } from '../call/chat_call';
 import { defined } from '../call/defined';
 import type { ServedModel } from '../call/served_model';
 import { checkName } from '../openai/chat_request';
-import { parseBody, samplingFields, samplingOf } from '../openai/fields';
+import { anyObject, parseBody, samplingFields, samplingOf } from '../openai/fields';
 import { checkChoice, forcedCalls } from '../openai/formats';
 import { list } from '../openai/lists';
 import type { FunctionTool } from '../tools/families';
@@ -16,7 +16,7 @@ const toolUse = z.looseObject({
   type: z.literal('tool_use'),
   id: z.string(),
   name: z.string(),
-  input: z.record(z.string(), z.unknown()),
+  input: anyObject,
 });
 const words = z.union([
   z.string(),
@@ -39,7 +39,7 @@ const message = z.looseObject({
 const tool = z.looseObject({
   name: z.string().regex(/^[\w.-]{1,256}$/, 'expected letters, digits, _, . and -'),
   description: z.string().nullish(),
-  input_schema: z.record(z.string(), z.unknown()),
+  input_schema: anyObject,
 });
 
 /** Fields that are not named here are the business of Anthropic's own servers. */

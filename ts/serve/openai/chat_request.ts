@@ -7,12 +7,22 @@ import { templateCalls } from '../call/conversation';
 import { defined } from '../call/defined';
 import type { ServedModel } from '../call/served_model';
 import type { FunctionTool } from '../tools/families';
-import { harmlessFields, optional, parseBody, samplingFields, samplingOf, streamFields } from './fields';
+import {
+  anyObject,
+  harmlessFields,
+  optional,
+  parseBody,
+  samplingFields,
+  samplingOf,
+  streamFields,
+} from './fields';
 import { checkChoice, responseForm } from './formats';
 import { list } from './lists';
 
 const MOST_TOP = 20;
 const MOST_TOOLS = 512;
+/** Of the template, each of which takes it a while. */
+const MOST_VARIABLES = 256;
 
 const textPart = z.object({
   type: z.literal('text', { error: 'expected "text": this server reads text only' }),
@@ -44,7 +54,7 @@ const tool = z.object({
   function: z.object({
     name: z.string().regex(/^[\w.-]{1,256}$/, 'expected letters, digits, _, . and -'),
     description: optional(z.string()),
-    parameters: optional(z.record(z.string(), z.unknown())),
+    parameters: optional(anyObject),
     strict: z.boolean().nullish(),
   }),
 });
@@ -57,7 +67,7 @@ const responseFormat = z.discriminatedUnion('type', [
     json_schema: z.object({
       name: z.string().nullish(),
       description: z.string().nullish(),
-      schema: z.record(z.string(), z.unknown()),
+      schema: anyObject,
       strict: z.boolean().nullish(),
     }),
   }),
@@ -82,7 +92,11 @@ const fields = {
   parallel_tool_calls: z.boolean().nullish(),
   response_format: responseFormat.nullish(),
   reasoning_effort: z.string().nullish(),
-  chat_template_kwargs: z.record(z.string(), z.unknown()).nullish(),
+  chat_template_kwargs: anyObject
+    .refine((given) => Object.keys(given).length <= MOST_VARIABLES, {
+      error: `expected at most ${MOST_VARIABLES} variables of the template`,
+    })
+    .nullish(),
   add_generation_prompt: z.boolean().nullish(),
   modalities: list(z.literal('text')).nullish(),
 };

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto';
 import { setImmediate as turn } from 'node:timers/promises';
 import { z } from 'zod';
 import type { Dialect, ServerEvent } from '../call/answer';
-import { apiErrorOf, badField } from '../call/api_error';
+import { apiErrorOf } from '../call/api_error';
 import { defined } from '../call/defined';
 import { merge, withEnd } from '../call/merge';
 import type { CallDelta, CallRecord, RunningCall } from '../call/model_call';
@@ -12,22 +12,18 @@ import { startCalls } from '../call/start_calls';
 import { textIds } from '../call/text_ids';
 import { checkName } from './chat_request';
 import { checkIds, harmlessFields, parseBody, samplingFields, samplingOf, streamFields } from './fields';
-import { list } from './lists';
 import { finite, tokenText, topOf } from './log_probs';
+import { prompts } from './prompts';
 import { errorEvent, type Usage, usageOf } from './usage';
 
 const MOST_TOP = 20;
-const MOST_PROMPTS = 256;
 const DEFAULT_TOKENS = 16;
 
-const ids = list(z.int().min(0), { min: 1 });
 const fields = {
   ...harmlessFields,
   ...samplingFields,
   ...streamFields,
-  prompt: z.union([z.string(), ids, list(z.string(), { min: 1 }), list(ids, { min: 1 })], {
-    error: 'expected a text, token ids, or a list of either',
-  }),
+  prompt: prompts,
   max_tokens: z.int().min(1).nullish(),
   logprobs: z.int().min(0).max(MOST_TOP).nullish(),
   echo: z.literal(false, { error: 'expected false: the prompt is not given back' }).nullish(),
@@ -53,17 +49,14 @@ interface Running {
 export const answerCompletions: Dialect = async (model, body, signal, hooks = {}) => {
   const r = parseBody(schema, body, Object.keys(fields));
   checkName(model, r.model);
-  const given = promptsOf(r.prompt);
-  if (given.length > MOST_PROMPTS)
-    throw badField('prompt', `expected at most ${MOST_PROMPTS} prompts, got ${given.length}`);
-  for (const prompt of given) if (typeof prompt !== 'string') checkIds('prompt', prompt, model);
-  const prompts = given.map((prompt) =>
+  for (const prompt of r.prompt) if (typeof prompt !== 'string') checkIds('prompt', prompt, model);
+  const idsOfPrompts = r.prompt.map((prompt) =>
     typeof prompt === 'string' ? textIds(model, prompt, 'prompt', true) : prompt,
   );
   const logProbs = r.logprobs ?? null;
   const running: Running[] = [];
   try {
-    for (const promptIds of prompts) {
+    for (const promptIds of idsOfPrompts) {
       const { calls } = await startCalls(
         model,
         {
@@ -98,15 +91,9 @@ export const answerCompletions: Dialect = async (model, body, signal, hooks = {}
     logProbs,
     tokenIds: r.return_token_ids ?? false,
   });
-  const answer = new CompletionAnswer(model, form, prompts, running, hooks.onRecord);
+  const answer = new CompletionAnswer(model, form, idsOfPrompts, running, hooks.onRecord);
   return form.stream ? { events: answer.events() } : { body: await answer.whole() };
 };
-
-/** One of each form as a list. */
-function promptsOf(prompt: z.infer<typeof fields.prompt>): (string | number[])[] {
-  if (typeof prompt === 'string') return [prompt];
-  return typeof prompt[0] === 'number' ? [prompt as number[]] : (prompt as (string | number[])[]);
-}
 
 class CompletionAnswer {
   private readonly head: { id: string; object: string; created: number; model: string };

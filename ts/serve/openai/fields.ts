@@ -9,17 +9,20 @@ import { defined } from '../call/defined';
 import type { ServedModel } from '../call/served_model';
 import { list } from './lists';
 import { logitBias } from './logit_bias';
+import { tokenIds } from './prompts';
 
 const MOST_CHOICES = 128;
 const MOST_STOPS = 16;
-const tokenId = z
-  .int()
-  .min(0)
-  .max(2 ** 31 - 1);
 
 /** Absent and null are the same in these APIs. */
 export const optional = <T extends z.ZodType>(type: T) =>
   type.nullish().transform((value) => value ?? undefined);
+
+/** Its keys are nobody's here: a schema for each takes seconds where there are many. */
+export const anyObject = z.custom<Record<string, unknown>>(
+  (value) => typeof value === 'object' && value !== null && !Array.isArray(value),
+  'expected an object',
+);
 
 export const samplingFields = {
   temperature: optional(
@@ -48,7 +51,7 @@ export const samplingFields = {
       })
       .transform((s) => [s].flat()),
   ),
-  stop_token_ids: optional(list(tokenId)),
+  stop_token_ids: optional(tokenIds.transform((ids) => [...new Set(ids)])),
   ignore_eos: optional(z.boolean()),
   skip_special_tokens: optional(z.boolean()),
   return_token_ids: optional(z.boolean()),

@@ -9,7 +9,7 @@ import type { KeptResponses } from '../call/kept_responses';
 import type { ServedModel } from '../call/served_model';
 import type { FunctionTool } from '../tools/families';
 import { checkName } from './chat_request';
-import { parseBody, samplingFields, samplingOf, streamFields } from './fields';
+import { anyObject, parseBody, samplingFields, samplingOf, streamFields } from './fields';
 import { checkChoice, responseForm } from './formats';
 import { list } from './lists';
 
@@ -45,7 +45,7 @@ const tool = z.looseObject({
   type: z.literal('function', { error: 'expected "function": this server has no tools of its own' }),
   name: z.string().regex(/^[\w.-]{1,256}$/, 'expected letters, digits, _, . and -'),
   description: z.string().nullish(),
-  parameters: z.record(z.string(), z.unknown()).nullish(),
+  parameters: anyObject.nullish(),
 });
 
 /** Fields that are not named here are the business of OpenAI's own servers. */
@@ -73,7 +73,7 @@ const schema = z.looseObject({
       format: z
         .union([
           z.looseObject({ type: z.enum(['text', 'json_object']) }),
-          z.looseObject({ type: z.literal('json_schema'), schema: z.record(z.string(), z.unknown()) }),
+          z.looseObject({ type: z.literal('json_schema'), schema: anyObject }),
         ])
         .nullish(),
     })

@@ -90,8 +90,10 @@ export class MistralParser implements ToolParser {
   private readName(out: ParsedText): void {
     const at = this.buffer.indexOf('{');
     if (at < 0) return;
-    const name = (this.buffer.slice(0, at).split(/\[(?:ARGS|CALL_ID)\]/)[0] as string).trim();
-    if (/^[\w.-]{1,256}$/.test(name)) {
+    const [first = '', ...tagged] = this.buffer.slice(0, at).split(/\[(?:ARGS|CALL_ID)\]/);
+    const name = first.trim();
+    // Tools of MCP servers may have any name; without a tag behind it, it may also be prose.
+    if ((tagged.length > 0 ? /^\S{1,256}$/ : /^[\w.-]{1,256}$/).test(name)) {
       out.calls.push(this.writer.begin(name));
       this.value = new ValueEnd();
       this.state = 'arguments';

@@ -1,0 +1,22 @@
+// What a row says beside its prompt, in verl's schema.
+import { show } from '../base/text';
+import { TroupeError } from '../errors';
+
+/** Of `reward_model`. @throws TroupeError INVALID_DATA */
+export function groundTruthOf(reward: unknown, where: string): unknown {
+  if (typeof reward === 'object' && reward !== null && 'ground_truth' in reward) return reward.ground_truth;
+  throw new TroupeError(
+    'INVALID_DATA',
+    `[data] ${where}: expected reward_model to be an object with ground_truth, got ${show(reward)}`,
+  );
+}
+
+/** `extra_info`; {} where there is none. @throws TroupeError INVALID_DATA */
+export function extraInfoOf(given: unknown, where: string): Record<string, unknown> {
+  const extraInfo = given ?? {};
+  if (typeof extraInfo === 'object' && !Array.isArray(extraInfo)) return extraInfo as Record<string, unknown>;
+  throw new TroupeError(
+    'INVALID_DATA',
+    `[data] ${where}: expected extra_info to be an object, got ${show(extraInfo)}`,
+  );
+}
