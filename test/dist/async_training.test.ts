@@ -1,5 +1,5 @@
-import { readFileSync } from 'node:fs';
-import { resolve } from 'node:path';
+import { mkdtempSync, readFileSync } from 'node:fs';
+import { basename, resolve } from 'node:path';
 import { setTimeout } from 'node:timers/promises';
 import { type Agent, defineAgent } from '../../ts/agent/define';
 import { loadConfig } from '../../ts/config/config';
@@ -40,13 +40,15 @@ const logged = (directory: string, file: string): Line[] =>
     .split('\n')
     .map((line) => JSON.parse(line));
 
-/** Prompts of the samples files of steps, which show one response to each. */
+/** Prompts of the samples files of steps, which show some responses to each. */
 const prompts = (directory: string, steps: number): string[] =>
-  Array.from({ length: steps }, (_, i) => i + 1).flatMap((step) =>
-    logged(directory, `samples/${step}.jsonl`).map((row) =>
-      String((row as unknown as { input: string }).input),
+  Array.from({ length: steps }, (_, i) => i + 1).flatMap((step) => [
+    ...new Set(
+      logged(directory, `samples/${step}.jsonl`).map((row) =>
+        String((row as unknown as { input: string }).input),
+      ),
     ),
-  );
+  ]);
 
 const withoutStaleness = (lines: Line[]): Line[] =>
   lines.map((line) =>
@@ -129,23 +131,36 @@ describe('prompts ahead', () => {
       expect(worst).toBeLessThanOrEqual(1);
   }, 120_000);
 
-  test('a run that is stopped goes on with the prompts that are left, each of them once', async () => {
-    const { agent, onStep } = slowAgent();
-    const config = loadConfig(workspace.file('train.yaml'), [
-      `trainer.default_local_dir=${workspace.file('resumed')}`,
-      ...EPOCH,
-    ]);
-    const first: Trainer = new Trainer(config, {
-      agent,
-      onStep: (step) => {
-        onStep();
-        if (step === 2) first.requestStop('the test');
-      },
-    });
-    expect(await first.fit()).toMatchObject({ step: 2, interrupted: true });
-    expect(await new Trainer(config, slowAgent()).fit()).toMatchObject({ step: 5, interrupted: false });
-    expect(prompts('resumed', 5).sort()).toEqual(everyPrompt);
-  }, 120_000);
+  test.each([
+    ['in the same way', []],
+    ['and no longer works on prompts ahead', ['trainer.v1.trainer_mode=sync']],
+    ['with smaller batches', ['data.train_batch_size=2', 'trainer.total_training_steps=8']],
+  ])(
+    'a run that is stopped goes on with the prompts that are left, each of them once, %s',
+    async (_, changes) => {
+      const directory = mkdtempSync(workspace.file('resumed-'));
+      const configOf = (...more: string[]) =>
+        loadConfig(workspace.file('train.yaml'), [
+          `trainer.default_local_dir=${directory}`,
+          ...EPOCH,
+          ...more,
+        ]);
+      const { agent, onStep } = slowAgent();
+      const first: Trainer = new Trainer(configOf(), {
+        agent,
+        onStep: (step) => {
+          onStep();
+          if (step === 2) first.requestStop('the test');
+        },
+      });
+      expect(await first.fit()).toMatchObject({ step: 2, interrupted: true });
+      const config = configOf(...changes);
+      const { total_training_steps: step } = config.trainer;
+      expect(await new Trainer(config, slowAgent()).fit()).toMatchObject({ step, interrupted: false });
+      expect(prompts(basename(directory), step as number).sort()).toEqual(everyPrompt);
+    },
+    120_000,
+  );
 
   test('dynamic sampling: prompts whose responses are alike make room for others', async () => {
     const lines = steps(
@@ -171,6 +186,18 @@ describe('prompts ahead', () => {
       }
       expect([...answers.values()].every(({ size }) => size > 1)).toBe(true);
     }
+  }, 120_000);
+
+  test('an agent that always fails ends a run with dynamic sampling as such, not for prompts that teach nothing', async () => {
+    const agent = defineAgent({
+      run: async () => {
+        throw new Error('no such tool');
+      },
+    });
+    const filter = 'algorithm.filter_groups={enable: true, metric: seq_reward}';
+    await expect(train('broken', [...EPOCH, filter], { agent })).rejects.toThrow(
+      /agent failed on every one of 16 tasks: no such tool/,
+    );
   }, 120_000);
 
   test('a reward function that fails ends the run', async () => {

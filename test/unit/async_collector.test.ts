@@ -1,10 +1,13 @@
+import type { AgentTask } from '../../ts/agent/define';
 import type { Asynchrony } from '../../ts/config/derived/asynchrony';
 import { TroupeError } from '../../ts/errors';
 import type { RolloutHandle } from '../../ts/rollout/engine';
 import type { RolloutRequest, RolloutResult } from '../../ts/rollout/request';
+import type { AgentRollout } from '../../ts/trainer/agent_rollout';
 import { AsyncCollector } from '../../ts/trainer/async_collector';
 import type { Phase } from '../../ts/trainer/collect';
 import type { Engines } from '../../ts/trainer/engines';
+import type { Metrics } from '../../ts/trainer/metrics/metrics';
 import { PromptStream } from '../../ts/trainer/prompt_stream';
 import { fakeRollout } from '../helpers/fake_rollout';
 import { FakeEngines, fakeData, runConfig, runDirectory, steps, trainer } from './fake_run';
@@ -19,36 +22,42 @@ class ToldRollout {
     { resolve: (r: RolloutResult) => void; reject: (e: unknown) => void }[]
   >();
 
+  private result(tokens: number[], finishReason: RolloutResult['finishReason']): RolloutResult {
+    const { version } = this;
+    return {
+      tokens: Int32Array.from(tokens),
+      logProbs: Float32Array.from(tokens, () => -1),
+      finishReason,
+      versions: [{ version, start: 0, end: tokens.length }],
+      cachedTokens: 0,
+    };
+  }
+
   readonly engine = {
     ...fakeRollout(() => []),
     submit: ({ promptIds }: RolloutRequest): RolloutHandle => {
       const id = promptIds[0] as number;
       const waiting = this.open.get(id) ?? [];
       if (waiting.length === 0) this.asked.push(id);
+      let cut = (): void => undefined;
       const result = new Promise<RolloutResult>((resolve, reject) => {
         waiting.push({ resolve, reject });
+        cut = () => resolve(this.result([], 'abort'));
       });
       this.open.set(id, waiting);
       result.catch(() => undefined);
       const abort = (): void => {
         this.aborted.push(id);
+        cut();
       };
       return { result, abort } as unknown as RolloutHandle;
     },
   };
 
   answer(...ids: number[]): void {
-    for (const id of ids) {
-      const { version } = this;
+    for (const id of ids)
       for (const [i, { resolve }] of (this.open.get(id) ?? []).entries())
-        resolve({
-          tokens: Int32Array.of(i, 1),
-          logProbs: Float32Array.of(-1, -1),
-          finishReason: 'stop',
-          versions: [{ version, start: 0, end: 2 }],
-          cachedTokens: 0,
-        });
-    }
+        resolve(this.result([i, 1], 'stop'));
   }
 
   fail(id: number, error: Error): void {
@@ -60,7 +69,10 @@ class ToldRollout {
 function collectorOf(
   options: Partial<Asynchrony>,
   overrides: string[] = [],
-  score = (_: string, response: string): number => Number(response.split(' ')[0]),
+  score: (prompt: string, response: string) => number | Promise<number> = (_, response) =>
+    Number(response.split(' ')[0]),
+  fails: (sample: { prompt: string }) => boolean = () => false,
+  agents: AgentRollout | null = null,
 ) {
   const rollout = new ToldRollout();
   const config = runConfig(runDirectory(), overrides);
@@ -79,12 +91,14 @@ function collectorOf(
     config,
     engines: { rollout: engine, rewardModel: null } as unknown as Engines,
     decoder: data.decoder,
-    agents: null,
+    agents,
     reward: {
       score: async (samples: readonly { prompt: string; response: string }[]) => ({
-        scores: Float64Array.from(samples, ({ prompt, response }) => score(prompt, response)),
+        scores: Float64Array.from(
+          await Promise.all(samples.map(({ prompt, response }) => score(prompt, response))),
+        ),
         extras: {},
-        failures: 0,
+        failures: samples.filter(fails).length,
       }),
     },
   };
@@ -136,7 +150,10 @@ test('a step takes the oldest that are done; what is done too late is left out, 
     'training/off_policy/trajectory_staleness_worst/max': 0,
   });
   // Only 8 and 10 are left, as the rest of what was read.
-  expect(collector.position()).toEqual({ loader: { at: 6 }, queue: { batch: 4, left: [[1], [1]] } });
+  expect(collector.position()).toEqual({
+    loader: { at: 6 },
+    queue: { batch: 4, read: [{ epoch: 0, prompts: 4, left: [1, 3] }] },
+  });
   await collector.close();
   expect(new Set(rollout.aborted)).toEqual(new Set([8, 10]));
 });
@@ -158,6 +175,24 @@ test('wait: a step begins when those at their limit are done', async () => {
   expect((await second).ids).toEqual([1, 2]);
 });
 
+test('staleness counts updates: steps that leave the policy alone are none', async () => {
+  const { collector, rollout } = collectorOf({ maxSpan: 9 }, [
+    'algorithm.adv_estimator=gae',
+    'trainer.critic_warmup=5',
+  ]);
+  const off = (metrics: Metrics) =>
+    ['staleness', 'staleness_worst', 'spans'].map(
+      (name) => metrics[`training/off_policy/trajectory_${name}/max`],
+    );
+  const first = taken(collector, 4);
+  await settle();
+  rollout.answer(1, 2, 3, 4);
+  expect(off((await first).metrics)).toEqual([0, 0, 1]);
+  // Step 5 is the first that changes the policy.
+  rollout.version = 5;
+  expect(off((await taken(collector, 6)).metrics)).toEqual([1, 1, 1]);
+});
+
 test('an engine that fails while the policy learns ends the step that comes next, with its error', async () => {
   const { collector, rollout } = collectorOf({});
   const first = taken(collector, 1);
@@ -169,6 +204,109 @@ test('an engine that fails while the policy learns ends the step that comes next
   await expect(taken(collector, 2)).rejects.toThrow('the cable is out');
   // The other samples of the prompt were given up with it.
   expect(rollout.aborted).toContain(3);
+});
+
+test('what is cut short when the run ends is not scored, and who waits is told', async () => {
+  const scored: string[] = [];
+  const { collector, rollout } = collectorOf({}, [], (prompt) => scored.push(prompt));
+  const first = taken(collector, 1);
+  await settle();
+  rollout.answer(1, 2);
+  await first;
+  const second = taken(collector, 2);
+  const ended = expect(second).rejects.toThrow('the run has ended');
+  await settle();
+  await collector.close();
+  await ended;
+  await collector.settled();
+  expect(new Set(rollout.aborted)).toEqual(new Set([3, 4, 5, 6]));
+  expect(new Set(scored)).toEqual(new Set(['1', '2']));
+  await expect(taken(collector, 3)).rejects.toThrow('the run has ended');
+  expect(rollout.asked).toEqual([1, 2, 3, 4, 5, 6]);
+});
+
+test('an engine that leaves batches where they are when it is closed holds nobody up', async () => {
+  const { collector, rollout } = collectorOf({});
+  Object.assign(rollout.engine, { submitBatch: () => new Promise(() => undefined) });
+  const ended = expect(taken(collector, 1)).rejects.toThrow('the run has ended');
+  await settle();
+  await collector.close();
+  await ended;
+  await collector.settled();
+});
+
+test('a step that is to be given up does not wait for all that it would take', async () => {
+  const { collector, rollout } = collectorOf({});
+  let stopped = false;
+  const step = collector.take(1, phase, () => {
+    if (stopped) throw new Error('given up');
+  });
+  const ended = expect(step).rejects.toThrow('given up');
+  await settle();
+  stopped = true;
+  rollout.answer(3);
+  await ended;
+  expect(collector.position().queue?.read).toEqual([{ epoch: 0, prompts: 4, left: [0, 1, 2, 3] }]);
+});
+
+test('the time of a trajectory does not run while its engine stands still', async () => {
+  jest.useFakeTimers({ doNotFake: ['setImmediate', 'nextTick', 'queueMicrotask'] });
+  const waiting: (() => void)[] = [];
+  const agents = {
+    agent: {
+      run: async ({ promptIds: [id] }: AgentTask) => {
+        if (id === 3 || id === 4) await new Promise<void>((done) => waiting.push(done));
+        return 1;
+      },
+    },
+    tokenizer: { encode: () => new Int32Array(), decode: () => '' },
+    chat: null,
+    tools: [],
+    options: {
+      toolOptions: { timeout: 1, maxResponseLength: 256, truncateSide: 'left' as const },
+      timeout: 10,
+      retries: 0,
+      concurrency: 64,
+      onError: 'zero' as const,
+    },
+    close: async () => undefined,
+  };
+  const { collector } = collectorOf({ colocated: true }, [], undefined, undefined, agents);
+  const { prompts } = await collector.take(1, phase, () => undefined);
+  expect(prompts.map(({ tokens }) => tokens[0])).toEqual([1, 2]);
+  jest.advanceTimersByTime(6_000);
+  await collector.beforeLearning();
+  jest.advanceTimersByTime(60_000);
+  await collector.learnt();
+  jest.advanceTimersByTime(3_000);
+  for (const done of waiting) done();
+  const { trajectories } = await collector.take(2, phase, () => undefined);
+  jest.useRealTimers();
+  expect(trajectories.map(({ error }) => error)).toEqual(new Array(8).fill(null));
+});
+
+test('it is settled when the rewards that were being computed have come', async () => {
+  let give: () => void = () => undefined;
+  const reward = new Promise<void>((done) => {
+    give = done;
+  });
+  const { collector, rollout } = collectorOf({}, [], async () => {
+    await reward;
+    return 1;
+  });
+  taken(collector, 1).catch(() => undefined);
+  await settle();
+  rollout.answer(1);
+  await settle();
+  await collector.close();
+  let settled = false;
+  const waiting = collector.settled().then(() => {
+    settled = true;
+  });
+  await settle();
+  expect(settled).toBe(false);
+  give();
+  await waiting;
 });
 
 test('dynamic sampling: prompts whose responses are alike make room for others, until that is hopeless', async () => {
@@ -193,9 +331,45 @@ test('dynamic sampling: prompts whose responses are alike make room for others, 
   expect(ids).toEqual([1, 3]);
   expect(metrics).toMatchObject({ 'training/filter_groups/evicted_samples': 1, 'train/num_gen_prompts': 3 });
   await expect(run('', () => true)).rejects.toThrow(
-    /of 8 prompts in 4 generation batches only 0 are such, and none of the last pass/,
+    /of 6 prompts in 3 generation batches only 0 are such, and none of the last pass/,
   );
-  await expect(run(', max_num_gen_batches: 2', () => true)).rejects.toThrow(/max_num_gen_batches is 2/);
+  // The first one teaches.
+  await expect(run(', max_num_gen_batches: 2', (prompt) => prompt !== '1')).rejects.toThrow(
+    /of 4 prompts in 2 generation batches only 1 are such, and .*max_num_gen_batches is 2/,
+  );
+});
+
+test('dynamic sampling: what is left out while the policy learns is no reason to give up a step that has enough', async () => {
+  const { collector, rollout } = collectorOf(
+    { ahead: 8, maxSpan: 5 },
+    ['algorithm.filter_groups={enable: true, metric: seq_reward, max_num_gen_batches: 1}'],
+    (prompt, response) => (Number(prompt) > 6 ? 0 : Number(response.split(' ')[0])),
+  );
+  const first = taken(collector, 1);
+  await settle();
+  rollout.answer(1, 2);
+  await first;
+  // 3 and 4 teach, 7 and 8 do not.
+  rollout.answer(3, 4, 7, 8);
+  await settle();
+  const { ids, metrics } = await taken(collector, 2);
+  expect(ids).toEqual([3, 4]);
+  expect(metrics).toMatchObject({ 'training/filter_groups/evicted_samples': 2 });
+});
+
+test('dynamic sampling: failures of rewards of what was left out are counted', async () => {
+  const { collector, rollout } = collectorOf(
+    { ahead: 0 },
+    ['algorithm.filter_groups={enable: true, metric: seq_reward}'],
+    (prompt, response) => (prompt === '1' ? 0 : Number(response.split(' ')[0])),
+    ({ prompt }) => prompt === '1',
+  );
+  const first = collector.take(1, phase, () => undefined);
+  await settle();
+  rollout.answer(1);
+  await settle();
+  rollout.answer(2, 3);
+  expect((await first).scored.rewards.failures).toBe(4);
 });
 
 describe('steps and the engine', () => {
@@ -230,6 +404,33 @@ describe('steps and the engine', () => {
     expect(await calls(['trainer.v1.trainer_mode=colocate_async'], false)).toEqual(
       [1, 2].flatMap(() => ['pause preempt', 'actor.computeLogProb', 'updatePolicy', 'resume']),
     );
+  });
+
+  test('a run that has failed is settled when rewards of what was ahead have come', async () => {
+    let give: () => void = () => undefined;
+    const late = new Promise<number>((done) => {
+      give = () => done(1);
+    });
+    let scored = 0;
+    const engines = new FakeEngines();
+    engines.onCall = (_, name) => {
+      if (name === 'updatePolicy') throw new Error('no update');
+    };
+    const run = trainer({
+      overrides: ['trainer.v1.trainer_mode=colocate_async', 'trainer.val_before_train=false'],
+      engines,
+      options: { reward: ({ response }) => (scored++ < 8 ? response.length : late) },
+    });
+    await expect(run.trainer.fit()).rejects.toThrow('no update');
+    expect(scored).toBeGreaterThan(8);
+    let settled = false;
+    const waiting = run.trainer.settled().then(() => {
+      settled = true;
+    });
+    await settle();
+    expect(settled).toBe(false);
+    give();
+    await waiting;
   });
 
   test('separate: they never do; servers are given the weights of each step, and do not rest', async () => {

@@ -1,3 +1,4 @@
+import { Mt19937 } from '../../ts/base/mt19937';
 import { type QueueOptions, ReplayQueue } from '../../ts/trainer/replay_queue';
 
 const queueOf = (options: Partial<QueueOptions> = {}): ReplayQueue<string, number> =>
@@ -54,3 +55,47 @@ test('wait: nothing is left out, and no step begins while one that is at its lim
   expect([queue.ready(2), queue.dropStale(9)]).toEqual([true, []]);
   expect(queue.take().map(({ prompt }) => prompt)).toEqual(['a', 'b']);
 });
+
+/** Steps of a run whose groups are done in any order; how many steps each that was taken had seen, and how many it might. */
+function randomRun(seed: number, strategy: QueueOptions['strategy']): { spans: number[]; most: number } {
+  const random = new Mt19937(seed);
+  const draw = (below: number): number => random.nextBelow(below);
+  const wanted = 1 + draw(4);
+  const ahead = draw(1 + 4 * wanted);
+  const maxSpan = 1 + Math.ceil(ahead / wanted) + draw(3);
+  const lastStep = 12;
+  const queue = queueOf({ wanted, ahead, maxSpan, strategy, lastStep });
+  const spans: number[] = [];
+  /** Being worked on. */
+  const open: { result: number | null }[] = [];
+  let begun = 0;
+  for (let step = 1; step <= lastStep; step++) {
+    // What is done while the policy learns, and how eager the engine is to take the newest first.
+    const end = (): void => {
+      const at = draw(2) === 0 ? open.length - 1 : draw(open.length);
+      for (const group of open.splice(at, 1)) group.result = 1;
+    };
+    for (let i = draw(1 + open.length); i > 0; i--) end();
+    for (;;) {
+      while (queue.room(step) > 0) open.push(queue.begin(String(begun++), step));
+      if (queue.dropStale(step).length > 0) continue;
+      if (queue.ready(step)) break;
+      if (open.length === 0) throw new Error(`step ${step} of run ${seed} waits for nothing`);
+      end();
+    }
+    const taken = queue.take();
+    expect(taken).toHaveLength(wanted);
+    for (const group of taken) spans.push(step - group.step + 1);
+  }
+  return { spans, most: maxSpan };
+}
+
+test.each(['drop', 'wait'] as const)(
+  '%s: in whatever order groups are done, none is taken too late, and no step waits for ever',
+  (strategy) => {
+    for (let seed = 0; seed < 500; seed++) {
+      const { spans, most } = randomRun(seed, strategy);
+      expect([seed, Math.max(...spans) <= most]).toEqual([seed, true]);
+    }
+  },
+);

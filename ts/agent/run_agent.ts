@@ -2,8 +2,8 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { printable } from '../base/printable';
+import { StoppableTimers } from '../base/stoppable_timers';
 import { reasonOf, show, toJson } from '../base/text';
-import { timerMs } from '../base/timers';
 import { TroupeError } from '../errors';
 import { checkSize } from '../reward/contract/outcome';
 import type { RolloutEngine } from '../rollout/engine';
@@ -34,10 +34,14 @@ export interface AgentRunOptions {
   toolOptions: ToolboxOptions;
   /** Seconds for one attempt. */
   timeout: number;
+  /** What they are measured by. Default: they never stand still. */
+  timers?: StoppableTimers;
   /** Attempts after the first, where an agent fails; all but the last are forgotten. */
   retries: number;
   signal?: AbortSignal;
   session?: string;
+  /** Of its calls, for engines that know priorities: 0. */
+  priority?: number;
   /** For engines that know priorities: trajectories that have had fewer calls go first. Default: they do not. */
   behindFirst?: boolean;
 }
@@ -74,7 +78,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
   };
   options.signal?.throwIfAborted();
   options.signal?.addEventListener('abort', end, { once: true });
-  const { tokenizer, sampling, seed, maxTokens, session, behindFirst = false } = options;
+  const { tokenizer, sampling, seed, maxTokens, session, priority = 0, behindFirst = false } = options;
   const engine = maxTokens === undefined ? options.engine : new BoundedEngine(options.engine, maxTokens);
   const model = new AgentModel({
     engine,
@@ -82,6 +86,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
     sampling,
     seed,
     signal: own.signal,
+    priority,
     behindFirst,
     ...(session === undefined ? {} : { session }),
   });
@@ -97,7 +102,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
   const turnRewards = new Map<number, number>();
   let outcome: Outcome = { reward: null, answer: null, extra: {}, metrics: {} };
   let error: string | null = null;
-  let timer: NodeJS.Timeout | undefined;
+  let inTime: () => void = () => undefined;
   try {
     const late = new Promise<never>((_, reject) => {
       const give = (): void => {
@@ -105,7 +110,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
         reject(reason);
         own.abort(reason);
       };
-      timer = setTimeout(give, timerMs(options.timeout * 1000));
+      inTime = (options.timers ?? new StoppableTimers()).after(options.timeout * 1000, give);
       own.signal.addEventListener('abort', () => reject(own.signal.reason), { once: true });
     });
     late.catch(() => undefined);
@@ -140,7 +145,7 @@ async function runOnce(agent: Agent, task: AgentTask, options: AgentRunOptions):
     if (concernsRun(cause)) throw (cause as { cause?: unknown }).cause ?? cause;
     error = printable(reasonOf(cause), { max: 2000 });
   } finally {
-    clearTimeout(timer);
+    inTime();
     options.signal?.removeEventListener('abort', end);
     talk?.close();
     // What the agent has left running ends with it.

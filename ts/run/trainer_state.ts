@@ -7,12 +7,22 @@ import type { Checkpoint } from './checkpoint_store';
 export const VERSION = 2;
 const READABLE = [1, VERSION];
 
+/** What has been read of an epoch, from where the loader stands in it. */
+export interface EpochState {
+  /** Counted from 0. */
+  epoch: number;
+  /** Prompts read. */
+  prompts: number;
+  /** Of these, the ones that have not been learnt from, by their place among them. */
+  left: readonly number[];
+}
+
 /** Of a run that works on prompts ahead of its steps. */
 export interface QueueState {
-  /** Number of the first batch of prompts, counted from 1, of which some have not been learnt from: that at which the loader stands. */
+  /** Number of the batch of prompts at which the loader stands, counted from 1: the first one of which some have not been learnt from. */
   batch: number;
-  /** Of this batch and those behind it that have been read, the prompts that are left, by their place in it. */
-  left: readonly (readonly number[])[];
+  /** What has been read since. */
+  read: readonly EpochState[];
 }
 
 export interface TrainerState {
@@ -25,7 +35,7 @@ export interface TrainerState {
   loader: unknown;
   /** Absent: a run of `troupe sft`. */
   klController?: { value: number };
-  /** Absent: every step has learnt from the prompts that came next. */
+  /** Absent: every step has learnt from the prompts that the loader gave next. */
   queue?: QueueState;
   /** Trained on so far, of a run of `troupe sft`. Absent: they were not counted. */
   tokens?: number;
@@ -45,7 +55,12 @@ const stateSchema = z.object({
   seed: wholeNumber,
   loader: z.unknown().refine((loader) => loader !== undefined && loader !== null, 'expected a position'),
   klController: z.object({ value: z.number() }).optional(),
-  queue: z.object({ batch: z.int().min(1), left: z.array(z.array(wholeNumber)) }).optional(),
+  queue: z
+    .object({
+      batch: z.int().min(1),
+      read: z.array(z.object({ epoch: wholeNumber, prompts: wholeNumber, left: z.array(wholeNumber) })),
+    })
+    .optional(),
   tokens: wholeNumber.optional(),
   config: z.record(z.string(), z.unknown()),
   identity: z.string().optional(),

@@ -21,8 +21,8 @@ export interface AgentRollout {
   tools: readonly Tool[];
   options: Pick<
     CollectOptions,
-    'toolOptions' | 'timeout' | 'retries' | 'onError' | 'maxTokens' | 'behindFirst'
-  > & { concurrency: number };
+    'toolOptions' | 'timeout' | 'retries' | 'onError' | 'maxTokens' | 'behindFirst' | 'concurrency'
+  >;
   close(): Promise<void>;
 }
 
@@ -33,7 +33,7 @@ export interface Collected {
 }
 
 /** Of prompts that are a part of a batch. */
-export interface PartOptions extends Partial<Pick<CollectOptions, 'concurrency' | 'signal'>> {
+export interface PartOptions extends Partial<Pick<CollectOptions, 'signal' | 'timers' | 'priority'>> {
   /** Place of the first one in the batch, 0. */
   first?: number;
 }

@@ -1,8 +1,8 @@
 // Responses that are worked on while the policy learns: a bounded queue of prompts, from which steps take what is done.
 import { setMaxListeners } from 'node:events';
-import pLimit from 'p-limit';
 import { checkSomeWorked } from '../agent/collect';
 import type { Trajectory } from '../agent/trajectory/trajectory';
+import { StoppableTimers } from '../base/stoppable_timers';
 import type { Asynchrony } from '../config/derived/asynchrony';
 import { type CollectContext, type Collector, type Phase, scored, type Taken } from './collect';
 import { differs, tooFew } from './dynamic_sampling';
@@ -10,7 +10,7 @@ import { collectGroup, type GroupOptions } from './group_rollout';
 import { addSummary, type Metrics } from './metrics/metrics';
 import { offPolicyMetrics } from './metrics/off_policy_metrics';
 import type { PromptStream, StreamedPrompt } from './prompt_stream';
-import { type QueuedGroup, ReplayQueue } from './replay_queue';
+import { type QueuedGroup, ReplayQueue, type TakenGroup } from './replay_queue';
 import { concatScored, type Scored } from './rollout';
 import type { Position } from './session';
 
@@ -24,6 +24,18 @@ interface Done {
 }
 
 type Group = QueuedGroup<StreamedPrompt, Done>;
+
+/** What no step learns from. */
+const noneEvicted = () => ({
+  /** Steps that prompts have seen which were done too late. */
+  stale: [] as number[],
+  /** Prompts whose responses are alike. */
+  filtered: 0,
+  tokens: 0,
+  /** Of reward functions. */
+  failures: 0,
+  trajectories: [] as Trajectory[],
+});
 
 export interface AsyncOptions extends Asynchrony {
   /** Steps of the whole run. */
@@ -41,6 +53,8 @@ export class AsyncCollector implements Collector {
   private readonly queue: ReplayQueue<StreamedPrompt, Done>;
   private readonly stop = new AbortController();
   private readonly group: GroupOptions;
+  /** Each for one group; none of them rejects. */
+  private readonly works = new Set<Promise<void>>();
   private failure: { error: unknown } | null = null;
   private wake: () => void = () => undefined;
   /** Milliseconds since the last step took its own in which nothing was worked on. */
@@ -48,10 +62,12 @@ export class AsyncCollector implements Collector {
   private idleSince: number | null = performance.now();
   private takenAt = performance.now();
   private paused = false;
+  /** Of trajectories: they stand still while their engine does. */
+  private readonly timers = new StoppableTimers();
   /** Since the last step took its own. */
-  private evicted = { stale: [] as number[], filtered: 0, tokens: 0 };
-  /** Prompts in a row, of these and earlier steps, whose responses are alike. */
-  private fruitless = 0;
+  private evicted = noneEvicted();
+  /** Prompts in a row, of these and earlier steps, whose responses are alike; and of the last of them, those whose agent always failed. */
+  private fruitless = { prompts: 0, failed: [] as (readonly Trajectory[])[] };
 
   constructor(
     private readonly context: CollectContext,
@@ -69,12 +85,15 @@ export class AsyncCollector implements Collector {
     });
     // One for each group.
     setMaxListeners(0, this.stop.signal);
-    this.group = { signal: this.stop.signal, limit: pLimit(context.agents?.options.concurrency ?? 1) };
+    this.group = {
+      signal: this.stop.signal,
+      timers: this.timers,
+    };
   }
 
   async take(step: number, phase: Phase, pause: () => void): Promise<Taken> {
     const { taken, whole } = await phase('gen', async () => {
-      const taken = await this.next(step);
+      const taken = await this.next(step, pause);
       return { taken, whole: concatScored(taken.map(({ result }) => result.scored)) };
     });
     pause();
@@ -82,22 +101,29 @@ export class AsyncCollector implements Collector {
     const trajectories = taken.flatMap(({ result }) => result.trajectories);
     const { agents } = this.context;
     if (agents) checkSomeWorked(agents.agent, trajectories);
-    const metrics = { ...offPolicyMetrics(whole.batch, this.version), ...this.evictions(taken.length) };
-    const generatedTokens = whole.batch.numResponseTokens + this.evicted.tokens;
-    this.evicted = { stale: [], filtered: 0, tokens: 0 };
+    const { critic_warmup: firstUpdate } = this.context.config.trainer;
+    const metrics = {
+      ...offPolicyMetrics(whole.batch, this.version, firstUpdate),
+      ...this.evictions(taken.length),
+    };
+    const { evicted } = this;
+    this.evicted = noneEvicted();
+    // What was left out has been generated and scored, too.
+    const failures = whole.rewards.failures + evicted.failures;
     return {
       prompts: taken.map(({ prompt }) => prompt.prompt),
       epoch: Math.max(...taken.map(({ prompt }) => prompt.epoch)),
-      scored: whole,
+      scored: { ...whole, rewards: { ...whole.rewards, failures } },
       metrics,
       timings: { [ROLLOUT_IDLE]: this.idleRatio() },
-      generatedTokens,
-      trajectories,
+      generatedTokens: whole.batch.numResponseTokens + evicted.tokens,
+      trajectories: [...trajectories, ...evicted.trajectories],
     };
   }
 
   async beforeLearning(): Promise<void> {
     if (!this.options.colocated) return;
+    this.timers.stop();
     await this.context.engines.rollout.pause('preempt');
     this.paused = true;
     this.watch();
@@ -106,6 +132,7 @@ export class AsyncCollector implements Collector {
   async learnt(): Promise<void> {
     if (!this.options.colocated) return;
     await this.context.engines.rollout.resume();
+    this.timers.go();
     this.paused = false;
     this.watch();
   }
@@ -115,7 +142,14 @@ export class AsyncCollector implements Collector {
   }
 
   async close(): Promise<void> {
-    this.stop.abort(new Error('the run has ended'));
+    const ended = new Error('the run has ended');
+    this.failure ??= { error: ended };
+    this.stop.abort(ended);
+    this.wake();
+  }
+
+  async settled(): Promise<void> {
+    await Promise.all(this.works);
   }
 
   private get version(): number {
@@ -123,10 +157,10 @@ export class AsyncCollector implements Collector {
   }
 
   /** The oldest prompts that are done, when there are as many as a step takes. */
-  private async next(step: number): Promise<{ prompt: StreamedPrompt; result: Done }[]> {
+  private async next(step: number, pause: () => void): Promise<TakenGroup<StreamedPrompt, Done>[]> {
     for (;;) {
       await this.fill(step);
-      if (this.failure !== null) throw this.failure.error;
+      pause();
       if (this.dropStale(step)) continue;
       if (this.queue.ready(step)) return this.queue.take();
       await new Promise<void>((resolve) => {
@@ -135,10 +169,20 @@ export class AsyncCollector implements Collector {
     }
   }
 
+  private throwIfFailed(): void {
+    if (this.failure !== null) throw this.failure.error;
+  }
+
   private async fill(step: number): Promise<void> {
-    while (this.queue.room(step) > 0) {
+    for (;;) {
+      // Prompts may be left out as fast as they are begun.
+      this.throwIfFailed();
+      this.throwIfHopeless();
+      if (this.queue.room(step) <= 0) break;
       const prompt = await this.stream.next();
-      void this.work(this.queue.begin(prompt, step));
+      const work = this.work(this.queue.begin(prompt, step));
+      this.works.add(work);
+      void work.finally(() => this.works.delete(work));
     }
     this.watch();
   }
@@ -147,10 +191,11 @@ export class AsyncCollector implements Collector {
     try {
       const collected = await collectGroup(this.context, group.prompt, this.group);
       const result = await scored(this.context, collected);
+      const done = { scored: result, trajectories: collected.trajectories ?? [] };
       if (this.teaches(result)) {
-        this.fruitless = 0;
-        group.result = { scored: result, trajectories: collected.trajectories ?? [] };
-      } else this.filter(group, result);
+        this.fruitless = { prompts: 0, failed: [] };
+        group.result = done;
+      } else this.filter(group, done);
     } catch (error) {
       this.failure ??= { error };
     }
@@ -165,30 +210,49 @@ export class AsyncCollector implements Collector {
     return !enable || metric === null || differs(result, { metric, onError: reward.on_error });
   }
 
-  private filter(group: Group, { batch }: Scored): void {
+  private filter(group: Group, done: Done): void {
     this.queue.leaveOut(group);
-    this.stream.done(group.prompt);
+    this.evict(group.prompt, done);
     this.evicted.filtered++;
-    this.evicted.tokens += batch.numResponseTokens;
-    this.fruitless++;
+    this.fruitless.prompts++;
+    const { trajectories } = done;
+    const failed = trajectories.length > 0 && trajectories.every(({ error }) => error !== null);
+    this.fruitless.failed = failed ? [...this.fruitless.failed, trajectories] : [];
+  }
+
+  /** Dynamic sampling: no step finds as many prompts as it takes where agents always fail, or where none teaches anything. */
+  private throwIfHopeless(): void {
     const { data, algorithm } = this.context.config;
-    const { metric, max_num_gen_batches: most } = algorithm.filter_groups;
     const { train_batch_size: wanted, gen_batch_size: perBatch } = data;
-    const all = wanted + this.evicted.filtered;
-    const limit = { wanted, metric: metric as string, maxGenBatches: most };
-    const so = { batches: Math.ceil(all / perBatch), prompts: all, kept: all - this.evicted.filtered };
-    if (most > 0 && all > most * perBatch) throw tooFew(so, limit, 'max_num_gen_batches');
-    if (this.fruitless >= Math.max(this.options.batchesPerEpoch, 1) * perBatch)
-      throw tooFew({ ...so, kept: 0 }, limit, 'a whole epoch');
+    const { metric, max_num_gen_batches: most } = algorithm.filter_groups;
+    const { prompts: fruitless, failed } = this.fruitless;
+    const { done: kept } = this.queue;
+    if (metric === null || kept >= wanted) return;
+    const { agents } = this.context;
+    if (agents && failed.length >= perBatch) checkSomeWorked(agents.agent, failed.flat());
+    const prompts = kept + this.evicted.filtered;
+    const all = { batches: Math.ceil(prompts / perBatch), prompts, kept };
+    const limit = { wanted, metric, maxGenBatches: most };
+    if (most > 0 && wanted + this.evicted.filtered > most * perBatch)
+      throw tooFew(all, limit, 'max_num_gen_batches');
+    if (fruitless >= Math.max(this.options.batchesPerEpoch, 1) * perBatch)
+      throw tooFew(all, limit, 'a whole epoch');
+  }
+
+  /** Nobody learns from it. */
+  private evict(prompt: StreamedPrompt, { scored: { batch, rewards }, trajectories }: Done): void {
+    this.stream.done(prompt);
+    this.evicted.tokens += batch.numResponseTokens;
+    this.evicted.failures += rewards.failures;
+    this.evicted.trajectories.push(...trajectories);
   }
 
   /** @returns whether there were any */
   private dropStale(step: number): boolean {
     const stale = this.queue.dropStale(step);
     for (const { prompt, step: begun, result } of stale) {
-      this.stream.done(prompt);
+      this.evict(prompt, result);
       this.evicted.stale.push(step - begun + 1);
-      this.evicted.tokens += result?.scored.batch.numResponseTokens ?? 0;
     }
     return stale.length > 0;
   }

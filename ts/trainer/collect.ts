@@ -41,7 +41,10 @@ export interface Collector {
   learnt(step: number): Promise<void>;
   /** Of the prompts, after the last step. */
   position(): Pick<Position, 'loader' | 'queue'>;
+  /** Gives up what is under way. */
   close(): Promise<void>;
+  /** Resolves when nothing of it goes on after {@link close}, such as a reward that was being computed. */
+  settled(): Promise<void>;
 }
 
 /** Scored responses with what their agents left. */
@@ -53,11 +56,16 @@ export const scored = (
     ? scoreTrajectories({ batch, trajectories }, decoder, reward, engines.rewardModel)
     : scoreResponses(batch, decoder, reward, engines.rewardModel);
 
+/** Where batches come from. */
+export interface BatchSource extends Pick<PromptSource, 'batchesPerEpoch' | 'next'> {
+  position(): Pick<Position, 'loader' | 'queue'>;
+}
+
 /** The next batch of prompts for every step, or with dynamic sampling as many as it takes: nothing else is worked on. */
 export class BatchCollector implements Collector {
   constructor(
     private readonly context: CollectContext,
-    private readonly source: PromptSource,
+    private readonly source: BatchSource,
   ) {}
 
   async take(step: number, phase: Phase, pause: () => void): Promise<Taken> {
@@ -94,11 +102,13 @@ export class BatchCollector implements Collector {
 
   async learnt(): Promise<void> {}
 
-  position(): { loader: unknown } {
-    return { loader: this.source.state() };
+  position(): Pick<Position, 'loader' | 'queue'> {
+    return this.source.position();
   }
 
   async close(): Promise<void> {}
+
+  async settled(): Promise<void> {}
 
   /** `index`: of the generation batch in the step; the first has the seed that it has without dynamic sampling. */
   private async collect(prompts: readonly Prompt[], step: number, index: number): Promise<Collected> {

@@ -1,4 +1,5 @@
 // Who works on the prompts of a run: the agent and the tools that its configuration names.
+import pLimit from 'p-limit';
 import { type Agent, defineAgent } from '../agent/define';
 import { SessionServer } from '../agent/endpoint/session_server';
 import { commandAgent } from '../agent/loops/command';
@@ -64,7 +65,8 @@ export async function configuredAgents(
       },
       timeout: keys.timeout,
       retries: keys.retries,
-      concurrency: keys.max_concurrent,
+      // Of all that goes on at a time: a validation beside prompts that are worked on ahead, too.
+      concurrency: pLimit(keys.max_concurrent),
       onError: keys.on_error,
       maxTokens: config.data.max_prompt_length + config.data.max_response_length,
       // Servers refuse priorities unless they were started to take them, and do not agree which ones come first.

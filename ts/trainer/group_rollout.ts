@@ -1,6 +1,6 @@
 // One prompt and its responses, whatever else is being worked on.
-import type { LimitFunction } from 'p-limit';
 import { deriveSeed } from '../base/seed';
+import type { StoppableTimers } from '../base/stoppable_timers';
 import type { Batch } from '../batch/batch';
 import { trainSampling } from '../roles/settings';
 import type { RolloutEngine } from '../rollout/engine';
@@ -11,11 +11,14 @@ import type { CollectContext } from './collect';
 import type { StreamedPrompt } from './prompt_stream';
 import { withPrompts } from './rollout';
 
+/** Of one trajectory: more than there ever are. */
+const MOST_CALLS = 2 ** 20;
+
 export interface GroupOptions {
-  /** Ends what is under way. */
+  /** Ends what is under way, with its reason. */
   signal: AbortSignal;
-  /** Trajectories of agents at once, of all groups. */
-  limit: LimitFunction;
+  /** What the time of trajectories is measured by. */
+  timers: StoppableTimers;
 }
 
 /**
@@ -25,20 +28,24 @@ export interface GroupOptions {
 export async function collectGroup(
   context: CollectContext,
   streamed: StreamedPrompt,
-  { signal, limit }: GroupOptions,
+  { signal, timers }: GroupOptions,
 ): Promise<Collected> {
   const { config, engines, agents } = context;
+  signal.throwIfAborted();
   const { prompt, batch, index } = streamed;
   const seed = deriveSeed(config.trainer.seed, 'rollout', batch);
   const sampling = { ...trainSampling(config), seed };
   if (agents) {
-    const part = { first: index, signal, concurrency: limit };
+    // Calls of older prompts go first, however many their trajectories have had.
+    const part = { first: index, signal, timers, priority: -batch * MOST_CALLS };
     return await collectResponses(agents, engines.rollout, [prompt], sampling, `${batch}`, false, part);
   }
   const { n, sampling: shared } = resolveSampling('rollout', sampling);
   const siblings = streamed.siblings.map(({ tokens }) => tokens);
   const seeds = promptSeeds(siblings, index, n, seed);
   const sampled = await sampleGroup(engines.rollout, prompt.tokens, n, shared, seeds, signal);
+  // Of what was cut short nobody should learn, or be asked for a reward.
+  signal.throwIfAborted();
   return { batch: withPrompts(sampled, [prompt], () => `${batch}-${index}`), trajectories: null };
 }
 
@@ -53,7 +60,7 @@ async function sampleGroup(
 ): Promise<Batch> {
   const prompts = promptsBatch('rollout', [promptIds], n);
   if (engine.submitBatch !== undefined)
-    return await engine.submitBatch({ prompts, n, sampling, seeds, versions: true });
+    return await unlessAborted(engine.submitBatch({ prompts, n, sampling, seeds, versions: true }), signal);
   const ids = prompts.prompt(0);
   const handles = Array.from(seeds, (seed) =>
     engine.submit({ promptIds: ids, sampling: { ...sampling, seed } }),
@@ -76,6 +83,20 @@ async function sampleGroup(
     throw error;
   } finally {
     signal.removeEventListener('abort', end);
+  }
+}
+
+/** The engine goes on with it until it is closed, which may be in a pause. */
+async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  let give: () => void = () => undefined;
+  const aborted = new Promise<never>((_, reject) => {
+    give = () => reject(signal.reason);
+    signal.addEventListener('abort', give, { once: true });
+  });
+  try {
+    return await Promise.race([work, aborted]);
+  } finally {
+    signal.removeEventListener('abort', give);
   }
 }
 

@@ -7,7 +7,7 @@ export interface QueueOptions {
   ahead: number;
   /** Steps from the one in which work on a group begins to the one that takes it, both counted, at most. */
   maxSpan: number;
-  /** drop: a group that is done too late is left out. wait: no step begins while one that is at its limit is worked on. */
+  /** drop: a group that is done too late is left out. wait: a step waits for older groups as long as those that it would leave could not all be taken in time. */
   strategy: 'drop' | 'wait';
   /** After which nothing is taken. */
   lastStep: number;
@@ -22,6 +22,9 @@ export interface QueuedGroup<P, R> {
   result: R | null;
 }
 
+/** A group that is done and no longer in the queue. */
+export type TakenGroup<P, R> = Omit<QueuedGroup<P, R>, 'result'> & { readonly result: R };
+
 /** Groups in the order in which work on them began. Nothing here waits: a caller looks again when something has changed. */
 export class ReplayQueue<P, R> {
   private groups: QueuedGroup<P, R>[] = [];
@@ -31,6 +34,11 @@ export class ReplayQueue<P, R> {
   /** Groups that are being worked on. */
   get running(): number {
     return this.groups.filter(({ result }) => result === null).length;
+  }
+
+  /** Groups that a step may take. */
+  get done(): number {
+    return this.groups.length - this.running;
   }
 
   /** How many more may begin before step `step` takes its own: never more than the run is going to take. */
@@ -51,32 +59,47 @@ export class ReplayQueue<P, R> {
   }
 
   /** Leaves out what is done, and older than step `step` may take. */
-  dropStale(step: number): QueuedGroup<P, R>[] {
+  dropStale(step: number): TakenGroup<P, R>[] {
     if (this.options.strategy !== 'drop') return [];
-    const stale = this.groups.filter(
-      (group) => group.result !== null && this.span(group, step) > this.options.maxSpan,
+    const { maxSpan } = this.options;
+    return this.takeOut(
+      this.groups.filter((group) => group.result !== null && this.span(group, step) > maxSpan),
     );
-    for (const group of stale) this.leaveOut(group);
-    return stale;
   }
 
   /** Whether step `step` has what it takes. */
   ready(step: number): boolean {
     const { wanted, maxSpan, strategy } = this.options;
-    const due = (group: QueuedGroup<P, R>): boolean =>
-      group.result === null && this.span(group, step) >= maxSpan;
-    if (strategy === 'wait' && this.groups.some(due)) return false;
-    return this.groups.length - this.running >= wanted;
+    const next = this.nextTaken();
+    if (next.length < wanted) return false;
+    if (strategy === 'drop') return true;
+    // Of those that stay, older ones go first: so many to a step. All of them are in time where all are done, because no more begin than
+    // `maxSpan` steps take.
+    return without(this.groups, next).every(
+      (group, i) => this.span(group, step + 1 + Math.floor(i / wanted)) <= maxSpan,
+    );
   }
 
   /** The oldest that are done. */
-  take(): { prompt: P; step: number; result: R }[] {
-    const done = this.groups.filter(({ result }) => result !== null).slice(0, this.options.wanted);
-    this.groups = this.groups.filter((group) => !done.includes(group));
-    return done.map(({ prompt, step, result }) => ({ prompt, step, result: result as R }));
+  take(): TakenGroup<P, R>[] {
+    return this.takeOut(this.nextTaken());
+  }
+
+  private takeOut(groups: readonly QueuedGroup<P, R>[]): TakenGroup<P, R>[] {
+    this.groups = without(this.groups, groups);
+    return groups.map(({ prompt, step, result }) => ({ prompt, step, result: result as R }));
+  }
+
+  private nextTaken(): QueuedGroup<P, R>[] {
+    return this.groups.filter(({ result }) => result !== null).slice(0, this.options.wanted);
   }
 
   private span({ step: begun }: QueuedGroup<P, R>, step: number): number {
     return step - begun + 1;
   }
+}
+
+function without<T>(all: readonly T[], some: readonly T[]): T[] {
+  const out = new Set(some);
+  return all.filter((one) => !out.has(one));
 }

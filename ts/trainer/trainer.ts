@@ -32,7 +32,7 @@ import {
   type Training,
 } from './fit_loop';
 import { type Metrics, type PhaseTimer, timingMetrics } from './metrics/metrics';
-import { PromptStream } from './prompt_stream';
+import { PromptStream, StreamedBatches } from './prompt_stream';
 import { dumpRows } from './rollout';
 import { Session } from './session';
 import { type StepResult, trainStep } from './step';
@@ -87,6 +87,7 @@ interface Parts {
 export class Trainer {
   private readonly stop = new StopRequest();
   #running: Promise<unknown> = Promise.resolve();
+  #collector: Collector | null = null;
 
   constructor(
     private readonly config: ResolvedConfig,
@@ -101,6 +102,7 @@ export class Trainer {
   /** Resolves when nothing of a `fit` that has ended goes on: what a failure finds waiting for a reward ends when that comes. */
   async settled(): Promise<void> {
     await this.#running.catch(() => undefined);
+    await this.#collector?.settled();
   }
 
   /**
@@ -174,6 +176,7 @@ export class Trainer {
         session,
         totalSteps,
       );
+      this.#collector = collector;
       const training = this.training({
         data,
         engines,
@@ -221,12 +224,25 @@ export class Trainer {
     totalSteps: number,
   ): Collector {
     const ahead = asynchrony(this.config);
-    if (ahead === null) return new BatchCollector(context, train);
-    const stream = new PromptStream(train, firstStep, checkpoint?.state.queue);
+    const queue = checkpoint?.state.queue;
+    const stream = new PromptStream(train, firstStep, queue);
+    const { batchesPerEpoch } = train;
+    if (ahead === null) {
+      const { gen_batch_size: size } = this.config.data;
+      // Of a run that was ahead of its steps.
+      if (queue?.read.length)
+        return new BatchCollector(context, new StreamedBatches(stream, size, batchesPerEpoch));
+      const next = (): ReturnType<typeof train.next> => train.next();
+      return new BatchCollector(context, {
+        batchesPerEpoch,
+        next,
+        position: () => ({ loader: train.state() }),
+      });
+    }
     return new AsyncCollector(context, stream, {
       ...ahead,
       totalSteps,
-      batchesPerEpoch: train.batchesPerEpoch,
+      batchesPerEpoch,
     });
   }
 

@@ -6,7 +6,7 @@ import type { AgentModel } from '../../../ts/agent/model/agent_model';
 import { defineTool } from '../../../ts/agent/tools/tool';
 import { TrajectoryEnded } from '../../../ts/agent/trajectory_ended';
 import type { Trainer, TrainerOptions } from '../../../ts/trainer/trainer';
-import { type FakeEngines, fakeData, read, type Setup, trainer } from '../fake_run';
+import { FakeEngines, fakeData, read, type Setup, trainer } from '../fake_run';
 
 const tokenizer = {
   encode: (text: string) => Int32Array.from(text.split(' ').filter(Boolean), Number),
@@ -143,6 +143,42 @@ describe('a trainer with an agent', () => {
     await again.trainer.fit();
     const names = (directory: string): string[] => Object.keys(metricsOf(directory)[0] ?? {}).sort();
     expect(names(again.directory)).toEqual(names(first.directory));
+  });
+
+  describe('prompts ahead', () => {
+    const ahead = ['trainer.v1.trainer_mode=colocate_async', 'trainer.test_freq=1'];
+
+    test('a validation beside them keeps to the number of trajectories at once', async () => {
+      let [now, most, begun] = [0, 0, 0];
+      let release: () => void = () => undefined;
+      const validated = new Promise<void>((done) => {
+        release = done;
+      });
+      const agent = defineAgent({
+        run: async ({ validation }) => {
+          most = Math.max(most, ++now);
+          // Those of the first step do not wait.
+          if (validation) release();
+          else if (begun++ >= 8) await validated;
+          await new Promise(setImmediate);
+          now--;
+          return begun;
+        },
+      });
+      const overrides = [...ahead, 'actor_rollout_ref.rollout.agent.max_concurrent=9'];
+      await run({ options: { agent }, overrides }).trainer.fit();
+      expect(most).toBe(9);
+    });
+
+    test('calls of older prompts go first', async () => {
+      const engines = new FakeEngines();
+      await run({ engines, options: { agent: twoTurns, tools: [add] }, overrides: ahead }).trainer.fit();
+      const trained = engines.priorities.filter((priority) => (priority as number) < -2);
+      // Of the same batch, whose trajectories have had no call or one.
+      expect(new Set(trained)).toEqual(
+        new Set([1, 2, 3].flatMap((batch) => [0, 1].map((calls) => -batch * 2 ** 20 - calls))),
+      );
+    });
   });
 
   test('a trajectory that fails has a reward of 0 and is counted; with fail it ends the run', async () => {

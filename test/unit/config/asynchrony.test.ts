@@ -1,4 +1,4 @@
-import { configNotes, loadConfig } from '../../../ts/config/config';
+import { batchArithmetic, configNotes, loadConfig } from '../../../ts/config/config';
 import { asynchrony } from '../../../ts/config/derived/asynchrony';
 import { configError, writeConfig } from './write_config';
 
@@ -24,6 +24,21 @@ test('a part of a batch may be ahead, and each mode has its own number', () => {
   const { train_batch_size: batch } = load().data;
   expect(asynchrony(load(COLOCATED, ...numbers))?.ahead).toBe(Math.ceil(batch / 10));
   expect(asynchrony(load(SEPARATE, ...SERVERS, ...numbers))?.ahead).toBe(2 * batch);
+});
+
+test('troupe validate says what is ahead', () => {
+  const ahead = (...overrides: string[]) =>
+    batchArithmetic(load(...overrides, 'data.train_batch_size=16', 'actor_rollout_ref.rollout.n=4')).filter(
+      (line) => line.startsWith('ahead'),
+    );
+  expect(ahead()).toEqual([]);
+  expect(ahead(COLOCATED)).toEqual([
+    'ahead: 16 prompts = 64 sequences worked on beside the 16 of a step; a step learns from prompts begun at most 7 steps before it, leaves older ones out',
+  ]);
+  const sampler = `${V1}.sampler={max_off_policy_threshold: 2, max_off_policy_strategy: wait}`;
+  expect(ahead(COLOCATED, sampler)).toEqual([
+    expect.stringMatching(/begun at most 1 step before it, and waits for those that would be older$/),
+  ]);
 });
 
 test('older weights bring rollout correction with them, unless it says what it is', () => {

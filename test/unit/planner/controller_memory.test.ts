@@ -193,7 +193,7 @@ async function measuredStep(config: ResolvedConfig, measured: Measured): Promise
   const ahead = asynchrony(config);
   const collector =
     ahead === null
-      ? new BatchCollector(context, source)
+      ? new BatchCollector(context, { ...source, position: () => ({ loader: null }) })
       : new AsyncCollector(context, new PromptStream(source, 0), {
           ...ahead,
           totalSteps: 9,

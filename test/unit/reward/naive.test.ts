@@ -34,11 +34,13 @@ test.each([
     now--;
     return 1;
   };
-  await computeRewards(
-    fn,
-    Array.from({ length: 200 }, () => sample('a')),
-    rewardOptions(config, true),
-  );
+  const manager = createRewardManager('naive', fn, rewardOptions(config, true));
+  const some = (length: number) => Array.from({ length }, () => sample('a'));
+  await manager.score(some(200));
+  expect(most).toBe(expected);
+  // Of all calls together: of prompts ahead, each one is a call.
+  most = 0;
+  await Promise.all(Array.from({ length: 50 }, () => manager.score(some(4))));
   expect(most).toBe(expected);
 });
 

@@ -24,6 +24,8 @@ export interface AgentModelOptions {
   signal?: AbortSignal;
   /** Ties the calls of a trajectory together, for caches. */
   session?: string;
+  /** Of all calls, where {@link behindFirst}: 0. */
+  priority?: number;
   /** Whether the engine takes first what has had the fewest calls: trajectories that slow tools hold up catch up with the others. */
   behindFirst?: boolean;
 }
@@ -185,10 +187,10 @@ export class AgentModel {
 
   /** Of every request. */
   get request(): Omit<RolloutRequest, 'promptIds' | 'sampling'> {
-    const { session, behindFirst } = this.options;
+    const { session, priority = 0, behindFirst } = this.options;
     return {
       ...(session === undefined ? {} : { session }),
-      ...(behindFirst ? { priority: -this.calls.length } : {}),
+      ...(behindFirst ? { priority: priority - this.calls.length } : {}),
     };
   }
 

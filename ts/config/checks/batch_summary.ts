@@ -1,3 +1,4 @@
+import { asynchrony } from '../derived/asynchrony';
 import { hasRewardPool, policyRanks, poolSizes, rewardRanks } from '../derived/pools';
 import { needsCritic, needsRewardModel } from '../derived/roles';
 import { sharingRanks } from '../derived/ulysses';
@@ -33,6 +34,14 @@ function rlArithmetic(config: ResolvedConfig): string[] {
       `${data.max_prompt_length + data.max_response_length} tokens (prompt + response)`,
     role('actor', roles.actor, sharingRanks(roles.actor, roles.actor.fsdp_config)),
   ];
+  const further = asynchrony(config);
+  if (further !== null) {
+    const { ahead, maxSpan, strategy } = further;
+    lines.push(
+      `ahead: ${count(ahead, 'prompt')} = ${count(ahead * n, 'sequence')} worked on beside the ${data.train_batch_size} of a step; a step learns from ` +
+        `prompts begun at most ${count(maxSpan - 1, 'step')} before it, ${strategy === 'drop' ? 'leaves older ones out' : 'and waits for those that would be older'}`,
+    );
+  }
   if (algorithm.filter_groups.enable) {
     const { metric, max_num_gen_batches: limit } = algorithm.filter_groups;
     lines.push(

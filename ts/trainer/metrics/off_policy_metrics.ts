@@ -24,8 +24,10 @@ function versionsOf(
  * training/off_policy/trajectory_{spans,staleness,staleness_worst}/{mean,max,min}, as verl has them: over the trajectories of a batch with
  * the columns version and responseMask, how many versions of the weights one saw, first and last counted; and how many steps the last (worst: the first) of
  * them lies behind `version`, that of the weights which learn.
+ * @param firstUpdate the step that makes the first new weights: those before it, of version 0, are as old as those of the step before it
  */
-export function offPolicyMetrics(batch: Batch, version: number): Metrics {
+export function offPolicyMetrics(batch: Batch, version: number, firstUpdate: number): Metrics {
+  const updates = (of: number): number => Math.max(of, firstUpdate - 1);
   const versions = batch.get('version') as Int32Array;
   const mask = batch.get('responseMask');
   const rows = batch.has('trajectory')
@@ -41,10 +43,10 @@ export function offPolicyMetrics(batch: Batch, version: number): Metrics {
     addSummary(
       metrics,
       `training/off_policy/trajectory_${name}`,
-      made.map(([first, last]) => of(first, last)),
+      made.map(([first, last]) => of(updates(first), updates(last))),
     );
   add('spans', (first, last) => last - first + 1);
-  add('staleness', (_, last) => version - last);
-  add('staleness_worst', (first) => version - first);
+  add('staleness', (_, last) => updates(version) - last);
+  add('staleness_worst', (first) => updates(version) - first);
   return metrics;
 }
