@@ -3,7 +3,6 @@ import type { Agent } from '../agent/define';
 import type { Tool } from '../agent/tools/tool';
 import { createKlController, type KlController } from '../algorithms/kl';
 import type { ResolvedConfig } from '../config/config';
-import { asynchrony } from '../config/derived/asynchrony';
 import { needsCritic, needsReference, needsRewardModel, usesLora } from '../config/derived/roles';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { TroupeError } from '../errors';
@@ -16,11 +15,12 @@ import type { Checkpoint } from '../run/checkpoint_store';
 import { type RunDirectory, writableDirectory, writeDump } from '../run/run_directory';
 import type { TrainerState } from '../run/trainer_state';
 import type { AgentRollout } from './agent_rollout';
-import { AsyncCollector, ROLLOUT_IDLE } from './async_collector';
-import { BatchCollector, type CollectContext, type Collector } from './collect';
+import { ROLLOUT_IDLE } from './async_collector';
+import type { Collector } from './collect';
 import { configuredAgents } from './configured_agents';
 import { configuredReward } from './configured_reward';
 import { configuredTools, type RunTools } from './configured_tools';
+import { createCollector } from './create_collector';
 import { chosenDevice } from './device';
 import { type CreateEngines, createEngines, type Engines } from './engines';
 import {
@@ -32,7 +32,6 @@ import {
   type Training,
 } from './fit_loop';
 import { type Metrics, type PhaseTimer, timingMetrics } from './metrics/metrics';
-import { PromptStream, StreamedBatches } from './prompt_stream';
 import { dumpRows } from './rollout';
 import { Session } from './session';
 import { type StepResult, trainStep } from './step';
@@ -170,12 +169,11 @@ export class Trainer {
           ? `resuming after step ${session.firstStep} from ${session.checkpoint.directory}`
           : `training for ${totalSteps} steps`,
       );
-      collector = this.collector(
-        { config, engines, decoder: data.decoder, agents, reward },
-        data,
-        session,
+      collector = createCollector({ config, engines, decoder: data.decoder, agents, reward }, data.train, {
+        firstStep: session.firstStep,
         totalSteps,
-      );
+        queue: session.checkpoint?.state.queue,
+      });
       this.#collector = collector;
       const training = this.training({
         data,
@@ -215,35 +213,6 @@ export class Trainer {
     } finally {
       await data?.close?.();
     }
-  }
-
-  private collector(
-    context: CollectContext,
-    { train }: TrainingData,
-    { firstStep, checkpoint }: Session,
-    totalSteps: number,
-  ): Collector {
-    const ahead = asynchrony(this.config);
-    const queue = checkpoint?.state.queue;
-    const stream = new PromptStream(train, firstStep, queue);
-    const { batchesPerEpoch } = train;
-    if (ahead === null) {
-      const { gen_batch_size: size } = this.config.data;
-      // Of a run that was ahead of its steps.
-      if (queue?.read.length)
-        return new BatchCollector(context, new StreamedBatches(stream, size, batchesPerEpoch));
-      const next = (): ReturnType<typeof train.next> => train.next();
-      return new BatchCollector(context, {
-        batchesPerEpoch,
-        next,
-        position: () => ({ loader: train.state() }),
-      });
-    }
-    return new AsyncCollector(context, stream, {
-      ...ahead,
-      totalSteps,
-      batchesPerEpoch,
-    });
   }
 
   private training(parts: Parts): Training {
