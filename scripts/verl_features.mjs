@@ -2,8 +2,6 @@
 // of the importer's, to hold it against (scripts/verl_scripts.mjs).
 
 const CASES = {
-  'a rollout on more machines than training': ({ value }) =>
-    Number(value('actor_rollout_ref.rollout.nnodes') ?? 0) > Number(value('trainer.nnodes') ?? 1),
   'Megatron in a supervised run': ({ program, text }) =>
     /sft/.test(program) && /(engine|strategy)=(megatron|mcore)/.test(text),
   'other parts of Megatron': ({ text }) =>

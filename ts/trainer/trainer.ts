@@ -18,9 +18,9 @@ import type { AgentRollout } from './agent_rollout';
 import { ROLLOUT_IDLE } from './async_collector';
 import type { Collector } from './collect';
 import { configuredAgents } from './configured_agents';
-import { configuredCollector } from './configured_collector';
 import { configuredReward } from './configured_reward';
 import { configuredTools, type RunTools } from './configured_tools';
+import { createCollector } from './create_collector';
 import { chosenDevice } from './device';
 import { type CreateEngines, createEngines, type Engines } from './engines';
 import {
@@ -170,12 +170,11 @@ export class Trainer {
           ? `resuming after step ${session.firstStep} from ${session.checkpoint.directory}`
           : `training for ${totalSteps} steps`,
       );
-      collector = configuredCollector(
-        { config, engines, decoder: data.decoder, agents, reward },
-        data.train,
-        session,
+      collector = createCollector({ config, engines, decoder: data.decoder, agents, reward }, data.train, {
+        firstStep: session.firstStep,
         totalSteps,
-      );
+        queue: session.checkpoint?.state.queue,
+      });
       this.#collector = collector;
       const training = this.training({
         data,

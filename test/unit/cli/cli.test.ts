@@ -52,6 +52,10 @@ const usageErrors: [args: string[], message: RegExp][] = [
     /error: generate: --max-new-tokens: expected an integer from 1 to \d+ but got 0/,
   ],
   [['generate', '--model', 'm', '--prompt', 'a', '--top-p=2'], /error: generate: --top-p: expected a number/],
+  [
+    ['serve', 'no/such/model', '--served-model-name='],
+    /serve: --served-model-name: expected a name that is not empty/,
+  ],
   [['serve', 'm', '--port=http'], /--port: expected a number, got http/],
   [
     ['generate', '--model', 'm', '--prompt', 'a', '--temperature', '-1'],

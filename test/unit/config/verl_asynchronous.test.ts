@@ -20,17 +20,13 @@ const oneStep = (keys: string, version?: string): VerlImport =>
   read(`python3 -m ${ONE_STEP} ${KEYS} ${POLICY} data.train_batch_size=64 ${keys}`, version);
 const WARMUP = 'actor_rollout_ref.actor.optim.lr_warmup_steps';
 
-/** What is not taken over, but for machines of the rollout. */
-const left = ({ notMapped }: VerlImport): string[] =>
-  notMapped.map(({ key }) => key).filter((key) => !/^rollout\.n(nodes|_gpus_per_node)$/.test(key));
-
 describe('the fully asynchronous program', () => {
   const SIZES =
     'async_training.trigger_parameter_sync_step=4 async_training.require_batches=2 rollout.total_rollout_steps=2560';
 
   it('is separate_async, with a step that lies between two updates of the rollout’s weights', () => {
     const result = fully(`${SIZES} async_training.staleness_threshold=0.5 trainer.test_freq=20`);
-    expect(left(result)).toEqual([]);
+    expect(result.notMapped).toEqual([]);
     expect(result.config).toMatchObject({
       data: { train_batch_size: 256 },
       actor_rollout_ref: { actor: { ppo_mini_batch_size: 32 } },
@@ -145,7 +141,7 @@ describe('the fully asynchronous program', () => {
   it('has other keys in verl 0.6', () => {
     const keys = `${SIZES} rollout.test_freq=5 trainer.test_freq=7`;
     const recorded = fully(keys, 'v0.6.1');
-    expect(left(recorded)).toEqual([]);
+    expect(recorded.notMapped).toEqual([]);
     expect(getPath(recorded.config, 'trainer.test_freq')).toBe(5);
     expect(why(recorded.withoutEffect, 'trainer.test_freq')).toMatch(/rollout\.test_freq counts/);
     const bypass = 'algorithm.rollout_correction.bypass_mode';
@@ -194,14 +190,15 @@ python3 recipe/fully_async_policy/fully_async_main.py "\${args[@]}" \\
 `);
   const out = join(directory, `${fresh()}.yaml`);
   let said = '';
-  importVerlCommand(script, [], {
+  const code = importVerlCommand(script, [], {
     out,
-    allowMissing: true,
+    allowMissing: false,
     version: 'main',
     write: (text) => {
       said += text;
     },
   });
+  expect(code).toBe(0);
   expect(said).toMatch(/would have started: recipe\/fully_async_policy\/fully_async_main\.py/);
   expect(said).toMatch(/2 x 1 x ppo_mini_batch_size 16 = 32 prompts \(data\.train_batch_size\)/);
   expect(said).toMatch(/800 prompts are 25 steps of 32/);
@@ -218,7 +215,7 @@ python3 recipe/fully_async_policy/fully_async_main.py "\${args[@]}" \\
 describe('the program that is one step off', () => {
   it('is separate_async with one batch ahead, which nothing passes', () => {
     const result = oneStep('trainer.total_training_steps=5');
-    expect(left(result)).toEqual([]);
+    expect(result.notMapped).toEqual([]);
     expect(result.config).toMatchObject({
       data: { train_batch_size: 64 },
       actor_rollout_ref: { rollout: { free_cache_engine: false } },
@@ -256,6 +253,16 @@ describe('the program that is one step off', () => {
   ])('%s: as many machines as verl needs, %i', (keys, nodes, perNode) => {
     const { config, changed } = oneStep(keys);
     expect(config['trainer']).toMatchObject({ nnodes: nodes, n_gpus_per_node: perNode });
+    const place = 'actor_rollout_ref.rollout';
+    const all = nodes * ((getPath(config, `${place}.n_gpus_per_node`) as number) + perNode);
+    expect(getPath(config, `${place}.nnodes`)).toBe(nodes);
+    const asked = [...keys.matchAll(/=(\d+)/g)].map(([, number]) => Number(number)) as [
+      number,
+      number,
+      number,
+      number,
+    ];
+    expect(all).toBe(asked[0] * asked[1] + asked[2] * asked[3]);
     expect(/have workers of both/.test(why(changed, 'trainer.nnodes') ?? '')).toBe(
       !keys.includes(`trainer.nnodes=${nodes} `),
     );

@@ -1,24 +1,32 @@
-// Where the steps of a run get their responses from, as its configuration and the checkpoint that it goes on from say.
+// Which way a run gets its responses, and where in its data it goes on.
 import { asynchrony } from '../config/derived/asynchrony';
+import type { QueueState } from '../run/trainer_state';
 import { AsyncCollector } from './async_collector';
 import { BatchCollector, type CollectContext, type Collector } from './collect';
 import { PromptStream, StreamedBatches } from './prompt_stream';
-import type { Session } from './session';
 import type { PromptSource } from './training_data';
 
-export function configuredCollector(
+/** Where a run stands. */
+export interface CollectedBefore {
+  /** Steps done before. */
+  firstStep: number;
+  /** Of the whole run. */
+  totalSteps: number;
+  /** What the checkpoint says of prompts that were worked on ahead. */
+  queue?: QueueState | undefined;
+}
+
+/** By `trainer.v1`; a run whose steps wait for their own prompts begins with what one that was ahead of its steps has left. */
+export function createCollector(
   context: CollectContext,
   source: PromptSource,
-  { firstStep, checkpoint }: Pick<Session, 'firstStep' | 'checkpoint'>,
-  totalSteps: number,
+  { firstStep, totalSteps, queue }: CollectedBefore,
 ): Collector {
   const { config } = context;
   const { batchesPerEpoch } = source;
-  const queue = checkpoint?.state.queue;
   const stream = new PromptStream(source, firstStep, queue);
   const ahead = asynchrony(config);
   if (ahead !== null) return new AsyncCollector(context, stream, { ...ahead, totalSteps, batchesPerEpoch });
-  // Of a run that was ahead of its steps.
   if (queue?.read.length)
     return new BatchCollector(
       context,
