@@ -40,7 +40,7 @@ export function traceLine(
   // What was over before is of a validation before the first step.
   const within = calls.filter(({ end }) => end > zero);
   for (const call of within.sort((a, b) => a.end - b.end)) {
-    const start = Math.max(call.start, free.get(keyOf(call)) ?? 0);
+    const start = Math.max(call.start, free.get(keyOf(call)) ?? zero);
     free.set(keyOf(call), call.end);
     rankOf(call).calls.push([call.name, seconds(start - zero), seconds(call.end - start)]);
   }

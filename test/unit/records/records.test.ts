@@ -54,6 +54,12 @@ describe('traceLine', () => {
     ]);
     expect(traceSchema.parse(line)).toEqual(line);
   });
+
+  test('of a call that was under way before the step, as where responses are made ahead, what is within it', () => {
+    const phases = [{ name: 'step', start: 1000, end: 2000 }];
+    const { ranks } = traceLine(7, phases, [call(0, 900, 1040)], []);
+    expect(ranks).toEqual([{ rank: 0, calls: [['generate', 0, 0.04]] }]);
+  });
 });
 
 describe('tokenTexts', () => {
