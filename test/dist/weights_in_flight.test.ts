@@ -85,6 +85,33 @@ test('no token is made between two buckets, and from the last one on they are of
   expect(logProbs[at]).not.toBe(unchanged.logProbs[at]);
 });
 
+test('what is asked for while the rollout takes new weights begins with them', async () => {
+  const prompt = promptsBatch('test', [[5, 9, 2]], 1);
+  const batch = {
+    prompts: prompt,
+    n: 1,
+    sampling: { maxNewTokens: 8, stopTokenIds: [] },
+    seeds: new BigUint64Array([7n]),
+  };
+  const asked: Promise<unknown>[] = [];
+  const source = async function* (): AsyncGenerator<WeightBucket> {
+    for (const bucket of fresh) {
+      yield bucket;
+      if (asked.length === 0)
+        asked.push(
+          generate(() => null),
+          actor.rollout.submitBatch!(batch),
+        );
+    }
+  };
+  await actor.rollout.updateWeights({ kind: 'buckets', buckets: source() }, 4);
+  const [single, many] = (await Promise.all(asked)) as [RolloutResult, Batch];
+  expect(single.versions).toEqual([{ version: 4, start: 0, end: NEW_TOKENS }]);
+  const after = await generate(() => null);
+  expect([...single.logProbs]).toEqual([...after.logProbs]);
+  expect([...many.response(0)]).toEqual([...(await actor.rollout.submitBatch!(batch)).response(0)]);
+});
+
 test('an import that fails half way fails the requests under way as it refuses new ones', async () => {
   const { imported, result } = generateDuring(async function* () {
     yield fresh[0] as WeightBucket;

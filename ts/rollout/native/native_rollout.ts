@@ -230,7 +230,8 @@ export class NativeRollout implements RolloutEngine {
   }
 
   private checkOpen(): void {
-    this.engine.checkOpen();
+    // What comes while it takes new weights itself begins with these, or fails as what is under way does.
+    if (this.updating === 0 || this.engine.replacement === null) this.engine.checkOpen();
     if (this.closed) throw new TroupeError('CLOSED', '[rollout] the engine is closed');
   }
 
