@@ -47,7 +47,7 @@ export interface Rewards {
 /** Scores batches of responses with a reward function. */
 export interface RewardManager {
   /**
-   * Rewards in the order of the samples, whatever the order in which they are computed.
+   * Rewards in the order of the samples, whatever the order in which they are computed. Several batches may be scored at a time.
    * @throws TroupeError REWARD_FAILED naming the first sample that failed, unless `onError` is 'zero'
    */
   score(samples: readonly RewardSample[]): Promise<Rewards>;
