@@ -38,7 +38,24 @@ test('a step takes the oldest that are done; what is done too late is left out, 
     queue: { batch: 4, read: [{ epoch: 0, prompts: 4, left: [1, 3] }] },
   });
   await collector.close();
-  expect(new Set(rollout.aborted)).toEqual(new Set([8, 10]));
+  // The older ones were given up when step 3 began.
+  expect(new Set(rollout.aborted)).toEqual(new Set([1, 3, 8, 10]));
+});
+
+test('drop: prompts that come to no end take no place of others, in the last step, too', async () => {
+  const { collector, rollout } = collectorOf({ ahead: 1, totalSteps: 3 });
+  const learn = async (step: number, ...done: number[]) => {
+    const took = taken(collector, step);
+    await settle();
+    rollout.answer(...done);
+    return (await took).ids;
+  };
+  // 1 hangs.
+  expect(await learn(1, 2, 3)).toEqual([2, 3]);
+  expect(await learn(2, 4, 5)).toEqual([4, 5]);
+  expect(await learn(3, 6, 7)).toEqual([6, 7]);
+  expect(rollout.aborted).toEqual([1, 1, 1, 1]);
+  expect(collector.position().queue?.read).toEqual([{ epoch: 0, prompts: 2, left: [1] }]);
 });
 
 test('wait: a step begins when those at their limit are done', async () => {

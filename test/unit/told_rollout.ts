@@ -1,9 +1,8 @@
 // What collects prompts ahead, over an engine that answers when it is told to.
-import type { Asynchrony } from '../../ts/config/derived/asynchrony';
 import type { RolloutHandle } from '../../ts/rollout/engine';
 import type { RolloutRequest, RolloutResult } from '../../ts/rollout/request';
 import type { AgentRollout } from '../../ts/trainer/agent_rollout';
-import { AsyncCollector } from '../../ts/trainer/async_collector';
+import { AsyncCollector, type AsyncOptions } from '../../ts/trainer/async_collector';
 import type { Phase } from '../../ts/trainer/collect';
 import type { Engines } from '../../ts/trainer/engines';
 import { PromptStream } from '../../ts/trainer/prompt_stream';
@@ -74,7 +73,7 @@ export class ToldRollout {
 
 /** Two prompts of four responses per step; prompts are 1, 2, 3, ... `position`: after step `step` of another one. */
 export function collectorOf(
-  options: Partial<Asynchrony>,
+  options: Partial<AsyncOptions>,
   overrides: string[] = [],
   score: (prompt: string, response: string) => number | Promise<number> = (_, response) =>
     Number(response.split(' ')[0]),

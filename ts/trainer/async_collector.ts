@@ -1,12 +1,11 @@
 // Responses that are worked on while the policy learns: a bounded queue of prompts, from which steps take what is done.
-import { setMaxListeners } from 'node:events';
 import { checkSomeWorked } from '../agent/collect';
 import type { Trajectory } from '../agent/trajectory/trajectory';
 import { StoppableTimers } from '../base/stoppable_timers';
 import type { Asynchrony } from '../config/derived/asynchrony';
 import { type CollectContext, type Collector, type Phase, scored, type Taken } from './collect';
 import { differs, tooFew } from './dynamic_sampling';
-import { collectGroup, type GroupOptions } from './group_rollout';
+import { collectGroup } from './group_rollout';
 import { addSummary, type Metrics } from './metrics/metrics';
 import { offPolicyMetrics } from './metrics/off_policy_metrics';
 import type { PromptStream, StreamedPrompt } from './prompt_stream';
@@ -27,7 +26,7 @@ type Group = QueuedGroup<StreamedPrompt, Done>;
 
 /** What no step learns from. */
 const noneEvicted = () => ({
-  /** Steps that prompts have seen which were done too late. */
+  /** Steps that prompts had seen which were not done in time. */
   stale: [] as number[],
   /** Prompts whose responses are alike. */
   filtered: 0,
@@ -52,9 +51,10 @@ export interface AsyncOptions extends Asynchrony {
 export class AsyncCollector implements Collector {
   private readonly queue: ReplayQueue<StreamedPrompt, Done>;
   private readonly stop = new AbortController();
-  private readonly group: GroupOptions;
   /** Each for one group; none of them rejects. */
   private readonly works = new Set<Promise<void>>();
+  /** Of groups that are worked on: what ends one of them. */
+  private readonly givenUp = new Map<Group, AbortController>();
   private failure: { error: unknown } | null = null;
   private wake: () => void = () => undefined;
   /** Milliseconds since the last step took its own in which nothing was worked on. */
@@ -83,12 +83,6 @@ export class AsyncCollector implements Collector {
       strategy,
       lastStep: totalSteps,
     });
-    // One for each group.
-    setMaxListeners(0, this.stop.signal);
-    this.group = {
-      signal: this.stop.signal,
-      timers: this.timers,
-    };
   }
 
   async take(step: number, phase: Phase, pause: () => void): Promise<Taken> {
@@ -162,10 +156,10 @@ export class AsyncCollector implements Collector {
 
   /** The oldest prompts that are done, when there are as many as a step takes. */
   private async next(step: number, pause: () => void): Promise<TakenGroup<StreamedPrompt, Done>[]> {
+    this.dropStale(step);
     for (;;) {
       await this.fill(step);
       pause();
-      if (this.dropStale(step)) continue;
       if (this.queue.ready(step)) return this.queue.take();
       await new Promise<void>((resolve) => {
         this.wake = resolve;
@@ -192,19 +186,25 @@ export class AsyncCollector implements Collector {
   }
 
   private async work(group: Group): Promise<void> {
+    const own = new AbortController();
+    this.givenUp.set(group, own);
+    const signal = AbortSignal.any([this.stop.signal, own.signal]);
     try {
-      const collected = await collectGroup(this.context, group.prompt, this.group);
+      const collected = await collectGroup(this.context, group.prompt, { signal, timers: this.timers });
       const result = await scored(this.context, collected);
+      if (own.signal.aborted) return;
       const done = { scored: result, trajectories: collected.trajectories ?? [] };
       if (this.teaches(result)) {
         this.fruitless = { prompts: 0, failed: [] };
         group.result = done;
       } else this.filter(group, done);
     } catch (error) {
-      this.failure ??= { error };
+      if (!own.signal.aborted) this.failure ??= { error };
+    } finally {
+      this.givenUp.delete(group);
+      this.watch();
+      this.wake();
     }
-    this.watch();
-    this.wake();
   }
 
   /** Dynamic sampling: a prompt whose responses all earn the same makes room for another one. */
@@ -251,14 +251,16 @@ export class AsyncCollector implements Collector {
     this.evicted.trajectories.push(...trajectories);
   }
 
-  /** @returns whether there were any */
-  private dropStale(step: number): boolean {
-    const stale = this.queue.dropStale(step);
-    for (const { prompt, step: begun, result } of stale) {
-      this.evict(prompt, result);
-      this.evicted.stale.push(step - begun + 1);
+  private dropStale(step: number): void {
+    for (const group of this.queue.dropStale(step)) {
+      this.evicted.stale.push(step - group.step + 1);
+      if (group.result !== null) {
+        this.evict(group.prompt, group.result);
+        continue;
+      }
+      this.stream.done(group.prompt);
+      this.givenUp.get(group)?.abort(new Error('it would come too late'));
     }
-    return stale.length > 0;
   }
 
   /** What was left out since the last step, under verl's names, and of dynamic sampling ours. */

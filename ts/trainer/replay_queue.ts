@@ -7,7 +7,7 @@ export interface QueueOptions {
   ahead: number;
   /** Steps from the one in which work on a group begins to the one that takes it, both counted, at most. */
   maxSpan: number;
-  /** drop: a group that is done too late is left out. wait: a step waits for older groups as long as those that it would leave could not all be taken in time. */
+  /** drop: a group that is not taken in time is left out. wait: a step waits for older groups as long as those that it would leave could not all be taken in time. */
   strategy: 'drop' | 'wait';
   /** After which nothing is taken. */
   lastStep: number;
@@ -22,7 +22,7 @@ export interface QueuedGroup<P, R> {
   result: R | null;
 }
 
-/** A group that is done and no longer in the queue. */
+/** A group that is done, and no longer in the queue. */
 export type TakenGroup<P, R> = Omit<QueuedGroup<P, R>, 'result'> & { readonly result: R };
 
 /** Groups in the order in which work on them began. Nothing here waits: a caller looks again when something has changed. */
@@ -58,13 +58,13 @@ export class ReplayQueue<P, R> {
     this.groups = this.groups.filter((one) => one !== group);
   }
 
-  /** Leaves out what is done, and older than step `step` may take. */
-  dropStale(step: number): TakenGroup<P, R>[] {
-    if (this.options.strategy !== 'drop') return [];
-    const { maxSpan } = this.options;
-    return this.takeOut(
-      this.groups.filter((group) => group.result !== null && this.span(group, step) > maxSpan),
-    );
+  /** Leaves out what is older than step `step` may take, done or not: what is not would take the place of what can be. */
+  dropStale(step: number): QueuedGroup<P, R>[] {
+    const { maxSpan, strategy } = this.options;
+    if (strategy !== 'drop') return [];
+    const stale = this.groups.filter((group) => this.span(group, step) > maxSpan);
+    this.groups = without(this.groups, stale);
+    return stale;
   }
 
   /** Whether step `step` has what it takes. */
@@ -82,12 +82,9 @@ export class ReplayQueue<P, R> {
 
   /** The oldest that are done. */
   take(): TakenGroup<P, R>[] {
-    return this.takeOut(this.nextTaken());
-  }
-
-  private takeOut(groups: readonly QueuedGroup<P, R>[]): TakenGroup<P, R>[] {
-    this.groups = without(this.groups, groups);
-    return groups.map(({ prompt, step, result }) => ({ prompt, step, result: result as R }));
+    const taken = this.nextTaken();
+    this.groups = without(this.groups, taken);
+    return taken.map(({ prompt, step, result }) => ({ prompt, step, result: result as R }));
   }
 
   private nextTaken(): QueuedGroup<P, R>[] {

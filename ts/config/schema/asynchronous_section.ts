@@ -31,7 +31,7 @@ export const asynchronousSection = {
     max_off_policy_strategy: field(
       choice('drop', 'wait'),
       'drop',
-      'drop: prompts that are done too late are left out, and others take their place. wait: steps wait for a prompt that would become too old.',
+      'drop: prompts that are not done in time are given up, and others take their place. wait: steps wait for a prompt that would become too old.',
     ),
     sync_refill_failed_groups: fixed(
       [false],
