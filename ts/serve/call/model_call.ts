@@ -9,7 +9,7 @@ import type {
   TopLogProb,
 } from '../../rollout/request';
 import { StopTexts } from '../text/stop_texts';
-import type { ToolFamily } from '../tools/families';
+import type { CallReading } from '../tools/families';
 import { CallCollector, type ToolCall, type ToolCallDelta, type ToolParser } from '../tools/tool_parser';
 import type { ServedModel } from './served_model';
 
@@ -20,7 +20,7 @@ export interface ModelCall {
   sampling: SamplingParams;
   stop: readonly string[];
   /** Whose calls are read; null: everything is text. */
-  tools: ToolFamily | null;
+  tools: CallReading | null;
   /** Of several calls only the first one counts. */
   oneCall?: boolean;
   /** Give special tokens out as text. */
