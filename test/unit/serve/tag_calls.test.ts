@@ -1,6 +1,8 @@
 import { setImmediate as turn } from 'node:timers/promises';
+import { conversationText, replyMessage } from '../../../ts/serve/call/conversation';
 import { type FunctionTool, familyOf, toolFamily } from '../../../ts/serve/tools/families';
 import { CallCollector, type ToolCallDelta } from '../../../ts/serve/tools/tool_parser';
+import { chatTokenizer } from '../agent/chat_world';
 
 type Form = 'qwen3_coder' | 'glm45';
 const FORMS: Form[] = ['qwen3_coder', 'glm45'];
@@ -43,7 +45,7 @@ const WRITE: Record<Form, (name: string, args: [key: string, value: string][]) =
 };
 
 /** Read in pieces of this many characters. */
-function read(form: Form, response: string, size: number) {
+function read(form: Form, response: string, size: number, cut = false) {
   const parser = toolFamily(form).parser(TOOLS);
   const collector = new CallCollector();
   let text = '';
@@ -52,7 +54,7 @@ function read(form: Form, response: string, size: number) {
     collector.add(parsed.calls);
   };
   for (let at = 0; at < response.length; at += size) take(parser.push(response.slice(at, at + size)));
-  take(parser.end());
+  take(parser.end(cut));
   return { text, calls: collector.calls.map(({ name, arguments: source }) => [name, source]) };
 }
 
@@ -154,7 +156,7 @@ describe.each(FORMS)('%s', (form) => {
       '<tool_call>{"name": "f", "arguments": {}}</tool_call> then',
       '<tool_call>time()</tool_call>',
       '<tool_call>\n\n</tool_call> <tool_call>a b</tool_call>',
-      '<tool_call>f\n',
+      '<tool_call>nobody\n',
     ])
       expectRead(form, text, text, []);
   });
@@ -173,7 +175,7 @@ describe.each(FORMS)('%s', (form) => {
     const whole = read(form, response, 3).calls[0]?.[1] as string;
     for (let end = 0; end < response.length; end++) {
       const cut = response.slice(0, end);
-      const { text, calls } = read(form, cut, 3);
+      const { text, calls } = read(form, cut, 3, true);
       if (calls.length === 0) expect(solid(text)).toBe(solid(cut));
       else {
         const source = calls[0]?.[1] as string;
@@ -226,6 +228,22 @@ describe.each(FORMS)('%s', (form) => {
   }, 40_000);
 });
 
+test.each(FORMS)('%s: what ends in the middle of a value has it, unless it was cut off', (form) => {
+  const written = (key: string, value: string): string => {
+    const whole = WRITE[form]('f', [[key, value]]);
+    return whole.slice(0, whole.indexOf(value) + value.length);
+  };
+  for (const [key, value, json] of [
+    ['text', 'one\n\ntwo', 'one\n\ntwo'],
+    ['count', '12', 12],
+    ['days', '[1,', '[1,'],
+  ] as const)
+    for (const tail of ['', '\n', '</'])
+      expectRead(form, written(key, value) + tail, '', [['f', { [key]: json }]]);
+  expect(read(form, written('text', 'abc'), 4, true).calls).toEqual([['f', '{"text": "abc']]);
+  expect(read(form, written('count', '1'), 4, true).calls).toEqual([['f', '{"count": ']]);
+});
+
 test('calls of Qwen without some of their tags', () => {
   const one = '<function=f>\n<parameter=count>\n1\n</parameter>\n</function>';
   const call: [string, unknown] = ['f', { count: 1 }];
@@ -242,6 +260,7 @@ test('calls of Qwen without some of their tags', () => {
     '',
     [['f', { text: 'a', count: 1 }]],
   );
+  expectRead('qwen3_coder', '<tool_call>\n<function=time>\n', '', [['time', {}]]);
   expectRead('qwen3_coder', 'see <function=f> there', 'see <function=f> there', []);
 });
 
@@ -265,6 +284,8 @@ test('calls of GLM without line breaks, or without some of their tags', () => {
     ['f', { count: 1 }],
   ]);
   expectRead('glm45', `<tool_call>f\n${two}`, '', [['f', { count: 1 }]]);
+  expectRead('glm45', '<tool_call>time\n', '', [['time', {}]]);
+  expect(read('glm45', '<tool_call>time\n', 4, true)).toEqual({ text: '<tool_call>time\n', calls: [] });
 });
 
 test('the family is what the template writes between the tags', () => {
@@ -272,4 +293,41 @@ test('the family is what the template writes between the tags', () => {
   expect(familyOf(`${opened}\n<function={{ m.name }}>\n<parameter=`)?.name).toBe('qwen3_coder');
   expect(familyOf(`${opened}{{ m.name }}\n<arg_key>{{ k }}</arg_key>`)?.name).toBe('glm45');
   expect(familyOf(`${opened}[{{ m.name }}]`)?.name).toBe('hermes');
+});
+
+const TURNS = (calls: string): string =>
+  '{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}' +
+  `{%- for call in m.tool_calls or [] %}{%- set call = call.function %}${calls}{%- endfor %}<|im_end|>\n{% endfor -%}`;
+const TEMPLATES: Record<Form, string> = {
+  qwen3_coder: TURNS(
+    "{{- '<tool_call>\\n<function=' + call.name + '>\\n' }}{%- for key, value in call.arguments|items %}" +
+      "{{- '<parameter=' + key + '>\\n' }}{%- set value = value | tojson | safe if value is mapping or (value is sequence and value is not string) else value | string %}" +
+      "{{- value }}{{- '\\n</parameter>\\n' }}{%- endfor %}{{- '</function>\\n</tool_call>' }}",
+  ),
+  glm45: TURNS(
+    "{{- '<tool_call>' + call.name + '\\n' }}{%- for key, value in call.arguments.items() %}{{- '<arg_key>' + key + '</arg_key>\\n<arg_value>' }}" +
+      "{{- value if value is string else value | tojson(ensure_ascii=False) }}{{- '</arg_value>\\n' }}{%- endfor %}{{- '</tool_call>' }}",
+  ),
+};
+
+test.each(FORMS)('%s: calls go back through the template as they were written', (form) => {
+  const tokenizer = chatTokenizer(TEMPLATES[form]);
+  expect(familyOf(tokenizer.toolTemplate)?.name).toBe(form);
+  const qwen = form === 'qwen3_coder';
+  const response = WRITE[form]('f', [
+    ['text', '\n  a < "b"\n'],
+    ['count', '12'],
+    ['share', '0.5'],
+    ['sure', qwen ? 'True' : 'true'],
+    ['where', '{"city": "K\u00f6ln", "at": [1, null]}'],
+    ['days', '[]'],
+    ['gone', qwen ? 'None' : 'null'],
+    ['perhaps', ''],
+  ]);
+  const parser = toolFamily(form).parser(TOOLS);
+  const collector = new CallCollector();
+  for (const { calls } of [parser.push(response), parser.end()]) collector.add(calls);
+  const messages = [{ role: 'user', content: 'go' }, replyMessage({ text: 'Hm.', calls: collector.calls })];
+  const written = conversationText(tokenizer, { messages, tools: TOOLS, variables: {}, opened: false });
+  expect(written).toBe(`<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\nHm.${response}<|im_end|>\n`);
 });

@@ -31,8 +31,8 @@ class CallsOrText implements ToolParser {
     return { text: this.buffer, calls: [] };
   }
 
-  end(): ParsedText {
-    if (this.state === 'calls') return this.calls.end();
+  end(cut = false): ParsedText {
+    if (this.state === 'calls') return this.calls.end(cut);
     return { text: this.state === 'begin' ? this.buffer : '', calls: [] };
   }
 }

@@ -3,7 +3,7 @@ import type { CallWriter } from './call_writer';
 import type { FunctionTool } from './families';
 import { parameterTypes, type Schema } from './parameters';
 import type { TagForm } from './tag_forms';
-import type { CallBody } from './tagged_calls';
+import { type CallBody, CLOSE } from './tagged_calls';
 import type { ToolCallDelta } from './tool_parser';
 import { typedJson } from './typed_value';
 
@@ -57,18 +57,26 @@ export class TagBody implements CallBody {
     return left;
   }
 
-  end(calls: ToolCallDelta[]): void {
-    const { lastEnd } = this.form;
-    if (this.state === 'value' && lastEnd?.test(this.buffer)) {
+  /** What the model was done with is complete, whatever tags it left out; a value that is cut off stays open, and is no JSON. */
+  end(calls: ToolCallDelta[], cut: boolean): void {
+    if (this.state === 'name' && !cut && this.tool(this.form.name.exec(this.buffer + CLOSE)?.[1]) !== null) {
+      this.buffer += CLOSE;
+      this.readName(calls);
+    }
+    if (this.state === 'value' && (!cut || this.form.lastEnd?.test(this.buffer))) {
       this.endValue(calls);
       this.buffer = '';
     }
     // A parameter that has begun says that there is more.
-    if (this.state === 'between' && this.buffer.trim() === '') this.finish(calls);
+    if (this.state === 'between' && (!cut || this.buffer.trim() === '')) this.finish(calls);
   }
 
   rest(opening: string): string {
     return this.begun ? '' : opening + this.raw;
+  }
+
+  private tool(name: string | undefined): FunctionTool['function'] | null {
+    return this.tools.find(({ function: f }) => f.name === name)?.function ?? null;
   }
 
   /** A call may begin in what was none; without a tag before it, this one must not begin again. */
@@ -87,8 +95,8 @@ export class TagBody implements CallBody {
       return false;
     }
     this.buffer = this.buffer.slice(all.length);
-    this.parameters = this.tools.find(({ function: f }) => f.name === name.trim())?.function.parameters;
-    calls.push(this.writer.begin(name.trim()));
+    this.parameters = this.tool(name)?.parameters;
+    calls.push(this.writer.begin(name));
     this.begun = true;
     this.state = 'between';
     return true;

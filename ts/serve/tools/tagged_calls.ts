@@ -15,8 +15,8 @@ export interface CallBody {
   push(text: string, calls: ToolCallDelta[]): string;
   /** What is text after all: everything, behind what opened it, when no part has been given out as a call. */
   rest(opening: string): string;
-  /** Nothing follows. */
-  end?(calls: ToolCallDelta[]): void;
+  /** Nothing follows; `cut`: the model would have gone on. */
+  end?(calls: ToolCallDelta[], cut: boolean): void;
 }
 
 export class TaggedCallsParser implements ToolParser {
@@ -49,9 +49,9 @@ export class TaggedCallsParser implements ToolParser {
     return out;
   }
 
-  end(): ParsedText {
+  end(cut = false): ParsedText {
     const calls: ToolCallDelta[] = [];
-    this.body?.end?.(calls);
+    this.body?.end?.(calls, cut);
     const rest = this.body?.rest(this.opening) ?? '';
     const left = this.closing ? '' : this.gap ? this.buffer.trim() : this.buffer;
     const text = rest + left;
