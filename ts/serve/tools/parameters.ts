@@ -2,15 +2,7 @@
 
 export type Schema = Readonly<Record<string, unknown>>;
 
-/** One way in which the arguments of a tool may be. */
-export interface ObjectForm {
-  properties: ReadonlyMap<string, Schema>;
-  required: ReadonlySet<string>;
-}
-
-/** References in references, and choices in choices. */
-const MOST_LEVELS = 16;
-const CHOICES = ['anyOf', 'oneOf'] as const;
+const CHOICES = ['anyOf', 'oneOf', 'allOf'] as const;
 
 export const isSchema = (value: unknown): value is Schema =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
@@ -30,45 +22,29 @@ export function referenced({ $ref: reference }: Schema, root: Schema): Schema | 
   return isSchema(found) ? found : null;
 }
 
-/** All forms of an object that a schema describes, references and choices followed. */
-export function objectForms(schema: Schema, root: Schema = schema, level = 0): ObjectForm[] {
-  if (level > MOST_LEVELS) return [];
-  const inner = (one: Schema): ObjectForm[] => objectForms(one, root, level + 1);
-  const properties = isSchema(schema['properties']) ? Object.entries(schema['properties']) : [];
-  const required = Array.isArray(schema['required']) ? schema['required'].map(String) : [];
-  let forms: ObjectForm[] = [
-    {
-      properties: new Map(properties.map(([key, one]) => [key, isSchema(one) ? one : {}])),
-      required: new Set(required),
-    },
-  ];
-  const target = referenced(schema, root);
-  const parts = [...(target === null ? [] : [target]), ...schemasOf(schema['allOf'])].map(inner);
-  for (const key of CHOICES) {
-    const choices = schemasOf(schema[key]).filter(({ type }) => type !== 'null');
-    if (choices.length > 0) parts.push(choices.flatMap(inner));
+/** A schema with more says nothing of use. */
+const MOST_PARTS = 1000;
+
+/** The schema and all that it refers to or lets choose, each once. */
+function partsOf(schema: Schema, root: Schema): Set<Schema> {
+  const parts = new Set([schema]);
+  for (const part of parts) {
+    if (parts.size > MOST_PARTS) break;
+    const target = referenced(part, root);
+    if (target !== null) parts.add(target);
+    for (const key of CHOICES) for (const choice of schemasOf(part[key])) parts.add(choice);
   }
-  for (const part of parts) forms = forms.flatMap((form) => part.map((other) => both(form, other)));
-  return forms;
+  return parts;
 }
 
-const both = (a: ObjectForm, b: ObjectForm): ObjectForm => ({
-  properties: new Map([...a.properties, ...b.properties]),
-  required: new Set([...a.required, ...b.required]),
-});
-
 /** Types that a value of this schema may have; none: it does not say. */
-export function typesOf(schema: Schema, root: Schema, level = 0): Set<string> {
+export function typesOf(schema: Schema, root: Schema): Set<string> {
   const types = new Set<string>();
-  if (level > MOST_LEVELS) return types;
-  for (const type of [schema['type']].flat()) if (typeof type === 'string') types.add(type);
-  const values = Array.isArray(schema['enum']) ? [...schema['enum']] : [];
-  if ('const' in schema) values.push(schema['const']);
-  for (const value of values) types.add(typeOf(value));
-  const target = referenced(schema, root);
-  const choices = [...CHOICES, 'allOf'].flatMap((key) => schemasOf(schema[key]));
-  for (const inner of [...(target === null ? [] : [target]), ...choices])
-    for (const type of typesOf(inner, root, level + 1)) types.add(type);
+  for (const part of partsOf(schema, root)) {
+    for (const type of [part['type']].flat()) if (typeof type === 'string') types.add(type);
+    if (Array.isArray(part['enum'])) for (const value of part['enum']) types.add(typeOf(value));
+    if ('const' in part) types.add(typeOf(part['const']));
+  }
   return types;
 }
 
@@ -82,9 +58,9 @@ function typeOf(value: unknown): string {
 export function parameterTypes(parameters: Schema | undefined, key: string): Set<string> {
   const types = new Set<string>();
   if (parameters === undefined) return types;
-  for (const { properties } of objectForms(parameters)) {
-    const schema = properties.get(key);
-    if (schema !== undefined) for (const type of typesOf(schema, parameters)) types.add(type);
+  for (const { properties } of partsOf(parameters, parameters)) {
+    const schema = isSchema(properties) && Object.hasOwn(properties, key) ? properties[key] : null;
+    if (isSchema(schema)) for (const type of typesOf(schema, parameters)) types.add(type);
   }
   return types;
 }

@@ -1,14 +1,7 @@
 // What the arguments of a call that must be made look like, where they are tags around plain text, in the terms of structural tags.
 import type { FunctionTool } from './families';
-import {
-  isSchema,
-  type ObjectForm,
-  objectForms,
-  referenced,
-  type Schema,
-  schemasOf,
-  typesOf,
-} from './parameters';
+import { type ObjectForm, objectForms } from './object_forms';
+import { isSchema, referenced, type Schema, schemasOf, typesOf } from './parameters';
 import type { TagForm } from './tag_forms';
 import { CLOSE } from './tagged_calls';
 import { typedJson } from './typed_value';
@@ -51,14 +44,23 @@ export function tagArguments(
       `parameters of ${name}: expected those of an object, got ${whole ?? `type ${types.join(', ')}`}`,
     );
   const values = new Values(form, written, parameters, name);
-  const forms = objectForms(parameters).flatMap((one) => values.ofForm(one) ?? []);
+  const all = objectForms(parameters);
+  if (all === null) throw values.tooLarge();
+  const forms = all.flatMap((one) => values.ofForm(one) ?? []);
   if (forms.length > 0) return oneOf(forms);
   throw new UnheldParameters(
     `parameters of ${name}: a parameter that is required cannot be written between the tags of this form`,
   );
 }
 
+/** Of schemas in a grammar, those of other places as often as they are needed. */
+const MOST_CHARACTERS = 1 << 20;
+/** References may lead back. */
+const MOST_LEVELS = 32;
+
 class Values {
+  private characters = 0;
+
   constructor(
     private readonly form: TagForm,
     private readonly written: WrittenCall,
@@ -79,10 +81,16 @@ class Values {
     return inOrder(elements);
   }
 
+  tooLarge(): UnheldParameters {
+    return new UnheldParameters(
+      `parameters of ${this.tool}: they have too many choices, or references that lead back`,
+    );
+  }
+
   private parameter(key: string, schema: Schema): object | null {
     const { begin, before, close, after } = this.written.parameter;
     const opening = begin(key);
-    const value = this.value(schema, typesOf(schema, this.root));
+    const value = this.value(schema, typesOf(schema, this.root), 0);
     // A name that the tags cannot have around it would be read as another.
     if (value === null || this.form.key.exec(opening)?.[1] !== key) return null;
     const free = value === ANY_TEXT;
@@ -91,16 +99,18 @@ class Values {
   }
 
   /** `types`: of the parameter. null: there is none that can be written. */
-  private value(schema: Schema, types: ReadonlySet<string>): object | null {
+  private value(schema: Schema, types: ReadonlySet<string>, level: number): object | null {
+    this.characters++;
+    if (level > MOST_LEVELS || this.characters > MOST_CHARACTERS) throw this.tooLarge();
     const target = referenced(schema, this.root);
-    if (target !== null) return this.value(target, types);
+    if (target !== null) return this.value(target, types, level + 1);
     if (Array.isArray(schema['enum'])) return this.constants(schema['enum'], types);
     if ('const' in schema) return this.constants([schema['const']], types);
     const own = typesOf(schema, this.root);
     if (own.size > 0 && !own.has('string')) return this.json(schema);
     const choices = ['anyOf', 'oneOf', 'allOf'].flatMap((key) => schemasOf(schema[key]));
     if (choices.length === 0) return text(schema);
-    const values = choices.flatMap((one) => this.value(one, types) ?? []);
+    const values = choices.flatMap((one) => this.value(one, types, level + 1) ?? []);
     if (values.length === 0) return null;
     return values.includes(ANY_TEXT) ? ANY_TEXT : oneOf(values);
   }
@@ -117,13 +127,17 @@ class Values {
   }
 
   private json(schema: Schema): object {
-    const elsewhere = /"\$ref":"(?!#\/(?:\$defs|definitions)\/)([^"]*)"/.exec(JSON.stringify(schema));
-    if (elsewhere !== null)
+    const references = JSON.stringify(schema).match(/"\$ref":"[^"]*"/g) ?? [];
+    const elsewhere = references.find((one) => !/^"\$ref":"#\/(?:\$defs|definitions)\//.test(one));
+    if (elsewhere !== undefined)
       throw new UnheldParameters(
-        `parameters of ${this.tool}: expected references to $defs, got ${JSON.stringify(elsewhere[1])}`,
+        `parameters of ${this.tool}: expected references to $defs, got ${elsewhere.slice(0, 200)}`,
       );
     const shared = Object.entries(this.root).filter(([key, one]) => SHARED.includes(key) && isSchema(one));
-    return { type: 'json_schema', json_schema: { ...Object.fromEntries(shared), ...schema } };
+    const whole = references.length > 0 ? { ...Object.fromEntries(shared), ...schema } : schema;
+    this.characters += JSON.stringify(whole).length;
+    if (this.characters > MOST_CHARACTERS) throw this.tooLarge();
+    return { type: 'json_schema', json_schema: whole };
   }
 }
 
