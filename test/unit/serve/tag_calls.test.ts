@@ -2,7 +2,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { conversationText, replyMessage } from '../../../ts/serve/call/conversation';
 import { type FunctionTool, familyOf, toolFamily } from '../../../ts/serve/tools/families';
 import { CallCollector, type ToolCallDelta } from '../../../ts/serve/tools/tool_parser';
-import { chatTokenizer } from '../agent/chat_world';
+import { chatTokenizer, TAG_TEMPLATES } from '../agent/chat_world';
 
 type Form = 'qwen3_coder' | 'glm45';
 const FORMS: Form[] = ['qwen3_coder', 'glm45'];
@@ -295,23 +295,8 @@ test('the family is what the template writes between the tags', () => {
   expect(familyOf(`${opened}[{{ m.name }}]`)?.name).toBe('hermes');
 });
 
-const TURNS = (calls: string): string =>
-  '{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}' +
-  `{%- for call in m.tool_calls or [] %}{%- set call = call.function %}${calls}{%- endfor %}<|im_end|>\n{% endfor -%}`;
-const TEMPLATES: Record<Form, string> = {
-  qwen3_coder: TURNS(
-    "{{- '<tool_call>\\n<function=' + call.name + '>\\n' }}{%- for key, value in call.arguments|items %}" +
-      "{{- '<parameter=' + key + '>\\n' }}{%- set value = value | tojson | safe if value is mapping or (value is sequence and value is not string) else value | string %}" +
-      "{{- value }}{{- '\\n</parameter>\\n' }}{%- endfor %}{{- '</function>\\n</tool_call>' }}",
-  ),
-  glm45: TURNS(
-    "{{- '<tool_call>' + call.name + '\\n' }}{%- for key, value in call.arguments.items() %}{{- '<arg_key>' + key + '</arg_key>\\n<arg_value>' }}" +
-      "{{- value if value is string else value | tojson(ensure_ascii=False) }}{{- '</arg_value>\\n' }}{%- endfor %}{{- '</tool_call>' }}",
-  ),
-};
-
 test.each(FORMS)('%s: calls go back through the template as they were written', (form) => {
-  const tokenizer = chatTokenizer(TEMPLATES[form]);
+  const tokenizer = chatTokenizer(TAG_TEMPLATES[form]);
   expect(familyOf(tokenizer.toolTemplate)?.name).toBe(form);
   const qwen = form === 'qwen3_coder';
   const response = WRITE[form]('f', [

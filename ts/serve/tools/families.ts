@@ -33,6 +33,8 @@ export interface ToolFamily {
   frame(tool: string): { begin: string; end: string };
   /** What arguments of this tool may be, as structural tags have it. @throws UnheldParameters */
   content(tool: FunctionTool['function']): object;
+  /** Its templates write arguments one by one, and fail where they are no object. */
+  iterates: boolean;
   /** Between two calls; null: several are written in another way than one. */
   separator: string | null;
 }
@@ -58,6 +60,7 @@ const hermes: ToolFamily = {
     end: '}\n</tool_call>',
   }),
   content: jsonArguments,
+  iterates: false,
   separator: '\n',
 };
 
@@ -67,6 +70,7 @@ const tagged = (form: TagForm, written: WrittenCall): Omit<ToolFamily, 'name' | 
     new TaggedCallsParser((writer, opening) => new TagBody(form, writer, tools, opening !== ''), form.bare),
   frame: (tool) => ({ begin: OPEN + written.name(tool), end: written.end + CLOSE }),
   content: (tool) => tagArguments(form, written, tool),
+  iterates: true,
   separator: '\n',
 });
 
@@ -101,6 +105,7 @@ const llama3: ToolFamily = {
   parser: () => new Llama3Parser(),
   frame: (tool) => ({ begin: `{"name": ${JSON.stringify(tool)}, "parameters": `, end: '}' }),
   content: jsonArguments,
+  iterates: false,
   separator: '; ',
 };
 
@@ -110,6 +115,7 @@ const mistral: ToolFamily = {
   parser: () => new MistralParser(),
   frame: (tool) => ({ begin: `[TOOL_CALLS] [{"name": ${JSON.stringify(tool)}, "arguments": `, end: '}]' }),
   content: jsonArguments,
+  iterates: false,
   separator: null,
 };
 

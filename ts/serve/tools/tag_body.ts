@@ -97,6 +97,7 @@ export class TagBody implements CallBody {
     this.buffer = this.buffer.slice(all.length);
     this.parameters = this.tool(name)?.parameters;
     calls.push(this.writer.begin(name));
+    this.tell('{', calls);
     this.begun = true;
     this.state = 'between';
     return true;
@@ -132,7 +133,7 @@ export class TagBody implements CallBody {
     const said = parameterTypes(this.parameters, name);
     this.types = said.size === 0 && this.form.untyped === 'string' ? new Set(['string']) : said;
     this.streams = this.types.size === 1 && this.types.has('string');
-    this.tell(`${this.anyKey ? ', ' : '{'}${JSON.stringify(name)}: ${this.streams ? '"' : ''}`, calls);
+    this.tell(`${this.anyKey ? ', ' : ''}${JSON.stringify(name)}: ${this.streams ? '"' : ''}`, calls);
     this.anyKey = true;
     this.value = '';
     this.first = true;
@@ -168,7 +169,7 @@ export class TagBody implements CallBody {
   }
 
   private finish(calls: ToolCallDelta[]): void {
-    this.tell(this.anyKey ? '}' : '{}', calls);
+    this.tell('}', calls);
     this.done = true;
   }
 
