@@ -42,6 +42,22 @@ Tools: {{ tools | tojson }}. Call one so: <tool_call>
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif -%}`;
 
+const TURNS = (calls: string): string =>
+  '{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}' +
+  `{%- for call in m.tool_calls or [] %}{%- set call = call.function %}${calls}{%- endfor %}<|im_end|>\n{% endfor -%}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}`;
+/** As those of Qwen3-Coder and GLM-4.5 write calls of tools. */
+export const TAG_TEMPLATES = {
+  qwen3_coder: TURNS(
+    "{{- '<tool_call>\\n<function=' + call.name + '>\\n' }}{%- for key, value in call.arguments|items %}" +
+      "{{- '<parameter=' + key + '>\\n' }}{%- set value = value | tojson | safe if value is mapping or (value is sequence and value is not string) else value | string %}" +
+      "{{- value }}{{- '\\n</parameter>\\n' }}{%- endfor %}{{- '</function>\\n</tool_call>' }}",
+  ),
+  glm45: TURNS(
+    "{{- '<tool_call>' + call.name + '\\n' }}{%- for key, value in call.arguments.items() %}{{- '<arg_key>' + key + '</arg_key>\\n<arg_value>' }}" +
+      "{{- value if value is string else value | tojson(ensure_ascii=False) }}{{- '</arg_value>\\n' }}{%- endfor %}{{- '</tool_call>' }}",
+  ),
+};
+
 export const EOS = 257;
 
 /** `template`: instead of the one above. */

@@ -6,7 +6,7 @@ import { AgentModel } from '../../../ts/agent/model/agent_model';
 import { joinCalls } from '../../../ts/agent/trajectory/sequences';
 import type { ChatMessage } from '../../../ts/data/chat_template';
 import type { Tokenizer } from '../../../ts/data/tokenizer';
-import { bytewise, chatTokenizer, EOS, served, speaking } from './chat_world';
+import { bytewise, chatTokenizer, EOS, served, speaking, TAG_TEMPLATES } from './chat_world';
 
 const tokenizer = chatTokenizer();
 const decode = (ids: ArrayLike<number>): string => tokenizer.decode(ids, { skipSpecialTokens: false });
@@ -184,6 +184,48 @@ describe('conversations with tools', () => {
     expect(decode(model.calls[1]?.promptIds ?? [])).toContain('xxxxxxx<|im_end|>\n<|im_start|>user\non');
   });
 });
+
+test.each(['qwen3_coder', 'glm45'] as const)(
+  'calls as tags around text (%s) have the types of the tools, and the conversation goes on from them',
+  async (form) => {
+    const call = {
+      qwen3_coder: '<tool_call>\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>',
+      glm45: '<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>',
+    }[form];
+    const { model, chat } = world(
+      (_, turn) => (turn === 0 ? call : 'done'),
+      'append',
+      chatTokenizer(TAG_TEMPLATES[form]),
+    );
+    const parameters = { type: 'object', properties: { x: { type: 'string' } } };
+    const tools = [{ type: 'function' as const, function: { name: 'f', parameters } }];
+    const messages: ChatMessage[] = [{ role: 'user', content: 'go' }];
+    const reply = await chat.complete(messages, { tools });
+    expect(reply.calls.map(({ name, arguments: source }) => [name, source])).toEqual([['f', '{"x": "1"}']]);
+    messages.push(reply.message, { role: 'tool', content: '2' });
+    expect((await chat.complete(messages, { tools })).text).toBe('done');
+    expect(checkExact(model)).toBe(1);
+  },
+);
+
+test.each(['qwen3_coder', 'glm45'] as const)(
+  'a conversation goes on from a call that was cut off: %s',
+  async (form) => {
+    const call = {
+      qwen3_coder: '<tool_call>\n<function=f>\n<parameter=x>\n1',
+      glm45: '<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>1',
+    }[form];
+    const own = chatTokenizer(TAG_TEMPLATES[form]);
+    const { model, chat } = world((_, turn) => (turn === 0 ? `${call}and more` : 'done'), 'append', own);
+    const tools = [{ type: 'function' as const, function: { name: 'f' } }];
+    const messages: ChatMessage[] = [{ role: 'user', content: 'go' }];
+    const reply = await chat.complete(messages, { tools, maxNewTokens: call.length });
+    expect([reply.finish, reply.calls.map((one) => one.name)]).toEqual(['length', ['f']]);
+    messages.push(reply.message, { role: 'tool', content: 'the arguments are not JSON' });
+    expect((await chat.complete(messages, { tools })).text).toBe('done');
+    expect(checkExact(model)).toBe(1);
+  },
+);
 
 test('an agent that compacts its history, and one with two sub-agents: siblings whose union is every call', async () => {
   const { model, chat } = world((_, turn) => `the words ${turn}`);

@@ -160,6 +160,29 @@ test.each([false, true])('calls of tools are read out of the text (stream: %s)',
   expect(events(text).at(-1).choices[0].finish_reason).toBe('tool_calls');
 });
 
+test('values that are written without their type have that of the tools of the request', async () => {
+  const value = '<tool_call>\n<function=add>\n<parameter=x>\n1';
+  const call = `${value}\n</parameter>\n</function>\n</tool_call>`;
+  const s = await serve((prompt) => (prompt.includes('hello') ? call : value), { family: 'qwen3_coder' });
+  const typed = (type: string) => [
+    {
+      type: 'function',
+      function: { name: 'add', parameters: { type: 'object', properties: { x: { type } } } },
+    },
+  ];
+  const written = async (body: object): Promise<unknown[]> => {
+    const { text } = await post(s.url, chat, { messages: hello, ...body });
+    const [{ message, finish_reason }] = JSON.parse(text).choices;
+    return [finish_reason, message.tool_calls[0].function.arguments];
+  };
+  expect(await written({ tools: typed('integer') })).toEqual(['tool_calls', '{"x": 1}']);
+  expect(await written({ tools: typed('string') })).toEqual(['tool_calls', '{"x": "1"}']);
+  // A value is complete where the model ends, and is none where it was cut off.
+  const open = { messages: [{ role: 'user', content: 'open' }], tools: typed('string') };
+  expect(await written(open)).toEqual(['tool_calls', '{"x": "1"}']);
+  expect(await written({ ...open, max_tokens: value.length })).toEqual(['length', '{"x": "1']);
+});
+
 test.each([false, true])(
   'of several calls only the first, where one alone was asked for (stream: %s)',
   async (stream) => {

@@ -7,7 +7,7 @@ import { Tokenizer } from '../../../ts/data/tokenizer';
 import type { Grammar } from '../../../ts/rollout/request';
 import { GrammarThreads, grammarVocabulary } from '../../../ts/serve/grammar/grammar_threads';
 import { forcedCalls, responseForm } from '../../../ts/serve/openai/formats';
-import { type FamilyName, toolFamily } from '../../../ts/serve/tools/families';
+import { FAMILY_NAMES, type FamilyName, toolFamily } from '../../../ts/serve/tools/families';
 
 const END = 256;
 const directory = mkdtempSync(join(tmpdir(), 'troupe-grammar-'));
@@ -146,29 +146,26 @@ test('an end may come only when the value is complete', async () => {
   constraint.close();
 });
 
-test.each<FamilyName>(['hermes', 'llama3', 'mistral'])(
-  'a call that must be made is one that is read: %s',
-  async (name) => {
-    const family = toolFamily(name);
-    const parameters = { type: 'object', properties: { x: { type: 'integer' } }, required: ['x'] };
-    const tools = ['add', 'sub'].map((tool) => ({
-      type: 'function' as const,
-      function: { name: tool, parameters },
-    }));
-    for (const [chosen, parallel] of [
-      [null, true],
-      ['sub', false],
-    ] as const) {
-      const text = await walk(forcedCalls(family, tools, chosen, parallel), 3);
-      const parser = family.parser();
-      const parts = [parser.push(text), parser.end()];
-      expect(parts.map((part) => part.text).join('')).toBe('');
-      const names = parts.flatMap(({ calls }) => calls.flatMap((call) => call.name ?? []));
-      expect(names.length).toBeGreaterThan(0);
-      expect(names.every((one) => (chosen === null ? ['add', 'sub'] : [chosen]).includes(one))).toBe(true);
-    }
-  },
-);
+test.each(FAMILY_NAMES)('a call that must be made is one that is read: %s', async (name) => {
+  const family = toolFamily(name);
+  const parameters = { type: 'object', properties: { x: { type: 'integer' } }, required: ['x'] };
+  const tools = ['add', 'sub'].map((tool) => ({
+    type: 'function' as const,
+    function: { name: tool, parameters },
+  }));
+  for (const [chosen, parallel] of [
+    [null, true],
+    ['sub', false],
+  ] as const) {
+    const text = await walk(forcedCalls(family, tools, chosen, parallel), 3);
+    const parser = family.parser(tools);
+    const parts = [parser.push(text), parser.end()];
+    expect(parts.map((part) => part.text).join('')).toBe('');
+    const names = parts.flatMap(({ calls }) => calls.flatMap((call) => call.name ?? []));
+    expect(names.length).toBeGreaterThan(0);
+    expect(names.every((one) => (chosen === null ? ['add', 'sub'] : [chosen]).includes(one))).toBe(true);
+  }
+});
 
 test.each<[string, Record<string, unknown>]>([
   ['that say nothing', {}],
@@ -204,12 +201,12 @@ test.each<[string, Record<string, unknown>]>([
     },
   ],
 ])('a call that must be made has an object as arguments: parameters %s', async (_, parameters) => {
-  for (const name of ['hermes', 'llama3', 'mistral'] as const) {
+  for (const name of FAMILY_NAMES) {
     const family = toolFamily(name);
     const tools = [{ type: 'function' as const, function: { name: 'f', parameters } }];
     for (let seed = 1; seed <= 6; seed++) {
       const text = await walk(forcedCalls(family, tools, 'f', false), seed);
-      const parser = family.parser();
+      const parser = family.parser(tools);
       const parts = [parser.push(text), parser.end()];
       const written = parts.flatMap(({ calls }) => calls.map((call) => call.arguments)).join('');
       expect([name, text, parts.map((part) => part.text).join('')]).toEqual([name, text, '']);
@@ -218,6 +215,21 @@ test.each<[string, Record<string, unknown>]>([
     }
   }
 });
+
+/** Whether a response may be this text, from its first token to its end. */
+async function takes(grammar: Grammar, text: string): Promise<boolean> {
+  const constraint = await grammars.open(grammar);
+  let last = new Int32Array(0);
+  try {
+    for (const token of [...Buffer.from(text), END]) {
+      if (!allowed((await constraint.next(last)) as Uint32Array).includes(token)) return false;
+      last = Int32Array.of(token);
+    }
+    return true;
+  } finally {
+    constraint.close();
+  }
+}
 
 describe('calls that may come beside JSON of a schema', () => {
   const parameters = { type: 'object', properties: { x: { type: 'integer' } }, required: ['x'] };
@@ -230,6 +242,14 @@ describe('calls that may come beside JSON of a schema', () => {
       '<tool_call>\n{"name": "sub", "arguments": {"x": 1}}\n</tool_call>',
       '<tool_call>\n{"name": "add", "arguments": {"x": 1}}\n</tool_call>\n<tool_call>\n{"name": "sub", "arguments": {"x": 2}}\n</tool_call>',
     ],
+    qwen3_coder: [
+      '<tool_call>\n<function=sub>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>',
+      '<tool_call>\n<function=add>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=sub>\n<parameter=x>\n2\n</parameter>\n</function>\n</tool_call>',
+    ],
+    glm45: [
+      '<tool_call>sub\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>',
+      '<tool_call>add\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>\n<tool_call>sub\n<arg_key>x</arg_key>\n<arg_value>2</arg_value>\n</tool_call>',
+    ],
     llama3: [
       '{"name": "sub", "parameters": {"x": 1}}',
       '{"name": "add", "parameters": {"x": 1}}; {"name": "sub", "parameters": {"x": 2}}',
@@ -241,30 +261,15 @@ describe('calls that may come beside JSON of a schema', () => {
   const form = (name: FamilyName, format: Parameters<typeof responseForm>[3], parallel = true) =>
     responseForm(toolFamily(name), tools, { forced: false, name: null, parallel }, format);
 
-  /** Whether a response may be this text, from its first token to its end. */
-  async function takes({ grammar }: ReturnType<typeof form>, text: string): Promise<boolean> {
-    const constraint = await grammars.open(grammar as Grammar);
-    let last = new Int32Array(0);
-    try {
-      for (const token of [...Buffer.from(text), END]) {
-        if (!allowed((await constraint.next(last)) as Uint32Array).includes(token)) return false;
-        last = Int32Array.of(token);
-      }
-      return true;
-    } finally {
-      constraint.close();
-    }
-  }
-
   test.each(Object.keys(CALLS) as FamilyName[])('either comes, and nothing else: %s', async (name) => {
     const [one, two] = CALLS[name];
-    const either = form(name, person);
+    const either = form(name, person).grammar as Grammar;
     expect(await takes(either, one)).toBe(true);
     expect(await takes(either, ada)).toBe(true);
     if (two !== null) {
       expect(await takes(either, two)).toBe(true);
-      expect(await takes(form(name, person, false), two)).toBe(false);
-      expect(await takes(form(name, person, false), one)).toBe(true);
+      expect(await takes(form(name, person, false).grammar as Grammar, two)).toBe(false);
+      expect(await takes(form(name, person, false).grammar as Grammar, one)).toBe(true);
     }
     for (const other of [
       'hello',
@@ -278,7 +283,7 @@ describe('calls that may come beside JSON of a schema', () => {
   });
 
   test.each(Object.keys(CALLS) as FamilyName[])('any object is JSON, too: %s', async (name) => {
-    const either = form(name, { type: 'json_object' });
+    const either = form(name, { type: 'json_object' }).grammar as Grammar;
     for (const text of [CALLS[name][0], '{}', '{"a": [1, {"b": null}]}'])
       expect([text, await takes(either, text)]).toEqual([text, true]);
     for (const text of ['hello', '[1]']) expect([text, await takes(either, text)]).toEqual([text, false]);

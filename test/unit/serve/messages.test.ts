@@ -49,6 +49,27 @@ test('of several calls only the first, where one alone was asked for', async () 
   expect(await outputs({ parallel_tool_calls: false })).toEqual(['{"x": 1}']);
 });
 
+test('values that are written without their type have that of the tools of the request', async () => {
+  const said = '<tool_call>add\n<arg_key>x</arg_key>\n<arg_value>1</arg_value>\n</tool_call>';
+  const s = await serve(() => said, { family: 'glm45' });
+  for (const [type, x] of [
+    ['integer', 1],
+    ['string', '1'],
+  ] as const) {
+    const parameters = { type: 'object', properties: { x: { type } } };
+    const used = await answered(s, answerMessages, {
+      ...message,
+      tools: [{ name: 'add', input_schema: parameters }],
+    });
+    expect(used.content).toEqual([expect.objectContaining({ type: 'tool_use', name: 'add', input: { x } })]);
+    const { output } = await answered(s, answerResponses, {
+      input: 'hello',
+      tools: [{ type: 'function', name: 'add', parameters }],
+    });
+    expect(output.map((item: Json) => JSON.parse(item.arguments))).toEqual([{ x }]);
+  }
+});
+
 test('a response may call tools although it is to be JSON', async () => {
   const answer = JSON.stringify({ said: call(1) });
   const said = [call(1), answer, answer];

@@ -6,7 +6,7 @@ type Family = Parameters<typeof toolFamily>[0];
 
 /** Read in pieces of this many characters. */
 function read(family: Family, response: string, size: number) {
-  const parser = toolFamily(family).parser();
+  const parser = toolFamily(family).parser([]);
   const collector = new CallCollector();
   let text = '';
   const take = (parsed: { text: string; calls: Parameters<CallCollector['add']>[0] }): void => {
@@ -152,7 +152,7 @@ test.each(['hermes', 'llama3', 'mistral'] as const)(
     const { begin, end } = toolFamily(family).frame('f');
     const written = JSON.stringify({ text: 'x'.repeat(500_000) });
     const response = begin + written + end;
-    const parser = toolFamily(family).parser();
+    const parser = toolFamily(family).parser([]);
     const collector = new CallCollector();
     for (let at = 0; at < response.length; at += 4) {
       collector.add(parser.push(response.slice(at, at + 4)).calls);
@@ -164,7 +164,7 @@ test.each(['hermes', 'llama3', 'mistral'] as const)(
 );
 
 test('arguments come while they are written', () => {
-  const parser = toolFamily('hermes').parser();
+  const parser = toolFamily('hermes').parser([]);
   expect(parser.push('<tool_call>{"name": "f", "arguments": {"a": "bc').calls).toEqual([
     { index: 0, id: expect.stringMatching(/^call_\w{24}$/), name: 'f', arguments: '' },
     { index: 0, arguments: '{"a": "bc' },

@@ -7,7 +7,7 @@ import type { KeptResponses } from '../../serve/call/kept_responses';
 import type { CallRecord } from '../../serve/call/model_call';
 import type { ServedModel } from '../../serve/call/served_model';
 import { startChat } from '../../serve/call/start_calls';
-import type { FunctionTool } from '../../serve/tools/families';
+import { callReading, type FunctionTool } from '../../serve/tools/families';
 import type { AgentModel } from '../model/agent_model';
 import { ConversationIds, type History } from './conversation_ids';
 
@@ -52,6 +52,7 @@ export class AgentChat {
   /** The next turn. @throws ContextFull, EngineFailed, the signal's reason */
   async complete(messages: readonly ChatMessage[], options: ChatOptions = {}): Promise<ChatReply> {
     const { tools, variables, maxNewTokens, stop = [] } = options;
+    const { family } = this.served;
     const call: ChatCall = {
       fields: { prompt: 'messages', maxTokens: 'maxNewTokens', grammar: 'tools' },
       conversation: this.conversation(messages, tools, variables),
@@ -62,7 +63,7 @@ export class AgentChat {
       seed: undefined,
       stop: [...stop],
       grammar: null,
-      tools: tools?.length ? this.served.family : null,
+      tools: family !== null && tools?.length ? callReading(family, tools) : null,
       specialTokens: false,
       priority: undefined,
       cacheSalt: undefined,

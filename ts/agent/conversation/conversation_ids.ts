@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { toJson } from '../../base/text';
 import type { ChatMessage } from '../../data/chat_template';
 import type { Tokenizer } from '../../data/tokenizer';
-import { type Conversation, conversationIds } from '../../serve/call/conversation';
+import { type Conversation, conversationIds, conversationText } from '../../serve/call/conversation';
 
 /**
  * append: a turn that is continued stays as it was sampled, whatever the template would write of it now (as verl has it). template: only
@@ -118,12 +118,8 @@ export class ConversationIds {
     return end < 0 ? '' : text.slice(end);
   }
 
-  private render(
-    { tools, variables }: Conversation,
-    messages: readonly ChatMessage[],
-    opened: boolean,
-  ): string {
-    return this.tokenizer.renderChat(messages, opened, { ...variables, tools });
+  private render(conversation: Conversation, messages: readonly ChatMessage[], opened: boolean): string {
+    return conversationText(this.tokenizer, { ...conversation, messages: [...messages], opened });
   }
 }
 

@@ -1,6 +1,6 @@
 // What a model is asked for, in the terms of every dialect.
 import type { Grammar, SamplingParams } from '../../rollout/request';
-import type { ToolFamily } from '../tools/families';
+import type { CallReading } from '../tools/families';
 import type { Conversation } from './conversation';
 
 /** What its client calls the parts of a request, for errors. */
@@ -24,7 +24,7 @@ export interface ChatCall {
   stop: string[];
   grammar: Grammar | null;
   /** Whose calls are read; null: the response is text. */
-  tools: ToolFamily | null;
+  tools: CallReading | null;
   /** Of several calls of tools only the first one counts. */
   oneCall?: boolean;
   specialTokens: boolean;

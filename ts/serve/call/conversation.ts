@@ -1,7 +1,7 @@
 // A conversation as chat templates want it, from whichever dialect, and its token ids.
 import type { ChatMessage } from '../../data/chat_template';
 import type { Tokenizer } from '../../data/tokenizer';
-import type { FunctionTool } from '../tools/families';
+import { type FunctionTool, familyOf } from '../tools/families';
 
 export interface Conversation {
   messages: ChatMessage[];
@@ -16,7 +16,22 @@ export interface Conversation {
 /** As the template writes it. */
 export function conversationText(tokenizer: Tokenizer, conversation: Conversation): string {
   const { messages, tools, variables, opened } = conversation;
-  return tokenizer.renderChat(messages, opened, { ...variables, tools });
+  const shown = familyOf(tokenizer.toolTemplate)?.iterates ? messages.map(withObjects) : messages;
+  return tokenizer.renderChat(shown, opened, { ...variables, tools });
+}
+
+/** For templates that can write nothing else: arguments that are no object, as of a call that was cut off, are left out. */
+function withObjects(message: ChatMessage): ChatMessage {
+  const { tool_calls: calls } = message;
+  if (!Array.isArray(calls)) return message;
+  return { ...message, tool_calls: calls.map(withObject) };
+}
+
+function withObject(call: unknown): unknown {
+  const made = (call as { function?: { arguments?: unknown } } | null)?.function;
+  if (typeof made?.arguments !== 'string') return call;
+  const value = parsed(made.arguments);
+  return { ...(call as object), function: { ...made, arguments: typeof value === 'string' ? {} : value } };
 }
 
 /** The template's text without the tokenizer's own special tokens, which it writes itself. */

@@ -9,7 +9,7 @@ import type {
   TopLogProb,
 } from '../../rollout/request';
 import { StopTexts } from '../text/stop_texts';
-import type { ToolFamily } from '../tools/families';
+import type { CallReading } from '../tools/families';
 import { CallCollector, type ToolCall, type ToolCallDelta, type ToolParser } from '../tools/tool_parser';
 import type { ServedModel } from './served_model';
 
@@ -20,7 +20,7 @@ export interface ModelCall {
   sampling: SamplingParams;
   stop: readonly string[];
   /** Whose calls are read; null: everything is text. */
-  tools: ToolFamily | null;
+  tools: CallReading | null;
   /** Of several calls only the first one counts. */
   oneCall?: boolean;
   /** Give special tokens out as text. */
@@ -128,7 +128,7 @@ export class RunningCall implements AsyncIterable<CallDelta> {
       // A reader that breaks off is not an end of the stream: what follows is for the others only.
       if (this.stopped) this.handle.abort();
       const result = await this.handle.result;
-      if (!this.stopped) yield this.rest();
+      if (!this.stopped) yield this.rest(result.finishReason !== 'stop');
       this.whole = this.recordOf(result);
     } finally {
       this.handle.abort();
@@ -150,19 +150,19 @@ export class RunningCall implements AsyncIterable<CallDelta> {
       this.parse(text, delta);
       this.stopText = stop;
     }
-    if (this.stopped) this.endParsing(delta);
+    if (this.stopped) this.endParsing(delta, false);
     for (const token of delta.tokens) this.tokens.push(token);
     for (const logProb of delta.logProbs) this.logProbs.push(logProb);
     return delta;
   }
 
   /** What was held back until it was sure that nothing follows. */
-  private rest(): CallDelta {
+  private rest(cut: boolean): CallDelta {
     const delta = emptyDelta();
     const { text, stop } = this.stops.push(this.stream.end());
     this.parse(stop === null ? text + this.stops.end() : text, delta);
     this.stopText = stop;
-    this.endParsing(delta);
+    this.endParsing(delta, cut && stop === null);
     return delta;
   }
 
@@ -171,8 +171,8 @@ export class RunningCall implements AsyncIterable<CallDelta> {
     this.add(this.parser?.push(text) ?? { text, calls: [] }, delta);
   }
 
-  private endParsing(delta: CallDelta): void {
-    if (this.parser !== null) this.add(this.parser.end(), delta);
+  private endParsing(delta: CallDelta, cut: boolean): void {
+    if (this.parser !== null) this.add(this.parser.end(cut), delta);
   }
 
   private add({ text, calls }: { text: string; calls: ToolCallDelta[] }, delta: CallDelta): void {

@@ -2,7 +2,8 @@
 import type { Grammar } from '../../rollout/request';
 import { badField } from '../call/api_error';
 import { callsOrText } from '../tools/calls_or_text';
-import type { FunctionTool, ToolFamily } from '../tools/families';
+import { type CallReading, callReading, type FunctionTool, type ToolFamily } from '../tools/families';
+import { UnheldParameters } from '../tools/tag_arguments';
 
 type ResponseFormat =
   | { type: 'text' }
@@ -12,7 +13,7 @@ type ResponseFormat =
 /** What a response is held to, and whose calls are read in it. */
 export interface ResponseForm {
   grammar: Grammar | null;
-  tools: ToolFamily | null;
+  tools: CallReading | null;
 }
 
 /** `offered`: with calls that may come, or must (`forced`); null: none may, and nobody needs a family. */
@@ -28,8 +29,9 @@ export function responseForm(
     return { grammar, tools: null };
   }
   const { forced, name, parallel } = choice;
-  if (forced) return { grammar: forcedCalls(family, offered, name, parallel), tools: family };
-  if (schema === null) return { grammar: null, tools: family };
+  const read = callReading(family, offered);
+  if (forced) return { grammar: forcedCalls(family, offered, name, parallel), tools: read };
+  if (schema === null) return { grammar: null, tools: read };
   // xgrammar's "or" has no place for a plain schema beside tags with separators.
   const json = { type: 'tag', begin: '', content: { type: 'json_schema', json_schema: schema }, end: '' };
   const elements = [callsOf(family, offered, parallel), separated([json], null)];
@@ -69,17 +71,22 @@ function callsOf(family: ToolFamily, tools: readonly FunctionTool[], parallel: b
   const tags = tools.map(({ function: f }) => ({
     type: 'tag',
     ...family.frame(f.name),
-    content: { type: 'json_schema', json_schema: argumentsSchema(f.parameters) },
+    content: contentOf(family, f),
   }));
   return separated(tags, parallel ? family.separator : null);
 }
 
-const KINDS = ['type', '$ref', 'enum', 'const', 'anyOf', 'oneOf', 'allOf'];
-
-/** Arguments are an object, also where their schema does not say so; one that says nothing, as {}, takes numbers, too. */
-function argumentsSchema(parameters: Record<string, unknown> | undefined): Record<string, unknown> {
-  if (parameters === undefined) return { type: 'object', properties: {} };
-  return KINDS.some((key) => Object.hasOwn(parameters, key)) ? parameters : { type: 'object', ...parameters };
+/** @throws ApiError 400 where the family writes them in a form that no grammar holds them to */
+function contentOf(family: ToolFamily, tool: FunctionTool['function']): object {
+  try {
+    return family.content(tool);
+  } catch (error) {
+    if (!(error instanceof UnheldParameters)) throw error;
+    throw badField(
+      'tools',
+      `calls in the form of ${family.name} cannot be held to the ${error.message}; tool_choice auto, without a response_format, needs no grammar`,
+    );
+  }
 }
 
 /** One of the tags, or, with a separator, one or more. */

@@ -1,9 +1,10 @@
 // The body of one call inside a response: its deltas as they come, or its text when it is no call.
 import { CallReader } from './call_reader';
 import type { CallWriter } from './call_writer';
+import type { CallBody } from './tagged_calls';
 import type { ToolCallDelta } from './tool_parser';
 
-export class BodyParser {
+export class BodyParser implements CallBody {
   private readonly reader: CallReader;
   private raw = '';
   private begun = false;
@@ -24,7 +25,6 @@ export class BodyParser {
     return this.reader.failed;
   }
 
-  /** Returns what it has not taken, and adds to `calls`. */
   push(text: string, calls: ToolCallDelta[]): string {
     const taken = this.reader.push(text);
     this.raw += text.slice(0, taken);
@@ -41,7 +41,6 @@ export class BodyParser {
     return text.slice(taken);
   }
 
-  /** What is text after all: everything, behind what opened it, when no part has been given out as a call. */
   rest(opening: string): string {
     return this.begun ? '' : opening + this.raw;
   }

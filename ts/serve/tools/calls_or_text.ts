@@ -1,11 +1,12 @@
 // A response that is either calls of tools or an answer: its beginning says which.
-import type { FunctionTool, ToolFamily } from './families';
+import { type CallReading, callReading, type FunctionTool, type ToolFamily } from './families';
 import type { ParsedText, ToolParser } from './tool_parser';
 
-/** The family, where a response that does not begin as a call of one of these tools has none: what looks like one is part of the answer. */
-export function callsOrText(family: ToolFamily, tools: readonly FunctionTool[]): ToolFamily {
+/** As the family reads calls, where a response that does not begin as a call of one of these tools has none: what looks like one is part of the answer. */
+export function callsOrText(family: ToolFamily, tools: readonly FunctionTool[]): CallReading {
   const begins = tools.map(({ function: { name } }) => family.frame(name).begin);
-  return { ...family, parser: () => new CallsOrText(family.parser(), begins) };
+  const { tags, parser } = callReading(family, tools);
+  return { tags, parser: () => new CallsOrText(parser(), begins) };
 }
 
 class CallsOrText implements ToolParser {
@@ -30,8 +31,8 @@ class CallsOrText implements ToolParser {
     return { text: this.buffer, calls: [] };
   }
 
-  end(): ParsedText {
-    if (this.state === 'calls') return this.calls.end();
+  end(cut = false): ParsedText {
+    if (this.state === 'calls') return this.calls.end(cut);
     return { text: this.state === 'begin' ? this.buffer : '', calls: [] };
   }
 }

@@ -1,10 +1,15 @@
 // How families of models write calls of tools; which one a model is of, its chat template says.
-import { HermesParser } from './hermes';
+import { BodyParser } from './body_parser';
+import { jsonArguments } from './json_arguments';
 import { Llama3Parser, PYTHON_TAG } from './llama3';
 import { MISTRAL_TAGS, MistralParser } from './mistral';
+import { tagArguments, type WrittenCall } from './tag_arguments';
+import { TagBody } from './tag_body';
+import { GLM45, QWEN3_CODER, type TagForm } from './tag_forms';
+import { CLOSE, OPEN, TaggedCallsParser } from './tagged_calls';
 import type { ToolParser } from './tool_parser';
 
-export const FAMILY_NAMES = ['hermes', 'llama3', 'mistral'] as const;
+export const FAMILY_NAMES = ['hermes', 'qwen3_coder', 'glm45', 'llama3', 'mistral'] as const;
 export type FamilyName = (typeof FAMILY_NAMES)[number];
 
 /** A tool as the OpenAI API has it. */
@@ -22,22 +27,76 @@ export interface ToolFamily {
   name: FamilyName;
   /** Special tokens that the parser needs to see. */
   tags: readonly string[];
-  parser(): ToolParser;
-  /** What a call of this tool looks like around the JSON of its arguments. */
+  /** `tools`: those that may be called, whose schemas say what a value is that is written without its type. */
+  parser(tools: readonly FunctionTool[]): ToolParser;
+  /** What a call of this tool looks like around its arguments. */
   frame(tool: string): { begin: string; end: string };
+  /** What arguments of this tool may be, as structural tags have it. @throws UnheldParameters */
+  content(tool: FunctionTool['function']): object;
+  /** Its templates write arguments one by one, and fail where they are no object. */
+  iterates: boolean;
   /** Between two calls; null: several are written in another way than one. */
   separator: string | null;
 }
 
+/** How the calls of one response are read. */
+export interface CallReading {
+  tags: readonly string[];
+  parser(): ToolParser;
+}
+
+/** `tools`: those that may be called. */
+export const callReading = (family: ToolFamily, tools: readonly FunctionTool[]): CallReading => ({
+  tags: family.tags,
+  parser: () => family.parser(tools),
+});
+
 const hermes: ToolFamily = {
   name: 'hermes',
-  tags: ['<tool_call>', '</tool_call>'],
-  parser: () => new HermesParser(),
+  tags: [OPEN, CLOSE],
+  parser: () => new TaggedCallsParser((writer) => new BodyParser(writer)),
   frame: (tool) => ({
     begin: `<tool_call>\n{"name": ${JSON.stringify(tool)}, "arguments": `,
     end: '}\n</tool_call>',
   }),
+  content: jsonArguments,
+  iterates: false,
   separator: '\n',
+};
+
+/** Calls whose arguments are tags around plain text. */
+const tagged = (form: TagForm, written: WrittenCall): Omit<ToolFamily, 'name' | 'tags'> => ({
+  parser: (tools) =>
+    new TaggedCallsParser((writer, opening) => new TagBody(form, writer, tools, opening !== ''), form.bare),
+  frame: (tool) => ({ begin: OPEN + written.name(tool), end: written.end + CLOSE }),
+  content: (tool) => tagArguments(form, written, tool),
+  iterates: true,
+  separator: '\n',
+});
+
+const qwen3Coder: ToolFamily = {
+  name: 'qwen3_coder',
+  tags: [OPEN, CLOSE],
+  ...tagged(QWEN3_CODER, {
+    name: (tool) => `\n<function=${tool}>\n`,
+    parameter: { begin: (key) => `<parameter=${key}>\n`, before: '\n', close: '</parameter>', after: '\n' },
+    end: '</function>\n',
+  }),
+};
+
+const glm45: ToolFamily = {
+  name: 'glm45',
+  tags: [OPEN, CLOSE, '<arg_key>', '</arg_key>', '<arg_value>', '</arg_value>'],
+  ...tagged(GLM45, {
+    name: (tool) => `${tool}\n`,
+    parameter: {
+      begin: (key) => `<arg_key>${key}</arg_key>\n<arg_value>`,
+      before: '',
+      close: '</arg_value>',
+      after: '\n',
+    },
+    end: '',
+  }),
 };
 
 const llama3: ToolFamily = {
@@ -45,6 +104,8 @@ const llama3: ToolFamily = {
   tags: [PYTHON_TAG],
   parser: () => new Llama3Parser(),
   frame: (tool) => ({ begin: `{"name": ${JSON.stringify(tool)}, "parameters": `, end: '}' }),
+  content: jsonArguments,
+  iterates: false,
   separator: '; ',
 };
 
@@ -53,10 +114,18 @@ const mistral: ToolFamily = {
   tags: MISTRAL_TAGS,
   parser: () => new MistralParser(),
   frame: (tool) => ({ begin: `[TOOL_CALLS] [{"name": ${JSON.stringify(tool)}, "arguments": `, end: '}]' }),
+  content: jsonArguments,
+  iterates: false,
   separator: null,
 };
 
-const FAMILIES: Readonly<Record<FamilyName, ToolFamily>> = { hermes, llama3, mistral };
+const FAMILIES: Readonly<Record<FamilyName, ToolFamily>> = {
+  hermes,
+  qwen3_coder: qwen3Coder,
+  glm45,
+  llama3,
+  mistral,
+};
 
 export const toolFamily = (name: FamilyName): ToolFamily => FAMILIES[name];
 
@@ -64,7 +133,10 @@ export const toolFamily = (name: FamilyName): ToolFamily => FAMILIES[name];
 export function familyOf(chatTemplate: string | null): ToolFamily | null {
   if (chatTemplate === null) return null;
   if (/\[(?:AVAILABLE_TOOLS|TOOL_CALLS)\]/.test(chatTemplate)) return mistral;
-  if (chatTemplate.includes('<tool_call>')) return hermes;
+  if (chatTemplate.includes(OPEN)) {
+    if (chatTemplate.includes('<function=')) return qwen3Coder;
+    return chatTemplate.includes('<arg_key>') ? glm45 : hermes;
+  }
   if (chatTemplate.includes(PYTHON_TAG) || /<\|start_header_id\|>[\s\S]*ipython/.test(chatTemplate))
     return llama3;
   return null;

@@ -17,7 +17,8 @@ export interface ParsedText {
 /** Reads one response. What turns out to be no call is given back as text, so that nothing is lost. */
 export interface ToolParser {
   push(text: string): ParsedText;
-  end(): ParsedText;
+  /** `cut`: the model would have gone on. */
+  end(cut?: boolean): ParsedText;
 }
 
 export interface ToolCall {

@@ -1,0 +1,113 @@
+// Hermes, Qwen and GLM: <tool_call>…</tool_call>, any number of times, among text; what is between the tags, a body reads.
+import { heldBack } from '../text/stop_texts';
+import { CallWriter } from './call_writer';
+import type { ParsedText, ToolCallDelta, ToolParser } from './tool_parser';
+
+export const OPEN = '<tool_call>';
+export const CLOSE = '</tool_call>';
+
+/** Reads one call. */
+export interface CallBody {
+  readonly done: boolean;
+  /** It is no call. */
+  readonly failed: boolean;
+  /** Returns what it has not taken, and adds to `calls`. */
+  push(text: string, calls: ToolCallDelta[]): string;
+  /** What is text after all: everything, behind what opened it, when no part has been given out as a call. */
+  rest(opening: string): string;
+  /** Nothing follows; `cut`: the model would have gone on. */
+  end?(calls: ToolCallDelta[], cut: boolean): void;
+}
+
+export class TaggedCallsParser implements ToolParser {
+  private readonly writer = new CallWriter('call');
+  private buffer = '';
+  private body: CallBody | null = null;
+  /** What opened the body, and is no part of it. */
+  private opening = '';
+  /** After a call: white space up to the closing tag is nobody's. */
+  private closing = false;
+  /** Right after a call: white space belongs to the text only if text follows. */
+  private gap = false;
+
+  /** `bare`: what a body begins with that models also write without the tag before it. */
+  constructor(
+    private readonly newBody: (writer: CallWriter, opening: string) => CallBody,
+    private readonly bare: string | null = null,
+  ) {}
+
+  push(text: string): ParsedText {
+    this.buffer += text;
+    const out: ParsedText = { text: '', calls: [] };
+    let before = '';
+    while (this.state !== before) {
+      before = this.state;
+      if (this.body !== null) this.readBody(this.body, out);
+      else if (this.closing) this.readClosing();
+      else this.readText(out);
+    }
+    return out;
+  }
+
+  end(cut = false): ParsedText {
+    const calls: ToolCallDelta[] = [];
+    this.body?.end?.(calls, cut);
+    const rest = this.body?.rest(this.opening) ?? '';
+    const left = this.closing ? '' : this.gap ? this.buffer.trim() : this.buffer;
+    const text = rest + left;
+    this.buffer = '';
+    return { text, calls };
+  }
+
+  private get state(): string {
+    return `${this.buffer.length} ${this.closing} ${this.body !== null}`;
+  }
+
+  private get openings(): string[] {
+    return this.bare === null ? [OPEN] : [OPEN, this.bare];
+  }
+
+  private readText(out: ParsedText): void {
+    if (this.gap) {
+      const rest = this.buffer.trimStart();
+      if (this.openings.some((opening) => opening.startsWith(rest))) return;
+      if (this.openings.some((opening) => rest.startsWith(opening))) this.buffer = rest;
+      this.gap = false;
+    }
+    const found = this.openings.map((opening) => this.buffer.indexOf(opening)).filter((at) => at >= 0);
+    const held = Math.max(...this.openings.map((opening) => heldBack(this.buffer, opening)));
+    const end = found.length > 0 ? Math.min(...found) : this.buffer.length - held;
+    out.text += this.buffer.slice(0, end);
+    this.buffer = this.buffer.slice(end);
+    if (found.length === 0) return;
+    this.opening = this.buffer.startsWith(OPEN) ? OPEN : '';
+    this.buffer = this.buffer.slice(this.opening.length);
+    this.body = this.newBody(this.writer, this.opening);
+  }
+
+  private readBody(body: CallBody, out: ParsedText): void {
+    this.buffer = body.push(this.buffer, out.calls);
+    if (body.failed) {
+      const raw = body.rest(this.opening);
+      out.text += raw;
+      this.body = null;
+      // Of a call that broke after it began, nothing more is told.
+      this.closing = raw === '';
+    } else if (body.done) {
+      this.body = null;
+      this.closing = true;
+    }
+  }
+
+  private readClosing(): void {
+    const rest = this.buffer.trimStart();
+    if (rest.startsWith(CLOSE)) {
+      this.buffer = rest.slice(CLOSE.length);
+      this.closing = false;
+      this.gap = true;
+    } else if (!CLOSE.startsWith(rest)) {
+      this.buffer = rest;
+      this.closing = false;
+    }
+  }
+}
