@@ -341,6 +341,26 @@ test('a batch is what its requests are one by one, while others run, and as far 
   });
 });
 
+test('of batches that wait the one of the higher priority is served first', async () => {
+  await withActor({ rollout: { maxNumSeqs: 4 } }, async ({ rollout }) => {
+    const order: number[] = [];
+    const serve = async (priority: number): Promise<void> => {
+      const prompts = promptsBatch('test', [prompt(6, 2)], 8);
+      const seeds = BigUint64Array.from({ length: 8 }, (_, i) => BigInt(i));
+      const sampling = { maxNewTokens: 20, stopTokenIds: [] };
+      await rollout.submitBatch?.({ prompts, n: 8, sampling, seeds, priority });
+      order.push(priority);
+    };
+    // Nothing is admitted until all are there.
+    await rollout.pause('keep');
+    const all = Promise.all([-2, 0, 3, -1].map(serve));
+    await rollout.resume();
+    await all;
+    expect(order).toEqual([3, 0, -1, -2]);
+    await expect(serve(Number.NaN)).rejects.toThrow(/priority: expected/);
+  });
+});
+
 test('memory that goes from one batch to the next: the tokens and log-probs are those of fresh memory, and nothing of the batch before', async () => {
   const steps = (actor: Actor, recycles: boolean): Promise<number[][]> => {
     const step = async (count: number, seed: number): Promise<number[]> => {

@@ -3,8 +3,8 @@ import { deriveSeed } from '../base/seed';
 import type { StoppableTimers } from '../base/stoppable_timers';
 import type { Batch } from '../batch/batch';
 import { trainSampling } from '../roles/settings';
-import type { RolloutEngine } from '../rollout/engine';
-import type { RolloutResult, SamplingParams } from '../rollout/request';
+import type { BatchRequest, RolloutEngine } from '../rollout/engine';
+import type { RolloutResult } from '../rollout/request';
 import { promptSeeds, promptsBatch, resolveSampling, sampledBatch } from '../rollout/sampling';
 import { type Collected, collectResponses } from './agent_rollout';
 import type { CollectContext } from './collect';
@@ -33,37 +33,45 @@ export async function collectGroup(
   const { config, engines, agents } = context;
   signal.throwIfAborted();
   const { prompt, batch, index } = streamed;
+  // Older prompts go first, however many calls their trajectories have had; what a step or a validation waits for goes before all of them.
+  const priority = -batch * MOST_CALLS;
   const seed = deriveSeed(config.trainer.seed, 'rollout', batch);
   const sampling = { ...trainSampling(config), seed };
   if (agents) {
-    // Calls of older prompts go first, however many their trajectories have had.
-    const part = { first: index, signal, timers, priority: -batch * MOST_CALLS };
+    const part = { first: index, signal, timers, priority };
     return await collectResponses(agents, engines.rollout, [prompt], sampling, `${batch}`, false, part);
   }
   const { n, sampling: shared } = resolveSampling('rollout', sampling);
   const siblings = streamed.siblings.map(({ tokens }) => tokens);
   const seeds = promptSeeds(siblings, index, n, seed);
-  const sampled = await sampleGroup(engines.rollout, prompt.tokens, n, shared, seeds, signal);
+  const sampled = await sampleGroup(
+    engines.rollout,
+    {
+      prompts: promptsBatch('rollout', [prompt.tokens], n),
+      n,
+      sampling: shared,
+      seeds,
+      priority,
+      versions: true,
+    },
+    signal,
+  );
   // Of what was cut short nobody should learn, or be asked for a reward.
   signal.throwIfAborted();
   return { batch: withPrompts(sampled, [prompt], () => `${batch}-${index}`), trajectories: null };
 }
 
-/** With the column `version`. */
+/** Of one prompt. */
 async function sampleGroup(
   engine: RolloutEngine,
-  promptIds: ArrayLike<number>,
-  n: number,
-  sampling: SamplingParams,
-  seeds: BigUint64Array,
+  request: BatchRequest,
   signal: AbortSignal,
 ): Promise<Batch> {
-  const prompts = promptsBatch('rollout', [promptIds], n);
-  if (engine.submitBatch !== undefined)
-    return await unlessAborted(engine.submitBatch({ prompts, n, sampling, seeds, versions: true }), signal);
-  const ids = prompts.prompt(0);
+  if (engine.submitBatch !== undefined) return await unlessAborted(engine.submitBatch(request), signal);
+  const { prompts, n, sampling, seeds, priority } = request;
+  const promptIds = prompts.prompt(0);
   const handles = Array.from(seeds, (seed) =>
-    engine.submit({ promptIds: ids, sampling: { ...sampling, seed } }),
+    engine.submit({ promptIds, sampling: { ...sampling, seed }, priority }),
   );
   const end = (): void => {
     for (const handle of handles) handle.abort();

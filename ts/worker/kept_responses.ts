@@ -17,6 +17,8 @@ export interface BatchSubmission {
   samples: Int32Array; // [P]
   seeds: BigUint64Array; // [R]
   sampling: NativeRequestSampling;
+  /** Of all of them: higher ones are admitted first. */
+  priority: number;
   /** false: another rank makes the same responses and keeps them. */
   keeps: boolean;
   /** Whether it is kept which weights made which token. */
@@ -158,7 +160,7 @@ export class KeptResponses {
   }
 
   private submit(batch: BatchSubmission): NativeRolloutRequest[] {
-    const { firstId, prompts, promptLens, samples, seeds, sampling, keeps, versions } = batch;
+    const { firstId, prompts, promptLens, samples, seeds, sampling, priority, keeps, versions } = batch;
     const requests: NativeRolloutRequest[] = [];
     let start = 0;
     for (const [i, length] of promptLens.entries()) {
@@ -167,7 +169,7 @@ export class KeptResponses {
       for (let k = samples[i] as number; k > 0; k--) {
         const place = requests.length;
         const seedAndSalt = BigUint64Array.of(seeds[place] as bigint, 0n);
-        requests.push({ id: firstId + place, prompt, sampling, seedAndSalt, priority: 0 });
+        requests.push({ id: firstId + place, prompt, sampling, seedAndSalt, priority });
       }
     }
     const responses = keeps ? requests.map(() => new GrowingResponse()) : null;

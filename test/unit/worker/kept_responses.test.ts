@@ -14,6 +14,7 @@ const batch = (more: Partial<BatchSubmission> = {}): BatchSubmission => ({
   samples: Int32Array.of(3, 1),
   seeds: BigUint64Array.of(5n, 6n, 7n, 8n),
   sampling,
+  priority: -3,
   keeps: true,
   versions: false,
   ...more,
@@ -70,6 +71,7 @@ test('a batch is single requests for the engine, behind those that came one by o
     [12, [1, 2], [7n, 0n]],
     [13, [3], [8n, 0n]],
   ]);
+  expect(others.map(({ priority }) => priority)).toEqual([-3, -3, -3, -3]);
 });
 
 test('responses stay until they are taken, in the order of the requests, however they came', async () => {

@@ -56,6 +56,7 @@ export class BatchShare {
       samples: Int32Array.from(this.prompts, ({ samples }) => samples),
       seeds: BigUint64Array.from(this.samples, (j) => request.seeds[j] as bigint),
       sampling,
+      priority: request.priority ?? 0,
       keeps: true,
       versions: request.versions ?? false,
     };

@@ -136,7 +136,7 @@ export class NativeRollout implements RolloutEngine {
     const { prompts } = request;
     const sampling = Array.from(prompts.promptLens, (length, i) => {
       const shared = this.checks.check(
-        { promptIds: prompts.prompt(i), sampling: request.sampling },
+        { promptIds: prompts.prompt(i), sampling: request.sampling, priority: request.priority },
         this.bounds,
       );
       this.checkFits(length + shared.maxNewTokens - 1);
