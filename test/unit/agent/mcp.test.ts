@@ -88,6 +88,20 @@ test.each(['404', '400'])(
   },
 );
 
+test('a call whose server over HTTP dies is told at once', async () => {
+  const { http, port } = await listening('0');
+  const box = await boxOf(open({ url: `http://127.0.0.1:${port}/mcp` }));
+  const hung = box.call('hang', {});
+  // By the time that this is answered, the stream of the first is open.
+  await box.call('add', { a: 1, b: 2 });
+  const ended = once(http, 'exit');
+  expect((await box.call('die', {})).error).toMatch(/closed|fetch failed/i);
+  expect((await hung).error).toMatch(/closed|fetch failed/i);
+  await ended;
+  await listening(port);
+  expect(await box.call('add', { a: 1, b: 2 })).toMatchObject({ text: '3', error: null });
+});
+
 test('an address that answers 404 to everybody is asked once', async () => {
   let asked = 0;
   const none = createServer((_, response) => {

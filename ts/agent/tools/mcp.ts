@@ -6,6 +6,7 @@ import {
   StreamableHTTPError,
 } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import type { Transport } from '@modelcontextprotocol/sdk/shared/transport.js';
+import { ErrorCode, McpError } from '@modelcontextprotocol/sdk/types.js';
 import { z } from 'zod';
 import { printable } from '../../base/printable';
 import { reasonOf } from '../../base/text';
@@ -33,6 +34,7 @@ export type McpServerSettings = z.infer<typeof settings>;
 
 const KEY = 'actor_rollout_ref.rollout.agent.mcp_servers';
 const CONNECT_MS = 30_000;
+const PING_MS = 5_000;
 /** What one answer may hold; what the model is told is cut again. */
 const MAX_ANSWER = 8 * 2 ** 20;
 
@@ -59,6 +61,8 @@ interface Session {
 export class McpServer {
   private current: Session | null = null;
   private readonly clients = new Set<Client>();
+  /** Whose servers are being asked whether they are there. */
+  private readonly doubted = new WeakSet<Client>();
 
   constructor(
     readonly name: string,
@@ -140,12 +144,26 @@ export class McpServer {
       this.clients.delete(client);
       this.forget(client);
     };
+    client.onerror = () => this.doubt(client);
     this.clients.add(client);
     const ready = client.connect(this.transport(), { timeout: CONNECT_MS }).catch((error: unknown) => {
       this.forget(client);
       throw error;
     });
     return { client, ready };
+  }
+
+  /** Over HTTP nobody tells a call that the stream its answer was to come in is cut. Where its server is gone no answer will come, and the calls that wait are told. */
+  private doubt(client: Client): void {
+    if (!(client.transport instanceof StreamableHTTPClientTransport) || this.doubted.has(client)) return;
+    this.doubted.add(client);
+    client
+      .ping({ timeout: PING_MS })
+      .catch((error: unknown) => {
+        const answered = error instanceof McpError && error.code !== ErrorCode.RequestTimeout;
+        return answered ? undefined : client.close();
+      })
+      .finally(() => this.doubted.delete(client));
   }
 
   /** A client may end long after the next one began. */
