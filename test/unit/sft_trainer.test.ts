@@ -1,4 +1,4 @@
-import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Batch } from '../../ts/batch/batch';
@@ -103,6 +103,21 @@ test('trains all epochs, validates, saves the model', async () => {
   expect(lines).toHaveLength(6);
   expect(lines[2]).toMatch(/"train\/loss".*"val\/loss"/);
   expect(lines[1]).not.toMatch(/val\/loss|perf\//);
+});
+
+test('after_each_epoch is a pass over the data', async () => {
+  const directory = runDirectory();
+  await runSft(directory, fakeEngine(), { save_freq: 'after_each_epoch', test_freq: 'after_each_epoch' });
+  const steps = readFileSync(join(directory, 'metrics.jsonl'), 'utf8')
+    .trim()
+    .split('\n')
+    .map((line) => /"val\/loss"/.test(line));
+  expect(steps).toEqual([false, false, true, false, false, true]);
+  expect(
+    readdirSync(directory)
+      .filter((name) => name.startsWith('global_step_'))
+      .sort(),
+  ).toEqual(['global_step_3', 'global_step_6']);
 });
 
 test('killed and resumed equals uninterrupted', async () => {

@@ -109,10 +109,12 @@ export class SftTrainer {
           ? `resuming after step ${session.firstStep}`
           : `fine-tuning for ${totalSteps} steps`,
       );
+      const every = (steps: number | 'after_each_epoch'): number =>
+        steps === 'after_each_epoch' ? data.train.batchesPerEpoch : steps;
       const schedule = {
         totalSteps,
-        saveEvery: trainer.save_freq,
-        validateEvery: trainer.test_freq,
+        saveEvery: every(trainer.save_freq),
+        validateEvery: every(trainer.test_freq),
         validateFirst: false,
         validateOnly: false,
       };

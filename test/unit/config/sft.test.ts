@@ -21,6 +21,14 @@ it('says how the model is spread and where it lies, with the names of earlier re
   );
 });
 
+it('saves and validates every so many steps, or once per pass over the data', () => {
+  const keys = ['trainer.save_freq=after_each_epoch', 'trainer.test_freq=5'];
+  expect(loadSftConfig(file(), keys).trainer).toMatchObject({ save_freq: 'after_each_epoch', test_freq: 5 });
+  expect(configError(() => loadSftConfig(file(), ['trainer.save_freq=sometimes'])).message).toContain(
+    'trainer.save_freq: expected an integer >= -1, or after_each_epoch, got "sometimes"',
+  );
+});
+
 it('names unknown keys', () => {
   expect(configError(() => loadSftConfig(file(), ['model.pth=m'])).message).toContain(
     'did you mean model.path?',

@@ -177,6 +177,12 @@ export const intOrOff: ValueType<number> = {
   schema: z.int().refine((value) => value === -1 || value >= 1),
 };
 
+/** How often something is done in a supervised run. */
+export const everySteps: ValueType<number | 'after_each_epoch'> = {
+  name: 'an integer >= -1, or after_each_epoch',
+  schema: z.union([z.int().min(-1), z.literal('after_each_epoch')]),
+};
+
 /** A count of something, of which no run has more than the limit (base/limits.ts). */
 export const count = (most: keyof typeof RUN_LIMITS, least = 1): ValueType<number> =>
   int(least, RUN_LIMITS[most]);

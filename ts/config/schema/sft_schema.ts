@@ -7,6 +7,7 @@ import {
   choice,
   count,
   dtype,
+  everySteps,
   field,
   fixed,
   ignored,
@@ -195,11 +196,15 @@ export const sftSchema = {
       'Run directory; null: checkpoints/{project_name}/{experiment_name}.',
     ),
     save_freq: field(
-      int(-1),
+      everySteps,
       -1,
-      'Steps between checkpoints, and one after the last step; -1, 0: none. The final model is written anyway.',
+      'Steps between checkpoints, and one after the last step; -1, 0: none; after_each_epoch: those of a pass over the data. The final model is written anyway.',
     ),
-    test_freq: field(int(-1), -1, 'Steps between validations, and one after the last step; -1, 0: none.'),
+    test_freq: field(
+      everySteps,
+      -1,
+      'Steps between validations, and one after the last step; -1, 0: none; after_each_epoch: as above.',
+    ),
     max_ckpt_to_keep: field(orNull(int(1)), null, 'Newest checkpoints to keep; null: all.'),
     resume_mode: field(
       choice('auto', 'disable'),
