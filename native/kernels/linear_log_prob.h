@@ -47,12 +47,27 @@ struct LogProbSpec {
   }
 };
 
+// K further tokens of every row [N, K], int32 ids of the whole vocabulary. Their log-probs, float32, are
+// z[id] - lse.
+struct GivenTokens {
+  at::Tensor ids;
+  at::Tensor log_probs;  // written before RowGradients is called for the rows
+  at::Tensor among_top;  // bool, written then, too: whether no more than K - 1 tokens are likelier
+  at::Tensor gradients;  // d loss / d log_probs, which RowGradients fills for its rows
+};
+struct TopTokens {
+  at::Tensor ids;  // the likeliest, the likeliest first
+  at::Tensor log_probs;
+};
+
 // Outputs, float32 [N]; undefined ones are not wanted (lse and log_probs always are).
 struct LogProbRows {
   at::Tensor log_probs;
   at::Tensor lse;  // log-sum-exp of z
   at::Tensor entropy;
   at::Tensor sum_pi_squared;  // sum of p^2 = exp(lse(2z) - 2 lse(z))
+  TopTokens top = {};         // of the forward
+  GivenTokens given = {};     // of the backward
 };
 
 // Throws what VocabularyShard::check does.

@@ -223,7 +223,7 @@ struct LossOutcome {
         shard != nullptr ? task.weight.narrow(0, shard->begin(), shard->rows()) : task.weight;
     d_hidden = at::full_like(task.hidden, NAN);
     d_weight = at::zeros_like(weight);
-    PolicyGradient gradient(inputs, packed, nullptr, options);
+    PolicyGradient gradient(inputs, {}, packed, nullptr, options);
     gradient.run(spec, task.hidden, weight, task.targets, d_hidden, d_weight);
     log_probs = gradient.log_probs();
     entropy = gradient.entropy();
