@@ -23,7 +23,7 @@ export interface ControllerSpec {
   /** Responses come prompt by prompt, and those to so many prompts ahead of the step wait for later ones; null: as one batch. */
   ahead: BatchShape | null;
   /** Whose results come in parts from several ranks: they are received into memory that goes to the next step. */
-  inParts: { actor: boolean; reference: boolean; critic: boolean };
+  inParts: { actor: boolean; reference: boolean; teacher: boolean; critic: boolean };
   /** A greedy answer to each prompt (ReMax). */
   greedy: boolean;
   /** The log-probs of the rollout are the old ones. */
@@ -33,6 +33,8 @@ export interface ControllerSpec {
   /** Bytes of a token for the experts that it went to, and who says which; null: nobody asks. */
   routing: { bytes: number; by: 'rollout' | 'actor' } | null;
   reference: boolean;
+  /** Tokens of the teacher's that are compared in the place of each response token; 0: the token itself; null: there is none. */
+  teacher: number | null;
   critic: boolean;
   klInReward: boolean;
   /** Importance weights by rollout correction, with a mean over the batch that they are divided by; null: none. */
@@ -176,7 +178,7 @@ class StepMemory {
   }
 
   evaluation(): void {
-    const { trained, bypass, sumPiSquared, reference, critic, inParts, routing } = this.spec;
+    const { trained, bypass, sumPiSquared, reference, teacher, critic, inParts, routing } = this.spec;
     const column = FLOAT * trained.responseTokens;
     if (!bypass) {
       this.hold('oldLogProbs', column, inParts.actor);
@@ -189,6 +191,10 @@ class StepMemory {
       this.hold('refLogProbs', column, inParts.reference);
       this.phase('ref', 0);
     }
+    if (teacher === 0) this.hold('teacherLogProbs', column, inParts.teacher);
+    // Beside the log-probs of the tokens themselves, which come with them.
+    if (teacher !== null && teacher > 0) this.hold('teacherTop', 2 * teacher * column);
+    if (teacher !== null) this.phase('teacher', teacher > 0 ? column : 0);
     if (critic) {
       this.hold('values', column, inParts.critic);
       this.phase('values', 0);

@@ -7,7 +7,7 @@ import {
   resolveSftConfig,
 } from '../config/config';
 import { type PoolName, poolSizes, rewardRanks } from '../config/derived/pools';
-import { needsCritic, needsReference, needsRewardModel } from '../config/derived/roles';
+import { needsCritic, needsReference, needsRewardModel, needsTeacher } from '../config/derived/roles';
 import { generatesInTraining } from '../config/derived/rollout_place';
 import { configTree, readConfig } from '../config/reading/read';
 import { getPath, isSftTree } from '../config/reading/tree';
@@ -20,6 +20,7 @@ import {
   referenceSettings,
   sftSettings,
 } from '../roles/role_settings';
+import { teacherSettings } from '../roles/teacher_settings';
 import { askedRanks } from './asked_ranks';
 import type { ControllerSpec } from './controller_memory';
 import { controllerNotes, controllerSpec } from './controller_request';
@@ -174,6 +175,10 @@ function policyRoles(config: ResolvedConfig, target: Target, memory: number | nu
   if (reference !== null) {
     const inference = perRank(data.train_batch_size, reference);
     found.push({ ...roleSpec(reference, target), inference });
+  }
+  if (needsTeacher(config)) {
+    const teacher = teacherSettings(config);
+    found.push({ ...roleSpec(teacher, target), inference: perRank(data.train_batch_size, teacher) });
   }
   if (needsCritic(config)) {
     const value = criticSettings(config);

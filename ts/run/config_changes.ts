@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { show } from '../base/text';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
-import { needsCritic, needsRewardModel } from '../config/derived/roles';
+import { needsCritic, needsRewardModel, needsTeacher } from '../config/derived/roles';
 import { getPath, leafPaths, type Tree } from '../config/reading/tree';
 
 export type RunConfig = ResolvedConfig | ResolvedSftConfig;
@@ -45,6 +45,10 @@ function identityKeys(config: RunConfig): string[] {
     'algorithm.adv_estimator',
     'actor_rollout_ref.actor.policy_loss.loss_mode',
     'reward.reward_model.enable',
+    'distillation.enabled',
+    ...(needsTeacher(config)
+      ? ['distillation.teacher_models.teacher_model.model_path', 'distillation.distillation_loss.loss_mode']
+      : []),
     ...(needsRewardModel(config) ? ['reward.reward_model.model_path'] : []),
   ];
 }

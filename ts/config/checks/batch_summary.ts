@@ -1,6 +1,6 @@
 import { asynchrony } from '../derived/asynchrony';
 import { hasRewardPool, policyRanks, poolSizes, rewardRanks } from '../derived/pools';
-import { needsCritic, needsRewardModel } from '../derived/roles';
+import { needsCritic, needsRewardModel, needsTeacher } from '../derived/roles';
 import { sharingRanks } from '../derived/ulysses';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import type { ResolvedSftConfig } from '../schema/sft_schema';
@@ -58,6 +58,11 @@ function rlArithmetic(config: ResolvedConfig): string[] {
       ? `${count(generated, 'sequence')} per generation batch, ${perRank(generated, rewardRanks(config))}; `
       : '';
     lines.push(`reward model: ${own}${microBatches(tokens, sharing)}`);
+  }
+  if (needsTeacher(config)) {
+    const { forward_max_token_len_per_gpu: tokens, ulysses_sequence_parallel_size: sharing } =
+      config.distillation.teacher_models.teacher_model;
+    lines.push(`teacher: ${microBatches(tokens, sharing)}`);
   }
   if (data.val_files !== null) {
     const batch = data.val_batch_size === null ? 'all prompts' : count(data.val_batch_size, 'prompt');

@@ -11,7 +11,7 @@ import { checkAsynchrony } from '../derived/asynchrony';
 import { checkCorrection } from '../derived/correction';
 import { checkMegatronLayouts } from '../derived/megatron_layout';
 import { checkRewardPool, checkRolloutPool, policyRanks, rewardRanks } from '../derived/pools';
-import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';
+import { needsCritic, needsReference, needsRewardModel, needsTeacher } from '../derived/roles';
 import { checkDecodingRanks } from '../derived/rollout_place';
 import { checkRouterReplay } from '../derived/router_replay';
 import { checkUlysses, checkUlyssesSize, contextOf, sharingRanks } from '../derived/ulysses';
@@ -22,6 +22,7 @@ import type { ResolvedConfig } from '../schema/ppo_schema';
 import type { ResolvedSftConfig } from '../schema/sft_schema';
 import { checkAgent } from './agent_checks';
 import { reportAll } from './collect';
+import { checkDistillation } from './distillation_checks';
 import { checkLauncher } from './launcher_checks';
 import { checkOptim } from './optim_checks';
 import { checkReward } from './reward_checks';
@@ -104,6 +105,12 @@ export function checkConsistency(config: ResolvedConfig): void {
         checkFsdpSize('reward.reward_model.model.fsdp_config', size, rewardRanks(config));
     },
     () => checkReward(config),
+    () => checkDistillation(config),
+    () => {
+      const { fsdp_config } = config.distillation.teacher_models.teacher_model;
+      const section = 'distillation.teacher_models.teacher_model.fsdp_config';
+      if (needsTeacher(config)) checkFsdpSize(section, fsdp_config.fsdp_size, policyRanks(config));
+    },
     () => checkAgent(config),
     () => checkRouterReplay(config),
     () => checkSampling(roles.rollout),

@@ -17,6 +17,7 @@ const MODELS = [
   'actor_rollout_ref.model.path',
   'critic.model.path',
   'reward.reward_model.model_path',
+  'distillation.teacher_models.teacher_model.model_path',
   'model.path',
 ];
 

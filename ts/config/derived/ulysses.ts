@@ -1,7 +1,7 @@
 import { ConfigError } from '../../errors';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import { policyRanks, rewardRanks, rewardRanksKeys } from './pools';
-import { needsCritic, needsReference, needsRewardModel } from './roles';
+import { needsCritic, needsReference, needsRewardModel, needsTeacher } from './roles';
 
 type UpdatedRole = Pick<ResolvedConfig['critic'], 'ulysses_sequence_parallel_size'>;
 type LaidOutRole = UpdatedRole & Pick<ResolvedConfig['critic'], 'strategy' | 'megatron'>;
@@ -40,6 +40,10 @@ export function checkUlysses(config: ResolvedConfig): void {
   if (needsCritic(config)) {
     checkSame('critic', critic, 'critic.model.fsdp_config', critic.model.fsdp_config);
     checkUlyssesSize('critic', ulyssesOf(critic, critic.model.fsdp_config), workers);
+  }
+  if (needsTeacher(config)) {
+    const size = config.distillation.teacher_models.teacher_model.ulysses_sequence_parallel_size;
+    checkUlyssesSize('distillation.teacher_models.teacher_model', size, workers);
   }
   if (needsRewardModel(config)) {
     const size = reward.reward_model.ulysses_sequence_parallel_size;
