@@ -120,6 +120,59 @@ describe.each(['k3', 'forward_kl_topk'])('beside the rewards, by %s', (mode) => 
   }, 240_000);
 });
 
+test('with the rollout’s log-probs as the old ones', async () => {
+  const keys = [...ALONE, 'trainer.total_training_steps=2', `${LOSS}.use_task_rewards=true`];
+  const bypass = await train('bypass', [...keys, 'algorithm.rollout_correction.bypass_mode=true']);
+  const usual = await train('no_bypass', keys);
+  // On this device both have the same bits.
+  for (const [step, line] of usual.entries())
+    expect(bypass[step]?.['distillation/loss']).toBeCloseTo(line['distillation/loss'] as number, 5);
+}, 120_000);
+
+describe('several teachers', () => {
+  const teacher = (name: string, key: string, model: string): string[] => [
+    `distillation.teacher_models.${name}.key=${key}`,
+    `distillation.teacher_models.${name}.model_path=${workspace.file(model)}`,
+  ];
+  const ONE_STEP = [...ALONE, 'trainer.total_training_steps=1', `${LOSS}.topk=8`];
+  const NO_SINGLE = 'distillation.teacher_models.teacher_model.model_path=null';
+  /** The prompts of the workspace, every other one from another source. */
+  const mixed = (): string => {
+    const rows = readFileSync(workspace.file('train.jsonl'), 'utf8').trim().split('\n');
+    const text = rows.map((row, i) =>
+      JSON.stringify({ ...JSON.parse(row), ...(i % 2 === 0 ? {} : { data_source: 'others' }) }),
+    );
+    writeFileSync(workspace.file('mixed.jsonl'), `${text.join('\n')}\n`);
+    return `data.train_files=${workspace.file('mixed.jsonl')}`;
+  };
+
+  test.each(['k3', 'forward_kl_topk'])(
+    'each is for the prompts of its data_source: %s',
+    async (mode) => {
+      const keys = [...ONE_STEP, mixed(), NO_SINGLE, `${LOSS}.loss_mode=${mode}`];
+      const own = teacher('a', 'sums', 'model');
+      const other = teacher('b', 'others', 'teacher');
+      const [both] = await train(`both_${mode}`, [...keys, ...own, ...other]);
+      const [same] = await train(`same_${mode}`, [...keys, ...teacher('a', 'sums', 'teacher'), ...other]);
+      const [one] = await train(`single_${mode}`, [...keys, ...other]);
+      // One teacher under two names is that teacher.
+      expect(same).toEqual(one);
+      // Half of the prompts have nothing to learn from.
+      expect(both?.['distillation/loss']).toBeGreaterThan(0);
+      expect(both?.['distillation/loss']).toBeLessThan(0.8 * (one?.['distillation/loss'] as number));
+      expect(both?.['distillation/loss_min']).toBe(0);
+    },
+    120_000,
+  );
+
+  test('a prompt that no teacher is for ends the run', async () => {
+    const keys = [...ONE_STEP, mixed(), NO_SINGLE];
+    await expect(
+      train('stray', [...keys, ...teacher('a', 'sums', 'model'), ...teacher('b', 'more', 'teacher')]),
+    ).rejects.toThrow(/no teacher is for the data_source "others": .* have the keys "sums", "more"/);
+  }, 120_000);
+});
+
 test('a teacher with other token ids is refused', async () => {
   const directory = await writeModel(workspace.file('shuffled'));
   const file = `${directory}/tokenizer.json`;

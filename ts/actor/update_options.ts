@@ -5,7 +5,11 @@ import {
   registeredPolicyLoss,
   unknownPolicyLoss,
 } from '../algorithms/policy_losses/registry';
-import { type RolloutCorrectionOptions, resolveCorrection } from '../algorithms/rollout_correction/options';
+import {
+  type RolloutCorrectionOptions,
+  resolveCorrection,
+  takesAllAlike,
+} from '../algorithms/rollout_correction/options';
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from '../base/check_options';
 import { show } from '../base/text';
 import type { NativeDistillation, NativePolicyLossOptions, NativeValueLossOptions } from '../native/bridge';
@@ -107,19 +111,23 @@ export function resolvePolicyLoss(
     klLossType,
     routerAuxLossCoef: numberOption(where, 'routerAuxLossCoef', o.routerAuxLossCoef, 0, { min: 0 }),
     extra,
-    distillation: distillationOf(where, mode, o.distillation ?? null),
+    distillation: distillationOf(where, mode, o),
   };
 }
 
 function distillationOf(
   where: string,
   mode: string,
-  given: DistillationOptions | null,
+  { distillation: given = null, rolloutCorrection = {} }: PolicyLossOptions,
 ): NativeDistillation | null {
   if (given === null) return null;
   const resolved = resolveDistillation(`${where} distillation`, given);
-  // The first would take the tokens that it rejects from the teacher, too; of the second the importance weights are the function's.
-  if (mode === BYPASS_MODE) throw badOption(where, `distillation: not there with mode ${BYPASS_MODE}`);
+  // What is rejected or weighed for the policy is not for the teacher, and the core takes one mask and one set of weights.
+  if (mode === BYPASS_MODE && !takesAllAlike(resolveCorrection(rolloutCorrection)))
+    throw badOption(
+      where,
+      `distillation: with mode ${BYPASS_MODE} expected a rolloutCorrection without rejection, and without weights in lossType reinforce`,
+    );
   if (registeredPolicyLoss(mode) !== null && resolved.policyGradient)
     throw badOption(
       where,

@@ -6,7 +6,7 @@ import type { ResolvedConfig } from '../config/config';
 import { agentOf } from '../config/derived/agents';
 import { asynchrony } from '../config/derived/asynchrony';
 import { correctionOptions } from '../config/derived/correction';
-import { needsCritic, needsReference, needsTeacher } from '../config/derived/roles';
+import { needsCritic, needsReference } from '../config/derived/roles';
 import { routerReplay } from '../config/derived/router_replay';
 import { routingBytes } from '../engine/routed_experts';
 import { teacherTokens } from '../roles/settings';
@@ -46,7 +46,7 @@ export function controllerSpec(config: ResolvedConfig, policy: PlanSpec): Contro
         ? null
         : { bytes: routingBytes(actor.model), by: replay === 'R3' ? 'rollout' : 'actor' },
     reference: needsReference(config),
-    teacher: needsTeacher(config) ? teacherTokens(config) : null,
+    teacher: config.distillation.enabled ? teacherTokens(config) : null,
     critic: needsCritic(config),
     klInReward: algorithm.use_kl_in_reward,
     weights: importance && { normalized: importance.batchNormalize },

@@ -7,7 +7,7 @@ import {
   resolveSftConfig,
 } from '../config/config';
 import { type PoolName, poolSizes, rewardRanks } from '../config/derived/pools';
-import { needsCritic, needsReference, needsRewardModel, needsTeacher } from '../config/derived/roles';
+import { needsCritic, needsReference, needsRewardModel } from '../config/derived/roles';
 import { generatesInTraining } from '../config/derived/rollout_place';
 import { configTree, readConfig } from '../config/reading/read';
 import { getPath, isSftTree } from '../config/reading/tree';
@@ -176,10 +176,8 @@ function policyRoles(config: ResolvedConfig, target: Target, memory: number | nu
     const inference = perRank(data.train_batch_size, reference);
     found.push({ ...roleSpec(reference, target), inference });
   }
-  if (needsTeacher(config)) {
-    const teacher = teacherSettings(config);
+  for (const teacher of teacherSettings(config))
     found.push({ ...roleSpec(teacher, target), inference: perRank(data.train_batch_size, teacher) });
-  }
   if (needsCritic(config)) {
     const value = criticSettings(config);
     found.push({

@@ -1,13 +1,11 @@
 import type { ResolvedConfig } from '../config/config';
+import { teachersOf } from '../config/derived/teachers';
 import { WHOLE_MODEL } from './megatron_options';
 import type { RoleSettings } from './role_settings';
 
-const TEACHER = 'distillation.teacher_models.teacher_model';
-
-/** Of a configuration that names one: a model that does not learn, sharded over the workers of the policy. */
-export function teacherSettings({ distillation }: ResolvedConfig): RoleSettings {
-  const keys = distillation.teacher_models.teacher_model;
-  return {
+/** Of every teacher of a configuration: a model that does not learn, sharded over the workers of the policy. */
+export function teacherSettings(config: ResolvedConfig): RoleSettings[] {
+  return teachersOf(config).map(({ section, keys }) => ({
     name: 'teacher',
     model: keys.model_path as string,
     tokenizer: null,
@@ -23,15 +21,15 @@ export function teacherSettings({ distillation }: ResolvedConfig): RoleSettings 
     lora: {},
     optim: null,
     keys: {
-      model: `${TEACHER}.model_path`,
-      ulysses: `${TEACHER}.ulysses_sequence_parallel_size`,
-      layout: TEACHER,
-      lora: TEACHER,
-      capacity: `${TEACHER}.forward_max_token_len_per_gpu`,
-      dtype: `${TEACHER}.dtype`,
+      model: `${section}.model_path`,
+      ulysses: `${section}.ulysses_sequence_parallel_size`,
+      layout: section,
+      lora: section,
+      capacity: `${section}.forward_max_token_len_per_gpu`,
+      dtype: `${section}.dtype`,
       gradientCheckpointing: null,
-      sharding: `${TEACHER}.fsdp_config`,
-      placement: `${TEACHER}.fsdp_config`,
+      sharding: `${section}.fsdp_config`,
+      placement: `${section}.fsdp_config`,
     },
-  };
+  }));
 }

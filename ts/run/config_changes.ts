@@ -2,7 +2,8 @@
 import { createHash } from 'node:crypto';
 import { show } from '../base/text';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
-import { needsCritic, needsRewardModel, needsTeacher } from '../config/derived/roles';
+import { needsCritic, needsRewardModel } from '../config/derived/roles';
+import { teachersOf } from '../config/derived/teachers';
 import { getPath, leafPaths, type Tree } from '../config/reading/tree';
 
 export type RunConfig = ResolvedConfig | ResolvedSftConfig;
@@ -46,9 +47,8 @@ function identityKeys(config: RunConfig): string[] {
     'actor_rollout_ref.actor.policy_loss.loss_mode',
     'reward.reward_model.enable',
     'distillation.enabled',
-    ...(needsTeacher(config)
-      ? ['distillation.teacher_models.teacher_model.model_path', 'distillation.distillation_loss.loss_mode']
-      : []),
+    ...(teachersOf(config).length > 0 ? ['distillation.distillation_loss.loss_mode'] : []),
+    ...teachersOf(config).flatMap(({ section }) => [`${section}.model_path`, `${section}.key`]),
     ...(needsRewardModel(config) ? ['reward.reward_model.model_path'] : []),
   ];
 }

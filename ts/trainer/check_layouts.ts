@@ -18,7 +18,6 @@ import { teacherSettings } from '../roles/teacher_settings';
 
 interface Roles {
   reference: boolean;
-  teacher?: boolean;
   critic: boolean;
   rewardModel: boolean;
 }
@@ -35,7 +34,7 @@ export function checkLayouts(config: ResolvedConfig, needs: Roles): void {
   }
   const reference = needs.reference ? referenceSettings(config) : null;
   if (reference !== null) check(reference, policyRanks(config));
-  if (needs.teacher) check(teacherSettings(config), policyRanks(config));
+  for (const teacher of teacherSettings(config)) check(teacher, policyRanks(config));
   if (needs.critic) check(criticSettings(config), policyRanks(config));
   if (needs.rewardModel) check(rewardModelSettings(config), rewardRanks(config));
 }

@@ -36,7 +36,7 @@ import type { Metrics } from './metrics/metrics';
 import { RankTimes } from './metrics/stragglers';
 import { PoolRollout } from './pool_rollout';
 import { ServerRollout } from './server_rollout';
-import { checkTeacher, createTeacher } from './teacher';
+import { checkTeachers, createTeachers, type Teachers } from './teachers';
 
 /** The policy being trained, as the trainer uses it. */
 export type PolicyEngine = Pick<
@@ -65,7 +65,7 @@ export interface Engines {
   releaseRollout?(): Promise<void>;
   readonly reference: ReferenceEngine | null;
   /** What the policy learns from beside its rewards, or in their place; absent: nothing. */
-  readonly teacher?: ReferenceEngine | null;
+  readonly teachers?: Teachers | null;
   readonly critic: ValueEngine | null;
   /** Model FLOP utilisation of log-probs of `batch` in `seconds`; null (or absent) when the device's peak is not known. */
   inferenceUtilisation?(batch: Batch, seconds: number): number | null;
@@ -84,7 +84,6 @@ export interface Engines {
 /** What a configuration asks for. */
 export interface EngineNeeds {
   reference: boolean;
-  teacher?: boolean;
   critic: boolean;
   rewardModel: boolean;
   /** Steps of the whole run: the end of learning-rate schedules, which move once per step. */
@@ -133,7 +132,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
   const r = config.reward.reward_model;
   if (needs.rewardModel && r.input_tokenizer === null)
     checkSameTokenizer(model.tokenizer_path ?? model.path, r.tokenizer_path ?? (r.model_path as string));
-  if (needs.teacher) checkTeacher(config);
+  checkTeachers(config);
   checkLayouts(config, needs);
   const reductions = await gradientReductions(config, needs.device);
   const calls = config.logging.trace ? new CallLog() : null;
@@ -160,7 +159,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
       : ofReference === null
         ? withoutAdapter(actor)
         : await Actor.create({ ...engineOptions(ofReference, policy, config), optim: null });
-    const teacher = needs.teacher ? await createTeacher(config, policy) : null;
+    const teachers = await createTeachers(config, policy);
     const ofCritic = criticSettings(config);
     const critic = needs.critic
       ? await Critic.create({
@@ -202,7 +201,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
         ? { syncRollout: (version: number) => servers.sync(version), releaseRollout: () => servers.release() }
         : {}),
       reference,
-      teacher,
+      teachers,
       critic,
       inferenceUtilisation: (batch, seconds) =>
         actor.engine.utilisation(batch, seconds, { forwardOnly: true }),

@@ -30,7 +30,7 @@ import {
 import { miniBatchSizes } from './mini_batch_sizes';
 import { rewardComponents } from './reward_columns';
 import { type Decoder, generateResponses, type Prompt, type Scored, scoreResponses } from './rollout';
-import { withTeacher } from './teacher';
+import { withTeachers } from './teachers';
 
 /** What a step works with. */
 export interface StepContext {
@@ -88,9 +88,9 @@ export async function trainStep(
     batch = await phase('ref', () => referenceLogProbs(context, batch));
     pause();
   }
-  const { teacher } = engines;
-  if (teacher) {
-    batch = await phase('teacher', () => withTeacher(config, teacher, batch));
+  const { teachers } = engines;
+  if (teachers) {
+    batch = await phase('teacher', () => withTeachers(config, teachers, batch));
     pause();
   }
   if (engines.critic) {

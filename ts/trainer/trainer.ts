@@ -3,13 +3,7 @@ import type { Agent } from '../agent/define';
 import type { Tool } from '../agent/tools/tool';
 import { createKlController, type KlController } from '../algorithms/kl';
 import type { ResolvedConfig } from '../config/config';
-import {
-  needsCritic,
-  needsReference,
-  needsRewardModel,
-  needsTeacher,
-  usesLora,
-} from '../config/derived/roles';
+import { needsCritic, needsReference, needsRewardModel, usesLora } from '../config/derived/roles';
 import type { Launcher, LauncherOptions } from '../controller/launcher';
 import { TroupeError } from '../errors';
 import type { Loggers } from '../logging/loggers';
@@ -152,7 +146,6 @@ export class Trainer {
       const device = chosenDevice(config, options.launcher, session.say);
       engines = await (options.engines ?? createEngines)(config, {
         reference: needsReference(config),
-        teacher: needsTeacher(config),
         critic: needsCritic(config),
         rewardModel: needsRewardModel(config),
         totalSteps,

@@ -11,9 +11,10 @@ import { checkAsynchrony } from '../derived/asynchrony';
 import { checkCorrection } from '../derived/correction';
 import { checkMegatronLayouts } from '../derived/megatron_layout';
 import { checkRewardPool, checkRolloutPool, policyRanks, rewardRanks } from '../derived/pools';
-import { needsCritic, needsReference, needsRewardModel, needsTeacher } from '../derived/roles';
+import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';
 import { checkDecodingRanks } from '../derived/rollout_place';
 import { checkRouterReplay } from '../derived/router_replay';
+import { teachersOf } from '../derived/teachers';
 import { checkUlysses, checkUlyssesSize, contextOf, sharingRanks } from '../derived/ulysses';
 import { nearestName } from '../reading/nearest';
 import { missing } from '../schema/field';
@@ -106,11 +107,9 @@ export function checkConsistency(config: ResolvedConfig): void {
     },
     () => checkReward(config),
     () => checkDistillation(config),
-    () => {
-      const { fsdp_config } = config.distillation.teacher_models.teacher_model;
-      const section = 'distillation.teacher_models.teacher_model.fsdp_config';
-      if (needsTeacher(config)) checkFsdpSize(section, fsdp_config.fsdp_size, policyRanks(config));
-    },
+    ...teachersOf(config).map(({ section, keys }) => () => {
+      checkFsdpSize(`${section}.fsdp_config`, keys.fsdp_config.fsdp_size, policyRanks(config));
+    }),
     () => checkAgent(config),
     () => checkRouterReplay(config),
     () => checkSampling(roles.rollout),

@@ -21,11 +21,6 @@ export function needsRewardModel({ reward }: ResolvedConfig): boolean {
   return reward.reward_model.enable;
 }
 
-/** The teacher runs when the policy learns from one. */
-export function needsTeacher({ distillation }: ResolvedConfig): boolean {
-  return distillation.enabled;
-}
-
 /** Whether adapters are trained instead of the weights. */
 export const usesLora = (
   model: Pick<ResolvedConfig['critic']['model'], 'lora_rank' | 'lora_adapter_path'>,

@@ -1,5 +1,20 @@
 import { DISTILLATION_LOSSES } from '../../algorithms/names';
-import { above, bool, choice, count, derived, dtype, field, fixed, ignored, num, orNull, str } from './field';
+import {
+  above,
+  bool,
+  choice,
+  count,
+  derived,
+  dtype,
+  field,
+  fixed,
+  ignored,
+  name,
+  named,
+  num,
+  orNull,
+  str,
+} from './field';
 import { FUSED } from './reasons';
 import { sharding } from './role_parts';
 
@@ -43,7 +58,11 @@ const distillationLoss = {
 };
 
 const teacherModel = {
-  key: ignored('there is one teacher, which all sequences go to'),
+  key: field(
+    orNull(name),
+    null,
+    'Of several teachers: the data_source of the prompts that it is for. One teacher is for all.',
+  ),
   model_path: field(
     orNull(str),
     null,
@@ -69,8 +88,9 @@ const teacherModel = {
 export const distillationSection = {
   enabled: field(bool, false, 'Learn from a teacher, which evaluates the policy’s own responses.'),
   distillation_loss: distillationLoss,
-  teacher_models: { teacher_model: teacherModel },
-  teacher_key: ignored('there is one teacher, which all sequences go to'),
+  // Others have names of the user's: distillation.teacher_models.mine.model_path.
+  teacher_models: named({ teacher_model: teacherModel }, teacherModel),
+  teacher_key: fixed(['data_source'], 'teachers are told apart by the data_source of a prompt'),
   nnodes: ignored(SHARED),
   n_gpus_per_node: ignored(SHARED),
 };
