@@ -81,6 +81,7 @@ const PROCESS_BYTES = 256 * 2 ** 20;
 const LAYOUT = 5 * INT;
 /** A column of what is not of the step's batch. */
 const AHEAD = 'responses ahead';
+const TEACHER_TOP = 'teacherTop';
 
 const sum = (numbers: Iterable<number>): number => [...numbers].reduce((a, b) => a + b, 0);
 
@@ -193,7 +194,7 @@ class StepMemory {
     }
     if (teacher === 0) this.hold('teacherLogProbs', column, inParts.teacher);
     // Beside the log-probs of the tokens themselves, which come with them.
-    if (teacher !== null && teacher > 0) this.hold('teacherTop', 2 * teacher * column);
+    if (teacher !== null && teacher > 0) this.hold(TEACHER_TOP, 2 * teacher * column);
     if (teacher !== null) this.phase('teacher', teacher > 0 ? column : 0);
     if (critic) {
       this.hold('values', column, inParts.critic);
@@ -222,14 +223,16 @@ class StepMemory {
     const learnt = this.held;
     if (resampled) this.hold('drawn anew', learnt);
     if (critic) this.phase('update_critic', 0);
+    // Of the teacher's tokens and of choices of experts each rank is sent one array.
+    const joined = this.experts + (this.columns.get(TEACHER_TOP) ?? 0);
     if (stepwise === null) {
-      this.phase('update_actor', this.experts);
+      this.phase('update_actor', joined);
       return;
     }
     const share = stepwise / trained.sequences;
     const mini = share * trained.responseTokens;
     const prepared = 4 * FLOAT * mini + correctionBytes(mini, weights, rejects);
-    this.phase('update_actor', learnt + prepared + share * this.experts);
+    this.phase('update_actor', learnt + prepared + share * joined);
   }
 
   /** When what the step sampled has been given back. */

@@ -46,8 +46,9 @@ function identityKeys(config: RunConfig): string[] {
     'algorithm.adv_estimator',
     'actor_rollout_ref.actor.policy_loss.loss_mode',
     'reward.reward_model.enable',
-    'distillation.enabled',
-    ...(teachersOf(config).length > 0 ? ['distillation.distillation_loss.loss_mode'] : []),
+    ...(teachersOf(config).length > 0
+      ? ['distillation.enabled', 'distillation.distillation_loss.loss_mode']
+      : []),
     ...teachersOf(config).flatMap(({ section }) => [`${section}.model_path`, `${section}.key`]),
     ...(needsRewardModel(config) ? ['reward.reward_model.model_path'] : []),
   ];
