@@ -19,7 +19,8 @@
 // by bit. What a rank keeps shrinks with its share: a chunk of logits [n, V / ranks]. Collectives:
 // one of 80 bytes for the inputs in each call, one of 40 bytes per row for the sums over the vocabulary (the
 // forward: one for all rows; the backward: one per chunk), and in the backward one all-reduce per chunk of
-// 4 bytes per element of d_hidden.
+// 4 bytes per element of d_hidden. Further tokens add per chunk two of 4 K bytes per row for the likeliest,
+// and in the backward one more for the logits of those that are given.
 //
 // Legend: N rows (a multiple of kRowTile on a CPU: every GEMM then has the same shape, and a row's
 // result does not depend on N or on its neighbours), H hidden, V vocabulary.
