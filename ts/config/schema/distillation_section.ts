@@ -61,7 +61,7 @@ const teacherModel = {
   key: field(
     orNull(name),
     null,
-    'Of several teachers: the data_source of the prompts that it is for. One teacher is for all.',
+    'Of several teachers, which have names of their own in place of teacher_model and the same keys: the data_source of the prompts that it is for. One teacher is for all.',
   ),
   model_path: field(
     orNull(str),
