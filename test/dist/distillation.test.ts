@@ -106,18 +106,32 @@ describe.each(['k3', 'forward_kl_topk'])('beside the rewards, by %s', (mode) => 
     expect(await train(`parts_${mode}`, keys)).toEqual(whole);
   }, 240_000);
 
-  test('two workers have the numbers of one', async () => {
-    const one = await train(`one_${mode}`, [...keys, 'trainer.total_training_steps=1']);
-    const two = await train(`two_${mode}`, [
-      ...keys,
-      'trainer.total_training_steps=1',
-      'trainer.n_gpus_per_node=2',
-    ]);
-    const names = Object.keys(one[0] as Line).filter((name) => /^(distillation|actor)\//.test(name));
-    expect(names).toContain('distillation/loss_max');
-    for (const name of names)
-      expect([name, two[0]?.[name]]).toEqual([name, expect.closeTo(one[0]?.[name] as number, 5)]);
-  }, 240_000);
+  const MEGATRON = 'actor_rollout_ref.actor';
+  test.each([
+    ['two workers', []],
+    [
+      'two that share every matrix of the policy, the teacher sharded',
+      [`${MEGATRON}.strategy=megatron`, `${MEGATRON}.megatron.tensor_model_parallel_size=2`],
+    ],
+    ['two that share micro-batches', [`${MEGATRON}.ulysses_sequence_parallel_size=2`]],
+  ])(
+    '%s have the numbers of one',
+    async (_name, layout) => {
+      const step = [...keys, 'trainer.total_training_steps=1', 'actor_rollout_ref.rollout.n=3'];
+      const one = await train(`one_${mode}`, step);
+      const two = await train(`two_${mode}`, [
+        ...step,
+        ...layout,
+        'trainer.n_gpus_per_node=2',
+        'trainer.resume_mode=disable',
+      ]);
+      const names = Object.keys(one[0] as Line).filter((name) => /^(distillation|actor)\//.test(name));
+      expect(names).toContain('distillation/loss_max');
+      for (const name of names)
+        expect([name, two[0]?.[name]]).toEqual([name, expect.closeTo(one[0]?.[name] as number, 4)]);
+    },
+    240_000,
+  );
 });
 
 test('with the rollout’s log-probs as the old ones', async () => {
