@@ -41,7 +41,11 @@ const CASES = {
   NPU: ({ text }) => /trainer\.device=npu/.test(text),
   'fp8, quantisation': ({ text }) =>
     /quantization=(?!null|["']?(fp8|int8)\b)|fp8=|qat\.enable=True|nvfp4|kv_cache_dtype=fp8|fp8_/i.test(text),
-  distillation: ({ text }) => /distillation\.enabled=True|teacher/.test(text),
+  'distillation from a model that is not there': ({ text }) =>
+    /distillation\.enabled=True/.test(text) &&
+    /teacher_models\.\w+\.model_path=\S*(-VL|qwen-?3\.?[56]|qwen3[-_.]?next|gpt-?oss|glm|kimi)/i.test(text),
+  'another kind of distillation': ({ text }) =>
+    /teacher/.test(text) && !/distillation\.enabled=True/.test(text),
   profiler: ({ text }) =>
     /profiler\.enable=True|profiler\.tool=(?!null)|profile_steps=\[?['"\d]|profiler\.steps=\[/.test(text),
   'a custom data set': ({ text }) =>

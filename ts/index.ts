@@ -8,6 +8,7 @@ export {
   type PolicyMetrics,
   type PolicyUpdateOptions,
 } from './actor/actor';
+export type { DistillationOptions } from './actor/distillation_options';
 export {
   type PolicyLossInputs,
   type PolicyLossResult,

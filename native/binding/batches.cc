@@ -84,6 +84,11 @@ PolicyBatch read_policy_batch(const Field& dto) {
   batch.ref_log_probs = read_response_or_none(dto["refLogProbs"], n);
   batch.rollout_is_weights = read_response_or_none(dto["rolloutIsWeights"], n);
   batch.given_loss = read_given_loss(dto["givenLoss"], n);
+  const auto rows = [&](const at::Tensor& flat) {
+    return n > 0 && flat.numel() % n == 0 ? flat.view({n, flat.numel() / n}) : flat;
+  };
+  if (!dto["teacherLogProbs"].is_null()) batch.teacher_log_probs = rows(read_float32(dto["teacherLogProbs"]));
+  if (!dto["teacherIds"].is_null()) batch.teacher_ids = rows(read_int32(dto["teacherIds"]));
   if (!dto["hasGradient"].is_null()) {
     batch.has_gradient = read_uint8(dto["hasGradient"]);
     require_length(dto["hasGradient"], batch.has_gradient, batch.tokens.size(), "one per sequence");

@@ -158,10 +158,11 @@ Napi::Value onload(const Napi::CallbackInfo& info) {
 }
 
 // LogProbResult Engine::compute_log_prob(const TokenBatch&, double temperature, bool entropy,
-//                                        bool sum_pi_squared, bool disable_adapters, bool record_experts)
+//                                        bool sum_pi_squared, bool disable_adapters, bool record_experts,
+//                                        int64_t top_k)
 // computeLogProb(engine: NativeEngine, batch: NativeTokenBatch, temperature: number, entropy: boolean,
 //                sumPiSquared: boolean, disableAdapters: boolean,
-//                recordExperts: boolean): Promise<NativeLogProbResult>
+//                recordExperts: boolean, topK: number): Promise<NativeLogProbResult>
 Napi::Value compute_log_prob(const Napi::CallbackInfo& info) {
   const Arguments args(info, "computeLogProb");
   return call_engine(
@@ -169,9 +170,9 @@ Napi::Value compute_log_prob(const Napi::CallbackInfo& info) {
       [batch = read_token_batch(args(1, "batch")), temperature = args(2, "temperature").number(),
        entropy = args(3, "entropy").boolean(), sum_pi_squared = args(4, "sumPiSquared").boolean(),
        disable_adapters = args(5, "disableAdapters").boolean(),
-       record_experts = args(6, "recordExperts").boolean()](Engine& engine) {
+       record_experts = args(6, "recordExperts").boolean(), top_k = args(7, "topK").count()](Engine& engine) {
         return engine.compute_log_prob(batch, temperature, entropy, sum_pi_squared, disable_adapters,
-                                       record_experts);
+                                       record_experts, top_k);
       },
       write_log_probs);
 }

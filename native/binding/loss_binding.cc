@@ -1,7 +1,8 @@
 // The losses by themselves, for tests from JavaScript.
-#include <ATen/ops/empty.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "binding/batches.h"
 #include "binding/binding.h"
@@ -10,7 +11,9 @@
 #include "binding/options.h"
 #include "binding/results.h"
 #include "binding/tensors.h"
+#include "losses/distillation.h"
 #include "losses/losses.h"
+#include "losses/token_gradients.h"
 
 // The losses on arrays of the caller, without an engine: for study and tests.
 namespace troupe::binding {
@@ -46,7 +49,31 @@ at::Tensor read_per_token_or_none(const Field& field, const losses::ResponseLayo
   return field.is_null() ? at::Tensor() : read_per_token(field, layout);
 }
 
-losses::PolicyInputs read_policy_inputs(const Field& dto) {
+// Rows of k values, one row per response token.
+at::Tensor in_rows(const Field& field, const at::Tensor& flat, int64_t rows, int64_t k) {
+  require_length(field, flat, rows * k, "as many per response token as the distillation compares");
+  return flat.view({rows, k});
+}
+
+// The inputs of a distillation with top_k that an engine takes from its head.
+struct StudentTop {
+  at::Tensor log_probs, among_top;  // undefined: there are none
+};
+
+StudentTop read_student_top(const Field& dto, int64_t rows, int64_t k) {
+  if (dto.is_null()) return {};
+  StudentTop top;
+  top.log_probs = in_rows(dto["logProbs"], read_float32(dto["logProbs"]), rows, k);
+  top.among_top = in_rows(dto["amongTop"], read_uint8(dto["amongTop"]), rows, k).ne(0);
+  return top;
+}
+
+struct PolicyLossInputs {
+  losses::PolicyInputs policy;
+  StudentTop student;
+};
+
+PolicyLossInputs read_policy_inputs(const Field& dto, const PolicyLossOptions& options) {
   losses::PolicyInputs inputs;
   inputs.layout = read_layout(dto);
   inputs.log_probs = read_per_token(dto["logProbs"], inputs.layout);
@@ -56,7 +83,12 @@ losses::PolicyInputs read_policy_inputs(const Field& dto) {
   inputs.ref_log_probs = read_per_token_or_none(dto["refLogProbs"], inputs.layout);
   inputs.rollout_is_weights = read_per_token_or_none(dto["rolloutIsWeights"], inputs.layout);
   inputs.given = read_given_loss(dto["givenLoss"], inputs.layout.mask.numel());
-  return inputs;
+  const int64_t rows = inputs.layout.mask.numel(), k = options.distillation ? options.distillation->top_k : 0;
+  const Field teacher = dto["teacherLogProbs"];
+  if (!dto["teacherLogProbs"].is_null())
+    inputs.teacher_log_probs =
+        in_rows(teacher, read_float32(dto["teacherLogProbs"]), rows, std::max<int64_t>(k, 1));
+  return {inputs, read_student_top(dto["studentTop"], rows, k)};
 }
 
 losses::ValueInputs read_value_inputs(const Field& dto) {
@@ -68,11 +100,34 @@ losses::ValueInputs read_value_inputs(const Field& dto) {
   return inputs;
 }
 
-Napi::Value write_policy_loss(Napi::Env env, const losses::PolicyLoss& loss) {
+struct PolicyLossResult {
+  losses::PolicyLoss loss;
+  at::Tensor grad_top_log_probs;  // [n, top_k], undefined without them
+};
+
+PolicyLossResult policy_loss_of(losses::PolicyInputs inputs, const StudentTop& student,
+                                const PolicyLossOptions& options) {
+  if (!student.log_probs.defined()) return {losses::policy_loss(inputs, options), {}};
+  const int64_t rows = inputs.layout.mask.numel();
+  inputs.layout.mask_sums = losses::mask_sums(inputs.layout);
+  const losses::TokenGradients::TopRows top{student.log_probs, student.among_top,
+                                            at::empty_like(student.log_probs),
+                                            at::empty({rows, losses::TopKlRow::kCount}, at::kFloat)};
+  const at::Tensor by_log_prob = at::empty({rows}, at::kFloat);
+  losses::TokenGradients(inputs, options, at::kCPU).by_log_probs(0, inputs.log_probs, by_log_prob, &top);
+  inputs.distilled = top.distilled;
+  losses::PolicyLoss loss = losses::policy_loss(inputs, options);
+  loss.grad_log_probs = by_log_prob;
+  return {std::move(loss), top.gradients};
+}
+
+Napi::Value write_policy_loss(Napi::Env env, const PolicyLossResult& result) {
+  const losses::PolicyLoss& loss = result.loss;
   auto dto = Napi::Object::New(env);
   dto.Set("loss", loss.loss);
   dto.Set("gradLogProbs", write_float32(env, loss.grad_log_probs));
   dto.Set("gradEntropy", write_float32(env, loss.grad_entropy));
+  dto.Set("gradTopLogProbs", write_float32(env, result.grad_top_log_probs));
   dto.Set("metrics", write_metrics(env, loss.metrics));
   return dto;
 }
@@ -90,13 +145,11 @@ Napi::Value write_value_loss(Napi::Env env, const losses::ValueLoss& loss) {
 // Promise<NativePolicyLossResult>
 Napi::Value policy_loss(const Napi::CallbackInfo& info) {
   const Arguments args(info, "policyLoss");
+  const PolicyLossOptions options = read_policy_loss_options(args(1, "options"));
+  const PolicyLossInputs inputs = read_policy_inputs(args(0, "inputs"), options);
   return Environment::of(info.Env())
       .call(
-          info.Env(),
-          [inputs = read_policy_inputs(args(0, "inputs")),
-           options = read_policy_loss_options(args(1, "options"))] {
-            return losses::policy_loss(inputs, options);
-          },
+          info.Env(), [inputs, options] { return policy_loss_of(inputs.policy, inputs.student, options); },
           write_policy_loss);
 }
 

@@ -125,6 +125,20 @@ EngineOptions read_engine_options(const Field& dto) {
   return options;
 }
 
+DistillationOptions read_distillation(const Field& dto) {
+  DistillationOptions options;
+  options.top_k = dto["topK"].count();
+  if (options.top_k == 0) options.estimator = parse_kl_penalty(dto["lossMode"].string()).value;
+  options.coef = dto["coef"].number();
+  if (!dto["maxLoss"].is_null()) options.max_loss = dto["maxLoss"].number();
+  if (!dto["minLogProb"].is_null()) options.min_log_prob = dto["minLogProb"].number();
+  options.task_rewards = dto["taskRewards"].boolean();
+  options.policy_gradient = dto["policyGradient"].boolean();
+  options.clip_ratio_low = dto["clipRatioLow"].number();
+  options.clip_ratio_high = dto["clipRatioHigh"].number();
+  return options;
+}
+
 PolicyLossOptions read_policy_loss_options(const Field& dto) {
   PolicyLossOptions options;
   options.mode = parse_policy_mode(dto["mode"].string());
@@ -139,6 +153,7 @@ PolicyLossOptions read_policy_loss_options(const Field& dto) {
   options.kl_loss_type = parse_kl_penalty(dto["klLossType"].string());
   options.router_aux_loss_coef = dto["routerAuxLossCoef"].number();
   for (const auto& [name, field] : dto["extra"].entries()) options.extra[name] = field.number();
+  if (!dto["distillation"].is_null()) options.distillation = read_distillation(dto["distillation"]);
   return options;
 }
 

@@ -61,6 +61,8 @@ Napi::Value write_log_probs(Napi::Env env, const LogProbResult& result) {
   dto.Set("entropy", write_float32(env, result.entropy));
   dto.Set("sumPiSquared", write_float32(env, result.sum_pi_squared));
   dto.Set("routedExperts", write_uint8(env, result.routed_experts));
+  dto.Set("topLogProbs", write_float32(env, result.top_log_probs));
+  dto.Set("topIds", write_int32(env, result.top_ids));
   return dto;
 }
 

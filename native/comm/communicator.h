@@ -129,8 +129,8 @@ class Communicator {
   std::vector<int64_t> messages_to_, messages_from_;  // [size], so far
 };
 
-// float32 arrays whose elements are each written by one rank of `comm` and 0 on the others -> the whole on
-// every rank, bit by bit.
+// Arrays of float32 or int32 whose elements are each written by one rank of `comm` and 0 on the others -> the
+// whole on every rank, bit by bit.
 at::Tensor combine_parts(Communicator& comm, const at::Tensor& own, const CollectiveLabel& label);
 
 struct CommOptions {

@@ -81,6 +81,9 @@ struct LogProbResult {
   // [sum L * row_bytes] uint8 (batch/routed_experts.h), undefined unless asked for: what
   // TokenBatch::routed_experts takes; zeros at positions that are not computed
   at::Tensor routed_experts;
+  // The likeliest tokens of each position, the likeliest first: [sum R, top_k] float32 and int32, undefined
+  // unless asked for.
+  at::Tensor top_log_probs, top_ids;
 };
 
 // How the per-token losses of a mini-batch become one number, always over *global* counts: the
@@ -102,6 +105,9 @@ struct PolicyBatch {
   at::Tensor ref_log_probs;       // [sum R] float32 or undefined
   at::Tensor rollout_is_weights;  // [sum R] float32 or undefined
   GivenLoss given_loss;           // undefined but in the mode "linear"
+  // With PolicyLossOptions::distillation: the teacher's log-probs of the tokens, [sum R, 1] float32, or those
+  // of its likeliest ones, [sum R, top_k], with their ids, int32.
+  at::Tensor teacher_log_probs, teacher_ids;
   // [B] uint8, or undefined: all. 0: the caller knows that the loss of this sequence has no gradient, so that
   // its log-probs and entropies are computed for the metrics, and nothing is propagated backwards.
   at::Tensor has_gradient;
@@ -181,10 +187,11 @@ class Engine {
   virtual void offload(const StateKinds& kinds) = 0;
   virtual void onload(const StateKinds& kinds) = 0;
 
-  // disable_adapters: of the base model, the reference policy of an engine with adapters.
+  // disable_adapters: of the base model, the reference policy of an engine with adapters. top_k: how many of
+  // the likeliest tokens of each position are wanted.
   virtual LogProbResult compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
                                          bool sum_pi_squared, bool disable_adapters = false,
-                                         bool record_experts = false) = 0;
+                                         bool record_experts = false, int64_t top_k = 0) = 0;
   virtual MetricsList update_policy(const PolicyBatch& batch, const MiniBatches& mini,
                                     const PolicyLossOptions& loss, double temperature) = 0;
   virtual at::Tensor compute_values(const TokenBatch& batch) = 0;  // [sum R] float32

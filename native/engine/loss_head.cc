@@ -7,6 +7,7 @@
 #include "base/parallel.h"
 #include "base/upload.h"
 #include "engine/policy_gradient.h"
+#include "losses/distillation.h"
 #include "losses/losses.h"
 #include "model/value_head.h"
 
@@ -70,6 +71,27 @@ void check_column(const at::Tensor& column, const char* name, const BatchLayout&
           "), got ", column.defined() ? column.numel() : 0);
 }
 
+// Of a batch with K values per response token.
+void check_rows(const at::Tensor& column, const char* name, const BatchLayout& layout, int64_t k) {
+  require(column.defined() && column.dim() == 2 && column.size(0) == layout.num_response_tokens() &&
+              column.size(1) == k,
+          ErrorCode::kInvalidArgument, "[batch] ", name, ": the distillation needs ", k,
+          " per response token (", layout.num_response_tokens(), "), got ",
+          column.defined() ? column.numel() : 0);
+}
+
+void check_distillation(const PolicyBatch& batch, const DistillationOptions& options,
+                        const BatchLayout& layout, int64_t vocab) {
+  check_rows(batch.teacher_log_probs, "teacherLogProbs", layout, std::max<int64_t>(options.top_k, 1));
+  if (options.top_k == 0) return;
+  check_rows(batch.teacher_ids, "teacherIds", layout, options.top_k);
+  if (batch.teacher_ids.numel() == 0 || simulated(batch.teacher_ids)) return;
+  const int64_t least = batch.teacher_ids.min().item<int64_t>(),
+                most = batch.teacher_ids.max().item<int64_t>();
+  require(least >= 0 && most < vocab, ErrorCode::kInvalidArgument, "[batch] teacherIds: expected ids in [0, ",
+          vocab, "), got ", least < 0 ? least : most);
+}
+
 class PolicyHead final : public LossHead {
  public:
   PolicyHead(const HeadContext& context, const PolicyBatch& batch, const BatchLayout& layout,
@@ -96,6 +118,10 @@ class PolicyHead final : public LossHead {
     check_column(given.by_entropy, "givenLoss.byEntropy", layout);
     require(!loss.use_kl_loss || batch.ref_log_probs.defined(), ErrorCode::kInvalidArgument,
             "[batch] refLogProbs is missing: the KL loss (use_kl_loss) needs it");
+    if (loss.distillation) {
+      check_distillation(batch, *loss.distillation, layout, context.model.vocab_size);
+      if (loss.distillation->top_k > 0) distilled_ = kept(losses::TopKlRow::kCount);
+    }
   }
 
   void evaluate(const MicroRows& micro, const at::Tensor& hidden) override {
@@ -116,13 +142,16 @@ class PolicyHead final : public LossHead {
          pick(batch_.advantages, index),
          pick(batch_.ref_log_probs, index),
          pick(batch_.rollout_is_weights, index),
-         {pick(given.values, index), pick(given.by_log_prob, index), pick(given.by_entropy, index)}},
-        packed, context_.sharing, loss_);
+         {pick(given.values, index), pick(given.by_log_prob, index), pick(given.by_entropy, index)},
+         pick(batch_.teacher_log_probs, index)},
+        pick(batch_.teacher_ids, index), packed, context_.sharing, loss_);
     const at::Tensor d_hidden = at::empty_like(hidden);
     gradient.run(spec_, hidden, context_.stage.head_weight(),
                  upload(pad_rows(packed.targets, hidden.size(0)), context_.device), d_hidden,
                  context_.stage.head_weight_grad());
     keep(packed.response_index, gradient.log_probs(), gradient.entropy());
+    if (distilled_.defined())
+      distilled_.index_copy_(0, upload(packed.response_index, context_.device), gradient.distilled());
     return d_hidden;
   }
 
@@ -137,7 +166,11 @@ class PolicyHead final : public LossHead {
                 columns.of(batch_.advantages),
                 columns.of(batch_.ref_log_probs),
                 columns.of(batch_.rollout_is_weights),
-                {columns.of(given.values), columns.of(given.by_log_prob), columns.of(given.by_entropy)}},
+                {columns.of(given.values), columns.of(given.by_log_prob), columns.of(given.by_entropy)},
+                columns.of(batch_.teacher_log_probs),
+                distilled_.defined()
+                    ? context_.combined(columns.of(distilled_).contiguous(), "distillation").cpu()
+                    : distilled_},
                loss_)
         .metrics;
   }
@@ -146,6 +179,9 @@ class PolicyHead final : public LossHead {
   // On the device until the end of a mini-batch: the host need not wait for each micro-batch.
   at::Tensor kept() const {
     return at::zeros({layout_.num_response_tokens()}, at::device(context_.device).dtype(at::kFloat));
+  }
+  at::Tensor kept(int64_t columns) const {
+    return at::zeros({layout_.num_response_tokens(), columns}, at::device(context_.device).dtype(at::kFloat));
   }
   void keep(const at::Tensor& response_index, const at::Tensor& log_probs, const at::Tensor& entropy) {
     const at::Tensor index = upload(response_index, context_.device);
@@ -160,6 +196,7 @@ class PolicyHead final : public LossHead {
   const PolicyLossOptions& loss_;
   const ops::LogProbSpec spec_;
   at::Tensor log_probs_, entropy_;  // [sum R]
+  at::Tensor distilled_;            // [sum R, TopKlRow::kCount], of a distillation with top_k
 };
 
 class ValueHead final : public LossHead {
@@ -298,10 +335,13 @@ std::unique_ptr<LossHead> make_sft_head(const HeadContext& context, const SftBat
 
 ops::LogProbRows head_rows(const HeadContext& context, const ops::LogProbSpec& spec,
                            const PackedTokens& packed, const at::Tensor& hidden, bool entropy,
-                           bool sum_pi_squared) {
+                           bool sum_pi_squared, int64_t top_k) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(context.device);
   const auto rows = [&](bool wanted) { return wanted ? at::empty({hidden.size(0)}, options) : at::Tensor(); };
-  const ops::LogProbRows out{rows(true), rows(true), rows(entropy), rows(sum_pi_squared)};
+  ops::LogProbRows out{rows(true), rows(true), rows(entropy), rows(sum_pi_squared)};
+  if (top_k > 0)
+    out.top = {at::empty({hidden.size(0), top_k}, options.dtype(at::kInt)),
+               at::empty({hidden.size(0), top_k}, options)};
   ops::linear_log_prob_forward(spec, hidden, context.stage.head_weight(),
                                upload(pad_rows(packed.targets, hidden.size(0)), context.device), out);
   return out;

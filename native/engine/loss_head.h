@@ -61,6 +61,6 @@ std::unique_ptr<LossHead> make_sft_head(const HeadContext& context, const SftBat
 // Log-probs of a micro-batch's targets, and what else is wanted, from its hidden states.
 ops::LogProbRows head_rows(const HeadContext& context, const ops::LogProbSpec& spec,
                            const PackedTokens& packed, const at::Tensor& hidden, bool entropy,
-                           bool sum_pi_squared);
+                           bool sum_pi_squared, int64_t top_k = 0);
 
 }  // namespace troupe

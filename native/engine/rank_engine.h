@@ -57,7 +57,8 @@ class RankEngine final : public Engine {
   void onload(const StateKinds& kinds) override;
 
   LogProbResult compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
-                                 bool sum_pi_squared, bool disable_adapters, bool record_experts) override;
+                                 bool sum_pi_squared, bool disable_adapters, bool record_experts,
+                                 int64_t top_k) override;
   MetricsList update_policy(const PolicyBatch& batch, const MiniBatches& mini, const PolicyLossOptions& loss,
                             double temperature) override;
   at::Tensor compute_values(const TokenBatch& batch) override;

@@ -39,7 +39,8 @@ void RankEngine::infer(
 }
 
 LogProbResult RankEngine::compute_log_prob(const TokenBatch& batch, double temperature, bool entropy,
-                                           bool sum_pi_squared, bool disable_adapters, bool record_experts) {
+                                           bool sum_pi_squared, bool disable_adapters, bool record_experts,
+                                           int64_t top_k) {
   at::NoGradGuard no_grad;
   const Beginning beginning(*this, 1);
   require_head(HeadKind::kLm, "compute_log_prob");
@@ -48,6 +49,9 @@ LogProbResult RankEngine::compute_log_prob(const TokenBatch& batch, double tempe
           "[engine] there are no adapters to disable: the engine was created without lora");
   require(!record_experts || options_.model.moe, ErrorCode::kInvalidArgument,
           "[compute_log_prob] there are no routed experts to record: the model has no experts");
+  require(top_k >= 0 && top_k <= options_.model.vocab_size, ErrorCode::kInvalidArgument,
+          "[compute_log_prob] top_k: expected 0 to ", options_.model.vocab_size,
+          ", the tokens of the vocabulary, got ", top_k);
   prepare();
   const BatchLayout layout = checked_layout(batch);
   std::optional<RoutingRecord> record;
@@ -57,7 +61,11 @@ LogProbResult RankEngine::compute_log_prob(const TokenBatch& batch, double tempe
   const auto result = [&](bool wanted) {
     return wanted ? at::zeros({layout.num_response_tokens()}) : at::Tensor();
   };
-  LogProbResult all{result(true), result(entropy), result(sum_pi_squared), {}};
+  const auto top = [&](at::ScalarType type) {
+    return top_k > 0 ? at::zeros({layout.num_response_tokens(), top_k}, type) : at::Tensor();
+  };
+  LogProbResult all{result(true), result(entropy), result(sum_pi_squared),
+                    {},           top(at::kFloat), top(at::kInt)};
   const AdaptersOff off(transformer_, disable_adapters);
   infer(batch, layout, [&](const MicroRows& micro, const at::Tensor& hidden) {
     const PackedTokens& packed = micro.part;
@@ -65,17 +73,21 @@ LogProbResult RankEngine::compute_log_prob(const TokenBatch& batch, double tempe
     const HeadContext context = head_context();
     const ops::LogProbRows out =
         head_rows(context, {temperature, options_.model.final_softcap, context.vocabulary}, packed, hidden,
-                  entropy, sum_pi_squared);
+                  entropy, sum_pi_squared, top_k);
     const auto scatter = [&](const at::Tensor& target, const at::Tensor& source) {
       if (target.defined()) target.index_copy_(0, packed.response_index, source.narrow(0, 0, count).cpu());
     };
     scatter(all.log_probs, out.log_probs);
     scatter(all.entropy, out.entropy);
     scatter(all.sum_pi_squared, out.sum_pi_squared);
+    scatter(all.top_log_probs, out.top.log_probs);
+    scatter(all.top_ids, out.top.ids);
   });
   all.log_probs = combined(all.log_probs, "log-probs");
   all.entropy = combined(all.entropy, "entropy");
   all.sum_pi_squared = combined(all.sum_pi_squared, "sums of squares");
+  all.top_log_probs = combined(all.top_log_probs, "log-probs of the likeliest tokens");
+  all.top_ids = combined(all.top_ids, "the likeliest tokens");
   if (record) {
     if (sharing() != nullptr) record->sum(*sharing());
     record->sum(*mesh_.pp());

@@ -3,6 +3,9 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+#include <vector>
+
 #include "base/error.h"
 #include "base/parallel.h"
 #include "kernels/cpu/isa.h"
@@ -10,6 +13,7 @@
 #include "kernels/device_ops.h"
 #include "kernels/gemm.h"
 #include "kernels/row_sums.h"
+#include "kernels/row_tokens.h"
 
 TROUPE_DECLARE_TABLES(LinearLogProbKernels, linear_log_prob_table)
 
@@ -147,6 +151,86 @@ class StatsTable {
   at::Tensor targets_;  // [rows] float32
 };
 
+// Rows of which all logits exist at a time.
+int64_t chunk_rows_of(const LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight) {
+  const int64_t affordable =
+      kLogitsBudget / static_cast<int64_t>(sizeof(float)) / spec.most_rows(weight) / kRowTile * kRowTile;
+  return std::min(hidden.size(0), std::max(kLeastChunkRows, affordable));
+}
+
+// Logits of all rows of `chunk` into `buffer` [rows, V], with the bits of any other way.
+void chunk_logits(const BlockedHead& chunk, const at::Tensor& buffer, StatsTable& table) {
+  chunk.for_each_block([&](int64_t first, int64_t last, int64_t block, const PackedMatrix& block_weight) {
+    for (int64_t row = first; row < last; row += kRowTile) {
+      const at::Tensor logits =
+          buffer.narrow(0, row, kRowTile).narrow(1, chunk.block_begin(block), chunk.block_cols(block));
+      chunk.forward_block(row, block, block_weight, logits, table.at(row, block), table.target_logits());
+    }
+  });
+}
+
+// The forward where the likeliest tokens are wanted, too.
+void forward_with_top(const LogProbSpec& spec, const at::Tensor& hidden, const at::Tensor& weight,
+                      const at::Tensor& targets, const LogProbRows& out) {
+  const int64_t total = hidden.size(0);
+  const int64_t chunk_rows = chunk_rows_of(spec, hidden, weight);
+  const at::Tensor buffer = at::empty({chunk_rows, weight.size(0)}, floats(hidden));
+  for (int64_t begin = 0; begin < total; begin += chunk_rows) {
+    const int64_t count = std::min(chunk_rows, total - begin);
+    const at::Tensor rows = as_operand(hidden.narrow(0, begin, count));
+    const at::Tensor chunk_targets = targets.narrow(0, begin, count);
+    const BlockedHead chunk(spec, rows, weight, chunk_targets);
+    StatsTable table(count, chunk.blocks(), hidden.device());
+    chunk_logits(chunk, buffer, table);
+    table.write(spec.shard, "forward", begin, out);
+    write_top_tokens(spec, buffer.narrow(0, 0, count), begin, out);
+  }
+}
+
+// What a backward pass over a block of logits adds at single tokens: the target, and given ones. The kernel's
+// own pass takes the sum of their gradients for what all tokens of the row share, and no target.
+class TokenTerms {
+ public:
+  // `by_log_prob` [n] and `by_given` [n, K] of the chunk's rows.
+  TokenTerms(const LogProbSpec& spec, const at::Tensor& targets, const at::Tensor& ids,
+             const at::Tensor& by_log_prob, const at::Tensor& by_given)
+      : ids_(at::cat({targets.to(at::kInt).unsqueeze(1), ids}, 1)),
+        gradients_(at::cat({by_log_prob.unsqueeze(1), by_given}, 1)),
+        first_id_(spec.first_id()),
+        scale_(static_cast<float>(1.0 / spec.temperature)),
+        to_tanh_(spec.softcap > 0 ? static_cast<float>(spec.temperature / spec.softcap) : 0.0F) {}
+
+  at::Tensor sums() const { return gradients_.sum(1); }
+
+  // Of the block of columns [begin, begin + cols): before its logits [rows, cols] become gradients.
+  void look(const float* logits, int64_t ld, int64_t begin, int64_t cols) {
+    found_.clear();
+    const int32_t* const ids = ids_.const_data_ptr<int32_t>();
+    const float* const gradients = gradients_.const_data_ptr<float>();
+    const int64_t tokens = ids_.size(1);
+    for (int64_t i = 0; i < ids_.numel(); ++i) {
+      const int64_t column = ids[i] - first_id_ - begin;
+      if (column < 0 || column >= cols || gradients[i] == 0) continue;
+      const int64_t place = i / tokens * ld + column;
+      const float tanh = logits[place] * to_tanh_;
+      found_.push_back({place, gradients[i] * scale_ * (1.0F - tanh * tanh)});
+    }
+  }
+  void add(float* gradients) const {
+    for (const auto& [place, value] : found_) gradients[place] += value;
+  }
+
+ private:
+  struct Term {
+    int64_t place;
+    float value;
+  };
+  at::Tensor ids_, gradients_;
+  int64_t first_id_;
+  float scale_, to_tanh_;
+  std::vector<Term> found_;
+};
+
 }  // namespace
 
 void write_rows(const at::Tensor& parts, int64_t begin, const LogProbRows& out) {
@@ -183,6 +267,7 @@ void linear_log_prob_forward(const LogProbSpec& spec, const at::Tensor& hidden, 
   }
   spec.check(hidden, weight, targets, "forward");
   const AllocateFor part(MemoryPart::kHead);
+  if (out.top.ids.defined()) return forward_with_top(spec, hidden, weight, targets, out);
   const BlockedHead head(spec, hidden, weight, targets);
   StatsTable table(hidden.size(0), head.blocks(), hidden.device());
   head.for_each_block([&](int64_t begin, int64_t end, int64_t block, const PackedMatrix& block_weight) {
@@ -208,9 +293,7 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
   const AllocateFor part(MemoryPart::kHead);
   const BlockedHead head(spec, hidden, weight, targets);
   const int64_t total = hidden.size(0);
-  const int64_t affordable =
-      kLogitsBudget / static_cast<int64_t>(sizeof(float)) / spec.most_rows(weight) / kRowTile * kRowTile;
-  const int64_t chunk_rows = std::min(total, std::max(kLeastChunkRows, affordable));
+  const int64_t chunk_rows = chunk_rows_of(spec, hidden, weight);
   const int64_t ranges = std::clamp<int64_t>(head.blocks(), 1, at::get_num_threads());
   const at::Tensor logits_buffer = at::empty({chunk_rows, head.vocab()}, floats(hidden));
   const at::Tensor partial = at::empty({ranges, chunk_rows, hidden.size(1)}, floats(hidden));
@@ -223,14 +306,10 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
     const at::Tensor chunk_targets = targets.narrow(0, begin, count);
     const at::Tensor chunk_hidden = head.rows(begin, count);
     const BlockedHead chunk(spec, chunk_hidden, weight, chunk_targets);
-    chunk.for_each_block([&](int64_t first, int64_t last, int64_t block, const PackedMatrix& block_weight) {
-      for (int64_t row = first; row < last; row += kRowTile) {
-        const at::Tensor logits =
-            logits_buffer.narrow(0, row, kRowTile).narrow(1, head.block_begin(block), head.block_cols(block));
-        chunk.forward_block(row, block, block_weight, logits, table.at(row, block), table.target_logits());
-      }
-    });
+    chunk_logits(chunk, logits_buffer, table);
     table.write(spec.shard, "backward", begin, rows);
+    const bool with_given = rows.given.ids.defined();
+    if (with_given) write_given_tokens(spec, logits_buffer.narrow(0, 0, count), begin, rows);
     const at::Tensor chunk_grad = grad_log_probs.narrow(0, 0, count);
     const at::Tensor chunk_entropy_grad =
         grad_entropy.defined() ? grad_entropy.narrow(0, 0, count) : grad_entropy;
@@ -238,12 +317,19 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
     const at::Tensor chunk_entropy =
         rows.entropy.defined() ? rows.entropy.narrow(0, begin, count) : at::Tensor();
     gradients(begin, begin + count, chunk_grad, chunk_entropy_grad);
+    std::optional<TokenTerms> terms;
+    if (with_given && !simulated(chunk_grad)) {
+      terms.emplace(spec, chunk_targets, rows.given.ids.narrow(0, begin, count), chunk_grad,
+                    rows.given.gradients.narrow(0, begin, count));
+      chunk_grad.copy_(terms->sums());
+    }
 
     const PackedMatrix packed_hidden =
         d_weight.defined() ? PackedMatrix::of(chunk_hidden, false) : PackedMatrix();
     parallel_ranges(hidden.device(), head.blocks(), ranges, [&](int64_t range, int64_t first, int64_t last) {
       at::Tensor d_rows = partial.select(0, range).narrow(0, 0, count);
-      std::vector<int64_t> columns(static_cast<size_t>(count));
+      std::vector<int64_t> columns(static_cast<size_t>(count), -1);
+      std::optional<TokenTerms> own_terms = terms;
       for (int64_t block = first; block < last; ++block) {
         const at::Tensor logits =
             logits_buffer.narrow(0, 0, count).narrow(1, head.block_begin(block), head.block_cols(block));
@@ -251,10 +337,16 @@ void linear_log_prob_backward(const LogProbSpec& spec, const at::Tensor& hidden,
           const auto from = [&](const at::Tensor& values) {
             return values.defined() ? values.data_ptr<float>() : nullptr;
           };
-          for (int64_t r = 0; r < count; ++r) columns[static_cast<size_t>(r)] = chunk.target_column(r, block);
+          if (own_terms) {
+            own_terms->look(from(logits), logits.stride(0), head.block_begin(block), head.block_cols(block));
+          } else {
+            for (int64_t r = 0; r < count; ++r)
+              columns[static_cast<size_t>(r)] = chunk.target_column(r, block);
+          }
           kernels::linear_log_prob_kernels().backward(
               from(logits), count, head.block_cols(block), logits.stride(0), head.transform(), columns.data(),
               from(chunk_lse), from(chunk_entropy), from(chunk_grad), from(chunk_entropy_grad));
+          if (own_terms) own_terms->add(from(logits));
         }
         const at::Tensor d_logits = logits.to(chunk_hidden.scalar_type());
         if (d_weight.defined()) {

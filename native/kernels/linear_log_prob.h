@@ -19,7 +19,8 @@
 // by bit. What a rank keeps shrinks with its share: a chunk of logits [n, V / ranks]. Collectives:
 // one of 80 bytes for the inputs in each call, one of 40 bytes per row for the sums over the vocabulary (the
 // forward: one for all rows; the backward: one per chunk), and in the backward one all-reduce per chunk of
-// 4 bytes per element of d_hidden.
+// 4 bytes per element of d_hidden. Further tokens add per chunk two of 4 K bytes per row for the likeliest,
+// and in the backward one more for the logits of those that are given.
 //
 // Legend: N rows (a multiple of kRowTile on a CPU: every GEMM then has the same shape, and a row's
 // result does not depend on N or on its neighbours), H hidden, V vocabulary.
@@ -47,12 +48,27 @@ struct LogProbSpec {
   }
 };
 
+// K further tokens of every row [N, K], int32 ids of the whole vocabulary. Their log-probs, float32, are
+// z[id] - lse.
+struct GivenTokens {
+  at::Tensor ids;
+  at::Tensor log_probs;  // written before RowGradients is called for the rows
+  at::Tensor among_top;  // bool, written then, too: whether no more than K - 1 tokens are likelier
+  at::Tensor gradients;  // d loss / d log_probs, which RowGradients fills for its rows
+};
+struct TopTokens {
+  at::Tensor ids;  // the likeliest, the likeliest first
+  at::Tensor log_probs;
+};
+
 // Outputs, float32 [N]; undefined ones are not wanted (lse and log_probs always are).
 struct LogProbRows {
   at::Tensor log_probs;
   at::Tensor lse;  // log-sum-exp of z
   at::Tensor entropy;
   at::Tensor sum_pi_squared;  // sum of p^2 = exp(lse(2z) - 2 lse(z))
+  TopTokens top = {};         // of the forward
+  GivenTokens given = {};     // of the backward
 };
 
 // Throws what VocabularyShard::check does.

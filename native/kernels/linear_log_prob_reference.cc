@@ -3,6 +3,7 @@
 
 #include "kernels/linear_log_prob.h"
 #include "kernels/row_sums.h"
+#include "kernels/row_tokens.h"
 
 namespace troupe::ops {
 
@@ -82,8 +83,9 @@ void linear_log_prob_forward_reference(const LogProbSpec& spec, const at::Tensor
   spec.check(hidden, weight, targets, "forward");
   for (int64_t begin = 0; begin < hidden.size(0); begin += kChunkRows) {
     const int64_t count = std::min(kChunkRows, hidden.size(0) - begin);
-    forward_chunk(spec, capped_logits(spec, hidden.narrow(0, begin, count), weight) / spec.temperature,
-                  targets, begin, out, "forward");
+    const at::Tensor z = capped_logits(spec, hidden.narrow(0, begin, count), weight) / spec.temperature;
+    forward_chunk(spec, z, targets, begin, out, "forward");
+    if (out.top.ids.defined()) write_top_tokens(spec, z, begin, out);
   }
 }
 
@@ -97,8 +99,9 @@ void linear_log_prob_backward_reference(const LogProbSpec& spec, const at::Tenso
     const int64_t count = std::min(kChunkRows, hidden.size(0) - begin);
     const at::Tensor chunk = hidden.narrow(0, begin, count);
     const at::Tensor capped = capped_logits(spec, chunk, weight);
-    const at::Tensor log_softmax =
-        forward_chunk(spec, capped / spec.temperature, targets, begin, rows, "backward");
+    const at::Tensor z = capped / spec.temperature;
+    const at::Tensor log_softmax = forward_chunk(spec, z, targets, begin, rows, "backward");
+    if (rows.given.ids.defined()) write_given_tokens(spec, z, begin, rows);
     const at::Tensor g = at::empty({count}, rows.log_probs.options());
     const at::Tensor h = entropy_gradient ? at::empty({count}, rows.log_probs.options()) : at::Tensor();
     gradients(begin, begin + count, g, h);
@@ -109,6 +112,13 @@ void linear_log_prob_backward_reference(const LogProbSpec& spec, const at::Tenso
     if (weight.size(0) > 0) {
       const LocalTargets local(targets.narrow(0, begin, count), spec.first_id(), weight.size(0));
       dz.scatter_add_(1, local.index, g_column.masked_fill(local.here.logical_not().unsqueeze(1), 0));
+    }
+    if (rows.given.ids.defined()) {
+      const at::Tensor by_given = rows.given.gradients.narrow(0, begin, count).to(p.scalar_type());
+      dz -= p * by_given.sum(1, /*keepdim=*/true);
+      const TokenColumns columns(rows.given.ids.narrow(0, begin, count), spec.first_id(), weight.size(0));
+      if (weight.size(0) > 0)
+        dz.scatter_add_(1, columns.index, by_given.masked_fill(columns.here.logical_not(), 0));
     }
     if (entropy_gradient) {
       const at::Tensor row_entropy = rows.entropy.narrow(0, begin, count).to(p.scalar_type()).unsqueeze(1);

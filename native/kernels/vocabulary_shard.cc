@@ -116,9 +116,9 @@ void VocabularyShard::check_rank(const Inputs& in, const Inputs& first, int64_t 
           "), the whole vocabulary, got ", in.stray_target, " in row ", in.stray, " on rank ", rank);
 }
 
-at::Tensor VocabularyShard::gather(const at::Tensor& own, const char* phase) const {
-  at::Tensor all = at::empty({size(), own.size(0), kernels::RowSums::kCount}, own.options());
-  comm_->all_gather(all, own, {phase, "head sums"});
+at::Tensor VocabularyShard::gather(const at::Tensor& own, const char* phase, const char* what) const {
+  at::Tensor all = at::empty({size(), own.size(0), own.size(1)}, own.options());
+  comm_->all_gather(all, own, {phase, what});
   return all;
 }
 

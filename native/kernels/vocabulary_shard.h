@@ -43,8 +43,9 @@ class VocabularyShard {
   // kInvalidArgument for a target outside of [0, V).
   void check(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
              const char* phase) const;
-  // What each rank knows of its logits, kernels::RowSums [n, 5] float64 -> [size, n, 5].
-  at::Tensor gather(const at::Tensor& own, const char* phase) const;
+  // What each rank knows of its logits (kernels::RowSums in float64, or another number of columns) [n, k] ->
+  // [size, n, k].
+  at::Tensor gather(const at::Tensor& own, const char* phase, const char* what = "head sums") const;
   // In place: the sum of the ranks' parts of the gradient by the hidden states, float32 or float64.
   void sum(const at::Tensor& d_hidden) const;
 

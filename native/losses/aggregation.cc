@@ -43,6 +43,13 @@ at::Tensor ValidTokens::pick(const at::Tensor& column, const char* name) const {
   return column.reshape({-1}).index_select(0, index_).to(at::kDouble);
 }
 
+at::Tensor ValidTokens::pick_rows(const at::Tensor& column, const char* name) const {
+  require(column.defined() && column.dim() == 2 && column.size(0) == total_, ErrorCode::kInternal,
+          "[losses] expected ", name, " with ", total_, " rows but got ",
+          column.defined() ? column.sizes() : at::IntArrayRef());
+  return column.index_select(0, index_).to(at::kDouble);
+}
+
 at::Tensor ValidTokens::place(const at::Tensor& values) const {
   return at::zeros({total_}, at::kDouble).index_copy_(0, index_, values);
 }

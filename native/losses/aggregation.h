@@ -20,6 +20,8 @@ class ValidTokens {
 
   // column [sum R] -> [N] float64. kInternal naming it when its length is wrong.
   at::Tensor pick(const at::Tensor& column, const char* name) const;
+  // column [sum R, k] -> [N, k] float64. kInternal naming it when its length is wrong.
+  at::Tensor pick_rows(const at::Tensor& column, const char* name) const;
   // [N] -> [sum R] float64 with 0 at masked positions.
   at::Tensor place(const at::Tensor& values) const;
   // [N] -> [sum R] float32 with 0 at masked positions.

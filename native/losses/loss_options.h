@@ -3,7 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <limits>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace troupe {
@@ -41,6 +44,19 @@ KlPenalty parse_kl_penalty(const std::string& name);
 const char* name_of(PolicyMode mode);
 const char* name_of(Aggregation aggregation);
 
+// What a policy learns from a teacher beside, or in place of, its own loss: see losses/distillation.h.
+struct DistillationOptions {
+  KlEstimator estimator = KlEstimator::kK3;  // of the sampled tokens; with top_k 0
+  int64_t top_k = 0;                         // > 0: forward KL over so many tokens of the teacher's
+  double coef = 1;
+  double max_loss = std::numeric_limits<double>::infinity();       // of a token, to either side
+  double min_log_prob = -std::numeric_limits<double>::infinity();  // with top_k
+  bool task_rewards = true;      // false: the policy's own loss is reported and has no gradient
+  bool policy_gradient = false;  // minus the loss of a token is an advantage of the vanilla policy loss
+  double clip_ratio_low = 0.2;   // with policy_gradient
+  double clip_ratio_high = 0.2;
+};
+
 struct PolicyLossOptions {
   PolicyMode mode = PolicyMode::kVanilla;
   double clip_ratio_low = 0.2;
@@ -54,6 +70,7 @@ struct PolicyLossOptions {
   KlPenalty kl_loss_type;
   double router_aux_loss_coef = 0;      // of a mixture of experts: weight of ExpertLoad::balance_loss
   std::map<std::string, double> extra;  // tau_pos, kl_cov_ratio, dro_beta, ...
+  std::optional<DistillationOptions> distillation;
 };
 
 // A loss that the caller computed at these log-probs, for PolicyMode::kLinear.

@@ -36,26 +36,36 @@ at::Tensor aggregation_weights(const ResponseLayout& layout, Aggregation aggrega
 
 struct PolicyInputs {
   ResponseLayout layout;
-  at::Tensor log_probs;           // [sum R] float32, current policy
-  at::Tensor entropy;             // [sum R] float32 or undefined
-  at::Tensor old_log_probs;       // [sum R]
-  at::Tensor advantages;          // [sum R]
-  at::Tensor ref_log_probs;       // [sum R] or undefined
-  at::Tensor rollout_is_weights;  // [sum R] or undefined
-  GivenLoss given;                // [sum R] each, or undefined
+  at::Tensor log_probs;               // [sum R] float32, current policy
+  at::Tensor entropy;                 // [sum R] float32 or undefined
+  at::Tensor old_log_probs;           // [sum R]
+  at::Tensor advantages;              // [sum R]
+  at::Tensor ref_log_probs;           // [sum R] or undefined
+  at::Tensor rollout_is_weights;      // [sum R] or undefined
+  GivenLoss given;                    // [sum R] each, or undefined
+  at::Tensor teacher_log_probs = {};  // [sum R, 1] or [sum R, top_k], with a distillation
+  at::Tensor distilled = {};          // [sum R, TopKlRow::kCount], of policy_loss with top_k
 };
 
 struct PolicyLoss {
-  double loss = 0;            // pg_loss - entropy_coeff * entropy_loss + kl_loss_coef * kl_loss
+  // pg_loss - entropy_coeff * entropy_loss + kl_loss_coef * kl_loss, and the distillation beside it or in its
+  // place
+  double loss = 0;
   at::Tensor grad_log_probs;  // [sum R] float32: d loss / d log_prob
   at::Tensor grad_entropy;    // [sum R] float32, undefined unless uses_entropy
   Metrics metrics;  // pg_loss, pg_clipfrac, pg_clipfrac_lower, ppo_kl, entropy (token mean), entropy_loss,
-                    // kl_loss, kl_coef, loss
+                    // kl_loss, kl_coef, loss, distillation/*
 };
+// With top_k the distillation has no gradient here, whose part needs the log-probs of other tokens.
 PolicyLoss policy_loss(const PolicyInputs& inputs, const PolicyLossOptions& options);
 
 // Whether the loss has a gradient by the entropies.
 bool uses_entropy(const PolicyLossOptions& options, const GivenLoss& given);
+
+// Whether the policy's own loss is minimised.
+inline bool learns_from_rewards(const PolicyLossOptions& options) {
+  return !options.distillation || options.distillation->task_rewards;
+}
 
 // Whether a mode's loss is a sum of terms of one token each (given counts and mask_sums), so that it can
 // be computed on any part of a sequence.

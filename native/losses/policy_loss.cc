@@ -5,13 +5,14 @@
 
 #include "base/error.h"
 #include "losses/aggregation.h"
+#include "losses/distillation.h"
 #include "losses/losses.h"
 #include "losses/policy_modes.h"
 
 namespace troupe::losses {
 
 bool uses_entropy(const PolicyLossOptions& options, const GivenLoss& given) {
-  return options.entropy_coeff != 0 || given.by_entropy.defined();
+  return learns_from_rewards(options) && (options.entropy_coeff != 0 || given.by_entropy.defined());
 }
 
 PolicyLoss policy_loss(const PolicyInputs& inputs, const PolicyLossOptions& options) {
@@ -34,13 +35,19 @@ PolicyLoss policy_loss(const PolicyInputs& inputs, const PolicyLossOptions& opti
                         is_weights,
                         given(inputs.given.values, "given.values"),
                         given(inputs.given.by_log_prob, "given.by_log_prob")};
-  const ModeLoss policy = mode_loss(options.mode, mode);
   PolicyLoss result;
-  result.metrics = policy.metrics();
-  result.metrics["pg_loss"] = policy.loss.item<double>();
+  at::Tensor loss = at::zeros({}, at::kDouble);
+  const auto& distillation = options.distillation;
+  // verl reports the policy's own loss where it has computed it.
+  const bool reported = learns_from_rewards(options) || distillation->policy_gradient;
+  if (reported) {
+    const ModeLoss policy = mode_loss(options.mode, mode);
+    result.metrics = policy.metrics();
+    result.metrics["pg_loss"] = policy.loss.item<double>();
+    loss = policy.loss;
+  }
 
   const at::Tensor weights = tokens.weights(options.aggregation, options.scale_factor);
-  at::Tensor loss = policy.loss;
   if (inputs.entropy.defined()) {
     const at::Tensor entropy = tokens.pick(inputs.entropy, "entropy");
     const at::Tensor entropy_loss = (entropy * weights).sum();
@@ -58,16 +65,33 @@ PolicyLoss policy_loss(const PolicyInputs& inputs, const PolicyLossOptions& opti
             "[losses] expected entropy because the loss has a gradient by it (entropy_coeff is ",
             options.entropy_coeff, ")");
   }
-  if (options.use_kl_loss) {
+  if (options.use_kl_loss && reported) {
     const at::Tensor reference = tokens.pick(inputs.ref_log_probs, "ref_log_probs");
     const at::Tensor kl_loss = (kl_penalty(log_probs, reference, options.kl_loss_type) * weights).sum();
     result.metrics["kl_loss"] = kl_loss.item<double>();
     result.metrics["kl_coef"] = options.kl_loss_coef;
     loss = loss + options.kl_loss_coef * kl_loss;
   }
+  if (distillation) {
+    const at::Tensor column = tokens.pick_rows(inputs.teacher_log_probs, "teacher_log_probs");
+    const bool by_top = distillation->top_k > 0;
+    const at::Tensor rows = by_top ? tokens.pick_rows(inputs.distilled, "distilled") : at::Tensor();
+    const at::Tensor losses = by_top ? rows.select(1, TopKlRow::kLoss)
+                                     : kl_penalty(log_probs, column.select(1, 0), {distillation->estimator});
+    const ModeInputs taught{
+        &tokens, options, mode.global_sequences, weights, log_probs, mode.old_log_probs, {}, is_weights,
+        {},      {}};
+    const DistillationTerm term = distillation_term(*distillation, losses, taught);
+    result.metrics.insert(term.metrics.begin(), term.metrics.end());
+    if (by_top && tokens.count() > 0) result.metrics.merge(top_kl_metrics(*distillation, rows));
+    result.metrics["distillation/loss"] = term.loss.item<double>();
+    const at::Tensor taught_loss = term.loss * distillation->coef;
+    loss = distillation->task_rewards ? loss + taught_loss : taught_loss;
+  }
   result.loss = loss.item<double>();
   result.metrics["loss"] = result.loss;
-  result.grad_log_probs = tokens.to_responses(torch::autograd::grad({loss}, {log_probs})[0]);
+  result.grad_log_probs = tokens.to_responses(
+      loss.requires_grad() ? torch::autograd::grad({loss}, {log_probs})[0] : at::zeros_like(log_probs));
   return result;
 }
 

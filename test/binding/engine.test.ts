@@ -25,7 +25,7 @@ afterEach(async () => {
 });
 
 const logProbs = (engine: NativeEngine) =>
-  binding.computeLogProb(engine, tinyBatch(), 1, true, false, false, false);
+  binding.computeLogProb(engine, tinyBatch(), 1, true, false, false, false, 0);
 
 test('buildInfo and memoryInfo', () => {
   expect(binding.buildInfo()).toMatchObject({
@@ -52,7 +52,7 @@ test('arguments are copied before the call returns', async () => {
   const engine = await createEngine();
   const expected = await logProbs(engine);
   const batch = tinyBatch();
-  const call = binding.computeLogProb(engine, batch, 1, true, false, false, false);
+  const call = binding.computeLogProb(engine, batch, 1, true, false, false, false, 0);
   batch.tokens.fill(-1);
   batch.seqOffsets.fill(99);
   expect(await call).toEqual(expected);
@@ -62,7 +62,7 @@ test('a view into a larger buffer is read from where it starts', async () => {
   const engine = await createEngine();
   const batch = tinyBatch();
   const tokens = Int32Array.of(-1, -1, ...batch.tokens, -1).subarray(2, 10);
-  expect(await binding.computeLogProb(engine, { ...batch, tokens }, 1, true, false, false, false)).toEqual(
+  expect(await binding.computeLogProb(engine, { ...batch, tokens }, 1, true, false, false, false, 0)).toEqual(
     await logProbs(engine),
   );
 });
@@ -99,7 +99,7 @@ test('metrics are one record of numbers per mini-batch', async () => {
 test('a failing call leaves the engine usable', async () => {
   const engine = await createEngine();
   const bad = { ...tinyBatch(), tokens: Int32Array.of(1, 2, 3, 99, 5, 6, 7, 8) };
-  const call = binding.computeLogProb(engine, bad, 1, false, false, false, false);
+  const call = binding.computeLogProb(engine, bad, 1, false, false, false, false, 0);
   await expect(call).rejects.toBeInstanceOf(TroupeError);
   await expect(call).rejects.toMatchObject({
     code: 'INVALID_ARGUMENT',
@@ -161,6 +161,8 @@ test('the losses run on arrays of the caller', async () => {
     refLogProbs: null,
     rolloutIsWeights: null,
     givenLoss: null,
+    teacherLogProbs: null,
+    studentTop: null,
   };
   const result = await binding.policyLoss(inputs, tinyPolicyLoss);
   expect(result.loss).toBeCloseTo(-0.2, 6);

@@ -86,6 +86,8 @@ describe.each(readdirSync(CASES))('%s', (name) => {
         rolloutIsWeights: null,
         givenLoss: { values: zeros, byLogProb: weights, byEntropy: null },
         hasGradient: null,
+        teacherLogProbs: null,
+        teacherIds: null,
       };
       // Divided by 1: the sum over tokens.
       const mini: NativeMiniBatches = {

@@ -60,6 +60,8 @@ function policyInputs(source: Record<string, Matrix>, p: Params): NativePolicyLo
     refLogProbs: null,
     rolloutIsWeights: p.is_weights ? floats(inputs.is_weights) : null,
     givenLoss: null,
+    teacherLogProbs: null,
+    studentTop: null,
   };
 }
 

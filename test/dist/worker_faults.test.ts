@@ -152,6 +152,7 @@ test('arguments that one rank refuses are its own error, nobody waits, and the g
       false,
       false,
       false,
+      0,
     ]);
   const error = await failureOf(call(2));
   expect(error).toMatchObject({ code: 'INVALID_ARGUMENT' });

@@ -58,6 +58,7 @@ test('two ranks compute, each on its own engines, and exit when the group is clo
     false,
     false,
     false,
+    0,
   ]);
   expect(a!.logProbs).toHaveLength(5);
   expect(b).toEqual(a);

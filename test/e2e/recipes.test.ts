@@ -75,6 +75,9 @@ function trainOverrides(name: string, text: string): string[] {
     ...(text.includes('critic:')
       ? [`critic.model.path=${workspace.file('small')}`, 'critic.ppo_max_token_len_per_gpu=1024']
       : []),
+    ...(text.includes('teacher_model:')
+      ? [`distillation.teacher_models.teacher_model.model_path=${workspace.file('small')}`]
+      : []),
     'trainer.test_freq=2',
     'trainer.val_before_train=false',
   ];

@@ -9,7 +9,7 @@ import { tinyBatch, tinyEngine, tinyModel } from './tiny_model';
 const binding = loadBinding();
 
 function work(engine: NativeEngine): Promise<unknown> {
-  return binding.computeLogProb(engine, tinyBatch(), 1, true, false, false, false);
+  return binding.computeLogProb(engine, tinyBatch(), 1, true, false, false, false, 0);
 }
 
 /** Keeps the engine thread busy for a while. */

@@ -39,6 +39,7 @@ export function createFakeBinding(): NativeBinding {
       loss: inputs.logProbs.length,
       gradLogProbs: inputs.logProbs,
       gradEntropy: null,
+      gradTopLogProbs: null,
       metrics: { pg_loss: 0.5 },
     }),
     abort: (engine, reason) => of(engine).abort.abort(reason),

@@ -122,6 +122,8 @@ export function tinyPolicyBatch(): NativePolicyBatch {
     rolloutIsWeights: null,
     givenLoss: null,
     hasGradient: null,
+    teacherLogProbs: null,
+    teacherIds: null,
   };
 }
 
@@ -145,6 +147,7 @@ export const tinyPolicyLoss: NativePolicyLossOptions = {
   klLossType: 'low_var_kl',
   routerAuxLossCoef: 0,
   extra: {},
+  distillation: null,
 };
 
 /** One request of two tokens, with the id 1. */

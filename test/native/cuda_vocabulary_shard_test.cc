@@ -102,6 +102,32 @@ TEST(shards_on_a_gpu_give_what_the_whole_gives) {
   }
 }
 
+TEST(further_tokens_on_a_gpu_are_those_of_the_reference) {
+  for (const double softcap : {0.0, 30.0}) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      const double tolerance = type == at::kFloat ? 4e-5 : 2e-2;
+      HeadTask task(300, 48, 2049, {0.7, softcap});
+      task.hidden = task.hidden.to(type).to(at::kFloat);
+      task.weight = task.weight.to(type).to(at::kFloat);
+      task.give_tokens(6);
+      const HeadOutcome whole = run_head(task, at::kDouble, nullptr);
+      std::vector<HeadOutcome> all(3);
+      check_all(2, [&](Communicator& direct) {
+        Staged comm(direct);
+        const VocabularyShard shard(comm, {0, 777, 2049});
+        all[static_cast<size_t>(comm.rank())] = run_head(task, type, &shard, true, at::kCUDA);
+      });
+      all[2] = run_head(task, type, nullptr, true, at::kCUDA);
+      for (const HeadOutcome& out : all) {
+        CHECK(worst(out.forward.top.log_probs, whole.forward.top.log_probs) < 4e-5);
+        CHECK(worst(out.rows.given.log_probs, whole.rows.given.log_probs) < 4e-5);
+        CHECK(worst_of_largest(out.d_hidden, whole.d_hidden) < tolerance);
+      }
+      CHECK(worst_of_largest(all[2].d_weight, whole.d_weight) < tolerance);
+    }
+  }
+}
+
 }  // namespace
 
 int main() {

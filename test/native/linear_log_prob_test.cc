@@ -1,5 +1,9 @@
 #include "kernels/linear_log_prob.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
 #include "base/parallel.h"
 #include "check.h"
 
@@ -148,3 +152,79 @@ TEST(rows_are_bitwise_independent_of_their_neighbours) {
 }
 
 TEST_MAIN()
+
+TEST(further_tokens_of_a_row_have_log_probs_and_gradients) {
+  at::manual_seed(11);
+  struct Case {
+    int64_t n, h, v, k;
+    double temperature, softcap;
+  };
+  // The last has several chunks of rows.
+  for (const Case& c : std::vector<Case>{{128, 16, 40, 5, 1, 0},
+                                         {256, 24, 1600, 7, 0.7, 12},
+                                         {128, 8, 9, 9, 1.3, 0},
+                                         {512, 8, 44'000, 6, 0.9, 0}}) {
+    const ops::LogProbSpec spec{c.temperature, c.softcap};
+    const at::Tensor hidden = at::randn({c.n, c.h}), weight = at::randn({c.v, c.h});
+    const at::Tensor targets = at::randint(c.v, {c.n}, at::kInt);
+    // Half of them are likely ones; of two rows one is the target, and one a token twice.
+    ops::LogProbRows found = make_rows(c.n, at::kFloat);
+    found.top = {at::empty({c.n, c.k}, at::kInt), at::empty({c.n, c.k})};
+    ops::linear_log_prob_forward(spec, hidden, weight, targets, found);
+    at::Tensor ids = at::randint(c.v, {c.n, c.k}, at::kInt);
+    ids.narrow(1, 0, c.k / 2).copy_(found.top.ids.narrow(1, 0, c.k / 2));
+    ids[3][0] = targets[3];
+    ids[5][1] = ids[5][0];
+    const at::Tensor g = at::randn({c.n}), h = at::randn({c.n}), by_given = at::randn({c.n, c.k});
+    const auto run = [&](at::ScalarType type, auto&& backward) {
+      const auto of = [&](const at::Tensor& t) { return t.to(type); };
+      Outcome outcome{make_rows(c.n, type), of(at::full_like(hidden, NAN)), of(at::zeros_like(weight))};
+      outcome.rows.given = {ids, at::full({c.n, c.k}, NAN, type), at::zeros({c.n, c.k}, at::kBool),
+                            at::zeros({c.n, c.k}, type)};
+      backward(
+          spec, of(hidden), of(weight), targets, outcome.rows, true,
+          [&](int64_t begin, int64_t end, const at::Tensor& lp, const at::Tensor& ent) {
+            lp.copy_(g.narrow(0, begin, end - begin));
+            ent.copy_(h.narrow(0, begin, end - begin));
+            CHECK(!outcome.rows.given.log_probs.narrow(0, begin, end - begin).isnan().any().item<bool>());
+            outcome.rows.given.gradients.narrow(0, begin, end - begin)
+                .copy_(by_given.narrow(0, begin, end - begin));
+          },
+          outcome.d_hidden, outcome.d_weight);
+      return outcome;
+    };
+    const Outcome own = run(at::kFloat, ops::linear_log_prob_backward);
+    const Outcome reference = run(at::kDouble, ops::linear_log_prob_backward_reference);
+    CHECK(worst(own.rows.given.log_probs, reference.rows.given.log_probs) < 1e-5);
+    CHECK(at::equal(own.rows.given.among_top, reference.rows.given.among_top));
+    CHECK(at::equal(own.rows.log_probs, found.log_probs));
+    CHECK(worst_of_largest(own.d_hidden, reference.d_hidden) < 1e-5);
+    CHECK(worst_of_largest(own.d_weight, reference.d_weight) < 1e-5);
+    // What is found among the likeliest has the same bits as what is given.
+    const at::Tensor likely = found.top.log_probs.narrow(1, 0, c.k / 2);
+    const at::Tensor plain = ids.narrow(1, 0, c.k / 2).eq(found.top.ids.narrow(1, 0, c.k / 2));
+    CHECK(own.rows.given.log_probs.narrow(1, 0, c.k / 2)
+              .eq(likely)
+              .logical_or(plain.logical_not())
+              .all()
+              .item<bool>());
+    // The likeliest against all log-probs in double.
+    const at::Tensor raw = at::mm(hidden.to(at::kDouble), weight.to(at::kDouble).t());
+    const at::Tensor capped = c.softcap > 0 ? at::tanh(raw / c.softcap) * c.softcap : raw;
+    const at::Tensor all = at::log_softmax(capped / c.temperature, 1);
+    const auto [best, places] = all.topk(c.k, 1);
+    CHECK(worst(found.top.log_probs, best) < 1e-5);
+    CHECK(worst(all.gather(1, found.top.ids.to(at::kLong)), best) < 1e-6);
+    // Autograd of the same loss, with the entropy.
+    const at::AutoGradMode with_grad(true);
+    const at::Tensor leaf = hidden.to(at::kDouble).requires_grad_();
+    const at::Tensor raw_leaf = at::mm(leaf, weight.to(at::kDouble).t());
+    const at::Tensor z =
+        (c.softcap > 0 ? at::tanh(raw_leaf / c.softcap) * c.softcap : raw_leaf) / c.temperature;
+    const at::Tensor lp = at::log_softmax(z, 1);
+    const at::Tensor loss = (lp.gather(1, targets.to(at::kLong).unsqueeze(1)).squeeze(1) * g).sum() -
+                            ((lp.exp() * lp).sum(1) * h).sum() +
+                            (lp.gather(1, ids.to(at::kLong)) * by_given).sum();
+    CHECK(worst_of_largest(reference.d_hidden, torch::autograd::grad({loss}, {leaf})[0]) < 1e-9);
+  }
+}

@@ -41,7 +41,7 @@ struct Head {
     int64_t reads;
   };
   Result run(const PolicyLossOptions& options) const {
-    PolicyGradient gradient(inputs, packed, nullptr, options);
+    PolicyGradient gradient(inputs, {}, packed, nullptr, options);
     Result result{{}, at::empty_like(hidden), at::zeros_like(weight), 0};
     const at::Tensor targets = at::zeros({hidden.size(0)}, at::kInt);
     targets.narrow(0, 0, tokens).copy_(packed.targets);

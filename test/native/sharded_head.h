@@ -11,6 +11,7 @@ namespace troupe::test {
 struct HeadTask {
   ops::LogProbSpec spec;
   at::Tensor hidden, weight, targets, g, h;
+  at::Tensor ids, by_given;  // further tokens of each row and gradients by their log-probs; undefined: none
 
   HeadTask(int64_t n, int64_t hidden_size, int64_t vocab, const ops::LogProbSpec& s, double magnitude = 1)
       : spec(s) {
@@ -20,6 +21,10 @@ struct HeadTask {
     targets = at::randint(vocab, {n}, at::kInt);
     g = at::randn({n});
     h = at::randn({n});
+  }
+  void give_tokens(int64_t k) {
+    ids = at::randint(weight.size(0), {hidden.size(0), k}, at::kInt);
+    by_given = at::randn({hidden.size(0), k});
   }
 };
 
@@ -52,18 +57,32 @@ inline HeadOutcome run_head(const HeadTask& task, at::ScalarType type, const ops
   const bool reference = type == at::kDouble;
   const auto forward = reference ? ops::linear_log_prob_forward_reference : ops::linear_log_prob_forward;
   const auto backward = reference ? ops::linear_log_prob_backward_reference : ops::linear_log_prob_backward;
+  const bool given = task.ids.defined();
+  if (given) {
+    const at::IntArrayRef shape = task.ids.sizes();
+    out.forward.top = {at::zeros(shape, options.dtype(at::kInt)), at::full(shape, NAN, options)};
+    out.rows.given = {task.ids.to(device), at::full(shape, NAN, options),
+                      at::zeros(shape, options.dtype(at::kBool)), at::zeros(shape, options)};
+  }
   forward(spec, hidden, weight, targets, out.forward);
   backward(
       spec, hidden, weight, targets, out.rows, true,
       [&](int64_t begin, int64_t end, const at::Tensor& by_log_prob, const at::Tensor& by_entropy) {
         by_log_prob.copy_(task.g.narrow(0, begin, end - begin));
         by_entropy.copy_(task.h.narrow(0, begin, end - begin));
+        if (given)
+          out.rows.given.gradients.narrow(0, begin, end - begin)
+              .copy_(task.by_given.narrow(0, begin, end - begin));
       },
       out.d_hidden, out.d_weight);
   for (at::Tensor* values : {&out.forward.log_probs, &out.forward.lse, &out.forward.entropy,
                              &out.forward.sum_pi_squared, &out.rows.log_probs, &out.rows.lse,
                              &out.rows.entropy, &out.rows.sum_pi_squared, &out.d_hidden, &out.d_weight}) {
     *values = values->cpu();
+  }
+  for (at::Tensor* values : {&out.forward.top.ids, &out.forward.top.log_probs, &out.rows.given.log_probs,
+                             &out.rows.given.among_top}) {
+    if (given) *values = values->cpu();
   }
   return out;
 }

@@ -83,6 +83,28 @@ TEST(shards_give_what_the_whole_gives) {
   }
 }
 
+TEST(further_tokens_of_a_row_lie_on_any_rank) {
+  for (const std::vector<int64_t>& offsets :
+       std::vector<std::vector<int64_t>>{{0, 800, 1600}, {0, 3, 1600}, {0, 700, 700, 1600}, {0, 5, 8}}) {
+    HeadTask task(256, 24, offsets.back(), {0.7, 12});
+    task.give_tokens(6);
+    const HeadOutcome whole = run_head(task, at::kDouble, nullptr);
+    for (const auto& [type, tolerance] : {std::pair(at::kFloat, 1e-5), std::pair(at::kDouble, 1e-11)}) {
+      const std::vector<HeadOutcome> all = run_sharded(task, type, offsets);
+      check_agreement(all);
+      for (const HeadOutcome& out : all) {
+        CHECK(out.forward.top.ids.equal(whole.forward.top.ids));
+        CHECK(worst(out.forward.top.log_probs, whole.forward.top.log_probs) < tolerance);
+        CHECK(out.rows.given.log_probs.equal(all[0].rows.given.log_probs));
+        CHECK(worst(out.rows.given.log_probs, whole.rows.given.log_probs) < tolerance);
+        CHECK(out.rows.given.among_top.equal(whole.rows.given.among_top));
+        CHECK(worst_of_largest(out.d_hidden, whole.d_hidden) < tolerance);
+        CHECK(worst_of_largest(out.d_weight, whole.d_weight) < tolerance);
+      }
+    }
+  }
+}
+
 TEST(one_rank_gives_the_bits_of_the_whole) {
   const auto comm = make_local_communicator();
   for (const double softcap : {0.0, 30.0}) {
@@ -223,7 +245,7 @@ struct LossOutcome {
         shard != nullptr ? task.weight.narrow(0, shard->begin(), shard->rows()) : task.weight;
     d_hidden = at::full_like(task.hidden, NAN);
     d_weight = at::zeros_like(weight);
-    PolicyGradient gradient(inputs, packed, nullptr, options);
+    PolicyGradient gradient(inputs, {}, packed, nullptr, options);
     gradient.run(spec, task.hidden, weight, task.targets, d_hidden, d_weight);
     log_probs = gradient.log_probs();
     entropy = gradient.entropy();

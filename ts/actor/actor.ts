@@ -3,6 +3,7 @@ import {
   checkOptionNames,
   countOption,
   flagOption,
+  numberOption,
   temperatureOption,
 } from '../base/check_options';
 import { RUN_LIMITS } from '../base/limits';
@@ -21,6 +22,7 @@ import {
   splitExperts,
 } from '../engine/routed_experts';
 import { checkMiniBatches, planUpdate, tokenBatch, type UpdateShard } from '../engine/shards';
+import { splitTop, topPlaces } from '../engine/top_tokens';
 import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
 import { sampleBatch } from '../rollout/batch';
 import type { RolloutEngine } from '../rollout/engine';
@@ -30,7 +32,7 @@ import type { SamplingOptions } from '../rollout/sampling';
 import { land } from '../worker/message_arrays';
 import type { EngineArgs } from '../worker/protocol';
 import { gradientSequences } from './gradient_sequences';
-import { policyBatch, policyColumns } from './policy_batch';
+import { policyBatch, policyColumns, teacherColumns } from './policy_batch';
 import { preparationOf, updateStepwise } from './stepwise_update';
 import { TrainedModel } from './trained_model';
 import type { PolicyLossOptions } from './update_options';
@@ -54,15 +56,20 @@ export interface LogProbOptions {
   recordExperts?: boolean;
   /** Send each token to the experts of the column `routedExperts`, with weights of the router as it is now. */
   replayExperts?: boolean;
+  /** Also return so many of the likeliest tokens in the place of each response token, 0. */
+  topK?: number;
 }
 
 /**
  * logProbs [ΣR]; entropy and sumPiSquared [ΣR], or null when they were not asked for. routedExperts, where it was: what the column of that name holds, per
  * sequence [L * bytes of a token]: for each layer with experts the topK chosen, the likeliest first, a byte each, or two (little-endian) of more
- * than 256 experts; zeros for the last token, which is not computed.
+ * than 256 experts; zeros for the last token, which is not computed. topLogProbs and topIds, where they were: per sequence [R * topK], the likeliest
+ * token of each position first.
  */
-export interface LogProbResult extends Omit<NativeLogProbResult, 'routedExperts'> {
+export interface LogProbResult extends Omit<NativeLogProbResult, 'routedExperts' | 'topLogProbs' | 'topIds'> {
   routedExperts?: Uint8Array[];
+  topLogProbs?: Float32Array[];
+  topIds?: Int32Array[];
 }
 
 export interface PolicyUpdateOptions {
@@ -128,6 +135,7 @@ export class Actor extends TrainedModel {
       'disableAdapter',
       'recordExperts',
       'replayExperts',
+      'topK',
     ]);
     const temperature = temperatureOption(where, o.temperature, false);
     const entropy = flagOption(where, 'entropy', o.entropy, false);
@@ -136,6 +144,7 @@ export class Actor extends TrainedModel {
     const record = flagOption(where, 'recordExperts', o.recordExperts, false);
     const replay = flagOption(where, 'replayExperts', o.replayExperts, false);
     const { config } = this.engine.model;
+    const topK = numberOption(where, 'topK', o.topK, 0, { integer: true, min: 0, max: config.vocabSize });
     if (record) expertBytes(where, config);
     if (disableAdapter && this.engine.lora === null)
       throw badOption(
@@ -153,9 +162,17 @@ export class Actor extends TrainedModel {
         ...(record
           ? { routedExperts: splitExperts(b, new Uint8Array(b.numTokens * routingBytes(config)), config) }
           : {}),
+        ...(topK === 0
+          ? {}
+          : {
+              topLogProbs: splitTop(b, new Float32Array(0), topK),
+              topIds: splitTop(b, new Int32Array(0), topK),
+            }),
       };
     }
     const routed = record ? new Uint8Array(b.numTokens * routingBytes(config)) : null;
+    const size = b.numResponseTokens * topK;
+    const top = topK === 0 ? null : { logProbs: new Float32Array(size), ids: new Int32Array(size) };
     const wanted = { logProbs: true, entropy, sumPiSquared };
     const names = LOG_PROB_COLUMNS.filter((name) => wanted[name]);
     const columns = await responseColumns(
@@ -170,9 +187,14 @@ export class Actor extends TrainedModel {
         sumPiSquared,
         disableAdapter,
         record,
+        topK,
       ],
-      ({ routedExperts: _, ...result }) => result,
-      ({ routedExperts }, indices) => {
+      ({ routedExperts: _, topLogProbs: _t, topIds: _i, ...result }) => result,
+      ({ routedExperts, topLogProbs, topIds }, indices) => {
+        if (top !== null) {
+          land(topLogProbs as Float32Array, topPlaces(b, indices, top.logProbs, topK));
+          land(topIds as Int32Array, topPlaces(b, indices, top.ids, topK));
+        }
         if (routed !== null) land(routedExperts as Uint8Array, expertPlaces(b, indices, routed, config));
       },
     );
@@ -180,12 +202,15 @@ export class Actor extends TrainedModel {
       ...NO_COLUMNS,
       ...columns,
       ...(routed === null ? {} : { routedExperts: splitExperts(b, routed, config) }),
+      ...(top === null
+        ? {}
+        : { topLogProbs: splitTop(b, top.logProbs, topK), topIds: splitTop(b, top.ids, topK) }),
     };
   }
 
   /**
    * One call is `ppoEpochs` passes over the batch in mini-batches, in order, with one optimiser step each. Needs oldLogProbs and
-   * advantages, refLogProbs with `loss.useKlLoss`; uses rolloutIsWeights when it is there. Mode bypass_mode needs
+   * advantages, refLogProbs with `loss.useKlLoss`, and what `loss.distillation` says of a teacher; uses rolloutIsWeights when it is there. Mode bypass_mode needs
    * rolloutLogProbs instead of oldLogProbs. A registered loss that fails ends the call before the step of its mini-batch;
    * the steps before it are done.
    */
@@ -207,6 +232,7 @@ export class Actor extends TrainedModel {
       ...(preparation?.columns ?? ['oldLogProbs']),
       'advantages',
       ...(loss.useKlLoss ? ['refLogProbs'] : []),
+      ...teacherColumns(loss),
     ];
     this.engine.checkUpdate(where, b, columns, ['rolloutIsWeights']);
     const miniSizes = checkMiniBatches(where, b, o.miniBatchSize);
@@ -215,7 +241,7 @@ export class Actor extends TrainedModel {
       const records = await updateStepwise(
         this.engine,
         b,
-        { miniSizes, epochs, temperature, useRef: loss.useKlLoss, replayExperts },
+        { miniSizes, epochs, temperature, replayExperts },
         preparation,
         (mini, entropy) => this.computeLogProb(mini, { temperature, entropy, replayExperts }),
       );
@@ -223,7 +249,7 @@ export class Actor extends TrainedModel {
     }
     const hasGradient = gradientSequences(b, loss);
     const shards = planUpdate(
-      policyColumns(b, loss.useKlLoss, replayExperts),
+      policyColumns(b, loss, replayExperts),
       miniSizes,
       epochs,
       this.engine.dataParallelSize,
@@ -232,7 +258,7 @@ export class Actor extends TrainedModel {
     const records = await this.engine.splitCollect(
       'updatePolicy',
       shards.map((shard): [NativePolicyBatch, typeof shard.mini, typeof loss, number] => [
-        policyBatch(shard.batch, loss.useKlLoss, shard.hasGradient, experts(shard.indices)),
+        policyBatch(shard.batch, loss, shard.hasGradient, experts(shard.indices)),
         shard.mini,
         loss,
         temperature,

@@ -5,13 +5,14 @@ import type { NativePolicyLossOptions } from '../native/bridge';
 /**
  * [B] 1 where the policy loss of a sequence may have a gradient, 0 where it has none; null: all may. A sequence has none without
  * policy tokens, and where its advantages are all zero (in GRPO: every response to a prompt got the same reward) and no other
- * term of the loss, KL or entropy, moves it. The load-balancing loss of experts is one of every token.
+ * term of the loss, KL, entropy or a teacher, moves it. The load-balancing loss of experts is one of every token.
  */
 export function gradientSequences(batch: Batch, loss: NativePolicyLossOptions): Uint8Array | null {
   if (loss.routerAuxLossCoef !== 0) return null;
   const { responseOffsets } = batch;
   const [mask, advantages] = [batch.get('responseMask'), batch.get('advantages')];
-  const otherTerms = loss.entropyCoeff !== 0 || (loss.useKlLoss && loss.klLossCoef !== 0);
+  const otherTerms =
+    loss.entropyCoeff !== 0 || (loss.useKlLoss && loss.klLossCoef !== 0) || loss.distillation !== null;
   const byAdvantage = PROPORTIONAL_LOSSES.includes(loss.mode) && !otherTerms;
   const flags = new Uint8Array(batch.size);
   for (let i = 0; i < batch.size; i++) {

@@ -33,6 +33,8 @@ export interface PolicyLossInputs extends LossLayout {
   refLogProbs?: ArrayLike<number>;
   rolloutIsWeights?: ArrayLike<number>;
   rolloutLogProbs?: ArrayLike<number>;
+  /** With `distillation`, but not with forward_kl_topk, which needs an engine. */
+  teacherLogProbs?: ArrayLike<number>;
 }
 
 /** All arrays [ΣR]. */
@@ -67,6 +69,7 @@ const POLICY_KEYS = [
   'refLogProbs',
   'rolloutIsWeights',
   'rolloutLogProbs',
+  'teacherLogProbs',
 ];
 
 /**
@@ -100,12 +103,21 @@ export async function policyLoss(
     refLogProbs: floats('refLogProbs') ?? (loss.useKlLoss ? missing(where, 'refLogProbs') : null),
     rolloutIsWeights: floats('rolloutIsWeights'),
     givenLoss: null,
+    teacherLogProbs: floats('teacherLogProbs') ?? taught(where, loss),
+    studentTop: null,
   };
   const prepared = prepare(native, rolloutLogProbs, loss, options, inputs);
   const result = await withGroup(group, (workers) =>
     workers.callBinding('policyLoss', [prepared.inputs, prepared.loss]),
   );
   return { ...result, metrics: { ...prepared.metrics, ...result.metrics } };
+}
+
+/** What a distillation needs of the inputs and lacks. */
+function taught(where: string, { distillation }: NativePolicyLossOptions): null {
+  if (distillation === null) return null;
+  if (distillation.topK === 0) return missing(where, 'teacherLogProbs');
+  throw badOption(where, 'distillation: forward_kl_topk needs the log-probs of an engine: use updatePolicy');
 }
 
 /** A loss that TypeScript computes or corrects, as the core takes it; the core's own as they are. */
@@ -129,7 +141,15 @@ function prepare(
   }
   const fn = registeredPolicyLoss(loss.mode);
   if (fn === null) return { inputs, loss, metrics: {} };
-  const { refLogProbs, rolloutIsWeights, entropy, givenLoss: _, ...columns } = inputs;
+  const {
+    refLogProbs,
+    rolloutIsWeights,
+    entropy,
+    givenLoss: _,
+    teacherLogProbs: _t,
+    studentTop: _s,
+    ...columns
+  } = inputs;
   const { given: known, metrics } = givenLoss(
     loss.mode,
     fn,

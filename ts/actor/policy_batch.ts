@@ -2,7 +2,8 @@ import type { Batch } from '../batch/batch';
 import type { SentBatch } from '../engine/batch_part';
 import { ROUTED_EXPERTS } from '../engine/routed_experts';
 import { tokenBatch } from '../engine/shards';
-import type { NativeGivenLoss, NativePolicyBatch } from '../native/bridge';
+import { joinedTop } from '../engine/top_tokens';
+import type { NativeGivenLoss, NativePolicyBatch, NativePolicyLossOptions } from '../native/bridge';
 
 // A loss that was computed in TypeScript travels as columns, so that it is cut over ranks like all others.
 const GIVEN = {
@@ -25,20 +26,27 @@ export function withGivenLoss(batch: Batch, given: NativeGivenLoss): Batch {
 // The rollout's log-probs are not among them: no loss of the core reads them.
 const OPTIONAL = ['rolloutIsWeights', ...Object.values(GIVEN)];
 
+/** Columns that a loss reads of a teacher. */
+export function teacherColumns({ distillation }: NativePolicyLossOptions): readonly string[] {
+  if (distillation === null) return [];
+  return distillation.topK === 0 ? ['teacherLogProbs'] : ['teacherTopLogProbs', 'teacherTopIds'];
+}
+
 /** The batch with no more columns than a policy update reads. */
-export const policyColumns = (b: Batch, useRef: boolean, replayExperts: boolean): Batch =>
+export const policyColumns = (b: Batch, loss: NativePolicyLossOptions, replayExperts: boolean): Batch =>
   b.select([
     'oldLogProbs',
     'advantages',
     ...(replayExperts ? [ROUTED_EXPERTS] : []),
-    ...(useRef ? ['refLogProbs'] : []),
+    ...(loss.useKlLoss ? ['refLogProbs'] : []),
+    ...teacherColumns(loss),
     ...OPTIONAL.filter((name) => b.has(name)),
   ]);
 
 /** What the core takes of a batch in a policy update. `hasGradient` [B]: see gradientSequences. `experts`: see joinedExperts. */
 export function policyBatch(
   b: SentBatch,
-  useRef: boolean,
+  loss: NativePolicyLossOptions,
   hasGradient: Uint8Array | null,
   experts: Uint8Array | null,
 ): NativePolicyBatch {
@@ -50,12 +58,26 @@ export function policyBatch(
     responseMask: b.get('responseMask'),
     oldLogProbs: b.get('oldLogProbs'),
     advantages: b.get('advantages'),
-    refLogProbs: useRef ? b.get('refLogProbs') : null,
+    refLogProbs: loss.useKlLoss ? b.get('refLogProbs') : null,
     rolloutIsWeights: optional('rolloutIsWeights'),
     givenLoss:
       values === null || byLogProb === null
         ? null
         : { values, byLogProb, byEntropy: optional(GIVEN.byEntropy) },
     hasGradient,
+    ...taught(b, loss),
+  };
+}
+
+function taught(
+  b: SentBatch,
+  { distillation }: NativePolicyLossOptions,
+): Pick<NativePolicyBatch, 'teacherLogProbs' | 'teacherIds'> {
+  if (distillation === null) return { teacherLogProbs: null, teacherIds: null };
+  const { topK } = distillation;
+  if (topK === 0) return { teacherLogProbs: b.get('teacherLogProbs'), teacherIds: null };
+  return {
+    teacherLogProbs: joinedTop('updatePolicy', b, 'teacherTopLogProbs', topK),
+    teacherIds: joinedTop('updatePolicy', b, 'teacherTopIds', topK),
   };
 }

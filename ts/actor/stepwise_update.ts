@@ -123,7 +123,6 @@ export async function updateStepwise(
     miniSizes: readonly number[];
     epochs: number;
     temperature: number;
-    useRef: boolean;
     replayExperts: boolean;
   },
   preparation: Preparation,
@@ -143,14 +142,14 @@ export async function updateStepwise(
       const steps = await rankZero(group, name, 'optimizerSteps', []);
       await oneToAll(group, name, 'setSteps', [steps, scheduleSteps]);
     }
-    const columns = policyColumns(prepared.batch, o.useRef, o.replayExperts);
+    const columns = policyColumns(prepared.batch, prepared.loss, o.replayExperts);
     const shards = planUpdate(columns, [mini.size], 1, engine.dataParallelSize);
     const [record] = await engine.splitCollect(
       'updatePolicy',
       shards.map((shard): [NativePolicyBatch, typeof shard.mini, NativePolicyLossOptions, number] => [
         policyBatch(
           shard.batch,
-          o.useRef,
+          prepared.loss,
           null,
           o.replayExperts ? joinedExperts('updatePolicy', columns, engine.model.config, shard.indices) : null,
         ),

@@ -5,10 +5,15 @@ import {
   registeredPolicyLoss,
   unknownPolicyLoss,
 } from '../algorithms/policy_losses/registry';
-import { type RolloutCorrectionOptions, resolveCorrection } from '../algorithms/rollout_correction/options';
+import {
+  type RolloutCorrectionOptions,
+  resolveCorrection,
+  takesAllAlike,
+} from '../algorithms/rollout_correction/options';
 import { badOption, checkOptionNames, choiceOption, flagOption, numberOption } from '../base/check_options';
 import { show } from '../base/text';
-import type { NativePolicyLossOptions, NativeValueLossOptions } from '../native/bridge';
+import type { NativeDistillation, NativePolicyLossOptions, NativeValueLossOptions } from '../native/bridge';
+import { type DistillationOptions, resolveDistillation } from './distillation_options';
 
 export interface PolicyLossOptions {
   /** vanilla (PPO with dual clip), gspo, cispo, ..., bypass_mode, or a name from registerPolicyLoss; default vanilla. */
@@ -28,6 +33,8 @@ export interface PolicyLossOptions {
   routerAuxLossCoef?: number;
   /** bypass_mode: how the current policy is corrected for the rollout's, and its `lossType`. */
   rolloutCorrection?: RolloutCorrectionOptions;
+  /** Learn from a teacher, too: the batch has teacherLogProbs, or with forward_kl_topk teacherTopLogProbs and teacherTopIds. */
+  distillation?: DistillationOptions | null;
   /** Options of a loss from registerPolicyLoss, which gets them as `options.kwargs`. */
   kwargs?: Readonly<Record<string, unknown>>;
   /** The other options of a mode under verl's names, camelCased: tauPos, klCovRatio, droBeta, ... */
@@ -48,7 +55,15 @@ const POLICY_KEYS = [
   'aggregation',
   'scaleFactor',
   'entropyCoeff',
-].concat(['useKlLoss', 'klLossCoef', 'klLossType', 'routerAuxLossCoef', 'rolloutCorrection', 'kwargs']);
+].concat([
+  'useKlLoss',
+  'klLossCoef',
+  'klLossType',
+  'routerAuxLossCoef',
+  'rolloutCorrection',
+  'kwargs',
+  'distillation',
+]);
 
 /** Options of single modes: their names in the core, and the numbers they may be. */
 const EXTRA: Readonly<Record<string, [string, { min?: number; above?: number; max?: number }]>> = {
@@ -96,7 +111,29 @@ export function resolvePolicyLoss(
     klLossType,
     routerAuxLossCoef: numberOption(where, 'routerAuxLossCoef', o.routerAuxLossCoef, 0, { min: 0 }),
     extra,
+    distillation: distillationOf(where, mode, o),
   };
+}
+
+function distillationOf(
+  where: string,
+  mode: string,
+  { distillation: given = null, rolloutCorrection = {} }: PolicyLossOptions,
+): NativeDistillation | null {
+  if (given === null) return null;
+  const resolved = resolveDistillation(`${where} distillation`, given);
+  // What is rejected or weighed for the policy is not for the teacher, and the core takes one mask and one set of weights.
+  if (mode === BYPASS_MODE && !takesAllAlike(resolveCorrection(rolloutCorrection)))
+    throw badOption(
+      where,
+      `distillation: with mode ${BYPASS_MODE} expected a rolloutCorrection without rejection, and without weights in lossType reinforce`,
+    );
+  if (registeredPolicyLoss(mode) !== null && resolved.policyGradient)
+    throw badOption(
+      where,
+      `distillation: usePolicyGradient is not there with '${mode}', a loss from registerPolicyLoss`,
+    );
+  return resolved;
 }
 
 function checkKwargs(where: string, mode: string, kwargs: unknown): void {

@@ -31,6 +31,10 @@ export interface KnownColumns {
   rolloutIsWeights: Float32Array;
   turn: Int32Array;
   version: Int32Array;
+  teacherLogProbs: Float32Array;
+  /** [B] of [R * k]: of the k tokens that a teacher finds likeliest in the place of each response token, the likeliest first. */
+  teacherTopLogProbs: Float32Array[];
+  teacherTopIds: Int32Array[];
   /** [B] of [L * bytes of a token]: the experts that each token of a sequence went to. */
   routedExperts: Uint8Array[];
 }
@@ -53,6 +57,9 @@ const KNOWN: Readonly<Record<string, { granularity: Granularity; dtype: Dtype }>
   rolloutIsWeights: { granularity: 'response', dtype: 'float32' },
   turn: { granularity: 'response', dtype: 'int32' },
   version: { granularity: 'response', dtype: 'int32' },
+  teacherLogProbs: { granularity: 'response', dtype: 'float32' },
+  teacherTopLogProbs: { granularity: 'sequence', dtype: 'any' },
+  teacherTopIds: { granularity: 'sequence', dtype: 'any' },
   routedExperts: { granularity: 'sequence', dtype: 'any' },
   promptLens: { granularity: 'sequence', dtype: 'int32' },
   uid: { granularity: 'sequence', dtype: 'any' },

@@ -8,9 +8,18 @@ export type UpdateMetrics = Record<string, number>;
 const GIB = 2 ** 30;
 
 /** Sums of terms that were divided by counts of the whole mini-batch: the sum over ranks is the whole. */
-const SUMS: ReadonlySet<string> = new Set(['loss', 'pg_loss', 'entropy_loss', 'kl_loss', 'vf_loss']);
+const SUMS: ReadonlySet<string> = new Set([
+  'loss',
+  'pg_loss',
+  'entropy_loss',
+  'kl_loss',
+  'vf_loss',
+  'distillation/loss',
+]);
 /** The same on every rank. */
 const EQUAL: ReadonlySet<string> = new Set(['lr', 'grad_norm', 'update_skipped', 'kl_coef']);
+/** The least, or largest, of a rank's loss tokens. */
+const EXTREMES = /^distillation\/.*_(min|max)$/;
 /** Those of the routers of a mixture of experts: of the whole mini-batch, the same on every rank. */
 const ROUTERS = 'moe/';
 
@@ -38,6 +47,12 @@ export function mergeRanks(
         last = value;
         sum += SUMS.has(name) ? value : value * (tokens[rank] as number);
         weight += tokens[rank] as number;
+      }
+      const [, extreme] = EXTREMES.exec(name) ?? [];
+      if (extreme !== undefined) {
+        const values = records.flatMap((record) => record[name] ?? []);
+        merged[name] = extreme === 'min' ? Math.min(...values) : Math.max(...values);
+        continue;
       }
       const equal = EQUAL.has(name) || name.startsWith(ROUTERS);
       merged[name] = equal ? last : SUMS.has(name) ? sum : weight === 0 ? 0 : sum / weight;

@@ -106,6 +106,7 @@ export interface NativeBinding {
     sumPiSquared: boolean,
     disableAdapters: boolean,
     recordExperts: boolean,
+    topK: number,
   ): Promise<NativeLogProbResult>;
   updatePolicy(
     engine: NativeEngine,

@@ -195,6 +195,22 @@ export interface NativeMiniBatches {
   epochs: number;
 }
 
+/** Of a policy that learns from a teacher (native/losses/distillation.h). */
+export interface NativeDistillation {
+  /** Estimator of the KL of sampled tokens; not read with topK. */
+  lossMode: string;
+  /** Tokens of the teacher's at each position that are compared; 0: the sampled one. */
+  topK: number;
+  coef: number;
+  /** null: as large as they are. */
+  maxLoss: number | null;
+  minLogProb: number | null;
+  taskRewards: boolean;
+  policyGradient: boolean;
+  clipRatioLow: number;
+  clipRatioHigh: number;
+}
+
 export interface NativePolicyLossOptions {
   mode: string;
   clipRatioLow: number;
@@ -210,6 +226,7 @@ export interface NativePolicyLossOptions {
   routerAuxLossCoef: number;
   /** Further options of a mode, in verl's snake_case: tau_pos, kl_cov_ratio, ... */
   extra: Record<string, number>;
+  distillation: NativeDistillation | null;
 }
 
 /** A loss that was computed at the current log-probs, for the mode 'linear'; [ΣR] each. */
@@ -228,6 +245,8 @@ export interface NativePolicyBatch {
   rolloutIsWeights: Float32Array | null;
   givenLoss: NativeGivenLoss | null;
   hasGradient: Uint8Array | null; // [B]; 0: forward alone
+  teacherLogProbs: Float32Array | null; // with a distillation [ΣR], or with topK [ΣR * topK]
+  teacherIds: Int32Array | null; // [ΣR * topK]
 }
 
 export interface NativeValueBatch {
@@ -256,6 +275,8 @@ export interface NativeLogProbResult {
   entropy: Float32Array | null;
   sumPiSquared: Float32Array | null;
   routedExperts: Uint8Array | null; // as in NativeTokenBatch
+  topLogProbs: Float32Array | null; // [ΣR * topK]
+  topIds: Int32Array | null;
 }
 
 export interface NativeParameterInfo {
@@ -305,6 +326,12 @@ export interface NativeExportedWeights {
   version: number;
 }
 
+/** Of a distillation with topK, [ΣR * topK]: the student's log-probs of the teacher's tokens, and which are among its own likeliest. */
+export interface NativeStudentTop {
+  logProbs: Float32Array;
+  amongTop: Uint8Array;
+}
+
 export interface NativePolicyLossInputs {
   offsets: Int32Array; // [b+1] over response tokens
   responseMask: Uint8Array;
@@ -317,12 +344,15 @@ export interface NativePolicyLossInputs {
   refLogProbs: Float32Array | null;
   rolloutIsWeights: Float32Array | null;
   givenLoss: NativeGivenLoss | null;
+  teacherLogProbs: Float32Array | null; // as in NativePolicyBatch
+  studentTop: NativeStudentTop | null;
 }
 
 export interface NativePolicyLossResult {
   loss: number;
   gradLogProbs: Float32Array;
   gradEntropy: Float32Array | null;
+  gradTopLogProbs: Float32Array | null; // with studentTop
   metrics: NativeMetrics;
 }
 

@@ -23,7 +23,7 @@ export interface ControllerSpec {
   /** Responses come prompt by prompt, and those to so many prompts ahead of the step wait for later ones; null: as one batch. */
   ahead: BatchShape | null;
   /** Whose results come in parts from several ranks: they are received into memory that goes to the next step. */
-  inParts: { actor: boolean; reference: boolean; critic: boolean };
+  inParts: { actor: boolean; reference: boolean; teacher: boolean; critic: boolean };
   /** A greedy answer to each prompt (ReMax). */
   greedy: boolean;
   /** The log-probs of the rollout are the old ones. */
@@ -33,6 +33,8 @@ export interface ControllerSpec {
   /** Bytes of a token for the experts that it went to, and who says which; null: nobody asks. */
   routing: { bytes: number; by: 'rollout' | 'actor' } | null;
   reference: boolean;
+  /** Tokens of the teacher's that are compared in the place of each response token; 0: the token itself; null: there is none. */
+  teacher: number | null;
   critic: boolean;
   klInReward: boolean;
   /** Importance weights by rollout correction, with a mean over the batch that they are divided by; null: none. */
@@ -79,6 +81,7 @@ const PROCESS_BYTES = 256 * 2 ** 20;
 const LAYOUT = 5 * INT;
 /** A column of what is not of the step's batch. */
 const AHEAD = 'responses ahead';
+const TEACHER_TOP = 'teacherTop';
 
 const sum = (numbers: Iterable<number>): number => [...numbers].reduce((a, b) => a + b, 0);
 
@@ -176,7 +179,7 @@ class StepMemory {
   }
 
   evaluation(): void {
-    const { trained, bypass, sumPiSquared, reference, critic, inParts, routing } = this.spec;
+    const { trained, bypass, sumPiSquared, reference, teacher, critic, inParts, routing } = this.spec;
     const column = FLOAT * trained.responseTokens;
     if (!bypass) {
       this.hold('oldLogProbs', column, inParts.actor);
@@ -189,6 +192,10 @@ class StepMemory {
       this.hold('refLogProbs', column, inParts.reference);
       this.phase('ref', 0);
     }
+    if (teacher === 0) this.hold('teacherLogProbs', column, inParts.teacher);
+    // Beside the log-probs of the tokens themselves, which come with them.
+    if (teacher !== null && teacher > 0) this.hold(TEACHER_TOP, 2 * teacher * column);
+    if (teacher !== null) this.phase('teacher', teacher > 0 ? column : 0);
     if (critic) {
       this.hold('values', column, inParts.critic);
       this.phase('values', 0);
@@ -216,14 +223,16 @@ class StepMemory {
     const learnt = this.held;
     if (resampled) this.hold('drawn anew', learnt);
     if (critic) this.phase('update_critic', 0);
+    // Of the teacher's tokens and of choices of experts each rank is sent one array.
+    const joined = this.experts + (this.columns.get(TEACHER_TOP) ?? 0);
     if (stepwise === null) {
-      this.phase('update_actor', this.experts);
+      this.phase('update_actor', joined);
       return;
     }
     const share = stepwise / trained.sequences;
     const mini = share * trained.responseTokens;
     const prepared = 4 * FLOAT * mini + correctionBytes(mini, weights, rejects);
-    this.phase('update_actor', learnt + prepared + share * this.experts);
+    this.phase('update_actor', learnt + prepared + share * joined);
   }
 
   /** When what the step sampled has been given back. */

@@ -9,6 +9,7 @@ import { correctionOptions } from '../config/derived/correction';
 import { needsCritic, needsReference } from '../config/derived/roles';
 import { routerReplay } from '../config/derived/router_replay';
 import { routingBytes } from '../engine/routed_experts';
+import { teacherTokens } from '../roles/settings';
 import type { BatchShape, ControllerSpec } from './controller_memory';
 import type { PlanSpec, RoleSpec } from './plan';
 
@@ -31,7 +32,12 @@ export function controllerSpec(config: ResolvedConfig, policy: PlanSpec): Contro
     trained: of(data.train_batch_size, n),
     filtered: algorithm.filter_groups.enable,
     ahead: ahead === null ? null : of(ahead.ahead, n),
-    inParts: { actor: inParts('actor'), reference: inParts('reference'), critic: inParts('critic') },
+    inParts: {
+      actor: inParts('actor'),
+      reference: inParts('reference'),
+      teacher: inParts('teacher'),
+      critic: inParts('critic'),
+    },
     greedy: algorithm.adv_estimator === 'remax',
     bypass,
     sumPiSquared: roles.actor.calculate_sum_pi_squared,
@@ -40,6 +46,7 @@ export function controllerSpec(config: ResolvedConfig, policy: PlanSpec): Contro
         ? null
         : { bytes: routingBytes(actor.model), by: replay === 'R3' ? 'rollout' : 'actor' },
     reference: needsReference(config),
+    teacher: config.distillation.enabled ? teacherTokens(config) : null,
     critic: needsCritic(config),
     klInReward: algorithm.use_kl_in_reward,
     weights: importance && { normalized: importance.batchNormalize },

@@ -20,6 +20,7 @@ import {
   referenceSettings,
   sftSettings,
 } from '../roles/role_settings';
+import { teacherSettings } from '../roles/teacher_settings';
 import { askedRanks } from './asked_ranks';
 import type { ControllerSpec } from './controller_memory';
 import { controllerNotes, controllerSpec } from './controller_request';
@@ -175,6 +176,8 @@ function policyRoles(config: ResolvedConfig, target: Target, memory: number | nu
     const inference = perRank(data.train_batch_size, reference);
     found.push({ ...roleSpec(reference, target), inference });
   }
+  for (const teacher of teacherSettings(config))
+    found.push({ ...roleSpec(teacher, target), inference: perRank(data.train_batch_size, teacher) });
   if (needsCritic(config)) {
     const value = criticSettings(config);
     found.push({

@@ -174,6 +174,7 @@ const INFERENCE_VERB: Readonly<Record<RoleName, string>> = {
   rollout: 'compute_log_prob',
   critic: 'compute_values',
   'reward model': 'score',
+  teacher: 'compute_log_prob',
 };
 
 const INSTANTS: Readonly<Record<NativePhasePeak['last'], string>> = {

@@ -13,6 +13,7 @@ const ENGINE_NAMES = {
   rollout: 'rollout',
   critic: 'critic',
   'reward model': 'reward_model',
+  teacher: 'teacher',
 } as const;
 
 /**

@@ -17,7 +17,7 @@ import {
 } from './megatron_options';
 import type { OptimSection } from './optim_options';
 
-export type RoleName = 'actor' | 'reference' | 'rollout' | 'critic' | 'reward model';
+export type RoleName = 'actor' | 'reference' | 'rollout' | 'critic' | 'reward model' | 'teacher';
 
 export interface RoleSettings {
   name: RoleName;

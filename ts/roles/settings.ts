@@ -1,6 +1,7 @@
 // From the keys of the configuration to the options of engines, estimators and rewards.
 
 import { availableParallelism } from 'node:os';
+import type { DistillationOptions } from '../actor/distillation_options';
 import type { PolicyLossOptions } from '../actor/update_options';
 import type { AdvantageConfig } from '../algorithms/advantage_types';
 import type { ResolvedConfig } from '../config/config';
@@ -77,6 +78,7 @@ export function policyLossOptions(config: ResolvedConfig): PolicyLossOptions {
     klLossCoef: actor.kl_loss_coef,
     klLossType: actor.kl_loss_type,
     routerAuxLossCoef: actor.router_aux_loss_coef,
+    distillation: distillationOptions(config),
     tauPos: actor.tau_pos,
     tauNeg: actor.tau_neg,
     clipCovRatio: loss.clip_cov_ratio,
@@ -87,6 +89,28 @@ export function policyLossOptions(config: ResolvedConfig): PolicyLossOptions {
     ...(Object.keys(loss.kwargs).length === 0 ? {} : { kwargs: loss.kwargs }),
     ...(loss.dro_beta === null ? {} : { droBeta: loss.dro_beta }),
   };
+}
+
+/** How the policy learns from a teacher; null: from none. */
+function distillationOptions({ distillation }: ResolvedConfig): DistillationOptions | null {
+  if (!distillation.enabled) return null;
+  const { distillation_loss: loss } = distillation;
+  return {
+    mode: loss.loss_mode,
+    topK: loss.topk,
+    useTaskRewards: loss.use_task_rewards,
+    coef: loss.distillation_loss_coef,
+    lossMaxClamp: loss.loss_max_clamp,
+    logProbMinClamp: loss.log_prob_min_clamp,
+    usePolicyGradient: loss.use_policy_gradient,
+    clipRatioLow: loss.clip_ratio_low,
+    clipRatioHigh: loss.clip_ratio_high,
+  };
+}
+
+/** Of a run with a teacher: tokens that it is asked for at each position; 0: the log-prob of the sampled one. */
+export function teacherTokens({ distillation: { distillation_loss: loss } }: ResolvedConfig): number {
+  return loss.loss_mode === 'forward_kl_topk' ? loss.topk : 0;
 }
 
 export function advantageOptions(config: ResolvedConfig): AdvantageConfig {

@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto';
 import { show } from '../base/text';
 import type { ResolvedConfig, ResolvedSftConfig } from '../config/config';
 import { needsCritic, needsRewardModel } from '../config/derived/roles';
+import { teachersOf } from '../config/derived/teachers';
 import { getPath, leafPaths, type Tree } from '../config/reading/tree';
 
 export type RunConfig = ResolvedConfig | ResolvedSftConfig;
@@ -45,6 +46,10 @@ function identityKeys(config: RunConfig): string[] {
     'algorithm.adv_estimator',
     'actor_rollout_ref.actor.policy_loss.loss_mode',
     'reward.reward_model.enable',
+    ...(teachersOf(config).length > 0
+      ? ['distillation.enabled', 'distillation.distillation_loss.loss_mode']
+      : []),
+    ...teachersOf(config).flatMap(({ section }) => [`${section}.model_path`, `${section}.key`]),
     ...(needsRewardModel(config) ? ['reward.reward_model.model_path'] : []),
   ];
 }

@@ -12,8 +12,8 @@ import {
 } from './config_changes';
 import { checkedState, type TrainerState } from './trainer_state';
 
-/** Where it decides whether there is a critic, it makes another run of it. */
-const CRITIC = 'critic.enable';
+/** Where they decide whether there is a critic, or a teacher, they make another run of it. */
+const DECIDING: readonly string[] = ['critic.enable', 'distillation.enabled'];
 
 /** Lines about changed keys that one can read. */
 const MOST_SHOWN = 20;
@@ -129,7 +129,9 @@ function checkChanges(
 ): string[] {
   const changes = configChanges(state.config, shown, config);
   const another = state.identity !== undefined && state.identity !== runIdentity(config);
-  const essential = changes.filter(({ essential, path }) => essential || (another && path === CRITIC));
+  const essential = changes.filter(
+    ({ essential, path }) => essential || (another && DECIDING.includes(path)),
+  );
   const hidden = another && essential.length === 0;
   if ((essential.length > 0 || hidden) && !config.trainer.resume_with_changes)
     throw anotherRun(directory, hidden ? [] : essential);

@@ -14,6 +14,7 @@ import {
   referenceSettings,
   rewardModelSettings,
 } from '../roles/role_settings';
+import { teacherSettings } from '../roles/teacher_settings';
 
 interface Roles {
   reference: boolean;
@@ -33,6 +34,7 @@ export function checkLayouts(config: ResolvedConfig, needs: Roles): void {
   }
   const reference = needs.reference ? referenceSettings(config) : null;
   if (reference !== null) check(reference, policyRanks(config));
+  for (const teacher of teacherSettings(config)) check(teacher, policyRanks(config));
   if (needs.critic) check(criticSettings(config), policyRanks(config));
   if (needs.rewardModel) check(rewardModelSettings(config), rewardRanks(config));
 }

@@ -36,6 +36,7 @@ import type { Metrics } from './metrics/metrics';
 import { RankTimes } from './metrics/stragglers';
 import { PoolRollout } from './pool_rollout';
 import { ServerRollout } from './server_rollout';
+import { checkTeachers, createTeachers, type Teachers } from './teachers';
 
 /** The policy being trained, as the trainer uses it. */
 export type PolicyEngine = Pick<
@@ -63,6 +64,8 @@ export interface Engines {
   /** Tells a rollout in processes of its own that training comes next, for which it may give memory back until it is asked for something. */
   releaseRollout?(): Promise<void>;
   readonly reference: ReferenceEngine | null;
+  /** What the policy learns from beside its rewards, or in their place; absent: nothing. */
+  readonly teachers?: Teachers | null;
   readonly critic: ValueEngine | null;
   /** Model FLOP utilisation of log-probs of `batch` in `seconds`; null (or absent) when the device's peak is not known. */
   inferenceUtilisation?(batch: Batch, seconds: number): number | null;
@@ -129,6 +132,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
   const r = config.reward.reward_model;
   if (needs.rewardModel && r.input_tokenizer === null)
     checkSameTokenizer(model.tokenizer_path ?? model.path, r.tokenizer_path ?? (r.model_path as string));
+  checkTeachers(config);
   checkLayouts(config, needs);
   const reductions = await gradientReductions(config, needs.device);
   const calls = config.logging.trace ? new CallLog() : null;
@@ -155,6 +159,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
       : ofReference === null
         ? withoutAdapter(actor)
         : await Actor.create({ ...engineOptions(ofReference, policy, config), optim: null });
+    const teachers = await createTeachers(config, policy);
     const ofCritic = criticSettings(config);
     const critic = needs.critic
       ? await Critic.create({
@@ -196,6 +201,7 @@ export const createEngines: CreateEngines = async (config, needs) => {
         ? { syncRollout: (version: number) => servers.sync(version), releaseRollout: () => servers.release() }
         : {}),
       reference,
+      teachers,
       critic,
       inferenceUtilisation: (batch, seconds) =>
         actor.engine.utilisation(batch, seconds, { forwardOnly: true }),

@@ -30,6 +30,7 @@ import {
 import { miniBatchSizes } from './mini_batch_sizes';
 import { rewardComponents } from './reward_columns';
 import { type Decoder, generateResponses, type Prompt, type Scored, scoreResponses } from './rollout';
+import { withTeachers } from './teachers';
 
 /** What a step works with. */
 export interface StepContext {
@@ -85,6 +86,11 @@ export async function trainStep(
   pause();
   if (engines.reference) {
     batch = await phase('ref', () => referenceLogProbs(context, batch));
+    pause();
+  }
+  const { teachers } = engines;
+  if (teachers) {
+    batch = await phase('teacher', () => withTeachers(config, teachers, batch));
     pause();
   }
   if (engines.critic) {

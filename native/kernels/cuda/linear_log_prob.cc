@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/row_tokens.h"
 
 namespace troupe::kernels::cuda {
 
@@ -62,6 +63,9 @@ class ChunkedHead {
             spec_.first_id()};
   }
 
+  // What logits() left in the buffer: [count, V].
+  at::Tensor raw(int64_t count) const { return buffer_.narrow(0, 0, count).narrow(1, 0, vocab_); }
+
   // What logit_gradients left in the buffer: [count, V] in the dtype of hidden.
   at::Tensor gradient(int64_t count) const {
     const at::Tensor typed = to_bfloat16() ? buffer_.view(at::kBFloat16) : buffer_;
@@ -75,6 +79,31 @@ class ChunkedHead {
   const at::Tensor& targets_;
   int64_t vocab_, stride_, chunk_ = 0;
   at::Tensor buffer_;
+};
+
+at::Tensor shown(const ops::LogProbSpec& spec, const at::Tensor& raw) {
+  const at::Tensor capped = spec.softcap > 0 ? at::tanh(raw / spec.softcap) * spec.softcap : raw;
+  return capped / spec.temperature;
+}
+
+// What the gradients [n, K] by the log-probs of given tokens add at these: to be taken before the logits
+// become gradients, and added after.
+class GivenTerms {
+ public:
+  GivenTerms(const ops::LogProbSpec& spec, const at::Tensor& raw, const at::Tensor& ids,
+             const at::Tensor& by_given)
+      : columns_(ids, spec.first_id(), raw.size(1)) {
+    values_ = by_given.masked_fill(columns_.here.logical_not(), 0) / spec.temperature;
+    if (spec.softcap > 0 && raw.size(1) > 0)
+      values_ = values_ * (1 - at::tanh(raw.gather(1, columns_.index) / spec.softcap).square());
+  }
+  void add(at::Tensor by_logits) const {
+    if (by_logits.size(1) > 0) by_logits.scatter_add_(1, columns_.index, values_.to(by_logits.scalar_type()));
+  }
+
+ private:
+  ops::TokenColumns columns_;
+  at::Tensor values_;
 };
 
 float* floats(const char* name, const at::Tensor& x, int64_t rows, int64_t begin) {
@@ -140,6 +169,14 @@ void linear_log_prob_forward(const ops::LogProbSpec& spec, const at::Tensor& hid
     } else {
       logit_stats(logits, stats_at(out, rows, begin));
     }
+    if (!out.top.ids.defined()) continue;
+    if (sums) {
+      // The likeliest tokens take the sums of their own rows.
+      const ShardSums own(*spec.shard, count, hidden);
+      logit_sums(logits, own.at(0));
+      own.finish("forward", stats_at(out, rows, begin));
+    }
+    ops::write_top_tokens(spec, head.raw(count), begin, out, shown);
   }
   if (sums) sums->finish("forward", stats_at(out, rows, 0));
 }
@@ -166,12 +203,26 @@ void linear_log_prob_backward(const ops::LogProbSpec& spec, const at::Tensor& hi
     }
     const at::Tensor by_log_prob = at::empty({count}, options);
     const at::Tensor by_entropy = entropy_gradient ? at::empty({count}, options) : at::Tensor();
+    const bool with_given = rows.given.ids.defined();
+    if (with_given) ops::write_given_tokens(spec, head.raw(count), begin, rows, shown);
     gradients(begin, begin + count, by_log_prob, by_entropy);
+    std::optional<GivenTerms> terms;
+    if (with_given) {
+      // What all tokens of a row share follows from the sum of its gradients; the pass below adds as much at
+      // the target, which the terms take away again.
+      const at::Tensor by_given = rows.given.gradients.narrow(0, begin, count);
+      const at::Tensor sum = by_given.sum(1);
+      const at::Tensor target = targets.narrow(0, begin, count).unsqueeze(1);
+      terms.emplace(spec, head.raw(count), at::cat({rows.given.ids.narrow(0, begin, count), target}, 1),
+                    at::cat({by_given, -sum.unsqueeze(1)}, 1));
+      by_log_prob.add_(sum);
+    }
     logit_gradients(logits,
                     {stats.lse, floats("grad_log_probs", by_log_prob, count, 0), stats.entropy,
                      floats("grad_entropy", by_entropy, count, 0)},
                     head.to_bfloat16());
     const at::Tensor by_logits = head.gradient(count);
+    if (terms) terms->add(by_logits);
     hidden_gradient(spec, by_logits, weight, d_hidden.narrow(0, begin, count));
     if (d_weight.defined()) gemm(by_logits.t(), head.hidden(begin, count), d_weight, /*accumulate=*/true);
   }

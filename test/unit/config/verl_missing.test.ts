@@ -55,7 +55,6 @@ describe('what is missing is named', () => {
     ],
     ['skip.rollout.enable=True', 'skip', /a rollout that is not generated/],
     ['global_profiler.tool=nsys', 'global_profiler', /a profiler/],
-    ['distillation.enabled=True', 'distillation', /distillation/],
     [
       'actor_rollout_ref.rollout.quantization_config_file=q.json',
       'actor_rollout_ref.rollout.quantization_config_file',

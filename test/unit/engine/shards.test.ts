@@ -150,6 +150,24 @@ test('the tokens of a rank are sent from where they lie, without a copy', () => 
   }
 });
 
+test('metrics of ranks: of a distillation the extremes are those of all tokens', () => {
+  const shards = [3, 1, 0].map((n) => ({
+    batch,
+    indices: [],
+    mini: {} as NativeMiniBatches,
+    tokens: [n],
+    hasGradient: null,
+  }));
+  const of = (loss: number, min: number, max: number, mass: number) => ({
+    'distillation/loss': loss,
+    'distillation/loss_min': min,
+    'distillation/loss_max': max,
+    'distillation/student_mass': mass,
+  });
+  const merged = mergeRanks([[of(0.5, -1, 2, 0.5)], [of(0.25, -3, 1, 0.9)], [{}]], shards);
+  expect(merged).toEqual([of(0.75, -3, 2, (3 * 0.5 + 0.9) / 4)]);
+});
+
 test('metrics of ranks: losses add up, means are weighted by loss tokens, the rest is the same', () => {
   const shards = [3, 1, 0].map((n) => ({
     batch,

@@ -279,6 +279,21 @@ describe('another configuration', () => {
     await expect(session(copy(), ['critic.model.path=other'])).resolves.toMatchObject({ updates: 2 });
   });
 
+  test('a teacher makes another run of it, and so does its absence', async () => {
+    const teacher = 'distillation.teacher_models.teacher_model.model_path';
+    const directory = copy();
+    const taught = ['distillation.enabled=true', `${teacher}=t`];
+    await expect(session(directory, taught)).rejects.toMatchObject({
+      code: 'INVALID_CONFIG',
+      path: 'distillation.enabled',
+      message: expect.stringContaining('distillation.enabled: false -> true'),
+    });
+    const without = copy();
+    await session(without, [...taught, 'trainer.resume_with_changes=true', 'trainer.total_training_steps=3']);
+    await expect(session(without, [`${teacher}=u`])).rejects.toMatchObject({ path: 'distillation.enabled' });
+    await expect(session(without, [...taught, `${teacher}=u`])).rejects.toMatchObject({ path: teacher });
+  });
+
   test('a critic that there was not is named', async () => {
     await expect(session(copy(), ['critic.enable=true'])).rejects.toMatchObject({
       code: 'INVALID_CONFIG',

@@ -72,3 +72,7 @@ export function resolveCorrection(options: RolloutCorrectionOptions): ResolvedCo
     lossType,
   };
 }
+
+/** Whether bypass mode takes all tokens, each with weight 1. */
+export const takesAllAlike = ({ importance, rejections, lossType }: ResolvedCorrection): boolean =>
+  rejections.length === 0 && (importance === null || lossType === 'ppo_clip');

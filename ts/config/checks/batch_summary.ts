@@ -1,6 +1,7 @@
 import { asynchrony } from '../derived/asynchrony';
 import { hasRewardPool, policyRanks, poolSizes, rewardRanks } from '../derived/pools';
 import { needsCritic, needsRewardModel } from '../derived/roles';
+import { teachersOf } from '../derived/teachers';
 import { sharingRanks } from '../derived/ulysses';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import type { ResolvedSftConfig } from '../schema/sft_schema';
@@ -58,6 +59,12 @@ function rlArithmetic(config: ResolvedConfig): string[] {
       ? `${count(generated, 'sequence')} per generation batch, ${perRank(generated, rewardRanks(config))}; `
       : '';
     lines.push(`reward model: ${own}${microBatches(tokens, sharing)}`);
+  }
+  const teachers = teachersOf(config);
+  for (const { section, keys } of teachers) {
+    const { forward_max_token_len_per_gpu: tokens, ulysses_sequence_parallel_size: each } = keys;
+    const name = teachers.length === 1 ? '' : ` ${section.slice(section.lastIndexOf('.') + 1)}`;
+    lines.push(`teacher${name}: ${microBatches(tokens, each)}`);
   }
   if (data.val_files !== null) {
     const batch = data.val_batch_size === null ? 'all prompts' : count(data.val_batch_size, 'prompt');

@@ -14,6 +14,7 @@ import { checkRewardPool, checkRolloutPool, policyRanks, rewardRanks } from '../
 import { needsCritic, needsReference, needsRewardModel } from '../derived/roles';
 import { checkDecodingRanks } from '../derived/rollout_place';
 import { checkRouterReplay } from '../derived/router_replay';
+import { teachersOf } from '../derived/teachers';
 import { checkUlysses, checkUlyssesSize, contextOf, sharingRanks } from '../derived/ulysses';
 import { nearestName } from '../reading/nearest';
 import { missing } from '../schema/field';
@@ -22,6 +23,7 @@ import type { ResolvedConfig } from '../schema/ppo_schema';
 import type { ResolvedSftConfig } from '../schema/sft_schema';
 import { checkAgent } from './agent_checks';
 import { reportAll } from './collect';
+import { checkDistillation } from './distillation_checks';
 import { checkLauncher } from './launcher_checks';
 import { checkOptim } from './optim_checks';
 import { checkReward } from './reward_checks';
@@ -104,6 +106,10 @@ export function checkConsistency(config: ResolvedConfig): void {
         checkFsdpSize('reward.reward_model.model.fsdp_config', size, rewardRanks(config));
     },
     () => checkReward(config),
+    () => checkDistillation(config),
+    ...teachersOf(config).map(({ section, keys }) => () => {
+      checkFsdpSize(`${section}.fsdp_config`, keys.fsdp_config.fsdp_size, policyRanks(config));
+    }),
     () => checkAgent(config),
     () => checkRouterReplay(config),
     () => checkSampling(roles.rollout),

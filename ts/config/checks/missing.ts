@@ -20,6 +20,8 @@ const MODELS = [
   'model.path',
 ];
 
+const TEACHERS = 'distillation.teacher_models';
+
 /** Modules of the reward, also under verl's older names. */
 const REWARD_MODULES = [
   'reward.custom_reward_function.path',
@@ -31,7 +33,11 @@ const REWARD_MODULES = [
 /** @param config as it is in the file, or resolved */
 export function missingFeatures(config: Tree): MissingFeature[] {
   const found: MissingFeature[] = [];
-  for (const key of MODELS) {
+  const teachers = getPath(config, TEACHERS);
+  const models = isTree(teachers)
+    ? Object.keys(teachers).map((name) => `${TEACHERS}.${name}.model_path`)
+    : [];
+  for (const key of [...MODELS, ...models]) {
     const model = getPath(config, key);
     const why = typeof model === 'string' ? missingModel(model) : null;
     if (why !== null) found.push({ path: key, message: why });

@@ -1,3 +1,4 @@
+import { teachersOf } from '../derived/teachers';
 import type { ConfigNote } from '../reading/resolve';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import type { ResolvedSftConfig } from '../schema/sft_schema';
@@ -14,6 +15,9 @@ function sectionsOf(config: ResolvedConfig | ResolvedSftConfig): Readonly<Record
     'actor_rollout_ref.ref.fsdp_config': ref.fsdp_config,
     'critic.model.fsdp_config': config.critic.model.fsdp_config,
     'reward.reward_model.model.fsdp_config': config.reward.reward_model.model.fsdp_config,
+    ...Object.fromEntries(
+      teachersOf(config).map(({ section, keys }) => [`${section}.fsdp_config`, keys.fsdp_config]),
+    ),
     'actor_rollout_ref.actor.megatron': actor.megatron,
     'actor_rollout_ref.ref.megatron': ref.megatron,
     'critic.megatron': config.critic.megatron,

@@ -2,6 +2,7 @@ import { ConfigError } from '../../errors';
 import type { ResolvedConfig } from '../schema/ppo_schema';
 import { policyRanks, rewardRanks, rewardRanksKeys } from './pools';
 import { needsCritic, needsReference, needsRewardModel } from './roles';
+import { teachersOf } from './teachers';
 
 type UpdatedRole = Pick<ResolvedConfig['critic'], 'ulysses_sequence_parallel_size'>;
 type LaidOutRole = UpdatedRole & Pick<ResolvedConfig['critic'], 'strategy' | 'megatron'>;
@@ -41,6 +42,8 @@ export function checkUlysses(config: ResolvedConfig): void {
     checkSame('critic', critic, 'critic.model.fsdp_config', critic.model.fsdp_config);
     checkUlyssesSize('critic', ulyssesOf(critic, critic.model.fsdp_config), workers);
   }
+  for (const { section, keys } of teachersOf(config))
+    checkUlyssesSize(section, keys.ulysses_sequence_parallel_size, workers);
   if (needsRewardModel(config)) {
     const size = reward.reward_model.ulysses_sequence_parallel_size;
     checkUlyssesSize('reward.reward_model', size, rewardRanks(config), rewardRanksKeys(config));

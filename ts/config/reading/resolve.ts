@@ -10,6 +10,7 @@ import {
   leafAt,
   movedTo,
   type Section,
+  withNames,
 } from '../schema/field';
 import type { Carried } from './hidden';
 import { nearestPath } from './nearest';
@@ -39,7 +40,7 @@ const TARGET = '_target_';
  * key the nearest valid one
  */
 export function resolve(schema: Section, given: Tree): Resolved {
-  return new Resolution(schema, given).run();
+  return new Resolution(withNames(schema, given), given).run();
 }
 
 const MOST_MISTAKES = 50;

@@ -64,6 +64,25 @@ export type Resolved<S> = {
       : never;
 };
 
+const SHAPE = Symbol('shape');
+
+/** A section that may also have sections of other names, which have the keys of `shape`: see {@link withNames}. */
+export const named = <S extends Section>(section: S, shape: Section): S =>
+  Object.defineProperty({ ...section }, SHAPE, { value: shape });
+
+/** The schema with the sections that `tree` names. Itself where it names none. */
+export function withNames<S extends Section>(schema: S, tree: Readonly<Record<string, unknown>>): S {
+  const shape = (schema as { [SHAPE]?: Section })[SHAPE];
+  const changed: Record<string, Leaf | Section> = {};
+  for (const [key, value] of Object.entries(tree)) {
+    const entry = Object.hasOwn(schema, key) ? schema[key] : shape;
+    if (entry === undefined || isLeaf(entry) || typeof value !== 'object' || value === null) continue;
+    const own = withNames(entry, value as Readonly<Record<string, unknown>>);
+    if (own !== schema[key]) changed[key] = own;
+  }
+  return Object.keys(changed).length === 0 ? schema : { ...schema, ...changed };
+}
+
 export function isLeaf(node: Leaf | Section): node is Leaf {
   return typeof node['kind'] === 'string';
 }

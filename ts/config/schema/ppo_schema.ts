@@ -2,6 +2,7 @@ import { actorSection, refSection } from './actor_section';
 import { algorithmSection } from './algorithm_section';
 import { criticSection } from './critic_section';
 import { dataSection } from './data_section';
+import { distillationSection } from './distillation_section';
 import {
   bool,
   count,
@@ -66,7 +67,7 @@ export const ppoSchema = {
     [[], ['_self_']],
     'configuration groups are not composed here: write all keys into one file',
   ),
-  distillation: sectionNeeds('distillation', { enabled: [] }),
+  distillation: distillationSection,
   skip: sectionNeeds('a rollout that is not generated', {
     'async_rollout.enable': [],
     'rollout.enable': [],

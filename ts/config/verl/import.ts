@@ -15,6 +15,7 @@ import {
   missing,
   movedTo,
   type Section,
+  withNames,
 } from '../schema/field';
 import { ppoSchema } from '../schema/ppo_schema';
 import { sftSchema } from '../schema/sft_schema';
@@ -55,7 +56,7 @@ export function importVerl(source: VerlSource): VerlImport {
 }
 
 const PATHS =
-  /(^|\.)(train_files|val_files|path|tokenizer_path|default_local_dir|resume_from_path|.*_data_dir)$/;
+  /(^|\.)(train_files|val_files|path|model_path|tokenizer_path|default_local_dir|resume_from_path|.*_data_dir)$/;
 
 /** Keys that, said on a command line, say what kind of run it is, though verl's default has the same value. */
 const TELLING: Readonly<Record<string, string>> = {
@@ -86,8 +87,8 @@ class Import {
     private readonly source: VerlSource,
     private readonly own: OwnSections,
   ) {
-    const { program, version, unread } = source;
-    this.schema = program.program === 'sft' ? sftSchema : ppoSchema;
+    const { program, version, unread, tree } = source;
+    this.schema = program.program === 'sft' ? sftSchema : withNames<Section>(ppoSchema, tree);
     this.result = {
       program: program.program,
       version,
@@ -286,7 +287,7 @@ class Import {
     }
     if (JSON.stringify(value) !== JSON.stringify(given))
       this.note('changed', from, `is now ${this.shown(from, value)}`);
-    if (/model\.path$/.test(path) && isHubName(value)) {
+    if (/model\.path$|^distillation\..*model_path$/.test(path) && isHubName(value)) {
       this.note(
         'changed',
         from,

@@ -172,7 +172,7 @@ export class PhaseTimer {
   }
 }
 
-const PER_TOKEN_PHASES = ['gen', 'ref', 'values', 'adv', 'update_critic', 'update_actor'];
+const PER_TOKEN_PHASES = ['gen', 'ref', 'teacher', 'values', 'adv', 'update_critic', 'update_actor'];
 
 /**
  * timing_s/*, timing_per_token_ms/* (gen: per generated token, which dynamic sampling makes more than the batch has; others: per

@@ -27,7 +27,7 @@ const HUES: readonly [RegExp, number][] = [
   [/^gen|^rolloutTurn|Rollout of /, 0],
   [/^reward|^score/, 6],
   [/^old_log_prob|computeLogProb of 'actor'/, 5],
-  [/^ref|computeLogProb of 'ref'/, 3],
+  [/^ref|^teacher|computeLogProb of '(ref|teacher)/, 3],
   [/^values|computeValues/, 4],
   [/^adv/, 7],
   [/^update_actor|updatePolicy|updateSft/, 1],

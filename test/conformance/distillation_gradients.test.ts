@@ -1,0 +1,81 @@
+import path from 'node:path';
+import { Actor } from '../../ts/actor/actor';
+import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
+import { batchOf, CONFORMANCE, layoutsOf, TestGroups } from '../helpers/conformance';
+import { floats, integers, readSafetensors } from '../helpers/safetensors';
+
+// forward_kl_topk of whole models against transformers and autograd in float64: six tokens of a teacher near the model, temperature 0.9, log-probs of
+// both at least -4 and the loss of a token at most 1.5, which some of them reach.
+const groups = new TestGroups();
+afterAll(() => groups.close());
+
+const K = 6;
+
+/** One array per sequence of [ΣR * K]. */
+function perSequence<T extends Float32Array | Int32Array>(offsets: ArrayLike<number>, all: T): T[] {
+  return Array.from(
+    { length: offsets.length - 1 },
+    (_, i) => all.slice((offsets[i] as number) * K, (offsets[i + 1] as number) * K) as T,
+  );
+}
+
+describe.each(
+  ['qwen3_headdim', 'gemma2'].flatMap((name) =>
+    layoutsOf(path.join(CONFORMANCE, 'models', name, 'actor')).map((layout) => ({ name, ...layout })),
+  ),
+)('$name on $layout', ({ name, worldSize, parallel }) => {
+  // clip_cov needs all tokens of a micro-batch at once: the distillation is added to what it gives.
+  test.each(['vanilla', 'clip_cov'])('loss, gradients and metrics beside %s', async (mode) => {
+    const model = path.join(CONFORMANCE, 'models', name, 'actor');
+    const expected = readSafetensors(path.join(CONFORMANCE, 'distillation', `${name}.safetensors`));
+    const { batch: read } = batchOf(
+      readSafetensors(path.join(CONFORMANCE, 'models', name, 'batch.safetensors')),
+    );
+    const zeros = new Float32Array(read.numResponseTokens);
+    const { responseOffsets } = read;
+    const batch = read.with({
+      advantages: zeros,
+      oldLogProbs: zeros,
+      teacherTopLogProbs: perSequence(
+        responseOffsets,
+        Float32Array.from(floats(expected, 'teacher_log_probs')),
+      ),
+      teacherTopIds: perSequence(responseOffsets, Int32Array.from(integers(expected, 'teacher_ids'), Number)),
+    });
+    const group = await groups.of(worldSize);
+    const optim = { lr: 0, weightDecay: 0, gradClip: 1e9 };
+    const actor = await Actor.create({ model, optim, group, parallel, dtype: 'float32' });
+    try {
+      const distillation = {
+        mode: 'forward_kl_topk',
+        topK: K,
+        logProbMinClamp: -4,
+        lossMaxClamp: 1.5,
+      } as const;
+      const metrics = await actor.updatePolicy(batch, { temperature: 0.9, loss: { mode, distillation } });
+      const close = (metric: string, tensor: string) =>
+        expect(metrics[`distillation/${metric}`]).toBeCloseTo(floats(expected, tensor)[0] as number, 5);
+      close('loss', 'loss');
+      close('student_mass', 'student_mass');
+      close('overlap_ratio', 'overlap_ratio');
+      expect(metrics['actor/loss']).toBeCloseTo(metrics['distillation/loss'] as number, 6);
+      const { mapping } = loadModelDirectory(model, 'lm');
+      for (const [hf, { shape }] of Object.entries(expected)) {
+        if (!hf.endsWith('.weight')) continue;
+        const slice = mapping.find((m) => m.hf === hf);
+        if (slice === undefined) throw new Error(`no parameter maps to ${hf}`);
+        const [whole] = await group.callAll(actor.name, 'getTensor', () => ['grad', slice.param]);
+        const width = (shape.length === 2 ? shape[1] : 1) as number;
+        const ours = (whole as Float32Array).subarray(slice.row * width, (slice.row + slice.rows) * width);
+        const theirs = Array.from(floats(expected, hf));
+        const largest = theirs.reduce((m, v) => Math.max(m, Math.abs(v)), 1e-12);
+        theirs.forEach((value, i) => {
+          if (!(Math.abs(value - (ours[i] as number)) <= 1e-4 * largest))
+            throw new Error(`${hf}[${i}]: ${ours[i]} against ${value}`);
+        });
+      }
+    } finally {
+      await actor.close();
+    }
+  });
+});
