@@ -128,13 +128,12 @@ void read_tensor_file(const TensorFile& file,
     }
     shape[0] = slice.rows;
     if (slice.transpose) std::reverse(shape.begin(), shape.end());
-    const at::Tensor loaded =
+    const at::Tensor values =
         at::empty(shape, at::device(simulated ? at::kMeta : at::kCPU).dtype(scalar_type(slice)));
     if (!simulated) {
-      read_all(descriptor->get(), file.path, loaded.data_ptr(), static_cast<int64_t>(loaded.nbytes()),
+      read_all(descriptor->get(), file.path, values.data_ptr(), static_cast<int64_t>(values.nbytes()),
                slice.offset);
     }
-    const at::Tensor values = loaded.to(at::kFloat);
     check_finite(values, slice, file.path);
     store(slice, slice.transpose ? values.t() : values);
   }

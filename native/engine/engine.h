@@ -40,10 +40,10 @@ at::ScalarType parse_dtype(const std::string& name);
 struct EngineOptions {
   ModelConfig model;
   at::Device device = at::kCPU;
-  at::ScalarType dtype = at::kFloat;  // to compute in: float32 or bfloat16; masters are float32 always
+  at::ScalarType dtype = at::kFloat;  // to compute in: float32 or bfloat16; masters are float32
   int64_t max_tokens = 0;             // packing capacity C, tokens per micro-batch
   bool gradient_checkpointing = false;
-  std::optional<AdamWOptions> optim;  // none: inference only, no gradient or optimiser memory
+  std::optional<AdamWOptions> optim;  // none: inference only, no masters, gradients or optimiser memory
   std::optional<LoraOptions> lora;    // none: every parameter is trained
   uint64_t seed = 0;                  // initial values of parameters no checkpoint provides
   int64_t num_threads = 0;            // 0: leave LibTorch's choice

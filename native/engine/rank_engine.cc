@@ -148,11 +148,12 @@ void RankEngine::import_tensors(TensorKind kind, const std::vector<TensorFile>& 
 }
 
 at::Tensor RankEngine::merged(size_t group) {
-  at::Tensor whole = flat(TensorKind::kParam, group);
+  const at::Tensor weights = flat(TensorKind::kParam, group);
   const std::optional<size_t> adapters = store_.adapters_of(group);
-  if (!adapters) return whole;
-  if (whole.is_same(store_.owned(TensorKind::kParam, group))) whole = whole.clone();
-  store_.merge(group, whole, flat(TensorKind::kParam, *adapters));
+  if (!adapters) return weights;
+  const bool kept = weights.is_same(store_.owned(TensorKind::kParam, group));
+  const at::Tensor whole = weights.to(at::kFloat, /*non_blocking=*/false, /*copy=*/kept);
+  store_.merge(group, whole, flat(TensorKind::kParam, *adapters).to(at::kFloat));
   return whole;
 }
 
@@ -188,7 +189,8 @@ at::Tensor RankEngine::whole(const Parameter& parameter, const at::Tensor& own) 
   });
   // Every element is written by one rank and zero on the others. Summed as integers, which keeps every bit
   // (also of -0).
-  mesh_.tp()->all_reduce(all.view(at::kInt), ReduceOp::kSum, {"gather", parameter.info.name});
+  const at::ScalarType integer = all.element_size() == 4 ? at::kInt : at::kShort;
+  mesh_.tp()->all_reduce(all.view(integer), ReduceOp::kSum, {"gather", parameter.info.name});
   return all;
 }
 

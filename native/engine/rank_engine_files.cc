@@ -22,7 +22,7 @@ RankEngine::GroupPart RankEngine::export_part(TensorKind kind, size_t group) {
   if (const auto adapters = store_.adapters_of(group); merges && adapters) {
     part.values = part.values.to(device_, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
     store_.merge(group, part.begin, part.values,
-                 sharding_.gather(TensorKind::kParam, *adapters).to(part.values.device()));
+                 sharding_.gather(TensorKind::kParam, *adapters).to(part.values.options()));
   }
   return part;
 }

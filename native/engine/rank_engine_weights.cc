@@ -66,6 +66,8 @@ const at::Tensor& RankEngine::kept_parameter(TensorKind kind, const Parameter& p
 
 at::Tensor RankEngine::flat_on_first_stage(TensorKind kind, size_t group) {
   const ParameterGroup& held = store_.groups()[group];
+  const bool merges = kind == TensorKind::kMerged && store_.adapters_of(group).has_value();
+  const at::ScalarType dtype = merges ? at::kFloat : held.dtype;
   const CollectiveLabel label{"export", held.name};
   at::Tensor whole = held.here && !held.copy ? flat(kind, group) : at::Tensor();
   // From rank `from` of an axis to its first one, among the ranks of `here`.
@@ -73,7 +75,7 @@ at::Tensor RankEngine::flat_on_first_stage(TensorKind kind, size_t group) {
     if (!here || from == 0) return;
     if (axis.rank() == from) axis.send(whole.contiguous(), 0, label);
     if (axis.rank() != 0) return;
-    whole = at::empty({held.whole_size}, at::TensorOptions().dtype(at::kFloat).device(device_));
+    whole = at::empty({held.whole_size}, at::TensorOptions().dtype(dtype).device(device_));
     axis.recv(whole, from, label);
   };
   // Of the ranks that have it, one of each tensor-parallel place passes it on.
@@ -152,7 +154,7 @@ void RankEngine::import_weights(const WeightBucket& bucket, const at::Tensor& by
   std::set<size_t> groups;
   each([&](const WeightChunk& chunk, const at::Tensor& values) {
     const Parameter& parameter = store_.at(chunk.param);
-    const at::Tensor rows = values.to(at::kFloat).view({chunk.count, -1});
+    const at::Tensor rows = values.view({chunk.count, -1});
     if (chunk.transpose) {
       store_.assign(TensorKind::kParam, parameter, chunk.row, rows.t(), chunk.first);
     } else {

@@ -60,7 +60,7 @@ class Sharding final : public ParameterAccess {
   // engine. A rank that cannot begin (`refuses`) gives as many counts as the others, and none of them waits
   // for it: they throw kAborted.
   std::vector<int64_t> agree(Communicator& all, const std::vector<int64_t>& counts, bool refuses = false);
-  // The whole flat buffer of a kind, float32, on every rank.
+  // The whole flat buffer of a kind, in the dtype that it is kept in, on every rank.
   at::Tensor gather(TensorKind kind, size_t group);
 
   // Ranks that hold the same shard of a group, and which of them this one is.

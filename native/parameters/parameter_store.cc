@@ -44,7 +44,8 @@ ParameterStore::ParameterStore(ParameterLayout layout, at::Device device, at::Sc
 std::vector<int64_t> ParameterStore::take(ParameterLayout layout) {
   family_ = std::move(layout.family);
   adapters_ = std::move(layout.adapters);
-  for (GroupSpec& spec : layout.groups) groups_.push_back({std::move(spec), {}, {}, {}, {}, {}, {}, {}, 0});
+  for (GroupSpec& spec : layout.groups)
+    groups_.push_back({std::move(spec), at::kFloat, {}, {}, {}, {}, {}, {}, {}, 0});
   std::vector<int64_t> sizes(groups_.size(), 0);
   for (ParameterSpec& spec : layout.parameters) {
     const int64_t start = sizes[spec.group];
@@ -62,17 +63,17 @@ void ParameterStore::allocate(at::Device device, at::ScalarType compute_dtype,
     const int64_t count = slice(g).count, whole = round_up(sizes[g], kAlignment * count);
     const int64_t own = whole / count;
     ParameterGroup& group = groups_[g];
-    group.whole_size = whole;
-    if (!group.here) continue;
     const bool trained = training_ && group.trainable && !group.buffer;
+    group.whole_size = whole;
+    group.dtype = trained || group.buffer ? at::kFloat : compute_dtype;
+    if (!group.here) continue;
     // An engine that has not been updated yet has neither gradients nor moments in its memory.
     const auto state = [&](at::ScalarType dtype, bool lazily, bool on_host) {
       return StateBuffer(own, dtype, device, lazily, on_host);
     };
-    group.param = state(at::kFloat, false, offload.parameters);
-    if (compute_dtype != at::kFloat && !group.buffer)
-      group.compute = state(compute_dtype, false, offload.parameters);
+    group.param = state(group.dtype, false, offload.parameters);
     if (trained) {
+      if (compute_dtype != group.dtype) group.compute = state(compute_dtype, false, offload.parameters);
       group.grad = state(at::kFloat, true, offload.gradients);
       group.exp_avg = state(at::kFloat, true, offload.moments);
       group.exp_avg_sq = state(at::kFloat, true, offload.moments);

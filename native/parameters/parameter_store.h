@@ -26,9 +26,9 @@ struct Parameter {
   InitialValue initial = InitialValue::kZero;
   Placement placement;
   int64_t start = 0;   // in the flat buffer
-  at::Tensor master;   // float32; undefined in a sharded store
+  at::Tensor master;   // in ParameterGroup::dtype; undefined in a sharded store
   at::Tensor grad;     // float32; undefined for inference and where frozen
-  at::Tensor compute;  // compute dtype; the master itself in float32 and of a buffer
+  at::Tensor compute;  // compute dtype; the master itself where that has it, and of a buffer
 };
 
 // Elements [begin, begin + count) of the slice of a flat buffer that is held here, which `copies`
@@ -47,8 +47,11 @@ struct ShardSlice {
 
 // A group of parameters. All its buffers are flat, so that optimiser and collectives see few large tensors.
 struct ParameterGroup : GroupSpec {
-  // The slice that is owned: float32, and compute in the compute dtype where that is another. Gradient and
-  // moments only where trained.
+  // Of param, also where it is on other ranks: float32 where trained and of a buffer. What is frozen is kept
+  // as it is computed with, rounded once when it comes: nothing is ever added to it.
+  at::ScalarType dtype = at::kFloat;
+  // The slice that is owned: param, and compute where the compute dtype is another. Gradient and moments,
+  // both float32, only where trained.
   StateBuffer param, compute, grad, exp_avg, exp_avg_sq;
   // What Parameter::compute and grad are views of in a store that is sharded or computes alone: of the whole
   // group, in memory only around their use (fsdp/sharding.h, engine/decoding_copy.h).
@@ -97,7 +100,7 @@ class ParameterStore {
   bool exports(TensorKind kind, size_t group) const;
   // The group whose adapters are on weights of `group`, if there is one.
   std::optional<size_t> adapters_of(size_t group) const;
-  // Adds a group's adapters to its flat float32 parameters, in place: W + scale B A.
+  // Adds a group's adapters to its flat parameters, in place: W + scale B A, all of them float32.
   void merge(size_t group, const at::Tensor& flat, const at::Tensor& adapters) const;
   // The same for the elements from `begin` on that `part` has, bit for bit.
   void merge(size_t group, int64_t begin, const at::Tensor& part, const at::Tensor& adapters) const;
@@ -123,7 +126,7 @@ class ParameterStore {
   // Fills every parameter that no import has touched with its InitialValue, each from a stream of its own.
   void initialize_missing();
   void mark_imported(const std::string& name) { imported_[name] = true; }
-  // Copies masters to the compute copies (a no-op in float32).
+  // Copies masters to the compute copies (a no-op where there are none).
   void refresh_compute();
   void refresh_compute(size_t group);
   void zero_grad();

@@ -6,13 +6,13 @@
 namespace troupe {
 
 struct StateKinds {
-  bool parameters = false;  // masters, and in bfloat16 the copy to compute with
+  bool parameters = false;  // of what is trained in bfloat16 the masters and the copy to compute with
   bool gradients = false;
   bool moments = false;
 };
 
 struct HeldBytes {
-  int64_t parameters = 0;  // masters and, in bfloat16, the copy to compute with
+  int64_t parameters = 0;  // of what is trained in bfloat16 the masters and the copy to compute with
   int64_t gradients = 0;
   int64_t moments = 0;
 };

@@ -29,6 +29,7 @@ function specOf(
     placement?: Placement;
     layout?: RoleLayout;
     checkpointing?: boolean;
+    frozen?: boolean;
   } = {},
 ): PlanSpec {
   const load = { sequences: o.microBatches ?? 1, longest: 8, response: 4 };
@@ -43,8 +44,8 @@ function specOf(
     placement: o.placement ?? ON_DEVICE,
     capacity: 8,
     gradientCheckpointing: o.checkpointing ?? false,
-    inference: null,
-    update: load,
+    inference: o.frozen ? load : null,
+    update: o.frozen ? null : load,
     rollouts: [],
     keys: { capacity: '', dtype: '', gradientCheckpointing: '', layout: '', sharding: '', placement: '' },
   };
@@ -183,6 +184,27 @@ test.each([1, 2, 3, 4])(
     }
   },
   120_000,
+);
+
+test.each([1, 2])(
+  '%d workers hold what is never trained in the dtype that it is computed in',
+  async (worldSize) => {
+    const { config: shape } = readModelShape(model, 'lm', 'model');
+    const spec = (frozen: boolean) => specOf(shape, worldSize, { dtype: 'bfloat16', frozen });
+    const { state } = (await simulate(spec(true))).simulation;
+    const trained = (await simulate(spec(false))).simulation.state.parameters;
+    const host = { parameters: 0, gradients: 0, moments: 0 };
+    expect(state).toEqual({ parameters: trained / 3, gradients: 0, moments: 0, host });
+    expect(state.parameters).toBeGreaterThanOrEqual((2 * countOf(shape)) / worldSize);
+    const reference = await Actor.create({ model, worldSize, numThreads: 1, dtype: 'bfloat16', optim: null });
+    try {
+      const held = await reference.engine.group.callAll(reference.engine.name, 'stateBytes', () => []);
+      expect(held).toEqual(new Array(worldSize).fill(state));
+    } finally {
+      await reference.close();
+    }
+  },
+  60_000,
 );
 
 test('offloaded state is simulated and held on the host; one reduction per mini-batch is simulated', async () => {

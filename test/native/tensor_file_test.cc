@@ -16,13 +16,13 @@ namespace {
 
 constexpr int64_t kValues = 600'000;  // several pieces of what is checked at a time
 
-at::Tensor read(const at::Tensor& values) {
+at::Tensor read(const at::Tensor& values, const std::string& dtype = "F32") {
   const std::string path = "/tmp/troupe_tensor_file_" + std::to_string(::getpid());
   std::FILE* out = std::fopen(path.c_str(), "w");
-  CHECK(std::fwrite(values.const_data_ptr(), 4, kValues, out) == kValues);
+  CHECK(std::fwrite(values.const_data_ptr(), values.element_size(), kValues, out) == kValues);
   std::fclose(out);
-  TensorFile file{path, "", kValues * 4, {}};
-  file.tensors.push_back({"weight", 0, kValues / 100, false, "the weight", 0, "F32"});
+  TensorFile file{path, "", static_cast<int64_t>(values.nbytes()), {}};
+  file.tensors.push_back({"weight", 0, kValues / 100, false, "the weight", 0, dtype});
   at::Tensor found;
   try {
     read_tensor_file(
@@ -47,6 +47,14 @@ at::Tensor read(const at::Tensor& values) {
 TEST(values_are_those_of_the_file) {
   const at::Tensor values = at::arange(kValues, at::kFloat);
   CHECK(read(values).equal(values));
+  for (const auto& [dtype, type] : {std::pair{"BF16", at::kBFloat16}, {"F16", at::kHalf}}) {
+    const at::Tensor narrow = values.mul(0.01).to(type);
+    const at::Tensor found = read(narrow, dtype);
+    CHECK(found.scalar_type() == type && found.equal(narrow));
+    narrow[7] = INFINITY;
+    narrow[kValues - 1] = NAN;
+    CHECK_THROWS(read(narrow, dtype), "holds NaN or infinity in 2 of its 600000 values");
+  }
 }
 
 TEST(values_that_are_no_numbers_are_counted_wherever_they_are) {

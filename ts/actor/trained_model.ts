@@ -22,7 +22,7 @@ export abstract class TrainedModel {
 
   /**
    * Writes a Hugging Face directory (of a critic one for token classification): config, tokenizer files and safetensors. Default dtype: each tensor's as loaded. Adapters are
-   * merged into the weights, in float32 before they are rounded to the dtype.
+   * merged into the weights that are computed with, in float32 before they are rounded to the dtype.
    */
   async saveModel(dir: string, o: { dtype?: 'float32' | 'bfloat16' } = {}): Promise<void> {
     this.engine.checkOpen();

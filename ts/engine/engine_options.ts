@@ -61,7 +61,7 @@ export interface EngineOptions {
    * own the machines are not known: its default is cpu.
    */
   device?: 'cpu' | 'cuda';
-  /** Compute dtype; master weights are float32 always. Default: bfloat16 on cuda, float32 on cpu. */
+  /** Compute dtype; of what is trained there are float32 master weights besides. Default: bfloat16 on cuda, float32 on cpu. */
   dtype?: 'float32' | 'bfloat16';
   /**
    * Packing capacity: tokens per micro-batch, with `parallel.ulysses` or `cp` of all workers that share one. Default 4096 on cpu, 16384
@@ -129,7 +129,7 @@ export interface EngineOptions {
   gradientCheckpointing?: boolean;
   /** What begins on the host; default: nothing. */
   offload?: OffloadOptions;
-  /** null: inference only, no gradient or optimiser memory. */
+  /** null: inference only, no memory for gradients, optimiser and float32 masters: weights are held in `dtype` alone, rounded once when they come. */
   optim?: OptimOptions | null;
   /** Train low-rank adapters instead of the model's weights; docs/lora.md. */
   lora?: LoraOptions;

@@ -6,7 +6,7 @@ import type { NativeStateKinds } from '../native/bridge';
  * the head), for the time of their use. docs/distributed.md says what each saves; on a CPU there is no other memory.
  */
 export interface OffloadOptions {
-  /** Master weights, and in bfloat16 the copy that is computed with. */
+  /** Weights; of what is trained in bfloat16 the masters and the copy that is computed with. */
   params?: boolean;
   /** Gradients of the optimiser. */
   grads?: boolean;

@@ -140,10 +140,15 @@ async function exportAdapter({ dir }: FoundCheckpoint, out: string, o: Resolved)
   });
 }
 
-/** W + scale B A is the core's work. */
+/** W + scale B A is the core's work, in float32: of the weights as they are stored. */
 async function exportMerged({ dir, role }: FoundCheckpoint, out: string, o: Resolved): Promise<void> {
   const create = role === 'actor' ? Actor.create : Critic.create;
-  const engine = await create({ model: o.base ?? baseOf(dir), optim: null, lora: { adapter: dir } });
+  const engine = await create({
+    model: o.base ?? baseOf(dir),
+    dtype: 'float32',
+    optim: null,
+    lora: { adapter: dir },
+  });
   try {
     await saveModel(engine.engine, out, o.dtype ?? null, o.maxShardBytes);
   } finally {

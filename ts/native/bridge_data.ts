@@ -145,7 +145,7 @@ export type Reduction = 'micro_batch' | 'mini_batch';
 
 /** Parts of an engine's state. */
 export interface NativeStateKinds {
-  /** Masters, and in bfloat16 the copy to compute with. */
+  /** Weights; of what is trained in bfloat16 the masters and the copy to compute with. */
   parameters: boolean;
   gradients: boolean;
   /** Both moments of AdamW. */

@@ -16,7 +16,7 @@ import { firstRankOf, type Place, placesThatDiffer } from './places';
 
 /** Bytes that a role holds for good on one rank. */
 export interface StateBytes {
-  /** float32 masters, and the copy in the compute dtype when it is another. */
+  /** Weights: float32 masters of what is trained, and all in the compute dtype where that is another. */
   parameters: number;
   gradients: number;
   /** Both moments of AdamW. */

@@ -75,7 +75,7 @@ export const sharding = {
   param_offload: field(
     bool,
     false,
-    'Master weights (in bfloat16 with their copy) on the host; they come to the GPU group by group for their use. On cpu it saves nothing.',
+    'Weights (of what is trained in bfloat16 the float32 masters, too) on the host; they come to the GPU group by group for their use. On cpu it saves nothing.',
   ),
   optimizer_offload: field(bool, false, 'The same for both moments of AdamW.'),
   grad_offload: field(bool, false, 'The same for the gradients that the optimiser takes.'),
