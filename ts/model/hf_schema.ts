@@ -104,6 +104,17 @@ const deepseekExperts = {
   topk_group: int(1, 'expertBlocks'),
 };
 
+const qwen2 = z.object({
+  ...decoder,
+  ...qwenWindow,
+  vocab_size: int(151936, 'vocabulary'),
+  intermediate_size: int(22016, 'width'),
+  num_key_value_heads: maybeNone(32, 'heads'),
+  max_position_embeddings: int(32768, 'positions'),
+  max_window_layers: layerIndex.nullish().transform((v) => v ?? 28),
+  layer_types: layerTypes,
+});
+
 export const schemas = {
   llama: z.object({ ...decoder, attention_bias: bool(false), mlp_bias: bool(false) }),
   mistral: z.object({
@@ -114,16 +125,7 @@ export const schemas = {
     sliding_window: orNone(4096),
     layer_types: layerTypes,
   }),
-  qwen2: z.object({
-    ...decoder,
-    ...qwenWindow,
-    vocab_size: int(151936, 'vocabulary'),
-    intermediate_size: int(22016, 'width'),
-    num_key_value_heads: maybeNone(32, 'heads'),
-    max_position_embeddings: int(32768, 'positions'),
-    max_window_layers: layerIndex.nullish().transform((v) => v ?? 28),
-    layer_types: layerTypes,
-  }),
+  qwen2,
   qwen3: z.object({
     ...decoder,
     ...qwenWindow,
@@ -135,6 +137,36 @@ export const schemas = {
     max_window_layers: layerIndex.nullish().transform((v) => v ?? 28),
     layer_types: layerTypes,
     attention_bias: bool(false),
+  }),
+  mimo: qwen2,
+  seed_oss: z.object({
+    ...decoder,
+    vocab_size: int(155136, 'vocabulary'),
+    intermediate_size: int(27648, 'width'),
+    num_hidden_layers: int(64, 'layers'),
+    num_attention_heads: int(80, 'heads'),
+    num_key_value_heads: maybeNone(8, 'heads'),
+    head_dim: maybeNone(128, 'headDim'),
+    max_position_embeddings: int(524288, 'positions'),
+    attention_bias: bool(true),
+    attention_out_bias: bool(false),
+    mlp_bias: bool(false),
+  }),
+  gemma: z.object({
+    ...decoder,
+    vocab_size: int(256000, 'vocabulary'),
+    hidden_size: int(3072, 'width'),
+    intermediate_size: int(24576, 'width'),
+    num_hidden_layers: int(28, 'layers'),
+    num_attention_heads: int(16, 'heads'),
+    num_key_value_heads: int(16, 'heads'),
+    head_dim: int(256, 'headDim'),
+    hidden_act: text('gelu_pytorch_tanh'),
+    hidden_activation: z.string().nullish(),
+    max_position_embeddings: int(8192, 'positions'),
+    tie_word_embeddings: bool(true),
+    attention_bias: bool(false),
+    use_bidirectional_attention: bool(false),
   }),
   gemma2: z.object({
     ...decoder,

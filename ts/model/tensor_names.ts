@@ -180,6 +180,9 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   mistral: 'Mistral',
   qwen2: 'Qwen2',
   qwen3: 'Qwen3',
+  mimo: 'MiMo',
+  seed_oss: 'SeedOss',
+  gemma: 'Gemma',
   gemma2: 'Gemma2',
   mixtral: 'Mixtral',
   qwen2_moe: 'Qwen2Moe',
@@ -200,8 +203,12 @@ export function architectureName(config: NativeModelConfig): string {
 export const isBuffer = (hf: string): boolean =>
   /(^|\.)rotary_emb\.inv_freq$|(^|\.)attn\.(masked_)?bias$/.test(hf);
 
-/** Layers behind the last one: multi-token prediction heads (num_nextn_predict_layers), which transformers leaves out as well. */
+/**
+ * Heads that predict further tokens (num_nextn_predict_layers): layers behind the last one, which transformers leaves out as well, or
+ * under a name of their own.
+ */
 export function isPredictionLayer(config: NativeModelConfig, hf: string): boolean {
+  if (config.family === 'mimo') return hf.startsWith('model.mtp_layers.');
   const layer = /^model\.layers\.(\d+)\./.exec(hf)?.[1];
   return config.family === 'glm4_moe' && layer !== undefined && Number(layer) >= config.numLayers;
 }
