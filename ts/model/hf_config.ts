@@ -108,10 +108,12 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return gemma(parsed as FamilyConfig<'gemma'>, raw, where);
     case 'gemma2':
       return gemma2(parsed as FamilyConfig<'gemma2'>, raw, where);
+    case 'phi3':
+      return phi3(parsed as FamilyConfig<'phi3'>, raw, where);
     case 'mixtral': {
       const c = parsed as FamilyConfig<'mixtral'>;
       return {
-        ...rmsDecoder(family, c, raw, where, 1e6),
+        ...rmsDecoder(family, c, raw, where, { defaultTheta: 1e6 }),
         slidingWindows: everyLayer(c, c.sliding_window),
         moe: {
           ...SOFTMAX_EXPERTS,
@@ -134,6 +136,20 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
     case 'gpt2':
       return gpt2(parsed as FamilyConfig<'gpt2'>, where);
   }
+}
+
+/** What Phi-3 calls its one scaling. */
+const PHI_ROPES = { default: 'default', longrope: 'longrope', su: 'longrope', yarn: 'longrope' } as const;
+
+function phi3(c: FamilyConfig<'phi3'>, raw: Raw, where: string): NativeModelConfig {
+  const { original_max_position_embeddings } = c;
+  return {
+    ...rmsDecoder('phi3', c, { ...raw, original_max_position_embeddings }, where, {
+      partialFactor: 1,
+      types: PHI_ROPES,
+    }),
+    slidingWindows: everyLayer(c, c.sliding_window),
+  };
 }
 
 function qwen2Moe(c: FamilyConfig<'qwen2_moe'>, raw: Raw, where: string): NativeModelConfig {
@@ -165,7 +181,7 @@ function qwen3Moe(c: FamilyConfig<'qwen3_moe'>, raw: Raw, where: string): Native
 
 function glm4Moe(c: FamilyConfig<'glm4_moe'>, raw: Raw, where: string): NativeModelConfig {
   return {
-    ...rmsDecoder('glm4_moe', c, raw, where, 10000, 0.5),
+    ...rmsDecoder('glm4_moe', c, raw, where, { partialFactor: 0.5 }),
     qkNorm: c.use_qk_norm,
     qkvBias: c.attention_bias,
     ...deepseekExperts(c, where),

@@ -3,7 +3,7 @@ import { show } from '../base/text';
 import { TroupeError } from '../errors';
 import type { NativeModelConfig } from '../native/bridge';
 import type { DecoderConfig, Family } from './hf_schema';
-import { resolveRope } from './rope';
+import { type RopeInput, resolveRope } from './rope';
 
 const ACTIVATIONS: Readonly<Record<string, NativeModelConfig['activation']>> = {
   silu: 'silu',
@@ -26,12 +26,11 @@ export function rmsDecoder(
   c: DecoderConfig,
   raw: Raw,
   where: string,
-  defaultTheta = 10000,
-  partialFactor: number | null = null,
+  turns: Partial<RopeInput> = {},
 ): NativeModelConfig {
   const headDim = c.head_dim ?? Math.floor(c.hidden_size / c.num_attention_heads);
   const maxPositions = c.max_position_embeddings;
-  const rope = resolveRope({ raw, headDim, maxPositions, defaultTheta, partialFactor, where });
+  const rope = resolveRope({ raw, headDim, maxPositions, where, ...turns });
   return {
     family,
     head: 'lm',

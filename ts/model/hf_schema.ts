@@ -188,6 +188,16 @@ export const schemas = {
     attn_logit_softcapping: orNone(50),
     use_bidirectional_attention: bool(false),
   }),
+  phi3: z.object({
+    ...decoder,
+    vocab_size: int(32064, 'vocabulary'),
+    hidden_size: int(3072, 'width'),
+    intermediate_size: int(8192, 'width'),
+    max_position_embeddings: int(4096, 'positions'),
+    original_max_position_embeddings: int(4096, 'positions'),
+    rms_norm_eps: real(1e-5),
+    sliding_window: orNone(null),
+  }),
   mixtral: z.object({
     ...decoder,
     intermediate_size: int(14336, 'width'),

@@ -76,11 +76,14 @@ function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder): void {
 function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
   const q = c.numHeads * c.headDim;
   const kv = c.numKvHeads * c.headDim;
-  const slices = (leaf: string): Slice[] => [
-    { hf: `${hf}.q_proj.${leaf}`, rows: q },
-    { hf: `${hf}.k_proj.${leaf}`, rows: kv },
-    { hf: `${hf}.v_proj.${leaf}`, rows: kv },
-  ];
+  const slices = (leaf: string): Slice[] =>
+    c.family === 'phi3'
+      ? [{ hf: `${hf}.qkv_proj.${leaf}`, rows: q + 2 * kv }]
+      : [
+          { hf: `${hf}.q_proj.${leaf}`, rows: q },
+          { hf: `${hf}.k_proj.${leaf}`, rows: kv },
+          { hf: `${hf}.v_proj.${leaf}`, rows: kv },
+        ];
   map.fused(`${own}.qkv.weight`, slices('weight'), c.hiddenSize);
   if (c.qkvBias) map.fused(`${own}.qkv.bias`, slices('bias'));
   if (c.qkNorm) {
@@ -92,10 +95,13 @@ function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string,
 }
 
 function gatedMlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
-  const slices = (leaf: string): Slice[] => [
-    { hf: `${hf}.gate_proj.${leaf}`, rows: c.intermediateSize },
-    { hf: `${hf}.up_proj.${leaf}`, rows: c.intermediateSize },
-  ];
+  const slices = (leaf: string): Slice[] =>
+    c.family === 'phi3'
+      ? [{ hf: `${hf}.gate_up_proj.${leaf}`, rows: 2 * c.intermediateSize }]
+      : [
+          { hf: `${hf}.gate_proj.${leaf}`, rows: c.intermediateSize },
+          { hf: `${hf}.up_proj.${leaf}`, rows: c.intermediateSize },
+        ];
   map.fused(`${own}.in.weight`, slices('weight'), c.hiddenSize);
   if (c.mlpBias) map.fused(`${own}.in.bias`, slices('bias'));
   map.tensor(`${hf}.down_proj.weight`, `${own}.out.weight`, c.hiddenSize, c.intermediateSize);
@@ -184,6 +190,7 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   seed_oss: 'SeedOss',
   gemma: 'Gemma',
   gemma2: 'Gemma2',
+  phi3: 'Phi3',
   mixtral: 'Mixtral',
   qwen2_moe: 'Qwen2Moe',
   qwen3_moe: 'Qwen3Moe',

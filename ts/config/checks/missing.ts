@@ -94,7 +94,7 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/llama-?_?4/i, 'the model family Llama 4'],
   [/gemma-?_?(3|4)/i, 'the model family Gemma 3 and later'],
   [
-    /\bphi-?\d|olmo|falcon|mamba|bloom|baichuan|internlm|yi-vl|granite|ernie|hunyuan|ling-|ring-/i,
+    /\bphi-?(2|3\.5-(moe|vision)|3-(small|vision)|4-(multimodal|reasoning-vision))\b|\bphi-?1|olmo|falcon|mamba|bloom|baichuan|internlm|yi-vl|granite|ernie|hunyuan|ling-|ring-/i,
     'the model family of this name',
   ],
 ];
