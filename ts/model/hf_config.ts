@@ -2,9 +2,9 @@ import { MODEL_LIMITS } from '../base/limits';
 import { show } from '../base/text';
 import type { NativeModelConfig } from '../native/bridge';
 import { checkAliases, withoutAliases } from './hf_aliases';
-import { activation, everyLayer, invalid, type Raw, rmsDecoder, typedWindows } from './hf_decoder';
+import { activation, everyLayer, invalid, ONE_ROPE, type Raw, rmsDecoder, typedWindows } from './hf_decoder';
 import { deepseekExperts, qwenExperts, SOFTMAX_EXPERTS } from './hf_experts';
-import { gemma, gemma2 } from './hf_gemma';
+import { gemma, gemma2, gemma3 } from './hf_gemma';
 import { refusedKey } from './hf_refused';
 import type { Family, FamilyConfig } from './hf_schema';
 import { FAMILIES, isFamily, schemas } from './hf_schema';
@@ -110,6 +110,10 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return gemma2(parsed as FamilyConfig<'gemma2'>, raw, where);
     case 'phi3':
       return phi3(parsed as FamilyConfig<'phi3'>, raw, where);
+    case 'gemma3_text':
+      return gemma3(parsed as FamilyConfig<'gemma3_text'>, raw, where);
+    case 'smollm3':
+      return smollm3(parsed as FamilyConfig<'smollm3'>, raw, where);
     case 'mixtral': {
       const c = parsed as FamilyConfig<'mixtral'>;
       return {
@@ -149,6 +153,29 @@ function phi3(c: FamilyConfig<'phi3'>, raw: Raw, where: string): NativeModelConf
       types: PHI_ROPES,
     }),
     slidingWindows: everyLayer(c, c.sliding_window),
+  };
+}
+
+function smollm3(c: FamilyConfig<'smollm3'>, raw: Raw, where: string): NativeModelConfig {
+  const turning =
+    c.no_rope_layers ??
+    Array.from({ length: c.num_hidden_layers }, (_, i) => ((i + 1) % c.no_rope_layer_interval === 0 ? 0 : 1));
+  if (turning.length !== c.num_hidden_layers)
+    throw invalid(
+      where,
+      `no_rope_layers has ${turning.length} entries but the model has ${c.num_hidden_layers} layers`,
+    );
+  const window = c.use_sliding_window ? c.sliding_window : null;
+  return {
+    ...rmsDecoder('smollm3', c, raw, where, { defaultTheta: 2e6 }),
+    qkvBias: c.attention_bias,
+    outputBias: c.attention_bias,
+    mlpBias: c.mlp_bias,
+    slidingWindows:
+      c.layer_types !== null
+        ? typedWindows(c.layer_types, c.num_hidden_layers, window, where)
+        : turning.map((turns) => (turns ? 0 : (window ?? 0))),
+    secondRopeLayers: turning.map((turns) => turns === 0),
   };
 }
 
@@ -241,6 +268,7 @@ function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
     positions: 'learned',
     ropeInvFreq: new Float64Array(0),
     ropeAttentionFactor: 1,
+    ...ONE_ROPE,
     embeddingScale: 1,
     tiedEmbeddings: c.tie_word_embeddings,
     valueBias: false,

@@ -20,6 +20,12 @@ export type Raw = Record<string, unknown>;
 export const invalid = (where: string, message: string): TroupeError =>
   new TroupeError('INVALID_MODEL', `[model] ${where}: ${message}`);
 
+/** All layers turn alike. */
+export const ONE_ROPE: Pick<
+  NativeModelConfig,
+  'secondRopeLayers' | 'secondRopeInvFreq' | 'secondRopeAttentionFactor'
+> = { secondRopeLayers: [], secondRopeInvFreq: new Float64Array(0), secondRopeAttentionFactor: 1 };
+
 /** What the Llama-like families share: RMSNorm, RoPE, a gated MLP, no bias, full attention. */
 export function rmsDecoder(
   family: Family,
@@ -59,6 +65,7 @@ export function rmsDecoder(
     positions: 'rope',
     ropeInvFreq: rope.invFreq,
     ropeAttentionFactor: rope.attentionFactor,
+    ...ONE_ROPE,
     embeddingScale: 1,
     tiedEmbeddings: c.tie_word_embeddings,
     valueBias: false,

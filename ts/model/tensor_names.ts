@@ -190,6 +190,8 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   seed_oss: 'SeedOss',
   gemma: 'Gemma',
   gemma2: 'Gemma2',
+  gemma3_text: 'Gemma3',
+  smollm3: 'SmolLM3',
   phi3: 'Phi3',
   mixtral: 'Mixtral',
   qwen2_moe: 'Qwen2Moe',

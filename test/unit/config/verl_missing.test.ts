@@ -314,7 +314,7 @@ describe('troupe validate', () => {
       '/data/Qwen3-Next-80B-A3B-Instruct',
       /needs the model family Qwen3-Next, which is not there \(judged by the name/,
     ],
-    ['google/gemma-3-1b-it', /needs the model family Gemma 3 and later/],
+    ['google/gemma-3n-E2B', /needs the model family Gemma 3n and later/],
     ['XiaomiMiMo/MiMo-V2-Flash', /needs the model family MiMo-V2/],
     ['XiaomiMiMo/MiMo-VL-7B-RL', /needs images/],
     ['zai-org/GLM-4.5V', /needs images/],
@@ -325,6 +325,8 @@ describe('troupe validate', () => {
 
   it.each([
     'google/gemma-1.1-7b-it',
+    'google/gemma-3-1b-it',
+    'microsoft/Phi-4-mini-instruct',
     'ByteDance-Seed/Seed-OSS-36B',
     'XiaomiMiMo/MiMo-7B-RL',
     'a/GLM-4.5-Air-Base',

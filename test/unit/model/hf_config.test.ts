@@ -323,58 +323,6 @@ describe('RoPE scaling', () => {
   });
 });
 
-describe('longrope', () => {
-  const [short_factor, long_factor] = [
-    [1, 1.5],
-    [2, 4],
-  ];
-  // Heads of 8, of which a half turns: Phi-4-mini in small.
-  const phi = {
-    model_type: 'phi3',
-    hidden_size: 32,
-    num_attention_heads: 4,
-    num_hidden_layers: 2,
-    max_position_embeddings: 1024,
-    original_max_position_embeddings: 64,
-    partial_rotary_factor: 0.5,
-    rope_theta: 100,
-  };
-
-  test('has the short factors up to the length of pretraining, beyond which a sequence is refused', () => {
-    for (const type of ['longrope', 'su', 'yarn']) {
-      const c = resolve({ ...phi, rope_scaling: { type, short_factor, long_factor } });
-      expect(Array.from(c.ropeInvFreq)).toEqual([1, 1 / (10 * 1.5)]);
-      expect(c.ropeAttentionFactor).toBeCloseTo(Math.sqrt(1 + Math.log(16) / Math.log(64)), 15);
-      expect(c.maxPositions).toBe(64);
-    }
-    const given = { rope_type: 'longrope', short_factor, long_factor, attention_factor: 1.25 };
-    expect(resolve({ ...phi, rope_scaling: given }).ropeAttentionFactor).toBe(1.25);
-    const { original_max_position_embeddings: _, ...plain } = phi;
-    const c = resolve({ ...plain, rope_scaling: given, max_position_embeddings: 131072 });
-    expect(c.maxPositions).toBe(4096); // of the class
-  });
-
-  test('reaches as far as the model where long and short factors are the same', () => {
-    const rope_scaling = { type: 'longrope', short_factor, long_factor: short_factor };
-    expect(resolve({ ...phi, rope_scaling }).maxPositions).toBe(1024);
-  });
-
-  test.each<[object, RegExp]>([
-    [
-      { type: 'longrope', short_factor },
-      /rope_scaling.long_factor is missing, rope type 'longrope' needs it/,
-    ],
-    [{ type: 'su', short_factor: [1], long_factor }, /rope_scaling.short_factor: expected 2 factors, got 1/],
-    [
-      { type: 'linear', factor: 2 },
-      /rope_scaling.rope_type "linear" is not supported; supported: default, longrope, su, yarn/,
-    ],
-    [{ type: 'longrope', short_factor: [1, 0], long_factor }, /rope_scaling.short_factor.1: /],
-  ])('%j', (rope_scaling, message) => {
-    expect(() => resolve({ ...phi, rope_scaling })).toThrow(message);
-  });
-});
-
 test('Phi-3 keeps its fused matrices whole', () => {
   const c = resolve(configOf('phi3'));
   const layer = tensorMapping(c).filter(({ hf }) => hf.startsWith('model.layers.1.') && hf.includes('proj'));
@@ -397,6 +345,8 @@ test.each<[string, object, number]>([
   ['mixtral', {}, 32],
   ['mimo', {}, 32],
   ['phi3', {}, 32],
+  ['gemma3_text', {}, 26],
+  ['smollm3', {}, 36],
   ['seed_oss', {}, 64],
   ['gemma', {}, 28],
   ['gemma2', {}, 26],

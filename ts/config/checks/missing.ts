@@ -92,7 +92,7 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/minimax/i, 'the model family MiniMax'],
   [/mistral-?small-?3|mistral-?large-?3|ministral-?3/i, 'the model family Mistral 3'],
   [/llama-?_?4/i, 'the model family Llama 4'],
-  [/gemma-?_?(3|4)/i, 'the model family Gemma 3 and later'],
+  [/gemma-?_?(3n|4)/i, 'the model family Gemma 3n and later'],
   [
     /\bphi-?(2|3\.5-(moe|vision)|3-(small|vision)|4-(multimodal|reasoning-vision))\b|\bphi-?1|olmo|falcon|mamba|bloom|baichuan|internlm|yi-vl|granite|ernie|hunyuan|ling-|ring-/i,
     'the model family of this name',
