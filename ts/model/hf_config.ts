@@ -9,6 +9,7 @@ import { refusedKey } from './hf_refused';
 import type { Family, FamilyConfig } from './hf_schema';
 import { FAMILIES, isFamily, schemas } from './hf_schema';
 import { firstIssue } from './issue';
+import { textPart } from './text_part';
 
 export type Head = NativeModelConfig['head'];
 
@@ -24,7 +25,7 @@ export interface ResolvedModel {
  * token-classification head with one label). Throws INVALID_MODEL naming the key and what is supported.
  */
 export function resolveModelConfig(raw: unknown, head: Head, where: string): ResolvedModel {
-  const config = asObject(raw, where);
+  const config = textPart(asObject(raw, where));
   const type = config.model_type;
   if (!isFamily(type)) {
     throw invalid(

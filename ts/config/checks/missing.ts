@@ -1,6 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { FAMILIES, isFamily } from '../../model/hf_schema';
+import { textPart } from '../../model/text_part';
 import { getPath, isTree, type Tree } from '../reading/tree';
 import { missing } from '../schema/field';
 
@@ -64,7 +65,7 @@ function missingModel(model: string): string | null {
 function modelType(file: string): string | null {
   try {
     const config: unknown = JSON.parse(readFileSync(file, 'utf8'));
-    const type = isTree(config) ? config['model_type'] : null;
+    const type = isTree(config) ? textPart(config)['model_type'] : null;
     return typeof type === 'string' ? type : null;
   } catch {
     return null;
