@@ -14,7 +14,13 @@ const EXAMPLES = {
   mistral: 'Mistral 7B, Mistral NeMo, Mistral Small 3 (text)',
   qwen2: 'Qwen 2, Qwen 2.5, Qwen2.5-Math, Qwen2.5-Coder; DeepSeek-R1-Distill-Qwen',
   qwen3: 'Qwen 3, dense',
+  mimo: 'MiMo-7B',
+  seed_oss: 'Seed-OSS-36B',
+  gemma: 'Gemma, CodeGemma',
   gemma2: 'Gemma 2',
+  gemma3_text: 'Gemma 3: 270M, 1B, the text part of the others',
+  smollm3: 'SmolLM3',
+  phi3: 'Phi-3, Phi-3.5, Phi-4, Phi-4-mini',
   mixtral: 'Mixtral 8x7B, 8x22B',
   qwen2_moe: 'Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B',
   qwen3_moe: 'Qwen3-30B-A3B, Qwen3-235B-A22B',
@@ -34,7 +40,7 @@ function modelTable() {
       ...(keys.includes('routed_scaling_factor') ? ["DeepSeek-V3's router"] : []),
       ...(keys.some((key) => /shared_expert/.test(key)) ? ['a shared expert'] : []),
       ...(keys.includes('sliding_window') ? ['sliding windows'] : []),
-      ...(keys.includes('final_logit_softcapping') ? ['soft caps'] : []),
+      ...(keys.includes('attn_logit_softcapping') ? ['soft caps'] : []),
       ...(keys.includes('attention_bias') ? ['optional biases'] : []),
     ];
     return `| \`${family}\` | ${traits.join(', ')} | ${EXAMPLES[family]} |`;

@@ -43,6 +43,9 @@ ModelConfig read_model(const Field& dto) {
   model.positions = kPositions[dto["positions"].word({"rope", "learned"})];
   model.rope_inv_freq = read_float64s(dto["ropeInvFreq"]);
   model.rope_attention_factor = dto["ropeAttentionFactor"].number();
+  model.second_rope_layers = dto["secondRopeLayers"].booleans();
+  model.second_rope_inv_freq = read_float64s(dto["secondRopeInvFreq"]);
+  model.second_rope_attention_factor = dto["secondRopeAttentionFactor"].number();
   model.embedding_scale = dto["embeddingScale"].number();
   model.tied_embeddings = dto["tiedEmbeddings"].boolean();
   model.value_bias = dto["valueBias"].boolean();

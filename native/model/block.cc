@@ -21,6 +21,7 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
     : layer_(layer),
       name_("layers." + std::to_string(layer) + " attention"),
       mlp_name_("layers." + std::to_string(layer) + " mlp"),
+      second_rope_(whole.has_second_rope(layer)),
       activation_(whole.activation),
       gated_(whole.gated_mlp) {
   const ModelConfig config = own_heads(whole, part);
@@ -28,7 +29,7 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
                 config.head_dim,          config.attention_scale,
                 config.attention_softcap, config.sliding_windows[static_cast<size_t>(layer)]};
   if (!part.whole()) attention_.shape_groups = whole.num_heads / whole.num_kv_heads;
-  rotary_ = {config.num_heads, config.num_kv_heads, config.head_dim,        config.rotary_dim(),
+  rotary_ = {config.num_heads, config.num_kv_heads, config.head_dim,        config.rotary_dim(layer),
              config.qk_norm,   config.norm_eps,     config.norm_unit_offset};
   const std::string prefix = "layers." + std::to_string(layer) + ".";
   attn_norm_ = Norm(store, config, prefix + "attn_norm");
@@ -110,8 +111,8 @@ void Block::qkv_tile(const at::Tensor& normed, const RowContext& rows, int64_t b
   const at::Tensor out = rows_of(qkv, begin, end);
   qkv_.forward(normed, out, qkv_weight);
   if (saved != nullptr && rotary_.qk_norm) rows_of(saved->qkv_pre, begin, end).copy_(out);
-  ops::qk_norm_rotary_forward(rotary_, out, rows_of(rows.positions, begin, end), rows.rotary.cos,
-                              rows.rotary.sin, q_norm_, k_norm_,
+  ops::qk_norm_rotary_forward(rotary_, out, rows_of(rows.positions, begin, end), turns(rows).cos,
+                              turns(rows).sin, q_norm_, k_norm_,
                               saved != nullptr ? rows_of(saved->qk_rstd, begin, end) : at::Tensor());
 }
 
@@ -362,7 +363,7 @@ void Block::rotary_backward_tile(const at::Tensor& dqkv, const RowContext& rows,
     return qk_parts.defined() ? qk_parts[i].select(0, tile) : at::Tensor();
   };
   ops::qk_norm_rotary_backward(rotary_, rows_of(dqkv, begin, end), rows_of(saved.qkv_pre, begin, end),
-                               rows_of(rows.positions, begin, end), rows.rotary.cos, rows.rotary.sin, q_norm_,
+                               rows_of(rows.positions, begin, end), turns(rows).cos, turns(rows).sin, q_norm_,
                                k_norm_, rows_of(saved.qk_rstd, begin, end), part(0), part(1));
 }
 

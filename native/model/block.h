@@ -19,8 +19,14 @@ class Exchange;
 class SequenceGroup;
 
 // cos and sin of every position, [P, D/2] float32; grown on demand.
+struct RotaryTable {
+  at::Tensor cos = {}, sin = {};
+};
+
+// Those of a decoder's layers: of the most, and of the others where a family has others
+// (second_rope_layers).
 struct RotaryTables {
-  at::Tensor cos, sin;
+  RotaryTable first = {}, second = {};
 };
 
 // The rows of one micro-batch. T rows, of which the last may belong to no sequence.
@@ -133,6 +139,9 @@ class Block {
                                    const at::Tensor& d_attn) const;
   void exchange_backward_attention_inputs(const at::Tensor& dqkv, const RowContext& rows,
                                           const BlockSaved& saved, const at::Tensor& dx) const;
+  const RotaryTable& turns(const RowContext& rows) const {
+    return second_rope_ ? rows.rotary.second : rows.rotary.first;
+  }
   // Rows [begin, end) of qkv from those of the norm's output.
   void qkv_tile(const at::Tensor& normed, const RowContext& rows, int64_t begin, int64_t end,
                 const at::Tensor& qkv, BlockSaved* saved, const Linear::Packed& qkv_weight) const;
@@ -151,6 +160,7 @@ class Block {
   std::string name_, mlp_name_;  // for collectives
   ops::AttentionSpec attention_;
   ops::RotarySpec rotary_;
+  bool second_rope_;
   Activation activation_;
   bool gated_;
   Norm attn_norm_, attn_post_norm_, mlp_norm_, mlp_post_norm_;

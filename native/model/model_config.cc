@@ -30,11 +30,20 @@ void validate(const ModelConfig& c) {
   if (c.positions == PositionKind::kRope) {
     require(c.head_dim % 2 == 0, ErrorCode::kInvalidModel, "[model] RoPE needs an even head_dim, got ",
             c.head_dim);
-    require(c.rotary_dim() > 0 && c.rotary_dim() <= c.head_dim, ErrorCode::kInvalidModel,
-            "[model] expected 1 to ", c.head_dim / 2, " rotary frequencies, got ", c.rope_inv_freq.size());
+    const auto frequencies = [&](const std::vector<double>& inv_freq, int64_t least) {
+      const auto count = static_cast<int64_t>(inv_freq.size());
+      require(count >= least && 2 * count <= c.head_dim, ErrorCode::kInvalidModel, "[model] expected ", least,
+              " to ", c.head_dim / 2, " rotary frequencies, got ", count);
+    };
+    frequencies(c.rope_inv_freq, 1);
+    frequencies(c.second_rope_inv_freq, 0);
+    require(c.second_rope_layers.empty() || static_cast<int64_t>(c.second_rope_layers.size()) == c.num_layers,
+            ErrorCode::kInvalidModel, "[model] expected one second_rope_layers entry per layer (",
+            c.num_layers, "), got ", c.second_rope_layers.size());
   } else {
-    require(c.rope_inv_freq.empty(), ErrorCode::kInvalidModel,
-            "[model] expected no rotary frequencies beside learned positions, got ", c.rope_inv_freq.size());
+    require(c.rope_inv_freq.empty() && c.second_rope_layers.empty(), ErrorCode::kInvalidModel,
+            "[model] expected no rotary frequencies beside learned positions, got ", c.rope_inv_freq.size(),
+            " and second_rope_layers of ", c.second_rope_layers.size());
   }
   if (c.moe) {
     require(!c.post_norms, ErrorCode::kInvalidModel,

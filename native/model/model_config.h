@@ -65,6 +65,11 @@ struct ModelConfig {
   PositionKind positions = PositionKind::kRope;
   std::vector<double> rope_inv_freq;  // [rotary_dim / 2]: the first so many of a head turn
   double rope_attention_factor = 1;   // yarn: multiplies cos and sin
+  // Layers whose heads turn in another way: gemma 3's with a sliding window, smollm 3's that have no
+  // positions (no frequencies).
+  std::vector<bool> second_rope_layers;  // [num_layers]; empty = none
+  std::vector<double> second_rope_inv_freq;
+  double second_rope_attention_factor = 1;
 
   double embedding_scale = 1;  // gemma: sqrt(hidden_size), rounded to the compute dtype
   bool tied_embeddings = false;
@@ -73,7 +78,12 @@ struct ModelConfig {
   std::optional<MoeConfig> moe;
   std::vector<bool> moe_layers;  // [num_layers]; empty = none
 
-  int64_t rotary_dim() const { return 2 * static_cast<int64_t>(rope_inv_freq.size()); }
+  bool has_second_rope(int64_t layer) const {
+    return !second_rope_layers.empty() && second_rope_layers[static_cast<size_t>(layer)];
+  }
+  int64_t rotary_dim(int64_t layer) const {
+    return 2 * static_cast<int64_t>((has_second_rope(layer) ? second_rope_inv_freq : rope_inv_freq).size());
+  }
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }

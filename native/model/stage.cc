@@ -365,15 +365,20 @@ void Stage::embed(const at::Tensor& tokens, const at::Tensor& positions, const E
 
 const RotaryTables& Stage::rotary(int64_t positions) {
   if (config_.positions != PositionKind::kRope) return rotary_;
-  if (rotary_.cos.defined() && rotary_.cos.size(0) >= positions) return rotary_;
-  int64_t size = rotary_.cos.defined() ? rotary_.cos.size(0) : kFirstRotaryPositions;
+  const at::Tensor& known = rotary_.first.cos;
+  if (known.defined() && known.size(0) >= positions) return rotary_;
+  int64_t size = known.defined() ? known.size(0) : kFirstRotaryPositions;
   while (size < positions) size *= 2;
-  const at::Tensor inv_freq = at::tensor(config_.rope_inv_freq, at::kDouble);
-  const at::Tensor angles = at::outer(at::arange(size, at::kDouble), inv_freq);
-  const auto table = [&](const at::Tensor& values) {
-    return (values * config_.rope_attention_factor).to(at::kFloat).to(device_).contiguous();
+  const auto table = [&](const std::vector<double>& inv_freq, double factor) -> RotaryTable {
+    if (inv_freq.empty()) return {};
+    const at::Tensor angles = at::outer(at::arange(size, at::kDouble), at::tensor(inv_freq, at::kDouble));
+    const auto stored = [&](const at::Tensor& values) {
+      return (values * factor).to(at::kFloat).to(device_).contiguous();
+    };
+    return {stored(angles.cos()), stored(angles.sin())};
   };
-  rotary_ = {table(angles.cos()), table(angles.sin())};
+  rotary_ = {table(config_.rope_inv_freq, config_.rope_attention_factor),
+             table(config_.second_rope_inv_freq, config_.second_rope_attention_factor)};
   return rotary_;
 }
 

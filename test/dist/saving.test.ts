@@ -46,6 +46,7 @@ test.each([
   ['mixtral', {}],
   ['glm4_moe', {}],
   ['qwen3_headdim', { lora: { rank: 4, alpha: 8 } }],
+  ['phi3', { lora: { rank: 4, alpha: 8 } }], // sites over q, k and v, and over gate and up
   ['glm4_moe', { dtype: 'bfloat16', lora: { rank: 4, alpha: 8 } }],
 ] as [string, Partial<EngineOptions>][])('%s', async (family, options) => {
   const own = { ...smallEngine, ...options, model: path.join(CONFORMANCE, 'models', family, 'actor') };

@@ -112,6 +112,8 @@ test.each([
   ['llama3_rope_tied', 4, 200], // one key head for four ranks
   ['mistral_swa', 2, 140],
   ['gemma2', 2, 150],
+  ['gemma3_text', 2, 128],
+  ['smollm3', 2, 128],
   ['gpt2', 2, 130],
   ['qwen3_moe', 2, 120],
 ])('%s, all %d workers to a sequence', async (name, worldSize, vocabulary) => {

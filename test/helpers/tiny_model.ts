@@ -1,3 +1,4 @@
+import { ONE_ROPE } from '../../ts/model/hf_decoder';
 import { SOFTMAX_EXPERTS } from '../../ts/model/hf_experts';
 import { ONE_STAGE } from '../../ts/model/pipeline_parts';
 import type {
@@ -45,6 +46,7 @@ export function tinyModel(changes: Partial<NativeModelConfig> = {}): NativeModel
     positions: 'rope',
     ropeInvFreq: Float64Array.of(1, 0.01),
     ropeAttentionFactor: 1,
+    ...ONE_ROPE,
     embeddingScale: 1,
     tiedEmbeddings: false,
     valueBias: false,

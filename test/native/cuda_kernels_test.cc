@@ -119,6 +119,7 @@ TEST(rotary_and_qk_norm_match_the_float64_reference) {
                                             ops::RotarySpec{4, 2, dim, dim, true, 1e-6, false},
                                             ops::RotarySpec{2, 1, dim, dim / 4 * 2, false, 1e-6, false},
                                             ops::RotarySpec{3, 2, dim, dim / 4 * 2, true, 1e-6, false},
+                                            ops::RotarySpec{4, 2, dim, dim, true, 1e-6, true},
                                             ops::RotarySpec{2, 2, dim, 0, true, 1e-5, true}}) {
           const std::string what = named("rotary", type, rows, dim);
           const int64_t heads = spec.num_heads + spec.num_kv_heads, width = (heads + spec.num_kv_heads) * dim;

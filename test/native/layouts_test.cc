@@ -36,8 +36,8 @@ const std::vector<Layout> kLayouts{
     {.tp = 2, .cp = 2, .pp = 2},
 };
 
-const std::vector<std::string> kFamilies{"llama",   "qwen2",     "qwen3",   "qwen3_moe",
-                                         "mixtral", "qwen2_moe", "glm4_moe"};
+const std::vector<std::string> kFamilies{"llama",     "qwen2",    "qwen3",  "qwen3_moe", "mixtral",
+                                         "qwen2_moe", "glm4_moe", "gemma3", "smollm3"};
 
 bool has_experts(const std::string& family) {
   return family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || family == "glm4_moe";
@@ -50,10 +50,11 @@ EngineOptions options_of(const std::string& family, HeadKind head, const Layout&
   EngineOptions options = tensor_options(variant, head, layout.tp, layout.sequence_parallel && layout.tp > 1);
   ModelConfig& model = options.model;
   model.family = family;
-  model.num_layers = kLayers;
-  model.sliding_windows = {0, variant == "qwen3" ? 30 : 0, 0, 0};
+  give_windows(model, {0, variant == "qwen3" || variant == "gemma3" ? 30 : 0, 0, 0});
+  CHECK(model.num_layers == kLayers);
+  if (variant == "smollm3") model.second_rope_layers = {false, true, false, false};
   if (has_experts(family)) model.moe_layers = {family != "qwen3_moe", true, true, true};
-  model.qk_norm = family == "qwen3" || family == "qwen3_moe";
+  model.qk_norm = family == "qwen3" || family == "qwen3_moe" || family == "gemma3";
   if (model.qk_norm) model.attention_scale = 0.5;  // 1 / sqrt(head_dim)
   if (family == "qwen2_moe") {
     model.qkv_bias = true;
@@ -96,6 +97,8 @@ TEST(eight_ranks_that_share_matrices_layers_and_data_have_the_numbers_of_one) {
   layout.sequence_parallel = false;
   compare_layout("qwen3", HeadKind::kLm, layout);
   compare_layout("glm4_moe", HeadKind::kLm, {.tp = 2, .pp = 2, .ep = 2, .groups = 2});
+  compare_layout("gemma3", HeadKind::kLm, layout);
+  compare_layout("smollm3", HeadKind::kLm, layout);
 }
 
 // With TROUPE_TEST_EXHAUSTIVE=1: every layout of the table with every family that it can have, with both

@@ -80,11 +80,12 @@ inline EngineOptions long_options(const std::string& variant, HeadKind head) {
   model.num_heads = 6;
   model.num_kv_heads = 2;
   model.head_dim = 4;
-  if (!model.rope_inv_freq.empty()) model.rope_inv_freq.resize(2);
+  for (std::vector<double>* turns : {&model.rope_inv_freq, &model.second_rope_inv_freq})
+    if (!turns->empty()) turns->resize(2);
   if (variant == "qwen3") {
     model.qk_norm = true;
     model.sliding_windows = {0, 30};
-  } else {
+  } else if (variant != "gemma3") {
     model.attention_scale = 5;  // scores that differ without q/k norm, too
   }
   return options;

@@ -67,14 +67,14 @@ EngineOptions options_of(const Setup& c) {
   ModelConfig& m = options.model = small(c.variant, c.head);
   m.vocab_size = 4000;
   m.hidden_size = 256;
-  m.num_layers = 4;
   m.num_heads = 4;
   m.num_kv_heads = c.variant == "gpt2" ? 4 : 2;
   m.head_dim = 64;
   m.intermediate_size = 768;
   m.max_positions = 512;
-  m.sliding_windows.assign(4, 0);
+  give_windows(m, std::vector<int64_t>(4, 0));
   if (m.positions == PositionKind::kRope) m.rope_inv_freq.assign(32, 0.5);
+  if (!m.second_rope_inv_freq.empty()) m.second_rope_inv_freq.assign(32, 0.5);
   if (m.moe) {
     m.moe->num_experts = 8;
     m.moe->top_k = 2;
@@ -224,6 +224,7 @@ const std::vector<Setup> kSetups{
     {.variant = "qwen3", .ranks = 4, .dtype = at::kBFloat16, .decoding = 2},
     {.variant = "qwen3_moe", .ranks = 2, .decoding = 2},
     {.variant = "gemma2", .checkpointing = true},
+    {.variant = "gemma3", .checkpointing = true},
     {.variant = "qwen3_moe", .ranks = 2, .checkpointing = true},
     {.variant = "qwen3", .ranks = 2, .lora = true},
     {.variant = "qwen3", .head = HeadKind::kValue, .ranks = 4, .checkpointing = true},

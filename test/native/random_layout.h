@@ -60,15 +60,25 @@ inline ModelConfig random_model(Draw& draw, const std::string& family) {
   model.num_kv_heads = draw.fitting(model.num_heads, [&](int64_t n) { return model.num_heads % n == 0; });
   model.head_dim = 2 * draw.between(1, 4);
   model.intermediate_size = draw.between(1, 41);
-  model.sliding_windows.clear();
+  const bool windows = family == "qwen3" || family == "gemma3";
+  std::vector<int64_t> drawn;
   for (int64_t layer = 0; layer < model.num_layers; ++layer)
-    model.sliding_windows.push_back(family == "qwen3" && draw.coin() ? draw.between(2, 30) : 0);
+    drawn.push_back(windows && draw.coin() ? draw.between(2, 30) : 0);
+  give_windows(model, drawn);
   model.rope_inv_freq.clear();
   const int64_t turning = sigmoid ? 2 * draw.between(1, model.head_dim / 2) : model.head_dim;
   for (int64_t i = 0; i < turning; i += 2)
     model.rope_inv_freq.push_back(
         std::pow(100.0, -static_cast<double>(i) / static_cast<double>(model.head_dim)));
-  model.qk_norm = family == "qwen3" || family == "qwen3_moe";
+  if (family == "gemma3") {
+    model.second_rope_inv_freq.clear();
+    for (const double f : model.rope_inv_freq) model.second_rope_inv_freq.push_back(0.7 * f);
+  } else if (family == "smollm3") {
+    model.second_rope_layers.clear();
+    for (int64_t layer = 0; layer < model.num_layers; ++layer)
+      model.second_rope_layers.push_back(draw.coin());
+  }
+  model.qk_norm = family == "qwen3" || family == "qwen3_moe" || family == "gemma3";
   model.qkv_bias = family == "qwen2" || family == "qwen2_moe";
   if (experts) {
     const int64_t count = draw.between(2, 8);

@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "model/model_config.h"
 
@@ -10,8 +12,18 @@ namespace troupe::test {
 
 constexpr int64_t kVocabulary = 50;
 
+// A window per layer; in gemma3 those that have one turn by the second set.
+inline void give_windows(ModelConfig& c, std::vector<int64_t> windows) {
+  c.num_layers = static_cast<int64_t>(windows.size());
+  c.sliding_windows = std::move(windows);
+  if (c.family != "gemma3") return;
+  c.second_rope_layers.clear();
+  for (const int64_t window : c.sliding_windows) c.second_rope_layers.push_back(window > 0);
+}
+
 // qwen2 (biases), qwen3 (norms of q and k), gpt2, gemma2, qwen3_moe (one dense layer and one of experts),
-// glm4_moe (the same with DeepSeek-V3's router and shared expert, and heads of which a half turns).
+// glm4_moe (the same with DeepSeek-V3's router and shared expert, and heads of which a half turns), gemma3
+// (norms of q and k that add 1, layers with windows that turn faster), smollm3 (a layer that does not turn).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
@@ -27,7 +39,7 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
   c.attention_scale = 0.35;
   c.sliding_windows = {0, 0};
   for (int64_t i = 0; i < 4; ++i) c.rope_inv_freq.push_back(std::pow(100.0, -static_cast<double>(i) / 4));
-  c.qk_norm = variant == "qwen3" || variant == "qwen3_moe";
+  c.qk_norm = variant == "qwen3" || variant == "qwen3_moe" || variant == "gemma3";
   c.qkv_bias = variant == "qwen2";
   c.value_bias = head == HeadKind::kValue;
   if (variant == "qwen3_moe") {
@@ -52,6 +64,14 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
     c.final_softcap = 6;
     c.sliding_windows = {4, 0};
     c.embedding_scale = std::sqrt(24.0);
+  } else if (variant == "gemma3") {
+    c.norm_unit_offset = c.post_norms = c.tied_embeddings = true;
+    c.activation = Activation::kGeluTanh;
+    c.embedding_scale = std::sqrt(24.0);
+    for (const double f : c.rope_inv_freq) c.second_rope_inv_freq.push_back(0.7 * f);
+    give_windows(c, {4, 0});
+  } else if (variant == "smollm3") {
+    c.second_rope_layers = {false, true};
   }
   return c;
 }

@@ -15,7 +15,8 @@ using namespace troupe::test;
 
 namespace {
 
-const std::vector<std::string> kVariants = {"qwen2", "gpt2", "gemma2", "qwen3_moe", "glm4_moe"};
+const std::vector<std::string> kVariants = {"qwen2",   "gpt2",      "gemma2",  "gemma3",
+                                            "smollm3", "qwen3_moe", "glm4_moe"};
 
 at::Tensor flat_grad(const SmallModel& model) {
   std::vector<at::Tensor> parts;
@@ -103,15 +104,16 @@ TEST(recomputation_ends_where_the_backward_pass_has_what_it_reads) {
   install_counting_allocator(at::kCPU);
   at::NoGradGuard no_grad;
   at::manual_seed(11);
-  for (const std::string& variant : {"qwen2", "gpt2", "gemma2", "qwen3_moe", "glm4_moe"}) {
+  for (const std::string& variant : kVariants) {
     const SmallModel model(small(variant));
     const ModelConfig& c = model.config;
     for (int64_t layer = 0; layer < c.num_layers; ++layer) {
       const Block block(model.store, c, layer);
       const at::Tensor angles =
           at::outer(at::arange(kRowTile, at::kFloat), at::tensor(c.rope_inv_freq, at::kFloat));
+      const RotaryTable turns{angles.cos(), angles.sin()};
       const RowContext rows{at::arange(kRowTile, at::kInt), ops::separate_segments({0, kRowTile}),
-                            RotaryTables{angles.cos(), angles.sin()}, kRowTile};
+                            RotaryTables{turns, turns}, kRowTile};
       const at::Tensor x = at::randn({kRowTile, c.hidden_size}), dy = at::randn({kRowTile, c.hidden_size});
       const auto bytes = [](const auto& body) {
         const auto count = std::make_shared<ByteCount>();

@@ -53,9 +53,9 @@ export function planLoad(
       unreadable.push(`${named(tensor)}: ${printable(tensor.dtype, { max: 50 })}`);
     else found.set(m.hf, tensor);
   }
-  const extra = [...stored.values()]
-    .filter((t) => !used.has(t.name) && !isBuffer(t.name) && !rules.ignored?.(t.name))
-    .map((t) => `${named(t)} ${show(t.shape)}`);
+  const extra = [...stored]
+    .filter(([hf, t]) => !used.has(t.name) && !isBuffer(hf) && !rules.ignored?.(hf))
+    .map(([, t]) => `${named(t)} ${show(t.shape)}`);
   const problems = [
     list('missing', missing),
     list('of the wrong shape', misshapen),

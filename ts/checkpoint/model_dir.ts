@@ -6,6 +6,7 @@ import type { Head } from '../model/hf_config';
 import { resolveModelConfig } from '../model/hf_config';
 import type { TensorMapping } from '../model/tensor_names';
 import { isPredictionLayer, tensorMapping, valueHeadName } from '../model/tensor_names';
+import { hasOtherParts, textPart, textTensorName } from '../model/text_part';
 import type { NativeModelConfig, NativeTensorFile } from '../native/bridge';
 import { markFloats } from './json_floats';
 import { planLoad } from './load_plan';
@@ -18,7 +19,7 @@ import { isFloatDtype } from './write_plan';
 /** A Hugging Face directory, read and checked up to, but not including, the tensors' bytes. */
 export interface LoadedModel {
   dir: string;
-  /** config.json as it is but for a head that the files do not tie, floats marked (checkpoint/json_floats.ts). */
+  /** config.json, or its text part, as it is but for a head that the files do not tie, floats marked (checkpoint/json_floats.ts). */
   raw: Record<string, unknown>;
   config: NativeModelConfig;
   mapping: TensorMapping[];
@@ -50,7 +51,7 @@ export function loadModelDirectory(
   const text = readText(configFile);
   const read = withPositions(parseObject(text, configFile), maxPositionEmbeddings, configFile);
   const { native: config, eosTokenIds } = resolveModelConfig(read, head, configFile);
-  const { stored, own: ownHead } = inFiles(dir, config);
+  const { stored, own: ownHead } = inFiles(dir, config, hasOtherParts(read));
   if (ownHead) config.tiedEmbeddings = false;
   const scoreName = valueHeadName(config.family);
   const freshHead = head === 'value' && !stored.has(`${scoreName}.weight`);
@@ -62,7 +63,8 @@ export function loadModelDirectory(
     ignored: (hf) =>
       (hf === LM_HEAD && (head === 'value' || config.tiedEmbeddings)) || isPredictionLayer(config, hf),
   });
-  const raw = withPositions(parseObject(markFloats(text), configFile), maxPositionEmbeddings, configFile);
+  const marked = textPart(parseObject(markFloats(text), configFile));
+  const raw = withPositions(marked, maxPositionEmbeddings, configFile);
   return {
     dir,
     raw: ownHead ? { ...raw, tie_word_embeddings: false } : raw,
@@ -100,12 +102,26 @@ function configOf(dir: string): string {
   return configFile;
 }
 
-function inFiles(dir: string, config: NativeModelConfig): ReturnType<typeof tiedTensors> {
-  const stored = readTensors(dir);
+function inFiles(
+  dir: string,
+  config: NativeModelConfig,
+  otherParts: boolean,
+): ReturnType<typeof tiedTensors> {
+  const stored = otherParts ? textTensors(readTensors(dir)) : readTensors(dir);
   const embedding = tensorMapping(config).find(({ param }) => param === 'embed.weight');
   return config.tiedEmbeddings && embedding !== undefined
     ? tiedTensors(stored, embedding.hf)
     : { stored, own: false };
+}
+
+/** Those of the language model, under the names that they have where it is all there is. */
+function textTensors(all: ReadonlyMap<string, StoredTensor>): Map<string, StoredTensor> {
+  const own = new Map<string, StoredTensor>();
+  for (const [hf, tensor] of all) {
+    const name = textTensorName(hf);
+    if (name !== null) own.set(name, tensor);
+  }
+  return own;
 }
 
 /** As if config.json said so. Positions that are weights can only be as many as there are. */

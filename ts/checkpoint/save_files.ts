@@ -39,10 +39,18 @@ export function writeModelFiles(
   dtype: 'float32' | 'bfloat16' | null,
   tokenizer: SavedTokenizer | null = null,
 ): void {
-  copyFiles(model.dir, dir, ['generation_config.json']);
+  copyFiles(model.dir, dir, ['generation_config.json', ...codeFiles(model.raw)]);
   writeTokenizer(tokenizer ?? { directory: model.dir, chatTemplate: null }, dir);
   writeJson(path.join(dir, 'config.json'), savedConfig(model, dtype));
   if (plan.index !== null) writeJson(path.join(dir, 'model.safetensors.index.json'), plan.index);
+}
+
+/** What Python loads a model of another library's class with: the files that `auto_map` names, where they are not in another repository. */
+function codeFiles({ auto_map: map }: Record<string, unknown>): string[] {
+  if (typeof map !== 'object' || map === null) return [];
+  const classes = Object.values(map).filter((name) => typeof name === 'string');
+  const modules = classes.flatMap((name) => /^(\w+)\.\w+$/.exec(name)?.[1] ?? []);
+  return [...new Set(modules)].map((name) => `${name}.py`);
 }
 
 function writeTokenizer({ directory, chatTemplate }: SavedTokenizer, dir: string): void {
@@ -73,6 +81,8 @@ function savedConfig(model: LoadedModel, dtype: 'float32' | 'bfloat16' | null): 
     // The only key that says so; without it transformers makes a bias.
     if (!model.config.valueBias) config.token_classification_bias = false;
   }
+  // MiMo's class makes as many heads as this says, and the files have none.
+  if (model.config.family === 'mimo') config.num_nextn_predict_layers = 0;
   if (dtype !== null) {
     if ('torch_dtype' in config || !('dtype' in config)) config.torch_dtype = dtype;
     if ('dtype' in config) config.dtype = dtype;

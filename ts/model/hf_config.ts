@@ -1,26 +1,17 @@
 import { MODEL_LIMITS } from '../base/limits';
 import { show } from '../base/text';
-import { TroupeError } from '../errors';
 import type { NativeModelConfig } from '../native/bridge';
 import { checkAliases, withoutAliases } from './hf_aliases';
+import { activation, everyLayer, invalid, ONE_ROPE, type Raw, rmsDecoder, typedWindows } from './hf_decoder';
 import { deepseekExperts, qwenExperts, SOFTMAX_EXPERTS } from './hf_experts';
+import { gemma, gemma2, gemma3 } from './hf_gemma';
 import { refusedKey } from './hf_refused';
-import type { DecoderConfig, Family, FamilyConfig } from './hf_schema';
+import type { Family, FamilyConfig } from './hf_schema';
 import { FAMILIES, isFamily, schemas } from './hf_schema';
 import { firstIssue } from './issue';
-import { resolveRope } from './rope';
+import { textPart } from './text_part';
 
 export type Head = NativeModelConfig['head'];
-
-const ACTIVATIONS: Readonly<Record<string, NativeModelConfig['activation']>> = {
-  silu: 'silu',
-  swish: 'silu',
-  gelu: 'gelu',
-  gelu_new: 'gelu_tanh',
-  gelu_fast: 'gelu_tanh',
-  gelu_pytorch_tanh: 'gelu_tanh',
-  relu: 'relu',
-};
 
 /** Reads and resolves config.json content; the one place where Hugging Face's defaults and quirks are known. */
 export interface ResolvedModel {
@@ -29,14 +20,12 @@ export interface ResolvedModel {
   eosTokenIds: number[];
 }
 
-type Raw = Record<string, unknown>;
-
 /**
  * Resolves a parsed config.json. `where` names the file in messages. `head` chooses the causal LM or the value head (a
  * token-classification head with one label). Throws INVALID_MODEL naming the key and what is supported.
  */
 export function resolveModelConfig(raw: unknown, head: Head, where: string): ResolvedModel {
-  const config = asObject(raw, where);
+  const config = textPart(asObject(raw, where));
   const type = config.model_type;
   if (!isFamily(type)) {
     throw invalid(
@@ -65,9 +54,6 @@ export function resolveModelConfig(raw: unknown, head: Head, where: string): Res
   return { family: type, native, eosTokenIds: eos === null ? [] : Array.isArray(eos) ? eos : [eos] };
 }
 
-const invalid = (where: string, message: string): TroupeError =>
-  new TroupeError('INVALID_MODEL', `[model] ${where}: ${message}`);
-
 function asObject(raw: unknown, where: string): Raw {
   if (typeof raw !== 'object' || raw === null || Array.isArray(raw))
     throw invalid(where, 'expected a JSON object');
@@ -95,7 +81,8 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       }
       return { ...rmsDecoder(family, c, raw, where), slidingWindows: everyLayer(c, c.sliding_window) };
     }
-    case 'qwen2': {
+    case 'qwen2':
+    case 'mimo': {
       const c = parsed as FamilyConfig<'qwen2'>;
       return { ...rmsDecoder(family, c, raw, where), qkvBias: true, slidingWindows: qwenWindows(c, where) };
     }
@@ -109,12 +96,29 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
         slidingWindows: qwenWindows(c, where),
       };
     }
+    case 'seed_oss': {
+      const c = parsed as FamilyConfig<'seed_oss'>;
+      return {
+        ...rmsDecoder(family, c, raw, where),
+        qkvBias: c.attention_bias,
+        outputBias: c.attention_out_bias,
+        mlpBias: c.mlp_bias,
+      };
+    }
+    case 'gemma':
+      return gemma(parsed as FamilyConfig<'gemma'>, raw, where);
     case 'gemma2':
       return gemma2(parsed as FamilyConfig<'gemma2'>, raw, where);
+    case 'phi3':
+      return phi3(parsed as FamilyConfig<'phi3'>, raw, where);
+    case 'gemma3_text':
+      return gemma3(parsed as FamilyConfig<'gemma3_text'>, raw, where);
+    case 'smollm3':
+      return smollm3(parsed as FamilyConfig<'smollm3'>, raw, where);
     case 'mixtral': {
       const c = parsed as FamilyConfig<'mixtral'>;
       return {
-        ...rmsDecoder(family, c, raw, where, 1e6),
+        ...rmsDecoder(family, c, raw, where, { defaultTheta: 1e6 }),
         slidingWindows: everyLayer(c, c.sliding_window),
         moe: {
           ...SOFTMAX_EXPERTS,
@@ -139,74 +143,40 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
   }
 }
 
-/** What the Llama-like families share: RMSNorm, RoPE, a gated MLP, no bias, full attention. */
-function rmsDecoder(
-  family: Family,
-  c: DecoderConfig,
-  raw: Raw,
-  where: string,
-  defaultTheta = 10000,
-  partialFactor: number | null = null,
-): NativeModelConfig {
-  const headDim = c.head_dim ?? Math.floor(c.hidden_size / c.num_attention_heads);
-  const maxPositions = c.max_position_embeddings;
-  const rope = resolveRope({ raw, headDim, maxPositions, defaultTheta, partialFactor, where });
+/** What Phi-3 calls its one scaling. */
+const PHI_ROPES = { default: 'default', longrope: 'longrope', su: 'longrope', yarn: 'longrope' } as const;
+
+function phi3(c: FamilyConfig<'phi3'>, raw: Raw, where: string): NativeModelConfig {
+  const { original_max_position_embeddings } = c;
   return {
-    family,
-    head: 'lm',
-    vocabSize: c.vocab_size,
-    hiddenSize: c.hidden_size,
-    numLayers: c.num_hidden_layers,
-    numHeads: c.num_attention_heads,
-    numKvHeads: c.num_key_value_heads ?? c.num_attention_heads,
-    headDim,
-    intermediateSize: c.intermediate_size,
-    maxPositions: rope.maxPositions,
-    norm: 'rms',
-    normEps: c.rms_norm_eps,
-    normUnitOffset: false,
-    postNorms: false,
-    qkNorm: false,
-    attentionScale: headDim ** -0.5,
-    attentionSoftcap: 0,
-    finalSoftcap: 0,
-    slidingWindows: everyLayer(c, null),
-    qkvBias: false,
-    outputBias: false,
-    mlpBias: false,
-    gatedMlp: true,
-    activation: activation(c.hidden_act, 'hidden_act', where),
-    positions: 'rope',
-    ropeInvFreq: rope.invFreq,
-    ropeAttentionFactor: rope.attentionFactor,
-    embeddingScale: 1,
-    tiedEmbeddings: c.tie_word_embeddings,
-    valueBias: false,
-    moe: null,
-    moeLayers: [],
+    ...rmsDecoder('phi3', c, { ...raw, original_max_position_embeddings }, where, {
+      partialFactor: 1,
+      types: PHI_ROPES,
+    }),
+    slidingWindows: everyLayer(c, c.sliding_window),
   };
 }
 
-function gemma2(c: FamilyConfig<'gemma2'>, raw: Raw, where: string): NativeModelConfig {
-  if (c.use_bidirectional_attention)
-    throw invalid(where, 'use_bidirectional_attention: true is not supported; supported: false');
-  const types =
-    c.layer_types ??
-    Array.from({ length: c.num_hidden_layers }, (_, i) =>
-      i % 2 === 0 ? 'sliding_attention' : 'full_attention',
+function smollm3(c: FamilyConfig<'smollm3'>, raw: Raw, where: string): NativeModelConfig {
+  const turning =
+    c.no_rope_layers ??
+    Array.from({ length: c.num_hidden_layers }, (_, i) => ((i + 1) % c.no_rope_layer_interval === 0 ? 0 : 1));
+  if (turning.length !== c.num_hidden_layers)
+    throw invalid(
+      where,
+      `no_rope_layers has ${turning.length} entries but the model has ${c.num_hidden_layers} layers`,
     );
+  const window = c.use_sliding_window ? c.sliding_window : null;
   return {
-    ...rmsDecoder('gemma2', c, raw, where),
-    activation: activation(c.hidden_activation, 'hidden_activation', where),
-    normUnitOffset: true,
-    postNorms: true,
-    attentionScale: c.query_pre_attn_scalar ** -0.5,
-    attentionSoftcap: c.attn_logit_softcapping ?? 0,
-    finalSoftcap: c.final_logit_softcapping ?? 0,
-    slidingWindows: typedWindows(types, c.num_hidden_layers, c.sliding_window, where),
+    ...rmsDecoder('smollm3', c, raw, where, { defaultTheta: 2e6 }),
     qkvBias: c.attention_bias,
     outputBias: c.attention_bias,
-    embeddingScale: Math.sqrt(c.hidden_size),
+    mlpBias: c.mlp_bias,
+    slidingWindows:
+      c.layer_types !== null
+        ? typedWindows(c.layer_types, c.num_hidden_layers, window, where)
+        : turning.map((turns) => (turns ? 0 : (window ?? 0))),
+    secondRopeLayers: turning.map((turns) => turns === 0),
   };
 }
 
@@ -239,7 +209,7 @@ function qwen3Moe(c: FamilyConfig<'qwen3_moe'>, raw: Raw, where: string): Native
 
 function glm4Moe(c: FamilyConfig<'glm4_moe'>, raw: Raw, where: string): NativeModelConfig {
   return {
-    ...rmsDecoder('glm4_moe', c, raw, where, 10000, 0.5),
+    ...rmsDecoder('glm4_moe', c, raw, where, { partialFactor: 0.5 }),
     qkNorm: c.use_qk_norm,
     qkvBias: c.attention_bias,
     ...deepseekExperts(c, where),
@@ -299,6 +269,7 @@ function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
     positions: 'learned',
     ropeInvFreq: new Float64Array(0),
     ropeAttentionFactor: 1,
+    ...ONE_ROPE,
     embeddingScale: 1,
     tiedEmbeddings: c.tie_word_embeddings,
     valueBias: false,
@@ -307,19 +278,6 @@ function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
   };
 }
 
-function activation(name: string, key: string, where: string): NativeModelConfig['activation'] {
-  const found = Object.hasOwn(ACTIVATIONS, name) ? ACTIVATIONS[name] : undefined;
-  if (found === undefined)
-    throw invalid(
-      where,
-      `${key} ${show(name)} is not supported; supported: ${Object.keys(ACTIVATIONS).join(', ')}`,
-    );
-  return found;
-}
-
-const everyLayer = (c: { num_hidden_layers: number }, window: number | null): number[] =>
-  new Array(c.num_hidden_layers).fill(window ?? 0);
-
 /** Qwen: a window only with use_sliding_window, then on the layers from max_window_layers on unless layer_types says which. */
 function qwenWindows(c: FamilyConfig<'qwen2'>, where: string): number[] {
   const window = c.use_sliding_window ? c.sliding_window : null;
@@ -327,23 +285,6 @@ function qwenWindows(c: FamilyConfig<'qwen2'>, where: string): number[] {
   return Array.from({ length: c.num_hidden_layers }, (_, i) =>
     i >= c.max_window_layers ? (window ?? 0) : 0,
   );
-}
-
-function typedWindows(types: string[], layers: number, window: number | null, where: string): number[] {
-  if (types.length !== layers)
-    throw invalid(where, `layer_types has ${types.length} entries but the model has ${layers} layers`);
-  return types.map((type, i) => {
-    if (type === 'full_attention') return 0;
-    if (type !== 'sliding_attention') {
-      throw invalid(
-        where,
-        `layer_types[${i}] ${show(type)} is not supported; supported: full_attention, sliding_attention`,
-      );
-    }
-    if (window === null)
-      throw invalid(where, `layer_types[${i}] is sliding_attention but no sliding_window is in use`);
-    return window;
-  });
 }
 
 function checkSizes(c: NativeModelConfig, where: string): void {

@@ -17,16 +17,28 @@ export interface RopeInput {
   raw: Record<string, unknown>;
   headDim: number;
   maxPositions: number;
-  defaultTheta: number;
-  /** The share of a head that turns where the config does not say; null: all of it, and nothing else is supported. */
-  partialFactor: number | null;
+  /** Where the config does not say; default 10000. */
+  defaultTheta?: number;
+  /** The share of a head that turns where the config does not say; default: all of it, and nothing else is supported. */
+  partialFactor?: number;
+  /** What a family has, under its names; default: all under theirs. */
+  types?: Readonly<Record<string, RopeType>>;
   where: string;
 }
 
-const SUPPORTED = ['default', 'linear', 'llama3', 'yarn'];
+type RopeType = 'default' | 'linear' | 'llama3' | 'yarn' | 'longrope';
+
+const TYPES: Readonly<Record<string, RopeType>> = {
+  default: 'default',
+  linear: 'linear',
+  llama3: 'llama3',
+  yarn: 'yarn',
+  longrope: 'longrope',
+};
 
 const positive = z.number().positive();
 const optional = positive.nullish();
+const factors = z.array(positive).nullish();
 
 const schema = z.object({
   rope_theta: optional,
@@ -41,13 +53,15 @@ const schema = z.object({
   mscale_all_dim: z.number().nullish(),
   truncate: z.boolean().nullish(),
   partial_rotary_factor: optional,
+  short_factor: factors,
+  long_factor: factors,
 });
 type Parameters = z.infer<typeof schema>;
 
 /**
  * Reads RoPE in both spellings: `rope_parameters` (transformers 5) and `rope_theta` + `rope_scaling` (the hub), and computes the
  * frequencies in double precision. Formulas: RoPE (Su et al., 2021), linear (Chen et al., 2023), YaRN (Peng et al., 2023),
- * llama3 (Llama 3.1 release), as in transformers' modeling_rope_utils.
+ * LongRoPE (Ding et al., 2024), llama3 (Llama 3.1 release), as in transformers' modeling_rope_utils.
  */
 export function resolveRope(input: RopeInput): Rope {
   const rope = rotary(input);
@@ -68,14 +82,16 @@ function rotary(input: RopeInput): Rope {
   const { raw, where } = input;
   const key = isFilled(raw.rope_scaling) ? 'rope_scaling' : 'rope_parameters';
   const given = isFilled(raw[key]) ? (raw[key] as Record<string, unknown>) : {};
-  const type = given.rope_type ?? given.type ?? 'default';
+  const { types = TYPES, defaultTheta = 10000 } = input;
+  const name = given.rope_type ?? given.type ?? 'default';
   if (Object.values(given).some((v) => typeof v === 'object' && v !== null && !Array.isArray(v))) {
     throw invalid(where, `${key} per layer type is not supported: one set of parameters for all layers is`);
   }
-  if (typeof type !== 'string' || !SUPPORTED.includes(type)) {
+  const type = typeof name === 'string' && Object.hasOwn(types, name) ? types[name] : undefined;
+  if (type === undefined) {
     throw invalid(
       where,
-      `${key}.rope_type ${show(type)} is not supported; supported: ${SUPPORTED.join(', ')}`,
+      `${key}.rope_type ${show(name)} is not supported; supported: ${Object.keys(types).join(', ')}`,
     );
   }
   const values = { ...pick(raw), ...given, ...originalLength(raw) };
@@ -85,13 +101,15 @@ function rotary(input: RopeInput): Rope {
   }
   const p = parsed.data;
   const turning = rotaryDim(p.partial_rotary_factor, input);
-  const theta = p.rope_theta ?? input.defaultTheta;
+  const theta = p.rope_theta ?? defaultTheta;
   const base = Float64Array.from({ length: turning / 2 }, (_, i) => theta ** ((2 * i) / turning));
   const original = p.original_max_position_embeddings ?? input.maxPositions;
-  const need = (name: 'factor' | 'low_freq_factor' | 'high_freq_factor'): number => {
-    const value = p[name];
+  const need = <K extends 'factor' | 'low_freq_factor' | 'high_freq_factor' | 'short_factor' | 'long_factor'>(
+    parameter: K,
+  ): NonNullable<Parameters[K]> => {
+    const value = p[parameter];
     if (value === undefined || value === null)
-      throw invalid(where, `${key}.${name} is missing, rope type '${type}' needs it`);
+      throw invalid(where, `${key}.${parameter} is missing, rope type '${name}' needs it`);
     return value;
   };
   switch (type) {
@@ -117,6 +135,23 @@ function rotary(input: RopeInput): Rope {
         maxPositions: Math.max(input.maxPositions, Math.floor(original * factor)),
       };
     }
+    case 'longrope': {
+      const [short, long] = (['short_factor', 'long_factor'] as const).map((parameter) => {
+        const list = need(parameter);
+        if (list.length !== base.length)
+          throw invalid(where, `${key}.${parameter}: expected ${base.length} factors, got ${list.length}`);
+        return list;
+      }) as [number[], number[]];
+      // transformers turns all of a batch by the other factors when one sequence of it is longer, and what a cache holds stays as
+      // it was: no function of a sequence. Up to that length it is one.
+      const alike = short.every((value, i) => value === long[i]);
+      return {
+        invFreq: base.map((f, i) => 1 / (f * (short[i] as number))),
+        attentionFactor:
+          p.attention_factor ?? longAttentionFactor(p.factor ?? input.maxPositions / original, original),
+        maxPositions: alike ? input.maxPositions : Math.min(input.maxPositions, original),
+      };
+    }
     default:
       return { invFreq: base.map((f) => 1 / f), attentionFactor: 1, maxPositions: input.maxPositions };
   }
@@ -124,7 +159,7 @@ function rotary(input: RopeInput): Rope {
 
 /** How many numbers of a head turn. */
 function rotaryDim(given: number | null | undefined, { headDim, partialFactor, where }: RopeInput): number {
-  if (partialFactor === null) {
+  if (partialFactor === undefined) {
     if ((given ?? 1) !== 1)
       throw invalid(
         where,
@@ -207,3 +242,6 @@ function yarnAttentionFactor(factor: number, mscale?: number | null, mscaleAllDi
   const scale = (m: number): number => (factor <= 1 ? 1 : 0.1 * m * Math.log(factor) + 1);
   return mscale && mscaleAllDim ? scale(mscale) / scale(mscaleAllDim) : scale(1);
 }
+
+const longAttentionFactor = (factor: number, original: number): number =>
+  factor <= 1 ? 1 : Math.sqrt(1 + Math.log(factor) / Math.log(original));

@@ -76,11 +76,14 @@ function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder): void {
 function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
   const q = c.numHeads * c.headDim;
   const kv = c.numKvHeads * c.headDim;
-  const slices = (leaf: string): Slice[] => [
-    { hf: `${hf}.q_proj.${leaf}`, rows: q },
-    { hf: `${hf}.k_proj.${leaf}`, rows: kv },
-    { hf: `${hf}.v_proj.${leaf}`, rows: kv },
-  ];
+  const slices = (leaf: string): Slice[] =>
+    c.family === 'phi3'
+      ? [{ hf: `${hf}.qkv_proj.${leaf}`, rows: q + 2 * kv }]
+      : [
+          { hf: `${hf}.q_proj.${leaf}`, rows: q },
+          { hf: `${hf}.k_proj.${leaf}`, rows: kv },
+          { hf: `${hf}.v_proj.${leaf}`, rows: kv },
+        ];
   map.fused(`${own}.qkv.weight`, slices('weight'), c.hiddenSize);
   if (c.qkvBias) map.fused(`${own}.qkv.bias`, slices('bias'));
   if (c.qkNorm) {
@@ -92,10 +95,13 @@ function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string,
 }
 
 function gatedMlpMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
-  const slices = (leaf: string): Slice[] => [
-    { hf: `${hf}.gate_proj.${leaf}`, rows: c.intermediateSize },
-    { hf: `${hf}.up_proj.${leaf}`, rows: c.intermediateSize },
-  ];
+  const slices = (leaf: string): Slice[] =>
+    c.family === 'phi3'
+      ? [{ hf: `${hf}.gate_up_proj.${leaf}`, rows: 2 * c.intermediateSize }]
+      : [
+          { hf: `${hf}.gate_proj.${leaf}`, rows: c.intermediateSize },
+          { hf: `${hf}.up_proj.${leaf}`, rows: c.intermediateSize },
+        ];
   map.fused(`${own}.in.weight`, slices('weight'), c.hiddenSize);
   if (c.mlpBias) map.fused(`${own}.in.bias`, slices('bias'));
   map.tensor(`${hf}.down_proj.weight`, `${own}.out.weight`, c.hiddenSize, c.intermediateSize);
@@ -180,7 +186,13 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   mistral: 'Mistral',
   qwen2: 'Qwen2',
   qwen3: 'Qwen3',
+  mimo: 'MiMo',
+  seed_oss: 'SeedOss',
+  gemma: 'Gemma',
   gemma2: 'Gemma2',
+  gemma3_text: 'Gemma3',
+  smollm3: 'SmolLM3',
+  phi3: 'Phi3',
   mixtral: 'Mixtral',
   qwen2_moe: 'Qwen2Moe',
   qwen3_moe: 'Qwen3Moe',
@@ -200,8 +212,12 @@ export function architectureName(config: NativeModelConfig): string {
 export const isBuffer = (hf: string): boolean =>
   /(^|\.)rotary_emb\.inv_freq$|(^|\.)attn\.(masked_)?bias$/.test(hf);
 
-/** Layers behind the last one: multi-token prediction heads (num_nextn_predict_layers), which transformers leaves out as well. */
+/**
+ * Heads that predict further tokens (num_nextn_predict_layers): layers behind the last one, which transformers leaves out as well, or
+ * under a name of their own.
+ */
 export function isPredictionLayer(config: NativeModelConfig, hf: string): boolean {
+  if (config.family === 'mimo') return hf.startsWith('model.mtp_layers.');
   const layer = /^model\.layers\.(\d+)\./.exec(hf)?.[1];
   return config.family === 'glm4_moe' && layer !== undefined && Number(layer) >= config.numLayers;
 }

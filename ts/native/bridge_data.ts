@@ -49,6 +49,10 @@ export interface NativeModelConfig {
   positions: 'rope' | 'learned';
   ropeInvFreq: Float64Array;
   ropeAttentionFactor: number;
+  /** Per layer, or empty: those that turn by the second set; without frequencies they do not turn. */
+  secondRopeLayers: boolean[];
+  secondRopeInvFreq: Float64Array;
+  secondRopeAttentionFactor: number;
   embeddingScale: number;
   tiedEmbeddings: boolean;
   valueBias: boolean;

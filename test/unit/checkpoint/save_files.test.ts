@@ -1,11 +1,12 @@
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { loadModelDirectory } from '../../../ts/checkpoint/model_dir';
 import { writeModelFiles } from '../../../ts/checkpoint/save_files';
 import { Tokenizer } from '../../../ts/data/tokenizer';
 import { CONFORMANCE } from '../../helpers/conformance';
-import { rewardTensors, writeModel } from '../../helpers/e2e_workspace';
+import { rewardTensors, writeModel, writeSafetensors } from '../../helpers/e2e_workspace';
+import { readSafetensors } from '../../helpers/safetensors';
 import { tokenizerDirectory } from '../data/fake_tokenizer';
 
 const source = join(CONFORMANCE, 'models', 'llama_gqa', 'actor');
@@ -73,4 +74,38 @@ test('a value head without a bias is saved as one, and begins as one where confi
   expect([fresh.freshHead, fresh.config.valueBias]).toEqual([true, false]);
   const surplus = await writeModel(join(out, 'surplus'), { config, tensors: [...rewardTensors(), bias] });
   expect(() => loadModelDirectory(surplus, 'value')).toThrow(/not expected in this model:\n {4}score.bias/);
+});
+
+test('MiMo is saved without the heads that predict further tokens, and with the code of its class', () => {
+  const [from, out] = [0, 1].map(() => mkdtempSync(join(tmpdir(), 'troupe-save-files-'))) as [string, string];
+  const mimo = join(CONFORMANCE, 'models', 'mimo', 'actor');
+  const config = JSON.parse(readFileSync(join(mimo, 'config.json'), 'utf8'));
+  const body = Object.entries(readSafetensors(join(mimo, 'model.safetensors')));
+  writeSafetensors(join(from, 'model.safetensors'), [
+    ...body.map(([name, { shape, data }]) => ({ name, shape, data: data as Float32Array })),
+    { name: 'model.mtp_layers.0.input_proj.weight', shape: [2, 4], data: new Float32Array(8) },
+    { name: 'model.mtp_layers.0.self_attn.q_proj.bias', shape: [2], data: new Float32Array(2) },
+  ]);
+  const auto_map = {
+    AutoConfig: 'configuration_mimo.MiMoConfig',
+    AutoModelForCausalLM: 'modeling_mimo.MiMoForCausalLM',
+    AutoModel: 'someone/repository--modeling_other.Other',
+    AutoTokenizer: ['../above.Tokenizer', null],
+  };
+  writeFileSync(
+    join(from, 'config.json'),
+    JSON.stringify({ ...config, auto_map, num_nextn_predict_layers: 1 }),
+  );
+  for (const name of ['configuration_mimo', 'modeling_mimo', 'unnamed'])
+    writeFileSync(join(from, `${name}.py`), name);
+  const model = loadModelDirectory(from, 'lm');
+  expect([...model.stored.keys()].sort()).toEqual(body.map(([name]) => name).sort());
+  writeModelFiles(model, out, plan, null);
+  const saved = JSON.parse(readFileSync(join(out, 'config.json'), 'utf8'));
+  expect(saved).toEqual({ ...config, auto_map, num_nextn_predict_layers: 0 });
+  expect(
+    readdirSync(out)
+      .filter((name) => name.endsWith('.py'))
+      .sort(),
+  ).toEqual(['configuration_mimo.py', 'modeling_mimo.py']);
 });

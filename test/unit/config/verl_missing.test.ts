@@ -313,9 +313,24 @@ describe('troupe validate', () => {
       '/data/Qwen3-Next-80B-A3B-Instruct',
       /needs the model family Qwen3-Next, which is not there \(judged by the name/,
     ],
-    ['google/gemma-2b-it', /needs the model family Gemma other than Gemma 2/],
+    ['google/gemma-3n-E2B', /needs the model family Gemma 3n and later/],
+    ['XiaomiMiMo/MiMo-V2-Flash', /needs the model family MiMo-V2/],
+    ['XiaomiMiMo/MiMo-VL-7B-RL', /needs images/],
+    ['zai-org/GLM-4.5V', /needs images/],
+    ['zai-org/GLM-5', /needs the model family GLM other than/],
   ])('a model that is not there: %s', async (name, message) => {
     await expect(check(name)).rejects.toThrow(message);
+  });
+
+  it.each([
+    'google/gemma-1.1-7b-it',
+    'google/gemma-3-1b-it',
+    'microsoft/Phi-4-mini-instruct',
+    'ByteDance-Seed/Seed-OSS-36B',
+    'XiaomiMiMo/MiMo-7B-RL',
+    'a/GLM-4.5-Air-Base',
+  ])('a model that is there, by its name: %s', async (name) => {
+    await expect(check(name)).resolves.toBeDefined();
   });
 
   it('asks config.json first', async () => {

@@ -139,7 +139,7 @@ describe('defaults of the Hugging Face classes', () => {
     expect(resolve({ ...plain, is_causal: true, per_layer_config: null })).toEqual(resolve(plain));
   });
 
-  test('llama 2, mistral, qwen3, gemma2, gpt2', () => {
+  test('llama 2, mistral, qwen3, seed_oss, gemma, gemma2, gpt2', () => {
     expect(resolve({ model_type: 'llama' })).toMatchObject({
       vocabSize: 32000,
       numKvHeads: 32,
@@ -153,6 +153,27 @@ describe('defaults of the Hugging Face classes', () => {
       expect(resolve(heads).numKvHeads).toBe(32);
       expect(resolve({ ...heads, num_key_value_heads: null }).numKvHeads).toBe(64);
     }
+    expect(resolve({ model_type: 'seed_oss' })).toMatchObject({
+      numHeads: 80,
+      numKvHeads: 8,
+      headDim: 128,
+      qkvBias: true,
+      outputBias: false,
+      mlpBias: false,
+      maxPositions: 524288,
+    });
+    const narrow = { model_type: 'seed_oss', head_dim: null, num_key_value_heads: null };
+    expect(resolve({ ...narrow, hidden_size: 5120 })).toMatchObject({ headDim: 64, numKvHeads: 80 });
+    expect(resolve({ model_type: 'gemma' })).toMatchObject({
+      headDim: 256,
+      numKvHeads: 16,
+      tiedEmbeddings: true,
+      normUnitOffset: true,
+      postNorms: false,
+      attentionScale: 1 / 16,
+      embeddingScale: Math.sqrt(3072),
+      activation: 'gelu_tanh',
+    });
     expect(resolve({ model_type: 'gemma2' })).toMatchObject({
       numLayers: 26,
       tiedEmbeddings: true,
@@ -165,6 +186,17 @@ describe('defaults of the Hugging Face classes', () => {
       mlpBias: true,
     });
     expect(resolve({ model_type: 'mixtral' }).ropeInvFreq[1]).toBeCloseTo(1e6 ** (-2 / 128), 15);
+  });
+
+  test('gelu in a config.json of Gemma is the approximation, as transformers has it', () => {
+    for (const keys of [
+      { hidden_act: 'gelu', hidden_activation: null },
+      { hidden_act: 'gelu', hidden_activation: 'gelu_pytorch_tanh' },
+      { hidden_activation: 'gelu' },
+      { hidden_act: 'gelu_pytorch_tanh' },
+    ])
+      expect(resolve({ ...small, model_type: 'gemma', ...keys }).activation).toBe('gelu_tanh');
+    expect(resolve({ ...small, model_type: 'gemma', hidden_act: 'silu' }).activation).toBe('silu');
   });
 
   test('the other names of GPT-2’s keys', () => {
@@ -291,12 +323,32 @@ describe('RoPE scaling', () => {
   });
 });
 
+test('Phi-3 keeps its fused matrices whole', () => {
+  const c = resolve(configOf('phi3'));
+  const layer = tensorMapping(c).filter(({ hf }) => hf.startsWith('model.layers.1.') && hf.includes('proj'));
+  expect(layer.map(({ hf, param, shape }) => [hf.slice(15), param.slice(9), shape])).toEqual([
+    ['self_attn.qkv_proj.weight', 'attn.qkv.weight', [64, 32]],
+    ['self_attn.o_proj.weight', 'attn.out.weight', [32, 32]],
+    ['mlp.gate_up_proj.weight', 'mlp.in.weight', [56, 32]],
+    ['mlp.down_proj.weight', 'mlp.out.weight', [32, 28]],
+  ]);
+  expect(c.ropeInvFreq).toHaveLength(2);
+  expect(c.slidingWindows).toEqual([6, 6, 6]);
+  expect(c.maxPositions).toBe(64);
+});
+
 test.each<[string, object, number]>([
   ['llama', {}, 32],
   ['mistral', {}, 32],
   ['qwen2', {}, 32],
   ['qwen3', {}, 32],
   ['mixtral', {}, 32],
+  ['mimo', {}, 32],
+  ['phi3', {}, 32],
+  ['gemma3_text', {}, 26],
+  ['smollm3', {}, 36],
+  ['seed_oss', {}, 64],
+  ['gemma', {}, 28],
   ['gemma2', {}, 26],
   ['qwen2_moe', {}, 24],
   ['qwen3_moe', {}, 24],
@@ -348,7 +400,7 @@ describe('what is not supported is named with what is', () => {
     [{}, /model_type \(missing\)/],
     [
       { ...small, model_type: 'llama', rope_scaling: { rope_type: 'dynamic', factor: 2 } },
-      /rope_scaling.rope_type "dynamic".*supported: default, linear, llama3, yarn/,
+      /rope_scaling.rope_type "dynamic".*supported: default, linear, llama3, yarn, longrope/,
     ],
     [
       { ...small, model_type: 'llama', rope_scaling: { type: 'llama3', factor: 2 } },
@@ -381,7 +433,12 @@ describe('what is not supported is named with what is', () => {
       /num_attention_heads 4 does not divide by num_key_value_heads 3/,
     ],
     [{ ...small, model_type: 'llama', head_dim: 15 }, /head_dim 15 is odd/],
+    [{ ...small, model_type: 'gemma', use_bidirectional_attention: true }, /use_bidirectional_attention/],
     [{ ...small, model_type: 'gemma2', use_bidirectional_attention: true }, /use_bidirectional_attention/],
+    [
+      { ...small, model_type: 'gemma', hidden_activation: 'silu' },
+      /hidden_activation "silu" and hidden_act "gelu_pytorch_tanh": expected the same/,
+    ],
     [
       { ...small, model_type: 'mistral', layer_types: ['full_attention'] },
       /layer_types: model_type 'mistral'/,

@@ -1,6 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { FAMILIES, isFamily } from '../../model/hf_schema';
+import { textPart } from '../../model/text_part';
 import { getPath, isTree, type Tree } from '../reading/tree';
 import { missing } from '../schema/field';
 
@@ -70,7 +71,7 @@ function missingModel(model: string): string | null {
 function modelType(file: string): string | null {
   try {
     const config: unknown = JSON.parse(readFileSync(file, 'utf8'));
-    const type = isTree(config) ? config['model_type'] : null;
+    const type = isTree(config) ? textPart(config)['model_type'] : null;
     return typeof type === 'string' ? type : null;
   } catch {
     return null;
@@ -91,16 +92,16 @@ const FAMILY_NAMES: readonly (readonly [RegExp, string])[] = [
   [/deepseek[-_]?v[2-9]|deepseek[-_]?r1|dsv\d|dpsk|deepseek-?moe/i, 'the model family DeepSeek-V2 and later'],
   [/deepseek-llm|deepseek-coder|deepseek-math/i, ''],
   [/moonlight|kimi/i, 'the model family Kimi and Moonlight'],
-  [/glm/i, 'the model family GLM'],
-  [/mimo/i, 'the model family MiMo'],
+  [/glm-?4\.[56](-air)?(-base)?\b/i, ''],
+  [/glm/i, 'the model family GLM other than GLM-4.5 and 4.6'],
+  [/mimo-?v\d/i, 'the model family MiMo-V2'],
   [/nemotron/i, 'the model family Nemotron'],
-  [/seed-?oss/i, 'the model family Seed-OSS'],
   [/minimax/i, 'the model family MiniMax'],
   [/mistral-?small-?3|mistral-?large-?3|ministral-?3/i, 'the model family Mistral 3'],
   [/llama-?_?4/i, 'the model family Llama 4'],
-  [/gemma-?_?(1\.1|2b|7b|3|4)|codegemma/i, 'the model family Gemma other than Gemma 2'],
+  [/gemma-?_?(3n|4)/i, 'the model family Gemma 3n and later'],
   [
-    /\bphi-?\d|olmo|falcon|mamba|bloom|baichuan|internlm|yi-vl|granite|ernie|hunyuan|ling-|ring-/i,
+    /\bphi-?(2|3\.5-(moe|vision)|3-(small|vision)|4-(multimodal|reasoning-vision))\b|\bphi-?1|olmo|falcon|mamba|bloom|baichuan|internlm|yi-vl|granite|ernie|hunyuan|ling-|ring-/i,
     'the model family of this name',
   ],
 ];

@@ -1,0 +1,110 @@
+// What config.json says of the parts that the Llama-like families share.
+import { show } from '../base/text';
+import { TroupeError } from '../errors';
+import type { NativeModelConfig } from '../native/bridge';
+import type { DecoderConfig, Family } from './hf_schema';
+import { type RopeInput, resolveRope } from './rope';
+
+const ACTIVATIONS: Readonly<Record<string, NativeModelConfig['activation']>> = {
+  silu: 'silu',
+  swish: 'silu',
+  gelu: 'gelu',
+  gelu_new: 'gelu_tanh',
+  gelu_fast: 'gelu_tanh',
+  gelu_pytorch_tanh: 'gelu_tanh',
+  relu: 'relu',
+};
+
+export type Raw = Record<string, unknown>;
+
+export const invalid = (where: string, message: string): TroupeError =>
+  new TroupeError('INVALID_MODEL', `[model] ${where}: ${message}`);
+
+/** All layers turn alike. */
+export const ONE_ROPE: Pick<
+  NativeModelConfig,
+  'secondRopeLayers' | 'secondRopeInvFreq' | 'secondRopeAttentionFactor'
+> = { secondRopeLayers: [], secondRopeInvFreq: new Float64Array(0), secondRopeAttentionFactor: 1 };
+
+/** What the Llama-like families share: RMSNorm, RoPE, a gated MLP, no bias, full attention. */
+export function rmsDecoder(
+  family: Family,
+  c: DecoderConfig,
+  raw: Raw,
+  where: string,
+  turns: Partial<RopeInput> = {},
+): NativeModelConfig {
+  const headDim = c.head_dim ?? Math.floor(c.hidden_size / c.num_attention_heads);
+  const maxPositions = c.max_position_embeddings;
+  const rope = resolveRope({ raw, headDim, maxPositions, where, ...turns });
+  return {
+    family,
+    head: 'lm',
+    vocabSize: c.vocab_size,
+    hiddenSize: c.hidden_size,
+    numLayers: c.num_hidden_layers,
+    numHeads: c.num_attention_heads,
+    numKvHeads: c.num_key_value_heads ?? c.num_attention_heads,
+    headDim,
+    intermediateSize: c.intermediate_size,
+    maxPositions: rope.maxPositions,
+    norm: 'rms',
+    normEps: c.rms_norm_eps,
+    normUnitOffset: false,
+    postNorms: false,
+    qkNorm: false,
+    attentionScale: headDim ** -0.5,
+    attentionSoftcap: 0,
+    finalSoftcap: 0,
+    slidingWindows: everyLayer(c, null),
+    qkvBias: false,
+    outputBias: false,
+    mlpBias: false,
+    gatedMlp: true,
+    activation: activation(c.hidden_act, 'hidden_act', where),
+    positions: 'rope',
+    ropeInvFreq: rope.invFreq,
+    ropeAttentionFactor: rope.attentionFactor,
+    ...ONE_ROPE,
+    embeddingScale: 1,
+    tiedEmbeddings: c.tie_word_embeddings,
+    valueBias: false,
+    moe: null,
+    moeLayers: [],
+  };
+}
+
+export function activation(name: string, key: string, where: string): NativeModelConfig['activation'] {
+  const found = Object.hasOwn(ACTIVATIONS, name) ? ACTIVATIONS[name] : undefined;
+  if (found === undefined)
+    throw invalid(
+      where,
+      `${key} ${show(name)} is not supported; supported: ${Object.keys(ACTIVATIONS).join(', ')}`,
+    );
+  return found;
+}
+
+export const everyLayer = (c: { num_hidden_layers: number }, window: number | null): number[] =>
+  new Array(c.num_hidden_layers).fill(window ?? 0);
+
+export function typedWindows(
+  types: string[],
+  layers: number,
+  window: number | null,
+  where: string,
+): number[] {
+  if (types.length !== layers)
+    throw invalid(where, `layer_types has ${types.length} entries but the model has ${layers} layers`);
+  return types.map((type, i) => {
+    if (type === 'full_attention') return 0;
+    if (type !== 'sliding_attention') {
+      throw invalid(
+        where,
+        `layer_types[${i}] ${show(type)} is not supported; supported: full_attention, sliding_attention`,
+      );
+    }
+    if (window === null)
+      throw invalid(where, `layer_types[${i}] is sliding_attention but no sliding_window is in use`);
+    return window;
+  });
+}

@@ -1,0 +1,110 @@
+// What config.json says of the Gemma models: norms that add 1 to their weights, embeddings that are scaled.
+import { show } from '../base/text';
+import type { NativeModelConfig } from '../native/bridge';
+import { activation, invalid, type Raw, rmsDecoder, typedWindows } from './hf_decoder';
+import type { DecoderConfig, FamilyConfig } from './hf_schema';
+import { resolveRope } from './rope';
+
+const scaled = (c: DecoderConfig) => ({ normUnitOffset: true, embeddingScale: Math.sqrt(c.hidden_size) });
+
+function refuseLookingAhead(c: { use_bidirectional_attention: boolean }, where: string): void {
+  if (c.use_bidirectional_attention)
+    throw invalid(where, 'use_bidirectional_attention: true is not supported; supported: false');
+}
+
+export function gemma(c: FamilyConfig<'gemma'>, raw: Raw, where: string): NativeModelConfig {
+  refuseLookingAhead(c, where);
+  // Of the official releases, which mean the approximation.
+  const name = c.hidden_act === 'gelu' ? 'gelu_pytorch_tanh' : c.hidden_act;
+  const chosen = activation(name, 'hidden_act', where);
+  // The key of Gemma 2, which some of them have as well.
+  const other = c.hidden_activation ?? name;
+  if (activation(other === 'gelu' ? name : other, 'hidden_activation', where) !== chosen)
+    throw invalid(
+      where,
+      `hidden_activation ${show(other)} and hidden_act ${show(c.hidden_act)}: expected the same`,
+    );
+  return {
+    ...rmsDecoder('gemma', c, raw, where),
+    ...scaled(c),
+    activation: chosen,
+    qkvBias: c.attention_bias,
+    outputBias: c.attention_bias,
+  };
+}
+
+export function gemma2(c: FamilyConfig<'gemma2'>, raw: Raw, where: string): NativeModelConfig {
+  refuseLookingAhead(c, where);
+  const types =
+    c.layer_types ??
+    Array.from({ length: c.num_hidden_layers }, (_, i) =>
+      i % 2 === 0 ? 'sliding_attention' : 'full_attention',
+    );
+  return {
+    ...rmsDecoder('gemma2', c, raw, where),
+    ...scaled(c),
+    activation: activation(c.hidden_activation, 'hidden_activation', where),
+    postNorms: true,
+    attentionScale: c.query_pre_attn_scalar ** -0.5,
+    attentionSoftcap: c.attn_logit_softcapping ?? 0,
+    finalSoftcap: c.final_logit_softcapping ?? 0,
+    slidingWindows: typedWindows(types, c.num_hidden_layers, c.sliding_window, where),
+    qkvBias: c.attention_bias,
+    outputBias: c.attention_bias,
+  };
+}
+
+export function gemma3(c: FamilyConfig<'gemma3_text'>, raw: Raw, where: string): NativeModelConfig {
+  refuseLookingAhead(c, where);
+  if (typeof raw.attn_logit_softcapping === 'number')
+    throw invalid(where, 'attn_logit_softcapping: Gemma 3 has no cap on its scores: expected null');
+  const types =
+    c.layer_types ??
+    Array.from({ length: c.num_hidden_layers }, (_, i) =>
+      (i + 1) % c.sliding_window_pattern === 0 ? 'full_attention' : 'sliding_attention',
+    );
+  const turns = ropeOfTypes(raw, where);
+  const decoder = rmsDecoder('gemma3_text', c, { rope_parameters: turns.full }, where, { defaultTheta: 1e6 });
+  const local = resolveRope({
+    raw: { rope_parameters: turns.sliding },
+    headDim: decoder.headDim,
+    maxPositions: c.max_position_embeddings,
+    where,
+  });
+  return {
+    ...decoder,
+    ...scaled(c),
+    activation: activation(c.hidden_activation, 'hidden_activation', where),
+    postNorms: true,
+    qkNorm: true,
+    attentionScale: c.query_pre_attn_scalar ** -0.5,
+    finalSoftcap: c.final_logit_softcapping ?? 0,
+    slidingWindows: typedWindows(types, c.num_hidden_layers, c.sliding_window, where),
+    qkvBias: c.attention_bias,
+    outputBias: c.attention_bias,
+    maxPositions: Math.min(decoder.maxPositions, local.maxPositions),
+    secondRopeLayers: types.map((type) => type === 'sliding_attention'),
+    secondRopeInvFreq: local.invFreq,
+    secondRopeAttentionFactor: local.attentionFactor,
+  };
+}
+
+const isObject = (value: unknown): value is Raw =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
+
+/** RoPE of layers that see all, and of those with a window, in both spellings; a scaling of the hub's is that of the first. */
+function ropeOfTypes(raw: Raw, where: string): { full: Raw; sliding: Raw } {
+  const given = raw.rope_parameters ?? {};
+  const { full_attention: full = null, sliding_attention: sliding = null, ...others } = given as Raw;
+  const fits = [full, sliding].every((one) => one === null || isObject(one));
+  if (!isObject(given) || !fits || Object.keys(others).length > 0)
+    throw invalid(
+      where,
+      `rope_parameters: expected those of full_attention and of sliding_attention, got ${show(given)}`,
+    );
+  const scaling = isObject(raw.rope_scaling) ? raw.rope_scaling : {};
+  return {
+    full: { rope_theta: raw.rope_theta, ...(full as Raw | null), ...scaling },
+    sliding: { rope_theta: raw.rope_local_base_freq, ...(sliding as Raw | null) },
+  };
+}
