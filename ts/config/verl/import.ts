@@ -263,14 +263,6 @@ class Import {
       }
       return;
     }
-    if (path.endsWith('custom_reward_function.path') && /\.py$/.test(String(value))) {
-      this.note(
-        'notMapped',
-        from,
-        `${value} is a Python module, ${missing('rewards in Python')}: write the function as a JavaScript or TypeScript module`,
-      );
-      return;
-    }
     const there = getPath(this.result.config, path) ?? null;
     if (there !== null && !isUnset(leaf, there) && JSON.stringify(there) !== JSON.stringify(value)) {
       const why = `${path} is given as well, with another value: ${this.shown(path, there)}, not ${this.shown(from, value)}`;

@@ -1,7 +1,15 @@
-import type { ChildProcess } from 'node:child_process';
 import { timerMs } from '../../base/timers';
 import { boundsItself } from '../contract/bounded';
-import { endError, forkScorer, hold, isLostChannel, replyError, START_MS, strayError } from './fork';
+import {
+  endError,
+  hold,
+  isLostChannel,
+  replyError,
+  type ScorerChild,
+  START_MS,
+  startScorer,
+  strayError,
+} from './fork';
 import type { ScorerMessage, ScorerSetup } from './scorer_protocol';
 
 interface Call {
@@ -25,7 +33,7 @@ const DRAIN_MS = 1000;
 export class RewardProcess {
   readonly #setup: ScorerSetup;
   readonly #timeoutMs: number;
-  #child: ChildProcess | null = null;
+  #child: ScorerChild | null = null;
   #startTimer: NodeJS.Timeout | null = null;
   readonly #calls = new Map<number, Call>();
   #next = SETUP + 1;
@@ -94,8 +102,8 @@ export class RewardProcess {
     }
   }
 
-  #start(): ChildProcess {
-    const child = forkScorer({ memoryMb: null, output: true, env: {} });
+  #start(): ScorerChild {
+    const child = startScorer(this.#setup, { memoryMb: null, output: true, env: {} });
     this.#child = child;
     this.#lastBegun = SETUP;
     this.#reason = null;

@@ -1,6 +1,16 @@
 import type { RewardKwargs } from '../contract/types';
 
-// What scorer processes (scorer_main.ts) and those who start them (scorer_pool.ts, reward_process.ts) tell each other.
+// What scorer processes (scorer_main.ts, and python/reward_worker.py) and those who start them (scorer_pool.ts, reward_process.ts) tell each other.
+
+/** The user's module and function. */
+export interface UserModule {
+  path: string;
+  name: string;
+  /** Runs a module in Python (.py). python3 */
+  python?: string;
+  /** In Python: the function takes lists, as verl's manager `batch` calls it. false */
+  batch?: boolean;
+}
 
 /**
  * What a process does, told once. `function`: the user's function, or with `module` null the registered ones; `libraries`
@@ -9,7 +19,7 @@ import type { RewardKwargs } from '../contract/types';
 export type ScorerSetup =
   | {
       kind: 'function';
-      module: { path: string; name: string } | null;
+      module: UserModule | null;
       libraries: readonly string[];
       kwargs: RewardKwargs;
     }
@@ -42,3 +52,6 @@ export type ScorerReply = Extract<ScorerMessage, { type: 'reply' }>;
 
 /** Set in the processes of the manager prime, each of which does one job at a time and is killed when that is late. */
 export const SCORER_VARIABLE = 'TROUPE_SCORER';
+
+/** Characters of an error that the trainer is told. */
+export const MAX_REASON = 2000;
