@@ -34,10 +34,8 @@ const CASES = {
       text,
     ) ||
     /default_agent_loop=(?!single_turn_agent|tool_agent)|multi_turn\.format=(?!hermes|llama3)/.test(text),
-  'a Python reward': ({ text }) =>
-    /custom_reward_function\.path=\S*\.py|reward_manager\.module|reward_loop_module_path|source=importlib/.test(
-      text,
-    ),
+  'a reward manager in Python': ({ text }) =>
+    /reward_manager\.module|reward_loop_module_path|source=importlib/.test(text),
   NPU: ({ text }) => /trainer\.device=npu/.test(text),
   'fp8, quantisation': ({ text }) =>
     /quantization=(?!null|["']?(fp8|int8)\b)|fp8=|qat\.enable=True|nvfp4|kv_cache_dtype=fp8|fp8_/i.test(text),
