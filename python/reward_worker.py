@@ -271,6 +271,9 @@ class Worker:
         tasks = set()
 
         def start(request):
+            if request["type"] == "ask":
+                self.channel.send(type="here")
+                return
             task = loop.create_task(self.one_async(request))
             tasks.add(task)
             task.add_done_callback(tasks.discard)

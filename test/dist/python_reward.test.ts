@@ -105,6 +105,10 @@ class Callable:
         if solution_str == "loop":
             while True:
                 pass
+        if solution_str == "later":
+            await asyncio.sleep(0.01)
+            while True:
+                pass
         if solution_str == "exit":
             sys.exit(3)
         if solution_str == "raise":
@@ -297,6 +301,8 @@ describe.each(['slowly', 'called'])('an async function: %s', (name) => {
     const process = start({ name, kwargs: {}, timeoutMs: 700 });
     const ends = await Promise.allSettled(['slow', 'loop', 'quick'].map((way) => call(process, way)));
     expect(ends.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'fulfilled']);
+    await expect(call(process, 'later')).rejects.toThrow('no answer within 0.7 s');
+    expect(await call(process, 'quick')).toBe(1);
   });
 });
 

@@ -44,6 +44,7 @@ function send(message: ScorerMessage): void {
 let work: Work | null = null;
 
 async function answer(request: ScorerRequest): Promise<void> {
+  if (request.type === 'ask') return send({ type: 'here' });
   const { id } = request;
   try {
     if (request.type === 'setup') {

@@ -31,8 +31,9 @@ export interface Comparison {
   truth: string;
 }
 
-/** The setup first, then jobs. Every one has a number, and is answered by one `reply` with it. */
+/** The setup first, then jobs. Every one has a number, and is answered by one `reply` with it; `ask` by `here`, at once. */
 export type ScorerRequest =
+  | { type: 'ask' }
   | { type: 'setup'; id: number; setup: ScorerSetup }
   | { type: 'job'; id: number; job: unknown };
 
@@ -42,6 +43,7 @@ export type ScorerRequest =
  * process ends.
  */
 export type ScorerMessage =
+  | { type: 'here' }
   | { type: 'begin'; id: number }
   | { type: 'waiting'; id: number; bounded: boolean }
   | { type: 'reply'; id: number; ok: true; result: unknown }
