@@ -1,7 +1,7 @@
 """A process that scores with a user's reward function in Python, as verl calls it.
 
-usage: reward_worker.py PARENT. File descriptor 3 is a socket to PARENT, the process that started this one. Both sides write JSON in
-ASCII, one message a line: ts/reward/scorers/scorer_protocol.ts says which, ts/reward/scorers/json_lines.ts how.
+File descriptor 3 is a socket to the process that started this one. Both sides write JSON in ASCII, one message a line:
+ts/reward/scorers/scorer_protocol.ts says which, ts/reward/scorers/json_lines.ts how.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Channel:
             os._exit(1)
 
 
-def end_with(parent):
+def end_with_parent():
     """A library that holds the interpreter's lock lets no thread see the end of the parent: there the kernel sees to it."""
     try:
         import ctypes
@@ -77,8 +77,6 @@ def end_with(parent):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     except (ImportError, OSError, AttributeError):
         pass
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def bear_signals():
@@ -125,12 +123,22 @@ def told(error):
     return text + (", at " + ", from ".join(calls) if calls else "")
 
 
+def importable(file):
+    """A name for the module: where no other module has it that by which processes of `multiprocessing` can import it."""
+    name = os.path.splitext(os.path.basename(file))[0]
+    try:
+        found = importlib.util.find_spec(name) if name.isidentifier() else None
+    except ValueError:
+        found = None
+    return name if found is not None and found.origin == file else "custom_module_" + name
+
+
 def load(path, name):
     file = os.path.abspath(path)
     # As `python -m` has it, where verl is started; the module's own directory beside.
     sys.path[0] = os.getcwd()
     sys.path.append(os.path.dirname(file))
-    module_name = "custom_module_" + os.path.splitext(os.path.basename(file))[0]
+    module_name = importable(file)
     spec = importlib.util.spec_from_file_location(module_name, file)
     module = importlib.util.module_from_spec(spec)
     # Data classes and pickled objects look their module up.
@@ -293,7 +301,7 @@ async def awaited(result):
 
 
 def main():
-    end_with(int(sys.argv[1]))
+    end_with_parent()
     bear_signals()
     # Printing what the encoding cannot hold is no reason to fail.
     for stream in (sys.stdout, sys.stderr):

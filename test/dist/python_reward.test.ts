@@ -21,7 +21,7 @@ const write = (name: string, text: string): string => {
 const FUNCTION = write(
   'reward.py',
   `
-import asyncio, dataclasses, os, re, signal, subprocess, sys, time
+import asyncio, dataclasses, multiprocessing, os, re, signal, subprocess, sys, time
 from decimal import Decimal
 from fractions import Fraction
 
@@ -59,6 +59,13 @@ def told():
     time.sleep(0.1)
     return 3
 
+def double(value):
+    return 2 * value
+
+def pool(method):
+    with multiprocessing.get_context(method).Pool(2) as workers:
+        return sum(workers.map(double, [1, 2]))
+
 def child():
     made = os.fork()
     if made == 0:
@@ -76,7 +83,7 @@ WAYS = {
     "count": count, "pid": os.getpid, "kwargs": None, "sees": None,
     "prints": lambda: print("{}\\n" * 3, "\\ud800") or os.write(1, b"raw\\n") and 1,
     "channel": lambda: os.write(3, b"nonsense\\n"),
-    "child": child, "told": told, "raise": lambda: inner("x"), "late": lambda: late("x"), "huge": lambda: inner("x" * 5_000_000),
+    "fork": lambda: pool("fork"), "spawn": lambda: pool("spawn"), "child": child, "told": told, "raise": lambda: inner("x"), "late": lambda: late("x"), "huge": lambda: inner("x" * 5_000_000),
     "exit": lambda: sys.exit(3), "end": lambda: os._exit(4), "loop": lambda: [0 for _ in iter(int, 1)],
     "backtrack": lambda: re.match(r"(a+)+$", "a" * 60 + "b"), "runs": lambda: asyncio.run(asyncio.sleep(0.01, 5)),
 }
@@ -229,6 +236,15 @@ test('a process keeps its variables, and what it prints harms nothing', async ()
   for (const way of ['count', 'prints', 'count', 'runs']) results.push(await call(process, way));
   expect(results).toEqual([1, 1, 2, 5]);
   expect(await call(process, 'pid')).toBe(await call(process, 'pid'));
+});
+
+test.each(['fork', 'spawn'])('it may have processes of its own: %s', async (way) => {
+  expect(await call(start(), way)).toBe(6);
+});
+
+test('a name that another module has is no other module', async () => {
+  const text = 'import json\ndef compute_score(**given):\n    return len(json.dumps([1]))\n';
+  expect(await call(start({ path: write('json.py', text), kwargs: {} }), 'any')).toBe(3);
 });
 
 test('signals of a scheduler end no reward, and end children of the function', async () => {

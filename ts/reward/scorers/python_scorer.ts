@@ -56,11 +56,13 @@ export class PythonScorer extends EventEmitter {
   readonly channel: Pick<Socket, 'ref' | 'unref'> | null;
   #connected = true;
   #partial: string[] = [];
+  /** It said what is no message, and nothing that follows is believed. */
+  #broken = false;
 
   constructor({ python = 'python3' }: UserModule, env: Readonly<Record<string, string>>) {
     super();
     const program = path.join(packageRoot, 'python', 'reward_worker.py');
-    this.#child = spawn(python, ['-u', program, String(process.pid)], {
+    this.#child = spawn(python, ['-u', program], {
       env: { ...process.env, ...env },
       // What it prints is for people, and may be no part of what this process writes to its output.
       stdio: ['ignore', 2, 2, 'pipe'],
@@ -101,8 +103,10 @@ export class PythonScorer extends EventEmitter {
 
   /** Ends it and what it has started, such as processes of a pool. */
   kill(signal: 'SIGKILL'): void {
+    const { pid, exitCode, signalCode } = this.#child;
+    if (pid === undefined || exitCode !== null || signalCode !== null) return;
     try {
-      if (this.pid !== undefined && this.#child.exitCode === null) process.kill(-this.pid, signal);
+      process.kill(-pid, signal);
     } catch {
       this.#child.kill(signal);
     }
@@ -117,6 +121,7 @@ export class PythonScorer extends EventEmitter {
   }
 
   #read(text: string): void {
+    if (this.#broken) return;
     const lines = text.split('\n');
     this.#partial.push(lines[0] as string);
     if (lines.length === 1) return;
@@ -127,6 +132,7 @@ export class PythonScorer extends EventEmitter {
       try {
         message = fromLine(line) as ScorerMessage;
       } catch {
+        this.#broken = true;
         this.emit('error', new Error('it wrote to the socket of its process (file descriptor 3)'));
         this.kill('SIGKILL');
         return;
