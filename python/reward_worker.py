@@ -80,7 +80,7 @@ def end_with_parent():
 
 
 def bear_signals():
-    """A scheduler sends these to every process of a job, and the trainer still wants its rewards then. Children of the function obey them."""
+    """A scheduler sends these to every process of a job, and the trainer still wants its rewards then. Children obey them."""
     borne = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
     usual = [(each, signal.signal(each, lambda *_: None)) for each in borne]
 
@@ -100,7 +100,10 @@ def bear_signals():
 
 def text_of(error):
     # Of a syntax error the lines that Python shows it in have no place here.
-    whole = "SyntaxError: %s" % error if isinstance(error, SyntaxError) else "".join(traceback.format_exception_only(type(error), error)).strip()
+    if isinstance(error, SyntaxError):
+        whole = "SyntaxError: %s" % error
+    else:
+        whole = "".join(traceback.format_exception_only(type(error), error)).strip()
     return whole if len(whole) <= MAX_TEXT else "%s… (%d characters)" % (whole[:MAX_TEXT], len(whole))
 
 

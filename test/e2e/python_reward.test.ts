@@ -78,6 +78,7 @@ it.each([
   expect(here.dumps).toEqual(there.dumps);
   expect(here.dumps[0]).toMatch(/"score":-?0\.\d{10}/);
   if (file === 'reward') {
+    expect(here.dumps[0]).toMatch(/"turns":2/);
     expect(here.stderr).toMatch(/^loaded$/m);
     expect(here.stdout).not.toMatch(/^(loaded|scoring)/m);
   }
