@@ -18,127 +18,10 @@ const write = (name: string, text: string): string => {
   return path;
 };
 
+// A copy: Python writes beside what it imports.
 const FUNCTION = write(
-  'reward.py',
-  `
-import asyncio, dataclasses, multiprocessing, os, re, signal, subprocess, sys, time
-from decimal import Decimal
-from fractions import Fraction
-
-calls = 0
-
-class Scalar:
-    "What a scalar or an array of numpy looks like."
-    dtype = "float32"
-    def __init__(self, value):
-        self.value = value
-    def tolist(self):
-        return self.value
-
-@dataclasses.dataclass
-class Answer:
-    text: "str"
-
-def count(**_):
-    global calls
-    calls += 1
-    return calls
-
-def inner(text):
-    raise ValueError("bad " + text)
-
-def late(text):
-    try:
-        inner(text)
-    except ValueError as error:
-        raise KeyError("outer") from error
-
-def told():
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
-        os.kill(os.getpid(), each)
-    time.sleep(0.1)
-    return 3
-
-def double(value):
-    return 2 * value
-
-def pool(method):
-    with multiprocessing.get_context(method).Pool(2) as workers:
-        return sum(workers.map(double, [1, 2]))
-
-def child():
-    made = os.fork()
-    if made == 0:
-        time.sleep(100)
-    os.kill(made, signal.SIGTERM)
-    return os.waitstatus_to_exitcode(os.waitpid(made, 0)[1])
-
-WAYS = {
-    "int": lambda: 2, "bool": lambda: True, "false": lambda: False, "float": lambda: 0.1 + 0.2, "minus": lambda: -0.0,
-    "scalar": lambda: Scalar(0.25), "decimal": lambda: Decimal("0.5"), "fraction": lambda: Fraction(1, 8),
-    "dict": lambda: {"score": Scalar(1.5), "acc": True, "pred": "\\ud800 é 😀\\n", "all": (1, [None]), 3: Scalar([1, 2]), "__proto__": 1},
-    "nan": lambda: float("nan"), "inf": lambda: -float("inf"), "extras": lambda: {"score": 1, "loss": float("nan"), "most": float("inf")},
-    "none": lambda: None, "text": lambda: "1", "list": lambda: [1], "object": lambda: {"score": 1, "more": {"it": object()}},
-    "large": lambda: {"score": 1, "notes": "x" * 50_000_000}, "wide": lambda: {"score": 1, "notes": "é" * 60_000},
-    "count": count, "pid": os.getpid, "kwargs": None, "sees": None,
-    "prints": lambda: print("{}\\n" * 3, "\\ud800") or os.write(1, b"raw\\n") and 1,
-    "channel": lambda: os.write(3, b"nonsense\\n"),
-    "fork": lambda: pool("fork"), "spawn": lambda: pool("spawn"), "child": child, "told": told, "raise": lambda: inner("x"), "late": lambda: late("x"), "huge": lambda: inner("x" * 5_000_000),
-    "exit": lambda: sys.exit(3), "end": lambda: os._exit(4), "loop": lambda: [0 for _ in iter(int, 1)],
-    "backtrack": lambda: re.match(r"(a+)+$", "a" * 60 + "b"), "runs": lambda: asyncio.run(asyncio.sleep(0.01, 5)),
-}
-
-def compute_score(data_source, solution_str, ground_truth, extra_info=None, bonus=0):
-    if solution_str == "kwargs":
-        return bonus
-    if solution_str == "sees":
-        return {"score": 1, "types": type(ground_truth).__name__, "truth": str(ground_truth), "info": extra_info, "source": data_source}
-    return WAYS[solution_str]()
-
-def same(data_source, solution_str, ground_truth, extra_info):
-    return {"score": 1, "text": solution_str, "length": len(solution_str), "code": ord(solution_str[0])}
-
-def batched(data_sources, solution_strs, ground_truths, extra_infos, bonus):
-    if solution_strs[0] == "raise":
-        inner("batch")
-    return [{"score": bonus, "all": [a, b, c, d["index"]]} for a, b, c, d in zip(data_sources, solution_strs, ground_truths, extra_infos)]
-
-class Callable:
-    async def __call__(self, solution_str, **_):
-        if solution_str == "slow":
-            await asyncio.sleep(0.3)
-        if solution_str == "never":
-            await asyncio.sleep(1000)
-        if solution_str == "loop":
-            while True:
-                pass
-        if solution_str == "later":
-            await asyncio.sleep(0.01)
-            while True:
-                pass
-        if solution_str == "exit":
-            sys.exit(3)
-        if solution_str == "raise":
-            await asyncio.sleep(0.01)
-            inner("async")
-        return count()
-
-called = Callable()
-
-async def slowly(data_source, solution_str, ground_truth, extra_info):
-    return await called(solution_str)
-
-def generative(data_source, solution_str, ground_truth, extra_info, reward_router_address, reward_model_tokenizer=None):
-    return 1
-
-def wants(data_source, solution_str, ground_truth, extra_info, strict):
-    return 1
-
-def old(solution_str, ground_truth):
-    return 1
-
-VALUE = 1
-`,
+  'python_reward.py',
+  readFileSync(join(__dirname, '..', 'fixtures', 'python_reward.py'), 'utf8'),
 );
 
 const made: RewardProcess[] = [];
@@ -256,7 +139,7 @@ test('signals of a scheduler end no reward, and end children of the function', a
 test.each([
   [
     'raise',
-    /^ValueError: bad x, at .*reward\.py:\d+ in inner: raise ValueError.*, from .* in compute_score: return WAYS/,
+    /^ValueError: bad x, at .*python_reward\.py:\d+ in inner: raise ValueError.*, from .* in compute_score: return WAYS/,
   ],
   ['late', /^KeyError: 'outer' \(after ValueError: bad x\), at .* in late: raise KeyError/],
   ['huge', /^ValueError: bad x{280,300}… \(50000\d\d characters\), at .* in inner: /],
@@ -393,7 +276,7 @@ describe('what is wrong is told at the start', () => {
     [
       'a missing function',
       { name: 'compute' },
-      /name: .*reward\.py has no function 'compute'; it has: .*compute_score, same, batched/,
+      /name: .*python_reward\.py has no function 'compute'; it has: .*compute_score, same, batched/,
     ],
     ['no function', { name: 'VALUE' }, /has no function 'VALUE'/],
     [
