@@ -19,6 +19,7 @@ import {
 import { ppoSchema } from '../schema/ppo_schema';
 import { sftSchema } from '../schema/sft_schema';
 import { effective, type OtherDefault, writeOtherDefaults } from './default_values';
+import { both, otherKeys } from './other_keys';
 import { type Computed, type OwnSections, ownSections } from './own_sections';
 import type { VerlSource } from './source';
 
@@ -50,7 +51,8 @@ export interface VerlImport {
 
 /** Translates key by key through the schema of our configuration. */
 export function importVerl(source: VerlSource): VerlImport {
-  const own = ownSections(source);
+  const others = otherKeys(source);
+  const own = both(others, ownSections(others.source));
   return new Import(own.source, own).run();
 }
 
@@ -134,6 +136,9 @@ class Import {
   /** Why a key of ours asks for nothing, which is not looked at further then. */
   private dormancy(path: string): string | null {
     if (leafAt(this.schema, path) === null) return null;
+    const mode = getPath(this.source.tree, 'trainer.resume_mode');
+    if (path === 'trainer.resume_from_path' && mode !== 'resume_path')
+      return `is not read while trainer.resume_mode is ${String(mode)}`;
     const off = (key: string): boolean => (getPath(this.source.tree, key) ?? 0) === 0;
     const [, alpha] = /^(.*\.lora_)alpha$/.exec(path) ?? [];
     const [, lora] = /^(.*model\.lora\.)(?!rank$)/.exec(path) ?? [];
