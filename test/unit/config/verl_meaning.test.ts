@@ -278,4 +278,15 @@ describe('keys that say here by another one', () => {
     );
     expect(ppo(`+${section}.model_config.hidden_size=8`).notMapped).toHaveLength(1);
   });
+
+  it('a key within a section that is taken over from elsewhere makes it a section of its own', () => {
+    const section = 'megatron.override_transformer_config';
+    const layers = 'num_layers_in_first_pipeline_stage';
+    const { config, notMapped } = ppo(
+      `model_engine=megatron +actor_rollout_ref.actor.${section}.${layers}=3 ++actor_rollout_ref.ref.${section}.moe_enable_deepep=False`,
+    );
+    expect(notMapped).toEqual([]);
+    expect(leafPaths(config)).toContain(`actor_rollout_ref.actor.${section}.${layers}`);
+    expect(leafPaths(config)).not.toContain(`actor_rollout_ref.ref.${section}.${layers}`);
+  });
 });
