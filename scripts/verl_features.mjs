@@ -5,7 +5,7 @@ const CASES = {
   'Megatron in a supervised run': ({ program, text }) =>
     /sft/.test(program) && /(engine|strategy)=(megatron|mcore)/.test(text),
   'other parts of Megatron': ({ text }) =>
-    /use_megatron_fsdp=True|pipeline_model_parallel_layout=|multi_latent_attention=True|apply_dsa|megatron\.dtype=float16/.test(
+    /pipeline_model_parallel_layout=|multi_latent_attention=True|apply_dsa|megatron\.dtype=float16/.test(
       text,
     ) ||
     /moe_z_loss_coeff=(?!0(\.0*)?(\n|$))|load_balancing_type=["']?(?!none)\w|moe_expert_capacity_factor=|enable_expert_bias=True/.test(
