@@ -97,3 +97,22 @@ it('is refused before the model is loaded where it cannot work', async () => {
     /INVALID_CONFIG.*reward\.custom_reward_function\.path: .*python3.* could not load .*bad\.py: ModuleNotFoundError: No module named 'no_such_package', at .*bad\.py:1/,
   );
 });
+
+it('is told the experiment by the manager gdpo', async () => {
+  writeFileSync(
+    workspace.file('named.py'),
+    'def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return {"score": 1, "experiment": extra_info["experiment_name"]}\n',
+  );
+  const exit = await runCommand([
+    'train',
+    workspace.file('train.yaml'),
+    `reward.custom_reward_function.path=${workspace.file('named.py')}`,
+    'reward.reward_manager.name=gdpo',
+    'trainer.experiment_name=qwen_tools',
+    'trainer.total_training_steps=1',
+    `trainer.default_local_dir=${workspace.file('named')}`,
+    `trainer.rollout_data_dir=${workspace.file('named/dump')}`,
+  ]);
+  expect(exit).toMatchObject({ code: 0, signal: null });
+  expect(readFileSync(workspace.file('named/dump/1.jsonl'), 'utf8')).toMatch(/"experiment":"qwen_tools"/);
+});

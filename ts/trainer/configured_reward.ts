@@ -92,8 +92,11 @@ function moduleReward(config: ResolvedConfig, path: string): ModuleReward {
   const { name, python } = config.reward.custom_reward_function;
   const { source, name: manager } = config.reward.reward_manager;
   const batch = source === 'register' && manager === 'batch';
+  // verl's gdpo tells its functions.
+  const named = source === 'register' && manager === 'gdpo';
+  const extraInfo = named ? { experiment_name: config.trainer.experiment_name } : {};
   const process = new RewardProcess(
-    { kind: 'function', module: { path, name, python, batch }, libraries, kwargs },
+    { kind: 'function', module: { path, name, python, batch, extraInfo }, libraries, kwargs },
     timeoutMs,
   );
   return {

@@ -20,28 +20,29 @@ interface Sample {
 }
 
 /** What verl's managers put there beside the row's own. */
-const extraInfo = ({ extraInfo, numTurns }: Sample): object => ({
+const extraInfo = ({ extraInfo, numTurns }: Sample, more?: object): object => ({
   ...extraInfo,
   num_turns: numTurns ?? null,
   rollout_reward_scores: {},
+  ...more,
 });
 
 /** The arguments of verl's reward functions. */
-function keywords(job: Sample | readonly Sample[]): object {
+function keywords(job: Sample | readonly Sample[], more?: object): object {
   if ('response' in job) {
     const { dataSource, response, groundTruth = null } = job;
     return {
       data_source: dataSource,
       solution_str: response,
       ground_truth: groundTruth,
-      extra_info: extraInfo(job),
+      extra_info: extraInfo(job, more),
     };
   }
   return {
     data_sources: job.map(({ dataSource }) => dataSource),
     solution_strs: job.map(({ response }) => response),
     ground_truths: job.map(({ groundTruth = null }) => groundTruth),
-    extra_infos: job.map(extraInfo),
+    extra_infos: job.map((sample) => extraInfo(sample, more)),
   };
 }
 
@@ -54,13 +55,15 @@ export class PythonScorer extends EventEmitter {
   readonly #socket: Socket | null;
   /** The socket keeps this process alive as long as it is wanted. */
   readonly channel: Pick<Socket, 'ref' | 'unref'> | null;
+  readonly #more: object | undefined;
   #connected = true;
   #partial: string[] = [];
   /** It said what is no message, and nothing that follows is believed. */
   #broken = false;
 
-  constructor({ python = 'python3' }: UserModule, env: Readonly<Record<string, string>>) {
+  constructor({ python = 'python3', extraInfo }: UserModule, env: Readonly<Record<string, string>>) {
     super();
+    this.#more = extraInfo;
     const program = path.join(packageRoot, 'python', 'reward_worker.py');
     this.#child = spawn(python, ['-u', program], {
       env: { ...process.env, ...env },
@@ -96,7 +99,7 @@ export class PythonScorer extends EventEmitter {
   send(request: ScorerRequest, sent: (error: Error | null) => void): void {
     const message =
       request.type === 'job'
-        ? { ...request, job: keywords(request.job as Sample | readonly Sample[]) }
+        ? { ...request, job: keywords(request.job as Sample | readonly Sample[], this.#more) }
         : request;
     this.#socket?.write(toLine(message), (error) => sent(error ?? null));
   }

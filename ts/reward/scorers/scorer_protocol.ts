@@ -10,6 +10,8 @@ export interface UserModule {
   python?: string;
   /** In Python: the function takes lists, as verl's manager `batch` calls it. false */
   batch?: boolean;
+  /** In Python: what the manager adds to extra_info. nothing */
+  extraInfo?: Readonly<Record<string, unknown>>;
 }
 
 /**
