@@ -154,6 +154,23 @@ function checkInstalled(project) {
   );
 }
 
+/** Scores with a function in Python: the installed package has the program for it. */
+function scoreInPython(project) {
+  writeFileSync(
+    path.join(project, 'reward.py'),
+    'def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return float(solution_str == ground_truth)\n',
+  );
+  const program = `
+    const { RewardProcess } = require('./node_modules/troupe/dist/reward/scorers/reward_process.js');
+    const module_ = { path: 'reward.py', name: 'compute_score' };
+    const scorer = new RewardProcess({ kind: 'function', module: module_, libraries: [], kwargs: {} }, 60000);
+    scorer.call({ response: '42', groundTruth: '42', dataSource: '', extraInfo: {} }).then((score) => console.log('score', score));
+  `;
+  const printed = run(process.execPath, ['-e', program], { cwd: project });
+  if (printed.trim() !== 'score 1') throw new Error(`a reward function in Python: ${printed}`);
+  say('a reward function in Python scores');
+}
+
 try {
   const bare = { PATH: barePath(), HOME: work, TROUPE_LIBTORCH: libtorch.dir };
   for (const tool of ['cc', 'c++', 'g++', 'gcc', 'clang', 'cmake', 'make', 'ninja', 'python3'])
@@ -170,6 +187,7 @@ try {
   checkInstalled(project);
   compile(project);
   use(project, env);
+  scoreInPython(project);
   console.log('Package: passed');
 } catch (error) {
   if (error.offline) {

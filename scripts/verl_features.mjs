@@ -5,7 +5,7 @@ const CASES = {
   'Megatron in a supervised run': ({ program, text }) =>
     /sft/.test(program) && /(engine|strategy)=(megatron|mcore)/.test(text),
   'other parts of Megatron': ({ text }) =>
-    /use_megatron_fsdp=True|pipeline_model_parallel_layout=|multi_latent_attention=True|apply_dsa|megatron\.dtype=float16/.test(
+    /pipeline_model_parallel_layout=|multi_latent_attention=True|apply_dsa|megatron\.dtype=float16/.test(
       text,
     ) ||
     /moe_z_loss_coeff=(?!0(\.0*)?(\n|$))|load_balancing_type=["']?(?!none)\w|moe_expert_capacity_factor=|enable_expert_bias=True/.test(
@@ -34,10 +34,8 @@ const CASES = {
       text,
     ) ||
     /default_agent_loop=(?!single_turn_agent|tool_agent)|multi_turn\.format=(?!hermes|llama3)/.test(text),
-  'a Python reward': ({ text }) =>
-    /custom_reward_function\.path=\S*\.py|reward_manager\.module|reward_loop_module_path|source=importlib/.test(
-      text,
-    ),
+  'a reward manager in Python': ({ text }) =>
+    /reward_manager\.module|reward_loop_module_path|source=importlib/.test(text),
   NPU: ({ text }) => /trainer\.device=npu/.test(text),
   'fp8, quantisation': ({ text }) =>
     /quantization=(?!null|["']?(fp8|int8)\b)|fp8=|qat\.enable=True|nvfp4|kv_cache_dtype=fp8|fp8_/i.test(text),

@@ -113,7 +113,7 @@ export function packParts(root) {
     },
     { name: 'tests and cases', files: below('test') },
     { name: 'bench and peers', files: below('bench', 'examples') },
-    { name: 'scripts and ts', files: below('scripts', 'ts', 'docs') },
+    { name: 'scripts and ts', files: below('scripts', 'ts', 'docs', 'python') },
   ];
   const production = packageFiles(root, Object.keys(manifest.dependencies));
   const forTests = packageFiles(root, TEST_PACKAGES);

@@ -26,6 +26,7 @@ const ways = {
   slow: async () => { await sleep(300); return 2; },
   never: () => new Promise(() => {}),
   loop: () => { for (;;); },
+  loopLater: async () => { await sleep(20); for (;;); },
   exit: () => process.exit(0),
   exitLater: async () => { setTimeout(() => process.exit(0), 20); await sleep(100000); },
   kill: () => process.kill(process.pid, 'SIGKILL'),
@@ -80,6 +81,16 @@ test('a loop is killed at its time-out, and the calls beside it are answered', a
   const late = { status: 'rejected', reason: new Error('no answer within 0.7 s') };
   const is = (value: unknown): unknown => ({ status: 'fulfilled', value });
   expect(ends).toEqual([is(1), is(2), late, late, is(0.5)]);
+});
+
+test('a loop behind an await is killed, too, and the next calls are answered', async () => {
+  const process = start(700);
+  await expect(call(process, 'loopLater')).rejects.toThrow('no answer within 0.7 s');
+  expect(await Promise.all([call(process, 'count'), call(process, 'kwargs')])).toEqual([1, 0.5]);
+  // One that only waits for too long is left in peace.
+  await expect(call(process, 'never')).rejects.toThrow('no answer within 0.7 s');
+  await sleep(1000);
+  expect(await call(process, 'count')).toBe(2);
 });
 
 test.each([

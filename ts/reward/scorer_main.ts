@@ -9,7 +9,13 @@ import type { RewardSample } from './contract/types';
 import { symbolicallyEqual } from './graders/symbolic_equal';
 import { loadRewardFunction } from './load';
 import { rewardByDataSource } from './reward';
-import type { Comparison, ScorerMessage, ScorerRequest, ScorerSetup } from './scorers/scorer_protocol';
+import {
+  type Comparison,
+  MAX_REASON,
+  type ScorerMessage,
+  type ScorerRequest,
+  type ScorerSetup,
+} from './scorers/scorer_protocol';
 
 // The program of a scorer process (dist/reward/scorer_main.js), started by scorers/fork.ts.
 
@@ -18,9 +24,6 @@ const WATCH = `
 const { workerData } = require('node:worker_threads');
 setInterval(() => { if (process.ppid !== workerData) process.kill(process.pid, 'SIGKILL'); }, 500);
 `;
-
-/** Characters of an error that the trainer is told. */
-const MAX_REASON = 2000;
 
 type Work = (job: unknown) => unknown;
 
@@ -41,6 +44,7 @@ function send(message: ScorerMessage): void {
 let work: Work | null = null;
 
 async function answer(request: ScorerRequest): Promise<void> {
+  if (request.type === 'ask') return send({ type: 'here' });
   const { id } = request;
   try {
     if (request.type === 'setup') {

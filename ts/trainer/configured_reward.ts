@@ -33,7 +33,7 @@ export function configuredReward(
   given?: RewardFunction | BatchRewardFunction,
 ): ConfiguredReward {
   const { custom_reward_function, reward_manager } = config.reward;
-  const { path, name } = custom_reward_function;
+  const { path, name, python } = custom_reward_function;
   const usual = given === undefined && path === null ? defaultReward(config) : null;
   const own = given === undefined && path !== null ? moduleReward(config, path) : null;
   const fn = given ?? usual?.reward ?? (own as ModuleReward).reward;
@@ -45,7 +45,7 @@ export function configuredReward(
       key,
     );
   }
-  const source = given !== undefined ? {} : { module: path === null ? null : { path, name } };
+  const source = given !== undefined ? {} : { module: path === null ? null : { path, name, python } };
   const options = { ...rewardOptions(config, usual === null), ...source };
   const { module } = reward_manager;
   if (own && reward_manager.source === 'register' && reward_manager.name === 'prime') {
@@ -89,9 +89,14 @@ function moduleReward(config: ResolvedConfig, path: string): ModuleReward {
   const file = resolve(path);
   if (!existsSync(file)) throw new ConfigError(`${key}.path: there is no file ${file}`, `${key}.path`);
   const { timeoutMs = 300_000, kwargs = {}, libraries = [] } = rewardOptions(config, true);
-  const { name } = config.reward.custom_reward_function;
+  const { name, python } = config.reward.custom_reward_function;
+  const { source, name: manager } = config.reward.reward_manager;
+  const batch = source === 'register' && manager === 'batch';
+  // verl's gdpo tells its functions.
+  const named = source === 'register' && manager === 'gdpo';
+  const extraInfo = named ? { experiment_name: config.trainer.experiment_name } : {};
   const process = new RewardProcess(
-    { kind: 'function', module: { path, name }, libraries, kwargs },
+    { kind: 'function', module: { path, name, python, batch, extraInfo }, libraries, kwargs },
     timeoutMs,
   );
   return {

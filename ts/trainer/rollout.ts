@@ -92,6 +92,7 @@ export async function scoreResponses(
     groundTruth: batch.get('groundTruth')[i],
     dataSource: batch.get('dataSource')[i] as string,
     extraInfo: batch.get('extraInfo')[i] as Record<string, unknown>,
+    numTurns: 2,
     ...(modelScores ? { rewardModelScore: modelScores[i] as number } : {}),
   }));
   const rewards = await manager.score(samples);

@@ -351,24 +351,25 @@ describe('a trainer with an agent', () => {
   });
 
   test('without a reward of its own, the reward function scores the answer', async () => {
-    const seen: string[] = [];
+    const seen: unknown[] = [];
     const quiet = defineAgent({
       run: async ({ promptIds }, { model }) => {
-        await model.generate(promptIds);
+        const { tokens } = await model.generate(promptIds);
+        await model.generate([...promptIds, ...tokens]);
         return { answer: 'forty-two' };
       },
     });
     const { directory, trainer: one } = run({
       options: {
         agent: quiet,
-        reward: ({ response }) => {
-          seen.push(response);
+        reward: ({ response, numTurns }) => {
+          seen.push(response, numTurns);
           return 2;
         },
       },
     });
     await one.fit();
-    expect(new Set(seen)).toEqual(new Set(['forty-two']));
+    expect(new Set(seen)).toEqual(new Set(['forty-two', 4]));
     expect(metricsOf(directory)[0]).toMatchObject({ 'critic/score/mean': 2 });
   });
 });

@@ -98,6 +98,7 @@ describe('a launch script', () => {
           val_kwargs: { n: 4 },
         },
       },
+      reward: { custom_reward_function: { path: './reward.py' } },
       trainer: {
         logger: ['console', 'file'],
         project_name: 'it is',
@@ -145,7 +146,7 @@ python3 -m verl.trainer.main_ppo "\${EMPTY[@]}" "\${ALL[@]}" "\${OTHER[@]}" trai
       /got "bfloat16": master/,
     );
     expect(why(notMapped, 'actor_rollout_ref.rollout.mystery_switch')).toMatch(/not known here.*3/);
-    expect(why(notMapped, 'custom_reward_function.path')).toMatch(/Python module/);
+    expect(why(changed, 'custom_reward_function.path')).toBe('is now reward.custom_reward_function.path');
     expect(why(withoutEffect, 'actor_rollout_ref.actor.shuffle')).toMatch(/happens here anyway/);
     expect(why(withoutEffect, 'data.seed')).toMatch(/taken away/);
     expect(why(changed, 'actor_rollout_ref.model.path')).toMatch(/hub/);

@@ -197,7 +197,7 @@ describe("verl's optimiser of Megatron", () => {
     ['optimizer=muon', /AdamW is the optimiser/],
     ['exp_avg_dtype=bf16', /float32/],
     ['use_checkpoint_opt_param_scheduler=True', /resume/],
-    ['override_optimizer_config={optimizer_cpu_offload:true}', /megatron\.optimizer_offload/],
+    ['override_optimizer_config={use_torch_optimizer_for_cpu_offload:true}', /megatron\.optimizer_offload/],
   ])('%s is refused', (said, reason) => {
     const key = said.replace(/=.*/, '');
     expect(why(schedule(said).notMapped, `actor_rollout_ref.actor.optim.${key}`)).toMatch(reason);

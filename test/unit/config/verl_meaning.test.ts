@@ -94,7 +94,9 @@ describe('keys', () => {
   });
 
   it('of the recipe of DAPO have its defaults', () => {
-    const { config, notMapped } = read(`python3 -m recipe.dapo.main_dapo ${KEYS} data.gen_batch_size=1536`);
+    const { config, notMapped } = read(
+      `python3 -m recipe.dapo.main_dapo ${KEYS} data.gen_batch_size=1536 algorithm.filter_groups.enable=True`,
+    );
     expect(notMapped).toEqual([]);
     expect(config).toMatchObject({
       data: { gen_batch_size: 1536 },
@@ -210,5 +212,81 @@ describe('the SFT trainer', () => {
     const { config } = script('model.path=./m data.train_files=a.parquet trainer.logger=console');
     const loaded = loadSftConfig(write(JSON.stringify(config), 'yaml'));
     expect(loaded.trainer).toMatchObject({ device: 'cuda', n_gpus_per_node: 8 });
+  });
+});
+
+describe('keys that say here by another one', () => {
+  const checkpoint = 'trainer.resume_from_path=/ckpt/global_step_5';
+
+  it('a checkpoint that nothing resumes from is not read', () => {
+    const { config, withoutEffect } = ppo(`trainer.resume_mode=auto ${checkpoint}`);
+    expect(leafPaths(config)).not.toContain('trainer.resume_from_path');
+    expect(why(withoutEffect, 'trainer.resume_from_path')).toBe(
+      'is not read while trainer.resume_mode is auto',
+    );
+    expect(ppo(`trainer.resume_mode=resume_path ${checkpoint}`).config).toMatchObject({
+      trainer: { resume_mode: 'resume_path', resume_from_path: '/ckpt/global_step_5' },
+    });
+  });
+
+  it('main_dapo learns from all that it generates where nothing is filtered', () => {
+    const dapo = (filter: boolean): VerlImport =>
+      read(
+        `python3 -m recipe.dapo.main_dapo ${KEYS} data.gen_batch_size=32 data.train_batch_size=16 algorithm.filter_groups.enable=${filter}`,
+      );
+    const { config, changed } = dapo(false);
+    expect(config).toMatchObject({ data: { train_batch_size: 32 } });
+    expect(leafPaths(config)).not.toContain('data.gen_batch_size');
+    expect(why(changed, 'data.train_batch_size')).toMatch(/^32 prompts are generated.*=32, not 16$/);
+    expect(dapo(true).config).toMatchObject({ data: { gen_batch_size: 32, train_batch_size: 16 } });
+  });
+
+  const OPTIMIZER = 'actor_rollout_ref.actor.optim.override_optimizer_config';
+
+  it('an optimiser that Megatron keeps on the host lies there', () => {
+    const host = [
+      'optimizer_cpu_offload=True',
+      'optimizer_offload_fraction=1.',
+      'overlap_cpu_optimizer_d2h_h2d=True',
+    ];
+    const given = (options: readonly string[]): VerlImport =>
+      ppo(`model_engine=megatron ${options.map((option) => `+${OPTIMIZER}.${option}`).join(' ')}`);
+    const { config, changed, notMapped } = given(host);
+    expect(notMapped).toEqual([]);
+    expect(config).toMatchObject({ actor_rollout_ref: { actor: { megatron: { optimizer_offload: true } } } });
+    expect(why(changed, `${OPTIMIZER}.optimizer_cpu_offload`)).toMatch(/megatron\.optimizer_offload=true/);
+    expect(given(host.slice(1)).withoutEffect.map(({ key }) => key)).toEqual(
+      expect.arrayContaining([`${OPTIMIZER}.optimizer_offload_fraction`]),
+    );
+    // An option of what is computed.
+    expect(given([...host, 'store_param_remainders=True']).notMapped.map(({ key }) => key)).toEqual([
+      OPTIMIZER,
+    ]);
+  });
+
+  it('the longest context lies one section deeper under Megatron', () => {
+    const section = 'actor_rollout_ref.model.override_config';
+    const { config, changed, notMapped } = ppo(
+      `model_engine=megatron +${section}.model_config.max_position_embeddings=10240`,
+    );
+    expect(notMapped).toEqual([]);
+    expect(config).toMatchObject({
+      actor_rollout_ref: { model: { override_config: { max_position_embeddings: 10240 } } },
+    });
+    expect(why(changed, `${section}.model_config.max_position_embeddings`)).toBe(
+      `is now ${section}.max_position_embeddings`,
+    );
+    expect(ppo(`+${section}.model_config.hidden_size=8`).notMapped).toHaveLength(1);
+  });
+
+  it('a key within a section that is taken over from elsewhere makes it a section of its own', () => {
+    const section = 'megatron.override_transformer_config';
+    const layers = 'num_layers_in_first_pipeline_stage';
+    const { config, notMapped } = ppo(
+      `model_engine=megatron +actor_rollout_ref.actor.${section}.${layers}=3 ++actor_rollout_ref.ref.${section}.moe_enable_deepep=False`,
+    );
+    expect(notMapped).toEqual([]);
+    expect(leafPaths(config)).toContain(`actor_rollout_ref.actor.${section}.${layers}`);
+    expect(leafPaths(config)).not.toContain(`actor_rollout_ref.ref.${section}.${layers}`);
   });
 });

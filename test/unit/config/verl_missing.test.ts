@@ -340,14 +340,20 @@ describe('troupe validate', () => {
   });
 
   it.each([
-    'custom_reward_function: { path: ./r.py }',
-    'reward: { reward_manager: { source: importlib, module: { path: r.py } } }',
-  ])('a reward in Python: %s', async (reward) => {
+    [
+      'reward: { reward_manager: { source: importlib, module: { path: r.py } } }',
+      /path: needs reward managers in Python, which are not there: /,
+    ],
+    [
+      'custom_reward_function: { path: ./r.py }\nreward_model: { enable: true }',
+      /path: needs rewards that ask a generative reward model, which are not there: .*\.\/r\.py/,
+    ],
+  ])('of rewards in Python: %s', async (reward, message) => {
     const file = write(
       `data: { train_files: a.parquet }\nactor_rollout_ref: { model: { path: ./m } }\n${reward}\n`,
       'yaml',
     );
-    await expect(validate(file, [])).rejects.toThrow(/path: needs rewards in Python, which are not there: /);
+    await expect(validate(file, [])).rejects.toThrow(message);
   });
 
   it('reports what is missing and what is wrong at once', async () => {

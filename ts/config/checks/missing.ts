@@ -23,13 +23,12 @@ const MODELS = [
 
 const TEACHERS = 'distillation.teacher_models';
 
-/** Modules of the reward, also under verl's older names. */
-const REWARD_MODULES = [
-  'reward.custom_reward_function.path',
-  'custom_reward_function.path',
-  'reward.reward_manager.module.path',
-  'reward_model.reward_loop_module_path',
-];
+/** Where modules of reward managers are given, also under verl's older names. */
+const MANAGER_MODULES = ['reward.reward_manager.module.path', 'reward_model.reward_loop_module_path'];
+
+/** Also under verl's older names. */
+const FUNCTIONS = ['reward.custom_reward_function.path', 'custom_reward_function.path'];
+const REWARD_MODELS = ['reward.reward_model.enable', 'reward_model.enable'];
 
 /** @param config as it is in the file, or resolved */
 export function missingFeatures(config: Tree): MissingFeature[] {
@@ -43,10 +42,17 @@ export function missingFeatures(config: Tree): MissingFeature[] {
     const why = typeof model === 'string' ? missingModel(model) : null;
     if (why !== null) found.push({ path: key, message: why });
   }
-  for (const key of REWARD_MODULES) {
+  for (const key of MANAGER_MODULES) {
     const module = getPath(config, key);
     if (typeof module !== 'string' || !module.endsWith('.py')) continue;
-    const message = `${missing('rewards in Python')}: ${module} has to be a JavaScript or TypeScript module`;
+    const message = `${missing('reward managers in Python')}: ${module} has to be a JavaScript or TypeScript module`;
+    found.push({ path: key, message });
+  }
+  const enabled = REWARD_MODELS.some((key) => getPath(config, key) === true);
+  for (const key of FUNCTIONS) {
+    const module = getPath(config, key);
+    if (!enabled || typeof module !== 'string' || !module.endsWith('.py')) continue;
+    const message = `${missing('rewards that ask a generative reward model')}: with reward.reward_model.enable verl gives ${module} its address`;
     found.push({ path: key, message });
   }
   if (getPath(config, 'trainer.device') === 'npu')

@@ -18,9 +18,14 @@ import { olderSandboxFusionKeys, sandboxFusionKeys, sandboxKeys } from './sandbo
 
 export const rewardSection = {
   custom_reward_function: {
-    path: field(orNull(str), null, 'JavaScript or TypeScript module with the reward function.'),
-    name: field(str, 'compute_score', 'Its export.'),
-    reward_kwargs: field(mapping, {}, 'Its second argument.'),
+    path: field(
+      orNull(str),
+      null,
+      'Module with the reward function: JavaScript, TypeScript or Python (.py).',
+    ),
+    name: field(str, 'compute_score', 'Its export; in Python the name of the function.'),
+    reward_kwargs: field(mapping, {}, 'Its second argument; in Python keyword arguments.'),
+    python: field(str, 'python3', 'The interpreter that runs a module in Python.'),
   },
   timeout: field(seconds, 300, 'Seconds that the reward of one response (batch: of a batch) may take.'),
   on_error: field(

@@ -59,6 +59,8 @@ export function hydraArguments(
   return result;
 }
 
+const REFERENCE = /^\$\{.*\}$/;
+
 /** Puts overrides on a tree; `given` gets what they set. Returns the keys that were taken away. */
 export function applyArguments(
   tree: Tree,
@@ -76,7 +78,12 @@ export function applyArguments(
         removed.push(override.key);
         continue;
       }
-      const inTheWay = mergePath(tree, override.key, override.value);
+      let inTheWay = mergePath(tree, override.key, override.value);
+      if (inTheWay !== null && REFERENCE.test(String(getPath(tree, inTheWay)))) {
+        // OmegaConf puts a section of its own in the place of one that is taken over from elsewhere.
+        mergePath(tree, inTheWay, {});
+        inTheWay = mergePath(tree, override.key, override.value);
+      }
       if (inTheWay !== null && getPath(tree, inTheWay) !== undefined)
         unread.push({ key: override.key, why: `${inTheWay} is already a value, not a section` });
       else mergePath(given, override.key, override.value);

@@ -20,6 +20,7 @@ import {
 import { ppoSchema } from '../schema/ppo_schema';
 import { sftSchema } from '../schema/sft_schema';
 import { effective, type OtherDefault, writeOtherDefaults } from './default_values';
+import { both, otherKeys } from './other_keys';
 import { type Computed, type OwnSections, ownSections } from './own_sections';
 import type { VerlSource } from './source';
 
@@ -51,7 +52,8 @@ export interface VerlImport {
 
 /** Translates key by key through the schema of our configuration. */
 export function importVerl(source: VerlSource): VerlImport {
-  const own = ownSections(source);
+  const others = otherKeys(source);
+  const own = both(others, ownSections(others.source));
   return new Import(own.source, own).run();
 }
 
@@ -135,6 +137,9 @@ class Import {
   /** Why a key of ours asks for nothing, which is not looked at further then. */
   private dormancy(path: string): string | null {
     if (leafAt(this.schema, path) === null) return null;
+    const mode = getPath(this.source.tree, 'trainer.resume_mode');
+    if (path === 'trainer.resume_from_path' && mode !== 'resume_path')
+      return `is not read while trainer.resume_mode is ${String(mode)}`;
     const off = (key: string): boolean => (getPath(this.source.tree, key) ?? 0) === 0;
     const [, alpha] = /^(.*\.lora_)alpha$/.exec(path) ?? [];
     const [, lora] = /^(.*model\.lora\.)(?!rank$)/.exec(path) ?? [];
@@ -262,14 +267,6 @@ class Import {
         const npu = from === 'trainer.device' && value === 'npu' ? `: ${missing('an engine for NPUs')}` : '';
         this.note('notMapped', from, `expected ${leaf.type.name}, got ${this.shown(from, value)}${npu}`);
       }
-      return;
-    }
-    if (path.endsWith('custom_reward_function.path') && /\.py$/.test(String(value))) {
-      this.note(
-        'notMapped',
-        from,
-        `${value} is a Python module, ${missing('rewards in Python')}: write the function as a JavaScript or TypeScript module`,
-      );
       return;
     }
     const there = getPath(this.result.config, path) ?? null;

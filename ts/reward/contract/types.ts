@@ -12,6 +12,8 @@ export interface RewardSample {
   dataSource: string;
   /** `extra_info` of the data row; {} when it has none. */
   extraInfo: Record<string, unknown>;
+  /** Messages of the conversation after the system's, as verl counts: 2 where a prompt has one response. */
+  numTurns?: number;
   /** With `reward.reward_model.enable`: what the reward model gave the response. */
   rewardModelScore?: number;
 }
@@ -72,7 +74,7 @@ export interface RewardManagerOptions {
   /** naive, dapo: async reward functions in flight at once. 64 */
   concurrency?: number;
   /** prime: the module export that is the function; null: the functions registered per data source. */
-  module?: { path: string; name: string } | null;
+  module?: { path: string; name: string; python?: string } | null;
   /** prime: modules that its processes load first, as this one did; they may register functions. none */
   libraries?: readonly string[];
   /** prime: processes. 8 */

@@ -1,9 +1,11 @@
 import { type ChildProcess, fork } from 'node:child_process';
+import type { EventEmitter } from 'node:events';
 import path from 'node:path';
 import { printable } from '../../base/printable';
 import { ConfigError } from '../../errors';
 import { packageRoot } from '../../install/package_root';
-import type { ScorerReply } from './scorer_protocol';
+import { isPython, PythonScorer } from './python_scorer';
+import type { ScorerReply, ScorerRequest, ScorerSetup } from './scorer_protocol';
 
 /** Starting node and loading the user's module may take so long, milliseconds. */
 export const START_MS = 60_000;
@@ -17,8 +19,27 @@ export interface ForkOptions {
   env: Readonly<Record<string, string>>;
 }
 
+/** A process that scores: emits `message` (ScorerMessage), `error`, `exit` and `disconnect` as a ChildProcess does. */
+export interface ScorerChild extends EventEmitter {
+  readonly pid?: number | undefined;
+  readonly connected: boolean;
+  readonly channel?: { ref(): void; unref(): void } | null | undefined;
+  send(message: ScorerRequest, sent: (error: Error | null) => void): unknown;
+  kill(signal: 'SIGKILL'): unknown;
+  ref(): void;
+  unref(): void;
+}
+
+/** Starts a process that does what `setup` says, of which it must be told. */
+export function startScorer(setup: ScorerSetup, options: ForkOptions): ScorerChild {
+  const module = setup.kind === 'function' ? setup.module : null;
+  return module !== null && isPython(module.path)
+    ? new PythonScorer(module, options.env)
+    : forkScorer(options);
+}
+
 /** Starts dist/reward/scorer_main.js. */
-export function forkScorer({ memoryMb, output, env }: ForkOptions): ChildProcess {
+function forkScorer({ memoryMb, output, env }: ForkOptions): ChildProcess {
   // A debugger's port is taken by this process; other options, such as loaders, hold for the user's module, too.
   const execArgv = process.execArgv.filter((argument) => !argument.startsWith('--inspect'));
   if (memoryMb !== null) execArgv.push(`--max-old-space-size=${memoryMb}`);
@@ -34,7 +55,7 @@ export function forkScorer({ memoryMb, output, env }: ForkOptions): ChildProcess
 }
 
 /** Whether this process waits for a child. */
-export function hold(child: ChildProcess, held: boolean): void {
+export function hold(child: ScorerChild, held: boolean): void {
   for (const handle of [child, child.channel]) {
     if (held) handle?.ref();
     else handle?.unref();

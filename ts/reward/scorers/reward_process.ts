@@ -1,7 +1,15 @@
-import type { ChildProcess } from 'node:child_process';
 import { timerMs } from '../../base/timers';
 import { boundsItself } from '../contract/bounded';
-import { endError, forkScorer, hold, isLostChannel, replyError, START_MS, strayError } from './fork';
+import {
+  endError,
+  hold,
+  isLostChannel,
+  replyError,
+  type ScorerChild,
+  START_MS,
+  startScorer,
+  strayError,
+} from './fork';
 import type { ScorerMessage, ScorerSetup } from './scorer_protocol';
 
 interface Call {
@@ -25,8 +33,10 @@ const DRAIN_MS = 1000;
 export class RewardProcess {
   readonly #setup: ScorerSetup;
   readonly #timeoutMs: number;
-  #child: ChildProcess | null = null;
+  #child: ScorerChild | null = null;
   #startTimer: NodeJS.Timeout | null = null;
+  /** It was asked whether it does anything at all. */
+  #asked: NodeJS.Timeout | null = null;
   readonly #calls = new Map<number, Call>();
   #next = SETUP + 1;
   #lastBegun = SETUP;
@@ -94,8 +104,8 @@ export class RewardProcess {
     }
   }
 
-  #start(): ChildProcess {
-    const child = forkScorer({ memoryMb: null, output: true, env: {} });
+  #start(): ScorerChild {
+    const child = startScorer(this.#setup, { memoryMb: null, output: true, env: {} });
     this.#child = child;
     this.#lastBegun = SETUP;
     this.#reason = null;
@@ -143,6 +153,13 @@ export class RewardProcess {
       this.#reason ??= strayError(message.error);
       return;
     }
+    // Calls that were sent before are served before.
+    this.#asked?.refresh();
+    if (message.type === 'here') {
+      if (this.#asked) clearTimeout(this.#asked);
+      this.#asked = null;
+      return;
+    }
     const { id } = message;
     const call = this.#calls.get(id);
     if (message.type === 'begin') this.#lastBegun = id;
@@ -169,9 +186,22 @@ export class RewardProcess {
       return;
     }
     this.#fail(id, new Error(`no answer within ${this.#timeoutMs / 1000} s`));
-    if (!loops) return;
+    if (loops) this.#end();
+    else this.#ask();
+  }
+
+  /** Of code that does not return; its call has failed. */
+  #end(): void {
     this.#settled = true;
     this.#child?.kill('SIGKILL');
+  }
+
+  /** After a promise that came too late: code behind an `await` may be what does not return, and then no other call would begin. */
+  #ask(): void {
+    const child = this.#child;
+    if (child === null || this.#asked !== null) return;
+    this.#asked = setTimeout(() => this.#end(), timerMs(this.#timeoutMs)).unref();
+    if (child.connected) child.send({ type: 'ask' }, () => undefined);
   }
 
   #remove(id: number): Call | undefined {
@@ -192,7 +222,8 @@ export class RewardProcess {
 
   /** `up`: its module was loaded. */
   #ended(reason: Error, up: boolean): void {
-    if (this.#startTimer) clearTimeout(this.#startTimer);
+    for (const timer of [this.#startTimer, this.#asked]) if (timer) clearTimeout(timer);
+    this.#asked = null;
     this.#child = null;
     if (this.#closed) return;
     if (!up) {

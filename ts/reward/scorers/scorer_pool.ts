@@ -1,6 +1,14 @@
-import type { ChildProcess } from 'node:child_process';
 import { timerMs } from '../../base/timers';
-import { endError, forkScorer, hold, isLostChannel, replyError, START_MS, strayError } from './fork';
+import {
+  endError,
+  hold,
+  isLostChannel,
+  replyError,
+  type ScorerChild,
+  START_MS,
+  startScorer,
+  strayError,
+} from './fork';
 import {
   SCORER_VARIABLE,
   type ScorerMessage,
@@ -105,7 +113,7 @@ export class ScorerPool {
 }
 
 class ScorerProcess {
-  readonly #child: ChildProcess;
+  readonly #child: ScorerChild;
   #ready: Promise<unknown> | null = null;
   #ended: Error | null = null;
   #settle: ((reply: ScorerReply | Error) => void) | null = null;
@@ -115,7 +123,7 @@ class ScorerProcess {
     memoryMb: number | null,
     onExit: () => void,
   ) {
-    this.#child = forkScorer({
+    this.#child = startScorer(setup, {
       memoryMb,
       // Computer algebra that runs out of memory would write a stack trace for each hopeless answer.
       output: setup.kind !== 'symbolic',
