@@ -1,7 +1,7 @@
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
-import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
 import { batchOf, CONFORMANCE, layoutsOf, TestGroups } from '../helpers/conformance';
+import { expectGradients } from '../helpers/gradients';
 import { floats, integers, readSafetensors } from '../helpers/safetensors';
 
 // forward_kl_topk of whole models against transformers and autograd in float64: six tokens of a teacher near the model, temperature 0.9, log-probs of
@@ -59,21 +59,8 @@ describe.each(
       close('student_mass', 'student_mass');
       close('overlap_ratio', 'overlap_ratio');
       expect(metrics['actor/loss']).toBeCloseTo(metrics['distillation/loss'] as number, 6);
-      const { mapping } = loadModelDirectory(model, 'lm');
-      for (const [hf, { shape }] of Object.entries(expected)) {
-        if (!hf.endsWith('.weight')) continue;
-        const slice = mapping.find((m) => m.hf === hf);
-        if (slice === undefined) throw new Error(`no parameter maps to ${hf}`);
-        const [whole] = await group.callAll(actor.name, 'getTensor', () => ['grad', slice.param]);
-        const width = (shape.length === 2 ? shape[1] : 1) as number;
-        const ours = (whole as Float32Array).subarray(slice.row * width, (slice.row + slice.rows) * width);
-        const theirs = Array.from(floats(expected, hf));
-        const largest = theirs.reduce((m, v) => Math.max(m, Math.abs(v)), 1e-12);
-        theirs.forEach((value, i) => {
-          if (!(Math.abs(value - (ours[i] as number)) <= 1e-4 * largest))
-            throw new Error(`${hf}[${i}]: ${ours[i]} against ${value}`);
-        });
-      }
+      const gradients = Object.entries(expected).filter(([hf]) => hf.endsWith('.weight'));
+      await expectGradients(group, actor.name, model, 'lm', Object.fromEntries(gradients));
     } finally {
       await actor.close();
     }

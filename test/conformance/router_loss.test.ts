@@ -1,7 +1,7 @@
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
-import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
 import { batchOf, CONFORMANCE, layoutsOf, TestGroups } from '../helpers/conformance';
+import { expectGradients } from '../helpers/gradients';
 import { floats, readSafetensors } from '../helpers/safetensors';
 
 // The load-balancing loss and its gradients against transformers' load_balancing_loss_func and autograd in float64, over the tokens
@@ -35,21 +35,8 @@ describe.each(
       expect(metrics['actor/loss']).toBeCloseTo(COEFFICIENT * loss, 5);
       expect(metrics['actor/moe/max_vio/max']).toBeGreaterThan(0);
       expect(metrics['actor/moe/entropy']).toBeGreaterThan(0);
-      const { mapping } = loadModelDirectory(model, 'lm');
-      for (const [hf, { shape }] of Object.entries(expected)) {
-        if (hf === 'loss') continue;
-        const slice = mapping.find((m) => m.hf === hf);
-        if (slice === undefined) throw new Error(`no parameter maps to ${hf}`);
-        const [whole] = await group.callAll(actor.name, 'getTensor', () => ['grad', slice.param]);
-        const width = (shape.length === 2 ? shape[1] : 1) as number;
-        const ours = (whole as Float32Array).subarray(slice.row * width, (slice.row + slice.rows) * width);
-        const theirs = Array.from(floats(expected, hf), (v) => v * COEFFICIENT);
-        const largest = theirs.reduce((m, v) => Math.max(m, Math.abs(v)), 1e-12);
-        theirs.forEach((value, i) => {
-          if (!(Math.abs(value - (ours[i] as number)) <= 1e-4 * largest))
-            throw new Error(`${hf}[${i}]: ${ours[i]} against ${value}`);
-        });
-      }
+      const { loss: _, ...gradients } = expected;
+      await expectGradients(group, actor.name, model, 'lm', gradients, COEFFICIENT);
     } finally {
       await actor.close();
     }

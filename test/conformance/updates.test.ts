@@ -3,10 +3,10 @@ import os from 'node:os';
 import path from 'node:path';
 import { Actor } from '../../ts/actor/actor';
 import type { Batch } from '../../ts/batch/batch';
-import { loadModelDirectory } from '../../ts/checkpoint/model_dir';
 import type { WorkerGroup } from '../../ts/controller/worker_group';
 import { Critic } from '../../ts/critic/critic';
 import { batchOf, CONFORMANCE, layoutsOf, TestGroups } from '../helpers/conformance';
+import { expectGradients } from '../helpers/gradients';
 import { floats, readSafetensors, type TestTensor } from '../helpers/safetensors';
 
 // Optimiser steps against verl main's real engine: gradients, metrics and weights after each of three calls.
@@ -129,20 +129,7 @@ describe.each(
     try {
       const size = number('ppo_mini_batch_size');
       await update(role, callBatch(tensors, 0).slice(0, size), size, 1);
-      const { mapping } = loadModelDirectory(model, spec.role === 'actor' ? 'lm' : 'value');
-      for (const [hf, { shape }] of Object.entries(expected)) {
-        const slice = mapping.find((m) => m.hf === hf);
-        if (slice === undefined) throw new Error(`no parameter maps to ${hf}`);
-        const [whole] = await group.callAll(role.name, 'getTensor', () => ['grad', slice.param]);
-        const width = (shape.length === 2 ? shape[1] : 1) as number;
-        const ours = (whole as Float32Array).subarray(slice.row * width, (slice.row + slice.rows) * width);
-        const theirs = Array.from(floats(expected, hf));
-        const largest = theirs.reduce((m, v) => Math.max(m, Math.abs(v)), 1e-12);
-        theirs.forEach((value, i) => {
-          if (!(Math.abs(value - (ours[i] as number)) <= 1e-4 * largest))
-            throw new Error(`${hf}[${i}]: ${ours[i]} against ${value}`);
-        });
-      }
+      await expectGradients(group, role.name, model, spec.role === 'actor' ? 'lm' : 'value', expected);
     } finally {
       await role.close();
     }

@@ -1,4 +1,4 @@
-// The functions of the native addon; bridge_data.ts, bridge_rollout.ts and bridge_simulation.ts have what goes in and comes out.
+// The functions of the native addon; bridge_data.ts, bridge_losses.ts, bridge_rollout.ts and bridge_simulation.ts have what goes in and comes out.
 // Internal and unversioned: defaults and validation belong to the public API above it.
 import type {
   NativeBuildInfo,
@@ -9,13 +9,9 @@ import type {
   NativeHeadResult,
   NativeLogProbResult,
   NativeMemoryInfo,
-  NativeMetrics,
   NativeMiniBatches,
   NativeParameterInfo,
   NativePolicyBatch,
-  NativePolicyLossInputs,
-  NativePolicyLossOptions,
-  NativePolicyLossResult,
   NativeSftBatch,
   NativeStateBytes,
   NativeStateKinds,
@@ -23,11 +19,17 @@ import type {
   NativeTensorKind,
   NativeTokenBatch,
   NativeValueBatch,
+  NativeWeightBucket,
+} from './bridge_data';
+import type {
+  NativeMetrics,
+  NativePolicyLossInputs,
+  NativePolicyLossOptions,
+  NativePolicyLossResult,
   NativeValueLossInputs,
   NativeValueLossOptions,
   NativeValueLossResult,
-  NativeWeightBucket,
-} from './bridge_data';
+} from './bridge_losses';
 import type {
   NativeRolloutCommands,
   NativeRolloutOptions,
@@ -42,6 +44,7 @@ import type {
 } from './bridge_simulation';
 
 export type * from './bridge_data';
+export type * from './bridge_losses';
 export type * from './bridge_rollout';
 export type * from './bridge_simulation';
 

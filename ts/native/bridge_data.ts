@@ -1,5 +1,6 @@
 // What goes through the native addon's functions (bridge.ts): same names, same order as native/engine/engine.h and
 // native/binding. Every property is always present; `null` says "none".
+import type { NativeGivenLoss } from './bridge_losses';
 
 export interface NativeMoeConfig {
   numExperts: number;
@@ -199,47 +200,6 @@ export interface NativeMiniBatches {
   epochs: number;
 }
 
-/** Of a policy that learns from a teacher (native/losses/distillation.h). */
-export interface NativeDistillation {
-  /** Estimator of the KL of sampled tokens; not read with topK. */
-  lossMode: string;
-  /** Tokens of the teacher's at each position that are compared; 0: the sampled one. */
-  topK: number;
-  coef: number;
-  /** null: as large as they are. */
-  maxLoss: number | null;
-  minLogProb: number | null;
-  taskRewards: boolean;
-  policyGradient: boolean;
-  clipRatioLow: number;
-  clipRatioHigh: number;
-}
-
-export interface NativePolicyLossOptions {
-  mode: string;
-  clipRatioLow: number;
-  clipRatioHigh: number;
-  clipRatioC: number;
-  aggregation: string;
-  scaleFactor: number;
-  entropyCoeff: number;
-  useKlLoss: boolean;
-  klLossCoef: number;
-  klLossType: string;
-  /** Weight of the load-balancing loss of a mixture of experts (native/model/expert_load.h); 0: none. */
-  routerAuxLossCoef: number;
-  /** Further options of a mode, in verl's snake_case: tau_pos, kl_cov_ratio, ... */
-  extra: Record<string, number>;
-  distillation: NativeDistillation | null;
-}
-
-/** A loss that was computed at the current log-probs, for the mode 'linear'; [ΣR] each. */
-export interface NativeGivenLoss {
-  values: Float32Array;
-  byLogProb: Float32Array;
-  byEntropy: Float32Array | null;
-}
-
 export interface NativePolicyBatch {
   tokens: NativeTokenBatch;
   responseMask: Uint8Array;
@@ -260,19 +220,10 @@ export interface NativeValueBatch {
   returns: Float32Array;
 }
 
-export interface NativeValueLossOptions {
-  clipRange: number;
-  aggregation: string;
-  scaleFactor: number;
-}
-
 export interface NativeSftBatch {
   tokens: NativeTokenBatch;
   lossMask: Uint8Array; // [ΣR]
 }
-
-/** Metric name without the role prefix -> value; one record per mini-batch, in order. */
-export type NativeMetrics = Record<string, number>;
 
 export interface NativeLogProbResult {
   logProbs: Float32Array;
@@ -328,52 +279,6 @@ export interface NativeWeightBucket {
 export interface NativeExportedWeights {
   bytes: Uint8Array | null; // of rank 0
   version: number;
-}
-
-/** Of a distillation with topK, [ΣR * topK]: the student's log-probs of the teacher's tokens, and which are among its own likeliest. */
-export interface NativeStudentTop {
-  logProbs: Float32Array;
-  amongTop: Uint8Array;
-}
-
-export interface NativePolicyLossInputs {
-  offsets: Int32Array; // [b+1] over response tokens
-  responseMask: Uint8Array;
-  globalTokens: number;
-  globalSequences: number;
-  logProbs: Float32Array;
-  entropy: Float32Array | null;
-  oldLogProbs: Float32Array;
-  advantages: Float32Array;
-  refLogProbs: Float32Array | null;
-  rolloutIsWeights: Float32Array | null;
-  givenLoss: NativeGivenLoss | null;
-  teacherLogProbs: Float32Array | null; // as in NativePolicyBatch
-  studentTop: NativeStudentTop | null;
-}
-
-export interface NativePolicyLossResult {
-  loss: number;
-  gradLogProbs: Float32Array;
-  gradEntropy: Float32Array | null;
-  gradTopLogProbs: Float32Array | null; // with studentTop
-  metrics: NativeMetrics;
-}
-
-export interface NativeValueLossInputs {
-  offsets: Int32Array;
-  responseMask: Uint8Array;
-  globalTokens: number;
-  globalSequences: number;
-  predictions: Float32Array;
-  values: Float32Array;
-  returns: Float32Array;
-}
-
-export interface NativeValueLossResult {
-  loss: number;
-  gradPredictions: Float32Array;
-  metrics: NativeMetrics;
 }
 
 export interface NativeMemoryInfo {

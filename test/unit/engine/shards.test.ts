@@ -150,14 +150,16 @@ test('the tokens of a rank are sent from where they lie, without a copy', () => 
   }
 });
 
+/** Of ranks that have so many loss tokens. */
+const shards = [3, 1, 0].map((n) => ({
+  batch,
+  indices: [],
+  mini: {} as NativeMiniBatches,
+  tokens: [n],
+  hasGradient: null,
+}));
+
 test('metrics of ranks: of a distillation the extremes are those of all tokens', () => {
-  const shards = [3, 1, 0].map((n) => ({
-    batch,
-    indices: [],
-    mini: {} as NativeMiniBatches,
-    tokens: [n],
-    hasGradient: null,
-  }));
   const of = (loss: number, min: number, max: number, mass: number) => ({
     'distillation/loss': loss,
     'distillation/loss_min': min,
@@ -169,13 +171,6 @@ test('metrics of ranks: of a distillation the extremes are those of all tokens',
 });
 
 test('metrics of ranks: losses add up, means are weighted by loss tokens, the rest is the same', () => {
-  const shards = [3, 1, 0].map((n) => ({
-    batch,
-    indices: [],
-    mini: {} as NativeMiniBatches,
-    tokens: [n],
-    hasGradient: null,
-  }));
   const merged = mergeRanks(
     [
       [{ pg_loss: 0.5, entropy: 2, grad_norm: 7, lr: 0.1, 'moe/entropy': 3 }],

@@ -20,8 +20,9 @@ import {
 import { ppoSchema } from '../schema/ppo_schema';
 import { sftSchema } from '../schema/sft_schema';
 import { effective, type OtherDefault, writeOtherDefaults } from './default_values';
-import { both, otherKeys } from './other_keys';
-import { type Computed, type OwnSections, ownSections } from './own_sections';
+import { otherKeys } from './other_keys';
+import { OwnSections } from './own_sections';
+import type { Computed, Rewritten } from './rewriting';
 import type { VerlSource } from './source';
 
 /** A key of verl and why it is treated so. */
@@ -52,9 +53,11 @@ export interface VerlImport {
 
 /** Translates key by key through the schema of our configuration. */
 export function importVerl(source: VerlSource): VerlImport {
-  const others = otherKeys(source);
-  const own = both(others, ownSections(others.source));
-  return new Import(own.source, own).run();
+  const sections = new OwnSections(source);
+  otherKeys(sections);
+  sections.run();
+  const rewritten = sections.result();
+  return new Import(rewritten.source, rewritten).run();
 }
 
 const PATHS =
@@ -87,7 +90,7 @@ class Import {
 
   constructor(
     private readonly source: VerlSource,
-    private readonly own: OwnSections,
+    private readonly said: Rewritten,
   ) {
     const { program, version, unread, tree } = source;
     this.schema = program.program === 'sft' ? sftSchema : withNames<Section>(ppoSchema, tree);
@@ -119,7 +122,7 @@ class Import {
       }
     }
     this.launcher();
-    this.ownSections();
+    this.rewritten();
     this.section(this.schema, tree, '', '');
     for (const key of removed) this.note('withoutEffect', key, 'is taken away (~): the default holds');
     const unread = new Set(this.source.unread.map(({ key }) => key));
@@ -163,8 +166,8 @@ class Import {
     }
   }
 
-  private ownSections(): void {
-    const { renamed, computed, changed, withoutEffect, notMapped } = this.own;
+  private rewritten(): void {
+    const { renamed, computed, changed, withoutEffect, notMapped } = this.said;
     for (const one of computed) this.computed(one);
     for (const { from, to, value } of renamed) {
       const leaf = leafAt(this.schema, to);

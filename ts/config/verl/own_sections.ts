@@ -1,43 +1,11 @@
 import { show } from '../../base/text';
-import { deletePath, getPath, leafPaths, type Tree } from '../reading/tree';
+import { leafPaths } from '../reading/tree';
 import { missing } from '../schema/field';
-import type { ImportNote } from './import';
 import { type Machines, spreadOver } from './machines';
-import type { VerlSource } from './source';
+import { Rewriting } from './rewriting';
 
 // Programs of verl that learn while they generate say so in sections of their own, async_training and rollout. Here trainer.v1 does, with a
 // step that is what lies between two updates of the rollout's weights.
-
-/** A key of verl that is one of ours, with the same value. */
-export interface Renamed {
-  from: string;
-  to: string;
-  value: unknown;
-}
-
-/** A value of ours that follows from several keys of verl, or is another number than there. */
-export interface Computed {
-  /** Empty: the program itself. */
-  from: readonly string[];
-  to: string;
-  value: unknown;
-  why: string;
-}
-
-/** What such sections are here. */
-export interface OwnSections {
-  /** The rest: keys that every program has. */
-  source: VerlSource;
-  renamed: readonly Renamed[];
-  computed: readonly Computed[];
-  changed: readonly ImportNote[];
-  withoutEffect: readonly ImportNote[];
-  notMapped: readonly ImportNote[];
-}
-
-export function ownSections(source: VerlSource): OwnSections {
-  return new Translation(source).run();
-}
 
 const SEPARATE = 'trainer.v1.separate_async';
 const SAMPLER = 'trainer.v1.sampler';
@@ -49,34 +17,12 @@ const ONE_BY_ONE = 'prompts are begun one by one always';
 /** The largest that there is. */
 const NO_THRESHOLD = 1024;
 
-class Translation {
-  private readonly tree: Tree;
-  private readonly given: Set<string>;
-  private readonly renamed: Renamed[] = [];
-  private readonly computed: Computed[] = [];
-  private readonly changed: ImportNote[] = [];
-  private readonly withoutEffect: ImportNote[] = [];
-  private readonly notMapped: ImportNote[] = [];
-
-  constructor(private readonly source: VerlSource) {
-    this.tree = structuredClone(source.tree);
-    this.given = new Set(source.given);
-  }
-
-  run(): OwnSections {
+export class OwnSections extends Rewriting {
+  run(): void {
     const { asynchronous, program } = this.source.program;
     if (asynchronous === 'one step off') this.oneStepOff();
     else if (asynchronous === 'fully') this.fully();
     else if (program === 'train') this.main();
-    const { tree, given, renamed, computed, changed, withoutEffect, notMapped } = this;
-    return {
-      source: { ...this.source, tree, given },
-      renamed,
-      computed,
-      changed,
-      withoutEffect,
-      notMapped,
-    };
   }
 
   /** trainer.v1 is the same section here. */
@@ -132,7 +78,7 @@ class Translation {
     const all = { 'trainer.v1.trainer_mode': 'separate_async', ...keys };
     const text = Object.entries(all).map(([key, value]) => `${key}=${value}`);
     this.note('changed', 'the program', `is now ${words}: ${text.join(', ')}`);
-    for (const [to, value] of Object.entries(all)) this.computed.push({ from: [], to, value, why: words });
+    for (const [to, value] of Object.entries(all)) this.compute({ from: [], to, value, why: words });
   }
 
   /** verl's rollout has GPUs beside those of the trainer, on the same machines or on others; here both lie on the same. */
@@ -162,7 +108,7 @@ class Translation {
       [`${section}.nnodes`, `${place}.nnodes`, nodes],
       [`${section}.n_gpus_per_node`, `${place}.n_gpus_per_node`, rolloutEach],
     ] as const) {
-      this.computed.push({ from: this.given.has(from) ? [from] : [], to, value, why });
+      this.compute({ from: this.givenOf(from).includes(from) ? [from] : [], to, value, why });
       this.take(from);
     }
   }
@@ -172,11 +118,11 @@ class Translation {
     const size = takes * batches * mini;
     const from = [`${TRAINING}.trigger_parameter_sync_step`, `${TRAINING}.require_batches`];
     const batch = 'data.train_batch_size';
-    if (this.given.has(batch)) from.push(batch);
+    if (this.givenOf(batch).includes(batch)) from.push(batch);
     const waits = takes > 1 ? '; it learns when all of them are done' : '';
     const why = `a step is what lies between two updates of the rollout's weights, ${takes} x ${batches} x ppo_mini_batch_size ${mini} = ${size} prompts (${batch})${waits}`;
     for (const key of from) this.take(key);
-    this.computed.push({ from, to: batch, value: size, why });
+    this.compute({ from, to: batch, value: size, why });
     this.drop('data.gen_batch_size', ONE_BY_ONE);
     const total = 'rollout.total_rollout_steps';
     const prompts = this.number(total);
@@ -187,7 +133,7 @@ class Translation {
     const rest = prompts % size;
     const left =
       rest === 0 ? '' : `, without the last ${rest} (verl learns from whole ${batches * mini} of them)`;
-    this.computed.push({
+    this.compute({
       from: [total],
       to: 'trainer.total_training_steps',
       value: steps,
@@ -229,7 +175,7 @@ class Translation {
     const value = Math.ceil(count / pieces);
     const name = to === key ? '' : ` (${to})`;
     const why = `${count} updates of the learning rate, of which verl makes ${pieces} in a step: ${value} here${name}`;
-    this.computed.push({ from: [key], to, value, why });
+    this.compute({ from: [key], to, value, why });
   }
 
   /** The schedule of the fully asynchronous program has as many updates as there are steps, and makes `takes` in each. */
@@ -243,10 +189,10 @@ class Translation {
         this.take(ratio);
         const value = share / takes;
         const why = `of as many updates of the learning rate as there are steps, of which verl makes ${takes} in a step: ${value} here`;
-        this.computed.push({ from: [ratio], to: ratio, value, why });
+        this.compute({ from: [ratio], to: ratio, value, why });
       }
       const type = `${role}.optim.lr_scheduler_type`;
-      if (this.at(type) === 'cosine' && this.given.has(type))
+      if (this.at(type) === 'cosine' && this.givenOf(type).includes(type))
         this.note('changed', type, `falls once over the run; there in one of ${takes} parts of it`);
     }
   }
@@ -290,7 +236,7 @@ class Translation {
     const value = recorded.value === true && recomputed.value !== true;
     const why = `is now algorithm.rollout_correction.bypass_mode=${value}`;
     const from = [recorded, recomputed].filter((one) => one.value !== undefined).map(({ key }) => key);
-    this.computed.push({ from, to: 'algorithm.rollout_correction.bypass_mode', value, why });
+    this.compute({ from, to: 'algorithm.rollout_correction.bypass_mode', value, why });
   }
 
   private ignoredKeys(): void {
@@ -329,49 +275,5 @@ class Translation {
     for (const key of leafPaths({ [section]: left === undefined ? {} : left }))
       this.note('notMapped', key, `is not known here (its value: ${show(this.at(key))})`);
     this.take(section);
-  }
-
-  private at(key: string): unknown {
-    return getPath(this.tree, key);
-  }
-
-  /** null: not given, or no number, which is said. */
-  private number(key: string): number | null {
-    const value = this.at(key);
-    if (typeof value === 'number' && Number.isFinite(value)) return value;
-    if (value !== undefined && value !== null)
-      this.note('notMapped', key, `expected a number, got ${show(value)}`);
-    return null;
-  }
-
-  /** 0: none, or no number. */
-  private count(key: string): number {
-    const value = this.at(key);
-    return typeof value === 'number' ? value : 0;
-  }
-
-  /** The value of a key or a section, which is looked at no further. */
-  private take(key: string): unknown {
-    const value = this.at(key);
-    deletePath(this.tree, key);
-    for (const path of [...this.given])
-      if (path === key || path.startsWith(`${key}.`)) this.given.delete(path);
-    return value;
-  }
-
-  private rename(from: string, to: string): void {
-    const value = this.take(from);
-    if (value !== undefined) this.renamed.push({ from, to, value });
-  }
-
-  /** A key or a section that is given has no effect. */
-  private drop(key: string, why: string): void {
-    if ([...this.given].some((path) => path === key || path.startsWith(`${key}.`)))
-      this.note('withoutEffect', key, why);
-    this.take(key);
-  }
-
-  private note(list: 'changed' | 'withoutEffect' | 'notMapped', key: string, why: string): void {
-    this[list].push({ key, why });
   }
 }
