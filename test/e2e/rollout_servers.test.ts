@@ -99,7 +99,7 @@ withVllm(
   async () => {
     const run = await trainWithVllm('vllm');
     const samples = join(workspace.file('run_vllm'), 'samples');
-    await run.until('the first step', () => existsSync(join(samples, '1.jsonl')));
+    await run.until('the first step', () => existsSync(join(samples, '1.jsonl')), VLLM_PATIENCE_S * 1000);
     const servers = readdirSync('/proc').filter(
       (id) =>
         /^\d+$/.test(id) &&
