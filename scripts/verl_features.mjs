@@ -29,10 +29,8 @@ const CASES = {
       program,
     ) &&
     !/one_step_off_policy[./]main_ppo(\.py)?$|fully_async_policy[./]fully_async_main(\.py)?$/.test(program),
-  'agents and tools in Python': ({ text }) =>
-    /(agent_loop_config|tool_config|function_tool|interaction_config)_?path=(?!null)|agent_loop_manager_class=(?!null)/.test(
-      text,
-    ) ||
+  'agents and interactions in Python': ({ text }) =>
+    /(agent_loop_config|interaction_config)_?path=(?!null)|agent_loop_manager_class=(?!null)/.test(text) ||
     /default_agent_loop=(?!single_turn_agent|tool_agent)|multi_turn\.format=(?!hermes|llama3)/.test(text),
   'a reward manager in Python': ({ text }) =>
     /reward_manager\.module|reward_loop_module_path|source=importlib/.test(text),

@@ -31,6 +31,7 @@ export {
   type Tool,
   type ToolContext,
   type ToolDefinition,
+  ToolResult,
   type ToolSchema,
 } from './agent/tools/tool';
 export type { ToolAnswer, Toolbox } from './agent/tools/toolbox';

@@ -4,7 +4,7 @@ import type { Agent, AgentTask } from '../agent/define';
 import type { AgentTokenizer } from '../agent/model/agent_model';
 import type { ChatParts } from '../agent/run_agent';
 import type { Tool } from '../agent/tools/tool';
-import { numTurns, type Trajectory, type TurnRecord } from '../agent/trajectory/trajectory';
+import { numTurns, type Trajectory, type TurnRecord, toolRewards } from '../agent/trajectory/trajectory';
 import { trajectoryBatch, trajectoryRows, turnScores } from '../agent/trajectory/trajectory_batch';
 import type { Batch } from '../batch/batch';
 import type { RewardManager, RewardSample, Rewards } from '../reward/contract/types';
@@ -130,6 +130,7 @@ export async function scoreTrajectories(
       dataSource: batch.get('dataSource')[start] as string,
       extraInfo: batch.get('extraInfo')[start] as Record<string, unknown>,
       numTurns: numTurns(trajectories[k] as Trajectory),
+      toolRewards: toolRewards(trajectories[k] as Trajectory),
       ...(modelScores ? { rewardModelScore: modelScores[end - 1] as number } : {}),
     };
   });

@@ -2,6 +2,7 @@
 import type { Agent } from '../agent/define';
 import { McpServer, mcpSettings } from '../agent/tools/mcp';
 import { pythonTool } from '../agent/tools/python';
+import { PythonTools } from '../agent/tools/python_tools';
 import { type Tool, toolSchemas } from '../agent/tools/tool';
 import { loadUserModule } from '../base/user_module';
 import type { ResolvedConfig } from '../config/config';
@@ -32,10 +33,22 @@ export async function configuredTools(
   config: ResolvedConfig,
   given: GivenAgent = {},
 ): Promise<RunTools | null> {
-  const { agent: keys } = config.actor_rollout_ref.rollout;
+  const { agent: keys, multi_turn: turns } = config.actor_rollout_ref.rollout;
   const kind = given.agent ? 'given' : agentOf(config);
   if (kind === null) return null;
-  const servers = mcpSettings(keys.mcp_servers).map(([name, options]) => new McpServer(name, options));
+  const servers: (McpServer | PythonTools)[] = mcpSettings(keys.mcp_servers).map(
+    ([name, options]) => new McpServer(name, options),
+  );
+  if (turns.tool_config_path !== null || turns.function_tool_path !== null) {
+    servers.push(
+      new PythonTools({
+        configPath: turns.tool_config_path,
+        functionPath: turns.function_tool_path,
+        python: keys.python,
+        processes: keys.num_workers,
+      }),
+    );
+  }
   const close = async (): Promise<void> => {
     await Promise.allSettled(servers.map((server) => server.close()));
   };

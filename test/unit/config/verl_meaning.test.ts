@@ -42,6 +42,22 @@ describe('what the source leaves to verl', () => {
   });
 });
 
+it('tools in Python keep their files, and how many workers have them', () => {
+  const turns = 'actor_rollout_ref.rollout.multi_turn';
+  const { config, notMapped } = ppo(
+    `${turns}.tool_config_path=tools.yaml ${turns}.function_tool_path=tools.py actor_rollout_ref.rollout.agent.num_workers=4`,
+  );
+  expect(notMapped).toEqual([]);
+  expect(config).toMatchObject({
+    actor_rollout_ref: {
+      rollout: {
+        multi_turn: { tool_config_path: 'tools.yaml', function_tool_path: 'tools.py' },
+        agent: { num_workers: 4 },
+      },
+    },
+  });
+});
+
 describe('keys', () => {
   it('one of which is accepted', () => {
     const { withoutEffect, notMapped } = ppo(

@@ -18,11 +18,6 @@ describe('what is missing is named', () => {
     ['data.image_key=images', 'data.image_key', /needs images/],
     ['model_engine=veomni', 'model_engine=veomni', /needs another engine than FSDP or Megatron/],
     [
-      'actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml',
-      'actor_rollout_ref.rollout.multi_turn.tool_config_path',
-      /tools are JavaScript modules/,
-    ],
-    [
       'actor_rollout_ref.rollout.agent.agent_loop_config_path=loops.yaml',
       'actor_rollout_ref.rollout.agent.agent_loop_config_path',
       /agents are JavaScript modules/,

@@ -88,6 +88,7 @@ export async function searchEpisode(
         call,
         arguments: action.query,
         observation,
+        reward: null,
         seconds,
         error: null,
       });

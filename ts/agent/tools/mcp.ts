@@ -12,7 +12,7 @@ import { printable } from '../../base/printable';
 import { reasonOf } from '../../base/text';
 import { ConfigError, TroupeError } from '../../errors';
 import { packageVersion } from '../../install/package_root';
-import type { Tool } from './tool';
+import { type Tool, type ToolContext, ToolResult } from './tool';
 
 const common = {
   /** Names of the tools to take; default: all. */
@@ -33,7 +33,22 @@ const settings = z.union([
 export type McpServerSettings = z.infer<typeof settings>;
 
 const KEY = 'actor_rollout_ref.rollout.agent.mcp_servers';
-const CONNECT_MS = 30_000;
+/** Whose servers they are, to those who read errors, and what they may need to start. */
+export interface McpServerPlace {
+  /** What the server is called. */
+  title: string;
+  /** The key of the configuration. */
+  key: string;
+  connectMs: number;
+  /** Whether what a program writes to its standard error is shown. */
+  showsErrors: boolean;
+}
+const placeOf = (name: string): McpServerPlace => ({
+  title: `MCP server ${name}`,
+  key: KEY,
+  connectMs: 30_000,
+  showsErrors: false,
+});
 const PING_MS = 5_000;
 /** What one answer may hold; what the model is told is cut again. */
 const MAX_ANSWER = 8 * 2 ** 20;
@@ -67,13 +82,14 @@ export class McpServer {
   constructor(
     readonly name: string,
     private readonly options: McpServerSettings,
+    private readonly place: McpServerPlace = placeOf(name),
   ) {}
 
   /** @throws TroupeError IO when the server does not start or answer */
   async tools(): Promise<Tool[]> {
     const wanted = this.options.tools ?? null;
     try {
-      const tools = await this.ask(allTools);
+      const tools = await this.ask((client) => allTools(client, this.place.connectMs));
       const missing = wanted?.find((name) => !tools.some((tool) => tool.name === name));
       if (missing !== undefined) {
         throw new Error(`it has no tool ${missing}, but ${tools.map(({ name }) => name).join(', ')}`);
@@ -85,26 +101,28 @@ export class McpServer {
           description,
           parameters: inputSchema as Record<string, unknown>,
           timeout: this.options.timeout ?? null,
-          call: (args, { signal }) => this.call(name, args, signal),
+          call: (args, context) => this.call(name, args, context),
         }));
     } catch (cause) {
-      throw new TroupeError(
-        'IO',
-        `[agent] MCP server ${this.name}: ${printable(reasonOf(cause), { max: 1000 })}: check ${KEY}`,
-        {
-          cause,
-        },
-      );
+      const reason = reasonOf(cause).replace(/^MCP error -?\d+: /, '');
+      const { title, key } = this.place;
+      throw new TroupeError('IO', `[agent] ${title}: ${printable(reason, { max: 1000 })}: check ${key}`, {
+        cause,
+      });
     }
   }
 
-  async close(): Promise<void> {
-    this.current = null;
-    await Promise.allSettled([...this.clients].map((client) => client.close()));
-  }
-
-  private async call(name: string, args: unknown, signal: AbortSignal): Promise<string> {
-    const params = { name, arguments: args as Record<string, unknown> };
+  /** The answer; the metadata of call and answer carry what the protocol has no place for, for servers of ours. */
+  async call(
+    name: string,
+    args: unknown,
+    { signal, createKwargs }: ToolContext,
+  ): Promise<string | ToolResult> {
+    const params = {
+      name,
+      arguments: args as Record<string, unknown>,
+      ...(Object.keys(createKwargs).length > 0 ? { _meta: { create_kwargs: createKwargs } } : {}),
+    };
     // Its own time-out never comes first: the toolbox counts.
     const options = { signal, timeout: 2 ** 31 - 1 };
     const result = await this.ask((client) => client.callTool(params, undefined, options));
@@ -114,7 +132,13 @@ export class McpServer {
       .join('\n')
       .slice(0, MAX_ANSWER);
     if (result.isError) throw new Error(text);
-    return text;
+    const reward = result._meta?.['reward'];
+    return typeof reward === 'number' ? new ToolResult(text, reward) : text;
+  }
+
+  async close(): Promise<void> {
+    this.current = null;
+    await Promise.allSettled([...this.clients].map((client) => client.close()));
   }
 
   /** Once more in a new session, when the server does not know the one that it was asked in. */
@@ -146,10 +170,12 @@ export class McpServer {
     };
     client.onerror = () => this.doubt(client);
     this.clients.add(client);
-    const ready = client.connect(this.transport(), { timeout: CONNECT_MS }).catch((error: unknown) => {
-      this.forget(client);
-      throw error;
-    });
+    const ready = client
+      .connect(this.transport(), { timeout: this.place.connectMs })
+      .catch((error: unknown) => {
+        this.forget(client);
+        throw error;
+      });
     return { client, ready };
   }
 
@@ -184,7 +210,7 @@ export class McpServer {
       command,
       args,
       env: { ...(process.env as Record<string, string>), ...env },
-      stderr: 'ignore',
+      stderr: this.place.showsErrors ? 'inherit' : 'ignore',
       ...(cwd ? { cwd } : {}),
     });
   }
@@ -200,14 +226,15 @@ function isLost(client: Client, error: unknown): boolean {
 }
 
 /** Of all pages: a server decides how many it tells at a time. */
-async function allTools(client: Client): Promise<Awaited<ReturnType<Client['listTools']>>['tools']> {
+async function allTools(
+  client: Client,
+  timeout: number,
+): Promise<Awaited<ReturnType<Client['listTools']>>['tools']> {
   const tools = [];
   const seen = new Set<string>();
   let cursor: string | undefined;
   do {
-    const page = await client.listTools(cursor === undefined ? undefined : { cursor }, {
-      timeout: CONNECT_MS,
-    });
+    const page = await client.listTools(cursor === undefined ? undefined : { cursor }, { timeout });
     tools.push(...page.tools);
     cursor = page.nextCursor;
     if (cursor !== undefined && seen.has(cursor))

@@ -9,6 +9,15 @@ export interface ToolContext {
   createKwargs: Readonly<Record<string, unknown>>;
 }
 
+/** An answer with a reward, which reward functions see (`toolRewards`, in Python `extra_info['tool_rewards']`). */
+export class ToolResult {
+  constructor(
+    /** What the model is told. */
+    readonly text: string,
+    readonly reward: number,
+  ) {}
+}
+
 /** What a tool is, whoever runs it. */
 export interface Tool {
   name: string;
@@ -17,7 +26,7 @@ export interface Tool {
   parameters: Readonly<Record<string, unknown>>;
   /** Seconds; null: those of the configuration. */
   timeout: number | null;
-  /** @throws whatever is wrong: it is told to the model */
+  /** Text, a ToolResult, or any JSON value. @throws whatever is wrong: it is told to the model */
   call(args: unknown, context: ToolContext): Promise<unknown>;
   close?(): Promise<void>;
 }
@@ -29,7 +38,7 @@ export interface ToolDefinition<S extends z.ZodType> {
   parameters: S;
   /** Seconds that one call may take; default: `rollout.agent.tool_timeout`. */
   timeout?: number;
-  /** What it returns is told to the model: text as it is, anything else as JSON. */
+  /** What it returns is told to the model: text as it is, the text of a ToolResult, anything else as JSON. */
   run(args: z.infer<S>, context: ToolContext): unknown;
 }
 

@@ -2,7 +2,7 @@
 import { reasonOf, toJson } from '../../base/text';
 import { timerMs } from '../../base/timers';
 import type { ToolUse } from '../trajectory/trajectory';
-import { type Tool, type ToolSchema, toolSchemas } from './tool';
+import { type Tool, ToolResult, type ToolSchema, toolSchemas } from './tool';
 
 export type TruncateSide = 'left' | 'middle' | 'right';
 
@@ -74,10 +74,13 @@ export class Toolbox {
     const started = performance.now();
     const call = this.lastCall();
     let text: string;
+    let reward: number | null = null;
     let error: string | null = null;
     try {
       args = read();
-      text = await this.run(name, args);
+      const answer = await this.run(name, args);
+      if (answer instanceof ToolResult) ({ text, reward } = answer);
+      else text = typeof answer === 'string' ? answer : (toJson(answer) ?? '');
     } catch (cause) {
       this.signal.throwIfAborted();
       error = reasonOf(cause).slice(0, 10_000);
@@ -86,11 +89,11 @@ export class Toolbox {
     const { maxResponseLength, truncateSide } = this.options;
     text = truncateResponse(text, maxResponseLength, truncateSide);
     const seconds = (performance.now() - started) / 1000;
-    this.uses.push({ name, call, arguments: args, observation: text, seconds, error });
+    this.uses.push({ name, call, arguments: args, observation: text, reward, seconds, error });
     return { text, error, seconds };
   }
 
-  private async run(name: string, args: unknown): Promise<string> {
+  private async run(name: string, args: unknown): Promise<unknown> {
     const tool = this.byName.get(name);
     if (tool === undefined) {
       const names = this.tools.map((one) => one.name).join(', ');
@@ -111,8 +114,7 @@ export class Toolbox {
     });
     try {
       const createKwargs = this.kwargs[name]?.create_kwargs ?? {};
-      const answer = await Promise.race([tool.call(args, { signal: own.signal, createKwargs }), late]);
-      return typeof answer === 'string' ? answer : (toJson(answer) ?? '');
+      return await Promise.race([tool.call(args, { signal: own.signal, createKwargs }), late]);
     } finally {
       clearTimeout(timer);
       this.signal.removeEventListener('abort', end);

@@ -9,6 +9,8 @@ export interface ToolUse {
   arguments: unknown;
   /** What the model was told, cut as it was. */
   observation: string;
+  /** What the tool gave for it; null: nothing. */
+  reward: number | null;
   seconds: number;
   /** null: it succeeded. */
   error: string | null;
@@ -48,3 +50,7 @@ export interface Trajectory {
 
 /** As verl counts: what the model was told and what it said, the prompt included. */
 export const numTurns = ({ calls }: Pick<Trajectory, 'calls'>): number => 2 * calls.length;
+
+/** Of the calls of tools in their order, as verl lists them: 0 for one that failed, and none where a tool gave none. */
+export const toolRewards = ({ toolUses }: Pick<Trajectory, 'toolUses'>): number[] =>
+  toolUses.flatMap(({ reward, error }) => reward ?? (error === null ? [] : 0));

@@ -17,16 +17,20 @@ import {
 
 const AGENT_LOOPS = ['single_turn_agent', 'tool_agent', 'search_agent'] as const;
 
-const PYTHON_TOOLS =
-  'tools are JavaScript modules (rollout.agent.tools), MCP servers (rollout.agent.mcp_servers) or Python in a sandbox ' +
-  '(rollout.agent.python_tool), not classes in Python';
-
 export const multiTurnSection = {
   enable: field(bool, false, 'Let the tool agent work on prompts, where rollout.agent names no other.'),
   max_assistant_turns: field(orNull(count('passes')), null, 'tool_agent: responses; null: no limit.'),
   max_user_turns: field(orNull(count('passes')), null, 'tool_agent: turns of tools; null: no limit.'),
-  tool_config_path: fixed([null], PYTHON_TOOLS),
-  function_tool_path: fixed([null], PYTHON_TOOLS),
+  tool_config_path: field(
+    orNull(str),
+    null,
+    'YAML file of verl that names tools in Python: tools: [{class_name, config, tool_schema}].',
+  ),
+  function_tool_path: field(
+    orNull(str),
+    null,
+    'Python file whose functions under verl’s decorator function_tool are tools.',
+  ),
   interaction_config_path: needs('interactions in Python'),
   max_parallel_calls: field(
     count('passes'),
@@ -86,6 +90,12 @@ export const agentSection = {
     'MCP servers by name: {command, args?, env?, cwd?} or {url, headers?}; optionally tools: [names] and timeout.',
   ),
   python_tool: field(bool, false, 'Give agents the tool python: a program in the sandbox of reward.sandbox.'),
+  python: field(str, 'python3', 'The interpreter of multi_turn.tool_config_path and function_tool_path.'),
+  num_workers: field(
+    count('processes'),
+    8,
+    'Processes of Python for these tools, at most: one more is started when all that there are have calls.',
+  ),
   tool_timeout: field(seconds, 30, 'Seconds that one call of a tool may take.'),
   timeout: field(seconds, 600, 'Seconds that one trajectory may take.'),
   retries: field(int(0, 100), 0, 'Further attempts of a trajectory whose agent fails.'),
@@ -105,7 +115,6 @@ export const agentSection = {
     true,
     'search_agent: end a response with its first closing tag; false: cut it there afterwards.',
   ),
-  num_workers: ignored('trajectories are asynchronous tasks of the trainer'),
   agent_loop_config_path: fixed(
     [null],
     'agents are JavaScript modules (path) or programs (command), not classes in Python',

@@ -14,6 +14,8 @@ export interface RewardSample {
   extraInfo: Record<string, unknown>;
   /** Messages of the conversation after the system's, as verl counts: 2 where a prompt has one response. */
   numTurns?: number;
+  /** Of an agent: what tools gave for its calls (ToolResult), in their order; 0 for a call that failed. */
+  toolRewards?: readonly number[];
   /** With `reward.reward_model.enable`: what the reward model gave the response. */
   rewardModelScore?: number;
 }

@@ -17,11 +17,13 @@ interface Sample {
   groundTruth: unknown;
   extraInfo?: object;
   numTurns?: number;
+  toolRewards?: readonly number[];
 }
 
 /** What verl's managers put there beside the row's own. */
-const extraInfo = ({ extraInfo, numTurns }: Sample, more?: object): object => ({
+const extraInfo = ({ extraInfo, numTurns, toolRewards }: Sample, more?: object): object => ({
   ...extraInfo,
+  ...(toolRewards && { turn_scores: [], tool_rewards: toolRewards }),
   num_turns: numTurns ?? null,
   rollout_reward_scores: {},
   ...more,
