@@ -108,18 +108,25 @@ def text_of(error):
 
 
 def told(error):
-    """An exception with its traceback, the innermost call first, because what is long is cut at its end."""
+    """What the trainer is told of an exception, whose own methods may fail, too."""
     if isinstance(error, Told):
         return str(error)
+    try:
+        return described(error)
+    except BaseException:
+        return type(error).__name__
+
+
+def described(error):
+    """An exception with its traceback, the innermost call first, because what is long is cut at its end."""
     text = text_of(error)
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None:
         text += " (after %s)" % text_of(cause)
-    own = os.path.realpath(__file__)
     calls = [
         "%s:%s in %s: %s" % (one.filename, one.lineno, one.name, (one.line or "")[:MAX_LINE])
         for one in reversed(traceback.extract_tb(error.__traceback__))
-        if os.path.realpath(one.filename) != own and not one.filename.startswith("<frozen importlib")
+        if one.filename != __file__ and not one.filename.startswith("<frozen importlib")
     ]
     if len(calls) > MAX_CALLS:
         calls = calls[: MAX_CALLS - 1] + ["…", calls[-1]]
@@ -310,6 +317,7 @@ def main():
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")
     channel = Channel()
+    channel.send(type="here")
     requests = queue.SimpleQueue()
     threading.Thread(target=channel.read, args=(requests.put,), daemon=True).start()
     worker = Worker(channel)

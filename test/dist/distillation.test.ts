@@ -3,7 +3,8 @@ import { Actor, type ActorOptions } from '../../ts/actor/actor';
 import type { DistillationOptions } from '../../ts/actor/distillation_options';
 import type { Batch } from '../../ts/batch/batch';
 import { loadConfig } from '../../ts/config/config';
-import { Trainer } from '../../ts/trainer/trainer';
+import { Trainer, type TrainerOptions } from '../../ts/trainer/trainer';
+import { loadTrainingData } from '../../ts/trainer/training_data';
 import { modelTensors, Workspace, writeModel } from '../helpers/e2e_workspace';
 import { raggedBatch, SHARDED_MODEL } from '../helpers/sharded';
 
@@ -179,12 +180,78 @@ describe('several teachers', () => {
     120_000,
   );
 
-  test('a prompt that no teacher is for ends the run', async () => {
-    const keys = [...ONE_STEP, mixed(), NO_SINGLE];
+  const noWorkers = async (): Promise<never> => {
+    throw new Error('workers were started');
+  };
+  test.each<[string, Partial<TrainerOptions>]>([
+    ['before workers are started', { engines: noWorkers }],
+    [
+      'in its step where the data are not known before',
+      { data: async (...given) => ({ ...(await loadTrainingData(...given)), trainedSources: new Set() }) },
+    ],
+  ])(
+    'a prompt that no teacher is for ends the run %s',
+    async (_, options) => {
+      const keys = [...ONE_STEP, mixed(), NO_SINGLE];
+      const config = configOf('stray', [
+        ...keys,
+        ...teacher('a', 'sums', 'model'),
+        ...teacher('b', 'more', 'teacher'),
+      ]);
+      await expect(new Trainer(config, options).fit()).rejects.toMatchObject({
+        code: 'INVALID_CONFIG',
+        message: expect.stringMatching(
+          /no teacher is for the data_source "others" of training prompts: the teachers have the keys "sums", "more"/,
+        ),
+      });
+    },
+    120_000,
+  );
+});
+
+describe('models of other sizes', () => {
+  const LARGE = 32;
+  const TEACHER = 'distillation.teacher_models.teacher_model.model_path';
+  beforeAll(async () => {
+    const tensors = modelTensors().map((tensor) => {
+      const [rows, columns] = tensor.shape as [number, number];
+      if (!tensor.name.includes('embed')) return tensor;
+      const data = Float32Array.from({ length: LARGE * columns }, (_, i) =>
+        i < rows * columns ? (tensor.data[i] as number) : Math.sin(i),
+      );
+      return { ...tensor, shape: [LARGE, columns], data };
+    });
+    await writeModel(workspace.file('large'), { tensors, config: { vocab_size: LARGE } });
+    await writeModel(workspace.file('short'), { config: { max_position_embeddings: 15 } });
+  });
+
+  test.each([
+    [
+      'short',
+      [],
+      /model_path: .* 8 \+ .* 8 = 16 tokens are more than the 15 positions of the teacher in .*short/,
+    ],
+    [
+      'model',
+      ['loss_mode=forward_kl_topk', 'topk=16'],
+      /topk: expected at most 15, the vocabulary of .*model, got 16/,
+    ],
+    [
+      'large',
+      ['loss_mode=forward_kl_topk', 'topk=15'],
+      /column 'teacherTopIds', sequence 0: token id \d+ is outside the vocabulary of the model in .*model \(0 to 14\): the teacher's is larger/,
+    ],
+  ])('a teacher: %s %j', async (teacher, keys, message) => {
+    const overrides = [...keys.map((key) => `${LOSS}.${key}`), `${TEACHER}=${workspace.file(teacher)}`];
+    await expect(train('sizes', [...ALONE, ...overrides])).rejects.toThrow(message);
+  });
+
+  test('a policy whose responses have tokens that its teacher does not know', async () => {
+    const policy = `actor_rollout_ref.model.path=${workspace.file('large')}`;
     await expect(
-      train('stray', [...keys, ...teacher('a', 'sums', 'model'), ...teacher('b', 'more', 'teacher')]),
-    ).rejects.toThrow(/no teacher is for the data_source "others": .* have the keys "sums", "more"/);
-  }, 120_000);
+      train('sizes', [...ALONE, policy, `${LOSS}.loss_mode=k3`, `${TEACHER}=${workspace.file('model')}`]),
+    ).rejects.toThrow(/token id \d+ is outside the vocabulary of the model in .*model \(0 to 14\)/);
+  });
 });
 
 test('a teacher with other token ids is refused', async () => {

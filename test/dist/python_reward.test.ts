@@ -144,6 +144,9 @@ test.each([
   ['late', /^KeyError: 'outer' \(after ValueError: bad x\), at .* in late: raise KeyError/],
   ['huge', /^ValueError: bad x{280,300}… \(50000\d\d characters\), at .* in inner: /],
   ['exit', /^SystemExit: 3, at /],
+  ['unprintable', /^Unprintable$/],
+  ['evasive', /^Evasive$/],
+  ['nowhere', /^ValueError: made up, at <string>:1 in <module>: , from .* in nowhere: exec/],
   ['end', /^its process ended with exit code 4$/],
   ['channel', /^it wrote to the socket of its process \(file descriptor 3\)$/],
   ['large', /^it returned 500000\d\d characters of JSON for one response, and 65536 are the most/],
@@ -154,6 +157,16 @@ test.each([
   expect((error as Error).message).toMatch(message);
   expect((error as Error).message.length).toBeLessThan(2100);
   expect(await call(process, 'kwargs')).toBe(0.5);
+});
+
+test.each(['leaves', 'leaves and ends'])('what it has started ends with it: %s', async (way) => {
+  const process = start();
+  const file = join(directory, 'left');
+  const result = process.call(sample(way, { extraInfo: { file } }));
+  if (way === 'leaves') writeFileSync(file, String(await result));
+  else await expect(result).rejects.toThrow('its process ended with exit code 5');
+  if (way === 'leaves') process.close();
+  expect(await allGone([Number(readFileSync(file, 'utf8'))], 10_000)).toBe(true);
 });
 
 test('letters beyond ASCII count as in JavaScript', async () => {
@@ -298,6 +311,11 @@ describe('what is wrong is told at the start', () => {
     ['a batch function', { name: 'batched' }, /cannot be called with data_source, /],
     ['not a batch function', { batch: true }, /cannot be called with data_sources, /],
     [
+      'a program that is no Python',
+      { python: 'true' },
+      /^reward\.custom_reward_function\.python: true, .* ended before it began to: expected Python 3\.8 or newer$/,
+    ],
+    [
       'the interpreter',
       { python: '/nowhere/python3' },
       /^reward\.custom_reward_function\.python: could not start \/nowhere\/python3.*ENOENT/,
@@ -321,14 +339,15 @@ describe('it ends with its parent', () => {
 const { RewardProcess } = require('../../dist/reward/scorers/reward_process');
 const process_ = new RewardProcess({ kind: 'function', module: { path: process.argv[1], name: 'compute_score' }, libraries: [], kwargs: {} }, 60000);
 const call = (response) => process_.call({ response, dataSource: '', extraInfo: {} });
-call('pid').then((pid) => { require('node:fs').writeFileSync(process.argv[2], String(pid)); return call(process.argv[3]); });
+const [way, first] = process.argv[3] === 'leaves' ? ['kwargs', 'leaves'] : [process.argv[3], 'pid'];
+call(first).then((pid) => { require('node:fs').writeFileSync(process.argv[2], String(pid)); return call(way); });
 `;
   let parent: ChildProcess | undefined;
   afterEach(() => void parent?.kill('SIGKILL'));
 
-  test.each(['loop', 'backtrack', 'kwargs'])('that is killed: %s', async (way) => {
+  test.each(['loop', 'backtrack', 'kwargs', 'leaves'])('that is killed: %s', async (way) => {
     const marker = join(directory, `pid-${way}`);
-    const program = way === 'kwargs' ? `${PARENT}setInterval(() => {}, 1000);` : PARENT;
+    const program = way === 'kwargs' || way === 'leaves' ? `${PARENT}setInterval(() => {}, 1000);` : PARENT;
     parent = spawn(process.execPath, ['-e', program, FUNCTION, marker, way], {
       cwd: __dirname,
       stdio: 'inherit',

@@ -1,5 +1,7 @@
 import { Mt19937 } from '../../ts/base/mt19937';
-import { type QueueOptions, ReplayQueue } from '../../ts/trainer/replay_queue';
+import { type QueuedGroup, type QueueOptions, ReplayQueue } from '../../ts/trainer/replay_queue';
+
+type Queued = QueuedGroup<string, number>;
 
 const queueOf = (options: Partial<QueueOptions> = {}): ReplayQueue<string, number> =>
   new ReplayQueue({ wanted: 2, ahead: 1, maxSpan: 2, strategy: 'drop', lastStep: 4, ...options });
@@ -18,9 +20,9 @@ test('no more begin than a step takes and what may be ahead of it; in the end no
 test('a step takes the oldest that are done, in the order in which they began', () => {
   const queue = queueOf();
   const groups = ['a', 'b', 'c'].map((name) => queue.begin(name, 1));
-  (groups[2] as { result: number }).result = 3;
+  queue.finish(groups[2] as Queued, 3);
   expect(queue.ready(1)).toBe(false);
-  (groups[0] as { result: number }).result = 1;
+  queue.finish(groups[0] as Queued, 1);
   expect(queue.ready(1)).toBe(true);
   expect(queue.take()).toEqual([
     { prompt: 'a', step: 1, result: 1 },
@@ -28,15 +30,15 @@ test('a step takes the oldest that are done, in the order in which they began', 
   ]);
   expect([queue.running, queue.room(2)]).toEqual([1, 2]);
   // A result is whatever it is, also nothing much.
-  (groups[1] as { result: number }).result = 0;
-  queue.begin('d', 2).result = 0;
+  queue.finish(groups[1] as Queued, 0);
+  queue.finish(queue.begin('d', 2), 0);
   expect(queue.take().map(({ prompt }) => prompt)).toEqual(['b', 'd']);
 });
 
 test('drop: what is older than it may be is left out, done or not', () => {
   const queue = queueOf();
   const [a, b] = [queue.begin('a', 1), queue.begin('b', 1)];
-  a.result = 1;
+  queue.finish(a, 1);
   expect(queue.dropStale(2)).toEqual([]);
   expect(queue.dropStale(3)).toEqual([a, b]);
   expect([a.result, b.result]).toEqual([1, null]);
@@ -47,10 +49,10 @@ test('drop: what is older than it may be is left out, done or not', () => {
 test('wait: nothing is left out, and no step begins while one that is at its limit is worked on', () => {
   const queue = queueOf({ strategy: 'wait' });
   const old = queue.begin('a', 1);
-  for (const name of ['b', 'c']) queue.begin(name, 2).result = 1;
+  for (const name of ['b', 'c']) queue.finish(queue.begin(name, 2), 1);
   expect(queue.ready(1)).toBe(true);
   expect(queue.ready(2)).toBe(false);
-  old.result = 1;
+  queue.finish(old, 1);
   expect([queue.ready(2), queue.dropStale(9)]).toEqual([true, []]);
   expect(queue.take().map(({ prompt }) => prompt)).toEqual(['a', 'b']);
 });
@@ -66,13 +68,13 @@ function randomRun(seed: number, strategy: QueueOptions['strategy']): { spans: n
   const queue = queueOf({ wanted, ahead, maxSpan, strategy, lastStep });
   const spans: number[] = [];
   /** Being worked on. */
-  let open: { result: number | null }[] = [];
+  let open: Queued[] = [];
   let begun = 0;
   for (let step = 1; step <= lastStep; step++) {
     // What is done while the policy learns, and how eager the engine is to take the newest first.
     const end = (): void => {
       const at = draw(2) === 0 ? open.length - 1 : draw(open.length);
-      for (const group of open.splice(at, 1)) group.result = 1;
+      for (const group of open.splice(at, 1)) queue.finish(group, 1);
     };
     for (let i = draw(1 + open.length); i > 0; i--) end();
     const stale = new Set<object>(queue.dropStale(step));
@@ -86,6 +88,7 @@ function randomRun(seed: number, strategy: QueueOptions['strategy']): { spans: n
     }
     const taken = queue.take();
     expect(taken).toHaveLength(wanted);
+    expect(queue.running).toBe(open.length);
     for (const group of taken) spans.push(step - group.step + 1);
   }
   return { spans, most: maxSpan };

@@ -22,7 +22,7 @@ import {
   splitExperts,
 } from '../engine/routed_experts';
 import { checkMiniBatches, planUpdate, tokenBatch, type UpdateShard } from '../engine/shards';
-import { splitTop, topPlaces } from '../engine/top_tokens';
+import { checkTopIds, splitTop, topPlaces } from '../engine/top_tokens';
 import type { NativeLogProbResult, NativeMetrics, NativePolicyBatch } from '../native/bridge';
 import { sampleBatch } from '../rollout/batch';
 import type { RolloutEngine } from '../rollout/engine';
@@ -235,6 +235,7 @@ export class Actor extends TrainedModel {
       ...teacherColumns(loss),
     ];
     this.engine.checkUpdate(where, b, columns, ['rolloutIsWeights']);
+    if (columns.includes('teacherTopIds')) checkTopIds(where, b, this.engine.model);
     const miniSizes = checkMiniBatches(where, b, o.miniBatchSize);
     const started = performance.now();
     if (preparation !== null) {

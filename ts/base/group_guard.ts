@@ -40,7 +40,7 @@ export class GroupGuard {
   };
 
   /** Starts a process that leads a group of its own, behind the shell that will see to it. */
-  start(program: () => ChildProcess): ChildProcess {
+  start<T extends { readonly pid?: number | undefined }>(program: () => T): T {
     if (this.shell === null) this.startShell();
     const child = program();
     if (child.pid === undefined) return child;

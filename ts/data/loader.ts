@@ -97,7 +97,8 @@ export class BatchLoader<T> {
       if (saved[key] !== here[key]) {
         throw new TroupeError(
           'INVALID_DATA',
-          `[data] cannot resume: the checkpoint was made with ${key === 'size' ? 'a data set of' : key} ${saved[key]}, now it is ${here[key]}`,
+          `[data] cannot resume: the checkpoint was made with ${key === 'size' ? 'a data set of' : key} ${saved[key]}, now it is ${here[key]}: ` +
+            `go on with ${key === 'size' ? 'those rows (data.train_files, data.train_max_samples)' : `that data.${key}`}, or begin anew (trainer.resume_mode=disable)`,
         );
       }
     }

@@ -15,12 +15,13 @@ interface Bounds {
 /** @throws TroupeError INVALID_ARGUMENT */
 export function checkSequences(where: string, batch: Batch, { role, model, capacity }: Bounds): void {
   const { vocabSize, maxPositions } = model.config;
+  const { dir } = model;
   for (let i = 0; i < batch.size; i++) {
     const length = (batch.seqOffsets[i + 1] as number) - (batch.seqOffsets[i] as number);
     if (length > maxPositions) {
       throw badOption(
         where,
-        `sequence ${i} has ${length} tokens, more than the ${maxPositions} positions of the model in ${model.dir}`,
+        `sequence ${i} has ${length} tokens, more than the ${maxPositions} positions of the model in ${dir}`,
       );
     }
     if (length > capacity) {
@@ -36,7 +37,7 @@ export function checkSequences(where: string, batch: Batch, { role, model, capac
   const i = batch.seqOffsets.findIndex((offset) => offset > at) - 1;
   throw badOption(
     where,
-    `sequence ${i}, position ${at - (batch.seqOffsets[i] as number)}: token id ${tokens[at]} is outside the model's vocabulary ` +
+    `sequence ${i}, position ${at - (batch.seqOffsets[i] as number)}: token id ${tokens[at]} is outside the vocabulary of the model in ${dir} ` +
       `(0 to ${vocabSize - 1}): does the tokenizer belong to the model?`,
   );
 }

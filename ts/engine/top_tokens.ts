@@ -1,6 +1,9 @@
 // The likeliest tokens of each position of a batch: columns of one array per sequence, and one array for the core.
 import { types } from 'node:util';
+import { badOption } from '../base/check_options';
 import type { Batch } from '../batch/batch';
+import { greatestId } from '../batch/greatest_id';
+import type { LoadedModel } from '../checkpoint/model_dir';
 import { TroupeError } from '../errors';
 import { runsOf, type SentBatch } from './batch_part';
 
@@ -20,6 +23,24 @@ export function topPlaces<A extends Values>(
 /** [ΣR * k] of a batch, one array per sequence. */
 export function splitTop<A extends Values>(batch: Batch, all: A, k: number): A[] {
   return Array.from({ length: batch.size }, (_, i) => topPlaces(batch, [i], all, k)[0] as A);
+}
+
+/** Throws INVALID_ARGUMENT where a teacher with a larger vocabulary has found likely what the model has no logit for. */
+export function checkTopIds(
+  where: string,
+  batch: Batch,
+  { dir, config: { vocabSize } }: Pick<LoadedModel, 'dir' | 'config'>,
+): void {
+  const column = batch.get('teacherTopIds') as unknown as readonly unknown[];
+  for (const [i, ids] of column.entries()) {
+    // Arrays of another kind are refused where they are joined.
+    if (!types.isInt32Array(ids) || greatestId(ids) < vocabSize) continue;
+    throw badOption(
+      where,
+      `column 'teacherTopIds', sequence ${i}: token id ${ids.find((id) => id < 0 || id >= vocabSize)} is outside the vocabulary of the model in ` +
+        `${dir} (0 to ${vocabSize - 1}): the teacher's is larger; ask it for fewer tokens (topk), or take models with vocabularies of one size`,
+    );
+  }
 }
 
 /** A column of one array per sequence as the core takes it: [ΣR * k]. @throws TroupeError naming the sequence whose array has another length */

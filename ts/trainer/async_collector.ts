@@ -196,7 +196,7 @@ export class AsyncCollector implements Collector {
       const done = { scored: result, trajectories: collected.trajectories ?? [] };
       if (this.teaches(result)) {
         this.fruitless = { prompts: 0, failed: [] };
-        group.result = done;
+        this.queue.finish(group, done);
       } else this.filter(group, done);
     } catch (error) {
       if (!own.signal.aborted) this.failure ??= { error };

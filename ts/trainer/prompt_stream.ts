@@ -74,10 +74,10 @@ export class PromptStream {
   /** It was learnt from, or left out for good. */
   done({ epoch, place }: StreamedPrompt): void {
     this.epochs.get(epoch)?.left.delete(place);
-    while (this.open[0] !== undefined && !this.hasLeft(this.open[0])) this.open.shift();
   }
 
   position(): { loader: unknown; queue: QueueState } {
+    while (this.open[0] !== undefined && !this.hasLeft(this.open[0])) this.open.shift();
     const [first] = this.open;
     const epoch = first?.epoch ?? this.epoch;
     const place = first?.place ?? this.epochs.get(epoch ?? 0)?.read ?? 0;

@@ -19,7 +19,7 @@ export interface QueuedGroup<P, R> {
   /** In which work on it began. */
   readonly step: number;
   /** null: it is being worked on. */
-  result: R | null;
+  readonly result: R | null;
 }
 
 /** A group that is done, and no longer in the queue. */
@@ -28,12 +28,14 @@ export type TakenGroup<P, R> = Omit<QueuedGroup<P, R>, 'result'> & { readonly re
 /** Groups in the order in which work on them began. Nothing here waits: a caller looks again when something has changed. */
 export class ReplayQueue<P, R> {
   private groups: QueuedGroup<P, R>[] = [];
+  /** Of these the ones without a result: who works on them asks how many there are whenever one is done. */
+  private readonly working = new Set<QueuedGroup<P, R>>();
 
   constructor(private readonly options: QueueOptions) {}
 
   /** Groups that are being worked on. */
   get running(): number {
-    return this.groups.filter(({ result }) => result === null).length;
+    return this.working.size;
   }
 
   /** Groups that a step may take. */
@@ -50,12 +52,20 @@ export class ReplayQueue<P, R> {
   begin(prompt: P, step: number): QueuedGroup<P, R> {
     const group: QueuedGroup<P, R> = { prompt, step, result: null };
     this.groups.push(group);
+    this.working.add(group);
     return group;
+  }
+
+  /** Of one that is in the queue: it is done. */
+  finish(group: QueuedGroup<P, R>, result: R): void {
+    Object.assign(group, { result });
+    this.working.delete(group);
   }
 
   /** It will never be taken. */
   leaveOut(group: QueuedGroup<P, R>): void {
     this.groups = this.groups.filter((one) => one !== group);
+    this.working.delete(group);
   }
 
   /** Leaves out what is older than step `step` may take, done or not: what is not would take the place of what can be. */
@@ -64,15 +74,16 @@ export class ReplayQueue<P, R> {
     if (strategy !== 'drop') return [];
     const stale = this.groups.filter((group) => this.span(group, step) > maxSpan);
     this.groups = without(this.groups, stale);
+    for (const group of stale) this.working.delete(group);
     return stale;
   }
 
   /** Whether step `step` has what it takes. */
   ready(step: number): boolean {
     const { wanted, maxSpan, strategy } = this.options;
-    const next = this.nextTaken();
-    if (next.length < wanted) return false;
+    if (this.done < wanted) return false;
     if (strategy === 'drop') return true;
+    const next = this.nextTaken();
     // Of those that stay, older ones go first: so many to a step. All of them are in time where all are done, because no more begin than
     // `maxSpan` steps take.
     return without(this.groups, next).every(

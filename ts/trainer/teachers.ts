@@ -6,7 +6,8 @@ import { teachersOf } from '../config/derived/teachers';
 import type { WorkerGroup } from '../controller/worker_group';
 import { compareTokenizers, otherId } from '../data/same_tokenizer';
 import { runsOf } from '../engine/batch_part';
-import { ConfigError, TroupeError } from '../errors';
+import { ConfigError } from '../errors';
+import type { NativeModelConfig } from '../native/bridge';
 import { readModelShape } from '../planner/model_shape';
 import { engineOptions } from '../roles/role_options';
 import { teacherTokens } from '../roles/settings';
@@ -16,13 +17,55 @@ type Teacher = Pick<Actor, 'computeLogProb'>;
 /** By the data_source of the prompts that they are for; a single one is for all. */
 export type Teachers = ReadonlyMap<string | null, Teacher>;
 
-/** Reads config.json and the tokenizers of all models. @throws ConfigError where token ids differ */
+/** Reads config.json and the tokenizers of all models. @throws ConfigError where token ids differ, or a teacher cannot take what it is to evaluate */
 export function checkTeachers(config: ResolvedConfig): void {
-  for (const { section, keys } of teachersOf(config))
-    checkVocabulary(config, `${section}.model_path`, keys.model_path as string);
+  for (const { section, keys } of teachersOf(config)) {
+    const key = `${section}.model_path`;
+    const path = keys.model_path as string;
+    const { config: teacher } = readModelShape(path, 'lm', key);
+    checkVocabulary(config, key, path, teacher.vocabSize);
+    checkSize(config, key, path, teacher);
+  }
 }
 
-function checkVocabulary(config: ResolvedConfig, key: string, teacher: string): void {
+/** Sequences that it has no positions for, and tokens that it does not know, would fail in a step. */
+function checkSize(
+  config: ResolvedConfig,
+  key: string,
+  path: string,
+  { vocabSize, maxPositions }: NativeModelConfig,
+): void {
+  const { max_prompt_length: prompt, max_response_length: response } = config.data;
+  if (prompt + response > maxPositions)
+    throw new ConfigError(
+      `${key}: data.max_prompt_length ${prompt} + data.max_response_length ${response} = ${prompt + response} tokens are more than ` +
+        `the ${maxPositions} positions of the teacher in ${path}`,
+      key,
+    );
+  const topK = teacherTokens(config);
+  if (topK > vocabSize)
+    throw new ConfigError(
+      `distillation.distillation_loss.topk: expected at most ${vocabSize}, the vocabulary of the teacher in ${path}, got ${topK}`,
+      'distillation.distillation_loss.topk',
+    );
+}
+
+/** @throws ConfigError when there are several teachers, and none of them for one of the sources */
+export function checkSources(config: ResolvedConfig, dataSources: Iterable<string>): void {
+  const keys = teachersOf(config).map(({ keys: { key } }) => key);
+  if (keys.length < 2) return;
+  for (const source of dataSources) if (!keys.includes(source)) throw noTeacher(source, keys);
+}
+
+function noTeacher(source: string, keys: readonly (string | null)[]): ConfigError {
+  return new ConfigError(
+    `distillation.teacher_models: no teacher is for the data_source ${JSON.stringify(source)} of training prompts: the teachers have the keys ` +
+      `${keys.map((key) => JSON.stringify(key)).join(', ')}; give one that key, or leave such prompts out`,
+    'distillation.teacher_models',
+  );
+}
+
+function checkVocabulary(config: ResolvedConfig, key: string, teacher: string, size: number): void {
   const { model } = config.actor_rollout_ref;
   const found = compareTokenizers(model.tokenizer_path ?? model.path, teacher);
   if (typeof found === 'object')
@@ -31,14 +74,11 @@ function checkVocabulary(config: ResolvedConfig, key: string, teacher: string): 
         `${JSON.stringify(found.token)} has id ${found.id} there, and the teacher's ${otherId(found)}: a teacher evaluates the token ids of the policy`,
       key,
     );
-  const sizes = [
-    readModelShape(model.path, 'lm', 'actor_rollout_ref.model.path'),
-    readModelShape(teacher, 'lm', key),
-  ].map(({ config: { vocabSize } }) => vocabSize);
+  const { vocabSize: own } = readModelShape(model.path, 'lm', 'actor_rollout_ref.model.path').config;
   // With one tokenizer the rest of the larger vocabulary is padding.
-  if (found === 'same' || sizes[0] === sizes[1]) return;
+  if (found === 'same' || own === size) return;
   throw new ConfigError(
-    `${key}: the teacher in ${teacher} has a vocabulary of ${sizes[1]} tokens, and the policy one of ${sizes[0]}: expected the same, ` +
+    `${key}: the teacher in ${teacher} has a vocabulary of ${size} tokens, and the policy one of ${own}: expected the same, ` +
       'or a tokenizer.json beside both models that lists the same ids',
     key,
   );
@@ -105,13 +145,9 @@ function partsOf(teachers: Teachers, batch: Batch): Part[] {
   const [only] = teachers.values();
   if (only !== undefined && teachers.size === 1) return [{ teacher: only, rows: all, part: batch }];
   const sources = (batch.get('dataSource') as readonly unknown[]).map(String);
+  // Of large files not every source is known before.
   const stray = sources.find((source) => !teachers.has(source));
-  if (stray !== undefined)
-    throw new TroupeError(
-      'INVALID_ARGUMENT',
-      `[distillation] no teacher is for the data_source ${JSON.stringify(stray)}: distillation.teacher_models have the keys ` +
-        `${[...teachers.keys()].map((key) => JSON.stringify(key)).join(', ')}`,
-    );
+  if (stray !== undefined) throw noTeacher(stray, [...teachers.keys()]);
   return [...teachers].flatMap(([key, teacher]) => {
     const rows = all.filter((i) => sources[i] === key);
     return rows.length === 0 ? [] : [{ teacher, rows, part: batch.select([]).take(rows) }];

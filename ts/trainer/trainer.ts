@@ -35,6 +35,7 @@ import { type Metrics, type PhaseTimer, timingMetrics } from './metrics/metrics'
 import { dumpRows } from './rollout';
 import { Session } from './session';
 import { type StepResult, trainStep } from './step';
+import { checkSources } from './teachers';
 import { type LoadTrainingData, loadTrainingData, type TrainingData } from './training_data';
 import { validate } from './validation';
 
@@ -133,6 +134,7 @@ export class Trainer {
       data = await (options.data ?? loadTrainingData)(config, tools?.shown ?? null);
       for (const note of data.notes ?? []) this.log(note);
       await prepare(data.dataSources ?? []);
+      checkSources(config, data.trainedSources ?? []);
       agents = await configuredAgents(config, data.tokenizer, options, tools);
       const totalSteps =
         config.trainer.total_training_steps ?? data.train.batchesPerEpoch * config.trainer.total_epochs;

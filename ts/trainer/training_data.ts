@@ -25,6 +25,8 @@ export interface TrainingData {
   tokenizer?: Tokenizer;
   /** Those known without reading all of the data. */
   dataSources?: ReadonlySet<string>;
+  /** The same of the training prompts alone. */
+  trainedSources?: ReadonlySet<string>;
   /** What people should know about the data. */
   notes?: readonly string[];
   /** Ends the threads that read them. */
@@ -140,7 +142,8 @@ export const loadTrainingData: LoadTrainingData = async (config, tools = null) =
     });
     const notes: string[] = [];
     const batches = await batchesPerEpoch(config, train, loader, notes);
-    const dataSources = new Set(train.dataset.dataSources);
+    const { dataSources: trainedSources } = train.dataset;
+    const dataSources = new Set(trainedSources);
     let validation: Prompt[] = [];
     if (data.val_files !== null) {
       const prompts = await open(data.val_files, data.val_max_samples);
@@ -161,6 +164,7 @@ export const loadTrainingData: LoadTrainingData = async (config, tools = null) =
       decoder: tokenizer,
       tokenizer,
       dataSources,
+      trainedSources,
       notes,
       close: () => train.source.close(),
     };

@@ -114,8 +114,11 @@ describe('the position', () => {
   });
 
   it.each([
-    [loader(11), /a data set of 10, now it is 11/],
-    [loader(10, { seed: 4 }), /seed 3, now it is 4/],
+    [
+      loader(11),
+      /a data set of 10, now it is 11: go on with those rows \(data\.train_files, .*resume_mode=disable/,
+    ],
+    [loader(10, { seed: 4 }), /seed 3, now it is 4: go on with that data\.seed/],
     [loader(10, { shuffle: false }), /shuffle true, now it is false/],
   ])('of other data is refused', (other, message) => {
     expect(() => other.restore(loader().state())).toThrow(message);

@@ -12,7 +12,7 @@ const check = (batch: Batch, vocabSize = 100): void => checkSequences('x', batch
 test.each([-1, 100, 0x7fffffff, -0x80000000])('an id of %d: the sequence and the position', (id) => {
   const batch = Batch.fromSequences([[1], [2, 3]], [[4], [5, id, 99]]);
   expect(() => check(batch)).toThrow(
-    `sequence 1, position 3: token id ${id} is outside the model's vocabulary (0 to 99)`,
+    `sequence 1, position 3: token id ${id} is outside the vocabulary of the model in a directory (0 to 99)`,
   );
 });
 

@@ -1,6 +1,7 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import type { EventEmitter } from 'node:events';
 import path from 'node:path';
+import { type GroupGuard, signalGroup } from '../../base/group_guard';
 import { printable } from '../../base/printable';
 import { ConfigError } from '../../errors';
 import { packageRoot } from '../../install/package_root';
@@ -30,12 +31,17 @@ export interface ScorerChild extends EventEmitter {
   unref(): void;
 }
 
-/** Starts a process that does what `setup` says, of which it must be told. */
-export function startScorer(setup: ScorerSetup, options: ForkOptions): ScorerChild {
+/** Starts a process that does what `setup` says, of which it must be told. What it starts itself ends with it, whatever it dies of. */
+export function startScorer(setup: ScorerSetup, options: ForkOptions, guard: GroupGuard): ScorerChild {
   const module = setup.kind === 'function' ? setup.module : null;
-  return module !== null && isPython(module.path)
-    ? new PythonScorer(module, options.env)
-    : forkScorer(options);
+  const child: ScorerChild = guard.start(() =>
+    module !== null && isPython(module.path) ? new PythonScorer(module, options.env) : forkScorer(options),
+  );
+  child.on('exit', () => {
+    signalGroup(child.pid, 'SIGKILL');
+    guard.drop(child.pid);
+  });
+  return child;
 }
 
 /** Starts dist/reward/scorer_main.js. */

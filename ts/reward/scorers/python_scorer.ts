@@ -62,6 +62,8 @@ export class PythonScorer extends EventEmitter {
   #partial: string[] = [];
   /** It said what is no message, and nothing that follows is believed. */
   #broken = false;
+  /** It has not said yet that it is there. */
+  #awaited = true;
 
   constructor({ python = 'python3', extraInfo }: UserModule, env: Readonly<Record<string, string>>) {
     super();
@@ -81,11 +83,18 @@ export class PythonScorer extends EventEmitter {
     this.#socket?.on('error', () => undefined); // writing says it to who writes
     this.#socket?.on('close', () => {
       this.#connected = false;
+      if (this.#awaited)
+        this.#refuse(
+          `${python}, which is to run the reward function, ended before it began to: expected Python 3.8 or newer`,
+        );
       this.emit('disconnect');
     });
     this.#child.on('exit', (code, signal) => this.emit('exit', code, signal));
     this.#child.on('error', (error: NodeJS.ErrnoException) => {
-      if (this.#child.pid === undefined) this.#refuse(python, error);
+      if (this.#child.pid === undefined)
+        this.#refuse(
+          `could not start ${python}, which is to run the reward function (${reasonOf(error)}): install it, or give another`,
+        );
       this.emit('error', error);
     });
   }
@@ -106,15 +115,10 @@ export class PythonScorer extends EventEmitter {
     this.#socket?.write(toLine(message), (error) => sent(error ?? null));
   }
 
-  /** Ends it and what it has started, such as processes of a pool. */
   kill(signal: 'SIGKILL'): void {
-    const { pid, exitCode, signalCode } = this.#child;
-    if (pid === undefined || exitCode !== null || signalCode !== null) return;
-    try {
-      process.kill(-pid, signal);
-    } catch {
-      this.#child.kill(signal);
-    }
+    // Whoever kills it knows why it ends.
+    this.#awaited = false;
+    this.#child.kill(signal);
   }
 
   ref(): void {
@@ -127,6 +131,7 @@ export class PythonScorer extends EventEmitter {
 
   #read(text: string): void {
     if (this.#broken) return;
+    this.#awaited = false;
     const lines = text.split('\n');
     this.#partial.push(lines[0] as string);
     if (lines.length === 1) return;
@@ -148,13 +153,13 @@ export class PythonScorer extends EventEmitter {
   }
 
   /** As if it had answered its setup. */
-  #refuse(python: string, error: Error): void {
-    const key = 'reward.custom_reward_function.python';
+  #refuse(reason: string): void {
+    this.#awaited = false;
     this.emit('message', {
       type: 'reply',
       id: 0,
       ok: false,
-      error: `${key}: could not start ${python}, which is to run the reward function (${reasonOf(error)}): install it, or give another`,
+      error: `reward.custom_reward_function.python: ${reason}`,
       configuration: true,
     } satisfies ScorerMessage);
   }

@@ -1,3 +1,4 @@
+import { GroupGuard } from '../../base/group_guard';
 import { timerMs } from '../../base/timers';
 import { boundsItself } from '../contract/bounded';
 import {
@@ -33,6 +34,7 @@ const DRAIN_MS = 1000;
 export class RewardProcess {
   readonly #setup: ScorerSetup;
   readonly #timeoutMs: number;
+  readonly #guard = new GroupGuard();
   #child: ScorerChild | null = null;
   #startTimer: NodeJS.Timeout | null = null;
   /** It was asked whether it does anything at all. */
@@ -105,7 +107,7 @@ export class RewardProcess {
   }
 
   #start(): ScorerChild {
-    const child = startScorer(this.#setup, { memoryMb: null, output: true, env: {} });
+    const child = startScorer(this.#setup, { memoryMb: null, output: true, env: {} }, this.#guard);
     this.#child = child;
     this.#lastBegun = SETUP;
     this.#reason = null;

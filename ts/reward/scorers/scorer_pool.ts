@@ -1,3 +1,4 @@
+import { GroupGuard } from '../../base/group_guard';
 import { timerMs } from '../../base/timers';
 import {
   endError,
@@ -38,6 +39,7 @@ export class ScorerPool {
   readonly #queue: Job[] = [];
   readonly #processes = new Set<ScorerProcess>();
   readonly #idle: ScorerProcess[] = [];
+  readonly #guard = new GroupGuard();
 
   /**
    * `memoryMb`: JavaScript heap of each process, null: Node's default. `idleMs`: processes end when there was no work for so long;
@@ -91,7 +93,7 @@ export class ScorerPool {
   }
 
   #start(): ScorerProcess {
-    const process = new ScorerProcess(this.#setup, this.#memoryMb, () => {
+    const process = new ScorerProcess(this.#setup, this.#memoryMb, this.#guard, () => {
       this.#processes.delete(process);
       const index = this.#idle.indexOf(process);
       if (index >= 0) this.#idle.splice(index, 1);
@@ -121,14 +123,12 @@ class ScorerProcess {
   constructor(
     readonly setup: ScorerSetup,
     memoryMb: number | null,
+    guard: GroupGuard,
     onExit: () => void,
   ) {
-    this.#child = startScorer(setup, {
-      memoryMb,
-      // Computer algebra that runs out of memory would write a stack trace for each hopeless answer.
-      output: setup.kind !== 'symbolic',
-      env: { [SCORER_VARIABLE]: '1' },
-    });
+    // Computer algebra that runs out of memory would write a stack trace for each hopeless answer.
+    const output = setup.kind !== 'symbolic';
+    this.#child = startScorer(setup, { memoryMb, output, env: { [SCORER_VARIABLE]: '1' } }, guard);
     this.#child.on('message', (message: ScorerMessage) => {
       if (message.type === 'reply') this.#settle?.(message);
       if (message.type === 'stray') this.#end(strayError(message.error));

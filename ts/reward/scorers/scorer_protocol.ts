@@ -40,7 +40,7 @@ export type ScorerRequest =
   | { type: 'job'; id: number; job: unknown };
 
 /**
- * begin: the function is called now. waiting: it has given a promise, `bounded` when it bounds its time itself. reply: the result (null
+ * here: also of Python, as soon as it runs. begin: the function is called now. waiting: it has given a promise, `bounded` when it bounds its time itself. reply: the result (null
  * for the setup), or an error, which with `configuration` concerns the whole run. stray: an error that nothing awaited; the
  * process ends.
  */
