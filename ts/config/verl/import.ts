@@ -20,6 +20,7 @@ import {
 import { ppoSchema } from '../schema/ppo_schema';
 import { sftSchema } from '../schema/sft_schema';
 import { effective, type OtherDefault, writeOtherDefaults } from './default_values';
+import { earlierVersions } from './earlier_versions';
 import { otherKeys } from './other_keys';
 import { OwnSections } from './own_sections';
 import type { Computed, Rewritten } from './rewriting';
@@ -54,6 +55,7 @@ export interface VerlImport {
 /** Translates key by key through the schema of our configuration. */
 export function importVerl(source: VerlSource): VerlImport {
   const sections = new OwnSections(source);
+  earlierVersions(sections);
   otherKeys(sections);
   sections.run();
   const rewritten = sections.result();
@@ -167,7 +169,7 @@ class Import {
   }
 
   private rewritten(): void {
-    const { renamed, computed, changed, withoutEffect, notMapped } = this.said;
+    const { renamed, computed, changed, withoutEffect, notMapped, defaults } = this.said;
     for (const one of computed) this.computed(one);
     for (const { from, to, value } of renamed) {
       const leaf = leafAt(this.schema, to);
@@ -176,6 +178,7 @@ class Import {
     this.result.changed.push(...changed);
     this.result.withoutEffect.push(...withoutEffect);
     this.result.notMapped.push(...notMapped);
+    this.result.defaults.push(...defaults);
   }
 
   private computed({ from, to, value, why }: Computed): void {

@@ -7,8 +7,8 @@ import { resolveReferences } from '../reading/references';
 import { getPath, isSftTree, leafPaths, mergeInto, type Tree } from '../reading/tree';
 import { missing as missingFeature } from '../schema/field';
 import { applyArguments, type HydraArguments, hydraArguments, type Unread } from './arguments';
-import { compose } from './compose';
-import { type ConfigFiles, directoryFiles, searchPath, tableFiles, VERL_VERSIONS } from './config_files';
+import { type Composition, compose } from './compose';
+import { type ConfigFiles, directoryFiles, searchPath, tableFiles, VERL_YAML } from './config_files';
 import { type Launch, launches, mainLaunch } from './launch';
 import { moduleOf, type VerlProgram, verlFiles, verlProgram } from './programs';
 import { runScript } from './run_script';
@@ -40,7 +40,7 @@ export interface VerlSource {
 
 export interface SourceOptions {
   environment: Readonly<Record<string, string | undefined>>;
-  /** One of VERL_VERSIONS; null: that of the checkout around the file, or the newest. */
+  /** One of VERL_VERSIONS, or a directory with verl in it; null: the checkout around the file, or the newest. */
   version?: string | null;
   /** Where a script is run. Default: the working directory. */
   directory?: string;
@@ -70,8 +70,6 @@ export function readVerlSource(
   options: SourceOptions,
 ): VerlSource {
   const version = options.version ?? null;
-  if (version !== null && !VERL_VERSIONS.includes(version))
-    throw new ConfigError(`verl: expected one of ${VERL_VERSIONS.join(', ')}, got "${version}"`);
   const text = readConfigText(file);
   try {
     const raw = /\.ya?ml$/.test(file) ? fromYaml(file, text) : fromScript(file, text, overrides, options);
@@ -95,7 +93,7 @@ function programName(tree: Tree): string {
 }
 
 function fromYaml(file: string, text: string): Raw {
-  const tree = parseYamlTree(text, file);
+  const tree = parseYamlTree(text, file, VERL_YAML);
   return { program: programFor(tree), words: [], file: tree, ...NO_LAUNCH };
 }
 
@@ -185,17 +183,18 @@ function composed(
   };
   const words = [...raw.words, ...overrides.filter(isKeyValue).map(plain)];
   const args: HydraArguments = hydraArguments(words, filesFor);
-  const base = compose(
-    program.program === 'sft' ? program.config : 'ppo_trainer',
-    own.files,
-    args.choices.slice(0, 0),
-  ).tree;
+  const base = compose(program.program === 'sft' ? program.config : 'ppo_trainer', own.files, []).tree;
   const { unread } = args;
-  const { tree, missing } = primary(file, raw, args, own.files, filesFor(args.configPath));
+  const { tree, missing, unused } = primary(file, raw, args, own.files, filesFor(args.configPath));
   for (const name of missing)
     unread.push({
       key: `the configuration file ${name}.yaml`,
       why: `is not among those of verl (${own.version}) nor beside the script: its keys are not known`,
+    });
+  for (const key of unused)
+    unread.push({
+      key,
+      why: `chooses what no defaults list of verl ${own.version} has: verl would not start`,
     });
   // Before references are resolved: what follows another key is no decision of its own.
   const asVerl = new Set<string>();
@@ -265,18 +264,18 @@ function primary(
   args: HydraArguments,
   own: ConfigFiles,
   files: ConfigFiles,
-): { tree: Tree; missing: string[] } {
+): Composition {
   if (raw.file === null) return compose(args.configName ?? raw.program.config, files, args.choices);
   // A composed file says all; one that is written by hand leaves the rest to verl.
   const { tree } = compose(raw.program.config, own, []);
   if (Array.isArray(raw.file['defaults']) && file.endsWith('.yaml')) {
     const own = compose(path.basename(file, '.yaml'), files, args.choices);
     mergeInto(tree, own.tree);
-    return { tree, missing: own.missing };
+    return { ...own, tree };
   }
   const { defaults, hydra, ...said } = structuredClone(raw.file);
   mergeInto(tree, said);
-  return { tree, missing: [] };
+  return { tree, missing: [], unused: [] };
 }
 
 /** --config-path is absolute, or starts at the file of the program; people also mean their working directory. */
