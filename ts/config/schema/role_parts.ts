@@ -134,6 +134,7 @@ export const fsdpConfig = {
 const checkpoint = {
   save_contents: ignored('model, optimiser and trainer state are always saved'),
   load_contents: ignored('model, optimiser and trainer state are always loaded'),
+  contents: ignored('model, optimiser and trainer state are always saved'),
   async_save: field(
     bool,
     false,

@@ -10,10 +10,14 @@ const ACTOR = 'actor_rollout_ref.actor';
 
 /** Says in keys what the version of a source does without one. */
 export function earlierVersions(rewriting: Rewriting): void {
-  if (rewriting.source.program.program === 'sft') epochs(rewriting);
-  else {
+  if (rewriting.source.program.program === 'sft') {
+    epochs(rewriting);
+    if (rewriting.source.program.config === 'sft_trainer') pairs(rewriting);
+  } else {
     clipping(rewriting);
     penalty(rewriting);
+    rejection(rewriting);
+    hostWeights(rewriting);
   }
 }
 
@@ -49,4 +53,62 @@ function epochs(rewriting: Rewriting): void {
     if (lacks(rewriting, key)) rewriting.without(key, 'after_each_epoch', `${what} after each epoch`);
   if (lacks(rewriting, 'trainer.resume_mode'))
     rewriting.without('trainer.resume_mode', 'disable', 'goes on from no checkpoint');
+}
+
+/** The trainer up to v0.7.0 learns from pairs unless it is told of conversations; a prompt is a turn of the user always. */
+function pairs(rewriting: Rewriting): void {
+  if (rewriting.at('data.multiturn.enable') === true) return;
+  rewriting.drop('data.multiturn', 'is of conversations, and data.multiturn.enable is not true');
+  rewriting.without('data.apply_chat_template', true, 'renders prompts by the chat template');
+}
+
+const CORRECTION = 'algorithm.rollout_correction';
+/** Up to v0.6.1 -> the criterion with the same bounds. */
+const CRITERIA: Readonly<Record<string, string>> = {
+  token: 'token_k1',
+  sequence: 'seq_sum_k1',
+  geometric: 'seq_mean_k1',
+};
+
+/** Up to v0.6.1 bounds are of the ratio of the policy to the rollout, the lower one in a key of its own; now they are of its inverse. */
+function rejection(rewriting: Rewriting): void {
+  if (lacks(rewriting, CORRECTION) || !lacks(rewriting, `${CORRECTION}.loss_type`)) return;
+  const [bypass, policyGradient] = ['bypass_mode', 'use_policy_gradient'].map(
+    (key) => rewriting.at(`${CORRECTION}.${key}`) === true,
+  );
+  const type = `${CORRECTION}.use_policy_gradient`;
+  const given = rewriting.givenOf(type);
+  if (bypass && policyGradient) {
+    const to = `${CORRECTION}.loss_type`;
+    rewriting.take(type);
+    rewriting.compute({ from: given, to, value: 'reinforce', why: `is now ${to}=reinforce` });
+  } else if (policyGradient) rewriting.drop(type, 'is not read while bypass_mode is not true');
+  if (bypass && !policyGradient)
+    for (const key of ['rollout_is', 'rollout_rs'])
+      rewriting.drop(`${CORRECTION}.${key}`, 'is not read beside bypass_mode without use_policy_gradient');
+  const [level, upper, lower] = ['rollout_rs', 'rollout_rs_threshold', 'rollout_rs_threshold_lower'].map(
+    (key) => rewriting.at(`${CORRECTION}.${key}`),
+  );
+  if (level === undefined || level === null) {
+    rewriting.drop(`${CORRECTION}.rollout_rs_threshold_lower`, 'is not read without rollout_rs');
+    return;
+  }
+  const criterion = typeof level === 'string' && Object.hasOwn(CRITERIA, level) ? CRITERIA[level] : undefined;
+  if (criterion === undefined || typeof upper !== 'number') return;
+  const bounds = `${1 / upper}_${typeof lower === 'number' ? 1 / lower : upper}`;
+  const keys = ['rollout_rs', 'rollout_rs_threshold', 'rollout_rs_threshold_lower'];
+  const from = keys.flatMap((key) => rewriting.givenOf(`${CORRECTION}.${key}`));
+  for (const key of keys) rewriting.take(`${CORRECTION}.${key}`);
+  const why = `is now rollout_rs=${criterion} with rollout_rs_threshold=${bounds}, bounds of the inverse ratio`;
+  rewriting.compute({ from, to: `${CORRECTION}.rollout_rs`, value: criterion, why });
+  rewriting.compute({ from: [], to: `${CORRECTION}.rollout_rs_threshold`, value: bounds, why });
+}
+
+/** Of Megatron's roles that never train, up to v0.3.0. */
+function hostWeights(rewriting: Rewriting): void {
+  for (const [from, to] of [
+    ['actor_rollout_ref.ref.param_offload', 'actor_rollout_ref.ref.megatron.param_offload'],
+    ['reward_model.param_offload', 'reward.reward_model.megatron.param_offload'],
+  ] as const)
+    if (rewriting.givenOf(from).length > 0) rewriting.rename(from, to);
 }

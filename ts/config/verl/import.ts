@@ -133,6 +133,7 @@ class Import {
     const isLeft = (key: string): boolean => !given.has(key) && !unread.has(key) && this.isUsed(key);
     for (const other of writeOtherDefaults(this.schema, tree, this.result.config, isLeft))
       this.otherDefault(other);
+    this.refusedDefaults(isLeft);
     this.correction();
     this.dated();
     this.result.written = hide(this.result.config, this.source.hidden, { moved: this.renamed, copied: [] });
@@ -190,6 +191,21 @@ class Import {
     }
     const expected = leaf?.kind === 'field' && !isOne ? `; ${to} expects ${leaf.type.name}` : '';
     for (const key of from) this.note(isOne ? 'changed' : 'notMapped', key, `${why}${expected}`);
+  }
+
+  /** Older versions do by default what is refused here. */
+  private refusedDefaults(isLeft: (key: string) => boolean): void {
+    const { tree, program, literal } = this.source;
+    if (program.needs !== null) return;
+    for (const key of literal) {
+      const [leaf, value] = [leafAt(this.schema, key), getPath(tree, key)];
+      if (leaf?.kind !== 'fixed' || value === undefined || !isLeft(key) || isAccepted(leaf, value)) continue;
+      this.note(
+        'notMapped',
+        key,
+        `${this.shown(key, value)} is the default of this version of verl: ${leaf.reason}`,
+      );
+    }
   }
 
   /** Where nothing is said of it, responses from other weights are corrected here, and not in verl. */

@@ -22,6 +22,8 @@ export interface VerlSource {
   given: ReadonlySet<string>;
   /** Those of them, in a file, that are verl's default all the same. */
   asVerl: ReadonlySet<string>;
+  /** Keys that are left to verl and follow no other key; none where the engine is missing, and all of its keys with it. */
+  literal: ReadonlySet<string>;
   program: VerlProgram;
   /** Whose defaults the tree has. */
   version: string;
@@ -224,6 +226,8 @@ function composed(
     given.add(key);
     asVerl.delete(key);
   }
+  const isLiteral = (key: string): boolean => !given.has(key) && !String(getPath(tree, key)).includes('${');
+  const literal = new Set(engine !== null && !megatron ? [] : leafPaths(tree).filter(isLiteral));
   const hidden: Hidden[] = [];
   const unresolved = (key: string, why: string): void => {
     if (isWithin(given, key)) unread.push({ key, why });
@@ -234,6 +238,7 @@ function composed(
     tree: resolved,
     given,
     asVerl,
+    literal,
     program,
     version: own.version,
     unread,
