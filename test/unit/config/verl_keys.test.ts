@@ -140,7 +140,7 @@ describe("verl's optimiser of Megatron", () => {
   });
 
   it.each(VERL_VERSIONS)('of %s imports with the whole composed configuration', (version) => {
-    const old = version.startsWith('v0.6') || version.startsWith('v0.7');
+    const old = /^v0\.[3-7]/.test(version);
     const engine = old ? '--config-name=ppo_megatron_trainer' : 'model_engine=megatron';
     const said = `python3 -m verl.trainer.main_ppo ${engine} ${VERL_KEYS} actor_rollout_ref.rollout.name=vllm`;
     const options = { ...OPTIONS, version, run: false };

@@ -12,7 +12,10 @@ const ACTOR = 'actor_rollout_ref.actor';
 export function earlierVersions(rewriting: Rewriting): void {
   if (rewriting.source.program.program === 'sft') {
     epochs(rewriting);
-    if (rewriting.source.program.config === 'sft_trainer') pairs(rewriting);
+    if (rewriting.source.program.config === 'sft_trainer') {
+      pairs(rewriting);
+      schedule(rewriting);
+    }
   } else {
     clipping(rewriting);
     penalty(rewriting);
@@ -60,6 +63,12 @@ function pairs(rewriting: Rewriting): void {
   if (rewriting.at('data.multiturn.enable') === true) return;
   rewriting.drop('data.multiturn', 'is of conversations, and data.multiturn.enable is not true');
   rewriting.without('data.apply_chat_template', true, 'renders prompts by the chat template');
+}
+
+/** It reads one of the two names that its configuration has in v0.6. */
+function schedule(rewriting: Rewriting): void {
+  if (!lacks(rewriting, 'optim.lr_scheduler'))
+    rewriting.drop('optim.lr_scheduler_type', 'is not read: optim.lr_scheduler holds');
 }
 
 const CORRECTION = 'algorithm.rollout_correction';
@@ -111,4 +120,7 @@ function hostWeights(rewriting: Rewriting): void {
     ['reward_model.param_offload', 'reward.reward_model.megatron.param_offload'],
   ] as const)
     if (rewriting.givenOf(from).length > 0) rewriting.rename(from, to);
+  // v0.4 and v0.5 say so in text.
+  const experts = 'actor_rollout_ref.ref.megatron.expert_tensor_parallel_size';
+  if (rewriting.at(experts) === 'None') rewriting.take(experts);
 }

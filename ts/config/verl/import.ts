@@ -4,7 +4,7 @@ import { show } from '../../base/text';
 import { defaultPreset } from '../derived/correction';
 import { type Carried, hide } from '../reading/hidden';
 import { nearestPath } from '../reading/nearest';
-import { getPath, isTree, setPath, type Tree } from '../reading/tree';
+import { getPath, isTree, leafPaths, setPath, type Tree } from '../reading/tree';
 import {
   type Field,
   isAccepted,
@@ -131,9 +131,15 @@ class Import {
     // Also what follows from a name that could not be read.
     if (unread.has('trainer.experiment_name')) unread.add('trainer.default_local_dir');
     const isLeft = (key: string): boolean => !given.has(key) && !unread.has(key) && this.isUsed(key);
-    for (const other of writeOtherDefaults(this.schema, tree, this.result.config, isLeft))
+    const refused = (key: string, value: unknown, expected: string): void =>
+      this.refusedDefault(key, value, `expected ${expected}`);
+    for (const other of writeOtherDefaults(this.schema, tree, this.result.config, isLeft, refused))
       this.otherDefault(other);
-    this.refusedDefaults(isLeft);
+    for (const key of leafPaths(tree)) {
+      const [leaf, value] = [leafAt(this.schema, key), getPath(tree, key)];
+      if (leaf?.kind === 'fixed' && value !== undefined && isLeft(key) && !isAccepted(leaf, value))
+        this.refusedDefault(key, value, leaf.reason);
+    }
     this.correction();
     this.dated();
     this.result.written = hide(this.result.config, this.source.hidden, { moved: this.renamed, copied: [] });
@@ -194,18 +200,10 @@ class Import {
   }
 
   /** Older versions do by default what is refused here. */
-  private refusedDefaults(isLeft: (key: string) => boolean): void {
-    const { tree, program, literal } = this.source;
-    if (program.needs !== null) return;
-    for (const key of literal) {
-      const [leaf, value] = [leafAt(this.schema, key), getPath(tree, key)];
-      if (leaf?.kind !== 'fixed' || value === undefined || !isLeft(key) || isAccepted(leaf, value)) continue;
-      this.note(
-        'notMapped',
-        key,
-        `${this.shown(key, value)} is the default of this version of verl: ${leaf.reason}`,
-      );
-    }
+  private refusedDefault(key: string, value: unknown, why: string): void {
+    const { literal, program } = this.source;
+    if (program.needs === null && literal.has(key))
+      this.note('notMapped', key, `${this.shown(key, value)} is the default of this version of verl: ${why}`);
   }
 
   /** Where nothing is said of it, responses from other weights are corrected here, and not in verl. */
@@ -321,6 +319,12 @@ class Import {
   }
 
   private unknown(schema: Section, prefix: string, key: string, from: string, value: unknown): void {
+    const { asVerl } = this.source;
+    const all = isTree(value) ? leafPaths(value, `${from}.`) : [from];
+    if (all.every((path) => asVerl.has(path))) {
+      this.note('withoutEffect', from, 'is verl’s default');
+      return;
+    }
     const nearest = nearestPath(this.schema, schema, prefix, key);
     const hint = nearest === null ? '' : `; the nearest is ${nearest}`;
     this.note('notMapped', from, `is not known here${hint} (its value: ${this.shown(from, value)})`);

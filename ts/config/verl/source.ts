@@ -89,7 +89,10 @@ const programFor = (tree: Tree): VerlProgram => verlProgram(programName(tree));
 
 /** The program that has the sections of a tree. */
 function programName(tree: Tree): string {
-  if (isSftTree(tree)) return 'verl.trainer.sft_trainer';
+  if (isSftTree(tree))
+    return getPath(tree, 'model.partial_pretrain') === undefined
+      ? 'verl.trainer.sft_trainer'
+      : 'verl.trainer.fsdp_sft_trainer';
   if ('async_training' in tree) return 'verl.experimental.fully_async_policy.fully_async_main';
   return 'rollout' in tree ? 'verl.experimental.one_step_off_policy.main_ppo' : 'verl.trainer.main_ppo';
 }
@@ -205,6 +208,11 @@ function composed(
   const megatron = engine !== null && program.program !== 'sft' && /megatron|mcore/.test(engine);
   if (engine !== null && !megatron)
     unread.push({ key: engine, why: missingFeature('another engine than FSDP or Megatron') });
+  if (args.overrides.some((text) => text.startsWith('model_engine=')) && !own.files.group('model_engine'))
+    unread.push({
+      key: 'model_engine',
+      why: `is not there in verl ${own.version}: --config-name=ppo_megatron_trainer is Megatron`,
+    });
   for (const key of leafPaths(tree)) {
     // All that another engine brings with it is missing for one reason.
     if (engine !== null && (raw.file === null || getPath(raw.file, key) === undefined)) continue;
