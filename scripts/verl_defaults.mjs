@@ -1,9 +1,12 @@
 // Writes ts/config/verl/defaults_table.json, the keys and defaults of verl's configuration files by version, from checkouts:
-// node scripts/verl_defaults.mjs v0.6.1=CHECKOUT main=CHECKOUT,RECIPE_CHECKOUT ... (oldest first).
+// node scripts/verl_defaults.mjs v0.6.1=CHECKOUT main=CHECKOUT,RECIPE_CHECKOUT ... (oldest first), after npm run build.
 // Of every file: its package, its defaults list, and key by key the value in each version; no text, no comments.
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import path from 'node:path';
 import { load } from 'js-yaml';
+
+const { VERL_YAML } = createRequire(import.meta.url)('../dist/config/verl/config_files.js');
 
 const versions = process.argv.slice(2).map((argument) => {
   const [name, directories] = argument.split('=');
@@ -23,15 +26,11 @@ const SOURCES = {
 };
 const LEFT_OUT = /^(_generated|evaluation|generation)/;
 
-/** 100_000 is a number in verl's YAML, and text in newer YAML. */
-const plain = (value) =>
-  typeof value === 'string' && /^\d+(_\d+)+$/.test(value) ? Number(value.replaceAll('_', '')) : value;
-
 const leaves = (tree, prefix = '') =>
   Object.entries(tree ?? {}).flatMap(([key, value]) =>
     typeof value === 'object' && value !== null && !Array.isArray(value) && Object.keys(value).length > 0
       ? leaves(value, `${prefix}${key}.`)
-      : [[prefix + key, plain(value)]],
+      : [[prefix + key, value]],
   );
 
 const files = {};
@@ -52,7 +51,7 @@ for (const [index, { directories }] of versions.entries()) {
         const text = readFileSync(path.join(root, name), 'utf8');
         const file = prefix + name.slice(0, -'.yaml'.length);
         files[file] ??= { package: {}, defaults: {}, keys: {} };
-        const { defaults = [], hydra: _, ...tree } = load(text) ?? {};
+        const { defaults = [], hydra: _, ...tree } = load(text, { schema: VERL_YAML }) ?? {};
         put(files[file].package, index, /^# *@package +(\S+)/m.exec(text)?.[1] ?? null);
         put(files[file].defaults, index, defaults);
         for (const [key, value] of leaves(tree)) {

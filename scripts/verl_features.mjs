@@ -44,6 +44,11 @@ const CASES = {
     /teacher/.test(text) && !/distillation\.enabled=True/.test(text),
   profiler: ({ text }) =>
     /profiler\.enable=True|profiler\.tool=(?!null)|profile_steps=\[?['"\d]|profiler\.steps=\[/.test(text),
+  'another precision': ({ text }) =>
+    /(param|buffer)_dtype=(?!bf|fp32|float32)\w|reduce_dtype=(?!fp32|float32)\w|model_dtype=(?!fp32|float32)\w/.test(
+      text,
+    ),
+  'a veto of single tokens': ({ text }) => /token_veto_threshold=(?!null)/.test(text),
   'a custom data set': ({ text }) =>
     /custom_cls\.path=(?!null)|sampler\.class_path=(?!null)|datagen\.path=(?!null)/.test(text),
   'another logger': ({ text }) => /trainer\.logger=\S*(swanlab|trackio|clearml|vemlp|rl_insight)/.test(text),

@@ -53,15 +53,16 @@ function truth(script, args, directory, environment) {
   return { status: Number(status), output, calls: calls.map((call) => call.split('\x1f').slice(0, -1)) };
 }
 
+const KEY = /^[+~]*[a-z_]+(\.\w+)+=|^--config-(name|path)/;
 const PROGRAM = /^(verl|verl_\w+|recipe|rep_exp|main_\w+)(\.\w+)*$|main_\w+\.py$|trainer\w*\.py$/;
 
-/** Program and arguments of the last training command. */
+/** Program and arguments of the last training command: what merges or evaluates a checkpoint after it has no keys. */
 function command(calls) {
-  for (const call of calls.toReversed()) {
+  const commands = calls.flatMap((call) => {
     const at = call.findIndex((word, i) => i > 0 && PROGRAM.test(word) && !word.includes('='));
-    if (at >= 0) return { program: call[at], args: call.slice(at + 1).filter((word) => word !== '') };
-  }
-  return null;
+    return at < 0 ? [] : [{ program: call[at], args: call.slice(at + 1).filter((word) => word !== '') }];
+  });
+  return commands.findLast(({ args }) => args.some((word) => KEY.test(word))) ?? commands.at(-1) ?? null;
 }
 
 /** Times and process ids differ between two runs of one script. */

@@ -257,8 +257,9 @@ const withImport = (y: Argv) =>
       describe: 'Write the result though something that changes the run is missing (else exit code 2)',
     })
     .option('verl', {
-      choices: VERL_VERSIONS,
-      describe: 'Version whose defaults hold; default: that of the checkout around the file, or the newest',
+      type: 'string',
+      requiresArg: true,
+      describe: `Whose defaults hold: ${VERL_VERSIONS.join(', ')}, or a directory with verl in it (a checkout, or where it is installed); default: the checkout around the file, or the newest`,
     });
 
 /** Also those after a --, which yargs keeps apart. */

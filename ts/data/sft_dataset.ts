@@ -15,6 +15,11 @@ export interface SftDatasetOptions {
   messagesKey: string | null;
   promptKey: string;
   responseKey: string;
+  /** Keys from the value of a column to the text inside of it, outermost first. Default: none, the value is the text. */
+  promptDictKeys?: readonly string[];
+  responseDictKeys?: readonly string[];
+  /** A prompt of text is a turn of the user. false */
+  applyChatTemplate?: boolean;
   /** Columns that a conversation may have besides: tools for the template, and whether it shows reasoning. */
   toolsKey: string | null;
   enableThinkingKey: string | null;
@@ -79,12 +84,15 @@ function projection({ messagesKey, promptKey, responseKey, ...keys }: SftDataset
 
 function toSample(row: Row, tokenizer: Tokenizer, options: SftDatasetOptions, where: string): SftSample {
   const { messagesKey, promptKey, responseKey, chatTemplateArguments = {} } = options;
+  const { promptDictKeys = [], responseDictKeys = [], applyChatTemplate = false } = options;
   refuseMedia(row, where);
   if (messagesKey !== null) {
     const variables = { ...chatTemplateArguments, ...rowVariables(row, options, where) };
     return encodeConversation(column(row, messagesKey, where), tokenizer, where, variables);
   }
-  const response = column(row, responseKey, where);
+  const response = inside(column(row, responseKey, where), responseKey, responseDictKeys, where);
+  const asked = inside(column(row, promptKey, where), promptKey, promptDictKeys, where);
+  const prompt = applyChatTemplate && typeof asked === 'string' ? [{ role: 'user', content: asked }] : asked;
   if (typeof response !== 'string') {
     throw new TroupeError(
       'INVALID_DATA',
@@ -93,10 +101,25 @@ function toSample(row: Row, tokenizer: Tokenizer, options: SftDatasetOptions, wh
   }
   const tokens = [...tokenizer.encode(response), endOf(tokenizer)];
   return {
-    prompt: encodePrompt(column(row, promptKey, where), tokenizer, where, chatTemplateArguments),
+    prompt: encodePrompt(prompt, tokenizer, where, chatTemplateArguments),
     response: Int32Array.from(tokens),
     lossMask: new Uint8Array(tokens.length).fill(1),
   };
+}
+
+/** A value inside of a column's. A list of one stands for what it holds, as in verl's SFTDataset. */
+function inside(whole: unknown, name: string, keys: readonly string[], where: string): unknown {
+  let value = whole;
+  for (const [depth, key] of keys.entries()) {
+    while (Array.isArray(value) && value.length === 1) value = value[0];
+    if (typeof value !== 'object' || value === null || !Object.hasOwn(value, key))
+      throw new TroupeError(
+        'INVALID_DATA',
+        `[data] ${where}: expected '${[name, ...keys.slice(0, depth)].join('.')}' to have a key '${key}', got ${show(value)}`,
+      );
+    value = (value as Row)[key];
+  }
+  return value;
 }
 
 /** Without it a model would learn responses that never end. */

@@ -37,6 +37,10 @@ function identityKeys(config: RunConfig): string[] {
       'data.messages_key',
       'data.prompt_key',
       'data.response_key',
+      // Runs that were begun before there were such keys stay what they are.
+      ...(config.data.apply_chat_template ? ['data.apply_chat_template'] : []),
+      ...(config.data.prompt_dict_keys === null ? [] : ['data.prompt_dict_keys']),
+      ...(config.data.response_dict_keys === null ? [] : ['data.response_dict_keys']),
     ];
   return [
     ...model('actor_rollout_ref.model'),

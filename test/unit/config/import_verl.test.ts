@@ -276,7 +276,7 @@ describe('a YAML file', () => {
   it('of the SFT trainer has its own keys', () => {
     const sft = translate(
       'sft.yaml',
-      'data: { train_files: a.parquet, multiturn: { messages_key: messages } }\nmodel: { partial_pretrain: /m }\n',
+      'data: { train_files: a.parquet, multiturn: { enable: true, messages_key: messages } }\nmodel: { partial_pretrain: /m }\n',
     );
     expect(sft).toMatchObject({
       program: 'sft',

@@ -296,8 +296,9 @@ describe('the program that is one step off', () => {
 
   it('takes its defaults from the checkout around the script', () => {
     const root = join(directory, `checkout${fresh()}`);
-    for (const folder of ['verl/trainer/config/actor', 'recipe/one_step_off_policy/config'])
+    for (const folder of ['verl/trainer/config', 'recipe/one_step_off_policy/config'])
       mkdirSync(join(root, folder), { recursive: true });
+    writeFileSync(join(root, 'verl/trainer/config/ppo_trainer.yaml'), 'trainer: { nnodes: 1 }\n');
     const config =
       'defaults: [ppo_trainer, _self_]\nrollout: { nnodes: 1, n_gpus_per_node: 3 }\ntrainer: { seed: 7 }\n';
     writeFileSync(join(root, 'recipe/one_step_off_policy/config/one_step_off_ppo_trainer.yaml'), config);

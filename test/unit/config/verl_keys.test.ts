@@ -139,14 +139,21 @@ describe("verl's optimiser of Megatron", () => {
       expect(() => checkTree(config(section, key, value), 'train')).not.toThrow();
   });
 
+  /** What Megatron's roles do by default in older versions and cannot do here. */
+  const LACKING: Readonly<Record<string, readonly string[]>> = {
+    'v0.3.0.post1': ['actor_rollout_ref.actor.shuffle', 'critic.shuffle'],
+    'v0.4.1': ['actor_rollout_ref.actor.optim.lr_decay_style', 'critic.optim.lr_decay_style'],
+    'v0.5.0': ['critic.optim.lr_decay_style'],
+  };
+
   it.each(VERL_VERSIONS)('of %s imports with the whole composed configuration', (version) => {
-    const old = version.startsWith('v0.6') || version.startsWith('v0.7');
+    const old = /^v0\.[3-7]/.test(version);
     const engine = old ? '--config-name=ppo_megatron_trainer' : 'model_engine=megatron';
     const said = `python3 -m verl.trainer.main_ppo ${engine} ${VERL_KEYS} actor_rollout_ref.rollout.name=vllm`;
     const options = { ...OPTIONS, version, run: false };
     const { tree } = readVerlSource(write(said), [], options);
     const composed = importVerl(readVerlSource(write(dump(tree), 'yaml'), [], options));
-    expect(composed.notMapped).toEqual([]);
+    expect(composed.notMapped.map(({ key }) => key)).toEqual(LACKING[version] ?? []);
     expect(getPath(composed.config, 'actor_rollout_ref.actor.strategy')).toBe('megatron');
   });
 

@@ -38,7 +38,9 @@ describe('what the source leaves to verl', () => {
     const dtype = ({ config }: VerlImport): string[] =>
       leafPaths(config).filter((key) => key === 'critic.model.fsdp_config.dtype');
     expect(dtype(ppo('', 'main'))).toHaveLength(1);
-    expect(() => ppo('', 'v0.1')).toThrow(/verl: expected one of v0\.6\.1, .*main, got "v0\.1"/);
+    expect(() => ppo('', 'v0.1')).toThrow(
+      /verl: expected one of v0\.3\.0\.post1, .*main, or the directory .*, got "v0\.1"/,
+    );
   });
 });
 

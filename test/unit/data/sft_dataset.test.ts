@@ -262,3 +262,24 @@ it('at most maxSamples are read', async () => {
   ]);
   expect(await read(rows, { maxSamples: 2, shuffle: true })).toHaveLength(2);
 });
+
+it('the texts of a pair may lie inside of their columns', async () => {
+  const row = { extra: { asked: [{ question: 'ab' }], answer: 'cd' } };
+  const options = { promptKey: 'extra', responseKey: 'extra' };
+  const keys = { promptDictKeys: ['asked', 'question'], responseDictKeys: ['answer'] };
+  const [sample] = await read([row], { ...options, ...keys });
+  expect([decode(sample!.prompt), decode(sample!.response)]).toEqual(['<bos>ab', 'cd<eos>']);
+  await expect(read([row], { ...options, ...keys, promptDictKeys: ['asked', 'text'] })).rejects.toThrow(
+    /:1: expected 'extra.asked' to have a key 'text', got /,
+  );
+});
+
+it('a prompt of text may be rendered as a turn of the user', async () => {
+  const using = Tokenizer.load(tokenizerDirectory({ chat_template: TEMPLATE }));
+  const conversation = [{ role: 'user', content: 'ab' }];
+  const [asText] = await read([{ prompt: 'ab', response: 'cd' }], { applyChatTemplate: true }, using);
+  const [asTurns] = await read([{ prompt: conversation, response: 'cd' }], {}, using);
+  const [plain] = await read([{ prompt: 'ab', response: 'cd' }], {}, using);
+  expect(asText).toEqual(asTurns);
+  expect(asText!.prompt).not.toEqual(plain!.prompt);
+});

@@ -1,5 +1,5 @@
 import { readFileSync, statSync } from 'node:fs';
-import { FAILSAFE_SCHEMA, load, YAMLException } from 'js-yaml';
+import { CORE_SCHEMA, FAILSAFE_SCHEMA, load, type Schema, YAMLException } from 'js-yaml';
 import { printable } from '../../base/printable';
 import { reasonOf, show } from '../../base/text';
 import { decodeUtf8 } from '../../base/utf8';
@@ -60,11 +60,18 @@ export function readConfigText(file: string): string {
   });
 }
 
-/** @throws ConfigError with line and column */
-export function parseYamlTree(text: string, file: string): Record<string, unknown> {
+/**
+ * @param schema which scalars are numbers and booleans; YAML 1.2's core schema by default
+ * @throws ConfigError with line and column
+ */
+export function parseYamlTree(
+  text: string,
+  file: string,
+  schema: Schema = CORE_SCHEMA,
+): Record<string, unknown> {
   // Comments alone make an empty document, which the parser refuses.
   const empty = text.split('\n').every((line) => /^\s*(#.*)?$/.test(line));
-  const tree = empty ? {} : parse(text, file);
+  const tree = empty ? {} : parse(text, file, schema);
   checkSize(tree, file);
   if (!isTree(tree)) throw new ConfigError(`${file}: expected a mapping of sections, got ${show(tree)}`);
   keepNames(tree, () => load(text, { schema: FAILSAFE_SCHEMA }));
@@ -96,9 +103,9 @@ function checkSize(tree: unknown, file: string): void {
   visit(tree);
 }
 
-function parse(text: string, where: string): unknown {
+function parse(text: string, where: string, schema: Schema): unknown {
   try {
-    return load(text);
+    return load(text, { schema });
   } catch (cause) {
     if (!(cause instanceof YAMLException)) {
       const deep = /call stack/.test(reasonOf(cause));

@@ -19,8 +19,8 @@ import {
 import { referenceMegatronSection } from './inference_megatron_section';
 import { megatronSection, routerReplaySection } from './megatron_section';
 import { optim } from './optim_section';
-import { DYNAMIC, FUSED, TORCH_ONLY } from './reasons';
-import { ENGINE_STRATEGY, fsdpConfig, PROFILER, QAT, updates } from './role_parts';
+import { DYNAMIC, FUSED, NO_PADDING, TORCH_ONLY } from './reasons';
+import { ENGINE_STRATEGY, fsdpConfig, OLDER_PROFILER, PROFILER, QAT, updates } from './role_parts';
 
 /** The reference chooses for itself, as in verl unless it is told otherwise. */
 const NO_REPLAY = sectionNeeds('router replay of the reference', { mode: ['disabled'] });
@@ -70,6 +70,8 @@ export const actorSection = {
   fsdp_config: fsdpConfig,
   entropy_from_logits_with_chunking: ignored(FUSED),
   entropy_from_logits_chunk_size: ignored(FUSED),
+  pad_to_length: ignored(NO_PADDING),
+  profile: OLDER_PROFILER,
   entropy_checkpointing: ignored(FUSED),
   use_torch_compile: ignored(TORCH_ONLY),
   sum_pi_squared_checkpointing: ignored(FUSED),
@@ -114,6 +116,9 @@ const refFsdpConfig = {
   mixed_precision: AS_ACTOR,
   ulysses_sequence_parallel_size: moved('actor_rollout_ref.ref.ulysses_sequence_parallel_size'),
   entropy_from_logits_with_chunking: AS_ACTOR,
+  entropy_from_logits_chunk_size: AS_ACTOR,
+  pad_to_length: AS_ACTOR,
+  pad_to_length_bucket: AS_ACTOR,
   entropy_checkpointing: AS_ACTOR,
 };
 
@@ -141,6 +146,8 @@ export const refSection = {
   ),
   entropy_from_logits_with_chunking: ignored(FUSED),
   entropy_from_logits_chunk_size: ignored(FUSED),
+  pad_to_length: ignored(NO_PADDING),
+  profile: OLDER_PROFILER,
   entropy_checkpointing: ignored(FUSED),
   profiler: PROFILER,
 };

@@ -53,6 +53,7 @@ export const multiTurnSection = {
     'How the model writes calls of tools; auto: as its chat template says.',
   ),
   tokenization_sanity_check_mode: ignored('turns are never tokenised again'),
+  completion_callback: needs('completion callbacks in Python'),
   use_inference_chat_template: ignored('turns are never tokenised again'),
   num_repeat_rollouts: ignored('rollout.n is the number of trajectories per prompt'),
 };

@@ -6,6 +6,7 @@ import { DYNAMIC } from './reasons';
 import { ENGINE_STRATEGY, fsdpConfig, model, updates } from './role_parts';
 
 export const criticSection = {
+  kl_ctrl: ignored('algorithm.kl_ctrl holds'),
   ...updates,
   enable: field(orNull(bool), null, 'null: when adv_estimator is gae.'),
   strategy: ENGINE_STRATEGY,

@@ -9,6 +9,7 @@ import {
   field,
   fixed,
   ignored,
+  moved,
   missing,
   orNull,
   type Resolved,
@@ -18,6 +19,7 @@ import {
   strings,
 } from './field';
 import { loggingSection } from './logging_section';
+import { NO_PROFILER } from './reasons';
 import { customRewardFunctionSection, rewardModelSection, rewardSection } from './reward_section';
 import { model } from './role_parts';
 import { rolloutSection } from './rollout_section';
@@ -37,6 +39,8 @@ export const ppoSchema = {
   actor_rollout_ref: {
     hybrid_engine: ignored('actor, reference and rollout always share their workers'),
     nccl_timeout: COLLECTIVE_TIMEOUT,
+    checkpoint_engine: ignored('weights go to the rollout in buckets always'),
+    profiler: ignored(NO_PROFILER),
     model: {
       path: required(str, 'Hugging Face directory of the policy.'),
       ...model,
@@ -54,6 +58,7 @@ export const ppoSchema = {
   reward: rewardSection,
   custom_reward_function: customRewardFunctionSection,
   reward_model: rewardModelSection,
+  reward_manager: moved('reward.reward_manager'),
   sandbox_fusion: olderSandboxFusionKeys,
   algorithm: algorithmSection,
   trainer: trainerSection,

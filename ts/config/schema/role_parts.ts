@@ -24,6 +24,8 @@ import { lora } from './lora_section';
 import { DYNAMIC, FUSED, NO_PADDING, TORCH_ONLY } from './reasons';
 
 export const PROFILER = sectionNeeds('a profiler', { enable: [] });
+/** Its older name, under Megatron. */
+export const OLDER_PROFILER = sectionNeeds('a profiler', { use_profile: [] });
 export const MTP = sectionNeeds('multi-token prediction', {
   enable: [],
   enable_train: [],
@@ -128,12 +130,15 @@ export const fsdpConfig = {
   ),
   entropy_from_logits_with_chunking: ignored(FUSED),
   entropy_from_logits_chunk_size: ignored(FUSED),
+  pad_to_length: ignored(NO_PADDING),
+  pad_to_length_bucket: ignored(NO_PADDING),
   entropy_checkpointing: ignored(FUSED),
 };
 
 const checkpoint = {
   save_contents: ignored('model, optimiser and trainer state are always saved'),
   load_contents: ignored('model, optimiser and trainer state are always loaded'),
+  contents: ignored('model, optimiser and trainer state are always saved'),
   async_save: field(
     bool,
     false,
@@ -183,6 +188,7 @@ export const model = {
   tokenizer_path: field(orNull(str), null, 'Directory with tokenizer.json; null: the model directory.'),
   custom_chat_template: field(orNull(str), null, 'Jinja chat template that replaces the tokenizer’s.'),
   enable_gradient_checkpointing: field(bool, true, 'Recompute activations in the backward pass.'),
+  gradient_checkpointing_kwargs: ignored('enable_gradient_checkpointing says all'),
   trust_remote_code: ignored('models are data: no code is run from a model directory'),
   external_lib: fixed([null], 'no Python is involved'),
   override_config: overrideConfig,

@@ -138,6 +138,8 @@ export const rolloutSection = {
   layered_summon: ignored(ROLLOUT_ENGINE),
   update_weights_bucket_megabytes: ignored(ROLLOUT_ENGINE),
   checkpoint_engine: ignored(ROLLOUT_ENGINE),
+  moe_tensor_parallel_size: ignored(ROLLOUT_ENGINE),
+  use_fire_sampling: needs('FIRE sampling', false),
   logprobs_mode: ignored(ROLLOUT_ENGINE),
   scheduling_policy: ignored(ROLLOUT_ENGINE),
   multi_stage_wake_up: ignored(ROLLOUT_ENGINE),

@@ -46,6 +46,17 @@ export const sftSchema = {
     ),
     prompt_key: field(str, 'prompt', 'Column of the prompt.'),
     response_key: field(str, 'response', 'Column of the response.'),
+    prompt_dict_keys: field(
+      orNull(strings),
+      null,
+      'Where the prompt is inside its column, key by key; null: the column itself.',
+    ),
+    apply_chat_template: field(
+      bool,
+      false,
+      'Render a prompt that is text as one turn of the user; false: it is tokenized as it stands.',
+    ),
+    response_dict_keys: field(orNull(strings), null, 'As prompt_dict_keys, for the response.'),
     tools_key: field(
       orNull(str),
       'tools',
@@ -71,8 +82,6 @@ export const sftSchema = {
       'micro-batches are always packed by token count (data.max_token_len_per_gpu)',
     ),
     pad_mode: ignored('sequences are never padded'),
-    prompt_dict_keys: fixed([null, []], 'columns are plain: name them with prompt_key and response_key'),
-    response_dict_keys: fixed([null, []], 'columns are plain: name them with prompt_key and response_key'),
     multiturn: {
       enable: ignored('data.messages_key selects conversations'),
       messages_key: moved('data.messages_key'),

@@ -10,6 +10,7 @@ import {
   fixed,
   ignored,
   int,
+  moved,
   name,
   needs,
   orNull,
@@ -84,6 +85,7 @@ export const trainerSection = {
     0,
     'Answers of every validation that loggers show; 0: none.',
   ),
+  val_generations_to_log_to_wandb: moved('log_val_generations'),
   device: field(
     choice('auto', 'cpu', 'cuda'),
     'auto',

@@ -20,6 +20,8 @@ export interface Composition {
   tree: Tree;
   /** Files that are named and not there. */
   missing: string[];
+  /** Choices, as arguments, of groups that no defaults list names: Hydra refuses them. */
+  unused: string[];
 }
 
 /**
@@ -45,31 +47,91 @@ export function groupChoice(argument: string, files: ConfigFiles): GroupChoice |
 /** verl's largest have some dozens. */
 const MOST_FILES = 1000;
 
-const join = (...parts: string[]): string => parts.filter((part) => part !== '').join('.');
+/** The name of an option, several of them, or none. */
+type Option = string | readonly string[] | null;
+
+/** One entry of a defaults list. */
+interface Entry {
+  kind: 'self' | 'file' | 'group';
+  /** It says what another list chooses, and names no file itself. */
+  override: boolean;
+  optional: boolean;
+  /** Folder or file, from the folder of the list or, after a slash, from the root. */
+  name: string;
+  /** What stands behind @; null: nothing. */
+  package: string | null;
+  option: Option;
+}
+
+/** A file where a list, or the command line, puts it. */
+interface Place {
+  name: string;
+  /** Where the names in its defaults list start. */
+  folder: string;
+  /** Package of the list that names it. */
+  parent: string;
+  /** Its own, below `parent`; null: what its first line says, or else `relative`. */
+  package: string | null;
+  relative: string;
+  optional: boolean;
+}
+
+/** Keys of a file, and the section that they go to. */
+interface Placed {
+  at: string;
+  values: Tree;
+}
+
+const join = (separator: string, ...parts: string[]): string =>
+  parts.filter((part) => part !== '').join(separator);
+const dotted = (folder: string): string => folder.replace(/^[./]+/, '').replaceAll('/', '.');
+const GLOBAL = '_global_';
+
+/** A package below that of the parent, or below the root where one of them says so. */
+function packageBelow(parent: string, own: string): string {
+  const whole = join('.', parent, own);
+  const start = whole.lastIndexOf(GLOBAL);
+  return start < 0 ? whole : whole.slice(start + GLOBAL.length + 1);
+}
+
+/** Names that follow a slash start at the root. */
+const pathFrom = (folder: string, name: string): string =>
+  path.posix.normalize(name.startsWith('/') ? name.slice(1) : join('/', folder, name));
+
+const withoutEnd = (name: string): string => name.replace(/\.yaml$/, '');
+
+const INTERPOLATED = /\$\{([\w/@.]+)\}/g;
 
 class Composer {
-  private readonly result: Composition = { tree: {}, missing: [] };
+  private readonly missing: string[] = [];
   private added = 0;
-  /** `group@package` -> option; the outermost says it. */
-  private readonly chosen = new Map<string, string | null>();
+  /** `group@package` -> what the command line or a list with `override` chooses; the outermost comes first, and the last of a list. */
+  private readonly chosen = new Map<string, Option>();
+  /** What the groups so far have, by which options of others may be named. */
+  private readonly known = new Map<string, Option>();
 
   constructor(
     private readonly files: ConfigFiles,
     private readonly choices: readonly GroupChoice[],
-  ) {
-    for (const choice of choices) if (!choice.added) this.choose(choice.group, choice.package, choice.option);
-  }
+  ) {}
 
   run(name: string): Composition {
-    this.add(name, '');
-    for (const { group, package: given, option, added } of this.choices)
-      if (added && option !== null) this.add(`${group}/${option}`, given ?? group.replaceAll('/', '.'));
-    return this.result;
-  }
-
-  private choose(group: string, given: string | null, option: string | null): void {
-    const key = `${group}@${given ?? group.replaceAll('/', '.')}`;
-    if (!this.chosen.has(key)) this.chosen.set(key, option);
+    const own = new Map<string, string>();
+    for (const { group, package: given, option, added } of this.choices) {
+      if (added) continue;
+      const key = `${group}@${given === GLOBAL ? '' : (given ?? dotted(group))}`;
+      this.chosen.set(key, option);
+      own.set(key, `${given === null ? group : `${group}@${given}`}=${option ?? 'null'}`);
+    }
+    const more = this.choices
+      .filter(({ added, option }) => added && option !== null)
+      .map(({ group, package: given, option }): Entry => entryOf({ [withPackage(group, given)]: option }));
+    const folder = path.posix.dirname(name) === '.' ? '' : path.posix.dirname(name);
+    const place = { name, folder, parent: '', package: null, relative: dotted(folder), optional: false };
+    const tree: Tree = {};
+    for (const { at, values } of this.expand(place, more)) merge(tree, at, values);
+    const unused = [...own].filter(([key]) => !this.known.has(key)).map(([, argument]) => argument);
+    return { tree, missing: this.missing, unused };
   }
 
   private count(name: string): void {
@@ -80,81 +142,117 @@ class Composer {
     );
   }
 
-  private add(name: string, given: string): void {
-    this.count(name);
-    const file = this.files.file(name);
+  /** A file and those in its defaults list, in the order in which they are merged. Hydra goes through a list from its end, which decides between overrides. */
+  private expand(place: Place, more: readonly Entry[] = []): Placed[] {
+    this.count(place.name);
+    const file = this.files.file(place.name);
     if (file === null) {
-      this.result.missing.push(name);
-      return;
+      if (!place.optional) this.missing.push(place.name);
+      return [];
     }
-    const own = file.package === '_global_' ? '' : (file.package ?? given);
-    for (const entry of file.defaults) {
-      const { kind, group, package: at, option } = this.entry(entry, name, own);
-      if (kind === 'override') this.choose(group, at, option);
+    const header = file.package === null ? null : `${GLOBAL}.${file.package}`;
+    const at = packageBelow(place.parent, place.package ?? header ?? place.relative);
+    // Hydra's own settings say nothing of the run.
+    const entries = file.defaults.map(entryOf).filter(({ name }) => !/^\/?hydra(\/|$)/.test(name));
+    if (!entries.some(({ kind }) => kind === 'self')) entries.push(SELF);
+    entries.push(...more);
+    for (const entry of entries) {
+      const key = keyOf(entry, place.folder, at);
+      if (entry.override && !this.chosen.has(key)) this.chosen.set(key, entry.option);
     }
-    let merged = false;
-    for (const entry of file.defaults) {
-      const { kind, group, package: at, option } = this.entry(entry, name, own);
-      if (kind === 'self') {
-        merged = true;
-        this.merge(own, file.values);
-      } else if (kind === 'file') this.add(group, own);
-      else if (kind !== 'override') {
-        const key = `${group}@${at}`;
-        const chosen = this.chosen.has(key) ? (this.chosen.get(key) as string | null) : option;
-        this.chosen.set(key, chosen);
-        if (chosen === null) continue;
-        const target = `${group}/${this.interpolated(chosen)}`;
-        if (kind === 'optional' && this.files.file(target) === null) continue;
-        this.add(target, at);
+    const placed: Placed[][] = entries.map(() => []);
+    const waiting: { index: number; entry: Entry; option: string }[] = [];
+    for (const [index, entry] of [...entries.entries()].reverse()) {
+      if (entry.kind === 'self') placed[index] = [{ at, values: file.values }];
+      else if (!entry.override) {
+        const option = this.chosen.get(keyOf(entry, place.folder, at));
+        const decided = option === undefined ? entry.option : option;
+        if (typeof decided === 'string' && decided.includes('${'))
+          waiting.push({ index, entry, option: decided });
+        else placed[index] = this.entry(entry, decided, place.folder, at);
       }
     }
-    if (!merged) this.merge(own, file.values);
+    for (const { index, entry, option } of waiting)
+      placed[index] = this.entry(entry, this.interpolated(option), place.folder, at);
+    return placed.flat();
   }
 
   private entry(
-    entry: unknown,
-    name: string,
-    own: string,
-  ): {
-    kind: 'self' | 'file' | 'group' | 'override' | 'optional';
-    group: string;
-    package: string;
-    option: string | null;
-  } {
-    const within = (relative: string): string =>
-      relative.startsWith('/') ? relative.slice(1) : path.posix.join(path.posix.dirname(name), relative);
-    if (!isTree(entry)) {
-      const file = String(entry);
-      if (file === '_self_') return { kind: 'self', group: '', package: own, option: null };
-      return { kind: 'file', group: within(file.replace(/\.yaml$/, '')), package: own, option: null };
+    { kind, name, package: given, optional }: Entry,
+    option: Option,
+    folder: string,
+    at: string,
+  ): Placed[] {
+    const place = { parent: at, package: given, optional };
+    const whole = pathFrom(folder, name);
+    if (kind === 'file') {
+      const own = path.posix.dirname(name);
+      const around = path.posix.dirname(whole);
+      return this.expand({
+        ...place,
+        name: whole,
+        folder: around === '.' ? '' : around,
+        relative: own === '.' ? '' : dotted(own),
+      });
     }
-    const [[key, option] = ['', null]] = Object.entries(entry);
-    const [, word, group = '', at] = /^(?:(override|optional) +)?([^@]*)(?:@(.*))?$/.exec(key) ?? [];
-    const kind = word === 'override' || word === 'optional' ? word : 'group';
-    const relative = at ?? group.replace(/^[./]+/, '').replaceAll('/', '.');
-    const target = relative.startsWith('_global_')
-      ? relative.replace(/^_global_\.?/, '')
-      : join(own, relative.replace(/^_here_\.?/, ''));
-    return {
-      kind,
-      group: within(group),
-      package: target,
-      option: option === null || option === undefined ? null : String(option).replace(/\.yaml$/, ''),
-    };
+    this.known.set(keyOf({ name, package: given }, folder, at), option);
+    return [option ?? []]
+      .flat()
+      .flatMap((one) =>
+        this.expand({ ...place, name: `${whole}/${withoutEnd(one)}`, folder: whole, relative: dotted(name) }),
+      );
   }
 
   /** An option may be named by the choice of another group. */
   private interpolated(option: string): string {
-    return option.replace(/\$\{([\w/]+)\}/g, (whole, group: string) => {
-      const key = `${group}@${group.replaceAll('/', '.')}`;
-      return this.chosen.get(key) ?? whole;
+    return option.replace(INTERPOLATED, (text, key: string) => {
+      const chosen = this.known.get(key.includes('@') ? key : `${key}@${dotted(key)}`);
+      return typeof chosen === 'string' ? chosen : text;
     });
   }
+}
 
-  private merge(at: string, values: Tree): void {
-    const { tree } = this.result;
-    if (at !== '' && !isTree(getPath(tree, at))) setPath(tree, at, {});
-    mergeInto(at === '' ? tree : (getPath(tree, at) as Tree), structuredClone(values));
-  }
+const withPackage = (group: string, given: string | null): string =>
+  given === null ? group : `${group}@${given}`;
+
+const SELF: Entry = {
+  kind: 'self',
+  override: false,
+  optional: false,
+  name: '_self_',
+  package: null,
+  option: null,
+};
+
+/** An entry as YAML has it: a name, or one key with a value. */
+function entryOf(entry: unknown): Entry {
+  const isGroup = isTree(entry);
+  const [[key, option] = ['', null]] = isGroup ? Object.entries(entry) : [[String(entry), null]];
+  if (key === '_self_') return SELF;
+  const [, words = '', name = '', at] = /^((?:(?:override|optional) +)*)([^@]*)(?:@(.*))?$/.exec(key) ?? [];
+  const text = (one: unknown): string => withoutEnd(String(one));
+  return {
+    kind: isGroup ? 'group' : 'file',
+    override: words.includes('override'),
+    optional: words.includes('optional'),
+    name: isGroup ? name : withoutEnd(name),
+    package: at === '_here_' ? '' : (at ?? null),
+    option: Array.isArray(option)
+      ? option.map(text)
+      : option === null || option === undefined
+        ? null
+        : text(option),
+  };
+}
+
+/** The name by which a group is chosen, with its package though that be the usual one. */
+const keyOf = (
+  { name, package: given }: Pick<Entry, 'name' | 'package'>,
+  folder: string,
+  at: string,
+): string => `${pathFrom(folder, name)}@${packageBelow(at, given ?? dotted(name))}`;
+
+function merge(tree: Tree, at: string, values: Tree): void {
+  if (at !== '' && !isTree(getPath(tree, at))) setPath(tree, at, {});
+  mergeInto(at === '' ? tree : (getPath(tree, at) as Tree), structuredClone(values));
 }

@@ -1,5 +1,6 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
+import { boolYaml11Tag, CORE_SCHEMA, intYaml11Tag, mergeTag, NOT_RESOLVED } from 'js-yaml';
 import { parseYamlTree, readConfigText } from '../reading/read';
 import { setPath, type Tree } from '../reading/tree';
 import table from './defaults_table.json';
@@ -54,9 +55,24 @@ export function tableFiles(version: string, folder = ''): ConfigFiles {
       }
       return { package: ofVersion(entry.package, version) ?? null, defaults, values };
     },
-    group: (name) => Object.keys(FILES).some((file) => file.startsWith(`${folder}${name}/`)),
+    group: (name) =>
+      Object.entries(FILES).some(
+        ([file, { defaults }]) =>
+          file.startsWith(`${folder}${name}/`) && ofVersion(defaults, version) !== undefined,
+      ),
   };
 }
+
+/** Scalars as OmegaConf reads them, in YAML 1.1: 100_000 and 010 are integers, yes and off booleans, but for y and n. Dates are text. */
+export const VERL_YAML = CORE_SCHEMA.withTags(
+  {
+    ...boolYaml11Tag,
+    resolve: (source, ...rest) =>
+      /^[yn]$/i.test(source) ? NOT_RESOLVED : boolYaml11Tag.resolve(source, ...rest),
+  },
+  intYaml11Tag,
+  mergeTag,
+);
 
 /** @throws ConfigError for a file that is not YAML */
 export function directoryFiles(directory: string): ConfigFiles {
@@ -65,7 +81,7 @@ export function directoryFiles(directory: string): ConfigFiles {
       const file = path.join(directory, `${name}.yaml`);
       if (!existsSync(file)) return null;
       const text = readConfigText(file);
-      const { defaults, hydra: _, ...values } = parseYamlTree(text, file);
+      const { defaults, hydra: _, ...values } = parseYamlTree(text, file, VERL_YAML);
       return {
         package: /^# *@package +(\S+)/m.exec(text)?.[1] ?? null,
         defaults: Array.isArray(defaults) ? defaults : [],
@@ -84,15 +100,35 @@ export function searchPath(...places: readonly ConfigFiles[]): ConfigFiles {
   };
 }
 
-/** verl's own files in the checkout that holds `file`; null: it is in none. */
-export function checkoutOf(file: string): { root: string; directory: string; version: string } | null {
+/** verl as it lies on a disk. */
+export interface Checkout {
+  /** Directory that holds the package verl. */
+  root: string;
+  /** Of its configuration files. */
+  directory: string;
+  version: string;
+}
+
+/** verl in the directory, which is a checkout, or where packages are installed, or the package itself; null: it is not there. */
+export function checkoutAt(place: string): Checkout | null {
+  const root = path.resolve(place);
+  const inside = { root, package: path.join(root, 'verl') };
+  const itself = { root: path.dirname(root), package: root };
+  for (const found of path.basename(root) === 'verl' ? [inside, itself] : [inside]) {
+    const directory = path.join(found.package, 'trainer/config');
+    if (!existsSync(path.join(directory, 'ppo_trainer.yaml'))) continue;
+    const version = path.join(found.package, 'version/version');
+    const said = existsSync(version) ? readFileSync(version, 'utf8').trim() : 'unknown';
+    return { root: found.root, directory, version: said };
+  }
+  return null;
+}
+
+/** The checkout that holds `file`; null: it is in none. */
+export function checkoutOf(file: string): Checkout | null {
   for (let at = path.dirname(path.resolve(file)); ; at = path.dirname(at)) {
-    const directory = path.join(at, 'verl/trainer/config');
-    if (isDirectory(path.join(directory, 'actor'))) {
-      const version = path.join(at, 'verl/version/version');
-      const said = existsSync(version) ? readFileSync(version, 'utf8').trim() : 'unknown';
-      return { root: at, directory, version: said };
-    }
+    const found = checkoutAt(at);
+    if (found !== null) return found;
     if (at === path.dirname(at)) return null;
   }
 }

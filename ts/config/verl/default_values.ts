@@ -14,13 +14,15 @@ const OF_THE_ENGINE: ReadonlySet<string> = new Set(['actor_rollout_ref.rollout.t
 
 /**
  * Writes verl's default into `config` for every key that the source leaves to it and whose default here is another one, so that
- * the run is the one that verl would have made. `tree`: the composed configuration; `taken`: whether a key is looked at.
+ * the run is the one that verl would have made. `tree`: the composed configuration; `taken`: whether a key is looked at; `refused` is told
+ * of defaults that there cannot be here.
  */
 export function writeOtherDefaults(
   schema: Section,
   tree: Tree,
   config: Tree,
   taken: (key: string) => boolean,
+  refused: (key: string, value: unknown, expected: string) => void,
 ): OtherDefault[] {
   const written: OtherDefault[] = [];
   const followers: { key: string; field: Field<unknown>; value: unknown }[] = [];
@@ -36,7 +38,10 @@ export function writeOtherDefaults(
     const { key, field } = found;
     if (getPath(config, key) !== undefined || !taken(key) || OF_THE_ENGINE.has(key)) continue;
     const parsed = field.type.schema.safeParse(value);
-    if (!parsed.success) continue;
+    if (!parsed.success) {
+      refused(given, value, field.type.name);
+      continue;
+    }
     if (field.from !== null) followers.push({ key, field, value });
     else if (!same(parsed.data, field.value)) write(key, value, field.value ?? null);
   }

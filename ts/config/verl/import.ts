@@ -4,7 +4,7 @@ import { show } from '../../base/text';
 import { defaultPreset } from '../derived/correction';
 import { type Carried, hide } from '../reading/hidden';
 import { nearestPath } from '../reading/nearest';
-import { getPath, isTree, setPath, type Tree } from '../reading/tree';
+import { getPath, isTree, leafPaths, setPath, type Tree } from '../reading/tree';
 import {
   type Field,
   isAccepted,
@@ -20,6 +20,7 @@ import {
 import { ppoSchema } from '../schema/ppo_schema';
 import { sftSchema } from '../schema/sft_schema';
 import { effective, type OtherDefault, writeOtherDefaults } from './default_values';
+import { earlierVersions } from './earlier_versions';
 import { otherKeys } from './other_keys';
 import { OwnSections } from './own_sections';
 import type { Computed, Rewritten } from './rewriting';
@@ -54,6 +55,7 @@ export interface VerlImport {
 /** Translates key by key through the schema of our configuration. */
 export function importVerl(source: VerlSource): VerlImport {
   const sections = new OwnSections(source);
+  earlierVersions(sections);
   otherKeys(sections);
   sections.run();
   const rewritten = sections.result();
@@ -129,8 +131,15 @@ class Import {
     // Also what follows from a name that could not be read.
     if (unread.has('trainer.experiment_name')) unread.add('trainer.default_local_dir');
     const isLeft = (key: string): boolean => !given.has(key) && !unread.has(key) && this.isUsed(key);
-    for (const other of writeOtherDefaults(this.schema, tree, this.result.config, isLeft))
+    const refused = (key: string, value: unknown, expected: string): void =>
+      this.refusedDefault(key, value, `expected ${expected}`);
+    for (const other of writeOtherDefaults(this.schema, tree, this.result.config, isLeft, refused))
       this.otherDefault(other);
+    for (const key of leafPaths(tree)) {
+      const [leaf, value] = [leafAt(this.schema, key), getPath(tree, key)];
+      if (leaf?.kind === 'fixed' && value !== undefined && isLeft(key) && !isAccepted(leaf, value))
+        this.refusedDefault(key, value, leaf.reason);
+    }
     this.correction();
     this.dated();
     this.result.written = hide(this.result.config, this.source.hidden, { moved: this.renamed, copied: [] });
@@ -167,7 +176,7 @@ class Import {
   }
 
   private rewritten(): void {
-    const { renamed, computed, changed, withoutEffect, notMapped } = this.said;
+    const { renamed, computed, changed, withoutEffect, notMapped, defaults } = this.said;
     for (const one of computed) this.computed(one);
     for (const { from, to, value } of renamed) {
       const leaf = leafAt(this.schema, to);
@@ -176,6 +185,7 @@ class Import {
     this.result.changed.push(...changed);
     this.result.withoutEffect.push(...withoutEffect);
     this.result.notMapped.push(...notMapped);
+    this.result.defaults.push(...defaults);
   }
 
   private computed({ from, to, value, why }: Computed): void {
@@ -187,6 +197,13 @@ class Import {
     }
     const expected = leaf?.kind === 'field' && !isOne ? `; ${to} expects ${leaf.type.name}` : '';
     for (const key of from) this.note(isOne ? 'changed' : 'notMapped', key, `${why}${expected}`);
+  }
+
+  /** Older versions do by default what is refused here. */
+  private refusedDefault(key: string, value: unknown, why: string): void {
+    const { literal, program } = this.source;
+    if (program.needs === null && literal.has(key))
+      this.note('notMapped', key, `${this.shown(key, value)} is the default of this version of verl: ${why}`);
   }
 
   /** Where nothing is said of it, responses from other weights are corrected here, and not in verl. */
@@ -302,6 +319,12 @@ class Import {
   }
 
   private unknown(schema: Section, prefix: string, key: string, from: string, value: unknown): void {
+    const { asVerl } = this.source;
+    const all = isTree(value) ? leafPaths(value, `${from}.`) : [from];
+    if (all.every((path) => asVerl.has(path))) {
+      this.note('withoutEffect', from, 'is verl’s default');
+      return;
+    }
     const nearest = nearestPath(this.schema, schema, prefix, key);
     const hint = nearest === null ? '' : `; the nearest is ${nearest}`;
     this.note('notMapped', from, `is not known here${hint} (its value: ${this.shown(from, value)})`);

@@ -19,6 +19,27 @@ export function otherKeys(rewriting: Rewriting): void {
   for (const role of ['actor_rollout_ref.actor', 'critic']) offloading(rewriting, role);
   for (const role of ['actor_rollout_ref', 'critic']) modelConfig(rewriting, role);
   if (folder === 'recipe.dapo/') generated(rewriting);
+  frequencies(rewriting);
+  engineName(rewriting);
+}
+
+/** verl compares both with 0, for which false is 0. */
+function frequencies(rewriting: Rewriting): void {
+  for (const key of ['trainer.save_freq', 'trainer.test_freq']) {
+    if (rewriting.at(key) !== false) continue;
+    const from = rewriting.givenOf(key);
+    rewriting.take(key);
+    rewriting.compute({ from, to: key, value: -1, why: 'is now -1: never between the steps' });
+  }
+}
+
+/** A name that v0.4 has for sglang besides. */
+function engineName(rewriting: Rewriting): void {
+  const key = 'actor_rollout_ref.rollout.name';
+  if (rewriting.at(key) !== 'sglang_async') return;
+  const from = rewriting.givenOf(key);
+  rewriting.take(key);
+  rewriting.compute({ from, to: key, value: 'sglang', why: 'is now sglang' });
 }
 
 /** The section of a key, where it has keys and all of them are among `names`. */

@@ -1,6 +1,8 @@
 import path from 'node:path';
+import { ConfigError } from '../../errors';
 import {
   type ConfigFiles,
+  checkoutAt,
   checkoutOf,
   directoryFiles,
   searchPath,
@@ -81,29 +83,42 @@ export const moduleOf = (name: string): string =>
 /** verl's own files. */
 export interface VerlFiles {
   files: ConfigFiles;
-  /** For people. */
+  /** Whose they are, for people. */
   version: string;
-  /** Of the table. */
+  /** Of the table, for what is not among them. */
   tableVersion: string;
 }
 
 /**
- * verl's own files: of the version asked for, or of the checkout that the script lies in, or else of the newest known; an older
- * version's where that has no file of the name.
+ * verl's own files: of the version or the directory asked for, or of the checkout that the script lies in, or else of the newest
+ * known; another version's where that has no file of the name.
+ * @throws ConfigError when `asked` is neither
  */
 export function verlFiles(script: string, { config, folder }: VerlProgram, asked: string | null): VerlFiles {
-  const checkout = asked === null ? checkoutOf(script) : null;
   const newest = VERL_VERSIONS.at(-1) as string;
   const has = (version: string): boolean => tableFiles(version, folder).file(config) !== null;
-  const version = asked ?? (has(newest) ? newest : (VERL_VERSIONS.findLast(has) ?? newest));
-  const table =
-    folder === '' ? tableFiles(version) : searchPath(tableFiles(version, folder), tableFiles(version));
-  if (checkout === null) return { files: table, version, tableVersion: version };
-  const places = PLACES[folder] ?? [];
-  const own = [checkout.directory, ...places.map((place) => path.join(checkout.root, place))];
-  return {
-    files: searchPath(...own.map(directoryFiles), table),
-    version: `${checkout.version}, of the checkout`,
-    tableVersion: version,
-  };
+  const isKnown = asked !== null && VERL_VERSIONS.includes(asked);
+  const version = isKnown ? asked : (VERL_VERSIONS.findLast(has) ?? newest);
+  const [own, above] = [tableFiles(version, folder), folder === '' ? [] : [tableFiles(version)]];
+  const table = searchPath(own, ...above);
+  if (isKnown) return { files: table, version, tableVersion: version };
+  const checkout = asked === null ? checkoutOf(script) : checkoutAt(asked);
+  if (checkout === null && asked !== null)
+    throw new ConfigError(
+      `verl: expected one of ${VERL_VERSIONS.join(', ')}, or the directory of a checkout or of an installed verl, got "${asked}"`,
+    );
+  if (checkout === null) {
+    const why = version === newest ? 'the newest known' : `the newest known that has ${config}.yaml`;
+    return { files: table, version: `${version} (${why}; --verl says another)`, tableVersion: version };
+  }
+  const places = [
+    checkout.directory,
+    ...(PLACES[folder] ?? []).map((place) => path.join(checkout.root, place)),
+  ];
+  const there = searchPath(...places.map(directoryFiles));
+  const from = `${checkout.version}, of ${asked === null ? 'the checkout' : asked}`;
+  if (there.file(config) !== null) return { files: there, version: from, tableVersion: version };
+  // Programs of verl-recipe lie in no checkout of verl, and come and go with its versions.
+  const borrowed = `${from}; ${config}.yaml is not there, and that of ${version} is taken`;
+  return { files: searchPath(there, table), version: borrowed, tableVersion: version };
 }

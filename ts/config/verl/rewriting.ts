@@ -30,6 +30,7 @@ export interface Rewritten {
   changed: readonly ImportNote[];
   withoutEffect: readonly ImportNote[];
   notMapped: readonly ImportNote[];
+  defaults: readonly ImportNote[];
 }
 
 /** Takes keys out of a source, and notes what they are here. */
@@ -41,6 +42,7 @@ export class Rewriting {
   private readonly changed: ImportNote[] = [];
   private readonly withoutEffect: ImportNote[] = [];
   private readonly notMapped: ImportNote[] = [];
+  private readonly defaults: ImportNote[] = [];
 
   constructor(readonly source: VerlSource) {
     this.tree = structuredClone(source.tree);
@@ -48,8 +50,9 @@ export class Rewriting {
   }
 
   result(): Rewritten {
-    const { tree, given, renamed, computed, changed, withoutEffect, notMapped } = this;
-    return { source: { ...this.source, tree, given }, renamed, computed, changed, withoutEffect, notMapped };
+    const { tree, given, renamed, computed, changed, withoutEffect, notMapped, defaults } = this;
+    const source = { ...this.source, tree, given };
+    return { source, renamed, computed, changed, withoutEffect, notMapped, defaults };
   }
 
   /** What is given of a section, or the key itself, as dotted paths. */
@@ -97,6 +100,15 @@ export class Rewriting {
 
   compute(one: Computed): void {
     this.computed.push(one);
+  }
+
+  /** A value for a key that the version of the source does not have. */
+  without(key: string, value: unknown, why: string): void {
+    this.compute({ from: [], to: key, value, why });
+    this.defaults.push({
+      key,
+      why: `${show(value)} is written: this version of verl has no such key, and ${why}`,
+    });
   }
 
   note(list: 'changed' | 'withoutEffect' | 'notMapped', key: string, why: string): void {

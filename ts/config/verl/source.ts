@@ -7,8 +7,8 @@ import { resolveReferences } from '../reading/references';
 import { getPath, isSftTree, leafPaths, mergeInto, type Tree } from '../reading/tree';
 import { missing as missingFeature } from '../schema/field';
 import { applyArguments, type HydraArguments, hydraArguments, type Unread } from './arguments';
-import { compose } from './compose';
-import { type ConfigFiles, directoryFiles, searchPath, tableFiles, VERL_VERSIONS } from './config_files';
+import { type Composition, compose } from './compose';
+import { type ConfigFiles, directoryFiles, searchPath, tableFiles, VERL_YAML } from './config_files';
 import { type Launch, launches, mainLaunch } from './launch';
 import { moduleOf, type VerlProgram, verlFiles, verlProgram } from './programs';
 import { runScript } from './run_script';
@@ -22,6 +22,8 @@ export interface VerlSource {
   given: ReadonlySet<string>;
   /** Those of them, in a file, that are verl's default all the same. */
   asVerl: ReadonlySet<string>;
+  /** Keys that are left to verl and follow no other key; none where the engine is missing, and all of its keys with it. */
+  literal: ReadonlySet<string>;
   program: VerlProgram;
   /** Whose defaults the tree has. */
   version: string;
@@ -40,7 +42,7 @@ export interface VerlSource {
 
 export interface SourceOptions {
   environment: Readonly<Record<string, string | undefined>>;
-  /** One of VERL_VERSIONS; null: that of the checkout around the file, or the newest. */
+  /** One of VERL_VERSIONS, or a directory with verl in it; null: the checkout around the file, or the newest. */
   version?: string | null;
   /** Where a script is run. Default: the working directory. */
   directory?: string;
@@ -70,8 +72,6 @@ export function readVerlSource(
   options: SourceOptions,
 ): VerlSource {
   const version = options.version ?? null;
-  if (version !== null && !VERL_VERSIONS.includes(version))
-    throw new ConfigError(`verl: expected one of ${VERL_VERSIONS.join(', ')}, got "${version}"`);
   const text = readConfigText(file);
   try {
     const raw = /\.ya?ml$/.test(file) ? fromYaml(file, text) : fromScript(file, text, overrides, options);
@@ -89,13 +89,16 @@ const programFor = (tree: Tree): VerlProgram => verlProgram(programName(tree));
 
 /** The program that has the sections of a tree. */
 function programName(tree: Tree): string {
-  if (isSftTree(tree)) return 'verl.trainer.sft_trainer';
+  if (isSftTree(tree))
+    return getPath(tree, 'model.partial_pretrain') === undefined
+      ? 'verl.trainer.sft_trainer'
+      : 'verl.trainer.fsdp_sft_trainer';
   if ('async_training' in tree) return 'verl.experimental.fully_async_policy.fully_async_main';
   return 'rollout' in tree ? 'verl.experimental.one_step_off_policy.main_ppo' : 'verl.trainer.main_ppo';
 }
 
 function fromYaml(file: string, text: string): Raw {
-  const tree = parseYamlTree(text, file);
+  const tree = parseYamlTree(text, file, VERL_YAML);
   return { program: programFor(tree), words: [], file: tree, ...NO_LAUNCH };
 }
 
@@ -185,17 +188,18 @@ function composed(
   };
   const words = [...raw.words, ...overrides.filter(isKeyValue).map(plain)];
   const args: HydraArguments = hydraArguments(words, filesFor);
-  const base = compose(
-    program.program === 'sft' ? program.config : 'ppo_trainer',
-    own.files,
-    args.choices.slice(0, 0),
-  ).tree;
+  const base = compose(program.program === 'sft' ? program.config : 'ppo_trainer', own.files, []).tree;
   const { unread } = args;
-  const { tree, missing } = primary(file, raw, args, own.files, filesFor(args.configPath));
+  const { tree, missing, unused } = primary(file, raw, args, own.files, filesFor(args.configPath));
   for (const name of missing)
     unread.push({
       key: `the configuration file ${name}.yaml`,
       why: `is not among those of verl (${own.version}) nor beside the script: its keys are not known`,
+    });
+  for (const key of unused)
+    unread.push({
+      key,
+      why: `chooses what no defaults list of verl ${own.version} has: verl would not start`,
     });
   // Before references are resolved: what follows another key is no decision of its own.
   const asVerl = new Set<string>();
@@ -204,6 +208,11 @@ function composed(
   const megatron = engine !== null && program.program !== 'sft' && /megatron|mcore/.test(engine);
   if (engine !== null && !megatron)
     unread.push({ key: engine, why: missingFeature('another engine than FSDP or Megatron') });
+  if (args.overrides.some((text) => text.startsWith('model_engine=')) && !own.files.group('model_engine'))
+    unread.push({
+      key: 'model_engine',
+      why: `is not there in verl ${own.version}: --config-name=ppo_megatron_trainer is Megatron`,
+    });
   for (const key of leafPaths(tree)) {
     // All that another engine brings with it is missing for one reason.
     if (engine !== null && (raw.file === null || getPath(raw.file, key) === undefined)) continue;
@@ -225,6 +234,8 @@ function composed(
     given.add(key);
     asVerl.delete(key);
   }
+  const isLiteral = (key: string): boolean => !given.has(key) && !String(getPath(tree, key)).includes('${');
+  const literal = new Set(engine !== null && !megatron ? [] : leafPaths(tree).filter(isLiteral));
   const hidden: Hidden[] = [];
   const unresolved = (key: string, why: string): void => {
     if (isWithin(given, key)) unread.push({ key, why });
@@ -235,6 +246,7 @@ function composed(
     tree: resolved,
     given,
     asVerl,
+    literal,
     program,
     version: own.version,
     unread,
@@ -265,18 +277,18 @@ function primary(
   args: HydraArguments,
   own: ConfigFiles,
   files: ConfigFiles,
-): { tree: Tree; missing: string[] } {
+): Composition {
   if (raw.file === null) return compose(args.configName ?? raw.program.config, files, args.choices);
   // A composed file says all; one that is written by hand leaves the rest to verl.
   const { tree } = compose(raw.program.config, own, []);
   if (Array.isArray(raw.file['defaults']) && file.endsWith('.yaml')) {
     const own = compose(path.basename(file, '.yaml'), files, args.choices);
     mergeInto(tree, own.tree);
-    return { tree, missing: own.missing };
+    return { ...own, tree };
   }
   const { defaults, hydra, ...said } = structuredClone(raw.file);
   mergeInto(tree, said);
-  return { tree, missing: [] };
+  return { tree, missing: [], unused: [] };
 }
 
 /** --config-path is absolute, or starts at the file of the program; people also mean their working directory. */
