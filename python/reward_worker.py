@@ -1,6 +1,6 @@
 """A process that scores with a user's reward function in Python, as verl calls it.
 
-File descriptor 3 is a socket to the process that started this one. Both sides write JSON in ASCII, one message a line:
+The process that started this one writes to file descriptor 3, and reads from 4. Both sides write JSON in ASCII, one message a line:
 ts/reward/scorers/scorer_protocol.ts says which, ts/reward/scorers/json_lines.ts how.
 """
 
@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 
-CHANNEL = 3
+REQUESTS, REPLIES = 3, 4
 # Characters of JSON for one response; the trainer refuses from there on, see contract/outcome.ts.
 MAX_OUTCOME = 64 * 1024
 # Characters of an exception's own text, calls of its traceback, and characters of each one's line that the trainer is told.
@@ -49,7 +49,8 @@ def restored(message):
 
 class Channel:
     def __init__(self):
-        os.set_inheritable(CHANNEL, False)
+        for each in (REQUESTS, REPLIES):
+            os.set_inheritable(each, False)
         self._lock = threading.Lock()
 
     def send(self, special=(), **message):
@@ -57,12 +58,12 @@ class Channel:
         data = memoryview(json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n")
         with self._lock:
             while data:
-                data = data[os.write(CHANNEL, data) :]
+                data = data[os.write(REPLIES, data) :]
 
     def read(self, take):
         """Gives every message to `take`; at the end, the parent's, this process ends, whatever its main thread does."""
         try:
-            with open(CHANNEL, "rb", closefd=False) as lines:
+            with open(REQUESTS, "rb", closefd=False) as lines:
                 for line in lines:
                     take(restored(json.loads(line)))
         finally:
@@ -85,7 +86,8 @@ def bear_signals():
     usual = [(each, signal.signal(each, lambda *_: None)) for each in borne]
 
     def child():
-        os.close(CHANNEL)
+        for each in (REQUESTS, REPLIES):
+            os.close(each)
         for each, handler in usual:
             signal.signal(each, handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, borne)

@@ -148,7 +148,7 @@ test.each([
   ['evasive', /^Evasive$/],
   ['nowhere', /^ValueError: made up, at <string>:1 in <module>: , from .* in nowhere: exec/],
   ['end', /^its process ended with exit code 4$/],
-  ['channel', /^it wrote to the socket of its process \(file descriptor 3\)$/],
+  ['channel', /^it wrote to the socket of its process \(file descriptor 4\)$/],
   ['large', /^it returned 500000\d\d characters of JSON for one response, and 65536 are the most/],
   ['object', /^it returned what is no JSON value at \['more'\]\['it'\]: object/],
 ])('%s fails for its response alone', async (way, message) => {
@@ -167,6 +167,25 @@ test.each(['leaves', 'leaves and ends'])('what it has started ends with it: %s',
   else await expect(result).rejects.toThrow('its process ended with exit code 5');
   if (way === 'leaves') process.close();
   expect(await allGone([Number(readFileSync(file, 'utf8'))], 10_000)).toBe(true);
+});
+
+test('many calls at once, of which some end the process: the others have their answers', async () => {
+  const process = start();
+  await process.start();
+  const ways = Array.from({ length: 200 }, (_, i) => (i % 20 === 13 ? 'end' : 'int'));
+  // So much that some is still to be sent when it ends.
+  const extraInfo = { text: 'x'.repeat(20_000) };
+  const ends: PromiseSettledResult<unknown>[] = [];
+  let next = 0;
+  const lane = async (): Promise<void> => {
+    while (next < ways.length) {
+      const i = next++;
+      [ends[i]] = await Promise.allSettled([process.call(sample(ways[i] as string, { extraInfo }))]);
+    }
+  };
+  await Promise.all(Array.from({ length: 64 }, lane));
+  for (const [i, way] of ways.entries())
+    expect([i, ends[i]?.status]).toEqual([i, way === 'end' ? 'rejected' : 'fulfilled']);
 });
 
 test('letters beyond ASCII count as in JavaScript', async () => {

@@ -80,4 +80,6 @@ export const endError = (code: number | null, signal: string | null): Error =>
 
 /** Whether sending failed because the process is ending: its end then says why. The channel may still look open. */
 export const isLostChannel = (error: Error): boolean =>
-  ['EPIPE', 'ECONNRESET', 'ERR_IPC_CHANNEL_CLOSED'].includes((error as NodeJS.ErrnoException).code ?? '');
+  ['EPIPE', 'ECONNRESET', 'ERR_IPC_CHANNEL_CLOSED', 'ERR_STREAM_DESTROYED'].includes(
+    (error as NodeJS.ErrnoException).code ?? '',
+  );

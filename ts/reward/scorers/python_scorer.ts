@@ -50,13 +50,14 @@ function keywords(job: Sample | readonly Sample[], more?: object): object {
 
 /**
  * A process that runs a user's function in Python (python/reward_worker.py), with the events and methods of one that runs a function in
- * JavaScript. What it is told goes over a socket of its own: the function may print.
+ * JavaScript. What it is told, and tells, goes over sockets of their own: the function may print. They are two, because one to a process that
+ * has ended is closed by the next write, and what that process had said before must still be read.
  */
 export class PythonScorer extends EventEmitter {
   readonly #child: ChildProcess;
-  readonly #socket: Socket | null;
-  /** The socket keeps this process alive as long as it is wanted. */
-  readonly channel: Pick<Socket, 'ref' | 'unref'> | null;
+  readonly #requests: Socket | null;
+  /** The sockets keep this process alive as long as it is wanted. */
+  readonly channel: { ref(): void; unref(): void };
   readonly #more: object | undefined;
   #connected = true;
   #partial: string[] = [];
@@ -72,16 +73,22 @@ export class PythonScorer extends EventEmitter {
     this.#child = spawn(python, ['-u', program], {
       env: { ...process.env, ...env },
       // What it prints is for people, and may be no part of what this process writes to its output.
-      stdio: ['ignore', 2, 2, 'pipe'],
+      stdio: ['ignore', 2, 2, 'pipe', 'pipe'],
       // A Ctrl-C goes to the whole process group of the terminal; the trainer still wants its rewards then.
       detached: true,
     });
-    this.#socket = (this.#child.stdio?.[3] ?? null) as Socket | null;
-    this.channel = this.#socket;
-    this.#socket?.setEncoding('latin1');
-    this.#socket?.on('data', (text: string) => this.#read(text));
-    this.#socket?.on('error', () => undefined); // writing says it to who writes
-    this.#socket?.on('close', () => {
+    const [requests = null, replies = null] = (this.#child.stdio?.slice(3) ?? []) as (Socket | null)[];
+    const sockets = [requests, replies];
+    this.#requests = requests;
+    const hold = (way: 'ref' | 'unref'): void => {
+      for (const socket of sockets) if (socket?.destroyed === false) socket[way]();
+    };
+    this.channel = { ref: () => hold('ref'), unref: () => hold('unref') };
+    for (const socket of sockets) socket?.on('error', () => undefined); // writing says it to who writes
+    requests?.resume();
+    replies?.setEncoding('latin1');
+    replies?.on('data', (text: string) => this.#read(text));
+    replies?.on('close', () => {
       this.#connected = false;
       if (this.#awaited)
         this.#refuse(
@@ -112,7 +119,7 @@ export class PythonScorer extends EventEmitter {
       request.type === 'job'
         ? { ...request, job: keywords(request.job as Sample | readonly Sample[], this.#more) }
         : request;
-    this.#socket?.write(toLine(message), (error) => sent(error ?? null));
+    this.#requests?.write(toLine(message), (error) => sent(error ?? null));
   }
 
   kill(signal: 'SIGKILL'): void {
@@ -143,7 +150,7 @@ export class PythonScorer extends EventEmitter {
         message = fromLine(line) as ScorerMessage;
       } catch {
         this.#broken = true;
-        this.emit('error', new Error('it wrote to the socket of its process (file descriptor 3)'));
+        this.emit('error', new Error('it wrote to the socket of its process (file descriptor 4)'));
         this.kill('SIGKILL');
         return;
       }
