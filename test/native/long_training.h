@@ -77,9 +77,8 @@ inline EngineOptions long_options(const std::string& variant, HeadKind head) {
   options.max_tokens = kAccumulating;
   ModelConfig& model = options.model;
   model.max_positions = 256;
-  model.num_heads = 6;
-  model.num_kv_heads = 2;
-  model.head_dim = 4;
+  give_heads(model, 6, 2);
+  if (!model.latent) model.head_dim = 4;
   for (std::vector<double>* turns : {&model.rope_inv_freq, &model.second_rope_inv_freq})
     if (!turns->empty()) turns->resize(2);
   if (variant == "qwen3") {
