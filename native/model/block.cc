@@ -110,7 +110,8 @@ NormStats Block::save_inputs(const at::Tensor& x, const at::Tensor& qkv, BlockSa
 }
 
 void Block::qkv_tile(const at::Tensor& normed, const RowContext& rows, int64_t begin, int64_t end,
-                     const at::Tensor& qkv, BlockSaved* saved, const QkvProjection::Packed& qkv_weight) const {
+                     const at::Tensor& qkv, BlockSaved* saved,
+                     const QkvProjection::Packed& qkv_weight) const {
   const at::Tensor out = rows_of(qkv, begin, end);
   qkv_->forward(normed, out, qkv_weight,
                 saved != nullptr ? saved->projection.rows(begin, end - begin) : QkvSaved());

@@ -38,7 +38,13 @@ test('the conformance models', () => {
 test('defaults of the Hugging Face class: those of DeepSeek-V3', () => {
   const c = resolve({ model_type: 'deepseek_v3' });
   expect(c).toMatchObject({ numLayers: 61, numHeads: 128, numKvHeads: 128, headDim: 192, hiddenSize: 7168 });
-  expect(c.latent).toMatchObject({ queryRank: 1536, keyRank: 512, stillDim: 128, rotaryDim: 64, valueDim: 128 });
+  expect(c.latent).toMatchObject({
+    queryRank: 1536,
+    keyRank: 512,
+    stillDim: 128,
+    rotaryDim: 64,
+    valueDim: 128,
+  });
   expect(c.moe).toMatchObject({ numExperts: 256, topK: 8, groups: 8, topGroups: 4, routedScale: 2.5 });
   expect(c.moeLayers.indexOf(true)).toBe(3);
   expect(resolve({ model_type: 'deepseek_v3', q_lora_rank: null }).latent?.queryRank).toBe(0);
@@ -127,7 +133,15 @@ describe('names', () => {
 });
 
 test('operations: the matrices of the projection, and scores of keys and values of their own sizes', () => {
-  const latent = { queryRank: 3, keyRank: 5, stillDim: 4, rotaryDim: 2, valueDim: 7, interleaved: true, normEps: 1e-6 };
+  const latent = {
+    queryRank: 3,
+    keyRank: 5,
+    stillDim: 4,
+    rotaryDim: 2,
+    valueDim: 7,
+    interleaved: true,
+    normEps: 1e-6,
+  };
   const model = tinyModel({ numKvHeads: 2, headDim: 7, latent });
   const rest = 3 * 8 * 16 + 2 * 16 * 8;
   // As verl's flops_counter has it for deepseek_v3.
