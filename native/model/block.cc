@@ -4,8 +4,6 @@
 #include <ATen/ATen.h>
 
 #include "base/parallel.h"
-#include "megatron/context_group.h"
-#include "ulysses/sequence_group.h"
 
 namespace troupe {
 
@@ -46,7 +44,8 @@ Block::Block(const ParameterStore& store, const ModelConfig& whole, int64_t laye
     q_norm_grad_ = q.grad;
     k_norm_grad_ = k.grad;
   }
-  qkv_ = Linear(store, prefix + "attn.qkv");
+  qkv_ = qkv_projection(store, config, prefix + "attn");
+  value_dim_ = config.value_dim();
   attn_out_ = Linear(store, prefix + "attn.out");
   if (config.is_moe_layer(layer)) {
     moe_ = std::make_unique<MoeMlp>(store, whole, layer, part);
@@ -68,7 +67,8 @@ MoeMlp::Pass Block::expert_pass(const RowContext& rows) const {
 }
 
 void Block::enable_adapters(bool enabled) {
-  for (Linear* linear : {&qkv_, &attn_out_, &mlp_in_, &mlp_out_}) linear->adapters_enabled = enabled;
+  for (Linear* linear : {&attn_out_, &mlp_in_, &mlp_out_}) linear->adapters_enabled = enabled;
+  qkv_->enable_adapters(enabled);
   if (moe_) moe_->enable_adapters(enabled);
 }
 
@@ -82,7 +82,7 @@ Block::OutputWeights Block::pack_output(bool last) const {
 }
 
 Block::PackedWeights Block::pack(ops::Quantization quantization) const {
-  PackedWeights weights{qkv_.pack_forward(quantization), {attn_out_.pack_forward(quantization), {}, {}, {}}};
+  PackedWeights weights{qkv_->pack_forward(quantization), {attn_out_.pack_forward(quantization), {}, {}, {}}};
   if (moe_) {
     weights.output.experts = moe_->pack();
   } else {
@@ -93,11 +93,12 @@ Block::PackedWeights Block::pack(ops::Quantization quantization) const {
 }
 
 bool Block::packs() const {
-  return ops::packs(qkv_.weight);
+  return qkv_->packs();
 }
 
 NormStats Block::save_inputs(const at::Tensor& x, const at::Tensor& qkv, BlockSaved* saved) const {
   if (saved == nullptr) return {};
+  saved->projection = qkv_->make_saved(qkv.size(0), qkv.options());
   if (rotary_.qk_norm) {
     saved->qkv_pre = at::empty_like(qkv);
     saved->qk_rstd =
@@ -107,9 +108,11 @@ NormStats Block::save_inputs(const at::Tensor& x, const at::Tensor& qkv, BlockSa
 }
 
 void Block::qkv_tile(const at::Tensor& normed, const RowContext& rows, int64_t begin, int64_t end,
-                     const at::Tensor& qkv, BlockSaved* saved, const Linear::Packed& qkv_weight) const {
+                     const at::Tensor& qkv, BlockSaved* saved,
+                     const QkvProjection::Packed& qkv_weight) const {
   const at::Tensor out = rows_of(qkv, begin, end);
-  qkv_.forward(normed, out, qkv_weight);
+  qkv_->forward(normed, out, qkv_weight,
+                saved != nullptr ? saved->projection.rows(begin, end - begin) : QkvSaved());
   if (saved != nullptr && rotary_.qk_norm) rows_of(saved->qkv_pre, begin, end).copy_(out);
   ops::qk_norm_rotary_forward(rotary_, out, rows_of(rows.positions, begin, end), turns(rows).cos,
                               turns(rows).sin, q_norm_, k_norm_,
@@ -117,7 +120,7 @@ void Block::qkv_tile(const at::Tensor& normed, const RowContext& rows, int64_t b
 }
 
 void Block::attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
-                             BlockSaved* saved, const Linear::Packed& qkv_weight) const {
+                             BlockSaved* saved, const QkvProjection::Packed& qkv_weight) const {
   if (rows.exchange != nullptr) return exchange_attention_inputs(x, rows, qkv, saved, qkv_weight);
   const NormStats stats = save_inputs(x, qkv, saved);
   for_each_row_tile(
@@ -127,7 +130,7 @@ void Block::attention_inputs(const at::Tensor& x, const RowContext& rows, const 
         norm_forward(attn_norm_, rows_of(x, begin, end), normed, stats.rows(begin, end - begin));
         qkv_tile(normed, rows, begin, end, qkv, saved, qkv_weight);
       },
-      qkv_weight.packed());
+      all_packed(qkv_weight));
 }
 
 void Block::save_output(const at::Tensor& x, int64_t total, BlockSaved* saved) const {
@@ -201,7 +204,7 @@ void Block::output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const Ro
 at::Tensor Block::forward(const at::Tensor& x, const RowContext& rows, BlockSaved* saved) const {
   at::Tensor qkv = at::empty({rows.positions.size(0), qkv_size()}, x.options());
   if (saved != nullptr) saved->x = x;
-  attention_inputs(x, rows, qkv, saved, qkv_.pack_forward());
+  attention_inputs(x, rows, qkv, saved, qkv_->pack_forward());
   const at::Tensor attn = attend(std::move(qkv), rows, saved);
   const at::Tensor out = at::empty_like(x);
   output_and_mlp(x, attn, rows, out, saved, pack_output());
@@ -211,7 +214,7 @@ at::Tensor Block::forward(const at::Tensor& x, const RowContext& rows, BlockSave
 void Block::recompute(const at::Tensor& x, const RowContext& rows, BlockSaved& saved) const {
   at::Tensor qkv = at::empty({rows.positions.size(0), qkv_size()}, x.options());
   saved.x = x;
-  attention_inputs(x, rows, qkv, &saved, qkv_.pack_forward());
+  attention_inputs(x, rows, qkv, &saved, qkv_->pack_forward());
   const at::Tensor attn = attend(std::move(qkv), rows, &saved);
   output_and_mlp(x, attn, rows, {}, &saved, pack_output(/*last=*/mlp_post_norm_.defined()));
 }
@@ -226,56 +229,15 @@ at::Tensor Block::backward(const at::Tensor& dy, const RowContext& rows, BlockSa
 void Block::experts_without_rows(const at::TensorOptions& options, const RowContext& rows,
                                  BlockSaved* saved) const {
   if (!moe_ || !rows.experts.shared()) return;
-  const at::Tensor none = at::empty({0, qkv_.weight.size(1)}, options);
+  const at::Tensor none = at::empty({0, attn_norm_.weight.size(0)}, options);
   moe_->forward(none, none, rows.row_tile, saved != nullptr ? &saved->moe : nullptr, expert_pass(rows));
 }
 
 void Block::experts_backward_without_rows(const at::TensorOptions& options, const RowContext& rows,
                                           const BlockSaved& saved) const {
   if (!moe_ || !rows.experts.shared()) return;
-  const at::Tensor none = at::empty({0, qkv_.weight.size(1)}, options);
+  const at::Tensor none = at::empty({0, attn_norm_.weight.size(0)}, options);
   moe_->backward(none, none, saved.moe, none, expert_pass(rows));
-}
-
-at::Tensor Block::seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qkv,
-                            const RowContext& rows) const {
-  const at::Tensor own = ops::keys_and_values_of(spec, qkv);
-  return rows.context != nullptr ? rows.context->gather(own, rows.places, {rows.phase, name_}) : own;
-}
-
-at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const {
-  const SequenceGroup* group = rows.sequence;
-  const ops::AttentionSpec spec = group != nullptr ? group->own_heads(attention_) : attention_;
-  if (group != nullptr) qkv = group->gather_rows(attention_, qkv, {rows.phase, name_});
-  const int64_t total = qkv.size(0);
-  const at::Tensor output = at::empty({total, spec.num_heads * spec.head_dim}, qkv.options());
-  const at::Tensor lse =
-      saved != nullptr ? at::empty({spec.num_heads, total}, qkv.options().dtype(at::kFloat)) : at::Tensor();
-  ops::attention_forward(spec, ops::queries_of(spec, qkv), seen_keys(spec, qkv, rows), rows.segments, output,
-                         lse);
-  const at::Tensor attn = group != nullptr ? group->gather_query_heads(output, {rows.phase, name_}) : output;
-  if (saved != nullptr) {
-    saved->qkv = qkv;
-    saved->heads_attn = output;
-    saved->lse = lse;
-    saved->attn = attn;
-  }
-  return attn;
-}
-
-at::Tensor Block::attend_backward(const at::Tensor& d_attn, const RowContext& rows,
-                                  const BlockSaved& saved) const {
-  const SequenceGroup* group = rows.sequence;
-  const ops::AttentionSpec spec = group != nullptr ? group->own_heads(attention_) : attention_;
-  const at::Tensor d_output =
-      group != nullptr ? group->gather_query_rows(d_attn, {rows.phase, name_}) : d_attn;
-  const at::Tensor d_input = at::empty_like(saved.qkv);
-  const at::Tensor keys = seen_keys(spec, saved.qkv, rows), d_own = ops::keys_and_values_of(spec, d_input);
-  const at::Tensor d_keys = rows.context != nullptr ? at::empty_like(keys) : d_own;
-  ops::attention_backward(spec, ops::queries_of(spec, saved.qkv), keys, saved.heads_attn, saved.lse, d_output,
-                          rows.segments, ops::queries_of(spec, d_input), d_keys);
-  if (rows.context != nullptr) d_own.copy_(rows.context->sum(d_keys, rows.places, {rows.phase, name_}));
-  return group != nullptr ? group->gather_heads(attention_, d_input, {rows.phase, name_}) : d_input;
 }
 
 at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,
@@ -378,7 +340,7 @@ void Block::backward_attention_inputs(const at::Tensor& dqkv, const RowContext& 
   if (rows.exchange != nullptr) return exchange_backward_attention_inputs(dqkv, rows, saved, dx);
   const int64_t total = dqkv.size(0);
   const at::Tensor normed = at::empty_like(saved.x);
-  const Linear::Packed qkv_weight = qkv_.pack_backward();
+  const auto projection = qkv_->backward(saved.projection, dqkv.size(0), rows.row_tile);
   NormGradient attn_norm(attn_norm_, total, rows.row_tile);
   const at::Tensor qk_parts = make_qk_parts(dqkv, rows.row_tile);
   for_each_row_tile(total, rows.row_tile, dqkv.device(), [&](int64_t begin, int64_t end) {
@@ -386,13 +348,13 @@ void Block::backward_attention_inputs(const at::Tensor& dqkv, const RowContext& 
     const at::Tensor x = rows_of(saved.x, begin, end);
     norm_forward(attn_norm_, x, rows_of(normed, begin, end), {});
     const at::Tensor d_normed = at::empty_like(x);
-    qkv_.backward_input(rows_of(dqkv, begin, end), d_normed, qkv_weight);
+    projection->tile(begin, rows_of(dqkv, begin, end), d_normed);
     attn_norm.backward(begin, d_normed, x, saved.attn_norm.rows(begin, end - begin), rows_of(dx, begin, end),
                        true);
   });
   attn_norm.finish();
   finish_qk_norms(qk_parts);
-  qkv_.accumulate_grad(dqkv, normed);
+  projection->finish(dqkv, normed);
 }
 
 }  // namespace troupe

@@ -11,6 +11,7 @@
 #include "model/decoder_layout.h"
 #include "model/layers.h"
 #include "model/moe.h"
+#include "model/qkv_projection.h"
 
 namespace troupe {
 
@@ -58,12 +59,13 @@ struct RowContext {
 struct BlockSaved {
   at::Tensor x;  // [T, H] the block's input
   NormStats attn_norm, mlp_norm, attn_post_norm, mlp_post_norm;
+  QkvSaved projection;
   at::Tensor qkv_pre, qk_rstd;      // before q/k norm; undefined without it
   at::Tensor qkv, heads_attn, lse;  // what attention took (after rotary) and gave; [Q, T]
-  at::Tensor attn;                  // its output for the rows at hand: heads_attn itself in a group of one
-  at::Tensor attn_proj, mlp_proj;   // inputs of the post norms; undefined without them
-  at::Tensor mid;                   // [T, H] after the attention residual
-  at::Tensor inner;                 // [T, 2I or I] input of the activation; undefined for MoE
+  at::Tensor attn;  // [T, Q*V] its output for the rows at hand: heads_attn itself in a group of one, if V = D
+  at::Tensor attn_proj, mlp_proj;  // inputs of the post norms; undefined without them
+  at::Tensor mid;                  // [T, H] after the attention residual
+  at::Tensor inner;                // [T, 2I or I] input of the activation; undefined for MoE
   MoeSaved moe;
 };
 
@@ -77,18 +79,18 @@ class Block {
 
   // Pieces, also used one by one while decoding.
   void attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv, BlockSaved* saved,
-                        const Linear::Packed& qkv_weight = {}) const;
+                        const QkvProjection::Packed& qkv_weight = {}) const;
   struct OutputWeights {
     Linear::Packed attn_out, mlp_in, mlp_out;
     MoeMlp::Packed experts;
   };
-  // out undefined: ends when all that `saved` keeps has been computed, for recompute().
+  // attn [n, Q*V]. out undefined: ends when all that `saved` keeps has been computed, for recompute().
   void output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
                       const at::Tensor& out, BlockSaved* saved, const OutputWeights& weights = {}) const;
 
   // What the pieces take, for many calls with the same weights.
   struct PackedWeights {
-    Linear::Packed qkv;
+    QkvProjection::Packed qkv;
     OutputWeights output;
   };
   // last: also those of the block's last product, which recompute() leaves out.
@@ -116,23 +118,30 @@ class Block {
   void enable_adapters(bool enabled);
 
   // Attention between the row-local halves, and the exchange around it where ranks share rows: the output [T,
-  // Q*D] from qkv [T, (Q+2K)*D], and the gradient of qkv from that of the output. The second reads qkv,
+  // Q*V] from qkv [T, (Q+2K)*D], and the gradient of qkv from that of the output. The second reads qkv,
   // heads_attn and lse of `saved`; the first writes them and attn where it is given.
   at::Tensor attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const;
   at::Tensor attend_backward(const at::Tensor& d_attn, const RowContext& rows, const BlockSaved& saved) const;
-  int64_t qkv_size() const { return qkv_.out_features(); }
+  int64_t qkv_size() const {
+    return (attention_.num_heads + 2 * attention_.num_kv_heads) * attention_.head_dim;
+  }
+  // Of what attention gives [n, Q*D], what the output projection takes [n, Q*V]: all of it but the zeros
+  // behind values that are narrower than keys.
+  at::Tensor values_of(const at::Tensor& attn) const;
 
  private:
   // Keys and values of all rows that attention reads: this rank's own, or with context parallelism those of
   // all its ranks.
   at::Tensor seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qkv, const RowContext& rows) const;
+  // [n, Q*V] as [n, Q*D]: what values_of() takes away.
+  at::Tensor with_zeros(const at::Tensor& d_attn) const;
   at::Tensor backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,
                           const at::Tensor& d_attn) const;
   void backward_attention_inputs(const at::Tensor& dqkv, const RowContext& rows, const BlockSaved& saved,
                                  const at::Tensor& dx) const;
   // The same with collectives between (block_exchange.cc).
   void exchange_attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
-                                 BlockSaved* saved, const Linear::Packed& qkv_weight) const;
+                                 BlockSaved* saved, const QkvProjection::Packed& qkv_weight) const;
   void exchange_output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
                                const at::Tensor& out, BlockSaved* saved, const OutputWeights& weights) const;
   at::Tensor exchange_backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,
@@ -144,7 +153,7 @@ class Block {
   }
   // Rows [begin, end) of qkv from those of the norm's output.
   void qkv_tile(const at::Tensor& normed, const RowContext& rows, int64_t begin, int64_t end,
-                const at::Tensor& qkv, BlockSaved* saved, const Linear::Packed& qkv_weight) const;
+                const at::Tensor& qkv, BlockSaved* saved, const QkvProjection::Packed& qkv_weight) const;
   // Rows [begin, end) of dqkv back through rotary and the norms of q and k, whose gradients go to qk_parts
   // [2, tiles, D].
   void rotary_backward_tile(const at::Tensor& dqkv, const RowContext& rows, int64_t begin, int64_t end,
@@ -165,7 +174,9 @@ class Block {
   bool gated_;
   Norm attn_norm_, attn_post_norm_, mlp_norm_, mlp_post_norm_;
   at::Tensor q_norm_, k_norm_, q_norm_grad_, k_norm_grad_;
-  Linear qkv_, attn_out_, mlp_in_, mlp_out_;
+  std::unique_ptr<QkvProjection> qkv_;
+  int64_t value_dim_;
+  Linear attn_out_, mlp_in_, mlp_out_;
   std::unique_ptr<MoeMlp> moe_;
   int64_t top_k_ = 0, first_choice_ = 0;  // of its choices among those of all layers
 };

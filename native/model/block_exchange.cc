@@ -17,7 +17,7 @@ at::Tensor rows_of(const at::Tensor& t, int64_t begin, int64_t end) {
 }  // namespace
 
 void Block::exchange_attention_inputs(const at::Tensor& x, const RowContext& rows, const at::Tensor& qkv,
-                                      BlockSaved* saved, const Linear::Packed& qkv_weight) const {
+                                      BlockSaved* saved, const QkvProjection::Packed& qkv_weight) const {
   const NormStats stats = save_inputs(x, qkv, saved);
   const at::Tensor own = at::empty_like(x);
   for_each_row_tile(x.size(0), rows.row_tile, x.device(), [&](int64_t begin, int64_t end) {
@@ -30,7 +30,7 @@ void Block::exchange_attention_inputs(const at::Tensor& x, const RowContext& row
       [&](int64_t begin, int64_t end) {
         qkv_tile(rows_of(normed, begin, end), rows, begin, end, qkv, saved, qkv_weight);
       },
-      qkv_weight.packed());
+      all_packed(qkv_weight));
 }
 
 void Block::exchange_output_and_mlp(const at::Tensor& x, const at::Tensor& attn, const RowContext& rows,
@@ -177,14 +177,14 @@ void Block::exchange_backward_attention_inputs(const at::Tensor& dqkv, const Row
   });
   const at::Tensor all_normed = exchange.gather(normed, {rows.phase, name_ + " input"});
   const at::Tensor d_part = at::empty({dqkv.size(0), saved.x.size(1)}, dqkv.options());
-  const Linear::Packed qkv_weight = qkv_.pack_backward();
+  const auto projection = qkv_->backward(saved.projection, dqkv.size(0), rows.row_tile);
   const at::Tensor qk_parts = make_qk_parts(dqkv, rows.row_tile);
   for_each_row_tile(dqkv.size(0), rows.row_tile, dqkv.device(), [&](int64_t begin, int64_t end) {
     rotary_backward_tile(dqkv, rows, begin, end, saved, qk_parts);
-    qkv_.backward_input(rows_of(dqkv, begin, end), rows_of(d_part, begin, end), qkv_weight);
+    projection->tile(begin, rows_of(dqkv, begin, end), rows_of(d_part, begin, end));
   });
   finish_qk_norms(qk_parts);
-  qkv_.accumulate_grad(dqkv, all_normed);
+  projection->finish(dqkv, all_normed);
   const at::Tensor d_normed = exchange.sum(d_part, {rows.phase, name_ + " input"});
   NormGradient attn_norm(attn_norm_, own, rows.row_tile);
   for_each_row_tile(own, rows.row_tile, dqkv.device(), [&](int64_t begin, int64_t end) {

@@ -96,6 +96,22 @@ class DecoderLayout {
       add(name + ".bias", {c_.hidden_size}, InitialValue::kZero, everywhere(summed));
     }
   }
+  // What all heads are made from is on all ranks, and each finds the gradient's part of its own heads.
+  void add_latent_projection(const std::string& prefix) {
+    const LatentConfig& latent = *c_.latent;
+    const int64_t queries = c_.num_heads * (latent.still_dim + latent.rotary_dim);
+    const int64_t expanded = c_.num_heads * (latent.still_dim + latent.value_dim);
+    if (latent.query_rank > 0) {
+      add_linear(prefix + "q_a", latent.query_rank, c_.hidden_size, c_.qkv_bias, everywhere(true));
+      add_scale(prefix + "q_norm.weight", latent.query_rank, true);
+    }
+    add_matrix(prefix + "q.weight", queries, latent.query_rank > 0 ? latent.query_rank : c_.hidden_size,
+               rows({even(queries)}));
+    add_linear(prefix + "kv_a", latent.key_rank + latent.rotary_dim, c_.hidden_size, c_.qkv_bias,
+               everywhere(true));
+    add_scale(prefix + "kv_norm.weight", latent.key_rank, true);
+    add_matrix(prefix + "kv_b.weight", expanded, latent.key_rank, rows({even(expanded)}));
+  }
   void add_layer(int64_t layer) {
     const std::string name = "layers." + std::to_string(layer);
     const std::string prefix = name + ".";
@@ -103,14 +119,18 @@ class DecoderLayout {
     const bool own_rows = part_.sequence_parallel;
     group({.name = name, .layer = layer, .trainable = !frozen_});
     add_norm(prefix + "attn_norm", own_rows);
-    add_linear(prefix + "attn.qkv", c_.qkv_size(), c_.hidden_size, c_.qkv_bias,
-               rows({even(c_.q_size()), key_heads(), key_heads()}));
+    if (c_.latent) {
+      add_latent_projection(prefix + "attn.");
+    } else {
+      add_linear(prefix + "attn.qkv", c_.qkv_size(), c_.hidden_size, c_.qkv_bias,
+                 rows({even(c_.q_size()), key_heads(), key_heads()}));
+    }
     if (c_.qk_norm) {  // of a rank's own heads
       add_scale(prefix + "attn.q_norm.weight", c_.head_dim, true);
       add_scale(prefix + "attn.k_norm.weight", c_.head_dim, true);
     }
-    add_linear(prefix + "attn.out", c_.hidden_size, c_.q_size(), c_.output_bias,
-               columns({even(c_.q_size())}));
+    const int64_t values = c_.num_heads * c_.value_dim();
+    add_linear(prefix + "attn.out", c_.hidden_size, values, c_.output_bias, columns({even(values)}));
     if (c_.post_norms) add_norm(prefix + "attn_post_norm", own_rows);
     add_norm(prefix + "mlp_norm", own_rows);
     if (c_.is_moe_layer(layer)) {

@@ -15,6 +15,11 @@
 //   layers.{i}.attn_norm.{weight,bias} [H]
 //   layers.{i}.attn.qkv.{weight [Q+2K, H], bias}     rows: q, then k, then v
 //   layers.{i}.attn.{q_norm,k_norm}.weight [D]
+//   instead of qkv and these, latent attention (model/latent_projection.h):
+//   layers.{i}.attn.{q_a.{weight [query_rank, H], bias}, q_norm.weight}   (query_rank)
+//   layers.{i}.attn.q.weight [heads * (S+R), query_rank or H]
+//   layers.{i}.attn.{kv_a.{weight [key_rank + R, H], bias}, kv_norm.weight [key_rank]}
+//   layers.{i}.attn.kv_b.weight [heads * (S+V), key_rank]                 rows of a head: key, then value
 //   layers.{i}.attn.out.{weight [H, Q], bias}
 //   layers.{i}.attn_post_norm.weight [H]             (post_norms)
 //   layers.{i}.mlp_norm.{weight,bias} [H]

@@ -1,6 +1,8 @@
 // What a resolved decoder must fulfil before anything is made of it.
 #include "model/model_config.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace troupe {
@@ -9,6 +11,28 @@ namespace {
 
 void positive(const char* name, int64_t value) {
   require(value > 0, ErrorCode::kInvalidModel, "[model] expected ", name, " > 0, got ", value);
+}
+
+// The heads of latent attention are laid out [turning, still] in head_dim, values [value, zeros].
+void validate_latent(const ModelConfig& c) {
+  const LatentConfig& latent = *c.latent;
+  positive("latent.key_rank", latent.key_rank);
+  positive("latent.still_dim", latent.still_dim);
+  positive("latent.value_dim", latent.value_dim);
+  require(latent.query_rank >= 0, ErrorCode::kInvalidModel, "[model] expected latent.query_rank >= 0, got ",
+          latent.query_rank);
+  require(c.num_kv_heads == c.num_heads, ErrorCode::kInvalidModel,
+          "[model] latent attention makes a key for each of the ", c.num_heads,
+          " heads: expected as many num_kv_heads, got ", c.num_kv_heads);
+  const int64_t widest = std::max(latent.still_dim + latent.rotary_dim, latent.value_dim);
+  require(c.head_dim >= widest, ErrorCode::kInvalidModel, "[model] expected head_dim of at least ", widest,
+          " for the keys and values of latent attention, got ", c.head_dim);
+  require(c.positions == PositionKind::kRope && c.second_rope_layers.empty() && !c.qk_norm,
+          ErrorCode::kInvalidModel,
+          "[model] latent attention has one set of rotary positions and no norms of queries and keys");
+  require(latent.rotary_dim == 2 * static_cast<int64_t>(c.rope_inv_freq.size()), ErrorCode::kInvalidModel,
+          "[model] expected latent.rotary_dim of twice the ", c.rope_inv_freq.size(),
+          " rotary frequencies, got ", latent.rotary_dim);
 }
 
 }  // namespace
@@ -28,8 +52,8 @@ void validate(const ModelConfig& c) {
           "[model] expected one sliding window per layer (", c.num_layers, "), got ",
           c.sliding_windows.size());
   if (c.positions == PositionKind::kRope) {
-    require(c.head_dim % 2 == 0, ErrorCode::kInvalidModel, "[model] RoPE needs an even head_dim, got ",
-            c.head_dim);
+    require(c.latent || c.head_dim % 2 == 0, ErrorCode::kInvalidModel,
+            "[model] RoPE needs an even head_dim, got ", c.head_dim);
     const auto frequencies = [&](const std::vector<double>& inv_freq, int64_t least) {
       const auto count = static_cast<int64_t>(inv_freq.size());
       require(count >= least && 2 * count <= c.head_dim, ErrorCode::kInvalidModel, "[model] expected ", least,
@@ -45,6 +69,7 @@ void validate(const ModelConfig& c) {
             "[model] expected no rotary frequencies beside learned positions, got ", c.rope_inv_freq.size(),
             " and second_rope_layers of ", c.second_rope_layers.size());
   }
+  if (c.latent) validate_latent(c);
   if (c.moe) {
     require(!c.post_norms, ErrorCode::kInvalidModel,
             "[model] experts with post norms (post_norms) are not supported");

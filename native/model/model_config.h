@@ -29,6 +29,17 @@ struct MoeConfig {
   double routed_scale = 1;  // of the routing weights
 };
 
+// Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1): model/latent_projection.h.
+struct LatentConfig {
+  int64_t query_rank = 0;  // of the queries' latent; 0: a whole matrix makes them
+  int64_t key_rank = 0;    // of the latent that keys and values are made from
+  int64_t still_dim = 0;   // of a query and a key: what does not turn
+  int64_t rotary_dim = 0;  // and what does, in the key the same for all heads
+  int64_t value_dim = 0;
+  bool interleaved = true;  // of the part that turns, numbers 2i and 2i + 1 turn together; else i and R/2 + i
+  double norm_eps = 1e-6;   // of the latents' norms
+};
+
 // A decoder, fully resolved: every default of the Hugging Face config.json has been applied by
 // ts/model, which also computes the rotary frequencies (in double), so that JSON and the quirks of
 // config files stay on the TypeScript side and this struct has no optional meaning left.
@@ -75,6 +86,9 @@ struct ModelConfig {
   bool tied_embeddings = false;
   bool value_bias = false;  // value head has a bias
 
+  // num_kv_heads is then num_heads, and head_dim of queries, keys and, with zeros behind value_dim, values.
+  std::optional<LatentConfig> latent;
+
   std::optional<MoeConfig> moe;
   std::vector<bool> moe_layers;  // [num_layers]; empty = none
 
@@ -87,6 +101,8 @@ struct ModelConfig {
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
   int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  // Of what attention gives, without the zeros.
+  int64_t value_dim() const { return latent ? latent->value_dim : head_dim; }
   // Layers with experts before `layer`; of all: num_layers.
   int64_t moe_layers_before(int64_t layer) const {
     int64_t count = 0;

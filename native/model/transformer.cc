@@ -116,8 +116,8 @@ void Transformer::begin_decoding(ops::Quantization quantization) {
   };
   for (std::vector<Block::PackedWeights>& stage : decode_weights_) {
     for (Block::PackedWeights& block : stage) {
-      for (Linear::Packed* linear :
-           {&block.qkv, &block.output.attn_out, &block.output.mlp_in, &block.output.mlp_out})
+      for (Linear::Packed& linear : block.qkv) chain(linear.weight);
+      for (Linear::Packed* linear : {&block.output.attn_out, &block.output.mlp_in, &block.output.mlp_out})
         chain(linear->weight);
     }
   }
@@ -174,14 +174,15 @@ void Transformer::attention_inputs(int64_t layer, const at::Tensor& x, const at:
   Stage& stage = stages_[at.stage];
   stage.blocks()[at.block].attention_inputs(
       x, decoding_rows(x.size(0), positions, stage.rotary(0)), qkv, nullptr,
-      decode_weights_.empty() ? Linear::Packed{} : decode_weights_[at.stage][at.block].qkv);
+      decode_weights_.empty() ? QkvProjection::Packed{} : decode_weights_[at.stage][at.block].qkv);
 }
 
 void Transformer::block_output(int64_t layer, const at::Tensor& x, const at::Tensor& attn,
                                const at::Tensor& out) {
   const Place at = find(layer);
-  stages_[at.stage].blocks()[at.block].output_and_mlp(
-      x, attn, decoding_rows(x.size(0), {}, {}), out, nullptr,
+  const Block& block = stages_[at.stage].blocks()[at.block];
+  block.output_and_mlp(
+      x, block.values_of(attn), decoding_rows(x.size(0), {}, {}), out, nullptr,
       decode_weights_.empty() ? Block::OutputWeights{} : decode_weights_[at.stage][at.block].output);
 }
 

@@ -36,17 +36,20 @@ const std::vector<Layout> kLayouts{
     {.tp = 2, .cp = 2, .pp = 2},
 };
 
-const std::vector<std::string> kFamilies{"llama",     "qwen2",    "qwen3",  "qwen3_moe", "mixtral",
-                                         "qwen2_moe", "glm4_moe", "gemma3", "smollm3"};
+const std::vector<std::string> kFamilies{"llama",   "qwen2",       "qwen3",    "qwen3_moe",
+                                         "mixtral", "qwen2_moe",   "glm4_moe", "gemma3",
+                                         "smollm3", "deepseek_v3", "latent"};
 
 bool has_experts(const std::string& family) {
-  return family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || family == "glm4_moe";
+  return family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || family == "glm4_moe" ||
+         family == "deepseek_v3";
 }
 
 // Four layers, so that four stages, or two of two ranges each, have one of their own.
 EngineOptions options_of(const std::string& family, HeadKind head, const Layout& layout) {
   constexpr int64_t kLayers = 4;
-  const std::string variant = has_experts(family) && family != "glm4_moe" ? "qwen3_moe" : family;
+  const bool sigmoid = family == "glm4_moe" || family == "deepseek_v3";
+  const std::string variant = has_experts(family) && !sigmoid ? "qwen3_moe" : family;
   EngineOptions options = tensor_options(variant, head, layout.tp, layout.sequence_parallel && layout.tp > 1);
   ModelConfig& model = options.model;
   model.family = family;
@@ -99,6 +102,8 @@ TEST(eight_ranks_that_share_matrices_layers_and_data_have_the_numbers_of_one) {
   compare_layout("glm4_moe", HeadKind::kLm, {.tp = 2, .pp = 2, .ep = 2, .groups = 2});
   compare_layout("gemma3", HeadKind::kLm, layout);
   compare_layout("smollm3", HeadKind::kLm, layout);
+  compare_layout("deepseek_v3", HeadKind::kLm, layout);
+  compare_layout("latent", HeadKind::kValue, layout);
 }
 
 // With TROUPE_TEST_EXHAUSTIVE=1: every layout of the table with every family that it can have, with both

@@ -15,7 +15,8 @@ using namespace troupe::test;
 
 namespace {
 
-const std::vector<std::string> kVariants = {"qwen2", "qwen3", "gpt2", "gemma2", "qwen3_moe", "glm4_moe"};
+const std::vector<std::string> kVariants = {"qwen2",     "qwen3",    "gpt2",        "gemma2",
+                                            "qwen3_moe", "glm4_moe", "deepseek_v3", "latent"};
 
 // Every linear layer, the fused ones in their parts.
 LoraOptions all_linear(const ModelConfig& c) {
@@ -25,9 +26,17 @@ LoraOptions all_linear(const ModelConfig& c) {
     const auto add = [&](const std::string& name, const std::string& param, int64_t row, int64_t rows) {
       lora.sites.push_back({prefix + name, prefix + param + ".weight", row, rows});
     };
-    add("attn.qkv.q", "attn.qkv", 0, c.q_size());
-    add("attn.qkv.k", "attn.qkv", c.q_size(), c.kv_size());
-    add("attn.qkv.v", "attn.qkv", c.q_size() + c.kv_size(), c.kv_size());
+    if (c.latent) {
+      const LatentConfig& latent = *c.latent;
+      if (latent.query_rank > 0) add("attn.q_a.q_a_proj", "attn.q_a", 0, latent.query_rank);
+      add("attn.q.q_proj", "attn.q", 0, c.num_heads * (latent.still_dim + latent.rotary_dim));
+      add("attn.kv_a.kv_a_proj", "attn.kv_a", 0, latent.key_rank + latent.rotary_dim);
+      add("attn.kv_b.kv_b_proj", "attn.kv_b", 0, c.num_heads * (latent.still_dim + latent.value_dim));
+    } else {
+      add("attn.qkv.q", "attn.qkv", 0, c.q_size());
+      add("attn.qkv.k", "attn.qkv", c.q_size(), c.kv_size());
+      add("attn.qkv.v", "attn.qkv", c.q_size() + c.kv_size(), c.kv_size());
+    }
     add("attn.out.o", "attn.out", 0, c.hidden_size);
     if (c.is_moe_layer(layer)) continue;
     add("mlp.in.gate", "mlp.in", 0, c.intermediate_size);

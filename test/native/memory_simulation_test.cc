@@ -67,13 +67,13 @@ EngineOptions options_of(const Setup& c) {
   ModelConfig& m = options.model = small(c.variant, c.head);
   m.vocab_size = 4000;
   m.hidden_size = 256;
-  m.num_heads = 4;
-  m.num_kv_heads = c.variant == "gpt2" ? 4 : 2;
+  give_heads(m, 4, c.variant == "gpt2" ? 4 : 2);
   m.head_dim = 64;
   m.intermediate_size = 768;
   m.max_positions = 512;
   give_windows(m, std::vector<int64_t>(4, 0));
   if (m.positions == PositionKind::kRope) m.rope_inv_freq.assign(32, 0.5);
+  if (m.latent) give_latent(m, {m.latent->query_rank > 0 ? 96 : 0, 64, 48, 16, 40});
   if (!m.second_rope_inv_freq.empty()) m.second_rope_inv_freq.assign(32, 0.5);
   if (m.moe) {
     m.moe->num_experts = 8;
@@ -205,6 +205,10 @@ const std::vector<Setup> kSetups{
     {.variant = "qwen3", .ranks = 2, .checkpointing = true, .pp = 2, .vpp = 2},
     {.variant = "qwen3_moe", .ranks = 2, .ep = 2},
     {.variant = "glm4_moe", .ranks = 2, .ep = 2},
+    {.variant = "latent"},
+    {.variant = "latent", .ranks = 2, .dtype = at::kBFloat16, .checkpointing = true, .tp = 2},
+    {.variant = "deepseek_v3", .ranks = 2, .tp = 2, .sequence_parallel = true},
+    {.variant = "deepseek_v3", .ranks = 2, .cp = 2},
     {.variant = "qwen3_moe", .ranks = 2, .checkpointing = true, .tp = 2, .sequence_parallel = true},
     {.variant = "qwen3", .ranks = 4, .tp = 2, .pp = 2},
     {.variant = "qwen3", .head = HeadKind::kValue, .ranks = 4, .tp = 2},

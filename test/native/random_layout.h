@@ -49,7 +49,7 @@ class Draw {
 };
 
 inline ModelConfig random_model(Draw& draw, const std::string& family) {
-  const bool sigmoid = family == "glm4_moe";
+  const bool latent = family == "deepseek_v3", sigmoid = family == "glm4_moe" || latent;
   const bool experts = family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || sigmoid;
   ModelConfig model = small(experts && !sigmoid ? "qwen3_moe" : family);
   model.family = family;
@@ -80,6 +80,11 @@ inline ModelConfig random_model(Draw& draw, const std::string& family) {
   }
   model.qk_norm = family == "qwen3" || family == "qwen3_moe" || family == "gemma3";
   model.qkv_bias = family == "qwen2" || family == "qwen2_moe";
+  if (latent) {
+    give_latent(model, {draw.coin() ? draw.between(1, 20) : 0, draw.between(1, 20), draw.between(1, 7),
+                        2 * draw.between(1, 4), draw.between(1, 11), draw.coin()});
+    model.qkv_bias = model.output_bias = draw.coin();
+  }
   if (experts) {
     const int64_t count = draw.between(2, 8);
     model.moe = MoeConfig{count, draw.between(1, count), draw.between(1, 21), family != "qwen2_moe",

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -21,9 +22,31 @@ inline void give_windows(ModelConfig& c, std::vector<int64_t> windows) {
   for (const int64_t window : c.sliding_windows) c.second_rope_layers.push_back(window > 0);
 }
 
+// Heads of the sizes that latent attention needs; of the frequencies the first are kept.
+inline void give_latent(ModelConfig& c, const LatentConfig& latent) {
+  c.latent = latent;
+  c.num_kv_heads = c.num_heads;
+  c.head_dim = std::max(latent.still_dim + latent.rotary_dim, latent.value_dim);
+  c.rope_inv_freq.resize(static_cast<size_t>(latent.rotary_dim / 2), 0.3);
+}
+
+// With latent attention every head has a key of its own.
+inline void give_heads(ModelConfig& c, int64_t heads, int64_t key_heads) {
+  c.num_heads = heads;
+  c.num_kv_heads = c.latent ? heads : key_heads;
+}
+
+// DeepSeek-V3's, on the second of two layers.
+inline void give_sigmoid_experts(ModelConfig& c) {
+  c.moe = MoeConfig{8, 3, 16, true, 12, false, RouterScore::kSigmoid, true, 4, 2, 1.5};
+  c.moe_layers = {false, true};
+}
+
 // qwen2 (biases), qwen3 (norms of q and k), gpt2, gemma2, qwen3_moe (one dense layer and one of experts),
 // glm4_moe (the same with DeepSeek-V3's router and shared expert, and heads of which a half turns), gemma3
-// (norms of q and k that add 1, layers with windows that turn faster), smollm3 (a layer that does not turn).
+// (norms of q and k that add 1, layers with windows that turn faster), smollm3 (a layer that does not turn),
+// deepseek_v3 (latent attention with biases, and the experts of glm4_moe), latent (dense, queries without a
+// latent, values wider than keys, of which halves turn).
 inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::kLm) {
   ModelConfig c;
   c.family = variant;
@@ -45,9 +68,13 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
   if (variant == "qwen3_moe") {
     c.moe = MoeConfig{4, 2, 16, true};
     c.moe_layers = {false, true};
+  } else if (variant == "deepseek_v3" || variant == "latent") {
+    give_latent(c, variant == "deepseek_v3" ? LatentConfig{12, 9, 6, 4, 5, true}
+                                            : LatentConfig{0, 7, 2, 4, 8, false});
+    c.qkv_bias = c.output_bias = variant == "deepseek_v3";
+    if (variant == "deepseek_v3") give_sigmoid_experts(c);
   } else if (variant == "glm4_moe") {
-    c.moe = MoeConfig{8, 3, 16, true, 12, false, RouterScore::kSigmoid, true, 4, 2, 1.5};
-    c.moe_layers = {false, true};
+    give_sigmoid_experts(c);
     c.rope_inv_freq = {1, 0.1};
   } else if (variant == "gpt2") {
     c.norm = NormKind::kLayer;

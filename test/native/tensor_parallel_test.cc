@@ -39,8 +39,8 @@ Task updates(int64_t count) {
 TEST(ten_updates_of_every_family_equal_one_process) {
   Task task;
   task.policy.entropy_coeff = 0.01;
-  for (const std::string variant :
-       {"llama", "qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe"}) {
+  for (const std::string variant : {"llama", "qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3",
+                                    "qwen3_moe", "deepseek_v3", "latent"}) {
     compare_layouts(variant, HeadKind::kLm, 1, task);
   }
 }
@@ -90,6 +90,16 @@ TEST(adapters) {
     }
     options.optim->lr = 1e-3;
     compare(options, tp == 2 ? 2 : 1, updates(5), {1e-5, 1e-4});
+  }
+}
+
+// What makes the latents is on all ranks, and so are its adapters.
+TEST(adapters_of_latent_attention) {
+  for (const std::string variant : {"deepseek_v3", "latent"}) {
+    EngineOptions options = tensor_options(variant, HeadKind::kLm, 2, variant == "latent");
+    options.lora = attention_adapters(options.model);
+    options.optim->lr = 1e-3;
+    compare(options, 1, updates(5), {1e-5, 1e-4});
   }
 }
 

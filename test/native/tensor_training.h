@@ -14,8 +14,7 @@ namespace troupe::test {
 inline EngineOptions tensor_options(const std::string& variant, HeadKind head, int64_t tp,
                                     bool sequence_parallel) {
   EngineOptions options = long_options(variant, head);
-  options.model.num_heads = 8;
-  options.model.num_kv_heads = 2;
+  give_heads(options.model, 8, 2);
   options.model.intermediate_size = 42;
   if (options.model.moe) options.model.moe->intermediate_size = 18;
   options.parallel.tp = tp;

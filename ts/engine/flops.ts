@@ -2,11 +2,11 @@ import type { NativeModelConfig } from '../native/bridge';
 
 /**
  * Floating-point operations of a forward and backward pass over sequences of these lengths: 6 N Σ L for the matrices that a
- * token meets, plus 6 Σ L² head_dim heads layers for causal attention (half of the full square), verl's estimate. Window
- * and recomputation are left out.
+ * token meets, plus 6 Σ L² head_dim heads layers for causal attention (half of the full square; head_dim is the mean of a key's and a
+ * value's), verl's estimate. Window and recomputation are left out.
  */
 export function trainingFlops(c: NativeModelConfig, lengths: ArrayLike<number>): number {
-  const qkvo = c.hiddenSize * c.headDim * 2 * (c.numHeads + c.numKvHeads);
+  const qkvo = attentionSize(c);
   let matrices = 0;
   for (let layer = 0; layer < c.numLayers; layer++) {
     matrices +=
@@ -21,7 +21,21 @@ export function trainingFlops(c: NativeModelConfig, lengths: ArrayLike<number>):
     tokens += length;
     squares += length * length;
   }
-  return 6 * matrices * tokens + 6 * squares * c.headDim * c.numHeads * c.numLayers;
+  const headDim =
+    c.latent === null ? c.headDim : (c.latent.stillDim + c.latent.rotaryDim + c.latent.valueDim) / 2;
+  return 6 * matrices * tokens + 6 * squares * headDim * c.numHeads * c.numLayers;
+}
+
+function attentionSize(c: NativeModelConfig): number {
+  if (c.latent === null) return c.hiddenSize * c.headDim * 2 * (c.numHeads + c.numKvHeads);
+  const { queryRank, keyRank, stillDim, rotaryDim, valueDim } = c.latent;
+  const queries = c.numHeads * (stillDim + rotaryDim);
+  return (
+    (queryRank > 0 ? queryRank * (c.hiddenSize + queries) : c.hiddenSize * queries) +
+    c.hiddenSize * (keyRank + rotaryDim) +
+    keyRank * c.numHeads * (stillDim + valueDim) +
+    c.numHeads * valueDim * c.hiddenSize
+  );
 }
 
 const mlpSize = (c: NativeModelConfig, inner: number): number => c.hiddenSize * inner * (c.gatedMlp ? 3 : 2);

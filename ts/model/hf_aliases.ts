@@ -9,6 +9,8 @@ const ALIASES: { readonly [F in Family]?: Readonly<Record<string, string>> } = {
   qwen3_moe: { num_local_experts: 'num_experts' },
   glm4_moe: { num_local_experts: 'n_routed_experts' },
   dots1: { num_local_experts: 'n_routed_experts' },
+  deepseek_v3: { num_local_experts: 'n_routed_experts' },
+  kimi_k2: { num_local_experts: 'n_routed_experts' },
   gpt2: {
     hidden_size: 'n_embd',
     max_position_embeddings: 'n_positions',

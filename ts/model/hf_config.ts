@@ -5,6 +5,7 @@ import { checkAliases, withoutAliases } from './hf_aliases';
 import { activation, everyLayer, invalid, ONE_ROPE, type Raw, rmsDecoder, typedWindows } from './hf_decoder';
 import { deepseekExperts, qwenExperts, SOFTMAX_EXPERTS } from './hf_experts';
 import { gemma, gemma2, gemma3 } from './hf_gemma';
+import { deepseekV3 } from './hf_latent';
 import { refusedKey } from './hf_refused';
 import type { Family, FamilyConfig } from './hf_schema';
 import { FAMILIES, isFamily, schemas } from './hf_schema';
@@ -138,6 +139,9 @@ function resolveFamily(family: Family, parsed: unknown, raw: Raw, where: string)
       return glm4Moe(parsed as FamilyConfig<'glm4_moe'>, raw, where);
     case 'dots1':
       return dots1(parsed as FamilyConfig<'dots1'>, raw, where);
+    case 'deepseek_v3':
+    case 'kimi_k2':
+      return deepseekV3(family, parsed as FamilyConfig<'deepseek_v3'>, raw, where);
     case 'gpt2':
       return gpt2(parsed as FamilyConfig<'gpt2'>, where);
   }
@@ -273,6 +277,7 @@ function gpt2(c: FamilyConfig<'gpt2'>, where: string): NativeModelConfig {
     embeddingScale: 1,
     tiedEmbeddings: c.tie_word_embeddings,
     valueBias: false,
+    latent: null,
     moe: null,
     moeLayers: [],
   };
@@ -303,7 +308,7 @@ function checkSizes(c: NativeModelConfig, where: string): void {
   }
   if (c.headDim < 1)
     throw invalid(where, `head_dim: hidden_size ${c.hiddenSize} is below num_attention_heads ${c.numHeads}`);
-  if (c.positions === 'rope' && c.headDim % 2 !== 0)
+  if (c.positions === 'rope' && c.latent === null && c.headDim % 2 !== 0)
     throw invalid(where, `head_dim ${c.headDim} is odd, RoPE needs an even one`);
   if (c.moe !== null && c.moe.topK > c.moe.numExperts) {
     throw invalid(where, `num_experts_per_tok ${c.moe.topK} exceeds the ${c.moe.numExperts} experts`);

@@ -69,6 +69,7 @@ export function rmsDecoder(
     embeddingScale: 1,
     tiedEmbeddings: c.tie_word_embeddings,
     valueBias: false,
+    latent: null,
     moe: null,
     moeLayers: [],
   };

@@ -37,7 +37,7 @@ export function qwenExperts(c: QwenMoe, sharedIntermediateSize: number): Experts
   };
 }
 
-type DeepseekExperts = FamilyConfig<'glm4_moe'> | FamilyConfig<'dots1'>;
+type DeepseekExperts = FamilyConfig<'glm4_moe'> | FamilyConfig<'dots1'> | FamilyConfig<'deepseek_v3'>;
 
 /** DeepSeek-V3's: on all layers but the first ones, beside a shared one without a gate. */
 export function deepseekExperts(c: DeepseekExperts, where: string): Experts {

@@ -115,6 +115,38 @@ const qwen2 = z.object({
   layer_types: layerTypes,
 });
 
+const deepseek = z.object({
+  ...decoder,
+  vocab_size: int(129280, 'vocabulary'),
+  hidden_size: int(7168, 'width'),
+  intermediate_size: int(18432, 'width'),
+  num_hidden_layers: int(61, 'layers'),
+  num_attention_heads: int(128, 'heads'),
+  num_key_value_heads: maybeNone(128, 'heads'),
+  max_position_embeddings: int(4096, 'positions'),
+  attention_bias: bool(false),
+  q_lora_rank: maybeNone(1536, 'width'),
+  kv_lora_rank: int(512, 'width'),
+  qk_rope_head_dim: int(64, 'headDim'),
+  qk_nope_head_dim: int(128, 'headDim'),
+  v_head_dim: int(128, 'headDim'),
+  // Not true and there: transformers turns halves.
+  rope_interleave: z
+    .boolean()
+    .nullable()
+    .optional()
+    .transform((v) => (v === undefined ? true : (v ?? false))),
+  routed_scaling_factor: real(2.5),
+  n_group: int(8, 'expertBlocks'),
+  topk_group: int(4, 'expertBlocks'),
+  moe_intermediate_size: int(2048, 'width'),
+  num_experts_per_tok: int(8, 'expertBlocks'),
+  n_routed_experts: int(256, 'expertBlocks'),
+  n_shared_experts: int(1, 'expertBlocks'),
+  first_k_dense_replace: layerIndex.nullish().transform((v) => v ?? 3),
+  norm_topk_prob: bool(true),
+});
+
 export const schemas = {
   llama: z.object({ ...decoder, attention_bias: bool(false), mlp_bias: bool(false) }),
   mistral: z.object({
@@ -317,6 +349,8 @@ export const schemas = {
     first_k_dense_replace: layerIndex.nullish().transform((v) => v ?? 0),
     norm_topk_prob: bool(false),
   }),
+  deepseek_v3: deepseek,
+  kimi_k2: deepseek,
   gpt2: z.object({
     vocab_size: int(50257, 'vocabulary'),
     n_positions: int(1024, 'positions'),

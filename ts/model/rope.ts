@@ -8,6 +8,8 @@ import { firstIssue } from './issue';
 export interface Rope {
   invFreq: Float64Array; // half of the part of a head that turns
   attentionFactor: number;
+  /** Of the scale of attention, where a model has it there (mscale_all_dim, in the models with latent attention). */
+  scoreFactor: number;
   /** How far positions reach beyond max_position_embeddings, which some scalings leave at its original value. */
   maxPositions: number;
 }
@@ -64,9 +66,9 @@ type Parameters = z.infer<typeof schema>;
  * LongRoPE (Ding et al., 2024), llama3 (Llama 3.1 release), as in transformers' modeling_rope_utils.
  */
 export function resolveRope(input: RopeInput): Rope {
-  const rope = rotary(input);
+  const rope = { scoreFactor: 1, ...rotary(input) };
   const usable = (value: number): boolean => Number.isFinite(value) && value > 0;
-  if (!rope.invFreq.every(usable) || !usable(rope.attentionFactor)) {
+  if (!rope.invFreq.every(usable) || !usable(rope.attentionFactor) || !usable(rope.scoreFactor)) {
     throw invalid(input.where, 'the RoPE parameters give frequencies that are not finite numbers > 0');
   }
   if (rope.maxPositions > MODEL_LIMITS.positions) {
@@ -78,7 +80,7 @@ export function resolveRope(input: RopeInput): Rope {
   return rope;
 }
 
-function rotary(input: RopeInput): Rope {
+function rotary(input: RopeInput): Omit<Rope, 'scoreFactor'> & Partial<Rope> {
   const { raw, where } = input;
   const key = isFilled(raw.rope_scaling) ? 'rope_scaling' : 'rope_parameters';
   const given = isFilled(raw[key]) ? (raw[key] as Record<string, unknown>) : {};
@@ -132,6 +134,7 @@ function rotary(input: RopeInput): Rope {
       return {
         invFreq: yarn(base, turning, theta, factor, original, p),
         attentionFactor: p.attention_factor ?? yarnAttentionFactor(factor, p.mscale, p.mscale_all_dim),
+        scoreFactor: p.mscale_all_dim ? yarnScale(factor, p.mscale_all_dim) ** 2 : 1,
         maxPositions: Math.max(input.maxPositions, Math.floor(original * factor)),
       };
     }
@@ -238,10 +241,10 @@ function yarn(
   });
 }
 
-function yarnAttentionFactor(factor: number, mscale?: number | null, mscaleAllDim?: number | null): number {
-  const scale = (m: number): number => (factor <= 1 ? 1 : 0.1 * m * Math.log(factor) + 1);
-  return mscale && mscaleAllDim ? scale(mscale) / scale(mscaleAllDim) : scale(1);
-}
+const yarnScale = (factor: number, m: number): number => (factor <= 1 ? 1 : 0.1 * m * Math.log(factor) + 1);
+
+const yarnAttentionFactor = (factor: number, mscale?: number | null, mscaleAllDim?: number | null): number =>
+  mscale && mscaleAllDim ? yarnScale(factor, mscale) / yarnScale(factor, mscaleAllDim) : yarnScale(factor, 1);
 
 const longAttentionFactor = (factor: number, original: number): number =>
   factor <= 1 ? 1 : Math.sqrt(1 + Math.log(factor) / Math.log(original));

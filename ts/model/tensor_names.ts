@@ -1,4 +1,4 @@
-import type { NativeModelConfig } from '../native/bridge';
+import type { NativeLatentConfig, NativeModelConfig } from '../native/bridge';
 import type { Family } from './hf_schema';
 
 /**
@@ -73,7 +73,32 @@ function llamaLikeMapping(c: NativeModelConfig, map: MappingBuilder): void {
   map.tensor('model.norm.weight', 'norm.weight', c.hiddenSize);
 }
 
-function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
+function latentMapping(
+  c: NativeModelConfig,
+  latent: NativeLatentConfig,
+  map: MappingBuilder,
+  hf: string,
+  own: string,
+): void {
+  const { queryRank, keyRank, stillDim, rotaryDim, valueDim } = latent;
+  const down = (file: string, name: string, rows: number): void => {
+    map.tensor(`${hf}.${file}.weight`, `${own}.${name}.weight`, rows, c.hiddenSize);
+    if (c.qkvBias) map.tensor(`${hf}.${file}.bias`, `${own}.${name}.bias`, rows);
+  };
+  const queries = c.numHeads * (stillDim + rotaryDim);
+  if (queryRank > 0) {
+    down('q_a_proj', 'q_a', queryRank);
+    map.tensor(`${hf}.q_a_layernorm.weight`, `${own}.q_norm.weight`, queryRank);
+    map.tensor(`${hf}.q_b_proj.weight`, `${own}.q.weight`, queries, queryRank);
+  } else {
+    map.tensor(`${hf}.q_proj.weight`, `${own}.q.weight`, queries, c.hiddenSize);
+  }
+  down('kv_a_proj_with_mqa', 'kv_a', keyRank + rotaryDim);
+  map.tensor(`${hf}.kv_a_layernorm.weight`, `${own}.kv_norm.weight`, keyRank);
+  map.tensor(`${hf}.kv_b_proj.weight`, `${own}.kv_b.weight`, c.numHeads * (stillDim + valueDim), keyRank);
+}
+
+function qkvMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
   const q = c.numHeads * c.headDim;
   const kv = c.numKvHeads * c.headDim;
   const slices = (leaf: string): Slice[] =>
@@ -90,7 +115,13 @@ function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string,
     map.tensor(`${hf}.q_norm.weight`, `${own}.q_norm.weight`, c.headDim);
     map.tensor(`${hf}.k_norm.weight`, `${own}.k_norm.weight`, c.headDim);
   }
-  map.tensor(`${hf}.o_proj.weight`, `${own}.out.weight`, c.hiddenSize, q);
+}
+
+function attentionMapping(c: NativeModelConfig, map: MappingBuilder, hf: string, own: string): void {
+  if (c.latent !== null) latentMapping(c, c.latent, map, hf, own);
+  else qkvMapping(c, map, hf, own);
+  const values = c.numHeads * (c.latent?.valueDim ?? c.headDim);
+  map.tensor(`${hf}.o_proj.weight`, `${own}.out.weight`, c.hiddenSize, values);
   if (c.outputBias) map.tensor(`${hf}.o_proj.bias`, `${own}.out.bias`, c.hiddenSize);
 }
 
@@ -198,6 +229,8 @@ const ARCHITECTURES: Readonly<Record<Family, string>> = {
   qwen3_moe: 'Qwen3Moe',
   glm4_moe: 'Glm4Moe',
   dots1: 'Dots1',
+  deepseek_v3: 'DeepseekV3',
+  kimi_k2: 'DeepseekV3',
   gpt2: 'GPT2',
 };
 
@@ -212,6 +245,8 @@ export function architectureName(config: NativeModelConfig): string {
 export const isBuffer = (hf: string): boolean =>
   /(^|\.)rotary_emb\.inv_freq$|(^|\.)attn\.(masked_)?bias$/.test(hf);
 
+const PREDICTING: ReadonlySet<string> = new Set<Family>(['glm4_moe', 'deepseek_v3', 'kimi_k2']);
+
 /**
  * Heads that predict further tokens (num_nextn_predict_layers): layers behind the last one, which transformers leaves out as well, or
  * under a name of their own.
@@ -219,7 +254,7 @@ export const isBuffer = (hf: string): boolean =>
 export function isPredictionLayer(config: NativeModelConfig, hf: string): boolean {
   if (config.family === 'mimo') return hf.startsWith('model.mtp_layers.');
   const layer = /^model\.layers\.(\d+)\./.exec(hf)?.[1];
-  return config.family === 'glm4_moe' && layer !== undefined && Number(layer) >= config.numLayers;
+  return PREDICTING.has(config.family) && layer !== undefined && Number(layer) >= config.numLayers;
 }
 
 /** The same name without the wrapper's prefix: hub GPT-2 files, and bare `...Model` checkpoints, leave it out. */

@@ -21,6 +21,21 @@ export interface NativeMoeConfig {
   routedScale: number;
 }
 
+/** Multi-head latent attention (native/model/latent_projection.h). */
+export interface NativeLatentConfig {
+  /** 0: one matrix makes the queries. */
+  queryRank: number;
+  keyRank: number;
+  /** Of a query and a key: what does not turn, and what does. */
+  stillDim: number;
+  rotaryDim: number;
+  valueDim: number;
+  /** Numbers 2i and 2i + 1 turn together, else i and i + rotaryDim / 2. */
+  interleaved: boolean;
+  /** Of the latents' norms. */
+  normEps: number;
+}
+
 /** A fully resolved decoder (native/model/model_config.h); made from config.json by ts/model. */
 export interface NativeModelConfig {
   family: string;
@@ -57,6 +72,8 @@ export interface NativeModelConfig {
   embeddingScale: number;
   tiedEmbeddings: boolean;
   valueBias: boolean;
+  /** headDim is then that of queries and keys, or of values where these are wider. */
+  latent: NativeLatentConfig | null;
   moe: NativeMoeConfig | null;
   moeLayers: boolean[];
 }
