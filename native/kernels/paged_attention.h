@@ -25,6 +25,7 @@ struct PagedAttention {
   int64_t num_heads, num_kv_heads, head_dim;
   int64_t window;        // 0 = everything
   float scale, softcap;  // softcap 0 = off
+  at::Tensor sinks = {};  // [Q] float32 (kernels/attention_sinks.h); undefined: none
 };
 
 constexpr int64_t kMaxPagedHeadDim = 256;
