@@ -26,6 +26,8 @@ const EXAMPLES = {
   qwen3_moe: 'Qwen3-30B-A3B, Qwen3-235B-A22B',
   glm4_moe: 'GLM-4.5, GLM-4.5-Air, GLM-4.6',
   dots1: 'dots.llm1',
+  deepseek_v3: 'DeepSeek-V3, V3.1, R1; Moonlight-16B-A3B',
+  kimi_k2: 'Kimi K2',
   gpt2: 'GPT-2',
 };
 
@@ -37,6 +39,7 @@ function modelTable() {
     const keys = Object.keys(schemas[family].shape);
     const traits = [
       keys.some((key) => /experts/.test(key)) ? 'mixture of experts' : 'dense',
+      ...(keys.includes('kv_lora_rank') ? ['latent attention'] : []),
       ...(keys.includes('routed_scaling_factor') ? ["DeepSeek-V3's router"] : []),
       ...(keys.some((key) => /shared_expert/.test(key)) ? ['a shared expert'] : []),
       ...(keys.includes('sliding_window') ? ['sliding windows'] : []),

@@ -52,9 +52,9 @@ ModelConfig read_model(const Field& dto) {
   model.tied_embeddings = dto["tiedEmbeddings"].boolean();
   model.value_bias = dto["valueBias"].boolean();
   if (const Field latent = dto["latent"]; !latent.is_null()) {
-    model.latent = LatentConfig{latent["queryRank"].integer(),   latent["keyRank"].integer(),
-                                latent["stillDim"].integer(),    latent["rotaryDim"].integer(),
-                                latent["valueDim"].integer(),    latent["interleaved"].boolean(),
+    model.latent = LatentConfig{latent["queryRank"].integer(), latent["keyRank"].integer(),
+                                latent["stillDim"].integer(),  latent["rotaryDim"].integer(),
+                                latent["valueDim"].integer(),  latent["interleaved"].boolean(),
                                 latent["normEps"].number()};
   }
   if (const Field moe = dto["moe"]; !moe.is_null()) {

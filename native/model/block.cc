@@ -4,9 +4,6 @@
 #include <ATen/ATen.h>
 
 #include "base/parallel.h"
-#include "kernels/attention_sinks.h"
-#include "megatron/context_group.h"
-#include "ulysses/sequence_group.h"
 
 namespace troupe {
 
@@ -116,7 +113,8 @@ NormStats Block::save_inputs(const at::Tensor& x, const at::Tensor& qkv, BlockSa
 }
 
 void Block::qkv_tile(const at::Tensor& normed, const RowContext& rows, int64_t begin, int64_t end,
-                     const at::Tensor& qkv, BlockSaved* saved, const QkvProjection::Packed& qkv_weight) const {
+                     const at::Tensor& qkv, BlockSaved* saved,
+                     const QkvProjection::Packed& qkv_weight) const {
   const at::Tensor out = rows_of(qkv, begin, end);
   qkv_->forward(normed, out, qkv_weight,
                 saved != nullptr ? saved->projection.rows(begin, end - begin) : QkvSaved());
@@ -245,74 +243,6 @@ void Block::experts_backward_without_rows(const at::TensorOptions& options, cons
   if (!moe_ || !rows.experts.shared()) return;
   const at::Tensor none = at::empty({0, attn_norm_.weight.size(0)}, options);
   moe_->backward(none, none, saved.moe, none, expert_pass(rows));
-}
-
-at::Tensor Block::seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qkv,
-                            const RowContext& rows) const {
-  const at::Tensor own = ops::keys_and_values_of(spec, qkv);
-  return rows.context != nullptr ? rows.context->gather(own, rows.places, {rows.phase, name_}) : own;
-}
-
-at::Tensor Block::values_of(const at::Tensor& attn) const {
-  if (value_dim_ == attention_.head_dim) return attn;
-  const at::Tensor heads = attn.view({attn.size(0), attention_.num_heads, attention_.head_dim});
-  return heads.narrow(2, 0, value_dim_).reshape({attn.size(0), attention_.num_heads * value_dim_});
-}
-
-at::Tensor Block::with_zeros(const at::Tensor& d_attn) const {
-  if (value_dim_ == attention_.head_dim) return d_attn;
-  const at::Tensor heads =
-      at::zeros({d_attn.size(0), attention_.num_heads, attention_.head_dim}, d_attn.options());
-  heads.narrow(2, 0, value_dim_).copy_(d_attn.view({d_attn.size(0), attention_.num_heads, value_dim_}));
-  return heads.view({d_attn.size(0), attention_.num_heads * attention_.head_dim});
-}
-
-at::Tensor Block::attend(at::Tensor qkv, const RowContext& rows, BlockSaved* saved) const {
-  const SequenceGroup* group = rows.sequence;
-  const ops::AttentionSpec spec = group != nullptr ? group->own_heads(attention_) : attention_;
-  if (group != nullptr) qkv = group->gather_rows(attention_, qkv, {rows.phase, name_});
-  const int64_t total = qkv.size(0);
-  const at::Tensor output = at::empty({total, spec.num_heads * spec.head_dim}, qkv.options());
-  const at::Tensor lse =
-      saved != nullptr ? at::empty({spec.num_heads, total}, qkv.options().dtype(at::kFloat)) : at::Tensor();
-  ops::attention_forward(spec, ops::queries_of(spec, qkv), seen_keys(spec, qkv, rows), rows.segments, output,
-                         lse);
-  const at::Tensor attn =
-      values_of(group != nullptr ? group->gather_query_heads(output, {rows.phase, name_}) : output);
-  if (saved != nullptr) {
-    saved->qkv = qkv;
-    saved->heads_attn = output;
-    saved->lse = lse;
-    saved->attn = attn;
-  }
-  return attn;
-}
-
-at::Tensor Block::attend_backward(const at::Tensor& d_attn, const RowContext& rows,
-                                  const BlockSaved& saved) const {
-  const SequenceGroup* group = rows.sequence;
-  const ops::AttentionSpec spec = group != nullptr ? group->own_heads(attention_) : attention_;
-  const at::Tensor d_heads = with_zeros(d_attn);
-  const at::Tensor d_output =
-      group != nullptr ? group->gather_query_rows(d_heads, {rows.phase, name_}) : d_heads;
-  const at::Tensor d_input = at::empty_like(saved.qkv);
-  const at::Tensor keys = seen_keys(spec, saved.qkv, rows), d_own = ops::keys_and_values_of(spec, d_input);
-  const at::Tensor d_keys = rows.context != nullptr ? at::empty_like(keys) : d_own;
-  ops::attention_backward(spec, ops::queries_of(spec, saved.qkv), keys, saved.heads_attn, saved.lse, d_output,
-                          rows.segments, ops::queries_of(spec, d_input), d_keys);
-  accumulate_sinks(spec, d_output, rows, saved);
-  if (rows.context != nullptr) d_own.copy_(rows.context->sum(d_keys, rows.places, {rows.phase, name_}));
-  return group != nullptr ? group->gather_heads(attention_, d_input, {rows.phase, name_}) : d_input;
-}
-
-void Block::accumulate_sinks(const ops::AttentionSpec& spec, const at::Tensor& d_output,
-                             const RowContext& rows, const BlockSaved& saved) const {
-  if (!sinks_grad_.defined()) return;
-  // In a sequence group a rank has all of the sinks, and finds the gradient of those of its heads.
-  const int64_t first = rows.sequence != nullptr ? rows.sequence->rank() * spec.num_heads : 0;
-  sinks_grad_.narrow(0, first, spec.num_heads)
-      .add_(ops::sinks_gradient(spec, saved.heads_attn, saved.lse, d_output,
-                                ops::real_queries(rows.segments)));
 }
 
 at::Tensor Block::backward_mlp(const at::Tensor& dy, const RowContext& rows, BlockSaved& saved,

@@ -63,9 +63,9 @@ struct BlockSaved {
   at::Tensor qkv_pre, qk_rstd;      // before q/k norm; undefined without it
   at::Tensor qkv, heads_attn, lse;  // what attention took (after rotary) and gave; [Q, T]
   at::Tensor attn;  // [T, Q*V] its output for the rows at hand: heads_attn itself in a group of one, if V = D
-  at::Tensor attn_proj, mlp_proj;   // inputs of the post norms; undefined without them
-  at::Tensor mid;                   // [T, H] after the attention residual
-  at::Tensor inner;                 // [T, 2I or I] input of the activation; undefined for MoE
+  at::Tensor attn_proj, mlp_proj;  // inputs of the post norms; undefined without them
+  at::Tensor mid;                  // [T, H] after the attention residual
+  at::Tensor inner;                // [T, 2I or I] input of the activation; undefined for MoE
   MoeSaved moe;
 };
 

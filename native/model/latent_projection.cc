@@ -109,7 +109,8 @@ void LatentProjection::forward(const at::Tensor& x, const at::Tensor& qkv, const
   const at::Tensor normed = room({}, rank), expanded = room({}, kv_b_.out_features());
   norm_forward(kv_norm_, latent.narrow(1, 0, rank), normed, saved.kv_norm);
   kv_b_.forward(normed, expanded, next_weight());
-  const at::Tensor kv = by_head(expanded, heads_), to_k = part_of(qkv, 1, heads_), to_v = part_of(qkv, 2, heads_);
+  const at::Tensor kv = by_head(expanded, heads_), to_k = part_of(qkv, 1, heads_),
+                   to_v = part_of(qkv, 2, heads_);
   halves(to_k.narrow(2, 0, turning)).copy_(pairs(latent.narrow(1, rank, turning)).unsqueeze(1));
   write(to_k, turning, kv.narrow(2, 0, still));
   zero_behind(to_k, turning + still);
@@ -148,7 +149,8 @@ class LatentProjection::Pass final : public QkvProjection::Backward {
     const at::Tensor d_normed = at::empty_like(rows_of(normed_, begin, count));
     p_.kv_b_.backward_input(rows_of(d_expanded_, begin, count), d_normed, kv_b_weight_);
     const at::Tensor d_latent = rows_of(d_latent_, begin, count);
-    kv_norm_.backward(begin, d_normed, latent, saved.kv_norm, d_latent.narrow(1, 0, p_.latent_.key_rank), false);
+    kv_norm_.backward(begin, d_normed, latent, saved.kv_norm, d_latent.narrow(1, 0, p_.latent_.key_rank),
+                      false);
     p_.kv_a_.backward_input(d_latent, dx, kv_a_weight_);
 
     const at::Tensor by_queries = at::empty_like(dx);
@@ -189,7 +191,8 @@ class LatentProjection::Pass final : public QkvProjection::Backward {
     kv.narrow(2, 0, still).copy_(dk.narrow(2, turning, still));
     kv.narrow(2, still, p_.latent_.value_dim).copy_(dv.narrow(2, 0, p_.latent_.value_dim));
     const at::Tensor of_all_heads = dk.narrow(2, 0, turning).sum(1, /*keepdim=*/false, at::kFloat);
-    p_.pairs(rows_of(d_latent_, begin, count).narrow(1, p_.latent_.key_rank, turning)).copy_(halves(of_all_heads));
+    p_.pairs(rows_of(d_latent_, begin, count).narrow(1, p_.latent_.key_rank, turning))
+        .copy_(halves(of_all_heads));
   }
 
   const LatentProjection& p_;

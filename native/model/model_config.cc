@@ -21,8 +21,9 @@ void validate_latent(const ModelConfig& c) {
   positive("latent.value_dim", latent.value_dim);
   require(latent.query_rank >= 0, ErrorCode::kInvalidModel, "[model] expected latent.query_rank >= 0, got ",
           latent.query_rank);
-  require(c.num_kv_heads == c.num_heads, ErrorCode::kInvalidModel, "[model] latent attention makes a key for each of the ",
-          c.num_heads, " heads: expected as many num_kv_heads, got ", c.num_kv_heads);
+  require(c.num_kv_heads == c.num_heads, ErrorCode::kInvalidModel,
+          "[model] latent attention makes a key for each of the ", c.num_heads,
+          " heads: expected as many num_kv_heads, got ", c.num_kv_heads);
   const int64_t widest = std::max(latent.still_dim + latent.rotary_dim, latent.value_dim);
   require(c.head_dim >= widest, ErrorCode::kInvalidModel, "[model] expected head_dim of at least ", widest,
           " for the keys and values of latent attention, got ", c.head_dim);
@@ -51,8 +52,8 @@ void validate(const ModelConfig& c) {
           "[model] expected one sliding window per layer (", c.num_layers, "), got ",
           c.sliding_windows.size());
   if (c.positions == PositionKind::kRope) {
-    require(c.latent || c.head_dim % 2 == 0, ErrorCode::kInvalidModel, "[model] RoPE needs an even head_dim, got ",
-            c.head_dim);
+    require(c.latent || c.head_dim % 2 == 0, ErrorCode::kInvalidModel,
+            "[model] RoPE needs an even head_dim, got ", c.head_dim);
     const auto frequencies = [&](const std::vector<double>& inv_freq, int64_t least) {
       const auto count = static_cast<int64_t>(inv_freq.size());
       require(count >= least && 2 * count <= c.head_dim, ErrorCode::kInvalidModel, "[model] expected ", least,

@@ -36,9 +36,9 @@ const std::vector<Layout> kLayouts{
     {.tp = 2, .cp = 2, .pp = 2},
 };
 
-const std::vector<std::string> kFamilies{"llama",     "qwen2",    "qwen3",  "qwen3_moe", "mixtral",
-                                         "qwen2_moe", "glm4_moe", "gemma3", "smollm3",
-                                         "deepseek_v3", "latent"};
+const std::vector<std::string> kFamilies{"llama",   "qwen2",       "qwen3",    "qwen3_moe",
+                                         "mixtral", "qwen2_moe",   "glm4_moe", "gemma3",
+                                         "smollm3", "deepseek_v3", "latent"};
 
 bool has_experts(const std::string& family) {
   return family == "qwen3_moe" || family == "mixtral" || family == "qwen2_moe" || family == "glm4_moe" ||

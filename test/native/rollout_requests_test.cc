@@ -132,8 +132,8 @@ class FailingDecoder : public test::ToyDecoder {
 }  // namespace
 
 TEST(the_same_tokens_whatever_else_runs) {
-  for (const char* variant :
-       {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe", "glm4_moe", "deepseek_v3", "latent"}) {
+  for (const char* variant : {"qwen2", "qwen3", "gpt2", "gemma2", "gemma3", "smollm3", "qwen3_moe",
+                              "glm4_moe", "deepseek_v3", "latent"}) {
     SmallModel model(long_model(variant));
     const std::vector<RolloutRequest> requests = mixed(64);
     const auto together = run(model, requests);

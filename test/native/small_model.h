@@ -69,7 +69,8 @@ inline ModelConfig small(const std::string& variant, HeadKind head = HeadKind::k
     c.moe = MoeConfig{4, 2, 16, true};
     c.moe_layers = {false, true};
   } else if (variant == "deepseek_v3" || variant == "latent") {
-    give_latent(c, variant == "deepseek_v3" ? LatentConfig{12, 9, 6, 4, 5, true} : LatentConfig{0, 7, 2, 4, 8, false});
+    give_latent(c, variant == "deepseek_v3" ? LatentConfig{12, 9, 6, 4, 5, true}
+                                            : LatentConfig{0, 7, 2, 4, 8, false});
     c.qkv_bias = c.output_bias = variant == "deepseek_v3";
     if (variant == "deepseek_v3") give_sigmoid_experts(c);
   } else if (variant == "glm4_moe") {

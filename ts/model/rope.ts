@@ -244,9 +244,7 @@ function yarn(
 const yarnScale = (factor: number, m: number): number => (factor <= 1 ? 1 : 0.1 * m * Math.log(factor) + 1);
 
 const yarnAttentionFactor = (factor: number, mscale?: number | null, mscaleAllDim?: number | null): number =>
-  mscale && mscaleAllDim
-    ? yarnScale(factor, mscale) / yarnScale(factor, mscaleAllDim)
-    : yarnScale(factor, 1);
+  mscale && mscaleAllDim ? yarnScale(factor, mscale) / yarnScale(factor, mscaleAllDim) : yarnScale(factor, 1);
 
 const longAttentionFactor = (factor: number, original: number): number =>
   factor <= 1 ? 1 : Math.sqrt(1 + Math.log(factor) / Math.log(original));

@@ -317,6 +317,10 @@ describe('troupe validate', () => {
     ['XiaomiMiMo/MiMo-V2-Flash', /needs the model family MiMo-V2/],
     ['XiaomiMiMo/MiMo-VL-7B-RL', /needs images/],
     ['zai-org/GLM-4.5V', /needs images/],
+    ['deepseek-ai/DeepSeek-V2-Lite-Chat', /needs the model family DeepSeek-V2, V3.2 and later/],
+    ['deepseek-ai/DeepSeek-V3.2-Exp', /needs the model family DeepSeek-V2, V3.2 and later/],
+    ['moonshotai/Kimi-Linear-48B-A3B', /needs the model family Kimi Linear and K2.5/],
+    ['moonshotai/Kimi-VL-A3B-Instruct', /needs images/],
     ['zai-org/GLM-5', /needs the model family GLM other than/],
   ])('a model that is not there: %s', async (name, message) => {
     await expect(check(name)).rejects.toThrow(message);
@@ -329,6 +333,10 @@ describe('troupe validate', () => {
     'ByteDance-Seed/Seed-OSS-36B',
     'XiaomiMiMo/MiMo-7B-RL',
     'a/GLM-4.5-Air-Base',
+    'deepseek-ai/DeepSeek-V3-0324',
+    'deepseek-ai/DeepSeek-R1',
+    'moonshotai/Moonlight-16B-A3B',
+    'moonshotai/Kimi-K2-Instruct',
   ])('a model that is there, by its name: %s', async (name) => {
     await expect(check(name)).resolves.toBeDefined();
   });

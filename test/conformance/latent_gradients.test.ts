@@ -1,0 +1,40 @@
+import path from 'node:path';
+import { Actor } from '../../ts/actor/actor';
+import { batchOf, CONFORMANCE, layoutsOf, TestGroups } from '../helpers/conformance';
+import { expectGradients } from '../helpers/gradients';
+import { floats, integers, readSafetensors } from '../helpers/safetensors';
+
+// Gradients of the policy loss through latent attention against transformers and autograd in float64: of
+// -sum(A log p) / tokens, which is the loss where the policy is the one that has sampled.
+const groups = new TestGroups();
+afterAll(() => groups.close());
+
+describe.each(
+  ['deepseek_v3', 'moonlight'].flatMap((name) =>
+    layoutsOf(path.join(CONFORMANCE, 'models', name, 'actor')).map((layout) => ({ name, ...layout })),
+  ),
+)('$name on $layout', ({ name, worldSize, parallel }) => {
+  test('gradients of every parameter', async () => {
+    const directory = path.join(CONFORMANCE, 'models', name);
+    const model = path.join(directory, 'actor');
+    const { advantages: _, ...gradients } = readSafetensors(path.join(directory, 'gradients.safetensors'));
+    const tensors = readSafetensors(path.join(directory, 'batch.safetensors'));
+    const padded = floats(readSafetensors(path.join(directory, 'gradients.safetensors')), 'advantages');
+    const { batch, responseLength } = batchOf(tensors);
+    const tokens = integers(tensors, 'attention_mask');
+    const width = tokens.length / batch.size;
+    const there = (i: number): boolean =>
+      tokens[Math.floor(i / responseLength) * width + width - responseLength + (i % responseLength)] === 1n;
+    const advantages = Float32Array.from(padded.filter((_, i) => there(i)));
+    const group = await groups.of(worldSize);
+    const optim = { lr: 0, weightDecay: 0, gradClip: 1e9 };
+    const actor = await Actor.create({ model, optim, group, parallel, dtype: 'float32' });
+    try {
+      const { logProbs } = await actor.computeLogProb(batch);
+      await actor.updatePolicy(batch.with({ advantages, oldLogProbs: logProbs }));
+      await expectGradients(group, actor.name, model, 'lm', gradients);
+    } finally {
+      await actor.close();
+    }
+  });
+});
