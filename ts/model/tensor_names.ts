@@ -1,4 +1,4 @@
-import type { NativeLatentConfig, NativeMoeConfig, NativeModelConfig } from '../native/bridge';
+import type { NativeLatentConfig, NativeModelConfig, NativeMoeConfig } from '../native/bridge';
 import type { Family } from './hf_schema';
 
 /**

@@ -59,7 +59,9 @@ export function planBuckets(
 export function chunksOf(tensor: FileTensor, row: number, rows: number): NativeWeightChunk[] {
   const [whole] = tensor;
   if (whole.part === undefined) return [chunkOf(whole, row, rows)];
-  return tensor.slice(row, row + rows).map((m) => chunkOf(m, 0, m.transpose ? (m.shape[1] as number) : m.rows));
+  return tensor
+    .slice(row, row + rows)
+    .map((m) => chunkOf(m, 0, m.transpose ? (m.shape[1] as number) : m.rows));
 }
 
 const chunkOf = (m: TensorMapping, first: number, count: number): NativeWeightChunk => ({
