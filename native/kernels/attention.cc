@@ -204,9 +204,8 @@ at::Tensor keys_and_values_of(const AttentionSpec& spec, const at::Tensor& qkv) 
 void attention_forward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
                        const Segments& segments, const at::Tensor& out, const at::Tensor& lse) {
   if (!spec.sinks.defined()) return attend(spec, q, kv, segments, out, lse);
-  const at::Tensor sums = lse.defined()
-                              ? lse
-                              : at::empty({spec.num_heads, q.size(0)}, q.options().dtype(at::kFloat));
+  const at::Tensor sums =
+      lse.defined() ? lse : at::empty({spec.num_heads, q.size(0)}, q.options().dtype(at::kFloat));
   attend(spec, q, kv, segments, out, sums);
   add_sinks(spec, out, sums, real_queries(segments));
 }

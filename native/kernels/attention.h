@@ -78,8 +78,9 @@ struct AttentionSpec {
 // q [N, Q*D], kv [T, 2K*D] (k, v), both after rotary and with adjacent columns: the queries of the segments'
 // runs, and all their rows as keys. Rows behind the last run (of kv: behind the last segment) belong to none;
 // they give zeros. out [N, Q*D]; lse [Q, N] float32 (log-sum-exp of the scaled scores and of the sink) is
-// written when defined. A row's result depends on the rows it sees and on its position alone, bitwise: not on how long its
-// sequence is, whether the prefix is shared, which other rows are queries, or what else is packed.
+// written when defined. A row's result depends on the rows it sees and on its position alone, bitwise: not on
+// how long its sequence is, whether the prefix is shared, which other rows are queries, or what else is
+// packed.
 void attention_forward(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& kv,
                        const Segments& segments, const at::Tensor& out, const at::Tensor& lse);
 

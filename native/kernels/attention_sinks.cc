@@ -60,8 +60,7 @@ void add_sinks(const AttentionSpec& spec, const at::Tensor& out, const at::Tenso
 
 at::Tensor sinks_gradient(const AttentionSpec& spec, const at::Tensor& out, const at::Tensor& lse,
                           const at::Tensor& dout, int64_t rows) {
-  if (on_cpu_threads(out.device()) && simulated(out))
-    return at::empty({spec.num_heads}, lse.options());
+  if (on_cpu_threads(out.device()) && simulated(out)) return at::empty({spec.num_heads}, lse.options());
   const at::Tensor along = (by_head(spec, out, rows).to(at::kFloat) * by_head(spec, dout, rows)).sum(-1);
   const at::Tensor taken = at::exp(spec.sinks.to(at::kFloat).unsqueeze(1) - lse.narrow(1, 0, rows));
   return (taken * along.t()).sum(1).neg();

@@ -135,8 +135,8 @@ class Block {
   // Keys and values of all rows that attention reads: this rank's own, or with context parallelism those of
   // all its ranks.
   at::Tensor seen_keys(const ops::AttentionSpec& spec, const at::Tensor& qkv, const RowContext& rows) const;
-  // Adds what the backward pass of attention finds of the sinks' gradient, where they are trained. spec: of the
-  // heads that this rank attended with; d_output [n, Q*D].
+  // Adds what the backward pass of attention finds of the sinks' gradient, where they are trained. spec: of
+  // the heads that this rank attended with; d_output [n, Q*D].
   void accumulate_sinks(const ops::AttentionSpec& spec, const at::Tensor& d_output, const RowContext& rows,
                         const BlockSaved& saved) const;
   // [n, Q*V] as [n, Q*D]: what values_of() takes away.

@@ -72,8 +72,8 @@ void Block::accumulate_sinks(const ops::AttentionSpec& spec, const at::Tensor& d
   // In a sequence group a rank has all of the sinks, and finds the gradient of those of its heads.
   const int64_t first = rows.sequence != nullptr ? rows.sequence->rank() * spec.num_heads : 0;
   sinks_grad_.narrow(0, first, spec.num_heads)
-      .add_(ops::sinks_gradient(spec, saved.heads_attn, saved.lse, d_output,
-                                ops::real_queries(rows.segments)));
+      .add_(
+          ops::sinks_gradient(spec, saved.heads_attn, saved.lse, d_output, ops::real_queries(rows.segments)));
 }
 
 }  // namespace troupe

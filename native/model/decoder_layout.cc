@@ -167,8 +167,8 @@ class DecoderLayout {
         const bool biases = c_.moe->biases;
         add_linear(experts + ".in", in_factor * size, c_.hidden_size, biases, rows(mlp_rows(size)));
         add_matrix(experts + ".out.weight", c_.hidden_size, size, columns({even(size)}));
-        // One rank of those that share the matrix adds it to its part of the sum (model/moe.cc), and finds all
-        // of its gradient.
+        // One rank of those that share the matrix adds it to its part of the sum (model/moe.cc), and finds
+        // all of its gradient.
         if (biases) add(experts + ".out.bias", {c_.hidden_size}, InitialValue::kZero, everywhere(true));
       }
       target_ = own;

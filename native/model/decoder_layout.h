@@ -9,8 +9,8 @@
 #include "model/model_config.h"
 #include "parameters/parameter_layout.h"
 
-// Troupe's own parameter names. Matrices are [out, in]; "in" of an MLP is gate rows, then up rows, but with the
-// clamped SwiGLU pairs of a gate row and an up row.
+// Troupe's own parameter names. Matrices are [out, in]; "in" of an MLP is gate rows, then up rows, but with
+// the clamped SwiGLU pairs of a gate row and an up row.
 //
 //   embed.weight [V, H]   pos_embed.weight [P, H] (learned positions)
 //   layers.{i}.attn_norm.{weight,bias} [H]
@@ -29,11 +29,10 @@
 //   layers.{i}.moe.router.{weight [E, H], bias [E]}  (biases of experts and router: moe.biases)
 //   layers.{i}.moe.shared.{gate.weight [1, H], in.weight [2S, H], out.weight [H, S]}
 //   (shared_intermediate_size S)
-//   layers.{i}.moe.experts.{e}.in.{weight [2F, H], bias}   layers.{i}.moe.experts.{e}.out.{weight [H, F], bias}
-//   layers.{i}.mlp_post_norm.weight [H]              (post_norms)
-//   norm.{weight,bias} [H]
-//   head.weight [V, H] (untied LM) or [1, H] (value)   head.bias [1]
-//   {site}.lora_a [r, in]   {site}.lora_b [rows, r]  (adapters)
+//   layers.{i}.moe.experts.{e}.in.{weight [2F, H], bias}   layers.{i}.moe.experts.{e}.out.{weight [H, F],
+//   bias} layers.{i}.mlp_post_norm.weight [H]              (post_norms) norm.{weight,bias} [H] head.weight
+//   [V, H] (untied LM) or [1, H] (value)   head.bias [1] {site}.lora_a [r, in]   {site}.lora_b [rows, r]
+//   (adapters)
 namespace troupe {
 
 // A place for a low-rank adapter: rows [row, row + rows) of the weight `param` of a linear layer. Our weights

@@ -68,7 +68,7 @@ struct ModelConfig {
   double final_softcap = 0;              // on the logits, before the temperature; 0 = off
   std::vector<int64_t> sliding_windows;  // [num_layers]; key visible iff q - k < window; 0 = full
 
-  bool attention_sinks = false;          // a logit per query head (kernels/attention_sinks.h)
+  bool attention_sinks = false;  // a logit per query head (kernels/attention_sinks.h)
 
   bool qkv_bias = false;
   bool output_bias = false;  // attention output projection

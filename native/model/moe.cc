@@ -242,9 +242,9 @@ bool MoeMlp::grouped(const at::Tensor& x) const {
   const auto whole = [](const at::Tensor& stack, const at::Tensor& of_one) {
     return stack.defined() == of_one.defined();
   };
-  const bool biases =
-      whole(stacks_.in_bias, in_[0].bias) && whole(stacks_.out_bias, out_[0].bias) &&
-      whole(stacks_.in_bias_grad, in_[0].bias_grad) && whole(stacks_.out_bias_grad, out_[0].bias_grad);
+  const bool biases = whole(stacks_.in_bias, in_[0].bias) && whole(stacks_.out_bias, out_[0].bias) &&
+                      whole(stacks_.in_bias_grad, in_[0].bias_grad) &&
+                      whole(stacks_.out_bias_grad, out_[0].bias_grad);
   return stacks_.in.defined() && stacks_.out.defined() && gradients && biases && !on_cpu_threads(x.device());
 }
 

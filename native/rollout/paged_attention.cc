@@ -285,19 +285,19 @@ void paged_attention(const ops::AttentionSpec& spec, const KvCache& cache, int64
     return paged_attention_reference(spec, cache, layer, rows, qkv, out);
   // The kernel stores each row's key itself, too late for other rows of the step.
   if (!rows.apart()) cache.store(layer, rows.row_pages, rows.row_slots, qkv);
-  device->paged_attention({.qkv = qkv,
-                           .out = out,
-                           .pages = rows.pages,
-                           .queries = rows.queries,
-                           .layer_bytes = cache.head_bytes(layer, 0),
-                           .num_heads = spec.num_heads,
-                           .num_kv_heads = spec.num_kv_heads,
-                           .head_dim = spec.head_dim,
-                           .window = spec.window,
-                           .scale = static_cast<float>(spec.scale),
-                           .softcap = static_cast<float>(spec.softcap),
-                           .sinks = spec.sinks.defined() ? spec.sinks.to(at::kFloat).contiguous()
-                                                         : at::Tensor()});
+  device->paged_attention(
+      {.qkv = qkv,
+       .out = out,
+       .pages = rows.pages,
+       .queries = rows.queries,
+       .layer_bytes = cache.head_bytes(layer, 0),
+       .num_heads = spec.num_heads,
+       .num_kv_heads = spec.num_kv_heads,
+       .head_dim = spec.head_dim,
+       .window = spec.window,
+       .scale = static_cast<float>(spec.scale),
+       .softcap = static_cast<float>(spec.softcap),
+       .sinks = spec.sinks.defined() ? spec.sinks.to(at::kFloat).contiguous() : at::Tensor()});
 }
 
 void paged_attention_reference(const ops::AttentionSpec& spec, const KvCache& cache, int64_t layer,

@@ -260,14 +260,16 @@ TEST(sinks_are_keys_without_values) {
       at::Tensor loss = at::zeros({}, at::kDouble);
       for (size_t s = 0; s + 1 < offsets.size(); ++s) {
         const int64_t n = offsets[s + 1] - offsets[s];
-        const at::Tensor own = leaf.narrow(0, offsets[s], n).view({n, heads + 2 * key_heads, dim}).transpose(0, 1);
+        const at::Tensor own =
+            leaf.narrow(0, offsets[s], n).view({n, heads + 2 * key_heads, dim}).transpose(0, 1);
         const auto each = [&](int64_t first) {
           return own.narrow(0, first, key_heads).repeat_interleave(heads / key_heads, 0);
         };
         const at::Tensor distance = at::arange(n).unsqueeze(1) - at::arange(n).unsqueeze(0);
         at::Tensor hidden = distance < 0;
         if (window > 0) hidden = hidden.logical_or(distance >= window);
-        const at::Tensor scores = at::matmul(own.narrow(0, 0, heads), each(heads).transpose(1, 2)) * spec.scale;
+        const at::Tensor scores =
+            at::matmul(own.narrow(0, 0, heads), each(heads).transpose(1, 2)) * spec.scale;
         const at::Tensor joined = at::cat(
             {scores.masked_fill(hidden, -INFINITY), sinks.view({heads, 1, 1}).expand({heads, n, 1})}, 2);
         const at::Tensor result =

@@ -15,7 +15,7 @@ using namespace troupe::test;
 
 namespace {
 
-const std::vector<std::string> kVariants = {"qwen2",     "gpt2",     "gemma2",      "gemma3", "smollm3",
+const std::vector<std::string> kVariants = {"qwen2",     "gpt2",     "gemma2",      "gemma3",  "smollm3",
                                             "qwen3_moe", "glm4_moe", "deepseek_v3", "gpt_oss", "latent"};
 
 at::Tensor flat_grad(const SmallModel& model) {
