@@ -43,6 +43,8 @@ TEST(gradients_are_finite_differences) {
           parameter.group < 2)
         continue;
       if (!parameter.grad.defined()) continue;  // a buffer
+      // For the same reason: some of its four experts are nearly equal to the router.
+      if (variant == "gpt_oss" && parameter.info.name.find("router.weight") != std::string::npos) continue;
       // Directional derivative along the sign of the gradient: one number per parameter that sums
       // every element, well above float32 noise.
       const at::Tensor direction = parameter.grad.sign();
