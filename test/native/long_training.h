@@ -94,10 +94,20 @@ inline LoraOptions attention_adapters(const ModelConfig& model) {
   LoraOptions lora{4, 2, {}};
   for (int64_t layer = 0; layer < model.num_layers; ++layer) {
     const std::string prefix = "layers." + std::to_string(layer) + ".attn.";
-    lora.sites.push_back({prefix + "qkv.q", prefix + "qkv.weight", 0, model.q_size()});
-    lora.sites.push_back(
-        {prefix + "qkv.v", prefix + "qkv.weight", model.q_size() + model.kv_size(), model.kv_size()});
-    lora.sites.push_back({prefix + "out.o", prefix + "out.weight", 0, model.hidden_size});
+    const auto add = [&](const std::string& site, const std::string& matrix, int64_t row, int64_t rows) {
+      lora.sites.push_back({prefix + site, prefix + matrix + ".weight", row, rows});
+    };
+    if (model.latent) {
+      const LatentConfig& latent = *model.latent;
+      if (latent.query_rank > 0) add("q_a.q", "q_a", 0, latent.query_rank);
+      add("q.q", "q", 0, model.num_heads * (latent.still_dim + latent.rotary_dim));
+      add("kv_a.kv", "kv_a", 0, latent.key_rank + latent.rotary_dim);
+      add("kv_b.kv", "kv_b", 0, model.num_heads * (latent.still_dim + latent.value_dim));
+    } else {
+      add("qkv.q", "qkv", 0, model.q_size());
+      add("qkv.v", "qkv", model.q_size() + model.kv_size(), model.kv_size());
+    }
+    add("out.o", "out", 0, model.hidden_size);
   }
   return lora;
 }

@@ -93,6 +93,16 @@ TEST(adapters) {
   }
 }
 
+// What makes the latents is on all ranks, and so are its adapters.
+TEST(adapters_of_latent_attention) {
+  for (const std::string variant : {"deepseek_v3", "latent"}) {
+    EngineOptions options = tensor_options(variant, HeadKind::kLm, 2, variant == "latent");
+    options.lora = attention_adapters(options.model);
+    options.optim->lr = 1e-3;
+    compare(options, 1, updates(5), {1e-5, 1e-4});
+  }
+}
+
 TEST(adapters_on_part_of_what_is_cut_are_refused) {
   EngineOptions options = qwen3(2);
   options.lora = LoraOptions{4, 2, {{"layers.0.attn.qkv.some", "layers.0.attn.qkv.weight", 0, 3}}};
